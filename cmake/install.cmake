@@ -1,0 +1,3 @@
+# What `cmake --install` lays down: headers, library, program, CMake package and pkg-config file.
+install(DIRECTORY include/strobe TYPE INCLUDE)
+install(TARGETS strobe LIBRARY ARCHIVE)

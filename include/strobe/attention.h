@@ -1,0 +1,112 @@
+// Exact attention, O = softmax(scale * Q K^T) V, and its gradients, without the N x N matrix ever being stored.
+//
+// Layouts. Batched: q [batch, seqlen_q, heads_q, head_dim], k [batch, seqlen_k, heads_k, head_dim],
+// v [batch, seqlen_k, heads_k, head_dim_v], o [batch, seqlen_q, heads_q, head_dim_v], lse [batch, heads_q, seqlen_q].
+// Packed (when cu_seqlens is given for that side): q [total_q, heads_q, head_dim], k [total_k, heads_k, head_dim],
+// v [total_k, heads_k, head_dim_v], o [total_q, heads_q, head_dim_v], lse [heads_q, total_q].
+// Any strides, as long as the last one is 1. Query head h reads key head h / (heads_q / heads_k).
+//
+// Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 4; Dao, "FlashAttention-2" (2023), algorithms 1 and 2.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "strobe/export.h"
+#include "strobe/status.h"
+#include "strobe/tensor.h"
+
+namespace strobe {
+
+/// Which keys a query may see along the diagonal, for lengths sq and sk of its sequence.
+enum class CausalMask : std::uint8_t {
+  none,
+  bottom_right,  // key <= query + sk - sq: the last query sees every key
+  top_left,      // key <= query: the first query sees the first key
+};
+
+/// Local attention: key is visible only if center - left <= key <= center + right, where center is query + sk - sq
+/// (or query, when causal is top_left). -1 leaves that side unbounded.
+struct Window {
+  std::int64_t left = -1;
+  std::int64_t right = -1;
+  bool operator==(const Window&) const = default;
+};
+
+struct AttentionOptions {
+  std::optional<float> scale;             // multiplies Q K^T; 1/sqrt(head_dim) when not given
+  CausalMask causal = CausalMask::none;
+  Window window;
+  float softcap = 0.0F;                   // s -> softcap * tanh(s / softcap) after scaling; 0 turns it off
+};
+
+/// Sequences of unequal length. Every view is int32 and on the tensors' device.
+struct Sequences {
+  ConstTensorView cu_seqlens_q;  // [batch + 1], from 0, never decreasing; given: q, o and lse are packed
+  ConstTensorView cu_seqlens_k;  // [batch + 1], likewise for k and v
+  ConstTensorView seqused_q;     // [batch]: only the first seqused_q[b] queries of sequence b exist
+  ConstTensorView seqused_k;     // [batch]: only the first seqused_k[b] keys of sequence b exist
+  // The longest sequence, when the caller knows it (packed layouts); -1: total_q, total_k. Only speed depends on it
+  // being tight; a sequence that is longer is refused.
+  std::int64_t max_seqlen_q = -1;
+  std::int64_t max_seqlen_k = -1;
+};
+
+/// What a forward reads and writes. q, k, v and o share one dtype: float32, float16 or bfloat16; lse is float32.
+/// Every element of o and lse is written: positions that no sequence uses get O = 0 and LSE = -inf, as a query does
+/// that sees no key. Outputs overlap nothing.
+struct ForwardArguments {
+  ConstTensorView q;
+  ConstTensorView k;
+  ConstTensorView v;
+  TensorView o;
+  TensorView lse;  // optional: natural logarithm of the row's sum of exponentials
+  Sequences sequences;
+  // Accepted by no engine of this build yet, and refused with a sentence when given.
+  ConstTensorView q_descale;   // float8_e4m3 inputs: [batch, heads_k] float32
+  ConstTensorView k_descale;
+  ConstTensorView v_descale;
+  ConstTensorView page_table;  // [batch, pages] int32: k and v are pages of a cache
+};
+
+/// What a backward reads (the forward's inputs and outputs, and dO) and writes. The gradients have their tensor's
+/// shape and dtype; every element is written, zeros where nothing contributes. Outputs overlap nothing.
+struct BackwardArguments {
+  ConstTensorView q;
+  ConstTensorView k;
+  ConstTensorView v;
+  ConstTensorView o;
+  ConstTensorView lse;
+  ConstTensorView d_o;
+  ConstTensorView d_lse;  // optional: the gradient that comes in through lse, in lse's layout
+  TensorView dq;
+  TensorView dk;
+  TensorView dv;
+  Sequences sequences;
+};
+
+/// Runs body(0) ... body(count - 1), at the same time or one after another, and returns when all are done.
+/// An exception thrown by body must reach the caller.
+using ParallelFor = std::function<void(int count, const std::function<void(int index)>& body)>;
+
+enum class Engine : std::uint8_t { automatic, cpu, ampere, hopper };
+
+/// Where and how a call runs. Results never depend on threads, parallel_for or workspace.
+struct Execution {
+  Engine engine = Engine::automatic;
+  int threads = 0;                        // CPU: workers; 0 takes one per hardware thread
+  const ParallelFor* parallel_for = nullptr;  // CPU: the caller's pool instead of oneTBB
+  void* stream = nullptr;                 // GPU: the CUstream to launch on; must be null on the CPU
+  void* workspace = nullptr;              // Plan::workspace_size() bytes, 64-byte aligned; null: allocated for the call
+  std::size_t workspace_bytes = 0;
+};
+
+/// O = softmax(mask(softcap(scale * Q K^T))) V and, if asked for, LSE.
+STROBE_API Status forward(const ForwardArguments& arguments, const AttentionOptions& options = {}, const Execution& execution = {});
+
+/// dQ, dK and dV from dO (and dLSE), recomputing the probabilities from q, k and lse.
+STROBE_API Status backward(const BackwardArguments& arguments, const AttentionOptions& options = {}, const Execution& execution = {});
+
+}  // namespace strobe

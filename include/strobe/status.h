@@ -1,0 +1,53 @@
+// What a call came to: a code to branch on and one sentence for a person.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace strobe {
+
+enum class StatusCode {
+  ok,
+  invalid_argument,  // the call contradicts itself or the documented contract
+  unsupported,       // a valid call that no engine of this build can serve
+  out_of_memory,     // workspace or host memory could not be had
+  device_error,      // the driver or device refused; the sentence holds the driver's words
+};
+
+/// The outcome of a call. A failed Status carries one sentence that says what was given and what is accepted.
+/// When a call fails its outputs are untouched, except for a device_error met while it was running.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  bool ok() const { return code_ == StatusCode::ok; }
+  StatusCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+
+ private:
+  StatusCode code_ = StatusCode::ok;
+  std::string message_;
+};
+
+/// A value, or the Status that says why there is none.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}           // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {}   // NOLINT(google-explicit-constructor)
+
+  bool ok() const { return value_.has_value(); }
+  const Status& status() const { return status_; }
+  T& operator*() { return *value_; }
+  const T& operator*() const { return *value_; }
+  T* operator->() { return &*value_; }
+  const T* operator->() const { return &*value_; }
+
+ private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+}  // namespace strobe

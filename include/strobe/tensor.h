@@ -1,0 +1,96 @@
+// A tensor as the caller holds it: Strobe never owns, copies or frees the memory behind a view.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <type_traits>
+
+#include "strobe/export.h"
+#include "strobe/float16.h"
+
+namespace strobe {
+
+enum class DType : std::uint8_t { float32, float16, bfloat16, int32, float8_e4m3 };
+
+/// Bytes of one element.
+constexpr std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::float32:
+    case DType::int32: return 4;
+    case DType::float16:
+    case DType::bfloat16: return 2;
+    case DType::float8_e4m3: return 1;
+  }
+  return 0;
+}
+
+/// The dtype's name as users write it: "float32", "bfloat16", ...
+STROBE_API const char* name_of(DType dtype);
+
+enum class DeviceType : std::uint8_t { cpu, cuda };
+
+struct Device {
+  DeviceType type = DeviceType::cpu;
+  int index = 0;
+  bool operator==(const Device&) const = default;
+};
+
+inline constexpr int kMaxRank = 4;
+
+/// A non-owning view: pointer, dtype, device, shape and strides (in elements).
+/// A default-constructed view has rank 0 and stands for "not given". A view with zero elements may have a null pointer.
+template <class Pointer>
+struct BasicTensorView {
+  Pointer data = nullptr;
+  DType dtype = DType::float32;
+  Device device;
+  int rank = 0;
+  std::array<std::int64_t, kMaxRank> shape{};
+  std::array<std::int64_t, kMaxRank> strides{};
+
+  bool given() const { return rank != 0; }
+
+  /// A writable view reads as a const one.
+  operator BasicTensorView<const void*>() const  // NOLINT(google-explicit-constructor)
+    requires(!std::is_same_v<Pointer, const void*>)
+  {
+    return {data, dtype, device, rank, shape, strides};
+  }
+};
+
+using TensorView = BasicTensorView<void*>;
+using ConstTensorView = BasicTensorView<const void*>;
+
+namespace detail {
+template <class T>
+constexpr DType dtype_of() {
+  using Element = std::remove_cv_t<T>;
+  if constexpr (std::is_same_v<Element, float>) return DType::float32;
+  if constexpr (std::is_same_v<Element, float16>) return DType::float16;
+  if constexpr (std::is_same_v<Element, bfloat16>) return DType::bfloat16;
+  if constexpr (std::is_same_v<Element, std::int32_t>) return DType::int32;
+}
+}  // namespace detail
+
+/// Views contiguous (row-major) host memory; `shape` has at most kMaxRank extents.
+/// T is float, float16, bfloat16 or int32_t, or const-qualified for a ConstTensorView.
+template <class T>
+auto tensor(T* data, std::initializer_list<std::int64_t> shape) {
+  BasicTensorView<std::conditional_t<std::is_const_v<T>, const void*, void*>> view;
+  view.data = data;
+  view.dtype = detail::dtype_of<T>();
+  for (const std::int64_t extent : shape) {
+    if (view.rank == kMaxRank) break;
+    view.shape[static_cast<std::size_t>(view.rank++)] = extent;
+  }
+  std::int64_t stride = 1;
+  for (int axis = view.rank - 1; axis >= 0; --axis) {
+    view.strides[static_cast<std::size_t>(axis)] = stride;
+    stride *= view.shape[static_cast<std::size_t>(axis)];
+  }
+  return view;
+}
+
+}  // namespace strobe

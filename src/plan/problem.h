@@ -1,0 +1,40 @@
+// One attention call as plain numbers: what `api` makes of the caller's tensors and every later room reads.
+#pragma once
+
+#include <cstdint>
+
+#include "strobe/attention.h"
+
+namespace strobe {
+
+enum class Pass : std::uint8_t { forward, backward };
+
+/// Validated: extents are not negative, heads_q is a multiple of heads_k, products of extents fit 64 bits.
+struct AttentionProblem {
+  Pass pass = Pass::forward;
+  DType dtype = DType::float32;
+  Device device;
+  std::int64_t batch = 0;
+  std::int64_t heads_q = 0;
+  std::int64_t heads_k = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t head_dim_v = 0;
+  std::int64_t seqlen_q = 0;  // batched: every sequence's length; packed: the bound on the longest
+  std::int64_t seqlen_k = 0;
+  std::int64_t total_q = 0;  // rows of q over the whole batch
+  std::int64_t total_k = 0;
+  bool packed_q = false;
+  bool packed_k = false;
+  bool has_seqused_q = false;
+  bool has_seqused_k = false;
+  float scale = 0.0F;
+  CausalMask causal = CausalMask::none;
+  Window window;
+  float softcap = 0.0F;
+  bool wants_lse = false;
+  bool has_d_lse = false;
+
+  bool operator==(const AttentionProblem&) const = default;
+};
+
+}  // namespace strobe
