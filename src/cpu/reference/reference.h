@@ -1,0 +1,76 @@
+// Attention and its gradients in float64, as plain as the equations, with the error that an engine's float32 arithmetic
+// is allowed in every element. Derivation: docs/accuracy.md.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "strobe/attention.h"
+
+namespace strobe::reference {
+
+/// The roundings of an engine. These are properties that the engine guarantees, never tolerances: the bound follows
+/// from them and from the data alone.
+struct ArithmeticModel {
+  double unit_roundoff = 0x1p-24;         // u: one float32 operation; 2^-23 where accumulators truncate (tensor cores)
+  double exp2_error = 0x1p-22;            // relative error of exp2, its argument taken as exact: 2 ulp
+  double log_error = 0x1p-21;             // relative error of the logarithm in LSE: 4 ulp
+  double tanh_error = 0x1p-21;            // relative error of softcap's tanh: 4 ulp
+  double underflow = 0x1p-126;            // float32 results below this may be flushed to zero
+  DType probabilities = DType::float32;   // what P and dS are rounded to before they are multiplied by V, dO, K and Q
+  std::int64_t block_n = 16;              // keys per tile, at least: bounds how often a running maximum is replaced
+};
+
+/// One tensor, row-major: its float64 value and how far each element of an engine's result may be from it.
+/// The bound is infinite where the result may overflow its dtype, or where nothing can be promised.
+struct BoundedTensor {
+  std::vector<double> value;
+  std::vector<double> bound;
+};
+
+struct ForwardResult {
+  BoundedTensor o;    // in o's shape
+  BoundedTensor lse;  // [batch, heads_q, seqlen_q], packed [heads_q, total_q]; whether or not the call asks for it
+};
+
+struct BackwardResult {
+  BoundedTensor dq;
+  BoundedTensor dk;
+  BoundedTensor dv;
+};
+
+/// O = softmax(mask(softcap(scale * Q K^T))) V and LSE, of a call that strobe::forward accepts with host tensors.
+/// The data of o and lse is not read. O(seqlen_q * seqlen_k) time, O(seqlen) memory per head. `threads`: 0 takes one
+/// per hardware thread.
+ForwardResult forward(const ForwardArguments& arguments, const AttentionOptions& options = {},
+                      const ArithmeticModel& model = {}, int threads = 0);
+
+/// The gradients, from float64 O and LSE of its own: the data of o and lse is not read, and the bound allows for an
+/// engine that was given o and lse within the forward's bound.
+BackwardResult backward(const BackwardArguments& arguments, const AttentionOptions& options = {},
+                        const ArithmeticModel& model = {}, int threads = 0);
+
+/// The elements of a host tensor in row-major order, widened exactly.
+std::vector<double> elements(const ConstTensorView& view);
+
+/// Where a result is worst.
+struct WorstElement {
+  double ratio = 0.0;  // |actual - expected| / bound; above 1 the result is wrong
+  std::int64_t index = -1;  // row-major; -1: no element
+  double actual = 0.0;
+  double expected = 0.0;
+  double bound = 0.0;
+};
+
+/// The element with the largest |actual - expected| / bound. Where NaN or an infinity is expected, exactly that must be
+/// there; where it is not expected, NaN has an infinite ratio. A bound of 0 demands equality.
+WorstElement worst_element(const ConstTensorView& actual, const BoundedTensor& expected);
+
+/// "element [1, 0, 2, 5] is 0.51, expected 0.5 within 0.001 (ratio 10)", for a tensor of `actual`'s shape.
+std::string describe(const WorstElement& worst, const ConstTensorView& actual);
+
+/// sqrt(mean((actual - expected)^2)) over all elements; 0 for an empty tensor.
+double root_mean_square_error(const ConstTensorView& actual, const BoundedTensor& expected);
+
+}  // namespace strobe::reference
