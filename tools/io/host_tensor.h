@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "strobe/tensor.h"
@@ -14,5 +16,31 @@ struct HostTensor {
   std::vector<std::int64_t> shape;  // row-major, at most kMaxRank extents
   std::vector<std::byte> bytes;
 };
+
+inline std::size_t element_count(const HostTensor& tensor) { return tensor.bytes.size() / size_of(tensor.dtype); }
+
+/// A tensor of zeros.
+inline HostTensor make_tensor(DType dtype, std::vector<std::int64_t> shape) {
+  std::size_t bytes = size_of(dtype);
+  for (const std::int64_t extent : shape) bytes *= static_cast<std::size_t>(extent);
+  return {dtype, std::move(shape), std::vector<std::byte>(bytes)};
+}
+
+/// Views the whole tensor; valid while it lives. Tensor is HostTensor or const HostTensor.
+template <class Tensor>
+auto view(Tensor& tensor) {
+  using Pointer = std::conditional_t<std::is_const_v<Tensor>, const void*, void*>;
+  BasicTensorView<Pointer> view;
+  view.data = tensor.bytes.data();
+  view.dtype = tensor.dtype;
+  view.rank = static_cast<int>(tensor.shape.size());
+  std::int64_t stride = 1;
+  for (std::size_t axis = tensor.shape.size(); axis-- > 0;) {
+    view.shape[axis] = tensor.shape[axis];
+    view.strides[axis] = stride;
+    stride *= tensor.shape[axis];
+  }
+  return view;
+}
 
 }  // namespace strobe::io

@@ -1,0 +1,230 @@
+#include "io/npy.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "io/atomic_file.h"
+
+namespace strobe::io {
+namespace {
+
+constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::size_t kAlignment = 64;  // NEP 1: the data starts at a multiple of 64 bytes
+
+Status refuse(const std::filesystem::path& path, const std::string& reason) {
+  return {StatusCode::invalid_argument, fmt::format("'{}' {}", path.string(), reason)};
+}
+
+struct Header {
+  std::string descr;
+  bool fortran_order = false;
+  std::vector<std::int64_t> shape;
+};
+
+/// Reads the header's Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }.
+/// Every parse_... and accept... either consumes what it names and says true, or says false.
+class HeaderParser {
+ public:
+  explicit HeaderParser(std::string_view text) : rest_(text) {}
+
+  std::optional<Header> parse() {
+    Header header;
+    bool has_descr = false;
+    bool has_order = false;
+    bool has_shape = false;
+    if (!accept("{")) return std::nullopt;
+    while (!accept("}")) {
+      std::string key;
+      if (!parse_string(key) || !accept(":")) return std::nullopt;
+      if (key == "descr" && !has_descr) {
+        has_descr = parse_string(header.descr);
+        if (!has_descr) return std::nullopt;
+      } else if (key == "fortran_order" && !has_order) {
+        has_order = parse_bool(header.fortran_order);
+        if (!has_order) return std::nullopt;
+      } else if (key == "shape" && !has_shape) {
+        has_shape = parse_tuple(header.shape);
+        if (!has_shape) return std::nullopt;
+      } else {
+        return std::nullopt;
+      }
+      if (!accept(",") && !rest_.starts_with('}')) return std::nullopt;
+    }
+    skip_space();
+    if (!rest_.empty() || !has_descr || !has_order || !has_shape) return std::nullopt;
+    return header;
+  }
+
+ private:
+  void skip_space() {
+    const std::size_t first = rest_.find_first_not_of(" \t\r\n");
+    rest_.remove_prefix(first == std::string_view::npos ? rest_.size() : first);
+  }
+
+  bool accept(std::string_view token) {
+    skip_space();
+    if (!rest_.starts_with(token)) return false;
+    rest_.remove_prefix(token.size());
+    skip_space();
+    return true;
+  }
+
+  bool parse_string(std::string& value) {
+    if (rest_.empty() || (rest_[0] != '\'' && rest_[0] != '"')) return false;
+    const std::size_t end = rest_.find(rest_[0], 1);
+    if (end == std::string_view::npos) return false;
+    value = rest_.substr(1, end - 1);
+    rest_.remove_prefix(end + 1);
+    skip_space();
+    return true;
+  }
+
+  bool parse_bool(bool& value) {
+    value = rest_.starts_with("True");
+    return accept(value ? "True" : "False");
+  }
+
+  bool parse_tuple(std::vector<std::int64_t>& values) {
+    if (!accept("(")) return false;
+    while (!accept(")")) {
+      std::int64_t value = 0;
+      const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
+      if (error != std::errc{} || value < 0) return false;
+      rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
+      accept("L");  // Python 2 wrote its long integers as 3L
+      values.push_back(value);
+      if (!accept(",") && !rest_.starts_with(')')) return false;
+    }
+    return true;
+  }
+
+  std::string_view rest_;
+};
+
+std::optional<DType> dtype_of_descr(std::string_view descr) {
+  if (descr == "<f4") return DType::float32;
+  if (descr == "<f2") return DType::float16;
+  if (descr == "<i4") return DType::int32;
+  if (descr == "<V2" || descr == "|V2" || descr == "bfloat16") return DType::bfloat16;
+  return std::nullopt;
+}
+
+std::optional<std::string_view> descr_of_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::float32: return "<f4";
+    case DType::float16: return "<f2";
+    case DType::int32: return "<i4";
+    case DType::bfloat16: return "<V2";
+    case DType::float8_e4m3: return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+/// The sentence for a dtype that is not read; float64, NumPy's default, gets told what to do.
+std::string refused_dtype(std::string_view descr) {
+  std::string sentence = fmt::format(
+      "holds dtype '{}'; accepted are '<f4' (float32), '<f2' (float16), '<V2' (bfloat16) and '<i4' (int32)", descr);
+  if (descr == "<f8") sentence += ": save array.astype(numpy.float32)";
+  return sentence;
+}
+
+/// Bytes of `shape`, or nothing when they do not fit 63 bits.
+std::optional<std::size_t> byte_count(const std::vector<std::int64_t>& shape, DType dtype) {
+  auto bytes = static_cast<std::int64_t>(size_of(dtype));
+  for (const std::int64_t extent : shape) {
+    if (__builtin_mul_overflow(bytes, extent, &bytes)) return std::nullopt;
+  }
+  return static_cast<std::size_t>(bytes);
+}
+
+/// Reads magic, version, header length and header; leaves `stream` at the first byte of data.
+Result<std::string> read_header_text(std::ifstream& stream, const std::filesystem::path& path) {
+  std::array<char, 8> preamble{};
+  if (!stream.read(preamble.data(), preamble.size()) || !std::string_view(preamble.data(), 6).starts_with(kMagic)) {
+    return refuse(path, "is not a .npy file: it does not start with \\x93NUMPY");
+  }
+  const int version = static_cast<unsigned char>(preamble[6]);
+  if (version < 1 || version > 3) {
+    return refuse(path, fmt::format("is .npy format version {}; versions 1, 2 and 3 are accepted", version));
+  }
+  std::array<unsigned char, 4> raw{};
+  const int length_bytes = version == 1 ? 2 : 4;
+  if (!stream.read(reinterpret_cast<char*>(raw.data()), length_bytes)) return refuse(path, "ends inside its header");
+  std::size_t length = 0;
+  for (int i = length_bytes - 1; i >= 0; --i) length = (length << 8U) | raw[static_cast<std::size_t>(i)];
+
+  constexpr std::size_t kLongestHeader = 65536;  // a header of rank 4 needs about 100 bytes
+  if (length > kLongestHeader) return refuse(path, fmt::format("claims a header of {} bytes", length));
+  std::string text(length, '\0');
+  if (!stream.read(text.data(), static_cast<std::streamsize>(length))) return refuse(path, "ends inside its header");
+  return text;
+}
+
+}  // namespace
+
+Result<HostTensor> read_npy(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::uintmax_t file_bytes = std::filesystem::file_size(path, error);
+  if (error) return refuse(path, fmt::format("cannot be read: {}", error.message()));
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) return refuse(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+
+  const Result<std::string> text = read_header_text(stream, path);
+  if (!text.ok()) return text.status();
+  std::optional<Header> header = HeaderParser(*text).parse();
+  if (!header) return refuse(path, "has a header that is not a dictionary of descr, fortran_order and shape");
+
+  const std::optional<DType> dtype = dtype_of_descr(header->descr);
+  if (!dtype) return refuse(path, refused_dtype(header->descr));
+  const std::size_t rank = header->shape.size();
+  if (rank < 1 || rank > static_cast<std::size_t>(kMaxRank)) {
+    return refuse(path, fmt::format("has rank {}; 1 to {} is accepted", rank, kMaxRank));
+  }
+  if (header->fortran_order && rank > 1) {
+    return refuse(path, "is in Fortran order; C order is accepted: save numpy.ascontiguousarray(array)");
+  }
+  const std::optional<std::size_t> bytes = byte_count(header->shape, *dtype);
+  const std::uintmax_t available = file_bytes - static_cast<std::uintmax_t>(stream.tellg());
+  if (!bytes || *bytes != available) {
+    return refuse(path, fmt::format("holds {} bytes of data, which is not what {} of shape ({}) takes", available,
+                                    name_of(*dtype), fmt::join(header->shape, ", ")));
+  }
+
+  HostTensor tensor{*dtype, std::move(header->shape), std::vector<std::byte>(*bytes)};
+  if (!stream.read(reinterpret_cast<char*>(tensor.bytes.data()), static_cast<std::streamsize>(*bytes))) {
+    return refuse(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  }
+  return tensor;
+}
+
+Status write_npy(const std::filesystem::path& path, const HostTensor& tensor) {
+  const std::optional<std::string_view> descr = descr_of_dtype(tensor.dtype);
+  if (!descr) {
+    return {StatusCode::invalid_argument,
+            fmt::format("cannot write '{}': .npy has no name for {}", path.string(), name_of(tensor.dtype))};
+  }
+  const char* const trailing_comma = tensor.shape.size() == 1 ? "," : "";  // Python: (3,) is a tuple, (3) is not
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", *descr,
+                                 fmt::join(tensor.shape, ", "), trailing_comma);
+
+  const std::size_t preamble = kMagic.size() + 4;  // version and header length, two bytes each
+  const std::size_t unpadded = preamble + text.size() + 1;
+  text.append((kAlignment - unpadded % kAlignment) % kAlignment, ' ');
+  text += '\n';
+
+  std::string head(kMagic);
+  head += {'\x01', '\x00', static_cast<char>(text.size() & 0xFFU), static_cast<char>(text.size() >> 8U)};
+  head += text;
+  return write_file(path, {std::as_bytes(std::span(head)), std::span(tensor.bytes)});
+}
+
+}  // namespace strobe::io

@@ -1,0 +1,22 @@
+// NumPy's .npy: one array in one file.
+// Source: "NEP 1 - A simple file format for NumPy arrays", format versions 1.0, 2.0 and 3.0.
+#pragma once
+
+#include <filesystem>
+
+#include "io/host_tensor.h"
+#include "strobe/status.h"
+
+namespace strobe::io {
+
+/// Reads a C-ordered little-endian array of rank 1 to kMaxRank. dtypes: float32, float16, int32 and bfloat16, the last
+/// as ml_dtypes saves it (descr '<V2' or '|V2') or by name ('bfloat16').
+/// invalid_argument, with a sentence that names the file, when it cannot be read, is not a whole .npy or holds
+/// something else.
+Result<HostTensor> read_npy(const std::filesystem::path& path);
+
+/// Writes format version 1.0, whole or not at all; bfloat16 as '<V2', which numpy.load(...).view(ml_dtypes.bfloat16)
+/// reads back. invalid_argument, with the system's words, when the file cannot be written.
+Status write_npy(const std::filesystem::path& path, const HostTensor& tensor);
+
+}  // namespace strobe::io
