@@ -1,0 +1,37 @@
+# Everything that is done with this repository by one command; CMakePresets.json holds the builds underneath.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: demo test lint format build clean help dependencies
+
+JOBS ?= $(shell nproc)
+python := .venv/bin/python
+
+demo: dependencies build/release/build.ninja ## Search the King James Bible by meaning: install, build and run
+	@cmake --build --preset release --target sentence_search
+	@build/release/bin/sentence_search $(ARGS)
+
+test: build lint ## Install, build, lint and run every test
+	@ctest --preset release --parallel $(JOBS)
+
+lint: build/release/build.ninja ## Check format, clang-tidy, Python and the rules of the house
+	@scripts/python-environment.sh lint
+	@$(python) scripts/lint.py --jobs $(JOBS)
+
+format: ## Format every C++ and Python file
+	@scripts/python-environment.sh lint
+	@$(python) scripts/lint.py --format
+
+build: build/release/build.ninja ## Install what is missing and build build/release
+	@cmake --build --preset release
+
+clean: ## Remove what was built and installed here: build/ and .venv/
+	@rm -rf build .venv
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  \033[1mmake %-8s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+dependencies:
+	@scripts/install-dependencies.sh
+
+build/release/build.ninja: | dependencies
+	@cmake --preset release --log-level=NOTICE
