@@ -26,21 +26,27 @@ inline HostTensor make_tensor(DType dtype, std::vector<std::int64_t> shape) {
   return {dtype, std::move(shape), std::vector<std::byte>(bytes)};
 }
 
+/// Views contiguous row-major memory; `shape` has at most kMaxRank extents.
+template <class Pointer>
+BasicTensorView<Pointer> row_major_view(Pointer data, DType dtype, const std::vector<std::int64_t>& shape) {
+  BasicTensorView<Pointer> view;
+  view.data = data;
+  view.dtype = dtype;
+  view.rank = static_cast<int>(shape.size());
+  std::int64_t stride = 1;
+  for (std::size_t axis = shape.size(); axis-- > 0;) {
+    view.shape[axis] = shape[axis];
+    view.strides[axis] = stride;
+    stride *= shape[axis];
+  }
+  return view;
+}
+
 /// Views the whole tensor; valid while it lives. Tensor is HostTensor or const HostTensor.
 template <class Tensor>
 auto view(Tensor& tensor) {
   using Pointer = std::conditional_t<std::is_const_v<Tensor>, const void*, void*>;
-  BasicTensorView<Pointer> view;
-  view.data = tensor.bytes.data();
-  view.dtype = tensor.dtype;
-  view.rank = static_cast<int>(tensor.shape.size());
-  std::int64_t stride = 1;
-  for (std::size_t axis = tensor.shape.size(); axis-- > 0;) {
-    view.shape[axis] = tensor.shape[axis];
-    view.strides[axis] = stride;
-    stride *= tensor.shape[axis];
-  }
-  return view;
+  return row_major_view<Pointer>(tensor.bytes.data(), tensor.dtype, tensor.shape);
 }
 
 }  // namespace strobe::io

@@ -1,0 +1,252 @@
+#include "io/safetensors.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <span>
+
+namespace strobe::io {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kLengthBytes = 8;                // the header's length, little-endian
+constexpr std::uint64_t kLongestHeader = 100'000'000;  // the format's own limit
+constexpr std::size_t kNamesInSentence = 8;
+
+/// Bits of one element of every dtype that the format names.
+std::optional<std::size_t> bits_of(std::string_view dtype) {
+  static const std::map<std::string_view, std::size_t> kBits = {
+      {"F64", 64}, {"I64", 64},  {"U64", 64}, {"C64", 64},    {"F32", 32},    {"I32", 32},    {"U32", 32},
+      {"F16", 16}, {"BF16", 16}, {"I16", 16}, {"U16", 16},    {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8},
+      {"I8", 8},   {"U8", 8},    {"BOOL", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4},
+  };
+  const auto found = kBits.find(dtype);
+  return found == kBits.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<DType> view_dtype(std::string_view dtype) {
+  if (dtype == "F32") return DType::float32;
+  if (dtype == "F16") return DType::float16;
+  if (dtype == "BF16") return DType::bfloat16;
+  if (dtype == "I32") return DType::int32;
+  return std::nullopt;
+}
+
+/// Bytes of a row-major tensor, or nothing when they overflow 63 bits or end inside a byte.
+std::optional<std::size_t> byte_count(const std::vector<std::int64_t>& shape, std::size_t element_bits) {
+  auto bits = static_cast<std::int64_t>(element_bits);
+  for (const std::int64_t extent : shape) {
+    if (__builtin_mul_overflow(bits, extent, &bits)) return std::nullopt;
+  }
+  if (bits % 8 != 0) return std::nullopt;
+  return static_cast<std::size_t>(bits / 8);
+}
+
+/// A non-negative integer that fits 63 bits.
+std::optional<std::int64_t> as_extent(const Json& value) {
+  if (!value.is_number_unsigned()) return std::nullopt;
+  const auto number = value.get<std::uint64_t>();
+  if (number > static_cast<std::uint64_t>(INT64_MAX)) return std::nullopt;
+  return static_cast<std::int64_t>(number);
+}
+
+std::optional<std::vector<std::int64_t>> as_extents(const Json& value) {
+  if (!value.is_array()) return std::nullopt;
+  std::vector<std::int64_t> extents;
+  for (const Json& element : value) {
+    const std::optional<std::int64_t> extent = as_extent(element);
+    if (!extent) return std::nullopt;
+    extents.push_back(*extent);
+  }
+  return extents;
+}
+
+}  // namespace
+
+/// Turns a file's bytes into entries, or into the sentence that says what is wrong.
+class SafetensorsFile::Parser {
+ public:
+  Parser(const std::filesystem::path& path, std::span<const std::byte> bytes) : path_(path), bytes_(bytes) {}
+
+  Result<Entries> parse() {
+    if (Status status = read_header_length(); !status.ok()) return status;
+    Result<Json> header = read_header();
+    if (!header.ok()) return header.status();
+    Entries entries;
+    for (const auto& [name, value] : header->items()) {
+      if (name == "__metadata__") continue;
+      Result<Entry> entry = read_entry(name, value);
+      if (!entry.ok()) return entry.status();
+      entries.emplace(name, std::move(*entry));
+    }
+    if (Status status = check_coverage(entries); !status.ok()) return status;
+    return entries;
+  }
+
+ private:
+  Status refuse(const std::string& reason) const {
+    return {StatusCode::invalid_argument, fmt::format("'{}' {}", path_.string(), reason)};
+  }
+
+  std::size_t data_begin() const { return kLengthBytes + header_bytes_; }
+
+  Status read_header_length() {
+    if (bytes_.size() < kLengthBytes) {
+      return refuse(fmt::format("is not a safetensors file: it has {} bytes, less than the header's length takes",
+                                bytes_.size()));
+    }
+    std::uint64_t length = 0;
+    for (std::size_t i = kLengthBytes; i-- > 0;) length = (length << 8U) | std::to_integer<std::uint64_t>(bytes_[i]);
+    if (length > kLongestHeader) {
+      return refuse(fmt::format("claims a header of {} bytes; the format allows {}", length, kLongestHeader));
+    }
+    if (length > bytes_.size() - kLengthBytes) {
+      return refuse(fmt::format("is truncated: its header has {} bytes, of which {} are there", length,
+                                bytes_.size() - kLengthBytes));
+    }
+    header_bytes_ = static_cast<std::size_t>(length);
+    return {};
+  }
+
+  Result<Json> read_header() const {
+    const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + kLengthBytes, header_bytes_);
+    if (!text.starts_with('{')) return refuse("is not a safetensors file: its header does not start with '{'");
+    // JSON readers keep the last of two equal keys without a word; two readers could then disagree about the file.
+    std::set<std::string> names;
+    std::optional<std::string> duplicate;
+    const auto note_key = [&](int depth, Json::parse_event_t event, const Json& parsed) {
+      if (event != Json::parse_event_t::key || depth != 1) return true;
+      if (!names.insert(parsed.get<std::string>()).second) duplicate = parsed.get<std::string>();
+      return true;
+    };
+    Json header = Json::parse(text, note_key, /*allow_exceptions=*/false);
+    if (!header.is_object()) return refuse("has a header that is not a JSON object");
+    if (duplicate) return refuse(fmt::format("names tensor '{}' twice", *duplicate));
+    return header;
+  }
+
+  Result<Entry> read_entry(const std::string& name, const Json& value) const {
+    const auto refuse_tensor = [&](const std::string& reason) {
+      return refuse(fmt::format("has a tensor '{}' {}", name, reason));
+    };
+    if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets")) {
+      return refuse_tensor("without dtype, shape and data_offsets");
+    }
+    Entry entry;
+    if (!value["dtype"].is_string()) return refuse_tensor("whose dtype is not a string");
+    entry.dtype = value["dtype"].get<std::string>();
+    const std::optional<std::size_t> element_bits = bits_of(entry.dtype);
+    if (!element_bits) return refuse_tensor(fmt::format("of dtype '{}', which the format does not know", entry.dtype));
+
+    std::optional<std::vector<std::int64_t>> shape = as_extents(value["shape"]);
+    if (!shape) return refuse_tensor("whose shape is not a list of sizes from 0 to 2^63 - 1");
+    entry.shape = std::move(*shape);
+
+    const std::optional<std::vector<std::int64_t>> offsets = as_extents(value["data_offsets"]);
+    if (!offsets || offsets->size() != 2 || (*offsets)[0] > (*offsets)[1]) {
+      return refuse_tensor("whose data_offsets are not [begin, end] with begin <= end");
+    }
+    const auto begin = static_cast<std::size_t>((*offsets)[0]);
+    const auto end = static_cast<std::size_t>((*offsets)[1]);
+    const std::size_t available = bytes_.size() - data_begin();
+    if (end > available) {
+      return refuse_tensor(
+          fmt::format("that ends at byte {} of {} bytes of data: the file is truncated or damaged", end, available));
+    }
+    entry.offset = data_begin() + begin;
+    entry.bytes = end - begin;
+    if (const auto bytes = byte_count(entry.shape, *element_bits); bytes != entry.bytes) {
+      return refuse_tensor(fmt::format("with {} bytes of data, which is not what {} of shape [{}] takes", entry.bytes,
+                                       entry.dtype, fmt::join(entry.shape, ", ")));
+    }
+    return entry;
+  }
+
+  /// Laid end to end, the tensors must give the data exactly.
+  Status check_coverage(const Entries& entries) const {
+    std::vector<std::pair<std::size_t, std::size_t>> extents;  // offset, bytes
+    for (const auto& [name, entry] : entries) extents.emplace_back(entry.offset, entry.bytes);
+    std::sort(extents.begin(), extents.end());
+    std::size_t covered = data_begin();
+    for (const auto& [offset, bytes] : extents) {
+      if (offset < covered) return refuse(fmt::format("has tensors that overlap at byte {}", offset));
+      if (offset > covered) return refuse(fmt::format("has a hole between its tensors at byte {}", covered));
+      covered = offset + bytes;
+    }
+    if (covered != bytes_.size()) {
+      return refuse(fmt::format("has {} bytes that belong to no tensor at its end", bytes_.size() - covered));
+    }
+    return {};
+  }
+
+  const std::filesystem::path& path_;
+  std::span<const std::byte> bytes_;
+  std::size_t header_bytes_ = 0;
+};
+
+Result<SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
+  Result<MappedFile> file = MappedFile::open(path);
+  if (!file.ok()) return file.status();
+  Result<Entries> entries = Parser(path, file->bytes()).parse();
+  if (!entries.ok()) return entries.status();
+  return SafetensorsFile(path, std::move(*file), std::move(*entries));
+}
+
+std::vector<std::string> SafetensorsFile::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_) names.push_back(name);
+  return names;
+}
+
+Result<const SafetensorsFile::Entry*> SafetensorsFile::entry(std::string_view name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    std::vector<std::string> some = names();
+    if (some.size() > kNamesInSentence) {
+      some.resize(kNamesInSentence);
+      some.emplace_back("...");
+    }
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("'{}' has no tensor '{}'; it has {}", path_.string(), name,
+                              some.empty() ? "none" : fmt::format("{}", fmt::join(some, ", "))));
+  }
+  const Entry& entry = found->second;
+  if (!view_dtype(entry.dtype)) {
+    return Status(StatusCode::unsupported, fmt::format("tensor '{}' of '{}' is {}; F32, F16, BF16 and I32 are accepted",
+                                                       name, path_.string(), entry.dtype));
+  }
+  if (entry.shape.empty() || entry.shape.size() > static_cast<std::size_t>(kMaxRank)) {
+    return Status(StatusCode::unsupported, fmt::format("tensor '{}' of '{}' has rank {}; 1 to {} is accepted", name,
+                                                       path_.string(), entry.shape.size(), kMaxRank));
+  }
+  return &entry;
+}
+
+Result<ConstTensorView> SafetensorsFile::find(std::string_view name) const {
+  const Result<const Entry*> found = entry(name);
+  if (!found.ok()) return found.status();
+  const Entry& entry = **found;
+  const DType dtype = *view_dtype(entry.dtype);
+  if (entry.offset % size_of(dtype) != 0) {
+    return Status(StatusCode::unsupported,
+                  fmt::format("tensor '{}' of '{}' starts at byte {}, which is not a multiple of {}; read a copy of it",
+                              name, path_.string(), entry.offset, size_of(dtype)));
+  }
+  return row_major_view(static_cast<const void*>(file_.bytes().data() + entry.offset), dtype, entry.shape);
+}
+
+Result<HostTensor> SafetensorsFile::read(std::string_view name) const {
+  const Result<const Entry*> found = entry(name);
+  if (!found.ok()) return found.status();
+  const Entry& entry = **found;
+  const auto data = file_.bytes().subspan(entry.offset, entry.bytes);
+  return HostTensor{*view_dtype(entry.dtype), entry.shape, {data.begin(), data.end()}};
+}
+
+}  // namespace strobe::io
