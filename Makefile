@@ -17,7 +17,7 @@ lint: build/release/build.ninja ## Check format, clang-tidy, Python and the rule
 	@scripts/python-environment.sh lint
 	@$(python) scripts/lint.py --jobs $(JOBS)
 
-format: ## Format every C++ and Python file
+format: dependencies ## Format every C++ and Python file
 	@scripts/python-environment.sh lint
 	@$(python) scripts/lint.py --format
 
