@@ -8,7 +8,7 @@ python := .venv/bin/python
 
 demo: dependencies build/release/build.ninja ## Search the King James Bible by meaning: install, build and run
 	@cmake --build --preset release --target sentence_search
-	@build/release/bin/sentence_search $(ARGS)
+	@scripts/demo.sh $(ARGS)
 
 test: build lint ## Install, build, lint and run every test
 	@ctest --preset release --parallel $(JOBS)
