@@ -124,7 +124,8 @@ Bounded HeadGroup::score_gradient(const Scores& scores, std::size_t index, Bound
   if (!(options_.softcap > 0.0F)) return {value, error};
   const double slope = scores.slope[index];
   const double slope_reach = slope + scores.slope_error[index];
-  return {value * slope, (std::fabs(value) + error) * slope_reach * (1.0 + u) - std::fabs(value) * slope + model_.underflow};
+  return {value * slope,
+          (std::fabs(value) + error) * slope_reach * (1.0 + u) - std::fabs(value) * slope + model_.underflow};
 }
 
 // P or dS as the engine hands it to the second product.
@@ -133,8 +134,8 @@ Bounded HeadGroup::rounded(Bounded product) const {
 }
 
 // sums += weight * row; a sum's own roundings are `summation` of every term's magnitude.
-void accumulate(double* values, double* bounds, const double* row, std::int64_t columns, Bounded weight, double summation,
-                double underflow) {
+void accumulate(double* values, double* bounds, const double* row, std::int64_t columns, Bounded weight,
+                double summation, double underflow) {
   const double error = weight.error + summation * (std::fabs(weight.value) + weight.error);
   for (std::int64_t column = 0; column < columns; ++column) {
     values[column] += weight.value * row[column];
@@ -166,10 +167,10 @@ void HeadGroup::add_query(std::int64_t query, std::int64_t head, const double* q
                              correction.error + gamma(d_p_terms, u) * magnitude + d_p_terms * model_.underflow};
     const Bounded d_s = rounded(score_gradient(scores, index, p, difference));
     // 3: the default scale's two roundings and the product with it.
-    accumulate(&result.dq.value[dq_index], &result.dq.bound[dq_index], &k_[key * head_dim_], head_dim_, d_s, row_summation,
-               model_.underflow);
-    accumulate(&dk_.value[key * head_dim_], &dk_.bound[key * head_dim_], q, head_dim_, d_s, gamma(queries_[key] + 3.0, u),
-               model_.underflow);
+    accumulate(&result.dq.value[dq_index], &result.dq.bound[dq_index], &k_[key * head_dim_], head_dim_, d_s,
+               row_summation, model_.underflow);
+    accumulate(&dk_.value[key * head_dim_], &dk_.bound[key * head_dim_], q, head_dim_, d_s,
+               gamma(queries_[key] + 3.0, u), model_.underflow);
     accumulate(&dv_.value[key * head_dim_v_], &dv_.bound[key * head_dim_v_], d_o, head_dim_v_, rounded(p),
                gamma(queries_[key], u), model_.underflow);
   }
@@ -223,8 +224,8 @@ BoundedTensor zeros(const ConstTensorView& shape) {
 
 }  // namespace
 
-BackwardResult backward(const BackwardArguments& arguments, const AttentionOptions& options, const ArithmeticModel& model,
-                        int threads) {
+BackwardResult backward(const BackwardArguments& arguments, const AttentionOptions& options,
+                        const ArithmeticModel& model, int threads) {
   BackwardResult result{zeros(arguments.q), zeros(arguments.k), zeros(arguments.v)};
   const std::vector<SequenceRows> sequences = sequence_rows(arguments.q, arguments.k, arguments.sequences);
   const std::int64_t heads_k = heads_of(arguments.k);

@@ -39,8 +39,8 @@ std::string describe(const WorstElement& worst, const ConstTensorView& actual) {
     rest /= actual.shape[axis];
   }
   char numbers[160];
-  std::snprintf(numbers, sizeof numbers, "is %.9g, expected %.9g within %.3g (ratio %.3g)", worst.actual, worst.expected,
-                worst.bound, worst.ratio);
+  std::snprintf(numbers, sizeof numbers, "is %.9g, expected %.9g within %.3g (ratio %.3g)", worst.actual,
+                worst.expected, worst.bound, worst.ratio);
   return "element [" + position + "] " + numbers;
 }
 

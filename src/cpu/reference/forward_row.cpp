@@ -26,12 +26,12 @@ double row_maximum(const std::vector<double>& scores) {
 struct Softmax {
   double maximum = 0.0;
   double row_sum = 0.0;
-  double largest_error = 0.0;            // of a score
-  double summation = 0.0;                // gamma of the roundings in a sum over the row, rescaling included
+  double largest_error = 0.0;  // of a score
+  double summation = 0.0;      // gamma of the roundings in a sum over the row, rescaling included
   std::vector<double> probability;
-  std::vector<double> common_error;      // p delta
-  std::vector<double> numerator_error;   // of one p in the numerator alone, per unit of |v|
-  double sum_error = 0.0;                // relative error of the computed row sum
+  std::vector<double> common_error;     // p delta
+  std::vector<double> numerator_error;  // of one p in the numerator alone, per unit of |v|
+  double sum_error = 0.0;               // relative error of the computed row sum
 };
 
 void bound_weights(Softmax& softmax, const Scores& scores, const ArithmeticModel& model) {
@@ -54,7 +54,8 @@ void bound_weights(Softmax& softmax, const Scores& scores, const ArithmeticModel
     const double weight = p + p * delta + underflow;
     softmax.common_error.push_back(p * delta + underflow);
     softmax.numerator_error.push_back(softmax.summation * weight +
-                                      (1.0 + softmax.summation) * (rounding.relative * weight + rounding.absolute / softmax.row_sum));
+                                      (1.0 + softmax.summation) *
+                                          (rounding.relative * weight + rounding.absolute / softmax.row_sum));
     softmax.sum_error += softmax.common_error.back() + softmax.summation * weight;
   }
 }
@@ -78,12 +79,14 @@ double lse_bound(const Softmax& softmax, const ArithmeticModel& model) {
   const double log_reach = std::log(softmax.row_sum) + softmax.largest_error + sum_moved;
   // Roundings: ln(2) and the product with it, and the sum of maximum and logarithm.
   const double reach = std::fabs(softmax.maximum) + softmax.largest_error + log_reach;
-  return sum_moved + model.log_error * log_reach + gamma(3.0, model.unit_roundoff) * (reach + model.log_error * log_reach);
+  return sum_moved + model.log_error * log_reach +
+         gamma(3.0, model.unit_roundoff) * (reach + model.log_error * log_reach);
 }
 
 // |O_computed - O| for O = N / 1 and the computed (N + e) / (1 + f): (|e - O f|) / (1 - |f|), where what numerator and
 // row sum share enters by |v - O| alone.
-void bound_output(ForwardRow& row, const Softmax& softmax, const double* v, DType output, const ArithmeticModel& model) {
+void bound_output(ForwardRow& row, const Softmax& softmax, const double* v, DType output,
+                  const ArithmeticModel& model) {
   const std::size_t head_dim_v = row.o.size();
   double weights = 0.0;
   for (std::size_t index = 0; index < softmax.probability.size(); ++index) {
@@ -120,7 +123,8 @@ ForwardRow forward_row(const Scores& scores, const std::vector<double>& v, std::
   const double* visible_v = v.data() + scores.keys.begin * head_dim_v;
   for (std::size_t index = 0; index < softmax.probability.size(); ++index) {
     const double* line = visible_v + index * head_dim_v;
-    for (std::int64_t column = 0; column < head_dim_v; ++column) row.o[column] += softmax.probability[index] * line[column];
+    for (std::int64_t column = 0; column < head_dim_v; ++column)
+      row.o[column] += softmax.probability[index] * line[column];
   }
   row.lse = softmax.maximum + std::log(softmax.row_sum);
   row.lse_bound = lse_bound(softmax, model);

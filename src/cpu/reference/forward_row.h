@@ -9,8 +9,8 @@
 namespace strobe::reference {
 
 struct ForwardRow {
-  bool empty = true;           // no visible key with a weight: O = 0, LSE = -inf
-  std::vector<double> o;       // [head_dim_v]
+  bool empty = true;      // no visible key with a weight: O = 0, LSE = -inf
+  std::vector<double> o;  // [head_dim_v]
   std::vector<double> o_bound;
   double lse = 0.0;
   double lse_bound = 0.0;

@@ -13,13 +13,13 @@ namespace strobe::reference {
 /// The roundings of an engine. These are properties that the engine guarantees, never tolerances: the bound follows
 /// from them and from the data alone.
 struct ArithmeticModel {
-  double unit_roundoff = 0x1p-24;         // u: one float32 operation; 2^-23 where accumulators truncate (tensor cores)
-  double exp2_error = 0x1p-22;            // relative error of exp2, its argument taken as exact: 2 ulp
-  double log_error = 0x1p-21;             // relative error of the logarithm in LSE: 4 ulp
-  double tanh_error = 0x1p-21;            // relative error of softcap's tanh: 4 ulp
-  double underflow = 0x1p-126;            // float32 results below this may be flushed to zero
-  DType probabilities = DType::float32;   // what P and dS are rounded to before they are multiplied by V, dO, K and Q
-  std::int64_t block_n = 16;              // keys per tile, at least: bounds how often a running maximum is replaced
+  double unit_roundoff = 0x1p-24;        // u: one float32 operation; 2^-23 where accumulators truncate (tensor cores)
+  double exp2_error = 0x1p-22;           // relative error of exp2, its argument taken as exact: 2 ulp
+  double log_error = 0x1p-21;            // relative error of the logarithm in LSE: 4 ulp
+  double tanh_error = 0x1p-21;           // relative error of softcap's tanh: 4 ulp
+  double underflow = 0x1p-126;           // float32 results below this may be flushed to zero
+  DType probabilities = DType::float32;  // what P and dS are rounded to before they are multiplied by V, dO, K and Q
+  std::int64_t block_n = 16;             // keys per tile, at least: bounds how often a running maximum is replaced
 };
 
 /// One tensor, row-major: its float64 value and how far each element of an engine's result may be from it.
@@ -56,7 +56,7 @@ std::vector<double> elements(const ConstTensorView& view);
 
 /// Where a result is worst.
 struct WorstElement {
-  double ratio = 0.0;  // |actual - expected| / bound; above 1 the result is wrong
+  double ratio = 0.0;       // |actual - expected| / bound; above 1 the result is wrong
   std::int64_t index = -1;  // row-major; -1: no element
   double actual = 0.0;
   double expected = 0.0;

@@ -21,9 +21,9 @@ KeyRange visible_keys(std::int64_t query, const SequenceRows& rows, const Attent
 /// The scores of one query, for its visible keys only: what a masked key holds is never looked at.
 struct Scores {
   KeyRange keys;
-  std::vector<double> value;        // s, after softcap
-  std::vector<double> error;        // bound on |computed s - s|
-  std::vector<double> slope;        // derivative of the softcap, 1 without it
+  std::vector<double> value;  // s, after softcap
+  std::vector<double> error;  // bound on |computed s - s|
+  std::vector<double> slope;  // derivative of the softcap, 1 without it
   std::vector<double> slope_error;
 };
 

@@ -98,7 +98,8 @@ std::vector<double> read_head(const ConstTensorView& view, std::int64_t first, s
 std::vector<double> transpose(const std::vector<double>& matrix, std::int64_t rows, std::int64_t columns) {
   std::vector<double> result(matrix.size());
   for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t column = 0; column < columns; ++column) result[column * rows + row] = matrix[row * columns + column];
+    for (std::int64_t column = 0; column < columns; ++column)
+      result[column * rows + row] = matrix[row * columns + column];
   }
   return result;
 }

@@ -1,0 +1,51 @@
+// A tensor in memory that notices every byte written outside its view.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "random.h"
+#include "strobe/tensor.h"
+
+namespace strobe::test {
+
+/// How a view's elements lie in memory. The last stride is always 1.
+enum class Layout : std::uint8_t {
+  contiguous,
+  padded,      // gaps between rows, heads and batch entries; the first element lies off every alignment
+  transposed,  // heads outside rows: [batch, heads, seqlen, head_dim] in memory
+  scrambled,   // the leading axes in any order, with gaps
+};
+
+/// All its memory is NaN at first, gaps and guards included, so that what is read there by mistake shows in the result.
+class GuardedTensor {
+ public:
+  GuardedTensor() = default;
+  GuardedTensor(DType dtype, const std::vector<std::int64_t>& shape, Layout layout, Random& random);
+
+  const TensorView& view() const { return view_; }
+  std::int64_t size() const { return static_cast<std::int64_t>(offsets_.size()); }
+
+  /// Elements in row-major order of the view's shape.
+  void set(std::int64_t index, double value);
+  double get(std::int64_t index) const;
+
+  /// Turns every element into NaN again.
+  void poison();
+
+  /// True while every byte outside the view is as it was at first.
+  bool guards_intact() const;
+
+  /// The bytes of the view's elements, in row-major order: for bitwise comparison.
+  std::vector<std::byte> element_bytes() const;
+
+ private:
+  void place(const std::vector<std::int64_t>& shape, Layout layout, Random& random);
+
+  TensorView view_;
+  std::vector<std::byte> memory_;
+  std::vector<std::int64_t> offsets_;  // of each element from the start of memory_, in elements
+};
+
+}  // namespace strobe::test

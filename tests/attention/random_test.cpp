@@ -1,0 +1,62 @@
+// Random configurations against the float64 reference. STROBE_SEED=n runs the one case of that seed;
+// STROBE_FIRST_SEED and STROBE_SEEDS choose a range.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "attention_case.h"
+#include "random_case.h"
+
+namespace strobe::test {
+namespace {
+
+std::string program_path;
+
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+// A caller's pool that starts a thread for every index.
+void run_on_threads(int count, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int index = 0; index < count; ++index) threads.emplace_back(body, index);
+  for (std::thread& thread : threads) thread.join();
+}
+
+void run_seed(std::uint64_t seed) {
+  const AttentionCase attention = random_case(seed);
+  SCOPED_TRACE(describe(attention));
+  const ParallelFor parallel_for = run_on_threads;
+  Execution execution;
+  execution.threads = static_cast<int>(seed % 4);
+  if (seed % 5 == 0) execution.parallel_for = &parallel_for;
+  expect_case_matches_reference(attention, execution);
+}
+
+TEST(RandomConfigurations, MatchReference) {
+  const std::uint64_t only = number_from("STROBE_SEED", 0);
+  const std::uint64_t first = only != 0 ? only : number_from("STROBE_FIRST_SEED", 1);
+  const std::uint64_t count = only != 0 ? 1 : number_from("STROBE_SEEDS", 400);
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    run_seed(seed);
+    if (HasFailure()) {
+      FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path;
+    }
+  }
+  RecordProperty("configurations", static_cast<int>(count));
+}
+
+}  // namespace
+}  // namespace strobe::test
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  strobe::test::program_path = argv[0];
+  return RUN_ALL_TESTS();
+}
