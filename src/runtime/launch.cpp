@@ -1,0 +1,35 @@
+#include "runtime/launch.h"
+
+namespace strobe::runtime {
+
+Status launch(const Driver& driver, CUkernel kernel, const LaunchShape& shape, CUstream stream, void** parameters) {
+  std::array<CUlaunchAttribute, 2> attributes{};
+  unsigned count = 0;
+  if (shape.cluster.x * shape.cluster.y * shape.cluster.z > 1) {
+    CUlaunchAttribute& attribute = attributes[count++];
+    attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    attribute.value.clusterDim = {shape.cluster.x, shape.cluster.y, shape.cluster.z};
+  }
+  if (shape.overlaps_previous) {
+    CUlaunchAttribute& attribute = attributes[count++];
+    attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+  }
+  const CUlaunchConfig config = {
+      .gridDimX = shape.grid.x,
+      .gridDimY = shape.grid.y,
+      .gridDimZ = shape.grid.z,
+      .blockDimX = shape.block.x,
+      .blockDimY = shape.block.y,
+      .blockDimZ = shape.block.z,
+      .sharedMemBytes = shape.dynamic_shared_bytes,
+      .hStream = stream,
+      .attrs = attributes.data(),
+      .numAttrs = count,
+  };
+  // The driver takes a CUkernel in a CUfunction's place and finds its function in the current context itself.
+  const CUresult result = driver.LaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel), parameters, nullptr);
+  return driver.check(result, "launching a kernel");
+}
+
+}  // namespace strobe::runtime

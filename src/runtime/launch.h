@@ -1,0 +1,41 @@
+// Launching a kernel: nothing here allocates, locks, waits or looks anything up.
+#pragma once
+
+#include <array>
+
+#include "runtime/driver.h"
+
+namespace strobe::runtime {
+
+struct Dim3 {
+  unsigned x = 1;
+  unsigned y = 1;
+  unsigned z = 1;
+};
+
+/// The grid is in blocks, and a multiple of the cluster in every direction.
+struct LaunchShape {
+  Dim3 grid;
+  Dim3 block;
+  Dim3 cluster;
+  unsigned dynamic_shared_bytes = 0;
+  // The kernel may start while the one before it in the stream ends, and must itself wait for that one's results
+  // (griddepcontrol.wait).
+  bool overlaps_previous = false;
+};
+
+/// Enqueues the kernel on the stream, in the calling thread's current context (see ContextScope). `parameters` holds
+/// the address of each kernel parameter in order; their values are copied before this returns.
+/// device_error with the driver's words if it is refused.
+Status launch(const Driver& driver, CUkernel kernel, const LaunchShape& shape, CUstream stream, void** parameters);
+
+/// The same, from the parameters themselves: their types must be those that the kernel declares.
+template <class... Parameters>
+Status launch(const Driver& driver, CUkernel kernel, const LaunchShape& shape, CUstream stream,
+              const Parameters&... parameters) {
+  // The driver only reads them; its signature lacks the const.
+  std::array<void*, sizeof...(Parameters)> addresses = {const_cast<void*>(static_cast<const void*>(&parameters))...};
+  return launch(driver, kernel, shape, stream, addresses.data());
+}
+
+}  // namespace strobe::runtime

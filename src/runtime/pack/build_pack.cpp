@@ -1,0 +1,126 @@
+#include "runtime/pack/build_pack.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+namespace strobe::runtime {
+namespace {
+
+/// Indices into the variants, taken by whichever process is free: a pipe that is filled before anyone reads.
+class WorkQueue {
+ public:
+  explicit WorkQueue(std::size_t count) {
+    if (::pipe(ends_) != 0) return;
+    for (std::size_t index = 0; index < count; ++index) {
+      if (::write(ends_[1], &index, sizeof(index)) != sizeof(index)) return;
+    }
+    ::close(ends_[1]);
+    filled_ = true;
+  }
+  ~WorkQueue() { ::close(ends_[0]); }
+  WorkQueue(const WorkQueue&) = delete;
+  WorkQueue& operator=(const WorkQueue&) = delete;
+
+  bool filled() const { return filled_; }
+  bool take(std::size_t& index) const { return ::read(ends_[0], &index, sizeof(index)) == sizeof(index); }
+
+ private:
+  int ends_[2] = {-1, -1};
+  bool filled_ = false;
+};
+
+/// Compiles into the cache until the queue is empty; the exit code of the worker process.
+int work(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonVariant>& variants,
+         const WorkQueue& queue) {
+  bool all_well = true;
+  for (std::size_t index = 0; queue.take(index);) {
+    const Variant& variant = variants[index].variant;
+    const std::string key = store.key(variant, nvrtc.version());
+    if (store.cache().load(key).has_value()) continue;
+    std::string log;
+    const Result<std::string> image = store.compile(variant, nvrtc, &log);
+    if (!image.ok()) {
+      fmt::print(stderr, "{}\n{}\n", image.status().message(), log);
+      all_well = false;
+    } else if (!store.cache().store(key, *image)) {
+      fmt::print(stderr, "{}: the compiled kernel cannot be written to the cache\n", variant.name);
+      all_well = false;
+    }
+  }
+  return all_well ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+/// Processes, since NVRTC compiles on one thread of a process at a time.
+bool compile_all(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonVariant>& variants, int jobs) {
+  const WorkQueue queue(variants.size());
+  if (!queue.filled()) return false;
+  std::vector<pid_t> workers;
+  for (int job = 0; job < jobs; ++job) {
+    const pid_t worker = ::fork();
+    if (worker == 0) {
+      const int code = work(store, nvrtc, variants, queue);
+      std::fflush(nullptr);
+      ::_exit(code);
+    }
+    if (worker > 0) workers.push_back(worker);
+  }
+  bool all_well = !workers.empty();
+  for (const pid_t worker : workers) {
+    int state = 0;
+    ::waitpid(worker, &state, 0);
+    all_well &= WIFEXITED(state) && WEXITSTATUS(state) == EXIT_SUCCESS;
+  }
+  return all_well;
+}
+
+/// Why a kernel must not go into the pack; empty when it may.
+std::string_view fault(const PtxasReport& report) {
+  if (report.spill_bytes > 0) return "spills registers to local memory";
+  if (report.stack_bytes > 0) return "keeps an array in local memory";
+  if (report.wgmma_serialized) return "makes ptxas serialise WGMMA or ignore setmaxnreg (C75xx)";
+  return {};
+}
+
+}  // namespace
+
+Result<Pack> build_pack(const KernelStore& store, const std::string& nvrtc_path,
+                        const std::vector<CommonVariant>& variants, int jobs) {
+  if (!store.cache().usable()) {
+    return Status(StatusCode::invalid_argument, fmt::format("the cache cannot be used: {}", store.cache().reason()));
+  }
+  const Result<const Nvrtc*> nvrtc = Nvrtc::open(nvrtc_path);
+  if (!nvrtc.ok()) return nvrtc.status();
+  if (!compile_all(store, **nvrtc, variants, jobs)) {
+    return Status(StatusCode::device_error, "not every kernel of the pack was compiled; the reasons are above");
+  }
+  Pack pack;
+  std::vector<std::pair<std::string, std::string>> images;
+  bool faultless = true;
+  for (const CommonVariant& kernel : variants) {
+    const std::string key = store.key(kernel.variant, (*nvrtc)->version());
+    std::optional<std::string> bytes = store.cache().load(key);
+    if (!bytes.has_value()) return Status(StatusCode::device_error, "a kernel left the cache while it was read back");
+    const Result<KernelImage> image = KernelImage::parse(key, std::string_view(*bytes));
+    if (!image.ok()) return image.status();
+    const std::optional<PtxasReport> report = parse_ptxas_log(image->log);
+    const std::string_view why = report.has_value() ? fault(*report) : "has no line from ptxas in its log";
+    if (!why.empty()) {
+      fmt::print(stderr, "{} {}\n{}\n", kernel.variant.name, why, image->log);
+      faultless = false;
+      continue;
+    }
+    pack.kernels.push_back({.kernel = kernel,
+                            .report = *report,
+                            .compile_ms = std::strtod(image->compile_ms.data(), nullptr),
+                            .cubin_bytes = image->cubin.size()});
+    images.emplace_back(key, std::move(*bytes));
+  }
+  if (!faultless) return Status(StatusCode::device_error, "kernels that must not go into the pack; they are above");
+  pack.archive = KernelStore::make_pack((*nvrtc)->version(), std::move(images));
+  return pack;
+}
+
+}  // namespace strobe::runtime

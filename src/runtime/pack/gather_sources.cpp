@@ -1,0 +1,101 @@
+#include "runtime/pack/gather_sources.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "runtime/pack/files.h"
+
+namespace strobe::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Headers = std::map<std::string, std::string>;  // text by the name that #include gives
+
+constexpr std::string_view kMark = "strobe-header:";
+
+bool is_header(const fs::path& path) {
+  const std::string extension = path.extension();
+  return extension.empty() || extension == ".h" || extension == ".hpp" || extension == ".cuh" || extension == ".inl";
+}
+
+/// Every header below `folder`, named from there. The first folder that has a name keeps it, as with -I.
+Status add_headers(const fs::path& folder, const std::string& prefix, Headers& headers) {
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (!at->is_regular_file() || !is_header(at->path())) continue;
+    Result<std::string> text = read_file(at->path());
+    if (!text.ok()) return text.status();
+    if (text->find('\0') != std::string::npos) continue;  // no text
+    headers.emplace(prefix + fs::relative(at->path(), folder).generic_string(), std::move(*text));
+  }
+  if (error) return {StatusCode::invalid_argument, fmt::format("{}: {}", folder.string(), error.message())};
+  return {};
+}
+
+/// The names in `#include <name>` lines.
+std::set<std::string> system_includes(const Headers& headers) {
+  constexpr std::string_view kDirective = "#include <";
+  std::set<std::string> names;
+  for (const auto& [name, text] : headers) {
+    for (std::size_t at = text.find(kDirective); at != std::string::npos; at = text.find(kDirective, at)) {
+      at += kDirective.size();
+      names.insert(text.substr(at, text.find('>', at) - at));
+    }
+  }
+  return names;
+}
+
+/// What follows each mark in the log, up to the closing quote.
+std::set<std::string> marked_names(std::string_view log) {
+  std::set<std::string> names;
+  for (std::size_t at = log.find(kMark); at != std::string_view::npos; at = log.find(kMark, at)) {
+    at += kMark.size();
+    names.emplace(log.substr(at, log.find('"', at) - at));
+  }
+  return names;
+}
+
+}  // namespace
+
+Result<std::string> gather_sources(const Nvrtc& nvrtc, const fs::path& kernels,
+                                   const std::vector<fs::path>& include_folders,
+                                   const std::vector<std::string>& architectures) {
+  Headers own;
+  if (Status status = add_headers(kernels, "kernels/", own); !status.ok()) return status;
+  Headers candidates;
+  for (const fs::path& folder : include_folders) {
+    if (Status status = add_headers(folder, "", candidates); !status.ok()) return status;
+  }
+  // NVRTC does not list what it includes, so every header is made to say its name, and one compilation of all the
+  // direct includes tells which of the thousands are reached.
+  std::vector<std::pair<std::string, std::string>> announcing;
+  for (const auto& [name, text] : candidates) {
+    announcing.emplace_back(name, fmt::format("#pragma message(\"{}{}\")\n{}", kMark, name, text));
+  }
+  const std::string probe_bytes = make_archive(std::move(announcing));
+  const Result<Archive> probe_headers = Archive::parse(probe_bytes);
+  if (!probe_headers.ok()) return probe_headers.status();
+  std::string source = "__global__ void probe() {}\n";
+  for (const std::string& name : system_includes(own)) source.insert(0, fmt::format("#include <{}>\n", name));
+  std::vector<std::pair<std::string, std::string>> gathered(own.begin(), own.end());
+  std::set<std::string> reached;
+  for (const std::string& architecture : architectures) {
+    CompileOutput output;
+    const CompileRequest request = {
+        .name = "the probe for included headers",
+        .source = source,
+        .expression = "probe",
+        .options = {"--gpu-architecture=" + architecture, "--std=c++20", "-default-device"},
+    };
+    if (Status status = nvrtc.compile(request, *probe_headers, output); !status.ok()) return status;
+    reached.merge(marked_names(output.log));
+  }
+  for (const std::string& name : reached) gathered.emplace_back(name, candidates.at(name));
+  return make_archive(std::move(gathered));
+}
+
+}  // namespace strobe::runtime

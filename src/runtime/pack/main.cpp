@@ -1,0 +1,80 @@
+// The build's own tool: makes what is embedded in the library. It needs no GPU.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
+
+#include "runtime/pack/build_pack.h"
+#include "runtime/pack/files.h"
+#include "runtime/pack/gather_sources.h"
+
+namespace strobe::runtime {
+namespace {
+
+constexpr std::string_view kUsage =
+    "strobe-pack sources OUT NVRTC KERNELS INCLUDE...\n"
+    "  writes to OUT the archive of the headers under KERNELS and of the CUDA headers that they reach in the INCLUDEs\n"
+    "strobe-pack kernels OUT REPORT SOURCES NVRTC CACHE JOBS\n"
+    "  compiles the common kernels from the archive SOURCES in JOBS processes, by way of the cache folder CACHE, "
+    "writes\n"
+    "  their archive to OUT and to REPORT what each uses, as JSON\n";
+
+Status make_sources(std::span<char* const> arguments) {
+  const Result<const Nvrtc*> nvrtc = Nvrtc::open(arguments[1]);
+  if (!nvrtc.ok()) return nvrtc.status();
+  const Result<std::string> sources =
+      gather_sources(**nvrtc, arguments[2], {arguments.begin() + 3, arguments.end()}, {"sm_90a"});
+  if (!sources.ok()) return sources.status();
+  return write_file(arguments[0], *sources);
+}
+
+std::string report_as_json(const std::vector<PackedKernel>& kernels) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const PackedKernel& kernel : kernels) {
+    rows.push_back({{"name", kernel.kernel.variant.name},
+                    {"kernel", kernel.kernel.variant.expression},
+                    {"architecture", kernel.kernel.variant.architecture},
+                    {"registers", kernel.report.registers},
+                    {"static_shared_bytes", kernel.report.static_shared_bytes},
+                    {"dynamic_shared_bytes", kernel.kernel.dynamic_shared_bytes},
+                    {"spill_bytes", kernel.report.spill_bytes},
+                    {"stack_bytes", kernel.report.stack_bytes},
+                    {"cubin_bytes", kernel.cubin_bytes},
+                    {"compile_ms", kernel.compile_ms}});
+  }
+  return rows.dump(1) + "\n";
+}
+
+Status make_kernels(std::span<char* const> arguments) {
+  const Result<std::string> bytes = read_file(arguments[2]);
+  if (!bytes.ok()) return bytes.status();
+  const Result<Archive> sources = Archive::parse_untrusted(*bytes);
+  if (!sources.ok()) return sources.status();
+  const KernelStore store(*sources, Archive(), DiskCache::open(arguments[4]), nvrtc);
+  const Result<Pack> pack = build_pack(store, arguments[3], common_variants(), std::atoi(arguments[5]));
+  if (!pack.ok()) return pack.status();
+  if (Status status = write_file(arguments[0], pack->archive); !status.ok()) return status;
+  return write_file(arguments[1], report_as_json(pack->kernels));
+}
+
+int run(std::span<char* const> arguments) {
+  const std::string_view command = arguments.size() > 1 ? arguments[1] : "";
+  Status status;
+  if (command == "sources" && arguments.size() >= 6) {
+    status = make_sources(arguments.subspan(2));
+  } else if (command == "kernels" && arguments.size() == 8) {
+    status = make_kernels(arguments.subspan(2));
+  } else {
+    fmt::print(stderr, "{}", kUsage);
+    return EXIT_FAILURE;
+  }
+  if (!status.ok()) fmt::print(stderr, "strobe-pack: {}\n", status.message());
+  return status.ok() ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+}  // namespace
+}  // namespace strobe::runtime
+
+int main(int count, char** arguments) { return strobe::runtime::run({arguments, static_cast<std::size_t>(count)}); }

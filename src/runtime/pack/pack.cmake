@@ -1,0 +1,35 @@
+# The tool that makes what the library embeds, and its two runs.
+find_package(nlohmann_json REQUIRED)
+
+add_library(strobe_pack_parts OBJECT
+  pack/build_pack.cpp
+  pack/files.cpp
+  pack/gather_sources.cpp
+  pack/ptxas_report.cpp
+)
+target_link_libraries(strobe_pack_parts PUBLIC strobe_kernel_store PRIVATE fmt::fmt strobe_warnings)
+
+add_executable(strobe_pack pack/main.cpp ${PROJECT_SOURCE_DIR}/src/plan/common_variants.cpp)
+set_target_properties(strobe_pack PROPERTIES OUTPUT_NAME strobe-pack)
+target_link_libraries(strobe_pack PRIVATE strobe_pack_parts strobe_kernel_store
+  fmt::fmt nlohmann_json::nlohmann_json strobe_warnings ${CMAKE_DL_LIBS})
+
+# NVRTC keeps memory until the process ends, which is no leak of ours.
+set(strobe_pack_command ${CMAKE_COMMAND} -E env ASAN_OPTIONS=detect_leaks=0 $<TARGET_FILE:strobe_pack>)
+
+file(GLOB_RECURSE kernel_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/*.h)
+add_custom_command(OUTPUT ${sources_archive}
+  COMMAND ${strobe_pack_command} sources ${sources_archive} ${STROBE_NVRTC} ${PROJECT_SOURCE_DIR}/src/kernels
+    ${STROBE_CUDA_INCLUDES}
+  DEPENDS strobe_pack ${kernel_headers}
+  COMMENT "Gathering the headers that kernels include"
+  VERBATIM)
+
+cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+set(STROBE_PACK_JOBS ${cores} CACHE STRING "Processes that compile kernels at build time")
+add_custom_command(OUTPUT ${pack_archive} ${PROJECT_BINARY_DIR}/kernels.json
+  COMMAND ${strobe_pack_command} kernels ${pack_archive} ${PROJECT_BINARY_DIR}/kernels.json ${sources_archive}
+    ${STROBE_NVRTC} ${STROBE_CUDA_FOLDER}/kernels ${STROBE_PACK_JOBS}
+  DEPENDS strobe_pack ${sources_archive}
+  COMMENT "Compiling GPU kernels"
+  VERBATIM)

@@ -1,0 +1,97 @@
+#include "runtime/tensor_map.h"
+
+#include <fmt/format.h>
+
+namespace strobe::runtime {
+namespace {
+
+constexpr std::uint64_t kLargestExtent = std::uint64_t{1} << 32;
+constexpr std::uint64_t kLargestStrideBytes = std::uint64_t{1} << 40;
+constexpr std::uint32_t kLargestBox = 256;
+constexpr std::uint64_t kAlignment = 16;
+
+CUtensorMapDataType type_of(DType dtype) {
+  switch (dtype) {
+    case DType::float32: return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    case DType::float16: return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case DType::bfloat16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case DType::int32: return CU_TENSOR_MAP_DATA_TYPE_INT32;
+    case DType::float8_e4m3: return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  }
+  return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+}
+
+/// The span of one swizzle atom's row: the longest that box[0] may be.
+std::uint64_t span_bytes(Swizzle swizzle) {
+  switch (swizzle) {
+    case Swizzle::none: return UINT64_MAX;
+    case Swizzle::bytes_32: return 32;
+    case Swizzle::bytes_64: return 64;
+    case Swizzle::bytes_128: return 128;
+  }
+  return 0;
+}
+
+Status refuse(std::string sentence) { return {StatusCode::invalid_argument, std::move(sentence)}; }
+
+Status check_axis(const TiledTensor& tensor, std::size_t axis) {
+  const std::uint64_t extent = tensor.extents[axis];
+  if (extent < 1 || extent > kLargestExtent) {
+    return refuse(fmt::format("a tensor map's axis {} has {} elements; 1 to 2^32 are accepted", axis, extent));
+  }
+  const std::uint32_t box = tensor.box[axis];
+  if (box < 1 || box > kLargestBox) {
+    return refuse(fmt::format("a tensor map's box has {} elements on axis {}; 1 to 256 are accepted", box, axis));
+  }
+  const std::uint64_t stride = tensor.strides[axis];
+  if (axis == 0 && stride != 1) {
+    return refuse(fmt::format("a tensor map's innermost stride is {}; it must be 1", stride));
+  }
+  const std::uint64_t element = size_of(tensor.dtype);
+  if (axis > 0 && (stride >= kLargestStrideBytes / element || stride * element % kAlignment != 0)) {
+    return refuse(
+        fmt::format("a tensor map's axis {} has a stride of {} elements of {} bytes; a multiple of 16 bytes "
+                    "below 2^40 is accepted",
+                    axis, stride, element));
+  }
+  return {};
+}
+
+Status check_tensor(const TiledTensor& tensor) {
+  if (tensor.rank < 1 || tensor.rank > kMaxTensorMapRank) {
+    return refuse(fmt::format("a tensor map has rank {}; 1 to 5 are accepted", tensor.rank));
+  }
+  if (tensor.data == nullptr || reinterpret_cast<std::uintptr_t>(tensor.data) % kAlignment != 0) {
+    return refuse(fmt::format("a tensor map's data is at {}; a 16-byte aligned address is needed", tensor.data));
+  }
+  for (std::size_t axis = 0; axis < static_cast<std::size_t>(tensor.rank); ++axis) {
+    if (Status status = check_axis(tensor, axis); !status.ok()) return status;
+  }
+  const std::uint64_t inner_bytes = tensor.box[0] * size_of(tensor.dtype);
+  if (inner_bytes % kAlignment != 0 || inner_bytes > span_bytes(tensor.swizzle)) {
+    return refuse(
+        fmt::format("a tensor map's box is {} bytes along axis 0; a multiple of 16 that fits in its swizzle "
+                    "is needed",
+                    inner_bytes));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status encode_tensor_map(const Driver& driver, const TiledTensor& tensor, TensorMap& map) {
+  if (Status status = check_tensor(tensor); !status.ok()) return status;
+  std::array<std::uint64_t, kMaxTensorMapRank> stride_bytes{};  // of axis 1 and up: the driver knows axis 0's
+  for (std::size_t axis = 1; axis < static_cast<std::size_t>(tensor.rank); ++axis) {
+    stride_bytes[axis - 1] = tensor.strides[axis] * size_of(tensor.dtype);
+  }
+  constexpr std::array<std::uint32_t, kMaxTensorMapRank> kEveryElement = {1, 1, 1, 1, 1};
+  const CUresult result =
+      driver.TensorMapEncodeTiled(&map, type_of(tensor.dtype), static_cast<std::uint32_t>(tensor.rank), tensor.data,
+                                  tensor.extents.data(), stride_bytes.data(), tensor.box.data(), kEveryElement.data(),
+                                  CU_TENSOR_MAP_INTERLEAVE_NONE, static_cast<CUtensorMapSwizzle>(tensor.swizzle),
+                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return driver.check(result, "encoding a tensor map");
+}
+
+}  // namespace strobe::runtime

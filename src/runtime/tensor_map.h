@@ -1,0 +1,37 @@
+// Descriptors for the tensor memory accelerator (TMA): what a kernel's cp.async.bulk.tensor reads of a tensor.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "runtime/device.h"
+#include "strobe/tensor.h"
+
+namespace strobe::runtime {
+
+inline constexpr int kMaxTensorMapRank = 5;
+
+/// The descriptor's bytes; a `const __grid_constant__` kernel parameter of the same size and alignment takes them.
+struct alignas(64) TensorMap {
+  std::array<std::uint64_t, 16> opaque{};
+};
+
+enum class Swizzle : std::uint8_t { none, bytes_32, bytes_64, bytes_128 };
+
+/// A tensor in global memory and the box of it that one instruction moves. Axis 0 is the innermost.
+/// Elements of a box outside the tensor read as 0 and are not written.
+struct TiledTensor {
+  void* data = nullptr;  // 16-byte aligned
+  DType dtype = DType::bfloat16;
+  int rank = 0;                                            // 1..5
+  std::array<std::uint64_t, kMaxTensorMapRank> extents{};  // elements, 1..2^32
+  std::array<std::uint64_t, kMaxTensorMapRank> strides{};  // elements; axis 0's is 1, others multiples of 16 bytes
+  std::array<std::uint32_t, kMaxTensorMapRank> box{};      // elements, 1..256
+  Swizzle swizzle = Swizzle::bytes_128;                    // box[0] fits in its span
+};
+
+/// Encodes the descriptor on the host; it holds the data's address. invalid_argument names the rule that is broken, and
+/// leaves `map` as it was.
+Status encode_tensor_map(const Driver& driver, const TiledTensor& tensor, TensorMap& map);
+
+}  // namespace strobe::runtime
