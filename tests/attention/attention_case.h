@@ -72,10 +72,13 @@ class CaseTensors {
   Random random_;
 };
 
-/// Runs forward, then backward from its o and lse, and expects every element within its bound, every guard intact.
-/// `runs_backward` false: the forward alone.
-void expect_case_matches_reference(const AttentionCase& attention, const Execution& execution = {},
-                                   bool runs_backward = true);
+/// Runs forward and, where the case has LSE, backward from its o and lse. Expects every element within its bound and
+/// every guard intact.
+void expect_case_matches_reference(const AttentionCase& attention, const Execution& execution = {});
+
+/// The same with inputs that the test has changed.
+void expect_tensors_match_reference(CaseTensors& tensors, const AttentionCase& attention,
+                                    const Execution& execution = {});
 
 /// Expects every element of `actual` within its bound.
 void expect_within_bound(const GuardedTensor& actual, const reference::BoundedTensor& expected, const char* name);

@@ -1,0 +1,93 @@
+// The same bits from every thread count, pool, workspace and repetition.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "attention_case.h"
+#include "strobe/plan.h"
+
+namespace strobe::test {
+namespace {
+
+void run_serially(int count, const std::function<void(int)>& body) {
+  for (int index = 0; index < count; ++index) body(index);
+}
+
+void run_backwards(int count, const std::function<void(int)>& body) {
+  for (int index = count - 1; index >= 0; --index) body(index);
+}
+
+void run_on_threads(int count, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int index = 0; index < count; ++index) threads.emplace_back(body, index);
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<std::vector<std::byte>> result_bytes(CaseTensors& tensors, const AttentionCase& attention,
+                                                 const Execution& execution) {
+  for (GuardedTensor* output : {&tensors.o, &tensors.lse, &tensors.dq, &tensors.dk, &tensors.dv}) output->poison();
+  Status status = forward(tensors.forward_arguments(), attention.options, execution);
+  EXPECT_TRUE(status.ok()) << status.message();
+  status = backward(tensors.backward_arguments(), attention.options, execution);
+  EXPECT_TRUE(status.ok()) << status.message();
+  std::vector<std::vector<std::byte>> bytes;
+  for (const GuardedTensor* output : {&tensors.o, &tensors.lse, &tensors.dq, &tensors.dk, &tensors.dv}) {
+    bytes.push_back(output->element_bytes());
+  }
+  return bytes;
+}
+
+std::vector<AttentionCase> cases() {
+  AttentionCase one_head{.head_dim = 40, .head_dim_v = 24, .q = {.rows = 900}, .k = {.rows = 1100}, .seed = 1};
+  AttentionCase grouped{
+      .dtype = DType::bfloat16, .batch = 2, .heads_q = 6, .heads_k = 2, .head_dim = 32, .head_dim_v = 32};
+  grouped.q.rows = 300;
+  grouped.k.rows = 300;
+  grouped.options.causal = CausalMask::bottom_right;
+  AttentionCase packed{
+      .dtype = DType::float16, .batch = 3, .heads_q = 2, .heads_k = 1, .head_dim = 64, .head_dim_v = 64};
+  packed.q = {.rows = 500, .cu_seqlens = {0, 10, 400, 500}};
+  packed.k = {.rows = 620, .cu_seqlens = {0, 300, 320, 620}};
+  packed.options = {.window = {100, 50}, .softcap = 10.0F};
+  packed.layout = Layout::scrambled;
+  return {one_head, grouped, packed};
+}
+
+class SameBits : public testing::TestWithParam<AttentionCase> {};
+
+INSTANTIATE_TEST_SUITE_P(Cases, SameBits, testing::ValuesIn(cases()));
+
+TEST_P(SameBits, FromEveryThreadCount) {
+  CaseTensors tensors(GetParam());
+  const auto expected = result_bytes(tensors, GetParam(), {.threads = 1});
+  for (const int threads : {1, 2, 3, 7, 0}) {
+    EXPECT_TRUE(result_bytes(tensors, GetParam(), {.threads = threads}) == expected) << threads << " threads";
+  }
+}
+
+TEST_P(SameBits, FromEveryPool) {
+  CaseTensors tensors(GetParam());
+  const auto expected = result_bytes(tensors, GetParam(), {.threads = 1});
+  for (const ParallelFor& pool : {ParallelFor(run_serially), ParallelFor(run_backwards), ParallelFor(run_on_threads)}) {
+    for (const int threads : {1, 2, 3, 7}) {
+      EXPECT_TRUE(result_bytes(tensors, GetParam(), {.threads = threads, .parallel_for = &pool}) == expected)
+          << threads;
+    }
+  }
+}
+
+TEST_P(SameBits, FromManyCallersAtOnce) {
+  CaseTensors tensors(GetParam());
+  const auto expected = result_bytes(tensors, GetParam(), {.threads = 1});
+  std::vector<int> same(4, 0);
+  run_on_threads(4, [&](int caller) {
+    CaseTensors own(GetParam());
+    same[caller] = result_bytes(own, GetParam(), {.threads = 2}) == expected ? 1 : 0;
+  });
+  EXPECT_EQ(same, std::vector<int>(4, 1));
+}
+
+}  // namespace
+}  // namespace strobe::test

@@ -1,0 +1,168 @@
+// NaN and infinity: a hidden pair of query and key reaches nothing, whatever it holds; a visible one does what IEEE
+// arithmetic says. The table is in docs/accuracy.md.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "attention_case.h"
+
+namespace strobe::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr std::int64_t kSeqlen = 150;  // several tiles in both directions
+constexpr std::int64_t kHeadDim = 24;
+
+AttentionCase plain(DType dtype) {
+  AttentionCase attention{.dtype = dtype, .heads_q = 2, .heads_k = 1, .head_dim = kHeadDim, .head_dim_v = kHeadDim};
+  attention.q.rows = kSeqlen;
+  attention.k.rows = kSeqlen;
+  attention.seed = 3;
+  return attention;
+}
+
+std::vector<AttentionCase> masks(DType dtype) {
+  std::vector<AttentionCase> cases(6, plain(dtype));
+  cases[1].options.causal = CausalMask::bottom_right;
+  cases[2].options.causal = CausalMask::top_left;
+  cases[2].k.rows = 100;
+  cases[3].options.window = {10, 5};
+  cases[4].options = {.causal = CausalMask::bottom_right, .window = {40, -1}, .softcap = 5.0F};
+  cases[5].q = {.rows = kSeqlen, .cu_seqlens = {0, 70, 140}};
+  cases[5].k = {.rows = kSeqlen, .cu_seqlens = {0, 80, 150}, .seqused = {80, 41}};
+  cases[5].batch = 2;
+  return cases;
+}
+
+class SpecialValues : public testing::TestWithParam<DType> {
+ protected:
+  // Sets one element and compares with the reference, which never looks at a hidden pair, under every mask.
+  static void expect_matches_with(GuardedTensor CaseTensors::* input, std::int64_t index, double value) {
+    for (const AttentionCase& attention : masks(GetParam())) {
+      SCOPED_TRACE(describe(attention));
+      CaseTensors tensors(attention);
+      if (index >= (tensors.*input).size()) continue;
+      (tensors.*input).set(index, value);
+      expect_tensors_match_reference(tensors, attention);
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(DTypes, SpecialValues, testing::Values(DType::float32, DType::float16, DType::bfloat16),
+                         [](const testing::TestParamInfo<DType>& dtype) { return std::string(name_of(dtype.param)); });
+
+// Elements of rows at the edges and in the middle of tiles.
+constexpr std::int64_t kKeys[] = {0, 1, 15, 64, 99, 149};
+
+TEST_P(SpecialValues, NaNInAKeyStaysWithTheQueriesThatSeeIt) {
+  for (const std::int64_t key : kKeys) expect_matches_with(&CaseTensors::k, key * kHeadDim + 5, kNaN);
+}
+
+TEST_P(SpecialValues, NaNInAValueStaysInItsColumnOfTheQueriesThatSeeIt) {
+  for (const std::int64_t key : kKeys) expect_matches_with(&CaseTensors::v, key * kHeadDim + 5, kNaN);
+}
+
+TEST_P(SpecialValues, NaNInAQueryStaysWithTheKeysThatItSees) {
+  for (const std::int64_t query : kKeys) expect_matches_with(&CaseTensors::q, query * 2 * kHeadDim + 5, kNaN);
+}
+
+TEST_P(SpecialValues, NaNInAnOutputGradientStaysWithTheKeysThatItsQuerySees) {
+  for (const std::int64_t query : kKeys) expect_matches_with(&CaseTensors::d_o, query * 2 * kHeadDim + 5, kNaN);
+}
+
+TEST_P(SpecialValues, NaNInAnLseGradientStaysWithTheKeysThatItsQuerySees) {
+  for (const std::int64_t query : kKeys) expect_matches_with(&CaseTensors::d_lse, query, kNaN);
+}
+
+TEST_P(SpecialValues, InfinityInAQueryOrKeyOrValue) {
+  for (const double value : {kInfinity, -kInfinity}) {
+    expect_matches_with(&CaseTensors::q, 64 * 2 * kHeadDim + 5, value);
+    expect_matches_with(&CaseTensors::k, 64 * kHeadDim + 5, value);
+    expect_matches_with(&CaseTensors::v, 64 * kHeadDim + 5, value);
+    expect_matches_with(&CaseTensors::d_o, 64 * 2 * kHeadDim + 5, value);
+  }
+}
+
+// One query, two keys, head_dim 1: scores (q k_0, q k_1).
+struct TwoKeysResult {
+  double o;
+  double lse;
+};
+
+TwoKeysResult run_two_keys(DType dtype, double q, double k_0, double k_1, double v_0, double v_1,
+                           float softcap = 0.0F) {
+  AttentionCase attention{.dtype = dtype, .head_dim = 1, .head_dim_v = 1, .q = {.rows = 1}, .k = {.rows = 2}};
+  attention.options.softcap = softcap;
+  CaseTensors tensors(attention);
+  tensors.q.set(0, q);
+  tensors.k.set(0, k_0);
+  tensors.k.set(1, k_1);
+  tensors.v.set(0, v_0);
+  tensors.v.set(1, v_1);
+  const Status status = forward(tensors.forward_arguments(), attention.options);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return {tensors.o.get(0), tensors.lse.get(0)};
+}
+
+TEST_P(SpecialValues, AScoreOfMinusInfinityHasNoWeight) {
+  const TwoKeysResult result = run_two_keys(GetParam(), 1.0, -kInfinity, 2.0, 7.0, 3.0);
+  EXPECT_EQ(result.o, 3.0);
+  EXPECT_EQ(result.lse, 2.0);
+}
+
+TEST_P(SpecialValues, ARowOfMinusInfinitiesSeesNoKey) {
+  const TwoKeysResult result = run_two_keys(GetParam(), 1.0, -kInfinity, -kInfinity, 7.0, 3.0);
+  EXPECT_EQ(result.o, 0.0);
+  EXPECT_EQ(result.lse, -kInfinity);
+}
+
+TEST_P(SpecialValues, AScoreOfPlusInfinityGivesNaN) {
+  const TwoKeysResult result = run_two_keys(GetParam(), 1.0, kInfinity, 2.0, 7.0, 3.0);
+  EXPECT_TRUE(std::isnan(result.o));
+  EXPECT_TRUE(std::isnan(result.lse));
+}
+
+TEST_P(SpecialValues, AScoreOfNaNGivesNaNWhereverItStands) {
+  for (const auto& [k_0, k_1] : {std::pair{kNaN, 1.0}, {1.0, kNaN}, {kNaN, kNaN}, {kNaN, -kInfinity}}) {
+    for (const float softcap : {0.0F, 2.0F}) {
+      const TwoKeysResult result = run_two_keys(GetParam(), 1.0, k_0, k_1, 7.0, 3.0, softcap);
+      EXPECT_TRUE(std::isnan(result.o)) << k_0 << ' ' << k_1;
+      EXPECT_TRUE(std::isnan(result.lse)) << k_0 << ' ' << k_1;
+    }
+  }
+}
+
+TEST_P(SpecialValues, ValuesKeepTheirInfinities) {
+  EXPECT_EQ(run_two_keys(GetParam(), 1.0, 1.0, 2.0, kInfinity, 3.0).o, kInfinity);
+  EXPECT_EQ(run_two_keys(GetParam(), 1.0, 1.0, 2.0, 3.0, -kInfinity).o, -kInfinity);
+  EXPECT_TRUE(std::isnan(run_two_keys(GetParam(), 1.0, 1.0, 2.0, kInfinity, -kInfinity).o));
+}
+
+TEST_P(SpecialValues, SoftcapMakesInfiniteScoresFinite) {
+  const TwoKeysResult result = run_two_keys(GetParam(), 1.0, kInfinity, -kInfinity, 8.0, 0.0, 2.0F);
+  const double p = 1.0 / (1.0 + std::exp(-4.0));  // scores 2 and -2
+  EXPECT_NEAR(result.o, 8.0 * p, 8.0 * 0x1p-8);
+  EXPECT_NEAR(result.lse, 2.0 - std::log(p), 1e-5);
+}
+
+TEST_P(SpecialValues, RowsThatSeeNoKeyAreZeroWithLseMinusInfinity) {
+  AttentionCase attention = plain(GetParam());
+  attention.options.causal = CausalMask::bottom_right;
+  attention.k.rows = 90;  // the first 60 queries see nothing
+  CaseTensors tensors(attention);
+  ASSERT_TRUE(forward(tensors.forward_arguments(), attention.options).ok());
+  ASSERT_TRUE(backward(tensors.backward_arguments(), attention.options).ok());
+  for (std::int64_t index = 0; index < 60 * 2 * kHeadDim; ++index) {
+    EXPECT_EQ(tensors.o.get(index), 0.0);
+    EXPECT_EQ(tensors.dq.get(index), 0.0);
+  }
+  for (std::int64_t head = 0; head < 2; ++head) {
+    for (std::int64_t query = 0; query < 60; ++query) EXPECT_EQ(tensors.lse.get(head * kSeqlen + query), -kInfinity);
+  }
+}
+
+}  // namespace
+}  // namespace strobe::test
