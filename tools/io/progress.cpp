@@ -19,9 +19,13 @@ constexpr int kLongestBar = 40;
 
 /// 1234567 as "1,234,567".
 std::string grouped(std::int64_t value) {
-  std::string digits = std::to_string(value);
-  for (std::size_t i = digits.size(); i > 3;) digits.insert(i -= 3, ",");
-  return digits;
+  const std::string digits = std::to_string(value);
+  std::string result;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) result += ',';
+    result += digits[i];
+  }
+  return result;
 }
 
 /// Seconds as "1:02:03" or "2:03".

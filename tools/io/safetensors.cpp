@@ -170,17 +170,18 @@ class SafetensorsFile::Parser {
 
   /// Laid end to end, the tensors must give the data exactly.
   Status check_coverage(const Entries& entries) const {
-    std::vector<std::pair<std::size_t, std::size_t>> extents;  // offset, bytes
-    for (const auto& [name, entry] : entries) extents.emplace_back(entry.offset, entry.bytes);
+    std::vector<std::pair<std::size_t, std::size_t>> extents;  // offset in the data, bytes
+    for (const auto& [name, entry] : entries) extents.emplace_back(entry.offset - data_begin(), entry.bytes);
     std::sort(extents.begin(), extents.end());
-    std::size_t covered = data_begin();
+    std::size_t covered = 0;
     for (const auto& [offset, bytes] : extents) {
-      if (offset < covered) return refuse(fmt::format("has tensors that overlap at byte {}", offset));
-      if (offset > covered) return refuse(fmt::format("has a hole between its tensors at byte {}", covered));
+      if (offset < covered) return refuse(fmt::format("has tensors that overlap at byte {} of the data", offset));
+      if (offset > covered)
+        return refuse(fmt::format("has a hole between its tensors at byte {} of the data", covered));
       covered = offset + bytes;
     }
-    if (covered != bytes_.size()) {
-      return refuse(fmt::format("has {} bytes that belong to no tensor at its end", bytes_.size() - covered));
+    if (const std::size_t rest = bytes_.size() - data_begin() - covered; rest != 0) {
+      return refuse(fmt::format("has {} bytes that belong to no tensor at its end", rest));
     }
     return {};
   }
