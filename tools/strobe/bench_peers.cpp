@@ -1,0 +1,153 @@
+#include "bench_peers.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+
+#include "bench/fma_probe.h"
+#include "bench/standard_attention.h"
+#include "bench/torch_runner.h"
+#include "strobe/plan.h"
+
+namespace strobe::program {
+namespace {
+
+Shape shape_of(const bench::Cell& cell) {
+  return {cell.batch, cell.seqlen, cell.seqlen, cell.heads, cell.heads_kv, cell.head_dim, cell.head_dim_v};
+}
+
+/// Milliseconds that `call` takes, or its Status.
+template <class Call>
+Result<double> timed(const Call& call) {
+  const auto start = std::chrono::steady_clock::now();
+  const Status status = call();
+  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+  if (!status.ok()) return status;
+  return elapsed.count();
+}
+
+/// Calls a Plan made once, with workspace allocated once: what a program that computes many layers does.
+class StrobePeer : public Peer {
+ public:
+  std::string name() const override { return "strobe"; }
+
+  Status prepare(const std::shared_ptr<CellInputs>& inputs) override {
+    inputs_ = inputs;
+    AttentionTensors& tensors = inputs->tensors;
+    const Result<Plan> plan = inputs->cell.pass == bench::BenchPass::forward
+                                  ? make_plan(tensors.forward(), inputs->options, inputs->execution)
+                                  : make_plan(tensors.backward(), inputs->options, inputs->execution);
+    if (!plan.ok()) return plan.status();
+    plan_ = *plan;
+    constexpr std::size_t kAlignment = 64;
+    const std::size_t bytes = (plan_->workspace_size() + kAlignment - 1) / kAlignment * kAlignment;
+    workspace_.reset(bytes == 0 ? nullptr : std::aligned_alloc(kAlignment, bytes));
+    if (bytes != 0 && workspace_ == nullptr) return {StatusCode::out_of_memory, "out of memory for the workspace"};
+    execution_ = inputs->execution;
+    execution_.workspace = workspace_.get();
+    execution_.workspace_bytes = bytes;
+    return {};
+  }
+
+  Result<double> run() override {
+    return timed([&] {
+      AttentionTensors& tensors = inputs_->tensors;
+      return inputs_->cell.pass == bench::BenchPass::forward ? plan_->run(tensors.forward(), execution_)
+                                                             : plan_->run(tensors.backward(), execution_);
+    });
+  }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+
+  std::shared_ptr<CellInputs> inputs_;
+  std::optional<Plan> plan_;
+  std::unique_ptr<void, Free> workspace_;
+  Execution execution_;
+};
+
+class StandardPeer : public Peer {
+ public:
+  std::string name() const override { return "standard"; }
+
+  Status prepare(const std::shared_ptr<CellInputs>& inputs) override {
+    inputs_ = inputs;
+    return {};
+  }
+
+  Result<double> run() override {
+    return timed([&] {
+      const auto& [cell, tensors, options, execution] = *inputs_;
+      return cell.pass == bench::BenchPass::forward
+                 ? bench::standard_forward(inputs_->tensors.forward(), options, cell.threads)
+                 : bench::standard_backward(inputs_->tensors.backward(), options, cell.threads);
+    });
+  }
+
+ private:
+  std::shared_ptr<CellInputs> inputs_;
+};
+
+class ProbePeer : public Peer {
+ public:
+  std::string name() const override { return "probe"; }
+
+  Status prepare(const std::shared_ptr<CellInputs>& inputs) override {
+    cell_ = inputs->cell;
+    return {};
+  }
+
+  Result<double> run() override {
+    const double gflops = bench::fma_probe_gflops(cell_.threads, std::chrono::milliseconds(20));
+    return bench::flops(cell_) / gflops * 1e-6;
+  }
+
+ private:
+  bench::Cell cell_;
+};
+
+class TorchPeer : public Peer {
+ public:
+  explicit TorchPeer(bench::TorchRunner runner) : runner_(std::move(runner)) {}
+  std::string name() const override { return "pytorch"; }
+  Status prepare(const std::shared_ptr<CellInputs>& inputs) override { return runner_.prepare(inputs->cell); }
+  Result<double> run() override { return runner_.run(); }
+
+ private:
+  bench::TorchRunner runner_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<CellInputs>> make_cell_inputs(const bench::Cell& cell, Engine engine) {
+  const auto inputs = std::make_shared<CellInputs>();
+  inputs->cell = cell;
+  inputs->options.causal = cell.causal ? CausalMask::bottom_right : CausalMask::none;
+  inputs->execution = {.engine = engine, .threads = cell.threads};
+  const Shape shape = shape_of(cell);
+  const Result<Plan> plan = make_plan(planned_forward(shape, cell.dtype), inputs->options, inputs->execution);
+  if (!plan.ok()) return plan.status();  // before anything is allocated
+  inputs->tensors = random_tensors(shape, cell.dtype, Distribution::normal, /*seed=*/0);
+  if (cell.pass == bench::BenchPass::backward) {
+    const Status status = plan->run(inputs->tensors.forward(), inputs->execution);
+    if (!status.ok()) return status;
+  }
+  return inputs;
+}
+
+std::unique_ptr<Peer> make_strobe_peer() { return std::make_unique<StrobePeer>(); }
+
+std::unique_ptr<Peer> make_standard_peer() { return std::make_unique<StandardPeer>(); }
+
+std::unique_ptr<Peer> make_probe_peer() { return std::make_unique<ProbePeer>(); }
+
+Result<std::unique_ptr<Peer>> make_torch_peer(const std::string& python) {
+  Result<bench::TorchRunner> runner = bench::TorchRunner::start(python);
+  if (!runner.ok()) return runner.status();
+  return std::unique_ptr<Peer>(std::make_unique<TorchPeer>(std::move(*runner)));
+}
+
+}  // namespace strobe::program

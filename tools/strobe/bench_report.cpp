@@ -1,0 +1,106 @@
+#include "bench_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "io/atomic_file.h"
+#include "table.h"
+
+namespace strobe::program {
+namespace {
+
+/// Rows of one cell, found by implementation.
+class CellRows {
+ public:
+  CellRows(const BenchRow* begin, const BenchRow* end) : begin_(begin), end_(end) {}
+
+  /// An implementation that was run.
+  const BenchRow* find(const std::string& implementation) const {
+    const BenchRow* const row =
+        std::find_if(begin_, end_, [&](const BenchRow& candidate) { return candidate.implementation == implementation; });
+    return row;
+  }
+
+  /// Strobe's speed over a peer's: a share of the probe's, a multiple of any other's.
+  std::string speed_over(const std::string& peer) const {
+    const double ratio = find(peer)->median_ms / find("strobe")->median_ms;
+    return peer == "probe" ? fmt::format("{:.0f}%", 100.0 * ratio) : fmt::format("{:.2f}x", ratio);
+  }
+
+ private:
+  const BenchRow* begin_;
+  const BenchRow* end_;
+};
+
+std::string head_dims_text(const bench::Cell& cell) {
+  return cell.head_dim == cell.head_dim_v ? fmt::format("{}", cell.head_dim)
+                                          : fmt::format("{}/{}", cell.head_dim, cell.head_dim_v);
+}
+
+}  // namespace
+
+std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations) {
+  std::vector<Table::Column> columns{{"pass", Table::Align::left}, {"dtype", Table::Align::left},
+                                     {"head_dim"},                 {"mask", Table::Align::left},
+                                     {"seqlen"},                   {"threads"}};
+  for (const std::string& implementation : implementations) columns.push_back({implementation});
+  const bool ours = std::find(implementations.begin(), implementations.end(), "strobe") != implementations.end();
+  if (ours) {
+    for (const std::string& peer : implementations) {
+      if (peer != "strobe") columns.push_back({peer == "probe" ? "of probe" : "/" + peer});
+    }
+  }
+
+  Table table(std::move(columns));
+  for (std::size_t first = 0; first < rows.size(); first += implementations.size()) {
+    const bench::Cell& cell = rows[first].cell;
+    const CellRows of_cell(&rows[first], &rows[first] + implementations.size());
+    std::vector<std::string> cells{bench::name_of(cell.pass),
+                                   strobe::name_of(cell.dtype),
+                                   head_dims_text(cell),
+                                   cell.causal ? "causal" : "full",
+                                   fmt::format("{}", cell.seqlen),
+                                   fmt::format("{}", cell.threads)};
+    for (const std::string& name : implementations) {
+      cells.push_back(fmt::format("{:.1f}", of_cell.find(name)->tflops() * 1e3));
+    }
+    if (ours) {
+      for (const std::string& peer : implementations) {
+        if (peer != "strobe") cells.push_back(of_cell.speed_over(peer));
+      }
+    }
+    table.add_row(std::move(cells));
+  }
+  return table.text();
+}
+
+Status write_bench_json(const std::filesystem::path& path, const std::vector<BenchRow>& rows, const std::string& engine,
+                        const std::string& device) {
+  std::string text = "{\n \"rows\": [";
+  const char* separator = "\n  ";
+  for (const BenchRow& row : rows) {
+    const bench::Cell& cell = row.cell;
+    const nlohmann::ordered_json object = {{"engine", engine},
+                                           {"device", device},
+                                           {"implementation", row.implementation},
+                                           {"pass", bench::name_of(cell.pass)},
+                                           {"dtype", strobe::name_of(cell.dtype)},
+                                           {"head_dim", cell.head_dim},
+                                           {"head_dim_v", cell.head_dim_v},
+                                           {"causal", cell.causal},
+                                           {"seqlen", cell.seqlen},
+                                           {"batch", cell.batch},
+                                           {"heads", cell.heads},
+                                           {"threads", cell.threads},
+                                           {"median_ms", row.median_ms},
+                                           {"tflops", row.tflops()}};
+    text += separator + object.dump();
+    separator = ",\n  ";
+  }
+  text += "\n ]\n}\n";
+  return io::write_file(path, {std::as_bytes(std::span(text))});
+}
+
+}  // namespace strobe::program

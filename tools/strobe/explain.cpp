@@ -1,0 +1,59 @@
+// strobe explain: which engine and tiles a call would get, and why, without running it.
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+
+#include "attention_tensors.h"
+#include "commands.h"
+#include "flags.h"
+#include "strobe/plan.h"
+
+namespace strobe::program {
+namespace {
+
+constexpr const char* kFooter = R"(Examples:
+  strobe explain --seqlen 8192 --heads 16 --head-dim 128 --causal
+  strobe explain --dtype bfloat16 --heads 32 --heads-kv 8 --backward --threads 4)";
+
+struct ExplainFlags {
+  ShapeFlags shape;
+  OptionFlags options;
+  ExecutionFlags execution;
+  std::string dtype = "float32";
+  bool backward = false;
+};
+
+ExitCode explain(const ExplainFlags& flags) {
+  const Shape shape = flags.shape.shape();
+  const DType dtype = dtype_of(flags.dtype);
+  const AttentionOptions options = flags.options.options();
+  const Execution execution = flags.execution.execution();
+  const Result<Plan> plan = flags.backward ? make_plan(planned_backward(shape, dtype), options, execution)
+                                           : make_plan(planned_forward(shape, dtype), options, execution);
+  if (!plan.ok()) return report(plan.status());
+  fmt::print("{}, {}, {}, {}\n\n", flags.backward ? "backward" : "forward", flags.dtype, shape.describe(),
+             flags.options.describe());
+  fmt::print("{}\nworkspace: {} bytes\n", plan->explain(), plan->workspace_size());
+  return kOk;
+}
+
+}  // namespace
+
+void add_explain_command(CLI::App& app, ExitCode& exit_code) {
+  CLI::App& command = *app.add_subcommand("explain", "Say which engine and tiles a call gets, and why");
+  command.footer(kFooter);
+  const auto flags = std::make_shared<ExplainFlags>();
+  command.add_option("--dtype", flags->dtype, "of Q, K, V and O: float32, float16 or bfloat16")
+      ->check(CLI::IsMember(dtype_names()))
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->group("Shape");
+  command.add_flag("--backward", flags->backward, "the backward's plan instead of the forward's");
+  flags->shape.add_to(command);
+  flags->options.add_to(command);
+  flags->execution.add_to(command);
+  command.callback([flags, &exit_code] { exit_code = explain(*flags); });
+}
+
+}  // namespace strobe::program

@@ -1,0 +1,109 @@
+#include "flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace strobe::program {
+
+void OptionFlags::add_to(CLI::App& command) {
+  const char* const group = "Attention";
+  CLI::Option* const bottom_right =
+      command.add_flag("--causal", causal, "mask keys after the query; the last query sees every key")->group(group);
+  command.add_flag("--causal-top-left", causal_top_left, "causal, but the first query sees the first key")
+      ->excludes(bottom_right)
+      ->group(group);
+  command.add_option("--window", window, "see L keys to the left, R to the right; -1: no limit")
+      ->expected(2)
+      ->type_name("L R")
+      ->group(group);
+  command.add_option("--softcap", softcap, "scores become X tanh(score / X); 0 turns it off")->type_name("X")->group(group);
+  command.add_option("--scale", scale, "multiplies Q K^T (default 1/sqrt(head_dim))")->type_name("X")->group(group);
+}
+
+AttentionOptions OptionFlags::options() const {
+  AttentionOptions options;
+  options.scale = scale;
+  options.softcap = softcap;
+  if (causal) options.causal = CausalMask::bottom_right;
+  if (causal_top_left) options.causal = CausalMask::top_left;
+  if (!window.empty()) options.window = {window[0], window[1]};
+  return options;
+}
+
+std::string OptionFlags::describe() const {
+  std::vector<std::string> parts;
+  if (causal) parts.emplace_back("causal");
+  if (causal_top_left) parts.emplace_back("causal top-left");
+  if (!window.empty()) parts.push_back(fmt::format("window ({}, {})", window[0], window[1]));
+  if (parts.empty()) parts.emplace_back("full");
+  if (softcap != 0.0F) parts.push_back(fmt::format("softcap {}", softcap));
+  if (scale) parts.push_back(fmt::format("scale {}", *scale));
+  return CLI::detail::join(parts, ", ");
+}
+
+std::string Shape::describe() const {
+  const auto sides = [](const char* name, std::int64_t one, std::int64_t other) {
+    return one == other ? fmt::format("{} {}", name, one) : fmt::format("{} {} and {}", name, one, other);
+  };
+  return fmt::format("batch {}, {}, {}, {}", batch, sides("heads", heads_q, heads_kv),
+                     sides("seqlen", seqlen_q, seqlen_k), sides("head_dim", head_dim, head_dim_v));
+}
+
+void ShapeFlags::add_to(CLI::App& command) {
+  const auto add = [&](const char* name, auto& value, const char* text) {
+    return command.add_option(name, value, text)->type_name("N")->check(CLI::NonNegativeNumber)->group("Shape");
+  };
+  add("--batch", batch, "sequences")->capture_default_str();
+  add("--seqlen", seqlen_q, "queries of each sequence")->capture_default_str();
+  add("--seqlen-k", seqlen_k, "keys of each sequence (default as --seqlen)");
+  add("--heads", heads_q, "query heads")->capture_default_str();
+  add("--heads-kv", heads_kv, "key and value heads (default as --heads)");
+  add("--head-dim", head_dim, "of Q and K")->capture_default_str();
+  add("--head-dim-v", head_dim_v, "of V and O (default as --head-dim)");
+}
+
+Shape ShapeFlags::shape() const {
+  return {batch,    seqlen_q, seqlen_k.value_or(seqlen_q),   heads_q,
+          heads_kv.value_or(heads_q), head_dim, head_dim_v.value_or(head_dim)};
+}
+
+void ExecutionFlags::add_engine_to(CLI::App& command) {
+  command.add_option("--engine", engine, "cpu, ampere or hopper")
+      ->check(CLI::IsMember({"cpu", "ampere", "hopper"}))
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->group("Execution");
+}
+
+void ExecutionFlags::add_to(CLI::App& command) {
+  add_engine_to(command);
+  command.add_option("--threads", threads, "workers (default one per hardware thread)")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber)
+      ->group("Execution");
+}
+
+Execution ExecutionFlags::execution() const {
+  Execution execution;
+  execution.engine = engine == "cpu" ? Engine::cpu : engine == "ampere" ? Engine::ampere : Engine::hopper;
+  execution.threads = threads;
+  return execution;
+}
+
+const std::vector<std::string>& dtype_names() {
+  static const std::vector<std::string> names{"float32", "float16", "bfloat16"};
+  return names;
+}
+
+DType dtype_of(const std::string& name) {
+  if (name == "float16") return DType::float16;
+  return name == "bfloat16" ? DType::bfloat16 : DType::float32;
+}
+
+int resolved_threads(int threads) {
+  return threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+}  // namespace strobe::program

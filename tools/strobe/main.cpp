@@ -1,0 +1,74 @@
+// strobe: exact attention from the command line.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "commands.h"
+#include "help_formatter.h"
+
+namespace strobe::program {
+namespace {
+
+constexpr const char* kDescription = "Exact attention, forward and backward, without the N x N matrix.";
+
+constexpr const char* kFooter = R"(Examples:
+  strobe info                                        what this machine offers
+  strobe run --q q.npy --k k.npy --v v.npy --causal  attention on files; writes o.npy and lse.npy
+  strobe explain --seqlen 8192 --head-dim 128        which engine and tiles, and why
+  strobe verify --dtype bfloat16                     compare with float64
+  strobe bench --seqlen 1024,2048 --json bench.json  time it against standard attention and PyTorch
+
+`strobe COMMAND --help` shows a command's flags and more examples.
+
+Exit codes:
+  0  done
+  1  verify: an element is outside its error bound
+  2  a wrong flag, file or shape
+  3  a valid call that this build or machine cannot serve
+  4  out of memory, or a device's error
+Errors are one sentence on standard error.)";
+
+std::string failure_message(const CLI::App*, const CLI::Error& error) {
+  return fmt::format("strobe: {} (see strobe --help)\n", error.what());
+}
+
+ExitCode run(int argc, char** argv) {
+  ExitCode exit_code = kOk;
+  CLI::App app(kDescription, "strobe");
+  app.set_help_flag("-h,--help", "show this help");
+  app.set_version_flag("--version", "strobe " STROBE_VERSION, "show the version");
+  app.footer(kFooter);
+  app.failure_message(failure_message);
+  app.require_subcommand(1);
+  app.formatter(std::make_shared<HelpFormatter>());
+  add_info_command(app, exit_code);
+  add_run_command(app, exit_code);
+  add_explain_command(app, exit_code);
+  add_verify_command(app, exit_code);
+  add_bench_command(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kUsage;  // --help and --version arrive here too, with exit code 0
+  }
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace strobe::program
+
+int main(int argc, char** argv) {
+  using strobe::program::kFailure;
+  try {
+    return strobe::program::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("strobe: out of memory\n", stderr);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "strobe: %s\n", error.what());
+  }
+  return kFailure;
+}

@@ -1,0 +1,162 @@
+// strobe run: attention on tensors from files.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "attention_tensors.h"
+#include "commands.h"
+#include "flags.h"
+#include "io/npy.h"
+#include "io/safetensors.h"
+
+namespace strobe::program {
+namespace {
+
+constexpr const char* kFooter = R"(Tensors are [batch, seqlen, heads, head_dim], float32, float16 or bfloat16 (in .npy: '<V2', as ml_dtypes saves it).
+Written to --out: o.npy and lse.npy [batch, heads, seqlen]; with --do also dq.npy, dk.npy and dv.npy.
+
+Examples:
+  strobe run --q q.npy --k k.npy --v v.npy --causal --out results
+  strobe run --input qkv.safetensors --dtype bfloat16 --window 1024 0
+  strobe run --q q.npy --k k.npy --v v.npy --do do.npy --threads 4)";
+
+struct RunFlags {
+  std::string q, k, v, input, d_o;
+  std::string out = ".";
+  std::string dtype;
+  OptionFlags options;
+  ExecutionFlags execution;
+};
+
+/// q, k, v and, if it was given, d_o, as the files hold them.
+Result<AttentionTensors> read_files(const RunFlags& flags) {
+  AttentionTensors tensors;
+  std::optional<io::SafetensorsFile> container;
+  if (!flags.input.empty()) {
+    Result<io::SafetensorsFile> file = io::SafetensorsFile::open(flags.input);
+    if (!file.ok()) return file.status();
+    container = std::move(*file);
+  }
+  const auto read = [&](const std::string& path, const char* name, io::HostTensor& to) -> Status {
+    const bool from_container = container && path.empty();
+    Result<io::HostTensor> tensor = from_container ? container->read(name) : io::read_npy(path);
+    if (!tensor.ok()) return tensor.status();
+    if (tensor->shape.size() != 4) {
+      return {StatusCode::invalid_argument,
+              fmt::format("{} in '{}' has shape [{}]; [batch, seqlen, heads, head_dim] is accepted", name,
+                          from_container ? flags.input : path, fmt::join(tensor->shape, ", "))};
+    }
+    to = std::move(*tensor);
+    return {};
+  };
+  if (Status status = read(flags.q, "q", tensors.q); !status.ok()) return status;
+  if (Status status = read(flags.k, "k", tensors.k); !status.ok()) return status;
+  if (Status status = read(flags.v, "v", tensors.v); !status.ok()) return status;
+  if (flags.d_o.empty()) return tensors;
+  if (Status status = read(flags.d_o, "do", tensors.d_o); !status.ok()) return status;
+  return tensors;
+}
+
+void convert_all(AttentionTensors& tensors, DType dtype) {
+  for (io::HostTensor* tensor : {&tensors.q, &tensors.k, &tensors.v, &tensors.d_o}) *tensor = converted(*tensor, dtype);
+}
+
+void print_tensor(const char* name, const io::HostTensor& tensor) {
+  fmt::print("  {:<4} [{}] {}\n", name, fmt::join(tensor.shape, ", "), name_of(tensor.dtype));
+}
+
+/// Runs `call` and prints how long it took.
+template <class Call>
+Status timed(const char* pass, const Call& call) {
+  const auto start = std::chrono::steady_clock::now();
+  Status status = call();
+  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+  if (status.ok()) fmt::print("{:<9} {:.1f} ms\n", pass, elapsed.count());
+  return status;
+}
+
+Status write_results(const std::filesystem::path& directory, const AttentionTensors& tensors, bool backward) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) {
+    return {StatusCode::invalid_argument,
+            fmt::format("cannot make the directory '{}': {}", directory.string(), error.message())};
+  }
+  fmt::print("wrote to {}\n", directory.string());
+  const auto write = [&](const char* name, const io::HostTensor& tensor) {
+    Status status = io::write_npy(directory / fmt::format("{}.npy", name), tensor);
+    if (status.ok()) print_tensor(name, tensor);
+    return status;
+  };
+  if (Status status = write("o", tensors.o); !status.ok()) return status;
+  if (Status status = write("lse", tensors.lse); !status.ok()) return status;
+  if (!backward) return {};
+  if (Status status = write("dq", tensors.dq); !status.ok()) return status;
+  if (Status status = write("dk", tensors.dk); !status.ok()) return status;
+  return write("dv", tensors.dv);
+}
+
+ExitCode run(const RunFlags& flags) {
+  if (flags.q.empty() && flags.input.empty()) {
+    return report({StatusCode::invalid_argument, "run needs --q, --k and --v, or --input (see strobe run --help)"});
+  }
+  Result<AttentionTensors> read = read_files(flags);
+  if (!read.ok()) return report(read.status());
+  AttentionTensors& tensors = *read;
+  if (!flags.dtype.empty()) convert_all(tensors, dtype_of(flags.dtype));
+  tensors.allocate_outputs();
+  const bool backward_too = !flags.d_o.empty();
+  const AttentionOptions options = flags.options.options();
+  const Execution execution = flags.execution.execution();
+
+  fmt::print("{}, {}\n", flags.execution.engine, flags.options.describe());
+  print_tensor("q", tensors.q);
+  print_tensor("k", tensors.k);
+  print_tensor("v", tensors.v);
+  if (Status status = timed("forward", [&] { return forward(tensors.forward(), options, execution); }); !status.ok()) {
+    return report(status);
+  }
+  if (backward_too) {
+    const auto call = [&] { return backward(tensors.backward(), options, execution); };
+    if (Status status = timed("backward", call); !status.ok()) return report(status);
+  }
+  return report(write_results(flags.out, tensors, backward_too));
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, ExitCode& exit_code) {
+  CLI::App& command = *app.add_subcommand("run", "Compute attention on tensors from files");
+  command.footer(kFooter);
+  const auto flags = std::make_shared<RunFlags>();
+  const auto add_file = [&](const char* name, std::string& value, const char* text) {
+    return command.add_option(name, value, text)->type_name("FILE")->group("Files");
+  };
+  CLI::Option* const q = add_file("--q", flags->q, "queries (.npy)");
+  CLI::Option* const k = add_file("--k", flags->k, "keys (.npy)");
+  CLI::Option* const v = add_file("--v", flags->v, "values (.npy)");
+  CLI::Option* const input = add_file("--input", flags->input, "a .safetensors file with tensors q, k and v");
+  for (CLI::Option* const option : {q, k, v}) option->excludes(input);
+  q->needs(k)->needs(v);
+  k->needs(q);
+  v->needs(q);
+  add_file("--do", flags->d_o, "gradient of O (.npy); runs the backward too");
+  command.add_option("--out", flags->out, "where the results go; made if it is not there")
+      ->type_name("DIR")
+      ->capture_default_str()
+      ->group("Files");
+  command.add_option("--dtype", flags->dtype, "convert the inputs first: float32, float16 or bfloat16")
+      ->check(CLI::IsMember(dtype_names()))
+      ->type_name("NAME")
+      ->group("Files");
+  flags->options.add_to(command);
+  flags->execution.add_to(command);
+  command.callback([flags, &exit_code] { exit_code = run(*flags); });
+}
+
+}  // namespace strobe::program
