@@ -1,15 +1,149 @@
 #include "strobe/attention.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "api/problem.h"
+#include "api/tensor_checks.h"
+#include "cpu/engine.h"
+#include "plan/cpu_plan.h"
 #include "strobe/plan.h"
 
 namespace strobe {
 
-Status forward(const ForwardArguments&, const AttentionOptions&, const Execution&) {
-  return {StatusCode::unsupported, "the forward is not built yet"};
+/// What a plan remembers: the problem and the engine's decisions. Strides are the caller's own in every run.
+struct Plan::State {
+  AttentionProblem problem;
+  AttentionOptions options;
+  plan::CpuPlan cpu;
+};
+
+namespace {
+
+constexpr std::size_t kWorkspaceAlignment = 64;
+constexpr int kMaxThreads = 4096;
+
+struct AlignedFree {
+  void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t(kWorkspaceAlignment)); }
+};
+using OwnedWorkspace = std::unique_ptr<std::byte, AlignedFree>;
+
+Status choose_engine(const AttentionProblem& problem, Engine wanted) {
+  if (wanted == Engine::ampere || wanted == Engine::hopper) {
+    return api::unsupported("the {} engine is not in this build: engine must be automatic or cpu",
+                            wanted == Engine::hopper ? "hopper" : "ampere");
+  }
+  if (problem.device.type == DeviceType::cpu) return {};
+  return api::unsupported("q is on {}: this build has no GPU engine, tensors must be on the cpu",
+                          api::device_text(problem.device));
 }
 
-Status backward(const BackwardArguments&, const AttentionOptions&, const Execution&) {
-  return {StatusCode::unsupported, "the backward is not built yet"};
+Status check_threads(int threads) {
+  if (threads >= 0 && threads <= kMaxThreads) return {};
+  return api::invalid("threads is {}: it must be from 1 to {}, or 0 for one per hardware thread", threads, kMaxThreads);
+}
+
+template <class Arguments>
+Result<Plan> plan_call(const Arguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  const Result<AttentionProblem> problem = api::make_problem(arguments, options);
+  if (!problem.ok()) return problem.status();
+  if (Status status = choose_engine(*problem, execution.engine); !status.ok()) return status;
+  if (Status status = check_threads(execution.threads); !status.ok()) return status;
+  auto state = std::make_shared<Plan::State>();
+  state->problem = *problem;
+  state->options = options;
+  state->cpu = plan::cpu_plan(*problem, cpu::cpu_shape(), cpu::worker_count(execution.threads));
+  return Plan(std::move(state));
+}
+
+/// The caller's workspace, checked, or one of our own in `owned`.
+Result<std::byte*> workspace_for(std::size_t bytes, const Execution& execution, OwnedWorkspace& owned) {
+  if (execution.workspace == nullptr) {
+    owned.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t(kWorkspaceAlignment), std::nothrow)));
+    if (owned == nullptr && bytes > 0) {
+      return Status(StatusCode::out_of_memory, fmt::format("a workspace of {} bytes could not be allocated", bytes));
+    }
+    return owned.get();
+  }
+  if (execution.workspace_bytes < bytes) {
+    return api::invalid("workspace has {} bytes: this plan needs {}", execution.workspace_bytes, bytes);
+  }
+  if (reinterpret_cast<std::uintptr_t>(execution.workspace) % kWorkspaceAlignment != 0) {
+    return api::invalid("workspace must be aligned to {} bytes", kWorkspaceAlignment);
+  }
+  return static_cast<std::byte*>(execution.workspace);
+}
+
+void dispatch(const cpu::Call& call, const ForwardArguments& arguments) { cpu::forward(call, arguments); }
+void dispatch(const cpu::Call& call, const BackwardArguments& arguments) { cpu::backward(call, arguments); }
+
+template <class Arguments>
+Status run_plan(const Plan::State& state, const Arguments& arguments, const Execution& execution) {
+  const Result<AttentionProblem> problem = api::make_problem(arguments, state.options);
+  if (!problem.ok()) return problem.status();
+  if (*problem != state.problem) {
+    return api::invalid("the call's pass, shapes or dtypes are not those that the plan was made for: make a plan for them");
+  }
+  if (execution.stream != nullptr) return api::invalid("stream is given for tensors on the cpu: it must be null");
+  if (Status status = api::check_memory(*problem, arguments); !status.ok()) return status;
+  OwnedWorkspace owned;
+  const Result<std::byte*> workspace = workspace_for(state.cpu.workspace.bytes, execution, owned);
+  if (!workspace.ok()) return workspace.status();
+  dispatch({*problem, state.cpu, execution.parallel_for, *workspace}, arguments);
+  return {};
+}
+
+template <class Arguments>
+Status plan_and_run(const Arguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  const Result<Plan> plan = plan_call(arguments, options, execution);
+  return plan.ok() ? plan->run(arguments, execution) : plan.status();
+}
+
+/// Small host allocations are the only ones that throw here.
+template <class Function>
+auto without_bad_alloc(const Function& function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::out_of_memory, "host memory could not be allocated");
+  }
+}
+
+}  // namespace
+
+std::size_t Plan::workspace_size() const { return state_->cpu.workspace.bytes; }
+
+Engine Plan::engine() const { return Engine::cpu; }
+
+std::string Plan::explain() const { return plan::explain(state_->problem, cpu::cpu_shape(), state_->cpu); }
+
+Status Plan::run(const ForwardArguments& arguments, const Execution& execution) const {
+  return without_bad_alloc([&] { return run_plan(*state_, arguments, execution); });
+}
+
+Status Plan::run(const BackwardArguments& arguments, const Execution& execution) const {
+  return without_bad_alloc([&] { return run_plan(*state_, arguments, execution); });
+}
+
+Result<Plan> make_plan(const ForwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  return without_bad_alloc([&] { return plan_call(arguments, options, execution); });
+}
+
+Result<Plan> make_plan(const BackwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  return without_bad_alloc([&] { return plan_call(arguments, options, execution); });
+}
+
+Status forward(const ForwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  return without_bad_alloc([&] { return plan_and_run(arguments, options, execution); });
+}
+
+Status backward(const BackwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  return without_bad_alloc([&] { return plan_and_run(arguments, options, execution); });
 }
 
 }  // namespace strobe

@@ -1,0 +1,384 @@
+#include "api/problem.h"
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "api/tensor_checks.h"
+
+namespace strobe::api {
+namespace {
+
+constexpr std::int64_t kMaxHeadDim = 512;
+
+/// The first failure of checks that each assume the ones before.
+Status first_failure(std::initializer_list<std::function<Status()>> checks) {
+  for (const auto& check : checks) {
+    if (Status status = check(); !status.ok()) return status;
+  }
+  return {};
+}
+
+/// One side's layout: what its tensors' axes are called and where they lie.
+struct SideLayout {
+  bool packed;
+  std::string_view axes;  // of q, k or v
+
+  int rank() const { return packed ? 3 : 4; }
+};
+
+SideLayout query_side(const Sequences& sequences) {
+  const bool packed = sequences.cu_seqlens_q.given();
+  return {packed, packed ? "[total_q, heads_q, head_dim]" : "[batch, seqlen_q, heads_q, head_dim]"};
+}
+
+SideLayout key_side(const Sequences& sequences) {
+  const bool packed = sequences.cu_seqlens_k.given();
+  return {packed, packed ? "[total_k, heads_k, head_dim]" : "[batch, seqlen_k, heads_k, head_dim]"};
+}
+
+std::int64_t extent(const ConstTensorView& view, int from_last) {
+  return view.shape[static_cast<std::size_t>(view.rank - from_last)];
+}
+
+Status check_options(const AttentionOptions& options) {
+  if (options.scale && !std::isfinite(*options.scale)) return invalid("scale is {}: it must be finite", *options.scale);
+  if (!std::isfinite(options.softcap) || options.softcap < 0.0F) {
+    return invalid("softcap is {}: it must be positive, or 0 for none", options.softcap);
+  }
+  if (options.window.left < -1 || options.window.right < -1) {
+    return invalid("window is ({}, {}): each side must be 0 or more, or -1 for no bound", options.window.left,
+                   options.window.right);
+  }
+  return {};
+}
+
+Status check_input_dtype(const ConstTensorView& q) {
+  switch (q.dtype) {
+    case DType::float32:
+    case DType::float16:
+    case DType::bfloat16: return {};
+    case DType::float8_e4m3: return unsupported("q is float8_e4m3: this build computes in float32, float16 and bfloat16");
+    case DType::int32: break;
+  }
+  return invalid("q is {}: it must be float32, float16 or bfloat16", name_of(q.dtype));
+}
+
+Status check_lengths_layout(const NamedTensor& lengths, std::int64_t wanted, std::string_view layout, const Device& device) {
+  if (!lengths.view.given()) return {};
+  return first_failure({
+      [&] { return check_layout(lengths, 1, layout); },
+      [&] { return check_dtype(lengths, DType::int32, ""); },
+      [&] { return check_shape(lengths, {wanted}, layout); },
+      [&]() -> Status {
+        if (lengths.view.device == device) return {};
+        return invalid("{} is on {} and q on {}: all tensors must be on one device", lengths.name,
+                       device_text(lengths.view.device), device_text(device));
+      },
+  });
+}
+
+/// What both passes share: q, k, v, options and sequences.
+class ProblemMaker {
+ public:
+  ProblemMaker(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const Sequences& sequences,
+               const AttentionOptions& options)
+      : q_{"q", q}, k_{"k", k}, v_{"v", v}, sequences_(sequences), options_(options) {}
+
+  Result<AttentionProblem> make(Pass pass) {
+    Status status = first_failure({
+        [&] { return check_layout(q_, query_side(sequences_).rank(), query_side(sequences_).axes); },
+        [&] { return check_layout(k_, key_side(sequences_).rank(), key_side(sequences_).axes); },
+        [&] { return check_layout(v_, key_side(sequences_).rank(), key_side(sequences_).axes); },
+        [&] { return check_input_dtype(q_.view); },
+        [&] { return check_like_q(k_); },
+        [&] { return check_like_q(v_); },
+        [&] { return check_batch(); },
+        [&] { return check_heads(); },
+        [&] { return check_sequences(); },
+        [&] { return check_options(options_); },
+    });
+    if (!status.ok()) return status;
+    return problem(pass);
+  }
+
+  /// Same dtype and device as q.
+  Status check_like_q(const NamedTensor& tensor) const {
+    if (Status status = check_dtype(tensor, q_.view.dtype, ", as q is"); !status.ok()) return status;
+    return check_device(tensor);
+  }
+
+  Status check_device(const NamedTensor& tensor) const {
+    if (tensor.view.device == q_.view.device) return {};
+    return invalid("{} is on {} and q on {}: all tensors must be on one device", tensor.name,
+                   device_text(tensor.view.device), device_text(q_.view.device));
+  }
+
+  /// A tensor of `like`'s side whose last extent is `columns`.
+  Status check_companion(const NamedTensor& tensor, const NamedTensor& like, std::int64_t columns,
+                         std::string_view layout) const {
+    return first_failure({
+        [&] { return check_layout(tensor, like.view.rank, layout); },
+        [&] { return check_like_q(tensor); },
+        [&] {
+          const auto& shape = like.view.shape;
+          return like.view.rank == 3 ? check_shape(tensor, {shape[0], shape[1], columns}, layout)
+                                     : check_shape(tensor, {shape[0], shape[1], shape[2], columns}, layout);
+        },
+    });
+  }
+
+  Status check_output(const NamedTensor& tensor, const NamedTensor& like, std::int64_t columns,
+                      std::string_view layout) const {
+    if (Status status = check_companion(tensor, like, columns, layout); !status.ok()) return status;
+    return check_distinct_elements(tensor);
+  }
+
+  Status check_lse(const NamedTensor& lse) const {
+    const bool packed = sequences_.cu_seqlens_q.given();
+    const std::string_view layout = packed ? "[heads_q, total_q]" : "[batch, heads_q, seqlen_q]";
+    const auto& shape = q_.view.shape;
+    return first_failure({
+        [&] { return check_layout(lse, packed ? 2 : 3, layout); },
+        [&] { return check_dtype(lse, DType::float32, ""); },
+        [&] { return check_device(lse); },
+        [&] {
+          return packed ? check_shape(lse, {shape[1], shape[0]}, layout)
+                        : check_shape(lse, {shape[0], shape[2], shape[1]}, layout);
+        },
+    });
+  }
+
+  std::string_view output_axes() const {
+    return query_side(sequences_).packed ? "[total_q, heads_q, head_dim_v]" : "[batch, seqlen_q, heads_q, head_dim_v]";
+  }
+  std::string_view key_axes() const { return key_side(sequences_).axes; }
+  std::string_view query_axes() const { return query_side(sequences_).axes; }
+  std::string_view value_axes() const {
+    return key_side(sequences_).packed ? "[total_k, heads_k, head_dim_v]" : "[batch, seqlen_k, heads_k, head_dim_v]";
+  }
+
+  const NamedTensor& q() const { return q_; }
+  const NamedTensor& k() const { return k_; }
+  const NamedTensor& v() const { return v_; }
+
+ private:
+  std::int64_t batch_of(const ConstTensorView& tensor, const ConstTensorView& cu_seqlens) const {
+    return cu_seqlens.given() ? cu_seqlens.shape[0] - 1 : tensor.shape[0];
+  }
+  std::int64_t batch() const { return batch_of(q_.view, sequences_.cu_seqlens_q); }
+
+  Status check_batch() const {
+    for (const auto& [name, view] : {NamedTensor{"cu_seqlens_q", sequences_.cu_seqlens_q},
+                                     NamedTensor{"cu_seqlens_k", sequences_.cu_seqlens_k}}) {
+      if (!view.given()) continue;
+      if (Status status = check_layout({name, view}, 1, "[batch + 1]"); !status.ok()) return status;
+      if (view.shape[0] < 1) return invalid("{} has shape [0]: it must be [batch + 1]", name);
+    }
+    const std::int64_t keys_batch = batch_of(k_.view, sequences_.cu_seqlens_k);
+    if (batch() == keys_batch) return {};
+    return invalid("q has batch {} and k has batch {}: they must be equal", batch(), keys_batch);
+  }
+
+  Status check_heads() const {
+    const std::int64_t head_dim = extent(q_.view, 1);
+    const std::int64_t heads_q = extent(q_.view, 2);
+    const std::int64_t heads_k = extent(k_.view, 2);
+    if (head_dim < 1 || head_dim > kMaxHeadDim) return invalid("head_dim is {}: it must be from 1 to 512", head_dim);
+    if (extent(k_.view, 1) != head_dim) {
+      return invalid("k has head_dim {} and q has {}: they must be equal", extent(k_.view, 1), head_dim);
+    }
+    if (extent(v_.view, 1) < 1 || extent(v_.view, 1) > kMaxHeadDim) {
+      return invalid("head_dim_v is {}: it must be from 1 to 512", extent(v_.view, 1));
+    }
+    if (heads_k == 0 ? heads_q != 0 : heads_q % heads_k != 0) {
+      return invalid("q has {} heads and k has {}: heads_q must be a multiple of heads_k", heads_q, heads_k);
+    }
+    return k_.view.rank == 3 ? check_shape(v_, {k_.view.shape[0], heads_k, extent(v_.view, 1)}, value_axes())
+                             : check_shape(v_, {k_.view.shape[0], k_.view.shape[1], heads_k, extent(v_.view, 1)}, value_axes());
+  }
+
+  Status check_sequences() const {
+    const Device device = q_.view.device;
+    return first_failure({
+        [&] { return check_lengths_layout({"cu_seqlens_q", sequences_.cu_seqlens_q}, batch() + 1, "[batch + 1]", device); },
+        [&] { return check_lengths_layout({"cu_seqlens_k", sequences_.cu_seqlens_k}, batch() + 1, "[batch + 1]", device); },
+        [&] { return check_lengths_layout({"seqused_q", sequences_.seqused_q}, batch(), "[batch]", device); },
+        [&] { return check_lengths_layout({"seqused_k", sequences_.seqused_k}, batch(), "[batch]", device); },
+        [&]() -> Status {
+          if (sequences_.max_seqlen_q < -1) return invalid("max_seqlen_q is {}: it must be 0 or more, or -1 for not known", sequences_.max_seqlen_q);
+          if (sequences_.max_seqlen_k < -1) return invalid("max_seqlen_k is {}: it must be 0 or more, or -1 for not known", sequences_.max_seqlen_k);
+          return {};
+        },
+    });
+  }
+
+  AttentionProblem problem(Pass pass) const {
+    const auto bound = [](std::int64_t given, std::int64_t otherwise) { return given < 0 ? otherwise : std::min(given, otherwise); };
+    AttentionProblem problem;
+    problem.pass = pass;
+    problem.dtype = q_.view.dtype;
+    problem.device = q_.view.device;
+    problem.batch = batch();
+    problem.heads_q = extent(q_.view, 2);
+    problem.heads_k = extent(k_.view, 2);
+    problem.head_dim = extent(q_.view, 1);
+    problem.head_dim_v = extent(v_.view, 1);
+    problem.packed_q = sequences_.cu_seqlens_q.given();
+    problem.packed_k = sequences_.cu_seqlens_k.given();
+    problem.seqlen_q = problem.packed_q ? bound(sequences_.max_seqlen_q, q_.view.shape[0]) : q_.view.shape[1];
+    problem.seqlen_k = problem.packed_k ? bound(sequences_.max_seqlen_k, k_.view.shape[0]) : k_.view.shape[1];
+    problem.total_q = problem.packed_q ? q_.view.shape[0] : problem.batch * problem.seqlen_q;
+    problem.total_k = problem.packed_k ? k_.view.shape[0] : problem.batch * problem.seqlen_k;
+    problem.has_seqused_q = sequences_.seqused_q.given();
+    problem.has_seqused_k = sequences_.seqused_k.given();
+    problem.scale = options_.scale.value_or(1.0F / std::sqrt(static_cast<float>(problem.head_dim)));
+    problem.causal = options_.causal;
+    problem.window = options_.window;
+    problem.softcap = options_.softcap;
+    return problem;
+  }
+
+  const NamedTensor q_, k_, v_;
+  const Sequences& sequences_;
+  const AttentionOptions& options_;
+};
+
+Status check_not_given(const ConstTensorView& tensor, std::string_view name, std::string_view purpose) {
+  if (!tensor.given()) return {};
+  return unsupported("{} is given, but no engine of this build has {}", name, purpose);
+}
+
+}  // namespace
+
+Result<AttentionProblem> make_problem(const ForwardArguments& a, const AttentionOptions& options) {
+  for (const auto& [name, view] :
+       {NamedTensor{"q_descale", a.q_descale}, NamedTensor{"k_descale", a.k_descale}, NamedTensor{"v_descale", a.v_descale}}) {
+    if (Status status = check_not_given(view, name, "float8 inputs"); !status.ok()) return status;
+  }
+  if (Status status = check_not_given(a.page_table, "page_table", "a paged key-value cache"); !status.ok()) return status;
+  ProblemMaker maker(a.q, a.k, a.v, a.sequences, options);
+  Result<AttentionProblem> problem = maker.make(Pass::forward);
+  if (!problem.ok()) return problem;
+  Status status = maker.check_output({"o", a.o}, maker.q(), problem->head_dim_v, maker.output_axes());
+  if (status.ok() && a.lse.given()) {
+    status = first_failure({[&] { return maker.check_lse({"lse", a.lse}); },
+                            [&] { return check_distinct_elements({"lse", a.lse}); }});
+  }
+  if (!status.ok()) return status;
+  problem->wants_lse = a.lse.given();
+  return problem;
+}
+
+Result<AttentionProblem> make_problem(const BackwardArguments& a, const AttentionOptions& options) {
+  ProblemMaker maker(a.q, a.k, a.v, a.sequences, options);
+  Result<AttentionProblem> problem = maker.make(Pass::backward);
+  if (!problem.ok()) return problem;
+  const std::int64_t d = problem->head_dim;
+  const std::int64_t dv = problem->head_dim_v;
+  Status status = first_failure({
+      [&] { return maker.check_companion({"o", a.o}, maker.q(), dv, maker.output_axes()); },
+      [&] { return maker.check_lse({"lse", a.lse}); },
+      [&] { return maker.check_companion({"d_o", a.d_o}, maker.q(), dv, maker.output_axes()); },
+      [&] { return a.d_lse.given() ? maker.check_lse({"d_lse", a.d_lse}) : Status(); },
+      [&] { return maker.check_output({"dq", a.dq}, maker.q(), d, maker.query_axes()); },
+      [&] { return maker.check_output({"dk", a.dk}, maker.k(), d, maker.key_axes()); },
+      [&] { return maker.check_output({"dv", a.dv}, maker.v(), dv, maker.value_axes()); },
+  });
+  if (!status.ok()) return status;
+  problem->has_d_lse = a.d_lse.given();
+  return problem;
+}
+
+namespace {
+
+/// Pointers of all tensors, and outputs apart from one another and from inputs.
+Status check_tensors(std::span<const NamedTensor> inputs, std::span<const NamedTensor> outputs) {
+  for (const auto& tensors : {inputs, outputs}) {
+    for (const NamedTensor& tensor : tensors) {
+      if (!tensor.view.given()) continue;
+      if (Status status = check_data(tensor); !status.ok()) return status;
+    }
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].view.given()) continue;
+    for (const NamedTensor& input : inputs) {
+      if (Status status = check_apart(outputs[i], input); !status.ok()) return status;
+    }
+    for (const NamedTensor& other : outputs.subspan(i + 1)) {
+      if (Status status = check_apart(outputs[i], other); !status.ok()) return status;
+    }
+  }
+  return {};
+}
+
+/// One side's lengths: cumulative lengths from 0, never decreasing, within the tensor; used lengths within the sequence.
+struct SideLengths {
+  std::string_view cu_name, used_name, total_name, max_name;
+  const ConstTensorView& cu_seqlens;
+  const ConstTensorView& seqused;
+  std::int64_t seqlen;  // batched: of every sequence; packed: the bound
+  std::int64_t total;
+
+  static std::int64_t at(const ConstTensorView& view, std::int64_t index) {
+    return static_cast<const std::int32_t*>(view.data)[index * view.strides[0]];
+  }
+
+  Status check(std::int64_t batch) const {
+    if (cu_seqlens.given() && at(cu_seqlens, 0) != 0) return invalid("{}[0] is {}: it must be 0", cu_name, at(cu_seqlens, 0));
+    for (std::int64_t b = 0; b < batch; ++b) {
+      if (Status status = check_sequence(b); !status.ok()) return status;
+    }
+    if (!cu_seqlens.given() || at(cu_seqlens, batch) <= total) return {};
+    return invalid("{}[{}] is {}: it must be at most {}, which is {}", cu_name, batch, at(cu_seqlens, batch), total_name, total);
+  }
+
+  Status check_sequence(std::int64_t b) const {
+    std::int64_t length = seqlen;
+    if (cu_seqlens.given()) {
+      length = at(cu_seqlens, b + 1) - at(cu_seqlens, b);
+      if (length < 0) {
+        return invalid("{}[{}] is {} after {}: cumulative lengths must not decrease", cu_name, b + 1, at(cu_seqlens, b + 1),
+                       at(cu_seqlens, b));
+      }
+      if (length > seqlen && seqlen < total) {
+        return invalid("sequence {} has length {} in {}: {} is {}", b, length, cu_name, max_name, seqlen);
+      }
+    }
+    if (!seqused.given() || (at(seqused, b) >= 0 && at(seqused, b) <= length)) return {};
+    return invalid("{}[{}] is {}: it must be from 0 to the sequence's length, which is {}", used_name, b, at(seqused, b), length);
+  }
+};
+
+Status check_sequence_data(const AttentionProblem& problem, const Sequences& s) {
+  for (const auto& [name, view] : {NamedTensor{"cu_seqlens_q", s.cu_seqlens_q}, NamedTensor{"cu_seqlens_k", s.cu_seqlens_k},
+                                   NamedTensor{"seqused_q", s.seqused_q}, NamedTensor{"seqused_k", s.seqused_k}}) {
+    if (!view.given()) continue;
+    if (Status status = check_data({name, view}); !status.ok()) return status;
+  }
+  if (problem.device.type != DeviceType::cpu) return {};  // lengths on a device are not read back
+  const SideLengths q{"cu_seqlens_q", "seqused_q", "total_q", "max_seqlen_q", s.cu_seqlens_q, s.seqused_q, problem.seqlen_q, problem.total_q};
+  const SideLengths k{"cu_seqlens_k", "seqused_k", "total_k", "max_seqlen_k", s.cu_seqlens_k, s.seqused_k, problem.seqlen_k, problem.total_k};
+  if (Status status = q.check(problem.batch); !status.ok()) return status;
+  return k.check(problem.batch);
+}
+
+}  // namespace
+
+Status check_memory(const AttentionProblem& problem, const ForwardArguments& a) {
+  const NamedTensor inputs[] = {{"q", a.q}, {"k", a.k}, {"v", a.v}};
+  const NamedTensor outputs[] = {{"o", a.o}, {"lse", a.lse}};
+  if (Status status = check_tensors(inputs, outputs); !status.ok()) return status;
+  return check_sequence_data(problem, a.sequences);
+}
+
+Status check_memory(const AttentionProblem& problem, const BackwardArguments& a) {
+  const NamedTensor inputs[] = {{"q", a.q}, {"k", a.k}, {"v", a.v}, {"o", a.o}, {"lse", a.lse}, {"d_o", a.d_o}, {"d_lse", a.d_lse}};
+  const NamedTensor outputs[] = {{"dq", a.dq}, {"dk", a.dk}, {"dv", a.dv}};
+  if (Status status = check_tensors(inputs, outputs); !status.ok()) return status;
+  return check_sequence_data(problem, a.sequences);
+}
+
+}  // namespace strobe::api

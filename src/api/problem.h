@@ -1,0 +1,17 @@
+// The caller's tensors and options, checked, as one AttentionProblem. No unchecked shape passes below this room.
+#pragma once
+
+#include "plan/problem.h"
+#include "strobe/attention.h"
+
+namespace strobe::api {
+
+/// Shapes, dtypes, strides, devices and option ranges; pointers are not read.
+Result<AttentionProblem> make_problem(const ForwardArguments& arguments, const AttentionOptions& options);
+Result<AttentionProblem> make_problem(const BackwardArguments& arguments, const AttentionOptions& options);
+
+/// Pointers, overlaps and, on the CPU, the lengths in `sequences`.
+Status check_memory(const AttentionProblem& problem, const ForwardArguments& arguments);
+Status check_memory(const AttentionProblem& problem, const BackwardArguments& arguments);
+
+}  // namespace strobe::api

@@ -1,0 +1,56 @@
+// What must hold of any tensor that a caller hands over, each broken rule with its sentence.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "strobe/status.h"
+#include "strobe/tensor.h"
+
+namespace strobe::api {
+
+template <class... Args>
+Status invalid(fmt::format_string<Args...> format, Args&&... args) {
+  return {StatusCode::invalid_argument, fmt::format(format, std::forward<Args>(args)...)};
+}
+
+template <class... Args>
+Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
+  return {StatusCode::unsupported, fmt::format(format, std::forward<Args>(args)...)};
+}
+
+/// A tensor and the name that sentences call it by.
+struct NamedTensor {
+  std::string_view name;
+  ConstTensorView view;
+};
+
+/// "[2, 5, 8, 64]"
+std::string shape_text(const ConstTensorView& tensor);
+
+/// "cpu" or "cuda:0"
+std::string device_text(const Device& device);
+
+/// Given, of the wanted rank, extents and strides in range, last stride 1. `layout` names the axes: "[batch, ...]".
+Status check_layout(const NamedTensor& tensor, int rank, std::string_view layout);
+
+Status check_dtype(const NamedTensor& tensor, DType wanted, std::string_view reason);
+
+/// Equal shapes; `layout` names the axes.
+Status check_shape(const NamedTensor& tensor, std::initializer_list<std::int64_t> wanted, std::string_view layout);
+
+/// A pointer where there are elements, aligned to them.
+Status check_data(const NamedTensor& tensor);
+
+/// No element of a writable tensor shares memory with another of its own.
+Status check_distinct_elements(const NamedTensor& output);
+
+/// Memory of two tensors apart. Interleaved views of one buffer (q, k and v of a packed projection) pass; where the strides
+/// leave it open, the pair is refused.
+Status check_apart(const NamedTensor& output, const NamedTensor& other);
+
+}  // namespace strobe::api

@@ -1,0 +1,68 @@
+// What the forward and the backward share around their kernels: sequences, rows of heads, masks, unused positions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "cpu/engine.h"
+#include "cpu/kernels/task.h"
+#include "cpu/sequences.h"
+
+namespace strobe::cpu {
+
+/// The batch of one call: its sequences and the blocks they are cut into, over one key head.
+struct Batch {
+  std::span<const Sequence> sequences;
+  std::int64_t row_blocks = 0;
+  std::int64_t key_blocks = 0;
+};
+
+/// Fills the workspace's table from the lengths that the caller gave.
+Batch make_batch(const Call& call, const Sequences& given);
+
+/// The query rows of one sequence and key head, group * length of them: heads interleaved with positions.
+template <class Pointer>
+Rows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor, const Sequence& sequence,
+                         std::int64_t head_k);
+
+/// The rows of one sequence and head of k or v.
+template <class Pointer>
+Rows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor, const Sequence& sequence,
+                       std::int64_t head_k);
+
+/// The elements of lse or d_lse that belong to query_rows; data is null when the tensor is not given.
+Rows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor, const Sequence& sequence,
+                      std::int64_t head_k);
+Rows<const float*> lse_rows(const AttentionProblem& problem, const ConstTensorView& tensor, const Sequence& sequence,
+                            std::int64_t head_k);
+
+VisibleKeys visible_keys(const AttentionProblem& problem, const Sequence& sequence);
+
+enum class ScaleSign : std::uint8_t { in_query, in_scale };
+ScoreMap score_map(const AttentionProblem& problem, ScaleSign sign);
+
+/// Query heads that share a key head.
+std::int64_t group_of(const AttentionProblem& problem);
+
+enum class Side : std::uint8_t { query, key };
+
+/// Writes zeros to the positions of `tensor` ([.., heads, columns], laid out like q or k) that no sequence uses.
+void clear_unused(const AttentionProblem& problem, const Batch& batch, Side side, const TensorView& tensor);
+
+/// Writes -inf to the positions of lse that no sequence uses.
+void clear_unused_lse(const AttentionProblem& problem, const Batch& batch, const TensorView& lse);
+
+/// Where item `index` of the blocks of all sequences and key heads lies: sequence, head, block.
+struct BlockPlace {
+  const Sequence& sequence;
+  std::int64_t head_k;
+  std::int64_t block;
+};
+
+/// Row blocks are handed out last block first: with a causal mask the longest.
+BlockPlace row_block_place(const AttentionProblem& problem, const Batch& batch, std::int64_t index);
+
+/// Key blocks are handed out in the order of the keys, heads side by side, so that blocks rarely wait for their turn.
+BlockPlace key_block_place(const AttentionProblem& problem, const Batch& batch, std::int64_t index);
+
+}  // namespace strobe::cpu

@@ -1,0 +1,29 @@
+// The CPU engine: FlashAttention-2 on Highway vectors, parallel over batch, heads and blocks of the sequence.
+#pragma once
+
+#include <cstddef>
+
+#include "plan/cpu_plan.h"
+#include "plan/problem.h"
+#include "strobe/attention.h"
+
+namespace strobe::cpu {
+
+/// This machine, for plan::cpu_plan.
+const plan::CpuShape& cpu_shape();
+
+/// Workers that `threads` (0: every hardware thread) asks for.
+int worker_count(int threads);
+
+/// A validated call and the decisions made for it.
+struct Call {
+  const AttentionProblem& problem;
+  const plan::CpuPlan& plan;
+  const ParallelFor* parallel_for;  // null: oneTBB
+  std::byte* workspace;             // plan.workspace.bytes, 64-byte aligned
+};
+
+void forward(const Call& call, const ForwardArguments& arguments);
+void backward(const Call& call, const BackwardArguments& arguments);
+
+}  // namespace strobe::cpu

@@ -1,0 +1,329 @@
+// One block of keys against all queries that see it: FlashAttention-2's backward (algorithm 2), keys across the vector lanes.
+//
+// S = Q K^T and dP = dO V^T put the keys of a panel into lanes; P and dS then feed dV^T = dO^T P and dK^T = Q^T dS from where
+// they lie. dQ += dS K adds to float32 sums that all key blocks share, each in its turn, in the order of the keys: the bits
+// do not depend on which thread ran what.
+#if defined(STROBE_CPU_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_BACKWARD_INL_H_
+#undef STROBE_CPU_BACKWARD_INL_H_
+#else
+#define STROBE_CPU_BACKWARD_INL_H_
+#endif
+
+#include "cpu/kernels/multiply-inl.h"
+#include "cpu/kernels/pack-inl.h"
+#include "cpu/kernels/scores-inl.h"
+#include "cpu/kernels/scratch.h"
+#include "cpu/kernels/traits-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace strobe::cpu::HWY_NAMESPACE {
+
+class BackwardBlock {
+ public:
+  BackwardBlock(const BackwardTask& task, std::byte* scratch)
+      : task_(task),
+        count_(task.key_end - task.key_begin),
+        padded_keys_(round_up(count_, kPanel)),
+        d_(round_up(task.head_dim, kStrip)),
+        dv_(round_up(task.head_dim_v, kStrip)),
+        wide_d_(round_up(task.head_dim, kWidePanel)),
+        query_layout_(rows_together(task.head_dim)),
+        d_o_layout_(rows_together(task.head_dim_v)),
+        query_prefetch_(task.dtype, task.queries.q, task.head_dim),
+        d_o_prefetch_(task.dtype, task.queries.d_o, task.head_dim_v),
+        prefetch_rows_(round_up(kStrip * kPanel, padded_keys_) / padded_keys_) {
+    const BackwardScratch at(task.head_dim, task.head_dim_v, task.tiles, kernel_traits());
+    const auto floats = [scratch](std::size_t offset) { return reinterpret_cast<float*>(scratch + offset); };
+    keys_ = floats(at.keys);
+    values_ = floats(at.values);
+    wide_keys_ = floats(at.wide_keys);
+    dk_ = floats(at.dk);
+    d_values_ = floats(at.dv);
+    queries_ = floats(at.queries);
+    d_o_ = floats(at.d_o);
+    scores_ = floats(at.scores);
+    d_probabilities_ = floats(at.d_probabilities);
+    d_scores_ = floats(at.d_scores);
+    lse_ = floats(at.lse);
+    row_begin_ = reinterpret_cast<std::int64_t*>(scratch + at.row_begin);
+    row_end_ = reinterpret_cast<std::int64_t*>(scratch + at.row_end);
+    row_ = floats(at.row);
+  }
+
+  void run() {
+    begin();
+    const std::int64_t block = task_.tiles.block_m;
+    const std::int64_t last = row_end_[count_ - 1];
+    for (std::int64_t row = row_begin_[0] / block * block; row < last; row += block) {
+      query_block(row, std::min(row + block, task_.queries.rows));
+    }
+    finish();
+  }
+
+ private:
+  void begin() {
+    const Source keys{task_.k, task_.key_begin, count_, task_.head_dim};
+    pack_panels(task_.dtype, keys, d_, 1.0F, row_, keys_);
+    pack_panels(task_.dtype, {task_.v, task_.key_begin, count_, task_.head_dim_v}, dv_, 1.0F, row_, values_);
+    pack_wide_panels(task_.dtype, keys, padded_keys_, row_, wide_keys_);
+    std::fill_n(dk_, padded_keys_ * d_, 0.0F);
+    std::fill_n(d_values_, padded_keys_ * dv_, 0.0F);
+    const std::int64_t group = task_.queries.q.group;
+    const std::int64_t positions = task_.queries.rows / group;
+    for (std::int64_t key = 0; key < padded_keys_; ++key) {  // no row sees a key past the last
+      row_begin_[key] = key < count_ ? task_.visible.first_position(task_.key_begin + key, positions) * group
+                                     : task_.queries.rows;
+      row_end_[key] = key < count_ ? task_.visible.last_position(task_.key_begin + key, positions) * group
+                                   : task_.queries.rows;
+    }
+    keys_finite_ = all_finite(wide_keys_, padded_keys_ * wide_d_);
+  }
+
+  /// Query rows [row_begin, row_end) against every panel of keys.
+  void query_block(std::int64_t row_begin, std::int64_t row_end) {
+    const std::int64_t rows = row_end - row_begin;
+    block_rows_ = round_up(rows, kRowMultiple);
+    pack_tiles(task_.dtype, {task_.queries.q, row_begin, rows, task_.head_dim}, block_rows_, query_layout_, queries_);
+    pack_tiles(task_.dtype, {task_.queries.d_o, row_begin, rows, task_.head_dim_v}, block_rows_, d_o_layout_, d_o_);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const float lse = task_.queries.lse.data[task_.queries.lse.offset(row_begin + row)];
+      // A row that sees no key has LSE -inf; +inf instead makes its probabilities 0 and not NaN.
+      lse_[row] = lse == -kInfinity ? kInfinity : lse * kLog2E;
+    }
+    const std::int64_t next_end = std::min(row_end + task_.tiles.block_m, task_.queries.rows);
+    query_prefetch_.aim(row_end, next_end);
+    d_o_prefetch_.aim(row_end, next_end);
+
+    const bool uniform = row_begin_[padded_keys_ - 1] <= row_begin && row_end_[0] >= row_end;
+    // A hidden pair has P = dS = 0, and 0 * NaN is NaN: such a block takes the path that skips hidden pairs.
+    hidden_poison_ = !uniform && !(keys_finite_ && all_finite(queries_, block_rows_ / kStrip * query_layout_.group_stride) &&
+                                   all_finite(d_o_, block_rows_ / kStrip * d_o_layout_.group_stride));
+    for (std::int64_t key = 0; key < padded_keys_; key += kPanel) panel(key, row_begin, rows);
+    add_query_gradient(row_begin, rows);
+  }
+
+  void panel(std::int64_t key, std::int64_t row_begin, std::int64_t rows) {
+    const std::int64_t* begin = row_begin_ + key;
+    const std::int64_t* end = row_end_ + key;
+    float* d_scores = d_scores_ + key * block_rows_;
+    // Padding keys see no row and lie at the end: begin there is past every row, so the last real key bounds the panel.
+    const std::int64_t last_key = std::min(key + kPanel, count_) - key - 1;
+    std::int64_t first = std::clamp<std::int64_t>(begin[0] - row_begin, 0, rows);
+    std::int64_t last = std::clamp<std::int64_t>(end[last_key] - row_begin, 0, rows);
+    if (first >= last) return std::fill_n(d_scores, block_rows_ * kPanel, 0.0F), void();
+    first = first / kStrip * kStrip;
+    last = round_up(last, kStrip);
+    std::fill_n(d_scores, first * kPanel, 0.0F);
+    std::fill_n(d_scores + last * kPanel, (block_rows_ - last) * kPanel, 0.0F);
+    const bool masked = begin[kPanel - 1] - row_begin > first || end[0] - row_begin < last;
+
+    multiply_panel(queries_, query_layout_, d_, keys_ + key * d_, first, last, scores_);
+    multiply_panel(d_o_, d_o_layout_, dv_, values_ + key * dv_, first, last, d_probabilities_);
+    for (int n = 0; n < kTileVecs; ++n) {
+      const LaneInterval visible(begin + n * kLanes, end + n * kLanes, row_begin);
+      const float* delta = task_.queries.delta + row_begin;
+      if (masked) differentiate<true>(n * kLanes, visible, first, last, std::min(last, rows), delta, d_scores);
+      if (!masked) differentiate<false>(n * kLanes, visible, first, last, last, delta, d_scores);
+    }
+    if (masked && hidden_poison_) {
+      add_visible(d_o_, d_o_layout_, task_.head_dim_v, scores_, first, last, begin, end, row_begin, d_values_ + key * dv_);
+      add_visible(queries_, query_layout_, task_.head_dim, d_scores, first, last, begin, end, row_begin, dk_ + key * d_);
+      return;
+    }
+    add_columns(d_o_, d_o_layout_, dv_, scores_, first, last, d_values_ + key * dv_);
+    add_columns(queries_, query_layout_, d_, d_scores, first, last, dk_ + key * d_);
+  }
+
+  /// out[row][key lanes] = left rows * panel, over `columns`.
+  void multiply_panel(const float* left, PackedLayout layout, std::int64_t columns, const float* panel, std::int64_t first,
+                      std::int64_t last, float* HWY_RESTRICT out) {
+    for (std::int64_t row = first; row < last; row += kStrip) {
+      multiply_rows<kStrip, kTileVecs, kStrip>(left + row / kStrip * layout.group_stride, layout.strip_stride,
+                                               columns / kStrip, panel)
+          .store_to(out + row * kPanel, kPanel);
+      query_prefetch_.fetch(prefetch_rows_);
+      d_o_prefetch_.fetch(prefetch_rows_);
+    }
+  }
+
+  /// P in place of S, and dS = P (dP - delta) [(1 - t^2) under softcap], for one vector of keys over rows [first, last).
+  /// Rows from `valid` on are padding.
+  template <bool kMasked>
+  HWY_INLINE void differentiate(std::int64_t lane, const LaneInterval& visible, std::int64_t first, std::int64_t last,
+                                std::int64_t valid, const float* HWY_RESTRICT delta, float* HWY_RESTRICT d_scores) {
+    const Floats d;
+    const Vec scale = hn::Set(d, task_.score_map.score_scale);
+    const Vec tanh_scale = hn::Set(d, task_.score_map.tanh_scale);
+    const bool capped = task_.score_map.tanh_scale != 0.0F;
+    for (std::int64_t row = first; row < valid; ++row) {
+      float* HWY_RESTRICT score = scores_ + row * kPanel + lane;
+      Vec s = hn::Load(d, score);
+      if (capped) s = tanh(hn::Mul(s, tanh_scale));
+      // An lse that does not belong to these inputs must not overflow exp2's exponent.
+      const Vec exponent = hn::Min(hn::MulSub(s, scale, hn::Set(d, lse_[row])), hn::Set(d, 127.0F));
+      Vec p = exp2(exponent);
+      const Vec dp = hn::Load(d, d_probabilities_ + row * kPanel + lane);
+      Vec ds = hn::Mul(p, hn::Sub(dp, hn::Set(d, delta[row])));
+      if (capped) ds = hn::Mul(ds, hn::NegMulAdd(s, s, hn::Set(d, 1.0F)));
+      if constexpr (kMasked) {
+        const auto seen = visible.contains(row);
+        p = hn::IfThenElseZero(seen, p);
+        ds = hn::IfThenElseZero(seen, ds);
+      }
+      hn::Store(p, d, score);
+      hn::Store(ds, d, d_scores + row * kPanel + lane);
+    }
+    for (std::int64_t row = valid; row < last; ++row) {
+      hn::Store(hn::Zero(d), d, scores_ + row * kPanel + lane);
+      hn::Store(hn::Zero(d), d, d_scores + row * kPanel + lane);
+    }
+  }
+
+  /// sums^T[column][key lanes] += left^T * right over rows [first, last).
+  void add_columns(const float* left, PackedLayout layout, std::int64_t columns, const float* right, std::int64_t first,
+                   std::int64_t last, float* HWY_RESTRICT sums) {
+    const float* rows = left + first / kStrip * layout.group_stride;
+    for (std::int64_t c = 0; c < columns; c += kStrip) {
+      multiply_columns<kTileVecs>(rows + c / kStrip * layout.strip_stride, layout.group_stride, (last - first) / kStrip,
+                                  right + first * kPanel)
+          .add_to(sums + c * kPanel, kPanel);
+    }
+  }
+
+  /// add_columns over visible pairs alone.
+  void add_visible(const float* left, PackedLayout layout, std::int64_t columns, const float* right, std::int64_t first,
+                   std::int64_t last, const std::int64_t* begin, const std::int64_t* end, std::int64_t row_begin,
+                   float* HWY_RESTRICT sums) {
+    const Floats d;
+    for (int n = 0; n < kTileVecs; ++n) {
+      const LaneInterval visible(begin + n * kLanes, end + n * kLanes, row_begin);
+      for (std::int64_t c = 0; c < columns; ++c) {
+        float* HWY_RESTRICT at = sums + c * kPanel + n * kLanes;
+        Vec sum = hn::Load(d, at);
+        for (std::int64_t row = first; row < last; ++row) {
+          const Vec x = hn::Set(d, left[row / kStrip * layout.group_stride + c / kStrip * layout.strip_stride +
+                                        row % kStrip * kStrip + c % kStrip]);
+          const Vec y = hn::Load(d, right + row * kPanel + n * kLanes);
+          sum = hn::IfThenElse(visible.contains(row), hn::MulAdd(x, y, sum), sum);
+        }
+        hn::Store(sum, d, at);
+      }
+    }
+  }
+
+  /// dQ sums of the block += dS K, when all key blocks before this one have added theirs.
+  void add_query_gradient(std::int64_t row_begin, std::int64_t rows) {
+    std::atomic<std::int32_t>& turn = task_.queries.turn[row_begin / task_.tiles.block_m];
+    const auto own = static_cast<std::int32_t>(task_.key_begin / task_.tiles.block_n);
+    for (std::int32_t now = turn.load(std::memory_order_acquire); now != own;
+         now = turn.load(std::memory_order_acquire)) {
+      turn.wait(now, std::memory_order_acquire);
+    }
+    float* sums = task_.queries.dq + row_begin * wide_d_;
+    if (hidden_poison_) {
+      add_visible_queries(row_begin, rows, sums);
+    } else {
+      for (std::int64_t c = 0; c < wide_d_; c += kWidePanel) {
+        for (std::int64_t row = 0; row < rows; row += kWideRows) {
+          multiply_rows<kWideRows, kWideVecs, kPanel>(d_scores_ + row * kPanel, block_rows_ * kPanel,
+                                                      padded_keys_ / kPanel, wide_keys_ + c * padded_keys_)
+              .add_to(sums + row * wide_d_ + c, wide_d_);
+        }
+      }
+    }
+    turn.store(own + 1, std::memory_order_release);
+    turn.notify_all();
+  }
+
+  void add_visible_queries(std::int64_t row_begin, std::int64_t rows, float* HWY_RESTRICT sums) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t key = 0; key < count_; ++key) {
+        if (row_begin + row < row_begin_[key] || row_begin + row >= row_end_[key]) continue;
+        const float ds = d_scores_[key / kPanel * block_rows_ * kPanel + row * kPanel + key % kPanel];
+        for (std::int64_t c = 0; c < wide_d_; ++c) {
+          const float k = wide_keys_[c / kWidePanel * padded_keys_ * kWidePanel + key * kWidePanel + c % kWidePanel];
+          sums[row * wide_d_ + c] += ds * k;
+        }
+      }
+    }
+  }
+
+  void finish() {
+    for (std::int64_t key = 0; key < count_; ++key) {
+      const std::int64_t panel = key / kPanel * kPanel;
+      const float* HWY_RESTRICT dk = dk_ + panel * d_ + key % kPanel;
+      for (std::int64_t c = 0; c < task_.head_dim; ++c) row_[c] = dk[c * kPanel] * task_.scale;
+      store_result(task_.dtype, task_.dk, task_.key_begin + key, row_, task_.head_dim);
+      const float* HWY_RESTRICT dv = d_values_ + panel * dv_ + key % kPanel;
+      for (std::int64_t c = 0; c < task_.head_dim_v; ++c) row_[c] = dv[c * kPanel];
+      store_result(task_.dtype, task_.dv, task_.key_begin + key, row_, task_.head_dim_v);
+    }
+  }
+
+  const BackwardTask& task_;
+  const std::int64_t count_;        // keys of this block
+  const std::int64_t padded_keys_;  // in whole panels
+  const std::int64_t d_;            // head_dim in whole strips
+  const std::int64_t dv_;           // head_dim_v in whole strips
+  const std::int64_t wide_d_;       // head_dim in whole wide panels
+  const PackedLayout query_layout_;
+  const PackedLayout d_o_layout_;
+  RowPrefetcher query_prefetch_;
+  RowPrefetcher d_o_prefetch_;
+  const std::int64_t prefetch_rows_;  // per kStrip rows of a product: the next block is fetched over all panels of this one
+  std::int64_t block_rows_ = 0;       // of the current query block, padded
+  bool keys_finite_ = true;
+  bool hidden_poison_ = false;
+
+  float* keys_;             // K^T, panels
+  float* values_;           // V^T, panels
+  float* wide_keys_;        // K, wide panels
+  float* dk_;               // dK^T sums, panels
+  float* d_values_;         // dV^T sums, panels
+  float* queries_;          // Q of the block, packed
+  float* d_o_;              // dO of the block, packed
+  float* scores_;           // S, then P, of one panel
+  float* d_probabilities_;  // dP of one panel
+  float* d_scores_;         // dS of the block, panels
+  float* lse_;              // of the block, times log2(e)
+  std::int64_t* row_begin_;  // first row that sees each key
+  std::int64_t* row_end_;    // one past the last
+  float* row_;              // one row on its way in or out
+};
+
+template <class T>
+HWY_INLINE void compute_delta_of(const DeltaTask& task) {
+  const Floats d;
+  for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
+    const T* HWY_RESTRICT o = static_cast<const T*>(task.o.data) + task.o.offset(row);
+    const T* HWY_RESTRICT d_o = static_cast<const T*>(task.d_o.data) + task.d_o.offset(row);
+    Vec sums = hn::Zero(d);
+    std::int64_t c = 0;
+    for (; c + kLanes <= task.head_dim_v; c += kLanes) sums = hn::MulAdd(load(d, o + c), load(d, d_o + c), sums);
+    float sum = hn::GetLane(hn::SumOfLanes(d, sums));
+    for (; c < task.head_dim_v; ++c) sum += to_float(o[c]) * to_float(d_o[c]);
+    task.delta[row] = task.d_lse.data == nullptr ? sum : sum - task.d_lse.data[task.d_lse.offset(row)];
+  }
+}
+
+inline void compute_delta(const DeltaTask& task) {
+  switch (task.dtype) {
+    case DType::float16: return compute_delta_of<float16>(task);
+    case DType::bfloat16: return compute_delta_of<bfloat16>(task);
+    default: return compute_delta_of<float>(task);
+  }
+}
+
+inline void write_query_gradient(const QueryGradientTask& task) {
+  for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
+    float* HWY_RESTRICT sums = task.sums + row * task.row_stride;
+    for (std::int64_t c = 0; c < task.head_dim; ++c) sums[c] *= task.scale;
+    store_result(task.dtype, task.dq, row, sums, task.head_dim);
+  }
+}
+
+}  // namespace strobe::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // STROBE_CPU_BACKWARD_INL_H_

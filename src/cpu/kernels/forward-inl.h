@@ -1,0 +1,220 @@
+// One block of query rows against all its keys: FlashAttention-2's forward (algorithm 1), queries across the vector lanes.
+//
+// S^T = K Q^T and O^T = V^T P^T keep a query's statistics in one lane, so the online softmax needs no sum across lanes, P
+// feeds the second product from where the first left S, and neither K nor V is ever transposed.
+#if defined(STROBE_CPU_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_FORWARD_INL_H_
+#undef STROBE_CPU_FORWARD_INL_H_
+#else
+#define STROBE_CPU_FORWARD_INL_H_
+#endif
+
+#include <cmath>
+
+#include "cpu/kernels/multiply-inl.h"
+#include "cpu/kernels/pack-inl.h"
+#include "cpu/kernels/scores-inl.h"
+#include "cpu/kernels/scratch.h"
+#include "cpu/kernels/traits-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace strobe::cpu::HWY_NAMESPACE {
+
+class ForwardBlock {
+ public:
+  ForwardBlock(const ForwardTask& task, std::byte* scratch)
+      : task_(task),
+        rows_(task.row_end - task.row_begin),
+        d_(round_up(task.head_dim, kStrip)),
+        dv_(round_up(task.head_dim_v, kStrip)),
+        key_layout_(rows_together(task.head_dim)),
+        key_prefetch_(task.dtype, task.k, task.head_dim),
+        value_prefetch_(task.dtype, task.v, task.head_dim_v),
+        prefetch_rows_(round_up(kStrip * kPanel, rows_) / rows_) {
+    const ForwardScratch at(task.head_dim, task.head_dim_v, task.tiles, kernel_traits());
+    keys_ = reinterpret_cast<float*>(scratch + at.keys);
+    values_ = reinterpret_cast<float*>(scratch + at.values);
+    queries_ = reinterpret_cast<float*>(scratch + at.queries);
+    output_ = reinterpret_cast<float*>(scratch + at.output);
+    scores_ = reinterpret_cast<float*>(scratch + at.scores);
+    row_max_ = reinterpret_cast<float*>(scratch + at.row_max);
+    row_sum_ = reinterpret_cast<float*>(scratch + at.row_sum);
+    rescale_ = reinterpret_cast<float*>(scratch + at.rescale);
+    visible_begin_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_begin);
+    visible_end_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_end);
+    row_ = reinterpret_cast<float*>(scratch + at.row);
+  }
+
+  void run() {
+    begin();
+    // The intervals of visible keys move right with the row: the block's is from its first row's to its last row's.
+    const std::int64_t last = visible_end_[rows_ - 1];
+    for (std::int64_t key = visible_begin_[0] / task_.tiles.block_n * task_.tiles.block_n; key < last;
+         key += task_.tiles.block_n) {
+      tile(key, std::min(key + task_.tiles.block_n, task_.visible.keys));
+    }
+    finish();
+  }
+
+ private:
+  void begin() {
+    pack_panels(task_.dtype, {task_.q, task_.row_begin, rows_, task_.head_dim}, d_, task_.score_map.query_factor, row_,
+                queries_);
+    const std::int64_t lanes = round_up(rows_, kPanel);
+    std::fill(row_max_, row_max_ + lanes, -kInfinity);
+    std::fill(row_sum_, row_sum_ + lanes, 0.0F);
+    std::fill(output_, output_ + lanes * dv_, 0.0F);
+    for (std::int64_t row = 0; row < lanes; ++row) {  // lanes past the last row repeat it
+      const std::int64_t position = (task_.row_begin + std::min(row, rows_ - 1)) / task_.q.group;
+      visible_begin_[row] = task_.visible.begin(position);
+      visible_end_[row] = task_.visible.end(position);
+    }
+  }
+
+  /// Keys [key_begin, key_end) against every panel of queries.
+  void tile(std::int64_t key_begin, std::int64_t key_end) {
+    const std::int64_t count = key_end - key_begin;
+    const std::int64_t packed = round_up(count, kStrip);
+    value_layout_ = columns_together(packed);
+    pack_tiles(task_.dtype, {task_.k, key_begin, count, task_.head_dim}, packed, key_layout_, keys_);
+    pack_tiles(task_.dtype, {task_.v, key_begin, count, task_.head_dim_v}, packed, value_layout_, values_);
+    const std::int64_t next_end = std::min({key_end + task_.tiles.block_n, visible_end_[rows_ - 1]});
+    key_prefetch_.aim(key_end, next_end);
+    value_prefetch_.aim(key_end, next_end);
+    const bool uniform = visible_begin_[rows_ - 1] <= key_begin && visible_end_[0] >= key_end;
+    // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
+    const bool hidden_poison = !uniform && !all_values_finite(packed);
+    for (std::int64_t row = 0; row < rows_; row += kPanel) panel(row, key_begin, count, hidden_poison);
+  }
+
+  void panel(std::int64_t row, std::int64_t key_begin, std::int64_t count, bool hidden_poison) {
+    const std::int64_t* begin = visible_begin_ + row;
+    const std::int64_t* end = visible_end_ + row;
+    std::int64_t first = std::clamp<std::int64_t>(begin[0] - key_begin, 0, count);
+    std::int64_t last = std::clamp<std::int64_t>(end[kPanel - 1] - key_begin, 0, count);
+    if (first >= last) return;
+    first = first / kStrip * kStrip;
+    last = round_up(last, kStrip);
+    const bool masked = begin[kPanel - 1] - key_begin > first || end[0] - key_begin < last;
+
+    const float* queries = queries_ + row * d_;
+    for (std::int64_t key = first; key < last; key += kStrip) {
+      multiply_rows<kStrip, kTileVecs, kStrip>(keys_ + key / kStrip * key_layout_.group_stride, key_layout_.strip_stride,
+                                               d_ / kStrip, queries)
+          .store_to(scores_ + key * kPanel, kPanel);
+      key_prefetch_.fetch(prefetch_rows_);
+      value_prefetch_.fetch(prefetch_rows_);
+    }
+    if (task_.score_map.tanh_scale != 0.0F) cap_scores(scores_, first, last, task_.score_map.tanh_scale);
+    if (masked) hide_scores(scores_, first, last, begin, end, key_begin);
+    softmax(row, first, last);
+
+    float* output = output_ + row * dv_;
+    if (masked && hidden_poison) return add_visible_values(output, first, last, begin, end, key_begin);
+    for (std::int64_t c = 0; c < dv_; c += kStrip) {
+      multiply_columns<kTileVecs>(value_tile(first, c), value_layout_.group_stride, (last - first) / kStrip,
+                                  scores_ + first * kPanel)
+          .rescale_add_to(output + c * kPanel, kPanel, rescale_);
+    }
+  }
+
+  /// Online softmax over rows [first, last) of the panel's scores: P in place of S, statistics updated, the factor for what
+  /// has been summed before in rescale_.
+  void softmax(std::int64_t row, std::int64_t first, std::int64_t last) {
+    const Floats d;
+    const Vec scale = hn::Set(d, task_.score_map.score_scale);
+    HWY_UNROLL(4) for (int n = 0; n < kTileVecs; ++n) {
+      float* HWY_RESTRICT scores = scores_ + n * kLanes;
+      Vec top = hn::Set(d, -kInfinity);
+      for (std::int64_t key = first; key < last; ++key) top = hn::Max(top, hn::Load(d, scores + key * kPanel));
+      float* HWY_RESTRICT row_max = row_max_ + row + n * kLanes;
+      float* HWY_RESTRICT row_sum = row_sum_ + row + n * kLanes;
+      const Vec old_max = hn::Load(d, row_max);
+      const Vec new_max = hn::Max(old_max, hn::Mul(top, scale));
+      // A row that has seen no key yet keeps -inf; subtracting 0 instead makes its probabilities 0 and not NaN.
+      const Vec shift = hn::IfThenElse(hn::Eq(new_max, hn::Set(d, -kInfinity)), hn::Zero(d), new_max);
+      Vec sum = hn::Zero(d);
+      for (std::int64_t key = first; key < last; ++key) {
+        const Vec p = exp2(hn::MulSub(hn::Load(d, scores + key * kPanel), scale, shift));
+        hn::Store(p, d, scores + key * kPanel);
+        sum = hn::Add(sum, p);
+      }
+      const Vec rescale = exp2(hn::Sub(old_max, shift));
+      hn::Store(rescale, d, rescale_ + n * kLanes);
+      hn::Store(new_max, d, row_max);
+      hn::Store(hn::MulAdd(hn::Load(d, row_sum), rescale, sum), d, row_sum);
+    }
+  }
+
+  /// O^T = rescale O^T + V^T P^T over visible pairs alone.
+  void add_visible_values(float* HWY_RESTRICT output, std::int64_t first, std::int64_t last, const std::int64_t* begin,
+                          const std::int64_t* end, std::int64_t key_begin) {
+    const Floats d;
+    for (int n = 0; n < kTileVecs; ++n) {
+      const LaneInterval visible(begin + n * kLanes, end + n * kLanes, key_begin);
+      for (std::int64_t c = 0; c < dv_; ++c) {
+        float* HWY_RESTRICT out = output + c * kPanel + n * kLanes;
+        Vec sum = hn::Mul(hn::Load(d, out), hn::Load(d, rescale_ + n * kLanes));
+        for (std::int64_t key = first; key < last; ++key) {
+          const Vec value = hn::Set(d, value_tile(key, c)[key % kStrip * kStrip + c % kStrip]);
+          const Vec p = hn::Load(d, scores_ + key * kPanel + n * kLanes);
+          sum = hn::IfThenElse(visible.contains(key), hn::MulAdd(p, value, sum), sum);
+        }
+        hn::Store(sum, d, out);
+      }
+    }
+  }
+
+  void finish() {
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      const float sum = row_sum_[row];
+      const float inverse = sum == 0.0F ? 0.0F : 1.0F / sum;
+      const float* HWY_RESTRICT column = output_ + row / kPanel * kPanel * dv_ + row % kPanel;
+      for (std::int64_t c = 0; c < task_.head_dim_v; ++c) row_[c] = column[c * kPanel] * inverse;
+      store_result(task_.dtype, task_.o, task_.row_begin + row, row_, task_.head_dim_v);
+      if (task_.lse.data != nullptr) {
+        const double log_sum = static_cast<double>(row_max_[row]) * kLn2 + std::log(static_cast<double>(sum));
+        task_.lse.data[task_.lse.offset(task_.row_begin + row)] = sum == 0.0F ? -kInfinity : static_cast<float>(log_sum);
+      }
+    }
+  }
+
+  const float* value_tile(std::int64_t key, std::int64_t column) const {
+    return values_ + key / kStrip * value_layout_.group_stride + column / kStrip * value_layout_.strip_stride;
+  }
+
+  bool all_values_finite(std::int64_t packed_rows) const {
+    for (std::int64_t c = 0; c < dv_; c += kStrip) {
+      if (!all_finite(value_tile(0, c), packed_rows * kStrip)) return false;
+    }
+    return true;
+  }
+
+  const ForwardTask& task_;
+  const std::int64_t rows_;
+  const std::int64_t d_;   // head_dim in whole strips
+  const std::int64_t dv_;  // head_dim_v in whole strips
+  const PackedLayout key_layout_;
+  PackedLayout value_layout_{};
+
+  RowPrefetcher key_prefetch_;
+  RowPrefetcher value_prefetch_;
+  const std::int64_t prefetch_rows_;  // per kStrip keys of a panel: the next tile is fetched over all panels of this one
+
+  float* keys_;           // K tile, packed
+  float* values_;         // V tile, packed
+  float* queries_;        // Q^T, panels
+  float* output_;         // O^T unscaled, panels
+  float* scores_;         // S^T, then P^T, of one panel
+  float* row_max_;        // of score_scale * s, a lane per row
+  float* row_sum_;        // of exp2(score_scale * s - row_max)
+  float* rescale_;        // of one panel
+  std::int64_t* visible_begin_;  // first visible key of each row
+  std::int64_t* visible_end_;    // one past the last
+  float* row_;            // one row on its way in or out
+};
+
+}  // namespace strobe::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // STROBE_CPU_FORWARD_INL_H_

@@ -1,0 +1,192 @@
+// Copies rows of the caller's tensors into the micro-kernels' layouts, converting to float32, and results back.
+#if defined(STROBE_CPU_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_PACK_INL_H_
+#undef STROBE_CPU_PACK_INL_H_
+#else
+#define STROBE_CPU_PACK_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "cpu/kernels/scratch.h"
+#include "cpu/kernels/task.h"
+#include "cpu/kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace strobe::cpu::HWY_NAMESPACE {
+
+/// Some rows of a tensor, of which the first `columns` elements are read.
+struct Source {
+  const ConstRows& rows;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  std::int64_t columns = 0;
+
+  template <class T>
+  const T* row(std::int64_t index) const {
+    return static_cast<const T*>(rows.data) + rows.offset(first + index);
+  }
+};
+
+template <class T>
+HWY_INLINE void load_row(const T* HWY_RESTRICT from, std::int64_t count, float* HWY_RESTRICT to) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) hn::StoreU(load(Floats(), from + i), Floats(), to + i);
+  for (; i < count; ++i) to[i] = to_float(from[i]);
+}
+
+/// A left operand: element (row, column) lies at (row / kStrip) * group_stride + (column / kStrip) * strip_stride +
+/// (row % kStrip) * kStrip + column % kStrip.
+struct PackedLayout {
+  std::int64_t group_stride;
+  std::int64_t strip_stride;
+};
+
+inline constexpr std::int64_t kPackedTile = std::int64_t{kStrip} * kStrip;
+
+/// Tiles of the same rows adjacent: for products that run over columns. The odd cache line between groups keeps them out of
+/// one another's cache sets where a product runs over rows.
+constexpr PackedLayout rows_together(std::int64_t columns) {
+  return {round_up(columns, kStrip) * kStrip + kStripPadding, kPackedTile};
+}
+
+/// Tiles of the same columns adjacent: for products that run over rows.
+constexpr PackedLayout columns_together(std::int64_t rows) {
+  return {kPackedTile, round_up(rows, kStrip) * kStrip + kStripPadding};
+}
+
+/// Packs into tiles `padded_rows` rows (a multiple of kStrip); rows and columns beyond the source are zero.
+template <class T>
+HWY_INLINE void pack_tiles_of(const Source& from, std::int64_t padded_rows, PackedLayout layout, float* HWY_RESTRICT to) {
+  const hn::CappedTag<float, kStrip> d;
+  constexpr std::int64_t kStep = HWY_MIN(kStrip, kLanes);
+  const std::int64_t whole = from.columns / kStrip * kStrip;
+  for (std::int64_t row = 0; row < padded_rows; ++row) {
+    float* HWY_RESTRICT out = to + row / kStrip * layout.group_stride + row % kStrip * kStrip;
+    if (row >= from.count) {
+      for (std::int64_t c = 0; c < from.columns; c += kStrip, out += layout.strip_stride) std::fill_n(out, kStrip, 0.0F);
+      continue;
+    }
+    const T* HWY_RESTRICT in = from.row<T>(row);
+    for (std::int64_t c = 0; c < whole; c += kStrip, out += layout.strip_stride) {
+      for (std::int64_t i = 0; i < kStrip; i += kStep) hn::StoreU(load(d, in + c + i), d, out + i);
+    }
+    if (whole == from.columns) continue;
+    std::fill_n(out, kStrip, 0.0F);
+    for (std::int64_t c = whole; c < from.columns; ++c) out[c - whole] = to_float(in[c]);
+  }
+}
+
+HWY_INLINE void pack_tiles(DType dtype, const Source& from, std::int64_t padded_rows, PackedLayout layout, float* to) {
+  switch (dtype) {
+    case DType::float16: return pack_tiles_of<float16>(from, padded_rows, layout, to);
+    case DType::bfloat16: return pack_tiles_of<bfloat16>(from, padded_rows, layout, to);
+    default: return pack_tiles_of<float>(from, padded_rows, layout, to);
+  }
+}
+
+/// Right-operand layout: panels of kPanel rows, transposed, so that rows lie across the lanes:
+/// element (row, column) at (row / kPanel) * padded_columns * kPanel + column * kPanel + row % kPanel. Every element is
+/// multiplied by `factor`; rows and columns beyond the source are zero.
+template <class T>
+HWY_INLINE void pack_panels_of(const Source& from, std::int64_t padded_columns, float factor,
+                               float* HWY_RESTRICT row_buffer, float* HWY_RESTRICT to) {
+  const std::int64_t panels = round_up(from.count, kPanel) / kPanel;
+  std::fill(row_buffer + from.columns, row_buffer + padded_columns, 0.0F);
+  for (std::int64_t row = 0; row < panels * kPanel; ++row) {
+    if (row < from.count) {
+      load_row(from.row<T>(row), from.columns, row_buffer);
+      for (std::int64_t c = 0; c < from.columns; ++c) row_buffer[c] *= factor;
+    }
+    if (row == from.count) std::fill(row_buffer, row_buffer + from.columns, 0.0F);
+    float* HWY_RESTRICT lane = to + (row / kPanel) * padded_columns * kPanel + row % kPanel;
+    for (std::int64_t c = 0; c < padded_columns; ++c) lane[c * kPanel] = row_buffer[c];
+  }
+}
+
+HWY_INLINE void pack_panels(DType dtype, const Source& from, std::int64_t padded_columns, float factor,
+                            float* row_buffer, float* to) {
+  switch (dtype) {
+    case DType::float16: return pack_panels_of<float16>(from, padded_columns, factor, row_buffer, to);
+    case DType::bfloat16: return pack_panels_of<bfloat16>(from, padded_columns, factor, row_buffer, to);
+    default: return pack_panels_of<float>(from, padded_columns, factor, row_buffer, to);
+  }
+}
+
+/// Right-operand layout with columns across the lanes: element (row, column) at
+/// (column / kWidePanel) * padded_rows * kWidePanel + row * kWidePanel + column % kWidePanel; zero beyond the source.
+template <class T>
+HWY_INLINE void pack_wide_panels_of(const Source& from, std::int64_t padded_rows, float* HWY_RESTRICT row_buffer,
+                                    float* HWY_RESTRICT to) {
+  const std::int64_t columns = round_up(from.columns, kWidePanel);
+  std::fill(row_buffer, row_buffer + columns, 0.0F);
+  for (std::int64_t row = 0; row < padded_rows; ++row) {
+    if (row < from.count) load_row(from.row<T>(row), from.columns, row_buffer);
+    if (row == from.count) std::fill(row_buffer, row_buffer + from.columns, 0.0F);
+    for (std::int64_t c = 0; c < columns; c += kWidePanel) {
+      std::copy_n(row_buffer + c, kWidePanel, to + c * padded_rows + row * kWidePanel);
+    }
+  }
+}
+
+HWY_INLINE void pack_wide_panels(DType dtype, const Source& from, std::int64_t padded_rows, float* row_buffer, float* to) {
+  switch (dtype) {
+    case DType::float16: return pack_wide_panels_of<float16>(from, padded_rows, row_buffer, to);
+    case DType::bfloat16: return pack_wide_panels_of<bfloat16>(from, padded_rows, row_buffer, to);
+    default: return pack_wide_panels_of<float>(from, padded_rows, row_buffer, to);
+  }
+}
+
+/// Writes `columns` float32 of row `row` to the caller's tensor.
+HWY_INLINE void store_result(DType dtype, const MutableRows& rows, std::int64_t row, const float* from,
+                             std::int64_t columns) {
+  const std::int64_t offset = rows.offset(row);
+  switch (dtype) {
+    case DType::float16: return store_row(from, static_cast<float16*>(rows.data) + offset, columns);
+    case DType::bfloat16: return store_row(from, static_cast<bfloat16*>(rows.data) + offset, columns);
+    default: return store_row(from, static_cast<float*>(rows.data) + offset, columns);
+  }
+}
+
+/// Fetches rows of a tensor into the second-level cache ahead of their packing, a few at a time between products: heads lie
+/// side by side in memory, so consecutive rows of one head are pages apart and no hardware prefetcher follows them.
+class RowPrefetcher {
+ public:
+  RowPrefetcher(DType dtype, const ConstRows& rows, std::int64_t columns)
+      : rows_(rows),
+        element_bytes_(static_cast<std::int64_t>(size_of(dtype))),
+        row_bytes_(columns * static_cast<std::int64_t>(size_of(dtype))) {}
+
+  void aim(std::int64_t begin, std::int64_t end) {
+    next_ = begin;
+    end_ = end;
+  }
+
+  HWY_INLINE void fetch(std::int64_t count) {
+    for (const std::int64_t last = std::min(next_ + count, end_); next_ < last; ++next_) {
+      const char* row = static_cast<const char*>(rows_.data) + rows_.offset(next_) * element_bytes_;
+      for (std::int64_t byte = 0; byte < row_bytes_; byte += 64) __builtin_prefetch(row + byte, 0, 2);
+    }
+  }
+
+ private:
+  const ConstRows& rows_;
+  std::int64_t element_bytes_;
+  std::int64_t row_bytes_;
+  std::int64_t next_ = 0;
+  std::int64_t end_ = 0;
+};
+
+/// Whether a packed operand of whole vectors holds neither NaN nor infinity.
+HWY_INLINE bool all_finite(const float* from, std::int64_t count) {
+  const Floats d;
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    if (!hn::AllTrue(d, hn::IsFinite(hn::LoadU(d, from + i)))) return false;
+  }
+  return true;
+}
+
+}  // namespace strobe::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // STROBE_CPU_PACK_INL_H_

@@ -1,0 +1,70 @@
+// What happens to a panel of scores between the two products: softcap and masking. Keys along the rows, queries (forward) or
+// keys (backward) across the lanes.
+#if defined(STROBE_CPU_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_SCORES_INL_H_
+#undef STROBE_CPU_SCORES_INL_H_
+#else
+#define STROBE_CPU_SCORES_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "cpu/kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace strobe::cpu::HWY_NAMESPACE {
+
+inline constexpr double kLn2 = 0.693147180559945309417232121458176568;
+inline constexpr float kLog2E = 1.44269504088896340735992468100189214F;
+
+/// An interval of rows [begin, end) per lane.
+class LaneInterval {
+ public:
+  /// Bounds are counted from `origin`. Clamped to what float32 holds exactly: tiles are far smaller.
+  LaneInterval(const std::int64_t* begin, const std::int64_t* end, std::int64_t origin) {
+    HWY_ALIGN float first[kLanes];
+    HWY_ALIGN float last[kLanes];
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      first[lane] = static_cast<float>(std::clamp<std::int64_t>(begin[lane] - origin, -1, 1 << 20));
+      last[lane] = static_cast<float>(std::clamp<std::int64_t>(end[lane] - origin, -1, 1 << 20));
+    }
+    begin_ = hn::Load(Floats(), first);
+    end_ = hn::Load(Floats(), last);
+  }
+
+  HWY_INLINE hn::Mask<Floats> contains(std::int64_t row) const {
+    const Vec at = hn::Set(Floats(), static_cast<float>(row));
+    return hn::And(hn::Ge(at, begin_), hn::Lt(at, end_));
+  }
+
+ private:
+  Vec begin_;
+  Vec end_;
+};
+
+/// s -> tanh(tanh_scale * s) over rows [first, last).
+HWY_INLINE void cap_scores(float* HWY_RESTRICT scores, std::int64_t first, std::int64_t last, float tanh_scale) {
+  const Floats d;
+  const Vec scale = hn::Set(d, tanh_scale);
+  for (std::int64_t i = first * kPanel; i < last * kPanel; i += kLanes) {
+    hn::Store(tanh(hn::Mul(scale, hn::Load(d, scores + i))), d, scores + i);
+  }
+}
+
+/// Scores of hidden keys -> -inf over rows [first, last).
+HWY_INLINE void hide_scores(float* HWY_RESTRICT scores, std::int64_t first, std::int64_t last, const std::int64_t* begin,
+                            const std::int64_t* end, std::int64_t origin) {
+  const Floats d;
+  for (int n = 0; n < kTileVecs; ++n) {
+    const LaneInterval visible(begin + n * kLanes, end + n * kLanes, origin);
+    for (std::int64_t row = first; row < last; ++row) {
+      float* HWY_RESTRICT at = scores + row * kPanel + n * kLanes;
+      hn::Store(hn::IfThenElse(visible.contains(row), hn::Load(d, at), hn::Set(d, -kInfinity)), d, at);
+    }
+  }
+}
+
+}  // namespace strobe::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // STROBE_CPU_SCORES_INL_H_

@@ -1,0 +1,88 @@
+// Where each piece of a task's scratch memory lies. The plan sizes workspace from these layouts and the kernels carve it by
+// them, so the bytes are written once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/kernels/task.h"
+
+namespace strobe::cpu {
+
+/// Hands out consecutive, cache-line aligned pieces and counts the bytes.
+class ScratchLayout {
+ public:
+  template <class T>
+  std::size_t take(std::int64_t elements) {
+    const std::size_t offset = bytes_;
+    bytes_ += (static_cast<std::size_t>(elements) * sizeof(T) + 63) / 64 * 64;
+    return offset;
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::size_t bytes_ = 0;
+};
+
+constexpr std::int64_t padded(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// A cache line between strips, so that they do not share cache sets.
+inline constexpr std::int64_t kStripPadding = 16;
+
+/// Byte offsets of one worker's forward scratch; names as in forward-inl.h.
+struct ForwardScratch {
+  std::size_t keys, values, queries, output, scores, row_max, row_sum, rescale, visible_begin, visible_end, row, bytes;
+
+  ForwardScratch(std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles, const KernelTraits& traits) {
+    const std::int64_t d = padded(head_dim, traits.strip);
+    const std::int64_t dv = padded(head_dim_v, traits.strip);
+    const std::int64_t m = padded(tiles.block_m, traits.panel);
+    const std::int64_t n = padded(tiles.block_n, traits.row_multiple);
+    ScratchLayout layout;
+    keys = layout.take<float>((d * traits.strip + kStripPadding) * n / traits.strip);
+    values = layout.take<float>((n * traits.strip + kStripPadding) * dv / traits.strip);
+    queries = layout.take<float>(m * d);
+    output = layout.take<float>(m * dv);
+    scores = layout.take<float>(n * traits.panel);
+    row_max = layout.take<float>(m);
+    row_sum = layout.take<float>(m);
+    rescale = layout.take<float>(traits.panel);
+    visible_begin = layout.take<std::int64_t>(m);
+    visible_end = layout.take<std::int64_t>(m);
+    row = layout.take<float>(d > dv ? d : dv);
+    bytes = layout.bytes();
+  }
+};
+
+/// Byte offsets of one worker's backward scratch; names as in backward-inl.h.
+struct BackwardScratch {
+  std::size_t keys, values, wide_keys, dk, dv, queries, d_o, scores, d_probabilities, d_scores, lse, row_begin, row_end,
+      row, bytes;
+
+  BackwardScratch(std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles, const KernelTraits& traits) {
+    const std::int64_t d = padded(head_dim, traits.strip);
+    const std::int64_t dv_columns = padded(head_dim_v, traits.strip);
+    const std::int64_t m = padded(tiles.block_m, traits.row_multiple);
+    const std::int64_t n = padded(tiles.block_n, traits.panel);
+    ScratchLayout layout;
+    keys = layout.take<float>(n * d);
+    values = layout.take<float>(n * dv_columns);
+    wide_keys = layout.take<float>(n * padded(head_dim, traits.wide_panel));
+    dk = layout.take<float>(n * d);
+    dv = layout.take<float>(n * dv_columns);
+    queries = layout.take<float>((d * traits.strip + kStripPadding) * m / traits.strip);
+    d_o = layout.take<float>((dv_columns * traits.strip + kStripPadding) * m / traits.strip);
+    scores = layout.take<float>(m * traits.panel);
+    d_probabilities = layout.take<float>(m * traits.panel);
+    d_scores = layout.take<float>(m * n);
+    lse = layout.take<float>(m);
+    row_begin = layout.take<std::int64_t>(n);
+    row_end = layout.take<std::int64_t>(n);
+    row = layout.take<float>(padded(head_dim > head_dim_v ? head_dim : head_dim_v, traits.wide_panel));
+    bytes = layout.bytes();
+  }
+};
+
+}  // namespace strobe::cpu

@@ -1,0 +1,123 @@
+// Vector types, conversion to and from float32, and the two transcendental functions of the engine.
+// Compiled once per instruction set (Highway's foreach_target): hence the toggled include guard.
+#if defined(STROBE_CPU_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_VECTOR_INL_H_
+#undef STROBE_CPU_VECTOR_INL_H_
+#else
+#define STROBE_CPU_VECTOR_INL_H_
+#endif
+
+#include <cstdint>
+#include <limits>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "strobe/float16.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace strobe::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::ScalableTag<float>;
+using Ints = hn::RebindToSigned<Floats>;
+using Vec = hn::Vec<Floats>;
+
+// Fixed-size vectors only: micro-kernels hold arrays of them.
+inline constexpr std::int64_t kLanes = HWY_LANES(float);
+
+// The register tile of a micro-kernel is kTileRows x kTileVecs accumulators; the rest of the register file holds the
+// right operand's vectors and one broadcast. 4 x 3 of 16 registers, 8 x 3 of 32.
+inline constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON;
+inline constexpr int kTileRows = kManyRegisters ? 8 : 4;
+inline constexpr int kTileVecs = 3;
+// dQ has its columns across the lanes: two vectors divide head_dim 64 and 128 without padding where three do not.
+inline constexpr int kWideRows = kManyRegisters ? 12 : 6;
+inline constexpr int kWideVecs = 2;
+
+inline constexpr int kStrip = kTileRows;                          // columns interleaved in a packed left operand
+inline constexpr std::int64_t kPanel = kTileVecs * kLanes;        // rows of a packed right operand
+inline constexpr std::int64_t kWidePanel = kWideVecs * kLanes;
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// 2^x for x <= 127.5 or NaN, with relative error below 2^-22; 0 below 2^-126.
+/// x = n + f with n = round(x); 2^f on [-1/2, 1/2] by a minimax polynomial of degree 5; 2^n into the exponent bits.
+HWY_INLINE Vec exp2(Vec x) {
+  const Floats d;
+  // Adding 1.5 * 2^23 rounds to an integer; the 127 on top leaves the biased exponent in the low bits.
+  const Vec magic = hn::Set(d, 0x1.8p23F + 127.0F);
+  x = hn::Max(hn::Set(d, -127.0F), x);  // NaN passes: on x86 the second operand wins, elsewhere NaN does
+  const Vec biased = hn::Add(x, magic);
+  const Vec f = hn::Sub(x, hn::Sub(biased, magic));
+  Vec p = hn::Set(d, 0x1.5bba14p-10F);
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.3cea88p-7F));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.c6b752p-5F));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.ebf9bcp-3F));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.62e42ap-1F));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0F));
+  const Vec two_to_n = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(Ints(), biased)));
+  return hn::Mul(p, two_to_n);
+}
+
+HWY_INLINE Vec tanh(Vec x) { return hn::Tanh(Floats(), x); }
+
+/// Loads `Lanes(d)` elements as float32.
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const float* from) {
+  return hn::LoadU(d, from);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const float16* from) {
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), reinterpret_cast<const hwy::float16_t*>(from)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const bfloat16* from) {
+  const hn::Rebind<std::uint32_t, D> wide;
+  const auto bits = hn::LoadU(hn::Rebind<std::uint16_t, D>(), reinterpret_cast<const std::uint16_t*>(from));
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(wide, bits)));
+}
+
+template <class T>
+HWY_INLINE T narrow(float value) {
+  if constexpr (std::is_same_v<T, float16>) return to_float16(value);
+  if constexpr (std::is_same_v<T, bfloat16>) return to_bfloat16(value);
+  if constexpr (std::is_same_v<T, float>) return value;
+}
+
+HWY_INLINE void store(Vec value, float* to) { hn::StoreU(value, Floats(), to); }
+
+HWY_INLINE void store(Vec value, float16* to) {
+  const hn::Rebind<hwy::float16_t, Floats> half;
+  hn::StoreU(hn::DemoteTo(half, value), half, reinterpret_cast<hwy::float16_t*>(to));
+}
+
+/// Round to nearest even on the bits, with NaN kept quiet.
+HWY_INLINE void store(Vec value, bfloat16* to) {
+  const hn::RebindToUnsigned<Floats> wide;
+  const hn::Rebind<std::uint16_t, Floats> half;
+  const auto bits = hn::BitCast(wide, value);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(wide, 1U));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(wide, 0x7FFFU)), odd));
+  const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(wide, 0x40U));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(wide, hn::IsNaN(value)), quiet, rounded);
+  hn::StoreU(hn::TruncateTo(half, chosen), half, reinterpret_cast<std::uint16_t*>(to));
+}
+
+/// Converts `count` contiguous float32 to T.
+template <class T>
+HWY_INLINE void store_row(const float* from, T* to, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(hn::LoadU(Floats(), from + i), to + i);
+  for (; i < count; ++i) to[i] = narrow<T>(from[i]);
+}
+
+}  // namespace strobe::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // STROBE_CPU_VECTOR_INL_H_

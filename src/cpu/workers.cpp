@@ -1,0 +1,27 @@
+#include "cpu/workers.h"
+
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace strobe::cpu {
+
+void for_each_task(std::int64_t count, int workers, const ParallelFor* parallel_for,
+                   const std::function<void(std::int64_t index, int worker)>& task) {
+  std::atomic<std::int64_t> next{0};
+  const std::function<void(int)> work = [&](int worker) {
+    for (std::int64_t index = next.fetch_add(1, std::memory_order_relaxed); index < count;
+         index = next.fetch_add(1, std::memory_order_relaxed)) {
+      task(index, worker);
+    }
+  };
+  const int useful = static_cast<int>(std::min<std::int64_t>(workers, count));
+  if (useful <= 1) return work(0);
+  if (parallel_for != nullptr) return (*parallel_for)(useful, work);
+  tbb::task_arena arena(useful);
+  arena.execute([&] { tbb::parallel_for(0, useful, work, tbb::simple_partitioner()); });
+}
+
+}  // namespace strobe::cpu

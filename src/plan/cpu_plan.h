@@ -1,0 +1,45 @@
+// Tiles, tasks and workspace of the CPU engine: a pure function of the problem and the machine's shape.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "cpu/kernels/task.h"
+#include "plan/problem.h"
+
+namespace strobe::plan {
+
+/// What the plan must know of the machine.
+struct CpuShape {
+  cpu::KernelTraits kernels;
+  std::int64_t l1_bytes = 0;  // data cache of one core
+  std::int64_t l2_bytes = 0;
+};
+
+/// Byte offsets within the workspace; 64-byte aligned. The backward's arrays have size 0 in a forward.
+struct CpuWorkspace {
+  std::size_t sequences = 0;  // a cpu::Sequence per batch entry
+  std::size_t delta = 0;      // float32 per query row
+  std::size_t dq = 0;         // float32 [query rows in whole blocks, head_dim in whole wide panels]
+  std::size_t turns = 0;      // int32 per block of query rows
+  std::size_t scratch = 0;    // worker_bytes for each worker
+  std::size_t worker_bytes = 0;
+  std::size_t bytes = 0;
+};
+
+struct CpuPlan {
+  int threads = 1;
+  cpu::Tiles tiles;
+  std::int64_t row_blocks = 0;  // bound on the blocks of query rows over batch and key heads
+  std::int64_t key_blocks = 0;  // bound on the blocks of keys of one sequence
+  CpuWorkspace workspace;
+};
+
+/// `threads` >= 1. The tiles that results depend on (block_n; in a backward block_m, too) do not depend on it.
+CpuPlan cpu_plan(const AttentionProblem& problem, const CpuShape& shape, int threads);
+
+/// The plan in a few lines of text.
+std::string explain(const AttentionProblem& problem, const CpuShape& shape, const CpuPlan& plan);
+
+}  // namespace strobe::plan
