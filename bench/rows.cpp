@@ -8,8 +8,8 @@
 #define HWY_TARGET_INCLUDE "bench/rows.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
-#include <hwy/highway.h>
 #include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace strobe::bench::HWY_NAMESPACE {
@@ -59,9 +59,8 @@ V round_to_float16(V v) {
 
 void RoundRow(DType dtype, float* row, std::int64_t length) {
   const auto apply = [&](auto round) HWY_ATTR {
-    for_each_vector(length, [&](std::int64_t i, auto access) HWY_ATTR {
-      access.store(round(access.load(row + i)), row + i);
-    });
+    for_each_vector(length,
+                    [&](std::int64_t i, auto access) HWY_ATTR { access.store(round(access.load(row + i)), row + i); });
   };
   if (dtype == DType::bfloat16) apply([](V v) HWY_ATTR { return round_to_bfloat16(v); });
   if (dtype == DType::float16) apply([](V v) HWY_ATTR { return round_to_float16(v); });
@@ -87,9 +86,8 @@ float SoftmaxRow(const float* s, KeyRange visible, float* p, std::int64_t length
 
   const V lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   V max = lowest;
-  for_each_vector(keys, [&](std::int64_t i, auto access) HWY_ATTR {
-    max = hn::Max(max, access.or_else(access.load(scores + i), lowest));
-  });
+  for_each_vector(keys, [&](std::int64_t i, auto access)
+                            HWY_ATTR { max = hn::Max(max, access.or_else(access.load(scores + i), lowest)); });
   const float row_max = hn::GetLane(hn::MaxOfLanes(d, max));
 
   V sum = hn::Zero(d);
@@ -101,9 +99,8 @@ float SoftmaxRow(const float* s, KeyRange visible, float* p, std::int64_t length
   const float row_sum = hn::GetLane(hn::SumOfLanes(d, sum));
 
   const V inverse = hn::Set(d, 1.0F / row_sum);
-  for_each_vector(keys, [&](std::int64_t i, auto access) HWY_ATTR {
-    access.store(hn::Mul(access.load(result + i), inverse), result + i);
-  });
+  for_each_vector(keys, [&](std::int64_t i, auto access)
+                            HWY_ATTR { access.store(hn::Mul(access.load(result + i), inverse), result + i); });
   return row_max + std::log(row_sum);
 }
 
@@ -148,9 +145,7 @@ HWY_EXPORT(ProbabilityRow);
 HWY_EXPORT(SoftmaxGradientRow);
 HWY_EXPORT(SoftcapGradientRow);
 
-void round_row(DType dtype, float* row, std::int64_t length) {
-  HWY_DYNAMIC_DISPATCH(RoundRow)(dtype, row, length);
-}
+void round_row(DType dtype, float* row, std::int64_t length) { HWY_DYNAMIC_DISPATCH(RoundRow)(dtype, row, length); }
 
 void softcap_row(float softcap, float* row, std::int64_t length) {
   HWY_DYNAMIC_DISPATCH(SoftcapRow)(softcap, row, length);

@@ -43,8 +43,8 @@ Result<Problem> make_problem(const ConstTensorView& q, const ConstTensorView& k,
     return refuse("standard attention takes float32, float16 and bfloat16 only");
   }
   const float scale = options.scale.value_or(1.0F / std::sqrt(static_cast<float>(q.shape[3])));
-  return Problem{q.shape[0], q.shape[2], k.shape[2], q.shape[1], k.shape[1], q.shape[3],
-                 v.shape[3], q.dtype,    scale,      options};
+  return Problem{q.shape[0], q.shape[2], k.shape[2], q.shape[1], k.shape[1],
+                 q.shape[3], v.shape[3], q.dtype,    scale,      options};
 }
 
 KeyRange visible_keys(const Problem& problem, std::int64_t query) {
@@ -116,7 +116,8 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Facto
   if (m == 0 || n == 0) return;
   const auto leading = [](std::int64_t stride) { return static_cast<blasint>(std::max<std::int64_t>(stride, 1)); };
   cblas_sgemm(CblasRowMajor, a.transpose, b.transpose, static_cast<blasint>(m), static_cast<blasint>(n),
-              static_cast<blasint>(k), alpha, a.data, leading(a.stride), b.data, leading(b.stride), beta, c, static_cast<blasint>(n));
+              static_cast<blasint>(k), alpha, a.data, leading(a.stride), b.data, leading(b.stride), beta, c,
+              static_cast<blasint>(n));
 }
 
 /// Slices rows over threads. OpenBLAS runs single-threaded in every slice, so that two pools never share the cores.
@@ -133,9 +134,8 @@ class Workers {
   void for_slices(std::int64_t rows, const std::function<void(std::int64_t begin, std::int64_t end)>& body) {
     const std::int64_t slices = arena_.max_concurrency();
     arena_.execute([&] {
-      oneapi::tbb::parallel_for(std::int64_t{0}, slices, [&](std::int64_t slice) {
-        body(rows * slice / slices, rows * (slice + 1) / slices);
-      });
+      oneapi::tbb::parallel_for(std::int64_t{0}, slices,
+                                [&](std::int64_t slice) { body(rows * slice / slices, rows * (slice + 1) / slices); });
     });
   }
 
@@ -293,8 +293,7 @@ class StandardBackward {
 /// Plans, then runs Pass on `threads` workers; memory that cannot be had becomes a Status.
 template <class Pass, class Arguments>
 Status run_standard(const Arguments& arguments, const AttentionOptions& options, int threads) {
-  const Result<Problem> problem =
-      make_problem(arguments.q, arguments.k, arguments.v, arguments.sequences, options);
+  const Result<Problem> problem = make_problem(arguments.q, arguments.k, arguments.v, arguments.sequences, options);
   if (!problem.ok()) return problem.status();
   try {
     Workers workers(threads);

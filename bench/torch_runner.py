@@ -20,7 +20,7 @@ def reply(**message):
 
 
 def prepare(torch, cell):
-    """Makes a cell's inputs and returns the function that runs it once. Layout: PyTorch's own, [batch, heads, seqlen, d]."""
+    """Makes a cell's inputs in PyTorch's own layout, [batch, heads, seqlen, d]; returns what runs it once."""
     torch.set_num_threads(cell["threads"])
     torch.manual_seed(0)
 

@@ -92,8 +92,15 @@ ForwardArguments AttentionTensors::forward() {
 }
 
 BackwardArguments AttentionTensors::backward() {
-  return {.q = view(q), .k = view(k), .v = view(v), .o = view(o), .lse = view(lse), .d_o = view(d_o),
-          .dq = view(dq), .dk = view(dk), .dv = view(dv)};
+  return {.q = view(q),
+          .k = view(k),
+          .v = view(v),
+          .o = view(o),
+          .lse = view(lse),
+          .d_o = view(d_o),
+          .dq = view(dq),
+          .dk = view(dk),
+          .dv = view(dv)};
 }
 
 ForwardArguments planned_forward(const Shape& shape, DType dtype) {
@@ -110,8 +117,15 @@ BackwardArguments planned_backward(const Shape& shape, DType dtype) {
   const auto writable = [](const ConstTensorView& view) {
     return TensorView{nullptr, view.dtype, view.device, view.rank, view.shape, view.strides};
   };
-  return {.q = forward.q, .k = forward.k, .v = forward.v, .o = forward.o, .lse = forward.lse, .d_o = forward.o,
-          .dq = writable(forward.q), .dk = writable(forward.k), .dv = writable(forward.v)};
+  return {.q = forward.q,
+          .k = forward.k,
+          .v = forward.v,
+          .o = forward.o,
+          .lse = forward.lse,
+          .d_o = forward.o,
+          .dq = writable(forward.q),
+          .dk = writable(forward.k),
+          .dv = writable(forward.v)};
 }
 
 AttentionTensors random_tensors(const Shape& shape, DType dtype, Distribution distribution, std::uint64_t seed) {

@@ -31,8 +31,8 @@ enum class Distribution {
   outliers,  // N(0, 1) + N(0, 100) * Bernoulli(0.001), variance 100: FlashAttention-3 (2024), section 4.3
 };
 
-/// q, k and v from `distribution`, d_o from N(0, 1), and zeroed outputs. An element depends on seed, tensor and position alone, so
-/// that every machine draws the same.
+/// q, k and v from `distribution`, d_o from N(0, 1), and zeroed outputs. An element depends on seed, tensor and
+/// position alone, so that every machine draws the same.
 AttentionTensors random_tensors(const Shape& shape, DType dtype, Distribution distribution, std::uint64_t seed);
 
 /// Rounds to `dtype` (float32, float16 or bfloat16) through float32; int32 is left as it is.

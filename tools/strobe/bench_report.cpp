@@ -18,8 +18,8 @@ class CellRows {
 
   /// An implementation that was run.
   const BenchRow* find(const std::string& implementation) const {
-    const BenchRow* const row =
-        std::find_if(begin_, end_, [&](const BenchRow& candidate) { return candidate.implementation == implementation; });
+    const BenchRow* const row = std::find_if(
+        begin_, end_, [&](const BenchRow& candidate) { return candidate.implementation == implementation; });
     return row;
   }
 
@@ -42,9 +42,12 @@ std::string head_dims_text(const bench::Cell& cell) {
 }  // namespace
 
 std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations) {
-  std::vector<Table::Column> columns{{"pass", Table::Align::left}, {"dtype", Table::Align::left},
-                                     {"head_dim"},                 {"mask", Table::Align::left},
-                                     {"seqlen"},                   {"threads"}};
+  std::vector<Table::Column> columns{{"pass", Table::Align::left},
+                                     {"dtype", Table::Align::left},
+                                     {"head_dim"},
+                                     {"mask", Table::Align::left},
+                                     {"seqlen"},
+                                     {"threads"}};
   for (const std::string& implementation : implementations) columns.push_back({implementation});
   const bool ours = std::find(implementations.begin(), implementations.end(), "strobe") != implementations.end();
   if (ours) {
@@ -57,12 +60,9 @@ std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std
   for (std::size_t first = 0; first < rows.size(); first += implementations.size()) {
     const bench::Cell& cell = rows[first].cell;
     const CellRows of_cell(&rows[first], &rows[first] + implementations.size());
-    std::vector<std::string> cells{bench::name_of(cell.pass),
-                                   strobe::name_of(cell.dtype),
-                                   head_dims_text(cell),
-                                   cell.causal ? "causal" : "full",
-                                   fmt::format("{}", cell.seqlen),
-                                   fmt::format("{}", cell.threads)};
+    std::vector<std::string> cells{bench::name_of(cell.pass),      strobe::name_of(cell.dtype),
+                                   head_dims_text(cell),           cell.causal ? "causal" : "full",
+                                   fmt::format("{}", cell.seqlen), fmt::format("{}", cell.threads)};
     for (const std::string& name : implementations) {
       cells.push_back(fmt::format("{:.1f}", of_cell.find(name)->tflops() * 1e3));
     }

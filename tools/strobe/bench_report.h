@@ -24,7 +24,8 @@ struct BenchRow {
 std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations);
 
 /// {"rows": [{engine, device, implementation, pass, dtype, head_dim, head_dim_v, causal, seqlen, batch, heads, threads,
-/// median_ms, tflops}, ...]}, one row a line. Standard attention, PyTorch and the probe ran on the same device under the same engine's name.
+/// median_ms, tflops}, ...]}, one row a line. Standard attention, PyTorch and the probe ran on the same device under
+/// the same engine's name.
 Status write_bench_json(const std::filesystem::path& path, const std::vector<BenchRow>& rows, const std::string& engine,
                         const std::string& device);
 

@@ -18,7 +18,9 @@ void OptionFlags::add_to(CLI::App& command) {
       ->expected(2)
       ->type_name("L R")
       ->group(group);
-  command.add_option("--softcap", softcap, "scores become X tanh(score / X); 0 turns it off")->type_name("X")->group(group);
+  command.add_option("--softcap", softcap, "scores become X tanh(score / X); 0 turns it off")
+      ->type_name("X")
+      ->group(group);
   command.add_option("--scale", scale, "multiplies Q K^T (default 1/sqrt(head_dim))")->type_name("X")->group(group);
 }
 
@@ -65,8 +67,13 @@ void ShapeFlags::add_to(CLI::App& command) {
 }
 
 Shape ShapeFlags::shape() const {
-  return {batch,    seqlen_q, seqlen_k.value_or(seqlen_q),   heads_q,
-          heads_kv.value_or(heads_q), head_dim, head_dim_v.value_or(head_dim)};
+  return {batch,
+          seqlen_q,
+          seqlen_k.value_or(seqlen_q),
+          heads_q,
+          heads_kv.value_or(heads_q),
+          head_dim,
+          head_dim_v.value_or(head_dim)};
 }
 
 void ExecutionFlags::add_engine_to(CLI::App& command) {

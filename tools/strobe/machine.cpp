@@ -48,9 +48,9 @@ std::string processor_name() {
 }
 
 std::vector<std::string> processor_features() {
-  constexpr std::array kRelevant{"sse4_1",   "avx",         "avx2",        "fma",      "f16c",     "avx512f", "avx512bw",
-                                 "avx512vl", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "asimd",   "sve",
-                                 "sve2",     "bf16"};
+  constexpr std::array kRelevant{"sse4_1",   "avx",      "avx2",        "fma",         "f16c",     "avx512f",
+                                 "avx512bw", "avx512vl", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16",
+                                 "asimd",    "sve",      "sve2",        "bf16"};
   std::string flags = cpuinfo("flags");
   if (flags.empty()) flags = cpuinfo("Features");  // the line's name on Arm
   std::istringstream words(flags);
@@ -78,7 +78,8 @@ std::string cache_sizes() {
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> names;
   const auto usable = hwy::SupportedTargets() & HWY_TARGETS;
-  for (auto rest = usable; rest != 0; rest &= rest - 1) names.emplace_back(hwy::TargetName(rest & -rest));  // best first
+  for (auto rest = usable; rest != 0; rest &= rest - 1)
+    names.emplace_back(hwy::TargetName(rest & -rest));  // best first
   return names;
 }
 

@@ -17,7 +17,8 @@
 namespace strobe::program {
 namespace {
 
-constexpr const char* kFooter = R"(Tensors are [batch, seqlen, heads, head_dim], float32, float16 or bfloat16 (in .npy: '<V2', as ml_dtypes saves it).
+constexpr const char* kFooter =
+    R"(Tensors are [batch, seqlen, heads, head_dim], float32, float16 or bfloat16 (in .npy: '<V2', as ml_dtypes saves it).
 Written to --out: o.npy and lse.npy [batch, heads, seqlen]; with --do also dq.npy, dk.npy and dv.npy.
 
 Examples:

@@ -1,0 +1,132 @@
+"""Draws what `strobe bench --json FILE` measured: throughput by sequence length.
+
+One panel for each head_dim (across) and mask (down); the implementations share its axes. Needs matplotlib.
+
+    strobe bench --head-dim 64,128 --json bench.json
+    python bench/plot.py bench.json --pass forward --dtype float32 --out forward.svg
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+# The palette of Okabe and Ito, which every kind of colour vision tells apart; markers differ too, for print.
+STYLES = {
+    "strobe": ("Strobe", "#D55E00", "o"),
+    "flash_attention_3": ("FlashAttention-3", "#E69F00", "P"),
+    "flash_attention_2": ("FlashAttention-2", "#56B4E9", "D"),
+    "cudnn": ("cuDNN", "#009E73", "^"),
+    "pytorch": ("PyTorch", "#0072B2", "s"),
+    "standard": ("standard attention", "#CC79A7", "v"),
+    "probe": ("FMA probe", "#777777", ""),
+}
+APPEARANCE = {
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#999999",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E6E6E6",
+    "grid.linewidth": 0.8,
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "strobe",  # the same file for the same numbers
+}
+
+
+def chosen(rows, key, wanted):
+    """The rows whose `key` is `wanted`; all of them when there is only one value to choose from."""
+    values = list(dict.fromkeys(row[key] for row in rows))
+    if wanted is None and len(values) > 1:
+        sys.exit(f"plot.py: the file holds several; choose one with --{key}: {', '.join(map(str, values))}")
+    kept = [row for row in rows if wanted is None or str(row[key]) == wanted]
+    if not kept:
+        sys.exit(f"plot.py: no row has {key} {wanted}; there are {', '.join(map(str, values))}")
+    return kept
+
+
+def draw_panel(axes, rows, unit):
+    """One line for each implementation."""
+    seqlens = sorted({row["seqlen"] for row in rows})
+    for implementation, (label, color, marker) in STYLES.items():
+        points = sorted(
+            (row["seqlen"], row["tflops"] * unit) for row in rows if row["implementation"] == implementation
+        )
+        if not points:
+            continue
+        ours = implementation == "strobe"
+        axes.plot(
+            *zip(*points, strict=True),
+            label=label,
+            color=color,
+            marker=marker,
+            markersize=6 if ours else 5,
+            markeredgecolor="white",
+            linewidth=2.6 if ours else 1.6,
+            linestyle=(0, (4, 3)) if implementation == "probe" else "solid",
+            zorder=4 if ours else 3,
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(seqlens, [f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else str(n) for n in seqlens])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.tick_params(length=0)
+    axes.grid(visible=False, axis="x")
+
+
+def figure(rows, title):
+    head_dims = sorted({(row["head_dim"], row["head_dim_v"]) for row in rows})
+    masks = sorted({row["causal"] for row in rows})
+    giga = max(row["tflops"] for row in rows) < 1.0
+    size = (1.2 + 3.4 * len(head_dims), 1.2 + 2.6 * len(masks))
+    canvas, grid = plt.subplots(len(masks), len(head_dims), figsize=size, sharey=True, sharex=True, squeeze=False)
+    for axes_of_mask, causal in zip(grid, masks, strict=True):
+        for axes, (head_dim, head_dim_v) in zip(axes_of_mask, head_dims, strict=True):
+            shape = f"head_dim {head_dim}" if head_dim == head_dim_v else f"head_dim {head_dim}, V {head_dim_v}"
+            panel = [r for r in rows if (r["head_dim"], r["head_dim_v"], r["causal"]) == (head_dim, head_dim_v, causal)]
+            draw_panel(axes, panel, 1e3 if giga else 1.0)
+            axes.set_title(f"{shape}, {'causal' if causal else 'full'}", loc="left", fontsize=10, color="#222222")
+        axes_of_mask[0].set_ylabel("GFLOP/s" if giga else "TFLOP/s")
+    for axes in grid[-1]:
+        axes.set_xlabel("sequence length")
+    handles = {label: line for axes in grid.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    canvas.suptitle(title, x=0.02, ha="left", fontsize=12, fontweight="bold")
+    canvas.legend(
+        handles.values(), handles.keys(), ncols=len(handles), loc="lower left", bbox_to_anchor=(0.015, 0), frameon=False
+    )
+    canvas.tight_layout(rect=(0, 0.3 / size[1], 1, 1))
+    return canvas
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("json", type=Path, help="what strobe bench --json wrote")
+    parser.add_argument("--pass", dest="which", help="forward or backward")
+    parser.add_argument("--dtype", help="float32, float16 or bfloat16")
+    parser.add_argument("--threads", help="workers")
+    parser.add_argument("--out", type=Path, default=Path("bench.svg"), help=".svg, .png or .pdf (default bench.svg)")
+    arguments = parser.parse_args()
+
+    rows = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
+    for key, wanted in (("pass", arguments.which), ("dtype", arguments.dtype), ("threads", arguments.threads)):
+        rows = chosen(rows, key, wanted)
+    first = rows[0]
+    threads = f", {first['threads']} thread{'s' if first['threads'] > 1 else ''}" if first["engine"] == "cpu" else ""
+    plt.rcParams.update(APPEARANCE)
+    title = f"Attention {first['pass']}, {first['dtype']}: {first['device']}{threads}"
+    figure(rows, title).savefig(
+        arguments.out, dpi=160, metadata={"Date": None} if arguments.out.suffix == ".svg" else {}
+    )
+
+
+if __name__ == "__main__":
+    main()
