@@ -14,6 +14,7 @@ test: build lint ## Install, build, lint and run every test
 	@ctest --preset release --parallel $(JOBS)
 
 lint: build/release/build.ninja ## Check format, clang-tidy, Python and the rules of the house
+	@cmake --build --preset release --target build.ninja -- --quiet # configures again where CMakeLists.txt changed
 	@scripts/python-environment.sh lint
 	@$(python) scripts/lint.py --jobs $(JOBS)
 
