@@ -1,0 +1,146 @@
+/* The C ABI of Strobe. Nothing is thrown across it; layouts and semantics are those of attention.h.
+ *
+ * Every struct begins with struct_size: set it to sizeof(the struct) as you compiled it. A library that is newer reads
+ * the fields you have and takes defaults for the rest; one that is older refuses fields it does not know unless they are
+ * zero. Zero-initialise structs (= {0}) before you set fields: zero is every field's default. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "strobe/export.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define STROBE_MAX_RANK 4
+
+typedef enum strobe_code {
+  STROBE_OK = 0,
+  STROBE_INVALID_ARGUMENT = 1,
+  STROBE_UNSUPPORTED = 2,
+  STROBE_OUT_OF_MEMORY = 3,
+  STROBE_DEVICE_ERROR = 4,
+  STROBE_INTERNAL_ERROR = 5 /* an exception from the caller's parallel_for */
+} strobe_code;
+
+typedef enum strobe_dtype {
+  STROBE_FLOAT32 = 0,
+  STROBE_FLOAT16 = 1,
+  STROBE_BFLOAT16 = 2,
+  STROBE_INT32 = 3,
+  STROBE_FLOAT8_E4M3 = 4
+} strobe_dtype;
+
+typedef enum strobe_device_type { STROBE_CPU = 0, STROBE_CUDA = 1 } strobe_device_type;
+
+typedef enum strobe_causal { STROBE_CAUSAL_NONE = 0, STROBE_CAUSAL_BOTTOM_RIGHT = 1, STROBE_CAUSAL_TOP_LEFT = 2 } strobe_causal;
+
+typedef enum strobe_engine {
+  STROBE_ENGINE_AUTOMATIC = 0,
+  STROBE_ENGINE_CPU = 1,
+  STROBE_ENGINE_AMPERE = 2,
+  STROBE_ENGINE_HOPPER = 3
+} strobe_engine;
+
+/* A non-owning view. rank 0: not given. Strides are in elements; the last one must be 1. */
+typedef struct strobe_tensor {
+  void* data; /* inputs are never written */
+  int32_t dtype;
+  int32_t device_type;
+  int32_t device_index;
+  int32_t rank;
+  int64_t shape[STROBE_MAX_RANK];
+  int64_t strides[STROBE_MAX_RANK];
+} strobe_tensor;
+
+typedef struct strobe_options {
+  size_t struct_size;
+  float scale;        /* multiplies Q K^T; read only if has_scale is not 0, else 1/sqrt(head_dim) */
+  int32_t has_scale;
+  int32_t causal;     /* strobe_causal */
+  int32_t has_window; /* 0: no window, and the two bounds are not read */
+  int64_t window_left;  /* keys before the diagonal; -1: no bound */
+  int64_t window_right; /* keys after the diagonal; -1: no bound */
+  float softcap;      /* 0: none */
+  int32_t reserved;   /* must be 0 */
+} strobe_options;
+
+/* As strobe::Sequences. A bound on the longest sequence of 0 stands for "not known". */
+typedef struct strobe_sequences {
+  strobe_tensor cu_seqlens_q;
+  strobe_tensor cu_seqlens_k;
+  strobe_tensor seqused_q;
+  strobe_tensor seqused_k;
+  int64_t max_seqlen_q;
+  int64_t max_seqlen_k;
+} strobe_sequences;
+
+typedef struct strobe_forward_arguments {
+  size_t struct_size;
+  strobe_tensor q, k, v;
+  strobe_tensor o;
+  strobe_tensor lse; /* optional */
+  strobe_sequences sequences;
+  strobe_tensor q_descale, k_descale, v_descale; /* refused when given, until an engine has float8 */
+  strobe_tensor page_table;                      /* refused when given, until an engine has paged caches */
+} strobe_forward_arguments;
+
+typedef struct strobe_backward_arguments {
+  size_t struct_size;
+  strobe_tensor q, k, v;
+  strobe_tensor o, lse, d_o;
+  strobe_tensor d_lse; /* optional */
+  strobe_tensor dq, dk, dv;
+  strobe_sequences sequences;
+} strobe_backward_arguments;
+
+/* Must call body(body_context, i) for every i below count, at the same time or one after another, and return when all are
+ * done. `context` is strobe_execution's parallel_for_context. */
+typedef void (*strobe_parallel_for)(void* context, int32_t count, void (*body)(void* body_context, int32_t index),
+                                    void* body_context);
+
+typedef struct strobe_execution {
+  size_t struct_size;
+  int32_t engine;  /* strobe_engine */
+  int32_t threads; /* CPU workers; 0: one per hardware thread */
+  strobe_parallel_for parallel_for; /* null: the library's own pool */
+  void* parallel_for_context;
+  void* stream;    /* GPU: a CUstream; must be null on the CPU */
+  void* workspace; /* null: allocated for the call */
+  size_t workspace_bytes;
+} strobe_execution;
+
+typedef struct strobe_plan strobe_plan;
+
+/* The library's version, "major.minor.patch". */
+STROBE_API const char* strobe_version(void);
+
+/* The sentence of the calling thread's last failed call; "" after a call that did not fail. Valid until the thread's next
+ * call. */
+STROBE_API const char* strobe_last_error(void);
+
+/* `options` and `execution` may be null: defaults. */
+STROBE_API strobe_code strobe_forward(const strobe_forward_arguments* arguments, const strobe_options* options,
+                                      const strobe_execution* execution);
+STROBE_API strobe_code strobe_backward(const strobe_backward_arguments* arguments, const strobe_options* options,
+                                       const strobe_execution* execution);
+
+/* Plans a call from shapes, strides and dtypes alone: data pointers may be null. Writes *plan on success, to be freed by
+ * strobe_plan_destroy. */
+STROBE_API strobe_code strobe_plan_forward(const strobe_forward_arguments* arguments, const strobe_options* options,
+                                           const strobe_execution* execution, strobe_plan** plan);
+STROBE_API strobe_code strobe_plan_backward(const strobe_backward_arguments* arguments, const strobe_options* options,
+                                            const strobe_execution* execution, strobe_plan** plan);
+STROBE_API size_t strobe_plan_workspace_size(const strobe_plan* plan);
+STROBE_API const char* strobe_plan_explain(const strobe_plan* plan); /* valid as long as the plan */
+STROBE_API strobe_code strobe_plan_run_forward(const strobe_plan* plan, const strobe_forward_arguments* arguments,
+                                               const strobe_execution* execution);
+STROBE_API strobe_code strobe_plan_run_backward(const strobe_plan* plan, const strobe_backward_arguments* arguments,
+                                                const strobe_execution* execution);
+STROBE_API void strobe_plan_destroy(strobe_plan* plan); /* null is accepted */
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif

@@ -1,0 +1,144 @@
+#include <exception>
+#include <new>
+#include <string>
+
+#include "api/c_structs.h"
+#include "strobe/plan.h"
+#include "strobe/strobe.h"
+
+struct strobe_plan {
+  strobe::Plan plan;
+  std::string explanation;
+};
+
+namespace strobe::api {
+namespace {
+
+static_assert(STROBE_MAX_RANK == kMaxRank);
+static_assert(STROBE_DEVICE_ERROR == static_cast<int>(StatusCode::device_error));
+static_assert(STROBE_FLOAT8_E4M3 == static_cast<int>(DType::float8_e4m3));
+static_assert(STROBE_CAUSAL_TOP_LEFT == static_cast<int>(CausalMask::top_left));
+static_assert(STROBE_ENGINE_HOPPER == static_cast<int>(Engine::hopper));
+
+std::string& last_error() {
+  thread_local std::string sentence;
+  return sentence;
+}
+
+/// Runs `function`, keeps its sentence for strobe_last_error and turns every exception into a code.
+template <class Function>
+strobe_code guarded(const Function& function) noexcept {
+  try {
+    last_error().clear();
+    const Status status = function();
+    if (status.ok()) return STROBE_OK;
+    last_error() = status.message();
+    return static_cast<strobe_code>(status.code());
+  } catch (const std::bad_alloc&) {
+    return STROBE_OUT_OF_MEMORY;
+  } catch (const std::exception& error) {
+    last_error().assign(error.what());
+    return STROBE_INTERNAL_ERROR;
+  } catch (...) {
+    return STROBE_INTERNAL_ERROR;
+  }
+}
+
+/// Calls use(arguments, execution) on the structs as read.
+template <class CArguments, class Use>
+Status with_call(const CArguments* c_arguments, const strobe_execution* c_execution, const Use& use) {
+  const auto arguments = read_arguments(c_arguments);
+  if (!arguments.ok()) return arguments.status();
+  Result<ReadExecution> read = read_execution(c_execution);
+  if (!read.ok()) return read.status();
+  if (read->parallel_for) read->execution.parallel_for = &read->parallel_for;
+  return use(*arguments, read->execution);
+}
+
+Status run(const ForwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  return forward(arguments, options, execution);
+}
+Status run(const BackwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  return backward(arguments, options, execution);
+}
+
+template <class CArguments>
+strobe_code call(const CArguments* arguments, const strobe_options* c_options, const strobe_execution* execution) {
+  return guarded([&]() -> Status {
+    const Result<AttentionOptions> options = read_options(c_options);
+    if (!options.ok()) return options.status();
+    return with_call(arguments, execution,
+                     [&](const auto& a, const Execution& e) { return run(a, *options, e); });
+  });
+}
+
+template <class CArguments>
+strobe_code plan_call(const CArguments* arguments, const strobe_options* c_options, const strobe_execution* execution,
+                      strobe_plan** to) {
+  return guarded([&]() -> Status {
+    if (to == nullptr) return invalid("plan is null: give the address of a strobe_plan pointer");
+    const Result<AttentionOptions> options = read_options(c_options);
+    if (!options.ok()) return options.status();
+    return with_call(arguments, execution, [&](const auto& a, const Execution& e) -> Status {
+      const Result<Plan> plan = make_plan(a, *options, e);
+      if (!plan.ok()) return plan.status();
+      *to = new strobe_plan{*plan, plan->explain()};
+      return {};
+    });
+  });
+}
+
+template <class CArguments>
+strobe_code run_plan(const strobe_plan* plan, const CArguments* arguments, const strobe_execution* execution) {
+  return guarded([&]() -> Status {
+    if (plan == nullptr) return invalid("plan is null: give a plan that strobe_plan_forward or strobe_plan_backward made");
+    return with_call(arguments, execution, [&](const auto& a, const Execution& e) { return plan->plan.run(a, e); });
+  });
+}
+
+}  // namespace
+}  // namespace strobe::api
+
+extern "C" {
+
+const char* strobe_version(void) { return STROBE_VERSION; }
+
+const char* strobe_last_error(void) { return strobe::api::last_error().c_str(); }
+
+strobe_code strobe_forward(const strobe_forward_arguments* arguments, const strobe_options* options,
+                           const strobe_execution* execution) {
+  return strobe::api::call(arguments, options, execution);
+}
+
+strobe_code strobe_backward(const strobe_backward_arguments* arguments, const strobe_options* options,
+                            const strobe_execution* execution) {
+  return strobe::api::call(arguments, options, execution);
+}
+
+strobe_code strobe_plan_forward(const strobe_forward_arguments* arguments, const strobe_options* options,
+                                const strobe_execution* execution, strobe_plan** plan) {
+  return strobe::api::plan_call(arguments, options, execution, plan);
+}
+
+strobe_code strobe_plan_backward(const strobe_backward_arguments* arguments, const strobe_options* options,
+                                 const strobe_execution* execution, strobe_plan** plan) {
+  return strobe::api::plan_call(arguments, options, execution, plan);
+}
+
+size_t strobe_plan_workspace_size(const strobe_plan* plan) { return plan == nullptr ? 0 : plan->plan.workspace_size(); }
+
+const char* strobe_plan_explain(const strobe_plan* plan) { return plan == nullptr ? "" : plan->explanation.c_str(); }
+
+strobe_code strobe_plan_run_forward(const strobe_plan* plan, const strobe_forward_arguments* arguments,
+                                    const strobe_execution* execution) {
+  return strobe::api::run_plan(plan, arguments, execution);
+}
+
+strobe_code strobe_plan_run_backward(const strobe_plan* plan, const strobe_backward_arguments* arguments,
+                                     const strobe_execution* execution) {
+  return strobe::api::run_plan(plan, arguments, execution);
+}
+
+void strobe_plan_destroy(strobe_plan* plan) { delete plan; }
+
+}  // extern "C"

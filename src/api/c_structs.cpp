@@ -1,0 +1,132 @@
+#include "api/c_structs.h"
+
+#include <algorithm>
+
+namespace strobe::api {
+namespace {
+
+Status check_enum(std::int32_t value, std::int32_t last, std::string_view name) {
+  if (value >= 0 && value <= last) return {};
+  return invalid("{} is {}: it must be from 0 to {}", name, value, last);
+}
+
+/// Reads tensors into views, keeping the first failure.
+class TensorReader {
+ public:
+  template <class Pointer>
+  void read(const strobe_tensor& from, std::string_view name, BasicTensorView<Pointer>& to) {
+    if (!status_.ok() || from.rank == 0) return;
+    status_ = check(from, name);
+    if (!status_.ok()) return;
+    to.data = from.data;
+    to.dtype = static_cast<DType>(from.dtype);
+    to.device = {static_cast<DeviceType>(from.device_type), from.device_index};
+    to.rank = from.rank;
+    std::copy_n(from.shape, from.rank, to.shape.begin());
+    std::copy_n(from.strides, from.rank, to.strides.begin());
+  }
+
+  void read(const strobe_sequences& from, Sequences& to) {
+    read(from.cu_seqlens_q, "cu_seqlens_q", to.cu_seqlens_q);
+    read(from.cu_seqlens_k, "cu_seqlens_k", to.cu_seqlens_k);
+    read(from.seqused_q, "seqused_q", to.seqused_q);
+    read(from.seqused_k, "seqused_k", to.seqused_k);
+    to.max_seqlen_q = from.max_seqlen_q == 0 ? -1 : from.max_seqlen_q;
+    to.max_seqlen_k = from.max_seqlen_k == 0 ? -1 : from.max_seqlen_k;
+  }
+
+  const Status& status() const { return status_; }
+
+ private:
+  static Status check(const strobe_tensor& tensor, std::string_view name) {
+    if (tensor.rank < 0 || tensor.rank > STROBE_MAX_RANK) {
+      return invalid("{} has rank {}: it must be from 1 to {}, or 0 for not given", name, tensor.rank, STROBE_MAX_RANK);
+    }
+    if (Status status = check_enum(tensor.dtype, STROBE_FLOAT8_E4M3, fmt::format("{}.dtype", name)); !status.ok()) {
+      return status;
+    }
+    return check_enum(tensor.device_type, STROBE_CUDA, fmt::format("{}.device_type", name));
+  }
+
+  Status status_;
+};
+
+}  // namespace
+
+Result<AttentionOptions> read_options(const strobe_options* given) {
+  const Result<strobe_options> from = read_versioned(given, "strobe_options");
+  if (!from.ok()) return from.status();
+  if (Status status = check_enum(from->causal, STROBE_CAUSAL_TOP_LEFT, "causal"); !status.ok()) return status;
+  if (from->reserved != 0) return invalid("strobe_options.reserved is {}: it must be 0", from->reserved);
+  AttentionOptions options;
+  if (from->has_scale != 0) options.scale = from->scale;
+  options.causal = static_cast<CausalMask>(from->causal);
+  if (from->has_window != 0) options.window = {from->window_left, from->window_right};
+  options.softcap = from->softcap;
+  return options;
+}
+
+Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given) {
+  if (given == nullptr) return invalid("arguments is null: give a strobe_forward_arguments");
+  const Result<strobe_forward_arguments> from = read_versioned(given, "strobe_forward_arguments");
+  if (!from.ok()) return from.status();
+  ForwardArguments arguments;
+  TensorReader reader;
+  reader.read(from->q, "q", arguments.q);
+  reader.read(from->k, "k", arguments.k);
+  reader.read(from->v, "v", arguments.v);
+  reader.read(from->o, "o", arguments.o);
+  reader.read(from->lse, "lse", arguments.lse);
+  reader.read(from->sequences, arguments.sequences);
+  reader.read(from->q_descale, "q_descale", arguments.q_descale);
+  reader.read(from->k_descale, "k_descale", arguments.k_descale);
+  reader.read(from->v_descale, "v_descale", arguments.v_descale);
+  reader.read(from->page_table, "page_table", arguments.page_table);
+  if (!reader.status().ok()) return reader.status();
+  return arguments;
+}
+
+Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given) {
+  if (given == nullptr) return invalid("arguments is null: give a strobe_backward_arguments");
+  const Result<strobe_backward_arguments> from = read_versioned(given, "strobe_backward_arguments");
+  if (!from.ok()) return from.status();
+  BackwardArguments arguments;
+  TensorReader reader;
+  reader.read(from->q, "q", arguments.q);
+  reader.read(from->k, "k", arguments.k);
+  reader.read(from->v, "v", arguments.v);
+  reader.read(from->o, "o", arguments.o);
+  reader.read(from->lse, "lse", arguments.lse);
+  reader.read(from->d_o, "d_o", arguments.d_o);
+  reader.read(from->d_lse, "d_lse", arguments.d_lse);
+  reader.read(from->dq, "dq", arguments.dq);
+  reader.read(from->dk, "dk", arguments.dk);
+  reader.read(from->dv, "dv", arguments.dv);
+  reader.read(from->sequences, arguments.sequences);
+  if (!reader.status().ok()) return reader.status();
+  return arguments;
+}
+
+Result<ReadExecution> read_execution(const strobe_execution* given) {
+  const Result<strobe_execution> from = read_versioned(given, "strobe_execution");
+  if (!from.ok()) return from.status();
+  if (Status status = check_enum(from->engine, STROBE_ENGINE_HOPPER, "engine"); !status.ok()) return status;
+  ReadExecution read;
+  read.execution.engine = static_cast<Engine>(from->engine);
+  read.execution.threads = from->threads;
+  read.execution.stream = from->stream;
+  read.execution.workspace = from->workspace;
+  read.execution.workspace_bytes = from->workspace_bytes;
+  if (from->parallel_for != nullptr) {
+    read.parallel_for = [run = from->parallel_for, context = from->parallel_for_context](
+                            int count, const std::function<void(int)>& body) {
+      const auto call = [](void* function, std::int32_t index) {
+        (*static_cast<const std::function<void(int)>*>(function))(index);
+      };
+      run(context, count, call, const_cast<std::function<void(int)>*>(&body));
+    };
+  }
+  return read;
+}
+
+}  // namespace strobe::api

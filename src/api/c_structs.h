@@ -1,0 +1,50 @@
+// The C ABI's structs as the C++ face's.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstring>
+#include <string_view>
+
+#include "api/tensor_checks.h"
+#include "strobe/attention.h"
+#include "strobe/strobe.h"
+
+namespace strobe::api {
+
+/// Reads a size-versioned struct: the fields that the caller has, zero for newer ones. Refused: no struct_size, and fields
+/// beyond ours that are not zero.
+template <class Struct>
+Result<Struct> read_versioned(const Struct* from, std::string_view name) {
+  Struct own{};
+  if (from == nullptr) return own;
+  std::size_t given = 0;
+  std::memcpy(&given, from, sizeof(given));
+  if (given < sizeof(given)) {
+    return invalid("{}.struct_size is {}: set it to sizeof({})", name, given, name);
+  }
+  constexpr std::size_t kLargestStruct = 1 << 16;
+  if (given > kLargestStruct) return invalid("{}.struct_size is {}: it must be at most {}", name, given, kLargestStruct);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(from);
+  for (std::size_t i = sizeof(Struct); i < given; ++i) {
+    if (bytes[i] != 0) {
+      return unsupported("{} has a field at byte {} that this version of the library does not know: it must be zero", name, i);
+    }
+  }
+  std::memcpy(&own, from, given < sizeof(Struct) ? given : sizeof(Struct));
+  return own;
+}
+
+Result<AttentionOptions> read_options(const strobe_options* options);
+Result<ForwardArguments> read_arguments(const strobe_forward_arguments* arguments);
+Result<BackwardArguments> read_arguments(const strobe_backward_arguments* arguments);
+
+/// An Execution and the adapter that its parallel_for points to.
+struct ReadExecution {
+  Execution execution;
+  ParallelFor parallel_for;
+};
+Result<ReadExecution> read_execution(const strobe_execution* execution);
+
+}  // namespace strobe::api
