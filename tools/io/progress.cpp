@@ -1,12 +1,13 @@
 #include "io/progress.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
+
+#include "io/number_text.h"
+#include "io/terminal.h"
 
 namespace strobe::io {
 namespace {
@@ -16,17 +17,6 @@ constexpr std::int64_t kPlainLines = 10;
 constexpr int kDefaultColumns = 80;
 constexpr int kShortestBar = 10;
 constexpr int kLongestBar = 40;
-
-/// 1234567 as "1,234,567".
-std::string grouped(std::int64_t value) {
-  const std::string digits = std::to_string(value);
-  std::string result;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) result += ',';
-    result += digits[i];
-  }
-  return result;
-}
 
 /// Seconds as "1:02:03" or "2:03".
 std::string clock_time(double seconds) {
@@ -50,12 +40,6 @@ std::string pace(const ProgressState& state, const char* separator) {
                                ? "in " + clock_time(state.elapsed_seconds)
                                : clock_time(static_cast<double>(state.total - state.done) / rate) + " left";
   return fmt::format("{}{}/s{}{}", separator, shown, separator, time);
-}
-
-int columns_of(std::FILE* stream) {
-  winsize size{};
-  const bool known = ::ioctl(::fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : kDefaultColumns;
 }
 
 /// A stream that takes no more text does not stop the work that is reported on.
@@ -89,7 +73,7 @@ std::string progress_line(const ProgressState& state) {
 Progress::Progress(std::string label, std::int64_t total, std::string unit, std::FILE* stream)
     : state_{std::move(label), std::move(unit), 0, total, 0.0},
       stream_(stream),
-      terminal_(::isatty(::fileno(stream)) == 1),
+      terminal_(is_terminal(stream)),
       last_drawn_(start_ - kRedrawInterval) {}
 
 Progress::~Progress() { finish(); }
@@ -116,7 +100,8 @@ void Progress::report_bar(bool last) {
   if (!last && now - last_drawn_ < kRedrawInterval) return;
   last_drawn_ = now;
   // One column stays free: a full line would wrap on some terminals. "\x1b[K" clears what an older bar left.
-  show(stream_, fmt::format("\r{}\x1b[K{}", progress_bar(state_, columns_of(stream_) - 1), last ? "\n" : ""));
+  show(stream_, fmt::format("\r{}\x1b[K{}", progress_bar(state_, terminal_columns(stream_, kDefaultColumns) - 1),
+                            last ? "\n" : ""));
 }
 
 void Progress::report_line(bool last) {

@@ -1,0 +1,122 @@
+// Searches a text by meaning: encodes its passages and the queries, and prints the nearest passages.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comparison.h"
+#include "encoder.h"
+#include "index.h"
+#include "passages.h"
+#include "report.h"
+#include "strobe/status.h"
+#include "tokenizer.h"
+
+namespace sentence_search {
+namespace {
+
+struct Options {
+  std::vector<std::string> queries = {"a shepherd cares for his sheep", "forgive those who have wronged you",
+                                      "a storm at sea"};
+  std::filesystem::path model = SENTENCE_SEARCH_MODEL;
+  std::filesystem::path text;
+  double seconds = 60.0;
+  bool all = false;
+  std::size_t top = 3;
+  std::size_t comparison_tokens = 16384;
+  int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+};
+
+void add_options(CLI::App& app, Options& options) {
+  app.add_option("query", options.queries, "what to look for, in your own words")->type_name("TEXT");
+  app.add_option("--text", options.text, "search the lines of this file instead of the King James Bible");
+  app.add_option("--seconds", options.seconds, "encode as much of the text as fits into this time")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("--all", options.all, "encode the whole text, however long it takes");
+  app.add_option("--top", options.top, "passages to print for each query")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--comparison-tokens", options.comparison_tokens,
+                 "sequence length of the comparison with standard attention; 0 leaves it out")
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "threads to work with")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--model", options.model, "folder of the encoder, as scripts/fetch-model.sh makes it")
+      ->capture_default_str();
+  app.footer(
+      "Examples:\n"
+      "  sentence_search \"do not be afraid\" \"a wedding feast\"\n"
+      "  sentence_search --all --top 10 \"the end of the world\"\n"
+      "  sentence_search --text notes.txt \"when is the meeting\"");
+}
+
+strobe::Status answer(const Encoder& encoder, const Tokenizer& tokenizer, const Index& index,
+                      const std::vector<Passage>& passages, const Options& options, const Report& report) {
+  for (const std::string& query : options.queries) {
+    TokenBatch batch;
+    batch.append(tokenizer.encode(query, encoder.config().max_seqlen));
+    const strobe::Result<std::vector<float>> embedding = encoder.encode(batch);
+    if (!embedding.ok()) return embedding.status();
+    report.print_hits(query, index.nearest(*embedding, options.top), passages);
+  }
+  return {};
+}
+
+strobe::Status search(const Options& options) {
+  strobe::Result<Model> model = Model::load(options.model);
+  if (!model.ok()) return model.status();
+  const strobe::Result<Tokenizer> tokenizer = Tokenizer::load(options.model / "vocab.txt");
+  if (!tokenizer.ok()) return tokenizer.status();
+  const auto passages = options.text.empty() ? read_bible() : read_lines(options.text);
+  if (!passages.ok()) return passages.status();
+  const Encoder encoder(std::move(*model), options.threads);
+
+  const Report report;
+  report.print_title(
+      fmt::format("Search {} by meaning", options.text.empty() ? "the King James Bible" : options.text.string()));
+  const double budget = options.all ? std::numeric_limits<double>::infinity() : options.seconds;
+  const strobe::Result<Index> index = build_index(encoder, *tokenizer, *passages, budget);
+  if (!index.ok()) return index.status();
+  report.print_index(*index, passages->size());
+  if (strobe::Status status = answer(encoder, *tokenizer, *index, *passages, options, report); !status.ok())
+    return status;
+
+  if (options.comparison_tokens == 0) return {};
+  const std::size_t seqlen = std::min(options.comparison_tokens, longest_comparison());
+  const auto comparison = compare(encoder, *tokenizer, *passages, seqlen, options.threads);
+  if (!comparison.ok()) return comparison.status();
+  report.print_comparison(*comparison, options.comparison_tokens, options.threads);
+  return {};
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Searches the King James Bible, or a text of yours, by meaning, with a trained sentence encoder.");
+  Options options;
+  add_options(app, options);
+  CLI11_PARSE(app, argc, argv);
+  const strobe::Status status = search(options);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "sentence_search: {}\n", status.message());
+  return 1;
+}
+
+}  // namespace
+}  // namespace sentence_search
+
+int main(int argc, char** argv) {
+  try {
+    return sentence_search::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fputs(error.what(), stderr);
+    return 1;
+  }
+}
