@@ -97,8 +97,8 @@ class BackwardBlock {
 
     const bool uniform = row_begin_[padded_keys_ - 1] <= row_begin && row_end_[0] >= row_end;
     // A hidden pair has P = dS = 0, and 0 * NaN is NaN: such a block takes the path that skips hidden pairs.
-    hidden_poison_ = !uniform && !(keys_finite_ && all_finite(queries_, block_rows_ / kStrip * query_layout_.group_stride) &&
-                                   all_finite(d_o_, block_rows_ / kStrip * d_o_layout_.group_stride));
+    hidden_poison_ = !uniform && !(keys_finite_ && all_finite(queries_, query_layout_, block_rows_, d_) &&
+                                   all_finite(d_o_, d_o_layout_, block_rows_, dv_));
     for (std::int64_t key = 0; key < padded_keys_; key += kPanel) panel(key, row_begin, rows);
     add_query_gradient(row_begin, rows);
   }
@@ -160,8 +160,8 @@ class BackwardBlock {
       float* HWY_RESTRICT score = scores_ + row * kPanel + lane;
       Vec s = hn::Load(d, score);
       if (capped) s = tanh(hn::Mul(s, tanh_scale));
-      // An lse that does not belong to these inputs must not overflow exp2's exponent.
-      const Vec exponent = hn::Min(hn::MulSub(s, scale, hn::Set(d, lse_[row])), hn::Set(d, 127.0F));
+      // An lse that does not belong to these inputs must not overflow exp2's exponent. NaN passes, as it does in exp2.
+      const Vec exponent = hn::Min(hn::Set(d, 127.0F), hn::MulSub(s, scale, hn::Set(d, lse_[row])));
       Vec p = exp2(exponent);
       const Vec dp = hn::Load(d, d_probabilities_ + row * kPanel + lane);
       Vec ds = hn::Mul(p, hn::Sub(dp, hn::Set(d, delta[row])));

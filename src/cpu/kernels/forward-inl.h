@@ -83,7 +83,7 @@ class ForwardBlock {
     value_prefetch_.aim(key_end, next_end);
     const bool uniform = visible_begin_[rows_ - 1] <= key_begin && visible_end_[0] >= key_end;
     // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
-    const bool hidden_poison = !uniform && !all_values_finite(packed);
+    const bool hidden_poison = !uniform && !all_finite(values_, value_layout_, packed, dv_);
     for (std::int64_t row = 0; row < rows_; row += kPanel) panel(row, key_begin, count, hidden_poison);
   }
 
@@ -181,13 +181,6 @@ class ForwardBlock {
 
   const float* value_tile(std::int64_t key, std::int64_t column) const {
     return values_ + key / kStrip * value_layout_.group_stride + column / kStrip * value_layout_.strip_stride;
-  }
-
-  bool all_values_finite(std::int64_t packed_rows) const {
-    for (std::int64_t c = 0; c < dv_; c += kStrip) {
-      if (!all_finite(value_tile(0, c), packed_rows * kStrip)) return false;
-    }
-    return true;
   }
 
   const ForwardTask& task_;

@@ -177,11 +177,22 @@ class RowPrefetcher {
   std::int64_t end_ = 0;
 };
 
-/// Whether a packed operand of whole vectors holds neither NaN nor infinity.
+/// Whether whole vectors of float32 hold neither NaN nor infinity.
 HWY_INLINE bool all_finite(const float* from, std::int64_t count) {
   const Floats d;
   for (std::int64_t i = 0; i < count; i += kLanes) {
     if (!hn::AllTrue(d, hn::IsFinite(hn::LoadU(d, from + i)))) return false;
+  }
+  return true;
+}
+
+/// The same of a packed left operand, tile by tile: the gaps of its layout hold anything.
+HWY_INLINE bool all_finite(const float* from, PackedLayout layout, std::int64_t padded_rows, std::int64_t columns) {
+  for (std::int64_t row = 0; row < padded_rows; row += kStrip, from += layout.group_stride) {
+    const float* tile = from;
+    for (std::int64_t c = 0; c < columns; c += kStrip, tile += layout.strip_stride) {
+      if (!all_finite(tile, kPackedTile)) return false;
+    }
   }
   return true;
 }
