@@ -7,7 +7,7 @@ namespace strobe::runtime {
 namespace {
 
 constexpr const char* kDriverName = "libcuda.so.1";
-constexpr int kOldestDriver = 12000;  // 12.0: the first with cuLibrary, cuStreamGetId and cuTensorMapEncodeTiled
+constexpr int kOldestDriver = 13000;  // code from NVRTC 13 is for drivers of CUDA 13 and later
 
 Result<const Driver*> open_driver() {
   void* handle = dlopen(kDriverName, RTLD_NOW | RTLD_LOCAL);
@@ -17,7 +17,7 @@ Result<const Driver*> open_driver() {
   static const Driver& table =
       *new Driver(SharedObject(handle));  // outlives every static destructor that still calls it
   if (!table.symbols.missing().empty()) {
-    return Status(StatusCode::unsupported, fmt::format("the NVIDIA driver lacks {}; a driver for CUDA 12.0 or later is "
+    return Status(StatusCode::unsupported, fmt::format("the NVIDIA driver lacks {}; a driver for CUDA 13.0 or later is "
                                                        "needed",
                                                        table.symbols.missing()));
   }
@@ -27,7 +27,7 @@ Result<const Driver*> open_driver() {
     return status;
   }
   if (version < kOldestDriver) {
-    return Status(StatusCode::unsupported, fmt::format("the NVIDIA driver is for CUDA {}.{}; 12.0 or later is needed",
+    return Status(StatusCode::unsupported, fmt::format("the NVIDIA driver is for CUDA {}.{}; 13.0 or later is needed",
                                                        version / 1000, version % 1000 / 10));
   }
   return &table;

@@ -11,7 +11,7 @@
 namespace strobe::runtime {
 
 /// The driver's functions under their names without the prefix `cu`. Each is bound to the exported name whose binary
-/// interface cuda_abi.h describes; all of them exist since CUDA 12.0.
+/// interface cuda_abi.h describes; all of them exist in drivers for CUDA 13.0.
 struct Driver {
   explicit Driver(SharedObject object) : symbols(std::move(object)) {}
 
@@ -75,8 +75,8 @@ struct Driver {
   CUresult (*StreamWaitEvent)(CUstream stream, CUevent event, unsigned flags) = symbols.find("cuStreamWaitEvent");
   CUresult (*StreamGetId)(CUstream stream, unsigned long long* id) = symbols.find("cuStreamGetId");
   CUresult (*StreamGetCaptureInfo)(CUstream stream, CUstreamCaptureStatus* status, std::uint64_t* id, CUgraph* graph,
-                                   const CUgraphNode** dependencies,
-                                   std::size_t* dependency_count) = symbols.find("cuStreamGetCaptureInfo_v2");
+                                   const CUgraphNode** dependencies, const CUgraphEdgeData** edges,
+                                   std::size_t* dependency_count) = symbols.find("cuStreamGetCaptureInfo_v3");
   CUresult (*StreamBeginCapture)(CUstream stream, CUstreamCaptureMode mode) = symbols.find("cuStreamBeginCapture_v2");
   CUresult (*StreamEndCapture)(CUstream stream, CUgraph* graph) = symbols.find("cuStreamEndCapture");
   CUresult (*ThreadExchangeStreamCaptureMode)(CUstreamCaptureMode* mode) =
@@ -100,7 +100,7 @@ struct Driver {
 };
 
 /// The driver of this process, opened and initialised by the first call. unsupported where there is no driver or one
-/// older than CUDA 12.0, device_error where it does not start. Every later call gives the same answer.
+/// older than CUDA 13.0, device_error where it does not start. Every later call gives the same answer.
 Result<const Driver*> driver();
 
 }  // namespace strobe::runtime

@@ -84,8 +84,9 @@ Result<WorkspacePool::Lease> WorkspacePool::acquire(CUstream stream) {
   const Driver& driver = *device_.driver;
   CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
   std::uint64_t capture = 0;
-  if (Status status = driver.check(driver.StreamGetCaptureInfo(stream, &capturing, &capture, nullptr, nullptr, nullptr),
-                                   "asking whether a stream is being captured");
+  if (Status status =
+          driver.check(driver.StreamGetCaptureInfo(stream, &capturing, &capture, nullptr, nullptr, nullptr, nullptr),
+                       "asking whether a stream is being captured");
       !status.ok()) {
     return status;
   }
