@@ -1,0 +1,114 @@
+// Online softmax over the two rows that a thread holds of its warpgroup's scores: running maximum, running sum, and the
+// factor by which earlier results shrink when the maximum grows. In powers of two: `scale_log2` folds log2(e) in.
+//
+// Source: Milakov and Gimelshein (2018); Dao, "FlashAttention-2" (2023), section 3.1.
+#pragma once
+
+#include "kernels/common/exp2.h"
+#include "kernels/common/kernel_config.h"
+#include "kernels/hopper/tile/fragment.h"
+
+namespace strobe::hopper {
+
+constexpr float kMinusInfinity = __builtin_bit_cast(float, 0xff800000U);
+
+template <KernelConfig C>
+struct OnlineSoftmax {
+  // A row's exponents are taken relative to max_log2, a maximum that it had: it is raised only when a score passes it by
+  // more than kSlack, so that probabilities reach 2^kSlack at most and O is rescaled a few times per tile, not in
+  // every step.
+  static constexpr float kSlack = 8.0F;
+  static constexpr bool kMayBeFullyMasked = C.mask_left || C.mask_right;
+
+  float max_log2[kRowsPerThread] = {kMinusInfinity, kMinusInfinity};
+  float sum[kRowsPerThread] = {0.0F, 0.0F};  // of this thread's columns only, until finish()
+  float correction[kRowsPerThread] = {1.0F, 1.0F};
+
+  /// Turns scores into probabilities. True if what was accumulated before must be multiplied by `correction`: the same
+  /// answer in all threads of a warp.
+  template <bool masked>
+  __device__ __forceinline__ bool step(float (&s)[C.block_n / 2], float scale_log2) {
+    const bool grew = __any_sync(kFullWarp, may_pass_maximum(s, scale_log2));
+    if (grew) {
+      raise_maximum(s, scale_log2);
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      const float shift = kMayBeFullyMasked && max_log2[r] == kMinusInfinity ? 0.0F : max_log2[r];
+      float part[2] = {0.0F, 0.0F};
+#pragma unroll
+      for (int j = 0; j < C.block_n / 8; ++j) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float& x = s[4 * j + 2 * r + c];
+          // The polynomial clamps: a masked score must become exactly 0.
+          const bool on_fma = !masked && (2 * j + c) % 8 < C.exp2_on_fma;
+          const float exponent = __fmaf_rn(x, scale_log2, -shift);
+          x = on_fma ? exp2_polynomial(exponent) : ptx::ex2_approx(exponent);
+          part[c] += x;
+        }
+      }
+      sum[r] += part[0] + part[1];
+    }
+    return grew;
+  }
+
+  /// Never true once step() has run: whether a sum is negative. A branch on it keeps the additions above the branch.
+  __device__ __forceinline__ bool sums_are_negative() const { return sum[0] < 0.0F || sum[1] < 0.0F; }
+
+  /// Adds the quad's parts up: `sum` becomes the row's.
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      sum[r] += __shfl_xor_sync(kFullWarp, sum[r], 1);
+      sum[r] += __shfl_xor_sync(kFullWarp, sum[r], 2);
+    }
+  }
+
+  /// Natural logarithm of the row's sum of exponentials, after finish(); -inf for a row that saw no key.
+  __device__ __forceinline__ float lse(int r) const {
+    constexpr float kLn2 = 0.693147180559945309F;
+    return sum[r] == 0.0F ? kMinusInfinity : (max_log2[r] + ptx::lg2_approx(sum[r])) * kLn2;
+  }
+
+ private:
+  /// Whether one of this thread's scores could pass its row's maximum by more than the slack. Compared as integers, which
+  /// order as floats do where one is positive, so three-input maxima do half the instructions; negative scores count as 0.
+  __device__ __forceinline__ bool may_pass_maximum(const float (&s)[C.block_n / 2], float scale_log2) const {
+    int highest[kRowsPerThread][2] = {};
+#pragma unroll
+    for (int j = 0; j < C.block_n / 8; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRowsPerThread; ++r) {
+        highest[r][j % 2] =
+            __vimax3_s32(highest[r][j % 2], __float_as_int(s[4 * j + 2 * r]), __float_as_int(s[4 * j + 2 * r + 1]));
+      }
+    }
+    bool may = false;
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      const float bound = __int_as_float(max(highest[r][0], highest[r][1]));
+      may |= bound * scale_log2 > max_log2[r] + kSlack;
+    }
+    return may;
+  }
+
+  __device__ __forceinline__ void raise_maximum(const float (&s)[C.block_n / 2], float scale_log2) {
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      float highest = fmaxf(s[2 * r], s[2 * r + 1]);
+#pragma unroll
+      for (int j = 1; j < C.block_n / 8; ++j) {
+        highest = fmaxf(highest, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+      }
+      highest = fmaxf(highest, __shfl_xor_sync(kFullWarp, highest, 1));
+      highest = fmaxf(highest, __shfl_xor_sync(kFullWarp, highest, 2));
+      const float raised = fmaxf(max_log2[r], highest * scale_log2);
+      correction[r] = raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
+      max_log2[r] = raised;
+      sum[r] *= correction[r];
+    }
+  }
+};
+
+}  // namespace strobe::hopper

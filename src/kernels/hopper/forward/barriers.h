@@ -1,0 +1,117 @@
+// The forward kernel's barriers and what they promise.
+//
+//   barrier      arrivals per phase                       bytes     waits        means
+//   q_full[w]    1: Q producer                            Q of w    warpgroup w  w's rows of Q are in shared memory
+//   q_empty[w]   4: one lane of each warp of w                      Q producer   w has issued and finished its last Q K^T
+//   k_full[s]    1: K producer                            K tile    consumers    stage s holds a K block
+//   k_empty[s]   4 x consumer warpgroups x cluster                  K producer   no warp in the cluster reads stage s
+//   v_full[s], v_empty[s]: as K
+//
+// Named barriers (0 is __syncthreads): kTurn + w, 2 x 128 threads: warpgroup w waits for its turn on the tensor cores,
+// warpgroup w - 1 arrives when it has issued its GEMMs. The last warpgroup opens the first turn.
+//
+// Producers start on the opposite parity, so that the first wait for an empty stage passes. Phases run on over tiles.
+#pragma once
+
+#include <cuda/ptx>
+
+#include "kernels/common/kernel_config.h"
+#include "kernels/common/smem_plan.h"
+#include "kernels/hopper/ptx/warpgroup.h"
+
+namespace strobe::hopper {
+
+constexpr int kTurn = 1;  // first of the named barriers
+
+/// Position in a ring of stages: which stage, and the parity of its barriers there.
+template <int stages>
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+template <KernelConfig C>
+struct Barriers {
+  uint64_t k_full[C.stages], k_empty[C.stages];
+  uint64_t v_full[C.stages], v_empty[C.stages];
+  uint64_t q_full[C.consumer_warpgroups], q_empty[C.consumer_warpgroups];
+
+  /// By one thread, before anyone uses them.
+  __device__ void init() {
+    constexpr int kReaders = kWarpsPerWarpgroup * C.consumer_warpgroups * C.cluster;
+    for (int s = 0; s < C.stages; ++s) {
+      cuda::ptx::mbarrier_init(&k_full[s], 1);
+      cuda::ptx::mbarrier_init(&v_full[s], 1);
+      cuda::ptx::mbarrier_init(&k_empty[s], kReaders);
+      cuda::ptx::mbarrier_init(&v_empty[s], kReaders);
+    }
+    for (int w = 0; w < C.consumer_warpgroups; ++w) {
+      cuda::ptx::mbarrier_init(&q_full[w], 1);
+      cuda::ptx::mbarrier_init(&q_empty[w], kWarpsPerWarpgroup);
+    }
+    cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
+  }
+};
+
+/// Waits for the phase of that parity to complete.
+template <KernelConfig C>
+__device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) {
+  if constexpr (C.debug) {
+    constexpr int kHopeless = 1 << 24;  // seconds: any honest wait is far shorter
+    for (int tries = 0; !cuda::ptx::mbarrier_try_wait_parity(&barrier, parity); ++tries) {
+      if (tries == kHopeless) {
+        __trap();
+      }
+    }
+  } else {
+    while (!cuda::ptx::mbarrier_try_wait_parity(&barrier, parity)) {
+    }
+  }
+}
+
+/// One warp's arrival at a ring's empty barrier, in every CTA of the cluster.
+template <KernelConfig C>
+__device__ __forceinline__ void release(uint64_t& barrier) {
+  const int lane = threadIdx.x % kWarpSize;
+  if constexpr (C.cluster == 1) {
+    if (lane == 0) {
+      cuda::ptx::mbarrier_arrive(&barrier);
+    }
+  } else if (lane < C.cluster) {
+    // Relaxed: the reads were WGMMA's, complete since its wait; a release would cost a fence in every step.
+    cuda::ptx::mbarrier_arrive(cuda::ptx::sem_relaxed, cuda::ptx::scope_cluster, cuda::ptx::space_cluster,
+                               ptx::mapa(&barrier, lane));
+  }
+}
+
+/// The warpgroups take turns on the tensor cores.
+template <KernelConfig C>
+struct Turns {
+  static constexpr int kThreads = 2 * kWarpgroupSize;
+  static constexpr bool kOn = C.ping_pong && C.consumer_warpgroups > 1;
+
+  __device__ static void open(int warpgroup) {
+    if (kOn && warpgroup == C.consumer_warpgroups - 1) {
+      ptx::bar_arrive(kTurn, kThreads);
+    }
+  }
+  __device__ static void wait(int warpgroup) {
+    if constexpr (kOn) {
+      ptx::bar_sync(kTurn + warpgroup, kThreads);
+    }
+  }
+  __device__ static void pass(int warpgroup) {
+    if constexpr (kOn) {
+      ptx::bar_arrive(kTurn + (warpgroup + 1) % C.consumer_warpgroups, kThreads);
+    }
+  }
+};
+
+}  // namespace strobe::hopper

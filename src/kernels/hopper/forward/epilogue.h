@@ -1,0 +1,76 @@
+// O and LSE, from a warpgroup's registers to global memory.
+#pragma once
+
+#include "kernels/common/forward_params.h"
+#include "kernels/common/online_softmax.h"
+#include "kernels/hopper/forward/tile_work.h"
+#include "kernels/hopper/tile/fragment.h"
+
+namespace strobe::hopper {
+
+constexpr int kStoreColumns = 8;  // 16 bytes: one thread's store
+
+__device__ __forceinline__ unsigned short* output_row(const ForwardParams& params, const TileWork& work, int row) {
+  const int batch = params.cu_seqlens_q != nullptr ? 0 : work.tile.sequence;
+  return static_cast<unsigned short*>(params.o) + batch * params.o_batch_stride +
+         (work.q.start + row) * params.o_row_stride + work.tile.head * params.o_head_stride;
+}
+
+__device__ __forceinline__ void store_lse(const ForwardParams& params, const TileWork& work, int row, float value) {
+  if (params.lse != nullptr) {
+    const int batch = params.cu_seqlens_q != nullptr ? 0 : work.tile.sequence;
+    params.lse[batch * params.lse_batch_stride + work.tile.head * params.lse_head_stride + work.q.start + row] = value;
+  }
+}
+
+/// Divides by the row's sum and stores. Four threads that share a row first gather eight columns each, so that a store
+/// is 16 bytes and a quad's stores are 64 bytes in a row. A row without a visible key gives O = 0 and LSE = -inf.
+template <KernelConfig C>
+__device__ __forceinline__ void store_tile(const ForwardParams& params, const TileWork& work, int warpgroup,
+                                           float (&o)[C.head_dim_v / 2], const OnlineSoftmax<C>& softmax) {
+  const int quad_lane = threadIdx.x % 4;
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+    const int row = work.m_begin + warpgroup * kRowsPerWarpgroup + fragment_row(r);
+    const bool exists = row < work.q.used;
+    const bool sees = exists && softmax.sum[r] != 0.0F;
+    const float inverse = sees ? 1.0F / softmax.sum[r] : 0.0F;
+    if (quad_lane == 0 && row < work.q.owned) {
+      store_lse(params, work, row, exists ? softmax.lse(r) : kMinusInfinity);
+    }
+    unsigned short* destination = output_row(params, work, row);
+#pragma unroll
+    for (int block = 0; block < C.head_dim_v; block += 4 * kStoreColumns) {
+      cuda::std::uint32_t packed[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = &o[block / 2 + 4 * i + 2 * r];
+        packed[i] = sees ? pack<C.element>(pair[0] * inverse, pair[1] * inverse) : 0U;
+      }
+      transpose_quad(packed);
+      const int column = block + kStoreColumns * quad_lane;
+      if (row < work.q.owned && column < params.head_dim_v) {
+        *reinterpret_cast<uint4*>(destination + column) = make_uint4(packed[0], packed[1], packed[2], packed[3]);
+      }
+    }
+  }
+}
+
+/// A tile none of whose rows sees a key. Rows behind the last sequence may be more than one tile's: hence the stride.
+template <KernelConfig C>
+__device__ __forceinline__ void store_empty_tile(const ForwardParams& params, const TileWork& work, int consumer_thread) {
+  constexpr int kBlockM = block_m(C);
+  const int chunks = params.head_dim_v / kStoreColumns;
+  for (int first = work.m_begin; first < work.q.owned; first += params.m_tiles * C.cluster * kBlockM) {
+    const int rows = min(kBlockM, work.q.owned - first);
+    for (int i = consumer_thread; i < rows * chunks; i += C.consumer_warpgroups * kWarpgroupSize) {
+      const int row = first + i / chunks;
+      *reinterpret_cast<uint4*>(output_row(params, work, row) + i % chunks * kStoreColumns) = make_uint4(0, 0, 0, 0);
+      if (i % chunks == 0) {
+        store_lse(params, work, row, kMinusInfinity);
+      }
+    }
+  }
+}
+
+}  // namespace strobe::hopper

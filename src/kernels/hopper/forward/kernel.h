@@ -1,0 +1,107 @@
+// FlashAttention-3's forward on Hopper: O = softmax(mask(softcap(scale Q K^T))) V and LSE.
+//
+// One CTA per multiprocessor (or a cluster of two that shares K and V). Warpgroup 0 produces: one warp each feeds Q, K
+// and V to shared memory by TMA. The others consume: 64 rows of Q each, scores and output in registers.
+// barriers.h says who waits for whom, consumer.h what overlaps with what.
+//
+// Source: Shah et al., "FlashAttention-3" (2024), algorithms 1 and 2.
+#pragma once
+
+#include "kernels/common/forward_params.h"
+#include "kernels/common/kernel_config.h"
+#include "kernels/common/smem_plan.h"
+#include "kernels/hopper/forward/barriers.h"
+#include "kernels/hopper/forward/consumer.h"
+#include "kernels/hopper/forward/epilogue.h"
+#include "kernels/hopper/forward/producer.h"
+
+namespace strobe::hopper {
+
+/// Registers per thread once the roles are known: what the producers give up, the consumers get.
+template <KernelConfig C>
+struct RegisterBudget {
+  static constexpr int kProducer = C.consumer_warpgroups == 3 ? 32 : 24;
+  static constexpr int kConsumer = C.consumer_warpgroups == 3 ? 160 : 240;
+};
+
+template <KernelConfig C>
+__device__ __forceinline__ void produce(const TensorMap& q, const TensorMap& k, const TensorMap& v,
+                                        const ForwardParams& params, const TileListOf<C>& list, unsigned char* smem,
+                                        Barriers<C>& barriers, int rank) {
+  constexpr SmemPlan kPlan = smem_plan(C);
+  const int warp = threadIdx.x / kWarpSize;
+  if (threadIdx.x % kWarpSize != 0) {
+    return;
+  }
+  if (warp == 0) {
+    produce_q<C>(q, params, list, smem, barriers, rank);
+  } else if (warp == 1) {
+    produce_kv<C, C.head_dim>(k, params, list, smem + kPlan.k, barriers.k_full, barriers.k_empty, rank);
+  } else if (warp == 2) {
+    produce_kv<C, C.head_dim_v>(v, params, list, smem + kPlan.v, barriers.v_full, barriers.v_empty, rank);
+  }
+}
+
+template <KernelConfig C>
+__device__ __forceinline__ void consume(const ForwardParams& params, const TileListOf<C>& list, unsigned char* smem,
+                                        Barriers<C>& barriers, int warpgroup, int rank) {
+  TileScheduler<C> scheduler(params, list);
+  Consumer<C> consumer(params, smem, barriers, warpgroup);
+  for (Tile tile; scheduler.next(tile);) {
+    const TileWork work = tile_work<C>(params, tile, rank);
+    if (work.empty()) {
+      store_empty_tile<C>(params, work, threadIdx.x - kWarpgroupSize);
+      continue;
+    }
+    float o[C.head_dim_v / 2];
+    OnlineSoftmax<C> softmax;
+    consumer.attend(work, o, softmax);
+    store_tile<C>(params, work, warpgroup, o, softmax);
+  }
+}
+
+template <KernelConfig C>
+__global__ void __launch_bounds__(threads_per_block(C), 1)
+    forward(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
+            const __grid_constant__ ForwardParams params, const __grid_constant__ TileListOf<C> list) {
+  extern __shared__ __align__(1024) unsigned char smem[];
+  auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);
+  const int rank = C.cluster > 1 ? static_cast<int>(cuda::ptx::get_sreg_cluster_ctarank()) : 0;
+
+  // Set-up
+  if (threadIdx.x == 0) {
+    barriers.init();
+  }
+  if constexpr (C.debug) {
+    auto* words = reinterpret_cast<unsigned*>(smem);
+    for (int i = threadIdx.x; i < smem_plan(C).barriers / 4; i += blockDim.x) {
+      words[i] = 0xffffffffU;  // NaN in every format: what TMA did not write shows
+    }
+    cuda::ptx::fence_proxy_async();
+  }
+  if constexpr (C.cluster > 1) {
+    cuda::ptx::barrier_cluster_arrive();
+    cuda::ptx::barrier_cluster_wait();
+  } else {
+    __syncthreads();
+  }
+
+  // Roles
+  const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
+  if (warpgroup == 0) {
+    ptx::setmaxnreg_dec<RegisterBudget<C>::kProducer>();
+    produce<C>(q, k, v, params, list, smem, barriers, rank);
+  } else {
+    ptx::setmaxnreg_inc<RegisterBudget<C>::kConsumer>();
+    consume<C>(params, list, smem, barriers, warpgroup - 1, rank);
+  }
+
+  // A CTA must not leave while its peer still arrives at its barriers.
+  if constexpr (C.cluster > 1) {
+    __syncwarp();
+    cuda::ptx::barrier_cluster_arrive();
+    cuda::ptx::barrier_cluster_wait();
+  }
+}
+
+}  // namespace strobe::hopper

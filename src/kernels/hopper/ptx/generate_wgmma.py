@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Writes wgmma.h: the WGMMA instructions that the kernels use, one function per shape.
+
+The instruction's text must be a literal with one operand per accumulator register, so no template can spell it.
+Usage: generate_wgmma.py > wgmma.h
+"""
+
+SCORES_N = (64, 80, 96, 112, 128, 144, 160, 176, 192)  # S = Q K^T: A and B in shared memory, both K-major
+OUTPUT_N = (32, 64, 96, 128, 192, 256)  # O += P V: A in registers, B in shared memory and MN-major
+ELEMENTS = (("bf16", "bf16"), ("fp16", "f16"))  # (enumerator, PTX type)
+
+HEADER = """\
+// Written by generate_wgmma.py; do not edit.
+//
+// One WGMMA of M 64 and K 16 with float32 accumulators d: 64 x N, N / 2 registers per thread.
+#pragma once
+
+#include <cuda/std/cstdint>
+
+#include "kernels/common/kernel_config.h"
+
+namespace strobe::ptx {
+
+using cuda::std::uint32_t;
+using cuda::std::uint64_t;
+
+// wgmma_ss: d = a * b (+ d if accumulate), a and b shared-memory descriptors, both K-major.
+// wgmma_rs: d = a * b (+ d if accumulate), a in registers (two elements each), b a shared-memory descriptor, MN-major.
+// The length of d says which N.
+"""
+
+
+def wrap(items, indent, width=112):
+    lines, line = [], ""
+    for i, item in enumerate(items):
+        piece = item + (", " if i + 1 < len(items) else "")
+        if len(line) + len(piece) > width:
+            lines.append(line.rstrip())
+            line = ""
+        line += piece
+    lines.append(line)
+    return ("\n" + indent).join(lines)
+
+
+def text(prefix, registers, suffix, predicate):
+    """The instruction as C string literals, accumulators in rows of sixteen."""
+    rows = [", ".join(f"%{r}" for r in range(i, min(i + 16, registers))) for i in range(0, registers, 16)]
+    body = ",\"\n      \" ".join(rows)
+    return (f'"{{ .reg .pred accumulate; setp.ne.b32 accumulate, %{predicate}, 0; {prefix} {{"\n'
+            f'      "{body}}},"\n      " {suffix} }}\\n"')
+
+
+def accumulators(registers):
+    return wrap([f'"+f"(d[{r}])' for r in range(registers)], "        ")
+
+
+def scores(n):
+    r = n // 2
+    out = [f"\ntemplate <Element element, bool accumulate>\n"
+           f"__device__ __forceinline__ void wgmma_ss(float (&d)[{r}], uint64_t a, uint64_t b) {{\n"]
+    for i, (name, ptx) in enumerate(ELEMENTS):
+        out.append(f"  {'if' if i == 0 else '} else if'} constexpr (element == Element::{name}) {{\n    asm volatile(\n      ")
+        out.append(text(f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ptx}.{ptx}", r,
+                        f"%{r}, %{r + 1}, accumulate, 1, 1, 0, 0;", r + 2))
+        out.append(f"\n      : {accumulators(r)}\n      : \"l\"(a), \"l\"(b), \"n\"(accumulate ? 1 : 0));\n")
+    out.append("  }\n}\n")
+    return "".join(out)
+
+
+def output(n):
+    r = n // 2
+    out = [f"\ntemplate <Element element>\n"
+           f"__device__ __forceinline__ void wgmma_rs(float (&d)[{r}], const uint32_t (&a)[4], uint64_t b, int accumulate) {{\n"]
+    for i, (name, ptx) in enumerate(ELEMENTS):
+        out.append(f"  {'if' if i == 0 else '} else if'} constexpr (element == Element::{name}) {{\n    asm volatile(\n      ")
+        out.append(text(f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ptx}.{ptx}", r,
+                        f"{{%{r}, %{r + 1}, %{r + 2}, %{r + 3}}}, %{r + 4}, accumulate, 1, 1, 1;", r + 5))
+        out.append(f"\n      : {accumulators(r)}\n"
+                   f"      : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate));\n")
+    out.append("  }\n}\n")
+    return "".join(out)
+
+
+def main():
+    print(HEADER, end="")
+    print("".join(scores(n) for n in SCORES_N), end="")
+    print("".join(output(n) for n in OUTPUT_N), end="")
+    print("\n}  // namespace strobe::ptx")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+// Hopper instructions that cuda::ptx lacks, one per function, under their PTX names.
+#pragma once
+
+#include <cuda/std/cstdint>
+
+namespace strobe::ptx {
+
+using cuda::std::uint32_t;
+using cuda::std::uint64_t;
+
+/// Orders register accesses before the WGMMAs that follow; needed before the first and after every register write.
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+
+__device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
+
+/// Waits until at most `pending` of this warpgroup's groups are unfinished, of which none writes `results` any more. The
+/// compiler does not know that they arrive here and not at the WGMMA: without the ties it reads them above the wait.
+template <int pending, int n>
+__device__ __forceinline__ void wgmma_wait_group(float (&results)[n]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(pending) : "memory");
+#pragma unroll
+  for (float& x : results) {
+    asm volatile("" : "+f"(x)::"memory");
+  }
+}
+
+template <int registers>
+__device__ __forceinline__ void setmaxnreg_inc() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(registers));
+}
+
+template <int registers>
+__device__ __forceinline__ void setmaxnreg_dec() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(registers));
+}
+
+/// Named barrier: arrive and wait for `threads` arrivals in all.
+__device__ __forceinline__ void bar_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/// Named barrier: arrive without waiting.
+__device__ __forceinline__ void bar_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/// The generic address of this CTA's shared object in the CTA of that rank of the cluster.
+template <typename T>
+__device__ __forceinline__ T* mapa(T* address, uint32_t rank) {
+  uint64_t mapped;
+  asm("mapa.u64 %0, %1, %2;\n" : "=l"(mapped) : "l"(address), "r"(rank));
+  return reinterpret_cast<T*>(mapped);
+}
+
+__device__ __forceinline__ float ex2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float lg2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float rcp_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Two floats rounded to nearest even, `low` in the low half.
+__device__ __forceinline__ uint32_t cvt_bf16x2(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+__device__ __forceinline__ uint32_t cvt_f16x2(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+}  // namespace strobe::ptx
