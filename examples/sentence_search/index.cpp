@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <numbers>
 #include <numeric>
 
 #include "io/progress.h"
@@ -30,8 +31,7 @@ std::vector<Hit> Index::nearest(const std::vector<float>& query, std::size_t cou
 std::size_t encoding_order(std::size_t visit, std::size_t passages) {
   // Steps of the golden section leave no part of the text unvisited for long; a step that shares no factor with the
   // number of passages comes to all of them.
-  constexpr double kGoldenRatio = 1.6180339887;
-  auto step = std::max<std::size_t>(1, static_cast<std::size_t>(static_cast<double>(passages) / kGoldenRatio));
+  auto step = std::max<std::size_t>(1, static_cast<std::size_t>(static_cast<double>(passages) / std::numbers::phi));
   while (std::gcd(step, passages) != 1) ++step;
   return visit * step % passages;
 }

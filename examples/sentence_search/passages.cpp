@@ -24,8 +24,9 @@ struct ClosePipe {
   void operator()(std::FILE* pipe) const { ::pclose(pipe); }
 };
 
-std::string output_of(const char* command) {
-  const std::unique_ptr<std::FILE, ClosePipe> pipe(::popen(command, "r"));
+std::string bible_output() {
+  // NOLINTNEXTLINE(bugprone-command-processor): the command is a constant
+  const std::unique_ptr<std::FILE, ClosePipe> pipe(::popen(kBibleCommand, "r"));
   std::string output;
   std::array<char, 65536> chunk{};
   while (pipe) {
@@ -39,7 +40,7 @@ std::string output_of(const char* command) {
 }  // namespace
 
 Result<std::vector<Passage>> read_bible() {
-  const std::string output = output_of(kBibleCommand);
+  const std::string output = bible_output();
   std::vector<Passage> verses;
   for (std::size_t begin = 0; begin < output.size();) {
     const std::size_t end = std::min(output.find('\n', begin), output.size());

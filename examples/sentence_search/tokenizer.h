@@ -28,7 +28,7 @@ class Tokenizer {
 
  private:
   struct Hash {
-    using is_transparent = void;
+    using is_transparent = void;  // NOLINT(readability-identifier-naming): the standard's name
     std::size_t operator()(std::u32string_view text) const { return std::hash<std::u32string_view>{}(text); }
   };
   using Vocabulary = std::unordered_map<std::u32string, std::int32_t, Hash, std::equal_to<>>;

@@ -46,9 +46,9 @@ bool append_hangul(char32_t syllable, std::u32string& text) {
   constexpr char32_t kTrailing = 28;  // including none
   if (syllable < kFirst || syllable > kLast) return false;
   const char32_t index = syllable - kFirst;
-  text += 0x1100 + index / (kVowels * kTrailing);
-  text += 0x1161 + index / kTrailing % kVowels;
-  if (index % kTrailing != 0) text += 0x11A7 + index % kTrailing;
+  text += static_cast<char32_t>(0x1100 + index / (kVowels * kTrailing));
+  text += static_cast<char32_t>(0x1161 + index / kTrailing % kVowels);
+  if (index % kTrailing != 0) text += static_cast<char32_t>(0x11A7 + index % kTrailing);
   return true;
 }
 

@@ -64,23 +64,23 @@ double cosine(const float* a, const std::vector<float>& b) {
 class AllMiniLm : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    ASSERT_TRUE(std::filesystem::exists(kFolder / "model.safetensors"))
+    ASSERT_TRUE(std::filesystem::exists(folder() / "model.safetensors"))
         << "the model is not there; scripts/fetch-model.sh downloads it";
   }
 
   static Tokenizer tokenizer() {
-    auto loaded = Tokenizer::load(kFolder / "vocab.txt");
+    auto loaded = Tokenizer::load(folder() / "vocab.txt");
     EXPECT_TRUE(loaded.ok()) << loaded.status().message();
     return std::move(*loaded);
   }
 
   static Encoder encoder(int threads) {
-    auto model = Model::load(kFolder);
+    auto model = Model::load(folder());
     EXPECT_TRUE(model.ok()) << model.status().message();
     return {std::move(*model), threads};
   }
 
-  static inline const std::filesystem::path kFolder = SENTENCE_SEARCH_MODEL;
+  static std::filesystem::path folder() { return SENTENCE_SEARCH_MODEL; }
 };
 
 TEST_F(AllMiniLm, TokenIdsEqualTheReference) {

@@ -31,7 +31,7 @@ TEST(EncodingOrder, VisitsEveryPassageOnceAndSpreadsTheFirst) {
   // The first tenth of the visits has about a tenth of every quarter of the text.
   std::vector<int> quarters(4, 0);
   for (std::size_t i = 0; i < 3110; ++i) ++quarters[encoding_order(i, 31102) * 4 / 31102];
-  for (const int visits : quarters) EXPECT_NEAR(visits, 3110 / 4, 5);
+  for (const int visits : quarters) EXPECT_NEAR(visits, 3110 / 4.0, 5.0);
 }
 
 }  // namespace

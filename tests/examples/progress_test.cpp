@@ -44,7 +44,7 @@ std::vector<std::string> reported(std::int64_t total, const Work& work) {
     Progress progress("work", total, "steps", file.get());
     work(progress);
   }
-  std::rewind(file.get());
+  EXPECT_EQ(std::fseek(file.get(), 0, SEEK_SET), 0);
   std::vector<std::string> lines;
   char line[256];
   while (std::fgets(line, sizeof(line), file.get()) != nullptr) {
