@@ -2,6 +2,7 @@
 
 #include <cblas.h>
 #include <fmt/format.h>
+#include <oneapi/tbb/info.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
 
@@ -123,8 +124,7 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Facto
 /// Slices rows over threads. OpenBLAS runs single-threaded in every slice, so that two pools never share the cores.
 class Workers {
  public:
-  explicit Workers(int threads)
-      : arena_(threads > 0 ? threads : oneapi::tbb::task_arena::automatic), blas_threads_(openblas_get_num_threads()) {
+  explicit Workers(int threads) : arena_(concurrency(threads)), blas_threads_(openblas_get_num_threads()) {
     openblas_set_num_threads(1);
   }
   ~Workers() { openblas_set_num_threads(blas_threads_); }
@@ -140,6 +140,12 @@ class Workers {
   }
 
  private:
+  /// oneTBB has no more than one worker for each hardware thread, and says so on standard error when asked for more.
+  static int concurrency(int threads) {
+    const int most = oneapi::tbb::info::default_concurrency();
+    return threads > 0 ? std::min(threads, most) : most;
+  }
+
   oneapi::tbb::task_arena arena_;
   int blas_threads_;
 };

@@ -34,7 +34,7 @@ ExitCode explain(const ExplainFlags& flags) {
   if (!plan.ok()) return report(plan.status());
   fmt::print("{}, {}, {}, {}\n\n", flags.backward ? "backward" : "forward", flags.dtype, shape.describe(),
              flags.options.describe());
-  fmt::print("{}\nworkspace: {} bytes\n", plan->explain(), plan->workspace_size());
+  fmt::print("{}\n", plan->explain());
   return kOk;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "commands.h"
 #include "help_formatter.h"
@@ -32,8 +33,11 @@ Exit codes:
   4  out of memory, or a device's error
 Errors are one sentence on standard error.)";
 
-std::string failure_message(const CLI::App*, const CLI::Error& error) {
-  return fmt::format("strobe: {} (see strobe --help)\n", error.what());
+std::string failure_message(const CLI::App* app, const CLI::Error& error) {
+  const std::vector<std::string> unknown = app->remaining();
+  const bool no_command = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError) && !unknown.empty();
+  const std::string sentence = no_command ? fmt::format("there is no command '{}'", unknown.front()) : error.what();
+  return fmt::format("strobe: {} (see strobe --help)\n", sentence);
 }
 
 ExitCode run(int argc, char** argv) {

@@ -13,6 +13,7 @@
 #include "flags.h"
 #include "io/npy.h"
 #include "io/safetensors.h"
+#include "strobe/plan.h"
 
 namespace strobe::program {
 namespace {
@@ -114,17 +115,21 @@ ExitCode run(const RunFlags& flags) {
   const bool backward_too = !flags.d_o.empty();
   const AttentionOptions options = flags.options.options();
   const Execution execution = flags.execution.execution();
+  const Result<Plan> forward = make_plan(tensors.forward(), options, execution);
+  if (!forward.ok()) return report(forward.status());
+  const Result<Plan> backward = backward_too ? make_plan(tensors.backward(), options, execution) : forward;
+  if (!backward.ok()) return report(backward.status());
 
   fmt::print("{}, {}\n", flags.execution.engine, flags.options.describe());
   print_tensor("q", tensors.q);
   print_tensor("k", tensors.k);
   print_tensor("v", tensors.v);
-  if (Status status = timed("forward", [&] { return forward(tensors.forward(), options, execution); }); !status.ok()) {
+  if (Status status = timed("forward", [&] { return forward->run(tensors.forward()); }); !status.ok()) {
     return report(status);
   }
   if (backward_too) {
-    const auto call = [&] { return backward(tensors.backward(), options, execution); };
-    if (Status status = timed("backward", call); !status.ok()) return report(status);
+    const Status status = timed("backward", [&] { return backward->run(tensors.backward()); });
+    if (!status.ok()) return report(status);
   }
   return report(write_results(flags.out, tensors, backward_too));
 }

@@ -1,0 +1,130 @@
+// strobe bench: its JSON, its table, and PyTorch's process with a stand-in for Python. Nothing here asks for speed.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "bench/torch_runner.h"
+#include "files.h"
+#include "program.h"
+#include "runtime/temporary_folder.h"
+
+namespace strobe::test {
+namespace {
+
+const std::vector<std::string> kTinyCell{"bench",   "--seqlen", "32",        "--heads", "2",         "--head-dim", "16",
+                                         "--dtype", "float32",  "--repeats", "1",       "--threads", "1"};
+
+std::vector<std::string> tiny_cell_with(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = kTinyCell;
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+/// A program that answers as bench/torch_runner.py does, each run taking 2.5 ms.
+std::string make_python(const TemporaryFolder& folder, const std::string& script) {
+  const std::string path = folder / "python";
+  write_bytes(path, "#!/bin/sh\n" + script);
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return path;
+}
+
+constexpr const char* kAnsweringScript = R"(echo '{"version": "2.13.0"}'
+while read -r request; do
+  case $request in
+    *prepare*) echo '{"ready": true}' ;;
+    *) echo '{"milliseconds": 2.5}' ;;
+  esac
+done
+)";
+
+TEST(Bench, WritesRowsOfTheDocumentedShape) {
+  const TemporaryFolder folder;
+  const std::string json = folder / "bench.json";
+  const std::string python = make_python(folder, kAnsweringScript);
+  const Outcome outcome = run_program(tiny_cell_with({"--head-dim-v", "8", "--json", json, "--python", python}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+
+  const auto document = nlohmann::ordered_json::parse(read_bytes(json));
+  ASSERT_EQ(document["rows"].size(), 16U);  // 2 passes, 2 masks, 4 implementations
+  const std::vector<std::string> keys{"engine",   "device",     "implementation", "pass",   "dtype",
+                                      "head_dim", "head_dim_v", "causal",         "seqlen", "batch",
+                                      "heads",    "threads",    "median_ms",      "tflops"};
+  std::set<std::string> cells;
+  for (const auto& row : document["rows"]) {
+    std::vector<std::string> own;
+    for (const auto& [key, value] : row.items()) own.push_back(key);
+    EXPECT_EQ(own, keys);
+    EXPECT_EQ(row["engine"], "cpu");
+    EXPECT_EQ(row["dtype"], "float32");
+    EXPECT_EQ(row["head_dim"], 16);
+    EXPECT_EQ(row["head_dim_v"], 8);
+    EXPECT_EQ(row["seqlen"], 32);
+    EXPECT_EQ(row["batch"], 1);
+    EXPECT_EQ(row["heads"], 2);
+    EXPECT_EQ(row["threads"], 1);
+    EXPECT_GT(row["median_ms"].get<double>(), 0.0);
+    const double forward = 2.0 * 2 * 32 * 32 * (16 + 8) * (row["causal"].get<bool>() ? 0.5 : 1.0);
+    const double flops = row["pass"] == "forward" ? forward : 2.5 * forward;
+    EXPECT_NEAR(row["tflops"].get<double>() * row["median_ms"].get<double>() * 1e9 / flops, 1.0, 1e-12);
+    EXPECT_TRUE(row["implementation"] != "pytorch" || row["median_ms"] == 2.5);
+    cells.insert(row["implementation"].get<std::string>() + row["pass"].get<std::string>() + row["causal"].dump());
+  }
+  EXPECT_EQ(cells.size(), 16U);
+}
+
+TEST(Bench, PrintsALineForEachCell) {
+  const Outcome outcome =
+      run_program({"bench", "--pass", "forward", "--mask", "causal,full", "--implementation", "strobe,probe",
+                   "--seqlen", "16,24", "--head-dim", "16", "--dtype", "float16", "--repeats", "2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::size_t lines = 0;
+  for (std::size_t at = outcome.out.find("\nforward "); at != std::string::npos;
+       at = outcome.out.find("\nforward ", at + 1)) {
+    ++lines;
+  }
+  EXPECT_EQ(lines, 4U) << outcome.out;
+  EXPECT_NE(outcome.out.find("of probe"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("standard"), std::string::npos) << outcome.out;
+}
+
+TEST(Bench, LeavesPyTorchOutUnlessItWasAskedFor) {
+  const Outcome without = run_program(tiny_cell_with({"--pass", "forward", "--python", "/bin/false"}));
+  EXPECT_EQ(without.exit_code, 0) << without.err;
+  EXPECT_NE(without.err.find("pytorch is left out"), std::string::npos) << without.err;
+  expect_refusal(run_program(tiny_cell_with({"--implementation", "pytorch", "--python", "/bin/false"})), 3, "torch");
+  expect_refusal(run_program(tiny_cell_with({"--implementation", "pytorch", "--python", "/no/such/python"})), 3,
+                 "/no/such/python");
+}
+
+TEST(Bench, RefusesWrongCells) {
+  expect_refusal(run_program({"bench", "--seqlen", "0"}), 2, "--seqlen");
+  expect_refusal(run_program({"bench", "--pass", "sideways"}), 2, "sideways");
+  expect_refusal(run_program({"bench", "--dtype", "float32,float9"}), 2, "float9");
+  EXPECT_EQ(run_program(tiny_cell_with({"--engine", "hopper"})).exit_code, 3);
+  EXPECT_EQ(run_program(tiny_cell_with({"--json", "/no/such/folder/bench.json"})).exit_code, 2);
+}
+
+TEST(TorchRunner, PassesOnWhatTheProcessSays) {
+  const TemporaryFolder folder;
+  const std::string python = make_python(folder, R"(echo '{"version": "2.13.0"}'
+read -r request
+echo '{"error": "no such dtype"}'
+read -r request
+echo 'Segmentation fault'
+read -r request
+)");
+  Result<bench::TorchRunner> runner = bench::TorchRunner::start(python);
+  ASSERT_TRUE(runner.ok()) << runner.status().message();
+  EXPECT_EQ(runner->version(), "2.13.0");
+  EXPECT_EQ(runner->prepare({}).message(), "no such dtype");
+  EXPECT_NE(runner->run().status().message().find("Segmentation fault"), std::string::npos);
+  EXPECT_NE(runner->run().status().message().find("ended without an answer"), std::string::npos);
+  EXPECT_FALSE(runner->run().ok());
+}
+
+}  // namespace
+}  // namespace strobe::test

@@ -1,0 +1,22 @@
+// Runs the strobe program and collects what it said.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace strobe::test {
+
+struct Outcome {
+  int exit_code = -1;  // -1: it did not exit by itself
+  std::string out;
+  std::string err;
+};
+
+/// Runs `strobe arguments...` and waits for it.
+Outcome run_program(const std::vector<std::string>& arguments);
+
+/// Expects exit code `code`, nothing on standard output, and one line "strobe: ..." with `words` in it on standard
+/// error.
+void expect_refusal(const Outcome& outcome, int code, const std::string& words);
+
+}  // namespace strobe::test

@@ -1,0 +1,97 @@
+// info, explain and verify; help, versions and exit codes.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "program.h"
+
+namespace strobe::test {
+namespace {
+
+const std::vector<std::string> kCommands{"info", "run", "explain", "verify", "bench"};
+
+bool contains(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
+
+TEST(Program, HelpTeachesByExample) {
+  const Outcome help = run_program({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_EQ(help.err, "");
+  EXPECT_TRUE(contains(help.out, "Examples:"));
+  EXPECT_TRUE(contains(help.out, "Exit codes:"));
+  for (const std::string& command : kCommands) {
+    EXPECT_TRUE(contains(help.out, "  " + command + " ")) << command;
+    const Outcome own = run_program({command, "--help"});
+    EXPECT_EQ(own.exit_code, 0);
+    EXPECT_EQ(own.err, "");
+    EXPECT_TRUE(contains(own.out, "\n  strobe " + command)) << "an example of " << command;
+  }
+}
+
+TEST(Program, SaysItsVersion) {
+  const Outcome outcome = run_program({"--version"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out.rfind("strobe ", 0), 0U);
+}
+
+TEST(Program, RefusesWrongUseInOneSentence) {
+  expect_refusal(run_program({}), 2, "A subcommand is required");
+  expect_refusal(run_program({"polish"}), 2, "polish");
+  expect_refusal(run_program({"info", "--loud"}), 2, "--loud");
+  expect_refusal(run_program({"explain", "--dtype", "float8"}), 2, "float8");
+  expect_refusal(run_program({"explain", "--seqlen", "many"}), 2, "--seqlen");
+  expect_refusal(run_program({"explain", "--seqlen", "-1"}), 2, "--seqlen");
+  expect_refusal(run_program({"explain", "--window", "3"}), 2, "--window");
+  expect_refusal(run_program({"explain", "--causal", "--causal-top-left"}), 2, "--causal");
+  expect_refusal(run_program({"verify", "--inputs", "zeros"}), 2, "zeros");
+}
+
+TEST(Program, PassesOnWhatTheLibraryRefuses) {
+  expect_refusal(run_program({"explain", "--heads", "3", "--heads-kv", "2"}), 2, "heads");
+  expect_refusal(run_program({"verify", "--heads", "3", "--heads-kv", "2"}), 2, "heads");
+  expect_refusal(run_program({"explain", "--engine", "hopper"}), 3, "");
+  expect_refusal(run_program({"verify", "--engine", "ampere"}), 3, "");
+  expect_refusal(run_program({"explain", "--head-dim", "513"}), 2, "512");
+  const std::string huge = "4611686018427387904";
+  expect_refusal(run_program({"explain", "--batch", huge, "--seqlen", huge}), 2, "");
+}
+
+TEST(Info, ShowsEnginesAndProcessor) {
+  const Outcome outcome = run_program({"info"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.err, "");
+  for (const char* const word :
+       {"cpu              available", "ampere", "hopper", "threads", "caches", "features", "instruction set"}) {
+    EXPECT_TRUE(contains(outcome.out, word)) << word;
+  }
+}
+
+TEST(Explain, NamesEngineAndWorkspace) {
+  for (const char* const pass : {"", "--backward"}) {
+    std::vector<std::string> arguments{"explain", "--window", "-1", "64", "--softcap", "30", "--head-dim-v", "96"};
+    if (*pass != '\0') arguments.emplace_back(pass);
+    const Outcome outcome = run_program(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_TRUE(contains(outcome.out, "window (-1, 64), softcap 30")) << outcome.out;
+    EXPECT_TRUE(contains(outcome.out, "cpu")) << outcome.out;
+    EXPECT_TRUE(contains(outcome.out, "workspace")) << outcome.out;
+  }
+}
+
+TEST(Verify, PassesAndShowsEveryResult) {
+  const Outcome outcome =
+      run_program({"verify", "--seqlen", "48", "--seqlen-k", "80", "--heads", "2", "--heads-kv", "1", "--head-dim",
+                   "24", "--causal", "--softcap", "20", "--window", "40", "-1", "--seed", "3"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  for (const char* const tensor : {" O ", " LSE ", " dQ ", " dK ", " dV "}) EXPECT_TRUE(contains(outcome.out, tensor));
+  for (const char* const dtype : {" float32 ", " float16 ", " bfloat16 "}) EXPECT_TRUE(contains(outcome.out, dtype));
+  EXPECT_TRUE(contains(outcome.out, "\nnormal ") && contains(outcome.out, "\noutliers "));
+  EXPECT_TRUE(contains(outcome.out, "\npass: ")) << outcome.out;
+}
+
+TEST(Verify, DrawsTheSameInputsEveryTime) {
+  const std::vector<std::string> arguments{"verify", "--seqlen", "16", "--heads", "1", "--head-dim", "8"};
+  EXPECT_EQ(run_program(arguments).out, run_program(arguments).out);
+}
+
+}  // namespace
+}  // namespace strobe::test
