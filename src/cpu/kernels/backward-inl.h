@@ -161,8 +161,8 @@ class BackwardBlock {
       Vec s = hn::Load(d, score);
       if (capped) s = tanh(hn::Mul(s, tanh_scale));
       // An lse that does not belong to these inputs must not overflow exp2's exponent. NaN passes, as it does in exp2.
-      const Vec exponent = hn::Min(hn::Set(d, 127.0F), hn::MulSub(s, scale, hn::Set(d, lse_[row])));
-      Vec p = exp2(exponent);
+      const Vec exponent = hn::MulSub(s, scale, hn::Set(d, lse_[row]));
+      Vec p = exp2(hn::IfThenElse(hn::Gt(exponent, hn::Set(d, 127.0F)), hn::Set(d, 127.0F), exponent));
       const Vec dp = hn::Load(d, d_probabilities_ + row * kPanel + lane);
       Vec ds = hn::Mul(p, hn::Sub(dp, hn::Set(d, delta[row])));
       if (capped) ds = hn::Mul(ds, hn::NegMulAdd(s, s, hn::Set(d, 1.0F)));

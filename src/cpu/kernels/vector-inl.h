@@ -50,7 +50,8 @@ HWY_INLINE Vec exp2(Vec x) {
   const Floats d;
   // Adding 1.5 * 2^23 rounds to an integer; the 127 on top leaves the biased exponent in the low bits.
   const Vec magic = hn::Set(d, 0x1.8p23F + 127.0F);
-  x = hn::Max(hn::Set(d, -127.0F), x);  // NaN passes: on x86 the second operand wins, elsewhere NaN does
+  // A comparison and not Max: what Max makes of NaN differs between instruction sets, and NaN must pass.
+  x = hn::IfThenElse(hn::Lt(x, hn::Set(d, -127.0F)), hn::Set(d, -127.0F), x);
   const Vec biased = hn::Add(x, magic);
   const Vec f = hn::Sub(x, hn::Sub(biased, magic));
   Vec p = hn::Set(d, 0x1.5bba14p-10F);
@@ -71,9 +72,18 @@ HWY_INLINE hn::Vec<D> load(D d, const float* from) {
   return hn::LoadU(d, from);
 }
 
+// Where Highway emulates float16 conversion it does not know infinities and NaN.
+inline constexpr bool kNativeFloat16 = HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_NEON;
+
 template <class D>
 HWY_INLINE hn::Vec<D> load(D d, const float16* from) {
-  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), reinterpret_cast<const hwy::float16_t*>(from)));
+  if constexpr (kNativeFloat16) {
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), reinterpret_cast<const hwy::float16_t*>(from)));
+  } else {
+    HWY_ALIGN float widened[kLanes];  // D has no more lanes than Floats
+    for (std::size_t i = 0; i < hn::Lanes(d); ++i) widened[i] = to_float(from[i]);
+    return hn::Load(d, widened);
+  }
 }
 
 template <class D>
@@ -93,8 +103,14 @@ HWY_INLINE T narrow(float value) {
 HWY_INLINE void store(Vec value, float* to) { hn::StoreU(value, Floats(), to); }
 
 HWY_INLINE void store(Vec value, float16* to) {
-  const hn::Rebind<hwy::float16_t, Floats> half;
-  hn::StoreU(hn::DemoteTo(half, value), half, reinterpret_cast<hwy::float16_t*>(to));
+  if constexpr (kNativeFloat16) {
+    const hn::Rebind<hwy::float16_t, Floats> half;
+    hn::StoreU(hn::DemoteTo(half, value), half, reinterpret_cast<hwy::float16_t*>(to));
+  } else {
+    HWY_ALIGN float wide[kLanes];
+    hn::Store(value, Floats(), wide);
+    for (std::int64_t i = 0; i < kLanes; ++i) to[i] = to_float16(wide[i]);
+  }
 }
 
 /// Round to nearest even on the bits, with NaN kept quiet.
