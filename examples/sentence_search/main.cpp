@@ -22,27 +22,33 @@
 namespace sentence_search {
 namespace {
 
+enum ExitCode : int { kFailure = 1, kUsage = 2 };
+
 struct Options {
   std::vector<std::string> queries = {"a shepherd cares for his sheep", "forgive those who have wronged you",
                                       "a storm at sea"};
   std::filesystem::path model = SENTENCE_SEARCH_MODEL;
   std::filesystem::path text;
-  double seconds = 60.0;
+  int seconds = 60;
   bool all = false;
   std::size_t top = 3;
   std::size_t comparison_tokens = 16384;
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 };
 
+std::string failure_message(const CLI::App*, const CLI::Error& error) {
+  return fmt::format("sentence_search: {} (see sentence_search --help)\n", error.what());
+}
+
 void add_options(CLI::App& app, Options& options) {
   app.add_option("query", options.queries, "what to look for, in your own words")->type_name("TEXT");
   app.add_option("--text", options.text, "search the lines of this file instead of the King James Bible");
   app.add_option("--seconds", options.seconds, "encode as much of the text as fits into this time")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 86400))
       ->capture_default_str();
   app.add_flag("--all", options.all, "encode the whole text, however long it takes");
   app.add_option("--top", options.top, "passages to print for each query")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--comparison-tokens", options.comparison_tokens,
                  "sequence length of the comparison with standard attention; 0 leaves it out")
@@ -72,6 +78,10 @@ strobe::Status answer(const Encoder& encoder, const Tokenizer& tokenizer, const 
 }
 
 strobe::Status search(const Options& options) {
+  if (!std::filesystem::exists(options.model)) {
+    return {strobe::StatusCode::invalid_argument,
+            fmt::format("there is no model in '{}'; scripts/fetch-model.sh downloads it", options.model.string())};
+  }
   strobe::Result<Model> model = Model::load(options.model);
   if (!model.ok()) return model.status();
   const strobe::Result<Tokenizer> tokenizer = Tokenizer::load(options.model / "vocab.txt");
@@ -83,7 +93,7 @@ strobe::Status search(const Options& options) {
   const Report report;
   report.print_title(
       fmt::format("Search {} by meaning", options.text.empty() ? "the King James Bible" : options.text.string()));
-  const double budget = options.all ? std::numeric_limits<double>::infinity() : options.seconds;
+  const double budget = options.all ? std::numeric_limits<double>::infinity() : static_cast<double>(options.seconds);
   const strobe::Result<Index> index = build_index(encoder, *tokenizer, *passages, budget);
   if (!index.ok()) return index.status();
   report.print_index(*index, passages->size());
@@ -102,11 +112,16 @@ int run(int argc, char** argv) {
   CLI::App app("Searches the King James Bible, or a text of yours, by meaning, with a trained sentence encoder.");
   Options options;
   add_options(app, options);
-  CLI11_PARSE(app, argc, argv);
+  app.failure_message(failure_message);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsage;  // --help arrives here too, with exit code 0
+  }
   const strobe::Status status = search(options);
   if (status.ok()) return 0;
   fmt::print(stderr, "sentence_search: {}\n", status.message());
-  return 1;
+  return kFailure;
 }
 
 }  // namespace
@@ -116,7 +131,7 @@ int main(int argc, char** argv) {
   try {
     return sentence_search::run(argc, argv);
   } catch (const std::exception& error) {
-    std::fputs(error.what(), stderr);
-    return 1;
+    fmt::print(stderr, "sentence_search: {}\n", error.what());
+    return sentence_search::kFailure;
   }
 }

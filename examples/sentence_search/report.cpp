@@ -33,8 +33,10 @@ std::string wrapped(std::string_view text, std::size_t width, std::size_t indent
 
 void print_measurement(const char* name, const Measurement& measurement) {
   const std::string memory = measurement.memory_bytes ? binary_units(*measurement.memory_bytes) : "unknown";
-  fmt::print("  {:<20}{:>9}{:>13}{:>12.1e}{:>12.1e}\n", name, fmt::format("{:.2f} s", measurement.seconds), memory,
-             measurement.root_mean_square_error, measurement.largest_error);
+  const std::string time = measurement.seconds < 1.0 ? fmt::format("{:.1f} ms", 1e3 * measurement.seconds)
+                                                     : fmt::format("{:.2f} s", measurement.seconds);
+  fmt::print("  {:<20}{:>9}{:>13}{:>12.1e}{:>12.1e}\n", name, time, memory, measurement.root_mean_square_error,
+             measurement.largest_error);
 }
 
 void print_shares(const Measurement& strobe, const Measurement& standard) {
@@ -86,8 +88,8 @@ void Report::print_comparison(const Comparison& comparison, std::size_t asked_se
   fmt::print("\n{}\n", bold(fmt::format("Attention of layer {} on one sequence of {} tokens", comparison.layer + 1,
                                         grouped(seqlen))));
   if (seqlen < asked_seqlen) {
-    fmt::print("  (asked for {}: there is no more text, or no memory for standard attention on more)\n",
-               grouped(asked_seqlen));
+    fmt::print("  {} were asked for: {}\n", grouped(asked_seqlen),
+               seqlen < longest_comparison() ? "the text has no more" : "standard attention has no memory for more");
   }
   fmt::print("  Q, K and V of the text itself, {} heads, head_dim {}, float32, {} thread{}\n\n", comparison.heads,
              comparison.head_dim, threads, threads == 1 ? "" : "s");
