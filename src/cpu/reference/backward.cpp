@@ -90,12 +90,12 @@ double HeadGroup::d_lse_at(std::int64_t row, std::int64_t head) const {
 // P = exp(S - LSE), from the engine's own scores and the LSE that it was given.
 Bounded HeadGroup::probability(const Scores& scores, const ForwardRow& row, std::size_t index) const {
   const double score = scores.value[index];
-  if (score == -std::numeric_limits<double>::infinity()) return {};
+  const double p = std::exp(score - row.lse);
+  if (std::isinf(score)) return {p, 0.0};  // no weight, exactly; NaN where LSE is
   const double u = model_.unit_roundoff;
   // Roundings of LSE: log2(e) and the product with it.
   const double lse_error = row.lse_bound + gamma(2.0, u) * (std::fabs(row.lse) + row.lse_bound);
   const double moved = scores.error[index] + lse_error;
-  const double p = std::exp(score - row.lse);
   const double delta = std::expm1(moved + u * (row.lse - score + moved) + std::log1p(model_.exp2_error));
   return {p, p * delta + model_.underflow};
 }
