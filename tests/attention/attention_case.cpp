@@ -119,8 +119,11 @@ void CaseTensors::fill(GuardedTensor& tensor) {
 }
 
 void CaseTensors::forget_unused_rows() {
-  std::vector<bool> query_used(q.size() / (case_.heads_q * case_.head_dim), false);
-  std::vector<bool> key_used(k.size() / (case_.heads_k * case_.head_dim), false);
+  const auto row_count = [this](const SideLengths& side) {
+    return side.cu_seqlens.empty() ? case_.batch * side.rows : side.rows;
+  };
+  std::vector<bool> query_used(row_count(case_.q), false);
+  std::vector<bool> key_used(row_count(case_.k), false);
   for (const reference::SequenceRows& rows : reference::sequence_rows(q.view(), k.view(), sequences())) {
     for (std::int64_t query = 0; query < rows.seqlen_q; ++query) {
       const reference::KeyRange keys = reference::visible_keys(query, rows, case_.options);

@@ -90,6 +90,10 @@ bool GuardedTensor::guards_intact() const {
   return true;
 }
 
+bool GuardedTensor::untouched() const {
+  return std::all_of(memory_.begin(), memory_.end(), [](std::byte byte) { return byte == kPoison; });
+}
+
 std::vector<std::byte> GuardedTensor::element_bytes() const {
   const std::size_t width = size_of(view_.dtype);
   std::vector<std::byte> bytes(offsets_.size() * width);

@@ -37,6 +37,9 @@ class GuardedTensor {
   /// True while every byte outside the view is as it was at first.
   bool guards_intact() const;
 
+  /// True while no byte at all was written since the last poison().
+  bool untouched() const;
+
   /// The bytes of the view's elements, in row-major order: for bitwise comparison.
   std::vector<std::byte> element_bytes() const;
 

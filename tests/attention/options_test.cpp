@@ -178,6 +178,7 @@ TEST_P(EveryDType, EveryOptionAtOnce) {
 TEST_P(EveryDType, NothingToCompute) {
   expect_matches(square(5, 8), [](AttentionCase& c) { c.batch = 0; });
   expect_matches(square(0, 8), [](AttentionCase&) {});
+  expect_matches(square(5, 8), [](AttentionCase& c) { c.heads_q = c.heads_k = 0; });
   expect_matches(square(5, 8), [](AttentionCase& c) { c.k.rows = 0; });
   expect_matches(square(5, 8), [](AttentionCase& c) { c.q.rows = 0; });
   expect_matches(square(0, 8), [](AttentionCase& c) {
