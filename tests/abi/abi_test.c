@@ -1,0 +1,289 @@
+/* The C ABI, from C. A failed check prints its line and ends the program with 1. */
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "calls.h"
+#include "strobe/strobe.h"
+
+#define CHECK(condition)                                                                                       \
+  do {                                                                                                         \
+    if (!(condition)) {                                                                                        \
+      fprintf(stderr, "%s:%d: %s; last error: \"%s\"\n", __FILE__, __LINE__, #condition, strobe_last_error()); \
+      exit(1);                                                                                                 \
+    }                                                                                                          \
+  } while (0)
+
+#define CHECK_REFUSED(call, code, sentence)              \
+  do {                                                   \
+    CHECK((call) == (code));                             \
+    CHECK(strcmp(strobe_last_error(), (sentence)) == 0); \
+  } while (0)
+
+static int near(double actual, double expected) { return fabs(actual - expected) < 1e-6; }
+
+/* A copy of the first `size` bytes of a struct in memory of exactly that size, so that a sanitizer sees a read beyond.
+ */
+static void* first_bytes(const void* from, size_t size) {
+  void* copy = malloc(size);
+  CHECK(copy != NULL);
+  memcpy(copy, from, size);
+  memcpy(copy, &size, sizeof size);
+  return copy;
+}
+
+/* As it would be compiled against a later version: the same struct with one more field. */
+static void* with_new_field(const void* from, size_t size, int64_t new_field) {
+  const size_t newer = size + sizeof new_field;
+  char* copy = malloc(newer);
+  CHECK(copy != NULL);
+  memcpy(copy, from, size);
+  memcpy(copy + size, &new_field, sizeof new_field);
+  memcpy(copy, &newer, sizeof newer);
+  return copy;
+}
+
+static void test_version_is_the_projects(void) { CHECK(strcmp(strobe_version(), STROBE_EXPECTED_VERSION) == 0); }
+
+static void test_forward_and_backward(void) {
+  two_keys call = make_two_keys();
+  const strobe_options options = unit_scale();
+  const strobe_forward_arguments forward = forward_of(&call);
+  CHECK(strobe_forward(&forward, &options, NULL) == STROBE_OK);
+  CHECK(near(call.o[0], expected_o()));
+  CHECK(near(call.lse[0], log1p(exp(1.5))));
+  const strobe_backward_arguments backward = backward_of(&call);
+  CHECK(strobe_backward(&backward, &options, NULL) == STROBE_OK);
+  const double p = expected_p();
+  const double d_s = p * (1.0 - p) * 4.0 * 2.0;
+  CHECK(near(call.dq[0], d_s));
+  CHECK(near(call.dk[0], d_s * 1.5));
+  CHECK(near(call.dk[1], -d_s * 1.5));
+  CHECK(near(call.dv[0], 2.0 * p));
+  CHECK(near(call.dv[1], 2.0 * (1.0 - p)));
+}
+
+static void test_options_may_be_null(void) {
+  two_keys call = make_two_keys();
+  const strobe_forward_arguments arguments = forward_of(&call);
+  CHECK(strobe_forward(&arguments, NULL, NULL) == STROBE_OK); /* the default scale of head_dim 1 is 1 */
+  CHECK(near(call.o[0], expected_o()));
+}
+
+static void test_options_reach_the_engine(void) {
+  two_keys call = make_two_keys();
+  const strobe_forward_arguments arguments = forward_of(&call);
+  strobe_options options = {.struct_size = sizeof options, .causal = STROBE_CAUSAL_TOP_LEFT};
+  CHECK(strobe_forward(&arguments, &options, NULL) == STROBE_OK);
+  CHECK(call.o[0] == 3.0F); /* the first key alone */
+  options = (strobe_options){.struct_size = sizeof options, .has_window = 1, .window_left = 0, .window_right = -1};
+  CHECK(strobe_forward(&arguments, &options, NULL) == STROBE_OK);
+  CHECK(call.o[0] == -1.0F); /* the query lies on the last key: that one alone */
+  options = (strobe_options){.struct_size = sizeof options, .has_scale = 1, .scale = 0.0F};
+  CHECK(strobe_forward(&arguments, &options, NULL) == STROBE_OK);
+  CHECK(near(call.o[0], 1.0)); /* the mean */
+  options = (strobe_options){.struct_size = sizeof options, .softcap = 2.0F};
+  CHECK(strobe_forward(&arguments, &options, NULL) == STROBE_OK);
+  CHECK(near(call.lse[0], log1p(exp(2.0 * tanh(0.75)))));
+}
+
+static void test_lengths_reach_the_engine(void) {
+  two_keys call = make_two_keys();
+  strobe_forward_arguments arguments = forward_of(&call);
+  int32_t used = 1;
+  arguments.sequences.seqused_k = vector_of(&used, STROBE_INT32, 1);
+  CHECK(strobe_forward(&arguments, NULL, NULL) == STROBE_OK);
+  CHECK(call.o[0] == 3.0F);
+}
+
+static void test_a_smaller_older_struct_gets_defaults(void) {
+  two_keys call = make_two_keys();
+  const strobe_forward_arguments newest = forward_of(&call);
+  strobe_forward_arguments* arguments = first_bytes(&newest, offsetof(strobe_forward_arguments, q_descale));
+  const strobe_options newest_options = unit_scale();
+  strobe_options* options = first_bytes(&newest_options, offsetof(strobe_options, causal));
+  const strobe_execution newest_execution = {.threads = 1};
+  strobe_execution* execution = first_bytes(&newest_execution, offsetof(strobe_execution, parallel_for));
+  CHECK(strobe_forward(arguments, options, execution) == STROBE_OK);
+  CHECK(near(call.o[0], expected_o()));
+  free(arguments);
+  free(options);
+  free(execution);
+}
+
+static void test_a_larger_newer_struct_passes_while_its_news_are_zero(void) {
+  two_keys call = make_two_keys();
+  const strobe_forward_arguments ours = forward_of(&call);
+  const strobe_options our_options = unit_scale();
+  void* arguments = with_new_field(&ours, sizeof ours, 0);
+  void* options = with_new_field(&our_options, sizeof our_options, 0);
+  CHECK(strobe_forward(arguments, options, NULL) == STROBE_OK);
+  CHECK(near(call.o[0], expected_o()));
+  free(options);
+  call.o[0] = -7.0F;
+  options = with_new_field(&our_options, sizeof our_options, 1);
+  CHECK_REFUSED(
+      strobe_forward(arguments, options, NULL), STROBE_UNSUPPORTED,
+      "strobe_options has a field at byte 48 that this version of the library does not know: it must be zero");
+  CHECK(call.o[0] == -7.0F);
+  free(options);
+  free(arguments);
+}
+
+static void test_a_missing_struct_size_is_refused(void) {
+  two_keys call = make_two_keys();
+  strobe_forward_arguments arguments = forward_of(&call);
+  strobe_options options = unit_scale();
+  options.struct_size = 0;
+  CHECK_REFUSED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
+                "strobe_options.struct_size is 0: set it to sizeof(strobe_options)");
+  arguments.struct_size = 7;
+  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                "strobe_forward_arguments.struct_size is 7: set it to sizeof(strobe_forward_arguments)");
+  arguments.struct_size = (size_t)1 << 40;
+  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                "strobe_forward_arguments.struct_size is 1099511627776: it must be at most 65536");
+}
+
+static void test_null_arguments_are_refused(void) {
+  CHECK_REFUSED(strobe_forward(NULL, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                "arguments is null: give a strobe_forward_arguments");
+  CHECK_REFUSED(strobe_backward(NULL, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                "arguments is null: give a strobe_backward_arguments");
+}
+
+static void test_numbers_that_name_nothing_are_refused(void) {
+  two_keys call = make_two_keys();
+  strobe_forward_arguments arguments = forward_of(&call);
+  strobe_options options = {.struct_size = sizeof options, .causal = 3};
+  CHECK_REFUSED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
+                "causal is 3: it must be from 0 to 2");
+  options = (strobe_options){.struct_size = sizeof options, .reserved = 1};
+  CHECK_REFUSED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
+                "strobe_options.reserved is 1: it must be 0");
+  const strobe_execution execution = {.struct_size = sizeof execution, .engine = -1};
+  CHECK_REFUSED(strobe_forward(&arguments, NULL, &execution), STROBE_INVALID_ARGUMENT,
+                "engine is -1: it must be from 0 to 3");
+  arguments.k.dtype = 9;
+  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                "k.dtype is 9: it must be from 0 to 4");
+  arguments = forward_of(&call);
+  arguments.v.device_type = 2;
+  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                "v.device_type is 2: it must be from 0 to 1");
+  arguments = forward_of(&call);
+  arguments.o.rank = 5;
+  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                "o has rank 5: it must be from 1 to 4, or 0 for not given");
+}
+
+static void test_the_last_error_is_of_the_last_call(void) {
+  two_keys call = make_two_keys();
+  strobe_forward_arguments arguments = forward_of(&call);
+  arguments.q.rank = 0;
+  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                "q is missing: give a tensor [batch, seqlen_q, heads_q, head_dim]");
+  arguments = forward_of(&call);
+  CHECK(strobe_forward(&arguments, NULL, NULL) == STROBE_OK);
+  CHECK(strcmp(strobe_last_error(), "") == 0);
+}
+
+static void count_and_run(void* context, int32_t count, void (*body)(void* body_context, int32_t index),
+                          void* body_context) {
+  *(int*)context += 1;
+  for (int32_t index = count - 1; index >= 0; --index) body(body_context, index);
+}
+
+static void test_the_callers_parallel_for_runs_everything(void) {
+  enum { kSeqlen = 600, kHeads = 2, kHeadDim = 4, kElements = kSeqlen * kHeads * kHeadDim };
+  static float q[kElements], o[kElements], o_of_pool[kElements];
+  for (int index = 0; index < kElements; ++index) q[index] = (float)((index * 37) % 101) / 50.0F - 1.0F;
+  strobe_tensor tensor = {.data = q,
+                          .rank = 4,
+                          .shape = {1, kSeqlen, kHeads, kHeadDim},
+                          .strides = {kElements, kHeads * kHeadDim, kHeadDim, 1}};
+  strobe_forward_arguments arguments = {.struct_size = sizeof arguments, .q = tensor, .k = tensor, .v = tensor};
+  arguments.o = tensor;
+  arguments.o.data = o;
+  CHECK(strobe_forward(&arguments, NULL, NULL) == STROBE_OK);
+  int calls = 0;
+  const strobe_execution execution = {
+      .struct_size = sizeof execution, .threads = 3, .parallel_for = count_and_run, .parallel_for_context = &calls};
+  arguments.o.data = o_of_pool;
+  CHECK(strobe_forward(&arguments, NULL, &execution) == STROBE_OK);
+  CHECK(calls > 0);
+  CHECK(memcmp(o, o_of_pool, sizeof o) == 0);
+}
+
+static void test_a_plan_runs_in_the_callers_workspace(void) {
+  two_keys call = make_two_keys();
+  const strobe_options options = unit_scale();
+  const strobe_forward_arguments forward = forward_of(&call);
+  const strobe_backward_arguments backward = backward_of(&call);
+  strobe_plan* forward_plan = NULL;
+  strobe_plan* backward_plan = NULL;
+  CHECK(strobe_plan_forward(&forward, &options, NULL, &forward_plan) == STROBE_OK);
+  CHECK(strobe_plan_backward(&backward, &options, NULL, &backward_plan) == STROBE_OK);
+  CHECK(strstr(strobe_plan_explain(forward_plan), "cpu") != NULL);
+  const size_t bytes =
+      (strobe_plan_workspace_size(backward_plan) + strobe_plan_workspace_size(forward_plan) + 63) / 64 * 64;
+  strobe_execution execution = {.struct_size = sizeof execution, .workspace_bytes = bytes};
+  execution.workspace = aligned_alloc(64, bytes);
+  CHECK(strobe_plan_run_forward(forward_plan, &forward, &execution) == STROBE_OK);
+  CHECK(strobe_plan_run_backward(backward_plan, &backward, &execution) == STROBE_OK);
+  CHECK(near(call.o[0], expected_o()));
+  CHECK(near(call.dv[1], 2.0 * (1.0 - expected_p())));
+  CHECK(strobe_plan_run_backward(forward_plan, &backward, &execution) == STROBE_INVALID_ARGUMENT);
+  free(execution.workspace);
+  strobe_plan_destroy(forward_plan);
+  strobe_plan_destroy(backward_plan);
+}
+
+static void test_null_plans_are_refused(void) {
+  two_keys call = make_two_keys();
+  const strobe_forward_arguments arguments = forward_of(&call);
+  CHECK_REFUSED(strobe_plan_forward(&arguments, NULL, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                "plan is null: give the address of a strobe_plan pointer");
+  CHECK_REFUSED(strobe_plan_run_forward(NULL, &arguments, NULL), STROBE_INVALID_ARGUMENT,
+                "plan is null: give a plan that strobe_plan_forward or strobe_plan_backward made");
+  CHECK(strobe_plan_workspace_size(NULL) == 0);
+  CHECK(strcmp(strobe_plan_explain(NULL), "") == 0);
+  strobe_plan_destroy(NULL);
+}
+
+typedef struct named_test {
+  const char* name;
+  void (*run)(void);
+} named_test;
+
+#define TEST(name) {#name, test_##name}
+
+static const named_test kTests[] = {
+    TEST(version_is_the_projects),
+    TEST(forward_and_backward),
+    TEST(options_may_be_null),
+    TEST(options_reach_the_engine),
+    TEST(lengths_reach_the_engine),
+    TEST(a_smaller_older_struct_gets_defaults),
+    TEST(a_larger_newer_struct_passes_while_its_news_are_zero),
+    TEST(a_missing_struct_size_is_refused),
+    TEST(null_arguments_are_refused),
+    TEST(numbers_that_name_nothing_are_refused),
+    TEST(the_last_error_is_of_the_last_call),
+    TEST(the_callers_parallel_for_runs_everything),
+    TEST(a_plan_runs_in_the_callers_workspace),
+    TEST(null_plans_are_refused),
+};
+
+int main(int argc, char** argv) {
+  int ran = 0;
+  for (size_t index = 0; index < sizeof kTests / sizeof kTests[0]; ++index) {
+    if (argc > 1 && strcmp(argv[1], kTests[index].name) != 0) continue;
+    kTests[index].run();
+    ++ran;
+  }
+  printf("%d passed\n", ran);
+  return ran > 0 ? 0 : 2; /* 2: no test has that name */
+}
