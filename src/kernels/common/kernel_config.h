@@ -15,6 +15,7 @@ struct KernelConfig {
   int consumer_warpgroups = 2;  // each owns 64 rows of Q
   int block_n = 128;            // keys per step
   int stages = 2;               // of the K ring and of the V ring
+  int q_stages = 1;             // of each warpgroup's Q: with 2, the next tile's rows arrive while this one's are in use
 
   // What the call needs.
   bool mask_right = false;  // causal, or a window bounded on the right

@@ -15,7 +15,7 @@ class Mask {
  public:
   __device__ __forceinline__ Mask(const ForwardParams& params, const TileWork& work, int warpgroup)
       : keys_(work.k.used), diagonal_(work.diagonal), left_(params.mask_left), right_(params.mask_right) {
-    const int row = work.m_begin + warpgroup * kRowsPerWarpgroup;
+    const int row = work.row_of(warpgroup);
     // Blocks in [first_full, last_full) are visible to all 64 rows.
     last_full_ = (last(row) + 1) / C.block_n;
     first_full_ = (first(row + kRowsPerWarpgroup - 1) + C.block_n - 1) / C.block_n;

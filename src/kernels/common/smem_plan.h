@@ -13,7 +13,7 @@ constexpr int panels(int head_dim) { return (head_dim + kPanelColumns - 1) / kPa
 constexpr int tile_bytes(int rows, int head_dim) { return rows * panels(head_dim) * kPanelRowBytes; }
 
 struct SmemPlan {
-  int q_bytes = 0;  // of one warpgroup
+  int q_bytes = 0;  // of one warpgroup and stage
   int k_bytes = 0;  // of one stage
   int v_bytes = 0;  // of one stage
   int q = 0;        // offsets; tiles are 1024-byte aligned, as the swizzle asks
@@ -23,8 +23,8 @@ struct SmemPlan {
   int total_bytes = 0;
 };
 
-/// mbarriers: full and empty for each stage of K and V, and for each warpgroup's Q.
-constexpr int barrier_count(const KernelConfig& c) { return 4 * c.stages + 2 * c.consumer_warpgroups; }
+/// mbarriers: full and empty for each stage of K and V, and of each warpgroup's Q.
+constexpr int barrier_count(const KernelConfig& c) { return 4 * c.stages + 2 * c.q_stages * c.consumer_warpgroups; }
 
 constexpr SmemPlan smem_plan(const KernelConfig& c) {
   SmemPlan plan;
@@ -32,7 +32,7 @@ constexpr SmemPlan smem_plan(const KernelConfig& c) {
   plan.k_bytes = tile_bytes(c.block_n, c.head_dim);
   plan.v_bytes = tile_bytes(c.block_n, c.head_dim_v);
   plan.q = 0;
-  plan.k = plan.q + c.consumer_warpgroups * plan.q_bytes;
+  plan.k = plan.q + c.consumer_warpgroups * c.q_stages * plan.q_bytes;
   plan.v = plan.k + c.stages * plan.k_bytes;
   plan.barriers = plan.v + c.stages * plan.v_bytes;
   plan.total_bytes = plan.barriers + 8 * barrier_count(c);

@@ -1,8 +1,8 @@
 // The forward kernel's barriers and what they promise.
 //
 //   barrier      arrivals per phase                       bytes     waits        means
-//   q_full[w]    1: Q producer                            Q of w    warpgroup w  w's rows of Q are in shared memory
-//   q_empty[w]   4: one lane of each warp of w                      Q producer   w has issued and finished its last Q K^T
+//   q_full[w,s]  1: Q producer                            Q of w    warpgroup w  stage s holds w's rows of Q
+//   q_empty[w,s] 4: one lane of each warp of w                      Q producer   w has finished its last Q K^T from stage s
 //   k_full[s]    1: K producer                            K tile    consumers    stage s holds a K block
 //   k_empty[s]   4 x consumer warpgroups x cluster                  K producer   no warp in the cluster reads stage s
 //   v_full[s], v_empty[s]: as K
@@ -41,7 +41,7 @@ template <KernelConfig C>
 struct Barriers {
   uint64_t k_full[C.stages], k_empty[C.stages];
   uint64_t v_full[C.stages], v_empty[C.stages];
-  uint64_t q_full[C.consumer_warpgroups], q_empty[C.consumer_warpgroups];
+  uint64_t q_full[C.consumer_warpgroups][C.q_stages], q_empty[C.consumer_warpgroups][C.q_stages];
 
   /// By one thread, before anyone uses them.
   __device__ void init() {
@@ -53,8 +53,10 @@ struct Barriers {
       cuda::ptx::mbarrier_init(&v_empty[s], kReaders);
     }
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
-      cuda::ptx::mbarrier_init(&q_full[w], 1);
-      cuda::ptx::mbarrier_init(&q_empty[w], kWarpsPerWarpgroup);
+      for (int s = 0; s < C.q_stages; ++s) {
+        cuda::ptx::mbarrier_init(&q_full[w][s], 1);
+        cuda::ptx::mbarrier_init(&q_empty[w][s], kWarpsPerWarpgroup);
+      }
     }
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }
@@ -111,6 +113,11 @@ struct Turns {
     if constexpr (kOn) {
       ptx::bar_arrive(kTurn + (warpgroup + 1) % C.consumer_warpgroups, kThreads);
     }
+  }
+  /// For a block that this warpgroup lets pass.
+  __device__ static void skip(int warpgroup) {
+    wait(warpgroup);
+    pass(warpgroup);
   }
 };
 

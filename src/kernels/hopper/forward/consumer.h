@@ -1,9 +1,12 @@
 // The consumer's side: each warpgroup holds 64 rows of Q and walks over the key blocks from right to left.
 //
-// One step of the two-stage pipeline, for block n while block n + 1 waits for its P V:
-//   1. take the turn; issue S = Q K(n)^T and O += P(n + 1) V(n + 1); pass the turn
-//   2. when S is there: release K(n); softmax of S, under P V and under the other warpgroups' GEMMs
-//   3. when P V is done: release V(n + 1); P = S as operand; rescale O if a maximum grew
+// One step of the two-stage pipeline, for a block while P V of the block before it (n + 1, or the last of the previous
+// tile) is still to come:
+//   1. take the turn; issue S = Q K(n)^T and O += P V; pass the turn
+//   2. when S is there: release K; softmax of S, under P V and under the other warpgroups' GEMMs
+//   3. when P V is done: release V; P = S as operand
+// The pipeline runs on over tiles: the first block of a tile is scored and exponentiated under the last P V of the
+// tile before, whose output is then stored.
 // Masked blocks are at either end of the walk; the loop is one step function, peeled by trip count.
 #pragma once
 
@@ -11,6 +14,7 @@
 #include "kernels/common/online_softmax.h"
 #include "kernels/common/smem_plan.h"
 #include "kernels/hopper/forward/barriers.h"
+#include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/tile_work.h"
 #include "kernels/hopper/tile/gemm.h"
 
@@ -25,60 +29,253 @@ class Consumer {
 
   __device__ __forceinline__ Consumer(const ForwardParams& params, unsigned char* smem, Barriers<C>& barriers, int warpgroup)
       : params_(params), barriers_(barriers), warpgroup_(warpgroup) {
-    q_ = descriptor_k_major(smem + kPlan.q + warpgroup * kPlan.q_bytes);
+    q_ = descriptor_k_major(smem + kPlan.q + warpgroup * C.q_stages * kPlan.q_bytes);
     k_ = descriptor_k_major(smem + kPlan.k);
     v_ = descriptor_mn_major(smem + kPlan.v, C.block_n);
     Turns<C>::open(warpgroup);
   }
 
-  /// O (unnormalised) and the softmax's sums of one tile with at least one key block.
-  __device__ __forceinline__ void attend(const TileWork& work, Output& o, OnlineSoftmax<C>& softmax) {
-    const Mask<C> mask(params_, work, warpgroup_);
+  /// Every tile of this CTA.
+  __device__ __forceinline__ void run(const TileListOf<C>& list, int cluster_rank) {
+    TileScheduler<C> scheduler(params_, list);
+    Output o;
     Operand p;
-    int n = work.n_end - 1;
-    wait<C>(barriers_.q_full[warpgroup_], q_parity_);
-    q_parity_ ^= 1;
-
-    first_step(o, p, softmax, mask, n, n == work.n_begin);
-    bool accumulate = false;
-    for (--n; n >= max(mask.last_full(), work.n_begin); --n) {
-      step<true>(o, p, softmax, mask, n, work.n_begin, accumulate);
-    }
-    for (; n >= max(mask.first_full(), work.n_begin); --n) {
-      step<false>(o, p, softmax, mask, n, work.n_begin, accumulate);
-    }
-    if constexpr (C.mask_left) {
-      for (; n >= work.n_begin; --n) {
-        step<true>(o, p, softmax, mask, n, work.n_begin, accumulate);
+    OnlineSoftmax<C> softmax;
+    TileWork open;  // the tile whose last P V is still to come
+    bool is_open = false;
+    for (Tile tile; scheduler.next(tile);) {
+      const TileWork work = tile_work<C>(params_, tile, cluster_rank);
+      const int n_end = n_end_of<C>(params_, work, warpgroup_);
+      if (n_end <= work.n_begin) {
+        if (is_open) {
+          close(o, p, softmax, open);
+          is_open = false;
+        }
+        let_pass(work);
+        store_nothing_visible<C>(params_, work, warpgroup_);
+        continue;
       }
+      const Mask<C> mask(params_, work, warpgroup_);
+      if constexpr (!C.two_stage) {
+        serial_steps(o, p, softmax, mask, work, n_end - 1);
+        continue;
+      }
+      if (is_open) {
+        cross_step(o, p, softmax, mask, open, work, n_end - 1);
+      } else {
+        first_step(p, softmax, mask, work, n_end - 1);
+      }
+      remaining_steps(o, p, softmax, mask, work.n_begin, n_end - 1);
+      open = work;
+      is_open = true;
     }
-    last_output(o, p, accumulate);
-    softmax.finish();
+    if (is_open) {
+      close(o, p, softmax, open);
+    }
   }
 
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
 
+  // Blocks that this warpgroup lets pass at the start of a tile wait for V stages that it still holds: at most
+  // `stages` of them may, or the ring locks up.
+  static_assert(!C.mask_right || (block_m(C) - kRowsPerWarpgroup + C.block_n - 1) / C.block_n <= C.stages);
+
+  // -- Schedule -------------------------------------------------------------------------------------------------------
+
+  /// The first block of a tile when no other is open.
+  __device__ __forceinline__ void first_step(Operand& p, OnlineSoftmax<C>& softmax, const Mask<C>& mask,
+                                             const TileWork& work, int n) {
+    Scores s;
+    for (int passed = work.n_end - 1; passed > n; --passed) {
+      Turns<C>::skip(warpgroup_);
+      pass_k();
+      pass_v();
+    }
+    wait_q();
+    wait_k();
+    Turns<C>::wait(warpgroup_);
+    ptx::wgmma_fence();
+    issue_scores(s);
+    Turns<C>::pass(warpgroup_);
+
+    ptx::wgmma_wait_group<0>(s);
+    scores_done();
+    softmax = {};
+    first_softmax(s, softmax, mask, n);
+    to_operand<C.element>(p, s);
+    end_of_step(n > work.n_begin);
+  }
+
+  /// The first block of `work` and the last P V of `open`.
+  __device__ __forceinline__ void cross_step(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Mask<C>& mask,
+                                             const TileWork& open, const TileWork& work, int n) {
+    Scores s;
+    for (int passed = work.n_end - 1; passed > n; --passed) {
+      Turns<C>::skip(warpgroup_);
+      pass_k();
+    }
+    wait_q();
+    wait_k();
+    wait_v();
+    Turns<C>::wait(warpgroup_);
+    ptx::wgmma_fence();
+    issue_scores(s);
+    issue_output(o, p);
+    Turns<C>::pass(warpgroup_);
+
+    ptx::wgmma_wait_group<1>(s);
+    scores_done();
+    OnlineSoftmax<C> next;
+    first_softmax(s, next, mask, n);
+    end_of_step(n > work.n_begin || next.sums_are_negative());
+
+    ptx::wgmma_wait_group<0>(o);
+    output_done();
+    for (int passed = work.n_end - 1; passed > n; --passed) {
+      pass_v();
+    }
+    softmax.finish();
+    store_tile<C>(params_, open, warpgroup_, o, softmax);
+    softmax = next;
+    accumulate_ = false;
+    to_operand<C.element>(p, s);
+  }
+
+  /// From block n - 1 down.
+  __device__ __forceinline__ void remaining_steps(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Mask<C>& mask,
+                                                  int n_begin, int n) {
+    for (--n; n >= max(mask.last_full(), n_begin); --n) {
+      step<true>(o, p, softmax, mask, n, n_begin);
+    }
+    for (; n >= max(mask.first_full(), n_begin); --n) {
+      step<false>(o, p, softmax, mask, n, n_begin);
+    }
+    if constexpr (C.mask_left) {
+      for (; n >= n_begin; --n) {
+        step<true>(o, p, softmax, mask, n, n_begin);
+      }
+    }
+    release_q();
+  }
+
+  template <bool masked>
+  __device__ __forceinline__ void step(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Mask<C>& mask, int n,
+                                       int n_begin) {
+    Scores s;
+    wait_v();
+    Turns<C>::wait(warpgroup_);
+    ptx::wgmma_fence();
+    issue_scores(s);
+    issue_output(o, p);
+    Turns<C>::pass(warpgroup_);
+
+    ptx::wgmma_wait_group<1>(s);
+    scores_done();
+    transform(s);
+    if constexpr (masked) {
+      mask.apply(s, n);
+    }
+    const bool grew = softmax.template step<masked>(s, params_.scale_log2);
+    end_of_step(n > n_begin || softmax.sums_are_negative());
+
+    ptx::wgmma_wait_group<0>(o);
+    output_done();
+    to_operand<C.element>(p, s);
+    if (grew) {
+      rescale(o, softmax);
+    }
+  }
+
+  /// The last P V of a tile that no other follows at once.
+  __device__ __forceinline__ void close(Output& o, const Operand& p, OnlineSoftmax<C>& softmax, const TileWork& open) {
+    wait_v();
+    ptx::wgmma_fence();
+    issue_output(o, p);
+    ptx::wgmma_wait_group<0>(o);
+    output_done();
+    softmax.finish();
+    store_tile<C>(params_, open, warpgroup_, o, softmax);
+    accumulate_ = false;
+  }
+
+  /// A tile that other warpgroups work on and this one does not.
+  __device__ __forceinline__ void let_pass(const TileWork& work) {
+    for (int n = work.n_end - 1; n >= work.n_begin; --n) {
+      Turns<C>::skip(warpgroup_);
+      pass_k();
+      pass_v();
+    }
+  }
+
+  /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is other
+  /// warpgroups' work, and P takes the registers of S.
+  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Mask<C>& mask,
+                                               const TileWork& work, int n) {
+    for (int passed = work.n_end - 1; passed > n; --passed) {
+      Turns<C>::skip(warpgroup_);
+      pass_k();
+      pass_v();
+    }
+    softmax = {};
+    wait_q();
+    for (; n >= work.n_begin; --n) {
+      Scores s;
+      wait_k();
+      Turns<C>::wait(warpgroup_);
+      ptx::wgmma_fence();
+      issue_scores(s);
+      ptx::wgmma_wait_group<0>(s);
+      Turns<C>::pass(warpgroup_);
+      scores_done();
+      transform(s);
+      if (n >= mask.last_full() || (C.mask_left && n < mask.first_full())) {
+        mask.apply(s, n);
+      }
+      if (softmax.template step<true>(s, params_.scale_log2)) {
+        rescale(o, softmax);
+      }
+      to_operand<C.element>(p, s);
+      wait_v();
+      ptx::wgmma_fence();
+      issue_output(o, p);
+      ptx::wgmma_wait_group<0>(o);
+      output_done();
+    }
+    release_q();
+    softmax.finish();
+    store_tile<C>(params_, work, warpgroup_, o, softmax);
+    accumulate_ = false;
+  }
+
+  // -- Its parts ------------------------------------------------------------------------------------------------------
+
+  /// Waiting for the next K here, not when it is used, ends a basic block: else ptxas moves the wait for P V up, above the
+  /// exponentials that it should run under, and the additions of the sums down.
+  __device__ __forceinline__ void end_of_step(bool more) {
+    if (more) {
+      wait_k();
+    }
+  }
+
   __device__ __forceinline__ void issue_scores(Scores& s) {
-    gemm_scores<C>(s, q_, k_ + k_at_.stage * (kPlan.k_bytes >> 4));
+    gemm_scores<C>(s, q_ + q_at_.stage * (kPlan.q_bytes >> 4), k_ + k_at_.stage * (kPlan.k_bytes >> 4));
     ptx::wgmma_commit_group();
   }
 
-  __device__ __forceinline__ void issue_output(Output& o, const Operand& p, bool accumulate) {
-    gemm_output<C>(o, p, v_ + v_at_.stage * (kPlan.v_bytes >> 4), accumulate ? 1 : 0);
+  __device__ __forceinline__ void issue_output(Output& o, const Operand& p) {
+    gemm_output<C>(o, p, v_ + v_at_.stage * (kPlan.v_bytes >> 4), accumulate_ ? 1 : 0);
     ptx::wgmma_commit_group();
+    accumulate_ = true;
   }
 
+  __device__ __forceinline__ void wait_q() { wait<C>(barriers_.q_full[warpgroup_][q_at_.stage], q_at_.parity); }
   __device__ __forceinline__ void wait_k() { wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity); }
   __device__ __forceinline__ void wait_v() { wait<C>(barriers_.v_full[v_at_.stage], v_at_.parity); }
 
-  /// S is in registers: K's stage is free, and after the tile's last block so is Q.
-  __device__ __forceinline__ void scores_done(bool last) {
+  __device__ __forceinline__ void scores_done() {
     release<C>(barriers_.k_empty[k_at_.stage]);
     k_at_.advance();
-    if (last && threadIdx.x % kWarpSize == 0) {
-      cuda::ptx::mbarrier_arrive(&barriers_.q_empty[warpgroup_]);
-    }
   }
 
   __device__ __forceinline__ void output_done() {
@@ -86,6 +283,32 @@ class Consumer {
     v_at_.advance();
   }
 
+  __device__ __forceinline__ void release_q() {
+    if (threadIdx.x % kWarpSize == 0) {
+      cuda::ptx::mbarrier_arrive(&barriers_.q_empty[warpgroup_][q_at_.stage]);
+    }
+    q_at_.advance();
+  }
+
+  __device__ __forceinline__ void pass_k() {
+    wait_k();
+    scores_done();
+  }
+
+  __device__ __forceinline__ void pass_v() {
+    wait_v();
+    output_done();
+  }
+
+  __device__ __forceinline__ void first_softmax(Scores& s, OnlineSoftmax<C>& softmax, const Mask<C>& mask, int n) const {
+    transform(s);
+    if (n >= mask.last_full() || (C.mask_left && n < mask.first_full())) {
+      mask.apply(s, n);
+    }
+    softmax.template step<true>(s, params_.scale_log2);
+  }
+
+  /// Softcap: the factor `softcap` itself is part of scale_log2.
   __device__ __forceinline__ void transform(Scores& s) const {
     if constexpr (C.softcap) {
 #pragma unroll
@@ -101,69 +324,6 @@ class Consumer {
     return 1.0F - 2.0F * ptx::rcp_approx(ptx::ex2_approx(x * kTwoLog2E) + 1.0F);
   }
 
-  __device__ __forceinline__ void first_step(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Mask<C>& mask, int n,
-                                             bool last) {
-    Scores s;
-    wait_k();
-    Turns<C>::wait(warpgroup_);
-    ptx::wgmma_fence();
-    issue_scores(s);
-    Turns<C>::pass(warpgroup_);
-    ptx::wgmma_wait_group<0>(s);
-    scores_done(last);
-    transform(s);
-    if (n >= mask.last_full() || (C.mask_left && n < mask.first_full())) {
-      mask.apply(s, n);
-    }
-    softmax.template step<true>(s, params_.scale_log2);
-    to_operand<C.element>(p, s);
-    if (!last) {
-      wait_k();
-    }
-  }
-
-  template <bool masked>
-  __device__ __forceinline__ void step(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Mask<C>& mask, int n,
-                                       int n_begin, bool& accumulate) {
-    Scores s;
-    Turns<C>::wait(warpgroup_);
-    ptx::wgmma_fence();
-    issue_scores(s);
-    wait_v();
-    ptx::wgmma_fence();
-    issue_output(o, p, accumulate);
-    accumulate = true;
-    Turns<C>::pass(warpgroup_);
-
-    ptx::wgmma_wait_group<1>(s);
-    scores_done(n == n_begin);
-    transform(s);
-    if constexpr (masked) {
-      mask.apply(s, n);
-    }
-    const bool grew = softmax.template step<masked>(s, params_.scale_log2);
-
-    // Waiting for the next K here, not when it is used, ends a basic block: else ptxas moves the wait for P V up, above
-    // the exponentials that it should run under, and the additions of the sums down.
-    if (n > n_begin || softmax.sums_are_negative()) {
-      wait_k();
-    }
-    ptx::wgmma_wait_group<0>(o);
-    output_done();
-    to_operand<C.element>(p, s);
-    if (grew) {
-      rescale(o, softmax);
-    }
-  }
-
-  __device__ __forceinline__ void last_output(Output& o, const Operand& p, bool accumulate) {
-    wait_v();
-    ptx::wgmma_fence();
-    issue_output(o, p, accumulate);
-    ptx::wgmma_wait_group<0>(o);
-    output_done();
-  }
-
   __device__ static __forceinline__ void rescale(Output& o, const OnlineSoftmax<C>& softmax) {
 #pragma unroll
     for (int i = 0; i < C.head_dim_v / 2; ++i) {
@@ -174,9 +334,10 @@ class Consumer {
   const ForwardParams& params_;
   Barriers<C>& barriers_;
   const int warpgroup_;
-  uint64_t q_, k_, v_;  // descriptors; of stage 0 for the rings
+  Descriptor q_, k_, v_;  // of stage 0
+  RingPosition<C.q_stages> q_at_;
   RingPosition<C.stages> k_at_, v_at_;
-  uint32_t q_parity_ = 0;
+  bool accumulate_ = false;  // whether O holds earlier blocks of its tile
 };
 
 }  // namespace strobe::hopper

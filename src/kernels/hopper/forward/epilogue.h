@@ -31,7 +31,7 @@ __device__ __forceinline__ void store_tile(const ForwardParams& params, const Ti
   const int quad_lane = threadIdx.x % 4;
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
-    const int row = work.m_begin + warpgroup * kRowsPerWarpgroup + fragment_row(r);
+    const int row = work.row_of(warpgroup) + fragment_row(r);
     const bool exists = row < work.q.used;
     const bool sees = exists && softmax.sum[r] != 0.0F;
     const float inverse = sees ? 1.0F / softmax.sum[r] : 0.0F;
@@ -56,14 +56,14 @@ __device__ __forceinline__ void store_tile(const ForwardParams& params, const Ti
   }
 }
 
-/// A tile none of whose rows sees a key. Rows behind the last sequence may be more than one tile's: hence the stride.
+/// A warpgroup's part of a tile none of whose rows sees a key. Rows behind the last sequence may be more than one tile's:
+/// hence the stride.
 template <KernelConfig C>
-__device__ __forceinline__ void store_empty_tile(const ForwardParams& params, const TileWork& work, int consumer_thread) {
-  constexpr int kBlockM = block_m(C);
+__device__ __forceinline__ void store_nothing_visible(const ForwardParams& params, const TileWork& work, int warpgroup) {
   const int chunks = params.head_dim_v / kStoreColumns;
-  for (int first = work.m_begin; first < work.q.owned; first += params.m_tiles * C.cluster * kBlockM) {
-    const int rows = min(kBlockM, work.q.owned - first);
-    for (int i = consumer_thread; i < rows * chunks; i += C.consumer_warpgroups * kWarpgroupSize) {
+  for (int first = work.row_of(warpgroup); first < work.q.owned; first += params.m_tiles * C.cluster * block_m(C)) {
+    const int rows = min(kRowsPerWarpgroup, work.q.owned - first);
+    for (int i = threadIdx.x % kWarpgroupSize; i < rows * chunks; i += kWarpgroupSize) {
       const int row = first + i / chunks;
       *reinterpret_cast<uint4*>(output_row(params, work, row) + i % chunks * kStoreColumns) = make_uint4(0, 0, 0, 0);
       if (i % chunks == 0) {

@@ -12,16 +12,18 @@
 #include "kernels/common/smem_plan.h"
 #include "kernels/hopper/forward/barriers.h"
 #include "kernels/hopper/forward/consumer.h"
-#include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/producer.h"
 
 namespace strobe::hopper {
 
-/// Registers per thread once the roles are known: what the producers give up, the consumers get.
+/// Registers per thread once the roles are known: what the producers give up, the consumers get. Their sum must not pass
+/// what the launch gave the CTA, 64 K registers over its threads rounded down to eights, or setmaxnreg waits forever.
 template <KernelConfig C>
 struct RegisterBudget {
   static constexpr int kProducer = C.consumer_warpgroups == 3 ? 32 : 24;
-  static constexpr int kConsumer = C.consumer_warpgroups == 3 ? 160 : 240;
+  static constexpr int kConsumer = C.consumer_warpgroups <= 2 ? 240 : C.consumer_warpgroups == 3 ? 160 : 112;
+  static constexpr int kAtLaunch = 65536 / threads_per_block(C) / 8 * 8;
+  static_assert(kProducer + C.consumer_warpgroups * kConsumer <= kAtLaunch * (1 + C.consumer_warpgroups));
 };
 
 template <KernelConfig C>
@@ -39,24 +41,6 @@ __device__ __forceinline__ void produce(const TensorMap& q, const TensorMap& k, 
     produce_kv<C, C.head_dim>(k, params, list, smem + kPlan.k, barriers.k_full, barriers.k_empty, rank);
   } else if (warp == 2) {
     produce_kv<C, C.head_dim_v>(v, params, list, smem + kPlan.v, barriers.v_full, barriers.v_empty, rank);
-  }
-}
-
-template <KernelConfig C>
-__device__ __forceinline__ void consume(const ForwardParams& params, const TileListOf<C>& list, unsigned char* smem,
-                                        Barriers<C>& barriers, int warpgroup, int rank) {
-  TileScheduler<C> scheduler(params, list);
-  Consumer<C> consumer(params, smem, barriers, warpgroup);
-  for (Tile tile; scheduler.next(tile);) {
-    const TileWork work = tile_work<C>(params, tile, rank);
-    if (work.empty()) {
-      store_empty_tile<C>(params, work, threadIdx.x - kWarpgroupSize);
-      continue;
-    }
-    float o[C.head_dim_v / 2];
-    OnlineSoftmax<C> softmax;
-    consumer.attend(work, o, softmax);
-    store_tile<C>(params, work, warpgroup, o, softmax);
   }
 }
 
@@ -93,7 +77,7 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
     produce<C>(q, k, v, params, list, smem, barriers, rank);
   } else {
     ptx::setmaxnreg_inc<RegisterBudget<C>::kConsumer>();
-    consume<C>(params, list, smem, barriers, warpgroup - 1, rank);
+    Consumer<C>(params, smem, barriers, warpgroup - 1).run(list, rank);
   }
 
   // A CTA must not leave while its peer still arrives at its barriers.

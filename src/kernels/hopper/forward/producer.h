@@ -43,7 +43,7 @@ __device__ __forceinline__ void load_panel(const TensorMap& map, const RowCoordi
   }
 }
 
-/// Each warpgroup's 64 rows of Q, as soon as that warpgroup has done its last Q K^T of the tile before.
+/// Each warpgroup's 64 rows of Q, as soon as that warpgroup has done its last Q K^T from the same stage.
 template <KernelConfig C>
 __device__ __forceinline__ void produce_q(const TensorMap& map, const ForwardParams& params, const TileListOf<C>& list,
                                           unsigned char* smem, Barriers<C>& barriers, int cluster_rank) {
@@ -54,25 +54,29 @@ __device__ __forceinline__ void produce_q(const TensorMap& map, const ForwardPar
     return config;
   }();
   TileScheduler<C> scheduler(params, list);
-  uint32_t parity = 1;
+  RingPosition<C.q_stages> at[C.consumer_warpgroups];
+  for (auto& position : at) {
+    position.parity = 1;
+  }
   for (Tile tile; scheduler.next(tile);) {
     const TileWork work = tile_work<C>(params, tile, cluster_rank);
-    if (work.empty()) {
-      continue;
-    }
     const RowCoordinates rows =
         row_coordinates<C>(work.q, params.cu_seqlens_q != nullptr, params.seqlen_q, tile.sequence);
+#pragma unroll
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
-      wait<C>(barriers.q_empty[w], parity);
-      cptx::mbarrier_arrive_expect_tx(cptx::sem_release, cptx::scope_cta, cptx::space_shared, &barriers.q_full[w],
-                                      kPlan.q_bytes);
-      unsigned char* destination = smem + kPlan.q + w * kPlan.q_bytes;
-      for (int panel = 0; panel < panels(C.head_dim); ++panel) {
-        load_panel<kAlone>(map, rows, panel * kPanelColumns, work.m_begin + w * kRowsPerWarpgroup, tile.head,
-                           destination + panel * tile_bytes(kRowsPerWarpgroup, kPanelColumns), barriers.q_full[w]);
+      if (n_end_of<C>(params, work, w) <= work.n_begin) {
+        continue;
       }
+      uint64_t& full = barriers.q_full[w][at[w].stage];
+      wait<C>(barriers.q_empty[w][at[w].stage], at[w].parity);
+      cptx::mbarrier_arrive_expect_tx(cptx::sem_release, cptx::scope_cta, cptx::space_shared, &full, kPlan.q_bytes);
+      unsigned char* destination = smem + kPlan.q + (w * C.q_stages + at[w].stage) * kPlan.q_bytes;
+      for (int panel = 0; panel < panels(C.head_dim); ++panel) {
+        load_panel<kAlone>(map, rows, panel * kPanelColumns, work.row_of(w), tile.head,
+                           destination + panel * tile_bytes(kRowsPerWarpgroup, kPanelColumns), full);
+      }
+      at[w].advance();
     }
-    parity ^= 1;
   }
 }
 

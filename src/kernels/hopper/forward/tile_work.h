@@ -37,7 +37,7 @@ struct TileWork {
   int diagonal;  // key on query 0's diagonal: seqlen_k - seqlen_q, or 0
   int n_begin, n_end;  // key blocks that some row of the tile sees
 
-  __device__ __forceinline__ bool empty() const { return n_begin >= n_end; }
+  __device__ __forceinline__ int row_of(int warpgroup) const { return m_begin + warpgroup * kRowsPerWarpgroup; }
 };
 
 template <KernelConfig C>
@@ -75,6 +75,22 @@ __device__ __forceinline__ TileWork tile_work(const ForwardParams& params, const
     work.n_end = work.n_begin;
   }
   return work;
+}
+
+/// The end of the key blocks that one warpgroup's rows see; n_begin or less where they see none. Blocks from there to
+/// n_end are other warpgroups': this one only lets them pass.
+template <KernelConfig C>
+__device__ __forceinline__ int n_end_of(const ForwardParams& params, const TileWork& work, int warpgroup) {
+  const int row = work.row_of(warpgroup);
+  if (row >= work.q.used) {
+    return work.n_begin;
+  }
+  if constexpr (C.mask_right) {
+    const int row_last = min(row + kRowsPerWarpgroup, work.q.used) - 1;
+    const int key_end = row_last + work.diagonal + params.mask_right + 1;
+    return min(work.n_end, (max(key_end, 0) + C.block_n - 1) / C.block_n);
+  }
+  return work.n_end;
 }
 
 }  // namespace strobe::hopper

@@ -13,15 +13,20 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 
 __device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
 
-/// Waits until at most `pending` of this warpgroup's groups are unfinished, of which none writes `results` any more. The
-/// compiler does not know that they arrive here and not at the WGMMA: without the ties it reads them above the wait.
+/// The compiler does not know that accumulators arrive at the wait and not at the WGMMA: tied here, they are not read above.
+template <int n>
+__device__ __forceinline__ void tie(float (&accumulators)[n]) {
+#pragma unroll
+  for (float& x : accumulators) {
+    asm volatile("" : "+f"(x)::"memory");
+  }
+}
+
+/// Waits until at most `pending` of this warpgroup's groups are unfinished, of which none writes `results` any more.
 template <int pending, int n>
 __device__ __forceinline__ void wgmma_wait_group(float (&results)[n]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(pending) : "memory");
-#pragma unroll
-  for (float& x : results) {
-    asm volatile("" : "+f"(x)::"memory");
-  }
+  tie(results);
 }
 
 template <int registers>

@@ -15,18 +15,28 @@ using cuda::std::uint64_t;
 
 constexpr int kSwizzleAtomBytes = 8 * kPanelRowBytes;  // eight rows repeat the pattern
 
-__device__ __forceinline__ uint64_t descriptor(const void* tile, int leading_bytes) {
+/// A descriptor whose lower half moves: the upper never changes, so a step is one 32-bit addition.
+struct Descriptor {
+  uint32_t low;
+
+  __device__ __forceinline__ Descriptor operator+(int step) const { return {low + static_cast<uint32_t>(step)}; }
+  __device__ __forceinline__ operator uint64_t() const {
+    constexpr uint64_t kHigh = (uint64_t{kSwizzleAtomBytes >> 4} << 32) | (uint64_t{1} << 62);
+    return kHigh | low;
+  }
+};
+
+__device__ __forceinline__ Descriptor descriptor(const void* tile, int leading_bytes) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(tile));
   // In a cluster the address names the CTA too, above the bits that the field holds.
-  return static_cast<uint64_t>((address & 0x3ffffU) >> 4) | (static_cast<uint64_t>(leading_bytes >> 4) << 16) |
-         (static_cast<uint64_t>(kSwizzleAtomBytes >> 4) << 32) | (uint64_t{1} << 62);
+  return {((address & 0x3ffffU) >> 4) | (static_cast<uint32_t>(leading_bytes >> 4) << 16)};
 }
 
 /// Rows are M or N, columns are K: Q and K of Q K^T. The leading offset is not read in this mode.
-__device__ __forceinline__ uint64_t descriptor_k_major(const void* tile) { return descriptor(tile, 16); }
+__device__ __forceinline__ Descriptor descriptor_k_major(const void* tile) { return descriptor(tile, 16); }
 
 /// Rows are K, columns are N: V of P V. `rows` of a panel separate its 64 columns from the next 64.
-__device__ __forceinline__ uint64_t descriptor_mn_major(const void* tile, int rows) {
+__device__ __forceinline__ Descriptor descriptor_mn_major(const void* tile, int rows) {
   return descriptor(tile, rows * kPanelRowBytes);
 }
 

@@ -10,7 +10,7 @@ namespace strobe::hopper {
 
 /// S = Q K^T: 64 x block_n scores from 64 rows of Q and block_n keys, both K-major in shared memory.
 template <KernelConfig C>
-__device__ __forceinline__ void gemm_scores(float (&s)[C.block_n / 2], uint64_t q, uint64_t k) {
+__device__ __forceinline__ void gemm_scores(float (&s)[C.block_n / 2], Descriptor q, Descriptor k) {
   ptx::wgmma_ss<C.element, false>(s, q, k);
 #pragma unroll
   for (int step = 1; step < C.head_dim / 16; ++step) {
@@ -21,7 +21,7 @@ __device__ __forceinline__ void gemm_scores(float (&s)[C.block_n / 2], uint64_t 
 /// O (+)= P V: P is this thread's A fragments, sixteen keys each; V lies MN-major in shared memory.
 template <KernelConfig C>
 __device__ __forceinline__ void gemm_output(float (&o)[C.head_dim_v / 2], const uint32_t (&p)[C.block_n / 16][4],
-                                            uint64_t v, int accumulate) {
+                                            Descriptor v, int accumulate) {
   ptx::wgmma_rs<C.element>(o, p[0], v, accumulate);
 #pragma unroll
   for (int step = 1; step < C.block_n / 16; ++step) {
