@@ -1,0 +1,168 @@
+"""Draws the figures of the pages in this folder; with --check says whether the committed files are what it draws.
+
+python docs/figures/draw.py
+"""
+
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+INK, FAINT = "#24292F", "#57606A"
+COLORS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7")  # of Okabe and Ito's palette
+HIDDEN, MASKED = "#EAEEF2", "#F0E442"
+
+
+class Canvas:
+    """Collects SVG elements on a white card, which is legible on light and dark pages alike."""
+
+    def __init__(self, width, height):
+        self.size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+        self.elements = [f'<rect {self.size.rsplit(" viewBox", 1)[0]} rx="8" fill="#FFFFFF"/>']
+
+    def cell(self, x, y, width, height, fill):
+        self.elements.append(
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="2" fill="{fill}" stroke="#FFFFFF"/>'
+        )
+
+    def text(self, x, y, text, size=12, color=INK, anchor="start", weight="normal"):
+        self.elements.append(
+            f'<text x="{x}" y="{y}" font-size="{size}" fill="{color}" text-anchor="{anchor}" '
+            f'font-weight="{weight}">{text}</text>'
+        )
+
+    def svg(self):
+        body = "\n".join(self.elements)
+        font = 'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"'
+        return f'<svg xmlns="http://www.w3.org/2000/svg" {self.size} {font}>\n{body}\n</svg>\n'
+
+
+def visible(query, key, seqlen_q, seqlen_k, causal=None, left=-1, right=-1):
+    """The masks of include/strobe/attention.h, for one query and one key."""
+    center = query if causal == "top_left" else query + seqlen_k - seqlen_q
+    if causal is not None:
+        right = 0
+    return (left < 0 or key >= center - left) and (right < 0 or key <= center + right)
+
+
+def masks():
+    seqlen_q, seqlen_k, cell, gap, top, left = 5, 8, 18, 34, 84, 44
+    panels = (
+        ("full", "", {}),
+        ("causal", "bottom_right", {"causal": "bottom_right"}),
+        ("causal", "top_left", {"causal": "top_left"}),
+        ("window", "left 2, right 1", {"left": 2, "right": 1}),
+        ("both", "bottom_right; left 3", {"causal": "bottom_right", "left": 3}),
+    )
+    step = seqlen_k * cell + gap
+    canvas = Canvas(left + len(panels) * step, top + seqlen_q * cell + 22)
+    for index, (title, subtitle, mask) in enumerate(panels):
+        x0 = left + index * step
+        canvas.text(x0, 26, title, 13, INK, weight="bold")
+        canvas.text(x0, 44, subtitle, 12, FAINT)
+        canvas.text(x0, top - 9, "keys 0 … 7", 11, FAINT)
+        for query in range(seqlen_q):
+            for key in range(seqlen_k):
+                fill = COLORS[0] if visible(query, key, seqlen_q, seqlen_k, **mask) else HIDDEN
+                canvas.cell(x0 + key * cell, top + query * cell, cell, cell, fill)
+            if index == 0:
+                canvas.text(x0 - 10, top + query * cell + 13, query, 11, FAINT, "end")
+    middle = top + seqlen_q * cell / 2
+    canvas.elements.append(
+        f'<text x="16" y="{middle}" font-size="11" fill="{FAINT}" text-anchor="middle" '
+        f'transform="rotate(-90 16 {middle})">queries</text>'
+    )
+    return canvas.svg()
+
+
+ORDERS = (  # title, subtitle, lines below, (row, column) -> worker and its step
+    (
+        "FlashAttention, forward",
+        "K, V outer, Q inner",
+        ("one worker per head; O, m and l are read", "and written again for every tile"),
+        lambda row, column: (0, 4 * column + row),
+    ),
+    (
+        "FlashAttention-2, forward",
+        "Q outer, K, V inner",
+        ("a worker per row of tiles; O, m and l stay", "in fast memory until the row is done"),
+        lambda row, column: (row, column),
+    ),
+    (
+        "FlashAttention-2, backward",
+        "K, V outer, Q inner",
+        ("a worker per column of tiles; dK and dV stay,", "dQ is added to by every column"),
+        lambda row, column: (column, row),
+    ),
+)
+
+
+def orders():
+    tiles, cell, gap, top, left = 4, 44, 88, 84, 46
+    step = tiles * cell + gap
+    canvas = Canvas(left + len(ORDERS) * step - 10, top + tiles * cell + 62)
+    for index, (title, subtitle, notes, place) in enumerate(ORDERS):
+        x0 = left + index * step
+        canvas.text(x0, 26, title, 13, INK, weight="bold")
+        canvas.text(x0, 44, subtitle, 12, FAINT)
+        canvas.text(x0, top - 10, "blocks of keys →", 11, FAINT)
+        for row in range(tiles):
+            for column in range(tiles):
+                worker, turn = place(row, column)
+                x, y = x0 + column * cell, top + row * cell
+                canvas.cell(x, y, cell, cell, COLORS[worker])
+                canvas.text(x + cell / 2, y + cell / 2 + 5, turn + 1, 13, INK, "middle")
+        middle = top + tiles * cell / 2
+        canvas.elements.append(
+            f'<text x="{x0 - 12}" y="{middle}" font-size="11" fill="{FAINT}" text-anchor="middle" '
+            f'transform="rotate(-90 {x0 - 12} {middle})">← blocks of queries</text>'
+        )
+        for number, note in enumerate(notes):
+            canvas.text(x0, top + tiles * cell + 24 + 16 * number, note, 11, FAINT)
+    return canvas.svg()
+
+
+def causal_tiles():
+    """Tiles of 240 queries x 128 keys over a causal sequence of 1,920: what becomes of each."""
+    seqlen, block_m, block_n, scale, top, left = 1920, 240, 128, 0.16, 34, 40
+    canvas = Canvas(660, 366)
+    counts = {"skipped": 0, "masked": 0, "full": 0}
+    fills = {"skipped": HIDDEN, "masked": MASKED, "full": COLORS[0]}
+    for row in range(0, seqlen, block_m):
+        for column in range(0, seqlen, block_n):
+            kind = "full" if column + block_n - 1 <= row else "masked"
+            if column > row + block_m - 1:
+                kind = "skipped"
+            counts[kind] += 1
+            x, y = left + column * scale, top + row * scale
+            canvas.cell(x, y, round(block_n * scale, 2), round(block_m * scale, 2), fills[kind])
+    canvas.text(left, top - 12, "keys 0 … 1,919 in blocks of 128", 11, FAINT)
+    middle = top + seqlen * scale / 2
+    canvas.elements.append(
+        f'<text x="24" y="{middle}" font-size="11" fill="{FAINT}" text-anchor="middle" '
+        f'transform="rotate(-90 24 {middle})">queries 0 … 1,919 in blocks of 240</text>'
+    )
+    notes = {
+        "full": "every pair is visible: no mask is applied",
+        "masked": "the diagonal crosses it: scores are masked",
+        "skipped": "no pair is visible: never computed",
+    }
+    for number, (kind, note) in enumerate(notes.items()):
+        y = top + 60 + 64 * number
+        canvas.cell(370, y - 14, 18, 18, fills[kind])
+        canvas.text(398, y, f"{counts[kind]} of {sum(counts.values())} tiles {kind}", 13, INK, weight="bold")
+        canvas.text(398, y + 19, note, 12, FAINT)
+    return canvas.svg()
+
+
+def main():
+    check = sys.argv[1:] == ["--check"]
+    for name, figure in (("masks", masks), ("orders", orders), ("causal_tiles", causal_tiles)):
+        path = FOLDER / f"{name}.svg"
+        if not check:
+            path.write_text(figure(), encoding="utf-8")
+        elif path.read_text(encoding="utf-8") != figure():
+            sys.exit(f"{path.name} is not what draw.py draws: run it without --check")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Makes C++ out of the examples of a page.
+
+    tangle.py PAGE.md program LANGUAGE OUT   the page's first block with a main(), as it is
+    tangle.py PAGE.md tests OUT.cpp          one GoogleTest for each `cpp` block but the first and whole programs
+
+In `tests` the first `cpp` block is what every other block goes on from. Each must leave a `status`: it is ok, or, when
+a `text` block follows, it is a failure with exactly that message.
+"""
+
+import sys
+from pathlib import Path
+
+from markdown import blocks
+
+PREAMBLE = """// Made by {script} from {page}.
+#include <gtest/gtest.h>
+#include <strobe/attention.h>
+#include <strobe/plan.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+"""
+
+TEST = """
+TEST({page}, Line{line}) {{
+{setup}
+static_cast<void>(call);
+#line {line} "{path}"
+
+{code}
+{check}
+}}
+"""
+
+
+def program(page, language):
+    return next(block.text for block in blocks(page) if block.language == language and " main(" in block.text) + "\n"
+
+
+def tests(page):
+    found = blocks(page)
+    setup, *_ = (block.text for block in found if block.language == "cpp" and " main(" not in block.text)
+    text = PREAMBLE.format(script=Path(__file__).name, page=page.name)
+    for block, after in zip(found, [*found[1:], None], strict=True):
+        if block.language != "cpp" or " main(" in block.text or block.text == setup:
+            continue
+        check = "  EXPECT_TRUE(status.ok()) << status.message();"
+        if after and after.language == "text":
+            check = f'  EXPECT_FALSE(status.ok());\n  EXPECT_EQ(status.message(), R"({after.text})");'
+        text += TEST.format(
+            page=page.stem.capitalize(), line=block.line, path=page, setup=setup, code=block.text, check=check
+        )
+    return text
+
+
+page, kind, *rest, out = sys.argv[1:]
+code = program(Path(page), *rest) if kind == "program" else tests(Path(page))
+Path(out).write_text(code, encoding="utf-8")
