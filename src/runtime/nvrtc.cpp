@@ -125,24 +125,29 @@ class Nvrtc::Program {
   NvrtcProgram program_ = nullptr;
 };
 
-Result<const Nvrtc*> Nvrtc::open(const std::string& path) {
+Nvrtc::Nvrtc(std::string path, std::unique_ptr<const Functions> functions, NvrtcVersion version)
+    : path_(std::move(path)), functions_(std::move(functions)), version_(version) {}
+
+Nvrtc::~Nvrtc() = default;
+
+Result<std::unique_ptr<const Nvrtc>> Nvrtc::open(const std::string& path) {
   preload_builtins(path);
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return Status(StatusCode::unsupported, dlerror());
-  const Functions& functions = *new Functions(SharedObject(handle));
+  auto functions = std::make_unique<const Functions>(SharedObject(handle));
   NvrtcVersion version;
-  if (!functions.symbols.missing().empty() || functions.Version(&version.major, &version.minor) != kSuccess) {
+  if (!functions->symbols.missing().empty() || functions->Version(&version.major, &version.minor) != kSuccess) {
     return Status(StatusCode::unsupported, fmt::format("{} is not NVRTC as Strobe knows it", path));
   }
   if (version < kOldest) {
     return Status(StatusCode::unsupported, fmt::format("{} is NVRTC {}.{}; {}.{} or later is needed", path,
                                                        version.major, version.minor, kOldest.major, kOldest.minor));
   }
-  return new Nvrtc(path, functions, version);  // as long-lived as the library it opened
+  return std::unique_ptr<const Nvrtc>(new Nvrtc(path, std::move(functions), version));
 }
 
 Status Nvrtc::compile(const CompileRequest& request, const Archive& headers, CompileOutput& output) const {
-  Program program(functions_, request);
+  Program program(*functions_, request);
   if (Status status = program.create(headers); !status.ok()) return status;
   if (Status status = program.compile(output.log); !status.ok()) return status;
   if (Status status = program.lowered_name(output.lowered_name); !status.ok()) return status;

@@ -1,6 +1,7 @@
 // NVIDIA's run-time compiler: kernel text in, machine code out, without a GPU, a CUDA toolkit or a file on disk.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,8 @@ struct NvrtcVersion {
 class Nvrtc {
  public:
   /// Opens a file, or a bare name on the loader's path. unsupported when it is not there or older than 13.0.
-  static Result<const Nvrtc*> open(const std::string& path);
+  static Result<std::unique_ptr<const Nvrtc>> open(const std::string& path);
+  ~Nvrtc();
 
   NvrtcVersion version() const { return version_; }
   const std::string& path() const { return path_; }
@@ -46,11 +48,10 @@ class Nvrtc {
  private:
   struct Functions;
   class Program;
-  Nvrtc(std::string path, const Functions& functions, NvrtcVersion version)
-      : path_(std::move(path)), functions_(functions), version_(version) {}
+  Nvrtc(std::string path, std::unique_ptr<const Functions> functions, NvrtcVersion version);
 
   std::string path_;
-  const Functions& functions_;
+  std::unique_ptr<const Functions> functions_;
   NvrtcVersion version_;
 };
 

@@ -87,8 +87,8 @@ std::set<fs::path> python_package_folders() {
 Result<const Nvrtc*> search() {
   std::string reasons;
   for (const std::string& candidate : nvrtc_candidates()) {
-    Result<const Nvrtc*> opened = Nvrtc::open(candidate);
-    if (opened.ok()) return opened;
+    Result<std::unique_ptr<const Nvrtc>> opened = Nvrtc::open(candidate);
+    if (opened.ok()) return opened->release();  // for the process
     reasons += fmt::format("; {}", opened.status().message());
   }
   return Status(StatusCode::unsupported,

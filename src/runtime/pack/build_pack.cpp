@@ -86,21 +86,19 @@ std::string_view fault(const PtxasReport& report) {
 
 }  // namespace
 
-Result<Pack> build_pack(const KernelStore& store, const std::string& nvrtc_path,
-                        const std::vector<CommonVariant>& variants, int jobs) {
+Result<Pack> build_pack(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonVariant>& variants,
+                        int jobs) {
   if (!store.cache().usable()) {
     return Status(StatusCode::invalid_argument, fmt::format("the cache cannot be used: {}", store.cache().reason()));
   }
-  const Result<const Nvrtc*> nvrtc = Nvrtc::open(nvrtc_path);
-  if (!nvrtc.ok()) return nvrtc.status();
-  if (!compile_all(store, **nvrtc, variants, jobs)) {
+  if (!compile_all(store, nvrtc, variants, jobs)) {
     return Status(StatusCode::device_error, "not every kernel of the pack was compiled; the reasons are above");
   }
   Pack pack;
   std::vector<std::pair<std::string, std::string>> images;
   bool faultless = true;
   for (const CommonVariant& kernel : variants) {
-    const std::string key = store.key(kernel.variant, (*nvrtc)->version());
+    const std::string key = store.key(kernel.variant, nvrtc.version());
     std::optional<std::string> bytes = store.cache().load(key);
     if (!bytes.has_value()) return Status(StatusCode::device_error, "a kernel left the cache while it was read back");
     const Result<KernelImage> image = KernelImage::parse(key, std::string_view(*bytes));
@@ -119,7 +117,7 @@ Result<Pack> build_pack(const KernelStore& store, const std::string& nvrtc_path,
     images.emplace_back(key, std::move(*bytes));
   }
   if (!faultless) return Status(StatusCode::device_error, "kernels that must not go into the pack; they are above");
-  pack.archive = KernelStore::make_pack((*nvrtc)->version(), std::move(images));
+  pack.archive = KernelStore::make_pack(nvrtc.version(), std::move(images));
   return pack;
 }
 

@@ -24,7 +24,7 @@ struct Pack {
 
 /// Compiles what the cache of `store` lacks, in `jobs` processes, and reads it all back. Fails when a kernel does not
 /// compile, uses local memory, or has its WGMMAs serialised by ptxas; every reason is printed on stderr first.
-Result<Pack> build_pack(const KernelStore& store, const std::string& nvrtc_path,
-                        const std::vector<CommonVariant>& variants, int jobs);
+Result<Pack> build_pack(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonVariant>& variants,
+                        int jobs);
 
 }  // namespace strobe::runtime

@@ -36,19 +36,6 @@ Status add_headers(const fs::path& folder, const std::string& prefix, Headers& h
   return {};
 }
 
-/// The names in `#include <name>` lines.
-std::set<std::string> system_includes(const Headers& headers) {
-  constexpr std::string_view kDirective = "#include <";
-  std::set<std::string> names;
-  for (const auto& [name, text] : headers) {
-    for (std::size_t at = text.find(kDirective); at != std::string::npos; at = text.find(kDirective, at)) {
-      at += kDirective.size();
-      names.insert(text.substr(at, text.find('>', at) - at));
-    }
-  }
-  return names;
-}
-
 /// What follows each mark in the log, up to the closing quote.
 std::set<std::string> marked_names(std::string_view log) {
   std::set<std::string> names;
@@ -70,18 +57,19 @@ Result<std::string> gather_sources(const Nvrtc& nvrtc, const fs::path& kernels,
   for (const fs::path& folder : include_folders) {
     if (Status status = add_headers(folder, "", candidates); !status.ok()) return status;
   }
-  // NVRTC does not list what it includes, so every header is made to say its name, and one compilation of all the
-  // direct includes tells which of the thousands are reached.
-  std::vector<std::pair<std::string, std::string>> announcing;
+  // NVRTC does not list what it includes, so every header is made to say its name, and one compilation that includes
+  // all of ours tells which of CUDA's thousands are reached.
+  std::vector<std::pair<std::string, std::string>> gathered(own.begin(), own.end());
+  std::vector<std::pair<std::string, std::string>> announcing = gathered;
   for (const auto& [name, text] : candidates) {
     announcing.emplace_back(name, fmt::format("#pragma message(\"{}{}\")\n{}", kMark, name, text));
   }
   const std::string probe_bytes = make_archive(std::move(announcing));
   const Result<Archive> probe_headers = Archive::parse(probe_bytes);
   if (!probe_headers.ok()) return probe_headers.status();
-  std::string source = "__global__ void probe() {}\n";
-  for (const std::string& name : system_includes(own)) source.insert(0, fmt::format("#include <{}>\n", name));
-  std::vector<std::pair<std::string, std::string>> gathered(own.begin(), own.end());
+  std::string source;
+  for (const auto& [name, text] : own) source += fmt::format("#include \"{}\"\n", name);
+  source += "__global__ void probe() {}\n";
   std::set<std::string> reached;
   for (const std::string& architecture : architectures) {
     CompileOutput output;

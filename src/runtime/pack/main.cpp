@@ -22,7 +22,7 @@ constexpr std::string_view kUsage =
     "  their archive to OUT and to REPORT what each uses, as JSON\n";
 
 Status make_sources(std::span<char* const> arguments) {
-  const Result<const Nvrtc*> nvrtc = Nvrtc::open(arguments[1]);
+  const auto nvrtc = Nvrtc::open(arguments[1]);
   if (!nvrtc.ok()) return nvrtc.status();
   const Result<std::string> sources =
       gather_sources(**nvrtc, arguments[2], {arguments.begin() + 3, arguments.end()}, {"sm_90a"});
@@ -52,8 +52,10 @@ Status make_kernels(std::span<char* const> arguments) {
   if (!bytes.ok()) return bytes.status();
   const Result<Archive> sources = Archive::parse_untrusted(*bytes);
   if (!sources.ok()) return sources.status();
-  const KernelStore store(*sources, Archive(), DiskCache::open(arguments[4]), nvrtc);
-  const Result<Pack> pack = build_pack(store, arguments[3], common_variants(), std::atoi(arguments[5]));
+  const auto nvrtc = Nvrtc::open(arguments[3]);
+  if (!nvrtc.ok()) return nvrtc.status();
+  const KernelStore store(*sources, Archive(), DiskCache::open(arguments[4]), [&] { return nvrtc->get(); });
+  const Result<Pack> pack = build_pack(store, **nvrtc, common_variants(), std::atoi(arguments[5]));
   if (!pack.ok()) return pack.status();
   if (Status status = write_file(arguments[0], pack->archive); !status.ok()) return status;
   return write_file(arguments[1], report_as_json(pack->kernels));

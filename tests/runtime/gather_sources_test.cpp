@@ -1,0 +1,72 @@
+// The archive holds what kernels reach and nothing else.
+#include "runtime/pack/gather_sources.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "temporary_folder.h"
+
+namespace strobe::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+class GatherSources : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!nvrtc().ok()) GTEST_SKIP() << nvrtc().status().message();
+    write("cuda/vector_of", "#include <vector_parts.h>\n");
+    write("cuda/vector_parts.h", "struct Parts {};\n");
+    write("cuda/unreached.h", "#error not for this\n");
+    write("cuda/host_only.h", "#error not for the device\n");
+  }
+
+  void write(const std::string& name, const std::string& text) const {
+    const fs::path path = folder_.path() / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+
+  Result<std::string> gather() const {
+    return gather_sources(**nvrtc(), folder_ / "kernels", {folder_ / "cuda"}, {"sm_90a"});
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(GatherSources, TakesOurHeadersAndWhatTheyReach) {
+  write("kernels/common/shape.h", R"(
+    #pragma once
+    #ifndef __CUDACC_RTC__
+    #include <host_only.h>
+    #endif
+    struct Shape {};
+  )");
+  write("kernels/forward.h", R"(
+    #pragma once
+    #include <vector_of>
+    #include "kernels/common/shape.h"
+    Parts parts_of(Shape);
+  )");
+  write("kernels/generate.py", "no header");
+  const Result<std::string> bytes = gather();
+  ASSERT_TRUE(bytes.ok()) << bytes.status().message();
+  const Result<Archive> archive = Archive::parse(*bytes);
+  ASSERT_TRUE(archive.ok());
+  std::vector<std::string_view> names;
+  for (const Archive::Entry& entry : archive->entries()) names.push_back(entry.name);
+  EXPECT_EQ(names, (std::vector<std::string_view>{"kernels/common/shape.h", "kernels/forward.h", "vector_of",
+                                                  "vector_parts.h"}));
+  EXPECT_EQ(archive->find("vector_parts.h"), "struct Parts {};\n");
+}
+
+TEST_F(GatherSources, SaysWhichHeaderIsNotWhole) {
+  write("kernels/forward.h", "#include <missing.h>\n");
+  const Status status = gather().status();
+  EXPECT_NE(status.message().find("kernels/forward.h"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("missing.h"), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace strobe::runtime
