@@ -87,8 +87,8 @@ struct BackwardArguments {
   Sequences sequences;
 };
 
-/// Runs body(0) ... body(count - 1), at the same time or one after another, and returns when all are done.
-/// An exception thrown by body must reach the caller.
+/// Runs body(0) ... body(count - 1), at the same time or one after another, and returns when all are done; body throws
+/// nothing. What the function itself throws passes through forward and backward to their caller.
 using ParallelFor = std::function<void(int count, const std::function<void(int index)>& body)>;
 
 enum class Engine : std::uint8_t { automatic, cpu, ampere, hopper };

@@ -27,6 +27,17 @@ std::int64_t row_blocks_of(const AttentionProblem& problem, std::int64_t block) 
   return problem.heads_k * (rows / block + problem.batch);
 }
 
+std::int64_t divided_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+
+/// Even blocks of at most `most` rows, at least `wanted` of them in `sequences` sequences of `rows` rows; a multiple of
+/// `multiple`.
+std::int64_t even_block(std::int64_t rows, std::int64_t most, std::int64_t sequences, std::int64_t wanted,
+                        std::int64_t multiple) {
+  const std::int64_t per_sequence = divided_up(wanted, std::max<std::int64_t>(sequences, 1));
+  const std::int64_t blocks = std::max(divided_up(rows, most), std::min(per_sequence, divided_up(rows, multiple)));
+  return padded(divided_up(rows, blocks), multiple);
+}
+
 Tiles forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int threads) {
   const std::int64_t row_bytes = (problem.head_dim + problem.head_dim_v) * 4;
   const std::int64_t panel = shape.kernels.panel;
@@ -35,15 +46,13 @@ Tiles forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int 
   const std::int64_t by_l2 = shape.l2_bytes / 4 / row_bytes;
   Tiles tiles;
   tiles.block_n = rounded_down(std::min(by_l1, by_l2), 16);
-  // Q and O of the block take what is left of three quarters of L2: the larger it is, the less often K and V are packed.
-  const std::int64_t left = shape.l2_bytes * 3 / 4 - tiles.block_n * (row_bytes + panel * 4);
-  const std::int64_t rows = padded(std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1), panel);
-  tiles.block_m = std::min({rounded_down(left / row_bytes, panel), rows, rounded_down(384, panel)});
-  // Every worker should get several blocks: the last ones to finish then cost little. Rows do not depend on one another, so
-  // the bits do not depend on block_m.
-  while (tiles.block_m > panel && row_blocks_of(problem, tiles.block_m) - problem.heads_k * problem.batch < 4L * threads) {
-    tiles.block_m = rounded_down(tiles.block_m / 2, panel);
-  }
+  // The more rows a block has, the less often K and V are read and packed; their Q and O stream through L2 in order, where
+  // rows of K and V can be pages apart. Every worker should get several blocks: the last to finish then cost little. Rows
+  // do not depend on one another, so the bits do not depend on block_m.
+  constexpr std::int64_t kMostRows = 1024;
+  constexpr std::int64_t kBlocksPerWorker = 4;
+  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
+  tiles.block_m = even_block(rows, padded(kMostRows, panel), problem.batch * problem.heads_k, kBlocksPerWorker * threads, panel);
   return tiles;
 }
 
@@ -51,12 +60,18 @@ Tiles backward_tiles(const AttentionProblem& problem, const CpuShape& shape) {
   const std::int64_t panel = shape.kernels.panel;
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
   const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
-  // K twice, V, dK and dV of the block of keys in half of L2; Q, dO and dS of the block of queries in 0.3 of it.
+  // K twice, V, dK and dV of a block of keys. Half of L2 holds the least block; a larger one streams through it, which
+  // costs less than packing Q and dO more often. 64 blocks in all keep any machine busy; the sums depend on the block's size, so
+  // it must not depend on the number of threads.
+  constexpr std::int64_t kMostKeys = 384;
+  constexpr std::int64_t kBlocks = 64;
   const std::int64_t key_bytes = (3 * problem.head_dim + 2 * problem.head_dim_v) * 4;
+  const std::int64_t least = rounded_down(shape.l2_bytes / 2 / key_bytes, panel);
+  const std::int64_t even = even_block(keys, rounded_down(kMostKeys, panel), problem.batch * problem.heads_k, kBlocks, panel);
   Tiles tiles;
-  tiles.block_n = std::min({rounded_down(shape.l2_bytes / 2 / key_bytes, panel), padded(keys, panel),
-                            rounded_down(192, panel)});
-  const std::int64_t query_bytes = (problem.head_dim + problem.head_dim_v + tiles.block_n + 2 * panel) * 4;
+  tiles.block_n = std::min(std::max(least, even), padded(keys, panel));
+  // Q, dO and dS of a block of queries in 0.3 of L2, as if the block of keys were the least.
+  const std::int64_t query_bytes = (problem.head_dim + problem.head_dim_v + std::min(least, tiles.block_n) + 2 * panel) * 4;
   const std::int64_t multiple = shape.kernels.row_multiple;
   tiles.block_m = std::min({rounded_down(shape.l2_bytes * 3 / 10 / query_bytes, multiple), padded(rows, multiple),
                             rounded_down(192, multiple)});

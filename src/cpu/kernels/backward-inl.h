@@ -29,10 +29,7 @@ class BackwardBlock {
         dv_(round_up(task.head_dim_v, kStrip)),
         wide_d_(round_up(task.head_dim, kWidePanel)),
         query_layout_(rows_together(task.head_dim)),
-        d_o_layout_(rows_together(task.head_dim_v)),
-        query_prefetch_(task.dtype, task.queries.q, task.head_dim),
-        d_o_prefetch_(task.dtype, task.queries.d_o, task.head_dim_v),
-        prefetch_rows_(round_up(kStrip * kPanel, padded_keys_) / padded_keys_) {
+        d_o_layout_(rows_together(task.head_dim_v)) {
     const BackwardScratch at(task.head_dim, task.head_dim_v, task.tiles, kernel_traits());
     const auto floats = [scratch](std::size_t offset) { return reinterpret_cast<float*>(scratch + offset); };
     keys_ = floats(at.keys);
@@ -91,9 +88,6 @@ class BackwardBlock {
       // A row that sees no key has LSE -inf; +inf instead makes its probabilities 0 and not NaN.
       lse_[row] = lse == -kInfinity ? kInfinity : lse * kLog2E;
     }
-    const std::int64_t next_end = std::min(row_end + task_.tiles.block_m, task_.queries.rows);
-    query_prefetch_.aim(row_end, next_end);
-    d_o_prefetch_.aim(row_end, next_end);
 
     const bool uniform = row_begin_[padded_keys_ - 1] <= row_begin && row_end_[0] >= row_end;
     // A hidden pair has P = dS = 0, and 0 * NaN is NaN: such a block takes the path that skips hidden pairs.
@@ -142,8 +136,6 @@ class BackwardBlock {
       multiply_rows<kStrip, kTileVecs, kStrip>(left + row / kStrip * layout.group_stride, layout.strip_stride,
                                                columns / kStrip, panel)
           .store_to(out + row * kPanel, kPanel);
-      query_prefetch_.fetch(prefetch_rows_);
-      d_o_prefetch_.fetch(prefetch_rows_);
     }
   }
 
@@ -269,9 +261,6 @@ class BackwardBlock {
   const std::int64_t wide_d_;       // head_dim in whole wide panels
   const PackedLayout query_layout_;
   const PackedLayout d_o_layout_;
-  RowPrefetcher query_prefetch_;
-  RowPrefetcher d_o_prefetch_;
-  const std::int64_t prefetch_rows_;  // per kStrip rows of a product: the next block is fetched over all panels of this one
   std::int64_t block_rows_ = 0;       // of the current query block, padded
   bool keys_finite_ = true;
   bool hidden_poison_ = false;

@@ -27,10 +27,7 @@ class ForwardBlock {
         rows_(task.row_end - task.row_begin),
         d_(round_up(task.head_dim, kStrip)),
         dv_(round_up(task.head_dim_v, kStrip)),
-        key_layout_(rows_together(task.head_dim)),
-        key_prefetch_(task.dtype, task.k, task.head_dim),
-        value_prefetch_(task.dtype, task.v, task.head_dim_v),
-        prefetch_rows_(round_up(kStrip * kPanel, rows_) / rows_) {
+        key_layout_(rows_together(task.head_dim)) {
     const ForwardScratch at(task.head_dim, task.head_dim_v, task.tiles, kernel_traits());
     keys_ = reinterpret_cast<float*>(scratch + at.keys);
     values_ = reinterpret_cast<float*>(scratch + at.values);
@@ -78,9 +75,6 @@ class ForwardBlock {
     value_layout_ = columns_together(packed);
     pack_tiles(task_.dtype, {task_.k, key_begin, count, task_.head_dim}, packed, key_layout_, keys_);
     pack_tiles(task_.dtype, {task_.v, key_begin, count, task_.head_dim_v}, packed, value_layout_, values_);
-    const std::int64_t next_end = std::min({key_end + task_.tiles.block_n, visible_end_[rows_ - 1]});
-    key_prefetch_.aim(key_end, next_end);
-    value_prefetch_.aim(key_end, next_end);
     const bool uniform = visible_begin_[rows_ - 1] <= key_begin && visible_end_[0] >= key_end;
     // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
     const bool hidden_poison = !uniform && !all_finite(values_, value_layout_, packed, dv_);
@@ -102,8 +96,6 @@ class ForwardBlock {
       multiply_rows<kStrip, kTileVecs, kStrip>(keys_ + key / kStrip * key_layout_.group_stride, key_layout_.strip_stride,
                                                d_ / kStrip, queries)
           .store_to(scores_ + key * kPanel, kPanel);
-      key_prefetch_.fetch(prefetch_rows_);
-      value_prefetch_.fetch(prefetch_rows_);
     }
     if (task_.score_map.tanh_scale != 0.0F) cap_scores(scores_, first, last, task_.score_map.tanh_scale);
     if (masked) hide_scores(scores_, first, last, begin, end, key_begin);
@@ -190,9 +182,6 @@ class ForwardBlock {
   const PackedLayout key_layout_;
   PackedLayout value_layout_{};
 
-  RowPrefetcher key_prefetch_;
-  RowPrefetcher value_prefetch_;
-  const std::int64_t prefetch_rows_;  // per kStrip keys of a panel: the next tile is fetched over all panels of this one
 
   float* keys_;           // K tile, packed
   float* values_;         // V tile, packed

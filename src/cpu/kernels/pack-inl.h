@@ -11,6 +11,7 @@
 #include "cpu/kernels/scratch.h"
 #include "cpu/kernels/task.h"
 #include "cpu/kernels/vector-inl.h"
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
@@ -27,6 +28,19 @@ struct Source {
     return static_cast<const T*>(rows.data) + rows.offset(first + index);
   }
 };
+
+/// Heads lie side by side in memory, so consecutive rows of one head can be pages apart, where no hardware prefetcher follows:
+/// while a row is packed, one this far ahead is fetched.
+inline constexpr std::int64_t kPrefetchRows = 8;
+
+template <class T>
+HWY_INLINE void prefetch_row(const Source& from, std::int64_t row) {
+  if (row >= from.count) return;
+  const char* data = reinterpret_cast<const char*>(from.row<T>(row));
+  for (std::size_t byte = 0; byte < static_cast<std::size_t>(from.columns) * sizeof(T); byte += 64) {
+    hwy::Prefetch(data + byte);
+  }
+}
 
 template <class T>
 HWY_INLINE void load_row(const T* HWY_RESTRICT from, std::int64_t count, float* HWY_RESTRICT to) {
@@ -62,6 +76,7 @@ HWY_INLINE void pack_tiles_of(const Source& from, std::int64_t padded_rows, Pack
   constexpr std::int64_t kStep = HWY_MIN(kStrip, kLanes);
   const std::int64_t whole = from.columns / kStrip * kStrip;
   for (std::int64_t row = 0; row < padded_rows; ++row) {
+    prefetch_row<T>(from, row + kPrefetchRows);
     float* HWY_RESTRICT out = to + row / kStrip * layout.group_stride + row % kStrip * kStrip;
     if (row >= from.count) {
       for (std::int64_t c = 0; c < from.columns; c += kStrip, out += layout.strip_stride) std::fill_n(out, kStrip, 0.0F);
@@ -94,6 +109,7 @@ HWY_INLINE void pack_panels_of(const Source& from, std::int64_t padded_columns, 
   const std::int64_t panels = round_up(from.count, kPanel) / kPanel;
   std::fill(row_buffer + from.columns, row_buffer + padded_columns, 0.0F);
   for (std::int64_t row = 0; row < panels * kPanel; ++row) {
+    prefetch_row<T>(from, row + kPrefetchRows);
     if (row < from.count) {
       load_row(from.row<T>(row), from.columns, row_buffer);
       for (std::int64_t c = 0; c < from.columns; ++c) row_buffer[c] *= factor;
@@ -147,35 +163,6 @@ HWY_INLINE void store_result(DType dtype, const MutableRows& rows, std::int64_t 
     default: return store_row(from, static_cast<float*>(rows.data) + offset, columns);
   }
 }
-
-/// Fetches rows of a tensor into the second-level cache ahead of their packing, a few at a time between products: heads lie
-/// side by side in memory, so consecutive rows of one head are pages apart and no hardware prefetcher follows them.
-class RowPrefetcher {
- public:
-  RowPrefetcher(DType dtype, const ConstRows& rows, std::int64_t columns)
-      : rows_(rows),
-        element_bytes_(static_cast<std::int64_t>(size_of(dtype))),
-        row_bytes_(columns * static_cast<std::int64_t>(size_of(dtype))) {}
-
-  void aim(std::int64_t begin, std::int64_t end) {
-    next_ = begin;
-    end_ = end;
-  }
-
-  HWY_INLINE void fetch(std::int64_t count) {
-    for (const std::int64_t last = std::min(next_ + count, end_); next_ < last; ++next_) {
-      const char* row = static_cast<const char*>(rows_.data) + rows_.offset(next_) * element_bytes_;
-      for (std::int64_t byte = 0; byte < row_bytes_; byte += 64) __builtin_prefetch(row + byte, 0, 2);
-    }
-  }
-
- private:
-  const ConstRows& rows_;
-  std::int64_t element_bytes_;
-  std::int64_t row_bytes_;
-  std::int64_t next_ = 0;
-  std::int64_t end_ = 0;
-};
 
 /// Whether whole vectors of float32 hold neither NaN nor infinity.
 HWY_INLINE bool all_finite(const float* from, std::int64_t count) {
