@@ -19,7 +19,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 /// 12 chains hide the latency of an FMA unit pair (4 or 5 cycles, 2 a cycle: 8 to 10 in flight) and, with the two
 /// constants, still fit 16 registers. Returns FLOPs; `sink` keeps the results alive.
-double RunChains(std::int64_t steps, float start, float* sink) {
+double run_chains(std::int64_t steps, float start, float* sink) {
   const hn::ScalableTag<float> d;
   const auto factor = hn::Set(d, 0.999F + start);
   const auto addend = hn::Set(d, 0.001F + start);
@@ -53,7 +53,7 @@ HWY_AFTER_NAMESPACE();
 namespace strobe::bench {
 namespace {
 
-HWY_EXPORT(RunChains);
+HWY_EXPORT(run_chains);
 
 using Clock = std::chrono::steady_clock;
 
@@ -70,7 +70,7 @@ Worked work(std::chrono::duration<double> duration) {
   Worked worked;
   const Clock::time_point begin = Clock::now();
   do {
-    worked.flops += HWY_DYNAMIC_DISPATCH(RunChains)(kSteps, start, &sink);
+    worked.flops += HWY_DYNAMIC_DISPATCH(run_chains)(kSteps, start, &sink);
     start = sink * 0.0F;
     worked.time = Clock::now() - begin;
   } while (worked.time < duration);

@@ -57,7 +57,7 @@ V round_to_float16(V v) {
   return hn::PromoteTo(D(), hn::DemoteTo(d16, v));
 }
 
-void RoundRow(DType dtype, float* row, std::int64_t length) {
+void round_row(DType dtype, float* row, std::int64_t length) {
   const auto apply = [&](auto round) HWY_ATTR {
     for_each_vector(length,
                     [&](std::int64_t i, auto access) HWY_ATTR { access.store(round(access.load(row + i)), row + i); });
@@ -66,7 +66,7 @@ void RoundRow(DType dtype, float* row, std::int64_t length) {
   if (dtype == DType::float16) apply([](V v) HWY_ATTR { return round_to_float16(v); });
 }
 
-void SoftcapRow(float softcap, float* row, std::int64_t length) {
+void softcap_row(float softcap, float* row, std::int64_t length) {
   const D d;
   const V cap = hn::Set(d, softcap);
   for_each_vector(length, [&](std::int64_t i, auto access) HWY_ATTR {
@@ -75,7 +75,7 @@ void SoftcapRow(float softcap, float* row, std::int64_t length) {
   });
 }
 
-float SoftmaxRow(const float* s, KeyRange visible, float* p, std::int64_t length) {
+float softmax_row(const float* s, KeyRange visible, float* p, std::int64_t length) {
   const D d;
   std::fill(p, p + visible.begin, 0.0F);
   std::fill(p + visible.end, p + length, 0.0F);
@@ -104,7 +104,7 @@ float SoftmaxRow(const float* s, KeyRange visible, float* p, std::int64_t length
   return row_max + std::log(row_sum);
 }
 
-void ProbabilityRow(const float* s, float lse, KeyRange visible, float* p, std::int64_t length) {
+void probability_row(const float* s, float lse, KeyRange visible, float* p, std::int64_t length) {
   const D d;
   std::fill(p, p + visible.begin, 0.0F);
   std::fill(p + visible.end, p + length, 0.0F);
@@ -114,7 +114,7 @@ void ProbabilityRow(const float* s, float lse, KeyRange visible, float* p, std::
   });
 }
 
-void SoftmaxGradientRow(const float* p, const float* dp, float delta, float* ds, std::int64_t length) {
+void softmax_gradient_row(const float* p, const float* dp, float delta, float* ds, std::int64_t length) {
   const D d;
   for_each_vector(length, [&](std::int64_t i, auto access) HWY_ATTR {
     const V difference = hn::Sub(access.load(dp + i), hn::Set(d, delta));
@@ -122,7 +122,7 @@ void SoftmaxGradientRow(const float* p, const float* dp, float delta, float* ds,
   });
 }
 
-void SoftcapGradientRow(float softcap, const float* s, float* ds, std::int64_t length) {
+void softcap_gradient_row(float softcap, const float* s, float* ds, std::int64_t length) {
   const D d;
   const V cap = hn::Set(d, softcap);
   for_each_vector(length, [&](std::int64_t i, auto access) HWY_ATTR {
@@ -138,33 +138,33 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace strobe::bench {
 
-HWY_EXPORT(RoundRow);
-HWY_EXPORT(SoftcapRow);
-HWY_EXPORT(SoftmaxRow);
-HWY_EXPORT(ProbabilityRow);
-HWY_EXPORT(SoftmaxGradientRow);
-HWY_EXPORT(SoftcapGradientRow);
+HWY_EXPORT(round_row);
+HWY_EXPORT(softcap_row);
+HWY_EXPORT(softmax_row);
+HWY_EXPORT(probability_row);
+HWY_EXPORT(softmax_gradient_row);
+HWY_EXPORT(softcap_gradient_row);
 
-void round_row(DType dtype, float* row, std::int64_t length) { HWY_DYNAMIC_DISPATCH(RoundRow)(dtype, row, length); }
+void round_row(DType dtype, float* row, std::int64_t length) { HWY_DYNAMIC_DISPATCH(round_row)(dtype, row, length); }
 
 void softcap_row(float softcap, float* row, std::int64_t length) {
-  HWY_DYNAMIC_DISPATCH(SoftcapRow)(softcap, row, length);
+  HWY_DYNAMIC_DISPATCH(softcap_row)(softcap, row, length);
 }
 
 float softmax_row(const float* s, KeyRange visible, float* p, std::int64_t length) {
-  return HWY_DYNAMIC_DISPATCH(SoftmaxRow)(s, visible, p, length);
+  return HWY_DYNAMIC_DISPATCH(softmax_row)(s, visible, p, length);
 }
 
 void probability_row(const float* s, float lse, KeyRange visible, float* p, std::int64_t length) {
-  HWY_DYNAMIC_DISPATCH(ProbabilityRow)(s, lse, visible, p, length);
+  HWY_DYNAMIC_DISPATCH(probability_row)(s, lse, visible, p, length);
 }
 
 void softmax_gradient_row(const float* p, const float* dp, float delta, float* ds, std::int64_t length) {
-  HWY_DYNAMIC_DISPATCH(SoftmaxGradientRow)(p, dp, delta, ds, length);
+  HWY_DYNAMIC_DISPATCH(softmax_gradient_row)(p, dp, delta, ds, length);
 }
 
 void softcap_gradient_row(float softcap, const float* s, float* ds, std::int64_t length) {
-  HWY_DYNAMIC_DISPATCH(SoftcapGradientRow)(softcap, s, ds, length);
+  HWY_DYNAMIC_DISPATCH(softcap_gradient_row)(softcap, s, ds, length);
 }
 
 }  // namespace strobe::bench

@@ -107,8 +107,8 @@ LseRow lse_row(const ConstTensorView& view, std::int64_t b, std::int64_t head) {
 
 /// A row-major factor as BLAS takes it.
 struct Factor {
-  const float* data;
-  std::int64_t stride;
+  const float* data = nullptr;
+  std::int64_t stride = 0;
   CBLAS_TRANSPOSE transpose = CblasNoTrans;
 };
 

@@ -15,11 +15,9 @@
 namespace strobe::test {
 namespace {
 
-const std::vector<std::string> kTinyCell{"bench",   "--seqlen", "32",        "--heads", "2",         "--head-dim", "16",
-                                         "--dtype", "float32",  "--repeats", "1",       "--threads", "1"};
-
 std::vector<std::string> tiny_cell_with(const std::vector<std::string>& more) {
-  std::vector<std::string> arguments = kTinyCell;
+  std::vector<std::string> arguments{"bench",   "--seqlen", "32",        "--heads", "2",         "--head-dim", "16",
+                                     "--dtype", "float32",  "--repeats", "1",       "--threads", "1"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }

@@ -1,5 +1,7 @@
 #include "files.h"
 
+#include <gtest/gtest.h>
+
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -40,6 +42,11 @@ std::string npy_bytes(int major, std::string_view header, std::string_view data)
   bytes += header;
   bytes += data;
   return bytes;
+}
+
+void expect_within_bound(const io::HostTensor& actual, const reference::BoundedTensor& expected, const char* name) {
+  const reference::WorstElement worst = reference::worst_element(io::view(actual), expected);
+  EXPECT_LE(worst.ratio, 1.0) << name << ": " << reference::describe(worst, io::view(actual));
 }
 
 }  // namespace strobe::test

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cpu/reference/reference.h"
 #include "io/host_tensor.h"
 
 namespace strobe::test {
@@ -15,6 +16,9 @@ io::HostTensor normal_tensor(DType dtype, std::vector<std::int64_t> shape, std::
 
 void write_bytes(const std::string& path, std::string_view bytes);
 std::string read_bytes(const std::string& path);
+
+/// Expects every element within its bound.
+void expect_within_bound(const io::HostTensor& actual, const reference::BoundedTensor& expected, const char* name);
 
 /// A .npy of format version `major`, with `header` as it is.
 std::string npy_bytes(int major, std::string_view header, std::string_view data);

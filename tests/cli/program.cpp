@@ -12,7 +12,7 @@
 
 #include "runtime/temporary_folder.h"
 
-extern char** environ;
+extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to the program to declare
 
 namespace strobe::test {
 namespace {

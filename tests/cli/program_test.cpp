@@ -8,8 +8,6 @@
 namespace strobe::test {
 namespace {
 
-const std::vector<std::string> kCommands{"info", "run", "explain", "verify", "bench"};
-
 bool contains(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
 
 TEST(Program, HelpTeachesByExample) {
@@ -18,7 +16,7 @@ TEST(Program, HelpTeachesByExample) {
   EXPECT_EQ(help.err, "");
   EXPECT_TRUE(contains(help.out, "Examples:"));
   EXPECT_TRUE(contains(help.out, "Exit codes:"));
-  for (const std::string& command : kCommands) {
+  for (const std::string command : {"info", "run", "explain", "verify", "bench"}) {
     EXPECT_TRUE(contains(help.out, "  " + command + " ")) << command;
     const Outcome own = run_program({command, "--help"});
     EXPECT_EQ(own.exit_code, 0);

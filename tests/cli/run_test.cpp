@@ -53,11 +53,6 @@ std::vector<std::string> operator+(std::vector<std::string> all, const std::vect
   return all;
 }
 
-void expect_within_bound(const io::HostTensor& actual, const reference::BoundedTensor& expected, const char* name) {
-  const reference::WorstElement worst = reference::worst_element(io::view(actual), expected);
-  EXPECT_LE(worst.ratio, 1.0) << name << ": " << reference::describe(worst, io::view(actual));
-}
-
 TEST_F(Run, ForwardAndBackwardMatchFloat64) {
   const AttentionOptions options{
       .scale = 0.3F, .causal = CausalMask::bottom_right, .window = {20, -1}, .softcap = 15.0F};

@@ -165,9 +165,12 @@ ExitCode run_bench(const BenchFlags& flags) {
 
   std::vector<std::string> implementations;
   for (const auto& peer : *peers) implementations.push_back(peer->name());
-  fmt::print("{}; batch {}, heads {}; GFLOP/s, medians of {} interleaved runs\n\n{}", device, flags.batch, flags.heads,
+  const bool grouped = flags.heads_kv > 0 && flags.heads_kv != flags.heads;
+  const std::string heads =
+      grouped ? fmt::format("{} and {}", flags.heads, flags.heads_kv) : fmt::format("{}", flags.heads);
+  fmt::print("{}; batch {}, heads {}; GFLOP/s, medians of {} interleaved runs\n\n{}", device, flags.batch, heads,
              flags.repeats, bench_table(rows, implementations));
-  return kOk;
+  return ExitCode::ok;
 }
 
 void add_cell_flags(CLI::App& command, BenchFlags& flags) {

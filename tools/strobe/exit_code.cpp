@@ -7,16 +7,16 @@
 namespace strobe::program {
 
 ExitCode report(const Status& status) {
-  if (status.ok()) return kOk;
+  if (status.ok()) return ExitCode::ok;
   fmt::print(stderr, "strobe: {}\n", status.message());
   switch (status.code()) {
-    case StatusCode::ok: return kOk;
-    case StatusCode::invalid_argument: return kUsage;
-    case StatusCode::unsupported: return kUnsupported;
+    case StatusCode::ok: return ExitCode::ok;
+    case StatusCode::invalid_argument: return ExitCode::usage;
+    case StatusCode::unsupported: return ExitCode::unsupported;
     case StatusCode::out_of_memory:
-    case StatusCode::device_error: return kFailure;
+    case StatusCode::device_error: return ExitCode::failure;
   }
-  return kFailure;
+  return ExitCode::failure;
 }
 
 }  // namespace strobe::program

@@ -34,8 +34,8 @@ ExitCode explain(const ExplainFlags& flags) {
   if (!plan.ok()) return report(plan.status());
   fmt::print("{}, {}, {}, {}\n\n", flags.backward ? "backward" : "forward", flags.dtype, shape.describe(),
              flags.options.describe());
-  fmt::print("{}\n", plan->explain());
-  return kOk;
+  fmt::print("{}", plan->explain());
+  return ExitCode::ok;
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ ExitCode info() {
   fmt::print("  caches           {}\n", cache_sizes());
   fmt::print("  features         {}\n", fmt::join(processor_features(), " "));
   fmt::print("  instruction set  {}, chosen of {}\n", sets.front(), fmt::join(sets, ", "));
-  return kOk;
+  return ExitCode::ok;
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ std::vector<std::string> processor_features() {
   const std::set<std::string> present{std::istream_iterator<std::string>(words), {}};
   std::vector<std::string> features;
   for (const char* const feature : kRelevant) {
-    if (present.count(feature) > 0) features.emplace_back(feature);
+    if (present.contains(feature)) features.emplace_back(feature);
   }
   return features;
 }

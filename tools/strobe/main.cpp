@@ -41,7 +41,7 @@ std::string failure_message(const CLI::App* app, const CLI::Error& error) {
 }
 
 ExitCode run(int argc, char** argv) {
-  ExitCode exit_code = kOk;
+  ExitCode exit_code = ExitCode::ok;
   CLI::App app(kDescription, "strobe");
   app.set_help_flag("-h,--help", "show this help");
   app.set_version_flag("--version", "strobe " STROBE_VERSION, "show the version");
@@ -57,7 +57,7 @@ ExitCode run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kOk : kUsage;  // --help and --version arrive here too, with exit code 0
+    return app.exit(error) == 0 ? ExitCode::ok : ExitCode::usage;  // --help and --version arrive here too, with exit code 0
   }
   return exit_code;
 }
@@ -66,13 +66,13 @@ ExitCode run(int argc, char** argv) {
 }  // namespace strobe::program
 
 int main(int argc, char** argv) {
-  using strobe::program::kFailure;
+  using strobe::program::ExitCode;
   try {
-    return strobe::program::run(argc, argv);
+    return static_cast<int>(strobe::program::run(argc, argv));
   } catch (const std::bad_alloc&) {
     std::fputs("strobe: out of memory\n", stderr);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "strobe: %s\n", error.what());
   }
-  return kFailure;
+  return static_cast<int>(ExitCode::failure);
 }

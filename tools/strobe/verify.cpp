@@ -85,10 +85,10 @@ class Verification {
     fmt::print("{}\n", table_.text());
     if (failures_.empty()) {
       fmt::print("pass: every element is within its bound\n");
-      return kOk;
+      return ExitCode::ok;
     }
     for (const std::string& failure : failures_) fmt::print("FAIL: {}\n", failure);
-    return kCheckFailed;
+    return ExitCode::check_failed;
   }
 
  private:
@@ -96,7 +96,8 @@ class Verification {
                const io::HostTensor& standard, const reference::BoundedTensor& expected) {
     const Accuracy own = accuracy(ours, expected);
     const Accuracy other = accuracy(standard, expected);
-    table_.add_row({inputs, dtype, name, fmt::format("{:.2e}", own.rmse), fmt::format("{:.2e}", other.rmse),
+    const std::string ratio = own.rmse > 0.0 ? fmt::format("{:.2f}x", other.rmse / own.rmse) : "";
+    table_.add_row({inputs, dtype, name, fmt::format("{:.2e}", own.rmse), fmt::format("{:.2e}", other.rmse), ratio,
                     fmt::format("{:.3f}", own.worst.ratio), fmt::format("{:.3f}", other.worst.ratio)});
     if (!(own.worst.ratio <= 1.0)) {
       failures_.push_back(
@@ -110,6 +111,7 @@ class Verification {
                 {"tensor", Table::Align::left},
                 {"RMSE strobe"},
                 {"standard"},
+                {"ratio"},
                 {"worst/bound strobe"},
                 {"standard"}}};
   std::vector<std::string> failures_;
