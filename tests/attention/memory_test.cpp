@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "cpu/reference/reference.h"
+#include "io/memory.h"
 #include "random.h"
 #include "strobe/attention.h"
 
@@ -17,18 +17,6 @@ namespace {
 constexpr std::int64_t kSeqlen = 65536;
 constexpr std::int64_t kHeadDim = 64;
 constexpr std::int64_t kAllowedGrowth = 64'000'000;
-
-// Peak resident memory in bytes, since the start or the last reset_peak().
-std::int64_t peak_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    std::int64_t kibibytes = 0;
-    if (word == "VmHWM:" && status >> kibibytes) return kibibytes * 1024;
-  }
-  return -1;
-}
-
-void reset_peak() { std::ofstream("/proc/self/clear_refs") << '5'; }
 
 std::vector<float> random_values(Random& random) {
   std::vector<float> values(kSeqlen * kHeadDim);
@@ -85,16 +73,16 @@ class LongSequence : public testing::Test {
 };
 
 TEST_F(LongSequence, ForwardAndBackwardGrowTheProcessByLessThan64Megabytes) {
-  reset_peak();
-  const std::int64_t before = peak_bytes();
+  ASSERT_TRUE(io::reset_peak());
+  const std::int64_t before = io::peak_resident_bytes();
   ASSERT_GT(before, 0);
   ASSERT_TRUE(forward(forward_arguments()).ok());
-  const std::int64_t after_forward = peak_bytes();
+  const std::int64_t after_forward = io::peak_resident_bytes();
   EXPECT_LT(after_forward - before, kAllowedGrowth);
   ASSERT_TRUE(backward(backward_arguments()).ok());
-  EXPECT_LT(peak_bytes() - before, kAllowedGrowth);
+  EXPECT_LT(io::peak_resident_bytes() - before, kAllowedGrowth);
   RecordProperty("forward_growth_bytes", std::to_string(after_forward - before));
-  RecordProperty("growth_bytes", std::to_string(peak_bytes() - before));
+  RecordProperty("growth_bytes", std::to_string(io::peak_resident_bytes() - before));
 
   ForwardArguments sampled = forward_arguments();
   sampled.q = sample(whole(q_));
