@@ -21,8 +21,8 @@ class STROBE_API Plan {
   /// Why this engine and these tiles, in a few lines of text.
   std::string explain() const;
 
-  /// Runs on new data. Shapes, strides and dtypes must be those that the plan was made for; pointers and the contents
-  /// of sequences may differ. `execution.engine` and `execution.threads` are the plan's own and are not read here.
+  /// Runs on new data. Shapes and dtypes must be those that the plan was made for; pointers, strides and the contents of
+  /// sequences may differ. `execution.engine` and `execution.threads` are the plan's own and are not read here.
   Status run(const ForwardArguments& arguments, const Execution& execution = {}) const;
   Status run(const BackwardArguments& arguments, const Execution& execution = {}) const;
 

@@ -91,7 +91,7 @@ class ProblemMaker {
     Status status = first_failure({
         [&] { return check_layout(q_, query_side(sequences_).rank(), query_side(sequences_).axes); },
         [&] { return check_layout(k_, key_side(sequences_).rank(), key_side(sequences_).axes); },
-        [&] { return check_layout(v_, key_side(sequences_).rank(), key_side(sequences_).axes); },
+        [&] { return check_layout(v_, key_side(sequences_).rank(), value_axes()); },
         [&] { return check_input_dtype(q_.view); },
         [&] { return check_like_q(k_); },
         [&] { return check_like_q(v_); },
@@ -352,33 +352,39 @@ struct SideLengths {
   }
 };
 
-Status check_sequence_data(const AttentionProblem& problem, const Sequences& s) {
-  for (const auto& [name, view] : {NamedTensor{"cu_seqlens_q", s.cu_seqlens_q}, NamedTensor{"cu_seqlens_k", s.cu_seqlens_k},
-                                   NamedTensor{"seqused_q", s.seqused_q}, NamedTensor{"seqused_k", s.seqused_k}}) {
-    if (!view.given()) continue;
-    if (Status status = check_data({name, view}); !status.ok()) return status;
-  }
+Status check_lengths(const AttentionProblem& problem, const Sequences& s) {
   if (problem.device.type != DeviceType::cpu) return {};  // lengths on a device are not read back
-  const SideLengths q{"cu_seqlens_q", "seqused_q", "total_q", "max_seqlen_q", s.cu_seqlens_q, s.seqused_q, problem.seqlen_q, problem.total_q};
-  const SideLengths k{"cu_seqlens_k", "seqused_k", "total_k", "max_seqlen_k", s.cu_seqlens_k, s.seqused_k, problem.seqlen_k, problem.total_k};
+  const SideLengths q{"cu_seqlens_q", "seqused_q", "total_q",        "max_seqlen_q",
+                      s.cu_seqlens_q, s.seqused_q, problem.seqlen_q, problem.total_q};
+  const SideLengths k{"cu_seqlens_k", "seqused_k", "total_k",        "max_seqlen_k",
+                      s.cu_seqlens_k, s.seqused_k, problem.seqlen_k, problem.total_k};
   if (Status status = q.check(problem.batch); !status.ok()) return status;
   return k.check(problem.batch);
+}
+
+Status check_call_memory(const AttentionProblem& problem, std::vector<NamedTensor> inputs,
+                         std::span<const NamedTensor> outputs, const Sequences& s) {
+  inputs.insert(inputs.end(), {{"cu_seqlens_q", s.cu_seqlens_q},
+                               {"cu_seqlens_k", s.cu_seqlens_k},
+                               {"seqused_q", s.seqused_q},
+                               {"seqused_k", s.seqused_k}});
+  if (Status status = check_tensors(inputs, outputs); !status.ok()) return status;
+  return check_lengths(problem, s);
 }
 
 }  // namespace
 
 Status check_memory(const AttentionProblem& problem, const ForwardArguments& a) {
-  const NamedTensor inputs[] = {{"q", a.q}, {"k", a.k}, {"v", a.v}};
   const NamedTensor outputs[] = {{"o", a.o}, {"lse", a.lse}};
-  if (Status status = check_tensors(inputs, outputs); !status.ok()) return status;
-  return check_sequence_data(problem, a.sequences);
+  return check_call_memory(problem, {{"q", a.q}, {"k", a.k}, {"v", a.v}}, outputs, a.sequences);
 }
 
 Status check_memory(const AttentionProblem& problem, const BackwardArguments& a) {
-  const NamedTensor inputs[] = {{"q", a.q}, {"k", a.k}, {"v", a.v}, {"o", a.o}, {"lse", a.lse}, {"d_o", a.d_o}, {"d_lse", a.d_lse}};
   const NamedTensor outputs[] = {{"dq", a.dq}, {"dk", a.dk}, {"dv", a.dv}};
-  if (Status status = check_tensors(inputs, outputs); !status.ok()) return status;
-  return check_sequence_data(problem, a.sequences);
+  return check_call_memory(
+      problem,
+      {{"q", a.q}, {"k", a.k}, {"v", a.v}, {"o", a.o}, {"lse", a.lse}, {"d_o", a.d_o}, {"d_lse", a.d_lse}}, outputs,
+      a.sequences);
 }
 
 }  // namespace strobe::api

@@ -18,6 +18,10 @@ std::span<const std::int64_t> extents(const ConstTensorView& tensor) {
   return {tensor.shape.data(), static_cast<std::size_t>(tensor.rank)};
 }
 
+std::string strides_text(const ConstTensorView& tensor) {
+  return fmt::format("[{}]", fmt::join(std::span(tensor.strides).first(static_cast<std::size_t>(tensor.rank)), ", "));
+}
+
 bool empty(const ConstTensorView& tensor) { return std::ranges::count(extents(tensor), 0) > 0; }
 
 struct Axis {
@@ -70,14 +74,16 @@ Status check_layout(const NamedTensor& tensor, int rank, std::string_view layout
     const std::int64_t extent = view.shape[a];
     const std::int64_t stride = view.strides[a];
     if (extent < 0) return invalid("{} has shape {}: an extent must not be negative", name, shape_text(view));
-    if (extent > 1 && stride < 0) {
-      return invalid("{} has stride {} on axis {}: strides must not be negative", name, stride, a);
-    }
-    std::int64_t reach = 0;
-    if (__builtin_mul_overflow(elements, std::max<std::int64_t>(extent, 1), &elements) || elements > kMaxElements ||
-        (extent > 1 && (__builtin_mul_overflow(extent - 1, stride, &reach) || __builtin_add_overflow(span, reach, &span) ||
-                        span > kMaxElements))) {
+    if (__builtin_mul_overflow(elements, std::max<std::int64_t>(extent, 1), &elements) || elements > kMaxElements) {
       return invalid("{} has shape {}: it must span at most 2^48 elements of memory", name, shape_text(view));
+    }
+    if (extent <= 1) continue;
+    if (stride < 0) return invalid("{} has stride {} on axis {}: strides must not be negative", name, stride, a);
+    std::int64_t reach = 0;
+    if (__builtin_mul_overflow(extent - 1, stride, &reach) || __builtin_add_overflow(span, reach, &span) ||
+        span > kMaxElements) {
+      return invalid("{} has shape {} and strides {}: it must span at most 2^48 elements of memory", name, shape_text(view),
+                     strides_text(view));
     }
   }
   const auto last = static_cast<std::size_t>(rank - 1);
@@ -112,9 +118,8 @@ Status check_distinct_elements(const NamedTensor& output) {
   for (std::size_t a = 0; a + 1 < axes.size(); ++a) {
     const std::vector<Axis> inner(axes.begin() + static_cast<std::ptrdiff_t>(a) + 1, axes.end());
     if (axes[a].stride < static_cast<std::int64_t>(span_bytes(inner))) {
-      return invalid("{} has strides [{}] with shape {}: elements of an output must not share memory", output.name,
-                     fmt::join(std::span(output.view.strides).first(static_cast<std::size_t>(output.view.rank)), ", "),
-                     shape_text(output.view));
+      return invalid("{} has strides {} with shape {}: elements of an output must not share memory", output.name,
+                     strides_text(output.view), shape_text(output.view));
     }
   }
   return {};

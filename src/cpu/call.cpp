@@ -141,14 +141,14 @@ VisibleKeys visible_keys(const AttentionProblem& problem, const Sequence& sequen
 
 ScoreMap score_map(const AttentionProblem& problem, ScaleSign sign) {
   ScoreMap map;
-  const bool capped = problem.softcap != 0.0F;
+  map.capped = problem.softcap != 0.0F;
   const double scale = problem.scale;
-  const double inner = capped ? scale / problem.softcap : scale * kLog2E;  // what multiplies q.k
+  const double inner = map.capped ? scale / problem.softcap : scale * kLog2E;  // what multiplies q.k
   const bool in_query = sign == ScaleSign::in_query;
   if (in_query) map.query_factor = inner == 0.0 ? 0.0F : (inner < 0.0 ? -1.0F : 1.0F);
   const auto own = static_cast<float>(in_query ? (inner == 0.0 ? 1.0 : std::abs(inner)) : inner);
-  map.tanh_scale = capped ? own : 0.0F;
-  map.score_scale = capped ? static_cast<float>(problem.softcap * kLog2E) : own;
+  map.tanh_scale = map.capped ? own : 0.0F;
+  map.score_scale = map.capped ? static_cast<float>(problem.softcap * kLog2E) : own;
   return map;
 }
 

@@ -147,7 +147,7 @@ class BackwardBlock {
     const Floats d;
     const Vec scale = hn::Set(d, task_.score_map.score_scale);
     const Vec tanh_scale = hn::Set(d, task_.score_map.tanh_scale);
-    const bool capped = task_.score_map.tanh_scale != 0.0F;
+    const bool capped = task_.score_map.capped;
     for (std::int64_t row = first; row < valid; ++row) {
       float* HWY_RESTRICT score = scores_ + row * kPanel + lane;
       Vec s = hn::Load(d, score);

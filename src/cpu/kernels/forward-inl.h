@@ -97,7 +97,7 @@ class ForwardBlock {
                                                d_ / kStrip, queries)
           .store_to(scores_ + key * kPanel, kPanel);
     }
-    if (task_.score_map.tanh_scale != 0.0F) cap_scores(scores_, first, last, task_.score_map.tanh_scale);
+    if (task_.score_map.capped) cap_scores(scores_, first, last, task_.score_map.tanh_scale);
     if (masked) hide_scores(scores_, first, last, begin, end, key_begin);
     softmax(row, first, last);
 

@@ -51,13 +51,14 @@ struct VisibleKeys {
   }
 };
 
-/// Products q.k -> base-2 exponents: s = (query_factor * q).k, exponent = score_scale * s; with softcap t = tanh(tanh_scale * s),
+/// Products q.k -> base-2 exponents: s = (query_factor * q).k, exponent = score_scale * s; capped: t = tanh(tanh_scale * s),
 /// exponent = score_scale * t. The sign of the user's scale is in query_factor (exactly), so that score_scale is positive
 /// and the largest s has the largest exponent.
 struct ScoreMap {
   float query_factor = 1.0F;
   float score_scale = 0.0F;
-  float tanh_scale = 0.0F;  // 0: no softcap
+  bool capped = false;
+  float tanh_scale = 0.0F;
 };
 
 /// Tile sizes in rows. Chosen by plan::cpu_plan.
