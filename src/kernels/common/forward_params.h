@@ -9,10 +9,20 @@ struct alignas(64) TensorMap {
   unsigned char bytes[128];
 };
 
+/// Rows of 16-bit elements; strides in elements. Packed tensors: one batch.
+struct Rows {
+  unsigned short* data;
+  long long batch_stride, row_stride, head_stride;
+
+  constexpr unsigned short* row(long long batch, long long row, long long head) const {
+    return data + batch * batch_stride + row * row_stride + head * head_stride;
+  }
+};
+
 struct ForwardParams {
-  void* o;
+  Rows q, k, v;  // what the tensor maps describe, for rows recomputed one by one
+  Rows o;
   float* lse;  // null: not wanted
-  long long o_batch_stride, o_row_stride, o_head_stride;  // in elements
   long long lse_batch_stride, lse_head_stride;
 
   // Varlen variants only; null where that side has none.
@@ -27,7 +37,7 @@ struct ForwardParams {
   int heads_per_kv;  // query heads that read one key head
   int seqlen_q, seqlen_k;  // batched: every sequence's length; packed: the bound on the longest
   int total_q;             // packed: rows of q
-  int head_dim_v;          // columns of o that exist
+  int head_dim, head_dim_v;  // columns that exist
 
   int m_tiles;  // per sequence and head
   int tiles;    // in all

@@ -9,32 +9,48 @@
 
 namespace strobe::hopper {
 
-/// The visible keys of one warpgroup's rows: row i sees [first(i), last(i)].
+/// Row `row` of a sequence sees the keys from first_key to last_key.
+template <KernelConfig C>
+__device__ __forceinline__ int first_key(const ForwardParams& params, const TileWork& work, int row) {
+  return C.mask_left ? max(0, row + work.diagonal - params.mask_left) : 0;
+}
+
+template <KernelConfig C>
+__device__ __forceinline__ int last_key(const ForwardParams& params, const TileWork& work, int row) {
+  const int last = work.k.used - 1;
+  return C.mask_right ? max(min(last, row + work.diagonal + params.mask_right), -1) : last;
+}
+
+/// The visible keys of one warpgroup's rows.
 template <KernelConfig C>
 class Mask {
  public:
-  __device__ __forceinline__ Mask(const ForwardParams& params, const TileWork& work, int warpgroup)
-      : keys_(work.k.used), diagonal_(work.diagonal), left_(params.mask_left), right_(params.mask_right) {
+  __device__ __forceinline__ Mask(const ForwardParams& params, const TileWork& work, int warpgroup) {
     const int row = work.row_of(warpgroup);
-    // Blocks in [first_full, last_full) are visible to all 64 rows.
-    last_full_ = (last(row) + 1) / C.block_n;
-    first_full_ = (first(row + kRowsPerWarpgroup - 1) + C.block_n - 1) / C.block_n;
+    last_full_ = (last_key<C>(params, work, row) + 1) / C.block_n;
+    first_full_ = (first_key<C>(params, work, row + kRowsPerWarpgroup - 1) + C.block_n - 1) / C.block_n;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      row_[r] = row + fragment_row(r);
+      first_[r] = first_key<C>(params, work, row + fragment_row(r));
+      last_[r] = last_key<C>(params, work, row + fragment_row(r));
     }
   }
 
+  // Blocks in [first_full, last_full) are visible to all 64 rows.
   __device__ __forceinline__ int first_full() const { return first_full_; }
   __device__ __forceinline__ int last_full() const { return last_full_; }
+
+  __device__ __forceinline__ bool needed(int n) const {
+    return n >= last_full_ || (C.mask_left && n < first_full_);
+  }
 
   /// Scores of keys that a row does not see become -inf, whatever they were.
   __device__ __forceinline__ void apply(float (&s)[C.block_n / 2], int n) const {
     const int column = n * C.block_n + fragment_column();
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      const int last_here = last(row_[r]) - column;
-      const int first_here = first(row_[r]) - column;
+      const int last_here = last_[r] - column;
+      const int first_here = first_[r] - column;
 #pragma unroll
       for (int j = 0; j < C.block_n / 8; ++j) {
 #pragma unroll
@@ -49,16 +65,8 @@ class Mask {
   }
 
  private:
-  __device__ __forceinline__ int last(int row) const {
-    return C.mask_right ? max(min(keys_ - 1, row + diagonal_ + right_), -1) : keys_ - 1;
-  }
-  __device__ __forceinline__ int first(int row) const {
-    return C.mask_left ? max(0, row + diagonal_ - left_) : 0;
-  }
-
-  int keys_, diagonal_, left_, right_;
   int first_full_, last_full_;
-  int row_[kRowsPerThread];
+  int first_[kRowsPerThread], last_[kRowsPerThread];
 };
 
 }  // namespace strobe::hopper

@@ -5,10 +5,23 @@
 #pragma once
 
 #include "kernels/common/exp2.h"
+#include "kernels/common/forward_params.h"
 #include "kernels/common/kernel_config.h"
 #include "kernels/hopper/tile/fragment.h"
 
 namespace strobe::hopper {
+
+/// Softcap, of which the factor `softcap` itself is part of scale_log2: tanh(x) = 1 - 2 / (e^2x + 1). Its absolute error is
+/// near 1e-7, where tanh.approx has 5e-4.
+template <KernelConfig C>
+__device__ __forceinline__ float softcapped(const ForwardParams& params, float score) {
+  if constexpr (C.softcap) {
+    constexpr float kTwoLog2E = 2.885390081777926815F;
+    return 1.0F - 2.0F * ptx::rcp_approx(ptx::ex2_approx(score * params.softcap_scale * kTwoLog2E) + 1.0F);
+  } else {
+    return score;
+  }
+}
 
 constexpr float kMinusInfinity = __builtin_bit_cast(float, 0xff800000U);
 
@@ -68,7 +81,10 @@ struct OnlineSoftmax {
   /// Natural logarithm of the row's sum of exponentials, after finish(); -inf for a row that saw no key.
   __device__ __forceinline__ float lse(int r) const {
     constexpr float kLn2 = 0.693147180559945309F;
-    return sum[r] == 0.0F ? kMinusInfinity : (max_log2[r] + ptx::lg2_approx(sum[r])) * kLn2;
+    return lse_log2(r) * kLn2;
+  }
+  __device__ __forceinline__ float lse_log2(int r) const {
+    return sum[r] == 0.0F ? kMinusInfinity : max_log2[r] + ptx::lg2_approx(sum[r]);
   }
 
  private:

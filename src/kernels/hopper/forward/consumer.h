@@ -15,6 +15,8 @@
 #include "kernels/common/smem_plan.h"
 #include "kernels/hopper/forward/barriers.h"
 #include "kernels/hopper/forward/epilogue.h"
+#include "kernels/hopper/forward/exact_rows.h"
+#include "kernels/hopper/forward/self_feeder.h"
 #include "kernels/hopper/forward/tile_work.h"
 #include "kernels/hopper/tile/gemm.h"
 
@@ -27,24 +29,25 @@ class Consumer {
   using Output = float[C.head_dim_v / 2];
   using Operand = uint32_t[C.block_n / 16][4];
 
-  __device__ __forceinline__ Consumer(const ForwardParams& params, unsigned char* smem, Barriers<C>& barriers, int warpgroup)
-      : params_(params), barriers_(barriers), warpgroup_(warpgroup) {
-    q_ = descriptor_k_major(smem + kPlan.q + warpgroup * C.q_stages * kPlan.q_bytes);
-    k_ = descriptor_k_major(smem + kPlan.k);
-    v_ = descriptor_mn_major(smem + kPlan.v, C.block_n);
+  __device__ __forceinline__ Consumer(const Feeders<C>& feeders, int warpgroup)
+      : params_(feeders.params), barriers_(feeders.barriers), list_(feeders.list), cluster_rank_(feeders.cluster_rank),
+        warpgroup_(warpgroup), feeder_(feeders, warpgroup) {
+    q_ = descriptor_k_major(feeders.smem + kPlan.q + warpgroup * C.q_stages * kPlan.q_bytes);
+    k_ = descriptor_k_major(feeders.smem + kPlan.k);
+    v_ = descriptor_mn_major(feeders.smem + kPlan.v, C.block_n);
     Turns<C>::open(warpgroup);
   }
 
   /// Every tile of this CTA.
-  __device__ __forceinline__ void run(const TileListOf<C>& list, int cluster_rank) {
-    TileScheduler<C> scheduler(params_, list);
+  __device__ __forceinline__ void run() {
+    TileScheduler<C> scheduler(params_, list_);
     Output o;
     Operand p;
     OnlineSoftmax<C> softmax;
     TileWork open;  // the tile whose last P V is still to come
     bool is_open = false;
     for (Tile tile; scheduler.next(tile);) {
-      const TileWork work = tile_work<C>(params_, tile, cluster_rank);
+      const TileWork work = tile_work<C>(params_, tile, cluster_rank_);
       const int n_end = n_end_of<C>(params_, work, warpgroup_);
       if (n_end <= work.n_begin) {
         if (is_open) {
@@ -71,6 +74,9 @@ class Consumer {
     }
     if (is_open) {
       close(o, p, softmax, open);
+    }
+    if ((C.mask_left || C.mask_right) && !__all_sync(kFullWarp, finite_)) {
+      repair_rows<C>(params_, list_, cluster_rank_, warpgroup_);
     }
   }
 
@@ -136,7 +142,7 @@ class Consumer {
       pass_v();
     }
     softmax.finish();
-    store_tile<C>(params_, open, warpgroup_, o, softmax);
+    finite_ &= store_tile<C>(params_, open, warpgroup_, o, softmax);
     softmax = next;
     accumulate_ = false;
     to_operand<C.element>(p, s);
@@ -195,7 +201,7 @@ class Consumer {
     ptx::wgmma_wait_group<0>(o);
     output_done();
     softmax.finish();
-    store_tile<C>(params_, open, warpgroup_, o, softmax);
+    finite_ &= store_tile<C>(params_, open, warpgroup_, o, softmax);
     accumulate_ = false;
   }
 
@@ -229,7 +235,7 @@ class Consumer {
       Turns<C>::pass(warpgroup_);
       scores_done();
       transform(s);
-      if (n >= mask.last_full() || (C.mask_left && n < mask.first_full())) {
+      if (mask.needed(n)) {
         mask.apply(s, n);
       }
       if (softmax.template step<true>(s, params_.scale_log2)) {
@@ -244,7 +250,7 @@ class Consumer {
     }
     release_q();
     softmax.finish();
-    store_tile<C>(params_, work, warpgroup_, o, softmax);
+    finite_ &= store_tile<C>(params_, work, warpgroup_, o, softmax);
     accumulate_ = false;
   }
 
@@ -276,11 +282,13 @@ class Consumer {
   __device__ __forceinline__ void scores_done() {
     release<C>(barriers_.k_empty[k_at_.stage]);
     k_at_.advance();
+    feeder_.released_k();
   }
 
   __device__ __forceinline__ void output_done() {
     release<C>(barriers_.v_empty[v_at_.stage]);
     v_at_.advance();
+    feeder_.released_v();
   }
 
   __device__ __forceinline__ void release_q() {
@@ -288,6 +296,7 @@ class Consumer {
       cuda::ptx::mbarrier_arrive(&barriers_.q_empty[warpgroup_][q_at_.stage]);
     }
     q_at_.advance();
+    feeder_.released_q();
   }
 
   __device__ __forceinline__ void pass_k() {
@@ -302,26 +311,17 @@ class Consumer {
 
   __device__ __forceinline__ void first_softmax(Scores& s, OnlineSoftmax<C>& softmax, const Mask<C>& mask, int n) const {
     transform(s);
-    if (n >= mask.last_full() || (C.mask_left && n < mask.first_full())) {
+    if (mask.needed(n)) {
       mask.apply(s, n);
     }
     softmax.template step<true>(s, params_.scale_log2);
   }
 
-  /// Softcap: the factor `softcap` itself is part of scale_log2.
   __device__ __forceinline__ void transform(Scores& s) const {
-    if constexpr (C.softcap) {
 #pragma unroll
-      for (float& x : s) {
-        x = tanh_exact(x * params_.softcap_scale);
-      }
+    for (float& x : s) {
+      x = softcapped<C>(params_, x);
     }
-  }
-
-  /// tanh(x) = 1 - 2 / (e^2x + 1): absolute error near 1e-7, where tanh.approx has 5e-4.
-  __device__ static __forceinline__ float tanh_exact(float x) {
-    constexpr float kTwoLog2E = 2.885390081777926815F;
-    return 1.0F - 2.0F * ptx::rcp_approx(ptx::ex2_approx(x * kTwoLog2E) + 1.0F);
   }
 
   __device__ static __forceinline__ void rescale(Output& o, const OnlineSoftmax<C>& softmax) {
@@ -333,10 +333,14 @@ class Consumer {
 
   const ForwardParams& params_;
   Barriers<C>& barriers_;
+  const TileListOf<C>& list_;
+  const int cluster_rank_;
   const int warpgroup_;
+  SelfFeeder<C> feeder_;
   Descriptor q_, k_, v_;  // of stage 0
   RingPosition<C.q_stages> q_at_;
   RingPosition<C.stages> k_at_, v_at_;
+  bool finite_ = true;       // whether everything that this thread stored was
   bool accumulate_ = false;  // whether O holds earlier blocks of its tile
 };
 

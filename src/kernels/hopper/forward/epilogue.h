@@ -11,9 +11,7 @@ namespace strobe::hopper {
 constexpr int kStoreColumns = 8;  // 16 bytes: one thread's store
 
 __device__ __forceinline__ unsigned short* output_row(const ForwardParams& params, const TileWork& work, int row) {
-  const int batch = params.cu_seqlens_q != nullptr ? 0 : work.tile.sequence;
-  return static_cast<unsigned short*>(params.o) + batch * params.o_batch_stride +
-         (work.q.start + row) * params.o_row_stride + work.tile.head * params.o_head_stride;
+  return params.o.row(params.cu_seqlens_q != nullptr ? 0 : work.tile.sequence, work.q.start + row, work.tile.head);
 }
 
 __device__ __forceinline__ void store_lse(const ForwardParams& params, const TileWork& work, int row, float value) {
@@ -25,10 +23,12 @@ __device__ __forceinline__ void store_lse(const ForwardParams& params, const Til
 
 /// Divides by the row's sum and stores. Four threads that share a row first gather eight columns each, so that a store
 /// is 16 bytes and a quad's stores are 64 bytes in a row. A row without a visible key gives O = 0 and LSE = -inf.
+/// False if this thread stored a value that is not finite.
 template <KernelConfig C>
-__device__ __forceinline__ void store_tile(const ForwardParams& params, const TileWork& work, int warpgroup,
+__device__ __forceinline__ bool store_tile(const ForwardParams& params, const TileWork& work, int warpgroup,
                                            float (&o)[C.head_dim_v / 2], const OnlineSoftmax<C>& softmax) {
   const int quad_lane = threadIdx.x % 4;
+  float zero = 0.0F;  // NaN if a value is not finite
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     const int row = work.row_of(warpgroup) + fragment_row(r);
@@ -46,6 +46,7 @@ __device__ __forceinline__ void store_tile(const ForwardParams& params, const Ti
       for (int i = 0; i < 4; ++i) {
         const float* pair = &o[block / 2 + 4 * i + 2 * r];
         packed[i] = sees ? pack<C.element>(pair[0] * inverse, pair[1] * inverse) : 0U;
+        zero += pair[0] * 0.0F + pair[1] * 0.0F;
       }
       transpose_quad(packed);
       const int column = block + kStoreColumns * quad_lane;
@@ -54,6 +55,7 @@ __device__ __forceinline__ void store_tile(const ForwardParams& params, const Ti
       }
     }
   }
+  return zero == 0.0F;
 }
 
 /// A warpgroup's part of a tile none of whose rows sees a key. Rows behind the last sequence may be more than one tile's:

@@ -12,7 +12,7 @@
 #include "kernels/common/smem_plan.h"
 #include "kernels/hopper/forward/barriers.h"
 #include "kernels/hopper/forward/consumer.h"
-#include "kernels/hopper/forward/producer.h"
+#include "kernels/hopper/forward/feeder.h"
 
 namespace strobe::hopper {
 
@@ -20,39 +20,35 @@ namespace strobe::hopper {
 /// what the launch gave the CTA, 64 K registers over its threads rounded down to eights, or setmaxnreg waits forever.
 template <KernelConfig C>
 struct RegisterBudget {
-  static constexpr int kProducer = C.consumer_warpgroups == 3 ? 32 : 24;
+  static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : 24;
   static constexpr int kConsumer = C.consumer_warpgroups <= 2 ? 240 : C.consumer_warpgroups == 3 ? 160 : 112;
   static constexpr int kAtLaunch = 65536 / threads_per_block(C) / 8 * 8;
   static_assert(kProducer + C.consumer_warpgroups * kConsumer <= kAtLaunch * (1 + C.consumer_warpgroups));
 };
 
 template <KernelConfig C>
-__device__ __forceinline__ void produce(const TensorMap& q, const TensorMap& k, const TensorMap& v,
-                                        const ForwardParams& params, const TileListOf<C>& list, unsigned char* smem,
-                                        Barriers<C>& barriers, int rank) {
-  constexpr SmemPlan kPlan = smem_plan(C);
+__device__ __forceinline__ void produce(const Feeders<C>& feeders) {
   const int warp = threadIdx.x / kWarpSize;
   if (threadIdx.x % kWarpSize != 0) {
     return;
   }
   if (warp == 0) {
-    produce_q<C>(q, params, list, smem, barriers, rank);
+    auto queries = feeders.queries();
+    while (queries.feed()) {
+    }
   } else if (warp == 1) {
-    produce_kv<C, C.head_dim>(k, params, list, smem + kPlan.k, barriers.k_full, barriers.k_empty, rank);
+    auto keys = feeders.keys();
+    while (keys.feed()) {
+    }
   } else if (warp == 2) {
-    produce_kv<C, C.head_dim_v>(v, params, list, smem + kPlan.v, barriers.v_full, barriers.v_empty, rank);
+    auto values = feeders.values();
+    while (values.feed()) {
+    }
   }
 }
 
 template <KernelConfig C>
-__global__ void __launch_bounds__(threads_per_block(C), 1)
-    forward(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-            const __grid_constant__ ForwardParams params, const __grid_constant__ TileListOf<C> list) {
-  extern __shared__ __align__(1024) unsigned char smem[];
-  auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);
-  const int rank = C.cluster > 1 ? static_cast<int>(cuda::ptx::get_sreg_cluster_ctarank()) : 0;
-
-  // Set-up
+__device__ __forceinline__ void set_up(unsigned char* smem, Barriers<C>& barriers) {
   if (threadIdx.x == 0) {
     barriers.init();
   }
@@ -69,15 +65,30 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
   } else {
     __syncthreads();
   }
+}
+
+template <KernelConfig C>
+__global__ void __launch_bounds__(threads_per_block(C), 1)
+    forward(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
+            const __grid_constant__ ForwardParams params, const __grid_constant__ TileListOf<C> list) {
+  extern __shared__ __align__(1024) unsigned char smem[];
+  auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);
+  const int rank = C.cluster > 1 ? static_cast<int>(cuda::ptx::get_sreg_cluster_ctarank()) : 0;
+  const Feeders<C> feeders{q, k, v, params, list, smem, barriers, rank};
+
+  // Set-up
+  set_up<C>(smem, barriers);
 
   // Roles
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
-  if (warpgroup == 0) {
+  if constexpr (!C.warp_specialized) {
+    Consumer<C>(feeders, warpgroup).run();
+  } else if (warpgroup == 0) {
     ptx::setmaxnreg_dec<RegisterBudget<C>::kProducer>();
-    produce<C>(q, k, v, params, list, smem, barriers, rank);
+    produce<C>(feeders);
   } else {
     ptx::setmaxnreg_inc<RegisterBudget<C>::kConsumer>();
-    Consumer<C>(params, smem, barriers, warpgroup - 1).run(list, rank);
+    Consumer<C>(feeders, warpgroup - 1).run();
   }
 
   // A CTA must not leave while its peer still arrives at its barriers.

@@ -1,0 +1,106 @@
+// Rows whose output is not finite, once more and from their visible keys alone.
+//
+// P V multiplies masked keys' values by 0, and 0 * NaN is NaN: a masked key would reach the result through a V that is not
+// finite. TMA zeroes what lies outside a sequence; keys that only some rows of a tile see cannot be zeroed. So a warp that
+// saw a value that is not finite walks over its tiles again, when it has no other work left, and recomputes such rows with
+// plain loops. That is slow and rare.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/common/forward_params.h"
+#include "kernels/common/mask.h"
+#include "kernels/common/online_softmax.h"
+#include "kernels/hopper/forward/epilogue.h"
+#include "kernels/hopper/forward/tile_work.h"
+
+namespace strobe::hopper {
+
+template <Element element>
+__device__ __forceinline__ float to_float(unsigned short bits) {
+  if constexpr (element == Element::bf16) {
+    return __uint_as_float(static_cast<unsigned>(bits) << 16);
+  } else {
+    return __half2float(__ushort_as_half(bits));
+  }
+}
+
+/// One warp, one row.
+template <KernelConfig C>
+__device__ __forceinline__ void recompute_row(const ForwardParams& params, const TileWork& work, int row,
+                                              unsigned short* destination) {
+  constexpr int kColumns = (C.head_dim_v + kWarpSize - 1) / kWarpSize;  // of this lane: lane, lane + 32, ...
+  const int lane = threadIdx.x % kWarpSize;
+  const int sequence = work.tile.sequence;
+  const int kv_head = work.tile.head / params.heads_per_kv;
+  const int q_batch = params.cu_seqlens_q != nullptr ? 0 : sequence;
+  const int k_batch = params.cu_seqlens_k != nullptr ? 0 : sequence;
+  const auto* q = params.q.row(q_batch, work.q.start + row, work.tile.head);
+  float max_log2 = kMinusInfinity;
+  float sum = 0.0F;
+  float o[kColumns] = {};
+#pragma unroll 1
+  for (int key = first_key<C>(params, work, row); key <= last_key<C>(params, work, row); ++key) {
+    const auto* k = params.k.row(k_batch, work.k.start + key, kv_head);
+    const auto* v = params.v.row(k_batch, work.k.start + key, kv_head);
+    float score = 0.0F;
+    for (int column = lane; column < params.head_dim; column += kWarpSize) {
+      score += to_float<C.element>(q[column]) * to_float<C.element>(k[column]);
+    }
+    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+      score += __shfl_xor_sync(kFullWarp, score, distance);
+    }
+    const float exponent = softcapped<C>(params, score) * params.scale_log2;
+    const float raised = fmaxf(max_log2, exponent);
+    const float shift = raised == kMinusInfinity ? 0.0F : raised;
+    const float correction = ptx::ex2_approx(max_log2 - shift);
+    const float p = ptx::ex2_approx(exponent - shift);
+    max_log2 = raised;
+    sum = sum * correction + p;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int column = lane + i * kWarpSize;
+      o[i] = o[i] * correction + (column < params.head_dim_v ? p * to_float<C.element>(v[column]) : 0.0F);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) {
+    const int column = lane + i * kWarpSize;
+    if (column < params.head_dim_v) {
+      destination[column] = static_cast<unsigned short>(pack<C.element>(o[i] / sum, 0.0F));
+    }
+  }
+}
+
+/// Whether an element of a stored row is not finite: its exponent's bits are all ones.
+template <KernelConfig C>
+__device__ __forceinline__ bool row_is_finite(const ForwardParams& params, const unsigned short* row) {
+  constexpr unsigned kExponent = C.element == Element::bf16 ? 0x7f80U : 0x7c00U;
+  bool finite = true;
+  for (int column = threadIdx.x % kWarpSize; column < params.head_dim_v; column += kWarpSize) {
+    finite = finite && (row[column] & kExponent) != kExponent;
+  }
+  return __all_sync(kFullWarp, finite);
+}
+
+/// All of this warp's rows, tile by tile, after it has stored them.
+template <KernelConfig C>
+__device__ __forceinline__ void repair_rows(const ForwardParams& params, const TileListOf<C>& list, int cluster_rank,
+                                            int warpgroup) {
+  __syncwarp();
+  TileScheduler<C> scheduler(params, list);
+  for (Tile tile; scheduler.next(tile);) {
+    const TileWork work = tile_work<C>(params, tile, cluster_rank);
+    const int first = work.row_of(warpgroup) + threadIdx.x % kWarpgroupSize / kWarpSize * 16;
+#pragma unroll 1
+    for (int row = first; row < min(first + 16, work.q.used); ++row) {
+      unsigned short* stored = output_row(params, work, row);
+      if (!row_is_finite<C>(params, stored)) {
+        recompute_row<C>(params, work, row, stored);
+      }
+    }
+  }
+}
+
+}  // namespace strobe::hopper
