@@ -42,7 +42,7 @@ template <class Arguments>
 struct Misuse {
   std::string name;
   std::function<void(Call<Arguments>&)> change;
-  StatusCode code;
+  StatusCode code = StatusCode::ok;
   std::string message;
 };
 
@@ -63,9 +63,9 @@ ConstTensorView lengths_of(std::initializer_list<std::int32_t> values) {
   return tensor(static_cast<const std::int32_t*>(lengths.data()), {static_cast<std::int64_t>(values.size())});
 }
 
-// What both passes check in the same words.
+// What both passes check in the same words: tensors.
 template <class Arguments>
-std::vector<Misuse<Arguments>> shared_misuses() {
+std::vector<Misuse<Arguments>> tensor_misuses() {
   using C = Call<Arguments>;
   return {
       {"MissingQ", [](C& c) { c.arguments.q = {}; }, kInvalid,
@@ -132,6 +132,14 @@ std::vector<Misuse<Arguments>> shared_misuses() {
        "head_dim_v is 600: it must be from 1 to 512"},
       {"DeviceOfV", [](C& c) { c.arguments.v.device = {DeviceType::cuda, 1}; }, kInvalid,
        "v is on cuda:1 and q on cpu: all tensors must be on one device"},
+  };
+}
+
+// Options, used lengths and the execution.
+template <class Arguments>
+std::vector<Misuse<Arguments>> option_misuses() {
+  using C = Call<Arguments>;
+  return {
       {"ScaleNaN", [](C& c) { c.options.scale = std::numeric_limits<float>::quiet_NaN(); }, kInvalid,
        "scale is nan: it must be finite"},
       {"ScaleInfinite", [](C& c) { c.options.scale = -std::numeric_limits<float>::infinity(); }, kInvalid,
@@ -315,11 +323,13 @@ void expect_refused(const AttentionCase& attention, const Misuse<Arguments>& mis
 }
 
 TEST(Misuse, OfEveryTensorAndOptionInTheForward) {
-  for (const ForwardMisuse& misuse : shared_misuses<ForwardArguments>()) expect_refused(valid_case(), misuse);
+  for (const ForwardMisuse& misuse : tensor_misuses<ForwardArguments>()) expect_refused(valid_case(), misuse);
+  for (const ForwardMisuse& misuse : option_misuses<ForwardArguments>()) expect_refused(valid_case(), misuse);
 }
 
 TEST(Misuse, OfEveryTensorAndOptionInTheBackward) {
-  for (const BackwardMisuse& misuse : shared_misuses<BackwardArguments>()) expect_refused(valid_case(), misuse);
+  for (const BackwardMisuse& misuse : tensor_misuses<BackwardArguments>()) expect_refused(valid_case(), misuse);
+  for (const BackwardMisuse& misuse : option_misuses<BackwardArguments>()) expect_refused(valid_case(), misuse);
 }
 
 TEST(Misuse, OfPackedLengthsInTheForward) {

@@ -1,10 +1,12 @@
 // Random configurations against the float64 reference. STROBE_SEED=n runs the one case of that seed;
-// STROBE_FIRST_SEED and STROBE_SEEDS choose a range.
+// STROBE_FIRST_SEED and STROBE_SEEDS choose a range, STROBE_INSTRUCTION_SET=SSE4 what the engine runs on.
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <iostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +16,8 @@
 
 namespace strobe::test {
 namespace {
+
+constexpr int kSkipped = 77;
 
 std::string program_path;
 
@@ -37,6 +41,17 @@ void run_seed(std::uint64_t seed) {
   expect_case_matches_reference(random_case(seed), execution);
 }
 
+// Makes Highway choose the instruction set of that name; false where the machine lacks it.
+bool restrict_to(const std::string& name) {
+  for (std::int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
+    const std::int64_t target = targets & -targets;
+    if (name != hwy::TargetName(target)) continue;
+    hwy::SetSupportedTargetsForTest(target);
+    return true;
+  }
+  return false;
+}
+
 TEST(RandomConfigurations, MatchReference) {
   const std::uint64_t only = number_from("STROBE_SEED", 0);
   const std::uint64_t first = only != 0 ? only : number_from("STROBE_FIRST_SEED", 1);
@@ -56,5 +71,10 @@ TEST(RandomConfigurations, MatchReference) {
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   strobe::test::program_path = argv[0];
+  const char* instruction_set = std::getenv("STROBE_INSTRUCTION_SET");
+  if (instruction_set != nullptr && !strobe::test::restrict_to(instruction_set)) {
+    std::cout << "this machine has no " << instruction_set << '\n';
+    return strobe::test::kSkipped;
+  }
   return RUN_ALL_TESTS();
 }
