@@ -1,6 +1,7 @@
 """Fenced code blocks of a Markdown file."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -22,3 +23,8 @@ def blocks(path: Path) -> list[Block]:
             found.append(Block(start, language, "\n".join(lines)))
             start = None
     return found
+
+
+def blocks_and_next(path: Path) -> list[tuple[Block, Block]]:
+    """Each block with the one after it, which for the last is empty."""
+    return list(pairwise([*blocks(path), Block(0, "", "")]))

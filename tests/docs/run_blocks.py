@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from markdown import blocks
+from markdown import blocks_and_next
 
 
 def write_npy(path, shape):
@@ -45,8 +45,7 @@ def sessions(text):
 
 
 def failures(page, folder):
-    found = blocks(page)
-    for block, after in zip(found, [*found[1:], None], strict=True):
+    for block, after in blocks_and_next(page):
         place = f"{page}:{block.line}"
         if block.language == "sh":
             for command in filter(lambda line: line.startswith("strobe "), block.text.splitlines()):
@@ -58,7 +57,7 @@ def failures(page, folder):
                 _, output = run(command, folder)
                 if output.strip() != expected.strip():
                     yield f"{place}: `{command}` prints\n{output}"
-        if block.language == "python" and after and after.language == "text":
+        if block.language == "python" and after.language == "text":
             _, output = run([sys.executable, "-c", block.text], folder)
             if output.rstrip() != after.text.rstrip():
                 yield f"{place}: prints\n{output}"

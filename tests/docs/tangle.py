@@ -10,7 +10,7 @@ a `text` block follows, it is a failure with exactly that message.
 import sys
 from pathlib import Path
 
-from markdown import blocks
+from markdown import blocks, blocks_and_next
 
 PREAMBLE = """// Made by {script} from {page}.
 #include <gtest/gtest.h>
@@ -43,17 +43,16 @@ def program(page, language):
 
 
 def tests(page):
-    found = blocks(page)
-    setup, *_ = (block.text for block in found if block.language == "cpp" and " main(" not in block.text)
+    setup, *_ = examples = [block for block in blocks(page) if block.language == "cpp" and " main(" not in block.text]
     text = PREAMBLE.format(script=Path(__file__).name, page=page.name)
-    for block, after in zip(found, [*found[1:], None], strict=True):
-        if block.language != "cpp" or " main(" in block.text or block.text == setup:
+    for block, after in blocks_and_next(page):
+        if block == setup or block not in examples:
             continue
         check = "  EXPECT_TRUE(status.ok()) << status.message();"
-        if after and after.language == "text":
+        if after.language == "text":
             check = f'  EXPECT_FALSE(status.ok());\n  EXPECT_EQ(status.message(), R"({after.text})");'
         text += TEST.format(
-            page=page.stem.capitalize(), line=block.line, path=page, setup=setup, code=block.text, check=check
+            page=page.stem.capitalize(), line=block.line, path=page, setup=setup.text, code=block.text, check=check
         )
     return text
 
