@@ -21,15 +21,16 @@ namespace strobe::program {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Lists are separated by commas; every combination is one cell. In each cell the implementations take turns, one run
-each per round, after one run to warm up; medians are shown, in GFLOP/s.
+    R"(Lists are separated by commas; every combination is one cell. In each cell the implementations
+take turns, one run each per round, after one run to warm up; medians are shown, in GFLOP/s.
 
   strobe    this library
   standard  S and P whole in memory, products by OpenBLAS (bench/standard_attention.cpp)
-  pytorch   scaled_dot_product_attention in a process of its own; needs `pip install torch==2.13.0`
+  pytorch   scaled_dot_product_attention in a process of its own (`pip install torch==2.13.0`)
   probe     fused multiply-adds from registers: the most that this machine's vector units do
 
-FLOPs: 2 b h s s (head_dim + head_dim_v) for the forward, halved when causal; 2.5 times that for the backward.
+FLOPs: 2 b h s s (head_dim + head_dim_v) for the forward, halved when causal; the backward's are
+2.5 times as many.
 
 Examples:
   strobe bench

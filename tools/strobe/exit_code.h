@@ -8,9 +8,9 @@ namespace strobe::program {
 enum class ExitCode : int {
   ok = 0,
   check_failed = 1,  // verify: an element is outside its bound
-  usage = 2,        // a wrong flag, file or shape
-  unsupported = 3,  // a valid call that this build or machine cannot serve
-  failure = 4,      // out of memory, or a device's error
+  usage = 2,         // a wrong flag, file or shape
+  unsupported = 3,   // a valid call that this build or machine cannot serve
+  failure = 4,       // out of memory, or a device's error
 };
 
 /// Prints a failed Status as one line on standard error.

@@ -57,7 +57,8 @@ ExitCode run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? ExitCode::ok : ExitCode::usage;  // --help and --version arrive here too, with exit code 0
+    // --help and --version arrive here too, with exit code 0.
+    return app.exit(error) == 0 ? ExitCode::ok : ExitCode::usage;
   }
   return exit_code;
 }

@@ -19,8 +19,9 @@ namespace strobe::program {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Tensors are [batch, seqlen, heads, head_dim], float32, float16 or bfloat16 (in .npy: '<V2', as ml_dtypes saves it).
-Written to --out: o.npy and lse.npy [batch, heads, seqlen]; with --do also dq.npy, dk.npy and dv.npy.
+    R"(Tensors are [batch, seqlen, heads, head_dim], float32, float16 or bfloat16 (in .npy: '<V2', as
+ml_dtypes saves it). Written to --out: o.npy and lse.npy [batch, heads, seqlen]; with --do also
+dq.npy, dk.npy and dv.npy.
 
 Examples:
   strobe run --q q.npy --k k.npy --v v.npy --causal --out results

@@ -18,12 +18,13 @@ namespace strobe::program {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Two kinds of inputs: normal, N(0,1); and outliers, N(0,1) + N(0,100) * Bernoulli(0.001), with which FlashAttention-3
-(2024) shows what low precision does to attention. dO is normal in both.
+    R"(Two kinds of inputs: normal, N(0,1); and outliers, N(0,1) + N(0,100) * Bernoulli(0.001), with which
+FlashAttention-3 (2024) shows what low precision does to attention. dO is normal in both.
 
-RMSE is the root mean square error against float64. "worst/bound" is the worst element's error over the error that
-float32 accumulation and one rounding of the result may leave in it: above 1, Strobe fails and the exit code is 1.
-Standard attention, which keeps S and P in the inputs' dtype, is shown beside it and cannot fail.
+RMSE is the root mean square error against float64; "ratio" is standard attention's over Strobe's.
+"worst/bound" is the worst element's error over the error that float32 accumulation and one rounding
+of the result may leave in it: above 1, Strobe fails and the exit code is 1. Standard attention, which
+keeps S and P in the inputs' dtype, is shown beside it and cannot fail.
 
 Examples:
   strobe verify
