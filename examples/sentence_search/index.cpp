@@ -61,6 +61,8 @@ strobe::Result<Index> build_index(const Encoder& encoder, const Tokenizer& token
     const double fits = std::min(static_cast<double>(passages.size()), done * budget_seconds / seconds);
     progress.update(static_cast<std::int64_t>(done), static_cast<std::int64_t>(std::max(done, fits)));
   }
+  const auto encoded = static_cast<std::int64_t>(index.passages.size());
+  progress.update(encoded, encoded);
   return index;
 }
 

@@ -107,7 +107,9 @@ void Progress::report_bar(bool last) {
 void Progress::report_line(bool last) {
   const auto tenths = static_cast<std::int64_t>(fraction(state_) * static_cast<double>(kPlainLines));
   if (!last && (tenths <= lines_reported_ || tenths == kPlainLines)) return;  // finish() has the last tenth's line
+  if (last && tenths < kPlainLines && state_.done == done_reported_) return;
   lines_reported_ = tenths;
+  done_reported_ = state_.done;
   show(stream_, progress_line(state_) + "\n");
 }
 
