@@ -22,7 +22,8 @@
 namespace sentence_search {
 namespace {
 
-enum ExitCode : int { kFailure = 1, kUsage = 2 };
+constexpr int kFailure = 1;  // exit codes
+constexpr int kUsage = 2;
 
 struct Options {
   std::vector<std::string> queries = {"a shepherd cares for his sheep", "forgive those who have wronged you",
