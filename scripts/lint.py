@@ -28,7 +28,7 @@ CPP_SUFFIXES = {".c", ".cpp", ".cu", ".cuh", ".h"}
 CODE_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
 MAX_LINES = 400
 GENERATED = re.compile(r"// \w+ by \S+\.py")  # the first line of a file that a script wrote; its layout is the script's
-MACHINE_PATH = re.compile(r"(?<![\w.\-/$})])/(?:home|root|tmp|work)/\w")
+MACHINE_PATH = re.compile(r"(?<![\w.\-/$})])/(?:home/(?!someone)|root/|tmp/|work/)\w")
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.MULTILINE)
 PLACE = re.compile(rf"^(?:{re.escape(str(ROOT))}/)?(\S+?):\d+:\d+: ", re.MULTILINE)
 FINDING = re.compile(r"^\S+:\d+:\d+: (?:warning|error): ")
@@ -89,6 +89,11 @@ def check_rules(files):
 
 
 @cache
+def tidy_configurations():
+    return [path for path in project_files() if path.name == ".clang-tidy"]
+
+
+@cache
 def contents(path):
     return path.read_bytes()
 
@@ -121,7 +126,7 @@ def fingerprint(entry, tidy_version):
     folders = (Path(part[2:]) for part in shlex.split(entry["command"]) if part.startswith("-I"))
     folders = tuple(folder for folder in folders if folder.is_relative_to(ROOT))
     digest = hashlib.sha256(repr((tidy_version, CLANG_ARGUMENTS, entry["command"])).encode())
-    for path in [ROOT / ".clang-tidy", *closure(Path(entry["file"]), folders)]:
+    for path in [*tidy_configurations(), *closure(Path(entry["file"]), folders)]:
         digest.update(repr((str(path.relative_to(ROOT)), len(contents(path)))).encode() + contents(path))
     return digest.hexdigest()
 
@@ -165,8 +170,10 @@ def tidy_entries():
     if not COMPILE_COMMANDS.exists():
         sys.exit(f"{COMPILE_COMMANDS.relative_to(ROOT)} is missing; run `make lint`, which makes it.")
     entries = {entry["file"]: entry for entry in json.loads(COMPILE_COMMANDS.read_text())}
-    outside = ROOT / "build"
-    return [entry for file, entry in sorted(entries.items()) if not Path(file).is_relative_to(outside)]
+    ours = {
+        file for file in map(Path, entries) if not file.is_relative_to(ROOT / "build") and file.suffix in CPP_SUFFIXES
+    }
+    return [entries[str(file)] for file in sorted(ours)]
 
 
 def report(title, what, complaints):
