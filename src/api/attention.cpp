@@ -11,6 +11,7 @@
 #include "api/problem.h"
 #include "api/tensor_checks.h"
 #include "cpu/engine.h"
+#include "hopper/forward.h"
 #include "plan/cpu_plan.h"
 #include "strobe/plan.h"
 
@@ -21,6 +22,7 @@ struct Plan::State {
   AttentionProblem problem;
   AttentionOptions options;
   plan::CpuPlan cpu;
+  std::shared_ptr<const hopper::Forward> hopper;  // null: the CPU engine runs the plan
 };
 
 namespace {
@@ -33,14 +35,24 @@ struct AlignedFree {
 };
 using OwnedWorkspace = std::unique_ptr<std::byte, AlignedFree>;
 
-Status choose_engine(const AttentionProblem& problem, Engine wanted) {
-  if (wanted == Engine::ampere || wanted == Engine::hopper) {
-    return api::unsupported("the {} engine is not in this build: engine must be automatic or cpu",
-                            wanted == Engine::hopper ? "hopper" : "ampere");
+/// The engine for the tensors' device, or why there is none.
+Result<Engine> choose_engine(const AttentionProblem& problem, Engine wanted) {
+  if (wanted == Engine::ampere) {
+    return api::unsupported("the ampere engine is not in this build: engine must be automatic, cpu or hopper");
   }
-  if (problem.device.type == DeviceType::cpu) return {};
-  return api::unsupported("q is on {}: this build has no GPU engine, tensors must be on the cpu",
-                          api::device_text(problem.device));
+  const bool on_cpu = problem.device.type == DeviceType::cpu;
+  if (wanted != Engine::automatic && on_cpu != (wanted == Engine::cpu)) {
+    return api::unsupported("q is on {}: the {} engine takes tensors on {}", api::device_text(problem.device),
+                            on_cpu ? "hopper" : "cpu", on_cpu ? "a CUDA device" : "the cpu");
+  }
+  if (on_cpu) return Engine::cpu;
+  const Result<const runtime::CudaDevice*> device = runtime::cuda_device(problem.device.index);
+  if (!device.ok()) return device.status();
+  if (!hopper::serves(**device)) {
+    return api::unsupported("{} has compute capability {}.{}: this build's GPU engine is for 9.0", (*device)->name,
+                            (*device)->compute_major, (*device)->compute_minor);
+  }
+  return Engine::hopper;
 }
 
 Status check_threads(int threads) {
@@ -48,15 +60,27 @@ Status check_threads(int threads) {
   return api::invalid("threads is {}: it must be from 1 to {}, or 0 for one per hardware thread", threads, kMaxThreads);
 }
 
+Result<std::shared_ptr<const hopper::Forward>> make_hopper(const AttentionProblem& problem) {
+  if (problem.pass == Pass::forward) return hopper::Forward::make(problem);
+  return api::unsupported("the hopper engine has no backward pass yet: backward needs tensors on the cpu");
+}
+
 template <class Arguments>
 Result<Plan> plan_call(const Arguments& arguments, const AttentionOptions& options, const Execution& execution) {
   const Result<AttentionProblem> problem = api::make_problem(arguments, options);
   if (!problem.ok()) return problem.status();
-  if (Status status = choose_engine(*problem, execution.engine); !status.ok()) return status;
+  const Result<Engine> engine = choose_engine(*problem, execution.engine);
+  if (!engine.ok()) return engine.status();
   if (Status status = check_threads(execution.threads); !status.ok()) return status;
   auto state = std::make_shared<Plan::State>();
   state->problem = *problem;
   state->options = options;
+  if (*engine == Engine::hopper) {
+    auto forward = make_hopper(*problem);
+    if (!forward.ok()) return forward.status();
+    state->hopper = std::move(*forward);
+    return Plan(std::move(state));
+  }
   state->cpu = plan::cpu_plan(*problem, cpu::cpu_shape(), cpu::worker_count(execution.threads));
   return Plan(std::move(state));
 }
@@ -82,12 +106,22 @@ Result<std::byte*> workspace_for(std::size_t bytes, const Execution& execution, 
 void dispatch(const cpu::Call& call, const ForwardArguments& arguments) { cpu::forward(call, arguments); }
 void dispatch(const cpu::Call& call, const BackwardArguments& arguments) { cpu::backward(call, arguments); }
 
+Status run_hopper(const Plan::State& state, const ForwardArguments& arguments, const Execution& execution) {
+  return state.hopper->run(arguments, static_cast<runtime::CUstream>(execution.stream));
+}
+/// No plan of a backward holds a Hopper forward.
+Status run_hopper(const Plan::State&, const BackwardArguments&, const Execution&) { return {}; }
+
 template <class Arguments>
 Status run_plan(const Plan::State& state, const Arguments& arguments, const Execution& execution) {
   const Result<AttentionProblem> problem = api::make_problem(arguments, state.options);
   if (!problem.ok()) return problem.status();
   if (*problem != state.problem) {
     return api::invalid("the call's pass, shapes or dtypes are not those that the plan was made for: make a plan for them");
+  }
+  if (state.hopper != nullptr) {
+    if (Status status = api::check_memory(*problem, arguments); !status.ok()) return status;
+    return run_hopper(state, arguments, execution);
   }
   if (execution.stream != nullptr) return api::invalid("stream is given for tensors on the cpu: it must be null");
   if (Status status = api::check_memory(*problem, arguments); !status.ok()) return status;
@@ -118,9 +152,12 @@ auto without_bad_alloc(const Function& function) -> decltype(function()) {
 
 std::size_t Plan::workspace_size() const { return state_->cpu.workspace.bytes; }
 
-Engine Plan::engine() const { return Engine::cpu; }
+Engine Plan::engine() const { return state_->hopper != nullptr ? Engine::hopper : Engine::cpu; }
 
-std::string Plan::explain() const { return plan::explain(state_->problem, cpu::cpu_shape(), state_->cpu); }
+std::string Plan::explain() const {
+  if (state_->hopper != nullptr) return state_->hopper->explain();
+  return plan::explain(state_->problem, cpu::cpu_shape(), state_->cpu);
+}
 
 Status Plan::run(const ForwardArguments& arguments, const Execution& execution) const {
   return without_bad_alloc([&] { return run_plan(*state_, arguments, execution); });

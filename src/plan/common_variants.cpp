@@ -1,7 +1,52 @@
 #include "runtime/pack/common_variants.h"
 
-namespace strobe::runtime {
+#include "kernels/common/smem_plan.h"
+#include "plan/hopper_forward.h"
 
-std::vector<CommonVariant> common_variants() { return {}; }
+namespace strobe::runtime {
+namespace {
+
+/// The calls that the pack answers without a compiler: what most models ask for.
+std::vector<AttentionProblem> common_problems() {
+  std::vector<AttentionProblem> problems;
+  AttentionProblem problem;
+  problem.batch = problem.heads_q = problem.heads_k = 1;
+  problem.scale = 1.0F;
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      for (const std::int64_t seqlen : {512, 8192}) {  // short and long calls may take different tiles
+        for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+          for (const bool packed : {false, true}) {
+            problem.dtype = dtype;
+            problem.head_dim = problem.head_dim_v = head_dim;
+            problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = seqlen;
+            problem.causal = causal;
+            problem.packed_q = problem.packed_k = packed;
+            problems.push_back(problem);
+          }
+        }
+      }
+    }
+  }
+  return problems;
+}
+
+}  // namespace
+
+std::vector<CommonVariant> common_variants() {
+  constexpr plan::HopperShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
+  std::vector<KernelConfig> configs;
+  for (const AttentionProblem& problem : common_problems()) {
+    const Result<KernelConfig> config = plan::hopper_forward_config(problem, kH200);
+    bool known = !config.ok();
+    for (const KernelConfig& other : configs) known = known || other == *config;
+    if (!known) configs.push_back(*config);
+  }
+  std::vector<CommonVariant> variants;
+  for (const KernelConfig& config : configs) {
+    variants.push_back({plan::hopper_forward_variant(config), static_cast<unsigned>(smem_plan(config).total_bytes)});
+  }
+  return variants;
+}
 
 }  // namespace strobe::runtime

@@ -186,7 +186,7 @@ std::vector<Misuse<Arguments>> option_misuses() {
        },
        kInvalid, "workspace must be aligned to 64 bytes"},
       {"EngineAmpere", [](C& c) { c.execution.engine = Engine::ampere; }, kUnsupported,
-       "the ampere engine is not in this build: engine must be automatic or cpu"},
+       "the ampere engine is not in this build: engine must be automatic, cpu or hopper"},
       {"Float8", [](C& c) { c.arguments.q.dtype = DType::float8_e4m3; }, kUnsupported,
        "q is float8_e4m3: this build computes in float32, float16 and bfloat16"},
   };

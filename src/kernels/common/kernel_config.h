@@ -32,7 +32,6 @@ struct KernelConfig {
 
   bool listed = false;  // tiles differ in length and the host knows how: it deals them out, longest first
 
-  int exp2_on_fma = 0;         // of every 8 exponentials, how many run as polynomials on the FMA pipe
   bool debug = false;          // waits trap instead of hanging, shared memory starts as NaN
 
   bool operator==(const KernelConfig&) const = default;

@@ -4,7 +4,6 @@
 // Source: Milakov and Gimelshein (2018); Dao, "FlashAttention-2" (2023), section 3.1.
 #pragma once
 
-#include "kernels/common/exp2.h"
 #include "kernels/common/forward_params.h"
 #include "kernels/common/kernel_config.h"
 #include "kernels/hopper/tile/fragment.h"
@@ -39,7 +38,6 @@ struct OnlineSoftmax {
 
   /// Turns scores into probabilities. True if what was accumulated before must be multiplied by `correction`: the same
   /// answer in all threads of a warp.
-  template <bool masked>
   __device__ __forceinline__ bool step(float (&s)[C.block_n / 2], float scale_log2) {
     const bool grew = __any_sync(kFullWarp, may_pass_maximum(s, scale_log2));
     if (grew) {
@@ -54,10 +52,7 @@ struct OnlineSoftmax {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           float& x = s[4 * j + 2 * r + c];
-          // The polynomial clamps: a masked score must become exactly 0.
-          const bool on_fma = !masked && (2 * j + c) % 8 < C.exp2_on_fma;
-          const float exponent = __fmaf_rn(x, scale_log2, -shift);
-          x = on_fma ? exp2_polynomial(exponent) : ptx::ex2_approx(exponent);
+          x = ptx::ex2_approx(__fmaf_rn(x, scale_log2, -shift));
           part[c] += x;
         }
       }

@@ -182,7 +182,7 @@ class Consumer {
     if constexpr (masked) {
       mask.apply(s, n);
     }
-    const bool grew = softmax.template step<masked>(s, params_.scale_log2);
+    const bool grew = softmax.step(s, params_.scale_log2);
     end_of_step(n > n_begin || softmax.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
@@ -238,7 +238,7 @@ class Consumer {
       if (mask.needed(n)) {
         mask.apply(s, n);
       }
-      if (softmax.template step<true>(s, params_.scale_log2)) {
+      if (softmax.step(s, params_.scale_log2)) {
         rescale(o, softmax);
       }
       to_operand<C.element>(p, s);
@@ -314,7 +314,7 @@ class Consumer {
     if (mask.needed(n)) {
       mask.apply(s, n);
     }
-    softmax.template step<true>(s, params_.scale_log2);
+    softmax.step(s, params_.scale_log2);
   }
 
   __device__ __forceinline__ void transform(Scores& s) const {

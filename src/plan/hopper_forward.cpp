@@ -1,0 +1,206 @@
+#include "plan/hopper_forward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <string_view>
+
+#include "kernels/common/smem_plan.h"
+#include "plan/hopper_schedule.h"
+
+namespace strobe::plan {
+namespace {
+
+constexpr int kCompiledHeadDims[] = {32, 64, 96, 128, 192, 256};
+constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+
+template <class... Args>
+Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
+  return {StatusCode::unsupported, fmt::format(format, std::forward<Args>(args)...)};
+}
+
+Status check_supported(const AttentionProblem& problem) {
+  if (problem.dtype != DType::bfloat16 && problem.dtype != DType::float16) {
+    return unsupported("q is {}: the hopper engine computes in float16 and bfloat16", strobe::name_of(problem.dtype));
+  }
+  for (const auto& [name, value] : {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {
+    if (value % 8 != 0 || value > 256) {
+      return unsupported("{} is {}: the hopper engine takes multiples of 8 up to 256", name, value);
+    }
+  }
+  if (!(problem.scale > 0.0F)) return unsupported("scale is {}: the hopper engine takes positive scales", problem.scale);
+  for (const auto& [name, value] : {std::pair{"seqlen_q", problem.seqlen_q}, std::pair{"seqlen_k", problem.seqlen_k},
+                                    std::pair{"total_q", problem.total_q}, std::pair{"total_k", problem.total_k},
+                                    std::pair{"batch * heads_q", problem.batch * problem.heads_q}}) {
+    if (value > kMaxInt / 4) return unsupported("{} is {}: the hopper engine takes up to {}", name, value, kMaxInt / 4);
+  }
+  return {};
+}
+
+std::string_view name_of(Element element) { return element == Element::bf16 ? "bf16" : "fp16"; }
+
+int compiled_head_dim(std::int64_t head_dim) {
+  return *std::lower_bound(std::begin(kCompiledHeadDims), std::end(kCompiledHeadDims), static_cast<int>(head_dim));
+}
+
+/// Whether the third consumer warpgroup pays at head_dim 128: it hides more latency and wastes more of a tile's rows, and
+/// its masked blocks are more. Measured on an H200 (docs/performance-log-hopper.md).
+bool prefers_three_warpgroups(const AttentionProblem& problem, const Band& band) {
+  const std::int64_t keys = band.bounded_left ? band.left + std::max(band.right, 0) : problem.seqlen_k;
+  return problem.seqlen_q >= 1024 && keys >= (band.bounded_right ? 8192 : 2048);
+}
+
+/// Two warpgroups and as many keys per step as registers and shared memory hold.
+void choose_wide_tiles(KernelConfig& config) {
+  constexpr int kRegisters = 188;  // of 240, for scores, probabilities and output
+  for (const int block_n : {128, 112, 96, 80, 64}) {
+    config.block_n = block_n;
+    const bool in_registers = block_n / 2 + block_n / 4 + config.head_dim_v / 2 <= kRegisters;
+    if (in_registers && smem_plan(config).total_bytes <= kMaxSmemBytes) break;
+  }
+  config.q_stages = 2;
+  if (smem_plan(config).total_bytes > kMaxSmemBytes) config.q_stages = 1;
+}
+
+void choose_tiles(KernelConfig& config, const AttentionProblem& problem, const Band& band) {
+  const int widest = std::max(config.head_dim, config.head_dim_v);
+  config.consumer_warpgroups = 2;
+  config.stages = 2;
+  if (widest <= 64) {
+    // Here exponentials take as long as the GEMMs, and four warps per scheduler keep both units busiest; they need no turns.
+    config.consumer_warpgroups = 4;
+    config.block_n = 64;
+    config.stages = 4;
+    config.q_stages = 2;
+    config.ping_pong = false;
+  } else if (widest <= 128 && prefers_three_warpgroups(problem, band)) {
+    config.consumer_warpgroups = 3;
+    config.block_n = 80;
+    config.q_stages = 2;
+  } else {
+    choose_wide_tiles(config);
+  }
+}
+
+/// The variant as C++ names it. Every field is spelled: the text is part of the kernel's name in the store.
+std::string expression_of(const KernelConfig& c) {
+  return fmt::format(
+      "strobe::KernelConfig{{.element = strobe::Element::{}, .head_dim = {}, .head_dim_v = {}, .consumer_warpgroups = {}, "
+      ".block_n = {}, .stages = {}, .q_stages = {}, .mask_right = {}, .mask_left = {}, .varlen = {}, .softcap = {}, "
+      ".warp_specialized = {}, .ping_pong = {}, .two_stage = {}, .persistent = {}, .cluster = {}, .listed = {}, .debug = {}}}",
+      name_of(c.element), c.head_dim, c.head_dim_v, c.consumer_warpgroups, c.block_n, c.stages, c.q_stages, c.mask_right,
+      c.mask_left, c.varlen, c.softcap, c.warp_specialized, c.ping_pong, c.two_stage, c.persistent, c.cluster, c.listed,
+      c.debug);
+}
+
+int rounded_up(std::int64_t value, std::int64_t divisor) { return static_cast<int>((value + divisor - 1) / divisor); }
+
+/// Costs are key blocks; a tile's start and end take about as long as one and a half.
+std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, const HopperShape& shape,
+                                           const HopperForwardPlan& plan) {
+  constexpr double kTileOverhead = 1.5;
+  const Band band = band_of(problem);
+  const std::int64_t rows = std::int64_t{block_m(plan.config)} * plan.config.cluster;
+  const std::int64_t diagonal = band.bottom_right ? problem.seqlen_k - problem.seqlen_q : 0;
+  const std::int64_t head_bytes = std::max<std::int64_t>(1, problem.seqlen_k * (problem.head_dim + problem.head_dim_v) * 2);
+  const std::int64_t group = problem.heads_q / problem.heads_k;
+  DealtTiles tiles;
+  tiles.m_tiles = plan.m_tiles;
+  tiles.heads = static_cast<int>(problem.batch * problem.heads_q);
+  // A quarter of L2: the other half of each line's copies is on the far partition, and Q and O pass through too.
+  tiles.section_heads = static_cast<int>(std::clamp<std::int64_t>(
+      static_cast<std::int64_t>(shape.l2_bytes / 4) / head_bytes * group, 1, tiles.heads));
+  tiles.lanes = plan.lanes;
+  tiles.cost = [&](int m) {
+    const std::int64_t last_row = std::min((m + 1) * rows, problem.seqlen_q) - 1;
+    const std::int64_t keys = std::clamp<std::int64_t>(last_row + diagonal + band.right + 1, 0, problem.seqlen_k);
+    return rounded_up(keys, plan.config.block_n) + kTileOverhead;
+  };
+  return std::make_shared<const TileList>(deal(tiles));
+}
+
+}  // namespace
+
+Band band_of(const AttentionProblem& problem) {
+  Band band;
+  band.bottom_right = problem.causal != CausalMask::top_left;
+  const auto bound = [](std::int64_t keys) { return static_cast<int>(std::min(keys, kMaxInt / 4)); };
+  band.bounded_left = problem.window.left >= 0;
+  if (band.bounded_left) band.left = bound(problem.window.left);
+  band.bounded_right = problem.window.right >= 0 || problem.causal != CausalMask::none;
+  if (problem.causal == CausalMask::none && band.bounded_right) band.right = bound(problem.window.right);
+  return band;
+}
+
+Result<KernelConfig> hopper_forward_config(const AttentionProblem& problem, const HopperShape& shape) {
+  if (Status status = check_supported(problem); !status.ok()) return status;
+  const Band band = band_of(problem);
+  KernelConfig config;
+  config.element = problem.dtype == DType::bfloat16 ? Element::bf16 : Element::fp16;
+  config.head_dim = compiled_head_dim(problem.head_dim);
+  config.head_dim_v = compiled_head_dim(problem.head_dim_v);
+  config.mask_left = band.bounded_left;
+  config.mask_right = band.bounded_right;
+  config.varlen = problem.packed_q || problem.packed_k || problem.has_seqused_q || problem.has_seqused_k;
+  config.softcap = problem.softcap > 0.0F;
+  choose_tiles(config, problem, band);
+  // With a window on both sides all tiles but a few are as long.
+  config.listed = config.mask_right && !config.mask_left && !config.varlen &&
+                  shape.multiprocessors <= TileList::kMaxLanes &&
+                  rounded_up(problem.seqlen_q, block_m(config)) <= TileList::kMaxTiles;
+  return config;
+}
+
+HopperForwardPlan hopper_forward_plan(const AttentionProblem& problem, const HopperShape& shape, const KernelConfig& config) {
+  HopperForwardPlan plan;
+  plan.config = config;
+  const std::int64_t sequences = problem.batch + (problem.packed_q ? 1 : 0);  // rows behind the last one are one more
+  if (sequences * problem.heads_q == 0 || problem.total_q == 0) return plan;
+  plan.m_tiles = std::max(1, rounded_up(problem.seqlen_q, std::int64_t{block_m(config)} * config.cluster));
+  plan.tiles = static_cast<int>(plan.m_tiles * sequences * problem.heads_q);
+  plan.lanes = config.persistent ? std::min(shape.multiprocessors / config.cluster, plan.tiles) : plan.tiles;
+  if (config.listed) plan.list = deal_tiles(problem, shape, plan);
+  return plan;
+}
+
+Result<HopperForwardPlan> hopper_forward_plan(const AttentionProblem& problem, const HopperShape& shape) {
+  const Result<KernelConfig> config = hopper_forward_config(problem, shape);
+  if (!config.ok()) return config.status();
+  const std::int64_t m_tiles = rounded_up(problem.seqlen_q, std::int64_t{block_m(*config)} * config->cluster);
+  if (m_tiles * (problem.batch + 1) * problem.heads_q > kMaxInt) {
+    return unsupported("{} tiles of {} query rows: the hopper engine takes up to {}",
+                       m_tiles * (problem.batch + 1) * problem.heads_q, block_m(*config), kMaxInt);
+  }
+  return hopper_forward_plan(problem, shape, *config);
+}
+
+runtime::Variant hopper_forward_variant(const KernelConfig& c) {
+  return {.name = fmt::format("hopper forward {} d{}{}{}{}{}{} {}x{}", name_of(c.element), c.head_dim,
+                              c.head_dim_v == c.head_dim ? "" : fmt::format("/{}", c.head_dim_v),
+                              c.mask_left ? " window" : "", c.mask_right && !c.mask_left ? " causal" : "",
+                              c.varlen ? " varlen" : "", c.softcap ? " softcap" : "", block_m(c), c.block_n),
+          .include = "kernels/hopper/forward/kernel.h",
+          .expression = fmt::format("strobe::hopper::forward<{}>", expression_of(c)),
+          .architecture = "sm_90a"};
+}
+
+std::string explain(const AttentionProblem& problem, const HopperForwardPlan& plan) {
+  const KernelConfig& c = plan.config;
+  std::string text = "engine        hopper: the tensors are on a GPU of compute capability 9.0\n";
+  text += fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n", block_m(c), c.block_n,
+                      problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  text += fmt::format("warpgroups    {}{} consumers of 64 rows{}\n", c.warp_specialized ? "1 producer and " : "",
+                      c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
+  text += fmt::format("pipeline      {} stages of K and V, {} of Q; {}\n", c.stages, c.q_stages,
+                      c.two_stage ? "softmax under the P V before" : "one step after another");
+  text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, kMaxSmemBytes);
+  text += fmt::format("schedule      {} tiles on {} {}{}\n", plan.tiles, plan.lanes, c.cluster > 1 ? "clusters" : "CTAs",
+                      c.listed ? ", dealt out by length, the longest first" : "");
+  text += "workspace     none\n";
+  return text;
+}
+
+}  // namespace strobe::plan
