@@ -8,7 +8,7 @@ import sys
 from html import escape
 from pathlib import Path
 
-COLUMNS, CHARACTER, LINE, MARGIN, FONT_SIZE = 100, 8.4, 20, 20, 14
+CHARACTER, LINE, MARGIN, FONT_SIZE = 8.5, 20, 20, 14  # CHARACTER: the advance of the widest of the fonts below
 BACKGROUND, COLORS = "#161B22", {"0": "#C9D1D9", "1": "#FFFFFF", "2": "#8B949E"}  # by SGR: plain, bold, dim
 # GitHub shows pictures without network: whatever monospaced font the viewer has.
 FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -33,7 +33,8 @@ def spans(line):
 
 
 def svg(lines):
-    size = f'width="{round(2 * MARGIN + COLUMNS * CHARACTER)}" height="{2 * MARGIN + LINE * len(lines)}"'
+    columns = max(sum(len(text) for _, text in spans(line)) for line in lines)
+    size = f'width="{round(2 * MARGIN + columns * CHARACTER)}" height="{2 * MARGIN + LINE * len(lines)}"'
     styles = "".join(f".s{style} {{ fill: {color} }} " for style, color in COLORS.items())
     styles += f"text {{ font: {FONT_SIZE}px {FONT}; white-space: pre }} .s1 {{ font-weight: bold }}"
     rows = [
