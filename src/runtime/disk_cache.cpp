@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <pwd.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -123,6 +124,10 @@ bool DiskCache::store(const std::string& key, const std::string& bytes) const {
     ::unlinkat(folder_.get(), temporary.c_str(), 0);
   }
   return published;
+}
+
+void DiskCache::keep_to_this_process() const {
+  while (usable() && ::flock(folder_.get(), LOCK_EX) != 0 && errno == EINTR) continue;
 }
 
 }  // namespace strobe::runtime

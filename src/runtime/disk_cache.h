@@ -30,6 +30,10 @@ class DiskCache {
   /// Stores bytes made by make_archive: whole or not at all, whoever else writes at the same time. False if it cannot.
   bool store(const std::string& key, const std::string& bytes) const;
 
+  /// Waits until no other process is between this call and its end: builds that fill one cache at the same time then
+  /// compile everything once. For the lifetime of the process.
+  void keep_to_this_process() const;
+
   bool usable() const { return folder_.is_open(); }
   const std::string& reason() const { return reason_; }
 

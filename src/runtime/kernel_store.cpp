@@ -8,12 +8,10 @@
 namespace strobe::runtime {
 namespace {
 
-constexpr std::string_view kPackVersionEntry = "nvrtc_version";
-
 std::string to_string(NvrtcVersion version) { return fmt::format("{}.{}", version.major, version.minor); }
 
 std::optional<NvrtcVersion> pack_version(const Archive& pack) {
-  const std::optional<std::string_view> text = pack.find(kPackVersionEntry);
+  const std::optional<std::string_view> text = pack.find(KernelStore::kPackVersionEntry);
   NvrtcVersion version;
   if (!text.has_value() || std::sscanf(text->data(), "%d.%d", &version.major, &version.minor) != 2) return std::nullopt;
   return version;

@@ -35,6 +35,9 @@ class KernelStore {
 
   const DiskCache& cache() const { return cache_; }
 
+  /// A pack's entry that is no image but says which NVRTC made it.
+  static constexpr std::string_view kPackVersionEntry = "nvrtc_version";
+
   /// The bytes of a pack: images by their keys, all from the NVRTC of that version.
   static std::string make_pack(NvrtcVersion version, std::vector<std::pair<std::string, std::string>> images);
 

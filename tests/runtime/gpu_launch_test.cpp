@@ -179,6 +179,26 @@ TEST_F(GpuLaunch, EveryDeviceRunsTheSameKernel) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST_F(GpuLaunch, EveryKernelOfThePackLoadsAndKeepsToRegisters) {
+  const Result<Archive> pack = Archive::parse(embedded_pack());
+  if (!pack.ok()) GTEST_SKIP() << "this build has no GPU kernels";
+  for (const Archive::Entry& entry : pack->entries()) {
+    if (entry.name == KernelStore::kPackVersionEntry) continue;
+    const Result<KernelImage> image = KernelImage::parse(std::string(entry.name), entry.content);
+    ASSERT_TRUE(image.ok()) << image.status().message();
+    const std::string cubin(image->cubin);
+    const std::string name(image->lowered_name);
+    CUlibrary library = nullptr;
+    CUkernel kernel = nullptr;
+    ASSERT_EQ(driver().LibraryLoadData(&library, cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), CUDA_SUCCESS);
+    ASSERT_EQ(driver().LibraryGetKernel(&kernel, library, name.c_str()), CUDA_SUCCESS) << name;
+    int local_bytes = -1;
+    driver().KernelGetAttribute(&local_bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, kernel, device().handle);
+    EXPECT_EQ(local_bytes, 0) << name;
+    driver().LibraryUnload(library);
+  }
+}
+
 TEST_F(GpuLaunch, RefusalsHaveTheDriversWords) {
   const Result<Kernel> kernel = load(test::kKernelText, "test::change<Config{.by = 9}>");
   ASSERT_TRUE(kernel.ok());

@@ -55,6 +55,7 @@ Status make_kernels(std::span<char* const> arguments) {
   const auto nvrtc = Nvrtc::open(arguments[3]);
   if (!nvrtc.ok()) return nvrtc.status();
   const KernelStore store(*sources, Archive(), DiskCache::open(arguments[4]), [&] { return nvrtc->get(); });
+  store.cache().keep_to_this_process();
   const Result<Pack> pack = build_pack(store, **nvrtc, common_variants(), std::atoi(arguments[5]));
   if (!pack.ok()) return pack.status();
   if (Status status = write_file(arguments[0], pack->archive); !status.ok()) return status;
