@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Times the forward on this machine's GPU against PyTorch's cuDNN and FlashAttention-2 backends and standard attention.
+
+The table of the FlashAttention-3 paper: 16k tokens a call, hidden size 2048, head_dim 64, 128 and 256, seqlen 512 to 16k.
+Every cell runs all implementations in turns, so that they see the same clocks; the median over all turns counts. FLOPs are
+4 * batch * heads * seqlen^2 * head_dim, halved when causal.
+
+Usage: bench_forward.py [--json FILE] [--dtypes bfloat16,float16] [--head-dims 64,128,256] [--seqlens 512,...] [--rounds N]
+"""
+
+import argparse
+import json
+import math
+import statistics
+import time
+
+import torch
+import torch.nn.functional as functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from strobe_api import Forward
+
+TOKENS, HIDDEN = 16384, 2048
+STANDARD_LONGEST = 4096  # beyond it the matrix of scores no longer fits
+
+
+def sdpa(backend, q, k, v, causal):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+
+    def run():
+        with sdpa_kernel(backend):
+            functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return run
+
+
+def standard(q, k, v, causal):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    mask = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device="cuda").triu(1) if causal else None
+
+    def run():
+        scores = q @ k.transpose(2, 3) * q.shape[3]**-0.5
+        if causal:
+            scores = scores.masked_fill(mask, -math.inf)
+        return scores.softmax(-1) @ v
+    return run
+
+
+def median_milliseconds(runs, rounds, flops):
+    """By implementation: the median over `rounds` turns of a few launches each."""
+    launches = max(2, min(10, int(2e12 / flops)))
+    times = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            run()
+            events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(launches)]
+            for start, end in events:
+                start.record()
+                run()
+                end.record()
+            torch.cuda.synchronize()
+            times[name] += [start.elapsed_time(end) for start, end in events]
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def measure_cell(dtype, head_dim, causal, seqlen, rounds):
+    batch, heads = TOKENS // seqlen, HIDDEN // head_dim
+    q, k, v = (torch.randn(batch, seqlen, heads, head_dim, device="cuda", dtype=dtype) for _ in range(3))
+    o, lse = torch.empty_like(q), torch.empty(batch, heads, seqlen, device="cuda")
+    runs = {"strobe": Forward(q, k, v, o, lse, causal="bottom_right" if causal else None).run,
+            "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal),
+            "flash_attention_2": sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal)}
+    if seqlen <= STANDARD_LONGEST:
+        runs["standard"] = standard(q, k, v, causal)
+    flops = 4 * batch * heads * seqlen**2 * head_dim * (0.5 if causal else 1)
+    torch.cuda.synchronize()
+    time.sleep(0.2)  # the cell before has warmed the device
+    rows = []
+    for name, milliseconds in median_milliseconds(runs, rounds, flops).items():
+        rows.append({"engine": "hopper" if name == "strobe" else "pytorch", "device": torch.cuda.get_device_name(),
+                     "implementation": name, "pass": "forward", "dtype": str(dtype).removeprefix("torch."),
+                     "head_dim": head_dim, "head_dim_v": head_dim, "causal": causal, "seqlen": seqlen, "batch": batch,
+                     "heads": heads, "threads": 0, "median_ms": round(milliseconds, 5),
+                     "tflops": round(flops / milliseconds / 1e9, 1)})
+    return rows
+
+
+def main():
+    numbers = lambda text: [int(x) for x in text.split(",")]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json")
+    parser.add_argument("--dtypes", default="bfloat16,float16")
+    parser.add_argument("--head-dims", type=numbers, default=[64, 128, 256])
+    parser.add_argument("--seqlens", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    rows, ratios = [], []
+    for dtype in (getattr(torch, name) for name in arguments.dtypes.split(",")):
+        for head_dim in arguments.head_dims:
+            for causal in (False, True):
+                cells = [measure_cell(dtype, head_dim, causal, seqlen, arguments.rounds) for seqlen in arguments.seqlens]
+                rows += [row for cell in cells for row in cell]
+                title = f"{str(dtype).removeprefix('torch.')} head_dim {head_dim} {'causal' if causal else 'full'}"
+                print(f"{title:32s}" + "".join(f"{s:8d}" for s in arguments.seqlens))
+                for name in ("strobe", "cudnn", "flash_attention_2", "standard"):
+                    speeds = [next((r["tflops"] for r in cell if r["implementation"] == name), None) for cell in cells]
+                    print(f"  {name:30s}" + "".join(f"{x:8.0f}" if x else "       -" for x in speeds), flush=True)
+                for cell in cells:
+                    speed = {row["implementation"]: row["tflops"] for row in cell}
+                    ratios.append(speed["strobe"] / max(speed["cudnn"], speed["flash_attention_2"]))
+    print(f"against the faster of cudnn and flash_attention_2: geometric mean {statistics.geometric_mean(ratios):.3f}, "
+          f"least {min(ratios):.3f} over {len(ratios)} cells")
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
