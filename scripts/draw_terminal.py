@@ -34,13 +34,13 @@ def spans(line):
 
 def svg(lines):
     columns = max(sum(len(text) for _, text in spans(line)) for line in lines)
-    size = f'width="{round(2 * MARGIN + columns * CHARACTER)}" height="{2 * MARGIN + LINE * len(lines)}"'
+    width, height = round(2 * MARGIN + columns * CHARACTER), 2 * MARGIN + LINE * len(lines)
     styles = "".join(f".s{style} {{ fill: {color} }} " for style, color in COLORS.items())
     styles += f"text {{ font: {FONT_SIZE}px {FONT}; white-space: pre }} .s1 {{ font-weight: bold }}"
     rows = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">',
         f"<style>{styles}</style>",
-        f'<rect {size} rx="10" fill="{BACKGROUND}"/>',
+        f'<rect width="{width}" height="{height}" rx="10" fill="{BACKGROUND}"/>',
     ]
     for number, line in enumerate(lines):
         text = "".join(f'<tspan class="s{style}">{escape(part)}</tspan>' for style, part in spans(line))
