@@ -37,7 +37,7 @@ def run(command, folder):
     return result.returncode, result.stdout
 
 
-def sessions(text):
+def commands(text):
     """(command, expected output) of a console block."""
     for part in ("\n" + text).split("\n$ ")[1:]:
         command, _, expected = part.partition("\n")
@@ -53,7 +53,7 @@ def failures(page, folder):
                 if code != 0:
                     yield f"{place}: `{command}` exits with {code}\n{output}"
         if block.language == "console":
-            for command, expected in sessions(block.text):
+            for command, expected in commands(block.text):
                 _, output = run(command, folder)
                 if output.strip() != expected.strip():
                     yield f"{place}: `{command}` prints\n{output}"
