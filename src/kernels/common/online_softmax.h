@@ -39,9 +39,16 @@ struct OnlineSoftmax {
   /// Turns scores into probabilities. True if what was accumulated before must be multiplied by `correction`: the same
   /// answer in all threads of a warp.
   __device__ __forceinline__ bool step(float (&s)[C.block_n / 2], float scale_log2) {
-    const bool grew = __any_sync(kFullWarp, may_pass_maximum(s, scale_log2));
+    float highest[kRowsPerThread];
+    highest_or_zero(s, highest);
+    bool passes = false;
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      passes |= highest[r] * scale_log2 > max_log2[r] + kSlack;
+    }
+    const bool grew = __any_sync(kFullWarp, passes);
     if (grew) {
-      raise_maximum(s, scale_log2);
+      raise_maximum(s, highest, scale_log2);
     }
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
@@ -83,38 +90,52 @@ struct OnlineSoftmax {
   }
 
  private:
-  /// Whether one of this thread's scores could pass its row's maximum by more than the slack. Compared as integers, which
-  /// order as floats do where one is positive, so three-input maxima do half the instructions; negative scores count as 0.
-  __device__ __forceinline__ bool may_pass_maximum(const float (&s)[C.block_n / 2], float scale_log2) const {
-    int highest[kRowsPerThread][2] = {};
+  /// The highest score of each of this thread's rows, or 0 where none is positive. As integers, positive floats order as
+  /// they do as floats and above all negative ones, so three-input maxima do with half the instructions.
+  __device__ __forceinline__ static void highest_or_zero(const float (&s)[C.block_n / 2], float (&highest)[kRowsPerThread]) {
+    int bits[kRowsPerThread][2] = {};
 #pragma unroll
     for (int j = 0; j < C.block_n / 8; ++j) {
 #pragma unroll
       for (int r = 0; r < kRowsPerThread; ++r) {
-        highest[r][j % 2] =
-            __vimax3_s32(highest[r][j % 2], __float_as_int(s[4 * j + 2 * r]), __float_as_int(s[4 * j + 2 * r + 1]));
+        bits[r][j % 2] =
+            __vimax3_s32(bits[r][j % 2], __float_as_int(s[4 * j + 2 * r]), __float_as_int(s[4 * j + 2 * r + 1]));
       }
     }
-    bool may = false;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      const float bound = __int_as_float(max(highest[r][0], highest[r][1]));
-      may |= bound * scale_log2 > max_log2[r] + kSlack;
+      highest[r] = __int_as_float(max(bits[r][0], bits[r][1]));
     }
-    return may;
   }
 
-  __device__ __forceinline__ void raise_maximum(const float (&s)[C.block_n / 2], float scale_log2) {
+  /// The highest of the four threads that share a row.
+  __device__ __forceinline__ static float highest_of_quad(float x) {
+    x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, 1));
+    return fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));
+  }
+
+  __device__ __forceinline__ void raise_maximum(const float (&s)[C.block_n / 2], float (&highest)[kRowsPerThread],
+                                                float scale_log2) {
+    bool some_positive = true;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      float highest = fmaxf(s[2 * r], s[2 * r + 1]);
+      highest[r] = highest_of_quad(highest[r]);
+      some_positive = some_positive && highest[r] > 0.0F;
+    }
+    if (!__all_sync(kFullWarp, some_positive)) {
 #pragma unroll
-      for (int j = 1; j < C.block_n / 8; ++j) {
-        highest = fmaxf(highest, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+      for (int r = 0; r < kRowsPerThread; ++r) {
+        highest[r] = fmaxf(s[2 * r], s[2 * r + 1]);
+#pragma unroll
+        for (int j = 1; j < C.block_n / 8; ++j) {
+          highest[r] = fmaxf(highest[r], fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+        }
+        highest[r] = highest_of_quad(highest[r]);
       }
-      highest = fmaxf(highest, __shfl_xor_sync(kFullWarp, highest, 1));
-      highest = fmaxf(highest, __shfl_xor_sync(kFullWarp, highest, 2));
-      const float raised = fmaxf(max_log2[r], highest * scale_log2);
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      const float raised = fmaxf(max_log2[r], highest[r] * scale_log2);
       correction[r] = raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
       max_log2[r] = raised;
       sum[r] *= correction[r];

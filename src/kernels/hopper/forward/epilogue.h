@@ -23,18 +23,18 @@ __device__ __forceinline__ void store_lse(const ForwardParams& params, const Til
 
 /// Divides by the row's sum and stores. Four threads that share a row first gather eight columns each, so that a store
 /// is 16 bytes and a quad's stores are 64 bytes in a row. A row without a visible key gives O = 0 and LSE = -inf.
-/// False if this thread stored a value that is not finite.
+/// False if this thread of a masked variant stored a value that is not finite.
 template <KernelConfig C>
 __device__ __forceinline__ bool store_tile(const ForwardParams& params, const TileWork& work, int warpgroup,
                                            float (&o)[C.head_dim_v / 2], const OnlineSoftmax<C>& softmax) {
   const int quad_lane = threadIdx.x % 4;
-  float zero = 0.0F;  // NaN if a value is not finite
+  float zero[4] = {};  // one becomes NaN if a value is not finite
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     const int row = work.row_of(warpgroup) + fragment_row(r);
     const bool exists = row < work.q.used;
     const bool sees = exists && softmax.sum[r] != 0.0F;
-    const float inverse = sees ? 1.0F / softmax.sum[r] : 0.0F;
+    const float inverse = ptx::rcp_approx(softmax.sum[r]);
     if (quad_lane == 0 && row < work.q.owned) {
       store_lse(params, work, row, exists ? softmax.lse(r) : kMinusInfinity);
     }
@@ -46,7 +46,9 @@ __device__ __forceinline__ bool store_tile(const ForwardParams& params, const Ti
       for (int i = 0; i < 4; ++i) {
         const float* pair = &o[block / 2 + 4 * i + 2 * r];
         packed[i] = sees ? pack<C.element>(pair[0] * inverse, pair[1] * inverse) : 0U;
-        zero += pair[0] * 0.0F + pair[1] * 0.0F;
+        if constexpr (C.mask_left || C.mask_right) {
+          zero[i] = __fmaf_rn(pair[0], 0.0F, __fmaf_rn(pair[1], 0.0F, zero[i]));
+        }
       }
       transpose_quad(packed);
       const int column = block + kStoreColumns * quad_lane;
@@ -55,7 +57,7 @@ __device__ __forceinline__ bool store_tile(const ForwardParams& params, const Ti
       }
     }
   }
-  return zero == 0.0F;
+  return zero[0] + zero[1] + zero[2] + zero[3] == 0.0F;
 }
 
 /// A warpgroup's part of a tile none of whose rows sees a key. Rows behind the last sequence may be more than one tile's:
