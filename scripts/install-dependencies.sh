@@ -6,7 +6,7 @@ set -euo pipefail
 packages=(
   make g++ cmake ninja-build pkgconf python3-venv
   libhwy-dev libtbb-dev libfmt-dev
-  libcli11-dev nlohmann-json3-dev libopenblas-dev libbenchmark-dev
+  libcli11-dev nlohmann-json3-dev libopenblas-dev
   libgtest-dev libgmock-dev
   bible-kjv
 )
