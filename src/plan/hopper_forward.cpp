@@ -46,20 +46,27 @@ int compiled_head_dim(std::int64_t head_dim) {
   return *std::lower_bound(std::begin(kCompiledHeadDims), std::end(kCompiledHeadDims), static_cast<int>(head_dim));
 }
 
-/// Whether the third consumer warpgroup pays at head_dim 128: it hides more latency and wastes more of a tile's rows, and
-/// its masked blocks are more. Measured on an H200 (docs/performance-log-hopper.md).
-bool prefers_three_warpgroups(const AttentionProblem& problem, const Band& band) {
-  const std::int64_t keys = band.bounded_left ? band.left + std::max(band.right, 0) : problem.seqlen_k;
-  return problem.seqlen_q >= 1024 && keys >= (band.bounded_right ? 8192 : 2048);
+/// Keys that a query of the longest sequence sees at most.
+std::int64_t visible_keys(const AttentionProblem& problem, const Band& band) {
+  if (!band.bounded_left) return problem.seqlen_k;
+  return band.bounded_right ? std::min<std::int64_t>(problem.seqlen_k, band.left + band.right + 1) : problem.seqlen_k;
 }
 
-/// Two warpgroups and as many keys per step as registers and shared memory hold.
-void choose_wide_tiles(KernelConfig& config) {
+// The choices below were measured on an H200: docs/performance-log-hopper.md.
+
+/// Whether the third consumer warpgroup pays at head_dim 128: it hides more latency and wastes more of a tile's rows, and
+/// its masked blocks are more.
+bool prefers_three_warpgroups(const AttentionProblem& problem, const Band& band) {
+  return problem.seqlen_q >= 1024 && visible_keys(problem, band) >= (band.bounded_right ? 8192 : 2048);
+}
+
+/// Two warpgroups and as many keys per step, up to `most_keys`, as registers and shared memory hold.
+void choose_wide_tiles(KernelConfig& config, int most_keys) {
   constexpr int kRegisters = 188;  // of 240, for scores, probabilities and output
   for (const int block_n : {128, 112, 96, 80, 64}) {
     config.block_n = block_n;
     const bool in_registers = block_n / 2 + block_n / 4 + config.head_dim_v / 2 <= kRegisters;
-    if (in_registers && smem_plan(config).total_bytes <= kMaxSmemBytes) break;
+    if (block_n <= most_keys && in_registers && smem_plan(config).total_bytes <= kMaxSmemBytes) break;
   }
   config.q_stages = 2;
   if (smem_plan(config).total_bytes > kMaxSmemBytes) config.q_stages = 1;
@@ -81,7 +88,9 @@ void choose_tiles(KernelConfig& config, const AttentionProblem& problem, const B
     config.block_n = 80;
     config.q_stages = 2;
   } else {
-    choose_wide_tiles(config);
+    // Short walks over wide heads lose more in the last, partly filled block than small steps cost.
+    const bool short_and_wide = widest == 256 && visible_keys(problem, band) < 4096;
+    choose_wide_tiles(config, short_and_wide ? 64 : 128);
   }
 }
 
