@@ -90,11 +90,11 @@ Result<WorkspacePool::Lease> WorkspacePool::acquire(CUstream stream) {
       !status.ok()) {
     return status;
   }
-  unsigned long long id = 0;
+  if (capturing == CU_STREAM_CAPTURE_STATUS_ACTIVE) return acquire_captured(capture, stream);
+  unsigned long long id = 0;  // asked only now: the driver ends a capture whose stream is asked for its id
   if (Status status = driver.check(driver.StreamGetId(stream, &id), "asking a stream's id"); !status.ok()) {
     return status;
   }
-  if (capturing == CU_STREAM_CAPTURE_STATUS_ACTIVE) return acquire_captured(capture, id);
   const std::uint64_t user = id + 1;  // the default stream may have the id 0
   Block& block = lease_block(user);
   const std::uint64_t last = block.last_user.load(std::memory_order_relaxed);
@@ -109,7 +109,7 @@ Result<WorkspacePool::Lease> WorkspacePool::acquire(CUstream stream) {
   return Lease(block.address, &driver, &block, stream, user);
 }
 
-Result<WorkspacePool::Lease> WorkspacePool::acquire_captured(std::uint64_t capture, std::uint64_t stream) {
+Result<WorkspacePool::Lease> WorkspacePool::acquire_captured(std::uint64_t capture, CUstream stream) {
   const std::lock_guard lock(captured_mutex_);
   for (const CapturedBlock& block : captured_) {
     if (block.capture == capture && block.stream == stream) return Lease(block.address, nullptr, nullptr, nullptr, 0);

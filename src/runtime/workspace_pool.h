@@ -48,7 +48,7 @@ class WorkspacePool {
 
   struct CapturedBlock {
     std::uint64_t capture = 0;
-    std::uint64_t stream = 0;
+    CUstream stream = nullptr;  // the handle will do, since a stream outlives its capture
     CUdeviceptr address = 0;
   };
 
@@ -57,7 +57,7 @@ class WorkspacePool {
   Status create_blocks();
   Block* try_lease(std::uint64_t user);
   Block& lease_block(std::uint64_t user);
-  Result<Lease> acquire_captured(std::uint64_t capture, std::uint64_t stream);
+  Result<Lease> acquire_captured(std::uint64_t capture, CUstream stream);
 
   const CudaDevice& device_;
   std::size_t bytes_;

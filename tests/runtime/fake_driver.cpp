@@ -73,7 +73,7 @@ struct FakeCalls {
 
   static CUresult stream_id(CUstream stream, unsigned long long* id) {
     *id = number_of(stream);
-    return CUDA_SUCCESS;
+    return living->capture_id == 0 ? CUDA_SUCCESS : kFakeError;  // not permitted while the stream is being captured
   }
   static CUresult capture_info(CUstream, CUstreamCaptureStatus* status, std::uint64_t* id, CUgraph*,
                                const CUgraphNode**, const CUgraphEdgeData**, std::size_t*) {

@@ -60,6 +60,8 @@ class GpuWorkspace : public test::GpuTest {
     return lease->finish();
   }
 
+  static void expect_ok(const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); }
+
   void expect_runs(int expected) const {
     const std::vector<int> counts = counts_->download();
     EXPECT_EQ(counts[0], 0) << "elements that another call had overwritten";
@@ -89,10 +91,10 @@ TEST_F(GpuWorkspace, AGraphIsReplayedAThousandTimesBesideOtherWork) {
   const Stream replays(device());
   const Stream eager(device());
   const CUgraphExec graph = capture(replays.get(), [&] {
-    EXPECT_TRUE(run(replays.get(), 1).ok());
-    EXPECT_TRUE(run(replays.get(), 2).ok());
+    expect_ok(run(replays.get(), 1));
+    expect_ok(run(replays.get(), 2));
   });
-  const CUgraphExec other = capture(eager.get(), [&] { EXPECT_TRUE(run(eager.get(), 3).ok()); });
+  const CUgraphExec other = capture(eager.get(), [&] { expect_ok(run(eager.get(), 3)); });
   for (int i = 0; i < 1000; ++i) {
     ASSERT_EQ(driver().GraphLaunch(graph, replays.get()), CUDA_SUCCESS);
     ASSERT_EQ(driver().GraphLaunch(other, eager.get()), CUDA_SUCCESS);
@@ -106,7 +108,7 @@ TEST_F(GpuWorkspace, AGraphIsReplayedAThousandTimesBesideOtherWork) {
 TEST_F(GpuWorkspace, APoolIsMadeAndFreedWhileAnotherStreamIsCaptured) {
   const Stream stream(device());
   const CUgraphExec graph = capture(stream.get(), [&] {
-    EXPECT_TRUE(run(stream.get(), 1).ok());
+    expect_ok(run(stream.get(), 1));
     EXPECT_TRUE(WorkspacePool::create(device(), 1024).ok());
   });
   ASSERT_NE(graph, nullptr);
