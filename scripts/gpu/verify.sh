@@ -1,0 +1,46 @@
+#!/bin/bash
+# Verifies the Hopper engine on a machine with such a GPU and PyTorch, and prints a short table.
+#
+#   STROBE_LIBRARY=build/release/lib/libstrobe.so scripts/gpu/verify.sh [CONFIGURATIONS]
+#
+# Random configurations against float64 in as many processes as there are cores (kernels that the library's pack lacks are
+# compiled on first use), the checks of check_forward.py, and compute-sanitizer's four tools. Logs stay in $LOGS.
+set -u
+cd "$(dirname "$0")" || exit 1
+configurations=${1:-3200}
+shards=$(nproc)
+logs=${LOGS:-$(mktemp -d)}
+per_shard=$(((configurations + shards - 1) / shards))
+failed=0
+
+# shards NAME COUNT PER_SHARD COMMAND...: runs COMMAND in COUNT processes, each with its own seeds, and says how it went.
+run_shards() {
+  local name=$1 count=$2 each=$3 start=$SECONDS bad=0 pids=() i
+  shift 3
+  for ((i = 0; i < count; ++i)); do
+    "$@" python3 check_forward.py --quick --configurations "$each" --first-seed $((1 + i * each)) --longest 2000 \
+      >"$logs/$name-$i.log" 2>&1 &
+    pids+=($!)
+  done
+  for i in "${!pids[@]}"; do
+    if ! wait "${pids[$i]}"; then
+      bad=$((bad + 1))
+      tail -n 3 "$logs/$name-$i.log"
+    fi
+  done
+  printf '%-6s%-24s%s configurations in %s processes, %s failed, %s s\n' "$( ((bad == 0)) && echo ok || echo FAIL)" "$name" \
+    $((count * each)) "$count" "$bad" $((SECONDS - start))
+  ((bad == 0))
+}
+
+run_shards random "$shards" "$per_shard" || failed=1
+python3 check_forward.py --configurations 1 || failed=1
+if command -v compute-sanitizer >/dev/null; then
+  tools=()
+  for tool in memcheck racecheck initcheck synccheck; do
+    run_shards "$tool" 5 20 compute-sanitizer --tool "$tool" --kernel-name regex:forward --error-exitcode 9 &
+    tools+=($!)
+  done
+  for tool in "${tools[@]}"; do wait "$tool" || failed=1; done
+fi
+exit $failed
