@@ -14,7 +14,7 @@ std::vector<AttentionProblem> common_problems() {
   problem.scale = 1.0F;
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     for (const std::int64_t head_dim : {64, 128, 256}) {
-      for (const std::int64_t seqlen : {512, 8192}) {  // short and long calls may take different tiles
+      for (const std::int64_t seqlen : {512, 16384}) {  // short and long calls may take different tiles
         for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
           for (const bool packed : {false, true}) {
             problem.dtype = dtype;

@@ -88,8 +88,8 @@ void choose_tiles(KernelConfig& config, const AttentionProblem& problem, const B
     config.block_n = 80;
     config.q_stages = 2;
   } else {
-    // Short walks over wide heads lose more in the last, partly filled block than small steps cost.
-    const bool short_and_wide = widest == 256 && visible_keys(problem, band) < 4096;
+    // Walks over wide heads lose more in the last, partly filled block than small steps cost, unless they are very long.
+    const bool short_and_wide = widest == 256 && visible_keys(problem, band) < 12288;
     choose_wide_tiles(config, short_and_wide ? 64 : 128);
   }
 }
