@@ -14,6 +14,8 @@
 
 namespace strobe::runtime {
 
+// NOLINTBEGIN(readability-identifier-naming): the driver's names
+
 using CUresult = int;
 inline constexpr CUresult CUDA_SUCCESS = 0;
 inline constexpr CUresult CUDA_ERROR_OUT_OF_MEMORY = 2;
@@ -124,5 +126,7 @@ enum CUtensorMapL2promotion : int {
 };
 
 enum CUtensorMapFloatOOBfill : int { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
+
+// NOLINTEND(readability-identifier-naming)
 
 }  // namespace strobe::runtime

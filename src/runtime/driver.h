@@ -17,6 +17,7 @@ struct Driver {
 
   SharedObject symbols;  // first: the initialisers below read it
 
+  // NOLINTBEGIN(readability-identifier-naming): the driver's names
   CUresult (*Init)(unsigned flags) = symbols.find("cuInit");
   CUresult (*DriverGetVersion)(int* version) = symbols.find("cuDriverGetVersion");
   CUresult (*GetErrorName)(CUresult error, const char** name) = symbols.find("cuGetErrorName");
@@ -93,6 +94,7 @@ struct Driver {
   CUresult (*GraphLaunch)(CUgraphExec executable, CUstream stream) = symbols.find("cuGraphLaunch");
   CUresult (*GraphExecDestroy)(CUgraphExec executable) = symbols.find("cuGraphExecDestroy");
   CUresult (*GraphDestroy)(CUgraph graph) = symbols.find("cuGraphDestroy");
+  // NOLINTEND(readability-identifier-naming)
 
   /// ok for CUDA_SUCCESS; otherwise "<attempted>: <the driver's name for the error> (<the driver's words>)", as
   /// out_of_memory where the driver says so and as device_error in every other case.

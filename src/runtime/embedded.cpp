@@ -1,12 +1,14 @@
 #include "runtime/embedded.h"
 
 // Defined in embedded.S.
+// NOLINTBEGIN(readability-identifier-naming): the linker's names
 extern "C" {
 extern const char strobe_embedded_sources[];
 extern const char strobe_embedded_sources_end[];
 extern const char strobe_embedded_pack[];
 extern const char strobe_embedded_pack_end[];
 }
+// NOLINTEND(readability-identifier-naming)
 
 namespace strobe::runtime {
 

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <chrono>
-#include <cstdio>
 
 namespace strobe::runtime {
 namespace {
@@ -11,10 +11,12 @@ namespace {
 std::string to_string(NvrtcVersion version) { return fmt::format("{}.{}", version.major, version.minor); }
 
 std::optional<NvrtcVersion> pack_version(const Archive& pack) {
-  const std::optional<std::string_view> text = pack.find(KernelStore::kPackVersionEntry);
+  const std::string_view text = pack.find(KernelStore::kPackVersionEntry).value_or("");
   NvrtcVersion version;
-  if (!text.has_value() || std::sscanf(text->data(), "%d.%d", &version.major, &version.minor) != 2) return std::nullopt;
-  return version;
+  const auto major = std::from_chars(text.begin(), text.end(), version.major);
+  if (major.ec != std::errc() || major.ptr == text.end() || *major.ptr != '.') return std::nullopt;
+  const auto minor = std::from_chars(major.ptr + 1, text.end(), version.minor);
+  return minor.ec == std::errc() ? std::optional(version) : std::nullopt;
 }
 
 std::vector<std::string> compile_options(const Variant& variant) {

@@ -42,6 +42,7 @@ struct Nvrtc::Functions {
 
   SharedObject symbols;  // first: the initialisers below read it
 
+  // NOLINTBEGIN(readability-identifier-naming): NVRTC's names
   NvrtcResult (*Version)(int* major, int* minor) = symbols.find("nvrtcVersion");
   const char* (*GetErrorString)(NvrtcResult result) = symbols.find("nvrtcGetErrorString");
   NvrtcResult (*CreateProgram)(NvrtcProgram* program, const char* source, const char* name, int header_count,
@@ -58,6 +59,7 @@ struct Nvrtc::Functions {
   NvrtcResult (*GetProgramLog)(NvrtcProgram program, char* log) = symbols.find("nvrtcGetProgramLog");
   NvrtcResult (*GetCUBINSize)(NvrtcProgram program, std::size_t* bytes) = symbols.find("nvrtcGetCUBINSize");
   NvrtcResult (*GetCUBIN)(NvrtcProgram program, char* cubin) = symbols.find("nvrtcGetCUBIN");
+  // NOLINTEND(readability-identifier-naming)
 };
 
 /// Owns one nvrtcProgram and turns every result into a Status.

@@ -95,14 +95,14 @@ TEST_F(GpuLaunch, TensorMapReadsABoxAndZerosOutside) {
     })",
                                      "kernel");
   ASSERT_TRUE(kernel.ok()) << kernel.status().message();
-  constexpr int kColumns = 100;
-  constexpr int kRows = 50;
-  constexpr int kStride = 104;
+  constexpr std::size_t kColumns = 100;
+  constexpr std::size_t kRows = 50;
+  constexpr std::size_t kStride = 104;
   DeviceArray<float> matrix(device(), kStride * kRows);
   std::vector<float> values(kStride * kRows, -1.0F);
-  for (int row = 0; row < kRows; ++row) {
-    for (int column = 0; column < kColumns; ++column) {
-      values[static_cast<std::size_t>(row * kStride + column)] = static_cast<float>(1000 * row + column);
+  for (std::size_t row = 0; row < kRows; ++row) {
+    for (std::size_t column = 0; column < kColumns; ++column) {
+      values[row * kStride + column] = static_cast<float>(1000 * row + column);
     }
   }
   matrix.upload(values);
@@ -126,7 +126,7 @@ TEST_F(GpuLaunch, TensorMapReadsABoxAndZerosOutside) {
     for (int i = 0; i < kBoxColumns * kBoxRows; ++i) {
       const int row = first_row + i / kBoxColumns;
       const int column = first_column + i % kBoxColumns;
-      const bool inside = row < kRows && column < kColumns;
+      const bool inside = row < static_cast<int>(kRows) && column < static_cast<int>(kColumns);
       EXPECT_EQ(box[static_cast<std::size_t>(i)], inside ? static_cast<float>(1000 * row + column) : 0.0F) << i;
     }
   }

@@ -52,7 +52,7 @@ class PackTest : public testing::Test {
   Result<Pack> build(const std::string& text, const std::vector<CommonVariant>& variants) {
     const std::string sources = test::test_sources(text);
     const KernelStore store(*Archive::parse(sources), Archive(), DiskCache::open(folder_ / "kernels"), nvrtc);
-    return build_pack(store, **nvrtc(), variants, 2);
+    return build_pack(store, **nvrtc(), variants);
   }
 
   static CommonVariant plain_kernel() {

@@ -14,7 +14,6 @@ namespace {
 
 using test::fake_stream;
 using testing::ElementsAre;
-using testing::IsEmpty;
 
 class WorkspacePoolTest : public testing::Test {
  protected:

@@ -4,7 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdlib>
+#include <thread>
 
 namespace strobe::runtime {
 namespace {
@@ -54,11 +56,11 @@ int work(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonV
 }
 
 /// Processes, since NVRTC compiles on one thread of a process at a time.
-bool compile_all(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonVariant>& variants, int jobs) {
+bool compile_all(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonVariant>& variants) {
   const WorkQueue queue(variants.size());
   if (!queue.filled()) return false;
   std::vector<pid_t> workers;
-  for (int job = 0; job < jobs; ++job) {
+  for (unsigned job = 0; job < std::max(1U, std::thread::hardware_concurrency()); ++job) {
     const pid_t worker = ::fork();
     if (worker == 0) {
       const int code = work(store, nvrtc, variants, queue);
@@ -86,12 +88,11 @@ std::string_view fault(const PtxasReport& report) {
 
 }  // namespace
 
-Result<Pack> build_pack(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonVariant>& variants,
-                        int jobs) {
+Result<Pack> build_pack(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonVariant>& variants) {
   if (!store.cache().usable()) {
     return Status(StatusCode::invalid_argument, fmt::format("the cache cannot be used: {}", store.cache().reason()));
   }
-  if (!compile_all(store, nvrtc, variants, jobs)) {
+  if (!compile_all(store, nvrtc, variants)) {
     return Status(StatusCode::device_error, "not every kernel of the pack was compiled; the reasons are above");
   }
   Pack pack;
@@ -110,10 +111,9 @@ Result<Pack> build_pack(const KernelStore& store, const Nvrtc& nvrtc, const std:
       faultless = false;
       continue;
     }
-    pack.kernels.push_back({.kernel = kernel,
-                            .report = *report,
-                            .compile_ms = std::strtod(image->compile_ms.data(), nullptr),
-                            .cubin_bytes = image->cubin.size()});
+    PackedKernel& packed = pack.kernels.emplace_back(
+        PackedKernel{.kernel = kernel, .report = *report, .cubin_bytes = image->cubin.size()});
+    std::from_chars(image->compile_ms.begin(), image->compile_ms.end(), packed.compile_ms);
     images.emplace_back(key, std::move(*bytes));
   }
   if (!faultless) return Status(StatusCode::device_error, "kernels that must not go into the pack; they are above");

@@ -22,9 +22,9 @@ struct Pack {
   std::vector<PackedKernel> kernels;  // in the variants' order
 };
 
-/// Compiles what the cache of `store` lacks, in `jobs` processes, and reads it all back. Fails when a kernel does not
-/// compile, uses local memory, or has its WGMMAs serialised by ptxas; every reason is printed on stderr first.
-Result<Pack> build_pack(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonVariant>& variants,
-                        int jobs);
+/// Compiles what the cache of `store` lacks, in one process per hardware thread, and reads it all back. Fails when a
+/// kernel does not compile, uses local memory, or has its WGMMAs serialised by ptxas; every reason is printed on stderr
+/// first.
+Result<Pack> build_pack(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonVariant>& variants);
 
 }  // namespace strobe::runtime

@@ -1,7 +1,9 @@
 // The build's own tool: makes what is embedded in the library. It needs no GPU.
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
@@ -16,10 +18,9 @@ namespace {
 constexpr std::string_view kUsage =
     "strobe-pack sources OUT NVRTC KERNELS INCLUDE...\n"
     "  writes to OUT the archive of the headers under KERNELS and of the CUDA headers that they reach in the INCLUDEs\n"
-    "strobe-pack kernels OUT REPORT SOURCES NVRTC CACHE JOBS\n"
-    "  compiles the common kernels from the archive SOURCES in JOBS processes, by way of the cache folder CACHE, "
-    "writes\n"
-    "  their archive to OUT and to REPORT what each uses, as JSON\n";
+    "strobe-pack kernels OUT REPORT SOURCES NVRTC CACHE\n"
+    "  compiles the common kernels from the archive SOURCES by way of the cache folder CACHE, writes their archive to\n"
+    "  OUT and to REPORT what each uses, as JSON\n";
 
 Status make_sources(std::span<char* const> arguments) {
   const auto nvrtc = Nvrtc::open(arguments[1]);
@@ -56,7 +57,7 @@ Status make_kernels(std::span<char* const> arguments) {
   if (!nvrtc.ok()) return nvrtc.status();
   const KernelStore store(*sources, Archive(), DiskCache::open(arguments[4]), [&] { return nvrtc->get(); });
   store.cache().keep_to_this_process();
-  const Result<Pack> pack = build_pack(store, **nvrtc, common_variants(), std::atoi(arguments[5]));
+  const Result<Pack> pack = build_pack(store, **nvrtc, common_variants());
   if (!pack.ok()) return pack.status();
   if (Status status = write_file(arguments[0], pack->archive); !status.ok()) return status;
   return write_file(arguments[1], report_as_json(pack->kernels));
@@ -67,7 +68,7 @@ int run(std::span<char* const> arguments) {
   Status status;
   if (command == "sources" && arguments.size() >= 6) {
     status = make_sources(arguments.subspan(2));
-  } else if (command == "kernels" && arguments.size() == 8) {
+  } else if (command == "kernels" && arguments.size() == 7) {
     status = make_kernels(arguments.subspan(2));
   } else {
     fmt::print(stderr, "{}", kUsage);
@@ -80,4 +81,11 @@ int run(std::span<char* const> arguments) {
 }  // namespace
 }  // namespace strobe::runtime
 
-int main(int count, char** arguments) { return strobe::runtime::run({arguments, static_cast<std::size_t>(count)}); }
+int main(int count, char** arguments) {
+  try {
+    return strobe::runtime::run({arguments, static_cast<std::size_t>(count)});
+  } catch (const std::exception& exception) {
+    std::fprintf(stderr, "strobe-pack: %s\n", exception.what());
+    return EXIT_FAILURE;
+  }
+}

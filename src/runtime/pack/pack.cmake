@@ -28,11 +28,9 @@ add_custom_command(OUTPUT ${sources_archive}
   COMMENT "Gathering the headers that kernels include"
   VERBATIM)
 
-cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
-set(STROBE_PACK_JOBS ${cores} CACHE STRING "Processes that compile kernels at build time")
 add_custom_command(OUTPUT ${pack_archive} ${PROJECT_BINARY_DIR}/kernels.json
   COMMAND ${strobe_pack_command} kernels ${pack_archive} ${PROJECT_BINARY_DIR}/kernels.json ${sources_archive}
-    ${STROBE_NVRTC} ${STROBE_CUDA_FOLDER}/kernels ${STROBE_PACK_JOBS}
+    ${STROBE_NVRTC} ${STROBE_CUDA_FOLDER}/kernels
   DEPENDS strobe_pack ${sources_archive}
   COMMENT "Compiling GPU kernels"
   VERBATIM)
