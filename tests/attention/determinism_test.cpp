@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -87,6 +88,13 @@ TEST_P(SameBits, FromManyCallersAtOnce) {
     same[caller] = result_bytes(own, GetParam(), {.threads = 2}) == expected ? 1 : 0;
   });
   EXPECT_EQ(same, std::vector<int>(4, 1));
+}
+
+TEST(ParallelFor, ItsExceptionReachesTheCaller) {
+  CaseTensors tensors(cases().front());
+  const ParallelFor pool = [](int, const std::function<void(int)>&) { throw std::runtime_error("no thread left"); };
+  EXPECT_THROW(static_cast<void>(forward(tensors.forward_arguments(), {}, {.threads = 2, .parallel_for = &pool})),
+               std::runtime_error);
 }
 
 }  // namespace

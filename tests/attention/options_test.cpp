@@ -2,11 +2,14 @@
 // all its remainders.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "attention_case.h"
 
 namespace strobe::test {
 namespace {
 
+constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
 constexpr DType kDTypes[] = {DType::float32, DType::float16, DType::bfloat16};
 
 AttentionCase square(std::int64_t seqlen, std::int64_t head_dim) {
@@ -63,7 +66,8 @@ TEST_P(EveryDType, Causal) {
 }
 
 TEST_P(EveryDType, Window) {
-  for (const Window window : {Window{0, 0}, Window{5, 3}, Window{70, -1}, Window{-1, 70}, Window{200, 200}}) {
+  for (const Window window : {Window{0, 0}, Window{5, 3}, Window{70, -1}, Window{-1, 70}, Window{200, 200},
+                              Window{kUnbounded, 3}, Window{3, kUnbounded}, Window{kUnbounded, kUnbounded}}) {
     for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right, CausalMask::top_left}) {
       expect_matches(square(110, 16), [&](AttentionCase& c) {
         c.options.window = window;

@@ -29,12 +29,13 @@ void apply_softcap(Scores& scores, std::size_t index, double softcap, const Arit
   const double argument = scores.value[index] / softcap;
   const double reach = std::fabs(argument) + scores.error[index] / softcap;
   // The cap of an infinite score is exact.
-  const double argument_error = std::isinf(argument) ? 0.0 : scores.error[index] / softcap + gamma(2.0, u) * reach;
+  const double argument_error =
+      std::isinf(argument) ? 0.0 : scores.error[index] / softcap + gamma(2.0, u) * reach + model.underflow;
   const double flattest = std::max(0.0, std::fabs(argument) - argument_error);
   const double steepest = 1.0 / (std::cosh(flattest) * std::cosh(flattest));
   const double capped = std::tanh(argument);
   const double moved = steepest * argument_error;
-  const double capped_error = moved + model.tanh_error * (std::fabs(capped) + moved);
+  const double capped_error = moved + model.tanh_error * (std::fabs(capped) + moved) + model.underflow;
   scores.value[index] = softcap * capped;
   // Roundings: the product with softcap, with log2(e), and that constant.
   scores.error[index] = softcap * (capped_error + gamma(3.0, u) * (std::fabs(capped) + capped_error));
