@@ -111,7 +111,7 @@ def main():
           f"least {min(ratios):.3f} over {len(ratios)} cells")
     if arguments.json:
         with open(arguments.json, "w") as file:
-            json.dump(rows, file, indent=1)
+            file.write('{"rows": [\n' + ",\n".join(json.dumps(row) for row in rows) + "\n]}\n")
 
 
 if __name__ == "__main__":
