@@ -207,6 +207,21 @@ TEST_F(DiskCacheTest, SixteenProcessesRaceForOneEntry) {
   for (const pid_t child : children) EXPECT_EQ(test::wait_for(child), 0);
 }
 
+TEST_F(DiskCacheTest, OneProcessAtATimeKeepsItToItself) {
+  const DiskCache cache = DiskCache::open(folder_);
+  std::vector<pid_t> children;
+  for (int child = 0; child < 4; ++child) {
+    children.push_back(test::start_child([&] {
+      const DiskCache own = DiskCache::open(folder_);
+      own.keep_to_this_process();
+      const bool alone = ::mkdir((parent_ / "inside").c_str(), 0700) == 0;
+      ::usleep(20'000);
+      return alone && ::rmdir((parent_ / "inside").c_str()) == 0 ? 0 : 1;
+    }));
+  }
+  for (const pid_t child : children) EXPECT_EQ(test::wait_for(child), 0);
+}
+
 class DefaultFolder : public testing::Test {
  protected:
   void SetUp() override {
