@@ -78,7 +78,6 @@ def draw_panel(axes, rows, unit):
     axes.set_xscale("log", base=2)
     axes.set_xticks(seqlens, [f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else str(n) for n in seqlens])
     axes.minorticks_off()
-    axes.set_ylim(bottom=0)
     axes.tick_params(length=0)
     axes.grid(visible=False, axis="x")
 
@@ -96,6 +95,7 @@ def figure(rows, title):
             draw_panel(axes, panel, 1e3 if giga else 1.0)
             axes.set_title(f"{shape}, {'causal' if causal else 'full'}", loc="left", fontsize=10, color="#222222")
         axes_of_mask[0].set_ylabel("GFLOP/s" if giga else "TFLOP/s")
+    grid[0][0].set_ylim(bottom=0)  # of all panels, and only once every line is drawn: it ends the scaling to the data
     for axes in grid[-1]:
         axes.set_xlabel("sequence length")
     handles = {label: line for axes in grid.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}

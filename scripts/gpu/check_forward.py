@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Checks the Hopper engine's forward on this machine's GPU, through the C ABI, and prints a short table.
 
-Random configurations over every option against float64 (per-element bound, canaries around the output, poisoned outputs
-and unused rows), values that are not finite in masked keys, the same bits again, replays of a CUDA graph, two streams at
-once, and one call with more than 2^31 elements.
+Random configurations over every option against float64 (per-element bound, canaries around the output, poisoned
+outputs and unused rows), values that are not finite in masked keys, the same bits again, replays of a CUDA graph, two
+streams at once, and one call with more than 2^31 elements.
 
-Usage: check_forward.py [--configurations N] [--first-seed S] [--quick]; a failing seed is printed with its configuration.
+Usage: check_forward.py [--configurations N] [--first-seed S] [--longest L] [--quick]
+A failing seed is printed with its configuration.
 """
 
 import argparse
@@ -14,7 +15,6 @@ import random
 import time
 
 import torch
-
 from reference import attention, bound
 from strobe_api import Forward
 
@@ -25,7 +25,9 @@ CANARY = 7.0
 def random_tensor(shape, dtype, padded):
     """Padded rows: strides that are not the shape's own."""
     extra = PAD if padded else 0
-    return torch.randn(*shape[:-1], shape[-1] + extra, device="cuda", dtype=dtype)[..., extra // 2:extra // 2 + shape[-1]]
+    return torch.randn(*shape[:-1], shape[-1] + extra, device="cuda", dtype=dtype)[
+        ..., extra // 2 : extra // 2 + shape[-1]
+    ]
 
 
 class Side:
@@ -34,7 +36,10 @@ class Side:
     def __init__(self, rng, lengths, packed, used, tail):
         self.packed, self.lengths, self.tail = packed, lengths, tail if packed else 0
         self.used = [rng.randint(0, n) for n in lengths] if used else list(lengths)
-        as_tensor = lambda values: torch.tensor(values, device="cuda", dtype=torch.int32)
+
+        def as_tensor(values):
+            return torch.tensor(values, device="cuda", dtype=torch.int32)
+
         self.starts = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
         self.cu_seqlens = as_tensor(self.starts) if packed else None
         self.seqused = as_tensor(self.used) if used else None
@@ -45,7 +50,7 @@ class Side:
         return (len(self.lengths), self.lengths[0], heads, columns)
 
     def of(self, tensor, i):
-        return tensor[self.starts[i]:self.starts[i + 1]] if self.packed else tensor[i]
+        return tensor[self.starts[i] : self.starts[i + 1]] if self.packed else tensor[i]
 
 
 class Configuration:
@@ -63,7 +68,10 @@ class Configuration:
         self.window = rng.choice([None, None, (rng.randrange(-1, 300), rng.randrange(-1, 300))])
         self.softcap = rng.choice([0.0, 0.0, 0.0, 5.0, 30.0])
         self.scale = rng.choice([None, None, 0.3, 1.0])
-        length = lambda: rng.choice([0, 1, rng.randrange(1, 130), rng.randrange(1, longest), rng.randrange(1, longest), 128])
+
+        def length():
+            return rng.choice([0, 1, rng.randrange(1, 130), rng.randrange(1, longest), rng.randrange(1, longest), 128])
+
         sides = []
         for _ in range(2):
             packed, used = rng.random() < 0.3, rng.random() < 0.2
@@ -76,8 +84,20 @@ class Configuration:
     @staticmethod
     def head_dims(rng):
         """Compiled sizes, and narrower heads that they pad."""
-        compiled = rng.choice([(32, 32), (64, 64), (64, 64), (96, 96), (128, 128), (128, 128), (192, 128), (192, 192), (256, 256),
-                               (64, 256)])
+        compiled = rng.choice(
+            [
+                (32, 32),
+                (64, 64),
+                (64, 64),
+                (96, 96),
+                (128, 128),
+                (128, 128),
+                (192, 128),
+                (192, 192),
+                (256, 256),
+                (64, 256),
+            ]
+        )
         next_smaller = {32: 0, 64: 32, 96: 64, 128: 96, 192: 128, 256: 192}
         return tuple(rng.choice([size, size, rng.randrange(next_smaller[size] + 8, size + 1, 8)]) for size in compiled)
 
@@ -88,7 +108,7 @@ class Configuration:
         self.v = random_tensor(self.k_side.shape(self.heads_k, self.head_dim_v), self.dtype, padded)
         shape = self.q_side.shape(self.heads, self.head_dim_v)
         self.framed = torch.full((*shape[:-1], shape[-1] + PAD), CANARY, device="cuda", dtype=self.dtype)
-        self.o = self.framed[..., PAD // 2:PAD // 2 + shape[-1]]
+        self.o = self.framed[..., PAD // 2 : PAD // 2 + shape[-1]]
         rows = (self.heads, shape[0]) if self.q_side.packed else (shape[0], self.heads, shape[1])
         self.lse = torch.full(rows, CANARY, device="cuda")
         self.poison_unused()
@@ -104,15 +124,24 @@ class Configuration:
         for side, tensors in ((self.q_side, [self.q]), (self.k_side, [self.k, self.v])):
             for tensor in tensors:
                 if side.packed:
-                    tensor[side.starts[-1]:] = math.nan
+                    tensor[side.starts[-1] :] = math.nan
                 for i, used in enumerate(side.used):
                     side.of(tensor, i)[used:] = math.nan
 
     def options(self):
         q, k = self.q_side, self.k_side
-        return dict(causal=self.causal, window=self.window, softcap=self.softcap, scale=self.scale,
-                    cu_seqlens_q=q.cu_seqlens, cu_seqlens_k=k.cu_seqlens, seqused_q=q.seqused, seqused_k=k.seqused,
-                    max_seqlen_q=max(q.lengths) if q.packed else 0, max_seqlen_k=max(k.lengths) if k.packed else 0)
+        return dict(
+            causal=self.causal,
+            window=self.window,
+            softcap=self.softcap,
+            scale=self.scale,
+            cu_seqlens_q=q.cu_seqlens,
+            cu_seqlens_k=k.cu_seqlens,
+            seqused_q=q.seqused,
+            seqused_k=k.seqused,
+            max_seqlen_q=max(q.lengths) if q.packed else 0,
+            max_seqlen_k=max(k.lengths) if k.packed else 0,
+        )
 
     def run(self):
         Forward(self.q, self.k, self.v, self.o, self.lse, **self.options()).run()
@@ -120,38 +149,42 @@ class Configuration:
     def band(self):
         left, right = self.window if self.window else (-1, -1)
         right = None if right < 0 else right
-        return dict(left=None if left < 0 else left, right=0 if self.causal else right,
-                    bottom_right=self.causal != "top_left")
+        return dict(
+            left=None if left < 0 else left, right=0 if self.causal else right, bottom_right=self.causal != "top_left"
+        )
 
     def faults(self):
         """What is wrong with the result, in words; empty if nothing."""
         found = []
         frame = self.framed.reshape(-1, self.framed.shape[-1])
-        if frame.numel() and not ((frame[:, :PAD // 2] == CANARY).all() and
-                                  (frame[:, PAD // 2 + self.head_dim_v:] == CANARY).all()):
+        if frame.numel() and not (
+            (frame[:, : PAD // 2] == CANARY).all() and (frame[:, PAD // 2 + self.head_dim_v :] == CANARY).all()
+        ):
             found.append("wrote outside o")
         for i, used in enumerate(self.q_side.used):
             o = self.q_side.of(self.o, i)
             start = self.q_side.starts[i]
-            lse = self.lse[:, start:start + o.shape[0]] if self.q_side.packed else self.lse[i]
+            lse = self.lse[:, start : start + o.shape[0]] if self.q_side.packed else self.lse[i]
             if not ((o[used:] == 0).all() and (lse[:, used:] == -math.inf).all()):
                 found.append("unused rows are not O = 0, LSE = -inf")
             found += self.faults_of(i, o[:used], lse[:, :used])
-        if self.q_side.packed and not (self.o[self.q_side.starts[-1]:] == 0).all():
+        if self.q_side.packed and not (self.o[self.q_side.starts[-1] :] == 0).all():
             found.append("rows behind the last sequence are not 0")
         return found
 
     def faults_of(self, i, o, lse):
         used = self.k_side.used[i]
         scale = self.scale if self.scale is not None else self.head_dim**-0.5
-        q = self.q_side.of(self.q, i)[:self.q_side.used[i]]
+        q = self.q_side.of(self.q, i)[: self.q_side.used[i]]
         k, v = self.k_side.of(self.k, i)[:used], self.k_side.of(self.v, i)[:used]
         want, want_lse, p_abs_v = attention(q, k, v, scale=scale, softcap=self.softcap, **self.band())
         found = []
         if not (torch.isfinite(o) == torch.isfinite(want)).all():
             found.append("values that are not finite in the wrong places")
         # Scores: float32 sums of head_dim products, then one multiplication and the exponent's own rounding.
-        norms = (q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max()).item() if q.numel() and k.numel() else 0.0
+        norms = (
+            (q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max()).item() if q.numel() and k.numel() else 0.0
+        )
         score_error = 2.0**-22 * (1 + abs(scale) * norms) * (1 if not self.softcap else 2)
         both = torch.isfinite(o) & torch.isfinite(want)
         ratio = ((o.double() - want).abs() / bound(want, p_abs_v, self.dtype, score_error))[both]
@@ -164,9 +197,12 @@ class Configuration:
         return found
 
     def __str__(self):
-        return (f"{self.dtype} head_dim {self.head_dim}/{self.head_dim_v} heads {self.heads}/{self.heads_k} causal {self.causal} "
-                f"window {self.window} softcap {self.softcap} scale {self.scale} q {self.q_side.lengths} used {self.q_side.used} "
-                f"packed {self.q_side.packed} k {self.k_side.lengths} used {self.k_side.used} packed {self.k_side.packed}")
+        return (
+            f"{self.dtype} head_dim {self.head_dim}/{self.head_dim_v} heads {self.heads}/{self.heads_k} "
+            f"causal {self.causal} window {self.window} softcap {self.softcap} scale {self.scale} "
+            f"q {self.q_side.lengths} used {self.q_side.used} packed {self.q_side.packed} "
+            f"k {self.k_side.lengths} used {self.k_side.used} packed {self.k_side.packed}"
+        )
 
 
 def random_configurations(first, count, longest):
@@ -230,11 +266,11 @@ def two_streams(times):
     streams = [torch.cuda.Stream() for _ in cases]
     same = True
     for _ in range(times):
-        for stream, plan in zip(streams, plans):
+        for stream, plan in zip(streams, plans, strict=True):
             with torch.cuda.stream(stream):
                 plan.run()
     torch.cuda.synchronize()
-    for case, o in zip(cases, want):
+    for case, o in zip(cases, want, strict=True):
         same &= torch.equal(case[3], o)
     return same, f"{times} calls on each of two"
 
@@ -245,7 +281,9 @@ def large_tensors():
     q, k, v, o, lse = plain_case(batch, seqlen, heads, head_dim)
     Forward(q, k, v, o, lse, causal="bottom_right").run()
     rows, head = 96, heads - 1
-    want, want_lse, p_abs_v = attention(q[-1, -rows:, head:], k[-1, :, head:], v[-1, :, head:], right=0, scale=head_dim**-0.5)
+    want, want_lse, p_abs_v = attention(
+        q[-1, -rows:, head:], k[-1, :, head:], v[-1, :, head:], right=0, scale=head_dim**-0.5
+    )
     error = (o[-1, -rows:, head:].double() - want).abs() / bound(want, p_abs_v, q.dtype, 2.0**-18)
     close = error.max().item() <= 1 and (lse[-1, head, -rows:].double() - want_lse[0]).abs().max().item() < 1e-4
     return close, f"{q.numel() / 2**31:.2f} x 2^31 elements a tensor, seqlen {seqlen}"
@@ -258,11 +296,19 @@ def main():
     parser.add_argument("--longest", type=int, default=2000)
     parser.add_argument("--quick", action="store_true", help="random configurations only, as for a sanitizer")
     arguments = parser.parse_args()
-    checks = [("random configurations",
-               lambda: random_configurations(arguments.first_seed, arguments.configurations, arguments.longest))]
+    checks = [
+        (
+            "random configurations",
+            lambda: random_configurations(arguments.first_seed, arguments.configurations, arguments.longest),
+        )
+    ]
     if not arguments.quick:
-        checks += [("the same bits", lambda: repeatability(100)), ("CUDA graph", lambda: graph_replay(1000)),
-                   ("two streams", lambda: two_streams(100)), ("large tensors", large_tensors)]
+        checks += [
+            ("the same bits", lambda: repeatability(100)),
+            ("CUDA graph", lambda: graph_replay(1000)),
+            ("two streams", lambda: two_streams(100)),
+            ("large tensors", large_tensors),
+        ]
     well = True
     for name, function in checks:
         start = time.time()

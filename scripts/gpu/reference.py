@@ -10,8 +10,8 @@ ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
 def attention(q, k, v, *, right=None, left=None, bottom_right=True, scale, softcap=0.0):
     """One sequence: q [sq, heads, d], k [sk, heads_k, d], v [sk, heads_k, dv]. Returns O, LSE [heads, sq] and
-    sum_j p_ij |v_j|, which errors of probabilities multiply. A visible key with a value that is not finite makes O NaN; a
-    masked one never counts."""
+    sum_j p_ij |v_j|, which errors of probabilities multiply. A visible key with a value that is not finite makes O NaN;
+    a masked one never counts."""
     q, k, v = q.double(), k.double(), v.double()
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)

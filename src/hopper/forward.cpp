@@ -44,8 +44,9 @@ Status check_alignment(const RowsView& tensor) {
                                      std::pair{"row", step(tensor.rows(), tensor.stride(3))},
                                      std::pair{"head", step(tensor.extent(2), tensor.stride(2))}}) {
     if (stride % kElements != 0 || stride < 0) {
-      return {StatusCode::unsupported, fmt::format("{} has {} stride {}: the hopper engine takes multiples of {} elements",
-                                                   tensor.name, axis, stride, kElements)};
+      return {StatusCode::unsupported,
+              fmt::format("{} has {} stride {}: the hopper engine takes multiples of {} elements", tensor.name, axis,
+                          stride, kElements)};
     }
   }
   return {};
@@ -58,13 +59,15 @@ Rows rows_of(const RowsView& tensor) {
 
 const int* lengths(const ConstTensorView& view) { return static_cast<const int*>(view.data); }
 
-/// Boxes of 64 columns and `box_rows` rows, as kernels/hopper/forward/feeder.h addresses them: {column, row, row offset, head,
-/// batch}. Varlen variants reach a sequence's rows from its end: the row axis has `bound` entries and the map starts that
-/// many rows before the tensor, so that entry bound - used + i at row offset start + used is row start + i, and every
-/// entry from `bound` on is outside.
+/// Boxes of 64 columns and `box_rows` rows, as kernels/hopper/forward/feeder.h addresses them: {column, row, row
+/// offset, head, batch}. Varlen variants reach a sequence's rows from its end: the row axis has `bound` entries and the
+/// map starts that many rows before the tensor, so that entry bound - used + i at row offset start + used is row start
+/// + i, and every entry from `bound` on is outside.
 Status encode(const runtime::Driver& driver, const RowsView& tensor, bool varlen, std::int64_t bound, int box_rows,
               const void* any_memory, runtime::TensorMap& map) {
-  const auto extent_of = [](std::int64_t value) { return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 1)); };
+  const auto extent_of = [](std::int64_t value) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 1));
+  };
   const auto stride_of = [](std::int64_t extent, std::int64_t stride) {
     return static_cast<std::uint64_t>(extent > 1 ? stride : kAccessBytes / 2);
   };

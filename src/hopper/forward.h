@@ -14,7 +14,8 @@ namespace strobe::hopper {
 /// Whether the device is of the generation that this engine is written for: compute capability 9.0.
 bool serves(const runtime::CudaDevice& device);
 
-/// One problem on one device, ready to run: immutable, so threads and streams may run it at once. It needs no workspace.
+/// One problem on one device, ready to run: immutable, so threads and streams may run it at once. It needs no
+/// workspace.
 class Forward {
  public:
   /// Chooses the kernel and loads it, compiling it first where neither the pack nor the cache has it.

@@ -46,13 +46,14 @@ Tiles forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int 
   const std::int64_t by_l2 = shape.l2_bytes / 4 / row_bytes;
   Tiles tiles;
   tiles.block_n = rounded_down(std::min(by_l1, by_l2), 16);
-  // The more rows a block has, the less often K and V are read and packed; their Q and O stream through L2 in order, where
-  // rows of K and V can be pages apart. Every worker should get several blocks: the last to finish then cost little. Rows
-  // do not depend on one another, so the bits do not depend on block_m.
+  // The more rows a block has, the less often K and V are read and packed; their Q and O stream through L2 in order,
+  // where rows of K and V can be pages apart. Every worker should get several blocks: the last to finish then cost
+  // little. Rows do not depend on one another, so the bits do not depend on block_m.
   constexpr std::int64_t kMostRows = 1024;
   constexpr std::int64_t kBlocksPerWorker = 4;
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
-  tiles.block_m = even_block(rows, padded(kMostRows, panel), problem.batch * problem.heads_k, kBlocksPerWorker * threads, panel);
+  tiles.block_m =
+      even_block(rows, padded(kMostRows, panel), problem.batch * problem.heads_k, kBlocksPerWorker * threads, panel);
   return tiles;
 }
 
@@ -61,17 +62,19 @@ Tiles backward_tiles(const AttentionProblem& problem, const CpuShape& shape) {
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
   const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
   // K twice, V, dK and dV of a block of keys. Half of L2 holds the least block; a larger one streams through it, which
-  // costs less than packing Q and dO more often. 64 blocks in all keep any machine busy; the sums depend on the block's size, so
-  // it must not depend on the number of threads.
+  // costs less than packing Q and dO more often. 64 blocks in all keep any machine busy; the sums depend on the block's
+  // size, so it must not depend on the number of threads.
   constexpr std::int64_t kMostKeys = 384;
   constexpr std::int64_t kBlocks = 64;
   const std::int64_t key_bytes = (3 * problem.head_dim + 2 * problem.head_dim_v) * 4;
   const std::int64_t least = rounded_down(shape.l2_bytes / 2 / key_bytes, panel);
-  const std::int64_t even = even_block(keys, rounded_down(kMostKeys, panel), problem.batch * problem.heads_k, kBlocks, panel);
+  const std::int64_t even =
+      even_block(keys, rounded_down(kMostKeys, panel), problem.batch * problem.heads_k, kBlocks, panel);
   Tiles tiles;
   tiles.block_n = std::min(std::max(least, even), padded(keys, panel));
   // Q, dO and dS of a block of queries in 0.3 of L2, as if the block of keys were the least.
-  const std::int64_t query_bytes = (problem.head_dim + problem.head_dim_v + std::min(least, tiles.block_n) + 2 * panel) * 4;
+  const std::int64_t query_bytes =
+      (problem.head_dim + problem.head_dim_v + std::min(least, tiles.block_n) + 2 * panel) * 4;
   const std::int64_t multiple = shape.kernels.row_multiple;
   tiles.block_m = std::min({rounded_down(shape.l2_bytes * 3 / 10 / query_bytes, multiple), padded(rows, multiple),
                             rounded_down(192, multiple)});
@@ -97,8 +100,9 @@ CpuPlan cpu_plan(const AttentionProblem& problem, const CpuShape& shape, int thr
     at.dq = layout.take<float>(rows * padded(problem.head_dim, shape.kernels.wide_panel));
     at.turns = layout.take<std::int32_t>(plan.row_blocks);
   }
-  at.worker_bytes = forward ? cpu::ForwardScratch(problem.head_dim, problem.head_dim_v, plan.tiles, shape.kernels).bytes
-                            : cpu::BackwardScratch(problem.head_dim, problem.head_dim_v, plan.tiles, shape.kernels).bytes;
+  at.worker_bytes = forward
+                        ? cpu::ForwardScratch(problem.head_dim, problem.head_dim_v, plan.tiles, shape.kernels).bytes
+                        : cpu::BackwardScratch(problem.head_dim, problem.head_dim_v, plan.tiles, shape.kernels).bytes;
   at.scratch = layout.take<std::byte>(static_cast<std::int64_t>(at.worker_bytes) * threads);
   at.bytes = layout.bytes();
   return plan;
@@ -113,9 +117,12 @@ std::string explain(const AttentionProblem& problem, const CpuShape& shape, cons
   text += fmt::format("tiles         {} query rows x {} keys, for {} KiB of L1 and {} KiB of L2\n", plan.tiles.block_m,
                       plan.tiles.block_n, shape.l1_bytes / 1024, shape.l2_bytes / 1024);
   if (group > 1) text += fmt::format("grouped heads {} query heads share a key head and its packed tiles\n", group);
-  text += forward ? fmt::format("tasks         up to {} blocks of query rows, each over all the keys it sees\n", plan.row_blocks)
-                  : fmt::format("tasks         up to {} blocks of keys, each over all the queries that see it; dQ in key order\n",
-                                plan.key_blocks * problem.batch * problem.heads_k);
+  text += forward
+              ? fmt::format("tasks         up to {} blocks of query rows, each over all the keys it sees\n",
+                            plan.row_blocks)
+              : fmt::format(
+                    "tasks         up to {} blocks of keys, each over all the queries that see it; dQ in key order\n",
+                    plan.key_blocks * problem.batch * problem.heads_k);
   text += fmt::format("threads       {}; the result's bits do not depend on their number\n", plan.threads);
   text += fmt::format("workspace     {} bytes ({} a thread)\n", plan.workspace.bytes, plan.workspace.worker_bytes);
   return text;

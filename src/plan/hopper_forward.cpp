@@ -26,12 +26,14 @@ Status check_supported(const AttentionProblem& problem) {
   if (problem.dtype != DType::bfloat16 && problem.dtype != DType::float16) {
     return unsupported("q is {}: the hopper engine computes in float16 and bfloat16", strobe::name_of(problem.dtype));
   }
-  for (const auto& [name, value] : {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {
+  for (const auto& [name, value] :
+       {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {
     if (value % 8 != 0 || value > 256) {
       return unsupported("{} is {}: the hopper engine takes multiples of 8 up to 256", name, value);
     }
   }
-  if (!(problem.scale > 0.0F)) return unsupported("scale is {}: the hopper engine takes positive scales", problem.scale);
+  if (!(problem.scale > 0.0F))
+    return unsupported("scale is {}: the hopper engine takes positive scales", problem.scale);
   for (const auto& [name, value] : {std::pair{"seqlen_q", problem.seqlen_q}, std::pair{"seqlen_k", problem.seqlen_k},
                                     std::pair{"total_q", problem.total_q}, std::pair{"total_k", problem.total_k},
                                     std::pair{"batch * heads_q", problem.batch * problem.heads_q}}) {
@@ -54,8 +56,8 @@ std::int64_t visible_keys(const AttentionProblem& problem, const Band& band) {
 
 // The choices below were measured on an H200: docs/performance-log-hopper.md.
 
-/// Whether the third consumer warpgroup pays at head_dim 128: it hides more latency and wastes more of a tile's rows, and
-/// its masked blocks are more.
+/// Whether the third consumer warpgroup pays at head_dim 128: it hides more latency and wastes more of a tile's rows,
+/// and its masked blocks are more.
 bool prefers_three_warpgroups(const AttentionProblem& problem, const Band& band) {
   return problem.seqlen_q >= 1024 && visible_keys(problem, band) >= (band.bounded_right ? 8192 : 2048);
 }
@@ -77,7 +79,8 @@ void choose_tiles(KernelConfig& config, const AttentionProblem& problem, const B
   config.consumer_warpgroups = 2;
   config.stages = 2;
   if (widest <= 64) {
-    // Here exponentials take as long as the GEMMs, and four warps per scheduler keep both units busiest; they need no turns.
+    // Here exponentials take as long as the GEMMs, and four warps per scheduler keep both units busiest; they need no
+    // turns.
     config.consumer_warpgroups = 4;
     config.block_n = 64;
     config.stages = 4;
@@ -88,7 +91,8 @@ void choose_tiles(KernelConfig& config, const AttentionProblem& problem, const B
     config.block_n = 80;
     config.q_stages = 2;
   } else {
-    // Walks over wide heads lose more in the last, partly filled block than small steps cost, unless they are very long.
+    // Walks over wide heads lose more in the last, partly filled block than small steps cost, unless they are very
+    // long.
     const bool short_and_wide = widest == 256 && visible_keys(problem, band) < 12288;
     choose_wide_tiles(config, short_and_wide ? 64 : 128);
   }
@@ -97,12 +101,14 @@ void choose_tiles(KernelConfig& config, const AttentionProblem& problem, const B
 /// The variant as C++ names it. Every field is spelled: the text is part of the kernel's name in the store.
 std::string expression_of(const KernelConfig& c) {
   return fmt::format(
-      "strobe::KernelConfig{{.element = strobe::Element::{}, .head_dim = {}, .head_dim_v = {}, .consumer_warpgroups = {}, "
+      "strobe::KernelConfig{{.element = strobe::Element::{}, .head_dim = {}, .head_dim_v = {}, .consumer_warpgroups = "
+      "{}, "
       ".block_n = {}, .stages = {}, .q_stages = {}, .mask_right = {}, .mask_left = {}, .varlen = {}, .softcap = {}, "
-      ".warp_specialized = {}, .ping_pong = {}, .two_stage = {}, .persistent = {}, .cluster = {}, .listed = {}, .debug = {}}}",
-      name_of(c.element), c.head_dim, c.head_dim_v, c.consumer_warpgroups, c.block_n, c.stages, c.q_stages, c.mask_right,
-      c.mask_left, c.varlen, c.softcap, c.warp_specialized, c.ping_pong, c.two_stage, c.persistent, c.cluster, c.listed,
-      c.debug);
+      ".warp_specialized = {}, .ping_pong = {}, .two_stage = {}, .persistent = {}, .cluster = {}, .listed = {}, .debug "
+      "= {}}}",
+      name_of(c.element), c.head_dim, c.head_dim_v, c.consumer_warpgroups, c.block_n, c.stages, c.q_stages,
+      c.mask_right, c.mask_left, c.varlen, c.softcap, c.warp_specialized, c.ping_pong, c.two_stage, c.persistent,
+      c.cluster, c.listed, c.debug);
 }
 
 int rounded_up(std::int64_t value, std::int64_t divisor) { return static_cast<int>((value + divisor - 1) / divisor); }
@@ -114,14 +120,15 @@ std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, cons
   const Band band = band_of(problem);
   const std::int64_t rows = std::int64_t{block_m(plan.config)} * plan.config.cluster;
   const std::int64_t diagonal = band.bottom_right ? problem.seqlen_k - problem.seqlen_q : 0;
-  const std::int64_t head_bytes = std::max<std::int64_t>(1, problem.seqlen_k * (problem.head_dim + problem.head_dim_v) * 2);
+  const std::int64_t head_bytes =
+      std::max<std::int64_t>(1, problem.seqlen_k * (problem.head_dim + problem.head_dim_v) * 2);
   const std::int64_t group = problem.heads_q / problem.heads_k;
   DealtTiles tiles;
   tiles.m_tiles = plan.m_tiles;
   tiles.heads = static_cast<int>(problem.batch * problem.heads_q);
   // A quarter of L2: the other half of each line's copies is on the far partition, and Q and O pass through too.
-  tiles.section_heads = static_cast<int>(std::clamp<std::int64_t>(
-      static_cast<std::int64_t>(shape.l2_bytes / 4) / head_bytes * group, 1, tiles.heads));
+  tiles.section_heads = static_cast<int>(
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(shape.l2_bytes / 4) / head_bytes * group, 1, tiles.heads));
   tiles.lanes = plan.lanes;
   tiles.cost = [&](int m) {
     const std::int64_t last_row = std::min((m + 1) * rows, problem.seqlen_q) - 1;
@@ -163,7 +170,8 @@ Result<KernelConfig> hopper_forward_config(const AttentionProblem& problem, cons
   return config;
 }
 
-HopperForwardPlan hopper_forward_plan(const AttentionProblem& problem, const HopperShape& shape, const KernelConfig& config) {
+HopperForwardPlan hopper_forward_plan(const AttentionProblem& problem, const HopperShape& shape,
+                                      const KernelConfig& config) {
   HopperForwardPlan plan;
   plan.config = config;
   const std::int64_t sequences = problem.batch + (problem.packed_q ? 1 : 0);  // rows behind the last one are one more
@@ -199,15 +207,15 @@ runtime::Variant hopper_forward_variant(const KernelConfig& c) {
 std::string explain(const AttentionProblem& problem, const HopperForwardPlan& plan) {
   const KernelConfig& c = plan.config;
   std::string text = "engine        hopper: the tensors are on a GPU of compute capability 9.0\n";
-  text += fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n", block_m(c), c.block_n,
-                      problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  text += fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n", block_m(c),
+                      c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
   text += fmt::format("warpgroups    {}{} consumers of 64 rows{}\n", c.warp_specialized ? "1 producer and " : "",
                       c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
   text += fmt::format("pipeline      {} stages of K and V, {} of Q; {}\n", c.stages, c.q_stages,
                       c.two_stage ? "softmax under the P V before" : "one step after another");
   text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, kMaxSmemBytes);
-  text += fmt::format("schedule      {} tiles on {} {}{}\n", plan.tiles, plan.lanes, c.cluster > 1 ? "clusters" : "CTAs",
-                      c.listed ? ", dealt out by length, the longest first" : "");
+  text += fmt::format("schedule      {} tiles on {} {}{}\n", plan.tiles, plan.lanes,
+                      c.cluster > 1 ? "clusters" : "CTAs", c.listed ? ", dealt out by length, the longest first" : "");
   text += "workspace     none\n";
   return text;
 }

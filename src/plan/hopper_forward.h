@@ -21,9 +21,9 @@ struct HopperShape {
 
 struct HopperForwardPlan {
   KernelConfig config;
-  int m_tiles = 0;  // tiles of one sequence and head: config.cluster x block_m rows each
-  int tiles = 0;    // in all; 0: there is nothing to compute
-  int lanes = 0;    // CTAs or clusters that walk over the tiles
+  int m_tiles = 0;                       // tiles of one sequence and head: config.cluster x block_m rows each
+  int tiles = 0;                         // in all; 0: there is nothing to compute
+  int lanes = 0;                         // CTAs or clusters that walk over the tiles
   std::shared_ptr<const TileList> list;  // listed variants: what each of them computes
 };
 
@@ -34,7 +34,8 @@ Result<HopperForwardPlan> hopper_forward_plan(const AttentionProblem& problem, c
 Result<KernelConfig> hopper_forward_config(const AttentionProblem& problem, const HopperShape& shape);
 
 /// The plan of a given variant that fits the problem: for measurements of the variant's own fields.
-HopperForwardPlan hopper_forward_plan(const AttentionProblem& problem, const HopperShape& shape, const KernelConfig& config);
+HopperForwardPlan hopper_forward_plan(const AttentionProblem& problem, const HopperShape& shape,
+                                      const KernelConfig& config);
 
 /// Keys on either side of the diagonal that a query sees, and where the diagonal ends.
 struct Band {

@@ -15,9 +15,9 @@ struct DealtTiles {
   std::function<double(int m)> cost;
 };
 
-/// Deals tiles out as a dynamic scheduler would if the costs were times: the lane that is free first takes the next tile.
-/// Sections follow one another so that concurrent tiles share keys and values in L2; within one, the longest tiles of all
-/// heads come first. The last section is a few rounds long, so that short tiles fill the gaps at the end.
+/// Deals tiles out as a dynamic scheduler would if the costs were times: the lane that is free first takes the next
+/// tile. Sections follow one another so that concurrent tiles share keys and values in L2; within one, the longest
+/// tiles of all heads come first. The last section is a few rounds long, so that short tiles fill the gaps at the end.
 TileList deal(const DealtTiles& tiles);
 
 }  // namespace strobe::plan

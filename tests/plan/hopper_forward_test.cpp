@@ -47,7 +47,10 @@ TEST(HopperForwardPlan, FitsForEveryHeadDim) {
 }
 
 TEST(HopperForwardPlan, NothingToComputeIsNoTiles) {
-  for (auto change : {+[](AttentionProblem& p) { p.batch = 0; p.total_q = p.total_k = 0; },
+  for (auto change : {+[](AttentionProblem& p) {
+                        p.batch = 0;
+                        p.total_q = p.total_k = 0;
+                      },
                       +[](AttentionProblem& p) { p.heads_q = p.heads_k = 0; },
                       +[](AttentionProblem& p) { p.seqlen_q = p.total_q = 0; }}) {
     AttentionProblem problem = problem_of(64, 64, 64);

@@ -13,11 +13,9 @@ namespace {
 
 /// Causal tiles as the forward has them: cost in key blocks.
 DealtTiles causal(int m_tiles, int heads, int section_heads, int lanes) {
-  return {.m_tiles = m_tiles,
-          .heads = heads,
-          .section_heads = section_heads,
-          .lanes = lanes,
-          .cost = [](int m) { return m + 1 + 1.5; }};
+  return {.m_tiles = m_tiles, .heads = heads, .section_heads = section_heads, .lanes = lanes, .cost = [](int m) {
+            return m + 1 + 1.5;
+          }};
 }
 
 /// Every (head, m) that a lane computes, as the kernel walks over the list.

@@ -34,9 +34,9 @@ struct ForwardParams {
   int batch;  // sequences, and one more when rows of a packed q may lie behind the last sequence
   int sequences;
   int heads;
-  int heads_per_kv;  // query heads that read one key head
-  int seqlen_q, seqlen_k;  // batched: every sequence's length; packed: the bound on the longest
-  int total_q;             // packed: rows of q
+  int heads_per_kv;          // query heads that read one key head
+  int seqlen_q, seqlen_k;    // batched: every sequence's length; packed: the bound on the longest
+  int total_q;               // packed: rows of q
   int head_dim, head_dim_v;  // columns that exist
 
   int m_tiles;  // per sequence and head

@@ -10,12 +10,12 @@ enum class Element : unsigned char { bf16, fp16 };
 
 struct KernelConfig {
   Element element = Element::bf16;
-  int head_dim = 128;    // of Q and K as compiled: 32, 64, 96, 128, 192 or 256; narrower heads are padded by TMA's bounds
-  int head_dim_v = 128;  // of V and O, likewise
+  int head_dim = 128;  // of Q and K as compiled: 32, 64, 96, 128, 192 or 256; narrower heads are padded by TMA's bounds
+  int head_dim_v = 128;         // of V and O, likewise
   int consumer_warpgroups = 2;  // each owns 64 rows of Q
   int block_n = 128;            // keys per step
   int stages = 2;               // of the K ring and of the V ring
-  int q_stages = 1;             // of each warpgroup's Q: with 2, the next tile's rows arrive while this one's are in use
+  int q_stages = 1;  // of each warpgroup's Q: with 2, the next tile's rows arrive while this one's are in use
 
   // What the call needs.
   bool mask_right = false;  // causal, or a window bounded on the right
@@ -32,7 +32,7 @@ struct KernelConfig {
 
   bool listed = false;  // tiles differ in length and the host knows how: it deals them out, longest first
 
-  bool debug = false;          // waits trap instead of hanging, shared memory starts as NaN
+  bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN
 
   bool operator==(const KernelConfig&) const = default;
 };

@@ -40,9 +40,7 @@ class Mask {
   __device__ __forceinline__ int first_full() const { return first_full_; }
   __device__ __forceinline__ int last_full() const { return last_full_; }
 
-  __device__ __forceinline__ bool needed(int n) const {
-    return n >= last_full_ || (C.mask_left && n < first_full_);
-  }
+  __device__ __forceinline__ bool needed(int n) const { return n >= last_full_ || (C.mask_left && n < first_full_); }
 
   /// Scores of keys that a row does not see become -inf, whatever they were.
   __device__ __forceinline__ void apply(float (&s)[C.block_n / 2], int n) const {

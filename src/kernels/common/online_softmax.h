@@ -10,8 +10,8 @@
 
 namespace strobe::hopper {
 
-/// Softcap, of which the factor `softcap` itself is part of scale_log2: tanh(x) = 1 - 2 / (e^2x + 1). Its absolute error is
-/// near 1e-7, where tanh.approx has 5e-4.
+/// Softcap, of which the factor `softcap` itself is part of scale_log2: tanh(x) = 1 - 2 / (e^2x + 1). Its absolute
+/// error is near 1e-7, where tanh.approx has 5e-4.
 template <KernelConfig C>
 __device__ __forceinline__ float softcapped(const ForwardParams& params, float score) {
   if constexpr (C.softcap) {
@@ -26,8 +26,8 @@ constexpr float kMinusInfinity = __builtin_bit_cast(float, 0xff800000U);
 
 template <KernelConfig C>
 struct OnlineSoftmax {
-  // A row's exponents are taken relative to max_log2, a maximum that it had: it is raised only when a score passes it by
-  // more than kSlack, so that probabilities reach 2^kSlack at most and O is rescaled a few times per tile, not in
+  // A row's exponents are taken relative to max_log2, a maximum that it had: it is raised only when a score passes it
+  // by more than kSlack, so that probabilities reach 2^kSlack at most and O is rescaled a few times per tile, not in
   // every step.
   static constexpr float kSlack = 8.0F;
   static constexpr bool kMayBeFullyMasked = C.mask_left || C.mask_right;
@@ -90,9 +90,10 @@ struct OnlineSoftmax {
   }
 
  private:
-  /// The highest score of each of this thread's rows, or 0 where none is positive. As integers, positive floats order as
-  /// they do as floats and above all negative ones, so three-input maxima do with half the instructions.
-  __device__ __forceinline__ static void highest_or_zero(const float (&s)[C.block_n / 2], float (&highest)[kRowsPerThread]) {
+  /// The highest score of each of this thread's rows, or 0 where none is positive. As integers, positive floats order
+  /// as they do as floats and above all negative ones, so three-input maxima do with half the instructions.
+  __device__ __forceinline__ static void highest_or_zero(const float (&s)[C.block_n / 2],
+                                                         float (&highest)[kRowsPerThread]) {
     int bits[kRowsPerThread][2] = {};
 #pragma unroll
     for (int j = 0; j < C.block_n / 8; ++j) {

@@ -2,8 +2,8 @@
 //
 //   barrier      arrivals per phase                       bytes     waits        means
 //   q_full[w,s]  1: Q producer                            Q of w    warpgroup w  stage s holds w's rows of Q
-//   q_empty[w,s] 4: one lane of each warp of w                      Q producer   w has finished its last Q K^T from stage s
-//   k_full[s]    1: K producer                            K tile    consumers    stage s holds a K block
+//   q_empty[w,s] 4: one lane of each warp of w                      Q producer   w has finished its last Q K^T from
+//   stage s k_full[s]    1: K producer                            K tile    consumers    stage s holds a K block
 //   k_empty[s]   4 x consumer warpgroups x cluster                  K producer   no warp in the cluster reads stage s
 //   v_full[s], v_empty[s]: as K
 //

@@ -30,8 +30,12 @@ class Consumer {
   using Operand = uint32_t[C.block_n / 16][4];
 
   __device__ __forceinline__ Consumer(const Feeders<C>& feeders, int warpgroup)
-      : params_(feeders.params), barriers_(feeders.barriers), list_(feeders.list), cluster_rank_(feeders.cluster_rank),
-        warpgroup_(warpgroup), feeder_(feeders, warpgroup) {
+      : params_(feeders.params),
+        barriers_(feeders.barriers),
+        list_(feeders.list),
+        cluster_rank_(feeders.cluster_rank),
+        warpgroup_(warpgroup),
+        feeder_(feeders, warpgroup) {
     q_ = descriptor_k_major(feeders.smem + kPlan.q + warpgroup * C.q_stages * kPlan.q_bytes);
     k_ = descriptor_k_major(feeders.smem + kPlan.k);
     v_ = descriptor_mn_major(feeders.smem + kPlan.v, C.block_n);
@@ -214,8 +218,8 @@ class Consumer {
     }
   }
 
-  /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is other
-  /// warpgroups' work, and P takes the registers of S.
+  /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is
+  /// other warpgroups' work, and P takes the registers of S.
   __device__ __forceinline__ void serial_steps(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Mask<C>& mask,
                                                const TileWork& work, int n) {
     for (int passed = work.n_end - 1; passed > n; --passed) {
@@ -256,8 +260,8 @@ class Consumer {
 
   // -- Its parts ------------------------------------------------------------------------------------------------------
 
-  /// Waiting for the next K here, not when it is used, ends a basic block: else ptxas moves the wait for P V up, above the
-  /// exponentials that it should run under, and the additions of the sums down.
+  /// Waiting for the next K here, not when it is used, ends a basic block: else ptxas moves the wait for P V up, above
+  /// the exponentials that it should run under, and the additions of the sums down.
   __device__ __forceinline__ void end_of_step(bool more) {
     if (more) {
       wait_k();
@@ -309,7 +313,8 @@ class Consumer {
     output_done();
   }
 
-  __device__ __forceinline__ void first_softmax(Scores& s, OnlineSoftmax<C>& softmax, const Mask<C>& mask, int n) const {
+  __device__ __forceinline__ void first_softmax(Scores& s, OnlineSoftmax<C>& softmax, const Mask<C>& mask,
+                                                int n) const {
     transform(s);
     if (mask.needed(n)) {
       mask.apply(s, n);

@@ -60,10 +60,11 @@ __device__ __forceinline__ bool store_tile(const ForwardParams& params, const Ti
   return zero[0] + zero[1] + zero[2] + zero[3] == 0.0F;
 }
 
-/// A warpgroup's part of a tile none of whose rows sees a key. Rows behind the last sequence may be more than one tile's:
-/// hence the stride.
+/// A warpgroup's part of a tile none of whose rows sees a key. Rows behind the last sequence may be more than one
+/// tile's: hence the stride.
 template <KernelConfig C>
-__device__ __forceinline__ void store_nothing_visible(const ForwardParams& params, const TileWork& work, int warpgroup) {
+__device__ __forceinline__ void store_nothing_visible(const ForwardParams& params, const TileWork& work,
+                                                      int warpgroup) {
   const int chunks = params.head_dim_v / kStoreColumns;
   for (int first = work.row_of(warpgroup); first < work.q.owned; first += params.m_tiles * C.cluster * block_m(C)) {
     const int rows = min(kRowsPerWarpgroup, work.q.owned - first);

@@ -1,9 +1,9 @@
 // Rows whose output is not finite, once more and from their visible keys alone.
 //
-// P V multiplies masked keys' values by 0, and 0 * NaN is NaN: a masked key would reach the result through a V that is not
-// finite. TMA zeroes what lies outside a sequence; keys that only some rows of a tile see cannot be zeroed. So a warp that
-// saw a value that is not finite walks over its tiles again, when it has no other work left, and recomputes such rows with
-// plain loops. That is slow and rare.
+// P V multiplies masked keys' values by 0, and 0 * NaN is NaN: a masked key would reach the result through a V that is
+// not finite. TMA zeroes what lies outside a sequence; keys that only some rows of a tile see cannot be zeroed. So a
+// warp that saw a value that is not finite walks over its tiles again, when it has no other work left, and recomputes
+// such rows with plain loops. That is slow and rare.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,10 +1,10 @@
-// Feeders bring Q, K and V to shared memory by TMA: one each, driven by one thread. Each walks over the tiles by itself,
-// into a ring of its own, so none waits for another's consumers.
+// Feeders bring Q, K and V to shared memory by TMA: one each, driven by one thread. Each walks over the tiles by
+// itself, into a ring of its own, so none waits for another's consumers.
 //
-// Coordinates are {column, row, row offset, head, batch}. Batched tensors use row offset 0. In varlen variants the map's
-// row dimension ends where the sequence does (see src/plan: its base is shifted back by `bound` rows): row i of a sequence
-// of `used` rows is {bound - used + i, start + used}, and rows beyond it are outside the tensor, so TMA writes zeros
-// there and never a neighbour's values.
+// Coordinates are {column, row, row offset, head, batch}. Batched tensors use row offset 0. In varlen variants the
+// map's row dimension ends where the sequence does (see src/plan: its base is shifted back by `bound` rows): row i of a
+// sequence of `used` rows is {bound - used + i, start + used}, and rows beyond it are outside the tensor, so TMA writes
+// zeros there and never a neighbour's values.
 #pragma once
 
 #include <cuda/ptx>
@@ -22,7 +22,8 @@ struct RowCoordinates {
 };
 
 template <KernelConfig C>
-__device__ __forceinline__ RowCoordinates row_coordinates(const SequenceRows& rows, bool packed, int bound, int sequence) {
+__device__ __forceinline__ RowCoordinates row_coordinates(const SequenceRows& rows, bool packed, int bound,
+                                                          int sequence) {
   if constexpr (C.varlen) {
     return {bound - rows.used, rows.start + rows.used, packed ? 0 : sequence};
   } else {
@@ -36,14 +37,15 @@ __device__ __forceinline__ void expect(uint64_t& full, int bytes) {
 
 /// One box of 64 columns, to this CTA or, where `ctas` is more than one, to the same place in each CTA of the cluster.
 template <int ctas>
-__device__ __forceinline__ void load_panel(const TensorMap& map, const RowCoordinates& rows, int column, int row, int head,
-                                           unsigned char* destination, uint64_t& full) {
+__device__ __forceinline__ void load_panel(const TensorMap& map, const RowCoordinates& rows, int column, int row,
+                                           int head, unsigned char* destination, uint64_t& full) {
   const cuda::std::int32_t coordinates[5] = {column, rows.row + row, rows.offset, head, rows.batch};
   if constexpr (ctas == 1) {
     cptx::cp_async_bulk_tensor(cptx::space_cluster, cptx::space_global, destination, &map, coordinates, &full);
   } else {
     constexpr cuda::std::uint16_t kEveryCta = (1U << ctas) - 1;
-    cptx::cp_async_bulk_tensor(cptx::space_cluster, cptx::space_global, destination, &map, coordinates, &full, kEveryCta);
+    cptx::cp_async_bulk_tensor(cptx::space_cluster, cptx::space_global, destination, &map, coordinates, &full,
+                               kEveryCta);
   }
 }
 
@@ -53,7 +55,11 @@ class QueryFeeder {
  public:
   __device__ __forceinline__ QueryFeeder(const TensorMap& map, const ForwardParams& params, const TileListOf<C>& list,
                                          unsigned char* smem, Barriers<C>& barriers, int cluster_rank)
-      : map_(map), params_(params), scheduler_(params, list), smem_(smem + kPlan.q), barriers_(barriers),
+      : map_(map),
+        params_(params),
+        scheduler_(params, list),
+        smem_(smem + kPlan.q),
+        barriers_(barriers),
         cluster_rank_(cluster_rank) {
     for (auto& position : at_) {
       position.parity = 1;
@@ -100,7 +106,8 @@ class QueryFeeder {
   RingPosition<C.q_stages> at_[C.consumer_warpgroups];
 };
 
-/// Blocks of K or of V, right to left over each tile. In a cluster each CTA loads its share of every block's rows, for all.
+/// Blocks of K or of V, right to left over each tile. In a cluster each CTA loads its share of every block's rows, for
+/// all.
 template <KernelConfig C, int kHeadDim>
 class KeyFeeder {
  public:
@@ -108,7 +115,12 @@ class KeyFeeder {
 
   __device__ __forceinline__ KeyFeeder(const TensorMap& map, const ForwardParams& params, const TileListOf<C>& list,
                                        unsigned char* ring, StageBarriers full, StageBarriers empty, int cluster_rank)
-      : map_(map), params_(params), scheduler_(params, list), ring_(ring), full_(full), empty_(empty),
+      : map_(map),
+        params_(params),
+        scheduler_(params, list),
+        ring_(ring),
+        full_(full),
+        empty_(empty),
         cluster_rank_(cluster_rank) {}
 
   /// The next block, of the next tile where this one's are done. False when there is none.
@@ -165,9 +177,7 @@ struct Feeders {
   Barriers<C>& barriers;
   int cluster_rank;
 
-  __device__ __forceinline__ QueryFeeder<C> queries() const {
-    return {q, params, list, smem, barriers, cluster_rank};
-  }
+  __device__ __forceinline__ QueryFeeder<C> queries() const { return {q, params, list, smem, barriers, cluster_rank}; }
   __device__ __forceinline__ KeyFeeder<C, C.head_dim> keys() const {
     return {k, params, list, smem + smem_plan(C).k, barriers.k_full, barriers.k_empty, cluster_rank};
   }

@@ -16,8 +16,9 @@
 
 namespace strobe::hopper {
 
-/// Registers per thread once the roles are known: what the producers give up, the consumers get. Their sum must not pass
-/// what the launch gave the CTA, 64 K registers over its threads rounded down to eights, or setmaxnreg waits forever.
+/// Registers per thread once the roles are known: what the producers give up, the consumers get. Their sum must not
+/// pass what the launch gave the CTA, 64 K registers over its threads rounded down to eights, or setmaxnreg waits
+/// forever.
 template <KernelConfig C>
 struct RegisterBudget {
   static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : 24;
@@ -69,8 +70,9 @@ __device__ __forceinline__ void set_up(unsigned char* smem, Barriers<C>& barrier
 
 template <KernelConfig C>
 __global__ void __launch_bounds__(threads_per_block(C), 1)
-    forward(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-            const __grid_constant__ ForwardParams params, const __grid_constant__ TileListOf<C> list) {
+    forward(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
+            const __grid_constant__ TensorMap v, const __grid_constant__ ForwardParams params,
+            const __grid_constant__ TileListOf<C> list) {
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);
   const int rank = C.cluster > 1 ? static_cast<int>(cuda::ptx::get_sreg_cluster_ctarank()) : 0;

@@ -10,7 +10,9 @@ template <KernelConfig C, bool warp_specialized>
 class SelfFeederOf {
  public:
   __device__ __forceinline__ SelfFeederOf(const Feeders<C>& feeders, int warpgroup)
-      : queries_(feeders.queries()), keys_(feeders.keys()), values_(feeders.values()),
+      : queries_(feeders.queries()),
+        keys_(feeders.keys()),
+        values_(feeders.values()),
         feeds_(warpgroup == 0 && threadIdx.x % kWarpgroupSize == 0) {
     if (feeds_) {
       for (int stage = 0; stage < C.q_stages; ++stage) {

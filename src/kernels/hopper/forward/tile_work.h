@@ -9,9 +9,9 @@ namespace strobe::hopper {
 
 /// Rows of one side of one sequence. Batched: `start` is 0 and the batch index selects the sequence.
 struct SequenceRows {
-  int start;   // first row, in a packed tensor
-  int owned;   // rows to write
-  int used;    // rows that exist; the rest of `owned` count as absent
+  int start;  // first row, in a packed tensor
+  int owned;  // rows to write
+  int used;   // rows that exist; the rest of `owned` count as absent
 };
 
 __device__ __forceinline__ SequenceRows sequence_rows(const int* cu_seqlens, const int* seqused, int seqlen, int total,
@@ -33,8 +33,8 @@ __device__ __forceinline__ SequenceRows sequence_rows(const int* cu_seqlens, con
 struct TileWork {
   Tile tile;
   SequenceRows q, k;
-  int m_begin;   // first row of this CTA's tile in its sequence
-  int diagonal;  // key on query 0's diagonal: seqlen_k - seqlen_q, or 0
+  int m_begin;         // first row of this CTA's tile in its sequence
+  int diagonal;        // key on query 0's diagonal: seqlen_k - seqlen_q, or 0
   int n_begin, n_end;  // key blocks that some row of the tile sees
 
   __device__ __forceinline__ int row_of(int warpgroup) const { return m_begin + warpgroup * kRowsPerWarpgroup; }
@@ -48,9 +48,9 @@ __device__ __forceinline__ TileWork tile_work(const ForwardParams& params, const
   if constexpr (C.varlen) {
     work.q = sequence_rows(params.cu_seqlens_q, params.seqused_q, params.seqlen_q, params.total_q, tile.sequence,
                            params.sequences);
-    work.k = tile.sequence < params.sequences
-                 ? sequence_rows(params.cu_seqlens_k, params.seqused_k, params.seqlen_k, 0, tile.sequence, params.sequences)
-                 : SequenceRows{0, 0, 0};
+    work.k = tile.sequence < params.sequences ? sequence_rows(params.cu_seqlens_k, params.seqused_k, params.seqlen_k, 0,
+                                                              tile.sequence, params.sequences)
+                                              : SequenceRows{0, 0, 0};
   } else {
     work.q = {0, params.seqlen_q, params.seqlen_q};
     work.k = {0, params.seqlen_k, params.seqlen_k};

@@ -45,9 +45,11 @@ def wrap(items, indent, width=112):
 def text(prefix, registers, suffix, predicate):
     """The instruction as C string literals, accumulators in rows of sixteen."""
     rows = [", ".join(f"%{r}" for r in range(i, min(i + 16, registers))) for i in range(0, registers, 16)]
-    body = ",\"\n      \" ".join(rows)
-    return (f'"{{ .reg .pred accumulate; setp.ne.b32 accumulate, %{predicate}, 0; {prefix} {{"\n'
-            f'      "{body}}},"\n      " {suffix} }}\\n"')
+    body = ',"\n      " '.join(rows)
+    return (
+        f'"{{ .reg .pred accumulate; setp.ne.b32 accumulate, %{predicate}, 0; {prefix} {{"\n'
+        f'      "{body}}},"\n      " {suffix} }}\\n"'
+    )
 
 
 def accumulators(registers):
@@ -56,27 +58,50 @@ def accumulators(registers):
 
 def scores(n):
     r = n // 2
-    out = [f"\ntemplate <Element element, bool accumulate>\n"
-           f"__device__ __forceinline__ void wgmma_ss(float (&d)[{r}], uint64_t a, uint64_t b) {{\n"]
+    out = [
+        f"\ntemplate <Element element, bool accumulate>\n"
+        f"__device__ __forceinline__ void wgmma_ss(float (&d)[{r}], uint64_t a, uint64_t b) {{\n"
+    ]
     for i, (name, ptx) in enumerate(ELEMENTS):
-        out.append(f"  {'if' if i == 0 else '} else if'} constexpr (element == Element::{name}) {{\n    asm volatile(\n      ")
-        out.append(text(f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ptx}.{ptx}", r,
-                        f"%{r}, %{r + 1}, accumulate, 1, 1, 0, 0;", r + 2))
-        out.append(f"\n      : {accumulators(r)}\n      : \"l\"(a), \"l\"(b), \"n\"(accumulate ? 1 : 0));\n")
+        out.append(
+            f"  {'if' if i == 0 else '} else if'} constexpr (element == Element::{name}) {{\n    asm volatile(\n      "
+        )
+        out.append(
+            text(
+                f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ptx}.{ptx}",
+                r,
+                f"%{r}, %{r + 1}, accumulate, 1, 1, 0, 0;",
+                r + 2,
+            )
+        )
+        out.append(f'\n      : {accumulators(r)}\n      : "l"(a), "l"(b), "n"(accumulate ? 1 : 0));\n')
     out.append("  }\n}\n")
     return "".join(out)
 
 
 def output(n):
     r = n // 2
-    out = [f"\ntemplate <Element element>\n"
-           f"__device__ __forceinline__ void wgmma_rs(float (&d)[{r}], const uint32_t (&a)[4], uint64_t b, int accumulate) {{\n"]
+    out = [
+        "\ntemplate <Element element>\n"
+        f"__device__ __forceinline__ void wgmma_rs(float (&d)[{r}], const uint32_t (&a)[4], uint64_t b, "
+        "int accumulate) {\n"
+    ]
     for i, (name, ptx) in enumerate(ELEMENTS):
-        out.append(f"  {'if' if i == 0 else '} else if'} constexpr (element == Element::{name}) {{\n    asm volatile(\n      ")
-        out.append(text(f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ptx}.{ptx}", r,
-                        f"{{%{r}, %{r + 1}, %{r + 2}, %{r + 3}}}, %{r + 4}, accumulate, 1, 1, 1;", r + 5))
-        out.append(f"\n      : {accumulators(r)}\n"
-                   f"      : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate));\n")
+        out.append(
+            f"  {'if' if i == 0 else '} else if'} constexpr (element == Element::{name}) {{\n    asm volatile(\n      "
+        )
+        out.append(
+            text(
+                f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ptx}.{ptx}",
+                r,
+                f"{{%{r}, %{r + 1}, %{r + 2}, %{r + 3}}}, %{r + 4}, accumulate, 1, 1, 1;",
+                r + 5,
+            )
+        )
+        out.append(
+            f"\n      : {accumulators(r)}\n"
+            f'      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));\n'
+        )
     out.append("  }\n}\n")
     return "".join(out)
 

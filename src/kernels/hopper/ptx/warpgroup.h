@@ -11,9 +11,12 @@ using cuda::std::uint64_t;
 /// Orders register accesses before the WGMMAs that follow; needed before the first and after every register write.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 
-__device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit_group() {
+  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
 
-/// The compiler does not know that accumulators arrive at the wait and not at the WGMMA: tied here, they are not read above.
+/// The compiler does not know that accumulators arrive at the wait and not at the WGMMA: tied here, they are not read
+/// above.
 template <int n>
 __device__ __forceinline__ void tie(float (&accumulators)[n]) {
 #pragma unroll
