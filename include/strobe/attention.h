@@ -36,10 +36,10 @@ struct Window {
 };
 
 struct AttentionOptions {
-  std::optional<float> scale;             // multiplies Q K^T; 1/sqrt(head_dim) when not given
+  std::optional<float> scale;  // multiplies Q K^T; 1/sqrt(head_dim) when not given
   CausalMask causal = CausalMask::none;
   Window window;
-  float softcap = 0.0F;                   // s -> softcap * tanh(s / softcap) after scaling; 0 turns it off
+  float softcap = 0.0F;  // s -> softcap * tanh(s / softcap) after scaling; 0 turns it off
 };
 
 /// Sequences of unequal length. Every view is int32 and on the tensors' device.
@@ -65,7 +65,7 @@ struct ForwardArguments {
   TensorView lse;  // optional: natural logarithm of the row's sum of exponentials
   Sequences sequences;
   // Accepted by no engine of this build yet, and refused with a sentence when given.
-  ConstTensorView q_descale;   // float8_e4m3 inputs: [batch, heads_k] float32
+  ConstTensorView q_descale;  // float8_e4m3 inputs: [batch, heads_k] float32
   ConstTensorView k_descale;
   ConstTensorView v_descale;
   ConstTensorView page_table;  // [batch, pages] int32: k and v are pages of a cache
@@ -96,17 +96,19 @@ enum class Engine : std::uint8_t { automatic, cpu, ampere, hopper };
 /// Where and how a call runs. Results never depend on threads, parallel_for or workspace.
 struct Execution {
   Engine engine = Engine::automatic;
-  int threads = 0;                        // CPU: workers; 0 takes one per hardware thread
+  int threads = 0;                            // CPU: workers; 0 takes one per hardware thread
   const ParallelFor* parallel_for = nullptr;  // CPU: the caller's pool instead of oneTBB
-  void* stream = nullptr;                 // GPU: the CUstream to launch on; must be null on the CPU
-  void* workspace = nullptr;              // Plan::workspace_size() bytes, 64-byte aligned; null: allocated for the call
+  void* stream = nullptr;                     // GPU: the CUstream to launch on; must be null on the CPU
+  void* workspace = nullptr;  // Plan::workspace_size() bytes, 64-byte aligned; null: allocated for the call
   std::size_t workspace_bytes = 0;
 };
 
 /// O = softmax(mask(softcap(scale * Q K^T))) V and, if asked for, LSE.
-STROBE_API Status forward(const ForwardArguments& arguments, const AttentionOptions& options = {}, const Execution& execution = {});
+STROBE_API Status forward(const ForwardArguments& arguments, const AttentionOptions& options = {},
+                          const Execution& execution = {});
 
 /// dQ, dK and dV from dO (and dLSE), recomputing the probabilities from q, k and lse.
-STROBE_API Status backward(const BackwardArguments& arguments, const AttentionOptions& options = {}, const Execution& execution = {});
+STROBE_API Status backward(const BackwardArguments& arguments, const AttentionOptions& options = {},
+                           const Execution& execution = {});
 
 }  // namespace strobe

@@ -21,8 +21,8 @@ class STROBE_API Plan {
   /// Why this engine and these tiles, in a few lines of text.
   std::string explain() const;
 
-  /// Runs on new data. Shapes and dtypes must be those that the plan was made for; pointers, strides and the contents of
-  /// sequences may differ. `execution.engine` and `execution.threads` are the plan's own and are not read here.
+  /// Runs on new data. Shapes and dtypes must be those that the plan was made for; pointers, strides and the contents
+  /// of sequences may differ. `execution.engine` and `execution.threads` are the plan's own and are not read here.
   Status run(const ForwardArguments& arguments, const Execution& execution = {}) const;
   Status run(const BackwardArguments& arguments, const Execution& execution = {}) const;
 
@@ -35,8 +35,8 @@ class STROBE_API Plan {
 
 /// Plans a call from shapes, strides and dtypes alone: data pointers are not read and may be null.
 STROBE_API Result<Plan> make_plan(const ForwardArguments& arguments, const AttentionOptions& options = {},
-                       const Execution& execution = {});
+                                  const Execution& execution = {});
 STROBE_API Result<Plan> make_plan(const BackwardArguments& arguments, const AttentionOptions& options = {},
-                       const Execution& execution = {});
+                                  const Execution& execution = {});
 
 }  // namespace strobe

@@ -1,8 +1,8 @@
 /* The C ABI of Strobe. Nothing is thrown across it; layouts and semantics are those of attention.h.
  *
  * Every struct begins with struct_size: set it to sizeof(the struct) as you compiled it. A library that is newer reads
- * the fields you have and takes defaults for the rest; one that is older refuses fields it does not know unless they are
- * zero. Zero-initialise structs (= {0}) before you set fields: zero is every field's default. */
+ * the fields you have and takes defaults for the rest; one that is older refuses fields it does not know unless they
+ * are zero. Zero-initialise structs (= {0}) before you set fields: zero is every field's default. */
 #pragma once
 
 #include <stddef.h>
@@ -35,7 +35,11 @@ typedef enum strobe_dtype {
 
 typedef enum strobe_device_type { STROBE_CPU = 0, STROBE_CUDA = 1 } strobe_device_type;
 
-typedef enum strobe_causal { STROBE_CAUSAL_NONE = 0, STROBE_CAUSAL_BOTTOM_RIGHT = 1, STROBE_CAUSAL_TOP_LEFT = 2 } strobe_causal;
+typedef enum strobe_causal {
+  STROBE_CAUSAL_NONE = 0,
+  STROBE_CAUSAL_BOTTOM_RIGHT = 1,
+  STROBE_CAUSAL_TOP_LEFT = 2
+} strobe_causal;
 
 typedef enum strobe_engine {
   STROBE_ENGINE_AUTOMATIC = 0,
@@ -57,14 +61,14 @@ typedef struct strobe_tensor {
 
 typedef struct strobe_options {
   size_t struct_size;
-  float scale;        /* multiplies Q K^T; read only if has_scale is not 0, else 1/sqrt(head_dim) */
+  float scale; /* multiplies Q K^T; read only if has_scale is not 0, else 1/sqrt(head_dim) */
   int32_t has_scale;
-  int32_t causal;     /* strobe_causal */
-  int32_t has_window; /* 0: no window, and the two bounds are not read */
+  int32_t causal;       /* strobe_causal */
+  int32_t has_window;   /* 0: no window, and the two bounds are not read */
   int64_t window_left;  /* keys before the diagonal; -1: no bound */
   int64_t window_right; /* keys after the diagonal; -1: no bound */
-  float softcap;      /* 0: none */
-  int32_t reserved;   /* must be 0 */
+  float softcap;        /* 0: none */
+  int32_t reserved;     /* must be 0 */
 } strobe_options;
 
 /* As strobe::Sequences. A bound on the longest sequence of 0 stands for "not known". */
@@ -96,15 +100,15 @@ typedef struct strobe_backward_arguments {
   strobe_sequences sequences;
 } strobe_backward_arguments;
 
-/* Must call body(body_context, i) for every i below count, at the same time or one after another, and return when all are
- * done. `context` is strobe_execution's parallel_for_context. */
+/* Must call body(body_context, i) for every i below count, at the same time or one after another, and return when all
+ * are done. `context` is strobe_execution's parallel_for_context. */
 typedef void (*strobe_parallel_for)(void* context, int32_t count, void (*body)(void* body_context, int32_t index),
                                     void* body_context);
 
 typedef struct strobe_execution {
   size_t struct_size;
-  int32_t engine;  /* strobe_engine */
-  int32_t threads; /* CPU workers; 0: one per hardware thread */
+  int32_t engine;                   /* strobe_engine */
+  int32_t threads;                  /* CPU workers; 0: one per hardware thread */
   strobe_parallel_for parallel_for; /* null: the library's own pool */
   void* parallel_for_context;
   void* stream;    /* GPU: a CUstream; must be null on the CPU */
@@ -117,8 +121,8 @@ typedef struct strobe_plan strobe_plan;
 /* The library's version, "major.minor.patch". */
 STROBE_API const char* strobe_version(void);
 
-/* The sentence of the calling thread's last failed call; "" after a call that did not fail. Valid until the thread's next
- * call. */
+/* The sentence of the calling thread's last failed call; "" after a call that did not fail. Valid until the thread's
+ * next call. */
 STROBE_API const char* strobe_last_error(void);
 
 /* `options` and `execution` may be null: defaults. */
@@ -127,8 +131,8 @@ STROBE_API strobe_code strobe_forward(const strobe_forward_arguments* arguments,
 STROBE_API strobe_code strobe_backward(const strobe_backward_arguments* arguments, const strobe_options* options,
                                        const strobe_execution* execution);
 
-/* Plans a call from shapes, strides and dtypes alone: data pointers may be null. Writes *plan on success, to be freed by
- * strobe_plan_destroy. */
+/* Plans a call from shapes, strides and dtypes alone: data pointers may be null. Writes *plan on success, to be freed
+ * by strobe_plan_destroy. */
 STROBE_API strobe_code strobe_plan_forward(const strobe_forward_arguments* arguments, const strobe_options* options,
                                            const strobe_execution* execution, strobe_plan** plan);
 STROBE_API strobe_code strobe_plan_backward(const strobe_backward_arguments* arguments, const strobe_options* options,

@@ -117,7 +117,8 @@ Status run_plan(const Plan::State& state, const Arguments& arguments, const Exec
   const Result<AttentionProblem> problem = api::make_problem(arguments, state.options);
   if (!problem.ok()) return problem.status();
   if (*problem != state.problem) {
-    return api::invalid("the call's pass, shapes or dtypes are not those that the plan was made for: make a plan for them");
+    return api::invalid(
+        "the call's pass, shapes or dtypes are not those that the plan was made for: make a plan for them");
   }
   if (state.hopper != nullptr) {
     if (Status status = api::check_memory(*problem, arguments); !status.ok()) return status;
@@ -171,7 +172,8 @@ Result<Plan> make_plan(const ForwardArguments& arguments, const AttentionOptions
   return without_bad_alloc([&] { return plan_call(arguments, options, execution); });
 }
 
-Result<Plan> make_plan(const BackwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
+Result<Plan> make_plan(const BackwardArguments& arguments, const AttentionOptions& options,
+                       const Execution& execution) {
   return without_bad_alloc([&] { return plan_call(arguments, options, execution); });
 }
 

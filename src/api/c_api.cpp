@@ -67,8 +67,7 @@ strobe_code call(const CArguments* arguments, const strobe_options* c_options, c
   return guarded([&]() -> Status {
     const Result<AttentionOptions> options = read_options(c_options);
     if (!options.ok()) return options.status();
-    return with_call(arguments, execution,
-                     [&](const auto& a, const Execution& e) { return run(a, *options, e); });
+    return with_call(arguments, execution, [&](const auto& a, const Execution& e) { return run(a, *options, e); });
   });
 }
 
@@ -91,7 +90,8 @@ strobe_code plan_call(const CArguments* arguments, const strobe_options* c_optio
 template <class CArguments>
 strobe_code run_plan(const strobe_plan* plan, const CArguments* arguments, const strobe_execution* execution) {
   return guarded([&]() -> Status {
-    if (plan == nullptr) return invalid("plan is null: give a plan that strobe_plan_forward or strobe_plan_backward made");
+    if (plan == nullptr)
+      return invalid("plan is null: give a plan that strobe_plan_forward or strobe_plan_backward made");
     return with_call(arguments, execution, [&](const auto& a, const Execution& e) { return plan->plan.run(a, e); });
   });
 }

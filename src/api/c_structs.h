@@ -13,8 +13,8 @@
 
 namespace strobe::api {
 
-/// Reads a size-versioned struct: the fields that the caller has, zero for newer ones. Refused: no struct_size, and fields
-/// beyond ours that are not zero.
+/// Reads a size-versioned struct: the fields that the caller has, zero for newer ones. Refused: no struct_size, and
+/// fields beyond ours that are not zero.
 template <class Struct>
 Result<Struct> read_versioned(const Struct* from, std::string_view name) {
   Struct own{};
@@ -25,11 +25,13 @@ Result<Struct> read_versioned(const Struct* from, std::string_view name) {
     return invalid("{}.struct_size is {}: set it to sizeof({})", name, given, name);
   }
   constexpr std::size_t kLargestStruct = 1 << 16;
-  if (given > kLargestStruct) return invalid("{}.struct_size is {}: it must be at most {}", name, given, kLargestStruct);
+  if (given > kLargestStruct)
+    return invalid("{}.struct_size is {}: it must be at most {}", name, given, kLargestStruct);
   const auto* bytes = reinterpret_cast<const unsigned char*>(from);
   for (std::size_t i = sizeof(Struct); i < given; ++i) {
     if (bytes[i] != 0) {
-      return unsupported("{} has a field at byte {} that this version of the library does not know: it must be zero", name, i);
+      return unsupported("{} has a field at byte {} that this version of the library does not know: it must be zero",
+                         name, i);
     }
   }
   std::memcpy(&own, from, given < sizeof(Struct) ? given : sizeof(Struct));

@@ -29,7 +29,8 @@ Status check_tensors(std::span<const NamedTensor> inputs, std::span<const NamedT
   return {};
 }
 
-/// One side's lengths: cumulative lengths from 0, never decreasing, within the tensor; used lengths within the sequence.
+/// One side's lengths: cumulative lengths from 0, never decreasing, within the tensor; used lengths within the
+/// sequence.
 struct SideLengths {
   std::string_view cu_name, used_name, total_name, max_name;
   const ConstTensorView& cu_seqlens;
@@ -42,12 +43,14 @@ struct SideLengths {
   }
 
   Status check(std::int64_t batch) const {
-    if (cu_seqlens.given() && at(cu_seqlens, 0) != 0) return invalid("{}[0] is {}: it must be 0", cu_name, at(cu_seqlens, 0));
+    if (cu_seqlens.given() && at(cu_seqlens, 0) != 0)
+      return invalid("{}[0] is {}: it must be 0", cu_name, at(cu_seqlens, 0));
     for (std::int64_t b = 0; b < batch; ++b) {
       if (Status status = check_sequence(b); !status.ok()) return status;
     }
     if (!cu_seqlens.given() || at(cu_seqlens, batch) <= total) return {};
-    return invalid("{}[{}] is {}: it must be at most {}, which is {}", cu_name, batch, at(cu_seqlens, batch), total_name, total);
+    return invalid("{}[{}] is {}: it must be at most {}, which is {}", cu_name, batch, at(cu_seqlens, batch),
+                   total_name, total);
   }
 
   Status check_sequence(std::int64_t b) const {
@@ -55,15 +58,16 @@ struct SideLengths {
     if (cu_seqlens.given()) {
       length = at(cu_seqlens, b + 1) - at(cu_seqlens, b);
       if (length < 0) {
-        return invalid("{}[{}] is {} after {}: cumulative lengths must not decrease", cu_name, b + 1, at(cu_seqlens, b + 1),
-                       at(cu_seqlens, b));
+        return invalid("{}[{}] is {} after {}: cumulative lengths must not decrease", cu_name, b + 1,
+                       at(cu_seqlens, b + 1), at(cu_seqlens, b));
       }
       if (length > seqlen && seqlen < total) {
         return invalid("sequence {} has length {} in {}: {} is {}", b, length, cu_name, max_name, seqlen);
       }
     }
     if (!seqused.given() || (at(seqused, b) >= 0 && at(seqused, b) <= length)) return {};
-    return invalid("{}[{}] is {}: it must be from 0 to the sequence's length, which is {}", used_name, b, at(seqused, b), length);
+    return invalid("{}[{}] is {}: it must be from 0 to the sequence's length, which is {}", used_name, b,
+                   at(seqused, b), length);
   }
 };
 
@@ -97,9 +101,8 @@ Status check_memory(const AttentionProblem& problem, const ForwardArguments& a) 
 Status check_memory(const AttentionProblem& problem, const BackwardArguments& a) {
   const NamedTensor outputs[] = {{"dq", a.dq}, {"dk", a.dk}, {"dv", a.dv}};
   return check_call_memory(
-      problem,
-      {{"q", a.q}, {"k", a.k}, {"v", a.v}, {"o", a.o}, {"lse", a.lse}, {"d_o", a.d_o}, {"d_lse", a.d_lse}}, outputs,
-      a.sequences);
+      problem, {{"q", a.q}, {"k", a.k}, {"v", a.v}, {"o", a.o}, {"lse", a.lse}, {"d_o", a.d_o}, {"d_lse", a.d_lse}},
+      outputs, a.sequences);
 }
 
 }  // namespace strobe::api

@@ -58,13 +58,15 @@ Status check_input_dtype(const ConstTensorView& q) {
     case DType::float32:
     case DType::float16:
     case DType::bfloat16: return {};
-    case DType::float8_e4m3: return unsupported("q is float8_e4m3: this build computes in float32, float16 and bfloat16");
+    case DType::float8_e4m3:
+      return unsupported("q is float8_e4m3: this build computes in float32, float16 and bfloat16");
     case DType::int32: break;
   }
   return invalid("q is {}: it must be float32, float16 or bfloat16", name_of(q.dtype));
 }
 
-Status check_lengths_layout(const NamedTensor& lengths, std::int64_t wanted, std::string_view layout, const Device& device) {
+Status check_lengths_layout(const NamedTensor& lengths, std::int64_t wanted, std::string_view layout,
+                            const Device& device) {
   if (!lengths.view.given()) return {};
   return first_failure({
       [&] { return check_layout(lengths, 1, layout); },
@@ -169,8 +171,8 @@ class ProblemMaker {
   std::int64_t batch() const { return batch_of(q_.view, sequences_.cu_seqlens_q); }
 
   Status check_batch() const {
-    for (const auto& [name, view] : {NamedTensor{"cu_seqlens_q", sequences_.cu_seqlens_q},
-                                     NamedTensor{"cu_seqlens_k", sequences_.cu_seqlens_k}}) {
+    for (const auto& [name, view] :
+         {NamedTensor{"cu_seqlens_q", sequences_.cu_seqlens_q}, NamedTensor{"cu_seqlens_k", sequences_.cu_seqlens_k}}) {
       if (!view.given()) continue;
       if (Status status = check_layout({name, view}, 1, "[batch + 1]"); !status.ok()) return status;
       if (view.shape[0] < 1) return invalid("{} has shape [0]: it must be [batch + 1]", name);
@@ -194,27 +196,36 @@ class ProblemMaker {
     if (heads_k == 0 ? heads_q != 0 : heads_q % heads_k != 0) {
       return invalid("q has {} heads and k has {}: heads_q must be a multiple of heads_k", heads_q, heads_k);
     }
-    return k_.view.rank == 3 ? check_shape(v_, {k_.view.shape[0], heads_k, extent(v_.view, 1)}, value_axes())
-                             : check_shape(v_, {k_.view.shape[0], k_.view.shape[1], heads_k, extent(v_.view, 1)}, value_axes());
+    return k_.view.rank == 3
+               ? check_shape(v_, {k_.view.shape[0], heads_k, extent(v_.view, 1)}, value_axes())
+               : check_shape(v_, {k_.view.shape[0], k_.view.shape[1], heads_k, extent(v_.view, 1)}, value_axes());
   }
 
   Status check_sequences() const {
     const Device device = q_.view.device;
     return first_failure({
-        [&] { return check_lengths_layout({"cu_seqlens_q", sequences_.cu_seqlens_q}, batch() + 1, "[batch + 1]", device); },
-        [&] { return check_lengths_layout({"cu_seqlens_k", sequences_.cu_seqlens_k}, batch() + 1, "[batch + 1]", device); },
+        [&] {
+          return check_lengths_layout({"cu_seqlens_q", sequences_.cu_seqlens_q}, batch() + 1, "[batch + 1]", device);
+        },
+        [&] {
+          return check_lengths_layout({"cu_seqlens_k", sequences_.cu_seqlens_k}, batch() + 1, "[batch + 1]", device);
+        },
         [&] { return check_lengths_layout({"seqused_q", sequences_.seqused_q}, batch(), "[batch]", device); },
         [&] { return check_lengths_layout({"seqused_k", sequences_.seqused_k}, batch(), "[batch]", device); },
         [&]() -> Status {
-          if (sequences_.max_seqlen_q < -1) return invalid("max_seqlen_q is {}: it must be 0 or more, or -1 for not known", sequences_.max_seqlen_q);
-          if (sequences_.max_seqlen_k < -1) return invalid("max_seqlen_k is {}: it must be 0 or more, or -1 for not known", sequences_.max_seqlen_k);
+          if (sequences_.max_seqlen_q < -1)
+            return invalid("max_seqlen_q is {}: it must be 0 or more, or -1 for not known", sequences_.max_seqlen_q);
+          if (sequences_.max_seqlen_k < -1)
+            return invalid("max_seqlen_k is {}: it must be 0 or more, or -1 for not known", sequences_.max_seqlen_k);
           return {};
         },
     });
   }
 
   AttentionProblem problem(Pass pass) const {
-    const auto bound = [](std::int64_t given, std::int64_t otherwise) { return given < 0 ? otherwise : std::min(given, otherwise); };
+    const auto bound = [](std::int64_t given, std::int64_t otherwise) {
+      return given < 0 ? otherwise : std::min(given, otherwise);
+    };
     AttentionProblem problem;
     problem.pass = pass;
     problem.dtype = q_.view.dtype;
@@ -252,18 +263,19 @@ Status check_not_given(const ConstTensorView& tensor, std::string_view name, std
 }  // namespace
 
 Result<AttentionProblem> make_problem(const ForwardArguments& a, const AttentionOptions& options) {
-  for (const auto& [name, view] :
-       {NamedTensor{"q_descale", a.q_descale}, NamedTensor{"k_descale", a.k_descale}, NamedTensor{"v_descale", a.v_descale}}) {
+  for (const auto& [name, view] : {NamedTensor{"q_descale", a.q_descale}, NamedTensor{"k_descale", a.k_descale},
+                                   NamedTensor{"v_descale", a.v_descale}}) {
     if (Status status = check_not_given(view, name, "float8 inputs"); !status.ok()) return status;
   }
-  if (Status status = check_not_given(a.page_table, "page_table", "a paged key-value cache"); !status.ok()) return status;
+  if (Status status = check_not_given(a.page_table, "page_table", "a paged key-value cache"); !status.ok())
+    return status;
   ProblemMaker maker(a.q, a.k, a.v, a.sequences, options);
   Result<AttentionProblem> problem = maker.make(Pass::forward);
   if (!problem.ok()) return problem;
   Status status = maker.check_output({"o", a.o}, maker.q(), problem->head_dim_v, maker.output_axes());
   if (status.ok() && a.lse.given()) {
-    status = first_failure({[&] { return maker.check_lse({"lse", a.lse}); },
-                            [&] { return check_distinct_elements({"lse", a.lse}); }});
+    status = first_failure(
+        {[&] { return maker.check_lse({"lse", a.lse}); }, [&] { return check_distinct_elements({"lse", a.lse}); }});
   }
   if (!status.ok()) return status;
   problem->wants_lse = a.lse.given();

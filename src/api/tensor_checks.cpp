@@ -29,8 +29,8 @@ struct Axis {
   std::int64_t stride;  // bytes
 };
 
-/// The tensor's axes by falling stride, in bytes, with axes that continue one another merged and the contiguous inner block
-/// as the last axis (stride 1).
+/// The tensor's axes by falling stride, in bytes, with axes that continue one another merged and the contiguous inner
+/// block as the last axis (stride 1).
 std::vector<Axis> merged_axes(const ConstTensorView& tensor) {
   const auto size = static_cast<std::int64_t>(size_of(tensor.dtype));
   std::vector<Axis> axes;
@@ -82,8 +82,8 @@ Status check_layout(const NamedTensor& tensor, int rank, std::string_view layout
     std::int64_t reach = 0;
     if (__builtin_mul_overflow(extent - 1, stride, &reach) || __builtin_add_overflow(span, reach, &span) ||
         span > kMaxElements) {
-      return invalid("{} has shape {} and strides {}: it must span at most 2^48 elements of memory", name, shape_text(view),
-                     strides_text(view));
+      return invalid("{} has shape {} and strides {}: it must span at most 2^48 elements of memory", name,
+                     shape_text(view), strides_text(view));
     }
   }
   const auto last = static_cast<std::size_t>(rank - 1);
@@ -100,7 +100,8 @@ Status check_dtype(const NamedTensor& tensor, DType wanted, std::string_view rea
 
 Status check_shape(const NamedTensor& tensor, std::initializer_list<std::int64_t> wanted, std::string_view layout) {
   if (std::ranges::equal(extents(tensor.view), wanted)) return {};
-  return invalid("{} has shape {}: it must be [{}] {}", tensor.name, shape_text(tensor.view), fmt::join(wanted, ", "), layout);
+  return invalid("{} has shape {}: it must be [{}] {}", tensor.name, shape_text(tensor.view), fmt::join(wanted, ", "),
+                 layout);
 }
 
 Status check_data(const NamedTensor& tensor) {

@@ -49,8 +49,8 @@ Status check_data(const NamedTensor& tensor);
 /// No element of a writable tensor shares memory with another of its own.
 Status check_distinct_elements(const NamedTensor& output);
 
-/// Memory of two tensors apart. Interleaved views of one buffer (q, k and v of a packed projection) pass; where the strides
-/// leave it open, the pair is refused.
+/// Memory of two tensors apart. Interleaved views of one buffer (q, k and v of a packed projection) pass; where the
+/// strides leave it open, the pair is refused.
 Status check_apart(const NamedTensor& output, const NamedTensor& other);
 
 }  // namespace strobe::api

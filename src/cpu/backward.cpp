@@ -26,7 +26,9 @@ class Backward {
     clear_unused(problem_, batch_, Side::key, arguments_.dk);
     clear_unused(problem_, batch_, Side::key, arguments_.dv);
     each_row_block([this](const BlockPlace& place) { start_rows(place); });
-    const auto keys = [this](std::int64_t index, int worker) { key_block(key_block_place(problem_, batch_, index), worker); };
+    const auto keys = [this](std::int64_t index, int worker) {
+      key_block(key_block_place(problem_, batch_, index), worker);
+    };
     for_each_task(batch_.key_blocks * problem_.heads_k, call_.plan.threads, call_.parallel_for, keys);
     each_row_block([this](const BlockPlace& place) { finish_rows(place); });
   }
@@ -58,27 +60,26 @@ class Backward {
 
   void key_block(const BlockPlace& place, int worker) {
     const std::int64_t key_begin = place.block * tiles_.block_n;
-    const BackwardTask task{
-        .dtype = problem_.dtype,
-        .queries = {.q = query_rows(problem_, arguments_.q, place.sequence, place.head_k),
-                    .d_o = query_rows(problem_, arguments_.d_o, place.sequence, place.head_k),
-                    .lse = lse_rows(problem_, arguments_.lse, place.sequence, place.head_k),
-                    .delta = delta(place),
-                    .dq = dq_sums(place),
-                    .turn = turns(place),
-                    .rows = rows(place.sequence)},
-        .k = key_rows(problem_, arguments_.k, place.sequence, place.head_k),
-        .v = key_rows(problem_, arguments_.v, place.sequence, place.head_k),
-        .dk = key_rows(problem_, arguments_.dk, place.sequence, place.head_k),
-        .dv = key_rows(problem_, arguments_.dv, place.sequence, place.head_k),
-        .key_begin = key_begin,
-        .key_end = std::min(key_begin + tiles_.block_n, place.sequence.k.length),
-        .head_dim = problem_.head_dim,
-        .head_dim_v = problem_.head_dim_v,
-        .scale = problem_.scale,
-        .visible = visible_keys(problem_, place.sequence),
-        .score_map = score_map_,
-        .tiles = tiles_};
+    const BackwardTask task{.dtype = problem_.dtype,
+                            .queries = {.q = query_rows(problem_, arguments_.q, place.sequence, place.head_k),
+                                        .d_o = query_rows(problem_, arguments_.d_o, place.sequence, place.head_k),
+                                        .lse = lse_rows(problem_, arguments_.lse, place.sequence, place.head_k),
+                                        .delta = delta(place),
+                                        .dq = dq_sums(place),
+                                        .turn = turns(place),
+                                        .rows = rows(place.sequence)},
+                            .k = key_rows(problem_, arguments_.k, place.sequence, place.head_k),
+                            .v = key_rows(problem_, arguments_.v, place.sequence, place.head_k),
+                            .dk = key_rows(problem_, arguments_.dk, place.sequence, place.head_k),
+                            .dv = key_rows(problem_, arguments_.dv, place.sequence, place.head_k),
+                            .key_begin = key_begin,
+                            .key_end = std::min(key_begin + tiles_.block_n, place.sequence.k.length),
+                            .head_dim = problem_.head_dim,
+                            .head_dim_v = problem_.head_dim_v,
+                            .scale = problem_.scale,
+                            .visible = visible_keys(problem_, place.sequence),
+                            .score_map = score_map_,
+                            .tiles = tiles_};
     backward_block(task, call_.workspace + call_.plan.workspace.scratch + worker * call_.plan.workspace.worker_bytes);
   }
 

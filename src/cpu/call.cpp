@@ -61,7 +61,8 @@ Rows<T*> lse_rows_at(const AttentionProblem& problem, const BasicTensorView<Poin
   return {at<T>(tensor, start + head_k * group * head_stride), position_stride, head_stride, group};
 }
 
-/// Calls clear(begin, first, last) for every range of unused positions: `begin` as in SequenceSide, positions counted from it.
+/// Calls clear(begin, first, last) for every range of unused positions: `begin` as in SequenceSide, positions counted
+/// from it.
 template <class Clear>
 void for_each_unused(const AttentionProblem& problem, const Batch& batch, Side side, const Clear& clear) {
   const bool query = side == Side::query;
@@ -102,14 +103,14 @@ Batch make_batch(const Call& call, const Sequences& given) {
 }
 
 template <class Pointer>
-Rows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor, const Sequence& sequence,
-                         std::int64_t head_k) {
+Rows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
+                         const Sequence& sequence, std::int64_t head_k) {
   return rows_at(tensor, problem.packed_q, sequence.q, head_k * group_of(problem), group_of(problem));
 }
 
 template <class Pointer>
-Rows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor, const Sequence& sequence,
-                       std::int64_t head_k) {
+Rows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
+                       const Sequence& sequence, std::int64_t head_k) {
   return rows_at(tensor, problem.packed_k, sequence.k, head_k, 1);
 }
 
@@ -152,8 +153,7 @@ ScoreMap score_map(const AttentionProblem& problem, ScaleSign sign) {
   return map;
 }
 
-void clear_unused(const AttentionProblem& problem, const Batch& batch, Side side,
-                  const TensorView& tensor) {
+void clear_unused(const AttentionProblem& problem, const Batch& batch, Side side, const TensorView& tensor) {
   const bool packed = side == Side::query ? problem.packed_q : problem.packed_k;
   const std::int64_t heads = tensor.shape[packed ? 1 : 2];
   const std::int64_t columns = tensor.shape[packed ? 2 : 3];
@@ -174,7 +174,8 @@ void clear_unused_lse(const AttentionProblem& problem, const Batch& batch, const
     const Sequence sequence{.q = {.begin = begin}};
     for (std::int64_t head_k = 0; head_k < problem.heads_k; ++head_k) {
       const Rows<float*> rows = lse_rows(problem, lse, sequence, head_k);
-      for (std::int64_t row = first * rows.group; row < last * rows.group; ++row) rows.data[rows.offset(row)] = -kInfinity;
+      for (std::int64_t row = first * rows.group; row < last * rows.group; ++row)
+        rows.data[rows.offset(row)] = -kInfinity;
     }
   });
 }
@@ -182,7 +183,7 @@ void clear_unused_lse(const AttentionProblem& problem, const Batch& batch, const
 namespace {
 
 /// The last sequence whose first block (by `member`) is not after `block`.
-const Sequence& sequence_of(std::span<const Sequence> sequences, std::int64_t Sequence::*member, std::int64_t block) {
+const Sequence& sequence_of(std::span<const Sequence> sequences, std::int64_t Sequence::* member, std::int64_t block) {
   const auto after = std::upper_bound(sequences.begin(), sequences.end(), block,
                                       [member](std::int64_t value, const Sequence& s) { return value < s.*member; });
   return *(after - 1);

@@ -22,13 +22,13 @@ Batch make_batch(const Call& call, const Sequences& given);
 
 /// The query rows of one sequence and key head, group * length of them: heads interleaved with positions.
 template <class Pointer>
-Rows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor, const Sequence& sequence,
-                         std::int64_t head_k);
+Rows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
+                         const Sequence& sequence, std::int64_t head_k);
 
 /// The rows of one sequence and head of k or v.
 template <class Pointer>
-Rows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor, const Sequence& sequence,
-                       std::int64_t head_k);
+Rows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
+                       const Sequence& sequence, std::int64_t head_k);
 
 /// The elements of lse or d_lse that belong to query_rows; data is null when the tensor is not given.
 Rows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor, const Sequence& sequence,

@@ -21,7 +21,8 @@ void for_each_task(std::int64_t count, int workers, const ParallelFor* parallel_
   const int useful = static_cast<int>(std::min<std::int64_t>(workers, count));
   if (useful <= 1) return work(0);
   if (parallel_for != nullptr) return (*parallel_for)(useful, work);
-  // oneTBB warns on standard error when asked for more threads than it may run; the rest of the workers find no task left.
+  // oneTBB warns on standard error when asked for more threads than it may run; the rest of the workers find no task
+  // left.
   const auto allowed = tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);
   tbb::task_arena arena(std::min(useful, static_cast<int>(allowed)));
   arena.execute([&] { tbb::parallel_for(0, useful, work, tbb::simple_partitioner()); });

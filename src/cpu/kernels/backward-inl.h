@@ -1,8 +1,9 @@
-// One block of keys against all queries that see it: FlashAttention-2's backward (algorithm 2), keys across the vector lanes.
+// One block of keys against all queries that see it: FlashAttention-2's backward (algorithm 2), keys across the vector
+// lanes.
 //
-// S = Q K^T and dP = dO V^T put the keys of a panel into lanes; P and dS then feed dV^T = dO^T P and dK^T = Q^T dS from where
-// they lie. dQ += dS K adds to float32 sums that all key blocks share, each in its turn, in the order of the keys: the bits
-// do not depend on which thread ran what.
+// S = Q K^T and dP = dO V^T put the keys of a panel into lanes; P and dS then feed dV^T = dO^T P and dK^T = Q^T dS from
+// where they lie. dQ += dS K adds to float32 sums that all key blocks share, each in its turn, in the order of the
+// keys: the bits do not depend on which thread ran what.
 #if defined(STROBE_CPU_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STROBE_CPU_BACKWARD_INL_H_
 #undef STROBE_CPU_BACKWARD_INL_H_
@@ -69,10 +70,10 @@ class BackwardBlock {
     const std::int64_t group = task_.queries.q.group;
     const std::int64_t positions = task_.queries.rows / group;
     for (std::int64_t key = 0; key < padded_keys_; ++key) {  // no row sees a key past the last
-      row_begin_[key] = key < count_ ? task_.visible.first_position(task_.key_begin + key, positions) * group
-                                     : task_.queries.rows;
-      row_end_[key] = key < count_ ? task_.visible.last_position(task_.key_begin + key, positions) * group
-                                   : task_.queries.rows;
+      row_begin_[key] =
+          key < count_ ? task_.visible.first_position(task_.key_begin + key, positions) * group : task_.queries.rows;
+      row_end_[key] =
+          key < count_ ? task_.visible.last_position(task_.key_begin + key, positions) * group : task_.queries.rows;
     }
     keys_finite_ = all_finite(wide_keys_, padded_keys_ * wide_d_);
   }
@@ -121,8 +122,10 @@ class BackwardBlock {
       if (!masked) differentiate<false>(n * kLanes, visible, first, last, last, delta, d_scores);
     }
     if (masked && hidden_poison_) {
-      add_visible(d_o_, d_o_layout_, task_.head_dim_v, scores_, first, last, begin, end, row_begin, d_values_ + key * dv_);
-      add_visible(queries_, query_layout_, task_.head_dim, d_scores, first, last, begin, end, row_begin, dk_ + key * d_);
+      add_visible(d_o_, d_o_layout_, task_.head_dim_v, scores_, first, last, begin, end, row_begin,
+                  d_values_ + key * dv_);
+      add_visible(queries_, query_layout_, task_.head_dim, d_scores, first, last, begin, end, row_begin,
+                  dk_ + key * d_);
       return;
     }
     add_columns(d_o_, d_o_layout_, dv_, scores_, first, last, d_values_ + key * dv_);
@@ -130,8 +133,8 @@ class BackwardBlock {
   }
 
   /// out[row][key lanes] = left rows * panel, over `columns`.
-  void multiply_panel(const float* left, PackedLayout layout, std::int64_t columns, const float* panel, std::int64_t first,
-                      std::int64_t last, float* HWY_RESTRICT out) {
+  void multiply_panel(const float* left, PackedLayout layout, std::int64_t columns, const float* panel,
+                      std::int64_t first, std::int64_t last, float* HWY_RESTRICT out) {
     for (std::int64_t row = first; row < last; row += kStrip) {
       multiply_rows<kStrip, kTileVecs, kStrip>(left + row / kStrip * layout.group_stride, layout.strip_stride,
                                                columns / kStrip, panel)
@@ -139,8 +142,8 @@ class BackwardBlock {
     }
   }
 
-  /// P in place of S, and dS = P (dP - delta) [(1 - t^2) under softcap], for one vector of keys over rows [first, last).
-  /// Rows from `valid` on are padding.
+  /// P in place of S, and dS = P (dP - delta) [(1 - t^2) under softcap], for one vector of keys over rows [first,
+  /// last). Rows from `valid` on are padding.
   template <bool kMasked>
   HWY_INLINE void differentiate(std::int64_t lane, const LaneInterval& visible, std::int64_t first, std::int64_t last,
                                 std::int64_t valid, const float* HWY_RESTRICT delta, float* HWY_RESTRICT d_scores) {
@@ -261,24 +264,24 @@ class BackwardBlock {
   const std::int64_t wide_d_;       // head_dim in whole wide panels
   const PackedLayout query_layout_;
   const PackedLayout d_o_layout_;
-  std::int64_t block_rows_ = 0;       // of the current query block, padded
+  std::int64_t block_rows_ = 0;  // of the current query block, padded
   bool keys_finite_ = true;
   bool hidden_poison_ = false;
 
-  float* keys_;             // K^T, panels
-  float* values_;           // V^T, panels
-  float* wide_keys_;        // K, wide panels
-  float* dk_;               // dK^T sums, panels
-  float* d_values_;         // dV^T sums, panels
-  float* queries_;          // Q of the block, packed
-  float* d_o_;              // dO of the block, packed
-  float* scores_;           // S, then P, of one panel
-  float* d_probabilities_;  // dP of one panel
-  float* d_scores_;         // dS of the block, panels
-  float* lse_;              // of the block, times log2(e)
+  float* keys_;              // K^T, panels
+  float* values_;            // V^T, panels
+  float* wide_keys_;         // K, wide panels
+  float* dk_;                // dK^T sums, panels
+  float* d_values_;          // dV^T sums, panels
+  float* queries_;           // Q of the block, packed
+  float* d_o_;               // dO of the block, packed
+  float* scores_;            // S, then P, of one panel
+  float* d_probabilities_;   // dP of one panel
+  float* d_scores_;          // dS of the block, panels
+  float* lse_;               // of the block, times log2(e)
   std::int64_t* row_begin_;  // first row that sees each key
   std::int64_t* row_end_;    // one past the last
-  float* row_;              // one row on its way in or out
+  float* row_;               // one row on its way in or out
 };
 
 template <class T>

@@ -1,7 +1,8 @@
-// One block of query rows against all its keys: FlashAttention-2's forward (algorithm 1), queries across the vector lanes.
+// One block of query rows against all its keys: FlashAttention-2's forward (algorithm 1), queries across the vector
+// lanes.
 //
-// S^T = K Q^T and O^T = V^T P^T keep a query's statistics in one lane, so the online softmax needs no sum across lanes, P
-// feeds the second product from where the first left S, and neither K nor V is ever transposed.
+// S^T = K Q^T and O^T = V^T P^T keep a query's statistics in one lane, so the online softmax needs no sum across lanes,
+// P feeds the second product from where the first left S, and neither K nor V is ever transposed.
 #if defined(STROBE_CPU_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STROBE_CPU_FORWARD_INL_H_
 #undef STROBE_CPU_FORWARD_INL_H_
@@ -93,8 +94,8 @@ class ForwardBlock {
 
     const float* queries = queries_ + row * d_;
     for (std::int64_t key = first; key < last; key += kStrip) {
-      multiply_rows<kStrip, kTileVecs, kStrip>(keys_ + key / kStrip * key_layout_.group_stride, key_layout_.strip_stride,
-                                               d_ / kStrip, queries)
+      multiply_rows<kStrip, kTileVecs, kStrip>(keys_ + key / kStrip * key_layout_.group_stride,
+                                               key_layout_.strip_stride, d_ / kStrip, queries)
           .store_to(scores_ + key * kPanel, kPanel);
     }
     if (task_.score_map.capped) cap_scores(scores_, first, last, task_.score_map.tanh_scale);
@@ -110,8 +111,8 @@ class ForwardBlock {
     }
   }
 
-  /// Online softmax over rows [first, last) of the panel's scores: P in place of S, statistics updated, the factor for what
-  /// has been summed before in rescale_.
+  /// Online softmax over rows [first, last) of the panel's scores: P in place of S, statistics updated, the factor for
+  /// what has been summed before in rescale_.
   void softmax(std::int64_t row, std::int64_t first, std::int64_t last) {
     const Floats d;
     const Vec scale = hn::Set(d, task_.score_map.score_scale);
@@ -166,7 +167,8 @@ class ForwardBlock {
       store_result(task_.dtype, task_.o, task_.row_begin + row, row_, task_.head_dim_v);
       if (task_.lse.data != nullptr) {
         const double log_sum = static_cast<double>(row_max_[row]) * kLn2 + std::log(static_cast<double>(sum));
-        task_.lse.data[task_.lse.offset(task_.row_begin + row)] = sum == 0.0F ? -kInfinity : static_cast<float>(log_sum);
+        task_.lse.data[task_.lse.offset(task_.row_begin + row)] =
+            sum == 0.0F ? -kInfinity : static_cast<float>(log_sum);
       }
     }
   }
@@ -182,18 +184,17 @@ class ForwardBlock {
   const PackedLayout key_layout_;
   PackedLayout value_layout_{};
 
-
-  float* keys_;           // K tile, packed
-  float* values_;         // V tile, packed
-  float* queries_;        // Q^T, panels
-  float* output_;         // O^T unscaled, panels
-  float* scores_;         // S^T, then P^T, of one panel
-  float* row_max_;        // of score_scale * s, a lane per row
-  float* row_sum_;        // of exp2(score_scale * s - row_max)
-  float* rescale_;        // of one panel
+  float* keys_;                  // K tile, packed
+  float* values_;                // V tile, packed
+  float* queries_;               // Q^T, panels
+  float* output_;                // O^T unscaled, panels
+  float* scores_;                // S^T, then P^T, of one panel
+  float* row_max_;               // of score_scale * s, a lane per row
+  float* row_sum_;               // of exp2(score_scale * s - row_max)
+  float* rescale_;               // of one panel
   std::int64_t* visible_begin_;  // first visible key of each row
   std::int64_t* visible_end_;    // one past the last
-  float* row_;            // one row on its way in or out
+  float* row_;                   // one row on its way in or out
 };
 
 }  // namespace strobe::cpu::HWY_NAMESPACE

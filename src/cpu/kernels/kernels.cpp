@@ -1,6 +1,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kernels/kernels.cpp"  // compiled once per instruction set
-#include "hwy/foreach_target.h"  // must come before highway.h
+#include "hwy/foreach_target.h"                       // must come before highway.h
 
 #include "cpu/kernels/backward-inl.h"
 #include "cpu/kernels/forward-inl.h"

@@ -1,8 +1,8 @@
 // The micro-kernels: small matrix products with the accumulators in registers.
 //
-// A right operand B is a panel: row k holds the values of kVecs vectors, contiguous. A left operand A is packed in square
-// tiles of kStrip x kStrip, row-major inside (PackedLayout), so that one packed copy serves A and A^T and a tile is read
-// in order either way.
+// A right operand B is a panel: row k holds the values of kVecs vectors, contiguous. A left operand A is packed in
+// square tiles of kStrip x kStrip, row-major inside (PackedLayout), so that one packed copy serves A and A^T and a tile
+// is read in order either way.
 #if defined(STROBE_CPU_MULTIPLY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STROBE_CPU_MULTIPLY_INL_H_
 #undef STROBE_CPU_MULTIPLY_INL_H_
@@ -69,11 +69,11 @@ struct Accumulators {
   }
 };
 
-/// C[m][n] = sum over k of A[m][k] B[k][n]. A[m][k] lies at a[(k / kWidth) * strip_stride + m * kWidth + k % kWidth]; k runs
-/// over `strips` whole strips.
+/// C[m][n] = sum over k of A[m][k] B[k][n]. A[m][k] lies at a[(k / kWidth) * strip_stride + m * kWidth + k % kWidth]; k
+/// runs over `strips` whole strips.
 template <int kRows, int kVecs, int kWidth>
 HWY_INLINE Accumulators<kRows, kVecs> multiply_rows(const float* HWY_RESTRICT a, std::int64_t strip_stride,
-                                                   std::int64_t strips, const float* HWY_RESTRICT b) {
+                                                    std::int64_t strips, const float* HWY_RESTRICT b) {
   Accumulators<kRows, kVecs> sum;
   sum.clear();
   for (std::int64_t s = 0; s < strips; ++s, a += strip_stride) {
@@ -87,7 +87,7 @@ HWY_INLINE Accumulators<kRows, kVecs> multiply_rows(const float* HWY_RESTRICT a,
 /// a[(k / kStrip) * group_stride + (k % kStrip) * kStrip + m]; k runs over `groups` whole tiles.
 template <int kVecs>
 HWY_INLINE Accumulators<kStrip, kVecs> multiply_columns(const float* HWY_RESTRICT a, std::int64_t group_stride,
-                                                       std::int64_t groups, const float* HWY_RESTRICT b) {
+                                                        std::int64_t groups, const float* HWY_RESTRICT b) {
   Accumulators<kStrip, kVecs> sum;
   sum.clear();
   for (std::int64_t g = 0; g < groups; ++g, a += group_stride) {

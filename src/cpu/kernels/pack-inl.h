@@ -29,8 +29,8 @@ struct Source {
   }
 };
 
-/// Heads lie side by side in memory, so consecutive rows of one head can be pages apart, where no hardware prefetcher follows:
-/// while a row is packed, one this far ahead is fetched.
+/// Heads lie side by side in memory, so consecutive rows of one head can be pages apart, where no hardware prefetcher
+/// follows: while a row is packed, one this far ahead is fetched.
 inline constexpr std::int64_t kPrefetchRows = 8;
 
 template <class T>
@@ -58,8 +58,8 @@ struct PackedLayout {
 
 inline constexpr std::int64_t kPackedTile = std::int64_t{kStrip} * kStrip;
 
-/// Tiles of the same rows adjacent: for products that run over columns. The odd cache line between groups keeps them out of
-/// one another's cache sets where a product runs over rows.
+/// Tiles of the same rows adjacent: for products that run over columns. The odd cache line between groups keeps them
+/// out of one another's cache sets where a product runs over rows.
 constexpr PackedLayout rows_together(std::int64_t columns) {
   return {round_up(columns, kStrip) * kStrip + kStripPadding, kPackedTile};
 }
@@ -71,7 +71,8 @@ constexpr PackedLayout columns_together(std::int64_t rows) {
 
 /// Packs into tiles `padded_rows` rows (a multiple of kStrip); rows and columns beyond the source are zero.
 template <class T>
-HWY_INLINE void pack_tiles_of(const Source& from, std::int64_t padded_rows, PackedLayout layout, float* HWY_RESTRICT to) {
+HWY_INLINE void pack_tiles_of(const Source& from, std::int64_t padded_rows, PackedLayout layout,
+                              float* HWY_RESTRICT to) {
   const hn::CappedTag<float, kStrip> d;
   constexpr std::int64_t kStep = HWY_MIN(kStrip, kLanes);
   const std::int64_t whole = from.columns / kStrip * kStrip;
@@ -79,7 +80,8 @@ HWY_INLINE void pack_tiles_of(const Source& from, std::int64_t padded_rows, Pack
     prefetch_row<T>(from, row + kPrefetchRows);
     float* HWY_RESTRICT out = to + row / kStrip * layout.group_stride + row % kStrip * kStrip;
     if (row >= from.count) {
-      for (std::int64_t c = 0; c < from.columns; c += kStrip, out += layout.strip_stride) std::fill_n(out, kStrip, 0.0F);
+      for (std::int64_t c = 0; c < from.columns; c += kStrip, out += layout.strip_stride)
+        std::fill_n(out, kStrip, 0.0F);
       continue;
     }
     const T* HWY_RESTRICT in = from.row<T>(row);
@@ -145,7 +147,8 @@ HWY_INLINE void pack_wide_panels_of(const Source& from, std::int64_t padded_rows
   }
 }
 
-HWY_INLINE void pack_wide_panels(DType dtype, const Source& from, std::int64_t padded_rows, float* row_buffer, float* to) {
+HWY_INLINE void pack_wide_panels(DType dtype, const Source& from, std::int64_t padded_rows, float* row_buffer,
+                                 float* to) {
   switch (dtype) {
     case DType::float16: return pack_wide_panels_of<float16>(from, padded_rows, row_buffer, to);
     case DType::bfloat16: return pack_wide_panels_of<bfloat16>(from, padded_rows, row_buffer, to);

@@ -1,5 +1,5 @@
-// What happens to a panel of scores between the two products: softcap and masking. Keys along the rows, queries (forward) or
-// keys (backward) across the lanes.
+// What happens to a panel of scores between the two products: softcap and masking. Keys along the rows, queries
+// (forward) or keys (backward) across the lanes.
 #if defined(STROBE_CPU_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STROBE_CPU_SCORES_INL_H_
 #undef STROBE_CPU_SCORES_INL_H_
@@ -52,8 +52,8 @@ HWY_INLINE void cap_scores(float* HWY_RESTRICT scores, std::int64_t first, std::
 }
 
 /// Scores of hidden keys -> -inf over rows [first, last).
-HWY_INLINE void hide_scores(float* HWY_RESTRICT scores, std::int64_t first, std::int64_t last, const std::int64_t* begin,
-                            const std::int64_t* end, std::int64_t origin) {
+HWY_INLINE void hide_scores(float* HWY_RESTRICT scores, std::int64_t first, std::int64_t last,
+                            const std::int64_t* begin, const std::int64_t* end, std::int64_t origin) {
   const Floats d;
   for (int n = 0; n < kTileVecs; ++n) {
     const LaneInterval visible(begin + n * kLanes, end + n * kLanes, origin);

@@ -1,5 +1,5 @@
-// Where each piece of a task's scratch memory lies. The plan sizes workspace from these layouts and the kernels carve it by
-// them, so the bytes are written once.
+// Where each piece of a task's scratch memory lies. The plan sizes workspace from these layouts and the kernels carve
+// it by them, so the bytes are written once.
 #pragma once
 
 #include <cstddef>

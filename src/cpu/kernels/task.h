@@ -20,9 +20,7 @@ struct Rows {
   std::int64_t head_stride = 0;
   std::int64_t group = 1;
 
-  std::int64_t offset(std::int64_t row) const {
-    return (row / group) * position_stride + (row % group) * head_stride;
-  }
+  std::int64_t offset(std::int64_t row) const { return (row / group) * position_stride + (row % group) * head_stride; }
 };
 
 using ConstRows = Rows<const void*>;
@@ -51,9 +49,9 @@ struct VisibleKeys {
   }
 };
 
-/// Products q.k -> base-2 exponents: s = (query_factor * q).k, exponent = score_scale * s; capped: t = tanh(tanh_scale * s),
-/// exponent = score_scale * t. The sign of the user's scale is in query_factor (exactly), so that score_scale is positive
-/// and the largest s has the largest exponent.
+/// Products q.k -> base-2 exponents: s = (query_factor * q).k, exponent = score_scale * s; capped: t = tanh(tanh_scale
+/// * s), exponent = score_scale * t. The sign of the user's scale is in query_factor (exactly), so that score_scale is
+/// positive and the largest s has the largest exponent.
 struct ScoreMap {
   float query_factor = 1.0F;
   float score_scale = 0.0F;
@@ -89,7 +87,7 @@ struct BackwardQueries {
   ConstRows d_o;
   Rows<const float*> lse;
   const float* delta = nullptr;  // [rows]: rowsum(dO * O) - dLSE
-  float* dq = nullptr;           // [rows in whole blocks, head_dim in whole wide panels] float32 sums, without the scale
+  float* dq = nullptr;  // [rows in whole blocks, head_dim in whole wide panels] float32 sums, without the scale
   std::atomic<std::int32_t>* turn = nullptr;  // a block of rows each: the key block that may add to dq next
   std::int64_t rows = 0;
 };
@@ -137,12 +135,12 @@ struct QueryGradientTask {
 
 /// The vector shape of an instruction set, which tile sizes are multiples of.
 struct KernelTraits {
-  const char* target = "";       // Highway's name: "AVX2", "AVX3", ...
-  std::int64_t lanes = 0;        // float32 lanes of a vector
-  std::int64_t panel = 0;        // rows that one micro-kernel covers across its lanes
-  std::int64_t wide_panel = 0;   // columns that the dQ micro-kernel covers across its lanes
-  std::int64_t strip = 0;        // interleaved columns of a packed left operand
-  std::int64_t row_multiple = 0; // rows of packed operands and dQ tiles are padded to this
+  const char* target = "";        // Highway's name: "AVX2", "AVX3", ...
+  std::int64_t lanes = 0;         // float32 lanes of a vector
+  std::int64_t panel = 0;         // rows that one micro-kernel covers across its lanes
+  std::int64_t wide_panel = 0;    // columns that the dQ micro-kernel covers across its lanes
+  std::int64_t strip = 0;         // interleaved columns of a packed left operand
+  std::int64_t row_multiple = 0;  // rows of packed operands and dQ tiles are padded to this
 };
 
 }  // namespace strobe::cpu

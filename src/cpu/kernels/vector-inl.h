@@ -35,8 +35,8 @@ inline constexpr int kTileVecs = 3;
 inline constexpr int kWideRows = kManyRegisters ? 12 : 6;
 inline constexpr int kWideVecs = 2;
 
-inline constexpr int kStrip = kTileRows;                          // columns interleaved in a packed left operand
-inline constexpr std::int64_t kPanel = kTileVecs * kLanes;        // rows of a packed right operand
+inline constexpr int kStrip = kTileRows;                    // columns interleaved in a packed left operand
+inline constexpr std::int64_t kPanel = kTileVecs * kLanes;  // rows of a packed right operand
 inline constexpr std::int64_t kWidePanel = kWideVecs * kLanes;
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
