@@ -38,15 +38,15 @@ Result<Struct> read_versioned(const Struct* from, std::string_view name) {
   return own;
 }
 
-Result<AttentionOptions> read_options(const strobe_options* options);
-Result<ForwardArguments> read_arguments(const strobe_forward_arguments* arguments);
-Result<BackwardArguments> read_arguments(const strobe_backward_arguments* arguments);
+Result<AttentionOptions> read_options(const strobe_options* given);
+Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given);
+Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given);
 
 /// An Execution and the adapter that its parallel_for points to.
 struct ReadExecution {
   Execution execution;
   ParallelFor parallel_for;
 };
-Result<ReadExecution> read_execution(const strobe_execution* execution);
+Result<ReadExecution> read_execution(const strobe_execution* given);
 
 }  // namespace strobe::api
