@@ -39,7 +39,35 @@ struct AttentionOptions {
   std::optional<float> scale;  // multiplies Q K^T; 1/sqrt(head_dim) when not given
   CausalMask causal = CausalMask::none;
   Window window;
+  // Chunked attention: a query sees only keys of its own chunk, floor(key / chunk) == floor(center / chunk); 0 turns it
+  // off.
+  std::int64_t chunk = 0;
   float softcap = 0.0F;  // s -> softcap * tanh(s / softcap) after scaling; 0 turns it off
+  // Each probability becomes 0 with this probability, in [0, 1), and is divided by 1 - dropout otherwise; rounded to a
+  // multiple of 2^-16. Which ones is a function of RandomState and position alone: dropout_mask() in dropout.h.
+  float dropout = 0.0F;
+  bool deterministic = false;  // the same backward gives the same bits; forwards, and the CPU, always do
+};
+
+/// What joins the scores in both passes: s = softcap(scale * Q K^T) - slope * |center - key| + bias. `center` is as in
+/// Window. Everything here is optional and on the tensors' device.
+struct ScoreModifiers {
+  ConstTensorView alibi_slopes;  // [heads_q] or [batch, heads_q] float32 (Press et al., 2022)
+  // [batch or 1, heads_q or 1, seqlen_q, seqlen_k], float32 or q's dtype; an extent of 1 serves every batch or head. A
+  // bias of -inf gives the key no weight. Not with packed layouts.
+  ConstTensorView bias;
+  ConstTensorView sink;  // [heads_q] float32: a logit that joins the softmax of every row and has no value
+  // [batch or 1, heads_q or 1, ceil(seqlen_q / block_size), ceil(seqlen_k / block_size)] uint8: a 0 hides a block of
+  // keys from a block of queries, positions counted from the sequence's first. Hidden blocks are not computed
+  // (FlashAttention, section 3.3).
+  ConstTensorView block_mask;
+  std::int64_t block_size = 128;  // 64 or 128
+};
+
+/// Where dropout's random numbers come from: Philox4x32-7 (Salmon et al., 2011). Both passes of a call take the same.
+struct RandomState {
+  std::uint64_t seed = 0;
+  std::uint64_t offset = 0;
 };
 
 /// Sequences of unequal length. Every view is int32 and on the tensors' device.
@@ -56,14 +84,17 @@ struct Sequences {
 
 /// What a forward reads and writes. q, k, v and o share one dtype: float32, float16 or bfloat16; lse is float32.
 /// Every element of o and lse is written: positions that no sequence uses get O = 0 and LSE = -inf, as a query does
-/// that sees no key. Outputs overlap nothing.
+/// that sees no key (where there is a sink, its LSE is the sink). Outputs overlap nothing.
 struct ForwardArguments {
   ConstTensorView q;
   ConstTensorView k;
   ConstTensorView v;
   TensorView o;
-  TensorView lse;  // optional: natural logarithm of the row's sum of exponentials
+  TensorView lse;  // optional: natural logarithm of the row's sum of exponentials, the sink's included
   Sequences sequences;
+  ScoreModifiers modifiers;
+  RandomState random;     // read when options.dropout is not 0
+  TensorView max_logits;  // optional: [batch, heads_q] float32, the largest visible score; -inf where there is none
   // Accepted by no engine of this build yet, and refused with a sentence when given.
   ConstTensorView q_descale;  // float8_e4m3 inputs: [batch, heads_k] float32
   ConstTensorView k_descale;
@@ -85,6 +116,10 @@ struct BackwardArguments {
   TensorView dk;
   TensorView dv;
   Sequences sequences;
+  ScoreModifiers modifiers;
+  RandomState random;  // the forward's
+  TensorView d_bias;   // optional: modifiers.bias's shape, float32, summed over what the bias is shared by
+  TensorView d_sink;   // optional: [heads_q] float32, summed over the batch
 };
 
 /// Runs body(0) ... body(count - 1), at the same time or one after another, and returns when all are done; body throws

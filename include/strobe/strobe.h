@@ -30,7 +30,8 @@ typedef enum strobe_dtype {
   STROBE_FLOAT16 = 1,
   STROBE_BFLOAT16 = 2,
   STROBE_INT32 = 3,
-  STROBE_FLOAT8_E4M3 = 4
+  STROBE_FLOAT8_E4M3 = 4,
+  STROBE_UINT8 = 5
 } strobe_dtype;
 
 typedef enum strobe_device_type { STROBE_CPU = 0, STROBE_CUDA = 1 } strobe_device_type;
@@ -68,7 +69,10 @@ typedef struct strobe_options {
   int64_t window_left;  /* keys before the diagonal; -1: no bound */
   int64_t window_right; /* keys after the diagonal; -1: no bound */
   float softcap;        /* 0: none */
-  int32_t reserved;     /* must be 0 */
+  float dropout;        /* in [0, 1); 0: none */
+  int64_t chunk;        /* chunked attention; 0: none */
+  int32_t deterministic;
+  int32_t reserved; /* must be 0 */
 } strobe_options;
 
 /* As strobe::Sequences. A bound on the longest sequence of 0 stands for "not known". */
@@ -81,6 +85,21 @@ typedef struct strobe_sequences {
   int64_t max_seqlen_k;
 } strobe_sequences;
 
+/* As strobe::ScoreModifiers; every tensor is optional. */
+typedef struct strobe_score_modifiers {
+  strobe_tensor alibi_slopes;
+  strobe_tensor bias;
+  strobe_tensor sink;
+  strobe_tensor block_mask;
+  int64_t block_size; /* of block_mask: 64 or 128; 0 stands for 128 */
+} strobe_score_modifiers;
+
+/* As strobe::RandomState. */
+typedef struct strobe_random_state {
+  uint64_t seed;
+  uint64_t offset;
+} strobe_random_state;
+
 typedef struct strobe_forward_arguments {
   size_t struct_size;
   strobe_tensor q, k, v;
@@ -89,6 +108,9 @@ typedef struct strobe_forward_arguments {
   strobe_sequences sequences;
   strobe_tensor q_descale, k_descale, v_descale; /* refused when given, until an engine has float8 */
   strobe_tensor page_table;                      /* refused when given, until an engine has paged caches */
+  strobe_score_modifiers modifiers;
+  strobe_random_state random; /* read when dropout is not 0 */
+  strobe_tensor max_logits;   /* optional */
 } strobe_forward_arguments;
 
 typedef struct strobe_backward_arguments {
@@ -98,6 +120,9 @@ typedef struct strobe_backward_arguments {
   strobe_tensor d_lse; /* optional */
   strobe_tensor dq, dk, dv;
   strobe_sequences sequences;
+  strobe_score_modifiers modifiers;
+  strobe_random_state random;
+  strobe_tensor d_bias, d_sink; /* optional */
 } strobe_backward_arguments;
 
 /* Must call body(body_context, i) for every i below count, at the same time or one after another, and return when all
@@ -130,6 +155,12 @@ STROBE_API strobe_code strobe_forward(const strobe_forward_arguments* arguments,
                                       const strobe_execution* execution);
 STROBE_API strobe_code strobe_backward(const strobe_backward_arguments* arguments, const strobe_options* options,
                                        const strobe_execution* execution);
+
+/* As strobe::dropout_mask and the builders of block_mask.h. */
+STROBE_API strobe_code strobe_dropout_mask(float dropout, const strobe_random_state* random, const strobe_tensor* mask);
+STROBE_API strobe_code strobe_local_block_mask(const strobe_tensor* mask, int64_t left, int64_t right);
+STROBE_API strobe_code strobe_strided_block_mask(const strobe_tensor* mask, int64_t stride);
+STROBE_API strobe_code strobe_butterfly_block_mask(const strobe_tensor* mask);
 
 /* Plans a call from shapes, strides and dtypes alone: data pointers may be null. Writes *plan on success, to be freed
  * by strobe_plan_destroy. */

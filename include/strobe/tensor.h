@@ -12,7 +12,7 @@
 
 namespace strobe {
 
-enum class DType : std::uint8_t { float32, float16, bfloat16, int32, float8_e4m3 };
+enum class DType : std::uint8_t { float32, float16, bfloat16, int32, float8_e4m3, uint8 };
 
 /// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) {
@@ -21,7 +21,8 @@ constexpr std::size_t size_of(DType dtype) {
     case DType::int32: return 4;
     case DType::float16:
     case DType::bfloat16: return 2;
-    case DType::float8_e4m3: return 1;
+    case DType::float8_e4m3:
+    case DType::uint8: return 1;
   }
   return 0;
 }
@@ -71,11 +72,12 @@ constexpr DType dtype_of() {
   if constexpr (std::is_same_v<Element, float16>) return DType::float16;
   if constexpr (std::is_same_v<Element, bfloat16>) return DType::bfloat16;
   if constexpr (std::is_same_v<Element, std::int32_t>) return DType::int32;
+  if constexpr (std::is_same_v<Element, std::uint8_t>) return DType::uint8;
 }
 }  // namespace detail
 
 /// Views contiguous (row-major) host memory; `shape` has at most kMaxRank extents.
-/// T is float, float16, bfloat16 or int32_t, or const-qualified for a ConstTensorView.
+/// T is float, float16, bfloat16, int32_t or uint8_t, or const-qualified for a ConstTensorView.
 template <class T>
 auto tensor(T* data, std::initializer_list<std::int64_t> shape) {
   BasicTensorView<std::conditional_t<std::is_const_v<T>, const void*, void*>> view;

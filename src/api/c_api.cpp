@@ -3,6 +3,8 @@
 #include <string>
 
 #include "api/c_structs.h"
+#include "strobe/block_mask.h"
+#include "strobe/dropout.h"
 #include "strobe/plan.h"
 #include "strobe/strobe.h"
 
@@ -16,7 +18,7 @@ namespace {
 
 static_assert(STROBE_MAX_RANK == kMaxRank);
 static_assert(STROBE_DEVICE_ERROR == static_cast<int>(StatusCode::device_error));
-static_assert(STROBE_FLOAT8_E4M3 == static_cast<int>(DType::float8_e4m3));
+static_assert(STROBE_UINT8 == static_cast<int>(DType::uint8));
 static_assert(STROBE_CAUSAL_TOP_LEFT == static_cast<int>(CausalMask::top_left));
 static_assert(STROBE_ENGINE_HOPPER == static_cast<int>(Engine::hopper));
 
@@ -96,6 +98,15 @@ strobe_code run_plan(const strobe_plan* plan, const CArguments* arguments, const
   });
 }
 
+/// Calls build(mask) on the tensor as read.
+template <class Build>
+strobe_code build_mask(const strobe_tensor* c_mask, const Build& build) {
+  return guarded([&]() -> Status {
+    const Result<TensorView> mask = read_tensor(c_mask, "mask");
+    return mask.ok() ? build(*mask) : mask.status();
+  });
+}
+
 }  // namespace
 }  // namespace strobe::api
 
@@ -113,6 +124,28 @@ strobe_code strobe_forward(const strobe_forward_arguments* arguments, const stro
 strobe_code strobe_backward(const strobe_backward_arguments* arguments, const strobe_options* options,
                             const strobe_execution* execution) {
   return strobe::api::call(arguments, options, execution);
+}
+
+strobe_code strobe_dropout_mask(float dropout, const strobe_random_state* random, const strobe_tensor* mask) {
+  return strobe::api::build_mask(mask, [&](const strobe::TensorView& view) {
+    if (random == nullptr) return strobe::api::invalid("random is null: give a strobe_random_state");
+    return strobe::dropout_mask(dropout, {random->seed, random->offset}, view);
+  });
+}
+
+strobe_code strobe_local_block_mask(const strobe_tensor* mask, int64_t left, int64_t right) {
+  return strobe::api::build_mask(
+      mask, [&](const strobe::TensorView& view) { return strobe::local_block_mask(view, left, right); });
+}
+
+strobe_code strobe_strided_block_mask(const strobe_tensor* mask, int64_t stride) {
+  return strobe::api::build_mask(
+      mask, [&](const strobe::TensorView& view) { return strobe::strided_block_mask(view, stride); });
+}
+
+strobe_code strobe_butterfly_block_mask(const strobe_tensor* mask) {
+  return strobe::api::build_mask(mask,
+                                 [](const strobe::TensorView& view) { return strobe::butterfly_block_mask(view); });
 }
 
 strobe_code strobe_plan_forward(const strobe_forward_arguments* arguments, const strobe_options* options,

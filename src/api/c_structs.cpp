@@ -35,6 +35,14 @@ class TensorReader {
     to.max_seqlen_k = from.max_seqlen_k == 0 ? -1 : from.max_seqlen_k;
   }
 
+  void read(const strobe_score_modifiers& from, ScoreModifiers& to) {
+    read(from.alibi_slopes, "alibi_slopes", to.alibi_slopes);
+    read(from.bias, "bias", to.bias);
+    read(from.sink, "sink", to.sink);
+    read(from.block_mask, "block_mask", to.block_mask);
+    if (from.block_size != 0) to.block_size = from.block_size;
+  }
+
   const Status& status() const { return status_; }
 
  private:
@@ -42,7 +50,7 @@ class TensorReader {
     if (tensor.rank < 0 || tensor.rank > STROBE_MAX_RANK) {
       return invalid("{} has rank {}: it must be from 1 to {}, or 0 for not given", name, tensor.rank, STROBE_MAX_RANK);
     }
-    if (Status status = check_enum(tensor.dtype, STROBE_FLOAT8_E4M3, fmt::format("{}.dtype", name)); !status.ok()) {
+    if (Status status = check_enum(tensor.dtype, STROBE_UINT8, fmt::format("{}.dtype", name)); !status.ok()) {
       return status;
     }
     return check_enum(tensor.device_type, STROBE_CUDA, fmt::format("{}.device_type", name));
@@ -53,6 +61,15 @@ class TensorReader {
 
 }  // namespace
 
+Result<TensorView> read_tensor(const strobe_tensor* given, std::string_view name) {
+  if (given == nullptr) return invalid("{} is null: give a strobe_tensor", name);
+  TensorView view;
+  TensorReader reader;
+  reader.read(*given, name, view);
+  if (!reader.status().ok()) return reader.status();
+  return view;
+}
+
 Result<AttentionOptions> read_options(const strobe_options* given) {
   const Result<strobe_options> from = read_versioned(given, "strobe_options");
   if (!from.ok()) return from.status();
@@ -62,7 +79,10 @@ Result<AttentionOptions> read_options(const strobe_options* given) {
   if (from->has_scale != 0) options.scale = from->scale;
   options.causal = static_cast<CausalMask>(from->causal);
   if (from->has_window != 0) options.window = {from->window_left, from->window_right};
+  options.chunk = from->chunk;
   options.softcap = from->softcap;
+  options.dropout = from->dropout;
+  options.deterministic = from->deterministic != 0;
   return options;
 }
 
@@ -82,6 +102,9 @@ Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given) {
   reader.read(from->k_descale, "k_descale", arguments.k_descale);
   reader.read(from->v_descale, "v_descale", arguments.v_descale);
   reader.read(from->page_table, "page_table", arguments.page_table);
+  reader.read(from->modifiers, arguments.modifiers);
+  reader.read(from->max_logits, "max_logits", arguments.max_logits);
+  arguments.random = {from->random.seed, from->random.offset};
   if (!reader.status().ok()) return reader.status();
   return arguments;
 }
@@ -103,6 +126,10 @@ Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given)
   reader.read(from->dk, "dk", arguments.dk);
   reader.read(from->dv, "dv", arguments.dv);
   reader.read(from->sequences, arguments.sequences);
+  reader.read(from->modifiers, arguments.modifiers);
+  reader.read(from->d_bias, "d_bias", arguments.d_bias);
+  reader.read(from->d_sink, "d_sink", arguments.d_sink);
+  arguments.random = {from->random.seed, from->random.offset};
   if (!reader.status().ok()) return reader.status();
   return arguments;
 }

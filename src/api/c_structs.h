@@ -38,6 +38,7 @@ Result<Struct> read_versioned(const Struct* from, std::string_view name) {
   return own;
 }
 
+Result<TensorView> read_tensor(const strobe_tensor* given, std::string_view name);
 Result<AttentionOptions> read_options(const strobe_options* given);
 Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given);
 Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given);

@@ -1,7 +1,8 @@
 // What must hold of a call's memory just before it runs: pointers, overlaps, and the lengths that sequences are cut by.
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "api/problem.h"
 #include "api/tensor_checks.h"
@@ -81,28 +82,39 @@ Status check_lengths(const AttentionProblem& problem, const Sequences& s) {
   return k.check(problem.batch);
 }
 
-Status check_call_memory(const AttentionProblem& problem, std::vector<NamedTensor> inputs,
-                         std::span<const NamedTensor> outputs, const Sequences& s) {
-  inputs.insert(inputs.end(), {{"cu_seqlens_q", s.cu_seqlens_q},
-                               {"cu_seqlens_k", s.cu_seqlens_k},
-                               {"seqused_q", s.seqused_q},
-                               {"seqused_k", s.seqused_k}});
-  if (Status status = check_tensors(inputs, outputs); !status.ok()) return status;
-  return check_lengths(problem, s);
+/// Every input of a call: its own, then those that both passes have.
+template <std::size_t count>
+std::array<NamedTensor, count + 8> all_inputs(const NamedTensor (&own)[count], const Sequences& s,
+                                              const ScoreModifiers& m) {
+  std::array<NamedTensor, count + 8> inputs{};
+  const NamedTensor shared[] = {{"cu_seqlens_q", s.cu_seqlens_q},
+                                {"cu_seqlens_k", s.cu_seqlens_k},
+                                {"seqused_q", s.seqused_q},
+                                {"seqused_k", s.seqused_k},
+                                {"alibi_slopes", m.alibi_slopes},
+                                {"bias", m.bias},
+                                {"sink", m.sink},
+                                {"block_mask", m.block_mask}};
+  std::ranges::copy(own, inputs.begin());
+  std::ranges::copy(shared, inputs.begin() + count);
+  return inputs;
 }
 
 }  // namespace
 
 Status check_memory(const AttentionProblem& problem, const ForwardArguments& a) {
-  const NamedTensor outputs[] = {{"o", a.o}, {"lse", a.lse}};
-  return check_call_memory(problem, {{"q", a.q}, {"k", a.k}, {"v", a.v}}, outputs, a.sequences);
+  const NamedTensor own[] = {{"q", a.q}, {"k", a.k}, {"v", a.v}};
+  const NamedTensor outputs[] = {{"o", a.o}, {"lse", a.lse}, {"max_logits", a.max_logits}};
+  Status status = check_tensors(all_inputs(own, a.sequences, a.modifiers), outputs);
+  return status.ok() ? check_lengths(problem, a.sequences) : status;
 }
 
 Status check_memory(const AttentionProblem& problem, const BackwardArguments& a) {
-  const NamedTensor outputs[] = {{"dq", a.dq}, {"dk", a.dk}, {"dv", a.dv}};
-  return check_call_memory(
-      problem, {{"q", a.q}, {"k", a.k}, {"v", a.v}, {"o", a.o}, {"lse", a.lse}, {"d_o", a.d_o}, {"d_lse", a.d_lse}},
-      outputs, a.sequences);
+  const NamedTensor own[] = {{"q", a.q},     {"k", a.k},     {"v", a.v},        {"o", a.o},
+                             {"lse", a.lse}, {"d_o", a.d_o}, {"d_lse", a.d_lse}};
+  const NamedTensor outputs[] = {{"dq", a.dq}, {"dk", a.dk}, {"dv", a.dv}, {"d_bias", a.d_bias}, {"d_sink", a.d_sink}};
+  Status status = check_tensors(all_inputs(own, a.sequences, a.modifiers), outputs);
+  return status.ok() ? check_lengths(problem, a.sequences) : status;
 }
 
 }  // namespace strobe::api

@@ -2,22 +2,14 @@
 
 #include <cmath>
 #include <cstdint>
-#include <functional>
 
+#include "api/modifiers.h"
 #include "api/tensor_checks.h"
 
 namespace strobe::api {
 namespace {
 
 constexpr std::int64_t kMaxHeadDim = 512;
-
-/// The first failure of checks that each assume the ones before.
-Status first_failure(std::initializer_list<std::function<Status()>> checks) {
-  for (const auto& check : checks) {
-    if (Status status = check(); !status.ok()) return status;
-  }
-  return {};
-}
 
 /// One side's layout: what its tensors' axes are called and where they lie.
 struct SideLayout {
@@ -50,7 +42,8 @@ Status check_options(const AttentionOptions& options) {
     return invalid("window is ({}, {}): each side must be 0 or more, or -1 for no bound", options.window.left,
                    options.window.right);
   }
-  return {};
+  if (options.chunk < 0) return invalid("chunk is {}: it must be positive, or 0 for none", options.chunk);
+  return check_dropout(options.dropout);
 }
 
 Status check_input_dtype(const ConstTensorView& q) {
@@ -60,7 +53,8 @@ Status check_input_dtype(const ConstTensorView& q) {
     case DType::bfloat16: return {};
     case DType::float8_e4m3:
       return unsupported("q is float8_e4m3: this build computes in float32, float16 and bfloat16");
-    case DType::int32: break;
+    case DType::int32:
+    case DType::uint8: break;
   }
   return invalid("q is {}: it must be float32, float16 or bfloat16", name_of(q.dtype));
 }
@@ -68,16 +62,9 @@ Status check_input_dtype(const ConstTensorView& q) {
 Status check_lengths_layout(const NamedTensor& lengths, std::int64_t wanted, std::string_view layout,
                             const Device& device) {
   if (!lengths.view.given()) return {};
-  return first_failure({
-      [&] { return check_layout(lengths, 1, layout); },
-      [&] { return check_dtype(lengths, DType::int32, ""); },
-      [&] { return check_shape(lengths, {wanted}, layout); },
-      [&]() -> Status {
-        if (lengths.view.device == device) return {};
-        return invalid("{} is on {} and q on {}: all tensors must be on one device", lengths.name,
-                       device_text(lengths.view.device), device_text(device));
-      },
-  });
+  return first_failure(
+      [&] { return check_layout(lengths, 1, layout); }, [&] { return check_dtype(lengths, DType::int32, ""); },
+      [&] { return check_shape(lengths, {wanted}, layout); }, [&] { return check_device(lengths, device); });
 }
 
 /// What both passes share: q, k, v, options and sequences.
@@ -88,18 +75,13 @@ class ProblemMaker {
       : q_{"q", q}, k_{"k", k}, v_{"v", v}, sequences_(sequences), options_(options) {}
 
   Result<AttentionProblem> make(Pass pass) {
-    Status status = first_failure({
-        [&] { return check_layout(q_, query_side(sequences_).rank(), query_side(sequences_).axes); },
-        [&] { return check_layout(k_, key_side(sequences_).rank(), key_side(sequences_).axes); },
-        [&] { return check_layout(v_, key_side(sequences_).rank(), value_axes()); },
-        [&] { return check_input_dtype(q_.view); },
-        [&] { return check_like_q(k_); },
-        [&] { return check_like_q(v_); },
-        [&] { return check_batch(); },
-        [&] { return check_heads(); },
-        [&] { return check_sequences(); },
-        [&] { return check_options(options_); },
-    });
+    Status status =
+        first_failure([&] { return check_layout(q_, query_side(sequences_).rank(), query_side(sequences_).axes); },
+                      [&] { return check_layout(k_, key_side(sequences_).rank(), key_side(sequences_).axes); },
+                      [&] { return check_layout(v_, key_side(sequences_).rank(), value_axes()); },
+                      [&] { return check_input_dtype(q_.view); }, [&] { return check_like_q(k_); },
+                      [&] { return check_like_q(v_); }, [&] { return check_batch(); }, [&] { return check_heads(); },
+                      [&] { return check_sequences(); }, [&] { return check_options(options_); });
     if (!status.ok()) return status;
     return problem(pass);
   }
@@ -107,27 +89,19 @@ class ProblemMaker {
   /// Same dtype and device as q.
   Status check_like_q(const NamedTensor& tensor) const {
     if (Status status = check_dtype(tensor, q_.view.dtype, ", as q is"); !status.ok()) return status;
-    return check_device(tensor);
-  }
-
-  Status check_device(const NamedTensor& tensor) const {
-    if (tensor.view.device == q_.view.device) return {};
-    return invalid("{} is on {} and q on {}: all tensors must be on one device", tensor.name,
-                   device_text(tensor.view.device), device_text(q_.view.device));
+    return check_device(tensor, q_.view.device);
   }
 
   /// A tensor of `like`'s side whose last extent is `columns`.
   Status check_companion(const NamedTensor& tensor, const NamedTensor& like, std::int64_t columns,
                          std::string_view layout) const {
-    return first_failure({
-        [&] { return check_layout(tensor, like.view.rank, layout); },
-        [&] { return check_like_q(tensor); },
+    return first_failure(
+        [&] { return check_layout(tensor, like.view.rank, layout); }, [&] { return check_like_q(tensor); },
         [&] {
           const auto& shape = like.view.shape;
           return like.view.rank == 3 ? check_shape(tensor, {shape[0], shape[1], columns}, layout)
                                      : check_shape(tensor, {shape[0], shape[1], shape[2], columns}, layout);
-        },
-    });
+        });
   }
 
   Status check_output(const NamedTensor& tensor, const NamedTensor& like, std::int64_t columns,
@@ -140,15 +114,13 @@ class ProblemMaker {
     const bool packed = sequences_.cu_seqlens_q.given();
     const std::string_view layout = packed ? "[heads_q, total_q]" : "[batch, heads_q, seqlen_q]";
     const auto& shape = q_.view.shape;
-    return first_failure({
-        [&] { return check_layout(lse, packed ? 2 : 3, layout); },
-        [&] { return check_dtype(lse, DType::float32, ""); },
-        [&] { return check_device(lse); },
-        [&] {
-          return packed ? check_shape(lse, {shape[1], shape[0]}, layout)
-                        : check_shape(lse, {shape[0], shape[2], shape[1]}, layout);
-        },
-    });
+    return first_failure([&] { return check_layout(lse, packed ? 2 : 3, layout); },
+                         [&] { return check_dtype(lse, DType::float32, ""); },
+                         [&] { return check_device(lse, q_.view.device); },
+                         [&] {
+                           return packed ? check_shape(lse, {shape[1], shape[0]}, layout)
+                                         : check_shape(lse, {shape[0], shape[2], shape[1]}, layout);
+                         });
   }
 
   std::string_view output_axes() const {
@@ -203,7 +175,7 @@ class ProblemMaker {
 
   Status check_sequences() const {
     const Device device = q_.view.device;
-    return first_failure({
+    return first_failure(
         [&] {
           return check_lengths_layout({"cu_seqlens_q", sequences_.cu_seqlens_q}, batch() + 1, "[batch + 1]", device);
         },
@@ -218,8 +190,7 @@ class ProblemMaker {
           if (sequences_.max_seqlen_k < -1)
             return invalid("max_seqlen_k is {}: it must be 0 or more, or -1 for not known", sequences_.max_seqlen_k);
           return {};
-        },
-    });
+        });
   }
 
   AttentionProblem problem(Pass pass) const {
@@ -246,7 +217,10 @@ class ProblemMaker {
     problem.scale = options_.scale.value_or(1.0F / std::sqrt(static_cast<float>(problem.head_dim)));
     problem.causal = options_.causal;
     problem.window = options_.window;
+    problem.chunk = options_.chunk;
     problem.softcap = options_.softcap;
+    problem.dropout = options_.dropout;
+    problem.deterministic = options_.deterministic;
     return problem;
   }
 
@@ -274,11 +248,14 @@ Result<AttentionProblem> make_problem(const ForwardArguments& a, const Attention
   if (!problem.ok()) return problem;
   Status status = maker.check_output({"o", a.o}, maker.q(), problem->head_dim_v, maker.output_axes());
   if (status.ok() && a.lse.given()) {
-    status = first_failure(
-        {[&] { return maker.check_lse({"lse", a.lse}); }, [&] { return check_distinct_elements({"lse", a.lse}); }});
+    status = first_failure([&] { return maker.check_lse({"lse", a.lse}); },
+                           [&] { return check_distinct_elements({"lse", a.lse}); });
   }
+  if (status.ok()) status = read_modifiers(a.modifiers, *problem);
+  if (status.ok()) status = check_max_logits({"max_logits", a.max_logits}, *problem);
   if (!status.ok()) return status;
   problem->wants_lse = a.lse.given();
+  problem->wants_max_logits = a.max_logits.given();
   return problem;
 }
 
@@ -288,7 +265,7 @@ Result<AttentionProblem> make_problem(const BackwardArguments& a, const Attentio
   if (!problem.ok()) return problem;
   const std::int64_t d = problem->head_dim;
   const std::int64_t dv = problem->head_dim_v;
-  Status status = first_failure({
+  Status status = first_failure(
       [&] { return maker.check_companion({"o", a.o}, maker.q(), dv, maker.output_axes()); },
       [&] { return maker.check_lse({"lse", a.lse}); },
       [&] { return maker.check_companion({"d_o", a.d_o}, maker.q(), dv, maker.output_axes()); },
@@ -296,9 +273,11 @@ Result<AttentionProblem> make_problem(const BackwardArguments& a, const Attentio
       [&] { return maker.check_output({"dq", a.dq}, maker.q(), d, maker.query_axes()); },
       [&] { return maker.check_output({"dk", a.dk}, maker.k(), d, maker.key_axes()); },
       [&] { return maker.check_output({"dv", a.dv}, maker.v(), dv, maker.value_axes()); },
-  });
+      [&] { return read_modifiers(a.modifiers, *problem); }, [&] { return check_modifier_gradients(a, *problem); });
   if (!status.ok()) return status;
   problem->has_d_lse = a.d_lse.given();
+  problem->wants_d_bias = a.d_bias.given();
+  problem->wants_d_sink = a.d_sink.given();
   return problem;
 }
 

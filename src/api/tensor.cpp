@@ -9,6 +9,7 @@ const char* name_of(DType dtype) {
     case DType::bfloat16: return "bfloat16";
     case DType::int32: return "int32";
     case DType::float8_e4m3: return "float8_e4m3";
+    case DType::uint8: return "uint8";
   }
   return "unknown";
 }

@@ -3,10 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <numeric>
 #include <span>
-#include <vector>
 
 namespace strobe::api {
 namespace {
@@ -30,27 +30,42 @@ struct Axis {
 };
 
 /// The tensor's axes by falling stride, in bytes, with axes that continue one another merged and the contiguous inner
-/// block as the last axis (stride 1).
-std::vector<Axis> merged_axes(const ConstTensorView& tensor) {
-  const auto size = static_cast<std::int64_t>(size_of(tensor.dtype));
-  std::vector<Axis> axes;
-  for (std::size_t a = 0; a < static_cast<std::size_t>(tensor.rank); ++a) {
-    if (tensor.shape[a] > 1) axes.push_back({tensor.shape[a], tensor.strides[a] * size});
+/// block as the last axis (stride 1). Held in place: every call of a plan looks at them.
+class MergedAxes {
+ public:
+  explicit MergedAxes(const ConstTensorView& tensor) {
+    const auto size = static_cast<std::int64_t>(size_of(tensor.dtype));
+    for (std::size_t a = 0; a < static_cast<std::size_t>(tensor.rank); ++a) {
+      if (tensor.shape[a] > 1) insert({tensor.shape[a], tensor.strides[a] * size});
+    }
+    axes_[count_++] = {size, 1};
+    for (std::size_t a = count_ - 1; a-- > 0;) {
+      if (axes_[a].stride != axes_[a + 1].extent * axes_[a + 1].stride) continue;
+      axes_[a] = {axes_[a].extent * axes_[a + 1].extent, axes_[a + 1].stride};
+      std::move(axes_.begin() + a + 2, axes_.begin() + count_, axes_.begin() + a + 1);
+      --count_;
+    }
   }
-  std::ranges::sort(axes, [](const Axis& x, const Axis& y) { return x.stride > y.stride; });
-  axes.push_back({size, 1});
-  for (std::size_t a = axes.size() - 1; a-- > 0;) {
-    if (axes[a].stride != axes[a + 1].extent * axes[a + 1].stride) continue;
-    axes[a] = {axes[a].extent * axes[a + 1].extent, axes[a + 1].stride};
-    axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(a) + 1);
+
+  std::span<const Axis> all() const { return {axes_.data(), count_}; }
+  std::span<const Axis> outer() const { return {axes_.data(), count_ - 1}; }
+  const Axis& innermost() const { return axes_[count_ - 1]; }
+
+ private:
+  void insert(const Axis& axis) {
+    std::size_t at = count_++;
+    for (; at > 0 && axes_[at - 1].stride < axis.stride; --at) axes_[at] = axes_[at - 1];
+    axes_[at] = axis;
   }
-  return axes;
-}
+
+  std::array<Axis, kMaxRank + 1> axes_{};
+  std::size_t count_ = 0;
+};
 
 std::uintptr_t address(const ConstTensorView& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data); }
 
 /// Bytes from the first to past the last element.
-std::uintptr_t span_bytes(const std::vector<Axis>& axes) {
+std::uintptr_t span_bytes(std::span<const Axis> axes) {
   std::uintptr_t bytes = 1;
   for (const Axis& axis : axes) bytes += static_cast<std::uintptr_t>((axis.extent - 1) * axis.stride);
   return bytes;
@@ -98,6 +113,22 @@ Status check_dtype(const NamedTensor& tensor, DType wanted, std::string_view rea
   return invalid("{} is {}: it must be {}{}", tensor.name, name_of(tensor.view.dtype), name_of(wanted), reason);
 }
 
+Status check_device(const NamedTensor& tensor, const Device& device_of_q) {
+  if (tensor.view.device == device_of_q) return {};
+  return invalid("{} is on {} and q on {}: all tensors must be on one device", tensor.name,
+                 device_text(tensor.view.device), device_text(device_of_q));
+}
+
+Status check_on_host(const NamedTensor& tensor) {
+  if (tensor.view.device.type == DeviceType::cpu) return {};
+  return invalid("{} is on {}: it must be in host memory", tensor.name, device_text(tensor.view.device));
+}
+
+Status check_dropout(float probability) {
+  if (probability >= 0.0F && probability < 1.0F) return {};
+  return invalid("dropout is {}: it must be at least 0 and less than 1", probability);
+}
+
 Status check_shape(const NamedTensor& tensor, std::initializer_list<std::int64_t> wanted, std::string_view layout) {
   if (std::ranges::equal(extents(tensor.view), wanted)) return {};
   return invalid("{} has shape {}: it must be [{}] {}", tensor.name, shape_text(tensor.view), fmt::join(wanted, ", "),
@@ -115,10 +146,10 @@ Status check_data(const NamedTensor& tensor) {
 
 Status check_distinct_elements(const NamedTensor& output) {
   if (empty(output.view)) return {};
-  const std::vector<Axis> axes = merged_axes(output.view);
+  const MergedAxes merged(output.view);
+  const std::span<const Axis> axes = merged.all();
   for (std::size_t a = 0; a + 1 < axes.size(); ++a) {
-    const std::vector<Axis> inner(axes.begin() + static_cast<std::ptrdiff_t>(a) + 1, axes.end());
-    if (axes[a].stride < static_cast<std::int64_t>(span_bytes(inner))) {
+    if (axes[a].stride < static_cast<std::int64_t>(span_bytes(axes.subspan(a + 1)))) {
       return invalid("{} has strides {} with shape {}: elements of an output must not share memory", output.name,
                      strides_text(output.view), shape_text(output.view));
     }
@@ -128,22 +159,22 @@ Status check_distinct_elements(const NamedTensor& output) {
 
 Status check_apart(const NamedTensor& output, const NamedTensor& other) {
   if (!other.view.given() || empty(output.view) || empty(other.view)) return {};
-  const std::vector<Axis> a = merged_axes(output.view);
-  const std::vector<Axis> b = merged_axes(other.view);
+  const MergedAxes a(output.view);
+  const MergedAxes b(other.view);
   const std::uintptr_t a_begin = address(output.view);
   const std::uintptr_t b_begin = address(other.view);
-  if (a_begin + span_bytes(a) <= b_begin || b_begin + span_bytes(b) <= a_begin) return {};
+  if (a_begin + span_bytes(a.all()) <= b_begin || b_begin + span_bytes(b.all()) <= a_begin) return {};
   // Every inner block of both begins at a multiple of `period` from its tensor's first: apart within a period, apart
   // everywhere.
   std::int64_t period = 0;
-  for (const auto& axes : {a, b}) {
-    for (std::size_t i = 0; i + 1 < axes.size(); ++i) period = std::gcd(period, axes[i].stride);
+  for (const auto& axes : {a.outer(), b.outer()}) {
+    for (const Axis& axis : axes) period = std::gcd(period, axis.stride);
   }
   if (period > 0) {
     const auto p = static_cast<std::uintptr_t>(period);
     const std::uintptr_t ahead = (b_begin % p + p - a_begin % p) % p;  // of a's block, to b's
-    if (ahead >= static_cast<std::uintptr_t>(a.back().extent) &&
-        ahead + static_cast<std::uintptr_t>(b.back().extent) <= p) {
+    if (ahead >= static_cast<std::uintptr_t>(a.innermost().extent) &&
+        ahead + static_cast<std::uintptr_t>(b.innermost().extent) <= p) {
       return {};
     }
   }

@@ -23,6 +23,14 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
   return {StatusCode::unsupported, fmt::format(format, std::forward<Args>(args)...)};
 }
 
+/// The first failure of checks that each assume the ones before.
+template <class... Checks>
+Status first_failure(const Checks&... checks) {
+  Status status;
+  static_cast<void>(((status = checks(), status.ok()) && ...));
+  return status;
+}
+
 /// A tensor and the name that sentences call it by.
 struct NamedTensor {
   std::string_view name;
@@ -39,6 +47,14 @@ std::string device_text(const Device& device);
 Status check_layout(const NamedTensor& tensor, int rank, std::string_view layout);
 
 Status check_dtype(const NamedTensor& tensor, DType wanted, std::string_view reason);
+
+/// On the device that q is on.
+Status check_device(const NamedTensor& tensor, const Device& device_of_q);
+
+Status check_on_host(const NamedTensor& tensor);
+
+/// The dropout probability of any call.
+Status check_dropout(float probability);
 
 /// Equal shapes; `layout` names the axes.
 Status check_shape(const NamedTensor& tensor, std::initializer_list<std::int64_t> wanted, std::string_view layout);

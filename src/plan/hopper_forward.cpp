@@ -34,6 +34,13 @@ Status check_supported(const AttentionProblem& problem) {
   }
   if (!(problem.scale > 0.0F))
     return unsupported("scale is {}: the hopper engine takes positive scales", problem.scale);
+  for (const auto& [name, wanted] :
+       {std::pair{"alibi_slopes", problem.modifiers.has_alibi}, std::pair{"bias", problem.modifiers.has_bias},
+        std::pair{"sink", problem.modifiers.has_sink}, std::pair{"block_mask", problem.modifiers.block_size != 0},
+        std::pair{"dropout", problem.dropout != 0.0F}, std::pair{"chunk", problem.chunk != 0},
+        std::pair{"max_logits", problem.wants_max_logits}}) {
+    if (wanted) return unsupported("{} is given: the hopper engine does not have it yet, the cpu engine does", name);
+  }
   for (const auto& [name, value] : {std::pair{"seqlen_q", problem.seqlen_q}, std::pair{"seqlen_k", problem.seqlen_k},
                                     std::pair{"total_q", problem.total_q}, std::pair{"total_k", problem.total_k},
                                     std::pair{"batch * heads_q", problem.batch * problem.heads_q}}) {

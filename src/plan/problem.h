@@ -9,6 +9,22 @@ namespace strobe {
 
 enum class Pass : std::uint8_t { forward, backward };
 
+/// Which score modifiers a call has, and what they are shared by.
+struct ModifierShape {
+  bool has_alibi = false;
+  bool alibi_per_batch = false;  // [batch, heads_q], else [heads_q]
+  bool has_bias = false;
+  DType bias_dtype = DType::float32;
+  bool bias_per_batch = false;  // else its extent is 1
+  bool bias_per_head = false;
+  bool has_sink = false;
+  std::int64_t block_size = 0;  // of the block mask; 0: there is none
+  bool blocks_per_batch = false;
+  bool blocks_per_head = false;
+
+  bool operator==(const ModifierShape&) const = default;
+};
+
 /// Validated: extents are not negative, heads_q is a multiple of heads_k, products of extents fit 64 bits.
 struct AttentionProblem {
   Pass pass = Pass::forward;
@@ -30,9 +46,16 @@ struct AttentionProblem {
   float scale = 0.0F;
   CausalMask causal = CausalMask::none;
   Window window;
+  std::int64_t chunk = 0;
   float softcap = 0.0F;
+  float dropout = 0.0F;
+  bool deterministic = false;
+  ModifierShape modifiers;
   bool wants_lse = false;
+  bool wants_max_logits = false;
   bool has_d_lse = false;
+  bool wants_d_bias = false;
+  bool wants_d_sink = false;
 
   bool operator==(const AttentionProblem&) const = default;
 };

@@ -16,7 +16,8 @@ CUtensorMapDataType type_of(DType dtype) {
     case DType::float16: return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     case DType::bfloat16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     case DType::int32: return CU_TENSOR_MAP_DATA_TYPE_INT32;
-    case DType::float8_e4m3: return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+    case DType::float8_e4m3:
+    case DType::uint8: return CU_TENSOR_MAP_DATA_TYPE_UINT8;
   }
   return CU_TENSOR_MAP_DATA_TYPE_UINT8;
 }

@@ -126,7 +126,7 @@ static void test_a_larger_newer_struct_passes_while_its_news_are_zero(void) {
   options = with_new_field(&our_options, sizeof our_options, 1);
   CHECK_REFUSED(
       strobe_forward(arguments, options, NULL), STROBE_UNSUPPORTED,
-      "strobe_options has a field at byte 48 that this version of the library does not know: it must be zero");
+      "strobe_options has a field at byte 64 that this version of the library does not know: it must be zero");
   CHECK(call.o[0] == -7.0F);
   free(options);
   free(arguments);
@@ -168,7 +168,7 @@ static void test_numbers_that_name_nothing_are_refused(void) {
                 "engine is -1: it must be from 0 to 3");
   arguments.k.dtype = 9;
   CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "k.dtype is 9: it must be from 0 to 4");
+                "k.dtype is 9: it must be from 0 to 5");
   arguments = forward_of(&call);
   arguments.v.device_type = 2;
   CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,

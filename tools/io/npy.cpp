@@ -114,6 +114,7 @@ std::optional<DType> dtype_of_descr(std::string_view descr) {
   if (descr == "<f4") return DType::float32;
   if (descr == "<f2") return DType::float16;
   if (descr == "<i4") return DType::int32;
+  if (descr == "|u1" || descr == "|b1") return DType::uint8;
   if (descr == "<V2" || descr == "|V2" || descr == "bfloat16") return DType::bfloat16;
   return std::nullopt;
 }
@@ -124,6 +125,7 @@ std::optional<std::string_view> descr_of_dtype(DType dtype) {
     case DType::float16: return "<f2";
     case DType::int32: return "<i4";
     case DType::bfloat16: return "<V2";
+    case DType::uint8: return "|u1";
     case DType::float8_e4m3: return std::nullopt;
   }
   return std::nullopt;
@@ -132,7 +134,9 @@ std::optional<std::string_view> descr_of_dtype(DType dtype) {
 /// The sentence for a dtype that is not read; float64, NumPy's default, gets told what to do.
 std::string refused_dtype(std::string_view descr) {
   std::string sentence = fmt::format(
-      "holds dtype '{}'; accepted are '<f4' (float32), '<f2' (float16), '<V2' (bfloat16) and '<i4' (int32)", descr);
+      "holds dtype '{}'; accepted are '<f4' (float32), '<f2' (float16), '<V2' (bfloat16), '<i4' (int32) and '|u1' "
+      "(uint8)",
+      descr);
   if (descr == "<f8") sentence += ": save array.astype(numpy.float32)";
   return sentence;
 }

@@ -1,0 +1,19 @@
+// Checks of the tensors that join the scores, and of their gradients.
+#pragma once
+
+#include "api/tensor_checks.h"
+#include "plan/problem.h"
+#include "strobe/attention.h"
+
+namespace strobe::api {
+
+/// Shapes, dtypes, strides and devices of what is given; fills problem.modifiers. The problem's extents must be there.
+Status read_modifiers(const ScoreModifiers& given, AttentionProblem& problem);
+
+/// d_bias and d_sink, where given, belong to a bias and a sink and have their shapes.
+Status check_modifier_gradients(const BackwardArguments& arguments, const AttentionProblem& problem);
+
+/// [batch, heads_q] float32, where given.
+Status check_max_logits(const NamedTensor& max_logits, const AttentionProblem& problem);
+
+}  // namespace strobe::api
