@@ -60,17 +60,6 @@ Status check_threads(int threads) {
   return api::invalid("threads is {}: it must be from 1 to {}, or 0 for one per hardware thread", threads, kMaxThreads);
 }
 
-Status check_cpu(const AttentionProblem& problem) {
-  for (const auto& [name, wanted] :
-       {std::pair{"alibi_slopes", problem.modifiers.has_alibi}, std::pair{"bias", problem.modifiers.has_bias},
-        std::pair{"sink", problem.modifiers.has_sink}, std::pair{"block_mask", problem.modifiers.block_size != 0},
-        std::pair{"dropout", problem.dropout != 0.0F}, std::pair{"chunk", problem.chunk != 0},
-        std::pair{"max_logits", problem.wants_max_logits}}) {
-    if (wanted) return api::unsupported("{} is given: the cpu engine does not have it yet", name);
-  }
-  return {};
-}
-
 Result<std::shared_ptr<const hopper::Forward>> make_hopper(const AttentionProblem& problem) {
   if (problem.pass == Pass::forward) return hopper::Forward::make(problem);
   return api::unsupported("the hopper engine has no backward pass yet: backward needs tensors on the cpu");
@@ -92,7 +81,6 @@ Result<Plan> plan_call(const Arguments& arguments, const AttentionOptions& optio
     state->hopper = std::move(*forward);
     return Plan(std::move(state));
   }
-  if (Status status = check_cpu(*problem); !status.ok()) return status;
   state->cpu = plan::cpu_plan(*problem, cpu::cpu_shape(), cpu::worker_count(execution.threads));
   return Plan(std::move(state));
 }

@@ -4,6 +4,8 @@
 #include "cpu/call.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/kernels/scratch.h"
+#include "cpu/modifier_gradients.h"
+#include "cpu/modifiers.h"
 #include "cpu/workers.h"
 
 namespace strobe::cpu {
@@ -19,24 +21,30 @@ class Backward {
         arguments_(arguments),
         batch_(make_batch(call, arguments.sequences)),
         dq_stride_(padded(problem_.head_dim, cpu_shape().kernels.wide_panel)),
-        score_map_(score_map(problem_, ScaleSign::in_scale)) {}
+        dq_block_(padded(tiles_.block_m, cpu_shape().kernels.row_multiple) * dq_stride_),
+        score_map_(score_map(problem_, ScaleSign::in_scale)),
+        modifiers_(problem_, arguments.modifiers, arguments.random),
+        bias_turns_(call, batch_) {}
 
   void run() {
     clear_unused(problem_, batch_, Side::query, arguments_.dq);
     clear_unused(problem_, batch_, Side::key, arguments_.dk);
     clear_unused(problem_, batch_, Side::key, arguments_.dv);
+    clear_bias_gradient(call_, arguments_.d_bias);
+    bias_turns_.start();
     each_row_block([this](const BlockPlace& place) { start_rows(place); });
     const auto keys = [this](std::int64_t index, int worker) {
       key_block(key_block_place(problem_, batch_, index), worker);
     };
     for_each_task(batch_.key_blocks * problem_.heads_k, call_.plan.threads, call_.parallel_for, keys);
     each_row_block([this](const BlockPlace& place) { finish_rows(place); });
+    sink_gradients();
   }
 
  private:
   template <class Visit>
   void each_row_block(const Visit& visit) {
-    for_each_task(batch_.row_blocks * problem_.heads_k, call_.plan.threads, call_.parallel_for,
+    for_each_task(batch_.row_blocks * groups_of(problem_), call_.plan.threads, call_.parallel_for,
                   [&](std::int64_t index, int) { visit(row_block_place(problem_, batch_, index)); });
   }
 
@@ -45,33 +53,37 @@ class Backward {
     const std::int64_t row_begin = place.block * tiles_.block_m;
     const std::int64_t row_end = std::min(row_begin + tiles_.block_m, rows(place.sequence));
     compute_delta({.dtype = problem_.dtype,
-                   .o = query_rows(problem_, arguments_.o, place.sequence, place.head_k),
-                   .d_o = query_rows(problem_, arguments_.d_o, place.sequence, place.head_k),
-                   .d_lse = lse_rows(problem_, arguments_.d_lse, place.sequence, place.head_k),
+                   .o = query_rows(problem_, arguments_.o, place.sequence, place.head),
+                   .d_o = query_rows(problem_, arguments_.d_o, place.sequence, place.head),
+                   .d_lse = lse_rows(problem_, arguments_.d_lse, place.sequence, place.head),
                    .delta = delta(place),
                    .row_begin = row_begin,
                    .row_end = row_end,
                    .head_dim_v = problem_.head_dim_v});
-    std::fill_n(dq_sums(place) + row_begin * dq_stride_, tiles_.block_m * dq_stride_, 0.0F);
-    // Key blocks add in the order of the keys, beginning with the first that any row of the block sees.
-    const std::int64_t first_key = visible_keys(problem_, place.sequence).begin(row_begin / group_of(problem_));
-    new (turns(place) + place.block) std::atomic<std::int32_t>(static_cast<std::int32_t>(first_key / tiles_.block_n));
+    std::fill_n(dq_sums(place) + place.block * dq_block_, dq_block_, 0.0F);
+    new (turns(place) + place.block) std::atomic<std::int32_t>(first_key_block(place, row_begin / group_of(problem_)));
+  }
+
+  /// Key blocks add in the order of the keys, beginning with the first that any row of the block sees.
+  std::int32_t first_key_block(const BlockPlace& place, std::int64_t position) const {
+    const VisibleKeys visible = visible_keys(problem_, place.sequence);
+    const BlockMask blocks = modifiers_.blocks(batch_index(place), place.head);
+    std::int64_t block = visible.begin(position) / tiles_.block_n;
+    while (block * tiles_.block_n < visible.keys && !blocks.visible(position, block * tiles_.block_n)) ++block;
+    return static_cast<std::int32_t>(block);
   }
 
   void key_block(const BlockPlace& place, int worker) {
     const std::int64_t key_begin = place.block * tiles_.block_n;
+    const std::int64_t heads = heads_per_key_head(problem_) / group_of(problem_);
     const BackwardTask task{.dtype = problem_.dtype,
-                            .queries = {.q = query_rows(problem_, arguments_.q, place.sequence, place.head_k),
-                                        .d_o = query_rows(problem_, arguments_.d_o, place.sequence, place.head_k),
-                                        .lse = lse_rows(problem_, arguments_.lse, place.sequence, place.head_k),
-                                        .delta = delta(place),
-                                        .dq = dq_sums(place),
-                                        .turn = turns(place),
-                                        .rows = rows(place.sequence)},
-                            .k = key_rows(problem_, arguments_.k, place.sequence, place.head_k),
-                            .v = key_rows(problem_, arguments_.v, place.sequence, place.head_k),
-                            .dk = key_rows(problem_, arguments_.dk, place.sequence, place.head_k),
-                            .dv = key_rows(problem_, arguments_.dv, place.sequence, place.head_k),
+                            .queries = queries({place.sequence, place.head * heads, 0}),
+                            .heads = heads,
+                            .bias_turn = bias_turns_.of(place),
+                            .k = key_rows(problem_, arguments_.k, place.sequence, place.head),
+                            .v = key_rows(problem_, arguments_.v, place.sequence, place.head),
+                            .dk = key_rows(problem_, arguments_.dk, place.sequence, place.head),
+                            .dv = key_rows(problem_, arguments_.dv, place.sequence, place.head),
                             .key_begin = key_begin,
                             .key_end = std::min(key_begin + tiles_.block_n, place.sequence.k.length),
                             .head_dim = problem_.head_dim,
@@ -83,11 +95,27 @@ class Backward {
     backward_block(task, call_.workspace + call_.plan.workspace.scratch + worker * call_.plan.workspace.worker_bytes);
   }
 
+  /// The rows of one sequence and group of heads, which `place` names.
+  BackwardQueries queries(const BlockPlace& place) const {
+    const std::int64_t b = batch_index(place);
+    return {.q = query_rows(problem_, arguments_.q, place.sequence, place.head),
+            .d_o = query_rows(problem_, arguments_.d_o, place.sequence, place.head),
+            .lse = lse_rows(problem_, arguments_.lse, place.sequence, place.head),
+            .delta = delta(place),
+            .dq = dq_sums(place),
+            .turn = turns(place),
+            .rows = rows(place.sequence),
+            .blocks = modifiers_.blocks(b, place.head),
+            .terms = modifiers_.terms(b, place.head),
+            .dropout = modifiers_.dropout(b, place.head),
+            .d_bias = modifiers_.d_bias(arguments_.d_bias, b, place.head)};
+  }
+
   void finish_rows(const BlockPlace& place) {
     const std::int64_t row_begin = place.block * tiles_.block_m;
     write_query_gradient({.dtype = problem_.dtype,
-                          .dq = query_rows(problem_, arguments_.dq, place.sequence, place.head_k),
-                          .sums = dq_sums(place),
+                          .dq = query_rows(problem_, arguments_.dq, place.sequence, place.head),
+                          .sums = dq_sums(place) + place.block * dq_block_,
                           .row_begin = row_begin,
                           .row_end = std::min(row_begin + tiles_.block_m, rows(place.sequence)),
                           .head_dim = problem_.head_dim,
@@ -95,12 +123,32 @@ class Backward {
                           .scale = problem_.scale});
   }
 
-  std::int64_t rows(const Sequence& sequence) const { return sequence.q.length * group_of(problem_); }
+  /// A head's rows are summed by one worker, in the order of the batch.
+  void sink_gradients() {
+    if (!arguments_.d_sink.given()) return;
+    auto* d_sink = static_cast<float*>(arguments_.d_sink.data);
+    for_each_task(problem_.heads_q, call_.plan.threads, call_.parallel_for, [&](std::int64_t head, int) {
+      const std::int64_t group = head / group_of(problem_);
+      const float sink = modifiers_.sinks(group)[head % group_of(problem_)];
+      double sum = 0.0;
+      for (const Sequence& sequence : batch_.sequences) {
+        const Rows<const float*> lse = lse_rows(problem_, arguments_.lse, sequence, group);
+        const float* deltas = delta({sequence, group, 0});
+        for (std::int64_t row = head % group_of(problem_); row < rows(sequence); row += group_of(problem_)) {
+          sum += sink_gradient(sink, lse.data[lse.offset(row)], deltas[row]);
+        }
+      }
+      d_sink[head] = static_cast<float>(sum);
+    });
+  }
 
-  /// Row blocks of all sequences and key heads before this one's: where its rows begin in the workspace.
+  std::int64_t rows(const Sequence& sequence) const { return sequence.q.length * group_of(problem_); }
+  std::int64_t batch_index(const BlockPlace& place) const { return &place.sequence - batch_.sequences.data(); }
+
+  /// Row blocks of all sequences and groups before this one's: where its rows begin in the workspace.
   std::int64_t first_block(const BlockPlace& place) const {
     const std::int64_t own = (rows(place.sequence) + tiles_.block_m - 1) / tiles_.block_m;
-    return place.sequence.first_row_block * problem_.heads_k + place.head_k * own;
+    return place.sequence.first_row_block * groups_of(problem_) + place.head * own;
   }
 
   template <class T>
@@ -112,7 +160,7 @@ class Backward {
     return workspace<float>(call_.plan.workspace.delta) + first_block(place) * tiles_.block_m;
   }
   float* dq_sums(const BlockPlace& place) const {
-    return workspace<float>(call_.plan.workspace.dq) + first_block(place) * tiles_.block_m * dq_stride_;
+    return workspace<float>(call_.plan.workspace.dq) + first_block(place) * dq_block_;
   }
   std::atomic<std::int32_t>* turns(const BlockPlace& place) const {
     return workspace<std::atomic<std::int32_t>>(call_.plan.workspace.turns) + first_block(place);
@@ -124,7 +172,10 @@ class Backward {
   const BackwardArguments& arguments_;
   const Batch batch_;
   const std::int64_t dq_stride_;
+  const std::int64_t dq_block_;  // floats of a block of rows
   const ScoreMap score_map_;
+  const GroupModifiers modifiers_;
+  const BiasTurns bias_turns_;
 };
 
 }  // namespace

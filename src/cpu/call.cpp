@@ -52,13 +52,13 @@ Rows<Pointer> rows_at(const BasicTensorView<Pointer>& tensor, bool packed, const
 /// lse is [batch, head, position] or packed [head, position].
 template <class T, class Pointer>
 Rows<T*> lse_rows_at(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor, const Sequence& sequence,
-                     std::int64_t head_k) {
+                     std::int64_t group_index) {
   if (!tensor.given()) return {};
   const std::int64_t head_stride = tensor.strides[problem.packed_q ? 0 : 1];
   const std::int64_t position_stride = tensor.strides[problem.packed_q ? 1 : 2];
   const std::int64_t start = sequence.q.begin * (problem.packed_q ? position_stride : tensor.strides[0]);
   const std::int64_t group = group_of(problem);
-  return {at<T>(tensor, start + head_k * group * head_stride), position_stride, head_stride, group};
+  return {at<T>(tensor, start + group_index * group * head_stride), position_stride, head_stride, group};
 }
 
 /// Calls clear(begin, first, last) for every range of unused positions: `begin` as in SequenceSide, positions counted
@@ -77,10 +77,6 @@ void for_each_unused(const AttentionProblem& problem, const Batch& batch, Side s
 }
 
 }  // namespace
-
-std::int64_t group_of(const AttentionProblem& problem) {
-  return problem.heads_k == 0 ? 1 : problem.heads_q / problem.heads_k;
-}
 
 Batch make_batch(const Call& call, const Sequences& given) {
   const AttentionProblem& problem = call.problem;
@@ -104,8 +100,8 @@ Batch make_batch(const Call& call, const Sequences& given) {
 
 template <class Pointer>
 Rows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
-                         const Sequence& sequence, std::int64_t head_k) {
-  return rows_at(tensor, problem.packed_q, sequence.q, head_k * group_of(problem), group_of(problem));
+                         const Sequence& sequence, std::int64_t group) {
+  return rows_at(tensor, problem.packed_q, sequence.q, group * group_of(problem), group_of(problem));
 }
 
 template <class Pointer>
@@ -120,13 +116,13 @@ template ConstRows key_rows(const AttentionProblem&, const ConstTensorView&, con
 template MutableRows key_rows(const AttentionProblem&, const TensorView&, const Sequence&, std::int64_t);
 
 Rows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor, const Sequence& sequence,
-                      std::int64_t head_k) {
-  return lse_rows_at<float>(problem, tensor, sequence, head_k);
+                      std::int64_t group) {
+  return lse_rows_at<float>(problem, tensor, sequence, group);
 }
 
 Rows<const float*> lse_rows(const AttentionProblem& problem, const ConstTensorView& tensor, const Sequence& sequence,
-                            std::int64_t head_k) {
-  return lse_rows_at<const float>(problem, tensor, sequence, head_k);
+                            std::int64_t group) {
+  return lse_rows_at<const float>(problem, tensor, sequence, group);
 }
 
 VisibleKeys visible_keys(const AttentionProblem& problem, const Sequence& sequence) {
@@ -135,7 +131,8 @@ VisibleKeys visible_keys(const AttentionProblem& problem, const Sequence& sequen
   VisibleKeys visible{.keys = sequence.k.length,
                       .diagonal = problem.causal == CausalMask::top_left ? 0 : sequence.k.length - sequence.q.length,
                       .left = reach(problem.window.left),
-                      .right = reach(problem.window.right)};
+                      .right = reach(problem.window.right),
+                      .chunk = problem.chunk};
   if (problem.causal != CausalMask::none) visible.right = 0;
   return visible;
 }
@@ -172,8 +169,8 @@ void clear_unused_lse(const AttentionProblem& problem, const Batch& batch, const
   if (!lse.given()) return;
   for_each_unused(problem, batch, Side::query, [&](std::int64_t begin, std::int64_t first, std::int64_t last) {
     const Sequence sequence{.q = {.begin = begin}};
-    for (std::int64_t head_k = 0; head_k < problem.heads_k; ++head_k) {
-      const Rows<float*> rows = lse_rows(problem, lse, sequence, head_k);
+    for (std::int64_t group = 0; group < groups_of(problem); ++group) {
+      const Rows<float*> rows = lse_rows(problem, lse, sequence, group);
       for (std::int64_t row = first * rows.group; row < last * rows.group; ++row)
         rows.data[rows.offset(row)] = -kInfinity;
     }
@@ -192,9 +189,10 @@ const Sequence& sequence_of(std::span<const Sequence> sequences, std::int64_t Se
 }  // namespace
 
 BlockPlace row_block_place(const AttentionProblem& problem, const Batch& batch, std::int64_t index) {
-  const std::int64_t block = batch.row_blocks - 1 - index / problem.heads_k;
+  const std::int64_t groups = groups_of(problem);
+  const std::int64_t block = batch.row_blocks - 1 - index / groups;
   const Sequence& sequence = sequence_of(batch.sequences, &Sequence::first_row_block, block);
-  return {sequence, index % problem.heads_k, block - sequence.first_row_block};
+  return {sequence, index % groups, block - sequence.first_row_block};
 }
 
 BlockPlace key_block_place(const AttentionProblem& problem, const Batch& batch, std::int64_t index) {

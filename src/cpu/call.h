@@ -10,7 +10,7 @@
 
 namespace strobe::cpu {
 
-/// The batch of one call: its sequences and the blocks they are cut into, over one key head.
+/// The batch of one call: its sequences and the blocks they are cut into, over one group of heads or key head.
 struct Batch {
   std::span<const Sequence> sequences;
   std::int64_t row_blocks = 0;
@@ -20,10 +20,10 @@ struct Batch {
 /// Fills the workspace's table from the lengths that the caller gave.
 Batch make_batch(const Call& call, const Sequences& given);
 
-/// The query rows of one sequence and key head, group * length of them: heads interleaved with positions.
+/// The query rows of one sequence and group of heads, group * length of them: heads interleaved with positions.
 template <class Pointer>
 Rows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
-                         const Sequence& sequence, std::int64_t head_k);
+                         const Sequence& sequence, std::int64_t group);
 
 /// The rows of one sequence and head of k or v.
 template <class Pointer>
@@ -32,17 +32,14 @@ Rows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Po
 
 /// The elements of lse or d_lse that belong to query_rows; data is null when the tensor is not given.
 Rows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor, const Sequence& sequence,
-                      std::int64_t head_k);
+                      std::int64_t group);
 Rows<const float*> lse_rows(const AttentionProblem& problem, const ConstTensorView& tensor, const Sequence& sequence,
-                            std::int64_t head_k);
+                            std::int64_t group);
 
 VisibleKeys visible_keys(const AttentionProblem& problem, const Sequence& sequence);
 
 enum class ScaleSign : std::uint8_t { in_query, in_scale };
 ScoreMap score_map(const AttentionProblem& problem, ScaleSign sign);
-
-/// Query heads that share a key head.
-std::int64_t group_of(const AttentionProblem& problem);
 
 enum class Side : std::uint8_t { query, key };
 
@@ -52,10 +49,10 @@ void clear_unused(const AttentionProblem& problem, const Batch& batch, Side side
 /// Writes -inf to the positions of lse that no sequence uses.
 void clear_unused_lse(const AttentionProblem& problem, const Batch& batch, const TensorView& lse);
 
-/// Where item `index` of the blocks of all sequences and key heads lies: sequence, head, block.
+/// Where item `index` of the blocks of all sequences lies: sequence, group of heads (for key blocks key head), block.
 struct BlockPlace {
   const Sequence& sequence;
-  std::int64_t head_k;
+  std::int64_t head;
   std::int64_t block;
 };
 

@@ -1,10 +1,29 @@
 #include <algorithm>
+#include <limits>
 
 #include "cpu/call.h"
 #include "cpu/kernels/kernels.h"
+#include "cpu/modifiers.h"
 #include "cpu/workers.h"
 
 namespace strobe::cpu {
+namespace {
+
+/// max_logits before any task has raised it.
+void clear_max_logits(const AttentionProblem& problem, const TensorView& max_logits) {
+  if (!max_logits.given()) return;
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    std::fill_n(static_cast<float*>(max_logits.data) + b * max_logits.strides[0], problem.heads_q,
+                -std::numeric_limits<float>::infinity());
+  }
+}
+
+float* max_logits_of(const TensorView& max_logits, std::int64_t batch, std::int64_t first_head) {
+  if (!max_logits.given()) return nullptr;
+  return static_cast<float*>(max_logits.data) + batch * max_logits.strides[0] + first_head;
+}
+
+}  // namespace
 
 void forward(const Call& call, const ForwardArguments& arguments) {
   const AttentionProblem& problem = call.problem;
@@ -12,28 +31,37 @@ void forward(const Call& call, const ForwardArguments& arguments) {
   const Batch batch = make_batch(call, arguments.sequences);
   clear_unused(problem, batch, Side::query, arguments.o);
   clear_unused_lse(problem, batch, arguments.lse);
+  clear_max_logits(problem, arguments.max_logits);
 
   const ScoreMap map = score_map(problem, ScaleSign::in_query);
+  const GroupModifiers modifiers(problem, arguments.modifiers, arguments.random);
   const auto block = [&](std::int64_t index, int worker) {
     const BlockPlace place = row_block_place(problem, batch, index);
+    const std::int64_t b = &place.sequence - batch.sequences.data();
+    const std::int64_t head_k = place.head * group_of(problem) / heads_per_key_head(problem);
     const std::int64_t rows = place.sequence.q.length * group_of(problem);
     const std::int64_t row_begin = place.block * plan.tiles.block_m;
     const ForwardTask task{.dtype = problem.dtype,
-                           .q = query_rows(problem, arguments.q, place.sequence, place.head_k),
-                           .k = key_rows(problem, arguments.k, place.sequence, place.head_k),
-                           .v = key_rows(problem, arguments.v, place.sequence, place.head_k),
-                           .o = query_rows(problem, arguments.o, place.sequence, place.head_k),
-                           .lse = lse_rows(problem, arguments.lse, place.sequence, place.head_k),
+                           .q = query_rows(problem, arguments.q, place.sequence, place.head),
+                           .k = key_rows(problem, arguments.k, place.sequence, head_k),
+                           .v = key_rows(problem, arguments.v, place.sequence, head_k),
+                           .o = query_rows(problem, arguments.o, place.sequence, place.head),
+                           .lse = lse_rows(problem, arguments.lse, place.sequence, place.head),
                            .row_begin = row_begin,
                            .row_end = std::min(row_begin + plan.tiles.block_m, rows),
                            .head_dim = problem.head_dim,
                            .head_dim_v = problem.head_dim_v,
                            .visible = visible_keys(problem, place.sequence),
                            .score_map = map,
+                           .blocks = modifiers.blocks(b, place.head),
+                           .terms = modifiers.terms(b, place.head),
+                           .dropout = modifiers.dropout(b, place.head),
+                           .sinks = modifiers.sinks(place.head),
+                           .max_logits = max_logits_of(arguments.max_logits, b, place.head * group_of(problem)),
                            .tiles = plan.tiles};
     forward_block(task, call.workspace + plan.workspace.scratch + worker * plan.workspace.worker_bytes);
   };
-  for_each_task(batch.row_blocks * problem.heads_k, plan.threads, call.parallel_for, block);
+  for_each_task(batch.row_blocks * groups_of(problem), plan.threads, call.parallel_for, block);
 }
 
 }  // namespace strobe::cpu

@@ -10,6 +10,8 @@
 namespace strobe::plan {
 namespace {
 
+using cpu::group_of;
+using cpu::groups_of;
 using cpu::padded;
 using cpu::Tiles;
 
@@ -17,17 +19,21 @@ std::int64_t rounded_down(std::int64_t value, std::int64_t multiple) {
   return std::max(multiple, value / multiple * multiple);
 }
 
-std::int64_t group_of(const AttentionProblem& problem) {
-  return problem.heads_k == 0 ? 1 : problem.heads_q / problem.heads_k;
-}
-
 /// Bound on the blocks of `block` rows when every sequence starts a new one.
 std::int64_t row_blocks_of(const AttentionProblem& problem, std::int64_t block) {
   const std::int64_t rows = problem.total_q * group_of(problem);
-  return problem.heads_k * (rows / block + problem.batch);
+  return groups_of(problem) * (rows / block + problem.batch);
 }
 
 std::int64_t divided_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+
+/// Rows of one row of a block mask's blocks, halved until at most `most` remain: a block of rows then lies in one row
+/// of the mask.
+std::int64_t masked_block(const AttentionProblem& problem, std::int64_t most) {
+  std::int64_t rows = problem.modifiers.block_size * group_of(problem);
+  while (rows > most && rows % 2 == 0) rows /= 2;
+  return rows;
+}
 
 /// Even blocks of at most `most` rows, at least `wanted` of them in `sequences` sequences of `rows` rows; a multiple of
 /// `multiple`.
@@ -51,9 +57,10 @@ Tiles forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int 
   // little. Rows do not depend on one another, so the bits do not depend on block_m.
   constexpr std::int64_t kMostRows = 1024;
   constexpr std::int64_t kBlocksPerWorker = 4;
+  if (problem.modifiers.block_size != 0) return {masked_block(problem, kMostRows), problem.modifiers.block_size};
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
   tiles.block_m =
-      even_block(rows, padded(kMostRows, panel), problem.batch * problem.heads_k, kBlocksPerWorker * threads, panel);
+      even_block(rows, padded(kMostRows, panel), problem.batch * groups_of(problem), kBlocksPerWorker * threads, panel);
   return tiles;
 }
 
@@ -76,8 +83,10 @@ Tiles backward_tiles(const AttentionProblem& problem, const CpuShape& shape) {
   const std::int64_t query_bytes =
       (problem.head_dim + problem.head_dim_v + std::min(least, tiles.block_n) + 2 * panel) * 4;
   const std::int64_t multiple = shape.kernels.row_multiple;
+  constexpr std::int64_t kMostRows = 192;
+  if (problem.modifiers.block_size != 0) return {masked_block(problem, kMostRows), problem.modifiers.block_size};
   tiles.block_m = std::min({rounded_down(shape.l2_bytes * 3 / 10 / query_bytes, multiple), padded(rows, multiple),
-                            rounded_down(192, multiple)});
+                            rounded_down(kMostRows, multiple)});
   return tiles;
 }
 
@@ -95,10 +104,13 @@ CpuPlan cpu_plan(const AttentionProblem& problem, const CpuShape& shape, int thr
   CpuWorkspace& at = plan.workspace;
   at.sequences = layout.take<cpu::Sequence>(problem.batch);
   if (!forward) {
-    const std::int64_t rows = plan.row_blocks * plan.tiles.block_m;
-    at.delta = layout.take<float>(rows);
-    at.dq = layout.take<float>(rows * padded(problem.head_dim, shape.kernels.wide_panel));
+    const std::int64_t padded_rows = plan.row_blocks * padded(plan.tiles.block_m, shape.kernels.row_multiple);
+    at.delta = layout.take<float>(plan.row_blocks * plan.tiles.block_m);
+    at.dq = layout.take<float>(padded_rows * padded(problem.head_dim, shape.kernels.wide_panel));
     at.turns = layout.take<std::int32_t>(plan.row_blocks);
+    if (problem.wants_d_bias) {
+      at.bias_turns = layout.take<std::int32_t>(plan.key_blocks * problem.batch * problem.heads_k);
+    }
   }
   at.worker_bytes = forward
                         ? cpu::ForwardScratch(problem.head_dim, problem.head_dim_v, plan.tiles, shape.kernels).bytes

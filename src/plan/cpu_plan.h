@@ -19,11 +19,12 @@ struct CpuShape {
 
 /// Byte offsets within the workspace; 64-byte aligned. The backward's arrays have size 0 in a forward.
 struct CpuWorkspace {
-  std::size_t sequences = 0;  // a cpu::Sequence per batch entry
-  std::size_t delta = 0;      // float32 per query row
-  std::size_t dq = 0;         // float32 [query rows in whole blocks, head_dim in whole wide panels]
-  std::size_t turns = 0;      // int32 per block of query rows
-  std::size_t scratch = 0;    // worker_bytes for each worker
+  std::size_t sequences = 0;   // a cpu::Sequence per batch entry
+  std::size_t delta = 0;       // float32 per query row
+  std::size_t dq = 0;          // float32 [blocks of padded query rows, head_dim in whole wide panels]
+  std::size_t turns = 0;       // int32 per block of query rows
+  std::size_t bias_turns = 0;  // int32 per block of keys and key head
+  std::size_t scratch = 0;     // worker_bytes for each worker
   std::size_t worker_bytes = 0;
   std::size_t bytes = 0;
 };
@@ -31,7 +32,7 @@ struct CpuWorkspace {
 struct CpuPlan {
   int threads = 1;
   cpu::Tiles tiles;
-  std::int64_t row_blocks = 0;  // bound on the blocks of query rows over batch and key heads
+  std::int64_t row_blocks = 0;  // bound on the blocks of query rows over batch and heads
   std::int64_t key_blocks = 0;  // bound on the blocks of keys of one sequence
   CpuWorkspace workspace;
 };

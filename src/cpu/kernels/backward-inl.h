@@ -11,10 +11,14 @@
 #define STROBE_CPU_BACKWARD_INL_H_
 #endif
 
+#include <limits>
+
+#include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/multiply-inl.h"
 #include "cpu/kernels/pack-inl.h"
 #include "cpu/kernels/scores-inl.h"
 #include "cpu/kernels/scratch.h"
+#include "cpu/kernels/terms-inl.h"
 #include "cpu/kernels/traits-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,6 +28,7 @@ class BackwardBlock {
  public:
   BackwardBlock(const BackwardTask& task, std::byte* scratch)
       : task_(task),
+        queries_of_(task.queries),
         count_(task.key_end - task.key_begin),
         padded_keys_(round_up(count_, kPanel)),
         d_(round_up(task.head_dim, kStrip)),
@@ -47,15 +52,19 @@ class BackwardBlock {
     row_begin_ = reinterpret_cast<std::int64_t*>(scratch + at.row_begin);
     row_end_ = reinterpret_cast<std::int64_t*>(scratch + at.row_end);
     row_ = floats(at.row);
+    terms_ = floats(at.terms);
+    slices_ = reinterpret_cast<std::uint16_t*>(scratch + at.slices);
+    has_extras_ = queries_of_.terms.given() || queries_of_.dropout.given || queries_of_.d_bias.data != nullptr;
   }
 
   void run() {
     begin();
-    const std::int64_t block = task_.tiles.block_m;
-    const std::int64_t last = row_end_[count_ - 1];
-    for (std::int64_t row = row_begin_[0] / block * block; row < last; row += block) {
-      query_block(row, std::min(row + block, task_.queries.rows));
+    for (std::int64_t head = 0; head < task_.heads; ++head) {
+      is_last_head_ = head == task_.heads - 1;
+      query_blocks();
+      if (!is_last_head_) next_head();
     }
+    end_bias_turn();
     finish();
   }
 
@@ -67,34 +76,66 @@ class BackwardBlock {
     pack_wide_panels(task_.dtype, keys, padded_keys_, row_, wide_keys_);
     std::fill_n(dk_, padded_keys_ * d_, 0.0F);
     std::fill_n(d_values_, padded_keys_ * dv_, 0.0F);
-    const std::int64_t group = task_.queries.q.group;
-    const std::int64_t positions = task_.queries.rows / group;
+    const std::int64_t group = queries_of_.q.group;
+    const std::int64_t positions = queries_of_.rows / group;
     for (std::int64_t key = 0; key < padded_keys_; ++key) {  // no row sees a key past the last
       row_begin_[key] =
-          key < count_ ? task_.visible.first_position(task_.key_begin + key, positions) * group : task_.queries.rows;
+          key < count_ ? task_.visible.first_position(task_.key_begin + key, positions) * group : queries_of_.rows;
       row_end_[key] =
-          key < count_ ? task_.visible.last_position(task_.key_begin + key, positions) * group : task_.queries.rows;
+          key < count_ ? task_.visible.last_position(task_.key_begin + key, positions) * group : queries_of_.rows;
     }
     keys_finite_ = all_finite(wide_keys_, padded_keys_ * wide_d_);
   }
+
+  void query_blocks() {
+    const std::int64_t block = task_.tiles.block_m;
+    const std::int64_t last = row_end_[count_ - 1];
+    for (std::int64_t row = row_begin_[0] / block * block; row < last; row += block) {
+      if (!queries_of_.blocks.visible(row / queries_of_.q.group, task_.key_begin)) continue;
+      query_block(row, std::min(row + block, queries_of_.rows));
+    }
+  }
+
+  /// Moves on to the next head's arrays.
+  void next_head() {
+    BackwardQueries& own = queries_of_;
+    const std::int64_t blocks = (own.rows + task_.tiles.block_m - 1) / task_.tiles.block_m;
+    own.q = own.q.next_head(task_.dtype);
+    own.d_o = own.d_o.next_head(task_.dtype);
+    own.lse = own.lse.next_head(DType::float32);
+    own.delta += blocks * task_.tiles.block_m;
+    own.dq += blocks * padded_block() * wide_d_;
+    own.turn += blocks;
+    own.blocks.data += own.blocks.head_stride;
+    if (own.terms.alibi_slopes != nullptr) ++own.terms.alibi_slopes;
+    own.terms.bias = own.terms.bias.next_head(own.terms.bias_dtype);
+    ++own.dropout.head;
+    own.d_bias = own.d_bias.next_head(DType::float32);
+  }
+
+  /// Rows that a block takes in the dQ sums.
+  std::int64_t padded_block() const { return round_up(task_.tiles.block_m, kRowMultiple); }
 
   /// Query rows [row_begin, row_end) against every panel of keys.
   void query_block(std::int64_t row_begin, std::int64_t row_end) {
     const std::int64_t rows = row_end - row_begin;
     block_rows_ = round_up(rows, kRowMultiple);
-    pack_tiles(task_.dtype, {task_.queries.q, row_begin, rows, task_.head_dim}, block_rows_, query_layout_, queries_);
-    pack_tiles(task_.dtype, {task_.queries.d_o, row_begin, rows, task_.head_dim_v}, block_rows_, d_o_layout_, d_o_);
+    pack_tiles(task_.dtype, {queries_of_.q, row_begin, rows, task_.head_dim}, block_rows_, query_layout_, queries_);
+    pack_tiles(task_.dtype, {queries_of_.d_o, row_begin, rows, task_.head_dim_v}, block_rows_, d_o_layout_, d_o_);
     for (std::int64_t row = 0; row < rows; ++row) {
-      const float lse = task_.queries.lse.data[task_.queries.lse.offset(row_begin + row)];
+      const float lse = queries_of_.lse.data[queries_of_.lse.offset(row_begin + row)];
       // A row that sees no key has LSE -inf; +inf instead makes its probabilities 0 and not NaN.
       lse_[row] = lse == -kInfinity ? kInfinity : lse * kLog2E;
     }
+    const std::int64_t block = row_begin / task_.tiles.block_m;
+    if (queries_of_.d_bias.data != nullptr) wait_for_bias_turn(block);
 
     const bool uniform = row_begin_[padded_keys_ - 1] <= row_begin && row_end_[0] >= row_end;
     // A hidden pair has P = dS = 0, and 0 * NaN is NaN: such a block takes the path that skips hidden pairs.
     hidden_poison_ = !uniform && !(keys_finite_ && all_finite(queries_, query_layout_, block_rows_, d_) &&
                                    all_finite(d_o_, d_o_layout_, block_rows_, dv_));
     for (std::int64_t key = 0; key < padded_keys_; key += kPanel) panel(key, row_begin, rows);
+    if (is_last_head_) pass_bias_turn(block + 1);
     add_query_gradient(row_begin, rows);
   }
 
@@ -115,12 +156,20 @@ class BackwardBlock {
 
     multiply_panel(queries_, query_layout_, d_, keys_ + key * d_, first, last, scores_);
     multiply_panel(d_o_, d_o_layout_, dv_, values_ + key * dv_, first, last, d_probabilities_);
+    const std::int64_t valid = std::min(last, rows);
+    if (has_extras_) prepare_extras(key, row_begin, first, valid);
     for (int n = 0; n < kTileVecs; ++n) {
       const LaneInterval visible(begin + n * kLanes, end + n * kLanes, row_begin);
-      const float* delta = task_.queries.delta + row_begin;
-      if (masked) differentiate<true>(n * kLanes, visible, first, last, std::min(last, rows), delta, d_scores);
-      if (!masked) differentiate<false>(n * kLanes, visible, first, last, last, delta, d_scores);
+      const float* delta = queries_of_.delta + row_begin;
+      if (has_extras_) {
+        differentiate<true, true>(n * kLanes, visible, first, last, valid, delta, d_scores);
+      } else if (masked) {
+        differentiate<true, false>(n * kLanes, visible, first, last, valid, delta, d_scores);
+      } else {
+        differentiate<false, false>(n * kLanes, visible, first, last, last, delta, d_scores);
+      }
     }
+    if (queries_of_.d_bias.data != nullptr) add_bias_gradient(key, row_begin, first, valid);
     if (masked && hidden_poison_) {
       add_visible(d_o_, d_o_layout_, task_.head_dim_v, scores_, first, last, begin, end, row_begin,
                   d_values_ + key * dv_);
@@ -142,31 +191,63 @@ class BackwardBlock {
     }
   }
 
+  /// Terms of the scores and slices of dropout for rows [first, last) of the block and the panel of keys at `key`.
+  void prepare_extras(std::int64_t key, std::int64_t row_begin, std::int64_t first, std::int64_t last) {
+    const std::int64_t group = queries_of_.q.group;
+    if (queries_of_.terms.given()) {
+      const TermsPanel terms{
+          queries_of_.terms, task_.visible.diagonal, group, row_begin, last, task_.key_begin, count_};
+      terms_of_keys(terms, key, first, last, terms_);
+    }
+    if (queries_of_.dropout.given) {
+      const std::int64_t first_key = (task_.key_begin + key) / kSliceBlock * kSliceBlock;
+      slices_of_rows(queries_of_.dropout, group, row_begin, first, last, first_key, slices_);
+      slices_at_ = task_.key_begin + key - first_key;
+    }
+  }
+
   /// P in place of S, and dS = P (dP - delta) [(1 - t^2) under softcap], for one vector of keys over rows [first,
-  /// last). Rows from `valid` on are padding.
-  template <bool kMasked>
+  /// last). Rows from `valid` on are padding. Extras: terms join the exponents, dropout takes its share of P and dP,
+  /// and dS before the softcap, which is the bias's gradient, takes the place of the terms.
+  template <bool kMasked, bool kExtras>
   HWY_INLINE void differentiate(std::int64_t lane, const LaneInterval& visible, std::int64_t first, std::int64_t last,
                                 std::int64_t valid, const float* HWY_RESTRICT delta, float* HWY_RESTRICT d_scores) {
     const Floats d;
     const Vec scale = hn::Set(d, task_.score_map.score_scale);
     const Vec tanh_scale = hn::Set(d, task_.score_map.tanh_scale);
     const bool capped = task_.score_map.capped;
+    const bool has_terms = queries_of_.terms.given();
+    const DropoutTask& dropout = queries_of_.dropout;
+    const Vec inverse_keep = hn::Set(d, dropout.given ? 1.0F / dropout.key.keep_probability() : 1.0F);
     for (std::int64_t row = first; row < valid; ++row) {
       float* HWY_RESTRICT score = scores_ + row * kPanel + lane;
       Vec s = hn::Load(d, score);
       if (capped) s = tanh(hn::Mul(s, tanh_scale));
+      Vec exponent = hn::MulSub(s, scale, hn::Set(d, lse_[row]));
+      if constexpr (kExtras) {
+        if (has_terms) exponent = hn::Add(exponent, hn::Load(d, terms_ + row * kPanel + lane));
+      }
       // An lse that does not belong to these inputs must not overflow exp2's exponent. NaN passes, as it does in exp2.
-      const Vec exponent = hn::MulSub(s, scale, hn::Set(d, lse_[row]));
       Vec p = exp2(hn::IfThenElse(hn::Gt(exponent, hn::Set(d, 127.0F)), hn::Set(d, 127.0F), exponent));
-      const Vec dp = hn::Load(d, d_probabilities_ + row * kPanel + lane);
-      Vec ds = hn::Mul(p, hn::Sub(dp, hn::Set(d, delta[row])));
+      Vec dp = hn::Load(d, d_probabilities_ + row * kPanel + lane);
+      Vec p_kept = p;
+      if constexpr (kExtras) {
+        if (dropout.given) {
+          const auto keeps = kept(slices_ + row * slice_columns(kPanel) + slices_at_ + lane, dropout.key.threshold);
+          p_kept = hn::IfThenElseZero(keeps, hn::Mul(p, inverse_keep));
+          dp = hn::IfThenElseZero(keeps, hn::Mul(dp, inverse_keep));
+        }
+      }
+      const Vec unsloped = hn::Mul(p, hn::Sub(dp, hn::Set(d, delta[row])));
+      Vec ds = unsloped;
       if (capped) ds = hn::Mul(ds, hn::NegMulAdd(s, s, hn::Set(d, 1.0F)));
       if constexpr (kMasked) {
         const auto seen = visible.contains(row);
-        p = hn::IfThenElseZero(seen, p);
+        p_kept = hn::IfThenElseZero(seen, p_kept);
         ds = hn::IfThenElseZero(seen, ds);
+        if constexpr (kExtras) hn::Store(hn::IfThenElseZero(seen, unsloped), d, terms_ + row * kPanel + lane);
       }
-      hn::Store(p, d, score);
+      hn::Store(p_kept, d, score);
       hn::Store(ds, d, d_scores + row * kPanel + lane);
     }
     for (std::int64_t row = valid; row < last; ++row) {
@@ -174,6 +255,38 @@ class BackwardBlock {
       hn::Store(hn::Zero(d), d, d_scores + row * kPanel + lane);
     }
   }
+
+  /// d_bias += dS of rows [first, last) of the block and the panel of keys at `key`.
+  void add_bias_gradient(std::int64_t key, std::int64_t row_begin, std::int64_t first, std::int64_t last) {
+    const Floats d;
+    const std::int64_t keys = std::min(kPanel, count_ - key);
+    for (std::int64_t row = first; row < last; ++row) {
+      float* HWY_RESTRICT to =
+          queries_of_.d_bias.data + queries_of_.d_bias.offset(row_begin + row) + task_.key_begin + key;
+      const float* HWY_RESTRICT from = terms_ + row * kPanel;
+      std::int64_t i = 0;
+      for (; i + kLanes <= keys; i += kLanes)
+        hn::StoreU(hn::Add(hn::LoadU(d, to + i), hn::Load(d, from + i)), d, to + i);
+      for (; i < keys; ++i) to[i] += from[i];
+    }
+  }
+
+  void wait_for_bias_turn(std::int64_t block) const {
+    const std::atomic<std::int32_t>* before = task_.bias_turn.before;
+    if (before == nullptr) return;
+    for (std::int32_t now = before->load(std::memory_order_acquire); now <= block;
+         now = before->load(std::memory_order_acquire)) {
+      before->wait(now, std::memory_order_acquire);
+    }
+  }
+
+  void pass_bias_turn(std::int64_t blocks) const {
+    if (task_.bias_turn.own == nullptr) return;
+    task_.bias_turn.own->store(static_cast<std::int32_t>(blocks), std::memory_order_release);
+    task_.bias_turn.own->notify_all();
+  }
+
+  void end_bias_turn() const { pass_bias_turn(std::numeric_limits<std::int32_t>::max()); }
 
   /// sums^T[column][key lanes] += left^T * right over rows [first, last).
   void add_columns(const float* left, PackedLayout layout, std::int64_t columns, const float* right, std::int64_t first,
@@ -209,13 +322,13 @@ class BackwardBlock {
 
   /// dQ sums of the block += dS K, when all key blocks before this one have added theirs.
   void add_query_gradient(std::int64_t row_begin, std::int64_t rows) {
-    std::atomic<std::int32_t>& turn = task_.queries.turn[row_begin / task_.tiles.block_m];
+    std::atomic<std::int32_t>& turn = queries_of_.turn[row_begin / task_.tiles.block_m];
     const auto own = static_cast<std::int32_t>(task_.key_begin / task_.tiles.block_n);
     for (std::int32_t now = turn.load(std::memory_order_acquire); now != own;
          now = turn.load(std::memory_order_acquire)) {
       turn.wait(now, std::memory_order_acquire);
     }
-    float* sums = task_.queries.dq + row_begin * wide_d_;
+    float* sums = queries_of_.dq + row_begin / task_.tiles.block_m * padded_block() * wide_d_;
     if (hidden_poison_) {
       add_visible_queries(row_begin, rows, sums);
     } else {
@@ -227,7 +340,13 @@ class BackwardBlock {
         }
       }
     }
-    turn.store(own + 1, std::memory_order_release);
+    // Blocks of keys that the mask hides from these rows never come: the turn passes over them.
+    std::int32_t next = own + 1;
+    while (next * task_.tiles.block_n < task_.visible.keys &&
+           !queries_of_.blocks.visible(row_begin / queries_of_.q.group, next * task_.tiles.block_n)) {
+      ++next;
+    }
+    turn.store(next, std::memory_order_release);
     turn.notify_all();
   }
 
@@ -257,6 +376,7 @@ class BackwardBlock {
   }
 
   const BackwardTask& task_;
+  BackwardQueries queries_of_;      // the current head's, or group's
   const std::int64_t count_;        // keys of this block
   const std::int64_t padded_keys_;  // in whole panels
   const std::int64_t d_;            // head_dim in whole strips
@@ -265,23 +385,28 @@ class BackwardBlock {
   const PackedLayout query_layout_;
   const PackedLayout d_o_layout_;
   std::int64_t block_rows_ = 0;  // of the current query block, padded
+  bool is_last_head_ = true;
+  bool has_extras_ = false;
   bool keys_finite_ = true;
   bool hidden_poison_ = false;
 
-  float* keys_;              // K^T, panels
-  float* values_;            // V^T, panels
-  float* wide_keys_;         // K, wide panels
-  float* dk_;                // dK^T sums, panels
-  float* d_values_;          // dV^T sums, panels
-  float* queries_;           // Q of the block, packed
-  float* d_o_;               // dO of the block, packed
-  float* scores_;            // S, then P, of one panel
-  float* d_probabilities_;   // dP of one panel
-  float* d_scores_;          // dS of the block, panels
-  float* lse_;               // of the block, times log2(e)
-  std::int64_t* row_begin_;  // first row that sees each key
-  std::int64_t* row_end_;    // one past the last
-  float* row_;               // one row on its way in or out
+  float* keys_;                 // K^T, panels
+  float* values_;               // V^T, panels
+  float* wide_keys_;            // K, wide panels
+  float* dk_;                   // dK^T sums, panels
+  float* d_values_;             // dV^T sums, panels
+  float* queries_;              // Q of the block, packed
+  float* d_o_;                  // dO of the block, packed
+  float* scores_;               // S, then P, of one panel
+  float* d_probabilities_;      // dP of one panel
+  float* d_scores_;             // dS of the block, panels
+  float* lse_;                  // of the block, times log2(e)
+  std::int64_t* row_begin_;     // first row that sees each key
+  std::int64_t* row_end_;       // one past the last
+  float* row_;                  // one row on its way in or out
+  float* terms_;                // of one panel; then dS before the softcap's slope
+  std::uint16_t* slices_;       // of dropout, for one panel, from a multiple of 32 keys on
+  std::int64_t slices_at_ = 0;  // where the panel's first key is among them
 };
 
 template <class T>
@@ -309,7 +434,7 @@ inline void compute_delta(const DeltaTask& task) {
 
 inline void write_query_gradient(const QueryGradientTask& task) {
   for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
-    float* HWY_RESTRICT sums = task.sums + row * task.row_stride;
+    float* HWY_RESTRICT sums = task.sums + (row - task.row_begin) * task.row_stride;
     for (std::int64_t c = 0; c < task.head_dim; ++c) sums[c] *= task.scale;
     store_result(task.dtype, task.dq, row, sums, task.head_dim);
   }

@@ -10,12 +10,13 @@
 #define STROBE_CPU_FORWARD_INL_H_
 #endif
 
-#include <cmath>
-
+#include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/multiply-inl.h"
 #include "cpu/kernels/pack-inl.h"
+#include "cpu/kernels/row_statistics.h"
 #include "cpu/kernels/scores-inl.h"
 #include "cpu/kernels/scratch.h"
+#include "cpu/kernels/terms-inl.h"
 #include "cpu/kernels/traits-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -41,6 +42,9 @@ class ForwardBlock {
     visible_begin_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_begin);
     visible_end_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_end);
     row_ = reinterpret_cast<float*>(scratch + at.row);
+    bias_ = reinterpret_cast<float*>(scratch + at.bias);
+    // Terms make base-2 exponents of the scores, which the softmax then takes as they are.
+    softmax_scale_ = task.terms.given() ? 1.0F : task.score_map.score_scale;
   }
 
   void run() {
@@ -49,6 +53,7 @@ class ForwardBlock {
     const std::int64_t last = visible_end_[rows_ - 1];
     for (std::int64_t key = visible_begin_[0] / task_.tiles.block_n * task_.tiles.block_n; key < last;
          key += task_.tiles.block_n) {
+      if (!task_.blocks.visible(task_.row_begin / task_.q.group, key)) continue;
       tile(key, std::min(key + task_.tiles.block_n, task_.visible.keys));
     }
     finish();
@@ -99,8 +104,19 @@ class ForwardBlock {
           .store_to(scores_ + key * kPanel, kPanel);
     }
     if (task_.score_map.capped) cap_scores(scores_, first, last, task_.score_map.tanh_scale);
+    if (task_.terms.given()) {
+      const TermsPanel terms{task_.terms,
+                             task_.visible.diagonal,
+                             task_.q.group,
+                             task_.row_begin + row,
+                             std::min(kPanel, rows_ - row),
+                             key_begin,
+                             count};
+      add_terms_to_queries(terms, first, last, task_.score_map.score_scale, row_, bias_, scores_);
+    }
     if (masked) hide_scores(scores_, first, last, begin, end, key_begin);
     softmax(row, first, last);
+    if (task_.dropout.given) drop(row, key_begin, first, last);
 
     float* output = output_ + row * dv_;
     if (masked && hidden_poison) return add_visible_values(output, first, last, begin, end, key_begin);
@@ -115,7 +131,7 @@ class ForwardBlock {
   /// what has been summed before in rescale_.
   void softmax(std::int64_t row, std::int64_t first, std::int64_t last) {
     const Floats d;
-    const Vec scale = hn::Set(d, task_.score_map.score_scale);
+    const Vec scale = hn::Set(d, softmax_scale_);
     HWY_UNROLL(4) for (int n = 0; n < kTileVecs; ++n) {
       float* HWY_RESTRICT scores = scores_ + n * kLanes;
       Vec top = hn::Set(d, -kInfinity);
@@ -139,6 +155,15 @@ class ForwardBlock {
     }
   }
 
+  /// Zeros dropped probabilities, after their sums were taken. What is kept is divided by the keep probability at the
+  /// end, with the rest of O.
+  void drop(std::int64_t row, std::int64_t key_begin, std::int64_t first, std::int64_t last) {
+    for (int n = 0; n < kTileVecs; ++n) {
+      const DropoutLanes lanes(task_.dropout, task_.row_begin + row + n * kLanes, task_.q.group);
+      drop_keys(task_.dropout, lanes, key_begin, first, last, scores_ + n * kLanes);
+    }
+  }
+
   /// O^T = rescale O^T + V^T P^T over visible pairs alone.
   void add_visible_values(float* HWY_RESTRICT output, std::int64_t first, std::int64_t last, const std::int64_t* begin,
                           const std::int64_t* end, std::int64_t key_begin) {
@@ -159,17 +184,17 @@ class ForwardBlock {
   }
 
   void finish() {
+    const float keep = task_.dropout.given ? task_.dropout.key.keep_probability() : 1.0F;
     for (std::int64_t row = 0; row < rows_; ++row) {
-      const float sum = row_sum_[row];
-      const float inverse = sum == 0.0F ? 0.0F : 1.0F / sum;
+      const std::int64_t head = (task_.row_begin + row) % task_.q.group;
+      RowStatistics statistics{row_max_[row], row_sum_[row]};
+      if (task_.max_logits != nullptr) raise(task_.max_logits[head], statistics.max_logit());
+      const float rescale = task_.sinks == nullptr ? 1.0F : statistics.add_sink(task_.sinks[head] * kLog2E);
+      const float inverse = statistics.sum == 0.0F ? 0.0F : rescale / (statistics.sum * keep);
       const float* HWY_RESTRICT column = output_ + row / kPanel * kPanel * dv_ + row % kPanel;
       for (std::int64_t c = 0; c < task_.head_dim_v; ++c) row_[c] = column[c * kPanel] * inverse;
       store_result(task_.dtype, task_.o, task_.row_begin + row, row_, task_.head_dim_v);
-      if (task_.lse.data != nullptr) {
-        const double log_sum = static_cast<double>(row_max_[row]) * kLn2 + std::log(static_cast<double>(sum));
-        task_.lse.data[task_.lse.offset(task_.row_begin + row)] =
-            sum == 0.0F ? -kInfinity : static_cast<float>(log_sum);
-      }
+      if (task_.lse.data != nullptr) task_.lse.data[task_.lse.offset(task_.row_begin + row)] = statistics.lse();
     }
   }
 
@@ -195,6 +220,8 @@ class ForwardBlock {
   std::int64_t* visible_begin_;  // first visible key of each row
   std::int64_t* visible_end_;    // one past the last
   float* row_;                   // one row on its way in or out
+  float* bias_;                  // of one panel, times log2(e)
+  float softmax_scale_;          // from scores, or what the terms made of them, to base-2 exponents
 };
 
 }  // namespace strobe::cpu::HWY_NAMESPACE

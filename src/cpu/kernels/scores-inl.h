@@ -14,7 +14,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
 
-inline constexpr double kLn2 = 0.693147180559945309417232121458176568;
 inline constexpr float kLog2E = 1.44269504088896340735992468100189214F;
 
 /// An interval of rows [begin, end) per lane.

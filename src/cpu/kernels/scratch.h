@@ -2,6 +2,7 @@
 // it by them, so the bytes are written once.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -31,9 +32,13 @@ constexpr std::int64_t padded(std::int64_t value, std::int64_t multiple) {
 // A cache line between strips, so that they do not share cache sets.
 inline constexpr std::int64_t kStripPadding = 16;
 
+/// Dropout's slices come in blocks of 32 keys: a panel that begins anywhere lies within this many.
+constexpr std::int64_t slice_columns(std::int64_t panel) { return padded(panel + 31, 32); }
+
 /// Byte offsets of one worker's forward scratch; names as in forward-inl.h.
 struct ForwardScratch {
-  std::size_t keys, values, queries, output, scores, row_max, row_sum, rescale, visible_begin, visible_end, row, bytes;
+  std::size_t keys, values, queries, output, scores, row_max, row_sum, rescale, visible_begin, visible_end, row, bias,
+      bytes;
 
   ForwardScratch(std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles, const KernelTraits& traits) {
     const std::int64_t d = padded(head_dim, traits.strip);
@@ -51,7 +56,8 @@ struct ForwardScratch {
     rescale = layout.take<float>(traits.panel);
     visible_begin = layout.take<std::int64_t>(m);
     visible_end = layout.take<std::int64_t>(m);
-    row = layout.take<float>(d > dv ? d : dv);
+    row = layout.take<float>(std::max({d, dv, n}));
+    bias = layout.take<float>(n * traits.panel);
     bytes = layout.bytes();
   }
 };
@@ -59,7 +65,7 @@ struct ForwardScratch {
 /// Byte offsets of one worker's backward scratch; names as in backward-inl.h.
 struct BackwardScratch {
   std::size_t keys, values, wide_keys, dk, dv, queries, d_o, scores, d_probabilities, d_scores, lse, row_begin, row_end,
-      row, bytes;
+      row, terms, slices, bytes;
 
   BackwardScratch(std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles, const KernelTraits& traits) {
     const std::int64_t d = padded(head_dim, traits.strip);
@@ -80,7 +86,9 @@ struct BackwardScratch {
     lse = layout.take<float>(m);
     row_begin = layout.take<std::int64_t>(n);
     row_end = layout.take<std::int64_t>(n);
-    row = layout.take<float>(padded(head_dim > head_dim_v ? head_dim : head_dim_v, traits.wide_panel));
+    row = layout.take<float>(padded(std::max(head_dim, head_dim_v), traits.wide_panel));
+    terms = layout.take<float>(m * traits.panel);
+    slices = layout.take<std::uint16_t>(m * slice_columns(traits.panel));
     bytes = layout.bytes();
   }
 };

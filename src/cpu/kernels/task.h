@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
+#include "kernels/common/philox.h"
 #include "strobe/tensor.h"
 
 namespace strobe::cpu {
@@ -21,32 +23,91 @@ struct Rows {
   std::int64_t group = 1;
 
   std::int64_t offset(std::int64_t row) const { return (row / group) * position_stride + (row % group) * head_stride; }
+
+  /// The same rows without their first `columns` elements.
+  Rows from_column(DType dtype, std::int64_t columns) const {
+    return advanced(columns * static_cast<std::int64_t>(size_of(dtype)));
+  }
+
+  /// The next head's rows.
+  Rows next_head(DType dtype) const {
+    return data == nullptr ? *this : advanced(head_stride * static_cast<std::int64_t>(size_of(dtype)));
+  }
+
+ private:
+  Rows advanced(std::int64_t bytes) const {
+    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const std::byte, std::byte>;
+    Rows rows = *this;
+    rows.data = reinterpret_cast<Pointer>(reinterpret_cast<Byte*>(data) + bytes);
+    return rows;
+  }
 };
 
 using ConstRows = Rows<const void*>;
 using MutableRows = Rows<void*>;
 
-/// Which keys a query position sees: every mask of the library is an interval of keys per query,
-/// [position + diagonal - left, position + diagonal + right] cut to [0, keys). Every field is at most 2^62.
+/// Which keys a query position sees by causality, window and chunk: an interval of keys per query,
+/// [center - left, center + right] with center = position + diagonal, cut to center's chunk and to [0, keys). Every
+/// field is at most 2^62.
 struct VisibleKeys {
   std::int64_t keys = 0;
   std::int64_t diagonal = 0;
   std::int64_t left = 0;
   std::int64_t right = 0;
+  std::int64_t chunk = 0;  // 0: none
 
+  /// Where the chunk of key or center `at` begins; centers may be negative.
+  std::int64_t chunk_begin(std::int64_t at) const {
+    const std::int64_t rest = at % chunk;
+    return at - (rest < 0 ? rest + chunk : rest);
+  }
   std::int64_t begin(std::int64_t position) const {
-    return std::clamp<std::int64_t>(position + diagonal - left, 0, keys);
+    const std::int64_t center = position + diagonal;
+    const std::int64_t first = chunk == 0 ? center - left : std::max(center - left, chunk_begin(center));
+    return std::clamp<std::int64_t>(first, 0, keys);
   }
   std::int64_t end(std::int64_t position) const {
-    return std::clamp<std::int64_t>(position + diagonal + right + 1, 0, keys);
+    const std::int64_t center = position + diagonal;
+    const std::int64_t last = chunk == 0 ? center + right : std::min(center + right, chunk_begin(center) + chunk - 1);
+    return std::clamp<std::int64_t>(last + 1, 0, keys);
   }
   // The same relation from the key's side: positions [first_position, last_position) see it.
   std::int64_t first_position(std::int64_t key, std::int64_t positions) const {
-    return std::clamp<std::int64_t>(key - diagonal - right, 0, positions);
+    const std::int64_t first = chunk == 0 ? key - right : std::max(key - right, chunk_begin(key));
+    return std::clamp<std::int64_t>(first - diagonal, 0, positions);
   }
   std::int64_t last_position(std::int64_t key, std::int64_t positions) const {
-    return std::clamp<std::int64_t>(key - diagonal + left + 1, 0, positions);
+    const std::int64_t last = chunk == 0 ? key + left : std::min(key + left, chunk_begin(key) + chunk - 1);
+    return std::clamp<std::int64_t>(last - diagonal + 1, 0, positions);
   }
+};
+
+/// The block mask of one head: blocks of `size` positions by `size` keys. data null: every block is visible.
+struct BlockMask {
+  const std::uint8_t* data = nullptr;
+  std::int64_t row_stride = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t size = 0;
+
+  bool visible(std::int64_t position, std::int64_t key) const {
+    return data == nullptr || data[position / size * row_stride + key / size] != 0;
+  }
+};
+
+/// ALiBi and bias of the heads of one group. Pointers are null where the call has none.
+struct ScoreTerms {
+  const float* alibi_slopes = nullptr;  // one for each head
+  ConstRows bias;                       // a row for each query row, an element for each key
+  DType bias_dtype = DType::float32;
+
+  bool given() const { return alibi_slopes != nullptr || bias.data != nullptr; }
+};
+
+/// Dropout of one group of heads.
+struct DropoutTask {
+  DropoutKey key{};
+  unsigned head = 0;  // the group's first, counted through the batch
+  bool given = false;
 };
 
 /// Products q.k -> base-2 exponents: s = (query_factor * q).k, exponent = score_scale * s; capped: t = tanh(tanh_scale
@@ -78,23 +139,42 @@ struct ForwardTask {
   std::int64_t head_dim_v = 0;
   VisibleKeys visible;
   ScoreMap score_map;
+  BlockMask blocks;
+  ScoreTerms terms;
+  DropoutTask dropout;
+  const float* sinks = nullptr;  // one for each head of the group; null: none
+  float* max_logits = nullptr;   // likewise; raised by every block's tasks
   Tiles tiles;
 };
 
-/// Rows of queries in order, one group of heads of one sequence: what every key block's task shares.
+/// Rows of queries in order, one group of heads of one sequence: what every key block's task shares. The next group's
+/// arrays follow in memory.
 struct BackwardQueries {
   ConstRows q;
   ConstRows d_o;
   Rows<const float*> lse;
   const float* delta = nullptr;  // [rows]: rowsum(dO * O) - dLSE
-  float* dq = nullptr;  // [rows in whole blocks, head_dim in whole wide panels] float32 sums, without the scale
+  float* dq = nullptr;  // [blocks of padded rows, head_dim in whole wide panels] float32 sums, without the scale
   std::atomic<std::int32_t>* turn = nullptr;  // a block of rows each: the key block that may add to dq next
   std::int64_t rows = 0;
+  BlockMask blocks;
+  ScoreTerms terms;
+  DropoutTask dropout;
+  Rows<float*> d_bias;  // data null: not wanted
+};
+
+/// Bias gradients that several tasks add to, in the order of the tasks.
+struct BiasTurn {
+  const std::atomic<std::int32_t>* before =
+      nullptr;                               // blocks of rows that the task before has added; null: it is first
+  std::atomic<std::int32_t>* own = nullptr;  // null: nobody waits
 };
 
 struct BackwardTask {
   DType dtype = DType::float32;
   BackwardQueries queries;
+  std::int64_t heads = 1;  // more than 1: groups of one head that share the keys, `queries` being the first
+  BiasTurn bias_turn;
   ConstRows k;
   ConstRows v;
   MutableRows dk;
@@ -125,7 +205,7 @@ struct DeltaTask {
 struct QueryGradientTask {
   DType dtype = DType::float32;
   MutableRows dq;
-  float* sums = nullptr;  // of the sequence's first row; multiplied by scale on the way out
+  float* sums = nullptr;  // of row_begin; multiplied by scale on the way out
   std::int64_t row_begin = 0;
   std::int64_t row_end = 0;
   std::int64_t head_dim = 0;

@@ -1,0 +1,50 @@
+// What the online softmax leaves of a row, and what is made of it once all keys have been seen.
+#pragma once
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+namespace strobe::cpu {
+
+/// Maximum of the base-2 exponents of a row, and the sum of 2^(exponent - max).
+struct RowStatistics {
+  static constexpr double kLn2 = 0.693147180559945309417232121458176568;
+  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+  float max = -kInfinity;
+  float sum = 0.0F;
+
+  /// The largest score; NaN where a score was NaN, -inf where no key was seen.
+  float max_logit() const {
+    // An infinite score makes the sum NaN, too.
+    if (std::isnan(sum) && max != kInfinity) return sum;
+    return static_cast<float>(static_cast<double>(max) * kLn2);
+  }
+
+  /// One more exponent without a value. Returns what the row's output is to be multiplied with.
+  float add_sink(float exponent) {
+    const float largest = std::fmax(max, exponent);
+    if (largest == -kInfinity) return 1.0F;
+    const float rescale = std::exp2(max - largest);
+    sum = sum * rescale + std::exp2(exponent - largest);
+    max = largest;
+    return rescale;
+  }
+
+  float lse() const {
+    if (sum == 0.0F) return -kInfinity;
+    return static_cast<float>(static_cast<double>(max) * kLn2 + std::log(static_cast<double>(sum)));
+  }
+};
+
+/// to = max(to, value) among tasks that do the same at the same time; NaN once there stays.
+inline void raise(float& to, float value) {
+  const std::atomic_ref<float> shared(to);
+  float now = shared.load(std::memory_order_relaxed);
+  while (!std::isnan(now) && !(value <= now)) {
+    if (shared.compare_exchange_weak(now, value, std::memory_order_relaxed)) return;
+  }
+}
+
+}  // namespace strobe::cpu

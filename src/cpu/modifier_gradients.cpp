@@ -1,0 +1,59 @@
+#include "cpu/modifier_gradients.h"
+
+#include <algorithm>
+#include <new>
+
+#include "cpu/workers.h"
+
+namespace strobe::cpu {
+
+void clear_bias_gradient(const Call& call, const TensorView& d_bias) {
+  if (!d_bias.given()) return;
+  const auto& shape = d_bias.shape;
+  const auto& strides = d_bias.strides;
+  for_each_task(shape[0] * shape[1] * shape[2], call.plan.threads, call.parallel_for, [&](std::int64_t row, int) {
+    const std::int64_t plane = row / shape[2];
+    const std::int64_t offset =
+        plane / shape[1] * strides[0] + plane % shape[1] * strides[1] + row % shape[2] * strides[2];
+    std::fill_n(static_cast<float*>(d_bias.data) + offset, shape[3], 0.0F);
+  });
+}
+
+BiasTurns::BiasTurns(const Call& call, const Batch& batch) : problem_(call.problem), batch_(batch), turns_(nullptr) {
+  const ModifierShape& shape = problem_.modifiers;
+  const bool shared = !shape.bias_per_batch || !shape.bias_per_head;
+  if (problem_.wants_d_bias && shared) {
+    turns_ = reinterpret_cast<std::atomic<std::int32_t>*>(call.workspace + call.plan.workspace.bias_turns);
+  }
+}
+
+void BiasTurns::start() const {
+  if (turns_ == nullptr) return;
+  for (std::int64_t index = 0; index < batch_.key_blocks * problem_.heads_k; ++index) {
+    new (turns_ + index) std::atomic<std::int32_t>(0);
+  }
+}
+
+BiasTurn BiasTurns::of(const BlockPlace& place) const {
+  if (turns_ == nullptr) return {};
+  return {.before = before(place), .own = at(place.sequence, place.head, place.block)};
+}
+
+std::atomic<std::int32_t>* BiasTurns::at(const Sequence& sequence, std::int64_t head_k, std::int64_t block) const {
+  return turns_ + (sequence.first_key_block + block) * problem_.heads_k + head_k;
+}
+
+/// The task before this one among those that share its bias; tasks are handed out in this order, so it has begun.
+const std::atomic<std::int32_t>* BiasTurns::before(const BlockPlace& place) const {
+  const ModifierShape& shape = problem_.modifiers;
+  if (!shape.bias_per_head && place.head > 0) return at(place.sequence, place.head - 1, place.block);
+  if (shape.bias_per_batch) return nullptr;
+  const std::int64_t head = shape.bias_per_head ? place.head : problem_.heads_k - 1;
+  for (const Sequence* other = &place.sequence; other-- != batch_.sequences.data();) {
+    const Sequence& next = other[1];
+    if (place.block < next.first_key_block - other->first_key_block) return at(*other, head, place.block);
+  }
+  return nullptr;
+}
+
+}  // namespace strobe::cpu

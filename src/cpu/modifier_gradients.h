@@ -1,0 +1,42 @@
+// Gradients of the bias and the sink: zeros to begin with, and an order to add in.
+#pragma once
+
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+
+#include "cpu/call.h"
+#include "cpu/kernels/task.h"
+
+namespace strobe::cpu {
+
+/// Zeros all of d_bias, if it is given.
+void clear_bias_gradient(const Call& call, const TensorView& d_bias);
+
+/// One row's share of d_sink: exp(sink - lse) times -delta, as the sink has a probability and no value.
+inline double sink_gradient(float sink, float lse, float delta) {
+  if (std::isinf(sink) && sink < 0.0F) return 0.0;
+  return -std::exp(static_cast<double>(sink) - static_cast<double>(lse)) * static_cast<double>(delta);
+}
+
+/// Where heads or sequences share a bias, several tasks add to the same elements of d_bias: those of one block of keys
+/// in the order of the tasks, so that the sums have the same bits whatever thread runs what.
+class BiasTurns {
+ public:
+  BiasTurns(const Call& call, const Batch& batch);
+
+  /// Before any key block's task.
+  void start() const;
+
+  BiasTurn of(const BlockPlace& place) const;
+
+ private:
+  std::atomic<std::int32_t>* at(const Sequence& sequence, std::int64_t head_k, std::int64_t block) const;
+  const std::atomic<std::int32_t>* before(const BlockPlace& place) const;
+
+  const AttentionProblem& problem_;
+  const Batch& batch_;
+  std::atomic<std::int32_t>* turns_;  // [key blocks over the batch, heads_k]; null: nobody waits
+};
+
+}  // namespace strobe::cpu

@@ -1,0 +1,38 @@
+// The call's score modifiers and dropout as the tasks of one sequence and group of heads see them.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/engine.h"
+#include "cpu/kernels/task.h"
+#include "cpu/sequences.h"
+
+namespace strobe::cpu {
+
+/// Modifiers are [batch or 1, heads_q or 1, ...]: what is shared has stride 0 here.
+class GroupModifiers {
+ public:
+  GroupModifiers(const AttentionProblem& problem, const ScoreModifiers& modifiers, const RandomState& random)
+      : problem_(problem), modifiers_(modifiers), random_(random) {}
+
+  /// `batch` is the sequence's index, `group` a group of heads as in group_of().
+  BlockMask blocks(std::int64_t batch, std::int64_t group) const;
+  ScoreTerms terms(std::int64_t batch, std::int64_t group) const;
+  DropoutTask dropout(std::int64_t batch, std::int64_t group) const;
+  const float* sinks(std::int64_t group) const;  // null: none
+
+  /// The gradient's rows, laid out as the bias's.
+  Rows<float*> d_bias(const TensorView& d_bias, std::int64_t batch, std::int64_t group) const;
+
+ private:
+  std::int64_t first_head(std::int64_t group) const { return group * group_of(problem_); }
+
+  template <class Pointer>
+  Rows<Pointer> bias_rows(Pointer data, const ConstTensorView& view, std::int64_t batch, std::int64_t group) const;
+
+  const AttentionProblem& problem_;
+  const ScoreModifiers& modifiers_;
+  const RandomState& random_;
+};
+
+}  // namespace strobe::cpu
