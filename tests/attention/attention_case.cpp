@@ -1,17 +1,9 @@
 #include "attention_case.h"
 
-#include <gtest/gtest.h>
-
-#include <limits>
 #include <sstream>
-
-#include "cpu/reference/scores.h"
-#include "cpu/reference/sequences.h"
 
 namespace strobe::test {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 const char* name_of_values(Values values) {
   switch (values) {
@@ -33,6 +25,15 @@ const char* name_of_layout(Layout layout) {
   return "";
 }
 
+const char* name_of_guard(Guard guard) {
+  switch (guard) {
+    case Guard::bytes: return "bytes";
+    case Guard::page_before: return "page before";
+    case Guard::page_after: return "page after";
+  }
+  return "";
+}
+
 void append_lengths(std::ostream& out, const char* name, const std::vector<std::int32_t>& lengths) {
   if (lengths.empty()) return;
   out << ' ' << name << " [";
@@ -48,25 +49,37 @@ void append_side(std::ostream& out, const char* name, const SideLengths& side) {
   out << ';';
 }
 
-ConstTensorView lengths_view(const std::vector<std::int32_t>& lengths) {
-  if (lengths.empty()) return {};
-  return tensor(lengths.data(), {static_cast<std::int64_t>(lengths.size())});
+void append_options(std::ostream& out, const AttentionOptions& options) {
+  if (options.causal == CausalMask::bottom_right) out << " causal";
+  if (options.causal == CausalMask::top_left) out << " causal top_left";
+  if (options.window != Window{}) out << " window " << options.window.left << ' ' << options.window.right;
+  if (options.chunk != 0) out << " chunk " << options.chunk;
+  if (options.softcap != 0.0F) out << " softcap " << options.softcap;
+  if (options.scale) out << " scale " << *options.scale;
+  if (options.deterministic) out << " deterministic";
 }
 
-double draw(Values values, Random& random) {
-  switch (values) {
-    case Values::normal: return random.normal();
-    case Values::outliers: return random.normal() + (random.chance(0.001) ? 10.0 * random.normal() : 0.0);
-    case Values::small: return 0x1p-10 * random.normal();
-    case Values::sharp: return 4.0 * random.normal();
+const char* text_of(const Sharing& sharing) {
+  if (sharing.per_batch) return sharing.per_head ? " [batch, heads]" : " [batch, 1]";
+  return sharing.per_head ? " [1, heads]" : " [1, 1]";
+}
+
+void append_modifiers(std::ostream& out, const AttentionCase& attention) {
+  if (attention.alibi == Alibi::per_head) out << " alibi [heads]";
+  if (attention.alibi == Alibi::per_batch_and_head) out << " alibi [batch, heads]";
+  if (attention.bias) {
+    out << " bias " << name_of(attention.bias->dtype) << text_of(attention.bias->sharing) << " -inf "
+        << attention.bias->hidden << " d_bias " << attention.bias->wants_gradient;
   }
-  return 0.0;
-}
-
-// Sets all heads of one row to NaN.
-void forget_row(GuardedTensor& tensor, std::int64_t row) {
-  const std::int64_t width = reference::heads_of(tensor.view()) * reference::head_dim_of(tensor.view());
-  for (std::int64_t index = row * width; index < (row + 1) * width; ++index) tensor.set(index, kNaN);
+  if (attention.has_sink) out << " sink d_sink " << attention.wants_d_sink;
+  if (attention.blocks) {
+    out << " blocks " << attention.blocks->size << text_of(attention.blocks->sharing) << " visible "
+        << attention.blocks->visible;
+  }
+  if (attention.options.dropout != 0.0F) {
+    out << " dropout " << attention.options.dropout << " random " << attention.random.seed << ' '
+        << attention.random.offset;
+  }
 }
 
 }  // namespace
@@ -77,136 +90,43 @@ std::string describe(const AttentionCase& attention) {
       << attention.heads_k << " head_dim " << attention.head_dim << '/' << attention.head_dim_v << ';';
   append_side(out, "q", attention.q);
   append_side(out, "k", attention.k);
-  const AttentionOptions& options = attention.options;
-  out << " causal "
-      << (options.causal == CausalMask::none       ? "none"
-          : options.causal == CausalMask::top_left ? "top_left"
-                                                   : "bottom_right");
-  out << " window " << options.window.left << ' ' << options.window.right << " softcap " << options.softcap;
-  if (options.scale) out << " scale " << *options.scale;
-  out << "; lse " << attention.wants_lse << " d_lse " << attention.has_d_lse << ' ' << name_of_values(attention.values)
-      << ' ' << name_of_layout(attention.layout) << " seed " << attention.seed;
+  append_options(out, attention.options);
+  append_modifiers(out, attention);
+  out << "; lse " << attention.wants_lse << " d_lse " << attention.has_d_lse << " max_logits "
+      << attention.wants_max_logits << ' ' << name_of_values(attention.values) << ' '
+      << name_of_layout(attention.placement.layout) << " guard " << name_of_guard(attention.placement.guard)
+      << " alignment " << attention.placement.alignment << " seed " << attention.seed;
   return out.str();
 }
 
-CaseTensors::CaseTensors(const AttentionCase& attention) : case_(attention), random_(attention.seed) {
-  q = make(case_.q, case_.heads_q, case_.head_dim);
-  k = make(case_.k, case_.heads_k, case_.head_dim);
-  v = make(case_.k, case_.heads_k, case_.head_dim_v);
-  o = make(case_.q, case_.heads_q, case_.head_dim_v);
-  d_o = make(case_.q, case_.heads_q, case_.head_dim_v);
-  dq = make(case_.q, case_.heads_q, case_.head_dim);
-  dk = make(case_.k, case_.heads_k, case_.head_dim);
-  dv = make(case_.k, case_.heads_k, case_.head_dim_v);
-  if (case_.wants_lse) lse = make_lse();
-  if (case_.has_d_lse) d_lse = make_lse();
-  for (GuardedTensor* input : {&q, &k, &v, &d_o, &d_lse}) fill(*input);
-  forget_unused_rows();
-}
-
-GuardedTensor CaseTensors::make(const SideLengths& side, std::int64_t heads, std::int64_t head_dim) {
-  if (!side.cu_seqlens.empty()) return {case_.dtype, {side.rows, heads, head_dim}, case_.layout, random_};
-  return {case_.dtype, {case_.batch, side.rows, heads, head_dim}, case_.layout, random_};
-}
-
-GuardedTensor CaseTensors::make_lse() {
-  if (!case_.q.cu_seqlens.empty()) return {DType::float32, {case_.heads_q, case_.q.rows}, case_.layout, random_};
-  return {DType::float32, {case_.batch, case_.heads_q, case_.q.rows}, case_.layout, random_};
-}
-
-void CaseTensors::fill(GuardedTensor& tensor) {
-  for (std::int64_t index = 0; index < tensor.size(); ++index) tensor.set(index, draw(case_.values, random_));
-}
-
-void CaseTensors::forget_unused_rows() {
-  const auto row_count = [this](const SideLengths& side) {
-    return side.cu_seqlens.empty() ? case_.batch * side.rows : side.rows;
+std::vector<std::string> options_of(const AttentionCase& attention) {
+  const AttentionOptions& options = attention.options;
+  std::vector<std::string> names;
+  const auto add = [&names](const char* name, bool asked) {
+    if (asked) names.emplace_back(name);
   };
-  std::vector<bool> query_used(row_count(case_.q), false);
-  std::vector<bool> key_used(row_count(case_.k), false);
-  for (const reference::SequenceRows& rows : reference::sequence_rows(q.view(), k.view(), sequences())) {
-    for (std::int64_t query = 0; query < rows.seqlen_q; ++query) {
-      const reference::KeyRange keys = reference::visible_keys(query, rows, case_.options);
-      if (keys.size() > 0) query_used[rows.first_q + query] = true;
-      for (std::int64_t key = keys.begin; key < keys.end; ++key) key_used[rows.first_k + key] = true;
-    }
-  }
-  for (std::size_t row = 0; row < query_used.size(); ++row) {
-    if (query_used[row]) continue;
-    forget_row(q, static_cast<std::int64_t>(row));
-    forget_row(d_o, static_cast<std::int64_t>(row));
-    for (std::int64_t head = 0; head < case_.heads_q && case_.has_d_lse; ++head) {
-      d_lse.set(reference::lse_index(static_cast<std::int64_t>(row), head, case_.heads_q, case_.q.rows), kNaN);
-    }
-  }
-  for (std::size_t row = 0; row < key_used.size(); ++row) {
-    if (key_used[row]) continue;
-    forget_row(k, static_cast<std::int64_t>(row));
-    forget_row(v, static_cast<std::int64_t>(row));
-  }
-}
-
-Sequences CaseTensors::sequences() const {
-  return {.cu_seqlens_q = lengths_view(case_.q.cu_seqlens),
-          .cu_seqlens_k = lengths_view(case_.k.cu_seqlens),
-          .seqused_q = lengths_view(case_.q.seqused),
-          .seqused_k = lengths_view(case_.k.seqused),
-          .max_seqlen_q = case_.q.max_seqlen,
-          .max_seqlen_k = case_.k.max_seqlen};
-}
-
-ForwardArguments CaseTensors::forward_arguments() const {
-  ForwardArguments arguments;
-  arguments.q = q.view();
-  arguments.k = k.view();
-  arguments.v = v.view();
-  arguments.o = o.view();
-  arguments.lse = lse.view();
-  arguments.sequences = sequences();
-  return arguments;
-}
-
-BackwardArguments CaseTensors::backward_arguments() const {
-  return {.q = q.view(),
-          .k = k.view(),
-          .v = v.view(),
-          .o = o.view(),
-          .lse = lse.view(),
-          .d_o = d_o.view(),
-          .d_lse = d_lse.view(),
-          .dq = dq.view(),
-          .dk = dk.view(),
-          .dv = dv.view(),
-          .sequences = sequences()};
-}
-
-void expect_within_bound(const GuardedTensor& actual, const reference::BoundedTensor& expected, const char* name) {
-  const reference::WorstElement worst = reference::worst_element(actual.view(), expected);
-  EXPECT_LE(worst.ratio, 1.0) << name << ' ' << reference::describe(worst, actual.view());
-  EXPECT_TRUE(actual.guards_intact()) << name << " was written outside its view";
-}
-
-void expect_case_matches_reference(const AttentionCase& attention, const Execution& execution) {
-  SCOPED_TRACE(describe(attention));
-  CaseTensors tensors(attention);
-  expect_tensors_match_reference(tensors, attention, execution);
-}
-
-void expect_tensors_match_reference(CaseTensors& tensors, const AttentionCase& attention, const Execution& execution) {
-  const Status forward_status = forward(tensors.forward_arguments(), attention.options, execution);
-  ASSERT_TRUE(forward_status.ok()) << forward_status.message();
-  const reference::ForwardResult expected = reference::forward(tensors.forward_arguments(), attention.options, {}, 1);
-  expect_within_bound(tensors.o, expected.o, "o");
-  if (!attention.wants_lse) return;
-  expect_within_bound(tensors.lse, expected.lse, "lse");
-
-  const Status backward_status = backward(tensors.backward_arguments(), attention.options, execution);
-  ASSERT_TRUE(backward_status.ok()) << backward_status.message();
-  const reference::BackwardResult gradients =
-      reference::backward(tensors.backward_arguments(), attention.options, {}, 1);
-  expect_within_bound(tensors.dq, gradients.dq, "dq");
-  expect_within_bound(tensors.dk, gradients.dk, "dk");
-  expect_within_bound(tensors.dv, gradients.dv, "dv");
+  add("packed q", !attention.q.cu_seqlens.empty());
+  add("packed k", !attention.k.cu_seqlens.empty());
+  add("seqused", !attention.q.seqused.empty() || !attention.k.seqused.empty());
+  add("grouped heads", attention.heads_q != attention.heads_k);
+  add("scale", options.scale.has_value());
+  add("causal", options.causal == CausalMask::bottom_right);
+  add("causal top_left", options.causal == CausalMask::top_left);
+  add("window", options.window != Window{});
+  add("chunk", options.chunk != 0);
+  add("softcap", options.softcap != 0.0F);
+  add("dropout", options.dropout != 0.0F);
+  add("deterministic", options.deterministic);
+  add("alibi", attention.alibi != Alibi::none);
+  add("bias", attention.bias.has_value());
+  add("d_bias", attention.bias && attention.bias->wants_gradient && attention.wants_lse);
+  add("sink", attention.has_sink);
+  add("d_sink", attention.has_sink && attention.wants_d_sink && attention.wants_lse);
+  add("block_mask", attention.blocks.has_value());
+  add("max_logits", attention.wants_max_logits);
+  add("d_lse", attention.has_d_lse && attention.wants_lse);
+  add("backward", attention.wants_lse);
+  return names;
 }
 
 }  // namespace strobe::test

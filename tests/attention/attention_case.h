@@ -1,4 +1,4 @@
-// One call of forward and backward as a value, the tensors that it needs, and its check against the float64 reference.
+// One call of forward and backward as a value: what it asks for, not where its tensors lie.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "cpu/reference/reference.h"
 #include "guarded_tensor.h"
 #include "strobe/attention.h"
 
@@ -28,6 +27,27 @@ struct SideLengths {
   std::int64_t max_seqlen = -1;
 };
 
+enum class Alibi : std::uint8_t { none, per_head, per_batch_and_head };
+
+/// What a tensor [batch or 1, heads_q or 1, ..] is shared by.
+struct Sharing {
+  bool per_batch = false;
+  bool per_head = false;
+};
+
+struct BiasCase {
+  DType dtype = DType::float32;  // float32 or the case's
+  Sharing sharing;
+  double hidden = 0.0;  // the share of elements that are -inf; a tenth of it comes as whole rows
+  bool wants_gradient = true;
+};
+
+struct BlockCase {
+  std::int64_t size = 128;
+  Sharing sharing;
+  double visible = 0.5;  // the share of blocks; rows of blocks without any come up by themselves
+};
+
 struct AttentionCase {
   DType dtype = DType::float32;
   std::int64_t batch = 1;
@@ -38,49 +58,24 @@ struct AttentionCase {
   SideLengths q;
   SideLengths k;
   AttentionOptions options;
+  Alibi alibi = Alibi::none;
+  std::optional<BiasCase> bias;
+  std::optional<BlockCase> blocks;
+  bool has_sink = false;
+  RandomState random;  // of the dropout
   bool wants_lse = true;
+  bool wants_max_logits = false;
   bool has_d_lse = true;
+  bool wants_d_sink = true;  // where there is a sink
   Values values = Values::normal;
-  Layout layout = Layout::contiguous;
+  Placement placement;
   std::uint64_t seed = 0;
 };
 
 /// Everything about the case in one line.
 std::string describe(const AttentionCase& attention);
 
-/// The tensors of a case. Inputs are drawn from the case's seed; rows that no sequence uses and keys that no query
-/// sees hold NaN, outputs are NaN all over.
-class CaseTensors {
- public:
-  explicit CaseTensors(const AttentionCase& attention);
-  CaseTensors(const CaseTensors&) = delete;
-  CaseTensors& operator=(const CaseTensors&) = delete;
-
-  ForwardArguments forward_arguments() const;
-  BackwardArguments backward_arguments() const;
-
-  GuardedTensor q, k, v, o, lse, d_o, d_lse, dq, dk, dv;
-
- private:
-  GuardedTensor make(const SideLengths& side, std::int64_t heads, std::int64_t head_dim);
-  GuardedTensor make_lse();
-  void fill(GuardedTensor& tensor);
-  void forget_unused_rows();
-  Sequences sequences() const;
-
-  AttentionCase case_;
-  Random random_;
-};
-
-/// Runs forward and, where the case has LSE, backward from its o and lse. Expects every element within its bound and
-/// every guard intact.
-void expect_case_matches_reference(const AttentionCase& attention, const Execution& execution = {});
-
-/// The same with inputs that the test has changed.
-void expect_tensors_match_reference(CaseTensors& tensors, const AttentionCase& attention,
-                                    const Execution& execution = {});
-
-/// Expects every element of `actual` within its bound.
-void expect_within_bound(const GuardedTensor& actual, const reference::BoundedTensor& expected, const char* name);
+/// What the case asks an engine for beyond plain attention: "alibi", "packed q", "d_bias", ...
+std::vector<std::string> options_of(const AttentionCase& attention);
 
 }  // namespace strobe::test

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "attention_case.h"
 #include "cpu/reference/reference.h"
 #include "cpu/reference/rounding.h"
+#include "matches_reference.h"
 
 namespace strobe::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "attention_case.h"
+#include "matches_reference.h"
 #include "strobe/plan.h"
 
 namespace strobe::test {
@@ -52,7 +52,7 @@ std::vector<AttentionCase> cases() {
   packed.q = {.rows = 500, .cu_seqlens = {0, 10, 400, 500}};
   packed.k = {.rows = 620, .cu_seqlens = {0, 300, 320, 620}};
   packed.options = {.window = {100, 50}, .softcap = 10.0F};
-  packed.layout = Layout::scrambled;
+  packed.placement.layout = Layout::scrambled;
   return {one_head, grouped, packed};
 }
 

@@ -6,8 +6,7 @@
 namespace strobe::test {
 namespace {
 
-constexpr std::byte kPoison{0xFF};   // all ones is NaN in every floating-point format
-constexpr std::int64_t kGuard = 64;  // elements before and after
+constexpr std::byte kPoison{0xFF};  // all ones is NaN in every floating-point format
 
 // Axes from the innermost in memory to the outermost; the last axis of the view always is the innermost.
 std::vector<int> memory_order(int rank, Layout layout, Random& random) {
@@ -20,85 +19,113 @@ std::vector<int> memory_order(int rank, Layout layout, Random& random) {
   return order;
 }
 
+template <class T>
+void store(std::byte* target, T value) {
+  std::memcpy(target, &value, sizeof value);
+}
+
+template <class T>
+T load(const std::byte* source) {
+  T value;
+  std::memcpy(&value, source, sizeof value);
+  return value;
+}
+
+std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
 }  // namespace
 
-GuardedTensor::GuardedTensor(DType dtype, const std::vector<std::int64_t>& shape, Layout layout, Random& random) {
+GuardedTensor::GuardedTensor(DType dtype, const std::vector<std::int64_t>& shape, const Placement& placement,
+                             Random& random) {
   view_.dtype = dtype;
-  place(shape, layout, random);
+  place(shape, placement, random);
   poison();
 }
 
-void GuardedTensor::place(const std::vector<std::int64_t>& shape, Layout layout, Random& random) {
+void GuardedTensor::place(const std::vector<std::int64_t>& shape, const Placement& placement, Random& random) {
   view_.rank = static_cast<int>(shape.size());
   std::copy(shape.begin(), shape.end(), view_.shape.begin());
-  const bool gaps = layout == Layout::padded || layout == Layout::scrambled;
+  const bool gaps = placement.layout == Layout::padded || placement.layout == Layout::scrambled;
+  const auto gap = [&](std::int64_t most) { return gaps ? random.integer(0, most) : 0; };
   std::int64_t stride = 1;
-  for (const int axis : memory_order(view_.rank, layout, random)) {
+  for (const int axis : memory_order(view_.rank, placement.layout, random)) {
     view_.strides[axis] = stride;
-    stride *= std::max<std::int64_t>(1, shape[axis]);
-    if (gaps) stride += random.integer(0, 9);
+    stride = rounded_up(stride * std::max<std::int64_t>(1, shape[axis]) + gap(9), placement.alignment);
   }
-  const std::int64_t start = kGuard + (gaps ? random.integer(0, 15) : 0);
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count *= extent;
   offsets_.resize(count);
+  std::int64_t end = 0;
   for (std::int64_t index = 0; index < count; ++index) {
     std::int64_t rest = index;
-    offsets_[index] = start;
     for (int axis = view_.rank - 1; axis >= 0; --axis) {
       offsets_[index] += rest % shape[axis] * view_.strides[axis];
       rest /= shape[axis];
     }
+    end = std::max(end, offsets_[index] + 1);
   }
-  memory_.assign((start + stride + kGuard) * size_of(view_.dtype), kPoison);
-  view_.data = memory_.data() + start * size_of(view_.dtype);
+  const std::int64_t start = placement.guard == Guard::page_after ? 0 : rounded_up(gap(15), placement.alignment);
+  const std::size_t width = size_of(view_.dtype);
+  memory_ = GuardedMemory(static_cast<std::size_t>(start + end) * width, placement.guard);
+  view_.data = memory_.data() + start * width;
+}
+
+std::byte* GuardedTensor::element(std::int64_t index) const {
+  return static_cast<std::byte*>(view_.data) + offsets_[index] * size_of(view_.dtype);
 }
 
 void GuardedTensor::set(std::int64_t index, double value) {
-  std::byte* target = memory_.data() + offsets_[index] * size_of(view_.dtype);
-  const float narrow = static_cast<float>(value);
-  const bfloat16 brain = to_bfloat16(narrow);
-  const float16 half = to_float16(narrow);
+  std::byte* target = element(index);
   switch (view_.dtype) {
-    case DType::bfloat16: std::memcpy(target, &brain, sizeof brain); break;
-    case DType::float16: std::memcpy(target, &half, sizeof half); break;
-    default: std::memcpy(target, &narrow, sizeof narrow); break;
+    case DType::float32: store(target, static_cast<float>(value)); break;
+    case DType::bfloat16: store(target, to_bfloat16(static_cast<float>(value))); break;
+    case DType::float16: store(target, to_float16(static_cast<float>(value))); break;
+    case DType::int32: store(target, static_cast<std::int32_t>(value)); break;
+    case DType::uint8:
+    case DType::float8_e4m3: store(target, static_cast<std::uint8_t>(value)); break;
   }
 }
 
 double GuardedTensor::get(std::int64_t index) const {
-  const std::byte* source = memory_.data() + offsets_[index] * size_of(view_.dtype);
-  float narrow = 0.0F;
-  std::uint16_t bits = 0;
-  if (view_.dtype == DType::float32) {
-    std::memcpy(&narrow, source, sizeof narrow);
-    return narrow;
+  const std::byte* source = element(index);
+  switch (view_.dtype) {
+    case DType::float32: return load<float>(source);
+    case DType::bfloat16: return to_float(load<bfloat16>(source));
+    case DType::float16: return to_float(load<float16>(source));
+    case DType::int32: return load<std::int32_t>(source);
+    case DType::uint8:
+    case DType::float8_e4m3: break;
   }
-  std::memcpy(&bits, source, sizeof bits);
-  return view_.dtype == DType::bfloat16 ? to_float(bfloat16{bits}) : to_float(float16{bits});
+  return load<std::uint8_t>(source);
 }
 
-void GuardedTensor::poison() { std::fill(memory_.begin(), memory_.end(), kPoison); }
+void GuardedTensor::poison() { std::ranges::fill(memory_.accessible(), kPoison); }
 
 bool GuardedTensor::guards_intact() const {
+  const std::span<const std::byte> memory = memory_.accessible();
   const std::size_t width = size_of(view_.dtype);
-  std::vector<bool> inside(memory_.size() / width, false);
-  for (const std::int64_t offset : offsets_) inside[offset] = true;
-  for (std::size_t byte = 0; byte < memory_.size(); ++byte) {
-    if (!inside[byte / width] && memory_[byte] != kPoison) return false;
+  std::vector<bool> inside(memory.size(), false);
+  for (std::int64_t index = 0; index < size(); ++index) {
+    const auto first = inside.begin() + (element(index) - memory.data());
+    std::fill(first, first + static_cast<std::ptrdiff_t>(width), true);
+  }
+  for (std::size_t byte = 0; byte < memory.size(); ++byte) {
+    if (!inside[byte] && memory[byte] != kPoison) return false;
   }
   return true;
 }
 
 bool GuardedTensor::untouched() const {
-  return std::all_of(memory_.begin(), memory_.end(), [](std::byte byte) { return byte == kPoison; });
+  return std::ranges::all_of(memory_.accessible(), [](std::byte byte) { return byte == kPoison; });
 }
 
 std::vector<std::byte> GuardedTensor::element_bytes() const {
   const std::size_t width = size_of(view_.dtype);
   std::vector<std::byte> bytes(offsets_.size() * width);
-  for (std::size_t index = 0; index < offsets_.size(); ++index) {
-    std::memcpy(bytes.data() + index * width, memory_.data() + offsets_[index] * width, width);
+  for (std::int64_t index = 0; index < size(); ++index) {
+    std::memcpy(bytes.data() + index * width, element(index), width);
   }
   return bytes;
 }

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "guarded_memory.h"
 #include "random.h"
 #include "strobe/tensor.h"
 
@@ -18,11 +20,19 @@ enum class Layout : std::uint8_t {
   scrambled,   // the leading axes in any order, with gaps
 };
 
-/// All its memory is NaN at first, gaps and guards included, so that what is read there by mistake shows in the result.
+/// Where a tensor's elements go.
+struct Placement {
+  Layout layout = Layout::contiguous;
+  Guard guard = Guard::bytes;
+  std::int64_t alignment = 1;  // elements: every stride and the first element's position are multiples of it
+};
+
+/// All its memory is NaN at first (integers: all ones), gaps and guards included, so that what is read there by mistake
+/// shows in the result.
 class GuardedTensor {
  public:
   GuardedTensor() = default;
-  GuardedTensor(DType dtype, const std::vector<std::int64_t>& shape, Layout layout, Random& random);
+  GuardedTensor(DType dtype, const std::vector<std::int64_t>& shape, const Placement& placement, Random& random);
 
   const TensorView& view() const { return view_; }
   std::int64_t size() const { return static_cast<std::int64_t>(offsets_.size()); }
@@ -43,12 +53,17 @@ class GuardedTensor {
   /// The bytes of the view's elements, in row-major order: for bitwise comparison.
   std::vector<std::byte> element_bytes() const;
 
+  /// All bytes that the tensor holds, gaps and guards included: a copy of them on another device is the tensor there,
+  /// with view().data at the same distance from the first byte.
+  std::span<std::byte> memory() const { return memory_.accessible(); }
+
  private:
-  void place(const std::vector<std::int64_t>& shape, Layout layout, Random& random);
+  void place(const std::vector<std::int64_t>& shape, const Placement& placement, Random& random);
+  std::byte* element(std::int64_t index) const;
 
   TensorView view_;
-  std::vector<std::byte> memory_;
-  std::vector<std::int64_t> offsets_;  // of each element from the start of memory_, in elements
+  GuardedMemory memory_;
+  std::vector<std::int64_t> offsets_;  // of each element from the view's first, in elements
 };
 
 }  // namespace strobe::test

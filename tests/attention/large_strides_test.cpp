@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "attention_case.h"
+#include "matches_reference.h"
 
 namespace strobe::test {
 namespace {

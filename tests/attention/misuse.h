@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "attention_case.h"
+#include "matches_reference.h"
 
 namespace strobe::test {
 

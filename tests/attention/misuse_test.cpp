@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "attention_case.h"
 #include "cpu/reference/reference.h"
+#include "matches_reference.h"
 
 namespace strobe::test {
 namespace {

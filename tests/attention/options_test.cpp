@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "attention_case.h"
+#include "matches_reference.h"
 
 namespace strobe::test {
 namespace {
@@ -50,7 +50,7 @@ TEST_P(EveryDType, Values) {
 
 TEST_P(EveryDType, Layouts) {
   for (const Layout layout : {Layout::contiguous, Layout::padded, Layout::transposed, Layout::scrambled}) {
-    expect_matches(square(70, 33), [layout](AttentionCase& c) { c.layout = layout; });
+    expect_matches(square(70, 33), [layout](AttentionCase& c) { c.placement.layout = layout; });
   }
 }
 
@@ -175,7 +175,7 @@ TEST_P(EveryDType, EveryOptionAtOnce) {
     c.q = {.rows = 210, .cu_seqlens = {0, 120, 205}, .seqused = {110, 85}};
     c.k = {.rows = 260, .cu_seqlens = {0, 140, 260}, .seqused = {140, 100}};
     c.options = {.scale = 0.2F, .causal = CausalMask::bottom_right, .window = {64, 0}, .softcap = 20.0F};
-    c.layout = Layout::scrambled;
+    c.placement.layout = Layout::scrambled;
   });
 }
 

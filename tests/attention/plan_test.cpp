@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "attention_case.h"
+#include "matches_reference.h"
 #include "strobe/plan.h"
 
 namespace strobe::test {

@@ -5,26 +5,41 @@
 namespace strobe::test {
 namespace {
 
-constexpr std::int64_t kLongest = 300;  // beyond every block size, so that all remainders come up
+// How much a case may compute, in multiply-adds of S = Q K^T and its like, and how long its sequences are: many cases
+// are tiny, some are beyond every block size. Keeps thousands of cases within minutes.
+struct Extent {
+  double most_work;
+  std::int64_t longest;
+};
 
-// One in ten sequences has length 0 or 1.
-std::int64_t random_length(Random& random) {
-  return random.chance(0.1) ? random.integer(0, 1) : random.integer(0, random.chance(0.3) ? 40 : kLongest);
+Extent random_extent(Random& random) {
+  if (random.chance(0.7)) return {2e5, 140};
+  if (random.chance(0.9)) return {3e6, 300};
+  return {4e7, 400};
 }
 
-std::int64_t random_head_dim(Random& random) {
-  if (random.chance(0.5)) return random.integer(1, 40);
-  if (random.chance(0.6)) return random.one_of<std::int64_t>({32, 64, 80, 96, 128, 192, 256});
-  return random.integer(1, 512);
+// One in ten sequences has length 0 or 1.
+std::int64_t random_length(std::int64_t longest, Random& random) {
+  return random.chance(0.1) ? random.integer(0, 1) : random.integer(0, random.chance(0.3) ? 40 : longest);
+}
+
+std::int64_t random_head_dim(const EngineLimits& limits, Random& random) {
+  const auto drawn = [&] {
+    if (random.chance(0.5)) return random.integer(1, 40);
+    if (random.chance(0.6)) return random.one_of<std::int64_t>({32, 64, 80, 96, 128, 192, 256});
+    return random.integer(1, 512);
+  }();
+  const std::int64_t multiple = limits.alignment;
+  return std::min((drawn + multiple - 1) / multiple * multiple, limits.largest_head_dim);
 }
 
 // Packed sequences; rows before the first used one and after the last may belong to none.
-SideLengths packed_side(std::int64_t batch, Random& random) {
+SideLengths packed_side(std::int64_t batch, std::int64_t longest_drawn, Random& random) {
   SideLengths side;
   std::int64_t longest = 0;
   side.cu_seqlens.push_back(0);
   for (std::int64_t index = 0; index < batch; ++index) {
-    const std::int64_t length = random_length(random);
+    const std::int64_t length = random_length(longest_drawn, random);
     longest = std::max(longest, length);
     side.cu_seqlens.push_back(side.cu_seqlens.back() + static_cast<std::int32_t>(length));
   }
@@ -33,12 +48,12 @@ SideLengths packed_side(std::int64_t batch, Random& random) {
   return side;
 }
 
-SideLengths random_side(std::int64_t batch, Random& random) {
+SideLengths random_side(std::int64_t batch, std::int64_t longest, Random& random) {
   SideLengths side;
-  if (random.chance(0.4)) {
-    side = packed_side(batch, random);
+  if (random.chance(0.3)) {
+    side = packed_side(batch, longest, random);
   } else {
-    side.rows = random_length(random);
+    side.rows = random_length(longest, random);
   }
   if (random.chance(0.3)) {
     for (std::int64_t index = 0; index < batch; ++index) {
@@ -50,19 +65,50 @@ SideLengths random_side(std::int64_t batch, Random& random) {
   return side;
 }
 
-AttentionOptions random_options(Random& random) {
+AttentionOptions random_options(const EngineLimits& limits, Random& random) {
   AttentionOptions options;
   options.causal = random.one_of({CausalMask::none, CausalMask::none, CausalMask::bottom_right, CausalMask::top_left});
-  if (random.chance(0.3)) {
+  if (random.chance(0.25)) {
     options.window.left = random.chance(0.3) ? -1 : random.integer(0, 150);
     options.window.right = random.chance(0.3) ? -1 : random.integer(0, 150);
   }
-  if (random.chance(0.3)) options.softcap = random.one_of({1.0F, 15.0F, 50.0F});
-  if (random.chance(0.3)) options.scale = random.one_of({1.0F, 0.125F, 0.3F, -0.25F, 0.0F});
+  if (random.chance(0.25)) options.softcap = random.one_of({1.0F, 15.0F, 50.0F});
+  if (random.chance(0.3)) {
+    options.scale =
+        limits.any_scale ? random.one_of({1.0F, 0.125F, 0.3F, -0.25F, 0.0F}) : random.one_of({1.0F, 0.125F, 0.3F});
+  }
+  if (limits.chunk && random.chance(0.2)) options.chunk = random.integer(1, random.chance(0.5) ? 20 : 200);
+  // The last two round to nothing and to all but one in 65536.
+  if (limits.dropout && random.chance(0.25)) {
+    options.dropout = random.one_of({0.1F, 0.1F, 0.5F, 0.5F, 0.9F, 0.999F, 1e-6F, 0.999999F});
+  }
+  options.deterministic = random.chance(0.2);
   return options;
 }
 
-// Multiply-adds of one product, S = Q K^T and its like.
+Sharing random_sharing(Random& random) { return {.per_batch = random.chance(0.5), .per_head = random.chance(0.5)}; }
+
+void add_modifiers(AttentionCase& attention, const EngineLimits& limits, Random& random) {
+  if (limits.alibi && random.chance(0.25)) {
+    attention.alibi = random.one_of({Alibi::per_head, Alibi::per_batch_and_head});
+  }
+  const bool packed = !attention.q.cu_seqlens.empty() || !attention.k.cu_seqlens.empty();
+  if (limits.bias && !packed && random.chance(0.4)) {
+    attention.bias = {.dtype = random.chance(0.5) ? DType::float32 : attention.dtype,
+                      .sharing = random_sharing(random),
+                      .hidden = random.one_of({0.0, 0.0, 0.1, 0.9}),
+                      .wants_gradient = random.chance(0.8)};
+  }
+  attention.has_sink = limits.sink && random.chance(0.25);
+  attention.wants_d_sink = random.chance(0.8);
+  if (limits.block_mask && random.chance(0.25)) {
+    attention.blocks = {.size = random.one_of<std::int64_t>({64, 128}),
+                        .sharing = random_sharing(random),
+                        .visible = random.one_of({0.1, 0.5, 0.9})};
+  }
+  attention.wants_max_logits = limits.max_logits && random.chance(0.3);
+}
+
 double work(const AttentionCase& attention) {
   const double entries = attention.q.cu_seqlens.empty() || attention.k.cu_seqlens.empty()
                              ? static_cast<double>(std::max<std::int64_t>(1, attention.batch))
@@ -71,28 +117,40 @@ double work(const AttentionCase& attention) {
          static_cast<double>(attention.k.rows) * static_cast<double>(attention.head_dim + attention.head_dim_v);
 }
 
+Placement random_placement(const EngineLimits& limits, Random& random) {
+  Placement placement;
+  placement.layout = random.one_of({Layout::contiguous, Layout::padded, Layout::transposed, Layout::scrambled});
+  placement.guard = random.one_of({Guard::bytes, Guard::page_before, Guard::page_after});
+  placement.alignment = limits.alignment;
+  if (limits.alignment > 1) placement.guard = Guard::bytes;  // a tensor's end at the end of a page would not be aligned
+  return placement;
+}
+
 }  // namespace
 
-AttentionCase random_case(std::uint64_t seed) {
+AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
   Random random(seed);
-  const double most_work = random.chance(0.1) ? 8e7 : 2e7;  // keeps thousands of cases within minutes
+  const Extent extent = random_extent(random);
   AttentionCase attention;
   do {
     attention = {};
-    attention.dtype = random.one_of({DType::float32, DType::float16, DType::bfloat16});
+    attention.dtype = limits.dtypes[random.integer(0, static_cast<std::int64_t>(limits.dtypes.size()) - 1)];
     attention.batch = random.integer(random.chance(0.05) ? 0 : 1, 4);
     attention.heads_k = random.integer(1, 3);
     attention.heads_q = attention.heads_k * random.one_of<std::int64_t>({1, 1, 2, 3, 5});
-    attention.head_dim = random_head_dim(random);
-    attention.head_dim_v = random.chance(0.6) ? attention.head_dim : random_head_dim(random);
-    attention.q = random_side(attention.batch, random);
-    attention.k = random_side(attention.batch, random);
-  } while (work(attention) > most_work);
-  attention.options = random_options(random);
+    attention.head_dim = random_head_dim(limits, random);
+    attention.head_dim_v = random.chance(0.6) ? attention.head_dim : random_head_dim(limits, random);
+    attention.q = random_side(attention.batch, extent.longest, random);
+    attention.k = random_side(attention.batch, extent.longest, random);
+  } while (work(attention) > extent.most_work);
+  attention.options = random_options(limits, random);
+  add_modifiers(attention, limits, random);
+  attention.random = {.seed = seed * 0x9E3779B97F4A7C15U, .offset = seed * 0xD1B54A32D192ED03U};
   attention.wants_lse = random.chance(0.9);
   attention.has_d_lse = random.chance(0.4);
+  if (!limits.backward) attention.has_d_lse = false;
   attention.values = random.one_of({Values::normal, Values::normal, Values::outliers, Values::small, Values::sharp});
-  attention.layout = random.one_of({Layout::contiguous, Layout::padded, Layout::transposed, Layout::scrambled});
+  attention.placement = random_placement(limits, random);
   attention.seed = seed;
   return attention;
 }

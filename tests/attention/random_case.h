@@ -2,11 +2,28 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "attention_case.h"
 
 namespace strobe::test {
 
-AttentionCase random_case(std::uint64_t seed);
+/// What an engine takes: nothing beyond it is drawn. The defaults are the CPU engine's.
+struct EngineLimits {
+  std::vector<DType> dtypes{DType::float32, DType::float16, DType::bfloat16};
+  std::int64_t largest_head_dim = 512;
+  std::int64_t alignment = 1;  // elements: head_dims, strides and first elements are multiples of it
+  bool any_scale = true;       // not only positive ones
+  bool alibi = true;
+  bool bias = true;
+  bool sink = true;
+  bool block_mask = true;
+  bool chunk = true;
+  bool dropout = true;
+  bool max_logits = true;
+  bool backward = true;
+};
+
+AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits = {});
 
 }  // namespace strobe::test

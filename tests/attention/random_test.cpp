@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "attention_case.h"
+#include "matches_reference.h"
 #include "random_case.h"
 
 namespace strobe::test {

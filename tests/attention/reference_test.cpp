@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include "attention_case.h"
 #include "cpu/reference/reference.h"
+#include "matches_reference.h"
 
 namespace strobe::test {
 namespace {
@@ -179,8 +179,8 @@ void expect_gradient(CaseTensors& tensors, GuardedTensor& input, const std::vect
   constexpr double kStep = 0x1p-9;
   for (std::int64_t index = 0; index < input.size(); ++index) {
     const double center = input.get(index);
-    if (std::isnan(center)) {
-      EXPECT_EQ(gradient[index], 0.0) << name << " element " << index << " is unused";
+    if (!std::isfinite(center)) {
+      EXPECT_EQ(gradient[index], 0.0) << name << " element " << index << " is unused or has no weight";
       continue;
     }
     const auto loss_at = [&](double steps) {
@@ -199,12 +199,14 @@ TEST_P(ReferenceGradients, MatchCentralDifferences) {
   const AttentionCase& attention = GetParam();
   SCOPED_TRACE(describe(attention));
   CaseTensors tensors(attention);
-  for (GuardedTensor* input : {&tensors.q, &tensors.k, &tensors.v}) round_inputs(*input);
+  for (GuardedTensor* input : {&tensors.q, &tensors.k, &tensors.v, &tensors.bias, &tensors.sink}) round_inputs(*input);
   const reference::BackwardResult gradients =
       reference::backward(tensors.backward_arguments(), attention.options, {}, 1);
   expect_gradient(tensors, tensors.q, gradients.dq.value, attention, "dq");
   expect_gradient(tensors, tensors.k, gradients.dk.value, attention, "dk");
   expect_gradient(tensors, tensors.v, gradients.dv.value, attention, "dv");
+  if (attention.bias) expect_gradient(tensors, tensors.bias, gradients.d_bias.value, attention, "d_bias");
+  if (attention.has_sink) expect_gradient(tensors, tensors.sink, gradients.d_sink.value, attention, "d_sink");
 }
 
 std::vector<AttentionCase> gradient_cases() {
@@ -227,7 +229,7 @@ std::vector<AttentionCase> gradient_cases() {
   add(plain, [](AttentionCase& c) { c.options = {.causal = CausalMask::top_left, .window = {1, 0}}; });
   add(plain, [](AttentionCase& c) {
     c.options.window = {-1, 0};
-    c.layout = Layout::scrambled;
+    c.placement.layout = Layout::scrambled;
   });
   add(plain, [](AttentionCase& c) {
     c.q.seqused = {3, 0};
@@ -237,6 +239,52 @@ std::vector<AttentionCase> gradient_cases() {
     c.q = {.rows = 8, .cu_seqlens = {0, 5, 7}};
     c.k = {.rows = 7, .cu_seqlens = {0, 3, 7}, .seqused = {2, 4}};
     c.options.causal = CausalMask::bottom_right;
+  });
+  add(plain, [](AttentionCase& c) { c.options.chunk = 2; });
+  add(plain, [](AttentionCase& c) {
+    c.options = {.causal = CausalMask::top_left, .chunk = 3};
+    c.has_sink = true;
+  });
+  add(plain, [](AttentionCase& c) {
+    c.alibi = Alibi::per_head;
+    c.options.causal = CausalMask::bottom_right;
+  });
+  add(plain, [](AttentionCase& c) {
+    c.alibi = Alibi::per_batch_and_head;
+    c.options.softcap = 2.0F;
+  });
+  for (const bool per_batch : {false, true}) {
+    for (const bool per_head : {false, true}) {
+      add(plain, [&](AttentionCase& c) {
+        c.bias = {.sharing = {.per_batch = per_batch, .per_head = per_head}, .hidden = 0.3};
+        c.options.causal = CausalMask::bottom_right;
+        c.options.softcap = 2.0F;
+      });
+    }
+  }
+  add(plain, [](AttentionCase& c) { c.has_sink = true; });
+  add(plain, [](AttentionCase& c) {
+    c.has_sink = true;  // the first queries see nothing else
+    c.options.causal = CausalMask::bottom_right;
+    c.k.rows = 3;
+    c.has_d_lse = true;
+  });
+  add(plain, [](AttentionCase& c) { c.options.dropout = 0.4F; });
+  add(plain, [](AttentionCase& c) {
+    c.options = {.causal = CausalMask::bottom_right, .softcap = 2.0F, .dropout = 0.5F};
+    c.alibi = Alibi::per_head;
+    c.bias = {.dtype = DType::float32, .sharing = {.per_head = true}};
+    c.has_sink = true;
+    c.random = {.seed = 7, .offset = 9};
+  });
+  add(plain, [](AttentionCase& c) {
+    c.q.rows = 70;  // two blocks of queries, two of keys
+    c.k.rows = 66;
+    c.batch = 1;
+    c.heads_q = 2;
+    c.heads_k = 1;
+    c.blocks = {.size = 64, .sharing = {.per_head = true}, .visible = 0.6};
+    c.has_sink = true;
   });
   return cases;
 }

@@ -6,7 +6,7 @@
 #include <functional>
 #include <limits>
 
-#include "attention_case.h"
+#include "matches_reference.h"
 
 namespace strobe::test {
 namespace {

@@ -16,8 +16,11 @@ struct ArithmeticModel {
   double unit_roundoff = 0x1p-24;        // u: one float32 operation; 2^-23 where accumulators truncate (tensor cores)
   double exp2_error = 0x1p-22;           // relative error of exp2, its argument taken as exact: 2 ulp
   double log_error = 0x1p-21;            // relative error of the logarithm in LSE: 4 ulp
+  double log_absolute_error = 0.0;       // and absolute, where the logarithm's argument is near 1
   double tanh_error = 0x1p-21;           // relative error of softcap's tanh: 4 ulp
+  double tanh_absolute_error = 0.0;      // and absolute, where tanh is formed as a difference
   double underflow = 0x1p-126;           // float32 results below this may be flushed to zero
+  double maximum_slack = 0.0;            // what is subtracted for a row's maximum may be less than it by so much
   DType probabilities = DType::float32;  // what P and dS are rounded to before they are multiplied by V, dO, K and Q
   std::int64_t block_n = 16;             // keys per tile, at least: bounds how often a running maximum is replaced
 };
@@ -32,17 +35,20 @@ struct BoundedTensor {
 struct ForwardResult {
   BoundedTensor o;    // in o's shape
   BoundedTensor lse;  // [batch, heads_q, seqlen_q], packed [heads_q, total_q]; whether or not the call asks for it
+  BoundedTensor max_logits;  // [batch, heads_q], likewise
 };
 
 struct BackwardResult {
   BoundedTensor dq;
   BoundedTensor dk;
   BoundedTensor dv;
+  BoundedTensor d_bias;  // in d_bias's shape; empty where the call does not ask for it
+  BoundedTensor d_sink;  // [heads_q]; empty where the call does not ask for it
 };
 
-/// O = softmax(mask(softcap(scale * Q K^T))) V and LSE, of a call that strobe::forward accepts with host tensors.
-/// The data of o and lse is not read. O(seqlen_q * seqlen_k) time, O(seqlen) memory per head. `threads`: 0 takes one
-/// per hardware thread.
+/// O = dropout(softmax(mask(softcap(scale * Q K^T) + modifiers))) V, LSE and the largest scores, of a call that
+/// strobe::forward accepts with host tensors. The data of outputs is not read. O(seqlen_q * seqlen_k) time, O(seqlen)
+/// memory per head. `threads`: 0 takes one per hardware thread.
 ForwardResult forward(const ForwardArguments& arguments, const AttentionOptions& options = {},
                       const ArithmeticModel& model = {}, int threads = 0);
 

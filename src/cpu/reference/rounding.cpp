@@ -15,6 +15,10 @@ double gamma(double roundings, double unit_roundoff) {
   return sum < 1.0 ? sum / (1.0 - sum) : kInfinity;
 }
 
+double weight_error(double exponent, double norm, double weight, double shift) {
+  return weight > 0.0 ? weight * std::expm1(shift) : std::exp(exponent + shift) / norm;
+}
+
 double Rounding::stored_error(double value, double error) const {
   const double reach = std::fabs(value) + error;
   if (!(reach < overflow)) return kInfinity;  // also where the error is not a number

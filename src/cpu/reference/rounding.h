@@ -10,6 +10,10 @@ namespace strobe::reference {
 /// Infinite where n u reaches 1.
 double gamma(double roundings, double unit_roundoff);
 
+/// How far exp(exponent) / norm rises when the exponent does by `shift`. `weight` is exp(exponent) / norm; where it is
+/// 0, the exponent lies far below what a double holds, but not so far that any shift could be left out.
+double weight_error(double exponent, double norm, double weight, double shift);
+
 /// What rounding a float32 result to a storage dtype does to it.
 struct Rounding {
   double relative = 0.0;

@@ -44,7 +44,7 @@ std::vector<SequenceRows> sequence_rows(const ConstTensorView& q, const ConstTen
   for (std::int64_t index = 0; index < batch; ++index) {
     const Rows rows_q = rows_of(q, sequences.cu_seqlens_q, sequences.seqused_q, index);
     const Rows rows_k = rows_of(k, sequences.cu_seqlens_k, sequences.seqused_k, index);
-    result.push_back({rows_q.first, rows_k.first, rows_q.count, rows_k.count});
+    result.push_back({index, rows_q.first, rows_k.first, rows_q.count, rows_k.count});
   }
   return result;
 }

@@ -10,6 +10,7 @@ namespace strobe::reference {
 
 /// One sequence. Rows are counted through the whole tensor: batch * seqlen + position, or the packed row.
 struct SequenceRows {
+  std::int64_t sequence = 0;  // of the batch
   std::int64_t first_q = 0;
   std::int64_t first_k = 0;
   std::int64_t seqlen_q = 0;  // used lengths

@@ -1,0 +1,50 @@
+#include "matches_reference.h"
+
+#include <gtest/gtest.h>
+
+namespace strobe::test {
+
+void expect_within_bound(const GuardedTensor& actual, const reference::BoundedTensor& expected, const char* name) {
+  if (!actual.view().given()) return;
+  const reference::WorstElement worst = reference::worst_element(actual.view(), expected);
+  EXPECT_LE(worst.ratio, 1.0) << name << ' ' << reference::describe(worst, actual.view());
+  EXPECT_TRUE(actual.guards_intact()) << name << " was written outside its view";
+}
+
+void expect_forward_matches(CaseTensors& tensors, const AttentionCase& attention,
+                            const reference::ArithmeticModel& model) {
+  const reference::ForwardResult expected =
+      reference::forward(tensors.forward_arguments(), attention.options, model, 1);
+  expect_within_bound(tensors.o, expected.o, "o");
+  expect_within_bound(tensors.lse, expected.lse, "lse");
+  expect_within_bound(tensors.max_logits, expected.max_logits, "max_logits");
+}
+
+void expect_backward_matches(CaseTensors& tensors, const AttentionCase& attention,
+                             const reference::ArithmeticModel& model) {
+  const reference::BackwardResult expected =
+      reference::backward(tensors.backward_arguments(), attention.options, model, 1);
+  expect_within_bound(tensors.dq, expected.dq, "dq");
+  expect_within_bound(tensors.dk, expected.dk, "dk");
+  expect_within_bound(tensors.dv, expected.dv, "dv");
+  expect_within_bound(tensors.d_bias, expected.d_bias, "d_bias");
+  expect_within_bound(tensors.d_sink, expected.d_sink, "d_sink");
+}
+
+void expect_tensors_match_reference(CaseTensors& tensors, const AttentionCase& attention, const Execution& execution) {
+  const Status forward_status = forward(tensors.forward_arguments(), attention.options, execution);
+  ASSERT_TRUE(forward_status.ok()) << forward_status.message();
+  expect_forward_matches(tensors, attention);
+  if (!attention.wants_lse) return;
+  const Status backward_status = backward(tensors.backward_arguments(), attention.options, execution);
+  ASSERT_TRUE(backward_status.ok()) << backward_status.message();
+  expect_backward_matches(tensors, attention);
+}
+
+void expect_case_matches_reference(const AttentionCase& attention, const Execution& execution) {
+  SCOPED_TRACE(describe(attention));
+  CaseTensors tensors(attention);
+  expect_tensors_match_reference(tensors, attention, execution);
+}
+
+}  // namespace strobe::test

@@ -1,0 +1,26 @@
+// A case's results against the float64 reference.
+#pragma once
+
+#include "case_tensors.h"
+#include "cpu/reference/reference.h"
+
+namespace strobe::test {
+
+/// Runs forward and, where the case has LSE, backward from its o and lse. Expects every element within its bound and
+/// every guard intact.
+void expect_case_matches_reference(const AttentionCase& attention, const Execution& execution = {});
+
+/// The same with inputs that the test has changed.
+void expect_tensors_match_reference(CaseTensors& tensors, const AttentionCase& attention,
+                                    const Execution& execution = {});
+
+/// Compares results that are already there: what forward wrote, what backward wrote.
+void expect_forward_matches(CaseTensors& tensors, const AttentionCase& attention,
+                            const reference::ArithmeticModel& model = {});
+void expect_backward_matches(CaseTensors& tensors, const AttentionCase& attention,
+                             const reference::ArithmeticModel& model = {});
+
+/// Expects every element of `actual` within its bound; passes where the case lacks the tensor.
+void expect_within_bound(const GuardedTensor& actual, const reference::BoundedTensor& expected, const char* name);
+
+}  // namespace strobe::test
