@@ -1,0 +1,194 @@
+#include "call_options.h"
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "errors.h"
+#include "thread_pool.h"
+
+namespace nb = nanobind;
+
+namespace strobe::python {
+namespace {
+
+std::string type_of(nb::handle value) { return nb::type_name(value.type()).c_str(); }
+
+/// A value and the keyword it came by.
+struct Given {
+  const char* name;
+  nb::handle value;
+};
+
+std::int64_t integer(const Given& given) {
+  const nb::object index = nb::steal(PyNumber_Index(given.value.ptr()));
+  if (!index.is_valid()) {
+    PyErr_Clear();
+    raise(PyExc_TypeError, "{} is of type {}: it must be an integer", given.name, type_of(given.value));
+  }
+  int overflow = 0;
+  const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0) raise(PyExc_ValueError, "{} is {}: it must fit 64 bits", given.name, nb::str(index).c_str());
+  return number;
+}
+
+std::uint64_t unsigned_integer(const Given& given) {
+  const nb::object index = nb::steal(PyNumber_Index(given.value.ptr()));
+  if (!index.is_valid()) {
+    PyErr_Clear();
+    raise(PyExc_TypeError, "{} is of type {}: it must be an integer", given.name, type_of(given.value));
+  }
+  const unsigned long long number = PyLong_AsUnsignedLongLong(index.ptr());
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    raise(PyExc_ValueError, "{} is {}: it must be from 0 to 2^64 - 1", given.name, nb::str(index).c_str());
+  }
+  return number;
+}
+
+float number(const Given& given) {
+  const double value = PyFloat_AsDouble(given.value.ptr());
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    raise(PyExc_TypeError, "{} is of type {}: it must be a number", given.name, type_of(given.value));
+  }
+  return static_cast<float>(value);
+}
+
+bool boolean(const Given& given) {
+  if (!PyBool_Check(given.value.ptr())) {
+    raise(PyExc_TypeError, "{} is of type {}: it must be True or False", given.name, type_of(given.value));
+  }
+  return given.value.ptr() == Py_True;
+}
+
+std::string_view string(const Given& given, const char* accepted) {
+  if (!PyUnicode_Check(given.value.ptr())) {
+    raise(PyExc_TypeError, "{} is of type {}: it must be {}", given.name, type_of(given.value), accepted);
+  }
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(given.value.ptr(), &size);
+  if (text == nullptr) throw nb::python_error();
+  return {text, static_cast<std::size_t>(size)};
+}
+
+CausalMask causal(const Given& given) {
+  if (PyBool_Check(given.value.ptr())) return boolean(given) ? CausalMask::bottom_right : CausalMask::none;
+  constexpr const char* kAccepted = "True, False, \"bottom_right\" or \"top_left\"";
+  const std::string_view text = string(given, kAccepted);
+  if (text == "bottom_right") return CausalMask::bottom_right;
+  if (text == "top_left") return CausalMask::top_left;
+  raise(PyExc_ValueError, "{} is \"{}\": it must be {}", given.name, text, kAccepted);
+}
+
+Engine engine(const Given& given) {
+  constexpr const char* kAccepted = "automatic, cpu, ampere or hopper";
+  constexpr std::pair<std::string_view, Engine> kEngines[] = {
+      {"automatic", Engine::automatic}, {"cpu", Engine::cpu}, {"ampere", Engine::ampere}, {"hopper", Engine::hopper}};
+  const std::string_view text = string(given, kAccepted);
+  for (const auto& [name, engine] : kEngines) {
+    if (name == text) return engine;
+  }
+  raise(PyExc_ValueError, "{} is \"{}\": it must be {}", given.name, text, kAccepted);
+}
+
+Window window(const Given& given) {
+  constexpr const char* kAccepted = "a pair of integers (left, right)";
+  if (PySequence_Check(given.value.ptr()) == 0 || PyUnicode_Check(given.value.ptr())) {
+    raise(PyExc_TypeError, "{} is of type {}: it must be {}", given.name, type_of(given.value), kAccepted);
+  }
+  const Py_ssize_t size = PySequence_Size(given.value.ptr());
+  if (size != 2) raise(PyExc_ValueError, "{} has {} values: it must be {}", given.name, size, kAccepted);
+  const nb::object left = given.value[0];
+  const nb::object right = given.value[1];
+  return {.left = integer({given.name, left}), .right = integer({given.name, right})};
+}
+
+std::int64_t longest(const Given& given) { return integer(given); }
+
+int threads(const Given& given) {
+  const std::int64_t wanted = integer(given);
+  return wanted < INT32_MIN || wanted > INT32_MAX ? -1 : static_cast<int>(wanted);
+}
+
+/// What a keyword does to the options; tensors first, since most calls give few others.
+struct Keyword {
+  std::string_view name;
+  void (*read)(CallOptions& options, Imports& imports, const Given& given);
+};
+
+constexpr const char* kFloat32 = "float32";
+constexpr const char* kInt32 = "int32";
+
+constexpr Keyword kKeywords[] = {
+    {"scale", [](CallOptions& o, Imports&, const Given& g) { o.attention.scale = number(g); }},
+    {"causal", [](CallOptions& o, Imports&, const Given& g) { o.attention.causal = causal(g); }},
+    {"window", [](CallOptions& o, Imports&, const Given& g) { o.attention.window = window(g); }},
+    {"chunk", [](CallOptions& o, Imports&, const Given& g) { o.attention.chunk = integer(g); }},
+    {"softcap", [](CallOptions& o, Imports&, const Given& g) { o.attention.softcap = number(g); }},
+    {"dropout", [](CallOptions& o, Imports&, const Given& g) { o.attention.dropout = number(g); }},
+    {"seed", [](CallOptions& o, Imports&, const Given& g) { o.random.seed = unsigned_integer(g); }},
+    {"offset", [](CallOptions& o, Imports&, const Given& g) { o.random.offset = unsigned_integer(g); }},
+    {"deterministic", [](CallOptions& o, Imports&, const Given& g) { o.attention.deterministic = boolean(g); }},
+    {"alibi_slopes", [](CallOptions& o, Imports& i,
+                        const Given& g) { o.modifiers.alibi_slopes = i.view(g.value, {g.name, kFloat32}); }},
+    {"bias", [](CallOptions& o, Imports& i,
+                const Given& g) { o.modifiers.bias = i.view(g.value, {g.name, "float32 or q's dtype"}); }},
+    {"sink",
+     [](CallOptions& o, Imports& i, const Given& g) { o.modifiers.sink = i.view(g.value, {g.name, kFloat32}); }},
+    {"block_mask", [](CallOptions& o, Imports& i,
+                      const Given& g) { o.modifiers.block_mask = i.view(g.value, {g.name, "uint8 or bool"}); }},
+    {"block_size", [](CallOptions& o, Imports&, const Given& g) { o.modifiers.block_size = integer(g); }},
+    {"cu_seqlens_q",
+     [](CallOptions& o, Imports& i, const Given& g) { o.sequences.cu_seqlens_q = i.view(g.value, {g.name, kInt32}); }},
+    {"cu_seqlens_k",
+     [](CallOptions& o, Imports& i, const Given& g) { o.sequences.cu_seqlens_k = i.view(g.value, {g.name, kInt32}); }},
+    {"seqused_q",
+     [](CallOptions& o, Imports& i, const Given& g) { o.sequences.seqused_q = i.view(g.value, {g.name, kInt32}); }},
+    {"seqused_k",
+     [](CallOptions& o, Imports& i, const Given& g) { o.sequences.seqused_k = i.view(g.value, {g.name, kInt32}); }},
+    {"max_seqlen_q", [](CallOptions& o, Imports&, const Given& g) { o.sequences.max_seqlen_q = longest(g); }},
+    {"max_seqlen_k", [](CallOptions& o, Imports&, const Given& g) { o.sequences.max_seqlen_k = longest(g); }},
+    {"engine", [](CallOptions& o, Imports&, const Given& g) { o.execution.engine = engine(g); }},
+    {"threads", [](CallOptions& o, Imports&, const Given& g) { o.execution.threads = threads(g); }},
+    {"stream", [](CallOptions&, Imports&, const Given&) {}},  // read by imports_for
+    {"q_descale",
+     [](CallOptions& o, Imports& i, const Given& g) { o.q_descale = i.view(g.value, {g.name, kFloat32}); }},
+    {"k_descale",
+     [](CallOptions& o, Imports& i, const Given& g) { o.k_descale = i.view(g.value, {g.name, kFloat32}); }},
+    {"v_descale",
+     [](CallOptions& o, Imports& i, const Given& g) { o.v_descale = i.view(g.value, {g.name, kFloat32}); }},
+    {"page_table",
+     [](CallOptions& o, Imports& i, const Given& g) { o.page_table = i.view(g.value, {g.name, kInt32}); }},
+};
+
+const Keyword& keyword(std::string_view name) {
+  for (const Keyword& keyword : kKeywords) {
+    if (keyword.name == name) return keyword;
+  }
+  std::string accepted;
+  for (const Keyword& keyword : kKeywords) accepted += fmt::format("{}{}", accepted.empty() ? "" : ", ", keyword.name);
+  raise(PyExc_TypeError, "{} is no option of a call: the options are {}", name, accepted);
+}
+
+}  // namespace
+
+CallOptions read_options(const nb::kwargs& keywords, Imports& imports) {
+  CallOptions options;
+  for (const auto& [name, value] : keywords) {
+    const Keyword& found = keyword(nb::cast<const char*>(name));
+    if (!value.is_none()) found.read(options, imports, {found.name.data(), value});
+  }
+  options.execution.stream = imports.stream();
+  options.execution.parallel_for = parallel_for();
+  return options;
+}
+
+Imports imports_for(const nb::kwargs& keywords) {
+  const nb::object stream = keywords.get("stream", nb::none());
+  if (stream.is_none()) return Imports(nullptr, false);
+  return Imports(reinterpret_cast<void*>(unsigned_integer({"stream", stream})), true);
+}
+
+}  // namespace strobe::python

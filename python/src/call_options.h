@@ -1,0 +1,32 @@
+// The options of a call, by keyword.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "imports.h"
+#include "strobe/attention.h"
+
+namespace strobe::python {
+
+/// What both passes take beside their tensors.
+struct CallOptions {
+  AttentionOptions attention;
+  Sequences sequences;
+  ScoreModifiers modifiers;
+  RandomState random;
+  Execution execution;
+  // The forward's alone.
+  ConstTensorView q_descale;
+  ConstTensorView k_descale;
+  ConstTensorView v_descale;
+  ConstTensorView page_table;
+};
+
+/// Reads `keywords`, in which None stands for an option's default; its tensors come in through `imports`. TypeError for
+/// a name that is no option or a value that is not of its kind, ValueError for a value out of range.
+CallOptions read_options(const nanobind::kwargs& keywords, Imports& imports);
+
+/// The value of the keyword "stream" as it is given.
+Imports imports_for(const nanobind::kwargs& keywords);
+
+}  // namespace strobe::python

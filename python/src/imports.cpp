@@ -1,0 +1,219 @@
+#include "imports.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "errors.h"
+#include "exchange_api.h"
+
+namespace nb = nanobind;
+
+namespace strobe::python {
+namespace {
+
+namespace dlpack = nb::dlpack;
+
+struct NamedDType {
+  std::string_view name;
+  DType dtype;
+  dlpack::dtype dlpack;
+};
+
+constexpr dlpack::dtype dtype_of(dlpack::dtype_code code, std::uint8_t bits) {
+  return {static_cast<std::uint8_t>(code), bits, 1};
+}
+
+// A bool is a byte of 0 or 1, which is what a block mask holds.
+constexpr NamedDType kDTypes[] = {
+    {"float32", DType::float32, dtype_of(dlpack::dtype_code::Float, 32)},
+    {"float16", DType::float16, dtype_of(dlpack::dtype_code::Float, 16)},
+    {"bfloat16", DType::bfloat16, dtype_of(dlpack::dtype_code::Bfloat, 16)},
+    {"int32", DType::int32, dtype_of(dlpack::dtype_code::Int, 32)},
+    {"uint8", DType::uint8, dtype_of(dlpack::dtype_code::UInt, 8)},
+    {"bool", DType::uint8, dtype_of(dlpack::dtype_code::Bool, 8)},
+    {"float8_e4m3fn", DType::float8_e4m3, dtype_of(dlpack::dtype_code::Float8_E4M3FN, 8)},
+};
+
+std::string text_of(const dlpack::dtype& dtype) {
+  constexpr std::string_view kCodes[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+  const bool known = dtype.code < std::size(kCodes);
+  return known ? fmt::format("{}{}", kCodes[dtype.code], dtype.bits)
+               : fmt::format("a DLPack dtype of code {} and {} bits", dtype.code, dtype.bits);
+}
+
+[[noreturn]] void raise_dtype(const Role& role, std::string_view given) {
+  raise(PyExc_ValueError, "{} is {}: it must be {}", role.name, given, role.dtypes);
+}
+
+[[noreturn]] void raise_read_only(const Role& role) {
+  raise(PyExc_ValueError, "{} is read-only: it must be writable", role.name);
+}
+
+[[noreturn]] void raise_rank(const Role& role, std::int64_t rank) {
+  raise(PyExc_ValueError, "{} has rank {}: tensors of a call have rank 1 to {}", role.name, rank, kMaxRank);
+}
+
+Device device_of(std::int32_t kind, std::int32_t index, const Role& role) {
+  switch (static_cast<DeviceKind>(kind)) {
+    case DeviceKind::cpu:
+    case DeviceKind::cuda_host: return {DeviceType::cpu, 0};
+    case DeviceKind::cuda:
+    case DeviceKind::cuda_managed: return {DeviceType::cuda, index};
+  }
+  raise(PyExc_ValueError, "{} is on a device of DLPack type {}: it must be on the cpu or on a CUDA device", role.name,
+        kind);
+}
+
+TensorView view_of(const dlpack::dltensor& tensor, const Role& role) {
+  if (tensor.ndim < 1 || tensor.ndim > kMaxRank) raise_rank(role, tensor.ndim);
+  const auto* dtype = std::ranges::find(kDTypes, tensor.dtype, &NamedDType::dlpack);
+  if (dtype == std::end(kDTypes)) raise_dtype(role, text_of(tensor.dtype));
+  TensorView view;
+  view.data = tensor.data == nullptr ? nullptr : static_cast<char*>(tensor.data) + tensor.byte_offset;
+  view.dtype = dtype->dtype;
+  view.device = device_of(tensor.device.device_type, tensor.device.device_id, role);
+  view.rank = tensor.ndim;
+  std::int64_t contiguous = 1;
+  for (auto axis = static_cast<std::size_t>(tensor.ndim); axis-- > 0;) {
+    view.shape[axis] = tensor.shape[axis];
+    view.strides[axis] = tensor.strides == nullptr ? contiguous : tensor.strides[axis];
+    contiguous *= tensor.shape[axis];
+  }
+  return view;
+}
+
+/// DLManagedTensorVersioned of DLPack 1; what came before held the tensor alone.
+struct VersionedTensor {
+  std::uint32_t major;
+  std::uint32_t minor;
+  void* context;
+  void (*deleter)(void*);
+  std::uint64_t flags;
+  dlpack::dltensor tensor;
+};
+constexpr std::uint64_t kReadOnly = 1;
+
+/// A capsule that nobody takes over frees its tensor itself: holding it is borrowing.
+TensorView view_of_capsule(nb::handle capsule, const Role& role) {
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
+    const auto& versioned = *static_cast<VersionedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+    if (versioned.major != 1) {
+      raise(PyExc_ValueError, "{} speaks DLPack {}.{}: versions 0 and 1 are known here", role.name, versioned.major,
+            versioned.minor);
+    }
+    if (role.written && (versioned.flags & kReadOnly) != 0) raise_read_only(role);
+    return view_of(versioned.tensor, role);
+  }
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor") == 0) {
+    raise(PyExc_TypeError, "{}.__dlpack__() gave no DLPack capsule", role.name);
+  }
+  return view_of(*static_cast<dlpack::dltensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor")), role);
+}
+
+/// NumPy's own dtype names; a dtype of another byte order has the same.
+DType dtype_of_array(nb::handle array, const Role& role) {
+  const nb::object dtype = array.attr("dtype");
+  if (!nb::cast<bool>(dtype.attr("isnative"))) {
+    raise(PyExc_ValueError, "{} is in the byte order of another machine: it must be in this one's", role.name);
+  }
+  return dtype_named(nb::str(dtype.attr("name")).c_str(), role);
+}
+
+}  // namespace
+
+DType dtype_named(std::string_view name, const Role& role) {
+  const auto* dtype = std::ranges::find(kDTypes, name, &NamedDType::name);
+  if (dtype == std::end(kDTypes)) raise_dtype(role, name);
+  return dtype->dtype;
+}
+
+TensorView view_of(const TensorShape& shape, const Role& role) {
+  if (shape.shape.empty() || shape.shape.size() > kMaxRank) {
+    raise_rank(role, static_cast<std::int64_t>(shape.shape.size()));
+  }
+  TensorView view;
+  view.dtype = shape.dtype;
+  view.device = shape.device;
+  view.rank = static_cast<int>(shape.shape.size());
+  std::int64_t stride = 1;
+  for (std::size_t axis = shape.shape.size(); axis-- > 0;) {
+    view.shape[axis] = shape.shape[axis];
+    view.strides[axis] = stride;
+    stride *= std::max<std::int64_t>(shape.shape[axis], 1);
+  }
+  return view;
+}
+
+TensorView Imports::view(nb::handle object, const Role& role) {
+  if (object.is_none()) return {};
+  if (exchange_api_of(object) != nullptr) return from_exchange_api(object, role);
+  if (nb::isinstance<TensorShape>(object)) return view_of(*nb::cast<TensorShape*>(object), role);
+  if (nb::hasattr(object, "__array_interface__")) return from_array_interface(object, role);
+  if (nb::hasattr(object, "__dlpack__")) return from_dlpack(object, role);
+  raise(PyExc_TypeError, "{} is of type {}: it must be a tensor that speaks DLPack, of NumPy, PyTorch, JAX or CuPy",
+        role.name, nb::type_name(object.type()).c_str());
+}
+
+TensorView Imports::from_exchange_api(nb::handle object, const Role& role) {
+  const ExchangeApi& api = *exchange_api_of(object);
+  dlpack::dltensor tensor;
+  if (api.tensor_from_object(object.ptr(), &tensor) != 0) throw nb::python_error();
+  const TensorView view = view_of(tensor, role);
+  if (view.device.type == DeviceType::cuda && !has_stream_) {
+    if (api.current_stream(tensor.device.device_type, tensor.device.device_id, &stream_) != 0) {
+      throw nb::python_error();
+    }
+    has_stream_ = true;
+  }
+  return view;
+}
+
+/// NumPy's arrays: unlike DLPack this knows bfloat16 (of ml_dtypes), and says what is wrong with the rest.
+TensorView Imports::from_array_interface(nb::handle object, const Role& role) {
+  const nb::dict interface = object.attr("__array_interface__");
+  TensorShape shape{.dtype = dtype_of_array(object, role)};
+  for (const nb::handle extent : nb::tuple(interface["shape"])) shape.shape.push_back(nb::cast<std::int64_t>(extent));
+  TensorView view = view_of(shape, role);
+  const nb::tuple data = interface["data"];
+  view.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(data[0]));
+  if (role.written && nb::cast<bool>(data[1])) raise_read_only(role);
+  const nb::tuple strides(object.attr("strides"));  // in bytes
+  const auto size = static_cast<std::int64_t>(size_of(view.dtype));
+  for (std::size_t axis = 0; axis < shape.shape.size(); ++axis) {
+    const auto bytes = nb::cast<std::int64_t>(strides[axis]);
+    if (bytes % size != 0) {
+      raise(PyExc_ValueError, "{} has a stride of {} bytes on axis {}: it must be a multiple of its {}-byte elements",
+            role.name, bytes, axis, size);
+    }
+    view.strides[axis] = bytes / size;
+  }
+  return view;
+}
+
+TensorView Imports::from_dlpack(nb::handle object, const Role& role) {
+  held_.push_back(dlpack_capsule(object));
+  return view_of_capsule(held_.back(), role);
+}
+
+nb::object Imports::dlpack_capsule(nb::handle object) {
+  const nb::tuple device(object.attr("__dlpack_device__")());
+  const bool on_cuda = nb::cast<std::int32_t>(device[0]) == static_cast<std::int32_t>(DeviceKind::cuda);
+  // The producer makes this stream wait for its own work; 1 is DLPack's name for CUDA's default stream.
+  constexpr std::uintptr_t kDefaultStream = 1;
+  nb::dict keywords;
+  if (on_cuda) {
+    has_stream_ = true;
+    keywords["stream"] = stream_ == nullptr ? kDefaultStream : reinterpret_cast<std::uintptr_t>(stream_);
+  }
+  const nb::object dlpack = object.attr("__dlpack__");
+  try {
+    return dlpack(nb::arg("max_version") = nb::make_tuple(1, 0), **keywords);
+  } catch (const nb::python_error& error) {  // a producer from before DLPack 1 does not know versions
+    if (!error.matches(PyExc_TypeError)) throw;
+  }
+  return dlpack(**keywords);
+}
+
+}  // namespace strobe::python

@@ -1,0 +1,60 @@
+// Python tensors as views.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "strobe/tensor.h"
+
+namespace strobe::python {
+
+/// What a tensor is called and must be, for sentences.
+struct Role {
+  const char* name;
+  const char* dtypes;  // "float32, float16 or bfloat16"
+  bool written = false;
+};
+
+/// A shape, a dtype and a device without memory behind them: what a plan needs of a tensor.
+struct TensorShape {
+  std::vector<std::int64_t> shape;
+  DType dtype = DType::float32;
+  Device device;
+};
+
+/// A view of contiguous memory, with a null pointer. ValueError beyond rank 4.
+TensorView view_of(const TensorShape& shape, const Role& role);
+
+/// "float32", "bool", ...; ValueError for what no tensor of a call can be.
+DType dtype_named(std::string_view name, const Role& role);
+
+/// The tensors of one call: keeps what their producers handed over for as long as it lives, and finds the stream that
+/// they are ready on.
+class Imports {
+ public:
+  /// `stream`: the CUstream that the caller names, or null where the tensors' framework is to be asked.
+  explicit Imports(void* stream, bool has_stream) : stream_(stream), has_stream_(has_stream) {}
+
+  /// None gives a view that is not given. TypeError for what is no tensor, ValueError for a tensor that cannot serve
+  /// in this role.
+  TensorView view(nanobind::handle object, const Role& role);
+
+  /// The stream to launch on: the caller's, or the one that the first CUDA tensor's framework works on. Null for the
+  /// default stream and on the CPU.
+  void* stream() const { return stream_; }
+
+ private:
+  TensorView from_exchange_api(nanobind::handle object, const Role& role);
+  TensorView from_array_interface(nanobind::handle object, const Role& role);
+  TensorView from_dlpack(nanobind::handle object, const Role& role);
+  nanobind::object dlpack_capsule(nanobind::handle object);
+
+  void* stream_;
+  bool has_stream_;
+  std::vector<nanobind::object> held_;
+};
+
+}  // namespace strobe::python

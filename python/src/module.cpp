@@ -1,0 +1,36 @@
+// strobe._core: what the Python package is built on. Its signatures are in strobe/_core.pyi.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "imports.h"
+#include "masks.h"
+#include "passes.h"
+#include "strobe/strobe.h"
+
+namespace nb = nanobind;
+
+NB_MODULE(_core, module) {
+  using namespace strobe::python;
+  module.attr("version") = strobe_version();
+
+  nb::class_<TensorShape>(module, "TensorShape")
+      .def(
+          "__init__",
+          [](TensorShape* self, std::vector<std::int64_t> shape, const std::string& dtype, bool cuda, int index) {
+            const strobe::Device device{cuda ? strobe::DeviceType::cuda : strobe::DeviceType::cpu, index};
+            new (self)
+                TensorShape{std::move(shape), dtype_named(dtype, {"dtype", "float32, float16 or bfloat16"}), device};
+          },
+          nb::arg("shape"), nb::arg("dtype"), nb::arg("cuda"), nb::arg("index"));
+
+  module.def("forward", &forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("o").none(),
+             nb::arg("lse").none(), nb::arg("max_logits").none(), nb::arg("options"));
+  module.def("backward", &backward, nb::arg("d_o").none(), nb::arg("q").none(), nb::arg("k").none(),
+             nb::arg("v").none(), nb::arg("o").none(), nb::arg("lse").none(), nb::arg("d_lse").none(),
+             nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(), nb::arg("d_bias").none(),
+             nb::arg("d_sink").none(), nb::arg("options"));
+  module.def("explain", &explain, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("backward"),
+             nb::arg("options"));
+  bind_masks(module);
+}

@@ -1,0 +1,152 @@
+#include "passes.h"
+
+#include "call_options.h"
+#include "errors.h"
+#include "imports.h"
+#include "strobe/plan.h"
+
+namespace nb = nanobind;
+
+namespace strobe::python {
+namespace {
+
+constexpr const char* kFloats = "float32, float16 or bfloat16";
+constexpr const char* kFloat32 = "float32";
+constexpr const char* kLikeQ = "q's dtype";
+
+void add_options(const CallOptions& options, ForwardArguments& arguments) {
+  arguments.sequences = options.sequences;
+  arguments.modifiers = options.modifiers;
+  arguments.random = options.random;
+  arguments.q_descale = options.q_descale;
+  arguments.k_descale = options.k_descale;
+  arguments.v_descale = options.v_descale;
+  arguments.page_table = options.page_table;
+}
+
+void add_options(const CallOptions& options, BackwardArguments& arguments) {
+  arguments.sequences = options.sequences;
+  arguments.modifiers = options.modifiers;
+  arguments.random = options.random;
+}
+
+template <class Arguments>
+void run(const Arguments& arguments, const CallOptions& options) {
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    status = [&] {
+      if constexpr (std::is_same_v<Arguments, ForwardArguments>) {
+        return strobe::forward(arguments, options.attention, options.execution);
+      } else {
+        return strobe::backward(arguments, options.attention, options.execution);
+      }
+    }();
+  }
+  raise_if_failed(status);
+}
+
+/// A contiguous tensor beside `like`, without memory.
+TensorView planned(const ConstTensorView& like, std::vector<std::int64_t> shape, DType dtype) {
+  return view_of({.shape = std::move(shape), .dtype = dtype, .device = like.device}, {"a planned tensor", kFloats});
+}
+
+std::vector<std::int64_t> extents(const ConstTensorView& view) {
+  return {view.shape.begin(), view.shape.begin() + view.rank};
+}
+
+/// Outputs of the shapes that the call would have; nothing where q is not of a call's rank, which the plan then says.
+struct PlannedOutputs {
+  PlannedOutputs(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v)
+      : dq(planned(q, extents(q), q.dtype)), dk(planned(q, extents(k), q.dtype)), dv(planned(q, extents(v), q.dtype)) {
+    if (q.rank < 3) return;
+    std::vector<std::int64_t> shape = extents(q);
+    lse = q.rank == 3 ? planned(q, {shape[1], shape[0]}, DType::float32)
+                      : planned(q, {shape[0], shape[2], shape[1]}, DType::float32);
+    shape.back() = v.shape[static_cast<std::size_t>(v.rank - 1)];
+    o = planned(q, shape, q.dtype);
+  }
+
+  TensorView o, lse, dq, dk, dv;
+};
+
+}  // namespace
+
+void raise_if_failed(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::ok: return;
+    case StatusCode::invalid_argument: raise(PyExc_ValueError, "{}", status.message());
+    case StatusCode::unsupported: raise(PyExc_NotImplementedError, "{}", status.message());
+    case StatusCode::out_of_memory: raise(PyExc_MemoryError, "{}", status.message());
+    case StatusCode::device_error: raise(PyExc_RuntimeError, "{}", status.message());
+  }
+}
+
+void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle max_logits,
+             const nb::kwargs& keywords) {
+  Imports imports = imports_for(keywords);
+  ForwardArguments arguments;
+  arguments.q = imports.view(q, {"q", kFloats});
+  arguments.k = imports.view(k, {"k", kLikeQ});
+  arguments.v = imports.view(v, {"v", kLikeQ});
+  const CallOptions options = read_options(keywords, imports);
+  arguments.o = imports.view(o, {"o", kLikeQ, true});
+  arguments.lse = imports.view(lse, {"lse", kFloat32, true});
+  arguments.max_logits = imports.view(max_logits, {"max_logits", kFloat32, true});
+  add_options(options, arguments);
+  run(arguments, options);
+}
+
+void backward(nb::handle d_o, nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle d_lse,
+              nb::handle dq, nb::handle dk, nb::handle dv, nb::handle d_bias, nb::handle d_sink,
+              const nb::kwargs& keywords) {
+  Imports imports = imports_for(keywords);
+  BackwardArguments arguments;
+  arguments.q = imports.view(q, {"q", kFloats});
+  arguments.k = imports.view(k, {"k", kLikeQ});
+  arguments.v = imports.view(v, {"v", kLikeQ});
+  arguments.o = imports.view(o, {"o", kLikeQ});
+  arguments.lse = imports.view(lse, {"lse", kFloat32});
+  arguments.d_o = imports.view(d_o, {"d_o", kLikeQ});
+  arguments.d_lse = imports.view(d_lse, {"d_lse", kFloat32});
+  const CallOptions options = read_options(keywords, imports);
+  arguments.dq = imports.view(dq, {"dq", kLikeQ, true});
+  arguments.dk = imports.view(dk, {"dk", kLikeQ, true});
+  arguments.dv = imports.view(dv, {"dv", kLikeQ, true});
+  arguments.d_bias = imports.view(d_bias, {"d_bias", kFloat32, true});
+  arguments.d_sink = imports.view(d_sink, {"d_sink", kFloat32, true});
+  add_options(options, arguments);
+  run(arguments, options);
+}
+
+std::string explain(nb::handle q, nb::handle k, nb::handle v, bool backward, const nb::kwargs& keywords) {
+  Imports imports = imports_for(keywords);
+  const ConstTensorView query = imports.view(q, {"q", kFloats});
+  const ConstTensorView key = imports.view(k, {"k", kLikeQ});
+  const ConstTensorView value = imports.view(v, {"v", kLikeQ});
+  if (!query.given() || !key.given() || !value.given()) raise(PyExc_TypeError, "q, k and v must be given");
+  const CallOptions options = read_options(keywords, imports);
+  const PlannedOutputs out(query, key, value);
+  const auto plan = [&]() -> Result<Plan> {
+    if (backward) {
+      BackwardArguments arguments{.q = query,
+                                  .k = key,
+                                  .v = value,
+                                  .o = out.o,
+                                  .lse = out.lse,
+                                  .d_o = out.o,
+                                  .dq = out.dq,
+                                  .dk = out.dk,
+                                  .dv = out.dv};
+      add_options(options, arguments);
+      return make_plan(arguments, options.attention, options.execution);
+    }
+    ForwardArguments arguments{.q = query, .k = key, .v = value, .o = out.o, .lse = out.lse};
+    add_options(options, arguments);
+    return make_plan(arguments, options.attention, options.execution);
+  }();
+  raise_if_failed(plan.status());
+  return plan->explain();
+}
+
+}  // namespace strobe::python

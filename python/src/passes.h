@@ -1,0 +1,24 @@
+// The two passes and their plans on Python tensors.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+namespace strobe::python {
+
+/// Reads q, k and v and writes o and, where they are not None, lse and max_logits.
+void forward(nanobind::handle q, nanobind::handle k, nanobind::handle v, nanobind::handle o, nanobind::handle lse,
+             nanobind::handle max_logits, const nanobind::kwargs& options);
+
+/// Reads the forward's inputs and outputs and d_o (and d_lse where it is not None); writes dq, dk, dv and, where they
+/// are not None, d_bias and d_sink.
+void backward(nanobind::handle d_o, nanobind::handle q, nanobind::handle k, nanobind::handle v, nanobind::handle o,
+              nanobind::handle lse, nanobind::handle d_lse, nanobind::handle dq, nanobind::handle dk,
+              nanobind::handle dv, nanobind::handle d_bias, nanobind::handle d_sink, const nanobind::kwargs& options);
+
+/// What a plan for these tensors says of itself; they may be TensorShapes.
+std::string explain(nanobind::handle q, nanobind::handle k, nanobind::handle v, bool backward,
+                    const nanobind::kwargs& options);
+
+}  // namespace strobe::python

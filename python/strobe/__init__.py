@@ -1,0 +1,24 @@
+"""Exact attention, forward and backward, without the N x N matrix.
+
+``attention`` works on NumPy arrays and on any framework's tensors; ``strobe.torch`` and ``strobe.jax`` add gradients
+and compilers, ``strobe.integrations`` model libraries. What is not there is refused with a sentence.
+"""
+
+from strobe._attention import attention, attention_backward, explain, info
+from strobe._core import version as __version__
+from strobe._masks import butterfly_block_mask, dropout_mask, local_block_mask, strided_block_mask
+from strobe._options import Options, ScoreOptions
+
+__all__ = [
+    "Options",
+    "ScoreOptions",
+    "__version__",
+    "attention",
+    "attention_backward",
+    "butterfly_block_mask",
+    "dropout_mask",
+    "explain",
+    "info",
+    "local_block_mask",
+    "strided_block_mask",
+]

@@ -1,0 +1,163 @@
+"""Attention on any framework's tensors, without gradients."""
+
+import os
+from typing import Any, Unpack
+
+from strobe import _arrays, _core
+from strobe._options import Options, Tensor
+
+Shape = tuple[int, ...]
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    out: Tensor | None = None,
+    return_lse: bool = False,
+    return_max_logits: bool = False,
+    **options: Unpack[Options],
+) -> Any:
+    """softmax(scale * q k^T) v, exactly, in memory that grows with the sequence and not with its square.
+
+    q [batch, seqlen_q, heads_q, head_dim], k [batch, seqlen_k, heads_k, head_dim] and v [batch, seqlen_k, heads_k,
+    head_dim_v] are float32, float16 or bfloat16, of one framework and on one device, with any strides as long as the
+    last is 1; heads_q is a multiple of heads_k. With ``cu_seqlens_q`` or ``cu_seqlens_k`` that side is packed and has
+    no batch axis. NumPy holds bfloat16 by ml_dtypes. Nothing is copied.
+
+    Returns out [batch, seqlen_q, heads_q, head_dim_v] of q's dtype (written to ``out`` where it is given); with
+    ``return_lse`` also lse [batch, heads_q, seqlen_q] float32, the natural logarithm of each row's sum of
+    exponentials; with ``return_max_logits`` also the largest visible score, [batch, heads_q] float32; as a tuple.
+
+    Options: see :class:`strobe.Options`. On a GPU the call returns when the launch is queued.
+
+    Raises ValueError for arguments that contradict each other or this contract, TypeError for what is no tensor or no
+    option, NotImplementedError for what no engine of this build does, MemoryError, and RuntimeError with the driver's
+    words; in each case with one sentence, and with the outputs as they were.
+
+    Source: Dao et al., "FlashAttention" (2022), algorithm 1; Dao, "FlashAttention-2" (2023), algorithm 1.
+    """
+    if _arrays.framework_of(q, "jax"):
+        return _jax_attention(q, k, v, out, return_lse, return_max_logits, options)
+    _refuse_gradients(q=q, k=k, v=v, bias=options.get("bias"), sink=options.get("sink"))
+    if out is None:
+        out = _arrays.empty(_arrays.output_shape(q, v), q)
+    lse = _arrays.empty(_arrays.lse_shape(q), q, float32=True) if return_lse else None
+    max_logits = None
+    if return_max_logits:
+        max_logits = _arrays.empty(_arrays.max_logits_shape(q, options.get("cu_seqlens_q")), q, float32=True)
+    if options.get("stream") is None and (stream := _arrays.current_stream(q)) is not None:
+        options["stream"] = stream
+    _core.forward(q, k, v, out, lse, max_logits, **options)
+    if lse is None and max_logits is None:
+        return out
+    return tuple(result for result in (out, lse, max_logits) if result is not None)
+
+
+def attention_backward(
+    d_o: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    *,
+    d_lse: Tensor | None = None,
+    dq: Tensor | None = None,
+    dk: Tensor | None = None,
+    dv: Tensor | None = None,
+    return_d_bias: bool = False,
+    return_d_sink: bool = False,
+    **options: Unpack[Options],
+) -> tuple[Tensor, ...]:
+    """(dq, dk, dv), the gradients of a loss whose gradient with respect to attention's output is ``d_o``.
+
+    q, k, v, o, lse and the options are the forward's; d_o has o's shape and dtype; ``d_lse``, in lse's shape, is the
+    gradient that comes in through lse. The gradients have their tensor's shape and dtype, and are written to ``dq``,
+    ``dk`` and ``dv`` where those are given. With ``return_d_bias`` and ``return_d_sink`` the tuple goes on with the
+    gradients of bias and sink: their shapes, float32. Raises as :func:`attention` does.
+
+    Source: Dao et al., "FlashAttention" (2022), algorithm 4; Dao, "FlashAttention-2" (2023), algorithm 2.
+    """
+    dq, dk, dv = (
+        _arrays.empty(_arrays.shape_of(like), like) if given is None else given
+        for given, like in ((dq, q), (dk, k), (dv, v))
+    )
+    d_bias = _float32_like(options.get("bias"), "bias") if return_d_bias else None
+    d_sink = _float32_like(options.get("sink"), "sink") if return_d_sink else None
+    if options.get("stream") is None and (stream := _arrays.current_stream(q)) is not None:
+        options["stream"] = stream
+    _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, **options)
+    return tuple(gradient for gradient in (dq, dk, dv, d_bias, d_sink) if gradient is not None)
+
+
+def explain(
+    q: Tensor | Shape,
+    k: Tensor | Shape,
+    v: Tensor | Shape,
+    *,
+    backward: bool = False,
+    dtype: str = "float32",
+    device: str = "cpu",
+    **options: Unpack[Options],
+) -> str:
+    """Which engine and tiles a call would run on and why, in a few lines of text.
+
+    q, k and v are tensors, or their shapes as tuples; those are of ``dtype`` on ``device``, "cpu" or "cuda:0". Raises
+    what the call would raise.
+    """
+    shapes = (tensor_shape(x, dtype, device) if isinstance(x, tuple) else x for x in (q, k, v))
+    return _core.explain(*shapes, backward, **options)
+
+
+def tensor_shape(shape: tuple[int, ...], dtype: str, device: str) -> _core.TensorShape:
+    """What a plan needs of a tensor: ``dtype`` as "float16", ``device`` as "cpu", "cuda" or "cuda:1"."""
+    kind, _, index = device.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+        raise ValueError(f'device is "{device}": it must be cpu, cuda or cuda:INDEX')
+    return _core.TensorShape([int(extent) for extent in shape], dtype, kind == "cuda", int(index or 0))
+
+
+def info() -> dict[str, Any]:
+    """This build and this machine: {"version": .., "threads": .., "engines": {name: "available" or why not}}."""
+    devices = {"cpu": "cpu", "ampere": "cuda", "hopper": "cuda"}
+    engines = {name: _availability(name, device) for name, device in devices.items()}
+    return {"version": _core.version, "threads": os.cpu_count(), "engines": engines}
+
+
+def _availability(engine: Any, device: str) -> str:
+    shape = (1, 128, 1, 64)
+    try:
+        explain(shape, shape, shape, dtype="float16", device=device, engine=engine)
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        return f"not available: {error}"
+    return "available"
+
+
+def _float32_like(tensor: Tensor | None, name: str) -> Tensor:
+    if tensor is None:
+        raise ValueError(f"return_d_{name} is given without {name}: give {name}, too")
+    return _arrays.empty(_arrays.shape_of(tensor), tensor, float32=True)
+
+
+def _refuse_gradients(**tensors: Tensor) -> None:
+    """PyTorch's tape is strobe.torch's; a gradient that went missing here would be a wrong one."""
+    torch = _arrays.framework_of(tensors["q"], "torch")
+    if torch is None or not torch.is_grad_enabled():
+        return
+    for name, tensor in tensors.items():
+        if getattr(tensor, "requires_grad", False):
+            raise ValueError(
+                f"{name} requires a gradient, which strobe.attention does not record: call strobe.torch.attention"
+            )
+
+
+def _jax_attention(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, return_lse: bool, return_max_logits: bool, options: Any
+) -> Any:
+    from strobe import jax
+
+    if out is not None:
+        raise ValueError("out is given, but JAX's arrays are never written to: take what the call returns")
+    return jax.attention(q, k, v, return_lse=return_lse, return_max_logits=return_max_logits, **options)

@@ -1,0 +1,38 @@
+from typing import Any, Unpack
+
+from strobe._options import Options, Tensor
+
+version: str
+
+class TensorShape:
+    def __init__(self, shape: list[int], dtype: str, cuda: bool, index: int) -> None: ...
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor | None,
+    max_logits: Tensor | None,
+    **options: Unpack[Options],
+) -> None: ...
+def backward(
+    d_o: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    d_lse: Tensor | None,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    d_bias: Tensor | None,
+    d_sink: Tensor | None,
+    **options: Unpack[Options],
+) -> None: ...
+def explain(q: Tensor, k: Tensor, v: Tensor, backward: bool, **options: Unpack[Options]) -> str: ...
+def dropout_mask(mask: Any, dropout: float, seed: int, offset: int) -> None: ...
+def local_block_mask(mask: Any, left: int, right: int) -> None: ...
+def strided_block_mask(mask: Any, stride: int) -> None: ...
+def butterfly_block_mask(mask: Any) -> None: ...

@@ -1,0 +1,68 @@
+"""The options of a call; docs/options.md has the equation of each."""
+
+from typing import Any, Literal, TypedDict
+
+Tensor = Any
+"""An array of NumPy, PyTorch, JAX or CuPy, or of anything else that speaks DLPack."""
+
+Causal = bool | Literal["bottom_right", "top_left"]
+
+
+class ScoreOptions(TypedDict, total=False):
+    """What is computed. ``None`` stands for the default of any option."""
+
+    scale: float | None
+    """Multiplies Q K^T; 1/sqrt(head_dim) where it is not given."""
+    causal: Causal
+    """True or "bottom_right": the last query sees every key. "top_left": the first query sees the first key alone."""
+    window: tuple[int, int]
+    """Keys (left, right) of the diagonal that a query sees; -1 leaves a side open."""
+    chunk: int
+    """A query sees the keys of its own chunk of this many positions alone; 0: no chunks."""
+    softcap: float
+    """Scores become softcap * tanh(score / softcap); 0: they stay."""
+    alibi_slopes: Tensor
+    """[heads_q] or [batch, heads_q] float32: slope * distance is taken from each score."""
+    bias: Tensor
+    """[batch or 1, heads_q or 1, seqlen_q, seqlen_k], float32 or q's dtype: added to the scores."""
+    sink: Tensor
+    """[heads_q] float32: a logit that joins the softmax of every row and has no value."""
+    block_mask: Tensor
+    """[batch or 1, heads_q or 1, blocks of queries, blocks of keys] uint8 or bool: 0 hides a block."""
+    block_size: int
+    """Rows and columns of a block of block_mask: 64 or 128, which is the default."""
+    dropout: float
+    """Each probability becomes 0 with this probability and is divided by 1 - dropout otherwise."""
+    seed: int
+    """With offset: which probabilities dropout takes, see dropout_mask."""
+    offset: int
+    deterministic: bool
+    """The same backward gives the same bits; forwards, and the CPU, always do."""
+    cu_seqlens_q: Tensor
+    """[batch + 1] int32: q is packed, sequence b has the rows from cu_seqlens_q[b] to cu_seqlens_q[b + 1]."""
+    cu_seqlens_k: Tensor
+    """[batch + 1] int32: likewise for k and v."""
+    seqused_q: Tensor
+    """[batch] int32: only the first seqused_q[b] queries of sequence b exist."""
+    seqused_k: Tensor
+    """[batch] int32: only the first seqused_k[b] keys of sequence b exist."""
+    max_seqlen_q: int
+    """The longest packed sequence, where the caller knows it: a tight bound makes a call faster."""
+    max_seqlen_k: int
+    threads: int
+    """CPU: workers; 0: one per hardware thread."""
+
+
+class Options(ScoreOptions, total=False):
+    """What is computed, and where."""
+
+    engine: Literal["automatic", "cpu", "ampere", "hopper"]
+    """The engine of the tensors' device by default."""
+    stream: int
+    """GPU: the CUDA stream to launch on; by default the one that the tensors' framework works on."""
+    q_descale: Tensor
+    """Refused until an engine has float8."""
+    k_descale: Tensor
+    v_descale: Tensor
+    page_table: Tensor
+    """Refused until an engine has paged caches."""

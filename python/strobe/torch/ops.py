@@ -1,0 +1,168 @@
+"""torch.ops.strobe.attention and its backward, as PyTorch's dispatcher, autograd and compilers know them.
+
+Both are functions of tensors and plain values: what is optional is None, and a result that was not asked for is an
+empty tensor, since an operator returns the same things in every call.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strobe import _core
+from strobe._arrays import lse_shape, max_logits_shape, output_shape
+from strobe._attention import tensor_shape
+
+_TENSORS = "alibi_slopes bias sink block_mask cu_seqlens_q cu_seqlens_k seqused_q seqused_k random"
+_VALUES = (
+    "scale causal window_left window_right chunk softcap dropout deterministic block_size max_seqlen_q max_seqlen_k "
+    "threads"
+)
+TENSOR_NAMES = tuple(_TENSORS.split())
+VALUE_NAMES = tuple(_VALUES.split())
+
+_OPTIONS = (
+    ", ".join(f"Tensor? {name}" for name in TENSOR_NAMES)
+    + ", float? scale, str causal, SymInt window_left, SymInt window_right, SymInt chunk, float softcap, float dropout"
+    + ", bool deterministic, int block_size, SymInt max_seqlen_q, SymInt max_seqlen_k, int threads"
+)
+_LIBRARY = torch.library.Library("strobe", "DEF")
+_LIBRARY.define(
+    f"attention(Tensor q, Tensor k, Tensor v, {_OPTIONS}, bool return_max_logits) -> (Tensor, Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
+)
+_LIBRARY.define(
+    f"attention_backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_OPTIONS}, "
+    "bool needs_d_bias, bool needs_d_sink) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
+)
+
+
+def keywords(options: tuple[Any, ...]) -> dict[str, Any]:
+    """The operators' options, in the order of TENSOR_NAMES and VALUE_NAMES, as strobe._core takes them."""
+    named = dict(zip(TENSOR_NAMES + VALUE_NAMES, options, strict=True))
+    random = named.pop("random")
+    if random is not None:
+        named["seed"], named["offset"] = (number % 2**64 for number in random.tolist())
+    named["window"] = (named.pop("window_left"), named.pop("window_right"))
+    if named["causal"] == "none":
+        del named["causal"]
+    return named
+
+
+def empty_outputs(q: Tensor, v: Tensor, cu_seqlens_q: Tensor | None, max_logits: bool) -> tuple[Tensor, ...]:
+    """o, lse and max_logits, the last without elements where it is not wanted."""
+    shape = max_logits_shape(q, cu_seqlens_q) if max_logits else (0,)
+    return (
+        q.new_empty(output_shape(q, v)),
+        q.new_empty(lse_shape(q), dtype=torch.float32),
+        q.new_empty(shape, dtype=torch.float32),
+    )
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    *options, return_max_logits = arguments
+    named = keywords(tuple(options))
+    outputs = empty_outputs(q, v, named["cu_seqlens_q"], return_max_logits)
+    o, lse, max_logits = outputs
+    _core.forward(q, k, v, o, lse, max_logits if return_max_logits else None, **named)
+    return outputs
+
+
+def forward_fake(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    return empty_outputs(q, v, arguments[TENSOR_NAMES.index("cu_seqlens_q")], arguments[-1])
+
+
+def _empty_gradients(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    """dq, dk and dv as dense rows, then d_bias and d_sink, without elements where they are not wanted."""
+    *_, needs_d_bias, needs_d_sink = options
+    bias, sink = (options[TENSOR_NAMES.index(name)] for name in ("bias", "sink"))
+    return (
+        *(x.new_empty(x.shape) for x in (q, k, v)),
+        q.new_empty(bias.shape if needs_d_bias else (0,), dtype=torch.float32),
+        q.new_empty(sink.shape if needs_d_sink else (0,), dtype=torch.float32),
+    )
+
+
+def backward(
+    d_o: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, *arguments: Any
+) -> tuple[Tensor, ...]:
+    *options, needs_d_bias, needs_d_sink = arguments
+    gradients = _empty_gradients(q, k, v, arguments)
+    dq, dk, dv, d_bias, d_sink = gradients
+    _core.backward(
+        *(d_o, q, k, v, o, lse, d_lse, dq, dk, dv),
+        *(d_bias if needs_d_bias else None, d_sink if needs_d_sink else None),
+        **keywords(tuple(options)),
+    )
+    return gradients
+
+
+def backward_fake(
+    d_o: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, *arguments: Any
+) -> tuple[Tensor, ...]:
+    return _empty_gradients(q, k, v, arguments)
+
+
+def rows(tensor: Tensor) -> Tensor:
+    """The tensor itself if its last axis is dense, as every engine needs it, else a copy."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] <= 1 else tensor.contiguous()
+
+
+def _check_has_backward(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> None:
+    """NotImplementedError where the device's engine has no backward: now, not when the loss is there."""
+    dtype = str(q.dtype).removeprefix("torch.")
+    shapes = (tensor_shape(tuple(x.shape), dtype, str(x.device)) for x in (q, k, v))
+    named = dict(zip(VALUE_NAMES, options[len(TENSOR_NAMES) :], strict=False))
+    _core.explain(*shapes, True, threads=named["threads"])
+
+
+def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    q, k, v, *rest = inputs
+    tensors, values = rest[: len(TENSOR_NAMES)], rest[len(TENSOR_NAMES) : -1]
+    if q.device.type == "cuda":
+        _check_has_backward(q, k, v, tuple(rest[:-1]))
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[2])
+    ctx.save_for_backward(q, k, v, *output[:2], *tensors)
+    ctx.values = values
+
+
+def autograd_backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None, d_max_logits: Tensor | None) -> Any:
+    if d_max_logits is not None:
+        raise NotImplementedError("max_logits is part of the loss: it has no gradient, detach it")
+    q, k, v, o, lse, *tensors = ctx.saved_tensors
+    needs = dict(zip(TENSOR_NAMES, ctx.needs_input_grad[3:], strict=False))
+    d_o = torch.zeros_like(o) if d_o is None else rows(d_o)
+    if d_lse is not None:
+        d_lse = rows(d_lse)
+    dq, dk, dv, d_bias, d_sink = torch.ops.strobe.attention_backward(
+        d_o, d_lse, q, k, v, o, lse, *tensors, *ctx.values, needs["bias"], needs["sink"]
+    )
+    gradients: dict[str, Tensor] = {}
+    if needs["bias"]:
+        gradients["bias"] = d_bias.to(tensors[TENSOR_NAMES.index("bias")].dtype)
+    if needs["sink"]:
+        gradients["sink"] = d_sink
+    return (dq, dk, dv, *(gradients.get(name) for name in TENSOR_NAMES), *(None for _ in VALUE_NAMES), None)
+
+
+def _no_second_derivative(ctx: Any, *gradients: Tensor) -> Any:
+    raise NotImplementedError(
+        "the second derivative of attention was asked for: Strobe has the first alone, call backward without "
+        "create_graph"
+    )
+
+
+def _register(
+    name: str, compute: Callable[..., Any], fake: Callable[..., Any], derivative: Callable[..., Any], setup: Any
+) -> None:
+    for device in ("CPU", "CUDA"):
+        _LIBRARY.impl(name, compute, device)
+    torch.library.register_fake(f"strobe::{name}", fake, lib=_LIBRARY)
+    torch.library.register_autograd(f"strobe::{name}", derivative, setup_context=setup, lib=_LIBRARY)
+
+
+_register("attention", forward, forward_fake, autograd_backward, setup_context)
+_register("attention_backward", backward, backward_fake, _no_second_derivative, None)
