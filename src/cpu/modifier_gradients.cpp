@@ -7,8 +7,14 @@
 
 namespace strobe::cpu {
 
+bool writes_bias_gradient_alone(const AttentionProblem& problem) {
+  const ModifierShape& shape = problem.modifiers;
+  return shape.bias_per_batch == (problem.batch > 1) && shape.bias_per_head == (problem.heads_q > 1) &&
+         !problem.has_seqused_q && !problem.has_seqused_k;
+}
+
 void clear_bias_gradient(const Call& call, const TensorView& d_bias) {
-  if (!d_bias.given()) return;
+  if (!d_bias.given() || writes_bias_gradient_alone(call.problem)) return;
   const auto& shape = d_bias.shape;
   const auto& strides = d_bias.strides;
   for_each_task(shape[0] * shape[1] * shape[2], call.plan.threads, call.parallel_for, [&](std::int64_t row, int) {
@@ -20,9 +26,7 @@ void clear_bias_gradient(const Call& call, const TensorView& d_bias) {
 }
 
 BiasTurns::BiasTurns(const Call& call, const Batch& batch) : problem_(call.problem), batch_(batch), turns_(nullptr) {
-  const ModifierShape& shape = problem_.modifiers;
-  const bool shared = !shape.bias_per_batch || !shape.bias_per_head;
-  if (problem_.wants_d_bias && shared) {
+  if (problem_.wants_d_bias && !writes_bias_gradient_alone(problem_)) {
     turns_ = reinterpret_cast<std::atomic<std::int32_t>*>(call.workspace + call.plan.workspace.bias_turns);
   }
 }
@@ -35,7 +39,7 @@ void BiasTurns::start() const {
 }
 
 BiasTurn BiasTurns::of(const BlockPlace& place) const {
-  if (turns_ == nullptr) return {};
+  if (turns_ == nullptr) return {.alone = true};
   return {.before = before(place), .own = at(place.sequence, place.head, place.block)};
 }
 

@@ -10,7 +10,10 @@
 
 namespace strobe::cpu {
 
-/// Zeros all of d_bias, if it is given.
+/// Whether each element of d_bias belongs to one task, which writes it whether or not anything contributes.
+bool writes_bias_gradient_alone(const AttentionProblem& problem);
+
+/// Zeros all of d_bias, if it is given and tasks add to it.
 void clear_bias_gradient(const Call& call, const TensorView& d_bias);
 
 /// One row's share of d_sink: exp(sink - lse) times -delta, as the sink has a probability and no value.

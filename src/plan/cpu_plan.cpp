@@ -57,10 +57,13 @@ Tiles forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int 
   // little. Rows do not depend on one another, so the bits do not depend on block_m.
   constexpr std::int64_t kMostRows = 1024;
   constexpr std::int64_t kBlocksPerWorker = 4;
-  if (problem.modifiers.block_size != 0) return {masked_block(problem, kMostRows), problem.modifiers.block_size};
+  const bool masked = problem.modifiers.block_size != 0;
+  const std::int64_t part = masked ? masked_block(problem, kMostRows) : panel;
+  if (masked) tiles.block_n = problem.modifiers.block_size;
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
   tiles.block_m =
-      even_block(rows, padded(kMostRows, panel), problem.batch * groups_of(problem), kBlocksPerWorker * threads, panel);
+      even_block(rows, padded(kMostRows, part), problem.batch * groups_of(problem), kBlocksPerWorker * threads, part);
+  tiles.part_m = masked ? part : tiles.block_m;
   return tiles;
 }
 
@@ -84,7 +87,10 @@ Tiles backward_tiles(const AttentionProblem& problem, const CpuShape& shape) {
       (problem.head_dim + problem.head_dim_v + std::min(least, tiles.block_n) + 2 * panel) * 4;
   const std::int64_t multiple = shape.kernels.row_multiple;
   constexpr std::int64_t kMostRows = 192;
-  if (problem.modifiers.block_size != 0) return {masked_block(problem, kMostRows), problem.modifiers.block_size};
+  if (problem.modifiers.block_size != 0) {
+    const std::int64_t part = masked_block(problem, kMostRows);
+    return {.block_m = part, .block_n = problem.modifiers.block_size, .part_m = part};
+  }
   tiles.block_m = std::min({rounded_down(shape.l2_bytes * 3 / 10 / query_bytes, multiple), padded(rows, multiple),
                             rounded_down(kMostRows, multiple)});
   return tiles;

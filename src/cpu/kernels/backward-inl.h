@@ -11,8 +11,7 @@
 #define STROBE_CPU_BACKWARD_INL_H_
 #endif
 
-#include <limits>
-
+#include "cpu/kernels/bias_gradient-inl.h"
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/multiply-inl.h"
 #include "cpu/kernels/pack-inl.h"
@@ -35,8 +34,10 @@ class BackwardBlock {
         dv_(round_up(task.head_dim_v, kStrip)),
         wide_d_(round_up(task.head_dim, kWidePanel)),
         query_layout_(rows_together(task.head_dim)),
-        d_o_layout_(rows_together(task.head_dim_v)) {
-    const BackwardScratch at(task.head_dim, task.head_dim_v, task.tiles, kernel_traits());
+        d_o_layout_(rows_together(task.head_dim_v)),
+        bias_gradient_(task.bias_turn, task.key_begin, count_,
+                       reinterpret_cast<float*>(scratch + scratch_of(task).terms)) {
+    const BackwardScratch at = scratch_of(task);
     const auto floats = [scratch](std::size_t offset) { return reinterpret_cast<float*>(scratch + offset); };
     keys_ = floats(at.keys);
     values_ = floats(at.values);
@@ -53,8 +54,9 @@ class BackwardBlock {
     row_end_ = reinterpret_cast<std::int64_t*>(scratch + at.row_end);
     row_ = floats(at.row);
     terms_ = floats(at.terms);
-    slices_ = reinterpret_cast<std::uint16_t*>(scratch + at.slices);
-    has_extras_ = queries_of_.terms.given() || queries_of_.dropout.given || queries_of_.d_bias.data != nullptr;
+    kept_ = KeptKeys(reinterpret_cast<std::uint32_t*>(scratch + at.kept));
+    bias_gradient_.set_rows(queries_of_.d_bias);
+    has_extras_ = queries_of_.terms.given() || queries_of_.dropout.given || bias_gradient_.wanted();
   }
 
   void run() {
@@ -62,13 +64,19 @@ class BackwardBlock {
     for (std::int64_t head = 0; head < task_.heads; ++head) {
       is_last_head_ = head == task_.heads - 1;
       query_blocks();
-      if (!is_last_head_) next_head();
+      if (is_last_head_) break;
+      queries_of_.next_head(task_.dtype, task_.tiles.block_m, padded_block() * wide_d_);
+      bias_gradient_.set_rows(queries_of_.d_bias);
     }
-    end_bias_turn();
+    bias_gradient_.pass_all();
     finish();
   }
 
  private:
+  static BackwardScratch scratch_of(const BackwardTask& task) {
+    return {task.head_dim, task.head_dim_v, task.tiles, kernel_traits()};
+  }
+
   void begin() {
     const Source keys{task_.k, task_.key_begin, count_, task_.head_dim};
     pack_panels(task_.dtype, keys, d_, 1.0F, row_, keys_);
@@ -89,28 +97,17 @@ class BackwardBlock {
 
   void query_blocks() {
     const std::int64_t block = task_.tiles.block_m;
+    const std::int64_t first = row_begin_[0] / block * block;
     const std::int64_t last = row_end_[count_ - 1];
-    for (std::int64_t row = row_begin_[0] / block * block; row < last; row += block) {
-      if (!queries_of_.blocks.visible(row / queries_of_.q.group, task_.key_begin)) continue;
-      query_block(row, std::min(row + block, queries_of_.rows));
+    const bool all_rows = bias_gradient_.writes_all();
+    for (std::int64_t row = all_rows ? 0 : first; row < (all_rows ? queries_of_.rows : last); row += block) {
+      const std::int64_t end = std::min(row + block, queries_of_.rows);
+      if (row >= first && row < last && queries_of_.blocks.visible(row / queries_of_.q.group, task_.key_begin)) {
+        query_block(row, end);
+      } else if (all_rows) {
+        bias_gradient_.store_zeros(0, count_, row, end);
+      }
     }
-  }
-
-  /// Moves on to the next head's arrays.
-  void next_head() {
-    BackwardQueries& own = queries_of_;
-    const std::int64_t blocks = (own.rows + task_.tiles.block_m - 1) / task_.tiles.block_m;
-    own.q = own.q.next_head(task_.dtype);
-    own.d_o = own.d_o.next_head(task_.dtype);
-    own.lse = own.lse.next_head(DType::float32);
-    own.delta += blocks * task_.tiles.block_m;
-    own.dq += blocks * padded_block() * wide_d_;
-    own.turn += blocks;
-    own.blocks.data += own.blocks.head_stride;
-    if (own.terms.alibi_slopes != nullptr) ++own.terms.alibi_slopes;
-    own.terms.bias = own.terms.bias.next_head(own.terms.bias_dtype);
-    ++own.dropout.head;
-    own.d_bias = own.d_bias.next_head(DType::float32);
   }
 
   /// Rows that a block takes in the dQ sums.
@@ -128,14 +125,17 @@ class BackwardBlock {
       lse_[row] = lse == -kInfinity ? kInfinity : lse * kLog2E;
     }
     const std::int64_t block = row_begin / task_.tiles.block_m;
-    if (queries_of_.d_bias.data != nullptr) wait_for_bias_turn(block);
+    bias_gradient_.wait(block);
+    if (queries_of_.dropout.given) {
+      kept_.draw(queries_of_.dropout, queries_of_.q.group, row_begin, rows, task_.key_begin, task_.key_end);
+    }
 
     const bool uniform = row_begin_[padded_keys_ - 1] <= row_begin && row_end_[0] >= row_end;
     // A hidden pair has P = dS = 0, and 0 * NaN is NaN: such a block takes the path that skips hidden pairs.
     hidden_poison_ = !uniform && !(keys_finite_ && all_finite(queries_, query_layout_, block_rows_, d_) &&
                                    all_finite(d_o_, d_o_layout_, block_rows_, dv_));
     for (std::int64_t key = 0; key < padded_keys_; key += kPanel) panel(key, row_begin, rows);
-    if (is_last_head_) pass_bias_turn(block + 1);
+    if (is_last_head_) bias_gradient_.pass(block + 1);
     add_query_gradient(row_begin, rows);
   }
 
@@ -147,7 +147,13 @@ class BackwardBlock {
     const std::int64_t last_key = std::min(key + kPanel, count_) - key - 1;
     std::int64_t first = std::clamp<std::int64_t>(begin[0] - row_begin, 0, rows);
     std::int64_t last = std::clamp<std::int64_t>(end[last_key] - row_begin, 0, rows);
-    if (first >= last) return std::fill_n(d_scores, block_rows_ * kPanel, 0.0F), void();
+    if (first >= last) {
+      std::fill_n(d_scores, block_rows_ * kPanel, 0.0F);
+      if (bias_gradient_.writes_all()) {
+        bias_gradient_.store_zeros(key, std::min(kPanel, count_ - key), row_begin, row_begin + rows);
+      }
+      return;
+    }
     first = first / kStrip * kStrip;
     last = round_up(last, kStrip);
     std::fill_n(d_scores, first * kPanel, 0.0F);
@@ -157,19 +163,29 @@ class BackwardBlock {
     multiply_panel(queries_, query_layout_, d_, keys_ + key * d_, first, last, scores_);
     multiply_panel(d_o_, d_o_layout_, dv_, values_ + key * dv_, first, last, d_probabilities_);
     const std::int64_t valid = std::min(last, rows);
-    if (has_extras_) prepare_extras(key, row_begin, first, valid);
+    if (queries_of_.terms.given()) {
+      const TermsPanel terms{.terms = queries_of_.terms,
+                             .diagonal = task_.visible.diagonal,
+                             .group = queries_of_.q.group,
+                             .row = row_begin,
+                             .rows = valid,
+                             .key_begin = task_.key_begin,
+                             .keys = count_,
+                             .more_rows = 0};
+      terms_of_keys(terms, key, first, valid, terms_);
+    }
     for (int n = 0; n < kTileVecs; ++n) {
       const LaneInterval visible(begin + n * kLanes, end + n * kLanes, row_begin);
       const float* delta = queries_of_.delta + row_begin;
       if (has_extras_) {
-        differentiate<true, true>(n * kLanes, visible, first, last, valid, delta, d_scores);
+        differentiate<true, true>(key, n * kLanes, visible, first, last, valid, delta, d_scores);
       } else if (masked) {
-        differentiate<true, false>(n * kLanes, visible, first, last, valid, delta, d_scores);
+        differentiate<true, false>(key, n * kLanes, visible, first, last, valid, delta, d_scores);
       } else {
-        differentiate<false, false>(n * kLanes, visible, first, last, last, delta, d_scores);
+        differentiate<false, false>(key, n * kLanes, visible, first, last, last, delta, d_scores);
       }
     }
-    if (queries_of_.d_bias.data != nullptr) add_bias_gradient(key, row_begin, first, valid);
+    if (bias_gradient_.wanted()) bias_gradient_.store(key, row_begin, first, valid, rows);
     if (masked && hidden_poison_) {
       add_visible(d_o_, d_o_layout_, task_.head_dim_v, scores_, first, last, begin, end, row_begin,
                   d_values_ + key * dv_);
@@ -191,32 +207,19 @@ class BackwardBlock {
     }
   }
 
-  /// Terms of the scores and slices of dropout for rows [first, last) of the block and the panel of keys at `key`.
-  void prepare_extras(std::int64_t key, std::int64_t row_begin, std::int64_t first, std::int64_t last) {
-    const std::int64_t group = queries_of_.q.group;
-    if (queries_of_.terms.given()) {
-      const TermsPanel terms{
-          queries_of_.terms, task_.visible.diagonal, group, row_begin, last, task_.key_begin, count_};
-      terms_of_keys(terms, key, first, last, terms_);
-    }
-    if (queries_of_.dropout.given) {
-      const std::int64_t first_key = (task_.key_begin + key) / kSliceBlock * kSliceBlock;
-      slices_of_rows(queries_of_.dropout, group, row_begin, first, last, first_key, slices_);
-      slices_at_ = task_.key_begin + key - first_key;
-    }
-  }
-
   /// P in place of S, and dS = P (dP - delta) [(1 - t^2) under softcap], for one vector of keys over rows [first,
   /// last). Rows from `valid` on are padding. Extras: terms join the exponents, dropout takes its share of P and dP,
   /// and dS before the softcap, which is the bias's gradient, takes the place of the terms.
   template <bool kMasked, bool kExtras>
-  HWY_INLINE void differentiate(std::int64_t lane, const LaneInterval& visible, std::int64_t first, std::int64_t last,
-                                std::int64_t valid, const float* HWY_RESTRICT delta, float* HWY_RESTRICT d_scores) {
+  HWY_INLINE void differentiate(std::int64_t key, std::int64_t lane, const LaneInterval& visible, std::int64_t first,
+                                std::int64_t last, std::int64_t valid, const float* HWY_RESTRICT delta,
+                                float* HWY_RESTRICT d_scores) {
     const Floats d;
     const Vec scale = hn::Set(d, task_.score_map.score_scale);
     const Vec tanh_scale = hn::Set(d, task_.score_map.tanh_scale);
     const bool capped = task_.score_map.capped;
     const bool has_terms = queries_of_.terms.given();
+    const bool wants_d_bias = bias_gradient_.wanted();
     const DropoutTask& dropout = queries_of_.dropout;
     const Vec inverse_keep = hn::Set(d, dropout.given ? 1.0F / dropout.key.keep_probability() : 1.0F);
     for (std::int64_t row = first; row < valid; ++row) {
@@ -233,7 +236,7 @@ class BackwardBlock {
       Vec p_kept = p;
       if constexpr (kExtras) {
         if (dropout.given) {
-          const auto keeps = kept(slices_ + row * slice_columns(kPanel) + slices_at_ + lane, dropout.key.threshold);
+          const auto keeps = kept_.at(row, key + lane);
           p_kept = hn::IfThenElseZero(keeps, hn::Mul(p, inverse_keep));
           dp = hn::IfThenElseZero(keeps, hn::Mul(dp, inverse_keep));
         }
@@ -245,7 +248,9 @@ class BackwardBlock {
         const auto seen = visible.contains(row);
         p_kept = hn::IfThenElseZero(seen, p_kept);
         ds = hn::IfThenElseZero(seen, ds);
-        if constexpr (kExtras) hn::Store(hn::IfThenElseZero(seen, unsloped), d, terms_ + row * kPanel + lane);
+        if constexpr (kExtras) {
+          if (wants_d_bias) hn::Store(hn::IfThenElseZero(seen, unsloped), d, terms_ + row * kPanel + lane);
+        }
       }
       hn::Store(p_kept, d, score);
       hn::Store(ds, d, d_scores + row * kPanel + lane);
@@ -255,38 +260,6 @@ class BackwardBlock {
       hn::Store(hn::Zero(d), d, d_scores + row * kPanel + lane);
     }
   }
-
-  /// d_bias += dS of rows [first, last) of the block and the panel of keys at `key`.
-  void add_bias_gradient(std::int64_t key, std::int64_t row_begin, std::int64_t first, std::int64_t last) {
-    const Floats d;
-    const std::int64_t keys = std::min(kPanel, count_ - key);
-    for (std::int64_t row = first; row < last; ++row) {
-      float* HWY_RESTRICT to =
-          queries_of_.d_bias.data + queries_of_.d_bias.offset(row_begin + row) + task_.key_begin + key;
-      const float* HWY_RESTRICT from = terms_ + row * kPanel;
-      std::int64_t i = 0;
-      for (; i + kLanes <= keys; i += kLanes)
-        hn::StoreU(hn::Add(hn::LoadU(d, to + i), hn::Load(d, from + i)), d, to + i);
-      for (; i < keys; ++i) to[i] += from[i];
-    }
-  }
-
-  void wait_for_bias_turn(std::int64_t block) const {
-    const std::atomic<std::int32_t>* before = task_.bias_turn.before;
-    if (before == nullptr) return;
-    for (std::int32_t now = before->load(std::memory_order_acquire); now <= block;
-         now = before->load(std::memory_order_acquire)) {
-      before->wait(now, std::memory_order_acquire);
-    }
-  }
-
-  void pass_bias_turn(std::int64_t blocks) const {
-    if (task_.bias_turn.own == nullptr) return;
-    task_.bias_turn.own->store(static_cast<std::int32_t>(blocks), std::memory_order_release);
-    task_.bias_turn.own->notify_all();
-  }
-
-  void end_bias_turn() const { pass_bias_turn(std::numeric_limits<std::int32_t>::max()); }
 
   /// sums^T[column][key lanes] += left^T * right over rows [first, last).
   void add_columns(const float* left, PackedLayout layout, std::int64_t columns, const float* right, std::int64_t first,
@@ -384,61 +357,30 @@ class BackwardBlock {
   const std::int64_t wide_d_;       // head_dim in whole wide panels
   const PackedLayout query_layout_;
   const PackedLayout d_o_layout_;
+  BiasGradient bias_gradient_;
   std::int64_t block_rows_ = 0;  // of the current query block, padded
   bool is_last_head_ = true;
   bool has_extras_ = false;
   bool keys_finite_ = true;
   bool hidden_poison_ = false;
 
-  float* keys_;                 // K^T, panels
-  float* values_;               // V^T, panels
-  float* wide_keys_;            // K, wide panels
-  float* dk_;                   // dK^T sums, panels
-  float* d_values_;             // dV^T sums, panels
-  float* queries_;              // Q of the block, packed
-  float* d_o_;                  // dO of the block, packed
-  float* scores_;               // S, then P, of one panel
-  float* d_probabilities_;      // dP of one panel
-  float* d_scores_;             // dS of the block, panels
-  float* lse_;                  // of the block, times log2(e)
-  std::int64_t* row_begin_;     // first row that sees each key
-  std::int64_t* row_end_;       // one past the last
-  float* row_;                  // one row on its way in or out
-  float* terms_;                // of one panel; then dS before the softcap's slope
-  std::uint16_t* slices_;       // of dropout, for one panel, from a multiple of 32 keys on
-  std::int64_t slices_at_ = 0;  // where the panel's first key is among them
+  float* keys_;              // K^T, panels
+  float* values_;            // V^T, panels
+  float* wide_keys_;         // K, wide panels
+  float* dk_;                // dK^T sums, panels
+  float* d_values_;          // dV^T sums, panels
+  float* queries_;           // Q of the block, packed
+  float* d_o_;               // dO of the block, packed
+  float* scores_;            // S, then P, of one panel
+  float* d_probabilities_;   // dP of one panel
+  float* d_scores_;          // dS of the block, panels
+  float* lse_;               // of the block, times log2(e)
+  std::int64_t* row_begin_;  // first row that sees each key
+  std::int64_t* row_end_;    // one past the last
+  float* row_;               // one row on its way in or out
+  float* terms_;             // of one panel; then dS before the softcap's slope
+  KeptKeys kept_{nullptr};   // of dropout
 };
-
-template <class T>
-HWY_INLINE void compute_delta_of(const DeltaTask& task) {
-  const Floats d;
-  for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
-    const T* HWY_RESTRICT o = static_cast<const T*>(task.o.data) + task.o.offset(row);
-    const T* HWY_RESTRICT d_o = static_cast<const T*>(task.d_o.data) + task.d_o.offset(row);
-    Vec sums = hn::Zero(d);
-    std::int64_t c = 0;
-    for (; c + kLanes <= task.head_dim_v; c += kLanes) sums = hn::MulAdd(load(d, o + c), load(d, d_o + c), sums);
-    float sum = hn::GetLane(hn::SumOfLanes(d, sums));
-    for (; c < task.head_dim_v; ++c) sum += to_float(o[c]) * to_float(d_o[c]);
-    task.delta[row] = task.d_lse.data == nullptr ? sum : sum - task.d_lse.data[task.d_lse.offset(row)];
-  }
-}
-
-inline void compute_delta(const DeltaTask& task) {
-  switch (task.dtype) {
-    case DType::float16: return compute_delta_of<float16>(task);
-    case DType::bfloat16: return compute_delta_of<bfloat16>(task);
-    default: return compute_delta_of<float>(task);
-  }
-}
-
-inline void write_query_gradient(const QueryGradientTask& task) {
-  for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
-    float* HWY_RESTRICT sums = task.sums + (row - task.row_begin) * task.row_stride;
-    for (std::int64_t c = 0; c < task.head_dim; ++c) sums[c] *= task.scale;
-    store_result(task.dtype, task.dq, row, sums, task.head_dim);
-  }
-}
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

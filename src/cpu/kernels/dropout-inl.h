@@ -87,11 +87,6 @@ HWY_INLINE hn::Mask<Floats> kept(WordVec slices, unsigned threshold) {
   return hn::RebindMask(Floats(), hn::Gt(hn::BitCast(d, slices), hn::Set(d, static_cast<std::int32_t>(threshold) - 1)));
 }
 
-/// The same of slices in memory.
-HWY_INLINE hn::Mask<Floats> kept(const std::uint16_t* slices, unsigned threshold) {
-  return kept(hn::PromoteTo(Words(), hn::LoadU(hn::Rebind<std::uint16_t, Words>(), slices)), threshold);
-}
-
 /// Zeros what is dropped of one vector of queries' probabilities over keys [first, last) of the tile at key_begin.
 HWY_INLINE void drop_keys(const DropoutTask& task, const DropoutLanes& lanes, std::int64_t key_begin,
                           std::int64_t first, std::int64_t last, float* HWY_RESTRICT probabilities) {
@@ -117,46 +112,90 @@ HWY_INLINE void drop_keys(const DropoutTask& task, const DropoutLanes& lanes, st
   }
 }
 
-/// Slices of keys [first_key, first_key + slice_columns(kPanel)), first_key a multiple of 32, in the order of the keys,
-/// for rows [first, last) counted from row_begin. The four Philox blocks of each row lie side by side: as many rows as
-/// fill the lanes at once, or a lane at a time.
-HWY_INLINE void slices_of_rows(const DropoutTask& task, std::int64_t group, std::int64_t row_begin, std::int64_t first,
-                               std::int64_t last, std::int64_t first_key, std::uint16_t* HWY_RESTRICT slices) {
-  constexpr std::int64_t kRows = HWY_MAX(kLanes / kBlocksPerRow, 1);
-  constexpr std::int64_t kTogether = HWY_MIN(kLanes, kBlocksPerRow);  // blocks of a row in one vector
-  constexpr std::int64_t kColumns = slice_columns(kPanel);
+#if HWY_TARGET != HWY_SCALAR
+/// Bit i of to[row * stride]: whether key first_key + i is kept, for up to kKeepRows rows from `row` on; first_key is a
+/// multiple of 32. The four Philox blocks of each row lie side by side in the lanes.
+inline constexpr std::int64_t kKeepRows = kLanes / kBlocksPerRow;
+HWY_INLINE void keep_bits(const DropoutTask& task, std::int64_t group, std::int64_t row, std::int64_t rows,
+                          std::int64_t first_key, std::int64_t stride, std::uint32_t* HWY_RESTRICT to) {
   const Words w;
-  for (std::int64_t row = first; row < last; row += kRows) {
-    HWY_ALIGN unsigned queries[kLanes];
-    HWY_ALIGN unsigned heads[kLanes];
-    HWY_ALIGN unsigned blocks[kLanes];
-    for (std::int64_t i = 0; i < kLanes; ++i) {
-      const std::int64_t at = row_begin + std::min(row + i / kTogether, last - 1);
-      queries[i] = static_cast<unsigned>(at / group);
-      heads[i] = task.head + static_cast<unsigned>(at % group);
-      blocks[i] = static_cast<unsigned>(i % kTogether);
-    }
-    const WordVec query = hn::Load(w, queries);
-    const WordVec head = hn::Load(w, heads);
-    const WordVec lane = hn::Load(w, blocks);
-    for (std::int64_t block = 0; block < kColumns * kBlocksPerRow / kSliceBlock; block += kTogether) {
-      const unsigned counter = dropout_counter(task.key, 0, 0, static_cast<unsigned>(first_key)).word[0];
-      const PhiloxVecs random = philox({{hn::Add(lane, hn::Set(w, counter + static_cast<unsigned>(block))), query, head,
-                                         hn::Set(w, task.key.offset)}},
-                                       task.key.key);
-      for (int j = 0; j < 4; ++j) {
-        HWY_ALIGN unsigned words[kLanes];
-        hn::Store(random.word[j], w, words);
-        for (std::int64_t r = 0; r < std::min(kRows, last - row); ++r) {
-          // Word j of the four blocks holds eight slices in the order of their keys.
-          std::memcpy(
-              slices + (row + r) * kColumns + block / kBlocksPerRow * kSliceBlock + 8 * j + block % kBlocksPerRow * 2,
-              words + r * kTogether, kTogether * sizeof(unsigned));
-        }
-      }
+  const hn::Repartition<std::int16_t, Words> slices;
+  HWY_ALIGN unsigned queries[kLanes];
+  HWY_ALIGN unsigned heads[kLanes];
+  for (std::int64_t i = 0; i < kLanes; ++i) {
+    const std::int64_t at = row + i / kBlocksPerRow;
+    queries[i] = static_cast<unsigned>(at / group);
+    heads[i] = task.head + static_cast<unsigned>(at % group);
+  }
+  const WordVec block = hn::And(hn::Iota(w, 0U), hn::Set(w, kBlocksPerRow - 1U));
+  const unsigned counter = dropout_counter(task.key, 0, 0, static_cast<unsigned>(first_key)).word[0];
+  const PhiloxVecs random = philox(
+      {{hn::Add(block, hn::Set(w, counter)), hn::Load(w, queries), hn::Load(w, heads), hn::Set(w, task.key.offset)}},
+      task.key.key);
+  // With their highest bits flipped, unsigned numbers compare as signed ones do.
+  const auto below = hn::Set(slices, static_cast<std::int16_t>((task.key.threshold - 1U) ^ 0x8000U));
+  for (std::int64_t r = 0; r < rows; ++r) to[r * stride] = 0;
+  for (int j = 0; j < 4; ++j) {
+    // Word j of a row's four blocks holds the slices of eight keys, in their order.
+    const auto flipped = hn::BitCast(slices, hn::Xor(random.word[j], hn::Set(w, 0x80008000U)));
+    std::uint8_t bits[8] = {};
+    hn::StoreMaskBits(slices, hn::Gt(flipped, below), bits);
+    for (std::int64_t r = 0; r < rows; ++r) to[r * stride] |= std::uint32_t{bits[r]} << (8 * j);
+  }
+}
+#else
+inline constexpr std::int64_t kKeepRows = 1;
+HWY_INLINE void keep_bits(const DropoutTask& task, std::int64_t group, std::int64_t row, std::int64_t,
+                          std::int64_t first_key, std::int64_t, std::uint32_t* HWY_RESTRICT to) {
+  *to = 0;
+  for (unsigned t = 0; t < kBlocksPerRow; ++t) {
+    const PhiloxBlock counter =
+        dropout_counter(task.key, task.head + static_cast<unsigned>(row % group), static_cast<unsigned>(row / group),
+                        static_cast<unsigned>(first_key) + 2 * t);
+    const PhiloxBlock block = strobe::philox(counter, task.key.key);
+    for (unsigned key = 2 * t; key < 32; key += key % 2 == 0 ? 1 : 7) {
+      *to |= static_cast<std::uint32_t>(dropout_slice(block, key) >= task.key.threshold) << key;
     }
   }
 }
+#endif
+
+/// Which keys of a block a row keeps: a word for each 32 keys from a multiple of 32 on.
+class KeptKeys {
+ public:
+  explicit KeptKeys(std::uint32_t* bits) : bits_(bits) {}
+
+  /// Draws for `rows` query rows from `row_begin` on and keys [key_begin, key_end).
+  void draw(const DropoutTask& task, std::int64_t group, std::int64_t row_begin, std::int64_t rows,
+            std::int64_t key_begin, std::int64_t key_end) {
+    const std::int64_t first_key = key_begin / kSliceBlock * kSliceBlock;
+    skipped_ = key_begin - first_key;
+    words_ = (key_end - first_key + kSliceBlock - 1) / kSliceBlock;
+    for (std::int64_t row = 0; row < rows; row += kKeepRows) {
+      for (std::int64_t word = 0; word < words_; ++word) {
+        keep_bits(task, group, row_begin + row, std::min(kKeepRows, rows - row), first_key + word * kSliceBlock, words_,
+                  bits_ + row * words_ + word);
+      }
+    }
+  }
+
+  /// kLanes keys from `key` on, counted from key_begin; key_begin + key is a multiple of kLanes.
+  HWY_INLINE hn::Mask<Floats> at(std::int64_t row, std::int64_t key) const {
+    const Words w;
+    const std::int64_t bit = skipped_ + key;
+    const std::uint32_t bits = bits_[row * words_ + bit / kSliceBlock] >> (bit % kSliceBlock);
+    HWY_ALIGN static constexpr std::uint32_t kLaneBits[16] = {1U << 0,  1U << 1,  1U << 2,  1U << 3, 1U << 4,  1U << 5,
+                                                              1U << 6,  1U << 7,  1U << 8,  1U << 9, 1U << 10, 1U << 11,
+                                                              1U << 12, 1U << 13, 1U << 14, 1U << 15};
+    static_assert(kLanes <= 16);
+    return hn::RebindMask(Floats(), hn::TestBit(hn::Set(w, bits), hn::Load(w, kLaneBits)));
+  }
+
+ private:
+  std::uint32_t* bits_;
+  std::int64_t words_ = 0;
+  std::int64_t skipped_ = 0;
+};
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

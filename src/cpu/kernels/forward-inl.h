@@ -43,34 +43,61 @@ class ForwardBlock {
     visible_end_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_end);
     row_ = reinterpret_cast<float*>(scratch + at.row);
     bias_ = reinterpret_cast<float*>(scratch + at.bias);
-    // Terms make base-2 exponents of the scores, which the softmax then takes as they are.
-    softmax_scale_ = task.terms.given() ? 1.0F : task.score_map.score_scale;
   }
 
   void run() {
     begin();
     // The intervals of visible keys move right with the row: the block's is from its first row's to its last row's.
-    const std::int64_t last = visible_end_[rows_ - 1];
+    const std::int64_t last = visible_end_[lanes() - 1];
     for (std::int64_t key = visible_begin_[0] / task_.tiles.block_n * task_.tiles.block_n; key < last;
          key += task_.tiles.block_n) {
-      if (!task_.blocks.visible(task_.row_begin / task_.q.group, key)) continue;
+      if (!any_part_sees(key)) continue;
       tile(key, std::min(key + task_.tiles.block_n, task_.visible.keys));
     }
     finish();
   }
 
  private:
+  /// Rows of the block that one row of the block mask covers, and the lanes that hold them: whole panels of their own.
+  struct Part {
+    std::int64_t row;   // in the call
+    std::int64_t rows;  // that exist
+    std::int64_t lane;
+  };
+
+  std::int64_t parts() const { return (rows_ + task_.tiles.part_m - 1) / task_.tiles.part_m; }
+  std::int64_t lanes() const {
+    const Part last = part(parts() - 1);
+    return last.lane + round_up(last.rows, kPanel);
+  }
+  Part part(std::int64_t index) const {
+    const std::int64_t rows = task_.tiles.part_m;
+    const std::int64_t first = index * rows;
+    return {task_.row_begin + first, std::min(rows, rows_ - first), index * round_up(rows, kPanel)};
+  }
+
+  bool sees(const Part& part, std::int64_t key) const { return task_.blocks.visible(part.row / task_.q.group, key); }
+  bool any_part_sees(std::int64_t key) const {
+    for (std::int64_t index = 0; index < parts(); ++index) {
+      if (sees(part(index), key)) return true;
+    }
+    return false;
+  }
+
   void begin() {
-    pack_panels(task_.dtype, {task_.q, task_.row_begin, rows_, task_.head_dim}, d_, task_.score_map.query_factor, row_,
-                queries_);
-    const std::int64_t lanes = round_up(rows_, kPanel);
-    std::fill(row_max_, row_max_ + lanes, -kInfinity);
-    std::fill(row_sum_, row_sum_ + lanes, 0.0F);
-    std::fill(output_, output_ + lanes * dv_, 0.0F);
-    for (std::int64_t row = 0; row < lanes; ++row) {  // lanes past the last row repeat it
-      const std::int64_t position = (task_.row_begin + std::min(row, rows_ - 1)) / task_.q.group;
-      visible_begin_[row] = task_.visible.begin(position);
-      visible_end_[row] = task_.visible.end(position);
+    std::fill_n(row_max_, lanes(), -kInfinity);
+    std::fill_n(row_sum_, lanes(), 0.0F);
+    std::fill_n(output_, lanes() * dv_, 0.0F);
+    for (std::int64_t index = 0; index < parts(); ++index) begin_part(part(index));
+  }
+
+  void begin_part(const Part& part) {
+    pack_panels(task_.dtype, {task_.q, part.row, part.rows, task_.head_dim}, d_, task_.score_map.query_factor, row_,
+                queries_ + part.lane * d_);
+    for (std::int64_t i = 0; i < round_up(part.rows, kPanel); ++i) {  // lanes past the last row repeat it
+      const std::int64_t position = (part.row + std::min(i, part.rows - 1)) / task_.q.group;
+      visible_begin_[part.lane + i] = task_.visible.begin(position);
+      visible_end_[part.lane + i] = task_.visible.end(position);
     }
   }
 
@@ -81,15 +108,23 @@ class ForwardBlock {
     value_layout_ = columns_together(packed);
     pack_tiles(task_.dtype, {task_.k, key_begin, count, task_.head_dim}, packed, key_layout_, keys_);
     pack_tiles(task_.dtype, {task_.v, key_begin, count, task_.head_dim_v}, packed, value_layout_, values_);
-    const bool uniform = visible_begin_[rows_ - 1] <= key_begin && visible_end_[0] >= key_end;
+    const bool uniform = visible_begin_[lanes() - 1] <= key_begin && visible_end_[0] >= key_end;
     // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
     const bool hidden_poison = !uniform && !all_finite(values_, value_layout_, packed, dv_);
-    for (std::int64_t row = 0; row < rows_; row += kPanel) panel(row, key_begin, count, hidden_poison);
+    for (std::int64_t index = 0; index < parts(); ++index) {
+      const Part all = part(index);
+      if (!sees(all, key_begin)) continue;
+      for (std::int64_t row = 0; row < all.rows; row += kPanel) {
+        panel({all.row + row, all.rows - row, all.lane + row}, key_begin, count, hidden_poison);
+      }
+    }
   }
 
-  void panel(std::int64_t row, std::int64_t key_begin, std::int64_t count, bool hidden_poison) {
-    const std::int64_t* begin = visible_begin_ + row;
-    const std::int64_t* end = visible_end_ + row;
+  /// The first panel of `rest`.
+  void panel(const Part& rest, std::int64_t key_begin, std::int64_t count, bool hidden_poison) {
+    const std::int64_t lane = rest.lane;
+    const std::int64_t* begin = visible_begin_ + lane;
+    const std::int64_t* end = visible_end_ + lane;
     std::int64_t first = std::clamp<std::int64_t>(begin[0] - key_begin, 0, count);
     std::int64_t last = std::clamp<std::int64_t>(end[kPanel - 1] - key_begin, 0, count);
     if (first >= last) return;
@@ -97,7 +132,7 @@ class ForwardBlock {
     last = round_up(last, kStrip);
     const bool masked = begin[kPanel - 1] - key_begin > first || end[0] - key_begin < last;
 
-    const float* queries = queries_ + row * d_;
+    const float* queries = queries_ + lane * d_;
     for (std::int64_t key = first; key < last; key += kStrip) {
       multiply_rows<kStrip, kTileVecs, kStrip>(keys_ + key / kStrip * key_layout_.group_stride,
                                                key_layout_.strip_stride, d_ / kStrip, queries)
@@ -105,20 +140,14 @@ class ForwardBlock {
     }
     if (task_.score_map.capped) cap_scores(scores_, first, last, task_.score_map.tanh_scale);
     if (task_.terms.given()) {
-      const TermsPanel terms{task_.terms,
-                             task_.visible.diagonal,
-                             task_.q.group,
-                             task_.row_begin + row,
-                             std::min(kPanel, rows_ - row),
-                             key_begin,
-                             count};
-      add_terms_to_queries(terms, first, last, task_.score_map.score_scale, row_, bias_, scores_);
+      softmax_of_terms(rest, key_begin, count, first, last);
+    } else {
+      if (masked) hide_scores(scores_, first, last, begin, end, key_begin);
+      softmax(lane, first, last);
     }
-    if (masked) hide_scores(scores_, first, last, begin, end, key_begin);
-    softmax(row, first, last);
-    if (task_.dropout.given) drop(row, key_begin, first, last);
+    if (task_.dropout.given) drop(rest.row, key_begin, first, last);
 
-    float* output = output_ + row * dv_;
+    float* output = output_ + lane * dv_;
     if (masked && hidden_poison) return add_visible_values(output, first, last, begin, end, key_begin);
     for (std::int64_t c = 0; c < dv_; c += kStrip) {
       multiply_columns<kTileVecs>(value_tile(first, c), value_layout_.group_stride, (last - first) / kStrip,
@@ -129,37 +158,70 @@ class ForwardBlock {
 
   /// Online softmax over rows [first, last) of the panel's scores: P in place of S, statistics updated, the factor for
   /// what has been summed before in rescale_.
-  void softmax(std::int64_t row, std::int64_t first, std::int64_t last) {
+  void softmax(std::int64_t lane, std::int64_t first, std::int64_t last) {
     const Floats d;
-    const Vec scale = hn::Set(d, softmax_scale_);
+    const Vec scale = hn::Set(d, task_.score_map.score_scale);
     HWY_UNROLL(4) for (int n = 0; n < kTileVecs; ++n) {
-      float* HWY_RESTRICT scores = scores_ + n * kLanes;
+      const float* HWY_RESTRICT scores = scores_ + n * kLanes;
       Vec top = hn::Set(d, -kInfinity);
       for (std::int64_t key = first; key < last; ++key) top = hn::Max(top, hn::Load(d, scores + key * kPanel));
-      float* HWY_RESTRICT row_max = row_max_ + row + n * kLanes;
-      float* HWY_RESTRICT row_sum = row_sum_ + row + n * kLanes;
-      const Vec old_max = hn::Load(d, row_max);
-      const Vec new_max = hn::Max(old_max, hn::Mul(top, scale));
-      // A row that has seen no key yet keeps -inf; subtracting 0 instead makes its probabilities 0 and not NaN.
-      const Vec shift = hn::IfThenElse(hn::Eq(new_max, hn::Set(d, -kInfinity)), hn::Zero(d), new_max);
-      Vec sum = hn::Zero(d);
-      for (std::int64_t key = first; key < last; ++key) {
-        const Vec p = exp2(hn::MulSub(hn::Load(d, scores + key * kPanel), scale, shift));
-        hn::Store(p, d, scores + key * kPanel);
-        sum = hn::Add(sum, p);
-      }
-      const Vec rescale = exp2(hn::Sub(old_max, shift));
-      hn::Store(rescale, d, rescale_ + n * kLanes);
-      hn::Store(new_max, d, row_max);
-      hn::Store(hn::MulAdd(hn::Load(d, row_sum), rescale, sum), d, row_sum);
+      exponentiate(lane, n * kLanes, first, last, hn::Mul(top, scale), scale);
     }
+  }
+
+  /// The same of scores that ALiBi or a bias joins first, which makes base-2 exponents of them.
+  void softmax_of_terms(const Part& rest, std::int64_t key_begin, std::int64_t count, std::int64_t first,
+                        std::int64_t last) {
+    const TermsPanel terms{.terms = task_.terms,
+                           .diagonal = task_.visible.diagonal,
+                           .group = task_.q.group,
+                           .row = rest.row,
+                           .rows = std::min(kPanel, rest.rows),
+                           .key_begin = key_begin,
+                           .keys = count,
+                           .more_rows = std::max<std::int64_t>(rest.rows - kPanel, 0)};
+    const bool alibi = task_.terms.alibi_slopes != nullptr;
+    const bool bias = task_.terms.bias.data != nullptr;
+    if (bias) pack_bias(terms, first, last, row_, bias_);
+    const float scale = task_.score_map.score_scale;
+    for (std::int64_t lane = 0; lane < kPanel; lane += kLanes) {
+      const LaneInterval visible(visible_begin_ + rest.lane + lane, visible_end_ + rest.lane + lane, key_begin);
+      const Vec top = !bias    ? add_terms<true, false>(terms, lane, visible, first, last, scale, bias_, scores_)
+                      : !alibi ? add_terms<false, true>(terms, lane, visible, first, last, scale, bias_, scores_)
+                               : add_terms<true, true>(terms, lane, visible, first, last, scale, bias_, scores_);
+      exponentiate(rest.lane, lane, first, last, top, hn::Set(Floats(), 1.0F));
+    }
+  }
+
+  /// P = exp2(scale S - max) for one vector of queries, at `lane` of the panel that begins at `panel`, whose largest
+  /// exponent in these rows is `top`.
+  HWY_INLINE void exponentiate(std::int64_t panel, std::int64_t lane, std::int64_t first, std::int64_t last, Vec top,
+                               Vec scale) {
+    const Floats d;
+    float* HWY_RESTRICT scores = scores_ + lane;
+    float* HWY_RESTRICT row_max = row_max_ + panel + lane;
+    float* HWY_RESTRICT row_sum = row_sum_ + panel + lane;
+    const Vec old_max = hn::Load(d, row_max);
+    const Vec new_max = hn::Max(old_max, top);
+    // A row that has seen no key yet keeps -inf; subtracting 0 instead makes its probabilities 0 and not NaN.
+    const Vec shift = hn::IfThenElse(hn::Eq(new_max, hn::Set(d, -kInfinity)), hn::Zero(d), new_max);
+    Vec sum = hn::Zero(d);
+    for (std::int64_t key = first; key < last; ++key) {
+      const Vec p = exp2(hn::MulSub(hn::Load(d, scores + key * kPanel), scale, shift));
+      hn::Store(p, d, scores + key * kPanel);
+      sum = hn::Add(sum, p);
+    }
+    const Vec rescale = exp2(hn::Sub(old_max, shift));
+    hn::Store(rescale, d, rescale_ + lane);
+    hn::Store(new_max, d, row_max);
+    hn::Store(hn::MulAdd(hn::Load(d, row_sum), rescale, sum), d, row_sum);
   }
 
   /// Zeros dropped probabilities, after their sums were taken. What is kept is divided by the keep probability at the
   /// end, with the rest of O.
   void drop(std::int64_t row, std::int64_t key_begin, std::int64_t first, std::int64_t last) {
     for (int n = 0; n < kTileVecs; ++n) {
-      const DropoutLanes lanes(task_.dropout, task_.row_begin + row + n * kLanes, task_.q.group);
+      const DropoutLanes lanes(task_.dropout, row + n * kLanes, task_.q.group);
       drop_keys(task_.dropout, lanes, key_begin, first, last, scores_ + n * kLanes);
     }
   }
@@ -184,18 +246,33 @@ class ForwardBlock {
   }
 
   void finish() {
-    const float keep = task_.dropout.given ? task_.dropout.key.keep_probability() : 1.0F;
-    for (std::int64_t row = 0; row < rows_; ++row) {
-      const std::int64_t head = (task_.row_begin + row) % task_.q.group;
-      RowStatistics statistics{row_max_[row], row_sum_[row]};
-      if (task_.max_logits != nullptr) raise(task_.max_logits[head], statistics.max_logit());
-      const float rescale = task_.sinks == nullptr ? 1.0F : statistics.add_sink(task_.sinks[head] * kLog2E);
-      const float inverse = statistics.sum == 0.0F ? 0.0F : rescale / (statistics.sum * keep);
-      const float* HWY_RESTRICT column = output_ + row / kPanel * kPanel * dv_ + row % kPanel;
-      for (std::int64_t c = 0; c < task_.head_dim_v; ++c) row_[c] = column[c * kPanel] * inverse;
-      store_result(task_.dtype, task_.o, task_.row_begin + row, row_, task_.head_dim_v);
-      if (task_.lse.data != nullptr) task_.lse.data[task_.lse.offset(task_.row_begin + row)] = statistics.lse();
+    for (std::int64_t index = 0; index < parts(); ++index) finish_part(part(index));
+  }
+
+  void finish_part(const Part& part) {
+    const std::int64_t stride = round_up(dv_, kLanes);
+    for (std::int64_t row = 0; row < part.rows; row += kTransposedRows) {
+      const std::int64_t lane = part.lane + row;
+      transpose_columns(output_ + lane / kPanel * kPanel * dv_ + lane % kPanel, kPanel, dv_, stride, row_);
+      for (std::int64_t i = 0; i < std::min(kTransposedRows, part.rows - row); ++i) {
+        finish_row(part.row + row + i, lane + i, row_ + i * stride);
+      }
     }
+  }
+
+  /// Divides the row's output by its sum and writes what the caller asked for.
+  void finish_row(std::int64_t row, std::int64_t lane, float* HWY_RESTRICT output) {
+    const Floats d;
+    const float keep = task_.dropout.given ? task_.dropout.key.keep_probability() : 1.0F;
+    const std::int64_t head = row % task_.q.group;
+    RowStatistics statistics{row_max_[lane], row_sum_[lane]};
+    if (task_.max_logits != nullptr) raise(task_.max_logits[head], statistics.max_logit());
+    const float rescale = task_.sinks == nullptr ? 1.0F : statistics.add_sink(task_.sinks[head] * kLog2E);
+    const Vec inverse = hn::Set(d, statistics.sum == 0.0F ? 0.0F : rescale / (statistics.sum * keep));
+    for (std::int64_t c = 0; c < dv_; c += kLanes)
+      hn::StoreU(hn::Mul(hn::LoadU(d, output + c), inverse), d, output + c);
+    store_result(task_.dtype, task_.o, row, output, task_.head_dim_v);
+    if (task_.lse.data != nullptr) task_.lse.data[task_.lse.offset(row)] = statistics.lse();
   }
 
   const float* value_tile(std::int64_t key, std::int64_t column) const {
@@ -221,7 +298,6 @@ class ForwardBlock {
   std::int64_t* visible_end_;    // one past the last
   float* row_;                   // one row on its way in or out
   float* bias_;                  // of one panel, times log2(e)
-  float softmax_scale_;          // from scores, or what the terms made of them, to base-2 exponents
 };
 
 }  // namespace strobe::cpu::HWY_NAMESPACE

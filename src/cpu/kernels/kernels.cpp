@@ -3,6 +3,7 @@
 #include "hwy/foreach_target.h"                       // must come before highway.h
 
 #include "cpu/kernels/backward-inl.h"
+#include "cpu/kernels/backward_rows-inl.h"
 #include "cpu/kernels/forward-inl.h"
 #include "hwy/highway.h"
 

@@ -102,23 +102,84 @@ HWY_INLINE void pack_tiles(DType dtype, const Source& from, std::int64_t padded_
   }
 }
 
+// Rows of a panel that one interleaving store or load moves; a vector of one lane has panels of odd sizes.
+inline constexpr std::int64_t kTransposedRows = kPanel % 4 == 0 ? 4 : 1;
+
+/// to[column * stride + i] = rows[i][column] for kTransposedRows rows, read in whole vectors.
+HWY_INLINE void transpose_rows(const float* const (&rows)[kTransposedRows], std::int64_t columns, std::int64_t stride,
+                               float* HWY_RESTRICT to) {
+  if constexpr (kTransposedRows == 1) {
+    for (std::int64_t c = 0; c < columns; ++c) to[c * stride] = rows[0][c];
+  } else {
+    const Floats d;
+    HWY_ALIGN float quads[kTransposedRows * kLanes];
+    for (std::int64_t c = 0; c < columns; c += kLanes) {
+      hn::StoreInterleaved4(hn::LoadU(d, rows[0] + c), hn::LoadU(d, rows[1] + c), hn::LoadU(d, rows[2] + c),
+                            hn::LoadU(d, rows[3] + c), d, quads);
+      const std::int64_t count = std::min(kLanes, columns - c);
+      for (std::int64_t i = 0; i < count; ++i) {
+        std::copy_n(quads + i * kTransposedRows, kTransposedRows, to + (c + i) * stride);
+      }
+    }
+  }
+}
+
+/// rows[i * row_stride + column] = from[column * stride + i] for kTransposedRows rows, in whole vectors.
+HWY_INLINE void transpose_columns(const float* HWY_RESTRICT from, std::int64_t stride, std::int64_t columns,
+                                  std::int64_t row_stride, float* HWY_RESTRICT rows) {
+  if constexpr (kTransposedRows == 1) {
+    for (std::int64_t c = 0; c < columns; ++c) rows[c] = from[c * stride];
+  } else {
+    const Floats d;
+    HWY_ALIGN float quads[kTransposedRows * kLanes];
+    for (std::int64_t c = 0; c < columns; c += kLanes) {
+      const std::int64_t count = std::min(kLanes, columns - c);
+      for (std::int64_t i = 0; i < count; ++i) {
+        std::copy_n(from + (c + i) * stride, kTransposedRows, quads + i * kTransposedRows);
+      }
+      Vec row[kTransposedRows];
+      hn::LoadInterleaved4(d, quads, row[0], row[1], row[2], row[3]);
+      for (int i = 0; i < kTransposedRows; ++i) hn::StoreU(row[i], d, rows + i * row_stride + c);
+    }
+  }
+}
+
+/// One row of the source times `factor`, zero from its columns to `padded_columns`; all zero for a row that it lacks.
+template <class T>
+HWY_INLINE void load_source_row(const Source& from, std::int64_t row, std::int64_t padded_columns, float factor,
+                                float* HWY_RESTRICT to) {
+  prefetch_row<T>(from, row + kPrefetchRows);
+  const std::int64_t columns = row < from.count ? from.columns : 0;
+  if (columns > 0) load_row(from.row<T>(row), columns, to);
+  if (factor != 1.0F) {
+    for (std::int64_t c = 0; c < columns; ++c) to[c] *= factor;
+  }
+  std::fill(to + columns, to + padded_columns, 0.0F);
+}
+
 /// Right-operand layout: panels of kPanel rows, transposed, so that rows lie across the lanes:
 /// element (row, column) at (row / kPanel) * padded_columns * kPanel + column * kPanel + row % kPanel. Every element is
-/// multiplied by `factor`; rows and columns beyond the source are zero.
+/// multiplied by `factor`; rows and columns beyond the source are zero. `row_buffer` holds pack_buffer() floats.
 template <class T>
 HWY_INLINE void pack_panels_of(const Source& from, std::int64_t padded_columns, float factor,
                                float* HWY_RESTRICT row_buffer, float* HWY_RESTRICT to) {
-  const std::int64_t panels = round_up(from.count, kPanel) / kPanel;
-  std::fill(row_buffer + from.columns, row_buffer + padded_columns, 0.0F);
-  for (std::int64_t row = 0; row < panels * kPanel; ++row) {
-    prefetch_row<T>(from, row + kPrefetchRows);
-    if (row < from.count) {
-      load_row(from.row<T>(row), from.columns, row_buffer);
-      for (std::int64_t c = 0; c < from.columns; ++c) row_buffer[c] *= factor;
+  const std::int64_t stride = round_up(padded_columns, kLanes);
+  const std::int64_t rows = round_up(from.count, kPanel);
+  // Rows that need nothing done to them are transposed from where they lie.
+  const bool as_it_is = std::is_same_v<T, float> && factor == 1.0F && from.columns == stride;
+  for (std::int64_t row = 0; row < rows; row += kTransposedRows) {
+    const float* together[kTransposedRows];
+    for (std::int64_t i = 0; i < kTransposedRows; ++i) {
+      float* own = row_buffer + i * stride;
+      together[i] = own;
+      if (as_it_is && row + i < from.count) {
+        prefetch_row<T>(from, row + i + kPrefetchRows);
+        together[i] = from.row<float>(row + i);
+      } else {
+        load_source_row<T>(from, row + i, stride, factor, own);
+      }
     }
-    if (row == from.count) std::fill(row_buffer, row_buffer + from.columns, 0.0F);
-    float* HWY_RESTRICT lane = to + (row / kPanel) * padded_columns * kPanel + row % kPanel;
-    for (std::int64_t c = 0; c < padded_columns; ++c) lane[c * kPanel] = row_buffer[c];
+    transpose_rows(together, padded_columns, kPanel, to + row / kPanel * padded_columns * kPanel + row % kPanel);
   }
 }
 

@@ -32,8 +32,13 @@ constexpr std::int64_t padded(std::int64_t value, std::int64_t multiple) {
 // A cache line between strips, so that they do not share cache sets.
 inline constexpr std::int64_t kStripPadding = 16;
 
-/// Dropout's slices come in blocks of 32 keys: a panel that begins anywhere lies within this many.
-constexpr std::int64_t slice_columns(std::int64_t panel) { return padded(panel + 31, 32); }
+/// Floats that packing panels of rows takes besides: four rows in whole vectors.
+constexpr std::int64_t pack_buffer(std::int64_t columns, const KernelTraits& traits) {
+  return 4 * padded(columns, traits.wide_panel);
+}
+
+/// Words of 32 keys, at multiples of 32, that hold any `keys` in a row.
+constexpr std::int64_t keep_words(std::int64_t keys) { return (keys + 31 + 31) / 32; }
 
 /// Byte offsets of one worker's forward scratch; names as in forward-inl.h.
 struct ForwardScratch {
@@ -43,7 +48,7 @@ struct ForwardScratch {
   ForwardScratch(std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles, const KernelTraits& traits) {
     const std::int64_t d = padded(head_dim, traits.strip);
     const std::int64_t dv = padded(head_dim_v, traits.strip);
-    const std::int64_t m = padded(tiles.block_m, traits.panel);
+    const std::int64_t m = tiles.block_m / tiles.part_m * padded(tiles.part_m, traits.panel);
     const std::int64_t n = padded(tiles.block_n, traits.row_multiple);
     ScratchLayout layout;
     keys = layout.take<float>((d * traits.strip + kStripPadding) * n / traits.strip);
@@ -56,7 +61,7 @@ struct ForwardScratch {
     rescale = layout.take<float>(traits.panel);
     visible_begin = layout.take<std::int64_t>(m);
     visible_end = layout.take<std::int64_t>(m);
-    row = layout.take<float>(std::max({d, dv, n}));
+    row = layout.take<float>(pack_buffer(std::max({d, dv, n}), traits));
     bias = layout.take<float>(n * traits.panel);
     bytes = layout.bytes();
   }
@@ -65,7 +70,7 @@ struct ForwardScratch {
 /// Byte offsets of one worker's backward scratch; names as in backward-inl.h.
 struct BackwardScratch {
   std::size_t keys, values, wide_keys, dk, dv, queries, d_o, scores, d_probabilities, d_scores, lse, row_begin, row_end,
-      row, terms, slices, bytes;
+      row, terms, kept, bytes;
 
   BackwardScratch(std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles, const KernelTraits& traits) {
     const std::int64_t d = padded(head_dim, traits.strip);
@@ -86,9 +91,9 @@ struct BackwardScratch {
     lse = layout.take<float>(m);
     row_begin = layout.take<std::int64_t>(n);
     row_end = layout.take<std::int64_t>(n);
-    row = layout.take<float>(padded(std::max(head_dim, head_dim_v), traits.wide_panel));
+    row = layout.take<float>(pack_buffer(std::max(head_dim, head_dim_v), traits));
     terms = layout.take<float>(m * traits.panel);
-    slices = layout.take<std::uint16_t>(m * slice_columns(traits.panel));
+    kept = layout.take<std::uint32_t>(m * keep_words(tiles.block_n));
     bytes = layout.bytes();
   }
 };

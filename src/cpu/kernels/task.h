@@ -124,6 +124,8 @@ struct ScoreMap {
 struct Tiles {
   std::int64_t block_m = 0;  // query rows
   std::int64_t block_n = 0;  // keys
+  // Forward: rows of a block that one row of a block mask covers, computed or skipped together; block_m without a mask.
+  std::int64_t part_m = 0;
 };
 
 struct ForwardTask {
@@ -161,10 +163,27 @@ struct BackwardQueries {
   ScoreTerms terms;
   DropoutTask dropout;
   Rows<float*> d_bias;  // data null: not wanted
+
+  /// Moves on to the next head; `dq_block` is the floats that a block of rows takes in dq.
+  void next_head(DType dtype, std::int64_t block_m, std::int64_t dq_block) {
+    const std::int64_t row_blocks = (rows + block_m - 1) / block_m;
+    q = q.next_head(dtype);
+    d_o = d_o.next_head(dtype);
+    lse = lse.next_head(DType::float32);
+    delta += row_blocks * block_m;
+    dq += row_blocks * dq_block;
+    turn += row_blocks;
+    blocks.data += blocks.head_stride;
+    if (terms.alibi_slopes != nullptr) ++terms.alibi_slopes;
+    terms.bias = terms.bias.next_head(terms.bias_dtype);
+    ++dropout.head;
+    d_bias = d_bias.next_head(DType::float32);
+  }
 };
 
-/// Bias gradients that several tasks add to, in the order of the tasks.
+/// Bias gradients that several tasks add to, in the order of the tasks; or, where `alone`, one task writes them all.
 struct BiasTurn {
+  bool alone = false;
   const std::atomic<std::int32_t>* before =
       nullptr;                               // blocks of rows that the task before has added; null: it is first
   std::atomic<std::int32_t>* own = nullptr;  // null: nobody waits

@@ -21,6 +21,7 @@ struct TermsPanel {
   std::int64_t rows;       // that exist; at most kPanel across the lanes
   std::int64_t key_begin;  // of the tile
   std::int64_t keys;       // of the tile that exist
+  std::int64_t more_rows;  // after these: fetched ahead, as hardware does not follow from row to row of a bias
 
   /// Distances are counted from key_begin, so that float32 holds them exactly as far as 2^24.
   float center(std::int64_t index) const { return static_cast<float>((row + index) / group + diagonal - key_begin); }
@@ -34,37 +35,56 @@ HWY_INLINE Vec add_alibi(Vec sum, Vec slope, Vec center, Vec key) {
   return hn::MulAdd(slope, hn::Abs(hn::Sub(center, key)), sum);
 }
 
-/// scores = scale * scores + terms over keys [first, last) of the tile, queries across the lanes. `bias` holds a panel,
-/// `row_buffer` a row of the tile.
-HWY_INLINE void add_terms_to_queries(const TermsPanel& panel, std::int64_t first, std::int64_t last, float scale,
-                                     float* row_buffer, float* HWY_RESTRICT bias, float* HWY_RESTRICT scores) {
+/// Fetches columns [first, last) of row `index` of a bias.
+HWY_INLINE void prefetch_bias(const ConstRows& bias, DType dtype, std::int64_t index, std::int64_t first,
+                              std::int64_t last) {
+  const auto size = static_cast<std::int64_t>(size_of(dtype));
+  const char* row = static_cast<const char*>(bias.data) + bias.offset(index) * size;
+  for (std::int64_t byte = first * size; byte < last * size; byte += 64) hwy::Prefetch(row + byte);
+}
+
+/// The bias of keys [first, last) of the tile for a panel of queries, into `bias` [key][lane]. `row_buffer` is what
+/// packing takes besides.
+HWY_INLINE void pack_bias(const TermsPanel& panel, std::int64_t first, std::int64_t last, float* row_buffer,
+                          float* bias) {
+  const DType dtype = panel.terms.bias_dtype;
+  const std::int64_t columns = std::min(last, panel.keys) - first;
+  const ConstRows from = panel.terms.bias.from_column(dtype, panel.key_begin + first);
+  pack_panels(dtype, {from, panel.row, panel.rows, columns}, last - first, 1.0F, row_buffer, bias);
+  // The next panel's first rows, while this one works.
+  for (std::int64_t row = 0; row < std::min(panel.more_rows, kPrefetchRows); ++row) {
+    prefetch_bias(from, dtype, panel.row + panel.rows + row, 0, columns);
+  }
+}
+
+/// scores = scale * scores + terms over keys [first, last) of the tile for one vector of queries, -inf where `visible`
+/// hides the key, and the largest of each lane. `bias` is of pack_bias.
+template <bool kAlibi, bool kBias>
+HWY_INLINE Vec add_terms(const TermsPanel& panel, std::int64_t lane, const LaneInterval& visible, std::int64_t first,
+                         std::int64_t last, float scale, const float* HWY_RESTRICT bias, float* HWY_RESTRICT scores) {
   const Floats d;
-  const bool has_bias = panel.terms.bias.data != nullptr;
-  if (has_bias) {
-    const std::int64_t columns = std::min(last, panel.keys) - first;
-    const ConstRows from = panel.terms.bias.from_column(panel.terms.bias_dtype, panel.key_begin + first);
-    pack_panels(panel.terms.bias_dtype, {from, panel.row, panel.rows, columns}, last - first, kLog2E, row_buffer, bias);
+  HWY_ALIGN float centers[kLanes];
+  HWY_ALIGN float slopes[kLanes];
+  for (std::int64_t i = 0; i < kLanes; ++i) {
+    const std::int64_t index = std::min(lane + i, panel.rows - 1);
+    centers[i] = panel.center(index);
+    slopes[i] = panel.slope(index);
   }
-  for (int n = 0; n < kTileVecs; ++n) {
-    HWY_ALIGN float centers[kLanes];
-    HWY_ALIGN float slopes[kLanes];
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-      const std::int64_t index = std::min(n * kLanes + lane, panel.rows - 1);
-      centers[lane] = panel.center(index);
-      slopes[lane] = panel.slope(index);
+  const Vec center = hn::Load(d, centers);
+  const Vec slope = hn::Load(d, slopes);
+  Vec top = hn::Set(d, -kInfinity);
+  for (std::int64_t key = first; key < last; ++key) {
+    float* HWY_RESTRICT score = scores + key * kPanel + lane;
+    Vec sum = hn::Mul(hn::Load(d, score), hn::Set(d, scale));
+    if constexpr (kAlibi) sum = add_alibi(sum, slope, center, hn::Set(d, static_cast<float>(key)));
+    if constexpr (kBias) {
+      sum = hn::MulAdd(hn::Load(d, bias + (key - first) * kPanel + lane), hn::Set(d, kLog2E), sum);
     }
-    const Vec center = hn::Load(d, centers);
-    const Vec slope = hn::Load(d, slopes);
-    for (std::int64_t key = first; key < last; ++key) {
-      float* HWY_RESTRICT score = scores + key * kPanel + n * kLanes;
-      Vec sum = hn::Mul(hn::Load(d, score), hn::Set(d, scale));
-      if (panel.terms.alibi_slopes != nullptr) {
-        sum = add_alibi(sum, slope, center, hn::Set(d, static_cast<float>(key)));
-      }
-      if (has_bias) sum = hn::Add(sum, hn::Load(d, bias + (key - first) * kPanel + n * kLanes));
-      hn::Store(sum, d, score);
-    }
+    sum = hn::IfThenElse(visible.contains(key), sum, hn::Set(d, -kInfinity));
+    top = hn::Max(top, sum);
+    hn::Store(sum, d, score);
   }
+  return top;
 }
 
 /// One vector of `from`, of which `count` elements exist; the others are 0.
@@ -86,7 +106,13 @@ HWY_INLINE void terms_of_keys(const TermsPanel& panel, std::int64_t key, std::in
     const Vec center = hn::Set(d, panel.center(row));
     const Vec slope = hn::Set(d, panel.slope(row));
     const T* bias = static_cast<const T*>(panel.terms.bias.data);
-    if (bias != nullptr) bias += panel.terms.bias.offset(panel.row + row) + panel.key_begin;
+    if (bias != nullptr) {
+      bias += panel.terms.bias.offset(panel.row + row) + panel.key_begin;
+      if (row + kPrefetchRows < last) {
+        prefetch_bias(panel.terms.bias, panel.terms.bias_dtype, panel.row + row + kPrefetchRows, panel.key_begin + key,
+                      panel.key_begin + std::min(key + kPanel, panel.keys));
+      }
+    }
     for (int n = 0; n < kTileVecs; ++n) {
       const std::int64_t at = key + n * kLanes;
       Vec sum = hn::Zero(d);

@@ -1,0 +1,87 @@
+// What one block of keys gives to the gradient of the bias.
+#if defined(STROBE_CPU_BIAS_GRADIENT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_BIAS_GRADIENT_INL_H_
+#undef STROBE_CPU_BIAS_GRADIENT_INL_H_
+#else
+#define STROBE_CPU_BIAS_GRADIENT_INL_H_
+#endif
+
+#include <algorithm>
+#include <limits>
+
+#include "cpu/kernels/task.h"
+#include "cpu/kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace strobe::cpu::HWY_NAMESPACE {
+
+/// Tasks that share elements of the gradient add to them in turn; one that has its elements alone writes them all,
+/// zeros where nothing contributes.
+class BiasGradient {
+ public:
+  /// `d_scores` is a panel [row][key lanes] of dS before the softcap's slope.
+  BiasGradient(const BiasTurn& turn, std::int64_t key_begin, std::int64_t count, const float* d_scores)
+      : turn_(turn), key_begin_(key_begin), count_(count), d_scores_(d_scores) {}
+
+  void set_rows(const Rows<float*>& rows) { rows_ = rows; }
+  bool wanted() const { return rows_.data != nullptr; }
+  bool writes_all() const { return wanted() && turn_.alone; }
+
+  void wait(std::int64_t block) const {
+    const std::atomic<std::int32_t>* before = turn_.before;
+    if (!wanted() || before == nullptr) return;
+    for (std::int32_t now = before->load(std::memory_order_acquire); now <= block;
+         now = before->load(std::memory_order_acquire)) {
+      before->wait(now, std::memory_order_acquire);
+    }
+  }
+
+  /// `blocks` blocks of rows are done.
+  void pass(std::int64_t blocks) const {
+    if (turn_.own == nullptr) return;
+    turn_.own->store(static_cast<std::int32_t>(blocks), std::memory_order_release);
+    turn_.own->notify_all();
+  }
+  void pass_all() const { pass(std::numeric_limits<std::int32_t>::max()); }
+
+  /// The panel of keys at `key`: rows [first, last) of the block of `rows` rows at row_begin have dS.
+  void store(std::int64_t key, std::int64_t row_begin, std::int64_t first, std::int64_t last, std::int64_t rows) const {
+    const std::int64_t keys = std::min(kPanel, count_ - key);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const float* from = d_scores_ + row * kPanel;
+      if (row >= first && row < last) {
+        turn_.alone ? static_cast<void>(std::copy_n(from, keys, at(row_begin + row, key)))
+                    : add(from, keys, at(row_begin + row, key));
+      } else if (turn_.alone) {
+        std::fill_n(at(row_begin + row, key), keys, 0.0F);
+      }
+    }
+  }
+
+  /// Nothing of these rows sees these keys.
+  void store_zeros(std::int64_t key, std::int64_t keys, std::int64_t row_begin, std::int64_t row_end) const {
+    for (std::int64_t row = row_begin; row < row_end; ++row) std::fill_n(at(row, key), keys, 0.0F);
+  }
+
+ private:
+  static void add(const float* HWY_RESTRICT from, std::int64_t count, float* HWY_RESTRICT to) {
+    const Floats d;
+    std::int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes)
+      hn::StoreU(hn::Add(hn::LoadU(d, to + i), hn::LoadU(d, from + i)), d, to + i);
+    for (; i < count; ++i) to[i] += from[i];
+  }
+
+  float* at(std::int64_t row, std::int64_t key) const { return rows_.data + rows_.offset(row) + key_begin_ + key; }
+
+  BiasTurn turn_;
+  Rows<float*> rows_;
+  std::int64_t key_begin_;
+  std::int64_t count_;
+  const float* d_scores_;
+};
+
+}  // namespace strobe::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // STROBE_CPU_BIAS_GRADIENT_INL_H_
