@@ -161,6 +161,7 @@ class BackwardBlock {
     const bool masked = begin[kPanel - 1] - row_begin > first || end[0] - row_begin < last;
 
     multiply_panel(queries_, query_layout_, d_, keys_ + key * d_, first, last, scores_);
+    bias_gradient_.prefetch(key, row_begin + first, row_begin + std::min(last, rows));
     multiply_panel(d_o_, d_o_layout_, dv_, values_ + key * dv_, first, last, d_probabilities_);
     const std::int64_t valid = std::min(last, rows);
     if (queries_of_.terms.given()) {

@@ -11,6 +11,7 @@
 
 #include "cpu/kernels/task.h"
 #include "cpu/kernels/vector-inl.h"
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
@@ -43,6 +44,15 @@ class BiasGradient {
     turn_.own->notify_all();
   }
   void pass_all() const { pass(std::numeric_limits<std::int32_t>::max()); }
+
+  /// Fetches what store() will write while a product runs: hardware does not follow from row to row.
+  void prefetch(std::int64_t key, std::int64_t row_begin, std::int64_t row_end) const {
+    if (!wanted()) return;
+    constexpr std::int64_t kLine = 16;  // floats
+    for (std::int64_t row = row_begin; row < row_end; ++row) {
+      for (std::int64_t i = 0; i < std::min(kPanel, count_ - key); i += kLine) hwy::Prefetch(at(row, key + i));
+    }
+  }
 
   /// The panel of keys at `key`: rows [first, last) of the block of `rows` rows at row_begin have dS.
   void store(std::int64_t key, std::int64_t row_begin, std::int64_t first, std::int64_t last, std::int64_t rows) const {
