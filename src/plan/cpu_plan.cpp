@@ -135,6 +135,10 @@ std::string explain(const AttentionProblem& problem, const CpuShape& shape, cons
   text += fmt::format("tiles         {} query rows x {} keys, for {} KiB of L1 and {} KiB of L2\n", plan.tiles.block_m,
                       plan.tiles.block_n, shape.l1_bytes / 1024, shape.l2_bytes / 1024);
   if (group > 1) text += fmt::format("grouped heads {} query heads share a key head and its packed tiles\n", group);
+  if (problem.modifiers.block_size != 0) {
+    text += fmt::format("block mask    blocks of {}: hidden ones are skipped{}\n", problem.modifiers.block_size,
+                        group == 1 && problem.heads_q > problem.heads_k ? ", head by head" : "");
+  }
   text += forward
               ? fmt::format("tasks         up to {} blocks of query rows, each over all the keys it sees\n",
                             plan.row_blocks)

@@ -22,6 +22,7 @@ PREAMBLE = """// Made by {script} from {page}.
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 """
@@ -38,23 +39,33 @@ static_cast<void>(call);
 """
 
 
+def split_includes(code):
+    """The #include lines of a block, and the rest of it."""
+    lines = code.splitlines()
+    includes = [line for line in lines if line.startswith("#include")]
+    return includes, "\n".join(line for line in lines if line not in includes)
+
+
 def program(page, language):
     return next(block.text for block in blocks(page) if block.language == language and " main(" in block.text) + "\n"
 
 
 def tests(page):
     setup, *_ = examples = [block for block in blocks(page) if block.language == "cpp" and " main(" not in block.text]
-    text = PREAMBLE.format(script=Path(__file__).name, page=page.name)
+    text = ""
+    includes = []
     for block, after in blocks_and_next(page):
         if block == setup or block not in examples:
             continue
         check = "  EXPECT_TRUE(status.ok()) << status.message();"
         if after.language == "text":
             check = f'  EXPECT_FALSE(status.ok());\n  EXPECT_EQ(status.message(), R"({after.text})");'
+        own_includes, code = split_includes(block.text)
+        includes += own_includes
         text += TEST.format(
-            page=page.stem.capitalize(), line=block.line, path=page, setup=setup.text, code=block.text, check=check
+            page=page.stem.capitalize(), line=block.line, path=page, setup=setup.text, code=code, check=check
         )
-    return text
+    return PREAMBLE.format(script=Path(__file__).name, page=page.name) + "\n".join(includes) + text
 
 
 page, kind, *rest, out = sys.argv[1:]
