@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench_io.h"
 #include "bench_peers.h"
 #include "bench_report.h"
 #include "commands.h"
@@ -36,7 +37,8 @@ Examples:
   strobe bench
   strobe bench --seqlen 512,2048,8192 --head-dim 64,128 --mask causal --pass forward
   strobe bench --dtype bfloat16 --threads 1,2 --implementation strobe,probe
-  strobe bench --python ~/venv/bin/python --json bench.json)";
+  strobe bench --python ~/venv/bin/python --json bench.json
+  strobe bench --io --head-dim 64 --seqlen 1024,4096 --fast-memory 8192,65536)";
 
 struct BenchFlags {
   std::vector<std::string> passes{"forward", "backward"};
@@ -53,6 +55,7 @@ struct BenchFlags {
   std::vector<std::string> implementations;
   std::string python = "python3";
   std::string json;
+  IoFlags io;
   ExecutionFlags execution;
 };
 
@@ -139,6 +142,9 @@ Result<std::vector<BenchRow>> run_cell(const bench::Cell& cell, const BenchFlags
 }
 
 ExitCode run_bench(const BenchFlags& flags) {
+  if (flags.io.wanted) {
+    return run_io_bench({flags.passes, flags.head_dims, flags.seqlens, flags.io.fast_memories}, flags.json);
+  }
   const std::vector<bench::Cell> cells = cells_of(flags);
   const auto peers = make_peers(flags);
   if (!peers.ok()) return report(peers.status());
@@ -219,6 +225,7 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
       ->capture_default_str();
   command.add_option("--json", flags->json, "write the rows to this file too")->type_name("FILE");
   flags->execution.add_engine_to(command);
+  flags->io.add_to(command);
   command.callback([flags, &exit_code] { exit_code = run_bench(*flags); });
 }
 

@@ -1,0 +1,161 @@
+#include "bench_io.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
+
+#include "bench/io_walk.h"
+#include "io/atomic_file.h"
+#include "strobe/block_mask.h"
+#include "table.h"
+
+namespace strobe::program {
+namespace {
+
+constexpr std::int64_t kMaskBlock = 128;  // the default of ScoreModifiers::block_size
+
+/// One way to walk through attention; `pattern` fills a square of blocks.
+struct Subject {
+  const char* name;
+  bench::Order order;
+  Status (*pattern)(const TensorView& mask);
+};
+
+Status own_block_and_neighbours(const TensorView& mask) { return local_block_mask(mask, 1, 1); }
+
+constexpr std::array kSubjects{
+    Subject{"standard", bench::Order::standard, nullptr},
+    Subject{"flash_attention", bench::Order::flash_attention, nullptr},
+    Subject{"flash_attention_2", bench::Order::flash_attention_2, nullptr},
+    Subject{"butterfly", bench::Order::flash_attention_2, butterfly_block_mask},
+    Subject{"local", bench::Order::flash_attention_2, own_block_and_neighbours},
+};
+
+struct IoCell {
+  std::string pass;
+  std::int64_t head_dim = 1;
+  std::int64_t seqlen = 1;
+  std::int64_t fast_memory = 1;
+};
+
+struct IoRow {
+  IoCell cell;
+  const Subject* subject = nullptr;
+  double density = 1.0;
+  bench::Walk walk;
+};
+
+Result<IoRow> walk_cell(const IoCell& cell, const Subject& subject) {
+  bench::IoProblem problem{.seqlen = cell.seqlen, .head_dim = cell.head_dim, .fast_memory = cell.fast_memory};
+  if (subject.pattern != nullptr) {
+    bench::BlockMask& mask = problem.mask;
+    mask.block_size = kMaskBlock;
+    mask.blocks = (cell.seqlen + kMaskBlock - 1) / kMaskBlock;
+    mask.visible.resize(static_cast<std::size_t>(mask.blocks * mask.blocks));
+    if (Status status = subject.pattern(tensor(mask.visible.data(), {mask.blocks, mask.blocks})); !status.ok()) {
+      return status;
+    }
+  }
+  bench::SlowMemory memory = make_slow_memory(problem, false);
+  const Result<bench::Walk> walk = cell.pass == "forward" ? walk_forward(subject.order, problem, memory)
+                                                          : walk_backward(subject.order, problem, memory);
+  if (!walk.ok()) return walk.status();
+  return IoRow{cell, &subject, problem.mask.density(), *walk};
+}
+
+std::vector<IoCell> list_cells(const IoCells& cells) {
+  std::vector<IoCell> list;
+  for (const std::string& pass : cells.passes) {
+    for (const std::int64_t head_dim : cells.head_dims) {
+      for (const std::int64_t seqlen : cells.seqlens) {
+        for (const std::int64_t fast_memory : cells.fast_memories)
+          list.push_back({pass, head_dim, seqlen, fast_memory});
+      }
+    }
+  }
+  return list;
+}
+
+/// One line for each cell; `rows` holds all subjects of a cell one after another.
+std::string io_table(const std::vector<IoRow>& rows) {
+  std::vector<Table::Column> columns{{"pass", Table::Align::left}, {"head_dim"}, {"seqlen"}, {"M"}};
+  for (const Subject& subject : kSubjects) columns.push_back({subject.name});
+  columns.push_back({"standard/2"});
+  Table table(std::move(columns));
+  for (std::size_t first = 0; first < rows.size(); first += kSubjects.size()) {
+    const IoCell& cell = rows[first].cell;
+    std::vector<std::string> texts{cell.pass, fmt::format("{}", cell.head_dim), fmt::format("{}", cell.seqlen),
+                                   fmt::format("{}", cell.fast_memory)};
+    const auto millions = [&](std::size_t subject) {
+      return static_cast<double>(rows[first + subject].walk.traffic.elements()) * 1e-6;
+    };
+    for (std::size_t subject = 0; subject < kSubjects.size(); ++subject) {
+      texts.push_back(fmt::format("{:.2f}", millions(subject)));
+    }
+    texts.push_back(fmt::format("{:.1f}x", millions(0) / millions(2)));
+    table.add_row(std::move(texts));
+  }
+  return table.text();
+}
+
+Status write_io_json(const std::string& path, const std::vector<IoRow>& rows) {
+  std::string text = "{\n \"rows\": [";
+  const char* separator = "\n  ";
+  for (const IoRow& row : rows) {
+    const nlohmann::ordered_json object = {{"order", row.subject->name},
+                                           {"pass", row.cell.pass},
+                                           {"head_dim", row.cell.head_dim},
+                                           {"seqlen", row.cell.seqlen},
+                                           {"fast_memory", row.cell.fast_memory},
+                                           {"density", row.density},
+                                           {"outer", row.walk.outer},
+                                           {"inner", row.walk.inner},
+                                           {"loads", row.walk.traffic.loads},
+                                           {"stores", row.walk.traffic.stores}};
+    text += separator + object.dump();
+    separator = ",\n  ";
+  }
+  text += "\n ]\n}\n";
+  return io::write_file(path, {std::as_bytes(std::span(text))});
+}
+
+}  // namespace
+
+void IoFlags::add_to(CLI::App& command) {
+  const char* const group = "Memory traffic";
+  command
+      .add_flag("--io", wanted, "count elements moved instead of timing; --pass, --head-dim, --seqlen, --json apply")
+      ->group(group);
+  command.add_option("--fast-memory", fast_memories, "elements that the fast memory holds")
+      ->check(CLI::PositiveNumber)
+      ->delimiter(',')
+      ->type_name("N,...")
+      ->capture_default_str()
+      ->group(group);
+}
+
+ExitCode run_io_bench(const IoCells& cells, const std::string& json) {
+  std::vector<IoRow> rows;
+  for (const IoCell& cell : list_cells(cells)) {
+    for (const Subject& subject : kSubjects) {
+      Result<IoRow> row = walk_cell(cell, subject);
+      if (!row.ok()) return report(row.status());
+      rows.push_back(std::move(*row));
+    }
+  }
+  if (!json.empty()) {
+    if (Status status = write_io_json(json, rows); !status.ok()) return report(status);
+  }
+  fmt::print(
+      "Millions of elements moved between slow memory and a fast one of M elements, counted: one head,\n"
+      "tiles walked in the order of each algorithm; butterfly and local: block-sparse FlashAttention-2,\n"
+      "blocks of {}, local with one neighbour on each side; standard/2: standard over flash_attention_2.\n\n{}",
+      kMaskBlock, io_table(rows));
+  return ExitCode::ok;
+}
+
+}  // namespace strobe::program

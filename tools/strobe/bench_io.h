@@ -1,0 +1,33 @@
+// strobe bench --io: the memory traffic of attention's orders, counted.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "exit_code.h"
+
+namespace strobe::program {
+
+/// --io and --fast-memory.
+struct IoFlags {
+  bool wanted = false;
+  std::vector<std::int64_t> fast_memories{8192, 32768, 131072};
+
+  void add_to(CLI::App& command);
+};
+
+/// What is walked: every combination.
+struct IoCells {
+  std::vector<std::string> passes;
+  std::vector<std::int64_t> head_dims;
+  std::vector<std::int64_t> seqlens;
+  std::vector<std::int64_t> fast_memories;  // M, in elements
+};
+
+/// Walks every cell in every order; prints a table and, if `json` is not empty, writes {"rows": [{order, pass,
+/// head_dim, seqlen, fast_memory, density, outer, inner, loads, stores}, ...]}, one row a line, to that file.
+ExitCode run_io_bench(const IoCells& cells, const std::string& json);
+
+}  // namespace strobe::program
