@@ -5,7 +5,7 @@ Random configurations over every option against float64 (per-element bound, cana
 outputs and unused rows), values that are not finite in masked keys, the same bits again, replays of a CUDA graph, two
 streams at once, and one call with more than 2^31 elements.
 
-Usage: check_forward.py [--configurations N] [--first-seed S] [--longest L] [--quick]
+Usage: check_forward.py [--configurations N] [--first-seed S] [--stride N] [--longest L] [--quick]
 A failing seed is printed with its configuration.
 """
 
@@ -54,37 +54,47 @@ class Side:
 
 
 class Configuration:
-    """One seed's call."""
+    """One seed's call. FAMILY consecutive seeds share what kernels are compiled for."""
+
+    FAMILY = 16
 
     def __init__(self, seed, longest):
-        rng = self.rng = random.Random(seed)
+        family, rng = random.Random(seed // self.FAMILY), random.Random(seed)
+        self.rng = rng
         torch.manual_seed(seed)
-        self.dtype = rng.choice([torch.bfloat16, torch.float16])
-        self.head_dim, self.head_dim_v = self.head_dims(rng)
+        self.dtype = family.choice([torch.bfloat16, torch.float16])
+        self.head_dim, self.head_dim_v = self.head_dims(family, rng)
         self.heads_k = rng.choice([1, 2, 3])
-        self.heads = self.heads_k * rng.choice([1, 1, 2, 4])
+        self.heads = self.heads_k * family.choice([1, 1, 2, 4, 6, 8])
         batch = rng.choice([1, 2, 3])
-        self.causal = rng.choice([None, None, "bottom_right", "bottom_right", "top_left"])
-        self.window = rng.choice([None, None, (rng.randrange(-1, 300), rng.randrange(-1, 300))])
-        self.softcap = rng.choice([0.0, 0.0, 0.0, 5.0, 30.0])
-        self.scale = rng.choice([None, None, 0.3, 1.0])
+        self.causal = family.choice([None, None, "bottom_right", "bottom_right", "top_left"])
+        windowed = family.random() < 0.4
+        left, right = family.random() < 0.8, family.random() < 0.8
+        self.window = (rng.randrange(300) if left else -1, rng.randrange(300) if right else -1) if windowed else None
+        self.softcap = rng.choice([5.0, 30.0]) if family.random() < 0.3 else 0.0
+        self.scale = rng.choice([0.0, -0.2]) if family.random() < 0.25 else rng.choice([None, 0.3, 1.0])
+        chunked = family.random() < 0.2
+        self.chunk = rng.choice([1, rng.randrange(2, 300), rng.randrange(2, longest)]) if chunked else 0
+        self.has_alibi, self.has_sink = family.random() < 0.25, family.random() < 0.25
 
-        def length():
-            return rng.choice([0, 1, rng.randrange(1, 130), rng.randrange(1, longest), rng.randrange(1, longest), 128])
+        few = family.random() < 0.3  # queries: so that heads share tiles
+
+        def length(most):
+            return rng.choice([0, 1, rng.randrange(1, 130), rng.randrange(1, most), rng.randrange(1, most), 128])
 
         sides = []
-        for _ in range(2):
-            packed, used = rng.random() < 0.3, rng.random() < 0.2
-            same = length()
-            lengths = [length() for _ in range(batch)] if packed else [same] * batch
+        for most in (60 if few else longest, longest):
+            packed, used = family.random() < 0.3, family.random() < 0.2
+            same = length(most)
+            lengths = [length(most) for _ in range(batch)] if packed else [same] * batch
             sides.append(Side(rng, lengths, packed, used, rng.choice([0, 0, 5, 200])))
         self.q_side, self.k_side = sides
         self.make_tensors()
 
     @staticmethod
-    def head_dims(rng):
+    def head_dims(family, rng):
         """Compiled sizes, and narrower heads that they pad."""
-        compiled = rng.choice(
+        compiled = family.choice(
             [
                 (32, 32),
                 (64, 64),
@@ -111,8 +121,14 @@ class Configuration:
         self.o = self.framed[..., PAD // 2 : PAD // 2 + shape[-1]]
         rows = (self.heads, shape[0]) if self.q_side.packed else (shape[0], self.heads, shape[1])
         self.lse = torch.full(rows, CANARY, device="cuda")
+        self.slopes = self.sink = None
+        if self.has_alibi:
+            per_batch = (len(self.q_side.lengths),) if self.rng.random() < 0.5 else ()
+            self.slopes = torch.randn(*per_batch, self.heads, device="cuda") * self.rng.choice([0.01, 0.3])
+        if self.has_sink:
+            self.sink = torch.randn(self.heads, device="cuda") * self.rng.choice([1.0, 10.0])
         self.poison_unused()
-        self.masked_nan = (self.causal or self.window) and self.rng.random() < 0.3
+        self.masked_nan = (self.causal or self.window or self.chunk) and self.rng.random() < 0.3
         if self.masked_nan:
             i = self.rng.randrange(len(self.k_side.lengths))
             if self.k_side.used[i] > 0:
@@ -135,6 +151,9 @@ class Configuration:
             window=self.window,
             softcap=self.softcap,
             scale=self.scale,
+            chunk=self.chunk,
+            alibi_slopes=self.slopes,
+            sink=self.sink,
             cu_seqlens_q=q.cu_seqlens,
             cu_seqlens_k=k.cu_seqlens,
             seqused_q=q.seqused,
@@ -150,7 +169,10 @@ class Configuration:
         left, right = self.window if self.window else (-1, -1)
         right = None if right < 0 else right
         return dict(
-            left=None if left < 0 else left, right=0 if self.causal else right, bottom_right=self.causal != "top_left"
+            left=None if left < 0 else left,
+            right=0 if self.causal else right,
+            bottom_right=self.causal != "top_left",
+            chunk=self.chunk,
         )
 
     def faults(self):
@@ -177,7 +199,10 @@ class Configuration:
         scale = self.scale if self.scale is not None else self.head_dim**-0.5
         q = self.q_side.of(self.q, i)[: self.q_side.used[i]]
         k, v = self.k_side.of(self.k, i)[:used], self.k_side.of(self.v, i)[:used]
-        want, want_lse, p_abs_v = attention(q, k, v, scale=scale, softcap=self.softcap, **self.band())
+        slopes = self.slopes if self.slopes is None or self.slopes.dim() == 1 else self.slopes[i]
+        want, want_lse, p_abs_v = attention(
+            q, k, v, scale=scale, softcap=self.softcap, alibi_slopes=slopes, sink=self.sink, **self.band()
+        )
         found = []
         if not (torch.isfinite(o) == torch.isfinite(want)).all():
             found.append("values that are not finite in the wrong places")
@@ -186,6 +211,10 @@ class Configuration:
             (q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max()).item() if q.numel() and k.numel() else 0.0
         )
         score_error = 2.0**-22 * (1 + abs(scale) * norms) * (1 if not self.softcap else 2)
+        if slopes is not None:  # the slope's product, its own rounding and the difference
+            score_error += 2.0**-22 * slopes.abs().max().item() * (q.shape[0] + k.shape[0])
+        if self.sink is not None:
+            score_error += 2.0**-22 * self.sink.abs().max().item()
         both = torch.isfinite(o) & torch.isfinite(want)
         ratio = ((o.double() - want).abs() / bound(want, p_abs_v, self.dtype, score_error))[both]
         self.worst = max(getattr(self, "worst", 0.0), ratio.max().item() if ratio.numel() else 0.0)
@@ -199,15 +228,16 @@ class Configuration:
     def __str__(self):
         return (
             f"{self.dtype} head_dim {self.head_dim}/{self.head_dim_v} heads {self.heads}/{self.heads_k} "
-            f"causal {self.causal} window {self.window} softcap {self.softcap} scale {self.scale} "
+            f"causal {self.causal} window {self.window} chunk {self.chunk} softcap {self.softcap} scale {self.scale} "
+            f"alibi {None if self.slopes is None else list(self.slopes.shape)} sink {self.sink is not None} "
             f"q {self.q_side.lengths} used {self.q_side.used} packed {self.q_side.packed} "
             f"k {self.k_side.lengths} used {self.k_side.used} packed {self.k_side.packed}"
         )
 
 
-def random_configurations(first, count, longest):
+def random_configurations(first, count, stride, longest):
     failures, worst = 0, 0.0
-    for seed in range(first, first + count):
+    for seed in range(first, first + count * stride, stride):
         configuration = Configuration(seed, longest)
         configuration.run()
         found = configuration.faults()
@@ -293,13 +323,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--configurations", type=int, default=3000)
     parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--stride", type=int, default=1, help="from one seed to the next")
     parser.add_argument("--longest", type=int, default=2000)
     parser.add_argument("--quick", action="store_true", help="random configurations only, as for a sanitizer")
     arguments = parser.parse_args()
     checks = [
         (
             "random configurations",
-            lambda: random_configurations(arguments.first_seed, arguments.configurations, arguments.longest),
+            lambda: random_configurations(
+                arguments.first_seed, arguments.configurations, arguments.stride, arguments.longest
+            ),
         )
     ]
     if not arguments.quick:

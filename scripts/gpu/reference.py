@@ -8,7 +8,9 @@ import torch
 ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
 
-def attention(q, k, v, *, right=None, left=None, bottom_right=True, scale, softcap=0.0):
+def attention(
+    q, k, v, *, right=None, left=None, bottom_right=True, chunk=0, scale, softcap=0.0, alibi_slopes=None, sink=None
+):
     """One sequence: q [sq, heads, d], k [sk, heads_k, d], v [sk, heads_k, dv]. Returns O, LSE [heads, sq] and
     sum_j p_ij |v_j|, which errors of probabilities multiply. A visible key with a value that is not finite makes O NaN;
     a masked one never counts."""
@@ -16,9 +18,12 @@ def attention(q, k, v, *, right=None, left=None, bottom_right=True, scale, softc
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     sq, sk = q.shape[0], k.shape[0]
+    no_key = (
+        torch.full((q.shape[1],), -math.inf, device=q.device, dtype=torch.float64) if sink is None else sink.double()
+    )
     if sq == 0 or sk == 0:
         zeros = torch.zeros(sq, q.shape[1], v.shape[2], device=q.device, dtype=torch.float64)
-        return zeros, torch.full((q.shape[1], sq), -math.inf, device=q.device, dtype=torch.float64), zeros
+        return zeros, no_key[:, None].expand(-1, sq), zeros
     row = torch.arange(sq, device=q.device)[:, None] + (sk - sq if bottom_right else 0)
     key = torch.arange(sk, device=q.device)[None]
     visible = torch.ones(sq, sk, dtype=torch.bool, device=q.device)
@@ -26,12 +31,17 @@ def attention(q, k, v, *, right=None, left=None, bottom_right=True, scale, softc
         visible &= key <= row + right
     if left is not None:
         visible &= key >= row - left
+    if chunk:
+        visible &= row // chunk == key // chunk
     scores = torch.einsum("ihd,jhd->hij", q, k) * scale
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
+    if alibi_slopes is not None:
+        scores -= alibi_slopes.double()[:, None, None] * (row - key).abs()
     scores = torch.where(visible, scores, -math.inf)
     dead = ~visible.any(-1)
-    lse = torch.where(dead, -math.inf, torch.logsumexp(scores, -1))
+    with_sink = torch.cat([scores, no_key[:, None, None].expand(-1, sq, 1)], -1)
+    lse = torch.where(dead, no_key[:, None], torch.logsumexp(with_sink, -1))
     p = torch.where(visible & ~dead[:, None], torch.exp(scores - lse[..., None]), 0.0)
     finite = torch.isfinite(v)
     o = torch.einsum("hij,jhd->ihd", p, torch.where(finite, v, 0.0))

@@ -36,6 +36,9 @@ class Options(ctypes.Structure):
         ("window_left", ctypes.c_int64),
         ("window_right", ctypes.c_int64),
         ("softcap", ctypes.c_float),
+        ("dropout", ctypes.c_float),
+        ("chunk", ctypes.c_int64),
+        ("deterministic", ctypes.c_int32),
         ("reserved", ctypes.c_int32),
     ]
 
@@ -51,6 +54,20 @@ class Sequences(ctypes.Structure):
     ]
 
 
+class ScoreModifiers(ctypes.Structure):
+    _fields_ = [
+        ("alibi_slopes", Tensor),
+        ("bias", Tensor),
+        ("sink", Tensor),
+        ("block_mask", Tensor),
+        ("block_size", ctypes.c_int64),
+    ]
+
+
+class RandomState(ctypes.Structure):
+    _fields_ = [("seed", ctypes.c_uint64), ("offset", ctypes.c_uint64)]
+
+
 class ForwardArguments(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
@@ -64,6 +81,9 @@ class ForwardArguments(ctypes.Structure):
         ("k_descale", Tensor),
         ("v_descale", Tensor),
         ("page_table", Tensor),
+        ("modifiers", ScoreModifiers),
+        ("random", RandomState),
+        ("max_logits", Tensor),
     ]
 
 
@@ -127,6 +147,9 @@ class Forward:
         window=None,
         softcap=0.0,
         scale=None,
+        chunk=0,
+        alibi_slopes=None,
+        sink=None,
         cu_seqlens_q=None,
         cu_seqlens_k=None,
         seqused_q=None,
@@ -134,13 +157,15 @@ class Forward:
         max_seqlen_q=0,
         max_seqlen_k=0,
     ):
-        self.tensors = (q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k)  # kept alive
+        # kept alive
+        self.tensors = (q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes, sink)
         sequences = Sequences(
             view(cu_seqlens_q), view(cu_seqlens_k), view(seqused_q), view(seqused_k), max_seqlen_q, max_seqlen_k
         )
         self.arguments = ForwardArguments(
             ctypes.sizeof(ForwardArguments), view(q), view(k), view(v), view(o), view(lse), sequences
         )
+        self.arguments.modifiers = ScoreModifiers(alibi_slopes=view(alibi_slopes), sink=view(sink))
         left, right = window if window is not None else (-1, -1)
         self.options = Options(
             ctypes.sizeof(Options),
@@ -151,7 +176,7 @@ class Forward:
             left,
             right,
             softcap,
-            0,
+            chunk=chunk,
         )
         self.execution = Execution(ctypes.sizeof(Execution))
         self.plan = ctypes.c_void_p()

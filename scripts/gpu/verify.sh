@@ -13,12 +13,14 @@ logs=${LOGS:-$(mktemp -d)}
 per_shard=$(((configurations + shards - 1) / shards))
 failed=0
 
-# shards NAME COUNT PER_SHARD COMMAND...: runs COMMAND in COUNT processes, each with its own seeds, and says how it went.
+# run_shards NAME COUNT PER_SHARD STRIDE COMMAND...: runs COMMAND in COUNT processes, each with its own seeds, and says how
+# it went.
 run_shards() {
-  local name=$1 count=$2 each=$3 start=$SECONDS bad=0 pids=() i
-  shift 3
+  local name=$1 count=$2 each=$3 stride=$4 start=$SECONDS bad=0 pids=() i
+  shift 4
   for ((i = 0; i < count; ++i)); do
-    "$@" python3 check_forward.py --quick --configurations "$each" --first-seed $((1 + i * each)) --longest 2000 \
+    "$@" python3 check_forward.py --quick --configurations "$each" --first-seed $((16 + i * each * stride)) \
+      --stride "$stride" --longest 2000 \
       >"$logs/$name-$i.log" 2>&1 &
     pids+=($!)
   done
@@ -33,7 +35,7 @@ run_shards() {
   ((bad == 0))
 }
 
-run_shards random "$shards" "$per_shard" || failed=1
+run_shards random "$shards" "$per_shard" 1 || failed=1
 python3 check_forward.py --configurations 1 || failed=1
 if command -v compute-sanitizer >/dev/null; then
   tools=()
@@ -41,7 +43,8 @@ if command -v compute-sanitizer >/dev/null; then
     # initcheck has to see the kernels that write the inputs, too.
     filter=(--kernel-name kernel_substring=forward)
     [[ $tool == initcheck ]] && filter=()
-    run_shards "$tool" 5 20 compute-sanitizer --tool "$tool" "${filter[@]}" --error-exitcode 9 &
+    # Every 16th seed is another kernel.
+    run_shards "$tool" 5 20 16 compute-sanitizer --tool "$tool" "${filter[@]}" --error-exitcode 9 &
     tools+=($!)
   done
   for tool in "${tools[@]}"; do wait "$tool" || failed=1; done

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string_view>
@@ -59,33 +60,48 @@ Rows rows_of(const RowsView& tensor) {
 
 const int* lengths(const ConstTensorView& view) { return static_cast<const int*>(view.data); }
 
-/// Boxes of 64 columns and `box_rows` rows, as kernels/hopper/forward/feeder.h addresses them: {column, row, row
-/// offset, head, batch}. Varlen variants reach a sequence's rows from its end: the row axis has `bound` entries and the
-/// map starts that many rows before the tensor, so that entry bound - used + i at row offset start + used is row start
-/// + i, and every entry from `bound` on is outside.
-Status encode(const runtime::Driver& driver, const RowsView& tensor, bool varlen, std::int64_t bound, int box_rows,
-              const void* any_memory, runtime::TensorMap& map) {
-  const auto extent_of = [](std::int64_t value) {
-    return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 1));
+/// Boxes of 64 columns by `rows`, of which `heads` neighbouring heads share each row of the tensor.
+struct Box {
+  int rows = 0;
+  int heads = 1;
+};
+
+/// As kernels/hopper/forward/feeder.h addresses them: {column, row, row offset, head, batch}, or {column, head, row,
+/// row offset, batch} where heads are packed. Varlen variants reach a sequence's rows from its end: the row axis has
+/// `bound` entries and the map starts that many rows before the tensor, so that entry bound - used + i at row offset
+/// start + used is row start + i, and every entry from `bound` on is outside.
+Status encode(const runtime::Driver& driver, const RowsView& tensor, const KernelConfig& config, std::int64_t bound,
+              const Box& box, const void* any_memory, runtime::TensorMap& map) {
+  struct Axis {
+    std::uint64_t extent, stride;
+    std::uint32_t box;
   };
-  const auto stride_of = [](std::int64_t extent, std::int64_t stride) {
-    return static_cast<std::uint64_t>(extent > 1 ? stride : kAccessBytes / 2);
+  const auto axis = [](std::int64_t extent, std::int64_t stride, int boxed = 1) {
+    return Axis{static_cast<std::uint64_t>(std::max<std::int64_t>(extent, 1)),
+                static_cast<std::uint64_t>(extent > 1 ? stride : kAccessBytes / 2), static_cast<std::uint32_t>(boxed)};
   };
-  const auto row_stride = stride_of(tensor.rows(), tensor.stride(3));
+  const Axis columns{static_cast<std::uint64_t>(std::max<std::int64_t>(tensor.extent(1), 1)), 1, kPanelColumns};
+  Axis rows = axis(tensor.rows(), tensor.stride(3), box.rows / box.heads);
+  Axis offsets{1, rows.stride, 1};
+  const Axis heads = axis(tensor.extent(2), tensor.stride(2), box.heads);
+  const Axis batches = axis(tensor.batch(), tensor.batch_stride());
+
   runtime::TiledTensor tiled;
   tiled.data = const_cast<void*>(tensor.empty() ? any_memory : tensor.view.data);
   tiled.dtype = tensor.view.dtype;
-  tiled.rank = 5;
-  tiled.extents = {extent_of(tensor.extent(1)), extent_of(tensor.rows()), 1, extent_of(tensor.extent(2)),
-                   extent_of(tensor.batch())};
-  tiled.strides = {1, row_stride, row_stride, stride_of(tensor.extent(2), tensor.stride(2)),
-                   stride_of(tensor.batch(), tensor.batch_stride())};
-  tiled.box = {kPanelColumns, static_cast<std::uint32_t>(box_rows), 1, 1, 1};
-  if (varlen) {
+  if (config.varlen) {
     tiled.data = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(tiled.data) -
-                                         static_cast<std::uintptr_t>(bound) * row_stride * size_of(tiled.dtype));
-    tiled.extents[1] = extent_of(bound);
-    tiled.extents[2] = static_cast<std::uint64_t>(tensor.rows()) + 1;
+                                         static_cast<std::uintptr_t>(bound) * rows.stride * size_of(tiled.dtype));
+    rows.extent = static_cast<std::uint64_t>(std::max<std::int64_t>(bound, 1));
+    offsets.extent = static_cast<std::uint64_t>(tensor.rows()) + 1;
+  }
+  const std::array<Axis, 5> axes = box.heads > 1 ? std::array<Axis, 5>{columns, heads, rows, offsets, batches}
+                                                 : std::array<Axis, 5>{columns, rows, offsets, heads, batches};
+  tiled.rank = 5;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    tiled.extents[i] = axes[i].extent;
+    tiled.strides[i] = axes[i].stride;
+    tiled.box[i] = axes[i].box;
   }
   return encode_tensor_map(driver, tiled, map);
 }
@@ -141,8 +157,7 @@ Result<ForwardParams> Forward::parameters(const ForwardArguments& arguments) con
   params.seqused_k = lengths(arguments.sequences.seqused_k);
   params.sequences = static_cast<int>(problem_.batch);
   params.batch = params.sequences + (problem_.packed_q ? 1 : 0);
-  params.heads = static_cast<int>(problem_.heads_q);
-  params.heads_per_kv = static_cast<int>(problem_.heads_q / problem_.heads_k);
+  params.heads = static_cast<int>(problem_.heads_q) / plan_.config.packed_heads;
   params.seqlen_q = static_cast<int>(problem_.seqlen_q);
   params.seqlen_k = static_cast<int>(problem_.seqlen_k);
   params.total_q = static_cast<int>(problem_.total_q);
@@ -150,12 +165,20 @@ Result<ForwardParams> Forward::parameters(const ForwardArguments& arguments) con
   params.head_dim_v = static_cast<int>(problem_.head_dim_v);
   params.m_tiles = plan_.m_tiles;
   params.tiles = plan_.tiles;
+  params.by_m_tiles = Divisor::of(plan_.m_tiles);
+  params.by_heads = Divisor::of(params.heads);
+  params.by_heads_per_kv = Divisor::of(params.heads / static_cast<int>(problem_.heads_k));
   params.mask_left = band.left;
   params.mask_right = band.right;
   params.bottom_right = band.bottom_right ? 1 : 0;
+  params.chunk = band.chunk;
   const bool softcap = problem_.softcap > 0.0F;
   params.scale_log2 = (softcap ? problem_.softcap : problem_.scale) * kLog2E;
   params.softcap_scale = softcap ? problem_.scale / problem_.softcap : 0.0F;
+  const ConstTensorView& slopes = arguments.modifiers.alibi_slopes;
+  params.alibi_slopes = static_cast<const float*>(slopes.data);
+  params.alibi_batch_stride = problem_.modifiers.alibi_per_batch ? slopes.strides[0] : 0;
+  params.sink = static_cast<const float*>(arguments.modifiers.sink.data);
   return params;
 }
 
@@ -168,12 +191,15 @@ Status Forward::run(const ForwardArguments& arguments, runtime::CUstream stream)
   const runtime::Driver& driver = *device_.driver;
   const runtime::ContextScope context(device_);
   if (!context.status().ok()) return context.status();
-  runtime::TensorMap q, k, v;
-  const int key_rows = config.block_n / config.cluster;
+  runtime::TensorMap q, k, v, o;
+  const Box keys{.rows = config.block_n / config.cluster};
+  const Box queries{.rows = kRowsPerWarpgroup, .heads = config.packed_heads};
+  const Box outputs{.rows = kRowsPerWarp, .heads = std::min(config.packed_heads, kRowsPerWarp)};
   const void* memory = arguments.o.data;  // for tensors without elements: mapped, never read
-  Status status = encode(driver, {"q", arguments.q}, config.varlen, problem_.seqlen_q, kRowsPerWarpgroup, memory, q);
-  if (status.ok()) status = encode(driver, {"k", arguments.k}, config.varlen, problem_.seqlen_k, key_rows, memory, k);
-  if (status.ok()) status = encode(driver, {"v", arguments.v}, config.varlen, problem_.seqlen_k, key_rows, memory, v);
+  Status status = encode(driver, {"q", arguments.q}, config, problem_.seqlen_q, queries, memory, q);
+  if (status.ok()) status = encode(driver, {"k", arguments.k}, config, problem_.seqlen_k, keys, memory, k);
+  if (status.ok()) status = encode(driver, {"v", arguments.v}, config, problem_.seqlen_k, keys, memory, v);
+  if (status.ok()) status = encode(driver, {"o", arguments.o}, config, problem_.seqlen_q, outputs, memory, o);
   if (!status.ok()) return status;
 
   const auto cluster = static_cast<unsigned>(config.cluster);
@@ -181,8 +207,8 @@ Status Forward::run(const ForwardArguments& arguments, runtime::CUstream stream)
                                    .block = {.x = static_cast<unsigned>(threads_per_block(config))},
                                    .cluster = {.x = cluster},
                                    .dynamic_shared_bytes = static_cast<unsigned>(smem_plan(config).total_bytes)};
-  if (config.listed) return runtime::launch(driver, kernel_.handle, shape, stream, q, k, v, *params, *plan_.list);
-  return runtime::launch(driver, kernel_.handle, shape, stream, q, k, v, *params, NoTileList{});
+  if (config.listed) return runtime::launch(driver, kernel_.handle, shape, stream, q, k, v, o, *params, *plan_.list);
+  return runtime::launch(driver, kernel_.handle, shape, stream, q, k, v, o, *params, NoTileList{});
 }
 
 }  // namespace strobe::hopper

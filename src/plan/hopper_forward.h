@@ -37,13 +37,15 @@ Result<KernelConfig> hopper_forward_config(const AttentionProblem& problem, cons
 HopperForwardPlan hopper_forward_plan(const AttentionProblem& problem, const HopperShape& shape,
                                       const KernelConfig& config);
 
-/// Keys on either side of the diagonal that a query sees, and where the diagonal ends.
+/// Keys on either side of the diagonal that a query sees, where the diagonal ends, and chunks. A chunk bounds both
+/// sides: one that has no bound of its own reaches beyond all keys.
 struct Band {
   bool bounded_left = false;
   bool bounded_right = false;
   int left = 0;
   int right = 0;
   bool bottom_right = true;
+  int chunk = 0;  // 0: keys are not in chunks
 };
 Band band_of(const AttentionProblem& problem);
 

@@ -87,8 +87,65 @@ TEST(HopperForwardPlan, RefusesInASentence) {
             "head_dim is 36: the hopper engine takes multiples of 8 up to 256");
   EXPECT_EQ(refusal([](AttentionProblem& p) { p.head_dim_v = 264; }),
             "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
-  EXPECT_EQ(refusal([](AttentionProblem& p) { p.scale = -0.5F; }),
-            "scale is -0.5: the hopper engine takes positive scales");
+  EXPECT_EQ(refusal([](AttentionProblem& p) { p.dropout = 0.1F; }),
+            "dropout is given: the hopper engine does not have it yet, the cpu engine does");
+}
+
+KernelConfig config_of(const AttentionProblem& problem) { return *hopper_forward_config(problem, kH200); }
+
+TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {
+  AttentionProblem problem = problem_of(64, 64, 64);
+  EXPECT_FALSE(config_of(problem).scale_first);
+  problem.scale = -0.5F;
+  EXPECT_TRUE(config_of(problem).scale_first);
+  problem.softcap = 30.0F;  // which is what multiplies then
+  EXPECT_FALSE(config_of(problem).scale_first);
+  problem.modifiers.has_alibi = problem.modifiers.has_sink = true;
+  EXPECT_TRUE(config_of(problem).alibi && config_of(problem).sink && config_of(problem).scale_first);
+}
+
+TEST(HopperForwardPlan, ChunksBoundBothSides) {
+  AttentionProblem problem = problem_of(1000, 64, 64);
+  problem.chunk = 256;
+  problem.window.left = 9;
+  const Band band = band_of(problem);
+  EXPECT_TRUE(band.bounded_left && band.bounded_right);
+  EXPECT_EQ(band.left, 9);
+  EXPECT_GE(band.right, 1000);
+  EXPECT_EQ(band.chunk, 256);
+  EXPECT_TRUE(config_of(problem).chunked);
+}
+
+TEST(HopperForwardPlan, FewQueriesOfAGroupShareTiles) {
+  AttentionProblem problem = problem_of(4096, 128, 128);
+  problem.heads_q = 24;
+  problem.heads_k = 2;
+  EXPECT_EQ(config_of(problem).packed_heads, 1);
+  problem.seqlen_q = 20;
+  problem.total_q = problem.batch * problem.seqlen_q;
+  const auto plan = hopper_forward_plan(problem, kH200);
+  EXPECT_EQ(plan->config.packed_heads, 4);  // of the twelve: the largest power of two that divides them
+  EXPECT_EQ(plan->tiles, problem.batch * problem.heads_q / 4);
+  EXPECT_NE(explain(problem, *plan).find("4 query heads of a key head share a tile"), std::string::npos);
+}
+
+TEST(HopperForwardPlan, LengthsOnTheDeviceAreOrderedThere) {
+  AttentionProblem problem = problem_of(4096, 128, 128);
+  EXPECT_FALSE(config_of(problem).ordered);
+  problem.packed_q = problem.packed_k = true;
+  EXPECT_TRUE(config_of(problem).ordered);
+  problem.batch = kMaxOrderedSequences + 1;
+  EXPECT_FALSE(config_of(problem).ordered);
+}
+
+TEST(Divisor, DividesAsTheProcessorDoes) {
+  for (const int divisor : {1, 2, 3, 5, 7, 12, 64, 127, 641, 65536, 1'000'003, 2'147'483'647}) {
+    const Divisor by = Divisor::of(divisor);
+    for (const std::int64_t value : {0, 1, divisor - 1, divisor, 2'147'483'646, 2'147'483'647}) {
+      const std::uint64_t high = static_cast<std::uint64_t>(value) * by.multiplier >> 32;
+      EXPECT_EQ(by.divisor == 1 ? value : static_cast<std::int64_t>(high >> by.shift), value / divisor) << divisor;
+    }
+  }
 }
 
 }  // namespace

@@ -20,8 +20,12 @@ struct KernelConfig {
   // What the call needs.
   bool mask_right = false;  // causal, or a window bounded on the right
   bool mask_left = false;   // a window bounded on the left
+  bool chunked = false;     // a query sees keys of its own chunk only; both masks above are on, too
   bool varlen = false;      // packed sequences or used lengths
   bool softcap = false;
+  bool alibi = false;        // a slope per head times the distance from the diagonal; scale_first is on, too
+  bool sink = false;         // a logit per head that joins the row's sum and has no value
+  bool scale_first = false;  // scores are scaled before their maximum is taken: for scales that are not positive
 
   // The ingredients of the FlashAttention-3 paper.
   bool warp_specialized = true;  // TMA issued by warps of its own, registers moved to the consumers by setmaxnreg
@@ -30,7 +34,13 @@ struct KernelConfig {
   bool persistent = true;        // one CTA per multiprocessor walks over the tiles
   int cluster = 1;               // CTAs that share K and V by TMA multicast
 
-  bool listed = false;  // tiles differ in length and the host knows how: it deals them out, longest first
+  // Query heads of one key head that share a tile, its rows being position * packed_heads + head: so that few queries
+  // fill it. A power of two, at most 64.
+  int packed_heads = 1;
+
+  // Tiles that differ in length. At most one of these:
+  bool listed = false;   // the host knows the lengths and deals tiles out, longest first
+  bool ordered = false;  // the lengths lie on the device: each CTA orders the sequences itself
 
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN
 

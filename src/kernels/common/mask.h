@@ -9,18 +9,6 @@
 
 namespace strobe::hopper {
 
-/// Row `row` of a sequence sees the keys from first_key to last_key.
-template <KernelConfig C>
-__device__ __forceinline__ int first_key(const ForwardParams& params, const TileWork& work, int row) {
-  return C.mask_left ? max(0, row + work.diagonal - params.mask_left) : 0;
-}
-
-template <KernelConfig C>
-__device__ __forceinline__ int last_key(const ForwardParams& params, const TileWork& work, int row) {
-  const int last = work.k.used - 1;
-  return C.mask_right ? max(min(last, row + work.diagonal + params.mask_right), -1) : last;
-}
-
 /// The visible keys of one warpgroup's rows.
 template <KernelConfig C>
 class Mask {

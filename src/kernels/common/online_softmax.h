@@ -10,19 +10,11 @@
 
 namespace strobe::hopper {
 
-/// Softcap, of which the factor `softcap` itself is part of scale_log2: tanh(x) = 1 - 2 / (e^2x + 1). Its absolute
-/// error is near 1e-7, where tanh.approx has 5e-4.
-template <KernelConfig C>
-__device__ __forceinline__ float softcapped(const ForwardParams& params, float score) {
-  if constexpr (C.softcap) {
-    constexpr float kTwoLog2E = 2.885390081777926815F;
-    return 1.0F - 2.0F * ptx::rcp_approx(ptx::ex2_approx(score * params.softcap_scale * kTwoLog2E) + 1.0F);
-  } else {
-    return score;
-  }
-}
-
 constexpr float kMinusInfinity = __builtin_bit_cast(float, 0xff800000U);
+
+/// Whether a row may see none of a block's keys, or none at all.
+template <KernelConfig C>
+constexpr bool kMasked = C.mask_left || C.mask_right;
 
 template <KernelConfig C>
 struct OnlineSoftmax {
@@ -30,7 +22,6 @@ struct OnlineSoftmax {
   // by more than kSlack, so that probabilities reach 2^kSlack at most and O is rescaled a few times per tile, not in
   // every step.
   static constexpr float kSlack = 8.0F;
-  static constexpr bool kMayBeFullyMasked = C.mask_left || C.mask_right;
 
   float max_log2[kRowsPerThread] = {kMinusInfinity, kMinusInfinity};
   float sum[kRowsPerThread] = {0.0F, 0.0F};  // of this thread's columns only, until finish()
@@ -52,7 +43,7 @@ struct OnlineSoftmax {
     }
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      const float shift = kMayBeFullyMasked && max_log2[r] == kMinusInfinity ? 0.0F : max_log2[r];
+      const float shift = kMasked<C> && max_log2[r] == kMinusInfinity ? 0.0F : max_log2[r];
       float part[2] = {0.0F, 0.0F};
 #pragma unroll
       for (int j = 0; j < C.block_n / 8; ++j) {
@@ -78,6 +69,18 @@ struct OnlineSoftmax {
       sum[r] += __shfl_xor_sync(kFullWarp, sum[r], 1);
       sum[r] += __shfl_xor_sync(kFullWarp, sum[r], 2);
     }
+  }
+
+  /// After finish(): a logit without a value joins row r. Returns by what the row's output shrinks for it.
+  __device__ __forceinline__ float join(int r, float logit_log2) {
+    const float raised = fmaxf(max_log2[r], logit_log2);
+    if (raised == kMinusInfinity) {
+      return 1.0F;
+    }
+    const float shrunk = ptx::ex2_approx(max_log2[r] - raised);
+    sum[r] = sum[r] * shrunk + ptx::ex2_approx(logit_log2 - raised);
+    max_log2[r] = raised;
+    return shrunk;
   }
 
   /// Natural logarithm of the row's sum of exponentials, after finish(); -inf for a row that saw no key.

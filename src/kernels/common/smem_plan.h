@@ -1,6 +1,7 @@
 // Where everything lies in a CTA's shared memory: evaluated by the host for the launch and by NVRTC for the kernel.
 #pragma once
 
+#include "kernels/common/forward_params.h"
 #include "kernels/common/kernel_config.h"
 
 namespace strobe {
@@ -12,6 +13,11 @@ constexpr int kPanelRowBytes = 128;
 constexpr int panels(int head_dim) { return (head_dim + kPanelColumns - 1) / kPanelColumns; }
 constexpr int tile_bytes(int rows, int head_dim) { return rows * panels(head_dim) * kPanelRowBytes; }
 
+// O leaves a warp panel by panel through a small ring of its own, so that Q, K and V need not wait for it.
+constexpr int kRowsPerWarp = kRowsPerWarpgroup / kWarpsPerWarpgroup;
+constexpr int kOutputPanelBytes = tile_bytes(kRowsPerWarp, kPanelColumns);
+constexpr int output_stages(const KernelConfig& c) { return panels(c.head_dim_v) == 1 ? 1 : 2; }
+
 struct SmemPlan {
   int q_bytes = 0;  // of one warpgroup and stage
   int k_bytes = 0;  // of one stage
@@ -19,7 +25,9 @@ struct SmemPlan {
   int q = 0;        // offsets; tiles are 1024-byte aligned, as the swizzle asks
   int k = 0;
   int v = 0;
+  int o = 0;
   int barriers = 0;
+  int order = 0;  // ordered variants: SequenceOrder
   int total_bytes = 0;
 };
 
@@ -34,8 +42,10 @@ constexpr SmemPlan smem_plan(const KernelConfig& c) {
   plan.q = 0;
   plan.k = plan.q + c.consumer_warpgroups * c.q_stages * plan.q_bytes;
   plan.v = plan.k + c.stages * plan.k_bytes;
-  plan.barriers = plan.v + c.stages * plan.v_bytes;
-  plan.total_bytes = plan.barriers + 8 * barrier_count(c);
+  plan.o = plan.v + c.stages * plan.v_bytes;
+  plan.barriers = plan.o + c.consumer_warpgroups * kWarpsPerWarpgroup * output_stages(c) * kOutputPanelBytes;
+  plan.order = plan.barriers + 8 * barrier_count(c);
+  plan.total_bytes = plan.order + (c.ordered ? static_cast<int>(sizeof(SequenceOrder)) : 0);
   return plan;
 }
 

@@ -12,6 +12,7 @@
 
 #include "kernels/common/mask.h"
 #include "kernels/common/online_softmax.h"
+#include "kernels/common/score_transform.h"
 #include "kernels/common/smem_plan.h"
 #include "kernels/hopper/forward/barriers.h"
 #include "kernels/hopper/forward/epilogue.h"
@@ -32,7 +33,8 @@ class Consumer {
   __device__ __forceinline__ Consumer(const Feeders<C>& feeders, int warpgroup)
       : params_(feeders.params),
         barriers_(feeders.barriers),
-        list_(feeders.list),
+        schedule_(feeders.schedule),
+        pipe_(feeders.o, feeders.smem, warpgroup),
         cluster_rank_(feeders.cluster_rank),
         warpgroup_(warpgroup),
         feeder_(feeders, warpgroup) {
@@ -44,7 +46,7 @@ class Consumer {
 
   /// Every tile of this CTA.
   __device__ __forceinline__ void run() {
-    TileScheduler<C> scheduler(params_, list_);
+    TileScheduler<C> scheduler(params_, schedule_);
     Output o;
     Operand p;
     OnlineSoftmax<C> softmax;
@@ -62,39 +64,53 @@ class Consumer {
         store_nothing_visible<C>(params_, work, warpgroup_);
         continue;
       }
-      const Mask<C> mask(params_, work, warpgroup_);
+      if (C.chunked && is_open && work.n_end - n_end > C.stages) {
+        close(o, p, softmax, open);
+        is_open = false;
+      }
+      const Rules rules{Mask<C>(params_, work, warpgroup_), ScoreTransform<C>(params_, work, warpgroup_)};
       if constexpr (!C.two_stage) {
-        serial_steps(o, p, softmax, mask, work, n_end - 1);
+        serial_steps(o, p, softmax, rules, work, n_end - 1);
         continue;
       }
       if (is_open) {
-        cross_step(o, p, softmax, mask, open, work, n_end - 1);
+        cross_step(o, p, softmax, rules, open, work, n_end - 1);
       } else {
-        first_step(p, softmax, mask, work, n_end - 1);
+        first_step(p, softmax, rules, work, n_end - 1);
       }
-      remaining_steps(o, p, softmax, mask, work.n_begin, n_end - 1);
+      remaining_steps(o, p, softmax, rules, work.n_begin, n_end - 1);
       open = work;
       is_open = true;
     }
     if (is_open) {
       close(o, p, softmax, open);
     }
-    if ((C.mask_left || C.mask_right) && !__all_sync(kFullWarp, finite_)) {
-      repair_rows<C>(params_, list_, cluster_rank_, warpgroup_);
+    if constexpr (C.ordered) {
+      clear_unused_rows<C>(params_, warpgroup_);
+    }
+    pipe_.finish();
+    if (kMasked<C> && !__all_sync(kFullWarp, finite_)) {
+      repair_rows<C>(params_, schedule_, cluster_rank_, warpgroup_);
     }
   }
 
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
 
+  /// What happens to a tile's scores.
+  struct Rules {
+    Mask<C> mask;
+    ScoreTransform<C> transform;
+  };
+
   // Blocks that this warpgroup lets pass at the start of a tile wait for V stages that it still holds: at most
-  // `stages` of them may, or the ring locks up.
-  static_assert(!C.mask_right || (block_m(C) - kRowsPerWarpgroup + C.block_n - 1) / C.block_n <= C.stages);
+  // `stages` of them may, or the ring locks up. Chunks may be further apart: then no tile stays open.
+  static_assert(!C.mask_right || C.chunked || (block_m(C) - kRowsPerWarpgroup + C.block_n - 1) / C.block_n <= C.stages);
 
   // -- Schedule -------------------------------------------------------------------------------------------------------
 
   /// The first block of a tile when no other is open.
-  __device__ __forceinline__ void first_step(Operand& p, OnlineSoftmax<C>& softmax, const Mask<C>& mask,
+  __device__ __forceinline__ void first_step(Operand& p, OnlineSoftmax<C>& softmax, const Rules& rules,
                                              const TileWork& work, int n) {
     Scores s;
     for (int passed = work.n_end - 1; passed > n; --passed) {
@@ -112,13 +128,13 @@ class Consumer {
     ptx::wgmma_wait_group<0>(s);
     scores_done();
     softmax = {};
-    first_softmax(s, softmax, mask, n);
+    first_softmax(s, softmax, rules, n);
     to_operand<C.element>(p, s);
     end_of_step(n > work.n_begin);
   }
 
   /// The first block of `work` and the last P V of `open`.
-  __device__ __forceinline__ void cross_step(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Mask<C>& mask,
+  __device__ __forceinline__ void cross_step(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Rules& rules,
                                              const TileWork& open, const TileWork& work, int n) {
     Scores s;
     for (int passed = work.n_end - 1; passed > n; --passed) {
@@ -137,7 +153,7 @@ class Consumer {
     ptx::wgmma_wait_group<1>(s);
     scores_done();
     OnlineSoftmax<C> next;
-    first_softmax(s, next, mask, n);
+    first_softmax(s, next, rules, n);
     end_of_step(n > work.n_begin || next.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
@@ -146,31 +162,31 @@ class Consumer {
       pass_v();
     }
     softmax.finish();
-    finite_ &= store_tile<C>(params_, open, warpgroup_, o, softmax);
+    finite_ &= store_tile<C>(params_, pipe_, open, warpgroup_, o, softmax);
     softmax = next;
     accumulate_ = false;
     to_operand<C.element>(p, s);
   }
 
   /// From block n - 1 down.
-  __device__ __forceinline__ void remaining_steps(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Mask<C>& mask,
+  __device__ __forceinline__ void remaining_steps(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Rules& rules,
                                                   int n_begin, int n) {
-    for (--n; n >= max(mask.last_full(), n_begin); --n) {
-      step<true>(o, p, softmax, mask, n, n_begin);
+    for (--n; n >= max(rules.mask.last_full(), n_begin); --n) {
+      step<true>(o, p, softmax, rules, n, n_begin);
     }
-    for (; n >= max(mask.first_full(), n_begin); --n) {
-      step<false>(o, p, softmax, mask, n, n_begin);
+    for (; n >= max(rules.mask.first_full(), n_begin); --n) {
+      step<false>(o, p, softmax, rules, n, n_begin);
     }
     if constexpr (C.mask_left) {
       for (; n >= n_begin; --n) {
-        step<true>(o, p, softmax, mask, n, n_begin);
+        step<true>(o, p, softmax, rules, n, n_begin);
       }
     }
     release_q();
   }
 
   template <bool masked>
-  __device__ __forceinline__ void step(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Mask<C>& mask, int n,
+  __device__ __forceinline__ void step(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Rules& rules, int n,
                                        int n_begin) {
     Scores s;
     wait_v();
@@ -182,11 +198,11 @@ class Consumer {
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();
-    transform(s);
+    rules.transform.apply(s, n);
     if constexpr (masked) {
-      mask.apply(s, n);
+      rules.mask.apply(s, n);
     }
-    const bool grew = softmax.step(s, params_.scale_log2);
+    const bool grew = softmax.step(s, rules.transform.remaining_scale());
     end_of_step(n > n_begin || softmax.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
@@ -205,7 +221,7 @@ class Consumer {
     ptx::wgmma_wait_group<0>(o);
     output_done();
     softmax.finish();
-    finite_ &= store_tile<C>(params_, open, warpgroup_, o, softmax);
+    finite_ &= store_tile<C>(params_, pipe_, open, warpgroup_, o, softmax);
     accumulate_ = false;
   }
 
@@ -220,7 +236,7 @@ class Consumer {
 
   /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is
   /// other warpgroups' work, and P takes the registers of S.
-  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Mask<C>& mask,
+  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Rules& rules,
                                                const TileWork& work, int n) {
     for (int passed = work.n_end - 1; passed > n; --passed) {
       Turns<C>::skip(warpgroup_);
@@ -238,11 +254,11 @@ class Consumer {
       ptx::wgmma_wait_group<0>(s);
       Turns<C>::pass(warpgroup_);
       scores_done();
-      transform(s);
-      if (mask.needed(n)) {
-        mask.apply(s, n);
+      rules.transform.apply(s, n);
+      if (rules.mask.needed(n)) {
+        rules.mask.apply(s, n);
       }
-      if (softmax.step(s, params_.scale_log2)) {
+      if (softmax.step(s, rules.transform.remaining_scale())) {
         rescale(o, softmax);
       }
       to_operand<C.element>(p, s);
@@ -254,7 +270,7 @@ class Consumer {
     }
     release_q();
     softmax.finish();
-    finite_ &= store_tile<C>(params_, work, warpgroup_, o, softmax);
+    finite_ &= store_tile<C>(params_, pipe_, work, warpgroup_, o, softmax);
     accumulate_ = false;
   }
 
@@ -313,20 +329,12 @@ class Consumer {
     output_done();
   }
 
-  __device__ __forceinline__ void first_softmax(Scores& s, OnlineSoftmax<C>& softmax, const Mask<C>& mask,
-                                                int n) const {
-    transform(s);
-    if (mask.needed(n)) {
-      mask.apply(s, n);
+  __device__ __forceinline__ void first_softmax(Scores& s, OnlineSoftmax<C>& softmax, const Rules& rules, int n) const {
+    rules.transform.apply(s, n);
+    if (rules.mask.needed(n)) {
+      rules.mask.apply(s, n);
     }
-    softmax.step(s, params_.scale_log2);
-  }
-
-  __device__ __forceinline__ void transform(Scores& s) const {
-#pragma unroll
-    for (float& x : s) {
-      x = softcapped<C>(params_, x);
-    }
+    softmax.step(s, rules.transform.remaining_scale());
   }
 
   __device__ static __forceinline__ void rescale(Output& o, const OnlineSoftmax<C>& softmax) {
@@ -338,7 +346,8 @@ class Consumer {
 
   const ForwardParams& params_;
   Barriers<C>& barriers_;
-  const TileListOf<C>& list_;
+  const ScheduleOf<C>& schedule_;
+  OutputPipe<C> pipe_;
   const int cluster_rank_;
   const int warpgroup_;
   SelfFeeder<C> feeder_;

@@ -1,63 +1,181 @@
 // O and LSE, from a warpgroup's registers to global memory.
 #pragma once
 
+#include <cuda/ptx>
+
 #include "kernels/common/forward_params.h"
 #include "kernels/common/online_softmax.h"
+#include "kernels/common/score_transform.h"
+#include "kernels/common/smem_plan.h"
+#include "kernels/hopper/forward/feeder.h"
 #include "kernels/hopper/forward/tile_work.h"
 #include "kernels/hopper/tile/fragment.h"
 
 namespace strobe::hopper {
 
-constexpr int kStoreColumns = 8;  // 16 bytes: one thread's store
+constexpr int kStoreColumns = 8;  // 16 bytes
 
-__device__ __forceinline__ unsigned short* output_row(const ForwardParams& params, const TileWork& work, int row) {
-  return params.o.row(params.cu_seqlens_q != nullptr ? 0 : work.tile.sequence, work.q.start + row, work.tile.head);
+/// The query head of a tile's row.
+template <KernelConfig C>
+__device__ __forceinline__ int head_of(const TileWork& work, int row) {
+  return work.tile.head * C.packed_heads + row % C.packed_heads;
 }
 
+template <KernelConfig C>
+__device__ __forceinline__ unsigned short* output_row(const ForwardParams& params, const TileWork& work, int row) {
+  return params.o.row(params.cu_seqlens_q != nullptr ? 0 : work.tile.sequence, work.q.start + row / C.packed_heads,
+                      head_of<C>(work, row));
+}
+
+template <KernelConfig C>
 __device__ __forceinline__ void store_lse(const ForwardParams& params, const TileWork& work, int row, float value) {
   if (params.lse != nullptr) {
     const int batch = params.cu_seqlens_q != nullptr ? 0 : work.tile.sequence;
-    params.lse[batch * params.lse_batch_stride + work.tile.head * params.lse_head_stride + work.q.start + row] = value;
+    params.lse[batch * params.lse_batch_stride + head_of<C>(work, row) * params.lse_head_stride + work.q.start +
+               row / C.packed_heads] = value;
   }
 }
 
-/// Divides by the row's sum and stores. Four threads that share a row first gather eight columns each, so that a store
-/// is 16 bytes and a quad's stores are 64 bytes in a row. A row without a visible key gives O = 0 and LSE = -inf.
-/// False if this thread of a masked variant stored a value that is not finite.
+/// The logit that joins a row's sum, for exponents of 2; -inf without a sink.
 template <KernelConfig C>
-__device__ __forceinline__ bool store_tile(const ForwardParams& params, const TileWork& work, int warpgroup,
-                                           float (&o)[C.head_dim_v / 2], const OnlineSoftmax<C>& softmax) {
-  const int quad_lane = threadIdx.x % 4;
-  float zero[4] = {};  // one becomes NaN if a value is not finite
+__device__ __forceinline__ float sink_log2(const ForwardParams& params, const TileWork& work, int row) {
+  return C.sink ? params.sink[head_of<C>(work, row)] * kLog2E : kMinusInfinity;
+}
+
+/// A warp's way out: 16 rows by 64 columns of O at a time are staged in shared memory, in TMA's swizzle, and stored by
+/// TMA while the warp goes on.
+template <KernelConfig C>
+class OutputPipe {
+ public:
+  __device__ __forceinline__ OutputPipe(const TensorMap& map, unsigned char* smem, int warpgroup) : map_(map) {
+    const int warp = warpgroup * kWarpsPerWarpgroup + threadIdx.x % kWarpgroupSize / kWarpSize;
+    stage_ = smem + smem_plan(C).o + warp * kStages * kOutputPanelBytes;
+  }
+
+  /// 16 rows of `work` from `first_row` on: o[4 j + 2 r + c] * factor[r] (see fragment.h), or 0 where not `sees`. False
+  /// if this thread of a masked variant had a value that is not finite.
+  __device__ __forceinline__ bool store(const ForwardParams& params, const TileWork& work, int first_row,
+                                        const float (&o)[C.head_dim_v / 2], const float (&factor)[kRowsPerThread],
+                                        const bool (&sees)[kRowsPerThread]) {
+    cuda::std::uint32_t zero = 0;  // two elements: each becomes NaN if a value is not finite
+#pragma unroll
+    for (int panel = 0; panel < panels(C.head_dim_v); ++panel) {
+      wait_for_stage(panel);
+#pragma unroll
+      for (int column = panel * kPanelColumns; column < min((panel + 1) * kPanelColumns, C.head_dim_v); column += 16) {
+        cuda::std::uint32_t packed[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int r = i % 2;
+          const float* pair = &o[column / 2 + 4 * (i / 2) + 2 * r];
+          packed[i] = pack<C.element>(pair[0] * factor[r], pair[1] * factor[r]);
+          if constexpr (kMasked<C> || C.varlen) {
+            packed[i] = sees[r] ? packed[i] : 0U;
+          }
+          if constexpr (kMasked<C>) {
+            zero = plus_zero_times<C.element>(zero, packed[i]);
+          }
+        }
+        ptx::stmatrix_x4(address(panel, column % kPanelColumns), packed);
+      }
+      issue(params, work, first_row, panel);
+    }
+    return (zero & 0x7fff7fffU) == 0;
+  }
+
+  /// What was stored is in global memory, for this warp to see.
+  __device__ __forceinline__ void finish() const {
+    if (threadIdx.x % kWarpSize == 0) {
+      cptx::cp_async_bulk_wait_group(cptx::n32_t<0>{});
+    }
+    __syncwarp();
+  }
+
+ private:
+  static constexpr int kStages = output_stages(C);
+
+  __device__ __forceinline__ static constexpr int offset(int panel) { return panel % kStages * kOutputPanelBytes; }
+
+  /// The store that last used this panel's stage has read it.
+  __device__ __forceinline__ static void wait_for_stage(int panel) {
+    if (panel == 0 || panel >= kStages) {
+      if (threadIdx.x % kWarpSize == 0) {
+        if (panel == 0) {
+          cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
+        } else {
+          cptx::cp_async_bulk_wait_group_read(cptx::n32_t<kStages - 1>{});
+        }
+      }
+      __syncwarp();
+    }
+  }
+
+  /// Where this lane's row of a 16 x 16 block lies: 16-byte chunks are permuted by the row's number within eight.
+  __device__ __forceinline__ cuda::std::uint32_t address(int panel, int column) const {
+    const int lane = threadIdx.x % kWarpSize;
+    const int row = lane % kRowsPerWarp;
+    const int chunk = (column / kStoreColumns + lane / kRowsPerWarp) ^ (row % 8);
+    return static_cast<cuda::std::uint32_t>(__cvta_generic_to_shared(stage_)) + offset(panel) + row * kPanelRowBytes +
+           chunk * 16;
+  }
+
+  __device__ __forceinline__ void issue(const ForwardParams& params, const TileWork& work, int first_row,
+                                        int panel) const {
+    cptx::fence_proxy_async(cptx::space_shared);
+    __syncwarp();
+    if (threadIdx.x % kWarpSize == 0) {
+      const RowCoordinates rows = row_coordinates<C>(work.q.start, work.q.owned, params.cu_seqlens_q != nullptr,
+                                                     params.seqlen_q, work.tile.sequence);
+      const Coordinates box = query_box<C>(rows, panel * kPanelColumns, first_row, work.tile.head);
+      cptx::cp_async_bulk_tensor(cptx::space_global, cptx::space_shared, &map_, box.at, stage_ + offset(panel));
+      cptx::cp_async_bulk_commit_group();
+    }
+  }
+
+  const TensorMap& map_;
+  unsigned char* stage_;  // this warp's first
+};
+
+/// Divides by the row's sum and stores. A row without a visible key gives O = 0 and as LSE the sink, or -inf; rows that
+/// are owned and not used give O = 0 and LSE = -inf. False if this thread of a masked variant stored a value that is
+/// not finite.
+template <KernelConfig C>
+__device__ __forceinline__ bool store_tile(const ForwardParams& params, OutputPipe<C>& pipe, const TileWork& work,
+                                           int warpgroup, const float (&o)[C.head_dim_v / 2],
+                                           OnlineSoftmax<C>& softmax) {
+  const int warp_row = work.row_of(warpgroup) + threadIdx.x % kWarpgroupSize / kWarpSize * kRowsPerWarp;
+  float factor[kRowsPerThread];
+  bool sees[kRowsPerThread];
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     const int row = work.row_of(warpgroup) + fragment_row(r);
-    const bool exists = row < work.q.used;
-    const bool sees = exists && softmax.sum[r] != 0.0F;
-    const float inverse = ptx::rcp_approx(softmax.sum[r]);
-    if (quad_lane == 0 && row < work.q.owned) {
-      store_lse(params, work, row, exists ? softmax.lse(r) : kMinusInfinity);
+    const bool exists = row < work.q.used * C.packed_heads;
+    const bool owned = row < work.q.owned * C.packed_heads;
+    sees[r] = exists && softmax.sum[r] != 0.0F;
+    factor[r] = 1.0F;
+    if constexpr (C.sink) {
+      factor[r] = softmax.join(r, exists ? sink_log2<C>(params, work, row) : kMinusInfinity);
     }
-    unsigned short* destination = output_row(params, work, row);
-#pragma unroll
-    for (int block = 0; block < C.head_dim_v; block += 4 * kStoreColumns) {
-      cuda::std::uint32_t packed[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* pair = &o[block / 2 + 4 * i + 2 * r];
-        packed[i] = sees ? pack<C.element>(pair[0] * inverse, pair[1] * inverse) : 0U;
-        if constexpr (C.mask_left || C.mask_right) {
-          zero[i] = __fmaf_rn(pair[0], 0.0F, __fmaf_rn(pair[1], 0.0F, zero[i]));
-        }
-      }
-      transpose_quad(packed);
-      const int column = block + kStoreColumns * quad_lane;
-      if (row < work.q.owned && column < params.head_dim_v) {
-        *reinterpret_cast<uint4*>(destination + column) = make_uint4(packed[0], packed[1], packed[2], packed[3]);
-      }
+    factor[r] *= ptx::rcp_approx(softmax.sum[r]);
+    if (threadIdx.x % 4 == 0 && owned) {
+      store_lse<C>(params, work, row, exists ? softmax.lse(r) : kMinusInfinity);
     }
   }
-  return zero[0] + zero[1] + zero[2] + zero[3] == 0.0F;
+  return pipe.store(params, work, warp_row, o, factor, sees);
+}
+
+/// Rows of a tile, [first, end), none of which sees a key, by one warpgroup.
+template <KernelConfig C>
+__device__ __forceinline__ void store_nothing(const ForwardParams& params, const TileWork& work, int first, int end) {
+  const int chunks = params.head_dim_v / kStoreColumns;
+  for (int i = threadIdx.x % kWarpgroupSize; i < (end - first) * chunks; i += kWarpgroupSize) {
+    const int row = first + i / chunks;
+    *reinterpret_cast<uint4*>(output_row<C>(params, work, row) + i % chunks * kStoreColumns) = make_uint4(0, 0, 0, 0);
+    if (i % chunks == 0) {
+      const bool exists = row < work.q.used * C.packed_heads;
+      store_lse<C>(params, work, row, exists ? sink_log2<C>(params, work, row) / kLog2E : kMinusInfinity);
+    }
+  }
 }
 
 /// A warpgroup's part of a tile none of whose rows sees a key. Rows behind the last sequence may be more than one
@@ -65,14 +183,28 @@ __device__ __forceinline__ bool store_tile(const ForwardParams& params, const Ti
 template <KernelConfig C>
 __device__ __forceinline__ void store_nothing_visible(const ForwardParams& params, const TileWork& work,
                                                       int warpgroup) {
-  const int chunks = params.head_dim_v / kStoreColumns;
-  for (int first = work.row_of(warpgroup); first < work.q.owned; first += params.m_tiles * C.cluster * block_m(C)) {
-    const int rows = min(kRowsPerWarpgroup, work.q.owned - first);
-    for (int i = threadIdx.x % kWarpgroupSize; i < rows * chunks; i += kWarpgroupSize) {
-      const int row = first + i / chunks;
-      *reinterpret_cast<uint4*>(output_row(params, work, row) + i % chunks * kStoreColumns) = make_uint4(0, 0, 0, 0);
-      if (i % chunks == 0) {
-        store_lse(params, work, row, kMinusInfinity);
+  const int owned = work.q.owned * C.packed_heads;
+  for (int first = work.row_of(warpgroup); first < owned; first += params.m_tiles * C.cluster * block_m(C)) {
+    store_nothing<C>(params, work, first, min(first + kRowsPerWarpgroup, owned));
+  }
+}
+
+/// Ordered variants have no tiles without a row in use: the rows behind those, of all sequences, are shared out among
+/// the CTAs' warpgroups.
+template <KernelConfig C>
+__device__ __forceinline__ void clear_unused_rows(const ForwardParams& params, int warpgroup) {
+  constexpr int kTileRows = block_m(C) * C.cluster;
+  const int lanes = gridDim.x * C.consumer_warpgroups;
+  TileWork work{};
+  for (int sequence = params.seqused_q != nullptr ? 0 : params.sequences; sequence < params.batch; ++sequence) {
+    work.q = query_rows<C>(params, sequence);
+    work.tile.sequence = sequence;
+    const int owned = work.q.owned * C.packed_heads;
+    const int unused = tiles_of<C>(work.q) * kTileRows;
+    for (int first = unused + (blockIdx.x * C.consumer_warpgroups + warpgroup) * kRowsPerWarpgroup; first < owned;
+         first += lanes * kRowsPerWarpgroup) {
+      for (work.tile.head = 0; work.tile.head < params.heads; ++work.tile.head) {
+        store_nothing<C>(params, work, first, min(first + kRowsPerWarpgroup, owned));
       }
     }
   }

@@ -33,10 +33,12 @@ __device__ __forceinline__ void recompute_row(const ForwardParams& params, const
   constexpr int kColumns = (C.head_dim_v + kWarpSize - 1) / kWarpSize;  // of this lane: lane, lane + 32, ...
   const int lane = threadIdx.x % kWarpSize;
   const int sequence = work.tile.sequence;
-  const int kv_head = work.tile.head / params.heads_per_kv;
+  const int kv_head = params.by_heads_per_kv.quotient(work.tile.head);
   const int q_batch = params.cu_seqlens_q != nullptr ? 0 : sequence;
   const int k_batch = params.cu_seqlens_k != nullptr ? 0 : sequence;
-  const auto* q = params.q.row(q_batch, work.q.start + row, work.tile.head);
+  const auto* q = params.q.row(q_batch, work.q.start + row / C.packed_heads, head_of<C>(work, row));
+  const int center = center_of<C>(work, row);
+  const float slope = C.alibi ? slope_log2<C>(params, work.tile, row) : 0.0F;
   float max_log2 = kMinusInfinity;
   float sum = 0.0F;
   float o[kColumns] = {};
@@ -51,7 +53,7 @@ __device__ __forceinline__ void recompute_row(const ForwardParams& params, const
     for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
       score += __shfl_xor_sync(kFullWarp, score, distance);
     }
-    const float exponent = softcapped<C>(params, score) * params.scale_log2;
+    const float exponent = exponent_of<C>(params, score, slope, center - key);
     const float raised = fmaxf(max_log2, exponent);
     const float shift = raised == kMinusInfinity ? 0.0F : raised;
     const float correction = ptx::ex2_approx(max_log2 - shift);
@@ -64,11 +66,15 @@ __device__ __forceinline__ void recompute_row(const ForwardParams& params, const
       o[i] = o[i] * correction + (column < params.head_dim_v ? p * to_float<C.element>(v[column]) : 0.0F);
     }
   }
+  const float joined = sink_log2<C>(params, work, row);
+  const float raised = fmaxf(max_log2, joined);
+  const float shrunk = ptx::ex2_approx(max_log2 - raised);
+  sum = sum * shrunk + ptx::ex2_approx(joined - raised);
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) {
     const int column = lane + i * kWarpSize;
     if (column < params.head_dim_v) {
-      destination[column] = static_cast<unsigned short>(pack<C.element>(o[i] / sum, 0.0F));
+      destination[column] = static_cast<unsigned short>(pack<C.element>(o[i] * shrunk / sum, 0.0F));
     }
   }
 }
@@ -86,16 +92,16 @@ __device__ __forceinline__ bool row_is_finite(const ForwardParams& params, const
 
 /// All of this warp's rows, tile by tile, after it has stored them.
 template <KernelConfig C>
-__device__ __forceinline__ void repair_rows(const ForwardParams& params, const TileListOf<C>& list, int cluster_rank,
-                                            int warpgroup) {
+__device__ __forceinline__ void repair_rows(const ForwardParams& params, const ScheduleOf<C>& schedule,
+                                            int cluster_rank, int warpgroup) {
   __syncwarp();
-  TileScheduler<C> scheduler(params, list);
+  TileScheduler<C> scheduler(params, schedule);
   for (Tile tile; scheduler.next(tile);) {
     const TileWork work = tile_work<C>(params, tile, cluster_rank);
     const int first = work.row_of(warpgroup) + threadIdx.x % kWarpgroupSize / kWarpSize * 16;
 #pragma unroll 1
-    for (int row = first; row < min(first + 16, work.q.used); ++row) {
-      unsigned short* stored = output_row(params, work, row);
+    for (int row = first; row < min(first + 16, work.q.used * C.packed_heads); ++row) {
+      unsigned short* stored = output_row<C>(params, work, row);
       if (!row_is_finite<C>(params, stored)) {
         recompute_row<C>(params, work, row, stored);
       }

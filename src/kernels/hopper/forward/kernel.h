@@ -21,8 +21,12 @@ namespace strobe::hopper {
 /// forever.
 template <KernelConfig C>
 struct RegisterBudget {
-  static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : 24;
-  static constexpr int kConsumer = C.consumer_warpgroups <= 2 ? 240 : C.consumer_warpgroups == 3 ? 160 : 112;
+  static constexpr bool kManyNumbers = C.varlen || C.chunked;  // what a producer needs to find its rows
+  static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : kManyNumbers ? 40 : 24;
+  static constexpr int kConsumer = C.consumer_warpgroups == 4   ? 112
+                                   : C.consumer_warpgroups == 3 ? 160
+                                   : kManyNumbers               ? 232
+                                                                : 240;
   static constexpr int kAtLaunch = 65536 / threads_per_block(C) / 8 * 8;
   static_assert(kProducer + C.consumer_warpgroups * kConsumer <= kAtLaunch * (1 + C.consumer_warpgroups));
 };
@@ -68,17 +72,31 @@ __device__ __forceinline__ void set_up(unsigned char* smem, Barriers<C>& barrier
   }
 }
 
+/// Ordered variants have a table of their own, in shared memory.
+template <KernelConfig C>
+__device__ __forceinline__ const ScheduleOf<C>& schedule_in(const TileListOf<C>& list, const unsigned char* smem) {
+  if constexpr (C.ordered) {
+    return *reinterpret_cast<const SequenceOrder*>(smem + smem_plan(C).order);
+  } else {
+    return list;
+  }
+}
+
 template <KernelConfig C>
 __global__ void __launch_bounds__(threads_per_block(C), 1)
     forward(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
-            const __grid_constant__ TensorMap v, const __grid_constant__ ForwardParams params,
-            const __grid_constant__ TileListOf<C> list) {
+            const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o,
+            const __grid_constant__ ForwardParams params, const __grid_constant__ TileListOf<C> list) {
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);
   const int rank = C.cluster > 1 ? static_cast<int>(cuda::ptx::get_sreg_cluster_ctarank()) : 0;
-  const Feeders<C> feeders{q, k, v, params, list, smem, barriers, rank};
+  const ScheduleOf<C>& schedule = schedule_in<C>(list, smem);
+  const Feeders<C> feeders{q, k, v, o, params, schedule, smem, barriers, rank};
 
   // Set-up
+  if constexpr (C.ordered) {
+    make_order<C>(params, reinterpret_cast<SequenceOrder&>(smem[smem_plan(C).order]));
+  }
   set_up<C>(smem, barriers);
 
   // Roles

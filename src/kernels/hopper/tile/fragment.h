@@ -39,21 +39,13 @@ __device__ __forceinline__ void to_operand(cuda::std::uint32_t (&p)[n / 8][4], c
   }
 }
 
-/// Four registers of four neighbouring threads, transposed: register i of thread t goes to register t of thread i.
-__device__ __forceinline__ void transpose_quad(cuda::std::uint32_t (&x)[4]) {
-#pragma unroll
-  for (int distance = 1; distance <= 2; distance *= 2) {
-    const bool upper = (threadIdx.x & distance) != 0;
-#pragma unroll
-    for (int low = 0; low < 4; ++low) {
-      if ((low & distance) == 0) {
-        const int high = low + distance;
-        const auto sent = upper ? x[low] : x[high];
-        const auto received = __shfl_xor_sync(kFullWarp, sent, distance);
-        x[low] = upper ? received : x[low];
-        x[high] = upper ? x[high] : received;
-      }
-    }
+/// sum + 0 * x, for two elements each: NaN where x is not finite.
+template <Element element>
+__device__ __forceinline__ cuda::std::uint32_t plus_zero_times(cuda::std::uint32_t sum, cuda::std::uint32_t x) {
+  if constexpr (element == Element::bf16) {
+    return ptx::fma_bf16x2(x, 0U, sum);
+  } else {
+    return ptx::fma_f16x2(x, 0U, sum);
   }
 }
 
