@@ -14,7 +14,7 @@ file(GLOB variant_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/plan/hoppe
 list(APPEND variant_sources ${PROJECT_SOURCE_DIR}/src/plan/common_variants.cpp ${PROJECT_SOURCE_DIR}/src/api/tensor.cpp)
 add_executable(strobe_pack pack/main.cpp ${variant_sources})
 set_target_properties(strobe_pack PROPERTIES OUTPUT_NAME strobe-pack)
-target_link_libraries(strobe_pack PRIVATE strobe_pack_parts strobe_kernel_store
+target_link_libraries(strobe_pack PRIVATE strobe_pack_parts strobe_kernel_store strobe_driver
   fmt::fmt nlohmann_json::nlohmann_json strobe_warnings ${CMAKE_DL_LIBS})
 
 # NVRTC keeps memory until the process ends, which is no leak of ours.
