@@ -32,8 +32,14 @@ struct Problem {
   AttentionOptions options;
 };
 
+bool given(const ScoreModifiers& modifiers) {
+  return modifiers.alibi_slopes.given() || modifiers.bias.given() || modifiers.sink.given() ||
+         modifiers.block_mask.given();
+}
+
 Result<Problem> make_problem(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                             const Sequences& sequences, const AttentionOptions& options) {
+                             const Sequences& sequences, const ScoreModifiers& modifiers,
+                             const AttentionOptions& options) {
   const auto refuse = [](const char* sentence) { return Status(StatusCode::unsupported, sentence); };
   if (q.rank != 4 || k.rank != 4 || v.rank != 4) return refuse("standard attention takes rank 4 tensors only");
   if (sequences.cu_seqlens_q.given() || sequences.cu_seqlens_k.given() || sequences.seqused_q.given() ||
@@ -42,6 +48,9 @@ Result<Problem> make_problem(const ConstTensorView& q, const ConstTensorView& k,
   }
   if (q.dtype != DType::float32 && q.dtype != DType::float16 && q.dtype != DType::bfloat16) {
     return refuse("standard attention takes float32, float16 and bfloat16 only");
+  }
+  if (given(modifiers) || options.chunk != 0 || options.dropout != 0.0F) {
+    return refuse("standard attention has no score modifiers, chunks or dropout here");
   }
   const float scale = options.scale.value_or(1.0F / std::sqrt(static_cast<float>(q.shape[3])));
   return Problem{q.shape[0], q.shape[2], k.shape[2], q.shape[1], k.shape[1],
@@ -299,7 +308,8 @@ class StandardBackward {
 /// Plans, then runs Pass on `threads` workers; memory that cannot be had becomes a Status.
 template <class Pass, class Arguments>
 Status run_standard(const Arguments& arguments, const AttentionOptions& options, int threads) {
-  const Result<Problem> problem = make_problem(arguments.q, arguments.k, arguments.v, arguments.sequences, options);
+  const Result<Problem> problem =
+      make_problem(arguments.q, arguments.k, arguments.v, arguments.sequences, arguments.modifiers, options);
   if (!problem.ok()) return problem.status();
   try {
     Workers workers(threads);

@@ -94,9 +94,13 @@ Result<std::string> TorchRunner::receive_line() {
   return line;
 }
 
-Status TorchRunner::prepare(const Cell& cell) {
+Status TorchRunner::prepare(const Cell& cell, const TorchImplementation& implementation) {
+  const bool on_cpu = implementation.device.type == DeviceType::cpu;
   const nlohmann::json request = {{"prepare",
-                                   {{"pass", name_of(cell.pass)},
+                                   {{"implementation", implementation.name},
+                                    {"device", on_cpu ? "cpu" : fmt::format("cuda:{}", implementation.device.index)},
+                                    {"launches", implementation.launches},
+                                    {"pass", name_of(cell.pass)},
                                     {"dtype", strobe::name_of(cell.dtype)},
                                     {"batch", cell.batch},
                                     {"seqlen", cell.seqlen},
@@ -110,8 +114,9 @@ Status TorchRunner::prepare(const Cell& cell) {
   return value_of(receive_line(), "ready").status();
 }
 
-Result<double> TorchRunner::run() {
-  if (Status status = send_line(R"({"run": true})"); !status.ok()) return status;
+Result<double> TorchRunner::run(const std::string& implementation) {
+  const nlohmann::json request = {{"run", implementation}};
+  if (Status status = send_line(request.dump()); !status.ok()) return status;
   const Result<nlohmann::json> milliseconds = value_of(receive_line(), "milliseconds");
   if (!milliseconds.ok()) return milliseconds.status();
   return milliseconds->get<double>();

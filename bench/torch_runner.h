@@ -11,6 +11,13 @@
 
 namespace strobe::bench {
 
+/// What computes a cell in PyTorch, and where.
+struct TorchImplementation {
+  std::string name = "pytorch";  // pytorch, cudnn, flash_attention_2 or standard: see torch_runner.py
+  Device device;
+  int launches = 1;  // timed in each turn; on the CPU always one
+};
+
 class TorchRunner {
  public:
   /// Starts `python` (a path, or a name looked up in PATH) and imports torch in it. unsupported, with the reason, when
@@ -30,11 +37,12 @@ class TorchRunner {
   /// torch.__version__
   const std::string& version() const { return version_; }
 
-  /// Makes random inputs for a cell.
-  Status prepare(const Cell& cell);
+  /// Makes random inputs for a cell, unless another implementation has just been prepared for it, and tries to run it.
+  /// unsupported, with PyTorch's words, where it cannot.
+  Status prepare(const Cell& cell, const TorchImplementation& implementation = {});
 
-  /// Runs the prepared cell once; milliseconds, measured inside the process.
-  Result<double> run();
+  /// Takes one turn of an implementation that was prepared; milliseconds, measured inside the process.
+  Result<double> run(const std::string& implementation = "pytorch");
 
  private:
   TorchRunner(pid_t process, int socket) : process_(process), socket_(socket) {}

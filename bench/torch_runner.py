@@ -1,72 +1,158 @@
-"""Times PyTorch's scaled_dot_product_attention, one repetition for each request.
+"""Times PyTorch's attention, one turn for each request.
 
 Requests and replies are JSON, one a line, on standard input and output:
 
-    {"version": "2.13.0"}                       said once, at the start
-    {"prepare": {"pass": "forward", ...}}  ->   {"ready": true}
-    {"run": true}                          ->   {"milliseconds": 12.3}
-    whatever goes wrong                    ->   {"error": "one sentence"}
+    {"version": "2.13.0"}                                          said once, at the start
+    {"prepare": {"implementation": "cudnn", "pass": ..., ...}}  -> {"ready": true}
+    {"run": "cudnn"}                                            -> {"milliseconds": 12.3}
+    whatever goes wrong                                         -> {"error": "one sentence"}
 
-The caller interleaves repetitions with those of other implementations, so that all of them meet the same machine.
+Implementations: pytorch (scaled_dot_product_attention's own choice), cudnn and flash_attention_2 (its backends), and
+standard (the products and the softmax as separate operations). On a GPU a turn is one launch to warm up and as many
+timed ones as the cell says, between CUDA events; the median counts.
+
+The caller interleaves turns with those of other implementations, so that all of them meet the same machine.
 """
 
 import json
+import math
+import statistics
 import sys
 import time
+
+BACKENDS = {"cudnn": "CUDNN_ATTENTION", "flash_attention_2": "FLASH_ATTENTION"}
 
 
 def reply(**message):
     print(json.dumps(message), flush=True)
 
 
-def prepare(torch, cell):
-    """Makes a cell's inputs in PyTorch's own layout, [batch, heads, seqlen, d]; returns what runs it once."""
-    torch.set_num_threads(cell["threads"])
-    torch.manual_seed(0)
+class Cell:
+    """One cell's inputs in PyTorch's own layout, [batch, heads, seqlen, d], and what runs on them."""
 
-    def normal(heads, head_dim):
-        shape = (cell["batch"], heads, cell["seqlen"], head_dim)
-        return torch.randn(shape).to(getattr(torch, cell["dtype"]))
+    def __init__(self, torch, cell):
+        self.torch, self.cell = torch, cell
+        self.backward = cell["pass"] == "backward"
+        if cell["device"] == "cpu":
+            torch.set_num_threads(cell["threads"])
+        torch.manual_seed(0)
+        self.q = self.normal(cell["heads"], cell["head_dim"]).requires_grad_(self.backward)
+        self.k = self.normal(cell["heads_kv"], cell["head_dim"]).requires_grad_(self.backward)
+        self.v = self.normal(cell["heads_kv"], cell["head_dim_v"]).requires_grad_(self.backward)
 
-    backward = cell["pass"] == "backward"
-    q = normal(cell["heads"], cell["head_dim"]).requires_grad_(backward)
-    k = normal(cell["heads_kv"], cell["head_dim"]).requires_grad_(backward)
-    v = normal(cell["heads_kv"], cell["head_dim_v"]).requires_grad_(backward)
-    options = {"is_causal": cell["causal"], "enable_gqa": cell["heads"] != cell["heads_kv"]}
+    def normal(self, heads, head_dim):
+        # Laid out as the other implementations' tensors are, [batch, seqlen, heads, d], where the device is shared.
+        cell, torch = self.cell, self.torch
+        dtype, device = getattr(torch, cell["dtype"]), cell["device"]
+        if device == "cpu":
+            return torch.randn(cell["batch"], heads, cell["seqlen"], head_dim).to(dtype)
+        shape = (cell["batch"], cell["seqlen"], heads, head_dim)
+        return torch.randn(shape, dtype=dtype, device=device).transpose(1, 2)
 
-    def forward():
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
+    def fused(self, implementation):
+        torch = self.torch
+        options = {"is_causal": self.cell["causal"], "enable_gqa": self.cell["heads"] != self.cell["heads_kv"]}
 
-    if not backward:
-        return torch.no_grad()(forward)
-    o = forward()
-    d_o = normal(cell["heads"], cell["head_dim_v"])
-    return lambda: torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True)
+        def attention():
+            return torch.nn.functional.scaled_dot_product_attention(self.q, self.k, self.v, **options)
+
+        if implementation not in BACKENDS:
+            return attention
+        backend = getattr(torch.nn.attention.SDPBackend, BACKENDS[implementation])
+
+        def with_backend():
+            with torch.nn.attention.sdpa_kernel(backend):
+                return attention()
+
+        return with_backend
+
+    def standard(self):
+        torch, n = self.torch, self.cell["seqlen"]
+        group = self.cell["heads"] // self.cell["heads_kv"]
+        k, v = (x.repeat_interleave(group, 1) if group > 1 else x for x in (self.k, self.v))
+        hidden = torch.ones(n, n, dtype=torch.bool, device=self.q.device).triu(1) if self.cell["causal"] else None
+
+        def attention():
+            scores = self.q @ k.transpose(2, 3) * self.cell["head_dim"] ** -0.5
+            if hidden is not None:
+                scores = scores.masked_fill(hidden, -math.inf)
+            return scores.softmax(-1) @ v
+
+        return attention
+
+    def prepare(self, implementation):
+        """What runs the cell once."""
+        forward = self.standard() if implementation == "standard" else self.fused(implementation)
+        if not self.backward:
+            run = self.torch.no_grad()(forward)
+        else:
+            o = forward()
+            d_o = self.normal(self.cell["heads"], self.cell["head_dim_v"])
+
+            def run():
+                return self.torch.autograd.grad(o, (self.q, self.k, self.v), d_o, retain_graph=True)
+
+        if self.cell["device"] == "cpu":
+            return lambda: self.host_milliseconds(run)
+        run()  # refusals and a lack of memory show here
+        return lambda: self.device_milliseconds(run)
+
+    @staticmethod
+    def host_milliseconds(run):
+        start = time.perf_counter()
+        run()
+        return (time.perf_counter() - start) * 1e3
+
+    def device_milliseconds(self, run):
+        cuda = self.torch.cuda
+        run()
+        events = [
+            (cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(self.cell["launches"])
+        ]
+        for start, end in events:
+            start.record()
+            run()
+            end.record()
+        cuda.synchronize()
+        return statistics.median(start.elapsed_time(end) for start, end in events)
 
 
-def milliseconds(run_once):
-    start = time.perf_counter()
-    run_once()
-    return (time.perf_counter() - start) * 1e3
+class Session:
+    """The cell at hand and its prepared implementations."""
+
+    def __init__(self, torch):
+        self.torch, self.cell, self.runs = torch, None, {}
+
+    def prepare(self, request):
+        implementation = request.pop("implementation")
+        if self.cell is None or self.cell.cell != request:
+            self.cell, self.runs = None, {}  # the last cell's memory goes before the next one's is taken
+            if request["device"] != "cpu":
+                self.torch.cuda.empty_cache()
+            self.cell = Cell(self.torch, request)
+        self.runs[implementation] = self.cell.prepare(implementation)
+
+    def answer(self, request):
+        if "prepare" in request:
+            self.prepare(request["prepare"])
+            reply(ready=True)
+        else:
+            reply(milliseconds=self.runs[request["run"]]())
 
 
 def main():
     try:
         import torch
+        import torch.nn.attention
     except ImportError as error:
         reply(error=str(error))
         return
     reply(version=torch.__version__)
-    run_once = None
+    session = Session(torch)
     for line in sys.stdin:
-        request = json.loads(line)
         try:
-            if "prepare" in request:
-                run_once = prepare(torch, request["prepare"])
-                reply(ready=True)
-            else:
-                reply(milliseconds=milliseconds(run_once))
-        except (RuntimeError, ValueError, AttributeError) as error:
+            session.answer(json.loads(line))
+        except (RuntimeError, ValueError, AttributeError, AssertionError) as error:
             reply(error=str(error).split("\n", maxsplit=1)[0])
 
 

@@ -10,6 +10,7 @@
 
 #include "api/problem.h"
 #include "api/tensor_checks.h"
+#include "api/variant_plan.h"
 #include "cpu/engine.h"
 #include "hopper/forward.h"
 #include "plan/cpu_plan.h"
@@ -83,6 +84,15 @@ Result<Plan> plan_call(const Arguments& arguments, const AttentionOptions& optio
   }
   state->cpu = plan::cpu_plan(*problem, cpu::cpu_shape(), cpu::worker_count(execution.threads));
   return Plan(std::move(state));
+}
+
+/// What a plan on the Hopper engine remembers, before its kernel is chosen.
+Result<Plan::State> plan_on_hopper(const ForwardArguments& arguments, const AttentionOptions& options) {
+  const Result<AttentionProblem> problem = api::make_problem(arguments, options);
+  if (!problem.ok()) return problem.status();
+  const Result<Engine> engine = choose_engine(*problem, Engine::hopper);
+  if (!engine.ok()) return engine.status();
+  return Plan::State{.problem = *problem, .options = options, .cpu = {}, .hopper = nullptr};
 }
 
 /// The caller's workspace, checked, or one of our own in `owned`.
@@ -175,6 +185,28 @@ Result<Plan> make_plan(const ForwardArguments& arguments, const AttentionOptions
 Result<Plan> make_plan(const BackwardArguments& arguments, const AttentionOptions& options,
                        const Execution& execution) {
   return without_bad_alloc([&] { return plan_call(arguments, options, execution); });
+}
+
+Result<KernelConfig> api::planned_variant(const ForwardArguments& arguments, const AttentionOptions& options) {
+  return without_bad_alloc([&]() -> Result<KernelConfig> {
+    const Result<Plan::State> state = plan_on_hopper(arguments, options);
+    if (!state.ok()) return state.status();
+    const auto forward = make_hopper(state->problem);
+    if (!forward.ok()) return forward.status();
+    return (*forward)->plan().config;
+  });
+}
+
+Result<Plan> api::make_variant_plan(const ForwardArguments& arguments, const AttentionOptions& options,
+                                    const KernelConfig& config) {
+  return without_bad_alloc([&]() -> Result<Plan> {
+    Result<Plan::State> state = plan_on_hopper(arguments, options);
+    if (!state.ok()) return state.status();
+    auto forward = hopper::Forward::make(state->problem, config);
+    if (!forward.ok()) return forward.status();
+    state->hopper = std::move(*forward);
+    return Plan(std::make_shared<const Plan::State>(std::move(*state)));
+  });
 }
 
 Status forward(const ForwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {

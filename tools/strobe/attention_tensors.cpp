@@ -1,5 +1,6 @@
 #include "attention_tensors.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -71,6 +72,13 @@ io::HostTensor random_tensor(std::vector<std::int64_t> shape, DType dtype, Distr
   return tensor;
 }
 
+void place(ScoreModifiers& modifiers, const Device& device) {
+  for (ConstTensorView* const view :
+       {&modifiers.alibi_slopes, &modifiers.bias, &modifiers.sink, &modifiers.block_mask}) {
+    view->device = device;
+  }
+}
+
 TensorView without_data(DType dtype, std::initializer_list<std::int64_t> shape) {
   TensorView view = tensor(static_cast<float*>(nullptr), shape);
   view.dtype = dtype;
@@ -79,16 +87,26 @@ TensorView without_data(DType dtype, std::initializer_list<std::int64_t> shape) 
 
 }  // namespace
 
-void AttentionTensors::allocate_outputs() {
+void AttentionTensors::allocate_outputs(bool wants_max_logits) {
   o = io::make_tensor(q.dtype, {q.shape[0], q.shape[1], q.shape[2], v.shape[3]});
   lse = io::make_tensor(DType::float32, {q.shape[0], q.shape[2], q.shape[1]});
+  if (wants_max_logits) max_logits = io::make_tensor(DType::float32, {q.shape[0], q.shape[2]});
+  if (!modifiers.bias.shape.empty()) d_bias = io::make_tensor(DType::float32, modifiers.bias.shape);
+  if (!modifiers.sink.shape.empty()) d_sink = io::make_tensor(DType::float32, modifiers.sink.shape);
   dq = io::make_tensor(q.dtype, q.shape);
   dk = io::make_tensor(k.dtype, k.shape);
   dv = io::make_tensor(v.dtype, v.shape);
 }
 
 ForwardArguments AttentionTensors::forward() {
-  return {.q = view(q), .k = view(k), .v = view(v), .o = view(o), .lse = view(lse)};
+  return {.q = view(q),
+          .k = view(k),
+          .v = view(v),
+          .o = view(o),
+          .lse = view(lse),
+          .modifiers = modifiers.views(),
+          .random = random,
+          .max_logits = view(max_logits)};
 }
 
 BackwardArguments AttentionTensors::backward() {
@@ -100,20 +118,41 @@ BackwardArguments AttentionTensors::backward() {
           .d_o = view(d_o),
           .dq = view(dq),
           .dk = view(dk),
-          .dv = view(dv)};
+          .dv = view(dv),
+          .modifiers = modifiers.views(),
+          .random = random,
+          .d_bias = view(d_bias),
+          .d_sink = view(d_sink)};
 }
 
-ForwardArguments planned_forward(const Shape& shape, DType dtype) {
+ForwardArguments placed(ForwardArguments arguments, const Device& device) {
+  ForwardArguments& a = arguments;
+  for (ConstTensorView* const view : {&a.q, &a.k, &a.v}) view->device = device;
+  for (TensorView* const view : {&a.o, &a.lse, &a.max_logits}) view->device = device;
+  place(a.modifiers, device);
+  return arguments;
+}
+
+BackwardArguments placed(BackwardArguments arguments, const Device& device) {
+  BackwardArguments& a = arguments;
+  for (ConstTensorView* const view : {&a.q, &a.k, &a.v, &a.o, &a.lse, &a.d_o}) view->device = device;
+  for (TensorView* const view : {&a.dq, &a.dk, &a.dv, &a.d_bias, &a.d_sink}) view->device = device;
+  place(a.modifiers, device);
+  return arguments;
+}
+
+ForwardArguments planned_forward(const Shape& shape, DType dtype, const Modifiers& modifiers) {
   const auto& [batch, seqlen_q, seqlen_k, heads_q, heads_kv, head_dim, head_dim_v] = shape;
   return {.q = without_data(dtype, {batch, seqlen_q, heads_q, head_dim}),
           .k = without_data(dtype, {batch, seqlen_k, heads_kv, head_dim}),
           .v = without_data(dtype, {batch, seqlen_k, heads_kv, head_dim_v}),
           .o = without_data(dtype, {batch, seqlen_q, heads_q, head_dim_v}),
-          .lse = without_data(DType::float32, {batch, heads_q, seqlen_q})};
+          .lse = without_data(DType::float32, {batch, heads_q, seqlen_q}),
+          .modifiers = modifiers.views()};
 }
 
-BackwardArguments planned_backward(const Shape& shape, DType dtype) {
-  const ForwardArguments forward = planned_forward(shape, dtype);
+BackwardArguments planned_backward(const Shape& shape, DType dtype, const Modifiers& modifiers) {
+  const ForwardArguments forward = planned_forward(shape, dtype, modifiers);
   const auto writable = [](const ConstTensorView& view) {
     return TensorView{nullptr, view.dtype, view.device, view.rank, view.shape, view.strides};
   };
@@ -125,7 +164,8 @@ BackwardArguments planned_backward(const Shape& shape, DType dtype) {
           .d_o = forward.o,
           .dq = writable(forward.q),
           .dk = writable(forward.k),
-          .dv = writable(forward.v)};
+          .dv = writable(forward.v),
+          .modifiers = modifiers.views()};
 }
 
 AttentionTensors random_tensors(const Shape& shape, DType dtype, Distribution distribution, std::uint64_t seed) {
@@ -136,6 +176,27 @@ AttentionTensors random_tensors(const Shape& shape, DType dtype, Distribution di
   tensors.v = random_tensor({batch, seqlen_k, heads_kv, head_dim_v}, dtype, distribution, seed, 2);
   tensors.d_o = random_tensor({batch, seqlen_q, heads_q, head_dim_v}, dtype, Distribution::normal, seed, 3);
   tensors.allocate_outputs();
+  return tensors;
+}
+
+AttentionTensors repeating_tensors(const Shape& shape, DType dtype) {
+  const auto& [batch, seqlen_q, seqlen_k, heads_q, heads_kv, head_dim, head_dim_v] = shape;
+  constexpr std::int64_t kPeriod = 1'000'003;  // a prime: no two rows of a tensor are alike
+  AttentionTensors tensors;
+  const auto fill = [&](std::vector<std::int64_t> extents, std::uint64_t tensor_index) {
+    const io::HostTensor period = random_tensor({kPeriod}, dtype, Distribution::normal, /*seed=*/0, tensor_index);
+    io::HostTensor tensor = io::make_tensor(dtype, std::move(extents));
+    for (std::size_t at = 0; at < tensor.bytes.size(); at += period.bytes.size()) {
+      const std::size_t bytes = std::min(period.bytes.size(), tensor.bytes.size() - at);
+      std::memcpy(tensor.bytes.data() + at, period.bytes.data(), bytes);
+    }
+    return tensor;
+  };
+  tensors.q = fill({batch, seqlen_q, heads_q, head_dim}, 0);
+  tensors.k = fill({batch, seqlen_k, heads_kv, head_dim}, 1);
+  tensors.v = fill({batch, seqlen_k, heads_kv, head_dim_v}, 2);
+  tensors.o = io::make_tensor(dtype, {batch, seqlen_q, heads_q, head_dim_v});
+  tensors.lse = io::make_tensor(DType::float32, {batch, heads_q, seqlen_q});
   return tensors;
 }
 

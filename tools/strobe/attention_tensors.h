@@ -6,6 +6,7 @@
 
 #include "flags.h"
 #include "io/host_tensor.h"
+#include "modifiers.h"
 #include "strobe/attention.h"
 
 namespace strobe::program {
@@ -13,18 +14,25 @@ namespace strobe::program {
 /// Batched layout, contiguous. A pass's outputs are there after allocate_outputs().
 struct AttentionTensors {
   io::HostTensor q, k, v, d_o;
-  io::HostTensor o, lse, dq, dk, dv;
+  Modifiers modifiers;
+  RandomState random;
+  io::HostTensor o, lse, max_logits, dq, dk, dv, d_bias, d_sink;
 
-  /// Outputs for both passes in the shapes that q, k and v imply; q and v have rank 4.
-  void allocate_outputs();
+  /// Outputs for both passes in the shapes that the inputs imply; q and v have rank 4. max_logits only if wanted,
+  /// d_bias and d_sink only where there is a bias or a sink.
+  void allocate_outputs(bool wants_max_logits = false);
 
   ForwardArguments forward();
   BackwardArguments backward();
 };
 
-/// The same arguments for planning: shapes and dtype, no data.
-ForwardArguments planned_forward(const Shape& shape, DType dtype);
-BackwardArguments planned_backward(const Shape& shape, DType dtype);
+/// The same call with every tensor said to be on `device`: for planning, which reads no data.
+ForwardArguments placed(ForwardArguments arguments, const Device& device);
+BackwardArguments placed(BackwardArguments arguments, const Device& device);
+
+/// Arguments for planning, from shapes alone; `modifiers` lend theirs.
+ForwardArguments planned_forward(const Shape& shape, DType dtype, const Modifiers& modifiers = {});
+BackwardArguments planned_backward(const Shape& shape, DType dtype, const Modifiers& modifiers = {});
 
 enum class Distribution {
   normal,    // N(0, 1)
@@ -34,6 +42,10 @@ enum class Distribution {
 /// q, k and v from `distribution`, d_o from N(0, 1), and zeroed outputs. An element depends on seed, tensor and
 /// position alone, so that every machine draws the same.
 AttentionTensors random_tensors(const Shape& shape, DType dtype, Distribution distribution, std::uint64_t seed);
+
+/// q, k and v for measuring large calls: a million draws from N(0, 1), rounded to `dtype`, over and over. Zeroed o and
+/// lse; nothing for the backward.
+AttentionTensors repeating_tensors(const Shape& shape, DType dtype);
 
 /// Rounds to `dtype` (float32, float16 or bfloat16) through float32; int32 is left as it is.
 io::HostTensor converted(const io::HostTensor& tensor, DType dtype);

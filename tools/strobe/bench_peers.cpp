@@ -1,5 +1,6 @@
 #include "bench_peers.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <optional>
@@ -80,10 +81,10 @@ class StandardPeer : public Peer {
 
   Result<double> run() override {
     return timed([&] {
-      const auto& [cell, tensors, options, execution] = *inputs_;
+      const bench::Cell& cell = inputs_->cell;
       return cell.pass == bench::BenchPass::forward
-                 ? bench::standard_forward(inputs_->tensors.forward(), options, cell.threads)
-                 : bench::standard_backward(inputs_->tensors.backward(), options, cell.threads);
+                 ? bench::standard_forward(inputs_->tensors.forward(), inputs_->options, cell.threads)
+                 : bench::standard_backward(inputs_->tensors.backward(), inputs_->options, cell.threads);
     });
   }
 
@@ -122,20 +123,39 @@ class TorchPeer : public Peer {
 
 }  // namespace
 
-Result<std::shared_ptr<CellInputs>> make_cell_inputs(const bench::Cell& cell, Engine engine) {
+Result<std::shared_ptr<CellInputs>> make_cell_inputs(const bench::Cell& cell, const Device& device, Engine engine) {
   const auto inputs = std::make_shared<CellInputs>();
   inputs->cell = cell;
+  inputs->device = device;
   inputs->options.causal = cell.causal ? CausalMask::bottom_right : CausalMask::none;
   inputs->execution = {.engine = engine, .threads = cell.threads};
   const Shape shape = shape_of(cell);
-  const Result<Plan> plan = make_plan(planned_forward(shape, cell.dtype), inputs->options, inputs->execution);
+  const bool backward = cell.pass == bench::BenchPass::backward;
+  const Result<Plan> plan =
+      make_plan(placed(planned_forward(shape, cell.dtype), device), inputs->options, inputs->execution);
   if (!plan.ok()) return plan.status();  // before anything is allocated
+  inputs->engine = plan->engine();
+  if (device.type == DeviceType::cuda) {
+    if (backward) {
+      const Result<Plan> backward_plan =
+          make_plan(placed(planned_backward(shape, cell.dtype), device), inputs->options, inputs->execution);
+      if (!backward_plan.ok()) return backward_plan.status();
+    }
+    inputs->tensors = repeating_tensors(shape, cell.dtype);
+    return inputs;
+  }
   inputs->tensors = random_tensors(shape, cell.dtype, Distribution::normal, /*seed=*/0);
-  if (cell.pass == bench::BenchPass::backward) {
+  if (backward) {
     const Status status = plan->run(inputs->tensors.forward(), inputs->execution);
     if (!status.ok()) return status;
   }
   return inputs;
+}
+
+double median(std::vector<double> values) {
+  const std::size_t middle = values.size() / 2;
+  std::sort(values.begin(), values.end());
+  return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
 }
 
 std::unique_ptr<Peer> make_strobe_peer() { return std::make_unique<StrobePeer>(); }

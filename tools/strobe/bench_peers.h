@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "attention_tensors.h"
 #include "bench/cell.h"
@@ -14,27 +15,35 @@ namespace strobe::program {
 /// One cell's inputs, which the implementations in this process share.
 struct CellInputs {
   bench::Cell cell;
-  AttentionTensors tensors;
+  Device device;
+  AttentionTensors tensors;  // in host memory, whatever the device
   AttentionOptions options;
   Execution execution;
+  Engine engine = Engine::cpu;  // Strobe's
 };
 
-/// Random tensors for `cell` and, for a backward, what a forward gives it. The Status of Strobe's forward.
-Result<std::shared_ptr<CellInputs>> make_cell_inputs(const bench::Cell& cell, Engine engine);
+/// Random tensors for `cell` and, for a backward, what a forward gives it. The Status of Strobe's plan or forward.
+Result<std::shared_ptr<CellInputs>> make_cell_inputs(const bench::Cell& cell, const Device& device, Engine engine);
 
 class Peer {
  public:
   virtual ~Peer() = default;
 
-  /// "strobe", "standard", "pytorch" or "probe": the name in tables and JSON.
+  /// The implementation's name in tables and JSON.
   virtual std::string name() const = 0;
 
   /// Takes the next cell.
   virtual Status prepare(const std::shared_ptr<CellInputs>& inputs) = 0;
 
-  /// Computes the cell once; milliseconds.
+  /// Takes one turn at the cell; milliseconds of one call. On the CPU a turn is a call, on a GPU one call to warm up
+  /// and the median of as many as gpu_launches() says, all enqueued at once.
   virtual Result<double> run() = 0;
 };
+
+/// Timed calls in one turn on a GPU: fewer of long ones.
+int gpu_launches(const bench::Cell& cell);
+
+double median(std::vector<double> values);
 
 std::unique_ptr<Peer> make_strobe_peer();
 std::unique_ptr<Peer> make_standard_peer();
@@ -42,7 +51,14 @@ std::unique_ptr<Peer> make_standard_peer();
 /// The time that the cell's FLOPs take at the rate of register-only FMAs.
 std::unique_ptr<Peer> make_probe_peer();
 
-/// unsupported, with the reason, when `python` cannot import torch.
+/// PyTorch's scaled_dot_product_attention on the CPU. unsupported, with the reason, when `python` cannot import torch.
 Result<std::unique_ptr<Peer>> make_torch_peer(const std::string& python);
+
+/// Strobe on tensors of a GPU.
+std::unique_ptr<Peer> make_strobe_gpu_peer();
+
+/// What PyTorch computes on a GPU, of "cudnn", "flash_attention_2" and "standard": they share one process.
+Result<std::vector<std::unique_ptr<Peer>>> make_torch_gpu_peers(const std::string& python,
+                                                                const std::vector<std::string>& implementations);
 
 }  // namespace strobe::program

@@ -16,15 +16,22 @@ class CellRows {
  public:
   CellRows(const BenchRow* begin, const BenchRow* end) : begin_(begin), end_(end) {}
 
-  /// An implementation that was run.
+  /// The implementation's row, or null where it did not run.
   const BenchRow* find(const std::string& implementation) const {
     const BenchRow* const row = std::find_if(
         begin_, end_, [&](const BenchRow& candidate) { return candidate.implementation == implementation; });
-    return row;
+    return row == end_ ? nullptr : row;
+  }
+
+  std::string speed(const std::string& implementation, BenchUnit unit) const {
+    const BenchRow* const row = find(implementation);
+    if (row == nullptr) return "-";
+    return fmt::format("{:.1f}", row->tflops() * (unit == BenchUnit::gflops ? 1e3 : 1.0));
   }
 
   /// Strobe's speed over a peer's: a share of the probe's, a multiple of any other's.
   std::string speed_over(const std::string& peer) const {
+    if (find(peer) == nullptr) return "-";
     const double ratio = find(peer)->median_ms / find("strobe")->median_ms;
     return peer == "probe" ? fmt::format("{:.0f}%", 100.0 * ratio) : fmt::format("{:.2f}x", ratio);
   }
@@ -41,7 +48,8 @@ std::string head_dims_text(const bench::Cell& cell) {
 
 }  // namespace
 
-std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations) {
+std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations,
+                        BenchUnit unit) {
   std::vector<Table::Column> columns{{"pass", Table::Align::left},
                                      {"dtype", Table::Align::left},
                                      {"head_dim"},
@@ -57,15 +65,15 @@ std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std
   }
 
   Table table(std::move(columns));
-  for (std::size_t first = 0; first < rows.size(); first += implementations.size()) {
-    const bench::Cell& cell = rows[first].cell;
-    const CellRows of_cell(&rows[first], &rows[first] + implementations.size());
+  const BenchRow* const end = rows.data() + rows.size();
+  for (const BenchRow *first = rows.data(), *next = first; first != end; first = next) {
+    const bench::Cell& cell = first->cell;
+    next = std::find_if(first, end, [&](const BenchRow& row) { return row.cell != cell; });
+    const CellRows of_cell(first, next);
     std::vector<std::string> cells{bench::name_of(cell.pass),      strobe::name_of(cell.dtype),
                                    head_dims_text(cell),           cell.causal ? "causal" : "full",
                                    fmt::format("{}", cell.seqlen), fmt::format("{}", cell.threads)};
-    for (const std::string& name : implementations) {
-      cells.push_back(fmt::format("{:.1f}", of_cell.find(name)->tflops() * 1e3));
-    }
+    for (const std::string& name : implementations) cells.push_back(of_cell.speed(name, unit));
     if (ours) {
       for (const std::string& peer : implementations) {
         if (peer != "strobe") cells.push_back(of_cell.speed_over(peer));
@@ -76,31 +84,38 @@ std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std
   return table.text();
 }
 
-Status write_bench_json(const std::filesystem::path& path, const std::vector<BenchRow>& rows, const std::string& engine,
-                        const std::string& device) {
+Status write_json_rows(const std::filesystem::path& path, const std::vector<nlohmann::ordered_json>& rows) {
   std::string text = "{\n \"rows\": [";
   const char* separator = "\n  ";
-  for (const BenchRow& row : rows) {
-    const bench::Cell& cell = row.cell;
-    const nlohmann::ordered_json object = {{"engine", engine},
-                                           {"device", device},
-                                           {"implementation", row.implementation},
-                                           {"pass", bench::name_of(cell.pass)},
-                                           {"dtype", strobe::name_of(cell.dtype)},
-                                           {"head_dim", cell.head_dim},
-                                           {"head_dim_v", cell.head_dim_v},
-                                           {"causal", cell.causal},
-                                           {"seqlen", cell.seqlen},
-                                           {"batch", cell.batch},
-                                           {"heads", cell.heads},
-                                           {"threads", cell.threads},
-                                           {"median_ms", row.median_ms},
-                                           {"tflops", row.tflops()}};
-    text += separator + object.dump();
+  for (const nlohmann::ordered_json& row : rows) {
+    text += separator + row.dump();
     separator = ",\n  ";
   }
   text += "\n ]\n}\n";
   return io::write_file(path, {std::as_bytes(std::span(text))});
+}
+
+Status write_bench_json(const std::filesystem::path& path, const std::vector<BenchRow>& rows,
+                        const std::string& device) {
+  std::vector<nlohmann::ordered_json> objects;
+  for (const BenchRow& row : rows) {
+    const bench::Cell& cell = row.cell;
+    objects.push_back({{"engine", row.engine},
+                       {"device", device},
+                       {"implementation", row.implementation},
+                       {"pass", bench::name_of(cell.pass)},
+                       {"dtype", strobe::name_of(cell.dtype)},
+                       {"head_dim", cell.head_dim},
+                       {"head_dim_v", cell.head_dim_v},
+                       {"causal", cell.causal},
+                       {"seqlen", cell.seqlen},
+                       {"batch", cell.batch},
+                       {"heads", cell.heads},
+                       {"threads", cell.threads},
+                       {"median_ms", row.median_ms},
+                       {"tflops", row.tflops()}});
+  }
+  return write_json_rows(path, objects);
 }
 
 }  // namespace strobe::program

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -13,20 +14,27 @@ namespace strobe::program {
 /// One implementation's time in one cell.
 struct BenchRow {
   bench::Cell cell;
-  std::string implementation;  // strobe, standard, pytorch or probe
+  std::string engine;  // Strobe's, or what else ran it: see write_bench_json
+  std::string implementation;
   double median_ms = 0.0;
 
   double tflops() const { return bench::flops(cell) / median_ms * 1e-9; }
 };
 
-/// One line for each cell: GFLOP/s of each implementation, and Strobe's ratios to probe and peers. `rows` holds the
-/// cells one after another, each with `implementations` in that order.
-std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations);
+enum class BenchUnit { gflops, tflops };
+
+/// One line for each cell: the speed of each implementation that ran it, and Strobe's ratios to probe and peers. `rows`
+/// holds the cells one after another.
+std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations,
+                        BenchUnit unit);
+
+/// {"rows": [...]}, one row a line.
+Status write_json_rows(const std::filesystem::path& path, const std::vector<nlohmann::ordered_json>& rows);
 
 /// {"rows": [{engine, device, implementation, pass, dtype, head_dim, head_dim_v, causal, seqlen, batch, heads, threads,
-/// median_ms, tflops}, ...]}, one row a line. Standard attention, PyTorch and the probe ran on the same device under
-/// the same engine's name.
-Status write_bench_json(const std::filesystem::path& path, const std::vector<BenchRow>& rows, const std::string& engine,
+/// median_ms, tflops}, ...]}, one row a line. On the CPU all implementations have the engine's name, on a GPU those
+/// that PyTorch runs have "pytorch"; threads is 0 there.
+Status write_bench_json(const std::filesystem::path& path, const std::vector<BenchRow>& rows,
                         const std::string& device);
 
 }  // namespace strobe::program

@@ -14,11 +14,13 @@ namespace {
 
 constexpr const char* kFooter = R"(Examples:
   strobe explain --seqlen 8192 --heads 16 --head-dim 128 --causal
-  strobe explain --dtype bfloat16 --heads 32 --heads-kv 8 --backward --threads 4)";
+  strobe explain --dtype bfloat16 --heads 32 --heads-kv 8 --backward --threads 4
+  strobe explain --device cuda --dtype bfloat16 --seqlen 16384 --causal)";
 
 struct ExplainFlags {
   ShapeFlags shape;
   OptionFlags options;
+  ModifierFlags modifiers;
   ExecutionFlags execution;
   std::string dtype = "float32";
   bool backward = false;
@@ -29,11 +31,17 @@ ExitCode explain(const ExplainFlags& flags) {
   const DType dtype = dtype_of(flags.dtype);
   const AttentionOptions options = flags.options.options();
   const Execution execution = flags.execution.execution();
-  const Result<Plan> plan = flags.backward ? make_plan(planned_backward(shape, dtype), options, execution)
-                                           : make_plan(planned_forward(shape, dtype), options, execution);
+  const Device device = flags.execution.tensor_device();
+  const Result<Modifiers> modifiers = flags.modifiers.read(shape.heads_q);
+  if (!modifiers.ok()) return report(modifiers.status());
+  ForwardArguments forward = planned_forward(shape, dtype, *modifiers);
+  if (flags.options.max_logits) forward.max_logits = tensor(static_cast<float*>(nullptr), {shape.batch, shape.heads_q});
+  const Result<Plan> plan =
+      flags.backward ? make_plan(placed(planned_backward(shape, dtype, *modifiers), device), options, execution)
+                     : make_plan(placed(forward, device), options, execution);
   if (!plan.ok()) return report(plan.status());
-  fmt::print("{}, {}, {}, {}\n\n", flags.backward ? "backward" : "forward", flags.dtype, shape.describe(),
-             flags.options.describe());
+  fmt::print("{}, {}, {}, {}{}\n\n", flags.backward ? "backward" : "forward", flags.dtype, shape.describe(),
+             flags.options.describe(), flags.modifiers.describe());
   fmt::print("{}", plan->explain());
   return ExitCode::ok;
 }
@@ -52,6 +60,7 @@ void add_explain_command(CLI::App& app, ExitCode& exit_code) {
   command.add_flag("--backward", flags->backward, "the backward's plan instead of the forward's");
   flags->shape.add_to(command);
   flags->options.add_to(command);
+  flags->modifiers.add_to(command);
   flags->execution.add_to(command);
   command.callback([flags, &exit_code] { exit_code = explain(*flags); });
 }

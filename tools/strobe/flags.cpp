@@ -3,9 +3,28 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <thread>
 
 namespace strobe::program {
+namespace {
+
+/// The index of "cuda" (0) or "cuda:N"; -1 for any other text.
+int cuda_index(std::string_view text) {
+  if (text == "cuda") return 0;
+  if (!text.starts_with("cuda:")) return -1;
+  text.remove_prefix(5);
+  int index = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  return error == std::errc() && end == text.data() + text.size() ? index : -1;
+}
+
+std::string check_device(const std::string& text) {
+  if (text == "cpu" || cuda_index(text) >= 0) return {};
+  return fmt::format("'{}' is not a device: give cpu, cuda or cuda:N", text);
+}
+
+}  // namespace
 
 void OptionFlags::add_to(CLI::App& command) {
   const char* const group = "Attention";
@@ -18,16 +37,25 @@ void OptionFlags::add_to(CLI::App& command) {
       ->expected(2)
       ->type_name("L R")
       ->group(group);
+  command.add_option("--chunk", chunk, "see only keys of the query's own chunk of N; 0 turns it off")
+      ->type_name("N")
+      ->group(group);
   command.add_option("--softcap", softcap, "scores become X tanh(score / X); 0 turns it off")
       ->type_name("X")
       ->group(group);
   command.add_option("--scale", scale, "multiplies Q K^T (default 1/sqrt(head_dim))")->type_name("X")->group(group);
+  command.add_option("--dropout", dropout, "drop each probability with this probability (see --seed)")
+      ->type_name("P")
+      ->group(group);
+  command.add_flag("--max-logits", max_logits, "the largest score of each head, too")->group(group);
 }
 
 AttentionOptions OptionFlags::options() const {
   AttentionOptions options;
   options.scale = scale;
   options.softcap = softcap;
+  options.chunk = chunk;
+  options.dropout = dropout;
   if (causal) options.causal = CausalMask::bottom_right;
   if (causal_top_left) options.causal = CausalMask::top_left;
   if (!window.empty()) options.window = {window[0], window[1]};
@@ -39,9 +67,12 @@ std::string OptionFlags::describe() const {
   if (causal) parts.emplace_back("causal");
   if (causal_top_left) parts.emplace_back("causal top-left");
   if (!window.empty()) parts.push_back(fmt::format("window ({}, {})", window[0], window[1]));
+  if (chunk != 0) parts.push_back(fmt::format("chunk {}", chunk));
   if (parts.empty()) parts.emplace_back("full");
   if (softcap != 0.0F) parts.push_back(fmt::format("softcap {}", softcap));
   if (scale) parts.push_back(fmt::format("scale {}", *scale));
+  if (dropout != 0.0F) parts.push_back(fmt::format("dropout {}", dropout));
+  if (max_logits) parts.emplace_back("max logits");
   return CLI::detail::join(parts, ", ");
 }
 
@@ -76,16 +107,21 @@ Shape ShapeFlags::shape() const {
           head_dim_v.value_or(head_dim)};
 }
 
-void ExecutionFlags::add_engine_to(CLI::App& command) {
-  command.add_option("--engine", engine, "cpu, ampere or hopper")
-      ->check(CLI::IsMember({"cpu", "ampere", "hopper"}))
+void ExecutionFlags::add_device_to(CLI::App& command) {
+  command.add_option("--device", device, "where the tensors are: cpu, cuda or cuda:N")
+      ->check(check_device)
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->group("Execution");
+  command.add_option("--engine", engine, "auto (the device's), cpu, ampere or hopper")
+      ->check(CLI::IsMember({"auto", "cpu", "ampere", "hopper"}))
       ->type_name("NAME")
       ->capture_default_str()
       ->group("Execution");
 }
 
 void ExecutionFlags::add_to(CLI::App& command) {
-  add_engine_to(command);
+  add_device_to(command);
   command.add_option("--threads", threads, "workers (default one per hardware thread)")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber)
@@ -94,9 +130,26 @@ void ExecutionFlags::add_to(CLI::App& command) {
 
 Execution ExecutionFlags::execution() const {
   Execution execution;
-  execution.engine = engine == "cpu" ? Engine::cpu : engine == "ampere" ? Engine::ampere : Engine::hopper;
+  if (engine == "cpu") execution.engine = Engine::cpu;
+  if (engine == "ampere") execution.engine = Engine::ampere;
+  if (engine == "hopper") execution.engine = Engine::hopper;
   execution.threads = threads;
   return execution;
+}
+
+Device ExecutionFlags::tensor_device() const {
+  if (device == "cpu") return {};
+  return {DeviceType::cuda, cuda_index(device)};
+}
+
+const char* name_of(Engine engine) {
+  switch (engine) {
+    case Engine::automatic: return "auto";
+    case Engine::cpu: return "cpu";
+    case Engine::ampere: return "ampere";
+    case Engine::hopper: return "hopper";
+  }
+  return "";
 }
 
 const std::vector<std::string>& dtype_names() {

@@ -11,13 +11,16 @@
 
 namespace strobe::program {
 
-/// --causal, --causal-top-left, --window, --softcap and --scale.
+/// --causal, --causal-top-left, --window, --chunk, --softcap, --scale, --dropout and --max-logits.
 struct OptionFlags {
   bool causal = false;
   bool causal_top_left = false;
   std::vector<std::int64_t> window;  // left and right, or empty
+  std::int64_t chunk = 0;
   float softcap = 0.0F;
   std::optional<float> scale;
+  float dropout = 0.0F;
+  bool max_logits = false;  // an output, not an option of the library's
 
   void add_to(CLI::App& command);
   AttentionOptions options() const;
@@ -54,15 +57,22 @@ struct ShapeFlags {
   Shape shape() const;
 };
 
-/// --engine and --threads.
+/// --device, --engine and --threads.
 struct ExecutionFlags {
-  std::string engine = "cpu";
+  std::string device = "cpu";
+  std::string engine = "auto";
   int threads = 0;
 
-  void add_engine_to(CLI::App& command);
+  /// Without --threads.
+  void add_device_to(CLI::App& command);
   void add_to(CLI::App& command);
+  Device tensor_device() const;
   Execution execution() const;
+  bool on_gpu() const { return tensor_device().type == DeviceType::cuda; }
 };
+
+/// "cpu", "ampere" or "hopper": the engine of a plan.
+const char* name_of(Engine engine);
 
 /// "float32", "float16", "bfloat16".
 const std::vector<std::string>& dtype_names();

@@ -16,11 +16,9 @@ namespace {
 
 /// "available", or why a small call on tensors of that engine's device is refused.
 std::string availability(Engine engine, DeviceType device) {
-  ForwardArguments arguments =
+  const ForwardArguments arguments =
       planned_forward({.seqlen_q = 128, .seqlen_k = 128, .head_dim = 64, .head_dim_v = 64}, DType::float16);
-  for (ConstTensorView* const view : {&arguments.q, &arguments.k, &arguments.v}) view->device.type = device;
-  for (TensorView* const view : {&arguments.o, &arguments.lse}) view->device.type = device;
-  const Result<Plan> plan = make_plan(arguments, {}, {.engine = engine});
+  const Result<Plan> plan = make_plan(placed(arguments, {device, 0}), {}, {.engine = engine});
   return plan.ok() ? "available" : "not available: " + plan.status().message();
 }
 

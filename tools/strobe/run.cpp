@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -10,6 +9,7 @@
 
 #include "attention_tensors.h"
 #include "commands.h"
+#include "device_run.h"
 #include "flags.h"
 #include "io/npy.h"
 #include "io/safetensors.h"
@@ -21,22 +21,27 @@ namespace {
 constexpr const char* kFooter =
     R"(Tensors are [batch, seqlen, heads, head_dim], float32, float16 or bfloat16 (in .npy: '<V2', as
 ml_dtypes saves it). Written to --out: o.npy and lse.npy [batch, heads, seqlen]; with --do also
-dq.npy, dk.npy and dv.npy.
+dq.npy, dk.npy and dv.npy, and dbias.npy or dsink.npy for a --bias or --sink; with --max-logits
+max_logits.npy [batch, heads].
 
 Examples:
   strobe run --q q.npy --k k.npy --v v.npy --causal --out results
   strobe run --input qkv.safetensors --dtype bfloat16 --window 1024 0
-  strobe run --q q.npy --k k.npy --v v.npy --do do.npy --threads 4)";
+  strobe run --q q.npy --k k.npy --v v.npy --do do.npy --threads 4
+  strobe run --q q.npy --k k.npy --v v.npy --dropout 0.1 --seed 7 --alibi
+  strobe run --input qkv.safetensors --dtype bfloat16 --device cuda)";
 
 struct RunFlags {
   std::string q, k, v, input, d_o;
   std::string out = ".";
   std::string dtype;
+  std::uint64_t seed = 0;
   OptionFlags options;
+  ModifierFlags modifiers;
   ExecutionFlags execution;
 };
 
-/// q, k, v and, if it was given, d_o, as the files hold them.
+/// q, k, v and what else was given, as the files hold them.
 Result<AttentionTensors> read_files(const RunFlags& flags) {
   AttentionTensors tensors;
   std::optional<io::SafetensorsFile> container;
@@ -60,6 +65,10 @@ Result<AttentionTensors> read_files(const RunFlags& flags) {
   if (Status status = read(flags.q, "q", tensors.q); !status.ok()) return status;
   if (Status status = read(flags.k, "k", tensors.k); !status.ok()) return status;
   if (Status status = read(flags.v, "v", tensors.v); !status.ok()) return status;
+  Result<Modifiers> modifiers = flags.modifiers.read(tensors.q.shape[2]);
+  if (!modifiers.ok()) return modifiers.status();
+  tensors.modifiers = std::move(*modifiers);
+  tensors.random.seed = flags.seed;
   if (flags.d_o.empty()) return tensors;
   if (Status status = read(flags.d_o, "do", tensors.d_o); !status.ok()) return status;
   return tensors;
@@ -73,16 +82,13 @@ void print_tensor(const char* name, const io::HostTensor& tensor) {
   fmt::print("  {:<4} [{}] {}\n", name, fmt::join(tensor.shape, ", "), name_of(tensor.dtype));
 }
 
-/// Runs `call` and prints how long it took.
-template <class Call>
-Status timed(const char* pass, const Call& call) {
-  const auto start = std::chrono::steady_clock::now();
-  Status status = call();
-  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
-  if (status.ok()) fmt::print("{:<9} {:.1f} ms\n", pass, elapsed.count());
-  return status;
+/// Says how long a pass took; its Status.
+Status print_time(const char* pass, const Result<double>& milliseconds) {
+  if (milliseconds.ok()) fmt::print("{:<9} {:.{}f} ms\n", pass, *milliseconds, *milliseconds < 1.0 ? 3 : 1);
+  return milliseconds.status();
 }
 
+/// Writes every result that there is.
 Status write_results(const std::filesystem::path& directory, const AttentionTensors& tensors, bool backward) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -92,16 +98,21 @@ Status write_results(const std::filesystem::path& directory, const AttentionTens
   }
   fmt::print("wrote to {}\n", directory.string());
   const auto write = [&](const char* name, const io::HostTensor& tensor) {
+    if (tensor.shape.empty()) return Status();
     Status status = io::write_npy(directory / fmt::format("{}.npy", name), tensor);
     if (status.ok()) print_tensor(name, tensor);
     return status;
   };
   if (Status status = write("o", tensors.o); !status.ok()) return status;
   if (Status status = write("lse", tensors.lse); !status.ok()) return status;
+  if (Status status = write("max_logits", tensors.max_logits); !status.ok()) return status;
   if (!backward) return {};
-  if (Status status = write("dq", tensors.dq); !status.ok()) return status;
-  if (Status status = write("dk", tensors.dk); !status.ok()) return status;
-  return write("dv", tensors.dv);
+  for (const auto& [name, tensor] :
+       {std::pair{"dq", &tensors.dq}, std::pair{"dk", &tensors.dk}, std::pair{"dv", &tensors.dv},
+        std::pair{"dbias", &tensors.d_bias}, std::pair{"dsink", &tensors.d_sink}}) {
+    if (Status status = write(name, *tensor); !status.ok()) return status;
+  }
+  return {};
 }
 
 ExitCode run(const RunFlags& flags) {
@@ -112,24 +123,25 @@ ExitCode run(const RunFlags& flags) {
   if (!read.ok()) return report(read.status());
   AttentionTensors& tensors = *read;
   if (!flags.dtype.empty()) convert_all(tensors, dtype_of(flags.dtype));
-  tensors.allocate_outputs();
+  tensors.allocate_outputs(flags.options.max_logits);
   const bool backward_too = !flags.d_o.empty();
   const AttentionOptions options = flags.options.options();
   const Execution execution = flags.execution.execution();
-  const Result<Plan> forward = make_plan(tensors.forward(), options, execution);
+  const Device device = flags.execution.tensor_device();
+  const Result<Plan> forward = make_plan(placed(tensors.forward(), device), options, execution);
   if (!forward.ok()) return report(forward.status());
-  const Result<Plan> backward = backward_too ? make_plan(tensors.backward(), options, execution) : forward;
+  const Result<Plan> backward =
+      backward_too ? make_plan(placed(tensors.backward(), device), options, execution) : forward;
   if (!backward.ok()) return report(backward.status());
 
-  fmt::print("{}, {}\n", flags.execution.engine, flags.options.describe());
+  fmt::print("{}, {}{}\n", name_of(forward->engine()), flags.options.describe(), flags.modifiers.describe());
   print_tensor("q", tensors.q);
   print_tensor("k", tensors.k);
   print_tensor("v", tensors.v);
-  if (Status status = timed("forward", [&] { return forward->run(tensors.forward()); }); !status.ok()) {
-    return report(status);
-  }
+  const Status forward_status = print_time("forward", run_forward(*forward, tensors.forward(), device));
+  if (!forward_status.ok()) return report(forward_status);
   if (backward_too) {
-    const Status status = timed("backward", [&] { return backward->run(tensors.backward()); });
+    const Status status = print_time("backward", run_backward(*backward, tensors.backward()));
     if (!status.ok()) return report(status);
   }
   return report(write_results(flags.out, tensors, backward_too));
@@ -162,6 +174,8 @@ void add_run_command(CLI::App& app, ExitCode& exit_code) {
       ->type_name("NAME")
       ->group("Files");
   flags->options.add_to(command);
+  flags->modifiers.add_to(command);
+  command.add_option("--seed", flags->seed, "of dropout")->type_name("N")->capture_default_str()->group("Attention");
   flags->execution.add_to(command);
   command.callback([flags, &exit_code] { exit_code = run(*flags); });
 }

@@ -9,7 +9,9 @@
 #include "attention_tensors.h"
 #include "bench/standard_attention.h"
 #include "commands.h"
+#include "cpu/reference/arithmetic.h"
 #include "cpu/reference/reference.h"
+#include "device_run.h"
 #include "flags.h"
 #include "strobe/plan.h"
 #include "table.h"
@@ -23,23 +25,32 @@ FlashAttention-3 (2024) shows what low precision does to attention. dO is normal
 
 RMSE is the root mean square error against float64; "ratio" is standard attention's over Strobe's.
 "worst/bound" is the worst element's error over the error that float32 accumulation and one rounding
-of the result may leave in it: above 1, Strobe fails and the exit code is 1. Standard attention, which
-keeps S and P in the inputs' dtype, is shown beside it and cannot fail.
+of the result (on a GPU also of P) may leave in it: above 1, Strobe fails and the exit code is 1.
+Standard attention, which keeps S and P in the inputs' dtype, is shown beside it and cannot fail.
 
 Examples:
   strobe verify
   strobe verify --dtype bfloat16 --causal --seqlen 2048 --heads 8 --heads-kv 2
-  strobe verify --inputs outliers --pass forward --seed 7)";
+  strobe verify --inputs outliers --pass forward --seed 7
+  strobe verify --device cuda --seqlen 1024 --causal)";
 
 struct VerifyFlags {
   ShapeFlags shape{.seqlen_q = 512, .heads_q = 4, .head_dim = 64};
   OptionFlags options;
+  ModifierFlags modifiers;
   ExecutionFlags execution;
-  std::vector<std::string> dtypes = dtype_names();
+  std::vector<std::string> dtypes;
   std::vector<std::string> inputs{"normal", "outliers"};
-  std::string pass = "both";
+  std::string pass;
   std::uint64_t seed = 0;
 };
+
+/// What the device's engine computes, where the flags leave it open.
+void fill_in(VerifyFlags& flags) {
+  const bool gpu = flags.execution.on_gpu();
+  if (flags.dtypes.empty()) flags.dtypes = gpu ? std::vector<std::string>{"float16", "bfloat16"} : dtype_names();
+  if (flags.pass.empty()) flags.pass = gpu ? "forward" : "both";
+}
 
 /// One result tensor's error.
 struct Accuracy {
@@ -53,33 +64,26 @@ Accuracy accuracy(const io::HostTensor& actual, const reference::BoundedTensor& 
 
 class Verification {
  public:
-  explicit Verification(const VerifyFlags& flags) : flags_(flags) {}
+  Verification(const VerifyFlags& flags, const Modifiers& modifiers)
+      : flags_(flags),
+        modifiers_(modifiers),
+        options_(flags.options.options()),
+        execution_(flags.execution.execution()),
+        device_(flags.execution.tensor_device()),
+        threads_(resolved_threads(execution_.threads)) {}
 
-  /// Adds one row for every result of one kind of inputs in one dtype.
+  /// Adds one row for every result of one kind of inputs in one dtype. Standard attention is left out where it lacks an
+  /// option.
   Status add_rows(const std::string& inputs, const std::string& dtype) {
     const Distribution distribution = inputs == "normal" ? Distribution::normal : Distribution::outliers;
     AttentionTensors ours = random_tensors(flags_.shape.shape(), dtype_of(dtype), distribution, flags_.seed);
+    ours.modifiers = modifiers_;
+    ours.random.seed = flags_.seed;
+    ours.allocate_outputs(flags_.options.max_logits);
     AttentionTensors standard = ours;
-    const AttentionOptions options = flags_.options.options();
-    const Execution execution = flags_.execution.execution();
-    const int threads = resolved_threads(execution.threads);
-
-    if (Status status = forward(ours.forward(), options, execution); !status.ok()) return status;
-    if (Status status = bench::standard_forward(standard.forward(), options, threads); !status.ok()) return status;
-    if (flags_.pass != "backward") {
-      const reference::ForwardResult expected = reference::forward(ours.forward(), options, {}, threads);
-      add_row(inputs, dtype, "O", ours.o, standard.o, expected.o);
-      add_row(inputs, dtype, "LSE", ours.lse, standard.lse, expected.lse);
-    }
-    if (flags_.pass == "forward") return {};
-
-    if (Status status = backward(ours.backward(), options, execution); !status.ok()) return status;
-    if (Status status = bench::standard_backward(standard.backward(), options, threads); !status.ok()) return status;
-    const reference::BackwardResult expected = reference::backward(ours.backward(), options, {}, threads);
-    add_row(inputs, dtype, "dQ", ours.dq, standard.dq, expected.dq);
-    add_row(inputs, dtype, "dK", ours.dk, standard.dk, expected.dk);
-    add_row(inputs, dtype, "dV", ours.dv, standard.dv, expected.dv);
-    return {};
+    const RowNames names{inputs, dtype};
+    if (Status status = add_forward(names, ours, standard); !status.ok()) return status;
+    return flags_.pass == "forward" ? Status() : add_backward(names, ours, standard);
   }
 
   ExitCode print() const {
@@ -93,20 +97,65 @@ class Verification {
   }
 
  private:
-  void add_row(const std::string& inputs, const std::string& dtype, const char* name, const io::HostTensor& ours,
-               const io::HostTensor& standard, const reference::BoundedTensor& expected) {
+  struct RowNames {
+    std::string inputs, dtype;
+  };
+
+  Status add_forward(const RowNames& names, AttentionTensors& ours, AttentionTensors& standard) {
+    const Result<Plan> plan = make_plan(placed(ours.forward(), device_), options_, execution_);
+    if (!plan.ok()) return plan.status();
+    if (Status status = run_forward(*plan, ours.forward(), device_).status(); !status.ok()) return status;
+    const Status other = bench::standard_forward(standard.forward(), options_, threads_);
+    if (!other.ok() && other.code() != StatusCode::unsupported) return other;
+    if (flags_.pass == "backward") return {};
+    const reference::ArithmeticModel model = reference::arithmetic_of(plan->engine(), ours.q.dtype);
+    const reference::ForwardResult expected = reference::forward(ours.forward(), options_, model, threads_);
+    add_row(names, "O", ours.o, other.ok() ? &standard.o : nullptr, expected.o);
+    add_row(names, "LSE", ours.lse, other.ok() ? &standard.lse : nullptr, expected.lse);
+    if (flags_.options.max_logits) add_row(names, "max", ours.max_logits, nullptr, expected.max_logits);
+    return {};
+  }
+
+  Status add_backward(const RowNames& names, AttentionTensors& ours, AttentionTensors& standard) {
+    const Result<Plan> plan = make_plan(placed(ours.backward(), device_), options_, execution_);
+    if (!plan.ok()) return plan.status();
+    if (Status status = run_backward(*plan, ours.backward()).status(); !status.ok()) return status;
+    const Status other = bench::standard_backward(standard.backward(), options_, threads_);
+    if (!other.ok() && other.code() != StatusCode::unsupported) return other;
+    const reference::ArithmeticModel model = reference::arithmetic_of(plan->engine(), ours.q.dtype);
+    const reference::BackwardResult expected = reference::backward(ours.backward(), options_, model, threads_);
+    add_row(names, "dQ", ours.dq, other.ok() ? &standard.dq : nullptr, expected.dq);
+    add_row(names, "dK", ours.dk, other.ok() ? &standard.dk : nullptr, expected.dk);
+    add_row(names, "dV", ours.dv, other.ok() ? &standard.dv : nullptr, expected.dv);
+    if (!ours.d_bias.shape.empty()) add_row(names, "dBias", ours.d_bias, nullptr, expected.d_bias);
+    if (!ours.d_sink.shape.empty()) add_row(names, "dSink", ours.d_sink, nullptr, expected.d_sink);
+    return {};
+  }
+
+  /// `standard` is null where standard attention has no such result.
+  void add_row(const RowNames& names, const char* tensor, const io::HostTensor& ours, const io::HostTensor* standard,
+               const reference::BoundedTensor& expected) {
     const Accuracy own = accuracy(ours, expected);
-    const Accuracy other = accuracy(standard, expected);
-    const std::string ratio = own.rmse > 0.0 ? fmt::format("{:.2f}x", other.rmse / own.rmse) : "";
-    table_.add_row({inputs, dtype, name, fmt::format("{:.2e}", own.rmse), fmt::format("{:.2e}", other.rmse), ratio,
-                    fmt::format("{:.3f}", own.worst.ratio), fmt::format("{:.3f}", other.worst.ratio)});
+    std::vector<std::string> others(3, "-");  // RMSE, ratio, worst / bound
+    if (standard != nullptr) {
+      const Accuracy other = accuracy(*standard, expected);
+      others = {fmt::format("{:.2e}", other.rmse), own.rmse > 0.0 ? fmt::format("{:.2f}x", other.rmse / own.rmse) : "",
+                fmt::format("{:.3f}", other.worst.ratio)};
+    }
+    table_.add_row({names.inputs, names.dtype, tensor, fmt::format("{:.2e}", own.rmse), others[0], others[1],
+                    fmt::format("{:.3f}", own.worst.ratio), others[2]});
     if (!(own.worst.ratio <= 1.0)) {
       failures_.push_back(
-          fmt::format("{}, {}, {}: {}", inputs, dtype, name, reference::describe(own.worst, view(ours))));
+          fmt::format("{}, {}, {}: {}", names.inputs, names.dtype, tensor, reference::describe(own.worst, view(ours))));
     }
   }
 
   const VerifyFlags& flags_;
+  const Modifiers& modifiers_;
+  const AttentionOptions options_;
+  const Execution execution_;
+  const Device device_;
+  const int threads_;
   Table table_{{{"inputs", Table::Align::left},
                 {"dtype", Table::Align::left},
                 {"tensor", Table::Align::left},
@@ -118,16 +167,30 @@ class Verification {
   std::vector<std::string> failures_;
 };
 
+/// The plan of the wanted passes' last.
+Result<Plan> planned(const VerifyFlags& flags, DType dtype, const Modifiers& modifiers) {
+  const Shape shape = flags.shape.shape();
+  const AttentionOptions options = flags.options.options();
+  const Execution execution = flags.execution.execution();
+  const Device device = flags.execution.tensor_device();
+  if (flags.pass == "forward")
+    return make_plan(placed(planned_forward(shape, dtype, modifiers), device), options, execution);
+  return make_plan(placed(planned_backward(shape, dtype, modifiers), device), options, execution);
+}
+
 ExitCode verify(const VerifyFlags& flags) {
   const Shape shape = flags.shape.shape();
+  const Result<Modifiers> modifiers = flags.modifiers.read(shape.heads_q);
+  if (!modifiers.ok()) return report(modifiers.status());
+  Engine engine = Engine::automatic;
   for (const std::string& dtype : flags.dtypes) {  // what the library refuses, it refuses before anything is allocated
-    const Result<Plan> plan =
-        make_plan(planned_backward(shape, dtype_of(dtype)), flags.options.options(), flags.execution.execution());
+    const Result<Plan> plan = planned(flags, dtype_of(dtype), *modifiers);
     if (!plan.ok()) return report(plan.status());
+    engine = plan->engine();
   }
-  fmt::print("against float64: {}, {}, seed {}, engine {}\n\n", shape.describe(), flags.options.describe(), flags.seed,
-             flags.execution.engine);
-  Verification verification(flags);
+  fmt::print("against float64: {}, {}{}, seed {}, engine {}\n\n", shape.describe(), flags.options.describe(),
+             flags.modifiers.describe(), flags.seed, name_of(engine));
+  Verification verification(flags, *modifiers);
   for (const std::string& inputs : flags.inputs) {
     for (const std::string& dtype : flags.dtypes) {
       if (Status status = verification.add_rows(inputs, dtype); !status.ok()) return report(status);
@@ -142,7 +205,7 @@ void add_verify_command(CLI::App& app, ExitCode& exit_code) {
   CLI::App& command = *app.add_subcommand("verify", "Compare with float64, beside standard attention");
   command.footer(kFooter);
   const auto flags = std::make_shared<VerifyFlags>();
-  command.add_option("--dtype", flags->dtypes, "float32, float16, bfloat16 (default all)")
+  command.add_option("--dtype", flags->dtypes, "float32, float16, bfloat16 (default all that the device's engine has)")
       ->check(CLI::IsMember(dtype_names()))
       ->delimiter(',')
       ->type_name("NAME,...");
@@ -150,15 +213,20 @@ void add_verify_command(CLI::App& app, ExitCode& exit_code) {
       ->check(CLI::IsMember({"normal", "outliers"}))
       ->delimiter(',')
       ->type_name("NAME,...");
-  command.add_option("--pass", flags->pass, "forward, backward or both")
+  command.add_option("--pass", flags->pass, "forward, backward or both (default both; forward on a GPU)")
       ->check(CLI::IsMember({"forward", "backward", "both"}))
-      ->type_name("NAME")
+      ->type_name("NAME");
+  command.add_option("--seed", flags->seed, "of the pseudo-random inputs and of dropout")
+      ->type_name("N")
       ->capture_default_str();
-  command.add_option("--seed", flags->seed, "of the pseudo-random inputs")->type_name("N")->capture_default_str();
   flags->shape.add_to(command);
   flags->options.add_to(command);
+  flags->modifiers.add_to(command);
   flags->execution.add_to(command);
-  command.callback([flags, &exit_code] { exit_code = verify(*flags); });
+  command.callback([flags, &exit_code] {
+    fill_in(*flags);
+    exit_code = verify(*flags);
+  });
 }
 
 }  // namespace strobe::program

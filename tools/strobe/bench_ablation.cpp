@@ -1,0 +1,132 @@
+// strobe bench --ablation.
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/variant_plan.h"
+#include "bench_gpu_parts.h"
+#include "bench_peers.h"
+#include "bench_report.h"
+#include "gpu/mirrored_forward.h"
+#include "gpu/stream.h"
+#include "io/progress.h"
+#include "table.h"
+
+namespace strobe::program {
+namespace {
+
+/// The paper's cell.
+bench::Cell ablation_cell(DType dtype) {
+  return {.dtype = dtype,
+          .batch = 4,
+          .seqlen = 8448,
+          .heads = 16,
+          .heads_kv = 16,
+          .head_dim = 128,
+          .head_dim_v = 128,
+          .threads = 0};
+}
+
+struct NamedVariant {
+  std::string name;
+  KernelConfig config;
+};
+
+/// `planned`, the paper's tiles with all ingredients, and those without one each.
+std::vector<NamedVariant> ablation_variants(const KernelConfig& planned) {
+  KernelConfig all = planned;
+  all.consumer_warpgroups = 2;
+  all.block_n = 128;
+  all.stages = 2;
+  all.q_stages = 2;
+  all.warp_specialized = all.ping_pong = all.two_stage = all.persistent = true;
+  all.cluster = 1;
+  std::vector<NamedVariant> variants{{"all, 128x128 tiles", all}};
+  const auto without = [&](const char* name, auto change) {
+    variants.push_back({name, all});
+    change(variants.back().config);
+  };
+  without("without two_stage", [](KernelConfig& c) { c.two_stage = false; });
+  without("without warp_specialized", [](KernelConfig& c) { c.warp_specialized = false; });
+  without("without ping_pong", [](KernelConfig& c) { c.ping_pong = false; });
+  without("without persistent", [](KernelConfig& c) { c.persistent = false; });
+  without("with cluster of 2", [](KernelConfig& c) { c.cluster = 2; });
+  variants.push_back({fmt::format("planned, {}x{} tiles", block_m(planned), planned.block_n), planned});
+  return variants;
+}
+
+struct VariantTimes {
+  std::string name;
+  Plan plan;
+  std::vector<double> milliseconds;
+};
+
+Result<std::vector<VariantTimes>> make_plans(const ForwardArguments& arguments) {
+  const Result<KernelConfig> planned = api::planned_variant(arguments, {});
+  if (!planned.ok()) return planned.status();
+  std::vector<VariantTimes> variants;
+  for (const NamedVariant& variant : ablation_variants(*planned)) {
+    Result<Plan> plan = api::make_variant_plan(arguments, {}, variant.config);
+    if (!plan.ok()) return plan.status();
+    variants.push_back({variant.name, std::move(*plan), {}});
+  }
+  return variants;
+}
+
+/// All variants of one dtype in turns.
+Result<std::vector<BenchRow>> measure(const bench::Cell& cell, const runtime::CudaDevice& device, int repeats) {
+  const Shape shape{cell.batch, cell.seqlen, cell.seqlen, cell.heads, cell.heads_kv, cell.head_dim, cell.head_dim_v};
+  const Result<gpu::Stream> stream = gpu::Stream::create(device);
+  if (!stream.ok()) return stream.status();
+  AttentionTensors tensors = repeating_tensors(shape, cell.dtype);
+  const Result<gpu::MirroredForward> mirrored = gpu::MirroredForward::make(tensors.forward(), device);
+  if (!mirrored.ok()) return mirrored.status();
+  Result<std::vector<VariantTimes>> variants = make_plans(mirrored->arguments());
+  if (!variants.ok()) return variants.status();
+  for (int round = -1; round < repeats; ++round) {  // round -1 warms up
+    for (VariantTimes& variant : *variants) {
+      const auto enqueue = [&] { return variant.plan.run(mirrored->arguments(), {.stream = stream->get()}); };
+      const Result<std::vector<double>> times = stream->time(gpu_launches(cell), enqueue);
+      if (!times.ok()) return times.status();
+      if (round >= 0) variant.milliseconds.push_back(median(*times));
+    }
+  }
+  std::vector<BenchRow> rows;
+  for (const VariantTimes& variant : *variants) {
+    rows.push_back({cell, name_of(variant.plan.engine()), "strobe, " + variant.name, median(variant.milliseconds)});
+  }
+  return rows;
+}
+
+}  // namespace
+
+ExitCode run_ablation(const BenchFlags& flags) {
+  const Device device = flags.execution.tensor_device();
+  if (device.type != DeviceType::cuda) {
+    return report({StatusCode::invalid_argument, "--ablation measures a GPU's kernel: give --device cuda"});
+  }
+  const Result<const runtime::CudaDevice*> opened = runtime::cuda_device(device.index);
+  if (!opened.ok()) return report(opened.status());
+  std::vector<BenchRow> rows;
+  const auto dtypes = flags.dtypes.empty() ? std::vector<std::string>{"float16"} : flags.dtypes;
+  for (const std::string& dtype : dtypes) {
+    const auto of_dtype = measure(ablation_cell(dtype_of(dtype)), **opened, flags.repeats);
+    if (!of_dtype.ok()) return report(of_dtype.status());
+    rows.insert(rows.end(), of_dtype->begin(), of_dtype->end());
+  }
+  if (!flags.json.empty()) {
+    if (Status status = write_bench_json(flags.json, rows, (*opened)->name); !status.ok()) return report(status);
+  }
+  Table table({{"dtype", Table::Align::left}, {"variant", Table::Align::left}, {"ms"}, {"TFLOP/s"}});
+  for (const BenchRow& row : rows) {
+    table.add_row({strobe::name_of(row.cell.dtype), row.implementation.substr(row.implementation.find(' ') + 1),
+                   fmt::format("{:.3f}", row.median_ms), fmt::format("{:.0f}", row.tflops())});
+  }
+  fmt::print("{}; forward, batch 4, seqlen 8448, heads 16, head_dim 128, full; medians of {} interleaved turns\n\n{}",
+             (*opened)->name, flags.repeats, table.text());
+  return ExitCode::ok;
+}
+
+}  // namespace strobe::program

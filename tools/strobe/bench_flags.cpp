@@ -1,0 +1,117 @@
+#include "bench_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace strobe::program {
+namespace {
+
+/// One combination's cell, but for what its other extents decide.
+Status fit_batch_and_heads(const BenchFlags& flags, bench::Cell& cell) {
+  if (flags.tokens > 0 && flags.tokens % cell.seqlen != 0) {
+    return {StatusCode::invalid_argument,
+            fmt::format("--tokens is {}: it must be a multiple of every --seqlen, {} among them", flags.tokens,
+                        cell.seqlen)};
+  }
+  if (flags.hidden > 0 && flags.hidden % cell.head_dim != 0) {
+    return {StatusCode::invalid_argument,
+            fmt::format("--hidden is {}: it must be a multiple of every --head-dim, {} among them", flags.hidden,
+                        cell.head_dim)};
+  }
+  cell.batch = flags.tokens > 0 ? flags.tokens / cell.seqlen : flags.batch;
+  cell.heads = flags.hidden > 0 ? flags.hidden / cell.head_dim : flags.heads;
+  cell.heads_kv = flags.heads_kv > 0 ? flags.heads_kv : cell.heads;
+  return {};
+}
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+Names BenchFlags::pass_names() const {
+  if (!passes.empty()) return passes;
+  return execution.on_gpu() ? Names{"forward"} : Names{"forward", "backward"};
+}
+
+Names BenchFlags::cell_dtype_names() const {
+  if (!dtypes.empty()) return dtypes;
+  return execution.on_gpu() ? Names{"bfloat16"} : Names{"float32", "bfloat16"};
+}
+
+Result<std::vector<bench::Cell>> BenchFlags::cells() const {
+  std::vector<int> worker_counts = threads.empty() ? std::vector{resolved_threads(0)} : threads;
+  if (execution.on_gpu()) worker_counts = {0};
+  std::vector<bench::Cell> cells;
+  for (const std::string& pass : pass_names()) {
+    for (const std::string& dtype : cell_dtype_names()) {
+      for (const std::int64_t head_dim : head_dims) {
+        for (const std::string& mask : masks) {
+          for (const std::int64_t seqlen : seqlens) {
+            for (const int workers : worker_counts) {
+              bench::Cell cell{.pass = pass == "forward" ? bench::BenchPass::forward : bench::BenchPass::backward,
+                               .dtype = dtype_of(dtype),
+                               .seqlen = seqlen,
+                               .head_dim = head_dim,
+                               .head_dim_v = head_dim_v > 0 ? head_dim_v : head_dim,
+                               .causal = mask == "causal",
+                               .threads = workers};
+              if (Status status = fit_batch_and_heads(*this, cell); !status.ok()) return status;
+              cells.push_back(cell);
+            }
+          }
+        }
+      }
+    }
+  }
+  return cells;
+}
+
+bool BenchFlags::wants(const std::string& implementation) const {
+  return implementations.empty() || std::ranges::find(implementations, implementation) != implementations.end();
+}
+
+std::string BenchFlags::batch_and_heads() const {
+  const std::string batches = tokens > 0 ? fmt::format("{} tokens", tokens) : fmt::format("batch {}", batch);
+  const std::string all_heads = hidden > 0 ? fmt::format("hidden {}", hidden) : fmt::format("heads {}", heads);
+  return heads_kv > 0 && heads_kv != heads ? fmt::format("{}, {} and {}", batches, all_heads, heads_kv)
+                                           : fmt::format("{}, {}", batches, all_heads);
+}
+
+void BenchFlags::add_cells_to(CLI::App& command) {
+  const auto add_list = [&](const char* name, auto& values, const char* text) {
+    return command.add_option(name, values, text)->delimiter(',')->group("Cells");
+  };
+  const auto add_number = [&](const char* name, std::int64_t& value, const char* text) {
+    return command.add_option(name, value, text)->type_name("N")->check(CLI::PositiveNumber)->group("Cells");
+  };
+  add_list("--pass", passes, "forward, backward (default both; forward on a GPU)")
+      ->check(CLI::IsMember({"forward", "backward"}))
+      ->type_name("NAME,...");
+  add_list("--dtype", dtypes, "float32, float16, bfloat16 (default float32,bfloat16; bfloat16 on a GPU)")
+      ->check(CLI::IsMember(dtype_names()))
+      ->type_name("NAME,...");
+  add_list("--head-dim", head_dims, "of Q and K")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N,...")
+      ->capture_default_str();
+  add_number("--head-dim-v", head_dim_v, "of V and O (default as --head-dim)");
+  add_list("--mask", masks, "full, causal")
+      ->check(CLI::IsMember({"full", "causal"}))
+      ->type_name("NAME,...")
+      ->capture_default_str();
+  add_list("--seqlen", seqlens, "queries, and as many keys")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N,...")
+      ->capture_default_str();
+  CLI::Option* const batches = add_number("--batch", batch, "sequences")->capture_default_str();
+  add_number("--tokens", tokens, "as many sequences as have N tokens together")->excludes(batches);
+  CLI::Option* const query_heads = add_number("--heads", heads, "query heads")->capture_default_str();
+  add_number("--hidden", hidden, "as many heads as have N columns together")->excludes(query_heads);
+  add_number("--heads-kv", heads_kv, "key and value heads (default as --heads)");
+  add_list("--threads", threads, "workers on the CPU (default one per hardware thread)")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N,...");
+}
+
+}  // namespace strobe::program

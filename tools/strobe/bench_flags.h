@@ -1,0 +1,56 @@
+// The flags of `strobe bench`, and the cells that they stand for.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/cell.h"
+#include "bench_io.h"
+#include "flags.h"
+#include "strobe/status.h"
+
+namespace strobe::program {
+
+struct BenchFlags {
+  std::vector<std::string> passes;  // empty lists: what fits the device
+  std::vector<std::string> dtypes;
+  std::vector<std::int64_t> head_dims{128};
+  std::int64_t head_dim_v = 0;  // 0: as head_dim
+  std::vector<std::string> masks{"full", "causal"};
+  std::vector<std::int64_t> seqlens{512, 1024, 2048};
+  std::int64_t batch = 1;
+  std::int64_t tokens = 0;  // 0: --batch counts
+  std::int64_t heads = 8;
+  std::int64_t hidden = 0;    // 0: --heads counts
+  std::int64_t heads_kv = 0;  // 0: as heads
+  std::vector<int> threads;
+  int repeats = 5;
+  std::vector<std::string> implementations;
+  std::string python = "python3";
+  std::string json;
+  bool ablation = false;
+  bool host_time = false;
+  bool options = false;
+  IoFlags io;
+  ExecutionFlags execution;
+
+  /// --pass to --threads.
+  void add_cells_to(CLI::App& command);
+
+  /// What --pass and --dtype name, or what the device's engine has.
+  std::vector<std::string> pass_names() const;
+  std::vector<std::string> cell_dtype_names() const;
+
+  /// Every combination. invalid_argument where tokens or hidden do not divide.
+  Result<std::vector<bench::Cell>> cells() const;
+
+  /// Whether an implementation of that name is to run: all are unless some were named.
+  bool wants(const std::string& implementation) const;
+
+  /// "batch 1, heads 8" or "16384 tokens, hidden 2048".
+  std::string batch_and_heads() const;
+};
+
+}  // namespace strobe::program

@@ -1,0 +1,91 @@
+// Peers on a GPU: Strobe in this process, PyTorch's backends in one of their own, timed alike.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "bench/torch_runner.h"
+#include "bench_peers.h"
+#include "gpu/mirrored_forward.h"
+#include "gpu/stream.h"
+#include "strobe/plan.h"
+
+namespace strobe::program {
+namespace {
+
+/// Calls a Plan made once on a stream of its own.
+class StrobeGpuPeer : public Peer {
+ public:
+  std::string name() const override { return "strobe"; }
+
+  Status prepare(const std::shared_ptr<CellInputs>& inputs) override {
+    forward_.reset();
+    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(inputs->device.index);
+    if (!device.ok()) return device.status();
+    if (stream_ == nullptr) {
+      Result<gpu::Stream> stream = gpu::Stream::create(**device);
+      if (!stream.ok()) return stream.status();
+      stream_ = std::make_unique<gpu::Stream>(std::move(*stream));
+    }
+    Result<gpu::MirroredForward> mirrored = gpu::MirroredForward::make(inputs->tensors.forward(), **device);
+    if (!mirrored.ok()) return mirrored.status();
+    forward_ = std::make_unique<gpu::MirroredForward>(std::move(*mirrored));
+    const Result<Plan> plan = make_plan(forward_->arguments(), inputs->options, inputs->execution);
+    if (!plan.ok()) return plan.status();
+    plan_ = *plan;
+    launches_ = gpu_launches(inputs->cell);
+    return {};
+  }
+
+  Result<double> run() override {
+    const auto enqueue = [&] { return plan_->run(forward_->arguments(), {.stream = stream_->get()}); };
+    if (Status status = enqueue(); !status.ok()) return status;
+    const Result<std::vector<double>> times = stream_->time(launches_, enqueue);
+    if (!times.ok()) return times.status();
+    return median(*times);
+  }
+
+ private:
+  std::unique_ptr<gpu::Stream> stream_;
+  std::unique_ptr<gpu::MirroredForward> forward_;
+  std::optional<Plan> plan_;
+  int launches_ = 1;
+};
+
+class TorchGpuPeer : public Peer {
+ public:
+  TorchGpuPeer(std::shared_ptr<bench::TorchRunner> runner, std::string implementation)
+      : runner_(std::move(runner)), implementation_(std::move(implementation)) {}
+
+  std::string name() const override { return implementation_; }
+
+  Status prepare(const std::shared_ptr<CellInputs>& inputs) override {
+    return runner_->prepare(inputs->cell, {implementation_, inputs->device, gpu_launches(inputs->cell)});
+  }
+
+  Result<double> run() override { return runner_->run(implementation_); }
+
+ private:
+  std::shared_ptr<bench::TorchRunner> runner_;
+  std::string implementation_;
+};
+
+}  // namespace
+
+int gpu_launches(const bench::Cell& cell) {
+  constexpr double kFlopsOfATurn = 2e12;  // 3 ms at 650 TFLOP/s
+  return static_cast<int>(std::clamp(kFlopsOfATurn / bench::flops(cell), 2.0, 10.0));
+}
+
+std::unique_ptr<Peer> make_strobe_gpu_peer() { return std::make_unique<StrobeGpuPeer>(); }
+
+Result<std::vector<std::unique_ptr<Peer>>> make_torch_gpu_peers(const std::string& python,
+                                                                const std::vector<std::string>& implementations) {
+  Result<bench::TorchRunner> started = bench::TorchRunner::start(python);
+  if (!started.ok()) return started.status();
+  const auto runner = std::make_shared<bench::TorchRunner>(std::move(*started));
+  std::vector<std::unique_ptr<Peer>> peers;
+  for (const std::string& name : implementations) peers.push_back(std::make_unique<TorchGpuPeer>(runner, name));
+  return peers;
+}
+
+}  // namespace strobe::program

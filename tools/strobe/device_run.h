@@ -1,0 +1,15 @@
+// A plan run where its tensors are: host tensors as they are, or copies of them on a GPU.
+#pragma once
+
+#include "strobe/plan.h"
+
+namespace strobe::program {
+
+/// Runs the plan, which was made for `device`, on host tensors; on a GPU on copies, whose outputs come back. Returns
+/// the milliseconds of the run alone, without the copies.
+Result<double> run_forward(const Plan& plan, const ForwardArguments& host, const Device& device);
+
+/// The same for a backward, on the cpu alone: a plan for a GPU is never made.
+Result<double> run_backward(const Plan& plan, const BackwardArguments& host);
+
+}  // namespace strobe::program

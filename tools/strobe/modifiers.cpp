@@ -1,0 +1,73 @@
+#include "modifiers.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "io/npy.h"
+
+namespace strobe::program {
+
+ScoreModifiers Modifiers::views() const {
+  return {.alibi_slopes = view(alibi_slopes),
+          .bias = view(bias),
+          .sink = view(sink),
+          .block_mask = view(block_mask),
+          .block_size = block_size};
+}
+
+void ModifierFlags::add_to(CLI::App& command) {
+  const char* const group = "Attention";
+  const auto add_file = [&](const char* name, std::string& value, const char* text) {
+    command.add_option(name, value, text)->type_name("FILE")->group(group);
+  };
+  command.add_flag("--alibi", alibi, "scores fall with the distance, by the ALiBi paper's slopes")->group(group);
+  add_file("--bias", bias, "added to the scores (.npy): [batch or 1, heads or 1, queries, keys]");
+  add_file("--sink", sink, "a logit of each head without a value (.npy): [heads] float32");
+  add_file("--block-mask", block_mask, "visible blocks (.npy, uint8): [batch or 1, heads or 1, blocks, blocks]");
+  command.add_option("--block-size", block_size, "queries and keys of a block: 64 or 128")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+}
+
+Result<Modifiers> ModifierFlags::read(std::int64_t heads_q) const {
+  Modifiers modifiers;
+  modifiers.block_size = block_size;
+  if (alibi) modifiers.alibi_slopes = alibi_slopes(heads_q);
+  const auto read = [](const std::string& path, io::HostTensor& to) -> Status {
+    if (path.empty()) return {};
+    Result<io::HostTensor> tensor = io::read_npy(path);
+    if (!tensor.ok()) return tensor.status();
+    to = std::move(*tensor);
+    return {};
+  };
+  if (Status status = read(bias, modifiers.bias); !status.ok()) return status;
+  if (Status status = read(sink, modifiers.sink); !status.ok()) return status;
+  if (Status status = read(block_mask, modifiers.block_mask); !status.ok()) return status;
+  return modifiers;
+}
+
+std::string ModifierFlags::describe() const {
+  std::string text;
+  if (alibi) text += ", ALiBi";
+  if (!bias.empty()) text += ", bias";
+  if (!sink.empty()) text += ", sink";
+  if (!block_mask.empty()) text += ", block mask";
+  return text;
+}
+
+io::HostTensor alibi_slopes(std::int64_t heads) {
+  io::HostTensor slopes = io::make_tensor(DType::float32, {heads});
+  const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
+  for (std::int64_t head = 0; head < heads; ++head) {
+    const double exponent = head < power ? static_cast<double>(head + 1) / static_cast<double>(power)
+                                         : static_cast<double>(head - power) / static_cast<double>(power) +
+                                               0.5 / static_cast<double>(power);
+    const auto slope = static_cast<float>(std::exp2(-8.0 * exponent));
+    std::memcpy(slopes.bytes.data() + static_cast<std::size_t>(head) * sizeof slope, &slope, sizeof slope);
+  }
+  return slopes;
+}
+
+}  // namespace strobe::program
