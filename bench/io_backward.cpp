@@ -106,7 +106,7 @@ Result<BlockSizes> flash_attention_backward(const IoProblem& problem, FastMemory
   if (!sizes.ok()) return sizes.status();
   initialize(fast, slow.dq, 0.0);
   walk<QueriesWithOutput>(problem, *sizes, fast, slow);
-  return sizes;
+  return *sizes;
 }
 
 Result<BlockSizes> flash_attention_2_backward(const IoProblem& problem, FastMemory& fast, SlowMemory& slow) {
@@ -115,7 +115,7 @@ Result<BlockSizes> flash_attention_2_backward(const IoProblem& problem, FastMemo
   initialize(fast, slow.dq, 0.0);
   store_delta(fast, problem, slow);
   walk<Queries>(problem, *sizes, fast, slow);
-  return sizes;
+  return *sizes;
 }
 
 }  // namespace strobe::bench

@@ -81,7 +81,7 @@ Result<BlockSizes> flash_attention_forward(const IoProblem& problem, FastMemory&
       row_max.store(slow.row_max, queries);
     });
   });
-  return sizes;
+  return *sizes;
 }
 
 Result<BlockSizes> flash_attention_2_forward(const IoProblem& problem, FastMemory& fast, SlowMemory& slow) {
@@ -108,7 +108,7 @@ Result<BlockSizes> flash_attention_2_forward(const IoProblem& problem, FastMemor
     add_log(row_sum, row_max);  // LSE = m + ln(l), in the place of m
     row_max.store(slow.lse, queries);
   });
-  return sizes;
+  return *sizes;
 }
 
 }  // namespace strobe::bench

@@ -142,7 +142,7 @@ Result<BlockSizes> standard_forward(const IoProblem& problem, FastMemory& fast, 
   store_scores(fast, *sizes, scale_of(problem), slow.q, slow.k, slow.s);
   store_softmax(fast, slow);
   store_product(fast, *sizes, 1.0, slow.p, slow.v, slow.o);
-  return sizes;
+  return *sizes;
 }
 
 Result<BlockSizes> standard_backward(const IoProblem& problem, FastMemory& fast, SlowMemory& slow) {
@@ -155,7 +155,7 @@ Result<BlockSizes> standard_backward(const IoProblem& problem, FastMemory& fast,
   store_softmax_gradient(fast, slow);
   store_product(fast, *sizes, scale, slow.ds, slow.k, slow.dq);
   store_transposed_product(fast, *sizes, scale, slow.ds, slow.q, slow.dk);
-  return sizes;
+  return *sizes;
 }
 
 }  // namespace strobe::bench
