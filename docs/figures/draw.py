@@ -30,6 +30,15 @@ class Canvas:
             f'font-weight="{weight}">{text}</text>'
         )
 
+    def arrow(self, x0, y0, x1, y1, dashed=False):
+        dashes = ' stroke-dasharray="4 3"' if dashed else ""
+        self.elements.append(
+            f'<path d="M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" stroke="{FAINT}" stroke-width="1.4"{dashes}/>'
+        )
+        ends = ((x1 - 7, y1 - 4), (x1 - 7, y1 + 4)) if y0 == y1 else ((x1 - 4, y1 - 7), (x1 + 4, y1 - 7))
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in ((x1, y1), *ends))
+        self.elements.append(f'<polygon points="{points}" fill="{FAINT}"/>')
+
     def svg(self):
         body = "\n".join(self.elements)
         font = 'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"'
@@ -154,9 +163,59 @@ def causal_tiles():
     return canvas.svg()
 
 
+CALL = (  # boxes from left to right: title, lines, what is handed on
+    ("forward(...)", ("arguments,", "options, execution"), ""),
+    ("src/api", ("checks every shape,", "stride, dtype, length", "and overlap"), "AttentionProblem"),
+    ("src/plan", ("tiles, tasks,", "workspace"), "CpuPlan"),
+    ("src/cpu", ("tasks over sequences,", "heads and blocks"), "ForwardTask"),
+    ("src/cpu/kernels", ("one block of queries", "against its keys"), ""),
+)
+BACKWARD = (
+    ("each block of queries", ("D = rowsum(dO O) - dLSE", "dQ sums = 0"), ""),
+    ("each block of keys", ("dK, dV whole;", "dQ sums += dS K, in turn"), ""),
+    ("each block of queries", ("dQ = scale * sums,", "in the caller's dtype"), ""),
+)
+
+
+def flow(boxes, below=None):
+    """Boxes joined by arrows; `below` is (box, text): where the box at that place may send a call instead."""
+    top, height, margin = 14, 92, 14
+    widths = [max(7.4 * len(title), *(6.3 * len(line) for line in lines)) + 24 for title, lines, _ in boxes]
+    gaps = [max(34, 6.6 * len(handed) + 22) for _, _, handed in boxes[:-1]]
+    total = round(sum(widths) + sum(gaps) + 2 * margin)
+    canvas = Canvas(total, top + height + (66 if below else 14))
+    x = margin
+    for index, ((title, lines, handed), width) in enumerate(zip(boxes, widths, strict=True)):
+        canvas.elements.append(
+            f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{height}" rx="6" fill="{COLORS[0]}" '
+            f'fill-opacity="0.22" stroke="{COLORS[0]}"/>'
+        )
+        canvas.text(f"{x + 12:.1f}", top + 24, title, 13, INK, weight="bold")
+        for number, line in enumerate(lines):
+            canvas.text(f"{x + 12:.1f}", top + 44 + 16 * number, line, 12, FAINT)
+        if below and below[0] == index:
+            canvas.arrow(x + width / 2, top + height, x + width / 2, top + height + 34, dashed=True)
+            canvas.text(f"{x + width / 2:.1f}", top + height + 52, below[1], 12, FAINT, "middle")
+        x += width
+        if index < len(gaps):
+            canvas.arrow(x + 3, top + height / 2, x + gaps[index] - 3, top + height / 2)
+            canvas.text(f"{x + gaps[index] / 2:.1f}", top + height / 2 - 8, handed, 11, FAINT, "middle")
+            x += gaps[index]
+    return canvas.svg()
+
+
+FIGURES = {
+    "masks": masks,
+    "orders": orders,
+    "causal_tiles": causal_tiles,
+    "call": lambda: flow(CALL, below=(1, "Status: one sentence that refuses")),
+    "backward_phases": lambda: flow(BACKWARD),
+}
+
+
 def main():
     check = sys.argv[1:] == ["--check"]
-    for name, figure in (("masks", masks), ("orders", orders), ("causal_tiles", causal_tiles)):
+    for name, figure in FIGURES.items():
         path = FOLDER / f"{name}.svg"
         if not check:
             path.write_text(figure(), encoding="utf-8")

@@ -1,0 +1,109 @@
+"""Draws what `strobe verify` printed: errors against float64, Strobe's beside standard attention's.
+
+    strobe verify | python bench/plot_accuracy.py --record accuracy.json
+    python bench/plot_accuracy.py accuracy.json --out accuracy.svg
+
+Above: root mean square errors. Below: the worst element's error as a share of its bound, which is for attention that
+accumulates in float32 and rounds once; standard attention rounds S and P to the inputs' dtype, too. Needs matplotlib.
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+IMPLEMENTATIONS = {"strobe": ("Strobe", "#D55E00", "o"), "standard": ("standard attention", "#CC79A7", "v")}
+TITLES = {
+    "normal": "Errors against float64: inputs from N(0, 1)",
+    "outliers": "Errors against float64: inputs with outliers, N(0, 1) + N(0, 100) Bernoulli(0.001)",
+}
+MEASURES = {"rmse": "RMSE against float64", "worst_of_bound": "worst element / its bound"}
+
+
+def read_table(lines):
+    """The rows of strobe verify's table, and its first line, which says what was computed."""
+    title, *rest = lines
+    rows = []
+    for line in rest:
+        cells = re.split(r"\s{2,}", line.strip())
+        if cells[0] not in ("normal", "outliers"):
+            continue
+        inputs, dtype, tensor, rmse, standard_rmse, _, worst, standard_worst = cells
+        for name, error, share in (("strobe", rmse, worst), ("standard", standard_rmse, standard_worst)):
+            rows.append(
+                {
+                    "inputs": inputs,
+                    "dtype": dtype,
+                    "tensor": tensor,
+                    "implementation": name,
+                    "rmse": float(error),
+                    "worst_of_bound": float(share),
+                }
+            )
+    return {"title": title.strip(), "rows": rows}
+
+
+def record(path):
+    table = read_table(sys.stdin.read().splitlines())
+    rows = ",\n  ".join(json.dumps(row) for row in table["rows"])
+    path.write_text(f'{{\n "title": {json.dumps(table["title"])},\n "rows": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
+
+
+def draw_panel(axes, rows, measure):
+    tensors = list(dict.fromkeys(row["tensor"] for row in rows))
+    for implementation, (label, color, marker) in IMPLEMENTATIONS.items():
+        errors = {row["tensor"]: row[measure] for row in rows if row["implementation"] == implementation}
+        values = [errors[tensor] for tensor in tensors]
+        style = {"marker": marker, "markersize": 8, "markeredgecolor": "white", "linestyle": "none"}
+        axes.plot(tensors, values, color=color, label=label, zorder=3, **style)
+    axes.set_yscale("log")
+    axes.margins(x=0.12)
+    axes.tick_params(which="both", length=0)
+    axes.grid(visible=False, axis="x")
+    if measure == "worst_of_bound":
+        axes.axhline(1.0, color="#444444", linewidth=1.0, zorder=4)
+
+
+def figure(plt, table, inputs):
+    rows = [row for row in table["rows"] if row["inputs"] == inputs]
+    dtypes = list(dict.fromkeys(row["dtype"] for row in rows))
+    canvas, grid = plt.subplots(len(MEASURES), len(dtypes), figsize=(9, 6), sharey="row", squeeze=False)
+    for axes_of_measure, (measure, text) in zip(grid, MEASURES.items(), strict=True):
+        for axes, dtype in zip(axes_of_measure, dtypes, strict=True):
+            draw_panel(axes, [row for row in rows if row["dtype"] == dtype], measure)
+            axes.set_title(dtype, loc="left", fontsize=10, color="#222222")
+        axes_of_measure[0].set_ylabel(text)
+    canvas.suptitle(TITLES[inputs], x=0.02, ha="left", fontsize=12, fontweight="bold")
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    canvas.legend(handles, labels, ncols=len(handles), loc="lower left", bbox_to_anchor=(0.015, 0), frameon=False)
+    canvas.tight_layout(rect=(0, 0.05, 1, 1))
+    return canvas
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("json", type=Path, help="what --record wrote, or writes")
+    parser.add_argument("--record", action="store_true", help="write the table on standard input to the file")
+    parser.add_argument("--inputs", default="outliers", help="normal or outliers (default outliers)")
+    parser.add_argument("--out", type=Path, default=Path("accuracy.svg"), help=".svg, .png or .pdf")
+    arguments = parser.parse_args()
+    if arguments.record:
+        record(arguments.json)
+        return
+
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+    from plot import APPEARANCE
+
+    plt.rcParams.update(APPEARANCE)
+    table = json.loads(arguments.json.read_text(encoding="utf-8"))
+    figure(plt, table, arguments.inputs).savefig(
+        arguments.out, dpi=160, metadata={"Date": None} if arguments.out.suffix == ".svg" else {}
+    )
+
+
+if __name__ == "__main__":
+    main()

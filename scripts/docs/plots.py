@@ -1,0 +1,46 @@
+"""Draws every plot of the documentation from the committed measurements; with --check says which are not what it draws.
+
+.venv/bin/python scripts/docs/plots.py
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = "docs/benchmarks"
+# What is drawn: the script, the measurements, what it is told.
+PLOTS = {
+    f"{BENCHMARKS}/io.svg": ("bench/plot_io.py", f"{BENCHMARKS}/io.json"),
+    f"{BENCHMARKS}/accuracy.svg": ("bench/plot_accuracy.py", f"{BENCHMARKS}/accuracy.json"),
+    f"{BENCHMARKS}/h200/forward.svg": (
+        "bench/plot.py", f"{BENCHMARKS}/h200/forward.json", "--pass", "forward", "--dtype", "bfloat16"),
+    f"{BENCHMARKS}/cpu/forward.svg": (
+        "bench/plot.py", f"{BENCHMARKS}/cpu/epyc-avx2-pytorch.json", "--pass", "forward", "--dtype", "float32"),
+}  # fmt: skip
+
+
+def draw(plot, out):
+    script, *arguments = PLOTS[plot]
+    subprocess.run([sys.executable, script, *arguments, "--out", out], cwd=ROOT, check=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare and write nothing")
+    check = parser.parse_args().check
+    stale = []
+    with tempfile.TemporaryDirectory() as folder:
+        for plot in PLOTS:
+            drawn = Path(folder, "plot.svg")
+            draw(plot, drawn if check else ROOT / plot)
+            if check and drawn.read_bytes() != (ROOT / plot).read_bytes():
+                stale.append(plot)
+    if stale:
+        sys.exit(f"not what scripts/docs/plots.py draws; run it: {', '.join(stale)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""What the documentation site does that MkDocs does not: mkdocs.yml names this file under `hooks`.
+
+The pages are written to be read on GitHub, too. So the site takes its front page from README.md, renders GitHub's
+formulas, makes the API reference from the public headers, and follows links that lead out of docs/.
+"""
+
+import re
+import sys
+from pathlib import Path, PurePosixPath
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+sys.path.insert(0, str(Path(__file__).parent))
+import headers
+from formulas import Formulas
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADERS = sorted(path for path in (ROOT / "include/strobe").glob("*.h") if path.name != "export.h")
+# Pages of the site that do not lie in docs/.
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES |= {f"include/strobe/{path.name}": f"api/{path.stem}.md" for path in HEADERS}
+LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
+WIDE = re.compile(r"<table>.*?</table>|<p><img [^>]*></p>", re.DOTALL)  # scrolls by itself on a narrow screen
+CODE = re.compile(r"(^```.*?^```$|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
+
+
+def source_of(page):
+    """Where a page's text lies in the repository."""
+    places = {site: repository for repository, site in PAGES.items()}
+    return PurePosixPath(places.get(page, f"docs/{page}"))
+
+
+def normal(path):
+    """A path without `..`."""
+    parts = []
+    for part in path.parts:
+        if part == "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return "/".join(parts)
+
+
+def site_place(target):
+    """Where a file of the repository lies on the site."""
+    if target in PAGES:
+        return PAGES[target]
+    return target.removeprefix("docs/") if target.startswith("docs/") else f"source/{target}"
+
+
+def relinked(markdown, page):
+    """The page with links that hold on the site."""
+    source, depth = source_of(page), page.count("/")
+
+    def follow(match):
+        target = normal(source.parent / match.group(2))
+        return match.group(1) + "../" * depth + site_place(target) + match.group(3)
+
+    pieces = CODE.split(markdown)
+    return "".join(piece if number % 2 else LINK.sub(follow, piece) for number, piece in enumerate(pieces))
+
+
+def linked_sources(files):
+    """Files of the repository, outside docs/, that pages link to."""
+    for file in files.documentation_pages():
+        text = CODE.sub("", file.content_string)
+        for match in LINK.finditer(text):
+            target = normal(source_of(file.src_uri).parent / match.group(2))
+            if not target.startswith("docs/") and target not in PAGES and (ROOT / target).is_file():
+                yield target
+
+
+def on_files(files, config):
+    for repository, site in PAGES.items():
+        path = ROOT / repository
+        text = headers.page(path) if path.suffix == ".h" else path.read_text(encoding="utf-8")
+        files.append(File.generated(config, site, content=text))
+    for target in sorted(set(linked_sources(files))):
+        files.append(File.generated(config, f"source/{target}", abs_src_path=str(ROOT / target)))
+    return files
+
+
+def on_page_markdown(markdown, page, **_):
+    page.formulas = Formulas()
+    try:
+        return page.formulas.mark(relinked(markdown, page.file.src_uri))
+    except ValueError as error:
+        raise PluginError(f"{page.file.src_uri}: {error}") from error
+
+
+def on_page_content(html, page, **_):
+    html = page.formulas.fill(html)
+    return WIDE.sub(r'<div class="wide">\g<0></div>', html)
