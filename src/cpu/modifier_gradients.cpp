@@ -9,7 +9,9 @@ namespace strobe::cpu {
 
 bool writes_bias_gradient_alone(const AttentionProblem& problem) {
   const ModifierShape& shape = problem.modifiers;
-  return shape.bias_per_batch == (problem.batch > 1) && shape.bias_per_head == (problem.heads_q > 1) &&
+  // A bias of extent 1 has elements even where the batch has none.
+  const auto unshared = [](bool per_item, std::int64_t items) { return per_item ? items > 1 : items == 1; };
+  return unshared(shape.bias_per_batch, problem.batch) && unshared(shape.bias_per_head, problem.heads_q) &&
          !problem.has_seqused_q && !problem.has_seqused_k;
 }
 
