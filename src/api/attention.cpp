@@ -155,7 +155,7 @@ auto without_bad_alloc(const Function& function) -> decltype(function()) {
   try {
     return function();
   } catch (const std::bad_alloc&) {
-    return Status(StatusCode::out_of_memory, "host memory could not be allocated");
+    return Status(StatusCode::out_of_memory, api::kMemoryRanOut);
   }
 }
 

@@ -21,7 +21,7 @@ Status check_mask(const TensorView& mask) {
 /// with; the same for all leading indices.
 template <class Visible>
 Status fill(const TensorView& mask, const Visible& visible) {
-  if (Status status = check_mask(mask); !status.ok()) return status;
+  if (Status status = check_mask(mask); !status.ok() || api::empty(mask)) return status;
   const auto axis = [&mask](int from_last) { return static_cast<std::size_t>(mask.rank - from_last); };
   const std::int64_t rows = mask.shape[axis(2)];
   const std::int64_t columns = mask.shape[axis(1)];

@@ -37,6 +37,7 @@ strobe_code guarded(const Function& function) noexcept {
     last_error() = status.message();
     return static_cast<strobe_code>(status.code());
   } catch (const std::bad_alloc&) {
+    last_error().assign(kMemoryRanOut);
     return STROBE_OUT_OF_MEMORY;
   } catch (const std::exception& error) {
     last_error().assign(error.what());

@@ -25,7 +25,7 @@ Status dropout_mask(float dropout, const RandomState& random, const TensorView& 
       [&] { return api::check_layout(named, 4, "[batch, heads_q, seqlen_q, seqlen_k]"); },
       [&] { return api::check_dtype(named, DType::uint8, ""); }, [&] { return api::check_on_host(named); },
       [&] { return api::check_data(named); }, [&] { return api::check_distinct_elements(named); });
-  if (!status.ok()) return status;
+  if (!status.ok() || api::empty(mask)) return status;
   const DropoutKey key = dropout_key(dropout, random.seed, random.offset);
   for (std::int64_t b = 0; b < mask.shape[0]; ++b) {
     for (std::int64_t h = 0; h < mask.shape[1]; ++h) {

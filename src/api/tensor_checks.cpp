@@ -22,8 +22,6 @@ std::string strides_text(const ConstTensorView& tensor) {
   return fmt::format("[{}]", fmt::join(std::span(tensor.strides).first(static_cast<std::size_t>(tensor.rank)), ", "));
 }
 
-bool empty(const ConstTensorView& tensor) { return std::ranges::count(extents(tensor), 0) > 0; }
-
 struct Axis {
   std::int64_t extent;  // elements, or bytes for the innermost block
   std::int64_t stride;  // bytes
@@ -72,6 +70,8 @@ std::uintptr_t span_bytes(std::span<const Axis> axes) {
 }
 
 }  // namespace
+
+bool empty(const ConstTensorView& tensor) { return std::ranges::count(extents(tensor), 0) > 0; }
 
 std::string shape_text(const ConstTensorView& tensor) { return fmt::format("[{}]", fmt::join(extents(tensor), ", ")); }
 

@@ -23,6 +23,9 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
   return {StatusCode::unsupported, fmt::format(format, std::forward<Args>(args)...)};
 }
 
+/// What is said when there is no memory, so short that a std::string holds it without any.
+inline constexpr const char* kMemoryRanOut = "memory ran out";
+
 /// The first failure of checks that each assume the ones before.
 template <class... Checks>
 Status first_failure(const Checks&... checks) {
@@ -36,6 +39,9 @@ struct NamedTensor {
   std::string_view name;
   ConstTensorView view;
 };
+
+/// Whether it has no elements: its pointer may then be null and is not to be computed with.
+bool empty(const ConstTensorView& tensor);
 
 /// "[2, 5, 8, 64]"
 std::string shape_text(const ConstTensorView& tensor);

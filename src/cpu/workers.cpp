@@ -6,18 +6,31 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 
 namespace strobe::cpu {
 
-void for_each_task(std::int64_t count, int workers, const ParallelFor* parallel_for,
-                   const std::function<void(std::int64_t index, int worker)>& task) {
+namespace {
+
+/// The tasks of one call, and which of them is next.
+struct Tasks {
+  TaskRef task;
+  std::int64_t count;
   std::atomic<std::int64_t> next{0};
-  const std::function<void(int)> work = [&](int worker) {
+
+  void work(int worker) {
     for (std::int64_t index = next.fetch_add(1, std::memory_order_relaxed); index < count;
          index = next.fetch_add(1, std::memory_order_relaxed)) {
       task(index, worker);
     }
-  };
+  }
+};
+
+}  // namespace
+
+void for_each_task(std::int64_t count, int workers, const ParallelFor* parallel_for, TaskRef task) {
+  Tasks tasks{task, count};
+  const std::function<void(int)> work = [&tasks](int worker) { tasks.work(worker); };  // so small that it lies in place
   const int useful = static_cast<int>(std::min<std::int64_t>(workers, count));
   if (useful <= 1) return work(0);
   if (parallel_for != nullptr) return (*parallel_for)(useful, work);

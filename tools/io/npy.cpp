@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "io/atomic_file.h"
+#include "io/out_of_memory.h"
 
 namespace strobe::io {
 namespace {
@@ -173,9 +174,7 @@ Result<std::string> read_header_text(std::ifstream& stream, const std::filesyste
   return text;
 }
 
-}  // namespace
-
-Result<HostTensor> read_npy(const std::filesystem::path& path) {
+Result<HostTensor> read_whole(const std::filesystem::path& path) {
   std::error_code error;
   const std::uintmax_t file_bytes = std::filesystem::file_size(path, error);
   if (error) return refuse(path, fmt::format("cannot be read: {}", error.message()));
@@ -210,7 +209,7 @@ Result<HostTensor> read_npy(const std::filesystem::path& path) {
   return tensor;
 }
 
-Status write_npy(const std::filesystem::path& path, const HostTensor& tensor) {
+Status write_whole(const std::filesystem::path& path, const HostTensor& tensor) {
   const std::optional<std::string_view> descr = descr_of_dtype(tensor.dtype);
   if (!descr) {
     return {StatusCode::invalid_argument,
@@ -229,6 +228,16 @@ Status write_npy(const std::filesystem::path& path, const HostTensor& tensor) {
   head += {'\x01', '\x00', static_cast<char>(text.size() & 0xFFU), static_cast<char>(text.size() >> 8U)};
   head += text;
   return write_file(path, {std::as_bytes(std::span(head)), std::span(tensor.bytes)});
+}
+
+}  // namespace
+
+Result<HostTensor> read_npy(const std::filesystem::path& path) {
+  return or_out_of_memory(path, [&] { return read_whole(path); });
+}
+
+Status write_npy(const std::filesystem::path& path, const HostTensor& tensor) {
+  return or_out_of_memory(path, [&] { return write_whole(path, tensor); });
 }
 
 }  // namespace strobe::io

@@ -5,15 +5,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <span>
+
+#include "io/out_of_memory.h"
+#include "io/safetensors_header.h"
 
 namespace strobe::io {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::size_t kLengthBytes = 8;                // the header's length, little-endian
 constexpr std::uint64_t kLongestHeader = 100'000'000;  // the format's own limit
@@ -48,25 +47,6 @@ std::optional<std::size_t> byte_count(const std::vector<std::int64_t>& shape, st
   return static_cast<std::size_t>(bits / 8);
 }
 
-/// A non-negative integer that fits 63 bits.
-std::optional<std::int64_t> as_extent(const Json& value) {
-  if (!value.is_number_unsigned()) return std::nullopt;
-  const auto number = value.get<std::uint64_t>();
-  if (number > static_cast<std::uint64_t>(INT64_MAX)) return std::nullopt;
-  return static_cast<std::int64_t>(number);
-}
-
-std::optional<std::vector<std::int64_t>> as_extents(const Json& value) {
-  if (!value.is_array()) return std::nullopt;
-  std::vector<std::int64_t> extents;
-  for (const Json& element : value) {
-    const std::optional<std::int64_t> extent = as_extent(element);
-    if (!extent) return std::nullopt;
-    extents.push_back(*extent);
-  }
-  return extents;
-}
-
 }  // namespace
 
 /// Turns a file's bytes into entries, or into the sentence that says what is wrong.
@@ -76,12 +56,12 @@ class SafetensorsFile::Parser {
 
   Result<Entries> parse() {
     if (Status status = read_header_length(); !status.ok()) return status;
-    Result<Json> header = read_header();
+    const Result<SafetensorsHeader> header = read_header();
     if (!header.ok()) return header.status();
     Entries entries;
-    for (const auto& [name, value] : header->items()) {
+    for (const auto& [name, given] : header->entries) {
       if (name == "__metadata__") continue;
-      Result<Entry> entry = read_entry(name, value);
+      Result<Entry> entry = read_entry(name, given);
       if (!entry.ok()) return entry.status();
       entries.emplace(name, std::move(*entry));
     }
@@ -114,41 +94,33 @@ class SafetensorsFile::Parser {
     return {};
   }
 
-  Result<Json> read_header() const {
+  Result<SafetensorsHeader> read_header() const {
     const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + kLengthBytes, header_bytes_);
     if (!text.starts_with('{')) return refuse("is not a safetensors file: its header does not start with '{'");
+    std::optional<SafetensorsHeader> header = parse_safetensors_header(text);
+    if (!header) return refuse("has a header that is not a JSON object");
     // JSON readers keep the last of two equal keys without a word; two readers could then disagree about the file.
-    std::set<std::string> names;
-    std::optional<std::string> duplicate;
-    const auto note_key = [&](int depth, Json::parse_event_t event, const Json& parsed) {
-      if (event != Json::parse_event_t::key || depth != 1) return true;
-      if (!names.insert(parsed.get<std::string>()).second) duplicate = parsed.get<std::string>();
-      return true;
-    };
-    Json header = Json::parse(text, note_key, /*allow_exceptions=*/false);
-    if (!header.is_object()) return refuse("has a header that is not a JSON object");
-    if (duplicate) return refuse(fmt::format("names tensor '{}' twice", *duplicate));
-    return header;
+    if (header->duplicate) return refuse(fmt::format("names tensor '{}' twice", *header->duplicate));
+    return std::move(*header);
   }
 
-  Result<Entry> read_entry(const std::string& name, const Json& value) const {
+  Result<Entry> read_entry(const std::string& name, const HeaderEntry& given) const {
     const auto refuse_tensor = [&](const std::string& reason) {
       return refuse(fmt::format("has a tensor '{}' {}", name, reason));
     };
-    if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets")) {
+    if (!given.dtype.given || !given.shape.given || !given.data_offsets.given) {
       return refuse_tensor("without dtype, shape and data_offsets");
     }
     Entry entry;
-    if (!value["dtype"].is_string()) return refuse_tensor("whose dtype is not a string");
-    entry.dtype = value["dtype"].get<std::string>();
+    if (!given.dtype.text) return refuse_tensor("whose dtype is not a string");
+    entry.dtype = *given.dtype.text;
     const std::optional<std::size_t> element_bits = bits_of(entry.dtype);
     if (!element_bits) return refuse_tensor(fmt::format("of dtype '{}', which the format does not know", entry.dtype));
 
-    std::optional<std::vector<std::int64_t>> shape = as_extents(value["shape"]);
-    if (!shape) return refuse_tensor("whose shape is not a list of sizes from 0 to 2^63 - 1");
-    entry.shape = std::move(*shape);
+    if (!given.shape.sizes) return refuse_tensor("whose shape is not a list of sizes from 0 to 2^63 - 1");
+    entry.shape = *given.shape.sizes;
 
-    const std::optional<std::vector<std::int64_t>> offsets = as_extents(value["data_offsets"]);
+    const std::optional<std::vector<std::int64_t>>& offsets = given.data_offsets.sizes;
     if (!offsets || offsets->size() != 2 || (*offsets)[0] > (*offsets)[1]) {
       return refuse_tensor("whose data_offsets are not [begin, end] with begin <= end");
     }
@@ -192,11 +164,13 @@ class SafetensorsFile::Parser {
 };
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
-  Result<MappedFile> file = MappedFile::open(path);
-  if (!file.ok()) return file.status();
-  Result<Entries> entries = Parser(path, file->bytes()).parse();
-  if (!entries.ok()) return entries.status();
-  return SafetensorsFile(path, std::move(*file), std::move(*entries));
+  return or_out_of_memory(path, [&]() -> Result<SafetensorsFile> {
+    Result<MappedFile> file = MappedFile::open(path);
+    if (!file.ok()) return file.status();
+    Result<Entries> entries = Parser(path, file->bytes()).parse();
+    if (!entries.ok()) return entries.status();
+    return SafetensorsFile(path, std::move(*file), std::move(*entries));
+  });
 }
 
 std::vector<std::string> SafetensorsFile::names() const {
@@ -243,11 +217,13 @@ Result<ConstTensorView> SafetensorsFile::find(std::string_view name) const {
 }
 
 Result<HostTensor> SafetensorsFile::read(std::string_view name) const {
-  const Result<const Entry*> found = entry(name);
-  if (!found.ok()) return found.status();
-  const Entry& entry = **found;
-  const auto data = file_.bytes().subspan(entry.offset, entry.bytes);
-  return HostTensor{*view_dtype(entry.dtype), entry.shape, {data.begin(), data.end()}};
+  return or_out_of_memory(path_, [&]() -> Result<HostTensor> {
+    const Result<const Entry*> found = entry(name);
+    if (!found.ok()) return found.status();
+    const Entry& entry = **found;
+    const auto data = file_.bytes().subspan(entry.offset, entry.bytes);
+    return HostTensor{*view_dtype(entry.dtype), entry.shape, {data.begin(), data.end()}};
+  });
 }
 
 }  // namespace strobe::io

@@ -21,7 +21,8 @@ namespace strobe::io {
 /// and offset; tensors that fill the data without holes or overlap. It must not be truncated while it is open.
 class SafetensorsFile {
  public:
-  /// invalid_argument, with a sentence that names the file and what is wrong with it.
+  /// invalid_argument, with a sentence that names the file and what is wrong with it; out_of_memory when its header
+  /// does not fit.
   static Result<SafetensorsFile> open(const std::filesystem::path& path);
 
   /// The tensors' names in alphabetical order.
@@ -32,7 +33,8 @@ class SafetensorsFile {
   /// invalid_argument when the file has no such tensor, unsupported when it has one that a view cannot describe.
   Result<ConstTensorView> find(std::string_view name) const;
 
-  /// A copy that outlives the file; like find(), except that alignment does not matter.
+  /// A copy that outlives the file; like find(), except that alignment does not matter; out_of_memory when it does not
+  /// fit.
   Result<HostTensor> read(std::string_view name) const;
 
  private:
