@@ -1,7 +1,7 @@
 # Everything that is done with this repository by one command; CMakePresets.json holds the builds underneath.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test lint format build docs clean help dependencies
+.PHONY: demo test lint format build docs asan tsan fuzz soak mutation clean help dependencies
 
 JOBS ?= $(shell nproc)
 python := .venv/bin/python
@@ -28,6 +28,27 @@ build: build/release/build.ninja ## Install what is missing and build build/rele
 docs: dependencies ## Build the documentation site, build/docs
 	@scripts/docs/build.sh
 
+asan: build/asan/build.ninja ## Run every test under AddressSanitizer and UndefinedBehaviorSanitizer
+	@cmake --build --preset asan
+	@ctest --preset asan --parallel $(JOBS)
+
+tsan: build/tsan/build.ninja ## Run every test under ThreadSanitizer
+	@cmake --build --preset tsan
+	@ctest --preset tsan --parallel $(JOBS)
+
+fuzz: ## Attack the file readers and the C ABI with libFuzzer, SECONDS=60 each
+	@scripts/install-dependencies.sh clang-14 libclang-rt-14-dev
+	@cmake --preset fuzz --log-level=NOTICE
+	@cmake --build --preset fuzz
+	@scripts/fuzz.sh $(or $(SECONDS),60)
+
+soak: build/release/build.ninja ## Compare random configurations with the reference for SECONDS=600
+	@cmake --build --preset release --target random_tests
+	@scripts/soak.sh $(or $(SECONDS),600)
+
+mutation: dependencies ## Break the CPU engine in many ways; the tests must notice each
+	@python3 scripts/mutation/run.py
+
 clean: ## Remove what was built and installed here: build/ and .venv/
 	@rm -rf build .venv
 
@@ -37,5 +58,5 @@ help: ## Show this list
 dependencies:
 	@scripts/install-dependencies.sh
 
-build/release/build.ninja: | dependencies
-	@cmake --preset release --log-level=NOTICE
+build/%/build.ninja: | dependencies
+	@cmake --preset $* --log-level=NOTICE

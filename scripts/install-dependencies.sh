@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Strobe is built, tested and demonstrated with; says nothing when they are all there.
-# docs/dependencies.md gives the reason for each.
+# docs/dependencies.md gives the reason for each. Arguments are packages that are wanted besides.
 set -euo pipefail
 
 packages=(
@@ -9,6 +9,7 @@ packages=(
   libcli11-dev nlohmann-json3-dev libopenblas-dev
   libgtest-dev libgmock-dev
   bible-kjv
+  "$@"
 )
 
 installed=$(dpkg-query --show --showformat='${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null |

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".venv" / "bin"
 COMPILE_COMMANDS = ROOT / "build" / "release" / "compile_commands.json"
 PASSED = ROOT / "build" / "lint"  # one empty file per passed hash
+SKIPPED = {ROOT / "build", ROOT / "tests" / "fuzz" / "corpus"}  # what was built, and bytes that nobody wrote
 
 CPP_SUFFIXES = {".c", ".cpp", ".cu", ".cuh", ".h"}
 CODE_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
@@ -43,7 +44,7 @@ def project_files():
     """Every file of the project, without what was built or downloaded."""
     for folder, subfolders, names in os.walk(ROOT):
         kept = (name for name in subfolders if name == ".ci" or not name.startswith((".", "__pycache__")))
-        subfolders[:] = sorted(name for name in kept if Path(folder, name) != ROOT / "build")
+        subfolders[:] = sorted(name for name in kept if Path(folder, name) not in SKIPPED)
         yield from (Path(folder) / name for name in sorted(names))
 
 

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Lets libFuzzer attack each target for the seconds given, beginning with the committed corpus. What it finds on the way
+# is kept in build/fuzz/found; an input that breaks something, in build/fuzz/crash-NAME-*, with the command that runs it.
+# scripts/fuzz.sh SECONDS; scripts/fuzz.sh merge adds to the committed corpus what of the found inputs reaches new code.
+set -euo pipefail
+if (($# != 1)) || [[ ! $1 =~ ^([0-9]+|merge)$ ]]; then
+  echo "usage: scripts/fuzz.sh SECONDS|merge" >&2
+  exit 2
+fi
+cd "$(dirname "$0")/.."
+corpus=tests/fuzz/corpus
+build=build/fuzz
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+for folder in "$corpus"/*; do
+  name=$(basename "$folder")
+  found=$build/found/$name
+  mkdir -p "$found"
+  if [[ $1 == merge ]]; then
+    "$build/bin/${name}_fuzz" -merge=1 -max_len=512 "$folder" "$found" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+    echo "$name: $(find "$folder" -type f | wc -l) inputs"
+    continue
+  fi
+  if ! "$build/bin/${name}_fuzz" -max_total_time="$1" -max_len=512 -timeout=20 -rss_limit_mb=4096 \
+    -artifact_prefix="$build/crash-$name-" -print_final_stats=1 "$found" "$folder" >"$log" 2>&1; then
+    grep -v '^#' "$log" >&2
+    echo "$name: an input broke it; run it again with: $build/bin/${name}_fuzz $build/crash-$name-..." >&2
+    exit 1
+  fi
+  runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+  printf '  %-12s %9d inputs in %d s, nothing broke\n' "$name" "$runs" "$1"
+done
