@@ -1,0 +1,271 @@
+"""The ways in which run.py breaks the CPU engine. One mutation replaces a text that its file holds exactly once."""
+
+from dataclasses import dataclass
+
+FORWARD = "src/cpu/kernels/forward-inl.h"
+BACKWARD = "src/cpu/kernels/backward-inl.h"
+BACKWARD_ROWS = "src/cpu/kernels/backward_rows-inl.h"
+BIAS_GRADIENT = "src/cpu/kernels/bias_gradient-inl.h"
+DROPOUT = "src/cpu/kernels/dropout-inl.h"
+MULTIPLY = "src/cpu/kernels/multiply-inl.h"
+SCORES = "src/cpu/kernels/scores-inl.h"
+TERMS = "src/cpu/kernels/terms-inl.h"
+STATISTICS = "src/cpu/kernels/row_statistics.h"
+TASK = "src/cpu/kernels/task.h"
+CALL = "src/cpu/call.cpp"
+FORWARD_CALL = "src/cpu/forward.cpp"
+BACKWARD_CALL = "src/cpu/backward.cpp"
+SINK_GRADIENT = "src/cpu/modifier_gradients.h"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    name: str
+    file: str
+    text: str
+    broken: str
+
+
+ONLINE_SOFTMAX = [
+    Mutation(
+        "row sum is not rescaled",
+        FORWARD,
+        "hn::MulAdd(hn::Load(d, row_sum), rescale, sum)",
+        "hn::Add(hn::Load(d, row_sum), sum)",
+    ),
+    Mutation(
+        "output is not rescaled",
+        MULTIPLY,
+        "hn::MulAdd(hn::Load(d, p), scale[n], at[m][n])",
+        "hn::Add(hn::Load(d, p), at[m][n])",
+    ),
+    Mutation(
+        "a row without a key yet gives NaN",
+        FORWARD,
+        "hn::IfThenElse(hn::Eq(new_max, hn::Set(d, -kInfinity)), hn::Zero(d), new_max)",
+        "new_max",
+    ),
+    Mutation(
+        "LSE is in base 2",
+        STATISTICS,
+        "static_cast<double>(max) * kLn2 + std::log(static_cast<double>(sum))",
+        "static_cast<double>(max) + std::log2(static_cast<double>(sum))",
+    ),
+    Mutation("a row that sees nothing has an LSE of 0", STATISTICS, "if (sum == 0.0F) return -kInfinity;", ""),
+    Mutation(
+        "NaN of hidden values reaches the output",
+        FORWARD,
+        "const bool hidden_poison = !uniform &&",
+        "const bool hidden_poison = false &&",
+    ),
+    Mutation(
+        "max_logits is in base 2",
+        STATISTICS,
+        "return static_cast<float>(static_cast<double>(max) * kLn2);",
+        "return max;",
+    ),
+]
+
+MASKS = [
+    Mutation(
+        "causal edge: the forward hides the diagonal",
+        TASK,
+        "return std::clamp<std::int64_t>(last + 1, 0, keys);",
+        "return std::clamp<std::int64_t>(last, 0, keys);",
+    ),
+    Mutation(
+        "causal edge: the backward hides the diagonal",
+        TASK,
+        "return std::clamp<std::int64_t>(first - diagonal, 0, positions);",
+        "return std::clamp<std::int64_t>(first - diagonal + 1, 0, positions);",
+    ),
+    Mutation(
+        "causal edge: one key of the future is visible",
+        CALL,
+        "if (problem.causal != CausalMask::none) visible.right = 0;",
+        "if (problem.causal != CausalMask::none) visible.right = 1;",
+    ),
+    Mutation(
+        "causal is aligned to the wrong corner",
+        CALL,
+        "problem.causal == CausalMask::top_left ? 0",
+        "problem.causal == CausalMask::bottom_right ? 0",
+    ),
+    Mutation("window: both sides are the right one", CALL, "reach(problem.window.left)", "reach(problem.window.right)"),
+    Mutation("panel mask: one row too many is seen", SCORES, "hn::Lt(at, end_)", "hn::Le(at, end_)"),
+    Mutation(
+        "chunk edge: the next chunk's first key is visible",
+        TASK,
+        "std::min(center + right, chunk_begin(center) + chunk - 1)",
+        "std::min(center + right, chunk_begin(center) + chunk)",
+    ),
+    Mutation(
+        "chunks of negative centers begin too late",
+        TASK,
+        "return at - (rest < 0 ? rest + chunk : rest);",
+        "return at - rest;",
+    ),
+    Mutation(
+        "block mask: a row serves two rows of blocks",
+        TASK,
+        "data[position / size * row_stride",
+        "data[position / (2 * size) * row_stride",
+    ),
+]
+
+GEOMETRY = [
+    Mutation(
+        "every head of a group reads the first one's queries",
+        TASK,
+        "return (row / group) * position_stride + (row % group) * head_stride;",
+        "return (row / group) * position_stride;",
+    ),
+    Mutation(
+        "query heads take key heads in turn, not in groups",
+        FORWARD_CALL,
+        "place.head * group_of(problem) / heads_per_key_head(problem)",
+        "place.head % problem.heads_k",
+    ),
+    Mutation(
+        "batched rows are a head apart",
+        CALL,
+        "const std::int64_t position_stride = tensor.strides[packed ? 0 : 1];",
+        "const std::int64_t position_stride = tensor.strides[packed ? 0 : 2];",
+    ),
+    Mutation(
+        "unused rows of O are left as they were",
+        FORWARD_CALL,
+        "clear_unused(problem, batch, Side::query, arguments.o);",
+        "",
+    ),
+    Mutation(
+        "unused rows of dK are left as they were",
+        BACKWARD_CALL,
+        "clear_unused(problem_, batch_, Side::key, arguments_.dk);",
+        "",
+    ),
+]
+
+SCALES = [
+    Mutation(
+        "the sign of the scale is lost",
+        CALL,
+        "(inner < 0.0 ? -1.0F : 1.0F)",
+        "1.0F",
+    ),
+    Mutation("softcap does not divide the score", CALL, "? scale / problem.softcap :", "? scale :"),
+    Mutation("dK lacks the scale", BACKWARD, "dk[c * kPanel] * task_.scale", "dk[c * kPanel]"),
+]
+
+BACKWARD_PASS = [
+    Mutation("dS lacks delta", BACKWARD, "hn::Sub(dp, hn::Set(d, delta[row]))", "dp"),
+    Mutation(
+        "dLSE is added to delta, not taken from it",
+        BACKWARD_ROWS,
+        "sum - task.d_lse.data[",
+        "sum + task.d_lse.data[",
+    ),
+    Mutation("dQ lacks the scale", BACKWARD_ROWS, "sums[c] *= task.scale;", ""),
+    Mutation(
+        "softcap's derivative is dropped",
+        BACKWARD,
+        "hn::Mul(ds, hn::NegMulAdd(s, s, hn::Set(d, 1.0F)))",
+        "ds",
+    ),
+    Mutation(
+        "hidden pairs reach dV",
+        BACKWARD,
+        "p_kept = hn::IfThenElseZero(seen, p_kept);",
+        "",
+    ),
+    Mutation(
+        "a row that sees no key has probabilities",
+        BACKWARD,
+        "lse == -kInfinity ? kInfinity : lse * kLog2E",
+        "lse * kLog2E",
+    ),
+    Mutation("dQ is not added in turn", BACKWARD, "now != own;", "false;"),
+    Mutation("dQ's turn is never passed on", BACKWARD, "turn.store(next,", "turn.store(own,"),
+    Mutation(
+        "heads under a block mask share the first one's LSE",
+        BACKWARD,
+        "own.lse = own.lse.next_head(DType::float32);",
+        "",
+    ),
+]
+
+MODIFIERS = [
+    Mutation(
+        "ALiBi's center ignores the lengths",
+        TERMS,
+        "(row + index) / group + diagonal - key_begin",
+        "(row + index) / group - key_begin",
+    ),
+    Mutation(
+        "every head of a group has the first one's slope",
+        TERMS,
+        "terms.alibi_slopes[(row + index) % group]",
+        "terms.alibi_slopes[0]",
+    ),
+    Mutation(
+        "the bias is not in the backward",
+        BACKWARD,
+        "hn::Add(exponent, hn::Load(d, terms_ + row * kPanel + lane))",
+        "exponent",
+    ),
+    Mutation(
+        "d_bias has softcap's derivative",
+        BACKWARD,
+        "hn::IfThenElseZero(seen, unsloped)",
+        "hn::IfThenElseZero(seen, ds)",
+    ),
+    Mutation(
+        "a shared d_bias is overwritten, not summed",
+        BIAS_GRADIENT,
+        "hn::Add(hn::LoadU(d, to + i), hn::LoadU(d, from + i))",
+        "hn::LoadU(d, from + i)",
+    ),
+    Mutation(
+        "the sink is not in the sum",
+        STATISTICS,
+        "sum = sum * rescale + std::exp2(exponent - largest);",
+        "sum = sum * rescale;",
+    ),
+    Mutation("the sink is in base 2", FORWARD, "add_sink(task_.sinks[head] * kLog2E)", "add_sink(task_.sinks[head])"),
+    Mutation("d_sink lacks its sign", SINK_GRADIENT, "return -std::exp(", "return std::exp("),
+]
+
+DROPOUTS = [
+    Mutation(
+        "O lacks dropout's scale",
+        FORWARD,
+        "rescale / (statistics.sum * keep)",
+        "rescale / statistics.sum",
+    ),
+    Mutation(
+        "dV lacks dropout's scale",
+        BACKWARD,
+        "p_kept = hn::IfThenElseZero(keeps, hn::Mul(p, inverse_keep));",
+        "p_kept = hn::IfThenElseZero(keeps, p);",
+    ),
+    Mutation(
+        "dropped elements have a dP",
+        BACKWARD,
+        "dp = hn::IfThenElseZero(keeps, hn::Mul(dp, inverse_keep));",
+        "dp = hn::Mul(dp, inverse_keep);",
+    ),
+    Mutation(
+        "the heads of a group share a dropout mask",
+        DROPOUT,
+        "task.head + static_cast<unsigned>((row + lane) % group)",
+        "task.head",
+    ),
+    Mutation(
+        "the threshold itself is dropped",
+        DROPOUT,
+        "hn::Set(d, static_cast<std::int32_t>(threshold) - 1)",
+        "hn::Set(d, static_cast<std::int32_t>(threshold))",
+    ),
+]
+
+MUTATIONS = [*ONLINE_SOFTMAX, *MASKS, *GEOMETRY, *SCALES, *BACKWARD_PASS, *MODIFIERS, *DROPOUTS]
