@@ -24,7 +24,10 @@ struct TermsPanel {
   std::int64_t more_rows;  // after these: fetched ahead, as hardware does not follow from row to row of a bias
 
   /// Distances are counted from key_begin, so that float32 holds them exactly as far as 2^24.
-  float center(std::int64_t index) const { return static_cast<float>((row + index) / group + diagonal - key_begin); }
+  float center(std::int64_t index) const {
+    const std::int64_t position = (row + index) / group;
+    return static_cast<float>(position + diagonal - key_begin);
+  }
   float slope(std::int64_t index) const {
     return terms.alibi_slopes == nullptr ? 0.0F : -terms.alibi_slopes[(row + index) % group] * kLog2E;
   }

@@ -43,7 +43,8 @@ struct DropoutKey {
 
 /// `probability` in [0, 1). At most 65535 of 65536 are dropped: something is kept.
 constexpr DropoutKey dropout_key(float probability, unsigned long long seed, unsigned long long offset) {
-  const auto rounded = static_cast<unsigned>(static_cast<double>(probability) * 65536.0 + 0.5);
+  const auto halves = static_cast<unsigned>(static_cast<double>(probability) * 131072.0);
+  const unsigned rounded = (halves + 1U) / 2U;
   return {.key = {static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32) ^ static_cast<unsigned>(offset >> 32)},
           .offset = static_cast<unsigned>(offset),
           .threshold = rounded < 65535U ? rounded : 65535U};
