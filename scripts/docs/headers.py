@@ -26,6 +26,11 @@ NAMES = (
 )
 
 
+def public_headers(root):
+    """Every header of the reference; export.h has only a macro that the others use."""
+    return sorted(path for path in (root / "include/strobe").glob("*.h") if path.name != "export.h")
+
+
 @dataclass
 class Entry:
     """Declarations that belong together."""

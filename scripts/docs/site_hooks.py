@@ -16,10 +16,9 @@ import headers
 from formulas import Formulas
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADERS = sorted(path for path in (ROOT / "include/strobe").glob("*.h") if path.name != "export.h")
 # Pages of the site that do not lie in docs/.
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-PAGES |= {f"include/strobe/{path.name}": f"api/{path.stem}.md" for path in HEADERS}
+PAGES |= {f"include/strobe/{path.name}": f"api/{path.stem}.md" for path in headers.public_headers(ROOT)}
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 WIDE = re.compile(r"<table>.*?</table>|<p><img [^>]*></p>", re.DOTALL)  # scrolls by itself on a narrow screen
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
