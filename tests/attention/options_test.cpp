@@ -4,57 +4,38 @@
 
 #include <limits>
 
-#include "matches_reference.h"
+#include "every_dtype.h"
 
 namespace strobe::test {
 namespace {
 
 constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
-constexpr DType kDTypes[] = {DType::float32, DType::float16, DType::bfloat16};
 
-AttentionCase square(std::int64_t seqlen, std::int64_t head_dim) {
-  AttentionCase attention{.batch = 2, .heads_q = 2, .heads_k = 2, .head_dim = head_dim, .head_dim_v = head_dim};
-  attention.q.rows = seqlen;
-  attention.k.rows = seqlen;
-  return attention;
-}
+using PlainOptions = EveryDType;
 
-class EveryDType : public testing::TestWithParam<DType> {
- protected:
-  // The case in the parameter's dtype, after `change`.
-  template <class Change>
-  void expect_matches(AttentionCase attention, const Change& change) {
-    attention.dtype = GetParam();
-    attention.seed = 1;
-    change(attention);
-    expect_case_matches_reference(attention);
-  }
-};
+INSTANTIATE_TEST_SUITE_P(DTypes, PlainOptions, every_dtype(), dtype_name);
 
-INSTANTIATE_TEST_SUITE_P(DTypes, EveryDType, testing::ValuesIn(kDTypes),
-                         [](const testing::TestParamInfo<DType>& dtype) { return std::string(name_of(dtype.param)); });
-
-TEST_P(EveryDType, Full) {
+TEST_P(PlainOptions, Full) {
   expect_matches(square(150, 64), [](AttentionCase&) {});
 }
 
-TEST_P(EveryDType, WithoutLse) {
+TEST_P(PlainOptions, WithoutLse) {
   expect_matches(square(100, 32), [](AttentionCase& c) { c.wants_lse = false; });
 }
 
-TEST_P(EveryDType, Values) {
+TEST_P(PlainOptions, Values) {
   for (const Values values : {Values::normal, Values::outliers, Values::small, Values::sharp}) {
     expect_matches(square(130, 48), [values](AttentionCase& c) { c.values = values; });
   }
 }
 
-TEST_P(EveryDType, Layouts) {
+TEST_P(PlainOptions, Layouts) {
   for (const Layout layout : {Layout::contiguous, Layout::padded, Layout::transposed, Layout::scrambled}) {
     expect_matches(square(70, 33), [layout](AttentionCase& c) { c.placement.layout = layout; });
   }
 }
 
-TEST_P(EveryDType, Causal) {
+TEST_P(PlainOptions, Causal) {
   for (const CausalMask causal : {CausalMask::bottom_right, CausalMask::top_left}) {
     for (const std::int64_t seqlen_k : {40, 100, 190}) {
       expect_matches(square(100, 32), [&](AttentionCase& c) {
@@ -65,7 +46,7 @@ TEST_P(EveryDType, Causal) {
   }
 }
 
-TEST_P(EveryDType, Window) {
+TEST_P(PlainOptions, Window) {
   for (const Window window : {Window{0, 0}, Window{5, 3}, Window{70, -1}, Window{-1, 70}, Window{200, 200},
                               Window{kUnbounded, 3}, Window{3, kUnbounded}, Window{kUnbounded, kUnbounded}}) {
     for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right, CausalMask::top_left}) {
@@ -78,7 +59,7 @@ TEST_P(EveryDType, Window) {
   }
 }
 
-TEST_P(EveryDType, Softcap) {
+TEST_P(PlainOptions, Softcap) {
   for (const float softcap : {0.5F, 15.0F, 50.0F}) {
     expect_matches(square(90, 32), [softcap](AttentionCase& c) {
       c.options.softcap = softcap;
@@ -87,7 +68,7 @@ TEST_P(EveryDType, Softcap) {
   }
 }
 
-TEST_P(EveryDType, Scale) {
+TEST_P(PlainOptions, Scale) {
   for (const float scale : {1.0F, 0.01F, 0.0F, -0.3F}) {
     expect_matches(square(90, 32), [scale](AttentionCase& c) {
       c.options.scale = scale;
@@ -96,7 +77,7 @@ TEST_P(EveryDType, Scale) {
   }
 }
 
-TEST_P(EveryDType, GroupedHeads) {
+TEST_P(PlainOptions, GroupedHeads) {
   for (const std::int64_t heads_q : {2, 6, 14}) {
     expect_matches(square(60, 24), [heads_q](AttentionCase& c) {
       c.heads_q = heads_q;
@@ -105,7 +86,7 @@ TEST_P(EveryDType, GroupedHeads) {
   }
 }
 
-TEST_P(EveryDType, OneKeyHeadForAllQueryHeadsAndOneQuery) {
+TEST_P(PlainOptions, OneKeyHeadForAllQueryHeadsAndOneQuery) {
   expect_matches(square(60, 24), [](AttentionCase& c) {
     c.heads_q = 16;
     c.heads_k = 1;
@@ -113,32 +94,32 @@ TEST_P(EveryDType, OneKeyHeadForAllQueryHeadsAndOneQuery) {
   });
 }
 
-TEST_P(EveryDType, HeadDims) {
+TEST_P(PlainOptions, HeadDims) {
   for (const std::int64_t head_dim :
        {1, 2, 3, 7, 8, 15, 31, 40, 63, 65, 80, 96, 127, 129, 192, 255, 256, 300, 511, 512}) {
     expect_matches(square(37, head_dim), [](AttentionCase&) {});
   }
 }
 
-TEST_P(EveryDType, HeadDimOfV) {
+TEST_P(PlainOptions, HeadDimOfV) {
   for (const auto& [head_dim, head_dim_v] : {std::pair{192, 128}, {64, 256}, {1, 512}, {512, 1}, {33, 7}, {7, 33}}) {
     expect_matches(square(50, head_dim), [v = head_dim_v](AttentionCase& c) { c.head_dim_v = v; });
   }
 }
 
-TEST_P(EveryDType, EverySeqlenOfQueries) {
+TEST_P(PlainOptions, EverySeqlenOfQueries) {
   for (std::int64_t seqlen_q = 0; seqlen_q <= 140; ++seqlen_q) {
     expect_matches(square(9, 5), [seqlen_q](AttentionCase& c) { c.q.rows = seqlen_q; });
   }
 }
 
-TEST_P(EveryDType, EverySeqlenOfKeys) {
+TEST_P(PlainOptions, EverySeqlenOfKeys) {
   for (std::int64_t seqlen_k = 0; seqlen_k <= 300; ++seqlen_k) {
     expect_matches(square(9, 5), [seqlen_k](AttentionCase& c) { c.k.rows = seqlen_k; });
   }
 }
 
-TEST_P(EveryDType, PackedSequences) {
+TEST_P(PlainOptions, PackedSequences) {
   for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
     expect_matches(square(0, 32), [causal](AttentionCase& c) {
       c.batch = 4;
@@ -149,14 +130,14 @@ TEST_P(EveryDType, PackedSequences) {
   }
 }
 
-TEST_P(EveryDType, PackedQueriesOverBatchedKeys) {
+TEST_P(PlainOptions, PackedQueriesOverBatchedKeys) {
   expect_matches(square(80, 32), [](AttentionCase& c) {
     c.q = {.rows = 60, .cu_seqlens = {0, 20, 55}};
     c.options.causal = CausalMask::bottom_right;
   });
 }
 
-TEST_P(EveryDType, UsedLengths) {
+TEST_P(PlainOptions, UsedLengths) {
   expect_matches(square(100, 32), [](AttentionCase& c) {
     c.q.seqused = {100, 33};
     c.k.seqused = {0, 71};
@@ -168,7 +149,7 @@ TEST_P(EveryDType, UsedLengths) {
   });
 }
 
-TEST_P(EveryDType, EveryOptionAtOnce) {
+TEST_P(PlainOptions, EveryMaskAndLengthAtOnce) {
   expect_matches(square(0, 40), [](AttentionCase& c) {
     c.heads_q = 6;
     c.head_dim_v = 24;
@@ -179,7 +160,7 @@ TEST_P(EveryDType, EveryOptionAtOnce) {
   });
 }
 
-TEST_P(EveryDType, NothingToCompute) {
+TEST_P(PlainOptions, NothingToCompute) {
   expect_matches(square(5, 8), [](AttentionCase& c) { c.batch = 0; });
   expect_matches(square(0, 8), [](AttentionCase&) {});
   expect_matches(square(5, 8), [](AttentionCase& c) { c.heads_q = c.heads_k = 0; });

@@ -12,7 +12,8 @@ struct Extent {
   std::int64_t longest;
 };
 
-Extent random_extent(Random& random) {
+Extent random_extent(const EngineLimits& limits, Random& random) {
+  if (limits.longest > 400 && random.chance(0.5)) return {6e8, limits.longest};
   if (random.chance(0.7)) return {2e5, 140};
   if (random.chance(0.9)) return {3e6, 300};
   return {4e7, 400};
@@ -31,6 +32,20 @@ std::int64_t random_head_dim(const EngineLimits& limits, Random& random) {
   }();
   const std::int64_t multiple = limits.alignment;
   return std::min((drawn + multiple - 1) / multiple * multiple, limits.largest_head_dim);
+}
+
+void draw_head_dims(AttentionCase& attention, const EngineLimits& limits, Random& random) {
+  if (limits.head_dims.empty()) {
+    attention.head_dim = random_head_dim(limits, random);
+    attention.head_dim_v = random.chance(0.6) ? attention.head_dim : random_head_dim(limits, random);
+    return;
+  }
+  const auto& pair = limits.head_dims[random.integer(0, static_cast<std::int64_t>(limits.head_dims.size()) - 1)];
+  const auto less = [&] {
+    return random.chance(0.6) ? 0 : random.integer(0, 24 / limits.alignment) * limits.alignment;
+  };
+  attention.head_dim = pair[0] - less();
+  attention.head_dim_v = pair[1] - less();
 }
 
 // Packed sequences; rows before the first used one and after the last may belong to none.
@@ -65,7 +80,7 @@ SideLengths random_side(std::int64_t batch, std::int64_t longest, Random& random
   return side;
 }
 
-AttentionOptions random_options(const EngineLimits& limits, Random& random) {
+AttentionOptions random_options(DType dtype, const EngineLimits& limits, Random& random) {
   AttentionOptions options;
   options.causal = random.one_of({CausalMask::none, CausalMask::none, CausalMask::bottom_right, CausalMask::top_left});
   if (random.chance(0.25)) {
@@ -78,9 +93,10 @@ AttentionOptions random_options(const EngineLimits& limits, Random& random) {
         limits.any_scale ? random.one_of({1.0F, 0.125F, 0.3F, -0.25F, 0.0F}) : random.one_of({1.0F, 0.125F, 0.3F});
   }
   if (limits.chunk && random.chance(0.2)) options.chunk = random.integer(1, random.chance(0.5) ? 20 : 200);
-  // The last two round to nothing and to all but one in 65536.
+  // The last two round to nothing and to all but one in 65536, where O exceeds what float16 holds.
   if (limits.dropout && random.chance(0.25)) {
-    options.dropout = random.one_of({0.1F, 0.1F, 0.5F, 0.5F, 0.9F, 0.999F, 1e-6F, 0.999999F});
+    options.dropout =
+        random.one_of({0.1F, 0.1F, 0.5F, 0.5F, 0.9F, 0.99F, 1e-6F, dtype == DType::float16 ? 0.95F : 0.999999F});
   }
   options.deterministic = random.chance(0.2);
   return options;
@@ -130,7 +146,7 @@ Placement random_placement(const EngineLimits& limits, Random& random) {
 
 AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
   Random random(seed);
-  const Extent extent = random_extent(random);
+  const Extent extent = random_extent(limits, random);
   AttentionCase attention;
   do {
     attention = {};
@@ -138,12 +154,11 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
     attention.batch = random.integer(random.chance(0.05) ? 0 : 1, 4);
     attention.heads_k = random.integer(1, 3);
     attention.heads_q = attention.heads_k * random.one_of<std::int64_t>({1, 1, 2, 3, 5});
-    attention.head_dim = random_head_dim(limits, random);
-    attention.head_dim_v = random.chance(0.6) ? attention.head_dim : random_head_dim(limits, random);
+    draw_head_dims(attention, limits, random);
     attention.q = random_side(attention.batch, extent.longest, random);
     attention.k = random_side(attention.batch, extent.longest, random);
   } while (work(attention) > extent.most_work);
-  attention.options = random_options(limits, random);
+  attention.options = random_options(attention.dtype, limits, random);
   add_modifiers(attention, limits, random);
   attention.random = {.seed = seed * 0x9E3779B97F4A7C15U, .offset = seed * 0xD1B54A32D192ED03U};
   attention.wants_lse = random.chance(0.9);

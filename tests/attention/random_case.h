@@ -1,6 +1,7 @@
 // A case drawn from a seed: every option in any combination, shapes small but nasty.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -12,6 +13,10 @@ namespace strobe::test {
 struct EngineLimits {
   std::vector<DType> dtypes{DType::float32, DType::float16, DType::bfloat16};
   std::int64_t largest_head_dim = 512;
+  // head_dim and head_dim_v, or each up to 24 less: where a kernel serves a range of them and is compiled on first use.
+  // Empty: any.
+  std::vector<std::array<std::int64_t, 2>> head_dims;
+  std::int64_t longest = 400;  // sequence; beyond 400 half of the cases are drawn up to it
   std::int64_t alignment = 1;  // elements: head_dims, strides and first elements are multiples of it
   bool any_scale = true;       // not only positive ones
   bool alibi = true;

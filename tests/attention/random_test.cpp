@@ -13,6 +13,7 @@
 
 #include "matches_reference.h"
 #include "random_case.h"
+#include "seeds.h"
 
 namespace strobe::test {
 namespace {
@@ -20,11 +21,6 @@ namespace {
 constexpr int kSkipped = 77;
 
 std::string program_path;
-
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* text = std::getenv(variable);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 // A caller's pool that starts a thread for every index.
 void run_on_threads(int count, const std::function<void(int)>& body) {
@@ -53,16 +49,14 @@ bool restrict_to(const std::string& name) {
 }
 
 TEST(RandomConfigurations, MatchReference) {
-  const std::uint64_t only = number_from("STROBE_SEED", 0);
-  const std::uint64_t first = only != 0 ? only : number_from("STROBE_FIRST_SEED", 1);
-  const std::uint64_t count = only != 0 ? 1 : number_from("STROBE_SEEDS", 400);
-  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+  const std::vector<std::uint64_t> seeds = chosen_seeds(400);
+  for (const std::uint64_t seed : seeds) {
     run_seed(seed);
     if (HasFailure()) {
       FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path;
     }
   }
-  RecordProperty("configurations", static_cast<int>(count));
+  RecordProperty("configurations", static_cast<int>(seeds.size()));
 }
 
 }  // namespace

@@ -1,0 +1,218 @@
+// Dropout: its random numbers against Philox written from the paper, its mask in both passes, its scale.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "every_dtype.h"
+#include "flat_scores.h"
+#include "kernels/common/philox.h"
+#include "strobe/dropout.h"
+
+namespace strobe::test {
+namespace {
+
+using Words = std::array<std::uint32_t, 4>;
+
+// Section 3.3 of Salmon et al.: a round is two multiplications, each with a word of key.
+Words paper_philox(Words counter, std::uint64_t key, int rounds) {
+  auto low = static_cast<std::uint32_t>(key);
+  auto high = static_cast<std::uint32_t>(key >> 32U);
+  for (; rounds > 0; --rounds, low += 0x9E3779B9U, high += 0xBB67AE85U) {
+    const std::uint64_t left = std::uint64_t{0xD2511F53U} * counter[0];
+    const std::uint64_t right = std::uint64_t{0xCD9E8D57U} * counter[2];
+    counter = {static_cast<std::uint32_t>(right >> 32U) ^ counter[1] ^ low, static_cast<std::uint32_t>(right),
+               static_cast<std::uint32_t>(left >> 32U) ^ counter[3] ^ high, static_cast<std::uint32_t>(left)};
+  }
+  return counter;
+}
+
+Words ours(const Words& counter, std::uint64_t key) {
+  const PhiloxBlock block = philox({{counter[0], counter[1], counter[2], counter[3]}},
+                                   {static_cast<unsigned>(key), static_cast<unsigned>(key >> 32U)});
+  return {block.word[0], block.word[1], block.word[2], block.word[3]};
+}
+
+// The known answers that come with Random123 for philox4x32 of 7 rounds; the key as one number, high word first.
+TEST(Philox, HasTheKnownAnswers) {
+  struct Answer {
+    Words counter;
+    std::uint64_t key;
+    Words result;
+  };
+  const Answer answers[] = {
+      {{0, 0, 0, 0}, 0, {0x5F6FB709U, 0x0D893F64U, 0x4F121F81U, 0x4F730A48U}},
+      {{0xFFFFFFFFU, 0xFFFFFFFFU, 0xFFFFFFFFU, 0xFFFFFFFFU},
+       0xFFFFFFFFFFFFFFFFU,
+       {0x5207DDC2U, 0x45165E59U, 0x4D8EE751U, 0x8C52F662U}},
+      {{0x243F6A88U, 0x85A308D3U, 0x13198A2EU, 0x03707344U},
+       0x299F31D0A4093822U,
+       {0x4DFCCABAU, 0x190A87F0U, 0xC47362BAU, 0xB6B5242AU}},
+  };
+  for (const Answer& answer : answers) {
+    EXPECT_EQ(ours(answer.counter, answer.key), answer.result);
+    EXPECT_EQ(paper_philox(answer.counter, answer.key, 7), answer.result);
+  }
+}
+
+// dropout.h's definition, word for word.
+bool kept(float dropout, const RandomState& random, std::uint32_t head, std::uint32_t query, std::uint32_t key) {
+  const std::uint64_t philox_key = random.seed ^ (random.offset >> 32U << 32U);
+  const Words block = paper_philox(
+      {4 * (key / 32) + key / 2 % 4, query, head, static_cast<std::uint32_t>(random.offset)}, philox_key, 7);
+  const std::uint32_t word = block[key / 8 % 4];
+  const std::uint32_t slice = key % 2 == 0 ? word & 0xFFFFU : word >> 16U;
+  return slice >= std::lround(65536.0 * static_cast<double>(dropout));
+}
+
+std::vector<std::uint8_t> mask_of(float dropout, const RandomState& random, const std::array<std::int64_t, 4>& shape) {
+  std::vector<std::uint8_t> mask(shape[0] * shape[1] * shape[2] * shape[3], 7);
+  const Status status = dropout_mask(dropout, random, tensor(mask.data(), {shape[0], shape[1], shape[2], shape[3]}));
+  EXPECT_TRUE(status.ok()) << status.message();
+  return mask;
+}
+
+TEST(DropoutMask, IsWhatThePaperAndTheHeaderSay) {
+  constexpr std::array<std::int64_t, 4> kShape{2, 3, 5, 70};
+  const RandomState random{.seed = 0x0123456789ABCDEFU, .offset = 0xFEDCBA9876543210U};
+  for (const float dropout : {0.001F, 0.1F, 0.5F, 0.99F}) {
+    const std::vector<std::uint8_t> mask = mask_of(dropout, random, kShape);
+    for (std::size_t index = 0; index < mask.size(); ++index) {
+      const auto key = static_cast<std::uint32_t>(index % 70);
+      const auto query = static_cast<std::uint32_t>(index / 70 % 5);
+      const auto head = static_cast<std::uint32_t>(index / 350);
+      ASSERT_EQ(mask[index], kept(dropout, random, head, query, key) ? 1 : 0) << index << " of " << dropout;
+    }
+  }
+}
+
+// Half a million elements: the share of kept ones, overall and in every slice of a block, within 5 standard deviations.
+TEST(DropoutMask, KeepsTheShareThatItSays) {
+  constexpr float kDropout = 0.3F;
+  const std::vector<std::uint8_t> mask = mask_of(kDropout, {.seed = 11, .offset = 3}, {2, 4, 256, 256});
+  std::array<double, 32> kept_at{};
+  double pairs = 0.0;
+  for (std::size_t index = 0; index < mask.size(); ++index) {
+    kept_at[index % 32] += mask[index];
+    if (index > 0) pairs += mask[index] * mask[index - 1];
+  }
+  const double in_slice = static_cast<double>(mask.size()) / 32.0;
+  double total = 0.0;
+  for (const double count : kept_at) {
+    EXPECT_NEAR(count / in_slice, 0.7, 5.0 * std::sqrt(0.21 / in_slice));
+    total += count;
+  }
+  EXPECT_NEAR(total / static_cast<double>(mask.size()), 0.7, 5.0 * std::sqrt(0.21 / static_cast<double>(mask.size())));
+  EXPECT_NEAR(pairs / static_cast<double>(mask.size()), 0.49, 5.0 * std::sqrt(0.456 / static_cast<double>(mask.size())))
+      << "neighbours depend on each other";
+}
+
+TEST(DropoutMask, FollowsEveryBitOfSeedAndOffset) {
+  const auto drawn = [](std::uint64_t seed, std::uint64_t offset) {
+    return mask_of(0.5F, {.seed = seed, .offset = offset}, {1, 1, 8, 64});
+  };
+  const std::vector<std::uint8_t> first = drawn(0, 0);
+  EXPECT_EQ(drawn(0, 0), first);
+  for (std::uint64_t bit = 0; bit < 64; ++bit) {
+    EXPECT_NE(drawn(std::uint64_t{1} << bit, 0), first) << "seed bit " << bit;
+    EXPECT_NE(drawn(0, std::uint64_t{1} << bit), first) << "offset bit " << bit;
+  }
+}
+
+TEST(DropoutMask, RoundsTheProbabilityToAMultipleOf65536ths) {
+  const auto kept_of = [](float dropout) {
+    double count = 0.0;
+    for (const std::uint8_t value : mask_of(dropout, {.seed = 5}, {1, 16, 256, 256})) count += value;
+    return count;
+  };
+  EXPECT_EQ(kept_of(0.0F), 1048576.0);
+  EXPECT_EQ(kept_of(0x1p-18F), 1048576.0);            // rounds to 0
+  EXPECT_LT(kept_of(0x1p-17F), 1048576.0);            // rounds to 1 of 65536
+  EXPECT_NEAR(kept_of(0.9999999F), 16.0, 5.0 * 4.0);  // 65535 of 65536 at most: something is kept
+}
+
+// O and dV show which pairs each pass kept: P is 1 / n everywhere, V and dO are identities.
+class DropoutInBothPasses : public testing::TestWithParam<DType> {};
+
+INSTANTIATE_TEST_SUITE_P(DTypes, DropoutInBothPasses, every_dtype(), dtype_name);
+
+TEST_P(DropoutInBothPasses, IsDropoutMasks) {
+  constexpr std::int64_t kSeqlen = 150;
+  AttentionCase attention = flat_case(kSeqlen, kSeqlen, 2, 3);
+  attention.dtype = GetParam();
+  attention.options.dropout = 0.25F;
+  attention.random = {.seed = 42, .offset = std::uint64_t{1} << 40U};
+  FlatScores flat(attention);
+  for (std::int64_t index = 0; index < flat.tensors.d_o.size(); ++index) {
+    flat.tensors.d_o.set(index, index / kSeqlen / 3 % kSeqlen == index % kSeqlen ? 1.0 : 0.0);
+  }
+  flat.run_forward();
+  flat.run_backward();
+  const std::vector<std::uint8_t> mask = mask_of(0.25F, attention.random, {2, 3, kSeqlen, kSeqlen});
+  const double weight = 1.0 / (0.75 * kSeqlen);
+  for (std::size_t index = 0; index < mask.size(); ++index) {
+    const auto at = static_cast<std::int64_t>(index);
+    const std::int64_t key = at % kSeqlen;
+    const std::int64_t query = at / kSeqlen % kSeqlen;
+    const std::int64_t head = at / kSeqlen / kSeqlen % 3;
+    const std::int64_t entry = at / kSeqlen / kSeqlen / 3;
+    const double expected = mask[index] * weight;
+    ASSERT_NEAR(flat.probability(query, key, head, entry), expected, weight * 0x1p-7) << index;
+    const double in_dv = flat.tensors.dv.get(((entry * kSeqlen + key) * 3 + head) * kSeqlen + query);
+    ASSERT_NEAR(in_dv, expected, weight * 0x1p-7) << index;
+  }
+  EXPECT_NEAR(flat.lse(0), std::log(150.0), 1e-5);  // knows nothing of dropout
+}
+
+// Positions count from the sequence's first, heads through the batch: packing changes nothing.
+TEST(Dropout, IsTheSameForPackedSequences) {
+  AttentionCase batched = flat_case(40, 40, 2, 2);
+  batched.options.dropout = 0.5F;
+  AttentionCase packed = batched;
+  packed.q = packed.k = {.rows = 80, .cu_seqlens = {0, 40, 80}};
+  CaseTensors one(batched);
+  CaseTensors other(packed);
+  for (std::int64_t index = 0; index < one.q.size(); ++index) {
+    other.q.set(index, one.q.get(index));
+    other.k.set(index, one.k.get(index));
+  }
+  for (std::int64_t index = 0; index < one.v.size(); ++index) other.v.set(index, one.v.get(index));
+  ASSERT_TRUE(forward(one.forward_arguments(), batched.options).ok());
+  ASSERT_TRUE(forward(other.forward_arguments(), packed.options).ok());
+  EXPECT_EQ(one.o.element_bytes(), other.o.element_bytes());
+}
+
+TEST(Dropout, OfNothingChangesNoBit) {
+  AttentionCase attention = square(70, 16);
+  CaseTensors without(attention);
+  ASSERT_TRUE(forward(without.forward_arguments(), attention.options).ok());
+  attention.options.dropout = 1e-6F;
+  CaseTensors with(attention);
+  ASSERT_TRUE(forward(with.forward_arguments(), attention.options).ok());
+  EXPECT_EQ(with.o.element_bytes(), without.o.element_bytes());
+}
+
+using DropoutMatches = EveryDType;
+
+INSTANTIATE_TEST_SUITE_P(DTypes, DropoutMatches, every_dtype(), dtype_name);
+
+TEST_P(DropoutMatches, EveryProbability) {
+  for (const float dropout : {0.0001F, 0.1F, 0.5F, 0.9F}) {
+    expect_matches(square(150, 40), [dropout](AttentionCase& c) {
+      c.options = {.causal = CausalMask::bottom_right, .dropout = dropout};
+      c.random = {.seed = 3, .offset = 4};
+    });
+  }
+}
+
+TEST_P(DropoutMatches, GroupedHeads) {
+  expect_matches(square(70, 24), [](AttentionCase& c) {
+    c.heads_q = 6;
+    c.options.dropout = 0.3F;
+  });
+}
+
+}  // namespace
+}  // namespace strobe::test
