@@ -105,14 +105,14 @@ Window window(const Given& given) {
   return {.left = integer({given.name, left}), .right = integer({given.name, right})};
 }
 
-std::int64_t longest(const Given& given) { return integer(given); }
-
 int threads(const Given& given) {
   const std::int64_t wanted = integer(given);
-  return wanted < INT32_MIN || wanted > INT32_MAX ? -1 : static_cast<int>(wanted);
+  const auto fits = static_cast<int>(wanted);
+  if (fits != wanted) raise(PyExc_ValueError, "{} is {}: it must fit 32 bits", given.name, wanted);
+  return fits;
 }
 
-/// What a keyword does to the options; tensors first, since most calls give few others.
+/// What a keyword does to the options.
 struct Keyword {
   std::string_view name;
   void (*read)(CallOptions& options, Imports& imports, const Given& given);
@@ -127,10 +127,6 @@ constexpr Keyword kKeywords[] = {
     {"window", [](CallOptions& o, Imports&, const Given& g) { o.attention.window = window(g); }},
     {"chunk", [](CallOptions& o, Imports&, const Given& g) { o.attention.chunk = integer(g); }},
     {"softcap", [](CallOptions& o, Imports&, const Given& g) { o.attention.softcap = number(g); }},
-    {"dropout", [](CallOptions& o, Imports&, const Given& g) { o.attention.dropout = number(g); }},
-    {"seed", [](CallOptions& o, Imports&, const Given& g) { o.random.seed = unsigned_integer(g); }},
-    {"offset", [](CallOptions& o, Imports&, const Given& g) { o.random.offset = unsigned_integer(g); }},
-    {"deterministic", [](CallOptions& o, Imports&, const Given& g) { o.attention.deterministic = boolean(g); }},
     {"alibi_slopes", [](CallOptions& o, Imports& i,
                         const Given& g) { o.modifiers.alibi_slopes = i.view(g.value, {g.name, kFloat32}); }},
     {"bias", [](CallOptions& o, Imports& i,
@@ -140,6 +136,10 @@ constexpr Keyword kKeywords[] = {
     {"block_mask", [](CallOptions& o, Imports& i,
                       const Given& g) { o.modifiers.block_mask = i.view(g.value, {g.name, "uint8 or bool"}); }},
     {"block_size", [](CallOptions& o, Imports&, const Given& g) { o.modifiers.block_size = integer(g); }},
+    {"dropout", [](CallOptions& o, Imports&, const Given& g) { o.attention.dropout = number(g); }},
+    {"seed", [](CallOptions& o, Imports&, const Given& g) { o.random.seed = unsigned_integer(g); }},
+    {"offset", [](CallOptions& o, Imports&, const Given& g) { o.random.offset = unsigned_integer(g); }},
+    {"deterministic", [](CallOptions& o, Imports&, const Given& g) { o.attention.deterministic = boolean(g); }},
     {"cu_seqlens_q",
      [](CallOptions& o, Imports& i, const Given& g) { o.sequences.cu_seqlens_q = i.view(g.value, {g.name, kInt32}); }},
     {"cu_seqlens_k",
@@ -148,10 +148,10 @@ constexpr Keyword kKeywords[] = {
      [](CallOptions& o, Imports& i, const Given& g) { o.sequences.seqused_q = i.view(g.value, {g.name, kInt32}); }},
     {"seqused_k",
      [](CallOptions& o, Imports& i, const Given& g) { o.sequences.seqused_k = i.view(g.value, {g.name, kInt32}); }},
-    {"max_seqlen_q", [](CallOptions& o, Imports&, const Given& g) { o.sequences.max_seqlen_q = longest(g); }},
-    {"max_seqlen_k", [](CallOptions& o, Imports&, const Given& g) { o.sequences.max_seqlen_k = longest(g); }},
-    {"engine", [](CallOptions& o, Imports&, const Given& g) { o.execution.engine = engine(g); }},
+    {"max_seqlen_q", [](CallOptions& o, Imports&, const Given& g) { o.sequences.max_seqlen_q = integer(g); }},
+    {"max_seqlen_k", [](CallOptions& o, Imports&, const Given& g) { o.sequences.max_seqlen_k = integer(g); }},
     {"threads", [](CallOptions& o, Imports&, const Given& g) { o.execution.threads = threads(g); }},
+    {"engine", [](CallOptions& o, Imports&, const Given& g) { o.execution.engine = engine(g); }},
     {"stream", [](CallOptions&, Imports&, const Given&) {}},  // read by imports_for
     {"q_descale",
      [](CallOptions& o, Imports& i, const Given& g) { o.q_descale = i.view(g.value, {g.name, kFloat32}); }},

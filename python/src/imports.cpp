@@ -66,6 +66,19 @@ Device device_of(std::int32_t kind, std::int32_t index, const Role& role) {
         kind);
 }
 
+/// Row-major strides; some frameworks give a tensor without elements strides of 0.
+void set_dense_strides(TensorView& view) {
+  std::int64_t stride = 1;
+  for (auto axis = static_cast<std::size_t>(view.rank); axis-- > 0;) {
+    view.strides[axis] = stride;
+    stride *= std::max<std::int64_t>(view.shape[axis], 1);
+  }
+}
+
+bool empty(const TensorView& view) {
+  return std::ranges::count(view.shape.begin(), view.shape.begin() + view.rank, 0) > 0;
+}
+
 TensorView view_of(const dlpack::dltensor& tensor, const Role& role) {
   if (tensor.ndim < 1 || tensor.ndim > kMaxRank) raise_rank(role, tensor.ndim);
   const auto* dtype = std::ranges::find(kDTypes, tensor.dtype, &NamedDType::dlpack);
@@ -75,11 +88,11 @@ TensorView view_of(const dlpack::dltensor& tensor, const Role& role) {
   view.dtype = dtype->dtype;
   view.device = device_of(tensor.device.device_type, tensor.device.device_id, role);
   view.rank = tensor.ndim;
-  std::int64_t contiguous = 1;
-  for (auto axis = static_cast<std::size_t>(tensor.ndim); axis-- > 0;) {
-    view.shape[axis] = tensor.shape[axis];
-    view.strides[axis] = tensor.strides == nullptr ? contiguous : tensor.strides[axis];
-    contiguous *= tensor.shape[axis];
+  std::copy_n(tensor.shape, tensor.ndim, view.shape.begin());
+  if (tensor.strides == nullptr || empty(view)) {
+    set_dense_strides(view);
+  } else {
+    std::copy_n(tensor.strides, tensor.ndim, view.strides.begin());
   }
   return view;
 }
@@ -112,6 +125,13 @@ TensorView view_of_capsule(nb::handle capsule, const Role& role) {
   return view_of(*static_cast<dlpack::dltensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor")), role);
 }
 
+/// PyTorch's own words for a device that DLPack has no number for are a page of C++.
+void check_device_name(nb::handle tensor, const Role& role) {
+  const std::string device = nb::str(nb::getattr(tensor, "device", nb::str("cpu"))).c_str();
+  if (device.starts_with("cpu") || device.starts_with("cuda")) return;
+  raise(PyExc_ValueError, "{} is on {}: it must be on the cpu or on a CUDA device", role.name, device);
+}
+
 /// NumPy's own dtype names; a dtype of another byte order has the same.
 DType dtype_of_array(nb::handle array, const Role& role) {
   const nb::object dtype = array.attr("dtype");
@@ -137,12 +157,8 @@ TensorView view_of(const TensorShape& shape, const Role& role) {
   view.dtype = shape.dtype;
   view.device = shape.device;
   view.rank = static_cast<int>(shape.shape.size());
-  std::int64_t stride = 1;
-  for (std::size_t axis = shape.shape.size(); axis-- > 0;) {
-    view.shape[axis] = shape.shape[axis];
-    view.strides[axis] = stride;
-    stride *= std::max<std::int64_t>(shape.shape[axis], 1);
-  }
+  std::ranges::copy(shape.shape, view.shape.begin());
+  set_dense_strides(view);
   return view;
 }
 
@@ -159,7 +175,11 @@ TensorView Imports::view(nb::handle object, const Role& role) {
 TensorView Imports::from_exchange_api(nb::handle object, const Role& role) {
   const ExchangeApi& api = *exchange_api_of(object);
   dlpack::dltensor tensor;
-  if (api.tensor_from_object(object.ptr(), &tensor) != 0) throw nb::python_error();
+  if (api.tensor_from_object(object.ptr(), &tensor) != 0) {
+    const nb::python_error error;
+    check_device_name(object, role);
+    throw error;
+  }
   const TensorView view = view_of(tensor, role);
   if (view.device.type == DeviceType::cuda && !has_stream_) {
     if (api.current_stream(tensor.device.device_type, tensor.device.device_id, &stream_) != 0) {
@@ -179,6 +199,7 @@ TensorView Imports::from_array_interface(nb::handle object, const Role& role) {
   const nb::tuple data = interface["data"];
   view.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(data[0]));
   if (role.written && nb::cast<bool>(data[1])) raise_read_only(role);
+  if (empty(view)) return view;
   const nb::tuple strides(object.attr("strides"));  // in bytes
   const auto size = static_cast<std::int64_t>(size_of(view.dtype));
   for (std::size_t axis = 0; axis < shape.shape.size(); ++axis) {

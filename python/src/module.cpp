@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "imports.h"
+#include "jax_calls.h"
 #include "masks.h"
 #include "passes.h"
 #include "strobe/strobe.h"
@@ -33,4 +34,5 @@ NB_MODULE(_core, module) {
   module.def("explain", &explain, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("backward"),
              nb::arg("options"));
   bind_masks(module);
+  bind_jax_handlers(module);
 }

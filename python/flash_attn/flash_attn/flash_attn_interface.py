@@ -1,0 +1,156 @@
+"""FlashAttention-2's functions, with their signatures and return values."""
+
+from typing import Any
+
+from strobe.integrations.flash_attention import alibi_of, packed_lengths, refuse, window_of, with_cache
+from strobe.torch import attention
+from torch import Tensor
+
+Window = Any
+
+
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: Window,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+    return_attn_probs: bool,
+    **lengths: Any,
+) -> Any:
+    """out, or (out, lse, None) with return_attn_probs: probabilities are never kept."""
+    if return_attn_probs and dropout_p > 0:
+        raise NotImplementedError(
+            "return_attn_probs is given with dropout_p, but Strobe keeps no probabilities: strobe.dropout_mask gives "
+            "the ones that dropout takes"
+        )
+    result = attention(
+        *(q, k, v),
+        return_lse=return_attn_probs,
+        dropout=dropout_p,
+        scale=softmax_scale,
+        causal=causal,
+        window=window_of(window_size),
+        softcap=softcap,
+        alibi_slopes=alibi_of(alibi_slopes),
+        deterministic=deterministic,
+        **lengths,
+    )
+    return (*result, None) if return_attn_probs else result
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    return _attention(
+        *(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap),
+        *(alibi_slopes, deterministic, return_attn_probs),
+    )
+
+
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Any:
+    """kv [batch, seqlen_k, 2, heads_k, head_dim]; the rest as flash_attn_func."""
+    return flash_attn_func(q, *kv.unbind(dim=2), *arguments, **options)
+
+
+def flash_attn_qkvpacked_func(qkv: Tensor, *arguments: Any, **options: Any) -> Any:
+    """qkv [batch, seqlen, 3, heads, head_dim]; the rest as flash_attn_func."""
+    return flash_attn_func(*qkv.unbind(dim=2), *arguments, **options)
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Tensor | None = None,
+) -> Any:
+    refuse(block_table=block_table)
+    return _attention(
+        *(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap),
+        *(alibi_slopes, deterministic, return_attn_probs),
+        **packed_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
+    )
+
+
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Any:
+    """kv [total_k, 2, heads_k, head_dim]; the rest as flash_attn_varlen_func."""
+    return flash_attn_varlen_func(q, *kv.unbind(dim=1), *arguments, **options)
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *arguments: Any, **options: Any
+) -> Any:
+    """qkv [total, 3, heads, head_dim]; the rest as flash_attn_varlen_func."""
+    return flash_attn_varlen_func(
+        *qkv.unbind(dim=1), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *arguments, **options
+    )
+
+
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: Tensor | int | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    block_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """out, or (out, lse) with return_softmax_lse. Writes k and v to the cache."""
+    refuse(cache_leftpad=cache_leftpad, block_table=block_table)
+    out, lse = with_cache(
+        *(q, k_cache, v_cache, k, v),
+        rotary_cos=rotary_cos,
+        rotary_sin=rotary_sin,
+        rotary_interleaved=rotary_interleaved,
+        cache_seqlens=cache_seqlens,
+        cache_batch_idx=cache_batch_idx,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap,
+        alibi_slopes=alibi_of(alibi_slopes),
+    )
+    return (out, lse) if return_softmax_lse else out
+
+
+def _get_block_size_n(device: Any, head_dim: int, is_dropout: bool, is_causal: bool) -> int:
+    raise NotImplementedError("the layout of probabilities was asked for, but Strobe keeps none")

@@ -1,0 +1,201 @@
+"""FlashAttention-3's calls, computed by Strobe. What no engine has raises NotImplementedError with a sentence."""
+
+from typing import Any
+
+import torch
+from strobe.integrations.flash_attention import packed_lengths, refuse, window_of, with_cache
+from strobe.torch import attention
+from torch import Tensor
+
+__all__ = [
+    "flash_attn_combine",
+    "flash_attn_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_with_kvcache",
+    "get_scheduler_metadata",
+]
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    qv: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    window_size: Any = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Any:
+    """out, or (out, lse [batch, heads, seqlen_q]) with return_attn_probs."""
+    refuse(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    return attention(
+        *(q, k, v),
+        return_lse=return_attn_probs,
+        scale=softmax_scale,
+        causal=causal,
+        window=window_of(window_size),
+        chunk=attention_chunk,
+        softcap=softcap,
+        deterministic=deterministic,
+    )
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    qv: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    window_size: Any = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: bool | None = None,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Any:
+    """out, or (out, lse [heads, total_q]) with return_attn_probs."""
+    refuse(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    return attention(
+        *(q, k, v),
+        return_lse=return_attn_probs,
+        scale=softmax_scale,
+        causal=causal,
+        window=window_of(window_size),
+        chunk=attention_chunk,
+        softcap=softcap,
+        deterministic=deterministic,
+        **packed_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k),
+    )
+
+
+def flash_attn_qkvpacked_func(
+    qkv: Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    window_size: Any = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    deterministic: bool = False,
+    num_heads_q: int | None = None,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Any:
+    """qkv [batch, seqlen, 3, heads, head_dim], or [batch, seqlen, heads_q + 2 heads_k, head_dim] with num_heads_q."""
+    if qkv.dim() == 5:
+        q, k, v = qkv.unbind(dim=-3)
+    else:
+        if num_heads_q is None:
+            raise ValueError("qkv has rank 4 and num_heads_q is None: give the number of query heads")
+        heads_k = (qkv.shape[2] - num_heads_q) // 2
+        q, k, v = qkv.split([num_heads_q, heads_k, heads_k], dim=-2)
+    return flash_attn_func(
+        *(q, k, v, softmax_scale, causal, None, q_descale, k_descale, v_descale, window_size),
+        attention_chunk=attention_chunk,
+        softcap=softcap,
+        deterministic=deterministic,
+        return_attn_probs=return_attn_probs,
+    )
+
+
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    qv: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: Tensor | int | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    page_table: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k_new: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    rotary_seqlens: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Any = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    scheduler_metadata: Tensor | None = None,
+    num_splits: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """out, or (out, lse, None, None) with return_softmax_lse: there are no partial results. Writes k and v to the
+    cache."""
+    refuse(
+        qv=qv,
+        cache_leftpad=cache_leftpad,
+        page_table=page_table,
+        cu_seqlens_k_new=cu_seqlens_k_new,
+        rotary_seqlens=rotary_seqlens,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
+    )
+    out, lse = with_cache(
+        *(q, k_cache, v_cache, k, v),
+        rotary_cos=rotary_cos,
+        rotary_sin=rotary_sin,
+        rotary_interleaved=rotary_interleaved,
+        cache_seqlens=cache_seqlens,
+        cache_batch_idx=cache_batch_idx,
+        cu_seqlens_q=cu_seqlens_q,
+        max_seqlen_q=max_seqlen_q,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        chunk=attention_chunk,
+        softcap=softcap,
+    )
+    return (out, lse, None, None) if return_softmax_lse else out
+
+
+def flash_attn_combine(
+    out_partial: Tensor, lse_partial: Tensor, out: Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """Merges results over different keys: out_partial [splits, .., heads, head_dim], lse_partial [splits, .., heads].
+
+    Gives (out [.., heads, head_dim], lse [.., heads]). Source: Dao, "FlashAttention-2" (2023), section 2.3.1.
+    """
+    lse = torch.logsumexp(lse_partial.float(), dim=0)
+    weights = torch.exp(lse_partial.float() - lse.where(lse.isfinite(), 0))
+    merged = (weights.unsqueeze(-1) * out_partial.float()).sum(0).to(out_dtype or out_partial.dtype)
+    return (merged if out is None else out.copy_(merged)), lse
+
+
+def get_scheduler_metadata(*arguments: Any, **options: Any) -> None:
+    """None: Strobe plans a call when it comes."""

@@ -1,0 +1,274 @@
+// A call names its operands and results, in order, by attributes `operands` and `results` ("q k v bias"); every other
+// attribute is an option.
+#include "jax_calls.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "strobe/attention.h"
+#include "thread_pool.h"
+#include "xla_ffi.h"
+
+namespace nb = nanobind;
+
+namespace strobe::python {
+namespace {
+
+using xla::CallFrame;
+
+/// A call's tensors of both passes; what a pass does not have stays not given.
+struct Tensors {
+  TensorView q, k, v, o, lse, max_logits, d_o, d_lse, dq, dk, dv, d_bias, d_sink;
+  TensorView alibi_slopes, bias, sink, block_mask, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, random;
+};
+
+struct NamedTensor {
+  std::string_view name;
+  TensorView Tensors::* member;
+};
+constexpr NamedTensor kTensors[] = {
+    {"q", &Tensors::q},
+    {"k", &Tensors::k},
+    {"v", &Tensors::v},
+    {"o", &Tensors::o},
+    {"lse", &Tensors::lse},
+    {"max_logits", &Tensors::max_logits},
+    {"d_o", &Tensors::d_o},
+    {"d_lse", &Tensors::d_lse},
+    {"dq", &Tensors::dq},
+    {"dk", &Tensors::dk},
+    {"dv", &Tensors::dv},
+    {"d_bias", &Tensors::d_bias},
+    {"d_sink", &Tensors::d_sink},
+    {"alibi_slopes", &Tensors::alibi_slopes},
+    {"bias", &Tensors::bias},
+    {"sink", &Tensors::sink},
+    {"block_mask", &Tensors::block_mask},
+    {"cu_seqlens_q", &Tensors::cu_seqlens_q},
+    {"cu_seqlens_k", &Tensors::cu_seqlens_k},
+    {"seqused_q", &Tensors::seqused_q},
+    {"seqused_k", &Tensors::seqused_k},
+    {"random", &Tensors::random},
+};
+
+struct Call {
+  Tensors tensors;
+  AttentionOptions options;
+  Execution execution;
+  std::int64_t block_size = 128;
+  std::int64_t max_seqlen_q = -1;
+  std::int64_t max_seqlen_k = -1;
+};
+
+std::optional<DType> dtype_of(xla::DataType dtype) {
+  switch (dtype) {
+    case xla::DataType::f32: return DType::float32;
+    case xla::DataType::f16: return DType::float16;
+    case xla::DataType::bf16: return DType::bfloat16;
+    case xla::DataType::s32:
+    case xla::DataType::u32: return DType::int32;
+    case xla::DataType::u8:
+    case xla::DataType::pred: return DType::uint8;
+    case xla::DataType::s64: break;
+  }
+  return std::nullopt;
+}
+
+Status failure(std::string sentence) { return {StatusCode::invalid_argument, std::move(sentence)}; }
+
+/// XLA's buffers are dense and row-major.
+Status read_buffer(const xla::Buffer& buffer, std::string_view name, const Device& device, TensorView& view) {
+  const std::optional<DType> dtype = dtype_of(buffer.dtype);
+  if (!dtype || buffer.rank < 1 || buffer.rank > kMaxRank) {
+    return failure(std::string(name) + " is of a dtype or rank that no tensor of a call has");
+  }
+  view.data = buffer.data;
+  view.dtype = *dtype;
+  view.device = device;
+  view.rank = static_cast<int>(buffer.rank);
+  std::int64_t stride = 1;
+  for (auto axis = static_cast<std::size_t>(buffer.rank); axis-- > 0;) {
+    view.shape[axis] = buffer.extents[axis];
+    view.strides[axis] = stride;
+    stride *= std::max<std::int64_t>(buffer.extents[axis], 1);
+  }
+  return {};
+}
+
+/// Reads `buffers` by the names in `names`, which blanks separate.
+Status read_buffers(const xla::Buffers& buffers, std::string_view names, const Device& device, Tensors& tensors) {
+  for (std::int64_t index = 0; index < buffers.count; ++index) {
+    const std::string_view name = names.substr(0, names.find(' '));
+    names.remove_prefix(std::min(names.size(), name.size() + 1));
+    const auto* named = std::ranges::find(kTensors, name, &NamedTensor::name);
+    if (named == std::end(kTensors)) return failure("\"" + std::string(name) + "\" is no tensor of a call");
+    if (Status status = read_buffer(*buffers.buffers[index], name, device, tensors.*(named->member)); !status.ok()) {
+      return status;
+    }
+  }
+  return {};
+}
+
+/// The attribute's value: of a string, its characters.
+std::string_view text_of(const xla::Attributes& attributes, std::int64_t index) {
+  const auto& span = *static_cast<const xla::ByteSpan*>(attributes.values[index]);
+  return {span.data, span.size};
+}
+
+void read_number(std::string_view name, const xla::Scalar& scalar, Call& call) {
+  const auto integer = [&scalar] { return *static_cast<const std::int64_t*>(scalar.value); };
+  const auto number = [&scalar] { return *static_cast<const float*>(scalar.value); };
+  if (name == "scale") call.options.scale = number();
+  if (name == "softcap") call.options.softcap = number();
+  if (name == "dropout") call.options.dropout = number();
+  if (name == "causal") call.options.causal = static_cast<CausalMask>(integer());
+  if (name == "window_left") call.options.window.left = integer();
+  if (name == "window_right") call.options.window.right = integer();
+  if (name == "chunk") call.options.chunk = integer();
+  if (name == "deterministic") call.options.deterministic = integer() != 0;
+  if (name == "block_size") call.block_size = integer();
+  if (name == "max_seqlen_q") call.max_seqlen_q = integer();
+  if (name == "max_seqlen_k") call.max_seqlen_k = integer();
+  if (name == "threads") call.execution.threads = static_cast<int>(integer());
+}
+
+Status read_call(const CallFrame& frame, const Device& device, Call& call) {
+  for (std::int64_t index = 0; index < frame.attributes.count; ++index) {
+    const xla::ByteSpan& span = *frame.attributes.names[index];
+    const std::string_view name(span.data, span.size);
+    Status status;
+    if (name == "operands") {
+      status = read_buffers(frame.operands, text_of(frame.attributes, index), device, call.tensors);
+    } else if (name == "results") {
+      status = read_buffers(frame.results, text_of(frame.attributes, index), device, call.tensors);
+    } else if (frame.attributes.kinds[index] == xla::AttributeKind::scalar) {
+      read_number(name, *static_cast<const xla::Scalar*>(frame.attributes.values[index]), call);
+    }
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+/// Seed and offset, low words first, from host memory.
+RandomState random_state(const TensorView& random) {
+  if (!random.given()) return {};
+  const auto* words = static_cast<const std::uint32_t*>(random.data);
+  const auto pair = [words](int at) { return std::uint64_t{words[at]} | std::uint64_t{words[at + 1]} << 32U; };
+  return {.seed = pair(0), .offset = pair(2)};
+}
+
+template <class Arguments>
+void add_shared(const Call& call, Arguments& arguments) {
+  const Tensors& t = call.tensors;
+  arguments.q = t.q;
+  arguments.k = t.k;
+  arguments.v = t.v;
+  arguments.sequences = {t.cu_seqlens_q, t.cu_seqlens_k,    t.seqused_q,
+                         t.seqused_k,    call.max_seqlen_q, call.max_seqlen_k};
+  arguments.modifiers = {t.alibi_slopes, t.bias, t.sink, t.block_mask, call.block_size};
+  arguments.random = random_state(t.random);
+}
+
+Status run_forward(const Call& call) {
+  ForwardArguments arguments;
+  add_shared(call, arguments);
+  arguments.o = call.tensors.o;
+  arguments.lse = call.tensors.lse;
+  arguments.max_logits = call.tensors.max_logits;
+  return forward(arguments, call.options, call.execution);
+}
+
+Status run_backward(const Call& call) {
+  const Tensors& t = call.tensors;
+  BackwardArguments arguments;
+  add_shared(call, arguments);
+  arguments.o = t.o;
+  arguments.lse = t.lse;
+  arguments.d_o = t.d_o;
+  arguments.d_lse = t.d_lse;
+  arguments.dq = t.dq;
+  arguments.dk = t.dk;
+  arguments.dv = t.dv;
+  arguments.d_bias = t.d_bias;
+  arguments.d_sink = t.d_sink;
+  return backward(arguments, call.options, call.execution);
+}
+
+xla::Error* report(const xla::Api& api, const Status& status) {
+  if (status.ok()) return nullptr;
+  const auto code = [&status] {
+    switch (status.code()) {
+      case StatusCode::invalid_argument: return xla::ErrorCode::invalid_argument;
+      case StatusCode::unsupported: return xla::ErrorCode::unimplemented;
+      case StatusCode::out_of_memory: return xla::ErrorCode::resource_exhausted;
+      case StatusCode::ok:
+      case StatusCode::device_error: break;
+    }
+    return xla::ErrorCode::internal;
+  }();
+  xla::ErrorArguments arguments{{sizeof(arguments), nullptr}, status.message().c_str(), code};
+  return api.create_error(&arguments);
+}
+
+/// XLA asks each handler once what it was written for.
+bool answers_metadata(const CallFrame& frame, std::uint32_t traits) {
+  if (frame.header.extensions == nullptr || frame.header.extensions->kind != xla::ExtensionKind::metadata) return false;
+  xla::Metadata& metadata = *reinterpret_cast<xla::MetadataExtension*>(frame.header.extensions)->metadata;
+  metadata.version.major = xla::kMajorVersion;
+  metadata.version.minor = frame.api->version.minor;
+  metadata.traits = traits;
+  return true;
+}
+
+xla::Error* on_host(const CallFrame& frame, Status (*run)(const Call&)) {
+  if (answers_metadata(frame, 0)) return nullptr;
+  Call call;
+  call.execution.parallel_for = parallel_for();
+  Status status = read_call(frame, {}, call);
+  return report(*frame.api, status.ok() ? run(call) : status);
+}
+
+xla::Error* on_cuda(const CallFrame& frame, Status (*run)(const Call&)) {
+  if (answers_metadata(frame, xla::kCommandBufferCompatible)) return nullptr;
+  Device device{DeviceType::cuda, 0};
+  if (frame.api->header.struct_size >= sizeof(xla::Api)) {
+    xla::DeviceOrdinalArguments ordinal{{sizeof(ordinal), nullptr}, frame.context, 0};
+    if (xla::Error* error = frame.api->device_ordinal(&ordinal); error != nullptr) return error;
+    device.index = ordinal.ordinal;
+  }
+  xla::StreamArguments stream{{sizeof(stream), nullptr}, frame.context, nullptr};
+  if (xla::Error* error = frame.api->stream(&stream); error != nullptr) return error;
+  Call call;
+  call.execution.stream = stream.stream;
+  Status status = read_call(frame, device, call);
+  if (status.ok() && call.tensors.random.given()) {
+    status = {StatusCode::unsupported, "dropout is given: no engine for CUDA tensors has it in this build"};
+  }
+  return report(*frame.api, status.ok() ? run(call) : status);
+}
+
+xla::Error* host_forward(CallFrame* frame) { return on_host(*frame, run_forward); }
+xla::Error* host_backward(CallFrame* frame) { return on_host(*frame, run_backward); }
+xla::Error* cuda_forward(CallFrame* frame) { return on_cuda(*frame, run_forward); }
+xla::Error* cuda_backward(CallFrame* frame) { return on_cuda(*frame, run_backward); }
+
+}  // namespace
+
+void bind_jax_handlers(nb::module_& module) {
+  module.def("jax_handlers", [] {
+    const auto capsule = [](xla::Error* (*handler)(CallFrame*)) {
+      return nb::steal(PyCapsule_New(reinterpret_cast<void*>(handler), "xla._CUSTOM_CALL_TARGET", nullptr));
+    };
+    nb::dict handlers;
+    handlers["host_forward"] = capsule(host_forward);
+    handlers["host_backward"] = capsule(host_backward);
+    handlers["cuda_forward"] = capsule(cuda_forward);
+    handlers["cuda_backward"] = capsule(cuda_backward);
+    return handlers;
+  });
+}
+
+}  // namespace strobe::python

@@ -1,0 +1,1 @@
+"""Strobe behind the interfaces of other libraries."""

@@ -1,0 +1,162 @@
+"""Attention with gradients for JAX: a custom call of XLA's, under jit, grad, vmap and on any device Strobe has."""
+
+from functools import partial
+from typing import Any, NamedTuple, Unpack
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.custom_derivatives import CustomVJPPrimal
+
+from strobe import _core
+from strobe._arrays import lse_shape, max_logits_shape, output_shape
+from strobe._attention import tensor_shape
+from strobe._options import ScoreOptions
+
+__all__ = ["attention"]
+
+for _name, _handler in _core.jax_handlers().items():
+    _device, _, _pass = _name.partition("_")
+    jax.ffi.register_ffi_target(f"strobe_{_pass}", _handler, platform={"host": "cpu", "cuda": "CUDA"}[_device])
+
+_TENSORS = (
+    "alibi_slopes bias sink block_mask cu_seqlens_q cu_seqlens_k seqused_q seqused_k".split()  # noqa: SIM905
+)
+_FLOATS = ("scale", "softcap", "dropout")
+_INTEGERS = ("chunk", "block_size", "max_seqlen_q", "max_seqlen_k", "threads")
+_CAUSAL = {False: 0, True: 1, "bottom_right": 1, "top_left": 2}
+
+Tensors = dict[str, Array]
+
+
+class _Call(NamedTuple):
+    """What a call is besides its tensors: constants of the compiled program."""
+
+    attributes: tuple[tuple[str, Any], ...]
+    max_logits: bool
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: bool = False,
+    return_max_logits: bool = False,
+    **options: Unpack[ScoreOptions],
+) -> Any:
+    """:func:`strobe.attention` with gradients, for q, k, v, bias and sink, through the output and through lse.
+
+    Shapes, dtypes, options and errors are those of strobe.attention. Options that are no arrays are constants of the
+    compiled program, but for seed and offset, which may be traced. Arrays that are not row-major are copied, by XLA.
+    """
+    unknown = options.keys() - ScoreOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(
+            f"{min(unknown)} is no option of strobe.jax.attention: the options are "
+            f"{', '.join(ScoreOptions.__annotations__)}"
+        )
+    _check(q, k, v, dict(options))
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    tensors = {"q": q, "k": k, "v": v} | {name: jnp.asarray(given[name]) for name in _TENSORS if name in given}
+    if given.get("dropout"):
+        tensors["random"] = jnp.concatenate([_words(given.get("seed", 0)), _words(given.get("offset", 0))])
+    o, lse, max_logits = _attention(_Call(_attributes(given), return_max_logits), tensors)
+    if not return_lse and not return_max_logits:
+        return o
+    return (o, *((lse,) if return_lse else ()), *((max_logits,) if return_max_logits else ()))
+
+
+def _check(q: Array, k: Array, v: Array, options: dict[str, Any]) -> None:
+    """Raises what the call would, before it is compiled: shapes and options are known, values are not."""
+    shapes = [tensor_shape(x.shape, str(x.dtype), "cpu") for x in (q, k, v)]
+    for name in _TENSORS:
+        if options.get(name) is not None:
+            options[name] = tensor_shape(jnp.shape(options[name]), str(jnp.asarray(options[name]).dtype), "cpu")
+    for name in ("seed", "offset"):
+        options.pop(name, None)
+    _core.explain(*shapes, False, **options)
+
+
+def _words(number: Any) -> Array:
+    """A 64-bit number as two of 32, the low one first; a traced one has 32 bits already."""
+    if isinstance(number, int):
+        return jnp.asarray([number & 0xFFFFFFFF, number >> 32], jnp.uint32)
+    return jnp.stack([jnp.asarray(number).astype(jnp.uint32).reshape(()), jnp.uint32(0)])
+
+
+def _attributes(options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    left, right = options.get("window", (-1, -1))
+    attributes = {"window_left": np.int64(left), "window_right": np.int64(right)}
+    attributes["causal"] = np.int64(_CAUSAL[options.get("causal", False)])
+    attributes["deterministic"] = np.int64(options.get("deterministic", False))
+    attributes |= {name: np.float32(options[name]) for name in _FLOATS if name in options}
+    attributes |= {name: np.int64(options[name]) for name in _INTEGERS if name in options}
+    return tuple(sorted(attributes.items()))
+
+
+def _call(target: str, operands: Tensors, results: dict[str, jax.ShapeDtypeStruct], call: _Call) -> Tensors:
+    compute = jax.ffi.ffi_call(f"strobe_{target}", tuple(results.values()), vmap_method="sequential")
+    outputs = compute(
+        *operands.values(), operands=" ".join(operands), results=" ".join(results), **dict(call.attributes)
+    )
+    return dict(zip(results, outputs, strict=True))
+
+
+def _forward(call: _Call, tensors: Tensors) -> tuple[Array, Array, Array | None]:
+    q, v = tensors["q"], tensors["v"]
+    results = {
+        "o": jax.ShapeDtypeStruct(output_shape(q, v), q.dtype),
+        "lse": jax.ShapeDtypeStruct(lse_shape(q), jnp.float32),
+    }
+    if call.max_logits:
+        results["max_logits"] = jax.ShapeDtypeStruct(max_logits_shape(q, tensors.get("cu_seqlens_q")), jnp.float32)
+    outputs = _call("forward", tensors, results, call)
+    return outputs["o"], outputs["lse"], outputs.get("max_logits")
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(call: _Call, tensors: Tensors) -> tuple[Array, Array, Array | None]:
+    return _forward(call, tensors)
+
+
+def _attention_forward(call: _Call, primals: dict[str, CustomVJPPrimal]) -> Any:
+    if "alibi_slopes" in primals and primals["alibi_slopes"].perturbed:
+        raise NotImplementedError(
+            "alibi_slopes requires a gradient, which attention does not have: take jax.lax.stop_gradient of it"
+        )
+    tensors = {name: primal.value for name, primal in primals.items()}
+    o, lse, max_logits = _forward(call, tensors)
+    return (o, lse, max_logits), (tensors, o, lse)
+
+
+def _attention_backward(call: _Call, saved: Any, cotangents: Any) -> Any:
+    tensors, o, lse = saved
+    d_o, d_lse, d_max_logits = (
+        None if x is None or isinstance(x, jax.custom_derivatives.SymbolicZero) else x for x in cotangents
+    )
+    if d_max_logits is not None:
+        raise NotImplementedError("max_logits is part of the loss: it has no gradient, take stop_gradient of it")
+    operands = {**tensors, "o": o, "lse": lse, "d_o": jnp.zeros_like(o) if d_o is None else d_o}
+    if d_lse is not None:
+        operands["d_lse"] = d_lse
+    shapes = {f"d{name}": jax.ShapeDtypeStruct(tensors[name].shape, tensors[name].dtype) for name in ("q", "k", "v")}
+    for name in ("bias", "sink"):
+        if name in tensors:
+            shapes[f"d_{name}"] = jax.ShapeDtypeStruct(tensors[name].shape, jnp.float32)
+    gradients = _call("backward", operands, shapes, call)
+    return ({name: _gradient(name, tensor, gradients) for name, tensor in tensors.items()},)
+
+
+def _gradient(name: str, tensor: Array, gradients: Tensors) -> Any:
+    if name in ("q", "k", "v"):
+        return gradients[f"d{name}"]
+    if name in ("bias", "sink"):
+        return gradients[f"d_{name}"].astype(tensor.dtype)
+    if jnp.issubdtype(tensor.dtype, jnp.floating):
+        return jnp.zeros_like(tensor)
+    return np.zeros(tensor.shape, jax.dtypes.float0)
+
+
+_attention.defvjp(_attention_forward, _attention_backward, symbolic_zeros=True)

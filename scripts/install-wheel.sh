@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Builds the wheel as `pip install .` does and installs it into the virtual environment FOLDER, with what its tests need:
+# scripts/install-wheel.sh FOLDER [-DNAME=VALUE...]
+# The definitions are CMake's. Build folders are kept, so that a second build compiles what has changed.
+set -euo pipefail
+if (($# < 1)); then
+  echo "usage: scripts/install-wheel.sh FOLDER [-DNAME=VALUE...]" >&2
+  exit 2
+fi
+mkdir -p "$1"
+environment=$(cd "$1" && pwd)
+cd "$(dirname "$0")/.."
+ENVIRONMENT=$environment scripts/python-environment.sh python
+
+settings=()
+for definition in "${@:2}"; do
+  settings+=("--config-settings=cmake.define.${definition#-D}")
+done
+wheels=$environment/wheels
+rm -rf "$wheels"
+pip=("$environment/bin/pip" --quiet --disable-pip-version-check)
+# --no-build-isolation: what a wheel is built with is installed already, and in a place that stays.
+"${pip[@]}" wheel --no-deps --no-build-isolation --wheel-dir "$wheels" "${settings[@]}" .
+"${pip[@]}" install --no-deps --force-reinstall "$wheels"/*.whl

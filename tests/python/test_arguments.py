@@ -1,0 +1,269 @@
+"""Every wrong argument is refused with one sentence, and the outputs stay as they were."""
+
+import numpy as np
+import pytest
+import strobe
+
+OPTIONS = ", ".join(name for name in strobe.Options.__annotations__)
+
+
+def zeros(*shape, dtype=np.float32):
+    return np.zeros(shape, dtype)
+
+
+def int32(*values):
+    return np.array(values, np.int32)
+
+
+def read_only(*shape):
+    array = zeros(*shape)
+    array.flags.writeable = False
+    return array
+
+
+SHARED = zeros(2, 8, 4, 16)
+
+CASES = [
+    (dict(q=None), ValueError, "q is missing: give a tensor [batch, seqlen_q, heads_q, head_dim]"),
+    (
+        dict(q=[1.0, 2.0]),
+        TypeError,
+        "q is of type list: it must be a tensor that speaks DLPack, of NumPy, PyTorch, JAX or CuPy",
+    ),
+    (
+        dict(q="text"),
+        TypeError,
+        "q is of type str: it must be a tensor that speaks DLPack, of NumPy, PyTorch, JAX or CuPy",
+    ),
+    (dict(q=zeros(2, 8, 4, 16, dtype=np.float64)), ValueError, "q is float64: it must be float32, float16 or bfloat16"),
+    (dict(q=zeros(2, 8, 4, 16, dtype=np.int32)), ValueError, "q is int32: it must be float32, float16 or bfloat16"),
+    (
+        dict(q=zeros(2, 8, 4, 16, dtype=np.complex64)),
+        ValueError,
+        "q is complex64: it must be float32, float16 or bfloat16",
+    ),
+    (dict(q=zeros(2, 8, 4, 16, dtype=np.int64)), ValueError, "q is int64: it must be float32, float16 or bfloat16"),
+    (
+        dict(q=zeros(2, 8, 4, 16).astype(">f4")),
+        ValueError,
+        "q is in the byte order of another machine: it must be in this one's",
+    ),
+    (dict(q=zeros(8, 4, 16)), ValueError, "q has rank 3: it must have rank 4 [batch, seqlen_q, heads_q, head_dim]"),
+    (dict(q=zeros(2, 2, 8, 4, 16)), ValueError, "q has rank 5: tensors of a call have rank 1 to 4"),
+    (dict(q=np.float32(1).reshape(())), ValueError, "q has rank 0: tensors of a call have rank 1 to 4"),
+    (dict(q=zeros(3, 8, 4, 16)), ValueError, "q has batch 3 and k has batch 2: they must be equal"),
+    (dict(q=zeros(2, 8, 3, 16)), ValueError, "q has 3 heads and k has 2: heads_q must be a multiple of heads_k"),
+    (dict(q=zeros(2, 8, 4, 32)), ValueError, "k has head_dim 16 and q has 32: they must be equal"),
+    (dict(q=zeros(2, 8, 4, 0)), ValueError, "head_dim is 0: it must be from 1 to 512"),
+    (dict(q=zeros(2, 8, 4, 513)), ValueError, "head_dim is 513: it must be from 1 to 512"),
+    (dict(q=zeros(2, 8, 4, 32)[..., ::2]), ValueError, "q has stride 2 on its last axis: it must be 1"),
+    (dict(q=zeros(2, 8, 4, 16)[:, ::-1]), ValueError, "q has stride -64 on axis 1: strides must not be negative"),
+    (dict(q=zeros(2, 8, 4, 16, dtype=np.float16)), ValueError, "k is float32: it must be float16, as q is"),
+    (dict(k=None), ValueError, "k is missing: give a tensor [batch, seqlen_k, heads_k, head_dim]"),
+    (dict(k=zeros(2, 8, 2, 16, dtype=np.float16)), ValueError, "k is float16: it must be float32, as q is"),
+    (dict(k=zeros(2, 8, 2, 16, dtype=np.float64)), ValueError, "k is float64: it must be q's dtype"),
+    (dict(k=zeros(2, 8, 2, 8)), ValueError, "k has head_dim 8 and q has 16: they must be equal"),
+    (dict(k=zeros(2, 8, 16)), ValueError, "k has rank 3: it must have rank 4 [batch, seqlen_k, heads_k, head_dim]"),
+    (
+        dict(k=object()),
+        TypeError,
+        "k is of type object: it must be a tensor that speaks DLPack, of NumPy, PyTorch, JAX or CuPy",
+    ),
+    (dict(v=None), ValueError, "v is missing: give a tensor [batch, seqlen_k, heads_k, head_dim_v]"),
+    (
+        dict(v=zeros(2, 7, 2, 16)),
+        ValueError,
+        "v has shape [2, 7, 2, 16]: it must be [2, 8, 2, 16] [batch, seqlen_k, heads_k, head_dim_v]",
+    ),
+    (
+        dict(v=zeros(2, 8, 1, 16)),
+        ValueError,
+        "v has shape [2, 8, 1, 16]: it must be [2, 8, 2, 16] [batch, seqlen_k, heads_k, head_dim_v]",
+    ),
+    (dict(v=zeros(2, 8, 2, 513)), ValueError, "head_dim_v is 513: it must be from 1 to 512"),
+    (
+        dict(out=zeros(2, 8, 4, 15)),
+        ValueError,
+        "o has shape [2, 8, 4, 15]: it must be [2, 8, 4, 16] [batch, seqlen_q, heads_q, head_dim_v]",
+    ),
+    (dict(out=zeros(2, 8, 4, 16, dtype=np.float16)), ValueError, "o is float16: it must be float32, as q is"),
+    (dict(out=read_only(2, 8, 4, 16)), ValueError, "o is read-only: it must be writable"),
+    (dict(out=np.broadcast_to(zeros(1, 8, 4, 16), (2, 8, 4, 16))), ValueError, "o is read-only: it must be writable"),
+    (dict(q=SHARED, out=SHARED), ValueError, "o overlaps q: outputs must not share memory with any other tensor"),
+    (
+        dict(out=[]),
+        TypeError,
+        "o is of type list: it must be a tensor that speaks DLPack, of NumPy, PyTorch, JAX or CuPy",
+    ),
+    (dict(scale="0.1"), TypeError, "scale is of type str: it must be a number"),
+    (dict(scale=float("nan")), ValueError, "scale is nan: it must be finite"),
+    (dict(scale=float("inf")), ValueError, "scale is inf: it must be finite"),
+    (dict(causal=1), TypeError, 'causal is of type int: it must be True, False, "bottom_right" or "top_left"'),
+    (dict(causal="diagonal"), ValueError, 'causal is "diagonal": it must be True, False, "bottom_right" or "top_left"'),
+    (dict(window=5), TypeError, "window is of type int: it must be a pair of integers (left, right)"),
+    (dict(window=(1, 2, 3)), ValueError, "window has 3 values: it must be a pair of integers (left, right)"),
+    (dict(window=(-2, 0)), ValueError, "window is (-2, 0): each side must be 0 or more, or -1 for no bound"),
+    (dict(window=(1.5, 2)), TypeError, "window is of type float: it must be an integer"),
+    (dict(window="ab"), TypeError, "window is of type str: it must be a pair of integers (left, right)"),
+    (dict(chunk=-1), ValueError, "chunk is -1: it must be positive, or 0 for none"),
+    (dict(chunk=2.5), TypeError, "chunk is of type float: it must be an integer"),
+    (dict(softcap=-1.0), ValueError, "softcap is -1: it must be positive, or 0 for none"),
+    (dict(softcap=float("nan")), ValueError, "softcap is nan: it must be positive, or 0 for none"),
+    (dict(softcap=[]), TypeError, "softcap is of type list: it must be a number"),
+    (dict(dropout=1.0), ValueError, "dropout is 1: it must be at least 0 and less than 1"),
+    (dict(dropout=-0.1), ValueError, "dropout is -0.1: it must be at least 0 and less than 1"),
+    (dict(dropout=0.5, seed=-1), ValueError, "seed is -1: it must be from 0 to 2^64 - 1"),
+    (dict(dropout=0.5, seed=2**64), ValueError, "seed is 18446744073709551616: it must be from 0 to 2^64 - 1"),
+    (dict(dropout=0.5, offset="1"), TypeError, "offset is of type str: it must be an integer"),
+    (dict(deterministic=1), TypeError, "deterministic is of type int: it must be True or False"),
+    (dict(alibi_slopes=zeros(3)), ValueError, "alibi_slopes has shape [3]: it must be [4] [heads_q]"),
+    (dict(alibi_slopes=zeros(2, 3)), ValueError, "alibi_slopes has shape [2, 3]: it must be [2, 4] [batch, heads_q]"),
+    (dict(alibi_slopes=zeros(4, dtype=np.float64)), ValueError, "alibi_slopes is float64: it must be float32"),
+    (
+        dict(alibi_slopes=zeros(1, 2, 4)),
+        ValueError,
+        "alibi_slopes has rank 3: it must be [heads_q] or [batch, heads_q]",
+    ),
+    (
+        dict(alibi_slopes=0.5),
+        TypeError,
+        "alibi_slopes is of type float: it must be a tensor that speaks DLPack, of NumPy, PyTorch, JAX or CuPy",
+    ),
+    (
+        dict(bias=zeros(8, 8)),
+        ValueError,
+        "bias has rank 2: it must have rank 4 [batch or 1, heads_q or 1, seqlen_q, seqlen_k]",
+    ),
+    (
+        dict(bias=zeros(2, 4, 8, 7)),
+        ValueError,
+        "bias has shape [2, 4, 8, 7]: it must be [2 or 1, 4 or 1, 8, 8] [batch or 1, heads_q or 1, seqlen_q, seqlen_k]",
+    ),
+    (
+        dict(bias=zeros(2, 3, 8, 8)),
+        ValueError,
+        "bias has shape [2, 3, 8, 8]: it must be [2 or 1, 4 or 1, 8, 8] [batch or 1, heads_q or 1, seqlen_q, seqlen_k]",
+    ),
+    (
+        dict(bias=np.broadcast_to(zeros(2, 4, 8, 1), (2, 4, 8, 8))),
+        ValueError,
+        "bias has stride 0 on its last axis: it must be 1",
+    ),
+    (dict(sink=zeros(2)), ValueError, "sink has shape [2]: it must be [4] [heads_q]"),
+    (dict(sink=zeros(4, dtype=np.float16)), ValueError, "sink is float16: it must be float32"),
+    (dict(sink=zeros(2, 4)), ValueError, "sink has rank 2: it must have rank 1 [heads_q]"),
+    (
+        dict(block_mask=zeros(1, 1, 1, 2, dtype=np.uint8)),
+        ValueError,
+        "block_mask has shape [1, 1, 1, 2]: it must be [2 or 1, 4 or 1, 1, 1] "
+        "[batch or 1, heads_q or 1, blocks of queries, blocks of keys]",
+    ),
+    (dict(block_mask=zeros(1, 1, 1, 1)), ValueError, "block_mask is float32: it must be uint8"),
+    (
+        dict(block_mask=zeros(1, 1, dtype=np.uint8)),
+        ValueError,
+        "block_mask has rank 2: it must have rank 4 [batch or 1, heads_q or 1, blocks of queries, blocks of keys]",
+    ),
+    (
+        dict(block_mask=zeros(1, 1, 1, 1, dtype=np.uint8), block_size=32),
+        ValueError,
+        "block_size is 32: it must be 64 or 128",
+    ),
+    (dict(seqused_q=int32(8)), ValueError, "seqused_q has shape [1]: it must be [2] [batch]"),
+    (
+        dict(seqused_k=int32(9, 8)),
+        ValueError,
+        "seqused_k[0] is 9: it must be from 0 to the sequence's length, which is 8",
+    ),
+    (
+        dict(seqused_k=int32(-1, 8)),
+        ValueError,
+        "seqused_k[0] is -1: it must be from 0 to the sequence's length, which is 8",
+    ),
+    (dict(seqused_k=np.array([8, 8])), ValueError, "seqused_k is int64: it must be int32"),
+    (dict(seqused_k=zeros(2)), ValueError, "seqused_k is float32: it must be int32"),
+    (dict(cu_seqlens_q=int32(0, 8)), ValueError, "q has rank 4: it must have rank 3 [total_q, heads_q, head_dim]"),
+    (dict(cu_seqlens_k=int32(0, 8, 16)), ValueError, "k has rank 4: it must have rank 3 [total_k, heads_k, head_dim]"),
+    (dict(max_seqlen_q=-2), ValueError, "max_seqlen_q is -2: it must be 0 or more, or -1 for not known"),
+    (dict(max_seqlen_k="8"), TypeError, "max_seqlen_k is of type str: it must be an integer"),
+    (dict(max_seqlen_k=2**63), ValueError, "max_seqlen_k is 9223372036854775808: it must fit 64 bits"),
+    (dict(threads=-1), ValueError, "threads is -1: it must be from 1 to 4096, or 0 for one per hardware thread"),
+    (dict(threads=4097), ValueError, "threads is 4097: it must be from 1 to 4096, or 0 for one per hardware thread"),
+    (dict(threads="all"), TypeError, "threads is of type str: it must be an integer"),
+    (dict(threads=2**40), ValueError, "threads is 1099511627776: it must fit 32 bits"),
+    (dict(engine="hopper"), NotImplementedError, "q is on cpu: the hopper engine takes tensors on a CUDA device"),
+    (
+        dict(engine="ampere"),
+        NotImplementedError,
+        "the ampere engine is not in this build: engine must be automatic, cpu or hopper",
+    ),
+    (dict(engine="gpu"), ValueError, 'engine is "gpu": it must be automatic, cpu, ampere or hopper'),
+    (dict(engine=1), TypeError, "engine is of type int: it must be automatic, cpu, ampere or hopper"),
+    (dict(stream=5), ValueError, "stream is given for tensors on the cpu: it must be null"),
+    (dict(stream=-1), ValueError, "stream is -1: it must be from 0 to 2^64 - 1"),
+    (dict(stream="0"), TypeError, "stream is of type str: it must be an integer"),
+    (
+        dict(q_descale=zeros(2, 2)),
+        NotImplementedError,
+        "q_descale is given, but no engine of this build has float8 inputs",
+    ),
+    (
+        dict(page_table=zeros(2, 1, dtype=np.int32)),
+        NotImplementedError,
+        "page_table is given, but no engine of this build has a paged key-value cache",
+    ),
+    (dict(softmax_scale=0.5), TypeError, f"softmax_scale is no option of a call: the options are {OPTIONS}"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "sentence"), CASES)
+def test_forward_refuses(arguments, error, sentence):
+    out = np.full((2, 8, 4, 16), 7, np.float32)
+    call = {"q": zeros(2, 8, 4, 16), "k": zeros(2, 8, 2, 16), "v": zeros(2, 8, 2, 16), "out": out, **arguments}
+    with pytest.raises(error) as caught:
+        strobe.attention(call.pop("q"), call.pop("k"), call.pop("v"), **call)
+    assert str(caught.value) == sentence
+    assert (out == 7).all()
+
+
+BACKWARD_CASES = [
+    ({"d_o": None}, ValueError, "d_o is missing: give a tensor [batch, seqlen_q, heads_q, head_dim_v]"),
+    ({"lse": zeros(2, 8, 4)}, ValueError, "lse has shape [2, 8, 4]: it must be [2, 4, 8] [batch, heads_q, seqlen_q]"),
+    ({"lse": zeros(2, 4, 8, dtype=np.float16)}, ValueError, "lse is float16: it must be float32"),
+    ({"o": zeros(2, 8, 4, 16, dtype=np.float16)}, ValueError, "o is float16: it must be float32, as q is"),
+    ({"d_lse": zeros(2, 4)}, ValueError, "d_lse has rank 2: it must have rank 3 [batch, heads_q, seqlen_q]"),
+    ({"dq": read_only(2, 8, 4, 16)}, ValueError, "dq is read-only: it must be writable"),
+    ({"return_d_bias": True}, ValueError, "return_d_bias is given without bias: give bias, too"),
+    ({"return_d_sink": True}, ValueError, "return_d_sink is given without sink: give sink, too"),
+    ({"engine": "cuda"}, ValueError, 'engine is "cuda": it must be automatic, cpu, ampere or hopper'),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "sentence"), BACKWARD_CASES)
+def test_backward_refuses(arguments, error, sentence):
+    o, lse, k = zeros(2, 8, 4, 16), zeros(2, 4, 8), zeros(2, 8, 2, 16)
+    call = {"d_o": o.copy(), "q": o.copy(), "k": k, "v": k.copy(), "o": o, "lse": lse, **arguments}
+    with pytest.raises(error) as caught:
+        strobe.attention_backward(**call)
+    assert str(caught.value) == sentence
+
+
+def test_explain_refuses():
+    shape = (1, 8, 2, 16)
+    with pytest.raises(ValueError, match='device is "gpu": it must be cpu, cuda or cuda:INDEX'):
+        strobe.explain(shape, shape, shape, device="gpu")
+    with pytest.raises(ValueError, match="dtype is int4: it must be float32, float16 or bfloat16"):
+        strobe.explain(shape, shape, shape, dtype="int4")
+    with pytest.raises(TypeError, match="q, k and v must be given"):
+        strobe.explain(None, None, None)
+
+
+def test_masks_refuse():
+    with pytest.raises(ValueError, match="block_size is 100: it must be 64 or 128"):
+        strobe.local_block_mask(256, 256, block_size=100)
+    with pytest.raises(ValueError, match="stride is 0: it must be 1 or more"):
+        strobe.strided_block_mask(256, 256, stride=0)
+    with pytest.raises(ValueError, match="left is -2 and right 0: each must be 0 or more, or -1 for no bound"):
+        strobe.local_block_mask(256, 256, left=-2, right=0)
+    with pytest.raises(ValueError, match="dropout is 2: it must be at least 0 and less than 1"):
+        strobe.dropout_mask((1, 1, 2, 2), 2.0)
