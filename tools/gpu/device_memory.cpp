@@ -36,7 +36,11 @@ void DeviceMemory::free() {
 Status DeviceMemory::upload(const void* from) {
   if (bytes_ == 0) return {};
   const ContextScope context(*device_);
-  return device_->driver->check(device_->driver->MemcpyHtoD(address_, from, bytes_), "copying to the device");
+  Status status = device_->driver->check(device_->driver->MemcpyHtoD(address_, from, bytes_), "copying to the device");
+  if (!status.ok()) return status;
+  // The copy may still be on its way when the call returns, and streams that do not wait for the default one would
+  // overtake it.
+  return device_->driver->check(device_->driver->CtxSynchronize(), "waiting for the device");
 }
 
 Status DeviceMemory::download(void* to) const {

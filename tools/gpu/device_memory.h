@@ -9,7 +9,8 @@
 
 namespace strobe::gpu {
 
-/// A block of device memory, freed with the object. Copies wait for all work of the device's context.
+/// A block of device memory, freed with the object. A copy waits for all work of the device's
+/// context and is done when it returns.
 class DeviceMemory {
  public:
   /// out_of_memory where the device has no room; 0 bytes give a null pointer.
