@@ -151,7 +151,7 @@ Result<BlockSizes> standard_backward(const IoProblem& problem, FastMemory& fast,
   const double scale = scale_of(problem);
   store_transposed_product(fast, *sizes, 1.0, slow.p, slow.d_o, slow.dv);
   store_scores(fast, *sizes, 1.0, slow.d_o, slow.v, slow.dp);
-  store_delta(fast, problem, slow);
+  store_delta(fast, problem, slow);  // algorithm 3 sums rows of P dP, which long rows would have to be read twice for
   store_softmax_gradient(fast, slow);
   store_product(fast, *sizes, scale, slow.ds, slow.k, slow.dq);
   store_transposed_product(fast, *sizes, scale, slow.ds, slow.q, slow.dk);

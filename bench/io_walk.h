@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "bench/io_memory.h"
@@ -37,7 +36,7 @@ struct IoProblem {
   std::int64_t seqlen = 1;
   std::int64_t head_dim = 1;
   std::int64_t fast_memory = 1;  // M, in elements
-  BlockMask mask;                // read by flash_attention_2 alone
+  BlockMask mask;                // of flash_attention_2 alone
 };
 
 /// What lies in slow memory: all that some order needs. q, k, v, o and their gradients are [seqlen, head_dim], s, p, dp

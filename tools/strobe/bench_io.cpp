@@ -84,7 +84,7 @@ std::vector<IoCell> list_cells(const IoCells& cells) {
 std::string io_table(const std::vector<IoRow>& rows) {
   std::vector<Table::Column> columns{{"pass", Table::Align::left}, {"head_dim"}, {"seqlen"}, {"M"}};
   for (const Subject& subject : kSubjects) columns.push_back({subject.name});
-  columns.push_back({"standard/2"});
+  columns.push_back({"gain"});
   Table table(std::move(columns));
   for (std::size_t first = 0; first < rows.size(); first += kSubjects.size()) {
     const IoCell& cell = rows[first].cell;
@@ -153,7 +153,7 @@ ExitCode run_io_bench(const IoCells& cells, const std::string& json) {
   fmt::print(
       "Millions of elements moved between slow memory and a fast one of M elements, counted: one head,\n"
       "tiles walked in the order of each algorithm; butterfly and local: block-sparse FlashAttention-2,\n"
-      "blocks of {}, local with one neighbour on each side; standard/2: standard over flash_attention_2.\n\n{}",
+      "blocks of {}, local with one neighbour on each side; gain: standard over flash_attention_2.\n\n{}",
       kMaskBlock, io_table(rows));
   return ExitCode::ok;
 }
