@@ -10,7 +10,9 @@ namespace {
 
 Status check_mask(const TensorView& mask) {
   const api::NamedTensor named{"mask", mask};
-  if (mask.rank < 2) return api::invalid("mask has rank {}: it must be [.., query blocks, key blocks]", mask.rank);
+  if (mask.rank < 2 || mask.rank > kMaxRank) {
+    return api::invalid("mask has rank {}: it must be [.., query blocks, key blocks]", mask.rank);
+  }
   return api::first_failure([&] { return api::check_layout(named, mask.rank, "[.., query blocks, key blocks]"); },
                             [&] { return api::check_dtype(named, DType::uint8, ""); },
                             [&] { return api::check_on_host(named); }, [&] { return api::check_data(named); },

@@ -52,7 +52,10 @@ Status read_bias(const NamedTensor& bias, AttentionProblem& problem) {
   }
   Status status = check_layout(bias, 4, kLayout);
   if (!status.ok()) return status;
-  if (bias.view.dtype != DType::float32 && bias.view.dtype != problem.dtype) {
+  if (problem.dtype == DType::float32) {
+    status = check_dtype(bias, DType::float32, ", as q is");
+    if (!status.ok()) return status;
+  } else if (bias.view.dtype != DType::float32 && bias.view.dtype != problem.dtype) {
     return invalid("bias is {}: it must be float32 or {}, as q is", name_of(bias.view.dtype), name_of(problem.dtype));
   }
   const std::int64_t wanted[] = {problem.batch, problem.heads_q, problem.seqlen_q, problem.seqlen_k};
@@ -99,7 +102,7 @@ Status check_modifier_gradients(const BackwardArguments& arguments, const Attent
   const NamedTensor d_sink{"d_sink", arguments.d_sink};
   if (d_bias.view.given()) {
     if (!problem.modifiers.has_bias) return invalid("d_bias is given without a bias: give modifiers.bias, too");
-    constexpr std::string_view kLayout = ", as bias is";
+    constexpr std::string_view kLayout = "as bias is";
     const auto& shape = arguments.modifiers.bias.shape;
     Status status =
         first_failure([&] { return check_layout(d_bias, 4, "[batch or 1, heads_q or 1, seqlen_q, seqlen_k]"); },

@@ -75,8 +75,8 @@ Call<Arguments> call_of(const CaseTensors& tensors) {
 
 template <class Arguments>
 std::vector<GuardedTensor*> outputs_of(CaseTensors& tensors) {
-  if constexpr (std::is_same_v<Arguments, ForwardArguments>) return {&tensors.o, &tensors.lse};
-  return {&tensors.dq, &tensors.dk, &tensors.dv};
+  if constexpr (std::is_same_v<Arguments, ForwardArguments>) return tensors.forward_outputs();
+  return tensors.backward_outputs();
 }
 
 template <class Arguments>
