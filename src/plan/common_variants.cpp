@@ -6,24 +6,31 @@
 namespace strobe::runtime {
 namespace {
 
-/// The calls that the pack answers without a compiler: what most models ask for.
+/// The calls that the pack answers without a compiler: what most models ask for. Training and prefill of any length,
+/// batched and packed, and few queries of ungrouped heads and groups of 4 and 8.
 std::vector<AttentionProblem> common_problems() {
   std::vector<AttentionProblem> problems;
   AttentionProblem problem;
-  problem.batch = problem.heads_q = problem.heads_k = 1;
+  problem.batch = problem.heads_k = 1;
   problem.scale = 1.0F;
+  const auto add = [&](std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t group, bool packed) {
+    problem.heads_q = group;
+    problem.seqlen_q = problem.total_q = seqlen_q;
+    problem.seqlen_k = problem.total_k = seqlen_k;
+    problem.packed_q = problem.packed_k = packed;
+    problems.push_back(problem);
+  };
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     for (const std::int64_t head_dim : {64, 128, 256}) {
-      for (const std::int64_t seqlen : {512, 16384}) {  // short and long calls may take different tiles
-        for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
-          for (const bool packed : {false, true}) {
-            problem.dtype = dtype;
-            problem.head_dim = problem.head_dim_v = head_dim;
-            problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = seqlen;
-            problem.causal = causal;
-            problem.packed_q = problem.packed_k = packed;
-            problems.push_back(problem);
-          }
+      for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+        problem.dtype = dtype;
+        problem.head_dim = problem.head_dim_v = head_dim;
+        problem.causal = causal;
+        for (const std::int64_t seqlen : {512, 16384}) {  // short and long calls may take different tiles
+          for (const bool packed : {false, true}) add(seqlen, seqlen, 1, packed);
+        }
+        for (const std::int64_t group : {1, 4, 8}) {
+          if (head_dim <= 128) add(2, 4096, group, false);
         }
       }
     }

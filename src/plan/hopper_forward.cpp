@@ -60,12 +60,10 @@ std::int64_t visible_keys(const AttentionProblem& problem, const Band& band) {
   return band.chunk > 0 ? std::min<std::int64_t>(visible, band.chunk) : visible;
 }
 
-/// Query rows of a sequence as tiles see them: those of `packed` heads lie side by side.
-std::int64_t rows_of(const AttentionProblem& problem, int packed) {
-  const std::int64_t longest = problem.packed_q && problem.batch > 0
-                                   ? std::min(problem.seqlen_q, problem.total_q / problem.batch + 1)
-                                   : problem.seqlen_q;
-  return longest * packed;
+/// Queries of a sequence, on average.
+std::int64_t mean_queries(const AttentionProblem& problem) {
+  if (!problem.packed_q || problem.batch == 0) return problem.seqlen_q;
+  return std::min(problem.seqlen_q, problem.total_q / problem.batch + 1);
 }
 
 // The choices below were measured on an H200: docs/performance-log-hopper.md.
@@ -76,8 +74,8 @@ int choose_packed_heads(const AttentionProblem& problem) {
   constexpr std::int64_t kRows = 2 * kRowsPerWarpgroup;
   const std::int64_t group = problem.heads_q / problem.heads_k;
   const int packed = static_cast<int>(std::min<std::int64_t>(group & -group, kRowsPerWarpgroup));
-  const std::int64_t alone = packed * rounded_up(rows_of(problem, 1), kRows);
-  return 10 * rounded_up(rows_of(problem, packed), kRows) <= 9 * alone ? packed : 1;
+  const std::int64_t alone = packed * rounded_up(mean_queries(problem), kRows);
+  return 10 * rounded_up(mean_queries(problem) * packed, kRows) <= 9 * alone ? packed : 1;
 }
 
 /// Whether the third consumer warpgroup pays at head_dim 128: it hides more latency and wastes more of a tile's rows,
@@ -116,7 +114,7 @@ void choose_narrow_tiles(KernelConfig& config, const AttentionProblem& problem, 
     config.consumer_warpgroups = 4;
     config.block_n = 64;
     config.stages = 4;
-    config.ping_pong = plain && problem.seqlen_k < 4096;
+    config.ping_pong = plain;
   }
 }
 
@@ -125,7 +123,8 @@ void choose_tiles(KernelConfig& config, const AttentionProblem& problem, const B
   config.consumer_warpgroups = 2;
   config.stages = 2;
   config.q_stages = 1;
-  if (rows_of(problem, config.packed_heads) <= kRowsPerWarpgroup) {
+  if (problem.seqlen_q * config.packed_heads <= kRowsPerWarpgroup) {
+    // Reading keys and values is all the time there is: the more of them are on their way, the better.
     config.consumer_warpgroups = 1;
     choose_wide_tiles(config);
     while (config.stages < 4 && fits(config)) ++config.stages;
@@ -191,7 +190,10 @@ Band band_of(const AttentionProblem& problem) {
   const auto bound = [](std::int64_t keys) { return static_cast<int>(std::min(keys, kMaxInt / 4)); };
   band.bounded_left = problem.window.left >= 0;
   if (band.bounded_left) band.left = bound(problem.window.left);
-  band.bounded_right = problem.window.right >= 0 || problem.causal != CausalMask::none;
+  // The last query of a sequence sees every key, and a single query is the last one.
+  const bool last_query = problem.seqlen_q == 1 && !problem.packed_q && !problem.has_seqused_q;
+  const bool causal = problem.causal == CausalMask::top_left || (problem.causal != CausalMask::none && !last_query);
+  band.bounded_right = problem.window.right >= 0 || causal;
   if (problem.causal == CausalMask::none && band.bounded_right) band.right = bound(problem.window.right);
   if (problem.chunk > 0) {
     band.chunk = bound(problem.chunk);

@@ -1,11 +1,13 @@
 // The forward kernel's barriers and what they promise.
 //
-//   barrier      arrivals per phase                       bytes     waits        means
-//   q_full[w,s]  1: Q producer                            Q of w    warpgroup w  stage s holds w's rows of Q
-//   q_empty[w,s] 4: one lane of each warp of w                      Q producer   w has finished its last Q K^T from
-//   stage s k_full[s]    1: K producer                            K tile    consumers    stage s holds a K block
-//   k_empty[s]   4 x consumer warpgroups x cluster                  K producer   no warp in the cluster reads stage s
-//   v_full[s], v_empty[s]: as K
+// clang-format off: a table
+//   barrier                   arrivals per phase                  bytes   waits       means
+//   q_full[w, s]              1: Q producer                       Q of w  w           stage s holds w's rows of Q
+//   q_empty[w, s]             4: one lane of each warp of w               Q producer  w needs stage s no more
+//   k_full[s]                 1: K producer                       K tile  consumers   stage s holds a block of keys
+//   k_empty[s]                4 x consumer warpgroups x cluster           K producer  no warp in the cluster reads it
+//   v_full[s], v_empty[s]     as K
+// clang-format on
 //
 // Named barriers (0 is __syncthreads): kTurn + w, 2 x 128 threads: warpgroup w waits for its turn on the tensor cores,
 // warpgroup w - 1 arrives when it has issued its GEMMs. The last warpgroup opens the first turn.
