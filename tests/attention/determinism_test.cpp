@@ -1,4 +1,4 @@
-// The same bits from every thread count, pool, workspace and repetition.
+// The same bits from every thread count, pool, workspace and repetition, under every option.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "matches_reference.h"
+#include "random_case.h"
 #include "strobe/plan.h"
 
 namespace strobe::test {
@@ -26,17 +27,21 @@ void run_on_threads(int count, const std::function<void(int)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+std::vector<GuardedTensor*> outputs_of(CaseTensors& tensors) {
+  std::vector<GuardedTensor*> outputs = tensors.forward_outputs();
+  for (GuardedTensor* output : tensors.backward_outputs()) outputs.push_back(output);
+  return outputs;
+}
+
 std::vector<std::vector<std::byte>> result_bytes(CaseTensors& tensors, const AttentionCase& attention,
                                                  const Execution& execution) {
-  for (GuardedTensor* output : {&tensors.o, &tensors.lse, &tensors.dq, &tensors.dk, &tensors.dv}) output->poison();
+  for (GuardedTensor* output : outputs_of(tensors)) output->poison();
   Status status = forward(tensors.forward_arguments(), attention.options, execution);
   EXPECT_TRUE(status.ok()) << status.message();
   status = backward(tensors.backward_arguments(), attention.options, execution);
   EXPECT_TRUE(status.ok()) << status.message();
   std::vector<std::vector<std::byte>> bytes;
-  for (const GuardedTensor* output : {&tensors.o, &tensors.lse, &tensors.dq, &tensors.dk, &tensors.dv}) {
-    bytes.push_back(output->element_bytes());
-  }
+  for (const GuardedTensor* output : outputs_of(tensors)) bytes.push_back(output->element_bytes());
   return bytes;
 }
 
@@ -53,7 +58,19 @@ std::vector<AttentionCase> cases() {
   packed.k = {.rows = 620, .cu_seqlens = {0, 300, 320, 620}};
   packed.options = {.window = {100, 50}, .softcap = 10.0F};
   packed.placement.layout = Layout::scrambled;
-  return {one_head, grouped, packed};
+  AttentionCase modified{
+      .batch = 2, .heads_q = 4, .heads_k = 2, .head_dim = 32, .head_dim_v = 40, .q = {.rows = 420}, .k = {.rows = 500}};
+  modified.options.dropout = 0.2F;
+  modified.alibi = Alibi::per_head;
+  modified.bias = BiasCase{.hidden = 0.1};  // one for all: every task adds to the same gradient
+  modified.has_sink = true;
+  modified.wants_max_logits = true;
+  AttentionCase sparse = grouped;
+  sparse.bias = {.dtype = DType::bfloat16, .sharing = {.per_head = true}};
+  sparse.blocks = {.size = 64, .sharing = {.per_head = true}};
+  sparse.options.chunk = 170;
+  sparse.q.seqused = {300, 171};
+  return {one_head, grouped, packed, modified, sparse};
 }
 
 class SameBits : public testing::TestWithParam<AttentionCase> {};
@@ -65,6 +82,14 @@ TEST_P(SameBits, FromEveryThreadCount) {
   const auto expected = result_bytes(tensors, GetParam(), {.threads = 1});
   for (const int threads : {1, 2, 3, 7, 0}) {
     EXPECT_TRUE(result_bytes(tensors, GetParam(), {.threads = threads}) == expected) << threads << " threads";
+  }
+}
+
+TEST_P(SameBits, FromTwentyRepetitions) {
+  CaseTensors tensors(GetParam());
+  const auto expected = result_bytes(tensors, GetParam(), {.threads = 2});
+  for (int repetition = 1; repetition < 20; ++repetition) {
+    ASSERT_TRUE(result_bytes(tensors, GetParam(), {.threads = 2 + repetition % 3}) == expected) << repetition;
   }
 }
 
@@ -88,6 +113,20 @@ TEST_P(SameBits, FromManyCallersAtOnce) {
     same[caller] = result_bytes(own, GetParam(), {.threads = 2}) == expected ? 1 : 0;
   });
   EXPECT_EQ(same, std::vector<int>(4, 1));
+}
+
+// Twenty repetitions of random cases, options in any combination, on thread counts that come round.
+TEST(SameBits, OfRandomCases) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    const AttentionCase attention = random_case(seed);
+    if (!attention.wants_lse) continue;
+    SCOPED_TRACE(describe(attention));
+    CaseTensors tensors(attention);
+    const auto expected = result_bytes(tensors, attention, {.threads = 1});
+    for (int repetition = 1; repetition < 20; ++repetition) {
+      ASSERT_TRUE(result_bytes(tensors, attention, {.threads = 1 + repetition % 4}) == expected) << repetition;
+    }
+  }
 }
 
 TEST(ParallelFor, ItsExceptionReachesTheCaller) {

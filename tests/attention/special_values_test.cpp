@@ -25,7 +25,7 @@ AttentionCase plain(DType dtype) {
 }
 
 std::vector<AttentionCase> masks(DType dtype) {
-  std::vector<AttentionCase> cases(6, plain(dtype));
+  std::vector<AttentionCase> cases(9, plain(dtype));
   cases[1].options.causal = CausalMask::bottom_right;
   cases[2].options.causal = CausalMask::top_left;
   cases[2].k.rows = 100;
@@ -34,6 +34,13 @@ std::vector<AttentionCase> masks(DType dtype) {
   cases[5].q = {.rows = kSeqlen, .cu_seqlens = {0, 70, 140}};
   cases[5].k = {.rows = kSeqlen, .cu_seqlens = {0, 80, 150}, .seqused = {80, 41}};
   cases[5].batch = 2;
+  cases[6].options.chunk = 40;
+  cases[7].blocks = {.size = 64, .sharing = {.per_head = true}};
+  cases[8].blocks = {.size = 64};
+  cases[8].options = {.causal = CausalMask::bottom_right, .chunk = 100};
+  cases[8].alibi = Alibi::per_head;
+  cases[8].bias = {.dtype = dtype};
+  cases[8].has_sink = true;
   return cases;
 }
 
@@ -157,6 +164,78 @@ TEST_P(SpecialValues, SoftcapMakesInfiniteScoresFinite) {
   const double p = 1.0 / (1.0 + std::exp(-4.0));  // scores 2 and -2
   EXPECT_NEAR(result.o, 8.0 * p, 8.0 * 0x1p-8);
   EXPECT_NEAR(result.lse, 2.0 - std::log(p), 1e-5);
+}
+
+// Every bias of a hidden pair is NaN in these cases already; here, one of a visible pair or of any pair at all.
+TEST_P(SpecialValues, ABiasThatIsNoNumberStaysWithItsQuery) {
+  for (const double value : {kNaN, kInfinity, -kInfinity}) {
+    for (const std::int64_t at : {std::int64_t{0}, 64 * kSeqlen + 3, kSeqlen * kSeqlen - 1}) {
+      AttentionCase attention = masks(GetParam()).back();
+      CaseTensors tensors(attention);
+      tensors.bias.set(at, value);
+      SCOPED_TRACE(value);
+      expect_tensors_match_reference(tensors, attention);
+    }
+  }
+}
+
+TEST_P(SpecialValues, ASlopeThatIsNaNStaysWithItsHead) {
+  AttentionCase attention = plain(GetParam());
+  attention.alibi = Alibi::per_head;
+  CaseTensors tensors(attention);
+  tensors.alibi_slopes.set(1, kNaN);
+  ASSERT_TRUE(forward(tensors.forward_arguments(), attention.options).ok());
+  for (std::int64_t row = 0; row < kSeqlen; ++row) {
+    EXPECT_TRUE(std::isfinite(tensors.o.get(row * 2 * kHeadDim)));
+    EXPECT_TRUE(std::isnan(tensors.o.get((row * 2 + 1) * kHeadDim)));
+    EXPECT_TRUE(std::isnan(tensors.lse.get(kSeqlen + row)));
+  }
+}
+
+TEST_P(SpecialValues, ASinkThatIsNoNumberStaysWithItsHead) {
+  for (const double value : {kNaN, kInfinity}) {
+    AttentionCase attention = plain(GetParam());
+    attention.has_sink = true;
+    CaseTensors tensors(attention);
+    tensors.sink.set(1, value);
+    ASSERT_TRUE(forward(tensors.forward_arguments(), attention.options).ok());
+    for (std::int64_t row = 0; row < kSeqlen; ++row) {
+      EXPECT_TRUE(std::isfinite(tensors.o.get(row * 2 * kHeadDim))) << value;
+      EXPECT_TRUE(std::isnan(tensors.o.get((row * 2 + 1) * kHeadDim))) << value;
+      EXPECT_TRUE(std::isnan(tensors.lse.get(kSeqlen + row))) << value;
+    }
+  }
+}
+
+TEST_P(SpecialValues, ASinkOfMinusInfinityIsNone) {
+  AttentionCase attention = plain(GetParam());
+  attention.options.causal = CausalMask::bottom_right;
+  attention.k.rows = 90;  // the first 60 queries see nothing
+  CaseTensors without(attention);
+  attention.has_sink = true;
+  CaseTensors with(attention);
+  for (std::int64_t head = 0; head < 2; ++head) with.sink.set(head, -kInfinity);
+  for (std::int64_t index = 0; index < with.d_o.size(); ++index) {
+    without.d_o.set(index, 0.5);
+    with.d_o.set(index, 0.5);
+  }
+  for (std::int64_t index = 0; index < with.d_lse.size(); ++index) {
+    without.d_lse.set(index, 0.25);
+    with.d_lse.set(index, 0.25);
+  }
+  for (std::int64_t index = 0; index < with.q.size(); ++index) with.q.set(index, without.q.get(index));
+  for (std::int64_t index = 0; index < with.k.size(); ++index) {
+    with.k.set(index, without.k.get(index));
+    with.v.set(index, without.v.get(index));
+  }
+  for (CaseTensors* tensors : {&without, &with}) {
+    ASSERT_TRUE(forward(tensors->forward_arguments(), attention.options).ok());
+    ASSERT_TRUE(backward(tensors->backward_arguments(), attention.options).ok());
+  }
+  for (std::int64_t index = 0; index < with.o.size(); ++index) EXPECT_EQ(with.o.get(index), without.o.get(index));
+  for (std::int64_t row = 0; row < 60; ++row) EXPECT_EQ(with.lse.get(row), -kInfinity);
+  for (std::int64_t index = 0; index < with.dk.size(); ++index) EXPECT_EQ(with.dk.get(index), without.dk.get(index));
+  for (std::int64_t head = 0; head < 2; ++head) EXPECT_EQ(with.d_sink.get(head), 0.0);
 }
 
 TEST_P(SpecialValues, RowsThatSeeNoKeyAreZeroWithLseMinusInfinity) {
