@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the wheel as `pip install .` does and installs it into the virtual environment FOLDER, with what its tests need:
+# Builds the wheels of Strobe and its drop-ins as `pip install .` does and installs them into the virtual environment
+# FOLDER, with what their tests need:
 # scripts/install-wheel.sh FOLDER [-DNAME=VALUE...]
 # The definitions are CMake's. Build folders are kept, so that a second build compiles what has changed.
 set -euo pipefail
@@ -20,5 +21,7 @@ wheels=$environment/wheels
 rm -rf "$wheels"
 pip=("$environment/bin/pip" --quiet --disable-pip-version-check)
 # --no-build-isolation: what a wheel is built with is installed already, and in a place that stays.
-"${pip[@]}" wheel --no-deps --no-build-isolation --wheel-dir "$wheels" "${settings[@]}" .
+build=("${pip[@]}" wheel --no-deps --no-build-isolation --wheel-dir "$wheels")
+"${build[@]}" "${settings[@]}" .
+"${build[@]}" python/flash_attn python/flash_attn_interface
 "${pip[@]}" install --no-deps --force-reinstall "$wheels"/*.whl

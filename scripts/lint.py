@@ -65,6 +65,12 @@ def check_python(files):
     return [output for ok, output in complaints if not ok]
 
 
+def check_types():
+    """What pyproject.toml names: the Python package."""
+    ok, output = run([TOOLS / "mypy", "--no-error-summary", "--cache-dir", ROOT / "build" / "lint" / "mypy"])
+    return [] if ok else output.splitlines(keepends=True)
+
+
 def check_rules(files):
     """The rules that no tool knows."""
     complaints = []
@@ -198,6 +204,7 @@ def main():
 
     passed = report("format", f"{len(cpp)} files", check_format(cpp))
     passed &= report("python", f"{len(python)} files", check_python(python))
+    passed &= report("types", "python/strobe", check_types())
     passed &= report("rules", f"{len(files)} files", check_rules(files))
     entries = tidy_entries()
     complaints, looked_at = check_tidy(entries, arguments.jobs)

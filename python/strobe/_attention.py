@@ -107,8 +107,8 @@ def explain(
     q, k and v are tensors, or their shapes as tuples; those are of ``dtype`` on ``device``, "cpu" or "cuda:0". Raises
     what the call would raise.
     """
-    shapes = (tensor_shape(x, dtype, device) if isinstance(x, tuple) else x for x in (q, k, v))
-    return _core.explain(*shapes, backward, **options)
+    query, key, value = (tensor_shape(x, dtype, device) if isinstance(x, tuple) else x for x in (q, k, v))
+    return _core.explain(query, key, value, backward, **options)
 
 
 def tensor_shape(shape: tuple[int, ...], dtype: str, device: str) -> _core.TensorShape:

@@ -70,13 +70,13 @@ def attention(
 
 def _check(q: Array, k: Array, v: Array, options: dict[str, Any]) -> None:
     """Raises what the call would, before it is compiled: shapes and options are known, values are not."""
-    shapes = [tensor_shape(x.shape, str(x.dtype), "cpu") for x in (q, k, v)]
+    query, key, value = (tensor_shape(x.shape, str(x.dtype), "cpu") for x in (q, k, v))
     for name in _TENSORS:
         if options.get(name) is not None:
             options[name] = tensor_shape(jnp.shape(options[name]), str(jnp.asarray(options[name]).dtype), "cpu")
     for name in ("seed", "offset"):
         options.pop(name, None)
-    _core.explain(*shapes, False, **options)
+    _core.explain(query, key, value, False, **options)
 
 
 def _words(number: Any) -> Array:

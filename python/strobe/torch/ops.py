@@ -113,9 +113,9 @@ def rows(tensor: Tensor) -> Tensor:
 def _check_has_backward(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> None:
     """NotImplementedError where the device's engine has no backward: now, not when the loss is there."""
     dtype = str(q.dtype).removeprefix("torch.")
-    shapes = (tensor_shape(tuple(x.shape), dtype, str(x.device)) for x in (q, k, v))
+    query, key, value = (tensor_shape(tuple(x.shape), dtype, str(x.device)) for x in (q, k, v))
     named = dict(zip(VALUE_NAMES, options[len(TENSOR_NAMES) :], strict=False))
-    _core.explain(*shapes, True, threads=named["threads"])
+    _core.explain(query, key, value, True, threads=named["threads"])
 
 
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -1,0 +1,183 @@
+"""The Python package on a GPU: pytest scripts/gpu/test_python.py, where PyTorch, transformers and JAX are installed."""
+
+import flash_attn_interface
+import numpy as np
+import pytest
+import strobe
+import strobe.torch
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def draw(*shape, dtype=torch.bfloat16):
+    return torch.randn(shape, dtype=dtype, device="cuda")
+
+
+def exact(q, k, v, **options):
+    """PyTorch's attention in float64."""
+    heads_first = [x.double().transpose(1, 2) for x in (q, k, v)]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        return scaled_dot_product_attention(*heads_first, enable_gqa=True, **options).transpose(1, 2)
+
+
+def assert_exact(o, wanted):
+    """Half-precision probabilities and output: two roundings of half a unit, of values below the largest."""
+    assert (o.double() - wanted).abs().max() <= 2 * torch.finfo(o.dtype).eps * wanted.abs().max()
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("heads_k", [8, 2])
+@pytest.mark.parametrize("causal", [False, "top_left"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_against_sdpa(dtype, heads_k, causal, head_dim):
+    q, k, v = (draw(2, 777, heads, head_dim, dtype=dtype) for heads in (8, heads_k, heads_k))
+    o, lse = strobe.attention(q, k, v, causal=causal, return_lse=True)
+    assert_exact(o, exact(q, k, v, is_causal=bool(causal)))
+    assert lse.shape == (2, 8, 777)
+    by_heads = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    assert torch.equal(strobe.attention(*by_heads, causal=causal), o)
+
+
+def test_gradients_are_refused_at_the_call():
+    q, k, v = (draw(1, 64, 2, 64).requires_grad_() for _ in range(3))
+    try:
+        strobe.explain(*[(1, 64, 2, 64)] * 3, backward=True, dtype="bfloat16", device="cuda")
+    except NotImplementedError as error:
+        with pytest.raises(NotImplementedError) as caught:
+            strobe.torch.attention(q, k, v)
+        assert str(caught.value) == str(error)
+    else:
+        gradients = torch.autograd.grad(strobe.torch.attention(q, k, v).float().sum(), (q, k, v))
+        wanted = torch.autograd.grad(exact(q, k, v).sum(), (q, k, v))
+        for a, b in zip(gradients, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
+
+
+def test_current_stream_is_used():
+    q, k, v = (draw(4, 4096, 16, 128) for _ in range(3))
+    wanted = strobe.attention(q, k, v)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    for _ in range(5):
+        with torch.cuda.stream(stream):
+            late = q.new_zeros(q.shape)
+            torch.cuda._sleep(20_000_000)
+            late.copy_(q)
+            o = strobe.attention(late, k, v)
+        stream.synchronize()
+        assert torch.equal(o, wanted)
+    assert torch.equal(strobe.attention(q, k, v, stream=torch.cuda.current_stream().cuda_stream), wanted)
+
+
+def test_cuda_graph():
+    q, k, v = (draw(2, 512, 8, 64) for _ in range(3))
+    strobe.torch.attention(q, k, v, causal=True)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = strobe.torch.attention(q, k, v, causal=True)
+    for _ in range(3):
+        q.copy_(draw(*q.shape))
+        graph.replay()
+        assert torch.equal(o, strobe.torch.attention(q, k, v, causal=True))
+
+
+def test_compile_and_opcheck():
+    q, k, v = (draw(2, 128, 8, 64) for _ in range(3))
+    compiled = torch.compile(lambda q, k, v: strobe.torch.attention(q * 2, k, v, causal=True), fullgraph=True)
+    torch.testing.assert_close(compiled(q, k, v), strobe.torch.attention(q * 2, k, v, causal=True), rtol=0, atol=0)
+    with strobe.torch.sdpa():
+        o = scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True)
+    assert torch.equal(o.transpose(1, 2), strobe.torch.attention(q, k, v, causal="top_left"))
+
+
+def test_drop_in():
+    q, k, v = (draw(2, 300, 8, 128) for _ in range(3))
+    out, _ = flash_attn_interface.flash_attn_func(q, k, v, causal=True, return_attn_probs=True)
+    assert_exact(out, exact(q, k, v, is_causal=True))
+    cache = flash_attn_interface.flash_attn_with_kvcache(
+        q[:, -1:], k.clone(), v.clone(), k[:, -1:], v[:, -1:], cache_seqlens=299, causal=True
+    )
+    assert_exact(cache, out[:, -1:].double())
+
+
+def test_refusals():
+    q, k, v = (draw(1, 8, 2, 64) for _ in range(3))
+    with pytest.raises(ValueError, match="k is on cpu and q on cuda:0: all tensors must be on one device"):
+        strobe.attention(q, k.cpu(), v)
+    with pytest.raises(NotImplementedError, match="dropout"):
+        strobe.attention(q, k, v, dropout=0.1)
+
+
+def test_cupy():
+    cupy = pytest.importorskip("cupy")
+    q, k, v = (cupy.random.standard_normal((1, 200, 4, 64)).astype(cupy.float16) for _ in range(3))
+    with cupy.cuda.Stream(non_blocking=True):
+        o = strobe.attention(q, k, v)
+        assert isinstance(o, cupy.ndarray)
+        host = [torch.from_numpy(cupy.asnumpy(x)) for x in (q, k, v)]
+        assert_exact(torch.from_numpy(cupy.asnumpy(o)), exact(*host))
+
+
+def test_jax():
+    jax = pytest.importorskip("jax")
+    import strobe.jax
+
+    shapes = [(2, 300, 8, 64), (2, 300, 2, 64), (2, 300, 2, 64)]
+    arrays = [jax.random.normal(jax.random.key(i), shape, "bfloat16") for i, shape in enumerate(shapes)]
+    o = jax.jit(lambda q, k, v: strobe.jax.attention(q, k, v, causal=True))(*arrays)
+    host = [torch.from_numpy(np.asarray(x.astype("float32"))).bfloat16() for x in arrays]
+    assert_exact(torch.from_numpy(np.asarray(o.astype("float32"))).bfloat16(), exact(*host, is_causal=True))
+
+
+def llama(implementation):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=32000,
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=22,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        attn_implementation=implementation,
+    )
+    with torch.device("cuda"):
+        return LlamaForCausalLM(config).bfloat16().eval()
+
+
+def test_llama_of_one_billion_parameters():
+    from strobe.integrations.transformers import register
+
+    register()
+    ids = torch.randint(3, 32000, (4, 512), device="cuda")
+    mask = torch.ones_like(ids)
+    mask[1, :100] = 0
+    logits, tokens = {}, {}
+    for implementation in ("strobe", "sdpa"):
+        model = llama(implementation)
+        assert 1.0e9 < sum(p.numel() for p in model.parameters()) < 1.2e9
+        with torch.no_grad():
+            logits[implementation] = model(input_ids=ids, attention_mask=mask).logits[mask.bool()].float()
+            tokens[implementation] = model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                max_new_tokens=32,
+                min_new_tokens=32,
+                do_sample=False,
+                pad_token_id=0,
+            )[:, 512:]
+        del model
+    difference = (logits["strobe"] - logits["sdpa"]).abs()
+    spread = logits["sdpa"].std()
+    print(f"\nlogits: deviation {spread:.3f}, mean difference {difference.mean():.5f}, largest {difference.max():.4f}")
+    same = (tokens["strobe"] == tokens["sdpa"]).float().mean()
+    print(f"generated tokens that are the same as sdpa's: {100 * same:.1f} %")
+    assert difference.mean() < 0.02 * spread
+    assert (tokens["strobe"][:, 0] == tokens["sdpa"][:, 0]).all() or same > 0.5

@@ -1,0 +1,183 @@
+"""The drop-ins: FlashAttention's signatures and return values, on Strobe."""
+
+import inspect
+
+import flash_attn
+import flash_attn_interface
+import pytest
+import strobe
+import torch
+from flash_attn.bert_padding import pad_input, unpad_input
+from flash_attn.layers.rotary import apply_rotary_emb
+
+TAIL_3 = (
+    "softmax_scale=None, causal=False, qv=None, q_descale=None, k_descale=None, v_descale=None, window_size=(-1, -1), "
+    "attention_chunk=0, softcap=0.0, num_splits=1, pack_gqa=None, deterministic=False, sm_margin=0, "
+    "return_attn_probs=False"
+)
+TAIL_2 = (
+    "dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, "
+    "deterministic=False, return_attn_probs=False"
+)
+LENGTHS = "cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k"
+SIGNATURES = [
+    (flash_attn_interface.flash_attn_func, f"q, k, v, {TAIL_3}"),
+    (flash_attn_interface.flash_attn_varlen_func, f"q, k, v, {LENGTHS}, seqused_q=None, seqused_k=None, {TAIL_3}"),
+    (
+        flash_attn_interface.flash_attn_with_kvcache,
+        "q, k_cache, v_cache, k=None, v=None, qv=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None, "
+        "cache_batch_idx=None, cache_leftpad=None, page_table=None, cu_seqlens_q=None, cu_seqlens_k_new=None, "
+        "max_seqlen_q=None, rotary_seqlens=None, q_descale=None, k_descale=None, v_descale=None, softmax_scale=None, "
+        "causal=False, window_size=(-1, -1), attention_chunk=0, softcap=0.0, rotary_interleaved=True, "
+        "scheduler_metadata=None, num_splits=0, pack_gqa=None, sm_margin=0, return_softmax_lse=False",
+    ),
+    (flash_attn_interface.flash_attn_combine, "out_partial, lse_partial, out=None, out_dtype=None"),
+    (flash_attn.flash_attn_func, f"q, k, v, {TAIL_2}"),
+    (flash_attn.flash_attn_varlen_func, f"q, k, v, {LENGTHS}, {TAIL_2}, block_table=None"),
+]
+
+
+@pytest.mark.parametrize(("function", "expected"), SIGNATURES)
+def test_signature(function, expected):
+    parameters = inspect.signature(function).parameters.values()
+    found = ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters)
+    assert found == expected
+
+
+@pytest.fixture
+def qkv():
+    torch.manual_seed(0)
+    shapes = ((2, 12, 4, 16), (2, 20, 2, 16), (2, 20, 2, 16))
+    return [torch.randn(shape, dtype=torch.bfloat16, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("module", [flash_attn, flash_attn_interface])
+def test_dense(module, qkv):
+    window = torch.tensor([5, -1])
+    out, lse, *rest = module.flash_attn_func(*qkv, causal=True, window_size=window, softcap=3.0, return_attn_probs=True)
+    assert rest == ([None] if module is flash_attn else [])
+    wanted, wanted_lse = strobe.torch.attention(*qkv, causal=True, window=(5, -1), softcap=3.0, return_lse=True)
+    assert torch.equal(out, wanted)
+    assert torch.equal(lse, wanted_lse)
+    assert torch.equal(module.flash_attn_func(*qkv), strobe.torch.attention(*qkv))
+    out.sum().backward()
+    assert all(x.grad is not None for x in qkv)
+
+
+def test_packed_variants(qkv):
+    q, k, v = (x.detach()[:, :, :2] for x in qkv)
+    kv = torch.stack([k, v], dim=2)
+    wanted = strobe.torch.attention(q, k, v)
+    assert torch.equal(flash_attn.flash_attn_kvpacked_func(q, kv), wanted)
+    same = torch.stack([k, k, v], dim=2)
+    wanted = strobe.torch.attention(k, k, v, causal=True)
+    assert torch.equal(flash_attn.flash_attn_qkvpacked_func(same, causal=True), wanted)
+    assert torch.equal(flash_attn_interface.flash_attn_qkvpacked_func(same, causal=True), wanted)
+    heads = torch.cat([k, k, v], dim=2)
+    assert torch.equal(flash_attn_interface.flash_attn_qkvpacked_func(heads, causal=True, num_heads_q=2), wanted)
+
+
+@pytest.mark.parametrize("module", [flash_attn, flash_attn_interface])
+def test_varlen(module, qkv):
+    q, k, v = (x.detach()[:, :12] for x in qkv)
+    mask = torch.arange(12)[None] < torch.tensor([[7], [12]])
+    q_packed, indices, cu_seqlens, longest, used = unpad_input(q, mask)
+    k_packed, v_packed = (unpad_input(x, mask)[0] for x in (k, v))
+    assert cu_seqlens.tolist() == [0, 7, 19]
+    assert used.tolist() == [7, 12]
+    lengths = (cu_seqlens, cu_seqlens, longest, longest)
+    out, lse, *_ = module.flash_attn_varlen_func(
+        q_packed, k_packed, v_packed, *lengths, causal=True, return_attn_probs=True
+    )
+    assert lse.shape == (4, 19)
+    padded = pad_input(out, indices, 2, 12)
+    wanted = strobe.torch.attention(q, k, v, causal=True, seqused_q=used, seqused_k=used)
+    assert torch.equal(padded, wanted)
+
+
+def test_cache(qkv):
+    q, k_cache, v_cache = (x.detach().clone() for x in qkv)
+    lengths = torch.tensor([3, 15], dtype=torch.int32)
+    k, v = torch.randn(2, 2, 5, 2, 16, dtype=torch.bfloat16).unbind(0)
+    full = [x.clone() for x in (k_cache, v_cache)]
+    for cache, new in zip(full, (k, v), strict=True):
+        for row, length in enumerate(lengths):
+            cache[row, length : length + 5] = new[row]
+    wanted = strobe.torch.attention(q[:, :5], *full, causal=True, seqused_k=lengths + 5, return_lse=True)
+    for module in (flash_attn, flash_attn_interface):
+        caches = [k_cache.clone(), v_cache.clone()]
+        out, lse, *rest = module.flash_attn_with_kvcache(
+            q[:, :5], *caches, k, v, cache_seqlens=lengths, causal=True, return_softmax_lse=True
+        )
+        assert rest == ([] if module is flash_attn else [None, None])
+        assert torch.equal(out, wanted[0])
+        assert torch.equal(lse, wanted[1])
+        assert all(torch.equal(a, b) for a, b in zip(caches, full, strict=True))
+    swapped = flash_attn.flash_attn_with_kvcache(
+        q[:, :5], *full, cache_seqlens=(lengths + 5).flip(0), cache_batch_idx=torch.tensor([1, 0]), causal=True
+    )
+    other_way = strobe.torch.attention(
+        q[:, :5], *(x.flip(0) for x in full), causal=True, seqused_k=(lengths + 5).flip(0)
+    )
+    assert torch.equal(swapped, other_way)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotary(qkv, interleaved):
+    """A rotation by the position, as complex numbers say it; the cache rotates what is new."""
+    q, cache, _ = (x.detach().float() for x in qkv)
+    angles = torch.outer(torch.arange(64.0), 10000.0 ** -(torch.arange(4) / 4))
+    cos, sin = angles.cos(), angles.sin()
+    turned = apply_rotary_emb(q, cos, sin, interleaved=interleaved, seqlen_offsets=torch.tensor([2, 9]))
+    pairs = q[..., :8].unflatten(-1, (4, 2)) if interleaved else torch.stack(q[..., :8].chunk(2, -1), -1)
+    positions = torch.tensor([[2], [9]]) + torch.arange(12)
+    wanted = torch.view_as_complex(pairs.contiguous()) * torch.exp(1j * angles[positions])[:, :, None]
+    parts = torch.view_as_real(wanted)
+    wanted = parts.flatten(-2) if interleaved else torch.cat(parts.unbind(-1), -1)
+    torch.testing.assert_close(turned, torch.cat([wanted, q[..., 8:]], -1))
+    lengths = torch.tensor([2, 9], dtype=torch.int32)
+    k, v = torch.randn(2, 2, 3, 2, 16).unbind(0)
+    turned_k = apply_rotary_emb(k, cos, sin, interleaved=interleaved, seqlen_offsets=lengths)
+    for causal in (True, False):
+        # Without a mask along the diagonal every query is at the position of the first new key.
+        turned_q = (
+            turned[:, :3]
+            if causal
+            else torch.cat(
+                [apply_rotary_emb(q[:, i : i + 1], cos, sin, interleaved, seqlen_offsets=lengths) for i in range(3)], 1
+            )
+        )
+        given = {"cache_seqlens": lengths, "causal": causal}
+        wanted = flash_attn.flash_attn_with_kvcache(turned_q, cache.clone(), cache.clone(), turned_k, v, **given)
+        given |= {"rotary_cos": cos, "rotary_sin": sin, "rotary_interleaved": interleaved}
+        out = flash_attn.flash_attn_with_kvcache(q[:, :3], cache.clone(), cache.clone(), k, v, **given)
+        torch.testing.assert_close(out, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_combine(qkv):
+    q, k, v = (x.detach().float() for x in qkv)
+    wanted, wanted_lse = strobe.torch.attention(q, k, v, return_lse=True)
+    halves = [strobe.torch.attention(q, k[:, s], v[:, s], return_lse=True) for s in (slice(0, 9), slice(9, 20))]
+    out, lse = flash_attn_interface.flash_attn_combine(
+        torch.stack([o for o, _ in halves]), torch.stack([lse.transpose(1, 2) for _, lse in halves])
+    )
+    torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(lse.transpose(1, 2), wanted_lse, rtol=1e-5, atol=1e-5)
+    assert flash_attn_interface.get_scheduler_metadata() is None
+
+
+def test_what_is_missing_is_said(qkv):
+    q, k, v = (x.detach() for x in qkv)
+    ones = torch.ones(2, 2)
+    table = torch.zeros(2, 1, dtype=torch.int32)
+    for sentence, call in {
+        "qv is given, but no engine": lambda: flash_attn_interface.flash_attn_func(q, k, v, qv=q),
+        "k_descale is given, but no": lambda: flash_attn_interface.flash_attn_func(q, k, v, k_descale=ones),
+        "page_table is given, but no": lambda: flash_attn_interface.flash_attn_with_kvcache(q, k, v, page_table=table),
+        "block_table is given, but no": lambda: flash_attn.flash_attn_with_kvcache(q, k, v, block_table=table),
+        "return_attn_probs is given with dropout_p": lambda: flash_attn.flash_attn_func(
+            q, k, v, 0.1, return_attn_probs=True
+        ),
+    }.items():
+        with pytest.raises(NotImplementedError, match=sentence):
+            call()
