@@ -18,6 +18,9 @@ class STROBE_API Plan {
 
   Engine engine() const;
 
+  /// What P and dS are rounded to before they are multiplied by V, dO, K and Q: float32 where nothing is.
+  DType probability_dtype() const;
+
   /// Why this engine and these tiles, in a few lines of text.
   std::string explain() const;
 

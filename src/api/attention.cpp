@@ -165,6 +165,11 @@ std::size_t Plan::workspace_size() const { return state_->cpu.workspace.bytes; }
 
 Engine Plan::engine() const { return state_->hopper != nullptr ? Engine::hopper : Engine::cpu; }
 
+DType Plan::probability_dtype() const {
+  if (state_->hopper != nullptr) return state_->problem.dtype;
+  return state_->cpu.amx ? DType::bfloat16 : DType::float32;
+}
+
 std::string Plan::explain() const {
   if (state_->hopper != nullptr) return state_->hopper->explain();
   return plan::explain(state_->problem, cpu::cpu_shape(), state_->cpu);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <new>
 
+#include "cpu/amx/amx.h"
 #include "cpu/call.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/kernels/scratch.h"
@@ -20,8 +21,7 @@ class Backward {
         tiles_(call.plan.tiles),
         arguments_(arguments),
         batch_(make_batch(call, arguments.sequences)),
-        dq_stride_(padded(problem_.head_dim, cpu_shape().kernels.wide_panel)),
-        dq_block_(padded(tiles_.block_m, cpu_shape().kernels.row_multiple) * dq_stride_),
+        dq_block_(call.plan.dq_rows * call.plan.dq_columns),
         score_map_(score_map(problem_, ScaleSign::in_scale)),
         modifiers_(problem_, arguments.modifiers, arguments.random),
         bias_turns_(call, batch_) {}
@@ -92,7 +92,8 @@ class Backward {
                             .visible = visible_keys(problem_, place.sequence),
                             .score_map = score_map_,
                             .tiles = tiles_};
-    backward_block(task, call_.workspace + call_.plan.workspace.scratch + worker * call_.plan.workspace.worker_bytes);
+    std::byte* scratch = call_.workspace + call_.plan.workspace.scratch + worker * call_.plan.workspace.worker_bytes;
+    call_.plan.amx ? amx::backward_block(task, scratch) : backward_block(task, scratch);
   }
 
   /// The rows of one sequence and group of heads, which `place` names.
@@ -113,14 +114,15 @@ class Backward {
 
   void finish_rows(const BlockPlace& place) {
     const std::int64_t row_begin = place.block * tiles_.block_m;
-    write_query_gradient({.dtype = problem_.dtype,
-                          .dq = query_rows(problem_, arguments_.dq, place.sequence, place.head),
-                          .sums = dq_sums(place) + place.block * dq_block_,
-                          .row_begin = row_begin,
-                          .row_end = std::min(row_begin + tiles_.block_m, rows(place.sequence)),
-                          .head_dim = problem_.head_dim,
-                          .row_stride = dq_stride_,
-                          .scale = problem_.scale});
+    const QueryGradientTask task{.dtype = problem_.dtype,
+                                 .dq = query_rows(problem_, arguments_.dq, place.sequence, place.head),
+                                 .sums = dq_sums(place) + place.block * dq_block_,
+                                 .row_begin = row_begin,
+                                 .row_end = std::min(row_begin + tiles_.block_m, rows(place.sequence)),
+                                 .head_dim = problem_.head_dim,
+                                 .row_stride = call_.plan.dq_columns,
+                                 .scale = problem_.scale};
+    call_.plan.amx ? amx::write_query_gradient(task) : write_query_gradient(task);
   }
 
   /// A head's rows are summed by one worker, in the order of the batch.
@@ -171,7 +173,6 @@ class Backward {
   const Tiles tiles_;
   const BackwardArguments& arguments_;
   const Batch batch_;
-  const std::int64_t dq_stride_;
   const std::int64_t dq_block_;  // floats of a block of rows
   const ScoreMap score_map_;
   const GroupModifiers modifiers_;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "cpu/amx/amx.h"
 #include "cpu/call.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/modifiers.h"
@@ -59,7 +60,8 @@ void forward(const Call& call, const ForwardArguments& arguments) {
                            .sinks = modifiers.sinks(place.head),
                            .max_logits = max_logits_of(arguments.max_logits, b, place.head * group_of(problem)),
                            .tiles = plan.tiles};
-    forward_block(task, call.workspace + plan.workspace.scratch + worker * plan.workspace.worker_bytes);
+    std::byte* scratch = call.workspace + plan.workspace.scratch + worker * plan.workspace.worker_bytes;
+    plan.amx ? amx::forward_block(task, scratch) : forward_block(task, scratch);
   };
   for_each_task(batch.row_blocks * groups_of(problem), plan.threads, call.parallel_for, block);
 }

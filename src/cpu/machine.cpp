@@ -1,6 +1,7 @@
 #include <tbb/info.h>
 #include <unistd.h>
 
+#include "cpu/amx/amx.h"
 #include "cpu/engine.h"
 #include "cpu/kernels/kernels.h"
 
@@ -21,7 +22,8 @@ std::int64_t cache_bytes(int name, std::int64_t otherwise) {
 const plan::CpuShape& cpu_shape() {
   static const plan::CpuShape shape{.kernels = kernel_traits(),
                                     .l1_bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, kDefaultL1),
-                                    .l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, kDefaultL2)};
+                                    .l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, kDefaultL2),
+                                    .amx = amx::available()};
   return shape;
 }
 

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 
+#include "cpu/amx/scratch.h"
 #include "cpu/kernels/scratch.h"
 #include "cpu/sequences.h"
+#include "plan/amx_tiles.h"
+#include "plan/blocks.h"
 
 namespace strobe::plan {
 namespace {
@@ -15,17 +18,11 @@ using cpu::groups_of;
 using cpu::padded;
 using cpu::Tiles;
 
-std::int64_t rounded_down(std::int64_t value, std::int64_t multiple) {
-  return std::max(multiple, value / multiple * multiple);
-}
-
 /// Bound on the blocks of `block` rows when every sequence starts a new one.
 std::int64_t row_blocks_of(const AttentionProblem& problem, std::int64_t block) {
   const std::int64_t rows = problem.total_q * group_of(problem);
   return groups_of(problem) * (rows / block + problem.batch);
 }
-
-std::int64_t divided_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
 
 /// Rows of one row of a block mask's blocks, halved until at most `most` remain: a block of rows then lies in one row
 /// of the mask.
@@ -33,15 +30,6 @@ std::int64_t masked_block(const AttentionProblem& problem, std::int64_t most) {
   std::int64_t rows = problem.modifiers.block_size * group_of(problem);
   while (rows > most && rows % 2 == 0) rows /= 2;
   return rows;
-}
-
-/// Even blocks of at most `most` rows, at least `wanted` of them in `sequences` sequences of `rows` rows; a multiple of
-/// `multiple`.
-std::int64_t even_block(std::int64_t rows, std::int64_t most, std::int64_t sequences, std::int64_t wanted,
-                        std::int64_t multiple) {
-  const std::int64_t per_sequence = divided_up(wanted, std::max<std::int64_t>(sequences, 1));
-  const std::int64_t blocks = std::max(divided_up(rows, most), std::min(per_sequence, divided_up(rows, multiple)));
-  return padded(divided_up(rows, blocks), multiple);
 }
 
 Tiles forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int threads) {
@@ -96,31 +84,49 @@ Tiles backward_tiles(const AttentionProblem& problem, const CpuShape& shape) {
   return tiles;
 }
 
+Tiles tiles_of(const AttentionProblem& problem, const CpuShape& shape, const CpuPlan& plan) {
+  if (problem.pass == Pass::forward) {
+    return plan.amx ? amx_forward_tiles(problem, shape, plan.threads) : forward_tiles(problem, shape, plan.threads);
+  }
+  return plan.amx ? amx_backward_tiles(problem) : backward_tiles(problem, shape);
+}
+
+std::size_t worker_bytes(const AttentionProblem& problem, const CpuShape& shape, const CpuPlan& plan) {
+  const std::int64_t d = problem.head_dim;
+  const std::int64_t dv = problem.head_dim_v;
+  if (problem.pass == Pass::forward) {
+    return plan.amx ? cpu::amx::ForwardScratch(d, dv, plan.tiles).bytes
+                    : cpu::ForwardScratch(d, dv, plan.tiles, shape.kernels).bytes;
+  }
+  return plan.amx ? cpu::amx::BackwardScratch(d, dv, plan.tiles).bytes
+                  : cpu::BackwardScratch(d, dv, plan.tiles, shape.kernels).bytes;
+}
+
 }  // namespace
 
 CpuPlan cpu_plan(const AttentionProblem& problem, const CpuShape& shape, int threads) {
   const bool forward = problem.pass == Pass::forward;
   CpuPlan plan;
   plan.threads = threads;
-  plan.tiles = forward ? forward_tiles(problem, shape, threads) : backward_tiles(problem, shape);
+  plan.amx = shape.amx && amx_serves(problem);
+  plan.tiles = tiles_of(problem, shape, plan);
   plan.row_blocks = row_blocks_of(problem, plan.tiles.block_m);
   plan.key_blocks = (problem.seqlen_k + plan.tiles.block_n - 1) / plan.tiles.block_n;
+  plan.dq_rows = padded(plan.tiles.block_m, plan.amx ? cpu::amx::kBlock : shape.kernels.row_multiple);
+  plan.dq_columns = padded(problem.head_dim, plan.amx ? cpu::amx::kBlock : shape.kernels.wide_panel);
 
   cpu::ScratchLayout layout;
   CpuWorkspace& at = plan.workspace;
   at.sequences = layout.take<cpu::Sequence>(problem.batch);
   if (!forward) {
-    const std::int64_t padded_rows = plan.row_blocks * padded(plan.tiles.block_m, shape.kernels.row_multiple);
     at.delta = layout.take<float>(plan.row_blocks * plan.tiles.block_m);
-    at.dq = layout.take<float>(padded_rows * padded(problem.head_dim, shape.kernels.wide_panel));
+    at.dq = layout.take<float>(plan.row_blocks * plan.dq_rows * plan.dq_columns);
     at.turns = layout.take<std::int32_t>(plan.row_blocks);
     if (problem.wants_d_bias) {
       at.bias_turns = layout.take<std::int32_t>(plan.key_blocks * problem.batch * problem.heads_k);
     }
   }
-  at.worker_bytes = forward
-                        ? cpu::ForwardScratch(problem.head_dim, problem.head_dim_v, plan.tiles, shape.kernels).bytes
-                        : cpu::BackwardScratch(problem.head_dim, problem.head_dim_v, plan.tiles, shape.kernels).bytes;
+  at.worker_bytes = worker_bytes(problem, shape, plan);
   at.scratch = layout.take<std::byte>(static_cast<std::int64_t>(at.worker_bytes) * threads);
   at.bytes = layout.bytes();
   return plan;
@@ -130,8 +136,8 @@ std::string explain(const AttentionProblem& problem, const CpuShape& shape, cons
   const bool forward = problem.pass == Pass::forward;
   const std::int64_t group = group_of(problem);
   std::string text = fmt::format("engine        cpu: the tensors are in host memory\n");
-  text += fmt::format("instructions  {} ({} float32 lanes), float32 accumulation\n", shape.kernels.target,
-                      shape.kernels.lanes);
+  text += fmt::format("instructions  {} ({} float32 lanes){}, float32 accumulation\n", shape.kernels.target,
+                      shape.kernels.lanes, plan.amx ? " and AMX tiles; P and dS rounded to bfloat16" : "");
   text += fmt::format("tiles         {} query rows x {} keys, for {} KiB of L1 and {} KiB of L2\n", plan.tiles.block_m,
                       plan.tiles.block_n, shape.l1_bytes / 1024, shape.l2_bytes / 1024);
   if (group > 1) text += fmt::format("grouped heads {} query heads share a key head and its packed tiles\n", group);

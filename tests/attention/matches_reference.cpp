@@ -2,7 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include "cpu/reference/arithmetic.h"
+
 namespace strobe::test {
+namespace {
+
+template <class Arguments>
+reference::ArithmeticModel model_of(const Arguments& arguments, const AttentionOptions& options,
+                                    const Execution& execution) {
+  const Result<Plan> plan = make_plan(arguments, options, execution);
+  return plan.ok() ? reference::arithmetic_of(*plan) : reference::ArithmeticModel{};
+}
+
+}  // namespace
 
 void expect_within_bound(const GuardedTensor& actual, const reference::BoundedTensor& expected, const char* name) {
   if (!actual.view().given()) return;
@@ -34,11 +46,11 @@ void expect_backward_matches(CaseTensors& tensors, const AttentionCase& attentio
 void expect_tensors_match_reference(CaseTensors& tensors, const AttentionCase& attention, const Execution& execution) {
   const Status forward_status = forward(tensors.forward_arguments(), attention.options, execution);
   ASSERT_TRUE(forward_status.ok()) << forward_status.message();
-  expect_forward_matches(tensors, attention);
+  expect_forward_matches(tensors, attention, model_of(tensors.forward_arguments(), attention.options, execution));
   if (!attention.wants_lse) return;
   const Status backward_status = backward(tensors.backward_arguments(), attention.options, execution);
   ASSERT_TRUE(backward_status.ok()) << backward_status.message();
-  expect_backward_matches(tensors, attention);
+  expect_backward_matches(tensors, attention, model_of(tensors.backward_arguments(), attention.options, execution));
 }
 
 void expect_case_matches_reference(const AttentionCase& attention, const Execution& execution) {

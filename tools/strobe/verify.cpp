@@ -108,7 +108,7 @@ class Verification {
     const Status other = bench::standard_forward(standard.forward(), options_, threads_);
     if (!other.ok() && other.code() != StatusCode::unsupported) return other;
     if (flags_.pass == "backward") return {};
-    const reference::ArithmeticModel model = reference::arithmetic_of(plan->engine(), ours.q.dtype);
+    const reference::ArithmeticModel model = reference::arithmetic_of(*plan);
     const reference::ForwardResult expected = reference::forward(ours.forward(), options_, model, threads_);
     add_row(names, "O", ours.o, other.ok() ? &standard.o : nullptr, expected.o);
     add_row(names, "LSE", ours.lse, other.ok() ? &standard.lse : nullptr, expected.lse);
@@ -122,7 +122,7 @@ class Verification {
     if (Status status = run_backward(*plan, ours.backward()).status(); !status.ok()) return status;
     const Status other = bench::standard_backward(standard.backward(), options_, threads_);
     if (!other.ok() && other.code() != StatusCode::unsupported) return other;
-    const reference::ArithmeticModel model = reference::arithmetic_of(plan->engine(), ours.q.dtype);
+    const reference::ArithmeticModel model = reference::arithmetic_of(*plan);
     const reference::BackwardResult expected = reference::backward(ours.backward(), options_, model, threads_);
     add_row(names, "dQ", ours.dq, other.ok() ? &standard.dq : nullptr, expected.dq);
     add_row(names, "dK", ours.dk, other.ok() ? &standard.dk : nullptr, expected.dk);

@@ -2,11 +2,16 @@
 #pragma once
 
 #include "cpu/reference/reference.h"
-#include "strobe/attention.h"
+#include "strobe/plan.h"
 
 namespace strobe::reference {
 
-/// What `engine` does to a call in `dtype`. `engine` is that of a plan, never automatic.
-ArithmeticModel arithmetic_of(Engine engine, DType dtype);
+/// What `engine` does to a call; P and dS are rounded to `probabilities`. `engine` is that of a plan, never automatic.
+ArithmeticModel arithmetic_of(Engine engine, DType probabilities);
+
+/// What running the plan does.
+inline ArithmeticModel arithmetic_of(const Plan& plan) {
+  return arithmetic_of(plan.engine(), plan.probability_dtype());
+}
 
 }  // namespace strobe::reference

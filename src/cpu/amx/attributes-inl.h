@@ -1,0 +1,27 @@
+// What the compiler may use in the AMX kernels: the instruction set of the Highway target that is being compiled and,
+// where that is AVX-512 on x86, tiles and bfloat16 conversion on top.
+#include "hwy/highway.h"
+
+#undef STROBE_BEFORE_AMX_NAMESPACE
+#undef STROBE_AFTER_AMX_NAMESPACE
+#undef STROBE_HAS_AMX
+
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
+#define STROBE_HAS_AMX 1
+#ifdef HWY_TARGET_STR
+#define STROBE_BEFORE_AMX_NAMESPACE()                                 \
+  HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",amx-tile,amx-bf16,avx512bf16") \
+  static_assert(true, "for a semicolon")
+#else
+#define STROBE_BEFORE_AMX_NAMESPACE()                 \
+  HWY_PUSH_ATTRIBUTES("amx-tile,amx-bf16,avx512bf16") \
+  static_assert(true, "for a semicolon")
+#endif
+#define STROBE_AFTER_AMX_NAMESPACE() \
+  HWY_POP_ATTRIBUTES                 \
+  static_assert(true, "for a semicolon")
+#else
+#define STROBE_HAS_AMX 0
+#define STROBE_BEFORE_AMX_NAMESPACE() HWY_BEFORE_NAMESPACE()
+#define STROBE_AFTER_AMX_NAMESPACE() HWY_AFTER_NAMESPACE()
+#endif

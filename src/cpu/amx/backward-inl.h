@@ -1,0 +1,348 @@
+// The backward of kernels/backward-inl.h on matrix tiles. As in the forward, queries lie across the lanes: S^T = K Q^T
+// and dP^T = V dO^T make P^T and dS^T, which dV = P^T dO and dK = dS^T Q take as rows and dQ^T = K^T dS^T as pairs.
+//
+// While the vector units differentiate one block of 32 keys and 32 queries, the matrix unit makes the products of the
+// next. dQ^T is added to float32 sums in the order of the keys, as in the vector kernels.
+#if defined(STROBE_CPU_AMX_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_AMX_BACKWARD_INL_H_
+#undef STROBE_CPU_AMX_BACKWARD_INL_H_
+#else
+#define STROBE_CPU_AMX_BACKWARD_INL_H_
+#endif
+
+#include "cpu/amx/attributes-inl.h"
+#include "cpu/amx/differentiate-inl.h"
+#include "cpu/amx/pack-inl.h"
+#include "cpu/amx/scratch.h"
+#include "cpu/amx/tile_product-inl.h"
+
+STROBE_BEFORE_AMX_NAMESPACE();
+namespace strobe::cpu::HWY_NAMESPACE {
+
+template <class Unit>
+class AmxBackwardBlock {
+ public:
+  AmxBackwardBlock(const BackwardTask& task, std::byte* scratch)
+      : task_(task),
+        count_(task.key_end - task.key_begin),
+        padded_keys_(round_up(count_, amx::kBlock)),
+        d_(round_up(task.head_dim, amx::kBlock)),
+        dv_(round_up(task.head_dim_v, amx::kBlock)) {
+    const amx::BackwardScratch at(task.head_dim, task.head_dim_v, task.tiles);
+    const auto halves = [scratch](std::size_t offset) { return reinterpret_cast<bfloat16*>(scratch + offset); };
+    const auto floats = [scratch](std::size_t offset) { return reinterpret_cast<float*>(scratch + offset); };
+    keys_ = halves(at.keys);
+    values_ = halves(at.values);
+    keys_transposed_ = halves(at.keys_transposed);
+    dk_ = floats(at.dk);
+    d_values_ = floats(at.dv);
+    queries_transposed_ = halves(at.queries_transposed);
+    d_o_transposed_ = halves(at.d_o_transposed);
+    queries_ = halves(at.queries);
+    d_o_ = halves(at.d_o);
+    scores_ = floats(at.scores);
+    d_probabilities_ = floats(at.d_probabilities);
+    probability_rows_ = halves(at.probability_rows);
+    d_score_rows_ = halves(at.d_score_rows);
+    d_score_pairs_ = halves(at.d_score_pairs);
+    lse_ = floats(at.lse);
+    delta_ = floats(at.delta);
+    visible_begin_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_begin);
+    visible_end_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_end);
+    row_ = floats(at.row);
+  }
+
+  void run() {
+    const typename Unit::Session session;
+    begin();
+    const BackwardQueries& queries = task_.queries;
+    const std::int64_t group = queries.q.group;
+    const std::int64_t positions = queries.rows / group;
+    const std::int64_t block = task_.tiles.block_m;
+    const std::int64_t first = task_.visible.first_position(task_.key_begin, positions) * group;
+    const std::int64_t last = task_.visible.last_position(task_.key_end - 1, positions) * group;
+    for (std::int64_t row = first / block * block; row < last; row += block) {
+      query_block(row, std::min(row + block, queries.rows));
+    }
+    finish();
+  }
+
+ private:
+  /// Counted from the first key of the block, in whole blocks of kBlock.
+  struct KeyRange {
+    std::int64_t first = 0;
+    std::int64_t last = 0;
+  };
+
+  void begin() {
+    const Source keys{task_.k, task_.key_begin, count_, task_.head_dim};
+    pack_rows<Unit, false>(keys, padded_keys_, d_, keys_);
+    pack_rows<Unit, false>({task_.v, task_.key_begin, count_, task_.head_dim_v}, padded_keys_, dv_, values_);
+    pack_row_pairs<Unit, true>(keys, padded_keys_, d_, keys_transposed_);
+    std::fill_n(dk_, padded_keys_ * d_, 0.0F);
+    std::fill_n(d_values_, padded_keys_ * dv_, 0.0F);
+    keys_finite_ = all_finite(keys_, padded_keys_ * d_);
+  }
+
+  /// Query rows [row_begin, row_end) against all keys of the block.
+  void query_block(std::int64_t row_begin, std::int64_t row_end) {
+    row_begin_ = row_begin;
+    rows_ = row_end - row_begin;
+    padded_rows_ = round_up(rows_, amx::kBlock);
+    const Source queries{task_.queries.q, row_begin, rows_, task_.head_dim};
+    const Source d_o{task_.queries.d_o, row_begin, rows_, task_.head_dim_v};
+    pack_rows<Unit, true>(queries, padded_rows_, d_, queries_transposed_);
+    pack_row_pairs<Unit, false>(queries, padded_rows_, d_, queries_);
+    pack_rows<Unit, true>(d_o, padded_rows_, dv_, d_o_transposed_);
+    pack_row_pairs<Unit, false>(d_o, padded_rows_, dv_, d_o_);
+    load_statistics();
+    const bool uniform = visible_begin_[rows_ - 1] <= task_.key_begin && visible_end_[0] >= task_.key_end;
+    // A hidden pair has P = dS = 0, and 0 * NaN is NaN: such a block takes the path that skips hidden pairs.
+    const bool hidden_poison =
+        !uniform && !(keys_finite_ && all_finite(queries_, padded_rows_ * d_) && all_finite(d_o_, padded_rows_ * dv_));
+    differentiate();
+    if (hidden_poison) {
+      add_visible_key_gradients();
+    } else {
+      for (std::int64_t key = 0; key < padded_keys_; key += amx::kBlock) add_key_gradients(key);
+    }
+    add_query_gradient(hidden_poison);
+  }
+
+  void load_statistics() {
+    const BackwardQueries& queries = task_.queries;
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      const float lse = queries.lse.data[queries.lse.offset(row_begin_ + row)];
+      // A row that sees no key has LSE -inf; +inf instead makes its probabilities 0 and not NaN.
+      lse_[row] = lse == -kInfinity ? kInfinity : lse * kLog2E;
+      delta_[row] = queries.delta[row_begin_ + row];
+      const std::int64_t position = (row_begin_ + row) / queries.q.group;
+      visible_begin_[row] = task_.visible.begin(position);
+      visible_end_[row] = task_.visible.end(position);
+    }
+    for (std::int64_t row = rows_; row < padded_rows_; ++row) {  // padding sees no key
+      lse_[row] = kInfinity;
+      delta_[row] = 0.0F;
+      visible_begin_[row] = task_.visible.keys;
+      visible_end_[row] = visible_end_[rows_ - 1];
+    }
+  }
+
+  /// The keys, in whole blocks, that any of the kBlock queries from `row` on sees.
+  KeyRange keys_of(std::int64_t row) const {
+    const std::int64_t last_row = std::min(row + amx::kBlock, rows_) - 1;
+    const std::int64_t first = std::clamp<std::int64_t>(visible_begin_[row] - task_.key_begin, 0, count_);
+    const std::int64_t last = std::clamp<std::int64_t>(visible_end_[last_row] - task_.key_begin, 0, count_);
+    if (first >= last) return {};
+    return {first / amx::kBlock * amx::kBlock, round_up(last, amx::kBlock)};
+  }
+
+  /// P^T and dS^T of every block of keys and queries that see each other.
+  void differentiate() {
+    Pairs made;  // waits for its derivative
+    for (std::int64_t row = 0; row < padded_rows_; row += amx::kBlock) {
+      const KeyRange keys = keys_of(row);
+      for (std::int64_t key = keys.first; key < keys.last; key += amx::kBlock) {
+        const Pairs next = pairs(key, row);
+        stage(next, made);
+        made = next;
+      }
+    }
+    stage({}, made);
+  }
+
+  Pairs pairs(std::int64_t key, std::int64_t row) {
+    const std::int64_t begin = task_.key_begin + key;
+    half_ = 1 - half_;
+    return {.key = key,
+            .row = row,
+            .given = true,
+            .masked = visible_begin_[row + amx::kBlock - 1] > begin || visible_end_[row] < begin + amx::kBlock,
+            .scores = scores_ + half_ * amx::kBlock * amx::kBlock,
+            .d_probabilities = d_probabilities_ + half_ * amx::kBlock * amx::kBlock};
+  }
+
+  void stage(const Pairs& next, const Pairs& made) {
+    const std::int64_t steps = (d_ + dv_) / amx::kTileDepth;
+    Differentiation<Unit> derivative(made, memory_of(made), task_.score_map, task_.key_begin + made.key);
+    derivative.pace(next.given ? steps : 0);
+    const auto between = [&derivative] { derivative.advance(); };
+    if (next.given) {
+      multiply_tiles<Unit>({keys_ + next.key * d_, amx::kTileRows * d_},
+                           {queries_transposed_ + next.row * d_, amx::kTileRows * d_}, d_ / amx::kTileDepth,
+                           {next.scores, amx::kBlock}, between);
+      multiply_tiles<Unit>({values_ + next.key * dv_, amx::kTileRows * dv_},
+                           {d_o_transposed_ + next.row * dv_, amx::kTileRows * dv_}, dv_ / amx::kTileDepth,
+                           {next.d_probabilities, amx::kBlock}, between);
+    }
+    derivative.finish();
+  }
+
+  DerivativeMemory memory_of(const Pairs& made) const {
+    const std::int64_t rows = made.key * padded_rows_ + made.row * amx::kTileRows;
+    return {.probability_rows = probability_rows_ + rows,
+            .d_score_rows = d_score_rows_ + rows,
+            .row_group_stride = amx::kTileRows * padded_rows_,
+            .d_score_pairs = d_score_pairs_ + made.row * padded_keys_ + made.key * amx::kTileRows,
+            .pair_group_stride = amx::kTileRows * padded_keys_,
+            .lse = lse_ + made.row,
+            .delta = delta_ + made.row,
+            .visible_begin = visible_begin_ + made.row,
+            .visible_end = visible_end_ + made.row};
+  }
+
+  /// dV += P^T dO and dK += dS^T Q for kBlock keys, over the queries that see any of them.
+  void add_key_gradients(std::int64_t key) {
+    std::int64_t first = 0;
+    while (first < padded_rows_ && !sees(first, key)) first += amx::kBlock;
+    std::int64_t last = first;
+    while (last < padded_rows_ && sees(last, key)) last += amx::kBlock;
+    const std::int64_t steps = (last - first) / amx::kTileDepth;
+    if (steps == 0) return;
+    const std::int64_t rows = key * padded_rows_ + first * amx::kTileRows;
+    add_columns(probability_rows_ + rows, d_o_ + first * amx::kTileRows, steps, dv_, d_values_ + key * dv_);
+    add_columns(d_score_rows_ + rows, queries_ + first * amx::kTileRows, steps, d_, dk_ + key * d_);
+  }
+
+  bool sees(std::int64_t row, std::int64_t key) const {
+    const KeyRange keys = keys_of(row);
+    return key >= keys.first && key < keys.last;
+  }
+
+  /// sums [kBlock, columns] += rows * right, over `steps` blocks of queries.
+  void add_columns(const bfloat16* rows, const bfloat16* right, std::int64_t steps, std::int64_t columns, float* sums) {
+    for (std::int64_t c = 0; c < columns; c += amx::kBlock) {
+      multiply_add_tiles<Unit>({rows, amx::kTileRows * padded_rows_},
+                               {right + c * padded_rows_, amx::kTileRows * padded_rows_}, steps, {sums + c, columns},
+                               [] {});
+    }
+  }
+
+  /// The same over visible pairs alone.
+  void add_visible_key_gradients() {
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      const bfloat16* q = row_of(task_.queries.q, row_begin_ + row);
+      const bfloat16* d_o = row_of(task_.queries.d_o, row_begin_ + row);
+      for_each_visible(row, [&](std::int64_t key) {
+        const std::int64_t at = key / amx::kTileRows * amx::kTileRows * padded_rows_ +
+                                row / amx::kTileDepth * amx::kTileElements + key % amx::kTileRows * amx::kTileDepth +
+                                row % amx::kTileDepth;
+        add_multiple(to_float(probability_rows_[at]), d_o, task_.head_dim_v, d_values_ + key * dv_, 1);
+        add_multiple(to_float(d_score_rows_[at]), q, task_.head_dim, dk_ + key * d_, 1);
+      });
+    }
+  }
+
+  template <class Visit>
+  void for_each_visible(std::int64_t row, const Visit& visit) const {
+    const std::int64_t last = std::min(visible_end_[row], task_.key_end) - task_.key_begin;
+    for (std::int64_t key = std::max<std::int64_t>(visible_begin_[row] - task_.key_begin, 0); key < last; ++key) {
+      visit(key);
+    }
+  }
+
+  static const bfloat16* row_of(const ConstRows& rows, std::int64_t row) {
+    return static_cast<const bfloat16*>(rows.data) + rows.offset(row);
+  }
+
+  static void add_multiple(float factor, const bfloat16* HWY_RESTRICT from, std::int64_t count, float* HWY_RESTRICT to,
+                           std::int64_t stride) {
+    for (std::int64_t i = 0; i < count; ++i) to[i * stride] += factor * to_float(from[i]);
+  }
+
+  /// dQ^T sums of the block += K^T dS^T, when all key blocks before this one have added theirs.
+  void add_query_gradient(bool hidden_poison) {
+    std::atomic<std::int32_t>& turn = task_.queries.turn[row_begin_ / task_.tiles.block_m];
+    const auto own = static_cast<std::int32_t>(task_.key_begin / task_.tiles.block_n);
+    for (std::int32_t now = turn.load(std::memory_order_acquire); now != own;
+         now = turn.load(std::memory_order_acquire)) {
+      turn.wait(now, std::memory_order_acquire);
+    }
+    float* sums = task_.queries.dq + row_begin_ * d_;
+    for (std::int64_t row = 0; row < padded_rows_; row += amx::kBlock) {
+      hidden_poison ? add_visible_queries(row, sums + row * d_) : add_queries(row, sums + row * d_);
+    }
+    turn.store(own + 1, std::memory_order_release);
+    turn.notify_all();
+  }
+
+  /// sums [head_dim, kBlock queries] += K^T dS^T.
+  void add_queries(std::int64_t row, float* sums) {
+    const KeyRange keys = keys_of(row);
+    const std::int64_t steps = (keys.last - keys.first) / amx::kTileDepth;
+    if (steps == 0) return;
+    const std::int64_t first = keys.first * amx::kTileRows;
+    for (std::int64_t c = 0; c < d_; c += amx::kBlock) {
+      multiply_add_tiles<Unit>({keys_transposed_ + c * padded_keys_ + first, amx::kTileRows * padded_keys_},
+                               {d_score_pairs_ + row * padded_keys_ + first, amx::kTileRows * padded_keys_}, steps,
+                               {sums + c * amx::kBlock, amx::kBlock}, [] {});
+    }
+  }
+
+  void add_visible_queries(std::int64_t first_row, float* HWY_RESTRICT sums) const {
+    for (std::int64_t row = first_row; row < std::min(first_row + amx::kBlock, rows_); ++row) {
+      for_each_visible(row, [&](std::int64_t key) {
+        const bfloat16* pairs = d_score_pairs_ + row / amx::kTileRows * amx::kTileRows * padded_keys_ +
+                                key / amx::kTileDepth * amx::kTileElements;
+        const float ds =
+            to_float(pairs[key % amx::kTileDepth / 2 * amx::kTileDepth + row % amx::kTileRows * 2 + key % 2]);
+        add_multiple(ds, row_of(task_.k, task_.key_begin + key), task_.head_dim, sums + row % amx::kBlock, amx::kBlock);
+      });
+    }
+  }
+
+  void finish() {
+    for (std::int64_t key = 0; key < count_; ++key) {
+      for (std::int64_t c = 0; c < task_.head_dim; ++c) row_[c] = dk_[key * d_ + c] * task_.scale;
+      store_result(task_.dtype, task_.dk, task_.key_begin + key, row_, task_.head_dim);
+      store_result(task_.dtype, task_.dv, task_.key_begin + key, d_values_ + key * dv_, task_.head_dim_v);
+    }
+  }
+
+  const BackwardTask& task_;
+  const std::int64_t count_;        // keys of this block
+  const std::int64_t padded_keys_;  // in whole blocks of kBlock
+  const std::int64_t d_;            // head_dim likewise
+  const std::int64_t dv_;           // head_dim_v likewise
+  std::int64_t row_begin_ = 0;      // of the current block of queries
+  std::int64_t rows_ = 0;
+  std::int64_t padded_rows_ = 0;
+  std::int64_t half_ = 0;  // of the score buffers, which the latest pairs took
+  bool keys_finite_ = true;
+
+  bfloat16* keys_;                // K, left operand
+  bfloat16* values_;              // V, left operand
+  bfloat16* keys_transposed_;     // K^T, left operand
+  float* dk_;                     // sums, [keys, head_dim]
+  float* d_values_;               // sums, [keys, head_dim_v]
+  bfloat16* queries_transposed_;  // Q^T of the block, right operand
+  bfloat16* d_o_transposed_;      // dO^T, right operand
+  bfloat16* queries_;             // Q, right operand
+  bfloat16* d_o_;                 // dO, right operand
+  float* scores_;                 // S^T of two blocks of pairs
+  float* d_probabilities_;        // dP^T likewise
+  bfloat16* probability_rows_;    // P^T, left operand
+  bfloat16* d_score_rows_;        // dS^T, left operand
+  bfloat16* d_score_pairs_;       // dS^T, right operand
+  float* lse_;                    // of the block, times log2(e)
+  float* delta_;                  // of the block
+  std::int64_t* visible_begin_;   // first visible key of each row
+  std::int64_t* visible_end_;     // one past the last
+  float* row_;                    // one row on its way out
+};
+
+/// dQ of a block of rows from the transposed sums of AmxBackwardBlock.
+template <class Unit>
+void amx_write_query_gradient(const QueryGradientTask& task) {
+  HWY_ALIGN float factors[amx::kBlock];
+  std::fill_n(factors, amx::kBlock, task.scale);
+  for (std::int64_t row = task.row_begin; row < task.row_end; row += amx::kBlock) {
+    const OutputRows to{task.dq, row, std::min(amx::kBlock, task.row_end - row), task.head_dim};
+    store_transposed<Unit>(task.sums + (row - task.row_begin) * task.row_stride, task.row_stride, factors, to);
+  }
+}
+
+}  // namespace strobe::cpu::HWY_NAMESPACE
+STROBE_AFTER_AMX_NAMESPACE();
+
+#endif  // STROBE_CPU_AMX_BACKWARD_INL_H_

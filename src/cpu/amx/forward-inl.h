@@ -1,0 +1,238 @@
+// The forward of kernels/forward-inl.h on matrix tiles: S^T = K Q^T and O^T = V^T P^T in bfloat16 with float32 sums,
+// queries across the vector lanes.
+//
+// Three panels of queries are in flight: while the vector units turn the scores of one into probabilities, the matrix
+// unit makes the scores of the next and the output of the one before.
+#if defined(STROBE_CPU_AMX_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_AMX_FORWARD_INL_H_
+#undef STROBE_CPU_AMX_FORWARD_INL_H_
+#else
+#define STROBE_CPU_AMX_FORWARD_INL_H_
+#endif
+
+#include "cpu/amx/attributes-inl.h"
+#include "cpu/amx/pack-inl.h"
+#include "cpu/amx/scratch.h"
+#include "cpu/amx/softmax-inl.h"
+#include "cpu/amx/tile_product-inl.h"
+#include "cpu/kernels/row_statistics.h"
+
+STROBE_BEFORE_AMX_NAMESPACE();
+namespace strobe::cpu::HWY_NAMESPACE {
+
+template <class Unit>
+class AmxForwardBlock {
+ public:
+  AmxForwardBlock(const ForwardTask& task, std::byte* scratch)
+      : task_(task),
+        rows_(task.row_end - task.row_begin),
+        d_(round_up(task.head_dim, amx::kBlock)),
+        dv_(round_up(task.head_dim_v, amx::kBlock)) {
+    const amx::ForwardScratch at(task.head_dim, task.head_dim_v, task.tiles);
+    keys_ = reinterpret_cast<bfloat16*>(scratch + at.keys);
+    values_ = reinterpret_cast<bfloat16*>(scratch + at.values);
+    queries_ = reinterpret_cast<bfloat16*>(scratch + at.queries);
+    output_ = reinterpret_cast<float*>(scratch + at.output);
+    scores_ = reinterpret_cast<float*>(scratch + at.scores);
+    probabilities_ = reinterpret_cast<bfloat16*>(scratch + at.probabilities);
+    row_max_ = reinterpret_cast<float*>(scratch + at.row_max);
+    row_sum_ = reinterpret_cast<float*>(scratch + at.row_sum);
+    rescale_ = reinterpret_cast<float*>(scratch + at.rescale);
+    visible_begin_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_begin);
+    visible_end_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_end);
+  }
+
+  void run() {
+    const typename Unit::Session session;
+    begin();
+    const std::int64_t block_n = task_.tiles.block_n;
+    const std::int64_t last = visible_end_[rows_ - 1];
+    for (std::int64_t key = visible_begin_[0] / block_n * block_n; key < last; key += block_n) {
+      tile(key, std::min(key + block_n, task_.visible.keys));
+    }
+    finish();
+  }
+
+ private:
+  void begin() {
+    const std::int64_t lanes = round_up(rows_, amx::kBlock);
+    pack_rows<Unit, true>({task_.q, task_.row_begin, rows_, task_.head_dim}, lanes, d_, queries_);
+    if (task_.score_map.query_factor != 1.0F) multiply_by(queries_, lanes * d_, task_.score_map.query_factor);
+    std::fill_n(row_max_, lanes, -kInfinity);
+    std::fill_n(row_sum_, lanes, 0.0F);
+    std::fill_n(output_, lanes * dv_, 0.0F);
+    for (std::int64_t row = 0; row < lanes; ++row) {  // lanes past the last row repeat it
+      const std::int64_t position = (task_.row_begin + std::min(row, rows_ - 1)) / task_.q.group;
+      visible_begin_[row] = task_.visible.begin(position);
+      visible_end_[row] = task_.visible.end(position);
+    }
+  }
+
+  /// Keys [key_begin, key_end) against every panel of queries.
+  void tile(std::int64_t key_begin, std::int64_t key_end) {
+    const std::int64_t count = key_end - key_begin;
+    key_begin_ = key_begin;
+    packed_ = round_up(count, amx::kBlock);
+    pack_rows<Unit, false>({task_.k, key_begin, count, task_.head_dim}, packed_, d_, keys_);
+    pack_row_pairs<Unit, true>({task_.v, key_begin, count, task_.head_dim_v}, packed_, dv_, values_);
+    const bool uniform = visible_begin_[rows_ - 1] <= key_begin && visible_end_[0] >= key_end;
+    // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
+    hidden_poison_ = !uniform && !all_finite(values_, packed_ * dv_);
+
+    Panel scored;    // waits for its softmax
+    Panel weighted;  // waits for its product with V
+    for (std::int64_t row = 0; row < rows_; row += amx::kBlock) {
+      const Panel next = panel(row, count);
+      if (next.empty()) continue;
+      stage(next, scored, weighted);
+      weighted = scored;
+      scored = next;
+    }
+    stage({}, scored, weighted);
+    stage({}, {}, scored);
+  }
+
+  Panel panel(std::int64_t row, std::int64_t count) const {
+    const std::int64_t* begin = visible_begin_ + row;
+    const std::int64_t* end = visible_end_ + row;
+    Panel panel{.row = row,
+                .first = std::clamp<std::int64_t>(begin[0] - key_begin_, 0, count) / amx::kBlock * amx::kBlock,
+                .last = std::clamp<std::int64_t>(end[amx::kBlock - 1] - key_begin_, 0, count)};
+    if (panel.empty()) return {};
+    panel.last = round_up(panel.last, amx::kBlock);
+    panel.masked = begin[amx::kBlock - 1] - key_begin_ > panel.first || end[0] - key_begin_ < panel.last;
+    return panel;
+  }
+
+  void stage(const Panel& next, const Panel& scored, const Panel& weighted) {
+    PanelSoftmax<Unit> softmax(scored, memory_of(scored), task_.score_map, key_begin_);
+    softmax.pace(product_steps(next, d_) + product_steps(weighted, dv_));
+    const auto between = [&softmax] { softmax.advance(); };
+    for (std::int64_t key = next.first; key < next.last; key += amx::kBlock) {
+      multiply_tiles<Unit>({keys_ + key * d_, amx::kTileRows * d_}, {queries_ + next.row * d_, amx::kTileRows * d_},
+                           d_ / amx::kTileDepth, {scores_of(next) + key * amx::kBlock, amx::kBlock}, between);
+    }
+    if (!weighted.empty()) add_values(weighted, between);
+    softmax.finish();
+  }
+
+  /// Steps of kTileDepth in a panel's product over [keys, columns] of K or V.
+  static std::int64_t product_steps(const Panel& panel, std::int64_t columns) {
+    return panel.empty() ? 0 : (panel.last - panel.first) / amx::kBlock * (columns / amx::kTileDepth);
+  }
+
+  /// O^T = rescale O^T + V^T P^T.
+  template <class Between>
+  void add_values(const Panel& panel, const Between& between) {
+    float* output = output_ + panel.row * dv_;
+    rescale_output(output, rescale_ + panel.row);
+    if (panel.masked && hidden_poison_) return add_visible_values(panel, output);
+    const std::int64_t steps = (panel.last - panel.first) / amx::kTileDepth;
+    const bfloat16* probabilities = probabilities_of(panel) + panel.first * amx::kTileRows;
+    for (std::int64_t c = 0; c < dv_; c += amx::kBlock) {
+      multiply_add_tiles<Unit>({values_ + c * packed_ + panel.first * amx::kTileRows, amx::kTileRows * packed_},
+                               {probabilities, probability_stride()}, steps, {output + c * amx::kBlock, amx::kBlock},
+                               between);
+    }
+  }
+
+  void rescale_output(float* HWY_RESTRICT output, const float* HWY_RESTRICT factors) const {
+    const Floats d;
+    bool changed = false;
+    for (int v = 0; v < kBlockVecs; ++v) {
+      changed |= !hn::AllTrue(d, hn::Eq(hn::Load(d, factors + v * kLanes), hn::Set(d, 1.0F)));
+    }
+    if (!changed) return;
+    for (int v = 0; v < kBlockVecs; ++v) {
+      const Vec factor = hn::Load(d, factors + v * kLanes);
+      for (std::int64_t c = 0; c < dv_; ++c) {
+        float* HWY_RESTRICT at = output + c * amx::kBlock + v * kLanes;
+        hn::Store(hn::Mul(hn::Load(d, at), factor), d, at);
+      }
+    }
+  }
+
+  /// O^T += V^T P^T over visible pairs alone.
+  void add_visible_values(const Panel& panel, float* HWY_RESTRICT output) const {
+    const Floats d;
+    const hn::RebindToUnsigned<Floats> bits;
+    for (int v = 0; v < kBlockVecs; ++v) {
+      const std::int64_t query = v * kLanes;
+      const LaneInterval visible(visible_begin_ + panel.row + query, visible_end_ + panel.row + query, key_begin_);
+      const bfloat16* pairs =
+          probabilities_of(panel) + query / amx::kTileRows * probability_stride() + query % amx::kTileRows * 2;
+      for (std::int64_t c = 0; c < dv_; ++c) {
+        float* HWY_RESTRICT at = output + c * amx::kBlock + query;
+        Vec sum = hn::Load(d, at);
+        for (std::int64_t key = panel.first; key < panel.last; ++key) {
+          const auto pair = hn::LoadU(bits, reinterpret_cast<const std::uint32_t*>(pairs + key / 2 * amx::kTileDepth));
+          const Vec p =
+              hn::BitCast(d, key % 2 == 0 ? hn::ShiftLeft<16>(pair) : hn::And(pair, hn::Set(bits, 0xFFFF0000U)));
+          const bfloat16 value =
+              values_[c / amx::kTileRows * amx::kTileRows * packed_ + key / amx::kTileDepth * amx::kTileElements +
+                      c % amx::kTileRows * amx::kTileDepth + key % amx::kTileDepth];
+          sum = hn::IfThenElse(visible.contains(key), hn::MulAdd(p, hn::Set(d, to_float(value)), sum), sum);
+        }
+        hn::Store(sum, d, at);
+      }
+    }
+  }
+
+  void finish() {
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      const std::int64_t head = (task_.row_begin + row) % task_.q.group;
+      RowStatistics statistics{row_max_[row], row_sum_[row]};
+      if (task_.max_logits != nullptr) raise(task_.max_logits[head], statistics.max_logit());
+      const float sink = task_.sinks == nullptr ? 1.0F : statistics.add_sink(task_.sinks[head] * kLog2E);
+      rescale_[row] = statistics.sum == 0.0F ? 0.0F : sink / statistics.sum;
+      if (task_.lse.data != nullptr) task_.lse.data[task_.lse.offset(task_.row_begin + row)] = statistics.lse();
+    }
+    const OutputRows to{task_.o, task_.row_begin, rows_, task_.head_dim_v};
+    store_transposed<Unit>(output_, dv_, rescale_, to);
+  }
+
+  // Panels alternate between two halves of the buffers: consecutive ones are in flight together. The half follows from
+  // the panel's place in the block, and panels without keys lie at the block's ends only.
+  std::int64_t half(const Panel& panel) const { return panel.row / amx::kBlock % 2; }
+  float* scores_of(const Panel& panel) const { return scores_ + half(panel) * task_.tiles.block_n * amx::kBlock; }
+  bfloat16* probabilities_of(const Panel& panel) const {
+    return probabilities_ + half(panel) * task_.tiles.block_n * amx::kBlock;
+  }
+  std::int64_t probability_stride() const { return task_.tiles.block_n * amx::kTileRows; }
+
+  SoftmaxMemory memory_of(const Panel& panel) const {
+    return {.scores = scores_of(panel),
+            .probabilities = probabilities_of(panel),
+            .group_stride = probability_stride(),
+            .row_max = row_max_ + panel.row,
+            .row_sum = row_sum_ + panel.row,
+            .rescale = rescale_ + panel.row,
+            .visible_begin = visible_begin_ + panel.row,
+            .visible_end = visible_end_ + panel.row};
+  }
+
+  const ForwardTask& task_;
+  const std::int64_t rows_;
+  const std::int64_t d_;   // head_dim in whole blocks
+  const std::int64_t dv_;  // head_dim_v in whole blocks
+  std::int64_t key_begin_ = 0;
+  std::int64_t packed_ = 0;  // keys of the tile in whole blocks
+  bool hidden_poison_ = false;
+
+  bfloat16* keys_;               // K tile, left operand
+  bfloat16* values_;             // V^T tile, left operand
+  bfloat16* queries_;            // Q^T, right operand
+  float* output_;                // O^T unscaled, panels of kBlock queries
+  float* scores_;                // S^T of two panels
+  bfloat16* probabilities_;      // P^T of two panels, right operands
+  float* row_max_;               // of score_scale * s, a lane per row
+  float* row_sum_;               // of exp2(score_scale * s - row_max)
+  float* rescale_;               // what the latest tile multiplies earlier sums by
+  std::int64_t* visible_begin_;  // first visible key of each row
+  std::int64_t* visible_end_;    // one past the last
+};
+
+}  // namespace strobe::cpu::HWY_NAMESPACE
+STROBE_AFTER_AMX_NAMESPACE();
+
+#endif  // STROBE_CPU_AMX_FORWARD_INL_H_

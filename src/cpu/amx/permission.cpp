@@ -1,0 +1,54 @@
+#include "cpu/amx/permission.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdint>
+#endif
+
+namespace strobe::cpu::amx {
+
+#if defined(__x86_64__) && defined(__linux__)
+namespace {
+
+bool bit(std::uint64_t word, int index) { return ((word >> index) & 1U) != 0; }
+
+// Intel's Software Developer's Manual, volume 2, CPUID; volume 1, chapters 13 and 18.
+bool processor_has_it() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  const bool amx = bit(edx, 22) && bit(edx, 24);  // AMX-BF16, AMX-TILE
+  if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) == 0) return false;
+  return amx && bit(eax, 5);  // AVX512_BF16
+}
+
+bool system_saves_tiles() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0 || !bit(ecx, 27)) return false;  // OSXSAVE: xgetbv exists
+  asm volatile("xgetbv" : "=a"(eax), "=d"(edx) : "c"(0));
+  return bit(eax, 17) && bit(eax, 18);  // XTILECFG, XTILEDATA
+}
+
+// Linux gives tile state, 8 KiB a thread, to processes that ask: Documentation/arch/x86/xstate.rst.
+bool ask_for_permission() {
+  constexpr long kArchReqXcompPerm = 0x1023;
+  constexpr long kXtileData = 18;
+  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXtileData) == 0;
+}
+
+}  // namespace
+
+bool permission() { return processor_has_it() && system_saves_tiles() && ask_for_permission(); }
+#else
+bool permission() { return false; }
+#endif
+
+}  // namespace strobe::cpu::amx

@@ -1,0 +1,44 @@
+#include "plan/amx_tiles.h"
+
+#include "cpu/amx/scratch.h"
+#include "cpu/sequences.h"
+#include "plan/blocks.h"
+
+namespace strobe::plan {
+
+using cpu::amx::kBlock;
+
+bool amx_serves(const AttentionProblem& problem) {
+  const ModifierShape& modifiers = problem.modifiers;
+  return problem.dtype == DType::bfloat16 && problem.dropout == 0.0F && !modifiers.has_alibi && !modifiers.has_bias &&
+         modifiers.block_size == 0;
+}
+
+cpu::Tiles amx_forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int threads) {
+  cpu::Tiles tiles;
+  // K and V tile in an eighth of L2. The more keys a tile has, the more rarely O is rescaled, loaded and stored.
+  constexpr std::int64_t kMostKeys = 512;
+  const std::int64_t key_bytes = 2 * (problem.head_dim + problem.head_dim_v);
+  tiles.block_n = std::min(kMostKeys, rounded_down(shape.l2_bytes / 8 / key_bytes, kBlock));
+  // As many rows as the vector kernels, for the same reasons.
+  constexpr std::int64_t kMostRows = 1024;
+  constexpr std::int64_t kBlocksPerWorker = 4;
+  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * cpu::group_of(problem), 1);
+  tiles.block_m =
+      even_block(rows, kMostRows, problem.batch * cpu::groups_of(problem), kBlocksPerWorker * threads, kBlock);
+  return tiles;
+}
+
+cpu::Tiles amx_backward_tiles(const AttentionProblem& problem) {
+  // The more keys a task has, the more rarely Q and dO are packed; 64 blocks in all keep any machine busy. A block of
+  // queries that divides the products over them into long sums, while its P and dS stay in L2.
+  constexpr std::int64_t kMostKeys = 384;
+  constexpr std::int64_t kBlocks = 64;
+  constexpr std::int64_t kMostRows = 192;
+  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * cpu::group_of(problem), 1);
+  const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
+  return {.block_m = std::min(cpu::padded(rows, kBlock), kMostRows),
+          .block_n = even_block(keys, kMostKeys, problem.batch * problem.heads_k, kBlocks, kBlock)};
+}
+
+}  // namespace strobe::plan

@@ -1,0 +1,16 @@
+// Which calls the AMX kernels serve, and in what tiles.
+#pragma once
+
+#include "plan/cpu_plan.h"
+#include "plan/problem.h"
+
+namespace strobe::plan {
+
+/// bfloat16 without ALiBi, bias, block mask and dropout: those take the vector kernels.
+bool amx_serves(const AttentionProblem& problem);
+
+// Sizes are multiples of amx::kBlock.
+cpu::Tiles amx_forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int threads);
+cpu::Tiles amx_backward_tiles(const AttentionProblem& problem);
+
+}  // namespace strobe::plan
