@@ -1,49 +1,8 @@
-/* The C ABI, from C. A failed check prints its line and ends the program with 1. */
+/* The C ABI, from C: calls, plans, versions of structs, errors. */
 #include <math.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "calls.h"
-#include "strobe/strobe.h"
-
-#define CHECK(condition)                                                                                       \
-  do {                                                                                                         \
-    if (!(condition)) {                                                                                        \
-      fprintf(stderr, "%s:%d: %s; last error: \"%s\"\n", __FILE__, __LINE__, #condition, strobe_last_error()); \
-      exit(1);                                                                                                 \
-    }                                                                                                          \
-  } while (0)
-
-#define CHECK_REFUSED(call, code, sentence)              \
-  do {                                                   \
-    CHECK((call) == (code));                             \
-    CHECK(strcmp(strobe_last_error(), (sentence)) == 0); \
-  } while (0)
-
-static int near(double actual, double expected) { return fabs(actual - expected) < 1e-6; }
-
-/* A copy of the first `size` bytes of a struct in memory of exactly that size, so that a sanitizer sees a read beyond.
- */
-static void* first_bytes(const void* from, size_t size) {
-  void* copy = malloc(size);
-  CHECK(copy != NULL);
-  memcpy(copy, from, size);
-  memcpy(copy, &size, sizeof size);
-  return copy;
-}
-
-/* As it would be compiled against a later version: the same struct with one more field. */
-static void* with_new_field(const void* from, size_t size, int64_t new_field) {
-  const size_t newer = size + sizeof new_field;
-  char* copy = malloc(newer);
-  CHECK(copy != NULL);
-  memcpy(copy, from, size);
-  memcpy(copy + size, &new_field, sizeof new_field);
-  memcpy(copy, &newer, sizeof newer);
-  return copy;
-}
+#include "check.h"
 
 static void test_version_is_the_projects(void) { CHECK(strcmp(strobe_version(), STROBE_EXPECTED_VERSION) == 0); }
 
@@ -253,13 +212,6 @@ static void test_null_plans_are_refused(void) {
   strobe_plan_destroy(NULL);
 }
 
-typedef struct named_test {
-  const char* name;
-  void (*run)(void);
-} named_test;
-
-#define TEST(name) {#name, test_##name}
-
 static const named_test kTests[] = {
     TEST(version_is_the_projects),
     TEST(forward_and_backward),
@@ -277,13 +229,4 @@ static const named_test kTests[] = {
     TEST(null_plans_are_refused),
 };
 
-int main(int argc, char** argv) {
-  int ran = 0;
-  for (size_t index = 0; index < sizeof kTests / sizeof kTests[0]; ++index) {
-    if (argc > 1 && strcmp(argv[1], kTests[index].name) != 0) continue;
-    kTests[index].run();
-    ++ran;
-  }
-  printf("%d passed\n", ran);
-  return ran > 0 ? 0 : 2; /* 2: no test has that name */
-}
+int main(int argc, char** argv) { return run_tests(kTests, sizeof kTests / sizeof kTests[0], argc, argv); }
