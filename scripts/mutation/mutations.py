@@ -1,4 +1,8 @@
-"""The ways in which run.py breaks the CPU engine. One mutation replaces a text that its file holds exactly once."""
+"""The ways in which run.py breaks the CPU engine.
+
+A mutation replaces a text that its file holds exactly once: a statement, with its semicolon, or an expression, which
+both find a place in parentheses.
+"""
 
 from dataclasses import dataclass
 
@@ -55,14 +59,14 @@ ONLINE_SOFTMAX = [
     Mutation(
         "NaN of hidden values reaches the output",
         FORWARD,
-        "const bool hidden_poison = !uniform &&",
-        "const bool hidden_poison = false &&",
+        "!uniform && !all_finite(values_, value_layout_, packed, dv_)",
+        "false",
     ),
     Mutation(
         "max_logits is in base 2",
         STATISTICS,
-        "return static_cast<float>(static_cast<double>(max) * kLn2);",
-        "return max;",
+        "static_cast<float>(static_cast<double>(max) * kLn2)",
+        "max",
     ),
 ]
 
@@ -70,14 +74,14 @@ MASKS = [
     Mutation(
         "causal edge: the forward hides the diagonal",
         TASK,
-        "return std::clamp<std::int64_t>(last + 1, 0, keys);",
-        "return std::clamp<std::int64_t>(last, 0, keys);",
+        "std::clamp<std::int64_t>(last + 1, 0, keys)",
+        "std::clamp<std::int64_t>(last, 0, keys)",
     ),
     Mutation(
         "causal edge: the backward hides the diagonal",
         TASK,
-        "return std::clamp<std::int64_t>(first - diagonal, 0, positions);",
-        "return std::clamp<std::int64_t>(first - diagonal + 1, 0, positions);",
+        "std::clamp<std::int64_t>(first - diagonal, 0, positions)",
+        "std::clamp<std::int64_t>(first - diagonal + 1, 0, positions)",
     ),
     Mutation(
         "causal edge: one key of the future is visible",
@@ -88,8 +92,8 @@ MASKS = [
     Mutation(
         "causal is aligned to the wrong corner",
         CALL,
-        "problem.causal == CausalMask::top_left ? 0",
-        "problem.causal == CausalMask::bottom_right ? 0",
+        "problem.causal == CausalMask::top_left",
+        "problem.causal == CausalMask::bottom_right",
     ),
     Mutation("window: both sides are the right one", CALL, "reach(problem.window.left)", "reach(problem.window.right)"),
     Mutation("panel mask: one row too many is seen", SCORES, "hn::Lt(at, end_)", "hn::Le(at, end_)"),
@@ -102,14 +106,14 @@ MASKS = [
     Mutation(
         "chunks of negative centers begin too late",
         TASK,
-        "return at - (rest < 0 ? rest + chunk : rest);",
-        "return at - rest;",
+        "rest < 0 ? rest + chunk : rest",
+        "rest",
     ),
     Mutation(
         "block mask: a row serves two rows of blocks",
         TASK,
-        "data[position / size * row_stride",
-        "data[position / (2 * size) * row_stride",
+        "position / size * row_stride",
+        "position / (2 * size) * row_stride",
     ),
 ]
 
@@ -117,8 +121,8 @@ GEOMETRY = [
     Mutation(
         "every head of a group reads the first one's queries",
         TASK,
-        "return (row / group) * position_stride + (row % group) * head_stride;",
-        "return (row / group) * position_stride;",
+        "(row / group) * position_stride + (row % group) * head_stride",
+        "(row / group) * position_stride",
     ),
     Mutation(
         "query heads take key heads in turn, not in groups",
@@ -129,8 +133,8 @@ GEOMETRY = [
     Mutation(
         "batched rows are a head apart",
         CALL,
-        "const std::int64_t position_stride = tensor.strides[packed ? 0 : 1];",
-        "const std::int64_t position_stride = tensor.strides[packed ? 0 : 2];",
+        "tensor.strides[packed ? 0 : 1]",
+        "tensor.strides[packed ? 0 : 2]",
     ),
     Mutation(
         "unused rows of O are left as they were",
@@ -153,7 +157,7 @@ SCALES = [
         "(inner < 0.0 ? -1.0F : 1.0F)",
         "1.0F",
     ),
-    Mutation("softcap does not divide the score", CALL, "? scale / problem.softcap :", "? scale :"),
+    Mutation("softcap does not divide the score", CALL, "scale / problem.softcap", "scale"),
     Mutation("dK lacks the scale", BACKWARD, "dk[c * kPanel] * task_.scale", "dk[c * kPanel]"),
 ]
 
@@ -162,8 +166,8 @@ BACKWARD_PASS = [
     Mutation(
         "dLSE is added to delta, not taken from it",
         BACKWARD_ROWS,
-        "sum - task.d_lse.data[",
-        "sum + task.d_lse.data[",
+        "sum - task.d_lse.data[task.d_lse.offset(row)]",
+        "sum + task.d_lse.data[task.d_lse.offset(row)]",
     ),
     Mutation("dQ lacks the scale", BACKWARD_ROWS, "sums[c] *= task.scale;", ""),
     Mutation(
@@ -184,12 +188,12 @@ BACKWARD_PASS = [
         "lse == -kInfinity ? kInfinity : lse * kLog2E",
         "lse * kLog2E",
     ),
-    Mutation("dQ is not added in turn", BACKWARD, "now != own;", "false;"),
-    Mutation("dQ's turn is never passed on", BACKWARD, "turn.store(next,", "turn.store(own,"),
+    Mutation("dQ is not added in turn", BACKWARD, "now != own", "false"),
+    Mutation("dQ's turn is never passed on", BACKWARD, "turn.store(next, std::memory_order_release);", ""),
     Mutation(
         "heads under a block mask share the first one's LSE",
-        BACKWARD,
-        "own.lse = own.lse.next_head(DType::float32);",
+        TASK,
+        "lse = lse.next_head(DType::float32);",
         "",
     ),
 ]
@@ -197,9 +201,9 @@ BACKWARD_PASS = [
 MODIFIERS = [
     Mutation(
         "ALiBi's center ignores the lengths",
-        TERMS,
-        "(row + index) / group + diagonal - key_begin",
-        "(row + index) / group - key_begin",
+        FORWARD,
+        "task_.visible.diagonal",
+        "0",
     ),
     Mutation(
         "every head of a group has the first one's slope",
@@ -231,8 +235,13 @@ MODIFIERS = [
         "sum = sum * rescale + std::exp2(exponent - largest);",
         "sum = sum * rescale;",
     ),
-    Mutation("the sink is in base 2", FORWARD, "add_sink(task_.sinks[head] * kLog2E)", "add_sink(task_.sinks[head])"),
-    Mutation("d_sink lacks its sign", SINK_GRADIENT, "return -std::exp(", "return std::exp("),
+    Mutation("the sink is in base 2", FORWARD, "task_.sinks[head] * kLog2E", "task_.sinks[head]"),
+    Mutation(
+        "d_sink lacks its sign",
+        SINK_GRADIENT,
+        "-std::exp(static_cast<double>(sink) - static_cast<double>(lse))",
+        "std::exp(static_cast<double>(sink) - static_cast<double>(lse))",
+    ),
 ]
 
 DROPOUTS = [

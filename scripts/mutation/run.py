@@ -1,9 +1,9 @@
 """Breaks the CPU engine in many ways, one at a time, and expects the tests to notice each.
 
-Run through `make mutation`. Works on a copy of the tree in build/mutation, so nothing here is touched. A mutation (see
-mutations.py) replaces one text by another; the library is built again and the tests run until one of them fails. Ends
-with 1 when the tests noticed nothing, when a text is no longer in its file or when a mutation does not compile: then
-the tests need a case, or mutations.py needs the code as it is now.
+Run through `make mutation`. Works on a copy of the tree in build/mutation, so nothing here is touched. Every mutation
+of mutations.py is compiled in beside what it replaces, and STROBE_MUTANT=number turns one on: the library is built
+once. Ends with 1 when the tests did not notice a mutation, or when a text is no longer in its file: then the tests need
+a case, or mutations.py the code as it is now.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mutations import MUTATIONS
@@ -21,112 +22,136 @@ TREE = ROOT / "build" / "mutation" / "tree"
 BUILD = ROOT / "build" / "mutation" / "build"
 
 # This machine's instruction set alone: the kernels are one text for all of them, and compile several times faster.
+FLAGS = f"-O1 -march=native -DHWY_COMPILE_ONLY_STATIC -include {Path(__file__).parent / 'mutant.h'}"
 CONFIGURE = [
     *("cmake", "-G", "Ninja", "-S", TREE, "-B", BUILD, "--log-level=WARNING"),
-    "-DCMAKE_BUILD_TYPE=Release",
-    "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -march=native -DHWY_COMPILE_ONLY_STATIC",
+    *("-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_CXX_FLAGS_RELEASE={FLAGS}"),
+    f"-DCMAKE_PROJECT_TOP_LEVEL_INCLUDES={ROOT / 'cmake' / 'ccache.cmake'}",
     *("-DSTROBE_GPU=OFF", "-DSTROBE_BUILD_EXAMPLES=OFF"),
 ]
 
-# From quick and broad to slow and special. A mutant that makes them hang is noticed, too.
+# From quick and broad to slow and special. What makes them hang is noticed, too.
 TESTS = [
-    ("random configurations", "random_tests", [], {"STROBE_SEEDS": "200"}),
-    ("attention tests", "attention_tests", ["--gtest_filter=-*EverySeqlen*:*LargeStrides*", "--gtest_fail_fast"], {}),
+    ("random_tests", ["--gtest_brief=1"], {"STROBE_SEEDS": "150"}),
+    ("attention_tests", ["--gtest_brief=1", "--gtest_fail_fast", "--gtest_filter=-*EverySeqlen*:*LargeStrides*"], {}),
 ]
-HANGS_AFTER = 300  # seconds
+
+
+def limit(seconds):
+    """When a mutant is taken to hang, where the code as it was written takes `seconds`."""
+    return 20 + 10 * seconds
 
 
 def run(command, **options):
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
 
 
-def copy_tree():
-    """Brings TREE up to date with the files of the project; unchanged ones keep their times, so builds stay short."""
+def with_mutations(name, text):
+    """`text` of the file `name` with its mutations compiled in, and the complaints about them."""
+    complaints = []
+    for number, mutation in enumerate(MUTATIONS, start=1):
+        if mutation.file != name:
+            continue
+        count = text.count(mutation.text)
+        if count != 1:
+            complaints.append(f"{mutation.name}: its text is {count} times in {name}, where it must be once")
+            continue
+        on = f"::strobe_mutation::kMutant == {number}"
+        if mutation.text.endswith(";"):
+            chosen = f"{{ if ({on}) {{ {mutation.broken} }} else {{ {mutation.text} }} }}"
+        else:
+            chosen = f"({on} ? ({mutation.broken}) : ({mutation.text}))"
+        text = text.replace(mutation.text, chosen)
+    return text, complaints
+
+
+def make_tree():
+    """Brings TREE up to date; unchanged files keep their times, so that a second build is short."""
     listed = run(["git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "-z"]).stdout
     names = {name for name in listed.split("\0") if name and (ROOT / name).is_file()}
-    for name in names:
-        source, target = ROOT / name, TREE / name
-        if not target.exists() or target.read_bytes() != source.read_bytes():
+    complaints = [
+        f"{mutation.name}: there is no {mutation.file}" for mutation in MUTATIONS if mutation.file not in names
+    ]
+    mutated = {mutation.file for mutation in MUTATIONS}
+    for name in sorted(names):
+        content = (ROOT / name).read_bytes()
+        if name in mutated:
+            text, found = with_mutations(name, content.decode())
+            content = text.encode()
+            complaints += found
+        target = TREE / name
+        if not target.exists() or target.read_bytes() != content:
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+            target.write_bytes(content)
+            shutil.copymode(ROOT / name, target)
     for path in list(TREE.rglob("*")):
         if path.is_file() and str(path.relative_to(TREE)) not in names:
             path.unlink()
+    return complaints
 
 
-def build(*targets):
-    """None, or the compiler's words."""
-    result = run(["cmake", "--build", BUILD, "--target", *targets])
-    return None if result.returncode == 0 else result.stdout + result.stderr
-
-
-def first_failure():
-    """The name of what the tests noticed, or None."""
-    for title, program, arguments, environment in TESTS:
-        try:
-            result = run([BUILD / "bin" / program, *arguments], env=os.environ | environment, timeout=HANGS_AFTER)
-        except subprocess.TimeoutExpired:
-            return f"{title}: hang"
-        if result.returncode < 0:
-            return f"{title}: ended by signal {-result.returncode}"
+def build():
+    for command in (CONFIGURE, ["cmake", "--build", BUILD, "--target", *(program for program, _, _ in TESTS)]):
+        result = run(command)
         if result.returncode != 0:
-            failed = [line for line in result.stdout.splitlines() if line.startswith("[  FAILED  ]")]
-            return f"{title}: {failed[0].split()[3].rstrip(',')}" if failed else title
+            sys.exit(result.stdout + result.stderr + "the tree with the mutations in it does not build")
+
+
+def first_failure(mutant, limits):
+    """What the tests noticed, or None. Each program is ended at its limit in seconds."""
+    for program, arguments, variables in TESTS:
+        environment = os.environ | variables | {"STROBE_MUTANT": str(mutant)}
+        try:
+            result = run([BUILD / "bin" / program, *arguments], env=environment, timeout=limits[program])
+        except subprocess.TimeoutExpired:
+            return f"{program} hangs"
+        if result.returncode < 0:
+            return f"{program} ends by signal {-result.returncode}"
+        if result.returncode != 0:
+            failed = [line.split()[3] for line in result.stdout.splitlines() if line.startswith("[  FAILED  ]")]
+            return failed[0].rstrip(",") if failed else program
     return None
 
 
-def try_mutation(mutation):
-    """Whether the tests noticed, and what there is to say."""
-    path = TREE / mutation.file
-    if not path.exists():
-        return False, f"{mutation.file} is not there"
-    whole = path.read_text()
-    count = whole.count(mutation.text)
-    if count != 1:
-        return False, f"its text is {count} times in {mutation.file}, not once: bring mutations.py up to date"
-    path.write_text(whole.replace(mutation.text, mutation.broken))
-    try:
-        if errors := build("strobe"):
-            return False, "does not compile:\n" + errors
-        noticed = first_failure()
-        return noticed is not None, noticed or "NOBODY NOTICED"
-    finally:
-        path.write_text(whole)
+def measure():
+    """Runs the tests on the code as it was written; when each is to be ended."""
+    limits = {}
+    for program, arguments, variables in TESTS:
+        start = time.monotonic()
+        if run([BUILD / "bin" / program, *arguments], env=os.environ | variables).returncode != 0:
+            sys.exit(f"{program} fails on the code as it was written")
+        limits[program] = limit(time.monotonic() - start)
+    return limits
 
 
-def prepare():
-    """Builds the tree as it is and expects the tests to pass on it."""
-    copy_tree()
-    configured = run(CONFIGURE)
-    if configured.returncode != 0:
-        sys.exit(configured.stdout + configured.stderr)
-    if errors := build("strobe", *(program for _, program, _, _ in TESTS)):
-        sys.exit("the tree as it is does not build:\n" + errors)
-    if failure := first_failure():
-        sys.exit(f"the tests fail on the tree as it is: {failure}")
+def try_mutant(mutant, limits):
+    start = time.monotonic()
+    return first_failure(mutant, limits), time.monotonic() - start
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="WORDS", default="", help="mutations whose name contains these words")
-    parser.add_argument("--list", action="store_true", help="print the mutations and stop")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants tried at once")
     arguments = parser.parse_args()
-    chosen = [mutation for mutation in MUTATIONS if arguments.only in mutation.name]
-    if arguments.list:
-        print("\n".join(f"{mutation.name} ({mutation.file})" for mutation in chosen))
-        return
-    begin = time.monotonic()
-    print(f"building the tree as it is, then breaking it in {len(chosen)} ways", flush=True)
-    prepare()
+    chosen = [number for number, mutation in enumerate(MUTATIONS, start=1) if arguments.only in mutation.name]
+
+    print(f"building the library with {len(MUTATIONS)} mutations in it", flush=True)
+    complaints = make_tree()
+    build()
+    limits = measure()
+
     survivors = 0
-    for mutation in chosen:
-        start = time.monotonic()
-        noticed, words = try_mutation(mutation)
-        survivors += not noticed
-        mark = "noticed " if noticed else "SURVIVED"
-        print(f"  {mark} {mutation.name:<58} {time.monotonic() - start:5.0f} s  {words}", flush=True)
-    print(f"{len(chosen) - survivors} of {len(chosen)} noticed in {(time.monotonic() - begin) / 60:.0f} minutes")
-    sys.exit(1 if survivors else 0)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for number, (noticed, seconds) in zip(chosen, pool.map(lambda n: try_mutant(n, limits), chosen), strict=True):
+            if any(complaint.startswith(MUTATIONS[number - 1].name + ":") for complaint in complaints):
+                continue
+            survivors += noticed is None
+            mark, words = ("noticed ", noticed) if noticed else ("SURVIVED", "no test failed")
+            print(f"  {mark}  {MUTATIONS[number - 1].name:<55} {seconds:4.0f} s  {words}", flush=True)
+    print("\n".join(complaints), end="\n" if complaints else "")
+    print(f"{len(chosen)} mutations, {survivors} survived, {len(complaints)} not in the code as it is now")
+    sys.exit(1 if survivors or complaints else 0)
 
 
 if __name__ == "__main__":
