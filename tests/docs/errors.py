@@ -1,8 +1,8 @@
 """Checks that a page explains every error sentence of the library, and none that is gone: errors.py PAGE.md ROOT
 
-A sentence is a string that becomes the message of a Status: the first string of a call of Status, invalid, unsupported
-or refuse, or the one after a StatusCode in braces. On the page it stands in a code span at the start of a list item,
-with an example wherever the source has a {} to fill in.
+A sentence is a string that becomes the message of a Status: the first string, or named constant, of a call of Status,
+invalid, unsupported or refuse, or after a StatusCode in braces. On the page it stands in a code span at the start of a
+list item, with an example wherever the source has a {} to fill in.
 """
 
 import re
@@ -16,14 +16,16 @@ STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 OPENING = re.compile(r"\b(?:Status|invalid|unsupported|refuse)\(|\{\s*StatusCode::\w+\s*,")
 LEAD = re.compile(r"(?:\s|StatusCode::\w+|,|(?:fmt::)?format\(|code)*")
 GAP = re.compile(r"\{[^{}]*\}")
+CONSTANT = re.compile(r'constexpr const char\* (k\w+) = "((?:[^"\\]|\\.)*)"')
 ITEM = re.compile(r"^- `(.+?)`(?=:|$)", re.MULTILINE)
 
 
-def sentences(text):
-    """(line, sentence) of every failure in a source file."""
+def sentences(text, constants):
+    """(line, sentence) of every failure in a source file; `constants` are sentences that have a name."""
     for opening in OPENING.finditer(text):
         at = LEAD.match(text, opening.end()).end()
-        parts = []
+        named = re.compile(r"(?:\w+::)*(k\w+)").match(text, at)
+        parts = [constants[named.group(1)]] if named and named.group(1) in constants else []
         while string := STRING.match(text, at):
             parts.append(string.group(1))
             at = re.compile(r"\s*").match(text, string.end()).end()
@@ -39,15 +41,14 @@ def pattern(sentence):
 
 def all_sentences(root):
     """Every sentence of the library that has words of its own, and where it is first said."""
+    sources = [path for room in ROOMS for path in sorted((root / room).rglob("*.[ch]*"))]
+    texts = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sources}
+    constants = {name: sentence for text in texts.values() for name, sentence in CONSTANT.findall(text)}
     found = {}
-    for room in ROOMS:
-        for path in sorted((root / room).rglob("*.[ch]*")):
-            name = path.relative_to(root).as_posix()
-            if name.startswith(BUILD_TIME):
-                continue
-            for line, sentence in sentences(path.read_text(encoding="utf-8")):
-                if re.search(r"\w", GAP.sub("", sentence)):  # others pass on the words of somebody else
-                    found.setdefault(sentence, f"{name}:{line}")
+    for name, text in texts.items():
+        for line, sentence in sentences(text, constants) if not name.startswith(BUILD_TIME) else ():
+            if re.search(r"\w", GAP.sub("", sentence)):  # others pass on the words of somebody else
+                found.setdefault(sentence, f"{name}:{line}")
     return found
 
 
