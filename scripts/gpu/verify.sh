@@ -1,11 +1,13 @@
 #!/bin/bash
 # Verifies the Hopper engine on a machine with such a GPU and PyTorch, and prints a short table.
 #
-#   STROBE_LIBRARY=build/release/lib/libstrobe.so scripts/gpu/verify.sh [CONFIGURATIONS]
+#   STROBE_LIBRARY=build/release/lib/libstrobe.so STROBE_TESTS=build/release/bin scripts/gpu/verify.sh [CONFIGURATIONS]
 #
-# Random configurations against float64 in as many processes as there are cores (kernels that the library's pack lacks are
-# compiled on first use), the checks of check_forward.py, and compute-sanitizer's four tools. Logs stay in $LOGS.
+# Random configurations of tests/hopper against float64 in as many processes as there are cores (kernels that the
+# library's pack lacks are compiled on first use), the other tests there, the checks of check_forward.py, and
+# compute-sanitizer's four tools. Logs stay in $LOGS.
 set -u
+tests=$(realpath "${STROBE_TESTS:-build/release/bin}")
 cd "$(dirname "$0")" || exit 1
 configurations=${1:-3200}
 shards=$(nproc)
@@ -19,9 +21,8 @@ run_shards() {
   local name=$1 count=$2 each=$3 stride=$4 start=$SECONDS bad=0 pids=() i
   shift 4
   for ((i = 0; i < count; ++i)); do
-    "$@" python3 check_forward.py --quick --configurations "$each" --first-seed $((16 + i * each * stride)) \
-      --stride "$stride" --longest 2000 \
-      >"$logs/$name-$i.log" 2>&1 &
+    STROBE_SEEDS=$each STROBE_STRIDE=$stride STROBE_FIRST_SEED=$((32 + i * each * stride)) \
+      "$@" "$tests/hopper_random_tests" >"$logs/$name-$i.log" 2>&1 &
     pids+=($!)
   done
   for i in "${!pids[@]}"; do
@@ -36,15 +37,13 @@ run_shards() {
 }
 
 run_shards random "$shards" "$per_shard" 1 || failed=1
+"$tests/hopper_tests" --gtest_brief=1 || failed=1
 python3 check_forward.py --configurations 1 || failed=1
 if command -v compute-sanitizer >/dev/null; then
   tools=()
   for tool in memcheck racecheck initcheck synccheck; do
-    # initcheck has to see the kernels that write the inputs, too.
-    filter=(--kernel-name kernel_substring=forward)
-    [[ $tool == initcheck ]] && filter=()
-    # Every 16th seed is another kernel.
-    run_shards "$tool" 5 20 16 compute-sanitizer --tool "$tool" "${filter[@]}" --error-exitcode 9 &
+    # Every 32nd seed is another kernel.
+    run_shards "$tool" 5 20 32 compute-sanitizer --tool "$tool" --error-exitcode 9 &
     tools+=($!)
   done
   for tool in "${tools[@]}"; do wait "$tool" || failed=1; done
