@@ -40,15 +40,22 @@ def attention(
     """
     if _arrays.framework_of(q, "jax"):
         return _jax_attention(q, k, v, out, return_lse, return_max_logits, options)
-    _refuse_gradients(q=q, k=k, v=v, bias=options.get("bias"), sink=options.get("sink"))
+    _refuse_gradients(q, k, v, options)
+    if options.get("stream") is None and (stream := _arrays.current_stream(q)) is not None:
+        options["stream"] = stream
+    return run(q, k, v, out, return_lse, return_max_logits, options)
+
+
+def run(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, return_lse: bool, return_max_logits: bool, options: Any
+) -> Any:
+    """The call on tensors whose frameworks have nothing left to say."""
     if out is None:
         out = _arrays.empty(_arrays.output_shape(q, v), q)
     lse = _arrays.empty(_arrays.lse_shape(q), q, float32=True) if return_lse else None
     max_logits = None
     if return_max_logits:
         max_logits = _arrays.empty(_arrays.max_logits_shape(q, options.get("cu_seqlens_q")), q, float32=True)
-    if options.get("stream") is None and (stream := _arrays.current_stream(q)) is not None:
-        options["stream"] = stream
     _core.forward(q, k, v, out, lse, max_logits, **options)
     if lse is None and max_logits is None:
         return out
@@ -141,12 +148,12 @@ def _float32_like(tensor: Tensor | None, name: str) -> Tensor:
     return _arrays.empty(_arrays.shape_of(tensor), tensor, float32=True)
 
 
-def _refuse_gradients(**tensors: Tensor) -> None:
+def _refuse_gradients(q: Tensor, k: Tensor, v: Tensor, options: Any) -> None:
     """PyTorch's tape is strobe.torch's; a gradient that went missing here would be a wrong one."""
-    torch = _arrays.framework_of(tensors["q"], "torch")
+    torch = _arrays.framework_of(q, "torch")
     if torch is None or not torch.is_grad_enabled():
         return
-    for name, tensor in tensors.items():
+    for name, tensor in (("q", q), ("k", k), ("v", v), ("bias", options.get("bias")), ("sink", options.get("sink"))):
         if getattr(tensor, "requires_grad", False):
             raise ValueError(
                 f"{name} requires a gradient, which strobe.attention does not record: call strobe.torch.attention"

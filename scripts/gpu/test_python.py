@@ -153,31 +153,29 @@ def llama(implementation):
 
 
 def test_llama_of_one_billion_parameters():
+    """Beside "sdpa" it is as close as "eager" is, and sdpa's model would have chosen the tokens that it generates."""
     from strobe.integrations.transformers import register
 
     register()
     ids = torch.randint(3, 32000, (4, 512), device="cuda")
     mask = torch.ones_like(ids)
     mask[1, :100] = 0
-    logits, tokens = {}, {}
-    for implementation in ("strobe", "sdpa"):
-        model = llama(implementation)
-        assert 1.0e9 < sum(p.numel() for p in model.parameters()) < 1.2e9
-        with torch.no_grad():
+    logits = {}
+    with torch.no_grad():
+        for implementation in ("eager", "strobe", "sdpa"):
+            model = llama(implementation)
+            assert 1.0e9 < sum(p.numel() for p in model.parameters()) < 1.2e9
             logits[implementation] = model(input_ids=ids, attention_mask=mask).logits[mask.bool()].float()
-            tokens[implementation] = model.generate(
-                input_ids=ids,
-                attention_mask=mask,
-                max_new_tokens=32,
-                min_new_tokens=32,
-                do_sample=False,
-                pad_token_id=0,
-            )[:, 512:]
-        del model
-    difference = (logits["strobe"] - logits["sdpa"]).abs()
-    spread = logits["sdpa"].std()
-    print(f"\nlogits: deviation {spread:.3f}, mean difference {difference.mean():.5f}, largest {difference.max():.4f}")
-    same = (tokens["strobe"] == tokens["sdpa"]).float().mean()
-    print(f"generated tokens that are the same as sdpa's: {100 * same:.1f} %")
-    assert difference.mean() < 0.02 * spread
-    assert (tokens["strobe"][:, 0] == tokens["sdpa"][:, 0]).all() or same > 0.5
+            if implementation == "strobe":
+                settings = {"max_new_tokens": 32, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+                generated = model.generate(input_ids=ids, attention_mask=mask, **settings)
+        whole_mask = torch.nn.functional.pad(mask, (0, 32), value=1)
+        after = model(input_ids=generated, attention_mask=whole_mask).logits[:, 511:-1].float()
+    ours, eager = ((logits[name] - logits["sdpa"]).abs() for name in ("strobe", "eager"))
+    gaps = after.amax(-1) - after.gather(-1, generated[:, 512:, None])[..., 0]
+    print(
+        f"\nlogits beside sdpa's, of deviation {logits['sdpa'].std():.3f}: strobe differs by {ours.mean():.4f}, "
+        f"eager by {eager.mean():.4f}; generated tokens are below sdpa's best by {gaps.max():.4f} at most"
+    )
+    assert ours.mean() <= 1.5 * eager.mean()
+    assert gaps.max() <= 2 * ours.max()

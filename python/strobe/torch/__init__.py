@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-import strobe
+from strobe._attention import run
 from strobe._options import ScoreOptions
 from strobe.torch import ops
 from strobe.torch.sdpa import sdpa
@@ -24,6 +24,8 @@ _DEFAULTS: dict[str, Any] = {
     "max_seqlen_k": -1,
     "threads": 0,
 }
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+_is_functorch_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _CAUSAL = {False: "none", None: "none", True: "bottom_right", "bottom_right": "bottom_right", "top_left": "top_left"}
 
 
@@ -43,14 +45,16 @@ def attention(
     PyTorch's generator. Runs on the current stream. Second derivatives, and gradients on a device whose engine has no
     backward, raise NotImplementedError.
     """
-    q, k, v = (ops.rows(x) for x in _autocast(q, k, v))
+    if torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
+        q, k, v = _autocast(q, k, v)
+    q, k, v = ops.rows(q), ops.rows(k), ops.rows(v)
     alibi_slopes = options.get("alibi_slopes")
     if alibi_slopes is not None and alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise NotImplementedError("alibi_slopes requires a gradient, which attention does not have: detach it")
     if _is_eager_inference(q, k, v, options.get("bias"), options.get("sink")):
         if options.get("dropout") and options.get("seed") is None and options.get("offset") is None:
             options["seed"], options["offset"] = _draw().tolist()
-        return strobe.attention(q, k, v, return_lse=return_lse, return_max_logits=return_max_logits, **options)
+        return run(q, k, v, None, return_lse, return_max_logits, options)
     o, lse, max_logits = _operator(q, k, v, dict(options), return_max_logits)
     if not return_lse and not return_max_logits:
         return o
@@ -65,9 +69,9 @@ def _is_eager_inference(*tensors: Tensor | None) -> bool:
     for tensor in tensors:
         if tensor is None:
             continue
-        if type(tensor) not in (Tensor, torch.nn.Parameter) or (records and tensor.requires_grad):
+        if type(tensor) not in _PLAIN_TYPES or (records and tensor.requires_grad):
             return False
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        if _is_functorch_wrapped(tensor):
             return False
     return True
 
@@ -95,10 +99,7 @@ def _operator(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], return_m
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
-        return tensors
-    dtype = torch.get_autocast_dtype(device)
+    dtype = torch.get_autocast_dtype(tensors[0].device.type)
     return tuple(x.to(dtype) if x.dtype.is_floating_point else x for x in tensors)
 
 
