@@ -1,141 +1,28 @@
 // The error bound: never exceeded by plain float32 arithmetic, exceeded as soon as something is wrong.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <vector>
+#include <limits>
 
 #include "cpu/reference/reference.h"
 #include "cpu/reference/rounding.h"
 #include "matches_reference.h"
+#include "plain_float32.h"
 
 namespace strobe::test {
 namespace {
 
-enum class Defect {
-  none,
-  score_in_bfloat16,        // S kept in 16 bits
-  probability_in_bfloat16,  // P kept in 16 bits, where the model says float32
-  missing_key,              // the last visible key left out
-  unscaled_accumulator,     // O not rescaled when the maximum grows
-  forgotten_correction,     // D left out of dS
-  scale_off_by_a_thousandth,
-};
-
-constexpr std::int64_t kSeqlen = 150;
-constexpr std::int64_t kHeadDim = 48;
-
-AttentionCase one_head(DType dtype, Values values) {
-  AttentionCase attention{.dtype = dtype, .head_dim = kHeadDim, .head_dim_v = kHeadDim, .values = values, .seed = 7};
-  attention.q.rows = kSeqlen;
-  attention.k.rows = kSeqlen;
-  attention.options.causal = CausalMask::bottom_right;
-  return attention;
-}
-
-// Causal attention of one head in float32, one key after another, in FlashAttention-2's online form.
-class PlainFloat32 {
- public:
-  PlainFloat32(CaseTensors& tensors, Defect defect) : tensors_(tensors), defect_(defect) {}
-
-  void forward() {
-    for (std::int64_t query = 0; query < kSeqlen; ++query) forward_row(query);
-  }
-
-  void backward() {
-    std::vector<float> dk(kSeqlen * kHeadDim, 0.0F);
-    std::vector<float> dv(kSeqlen * kHeadDim, 0.0F);
-    for (std::int64_t query = 0; query < kSeqlen; ++query) backward_row(query, dk, dv);
-    for (std::int64_t index = 0; index < kSeqlen * kHeadDim; ++index) {
-      tensors_.dk.set(index, dk[index]);
-      tensors_.dv.set(index, dv[index]);
-    }
-  }
-
- private:
-  static float at(const GuardedTensor& tensor, std::int64_t row, std::int64_t column) {
-    return static_cast<float>(tensor.get(row * kHeadDim + column));
-  }
-
-  static float dot(const GuardedTensor& left, std::int64_t row_left, const GuardedTensor& right,
-                   std::int64_t row_right) {
-    float sum = 0.0F;
-    for (std::int64_t column = 0; column < kHeadDim; ++column) {
-      sum += at(left, row_left, column) * at(right, row_right, column);
-    }
-    return sum;
-  }
-
-  float scale() const {
-    const float exact = 1.0F / std::sqrt(static_cast<float>(kHeadDim));
-    return defect_ == Defect::scale_off_by_a_thousandth ? exact * 1.001F : exact;
-  }
-
-  float score(std::int64_t query, std::int64_t key) const {
-    const float value = scale() * dot(tensors_.q, query, tensors_.k, key);
-    return defect_ == Defect::score_in_bfloat16 ? to_float(to_bfloat16(value)) : value;
-  }
-
-  float stored_probability(float p) const {
-    return defect_ == Defect::probability_in_bfloat16 ? to_float(to_bfloat16(p)) : p;
-  }
-
-  std::int64_t visible_end(std::int64_t query) const {
-    return defect_ == Defect::missing_key && query > 0 ? query : query + 1;
-  }
-
-  void forward_row(std::int64_t query) {
-    std::vector<float> sums(kHeadDim, 0.0F);
-    float maximum = -std::numeric_limits<float>::infinity();
-    float row_sum = 0.0F;
-    for (std::int64_t key = 0; key < visible_end(query); ++key) {
-      const float s = score(query, key);
-      const float larger = std::fmax(maximum, s);
-      const float rescale = defect_ == Defect::unscaled_accumulator ? 1.0F : std::exp(maximum - larger);
-      const float p = std::exp(s - larger);
-      row_sum = row_sum * std::exp(maximum - larger) + p;
-      for (std::int64_t column = 0; column < kHeadDim; ++column) {
-        sums[column] = sums[column] * rescale + stored_probability(p) * at(tensors_.v, key, column);
-      }
-      maximum = larger;
-    }
-    for (std::int64_t column = 0; column < kHeadDim; ++column) {
-      tensors_.o.set(query * kHeadDim + column, sums[column] / row_sum);
-    }
-    tensors_.lse.set(query, maximum + std::log(row_sum));
-  }
-
-  void backward_row(std::int64_t query, std::vector<float>& dk, std::vector<float>& dv) {
-    const float correction =
-        defect_ == Defect::forgotten_correction
-            ? 0.0F
-            : dot(tensors_.d_o, query, tensors_.o, query) - static_cast<float>(tensors_.d_lse.get(query));
-    std::vector<float> dq(kHeadDim, 0.0F);
-    for (std::int64_t key = 0; key < visible_end(query); ++key) {
-      const float p = std::exp(score(query, key) - static_cast<float>(tensors_.lse.get(query)));
-      const float d_s = p * (dot(tensors_.d_o, query, tensors_.v, key) - correction);
-      for (std::int64_t column = 0; column < kHeadDim; ++column) {
-        dq[column] += scale() * d_s * at(tensors_.k, key, column);
-        dk[key * kHeadDim + column] += scale() * d_s * at(tensors_.q, query, column);
-        dv[key * kHeadDim + column] += stored_probability(p) * at(tensors_.d_o, query, column);
-      }
-    }
-    for (std::int64_t column = 0; column < kHeadDim; ++column) tensors_.dq.set(query * kHeadDim + column, dq[column]);
-  }
-
-  CaseTensors& tensors_;
-  Defect defect_;
-};
-
 struct Ratios {
-  double o, lse, dq, dk, dv;
+  double o, lse, dq, dk, dv, d_bias, d_sink;
   double forward() const { return std::fmax(o, lse); }
-  double gradients() const { return std::fmax(dq, std::fmax(dk, dv)); }
+  double gradients() const { return std::max({dq, dk, dv, d_bias, d_sink}); }
 };
 
 Ratios worst_ratios(const AttentionCase& attention, Defect defect, reference::ArithmeticModel model = {}) {
   model.block_n = 1;  // PlainFloat32 may replace the maximum at every key
   CaseTensors tensors(attention);
-  PlainFloat32 plain(tensors, defect);
+  PlainFloat32 plain(tensors, attention, defect);
   plain.forward();
   plain.backward();
   const reference::ForwardResult forward = reference::forward(tensors.forward_arguments(), attention.options, model);
@@ -145,15 +32,19 @@ Ratios worst_ratios(const AttentionCase& attention, Defect defect, reference::Ar
           .lse = reference::worst_element(tensors.lse.view(), forward.lse).ratio,
           .dq = reference::worst_element(tensors.dq.view(), backward.dq).ratio,
           .dk = reference::worst_element(tensors.dk.view(), backward.dk).ratio,
-          .dv = reference::worst_element(tensors.dv.view(), backward.dv).ratio};
+          .dv = reference::worst_element(tensors.dv.view(), backward.dv).ratio,
+          .d_bias = reference::worst_element(tensors.d_bias.view(), backward.d_bias).ratio,
+          .d_sink = reference::worst_element(tensors.d_sink.view(), backward.d_sink).ratio};
 }
 
 TEST(Bound, HoldsForPlainFloat32OnEveryDistribution) {
   for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
     for (const Values values : {Values::normal, Values::outliers, Values::small, Values::sharp}) {
-      const Ratios ratios = worst_ratios(one_head(dtype, values), Defect::none);
-      EXPECT_LE(ratios.forward(), 1.0) << name_of(dtype);
-      EXPECT_LE(ratios.gradients(), 1.0) << name_of(dtype);
+      for (const AttentionCase& attention : {one_head(dtype, values), modified_head(dtype, values)}) {
+        const Ratios ratios = worst_ratios(attention, Defect::none);
+        EXPECT_LE(ratios.forward(), 1.0) << describe(attention);
+        EXPECT_LE(ratios.gradients(), 1.0) << describe(attention);
+      }
     }
   }
 }
@@ -179,6 +70,22 @@ TEST(Bound, IsExceededByWhatIsWrong) {
     EXPECT_GT(worst_ratios(attention, defect).dk, 1.0) << static_cast<int>(defect);
   }
   EXPECT_GT(worst_ratios(attention, Defect::probability_in_bfloat16).dv, 1.0);
+}
+
+TEST(Bound, IsExceededByModifiersThatAreWrong) {
+  const AttentionCase attention = modified_head(DType::float32, Values::normal);
+  for (const Defect defect : {Defect::distance_off_by_one, Defect::bias_in_bfloat16, Defect::sink_without_rescale,
+                              Defect::dropout_without_scale}) {
+    const Ratios ratios = worst_ratios(attention, defect);
+    EXPECT_GT(ratios.o, 1.0) << static_cast<int>(defect);
+    EXPECT_GT(ratios.dq, 1.0) << static_cast<int>(defect);
+    EXPECT_GT(ratios.d_bias, 1.0) << static_cast<int>(defect);
+  }
+  const Ratios uncorrected = worst_ratios(attention, Defect::dropout_before_correction);
+  EXPECT_GT(uncorrected.d_bias, 1.0);
+  EXPECT_GT(uncorrected.dk, 1.0);
+  EXPECT_GT(worst_ratios(attention, Defect::forgotten_correction).d_sink, 1.0);
+  EXPECT_GT(worst_ratios(attention, Defect::sink_without_rescale).lse, 1.0);
 }
 
 TEST(Bound, AllowsProbabilitiesInTheInputDtypeWhereTheModelSaysSo) {
