@@ -75,7 +75,7 @@ class Configuration:
         self.scale = rng.choice([0.0, -0.2]) if family.random() < 0.25 else rng.choice([None, 0.3, 1.0])
         chunked = family.random() < 0.2
         self.chunk = rng.choice([1, rng.randrange(2, 300), rng.randrange(2, longest)]) if chunked else 0
-        self.has_alibi, self.has_sink = family.random() < 0.25, family.random() < 0.25
+        self.has_alibi, self.has_sink, self.has_max_logits = (family.random() < 0.25 for _ in range(3))
 
         few = family.random() < 0.3  # queries: so that heads share tiles
 
@@ -121,7 +121,9 @@ class Configuration:
         self.o = self.framed[..., PAD // 2 : PAD // 2 + shape[-1]]
         rows = (self.heads, shape[0]) if self.q_side.packed else (shape[0], self.heads, shape[1])
         self.lse = torch.full(rows, CANARY, device="cuda")
-        self.slopes = self.sink = None
+        self.slopes = self.sink = self.max_logits = None
+        if self.has_max_logits:
+            self.max_logits = torch.full((len(self.q_side.lengths), self.heads + 1), CANARY, device="cuda")[:, 1:]
         if self.has_alibi:
             per_batch = (len(self.q_side.lengths),) if self.rng.random() < 0.5 else ()
             self.slopes = torch.randn(*per_batch, self.heads, device="cuda") * self.rng.choice([0.01, 0.3])
@@ -154,6 +156,7 @@ class Configuration:
             chunk=self.chunk,
             alibi_slopes=self.slopes,
             sink=self.sink,
+            max_logits=self.max_logits,
             cu_seqlens_q=q.cu_seqlens,
             cu_seqlens_k=k.cu_seqlens,
             seqused_q=q.seqused,
@@ -200,7 +203,7 @@ class Configuration:
         q = self.q_side.of(self.q, i)[: self.q_side.used[i]]
         k, v = self.k_side.of(self.k, i)[:used], self.k_side.of(self.v, i)[:used]
         slopes = self.slopes if self.slopes is None or self.slopes.dim() == 1 else self.slopes[i]
-        want, want_lse, p_abs_v = attention(
+        want, want_lse, p_abs_v, want_max = attention(
             q, k, v, scale=scale, softcap=self.softcap, alibi_slopes=slopes, sink=self.sink, **self.band()
         )
         found = []
@@ -223,6 +226,10 @@ class Configuration:
         distance = torch.where(want_lse == lse, 0.0, (lse.double() - want_lse).abs())
         if distance.numel() and not distance.max().item() <= 2 * score_error + 2.0**-20:
             found.append(f"LSE off by {distance.max().item():.1e}")
+        if self.max_logits is not None:
+            distance = torch.where(want_max == self.max_logits[i], 0.0, (self.max_logits[i].double() - want_max).abs())
+            if not distance.max().item() <= 2 * score_error + 2.0**-20:
+                found.append(f"max_logits off by {distance.max().item():.1e}")
         return found
 
     def __str__(self):
@@ -230,6 +237,7 @@ class Configuration:
             f"{self.dtype} head_dim {self.head_dim}/{self.head_dim_v} heads {self.heads}/{self.heads_k} "
             f"causal {self.causal} window {self.window} chunk {self.chunk} softcap {self.softcap} scale {self.scale} "
             f"alibi {None if self.slopes is None else list(self.slopes.shape)} sink {self.sink is not None} "
+            f"max {self.has_max_logits} "
             f"q {self.q_side.lengths} used {self.q_side.used} packed {self.q_side.packed} "
             f"k {self.k_side.lengths} used {self.k_side.used} packed {self.k_side.packed}"
         )
@@ -311,7 +319,7 @@ def large_tensors():
     q, k, v, o, lse = plain_case(batch, seqlen, heads, head_dim)
     Forward(q, k, v, o, lse, causal="bottom_right").run()
     rows, head = 96, heads - 1
-    want, want_lse, p_abs_v = attention(
+    want, want_lse, p_abs_v, _ = attention(
         q[-1, -rows:, head:], k[-1, :, head:], v[-1, :, head:], right=0, scale=head_dim**-0.5
     )
     error = (o[-1, -rows:, head:].double() - want).abs() / bound(want, p_abs_v, q.dtype, 2.0**-18)

@@ -11,9 +11,9 @@ ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 def attention(
     q, k, v, *, right=None, left=None, bottom_right=True, chunk=0, scale, softcap=0.0, alibi_slopes=None, sink=None
 ):
-    """One sequence: q [sq, heads, d], k [sk, heads_k, d], v [sk, heads_k, dv]. Returns O, LSE [heads, sq] and
-    sum_j p_ij |v_j|, which errors of probabilities multiply. A visible key with a value that is not finite makes O NaN;
-    a masked one never counts."""
+    """One sequence: q [sq, heads, d], k [sk, heads_k, d], v [sk, heads_k, dv]. Returns O, LSE [heads, sq],
+    sum_j p_ij |v_j|, which errors of probabilities multiply, and each head's largest score. A visible key with a value
+    that is not finite makes O NaN; a masked one never counts."""
     q, k, v = q.double(), k.double(), v.double()
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -23,7 +23,7 @@ def attention(
     )
     if sq == 0 or sk == 0:
         zeros = torch.zeros(sq, q.shape[1], v.shape[2], device=q.device, dtype=torch.float64)
-        return zeros, no_key[:, None].expand(-1, sq), zeros
+        return zeros, no_key[:, None].expand(-1, sq), zeros, torch.full_like(no_key, -math.inf)
     row = torch.arange(sq, device=q.device)[:, None] + (sk - sq if bottom_right else 0)
     key = torch.arange(sk, device=q.device)[None]
     visible = torch.ones(sq, sk, dtype=torch.bool, device=q.device)
@@ -47,7 +47,7 @@ def attention(
     o = torch.einsum("hij,jhd->ihd", p, torch.where(finite, v, 0.0))
     if not finite.all():
         o = torch.where(torch.einsum("ij,jhd->ihd", visible.double(), (~finite).double()) > 0, math.nan, o)
-    return o, lse, torch.einsum("hij,jhd->ihd", p, torch.where(finite, v, 0.0).abs())
+    return o, lse, torch.einsum("hij,jhd->ihd", p, torch.where(finite, v, 0.0).abs()), scores.amax((1, 2))
 
 
 def bound(o, p_abs_v, dtype, score_error):

@@ -150,6 +150,7 @@ class Forward:
         chunk=0,
         alibi_slopes=None,
         sink=None,
+        max_logits=None,
         cu_seqlens_q=None,
         cu_seqlens_k=None,
         seqused_q=None,
@@ -158,7 +159,20 @@ class Forward:
         max_seqlen_k=0,
     ):
         # kept alive
-        self.tensors = (q, k, v, o, lse, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes, sink)
+        self.tensors = (
+            q,
+            k,
+            v,
+            o,
+            lse,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            seqused_q,
+            seqused_k,
+            alibi_slopes,
+            sink,
+            max_logits,
+        )
         sequences = Sequences(
             view(cu_seqlens_q), view(cu_seqlens_k), view(seqused_q), view(seqused_k), max_seqlen_q, max_seqlen_k
         )
@@ -166,6 +180,7 @@ class Forward:
             ctypes.sizeof(ForwardArguments), view(q), view(k), view(v), view(o), view(lse), sequences
         )
         self.arguments.modifiers = ScoreModifiers(alibi_slopes=view(alibi_slopes), sink=view(sink))
+        self.arguments.max_logits = view(max_logits)
         left, right = window if window is not None else (-1, -1)
         self.options = Options(
             ctypes.sizeof(Options),

@@ -106,6 +106,23 @@ Status encode(const runtime::Driver& driver, const RowsView& tensor, const Kerne
   return encode_tensor_map(driver, tiled, map);
 }
 
+/// The kernel raises what is there: -inf, where nothing is visible.
+Status clear_max_logits(const runtime::Driver& driver, const TensorView& max_logits, runtime::CUstream stream) {
+  if (!max_logits.given() || max_logits.shape[0] * max_logits.shape[1] == 0) return {};
+  constexpr unsigned kMinusInfinity = 0xff800000U;
+  const bool contiguous = max_logits.strides[0] == max_logits.shape[1];
+  const std::int64_t rows = contiguous ? 1 : max_logits.shape[0];
+  const std::int64_t columns = contiguous ? max_logits.shape[0] * max_logits.shape[1] : max_logits.shape[1];
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto* first = static_cast<const float*>(max_logits.data) + row * max_logits.strides[0];
+    const Status status = driver.check(driver.MemsetD32Async(reinterpret_cast<runtime::CUdeviceptr>(first),
+                                                             kMinusInfinity, static_cast<std::size_t>(columns), stream),
+                                       "clearing max_logits");
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
 }  // namespace
 
 bool serves(const runtime::CudaDevice& device) { return device.compute_major == 9 && device.compute_minor == 0; }
@@ -179,18 +196,21 @@ Result<ForwardParams> Forward::parameters(const ForwardArguments& arguments) con
   params.alibi_slopes = static_cast<const float*>(slopes.data);
   params.alibi_batch_stride = problem_.modifiers.alibi_per_batch ? slopes.strides[0] : 0;
   params.sink = static_cast<const float*>(arguments.modifiers.sink.data);
+  params.max_logits = static_cast<float*>(arguments.max_logits.data);
+  params.max_logits_batch_stride = arguments.max_logits.strides[0];
   return params;
 }
 
 Status Forward::run(const ForwardArguments& arguments, runtime::CUstream stream) const {
+  const runtime::Driver& driver = *device_.driver;
+  const runtime::ContextScope context(device_);
+  if (!context.status().ok()) return context.status();
+  if (Status status = clear_max_logits(driver, arguments.max_logits, stream); !status.ok()) return status;
   if (plan_.tiles == 0) return {};
   const Result<ForwardParams> params = parameters(arguments);
   if (!params.ok()) return params.status();
 
   const KernelConfig& config = plan_.config;
-  const runtime::Driver& driver = *device_.driver;
-  const runtime::ContextScope context(device_);
-  if (!context.status().ok()) return context.status();
   runtime::TensorMap q, k, v, o;
   const Box keys{.rows = config.block_n / config.cluster};
   const Box queries{.rows = kRowsPerWarpgroup, .heads = config.packed_heads};

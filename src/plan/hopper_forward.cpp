@@ -34,7 +34,7 @@ Status check_supported(const AttentionProblem& problem) {
   }
   for (const auto& [name, wanted] :
        {std::pair{"bias", problem.modifiers.has_bias}, std::pair{"block_mask", problem.modifiers.block_size != 0},
-        std::pair{"dropout", problem.dropout != 0.0F}, std::pair{"max_logits", problem.wants_max_logits}}) {
+        std::pair{"dropout", problem.dropout != 0.0F}}) {
     if (wanted) return unsupported("{} is given: the hopper engine does not have it yet, the cpu engine does", name);
   }
   for (const auto& [name, value] : {std::pair{"seqlen_q", problem.seqlen_q}, std::pair{"seqlen_k", problem.seqlen_k},
@@ -88,10 +88,10 @@ bool fits(const KernelConfig& config) { return smem_plan(config).total_bytes <= 
 
 /// Two warpgroups and as many keys per step as registers and shared memory hold.
 void choose_wide_tiles(KernelConfig& config) {
-  constexpr int kRegisters = 188;  // of 240, for scores, probabilities and output
+  const int registers = config.max_logits ? 150 : 188;  // of 240, for scores, probabilities and output
   for (const int block_n : {128, 112, 96, 80, 64}) {
     config.block_n = block_n;
-    const bool in_registers = block_n / 2 + block_n / 4 + config.head_dim_v / 2 <= kRegisters;
+    const bool in_registers = block_n / 2 + block_n / 4 + config.head_dim_v / 2 <= registers;
     if (in_registers && fits(config)) break;
   }
 }
@@ -129,9 +129,9 @@ void choose_tiles(KernelConfig& config, const AttentionProblem& problem, const B
     choose_wide_tiles(config);
     while (config.stages < 4 && fits(config)) ++config.stages;
     if (!fits(config)) --config.stages;
-  } else if (widest <= 64) {
+  } else if (widest <= 64 && !config.max_logits) {
     choose_narrow_tiles(config, problem, band);
-  } else if (widest <= 128 && prefers_three_warpgroups(problem, band) && !config.alibi) {
+  } else if (widest <= 128 && prefers_three_warpgroups(problem, band) && !config.alibi && !config.max_logits) {
     config.consumer_warpgroups = 3;
     config.block_n = 80;
     config.q_stages = 2;
@@ -148,12 +148,14 @@ std::string expression_of(const KernelConfig& c) {
       "strobe::KernelConfig{{.element = strobe::Element::{}, .head_dim = {}, .head_dim_v = {}, .consumer_warpgroups = "
       "{}, .block_n = {}, .stages = {}, .q_stages = {}, .mask_right = {}, .mask_left = {}, .chunked = {}, .varlen = "
       "{}, "
-      ".softcap = {}, .alibi = {}, .sink = {}, .scale_first = {}, .warp_specialized = {}, .ping_pong = {}, .two_stage "
+      ".softcap = {}, .alibi = {}, .sink = {}, .max_logits = {}, .scale_first = {}, .warp_specialized = {}, .ping_pong "
+      "= {}, .two_stage "
       "= "
       "{}, .persistent = {}, .cluster = {}, .packed_heads = {}, .listed = {}, .ordered = {}, .debug = {}}}",
       name_of(c.element), c.head_dim, c.head_dim_v, c.consumer_warpgroups, c.block_n, c.stages, c.q_stages,
-      c.mask_right, c.mask_left, c.chunked, c.varlen, c.softcap, c.alibi, c.sink, c.scale_first, c.warp_specialized,
-      c.ping_pong, c.two_stage, c.persistent, c.cluster, c.packed_heads, c.listed, c.ordered, c.debug);
+      c.mask_right, c.mask_left, c.chunked, c.varlen, c.softcap, c.alibi, c.sink, c.max_logits, c.scale_first,
+      c.warp_specialized, c.ping_pong, c.two_stage, c.persistent, c.cluster, c.packed_heads, c.listed, c.ordered,
+      c.debug);
 }
 
 /// Costs are key blocks; a tile's start and end take about as long as one and a half.
@@ -219,6 +221,7 @@ Result<KernelConfig> hopper_forward_config(const AttentionProblem& problem, cons
   config.softcap = problem.softcap > 0.0F;
   config.alibi = problem.modifiers.has_alibi;
   config.sink = problem.modifiers.has_sink;
+  config.max_logits = problem.wants_max_logits;
   config.scale_first = config.alibi || (!config.softcap && !(problem.scale > 0.0F));
   config.packed_heads = choose_packed_heads(problem);
   choose_tiles(config, problem, band);
@@ -255,13 +258,14 @@ Result<HopperForwardPlan> hopper_forward_plan(const AttentionProblem& problem, c
 }
 
 runtime::Variant hopper_forward_variant(const KernelConfig& c) {
-  return {.name = fmt::format("hopper forward {} d{}{}{}{}{}{}{}{}{} {}x{}", name_of(c.element), c.head_dim,
+  return {.name = fmt::format("hopper forward {} d{}{}{}{}{}{}{}{}{}{} {}x{}", name_of(c.element), c.head_dim,
                               c.head_dim_v == c.head_dim ? "" : fmt::format("/{}", c.head_dim_v),
                               c.chunked     ? " chunk"
                               : c.mask_left ? " window"
                                             : "",
                               c.mask_right && !c.mask_left ? " causal" : "", c.varlen ? " varlen" : "",
                               c.softcap ? " softcap" : "", c.alibi ? " alibi" : "", c.sink ? " sink" : "",
+                              c.max_logits ? " max" : "",
                               c.packed_heads > 1 ? fmt::format(" group{}", c.packed_heads) : "", block_m(c), c.block_n),
           .include = "kernels/hopper/forward/kernel.h",
           .expression = fmt::format("strobe::hopper::forward<{}>", expression_of(c)),

@@ -74,6 +74,8 @@ struct ForwardParams {
   const float* alibi_slopes;  // alibi variants
   long long alibi_batch_stride;
   const float* sink;  // sink variants: [query heads]
+  float* max_logits;  // max_logits variants: [batch, query heads], -inf before the kernel
+  long long max_logits_batch_stride;
 };
 
 /// Listed variants: which tiles each CTA (or cluster) computes, in order. The list repeats every `period_heads` heads.

@@ -25,6 +25,7 @@ struct KernelConfig {
   bool softcap = false;
   bool alibi = false;        // a slope per head times the distance from the diagonal; scale_first is on, too
   bool sink = false;         // a logit per head that joins the row's sum and has no value
+  bool max_logits = false;   // each head's largest score is wanted, too
   bool scale_first = false;  // scores are scaled before their maximum is taken: for scales that are not positive
 
   // The ingredients of the FlashAttention-3 paper.

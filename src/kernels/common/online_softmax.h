@@ -26,10 +26,18 @@ struct OnlineSoftmax {
   float max_log2[kRowsPerThread] = {kMinusInfinity, kMinusInfinity};
   float sum[kRowsPerThread] = {0.0F, 0.0F};  // of this thread's columns only, until finish()
   float correction[kRowsPerThread] = {1.0F, 1.0F};
+  float top[kRowsPerThread] = {kMinusInfinity, kMinusInfinity};  // max_logits variants: the largest score so far
 
   /// Turns scores into probabilities. True if what was accumulated before must be multiplied by `correction`: the same
   /// answer in all threads of a warp.
   __device__ __forceinline__ bool step(float (&s)[C.block_n / 2], float scale_log2) {
+    if constexpr (C.max_logits) {
+#pragma unroll
+      for (int i = 0; i < C.block_n / 2; ++i) {
+        float& largest = top[i / 2 % kRowsPerThread];
+        largest = fmaxf(largest, s[i]);
+      }
+    }
     float highest[kRowsPerThread];
     highest_or_zero(s, highest);
     bool passes = false;

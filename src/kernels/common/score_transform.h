@@ -35,6 +35,12 @@ __device__ __forceinline__ float exponent_of(const ForwardParams& params, float 
   return C.alibi ? exponent - slope * fabsf(static_cast<float>(distance)) : exponent;
 }
 
+/// What scores are still to be multiplied with, to be exponents of 2, when ScoreTransform is done with them.
+template <KernelConfig C>
+__device__ __forceinline__ float remaining_scale(const ForwardParams& params) {
+  return C.scale_first ? 1.0F : params.scale_log2;
+}
+
 /// The scores of one warpgroup's rows.
 template <KernelConfig C>
 class ScoreTransform {
@@ -52,9 +58,6 @@ class ScoreTransform {
       }
     }
   }
-
-  /// What apply() leaves to be multiplied.
-  __device__ __forceinline__ float remaining_scale() const { return C.scale_first ? 1.0F : params_.scale_log2; }
 
   /// Scores of block n.
   __device__ __forceinline__ void apply(float (&s)[C.block_n / 2], int n) const {

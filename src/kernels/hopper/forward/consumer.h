@@ -202,7 +202,7 @@ class Consumer {
     if constexpr (masked) {
       rules.mask.apply(s, n);
     }
-    const bool grew = softmax.step(s, rules.transform.remaining_scale());
+    const bool grew = softmax.step(s, remaining_scale<C>(params_));
     end_of_step(n > n_begin || softmax.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
@@ -258,7 +258,7 @@ class Consumer {
       if (rules.mask.needed(n)) {
         rules.mask.apply(s, n);
       }
-      if (softmax.step(s, rules.transform.remaining_scale())) {
+      if (softmax.step(s, remaining_scale<C>(params_))) {
         rescale(o, softmax);
       }
       to_operand<C.element>(p, s);
@@ -334,7 +334,7 @@ class Consumer {
     if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
-    softmax.step(s, rules.transform.remaining_scale());
+    softmax.step(s, remaining_scale<C>(params_));
   }
 
   __device__ static __forceinline__ void rescale(Output& o, const OnlineSoftmax<C>& softmax) {

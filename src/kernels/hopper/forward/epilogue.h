@@ -36,6 +36,22 @@ __device__ __forceinline__ void store_lse(const ForwardParams& params, const Til
   }
 }
 
+/// A row's largest score joins its head's. Floats order as integers do, negative ones the other way round.
+template <KernelConfig C>
+__device__ __forceinline__ void store_max_logit(const ForwardParams& params, const TileWork& work, int row,
+                                                float score) {
+  if (score != kMinusInfinity) {
+    constexpr float kLn2 = 0.693147180559945309F;
+    const float logit = score * remaining_scale<C>(params) * kLn2;
+    float* largest = params.max_logits + work.tile.sequence * params.max_logits_batch_stride + head_of<C>(work, row);
+    if (__float_as_int(logit) >= 0) {
+      atomicMax(reinterpret_cast<int*>(largest), __float_as_int(logit));
+    } else {
+      atomicMin(reinterpret_cast<unsigned*>(largest), __float_as_uint(logit));
+    }
+  }
+}
+
 /// The logit that joins a row's sum, for exponents of 2; -inf without a sink.
 template <KernelConfig C>
 __device__ __forceinline__ float sink_log2(const ForwardParams& params, const TileWork& work, int row) {
@@ -153,6 +169,11 @@ __device__ __forceinline__ bool store_tile(const ForwardParams& params, OutputPi
     const bool owned = row < work.q.owned * C.packed_heads;
     sees[r] = exists && softmax.sum[r] != 0.0F;
     factor[r] = 1.0F;
+    if constexpr (C.max_logits) {
+      if (exists) {
+        store_max_logit<C>(params, work, row, softmax.top[r]);
+      }
+    }
     if constexpr (C.sink) {
       factor[r] = softmax.join(r, exists ? sink_log2<C>(params, work, row) : kMinusInfinity);
     }

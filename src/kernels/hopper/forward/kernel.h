@@ -94,6 +94,11 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
   const Feeders<C> feeders{q, k, v, o, params, schedule, smem, barriers, rank};
 
   // Set-up
+  if (threadIdx.x == 0) {
+    for (const TensorMap* map : {&q, &k, &v, &o}) {
+      ptx::prefetch_tensor_map(map);
+    }
+  }
   if constexpr (C.ordered) {
     make_order<C>(params, reinterpret_cast<SequenceOrder&>(smem[smem_plan(C).order]));
   }
