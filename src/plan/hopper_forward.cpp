@@ -74,6 +74,7 @@ int choose_packed_heads(const AttentionProblem& problem) {
   constexpr std::int64_t kRows = 2 * kRowsPerWarpgroup;
   const std::int64_t group = problem.heads_q / problem.heads_k;
   const int packed = static_cast<int>(std::min<std::int64_t>(group & -group, kRowsPerWarpgroup));
+  if (problem.seqlen_q > kMaxInt / 4 / packed) return 1;  // rows are counted in 32 bits
   const std::int64_t alone = packed * rounded_up(mean_queries(problem), kRows);
   return 10 * rounded_up(mean_queries(problem) * packed, kRows) <= 9 * alone ? packed : 1;
 }

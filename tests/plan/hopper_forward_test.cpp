@@ -102,6 +102,9 @@ TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {
   EXPECT_FALSE(config_of(problem).scale_first);
   problem.modifiers.has_alibi = problem.modifiers.has_sink = true;
   EXPECT_TRUE(config_of(problem).alibi && config_of(problem).sink && config_of(problem).scale_first);
+  EXPECT_FALSE(config_of(problem).max_logits);
+  problem.wants_max_logits = true;
+  EXPECT_TRUE(config_of(problem).max_logits);
 }
 
 TEST(HopperForwardPlan, ChunksBoundBothSides) {
@@ -127,6 +130,19 @@ TEST(HopperForwardPlan, FewQueriesOfAGroupShareTiles) {
   EXPECT_EQ(plan->config.packed_heads, 4);  // of the twelve: the largest power of two that divides them
   EXPECT_EQ(plan->tiles, problem.batch * problem.heads_q / 4);
   EXPECT_NE(explain(problem, *plan).find("4 query heads of a key head share a tile"), std::string::npos);
+}
+
+TEST(HopperForwardPlan, OneQueryIsNeverMaskedOnTheRight) {
+  AttentionProblem problem = problem_of(1, 128, 128);
+  problem.seqlen_k = 4096;
+  problem.causal = CausalMask::bottom_right;
+  EXPECT_FALSE(config_of(problem).mask_right);
+  EXPECT_EQ(config_of(problem).consumer_warpgroups, 1);
+  problem.has_seqused_q = true;  // it may not exist
+  EXPECT_TRUE(config_of(problem).mask_right);
+  problem.has_seqused_q = false;
+  problem.causal = CausalMask::top_left;
+  EXPECT_TRUE(config_of(problem).mask_right);
 }
 
 TEST(HopperForwardPlan, LengthsOnTheDeviceAreOrderedThere) {
