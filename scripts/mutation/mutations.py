@@ -55,7 +55,12 @@ ONLINE_SOFTMAX = [
         "static_cast<double>(max) * kLn2 + std::log(static_cast<double>(sum))",
         "static_cast<double>(max) + std::log2(static_cast<double>(sum))",
     ),
-    Mutation("a row that sees nothing has an LSE of 0", STATISTICS, "if (sum == 0.0F) return -kInfinity;", ""),
+    Mutation(
+        "a row that sees nothing has an LSE of 0",
+        STATISTICS,
+        "if (sum == 0.0F) return -kInfinity;",
+        "if (sum == 0.0F) return 0.0F;",
+    ),
     Mutation(
         "NaN of hidden values reaches the output",
         FORWARD,
