@@ -279,7 +279,8 @@ TEST(MaxLogits, AreTheLargestVisibleScores) {
   FlatScores flat(attention);
   for (std::int64_t index = 0; index < flat.tensors.bias.size(); ++index) {
     const bool visible = index % 3 <= index / 3 % 3;
-    flat.tensors.bias.set(index, visible ? -0.5 * static_cast<double>(index / 9) : 50.0);
+    const std::int64_t plane = index / 9;
+    flat.tensors.bias.set(index, visible ? -0.5 * static_cast<double>(plane) : 50.0);
   }
   for (std::int64_t head = 0; head < 2; ++head) flat.tensors.sink.set(head, 80.0);  // is no score
   flat.run_forward();
