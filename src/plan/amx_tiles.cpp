@@ -16,10 +16,12 @@ bool amx_serves(const AttentionProblem& problem) {
 
 cpu::Tiles amx_forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int threads) {
   cpu::Tiles tiles;
-  // K and V tile in an eighth of L2. The more keys a tile has, the more rarely O is rescaled, loaded and stored.
-  constexpr std::int64_t kMostKeys = 512;
+  // K and V tile in a quarter of L2. The more keys a tile has, the more rarely O is rescaled, loaded and stored.
+  constexpr std::int64_t kMostKeys = 1024;
   const std::int64_t key_bytes = 2 * (problem.head_dim + problem.head_dim_v);
-  tiles.block_n = std::min(kMostKeys, rounded_down(shape.l2_bytes / 8 / key_bytes, kBlock));
+  const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
+  tiles.block_n =
+      std::min({kMostKeys, rounded_down(shape.l2_bytes / 4 / key_bytes, kBlock), cpu::padded(keys, kBlock)});
   // As many rows as the vector kernels, for the same reasons.
   constexpr std::int64_t kMostRows = 1024;
   constexpr std::int64_t kBlocksPerWorker = 4;
@@ -30,9 +32,9 @@ cpu::Tiles amx_forward_tiles(const AttentionProblem& problem, const CpuShape& sh
 }
 
 cpu::Tiles amx_backward_tiles(const AttentionProblem& problem) {
-  // The more keys a task has, the more rarely Q and dO are packed; 64 blocks in all keep any machine busy. A block of
-  // queries that divides the products over them into long sums, while its P and dS stay in L2.
-  constexpr std::int64_t kMostKeys = 384;
+  // The more keys a task has, the more rarely Q and dO are packed; 64 blocks in all keep any machine busy. The more
+  // queries a block has, the more rarely dK and dV are loaded and stored; its P and dS stay in L2.
+  constexpr std::int64_t kMostKeys = 512;
   constexpr std::int64_t kBlocks = 64;
   constexpr std::int64_t kMostRows = 192;
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * cpu::group_of(problem), 1);

@@ -114,8 +114,8 @@ class AmxBackwardBlock {
     for (std::int64_t row = 0; row < rows_; ++row) {
       const float lse = queries.lse.data[queries.lse.offset(row_begin_ + row)];
       // A row that sees no key has LSE -inf; +inf instead makes its probabilities 0 and not NaN.
-      lse_[row] = lse == -kInfinity ? kInfinity : lse * kLog2E;
-      delta_[row] = queries.delta[row_begin_ + row];
+      lse_[row] = plain_nan(lse == -kInfinity ? kInfinity : lse * kLog2E);
+      delta_[row] = plain_nan(queries.delta[row_begin_ + row]);
       const std::int64_t position = (row_begin_ + row) / queries.q.group;
       visible_begin_[row] = task_.visible.begin(position);
       visible_end_[row] = task_.visible.end(position);
@@ -127,6 +127,9 @@ class AmxBackwardBlock {
       visible_end_[row] = visible_end_[rows_ - 1];
     }
   }
+
+  /// The caller's LSE and dLSE may bring NaN with any bits: Unit::narrow_pairs takes those of arithmetic alone.
+  static float plain_nan(float value) { return value == value ? value : std::numeric_limits<float>::quiet_NaN(); }
 
   /// The keys, in whole blocks, that any of the kBlock queries from `row` on sees.
   KeyRange keys_of(std::int64_t row) const {

@@ -58,12 +58,14 @@ struct HardwareUnit {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh(value.raw));
   }
 
-  /// Pairs (even[i], odd[i]) of bfloat16.
+  /// Pairs (even[i], odd[i]) of bfloat16, halves rounded away from zero. A NaN's lower half must be 0: it could
+  /// overflow otherwise. Integers, since conversion instructions compete with the matrix unit for a port.
   static HWY_INLINE void narrow_pairs(Vec even, Vec odd, bfloat16* to) {
-    const __m512i halves = (__m512i)_mm512_cvtne2ps_pbh(odd.raw, even.raw);  // 16 even, 16 odd
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                                           21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, halves));
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even.raw), half), 16);
+    const __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd.raw), half);
+    constexpr __mmask32 kLowHalves = 0x55555555;
+    _mm512_storeu_si512(to, _mm512_mask_mov_epi16(high, kLowHalves, low));
   }
 
   /// 16 x 16 elements of 32 bits (float32 or pairs), contiguous, transposed in place.
