@@ -1,0 +1,57 @@
+// Which calls the AMX kernels take. These tests are linked with the emulated ones, which every machine has.
+#include <gtest/gtest.h>
+
+#include "case_tensors.h"
+#include "strobe/plan.h"
+
+namespace strobe::test {
+namespace {
+
+AttentionCase plain(DType dtype) {
+  AttentionCase attention;
+  attention.dtype = dtype;
+  attention.heads_q = 2;
+  attention.q.rows = 70;
+  attention.k.rows = 90;
+  return attention;
+}
+
+/// What the forward's and the backward's plan round P to, which must agree: the gradients belong to that forward.
+DType probability_dtype(const AttentionCase& attention) {
+  const CaseTensors tensors(attention);
+  const Result<Plan> forward = make_plan(tensors.forward_arguments(), attention.options);
+  const Result<Plan> backward = make_plan(tensors.backward_arguments(), attention.options);
+  EXPECT_TRUE(forward.ok() && backward.ok());
+  if (!forward.ok() || !backward.ok()) return DType::float16;
+  EXPECT_EQ(forward->probability_dtype(), backward->probability_dtype());
+  EXPECT_EQ(forward->explain().find("AMX tiles") != std::string::npos, forward->probability_dtype() == DType::bfloat16);
+  return forward->probability_dtype();
+}
+
+TEST(AmxPlan, TakesBfloat16Alone) {
+  EXPECT_EQ(probability_dtype(plain(DType::bfloat16)), DType::bfloat16);
+  EXPECT_EQ(probability_dtype(plain(DType::float16)), DType::float32);
+  EXPECT_EQ(probability_dtype(plain(DType::float32)), DType::float32);
+}
+
+TEST(AmxPlan, TakesMasksSoftcapSinkAndMaxLogits) {
+  AttentionCase attention = plain(DType::bfloat16);
+  attention.options.causal = CausalMask::bottom_right;
+  attention.options.window = {30, 0};
+  attention.options.softcap = 20.0F;
+  attention.has_sink = true;
+  attention.wants_max_logits = true;
+  EXPECT_EQ(probability_dtype(attention), DType::bfloat16);
+}
+
+TEST(AmxPlan, LeavesDropoutAndAlibiToTheVectorKernels) {
+  AttentionCase dropped = plain(DType::bfloat16);
+  dropped.options.dropout = 0.1F;
+  EXPECT_EQ(probability_dtype(dropped), DType::float32);
+  AttentionCase biased = plain(DType::bfloat16);
+  biased.alibi = Alibi::per_head;
+  EXPECT_EQ(probability_dtype(biased), DType::float32);
+}
+
+}  // namespace
+}  // namespace strobe::test
