@@ -88,7 +88,7 @@ def _words(number: Any) -> Array:
 
 def _attributes(options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     left, right = options.get("window", (-1, -1))
-    attributes = {"window_left": np.int64(left), "window_right": np.int64(right)}
+    attributes: dict[str, Any] = {"window_left": np.int64(left), "window_right": np.int64(right)}
     attributes["causal"] = np.int64(_CAUSAL[options.get("causal", False)])
     attributes["deterministic"] = np.int64(options.get("deterministic", False))
     attributes |= {name: np.float32(options[name]) for name in _FLOATS if name in options}
