@@ -37,6 +37,8 @@ run_shards() {
 }
 
 run_shards random "$shards" "$per_shard" 1 || failed=1
+# Waits that trap instead of hanging, shared memory that starts as NaN.
+STROBE_DEBUG_KERNELS=1 run_shards "poisoned" "$shards" 8 32 || failed=1
 "$tests/hopper_tests" --gtest_brief=1 || failed=1
 python3 check_forward.py --configurations 1 || failed=1
 if command -v compute-sanitizer >/dev/null; then

@@ -31,7 +31,7 @@ EngineLimits hopper_limits(std::uint64_t group) {
                                      HeadDims{128, 128}, HeadDims{128, 128}, HeadDims{192, 128}, HeadDims{192, 192},
                                      HeadDims{256, 256}, HeadDims{64, 256}})};
   limits.longest = 2000;
-  limits.bias = limits.block_mask = limits.dropout = limits.max_logits = limits.backward = false;
+  limits.bias = limits.block_mask = limits.dropout = limits.backward = false;
   return limits;
 }
 
@@ -42,6 +42,7 @@ AttentionCase hopper_case(std::uint64_t seed) {
   attention.options = shared.options;
   attention.alibi = shared.alibi;
   attention.has_sink = shared.has_sink;
+  attention.wants_max_logits = shared.wants_max_logits;
   return attention;
 }
 

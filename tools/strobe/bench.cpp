@@ -191,10 +191,9 @@ ExitCode run_cells(const BenchFlags& flags) {
 
   std::vector<std::string> implementations;
   for (const auto& peer : *peers) implementations.push_back(peer->name());
-  const BenchUnit unit = flags.execution.on_gpu() ? BenchUnit::tflops : BenchUnit::gflops;
   fmt::print("{}; {}; {}, medians of {} interleaved turns\n\n{}", *device, flags.batch_and_heads(),
-             unit == BenchUnit::gflops ? "GFLOP/s" : "TFLOP/s", flags.repeats,
-             bench_table(rows, implementations, unit));
+             flags.execution.on_gpu() ? "TFLOP/s" : "GFLOP/s", flags.repeats,
+             bench_table(rows, implementations, flags.execution.tensor_device().type));
   return ExitCode::ok;
 }
 

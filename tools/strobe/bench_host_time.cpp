@@ -10,9 +10,9 @@
 
 #include "attention_tensors.h"
 #include "bench_gpu_parts.h"
+#include "bench_report.h"
 #include "gpu/mirrored_forward.h"
 #include "gpu/stream.h"
-#include "io/atomic_file.h"
 #include "strobe/plan.h"
 #include "table.h"
 
@@ -115,20 +115,16 @@ Result<std::vector<HostTime>> measure_all(const runtime::CudaDevice& device) {
   return rows;
 }
 
-Status write_json(const std::string& path, const std::vector<HostTime>& rows, const std::string& device) {
-  std::string text = "{\n \"rows\": [";
-  const char* separator = "\n  ";
-  for (const HostTime& row : rows) {
-    const nlohmann::ordered_json object = {{"device", device},
-                                           {"call", row.call},
-                                           {"options", row.options},
-                                           {"median_us", row.median_us},
-                                           {"p90_us", row.p90_us}};
-    text += separator + object.dump();
-    separator = ",\n  ";
+Status write_json(const std::string& path, const std::vector<HostTime>& times, const std::string& device) {
+  std::vector<nlohmann::ordered_json> rows;
+  for (const HostTime& time : times) {
+    rows.push_back({{"device", device},
+                    {"call", time.call},
+                    {"options", time.options},
+                    {"median_us", time.median_us},
+                    {"p90_us", time.p90_us}});
   }
-  text += "\n ]\n}\n";
-  return io::write_file(path, {std::as_bytes(std::span(text))});
+  return write_json_rows(path, rows);
 }
 
 }  // namespace

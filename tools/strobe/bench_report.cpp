@@ -23,10 +23,10 @@ class CellRows {
     return row == end_ ? nullptr : row;
   }
 
-  std::string speed(const std::string& implementation, BenchUnit unit) const {
+  std::string speed(const std::string& implementation, DeviceType device) const {
     const BenchRow* const row = find(implementation);
     if (row == nullptr) return "-";
-    return fmt::format("{:.1f}", row->tflops() * (unit == BenchUnit::gflops ? 1e3 : 1.0));
+    return fmt::format("{:.1f}", row->tflops() * (device == DeviceType::cpu ? 1e3 : 1.0));
   }
 
   /// Strobe's speed over a peer's: a share of the probe's, a multiple of any other's.
@@ -49,13 +49,15 @@ std::string head_dims_text(const bench::Cell& cell) {
 }  // namespace
 
 std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations,
-                        BenchUnit unit) {
+                        DeviceType device) {
   std::vector<Table::Column> columns{{"pass", Table::Align::left},
                                      {"dtype", Table::Align::left},
                                      {"head_dim"},
                                      {"mask", Table::Align::left},
-                                     {"seqlen"},
-                                     {"threads"}};
+                                     {"seqlen"}};
+  const bool gpu = device == DeviceType::cuda;
+  const auto sizes = gpu ? std::vector<std::string>{"batch", "heads"} : std::vector<std::string>{"threads"};
+  for (const std::string& title : sizes) columns.push_back({title});
   for (const std::string& implementation : implementations) columns.push_back({implementation});
   const bool ours = std::find(implementations.begin(), implementations.end(), "strobe") != implementations.end();
   if (ours) {
@@ -70,10 +72,15 @@ std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std
     const bench::Cell& cell = first->cell;
     next = std::find_if(first, end, [&](const BenchRow& row) { return row.cell != cell; });
     const CellRows of_cell(first, next);
-    std::vector<std::string> cells{bench::name_of(cell.pass),      strobe::name_of(cell.dtype),
-                                   head_dims_text(cell),           cell.causal ? "causal" : "full",
-                                   fmt::format("{}", cell.seqlen), fmt::format("{}", cell.threads)};
-    for (const std::string& name : implementations) cells.push_back(of_cell.speed(name, unit));
+    std::vector<std::string> cells{bench::name_of(cell.pass), strobe::name_of(cell.dtype), head_dims_text(cell),
+                                   cell.causal ? "causal" : "full", fmt::format("{}", cell.seqlen)};
+    if (gpu) {
+      cells.push_back(fmt::format("{}", cell.batch));
+      cells.push_back(fmt::format("{}", cell.heads));
+    } else {
+      cells.push_back(fmt::format("{}", cell.threads));
+    }
+    for (const std::string& name : implementations) cells.push_back(of_cell.speed(name, device));
     if (ours) {
       for (const std::string& peer : implementations) {
         if (peer != "strobe") cells.push_back(of_cell.speed_over(peer));

@@ -21,12 +21,11 @@ struct BenchRow {
   double tflops() const { return bench::flops(cell) / median_ms * 1e-9; }
 };
 
-enum class BenchUnit { gflops, tflops };
-
 /// One line for each cell: the speed of each implementation that ran it, and Strobe's ratios to probe and peers. `rows`
-/// holds the cells one after another.
+/// holds the cells one after another. On the CPU with a column of threads and in GFLOP/s, on a GPU with columns of
+/// batch and heads and in TFLOP/s.
 std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations,
-                        BenchUnit unit);
+                        DeviceType device);
 
 /// {"rows": [...]}, one row a line.
 Status write_json_rows(const std::filesystem::path& path, const std::vector<nlohmann::ordered_json>& rows);
