@@ -64,7 +64,7 @@ std::int64_t live_allocations() { return live.load(); }
 }  // namespace strobe::test
 
 // Every replaceable form; the sized and nothrow forms of delete call these.
-using namespace strobe::test;  // NOLINT(google-build-using-namespace): the operators live outside
+using namespace strobe::test;
 
 void* operator new(std::size_t bytes) { return allocate_or_throw(bytes, kNatural); }
 void* operator new[](std::size_t bytes) { return allocate_or_throw(bytes, kNatural); }

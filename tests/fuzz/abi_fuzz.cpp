@@ -124,6 +124,7 @@ void call_mask(std::span<const std::uint8_t> edits) {
 }  // namespace strobe::fuzz
 
 /// The first byte chooses the function, the others edit its call.
+// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer calls it by this name
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace strobe::fuzz;
   if (size == 0) return 0;

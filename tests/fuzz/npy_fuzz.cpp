@@ -6,6 +6,7 @@
 #include "io/npy.h"
 #include "memory_file.h"
 
+// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer calls it by this name
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using strobe::fuzz::expect;
   const strobe::fuzz::MemoryFile file({data, size});

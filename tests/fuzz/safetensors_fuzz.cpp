@@ -36,6 +36,7 @@ void visit(const io::SafetensorsFile& file, const std::string& name) {
 }  // namespace
 }  // namespace strobe::fuzz
 
+// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer calls it by this name
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using strobe::fuzz::expect;
   const strobe::fuzz::MemoryFile memory({data, size});
