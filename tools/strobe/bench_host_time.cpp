@@ -44,7 +44,7 @@ Result<HostTime> measure(const gpu::Stream& stream, const std::function<Status()
   return HostTime{.call = "", .options = "", .median_us = times[kCalls / 2], .p90_us = times[kCalls * 9 / 10]};
 }
 
-/// Sequences of one row each, packed: what a call with all its length tensors hands over.
+/// One packed sequence, with every length tensor that a call can have.
 struct PackedLengths {
   explicit PackedLengths(std::int32_t rows) : cu_seqlens{0, rows}, seqused{rows} {}
   Sequences views() const {
@@ -100,7 +100,7 @@ Result<std::vector<HostTime>> measure_all(const runtime::CudaDevice& device) {
   struct Case {
     ForwardArguments arguments;
     AttentionOptions options;
-    const char* words;
+    const char* words = "";
   };
   const Case cases[] = {
       {batched, {}, "full"},

@@ -105,7 +105,7 @@ class Verification {
     const Result<Plan> plan = make_plan(placed(ours.forward(), device_), options_, execution_);
     if (!plan.ok()) return plan.status();
     if (Status status = run_forward(*plan, ours.forward(), device_).status(); !status.ok()) return status;
-    const Status other = bench::standard_forward(standard.forward(), options_, threads_);
+    Status other = bench::standard_forward(standard.forward(), options_, threads_);
     if (!other.ok() && other.code() != StatusCode::unsupported) return other;
     if (flags_.pass == "backward") return {};
     const reference::ArithmeticModel model = reference::arithmetic_of(*plan);
@@ -120,7 +120,7 @@ class Verification {
     const Result<Plan> plan = make_plan(placed(ours.backward(), device_), options_, execution_);
     if (!plan.ok()) return plan.status();
     if (Status status = run_backward(*plan, ours.backward()).status(); !status.ok()) return status;
-    const Status other = bench::standard_backward(standard.backward(), options_, threads_);
+    Status other = bench::standard_backward(standard.backward(), options_, threads_);
     if (!other.ok() && other.code() != StatusCode::unsupported) return other;
     const reference::ArithmeticModel model = reference::arithmetic_of(*plan);
     const reference::BackwardResult expected = reference::backward(ours.backward(), options_, model, threads_);
