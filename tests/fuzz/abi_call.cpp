@@ -103,6 +103,9 @@ std::int64_t edge_value(std::uint8_t number) {
   return kEdges[number % std::size(kEdges)];
 }
 
+/// A byte as a number from -128 to 127.
+std::int64_t near_zero(std::uint8_t byte) { return byte < 128 ? byte : byte - 256; }
+
 }  // namespace
 
 EditedCall<strobe_forward_arguments> valid_forward() { return valid_call<strobe_forward_arguments>(); }
@@ -126,8 +129,8 @@ void apply_edits(std::span<std::byte> call, std::span<const std::uint8_t> edits)
     std::int64_t value = 0;
     std::size_t bytes = sizeof(std::uint32_t);
     switch (reader.take<std::uint8_t>() % 6) {
-      case 0: value = reader.take<std::int8_t>(); break;
-      case 1: value = reader.take<std::int8_t>(), bytes = sizeof(value); break;
+      case 0: value = near_zero(reader.take<std::uint8_t>()); break;
+      case 1: value = near_zero(reader.take<std::uint8_t>()), bytes = sizeof(value); break;
       case 2: value = reader.take<std::int32_t>(); break;
       case 3: value = reader.take<std::int64_t>(), bytes = sizeof(value); break;
       case 4: value = edge_value(reader.take<std::uint8_t>()), bytes = sizeof(value); break;

@@ -19,17 +19,9 @@ inline constexpr float kLog2E = 1.44269504088896340735992468100189214F;
 /// An interval of rows [begin, end) per lane.
 class LaneInterval {
  public:
-  /// Bounds are counted from `origin`. Clamped to what float32 holds exactly: tiles are far smaller.
-  LaneInterval(const std::int64_t* begin, const std::int64_t* end, std::int64_t origin) {
-    HWY_ALIGN float first[kLanes];
-    HWY_ALIGN float last[kLanes];
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-      first[lane] = static_cast<float>(std::clamp<std::int64_t>(begin[lane] - origin, -1, 1 << 20));
-      last[lane] = static_cast<float>(std::clamp<std::int64_t>(end[lane] - origin, -1, 1 << 20));
-    }
-    begin_ = hn::Load(Floats(), first);
-    end_ = hn::Load(Floats(), last);
-  }
+  /// Bounds are counted from `origin`.
+  LaneInterval(const std::int64_t* begin, const std::int64_t* end, std::int64_t origin)
+      : begin_(bounds(begin, origin)), end_(bounds(end, origin)) {}
 
   HWY_INLINE hn::Mask<Floats> contains(std::int64_t row) const {
     const Vec at = hn::Set(Floats(), static_cast<float>(row));
@@ -37,6 +29,15 @@ class LaneInterval {
   }
 
  private:
+  /// Clamped to what float32 holds exactly: tiles are far smaller.
+  static HWY_INLINE Vec bounds(const std::int64_t* rows, std::int64_t origin) {
+    HWY_ALIGN float counted[kLanes];
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      counted[lane] = static_cast<float>(std::clamp<std::int64_t>(rows[lane] - origin, -1, 1 << 20));
+    }
+    return hn::Load(Floats(), counted);
+  }
+
   Vec begin_;
   Vec end_;
 };
