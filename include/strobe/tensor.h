@@ -90,7 +90,9 @@ auto tensor(T* data, std::initializer_list<std::int64_t> shape) {
   std::int64_t stride = 1;
   for (int axis = view.rank - 1; axis >= 0; --axis) {
     view.strides[static_cast<std::size_t>(axis)] = stride;
-    stride *= view.shape[static_cast<std::size_t>(axis)];
+    // Unsigned: extents whose product does not fit are refused by the call, not here.
+    stride = static_cast<std::int64_t>(static_cast<std::uint64_t>(stride) *
+                                       static_cast<std::uint64_t>(view.shape[static_cast<std::size_t>(axis)]));
   }
   return view;
 }

@@ -125,7 +125,9 @@ class BackwardBlock {
       lse_[row] = lse == -kInfinity ? kInfinity : lse * kLog2E;
     }
     const std::int64_t block = row_begin / task_.tiles.block_m;
-    bias_gradient_.wait(block);
+    // Heads of a position share the elements of a bias that serves all heads, and may lie in the next blocks, too.
+    const std::int64_t group = queries_of_.q.group;
+    bias_gradient_.wait((round_up(row_end, group) - 1) / task_.tiles.block_m);
     if (queries_of_.dropout.given) {
       kept_.draw(queries_of_.dropout, queries_of_.q.group, row_begin, rows, task_.key_begin, task_.key_end);
     }
