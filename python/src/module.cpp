@@ -26,7 +26,7 @@ NB_MODULE(_core, module) {
           nb::arg("shape"), nb::arg("dtype"), nb::arg("cuda"), nb::arg("index"));
 
   module.def("forward", &forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("o").none(),
-             nb::arg("lse").none(), nb::arg("max_logits").none(), nb::arg("options"));
+             nb::arg("lse").none(), nb::arg("max_logits").none(), nb::arg("heads_first") = false, nb::arg("options"));
   module.def("backward", &backward, nb::arg("d_o").none(), nb::arg("q").none(), nb::arg("k").none(),
              nb::arg("v").none(), nb::arg("o").none(), nb::arg("lse").none(), nb::arg("d_lse").none(),
              nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(), nb::arg("d_bias").none(),

@@ -3,6 +3,7 @@
 #include "call_options.h"
 #include "errors.h"
 #include "imports.h"
+#include "plan_cache.h"
 #include "strobe/plan.h"
 
 namespace nb = nanobind;
@@ -32,18 +33,25 @@ void add_options(const CallOptions& options, BackwardArguments& arguments) {
 
 template <class Arguments>
 void run(const Arguments& arguments, const CallOptions& options) {
+  const Result<Plan> plan = plan_for(arguments, options.attention, options.execution);
+  raise_if_failed(plan.status());
   Status status;
   {
     const nb::gil_scoped_release released;
-    status = [&] {
-      if constexpr (std::is_same_v<Arguments, ForwardArguments>) {
-        return strobe::forward(arguments, options.attention, options.execution);
-      } else {
-        return strobe::backward(arguments, options.attention, options.execution);
-      }
-    }();
+    status = plan->run(arguments, options.execution);
   }
   raise_if_failed(status);
+}
+
+/// Views of [batch, heads, seqlen, head_dim] as the library's [batch, seqlen, heads, head_dim].
+template <class... Views>
+void swap_seqlen_and_heads(Views&... views) {
+  const auto swap = [](auto& view) {
+    if (view.rank != kMaxRank) return;  // which the call refuses
+    std::swap(view.shape[1], view.shape[2]);
+    std::swap(view.strides[1], view.strides[2]);
+  };
+  (swap(views), ...);
 }
 
 /// A contiguous tensor beside `like`, without memory.
@@ -83,7 +91,7 @@ void raise_if_failed(const Status& status) {
 }
 
 void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle max_logits,
-             const nb::kwargs& keywords) {
+             bool heads_first, const nb::kwargs& keywords) {
   Imports imports = imports_for(keywords);
   ForwardArguments arguments;
   arguments.q = imports.view(q, {"q", kFloats});
@@ -93,6 +101,7 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle 
   arguments.o = imports.view(o, {"o", kLikeQ, true});
   arguments.lse = imports.view(lse, {"lse", kFloat32, true});
   arguments.max_logits = imports.view(max_logits, {"max_logits", kFloat32, true});
+  if (heads_first) swap_seqlen_and_heads(arguments.q, arguments.k, arguments.v, arguments.o);
   add_options(options, arguments);
   run(arguments, options);
 }

@@ -7,29 +7,47 @@ from typing import Any
 import numpy as np
 
 _TENSOR_TYPES = {"torch": "Tensor", "jax": "Array", "cupy": "ndarray"}
+_framework_of_type: dict[type, str] = {np.ndarray: "numpy"}  # what was found so far
 
 
-def framework_of(tensor: Any, name: str) -> Any:
-    """The module ``name`` if it is loaded and ``tensor`` is one of its tensors, else None."""
-    module = sys.modules.get(name)
-    if module is None or not isinstance(tensor, getattr(module, _TENSOR_TYPES[name], ())):
-        return None
-    return module
+def framework_of(tensor: Any) -> str:
+    """ "numpy", "torch", "jax" or "cupy": the module whose tensor this is; "" for what is of none of them."""
+    return _framework_of_type.get(type(tensor)) or _find_framework(tensor)
+
+
+def _find_framework(tensor: Any) -> str:
+    if isinstance(tensor, np.ndarray):
+        return "numpy"
+    for name, tensor_type in _TENSOR_TYPES.items():
+        module = sys.modules.get(name)  # a framework that is not loaded made no tensor
+        if module is not None and isinstance(tensor, getattr(module, tensor_type, ())):
+            _framework_of_type[type(tensor)] = name
+            return name
+    return ""
 
 
 def empty(shape: Sequence[int], like: Any, *, float32: bool = False) -> Any:
     """An array that nothing is in yet, of ``like``'s dtype or float32. TypeError where ``like`` does not tell how."""
-    if torch := framework_of(like, "torch"):
-        return torch.empty(shape, dtype=torch.float32 if float32 else like.dtype, device=like.device)
+    framework = framework_of(like)
+    if framework == "torch":
+        return like.new_empty(shape, dtype=sys.modules["torch"].float32) if float32 else like.new_empty(shape)
     dtype = np.float32 if float32 else getattr(like, "dtype", None)
-    if isinstance(like, np.ndarray):
+    if framework == "numpy":
         return np.empty(shape, dtype=dtype)
-    if cupy := framework_of(like, "cupy"):
+    if framework == "cupy":
         with like.device:
-            return cupy.empty(shape, dtype=dtype)
+            return sys.modules["cupy"].empty(shape, dtype=dtype)
     if not hasattr(like, "__dlpack__"):
         return None  # no tensor, as the call will say
     raise TypeError(f"q is of type {type(like).__name__}, of which Strobe can make none: give outputs to write to")
+
+
+def empty_output(q: Any, v: Any) -> Any:
+    """An array for attention's output, row-major."""
+    if framework_of(q) == "torch" == framework_of(v) and q.ndim and v.ndim and q.shape[-1] == v.shape[-1]:
+        torch = sys.modules["torch"]
+        return torch.empty_like(q, memory_format=torch.contiguous_format)  # in half the time of new_empty
+    return empty(output_shape(q, v), q)
 
 
 def shape_of(tensor: Any) -> tuple[int, ...]:
@@ -38,13 +56,15 @@ def shape_of(tensor: Any) -> tuple[int, ...]:
 
 def output_shape(q: Any, v: Any) -> tuple[int, ...]:
     """[.., heads_q, head_dim_v]; whatever there is of it where q or v is not of a call's shape, which the call says."""
-    return shape_of(q)[:-1] + shape_of(v)[-1:]
+    return (*shape_of(q)[:-1], *shape_of(v)[-1:])
 
 
 def lse_shape(q: Any) -> tuple[int, ...]:
     """[batch, heads_q, seqlen_q], or [heads_q, total_q] for packed q."""
     shape = shape_of(q)
-    return shape[:-3] + shape[-2:-1] + shape[-3:-2]
+    if len(shape) == 4:
+        return (shape[0], shape[2], shape[1])
+    return (*shape[-2:-1], *shape[-3:-2])
 
 
 def max_logits_shape(q: Any, cu_seqlens_q: Any) -> tuple[int, ...]:
@@ -53,7 +73,6 @@ def max_logits_shape(q: Any, cu_seqlens_q: Any) -> tuple[int, ...]:
     return (*batch, *shape_of(q)[-2:-1])
 
 
-def current_stream(tensor: Any) -> int | None:
-    """The stream that CuPy works on; the other frameworks say it through DLPack."""
-    cupy = framework_of(tensor, "cupy")
-    return cupy.cuda.get_current_stream().ptr if cupy else None
+def cupy_stream() -> int:
+    """The stream that CuPy works on; the other frameworks say theirs through DLPack."""
+    return sys.modules["cupy"].cuda.get_current_stream().ptr

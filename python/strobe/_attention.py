@@ -1,6 +1,7 @@
 """Attention on any framework's tensors, without gradients."""
 
 import os
+import sys
 from typing import Any, Unpack
 
 from strobe import _arrays, _core
@@ -38,11 +39,13 @@ def attention(
 
     Source: Dao et al., "FlashAttention" (2022), algorithm 1; Dao, "FlashAttention-2" (2023), algorithm 1.
     """
-    if _arrays.framework_of(q, "jax"):
+    framework = _arrays.framework_of(q)
+    if framework == "jax":
         return _jax_attention(q, k, v, out, return_lse, return_max_logits, options)
-    _refuse_gradients(q, k, v, options)
-    if options.get("stream") is None and (stream := _arrays.current_stream(q)) is not None:
-        options["stream"] = stream
+    if framework == "torch":
+        _refuse_gradients(q, k, v, options)
+    elif framework == "cupy" and options.get("stream") is None:
+        options["stream"] = _arrays.cupy_stream()
     return run(q, k, v, out, return_lse, return_max_logits, options)
 
 
@@ -51,7 +54,7 @@ def run(
 ) -> Any:
     """The call on tensors whose frameworks have nothing left to say."""
     if out is None:
-        out = _arrays.empty(_arrays.output_shape(q, v), q)
+        out = _arrays.empty_output(q, v)
     lse = _arrays.empty(_arrays.lse_shape(q), q, float32=True) if return_lse else None
     max_logits = None
     if return_max_logits:
@@ -93,8 +96,8 @@ def attention_backward(
     )
     d_bias = _float32_like(options.get("bias"), "bias") if return_d_bias else None
     d_sink = _float32_like(options.get("sink"), "sink") if return_d_sink else None
-    if options.get("stream") is None and (stream := _arrays.current_stream(q)) is not None:
-        options["stream"] = stream
+    if options.get("stream") is None and _arrays.framework_of(q) == "cupy":
+        options["stream"] = _arrays.cupy_stream()
     _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, **options)
     return tuple(gradient for gradient in (dq, dk, dv, d_bias, d_sink) if gradient is not None)
 
@@ -150,8 +153,7 @@ def _float32_like(tensor: Tensor | None, name: str) -> Tensor:
 
 def _refuse_gradients(q: Tensor, k: Tensor, v: Tensor, options: Any) -> None:
     """PyTorch's tape is strobe.torch's; a gradient that went missing here would be a wrong one."""
-    torch = _arrays.framework_of(q, "torch")
-    if torch is None or not torch.is_grad_enabled():
+    if not sys.modules["torch"].is_grad_enabled():
         return
     for name, tensor in (("q", q), ("k", k), ("v", v), ("bias", options.get("bias")), ("sink", options.get("sink"))):
         if getattr(tensor, "requires_grad", False):

@@ -14,6 +14,7 @@ def forward(
     o: Tensor,
     lse: Tensor | None,
     max_logits: Tensor | None,
+    heads_first: bool = False,
     **options: Unpack[Options],
 ) -> None: ...
 def backward(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from strobe.integrations.flash_attention import alibi_of, packed_lengths, refuse, window_of, with_cache
+from strobe.integrations.flash_attention import options_of, packed_lengths, refuse, with_cache
 from strobe.torch import attention
 from torch import Tensor
 
@@ -32,13 +32,15 @@ def _attention(
     result = attention(
         *(q, k, v),
         return_lse=return_attn_probs,
-        dropout=dropout_p,
-        scale=softmax_scale,
-        causal=causal,
-        window=window_of(window_size),
-        softcap=softcap,
-        alibi_slopes=alibi_of(alibi_slopes),
-        deterministic=deterministic,
+        **options_of(
+            softmax_scale=softmax_scale,
+            causal=causal,
+            window_size=window_size,
+            softcap=softcap,
+            deterministic=deterministic,
+            dropout_p=dropout_p,
+            alibi_slopes=alibi_slopes,
+        ),
         **lengths,
     )
     return (*result, None) if return_attn_probs else result
@@ -143,11 +145,13 @@ def flash_attn_with_kvcache(
         rotary_interleaved=rotary_interleaved,
         cache_seqlens=cache_seqlens,
         cache_batch_idx=cache_batch_idx,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window_size=window_size,
-        softcap=softcap,
-        alibi_slopes=alibi_of(alibi_slopes),
+        options=options_of(
+            softmax_scale=softmax_scale,
+            causal=causal,
+            window_size=window_size,
+            softcap=softcap,
+            alibi_slopes=alibi_slopes,
+        ),
     )
     return (out, lse) if return_softmax_lse else out
 

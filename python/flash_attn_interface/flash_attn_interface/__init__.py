@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from strobe.integrations.flash_attention import packed_lengths, refuse, window_of, with_cache
+from strobe.integrations.flash_attention import options_of, packed_lengths, refuse, with_cache
 from strobe.torch import attention
 from torch import Tensor
 
@@ -41,12 +41,14 @@ def flash_attn_func(
     return attention(
         *(q, k, v),
         return_lse=return_attn_probs,
-        scale=softmax_scale,
-        causal=causal,
-        window=window_of(window_size),
-        chunk=attention_chunk,
-        softcap=softcap,
-        deterministic=deterministic,
+        **options_of(
+            softmax_scale=softmax_scale,
+            causal=causal,
+            window_size=window_size,
+            attention_chunk=attention_chunk,
+            softcap=softcap,
+            deterministic=deterministic,
+        ),
     )
 
 
@@ -80,12 +82,14 @@ def flash_attn_varlen_func(
     return attention(
         *(q, k, v),
         return_lse=return_attn_probs,
-        scale=softmax_scale,
-        causal=causal,
-        window=window_of(window_size),
-        chunk=attention_chunk,
-        softcap=softcap,
-        deterministic=deterministic,
+        **options_of(
+            softmax_scale=softmax_scale,
+            causal=causal,
+            window_size=window_size,
+            attention_chunk=attention_chunk,
+            softcap=softcap,
+            deterministic=deterministic,
+        ),
         **packed_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k),
     )
 
@@ -175,11 +179,13 @@ def flash_attn_with_kvcache(
         cache_batch_idx=cache_batch_idx,
         cu_seqlens_q=cu_seqlens_q,
         max_seqlen_q=max_seqlen_q,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window_size=window_size,
-        chunk=attention_chunk,
-        softcap=softcap,
+        options=options_of(
+            softmax_scale=softmax_scale,
+            causal=causal,
+            window_size=window_size,
+            attention_chunk=attention_chunk,
+            softcap=softcap,
+        ),
     )
     return (out, lse, None, None) if return_softmax_lse else out
 

@@ -26,8 +26,34 @@ def window_of(window_size: Any) -> tuple[int, int]:
     return (max(left, -1), max(right, -1))
 
 
-def alibi_of(alibi_slopes: Tensor | None) -> Tensor | None:
-    return None if alibi_slopes is None else alibi_slopes.float()
+def options_of(
+    *,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: Any,
+    softcap: float,
+    deterministic: bool = False,
+    attention_chunk: int = 0,
+    dropout_p: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+) -> dict[str, Any]:
+    """Theirs as Strobe's, without those that ask for nothing: each costs a call some time before its launch."""
+    options: dict[str, Any] = {"causal": causal}
+    if softmax_scale is not None:
+        options["scale"] = softmax_scale
+    if type(window_size) is not tuple or window_size != (-1, -1):
+        options["window"] = window_of(window_size)
+    if softcap:
+        options["softcap"] = softcap
+    if deterministic:
+        options["deterministic"] = deterministic
+    if attention_chunk:
+        options["chunk"] = attention_chunk
+    if dropout_p:
+        options["dropout"] = dropout_p
+    if alibi_slopes is not None:
+        options["alibi_slopes"] = alibi_slopes.float()
+    return options
 
 
 def packed_lengths(
@@ -84,23 +110,20 @@ def with_cache(
     cache_batch_idx: Tensor | None = None,
     cu_seqlens_q: Tensor | None = None,
     max_seqlen_q: int | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Any = (-1, -1),
-    **options: Any,
+    options: dict[str, Any],
 ) -> tuple[Tensor, Tensor]:
     """Attention of q over a cache [rows, seqlen, heads_k, head_dim] of which the first cache_seqlens keys count.
 
     k and v, where they are given, are first written to the cache behind those, in place; with rotary tables q and k
-    are rotated to their positions. Gives (out, lse).
+    are rotated to their positions. `options` are Strobe's own. Gives (out, lse).
     """
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     used = _lengths(cache_seqlens, batch, k_cache.shape[1], q.device)
-    window = window_of(window_size)
     if rotary_cos is not None and rotary_sin is not None:
         if cu_seqlens_q is not None:
             raise NotImplementedError("rotary_cos is given with cu_seqlens_q: rotary embedding needs batched q")
-        steps = torch.arange(q.shape[1], device=q.device) * int(causal or window != (-1, -1))
+        has_diagonal = options["causal"] or options.get("window", (-1, -1)) != (-1, -1)
+        steps = torch.arange(q.shape[1], device=q.device) * int(has_diagonal)
         q = rotate(q, rotary_cos, rotary_sin, used[:, None] + steps, interleaved=rotary_interleaved)
     if k is not None and v is not None:
         positions = used[:, None].long() + torch.arange(k.shape[1], device=q.device)
@@ -119,9 +142,6 @@ def with_cache(
             *(q, k_cache, v_cache),
             return_lse=True,
             seqused_k=used,
-            scale=softmax_scale,
-            causal=causal,
-            window=window,
             cu_seqlens_q=cu_seqlens_q,
             max_seqlen_q=-1 if max_seqlen_q is None else int(max_seqlen_q),
             **options,

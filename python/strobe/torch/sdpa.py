@@ -4,7 +4,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
+
+from strobe import _core
+from strobe._arrays import empty_output
+from strobe.torch.functional import attention, cast, is_eager_inference
+from strobe.torch.ops import rows
 
 
 class sdpa(TorchFunctionMode):  # noqa: N801
@@ -22,7 +28,7 @@ class sdpa(TorchFunctionMode):  # noqa: N801
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is not torch.nn.functional.scaled_dot_product_attention:
+        if func is not scaled_dot_product_attention:
             return func(*args, **kwargs)
         try:
             return _attention(*args, **kwargs)
@@ -43,24 +49,30 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """query [.., heads_q, seqlen_q, head_dim], key and value likewise, any number of leading axes."""
-    from strobe.torch import attention
-
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask is given with is_causal: give one of them")
     if query.dim() < 3:
         raise NotImplementedError(f"query has rank {query.dim()}: Strobe takes [.., heads, seqlen, head_dim]")
     if not enable_gqa and query.shape[-3] != key.shape[-3]:
         raise ValueError(f"query has {query.shape[-3]} heads and key {key.shape[-3]}: set enable_gqa")
-    leading = query.shape[:-3]
-    q, k, v = (_batched(x) for x in (query, key, value))
-    out = attention(
-        *(x.transpose(1, 2) for x in (q, k, v)),
-        causal="top_left" if is_causal else False,
-        bias=None if attn_mask is None else _bias(attn_mask, query, key),
-        dropout=dropout_p,
-        scale=scale,
-    )
-    return out.transpose(1, 2).reshape(*leading, *out.transpose(1, 2).shape[1:])
+    options: dict[str, Any] = {"scale": scale, "causal": "top_left" if is_causal else False}
+    if attn_mask is None and not dropout_p and query.dim() == 4 and is_eager_inference(query, key, value):
+        return _eager(query, key, value, options)
+    if attn_mask is not None:
+        options["bias"] = _bias(attn_mask, query, key)
+    if dropout_p:
+        options["dropout"] = dropout_p
+    q, k, v = (_batched(x).transpose(1, 2) for x in (query, key, value))
+    out = attention(q, k, v, **options).transpose(1, 2)
+    return out if query.dim() == 4 else out.reshape(*query.shape[:-3], *out.shape[1:])
+
+
+def _eager(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
+    """The same without transposing tensors, which takes PyTorch longer than planning the call."""
+    q, k, v = (rows(x) for x in cast(query, key, value))
+    out = empty_output(q, v)
+    _core.forward(q, k, v, out, None, None, heads_first=True, **options)
+    return out
 
 
 def _batched(tensor: Tensor) -> Tensor:

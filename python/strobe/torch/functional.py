@@ -1,0 +1,112 @@
+"""Attention of PyTorch's tensors: past the dispatcher where nothing records the call, else as an operator."""
+
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+from strobe._attention import run
+from strobe._options import ScoreOptions
+from strobe.torch import ops
+
+_DEFAULTS: dict[str, Any] = {
+    "scale": None,
+    "chunk": 0,
+    "softcap": 0.0,
+    "dropout": 0.0,
+    "deterministic": False,
+    "block_size": 128,
+    "max_seqlen_q": -1,
+    "max_seqlen_k": -1,
+    "threads": 0,
+}
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+_functorch_transform = torch._C._functorch.peek_interpreter_stack  # the one that vmap or grad runs now, or None
+_CAUSAL = {False: "none", None: "none", True: "bottom_right", "bottom_right": "bottom_right", "top_left": "top_left"}
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    return_lse: bool = False,
+    return_max_logits: bool = False,
+    **options: Unpack[ScoreOptions],
+) -> Any:
+    """:func:`strobe.attention` with gradients, for q, k, v, bias and sink, through the output and through lse.
+
+    Shapes, dtypes, options and errors are those of strobe.attention; where the last axis is not dense the tensor is
+    copied. Under autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from
+    PyTorch's generator. Runs on the current stream. Second derivatives, and gradients on a device whose engine has no
+    backward, raise NotImplementedError.
+    """
+    q, k, v = (ops.rows(x) for x in cast(q, k, v))
+    alibi_slopes = options.get("alibi_slopes")
+    if alibi_slopes is not None and alibi_slopes.requires_grad and torch.is_grad_enabled():
+        raise NotImplementedError("alibi_slopes requires a gradient, which attention does not have: detach it")
+    if is_eager_inference(q, k, v, options.get("bias"), options.get("sink")):
+        if options.get("dropout") and options.get("seed") is None and options.get("offset") is None:
+            options["seed"], options["offset"] = _draw().tolist()
+        return run(q, k, v, None, return_lse, return_max_logits, options)
+    o, lse, max_logits = _operator(q, k, v, dict(options), return_max_logits)
+    if not return_lse and not return_max_logits:
+        return o
+    return (o, *((lse,) if return_lse else ()), *((max_logits,) if return_max_logits else ()))
+
+
+def cast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in autocast's dtype, where it is on."""
+    device = "cuda" if tensors[0].is_cuda else "cpu"
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(x.to(dtype) if x.dtype.is_floating_point else x for x in tensors)
+
+
+def is_eager_inference(*tensors: Tensor | None) -> bool:
+    """Nothing records the call: it can do without the dispatcher, which costs several times the call itself."""
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or _functorch_transform() is not None:
+        return False
+    records = torch.is_grad_enabled()
+    for tensor in tensors:
+        if tensor is not None and (type(tensor) not in _PLAIN_TYPES or (records and tensor.requires_grad)):
+            return False
+    return True
+
+
+def _operator(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], return_max_logits: bool) -> Any:
+    """The call as torch.ops.strobe.attention."""
+    unknown = options.keys() - ScoreOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(
+            f"{min(unknown)} is no option of strobe.torch.attention: the options are "
+            f"{', '.join(ScoreOptions.__annotations__)}"
+        )
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    causal = given.pop("causal", False)
+    if causal not in _CAUSAL:
+        raise ValueError(f'causal is "{causal}": it must be True, False, "bottom_right" or "top_left"')
+    left, right = given.pop("window", (-1, -1))
+    given |= {"causal": _CAUSAL[causal], "window_left": left, "window_right": right, "random": _random(given)}
+    return torch.ops.strobe.attention(
+        *(q, k, v),
+        *(given.get(name) for name in ops.TENSOR_NAMES),
+        *(given.get(name, _DEFAULTS.get(name)) for name in ops.VALUE_NAMES),
+        return_max_logits,
+    )
+
+
+def _draw() -> Tensor:
+    return torch.randint(2**63 - 1, (2,), dtype=torch.int64)
+
+
+def _random(options: dict[str, Any]) -> Tensor | None:
+    """Seed and offset in host memory, where compiled graphs take new ones as data and not as code."""
+    if not options.get("dropout"):
+        return None
+    if "seed" not in options and "offset" not in options:
+        return _draw()
+    pair = (int(options.get(name, 0)) for name in ("seed", "offset"))
+    return torch.tensor([number - 2**64 if number >= 2**63 else number for number in pair], dtype=torch.int64)
