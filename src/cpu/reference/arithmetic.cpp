@@ -7,7 +7,10 @@ namespace strobe::reference {
 ArithmeticModel arithmetic_of(Engine engine, DType probabilities) {
   ArithmeticModel model;
   model.probabilities = probabilities;
-  if (engine == Engine::cpu) return model;
+  if (engine == Engine::cpu) {
+    if (probabilities == DType::bfloat16) model.smallest_input = 0x1p-126;  // AMX takes subnormal numbers for zero
+    return model;
+  }
   model.unit_roundoff = 0x1p-23;        // WGMMA truncates its sums
   model.exp2_error = 0x1p-22;           // ex2.approx: 2^-22.5
   model.log_absolute_error = 0x1p-22;   // lg2.approx, where its argument is between a half and 2

@@ -100,11 +100,14 @@ double HeadGroup::d_lse_at(std::int64_t row, std::int64_t head_q) const {
 
 // sums += weight * row; a sum's own roundings are `summation` of every term's magnitude.
 void accumulate(double* values, double* bounds, const double* row, std::int64_t columns, const Bounded& weight,
-                double summation, double underflow) {
-  const double error = weight.error + summation * (std::fabs(weight.value) + weight.error);
+                double summation, const ArithmeticModel& model) {
+  const double reach = std::fabs(weight.value) + weight.error;
+  const double error = weight.error + summation * reach;
   for (std::int64_t column = 0; column < columns; ++column) {
+    const double magnitude = std::fabs(row[column]);
     values[column] += weight.value * row[column];
-    bounds[column] += error * std::fabs(row[column]) + underflow;
+    bounds[column] += error * magnitude + model.underflow;
+    if (magnitude < model.smallest_input) bounds[column] += reach * magnitude;
   }
 }
 
@@ -115,8 +118,7 @@ void HeadGroup::add_query_gradient(std::int64_t query, std::int64_t head_q, cons
   // 3: the default scale's two roundings and the product with it.
   const double summation = gamma(static_cast<double>(scores.keys.size()) + 3.0, model_.unit_roundoff);
   for (std::size_t index = 0; index < scores.keys.size(); ++index) {
-    accumulate(values, bounds, &k_[scores.keys[index] * head_dim_], head_dim_, d_product[index], summation,
-               model_.underflow);
+    accumulate(values, bounds, &k_[scores.keys[index] * head_dim_], head_dim_, d_product[index], summation, model_);
   }
   const Rounding storage = rounding_to(arguments_.dq.dtype);
   for (std::int64_t column = 0; column < head_dim_; ++column) {
@@ -164,9 +166,9 @@ void HeadGroup::add_query(std::int64_t query, std::int64_t head_q, const double*
   for (std::size_t index = 0; index < scores.keys.size(); ++index) {
     const std::int64_t key = scores.keys[index];
     accumulate(&dk_.value[key * head_dim_], &dk_.bound[key * head_dim_], q, head_dim_, gradients.d_product[index],
-               gamma(queries_[key] + 3.0, model_.unit_roundoff), model_.underflow);
+               gamma(queries_[key] + 3.0, model_.unit_roundoff), model_);
     accumulate(&dv_.value[key * head_dim_v_], &dv_.bound[key * head_dim_v_], d_o, head_dim_v_,
-               gradients.probability[index], gamma(queries_[key], model_.unit_roundoff), model_.underflow);
+               gradients.probability[index], gamma(queries_[key], model_.unit_roundoff), model_);
   }
 }
 

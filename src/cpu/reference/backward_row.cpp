@@ -53,6 +53,8 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
   std::vector<double> d_p;
   std::vector<double> magnitudes;
   multiply_row(d_o, v_transposed, head_dim_v, scores.ranges, head.rows.seqlen_k, d_p, magnitudes);
+  const std::vector<double> lost =
+      lost_products(d_o, v_transposed, head_dim_v, scores.ranges, head.rows.seqlen_k, model.smallest_input);
   RowGradients result;
   for (std::size_t index = 0; index < d_p.size(); ++index) {
     const Bounded p = probability(scores.value[index], scores.error[index], row, model);
@@ -64,8 +66,9 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
     // D enters as one more term of the sum, wherever the engine subtracts it.
     const double terms = static_cast<double>(head_dim_v) + 1.0 + dropout_roundings;
     const double magnitude = factor * magnitudes[index] + std::fabs(correction.value) + correction.error;
-    const Bounded difference{d_p[index] * factor - correction.value,
-                             correction.error + gamma(terms, u) * magnitude + terms * model.underflow};
+    const Bounded difference{
+        d_p[index] * factor - correction.value,
+        correction.error + gamma(terms, u) * magnitude + factor * lost[index] + terms * model.underflow};
     const Bounded d_score = product(p, difference, model);
     result.d_score.push_back(d_score);
     const Bounded slope{scores.slope[index], scores.slope_error[index]};

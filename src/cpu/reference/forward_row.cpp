@@ -122,8 +122,11 @@ void bound_output(ForwardRow& row, const Softmax& softmax, const Scores& scores,
     weights += softmax.probability[index] + common;
     const double* line = v + scores.keys[index] * head_dim_v;
     for (std::size_t column = 0; column < head_dim_v; ++column) {
-      row.o_bound[column] +=
-          common * std::fabs(factor * line[column] - row.o[column]) + numerator * std::fabs(line[column]);
+      const double magnitude = std::fabs(line[column]);
+      row.o_bound[column] += common * std::fabs(factor * line[column] - row.o[column]) + numerator * magnitude;
+      if (magnitude < model.smallest_input) {
+        row.o_bound[column] += factor * (softmax.probability[index] + common) * magnitude;
+      }
     }
   }
   const double count = static_cast<double>(softmax.probability.size());

@@ -20,6 +20,7 @@ struct ArithmeticModel {
   double tanh_error = 0x1p-21;           // relative error of softcap's tanh: 4 ulp
   double tanh_absolute_error = 0.0;      // and absolute, where tanh is formed as a difference
   double underflow = 0x1p-126;           // float32 results below this may be flushed to zero
+  double smallest_input = 0.0;           // factors of smaller magnitude may be taken for zero
   double maximum_slack = 0.0;            // what is subtracted for a row's maximum may be less than it by so much
   DType probabilities = DType::float32;  // what P and dS are rounded to before they are multiplied by V, dO, K and Q
   std::int64_t block_n = 16;             // keys per tile, at least: bounds how often a running maximum is replaced

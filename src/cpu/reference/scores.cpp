@@ -16,11 +16,12 @@ constexpr double kScaleRoundings = 5.0;
 // The largest sum of magnitudes that cannot overflow float32 on the way to a score.
 constexpr double kLargestSum = 0x1p127;
 
-double score_error(double value, double magnitude, double scale, double dimensions, const ArithmeticModel& model) {
+double score_error(double value, double magnitude, double lost, double scale, double dimensions,
+                   const ArithmeticModel& model) {
   if (!std::isfinite(value)) return 0.0;  // an infinite sum is infinite in float32 too, whatever is rounded on the way
   if (magnitude * std::max(1.0, 2.0 * std::fabs(scale)) > kLargestSum) return std::numeric_limits<double>::infinity();
   const double relative = gamma(dimensions + kScaleRoundings, model.unit_roundoff);
-  return std::fabs(scale) * (relative * magnitude + dimensions * model.underflow);
+  return std::fabs(scale) * (relative * magnitude + lost + dimensions * model.underflow);
 }
 
 // s -> c tanh(s / c): the error grows by the slope's steepest value within reach, and by the operations' own roundings.
@@ -100,6 +101,26 @@ void multiply_row(const double* row, const std::vector<double>& transposed, std:
   }
 }
 
+std::vector<double> lost_products(const double* row, const std::vector<double>& transposed, std::int64_t columns,
+                                  const std::vector<KeyRange>& ranges, std::int64_t seqlen_k, double smallest) {
+  std::int64_t total = 0;
+  for (const KeyRange& range : ranges) total += range.size();
+  std::vector<double> lost(total, 0.0);
+  if (smallest == 0.0) return lost;
+  for (std::int64_t column = 0; column < columns; ++column) {
+    const double factor = std::fabs(row[column]);
+    double* sum = lost.data();
+    for (const KeyRange& range : ranges) {
+      const double* line = transposed.data() + column * seqlen_k + range.begin;
+      for (std::int64_t key = 0; key < range.size(); ++key) {
+        if (std::min(factor, std::fabs(line[key])) < smallest) sum[key] += factor * std::fabs(line[key]);
+      }
+      sum += range.size();
+    }
+  }
+  return lost;
+}
+
 Scores scores_of(std::int64_t query, const double* q, const std::vector<double>& k_transposed, std::int64_t head_dim,
                  const Head& head) {
   Scores scores;
@@ -116,10 +137,12 @@ Scores scores_of(std::int64_t query, const double* q, const std::vector<double>&
   scores.dropout.assign(count, 1.0);
   const double scale = scale_of(head.options, head_dim);
   const double dimensions = static_cast<double>(head_dim);
+  const std::vector<double> lost =
+      lost_products(q, k_transposed, head_dim, scores.ranges, head.rows.seqlen_k, head.model.smallest_input);
   for (std::size_t index = 0; index < count; ++index) {
     const double magnitude = scores.error[index];
     scores.value[index] *= scale;
-    scores.error[index] = score_error(scores.value[index], magnitude, scale, dimensions, head.model);
+    scores.error[index] = score_error(scores.value[index], magnitude, lost[index], scale, dimensions, head.model);
     if (head.options.softcap > 0.0F) apply_softcap(scores, index, head.options.softcap, head.model);
     if (head.modifiers.has_alibi() || head.modifiers.has_bias()) apply_modifiers(scores, index, query, head);
     if (head.modifiers.has_dropout()) {

@@ -44,4 +44,8 @@ void multiply_row(const double* row, const std::vector<double>& transposed, std:
                   const std::vector<KeyRange>& ranges, std::int64_t seqlen_k, std::vector<double>& products,
                   std::vector<double>& magnitudes);
 
+/// What multiply_row's products lose where factors below `smallest` are taken for zero: the sum of their magnitudes.
+std::vector<double> lost_products(const double* row, const std::vector<double>& transposed, std::int64_t columns,
+                                  const std::vector<KeyRange>& ranges, std::int64_t seqlen_k, double smallest);
+
 }  // namespace strobe::reference
