@@ -16,9 +16,15 @@ SCORES = "src/cpu/kernels/scores-inl.h"
 TERMS = "src/cpu/kernels/terms-inl.h"
 STATISTICS = "src/cpu/kernels/row_statistics.h"
 TASK = "src/cpu/kernels/task.h"
+TURN = "src/cpu/kernels/turn.h"
 CALL = "src/cpu/call.cpp"
 FORWARD_CALL = "src/cpu/forward.cpp"
 BACKWARD_CALL = "src/cpu/backward.cpp"
+AMX_FORWARD = "src/cpu/amx/forward-inl.h"
+AMX_SOFTMAX = "src/cpu/amx/softmax-inl.h"
+AMX_BACKWARD = "src/cpu/amx/backward-inl.h"
+AMX_DIFFERENTIATE = "src/cpu/amx/differentiate-inl.h"
+AMX_KEPT_PAIRS = "src/cpu/amx/kept_pairs-inl.h"
 SINK_GRADIENT = "src/cpu/modifier_gradients.h"
 
 
@@ -163,7 +169,7 @@ SCALES = [
         "1.0F",
     ),
     Mutation("softcap does not divide the score", CALL, "scale / problem.softcap", "scale"),
-    Mutation("dK lacks the scale", BACKWARD, "dk[c * kPanel] * task_.scale", "dk[c * kPanel]"),
+    Mutation("dK lacks the scale", BACKWARD, "row[c] *= factor;", ""),
 ]
 
 BACKWARD_PASS = [
@@ -193,8 +199,8 @@ BACKWARD_PASS = [
         "lse == -kInfinity ? kInfinity : lse * kLog2E",
         "lse * kLog2E",
     ),
-    Mutation("dQ is not added in turn", BACKWARD, "now != own", "false"),
-    Mutation("dQ's turn is never passed on", BACKWARD, "turn.store(next, std::memory_order_release);", ""),
+    Mutation("dQ is not added in turn", TURN, "now != own", "false"),
+    Mutation("dQ's turn is never passed on", TURN, "turn.store(next, std::memory_order_release);", ""),
     Mutation(
         "heads under a block mask share the first one's LSE",
         TASK,
@@ -271,7 +277,7 @@ DROPOUTS = [
     Mutation(
         "the heads of a group share a dropout mask",
         DROPOUT,
-        "task.head + static_cast<unsigned>((row + lane) % group)",
+        "task.head + static_cast<unsigned>(head_of_group)",
         "task.head",
     ),
     Mutation(
@@ -282,4 +288,39 @@ DROPOUTS = [
     ),
 ]
 
-MUTATIONS = [*ONLINE_SOFTMAX, *MASKS, *GEOMETRY, *SCALES, *BACKWARD_PASS, *MODIFIERS, *DROPOUTS]
+AMX = [
+    Mutation(
+        "AMX: row sum is not rescaled",
+        AMX_SOFTMAX,
+        "hn::MulAdd(hn::Load(d, row_sum), rescale, hn::Load(d, sum_ + v * kLanes))",
+        "hn::Add(hn::Load(d, row_sum), hn::Load(d, sum_ + v * kLanes))",
+    ),
+    Mutation("AMX: output is not rescaled", AMX_FORWARD, "hn::Mul(hn::Load(d, at), factor)", "hn::Load(d, at)"),
+    Mutation("AMX: panels in flight share a buffer", AMX_FORWARD, "next.half = 1 - scored.half;", "next.half = 0;"),
+    Mutation(
+        "AMX: panels at the mask's edge are not masked",
+        AMX_FORWARD,
+        "begin[amx::kBlock - 1] - key_begin_ > panel.first || end[0] - key_begin_ < panel.last",
+        "false",
+    ),
+    Mutation("AMX: hidden blocks are computed", AMX_FORWARD, "if (!sees(row, key_begin_)) return {};", ""),
+    Mutation("AMX: O lacks dropout's scale", AMX_FORWARD, "sink / (statistics.sum * keep)", "sink / statistics.sum"),
+    Mutation(
+        "AMX: a key is dropped with the one before it",
+        AMX_KEPT_PAIRS,
+        "hn::ShiftRight<16>(pair)",
+        "hn::And(pair, hn::Set(w, 0xFFFFU))",
+    ),
+    Mutation("AMX: hidden pairs reach dV", AMX_DIFFERENTIATE, "p = hn::IfThenElseZero(seen, p);", ""),
+    Mutation("AMX: ALiBi is not in the backward", AMX_DIFFERENTIATE, "terms_.terms.alibi_slopes != nullptr", "false"),
+    Mutation(
+        "AMX: NaN of any bits is rounded to a number",
+        AMX_DIFFERENTIATE,
+        "hn::IfThenElse(hn::IsNaN(exponent), hn::Set(d, std::numeric_limits<float>::quiet_NaN()), exponent)",
+        "exponent",
+    ),
+    Mutation("AMX: d_bias has keys for queries", AMX_BACKWARD, "Unit::transpose(keys);", ""),
+    Mutation("AMX: dK lacks the scale", AMX_BACKWARD, "dk_[key * d_ + c] * task_.scale", "dk_[key * d_ + c]"),
+]
+
+MUTATIONS = [*ONLINE_SOFTMAX, *MASKS, *GEOMETRY, *SCALES, *BACKWARD_PASS, *MODIFIERS, *DROPOUTS, *AMX]

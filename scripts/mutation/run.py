@@ -31,10 +31,16 @@ CONFIGURE = [
 ]
 
 # From quick and broad to slow and special. What makes them hang is noticed, too.
-TESTS = [
+VECTOR_TESTS = [
     ("random_tests", ["--gtest_brief=1"], {"STROBE_SEEDS": "150"}),
     ("attention_tests", ["--gtest_brief=1", "--gtest_fail_fast", "--gtest_filter=-*EverySeqlen*:*LargeStrides*"], {}),
 ]
+# Of the matrix tiles, which most machines run by emulation alone.
+AMX_TESTS = [("amx_emulated_tests", ["--gtest_brief=1", "--gtest_fail_fast"], {"STROBE_SEEDS": "150"})]
+
+
+def tests_of(mutation):
+    return AMX_TESTS if mutation.file.startswith("src/cpu/amx/") else VECTOR_TESTS
 
 
 def limit(seconds):
@@ -90,8 +96,8 @@ def make_tree():
     return complaints
 
 
-def build():
-    for command in (CONFIGURE, ["cmake", "--build", BUILD, "--target", *(program for program, _, _ in TESTS)]):
+def build(tests):
+    for command in (CONFIGURE, ["cmake", "--build", BUILD, "--target", *(program for program, _, _ in tests)]):
         result = run(command)
         if result.returncode != 0:
             sys.exit(result.stdout + result.stderr + "the tree with the mutations in it does not build")
@@ -99,7 +105,7 @@ def build():
 
 def first_failure(mutant, limits):
     """What the tests noticed, or None. Each program is ended at its limit in seconds."""
-    for program, arguments, variables in TESTS:
+    for program, arguments, variables in tests_of(MUTATIONS[mutant - 1]):
         environment = os.environ | variables | {"STROBE_MUTANT": str(mutant)}
         try:
             result = run([BUILD / "bin" / program, *arguments], env=environment, timeout=limits[program])
@@ -113,10 +119,10 @@ def first_failure(mutant, limits):
     return None
 
 
-def measure():
+def measure(tests):
     """Runs the tests on the code as it was written; when each is to be ended."""
     limits = {}
-    for program, arguments, variables in TESTS:
+    for program, arguments, variables in tests:
         start = time.monotonic()
         if run([BUILD / "bin" / program, *arguments], env=os.environ | variables).returncode != 0:
             sys.exit(f"{program} fails on the code as it was written")
@@ -138,8 +144,9 @@ def main():
 
     print(f"building the library with {len(MUTATIONS)} mutations in it", flush=True)
     complaints = make_tree()
-    build()
-    limits = measure()
+    tests = [test for test in VECTOR_TESTS + AMX_TESTS if any(test in tests_of(MUTATIONS[n - 1]) for n in chosen)]
+    build(tests)
+    limits = measure(tests)
 
     survivors = 0
     with ThreadPoolExecutor(arguments.jobs) as pool:

@@ -8,11 +8,7 @@ namespace strobe::plan {
 
 using cpu::amx::kBlock;
 
-bool amx_serves(const AttentionProblem& problem) {
-  const ModifierShape& modifiers = problem.modifiers;
-  return problem.dtype == DType::bfloat16 && problem.dropout == 0.0F && !modifiers.has_alibi && !modifiers.has_bias &&
-         modifiers.block_size == 0;
-}
+bool amx_serves(const AttentionProblem& problem) { return problem.dtype == DType::bfloat16; }
 
 cpu::Tiles amx_forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int threads) {
   cpu::Tiles tiles;
@@ -22,12 +18,17 @@ cpu::Tiles amx_forward_tiles(const AttentionProblem& problem, const CpuShape& sh
   const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
   tiles.block_n =
       std::min({kMostKeys, rounded_down(shape.l2_bytes / 4 / key_bytes, kBlock), cpu::padded(keys, kBlock)});
+  // Under a block mask a tile is a column of blocks, and the rows of a panel lie in one row of them.
+  const bool masked = problem.modifiers.block_size != 0;
+  if (masked) tiles.block_n = problem.modifiers.block_size;
   // As many rows as the vector kernels, for the same reasons.
   constexpr std::int64_t kMostRows = 1024;
   constexpr std::int64_t kBlocksPerWorker = 4;
+  const std::int64_t part = masked ? masked_block(problem, kMostRows, kBlock) : kBlock;
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * cpu::group_of(problem), 1);
-  tiles.block_m =
-      even_block(rows, kMostRows, problem.batch * cpu::groups_of(problem), kBlocksPerWorker * threads, kBlock);
+  tiles.block_m = even_block(rows, cpu::padded(kMostRows, part), problem.batch * cpu::groups_of(problem),
+                             kBlocksPerWorker * threads, part);
+  tiles.part_m = masked ? part : tiles.block_m;
   return tiles;
 }
 
@@ -37,6 +38,10 @@ cpu::Tiles amx_backward_tiles(const AttentionProblem& problem) {
   constexpr std::int64_t kMostKeys = 512;
   constexpr std::int64_t kBlocks = 64;
   constexpr std::int64_t kMostRows = 192;
+  if (problem.modifiers.block_size != 0) {
+    const std::int64_t part = masked_block(problem, kMostRows, kBlock);
+    return {.block_m = part, .block_n = problem.modifiers.block_size, .part_m = part};
+  }
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * cpu::group_of(problem), 1);
   const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
   return {.block_m = std::min(cpu::padded(rows, kBlock), kMostRows),

@@ -6,7 +6,7 @@
 
 namespace strobe::plan {
 
-/// bfloat16 without ALiBi, bias, block mask and dropout: those take the vector kernels.
+/// bfloat16, with every option.
 bool amx_serves(const AttentionProblem& problem);
 
 // Sizes are multiples of amx::kBlock.

@@ -5,6 +5,8 @@
 #include <cstdint>
 
 #include "cpu/kernels/scratch.h"
+#include "cpu/sequences.h"
+#include "plan/problem.h"
 
 namespace strobe::plan {
 
@@ -21,6 +23,14 @@ inline std::int64_t even_block(std::int64_t rows, std::int64_t most, std::int64_
   const std::int64_t per_sequence = divided_up(wanted, std::max<std::int64_t>(sequences, 1));
   const std::int64_t blocks = std::max(divided_up(rows, most), std::min(per_sequence, divided_up(rows, multiple)));
   return cpu::padded(divided_up(rows, blocks), multiple);
+}
+
+/// Rows of one row of a block mask's blocks, halved while they are more than `most` and stay a multiple of `multiple`:
+/// a block of rows then lies in one row of the mask.
+inline std::int64_t masked_block(const AttentionProblem& problem, std::int64_t most, std::int64_t multiple) {
+  std::int64_t rows = problem.modifiers.block_size * cpu::group_of(problem);
+  while (rows > most && rows % (2 * multiple) == 0) rows /= 2;
+  return rows;
 }
 
 }  // namespace strobe::plan

@@ -24,14 +24,6 @@ std::int64_t row_blocks_of(const AttentionProblem& problem, std::int64_t block) 
   return groups_of(problem) * (rows / block + problem.batch);
 }
 
-/// Rows of one row of a block mask's blocks, halved until at most `most` remain: a block of rows then lies in one row
-/// of the mask.
-std::int64_t masked_block(const AttentionProblem& problem, std::int64_t most) {
-  std::int64_t rows = problem.modifiers.block_size * group_of(problem);
-  while (rows > most && rows % 2 == 0) rows /= 2;
-  return rows;
-}
-
 Tiles forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int threads) {
   const std::int64_t row_bytes = (problem.head_dim + problem.head_dim_v) * 4;
   const std::int64_t panel = shape.kernels.panel;
@@ -46,7 +38,7 @@ Tiles forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int 
   constexpr std::int64_t kMostRows = 1024;
   constexpr std::int64_t kBlocksPerWorker = 4;
   const bool masked = problem.modifiers.block_size != 0;
-  const std::int64_t part = masked ? masked_block(problem, kMostRows) : panel;
+  const std::int64_t part = masked ? masked_block(problem, kMostRows, 1) : panel;
   if (masked) tiles.block_n = problem.modifiers.block_size;
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
   tiles.block_m =
@@ -69,14 +61,14 @@ Tiles backward_tiles(const AttentionProblem& problem, const CpuShape& shape) {
   const std::int64_t even =
       even_block(keys, rounded_down(kMostKeys, panel), problem.batch * problem.heads_k, kBlocks, panel);
   Tiles tiles;
-  tiles.block_n = std::min(std::max(least, even), padded(keys, panel));
+  tiles.block_n = even_block(keys, std::max(least, even), 1, 1, panel);
   // Q, dO and dS of a block of queries in 0.3 of L2, as if the block of keys were the least.
   const std::int64_t query_bytes =
       (problem.head_dim + problem.head_dim_v + std::min(least, tiles.block_n) + 2 * panel) * 4;
   const std::int64_t multiple = shape.kernels.row_multiple;
   constexpr std::int64_t kMostRows = 192;
   if (problem.modifiers.block_size != 0) {
-    const std::int64_t part = masked_block(problem, kMostRows);
+    const std::int64_t part = masked_block(problem, kMostRows, 1);
     return {.block_m = part, .block_n = problem.modifiers.block_size, .part_m = part};
   }
   tiles.block_m = std::min({rounded_down(shape.l2_bytes * 3 / 10 / query_bytes, multiple), padded(rows, multiple),

@@ -34,23 +34,18 @@ TEST(AmxPlan, TakesBfloat16Alone) {
   EXPECT_EQ(probability_dtype(plain(DType::float32)), DType::float32);
 }
 
-TEST(AmxPlan, TakesMasksSoftcapSinkAndMaxLogits) {
+TEST(AmxPlan, TakesEveryOption) {
   AttentionCase attention = plain(DType::bfloat16);
   attention.options.causal = CausalMask::bottom_right;
   attention.options.window = {30, 0};
   attention.options.softcap = 20.0F;
   attention.has_sink = true;
   attention.wants_max_logits = true;
+  attention.options.dropout = 0.1F;
+  attention.alibi = Alibi::per_head;
+  attention.bias = {.dtype = DType::bfloat16};
+  attention.blocks = {.size = 64};
   EXPECT_EQ(probability_dtype(attention), DType::bfloat16);
-}
-
-TEST(AmxPlan, LeavesDropoutAndAlibiToTheVectorKernels) {
-  AttentionCase dropped = plain(DType::bfloat16);
-  dropped.options.dropout = 0.1F;
-  EXPECT_EQ(probability_dtype(dropped), DType::float32);
-  AttentionCase biased = plain(DType::bfloat16);
-  biased.alibi = Alibi::per_head;
-  EXPECT_EQ(probability_dtype(biased), DType::float32);
 }
 
 }  // namespace

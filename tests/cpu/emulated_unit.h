@@ -1,10 +1,12 @@
-// AMX's matrix unit in plain C++, so that the AMX kernels' logic runs on every machine. Sums are in another order than
-// the processor's, and subnormal numbers are kept.
+// AMX's matrix unit in plain C++, so that the AMX kernels' logic runs on every machine. As the processor's, it takes
+// subnormal numbers for zero and makes none; sums are in another order.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "cpu/amx/scratch.h"
@@ -18,6 +20,10 @@ struct Tile {
 };
 
 inline thread_local Tile tiles[8];
+
+inline float without_subnormal(float value) {
+  return std::fabs(value) < std::numeric_limits<float>::min() ? std::copysign(0.0F, value) : value;
+}
 
 struct EmulatedUnit {
   struct Session {
@@ -43,29 +49,34 @@ struct EmulatedUnit {
   static void multiply() {
     float right[32][16];
     for (int k = 0; k < 32; ++k) {
-      for (int n = 0; n < 16; ++n) right[k][n] = to_float(tiles[kRight].halves[k / 2][2 * n + k % 2]);
+      for (int n = 0; n < 16; ++n)
+        right[k][n] = without_subnormal(to_float(tiles[kRight].halves[k / 2][2 * n + k % 2]));
     }
     for (int m = 0; m < 16; ++m) {
       float sums[16];
       std::memcpy(sums, tiles[kSum].halves[m], sizeof(sums));
       for (int k = 0; k < 32; ++k) {
-        const float left = to_float(tiles[kLeft].halves[m][k]);
-        for (int n = 0; n < 16; ++n) sums[n] += left * right[k][n];
+        const float left = without_subnormal(to_float(tiles[kLeft].halves[m][k]));
+        for (int n = 0; n < 16; ++n) sums[n] = without_subnormal(without_subnormal(sums[n]) + left * right[k][n]);
       }
       std::memcpy(tiles[kSum].halves[m], sums, sizeof(sums));
     }
   }
 
-  static void narrow(cpu::HWY_NAMESPACE::Vec value, bfloat16* to) { cpu::HWY_NAMESPACE::store(value, to); }
+  static void narrow(cpu::HWY_NAMESPACE::Vec value, bfloat16* to) {
+    cpu::HWY_NAMESPACE::store(value, to);
+    for (int i = 0; i < cpu::HWY_NAMESPACE::kLanes; ++i) to[i] = to_bfloat16(without_subnormal(to_float(to[i])));
+  }
 
   static void narrow_pairs(cpu::HWY_NAMESPACE::Vec even, cpu::HWY_NAMESPACE::Vec odd, bfloat16* to) {
+    namespace hn = hwy::HWY_NAMESPACE;
     constexpr auto kLanes = cpu::HWY_NAMESPACE::kLanes;
-    bfloat16 halves[2][kLanes];
-    narrow(even, halves[0]);
-    narrow(odd, halves[1]);
-    for (int i = 0; i < kLanes; ++i) {
-      to[2 * i] = halves[0][i];
-      to[2 * i + 1] = halves[1][i];
+    HWY_ALIGN std::uint32_t words[2][kLanes];
+    hn::Store(even, cpu::HWY_NAMESPACE::Floats(), reinterpret_cast<float*>(words[0]));
+    hn::Store(odd, cpu::HWY_NAMESPACE::Floats(), reinterpret_cast<float*>(words[1]));
+    for (int i = 0; i < 2 * kLanes; ++i) {  // halves away from zero, by integers
+      const auto bits = static_cast<std::uint16_t>((words[i % 2][i / 2] + 0x8000U) >> 16);
+      std::memcpy(to + i, &bits, sizeof(bits));
     }
   }
 

@@ -15,6 +15,8 @@
 #include "cpu/amx/pack-inl.h"
 #include "cpu/amx/scratch.h"
 #include "cpu/amx/tile_product-inl.h"
+#include "cpu/kernels/bias_gradient-inl.h"
+#include "cpu/kernels/turn.h"
 
 STROBE_BEFORE_AMX_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
@@ -24,10 +26,12 @@ class AmxBackwardBlock {
  public:
   AmxBackwardBlock(const BackwardTask& task, std::byte* scratch)
       : task_(task),
+        queries_of_(task.queries),
         count_(task.key_end - task.key_begin),
         padded_keys_(round_up(count_, amx::kBlock)),
         d_(round_up(task.head_dim, amx::kBlock)),
-        dv_(round_up(task.head_dim_v, amx::kBlock)) {
+        dv_(round_up(task.head_dim_v, amx::kBlock)),
+        bias_gradient_(task.bias_turn, task.key_begin, count_, d_bias_) {
     const amx::BackwardScratch at(task.head_dim, task.head_dim_v, task.tiles);
     const auto halves = [scratch](std::size_t offset) { return reinterpret_cast<bfloat16*>(scratch + offset); };
     const auto floats = [scratch](std::size_t offset) { return reinterpret_cast<float*>(scratch + offset); };
@@ -50,20 +54,20 @@ class AmxBackwardBlock {
     visible_begin_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_begin);
     visible_end_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_end);
     row_ = floats(at.row);
+    bias_gradient_.set_rows(queries_of_.d_bias);
   }
 
   void run() {
     const typename Unit::Session session;
     begin();
-    const BackwardQueries& queries = task_.queries;
-    const std::int64_t group = queries.q.group;
-    const std::int64_t positions = queries.rows / group;
-    const std::int64_t block = task_.tiles.block_m;
-    const std::int64_t first = task_.visible.first_position(task_.key_begin, positions) * group;
-    const std::int64_t last = task_.visible.last_position(task_.key_end - 1, positions) * group;
-    for (std::int64_t row = first / block * block; row < last; row += block) {
-      query_block(row, std::min(row + block, queries.rows));
+    for (std::int64_t head = 0; head < task_.heads; ++head) {
+      is_last_head_ = head == task_.heads - 1;
+      query_blocks();
+      if (is_last_head_) break;
+      queries_of_.next_head(task_.dtype, task_.tiles.block_m, task_.tiles.block_m * d_);
+      bias_gradient_.set_rows(queries_of_.d_bias);
     }
+    bias_gradient_.pass_all();
     finish();
   }
 
@@ -84,13 +88,30 @@ class AmxBackwardBlock {
     keys_finite_ = all_finite(keys_, padded_keys_ * d_);
   }
 
+  void query_blocks() {
+    const std::int64_t group = queries_of_.q.group;
+    const std::int64_t positions = queries_of_.rows / group;
+    const std::int64_t block = task_.tiles.block_m;
+    const std::int64_t first = task_.visible.first_position(task_.key_begin, positions) * group / block * block;
+    const std::int64_t last = task_.visible.last_position(task_.key_end - 1, positions) * group;
+    const bool all_rows = bias_gradient_.writes_all();
+    for (std::int64_t row = all_rows ? 0 : first; row < (all_rows ? queries_of_.rows : last); row += block) {
+      const std::int64_t end = std::min(row + block, queries_of_.rows);
+      if (row >= first && row < last && queries_of_.blocks.visible(row / group, task_.key_begin)) {
+        query_block(row, end);
+      } else if (all_rows) {
+        bias_gradient_.store_zeros(0, count_, row, end);
+      }
+    }
+  }
+
   /// Query rows [row_begin, row_end) against all keys of the block.
   void query_block(std::int64_t row_begin, std::int64_t row_end) {
     row_begin_ = row_begin;
     rows_ = row_end - row_begin;
     padded_rows_ = round_up(rows_, amx::kBlock);
-    const Source queries{task_.queries.q, row_begin, rows_, task_.head_dim};
-    const Source d_o{task_.queries.d_o, row_begin, rows_, task_.head_dim_v};
+    const Source queries{queries_of_.q, row_begin, rows_, task_.head_dim};
+    const Source d_o{queries_of_.d_o, row_begin, rows_, task_.head_dim_v};
     pack_rows<Unit, true>(queries, padded_rows_, d_, queries_transposed_);
     pack_row_pairs<Unit, false>(queries, padded_rows_, d_, queries_);
     pack_rows<Unit, true>(d_o, padded_rows_, dv_, d_o_transposed_);
@@ -100,7 +121,10 @@ class AmxBackwardBlock {
     // A hidden pair has P = dS = 0, and 0 * NaN is NaN: such a block takes the path that skips hidden pairs.
     const bool hidden_poison =
         !uniform && !(keys_finite_ && all_finite(queries_, padded_rows_ * d_) && all_finite(d_o_, padded_rows_ * dv_));
+    // Heads of a position share the elements of a bias that serves all heads, and may lie in the next blocks, too.
+    bias_gradient_.wait((round_up(row_end, queries_of_.q.group) - 1) / task_.tiles.block_m);
     differentiate();
+    if (is_last_head_) bias_gradient_.pass(row_begin / task_.tiles.block_m + 1);
     if (hidden_poison) {
       add_visible_key_gradients();
     } else {
@@ -110,13 +134,12 @@ class AmxBackwardBlock {
   }
 
   void load_statistics() {
-    const BackwardQueries& queries = task_.queries;
     for (std::int64_t row = 0; row < rows_; ++row) {
-      const float lse = queries.lse.data[queries.lse.offset(row_begin_ + row)];
+      const float lse = queries_of_.lse.data[queries_of_.lse.offset(row_begin_ + row)];
       // A row that sees no key has LSE -inf; +inf instead makes its probabilities 0 and not NaN.
       lse_[row] = plain_nan(lse == -kInfinity ? kInfinity : lse * kLog2E);
-      delta_[row] = plain_nan(queries.delta[row_begin_ + row]);
-      const std::int64_t position = (row_begin_ + row) / queries.q.group;
+      delta_[row] = plain_nan(queries_of_.delta[row_begin_ + row]);
+      const std::int64_t position = (row_begin_ + row) / queries_of_.q.group;
       visible_begin_[row] = task_.visible.begin(position);
       visible_end_[row] = task_.visible.end(position);
     }
@@ -145,6 +168,7 @@ class AmxBackwardBlock {
     Pairs made;  // waits for its derivative
     for (std::int64_t row = 0; row < padded_rows_; row += amx::kBlock) {
       const KeyRange keys = keys_of(row);
+      if (bias_gradient_.writes_all()) clear_bias_gradient(row, keys);
       for (std::int64_t key = keys.first; key < keys.last; key += amx::kBlock) {
         const Pairs next = pairs(key, row);
         stage(next, made);
@@ -167,7 +191,7 @@ class AmxBackwardBlock {
 
   void stage(const Pairs& next, const Pairs& made) {
     const std::int64_t steps = (d_ + dv_) / amx::kTileDepth;
-    Differentiation<Unit> derivative(made, memory_of(made), task_.score_map, task_.key_begin + made.key);
+    Differentiation<Unit> derivative(task_, queries_of_, {row_begin_, row_begin_ + rows_}, made, memory_of(made));
     derivative.pace(next.given ? steps : 0);
     const auto between = [&derivative] { derivative.advance(); };
     if (next.given) {
@@ -179,15 +203,39 @@ class AmxBackwardBlock {
                            {next.d_probabilities, amx::kBlock}, between);
     }
     derivative.finish();
+    if (made.given && bias_gradient_.wanted()) store_bias_gradient(made);
   }
 
-  DerivativeMemory memory_of(const Pairs& made) const {
+  void store_bias_gradient(const Pairs& made) {
+    for (std::int64_t tile = 0; tile < 4; ++tile) {
+      float* keys = unsloped_ + tile * amx::kTileRows * amx::kTileRows;
+      Unit::transpose(keys);
+      float* panel = d_bias_ + tile % 2 * amx::kTileRows * amx::kBlock + tile / 2 * amx::kTileRows;
+      for (std::int64_t row = 0; row < amx::kTileRows; ++row) {
+        std::copy_n(keys + row * amx::kTileRows, amx::kTileRows, panel + row * amx::kBlock);
+      }
+    }
+    const std::int64_t rows = std::min(amx::kBlock, rows_ - made.row);
+    bias_gradient_.template store<amx::kBlock>(made.key, row_begin_ + made.row, 0, rows, rows);
+  }
+
+  /// Zeros for the keys that none of the kBlock queries from `row` on sees.
+  void clear_bias_gradient(std::int64_t row, const KeyRange& seen) const {
+    const std::int64_t begin = row_begin_ + row;
+    const std::int64_t end = row_begin_ + std::min(row + amx::kBlock, rows_);
+    const std::int64_t last = std::min(seen.last, count_);
+    bias_gradient_.store_zeros(0, seen.first, begin, end);
+    bias_gradient_.store_zeros(last, count_ - last, begin, end);
+  }
+
+  DerivativeMemory memory_of(const Pairs& made) {
     const std::int64_t rows = made.key * padded_rows_ + made.row * amx::kTileRows;
     return {.probability_rows = probability_rows_ + rows,
             .d_score_rows = d_score_rows_ + rows,
             .row_group_stride = amx::kTileRows * padded_rows_,
             .d_score_pairs = d_score_pairs_ + made.row * padded_keys_ + made.key * amx::kTileRows,
             .pair_group_stride = amx::kTileRows * padded_keys_,
+            .unsloped = bias_gradient_.wanted() ? unsloped_ : nullptr,
             .lse = lse_ + made.row,
             .delta = delta_ + made.row,
             .visible_begin = visible_begin_ + made.row,
@@ -224,8 +272,8 @@ class AmxBackwardBlock {
   /// The same over visible pairs alone.
   void add_visible_key_gradients() {
     for (std::int64_t row = 0; row < rows_; ++row) {
-      const bfloat16* q = row_of(task_.queries.q, row_begin_ + row);
-      const bfloat16* d_o = row_of(task_.queries.d_o, row_begin_ + row);
+      const bfloat16* q = row_of(queries_of_.q, row_begin_ + row);
+      const bfloat16* d_o = row_of(queries_of_.d_o, row_begin_ + row);
       for_each_visible(row, [&](std::int64_t key) {
         const std::int64_t at = key / amx::kTileRows * amx::kTileRows * padded_rows_ +
                                 row / amx::kTileDepth * amx::kTileElements + key % amx::kTileRows * amx::kTileDepth +
@@ -255,18 +303,14 @@ class AmxBackwardBlock {
 
   /// dQ^T sums of the block += K^T dS^T, when all key blocks before this one have added theirs.
   void add_query_gradient(bool hidden_poison) {
-    std::atomic<std::int32_t>& turn = task_.queries.turn[row_begin_ / task_.tiles.block_m];
+    std::atomic<std::int32_t>& turn = queries_of_.turn[row_begin_ / task_.tiles.block_m];
     const auto own = static_cast<std::int32_t>(task_.key_begin / task_.tiles.block_n);
-    for (std::int32_t now = turn.load(std::memory_order_acquire); now != own;
-         now = turn.load(std::memory_order_acquire)) {
-      turn.wait(now, std::memory_order_acquire);
-    }
-    float* sums = task_.queries.dq + row_begin_ * d_;
+    wait_for_turn(turn, own);
+    float* sums = queries_of_.dq + row_begin_ * d_;
     for (std::int64_t row = 0; row < padded_rows_; row += amx::kBlock) {
       hidden_poison ? add_visible_queries(row, sums + row * d_) : add_queries(row, sums + row * d_);
     }
-    turn.store(own + 1, std::memory_order_release);
-    turn.notify_all();
+    pass_turn(turn, own, queries_of_.blocks, row_begin_ / queries_of_.q.group, task_.tiles.block_n, task_.visible.keys);
   }
 
   /// sums [head_dim, kBlock queries] += K^T dS^T.
@@ -303,11 +347,16 @@ class AmxBackwardBlock {
   }
 
   const BackwardTask& task_;
-  const std::int64_t count_;        // keys of this block
-  const std::int64_t padded_keys_;  // in whole blocks of kBlock
-  const std::int64_t d_;            // head_dim likewise
-  const std::int64_t dv_;           // head_dim_v likewise
-  std::int64_t row_begin_ = 0;      // of the current block of queries
+  BackwardQueries queries_of_;                           // the current head's, or group's
+  const std::int64_t count_;                             // keys of this block
+  const std::int64_t padded_keys_;                       // in whole blocks of kBlock
+  const std::int64_t d_;                                 // head_dim likewise
+  const std::int64_t dv_;                                // head_dim_v likewise
+  HWY_ALIGN float unsloped_[amx::kBlock * amx::kBlock];  // dS of one block of pairs before the softcap's slope
+  HWY_ALIGN float d_bias_[amx::kBlock * amx::kBlock];    // the same as rows of keys
+  BiasGradient bias_gradient_;
+  bool is_last_head_ = true;
+  std::int64_t row_begin_ = 0;  // of the current block of queries
   std::int64_t rows_ = 0;
   std::int64_t padded_rows_ = 0;
   std::int64_t half_ = 0;  // of the score buffers, which the latest pairs took

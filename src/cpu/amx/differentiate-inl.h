@@ -7,12 +7,14 @@
 #define STROBE_CPU_AMX_DIFFERENTIATE_INL_H_
 #endif
 
+#include <limits>
 #include <optional>
 
 #include "cpu/amx/attributes-inl.h"
+#include "cpu/amx/kept_pairs-inl.h"
 #include "cpu/amx/scratch.h"
-#include "cpu/kernels/scores-inl.h"
 #include "cpu/kernels/task.h"
+#include "cpu/kernels/terms-inl.h"
 
 STROBE_BEFORE_AMX_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
@@ -27,6 +29,12 @@ struct Pairs {
   float* d_probabilities = nullptr;  // dP^T
 };
 
+/// Rows [first, last) of a group of heads.
+struct RowRange {
+  std::int64_t first;
+  std::int64_t last;
+};
+
 /// Where one block of pairs reads and writes.
 struct DerivativeMemory {
   bfloat16* probability_rows;  // left operands: two groups of 16 keys, queries along the rows
@@ -34,19 +42,47 @@ struct DerivativeMemory {
   std::int64_t row_group_stride;
   bfloat16* d_score_pairs;  // right operand: pairs of keys, two groups of 16 queries
   std::int64_t pair_group_stride;
+  float* unsloped;  // dS before the softcap's slope, 2 x 2 tiles of 16 keys by 16 queries; null: not wanted
   const float* lse;
   const float* delta;
   const std::int64_t* visible_begin;
   const std::int64_t* visible_end;
 };
 
-/// P = 2^(S - LSE) and dS = P (dP - delta) [(1 - t^2) under softcap], rounded to bfloat16.
+/// P = 2^(S - LSE) and dS = P (dP - delta) [(1 - t^2) under softcap], rounded to bfloat16. ALiBi and bias join the
+/// exponents; dropout takes its share of P and dP.
 template <class Unit>
 class Differentiation {
  public:
-  /// `key_begin` is the block's first key in the sequence.
-  Differentiation(const Pairs& pairs, const DerivativeMemory& memory, const ScoreMap& map, std::int64_t key_begin)
-      : pairs_(pairs), memory_(memory), map_(map), key_begin_(key_begin), key_(pairs.given ? 0 : amx::kBlock) {}
+  /// `block` is the rows of `queries` from which the pairs' are counted.
+  Differentiation(const BackwardTask& task, const BackwardQueries& queries, RowRange block, const Pairs& pairs,
+                  const DerivativeMemory& memory)
+      : pairs_(pairs),
+        memory_(memory),
+        map_(task.score_map),
+        terms_{.terms = queries.terms,
+               .diagonal = task.visible.diagonal,
+               .group = queries.q.group,
+               .row = block.first + pairs.row,
+               .rows = std::min(amx::kBlock, block.last - block.first - pairs.row),
+               .key_begin = task.key_begin,
+               .keys = task.key_end - task.key_begin,
+               .more_rows = 0},
+        kept_(queries.dropout, terms_.row, terms_.group),
+        inverse_keep_(queries.dropout.given ? 1.0F / queries.dropout.key.keep_probability() : 1.0F),
+        changed_(pairs.masked || map_.capped || terms_.terms.given() || kept_.given() || memory.unsloped != nullptr),
+        key_(pairs.given ? 0 : amx::kBlock) {
+    if (!pairs.given || !changed_) return;
+    if (kept_.given()) kept_.draw(task.key_begin + pairs.key);
+    for (int v = 0; v < kBlockVecs; ++v) {
+      visible_[v].emplace(memory.visible_begin + v * kLanes, memory.visible_end + v * kLanes,
+                          task.key_begin + pairs.key);
+      if (terms_.terms.given()) lanes_[v].emplace(terms_, v * kLanes, *visible_[v]);
+    }
+    if (terms_.terms.bias.data == nullptr) return;
+    const std::int64_t end = pairs.key + amx::kBlock;
+    pack_bias<amx::kBlock>(terms_, pairs.key, end, pairs.key, end, row_, bias_);
+  }
 
   /// Spreads what is to do over `calls` calls of advance().
   void pace(std::int64_t calls) { keys_per_call_ = calls > 0 ? round_up((amx::kBlock + calls - 1) / calls, 2) : 0; }
@@ -55,24 +91,15 @@ class Differentiation {
   void finish() { until(amx::kBlock); }
 
  private:
-  HWY_INLINE void until(std::int64_t last) {
-    if (pairs_.masked || map_.capped) {
-      keys<true>(last);
-    } else {
-      keys<false>(last);
-    }
-  }
+  HWY_INLINE void until(std::int64_t last) { changed_ ? keys<true>(last) : keys<false>(last); }
 
   template <bool kChanged>
   HWY_INLINE void keys(std::int64_t last) {
-    for (std::int64_t query = 0; query < amx::kBlock; query += kLanes) {
-      std::optional<LaneInterval> visible;
-      if (kChanged && pairs_.masked) {
-        visible.emplace(memory_.visible_begin + query, memory_.visible_end + query, key_begin_);
-      }
+    for (int v = 0; v < kBlockVecs; ++v) {
+      const std::int64_t query = v * kLanes;
       for (std::int64_t key = key_; key < last; key += 2) {
-        const Vec even = one_key<kChanged>(key, query, visible);
-        const Vec odd = one_key<kChanged>(key + 1, query, visible);
+        const Vec even = one_key<kChanged>(key, v);
+        const Vec odd = one_key<kChanged>(key + 1, v);
         Unit::narrow_pairs(even, odd,
                            memory_.d_score_pairs + query / amx::kTileRows * memory_.pair_group_stride +
                                key / 2 * amx::kTileDepth + query % amx::kTileRows * 2);
@@ -81,23 +108,34 @@ class Differentiation {
     key_ = last;
   }
 
-  /// Stores P and dS of a key and kLanes queries as rows; returns dS.
+  /// Stores P and dS of a key and vector `v` of the queries as rows; returns dS.
   template <bool kChanged>
-  HWY_INLINE Vec one_key(std::int64_t key, std::int64_t query, const std::optional<LaneInterval>& visible) const {
+  HWY_INLINE Vec one_key(std::int64_t key, int v) const {
     const Floats d;
+    const std::int64_t query = v * kLanes;
     const std::int64_t at = key * amx::kBlock + query;
     Vec s = hn::Load(d, pairs_.scores + at);
     if (kChanged && map_.capped) s = tanh(hn::Mul(s, hn::Set(d, map_.tanh_scale)));
+    Vec exponent = hn::MulSub(s, hn::Set(d, map_.score_scale), hn::Load(d, memory_.lse + query));
+    if constexpr (kChanged) exponent = join_terms(exponent, key, v);
     // An lse that does not belong to these inputs must not overflow P. NaN passes.
-    const Vec exponent = hn::MulSub(s, hn::Set(d, map_.score_scale), hn::Load(d, memory_.lse + query));
     const Vec most = hn::Set(d, 127.0F);
     Vec p = exp2(hn::IfThenElse(hn::Gt(exponent, most), most, exponent));
-    Vec ds = hn::Mul(p, hn::Sub(hn::Load(d, pairs_.d_probabilities + at), hn::Load(d, memory_.delta + query)));
-    if (kChanged && map_.capped) ds = hn::Mul(ds, hn::NegMulAdd(s, s, hn::Set(d, 1.0F)));
-    if (kChanged && pairs_.masked) {
-      const auto seen = visible->contains(key);
+    Vec dp = hn::Load(d, pairs_.d_probabilities + at);
+    const Vec whole = p;
+    if (kChanged && kept_.given()) {
+      const auto keeps = kept_.at(v, key);
+      p = hn::IfThenElseZero(keeps, hn::Mul(p, hn::Set(d, inverse_keep_)));
+      dp = hn::IfThenElseZero(keeps, hn::Mul(dp, hn::Set(d, inverse_keep_)));
+    }
+    Vec ds = hn::Mul(whole, hn::Sub(dp, hn::Load(d, memory_.delta + query)));
+    if constexpr (kChanged) {
+      const auto seen = visible_[v]->contains(key);
       p = hn::IfThenElseZero(seen, p);
       ds = hn::IfThenElseZero(seen, ds);
+      if (memory_.unsloped != nullptr) hn::Store(ds, d, memory_.unsloped + tile_element(key, query));
+      // A hidden slope may be NaN, which times 0 is NaN, too.
+      if (map_.capped) ds = hn::IfThenElseZero(seen, hn::Mul(ds, hn::NegMulAdd(s, s, hn::Set(d, 1.0F))));
     }
     const std::int64_t row =
         key / amx::kTileRows * memory_.row_group_stride + key % amx::kTileRows * amx::kTileDepth + query;
@@ -106,12 +144,37 @@ class Differentiation {
     return ds;
   }
 
+  HWY_INLINE Vec join_terms(Vec exponent, std::int64_t key, int v) const {
+    if (terms_.terms.alibi_slopes != nullptr) {
+      exponent = lanes_[v]->template join<true, false>(exponent, pairs_.key + key, nullptr);
+    }
+    if (terms_.terms.bias.data != nullptr) {
+      exponent =
+          lanes_[v]->template join<false, true>(exponent, pairs_.key + key, bias_ + key * amx::kBlock + v * kLanes);
+    }
+    // The caller's slopes and biases may be NaN with any bits, of which Unit::narrow_pairs takes arithmetic's alone.
+    const Floats d;
+    return hn::IfThenElse(hn::IsNaN(exponent), hn::Set(d, std::numeric_limits<float>::quiet_NaN()), exponent);
+  }
+
+  static std::int64_t tile_element(std::int64_t key, std::int64_t query) {
+    const std::int64_t tile = key / amx::kTileRows * 2 + query / amx::kTileRows;
+    return (tile * amx::kTileRows + key % amx::kTileRows) * amx::kTileRows + query % amx::kTileRows;
+  }
+
   const Pairs pairs_;
   const DerivativeMemory memory_;
   const ScoreMap& map_;
-  const std::int64_t key_begin_;
+  const TermsPanel terms_;
+  KeptPairs kept_;
+  const float inverse_keep_;
+  const bool changed_;  // by anything but scale and LSE
+  std::optional<LaneInterval> visible_[kBlockVecs];
+  std::optional<TermsLanes> lanes_[kBlockVecs];
   std::int64_t key_;
   std::int64_t keys_per_call_ = 0;
+  HWY_ALIGN float bias_[amx::kBlock * amx::kBlock];
+  HWY_ALIGN float row_[kTransposedRows * amx::kBlock];
 };
 
 }  // namespace strobe::cpu::HWY_NAMESPACE

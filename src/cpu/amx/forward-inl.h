@@ -48,12 +48,23 @@ class AmxForwardBlock {
     const std::int64_t block_n = task_.tiles.block_n;
     const std::int64_t last = visible_end_[rows_ - 1];
     for (std::int64_t key = visible_begin_[0] / block_n * block_n; key < last; key += block_n) {
-      tile(key, std::min(key + block_n, task_.visible.keys));
+      if (any_part_sees(key)) tile(key, std::min(key + block_n, task_.visible.keys));
     }
     finish();
   }
 
  private:
+  // Under a block mask the rows of a panel lie in one row of the mask, and a tile in one column.
+  bool sees(std::int64_t row, std::int64_t key) const {
+    return task_.blocks.visible((task_.row_begin + row) / task_.q.group, key);
+  }
+  bool any_part_sees(std::int64_t key) const {
+    for (std::int64_t row = 0; row < rows_; row += task_.tiles.part_m) {
+      if (sees(row, key)) return true;
+    }
+    return false;
+  }
+
   void begin() {
     const std::int64_t lanes = round_up(rows_, amx::kBlock);
     pack_rows<Unit, true>({task_.q, task_.row_begin, rows_, task_.head_dim}, lanes, d_, queries_);
@@ -72,6 +83,7 @@ class AmxForwardBlock {
   void tile(std::int64_t key_begin, std::int64_t key_end) {
     const std::int64_t count = key_end - key_begin;
     key_begin_ = key_begin;
+    count_ = count;
     packed_ = round_up(count, amx::kBlock);
     pack_rows<Unit, false>({task_.k, key_begin, count, task_.head_dim}, packed_, d_, keys_);
     pack_row_pairs<Unit, true>({task_.v, key_begin, count, task_.head_dim_v}, packed_, dv_, values_);
@@ -82,8 +94,9 @@ class AmxForwardBlock {
     Panel scored;    // waits for its softmax
     Panel weighted;  // waits for its product with V
     for (std::int64_t row = 0; row < rows_; row += amx::kBlock) {
-      const Panel next = panel(row, count);
+      Panel next = panel(row);
       if (next.empty()) continue;
+      next.half = 1 - scored.half;
       stage(next, scored, weighted);
       weighted = scored;
       scored = next;
@@ -92,12 +105,13 @@ class AmxForwardBlock {
     stage({}, {}, scored);
   }
 
-  Panel panel(std::int64_t row, std::int64_t count) const {
+  Panel panel(std::int64_t row) const {
+    if (!sees(row, key_begin_)) return {};
     const std::int64_t* begin = visible_begin_ + row;
     const std::int64_t* end = visible_end_ + row;
     Panel panel{.row = row,
-                .first = std::clamp<std::int64_t>(begin[0] - key_begin_, 0, count) / amx::kBlock * amx::kBlock,
-                .last = std::clamp<std::int64_t>(end[amx::kBlock - 1] - key_begin_, 0, count)};
+                .first = std::clamp<std::int64_t>(begin[0] - key_begin_, 0, count_) / amx::kBlock * amx::kBlock,
+                .last = std::clamp<std::int64_t>(end[amx::kBlock - 1] - key_begin_, 0, count_)};
     if (panel.empty()) return {};
     panel.last = round_up(panel.last, amx::kBlock);
     panel.masked = begin[amx::kBlock - 1] - key_begin_ > panel.first || end[0] - key_begin_ < panel.last;
@@ -105,7 +119,7 @@ class AmxForwardBlock {
   }
 
   void stage(const Panel& next, const Panel& scored, const Panel& weighted) {
-    PanelSoftmax<Unit> softmax(scored, memory_of(scored), task_.score_map, key_begin_);
+    PanelSoftmax<Unit> softmax(task_, scored, memory_of(scored), key_begin_, count_);
     softmax.pace(product_steps(next, d_) + product_steps(weighted, dv_));
     const auto between = [&softmax] { softmax.advance(); };
     for (std::int64_t key = next.first; key < next.last; key += amx::kBlock) {
@@ -179,24 +193,23 @@ class AmxForwardBlock {
   }
 
   void finish() {
+    const float keep = task_.dropout.given ? task_.dropout.key.keep_probability() : 1.0F;
     for (std::int64_t row = 0; row < rows_; ++row) {
       const std::int64_t head = (task_.row_begin + row) % task_.q.group;
       RowStatistics statistics{row_max_[row], row_sum_[row]};
       if (task_.max_logits != nullptr) raise(task_.max_logits[head], statistics.max_logit());
       const float sink = task_.sinks == nullptr ? 1.0F : statistics.add_sink(task_.sinks[head] * kLog2E);
-      rescale_[row] = statistics.sum == 0.0F ? 0.0F : sink / statistics.sum;
+      rescale_[row] = statistics.sum == 0.0F ? 0.0F : sink / (statistics.sum * keep);
       if (task_.lse.data != nullptr) task_.lse.data[task_.lse.offset(task_.row_begin + row)] = statistics.lse();
     }
     const OutputRows to{task_.o, task_.row_begin, rows_, task_.head_dim_v};
     store_transposed<Unit>(output_, dv_, rescale_, to);
   }
 
-  // Panels alternate between two halves of the buffers: consecutive ones are in flight together. The half follows from
-  // the panel's place in the block, and panels without keys lie at the block's ends only.
-  std::int64_t half(const Panel& panel) const { return panel.row / amx::kBlock % 2; }
-  float* scores_of(const Panel& panel) const { return scores_ + half(panel) * task_.tiles.block_n * amx::kBlock; }
+  // Panels alternate between two halves of the buffers: consecutive ones are in flight together.
+  float* scores_of(const Panel& panel) const { return scores_ + panel.half * task_.tiles.block_n * amx::kBlock; }
   bfloat16* probabilities_of(const Panel& panel) const {
-    return probabilities_ + half(panel) * task_.tiles.block_n * amx::kBlock;
+    return probabilities_ + panel.half * task_.tiles.block_n * amx::kBlock;
   }
   std::int64_t probability_stride() const { return task_.tiles.block_n * amx::kTileRows; }
 
@@ -213,10 +226,11 @@ class AmxForwardBlock {
 
   const ForwardTask& task_;
   const std::int64_t rows_;
-  const std::int64_t d_;   // head_dim in whole blocks
-  const std::int64_t dv_;  // head_dim_v in whole blocks
-  std::int64_t key_begin_ = 0;
-  std::int64_t packed_ = 0;  // keys of the tile in whole blocks
+  const std::int64_t d_;        // head_dim in whole blocks
+  const std::int64_t dv_;       // head_dim_v in whole blocks
+  std::int64_t key_begin_ = 0;  // of the tile
+  std::int64_t count_ = 0;      // its keys
+  std::int64_t packed_ = 0;     // in whole blocks
   bool hidden_poison_ = false;
 
   bfloat16* keys_;               // K tile, left operand

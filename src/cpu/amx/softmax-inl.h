@@ -7,16 +7,16 @@
 #define STROBE_CPU_AMX_SOFTMAX_INL_H_
 #endif
 
+#include <optional>
+
 #include "cpu/amx/attributes-inl.h"
+#include "cpu/amx/kept_pairs-inl.h"
 #include "cpu/amx/scratch.h"
-#include "cpu/kernels/scores-inl.h"
 #include "cpu/kernels/task.h"
+#include "cpu/kernels/terms-inl.h"
 
 STROBE_BEFORE_AMX_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
-
-/// Vectors across the kBlock queries of a panel.
-inline constexpr int kBlockVecs = static_cast<int>(amx::kBlock / kLanes);
 
 /// kBlock queries, a lane each, against keys [first, last) of the tile in memory; empty where they see none of it.
 struct Panel {
@@ -24,6 +24,7 @@ struct Panel {
   std::int64_t first = 0;
   std::int64_t last = 0;  // multiples of kBlock, as first
   bool masked = false;    // some pair is hidden
+  int half = 0;           // of the buffers: two panels are in flight
   bool empty() const { return first >= last; }
 };
 
@@ -39,17 +40,31 @@ struct SoftmaxMemory {
   const std::int64_t* visible_end;
 };
 
-/// One pass finds the panel's new maximum (after softcap and masks), a second makes P, rounded to bfloat16, and the row
-/// sums of what it was before rounding.
+/// One pass finds the panel's new maximum, after softcap, ALiBi, bias and masks; a second makes P, rounded to bfloat16,
+/// and the row sums of what it was before dropout and rounding.
 template <class Unit>
 class PanelSoftmax {
  public:
-  PanelSoftmax(const Panel& panel, const SoftmaxMemory& memory, const ScoreMap& map, std::int64_t key_begin)
-      : panel_(panel), memory_(memory), map_(map), key_begin_(key_begin), key_(panel.first) {
+  /// Keys of the tile are counted from key_begin; there are `keys` of them.
+  PanelSoftmax(const ForwardTask& task, const Panel& panel, const SoftmaxMemory& memory, std::int64_t key_begin,
+               std::int64_t keys)
+      : panel_(panel),
+        memory_(memory),
+        map_(task.score_map),
+        terms_(terms_of(task, panel, key_begin, keys)),
+        exponent_scale_(task.terms.given() ? 1.0F : map_.score_scale),
+        kept_(task.dropout, terms_.row, task.q.group),
+        key_(panel.first) {
     const Floats d;
     HWY_UNROLL(8) for (int v = 0; v < kBlockVecs; ++v) {
       hn::Store(hn::Set(d, -kInfinity), d, top_ + v * kLanes);
       hn::Store(hn::Zero(d), d, sum_ + v * kLanes);
+    }
+    const bool joined = task.terms.given();
+    if (panel.empty() || !(panel.masked || joined)) return;
+    for (int v = 0; v < kBlockVecs; ++v) {
+      visible_[v].emplace(memory.visible_begin + v * kLanes, memory.visible_end + v * kLanes, key_begin);
+      if (joined) lanes_[v].emplace(terms_, v * kLanes, *visible_[v]);
     }
   }
 
@@ -72,10 +87,15 @@ class PanelSoftmax {
 
   HWY_INLINE void one_piece() {
     if (panel_.empty()) return;
-    if (!exponentials_) {
-      (panel_.masked || map_.capped) ? raise_maximum<true>() : raise_maximum<false>();
+    if (exponentials_) {
+      kept_.given() ? exponentiate<true>() : exponentiate<false>();
     } else {
-      exponentiate();
+      if (map_.capped) cap();
+      if (terms_.terms.given()) {
+        add_terms();
+      } else {
+        panel_.masked ? raise_maximum<true>() : raise_maximum<false>();
+      }
     }
     key_ += kPieceKeys;
     if (key_ < panel_.last) return;
@@ -85,14 +105,57 @@ class PanelSoftmax {
     key_ = panel_.first;
   }
 
-  /// The maximum of kPieceKeys keys; with softcap and masks, those are applied to the scores first.
-  template <bool kChanged>
+  static TermsPanel terms_of(const ForwardTask& task, const Panel& panel, std::int64_t key_begin, std::int64_t keys) {
+    const std::int64_t row = task.row_begin + panel.row;
+    return {.terms = task.terms,
+            .diagonal = task.visible.diagonal,
+            .group = task.q.group,
+            .row = row,
+            .rows = std::min(amx::kBlock, task.row_end - row),
+            .key_begin = key_begin,
+            .keys = keys,
+            .more_rows = std::max<std::int64_t>(task.row_end - row - amx::kBlock, 0)};
+  }
+
+  void cap() {
+    const Floats d;
+    const Vec scale = hn::Set(d, map_.tanh_scale);
+    float* HWY_RESTRICT scores = memory_.scores + key_ * amx::kBlock;
+    for (std::int64_t i = 0; i < kPieceKeys * amx::kBlock; i += kLanes) {
+      hn::Store(tanh(hn::Mul(scale, hn::Load(d, scores + i))), d, scores + i);
+    }
+  }
+
+  /// ALiBi, bias and masks, which make base-2 exponents of kPieceKeys keys' scores, and their maximum.
+  void add_terms() {
+    const ScoreTerms& given = terms_.terms;
+    const std::int64_t packed = (key_ - panel_.first) % kBiasKeys;
+    if (given.bias.data != nullptr && packed == 0) {
+      pack_bias<amx::kBlock>(terms_, key_, std::min(key_ + kBiasKeys, panel_.last), panel_.first, panel_.last, row_,
+                             bias_);
+    }
+    for (int v = 0; v < kBlockVecs; ++v) {
+      const float* bias = bias_ + packed * amx::kBlock + v * kLanes;
+      float* scores = memory_.scores + v * kLanes;
+      const std::int64_t end = key_ + kPieceKeys;
+      if (given.bias.data == nullptr) {
+        lanes_[v]->template add<true, false, amx::kBlock>(key_, end, map_.score_scale, bias, scores);
+      } else if (given.alibi_slopes == nullptr) {
+        lanes_[v]->template add<false, true, amx::kBlock>(key_, end, map_.score_scale, bias, scores);
+      } else {
+        lanes_[v]->template add<true, true, amx::kBlock>(key_, end, map_.score_scale, bias, scores);
+      }
+    }
+  }
+
+  /// The maximum of kPieceKeys keys, hidden ones at -inf.
+  template <bool kMasked>
   HWY_INLINE void raise_maximum() {
     const Floats d;
     HWY_UNROLL(8) for (int v = 0; v < kBlockVecs; ++v) {
       float* HWY_RESTRICT scores = memory_.scores + key_ * amx::kBlock + v * kLanes;
       Vec top = hn::Load(d, top_ + v * kLanes);
-      if constexpr (kChanged) change_scores(v, scores);
+      if constexpr (kMasked) hide(v, scores);
       // Pairwise: a chain of maxima would wait for its own latency.
       Vec pair[kPieceKeys / 2];
       HWY_UNROLL(4) for (std::int64_t i = 0; i < kPieceKeys / 2; ++i) {
@@ -103,24 +166,22 @@ class PanelSoftmax {
     }
   }
 
-  void change_scores(int v, float* HWY_RESTRICT scores) const {
+  void hide(int v, float* HWY_RESTRICT scores) const {
     const Floats d;
-    const Vec scale = hn::Set(d, map_.tanh_scale);
-    const LaneInterval visible(memory_.visible_begin + v * kLanes, memory_.visible_end + v * kLanes, key_begin_);
     for (std::int64_t key = 0; key < kPieceKeys; ++key) {
-      Vec s = hn::Load(d, scores + key * amx::kBlock);
-      if (map_.capped) s = tanh(hn::Mul(scale, s));
-      if (panel_.masked) s = hn::IfThenElse(visible.contains(key_ + key), s, hn::Set(d, -kInfinity));
-      hn::Store(s, d, scores + key * amx::kBlock);
+      float* HWY_RESTRICT at = scores + key * amx::kBlock;
+      hn::Store(hn::IfThenElse(visible_[v]->contains(key_ + key), hn::Load(d, at), hn::Set(d, -kInfinity)), d, at);
     }
   }
 
   void settle_maximum() {
     const Floats d;
+    const Vec scale = hn::Set(d, map_.score_scale);
     for (int v = 0; v < kBlockVecs; ++v) {
       float* HWY_RESTRICT row_max = memory_.row_max + v * kLanes;
       const Vec old_max = hn::Load(d, row_max);
-      const Vec new_max = hn::Max(old_max, hn::Mul(hn::Load(d, top_ + v * kLanes), hn::Set(d, map_.score_scale)));
+      const Vec top = lanes_[v] ? lanes_[v]->top() : hn::Mul(hn::Load(d, top_ + v * kLanes), scale);
+      const Vec new_max = hn::Max(old_max, top);
       // A row that has seen no key yet keeps -inf; subtracting 0 instead makes its probabilities 0 and not NaN.
       const Vec shift = hn::IfThenElse(hn::Eq(new_max, hn::Set(d, -kInfinity)), hn::Zero(d), new_max);
       hn::Store(shift, d, shift_ + v * kLanes);
@@ -129,9 +190,12 @@ class PanelSoftmax {
     }
   }
 
+  template <bool kDropout>
   HWY_INLINE void exponentiate() {
     const Floats d;
-    const Vec scale = hn::Set(d, map_.score_scale);
+    const Vec scale = hn::Set(d, exponent_scale_);
+    const std::int64_t drawn = key_ % amx::kBlock;
+    if (kDropout && drawn == 0) kept_.draw(terms_.key_begin + key_);
     bfloat16* HWY_RESTRICT step =
         memory_.probabilities + key_ / amx::kTileDepth * amx::kTileElements + key_ % amx::kTileDepth * amx::kTileRows;
     HWY_UNROLL(8) for (int v = 0; v < kBlockVecs; ++v) {
@@ -141,10 +205,14 @@ class PanelSoftmax {
       const Vec shift = hn::Load(d, shift_ + query);
       Vec sum = hn::Load(d, sum_ + query);
       HWY_UNROLL(4) for (std::int64_t key = 0; key < kPieceKeys; key += 2) {
-        const Vec even = exp2(hn::MulSub(hn::Load(d, scores + key * amx::kBlock), scale, shift));
-        const Vec odd = exp2(hn::MulSub(hn::Load(d, scores + (key + 1) * amx::kBlock), scale, shift));
-        Unit::narrow_pairs(even, odd, to + key * amx::kTileRows);
+        Vec even = exp2(hn::MulSub(hn::Load(d, scores + key * amx::kBlock), scale, shift));
+        Vec odd = exp2(hn::MulSub(hn::Load(d, scores + (key + 1) * amx::kBlock), scale, shift));
         sum = hn::Add(sum, hn::Add(even, odd));
+        if constexpr (kDropout) {
+          even = hn::IfThenElseZero(kept_.at(v, drawn + key), even);
+          odd = hn::IfThenElseZero(kept_.at(v, drawn + key + 1), odd);
+        }
+        Unit::narrow_pairs(even, odd, to + key * amx::kTileRows);
       }
       hn::Store(sum, d, sum_ + query);
     }
@@ -162,7 +230,11 @@ class PanelSoftmax {
   const Panel panel_;
   const SoftmaxMemory memory_;
   const ScoreMap& map_;
-  const std::int64_t key_begin_;
+  const TermsPanel terms_;
+  const float exponent_scale_;  // of what lies in the scores once the maximum is known
+  KeptPairs kept_;
+  std::optional<LaneInterval> visible_[kBlockVecs];
+  std::optional<TermsLanes> lanes_[kBlockVecs];
   std::int64_t key_;
   std::int64_t pieces_per_call_ = 0;
   bool exponentials_ = false;
@@ -170,6 +242,8 @@ class PanelSoftmax {
   HWY_ALIGN float top_[amx::kBlock];
   HWY_ALIGN float sum_[amx::kBlock];
   HWY_ALIGN float shift_[amx::kBlock];
+  HWY_ALIGN float bias_[kBiasKeys * amx::kBlock];
+  HWY_ALIGN float row_[kTransposedRows * kBiasKeys];
 };
 
 }  // namespace strobe::cpu::HWY_NAMESPACE

@@ -19,6 +19,7 @@
 #include "cpu/kernels/scratch.h"
 #include "cpu/kernels/terms-inl.h"
 #include "cpu/kernels/traits-inl.h"
+#include "cpu/kernels/turn.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
@@ -300,10 +301,7 @@ class BackwardBlock {
   void add_query_gradient(std::int64_t row_begin, std::int64_t rows) {
     std::atomic<std::int32_t>& turn = queries_of_.turn[row_begin / task_.tiles.block_m];
     const auto own = static_cast<std::int32_t>(task_.key_begin / task_.tiles.block_n);
-    for (std::int32_t now = turn.load(std::memory_order_acquire); now != own;
-         now = turn.load(std::memory_order_acquire)) {
-      turn.wait(now, std::memory_order_acquire);
-    }
+    wait_for_turn(turn, own);
     float* sums = queries_of_.dq + row_begin / task_.tiles.block_m * padded_block() * wide_d_;
     if (hidden_poison_) {
       add_visible_queries(row_begin, rows, sums);
@@ -316,14 +314,7 @@ class BackwardBlock {
         }
       }
     }
-    // Blocks of keys that the mask hides from these rows never come: the turn passes over them.
-    std::int32_t next = own + 1;
-    while (next * task_.tiles.block_n < task_.visible.keys &&
-           !queries_of_.blocks.visible(row_begin / queries_of_.q.group, next * task_.tiles.block_n)) {
-      ++next;
-    }
-    turn.store(next, std::memory_order_release);
-    turn.notify_all();
+    pass_turn(turn, own, queries_of_.blocks, row_begin / queries_of_.q.group, task_.tiles.block_n, task_.visible.keys);
   }
 
   void add_visible_queries(std::int64_t row_begin, std::int64_t rows, float* HWY_RESTRICT sums) {
@@ -340,14 +331,22 @@ class BackwardBlock {
   }
 
   void finish() {
-    for (std::int64_t key = 0; key < count_; ++key) {
-      const std::int64_t panel = key / kPanel * kPanel;
-      const float* HWY_RESTRICT dk = dk_ + panel * d_ + key % kPanel;
-      for (std::int64_t c = 0; c < task_.head_dim; ++c) row_[c] = dk[c * kPanel] * task_.scale;
-      store_result(task_.dtype, task_.dk, task_.key_begin + key, row_, task_.head_dim);
-      const float* HWY_RESTRICT dv = d_values_ + panel * dv_ + key % kPanel;
-      for (std::int64_t c = 0; c < task_.head_dim_v; ++c) row_[c] = dv[c * kPanel];
-      store_result(task_.dtype, task_.dv, task_.key_begin + key, row_, task_.head_dim_v);
+    write_keys(dk_, d_, task_.head_dim, task_.scale, task_.dk);
+    write_keys(d_values_, dv_, task_.head_dim_v, 1.0F, task_.dv);
+  }
+
+  /// factor * sums, panels of `padded_columns`, into the block's rows of `to`.
+  void write_keys(const float* sums, std::int64_t padded_columns, std::int64_t columns, float factor,
+                  const MutableRows& to) {
+    const std::int64_t stride = round_up(columns, kLanes);
+    for (std::int64_t key = 0; key < count_; key += kTransposedRows) {
+      const float* panel = sums + key / kPanel * kPanel * padded_columns + key % kPanel;
+      transpose_columns(panel, kPanel, columns, stride, row_);
+      for (std::int64_t i = 0; i < std::min(kTransposedRows, count_ - key); ++i) {
+        float* HWY_RESTRICT row = row_ + i * stride;
+        for (std::int64_t c = 0; c < columns; ++c) row[c] *= factor;
+        store_result(task_.dtype, to, task_.key_begin + key + i, row, columns);
+      }
     }
   }
 

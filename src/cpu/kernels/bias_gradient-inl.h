@@ -54,11 +54,12 @@ class BiasGradient {
     }
   }
 
-  /// The panel of keys at `key`: rows [first, last) of the block of `rows` rows at row_begin have dS.
+  /// The panel of kWidth keys at `key`: rows [first, last) of the block of `rows` rows at row_begin have dS.
+  template <std::int64_t kWidth = kPanel>
   void store(std::int64_t key, std::int64_t row_begin, std::int64_t first, std::int64_t last, std::int64_t rows) const {
-    const std::int64_t keys = std::min(kPanel, count_ - key);
+    const std::int64_t keys = std::min(kWidth, count_ - key);
     for (std::int64_t row = 0; row < rows; ++row) {
-      const float* from = d_scores_ + row * kPanel;
+      const float* from = d_scores_ + row * kWidth;
       if (row >= first && row < last) {
         turn_.alone ? static_cast<void>(std::copy_n(from, keys, at(row_begin + row, key)))
                     : add(from, keys, at(row_begin + row, key));

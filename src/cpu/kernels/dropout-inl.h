@@ -72,14 +72,22 @@ struct DropoutLanes {
   DropoutLanes(const DropoutTask& task, std::int64_t row, std::int64_t group) {
     HWY_ALIGN unsigned queries[kLanes];
     HWY_ALIGN unsigned heads[kLanes];
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-      queries[lane] = static_cast<unsigned>((row + lane) / group);
-      heads[lane] = task.head + static_cast<unsigned>((row + lane) % group);
-    }
+    for_each_lane(row, group, [&](std::int64_t lane, std::int64_t position, std::int64_t head_of_group) {
+      queries[lane] = static_cast<unsigned>(position);
+      heads[lane] = task.head + static_cast<unsigned>(head_of_group);
+    });
     query = hn::Load(Words(), queries);
     head = hn::Load(Words(), heads);
   }
 };
+
+/// Philox block `t` of each lane's query for the keys from `key` on, a multiple of kSliceBlock: the halves of word j
+/// are the slices of keys 8 j + 2 t and the next.
+HWY_INLINE PhiloxVecs draw(const DropoutTask& task, const DropoutLanes& lanes, std::int64_t key, int t) {
+  const Words w;
+  const unsigned counter = dropout_counter(task.key, 0, 0, static_cast<unsigned>(key + 2 * t)).word[0];
+  return philox({{hn::Set(w, counter), lanes.query, lanes.head, hn::Set(w, task.key.offset)}}, task.key.key);
+}
 
 /// Which lanes are kept. Slices have 16 bits: a signed comparison, which every instruction set has, does.
 HWY_INLINE hn::Mask<Floats> kept(WordVec slices, unsigned threshold) {
@@ -100,9 +108,7 @@ HWY_INLINE void drop_keys(const DropoutTask& task, const DropoutLanes& lanes, st
   for (std::int64_t block = (key_begin + first) / kSliceBlock * kSliceBlock; block < key_begin + last;
        block += kSliceBlock) {
     for (int t = 0; t < kBlocksPerRow; ++t) {
-      const unsigned counter = dropout_counter(task.key, 0, 0, static_cast<unsigned>(block + 2 * t)).word[0];
-      const PhiloxVecs random =
-          philox({{hn::Set(w, counter), lanes.query, lanes.head, hn::Set(w, task.key.offset)}}, task.key.key);
+      const PhiloxVecs random = draw(task, lanes, block, t);
       for (int j = 0; j < 4; ++j) {
         const std::int64_t key = block - key_begin + 8 * j + 2 * t;
         drop(key, hn::And(random.word[j], hn::Set(w, 0xFFFFU)));

@@ -10,6 +10,8 @@
 #define STROBE_CPU_FORWARD_INL_H_
 #endif
 
+#include <optional>
+
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/multiply-inl.h"
 #include "cpu/kernels/pack-inl.h"
@@ -181,15 +183,28 @@ class ForwardBlock {
                            .keys = count,
                            .more_rows = std::max<std::int64_t>(rest.rows - kPanel, 0)};
     const bool alibi = task_.terms.alibi_slopes != nullptr;
-    const bool bias = task_.terms.bias.data != nullptr;
-    if (bias) pack_bias(terms, first, last, row_, bias_);
-    const float scale = task_.score_map.score_scale;
-    for (std::int64_t lane = 0; lane < kPanel; lane += kLanes) {
-      const LaneInterval visible(visible_begin_ + rest.lane + lane, visible_end_ + rest.lane + lane, key_begin);
-      const Vec top = !bias    ? add_terms<true, false>(terms, lane, visible, first, last, scale, bias_, scores_)
-                      : !alibi ? add_terms<false, true>(terms, lane, visible, first, last, scale, bias_, scores_)
-                               : add_terms<true, true>(terms, lane, visible, first, last, scale, bias_, scores_);
-      exponentiate(rest.lane, lane, first, last, top, hn::Set(Floats(), 1.0F));
+    if (task_.terms.bias.data == nullptr) return softmax_of_terms<true, false>(rest, terms, first, last);
+    if (alibi) return softmax_of_terms<true, true>(rest, terms, first, last);
+    softmax_of_terms<false, true>(rest, terms, first, last);
+  }
+
+  template <bool kAlibi, bool kBias>
+  void softmax_of_terms(const Part& rest, const TermsPanel& terms, std::int64_t first, std::int64_t last) {
+    std::optional<TermsLanes> lanes[kTileVecs];
+    for (int n = 0; n < kTileVecs; ++n) {
+      const std::int64_t lane = rest.lane + n * kLanes;
+      lanes[n].emplace(terms, n * kLanes, LaneInterval(visible_begin_ + lane, visible_end_ + lane, terms.key_begin));
+    }
+    for (std::int64_t key = first; key < last; key += kBiasKeys) {
+      const std::int64_t end = std::min(key + kBiasKeys, last);
+      if constexpr (kBias) pack_bias(terms, key, end, first, last, row_, bias_);
+      for (int n = 0; n < kTileVecs; ++n) {
+        lanes[n]->template add<kAlibi, kBias>(key, end, task_.score_map.score_scale, bias_ + n * kLanes,
+                                              scores_ + n * kLanes);
+      }
+    }
+    for (int n = 0; n < kTileVecs; ++n) {
+      exponentiate(rest.lane, n * kLanes, first, last, lanes[n]->top(), hn::Set(Floats(), 1.0F));
     }
   }
 

@@ -157,14 +157,14 @@ HWY_INLINE void load_source_row(const Source& from, std::int64_t row, std::int64
   std::fill(to + columns, to + padded_columns, 0.0F);
 }
 
-/// Right-operand layout: panels of kPanel rows, transposed, so that rows lie across the lanes:
-/// element (row, column) at (row / kPanel) * padded_columns * kPanel + column * kPanel + row % kPanel. Every element is
+/// Right-operand layout: panels of kWidth rows, transposed, so that rows lie across the lanes:
+/// element (row, column) at (row / kWidth) * padded_columns * kWidth + column * kWidth + row % kWidth. Every element is
 /// multiplied by `factor`; rows and columns beyond the source are zero. `row_buffer` holds pack_buffer() floats.
-template <class T>
+template <std::int64_t kWidth, class T>
 HWY_INLINE void pack_panels_of(const Source& from, std::int64_t padded_columns, float factor,
                                float* HWY_RESTRICT row_buffer, float* HWY_RESTRICT to) {
   const std::int64_t stride = round_up(padded_columns, kLanes);
-  const std::int64_t rows = round_up(from.count, kPanel);
+  const std::int64_t rows = round_up(from.count, kWidth);
   // Rows that need nothing done to them are transposed from where they lie.
   const bool as_it_is = std::is_same_v<T, float> && factor == 1.0F && from.columns == stride;
   for (std::int64_t row = 0; row < rows; row += kTransposedRows) {
@@ -179,16 +179,17 @@ HWY_INLINE void pack_panels_of(const Source& from, std::int64_t padded_columns, 
         load_source_row<T>(from, row + i, stride, factor, own);
       }
     }
-    transpose_rows(together, padded_columns, kPanel, to + row / kPanel * padded_columns * kPanel + row % kPanel);
+    transpose_rows(together, padded_columns, kWidth, to + row / kWidth * padded_columns * kWidth + row % kWidth);
   }
 }
 
+template <std::int64_t kWidth = kPanel>
 HWY_INLINE void pack_panels(DType dtype, const Source& from, std::int64_t padded_columns, float factor,
                             float* row_buffer, float* to) {
   switch (dtype) {
-    case DType::float16: return pack_panels_of<float16>(from, padded_columns, factor, row_buffer, to);
-    case DType::bfloat16: return pack_panels_of<bfloat16>(from, padded_columns, factor, row_buffer, to);
-    default: return pack_panels_of<float>(from, padded_columns, factor, row_buffer, to);
+    case DType::float16: return pack_panels_of<kWidth, float16>(from, padded_columns, factor, row_buffer, to);
+    case DType::bfloat16: return pack_panels_of<kWidth, bfloat16>(from, padded_columns, factor, row_buffer, to);
+    default: return pack_panels_of<kWidth, float>(from, padded_columns, factor, row_buffer, to);
   }
 }
 

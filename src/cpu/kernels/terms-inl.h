@@ -18,19 +18,18 @@ struct TermsPanel {
   std::int64_t diagonal;   // center - position
   std::int64_t group;      // heads that are interleaved with positions
   std::int64_t row;        // the first
-  std::int64_t rows;       // that exist; at most kPanel across the lanes
+  std::int64_t rows;       // that exist; at most a panel's across the lanes
   std::int64_t key_begin;  // of the tile
   std::int64_t keys;       // of the tile that exist
   std::int64_t more_rows;  // after these: fetched ahead, as hardware does not follow from row to row of a bias
 
   /// Distances are counted from key_begin, so that float32 holds them exactly as far as 2^24.
-  float center(std::int64_t index) const {
-    const std::int64_t position = (row + index) / group;
-    return static_cast<float>(position + diagonal - key_begin);
+  float center_of(std::int64_t position) const { return static_cast<float>(position + diagonal - key_begin); }
+  float slope_of(std::int64_t head) const {
+    return terms.alibi_slopes == nullptr ? 0.0F : -terms.alibi_slopes[head] * kLog2E;
   }
-  float slope(std::int64_t index) const {
-    return terms.alibi_slopes == nullptr ? 0.0F : -terms.alibi_slopes[(row + index) % group] * kLog2E;
-  }
+  float center(std::int64_t index) const { return center_of((row + index) / group); }
+  float slope(std::int64_t index) const { return slope_of((row + index) % group); }
 };
 
 /// -slope |center - key| for a vector of centers or keys.
@@ -46,49 +45,78 @@ HWY_INLINE void prefetch_bias(const ConstRows& bias, DType dtype, std::int64_t i
   for (std::int64_t byte = first * size; byte < last * size; byte += 64) hwy::Prefetch(row + byte);
 }
 
-/// The bias of keys [first, last) of the tile for a panel of queries, into `bias` [key][lane]. `row_buffer` is what
-/// packing takes besides.
-HWY_INLINE void pack_bias(const TermsPanel& panel, std::int64_t first, std::int64_t last, float* row_buffer,
-                          float* bias) {
+/// Keys of a bias that are packed together: few enough to stay beside the scores in the nearest cache.
+inline constexpr std::int64_t kBiasKeys = 64;
+
+/// The bias of keys [key, end) of the tile for a panel of kWidth queries, into `bias` [key][lane]; keys [first, last) are
+/// packed in turn. `row_buffer` is what packing takes besides.
+template <std::int64_t kWidth = kPanel>
+HWY_INLINE void pack_bias(const TermsPanel& panel, std::int64_t key, std::int64_t end, std::int64_t first,
+                          std::int64_t last, float* row_buffer, float* bias) {
   const DType dtype = panel.terms.bias_dtype;
-  const std::int64_t columns = std::min(last, panel.keys) - first;
-  const ConstRows from = panel.terms.bias.from_column(dtype, panel.key_begin + first);
-  pack_panels(dtype, {from, panel.row, panel.rows, columns}, last - first, 1.0F, row_buffer, bias);
-  // The next panel's first rows, while this one works.
-  for (std::int64_t row = 0; row < std::min(panel.more_rows, kPrefetchRows); ++row) {
-    prefetch_bias(from, dtype, panel.row + panel.rows + row, 0, columns);
-  }
+  const std::int64_t columns = std::min(end, panel.keys) - key;
+  const ConstRows from = panel.terms.bias.from_column(dtype, panel.key_begin + key);
+  pack_panels<kWidth>(dtype, {from, panel.row, panel.rows, columns}, end - key, 1.0F, row_buffer, bias);
+  // What comes next, while this is at work: the panel's next keys, or the next panel's first.
+  const bool more_keys = end < last;
+  const std::int64_t next = panel.key_begin + (more_keys ? end : first);
+  const std::int64_t next_end = std::min(next + kBiasKeys, panel.key_begin + std::min(last, panel.keys));
+  const std::int64_t row = panel.row + (more_keys ? 0 : panel.rows);
+  const std::int64_t rows = std::min(more_keys ? panel.rows : panel.more_rows, kPrefetchRows);
+  for (std::int64_t i = 0; i < rows; ++i) prefetch_bias(panel.terms.bias, dtype, row + i, next, next_end);
 }
 
-/// scores = scale * scores + terms over keys [first, last) of the tile for one vector of queries, -inf where `visible`
-/// hides the key, and the largest of each lane. `bias` is of pack_bias.
-template <bool kAlibi, bool kBias>
-HWY_INLINE Vec add_terms(const TermsPanel& panel, std::int64_t lane, const LaneInterval& visible, std::int64_t first,
-                         std::int64_t last, float scale, const float* HWY_RESTRICT bias, float* HWY_RESTRICT scores) {
-  const Floats d;
-  HWY_ALIGN float centers[kLanes];
-  HWY_ALIGN float slopes[kLanes];
-  for (std::int64_t i = 0; i < kLanes; ++i) {
-    const std::int64_t index = std::min(lane + i, panel.rows - 1);
-    centers[i] = panel.center(index);
-    slopes[i] = panel.slope(index);
+/// One vector of queries of a panel.
+class TermsLanes {
+ public:
+  TermsLanes(const TermsPanel& panel, std::int64_t lane, const LaneInterval& visible)
+      : visible_(visible), top_(hn::Set(Floats(), -kInfinity)) {
+    HWY_ALIGN float centers[kLanes];
+    HWY_ALIGN float slopes[kLanes];
+    for_each_lane(panel.row + lane, panel.group, [&](std::int64_t i, std::int64_t position, std::int64_t head) {
+      centers[i] = panel.center_of(position);
+      slopes[i] = panel.slope_of(head);
+    });
+    center_ = hn::Load(Floats(), centers);
+    slope_ = hn::Load(Floats(), slopes);
   }
-  const Vec center = hn::Load(d, centers);
-  const Vec slope = hn::Load(d, slopes);
-  Vec top = hn::Set(d, -kInfinity);
-  for (std::int64_t key = first; key < last; ++key) {
-    float* HWY_RESTRICT score = scores + key * kPanel + lane;
-    Vec sum = hn::Mul(hn::Load(d, score), hn::Set(d, scale));
-    if constexpr (kAlibi) sum = add_alibi(sum, slope, center, hn::Set(d, static_cast<float>(key)));
-    if constexpr (kBias) {
-      sum = hn::MulAdd(hn::Load(d, bias + (key - first) * kPanel + lane), hn::Set(d, kLog2E), sum);
+
+  /// exponent + terms of `key` of the tile, whose bias is at `bias`.
+  template <bool kAlibi, bool kBias>
+  HWY_INLINE Vec join(Vec exponent, std::int64_t key, const float* HWY_RESTRICT bias) const {
+    const Floats d;
+    if constexpr (kAlibi) exponent = add_alibi(exponent, slope_, center_, hn::Set(d, static_cast<float>(key)));
+    if constexpr (kBias) exponent = hn::MulAdd(hn::Load(d, bias), hn::Set(d, kLog2E), exponent);
+    return exponent;
+  }
+
+  /// scores = scale * scores + terms over keys [first, last) of the tile, -inf where the key is hidden; keys are kStride
+  /// elements apart. `bias` is of pack_bias from key `first` on.
+  template <bool kAlibi, bool kBias, std::int64_t kStride = kPanel>
+  HWY_INLINE void add(std::int64_t first, std::int64_t last, float scale, const float* HWY_RESTRICT bias,
+                      float* HWY_RESTRICT scores) {
+    const Floats d;
+    Vec top = top_;
+    for (std::int64_t key = first; key < last; ++key) {
+      float* HWY_RESTRICT score = scores + key * kStride;
+      Vec sum = hn::Mul(hn::Load(d, score), hn::Set(d, scale));
+      sum = join<kAlibi, kBias>(sum, key, bias + (key - first) * kStride);
+      sum = hn::IfThenElse(visible_.contains(key), sum, hn::Set(d, -kInfinity));
+      top = hn::Max(top, sum);
+      hn::Store(sum, d, score);
     }
-    sum = hn::IfThenElse(visible.contains(key), sum, hn::Set(d, -kInfinity));
-    top = hn::Max(top, sum);
-    hn::Store(sum, d, score);
+    top_ = top;
   }
-  return top;
-}
+
+  /// The largest of what was added, a lane per query.
+  Vec top() const { return top_; }
+
+ private:
+  LaneInterval visible_;
+  Vec center_;
+  Vec slope_;
+  Vec top_;
+};
 
 /// One vector of `from`, of which `count` elements exist; the others are 0.
 template <class T>

@@ -43,6 +43,20 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+/// Calls visit(lane, position, head) for the kLanes rows from `row` on, row = position * group + head.
+template <class Visit>
+HWY_INLINE void for_each_lane(std::int64_t row, std::int64_t group, const Visit& visit) {
+  std::int64_t position = row / group;
+  std::int64_t head = row % group;
+  for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+    visit(lane, position, head);
+    if (++head == group) {
+      head = 0;
+      ++position;
+    }
+  }
+}
+
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
 /// 2^x with relative error below 2^-22. x = n + f with n = floor(x); 2^f on [0, 1] by a minimax polynomial of degree 5;
 /// AVX-512 splits x and scales by 2^n in one instruction each, infinities and NaN included.

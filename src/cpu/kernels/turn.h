@@ -1,0 +1,29 @@
+// Whose turn it is to add to the dQ sums of a block of query rows: blocks of keys add in the order of the keys.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "cpu/kernels/task.h"
+
+namespace strobe::cpu {
+
+/// Waits until the block of keys `own` may add.
+inline void wait_for_turn(const std::atomic<std::int32_t>& turn, std::int32_t own) {
+  for (std::int32_t now = turn.load(std::memory_order_acquire); now != own;
+       now = turn.load(std::memory_order_acquire)) {
+    turn.wait(now, std::memory_order_acquire);
+  }
+}
+
+/// Passes the turn on from the block of keys `own`, of `block_n` of `keys` keys. Blocks that the mask hides from
+/// `position`, which stands for the block of rows, never come: the turn passes over them.
+inline void pass_turn(std::atomic<std::int32_t>& turn, std::int32_t own, const BlockMask& blocks, std::int64_t position,
+                      std::int64_t block_n, std::int64_t keys) {
+  std::int32_t next = own + 1;
+  while (next * block_n < keys && !blocks.visible(position, next * block_n)) ++next;
+  turn.store(next, std::memory_order_release);
+  turn.notify_all();
+}
+
+}  // namespace strobe::cpu
