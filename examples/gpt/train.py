@@ -56,16 +56,21 @@ def batches(tokens: Tensor, options: argparse.Namespace):
         yield window[:, :-1], window[:, 1:]
 
 
+def autocast(options: argparse.Namespace) -> torch.autocast:
+    """On a GPU the model computes in bfloat16."""
+    device = options.device.partition(":")[0]
+    return torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
+
+
 def train(name: str, tokens: Tensor, characters: int, options: argparse.Namespace) -> tuple[Gpt, list[float]]:
     torch.manual_seed(options.seed)
     model = Gpt(characters, options.context, ATTENTIONS[name]).to(options.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=options.steps)
-    on_gpu = options.device.startswith("cuda")
     losses = []
     progress = tqdm(batches(tokens, options), desc=f"{name:>6}", total=options.steps, unit="step")
     for inputs, targets in progress:
-        with torch.autocast(options.device.partition(":")[0], torch.bfloat16, enabled=on_gpu):
+        with autocast(options):
             loss = cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -74,6 +79,16 @@ def train(name: str, tokens: Tensor, characters: int, options: argparse.Namespac
         losses.append(loss.item())
         progress.set_postfix(loss=f"{losses[-1]:.3f}")
     return model, losses
+
+
+@torch.no_grad()
+def loss_with(name: str, model: Gpt, tokens: Tensor, options: argparse.Namespace) -> float:
+    """Of a trained model on the first batch, when it attends as `name` does; it goes on to."""
+    for block in model.blocks:
+        block.attention = ATTENTIONS[name]
+    inputs, targets = next(batches(tokens, options))
+    with autocast(options):
+        return cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).item()
 
 
 def plot(losses: dict[str, list[float]], path: Path) -> None:
@@ -112,13 +127,15 @@ def main() -> None:
     alphabet = sorted(set(text))
     index_of = {character: index for index, character in enumerate(alphabet)}
     tokens = torch.tensor([index_of[character] for character in text])
-    losses = {}
+    losses: dict[str, list[float]] = {}
+    refused = []
     for name in options.attention:
         start = time.perf_counter()
         try:
             model, losses[name] = train(name, tokens, len(alphabet), options)
         except NotImplementedError as refusal:
             print(f"{name} cannot train on {options.device}: {refusal}")
+            refused.append(name)
             continue
         print(f"{name}: loss {losses[name][-1]:.4f} after {time.perf_counter() - start:.0f} s")
     if not losses:
@@ -126,8 +143,13 @@ def main() -> None:
     if len(losses) == 2:
         difference = max(abs(a - b) for a, b in zip(*losses.values(), strict=True))
         print(f"the losses differ by {difference:.1e} at most")
+    for name in refused:
+        (trainer,) = losses
+        theirs, ours = (loss_with(each, model, tokens, options) for each in (trainer, name))
+        print(f"what {trainer} trained has loss {theirs:.4f} on the first batch, and {ours:.4f} with {name}'s forward")
     plot(losses, options.plot)
-    written = model.write(tokens[:1, None].to(options.device), 200)
+    with autocast(options):
+        written = model.write(tokens[:1, None].to(options.device), 200)
     print(f"{options.plot} is drawn; the model writes:\n")
     print("".join(alphabet[index] for index in written[0].tolist()))
 

@@ -9,6 +9,7 @@ import sys
 import timeit
 from pathlib import Path
 
+import flash_attn
 import flash_attn_interface
 import strobe
 import strobe.torch
@@ -35,12 +36,18 @@ def main():
     q, k, v = (torch.randn(1, 128, 8, 64, dtype=torch.bfloat16, device="cuda") for _ in range(3))
     heads_first = [x.transpose(1, 2) for x in (q, k, v)]
     out = torch.empty_like(q)
+
+    def sdpa():
+        return scaled_dot_product_attention(*heads_first, is_causal=True)
+
     calls = {
         "strobe.attention": lambda: strobe.attention(q, k, v, causal=True),
         "strobe.attention, out=": lambda: strobe.attention(q, k, v, causal=True, out=out),
         "strobe.torch.attention": lambda: strobe.torch.attention(q, k, v, causal=True),
+        "strobe.torch.attention, lse": lambda: strobe.torch.attention(q, k, v, causal=True, return_lse=True),
         "flash_attn_interface (strobe)": lambda: flash_attn_interface.flash_attn_func(q, k, v, causal=True),
-        "torch scaled_dot_product_attention": lambda: scaled_dot_product_attention(*heads_first, is_causal=True),
+        "flash_attn (strobe)": lambda: flash_attn.flash_attn_func(q, k, v, causal=True),
+        "torch scaled_dot_product_attention": sdpa,
         "torch.empty_like": lambda: torch.empty_like(q),
     }
     try:
@@ -51,6 +58,8 @@ def main():
         print("flash-attn is not installed here: no figure of its own call")
     with torch.no_grad():
         results = {name: round(microseconds(call), 2) for name, call in calls.items()}
+        with strobe.torch.sdpa():
+            results["scaled_dot_product_attention (strobe)"] = round(microseconds(sdpa), 2)
     width = max(map(len, results))
     for name, time in results.items():
         print(f"{name:<{width}} {time:7.2f} us")

@@ -58,6 +58,20 @@ def test_gradients_are_refused_at_the_call():
             torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
 
 
+def test_gradients_of_packed_sequences_are_refused_with_the_same_sentence():
+    q, k, v = (draw(1, 64, 2, 64).requires_grad_() for _ in range(3))
+    cu_seqlens = torch.tensor([0, 20, 64], dtype=torch.int32, device="cuda")
+    lengths = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens, "max_seqlen_q": 44, "max_seqlen_k": 44}
+    sentences = []
+    for call in (lambda: strobe.torch.attention(q, k, v), lambda: strobe.torch.attention(q[0], k[0], v[0], **lengths)):
+        try:
+            call()
+        except NotImplementedError as error:
+            sentences.append(str(error))
+    assert len(set(sentences)) <= 1
+    assert len(sentences) in (0, 2)
+
+
 def test_current_stream_is_used():
     q, k, v = (draw(4, 4096, 16, 128) for _ in range(3))
     wanted = strobe.attention(q, k, v)
@@ -104,6 +118,17 @@ def test_drop_in():
         q[:, -1:], k.clone(), v.clone(), k[:, -1:], v[:, -1:], cache_seqlens=299, causal=True
     )
     assert_exact(cache, out[:, -1:].double())
+
+
+@pytest.mark.parametrize("head_dim", [59, 64])
+def test_drop_in_takes_any_head_dim(head_dim):
+    q, k = (draw(2, 90, 4, head_dim) for _ in range(2))
+    v = draw(2, 90, 4, 33)
+    out, lse = flash_attn_interface.flash_attn_func(q, k, v, return_attn_probs=True)
+    assert out.shape == v.shape
+    assert_exact(out, exact(q, k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double()) * head_dim**-0.5
+    torch.testing.assert_close(lse.double(), scores.logsumexp(-1), rtol=1e-4, atol=1e-4)
 
 
 def test_refusals():

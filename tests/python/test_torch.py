@@ -72,6 +72,23 @@ def test_opcheck(options):
     )
 
 
+@pytest.mark.parametrize("options", OPTIONS)
+def test_backward_is_planned_with_every_option(options):
+    """As a call on a GPU does that has a gradient to record: it must say what the backward would."""
+    q, k, v = draw(*SHAPES)
+    ops._check_has_backward(q, k, v, tuple(operator_arguments(q, k, v, **options)[3:-1]))
+
+
+def test_backward_is_planned_for_packed_sequences():
+    cu_seqlens = torch.tensor([0, 4, 13], dtype=torch.int32)
+    q, k, v = draw(*[(13, 2, 8)] * 3)
+    lengths = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens, "max_seqlen_q": 9, "max_seqlen_k": 9}
+    arguments = operator_arguments(q, k, v, **lengths)
+    ops._check_has_backward(q, k, v, tuple(arguments[3:-1]))
+    with pytest.raises(ValueError, match="k has rank 4: it must have rank 3"):
+        ops._check_has_backward(q, k[None], v[None], tuple(arguments[3:-1]))
+
+
 def test_packed_sequences():
     cu_seqlens = torch.tensor([0, 4, 4, 13], dtype=torch.int32)
     q, k, v = draw(*[(13, 2, 8)] * 3)

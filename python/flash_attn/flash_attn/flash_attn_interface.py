@@ -1,9 +1,10 @@
 """FlashAttention-2's functions, with their signatures and return values."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
-from strobe.integrations.flash_attention import options_of, packed_lengths, refuse, with_cache
-from strobe.torch import attention
+from strobe.integrations.flash_attention import options_of, packed_lengths, padded_attention, refuse, with_cache
 from torch import Tensor
 
 Window = Any
@@ -29,7 +30,7 @@ def _attention(
             "return_attn_probs is given with dropout_p, but Strobe keeps no probabilities: strobe.dropout_mask gives "
             "the ones that dropout takes"
         )
-    result = attention(
+    result = padded_attention(
         *(q, k, v),
         return_lse=return_attn_probs,
         **options_of(
@@ -156,5 +157,25 @@ def flash_attn_with_kvcache(
     return (out, lse) if return_softmax_lse else out
 
 
+USE_TRITON_ROCM = False
+
+
 def _get_block_size_n(device: Any, head_dim: int, is_dropout: bool, is_causal: bool) -> int:
     raise NotImplementedError("the layout of probabilities was asked for, but Strobe keeps none")
+
+
+def _without_kernel(name: str) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        raise NotImplementedError(f"{name} was called, but Strobe has no such kernel: call flash_attn_func or its kin")
+
+    return call
+
+
+# What is beneath the functions above; some import it.
+_flash_attn_forward = _without_kernel("_flash_attn_forward")
+_flash_attn_backward = _without_kernel("_flash_attn_backward")
+_flash_attn_varlen_forward = _without_kernel("_flash_attn_varlen_forward")
+_flash_attn_varlen_backward = _without_kernel("_flash_attn_varlen_backward")
+flash_attn_gpu = SimpleNamespace(
+    **{name: _without_kernel(f"flash_attn_gpu.{name}") for name in ("fwd", "bwd", "varlen_fwd", "varlen_bwd")}
+)

@@ -3,8 +3,7 @@
 from typing import Any
 
 import torch
-from strobe.integrations.flash_attention import options_of, packed_lengths, refuse, with_cache
-from strobe.torch import attention
+from strobe.integrations.flash_attention import options_of, packed_lengths, padded_attention, refuse, with_cache
 from torch import Tensor
 
 __all__ = [
@@ -38,7 +37,7 @@ def flash_attn_func(
 ) -> Any:
     """out, or (out, lse [batch, heads, seqlen_q]) with return_attn_probs."""
     refuse(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
-    return attention(
+    return padded_attention(
         *(q, k, v),
         return_lse=return_attn_probs,
         **options_of(
@@ -79,7 +78,7 @@ def flash_attn_varlen_func(
 ) -> Any:
     """out, or (out, lse [heads, total_q]) with return_attn_probs."""
     refuse(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
-    return attention(
+    return padded_attention(
         *(q, k, v),
         return_lse=return_attn_probs,
         **options_of(

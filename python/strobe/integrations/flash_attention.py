@@ -12,6 +12,8 @@ from torch import Tensor
 
 from strobe.torch import attention
 
+_HEAD_DIM_MULTIPLE = 8  # of what the GPU engines take
+
 
 def refuse(**arguments: Any) -> None:
     """NotImplementedError for the first argument that is given."""
@@ -54,6 +56,19 @@ def options_of(
     if alibi_slopes is not None:
         options["alibi_slopes"] = alibi_slopes.float()
     return options
+
+
+def padded_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    """strobe.torch.attention, but of any head_dim on a GPU, as FlashAttention has it: zeros add nothing to a score."""
+    head_dim, head_dim_v = q.shape[-1], v.shape[-1]
+    if not q.is_cuda or (head_dim % _HEAD_DIM_MULTIPLE == 0 and head_dim_v % _HEAD_DIM_MULTIPLE == 0):
+        return attention(q, k, v, **options)
+    options.setdefault("scale", head_dim**-0.5)
+    padded = (torch.nn.functional.pad(x, (0, -x.shape[-1] % _HEAD_DIM_MULTIPLE)) for x in (q, k, v))
+    result = attention(*padded, **options)
+    if isinstance(result, tuple):
+        return (result[0][..., :head_dim_v], *result[1:])
+    return result[..., :head_dim_v]
 
 
 def packed_lengths(
@@ -138,7 +153,7 @@ def with_cache(
     elif k_cache.shape[0] != batch:
         k_cache, v_cache = k_cache[:batch], v_cache[:batch]
     with torch.no_grad():
-        return attention(
+        return padded_attention(
             *(q, k_cache, v_cache),
             return_lse=True,
             seqused_k=used,

@@ -112,10 +112,14 @@ def rows(tensor: Tensor) -> Tensor:
 
 def _check_has_backward(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> None:
     """NotImplementedError where the device's engine has no backward: now, not when the loss is there."""
-    dtype = str(q.dtype).removeprefix("torch.")
-    query, key, value = (tensor_shape(tuple(x.shape), dtype, str(x.device)) for x in (q, k, v))
-    named = dict(zip(VALUE_NAMES, options[len(TENSOR_NAMES) :], strict=False))
-    _core.explain(query, key, value, True, threads=named["threads"])
+    values = list(options)
+    values[TENSOR_NAMES.index("random")] = None  # numbers that no plan depends on, and that a compiler does not know
+    named: Any = {name: _shape_of(x) if isinstance(x, Tensor) else x for name, x in keywords(tuple(values)).items()}
+    _core.explain(_shape_of(q), _shape_of(k), _shape_of(v), True, **named)
+
+
+def _shape_of(tensor: Tensor) -> _core.TensorShape:
+    return tensor_shape(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), str(tensor.device))
 
 
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
