@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".venv" / "bin"
 COMPILE_COMMANDS = ROOT / "build" / "release" / "compile_commands.json"
-PASSED = ROOT / "build" / "lint"  # one empty file per passed hash
+PASSED = ROOT / "build" / "lint"  # one empty file per passed hash, and what clang-tidy is told to compile
 SKIPPED = {ROOT / "build", ROOT / "tests" / "fuzz" / "corpus"}  # what was built, and bytes that nobody wrote
 
 CPP_SUFFIXES = {".c", ".cpp", ".cu", ".cuh", ".h"}
@@ -151,10 +151,11 @@ def findings(output):
 
 def check_tidy(entries, jobs):
     """Runs clang-tidy on the files that did not pass before; returns complaints and the number of files looked at."""
-    command = [TOOLS / "clang-tidy", "--quiet", "-p", COMPILE_COMMANDS.parent]
+    command = [TOOLS / "clang-tidy", "--quiet", "-p", PASSED]
     command += [f"--extra-arg={argument}" for argument in CLANG_ARGUMENTS]
     version = run([TOOLS / "clang-tidy", "--version"])[1]
     PASSED.mkdir(parents=True, exist_ok=True)
+    (PASSED / COMPILE_COMMANDS.name).write_text(json.dumps(entries))
     stamps = {entry["file"]: PASSED / fingerprint(entry, version) for entry in entries}
     waiting = [file for file, stamp in stamps.items() if not stamp.exists()]
 
@@ -173,6 +174,18 @@ def check_tidy(entries, jobs):
     return sorted(complaints.values()), len(waiting)
 
 
+def python_module_entries():
+    """The sources of the Python module, which the release build leaves to the wheel's."""
+    program = "import nanobind, sysconfig; print(nanobind.include_dir(), sysconfig.get_path('include'), sep='\\n')"
+    ok, output = run([TOOLS / "python", "-c", program])
+    if not ok:
+        sys.exit(f"nanobind or Python's headers are missing; run `make lint`, which installs them.\n{output}")
+    system = " ".join(f"-isystem {shlex.quote(folder)}" for folder in output.splitlines())
+    command = f"c++ -std=c++20 -I{ROOT / 'include'} {system} -c"
+    files = sorted((ROOT / "python" / "src").glob("*.cpp"))
+    return [{"directory": str(ROOT), "command": f"{command} {file}", "file": str(file)} for file in files]
+
+
 def tidy_entries():
     if not COMPILE_COMMANDS.exists():
         sys.exit(f"{COMPILE_COMMANDS.relative_to(ROOT)} is missing; run `make lint`, which makes it.")
@@ -180,7 +193,7 @@ def tidy_entries():
     ours = {
         file for file in map(Path, entries) if not file.is_relative_to(ROOT / "build") and file.suffix in CPP_SUFFIXES
     }
-    return [entries[str(file)] for file in sorted(ours)]
+    return [entries[str(file)] for file in sorted(ours)] + python_module_entries()
 
 
 def report(title, what, complaints):

@@ -98,7 +98,7 @@ TensorView view_of(const dlpack::dltensor& tensor, const Role& role) {
 }
 
 /// DLManagedTensorVersioned of DLPack 1; what came before held the tensor alone.
-struct VersionedTensor {
+struct VersionedTensor {  // NOLINT(cppcoreguidelines-pro-type-member-init): producers make them
   std::uint32_t major;
   std::uint32_t minor;
   void* context;
@@ -176,9 +176,10 @@ TensorView Imports::from_exchange_api(nb::handle object, const Role& role) {
   const ExchangeApi& api = *exchange_api_of(object);
   dlpack::dltensor tensor;
   if (api.tensor_from_object(object.ptr(), &tensor) != 0) {
-    const nb::python_error error;
+    nb::python_error error;
     check_device_name(object, role);
-    throw error;
+    error.restore();
+    nb::raise_python_error();
   }
   const TensorView view = view_of(tensor, role);
   if (view.device.type == DeviceType::cuda && !has_stream_) {

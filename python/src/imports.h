@@ -13,8 +13,8 @@ namespace strobe::python {
 
 /// What a tensor is called and must be, for sentences.
 struct Role {
-  const char* name;
-  const char* dtypes;  // "float32, float16 or bfloat16"
+  const char* name = nullptr;
+  const char* dtypes = nullptr;  // "float32, float16 or bfloat16"
   bool written = false;
 };
 

@@ -10,16 +10,16 @@ namespace strobe::python {
 /// Reads q, k and v and writes o and, where they are not None, lse and max_logits. `heads_first`: q, k, v and o are
 /// [batch, heads, seqlen, head_dim].
 void forward(nanobind::handle q, nanobind::handle k, nanobind::handle v, nanobind::handle o, nanobind::handle lse,
-             nanobind::handle max_logits, bool heads_first, const nanobind::kwargs& options);
+             nanobind::handle max_logits, bool heads_first, const nanobind::kwargs& keywords);
 
 /// Reads the forward's inputs and outputs and d_o (and d_lse where it is not None); writes dq, dk, dv and, where they
 /// are not None, d_bias and d_sink.
 void backward(nanobind::handle d_o, nanobind::handle q, nanobind::handle k, nanobind::handle v, nanobind::handle o,
               nanobind::handle lse, nanobind::handle d_lse, nanobind::handle dq, nanobind::handle dk,
-              nanobind::handle dv, nanobind::handle d_bias, nanobind::handle d_sink, const nanobind::kwargs& options);
+              nanobind::handle dv, nanobind::handle d_bias, nanobind::handle d_sink, const nanobind::kwargs& keywords);
 
 /// What a plan for these tensors says of itself; they may be TensorShapes.
 std::string explain(nanobind::handle q, nanobind::handle k, nanobind::handle v, bool backward,
-                    const nanobind::kwargs& options);
+                    const nanobind::kwargs& keywords);
 
 }  // namespace strobe::python

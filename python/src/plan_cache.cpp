@@ -78,7 +78,7 @@ class PlanKey {
 
   static constexpr std::size_t kViews = 20;  // of a backward, the larger pass
   static constexpr std::size_t kNumbers = 14;
-  std::array<std::int64_t, kViews * (1 + kMaxRank) + kNumbers> words_;
+  std::array<std::int64_t, kViews * (1 + kMaxRank) + kNumbers> words_{};
   std::size_t size_ = 0;
 };
 
