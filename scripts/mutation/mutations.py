@@ -219,7 +219,7 @@ MODIFIERS = [
     Mutation(
         "every head of a group has the first one's slope",
         TERMS,
-        "terms.alibi_slopes[(row + index) % group]",
+        "terms.alibi_slopes[head]",
         "terms.alibi_slopes[0]",
     ),
     Mutation(

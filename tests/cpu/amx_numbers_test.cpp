@@ -73,12 +73,19 @@ TEST(AmxSubnormals, AloneStayWithinTheBound) {
   }
 }
 
-// A NaN whose lower bits are all ones would overflow where 16 bits are rounded as integers.
+/// NaN whose lower bits are all ones, which would overflow where 16 bits are rounded as integers.
+constexpr std::uint32_t kFullNaNs[] = {0x7FFFFFFFU, 0xFFFFFFFFU};
+
+AttentionCase with_terms() {
+  AttentionCase attention = plain();
+  attention.alibi = Alibi::per_head;
+  attention.bias = {.dtype = DType::float32};
+  return attention;
+}
+
 TEST(AmxNaN, OfAnyBitsStaysNaN) {
-  for (const std::uint32_t bits : {0x7FFFFFFFU, 0xFFFFFFFFU}) {
-    AttentionCase attention = plain();
-    attention.alibi = Alibi::per_head;
-    attention.bias = {.dtype = DType::float32};
+  for (const std::uint32_t bits : kFullNaNs) {
+    const AttentionCase attention = with_terms();
     CaseTensors tensors(attention);
     tensors.bias.set(5 * kSeqlen + 3, std::bit_cast<float>(bits));
     expect_tensors_match_reference(tensors, attention);
@@ -86,6 +93,20 @@ TEST(AmxNaN, OfAnyBitsStaysNaN) {
     expect_tensors_match_reference(tensors, attention);
     tensors.alibi_slopes.set(0, std::bit_cast<float>(bits));
     expect_tensors_match_reference(tensors, attention);
+  }
+}
+
+// LSE of a NaN row is NaN already. Here it is of the call before the bias became NaN.
+TEST(AmxNaN, OfABiasReachesDqBesideAnLseThatIsNone) {
+  for (const std::uint32_t bits : kFullNaNs) {
+    const AttentionCase attention = with_terms();
+    CaseTensors tensors(attention);
+    ASSERT_TRUE(forward(tensors.forward_arguments(), attention.options).ok());
+    tensors.bias.set(5 * kSeqlen + 3, std::bit_cast<float>(bits));
+    ASSERT_TRUE(backward(tensors.backward_arguments(), attention.options).ok());
+    EXPECT_TRUE(std::isnan(tensors.dq.get(5 * kHeadDim)));
+    EXPECT_TRUE(std::isnan(tensors.dk.get(3 * kHeadDim)));
+    EXPECT_TRUE(std::isfinite(tensors.dq.get(6 * kHeadDim)));
   }
 }
 
