@@ -60,8 +60,8 @@ def run(
     if return_max_logits:
         max_logits = _arrays.empty(_arrays.max_logits_shape(q, options.get("cu_seqlens_q")), q, float32=True)
     _core.forward(q, k, v, out, lse, max_logits, **options)
-    if lse is None and max_logits is None:
-        return out
+    if max_logits is None:
+        return out if lse is None else (out, lse)
     return tuple(result for result in (out, lse, max_logits) if result is not None)
 
 
