@@ -1,6 +1,7 @@
 // strobe bench: throughput, interleaved with standard attention, PyTorch and the machine's own ceiling.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cstdio>

@@ -1,6 +1,7 @@
 #include "bench_flags.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 

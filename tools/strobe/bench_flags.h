@@ -1,7 +1,6 @@
 // The flags of `strobe bench`, and the cells that they stand for.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,6 +9,10 @@
 #include "bench_io.h"
 #include "flags.h"
 #include "strobe/status.h"
+
+namespace CLI {
+class App;
+}
 
 namespace strobe::program {
 

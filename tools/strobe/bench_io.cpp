@@ -1,6 +1,7 @@
 #include "bench_io.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <array>
 #include <cstdio>

@@ -1,12 +1,15 @@
 // strobe bench --io: the memory traffic of attention's orders, counted.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "exit_code.h"
+
+namespace CLI {
+class App;
+}
 
 namespace strobe::program {
 

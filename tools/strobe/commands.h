@@ -1,9 +1,11 @@
 // The program's subcommands, one file each.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include "exit_code.h"
+
+namespace CLI {
+class App;
+}
 
 namespace strobe::program {
 

@@ -1,5 +1,6 @@
 // strobe explain: which engine and tiles a call would get, and why, without running it.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <string>

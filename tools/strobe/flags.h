@@ -1,13 +1,16 @@
 // Flags that several subcommands share.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "strobe/attention.h"
+
+namespace CLI {
+class App;
+}
 
 namespace strobe::program {
 

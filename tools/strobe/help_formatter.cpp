@@ -21,3 +21,4 @@ std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI:
 }
 
 }  // namespace strobe::program
+#include <CLI/CLI.hpp>

@@ -1,6 +1,7 @@
 // strobe info: what this build and this machine offer.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
 
 #include <string>
 #include <vector>

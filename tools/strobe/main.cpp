@@ -1,5 +1,6 @@
 // strobe: exact attention from the command line.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <exception>

@@ -1,5 +1,6 @@
 #include "modifiers.h"
 
+#include <CLI/CLI.hpp>
 #include <bit>
 #include <cmath>
 #include <cstring>

@@ -1,12 +1,15 @@
 // What joins the scores: flags, the files that they name, and the tensors in them.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 
 #include "io/host_tensor.h"
 #include "strobe/attention.h"
+
+namespace CLI {
+class App;
+}
 
 namespace strobe::program {
 

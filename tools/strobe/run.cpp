@@ -1,6 +1,7 @@
 // strobe run: attention on tensors from files.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
 
 #include <filesystem>
 #include <memory>

@@ -1,5 +1,6 @@
 // strobe verify: the error of every result against float64, and against the bound that the arithmetic implies.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cmath>
 #include <memory>

@@ -181,12 +181,12 @@ class BackwardBlock {
     for (int n = 0; n < kTileVecs; ++n) {
       const LaneInterval visible(begin + n * kLanes, end + n * kLanes, row_begin);
       const float* delta = queries_of_.delta + row_begin;
-      if (has_extras_) {
-        differentiate<true, true>(key, n * kLanes, visible, first, last, valid, delta, d_scores);
-      } else if (masked) {
-        differentiate<true, false>(key, n * kLanes, visible, first, last, valid, delta, d_scores);
+      if (masked) {
+        has_extras_ ? differentiate<true, true>(key, n * kLanes, visible, first, last, valid, delta, d_scores)
+                    : differentiate<true, false>(key, n * kLanes, visible, first, last, valid, delta, d_scores);
       } else {
-        differentiate<false, false>(key, n * kLanes, visible, first, last, last, delta, d_scores);
+        has_extras_ ? differentiate<false, true>(key, n * kLanes, visible, first, last, valid, delta, d_scores)
+                    : differentiate<false, false>(key, n * kLanes, visible, first, last, last, delta, d_scores);
       }
     }
     if (bias_gradient_.wanted()) bias_gradient_.store(key, row_begin, first, valid, rows);
@@ -245,16 +245,17 @@ class BackwardBlock {
           dp = hn::IfThenElseZero(keeps, hn::Mul(dp, inverse_keep));
         }
       }
-      const Vec unsloped = hn::Mul(p, hn::Sub(dp, hn::Set(d, delta[row])));
+      Vec unsloped = hn::Mul(p, hn::Sub(dp, hn::Set(d, delta[row])));
       Vec ds = unsloped;
       if (capped) ds = hn::Mul(ds, hn::NegMulAdd(s, s, hn::Set(d, 1.0F)));
       if constexpr (kMasked) {
         const auto seen = visible.contains(row);
         p_kept = hn::IfThenElseZero(seen, p_kept);
         ds = hn::IfThenElseZero(seen, ds);
-        if constexpr (kExtras) {
-          if (wants_d_bias) hn::Store(hn::IfThenElseZero(seen, unsloped), d, terms_ + row * kPanel + lane);
-        }
+        unsloped = hn::IfThenElseZero(seen, unsloped);
+      }
+      if constexpr (kExtras) {
+        if (wants_d_bias) hn::Store(unsloped, d, terms_ + row * kPanel + lane);
       }
       hn::Store(p_kept, d, score);
       hn::Store(ds, d, d_scores + row * kPanel + lane);

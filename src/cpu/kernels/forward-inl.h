@@ -142,7 +142,7 @@ class ForwardBlock {
     }
     if (task_.score_map.capped) cap_scores(scores_, first, last, task_.score_map.tanh_scale);
     if (task_.terms.given()) {
-      softmax_of_terms(rest, key_begin, count, first, last);
+      softmax_of_terms(rest, key_begin, count, first, last, masked);
     } else {
       if (masked) hide_scores(scores_, first, last, begin, end, key_begin);
       softmax(lane, first, last);
@@ -173,7 +173,7 @@ class ForwardBlock {
 
   /// The same of scores that ALiBi or a bias joins first, which makes base-2 exponents of them.
   void softmax_of_terms(const Part& rest, std::int64_t key_begin, std::int64_t count, std::int64_t first,
-                        std::int64_t last) {
+                        std::int64_t last, bool masked) {
     const TermsPanel terms{.terms = task_.terms,
                            .diagonal = task_.visible.diagonal,
                            .group = task_.q.group,
@@ -182,13 +182,18 @@ class ForwardBlock {
                            .key_begin = key_begin,
                            .keys = count,
                            .more_rows = std::max<std::int64_t>(rest.rows - kPanel, 0)};
-    const bool alibi = task_.terms.alibi_slopes != nullptr;
-    if (task_.terms.bias.data == nullptr) return softmax_of_terms<true, false>(rest, terms, first, last);
-    if (alibi) return softmax_of_terms<true, true>(rest, terms, first, last);
-    softmax_of_terms<false, true>(rest, terms, first, last);
+    if (masked) return softmax_of_terms<true>(rest, terms, first, last);
+    softmax_of_terms<false>(rest, terms, first, last);
   }
 
-  template <bool kAlibi, bool kBias>
+  template <bool kMasked>
+  void softmax_of_terms(const Part& rest, const TermsPanel& terms, std::int64_t first, std::int64_t last) {
+    if (task_.terms.bias.data == nullptr) return softmax_of_terms<kMasked, true, false>(rest, terms, first, last);
+    if (task_.terms.alibi_slopes == nullptr) return softmax_of_terms<kMasked, false, true>(rest, terms, first, last);
+    softmax_of_terms<kMasked, true, true>(rest, terms, first, last);
+  }
+
+  template <bool kMasked, bool kAlibi, bool kBias>
   void softmax_of_terms(const Part& rest, const TermsPanel& terms, std::int64_t first, std::int64_t last) {
     std::optional<TermsLanes> lanes[kTileVecs];
     for (int n = 0; n < kTileVecs; ++n) {
@@ -199,8 +204,8 @@ class ForwardBlock {
       const std::int64_t end = std::min(key + kBiasKeys, last);
       if constexpr (kBias) pack_bias(terms, key, end, first, last, row_, bias_);
       for (int n = 0; n < kTileVecs; ++n) {
-        lanes[n]->template add<kAlibi, kBias>(key, end, task_.score_map.score_scale, bias_ + n * kLanes,
-                                              scores_ + n * kLanes);
+        lanes[n]->template add<kAlibi, kBias, kPanel, kMasked>(key, end, task_.score_map.score_scale,
+                                                               bias_ + n * kLanes, scores_ + n * kLanes);
       }
     }
     for (int n = 0; n < kTileVecs; ++n) {

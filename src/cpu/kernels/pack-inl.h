@@ -102,46 +102,79 @@ HWY_INLINE void pack_tiles(DType dtype, const Source& from, std::int64_t padded_
   }
 }
 
-// Rows of a panel that one interleaving store or load moves; a vector of one lane has panels of odd sizes.
-inline constexpr std::int64_t kTransposedRows = kPanel % 4 == 0 ? 4 : 1;
+// Rows that are transposed together: a lane each. Vectors shorter than a block of four have one.
+inline constexpr std::int64_t kTransposedRows = kLanes % 4 == 0 ? kLanes : 1;
 
-/// to[column * stride + i] = rows[i][column] for kTransposedRows rows, read in whole vectors.
-HWY_INLINE void transpose_rows(const float* const (&rows)[kTransposedRows], std::int64_t columns, std::int64_t stride,
-                               float* HWY_RESTRICT to) {
-  if constexpr (kTransposedRows == 1) {
-    for (std::int64_t c = 0; c < columns; ++c) to[c * stride] = rows[0][c];
+#if HWY_TARGET != HWY_SCALAR
+/// Four elements from `column` on of every fourth row, a 128-bit block each.
+template <class D>
+HWY_INLINE hn::Vec<D> load_blocks(D d, const float* const* rows, std::int64_t column) {
+  constexpr std::int64_t kHalf = static_cast<std::int64_t>(hn::MaxLanes(D())) / 2;
+  if constexpr (kHalf == 2) {
+    return hn::LoadU(d, rows[0] + column);
   } else {
-    const Floats d;
-    HWY_ALIGN float quads[kTransposedRows * kLanes];
-    for (std::int64_t c = 0; c < columns; c += kLanes) {
-      hn::StoreInterleaved4(hn::LoadU(d, rows[0] + c), hn::LoadU(d, rows[1] + c), hn::LoadU(d, rows[2] + c),
-                            hn::LoadU(d, rows[3] + c), d, quads);
-      const std::int64_t count = std::min(kLanes, columns - c);
-      for (std::int64_t i = 0; i < count; ++i) {
-        std::copy_n(quads + i * kTransposedRows, kTransposedRows, to + (c + i) * stride);
-      }
-    }
+    const hn::Half<D> half;
+    return hn::Combine(d, load_blocks(half, rows + kHalf, column), load_blocks(half, rows, column));
   }
 }
 
-/// rows[i * row_stride + column] = from[column * stride + i] for kTransposedRows rows, in whole vectors.
-HWY_INLINE void transpose_columns(const float* HWY_RESTRICT from, std::int64_t stride, std::int64_t columns,
-                                  std::int64_t row_stride, float* HWY_RESTRICT rows) {
-  if constexpr (kTransposedRows == 1) {
-    for (std::int64_t c = 0; c < columns; ++c) rows[c] = from[c * stride];
+template <class D>
+HWY_INLINE void store_blocks(D d, hn::Vec<D> blocks, float* rows, std::int64_t row_stride) {
+  constexpr std::int64_t kHalf = static_cast<std::int64_t>(hn::MaxLanes(D())) / 2;
+  if constexpr (kHalf == 2) {
+    hn::StoreU(blocks, d, rows);
   } else {
-    const Floats d;
-    HWY_ALIGN float quads[kTransposedRows * kLanes];
-    for (std::int64_t c = 0; c < columns; c += kLanes) {
-      const std::int64_t count = std::min(kLanes, columns - c);
-      for (std::int64_t i = 0; i < count; ++i) {
-        std::copy_n(from + (c + i) * stride, kTransposedRows, quads + i * kTransposedRows);
-      }
-      Vec row[kTransposedRows];
-      hn::LoadInterleaved4(d, quads, row[0], row[1], row[2], row[3]);
-      for (int i = 0; i < kTransposedRows; ++i) hn::StoreU(row[i], d, rows + i * row_stride + c);
-    }
+    const hn::Half<D> half;
+    store_blocks(half, hn::LowerHalf(half, blocks), rows, row_stride);
+    store_blocks(half, hn::UpperHalf(half, blocks), rows + kHalf * row_stride, row_stride);
   }
+}
+
+/// Transposes the 4 x 4 elements that each 128-bit block of four vectors holds.
+HWY_INLINE void transpose_blocks(Vec (&v)[4]) {
+  const Floats d;
+  const hn::Repartition<std::uint64_t, Floats> pairs;
+  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, v[0], v[1]));
+  const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, v[2], v[3]));
+  const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, v[0], v[1]));
+  const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, v[2], v[3]));
+  v[0] = hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23));
+  v[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23));
+  v[2] = hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23));
+  v[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23));
+}
+#endif
+
+/// to[column * stride + i] = rows[i][column] for kTransposedRows rows; columns in fours, or one by one of a single row.
+HWY_INLINE void transpose_rows(const float* const (&rows)[kTransposedRows], std::int64_t columns, std::int64_t stride,
+                               float* HWY_RESTRICT to) {
+#if HWY_TARGET == HWY_SCALAR
+  for (std::int64_t c = 0; c < columns; ++c) to[c * stride] = rows[0][c];
+#else
+  const Floats d;
+  for (std::int64_t c = 0; c < columns; c += 4) {
+    Vec v[4];
+    for (int i = 0; i < 4; ++i) v[i] = load_blocks(d, rows + i, c);
+    transpose_blocks(v);
+    for (int i = 0; i < 4; ++i) hn::StoreU(v[i], d, to + (c + i) * stride);
+  }
+#endif
+}
+
+/// rows[i * row_stride + column] = from[column * stride + i] for kTransposedRows rows; columns likewise.
+HWY_INLINE void transpose_columns(const float* HWY_RESTRICT from, std::int64_t stride, std::int64_t columns,
+                                  [[maybe_unused]] std::int64_t row_stride, float* HWY_RESTRICT rows) {
+#if HWY_TARGET == HWY_SCALAR
+  for (std::int64_t c = 0; c < columns; ++c) rows[c] = from[c * stride];
+#else
+  const Floats d;
+  for (std::int64_t c = 0; c < columns; c += 4) {
+    Vec v[4];
+    for (int i = 0; i < 4; ++i) v[i] = hn::LoadU(d, from + (c + i) * stride);
+    transpose_blocks(v);
+    for (int i = 0; i < 4; ++i) store_blocks(d, v[i], rows + i * row_stride + c, row_stride);
+  }
+#endif
 }
 
 /// One row of the source times `factor`, zero from its columns to `padded_columns`; all zero for a row that it lacks.

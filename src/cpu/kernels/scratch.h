@@ -32,9 +32,9 @@ constexpr std::int64_t padded(std::int64_t value, std::int64_t multiple) {
 // A cache line between strips, so that they do not share cache sets.
 inline constexpr std::int64_t kStripPadding = 16;
 
-/// Floats that packing panels of rows takes besides: four rows in whole vectors.
+/// Floats that packing panels of rows takes besides: as many rows as a vector has lanes, in whole vectors.
 constexpr std::int64_t pack_buffer(std::int64_t columns, const KernelTraits& traits) {
-  return 4 * padded(columns, traits.wide_panel);
+  return traits.lanes * padded(columns, traits.wide_panel);
 }
 
 /// Words of 32 keys, at multiples of 32, that hold any `keys` in a row.

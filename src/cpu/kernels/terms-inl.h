@@ -48,8 +48,8 @@ HWY_INLINE void prefetch_bias(const ConstRows& bias, DType dtype, std::int64_t i
 /// Keys of a bias that are packed together: few enough to stay beside the scores in the nearest cache.
 inline constexpr std::int64_t kBiasKeys = 64;
 
-/// The bias of keys [key, end) of the tile for a panel of kWidth queries, into `bias` [key][lane]; keys [first, last) are
-/// packed in turn. `row_buffer` is what packing takes besides.
+/// The bias of keys [key, end) of the tile for a panel of kWidth queries, into `bias` [key][lane]; keys [first, last)
+/// are packed in turn. `row_buffer` is what packing takes besides.
 template <std::int64_t kWidth = kPanel>
 HWY_INLINE void pack_bias(const TermsPanel& panel, std::int64_t key, std::int64_t end, std::int64_t first,
                           std::int64_t last, float* row_buffer, float* bias) {
@@ -90,9 +90,9 @@ class TermsLanes {
     return exponent;
   }
 
-  /// scores = scale * scores + terms over keys [first, last) of the tile, -inf where the key is hidden; keys are kStride
-  /// elements apart. `bias` is of pack_bias from key `first` on.
-  template <bool kAlibi, bool kBias, std::int64_t kStride = kPanel>
+  /// scores = scale * scores + terms over keys [first, last) of the tile, -inf where the key is hidden; keys are
+  /// kStride elements apart. `bias` is of pack_bias from key `first` on. Not masked: no key is hidden.
+  template <bool kAlibi, bool kBias, std::int64_t kStride = kPanel, bool kMasked = true>
   HWY_INLINE void add(std::int64_t first, std::int64_t last, float scale, const float* HWY_RESTRICT bias,
                       float* HWY_RESTRICT scores) {
     const Floats d;
@@ -101,7 +101,7 @@ class TermsLanes {
       float* HWY_RESTRICT score = scores + key * kStride;
       Vec sum = hn::Mul(hn::Load(d, score), hn::Set(d, scale));
       sum = join<kAlibi, kBias>(sum, key, bias + (key - first) * kStride);
-      sum = hn::IfThenElse(visible_.contains(key), sum, hn::Set(d, -kInfinity));
+      if constexpr (kMasked) sum = hn::IfThenElse(visible_.contains(key), sum, hn::Set(d, -kInfinity));
       top = hn::Max(top, sum);
       hn::Store(sum, d, score);
     }
@@ -129,13 +129,13 @@ HWY_INLINE Vec load_some(const T* from, std::int64_t count) {
 
 /// out[row][key lanes] = terms over rows [first, last) of the panel, keys [key, key + kPanel) of the tile across the
 /// lanes.
-template <class T>
+template <bool kAlibi, class T>
 HWY_INLINE void terms_of_keys(const TermsPanel& panel, std::int64_t key, std::int64_t first, std::int64_t last,
                               float* HWY_RESTRICT out) {
   const Floats d;
   for (std::int64_t row = first; row < last; ++row) {
-    const Vec center = hn::Set(d, panel.center(row));
-    const Vec slope = hn::Set(d, panel.slope(row));
+    const Vec center = hn::Set(d, kAlibi ? panel.center(row) : 0.0F);
+    const Vec slope = hn::Set(d, kAlibi ? panel.slope(row) : 0.0F);
     const T* bias = static_cast<const T*>(panel.terms.bias.data);
     if (bias != nullptr) {
       bias += panel.terms.bias.offset(panel.row + row) + panel.key_begin;
@@ -150,19 +150,26 @@ HWY_INLINE void terms_of_keys(const TermsPanel& panel, std::int64_t key, std::in
       if (bias != nullptr && at < panel.keys) {
         sum = hn::Mul(load_some(bias + at, panel.keys - at), hn::Set(d, kLog2E));
       }
-      sum = add_alibi(sum, slope, center, hn::Iota(d, static_cast<float>(at)));
+      if constexpr (kAlibi) sum = add_alibi(sum, slope, center, hn::Iota(d, static_cast<float>(at)));
       hn::Store(sum, d, out + row * kPanel + n * kLanes);
     }
   }
 }
 
+template <bool kAlibi>
 HWY_INLINE void terms_of_keys(const TermsPanel& panel, std::int64_t key, std::int64_t first, std::int64_t last,
                               float* out) {
   switch (panel.terms.bias_dtype) {
-    case DType::float16: return terms_of_keys<float16>(panel, key, first, last, out);
-    case DType::bfloat16: return terms_of_keys<bfloat16>(panel, key, first, last, out);
-    default: return terms_of_keys<float>(panel, key, first, last, out);
+    case DType::float16: return terms_of_keys<kAlibi, float16>(panel, key, first, last, out);
+    case DType::bfloat16: return terms_of_keys<kAlibi, bfloat16>(panel, key, first, last, out);
+    default: return terms_of_keys<kAlibi, float>(panel, key, first, last, out);
   }
+}
+
+HWY_INLINE void terms_of_keys(const TermsPanel& panel, std::int64_t key, std::int64_t first, std::int64_t last,
+                              float* out) {
+  if (panel.terms.alibi_slopes == nullptr) return terms_of_keys<false>(panel, key, first, last, out);
+  terms_of_keys<true>(panel, key, first, last, out);
 }
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
