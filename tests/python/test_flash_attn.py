@@ -95,6 +95,26 @@ def test_varlen(module, qkv):
     assert torch.equal(padded, wanted)
 
 
+def test_probabilities_tell_what_dropout_took(qkv):
+    q, k, v = (x.detach().float() for x in qkv)
+    slopes = torch.tensor([[0.0, 0.1, 0.2, 0.3], [0.3, 0.2, 0.1, 0.0]])
+    options = {"causal": True, "alibi_slopes": slopes, "return_attn_probs": True}
+    out, _, signed = flash_attn.flash_attn_func(q, k, v, 0.25, **options)
+    assert signed.shape == (2, 4, 128, 128)
+    signed = signed[:, :, :12, :20]
+    p = signed.abs() / signed.abs().sum(-1, keepdim=True)
+    kept = torch.where(signed > 0, p / 0.75, 0)
+    wanted = torch.einsum("bhqk,bkhd->bqhd", kept, v.repeat_interleave(2, dim=2))
+    torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
+    assert 0.15 < (signed < 0).sum() / (signed != 0).sum() < 0.35
+    bounds_q, bounds_k = torch.tensor([0, 12, 24], dtype=torch.int32), torch.tensor([0, 20, 40], dtype=torch.int32)
+    packed = (x.flatten(0, 1) for x in (q, k, v))
+    out, _, signed = flash_attn.flash_attn_varlen_func(*packed, bounds_q, bounds_k, 12, 20, 0.25, **options)
+    kept = torch.where(signed[:, :, :12, :20] > 0, p / 0.75, 0)
+    wanted = torch.einsum("bhqk,bkhd->bqhd", kept, v.repeat_interleave(2, dim=2))
+    torch.testing.assert_close(out.unflatten(0, (2, 12)), wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_cache(qkv):
     q, k_cache, v_cache = (x.detach().clone() for x in qkv)
     lengths = torch.tensor([3, 15], dtype=torch.int32)
@@ -175,9 +195,7 @@ def test_what_is_missing_is_said(qkv):
         "k_descale is given, but no": lambda: flash_attn_interface.flash_attn_func(q, k, v, k_descale=ones),
         "page_table is given, but no": lambda: flash_attn_interface.flash_attn_with_kvcache(q, k, v, page_table=table),
         "block_table is given, but no": lambda: flash_attn.flash_attn_with_kvcache(q, k, v, block_table=table),
-        "return_attn_probs is given with dropout_p": lambda: flash_attn.flash_attn_func(
-            q, k, v, 0.1, return_attn_probs=True
-        ),
+        "_flash_attn_forward was called, but": lambda: flash_attn.flash_attn_interface._flash_attn_forward(q, k, v),
     }.items():
         with pytest.raises(NotImplementedError, match=sentence):
             call()

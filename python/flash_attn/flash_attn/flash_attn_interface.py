@@ -4,8 +4,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from strobe.integrations.flash_attention import options_of, packed_lengths, padded_attention, refuse, with_cache
 from torch import Tensor
+
+from flash_attn._probabilities import signed_probabilities
 
 Window = Any
 
@@ -24,27 +27,23 @@ def _attention(
     return_attn_probs: bool,
     **lengths: Any,
 ) -> Any:
-    """out, or (out, lse, None) with return_attn_probs: probabilities are never kept."""
-    if return_attn_probs and dropout_p > 0:
-        raise NotImplementedError(
-            "return_attn_probs is given with dropout_p, but Strobe keeps no probabilities: strobe.dropout_mask gives "
-            "the ones that dropout takes"
-        )
-    result = padded_attention(
-        *(q, k, v),
-        return_lse=return_attn_probs,
-        **options_of(
-            softmax_scale=softmax_scale,
-            causal=causal,
-            window_size=window_size,
-            softcap=softcap,
-            deterministic=deterministic,
-            dropout_p=dropout_p,
-            alibi_slopes=alibi_slopes,
-        ),
-        **lengths,
+    """out, or (out, lse, None) with return_attn_probs: but for tests of dropout no probabilities are kept."""
+    options = options_of(
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap,
+        deterministic=deterministic,
+        dropout_p=dropout_p,
+        alibi_slopes=alibi_slopes,
     )
-    return (*result, None) if return_attn_probs else result
+    if not return_attn_probs:
+        return padded_attention(q, k, v, **options, **lengths)
+    if not dropout_p:
+        return (*padded_attention(q, k, v, return_lse=True, **options, **lengths), None)
+    options["seed"], options["offset"] = torch.randint(2**63 - 1, (2,)).tolist()
+    result = padded_attention(q, k, v, return_lse=True, **options, **lengths)
+    return (*result, signed_probabilities(q, k, lengths, **options))
 
 
 def flash_attn_func(
@@ -161,7 +160,8 @@ USE_TRITON_ROCM = False
 
 
 def _get_block_size_n(device: Any, head_dim: int, is_dropout: bool, is_causal: bool) -> int:
-    raise NotImplementedError("the layout of probabilities was asked for, but Strobe keeps none")
+    """Of the keys whose probabilities are relative to one maximum: here all of a row."""
+    return 2**31 - 1
 
 
 def _without_kernel(name: str) -> Callable[..., Any]:
