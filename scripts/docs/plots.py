@@ -19,6 +19,10 @@ PLOTS = {
         "bench/plot.py", f"{BENCHMARKS}/h200/forward.json", "--pass", "forward", "--dtype", "bfloat16"),
     f"{BENCHMARKS}/cpu/forward.svg": (
         "bench/plot.py", f"{BENCHMARKS}/cpu/epyc-avx2-pytorch.json", "--pass", "forward", "--dtype", "float32"),
+    f"{BENCHMARKS}/cpu/xeon-forward.svg": (
+        "bench/plot.py", f"{BENCHMARKS}/cpu/xeon-amx-grid-16-threads.json", "--pass", "forward", "--dtype", "bfloat16"),
+    f"{BENCHMARKS}/cpu/xeon-backward.svg": (
+        "bench/plot.py", f"{BENCHMARKS}/cpu/xeon-amx-grid-16-threads.json", "--pass", "backward", "--dtype", "bfloat16"),
 }  # fmt: skip
 
 
