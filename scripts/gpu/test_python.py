@@ -6,6 +6,7 @@ import pytest
 import strobe
 import strobe.torch
 import torch
+from strobe.torch import ops
 from torch.nn.functional import scaled_dot_product_attention
 
 
@@ -101,12 +102,39 @@ def test_cuda_graph():
         assert torch.equal(o, strobe.torch.attention(q, k, v, causal=True))
 
 
-def test_compile_and_opcheck():
+def test_compile_export_and_autocast():
     q, k, v = (draw(2, 128, 8, 64) for _ in range(3))
+    wanted = strobe.torch.attention(q * 2, k, v, causal=True)
     compiled = torch.compile(lambda q, k, v: strobe.torch.attention(q * 2, k, v, causal=True), fullgraph=True)
-    torch.testing.assert_close(compiled(q, k, v), strobe.torch.attention(q * 2, k, v, causal=True), rtol=0, atol=0)
+    torch.testing.assert_close(compiled(q, k, v), wanted, rtol=0, atol=0)
+
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v):
+            return strobe.torch.attention(q * 2, k, v, causal=True)
+
+    assert torch.equal(torch.export.export(Layer(), (q, k, v)).module()(q, k, v), wanted)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert torch.equal(strobe.torch.attention((q * 2).float(), k.float(), v.float(), causal=True), wanted)
+
+
+def test_opcheck():
+    q, k, v = (draw(2, 128, 8, 64) for _ in range(3))
+    tensors = [None] * len(ops.TENSOR_NAMES)
+    values = [None, "bottom_right", -1, -1, 0, 0.0, 0.0, False, 128, -1, -1, 0]
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    arguments = (q, k, v, *tensors, *values, False)
+    torch.library.opcheck(torch.ops.strobe.attention.default, arguments, test_utils=checks)
+    o, lse, _ = torch.ops.strobe.attention(*arguments)
+    assert torch.equal(o, strobe.torch.attention(q, k, v, causal=True))
+    assert torch.equal(lse, strobe.torch.attention(q, k, v, causal=True, return_lse=True)[1])
+
+
+def test_sdpa_is_routed():
+    q, k, v = (draw(2, 8, 128, 64) for _ in range(3))
     with strobe.torch.sdpa():
-        o = scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True)
+        o = scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert o.is_contiguous()
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     assert torch.equal(o.transpose(1, 2), strobe.torch.attention(q, k, v, causal="top_left"))
 
 
