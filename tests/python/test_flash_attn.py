@@ -44,6 +44,10 @@ def test_signature(function, expected):
     assert found == expected
 
 
+def test_version_is_the_interfaces():
+    assert flash_attn.__version__ == f"2.8.4+strobe.{strobe.__version__}"
+
+
 @pytest.fixture
 def qkv():
     torch.manual_seed(0)

@@ -1,6 +1,6 @@
 """FlashAttention-2's calls, computed by Strobe. What no engine has raises NotImplementedError with a sentence."""
 
-from strobe import __version__
+import strobe
 
 from flash_attn.flash_attn_interface import (
     flash_attn_func,
@@ -11,6 +11,9 @@ from flash_attn.flash_attn_interface import (
     flash_attn_varlen_qkvpacked_func,
     flash_attn_with_kvcache,
 )
+
+# The version whose calls these are, which users compare with, and whose they really are.
+__version__ = f"2.8.4+strobe.{strobe.__version__}"
 
 __all__ = [
     "__version__",
