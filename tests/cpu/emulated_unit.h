@@ -76,7 +76,7 @@ struct EmulatedUnit {
     hn::Store(odd, cpu::HWY_NAMESPACE::Floats(), reinterpret_cast<float*>(words[1]));
     for (int i = 0; i < 2 * kLanes; ++i) {  // halves away from zero, by integers
       const auto bits = static_cast<std::uint16_t>((words[i % 2][i / 2] + 0x8000U) >> 16);
-      std::memcpy(to + i, &bits, sizeof(bits));
+      std::memcpy(static_cast<void*>(to + i), &bits, sizeof(bits));
     }
   }
 

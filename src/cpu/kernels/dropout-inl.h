@@ -66,8 +66,8 @@ HWY_INLINE PhiloxVecs philox(PhiloxVecs counter, PhiloxKey key) {
 
 /// Which query rows lie across the lanes, for dropout.
 struct DropoutLanes {
-  WordVec query;
-  WordVec head;
+  WordVec query = hn::Zero(Words());
+  WordVec head = hn::Zero(Words());
 
   DropoutLanes(const DropoutTask& task, std::int64_t row, std::int64_t group) {
     HWY_ALIGN unsigned queries[kLanes];

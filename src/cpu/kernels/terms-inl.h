@@ -113,8 +113,8 @@ class TermsLanes {
 
  private:
   LaneInterval visible_;
-  Vec center_;
-  Vec slope_;
+  Vec center_ = hn::Zero(Floats());
+  Vec slope_ = hn::Zero(Floats());
   Vec top_;
 };
 
