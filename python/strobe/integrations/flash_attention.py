@@ -40,7 +40,7 @@ def options_of(
     alibi_slopes: Tensor | None = None,
 ) -> dict[str, Any]:
     """Theirs as Strobe's, without those that ask for nothing: each costs a call some time before its launch."""
-    options: dict[str, Any] = {"causal": causal}
+    options: dict[str, Any] = {"causal": bool(causal)}
     if softmax_scale is not None:
         options["scale"] = softmax_scale
     if type(window_size) is not tuple or window_size != (-1, -1):
@@ -48,7 +48,7 @@ def options_of(
     if softcap:
         options["softcap"] = softcap
     if deterministic:
-        options["deterministic"] = deterministic
+        options["deterministic"] = True
     if attention_chunk:
         options["chunk"] = attention_chunk
     if dropout_p:
