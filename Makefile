@@ -1,7 +1,7 @@
 # Everything that is done with this repository by one command; CMakePresets.json holds the builds underneath.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test lint format build docs asan tsan fuzz soak mutation clean help dependencies
+.PHONY: demo test lint format build docs asan tsan threads fuzz soak mutation clean help dependencies
 
 JOBS ?= $(shell nproc)
 python := .venv/bin/python
@@ -35,6 +35,10 @@ asan: build/asan/build.ninja ## Run every test under AddressSanitizer and Undefi
 tsan: build/tsan/build.ninja ## Run every test under ThreadSanitizer
 	@cmake --build --preset tsan
 	@ctest --preset tsan --parallel $(JOBS)
+
+threads: build/tsan/build.ninja ## Run the tests of several threads under ThreadSanitizer
+	@cmake --build --preset tsan
+	@ctest --preset tsan-threads --parallel $(JOBS)
 
 fuzz: ## Attack the file readers and the C ABI with libFuzzer, SECONDS=60 each
 	@scripts/install-dependencies.sh clang-14 libclang-rt-14-dev

@@ -40,12 +40,12 @@ bool contains(std::span<const CodePointRange> ranges, char32_t code_point) {
 
 /// A Hangul syllable as its two or three letters. Source: The Unicode Standard, section 3.12.
 bool append_hangul(char32_t syllable, std::u32string& text) {
-  constexpr char32_t kFirst = 0xAC00;
-  constexpr char32_t kLast = 0xD7A3;
+  constexpr char32_t kFirstSyllable = 0xAC00;
+  constexpr char32_t kLastSyllable = 0xD7A3;
   constexpr char32_t kVowels = 21;
   constexpr char32_t kTrailing = 28;  // including none
-  if (syllable < kFirst || syllable > kLast) return false;
-  const char32_t index = syllable - kFirst;
+  if (syllable < kFirstSyllable || syllable > kLastSyllable) return false;
+  const char32_t index = syllable - kFirstSyllable;
   text += static_cast<char32_t>(0x1100 + index / (kVowels * kTrailing));
   text += static_cast<char32_t>(0x1161 + index / kTrailing % kVowels);
   if (index % kTrailing != 0) text += static_cast<char32_t>(0x11A7 + index % kTrailing);

@@ -46,8 +46,9 @@ Status local_block_mask(const TensorView& mask, std::int64_t left, std::int64_t 
   if (left < -1 || right < -1) {
     return api::invalid("left is {} and right {}: each must be 0 or more, or -1 for no bound", left, right);
   }
+  // By distance: own + right may be more than an integer holds.
   return fill(mask, [=](std::int64_t own, std::int64_t key) {
-    return (left < 0 || key >= own - left) && (right < 0 || key <= own + right);
+    return (left < 0 || own - key <= left) && (right < 0 || key - own <= right);
   });
 }
 

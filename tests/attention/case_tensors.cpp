@@ -1,16 +1,12 @@
 #include "case_tensors.h"
 
 #include <cmath>
-#include <limits>
 
 #include "cpu/reference/sequences.h"
 #include "cpu/reference/visibility.h"
 
 namespace strobe::test {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double draw(Values values, Random& random) {
   switch (values) {

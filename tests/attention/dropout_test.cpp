@@ -139,28 +139,28 @@ class DropoutInBothPasses : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(DTypes, DropoutInBothPasses, every_dtype(), dtype_name);
 
 TEST_P(DropoutInBothPasses, IsDropoutMasks) {
-  constexpr std::int64_t kSeqlen = 150;
-  AttentionCase attention = flat_case(kSeqlen, kSeqlen, 2, 3);
+  const std::int64_t seqlen = 150;
+  AttentionCase attention = flat_case(seqlen, seqlen, 2, 3);
   attention.dtype = GetParam();
   attention.options.dropout = 0.25F;
   attention.random = {.seed = 42, .offset = std::uint64_t{1} << 40U};
   FlatScores flat(attention);
   for (std::int64_t index = 0; index < flat.tensors.d_o.size(); ++index) {
-    flat.tensors.d_o.set(index, index / kSeqlen / 3 % kSeqlen == index % kSeqlen ? 1.0 : 0.0);
+    flat.tensors.d_o.set(index, index / seqlen / 3 % seqlen == index % seqlen ? 1.0 : 0.0);
   }
   flat.run_forward();
   flat.run_backward();
-  const std::vector<std::uint8_t> mask = mask_of(0.25F, attention.random, {2, 3, kSeqlen, kSeqlen});
-  const double weight = 1.0 / (0.75 * kSeqlen);
+  const std::vector<std::uint8_t> mask = mask_of(0.25F, attention.random, {2, 3, seqlen, seqlen});
+  const double weight = 1.0 / (0.75 * seqlen);
   for (std::size_t index = 0; index < mask.size(); ++index) {
     const auto at = static_cast<std::int64_t>(index);
-    const std::int64_t key = at % kSeqlen;
-    const std::int64_t query = at / kSeqlen % kSeqlen;
-    const std::int64_t head = at / kSeqlen / kSeqlen % 3;
-    const std::int64_t entry = at / kSeqlen / kSeqlen / 3;
+    const std::int64_t key = at % seqlen;
+    const std::int64_t query = at / seqlen % seqlen;
+    const std::int64_t head = at / seqlen / seqlen % 3;
+    const std::int64_t entry = at / seqlen / seqlen / 3;
     const double expected = mask[index] * weight;
     ASSERT_NEAR(flat.probability(query, key, head, entry), expected, weight * 0x1p-7) << index;
-    const double in_dv = flat.tensors.dv.get(((entry * kSeqlen + key) * 3 + head) * kSeqlen + query);
+    const double in_dv = flat.tensors.dv.get(((entry * seqlen + key) * 3 + head) * seqlen + query);
     ASSERT_NEAR(in_dv, expected, weight * 0x1p-7) << index;
   }
   EXPECT_NEAR(flat.lse(0), std::log(150.0), 1e-5);  // knows nothing of dropout

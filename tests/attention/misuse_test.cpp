@@ -212,12 +212,12 @@ TEST(Misuse, OfTheCpuEngineForTensorsOnAGpu) {
 // Views that share a buffer without sharing an element are no misuse: q, k and v of one packed projection, o beside
 // them.
 TEST(Misuse, IsNotToInterleaveTensorsInOneBuffer) {
-  constexpr std::int64_t kSeqlen = 5;
-  constexpr std::int64_t kHeadDim = 8;
-  std::vector<float> buffer(kSeqlen * 4 * kHeadDim, 0.5F);
+  const std::int64_t seqlen = 5;
+  const std::int64_t head_dim = 8;
+  std::vector<float> buffer(seqlen * 4 * head_dim, 0.5F);
   const auto slice = [&buffer](std::int64_t which) {
-    TensorView view = tensor(buffer.data() + which * kHeadDim, {1, kSeqlen, 1, kHeadDim});
-    view.strides = {kSeqlen * 4 * kHeadDim, 4 * kHeadDim, kHeadDim, 1};
+    TensorView view = tensor(buffer.data() + which * head_dim, {1, seqlen, 1, head_dim});
+    view.strides = {seqlen * 4 * head_dim, 4 * head_dim, head_dim, 1};
     return view;
   };
   ForwardArguments arguments;

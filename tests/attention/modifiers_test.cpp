@@ -12,7 +12,6 @@
 namespace strobe::test {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNear = 2e-6;
 
 // exp(score) over the row's sum of it.

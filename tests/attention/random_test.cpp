@@ -5,14 +5,13 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <functional>
 #include <iostream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "matches_reference.h"
 #include "random_case.h"
+#include "run_on_threads.h"
 #include "seeds.h"
 #include "strobe/plan.h"
 
@@ -22,13 +21,6 @@ namespace {
 constexpr int kSkipped = 77;
 
 std::string program_path;
-
-// A caller's pool that starts a thread for every index.
-void run_on_threads(int count, const std::function<void(int)>& body) {
-  std::vector<std::thread> threads;
-  for (int index = 0; index < count; ++index) threads.emplace_back(body, index);
-  for (std::thread& thread : threads) thread.join();
-}
 
 void run_seed(std::uint64_t seed) {
   const ParallelFor parallel_for = run_on_threads;

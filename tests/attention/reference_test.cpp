@@ -13,8 +13,6 @@
 namespace strobe::test {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 // Two keys, one query, head_dim 1: s = (q, 0), so that p = sigmoid(q) and 1 - p.
 struct TwoKeys {
   std::array<float, 1> q{1.5F};

@@ -4,15 +4,12 @@
 
 #include <cmath>
 #include <functional>
-#include <limits>
 
 #include "matches_reference.h"
 
 namespace strobe::test {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kSeqlen = 150;  // several tiles in both directions
 constexpr std::int64_t kHeadDim = 24;
 

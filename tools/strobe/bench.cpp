@@ -24,7 +24,7 @@
 namespace strobe::program {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kBenchFooter =
     R"(Lists are separated by commas; every combination is one cell. In each cell the implementations
 take turns, one each per round, after one round to warm up; medians are shown. One that cannot run a
 cell is left out of it, with a word on standard error.
@@ -212,7 +212,7 @@ ExitCode run_bench(const BenchFlags& flags) {
 
 void add_bench_command(CLI::App& app, ExitCode& exit_code) {
   CLI::App& command = *app.add_subcommand("bench", "Time it against standard attention, PyTorch and an FMA probe");
-  command.footer(kFooter);
+  command.footer(kBenchFooter);
   const auto flags = std::make_shared<BenchFlags>();
   flags->add_cells_to(command);
   command.add_option("--implementation", flags->implementations, "which of them (default all of the device's)")

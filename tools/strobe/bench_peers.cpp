@@ -10,22 +10,13 @@
 #include "bench/standard_attention.h"
 #include "bench/torch_runner.h"
 #include "strobe/plan.h"
+#include "timed.h"
 
 namespace strobe::program {
 namespace {
 
 Shape shape_of(const bench::Cell& cell) {
   return {cell.batch, cell.seqlen, cell.seqlen, cell.heads, cell.heads_kv, cell.head_dim, cell.head_dim_v};
-}
-
-/// Milliseconds that `call` takes, or its Status.
-template <class Call>
-Result<double> timed(const Call& call) {
-  const auto start = std::chrono::steady_clock::now();
-  const Status status = call();
-  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
-  if (!status.ok()) return status;
-  return elapsed.count();
 }
 
 /// Calls a Plan made once, with workspace allocated once: what a program that computes many layers does.

@@ -1,22 +1,11 @@
 #include "device_run.h"
 
-#include <chrono>
-
 #include "gpu/mirrored_forward.h"
 #include "gpu/stream.h"
+#include "timed.h"
 
 namespace strobe::program {
 namespace {
-
-/// Milliseconds that `call` takes on the host, or its Status.
-template <class Call>
-Result<double> timed(const Call& call) {
-  const auto start = std::chrono::steady_clock::now();
-  Status status = call();
-  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
-  if (!status.ok()) return status;
-  return elapsed.count();
-}
 
 Result<double> run_on_gpu(const Plan& plan, const ForwardArguments& host, int index) {
   const Result<const runtime::CudaDevice*> device = runtime::cuda_device(index);

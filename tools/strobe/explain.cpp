@@ -13,7 +13,7 @@
 namespace strobe::program {
 namespace {
 
-constexpr const char* kFooter = R"(Examples:
+constexpr const char* kExplainFooter = R"(Examples:
   strobe explain --seqlen 8192 --heads 16 --head-dim 128 --causal
   strobe explain --dtype bfloat16 --heads 32 --heads-kv 8 --backward --threads 4
   strobe explain --device cuda --dtype bfloat16 --seqlen 16384 --causal)";
@@ -51,7 +51,7 @@ ExitCode explain(const ExplainFlags& flags) {
 
 void add_explain_command(CLI::App& app, ExitCode& exit_code) {
   CLI::App& command = *app.add_subcommand("explain", "Say which engine and tiles a call gets, and why");
-  command.footer(kFooter);
+  command.footer(kExplainFooter);
   const auto flags = std::make_shared<ExplainFlags>();
   command.add_option("--dtype", flags->dtype, "of Q, K, V and O: float32, float16 or bfloat16")
       ->check(CLI::IsMember(dtype_names()))

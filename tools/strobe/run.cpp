@@ -19,7 +19,7 @@
 namespace strobe::program {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kRunFooter =
     R"(Tensors are [batch, seqlen, heads, head_dim], float32, float16 or bfloat16 (in .npy: '<V2', as
 ml_dtypes saves it). Written to --out: o.npy and lse.npy [batch, heads, seqlen]; with --do also
 dq.npy, dk.npy and dv.npy, and dbias.npy or dsink.npy for a --bias or --sink; with --max-logits
@@ -152,7 +152,7 @@ ExitCode run(const RunFlags& flags) {
 
 void add_run_command(CLI::App& app, ExitCode& exit_code) {
   CLI::App& command = *app.add_subcommand("run", "Compute attention on tensors from files");
-  command.footer(kFooter);
+  command.footer(kRunFooter);
   const auto flags = std::make_shared<RunFlags>();
   const auto add_file = [&](const char* name, std::string& value, const char* text) {
     return command.add_option(name, value, text)->type_name("FILE")->group("Files");

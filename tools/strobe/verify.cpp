@@ -20,7 +20,7 @@
 namespace strobe::program {
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kVerifyFooter =
     R"(Two kinds of inputs: normal, N(0,1); and outliers, N(0,1) + N(0,100) * Bernoulli(0.001), with which
 FlashAttention-3 (2024) shows what low precision does to attention. dO is normal in both.
 
@@ -204,7 +204,7 @@ ExitCode verify(const VerifyFlags& flags) {
 
 void add_verify_command(CLI::App& app, ExitCode& exit_code) {
   CLI::App& command = *app.add_subcommand("verify", "Compare with float64, beside standard attention");
-  command.footer(kFooter);
+  command.footer(kVerifyFooter);
   const auto flags = std::make_shared<VerifyFlags>();
   command.add_option("--dtype", flags->dtypes, "float32, float16, bfloat16 (default all that the device's engine has)")
       ->check(CLI::IsMember(dtype_names()))

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "cpu/reference/forward_row.h"
 #include "cpu/reference/parallel.h"
@@ -9,8 +8,6 @@
 
 namespace strobe::reference {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The largest score of the rows so far and what the computed one may be.
 struct LargestScore {

@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "cpu/reference/rounding.h"
 
 namespace strobe::reference {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The largest score; NaN if there is one; -inf where there is none.
 double row_maximum(const std::vector<double>& scores) {

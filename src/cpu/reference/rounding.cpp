@@ -1,14 +1,9 @@
 #include "cpu/reference/rounding.h"
 
 #include <cmath>
-#include <limits>
 
 namespace strobe::reference {
-namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-}  // namespace
+namespace {}  // namespace
 
 double gamma(double roundings, double unit_roundoff) {
   const double sum = roundings * unit_roundoff;

@@ -2,9 +2,13 @@
 // 2nd edition, chapter 3.
 #pragma once
 
+#include <limits>
+
 #include "strobe/tensor.h"
 
 namespace strobe::reference {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// gamma_n = n u / (1 - n u): no n roundings in a row, in any order, change a value by more than this share of it.
 /// Infinite where n u reaches 1.
