@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = "docs/benchmarks"
+XEON = f"{BENCHMARKS}/cpu/xeon-amx-grid-16-threads.json"
 # What is drawn: the script, the measurements, what it is told.
 PLOTS = {
     f"{BENCHMARKS}/io.svg": ("bench/plot_io.py", f"{BENCHMARKS}/io.json"),
@@ -20,9 +21,9 @@ PLOTS = {
     f"{BENCHMARKS}/cpu/forward.svg": (
         "bench/plot.py", f"{BENCHMARKS}/cpu/epyc-avx2-pytorch.json", "--pass", "forward", "--dtype", "float32"),
     f"{BENCHMARKS}/cpu/xeon-forward.svg": (
-        "bench/plot.py", f"{BENCHMARKS}/cpu/xeon-amx-grid-16-threads.json", "--pass", "forward", "--dtype", "bfloat16"),
+        "bench/plot.py", XEON, "--pass", "forward", "--dtype", "bfloat16"),
     f"{BENCHMARKS}/cpu/xeon-backward.svg": (
-        "bench/plot.py", f"{BENCHMARKS}/cpu/xeon-amx-grid-16-threads.json", "--pass", "backward", "--dtype", "bfloat16"),
+        "bench/plot.py", XEON, "--pass", "backward", "--dtype", "bfloat16"),
 }  # fmt: skip
 
 
