@@ -7,12 +7,9 @@
 
 #include "bench/cell.h"
 #include "bench_io.h"
+#include "cli_app.h"
 #include "flags.h"
 #include "strobe/status.h"
-
-namespace CLI {
-class App;
-}
 
 namespace strobe::program {
 

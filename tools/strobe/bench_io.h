@@ -5,11 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "cli_app.h"
 #include "exit_code.h"
-
-namespace CLI {
-class App;
-}
 
 namespace strobe::program {
 

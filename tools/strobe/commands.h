@@ -1,11 +1,8 @@
 // The program's subcommands, one file each.
 #pragma once
 
+#include "cli_app.h"
 #include "exit_code.h"
-
-namespace CLI {
-class App;
-}
 
 namespace strobe::program {
 

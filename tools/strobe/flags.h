@@ -6,11 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "cli_app.h"
 #include "strobe/attention.h"
-
-namespace CLI {
-class App;
-}
 
 namespace strobe::program {
 

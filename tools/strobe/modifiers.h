@@ -4,12 +4,9 @@
 #include <cstdint>
 #include <string>
 
+#include "cli_app.h"
 #include "io/host_tensor.h"
 #include "strobe/attention.h"
-
-namespace CLI {
-class App;
-}
 
 namespace strobe::program {
 
