@@ -3,8 +3,6 @@
 #include <cmath>
 
 namespace strobe::reference {
-namespace {}  // namespace
-
 double gamma(double roundings, double unit_roundoff) {
   const double sum = roundings * unit_roundoff;
   return sum < 1.0 ? sum / (1.0 - sum) : kInfinity;
