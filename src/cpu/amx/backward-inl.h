@@ -62,7 +62,8 @@ class AmxBackwardBlock {
     begin();
     for (std::int64_t head = 0; head < task_.heads; ++head) {
       is_last_head_ = head == task_.heads - 1;
-      query_blocks();
+      for_each_query_block(task_, queries_of_, bias_gradient_,
+                           [this](std::int64_t row_begin, std::int64_t row_end) { query_block(row_begin, row_end); });
       if (is_last_head_) break;
       queries_of_.next_head(task_.dtype, task_.tiles.block_m, task_.tiles.block_m * d_);
       bias_gradient_.set_rows(queries_of_.d_bias);
@@ -88,23 +89,6 @@ class AmxBackwardBlock {
     keys_finite_ = all_finite(keys_, padded_keys_ * d_);
   }
 
-  void query_blocks() {
-    const std::int64_t group = queries_of_.q.group;
-    const std::int64_t positions = queries_of_.rows / group;
-    const std::int64_t block = task_.tiles.block_m;
-    const std::int64_t first = task_.visible.first_position(task_.key_begin, positions) * group / block * block;
-    const std::int64_t last = task_.visible.last_position(task_.key_end - 1, positions) * group;
-    const bool all_rows = bias_gradient_.writes_all();
-    for (std::int64_t row = all_rows ? 0 : first; row < (all_rows ? queries_of_.rows : last); row += block) {
-      const std::int64_t end = std::min(row + block, queries_of_.rows);
-      if (row >= first && row < last && queries_of_.blocks.visible(row / group, task_.key_begin)) {
-        query_block(row, end);
-      } else if (all_rows) {
-        bias_gradient_.store_zeros(0, count_, row, end);
-      }
-    }
-  }
-
   /// Query rows [row_begin, row_end) against all keys of the block.
   void query_block(std::int64_t row_begin, std::int64_t row_end) {
     row_begin_ = row_begin;
@@ -121,8 +105,7 @@ class AmxBackwardBlock {
     // A hidden pair has P = dS = 0, and 0 * NaN is NaN: such a block takes the path that skips hidden pairs.
     const bool hidden_poison =
         !uniform && !(keys_finite_ && all_finite(queries_, padded_rows_ * d_) && all_finite(d_o_, padded_rows_ * dv_));
-    // Heads of a position share the elements of a bias that serves all heads, and may lie in the next blocks, too.
-    bias_gradient_.wait((round_up(row_end, queries_of_.q.group) - 1) / task_.tiles.block_m);
+    bias_gradient_.wait(row_end, queries_of_.q.group, task_.tiles.block_m);
     differentiate();
     if (is_last_head_) bias_gradient_.pass(row_begin / task_.tiles.block_m + 1);
     if (hidden_poison) {

@@ -90,7 +90,7 @@ class PanelSoftmax {
     if (exponentials_) {
       kept_.given() ? exponentiate<true>() : exponentiate<false>();
     } else {
-      if (map_.capped) cap();
+      if (map_.capped) cap_scores<amx::kBlock>(memory_.scores, key_, key_ + kPieceKeys, map_.tanh_scale);
       if (terms_.terms.given()) {
         add_terms();
       } else {
@@ -117,34 +117,16 @@ class PanelSoftmax {
             .more_rows = std::max<std::int64_t>(task.row_end - row - amx::kBlock, 0)};
   }
 
-  void cap() {
-    const Floats d;
-    const Vec scale = hn::Set(d, map_.tanh_scale);
-    float* HWY_RESTRICT scores = memory_.scores + key_ * amx::kBlock;
-    for (std::int64_t i = 0; i < kPieceKeys * amx::kBlock; i += kLanes) {
-      hn::Store(tanh(hn::Mul(scale, hn::Load(d, scores + i))), d, scores + i);
-    }
-  }
-
   /// ALiBi, bias and masks, which make base-2 exponents of kPieceKeys keys' scores, and their maximum.
   void add_terms() {
-    const ScoreTerms& given = terms_.terms;
     const std::int64_t packed = (key_ - panel_.first) % kBiasKeys;
-    if (given.bias.data != nullptr && packed == 0) {
+    if (terms_.terms.bias.data != nullptr && packed == 0) {
       pack_bias<amx::kBlock>(terms_, key_, std::min(key_ + kBiasKeys, panel_.last), panel_.first, panel_.last, row_,
                              bias_);
     }
     for (int v = 0; v < kBlockVecs; ++v) {
-      const float* bias = bias_ + packed * amx::kBlock + v * kLanes;
-      float* scores = memory_.scores + v * kLanes;
-      const std::int64_t end = key_ + kPieceKeys;
-      if (given.bias.data == nullptr) {
-        lanes_[v]->template add<true, false, amx::kBlock>(key_, end, map_.score_scale, bias, scores);
-      } else if (given.alibi_slopes == nullptr) {
-        lanes_[v]->template add<false, true, amx::kBlock>(key_, end, map_.score_scale, bias, scores);
-      } else {
-        lanes_[v]->template add<true, true, amx::kBlock>(key_, end, map_.score_scale, bias, scores);
-      }
+      lanes_[v]->template add<amx::kBlock>(panel_.masked, key_, key_ + kPieceKeys, map_.score_scale,
+                                           bias_ + packed * amx::kBlock + v * kLanes, memory_.scores + v * kLanes);
     }
   }
 

@@ -64,7 +64,8 @@ class BackwardBlock {
     begin();
     for (std::int64_t head = 0; head < task_.heads; ++head) {
       is_last_head_ = head == task_.heads - 1;
-      query_blocks();
+      for_each_query_block(task_, queries_of_, bias_gradient_,
+                           [this](std::int64_t row_begin, std::int64_t row_end) { query_block(row_begin, row_end); });
       if (is_last_head_) break;
       queries_of_.next_head(task_.dtype, task_.tiles.block_m, padded_block() * wide_d_);
       bias_gradient_.set_rows(queries_of_.d_bias);
@@ -96,21 +97,6 @@ class BackwardBlock {
     keys_finite_ = all_finite(wide_keys_, padded_keys_ * wide_d_);
   }
 
-  void query_blocks() {
-    const std::int64_t block = task_.tiles.block_m;
-    const std::int64_t first = row_begin_[0] / block * block;
-    const std::int64_t last = row_end_[count_ - 1];
-    const bool all_rows = bias_gradient_.writes_all();
-    for (std::int64_t row = all_rows ? 0 : first; row < (all_rows ? queries_of_.rows : last); row += block) {
-      const std::int64_t end = std::min(row + block, queries_of_.rows);
-      if (row >= first && row < last && queries_of_.blocks.visible(row / queries_of_.q.group, task_.key_begin)) {
-        query_block(row, end);
-      } else if (all_rows) {
-        bias_gradient_.store_zeros(0, count_, row, end);
-      }
-    }
-  }
-
   /// Rows that a block takes in the dQ sums.
   std::int64_t padded_block() const { return round_up(task_.tiles.block_m, kRowMultiple); }
 
@@ -126,9 +112,7 @@ class BackwardBlock {
       lse_[row] = lse == -kInfinity ? kInfinity : lse * kLog2E;
     }
     const std::int64_t block = row_begin / task_.tiles.block_m;
-    // Heads of a position share the elements of a bias that serves all heads, and may lie in the next blocks, too.
-    const std::int64_t group = queries_of_.q.group;
-    bias_gradient_.wait((round_up(row_end, group) - 1) / task_.tiles.block_m);
+    bias_gradient_.wait(row_end, queries_of_.q.group, task_.tiles.block_m);
     if (queries_of_.dropout.given) {
       kept_.draw(queries_of_.dropout, queries_of_.q.group, row_begin, rows, task_.key_begin, task_.key_end);
     }

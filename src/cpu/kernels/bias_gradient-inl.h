@@ -28,9 +28,12 @@ class BiasGradient {
   bool wanted() const { return rows_.data != nullptr; }
   bool writes_all() const { return wanted() && turn_.alone; }
 
-  void wait(std::int64_t block) const {
+  /// Waits until the rows before row_end are done by the task before this one, in blocks of `block_rows`. Heads of a
+  /// position share the elements of a bias that serves all heads, and may lie in the next blocks, too.
+  void wait(std::int64_t row_end, std::int64_t group, std::int64_t block_rows) const {
     const std::atomic<std::int32_t>* before = turn_.before;
     if (!wanted() || before == nullptr) return;
+    const std::int64_t block = (round_up(row_end, group) - 1) / block_rows;
     for (std::int32_t now = before->load(std::memory_order_acquire); now <= block;
          now = before->load(std::memory_order_acquire)) {
       before->wait(now, std::memory_order_acquire);
@@ -91,6 +94,27 @@ class BiasGradient {
   std::int64_t count_;
   const float* d_scores_;
 };
+
+/// Calls visit(row_begin, row_end) for the blocks of query rows that see keys of the task. A gradient that the task
+/// writes alone is zero for the others.
+template <class Visit>
+void for_each_query_block(const BackwardTask& task, const BackwardQueries& queries, const BiasGradient& gradient,
+                          const Visit& visit) {
+  const std::int64_t group = queries.q.group;
+  const std::int64_t positions = queries.rows / group;
+  const std::int64_t block = task.tiles.block_m;
+  const std::int64_t first = task.visible.first_position(task.key_begin, positions) * group / block * block;
+  const std::int64_t last = task.visible.last_position(task.key_end - 1, positions) * group;
+  const bool all_rows = gradient.writes_all();
+  for (std::int64_t row = all_rows ? 0 : first; row < (all_rows ? queries.rows : last); row += block) {
+    const std::int64_t end = std::min(row + block, queries.rows);
+    if (row >= first && row < last && queries.blocks.visible(row / group, task.key_begin)) {
+      visit(row, end);
+    } else if (all_rows) {
+      gradient.store_zeros(0, task.key_end - task.key_begin, row, end);
+    }
+  }
+}
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -182,30 +182,16 @@ class ForwardBlock {
                            .key_begin = key_begin,
                            .keys = count,
                            .more_rows = std::max<std::int64_t>(rest.rows - kPanel, 0)};
-    if (masked) return softmax_of_terms<true>(rest, terms, first, last);
-    softmax_of_terms<false>(rest, terms, first, last);
-  }
-
-  template <bool kMasked>
-  void softmax_of_terms(const Part& rest, const TermsPanel& terms, std::int64_t first, std::int64_t last) {
-    if (task_.terms.bias.data == nullptr) return softmax_of_terms<kMasked, true, false>(rest, terms, first, last);
-    if (task_.terms.alibi_slopes == nullptr) return softmax_of_terms<kMasked, false, true>(rest, terms, first, last);
-    softmax_of_terms<kMasked, true, true>(rest, terms, first, last);
-  }
-
-  template <bool kMasked, bool kAlibi, bool kBias>
-  void softmax_of_terms(const Part& rest, const TermsPanel& terms, std::int64_t first, std::int64_t last) {
     std::optional<TermsLanes> lanes[kTileVecs];
     for (int n = 0; n < kTileVecs; ++n) {
       const std::int64_t lane = rest.lane + n * kLanes;
-      lanes[n].emplace(terms, n * kLanes, LaneInterval(visible_begin_ + lane, visible_end_ + lane, terms.key_begin));
+      lanes[n].emplace(terms, n * kLanes, LaneInterval(visible_begin_ + lane, visible_end_ + lane, key_begin));
     }
     for (std::int64_t key = first; key < last; key += kBiasKeys) {
       const std::int64_t end = std::min(key + kBiasKeys, last);
-      if constexpr (kBias) pack_bias(terms, key, end, first, last, row_, bias_);
+      if (task_.terms.bias.data != nullptr) pack_bias(terms, key, end, first, last, row_, bias_);
       for (int n = 0; n < kTileVecs; ++n) {
-        lanes[n]->template add<kAlibi, kBias, kPanel, kMasked>(key, end, task_.score_map.score_scale,
-                                                               bias_ + n * kLanes, scores_ + n * kLanes);
+        lanes[n]->add(masked, key, end, task_.score_map.score_scale, bias_ + n * kLanes, scores_ + n * kLanes);
       }
     }
     for (int n = 0; n < kTileVecs; ++n) {

@@ -42,11 +42,12 @@ class LaneInterval {
   Vec end_;
 };
 
-/// s -> tanh(tanh_scale * s) over rows [first, last).
+/// s -> tanh(tanh_scale * s) over rows [first, last) of kWidth lanes.
+template <std::int64_t kWidth = kPanel>
 HWY_INLINE void cap_scores(float* HWY_RESTRICT scores, std::int64_t first, std::int64_t last, float tanh_scale) {
   const Floats d;
   const Vec scale = hn::Set(d, tanh_scale);
-  for (std::int64_t i = first * kPanel; i < last * kPanel; i += kLanes) {
+  for (std::int64_t i = first * kWidth; i < last * kWidth; i += kLanes) {
     hn::Store(tanh(hn::Mul(scale, hn::Load(d, scores + i))), d, scores + i);
   }
 }

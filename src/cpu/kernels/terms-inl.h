@@ -70,7 +70,7 @@ HWY_INLINE void pack_bias(const TermsPanel& panel, std::int64_t key, std::int64_
 class TermsLanes {
  public:
   TermsLanes(const TermsPanel& panel, std::int64_t lane, const LaneInterval& visible)
-      : visible_(visible), top_(hn::Set(Floats(), -kInfinity)) {
+      : terms_(panel.terms), visible_(visible), top_(hn::Set(Floats(), -kInfinity)) {
     HWY_ALIGN float centers[kLanes];
     HWY_ALIGN float slopes[kLanes];
     for_each_lane(panel.row + lane, panel.group, [&](std::int64_t i, std::int64_t position, std::int64_t head) {
@@ -92,7 +92,25 @@ class TermsLanes {
 
   /// scores = scale * scores + terms over keys [first, last) of the tile, -inf where the key is hidden; keys are
   /// kStride elements apart. `bias` is of pack_bias from key `first` on. Not masked: no key is hidden.
-  template <bool kAlibi, bool kBias, std::int64_t kStride = kPanel, bool kMasked = true>
+  template <std::int64_t kStride = kPanel>
+  HWY_INLINE void add(bool masked, std::int64_t first, std::int64_t last, float scale, const float* bias,
+                      float* scores) {
+    masked ? add<kStride, true>(first, last, scale, bias, scores)
+           : add<kStride, false>(first, last, scale, bias, scores);
+  }
+
+  /// The largest of what was added, a lane per query.
+  Vec top() const { return top_; }
+
+ private:
+  template <std::int64_t kStride, bool kMasked>
+  HWY_INLINE void add(std::int64_t first, std::int64_t last, float scale, const float* bias, float* scores) {
+    if (terms_.bias.data == nullptr) return add<kStride, kMasked, true, false>(first, last, scale, bias, scores);
+    if (terms_.alibi_slopes == nullptr) return add<kStride, kMasked, false, true>(first, last, scale, bias, scores);
+    add<kStride, kMasked, true, true>(first, last, scale, bias, scores);
+  }
+
+  template <std::int64_t kStride, bool kMasked, bool kAlibi, bool kBias>
   HWY_INLINE void add(std::int64_t first, std::int64_t last, float scale, const float* HWY_RESTRICT bias,
                       float* HWY_RESTRICT scores) {
     const Floats d;
@@ -108,10 +126,7 @@ class TermsLanes {
     top_ = top;
   }
 
-  /// The largest of what was added, a lane per query.
-  Vec top() const { return top_; }
-
- private:
+  const ScoreTerms& terms_;
   LaneInterval visible_;
   Vec center_ = hn::Zero(Floats());
   Vec slope_ = hn::Zero(Floats());
