@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "bench/standard_attention.h"
-#include "cpu/reference/reference.h"
 #include "io/memory.h"
+#include "reference/bound/reference.h"
 #include "strobe/attention.h"
 
 namespace sentence_search {

@@ -12,8 +12,8 @@
 #include "api/tensor_checks.h"
 #include "api/variant_plan.h"
 #include "cpu/engine.h"
+#include "cpu/plan.h"
 #include "hopper/forward.h"
-#include "plan/cpu_plan.h"
 #include "strobe/plan.h"
 
 namespace strobe {
@@ -22,7 +22,7 @@ namespace strobe {
 struct Plan::State {
   AttentionProblem problem;
   AttentionOptions options;
-  plan::CpuPlan cpu;
+  cpu::CpuPlan cpu;
   std::shared_ptr<const hopper::Forward> hopper;  // null: the CPU engine runs the plan
 };
 
@@ -82,7 +82,7 @@ Result<Plan> plan_call(const Arguments& arguments, const AttentionOptions& optio
     state->hopper = std::move(*forward);
     return Plan(std::move(state));
   }
-  state->cpu = plan::cpu_plan(*problem, cpu::cpu_shape(), cpu::worker_count(execution.threads));
+  state->cpu = cpu::cpu_plan(*problem, cpu::cpu_shape(), cpu::worker_count(execution.threads));
   return Plan(std::move(state));
 }
 
@@ -172,7 +172,7 @@ DType Plan::probability_dtype() const {
 
 std::string Plan::explain() const {
   if (state_->hopper != nullptr) return state_->hopper->explain();
-  return plan::explain(state_->problem, cpu::cpu_shape(), state_->cpu);
+  return cpu::explain(state_->problem, cpu::cpu_shape(), state_->cpu);
 }
 
 Status Plan::run(const ForwardArguments& arguments, const Execution& execution) const {

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "api/tensor_checks.h"
-#include "kernels/common/philox.h"
+#include "kernels/math/philox.h"
 
 namespace strobe {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "api/tensor_checks.h"
-#include "plan/problem.h"
+#include "call/problem.h"
 #include "strobe/attention.h"
 
 namespace strobe::api {

@@ -1,7 +1,7 @@
 // The caller's tensors and options, checked, as one AttentionProblem. No unchecked shape passes below this room.
 #pragma once
 
-#include "plan/problem.h"
+#include "call/problem.h"
 #include "strobe/attention.h"
 
 namespace strobe::api {

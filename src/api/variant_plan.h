@@ -2,7 +2,7 @@
 // and for tests of its debug build. Exported for the program and the tests; no part of the public face.
 #pragma once
 
-#include "kernels/common/kernel_config.h"
+#include "kernels/hopper/forward/config.h"
 #include "strobe/plan.h"
 
 namespace strobe::api {

@@ -3,14 +3,14 @@
 
 #include <cstddef>
 
-#include "plan/cpu_plan.h"
-#include "plan/problem.h"
+#include "call/problem.h"
+#include "cpu/plan.h"
 #include "strobe/attention.h"
 
 namespace strobe::cpu {
 
-/// This machine, for plan::cpu_plan.
-const plan::CpuShape& cpu_shape();
+/// This machine, for cpu_plan.
+const CpuShape& cpu_shape();
 
 /// Workers that `threads` (0: every hardware thread) asks for.
 int worker_count(int threads);
@@ -18,7 +18,7 @@ int worker_count(int threads);
 /// A validated call and the decisions made for it.
 struct Call {
   const AttentionProblem& problem;
-  const plan::CpuPlan& plan;
+  const CpuPlan& plan;
   const ParallelFor* parallel_for;  // null: oneTBB
   std::byte* workspace;             // plan.workspace.bytes, 64-byte aligned
 };

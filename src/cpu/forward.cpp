@@ -28,7 +28,7 @@ float* max_logits_of(const TensorView& max_logits, std::int64_t batch, std::int6
 
 void forward(const Call& call, const ForwardArguments& arguments) {
   const AttentionProblem& problem = call.problem;
-  const plan::CpuPlan& plan = call.plan;
+  const CpuPlan& plan = call.plan;
   const Batch batch = make_batch(call, arguments.sequences);
   clear_unused(problem, batch, Side::query, arguments.o);
   clear_unused_lse(problem, batch, arguments.lse);

@@ -19,11 +19,11 @@ std::int64_t cache_bytes(int name, std::int64_t otherwise) {
 
 }  // namespace
 
-const plan::CpuShape& cpu_shape() {
-  static const plan::CpuShape shape{.kernels = kernel_traits(),
-                                    .l1_bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, kDefaultL1),
-                                    .l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, kDefaultL2),
-                                    .amx = amx::available()};
+const CpuShape& cpu_shape() {
+  static const CpuShape shape{.kernels = kernel_traits(),
+                              .l1_bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, kDefaultL1),
+                              .l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, kDefaultL2),
+                              .amx = amx::available()};
   return shape;
 }
 

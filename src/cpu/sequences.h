@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "plan/problem.h"
+#include "call/problem.h"
 #include "strobe/attention.h"
 
 namespace strobe::cpu {

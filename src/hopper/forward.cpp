@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/common/smem_plan.h"
+#include "kernels/hopper/forward/smem.h"
 #include "runtime/tensor_map.h"
 
 namespace strobe::hopper {
@@ -130,8 +130,7 @@ bool serves(const runtime::CudaDevice& device) { return device.compute_major == 
 Result<std::shared_ptr<const Forward>> Forward::make(const AttentionProblem& problem) {
   const Result<const runtime::CudaDevice*> device = runtime::cuda_device(problem.device.index);
   if (!device.ok()) return device.status();
-  Result<plan::HopperForwardPlan> plan =
-      plan::hopper_forward_plan(problem, {(*device)->multiprocessors, (*device)->l2_bytes});
+  Result<HopperForwardPlan> plan = hopper_forward_plan(problem, {(*device)->multiprocessors, (*device)->l2_bytes});
   if (!plan.ok()) return plan.status();
   return load(problem, **device, std::move(*plan));
 }
@@ -140,14 +139,14 @@ Result<std::shared_ptr<const Forward>> Forward::make(const AttentionProblem& pro
   const Result<const runtime::CudaDevice*> device = runtime::cuda_device(problem.device.index);
   if (!device.ok()) return device.status();
   return load(problem, **device,
-              plan::hopper_forward_plan(problem, {(*device)->multiprocessors, (*device)->l2_bytes}, config));
+              hopper_forward_plan(problem, {(*device)->multiprocessors, (*device)->l2_bytes}, config));
 }
 
 Result<std::shared_ptr<const Forward>> Forward::load(const AttentionProblem& problem, const runtime::CudaDevice& device,
-                                                     plan::HopperForwardPlan plan) {
+                                                     HopperForwardPlan plan) {
   const auto shared_bytes = static_cast<unsigned>(smem_plan(plan.config).total_bytes);
   const Result<runtime::Kernel> kernel =
-      runtime::load_kernel(runtime::kernel_store(), plan::hopper_forward_variant(plan.config), device, shared_bytes);
+      runtime::load_kernel(runtime::kernel_store(), hopper_forward_variant(plan.config), device, shared_bytes);
   if (!kernel.ok()) return kernel.status();
   return std::shared_ptr<const Forward>(new Forward(problem, device, std::move(plan), *kernel));
 }
@@ -157,7 +156,7 @@ Result<ForwardParams> Forward::parameters(const ForwardArguments& arguments) con
   for (const RowsView& tensor : {q, k, v, o}) {
     if (Status status = check_alignment(tensor); !status.ok()) return status;
   }
-  const plan::Band band = plan::band_of(problem_);
+  const Band band = band_of(problem_);
   ForwardParams params{};
   params.q = rows_of(q);
   params.k = rows_of(k);

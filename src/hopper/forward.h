@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "plan/hopper_forward.h"
+#include "hopper/forward_plan.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"
 #include "strobe/attention.h"
@@ -27,21 +27,21 @@ class Forward {
   /// Enqueues the kernel on the stream. `arguments` are checked and those of the problem; neither allocates nor waits.
   Status run(const ForwardArguments& arguments, runtime::CUstream stream) const;
 
-  std::string explain() const { return plan::explain(problem_, plan_); }
-  const plan::HopperForwardPlan& plan() const { return plan_; }
+  std::string explain() const { return hopper::explain(problem_, plan_); }
+  const HopperForwardPlan& plan() const { return plan_; }
 
  private:
-  Forward(const AttentionProblem& problem, const runtime::CudaDevice& device, plan::HopperForwardPlan plan,
+  Forward(const AttentionProblem& problem, const runtime::CudaDevice& device, HopperForwardPlan plan,
           runtime::Kernel kernel)
       : problem_(problem), device_(device), plan_(std::move(plan)), kernel_(kernel) {}
 
   static Result<std::shared_ptr<const Forward>> load(const AttentionProblem& problem, const runtime::CudaDevice& device,
-                                                     plan::HopperForwardPlan plan);
+                                                     HopperForwardPlan plan);
   Result<ForwardParams> parameters(const ForwardArguments& arguments) const;
 
   AttentionProblem problem_;
   const runtime::CudaDevice& device_;
-  plan::HopperForwardPlan plan_;
+  HopperForwardPlan plan_;
   runtime::Kernel kernel_;
 };
 

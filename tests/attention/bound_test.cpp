@@ -5,10 +5,10 @@
 #include <cmath>
 #include <limits>
 
-#include "cpu/reference/reference.h"
-#include "cpu/reference/rounding.h"
 #include "matches_reference.h"
 #include "plain_float32.h"
+#include "reference/bound/reference.h"
+#include "reference/bound/rounding.h"
 
 namespace strobe::test {
 namespace {

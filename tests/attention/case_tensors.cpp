@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "cpu/reference/sequences.h"
-#include "cpu/reference/visibility.h"
+#include "reference/bound/sequences.h"
+#include "reference/bound/visibility.h"
 
 namespace strobe::test {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "every_dtype.h"
 #include "flat_scores.h"
-#include "kernels/common/philox.h"
+#include "kernels/math/philox.h"
 #include "strobe/dropout.h"
 
 namespace strobe::test {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cpu/reference/arithmetic.h"
+#include "reference/bound/arithmetic.h"
 
 namespace strobe::test {
 namespace {

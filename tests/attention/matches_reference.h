@@ -2,7 +2,7 @@
 #pragma once
 
 #include "case_tensors.h"
-#include "cpu/reference/reference.h"
+#include "reference/bound/reference.h"
 
 namespace strobe::test {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "cpu/reference/reference.h"
 #include "io/memory.h"
 #include "random.h"
+#include "reference/bound/reference.h"
 #include "strobe/attention.h"
 
 namespace strobe::test {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "cpu/reference/reference.h"
 #include "matches_reference.h"
+#include "reference/bound/reference.h"
 
 namespace strobe::test {
 namespace {

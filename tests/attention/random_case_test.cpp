@@ -7,8 +7,8 @@
 #include <string>
 
 #include "case_tensors.h"
-#include "cpu/reference/sequences.h"
-#include "cpu/reference/visibility.h"
+#include "reference/bound/sequences.h"
+#include "reference/bound/visibility.h"
 
 namespace strobe::test {
 namespace {

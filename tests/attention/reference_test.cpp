@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include "cpu/reference/reference.h"
 #include "matches_reference.h"
+#include "reference/bound/reference.h"
 
 namespace strobe::test {
 namespace {

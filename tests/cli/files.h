@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cpu/reference/reference.h"
 #include "io/host_tensor.h"
+#include "reference/bound/reference.h"
 
 namespace strobe::test {
 

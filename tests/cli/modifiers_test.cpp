@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <string>
 
-#include "cpu/reference/reference.h"
 #include "files.h"
 #include "io/npy.h"
 #include "program.h"
+#include "reference/bound/reference.h"
 #include "runtime/temporary_folder.h"
 
 namespace strobe::test {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "cpu/reference/arithmetic.h"
 #include "matches_reference.h"
+#include "reference/bound/arithmetic.h"
 
 namespace strobe::test {
 namespace {

@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-ROOMS = ("src/api", "src/plan", "src/hopper", "src/runtime")
+FOLDERS = ("src/api", "src/cpu", "src/hopper", "src/runtime")
 BUILD_TIME = "src/runtime/pack"  # a program of the build, which users never meet
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 # What may stand between the opening of a failure and its first string.
@@ -41,7 +41,7 @@ def pattern(sentence):
 
 def all_sentences(root):
     """Every sentence of the library that has words of its own, and where it is first said."""
-    sources = [path for room in ROOMS for path in sorted((root / room).rglob("*.[ch]*"))]
+    sources = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.[ch]*"))]
     texts = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sources}
     constants = {name: sentence for text in texts.values() for name, sentence in CONSTANT.findall(text)}
     found = {}

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "attention/matches_reference.h"
-#include "cpu/reference/arithmetic.h"
 #include "device_copies.h"
 #include "hopper_test.h"
+#include "reference/bound/arithmetic.h"
 #include "strobe/plan.h"
 
 namespace strobe::test {

@@ -8,9 +8,9 @@
 #include "attention/matches_reference.h"
 #include "attention/random_case.h"
 #include "attention/seeds.h"
-#include "cpu/reference/arithmetic.h"
 #include "device_copies.h"
 #include "hopper_test.h"
+#include "reference/bound/arithmetic.h"
 
 namespace strobe::test {
 namespace {

@@ -10,10 +10,10 @@
 #include "attention_tensors.h"
 #include "bench/standard_attention.h"
 #include "commands.h"
-#include "cpu/reference/arithmetic.h"
-#include "cpu/reference/reference.h"
 #include "device_run.h"
 #include "flags.h"
+#include "reference/bound/arithmetic.h"
+#include "reference/bound/reference.h"
 #include "strobe/plan.h"
 #include "table.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/common/philox.h"
+#include "kernels/math/philox.h"
 #include "strobe/tensor.h"
 
 namespace strobe::cpu {
@@ -120,7 +120,7 @@ struct ScoreMap {
   float tanh_scale = 0.0F;
 };
 
-/// Tile sizes in rows. Chosen by plan::cpu_plan.
+/// Tile sizes in rows. Chosen by cpu_plan.
 struct Tiles {
   std::int64_t block_m = 0;  // query rows
   std::int64_t block_n = 0;  // keys

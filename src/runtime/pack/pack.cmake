@@ -10,8 +10,12 @@ add_library(strobe_pack_parts OBJECT
 target_link_libraries(strobe_pack_parts PUBLIC strobe_kernel_store PRIVATE fmt::fmt strobe_warnings)
 
 # The planning code that says which kernels are common: every GPU engine's.
-file(GLOB variant_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/plan/hopper_*.cpp)
-list(APPEND variant_sources ${PROJECT_SOURCE_DIR}/src/plan/common_variants.cpp ${PROJECT_SOURCE_DIR}/src/api/tensor.cpp)
+set(variant_sources
+  ${PROJECT_SOURCE_DIR}/src/api/tensor.cpp
+  ${PROJECT_SOURCE_DIR}/src/hopper/forward_plan.cpp
+  ${PROJECT_SOURCE_DIR}/src/hopper/pack_variants.cpp
+  ${PROJECT_SOURCE_DIR}/src/hopper/schedule.cpp
+)
 add_executable(strobe_pack pack/main.cpp ${variant_sources})
 set_target_properties(strobe_pack PROPERTIES OUTPUT_NAME strobe-pack)
 target_link_libraries(strobe_pack PRIVATE strobe_pack_parts strobe_kernel_store strobe_driver

@@ -17,8 +17,8 @@
 
 #include <cuda/ptx>
 
-#include "kernels/common/kernel_config.h"
-#include "kernels/common/smem_plan.h"
+#include "kernels/hopper/forward/config.h"
+#include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/ptx/warpgroup.h"
 
 namespace strobe::hopper {

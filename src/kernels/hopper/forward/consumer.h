@@ -10,16 +10,16 @@
 // Masked blocks are at either end of the walk; the loop is one step function, peeled by trip count.
 #pragma once
 
-#include "kernels/common/mask.h"
-#include "kernels/common/online_softmax.h"
-#include "kernels/common/score_transform.h"
-#include "kernels/common/smem_plan.h"
 #include "kernels/hopper/forward/barriers.h"
 #include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/exact_rows.h"
 #include "kernels/hopper/forward/self_feeder.h"
+#include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_work.h"
 #include "kernels/hopper/tile/gemm.h"
+#include "kernels/score/mask.h"
+#include "kernels/score/online_softmax.h"
+#include "kernels/score/transform.h"
 
 namespace strobe::hopper {
 

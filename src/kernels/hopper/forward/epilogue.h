@@ -3,13 +3,13 @@
 
 #include <cuda/ptx>
 
-#include "kernels/common/forward_params.h"
-#include "kernels/common/online_softmax.h"
-#include "kernels/common/score_transform.h"
-#include "kernels/common/smem_plan.h"
 #include "kernels/hopper/forward/feeder.h"
+#include "kernels/hopper/forward/params.h"
+#include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_work.h"
-#include "kernels/hopper/tile/fragment.h"
+#include "kernels/score/fragment.h"
+#include "kernels/score/online_softmax.h"
+#include "kernels/score/transform.h"
 
 namespace strobe::hopper {
 

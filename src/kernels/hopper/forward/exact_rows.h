@@ -9,11 +9,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "kernels/common/forward_params.h"
-#include "kernels/common/mask.h"
-#include "kernels/common/online_softmax.h"
 #include "kernels/hopper/forward/epilogue.h"
+#include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/forward/tile_work.h"
+#include "kernels/score/mask.h"
+#include "kernels/score/online_softmax.h"
 
 namespace strobe::hopper {
 

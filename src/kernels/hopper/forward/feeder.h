@@ -11,8 +11,8 @@
 
 #include <cuda/ptx>
 
-#include "kernels/common/smem_plan.h"
 #include "kernels/hopper/forward/barriers.h"
+#include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_work.h"
 
 namespace strobe::hopper {

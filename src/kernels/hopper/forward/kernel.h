@@ -7,12 +7,12 @@
 // Source: Shah et al., "FlashAttention-3" (2024), algorithms 1 and 2.
 #pragma once
 
-#include "kernels/common/forward_params.h"
-#include "kernels/common/kernel_config.h"
-#include "kernels/common/smem_plan.h"
 #include "kernels/hopper/forward/barriers.h"
+#include "kernels/hopper/forward/config.h"
 #include "kernels/hopper/forward/consumer.h"
 #include "kernels/hopper/forward/feeder.h"
+#include "kernels/hopper/forward/params.h"
+#include "kernels/hopper/forward/smem.h"
 
 namespace strobe::hopper {
 

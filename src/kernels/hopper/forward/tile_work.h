@@ -1,8 +1,8 @@
 // One tile as numbers: which rows, which keys, where its sequence lies. Producers and consumers compute it alike.
 #pragma once
 
-#include "kernels/common/forward_params.h"
-#include "kernels/common/kernel_config.h"
+#include "kernels/hopper/forward/config.h"
+#include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/scheduler/sequence_rows.h"
 #include "kernels/hopper/scheduler/tile_scheduler.h"
 

@@ -17,7 +17,7 @@ HEADER = """\
 
 #include <cuda/std/cstdint>
 
-#include "kernels/common/kernel_config.h"
+#include "kernels/hopper/forward/config.h"
 
 namespace strobe::ptx {
 

@@ -5,7 +5,7 @@
 
 #include <cuda/std/cstdint>
 
-#include "kernels/common/kernel_config.h"
+#include "kernels/hopper/forward/config.h"
 
 namespace strobe::ptx {
 

@@ -6,8 +6,8 @@
 // together, as their sum is the same.
 #pragma once
 
-#include "kernels/common/forward_params.h"
-#include "kernels/common/kernel_config.h"
+#include "kernels/hopper/forward/config.h"
+#include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/scheduler/sequence_rows.h"
 
 namespace strobe::hopper {

@@ -1,8 +1,8 @@
 // Where the rows of one sequence lie, and which keys they see: what schedule and work have in common.
 #pragma once
 
-#include "kernels/common/forward_params.h"
-#include "kernels/common/kernel_config.h"
+#include "kernels/hopper/forward/config.h"
+#include "kernels/hopper/forward/params.h"
 
 namespace strobe::hopper {
 

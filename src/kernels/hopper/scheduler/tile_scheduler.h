@@ -2,8 +2,8 @@
 // schedule needs no memory, no atomics and no broadcast, and the same call always does the same.
 #pragma once
 
-#include "kernels/common/forward_params.h"
-#include "kernels/common/kernel_config.h"
+#include "kernels/hopper/forward/config.h"
+#include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/scheduler/sequence_order.h"
 
 namespace strobe::hopper {

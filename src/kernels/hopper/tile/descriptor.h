@@ -6,7 +6,7 @@
 
 #include <cuda/std/cstdint>
 
-#include "kernels/common/smem_plan.h"
+#include "kernels/hopper/forward/smem.h"
 
 namespace strobe::hopper {
 

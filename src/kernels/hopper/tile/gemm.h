@@ -1,7 +1,7 @@
 // The two products of one step, as the WGMMAs of one warpgroup: issued, not awaited.
 #pragma once
 
-#include "kernels/common/kernel_config.h"
+#include "kernels/hopper/forward/config.h"
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/ptx/wgmma.h"
 #include "kernels/hopper/tile/descriptor.h"

@@ -1,0 +1,53 @@
+#include "cpu/amx_tiles.h"
+
+#include "cpu/amx/scratch.h"
+#include "cpu/blocks.h"
+#include "cpu/sequences.h"
+
+namespace strobe::cpu {
+
+using amx::kBlock;
+
+bool amx_serves(const AttentionProblem& problem) { return problem.dtype == DType::bfloat16; }
+
+Tiles amx_forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int threads) {
+  Tiles tiles;
+  // K and V tile in a quarter of L2. The more keys a tile has, the more rarely O is rescaled, loaded and stored.
+  constexpr std::int64_t kMostKeys = 1024;
+  const std::int64_t key_bytes = 2 * (problem.head_dim + problem.head_dim_v);
+  const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
+  tiles.block_n = std::min({kMostKeys, rounded_down(shape.l2_bytes / 4 / key_bytes, kBlock), padded(keys, kBlock)});
+  // Under a block mask a tile is a column of blocks, and the rows of a panel lie in one row of them.
+  const bool masked = problem.modifiers.block_size != 0;
+  if (masked) tiles.block_n = problem.modifiers.block_size;
+  // As many rows as the vector kernels, for the same reasons, but fewer blocks: their keys' packing is dearer here,
+  // since the products are faster. Two a worker still balance a causal mask, the longest coming first.
+  constexpr std::int64_t kMostRows = 1024;
+  constexpr std::int64_t kBlocksPerWorker = 2;
+  const std::int64_t part = masked ? masked_block(problem, kMostRows, kBlock) : kBlock;
+  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
+  tiles.block_m =
+      even_block(rows, padded(kMostRows, part), problem.batch * groups_of(problem), kBlocksPerWorker * threads, part);
+  tiles.part_m = masked ? part : tiles.block_m;
+  return tiles;
+}
+
+Tiles amx_backward_tiles(const AttentionProblem& problem) {
+  // The more keys a task has, the more rarely Q and dO are packed, which costs as much as what 80 keys do with them; 64
+  // blocks in all keep any machine busy. The more queries a block has, the more rarely dK and dV are loaded and stored;
+  // its P and dS stay in L2.
+  constexpr std::int64_t kMostKeys = 512;
+  constexpr std::int64_t kLeastKeys = 128;
+  constexpr std::int64_t kBlocks = 64;
+  constexpr std::int64_t kMostRows = 192;
+  if (problem.modifiers.block_size != 0) {
+    const std::int64_t part = masked_block(problem, kMostRows, kBlock);
+    return {.block_m = part, .block_n = problem.modifiers.block_size, .part_m = part};
+  }
+  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
+  const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
+  return {.block_m = std::min(padded(rows, kBlock), kMostRows),
+          .block_n = even_block(keys, kMostKeys, problem.batch * problem.heads_k, kBlocks, kLeastKeys)};
+}
+
+}  // namespace strobe::cpu

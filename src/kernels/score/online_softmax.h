@@ -1,0 +1,158 @@
+// Online softmax over the two rows that a thread holds of its warpgroup's scores: running maximum, running sum, and the
+// factor by which earlier results shrink when the maximum grows. In powers of two: `scale_log2` folds log2(e) in.
+//
+// Source: Milakov and Gimelshein (2018); Dao, "FlashAttention-2" (2023), section 3.1.
+#pragma once
+
+#include "kernels/hopper/forward/config.h"
+#include "kernels/hopper/forward/params.h"
+#include "kernels/score/fragment.h"
+
+namespace strobe::hopper {
+
+constexpr float kMinusInfinity = __builtin_bit_cast(float, 0xff800000U);
+
+/// Whether a row may see none of a block's keys, or none at all.
+template <KernelConfig C>
+constexpr bool kMasked = C.mask_left || C.mask_right;
+
+template <KernelConfig C>
+struct OnlineSoftmax {
+  // A row's exponents are taken relative to max_log2, a maximum that it had: it is raised only when a score passes it
+  // by more than kSlack, so that probabilities reach 2^kSlack at most and O is rescaled a few times per tile, not in
+  // every step.
+  static constexpr float kSlack = 8.0F;
+
+  float max_log2[kRowsPerThread] = {kMinusInfinity, kMinusInfinity};
+  float sum[kRowsPerThread] = {0.0F, 0.0F};  // of this thread's columns only, until finish()
+  float correction[kRowsPerThread] = {1.0F, 1.0F};
+  float top[kRowsPerThread] = {kMinusInfinity, kMinusInfinity};  // max_logits variants: the largest score so far
+
+  /// Turns scores into probabilities. True if what was accumulated before must be multiplied by `correction`: the same
+  /// answer in all threads of a warp.
+  __device__ __forceinline__ bool step(float (&s)[C.block_n / 2], float scale_log2) {
+    if constexpr (C.max_logits) {
+#pragma unroll
+      for (int i = 0; i < C.block_n / 2; ++i) {
+        float& largest = top[i / 2 % kRowsPerThread];
+        largest = fmaxf(largest, s[i]);
+      }
+    }
+    float highest[kRowsPerThread];
+    highest_or_zero(s, highest);
+    bool passes = false;
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      passes |= highest[r] * scale_log2 > max_log2[r] + kSlack;
+    }
+    const bool grew = __any_sync(kFullWarp, passes);
+    if (grew) {
+      raise_maximum(s, highest, scale_log2);
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      const float shift = kMasked<C> && max_log2[r] == kMinusInfinity ? 0.0F : max_log2[r];
+      float part[2] = {0.0F, 0.0F};
+#pragma unroll
+      for (int j = 0; j < C.block_n / 8; ++j) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float& x = s[4 * j + 2 * r + c];
+          x = ptx::ex2_approx(__fmaf_rn(x, scale_log2, -shift));
+          part[c] += x;
+        }
+      }
+      sum[r] += part[0] + part[1];
+    }
+    return grew;
+  }
+
+  /// Never true once step() has run: whether a sum is negative. A branch on it keeps the additions above the branch.
+  __device__ __forceinline__ bool sums_are_negative() const { return sum[0] < 0.0F || sum[1] < 0.0F; }
+
+  /// Adds the quad's parts up: `sum` becomes the row's.
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      sum[r] += __shfl_xor_sync(kFullWarp, sum[r], 1);
+      sum[r] += __shfl_xor_sync(kFullWarp, sum[r], 2);
+    }
+  }
+
+  /// After finish(): a logit without a value joins row r. Returns by what the row's output shrinks for it.
+  __device__ __forceinline__ float join(int r, float logit_log2) {
+    const float raised = fmaxf(max_log2[r], logit_log2);
+    if (raised == kMinusInfinity) {
+      return 1.0F;
+    }
+    const float shrunk = ptx::ex2_approx(max_log2[r] - raised);
+    sum[r] = sum[r] * shrunk + ptx::ex2_approx(logit_log2 - raised);
+    max_log2[r] = raised;
+    return shrunk;
+  }
+
+  /// Natural logarithm of the row's sum of exponentials, after finish(); -inf for a row that saw no key.
+  __device__ __forceinline__ float lse(int r) const {
+    constexpr float kLn2 = 0.693147180559945309F;
+    return lse_log2(r) * kLn2;
+  }
+  __device__ __forceinline__ float lse_log2(int r) const {
+    return sum[r] == 0.0F ? kMinusInfinity : max_log2[r] + ptx::lg2_approx(sum[r]);
+  }
+
+ private:
+  /// The highest score of each of this thread's rows, or 0 where none is positive. As integers, positive floats order
+  /// as they do as floats and above all negative ones, so three-input maxima do with half the instructions.
+  __device__ __forceinline__ static void highest_or_zero(const float (&s)[C.block_n / 2],
+                                                         float (&highest)[kRowsPerThread]) {
+    int bits[kRowsPerThread][2] = {};
+#pragma unroll
+    for (int j = 0; j < C.block_n / 8; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRowsPerThread; ++r) {
+        bits[r][j % 2] =
+            __vimax3_s32(bits[r][j % 2], __float_as_int(s[4 * j + 2 * r]), __float_as_int(s[4 * j + 2 * r + 1]));
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      highest[r] = __int_as_float(max(bits[r][0], bits[r][1]));
+    }
+  }
+
+  /// The highest of the four threads that share a row.
+  __device__ __forceinline__ static float highest_of_quad(float x) {
+    x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, 1));
+    return fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));
+  }
+
+  __device__ __forceinline__ void raise_maximum(const float (&s)[C.block_n / 2], float (&highest)[kRowsPerThread],
+                                                float scale_log2) {
+    bool some_positive = true;
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      highest[r] = highest_of_quad(highest[r]);
+      some_positive = some_positive && highest[r] > 0.0F;
+    }
+    if (!__all_sync(kFullWarp, some_positive)) {
+#pragma unroll
+      for (int r = 0; r < kRowsPerThread; ++r) {
+        highest[r] = fmaxf(s[2 * r], s[2 * r + 1]);
+#pragma unroll
+        for (int j = 1; j < C.block_n / 8; ++j) {
+          highest[r] = fmaxf(highest[r], fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+        }
+        highest[r] = highest_of_quad(highest[r]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      const float raised = fmaxf(max_log2[r], highest[r] * scale_log2);
+      correction[r] = raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
+      max_log2[r] = raised;
+      sum[r] *= correction[r];
+    }
+  }
+};
+
+}  // namespace strobe::hopper

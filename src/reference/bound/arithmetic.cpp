@@ -1,0 +1,23 @@
+#include "reference/bound/arithmetic.h"
+
+#include <numbers>
+
+namespace strobe::reference {
+
+ArithmeticModel arithmetic_of(Engine engine, DType probabilities) {
+  ArithmeticModel model;
+  model.probabilities = probabilities;
+  if (engine == Engine::cpu) {
+    if (probabilities == DType::bfloat16) model.smallest_input = 0x1p-126;  // AMX takes subnormal numbers for zero
+    return model;
+  }
+  model.unit_roundoff = 0x1p-23;        // WGMMA truncates its sums
+  model.exp2_error = 0x1p-22;           // ex2.approx: 2^-22.5
+  model.log_absolute_error = 0x1p-22;   // lg2.approx, where its argument is between a half and 2
+  model.tanh_absolute_error = 0x1p-21;  // 1 - 2 / (e^2x + 1): roundings of numbers up to 2, whatever the result
+  model.maximum_slack = 8.0 * std::numbers::ln2;  // a row's maximum is raised once a score passes it by 2^8
+  model.block_n = 64;                             // the fewest keys of a step
+  return model;
+}
+
+}  // namespace strobe::reference

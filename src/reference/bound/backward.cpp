@@ -1,0 +1,231 @@
+#include <cmath>
+#include <mutex>
+
+#include "reference/bound/backward_row.h"
+#include "reference/bound/parallel.h"
+#include "reference/bound/reference.h"
+#include "reference/bound/rounding.h"
+
+namespace strobe::reference {
+namespace {
+
+BoundedTensor zeros(std::int64_t count) { return {std::vector<double>(count, 0.0), std::vector<double>(count, 0.0)}; }
+
+// What heads and sequences share: the sums over them, one thread at a time.
+struct SharedSums {
+  BackwardResult& result;
+  std::mutex& mutex;
+  double sink_rows = 0.0;  // of q that a sequence uses: the terms of one sink's gradient
+};
+
+// One key head of one sequence, with the query heads that share it.
+class HeadGroup {
+ public:
+  HeadGroup(const BackwardArguments& arguments, const AttentionOptions& options, const ArithmeticModel& model,
+            const SequenceRows& rows, std::int64_t head_k);
+
+  void run(const SharedSums& shared);
+
+ private:
+  void count_queries();
+  void add_query(std::int64_t query, std::int64_t head_q, const double* q, const double* d_o, const SharedSums& shared);
+  void add_query_gradient(std::int64_t query, std::int64_t head_q, const Scores& scores,
+                          const std::vector<Bounded>& d_product, BackwardResult& result) const;
+  void add_bias_gradient(std::int64_t query, const Head& head, const Scores& scores,
+                         const std::vector<Bounded>& d_score, const SharedSums& shared) const;
+  void add_sink_gradient(std::int64_t head_q, double sink, const ForwardRow& row, const Bounded& correction,
+                         const SharedSums& shared) const;
+  double d_lse_at(std::int64_t row, std::int64_t head_q) const;
+  void store_keys(BackwardResult& result) const;
+
+  const BackwardArguments& arguments_;
+  const ArithmeticModel& model_;
+  SequenceRows rows_;
+  std::int64_t heads_q_ = 0;
+  std::int64_t head_k_ = 0;
+  std::int64_t head_dim_ = 0;
+  std::int64_t head_dim_v_ = 0;
+  double scale_ = 0.0;
+  std::vector<Head> heads_;  // the group's query heads
+  std::vector<double> k_;
+  std::vector<double> k_transposed_;
+  std::vector<double> v_;
+  std::vector<double> v_transposed_;
+  std::vector<double> queries_;  // per key: how many query rows of the group see it
+  BoundedTensor dk_;
+  BoundedTensor dv_;
+};
+
+HeadGroup::HeadGroup(const BackwardArguments& arguments, const AttentionOptions& options, const ArithmeticModel& model,
+                     const SequenceRows& rows, std::int64_t head_k)
+    : arguments_(arguments),
+      model_(model),
+      rows_(rows),
+      heads_q_(heads_of(arguments.q)),
+      head_k_(head_k),
+      head_dim_(head_dim_of(arguments.q)),
+      head_dim_v_(head_dim_of(arguments.v)),
+      scale_(scale_of(options, head_dim_)),
+      k_(read_head(arguments.k, rows.first_k, rows.seqlen_k, head_k)),
+      k_transposed_(transpose(k_, rows.seqlen_k, head_dim_)),
+      v_(read_head(arguments.v, rows.first_k, rows.seqlen_k, head_k)),
+      v_transposed_(transpose(v_, rows.seqlen_k, head_dim_v_)),
+      queries_(rows.seqlen_k, 0.0),
+      dk_(zeros(rows.seqlen_k * head_dim_)),
+      dv_(zeros(rows.seqlen_k * head_dim_v_)) {
+  const std::int64_t group = heads_q_ / heads_of(arguments.k);
+  for (std::int64_t head_q = head_k * group; head_q < (head_k + 1) * group; ++head_q) {
+    heads_.push_back(
+        {options, model, rows, {arguments.modifiers, options, arguments.random, rows.sequence, head_q, heads_q_}});
+  }
+}
+
+void HeadGroup::count_queries() {
+  for (const Head& head : heads_) {
+    for (std::int64_t query = 0; query < rows_.seqlen_q; ++query) {
+      for (const KeyRange& keys : visible_keys(query, rows_, head.options, head.modifiers)) {
+        for (std::int64_t key = keys.begin; key < keys.end; ++key) queries_[key] += 1.0;
+      }
+    }
+  }
+}
+
+double HeadGroup::d_lse_at(std::int64_t row, std::int64_t head_q) const {
+  const ConstTensorView& view = arguments_.d_lse;
+  if (!view.given()) return 0.0;
+  const std::int64_t length = rows_per_entry(arguments_.q);
+  const std::int64_t offset = head_q * view.strides[view.rank - 2] + row % length * view.strides[view.rank - 1];
+  return load(view, view.rank == 3 ? row / length * view.strides[0] + offset : offset);
+}
+
+// sums += weight * row; a sum's own roundings are `summation` of every term's magnitude.
+void accumulate(double* values, double* bounds, const double* row, std::int64_t columns, const Bounded& weight,
+                double summation, const ArithmeticModel& model) {
+  const double reach = std::fabs(weight.value) + weight.error;
+  const double error = weight.error + summation * reach;
+  for (std::int64_t column = 0; column < columns; ++column) {
+    const double magnitude = std::fabs(row[column]);
+    values[column] += weight.value * row[column];
+    bounds[column] += error * magnitude + model.underflow;
+    if (magnitude < model.smallest_input) bounds[column] += reach * magnitude;
+  }
+}
+
+void HeadGroup::add_query_gradient(std::int64_t query, std::int64_t head_q, const Scores& scores,
+                                   const std::vector<Bounded>& d_product, BackwardResult& result) const {
+  double* values = &result.dq.value[((rows_.first_q + query) * heads_q_ + head_q) * head_dim_];
+  double* bounds = &result.dq.bound[((rows_.first_q + query) * heads_q_ + head_q) * head_dim_];
+  // 3: the default scale's two roundings and the product with it.
+  const double summation = gamma(static_cast<double>(scores.keys.size()) + 3.0, model_.unit_roundoff);
+  for (std::size_t index = 0; index < scores.keys.size(); ++index) {
+    accumulate(values, bounds, &k_[scores.keys[index] * head_dim_], head_dim_, d_product[index], summation, model_);
+  }
+  const Rounding storage = rounding_to(arguments_.dq.dtype);
+  for (std::int64_t column = 0; column < head_dim_; ++column) {
+    values[column] *= scale_;
+    bounds[column] = storage.stored_error(values[column], std::fabs(scale_) * bounds[column] + model_.underflow);
+  }
+}
+
+void HeadGroup::add_bias_gradient(std::int64_t query, const Head& head, const Scores& scores,
+                                  const std::vector<Bounded>& d_score, const SharedSums& shared) const {
+  const TensorView& d_bias = arguments_.d_bias;
+  const std::int64_t batch = d_bias.shape[0] == 1 ? 0 : rows_.sequence;
+  const std::int64_t head_q = d_bias.shape[1] == 1 ? 0 : head.modifiers.head();
+  const std::int64_t row = ((batch * d_bias.shape[1] + head_q) * d_bias.shape[2] + query) * d_bias.shape[3];
+  const std::int64_t terms = (d_bias.shape[0] == 1 ? arguments_.q.shape[0] : 1) * (d_bias.shape[1] == 1 ? heads_q_ : 1);
+  const double summation = gamma(static_cast<double>(terms - 1), model_.unit_roundoff);
+  const std::scoped_lock lock(shared.mutex);
+  for (std::size_t index = 0; index < scores.keys.size(); ++index) {
+    const auto& [value, error] = d_score[index];
+    shared.result.d_bias.value[row + scores.keys[index]] += value;
+    shared.result.d_bias.bound[row + scores.keys[index]] += error + summation * (std::fabs(value) + error);
+  }
+}
+
+void HeadGroup::add_sink_gradient(std::int64_t head_q, double sink, const ForwardRow& row, const Bounded& correction,
+                                  const SharedSums& shared) const {
+  const auto [value, error] = sink_gradient(sink, row, correction, model_);
+  const double summation = gamma(shared.sink_rows - 1.0, model_.unit_roundoff);
+  const std::scoped_lock lock(shared.mutex);
+  shared.result.d_sink.value[head_q] += value;
+  shared.result.d_sink.bound[head_q] += error + summation * (std::fabs(value) + error);
+}
+
+void HeadGroup::add_query(std::int64_t query, std::int64_t head_q, const double* q, const double* d_o,
+                          const SharedSums& shared) {
+  const Head& head = heads_[head_q % static_cast<std::int64_t>(heads_.size())];
+  const Scores scores = scores_of(query, q, k_transposed_, head_dim_, head);
+  const ForwardRow row = forward_row(scores, v_, head_dim_v_, arguments_.q.dtype, model_);
+  const Bounded correction = row_correction(row, d_o, d_lse_at(rows_.first_q + query, head_q), model_);
+  if (scores.sink && arguments_.d_sink.given()) add_sink_gradient(head_q, *scores.sink, row, correction, shared);
+  if (row.empty) return;
+  const RowGradients gradients = row_gradients(scores, row, correction, d_o, v_transposed_, head);
+  add_query_gradient(query, head_q, scores, gradients.d_product, shared.result);
+  if (arguments_.d_bias.given()) add_bias_gradient(query, head, scores, gradients.d_score, shared);
+  for (std::size_t index = 0; index < scores.keys.size(); ++index) {
+    const std::int64_t key = scores.keys[index];
+    accumulate(&dk_.value[key * head_dim_], &dk_.bound[key * head_dim_], q, head_dim_, gradients.d_product[index],
+               gamma(queries_[key] + 3.0, model_.unit_roundoff), model_);
+    accumulate(&dv_.value[key * head_dim_v_], &dv_.bound[key * head_dim_v_], d_o, head_dim_v_,
+               gradients.probability[index], gamma(queries_[key], model_.unit_roundoff), model_);
+  }
+}
+
+void HeadGroup::store_keys(BackwardResult& result) const {
+  const Rounding storage_k = rounding_to(arguments_.dk.dtype);
+  const Rounding storage_v = rounding_to(arguments_.dv.dtype);
+  const std::int64_t heads_k = heads_of(arguments_.k);
+  for (std::int64_t key = 0; key < rows_.seqlen_k; ++key) {
+    if (queries_[key] == 0.0) continue;  // nothing contributes: zeros, exactly
+    const std::int64_t row = (rows_.first_k + key) * heads_k + head_k_;
+    for (std::int64_t column = 0; column < head_dim_; ++column) {
+      const std::int64_t from = key * head_dim_ + column;
+      const std::int64_t to = row * head_dim_ + column;
+      result.dk.value[to] = dk_.value[from] * scale_;
+      result.dk.bound[to] =
+          storage_k.stored_error(result.dk.value[to], std::fabs(scale_) * dk_.bound[from] + model_.underflow);
+    }
+    for (std::int64_t column = 0; column < head_dim_v_; ++column) {
+      const std::int64_t from = key * head_dim_v_ + column;
+      const std::int64_t to = row * head_dim_v_ + column;
+      result.dv.value[to] = dv_.value[from];
+      result.dv.bound[to] = storage_v.stored_error(dv_.value[from], dv_.bound[from]);
+    }
+  }
+}
+
+void HeadGroup::run(const SharedSums& shared) {
+  count_queries();
+  const auto group = static_cast<std::int64_t>(heads_.size());
+  for (std::int64_t head_q = head_k_ * group; head_q < (head_k_ + 1) * group; ++head_q) {
+    const std::vector<double> q = read_head(arguments_.q, rows_.first_q, rows_.seqlen_q, head_q);
+    const std::vector<double> d_o = read_head(arguments_.d_o, rows_.first_q, rows_.seqlen_q, head_q);
+    for (std::int64_t query = 0; query < rows_.seqlen_q; ++query) {
+      add_query(query, head_q, q.data() + query * head_dim_, d_o.data() + query * head_dim_v_, shared);
+    }
+  }
+  store_keys(shared.result);
+}
+
+}  // namespace
+
+BackwardResult backward(const BackwardArguments& arguments, const AttentionOptions& options,
+                        const ArithmeticModel& model, int threads) {
+  BackwardResult result{.dq = zeros(element_count(arguments.q)),
+                        .dk = zeros(element_count(arguments.k)),
+                        .dv = zeros(element_count(arguments.v)),
+                        .d_bias = zeros(element_count(arguments.d_bias)),
+                        .d_sink = zeros(element_count(arguments.d_sink))};
+  const std::vector<SequenceRows> sequences = sequence_rows(arguments.q, arguments.k, arguments.sequences);
+  const std::int64_t heads_k = heads_of(arguments.k);
+  std::mutex mutex;
+  SharedSums shared{result, mutex};
+  for (const SequenceRows& rows : sequences) shared.sink_rows += static_cast<double>(rows.seqlen_q);
+  run_tasks(static_cast<std::int64_t>(sequences.size()) * heads_k, threads, [&](std::int64_t task) {
+    HeadGroup(arguments, options, model, sequences[task / heads_k], task % heads_k).run(shared);
+  });
+  return result;
+}
+
+}  // namespace strobe::reference

@@ -1,0 +1,85 @@
+#include "reference/bound/backward_row.h"
+
+#include <cmath>
+
+#include "reference/bound/rounding.h"
+
+namespace strobe::reference {
+namespace {
+
+// exp(score - LSE), from the engine's own score, within `error` of it, and the LSE that it was given.
+Bounded probability(double score, double error, const ForwardRow& row, const ArithmeticModel& model) {
+  const double exponent = score - row.lse;
+  if (std::isinf(score)) return {std::isinf(row.lse) ? 0.0 : std::exp(exponent), 0.0};  // no weight, exactly
+  const double p = std::exp(exponent);
+  const double u = model.unit_roundoff;
+  // Roundings of LSE: log2(e) and the product with it.
+  const double moved = error + row.lse_bound + gamma(2.0, u) * (std::fabs(row.lse) + row.lse_bound);
+  const double shift = moved + u * (std::fabs(exponent) + moved) + std::log1p(model.exp2_error);
+  return {p, weight_error(exponent, 1.0, p, shift) + model.underflow};
+}
+
+// left * right, rounded once.
+Bounded product(const Bounded& left, const Bounded& right, const ArithmeticModel& model) {
+  const double magnitude = std::fabs(left.value * right.value);
+  const double reach = (std::fabs(left.value) + left.error) * (std::fabs(right.value) + right.error);
+  return {left.value * right.value, reach * (1.0 + model.unit_roundoff) - magnitude + model.underflow};
+}
+
+Bounded rounded(const Bounded& exact, const ArithmeticModel& model) {
+  return {exact.value, rounding_to(model.probabilities).stored_error(exact.value, exact.error)};
+}
+
+}  // namespace
+
+Bounded row_correction(const ForwardRow& row, const double* d_o, double d_lse, const ArithmeticModel& model) {
+  double value = -d_lse;
+  double moved = 0.0;
+  double magnitude = std::fabs(d_lse);
+  for (std::size_t column = 0; column < row.o.size(); ++column) {
+    value += d_o[column] * row.o[column];
+    moved += std::fabs(d_o[column]) * row.o_bound[column];
+    magnitude += std::fabs(d_o[column]) * (std::fabs(row.o[column]) + row.o_bound[column]);
+  }
+  const double terms = static_cast<double>(row.o.size()) + 1.0;
+  return {value, moved + gamma(terms, model.unit_roundoff) * magnitude + terms * model.underflow};
+}
+
+RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bounded& correction, const double* d_o,
+                           const std::vector<double>& v_transposed, const Head& head) {
+  const ArithmeticModel& model = head.model;
+  const double u = model.unit_roundoff;
+  const auto head_dim_v = static_cast<std::int64_t>(row.o.size());
+  std::vector<double> d_p;
+  std::vector<double> magnitudes;
+  multiply_row(d_o, v_transposed, head_dim_v, scores.ranges, head.rows.seqlen_k, d_p, magnitudes);
+  const std::vector<double> lost =
+      lost_products(d_o, v_transposed, head_dim_v, scores.ranges, head.rows.seqlen_k, model.smallest_input);
+  RowGradients result;
+  for (std::size_t index = 0; index < d_p.size(); ++index) {
+    const Bounded p = probability(scores.value[index], scores.error[index], row, model);
+    const double factor = scores.dropout[index];
+    // Dropout rounds one over the probability of being kept, and the product with it.
+    const double dropout_roundings = head.modifiers.has_dropout() ? 2.0 : 0.0;
+    result.probability.push_back(
+        rounded({p.value * factor, factor * (p.error + gamma(dropout_roundings, u) * (p.value + p.error))}, model));
+    // D enters as one more term of the sum, wherever the engine subtracts it.
+    const double terms = static_cast<double>(head_dim_v) + 1.0 + dropout_roundings;
+    const double magnitude = factor * magnitudes[index] + std::fabs(correction.value) + correction.error;
+    const Bounded difference{
+        d_p[index] * factor - correction.value,
+        correction.error + gamma(terms, u) * magnitude + factor * lost[index] + terms * model.underflow};
+    const Bounded d_score = product(p, difference, model);
+    result.d_score.push_back(d_score);
+    const Bounded slope{scores.slope[index], scores.slope_error[index]};
+    result.d_product.push_back(rounded(head.options.softcap > 0.0F ? product(d_score, slope, model) : d_score, model));
+  }
+  return result;
+}
+
+Bounded sink_gradient(double sink, const ForwardRow& row, const Bounded& correction, const ArithmeticModel& model) {
+  const Bounded p = probability(sink, sink_error(sink, model), row, model);
+  return product({-p.value, p.error}, correction, model);
+}
+
+}  // namespace strobe::reference

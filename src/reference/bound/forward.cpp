@@ -1,0 +1,87 @@
+#include <algorithm>
+#include <cmath>
+
+#include "reference/bound/forward_row.h"
+#include "reference/bound/parallel.h"
+#include "reference/bound/reference.h"
+#include "reference/bound/rounding.h"
+
+namespace strobe::reference {
+namespace {
+
+// The largest score of the rows so far and what the computed one may be.
+struct LargestScore {
+  double value = -kInfinity;
+  double lowest = -kInfinity;
+  double highest = -kInfinity;
+
+  void take(const Scores& scores) {
+    for (std::size_t index = 0; index < scores.value.size(); ++index) {
+      const double score = scores.value[index];
+      const double error = scores.error[index];
+      if (std::isnan(score) || score > value) value = score;  // NaN stays: nothing is larger
+      if (score == -kInfinity) continue;
+      lowest = std::max(lowest, score - error);
+      highest = std::max(highest, score + error);
+    }
+  }
+
+  double bound(const ArithmeticModel& model) const {
+    if (std::isinf(value)) return 0.0;
+    const double moved = std::max(value - lowest, highest - value);
+    // Roundings on the way from base 2: ln(2) and the product with it.
+    return moved + gamma(2.0, model.unit_roundoff) * (std::fabs(value) + moved) + model.underflow;
+  }
+};
+
+// One head of one sequence.
+void forward_head(const ForwardArguments& arguments, const Head& head, std::int64_t head_q, ForwardResult& result) {
+  const SequenceRows& rows = head.rows;
+  const std::int64_t heads = heads_of(arguments.q);
+  const std::int64_t head_k = head_q / (heads / heads_of(arguments.k));
+  const std::int64_t head_dim = head_dim_of(arguments.q);
+  const std::int64_t head_dim_v = head_dim_of(arguments.v);
+  const std::vector<double> q = read_head(arguments.q, rows.first_q, rows.seqlen_q, head_q);
+  const std::vector<double> k = read_head(arguments.k, rows.first_k, rows.seqlen_k, head_k);
+  const std::vector<double> v = read_head(arguments.v, rows.first_k, rows.seqlen_k, head_k);
+  const std::vector<double> k_transposed = transpose(k, rows.seqlen_k, head_dim);
+  LargestScore largest;
+  for (std::int64_t query = 0; query < rows.seqlen_q; ++query) {
+    const Scores scores = scores_of(query, q.data() + query * head_dim, k_transposed, head_dim, head);
+    largest.take(scores);
+    const ForwardRow row = forward_row(scores, v, head_dim_v, arguments.o.dtype, head.model);
+    const std::int64_t o_index = ((rows.first_q + query) * heads + head_q) * head_dim_v;
+    std::copy(row.o.begin(), row.o.end(), result.o.value.begin() + o_index);
+    std::copy(row.o_bound.begin(), row.o_bound.end(), result.o.bound.begin() + o_index);
+    const std::int64_t index = lse_index(rows.first_q + query, head_q, heads, rows_per_entry(arguments.q));
+    result.lse.value[index] = row.lse;
+    result.lse.bound[index] = row.lse_bound;
+  }
+  result.max_logits.value[rows.sequence * heads + head_q] = largest.value;
+  result.max_logits.bound[rows.sequence * heads + head_q] = largest.bound(head.model);
+}
+
+BoundedTensor filled(std::int64_t count, double value) {
+  return {std::vector<double>(count, value), std::vector<double>(count, 0.0)};
+}
+
+}  // namespace
+
+ForwardResult forward(const ForwardArguments& arguments, const AttentionOptions& options, const ArithmeticModel& model,
+                      int threads) {
+  const std::int64_t heads = heads_of(arguments.q);
+  const std::int64_t row_heads = element_count(arguments.q) / head_dim_of(arguments.q);
+  const std::vector<SequenceRows> sequences = sequence_rows(arguments.q, arguments.k, arguments.sequences);
+  const std::int64_t tasks = static_cast<std::int64_t>(sequences.size()) * heads;
+  ForwardResult result{.o = filled(row_heads * head_dim_of(arguments.v), 0.0),
+                       .lse = filled(row_heads, -kInfinity),
+                       .max_logits = filled(tasks, -kInfinity)};
+  run_tasks(tasks, threads, [&](std::int64_t task) {
+    const SequenceRows& rows = sequences[task / heads];
+    const HeadModifiers modifiers(arguments.modifiers, options, arguments.random, rows.sequence, task % heads, heads);
+    forward_head(arguments, {options, model, rows, modifiers}, task % heads, result);
+  });
+  return result;
+}
+
+}  // namespace strobe::reference

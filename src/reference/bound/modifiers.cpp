@@ -1,0 +1,47 @@
+#include "reference/bound/modifiers.h"
+
+namespace strobe::reference {
+
+HeadModifiers::HeadModifiers(const ScoreModifiers& given, const AttentionOptions& options, const RandomState& random,
+                             std::int64_t sequence, std::int64_t head, std::int64_t heads_q)
+    : given_(given),
+      sequence_(sequence),
+      head_(head),
+      heads_q_(heads_q),
+      dropout_(dropout_key(options.dropout, random.seed, random.offset)) {}
+
+std::int64_t HeadModifiers::shared_offset(const ConstTensorView& view) const {
+  return (view.shape[0] == 1 ? 0 : sequence_ * view.strides[0]) + (view.shape[1] == 1 ? 0 : head_ * view.strides[1]);
+}
+
+double HeadModifiers::slope() const {
+  const ConstTensorView& slopes = given_.alibi_slopes;
+  const std::int64_t batch_offset = slopes.rank == 2 ? sequence_ * slopes.strides[0] : 0;
+  return load(slopes, batch_offset + head_ * slopes.strides[slopes.rank - 1]);
+}
+
+double HeadModifiers::bias(std::int64_t query, std::int64_t key) const {
+  const ConstTensorView& bias = given_.bias;
+  return load(bias, shared_offset(bias) + query * bias.strides[2] + key * bias.strides[3]);
+}
+
+std::optional<double> HeadModifiers::sink() const {
+  if (!given_.sink.given()) return std::nullopt;
+  return load(given_.sink, head_ * given_.sink.strides[0]);
+}
+
+bool HeadModifiers::shows_block(std::int64_t query_block, std::int64_t key_block) const {
+  const ConstTensorView& mask = given_.block_mask;
+  const std::int64_t offset = shared_offset(mask) + query_block * mask.strides[2] + key_block * mask.strides[3];
+  return static_cast<const std::uint8_t*>(mask.data)[offset] != 0;
+}
+
+double HeadModifiers::dropout_factor(std::int64_t query, std::int64_t key) const {
+  const auto at = static_cast<unsigned>(key);
+  const auto head = static_cast<unsigned>(sequence_ * heads_q_ + head_);
+  const PhiloxBlock block = philox(dropout_counter(dropout_, head, static_cast<unsigned>(query), at), dropout_.key);
+  if (dropout_slice(block, at) < dropout_.threshold) return 0.0;
+  return 65536.0 / (65536.0 - dropout_.threshold);
+}
+
+}  // namespace strobe::reference

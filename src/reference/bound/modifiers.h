@@ -1,0 +1,48 @@
+// Score modifiers and dropout as one query head of one sequence meets them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "kernels/math/philox.h"
+#include "reference/bound/sequences.h"
+#include "strobe/attention.h"
+
+namespace strobe::reference {
+
+class HeadModifiers {
+ public:
+  /// Head `head` of `heads_q` in sequence `sequence` of the batch.
+  HeadModifiers(const ScoreModifiers& given, const AttentionOptions& options, const RandomState& random,
+                std::int64_t sequence, std::int64_t head, std::int64_t heads_q);
+
+  bool has_alibi() const { return given_.alibi_slopes.given(); }
+  double slope() const;
+
+  bool has_bias() const { return given_.bias.given(); }
+  double bias(std::int64_t query, std::int64_t key) const;
+
+  std::optional<double> sink() const;
+
+  bool has_blocks() const { return given_.block_mask.given(); }
+  std::int64_t block_size() const { return given_.block_size; }
+  bool shows_block(std::int64_t query_block, std::int64_t key_block) const;
+
+  bool has_dropout() const { return dropout_.threshold != 0; }
+  /// What dropout multiplies a probability by: 0, or one over the probability of being kept.
+  double dropout_factor(std::int64_t query, std::int64_t key) const;
+
+  std::int64_t head() const { return head_; }
+
+ private:
+  /// Where [batch or 1, heads_q or 1, ..] has this head, in elements.
+  std::int64_t shared_offset(const ConstTensorView& view) const;
+
+  const ScoreModifiers& given_;
+  std::int64_t sequence_ = 0;
+  std::int64_t head_ = 0;
+  std::int64_t heads_q_ = 0;
+  DropoutKey dropout_;
+};
+
+}  // namespace strobe::reference

@@ -1,0 +1,50 @@
+#include "reference/bound/visibility.h"
+
+#include <algorithm>
+
+namespace strobe::reference {
+namespace {
+
+std::int64_t floor_divide(std::int64_t value, std::int64_t by) { return value / by - (value % by < 0 ? 1 : 0); }
+
+// What every mask but that of blocks leaves.
+KeyRange interval(std::int64_t center, const SequenceRows& rows, const AttentionOptions& options) {
+  const std::int64_t everything = rows.seqlen_q + rows.seqlen_k;  // no window needs to reach further
+  KeyRange keys{0, rows.seqlen_k};
+  if (options.causal != CausalMask::none) keys.end = std::min(keys.end, center + 1);
+  if (options.window.right >= 0) keys.end = std::min(keys.end, center + std::min(options.window.right, everything) + 1);
+  if (options.window.left >= 0) keys.begin = std::max(keys.begin, center - std::min(options.window.left, everything));
+  if (options.chunk > 0) {
+    const std::int64_t first = floor_divide(center, options.chunk) * options.chunk;
+    keys.begin = std::max(keys.begin, first);
+    keys.end = std::min(keys.end, first + options.chunk);
+  }
+  return keys;
+}
+
+}  // namespace
+
+std::int64_t center_of(std::int64_t query, const SequenceRows& rows, const AttentionOptions& options) {
+  return query + (options.causal == CausalMask::top_left ? 0 : rows.seqlen_k - rows.seqlen_q);
+}
+
+std::vector<KeyRange> visible_keys(std::int64_t query, const SequenceRows& rows, const AttentionOptions& options,
+                                   const HeadModifiers& modifiers) {
+  const KeyRange keys = interval(center_of(query, rows, options), rows, options);
+  if (keys.size() == 0) return {};
+  if (!modifiers.has_blocks()) return {keys};
+  std::vector<KeyRange> visible;
+  const std::int64_t size = modifiers.block_size();
+  for (std::int64_t block = keys.begin / size; block * size < keys.end; ++block) {
+    if (!modifiers.shows_block(query / size, block)) continue;
+    const KeyRange part{std::max(keys.begin, block * size), std::min(keys.end, (block + 1) * size)};
+    if (!visible.empty() && visible.back().end == part.begin) {
+      visible.back().end = part.end;
+    } else {
+      visible.push_back(part);
+    }
+  }
+  return visible;
+}
+
+}  // namespace strobe::reference

@@ -1,0 +1,168 @@
+#include "hopper/forward_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "kernels/hopper/forward/smem.h"
+
+namespace strobe::hopper {
+namespace {
+
+constexpr HopperShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
+
+AttentionProblem problem_of(std::int64_t seqlen, std::int64_t head_dim, std::int64_t head_dim_v) {
+  AttentionProblem problem;
+  problem.dtype = DType::bfloat16;
+  problem.batch = 2;
+  problem.heads_q = problem.heads_k = 8;
+  problem.head_dim = head_dim;
+  problem.head_dim_v = head_dim_v;
+  problem.seqlen_q = problem.seqlen_k = seqlen;
+  problem.total_q = problem.total_k = problem.batch * seqlen;
+  problem.scale = 0.125F;
+  return problem;
+}
+
+TEST(HopperForwardPlan, FitsForEveryHeadDim) {
+  for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+    for (std::int64_t head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8) {
+      for (const std::int64_t seqlen : {1, 512, 16384}) {
+        for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+          AttentionProblem problem = problem_of(seqlen, head_dim, head_dim_v);
+          problem.causal = causal;
+          const auto plan = hopper_forward_plan(problem, kH200);
+          ASSERT_TRUE(plan.ok()) << plan.status().message();
+          const KernelConfig& config = plan->config;
+          EXPECT_GE(config.head_dim, head_dim);
+          EXPECT_GE(config.head_dim_v, head_dim_v);
+          EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << explain(problem, *plan);
+          EXPECT_LE(threads_per_block(config), 1024);
+          EXPECT_GE(plan->m_tiles * block_m(config), seqlen);
+          EXPECT_EQ(plan->list != nullptr, config.listed);
+        }
+      }
+    }
+  }
+}
+
+TEST(HopperForwardPlan, NothingToComputeIsNoTiles) {
+  for (auto change : {+[](AttentionProblem& p) {
+                        p.batch = 0;
+                        p.total_q = p.total_k = 0;
+                      },
+                      +[](AttentionProblem& p) { p.heads_q = p.heads_k = 0; },
+                      +[](AttentionProblem& p) { p.seqlen_q = p.total_q = 0; }}) {
+    AttentionProblem problem = problem_of(64, 64, 64);
+    change(problem);
+    const auto plan = hopper_forward_plan(problem, kH200);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan->tiles, 0);
+  }
+}
+
+TEST(HopperForwardPlan, WindowsAndCausalMasksMakeOneBand) {
+  AttentionProblem problem = problem_of(64, 64, 64);
+  EXPECT_FALSE(band_of(problem).bounded_left || band_of(problem).bounded_right);
+  problem.window = {5, 7};
+  EXPECT_EQ(band_of(problem).left, 5);
+  EXPECT_EQ(band_of(problem).right, 7);
+  problem.causal = CausalMask::top_left;
+  EXPECT_EQ(band_of(problem).right, 0);
+  EXPECT_FALSE(band_of(problem).bottom_right);
+  problem.window = {};
+  EXPECT_TRUE(band_of(problem).bounded_right);
+  EXPECT_FALSE(band_of(problem).bounded_left);
+}
+
+TEST(HopperForwardPlan, RefusesInASentence) {
+  const auto refusal = [](auto change) {
+    AttentionProblem problem = problem_of(64, 64, 64);
+    change(problem);
+    return std::string(hopper_forward_plan(problem, kH200).status().message());
+  };
+  EXPECT_EQ(refusal([](AttentionProblem& p) { p.dtype = DType::float32; }),
+            "q is float32: the hopper engine computes in float16 and bfloat16");
+  EXPECT_EQ(refusal([](AttentionProblem& p) { p.head_dim = 36; }),
+            "head_dim is 36: the hopper engine takes multiples of 8 up to 256");
+  EXPECT_EQ(refusal([](AttentionProblem& p) { p.head_dim_v = 264; }),
+            "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
+  EXPECT_EQ(refusal([](AttentionProblem& p) { p.dropout = 0.1F; }),
+            "dropout is given: the hopper engine does not have it yet, the cpu engine does");
+}
+
+KernelConfig config_of(const AttentionProblem& problem) { return *hopper_forward_config(problem, kH200); }
+
+TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {
+  AttentionProblem problem = problem_of(64, 64, 64);
+  EXPECT_FALSE(config_of(problem).scale_first);
+  problem.scale = -0.5F;
+  EXPECT_TRUE(config_of(problem).scale_first);
+  problem.softcap = 30.0F;  // which is what multiplies then
+  EXPECT_FALSE(config_of(problem).scale_first);
+  problem.modifiers.has_alibi = problem.modifiers.has_sink = true;
+  EXPECT_TRUE(config_of(problem).alibi && config_of(problem).sink && config_of(problem).scale_first);
+  EXPECT_FALSE(config_of(problem).max_logits);
+  problem.wants_max_logits = true;
+  EXPECT_TRUE(config_of(problem).max_logits);
+}
+
+TEST(HopperForwardPlan, ChunksBoundBothSides) {
+  AttentionProblem problem = problem_of(1000, 64, 64);
+  problem.chunk = 256;
+  problem.window.left = 9;
+  const Band band = band_of(problem);
+  EXPECT_TRUE(band.bounded_left && band.bounded_right);
+  EXPECT_EQ(band.left, 9);
+  EXPECT_GE(band.right, 1000);
+  EXPECT_EQ(band.chunk, 256);
+  EXPECT_TRUE(config_of(problem).chunked);
+}
+
+TEST(HopperForwardPlan, FewQueriesOfAGroupShareTiles) {
+  AttentionProblem problem = problem_of(4096, 128, 128);
+  problem.heads_q = 24;
+  problem.heads_k = 2;
+  EXPECT_EQ(config_of(problem).packed_heads, 1);
+  problem.seqlen_q = 20;
+  problem.total_q = problem.batch * problem.seqlen_q;
+  const auto plan = hopper_forward_plan(problem, kH200);
+  EXPECT_EQ(plan->config.packed_heads, 4);  // of the twelve: the largest power of two that divides them
+  EXPECT_EQ(plan->tiles, problem.batch * problem.heads_q / 4);
+  EXPECT_NE(explain(problem, *plan).find("4 query heads of a key head share a tile"), std::string::npos);
+}
+
+TEST(HopperForwardPlan, OneQueryIsNeverMaskedOnTheRight) {
+  AttentionProblem problem = problem_of(1, 128, 128);
+  problem.seqlen_k = 4096;
+  problem.causal = CausalMask::bottom_right;
+  EXPECT_FALSE(config_of(problem).mask_right);
+  EXPECT_EQ(config_of(problem).consumer_warpgroups, 1);
+  problem.has_seqused_q = true;  // it may not exist
+  EXPECT_TRUE(config_of(problem).mask_right);
+  problem.has_seqused_q = false;
+  problem.causal = CausalMask::top_left;
+  EXPECT_TRUE(config_of(problem).mask_right);
+}
+
+TEST(HopperForwardPlan, LengthsOnTheDeviceAreOrderedThere) {
+  AttentionProblem problem = problem_of(4096, 128, 128);
+  EXPECT_FALSE(config_of(problem).ordered);
+  problem.packed_q = problem.packed_k = true;
+  EXPECT_TRUE(config_of(problem).ordered);
+  problem.batch = kMaxOrderedSequences + 1;
+  EXPECT_FALSE(config_of(problem).ordered);
+}
+
+TEST(Divisor, DividesAsTheProcessorDoes) {
+  for (const int divisor : {1, 2, 3, 5, 7, 12, 64, 127, 641, 65536, 1'000'003, 2'147'483'647}) {
+    const Divisor by = Divisor::of(divisor);
+    for (const std::int64_t value : {0, 1, divisor - 1, divisor, 2'147'483'646, 2'147'483'647}) {
+      const std::uint64_t high = static_cast<std::uint64_t>(value) * by.multiplier >> 32;
+      EXPECT_EQ(by.divisor == 1 ? value : static_cast<std::int64_t>(high >> by.shift), value / divisor) << divisor;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strobe::hopper
