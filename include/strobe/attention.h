@@ -128,6 +128,9 @@ using ParallelFor = std::function<void(int count, const std::function<void(int i
 
 enum class Engine : std::uint8_t { automatic, cpu, ampere, hopper };
 
+/// "automatic", "cpu", "ampere" or "hopper".
+STROBE_API const char* name_of(Engine engine);
+
 /// Where and how a call runs. Results never depend on threads, parallel_for or workspace.
 struct Execution {
   Engine engine = Engine::automatic;

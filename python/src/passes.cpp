@@ -3,7 +3,6 @@
 #include "call_options.h"
 #include "errors.h"
 #include "imports.h"
-#include "plan_cache.h"
 #include "strobe/plan.h"
 
 namespace nb = nanobind;
@@ -31,14 +30,19 @@ void add_options(const CallOptions& options, BackwardArguments& arguments) {
   arguments.random = options.random;
 }
 
+Status call(const ForwardArguments& arguments, const CallOptions& options) {
+  return forward(arguments, options.attention, options.execution);
+}
+Status call(const BackwardArguments& arguments, const CallOptions& options) {
+  return backward(arguments, options.attention, options.execution);
+}
+
 template <class Arguments>
 void run(const Arguments& arguments, const CallOptions& options) {
-  const Result<Plan> plan = plan_for(arguments, options.attention, options.execution);
-  raise_if_failed(plan.status());
   Status status;
   {
     const nb::gil_scoped_release released;
-    status = plan->run(arguments, options.execution);
+    status = call(arguments, options);
   }
   raise_if_failed(status);
 }

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "cpu/engine.h"
 #include "cpu/kernels/task.h"
+#include "cpu/passes.h"
 #include "cpu/sequences.h"
 
 namespace strobe::cpu {

@@ -1,29 +1,11 @@
-// The CPU engine: FlashAttention-2 on Highway vectors, parallel over batch, heads and blocks of the sequence.
+// The CPU engine as the registry sees it.
 #pragma once
 
-#include <cstddef>
-
-#include "call/problem.h"
-#include "cpu/plan.h"
-#include "strobe/attention.h"
+#include "engine/engine.h"
 
 namespace strobe::cpu {
 
-/// This machine, for cpu_plan.
-const CpuShape& cpu_shape();
-
-/// Workers that `threads` (0: every hardware thread) asks for.
-int worker_count(int threads);
-
-/// A validated call and the decisions made for it.
-struct Call {
-  const AttentionProblem& problem;
-  const CpuPlan& plan;
-  const ParallelFor* parallel_for;  // null: oneTBB
-  std::byte* workspace;             // plan.workspace.bytes, 64-byte aligned
-};
-
-void forward(const Call& call, const ForwardArguments& arguments);
-void backward(const Call& call, const BackwardArguments& arguments);
+/// Serves tensors in host memory, on every machine.
+const engine::Implementation& engine();
 
 }  // namespace strobe::cpu

@@ -2,8 +2,8 @@
 #include <unistd.h>
 
 #include "cpu/amx/amx.h"
-#include "cpu/engine.h"
 #include "cpu/kernels/kernels.h"
+#include "cpu/passes.h"
 
 namespace strobe::cpu {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "cpu/engine.h"
 #include "cpu/kernels/task.h"
+#include "cpu/passes.h"
 #include "cpu/sequences.h"
 
 namespace strobe::cpu {

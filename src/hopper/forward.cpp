@@ -1,110 +1,26 @@
 #include "hopper/forward.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <string_view>
+#include <memory>
 #include <utility>
 
+#include "gpu/kernel_table.h"
+#include "gpu/score_params.h"
+#include "gpu/tensor_rows.h"
+#include "hopper/forward_plan.h"
+#include "hopper/forward_variant.h"
+#include "hopper/tensor_maps.h"
+#include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/forward/smem.h"
-#include "runtime/tensor_map.h"
+#include "runtime/device.h"
+#include "runtime/kernel.h"
 
 namespace strobe::hopper {
 namespace {
 
-constexpr float kLog2E = 1.442695040888963407F;
-constexpr std::int64_t kAccessBytes = 16;  // of TMA's strides and the epilogue's stores
+using gpu::RowsView;
 
-/// A tensor [batch, rows, heads, columns] or packed [rows, heads, columns], batch 1.
-struct RowsView {
-  std::string_view name;
-  ConstTensorView view;
-
-  bool packed() const { return view.rank == 3; }
-  std::int64_t extent(int from_last) const { return view.shape[static_cast<std::size_t>(view.rank - from_last)]; }
-  std::int64_t stride(int from_last) const { return view.strides[static_cast<std::size_t>(view.rank - from_last)]; }
-  std::int64_t batch() const { return packed() ? 1 : view.shape[0]; }
-  std::int64_t batch_stride() const { return packed() ? 0 : view.strides[0]; }
-  std::int64_t rows() const { return extent(3); }
-  bool empty() const { return batch() * rows() * extent(2) == 0; }
-};
-
-/// An axis of one element is never stepped along: its stride may be anything, and reads as 0.
-std::int64_t step(std::int64_t extent, std::int64_t stride) { return extent > 1 ? stride : 0; }
-
-Status check_alignment(const RowsView& tensor) {
-  if (tensor.empty()) return {};
-  if (reinterpret_cast<std::uintptr_t>(tensor.view.data) % kAccessBytes != 0) {
-    return {StatusCode::invalid_argument,
-            fmt::format("{} is not aligned to {} bytes, as the hopper engine needs", tensor.name, kAccessBytes)};
-  }
-  constexpr std::int64_t kElements = kAccessBytes / 2;
-  for (const auto& [axis, stride] : {std::pair{"batch", step(tensor.batch(), tensor.batch_stride())},
-                                     std::pair{"row", step(tensor.rows(), tensor.stride(3))},
-                                     std::pair{"head", step(tensor.extent(2), tensor.stride(2))}}) {
-    if (stride % kElements != 0 || stride < 0) {
-      return {StatusCode::unsupported,
-              fmt::format("{} has {} stride {}: the hopper engine takes multiples of {} elements", tensor.name, axis,
-                          stride, kElements)};
-    }
-  }
-  return {};
-}
-
-Rows rows_of(const RowsView& tensor) {
-  return {static_cast<unsigned short*>(const_cast<void*>(tensor.view.data)), tensor.batch_stride(), tensor.stride(3),
-          tensor.stride(2)};
-}
-
-const int* lengths(const ConstTensorView& view) { return static_cast<const int*>(view.data); }
-
-/// Boxes of 64 columns by `rows`, of which `heads` neighbouring heads share each row of the tensor.
-struct Box {
-  int rows = 0;
-  int heads = 1;
-};
-
-/// As kernels/hopper/forward/feeder.h addresses them: {column, row, row offset, head, batch}, or {column, head, row,
-/// row offset, batch} where heads are packed. Varlen variants reach a sequence's rows from its end: the row axis has
-/// `bound` entries and the map starts that many rows before the tensor, so that entry bound - used + i at row offset
-/// start + used is row start + i, and every entry from `bound` on is outside.
-Status encode(const runtime::Driver& driver, const RowsView& tensor, const KernelConfig& config, std::int64_t bound,
-              const Box& box, const void* any_memory, runtime::TensorMap& map) {
-  struct Axis {
-    std::uint64_t extent, stride;
-    std::uint32_t box;
-  };
-  const auto axis = [](std::int64_t extent, std::int64_t stride, int boxed = 1) {
-    return Axis{static_cast<std::uint64_t>(std::max<std::int64_t>(extent, 1)),
-                static_cast<std::uint64_t>(extent > 1 ? stride : kAccessBytes / 2), static_cast<std::uint32_t>(boxed)};
-  };
-  const Axis columns{static_cast<std::uint64_t>(std::max<std::int64_t>(tensor.extent(1), 1)), 1, kPanelColumns};
-  Axis rows = axis(tensor.rows(), tensor.stride(3), box.rows / box.heads);
-  Axis offsets{1, rows.stride, 1};
-  const Axis heads = axis(tensor.extent(2), tensor.stride(2), box.heads);
-  const Axis batches = axis(tensor.batch(), tensor.batch_stride());
-
-  runtime::TiledTensor tiled;
-  tiled.data = const_cast<void*>(tensor.empty() ? any_memory : tensor.view.data);
-  tiled.dtype = tensor.view.dtype;
-  if (config.varlen) {
-    tiled.data = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(tiled.data) -
-                                         static_cast<std::uintptr_t>(bound) * rows.stride * size_of(tiled.dtype));
-    rows.extent = static_cast<std::uint64_t>(std::max<std::int64_t>(bound, 1));
-    offsets.extent = static_cast<std::uint64_t>(tensor.rows()) + 1;
-  }
-  const std::array<Axis, 5> axes = box.heads > 1 ? std::array<Axis, 5>{columns, heads, rows, offsets, batches}
-                                                 : std::array<Axis, 5>{columns, rows, offsets, heads, batches};
-  tiled.rank = 5;
-  for (std::size_t i = 0; i < axes.size(); ++i) {
-    tiled.extents[i] = axes[i].extent;
-    tiled.strides[i] = axes[i].stride;
-    tiled.box[i] = axes[i].box;
-  }
-  return encode_tensor_map(driver, tiled, map);
-}
+constexpr std::string_view kEngine = "hopper";
 
 /// The kernel raises what is there: -inf, where nothing is visible.
 Status clear_max_logits(const runtime::Driver& driver, const TensorView& max_logits, runtime::CUstream stream) {
@@ -123,111 +39,133 @@ Status clear_max_logits(const runtime::Driver& driver, const TensorView& max_log
   return {};
 }
 
-}  // namespace
-
-bool serves(const runtime::CudaDevice& device) { return device.compute_major == 9 && device.compute_minor == 0; }
-
-Result<std::shared_ptr<const Forward>> Forward::make(const AttentionProblem& problem) {
-  const Result<const runtime::CudaDevice*> device = runtime::cuda_device(problem.device.index);
-  if (!device.ok()) return device.status();
-  Result<HopperForwardPlan> plan = hopper_forward_plan(problem, {(*device)->multiprocessors, (*device)->l2_bytes});
-  if (!plan.ok()) return plan.status();
-  return load(problem, **device, std::move(*plan));
+VariantScope::Change& variant_change() {
+  thread_local VariantScope::Change change;
+  return change;
 }
 
-Result<std::shared_ptr<const Forward>> Forward::make(const AttentionProblem& problem, const KernelConfig& config) {
-  const Result<const runtime::CudaDevice*> device = runtime::cuda_device(problem.device.index);
-  if (!device.ok()) return device.status();
-  return load(problem, **device,
-              hopper_forward_plan(problem, {(*device)->multiprocessors, (*device)->l2_bytes}, config));
-}
-
-Result<std::shared_ptr<const Forward>> Forward::load(const AttentionProblem& problem, const runtime::CudaDevice& device,
-                                                     HopperForwardPlan plan) {
-  const auto shared_bytes = static_cast<unsigned>(smem_plan(plan.config).total_bytes);
-  const Result<runtime::Kernel> kernel =
-      runtime::load_kernel(runtime::kernel_store(), hopper_forward_variant(plan.config), device, shared_bytes);
-  if (!kernel.ok()) return kernel.status();
-  return std::shared_ptr<const Forward>(new Forward(problem, device, std::move(plan), *kernel));
-}
-
-Result<ForwardParams> Forward::parameters(const ForwardArguments& arguments) const {
-  const RowsView q{"q", arguments.q}, k{"k", arguments.k}, v{"v", arguments.v}, o{"o", arguments.o};
-  for (const RowsView& tensor : {q, k, v, o}) {
-    if (Status status = check_alignment(tensor); !status.ok()) return status;
-  }
-  const Band band = band_of(problem_);
-  ForwardParams params{};
-  params.q = rows_of(q);
-  params.k = rows_of(k);
-  params.v = rows_of(v);
-  params.o = rows_of(o);
+/// What a call knows beside the problem and the plan: pointers and strides.
+forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& plan,
+                           const ForwardArguments& arguments) {
+  forward::Params params{};
+  params.q = gpu::rows_of({"q", arguments.q});
+  params.k = gpu::rows_of({"k", arguments.k});
+  params.v = gpu::rows_of({"v", arguments.v});
+  params.o = gpu::rows_of({"o", arguments.o});
   if (arguments.lse.given()) {
     params.lse = static_cast<float*>(arguments.lse.data);
-    params.lse_batch_stride = problem_.packed_q ? 0 : arguments.lse.strides[0];
-    params.lse_head_stride = arguments.lse.strides[problem_.packed_q ? 0 : 1];
+    params.lse_batch_stride = problem.packed_q ? 0 : arguments.lse.strides[0];
+    params.lse_head_stride = arguments.lse.strides[problem.packed_q ? 0 : 1];
   }
-  params.cu_seqlens_q = lengths(arguments.sequences.cu_seqlens_q);
-  params.cu_seqlens_k = lengths(arguments.sequences.cu_seqlens_k);
-  params.seqused_q = lengths(arguments.sequences.seqused_q);
-  params.seqused_k = lengths(arguments.sequences.seqused_k);
-  params.sequences = static_cast<int>(problem_.batch);
-  params.batch = params.sequences + (problem_.packed_q ? 1 : 0);
-  params.heads = static_cast<int>(problem_.heads_q) / plan_.config.packed_heads;
-  params.seqlen_q = static_cast<int>(problem_.seqlen_q);
-  params.seqlen_k = static_cast<int>(problem_.seqlen_k);
-  params.total_q = static_cast<int>(problem_.total_q);
-  params.head_dim = static_cast<int>(problem_.head_dim);
-  params.head_dim_v = static_cast<int>(problem_.head_dim_v);
-  params.m_tiles = plan_.m_tiles;
-  params.tiles = plan_.tiles;
-  params.by_m_tiles = Divisor::of(plan_.m_tiles);
-  params.by_heads = Divisor::of(params.heads);
-  params.by_heads_per_kv = Divisor::of(params.heads / static_cast<int>(problem_.heads_k));
-  params.mask_left = band.left;
-  params.mask_right = band.right;
-  params.bottom_right = band.bottom_right ? 1 : 0;
-  params.chunk = band.chunk;
-  const bool softcap = problem_.softcap > 0.0F;
-  params.scale_log2 = (softcap ? problem_.softcap : problem_.scale) * kLog2E;
-  params.softcap_scale = softcap ? problem_.scale / problem_.softcap : 0.0F;
-  const ConstTensorView& slopes = arguments.modifiers.alibi_slopes;
-  params.alibi_slopes = static_cast<const float*>(slopes.data);
-  params.alibi_batch_stride = problem_.modifiers.alibi_per_batch ? slopes.strides[0] : 0;
-  params.sink = static_cast<const float*>(arguments.modifiers.sink.data);
+  params.head_dim = static_cast<int>(problem.head_dim);
+  params.head_dim_v = static_cast<int>(problem.head_dim_v);
+  params.sequences = gpu::sequence_params(problem, arguments.sequences);
+  params.visibility = gpu::visibility_params(problem);
+  params.score = gpu::score_params(problem, arguments.modifiers);
+  params.tiles = plan.tiles;
+  params.by_heads_per_kv = Divisor::of(params.tiles.heads / static_cast<int>(problem.heads_k));
   params.max_logits = static_cast<float*>(arguments.max_logits.data);
   params.max_logits_batch_stride = arguments.max_logits.strides[0];
   return params;
 }
 
-Status Forward::run(const ForwardArguments& arguments, runtime::CUstream stream) const {
-  const runtime::Driver& driver = *device_.driver;
-  const runtime::ContextScope context(device_);
-  if (!context.status().ok()) return context.status();
-  if (Status status = clear_max_logits(driver, arguments.max_logits, stream); !status.ok()) return status;
-  if (plan_.tiles == 0) return {};
-  const Result<ForwardParams> params = parameters(arguments);
-  if (!params.ok()) return params.status();
+struct TensorMaps {
+  TensorMap q, k, v, o;
+};
 
-  const KernelConfig& config = plan_.config;
-  runtime::TensorMap q, k, v, o;
-  const Box keys{.rows = config.block_n / config.cluster};
+Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem, const forward::Config& config,
+                  const ForwardArguments& arguments, TensorMaps& maps) {
+  const Box keys{.rows = config.block_n};
   const Box queries{.rows = kRowsPerWarpgroup, .heads = config.packed_heads};
   const Box outputs{.rows = kRowsPerWarp, .heads = std::min(config.packed_heads, kRowsPerWarp)};
-  const void* memory = arguments.o.data;  // for tensors without elements: mapped, never read
-  Status status = encode(driver, {"q", arguments.q}, config, problem_.seqlen_q, queries, memory, q);
-  if (status.ok()) status = encode(driver, {"k", arguments.k}, config, problem_.seqlen_k, keys, memory, k);
-  if (status.ok()) status = encode(driver, {"v", arguments.v}, config, problem_.seqlen_k, keys, memory, v);
-  if (status.ok()) status = encode(driver, {"o", arguments.o}, config, problem_.seqlen_q, outputs, memory, o);
-  if (!status.ok()) return status;
-
-  const auto cluster = static_cast<unsigned>(config.cluster);
-  const runtime::LaunchShape shape{.grid = {.x = static_cast<unsigned>(plan_.lanes) * cluster},
-                                   .block = {.x = static_cast<unsigned>(threads_per_block(config))},
-                                   .cluster = {.x = cluster},
-                                   .dynamic_shared_bytes = static_cast<unsigned>(smem_plan(config).total_bytes)};
-  if (config.listed) return runtime::launch(driver, kernel_.handle, shape, stream, q, k, v, o, *params, *plan_.list);
-  return runtime::launch(driver, kernel_.handle, shape, stream, q, k, v, o, *params, NoTileList{});
+  const VarlenBound q_bound{config.rule.varlen, problem.seqlen_q};
+  const VarlenBound k_bound{config.rule.varlen, problem.seqlen_k};
+  const void* memory = arguments.o.data;
+  Status status = encode(driver, {"q", arguments.q}, q_bound, queries, memory, maps.q);
+  if (status.ok()) status = encode(driver, {"k", arguments.k}, k_bound, keys, memory, maps.k);
+  if (status.ok()) status = encode(driver, {"v", arguments.v}, k_bound, keys, memory, maps.v);
+  if (status.ok()) status = encode(driver, {"o", arguments.o}, q_bound, outputs, memory, maps.o);
+  return status;
 }
+
+Status check_alignments(const ForwardArguments& arguments) {
+  for (const RowsView& tensor : {RowsView{"q", arguments.q}, RowsView{"k", arguments.k}, RowsView{"v", arguments.v},
+                                 RowsView{"o", arguments.o}}) {
+    if (Status status = gpu::check_alignment(tensor, kEngine); !status.ok()) return status;
+  }
+  return {};
+}
+
+/// One problem on one device with its kernel. It needs no workspace.
+class ForwardCall final : public engine::PlannedCall {
+ public:
+  ForwardCall(const AttentionProblem& problem, const runtime::CudaDevice& device, ForwardPlan plan,
+              const runtime::Kernel& kernel)
+      : problem_(problem), device_(device), plan_(std::move(plan)), kernel_(kernel) {}
+
+  std::size_t workspace_bytes() const override { return 0; }
+  DType probability_dtype() const override { return problem_.dtype; }
+  std::string explain() const override { return hopper::explain(problem_, plan_); }
+
+  /// Enqueues the kernel; neither allocates nor waits.
+  using PlannedCall::run;
+  Status run(const ForwardArguments& arguments, const Execution& execution) const override {
+    const runtime::Driver& driver = *device_.driver;
+    auto* const stream = static_cast<runtime::CUstream>(execution.stream);
+    const runtime::ContextScope context(device_);
+    if (!context.status().ok()) return context.status();
+    if (Status status = clear_max_logits(driver, arguments.max_logits, stream); !status.ok()) return status;
+    if (plan_.tiles.tiles == 0) return {};
+    if (Status status = check_alignments(arguments); !status.ok()) return status;
+    TensorMaps maps;
+    if (Status status = encode_all(driver, problem_, plan_.config, arguments, maps); !status.ok()) return status;
+    return launch(stream, maps, parameters(problem_, plan_, arguments));
+  }
+
+ private:
+  Status launch(runtime::CUstream stream, const TensorMaps& maps, const forward::Params& params) const {
+    const runtime::Driver& driver = *device_.driver;
+    const runtime::LaunchShape shape{
+        .grid = {.x = static_cast<unsigned>(plan_.workers)},
+        .block = {.x = static_cast<unsigned>(threads_per_block(plan_.config))},
+        .cluster = {},
+        .dynamic_shared_bytes = static_cast<unsigned>(smem_plan(plan_.config).total_bytes)};
+    const auto launched_with = [&](const auto& tiles) {
+      return runtime::launch(driver, kernel_.handle, shape, stream, maps.q, maps.k, maps.v, maps.o, params, tiles);
+    };
+    return plan_.list != nullptr ? launched_with(*plan_.list) : launched_with(NoTileList{});
+  }
+
+  AttentionProblem problem_;
+  const runtime::CudaDevice& device_;
+  ForwardPlan plan_;
+  runtime::Kernel kernel_;
+};
+
+Result<runtime::Kernel> find_kernel(const forward::Config& config, const runtime::CudaDevice& device) {
+  static gpu::KernelTable<forward::Config>& table = *new gpu::KernelTable<forward::Config>;
+  return table.find_or_load(config, device, [&] {
+    return runtime::load_kernel(runtime::kernel_store(), forward_variant(config), device,
+                                static_cast<unsigned>(smem_plan(config).total_bytes));
+  });
+}
+
+}  // namespace
+
+engine::PlannedCallResult plan_forward(const AttentionProblem& problem) {
+  const Result<const runtime::CudaDevice*> device = runtime::cuda_device(problem.device.index);
+  if (!device.ok()) return device.status();
+  const DeviceShape shape{(*device)->multiprocessors, (*device)->l2_bytes};
+  Result<forward::Config> config = forward_config(problem, shape);
+  if (!config.ok()) return config.status();
+  if (variant_change()) variant_change()(*config);
+  const Result<runtime::Kernel> kernel = find_kernel(*config, **device);
+  if (!kernel.ok()) return kernel.status();
+  return engine::make_planned<ForwardCall>(problem, **device, forward_plan(problem, shape, *config), *kernel);
+}
+
+VariantScope::VariantScope(Change change) : previous_(std::exchange(variant_change(), std::move(change))) {}
+
+VariantScope::~VariantScope() { variant_change() = std::move(previous_); }
 
 }  // namespace strobe::hopper

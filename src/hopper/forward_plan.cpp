@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <initializer_list>
 #include <limits>
 #include <string_view>
 
+#include "call/arithmetic.h"
+#include "gpu/score_params.h"
 #include "hopper/schedule.h"
 #include "kernels/hopper/forward/smem.h"
 
@@ -45,16 +46,12 @@ Status check_supported(const AttentionProblem& problem) {
   return {};
 }
 
-int rounded_up(std::int64_t value, std::int64_t divisor) { return static_cast<int>((value + divisor - 1) / divisor); }
-
-std::string_view name_of(Element element) { return element == Element::bf16 ? "bf16" : "fp16"; }
-
 int compiled_head_dim(std::int64_t head_dim) {
   return *std::lower_bound(std::begin(kCompiledHeadDims), std::end(kCompiledHeadDims), static_cast<int>(head_dim));
 }
 
 /// Keys that a query of the longest sequence sees at most.
-std::int64_t visible_keys(const AttentionProblem& problem, const Band& band) {
+std::int64_t visible_keys(const AttentionProblem& problem, const gpu::Band& band) {
   if (!band.bounded_left || !band.bounded_right) return problem.seqlen_k;
   const std::int64_t visible = std::min<std::int64_t>(problem.seqlen_k, std::int64_t{band.left} + band.right + 1);
   return band.chunk > 0 ? std::min<std::int64_t>(visible, band.chunk) : visible;
@@ -75,21 +72,21 @@ int choose_packed_heads(const AttentionProblem& problem) {
   const std::int64_t group = problem.heads_q / problem.heads_k;
   const int packed = static_cast<int>(std::min<std::int64_t>(group & -group, kRowsPerWarpgroup));
   if (problem.seqlen_q > kMaxInt / 4 / packed) return 1;  // rows are counted in 32 bits
-  const std::int64_t alone = packed * rounded_up(mean_queries(problem), kRows);
-  return 10 * rounded_up(mean_queries(problem) * packed, kRows) <= 9 * alone ? packed : 1;
+  const std::int64_t alone = packed * ceil_div<std::int64_t>(mean_queries(problem), kRows);
+  return 10 * ceil_div<std::int64_t>(mean_queries(problem) * packed, kRows) <= 9 * alone ? packed : 1;
 }
 
 /// Whether the third consumer warpgroup pays at head_dim 128: it hides more latency and wastes more of a tile's rows,
 /// and its masked blocks are more.
-bool prefers_three_warpgroups(const AttentionProblem& problem, const Band& band) {
+bool prefers_three_warpgroups(const AttentionProblem& problem, const gpu::Band& band) {
   return problem.seqlen_q >= 1024 && visible_keys(problem, band) >= (band.bounded_right ? 8192 : 2048);
 }
 
-bool fits(const KernelConfig& config) { return smem_plan(config).total_bytes <= kMaxSmemBytes; }
+bool fits(const forward::Config& config) { return smem_plan(config).total_bytes <= kMaxSmemBytes; }
 
 /// Two warpgroups and as many keys per step as registers and shared memory hold.
-void choose_wide_tiles(KernelConfig& config) {
-  const int registers = config.max_logits ? 150 : 188;  // of 240, for scores, probabilities and output
+void choose_wide_tiles(forward::Config& config) {
+  const int registers = config.rule.max_logits ? 150 : 188;  // of 240, for scores, probabilities and output
   for (const int block_n : {128, 112, 96, 80, 64}) {
     config.block_n = block_n;
     const bool in_registers = block_n / 2 + block_n / 4 + config.head_dim_v / 2 <= registers;
@@ -99,15 +96,15 @@ void choose_wide_tiles(KernelConfig& config) {
 
 /// Heads up to 64 wide: exponentials take as long as the GEMMs, and four warps per scheduler keep both units busiest
 /// until sequences are long and their blocks all visible.
-void choose_narrow_tiles(KernelConfig& config, const AttentionProblem& problem, const Band& band) {
+void choose_narrow_tiles(forward::Config& config, const AttentionProblem& problem, const gpu::Band& band) {
   const bool masked = band.bounded_left || band.bounded_right;
-  const bool plain = !masked && !config.varlen && !config.softcap && !config.scale_first;
+  const bool plain = !masked && !config.rule.varlen && !config.rule.softcap && !config.rule.scale_first;
   config.q_stages = 2;
   if (plain && problem.seqlen_q >= 8192 && problem.seqlen_k >= 8192) {
     config.consumer_warpgroups = 3;
     config.block_n = 128;
     config.stages = 3;
-  } else if (config.alibi && config.mask_left) {  // registers for no more
+  } else if (config.rule.alibi && config.rule.mask_left) {  // registers for no more
     config.consumer_warpgroups = 3;
     config.block_n = 80;
     config.stages = 4;
@@ -119,7 +116,7 @@ void choose_narrow_tiles(KernelConfig& config, const AttentionProblem& problem, 
   }
 }
 
-void choose_tiles(KernelConfig& config, const AttentionProblem& problem, const Band& band) {
+void choose_tiles(forward::Config& config, const AttentionProblem& problem, const gpu::Band& band) {
   const int widest = std::max(config.head_dim, config.head_dim_v);
   config.consumer_warpgroups = 2;
   config.stages = 2;
@@ -130,9 +127,10 @@ void choose_tiles(KernelConfig& config, const AttentionProblem& problem, const B
     choose_wide_tiles(config);
     while (config.stages < 4 && fits(config)) ++config.stages;
     if (!fits(config)) --config.stages;
-  } else if (widest <= 64 && !config.max_logits) {
+  } else if (widest <= 64 && !config.rule.max_logits) {
     choose_narrow_tiles(config, problem, band);
-  } else if (widest <= 128 && prefers_three_warpgroups(problem, band) && !config.alibi && !config.max_logits) {
+  } else if (widest <= 128 && prefers_three_warpgroups(problem, band) && !config.rule.alibi &&
+             !config.rule.max_logits) {
     config.consumer_warpgroups = 3;
     config.block_n = 80;
     config.q_stages = 2;
@@ -143,138 +141,82 @@ void choose_tiles(KernelConfig& config, const AttentionProblem& problem, const B
   if (!fits(config)) config.q_stages = 1;
 }
 
-/// The variant as C++ names it. Every field is spelled: the text is part of the kernel's name in the store.
-std::string expression_of(const KernelConfig& c) {
-  return fmt::format(
-      "strobe::KernelConfig{{.element = strobe::Element::{}, .head_dim = {}, .head_dim_v = {}, .consumer_warpgroups = "
-      "{}, .block_n = {}, .stages = {}, .q_stages = {}, .mask_right = {}, .mask_left = {}, .chunked = {}, .varlen = "
-      "{}, "
-      ".softcap = {}, .alibi = {}, .sink = {}, .max_logits = {}, .scale_first = {}, .warp_specialized = {}, .ping_pong "
-      "= {}, .two_stage "
-      "= "
-      "{}, .persistent = {}, .cluster = {}, .packed_heads = {}, .listed = {}, .ordered = {}, .debug = {}}}",
-      name_of(c.element), c.head_dim, c.head_dim_v, c.consumer_warpgroups, c.block_n, c.stages, c.q_stages,
-      c.mask_right, c.mask_left, c.chunked, c.varlen, c.softcap, c.alibi, c.sink, c.max_logits, c.scale_first,
-      c.warp_specialized, c.ping_pong, c.two_stage, c.persistent, c.cluster, c.packed_heads, c.listed, c.ordered,
-      c.debug);
+/// Tiles of one sequence and head.
+std::int64_t m_tiles_of(const AttentionProblem& problem, const forward::Config& config) {
+  return ceil_div<std::int64_t>(problem.seqlen_q * config.packed_heads, block_m(config));
+}
+
+Schedule choose_schedule(const forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
+  if (config.rule.varlen) return problem.batch <= kMaxSortedSequences ? Schedule::sorted : Schedule::rounds;
+  // With a window on both sides all tiles but a few are as long.
+  const bool lengths_differ = config.rule.mask_right && !config.rule.mask_left;
+  const bool fits_list =
+      shape.multiprocessors <= TileList::kMaxWorkers && m_tiles_of(problem, config) <= TileList::kMaxTiles;
+  return lengths_differ && fits_list ? Schedule::dealt : Schedule::rounds;
 }
 
 /// Costs are key blocks; a tile's start and end take about as long as one and a half.
-std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, const HopperShape& shape,
-                                           const HopperForwardPlan& plan) {
+std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, const DeviceShape& shape,
+                                           const ForwardPlan& plan) {
   constexpr double kTileOverhead = 1.5;
-  const Band band = band_of(problem);
-  const std::int64_t rows = std::int64_t{block_m(plan.config)} * plan.config.cluster;
+  const gpu::Band band = gpu::band_of(problem);
+  const std::int64_t rows = block_m(plan.config);
   const std::int64_t diagonal = band.bottom_right ? problem.seqlen_k - problem.seqlen_q : 0;
   const std::int64_t head_bytes =
       std::max<std::int64_t>(1, problem.seqlen_k * (problem.head_dim + problem.head_dim_v) * 2);
   const int packed = plan.config.packed_heads;
   const std::int64_t group = problem.heads_q / problem.heads_k / packed;
   DealtTiles tiles;
-  tiles.m_tiles = plan.m_tiles;
+  tiles.m_tiles = plan.tiles.m_tiles;
   tiles.heads = static_cast<int>(problem.batch * problem.heads_q) / packed;
   // A quarter of L2: the other half of each line's copies is on the far partition, and Q and O pass through too.
   tiles.section_heads = static_cast<int>(
       std::clamp<std::int64_t>(static_cast<std::int64_t>(shape.l2_bytes / 4) / head_bytes * group, 1, tiles.heads));
-  tiles.lanes = plan.lanes;
+  tiles.workers = plan.workers;
   tiles.cost = [&](int m) {
     const std::int64_t last_row = std::min(((m + 1) * rows - 1) / packed, problem.seqlen_q - 1);
     const std::int64_t keys = std::clamp<std::int64_t>(last_row + diagonal + band.right + 1, 0, problem.seqlen_k);
-    return rounded_up(keys, plan.config.block_n) + kTileOverhead;
+    return static_cast<double>(ceil_div<std::int64_t>(keys, plan.config.block_n)) + kTileOverhead;
   };
   return std::make_shared<const TileList>(deal(tiles));
 }
 
 }  // namespace
 
-Band band_of(const AttentionProblem& problem) {
-  Band band;
-  band.bottom_right = problem.causal != CausalMask::top_left;
-  const auto bound = [](std::int64_t keys) { return static_cast<int>(std::min(keys, kMaxInt / 4)); };
-  band.bounded_left = problem.window.left >= 0;
-  if (band.bounded_left) band.left = bound(problem.window.left);
-  // The last query of a sequence sees every key, and a single query is the last one.
-  const bool last_query = problem.seqlen_q == 1 && !problem.packed_q && !problem.has_seqused_q;
-  const bool causal = problem.causal == CausalMask::top_left || (problem.causal != CausalMask::none && !last_query);
-  band.bounded_right = problem.window.right >= 0 || causal;
-  if (problem.causal == CausalMask::none && band.bounded_right) band.right = bound(problem.window.right);
-  if (problem.chunk > 0) {
-    band.chunk = bound(problem.chunk);
-    if (!band.bounded_left) band.left = bound(kMaxInt);
-    if (!band.bounded_right) band.right = bound(kMaxInt);
-    band.bounded_left = band.bounded_right = true;
-  }
-  return band;
-}
-
-Result<KernelConfig> hopper_forward_config(const AttentionProblem& problem, const HopperShape& shape) {
+Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape) {
   if (Status status = check_supported(problem); !status.ok()) return status;
-  const Band band = band_of(problem);
-  KernelConfig config;
-  config.element = problem.dtype == DType::bfloat16 ? Element::bf16 : Element::fp16;
+  const gpu::Band band = gpu::band_of(problem);
+  forward::Config config;
+  config.rule = gpu::score_rule(problem);
   config.head_dim = compiled_head_dim(problem.head_dim);
   config.head_dim_v = compiled_head_dim(problem.head_dim_v);
-  config.mask_left = band.bounded_left;
-  config.mask_right = band.bounded_right;
-  config.chunked = band.chunk > 0;
-  config.varlen = problem.packed_q || problem.packed_k || problem.has_seqused_q || problem.has_seqused_k;
-  config.ordered = config.varlen && problem.batch <= kMaxOrderedSequences;
-  config.softcap = problem.softcap > 0.0F;
-  config.alibi = problem.modifiers.has_alibi;
-  config.sink = problem.modifiers.has_sink;
-  config.max_logits = problem.wants_max_logits;
-  config.scale_first = config.alibi || (!config.softcap && !(problem.scale > 0.0F));
   config.packed_heads = choose_packed_heads(problem);
   choose_tiles(config, problem, band);
-  // With a window on both sides all tiles but a few are as long.
-  config.listed = config.mask_right && !config.mask_left && !config.varlen &&
-                  shape.multiprocessors <= TileList::kMaxLanes &&
-                  rounded_up(problem.seqlen_q * config.packed_heads, block_m(config)) <= TileList::kMaxTiles;
+  config.schedule = choose_schedule(config, problem, shape);
+  const std::int64_t tiles = m_tiles_of(problem, config) * (problem.batch + 1) * problem.heads_q;
+  if (tiles > kMaxInt) {
+    return unsupported("{} tiles of {} query rows: the hopper engine takes up to {}", tiles, block_m(config), kMaxInt);
+  }
   return config;
 }
 
-HopperForwardPlan hopper_forward_plan(const AttentionProblem& problem, const HopperShape& shape,
-                                      const KernelConfig& config) {
-  HopperForwardPlan plan;
+ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {
+  ForwardPlan plan;
   plan.config = config;
   const std::int64_t sequences = problem.batch + (problem.packed_q ? 1 : 0);  // rows behind the last one are one more
   if (sequences * problem.heads_q == 0 || problem.total_q == 0) return plan;
-  plan.m_tiles =
-      std::max(1, rounded_up(problem.seqlen_q * config.packed_heads, std::int64_t{block_m(config)} * config.cluster));
-  plan.tiles = static_cast<int>(plan.m_tiles * sequences * problem.heads_q / config.packed_heads);
-  plan.lanes = config.persistent ? std::min(shape.multiprocessors / config.cluster, plan.tiles) : plan.tiles;
-  if (config.listed) plan.list = deal_tiles(problem, shape, plan);
+  plan.tiles.heads = static_cast<int>(problem.heads_q) / config.packed_heads;
+  plan.tiles.m_tiles = static_cast<int>(std::max<std::int64_t>(1, m_tiles_of(problem, config)));
+  plan.tiles.tiles = static_cast<int>(plan.tiles.m_tiles * sequences * plan.tiles.heads);
+  plan.tiles.by_m_tiles = Divisor::of(plan.tiles.m_tiles);
+  plan.tiles.by_heads = Divisor::of(plan.tiles.heads);
+  plan.workers = config.persistent ? std::min(shape.multiprocessors, plan.tiles.tiles) : plan.tiles.tiles;
+  if (config.schedule == Schedule::dealt) plan.list = deal_tiles(problem, shape, plan);
   return plan;
 }
 
-Result<HopperForwardPlan> hopper_forward_plan(const AttentionProblem& problem, const HopperShape& shape) {
-  const Result<KernelConfig> config = hopper_forward_config(problem, shape);
-  if (!config.ok()) return config.status();
-  const std::int64_t m_tiles = rounded_up(problem.seqlen_q, std::int64_t{block_m(*config)} * config->cluster);
-  if (m_tiles * (problem.batch + 1) * problem.heads_q > kMaxInt) {
-    return unsupported("{} tiles of {} query rows: the hopper engine takes up to {}",
-                       m_tiles * (problem.batch + 1) * problem.heads_q, block_m(*config), kMaxInt);
-  }
-  return hopper_forward_plan(problem, shape, *config);
-}
-
-runtime::Variant hopper_forward_variant(const KernelConfig& c) {
-  return {.name = fmt::format("hopper forward {} d{}{}{}{}{}{}{}{}{}{} {}x{}", name_of(c.element), c.head_dim,
-                              c.head_dim_v == c.head_dim ? "" : fmt::format("/{}", c.head_dim_v),
-                              c.chunked     ? " chunk"
-                              : c.mask_left ? " window"
-                                            : "",
-                              c.mask_right && !c.mask_left ? " causal" : "", c.varlen ? " varlen" : "",
-                              c.softcap ? " softcap" : "", c.alibi ? " alibi" : "", c.sink ? " sink" : "",
-                              c.max_logits ? " max" : "",
-                              c.packed_heads > 1 ? fmt::format(" group{}", c.packed_heads) : "", block_m(c), c.block_n),
-          .include = "kernels/hopper/forward/kernel.h",
-          .expression = fmt::format("strobe::hopper::forward<{}>", expression_of(c)),
-          .architecture = "sm_90a"};
-}
-
-std::string explain(const AttentionProblem& problem, const HopperForwardPlan& plan) {
-  const KernelConfig& c = plan.config;
+std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
+  const forward::Config& c = plan.config;
   std::string text = "engine        hopper: the tensors are on a GPU of compute capability 9.0\n";
   text += fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n", block_m(c),
                       c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
@@ -287,11 +229,12 @@ std::string explain(const AttentionProblem& problem, const HopperForwardPlan& pl
     text +=
         fmt::format("heads         {} query heads of a key head share a tile: there are few queries\n", c.packed_heads);
   }
-  text += fmt::format("schedule      {}{} tiles on {} {}{}\n", c.ordered ? "at most " : "", plan.tiles, plan.lanes,
-                      c.cluster > 1 ? "clusters" : "CTAs",
-                      c.listed    ? ", dealt out by length, the longest first"
-                      : c.ordered ? ", sequences ordered by length on the device, the longest first"
-                                  : "");
+  const bool sorted = c.schedule == Schedule::sorted;
+  text +=
+      fmt::format("schedule      {}{} tiles on {} CTAs{}\n", sorted ? "at most " : "", plan.tiles.tiles, plan.workers,
+                  c.schedule == Schedule::dealt ? ", dealt out by length, the longest first"
+                  : sorted                      ? ", sequences sorted by length on the device, the longest first"
+                                                : "");
   text += "workspace     none\n";
   return text;
 }

@@ -1,6 +1,7 @@
 #include "runtime/pack/common_variants.h"
 
 #include "hopper/forward_plan.h"
+#include "hopper/forward_variant.h"
 #include "kernels/hopper/forward/smem.h"
 
 namespace strobe::runtime {
@@ -41,17 +42,18 @@ std::vector<AttentionProblem> common_problems() {
 }  // namespace
 
 std::vector<CommonVariant> common_variants() {
-  constexpr hopper::HopperShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
-  std::vector<KernelConfig> configs;
+  constexpr hopper::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
+  std::vector<hopper::forward::Config> configs;
   for (const AttentionProblem& problem : common_problems()) {
-    const Result<KernelConfig> config = hopper::hopper_forward_config(problem, kH200);
+    const Result<hopper::forward::Config> config = hopper::forward_config(problem, kH200);
     bool known = !config.ok();
-    for (const KernelConfig& other : configs) known = known || other == *config;
+    for (const hopper::forward::Config& other : configs) known = known || other == *config;
     if (!known) configs.push_back(*config);
   }
   std::vector<CommonVariant> variants;
-  for (const KernelConfig& config : configs) {
-    variants.push_back({hopper::hopper_forward_variant(config), static_cast<unsigned>(smem_plan(config).total_bytes)});
+  for (const hopper::forward::Config& config : configs) {
+    variants.push_back(
+        {hopper::forward_variant(config), static_cast<unsigned>(hopper::forward::smem_plan(config).total_bytes)});
   }
   return variants;
 }

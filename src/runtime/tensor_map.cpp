@@ -80,7 +80,7 @@ Status check_tensor(const TiledTensor& tensor) {
 
 }  // namespace
 
-Status encode_tensor_map(const Driver& driver, const TiledTensor& tensor, TensorMap& map) {
+Status encode_tensor_map(const Driver& driver, const TiledTensor& tensor, void* map) {
   if (Status status = check_tensor(tensor); !status.ok()) return status;
   std::array<std::uint64_t, kMaxTensorMapRank> stride_bytes{};  // of axis 1 and up: the driver knows axis 0's
   for (std::size_t axis = 1; axis < static_cast<std::size_t>(tensor.rank); ++axis) {
@@ -88,7 +88,7 @@ Status encode_tensor_map(const Driver& driver, const TiledTensor& tensor, Tensor
   }
   constexpr std::array<std::uint32_t, kMaxTensorMapRank> kEveryElement = {1, 1, 1, 1, 1};
   const CUresult result =
-      driver.TensorMapEncodeTiled(&map, type_of(tensor.dtype), static_cast<std::uint32_t>(tensor.rank), tensor.data,
+      driver.TensorMapEncodeTiled(map, type_of(tensor.dtype), static_cast<std::uint32_t>(tensor.rank), tensor.data,
                                   tensor.extents.data(), stride_bytes.data(), tensor.box.data(), kEveryElement.data(),
                                   CU_TENSOR_MAP_INTERLEAVE_NONE, static_cast<CUtensorMapSwizzle>(tensor.swizzle),
                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "runtime/device.h"
@@ -10,11 +11,6 @@
 namespace strobe::runtime {
 
 inline constexpr int kMaxTensorMapRank = 5;
-
-/// The descriptor's bytes; a `const __grid_constant__` kernel parameter of the same size and alignment takes them.
-struct alignas(64) TensorMap {
-  std::array<std::uint64_t, 16> opaque{};
-};
 
 enum class Swizzle : std::uint8_t { none, bytes_32, bytes_64, bytes_128 };
 
@@ -30,8 +26,19 @@ struct TiledTensor {
   Swizzle swizzle = Swizzle::bytes_128;                    // box[0] fits in its span
 };
 
-/// Encodes the descriptor on the host; it holds the data's address. invalid_argument names the rule that is broken, and
-/// leaves `map` as it was.
-Status encode_tensor_map(const Driver& driver, const TiledTensor& tensor, TensorMap& map);
+/// A descriptor's size, and the alignment that the driver asks for.
+inline constexpr std::size_t kTensorMapBytes = 128;
+inline constexpr std::size_t kTensorMapAlignment = 64;
+
+/// Encodes the descriptor on the host into kTensorMapBytes at `map`; it holds the data's address. invalid_argument
+/// names the rule that is broken, and leaves `map` as it was.
+Status encode_tensor_map(const Driver& driver, const TiledTensor& tensor, void* map);
+
+/// The same into a type that a kernel takes as `const __grid_constant__`.
+template <class Map>
+Status encode_tensor_map(const Driver& driver, const TiledTensor& tensor, Map& map) {
+  static_assert(sizeof(Map) == kTensorMapBytes && alignof(Map) == kTensorMapAlignment);
+  return encode_tensor_map(driver, tensor, static_cast<void*>(&map));
+}
 
 }  // namespace strobe::runtime

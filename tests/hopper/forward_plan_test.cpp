@@ -2,14 +2,23 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
+#include <tuple>
+#include <type_traits>
 
+#include "gpu/score_params.h"
+#include "hopper/forward_variant.h"
 #include "kernels/hopper/forward/smem.h"
+#include "kernels/hopper/tile/panel.h"
 
 namespace strobe::hopper {
 namespace {
 
-constexpr HopperShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
+using gpu::Band;
+using gpu::band_of;
+
+constexpr DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
 
 AttentionProblem problem_of(std::int64_t seqlen, std::int64_t head_dim, std::int64_t head_dim_v) {
   AttentionProblem problem;
@@ -24,6 +33,10 @@ AttentionProblem problem_of(std::int64_t seqlen, std::int64_t head_dim, std::int
   return problem;
 }
 
+forward::Config config_of(const AttentionProblem& problem) { return *forward_config(problem, kH200); }
+
+ForwardPlan plan_of(const AttentionProblem& problem) { return forward_plan(problem, kH200, config_of(problem)); }
+
 TEST(HopperForwardPlan, FitsForEveryHeadDim) {
   for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
     for (std::int64_t head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8) {
@@ -31,15 +44,16 @@ TEST(HopperForwardPlan, FitsForEveryHeadDim) {
         for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
           AttentionProblem problem = problem_of(seqlen, head_dim, head_dim_v);
           problem.causal = causal;
-          const auto plan = hopper_forward_plan(problem, kH200);
-          ASSERT_TRUE(plan.ok()) << plan.status().message();
-          const KernelConfig& config = plan->config;
+          const auto chosen = forward_config(problem, kH200);
+          ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+          const forward::Config& config = *chosen;
+          const ForwardPlan plan = forward_plan(problem, kH200, config);
           EXPECT_GE(config.head_dim, head_dim);
           EXPECT_GE(config.head_dim_v, head_dim_v);
-          EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << explain(problem, *plan);
+          EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << explain(problem, plan);
           EXPECT_LE(threads_per_block(config), 1024);
-          EXPECT_GE(plan->m_tiles * block_m(config), seqlen);
-          EXPECT_EQ(plan->list != nullptr, config.listed);
+          EXPECT_GE(plan.tiles.m_tiles * block_m(config), seqlen);
+          EXPECT_EQ(plan.list != nullptr, config.schedule == Schedule::dealt);
         }
       }
     }
@@ -55,9 +69,7 @@ TEST(HopperForwardPlan, NothingToComputeIsNoTiles) {
                       +[](AttentionProblem& p) { p.seqlen_q = p.total_q = 0; }}) {
     AttentionProblem problem = problem_of(64, 64, 64);
     change(problem);
-    const auto plan = hopper_forward_plan(problem, kH200);
-    ASSERT_TRUE(plan.ok()) << plan.status().message();
-    EXPECT_EQ(plan->tiles, 0);
+    EXPECT_EQ(plan_of(problem).tiles.tiles, 0);
   }
 }
 
@@ -79,7 +91,7 @@ TEST(HopperForwardPlan, RefusesInASentence) {
   const auto refusal = [](auto change) {
     AttentionProblem problem = problem_of(64, 64, 64);
     change(problem);
-    return std::string(hopper_forward_plan(problem, kH200).status().message());
+    return std::string(forward_config(problem, kH200).status().message());
   };
   EXPECT_EQ(refusal([](AttentionProblem& p) { p.dtype = DType::float32; }),
             "q is float32: the hopper engine computes in float16 and bfloat16");
@@ -91,20 +103,18 @@ TEST(HopperForwardPlan, RefusesInASentence) {
             "dropout is given: the hopper engine does not have it yet, the cpu engine does");
 }
 
-KernelConfig config_of(const AttentionProblem& problem) { return *hopper_forward_config(problem, kH200); }
-
 TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {
   AttentionProblem problem = problem_of(64, 64, 64);
-  EXPECT_FALSE(config_of(problem).scale_first);
+  EXPECT_FALSE(config_of(problem).rule.scale_first);
   problem.scale = -0.5F;
-  EXPECT_TRUE(config_of(problem).scale_first);
+  EXPECT_TRUE(config_of(problem).rule.scale_first);
   problem.softcap = 30.0F;  // which is what multiplies then
-  EXPECT_FALSE(config_of(problem).scale_first);
+  EXPECT_FALSE(config_of(problem).rule.scale_first);
   problem.modifiers.has_alibi = problem.modifiers.has_sink = true;
-  EXPECT_TRUE(config_of(problem).alibi && config_of(problem).sink && config_of(problem).scale_first);
-  EXPECT_FALSE(config_of(problem).max_logits);
+  EXPECT_TRUE(config_of(problem).rule.alibi && config_of(problem).rule.sink && config_of(problem).rule.scale_first);
+  EXPECT_FALSE(config_of(problem).rule.max_logits);
   problem.wants_max_logits = true;
-  EXPECT_TRUE(config_of(problem).max_logits);
+  EXPECT_TRUE(config_of(problem).rule.max_logits);
 }
 
 TEST(HopperForwardPlan, ChunksBoundBothSides) {
@@ -116,7 +126,7 @@ TEST(HopperForwardPlan, ChunksBoundBothSides) {
   EXPECT_EQ(band.left, 9);
   EXPECT_GE(band.right, 1000);
   EXPECT_EQ(band.chunk, 256);
-  EXPECT_TRUE(config_of(problem).chunked);
+  EXPECT_TRUE(config_of(problem).rule.chunked);
 }
 
 TEST(HopperForwardPlan, FewQueriesOfAGroupShareTiles) {
@@ -126,42 +136,90 @@ TEST(HopperForwardPlan, FewQueriesOfAGroupShareTiles) {
   EXPECT_EQ(config_of(problem).packed_heads, 1);
   problem.seqlen_q = 20;
   problem.total_q = problem.batch * problem.seqlen_q;
-  const auto plan = hopper_forward_plan(problem, kH200);
-  EXPECT_EQ(plan->config.packed_heads, 4);  // of the twelve: the largest power of two that divides them
-  EXPECT_EQ(plan->tiles, problem.batch * problem.heads_q / 4);
-  EXPECT_NE(explain(problem, *plan).find("4 query heads of a key head share a tile"), std::string::npos);
+  const ForwardPlan plan = plan_of(problem);
+  EXPECT_EQ(plan.config.packed_heads, 4);  // of the twelve: the largest power of two that divides them
+  EXPECT_EQ(plan.tiles.tiles, problem.batch * problem.heads_q / 4);
+  EXPECT_NE(explain(problem, plan).find("4 query heads of a key head share a tile"), std::string::npos);
 }
 
 TEST(HopperForwardPlan, OneQueryIsNeverMaskedOnTheRight) {
   AttentionProblem problem = problem_of(1, 128, 128);
   problem.seqlen_k = 4096;
   problem.causal = CausalMask::bottom_right;
-  EXPECT_FALSE(config_of(problem).mask_right);
+  EXPECT_FALSE(config_of(problem).rule.mask_right);
   EXPECT_EQ(config_of(problem).consumer_warpgroups, 1);
   problem.has_seqused_q = true;  // it may not exist
-  EXPECT_TRUE(config_of(problem).mask_right);
+  EXPECT_TRUE(config_of(problem).rule.mask_right);
   problem.has_seqused_q = false;
   problem.causal = CausalMask::top_left;
-  EXPECT_TRUE(config_of(problem).mask_right);
+  EXPECT_TRUE(config_of(problem).rule.mask_right);
 }
 
-TEST(HopperForwardPlan, LengthsOnTheDeviceAreOrderedThere) {
+TEST(HopperForwardPlan, LengthsOnTheDeviceAreSortedThere) {
   AttentionProblem problem = problem_of(4096, 128, 128);
-  EXPECT_FALSE(config_of(problem).ordered);
+  EXPECT_EQ(config_of(problem).schedule, Schedule::rounds);
   problem.packed_q = problem.packed_k = true;
-  EXPECT_TRUE(config_of(problem).ordered);
-  problem.batch = kMaxOrderedSequences + 1;
-  EXPECT_FALSE(config_of(problem).ordered);
+  EXPECT_EQ(config_of(problem).schedule, Schedule::sorted);
+  problem.batch = kMaxSortedSequences + 1;
+  EXPECT_EQ(config_of(problem).schedule, Schedule::rounds);
 }
 
 TEST(Divisor, DividesAsTheProcessorDoes) {
   for (const int divisor : {1, 2, 3, 5, 7, 12, 64, 127, 641, 65536, 1'000'003, 2'147'483'647}) {
     const Divisor by = Divisor::of(divisor);
-    for (const std::int64_t value : {0, 1, divisor - 1, divisor, 2'147'483'646, 2'147'483'647}) {
-      const std::uint64_t high = static_cast<std::uint64_t>(value) * by.multiplier >> 32;
-      EXPECT_EQ(by.divisor == 1 ? value : static_cast<std::int64_t>(high >> by.shift), value / divisor) << divisor;
+    for (const int value : {0, 1, divisor - 1, divisor, 2'147'483'646, 2'147'483'647}) {
+      EXPECT_EQ(by.quotient(value), value / divisor) << value << " by " << divisor;
+      EXPECT_EQ(by.remainder(value), value % divisor) << value << " by " << divisor;
     }
   }
+}
+
+TEST(ForwardVariant, IsSpelledFieldByField) {
+  forward::Config config;
+  config.rule.element = Element::fp16;
+  config.rule.mask_right = true;
+  config.block_n = 112;
+  config.schedule = Schedule::dealt;
+  const runtime::Variant variant = forward_variant(config);
+  EXPECT_EQ(variant.name, "hopper forward (fp16, mask_right, block_n 112, dealt)");
+  EXPECT_EQ(variant.expression,
+            "strobe::hopper::forward::kernel<strobe::hopper::forward::Config{.rule = strobe::ScoreRule{.element = "
+            "strobe::Element::fp16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, "
+            ".softcap = false, .alibi = false, .sink = false, .max_logits = false, .scale_first = false}, .head_dim = "
+            "128, .head_dim_v = 128, .consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, "
+            ".warp_specialized = true, .ping_pong = true, .two_stage = true, .persistent = true, .packed_heads = 1, "
+            ".schedule = strobe::hopper::Schedule::dealt, .debug = false}>");
+}
+
+TEST(ForwardVariant, EveryFieldChangesItsHash) {
+  const forward::Config standard;
+  std::set<std::size_t> hashes{gpu::hash_of(standard)};
+  std::size_t variants = 1;
+  const auto add = [&](const forward::Config& config) {
+    hashes.insert(gpu::hash_of(config));
+    ++variants;
+  };
+  std::apply(
+      [&](const auto&... fields) {
+        const auto change = [&](const auto& field) {
+          forward::Config config = standard;
+          auto& value = config.*(field.member);
+          using Value = std::remove_cvref_t<decltype(value)>;
+          if constexpr (std::is_same_v<Value, bool>) {
+            value = !value;
+          } else if constexpr (std::is_same_v<Value, int>) {
+            ++value;
+          } else if constexpr (std::is_enum_v<Value>) {
+            value = Schedule::sorted;
+          } else {
+            value.softcap = true;
+          }
+          add(config);
+        };
+        (change(fields), ...);
+      },
+      fields_of(standard));
+  EXPECT_EQ(hashes.size(), variants);
 }
 
 }  // namespace

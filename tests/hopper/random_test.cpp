@@ -4,11 +4,11 @@
 #include <array>
 #include <iostream>
 
-#include "api/variant_plan.h"
 #include "attention/matches_reference.h"
 #include "attention/random_case.h"
 #include "attention/seeds.h"
 #include "device_copies.h"
+#include "hopper/forward.h"
 #include "hopper_test.h"
 #include "reference/bound/arithmetic.h"
 
@@ -50,10 +50,8 @@ class HopperRandom : public HopperTest {
  protected:
   Result<Plan> plan_of(const ForwardArguments& arguments, const AttentionOptions& options) {
     if (number_from("STROBE_DEBUG_KERNELS", 0) == 0) return make_plan(arguments, options);
-    Result<KernelConfig> config = api::planned_variant(arguments, options);
-    if (!config.ok()) return config.status();
-    config->debug = true;
-    return api::make_variant_plan(arguments, options, *config);
+    const hopper::VariantScope scope([](hopper::forward::Config& config) { config.debug = true; });
+    return make_plan(arguments, options);
   }
 
   void run_seed(std::uint64_t seed) {

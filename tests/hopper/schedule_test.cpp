@@ -12,17 +12,17 @@ namespace strobe::hopper {
 namespace {
 
 /// Causal tiles as the forward has them: cost in key blocks.
-DealtTiles causal(int m_tiles, int heads, int section_heads, int lanes) {
-  return {.m_tiles = m_tiles, .heads = heads, .section_heads = section_heads, .lanes = lanes, .cost = [](int m) {
+DealtTiles causal(int m_tiles, int heads, int section_heads, int workers) {
+  return {.m_tiles = m_tiles, .heads = heads, .section_heads = section_heads, .workers = workers, .cost = [](int m) {
             return m + 1 + 1.5;
           }};
 }
 
-/// Every (head, m) that a lane computes, as the kernel walks over the list.
-std::vector<std::pair<int, int>> walk(const TileList& list, const DealtTiles& tiles, int lane) {
+/// Every (head, m) that a CTA computes, as the kernel walks over the list.
+std::vector<std::pair<int, int>> walk(const TileList& list, const DealtTiles& tiles, int worker) {
   std::vector<std::pair<int, int>> walked;
   for (int period = 0; period < list.periods; ++period) {
-    for (int at = list.first[lane]; at < list.first[lane + 1]; ++at) {
+    for (int at = list.first[worker]; at < list.first[worker + 1]; ++at) {
       const int head = period * list.period_heads + list.tiles[at] / tiles.m_tiles;
       if (head < tiles.heads) walked.emplace_back(head, list.tiles[at] % tiles.m_tiles);
     }
@@ -37,8 +37,8 @@ TEST_P(HopperSchedule, DealsEveryTileOnce) {
   const TileList list = deal(tiles);
   std::set<std::pair<int, int>> seen;
   int count = 0;
-  for (int lane = 0; lane < tiles.lanes; ++lane) {
-    for (const auto& tile : walk(list, tiles, lane)) {
+  for (int worker = 0; worker < tiles.workers; ++worker) {
+    for (const auto& tile : walk(list, tiles, worker)) {
       seen.insert(tile);
       ++count;
     }
@@ -51,13 +51,13 @@ TEST_P(HopperSchedule, EndsTogether) {
   const DealtTiles& tiles = GetParam();
   const TileList list = deal(tiles);
   std::vector<double> times;
-  for (int lane = 0; lane < tiles.lanes; ++lane) {
+  for (int worker = 0; worker < tiles.workers; ++worker) {
     double time = 0;
-    for (const auto& [head, m] : walk(list, tiles, lane)) time += tiles.cost(m);
+    for (const auto& [head, m] : walk(list, tiles, worker)) time += tiles.cost(m);
     times.push_back(time);
   }
   const double mean = std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
-  // No schedule ends before the longest tile, nor all lanes closer than the last tile dealt to each period.
+  // No schedule ends before the longest tile, nor all CTAs closer than the last tile dealt to each period.
   const double longest = tiles.cost(tiles.m_tiles - 1);
   EXPECT_LE(*std::max_element(times.begin(), times.end()), std::max(1.05 * mean, mean + longest * list.periods));
 }

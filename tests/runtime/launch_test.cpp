@@ -42,7 +42,7 @@ TEST_F(LaunchTest, GivesTheDriversWords) {
 
 class TensorMapTest : public LaunchTest {
  protected:
-  Status encode() { return encode_tensor_map(fake_.driver(), tensor_, map_); }
+  Status encode() { return encode_tensor_map(fake_.driver(), tensor_, static_cast<void*>(map_)); }
 
   void expect_refused(const std::string& sentence) {
     const Status status = encode();
@@ -59,7 +59,7 @@ class TensorMapTest : public LaunchTest {
                          .strides = {1, 512, 512'000},
                          .box = {64, 128, 1},
                          .swizzle = Swizzle::bytes_128};
-  TensorMap map_;
+  alignas(kTensorMapAlignment) std::byte map_[kTensorMapBytes] = {};
 };
 
 TEST_F(TensorMapTest, PassesStridesInBytes) {

@@ -5,13 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "api/variant_plan.h"
 #include "bench_gpu_parts.h"
 #include "bench_peers.h"
 #include "bench_report.h"
 #include "gpu/mirrored_forward.h"
 #include "gpu/stream.h"
+#include "hopper/ablation.h"
 #include "io/progress.h"
+#include "strobe/plan.h"
 #include "table.h"
 
 namespace strobe::program {
@@ -29,34 +30,6 @@ bench::Cell ablation_cell(DType dtype) {
           .threads = 0};
 }
 
-struct NamedVariant {
-  std::string name;
-  KernelConfig config;
-};
-
-/// `planned`, the paper's tiles with all ingredients, and those without one each.
-std::vector<NamedVariant> ablation_variants(const KernelConfig& planned) {
-  KernelConfig all = planned;
-  all.consumer_warpgroups = 2;
-  all.block_n = 128;
-  all.stages = 2;
-  all.q_stages = 2;
-  all.warp_specialized = all.ping_pong = all.two_stage = all.persistent = true;
-  all.cluster = 1;
-  std::vector<NamedVariant> variants{{"all, 128x128 tiles", all}};
-  const auto without = [&](const char* name, auto change) {
-    variants.push_back({name, all});
-    change(variants.back().config);
-  };
-  without("without two_stage", [](KernelConfig& c) { c.two_stage = false; });
-  without("without warp_specialized", [](KernelConfig& c) { c.warp_specialized = false; });
-  without("without ping_pong", [](KernelConfig& c) { c.ping_pong = false; });
-  without("without persistent", [](KernelConfig& c) { c.persistent = false; });
-  without("with cluster of 2", [](KernelConfig& c) { c.cluster = 2; });
-  variants.push_back({fmt::format("planned, {}x{} tiles", block_m(planned), planned.block_n), planned});
-  return variants;
-}
-
 struct VariantTimes {
   std::string name;
   Plan plan;
@@ -64,11 +37,12 @@ struct VariantTimes {
 };
 
 Result<std::vector<VariantTimes>> make_plans(const ForwardArguments& arguments) {
-  const Result<KernelConfig> planned = api::planned_variant(arguments, {});
-  if (!planned.ok()) return planned.status();
   std::vector<VariantTimes> variants;
-  for (const NamedVariant& variant : ablation_variants(*planned)) {
-    Result<Plan> plan = api::make_variant_plan(arguments, {}, variant.config);
+  std::vector<hopper::AblationVariant> changes = hopper::ablation_variants();
+  changes.push_back({"as planned", [](hopper::forward::Config&) {}});
+  for (const hopper::AblationVariant& variant : changes) {
+    const hopper::VariantScope scope(variant.change);
+    Result<Plan> plan = make_plan(arguments);
     if (!plan.ok()) return plan.status();
     variants.push_back({variant.name, std::move(*plan), {}});
   }

@@ -143,16 +143,6 @@ Device ExecutionFlags::tensor_device() const {
   return {DeviceType::cuda, cuda_index(device)};
 }
 
-const char* name_of(Engine engine) {
-  switch (engine) {
-    case Engine::automatic: return "auto";
-    case Engine::cpu: return "cpu";
-    case Engine::ampere: return "ampere";
-    case Engine::hopper: return "hopper";
-  }
-  return "";
-}
-
 const std::vector<std::string>& dtype_names() {
   static const std::vector<std::string> names{"float32", "float16", "bfloat16"};
   return names;

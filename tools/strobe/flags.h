@@ -71,9 +71,6 @@ struct ExecutionFlags {
   bool on_gpu() const { return tensor_device().type == DeviceType::cuda; }
 };
 
-/// "cpu", "ampere" or "hopper": the engine of a plan.
-const char* name_of(Engine engine);
-
 /// "float32", "float16", "bfloat16".
 const std::vector<std::string>& dtype_names();
 

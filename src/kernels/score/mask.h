@@ -1,58 +1,48 @@
 // Which keys a row sees, and which key blocks need looking at element by element.
 #pragma once
 
-#include "kernels/hopper/forward/config.h"
-#include "kernels/hopper/forward/params.h"
-#include "kernels/hopper/forward/tile_work.h"
+#include "kernels/math/constants.h"
 #include "kernels/score/fragment.h"
-#include "kernels/score/online_softmax.h"
+#include "kernels/score/rule.h"
+#include "kernels/score/visible_keys.h"
 
-namespace strobe::hopper {
+namespace strobe::score {
 
-/// The visible keys of one warpgroup's rows.
-template <KernelConfig C>
+/// The visible keys of the rows of one tile of scores, block_n keys wide.
+template <ScoreRule R, int block_n>
 class Mask {
  public:
-  __device__ __forceinline__ Mask(const ForwardParams& params, const TileWork& work, int warpgroup) {
-    const int row = work.row_of(warpgroup);
-    last_full_ = (last_key<C>(params, work, row) + 1) / C.block_n;
-    first_full_ = (first_key<C>(params, work, row + kRowsPerWarpgroup - 1) + C.block_n - 1) / C.block_n;
+  /// What the tile's first and last row see, and this thread's own.
+  __device__ __forceinline__ Mask(const KeyRange& first_row, const KeyRange& last_row,
+                                  const KeyRange (&rows)[kRowsPerThread])
+      : first_full_((last_row.first + block_n - 1) / block_n), last_full_((first_row.last + 1) / block_n) {
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      first_[r] = first_key<C>(params, work, row + fragment_row(r));
-      last_[r] = last_key<C>(params, work, row + fragment_row(r));
+      rows_[r] = rows[r];
     }
   }
 
-  // Blocks in [first_full, last_full) are visible to all 64 rows.
+  // Blocks in [first_full, last_full) are visible to all rows.
   __device__ __forceinline__ int first_full() const { return first_full_; }
   __device__ __forceinline__ int last_full() const { return last_full_; }
 
-  __device__ __forceinline__ bool needed(int n) const { return n >= last_full_ || (C.mask_left && n < first_full_); }
+  __device__ __forceinline__ bool needed(int n) const { return n >= last_full_ || (R.mask_left && n < first_full_); }
 
   /// Scores of keys that a row does not see become -inf, whatever they were.
-  __device__ __forceinline__ void apply(float (&s)[C.block_n / 2], int n) const {
-    const int column = n * C.block_n + fragment_column();
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      const int last_here = last_[r] - column;
-      const int first_here = first_[r] - column;
-#pragma unroll
-      for (int j = 0; j < C.block_n / 8; ++j) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const int key = 8 * j + c;
-          if (key > last_here || (C.mask_left && key < first_here)) {
-            s[4 * j + 2 * r + c] = kMinusInfinity;
-          }
-        }
+  __device__ __forceinline__ void apply(float (&s)[block_n / 2], int n) const {
+    const int first_column = n * block_n + fragment_column();
+    const int last[kRowsPerThread] = {rows_[0].last - first_column, rows_[1].last - first_column};
+    const int first[kRowsPerThread] = {rows_[0].first - first_column, rows_[1].first - first_column};
+    for_each_score(s, [&](float& x, int r, int column) {
+      if (column > last[r] || (R.mask_left && column < first[r])) {
+        x = kMinusInfinity;
       }
-    }
+    });
   }
 
  private:
   int first_full_, last_full_;
-  int first_[kRowsPerThread], last_[kRowsPerThread];
+  KeyRange rows_[kRowsPerThread];
 };
 
-}  // namespace strobe::hopper
+}  // namespace strobe::score

@@ -4,19 +4,13 @@
 // Source: Milakov and Gimelshein (2018); Dao, "FlashAttention-2" (2023), section 3.1.
 #pragma once
 
-#include "kernels/hopper/forward/config.h"
-#include "kernels/hopper/forward/params.h"
+#include "kernels/math/constants.h"
 #include "kernels/score/fragment.h"
+#include "kernels/score/rule.h"
 
-namespace strobe::hopper {
+namespace strobe::score {
 
-constexpr float kMinusInfinity = __builtin_bit_cast(float, 0xff800000U);
-
-/// Whether a row may see none of a block's keys, or none at all.
-template <KernelConfig C>
-constexpr bool kMasked = C.mask_left || C.mask_right;
-
-template <KernelConfig C>
+template <ScoreRule R, int block_n>
 struct OnlineSoftmax {
   // A row's exponents are taken relative to max_log2, a maximum that it had: it is raised only when a score passes it
   // by more than kSlack, so that probabilities reach 2^kSlack at most and O is rescaled a few times per tile, not in
@@ -26,17 +20,13 @@ struct OnlineSoftmax {
   float max_log2[kRowsPerThread] = {kMinusInfinity, kMinusInfinity};
   float sum[kRowsPerThread] = {0.0F, 0.0F};  // of this thread's columns only, until finish()
   float correction[kRowsPerThread] = {1.0F, 1.0F};
-  float top[kRowsPerThread] = {kMinusInfinity, kMinusInfinity};  // max_logits variants: the largest score so far
+  float top[kRowsPerThread] = {kMinusInfinity, kMinusInfinity};  // max_logits rules: the largest score so far
 
   /// Turns scores into probabilities. True if what was accumulated before must be multiplied by `correction`: the same
   /// answer in all threads of a warp.
-  __device__ __forceinline__ bool step(float (&s)[C.block_n / 2], float scale_log2) {
-    if constexpr (C.max_logits) {
-#pragma unroll
-      for (int i = 0; i < C.block_n / 2; ++i) {
-        float& largest = top[i / 2 % kRowsPerThread];
-        largest = fmaxf(largest, s[i]);
-      }
+  __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2) {
+    if constexpr (R.max_logits) {
+      for_each_score(s, [&](float x, int r, int) { top[r] = fmaxf(top[r], x); });
     }
     float highest[kRowsPerThread];
     highest_or_zero(s, highest);
@@ -49,20 +39,19 @@ struct OnlineSoftmax {
     if (grew) {
       raise_maximum(s, highest, scale_log2);
     }
+    float shift[kRowsPerThread];
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      const float shift = kMasked<C> && max_log2[r] == kMinusInfinity ? 0.0F : max_log2[r];
-      float part[2] = {0.0F, 0.0F};
+      shift[r] = is_masked(R) && max_log2[r] == kMinusInfinity ? 0.0F : max_log2[r];
+    }
+    float part[kRowsPerThread][2] = {};
+    for_each_score(s, [&](float& x, int r, int column) {
+      x = ptx::ex2_approx(__fmaf_rn(x, scale_log2, -shift[r]));
+      part[r][column % 2] += x;
+    });
 #pragma unroll
-      for (int j = 0; j < C.block_n / 8; ++j) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          float& x = s[4 * j + 2 * r + c];
-          x = ptx::ex2_approx(__fmaf_rn(x, scale_log2, -shift));
-          part[c] += x;
-        }
-      }
-      sum[r] += part[0] + part[1];
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      sum[r] += part[r][0] + part[r][1];
     }
     return grew;
   }
@@ -92,10 +81,7 @@ struct OnlineSoftmax {
   }
 
   /// Natural logarithm of the row's sum of exponentials, after finish(); -inf for a row that saw no key.
-  __device__ __forceinline__ float lse(int r) const {
-    constexpr float kLn2 = 0.693147180559945309F;
-    return lse_log2(r) * kLn2;
-  }
+  __device__ __forceinline__ float lse(int r) const { return lse_log2(r) * kLn2; }
   __device__ __forceinline__ float lse_log2(int r) const {
     return sum[r] == 0.0F ? kMinusInfinity : max_log2[r] + ptx::lg2_approx(sum[r]);
   }
@@ -103,11 +89,11 @@ struct OnlineSoftmax {
  private:
   /// The highest score of each of this thread's rows, or 0 where none is positive. As integers, positive floats order
   /// as they do as floats and above all negative ones, so three-input maxima do with half the instructions.
-  __device__ __forceinline__ static void highest_or_zero(const float (&s)[C.block_n / 2],
+  __device__ __forceinline__ static void highest_or_zero(const float (&s)[block_n / 2],
                                                          float (&highest)[kRowsPerThread]) {
     int bits[kRowsPerThread][2] = {};
 #pragma unroll
-    for (int j = 0; j < C.block_n / 8; ++j) {
+    for (int j = 0; j < block_n / 8; ++j) {
 #pragma unroll
       for (int r = 0; r < kRowsPerThread; ++r) {
         bits[r][j % 2] =
@@ -126,7 +112,7 @@ struct OnlineSoftmax {
     return fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));
   }
 
-  __device__ __forceinline__ void raise_maximum(const float (&s)[C.block_n / 2], float (&highest)[kRowsPerThread],
+  __device__ __forceinline__ void raise_maximum(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
                                                 float scale_log2) {
     bool some_positive = true;
 #pragma unroll
@@ -139,7 +125,7 @@ struct OnlineSoftmax {
       for (int r = 0; r < kRowsPerThread; ++r) {
         highest[r] = fmaxf(s[2 * r], s[2 * r + 1]);
 #pragma unroll
-        for (int j = 1; j < C.block_n / 8; ++j) {
+        for (int j = 1; j < block_n / 8; ++j) {
           highest[r] = fmaxf(highest[r], fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
         }
         highest[r] = highest_of_quad(highest[r]);
@@ -155,4 +141,4 @@ struct OnlineSoftmax {
   }
 };
 
-}  // namespace strobe::hopper
+}  // namespace strobe::score

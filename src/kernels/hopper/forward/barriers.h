@@ -5,7 +5,7 @@
 //   q_full[w, s]              1: Q producer                       Q of w  w           stage s holds w's rows of Q
 //   q_empty[w, s]             4: one lane of each warp of w               Q producer  w needs stage s no more
 //   k_full[s]                 1: K producer                       K tile  consumers   stage s holds a block of keys
-//   k_empty[s]                4 x consumer warpgroups x cluster           K producer  no warp in the cluster reads it
+//   k_empty[s]                4 x consumer warpgroups     K producer  no warp reads stage s any more
 //   v_full[s], v_empty[s]     as K
 // clang-format on
 //
@@ -17,29 +17,15 @@
 
 #include <cuda/ptx>
 
-#include "kernels/hopper/forward/config.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/ptx/warpgroup.h"
+#include "kernels/hopper/tile/pipeline.h"
 
-namespace strobe::hopper {
+namespace strobe::hopper::forward {
 
 constexpr int kTurn = 1;  // first of the named barriers
 
-/// Position in a ring of stages: which stage, and the parity of its barriers there.
-template <int stages>
-struct RingPosition {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-template <KernelConfig C>
+template <Config C>
 struct Barriers {
   uint64_t k_full[C.stages], k_empty[C.stages];
   uint64_t v_full[C.stages], v_empty[C.stages];
@@ -47,7 +33,7 @@ struct Barriers {
 
   /// By one thread, before anyone uses them.
   __device__ void init() {
-    constexpr int kReaders = kWarpsPerWarpgroup * C.consumer_warpgroups * C.cluster;
+    constexpr int kReaders = kWarpsPerWarpgroup * C.consumer_warpgroups;
     for (int s = 0; s < C.stages; ++s) {
       cuda::ptx::mbarrier_init(&k_full[s], 1);
       cuda::ptx::mbarrier_init(&v_full[s], 1);
@@ -64,39 +50,13 @@ struct Barriers {
   }
 };
 
-/// Waits for the phase of that parity to complete.
-template <KernelConfig C>
+template <Config C>
 __device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) {
-  if constexpr (C.debug) {
-    constexpr int kHopeless = 1 << 24;  // seconds: any honest wait is far shorter
-    for (int tries = 0; !cuda::ptx::mbarrier_try_wait_parity(&barrier, parity); ++tries) {
-      if (tries == kHopeless) {
-        __trap();
-      }
-    }
-  } else {
-    while (!cuda::ptx::mbarrier_try_wait_parity(&barrier, parity)) {
-    }
-  }
-}
-
-/// One warp's arrival at a ring's empty barrier, in every CTA of the cluster.
-template <KernelConfig C>
-__device__ __forceinline__ void release(uint64_t& barrier) {
-  const int lane = threadIdx.x % kWarpSize;
-  if constexpr (C.cluster == 1) {
-    if (lane == 0) {
-      cuda::ptx::mbarrier_arrive(&barrier);
-    }
-  } else if (lane < C.cluster) {
-    // Relaxed: the reads were WGMMA's, complete since its wait; a release would cost a fence in every step.
-    cuda::ptx::mbarrier_arrive(cuda::ptx::sem_relaxed, cuda::ptx::scope_cluster, cuda::ptx::space_cluster,
-                               ptx::mapa(&barrier, lane));
-  }
+  hopper::wait<C.debug>(barrier, parity);
 }
 
 /// The warpgroups take turns on the tensor cores.
-template <KernelConfig C>
+template <Config C>
 struct Turns {
   static constexpr int kThreads = 2 * kWarpgroupSize;
   static constexpr bool kOn = C.ping_pong && C.consumer_warpgroups > 1;
@@ -123,4 +83,4 @@ struct Turns {
   }
 };
 
-}  // namespace strobe::hopper
+}  // namespace strobe::hopper::forward

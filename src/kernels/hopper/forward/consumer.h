@@ -21,9 +21,9 @@
 #include "kernels/score/online_softmax.h"
 #include "kernels/score/transform.h"
 
-namespace strobe::hopper {
+namespace strobe::hopper::forward {
 
-template <KernelConfig C>
+template <Config C>
 class Consumer {
  public:
   using Scores = float[C.block_n / 2];
@@ -35,7 +35,6 @@ class Consumer {
         barriers_(feeders.barriers),
         schedule_(feeders.schedule),
         pipe_(feeders.o, feeders.smem, warpgroup),
-        cluster_rank_(feeders.cluster_rank),
         warpgroup_(warpgroup),
         feeder_(feeders, warpgroup) {
     q_ = descriptor_k_major(feeders.smem + kPlan.q + warpgroup * C.q_stages * kPlan.q_bytes);
@@ -46,14 +45,14 @@ class Consumer {
 
   /// Every tile of this CTA.
   __device__ __forceinline__ void run() {
-    TileScheduler<C> scheduler(params_, schedule_);
+    Scheduler<C> scheduler(params_.tiles, params_.sequences, schedule_);
     Output o;
     Operand p;
-    OnlineSoftmax<C> softmax;
+    Softmax<C> softmax;
     TileWork open;  // the tile whose last P V is still to come
     bool is_open = false;
     for (Tile tile; scheduler.next(tile);) {
-      const TileWork work = tile_work<C>(params_, tile, cluster_rank_);
+      const TileWork work = tile_work<C>(params_, tile);
       const int n_end = n_end_of<C>(params_, work, warpgroup_);
       if (n_end <= work.n_begin) {
         if (is_open) {
@@ -64,11 +63,11 @@ class Consumer {
         store_nothing_visible<C>(params_, work, warpgroup_);
         continue;
       }
-      if (C.chunked && is_open && work.n_end - n_end > C.stages) {
+      if (C.rule.chunked && is_open && work.n_end - n_end > C.stages) {
         close(o, p, softmax, open);
         is_open = false;
       }
-      const Rules rules{Mask<C>(params_, work, warpgroup_), ScoreTransform<C>(params_, work, warpgroup_)};
+      const Rules rules = rules_of(work);
       if constexpr (!C.two_stage) {
         serial_steps(o, p, softmax, rules, work, n_end - 1);
         continue;
@@ -85,12 +84,12 @@ class Consumer {
     if (is_open) {
       close(o, p, softmax, open);
     }
-    if constexpr (C.ordered) {
+    if constexpr (C.schedule == Schedule::sorted) {
       clear_unused_rows<C>(params_, warpgroup_);
     }
     pipe_.finish();
-    if (kMasked<C> && !__all_sync(kFullWarp, finite_)) {
-      repair_rows<C>(params_, schedule_, cluster_rank_, warpgroup_);
+    if (is_masked(C.rule) && !__all_sync(kFullWarp, finite_)) {
+      repair_rows<C>(params_, schedule_, warpgroup_);
     }
   }
 
@@ -99,19 +98,32 @@ class Consumer {
 
   /// What happens to a tile's scores.
   struct Rules {
-    Mask<C> mask;
-    ScoreTransform<C> transform;
+    score::Mask<C.rule, C.block_n> mask;
+    score::Transform<C.rule, C.block_n> transform;
   };
+
+  __device__ __forceinline__ Rules rules_of(const TileWork& work) const {
+    const int row = work.row_of(warpgroup_);
+    const auto keys_of_row = [&](int i) { return keys_of<C>(params_, work, row + i); };
+    const score::KeyRange rows[kRowsPerThread] = {keys_of_row(warpgroup_row(0)), keys_of_row(warpgroup_row(1))};
+    using Transform = score::Transform<C.rule, C.block_n>;
+    const auto row_of = [&](int r) -> typename Transform::Row {
+      const int one = row + warpgroup_row(r);
+      return {.center = center_of<tiling(C)>(work, one), .batch = work.tile.sequence, .head = head_of<C>(work, one)};
+    };
+    return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows}, {params_.score, row_of}};
+  }
 
   // Blocks that this warpgroup lets pass at the start of a tile wait for V stages that it still holds: at most
   // `stages` of them may, or the ring locks up. Chunks may be further apart: then no tile stays open.
-  static_assert(!C.mask_right || C.chunked || (block_m(C) - kRowsPerWarpgroup + C.block_n - 1) / C.block_n <= C.stages);
+  static_assert(!C.rule.mask_right || C.rule.chunked ||
+                (block_m(C) - kRowsPerWarpgroup + C.block_n - 1) / C.block_n <= C.stages);
 
   // -- Schedule -------------------------------------------------------------------------------------------------------
 
   /// The first block of a tile when no other is open.
-  __device__ __forceinline__ void first_step(Operand& p, OnlineSoftmax<C>& softmax, const Rules& rules,
-                                             const TileWork& work, int n) {
+  __device__ __forceinline__ void first_step(Operand& p, Softmax<C>& softmax, const Rules& rules, const TileWork& work,
+                                             int n) {
     Scores s;
     for (int passed = work.n_end - 1; passed > n; --passed) {
       Turns<C>::skip(warpgroup_);
@@ -129,12 +141,12 @@ class Consumer {
     scores_done();
     softmax = {};
     first_softmax(s, softmax, rules, n);
-    to_operand<C.element>(p, s);
+    score::to_operand<C.rule.element>(p, s);
     end_of_step(n > work.n_begin);
   }
 
   /// The first block of `work` and the last P V of `open`.
-  __device__ __forceinline__ void cross_step(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Rules& rules,
+  __device__ __forceinline__ void cross_step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
                                              const TileWork& open, const TileWork& work, int n) {
     Scores s;
     for (int passed = work.n_end - 1; passed > n; --passed) {
@@ -152,7 +164,7 @@ class Consumer {
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();
-    OnlineSoftmax<C> next;
+    Softmax<C> next;
     first_softmax(s, next, rules, n);
     end_of_step(n > work.n_begin || next.sums_are_negative());
 
@@ -165,11 +177,11 @@ class Consumer {
     finite_ &= store_tile<C>(params_, pipe_, open, warpgroup_, o, softmax);
     softmax = next;
     accumulate_ = false;
-    to_operand<C.element>(p, s);
+    score::to_operand<C.rule.element>(p, s);
   }
 
   /// From block n - 1 down.
-  __device__ __forceinline__ void remaining_steps(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Rules& rules,
+  __device__ __forceinline__ void remaining_steps(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
                                                   int n_begin, int n) {
     for (--n; n >= max(rules.mask.last_full(), n_begin); --n) {
       step<true>(o, p, softmax, rules, n, n_begin);
@@ -177,7 +189,7 @@ class Consumer {
     for (; n >= max(rules.mask.first_full(), n_begin); --n) {
       step<false>(o, p, softmax, rules, n, n_begin);
     }
-    if constexpr (C.mask_left) {
+    if constexpr (C.rule.mask_left) {
       for (; n >= n_begin; --n) {
         step<true>(o, p, softmax, rules, n, n_begin);
       }
@@ -186,7 +198,7 @@ class Consumer {
   }
 
   template <bool masked>
-  __device__ __forceinline__ void step(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Rules& rules, int n,
+  __device__ __forceinline__ void step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules, int n,
                                        int n_begin) {
     Scores s;
     wait_v();
@@ -202,19 +214,19 @@ class Consumer {
     if constexpr (masked) {
       rules.mask.apply(s, n);
     }
-    const bool grew = softmax.step(s, remaining_scale<C>(params_));
+    const bool grew = softmax.step(s, score::remaining_scale<C.rule>(params_.score));
     end_of_step(n > n_begin || softmax.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
     output_done();
-    to_operand<C.element>(p, s);
+    score::to_operand<C.rule.element>(p, s);
     if (grew) {
       rescale(o, softmax);
     }
   }
 
   /// The last P V of a tile that no other follows at once.
-  __device__ __forceinline__ void close(Output& o, const Operand& p, OnlineSoftmax<C>& softmax, const TileWork& open) {
+  __device__ __forceinline__ void close(Output& o, const Operand& p, Softmax<C>& softmax, const TileWork& open) {
     wait_v();
     ptx::wgmma_fence();
     issue_output(o, p);
@@ -236,7 +248,7 @@ class Consumer {
 
   /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is
   /// other warpgroups' work, and P takes the registers of S.
-  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, OnlineSoftmax<C>& softmax, const Rules& rules,
+  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
                                                const TileWork& work, int n) {
     for (int passed = work.n_end - 1; passed > n; --passed) {
       Turns<C>::skip(warpgroup_);
@@ -258,10 +270,10 @@ class Consumer {
       if (rules.mask.needed(n)) {
         rules.mask.apply(s, n);
       }
-      if (softmax.step(s, remaining_scale<C>(params_))) {
+      if (softmax.step(s, score::remaining_scale<C.rule>(params_.score))) {
         rescale(o, softmax);
       }
-      to_operand<C.element>(p, s);
+      score::to_operand<C.rule.element>(p, s);
       wait_v();
       ptx::wgmma_fence();
       issue_output(o, p);
@@ -285,12 +297,13 @@ class Consumer {
   }
 
   __device__ __forceinline__ void issue_scores(Scores& s) {
-    gemm_scores<C>(s, q_ + q_at_.stage * (kPlan.q_bytes >> 4), k_ + k_at_.stage * (kPlan.k_bytes >> 4));
+    gemm_scores<C.rule.element, C.head_dim>(s, q_ + q_at_.stage * (kPlan.q_bytes >> 4),
+                                            k_ + k_at_.stage * (kPlan.k_bytes >> 4));
     ptx::wgmma_commit_group();
   }
 
   __device__ __forceinline__ void issue_output(Output& o, const Operand& p) {
-    gemm_output<C>(o, p, v_ + v_at_.stage * (kPlan.v_bytes >> 4), accumulate_ ? 1 : 0);
+    gemm_output<C.rule.element>(o, p, v_ + v_at_.stage * (kPlan.v_bytes >> 4), accumulate_ ? 1 : 0);
     ptx::wgmma_commit_group();
     accumulate_ = true;
   }
@@ -300,21 +313,19 @@ class Consumer {
   __device__ __forceinline__ void wait_v() { wait<C>(barriers_.v_full[v_at_.stage], v_at_.parity); }
 
   __device__ __forceinline__ void scores_done() {
-    release<C>(barriers_.k_empty[k_at_.stage]);
+    arrive_once(barriers_.k_empty[k_at_.stage]);
     k_at_.advance();
     feeder_.released_k();
   }
 
   __device__ __forceinline__ void output_done() {
-    release<C>(barriers_.v_empty[v_at_.stage]);
+    arrive_once(barriers_.v_empty[v_at_.stage]);
     v_at_.advance();
     feeder_.released_v();
   }
 
   __device__ __forceinline__ void release_q() {
-    if (threadIdx.x % kWarpSize == 0) {
-      cuda::ptx::mbarrier_arrive(&barriers_.q_empty[warpgroup_][q_at_.stage]);
-    }
+    arrive_once(barriers_.q_empty[warpgroup_][q_at_.stage]);
     q_at_.advance();
     feeder_.released_q();
   }
@@ -329,26 +340,25 @@ class Consumer {
     output_done();
   }
 
-  __device__ __forceinline__ void first_softmax(Scores& s, OnlineSoftmax<C>& softmax, const Rules& rules, int n) const {
+  __device__ __forceinline__ void first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n) const {
     rules.transform.apply(s, n);
     if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
-    softmax.step(s, remaining_scale<C>(params_));
+    softmax.step(s, score::remaining_scale<C.rule>(params_.score));
   }
 
-  __device__ static __forceinline__ void rescale(Output& o, const OnlineSoftmax<C>& softmax) {
+  __device__ static __forceinline__ void rescale(Output& o, const Softmax<C>& softmax) {
 #pragma unroll
     for (int i = 0; i < C.head_dim_v / 2; ++i) {
       o[i] *= softmax.correction[(i / 2) % kRowsPerThread];
     }
   }
 
-  const ForwardParams& params_;
+  const Params& params_;
   Barriers<C>& barriers_;
   const ScheduleOf<C>& schedule_;
   OutputPipe<C> pipe_;
-  const int cluster_rank_;
   const int warpgroup_;
   SelfFeeder<C> feeder_;
   Descriptor q_, k_, v_;  // of stage 0
@@ -358,4 +368,4 @@ class Consumer {
   bool accumulate_ = false;  // whether O holds earlier blocks of its tile
 };
 
-}  // namespace strobe::hopper
+}  // namespace strobe::hopper::forward

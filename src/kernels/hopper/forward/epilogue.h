@@ -3,46 +3,47 @@
 
 #include <cuda/ptx>
 
-#include "kernels/hopper/forward/feeder.h"
-#include "kernels/hopper/forward/params.h"
+#include "kernels/hopper/forward/coordinates.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_work.h"
-#include "kernels/score/fragment.h"
+#include "kernels/hopper/ptx/warpgroup.h"
+#include "kernels/hopper/tile/fragment.h"
 #include "kernels/score/online_softmax.h"
 #include "kernels/score/transform.h"
 
-namespace strobe::hopper {
+namespace strobe::hopper::forward {
+
+template <Config C>
+using Softmax = score::OnlineSoftmax<C.rule, C.block_n>;
 
 constexpr int kStoreColumns = 8;  // 16 bytes
 
 /// The query head of a tile's row.
-template <KernelConfig C>
+template <Config C>
 __device__ __forceinline__ int head_of(const TileWork& work, int row) {
   return work.tile.head * C.packed_heads + row % C.packed_heads;
 }
 
-template <KernelConfig C>
-__device__ __forceinline__ unsigned short* output_row(const ForwardParams& params, const TileWork& work, int row) {
-  return params.o.row(params.cu_seqlens_q != nullptr ? 0 : work.tile.sequence, work.q.start + row / C.packed_heads,
-                      head_of<C>(work, row));
+template <Config C>
+__device__ __forceinline__ unsigned short* output_row(const Params& params, const TileWork& work, int row) {
+  return params.o.row(params.sequences.cu_seqlens_q != nullptr ? 0 : work.tile.sequence,
+                      work.q.start + row / C.packed_heads, head_of<C>(work, row));
 }
 
-template <KernelConfig C>
-__device__ __forceinline__ void store_lse(const ForwardParams& params, const TileWork& work, int row, float value) {
+template <Config C>
+__device__ __forceinline__ void store_lse(const Params& params, const TileWork& work, int row, float value) {
   if (params.lse != nullptr) {
-    const int batch = params.cu_seqlens_q != nullptr ? 0 : work.tile.sequence;
+    const int batch = params.sequences.cu_seqlens_q != nullptr ? 0 : work.tile.sequence;
     params.lse[batch * params.lse_batch_stride + head_of<C>(work, row) * params.lse_head_stride + work.q.start +
                row / C.packed_heads] = value;
   }
 }
 
 /// A row's largest score joins its head's. Floats order as integers do, negative ones the other way round.
-template <KernelConfig C>
-__device__ __forceinline__ void store_max_logit(const ForwardParams& params, const TileWork& work, int row,
-                                                float score) {
+template <Config C>
+__device__ __forceinline__ void store_max_logit(const Params& params, const TileWork& work, int row, float score) {
   if (score != kMinusInfinity) {
-    constexpr float kLn2 = 0.693147180559945309F;
-    const float logit = score * remaining_scale<C>(params) * kLn2;
+    const float logit = score * score::remaining_scale<C.rule>(params.score) * kLn2;
     float* largest = params.max_logits + work.tile.sequence * params.max_logits_batch_stride + head_of<C>(work, row);
     if (__float_as_int(logit) >= 0) {
       atomicMax(reinterpret_cast<int*>(largest), __float_as_int(logit));
@@ -52,25 +53,19 @@ __device__ __forceinline__ void store_max_logit(const ForwardParams& params, con
   }
 }
 
-/// The logit that joins a row's sum, for exponents of 2; -inf without a sink.
-template <KernelConfig C>
-__device__ __forceinline__ float sink_log2(const ForwardParams& params, const TileWork& work, int row) {
-  return C.sink ? params.sink[head_of<C>(work, row)] * kLog2E : kMinusInfinity;
-}
-
 /// A warp's way out: 16 rows by 64 columns of O at a time are staged in shared memory, in TMA's swizzle, and stored by
 /// TMA while the warp goes on.
-template <KernelConfig C>
+template <Config C>
 class OutputPipe {
  public:
   __device__ __forceinline__ OutputPipe(const TensorMap& map, unsigned char* smem, int warpgroup) : map_(map) {
-    const int warp = warpgroup * kWarpsPerWarpgroup + threadIdx.x % kWarpgroupSize / kWarpSize;
+    const int warp = warpgroup * kWarpsPerWarpgroup + warp_of_warpgroup();
     stage_ = smem + smem_plan(C).o + warp * kStages * kOutputPanelBytes;
   }
 
   /// 16 rows of `work` from `first_row` on: o[4 j + 2 r + c] * factor[r] (see fragment.h), or 0 where not `sees`. False
   /// if this thread of a masked variant had a value that is not finite.
-  __device__ __forceinline__ bool store(const ForwardParams& params, const TileWork& work, int first_row,
+  __device__ __forceinline__ bool store(const Params& params, const TileWork& work, int first_row,
                                         const float (&o)[C.head_dim_v / 2], const float (&factor)[kRowsPerThread],
                                         const bool (&sees)[kRowsPerThread]) {
     cuda::std::uint32_t zero = 0;  // two elements: each becomes NaN if a value is not finite
@@ -84,12 +79,12 @@ class OutputPipe {
         for (int i = 0; i < 4; ++i) {
           const int r = i % 2;
           const float* pair = &o[column / 2 + 4 * (i / 2) + 2 * r];
-          packed[i] = pack<C.element>(pair[0] * factor[r], pair[1] * factor[r]);
-          if constexpr (kMasked<C> || C.varlen) {
+          packed[i] = pack<C.rule.element>(pair[0] * factor[r], pair[1] * factor[r]);
+          if constexpr (is_masked(C.rule) || C.rule.varlen) {
             packed[i] = sees[r] ? packed[i] : 0U;
           }
-          if constexpr (kMasked<C>) {
-            zero = plus_zero_times<C.element>(zero, packed[i]);
+          if constexpr (is_masked(C.rule)) {
+            zero = plus_zero_times<C.rule.element>(zero, packed[i]);
           }
         }
         ptx::stmatrix_x4(address(panel, column % kPanelColumns), packed);
@@ -135,14 +130,13 @@ class OutputPipe {
            chunk * 16;
   }
 
-  __device__ __forceinline__ void issue(const ForwardParams& params, const TileWork& work, int first_row,
-                                        int panel) const {
+  __device__ __forceinline__ void issue(const Params& params, const TileWork& work, int first_row, int panel) const {
     cptx::fence_proxy_async(cptx::space_shared);
     __syncwarp();
     if (threadIdx.x % kWarpSize == 0) {
-      const RowCoordinates rows = row_coordinates<C>(work.q.start, work.q.owned, params.cu_seqlens_q != nullptr,
-                                                     params.seqlen_q, work.tile.sequence);
-      const Coordinates box = query_box<C>(rows, panel * kPanelColumns, first_row, work.tile.head);
+      const SequenceStart rows = query_start<C>(params, work, work.q.owned);
+      const Coordinates box =
+          coordinates_of<(C.packed_heads > 1)>(query_box<C>(rows, panel * kPanelColumns, first_row, work.tile.head));
       cptx::cp_async_bulk_tensor(cptx::space_global, cptx::space_shared, &map_, box.at, stage_ + offset(panel));
       cptx::cp_async_bulk_commit_group();
     }
@@ -155,27 +149,27 @@ class OutputPipe {
 /// Divides by the row's sum and stores. A row without a visible key gives O = 0 and as LSE the sink, or -inf; rows that
 /// are owned and not used give O = 0 and LSE = -inf. False if this thread of a masked variant stored a value that is
 /// not finite.
-template <KernelConfig C>
-__device__ __forceinline__ bool store_tile(const ForwardParams& params, OutputPipe<C>& pipe, const TileWork& work,
-                                           int warpgroup, const float (&o)[C.head_dim_v / 2],
-                                           OnlineSoftmax<C>& softmax) {
-  const int warp_row = work.row_of(warpgroup) + threadIdx.x % kWarpgroupSize / kWarpSize * kRowsPerWarp;
+template <Config C>
+__device__ __forceinline__ bool store_tile(const Params& params, OutputPipe<C>& pipe, const TileWork& work,
+                                           int warpgroup, const float (&o)[C.head_dim_v / 2], Softmax<C>& softmax) {
+  const int warp_row = work.row_of(warpgroup) + warp_of_warpgroup() * kRowsPerWarp;
   float factor[kRowsPerThread];
   bool sees[kRowsPerThread];
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
-    const int row = work.row_of(warpgroup) + fragment_row(r);
+    const int row = work.row_of(warpgroup) + warpgroup_row(r);
     const bool exists = row < work.q.used * C.packed_heads;
     const bool owned = row < work.q.owned * C.packed_heads;
     sees[r] = exists && softmax.sum[r] != 0.0F;
     factor[r] = 1.0F;
-    if constexpr (C.max_logits) {
+    if constexpr (C.rule.max_logits) {
       if (exists) {
         store_max_logit<C>(params, work, row, softmax.top[r]);
       }
     }
-    if constexpr (C.sink) {
-      factor[r] = softmax.join(r, exists ? sink_log2<C>(params, work, row) : kMinusInfinity);
+    if constexpr (C.rule.sink) {
+      factor[r] =
+          softmax.join(r, exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
     }
     factor[r] *= ptx::rcp_approx(softmax.sum[r]);
     if (threadIdx.x % 4 == 0 && owned) {
@@ -186,49 +180,49 @@ __device__ __forceinline__ bool store_tile(const ForwardParams& params, OutputPi
 }
 
 /// Rows of a tile, [first, end), none of which sees a key, by one warpgroup.
-template <KernelConfig C>
-__device__ __forceinline__ void store_nothing(const ForwardParams& params, const TileWork& work, int first, int end) {
+template <Config C>
+__device__ __forceinline__ void store_nothing(const Params& params, const TileWork& work, int first, int end) {
   const int chunks = params.head_dim_v / kStoreColumns;
   for (int i = threadIdx.x % kWarpgroupSize; i < (end - first) * chunks; i += kWarpgroupSize) {
     const int row = first + i / chunks;
     *reinterpret_cast<uint4*>(output_row<C>(params, work, row) + i % chunks * kStoreColumns) = make_uint4(0, 0, 0, 0);
     if (i % chunks == 0) {
       const bool exists = row < work.q.used * C.packed_heads;
-      store_lse<C>(params, work, row, exists ? sink_log2<C>(params, work, row) / kLog2E : kMinusInfinity);
+      store_lse<C>(params, work, row,
+                   exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) / kLog2E : kMinusInfinity);
     }
   }
 }
 
 /// A warpgroup's part of a tile none of whose rows sees a key. Rows behind the last sequence may be more than one
 /// tile's: hence the stride.
-template <KernelConfig C>
-__device__ __forceinline__ void store_nothing_visible(const ForwardParams& params, const TileWork& work,
-                                                      int warpgroup) {
+template <Config C>
+__device__ __forceinline__ void store_nothing_visible(const Params& params, const TileWork& work, int warpgroup) {
   const int owned = work.q.owned * C.packed_heads;
-  for (int first = work.row_of(warpgroup); first < owned; first += params.m_tiles * C.cluster * block_m(C)) {
+  for (int first = work.row_of(warpgroup); first < owned; first += params.tiles.m_tiles * block_m(C)) {
     store_nothing<C>(params, work, first, min(first + kRowsPerWarpgroup, owned));
   }
 }
 
-/// Ordered variants have no tiles without a row in use: the rows behind those, of all sequences, are shared out among
+/// Sorted schedules have no tiles without a row in use: the rows behind those, of all sequences, are shared out among
 /// the CTAs' warpgroups.
-template <KernelConfig C>
-__device__ __forceinline__ void clear_unused_rows(const ForwardParams& params, int warpgroup) {
-  constexpr int kTileRows = block_m(C) * C.cluster;
-  const int lanes = gridDim.x * C.consumer_warpgroups;
+template <Config C>
+__device__ __forceinline__ void clear_unused_rows(const Params& params, int warpgroup) {
+  const int warpgroups = gridDim.x * C.consumer_warpgroups;
   TileWork work{};
-  for (int sequence = params.seqused_q != nullptr ? 0 : params.sequences; sequence < params.batch; ++sequence) {
-    work.q = query_rows<C>(params, sequence);
+  for (int sequence = params.sequences.seqused_q != nullptr ? 0 : params.sequences.sequences;
+       sequence < params.sequences.batch; ++sequence) {
+    work.q = score::query_rows<C.rule>(params.sequences, sequence);
     work.tile.sequence = sequence;
     const int owned = work.q.owned * C.packed_heads;
-    const int unused = tiles_of<C>(work.q) * kTileRows;
+    const int unused = tiles_of<tiling(C)>(work.q) * block_m(C);
     for (int first = unused + (blockIdx.x * C.consumer_warpgroups + warpgroup) * kRowsPerWarpgroup; first < owned;
-         first += lanes * kRowsPerWarpgroup) {
-      for (work.tile.head = 0; work.tile.head < params.heads; ++work.tile.head) {
+         first += warpgroups * kRowsPerWarpgroup) {
+      for (work.tile.head = 0; work.tile.head < params.tiles.heads; ++work.tile.head) {
         store_nothing<C>(params, work, first, min(first + kRowsPerWarpgroup, owned));
       }
     }
   }
 }
 
-}  // namespace strobe::hopper
+}  // namespace strobe::hopper::forward

@@ -6,54 +6,42 @@
 // such rows with plain loops. That is slow and rare.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/forward/tile_work.h"
-#include "kernels/score/mask.h"
-#include "kernels/score/online_softmax.h"
+#include "kernels/score/transform.h"
 
-namespace strobe::hopper {
-
-template <Element element>
-__device__ __forceinline__ float to_float(unsigned short bits) {
-  if constexpr (element == Element::bf16) {
-    return __uint_as_float(static_cast<unsigned>(bits) << 16);
-  } else {
-    return __half2float(__ushort_as_half(bits));
-  }
-}
+namespace strobe::hopper::forward {
 
 /// One warp, one row.
-template <KernelConfig C>
-__device__ __forceinline__ void recompute_row(const ForwardParams& params, const TileWork& work, int row,
+template <Config C>
+__device__ __forceinline__ void recompute_row(const Params& params, const TileWork& work, int row,
                                               unsigned short* destination) {
   constexpr int kColumns = (C.head_dim_v + kWarpSize - 1) / kWarpSize;  // of this lane: lane, lane + 32, ...
   const int lane = threadIdx.x % kWarpSize;
   const int sequence = work.tile.sequence;
   const int kv_head = params.by_heads_per_kv.quotient(work.tile.head);
-  const int q_batch = params.cu_seqlens_q != nullptr ? 0 : sequence;
-  const int k_batch = params.cu_seqlens_k != nullptr ? 0 : sequence;
+  const int q_batch = params.sequences.cu_seqlens_q != nullptr ? 0 : sequence;
+  const int k_batch = params.sequences.cu_seqlens_k != nullptr ? 0 : sequence;
   const auto* q = params.q.row(q_batch, work.q.start + row / C.packed_heads, head_of<C>(work, row));
-  const int center = center_of<C>(work, row);
-  const float slope = C.alibi ? slope_log2<C>(params, work.tile, row) : 0.0F;
+  const int center = center_of<tiling(C)>(work, row);
+  const float slope = C.rule.alibi ? score::slope_log2(params.score, sequence, head_of<C>(work, row)) : 0.0F;
+  const score::KeyRange keys = keys_of<C>(params, work, row);
   float max_log2 = kMinusInfinity;
   float sum = 0.0F;
   float o[kColumns] = {};
 #pragma unroll 1
-  for (int key = first_key<C>(params, work, row); key <= last_key<C>(params, work, row); ++key) {
+  for (int key = keys.first; key <= keys.last; ++key) {
     const auto* k = params.k.row(k_batch, work.k.start + key, kv_head);
     const auto* v = params.v.row(k_batch, work.k.start + key, kv_head);
     float score = 0.0F;
     for (int column = lane; column < params.head_dim; column += kWarpSize) {
-      score += to_float<C.element>(q[column]) * to_float<C.element>(k[column]);
+      score += to_float<C.rule.element>(q[column]) * to_float<C.rule.element>(k[column]);
     }
     for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
       score += __shfl_xor_sync(kFullWarp, score, distance);
     }
-    const float exponent = exponent_of<C>(params, score, slope, center - key);
+    const float exponent = score::exponent_of<C.rule>(params.score, score, slope, center - key);
     const float raised = fmaxf(max_log2, exponent);
     const float shift = raised == kMinusInfinity ? 0.0F : raised;
     const float correction = ptx::ex2_approx(max_log2 - shift);
@@ -63,10 +51,10 @@ __device__ __forceinline__ void recompute_row(const ForwardParams& params, const
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int column = lane + i * kWarpSize;
-      o[i] = o[i] * correction + (column < params.head_dim_v ? p * to_float<C.element>(v[column]) : 0.0F);
+      o[i] = o[i] * correction + (column < params.head_dim_v ? p * to_float<C.rule.element>(v[column]) : 0.0F);
     }
   }
-  const float joined = sink_log2<C>(params, work, row);
+  const float joined = score::sink_log2<C.rule>(params.score, head_of<C>(work, row));
   const float raised = fmaxf(max_log2, joined);
   const float shrunk = ptx::ex2_approx(max_log2 - raised);
   sum = sum * shrunk + ptx::ex2_approx(joined - raised);
@@ -74,15 +62,15 @@ __device__ __forceinline__ void recompute_row(const ForwardParams& params, const
   for (int i = 0; i < kColumns; ++i) {
     const int column = lane + i * kWarpSize;
     if (column < params.head_dim_v) {
-      destination[column] = static_cast<unsigned short>(pack<C.element>(o[i] * shrunk / sum, 0.0F));
+      destination[column] = static_cast<unsigned short>(pack<C.rule.element>(o[i] * shrunk / sum, 0.0F));
     }
   }
 }
 
 /// Whether an element of a stored row is not finite: its exponent's bits are all ones.
-template <KernelConfig C>
-__device__ __forceinline__ bool row_is_finite(const ForwardParams& params, const unsigned short* row) {
-  constexpr unsigned kExponent = C.element == Element::bf16 ? 0x7f80U : 0x7c00U;
+template <Config C>
+__device__ __forceinline__ bool row_is_finite(const Params& params, const unsigned short* row) {
+  constexpr unsigned kExponent = C.rule.element == Element::bf16 ? 0x7f80U : 0x7c00U;
   bool finite = true;
   for (int column = threadIdx.x % kWarpSize; column < params.head_dim_v; column += kWarpSize) {
     finite = finite && (row[column] & kExponent) != kExponent;
@@ -91,16 +79,15 @@ __device__ __forceinline__ bool row_is_finite(const ForwardParams& params, const
 }
 
 /// All of this warp's rows, tile by tile, after it has stored them.
-template <KernelConfig C>
-__device__ __forceinline__ void repair_rows(const ForwardParams& params, const ScheduleOf<C>& schedule,
-                                            int cluster_rank, int warpgroup) {
+template <Config C>
+__device__ __forceinline__ void repair_rows(const Params& params, const ScheduleOf<C>& schedule, int warpgroup) {
   __syncwarp();
-  TileScheduler<C> scheduler(params, schedule);
+  Scheduler<C> scheduler(params.tiles, params.sequences, schedule);
   for (Tile tile; scheduler.next(tile);) {
-    const TileWork work = tile_work<C>(params, tile, cluster_rank);
-    const int first = work.row_of(warpgroup) + threadIdx.x % kWarpgroupSize / kWarpSize * 16;
+    const TileWork work = tile_work<C>(params, tile);
+    const int first = work.row_of(warpgroup) + warp_of_warpgroup() * kRowsPerWarp;
 #pragma unroll 1
-    for (int row = first; row < min(first + 16, work.q.used * C.packed_heads); ++row) {
+    for (int row = first; row < min(first + kRowsPerWarp, work.q.used * C.packed_heads); ++row) {
       unsigned short* stored = output_row<C>(params, work, row);
       if (!row_is_finite<C>(params, stored)) {
         recompute_row<C>(params, work, row, stored);
@@ -109,4 +96,4 @@ __device__ __forceinline__ void repair_rows(const ForwardParams& params, const S
   }
 }
 
-}  // namespace strobe::hopper
+}  // namespace strobe::hopper::forward

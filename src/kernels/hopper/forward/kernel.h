@@ -1,8 +1,18 @@
 // FlashAttention-3's forward on Hopper: O = softmax(mask(softcap(scale Q K^T))) V and LSE.
 //
-// One CTA per multiprocessor (or a cluster of two that shares K and V). Warpgroup 0 produces: one warp each feeds Q, K
-// and V to shared memory by TMA. The others consume: 64 rows of Q each, scores and output in registers.
-// barriers.h says who waits for whom, consumer.h what overlaps with what.
+// One CTA per multiprocessor. Warpgroup 0 produces: one warp each feeds Q, K and V to shared memory by TMA. The others
+// consume: 64 rows of Q each, scores and output in registers.
+//
+// In the order in which to read:
+//   config.h, smem.h     what a variant is, and where everything lies in shared memory
+//   barriers.h           who waits for whom
+//   consumer.h           the loop: Consumer::step, and what overlaps with what
+//   ../../score/online_softmax.h, mask.h, transform.h    what a step does to its scores
+//   ../tile/gemm.h       the two products
+//   feeder.h             the producer's side
+//   epilogue.h           O and LSE to global memory
+//   ../scheduler/tile_scheduler.h    which tiles a CTA computes
+//   exact_rows.h, self_feeder.h      non-finite values; the variant without producers
 //
 // Source: Shah et al., "FlashAttention-3" (2024), algorithms 1 and 2.
 #pragma once
@@ -14,14 +24,14 @@
 #include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/forward/smem.h"
 
-namespace strobe::hopper {
+namespace strobe::hopper::forward {
 
 /// Registers per thread once the roles are known: what the producers give up, the consumers get. Their sum must not
 /// pass what the launch gave the CTA, 64 K registers over its threads rounded down to eights, or setmaxnreg waits
 /// forever.
-template <KernelConfig C>
+template <Config C>
 struct RegisterBudget {
-  static constexpr bool kManyNumbers = C.varlen || C.chunked;  // what a producer needs to find its rows
+  static constexpr bool kManyNumbers = C.rule.varlen || C.rule.chunked;  // what a producer needs to find its rows
   static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : kManyNumbers ? 40 : 24;
   static constexpr int kConsumer = C.consumer_warpgroups == 4   ? 112
                                    : C.consumer_warpgroups == 3 ? 160
@@ -31,7 +41,7 @@ struct RegisterBudget {
   static_assert(kProducer + C.consumer_warpgroups * kConsumer <= kAtLaunch * (1 + C.consumer_warpgroups));
 };
 
-template <KernelConfig C>
+template <Config C>
 __device__ __forceinline__ void produce(const Feeders<C>& feeders) {
   const int warp = threadIdx.x / kWarpSize;
   if (threadIdx.x % kWarpSize != 0) {
@@ -52,7 +62,7 @@ __device__ __forceinline__ void produce(const Feeders<C>& feeders) {
   }
 }
 
-template <KernelConfig C>
+template <Config C>
 __device__ __forceinline__ void set_up(unsigned char* smem, Barriers<C>& barriers) {
   if (threadIdx.x == 0) {
     barriers.init();
@@ -64,34 +74,29 @@ __device__ __forceinline__ void set_up(unsigned char* smem, Barriers<C>& barrier
     }
     cuda::ptx::fence_proxy_async();
   }
-  if constexpr (C.cluster > 1) {
-    cuda::ptx::barrier_cluster_arrive();
-    cuda::ptx::barrier_cluster_wait();
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
 }
 
-/// Ordered variants have a table of their own, in shared memory.
-template <KernelConfig C>
-__device__ __forceinline__ const ScheduleOf<C>& schedule_in(const TileListOf<C>& list, const unsigned char* smem) {
-  if constexpr (C.ordered) {
+/// Sorted schedules have a table of their own, in shared memory.
+template <Config C>
+__device__ __forceinline__ const ScheduleOf<C>& schedule_in(const typename TileListOf<C.schedule>::type& list,
+                                                            const unsigned char* smem) {
+  if constexpr (C.schedule == Schedule::sorted) {
     return *reinterpret_cast<const SequenceOrder*>(smem + smem_plan(C).order);
   } else {
     return list;
   }
 }
 
-template <KernelConfig C>
+template <Config C>
 __global__ void __launch_bounds__(threads_per_block(C), 1)
-    forward(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
-            const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o,
-            const __grid_constant__ ForwardParams params, const __grid_constant__ TileListOf<C> list) {
+    kernel(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
+           const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o,
+           const __grid_constant__ Params params, const __grid_constant__ typename TileListOf<C.schedule>::type list) {
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);
-  const int rank = C.cluster > 1 ? static_cast<int>(cuda::ptx::get_sreg_cluster_ctarank()) : 0;
   const ScheduleOf<C>& schedule = schedule_in<C>(list, smem);
-  const Feeders<C> feeders{q, k, v, o, params, schedule, smem, barriers, rank};
+  const Feeders<C> feeders{q, k, v, o, params, schedule, smem, barriers};
 
   // Set-up
   if (threadIdx.x == 0) {
@@ -99,8 +104,9 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
       ptx::prefetch_tensor_map(map);
     }
   }
-  if constexpr (C.ordered) {
-    make_order<C>(params, reinterpret_cast<SequenceOrder&>(smem[smem_plan(C).order]));
+  if constexpr (C.schedule == Schedule::sorted) {
+    make_order<tiling(C)>(params.sequences, params.visibility,
+                          reinterpret_cast<SequenceOrder&>(smem[smem_plan(C).order]));
   }
   set_up<C>(smem, barriers);
 
@@ -115,13 +121,6 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
     ptx::setmaxnreg_inc<RegisterBudget<C>::kConsumer>();
     Consumer<C>(feeders, warpgroup - 1).run();
   }
-
-  // A CTA must not leave while its peer still arrives at its barriers.
-  if constexpr (C.cluster > 1) {
-    __syncwarp();
-    cuda::ptx::barrier_cluster_arrive();
-    cuda::ptx::barrier_cluster_wait();
-  }
 }
 
-}  // namespace strobe::hopper
+}  // namespace strobe::hopper::forward

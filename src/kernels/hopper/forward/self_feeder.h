@@ -4,9 +4,9 @@
 
 #include "kernels/hopper/forward/feeder.h"
 
-namespace strobe::hopper {
+namespace strobe::hopper::forward {
 
-template <KernelConfig C, bool warp_specialized>
+template <Config C, bool warp_specialized>
 class SelfFeederOf {
  public:
   __device__ __forceinline__ SelfFeederOf(const Feeders<C>& feeders, int warpgroup)
@@ -45,7 +45,7 @@ class SelfFeederOf {
 };
 
 /// The producers feed: nothing to do here.
-template <KernelConfig C>
+template <Config C>
 class SelfFeederOf<C, true> {
  public:
   __device__ __forceinline__ SelfFeederOf(const Feeders<C>&, int) {}
@@ -54,7 +54,7 @@ class SelfFeederOf<C, true> {
   __device__ __forceinline__ void released_v() {}
 };
 
-template <KernelConfig C>
+template <Config C>
 using SelfFeeder = SelfFeederOf<C, C.warp_specialized>;
 
-}  // namespace strobe::hopper
+}  // namespace strobe::hopper::forward

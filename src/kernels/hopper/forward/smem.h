@@ -2,21 +2,13 @@
 #pragma once
 
 #include "kernels/hopper/forward/config.h"
-#include "kernels/hopper/forward/params.h"
+#include "kernels/hopper/tile/panel.h"
 
-namespace strobe {
-
-// A tile of R rows is stored as panels of R x 128 bytes (64 elements), each in TMA's 128-byte swizzle.
-constexpr int kPanelColumns = 64;
-constexpr int kPanelRowBytes = 128;
-
-constexpr int panels(int head_dim) { return (head_dim + kPanelColumns - 1) / kPanelColumns; }
-constexpr int tile_bytes(int rows, int head_dim) { return rows * panels(head_dim) * kPanelRowBytes; }
+namespace strobe::hopper::forward {
 
 // O leaves a warp panel by panel through a small ring of its own, so that Q, K and V need not wait for it.
-constexpr int kRowsPerWarp = kRowsPerWarpgroup / kWarpsPerWarpgroup;
 constexpr int kOutputPanelBytes = tile_bytes(kRowsPerWarp, kPanelColumns);
-constexpr int output_stages(const KernelConfig& c) { return panels(c.head_dim_v) == 1 ? 1 : 2; }
+constexpr int output_stages(const Config& c) { return panels(c.head_dim_v) == 1 ? 1 : 2; }
 
 struct SmemPlan {
   int q_bytes = 0;  // of one warpgroup and stage
@@ -27,14 +19,14 @@ struct SmemPlan {
   int v = 0;
   int o = 0;
   int barriers = 0;
-  int order = 0;  // ordered variants: SequenceOrder
+  int order = 0;  // sorted schedules: SequenceOrder
   int total_bytes = 0;
 };
 
 /// mbarriers: full and empty for each stage of K and V, and of each warpgroup's Q.
-constexpr int barrier_count(const KernelConfig& c) { return 4 * c.stages + 2 * c.q_stages * c.consumer_warpgroups; }
+constexpr int barrier_count(const Config& c) { return 4 * c.stages + 2 * c.q_stages * c.consumer_warpgroups; }
 
-constexpr SmemPlan smem_plan(const KernelConfig& c) {
+constexpr SmemPlan smem_plan(const Config& c) {
   SmemPlan plan;
   plan.q_bytes = tile_bytes(kRowsPerWarpgroup, c.head_dim);
   plan.k_bytes = tile_bytes(c.block_n, c.head_dim);
@@ -45,10 +37,8 @@ constexpr SmemPlan smem_plan(const KernelConfig& c) {
   plan.o = plan.v + c.stages * plan.v_bytes;
   plan.barriers = plan.o + c.consumer_warpgroups * kWarpsPerWarpgroup * output_stages(c) * kOutputPanelBytes;
   plan.order = plan.barriers + 8 * barrier_count(c);
-  plan.total_bytes = plan.order + (c.ordered ? static_cast<int>(sizeof(SequenceOrder)) : 0);
+  plan.total_bytes = plan.order + (c.schedule == Schedule::sorted ? static_cast<int>(sizeof(SequenceOrder)) : 0);
   return plan;
 }
 
-constexpr int kMaxSmemBytes = 227 * 1024;  // what one CTA may use on sm_90
-
-}  // namespace strobe
+}  // namespace strobe::hopper::forward

@@ -17,7 +17,7 @@ HEADER = """\
 
 #include <cuda/std/cstdint>
 
-#include "kernels/hopper/forward/config.h"
+#include "kernels/math/element.h"
 
 namespace strobe::ptx {
 

@@ -57,63 +57,12 @@ __device__ __forceinline__ void bar_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-/// The generic address of this CTA's shared object in the CTA of that rank of the cluster.
-template <typename T>
-__device__ __forceinline__ T* mapa(T* address, uint32_t rank) {
-  uint64_t mapped;
-  asm("mapa.u64 %0, %1, %2;\n" : "=l"(mapped) : "l"(address), "r"(rank));
-  return reinterpret_cast<T*>(mapped);
-}
-
 /// Four 8x8 matrices of 16-bit elements: register i of lane t is two elements of row t / 4 of matrix i, whose row r
 /// goes where lane 8 i + r says.
 __device__ __forceinline__ void stmatrix_x4(uint32_t address, const uint32_t (&matrices)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(matrices[0]),
                "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3])
                : "memory");
-}
-
-__device__ __forceinline__ float ex2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ float lg2_approx(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ float rcp_approx(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t d;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  return d;
-}
-
-__device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t d;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  return d;
-}
-
-/// Two floats rounded to nearest even, `low` in the low half.
-__device__ __forceinline__ uint32_t cvt_bf16x2(float low, float high) {
-  uint32_t packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
-
-__device__ __forceinline__ uint32_t cvt_f16x2(float low, float high) {
-  uint32_t packed;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
 }
 
 }  // namespace strobe::ptx

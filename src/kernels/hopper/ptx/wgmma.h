@@ -5,7 +5,7 @@
 
 #include <cuda/std/cstdint>
 
-#include "kernels/hopper/forward/config.h"
+#include "kernels/math/element.h"
 
 namespace strobe::ptx {
 

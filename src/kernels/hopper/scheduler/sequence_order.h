@@ -1,58 +1,51 @@
 // Packed sequences in the order in which they are computed, and where each one's work begins: every CTA makes the same
 // table for itself when it starts, so that lengths need not leave the device and no kernel must run before.
 //
-// The longest tiles come first and the lanes take turns, there and back: no lane ends far behind another. Where a
+// The longest tiles come first and the CTAs take turns, there and back: none ends far behind another. Where a
 // causal mask makes the tiles of one sequence differ, its first and its last, second and last but one ... are taken
 // together, as their sum is the same.
 #pragma once
 
-#include "kernels/hopper/forward/config.h"
-#include "kernels/hopper/forward/params.h"
-#include "kernels/hopper/scheduler/sequence_rows.h"
+#include "kernels/hopper/scheduler/schedule.h"
+#include "kernels/hopper/scheduler/tile_rows.h"
+#include "kernels/hopper/tile/warpgroup.h"
 
 namespace strobe::hopper {
 
-template <KernelConfig C>
-constexpr bool kTilesInPairs = C.mask_right && !C.mask_left;
+template <Tiling T>
+constexpr bool kTilesInPairs = T.rule.mask_right && !T.rule.mask_left;
 
-/// Tiles of one head of a sequence: those that have a row in use.
-template <KernelConfig C>
-__device__ __forceinline__ int tiles_of(const SequenceRows& q) {
-  constexpr int kRows = block_m(C) * C.cluster;
-  return (q.used * C.packed_heads + kRows - 1) / kRows;
-}
-
-template <KernelConfig C>
-__device__ __forceinline__ int units_of(const SequenceRows& q) {
-  return kTilesInPairs<C> ? (tiles_of<C>(q) + 1) / 2 : tiles_of<C>(q);
+template <Tiling T>
+__device__ __forceinline__ int units_of(const score::SequenceRows& q) {
+  return kTilesInPairs<T> ? (tiles_of<T>(q) + 1) / 2 : tiles_of<T>(q);
 }
 
 /// How long a unit of the sequence takes, in key blocks.
-template <KernelConfig C>
-__device__ __forceinline__ int cost_of(const ForwardParams& params, const Sequence& sequence) {
-  constexpr int kRows = block_m(C) * C.cluster;
-  const KeyBlocks first = key_blocks<C>(params, sequence, 0, kRows);
-  const KeyBlocks last = key_blocks<C>(params, sequence, (tiles_of<C>(sequence.q) - 1) * kRows, kRows);
+template <Tiling T>
+__device__ __forceinline__ int cost_of(const VisibilityParams& params, const score::Sequence& sequence) {
+  const score::KeyBlocks first = key_blocks<T>(params, sequence, 0, T.block_m);
+  const score::KeyBlocks last = key_blocks<T>(params, sequence, (tiles_of<T>(sequence.q) - 1) * T.block_m, T.block_m);
   return first.end - first.begin + last.end - last.begin;
 }
 
 /// A stable sort by counting, then a running sum. By all threads of the CTA; `order` is ready after a __syncthreads.
-template <KernelConfig C>
-__device__ __forceinline__ void make_order(const ForwardParams& params, SequenceOrder& order) {
-  constexpr int kMost = (kMaxOrderedSequences + threads_per_block(C) - 1) / threads_per_block(C);
+template <Tiling T>
+__device__ __forceinline__ void make_order(const SequenceParams& params, const VisibilityParams& visibility,
+                                           SequenceOrder& order) {
+  constexpr int kMost = (kMaxSortedSequences + T.threads - 1) / T.threads;
   int place[kMost];
   int* costs = order.first_unit;
 #pragma unroll
   for (int i = 0; i < kMost; ++i) {
-    const int sequence = threadIdx.x + i * threads_per_block(C);
+    const int sequence = threadIdx.x + i * T.threads;
     if (sequence < params.sequences) {
-      costs[sequence] = cost_of<C>(params, sequence_of<C>(params, sequence));
+      costs[sequence] = cost_of<T>(visibility, score::sequence_of<T.rule>(params, visibility, sequence));
     }
   }
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kMost; ++i) {
-    const int sequence = threadIdx.x + i * threads_per_block(C);
+    const int sequence = threadIdx.x + i * T.threads;
     place[i] = 0;
     if (sequence < params.sequences) {
       const int cost = costs[sequence];
@@ -64,10 +57,10 @@ __device__ __forceinline__ void make_order(const ForwardParams& params, Sequence
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kMost; ++i) {
-    const int sequence = threadIdx.x + i * threads_per_block(C);
+    const int sequence = threadIdx.x + i * T.threads;
     if (sequence < params.sequences) {
       order.sequence[place[i]] = static_cast<unsigned short>(sequence);
-      order.first_unit[place[i]] = units_of<C>(query_rows<C>(params, sequence));
+      order.first_unit[place[i]] = units_of<T>(score::query_rows<T.rule>(params, sequence));
     }
   }
   __syncthreads();

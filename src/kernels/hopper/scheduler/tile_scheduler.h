@@ -1,31 +1,31 @@
-// Which tiles of Q a CTA (or cluster) computes, in which order. Every role walks the same list by itself, so the
+// Which tiles of Q a CTA computes, in which order. Every role walks the same list by itself, so the
 // schedule needs no memory, no atomics and no broadcast, and the same call always does the same.
 #pragma once
 
-#include "kernels/hopper/forward/config.h"
-#include "kernels/hopper/forward/params.h"
+#include "kernels/hopper/scheduler/schedule.h"
 #include "kernels/hopper/scheduler/sequence_order.h"
+#include "kernels/score/params.h"
 
 namespace strobe::hopper {
 
 struct Tile {
-  int m;         // in units of cluster x block_m rows
+  int m;         // in units of block_m rows
   int sequence;  // batch index
   int head;      // in units of packed_heads
 };
 
-__device__ __forceinline__ Tile tile_of(const ForwardParams& params, int flat_head, int m) {
+__device__ __forceinline__ Tile tile_of(const TileParams& params, int flat_head, int m) {
   return {m, params.by_heads.quotient(flat_head), params.by_heads.remainder(flat_head)};
 }
 
 /// Tiles of one length: dealt in rounds, the tiles of a head together.
-template <KernelConfig C>
+template <Tiling T>
 class RoundScheduler {
  public:
   using Source = NoTileList;
 
-  __device__ RoundScheduler(const ForwardParams& params, const NoTileList&)
-      : params_(params), index_(blockIdx.x / C.cluster), lanes_(gridDim.x / C.cluster) {}
+  __device__ RoundScheduler(const TileParams& tiles, const SequenceParams&, const NoTileList&)
+      : params_(tiles), index_(blockIdx.x), workers_(gridDim.x) {}
 
   /// False when there are no more.
   __device__ __forceinline__ bool next(Tile& tile) {
@@ -34,31 +34,35 @@ class RoundScheduler {
     }
     tile = tile_of(params_, params_.by_m_tiles.quotient(index_),
                    params_.m_tiles - 1 - params_.by_m_tiles.remainder(index_));
-    index_ = C.persistent ? index_ + lanes_ : params_.tiles;
+    index_ = T.persistent ? index_ + workers_ : params_.tiles;
     return true;
   }
 
  private:
-  const ForwardParams& params_;
+  const TileParams& params_;
   int index_;
-  const int lanes_;
+  const int workers_;
 };
 
-/// Tiles dealt out by the host (src/plan).
-template <KernelConfig C>
-class ListScheduler {
+/// Tiles dealt out by the host.
+template <Tiling T>
+class DealtScheduler {
  public:
   using Source = TileList;
 
-  __device__ ListScheduler(const ForwardParams& params, const TileList& list)
-      : params_(params), list_(list), lane_(blockIdx.x / C.cluster), at_(list.first[lane_]) {}
+  __device__ DealtScheduler(const TileParams& tiles, const SequenceParams& sequences, const TileList& list)
+      : params_(tiles),
+        flat_heads_(sequences.batch * tiles.heads),
+        list_(list),
+        worker_(blockIdx.x),
+        at_(list.first[worker_]) {}
 
   __device__ __forceinline__ bool next(Tile& tile) {
-    for (; period_ < list_.periods; ++period_, at_ = list_.first[lane_]) {
-      while (at_ < list_.first[lane_ + 1]) {
+    for (; period_ < list_.periods; ++period_, at_ = list_.first[worker_]) {
+      while (at_ < list_.first[worker_ + 1]) {
         const int entry = list_.tiles[at_++];
         const int head = period_ * list_.period_heads + params_.by_m_tiles.quotient(entry);
-        if (head < params_.batch * params_.heads) {  // the last period need not be full
+        if (head < flat_heads_) {  // the last period need not be full
           tile = tile_of(params_, head, params_.by_m_tiles.remainder(entry));
           return true;
         }
@@ -68,20 +72,22 @@ class ListScheduler {
   }
 
  private:
-  const ForwardParams& params_;
+  const TileParams& params_;
+  const int flat_heads_;
   const TileList& list_;
-  const int lane_;
+  const int worker_;
   int at_;
   int period_ = 0;
 };
 
-/// Tiles of sequences whose lengths only the device knows, as sequence_order.h puts them; lanes take units in turns.
-template <KernelConfig C>
-class OrderScheduler {
+/// Tiles of sequences whose lengths only the device knows, as sequence_order.h puts them; CTAs take units in turns.
+template <Tiling T>
+class SortedScheduler {
  public:
   using Source = SequenceOrder;
 
-  __device__ OrderScheduler(const ForwardParams& params, const SequenceOrder& order) : params_(params), order_(order) {}
+  __device__ SortedScheduler(const TileParams& tiles, const SequenceParams& sequences, const SequenceOrder& order)
+      : params_(tiles), sequences_(sequences), order_(order) {}
 
   __device__ __forceinline__ bool next(Tile& tile) {
     if (mirrored_ >= 0) {
@@ -89,10 +95,10 @@ class OrderScheduler {
       mirrored_ = -1;
       return true;
     }
-    const int lane = blockIdx.x / C.cluster;
-    const int lanes = gridDim.x / C.cluster;
-    const int unit = round_ * lanes + (round_ % 2 == 0 ? lane : lanes - 1 - lane);
-    if (unit >= order_.first_unit[params_.sequences] * params_.heads) {
+    const int worker = blockIdx.x;
+    const int workers = gridDim.x;
+    const int unit = round_ * workers + (round_ % 2 == 0 ? worker : workers - 1 - worker);
+    if (unit >= order_.first_unit[sequences_.sequences] * params_.heads) {
       return false;
     }
     ++round_;
@@ -104,16 +110,17 @@ class OrderScheduler {
     sequence_ = order_.sequence[place_];
     head_ = within / units;
     const int m = within % units;
-    const int last = tiles_of<C>(query_rows<C>(params_, sequence_)) - 1 - m;
+    const int last = tiles_of<T>(score::query_rows<T.rule>(sequences_, sequence_)) - 1 - m;
     tile = {last, sequence_, head_};
-    if (kTilesInPairs<C> && m != last) {
+    if (kTilesInPairs<T> && m != last) {
       mirrored_ = m;
     }
     return true;
   }
 
  private:
-  const ForwardParams& params_;
+  const TileParams& params_;
+  const SequenceParams& sequences_;
   const SequenceOrder& order_;
   int round_ = 0;
   int place_ = 0;
@@ -121,28 +128,30 @@ class OrderScheduler {
   int mirrored_ = -1;  // the other tile of a pair, if it is still to come
 };
 
-template <KernelConfig C, bool listed, bool ordered>
-struct SchedulerFor {
-  using type = RoundScheduler<C>;
+template <Tiling T, Schedule schedule>
+struct SchedulerOf {
+  using type = RoundScheduler<T>;
 };
-template <KernelConfig C>
-struct SchedulerFor<C, true, false> {
-  using type = ListScheduler<C>;
+template <Tiling T>
+struct SchedulerOf<T, Schedule::dealt> {
+  using type = DealtScheduler<T>;
 };
-template <KernelConfig C>
-struct SchedulerFor<C, false, true> {
-  using type = OrderScheduler<C>;
+template <Tiling T>
+struct SchedulerOf<T, Schedule::sorted> {
+  using type = SortedScheduler<T>;
 };
 
-template <KernelConfig C>
-using TileScheduler = typename SchedulerFor<C, C.listed, C.ordered>::type;
+template <Tiling T>
+using TileScheduler = typename SchedulerOf<T, T.schedule>::type;
 
 /// The kernel's last parameter.
-template <KernelConfig C>
-using TileListOf = typename SchedulerFor<C, C.listed, false>::type::Source;
-
-/// What the schedule is read from: that, or a table in shared memory.
-template <KernelConfig C>
-using ScheduleOf = typename TileScheduler<C>::Source;
+template <Schedule schedule>
+struct TileListOf {
+  using type = NoTileList;
+};
+template <>
+struct TileListOf<Schedule::dealt> {
+  using type = TileList;
+};
 
 }  // namespace strobe::hopper

@@ -6,7 +6,7 @@
 
 #include <cuda/std/cstdint>
 
-#include "kernels/hopper/forward/smem.h"
+#include "kernels/hopper/tile/panel.h"
 
 namespace strobe::hopper {
 
@@ -28,7 +28,6 @@ struct Descriptor {
 
 __device__ __forceinline__ Descriptor descriptor(const void* tile, int leading_bytes) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(tile));
-  // In a cluster the address names the CTA too, above the bits that the field holds.
   return {((address & 0x3ffffU) >> 4) | (static_cast<uint32_t>(leading_bytes >> 4) << 16)};
 }
 

@@ -1,0 +1,14 @@
+// Which engine takes a call.
+#pragma once
+
+#include <span>
+
+#include "engine/engine.h"
+
+namespace strobe::api {
+
+/// The engine that the caller wants, or the first that serves the device; the Status says why there is none.
+Result<const engine::Implementation*> choose_engine(std::span<const engine::Implementation* const> engines,
+                                                    const Device& device, Engine wanted);
+
+}  // namespace strobe::api

@@ -1,0 +1,129 @@
+#include "strobe/plan.h"
+
+#include <memory>
+#include <new>
+
+#include "api/choose_engine.h"
+#include "api/plan_cache.h"
+#include "api/plan_state.h"
+#include "api/problem.h"
+#include "api/tensor_checks.h"
+#include "engine/registry.h"
+#include "strobe/attention.h"
+
+namespace strobe {
+namespace {
+
+constexpr int kMaxThreads = 4096;
+
+Status check_threads(int threads) {
+  if (threads >= 0 && threads <= kMaxThreads) return {};
+  return api::invalid("threads is {}: it must be from 1 to {}, or 0 for one per hardware thread", threads, kMaxThreads);
+}
+
+struct Planned {
+  Engine engine;
+  std::shared_ptr<const engine::PlannedCall> call;
+};
+
+Result<Planned> plan_problem(const AttentionProblem& problem, const Execution& execution) {
+  const Result<const engine::Implementation*> chosen =
+      api::choose_engine(engine::implementations(), problem.device, execution.engine);
+  if (!chosen.ok()) return chosen.status();
+  if (Status status = check_threads(execution.threads); !status.ok()) return status;
+  engine::PlannedCallResult call = problem.pass == Pass::forward ? (*chosen)->plan_forward(problem, execution)
+                                                                 : (*chosen)->plan_backward(problem, execution);
+  if (!call.ok()) return call.status();
+  return Planned{(*chosen)->id(), std::move(*call)};
+}
+
+template <class Arguments>
+Result<Plan> plan_call(const Arguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  const Result<AttentionProblem> problem = api::make_problem(arguments, options);
+  if (!problem.ok()) return problem.status();
+  Result<Planned> planned = plan_problem(*problem, execution);
+  if (!planned.ok()) return planned.status();
+  return Plan(
+      std::make_shared<const Plan::State>(Plan::State{*problem, options, planned->engine, std::move(planned->call)}));
+}
+
+template <class Arguments>
+Status run_call(const AttentionProblem& problem, const engine::PlannedCall& call, const Arguments& arguments,
+                const Execution& execution) {
+  if (Status status = api::check_memory(problem, arguments); !status.ok()) return status;
+  return call.run(arguments, execution);
+}
+
+template <class Arguments>
+Status run_plan(const Plan::State& state, const Arguments& arguments, const Execution& execution) {
+  const Result<AttentionProblem> problem = api::make_problem(arguments, state.options);
+  if (!problem.ok()) return problem.status();
+  if (*problem != state.problem) {
+    return api::invalid(
+        "the call's pass, shapes or dtypes are not those that the plan was made for: make a plan for them");
+  }
+  return run_call(*problem, *state.call, arguments, execution);
+}
+
+/// One call, with the plan of an equal one before it where there is one.
+template <class Arguments>
+Status plan_and_run(const Arguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  const Result<AttentionProblem> problem = api::make_problem(arguments, options);
+  if (!problem.ok()) return problem.status();
+  // Shared, as a parallel_for of the caller may itself make calls, and push this plan out of the cache.
+  std::shared_ptr<const engine::PlannedCall> call = api::find_plan(*problem, execution);
+  if (call == nullptr) {
+    Result<Planned> planned = plan_problem(*problem, execution);
+    if (!planned.ok()) return planned.status();
+    call = std::move(planned->call);
+    api::keep_plan(*problem, execution, call);
+  }
+  return run_call(*problem, *call, arguments, execution);
+}
+
+/// Small host allocations are the only ones that throw here.
+template <class Function>
+auto without_bad_alloc(const Function& function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::out_of_memory, api::kMemoryRanOut);
+  }
+}
+
+}  // namespace
+
+std::size_t Plan::workspace_size() const { return state_->call->workspace_bytes(); }
+
+Engine Plan::engine() const { return state_->engine; }
+
+DType Plan::probability_dtype() const { return state_->call->probability_dtype(); }
+
+std::string Plan::explain() const { return state_->call->explain(); }
+
+Status Plan::run(const ForwardArguments& arguments, const Execution& execution) const {
+  return without_bad_alloc([&] { return run_plan(*state_, arguments, execution); });
+}
+
+Status Plan::run(const BackwardArguments& arguments, const Execution& execution) const {
+  return without_bad_alloc([&] { return run_plan(*state_, arguments, execution); });
+}
+
+Result<Plan> make_plan(const ForwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  return without_bad_alloc([&] { return plan_call(arguments, options, execution); });
+}
+
+Result<Plan> make_plan(const BackwardArguments& arguments, const AttentionOptions& options,
+                       const Execution& execution) {
+  return without_bad_alloc([&] { return plan_call(arguments, options, execution); });
+}
+
+Status forward(const ForwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  return without_bad_alloc([&] { return plan_and_run(arguments, options, execution); });
+}
+
+Status backward(const BackwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  return without_bad_alloc([&] { return plan_and_run(arguments, options, execution); });
+}
+
+}  // namespace strobe

@@ -1,0 +1,94 @@
+#include "cpu/engine.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <memory>
+#include <new>
+
+#include "cpu/passes.h"
+#include "cpu/plan.h"
+
+namespace strobe::cpu {
+namespace {
+
+constexpr std::size_t kWorkspaceAlignment = 64;
+
+struct AlignedFree {
+  void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t(kWorkspaceAlignment)); }
+};
+using OwnedWorkspace = std::unique_ptr<std::byte, AlignedFree>;
+
+/// The caller's workspace, checked, or one of our own in `owned`.
+Result<std::byte*> workspace_for(std::size_t bytes, const Execution& execution, OwnedWorkspace& owned) {
+  if (execution.workspace == nullptr) {
+    owned.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t(kWorkspaceAlignment), std::nothrow)));
+    if (owned == nullptr && bytes > 0) {
+      return Status(StatusCode::out_of_memory, fmt::format("a workspace of {} bytes could not be allocated", bytes));
+    }
+    return owned.get();
+  }
+  if (execution.workspace_bytes < bytes) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("workspace has {} bytes: this plan needs {}", execution.workspace_bytes, bytes));
+  }
+  if (reinterpret_cast<std::uintptr_t>(execution.workspace) % kWorkspaceAlignment != 0) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("workspace must be aligned to {} bytes", kWorkspaceAlignment));
+  }
+  return static_cast<std::byte*>(execution.workspace);
+}
+
+/// A planned call of either pass: `Arguments` says which.
+template <class Arguments>
+class CpuCall final : public engine::PlannedCall {
+ public:
+  CpuCall(const AttentionProblem& problem, int threads)
+      : problem_(problem), plan_(cpu_plan(problem, cpu_shape(), worker_count(threads))) {}
+
+  std::size_t workspace_bytes() const override { return plan_.workspace.bytes; }
+  DType probability_dtype() const override { return plan_.amx ? DType::bfloat16 : DType::float32; }
+  std::string explain() const override { return cpu::explain(problem_, cpu_shape(), plan_); }
+
+  using PlannedCall::run;
+  Status run(const Arguments& arguments, const Execution& execution) const override {
+    if (execution.stream != nullptr) {
+      return {StatusCode::invalid_argument, "stream is given for tensors on the cpu: it must be null"};
+    }
+    OwnedWorkspace owned;
+    const Result<std::byte*> workspace = workspace_for(plan_.workspace.bytes, execution, owned);
+    if (!workspace.ok()) return workspace.status();
+    run_pass({problem_, plan_, execution.parallel_for, *workspace}, arguments);
+    return {};
+  }
+
+ private:
+  static void run_pass(const Call& call, const ForwardArguments& arguments) { forward(call, arguments); }
+  static void run_pass(const Call& call, const BackwardArguments& arguments) { backward(call, arguments); }
+
+  AttentionProblem problem_;
+  CpuPlan plan_;
+};
+
+class CpuEngine final : public engine::Implementation {
+ public:
+  Engine id() const override { return Engine::cpu; }
+  DeviceType device_type() const override { return DeviceType::cpu; }
+  Status serves(const Device&) const override { return {}; }
+
+  engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution& execution) const override {
+    return engine::make_planned<CpuCall<ForwardArguments>>(problem, execution.threads);
+  }
+  engine::PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution& execution) const override {
+    return engine::make_planned<CpuCall<BackwardArguments>>(problem, execution.threads);
+  }
+};
+
+}  // namespace
+
+const engine::Implementation& engine() {
+  static const CpuEngine engine;
+  return engine;
+}
+
+}  // namespace strobe::cpu

@@ -1,0 +1,30 @@
+// The two passes of the CPU engine: FlashAttention-2 on Highway vectors, parallel over batch, heads and blocks of the
+// sequence.
+#pragma once
+
+#include <cstddef>
+
+#include "call/problem.h"
+#include "cpu/plan.h"
+#include "strobe/attention.h"
+
+namespace strobe::cpu {
+
+/// This machine, for cpu_plan.
+const CpuShape& cpu_shape();
+
+/// Workers that `threads` (0: every hardware thread) asks for.
+int worker_count(int threads);
+
+/// A validated call and the decisions made for it.
+struct Call {
+  const AttentionProblem& problem;
+  const CpuPlan& plan;
+  const ParallelFor* parallel_for;  // null: oneTBB
+  std::byte* workspace;             // plan.workspace.bytes, 64-byte aligned
+};
+
+void forward(const Call& call, const ForwardArguments& arguments);
+void backward(const Call& call, const BackwardArguments& arguments);
+
+}  // namespace strobe::cpu

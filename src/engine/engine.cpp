@@ -1,0 +1,47 @@
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+namespace strobe {
+
+const char* name_of(Engine engine) {
+  switch (engine) {
+    case Engine::automatic:
+      return "automatic";
+    case Engine::cpu:
+      return "cpu";
+    case Engine::ampere:
+      return "ampere";
+    case Engine::hopper:
+      return "hopper";
+  }
+  return "";
+}
+
+namespace engine {
+namespace {
+
+Status wrong_pass(const char* planned, const char* called) {
+  return {StatusCode::invalid_argument, fmt::format("this plan is of a {}: it cannot run a {}", planned, called)};
+}
+
+Status lacks(Engine engine, const char* pass) {
+  return {StatusCode::unsupported, fmt::format("the {} engine has no {} pass", name_of(engine), pass)};
+}
+
+}  // namespace
+
+Status PlannedCall::run(const ForwardArguments&, const Execution&) const { return wrong_pass("backward", "forward"); }
+
+Status PlannedCall::run(const BackwardArguments&, const Execution&) const { return wrong_pass("forward", "backward"); }
+
+PlannedCallResult Implementation::plan_forward(const AttentionProblem&, const Execution&) const {
+  return lacks(id(), "forward");
+}
+
+PlannedCallResult Implementation::plan_backward(const AttentionProblem&, const Execution&) const {
+  return lacks(id(), "backward");
+}
+
+}  // namespace engine
+}  // namespace strobe

@@ -1,0 +1,67 @@
+// What every engine implements: one object that says which devices it serves and plans calls of each pass.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "call/problem.h"
+#include "strobe/attention.h"
+#include "strobe/status.h"
+
+namespace strobe::engine {
+
+/// A call that an engine has planned: immutable, so that threads may run it at once. It serves every call of the
+/// problem that it was made for.
+class PlannedCall {
+ public:
+  PlannedCall() = default;
+  PlannedCall(const PlannedCall&) = delete;
+  PlannedCall& operator=(const PlannedCall&) = delete;
+  virtual ~PlannedCall() = default;
+
+  /// Bytes of workspace that run() needs.
+  virtual std::size_t workspace_bytes() const = 0;
+
+  /// The dtype that P and dS are rounded to before they are multiplied; float32 if they are not rounded.
+  virtual DType probability_dtype() const = 0;
+
+  virtual std::string explain() const = 0;
+
+  /// Runs a checked call of the planned problem. A plan serves one pass; the other one returns an error.
+  virtual Status run(const ForwardArguments& arguments, const Execution& execution) const;
+  virtual Status run(const BackwardArguments& arguments, const Execution& execution) const;
+};
+
+using PlannedCallResult = Result<std::shared_ptr<const PlannedCall>>;
+
+template <class Call, class... Arguments>
+PlannedCallResult make_planned(Arguments&&... arguments) {
+  return std::shared_ptr<const PlannedCall>(std::make_shared<const Call>(std::forward<Arguments>(arguments)...));
+}
+
+class Implementation {
+ public:
+  Implementation() = default;
+  Implementation(const Implementation&) = delete;
+  Implementation& operator=(const Implementation&) = delete;
+
+  virtual Engine id() const = 0;
+
+  /// The kind of device whose tensors it takes.
+  virtual DeviceType device_type() const = 0;
+
+  /// Whether it serves this device of that kind; the Status says why not.
+  virtual Status serves(const Device& device) const = 0;
+
+  /// A plan for a problem of that pass on a device that it serves. unsupported, naming what the engine lacks, where it
+  /// cannot: by default the whole pass.
+  virtual PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution& execution) const;
+  virtual PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution& execution) const;
+
+ protected:
+  ~Implementation() = default;  // engines live as long as the program
+};
+
+}  // namespace strobe::engine

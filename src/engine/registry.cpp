@@ -1,0 +1,13 @@
+#include "engine/registry.h"
+
+#include "cpu/engine.h"
+#include "hopper/engine.h"
+
+namespace strobe::engine {
+
+std::span<const Implementation* const> implementations() {
+  static const Implementation* const engines[] = {&hopper::engine(), &cpu::engine()};
+  return engines;
+}
+
+}  // namespace strobe::engine

@@ -1,0 +1,125 @@
+// A kernel's configuration by its fields: their names, and from one list the C++ text, the name and the hash of a
+// variant.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace strobe::gpu {
+
+/// One field of `Struct`.
+template <class Struct, class Value>
+struct Field {
+  std::string_view name;
+  Value Struct::* member;
+};
+
+template <class Struct, class Value>
+constexpr Field<Struct, Value> field(std::string_view name, Value Struct::* member) {
+  return {name, member};
+}
+
+namespace internal {
+
+/// Initialises any field.
+struct Anything {
+  template <class T>
+  operator T() const;  // NOLINT(google-explicit-constructor): this is what it is for
+};
+
+template <std::size_t>
+using AnythingAt = Anything;
+
+template <class Struct, std::size_t... indices>
+constexpr bool takes(std::index_sequence<indices...>) {
+  return requires { Struct{AnythingAt<indices>{}...}; };
+}
+
+template <class Struct, std::size_t count = 1>
+constexpr std::size_t count_fields() {
+  if constexpr (takes<Struct>(std::make_index_sequence<count + 1>{})) {
+    return count_fields<Struct, count + 1>();
+  } else {
+    return count;
+  }
+}
+
+}  // namespace internal
+
+/// All fields of `Struct`, in order. Does not compile when one is missing.
+template <class Struct, class... Values>
+constexpr std::tuple<Field<Struct, Values>...> all_fields(const Field<Struct, Values>&... fields) {
+  static_assert(sizeof...(Values) == internal::count_fields<Struct>(), "every field of the struct must be listed");
+  return {fields...};
+}
+
+/// visit(name, value) for each field. fields_of(const Struct&) and, for enumerations, name_of(value) are found beside
+/// the type.
+template <class Struct, class Visit>
+void for_each_field(const Struct& value, const Visit& visit) {
+  std::apply([&](const auto&... fields) { (visit(fields.name, value.*(fields.member)), ...); }, fields_of(value));
+}
+
+/// The value as C++ spells it, as a template argument.
+template <class Value>
+std::string cpp_text(const Value& value) {
+  if constexpr (std::is_same_v<Value, bool> || std::is_same_v<Value, int>) {
+    return fmt::format("{}", value);
+  } else if constexpr (std::is_enum_v<Value>) {
+    return fmt::format("{}::{}", type_name(value), name_of(value));
+  } else {
+    std::string fields;
+    for_each_field(value, [&](std::string_view name, const auto& one) {
+      fields += fmt::format("{}.{} = {}", fields.empty() ? "" : ", ", name, cpp_text(one));
+    });
+    return fmt::format("{}{{{}}}", type_name(value), fields);
+  }
+}
+
+/// For people: the fields that differ from a default value's, "head_dim 64, mask_right".
+template <class Struct>
+std::string short_text(const Struct& value) {
+  std::string text;
+  const auto add = [&](const std::string& words) { text += (text.empty() || words.empty() ? "" : ", ") + words; };
+  const Struct standard{};
+  std::apply(
+      [&](const auto&... fields) {
+        const auto one = [&](const auto& field) {
+          const auto& mine = value.*(field.member);
+          using Value = std::remove_cvref_t<decltype(mine)>;
+          if constexpr (std::is_same_v<Value, bool>) {
+            if (mine != standard.*(field.member)) add(fmt::format("{}{}", mine ? "" : "no ", field.name));
+          } else if constexpr (std::is_same_v<Value, int>) {
+            if (mine != standard.*(field.member)) add(fmt::format("{} {}", field.name, mine));
+          } else if constexpr (std::is_enum_v<Value>) {
+            if (mine != standard.*(field.member)) add(std::string(name_of(mine)));
+          } else {
+            add(short_text(mine));
+          }
+        };
+        (one(fields), ...);
+      },
+      fields_of(value));
+  return text;
+}
+
+/// Of all fields.
+template <class Value>
+std::size_t hash_of(const Value& value) {
+  if constexpr (std::is_scalar_v<Value>) {
+    return static_cast<std::size_t>(value);
+  } else {
+    std::size_t hash = 0;
+    for_each_field(value, [&](std::string_view, const auto& one) { hash = hash * 1000003U ^ hash_of(one); });
+    return hash;
+  }
+}
+
+}  // namespace strobe::gpu

@@ -1,0 +1,24 @@
+// The fields of what every GPU kernel's configuration is made of.
+#pragma once
+
+#include <string_view>
+
+#include "gpu/fields.h"
+#include "kernels/score/rule.h"
+
+namespace strobe {
+
+constexpr std::string_view type_name(Element) { return "strobe::Element"; }
+constexpr std::string_view name_of(Element element) { return element == Element::bf16 ? "bf16" : "fp16"; }
+
+constexpr std::string_view type_name(const ScoreRule&) { return "strobe::ScoreRule"; }
+constexpr auto fields_of(const ScoreRule&) {
+  using gpu::field;
+  return gpu::all_fields(field("element", &ScoreRule::element), field("mask_right", &ScoreRule::mask_right),
+                         field("mask_left", &ScoreRule::mask_left), field("chunked", &ScoreRule::chunked),
+                         field("varlen", &ScoreRule::varlen), field("softcap", &ScoreRule::softcap),
+                         field("alibi", &ScoreRule::alibi), field("sink", &ScoreRule::sink),
+                         field("max_logits", &ScoreRule::max_logits), field("scale_first", &ScoreRule::scale_first));
+}
+
+}  // namespace strobe

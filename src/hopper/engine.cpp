@@ -1,0 +1,36 @@
+#include "hopper/engine.h"
+
+#include <fmt/format.h>
+
+#include "hopper/forward.h"
+#include "runtime/device.h"
+
+namespace strobe::hopper {
+namespace {
+
+class HopperEngine final : public engine::Implementation {
+ public:
+  Engine id() const override { return Engine::hopper; }
+  DeviceType device_type() const override { return DeviceType::cuda; }
+
+  Status serves(const Device& device) const override {
+    const Result<const runtime::CudaDevice*> cuda = runtime::cuda_device(device.index);
+    if (!cuda.ok()) return cuda.status();
+    if ((*cuda)->compute_major == 9 && (*cuda)->compute_minor == 0) return {};
+    return {StatusCode::unsupported, fmt::format("{} has compute capability {}.{}: this build's GPU engine is for 9.0",
+                                                 (*cuda)->name, (*cuda)->compute_major, (*cuda)->compute_minor)};
+  }
+
+  engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution&) const override {
+    return hopper::plan_forward(problem);
+  }
+};
+
+}  // namespace
+
+const engine::Implementation& engine() {
+  static const HopperEngine engine;
+  return engine;
+}
+
+}  // namespace strobe::hopper

@@ -1,0 +1,23 @@
+#include "hopper/forward_variant.h"
+
+#include <fmt/format.h>
+
+namespace strobe::hopper {
+
+std::string_view name_of(Schedule schedule) {
+  switch (schedule) {
+    case Schedule::dealt: return "dealt";
+    case Schedule::sorted: return "sorted";
+    default: return "rounds";
+  }
+}
+
+runtime::Variant forward_variant(const forward::Config& config) {
+  return {.name = fmt::format("hopper forward ({})", gpu::short_text(config)),
+          .include = "kernels/hopper/forward/kernel.h",
+          .expression = fmt::format("strobe::hopper::forward::kernel<{}>", gpu::cpp_text(config)),
+          .architecture = "sm_90a",
+          .options = {}};
+}
+
+}  // namespace strobe::hopper

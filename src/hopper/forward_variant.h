@@ -1,0 +1,34 @@
+// The forward kernel's variants for the kernel store: name, source and hash from one list of the fields.
+#pragma once
+
+#include <string_view>
+
+#include "gpu/score_fields.h"
+#include "kernels/hopper/forward/config.h"
+#include "runtime/variant.h"
+
+namespace strobe::hopper {
+
+constexpr std::string_view type_name(Schedule) { return "strobe::hopper::Schedule"; }
+std::string_view name_of(Schedule schedule);
+
+/// The kernel of a variant, for the kernel store.
+runtime::Variant forward_variant(const forward::Config& config);
+
+namespace forward {
+
+constexpr std::string_view type_name(const Config&) { return "strobe::hopper::forward::Config"; }
+constexpr auto fields_of(const Config&) {
+  using gpu::field;
+  return gpu::all_fields(field("rule", &Config::rule), field("head_dim", &Config::head_dim),
+                         field("head_dim_v", &Config::head_dim_v),
+                         field("consumer_warpgroups", &Config::consumer_warpgroups), field("block_n", &Config::block_n),
+                         field("stages", &Config::stages), field("q_stages", &Config::q_stages),
+                         field("warp_specialized", &Config::warp_specialized), field("ping_pong", &Config::ping_pong),
+                         field("two_stage", &Config::two_stage), field("persistent", &Config::persistent),
+                         field("packed_heads", &Config::packed_heads), field("schedule", &Config::schedule),
+                         field("debug", &Config::debug));
+}
+
+}  // namespace forward
+}  // namespace strobe::hopper

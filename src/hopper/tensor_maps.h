@@ -1,0 +1,28 @@
+// Tensor maps of attention's tensors, with the axes that kernels/hopper/tile/tensor_map.h names.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/tensor_rows.h"
+#include "kernels/hopper/tile/tensor_map.h"
+#include "runtime/device.h"
+
+namespace strobe::hopper {
+
+/// Boxes of 64 columns by `rows`, of which `heads` neighbouring heads share each row of the tensor.
+struct Box {
+  int rows = 0;
+  int heads = 1;
+};
+
+/// How many rows the map's row axis has where sequences are reached from their end; 0 for batched tensors.
+struct VarlenBound {
+  bool varlen = false;
+  std::int64_t rows = 0;
+};
+
+/// `any_memory` is mapped, and never read, where the tensor has no elements.
+Status encode(const runtime::Driver& driver, const gpu::RowsView& tensor, const VarlenBound& bound, const Box& box,
+              const void* any_memory, TensorMap& map);
+
+}  // namespace strobe::hopper

@@ -1,0 +1,16 @@
+// How tiles lie in shared memory: as TMA writes them and WGMMA reads them. Plain constexpr C++, shared by host and
+// device.
+#pragma once
+
+namespace strobe::hopper {
+
+// A tile of R rows is stored as panels of R x 128 bytes (64 elements), each in TMA's 128-byte swizzle.
+inline constexpr int kPanelColumns = 64;
+inline constexpr int kPanelRowBytes = 128;
+
+constexpr int panels(int head_dim) { return (head_dim + kPanelColumns - 1) / kPanelColumns; }
+constexpr int tile_bytes(int rows, int head_dim) { return rows * panels(head_dim) * kPanelRowBytes; }
+
+inline constexpr int kMaxSmemBytes = 227 * 1024;  // what one CTA may use on sm_90
+
+}  // namespace strobe::hopper

@@ -1,0 +1,49 @@
+// A tensor map as a kernel parameter, and the order of its axes: what the host encodes and TMA instructions name.
+// Plain C++ without std headers, shared by host and device.
+#pragma once
+
+namespace strobe::hopper {
+
+/// A CUtensorMap, opaque to the device.
+struct alignas(64) TensorMap {
+  unsigned char bytes[128];
+};
+
+/// The axes of every map. In varlen variants a sequence's rows are reached from its end: the row axis has `bound`
+/// entries and the map begins that many rows before the tensor, so that entry bound - count + i at offset start + count
+/// is row start + i, and every entry from `bound` on lies outside: TMA reads zeros there, never a neighbour's values,
+/// and writes nothing. Batched tensors use offset 0.
+enum class Axis { column, row, offset, head, batch };
+inline constexpr int kAxes = 5;
+
+/// Axes from the innermost on; where query heads are packed, a box takes its heads before its rows.
+struct AxisOrder {
+  Axis axis[kAxes];
+};
+constexpr AxisOrder axis_order(bool packed_heads) {
+  return packed_heads ? AxisOrder{{Axis::column, Axis::head, Axis::row, Axis::offset, Axis::batch}}
+                      : AxisOrder{{Axis::column, Axis::row, Axis::offset, Axis::head, Axis::batch}};
+}
+
+/// Where a box begins, axis by axis.
+struct BoxStart {
+  int column, row, offset, head, batch;
+
+  constexpr int at(Axis axis) const {
+    switch (axis) {
+      case Axis::column: return column;
+      case Axis::row: return row;
+      case Axis::offset: return offset;
+      case Axis::head: return head;
+      default: return batch;
+    }
+  }
+};
+
+/// The first of `count` rows that begin at row `start` of a varlen tensor whose map's row axis has `bound` entries.
+struct RowStart {
+  int row, offset;
+};
+constexpr RowStart varlen_row(int start, int count, int bound) { return {bound - count, start + count}; }
+
+}  // namespace strobe::hopper

@@ -1,0 +1,48 @@
+// The 16-bit formats of tensors. The enumeration is plain C++, shared by host and device.
+#pragma once
+
+#ifdef __CUDACC_RTC__
+#include <cuda_fp16.h>
+
+#include "kernels/math/ptx_math.h"
+#endif
+
+namespace strobe {
+
+/// What Q, K, V and O hold; sums and softmax are float32 always.
+enum class Element : unsigned char { bf16, fp16 };
+
+#ifdef __CUDACC_RTC__
+
+template <Element element>
+__device__ __forceinline__ float to_float(unsigned short bits) {
+  if constexpr (element == Element::bf16) {
+    return __uint_as_float(static_cast<unsigned>(bits) << 16);
+  } else {
+    return __half2float(__ushort_as_half(bits));
+  }
+}
+
+/// Two floats rounded to nearest even, `low` in the low half.
+template <Element element>
+__device__ __forceinline__ unsigned pack(float low, float high) {
+  if constexpr (element == Element::bf16) {
+    return ptx::cvt_bf16x2(low, high);
+  } else {
+    return ptx::cvt_f16x2(low, high);
+  }
+}
+
+/// sum + 0 * x, for two elements each: NaN where x is not finite.
+template <Element element>
+__device__ __forceinline__ unsigned plus_zero_times(unsigned sum, unsigned x) {
+  if constexpr (element == Element::bf16) {
+    return ptx::fma_bf16x2(x, 0U, sum);
+  } else {
+    return ptx::fma_f16x2(x, 0U, sum);
+  }
+}
+
+#endif
+
+}  // namespace strobe

@@ -1,0 +1,16 @@
+// Rows of a tensor in global memory. Plain C++ without std headers, shared by host and device.
+#pragma once
+
+namespace strobe {
+
+/// Rows of 16-bit elements; strides in elements. Packed tensors: one batch.
+struct Rows {
+  unsigned short* data;
+  long long batch_stride, row_stride, head_stride;
+
+  constexpr unsigned short* row(long long batch, long long row, long long head) const {
+    return data + batch * batch_stride + row * row_stride + head * head_stride;
+  }
+};
+
+}  // namespace strobe

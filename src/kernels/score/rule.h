@@ -1,0 +1,27 @@
+// What a call asks of its scores: one value that every GPU kernel of both passes takes. Plain constexpr C++ without std
+// headers: the host's compiler reads it for the plan and NVRTC for the kernel.
+#pragma once
+
+#include "kernels/math/element.h"
+
+namespace strobe {
+
+struct ScoreRule {
+  Element element = Element::bf16;
+  bool mask_right = false;  // causal, or a window bounded on the right
+  bool mask_left = false;   // a window bounded on the left
+  bool chunked = false;     // a query sees keys of its own chunk only; both masks above are on, too
+  bool varlen = false;      // packed sequences or used lengths
+  bool softcap = false;
+  bool alibi = false;        // a slope per head times the distance from the diagonal; scale_first is on, too
+  bool sink = false;         // a logit per head that joins the row's sum and has no value
+  bool max_logits = false;   // each head's largest score is wanted, too
+  bool scale_first = false;  // scores are scaled before their maximum is taken: for scales that are not positive
+
+  bool operator==(const ScoreRule&) const = default;
+};
+
+/// Whether a row may see none of a block's keys, or none at all.
+constexpr bool is_masked(const ScoreRule& rule) { return rule.mask_left || rule.mask_right; }
+
+}  // namespace strobe

@@ -1,0 +1,105 @@
+// Where the rows of one sequence lie, and which keys a query sees.
+#pragma once
+
+#include "kernels/score/params.h"
+#include "kernels/score/rule.h"
+
+namespace strobe::score {
+
+/// Rows of one side of one sequence. Batched: `start` is 0 and the batch index selects the sequence.
+struct SequenceRows {
+  int start;  // first row, in a packed tensor
+  int owned;  // rows to write
+  int used;   // rows that exist; the rest of `owned` count as absent
+};
+
+__device__ __forceinline__ SequenceRows sequence_rows(const int* cu_seqlens, const int* seqused, int seqlen, int total,
+                                                      int sequence, int sequences) {
+  SequenceRows rows{0, seqlen, seqlen};
+  if (cu_seqlens != nullptr) {
+    rows.start = cu_seqlens[sequence];
+    rows.owned = (sequence < sequences ? cu_seqlens[sequence + 1] : total) - rows.start;
+    rows.used = rows.owned;
+  }
+  if (sequence >= sequences) {
+    rows.used = 0;  // rows of a packed tensor behind its last sequence
+  } else if (seqused != nullptr) {
+    rows.used = min(seqused[sequence], rows.owned);
+  }
+  return rows;
+}
+
+/// Both sides of one sequence.
+struct Sequence {
+  SequenceRows q, k;
+  int diagonal;  // key on query 0's diagonal: seqlen_k - seqlen_q, or 0
+};
+
+template <ScoreRule R>
+__device__ __forceinline__ SequenceRows query_rows(const SequenceParams& params, int sequence) {
+  if constexpr (R.varlen) {
+    return sequence_rows(params.cu_seqlens_q, params.seqused_q, params.seqlen_q, params.total_q, sequence,
+                         params.sequences);
+  } else {
+    return {0, params.seqlen_q, params.seqlen_q};
+  }
+}
+
+template <ScoreRule R>
+__device__ __forceinline__ Sequence sequence_of(const SequenceParams& params, const VisibilityParams& visibility,
+                                                int index) {
+  Sequence sequence;
+  sequence.q = query_rows<R>(params, index);
+  if constexpr (R.varlen) {
+    sequence.k = index < params.sequences
+                     ? sequence_rows(params.cu_seqlens_k, params.seqused_k, params.seqlen_k, 0, index, params.sequences)
+                     : SequenceRows{0, 0, 0};
+  } else {
+    sequence.k = {0, params.seqlen_k, params.seqlen_k};
+  }
+  sequence.diagonal = visibility.bottom_right != 0 ? sequence.k.used - sequence.q.used : 0;
+  return sequence;
+}
+
+/// The first key of the chunk that a key lies in; keys may be negative.
+__device__ __forceinline__ int chunk_begin(int key, int chunk) {
+  return (key >= 0 ? key / chunk : (key + 1) / chunk - 1) * chunk;
+}
+
+/// Keys from first to last; none where last < first.
+struct KeyRange {
+  int first, last;
+};
+
+/// The keys that the query sees whose key on the diagonal is `center`. Neither end ever falls from one query to the
+/// next.
+template <ScoreRule R>
+__device__ __forceinline__ KeyRange visible_keys(const VisibilityParams& params, const Sequence& sequence, int center) {
+  KeyRange keys{0, sequence.k.used - 1};
+  if constexpr (R.mask_left) {
+    keys.first = max(keys.first, center - params.window_left);
+  }
+  if constexpr (R.mask_right) {
+    keys.last = max(min(keys.last, center + params.window_right), -1);
+  }
+  if constexpr (R.chunked) {
+    const int begin = chunk_begin(center, params.chunk);
+    keys.first = max(keys.first, begin);
+    keys.last = max(min(keys.last, begin + params.chunk - 1), -1);
+  }
+  return keys;
+}
+
+/// Blocks of keys, [begin, end); none: begin == end.
+struct KeyBlocks {
+  int begin, end;
+};
+
+/// The blocks that hold keys of some query between `first` and `last`, given what those two see.
+template <int block_n>
+__device__ __forceinline__ KeyBlocks key_blocks(const KeyRange& first, const KeyRange& last) {
+  const int begin = first.first / block_n;
+  return {begin, first.first <= last.last ? last.last / block_n + 1 : begin};
+}
+
+}  // namespace strobe::score
