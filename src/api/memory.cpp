@@ -1,8 +1,9 @@
 // What must hold of a call's memory just before it runs: pointers, overlaps, and the lengths that sequences are cut by.
-#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <span>
+#include <initializer_list>
+#include <string_view>
+#include <utility>
 
 #include "api/problem.h"
 #include "api/tensor_checks.h"
@@ -10,25 +11,43 @@
 namespace strobe::api {
 namespace {
 
-/// Pointers of all tensors, and outputs apart from one another and from inputs.
-Status check_tensors(std::span<const NamedTensor> inputs, std::span<const NamedTensor> outputs) {
-  for (const auto& tensors : {inputs, outputs}) {
-    for (const NamedTensor& tensor : tensors) {
-      if (!tensor.view.given()) continue;
-      if (Status status = check_data(tensor); !status.ok()) return status;
-    }
+/// The tensors of a call that have elements, in the order in which they are added; their pointers are checked then.
+/// Held by address: every run of a plan comes here.
+class Tensors {
+ public:
+  Status add(std::string_view name, const ConstTensorView& view) {
+    if (!view.given()) return {};
+    if (Status status = check_data({name, view}); !status.ok()) return status;
+    if (!empty(view)) tensors_[count_++] = {name, &view, Span(view)};
+    return {};
   }
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].view.given()) continue;
-    for (const NamedTensor& input : inputs) {
-      if (Status status = check_apart(outputs[i], input); !status.ok()) return status;
+
+  /// The tensors from `first` on are outputs: apart from one another and from those before.
+  Status check_apart_from(std::size_t first) const {
+    for (std::size_t i = first; i < count_; ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        if (tensors_[i].span.apart_from(tensors_[j].span)) continue;
+        const Tensor& output = tensors_[j < first ? i : j];  // of two outputs the first is named first
+        const Tensor& other = tensors_[j < first ? j : i];
+        Status status = check_apart({output.name, *output.view}, {other.name, *other.view});
+        if (!status.ok()) return status;
+      }
     }
-    for (const NamedTensor& other : outputs.subspan(i + 1)) {
-      if (Status status = check_apart(outputs[i], other); !status.ok()) return status;
-    }
+    return {};
   }
-  return {};
-}
+
+  std::size_t count() const { return count_; }
+
+ private:
+  struct Tensor {
+    std::string_view name;
+    const ConstTensorView* view = nullptr;
+    Span span;
+  };
+  static constexpr std::size_t kMost = 20;  // of a backward, the larger pass
+  std::array<Tensor, kMost> tensors_;
+  std::size_t count_ = 0;
+};
 
 /// One side's lengths: cumulative lengths from 0, never decreasing, within the tensor; used lengths within the
 /// sequence.
@@ -82,38 +101,50 @@ Status check_lengths(const AttentionProblem& problem, const Sequences& s) {
   return k.check(problem.batch);
 }
 
-/// Every input of a call: its own, then those that both passes have.
-template <std::size_t count>
-std::array<NamedTensor, count + 8> all_inputs(const NamedTensor (&own)[count], const Sequences& s,
-                                              const ScoreModifiers& m) {
-  std::array<NamedTensor, count + 8> inputs{};
-  const NamedTensor shared[] = {{"cu_seqlens_q", s.cu_seqlens_q},
-                                {"cu_seqlens_k", s.cu_seqlens_k},
-                                {"seqused_q", s.seqused_q},
-                                {"seqused_k", s.seqused_k},
-                                {"alibi_slopes", m.alibi_slopes},
-                                {"bias", m.bias},
-                                {"sink", m.sink},
-                                {"block_mask", m.block_mask}};
-  std::ranges::copy(own, inputs.begin());
-  std::ranges::copy(shared, inputs.begin() + count);
-  return inputs;
+using NamedViews = std::initializer_list<std::pair<std::string_view, const ConstTensorView*>>;
+
+/// Pointers of all tensors, and outputs apart from one another and from inputs.
+Status check_tensors(NamedViews inputs, const Sequences& s, const ScoreModifiers& m, NamedViews outputs) {
+  Tensors tensors;
+  const auto add_all = [&](NamedViews views) {
+    for (const auto& [name, view] : views) {
+      if (Status status = tensors.add(name, *view); !status.ok()) return status;
+    }
+    return Status();
+  };
+  std::size_t first_output = 0;
+  return first_failure([&] { return add_all(inputs); },
+                       [&] {
+                         return add_all(NamedViews{{"cu_seqlens_q", &s.cu_seqlens_q},
+                                                   {"cu_seqlens_k", &s.cu_seqlens_k},
+                                                   {"seqused_q", &s.seqused_q},
+                                                   {"seqused_k", &s.seqused_k},
+                                                   {"alibi_slopes", &m.alibi_slopes},
+                                                   {"bias", &m.bias},
+                                                   {"sink", &m.sink},
+                                                   {"block_mask", &m.block_mask}});
+                       },
+                       [&] {
+                         first_output = tensors.count();
+                         return add_all(outputs);
+                       },
+                       [&] { return tensors.check_apart_from(first_output); });
 }
 
 }  // namespace
 
 Status check_memory(const AttentionProblem& problem, const ForwardArguments& a) {
-  const NamedTensor own[] = {{"q", a.q}, {"k", a.k}, {"v", a.v}};
-  const NamedTensor outputs[] = {{"o", a.o}, {"lse", a.lse}, {"max_logits", a.max_logits}};
-  Status status = check_tensors(all_inputs(own, a.sequences, a.modifiers), outputs);
+  const ConstTensorView o = a.o, lse = a.lse, max_logits = a.max_logits;
+  Status status = check_tensors({{"q", &a.q}, {"k", &a.k}, {"v", &a.v}}, a.sequences, a.modifiers,
+                                {{"o", &o}, {"lse", &lse}, {"max_logits", &max_logits}});
   return status.ok() ? check_lengths(problem, a.sequences) : status;
 }
 
 Status check_memory(const AttentionProblem& problem, const BackwardArguments& a) {
-  const NamedTensor own[] = {{"q", a.q},     {"k", a.k},     {"v", a.v},        {"o", a.o},
-                             {"lse", a.lse}, {"d_o", a.d_o}, {"d_lse", a.d_lse}};
-  const NamedTensor outputs[] = {{"dq", a.dq}, {"dk", a.dk}, {"dv", a.dv}, {"d_bias", a.d_bias}, {"d_sink", a.d_sink}};
-  Status status = check_tensors(all_inputs(own, a.sequences, a.modifiers), outputs);
+  const ConstTensorView dq = a.dq, dk = a.dk, dv = a.dv, d_bias = a.d_bias, d_sink = a.d_sink;
+  Status status = check_tensors(
+      {{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"o", &a.o}, {"lse", &a.lse}, {"d_o", &a.d_o}, {"d_lse", &a.d_lse}},
+      a.sequences, a.modifiers, {{"dq", &dq}, {"dk", &dk}, {"dv", &dv}, {"d_bias", &d_bias}, {"d_sink", &d_sink}});
   return status.ok() ? check_lengths(problem, a.sequences) : status;
 }
 

@@ -71,7 +71,12 @@ std::uintptr_t span_bytes(std::span<const Axis> axes) {
 
 }  // namespace
 
-bool empty(const ConstTensorView& tensor) { return std::ranges::count(extents(tensor), 0) > 0; }
+bool empty(const ConstTensorView& tensor) {
+  for (const std::int64_t extent : extents(tensor)) {
+    if (extent == 0) return true;
+  }
+  return false;
+}
 
 std::string shape_text(const ConstTensorView& tensor) { return fmt::format("[{}]", fmt::join(extents(tensor), ", ")); }
 
@@ -159,11 +164,11 @@ Status check_distinct_elements(const NamedTensor& output) {
 
 Status check_apart(const NamedTensor& output, const NamedTensor& other) {
   if (!other.view.given() || empty(output.view) || empty(other.view)) return {};
+  const Span a_span(output.view);
+  const Span b_span(other.view);
+  if (a_span.apart_from(b_span)) return {};
   const MergedAxes a(output.view);
   const MergedAxes b(other.view);
-  const std::uintptr_t a_begin = address(output.view);
-  const std::uintptr_t b_begin = address(other.view);
-  if (a_begin + span_bytes(a.all()) <= b_begin || b_begin + span_bytes(b.all()) <= a_begin) return {};
   // Every inner block of both begins at a multiple of `period` from its tensor's first: apart within a period, apart
   // everywhere.
   std::int64_t period = 0;
@@ -172,7 +177,7 @@ Status check_apart(const NamedTensor& output, const NamedTensor& other) {
   }
   if (period > 0) {
     const auto p = static_cast<std::uintptr_t>(period);
-    const std::uintptr_t ahead = (b_begin % p + p - a_begin % p) % p;  // of a's block, to b's
+    const std::uintptr_t ahead = (b_span.begin % p + p - a_span.begin % p) % p;  // of a's block, to b's
     if (ahead >= static_cast<std::uintptr_t>(a.innermost().extent) &&
         ahead + static_cast<std::uintptr_t>(b.innermost().extent) <= p) {
       return {};

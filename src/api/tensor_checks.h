@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -27,17 +29,38 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
 inline constexpr const char* kMemoryRanOut = "memory ran out";
 
 /// The first failure of checks that each assume the ones before.
-template <class... Checks>
-Status first_failure(const Checks&... checks) {
-  Status status;
-  static_cast<void>(((status = checks(), status.ok()) && ...));
-  return status;
+template <class First, class... Rest>
+Status first_failure(const First& first, const Rest&... rest) {
+  Status status = first();
+  if constexpr (sizeof...(rest) == 0) {
+    return status;
+  } else {
+    if (!status.ok()) return status;
+    return first_failure(rest...);
+  }
 }
 
 /// A tensor and the name that sentences call it by.
 struct NamedTensor {
   std::string_view name;
   ConstTensorView view;
+};
+
+/// The addresses from the first to past the last element of a tensor that has some.
+struct Span {
+  Span() = default;
+  explicit Span(const ConstTensorView& tensor)
+      : begin(reinterpret_cast<std::uintptr_t>(tensor.data)), end(begin + size_of(tensor.dtype)) {
+    const std::uintptr_t size = size_of(tensor.dtype);
+    for (std::size_t a = 0; a < static_cast<std::size_t>(tensor.rank); ++a) {
+      if (tensor.shape[a] > 1) end += static_cast<std::uintptr_t>((tensor.shape[a] - 1) * tensor.strides[a]) * size;
+    }
+  }
+
+  bool apart_from(const Span& other) const { return end <= other.begin || other.end <= begin; }
+
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
 };
 
 /// Whether it has no elements: its pointer may then be null and is not to be computed with.
