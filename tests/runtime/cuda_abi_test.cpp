@@ -139,7 +139,7 @@ STROBE_SAME_OFFSET(CUlaunchAttributeValue, programmaticStreamSerializationAllowe
 
 static_assert(sizeof(ours::CUlaunchConfig) == sizeof(::CUlaunchConfig));
 static_assert(sizeof(ours::CUlaunchAttribute) == sizeof(::CUlaunchAttribute));
-static_assert(ours::kTensorMapBytes == sizeof(::CUtensorMap) && ours::kTensorMapAlignment == alignof(::CUtensorMap));
+static_assert(ours::kTensorMapBytes == sizeof(::CUtensorMap));
 static_assert(sizeof(ours::CUdeviceptr) == sizeof(::CUdeviceptr));
 
 }  // namespace

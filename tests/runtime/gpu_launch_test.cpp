@@ -1,8 +1,8 @@
 // Kernels on a real GPU: every kind of launch that engines use, and every way in which one is refused.
 #include <thread>
 
+#include "any_tensor_map.h"
 #include "gpu_test.h"
-#include "runtime/tensor_map.h"
 
 namespace strobe::runtime {
 namespace {
@@ -106,7 +106,7 @@ TEST_F(GpuLaunch, TensorMapReadsABoxAndZerosOutside) {
     }
   }
   matrix.upload(values);
-  TensorMap map;
+  AnyTensorMap map;
   const Status encoded = encode_tensor_map(driver(),
                                            {.data = reinterpret_cast<void*>(matrix.address()),
                                             .dtype = DType::float32,

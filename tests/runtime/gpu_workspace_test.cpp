@@ -4,8 +4,8 @@
 #include <chrono>
 #include <thread>
 
+#include "any_tensor_map.h"
 #include "gpu_test.h"
-#include "runtime/tensor_map.h"
 #include "runtime/workspace_pool.h"
 
 namespace strobe::runtime {
@@ -169,8 +169,8 @@ TEST_F(GpuHostTime, FromCallToLaunch) {
       median_microseconds(stream, [&] { EXPECT_TRUE(launch(driver(), nothing->handle, shape, stream.get(), 1).ok()); });
   const double whole = median_microseconds(stream, [&] {
     const ContextScope context(device());
-    TensorMap maps[4];
-    for (TensorMap& map : maps) EXPECT_TRUE(encode_tensor_map(driver(), tensor, map).ok());
+    AnyTensorMap maps[4];
+    for (AnyTensorMap& map : maps) EXPECT_TRUE(encode_tensor_map(driver(), tensor, map).ok());
     const Result<WorkspacePool::Lease> lease = pool_->acquire(stream.get());
     EXPECT_TRUE(launch(driver(), nothing->handle, shape, stream.get(), 1).ok());
   });

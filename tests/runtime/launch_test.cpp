@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "any_tensor_map.h"
 #include "fake_driver.h"
-#include "runtime/tensor_map.h"
 
 namespace strobe::runtime {
 namespace {
@@ -42,7 +42,7 @@ TEST_F(LaunchTest, GivesTheDriversWords) {
 
 class TensorMapTest : public LaunchTest {
  protected:
-  Status encode() { return encode_tensor_map(fake_.driver(), tensor_, static_cast<void*>(map_)); }
+  Status encode() { return encode_tensor_map(fake_.driver(), tensor_, map_); }
 
   void expect_refused(const std::string& sentence) {
     const Status status = encode();
@@ -59,7 +59,7 @@ class TensorMapTest : public LaunchTest {
                          .strides = {1, 512, 512'000},
                          .box = {64, 128, 1},
                          .swizzle = Swizzle::bytes_128};
-  alignas(kTensorMapAlignment) std::byte map_[kTensorMapBytes] = {};
+  AnyTensorMap map_;
 };
 
 TEST_F(TensorMapTest, PassesStridesInBytes) {
