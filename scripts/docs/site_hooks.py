@@ -1,7 +1,8 @@
 """What the documentation site does that MkDocs does not: mkdocs.yml names this file under `hooks`.
 
 The pages are written to be read on GitHub, too. So the site takes its front page from README.md, renders GitHub's
-formulas, makes the API reference from the public headers, and follows links that lead out of docs/.
+formulas, makes the API reference from the public headers and the Python package, and rewrites links that lead out of
+docs/.
 """
 
 import re
@@ -18,7 +19,15 @@ from formulas import Formulas
 ROOT = Path(__file__).resolve().parents[2]
 # Pages of the site that do not lie in docs/.
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES |= {f"examples/{name}/README.md": f"examples/{name}.md" for name in ("quickstart", "sentence_search", "gpt")}
 PAGES |= {f"include/strobe/{path.name}": f"api/{path.stem}.md" for path in headers.public_headers(ROOT)}
+# The Python reference, from the docstrings of python/strobe: modules and what is public in each.
+PYTHON_MODULES = {
+    "strobe": "Tensors of any framework, without automatic differentiation.",
+    "strobe.torch": "PyTorch, with gradients.",
+    "strobe.jax": "JAX, with gradients.",
+    "strobe.integrations.transformers": "Hugging Face transformers.",
+}
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 WIDE = re.compile(r"<table>.*?</table>|<p><img [^>]*></p>", re.DOTALL)  # scrolls by itself on a narrow screen
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
@@ -42,7 +51,9 @@ def normal(path):
 
 
 def site_place(target):
-    """Where a file of the repository lies on the site."""
+    """Where a file of the repository lies on the site; a folder is its README.md, as on GitHub."""
+    if (ROOT / target / "README.md").is_file():
+        target += "/README.md"
     if target in PAGES:
         return PAGES[target]
     return target.removeprefix("docs/") if target.startswith("docs/") else f"source/{target}"
@@ -60,6 +71,14 @@ def relinked(markdown, page):
     return "".join(piece if number % 2 else LINK.sub(follow, piece) for number, piece in enumerate(pieces))
 
 
+def python_page():
+    """The page of the Python reference, for mkdocstrings to fill in."""
+    parts = ["# `strobe` for Python", "[A tour](../python.md) shows how these are used."]
+    for module, introduction in PYTHON_MODULES.items():
+        parts += [f"## `{module}`", introduction, f"::: {module}\n    options:\n      heading_level: 3"]
+    return "\n\n".join(parts) + "\n"
+
+
 def linked_sources(files):
     """Files of the repository, outside docs/, that pages link to."""
     for file in files.documentation_pages():
@@ -75,6 +94,7 @@ def on_files(files, config):
         path = ROOT / repository
         text = headers.page(path) if path.suffix == ".h" else path.read_text(encoding="utf-8")
         files.append(File.generated(config, site, content=text))
+    files.append(File.generated(config, "api/python.md", content=python_page()))
     for target in sorted(set(linked_sources(files))):
         files.append(File.generated(config, f"source/{target}", abs_src_path=str(ROOT / target)))
     return files
