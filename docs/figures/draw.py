@@ -1,4 +1,4 @@
-"""Draws the figures of the pages in this folder; with --check says whether the committed files are what it draws.
+"""Draws the figures of the pages in this folder; with --check tests whether the committed files are up to date.
 
 python docs/figures/draw.py
 """
@@ -141,7 +141,7 @@ def orders():
 
 
 def causal_tiles():
-    """Tiles of 240 queries x 128 keys over a causal sequence of 1,920: what becomes of each."""
+    """Tiles of 240 queries x 128 keys over a causal sequence of 1,920: full, masked or skipped."""
     seqlen, block_m, block_n, scale, top, left = 1920, 240, 128, 0.16, 34, 40
     canvas = Canvas(660, 366)
     counts = {"skipped": 0, "masked": 0, "full": 0}
@@ -188,7 +188,7 @@ BACKWARD = (
 
 
 def flow(boxes, below=None):
-    """Boxes joined by arrows; `below` is (box, text): where the box at that place may send a call instead."""
+    """Boxes joined by arrows; `below` is (box, text): the other way out of that box."""
     top, height, margin = 14, 92, 14
     widths = [max(7.4 * len(title), *(6.3 * len(line) for line in lines)) + 24 for title, lines, _ in boxes]
     gaps = [max(34, 6.6 * len(handed) + 22) for _, _, handed in boxes[:-1]]
@@ -305,7 +305,7 @@ def main():
         if not check:
             path.write_text(figure(), encoding="utf-8")
         elif path.read_text(encoding="utf-8") != figure():
-            sys.exit(f"{path.name} is not what draw.py draws: run it without --check")
+            sys.exit(f"{path.name} is outdated: run draw.py without --check")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the documentation site does that MkDocs does not: mkdocs.yml names this file under `hooks`.
+"""The project's extensions of MkDocs, which mkdocs.yml names under `hooks`.
 
 The pages are written to be read on GitHub, too. So the site takes its front page from README.md, renders GitHub's
 formulas, makes the API reference from the public headers and the Python package, and rewrites links that lead out of
@@ -29,12 +29,12 @@ PYTHON_MODULES = {
     "strobe.integrations.transformers": "Hugging Face transformers.",
 }
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
-WIDE = re.compile(r"<table>.*?</table>|<p><img [^>]*></p>", re.DOTALL)  # scrolls by itself on a narrow screen
+WIDE = re.compile(r"<table>.*?</table>|<p><img [^>]*></p>", re.DOTALL)  # scrolls on a narrow screen
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
 
 
 def source_of(page):
-    """Where a page's text lies in the repository."""
+    """The file in the repository from which a page is made."""
     places = {site: repository for repository, site in PAGES.items()}
     return PurePosixPath(places.get(page, f"docs/{page}"))
 
@@ -51,7 +51,7 @@ def normal(path):
 
 
 def site_place(target):
-    """Where a file of the repository lies on the site; a folder is its README.md, as on GitHub."""
+    """The place of a repository's file on the site; a folder stands for its README.md, as on GitHub."""
     if (ROOT / target / "README.md").is_file():
         target += "/README.md"
     if target in PAGES:
@@ -60,7 +60,7 @@ def site_place(target):
 
 
 def relinked(markdown, page):
-    """The page with links that hold on the site."""
+    """The page with its links changed to those of the site."""
     source, depth = source_of(page), page.count("/")
 
     def follow(match):
