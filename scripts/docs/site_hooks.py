@@ -14,6 +14,7 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parent))
 import headers
+import python_reference
 from formulas import Formulas
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,13 +22,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 PAGES |= {f"examples/{name}/README.md": f"examples/{name}.md" for name in ("quickstart", "sentence_search", "gpt")}
 PAGES |= {f"include/strobe/{path.name}": f"api/{path.stem}.md" for path in headers.public_headers(ROOT)}
-# The Python reference, from the docstrings of python/strobe: modules and what is public in each.
-PYTHON_MODULES = {
-    "strobe": "Tensors of any framework, without automatic differentiation.",
-    "strobe.torch": "PyTorch, with gradients.",
-    "strobe.jax": "JAX, with gradients.",
-    "strobe.integrations.transformers": "Hugging Face transformers.",
-}
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 WIDE = re.compile(r"<table>.*?</table>|<p><img [^>]*></p>", re.DOTALL)  # scrolls on a narrow screen
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
@@ -71,14 +65,6 @@ def relinked(markdown, page):
     return "".join(piece if number % 2 else LINK.sub(follow, piece) for number, piece in enumerate(pieces))
 
 
-def python_page():
-    """The page of the Python reference, for mkdocstrings to fill in."""
-    parts = ["# `strobe` for Python", "[A tour](../python.md) shows how these are used."]
-    for module, introduction in PYTHON_MODULES.items():
-        parts += [f"## `{module}`", introduction, f"::: {module}\n    options:\n      heading_level: 3"]
-    return "\n\n".join(parts) + "\n"
-
-
 def linked_sources(files):
     """Files of the repository, outside docs/, that pages link to."""
     for file in files.documentation_pages():
@@ -94,7 +80,7 @@ def on_files(files, config):
         path = ROOT / repository
         text = headers.page(path) if path.suffix == ".h" else path.read_text(encoding="utf-8")
         files.append(File.generated(config, site, content=text))
-    files.append(File.generated(config, "api/python.md", content=python_page()))
+    files.append(File.generated(config, "api/python.md", content=python_reference.page()))
     for target in sorted(set(linked_sources(files))):
         files.append(File.generated(config, f"source/{target}", abs_src_path=str(ROOT / target)))
     return files
