@@ -21,8 +21,9 @@ def page() -> str:
         options = f"    options:\n      heading_level: 3\n      members: [{', '.join(names)}]"
         parts += [f"## `{module}`", f"::: {module}\n{options}"]
         if module in HIDDEN:
-            heading = "show_root_heading: true\n      show_root_toc_entry: true"
-            parts.append(f"::: {HIDDEN[module]}\n    options:\n      heading_level: 3\n      {heading}")
+            settings = ("heading_level: 3", "show_root_heading: true", "show_root_full_path: false",
+                        "show_root_toc_entry: true", "members: false")  # fmt: skip
+            parts.append("\n      ".join((f"::: {HIDDEN[module]}\n    options:", *settings)))
     return "\n\n".join(parts) + "\n"
 
 
