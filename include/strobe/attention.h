@@ -46,7 +46,7 @@ struct AttentionOptions {
   // Each probability becomes 0 with this probability, in [0, 1), and is divided by 1 - dropout otherwise; rounded to a
   // multiple of 2^-16. Which ones become 0 depends on RandomState and position alone: dropout_mask() in dropout.h.
   float dropout = 0.0F;
-  bool deterministic = false;  // bit-reproducible backward (the forward and the CPU engine always are)
+  bool deterministic = false;  // bit-reproducible backward; forwards and the CPU engine always are
 };
 
 /// What is added to the scores in both passes: s = softcap(scale * Q K^T) - slope * |center - key| + bias. `center` is
@@ -95,7 +95,7 @@ struct ForwardArguments {
   ScoreModifiers modifiers;
   RandomState random;     // read when options.dropout is not 0
   TensorView max_logits;  // optional: [batch, heads_q] float32, the largest visible score; -inf where there is none
-  // Reserved: no engine supports them yet, and a call that gives one returns an error.
+  // Reserved: an error when given, until an engine has float8 inputs or paged caches.
   ConstTensorView q_descale;  // float8_e4m3 inputs: [batch, heads_k] float32
   ConstTensorView k_descale;
   ConstTensorView v_descale;
@@ -127,7 +127,12 @@ struct BackwardArguments {
 /// throw. An exception of the function itself passes through forward and backward to their caller.
 using ParallelFor = std::function<void(int count, const std::function<void(int index)>& body)>;
 
-enum class Engine : std::uint8_t { automatic, cpu, ampere, hopper };
+enum class Engine : std::uint8_t {
+  automatic,  // the engine of the tensors' device
+  cpu,
+  ampere,  // reserved: an error until this build has it
+  hopper
+};
 
 /// "automatic", "cpu", "ampere" or "hopper".
 STROBE_API const char* name_of(Engine engine);
