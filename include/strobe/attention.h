@@ -1,10 +1,10 @@
-// Exact attention, O = softmax(scale * Q K^T) V, and its gradients, without the N x N matrix ever being stored.
+// Exact attention, O = softmax(scale * Q K^T) V, and its gradients, without storing the N x N matrix.
 //
 // Layouts. Batched: q [batch, seqlen_q, heads_q, head_dim], k [batch, seqlen_k, heads_k, head_dim],
 // v [batch, seqlen_k, heads_k, head_dim_v], o [batch, seqlen_q, heads_q, head_dim_v], lse [batch, heads_q, seqlen_q].
 // Packed (when cu_seqlens is given for that side): q [total_q, heads_q, head_dim], k [total_k, heads_k, head_dim],
 // v [total_k, heads_k, head_dim_v], o [total_q, heads_q, head_dim_v], lse [heads_q, total_q].
-// Any strides, as long as the last one is 1. Query head h reads key head h / (heads_q / heads_k).
+// Any non-negative strides, the last one 1. Query head h reads key head h / (heads_q / heads_k).
 //
 // Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 4; Dao, "FlashAttention-2" (2023), algorithms 1 and 2.
 #pragma once
@@ -20,7 +20,7 @@
 
 namespace strobe {
 
-/// Which keys a query may see along the diagonal, for lengths sq and sk of its sequence.
+/// Which keys a query sees along the diagonal, for lengths sq and sk of its sequence.
 enum class CausalMask : std::uint8_t {
   none,
   bottom_right,  // key <= query + sk - sq: the last query sees every key
@@ -44,47 +44,47 @@ struct AttentionOptions {
   std::int64_t chunk = 0;
   float softcap = 0.0F;  // s -> softcap * tanh(s / softcap) after scaling; 0 turns it off
   // Each probability becomes 0 with this probability, in [0, 1), and is divided by 1 - dropout otherwise; rounded to a
-  // multiple of 2^-16. Which ones is a function of RandomState and position alone: dropout_mask() in dropout.h.
+  // multiple of 2^-16. Which ones become 0 depends on RandomState and position alone: dropout_mask() in dropout.h.
   float dropout = 0.0F;
-  bool deterministic = false;  // the same backward gives the same bits; forwards, and the CPU, always do
+  bool deterministic = false;  // bit-reproducible backward; forwards and the CPU engine always are
 };
 
-/// What joins the scores in both passes: s = softcap(scale * Q K^T) - slope * |center - key| + bias. `center` is as in
-/// Window. Everything here is optional and on the tensors' device.
+/// What is added to the scores in both passes: s = softcap(scale * Q K^T) - slope * |center - key| + bias. `center` is
+/// as in Window. All tensors are optional and on q's device.
 struct ScoreModifiers {
   ConstTensorView alibi_slopes;  // [heads_q] or [batch, heads_q] float32 (Press et al., 2022)
-  // [batch or 1, heads_q or 1, seqlen_q, seqlen_k], float32 or q's dtype; an extent of 1 serves every batch or head. A
-  // bias of -inf gives the key no weight. Not with packed layouts.
+  // [batch or 1, heads_q or 1, seqlen_q, seqlen_k], float32 or q's dtype; an extent of 1 broadcasts over batch or
+  // heads. A bias of -inf gives the key no weight. Not with packed layouts.
   ConstTensorView bias;
-  ConstTensorView sink;  // [heads_q] float32: a logit that joins the softmax of every row and has no value
-  // [batch or 1, heads_q or 1, ceil(seqlen_q / block_size), ceil(seqlen_k / block_size)] uint8: a 0 hides a block of
-  // keys from a block of queries, positions counted from the sequence's first. Hidden blocks are not computed
+  ConstTensorView sink;  // [heads_q] float32: a logit that joins the softmax of every row, without a value
+  // [batch or 1, heads_q or 1, ceil(seqlen_q / block_size), ceil(seqlen_k / block_size)] uint8: 0 hides a block of
+  // keys from a block of queries, with positions counted from the start of the sequence. Hidden blocks are not computed
   // (FlashAttention, section 3.3).
   ConstTensorView block_mask;
   std::int64_t block_size = 128;  // 64 or 128
 };
 
-/// Where dropout's random numbers come from: Philox4x32-7 (Salmon et al., 2011). Both passes of a call take the same.
+/// Seed and offset of dropout's random numbers, Philox4x32-7 (Salmon et al., 2011). Give both passes the same.
 struct RandomState {
   std::uint64_t seed = 0;
   std::uint64_t offset = 0;
 };
 
-/// Sequences of unequal length. Every view is int32 and on the tensors' device.
+/// Sequences of unequal length. All tensors are int32 and on q's device.
 struct Sequences {
   ConstTensorView cu_seqlens_q;  // [batch + 1], from 0, never decreasing; given: q, o and lse are packed
   ConstTensorView cu_seqlens_k;  // [batch + 1], likewise for k and v
   ConstTensorView seqused_q;     // [batch]: only the first seqused_q[b] queries of sequence b exist
   ConstTensorView seqused_k;     // [batch]: only the first seqused_k[b] keys of sequence b exist
-  // The longest sequence, when the caller knows it (packed layouts); -1: total_q, total_k. Only speed depends on it
-  // being tight; a sequence that is longer is refused.
+  // Upper bounds on the longest sequence (packed layouts); -1: total_q, total_k. A tight bound is faster; a longer
+  // sequence is an error.
   std::int64_t max_seqlen_q = -1;
   std::int64_t max_seqlen_k = -1;
 };
 
-/// What a forward reads and writes. q, k, v and o share one dtype: float32, float16 or bfloat16; lse is float32.
-/// Every element of o and lse is written: positions that no sequence uses get O = 0 and LSE = -inf, as a query does
-/// that sees no key (where there is a sink, its LSE is the sink). Outputs overlap nothing.
+/// The tensors of a forward. q, k, v and o share one dtype: float32, float16 or bfloat16; lse is float32.
+/// Every element of o and lse is written: positions that no sequence uses get O = 0 and LSE = -inf, like queries that
+/// see no key (with a sink, their LSE is the sink). Outputs must not overlap any other tensor.
 struct ForwardArguments {
   ConstTensorView q;
   ConstTensorView k;
@@ -95,15 +95,16 @@ struct ForwardArguments {
   ScoreModifiers modifiers;
   RandomState random;     // read when options.dropout is not 0
   TensorView max_logits;  // optional: [batch, heads_q] float32, the largest visible score; -inf where there is none
-  // Accepted by no engine of this build yet, and refused with a sentence when given.
+  // Reserved: an error when given, until an engine has float8 inputs or paged caches.
   ConstTensorView q_descale;  // float8_e4m3 inputs: [batch, heads_k] float32
   ConstTensorView k_descale;
   ConstTensorView v_descale;
   ConstTensorView page_table;  // [batch, pages] int32: k and v are pages of a cache
 };
 
-/// What a backward reads (the forward's inputs and outputs, and dO) and writes. The gradients have their tensor's
-/// shape and dtype; every element is written, zeros where nothing contributes. Outputs overlap nothing.
+/// The tensors of a backward: the forward's inputs and outputs, dO, and the gradients. A gradient has its tensor's
+/// shape and dtype; every element is written, zeros where nothing contributes. Outputs must not overlap any other
+/// tensor.
 struct BackwardArguments {
   ConstTensorView q;
   ConstTensorView k;
@@ -111,22 +112,27 @@ struct BackwardArguments {
   ConstTensorView o;
   ConstTensorView lse;
   ConstTensorView d_o;
-  ConstTensorView d_lse;  // optional: the gradient that comes in through lse, in lse's layout
+  ConstTensorView d_lse;  // optional: the gradient with respect to lse, in lse's layout
   TensorView dq;
   TensorView dk;
   TensorView dv;
   Sequences sequences;
   ScoreModifiers modifiers;
   RandomState random;  // the forward's
-  TensorView d_bias;   // optional: modifiers.bias's shape, float32, summed over what the bias is shared by
+  TensorView d_bias;   // optional: float32, modifiers.bias's shape, summed over the batches or heads that share it
   TensorView d_sink;   // optional: [heads_q] float32, summed over the batch
 };
 
-/// Runs body(0) ... body(count - 1), at the same time or one after another, and returns when all are done; body throws
-/// nothing. What the function itself throws passes through forward and backward to their caller.
+/// Runs body(0) ... body(count - 1), in parallel or one after another, and returns when all are done. body does not
+/// throw. An exception of the function itself passes through forward and backward to their caller.
 using ParallelFor = std::function<void(int count, const std::function<void(int index)>& body)>;
 
-enum class Engine : std::uint8_t { automatic, cpu, ampere, hopper };
+enum class Engine : std::uint8_t {
+  automatic,  // the engine of the tensors' device
+  cpu,
+  ampere,  // reserved: an error until this build has it
+  hopper
+};
 
 /// "automatic", "cpu", "ampere" or "hopper".
 STROBE_API const char* name_of(Engine engine);
@@ -135,17 +141,18 @@ STROBE_API const char* name_of(Engine engine);
 struct Execution {
   Engine engine = Engine::automatic;
   int threads = 0;                            // CPU: workers; 0 takes one per hardware thread
-  const ParallelFor* parallel_for = nullptr;  // CPU: the caller's pool instead of oneTBB
+  const ParallelFor* parallel_for = nullptr;  // CPU: the caller's thread pool instead of oneTBB
   void* stream = nullptr;                     // GPU: the CUstream to launch on; must be null on the CPU
   void* workspace = nullptr;  // Plan::workspace_size() bytes, 64-byte aligned; null: allocated for the call
   std::size_t workspace_bytes = 0;
 };
 
-/// O = softmax(mask(softcap(scale * Q K^T))) V and, if asked for, LSE.
+/// O = softmax(mask(softcap(scale * Q K^T))) V and, if arguments.lse is given, LSE. On a GPU it returns once the kernel
+/// is queued on execution.stream.
 STROBE_API Status forward(const ForwardArguments& arguments, const AttentionOptions& options = {},
                           const Execution& execution = {});
 
-/// dQ, dK and dV from dO (and dLSE), recomputing the probabilities from q, k and lse.
+/// dQ, dK and dV from dO (and dLSE), recomputing the probabilities from q, k and lse. Returns as forward() does.
 STROBE_API Status backward(const BackwardArguments& arguments, const AttentionOptions& options = {},
                            const Execution& execution = {});
 

@@ -1,5 +1,5 @@
-// Usual patterns for ScoreModifiers::block_mask. Each writes a mask [.., query blocks, key blocks] uint8 of any rank
-// from 2 to 4 in host memory, 1 where the block is visible; every leading index gets the same pattern.
+// Common patterns for ScoreModifiers::block_mask. Each writes a mask [.., query blocks, key blocks] uint8 of rank 2 to
+// 4 in host memory, 1 where the block is visible, the same pattern for every leading index.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace strobe {
 
-/// Key blocks from `left` before to `right` after the query block's own; -1 leaves that side unbounded. The own block
-/// is key block i + key blocks - query blocks for query block i, as the last queries align with the last keys.
+/// Key blocks from `left` before to `right` after the query block's own; -1 leaves that side unbounded. Query block i's
+/// own block is key block i + key blocks - query blocks: the last queries align with the last keys.
 STROBE_API Status local_block_mask(const TensorView& mask, std::int64_t left, std::int64_t right);
 
 /// The own block and every key block whose distance from it is a multiple of `stride` >= 1.

@@ -3,8 +3,8 @@
 // The element of query i and key j (positions within their sequence) of sequence b and head h of H, with a = j / 32, is
 // kept if u >= round(65536 * dropout), where u is a 16-bit slice of Philox4x32-7 with the key
 // (seed low, seed high ^ offset high) and the counter (4 a + j / 2 % 4, i, b * H + h, offset low): word j / 8 % 4, its
-// low half where j is even. A thread that holds the accumulators of an MMA of 16 x 8 tiles draws eight of its own
-// elements from one block of Philox.
+// low half where j is even. One block of Philox serves eight elements of a thread's
+// accumulators in MMAs of 16 x 8 tiles.
 //
 // Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011), section 3.3.
 #pragma once

@@ -1,4 +1,4 @@
-// A decision made once and run many times.
+// A call planned once and run many times.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace strobe {
 
-/// An immutable decision about one call: engine, tiles, workspace. Copies share it; threads may run it at once, each
-/// with its own workspace.
+/// An immutable plan of a call: engine, tiles, workspace. Copies share it, and threads may run it concurrently, each
+/// with its own workspace. On a GPU a run can be captured in a CUDA graph; keep the plan as long as the graph.
 class STROBE_API Plan {
  public:
   /// Bytes of workspace that run() needs; O(seqlen), never O(seqlen^2).
@@ -18,14 +18,15 @@ class STROBE_API Plan {
 
   Engine engine() const;
 
-  /// What P and dS are rounded to before they are multiplied by V, dO, K and Q: float32 where nothing is.
+  /// The dtype that P and dS are rounded to before the second product; float32 if they are not rounded.
   DType probability_dtype() const;
 
-  /// Why this engine and these tiles, in a few lines of text.
+  /// A few lines for a reader: engine, tiles, workspace, and why.
   std::string explain() const;
 
-  /// Runs on new data. Shapes and dtypes must be those that the plan was made for; pointers, strides and the contents
-  /// of sequences may differ. `execution.engine` and `execution.threads` are the plan's own and are not read here.
+  /// Runs on new data. Shapes and dtypes must be those of the plan; pointers, strides and the contents of sequences may
+  /// differ. Ignores `execution.engine` and `execution.threads`, which are part of the plan. Running the other pass is
+  /// an error.
   Status run(const ForwardArguments& arguments, const Execution& execution = {}) const;
   Status run(const BackwardArguments& arguments, const Execution& execution = {}) const;
 
@@ -36,7 +37,7 @@ class STROBE_API Plan {
   std::shared_ptr<const State> state_;
 };
 
-/// Plans a call from shapes, strides and dtypes alone: data pointers are not read and may be null.
+/// Plans a call from shapes, strides and dtypes alone: data pointers may be null. On a GPU it also loads the kernel.
 STROBE_API Result<Plan> make_plan(const ForwardArguments& arguments, const AttentionOptions& options = {},
                                   const Execution& execution = {});
 STROBE_API Result<Plan> make_plan(const BackwardArguments& arguments, const AttentionOptions& options = {},

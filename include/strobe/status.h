@@ -1,4 +1,4 @@
-// What a call came to: a code to branch on and one sentence for a person.
+// The result of a call: a code for programs and a message for people.
 #pragma once
 
 #include <optional>
@@ -9,14 +9,14 @@ namespace strobe {
 
 enum class StatusCode {
   ok,
-  invalid_argument,  // the call contradicts itself or the documented contract
-  unsupported,       // a valid call that no engine of this build can serve
-  out_of_memory,     // workspace or host memory could not be had
-  device_error,      // the driver or device refused; the sentence holds the driver's words
+  invalid_argument,  // arguments that contradict each other or the documentation
+  unsupported,       // a valid call that no engine of this build supports
+  out_of_memory,     // workspace or host memory could not be allocated
+  device_error,      // the driver or device failed; the message ends with the driver's own
 };
 
-/// The outcome of a call. A failed Status carries one sentence that says what was given and what is accepted.
-/// When a call fails its outputs are untouched, except for a device_error met while it was running.
+/// The outcome of a call. The message of a failed Status says what was given and what is accepted. When a call fails,
+/// its outputs are untouched, except for a device_error during the run.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -31,7 +31,7 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-/// A value, or the Status that says why there is none.
+/// A value, or the Status that tells why there is none. Dereference it only if ok().
 template <class T>
 class [[nodiscard]] Result {
  public:

@@ -1,8 +1,9 @@
-/* The C ABI of Strobe. Nothing is thrown across it; layouts and semantics are those of attention.h.
+/* The C ABI of Strobe. It throws no exceptions; layouts and semantics are those of attention.h.
  *
- * Every struct begins with struct_size: set it to sizeof(the struct) as you compiled it. A library that is newer reads
- * the fields you have and takes defaults for the rest; one that is older refuses fields it does not know unless they
- * are zero. Zero-initialise structs (= {0}) before you set fields: zero is every field's default. */
+ * Every struct begins with struct_size: set it to sizeof(the struct). A newer library uses defaults for fields that
+ * your struct does not have; an older one returns an error for unknown fields that are not zero. Zero-initialise
+ * structs
+ * (= {0}) before setting fields: zero is every field's default. */
 #pragma once
 
 #include <stddef.h>
@@ -22,7 +23,7 @@ typedef enum strobe_code {
   STROBE_UNSUPPORTED = 2,
   STROBE_OUT_OF_MEMORY = 3,
   STROBE_DEVICE_ERROR = 4,
-  STROBE_INTERNAL_ERROR = 5 /* an exception from the caller's parallel_for */
+  STROBE_INTERNAL_ERROR = 5 /* an exception in the caller's parallel_for */
 } strobe_code;
 
 typedef enum strobe_dtype {
@@ -45,7 +46,7 @@ typedef enum strobe_causal {
 typedef enum strobe_engine {
   STROBE_ENGINE_AUTOMATIC = 0,
   STROBE_ENGINE_CPU = 1,
-  STROBE_ENGINE_AMPERE = 2,
+  STROBE_ENGINE_AMPERE = 2, /* reserved: an error until the library has it */
   STROBE_ENGINE_HOPPER = 3
 } strobe_engine;
 
@@ -75,7 +76,7 @@ typedef struct strobe_options {
   int32_t reserved; /* must be 0 */
 } strobe_options;
 
-/* As strobe::Sequences. A bound on the longest sequence of 0 stands for "not known". */
+/* As strobe::Sequences. A max_seqlen of 0 means unknown. */
 typedef struct strobe_sequences {
   strobe_tensor cu_seqlens_q;
   strobe_tensor cu_seqlens_k;
@@ -91,7 +92,7 @@ typedef struct strobe_score_modifiers {
   strobe_tensor bias;
   strobe_tensor sink;
   strobe_tensor block_mask;
-  int64_t block_size; /* of block_mask: 64 or 128; 0 stands for 128 */
+  int64_t block_size; /* of block_mask: 64 or 128; 0 means 128 */
 } strobe_score_modifiers;
 
 /* As strobe::RandomState. */
@@ -106,8 +107,8 @@ typedef struct strobe_forward_arguments {
   strobe_tensor o;
   strobe_tensor lse; /* optional */
   strobe_sequences sequences;
-  strobe_tensor q_descale, k_descale, v_descale; /* refused when given, until an engine has float8 */
-  strobe_tensor page_table;                      /* refused when given, until an engine has paged caches */
+  strobe_tensor q_descale, k_descale, v_descale; /* reserved: an error when given, until an engine has float8 */
+  strobe_tensor page_table;                      /* reserved: an error when given, until an engine has paged caches */
   strobe_score_modifiers modifiers;
   strobe_random_state random; /* read when dropout is not 0 */
   strobe_tensor max_logits;   /* optional */
@@ -125,8 +126,8 @@ typedef struct strobe_backward_arguments {
   strobe_tensor d_bias, d_sink; /* optional */
 } strobe_backward_arguments;
 
-/* Must call body(body_context, i) for every i below count, at the same time or one after another, and return when all
- * are done. `context` is strobe_execution's parallel_for_context. */
+/* Must call body(body_context, i) for every i < count, in parallel or one after another, and return when all are
+ * done. `context` is strobe_execution's parallel_for_context. */
 typedef void (*strobe_parallel_for)(void* context, int32_t count, void (*body)(void* body_context, int32_t index),
                                     void* body_context);
 
@@ -146,8 +147,7 @@ typedef struct strobe_plan strobe_plan;
 /* The library's version, "major.minor.patch". */
 STROBE_API const char* strobe_version(void);
 
-/* The sentence of the calling thread's last failed call; "" after a call that did not fail. Valid until the thread's
- * next call. */
+/* The error message of the calling thread's last call; "" if it succeeded. Valid until the thread's next call. */
 STROBE_API const char* strobe_last_error(void);
 
 /* `options` and `execution` may be null: defaults. */
@@ -162,8 +162,8 @@ STROBE_API strobe_code strobe_local_block_mask(const strobe_tensor* mask, int64_
 STROBE_API strobe_code strobe_strided_block_mask(const strobe_tensor* mask, int64_t stride);
 STROBE_API strobe_code strobe_butterfly_block_mask(const strobe_tensor* mask);
 
-/* Plans a call from shapes, strides and dtypes alone: data pointers may be null. Writes *plan on success, to be freed
- * by strobe_plan_destroy. */
+/* Plan a call from shapes, strides and dtypes alone: data pointers may be null. On success they write *plan, to be
+ * freed by strobe_plan_destroy. */
 STROBE_API strobe_code strobe_plan_forward(const strobe_forward_arguments* arguments, const strobe_options* options,
                                            const strobe_execution* execution, strobe_plan** plan);
 STROBE_API strobe_code strobe_plan_backward(const strobe_backward_arguments* arguments, const strobe_options* options,

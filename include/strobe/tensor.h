@@ -1,4 +1,4 @@
-// A tensor as the caller holds it: Strobe never owns, copies or frees the memory behind a view.
+// Views of the caller's tensors. Strobe never owns, copies or frees the memory behind a view.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ struct Device {
 inline constexpr int kMaxRank = 4;
 
 /// A non-owning view: pointer, dtype, device, shape and strides (in elements).
-/// A default-constructed view has rank 0 and stands for "not given". A view with zero elements may have a null pointer.
+/// A default-constructed view has rank 0 and means "not given". A view with zero elements may have a null pointer.
 template <class Pointer>
 struct BasicTensorView {
   Pointer data = nullptr;
@@ -53,7 +53,7 @@ struct BasicTensorView {
 
   bool given() const { return rank != 0; }
 
-  /// A writable view reads as a const one.
+  /// A writable view converts to a const one.
   operator BasicTensorView<const void*>() const  // NOLINT(google-explicit-constructor)
     requires(!std::is_same_v<Pointer, const void*>)
   {
@@ -76,7 +76,8 @@ constexpr DType dtype_of() {
 }
 }  // namespace detail
 
-/// Views contiguous (row-major) host memory; `shape` has at most kMaxRank extents.
+/// A view of contiguous (row-major) host memory; `shape` has at most kMaxRank extents. For memory of a GPU, set the
+/// view's `device`.
 /// T is float, float16, bfloat16, int32_t or uint8_t, or const-qualified for a ConstTensorView.
 template <class T>
 auto tensor(T* data, std::initializer_list<std::int64_t> shape) {
@@ -90,7 +91,7 @@ auto tensor(T* data, std::initializer_list<std::int64_t> shape) {
   std::int64_t stride = 1;
   for (int axis = view.rank - 1; axis >= 0; --axis) {
     view.strides[static_cast<std::size_t>(axis)] = stride;
-    // Unsigned: extents whose product does not fit are refused by the call, not here.
+    // Unsigned: the call, not this function, reports extents whose product overflows.
     stride = static_cast<std::int64_t>(static_cast<std::uint64_t>(stride) *
                                        static_cast<std::uint64_t>(view.shape[static_cast<std::size_t>(axis)]));
   }

@@ -1,7 +1,8 @@
 """Exact attention, forward and backward, without the N x N matrix.
 
-``attention`` works on NumPy arrays and on any framework's tensors; ``strobe.torch`` and ``strobe.jax`` add gradients
-and compilers, ``strobe.integrations`` model libraries. What is not there is refused with a sentence.
+``attention`` works on NumPy arrays and on tensors of any framework, without automatic differentiation; ``strobe.torch``
+and ``strobe.jax`` add gradients and compilers, ``strobe.integrations`` model libraries. Unsupported calls raise
+NotImplementedError.
 """
 
 from strobe._attention import attention, attention_backward, explain, info

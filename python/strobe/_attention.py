@@ -31,11 +31,11 @@ def attention(
     ``return_lse`` also lse [batch, heads_q, seqlen_q] float32, the natural logarithm of each row's sum of
     exponentials; with ``return_max_logits`` also the largest visible score, [batch, heads_q] float32; as a tuple.
 
-    Options: see :class:`strobe.Options`. On a GPU the call returns when the launch is queued.
+    Options: see ``strobe.Options``. On a GPU the call returns when the launch is queued.
 
-    Raises ValueError for arguments that contradict each other or this contract, TypeError for what is no tensor or no
-    option, NotImplementedError for what no engine of this build does, MemoryError, and RuntimeError with the driver's
-    words; in each case with one sentence, and with the outputs as they were.
+    Raises ValueError for arguments that contradict each other or this description, TypeError for arguments that are not
+    tensors or unknown options, NotImplementedError for calls that no engine of this build supports, MemoryError, and
+    RuntimeError for errors of the driver. The outputs are then untouched.
 
     Source: Dao et al., "FlashAttention" (2022), algorithm 1; Dao, "FlashAttention-2" (2023), algorithm 1.
     """
@@ -86,7 +86,7 @@ def attention_backward(
     q, k, v, o, lse and the options are the forward's; d_o has o's shape and dtype; ``d_lse``, in lse's shape, is the
     gradient that comes in through lse. The gradients have their tensor's shape and dtype, and are written to ``dq``,
     ``dk`` and ``dv`` where those are given. With ``return_d_bias`` and ``return_d_sink`` the tuple goes on with the
-    gradients of bias and sink: their shapes, float32. Raises as :func:`attention` does.
+    gradients of bias and sink, in their shapes, float32. Raises as ``attention`` does.
 
     Source: Dao et al., "FlashAttention" (2022), algorithm 4; Dao, "FlashAttention-2" (2023), algorithm 2.
     """

@@ -46,7 +46,7 @@ def attention(
     return_max_logits: bool = False,
     **options: Unpack[ScoreOptions],
 ) -> Any:
-    """:func:`strobe.attention` with gradients, for q, k, v, bias and sink, through the output and through lse.
+    """``strobe.attention`` with gradients, for q, k, v, bias and sink, through the output and through lse.
 
     Shapes, dtypes, options and errors are those of strobe.attention. Options that are no arrays are constants of the
     compiled program, but for seed and offset, which may be traced. Arrays that are not row-major are copied, by XLA.

@@ -1,4 +1,4 @@
-"""GitHub's formulas, $`...`$ in a line and ```math blocks, as SVG that needs neither scripts nor fonts to be read."""
+"""GitHub's formulas, $`...`$ in a line and ```math blocks, as SVG that needs neither scripts nor fonts."""
 
 import re
 from html import escape
@@ -13,13 +13,13 @@ RENDERER = MathJaxRenderer()
 
 
 class Formulas:
-    """Keeps formulas out of Markdown's way: marks in the text, SVG in the page."""
+    """Replaces formulas by marks before Markdown is rendered, and the marks by SVG afterwards."""
 
     def __init__(self):
         self.svgs = []
 
     def mark(self, markdown):
-        """The text with a word in the place of each formula. ValueError when TeX does not understand one."""
+        """The text with a word in the place of each formula. ValueError if TeX rejects one."""
         return PIECE.sub(self._mark, markdown)
 
     def fill(self, html):
@@ -33,7 +33,7 @@ class Formulas:
         tex = (block or inline).strip().replace(r"\|", "|" if inline else r"\|")  # tables need it escaped
         svg = RENDERER.render(tex, display=block is not None)
         if "data-mjx-error" in svg:
-            raise ValueError(f"TeX does not understand {tex}")
+            raise ValueError(f"TeX rejects {tex}")
         svg = svg.replace('role="img"', f'role="img" aria-label="{escape(tex)}"', 1)
         svg = re.sub(r' data-(?:latex|mml-node|mjx-texclass|c)="[^"]*"', "", svg)
         kind = "formula-block" if block is not None else "formula"

@@ -1,8 +1,8 @@
-"""Turns a public header into a page of reference: its own comments as text, its declarations as code.
+"""Turns a public header into a reference page: its comments as text, its declarations as code.
 
-What it relies on is how the headers are written: one declaration after another inside `namespace strobe` or
-`extern "C"`, each with its comment above it, fields explained where they stand. Bodies of inline functions, private
-members and `namespace detail` are left out. A declaration right below another one shares its comment.
+It relies on the style of the headers: one declaration after another inside `namespace strobe` or `extern "C"`, each
+with its comment above it, fields with comments of their own. Bodies of inline functions, private members and
+`namespace detail` are left out. A declaration directly below another one shares its comment.
 """
 
 import re
@@ -41,7 +41,7 @@ class Entry:
 
 
 def plain(comment):
-    """A comment's text without its marks; paragraphs and lists as they stand."""
+    """A comment's text without its marks."""
     if comment.startswith("/*"):
         comment = re.sub(r"^\s*\* ?", "", comment.strip()[2:-2], flags=re.MULTILINE)
     return re.sub(r"^\s*/// ?|^\s*// ?", "", comment, flags=re.MULTILINE).strip()

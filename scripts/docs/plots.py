@@ -1,4 +1,4 @@
-"""Draws every plot of the documentation from the committed measurements; with --check says which are not what it draws.
+"""Draws every plot of the documentation from the committed measurements; with --check lists those that are outdated.
 
 .venv/bin/python scripts/docs/plots.py
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = "docs/benchmarks"
 XEON = f"{BENCHMARKS}/cpu/xeon-amx-grid-16-threads.json"
-# What is drawn: the script, the measurements, what it is told.
+# Each plot: the script, the measurements, its options.
 PLOTS = {
     f"{BENCHMARKS}/io.svg": ("bench/plot_io.py", f"{BENCHMARKS}/io.json"),
     f"{BENCHMARKS}/accuracy.svg": ("bench/plot_accuracy.py", f"{BENCHMARKS}/accuracy.json"),
@@ -44,7 +44,7 @@ def main():
             if check and drawn.read_bytes() != (ROOT / plot).read_bytes():
                 stale.append(plot)
     if stale:
-        sys.exit(f"not what scripts/docs/plots.py draws; run it: {', '.join(stale)}")
+        sys.exit(f"these plots differ from their measurements; run scripts/docs/plots.py: {', '.join(stale)}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What the documentation site does that MkDocs does not: mkdocs.yml names this file under `hooks`.
+"""The project's extensions of MkDocs, which mkdocs.yml names under `hooks`.
 
 The pages are written to be read on GitHub, too. So the site takes its front page from README.md, renders GitHub's
-formulas, makes the API reference from the public headers, and follows links that lead out of docs/.
+formulas, makes the API reference from the public headers and the Python package, and rewrites links that lead out of
+docs/.
 """
 
 import re
@@ -13,19 +14,21 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parent))
 import headers
+import python_reference
 from formulas import Formulas
 
 ROOT = Path(__file__).resolve().parents[2]
 # Pages of the site that do not lie in docs/.
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES |= {f"examples/{name}/README.md": f"examples/{name}.md" for name in ("quickstart", "sentence_search", "gpt")}
 PAGES |= {f"include/strobe/{path.name}": f"api/{path.stem}.md" for path in headers.public_headers(ROOT)}
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
-WIDE = re.compile(r"<table>.*?</table>|<p><img [^>]*></p>", re.DOTALL)  # scrolls by itself on a narrow screen
+WIDE = re.compile(r"<table>.*?</table>|<p><img [^>]*></p>", re.DOTALL)  # scrolls on a narrow screen
 CODE = re.compile(r"(^```.*?^```$|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
 
 
 def source_of(page):
-    """Where a page's text lies in the repository."""
+    """The file in the repository from which a page is made."""
     places = {site: repository for repository, site in PAGES.items()}
     return PurePosixPath(places.get(page, f"docs/{page}"))
 
@@ -42,14 +45,16 @@ def normal(path):
 
 
 def site_place(target):
-    """Where a file of the repository lies on the site."""
+    """The place of a repository's file on the site; a folder stands for its README.md, as on GitHub."""
+    if (ROOT / target / "README.md").is_file():
+        target += "/README.md"
     if target in PAGES:
         return PAGES[target]
     return target.removeprefix("docs/") if target.startswith("docs/") else f"source/{target}"
 
 
 def relinked(markdown, page):
-    """The page with links that hold on the site."""
+    """The page with its links changed to those of the site."""
     source, depth = source_of(page), page.count("/")
 
     def follow(match):
@@ -75,6 +80,7 @@ def on_files(files, config):
         path = ROOT / repository
         text = headers.page(path) if path.suffix == ".h" else path.read_text(encoding="utf-8")
         files.append(File.generated(config, site, content=text))
+    files.append(File.generated(config, "api/python.md", content=python_reference.page()))
     for target in sorted(set(linked_sources(files))):
         files.append(File.generated(config, f"source/{target}", abs_src_path=str(ROOT / target)))
     return files

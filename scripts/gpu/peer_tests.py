@@ -1,9 +1,9 @@
-"""Runs a test file of flash-attn's own repository against Strobe's drop-ins, as it is, and counts what came of it:
+"""Runs a test file of flash-attn's own repository against Strobe's drop-ins, unchanged, and counts the outcomes:
 
     python scripts/gpu/peer_tests.py flash-attention/tests/test_flash_attn.py
     python scripts/gpu/peer_tests.py flash-attention/hopper/test_flash_attn.py --device cpu --each 20 -- -k varlen
 
-A test is refused when a NotImplementedError ended it. The files have hundreds of thousands of parametrisations, of
+A test is unsupported if a NotImplementedError ended it. The files have hundreds of thousands of parametrisations, of
 which --each takes a random few of every function. --device cpu puts what they make on "cuda" into host memory. With
 --host-gradients the CPU engine differentiates what the GPU's engine computed, where that one has no backward.
 """
@@ -70,7 +70,7 @@ class Counts:
         self.options = options
         self.deadline = time.monotonic() + options.seconds
         self.outcomes = Counter()
-        self.sentences = Counter()
+        self.messages = Counter()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_generate_tests(self, metafunc):
@@ -99,9 +99,9 @@ class Counts:
         if call.when == "call":
             error = call.excinfo.value if report.failed else None
             refusal = next((e for e in causes(error) if isinstance(e, NotImplementedError)), None)
-            self.outcomes["refused" if refusal else report.outcome] += 1
+            self.outcomes["unsupported" if refusal else report.outcome] += 1
             if error is not None:
-                self.sentences[str(refusal or repr(error)).partition("\n")[0][:150]] += 1
+                self.messages[str(refusal or repr(error)).partition("\n")[0][:150]] += 1
             if report.failed and refusal is None:
                 print(f"FAILED {item.name}: {error!r}"[:1500])
                 print(report.capstdout[-600:])
@@ -136,9 +136,9 @@ def main():
     code = pytest.main([*settings, str(options.file), *sys.argv[1 + len(own) + 1 :]], plugins=[counts])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         sys.exit(code)
-    for sentence, count in counts.sentences.most_common():
-        print(f"{count:6}  {sentence}")
-    print(", ".join(f"{counts.outcomes[name]} {name}" for name in ("passed", "refused", "failed", "skipped")))
+    for message, count in counts.messages.most_common():
+        print(f"{count:6}  {message}")
+    print(", ".join(f"{counts.outcomes[name]} {name}" for name in ("passed", "unsupported", "failed", "skipped")))
     sys.exit(1 if counts.outcomes["failed"] else 0)
 
 

@@ -1,4 +1,4 @@
-"""Breaks the CPU engine in many ways, one at a time, and expects the tests to notice each.
+"""Breaks the CPU engine in many ways, one at a time, and expects the tests to detect each.
 
 Run through `make mutation`. Works on a copy of the tree in build/mutation, so nothing here is touched. Every mutation
 of mutations.py is compiled in beside what it replaces, and STROBE_MUTANT=number turns one on: the library is built
@@ -100,7 +100,7 @@ def build(tests):
     for command in (CONFIGURE, ["cmake", "--build", BUILD, "--target", *(program for program, _, _ in tests)]):
         result = run(command)
         if result.returncode != 0:
-            sys.exit(result.stdout + result.stderr + "the tree with the mutations in it does not build")
+            sys.exit(result.stdout + result.stderr + "the tree does not build with the mutations")
 
 
 def first_failure(mutant, limits):
@@ -125,7 +125,7 @@ def measure(tests):
     for program, arguments, variables in tests:
         start = time.monotonic()
         if run([BUILD / "bin" / program, *arguments], env=os.environ | variables).returncode != 0:
-            sys.exit(f"{program} fails on the code as it was written")
+            sys.exit(f"{program} fails without mutations")
         limits[program] = limit(time.monotonic() - start)
     return limits
 
@@ -138,11 +138,11 @@ def try_mutant(mutant, limits):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="WORDS", default="", help="mutations whose name contains these words")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants tried at once")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants to run in parallel")
     arguments = parser.parse_args()
     chosen = [number for number, mutation in enumerate(MUTATIONS, start=1) if arguments.only in mutation.name]
 
-    print(f"building the library with {len(MUTATIONS)} mutations in it", flush=True)
+    print(f"building the library with {len(MUTATIONS)} mutations", flush=True)
     complaints = make_tree()
     tests = [test for test in VECTOR_TESTS + AMX_TESTS if any(test in tests_of(MUTATIONS[n - 1]) for n in chosen)]
     build(tests)
@@ -157,7 +157,7 @@ def main():
             mark, words = ("noticed ", noticed) if noticed else ("SURVIVED", "no test failed")
             print(f"  {mark}  {MUTATIONS[number - 1].name:<55} {seconds:4.0f} s  {words}", flush=True)
     print("\n".join(complaints), end="\n" if complaints else "")
-    print(f"{len(chosen)} mutations, {survivors} survived, {len(complaints)} not in the code as it is now")
+    print(f"{len(chosen)} mutations, {survivors} survived, {len(complaints)} no longer match the code")
     sys.exit(1 if survivors or complaints else 0)
 
 

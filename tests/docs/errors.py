@@ -1,16 +1,15 @@
-"""Checks that a page explains every error sentence of the library, and none that is gone: errors.py PAGE.md ROOT
+"""Checks that a page explains every error message of the library, and no obsolete one: errors.py PAGE.md ROOT
 
-A sentence is a string that becomes the message of a Status: the first string, or named constant, of a call of Status,
+A message is a string that becomes that of a Status: the first string, or named constant, of a call of Status,
 invalid, unsupported or refuse, or after a StatusCode in braces. On the page it stands in a code span at the start of a
-list item, with an example wherever the source has a {} to fill in.
+list item, with an example for every {} of the source.
 """
 
 import re
 import sys
 from pathlib import Path
 
-FOLDERS = ("src/api", "src/cpu", "src/hopper", "src/runtime")
-BUILD_TIME = "src/runtime/pack"  # a program of the build, which users never meet
+BUILD_TIME = "src/runtime/pack"  # a program of the build, which users never run
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 # What may stand between the opening of a failure and its first string.
 OPENING = re.compile(r"\b(?:Status|invalid|unsupported|refuse)\(|\{\s*StatusCode::\w+\s*,")
@@ -20,8 +19,8 @@ CONSTANT = re.compile(r'constexpr const char\* (k\w+) = "((?:[^"\\]|\\.)*)"')
 ITEM = re.compile(r"^- `(.+?)`(?=:|$)", re.MULTILINE)
 
 
-def sentences(text, constants):
-    """(line, sentence) of every failure in a source file; `constants` are sentences that have a name."""
+def messages(text, constants):
+    """(line, message) of every failure in a source file; `constants` are messages that have a name."""
     for opening in OPENING.finditer(text):
         at = LEAD.match(text, opening.end()).end()
         named = re.compile(r"(?:\w+::)*(k\w+)").match(text, at)
@@ -33,39 +32,39 @@ def sentences(text, constants):
             yield text.count("\n", 0, opening.start()) + 1, "".join(parts)
 
 
-def pattern(sentence):
-    """What the sentence looks like once its gaps are filled."""
-    parts = GAP.split(sentence.replace(r"\"", '"'))
+def pattern(message):
+    """Matches the message with its gaps filled."""
+    parts = GAP.split(message.replace(r"\"", '"'))
     return re.compile(".*".join(map(re.escape, parts)), re.DOTALL)
 
 
-def all_sentences(root):
-    """Every sentence of the library that has words of its own, and where it is first said."""
-    sources = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.[ch]*"))]
+def all_messages(root):
+    """Every message of the library with words of its own, and where it first occurs."""
+    sources = sorted((root / "src").rglob("*.[ch]*"))
     texts = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sources}
-    constants = {name: sentence for text in texts.values() for name, sentence in CONSTANT.findall(text)}
+    constants = {name: message for text in texts.values() for name, message in CONSTANT.findall(text)}
     found = {}
     for name, text in texts.items():
-        for line, sentence in sentences(text, constants) if not name.startswith(BUILD_TIME) else ():
-            if re.search(r"\w", GAP.sub("", sentence)):  # others pass on the words of somebody else
-                found.setdefault(sentence, f"{name}:{line}")
+        for line, message in messages(text, constants) if not name.startswith(BUILD_TIME) else ():
+            if re.search(r"\w", GAP.sub("", message)):  # others pass on a message
+                found.setdefault(message, f"{name}:{line}")
     return found
 
 
 def main():
     page, root = Path(sys.argv[1]), Path(sys.argv[2])
-    found = all_sentences(root)
+    found = all_messages(root)
     explained, bad = set(), []
     for example in ITEM.findall(page.read_text(encoding="utf-8")):
-        fitting = [sentence for sentence in found if pattern(sentence).fullmatch(example)]
+        fitting = [message for message in found if pattern(message).fullmatch(example)]
         if fitting:
-            explained.add(max(fitting, key=lambda sentence: len(GAP.sub("", sentence))))  # the one with fewest gaps
+            explained.add(max(fitting, key=lambda message: len(GAP.sub("", message))))  # the one with the fewest gaps
         else:
-            bad.append(f"{page.name}: no source says `{example}`")
+            bad.append(f"{page.name}: no source has the message `{example}`")
     bad += [
-        f'{place}: "{sentence}" is not explained in {page.name}'
-        for sentence, place in found.items()
-        if sentence not in explained
+        f'{place}: "{message}" is not explained in {page.name}'
+        for message, place in found.items()
+        if message not in explained
     ]
     print(*bad, sep="\n")
     sys.exit(bool(bad))

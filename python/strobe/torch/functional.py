@@ -35,7 +35,7 @@ def attention(
     return_max_logits: bool = False,
     **options: Unpack[ScoreOptions],
 ) -> Any:
-    """:func:`strobe.attention` with gradients, for q, k, v, bias and sink, through the output and through lse.
+    """``strobe.attention`` with gradients, for q, k, v, bias and sink, through the output and through lse.
 
     Shapes, dtypes, options and errors are those of strobe.attention; where the last axis is not dense the tensor is
     copied. Under autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from
