@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <new>
 
+#include "call/arithmetic.h"
 #include "cpu/amx/amx.h"
 #include "cpu/call.h"
 #include "cpu/kernels/kernels.h"
-#include "cpu/kernels/scratch.h"
 #include "cpu/modifier_gradients.h"
 #include "cpu/modifiers.h"
 #include "cpu/workers.h"
@@ -149,7 +149,7 @@ class Backward {
 
   /// Row blocks of all sequences and groups before this one's: where its rows begin in the workspace.
   std::int64_t first_block(const BlockPlace& place) const {
-    const std::int64_t own = (rows(place.sequence) + tiles_.block_m - 1) / tiles_.block_m;
+    const std::int64_t own = ceil_div(rows(place.sequence), tiles_.block_m);
     return place.sequence.first_row_block * groups_of(problem_) + place.head * own;
   }
 

@@ -6,6 +6,8 @@
 #include <limits>
 #include <new>
 
+#include "call/arithmetic.h"
+
 namespace strobe::cpu {
 namespace {
 
@@ -92,8 +94,8 @@ Batch make_batch(const Call& call, const Sequences& given) {
     };
     new (sequences + b) Sequence(sequence);
     const cpu::Tiles& tiles = call.plan.tiles;
-    row_blocks += (sequence.q.length * group_of(problem) + tiles.block_m - 1) / tiles.block_m;
-    key_blocks += (sequence.k.length + tiles.block_n - 1) / tiles.block_n;
+    row_blocks += ceil_div(sequence.q.length * group_of(problem), tiles.block_m);
+    key_blocks += ceil_div(sequence.k.length, tiles.block_n);
   }
   return {{sequences, static_cast<std::size_t>(problem.batch)}, row_blocks, key_blocks};
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "call/arithmetic.h"
 #include "cpu/amx/scratch.h"
 #include "cpu/amx_tiles.h"
 #include "cpu/blocks.h"
@@ -26,7 +27,7 @@ Tiles forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int 
   const std::int64_t by_l1 = shape.l1_bytes * 3 / 8 / (panel * 4);
   const std::int64_t by_l2 = shape.l2_bytes / 4 / row_bytes;
   Tiles tiles;
-  tiles.block_n = rounded_down(std::min(by_l1, by_l2), 16);
+  tiles.block_n = whole_multiple(std::min(by_l1, by_l2), 16);
   // The more rows a block has, the less often K and V are read and packed; their Q and O stream through L2 in order,
   // where rows of K and V can be pages apart. Every worker should get several blocks: the last to finish then cost
   // little. Rows do not depend on one another, so the bits do not depend on block_m.
@@ -37,7 +38,7 @@ Tiles forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int 
   if (masked) tiles.block_n = problem.modifiers.block_size;
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
   tiles.block_m =
-      even_block(rows, padded(kMostRows, part), problem.batch * groups_of(problem), kBlocksPerWorker * threads, part);
+      even_block(rows, round_up(kMostRows, part), problem.batch * groups_of(problem), kBlocksPerWorker * threads, part);
   tiles.part_m = masked ? part : tiles.block_m;
   return tiles;
 }
@@ -52,9 +53,9 @@ Tiles backward_tiles(const AttentionProblem& problem, const CpuShape& shape) {
   constexpr std::int64_t kMostKeys = 384;
   constexpr std::int64_t kBlocks = 64;
   const std::int64_t key_bytes = (3 * problem.head_dim + 2 * problem.head_dim_v) * 4;
-  const std::int64_t least = rounded_down(shape.l2_bytes / 2 / key_bytes, panel);
+  const std::int64_t least = whole_multiple(shape.l2_bytes / 2 / key_bytes, panel);
   const std::int64_t even =
-      even_block(keys, rounded_down(kMostKeys, panel), problem.batch * problem.heads_k, kBlocks, panel);
+      even_block(keys, whole_multiple(kMostKeys, panel), problem.batch * problem.heads_k, kBlocks, panel);
   Tiles tiles;
   tiles.block_n = even_block(keys, std::max(least, even), 1, 1, panel);
   // Q, dO and dS of a block of queries in 0.3 of L2, as if the block of keys were the least.
@@ -66,8 +67,8 @@ Tiles backward_tiles(const AttentionProblem& problem, const CpuShape& shape) {
     const std::int64_t part = masked_block(problem, kMostRows, 1);
     return {.block_m = part, .block_n = problem.modifiers.block_size, .part_m = part};
   }
-  tiles.block_m = std::min({rounded_down(shape.l2_bytes * 3 / 10 / query_bytes, multiple), padded(rows, multiple),
-                            rounded_down(kMostRows, multiple)});
+  tiles.block_m = std::min({whole_multiple(shape.l2_bytes * 3 / 10 / query_bytes, multiple), round_up(rows, multiple),
+                            whole_multiple(kMostRows, multiple)});
   return tiles;
 }
 
@@ -98,9 +99,9 @@ CpuPlan cpu_plan(const AttentionProblem& problem, const CpuShape& shape, int thr
   plan.amx = shape.amx && amx_serves(problem);
   plan.tiles = tiles_of(problem, shape, plan);
   plan.row_blocks = row_blocks_of(problem, plan.tiles.block_m);
-  plan.key_blocks = (problem.seqlen_k + plan.tiles.block_n - 1) / plan.tiles.block_n;
-  plan.dq_rows = padded(plan.tiles.block_m, plan.amx ? amx::kBlock : shape.kernels.row_multiple);
-  plan.dq_columns = padded(problem.head_dim, plan.amx ? amx::kBlock : shape.kernels.wide_panel);
+  plan.key_blocks = ceil_div(problem.seqlen_k, plan.tiles.block_n);
+  plan.dq_rows = round_up(plan.tiles.block_m, plan.amx ? amx::kBlock : shape.kernels.row_multiple);
+  plan.dq_columns = round_up(problem.head_dim, plan.amx ? amx::kBlock : shape.kernels.wide_panel);
 
   ScratchLayout layout;
   CpuWorkspace& at = plan.workspace;

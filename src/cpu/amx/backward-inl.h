@@ -143,7 +143,7 @@ class AmxBackwardBlock {
     const std::int64_t first = std::clamp<std::int64_t>(visible_begin_[row] - task_.key_begin, 0, count_);
     const std::int64_t last = std::clamp<std::int64_t>(visible_end_[last_row] - task_.key_begin, 0, count_);
     if (first >= last) return {};
-    return {first / amx::kBlock * amx::kBlock, round_up(last, amx::kBlock)};
+    return {round_down(first, amx::kBlock), round_up(last, amx::kBlock)};
   }
 
   /// P^T and dS^T of every block of keys and queries that see each other.
@@ -258,7 +258,7 @@ class AmxBackwardBlock {
       const bfloat16* q = row_of(queries_of_.q, row_begin_ + row);
       const bfloat16* d_o = row_of(queries_of_.d_o, row_begin_ + row);
       for_each_visible(row, [&](std::int64_t key) {
-        const std::int64_t at = key / amx::kTileRows * amx::kTileRows * padded_rows_ +
+        const std::int64_t at = round_down(key, amx::kTileRows) * padded_rows_ +
                                 row / amx::kTileDepth * amx::kTileElements + key % amx::kTileRows * amx::kTileDepth +
                                 row % amx::kTileDepth;
         add_multiple(to_float(probability_rows_[at]), d_o, task_.head_dim_v, d_values_ + key * dv_, 1);
@@ -312,7 +312,7 @@ class AmxBackwardBlock {
   void add_visible_queries(std::int64_t first_row, float* HWY_RESTRICT sums) const {
     for (std::int64_t row = first_row; row < std::min(first_row + amx::kBlock, rows_); ++row) {
       for_each_visible(row, [&](std::int64_t key) {
-        const bfloat16* pairs = d_score_pairs_ + row / amx::kTileRows * amx::kTileRows * padded_keys_ +
+        const bfloat16* pairs = d_score_pairs_ + round_down(row, amx::kTileRows) * padded_keys_ +
                                 key / amx::kTileDepth * amx::kTileElements;
         const float ds =
             to_float(pairs[key % amx::kTileDepth / 2 * amx::kTileDepth + row % amx::kTileRows * 2 + key % 2]);

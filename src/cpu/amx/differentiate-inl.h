@@ -85,7 +85,7 @@ class Differentiation {
   }
 
   /// Spreads what is to do over `calls` calls of advance().
-  void pace(std::int64_t calls) { keys_per_call_ = calls > 0 ? round_up((amx::kBlock + calls - 1) / calls, 2) : 0; }
+  void pace(std::int64_t calls) { keys_per_call_ = calls > 0 ? round_up(ceil_div(amx::kBlock, calls), 2) : 0; }
 
   HWY_INLINE void advance() { until(std::min(key_ + keys_per_call_, amx::kBlock)); }
   void finish() { until(amx::kBlock); }

@@ -47,7 +47,7 @@ class AmxForwardBlock {
     begin();
     const std::int64_t block_n = task_.tiles.block_n;
     const std::int64_t last = visible_end_[rows_ - 1];
-    for (std::int64_t key = visible_begin_[0] / block_n * block_n; key < last; key += block_n) {
+    for (std::int64_t key = round_down(visible_begin_[0], block_n); key < last; key += block_n) {
       if (any_part_sees(key)) tile(key, std::min(key + block_n, task_.visible.keys));
     }
     finish();
@@ -110,7 +110,7 @@ class AmxForwardBlock {
     const std::int64_t* begin = visible_begin_ + row;
     const std::int64_t* end = visible_end_ + row;
     Panel panel{.row = row,
-                .first = std::clamp<std::int64_t>(begin[0] - key_begin_, 0, count_) / amx::kBlock * amx::kBlock,
+                .first = round_down(std::clamp<std::int64_t>(begin[0] - key_begin_, 0, count_), amx::kBlock),
                 .last = std::clamp<std::int64_t>(end[amx::kBlock - 1] - key_begin_, 0, count_)};
     if (panel.empty()) return {};
     panel.last = round_up(panel.last, amx::kBlock);
@@ -183,7 +183,7 @@ class AmxForwardBlock {
           const Vec p =
               hn::BitCast(d, key % 2 == 0 ? hn::ShiftLeft<16>(pair) : hn::And(pair, hn::Set(bits, 0xFFFF0000U)));
           const bfloat16 value =
-              values_[c / amx::kTileRows * amx::kTileRows * packed_ + key / amx::kTileDepth * amx::kTileElements +
+              values_[round_down(c, amx::kTileRows) * packed_ + key / amx::kTileDepth * amx::kTileElements +
                       c % amx::kTileRows * amx::kTileDepth + key % amx::kTileDepth];
           sum = hn::IfThenElse(visible.contains(key), hn::MulAdd(p, hn::Set(d, to_float(value)), sum), sum);
         }

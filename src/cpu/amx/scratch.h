@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "call/arithmetic.h"
 #include "cpu/kernels/scratch.h"
 #include "cpu/kernels/task.h"
 #include "strobe/float16.h"
@@ -24,8 +25,8 @@ struct ForwardScratch {
       visible_end, bytes;
 
   ForwardScratch(std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles) {
-    const std::int64_t d = padded(head_dim, kBlock);
-    const std::int64_t dv = padded(head_dim_v, kBlock);
+    const std::int64_t d = round_up(head_dim, kBlock);
+    const std::int64_t dv = round_up(head_dim_v, kBlock);
     ScratchLayout layout;
     keys = layout.take<bfloat16>(tiles.block_n * d);
     values = layout.take<bfloat16>(tiles.block_n * dv);
@@ -49,8 +50,8 @@ struct BackwardScratch {
       bytes;
 
   BackwardScratch(std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles) {
-    const std::int64_t d = padded(head_dim, kBlock);
-    const std::int64_t columns = padded(head_dim_v, kBlock);
+    const std::int64_t d = round_up(head_dim, kBlock);
+    const std::int64_t columns = round_up(head_dim_v, kBlock);
     const std::int64_t m = tiles.block_m;
     const std::int64_t n = tiles.block_n;
     ScratchLayout layout;

@@ -71,7 +71,7 @@ class PanelSoftmax {
   /// Spreads what is to do over `calls` calls of advance().
   void pace(std::int64_t calls) {
     const std::int64_t pieces = 2 * (panel_.last - panel_.first) / kPieceKeys;
-    pieces_per_call_ = calls > 0 ? (pieces + calls - 1) / calls : 0;
+    pieces_per_call_ = calls > 0 ? ceil_div(pieces, calls) : 0;
   }
 
   HWY_INLINE void advance() {

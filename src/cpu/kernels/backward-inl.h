@@ -141,7 +141,7 @@ class BackwardBlock {
       }
       return;
     }
-    first = first / kStrip * kStrip;
+    first = round_down(first, kStrip);
     last = round_up(last, kStrip);
     std::fill_n(d_scores, first * kPanel, 0.0F);
     std::fill_n(d_scores + last * kPanel, (block_rows_ - last) * kPanel, 0.0F);
@@ -325,7 +325,7 @@ class BackwardBlock {
                   const MutableRows& to) {
     const std::int64_t stride = round_up(columns, kLanes);
     for (std::int64_t key = 0; key < count_; key += kTransposedRows) {
-      const float* panel = sums + key / kPanel * kPanel * padded_columns + key % kPanel;
+      const float* panel = sums + round_down(key, kPanel) * padded_columns + key % kPanel;
       transpose_columns(panel, kPanel, columns, stride, row_);
       for (std::int64_t i = 0; i < std::min(kTransposedRows, count_ - key); ++i) {
         float* HWY_RESTRICT row = row_ + i * stride;

@@ -103,7 +103,7 @@ void for_each_query_block(const BackwardTask& task, const BackwardQueries& queri
   const std::int64_t group = queries.q.group;
   const std::int64_t positions = queries.rows / group;
   const std::int64_t block = task.tiles.block_m;
-  const std::int64_t first = task.visible.first_position(task.key_begin, positions) * group / block * block;
+  const std::int64_t first = round_down(task.visible.first_position(task.key_begin, positions) * group, block);
   const std::int64_t last = task.visible.last_position(task.key_end - 1, positions) * group;
   const bool all_rows = gradient.writes_all();
   for (std::int64_t row = all_rows ? 0 : first; row < (all_rows ? queries.rows : last); row += block) {

@@ -105,7 +105,7 @@ HWY_INLINE void drop_keys(const DropoutTask& task, const DropoutLanes& lanes, st
     float* HWY_RESTRICT at = probabilities + key * kPanel;
     hn::Store(hn::IfThenElseZero(kept(slice, task.key.threshold), hn::Load(d, at)), d, at);
   };
-  for (std::int64_t block = (key_begin + first) / kSliceBlock * kSliceBlock; block < key_begin + last;
+  for (std::int64_t block = round_down(key_begin + first, kSliceBlock); block < key_begin + last;
        block += kSliceBlock) {
     for (int t = 0; t < kBlocksPerRow; ++t) {
       const PhiloxVecs random = draw(task, lanes, block, t);
@@ -174,9 +174,9 @@ class KeptKeys {
   /// Draws for `rows` query rows from `row_begin` on and keys [key_begin, key_end).
   void draw(const DropoutTask& task, std::int64_t group, std::int64_t row_begin, std::int64_t rows,
             std::int64_t key_begin, std::int64_t key_end) {
-    const std::int64_t first_key = key_begin / kSliceBlock * kSliceBlock;
+    const std::int64_t first_key = round_down(key_begin, kSliceBlock);
     skipped_ = key_begin - first_key;
-    words_ = (key_end - first_key + kSliceBlock - 1) / kSliceBlock;
+    words_ = ceil_div(key_end - first_key, kSliceBlock);
     for (std::int64_t row = 0; row < rows; row += kKeepRows) {
       for (std::int64_t word = 0; word < words_; ++word) {
         keep_bits(task, group, row_begin + row, std::min(kKeepRows, rows - row), first_key + word * kSliceBlock, words_,

@@ -51,7 +51,7 @@ class ForwardBlock {
     begin();
     // The intervals of visible keys move right with the row: the block's is from its first row's to its last row's.
     const std::int64_t last = visible_end_[lanes() - 1];
-    for (std::int64_t key = visible_begin_[0] / task_.tiles.block_n * task_.tiles.block_n; key < last;
+    for (std::int64_t key = round_down(visible_begin_[0], task_.tiles.block_n); key < last;
          key += task_.tiles.block_n) {
       if (!any_part_sees(key)) continue;
       tile(key, std::min(key + task_.tiles.block_n, task_.visible.keys));
@@ -67,7 +67,7 @@ class ForwardBlock {
     std::int64_t lane;
   };
 
-  std::int64_t parts() const { return (rows_ + task_.tiles.part_m - 1) / task_.tiles.part_m; }
+  std::int64_t parts() const { return ceil_div(rows_, task_.tiles.part_m); }
   std::int64_t lanes() const {
     const Part last = part(parts() - 1);
     return last.lane + round_up(last.rows, kPanel);
@@ -130,7 +130,7 @@ class ForwardBlock {
     std::int64_t first = std::clamp<std::int64_t>(begin[0] - key_begin, 0, count);
     std::int64_t last = std::clamp<std::int64_t>(end[kPanel - 1] - key_begin, 0, count);
     if (first >= last) return;
-    first = first / kStrip * kStrip;
+    first = round_down(first, kStrip);
     last = round_up(last, kStrip);
     const bool masked = begin[kPanel - 1] - key_begin > first || end[0] - key_begin < last;
 
@@ -259,7 +259,7 @@ class ForwardBlock {
     const std::int64_t stride = round_up(dv_, kLanes);
     for (std::int64_t row = 0; row < part.rows; row += kTransposedRows) {
       const std::int64_t lane = part.lane + row;
-      transpose_columns(output_ + lane / kPanel * kPanel * dv_ + lane % kPanel, kPanel, dv_, stride, row_);
+      transpose_columns(output_ + round_down(lane, kPanel) * dv_ + lane % kPanel, kPanel, dv_, stride, row_);
       for (std::int64_t i = 0; i < std::min(kTransposedRows, part.rows - row); ++i) {
         finish_row(part.row + row + i, lane + i, row_ + i * stride);
       }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "call/arithmetic.h"
 #include "cpu/kernels/task.h"
 
 namespace strobe::cpu {
@@ -16,7 +17,7 @@ class ScratchLayout {
   template <class T>
   std::size_t take(std::int64_t elements) {
     const std::size_t offset = bytes_;
-    bytes_ += (static_cast<std::size_t>(elements) * sizeof(T) + 63) / 64 * 64;
+    bytes_ += round_up(static_cast<std::size_t>(elements) * sizeof(T), 64);
     return offset;
   }
   std::size_t bytes() const { return bytes_; }
@@ -25,20 +26,16 @@ class ScratchLayout {
   std::size_t bytes_ = 0;
 };
 
-constexpr std::int64_t padded(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 // A cache line between strips, so that they do not share cache sets.
 inline constexpr std::int64_t kStripPadding = 16;
 
 /// Floats that packing panels of rows takes besides: as many rows as a vector has lanes, in whole vectors.
 constexpr std::int64_t pack_buffer(std::int64_t columns, const KernelTraits& traits) {
-  return traits.lanes * padded(columns, traits.wide_panel);
+  return traits.lanes * round_up(columns, traits.wide_panel);
 }
 
 /// Words of 32 keys, at multiples of 32, that hold any `keys` in a row.
-constexpr std::int64_t keep_words(std::int64_t keys) { return (keys + 31 + 31) / 32; }
+constexpr std::int64_t keep_words(std::int64_t keys) { return ceil_div(keys + 31, 32); }
 
 /// Byte offsets of one worker's forward scratch; names as in forward-inl.h.
 struct ForwardScratch {
@@ -46,10 +43,10 @@ struct ForwardScratch {
       bytes;
 
   ForwardScratch(std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles, const KernelTraits& traits) {
-    const std::int64_t d = padded(head_dim, traits.strip);
-    const std::int64_t dv = padded(head_dim_v, traits.strip);
-    const std::int64_t m = tiles.block_m / tiles.part_m * padded(tiles.part_m, traits.panel);
-    const std::int64_t n = padded(tiles.block_n, traits.row_multiple);
+    const std::int64_t d = round_up(head_dim, traits.strip);
+    const std::int64_t dv = round_up(head_dim_v, traits.strip);
+    const std::int64_t m = tiles.block_m / tiles.part_m * round_up(tiles.part_m, traits.panel);
+    const std::int64_t n = round_up(tiles.block_n, traits.row_multiple);
     ScratchLayout layout;
     keys = layout.take<float>((d * traits.strip + kStripPadding) * n / traits.strip);
     values = layout.take<float>((n * traits.strip + kStripPadding) * dv / traits.strip);
@@ -73,14 +70,14 @@ struct BackwardScratch {
       row, terms, kept, bytes;
 
   BackwardScratch(std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles, const KernelTraits& traits) {
-    const std::int64_t d = padded(head_dim, traits.strip);
-    const std::int64_t dv_columns = padded(head_dim_v, traits.strip);
-    const std::int64_t m = padded(tiles.block_m, traits.row_multiple);
-    const std::int64_t n = padded(tiles.block_n, traits.panel);
+    const std::int64_t d = round_up(head_dim, traits.strip);
+    const std::int64_t dv_columns = round_up(head_dim_v, traits.strip);
+    const std::int64_t m = round_up(tiles.block_m, traits.row_multiple);
+    const std::int64_t n = round_up(tiles.block_n, traits.panel);
     ScratchLayout layout;
     keys = layout.take<float>(n * d);
     values = layout.take<float>(n * dv_columns);
-    wide_keys = layout.take<float>(n * padded(head_dim, traits.wide_panel));
+    wide_keys = layout.take<float>(n * round_up(head_dim, traits.wide_panel));
     dk = layout.take<float>(n * d);
     dv = layout.take<float>(n * dv_columns);
     queries = layout.take<float>((d * traits.strip + kStripPadding) * m / traits.strip);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "call/arithmetic.h"
 #include "kernels/math/philox.h"
 #include "strobe/tensor.h"
 
@@ -166,7 +167,7 @@ struct BackwardQueries {
 
   /// Moves on to the next head; `dq_block` is the floats that a block of rows takes in dq.
   void next_head(DType dtype, std::int64_t block_m, std::int64_t dq_block) {
-    const std::int64_t row_blocks = (rows + block_m - 1) / block_m;
+    const std::int64_t row_blocks = ceil_div(rows, block_m);
     q = q.next_head(dtype);
     d_o = d_o.next_head(dtype);
     lse = lse.next_head(DType::float32);
