@@ -138,7 +138,7 @@ GEOMETRY = [
     Mutation(
         "query heads take key heads in turn, not in groups",
         FORWARD_CALL,
-        "place.head * group_of(problem) / heads_per_key_head(problem)",
+        "place.head * heads_per_group(problem) / heads_per_key_head(problem)",
         "place.head % problem.heads_k",
     ),
     Mutation(

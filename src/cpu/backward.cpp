@@ -44,7 +44,7 @@ class Backward {
  private:
   template <class Visit>
   void each_row_block(const Visit& visit) {
-    for_each_task(batch_.row_blocks * groups_of(problem_), call_.plan.threads, call_.parallel_for,
+    for_each_task(batch_.row_blocks * head_groups(problem_), call_.plan.threads, call_.parallel_for,
                   [&](std::int64_t index, int) { visit(row_block_place(problem_, batch_, index)); });
   }
 
@@ -61,7 +61,8 @@ class Backward {
                    .row_end = row_end,
                    .head_dim_v = problem_.head_dim_v});
     std::fill_n(dq_sums(place) + place.block * dq_block_, dq_block_, 0.0F);
-    new (turns(place) + place.block) std::atomic<std::int32_t>(first_key_block(place, row_begin / group_of(problem_)));
+    new (turns(place) + place.block)
+        std::atomic<std::int32_t>(first_key_block(place, row_begin / heads_per_group(problem_)));
   }
 
   /// Key blocks add in the order of the keys, beginning with the first that any row of the block sees.
@@ -75,7 +76,7 @@ class Backward {
 
   void key_block(const BlockPlace& place, int worker) {
     const std::int64_t key_begin = place.block * tiles_.block_n;
-    const std::int64_t heads = heads_per_key_head(problem_) / group_of(problem_);
+    const std::int64_t heads = heads_per_key_head(problem_) / heads_per_group(problem_);
     const BackwardTask task{.dtype = problem_.dtype,
                             .queries = queries({place.sequence, place.head * heads, 0}),
                             .heads = heads,
@@ -130,13 +131,14 @@ class Backward {
     if (!arguments_.d_sink.given()) return;
     auto* d_sink = static_cast<float*>(arguments_.d_sink.data);
     for_each_task(problem_.heads_q, call_.plan.threads, call_.parallel_for, [&](std::int64_t head, int) {
-      const std::int64_t group = head / group_of(problem_);
-      const float sink = modifiers_.sinks(group)[head % group_of(problem_)];
+      const std::int64_t group = head / heads_per_group(problem_);
+      const float sink = modifiers_.sinks(group)[head % heads_per_group(problem_)];
       double sum = 0.0;
       for (const Sequence& sequence : batch_.sequences) {
         const Rows<const float*> lse = lse_rows(problem_, arguments_.lse, sequence, group);
         const float* deltas = delta({sequence, group, 0});
-        for (std::int64_t row = head % group_of(problem_); row < rows(sequence); row += group_of(problem_)) {
+        for (std::int64_t row = head % heads_per_group(problem_); row < rows(sequence);
+             row += heads_per_group(problem_)) {
           sum += sink_gradient(sink, lse.data[lse.offset(row)], deltas[row]);
         }
       }
@@ -144,13 +146,13 @@ class Backward {
     });
   }
 
-  std::int64_t rows(const Sequence& sequence) const { return sequence.q.length * group_of(problem_); }
+  std::int64_t rows(const Sequence& sequence) const { return sequence.q.length * heads_per_group(problem_); }
   std::int64_t batch_index(const BlockPlace& place) const { return &place.sequence - batch_.sequences.data(); }
 
   /// Row blocks of all sequences and groups before this one's: where its rows begin in the workspace.
   std::int64_t first_block(const BlockPlace& place) const {
     const std::int64_t own = ceil_div(rows(place.sequence), tiles_.block_m);
-    return place.sequence.first_row_block * groups_of(problem_) + place.head * own;
+    return place.sequence.first_row_block * head_groups(problem_) + place.head * own;
   }
 
   template <class T>

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "call/arithmetic.h"
+#include "call/heads.h"
 #include "call/problem.h"
-#include "cpu/sequences.h"
 
 namespace strobe::cpu {
 
@@ -27,7 +27,7 @@ inline std::int64_t even_block(std::int64_t rows, std::int64_t most, std::int64_
 /// Rows of one row of a block mask's blocks, halved while they are more than `most` and stay a multiple of `multiple`:
 /// a block of rows then lies in one row of the mask.
 inline std::int64_t masked_block(const AttentionProblem& problem, std::int64_t most, std::int64_t multiple) {
-  std::int64_t rows = problem.modifiers.block_size * group_of(problem);
+  std::int64_t rows = problem.modifiers.block_size * heads_per_group(problem);
   while (rows > most && rows % (2 * multiple) == 0) rows /= 2;
   return rows;
 }

@@ -14,22 +14,6 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr double kLog2E = 1.44269504088896340735992468100189214;
 
-std::int32_t element(const ConstTensorView& tensor, std::int64_t index) {
-  return static_cast<const std::int32_t*>(tensor.data)[index * tensor.strides[0]];
-}
-
-SequenceSide side_of(std::int64_t index, bool packed, std::int64_t seqlen, const ConstTensorView& cu_seqlens,
-                     const ConstTensorView& seqused) {
-  SequenceSide side{.begin = index, .slots = seqlen, .length = seqlen};
-  if (packed) {
-    side.begin = element(cu_seqlens, index);
-    side.slots = element(cu_seqlens, index + 1) - side.begin;
-    side.length = side.slots;
-  }
-  if (seqused.given()) side.length = element(seqused, index);
-  return side;
-}
-
 template <class T, class Pointer>
 T* at(const BasicTensorView<Pointer>& tensor, std::int64_t offset) {
   return static_cast<T*>(tensor.data) + offset;
@@ -59,7 +43,7 @@ Rows<T*> lse_rows_at(const AttentionProblem& problem, const BasicTensorView<Poin
   const std::int64_t head_stride = tensor.strides[problem.packed_q ? 0 : 1];
   const std::int64_t position_stride = tensor.strides[problem.packed_q ? 1 : 2];
   const std::int64_t start = sequence.q.begin * (problem.packed_q ? position_stride : tensor.strides[0]);
-  const std::int64_t group = group_of(problem);
+  const std::int64_t group = heads_per_group(problem);
   return {at<T>(tensor, start + group_index * group * head_stride), position_stride, head_stride, group};
 }
 
@@ -87,14 +71,14 @@ Batch make_batch(const Call& call, const Sequences& given) {
   std::int64_t key_blocks = 0;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const Sequence sequence{
-        .q = side_of(b, problem.packed_q, problem.seqlen_q, given.cu_seqlens_q, given.seqused_q),
-        .k = side_of(b, problem.packed_k, problem.seqlen_k, given.cu_seqlens_k, given.seqused_k),
+        .q = sequence_side(b, problem.seqlen_q, given.cu_seqlens_q, given.seqused_q),
+        .k = sequence_side(b, problem.seqlen_k, given.cu_seqlens_k, given.seqused_k),
         .first_row_block = row_blocks,
         .first_key_block = key_blocks,
     };
     new (sequences + b) Sequence(sequence);
     const cpu::Tiles& tiles = call.plan.tiles;
-    row_blocks += ceil_div(sequence.q.length * group_of(problem), tiles.block_m);
+    row_blocks += ceil_div(sequence.q.length * heads_per_group(problem), tiles.block_m);
     key_blocks += ceil_div(sequence.k.length, tiles.block_n);
   }
   return {{sequences, static_cast<std::size_t>(problem.batch)}, row_blocks, key_blocks};
@@ -103,7 +87,7 @@ Batch make_batch(const Call& call, const Sequences& given) {
 template <class Pointer>
 Rows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
                          const Sequence& sequence, std::int64_t group) {
-  return rows_at(tensor, problem.packed_q, sequence.q, group * group_of(problem), group_of(problem));
+  return rows_at(tensor, problem.packed_q, sequence.q, group * heads_per_group(problem), heads_per_group(problem));
 }
 
 template <class Pointer>
@@ -171,7 +155,7 @@ void clear_unused_lse(const AttentionProblem& problem, const Batch& batch, const
   if (!lse.given()) return;
   for_each_unused(problem, batch, Side::query, [&](std::int64_t begin, std::int64_t first, std::int64_t last) {
     const Sequence sequence{.q = {.begin = begin}};
-    for (std::int64_t group = 0; group < groups_of(problem); ++group) {
+    for (std::int64_t group = 0; group < head_groups(problem); ++group) {
       const Rows<float*> rows = lse_rows(problem, lse, sequence, group);
       for (std::int64_t row = first * rows.group; row < last * rows.group; ++row)
         rows.data[rows.offset(row)] = -kInfinity;
@@ -191,7 +175,7 @@ const Sequence& sequence_of(std::span<const Sequence> sequences, std::int64_t Se
 }  // namespace
 
 BlockPlace row_block_place(const AttentionProblem& problem, const Batch& batch, std::int64_t index) {
-  const std::int64_t groups = groups_of(problem);
+  const std::int64_t groups = head_groups(problem);
   const std::int64_t block = batch.row_blocks - 1 - index / groups;
   const Sequence& sequence = sequence_of(batch.sequences, &Sequence::first_row_block, block);
   return {sequence, index % groups, block - sequence.first_row_block};

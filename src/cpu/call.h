@@ -4,11 +4,19 @@
 #include <cstdint>
 #include <span>
 
+#include "call/heads.h"
+#include "call/sequences.h"
 #include "cpu/engine.h"
 #include "cpu/kernels/task.h"
-#include "cpu/sequences.h"
 
 namespace strobe::cpu {
+
+struct Sequence {
+  SequenceSide q;
+  SequenceSide k;
+  std::int64_t first_row_block = 0;  // blocks of query rows of all sequences before this one, over one group
+  std::int64_t first_key_block = 0;  // blocks of keys likewise
+};
 
 /// The batch of one call: its sequences and the blocks they are cut into, over one group of heads or key head.
 struct Batch {

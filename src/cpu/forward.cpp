@@ -39,8 +39,8 @@ void forward(const Call& call, const ForwardArguments& arguments) {
   const auto block = [&](std::int64_t index, int worker) {
     const BlockPlace place = row_block_place(problem, batch, index);
     const std::int64_t b = &place.sequence - batch.sequences.data();
-    const std::int64_t head_k = place.head * group_of(problem) / heads_per_key_head(problem);
-    const std::int64_t rows = place.sequence.q.length * group_of(problem);
+    const std::int64_t head_k = place.head * heads_per_group(problem) / heads_per_key_head(problem);
+    const std::int64_t rows = place.sequence.q.length * heads_per_group(problem);
     const std::int64_t row_begin = place.block * plan.tiles.block_m;
     const ForwardTask task{.dtype = problem.dtype,
                            .q = query_rows(problem, arguments.q, place.sequence, place.head),
@@ -58,12 +58,12 @@ void forward(const Call& call, const ForwardArguments& arguments) {
                            .terms = modifiers.terms(b, place.head),
                            .dropout = modifiers.dropout(b, place.head),
                            .sinks = modifiers.sinks(place.head),
-                           .max_logits = max_logits_of(arguments.max_logits, b, place.head * group_of(problem)),
+                           .max_logits = max_logits_of(arguments.max_logits, b, place.head * heads_per_group(problem)),
                            .tiles = plan.tiles};
     std::byte* scratch = call.workspace + plan.workspace.scratch + worker * plan.workspace.worker_bytes;
     plan.amx ? amx::forward_block(task, scratch) : forward_block(task, scratch);
   };
-  for_each_task(batch.row_blocks * groups_of(problem), plan.threads, call.parallel_for, block);
+  for_each_task(batch.row_blocks * head_groups(problem), plan.threads, call.parallel_for, block);
 }
 
 }  // namespace strobe::cpu

@@ -23,7 +23,7 @@ BlockMask GroupModifiers::blocks(std::int64_t batch, std::int64_t group) const {
 template <class Pointer>
 Rows<Pointer> GroupModifiers::bias_rows(Pointer data, const ConstTensorView& view, std::int64_t batch,
                                         std::int64_t group) const {
-  const Rows<Pointer> rows{data, step(view, 2), step(view, 1), group_of(problem_)};
+  const Rows<Pointer> rows{data, step(view, 2), step(view, 1), heads_per_group(problem_)};
   return rows.from_column(view.dtype, batch * step(view, 0) + first_head(group) * step(view, 1));
 }
 

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
+#include "call/heads.h"
 #include "cpu/engine.h"
 #include "cpu/kernels/task.h"
-#include "cpu/sequences.h"
 
 namespace strobe::cpu {
 
@@ -15,7 +15,7 @@ class GroupModifiers {
   GroupModifiers(const AttentionProblem& problem, const ScoreModifiers& modifiers, const RandomState& random)
       : problem_(problem), modifiers_(modifiers), random_(random) {}
 
-  /// `batch` is the sequence's index, `group` a group of heads as in group_of().
+  /// `batch` is the sequence's index, `group` a group of heads as in heads_per_group().
   BlockMask blocks(std::int64_t batch, std::int64_t group) const;
   ScoreTerms terms(std::int64_t batch, std::int64_t group) const;
   DropoutTask dropout(std::int64_t batch, std::int64_t group) const;
@@ -25,7 +25,7 @@ class GroupModifiers {
   Rows<float*> d_bias(const TensorView& d_bias, std::int64_t batch, std::int64_t group) const;
 
  private:
-  std::int64_t first_head(std::int64_t group) const { return group * group_of(problem_); }
+  std::int64_t first_head(std::int64_t group) const { return group * heads_per_group(problem_); }
 
   template <class Pointer>
   Rows<Pointer> bias_rows(Pointer data, const ConstTensorView& view, std::int64_t batch, std::int64_t group) const;

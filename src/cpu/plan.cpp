@@ -5,19 +5,20 @@
 #include <algorithm>
 
 #include "call/arithmetic.h"
+#include "call/heads.h"
 #include "cpu/amx/scratch.h"
 #include "cpu/amx_tiles.h"
 #include "cpu/blocks.h"
+#include "cpu/call.h"
 #include "cpu/kernels/scratch.h"
-#include "cpu/sequences.h"
 
 namespace strobe::cpu {
 namespace {
 
 /// Bound on the blocks of `block` rows when every sequence starts a new one.
 std::int64_t row_blocks_of(const AttentionProblem& problem, std::int64_t block) {
-  const std::int64_t rows = problem.total_q * group_of(problem);
-  return groups_of(problem) * (rows / block + problem.batch);
+  const std::int64_t rows = problem.total_q * heads_per_group(problem);
+  return head_groups(problem) * (rows / block + problem.batch);
 }
 
 Tiles forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int threads) {
@@ -36,16 +37,16 @@ Tiles forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int 
   const bool masked = problem.modifiers.block_size != 0;
   const std::int64_t part = masked ? masked_block(problem, kMostRows, 1) : panel;
   if (masked) tiles.block_n = problem.modifiers.block_size;
-  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
-  tiles.block_m =
-      even_block(rows, round_up(kMostRows, part), problem.batch * groups_of(problem), kBlocksPerWorker * threads, part);
+  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
+  tiles.block_m = even_block(rows, round_up(kMostRows, part), problem.batch * head_groups(problem),
+                             kBlocksPerWorker * threads, part);
   tiles.part_m = masked ? part : tiles.block_m;
   return tiles;
 }
 
 Tiles backward_tiles(const AttentionProblem& problem, const CpuShape& shape) {
   const std::int64_t panel = shape.kernels.panel;
-  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
+  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
   const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
   // K twice, V, dK and dV of a block of keys. Half of L2 holds the least block; a larger one streams through it, which
   // costs less than packing Q and dO more often. 64 blocks in all keep any machine busy; the sums depend on the block's
@@ -122,7 +123,7 @@ CpuPlan cpu_plan(const AttentionProblem& problem, const CpuShape& shape, int thr
 
 std::string explain(const AttentionProblem& problem, const CpuShape& shape, const CpuPlan& plan) {
   const bool forward = problem.pass == Pass::forward;
-  const std::int64_t group = group_of(problem);
+  const std::int64_t group = heads_per_group(problem);
   std::string text = fmt::format("engine        cpu: the tensors are in host memory\n");
   text += fmt::format("instructions  {} ({} float32 lanes){}, float32 accumulation\n", shape.kernels.target,
                       shape.kernels.lanes, plan.amx ? " and AMX tiles; P and dS rounded to bfloat16" : "");
