@@ -17,6 +17,7 @@ TERMS = "src/cpu/kernels/terms-inl.h"
 STATISTICS = "src/cpu/kernels/row_statistics.h"
 TASK = "src/cpu/kernels/task.h"
 TURN = "src/cpu/kernels/turn.h"
+VISIBLE_KEYS = "src/call/visible_keys.h"
 CALL = "src/cpu/call.cpp"
 FORWARD_CALL = "src/cpu/forward.cpp"
 BACKWARD_CALL = "src/cpu/backward.cpp"
@@ -84,39 +85,44 @@ ONLINE_SOFTMAX = [
 MASKS = [
     Mutation(
         "causal edge: the forward hides the diagonal",
-        TASK,
+        VISIBLE_KEYS,
         "std::clamp<std::int64_t>(last + 1, 0, keys)",
         "std::clamp<std::int64_t>(last, 0, keys)",
     ),
     Mutation(
         "causal edge: the backward hides the diagonal",
-        TASK,
+        VISIBLE_KEYS,
         "std::clamp<std::int64_t>(first - diagonal, 0, positions)",
         "std::clamp<std::int64_t>(first - diagonal + 1, 0, positions)",
     ),
     Mutation(
         "causal edge: one key of the future is visible",
-        CALL,
+        VISIBLE_KEYS,
         "if (problem.causal != CausalMask::none) visible.right = 0;",
         "if (problem.causal != CausalMask::none) visible.right = 1;",
     ),
     Mutation(
         "causal is aligned to the wrong corner",
-        CALL,
+        VISIBLE_KEYS,
         "problem.causal == CausalMask::top_left",
         "problem.causal == CausalMask::bottom_right",
     ),
-    Mutation("window: both sides are the right one", CALL, "reach(problem.window.left)", "reach(problem.window.right)"),
+    Mutation(
+        "window: both sides are the right one",
+        VISIBLE_KEYS,
+        "reach(problem.window.left)",
+        "reach(problem.window.right)",
+    ),
     Mutation("panel mask: one row too many is seen", SCORES, "hn::Lt(at, end_)", "hn::Le(at, end_)"),
     Mutation(
         "chunk edge: the next chunk's first key is visible",
-        TASK,
+        VISIBLE_KEYS,
         "std::min(center + right, chunk_begin(center) + chunk - 1)",
         "std::min(center + right, chunk_begin(center) + chunk)",
     ),
     Mutation(
         "chunks of negative centers begin too late",
-        TASK,
+        VISIBLE_KEYS,
         "rest < 0 ? rest + chunk : rest",
         "rest",
     ),

@@ -67,10 +67,10 @@ class Backward {
 
   /// Key blocks add in the order of the keys, beginning with the first that any row of the block sees.
   std::int32_t first_key_block(const BlockPlace& place, std::int64_t position) const {
-    const VisibleKeys visible = visible_keys(problem_, place.sequence);
+    const VisibleKeys keys = visible(place.sequence);
     const BlockMask blocks = modifiers_.blocks(batch_index(place), place.head);
-    std::int64_t block = visible.begin(position) / tiles_.block_n;
-    while (block * tiles_.block_n < visible.keys && !blocks.visible(position, block * tiles_.block_n)) ++block;
+    std::int64_t block = keys.begin(position) / tiles_.block_n;
+    while (block * tiles_.block_n < keys.keys && !blocks.visible(position, block * tiles_.block_n)) ++block;
     return static_cast<std::int32_t>(block);
   }
 
@@ -90,7 +90,7 @@ class Backward {
                             .head_dim = problem_.head_dim,
                             .head_dim_v = problem_.head_dim_v,
                             .scale = problem_.scale,
-                            .visible = visible_keys(problem_, place.sequence),
+                            .visible = visible(place.sequence),
                             .score_map = score_map_,
                             .tiles = tiles_};
     std::byte* scratch = call_.workspace + call_.plan.workspace.scratch + worker * call_.plan.workspace.worker_bytes;
@@ -146,6 +146,9 @@ class Backward {
     });
   }
 
+  VisibleKeys visible(const Sequence& sequence) const {
+    return visible_keys(problem_, sequence.q.length, sequence.k.length);
+  }
   std::int64_t rows(const Sequence& sequence) const { return sequence.q.length * heads_per_group(problem_); }
   std::int64_t batch_index(const BlockPlace& place) const { return &place.sequence - batch_.sequences.data(); }
 

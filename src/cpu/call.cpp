@@ -111,18 +111,6 @@ Rows<const float*> lse_rows(const AttentionProblem& problem, const ConstTensorVi
   return lse_rows_at<const float>(problem, tensor, sequence, group);
 }
 
-VisibleKeys visible_keys(const AttentionProblem& problem, const Sequence& sequence) {
-  const std::int64_t unbounded = sequence.q.length + sequence.k.length;  // reaches every key from every query
-  const auto reach = [unbounded](std::int64_t window) { return window < 0 ? unbounded : std::min(window, unbounded); };
-  VisibleKeys visible{.keys = sequence.k.length,
-                      .diagonal = problem.causal == CausalMask::top_left ? 0 : sequence.k.length - sequence.q.length,
-                      .left = reach(problem.window.left),
-                      .right = reach(problem.window.right),
-                      .chunk = problem.chunk};
-  if (problem.causal != CausalMask::none) visible.right = 0;
-  return visible;
-}
-
 ScoreMap score_map(const AttentionProblem& problem, ScaleSign sign) {
   ScoreMap map;
   map.capped = problem.softcap != 0.0F;

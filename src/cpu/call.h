@@ -44,8 +44,6 @@ Rows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor,
 Rows<const float*> lse_rows(const AttentionProblem& problem, const ConstTensorView& tensor, const Sequence& sequence,
                             std::int64_t group);
 
-VisibleKeys visible_keys(const AttentionProblem& problem, const Sequence& sequence);
-
 enum class ScaleSign : std::uint8_t { in_query, in_scale };
 ScoreMap score_map(const AttentionProblem& problem, ScaleSign sign);
 

@@ -52,7 +52,7 @@ void forward(const Call& call, const ForwardArguments& arguments) {
                            .row_end = std::min(row_begin + plan.tiles.block_m, rows),
                            .head_dim = problem.head_dim,
                            .head_dim_v = problem.head_dim_v,
-                           .visible = visible_keys(problem, place.sequence),
+                           .visible = visible_keys(problem, place.sequence.q.length, place.sequence.k.length),
                            .score_map = map,
                            .blocks = modifiers.blocks(b, place.head),
                            .terms = modifiers.terms(b, place.head),

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "call/arithmetic.h"
+#include "call/visible_keys.h"
 #include "kernels/math/philox.h"
 #include "strobe/tensor.h"
 
@@ -46,42 +47,6 @@ struct Rows {
 
 using ConstRows = Rows<const void*>;
 using MutableRows = Rows<void*>;
-
-/// Which keys a query position sees by causality, window and chunk: an interval of keys per query,
-/// [center - left, center + right] with center = position + diagonal, cut to center's chunk and to [0, keys). Every
-/// field is at most 2^62.
-struct VisibleKeys {
-  std::int64_t keys = 0;
-  std::int64_t diagonal = 0;
-  std::int64_t left = 0;
-  std::int64_t right = 0;
-  std::int64_t chunk = 0;  // 0: none
-
-  /// Where the chunk of key or center `at` begins; centers may be negative.
-  std::int64_t chunk_begin(std::int64_t at) const {
-    const std::int64_t rest = at % chunk;
-    return at - (rest < 0 ? rest + chunk : rest);
-  }
-  std::int64_t begin(std::int64_t position) const {
-    const std::int64_t center = position + diagonal;
-    const std::int64_t first = chunk == 0 ? center - left : std::max(center - left, chunk_begin(center));
-    return std::clamp<std::int64_t>(first, 0, keys);
-  }
-  std::int64_t end(std::int64_t position) const {
-    const std::int64_t center = position + diagonal;
-    const std::int64_t last = chunk == 0 ? center + right : std::min(center + right, chunk_begin(center) + chunk - 1);
-    return std::clamp<std::int64_t>(last + 1, 0, keys);
-  }
-  // The same relation from the key's side: positions [first_position, last_position) see it.
-  std::int64_t first_position(std::int64_t key, std::int64_t positions) const {
-    const std::int64_t first = chunk == 0 ? key - right : std::max(key - right, chunk_begin(key));
-    return std::clamp<std::int64_t>(first - diagonal, 0, positions);
-  }
-  std::int64_t last_position(std::int64_t key, std::int64_t positions) const {
-    const std::int64_t last = chunk == 0 ? key + left : std::min(key + left, chunk_begin(key) + chunk - 1);
-    return std::clamp<std::int64_t>(last - diagonal + 1, 0, positions);
-  }
-};
 
 /// The block mask of one head: blocks of `size` positions by `size` keys. data null: every block is visible.
 struct BlockMask {
