@@ -17,6 +17,7 @@ TERMS = "src/cpu/kernels/terms-inl.h"
 STATISTICS = "src/cpu/kernels/row_statistics.h"
 TASK = "src/cpu/kernels/task.h"
 TURN = "src/cpu/kernels/turn.h"
+SCORE_RULE = "src/call/score_rule.h"
 VISIBLE_KEYS = "src/call/visible_keys.h"
 CALL = "src/cpu/call.cpp"
 FORWARD_CALL = "src/cpu/forward.cpp"
@@ -170,11 +171,16 @@ GEOMETRY = [
 SCALES = [
     Mutation(
         "the sign of the scale is lost",
-        CALL,
-        "(inner < 0.0 ? -1.0F : 1.0F)",
+        FORWARD_CALL,
+        "(factor < 0.0F ? -1.0F : 1.0F)",
         "1.0F",
     ),
-    Mutation("softcap does not divide the score", CALL, "scale / problem.softcap", "scale"),
+    Mutation(
+        "softcap does not divide the score",
+        SCORE_RULE,
+        "static_cast<float>(scale / softcap)",
+        "static_cast<float>(scale)",
+    ),
     Mutation("dK lacks the scale", BACKWARD, "row[c] *= factor;", ""),
 ]
 

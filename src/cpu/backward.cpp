@@ -22,7 +22,7 @@ class Backward {
         arguments_(arguments),
         batch_(make_batch(call, arguments.sequences)),
         dq_block_(call.plan.dq_rows * call.plan.dq_columns),
-        score_map_(score_map(problem_, ScaleSign::in_scale)),
+        score_scale_(score_scale(problem_)),
         modifiers_(problem_, arguments.modifiers, arguments.random),
         bias_turns_(call, batch_) {}
 
@@ -91,7 +91,7 @@ class Backward {
                             .head_dim_v = problem_.head_dim_v,
                             .scale = problem_.scale,
                             .visible = visible(place.sequence),
-                            .score_map = score_map_,
+                            .score_scale = score_scale_,
                             .tiles = tiles_};
     std::byte* scratch = call_.workspace + call_.plan.workspace.scratch + worker * call_.plan.workspace.worker_bytes;
     call_.plan.amx ? amx::backward_block(task, scratch) : backward_block(task, scratch);
@@ -179,7 +179,7 @@ class Backward {
   const BackwardArguments& arguments_;
   const Batch batch_;
   const std::int64_t dq_block_;  // floats of a block of rows
-  const ScoreMap score_map_;
+  const ScoreScale score_scale_;
   const GroupModifiers modifiers_;
   const BiasTurns bias_turns_;
 };

@@ -1,18 +1,13 @@
 #include "cpu/call.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <new>
 
 #include "call/arithmetic.h"
 
 namespace strobe::cpu {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr double kLog2E = 1.44269504088896340735992468100189214;
 
 template <class T, class Pointer>
 T* at(const BasicTensorView<Pointer>& tensor, std::int64_t offset) {
@@ -109,19 +104,6 @@ Rows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor,
 Rows<const float*> lse_rows(const AttentionProblem& problem, const ConstTensorView& tensor, const Sequence& sequence,
                             std::int64_t group) {
   return lse_rows_at<const float>(problem, tensor, sequence, group);
-}
-
-ScoreMap score_map(const AttentionProblem& problem, ScaleSign sign) {
-  ScoreMap map;
-  map.capped = problem.softcap != 0.0F;
-  const double scale = problem.scale;
-  const double inner = map.capped ? scale / problem.softcap : scale * kLog2E;  // what multiplies q.k
-  const bool in_query = sign == ScaleSign::in_query;
-  if (in_query) map.query_factor = inner == 0.0 ? 0.0F : (inner < 0.0 ? -1.0F : 1.0F);
-  const auto own = static_cast<float>(in_query ? (inner == 0.0 ? 1.0 : std::abs(inner)) : inner);
-  map.tanh_scale = map.capped ? own : 0.0F;
-  map.score_scale = map.capped ? static_cast<float>(problem.softcap * kLog2E) : own;
-  return map;
 }
 
 void clear_unused(const AttentionProblem& problem, const Batch& batch, Side side, const TensorView& tensor) {

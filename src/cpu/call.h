@@ -44,9 +44,6 @@ Rows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor,
 Rows<const float*> lse_rows(const AttentionProblem& problem, const ConstTensorView& tensor, const Sequence& sequence,
                             std::int64_t group);
 
-enum class ScaleSign : std::uint8_t { in_query, in_scale };
-ScoreMap score_map(const AttentionProblem& problem, ScaleSign sign);
-
 enum class Side : std::uint8_t { query, key };
 
 /// Writes zeros to the positions of `tensor` ([.., heads, columns], laid out like q or k) that no sequence uses.

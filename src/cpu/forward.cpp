@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <limits>
+#include <cmath>
 
 #include "cpu/amx/amx.h"
 #include "cpu/call.h"
@@ -14,9 +14,17 @@ namespace {
 void clear_max_logits(const AttentionProblem& problem, const TensorView& max_logits) {
   if (!max_logits.given()) return;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
-    std::fill_n(static_cast<float*>(max_logits.data) + b * max_logits.strides[0], problem.heads_q,
-                -std::numeric_limits<float>::infinity());
+    std::fill_n(static_cast<float*>(max_logits.data) + b * max_logits.strides[0], problem.heads_q, -kInfinity);
   }
+}
+
+/// Leaves `scale` positive: the online softmax takes the largest product for the largest exponent. Returns what the
+/// queries are to be multiplied by instead, which is exact: the sign, or 0 where the scale is 0.
+float move_sign_to_queries(ScoreScale& scale) {
+  float& factor = scale.capped ? scale.softcap_scale : scale.scale_log2;
+  const float sign = factor == 0.0F ? 0.0F : (factor < 0.0F ? -1.0F : 1.0F);
+  factor = factor == 0.0F ? 1.0F : std::abs(factor);
+  return sign;
 }
 
 float* max_logits_of(const TensorView& max_logits, std::int64_t batch, std::int64_t first_head) {
@@ -34,7 +42,8 @@ void forward(const Call& call, const ForwardArguments& arguments) {
   clear_unused_lse(problem, batch, arguments.lse);
   clear_max_logits(problem, arguments.max_logits);
 
-  const ScoreMap map = score_map(problem, ScaleSign::in_query);
+  ScoreScale scale = score_scale(problem);
+  const float query_factor = move_sign_to_queries(scale);
   const GroupModifiers modifiers(problem, arguments.modifiers, arguments.random);
   const auto block = [&](std::int64_t index, int worker) {
     const BlockPlace place = row_block_place(problem, batch, index);
@@ -53,7 +62,8 @@ void forward(const Call& call, const ForwardArguments& arguments) {
                            .head_dim = problem.head_dim,
                            .head_dim_v = problem.head_dim_v,
                            .visible = visible_keys(problem, place.sequence.q.length, place.sequence.k.length),
-                           .score_map = map,
+                           .query_factor = query_factor,
+                           .score_scale = scale,
                            .blocks = modifiers.blocks(b, place.head),
                            .terms = modifiers.terms(b, place.head),
                            .dropout = modifiers.dropout(b, place.head),

@@ -68,7 +68,7 @@ class AmxForwardBlock {
   void begin() {
     const std::int64_t lanes = round_up(rows_, amx::kBlock);
     pack_rows<Unit, true>({task_.q, task_.row_begin, rows_, task_.head_dim}, lanes, d_, queries_);
-    if (task_.score_map.query_factor != 1.0F) multiply_by(queries_, lanes * d_, task_.score_map.query_factor);
+    if (task_.query_factor != 1.0F) multiply_by(queries_, lanes * d_, task_.query_factor);
     std::fill_n(row_max_, lanes, -kInfinity);
     std::fill_n(row_sum_, lanes, 0.0F);
     std::fill_n(output_, lanes * dv_, 0.0F);
@@ -239,8 +239,8 @@ class AmxForwardBlock {
   float* output_;                // O^T unscaled, panels of kBlock queries
   float* scores_;                // S^T of two panels
   bfloat16* probabilities_;      // P^T of two panels, right operands
-  float* row_max_;               // of score_scale * s, a lane per row
-  float* row_sum_;               // of exp2(score_scale * s - row_max)
+  float* row_max_;               // of scale_log2 * s, a lane per row
+  float* row_sum_;               // of exp2(scale_log2 * s - row_max)
   float* rescale_;               // what the latest tile multiplies earlier sums by
   std::int64_t* visible_begin_;  // first visible key of each row
   std::int64_t* visible_end_;    // one past the last

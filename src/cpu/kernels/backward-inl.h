@@ -203,9 +203,9 @@ class BackwardBlock {
                                 std::int64_t last, std::int64_t valid, const float* HWY_RESTRICT delta,
                                 float* HWY_RESTRICT d_scores) {
     const Floats d;
-    const Vec scale = hn::Set(d, task_.score_map.score_scale);
-    const Vec tanh_scale = hn::Set(d, task_.score_map.tanh_scale);
-    const bool capped = task_.score_map.capped;
+    const Vec scale = hn::Set(d, task_.score_scale.scale_log2);
+    const Vec softcap_scale = hn::Set(d, task_.score_scale.softcap_scale);
+    const bool capped = task_.score_scale.capped;
     const bool has_terms = queries_of_.terms.given();
     const bool wants_d_bias = bias_gradient_.wanted();
     const DropoutTask& dropout = queries_of_.dropout;
@@ -213,7 +213,7 @@ class BackwardBlock {
     for (std::int64_t row = first; row < valid; ++row) {
       float* HWY_RESTRICT score = scores_ + row * kPanel + lane;
       Vec s = hn::Load(d, score);
-      if (capped) s = tanh(hn::Mul(s, tanh_scale));
+      if (capped) s = tanh(hn::Mul(s, softcap_scale));
       Vec exponent = hn::MulSub(s, scale, hn::Set(d, lse_[row]));
       if constexpr (kExtras) {
         if (has_terms) exponent = hn::Add(exponent, hn::Load(d, terms_ + row * kPanel + lane));

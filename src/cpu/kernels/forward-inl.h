@@ -94,7 +94,7 @@ class ForwardBlock {
   }
 
   void begin_part(const Part& part) {
-    pack_panels(task_.dtype, {task_.q, part.row, part.rows, task_.head_dim}, d_, task_.score_map.query_factor, row_,
+    pack_panels(task_.dtype, {task_.q, part.row, part.rows, task_.head_dim}, d_, task_.query_factor, row_,
                 queries_ + part.lane * d_);
     for (std::int64_t i = 0; i < round_up(part.rows, kPanel); ++i) {  // lanes past the last row repeat it
       const std::int64_t position = (part.row + std::min(i, part.rows - 1)) / task_.q.group;
@@ -140,7 +140,7 @@ class ForwardBlock {
                                                key_layout_.strip_stride, d_ / kStrip, queries)
           .store_to(scores_ + key * kPanel, kPanel);
     }
-    if (task_.score_map.capped) cap_scores(scores_, first, last, task_.score_map.tanh_scale);
+    if (task_.score_scale.capped) cap_scores(scores_, first, last, task_.score_scale.softcap_scale);
     if (task_.terms.given()) {
       softmax_of_terms(rest, key_begin, count, first, last, masked);
     } else {
@@ -162,7 +162,7 @@ class ForwardBlock {
   /// what has been summed before in rescale_.
   void softmax(std::int64_t lane, std::int64_t first, std::int64_t last) {
     const Floats d;
-    const Vec scale = hn::Set(d, task_.score_map.score_scale);
+    const Vec scale = hn::Set(d, task_.score_scale.scale_log2);
     HWY_UNROLL(4) for (int n = 0; n < kTileVecs; ++n) {
       const float* HWY_RESTRICT scores = scores_ + n * kLanes;
       Vec top = hn::Set(d, -kInfinity);
@@ -191,7 +191,7 @@ class ForwardBlock {
       const std::int64_t end = std::min(key + kBiasKeys, last);
       if (task_.terms.bias.data != nullptr) pack_bias(terms, key, end, first, last, row_, bias_);
       for (int n = 0; n < kTileVecs; ++n) {
-        lanes[n]->add(masked, key, end, task_.score_map.score_scale, bias_ + n * kLanes, scores_ + n * kLanes);
+        lanes[n]->add(masked, key, end, task_.score_scale.scale_log2, bias_ + n * kLanes, scores_ + n * kLanes);
       }
     }
     for (int n = 0; n < kTileVecs; ++n) {
@@ -297,8 +297,8 @@ class ForwardBlock {
   float* queries_;               // Q^T, panels
   float* output_;                // O^T unscaled, panels
   float* scores_;                // S^T, then P^T, of one panel
-  float* row_max_;               // of score_scale * s, a lane per row
-  float* row_sum_;               // of exp2(score_scale * s - row_max)
+  float* row_max_;               // of scale_log2 * s, a lane per row
+  float* row_sum_;               // of exp2(scale_log2 * s - row_max)
   float* rescale_;               // of one panel
   std::int64_t* visible_begin_;  // first visible key of each row
   std::int64_t* visible_end_;    // one past the last

@@ -3,14 +3,14 @@
 
 #include <atomic>
 #include <cmath>
-#include <limits>
+
+#include "cpu/kernels/task.h"
 
 namespace strobe::cpu {
 
 /// Maximum of the base-2 exponents of a row, and the sum of 2^(exponent - max).
 struct RowStatistics {
   static constexpr double kLn2 = 0.693147180559945309417232121458176568;
-  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
   float max = -kInfinity;
   float sum = 0.0F;

@@ -5,14 +5,18 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "call/arithmetic.h"
+#include "call/score_rule.h"
 #include "call/visible_keys.h"
 #include "kernels/math/philox.h"
 #include "strobe/tensor.h"
 
 namespace strobe::cpu {
+
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// Rows of one group of heads in one sequence. The query heads that share a key head are interleaved with the
 /// positions, row = position * group + head, so that grouped heads fill vector lanes and share the packed keys.
@@ -76,16 +80,6 @@ struct DropoutTask {
   bool given = false;
 };
 
-/// Products q.k -> base-2 exponents: s = (query_factor * q).k, exponent = score_scale * s; capped: t = tanh(tanh_scale
-/// * s), exponent = score_scale * t. The sign of the user's scale is in query_factor (exactly), so that score_scale is
-/// positive and the largest s has the largest exponent.
-struct ScoreMap {
-  float query_factor = 1.0F;
-  float score_scale = 0.0F;
-  bool capped = false;
-  float tanh_scale = 0.0F;
-};
-
 /// Tile sizes in rows. Chosen by cpu_plan.
 struct Tiles {
   std::int64_t block_m = 0;  // query rows
@@ -106,7 +100,8 @@ struct ForwardTask {
   std::int64_t head_dim = 0;
   std::int64_t head_dim_v = 0;
   VisibleKeys visible;
-  ScoreMap score_map;
+  float query_factor = 1.0F;  // -1, 0 or 1, with the sign of the scale: q is multiplied by it
+  ScoreScale score_scale;     // positive, so that the largest product has the largest exponent
   BlockMask blocks;
   ScoreTerms terms;
   DropoutTask dropout;
@@ -170,7 +165,7 @@ struct BackwardTask {
   std::int64_t head_dim_v = 0;
   float scale = 0.0F;
   VisibleKeys visible;
-  ScoreMap score_map;  // query_factor is 1, score_scale has the sign of scale
+  ScoreScale score_scale;
   Tiles tiles;
 };
 
