@@ -72,7 +72,7 @@ ONLINE_SOFTMAX = [
     Mutation(
         "NaN of hidden values reaches the output",
         FORWARD,
-        "!uniform && !all_finite(values_, value_layout_, packed, dv_)",
+        "!uniform && !all_finite(scratch_.values, value_layout_, packed, dv_)",
         "false",
     ),
     Mutation(
@@ -237,7 +237,7 @@ MODIFIERS = [
     Mutation(
         "the bias is not in the backward",
         BACKWARD,
-        "hn::Add(exponent, hn::Load(d, terms_ + row * kPanel + lane))",
+        "hn::Add(exponent, hn::Load(d, scratch_.terms + row * kPanel + lane))",
         "exponent",
     ),
     Mutation(
@@ -332,7 +332,7 @@ AMX = [
         "exponent",
     ),
     Mutation("AMX: d_bias has keys for queries", AMX_BACKWARD, "Unit::transpose(keys);", ""),
-    Mutation("AMX: dK lacks the scale", AMX_BACKWARD, "dk_[key * d_ + c] * task_.scale", "dk_[key * d_ + c]"),
+    Mutation("AMX: dK lacks the scale", AMX_BACKWARD, "scratch_.dk[key * d_ + c] * task_.scale", "scratch_.dk[key * d_ + c]"),
 ]
 
 MUTATIONS = [*ONLINE_SOFTMAX, *MASKS, *GEOMETRY, *SCALES, *BACKWARD_PASS, *MODIFIERS, *DROPOUTS, *AMX]

@@ -137,7 +137,7 @@ Status run_plan(const Plan::State& state, const Arguments& arguments, const Exec
   if (execution.stream != nullptr) return api::invalid("stream is given for tensors on the cpu: it must be null");
   if (Status status = api::check_memory(*problem, arguments); !status.ok()) return status;
   OwnedWorkspace owned;
-  const Result<std::byte*> workspace = workspace_for(state.cpu.workspace.bytes, execution, owned);
+  const Result<std::byte*> workspace = workspace_for(state.cpu.workspace_bytes, execution, owned);
   if (!workspace.ok()) return workspace.status();
   dispatch({*problem, state.cpu, execution.parallel_for, *workspace}, arguments);
   return {};
@@ -161,7 +161,7 @@ auto without_bad_alloc(const Function& function) -> decltype(function()) {
 
 }  // namespace
 
-std::size_t Plan::workspace_size() const { return state_->cpu.workspace.bytes; }
+std::size_t Plan::workspace_size() const { return state_->cpu.workspace_bytes; }
 
 Engine Plan::engine() const { return state_->hopper != nullptr ? Engine::hopper : Engine::cpu; }
 

@@ -20,11 +20,11 @@ class Backward {
         problem_(call.problem),
         tiles_(call.plan.tiles),
         arguments_(arguments),
-        batch_(make_batch(call, arguments.sequences)),
-        dq_block_(call.plan.dq_rows * call.plan.dq_columns),
+        workspace_(call.workspace, problem_, call.plan),
+        batch_(make_batch(call, arguments.sequences, workspace_.sequences)),
         score_scale_(score_scale(problem_)),
         modifiers_(problem_, arguments.modifiers, arguments.random),
-        bias_turns_(call, batch_) {}
+        bias_turns_(problem_, batch_, workspace_.bias_turns) {}
 
   void run() {
     clear_unused(problem_, batch_, Side::query, arguments_.dq);
@@ -60,7 +60,7 @@ class Backward {
                    .row_begin = row_begin,
                    .row_end = row_end,
                    .head_dim_v = problem_.head_dim_v});
-    std::fill_n(dq_sums(place) + place.block * dq_block_, dq_block_, 0.0F);
+    std::fill_n(dq_sums(place) + place.block * workspace_.dq_block, workspace_.dq_block, 0.0F);
     new (turns(place) + place.block)
         std::atomic<std::int32_t>(first_key_block(place, row_begin / heads_per_group(problem_)));
   }
@@ -93,7 +93,7 @@ class Backward {
                             .visible = visible(place.sequence),
                             .score_scale = score_scale_,
                             .tiles = tiles_};
-    std::byte* scratch = call_.workspace + call_.plan.workspace.scratch + worker * call_.plan.workspace.worker_bytes;
+    std::byte* scratch = workspace_.scratch_of(worker);
     call_.plan.amx ? amx::backward_block(task, scratch) : backward_block(task, scratch);
   }
 
@@ -117,7 +117,7 @@ class Backward {
     const std::int64_t row_begin = place.block * tiles_.block_m;
     const QueryGradientTask task{.dtype = problem_.dtype,
                                  .dq = query_rows(problem_, arguments_.dq, place.sequence, place.head),
-                                 .sums = dq_sums(place) + place.block * dq_block_,
+                                 .sums = dq_sums(place) + place.block * workspace_.dq_block,
                                  .row_begin = row_begin,
                                  .row_end = std::min(row_begin + tiles_.block_m, rows(place.sequence)),
                                  .head_dim = problem_.head_dim,
@@ -158,27 +158,16 @@ class Backward {
     return place.sequence.first_row_block * head_groups(problem_) + place.head * own;
   }
 
-  template <class T>
-  T* workspace(std::size_t offset) const {
-    return reinterpret_cast<T*>(call_.workspace + offset);
-  }
-
-  float* delta(const BlockPlace& place) const {
-    return workspace<float>(call_.plan.workspace.delta) + first_block(place) * tiles_.block_m;
-  }
-  float* dq_sums(const BlockPlace& place) const {
-    return workspace<float>(call_.plan.workspace.dq) + first_block(place) * dq_block_;
-  }
-  std::atomic<std::int32_t>* turns(const BlockPlace& place) const {
-    return workspace<std::atomic<std::int32_t>>(call_.plan.workspace.turns) + first_block(place);
-  }
+  float* delta(const BlockPlace& place) const { return workspace_.delta + first_block(place) * tiles_.block_m; }
+  float* dq_sums(const BlockPlace& place) const { return workspace_.dq + first_block(place) * workspace_.dq_block; }
+  std::atomic<std::int32_t>* turns(const BlockPlace& place) const { return workspace_.turns + first_block(place); }
 
   const Call& call_;
   const AttentionProblem& problem_;
   const Tiles tiles_;
   const BackwardArguments& arguments_;
+  const Workspace workspace_;
   const Batch batch_;
-  const std::int64_t dq_block_;  // floats of a block of rows
   const ScoreScale score_scale_;
   const GroupModifiers modifiers_;
   const BiasTurns bias_turns_;

@@ -59,9 +59,8 @@ void for_each_unused(const AttentionProblem& problem, const Batch& batch, Side s
 
 }  // namespace
 
-Batch make_batch(const Call& call, const Sequences& given) {
+Batch make_batch(const Call& call, const Sequences& given, Sequence* sequences) {
   const AttentionProblem& problem = call.problem;
-  auto* sequences = reinterpret_cast<Sequence*>(call.workspace + call.plan.workspace.sequences);
   std::int64_t row_blocks = 0;
   std::int64_t key_blocks = 0;
   for (std::int64_t b = 0; b < problem.batch; ++b) {

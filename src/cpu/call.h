@@ -5,18 +5,11 @@
 #include <span>
 
 #include "call/heads.h"
-#include "call/sequences.h"
 #include "cpu/engine.h"
 #include "cpu/kernels/task.h"
+#include "cpu/workspace.h"
 
 namespace strobe::cpu {
-
-struct Sequence {
-  SequenceSide q;
-  SequenceSide k;
-  std::int64_t first_row_block = 0;  // blocks of query rows of all sequences before this one, over one group
-  std::int64_t first_key_block = 0;  // blocks of keys likewise
-};
 
 /// The batch of one call: its sequences and the blocks they are cut into, over one group of heads or key head.
 struct Batch {
@@ -25,8 +18,8 @@ struct Batch {
   std::int64_t key_blocks = 0;
 };
 
-/// Fills the workspace's table from the lengths that the caller gave.
-Batch make_batch(const Call& call, const Sequences& given);
+/// Fills `sequences` from the lengths that the caller gave.
+Batch make_batch(const Call& call, const Sequences& given, Sequence* sequences);
 
 /// The query rows of one sequence and group of heads, group * length of them: heads interleaved with positions.
 template <class Pointer>

@@ -20,7 +20,7 @@ struct Call {
   const AttentionProblem& problem;
   const CpuPlan& plan;
   const ParallelFor* parallel_for;  // null: oneTBB
-  std::byte* workspace;             // plan.workspace.bytes, 64-byte aligned
+  std::byte* workspace;             // plan.workspace_bytes, 64-byte aligned
 };
 
 void forward(const Call& call, const ForwardArguments& arguments);

@@ -37,7 +37,8 @@ float* max_logits_of(const TensorView& max_logits, std::int64_t batch, std::int6
 void forward(const Call& call, const ForwardArguments& arguments) {
   const AttentionProblem& problem = call.problem;
   const CpuPlan& plan = call.plan;
-  const Batch batch = make_batch(call, arguments.sequences);
+  const Workspace workspace(call.workspace, problem, plan);
+  const Batch batch = make_batch(call, arguments.sequences, workspace.sequences);
   clear_unused(problem, batch, Side::query, arguments.o);
   clear_unused_lse(problem, batch, arguments.lse);
   clear_max_logits(problem, arguments.max_logits);
@@ -70,7 +71,7 @@ void forward(const Call& call, const ForwardArguments& arguments) {
                            .sinks = modifiers.sinks(place.head),
                            .max_logits = max_logits_of(arguments.max_logits, b, place.head * heads_per_group(problem)),
                            .tiles = plan.tiles};
-    std::byte* scratch = call.workspace + plan.workspace.scratch + worker * plan.workspace.worker_bytes;
+    std::byte* scratch = workspace.scratch_of(worker);
     plan.amx ? amx::forward_block(task, scratch) : forward_block(task, scratch);
   };
   for_each_task(batch.row_blocks * head_groups(problem), plan.threads, call.parallel_for, block);

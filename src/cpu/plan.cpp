@@ -9,8 +9,8 @@
 #include "cpu/amx/scratch.h"
 #include "cpu/amx_tiles.h"
 #include "cpu/blocks.h"
-#include "cpu/call.h"
 #include "cpu/kernels/scratch.h"
+#include "cpu/workspace.h"
 
 namespace strobe::cpu {
 namespace {
@@ -84,17 +84,16 @@ std::size_t worker_bytes(const AttentionProblem& problem, const CpuShape& shape,
   const std::int64_t d = problem.head_dim;
   const std::int64_t dv = problem.head_dim_v;
   if (problem.pass == Pass::forward) {
-    return plan.amx ? amx::ForwardScratch(d, dv, plan.tiles).bytes
-                    : ForwardScratch(d, dv, plan.tiles, shape.kernels).bytes;
+    return plan.amx ? amx::ForwardScratch(nullptr, d, dv, plan.tiles).arena.bytes()
+                    : ForwardScratch(nullptr, d, dv, plan.tiles, shape.kernels).arena.bytes();
   }
-  return plan.amx ? amx::BackwardScratch(d, dv, plan.tiles).bytes
-                  : BackwardScratch(d, dv, plan.tiles, shape.kernels).bytes;
+  return plan.amx ? amx::BackwardScratch(nullptr, d, dv, plan.tiles).arena.bytes()
+                  : BackwardScratch(nullptr, d, dv, plan.tiles, shape.kernels).arena.bytes();
 }
 
 }  // namespace
 
 CpuPlan cpu_plan(const AttentionProblem& problem, const CpuShape& shape, int threads) {
-  const bool forward = problem.pass == Pass::forward;
   CpuPlan plan;
   plan.threads = threads;
   plan.amx = shape.amx && amx_serves(problem);
@@ -104,20 +103,8 @@ CpuPlan cpu_plan(const AttentionProblem& problem, const CpuShape& shape, int thr
   plan.dq_rows = round_up(plan.tiles.block_m, plan.amx ? amx::kBlock : shape.kernels.row_multiple);
   plan.dq_columns = round_up(problem.head_dim, plan.amx ? amx::kBlock : shape.kernels.wide_panel);
 
-  ScratchLayout layout;
-  CpuWorkspace& at = plan.workspace;
-  at.sequences = layout.take<Sequence>(problem.batch);
-  if (!forward) {
-    at.delta = layout.take<float>(plan.row_blocks * plan.tiles.block_m);
-    at.dq = layout.take<float>(plan.row_blocks * plan.dq_rows * plan.dq_columns);
-    at.turns = layout.take<std::int32_t>(plan.row_blocks);
-    if (problem.wants_d_bias) {
-      at.bias_turns = layout.take<std::int32_t>(plan.key_blocks * problem.batch * problem.heads_k);
-    }
-  }
-  at.worker_bytes = worker_bytes(problem, shape, plan);
-  at.scratch = layout.take<std::byte>(static_cast<std::int64_t>(at.worker_bytes) * threads);
-  at.bytes = layout.bytes();
+  plan.worker_bytes = worker_bytes(problem, shape, plan);
+  plan.workspace_bytes = Workspace(nullptr, problem, plan).arena.bytes();
   return plan;
 }
 
@@ -141,7 +128,7 @@ std::string explain(const AttentionProblem& problem, const CpuShape& shape, cons
                     "tasks         up to {} blocks of keys, each over all the queries that see it; dQ in key order\n",
                     plan.key_blocks * problem.batch * problem.heads_k);
   text += fmt::format("threads       {}; the result's bits do not depend on their number\n", plan.threads);
-  text += fmt::format("workspace     {} bytes ({} a thread)\n", plan.workspace.bytes, plan.workspace.worker_bytes);
+  text += fmt::format("workspace     {} bytes ({} a thread)\n", plan.workspace_bytes, plan.worker_bytes);
   return text;
 }
 
