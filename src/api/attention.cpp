@@ -22,7 +22,7 @@ namespace strobe {
 struct Plan::State {
   AttentionProblem problem;
   AttentionOptions options;
-  cpu::CpuPlan cpu;
+  cpu::CallPlan cpu;
   std::shared_ptr<const hopper::Forward> hopper;  // null: the CPU engine runs the plan
 };
 
@@ -82,7 +82,7 @@ Result<Plan> plan_call(const Arguments& arguments, const AttentionOptions& optio
     state->hopper = std::move(*forward);
     return Plan(std::move(state));
   }
-  state->cpu = cpu::cpu_plan(*problem, cpu::cpu_shape(), cpu::worker_count(execution.threads));
+  state->cpu = cpu::make_call_plan(*problem, cpu::this_machine(), cpu::worker_count(execution.threads));
   return Plan(std::move(state));
 }
 
@@ -172,7 +172,7 @@ DType Plan::probability_dtype() const {
 
 std::string Plan::explain() const {
   if (state_->hopper != nullptr) return state_->hopper->explain();
-  return cpu::explain(state_->problem, cpu::cpu_shape(), state_->cpu);
+  return cpu::explain(state_->problem, cpu::this_machine(), state_->cpu);
 }
 
 Status Plan::run(const ForwardArguments& arguments, const Execution& execution) const {

@@ -10,13 +10,14 @@ using amx::kBlock;
 
 bool amx_serves(const AttentionProblem& problem) { return problem.dtype == DType::bfloat16; }
 
-Tiles amx_forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int threads) {
+Tiles amx_forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads) {
   Tiles tiles;
   // K and V tile in a quarter of L2. The more keys a tile has, the more rarely O is rescaled, loaded and stored.
   constexpr std::int64_t kMostKeys = 1024;
   const std::int64_t key_bytes = 2 * (problem.head_dim + problem.head_dim_v);
   const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
-  tiles.block_n = std::min({kMostKeys, whole_multiple(shape.l2_bytes / 4 / key_bytes, kBlock), round_up(keys, kBlock)});
+  tiles.block_n =
+      std::min({kMostKeys, whole_multiple(machine.l2_bytes / 4 / key_bytes, kBlock), round_up(keys, kBlock)});
   // Under a block mask a tile is a column of blocks, and the rows of a panel lie in one row of them.
   const bool masked = problem.modifiers.block_size != 0;
   if (masked) tiles.block_n = problem.modifiers.block_size;

@@ -135,7 +135,7 @@ class Backward {
       const float sink = modifiers_.sinks(group)[head % heads_per_group(problem_)];
       double sum = 0.0;
       for (const Sequence& sequence : batch_.sequences) {
-        const Rows<const float*> lse = lse_rows(problem_, arguments_.lse, sequence, group);
+        const GroupRows<const float*> lse = lse_rows(problem_, arguments_.lse, sequence, group);
         const float* deltas = delta({sequence, group, 0});
         for (std::int64_t row = head % heads_per_group(problem_); row < rows(sequence);
              row += heads_per_group(problem_)) {

@@ -22,8 +22,8 @@ Pointer advanced(Pointer data, DType dtype, std::int64_t elements) {
 
 /// Strides of the position and head axes: [batch, position, head, column] or packed [position, head, column].
 template <class Pointer>
-Rows<Pointer> rows_at(const BasicTensorView<Pointer>& tensor, bool packed, const SequenceSide& side, std::int64_t head,
-                      std::int64_t group) {
+GroupRows<Pointer> rows_at(const BasicTensorView<Pointer>& tensor, bool packed, const SequenceSide& side,
+                           std::int64_t head, std::int64_t group) {
   const std::int64_t position_stride = tensor.strides[packed ? 0 : 1];
   const std::int64_t head_stride = tensor.strides[packed ? 1 : 2];
   const std::int64_t offset = sequence_offset(tensor, side) + head * head_stride;
@@ -32,8 +32,8 @@ Rows<Pointer> rows_at(const BasicTensorView<Pointer>& tensor, bool packed, const
 
 /// lse is [batch, head, position] or packed [head, position].
 template <class T, class Pointer>
-Rows<T*> lse_rows_at(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor, const Sequence& sequence,
-                     std::int64_t group_index) {
+GroupRows<T*> lse_rows_at(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
+                          const Sequence& sequence, std::int64_t group_index) {
   if (!tensor.given()) return {};
   const std::int64_t head_stride = tensor.strides[problem.packed_q ? 0 : 1];
   const std::int64_t position_stride = tensor.strides[problem.packed_q ? 1 : 2];
@@ -79,14 +79,14 @@ Batch make_batch(const Call& call, const Sequences& given, Sequence* sequences) 
 }
 
 template <class Pointer>
-Rows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
-                         const Sequence& sequence, std::int64_t group) {
+GroupRows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
+                              const Sequence& sequence, std::int64_t group) {
   return rows_at(tensor, problem.packed_q, sequence.q, group * heads_per_group(problem), heads_per_group(problem));
 }
 
 template <class Pointer>
-Rows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
-                       const Sequence& sequence, std::int64_t head_k) {
+GroupRows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
+                            const Sequence& sequence, std::int64_t head_k) {
   return rows_at(tensor, problem.packed_k, sequence.k, head_k, 1);
 }
 
@@ -95,13 +95,13 @@ template MutableRows query_rows(const AttentionProblem&, const TensorView&, cons
 template ConstRows key_rows(const AttentionProblem&, const ConstTensorView&, const Sequence&, std::int64_t);
 template MutableRows key_rows(const AttentionProblem&, const TensorView&, const Sequence&, std::int64_t);
 
-Rows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor, const Sequence& sequence,
-                      std::int64_t group) {
+GroupRows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor, const Sequence& sequence,
+                           std::int64_t group) {
   return lse_rows_at<float>(problem, tensor, sequence, group);
 }
 
-Rows<const float*> lse_rows(const AttentionProblem& problem, const ConstTensorView& tensor, const Sequence& sequence,
-                            std::int64_t group) {
+GroupRows<const float*> lse_rows(const AttentionProblem& problem, const ConstTensorView& tensor,
+                                 const Sequence& sequence, std::int64_t group) {
   return lse_rows_at<const float>(problem, tensor, sequence, group);
 }
 
@@ -125,7 +125,7 @@ void clear_unused_lse(const AttentionProblem& problem, const Batch& batch, const
   for_each_unused(problem, batch, Side::query, [&](std::int64_t begin, std::int64_t first, std::int64_t last) {
     const Sequence sequence{.q = {.begin = begin}};
     for (std::int64_t group = 0; group < head_groups(problem); ++group) {
-      const Rows<float*> rows = lse_rows(problem, lse, sequence, group);
+      const GroupRows<float*> rows = lse_rows(problem, lse, sequence, group);
       for (std::int64_t row = first * rows.group; row < last * rows.group; ++row)
         rows.data[rows.offset(row)] = -kInfinity;
     }

@@ -9,8 +9,8 @@
 
 namespace strobe::cpu {
 
-/// This machine, for cpu_plan.
-const CpuShape& cpu_shape();
+/// This machine, for make_call_plan.
+const Machine& this_machine();
 
 /// Workers that `threads` (0: every hardware thread) asks for.
 int worker_count(int threads);
@@ -18,7 +18,7 @@ int worker_count(int threads);
 /// A validated call and the decisions made for it.
 struct Call {
   const AttentionProblem& problem;
-  const CpuPlan& plan;
+  const CallPlan& plan;
   const ParallelFor* parallel_for;  // null: oneTBB
   std::byte* workspace;             // plan.workspace_bytes, 64-byte aligned
 };

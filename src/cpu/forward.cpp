@@ -36,7 +36,7 @@ float* max_logits_of(const TensorView& max_logits, std::int64_t batch, std::int6
 
 void forward(const Call& call, const ForwardArguments& arguments) {
   const AttentionProblem& problem = call.problem;
-  const CpuPlan& plan = call.plan;
+  const CallPlan& plan = call.plan;
   const Workspace workspace(call.workspace, problem, plan);
   const Batch batch = make_batch(call, arguments.sequences, workspace.sequences);
   clear_unused(problem, batch, Side::query, arguments.o);

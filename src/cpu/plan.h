@@ -1,4 +1,4 @@
-// Tiles, tasks and workspace of the CPU engine: a pure function of the problem and the machine's shape.
+// Tiles, tasks and workspace of the CPU engine: a pure function of the problem and the machine.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 namespace strobe::cpu {
 
 /// What the plan must know of the machine.
-struct CpuShape {
+struct Machine {
   KernelTraits kernels;
   std::int64_t l1_bytes = 0;  // data cache of one core
   std::int64_t l2_bytes = 0;
   bool amx = false;  // bfloat16 on matrix tiles
 };
 
-struct CpuPlan {
+struct CallPlan {
   int threads = 1;
   bool amx = false;  // the AMX kernels, which round P and dS to bfloat16
   Tiles tiles;
@@ -31,9 +31,9 @@ struct CpuPlan {
 };
 
 /// `threads` >= 1. The tiles that results depend on (block_n; in a backward block_m, too) do not depend on it.
-CpuPlan cpu_plan(const AttentionProblem& problem, const CpuShape& shape, int threads);
+CallPlan make_call_plan(const AttentionProblem& problem, const Machine& machine, int threads);
 
 /// The plan in a few lines of text.
-std::string explain(const AttentionProblem& problem, const CpuShape& shape, const CpuPlan& plan);
+std::string explain(const AttentionProblem& problem, const Machine& machine, const CallPlan& plan);
 
 }  // namespace strobe::cpu

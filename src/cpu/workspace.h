@@ -21,7 +21,7 @@ struct Sequence {
 
 /// The arrays of a backward are empty in a forward's. Plans measure it by constructing it on no memory.
 struct Workspace {
-  Workspace(std::byte* memory, const AttentionProblem& problem, const CpuPlan& plan)
+  Workspace(std::byte* memory, const AttentionProblem& problem, const CallPlan& plan)
       : batch(problem.batch),
         row_blocks(problem.pass == Pass::backward ? plan.row_blocks : 0),
         key_blocks(problem.wants_d_bias ? plan.key_blocks * problem.batch : 0),

@@ -190,7 +190,7 @@ class BackwardBlock {
     const bool capped = task_.score_scale.capped;
     const bool has_terms = queries_of_.terms.given();
     const bool wants_d_bias = bias_gradient_.wanted();
-    const DropoutTask& dropout = queries_of_.dropout;
+    const GroupDropout& dropout = queries_of_.dropout;
     const Vec inverse_keep = hn::Set(d, dropout.given ? 1.0F / dropout.key.keep_probability() : 1.0F);
     for (std::int64_t row = first; row < valid; ++row) {
       float* HWY_RESTRICT score = scratch_.scores + row * kPanel + lane;

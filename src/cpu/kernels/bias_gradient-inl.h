@@ -24,7 +24,7 @@ class BiasGradient {
   BiasGradient(const BiasTurn& turn, std::int64_t key_begin, std::int64_t count, const float* d_scores)
       : turn_(turn), key_begin_(key_begin), count_(count), d_scores_(d_scores) {}
 
-  void set_rows(const Rows<float*>& rows) { rows_ = rows; }
+  void set_rows(const GroupRows<float*>& rows) { rows_ = rows; }
   bool wanted() const { return rows_.data != nullptr; }
   bool writes_all() const { return wanted() && turn_.alone; }
 
@@ -89,7 +89,7 @@ class BiasGradient {
   float* at(std::int64_t row, std::int64_t key) const { return rows_.data + rows_.offset(row) + key_begin_ + key; }
 
   BiasTurn turn_;
-  Rows<float*> rows_;
+  GroupRows<float*> rows_;
   std::int64_t key_begin_;
   std::int64_t count_;
   const float* d_scores_;

@@ -22,7 +22,7 @@ inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 /// positions, row = position * group + head, so that grouped heads fill vector lanes and share the packed keys.
 /// Key tensors have group = 1. Strides are in elements; a row's elements are contiguous.
 template <class Pointer>
-struct Rows {
+struct GroupRows {
   Pointer data = nullptr;
   std::int64_t position_stride = 0;
   std::int64_t head_stride = 0;
@@ -31,26 +31,26 @@ struct Rows {
   std::int64_t offset(std::int64_t row) const { return (row / group) * position_stride + (row % group) * head_stride; }
 
   /// The same rows without their first `columns` elements.
-  Rows from_column(DType dtype, std::int64_t columns) const {
+  GroupRows from_column(DType dtype, std::int64_t columns) const {
     return advanced(columns * static_cast<std::int64_t>(size_of(dtype)));
   }
 
   /// The next head's rows.
-  Rows next_head(DType dtype) const {
+  GroupRows next_head(DType dtype) const {
     return data == nullptr ? *this : advanced(head_stride * static_cast<std::int64_t>(size_of(dtype)));
   }
 
  private:
-  Rows advanced(std::int64_t bytes) const {
+  GroupRows advanced(std::int64_t bytes) const {
     using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const std::byte, std::byte>;
-    Rows rows = *this;
+    GroupRows rows = *this;
     rows.data = reinterpret_cast<Pointer>(reinterpret_cast<Byte*>(data) + bytes);
     return rows;
   }
 };
 
-using ConstRows = Rows<const void*>;
-using MutableRows = Rows<void*>;
+using ConstRows = GroupRows<const void*>;
+using MutableRows = GroupRows<void*>;
 
 /// The block mask of one head: blocks of `size` positions by `size` keys. data null: every block is visible.
 struct BlockMask {
@@ -74,13 +74,13 @@ struct ScoreTerms {
 };
 
 /// Dropout of one group of heads.
-struct DropoutTask {
+struct GroupDropout {
   DropoutKey key{};
   unsigned head = 0;  // the group's first, counted through the batch
   bool given = false;
 };
 
-/// Tile sizes in rows. Chosen by cpu_plan.
+/// Tile sizes in rows. Chosen by make_call_plan.
 struct Tiles {
   std::int64_t block_m = 0;  // query rows
   std::int64_t block_n = 0;  // keys
@@ -94,7 +94,7 @@ struct ForwardTask {
   ConstRows k;
   ConstRows v;
   MutableRows o;
-  Rows<float*> lse;  // data null: not wanted. An element per row
+  GroupRows<float*> lse;  // data null: not wanted. An element per row
   std::int64_t row_begin = 0;
   std::int64_t row_end = 0;  // at most block_m rows
   std::int64_t head_dim = 0;
@@ -104,7 +104,7 @@ struct ForwardTask {
   ScoreScale score_scale;     // positive, so that the largest product has the largest exponent
   BlockMask blocks;
   ScoreTerms terms;
-  DropoutTask dropout;
+  GroupDropout dropout;
   const float* sinks = nullptr;  // one for each head of the group; null: none
   float* max_logits = nullptr;   // likewise; raised by every block's tasks
   Tiles tiles;
@@ -115,15 +115,15 @@ struct ForwardTask {
 struct BackwardQueries {
   ConstRows q;
   ConstRows d_o;
-  Rows<const float*> lse;
+  GroupRows<const float*> lse;
   const float* delta = nullptr;  // [rows]: rowsum(dO * O) - dLSE
   float* dq = nullptr;  // [blocks of padded rows, head_dim in whole wide panels] float32 sums, without the scale
   std::atomic<std::int32_t>* turn = nullptr;  // a block of rows each: the key block that may add to dq next
   std::int64_t rows = 0;
   BlockMask blocks;
   ScoreTerms terms;
-  DropoutTask dropout;
-  Rows<float*> d_bias;  // data null: not wanted
+  GroupDropout dropout;
+  GroupRows<float*> d_bias;  // data null: not wanted
 
   /// Moves on to the next head; `dq_block` is the floats that a block of rows takes in dq.
   void next_head(DType dtype, std::int64_t block_m, std::int64_t dq_block) {
@@ -174,7 +174,7 @@ struct DeltaTask {
   DType dtype = DType::float32;
   ConstRows o;
   ConstRows d_o;
-  Rows<const float*> d_lse;
+  GroupRows<const float*> d_lse;
   float* delta = nullptr;
   std::int64_t row_begin = 0;
   std::int64_t row_end = 0;

@@ -9,14 +9,14 @@ std::int64_t length_at(const ConstTensorView& lengths, std::int64_t index) {
   return static_cast<const std::int32_t*>(lengths.data)[index * lengths.strides[0]];
 }
 
-struct Rows {
+struct RowRange {
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
 
-Rows rows_of(const ConstTensorView& view, const ConstTensorView& cu_seqlens, const ConstTensorView& seqused,
-             std::int64_t index) {
-  Rows rows;
+RowRange rows_of(const ConstTensorView& view, const ConstTensorView& cu_seqlens, const ConstTensorView& seqused,
+                 std::int64_t index) {
+  RowRange rows;
   if (cu_seqlens.given()) {
     rows.first = length_at(cu_seqlens, index);
     rows.count = length_at(cu_seqlens, index + 1) - rows.first;
@@ -42,8 +42,8 @@ std::vector<SequenceRows> sequence_rows(const ConstTensorView& q, const ConstTen
                                                               : q.shape[0];
   std::vector<SequenceRows> result;
   for (std::int64_t index = 0; index < batch; ++index) {
-    const Rows rows_q = rows_of(q, sequences.cu_seqlens_q, sequences.seqused_q, index);
-    const Rows rows_k = rows_of(k, sequences.cu_seqlens_k, sequences.seqused_k, index);
+    const RowRange rows_q = rows_of(q, sequences.cu_seqlens_q, sequences.seqused_q, index);
+    const RowRange rows_k = rows_of(k, sequences.cu_seqlens_k, sequences.seqused_k, index);
     result.push_back({index, rows_q.first, rows_k.first, rows_q.count, rows_k.count});
   }
   return result;
