@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "call/arithmetic.h"
-#include "reference/bound/sequences.h"
 #include "reference/bound/visibility.h"
+#include "reference/tensors.h"
 
 namespace strobe::test {
 namespace {

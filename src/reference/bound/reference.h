@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "reference/tensors.h"
 #include "strobe/attention.h"
 
 namespace strobe::reference {
@@ -57,9 +58,6 @@ ForwardResult forward(const ForwardArguments& arguments, const AttentionOptions&
 /// engine that was given o and lse within the forward's bound.
 BackwardResult backward(const BackwardArguments& arguments, const AttentionOptions& options = {},
                         const ArithmeticModel& model = {}, int threads = 0);
-
-/// The elements of a host tensor in row-major order, widened exactly.
-std::vector<double> elements(const ConstTensorView& view);
 
 /// Where a result is worst.
 struct WorstElement {

@@ -1,6 +1,4 @@
-#include "reference/bound/sequences.h"
-
-#include "reference/bound/reference.h"
+#include "reference/tensors.h"
 
 namespace strobe::reference {
 namespace {
@@ -78,6 +76,13 @@ std::vector<double> elements(const ConstTensorView& view) {
     result.push_back(load(view, offset));
   }
   return result;
+}
+
+double d_lse_at(const ConstTensorView& d_lse, std::int64_t row, std::int64_t head, std::int64_t rows_per_entry) {
+  if (!d_lse.given()) return 0.0;
+  const std::int64_t batch_offset = d_lse.rank == 3 ? row / rows_per_entry * d_lse.strides[0] : 0;
+  return load(d_lse, batch_offset + head * d_lse.strides[d_lse.rank - 2] +
+                         row % rows_per_entry * d_lse.strides[d_lse.rank - 1]);
 }
 
 std::vector<double> read_head(const ConstTensorView& view, std::int64_t first, std::int64_t rows, std::int64_t head) {
