@@ -1,5 +1,5 @@
-// Attention and its gradients in float64, as plain as the equations, with the error that an engine's float32 arithmetic
-// is allowed in every element. Derivation: docs/accuracy.md.
+// Attention and its gradients in float64 with the error that an engine's float32 arithmetic may make in every element.
+// Derivation: docs/accuracy.md. The equations without the errors: reference/plain/attention.h.
 #pragma once
 
 #include <cstdint>
