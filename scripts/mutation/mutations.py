@@ -207,7 +207,7 @@ BACKWARD_PASS = [
     ),
     Mutation(
         "a row that sees no key has probabilities",
-        BACKWARD,
+        STATISTICS,
         "lse == -kInfinity ? kInfinity : lse * kLog2E",
         "lse * kLog2E",
     ),
@@ -258,7 +258,7 @@ MODIFIERS = [
         "sum = sum * rescale + std::exp2(exponent - largest);",
         "sum = sum * rescale;",
     ),
-    Mutation("the sink is in base 2", FORWARD, "task_.sinks[head] * kLog2E", "task_.sinks[head]"),
+    Mutation("the sink is in base 2", STATISTICS, "task.sinks[head] * kLog2E", "task.sinks[head]"),
     Mutation(
         "d_sink lacks its sign",
         SINK_GRADIENT,
@@ -270,7 +270,7 @@ MODIFIERS = [
 DROPOUTS = [
     Mutation(
         "O lacks dropout's scale",
-        FORWARD,
+        STATISTICS,
         "rescale / (statistics.sum * keep)",
         "rescale / statistics.sum",
     ),
@@ -316,7 +316,6 @@ AMX = [
         "false",
     ),
     Mutation("AMX: hidden blocks are computed", AMX_FORWARD, "if (!sees(row, key_begin_)) return {};", ""),
-    Mutation("AMX: O lacks dropout's scale", AMX_FORWARD, "sink / (statistics.sum * keep)", "sink / statistics.sum"),
     Mutation(
         "AMX: a key is dropped with the one before it",
         AMX_KEPT_PAIRS,
@@ -332,7 +331,9 @@ AMX = [
         "exponent",
     ),
     Mutation("AMX: d_bias has keys for queries", AMX_BACKWARD, "Unit::transpose(keys);", ""),
-    Mutation("AMX: dK lacks the scale", AMX_BACKWARD, "scratch_.dk[key * d_ + c] * task_.scale", "scratch_.dk[key * d_ + c]"),
+    Mutation(
+        "AMX: dK lacks the scale", AMX_BACKWARD, "scratch_.dk[key * d_ + c] * task_.scale", "scratch_.dk[key * d_ + c]"
+    ),
 ]
 
 MUTATIONS = [*ONLINE_SOFTMAX, *MASKS, *GEOMETRY, *SCALES, *BACKWARD_PASS, *MODIFIERS, *DROPOUTS, *AMX]

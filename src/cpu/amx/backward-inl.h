@@ -16,6 +16,7 @@
 #include "cpu/amx/scratch.h"
 #include "cpu/amx/tile_product-inl.h"
 #include "cpu/kernels/bias_gradient-inl.h"
+#include "cpu/kernels/row_statistics.h"
 #include "cpu/kernels/turn.h"
 
 STROBE_BEFORE_AMX_NAMESPACE();
@@ -32,22 +33,16 @@ class AmxBackwardBlock {
         padded_keys_(round_up(count_, amx::kBlock)),
         d_(scratch_.columns),
         dv_(scratch_.columns_v),
-        bias_gradient_(task.bias_turn, task.key_begin, count_, d_bias_) {
-    bias_gradient_.set_rows(queries_of_.d_bias);
-  }
+        bias_gradient_(task.bias_turn, task.key_begin, count_, d_bias_) {}
 
   void run() {
     const typename Unit::Session session;
     begin();
-    for (std::int64_t head = 0; head < task_.heads; ++head) {
-      is_last_head_ = head == task_.heads - 1;
-      for_each_query_block(task_, queries_of_, bias_gradient_,
-                           [this](std::int64_t row_begin, std::int64_t row_end) { query_block(row_begin, row_end); });
-      if (is_last_head_) break;
-      queries_of_.next_head(task_.dtype, task_.tiles.block_m, task_.tiles.block_m * d_);
-      bias_gradient_.set_rows(queries_of_.d_bias);
-    }
-    bias_gradient_.pass_all();
+    for_each_query_block(task_, queries_of_, bias_gradient_, task_.tiles.block_m * d_,
+                         [this](std::int64_t row_begin, std::int64_t row_end, bool is_last_head) {
+                           is_last_head_ = is_last_head;
+                           query_block(row_begin, row_end);
+                         });
     finish();
   }
 
@@ -98,9 +93,7 @@ class AmxBackwardBlock {
 
   void load_statistics() {
     for (std::int64_t row = 0; row < rows_; ++row) {
-      const float lse = queries_of_.lse.data[queries_of_.lse.offset(row_begin_ + row)];
-      // A row that sees no key has LSE -inf; +inf instead makes its probabilities 0 and not NaN.
-      scratch_.lse[row] = plain_nan(lse == -kInfinity ? kInfinity : lse * kLog2E);
+      scratch_.lse[row] = plain_nan(lse_log2(queries_of_.lse.data[queries_of_.lse.offset(row_begin_ + row)]));
       scratch_.delta[row] = plain_nan(queries_of_.delta[row_begin_ + row]);
       const std::int64_t position = (row_begin_ + row) / queries_of_.q.group;
       scratch_.visible_begin[row] = task_.visible.begin(position);

@@ -183,14 +183,9 @@ class AmxForwardBlock {
   }
 
   void finish() {
-    const float keep = task_.dropout.given ? task_.dropout.key.keep_probability() : 1.0F;
     for (std::int64_t row = 0; row < rows_; ++row) {
-      const std::int64_t head = (task_.row_begin + row) % task_.q.group;
-      RowStatistics statistics{scratch_.row_max[row], scratch_.row_sum[row]};
-      if (task_.max_logits != nullptr) raise(task_.max_logits[head], statistics.max_logit());
-      const float sink = task_.sinks == nullptr ? 1.0F : statistics.add_sink(task_.sinks[head] * kLog2E);
-      scratch_.rescale[row] = statistics.sum == 0.0F ? 0.0F : sink / (statistics.sum * keep);
-      if (task_.lse.data != nullptr) task_.lse.data[task_.lse.offset(task_.row_begin + row)] = statistics.lse();
+      scratch_.rescale[row] =
+          finish_statistics(task_, task_.row_begin + row, {scratch_.row_max[row], scratch_.row_sum[row]});
     }
     const OutputRows to{task_.o, task_.row_begin, rows_, task_.head_dim_v};
     store_transposed<Unit>(scratch_.output, dv_, scratch_.rescale, to);

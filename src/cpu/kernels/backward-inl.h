@@ -15,6 +15,7 @@
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/multiply-inl.h"
 #include "cpu/kernels/pack-inl.h"
+#include "cpu/kernels/row_statistics.h"
 #include "cpu/kernels/scores-inl.h"
 #include "cpu/kernels/scratch.h"
 #include "cpu/kernels/terms-inl.h"
@@ -38,22 +39,16 @@ class BackwardBlock {
         query_layout_(rows_together(task.head_dim)),
         d_o_layout_(rows_together(task.head_dim_v)),
         bias_gradient_(task.bias_turn, task.key_begin, count_, scratch_.terms),
-        kept_(scratch_.kept) {
-    bias_gradient_.set_rows(queries_of_.d_bias);
-    has_extras_ = queries_of_.terms.given() || queries_of_.dropout.given || bias_gradient_.wanted();
-  }
+        has_extras_(task.queries.terms.given() || task.queries.dropout.given || task.queries.d_bias.data != nullptr),
+        kept_(scratch_.kept) {}
 
   void run() {
     begin();
-    for (std::int64_t head = 0; head < task_.heads; ++head) {
-      is_last_head_ = head == task_.heads - 1;
-      for_each_query_block(task_, queries_of_, bias_gradient_,
-                           [this](std::int64_t row_begin, std::int64_t row_end) { query_block(row_begin, row_end); });
-      if (is_last_head_) break;
-      queries_of_.next_head(task_.dtype, task_.tiles.block_m, padded_block() * wide_d_);
-      bias_gradient_.set_rows(queries_of_.d_bias);
-    }
-    bias_gradient_.pass_all();
+    for_each_query_block(task_, queries_of_, bias_gradient_, padded_block() * wide_d_,
+                         [this](std::int64_t row_begin, std::int64_t row_end, bool is_last_head) {
+                           is_last_head_ = is_last_head;
+                           query_block(row_begin, row_end);
+                         });
     finish();
   }
 
@@ -89,9 +84,7 @@ class BackwardBlock {
     pack_tiles(task_.dtype, {queries_of_.d_o, row_begin, rows, task_.head_dim_v}, block_rows_, d_o_layout_,
                scratch_.d_o);
     for (std::int64_t row = 0; row < rows; ++row) {
-      const float lse = queries_of_.lse.data[queries_of_.lse.offset(row_begin + row)];
-      // A row that sees no key has LSE -inf; +inf instead makes its probabilities 0 and not NaN.
-      scratch_.lse[row] = lse == -kInfinity ? kInfinity : lse * kLog2E;
+      scratch_.lse[row] = lse_log2(queries_of_.lse.data[queries_of_.lse.offset(row_begin + row)]);
     }
     const std::int64_t block = row_begin / task_.tiles.block_m;
     bias_gradient_.wait(row_end, queries_of_.q.group, task_.tiles.block_m);
@@ -329,10 +322,10 @@ class BackwardBlock {
   const PackedLayout query_layout_;
   const PackedLayout d_o_layout_;
   BiasGradient bias_gradient_;
+  const bool has_extras_;        // terms, dropout or the bias's gradient
   KeptKeys kept_;                // of dropout
   std::int64_t block_rows_ = 0;  // of the current query block, padded
   bool is_last_head_ = true;
-  bool has_extras_ = false;
   bool keys_finite_ = true;
   bool hidden_poison_ = false;
 };

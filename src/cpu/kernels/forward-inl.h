@@ -259,16 +259,9 @@ class ForwardBlock {
   /// Divides the row's output by its sum and writes what the caller asked for.
   void finish_row(std::int64_t row, std::int64_t lane, float* HWY_RESTRICT output) {
     const Floats d;
-    const float keep = task_.dropout.given ? task_.dropout.key.keep_probability() : 1.0F;
-    const std::int64_t head = row % task_.q.group;
-    RowStatistics statistics{scratch_.row_max[lane], scratch_.row_sum[lane]};
-    if (task_.max_logits != nullptr) raise(task_.max_logits[head], statistics.max_logit());
-    const float rescale = task_.sinks == nullptr ? 1.0F : statistics.add_sink(task_.sinks[head] * kLog2E);
-    const Vec inverse = hn::Set(d, statistics.sum == 0.0F ? 0.0F : rescale / (statistics.sum * keep));
-    for (std::int64_t c = 0; c < dv_; c += kLanes)
-      hn::StoreU(hn::Mul(hn::LoadU(d, output + c), inverse), d, output + c);
+    const Vec factor = hn::Set(d, finish_statistics(task_, row, {scratch_.row_max[lane], scratch_.row_sum[lane]}));
+    for (std::int64_t c = 0; c < dv_; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, output + c), factor), d, output + c);
     store_result(task_.dtype, task_.o, row, output, task_.head_dim_v);
-    if (task_.lse.data != nullptr) task_.lse.data[task_.lse.offset(row)] = statistics.lse();
   }
 
   const float* value_tile(std::int64_t key, std::int64_t column) const {
