@@ -27,7 +27,7 @@ struct Head {
   Matrix q;
   Matrix k;  // of the key head that this query head reads
   Matrix v;
-  double scale;
+  double scale = 1.0;
   const AttentionOptions& options;
   HeadModifiers modifiers;  // ALiBi, bias, sink, block mask and dropout
 };
