@@ -17,6 +17,8 @@ TERMS = "src/cpu/kernels/terms-inl.h"
 STATISTICS = "src/cpu/kernels/row_statistics.h"
 TASK = "src/cpu/kernels/task.h"
 TURN = "src/cpu/kernels/turn.h"
+SCORE_RULE = "src/call/score_rule.h"
+VISIBLE_KEYS = "src/call/visible_keys.h"
 CALL = "src/cpu/call.cpp"
 FORWARD_CALL = "src/cpu/forward.cpp"
 BACKWARD_CALL = "src/cpu/backward.cpp"
@@ -70,7 +72,7 @@ ONLINE_SOFTMAX = [
     Mutation(
         "NaN of hidden values reaches the output",
         FORWARD,
-        "!uniform && !all_finite(values_, value_layout_, packed, dv_)",
+        "!uniform && !all_finite(scratch_.values, value_layout_, packed, dv_)",
         "false",
     ),
     Mutation(
@@ -84,39 +86,44 @@ ONLINE_SOFTMAX = [
 MASKS = [
     Mutation(
         "causal edge: the forward hides the diagonal",
-        TASK,
+        VISIBLE_KEYS,
         "std::clamp<std::int64_t>(last + 1, 0, keys)",
         "std::clamp<std::int64_t>(last, 0, keys)",
     ),
     Mutation(
         "causal edge: the backward hides the diagonal",
-        TASK,
+        VISIBLE_KEYS,
         "std::clamp<std::int64_t>(first - diagonal, 0, positions)",
         "std::clamp<std::int64_t>(first - diagonal + 1, 0, positions)",
     ),
     Mutation(
         "causal edge: one key of the future is visible",
-        CALL,
+        VISIBLE_KEYS,
         "if (problem.causal != CausalMask::none) visible.right = 0;",
         "if (problem.causal != CausalMask::none) visible.right = 1;",
     ),
     Mutation(
         "causal is aligned to the wrong corner",
-        CALL,
+        VISIBLE_KEYS,
         "problem.causal == CausalMask::top_left",
         "problem.causal == CausalMask::bottom_right",
     ),
-    Mutation("window: both sides are the right one", CALL, "reach(problem.window.left)", "reach(problem.window.right)"),
+    Mutation(
+        "window: both sides are the right one",
+        VISIBLE_KEYS,
+        "reach(problem.window.left)",
+        "reach(problem.window.right)",
+    ),
     Mutation("panel mask: one row too many is seen", SCORES, "hn::Lt(at, end_)", "hn::Le(at, end_)"),
     Mutation(
         "chunk edge: the next chunk's first key is visible",
-        TASK,
+        VISIBLE_KEYS,
         "std::min(center + right, chunk_begin(center) + chunk - 1)",
         "std::min(center + right, chunk_begin(center) + chunk)",
     ),
     Mutation(
         "chunks of negative centers begin too late",
-        TASK,
+        VISIBLE_KEYS,
         "rest < 0 ? rest + chunk : rest",
         "rest",
     ),
@@ -138,7 +145,7 @@ GEOMETRY = [
     Mutation(
         "query heads take key heads in turn, not in groups",
         FORWARD_CALL,
-        "place.head * group_of(problem) / heads_per_key_head(problem)",
+        "place.head * heads_per_group(problem) / heads_per_key_head(problem)",
         "place.head % problem.heads_k",
     ),
     Mutation(
@@ -164,11 +171,16 @@ GEOMETRY = [
 SCALES = [
     Mutation(
         "the sign of the scale is lost",
-        CALL,
-        "(inner < 0.0 ? -1.0F : 1.0F)",
+        FORWARD_CALL,
+        "(factor < 0.0F ? -1.0F : 1.0F)",
         "1.0F",
     ),
-    Mutation("softcap does not divide the score", CALL, "scale / problem.softcap", "scale"),
+    Mutation(
+        "softcap does not divide the score",
+        SCORE_RULE,
+        "static_cast<float>(scale / softcap)",
+        "static_cast<float>(scale)",
+    ),
     Mutation("dK lacks the scale", BACKWARD, "row[c] *= factor;", ""),
 ]
 
@@ -195,7 +207,7 @@ BACKWARD_PASS = [
     ),
     Mutation(
         "a row that sees no key has probabilities",
-        BACKWARD,
+        STATISTICS,
         "lse == -kInfinity ? kInfinity : lse * kLog2E",
         "lse * kLog2E",
     ),
@@ -225,7 +237,7 @@ MODIFIERS = [
     Mutation(
         "the bias is not in the backward",
         BACKWARD,
-        "hn::Add(exponent, hn::Load(d, terms_ + row * kPanel + lane))",
+        "hn::Add(exponent, hn::Load(d, scratch_.terms + row * kPanel + lane))",
         "exponent",
     ),
     Mutation(
@@ -246,7 +258,7 @@ MODIFIERS = [
         "sum = sum * rescale + std::exp2(exponent - largest);",
         "sum = sum * rescale;",
     ),
-    Mutation("the sink is in base 2", FORWARD, "task_.sinks[head] * kLog2E", "task_.sinks[head]"),
+    Mutation("the sink is in base 2", STATISTICS, "task.sinks[head] * kLog2E", "task.sinks[head]"),
     Mutation(
         "d_sink lacks its sign",
         SINK_GRADIENT,
@@ -258,7 +270,7 @@ MODIFIERS = [
 DROPOUTS = [
     Mutation(
         "O lacks dropout's scale",
-        FORWARD,
+        STATISTICS,
         "rescale / (statistics.sum * keep)",
         "rescale / statistics.sum",
     ),
@@ -304,7 +316,6 @@ AMX = [
         "false",
     ),
     Mutation("AMX: hidden blocks are computed", AMX_FORWARD, "if (!sees(row, key_begin_)) return {};", ""),
-    Mutation("AMX: O lacks dropout's scale", AMX_FORWARD, "sink / (statistics.sum * keep)", "sink / statistics.sum"),
     Mutation(
         "AMX: a key is dropped with the one before it",
         AMX_KEPT_PAIRS,
@@ -320,7 +331,9 @@ AMX = [
         "exponent",
     ),
     Mutation("AMX: d_bias has keys for queries", AMX_BACKWARD, "Unit::transpose(keys);", ""),
-    Mutation("AMX: dK lacks the scale", AMX_BACKWARD, "dk_[key * d_ + c] * task_.scale", "dk_[key * d_ + c]"),
+    Mutation(
+        "AMX: dK lacks the scale", AMX_BACKWARD, "scratch_.dk[key * d_ + c] * task_.scale", "scratch_.dk[key * d_ + c]"
+    ),
 ]
 
 MUTATIONS = [*ONLINE_SOFTMAX, *MASKS, *GEOMETRY, *SCALES, *BACKWARD_PASS, *MODIFIERS, *DROPOUTS, *AMX]

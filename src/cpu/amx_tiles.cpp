@@ -1,8 +1,8 @@
 #include "cpu/amx_tiles.h"
 
+#include "call/heads.h"
 #include "cpu/amx/scratch.h"
 #include "cpu/blocks.h"
-#include "cpu/sequences.h"
 
 namespace strobe::cpu {
 
@@ -10,13 +10,14 @@ using amx::kBlock;
 
 bool amx_serves(const AttentionProblem& problem) { return problem.dtype == DType::bfloat16; }
 
-Tiles amx_forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int threads) {
+Tiles amx_forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads) {
   Tiles tiles;
   // K and V tile in a quarter of L2. The more keys a tile has, the more rarely O is rescaled, loaded and stored.
   constexpr std::int64_t kMostKeys = 1024;
   const std::int64_t key_bytes = 2 * (problem.head_dim + problem.head_dim_v);
   const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
-  tiles.block_n = std::min({kMostKeys, rounded_down(shape.l2_bytes / 4 / key_bytes, kBlock), padded(keys, kBlock)});
+  tiles.block_n =
+      std::min({kMostKeys, whole_multiple(machine.l2_bytes / 4 / key_bytes, kBlock), round_up(keys, kBlock)});
   // Under a block mask a tile is a column of blocks, and the rows of a panel lie in one row of them.
   const bool masked = problem.modifiers.block_size != 0;
   if (masked) tiles.block_n = problem.modifiers.block_size;
@@ -25,9 +26,9 @@ Tiles amx_forward_tiles(const AttentionProblem& problem, const CpuShape& shape, 
   constexpr std::int64_t kMostRows = 1024;
   constexpr std::int64_t kBlocksPerWorker = 2;
   const std::int64_t part = masked ? masked_block(problem, kMostRows, kBlock) : kBlock;
-  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
-  tiles.block_m =
-      even_block(rows, padded(kMostRows, part), problem.batch * groups_of(problem), kBlocksPerWorker * threads, part);
+  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
+  tiles.block_m = even_block(rows, round_up(kMostRows, part), problem.batch * head_groups(problem),
+                             kBlocksPerWorker * threads, part);
   tiles.part_m = masked ? part : tiles.block_m;
   return tiles;
 }
@@ -44,9 +45,9 @@ Tiles amx_backward_tiles(const AttentionProblem& problem) {
     const std::int64_t part = masked_block(problem, kMostRows, kBlock);
     return {.block_m = part, .block_n = problem.modifiers.block_size, .part_m = part};
   }
-  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
+  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
   const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
-  return {.block_m = std::min(padded(rows, kBlock), kMostRows),
+  return {.block_m = std::min(round_up(rows, kBlock), kMostRows),
           .block_n = even_block(keys, kMostKeys, problem.batch * problem.heads_k, kBlocks, kLeastKeys)};
 }
 

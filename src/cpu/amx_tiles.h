@@ -10,7 +10,7 @@ namespace strobe::cpu {
 bool amx_serves(const AttentionProblem& problem);
 
 // Sizes are multiples of amx::kBlock.
-Tiles amx_forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int threads);
+Tiles amx_forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads);
 Tiles amx_backward_tiles(const AttentionProblem& problem);
 
 }  // namespace strobe::cpu

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <new>
 
+#include "call/arithmetic.h"
 #include "cpu/amx/amx.h"
 #include "cpu/call.h"
 #include "cpu/kernels/kernels.h"
-#include "cpu/kernels/scratch.h"
 #include "cpu/modifier_gradients.h"
 #include "cpu/modifiers.h"
 #include "cpu/workers.h"
@@ -20,11 +20,11 @@ class Backward {
         problem_(call.problem),
         tiles_(call.plan.tiles),
         arguments_(arguments),
-        batch_(make_batch(call, arguments.sequences)),
-        dq_block_(call.plan.dq_rows * call.plan.dq_columns),
-        score_map_(score_map(problem_, ScaleSign::in_scale)),
+        workspace_(call.workspace, problem_, call.plan),
+        batch_(make_batch(call, arguments.sequences, workspace_.sequences)),
+        score_scale_(score_scale(problem_)),
         modifiers_(problem_, arguments.modifiers, arguments.random),
-        bias_turns_(call, batch_) {}
+        bias_turns_(problem_, batch_, workspace_.bias_turns) {}
 
   void run() {
     clear_unused(problem_, batch_, Side::query, arguments_.dq);
@@ -44,7 +44,7 @@ class Backward {
  private:
   template <class Visit>
   void each_row_block(const Visit& visit) {
-    for_each_task(batch_.row_blocks * groups_of(problem_), call_.plan.threads, call_.parallel_for,
+    for_each_task(batch_.row_blocks * head_groups(problem_), call_.plan.threads, call_.parallel_for,
                   [&](std::int64_t index, int) { visit(row_block_place(problem_, batch_, index)); });
   }
 
@@ -60,22 +60,23 @@ class Backward {
                    .row_begin = row_begin,
                    .row_end = row_end,
                    .head_dim_v = problem_.head_dim_v});
-    std::fill_n(dq_sums(place) + place.block * dq_block_, dq_block_, 0.0F);
-    new (turns(place) + place.block) std::atomic<std::int32_t>(first_key_block(place, row_begin / group_of(problem_)));
+    std::fill_n(dq_sums(place) + place.block * workspace_.dq_block, workspace_.dq_block, 0.0F);
+    new (turns(place) + place.block)
+        std::atomic<std::int32_t>(first_key_block(place, row_begin / heads_per_group(problem_)));
   }
 
   /// Key blocks add in the order of the keys, beginning with the first that any row of the block sees.
   std::int32_t first_key_block(const BlockPlace& place, std::int64_t position) const {
-    const VisibleKeys visible = visible_keys(problem_, place.sequence);
+    const VisibleKeys keys = visible(place.sequence);
     const BlockMask blocks = modifiers_.blocks(batch_index(place), place.head);
-    std::int64_t block = visible.begin(position) / tiles_.block_n;
-    while (block * tiles_.block_n < visible.keys && !blocks.visible(position, block * tiles_.block_n)) ++block;
+    std::int64_t block = keys.begin(position) / tiles_.block_n;
+    while (block * tiles_.block_n < keys.keys && !blocks.visible(position, block * tiles_.block_n)) ++block;
     return static_cast<std::int32_t>(block);
   }
 
   void key_block(const BlockPlace& place, int worker) {
     const std::int64_t key_begin = place.block * tiles_.block_n;
-    const std::int64_t heads = heads_per_key_head(problem_) / group_of(problem_);
+    const std::int64_t heads = heads_per_key_head(problem_) / heads_per_group(problem_);
     const BackwardTask task{.dtype = problem_.dtype,
                             .queries = queries({place.sequence, place.head * heads, 0}),
                             .heads = heads,
@@ -89,10 +90,10 @@ class Backward {
                             .head_dim = problem_.head_dim,
                             .head_dim_v = problem_.head_dim_v,
                             .scale = problem_.scale,
-                            .visible = visible_keys(problem_, place.sequence),
-                            .score_map = score_map_,
+                            .visible = visible(place.sequence),
+                            .score_scale = score_scale_,
                             .tiles = tiles_};
-    std::byte* scratch = call_.workspace + call_.plan.workspace.scratch + worker * call_.plan.workspace.worker_bytes;
+    std::byte* scratch = workspace_.scratch_of(worker);
     call_.plan.amx ? amx::backward_block(task, scratch) : backward_block(task, scratch);
   }
 
@@ -116,7 +117,7 @@ class Backward {
     const std::int64_t row_begin = place.block * tiles_.block_m;
     const QueryGradientTask task{.dtype = problem_.dtype,
                                  .dq = query_rows(problem_, arguments_.dq, place.sequence, place.head),
-                                 .sums = dq_sums(place) + place.block * dq_block_,
+                                 .sums = dq_sums(place) + place.block * workspace_.dq_block,
                                  .row_begin = row_begin,
                                  .row_end = std::min(row_begin + tiles_.block_m, rows(place.sequence)),
                                  .head_dim = problem_.head_dim,
@@ -130,13 +131,14 @@ class Backward {
     if (!arguments_.d_sink.given()) return;
     auto* d_sink = static_cast<float*>(arguments_.d_sink.data);
     for_each_task(problem_.heads_q, call_.plan.threads, call_.parallel_for, [&](std::int64_t head, int) {
-      const std::int64_t group = head / group_of(problem_);
-      const float sink = modifiers_.sinks(group)[head % group_of(problem_)];
+      const std::int64_t group = head / heads_per_group(problem_);
+      const float sink = modifiers_.sinks(group)[head % heads_per_group(problem_)];
       double sum = 0.0;
       for (const Sequence& sequence : batch_.sequences) {
-        const Rows<const float*> lse = lse_rows(problem_, arguments_.lse, sequence, group);
+        const GroupRows<const float*> lse = lse_rows(problem_, arguments_.lse, sequence, group);
         const float* deltas = delta({sequence, group, 0});
-        for (std::int64_t row = head % group_of(problem_); row < rows(sequence); row += group_of(problem_)) {
+        for (std::int64_t row = head % heads_per_group(problem_); row < rows(sequence);
+             row += heads_per_group(problem_)) {
           sum += sink_gradient(sink, lse.data[lse.offset(row)], deltas[row]);
         }
       }
@@ -144,37 +146,29 @@ class Backward {
     });
   }
 
-  std::int64_t rows(const Sequence& sequence) const { return sequence.q.length * group_of(problem_); }
+  VisibleKeys visible(const Sequence& sequence) const {
+    return visible_keys(problem_, sequence.q.length, sequence.k.length);
+  }
+  std::int64_t rows(const Sequence& sequence) const { return sequence.q.length * heads_per_group(problem_); }
   std::int64_t batch_index(const BlockPlace& place) const { return &place.sequence - batch_.sequences.data(); }
 
   /// Row blocks of all sequences and groups before this one's: where its rows begin in the workspace.
   std::int64_t first_block(const BlockPlace& place) const {
-    const std::int64_t own = (rows(place.sequence) + tiles_.block_m - 1) / tiles_.block_m;
-    return place.sequence.first_row_block * groups_of(problem_) + place.head * own;
+    const std::int64_t own = ceil_div(rows(place.sequence), tiles_.block_m);
+    return place.sequence.first_row_block * head_groups(problem_) + place.head * own;
   }
 
-  template <class T>
-  T* workspace(std::size_t offset) const {
-    return reinterpret_cast<T*>(call_.workspace + offset);
-  }
-
-  float* delta(const BlockPlace& place) const {
-    return workspace<float>(call_.plan.workspace.delta) + first_block(place) * tiles_.block_m;
-  }
-  float* dq_sums(const BlockPlace& place) const {
-    return workspace<float>(call_.plan.workspace.dq) + first_block(place) * dq_block_;
-  }
-  std::atomic<std::int32_t>* turns(const BlockPlace& place) const {
-    return workspace<std::atomic<std::int32_t>>(call_.plan.workspace.turns) + first_block(place);
-  }
+  float* delta(const BlockPlace& place) const { return workspace_.delta + first_block(place) * tiles_.block_m; }
+  float* dq_sums(const BlockPlace& place) const { return workspace_.dq + first_block(place) * workspace_.dq_block; }
+  std::atomic<std::int32_t>* turns(const BlockPlace& place) const { return workspace_.turns + first_block(place); }
 
   const Call& call_;
   const AttentionProblem& problem_;
   const Tiles tiles_;
   const BackwardArguments& arguments_;
+  const Workspace workspace_;
   const Batch batch_;
-  const std::int64_t dq_block_;  // floats of a block of rows
-  const ScoreMap score_map_;
+  const ScoreScale score_scale_;
   const GroupModifiers modifiers_;
   const BiasTurns bias_turns_;
 };

@@ -4,31 +4,30 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "call/arithmetic.h"
+#include "call/heads.h"
 #include "call/problem.h"
-#include "cpu/kernels/scratch.h"
-#include "cpu/sequences.h"
 
 namespace strobe::cpu {
 
-inline std::int64_t rounded_down(std::int64_t value, std::int64_t multiple) {
-  return std::max(multiple, value / multiple * multiple);
+/// The largest multiple of `multiple` up to `value`, but one at least.
+inline std::int64_t whole_multiple(std::int64_t value, std::int64_t multiple) {
+  return std::max(multiple, round_down(value, multiple));
 }
-
-inline std::int64_t divided_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
 
 /// Even blocks of at most `most` rows, at least `wanted` of them in `sequences` sequences of `rows` rows; a multiple of
 /// `multiple`.
 inline std::int64_t even_block(std::int64_t rows, std::int64_t most, std::int64_t sequences, std::int64_t wanted,
                                std::int64_t multiple) {
-  const std::int64_t per_sequence = divided_up(wanted, std::max<std::int64_t>(sequences, 1));
-  const std::int64_t blocks = std::max(divided_up(rows, most), std::min(per_sequence, divided_up(rows, multiple)));
-  return padded(divided_up(rows, blocks), multiple);
+  const std::int64_t per_sequence = ceil_div(wanted, std::max<std::int64_t>(sequences, 1));
+  const std::int64_t blocks = std::max(ceil_div(rows, most), std::min(per_sequence, ceil_div(rows, multiple)));
+  return round_up(ceil_div(rows, blocks), multiple);
 }
 
 /// Rows of one row of a block mask's blocks, halved while they are more than `most` and stay a multiple of `multiple`:
 /// a block of rows then lies in one row of the mask.
 inline std::int64_t masked_block(const AttentionProblem& problem, std::int64_t most, std::int64_t multiple) {
-  std::int64_t rows = problem.modifiers.block_size * group_of(problem);
+  std::int64_t rows = problem.modifiers.block_size * heads_per_group(problem);
   while (rows > most && rows % (2 * multiple) == 0) rows /= 2;
   return rows;
 }

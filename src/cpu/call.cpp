@@ -1,32 +1,13 @@
 #include "cpu/call.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <new>
+
+#include "call/arithmetic.h"
 
 namespace strobe::cpu {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr double kLog2E = 1.44269504088896340735992468100189214;
-
-std::int32_t element(const ConstTensorView& tensor, std::int64_t index) {
-  return static_cast<const std::int32_t*>(tensor.data)[index * tensor.strides[0]];
-}
-
-SequenceSide side_of(std::int64_t index, bool packed, std::int64_t seqlen, const ConstTensorView& cu_seqlens,
-                     const ConstTensorView& seqused) {
-  SequenceSide side{.begin = index, .slots = seqlen, .length = seqlen};
-  if (packed) {
-    side.begin = element(cu_seqlens, index);
-    side.slots = element(cu_seqlens, index + 1) - side.begin;
-    side.length = side.slots;
-  }
-  if (seqused.given()) side.length = element(seqused, index);
-  return side;
-}
 
 template <class T, class Pointer>
 T* at(const BasicTensorView<Pointer>& tensor, std::int64_t offset) {
@@ -41,8 +22,8 @@ Pointer advanced(Pointer data, DType dtype, std::int64_t elements) {
 
 /// Strides of the position and head axes: [batch, position, head, column] or packed [position, head, column].
 template <class Pointer>
-Rows<Pointer> rows_at(const BasicTensorView<Pointer>& tensor, bool packed, const SequenceSide& side, std::int64_t head,
-                      std::int64_t group) {
+GroupRows<Pointer> rows_at(const BasicTensorView<Pointer>& tensor, bool packed, const SequenceSide& side,
+                           std::int64_t head, std::int64_t group) {
   const std::int64_t position_stride = tensor.strides[packed ? 0 : 1];
   const std::int64_t head_stride = tensor.strides[packed ? 1 : 2];
   const std::int64_t offset = sequence_offset(tensor, side) + head * head_stride;
@@ -51,13 +32,13 @@ Rows<Pointer> rows_at(const BasicTensorView<Pointer>& tensor, bool packed, const
 
 /// lse is [batch, head, position] or packed [head, position].
 template <class T, class Pointer>
-Rows<T*> lse_rows_at(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor, const Sequence& sequence,
-                     std::int64_t group_index) {
+GroupRows<T*> lse_rows_at(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
+                          const Sequence& sequence, std::int64_t group_index) {
   if (!tensor.given()) return {};
   const std::int64_t head_stride = tensor.strides[problem.packed_q ? 0 : 1];
   const std::int64_t position_stride = tensor.strides[problem.packed_q ? 1 : 2];
   const std::int64_t start = sequence.q.begin * (problem.packed_q ? position_stride : tensor.strides[0]);
-  const std::int64_t group = group_of(problem);
+  const std::int64_t group = heads_per_group(problem);
   return {at<T>(tensor, start + group_index * group * head_stride), position_stride, head_stride, group};
 }
 
@@ -78,35 +59,34 @@ void for_each_unused(const AttentionProblem& problem, const Batch& batch, Side s
 
 }  // namespace
 
-Batch make_batch(const Call& call, const Sequences& given) {
+Batch make_batch(const Call& call, const Sequences& given, Sequence* sequences) {
   const AttentionProblem& problem = call.problem;
-  auto* sequences = reinterpret_cast<Sequence*>(call.workspace + call.plan.workspace.sequences);
   std::int64_t row_blocks = 0;
   std::int64_t key_blocks = 0;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const Sequence sequence{
-        .q = side_of(b, problem.packed_q, problem.seqlen_q, given.cu_seqlens_q, given.seqused_q),
-        .k = side_of(b, problem.packed_k, problem.seqlen_k, given.cu_seqlens_k, given.seqused_k),
+        .q = sequence_side(b, problem.seqlen_q, given.cu_seqlens_q, given.seqused_q),
+        .k = sequence_side(b, problem.seqlen_k, given.cu_seqlens_k, given.seqused_k),
         .first_row_block = row_blocks,
         .first_key_block = key_blocks,
     };
     new (sequences + b) Sequence(sequence);
     const cpu::Tiles& tiles = call.plan.tiles;
-    row_blocks += (sequence.q.length * group_of(problem) + tiles.block_m - 1) / tiles.block_m;
-    key_blocks += (sequence.k.length + tiles.block_n - 1) / tiles.block_n;
+    row_blocks += ceil_div(sequence.q.length * heads_per_group(problem), tiles.block_m);
+    key_blocks += ceil_div(sequence.k.length, tiles.block_n);
   }
   return {{sequences, static_cast<std::size_t>(problem.batch)}, row_blocks, key_blocks};
 }
 
 template <class Pointer>
-Rows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
-                         const Sequence& sequence, std::int64_t group) {
-  return rows_at(tensor, problem.packed_q, sequence.q, group * group_of(problem), group_of(problem));
+GroupRows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
+                              const Sequence& sequence, std::int64_t group) {
+  return rows_at(tensor, problem.packed_q, sequence.q, group * heads_per_group(problem), heads_per_group(problem));
 }
 
 template <class Pointer>
-Rows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
-                       const Sequence& sequence, std::int64_t head_k) {
+GroupRows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
+                            const Sequence& sequence, std::int64_t head_k) {
   return rows_at(tensor, problem.packed_k, sequence.k, head_k, 1);
 }
 
@@ -115,39 +95,14 @@ template MutableRows query_rows(const AttentionProblem&, const TensorView&, cons
 template ConstRows key_rows(const AttentionProblem&, const ConstTensorView&, const Sequence&, std::int64_t);
 template MutableRows key_rows(const AttentionProblem&, const TensorView&, const Sequence&, std::int64_t);
 
-Rows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor, const Sequence& sequence,
-                      std::int64_t group) {
+GroupRows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor, const Sequence& sequence,
+                           std::int64_t group) {
   return lse_rows_at<float>(problem, tensor, sequence, group);
 }
 
-Rows<const float*> lse_rows(const AttentionProblem& problem, const ConstTensorView& tensor, const Sequence& sequence,
-                            std::int64_t group) {
+GroupRows<const float*> lse_rows(const AttentionProblem& problem, const ConstTensorView& tensor,
+                                 const Sequence& sequence, std::int64_t group) {
   return lse_rows_at<const float>(problem, tensor, sequence, group);
-}
-
-VisibleKeys visible_keys(const AttentionProblem& problem, const Sequence& sequence) {
-  const std::int64_t unbounded = sequence.q.length + sequence.k.length;  // reaches every key from every query
-  const auto reach = [unbounded](std::int64_t window) { return window < 0 ? unbounded : std::min(window, unbounded); };
-  VisibleKeys visible{.keys = sequence.k.length,
-                      .diagonal = problem.causal == CausalMask::top_left ? 0 : sequence.k.length - sequence.q.length,
-                      .left = reach(problem.window.left),
-                      .right = reach(problem.window.right),
-                      .chunk = problem.chunk};
-  if (problem.causal != CausalMask::none) visible.right = 0;
-  return visible;
-}
-
-ScoreMap score_map(const AttentionProblem& problem, ScaleSign sign) {
-  ScoreMap map;
-  map.capped = problem.softcap != 0.0F;
-  const double scale = problem.scale;
-  const double inner = map.capped ? scale / problem.softcap : scale * kLog2E;  // what multiplies q.k
-  const bool in_query = sign == ScaleSign::in_query;
-  if (in_query) map.query_factor = inner == 0.0 ? 0.0F : (inner < 0.0 ? -1.0F : 1.0F);
-  const auto own = static_cast<float>(in_query ? (inner == 0.0 ? 1.0 : std::abs(inner)) : inner);
-  map.tanh_scale = map.capped ? own : 0.0F;
-  map.score_scale = map.capped ? static_cast<float>(problem.softcap * kLog2E) : own;
-  return map;
 }
 
 void clear_unused(const AttentionProblem& problem, const Batch& batch, Side side, const TensorView& tensor) {
@@ -169,8 +124,8 @@ void clear_unused_lse(const AttentionProblem& problem, const Batch& batch, const
   if (!lse.given()) return;
   for_each_unused(problem, batch, Side::query, [&](std::int64_t begin, std::int64_t first, std::int64_t last) {
     const Sequence sequence{.q = {.begin = begin}};
-    for (std::int64_t group = 0; group < groups_of(problem); ++group) {
-      const Rows<float*> rows = lse_rows(problem, lse, sequence, group);
+    for (std::int64_t group = 0; group < head_groups(problem); ++group) {
+      const GroupRows<float*> rows = lse_rows(problem, lse, sequence, group);
       for (std::int64_t row = first * rows.group; row < last * rows.group; ++row)
         rows.data[rows.offset(row)] = -kInfinity;
     }
@@ -189,7 +144,7 @@ const Sequence& sequence_of(std::span<const Sequence> sequences, std::int64_t Se
 }  // namespace
 
 BlockPlace row_block_place(const AttentionProblem& problem, const Batch& batch, std::int64_t index) {
-  const std::int64_t groups = groups_of(problem);
+  const std::int64_t groups = head_groups(problem);
   const std::int64_t block = batch.row_blocks - 1 - index / groups;
   const Sequence& sequence = sequence_of(batch.sequences, &Sequence::first_row_block, block);
   return {sequence, index % groups, block - sequence.first_row_block};

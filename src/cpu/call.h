@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <span>
 
-#include "cpu/kernels/task.h"
+#include "call/heads.h"
 #include "cpu/passes.h"
-#include "cpu/sequences.h"
+#include "cpu/kernels/task.h"
+#include "cpu/workspace.h"
 
 namespace strobe::cpu {
 
@@ -17,29 +18,24 @@ struct Batch {
   std::int64_t key_blocks = 0;
 };
 
-/// Fills the workspace's table from the lengths that the caller gave.
-Batch make_batch(const Call& call, const Sequences& given);
+/// Fills `sequences` from the lengths that the caller gave.
+Batch make_batch(const Call& call, const Sequences& given, Sequence* sequences);
 
 /// The query rows of one sequence and group of heads, group * length of them: heads interleaved with positions.
 template <class Pointer>
-Rows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
-                         const Sequence& sequence, std::int64_t group);
+GroupRows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
+                              const Sequence& sequence, std::int64_t group);
 
 /// The rows of one sequence and head of k or v.
 template <class Pointer>
-Rows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
-                       const Sequence& sequence, std::int64_t head_k);
+GroupRows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
+                            const Sequence& sequence, std::int64_t head_k);
 
 /// The elements of lse or d_lse that belong to query_rows; data is null when the tensor is not given.
-Rows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor, const Sequence& sequence,
-                      std::int64_t group);
-Rows<const float*> lse_rows(const AttentionProblem& problem, const ConstTensorView& tensor, const Sequence& sequence,
-                            std::int64_t group);
-
-VisibleKeys visible_keys(const AttentionProblem& problem, const Sequence& sequence);
-
-enum class ScaleSign : std::uint8_t { in_query, in_scale };
-ScoreMap score_map(const AttentionProblem& problem, ScaleSign sign);
+GroupRows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor, const Sequence& sequence,
+                           std::int64_t group);
+GroupRows<const float*> lse_rows(const AttentionProblem& problem, const ConstTensorView& tensor,
+                                 const Sequence& sequence, std::int64_t group);
 
 enum class Side : std::uint8_t { query, key };
 

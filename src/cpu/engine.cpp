@@ -44,11 +44,11 @@ template <class Arguments>
 class CpuCall final : public engine::PlannedCall {
  public:
   CpuCall(const AttentionProblem& problem, int threads)
-      : problem_(problem), plan_(cpu_plan(problem, cpu_shape(), worker_count(threads))) {}
+      : problem_(problem), plan_(make_call_plan(problem, this_machine(), worker_count(threads))) {}
 
-  std::size_t workspace_bytes() const override { return plan_.workspace.bytes; }
+  std::size_t workspace_bytes() const override { return plan_.workspace_bytes; }
   DType probability_dtype() const override { return plan_.amx ? DType::bfloat16 : DType::float32; }
-  std::string explain() const override { return cpu::explain(problem_, cpu_shape(), plan_); }
+  std::string explain() const override { return cpu::explain(problem_, this_machine(), plan_); }
 
   using PlannedCall::run;
   Status run(const Arguments& arguments, const Execution& execution) const override {
@@ -56,7 +56,7 @@ class CpuCall final : public engine::PlannedCall {
       return {StatusCode::invalid_argument, "stream is given for tensors on the cpu: it must be null"};
     }
     OwnedWorkspace owned;
-    const Result<std::byte*> workspace = workspace_for(plan_.workspace.bytes, execution, owned);
+    const Result<std::byte*> workspace = workspace_for(plan_.workspace_bytes, execution, owned);
     if (!workspace.ok()) return workspace.status();
     run_pass({problem_, plan_, execution.parallel_for, *workspace}, arguments);
     return {};
@@ -67,7 +67,7 @@ class CpuCall final : public engine::PlannedCall {
   static void run_pass(const Call& call, const BackwardArguments& arguments) { backward(call, arguments); }
 
   AttentionProblem problem_;
-  CpuPlan plan_;
+  CallPlan plan_;
 };
 
 class CpuEngine final : public engine::Implementation {

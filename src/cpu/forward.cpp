@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <limits>
+#include <cmath>
 
 #include "cpu/amx/amx.h"
 #include "cpu/call.h"
@@ -14,9 +14,17 @@ namespace {
 void clear_max_logits(const AttentionProblem& problem, const TensorView& max_logits) {
   if (!max_logits.given()) return;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
-    std::fill_n(static_cast<float*>(max_logits.data) + b * max_logits.strides[0], problem.heads_q,
-                -std::numeric_limits<float>::infinity());
+    std::fill_n(static_cast<float*>(max_logits.data) + b * max_logits.strides[0], problem.heads_q, -kInfinity);
   }
+}
+
+/// Leaves `scale` positive: the online softmax takes the largest product for the largest exponent. Returns what the
+/// queries are to be multiplied by instead, which is exact: the sign, or 0 where the scale is 0.
+float move_sign_to_queries(ScoreScale& scale) {
+  float& factor = scale.capped ? scale.softcap_scale : scale.scale_log2;
+  const float sign = factor == 0.0F ? 0.0F : (factor < 0.0F ? -1.0F : 1.0F);
+  factor = factor == 0.0F ? 1.0F : std::abs(factor);
+  return sign;
 }
 
 float* max_logits_of(const TensorView& max_logits, std::int64_t batch, std::int64_t first_head) {
@@ -28,19 +36,21 @@ float* max_logits_of(const TensorView& max_logits, std::int64_t batch, std::int6
 
 void forward(const Call& call, const ForwardArguments& arguments) {
   const AttentionProblem& problem = call.problem;
-  const CpuPlan& plan = call.plan;
-  const Batch batch = make_batch(call, arguments.sequences);
+  const CallPlan& plan = call.plan;
+  const Workspace workspace(call.workspace, problem, plan);
+  const Batch batch = make_batch(call, arguments.sequences, workspace.sequences);
   clear_unused(problem, batch, Side::query, arguments.o);
   clear_unused_lse(problem, batch, arguments.lse);
   clear_max_logits(problem, arguments.max_logits);
 
-  const ScoreMap map = score_map(problem, ScaleSign::in_query);
+  ScoreScale scale = score_scale(problem);
+  const float query_factor = move_sign_to_queries(scale);
   const GroupModifiers modifiers(problem, arguments.modifiers, arguments.random);
   const auto block = [&](std::int64_t index, int worker) {
     const BlockPlace place = row_block_place(problem, batch, index);
     const std::int64_t b = &place.sequence - batch.sequences.data();
-    const std::int64_t head_k = place.head * group_of(problem) / heads_per_key_head(problem);
-    const std::int64_t rows = place.sequence.q.length * group_of(problem);
+    const std::int64_t head_k = place.head * heads_per_group(problem) / heads_per_key_head(problem);
+    const std::int64_t rows = place.sequence.q.length * heads_per_group(problem);
     const std::int64_t row_begin = place.block * plan.tiles.block_m;
     const ForwardTask task{.dtype = problem.dtype,
                            .q = query_rows(problem, arguments.q, place.sequence, place.head),
@@ -52,18 +62,19 @@ void forward(const Call& call, const ForwardArguments& arguments) {
                            .row_end = std::min(row_begin + plan.tiles.block_m, rows),
                            .head_dim = problem.head_dim,
                            .head_dim_v = problem.head_dim_v,
-                           .visible = visible_keys(problem, place.sequence),
-                           .score_map = map,
+                           .visible = visible_keys(problem, place.sequence.q.length, place.sequence.k.length),
+                           .query_factor = query_factor,
+                           .score_scale = scale,
                            .blocks = modifiers.blocks(b, place.head),
                            .terms = modifiers.terms(b, place.head),
                            .dropout = modifiers.dropout(b, place.head),
                            .sinks = modifiers.sinks(place.head),
-                           .max_logits = max_logits_of(arguments.max_logits, b, place.head * group_of(problem)),
+                           .max_logits = max_logits_of(arguments.max_logits, b, place.head * heads_per_group(problem)),
                            .tiles = plan.tiles};
-    std::byte* scratch = call.workspace + plan.workspace.scratch + worker * plan.workspace.worker_bytes;
+    std::byte* scratch = workspace.scratch_of(worker);
     plan.amx ? amx::forward_block(task, scratch) : forward_block(task, scratch);
   };
-  for_each_task(batch.row_blocks * groups_of(problem), plan.threads, call.parallel_for, block);
+  for_each_task(batch.row_blocks * head_groups(problem), plan.threads, call.parallel_for, block);
 }
 
 }  // namespace strobe::cpu

@@ -19,12 +19,12 @@ std::int64_t cache_bytes(int name, std::int64_t otherwise) {
 
 }  // namespace
 
-const CpuShape& cpu_shape() {
-  static const CpuShape shape{.kernels = kernel_traits(),
-                              .l1_bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, kDefaultL1),
-                              .l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, kDefaultL2),
-                              .amx = amx::available()};
-  return shape;
+const Machine& this_machine() {
+  static const Machine machine{.kernels = kernel_traits(),
+                               .l1_bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, kDefaultL1),
+                               .l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, kDefaultL2),
+                               .amx = amx::available()};
+  return machine;
 }
 
 int worker_count(int threads) { return threads > 0 ? threads : tbb::info::default_concurrency(); }

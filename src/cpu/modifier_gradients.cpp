@@ -27,11 +27,10 @@ void clear_bias_gradient(const Call& call, const TensorView& d_bias) {
   });
 }
 
-BiasTurns::BiasTurns(const Call& call, const Batch& batch) : problem_(call.problem), batch_(batch), turns_(nullptr) {
-  if (problem_.wants_d_bias && !writes_bias_gradient_alone(problem_)) {
-    turns_ = reinterpret_cast<std::atomic<std::int32_t>*>(call.workspace + call.plan.workspace.bias_turns);
-  }
-}
+BiasTurns::BiasTurns(const AttentionProblem& problem, const Batch& batch, std::atomic<std::int32_t>* turns)
+    : problem_(problem),
+      batch_(batch),
+      turns_(problem.wants_d_bias && !writes_bias_gradient_alone(problem) ? turns : nullptr) {}
 
 void BiasTurns::start() const {
   if (turns_ == nullptr) return;

@@ -26,7 +26,8 @@ inline double sink_gradient(float sink, float lse, float delta) {
 /// in the order of the tasks, so that the sums have the same bits whatever thread runs what.
 class BiasTurns {
  public:
-  BiasTurns(const Call& call, const Batch& batch);
+  /// `turns` is an element for each block of keys over the batch and key head.
+  BiasTurns(const AttentionProblem& problem, const Batch& batch, std::atomic<std::int32_t>* turns);
 
   /// Before any key block's task.
   void start() const;

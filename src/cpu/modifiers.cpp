@@ -21,9 +21,9 @@ BlockMask GroupModifiers::blocks(std::int64_t batch, std::int64_t group) const {
 }
 
 template <class Pointer>
-Rows<Pointer> GroupModifiers::bias_rows(Pointer data, const ConstTensorView& view, std::int64_t batch,
-                                        std::int64_t group) const {
-  const Rows<Pointer> rows{data, step(view, 2), step(view, 1), group_of(problem_)};
+GroupRows<Pointer> GroupModifiers::bias_rows(Pointer data, const ConstTensorView& view, std::int64_t batch,
+                                             std::int64_t group) const {
+  const GroupRows<Pointer> rows{data, step(view, 2), step(view, 1), heads_per_group(problem_)};
   return rows.from_column(view.dtype, batch * step(view, 0) + first_head(group) * step(view, 1));
 }
 
@@ -41,7 +41,7 @@ ScoreTerms GroupModifiers::terms(std::int64_t batch, std::int64_t group) const {
   return terms;
 }
 
-DropoutTask GroupModifiers::dropout(std::int64_t batch, std::int64_t group) const {
+GroupDropout GroupModifiers::dropout(std::int64_t batch, std::int64_t group) const {
   const DropoutKey key = dropout_key(problem_.dropout, random_.seed, random_.offset);
   return {.key = key,
           .head = static_cast<unsigned>(batch * problem_.heads_q + first_head(group)),
@@ -53,7 +53,7 @@ const float* GroupModifiers::sinks(std::int64_t group) const {
   return static_cast<const float*>(modifiers_.sink.data) + first_head(group);
 }
 
-Rows<float*> GroupModifiers::d_bias(const TensorView& d_bias, std::int64_t batch, std::int64_t group) const {
+GroupRows<float*> GroupModifiers::d_bias(const TensorView& d_bias, std::int64_t batch, std::int64_t group) const {
   if (!d_bias.given()) return {};
   return bias_rows(static_cast<float*>(d_bias.data), d_bias, batch, group);
 }

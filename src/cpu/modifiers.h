@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "cpu/kernels/task.h"
+#include "call/heads.h"
 #include "cpu/passes.h"
-#include "cpu/sequences.h"
+#include "cpu/kernels/task.h"
 
 namespace strobe::cpu {
 
@@ -15,20 +15,20 @@ class GroupModifiers {
   GroupModifiers(const AttentionProblem& problem, const ScoreModifiers& modifiers, const RandomState& random)
       : problem_(problem), modifiers_(modifiers), random_(random) {}
 
-  /// `batch` is the sequence's index, `group` a group of heads as in group_of().
+  /// `batch` is the sequence's index, `group` a group of heads as in heads_per_group().
   BlockMask blocks(std::int64_t batch, std::int64_t group) const;
   ScoreTerms terms(std::int64_t batch, std::int64_t group) const;
-  DropoutTask dropout(std::int64_t batch, std::int64_t group) const;
+  GroupDropout dropout(std::int64_t batch, std::int64_t group) const;
   const float* sinks(std::int64_t group) const;  // null: none
 
   /// The gradient's rows, laid out as the bias's.
-  Rows<float*> d_bias(const TensorView& d_bias, std::int64_t batch, std::int64_t group) const;
+  GroupRows<float*> d_bias(const TensorView& d_bias, std::int64_t batch, std::int64_t group) const;
 
  private:
-  std::int64_t first_head(std::int64_t group) const { return group * group_of(problem_); }
+  std::int64_t first_head(std::int64_t group) const { return group * heads_per_group(problem_); }
 
   template <class Pointer>
-  Rows<Pointer> bias_rows(Pointer data, const ConstTensorView& view, std::int64_t batch, std::int64_t group) const;
+  GroupRows<Pointer> bias_rows(Pointer data, const ConstTensorView& view, std::int64_t batch, std::int64_t group) const;
 
   const AttentionProblem& problem_;
   const ScoreModifiers& modifiers_;

@@ -1,5 +1,4 @@
-// The two passes of the CPU engine: FlashAttention-2 on Highway vectors, parallel over batch, heads and blocks of the
-// sequence.
+// The two passes of the CPU engine: FlashAttention-2 on Highway vectors, parallel over batch, heads and blocks of the sequence.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +9,8 @@
 
 namespace strobe::cpu {
 
-/// This machine, for cpu_plan.
-const CpuShape& cpu_shape();
+/// This machine, for make_call_plan.
+const Machine& this_machine();
 
 /// Workers that `threads` (0: every hardware thread) asks for.
 int worker_count(int threads);
@@ -19,9 +18,9 @@ int worker_count(int threads);
 /// A validated call and the decisions made for it.
 struct Call {
   const AttentionProblem& problem;
-  const CpuPlan& plan;
+  const CallPlan& plan;
   const ParallelFor* parallel_for;  // null: oneTBB
-  std::byte* workspace;             // plan.workspace.bytes, 64-byte aligned
+  std::byte* workspace;             // plan.workspace_bytes, 64-byte aligned
 };
 
 void forward(const Call& call, const ForwardArguments& arguments);

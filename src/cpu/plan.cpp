@@ -4,29 +4,31 @@
 
 #include <algorithm>
 
+#include "call/arithmetic.h"
+#include "call/heads.h"
 #include "cpu/amx/scratch.h"
 #include "cpu/amx_tiles.h"
 #include "cpu/blocks.h"
 #include "cpu/kernels/scratch.h"
-#include "cpu/sequences.h"
+#include "cpu/workspace.h"
 
 namespace strobe::cpu {
 namespace {
 
 /// Bound on the blocks of `block` rows when every sequence starts a new one.
 std::int64_t row_blocks_of(const AttentionProblem& problem, std::int64_t block) {
-  const std::int64_t rows = problem.total_q * group_of(problem);
-  return groups_of(problem) * (rows / block + problem.batch);
+  const std::int64_t rows = problem.total_q * heads_per_group(problem);
+  return head_groups(problem) * (rows / block + problem.batch);
 }
 
-Tiles forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int threads) {
+Tiles forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads) {
   const std::int64_t row_bytes = (problem.head_dim + problem.head_dim_v) * 4;
-  const std::int64_t panel = shape.kernels.panel;
+  const std::int64_t panel = machine.kernels.panel;
   // The scores of one panel live in L1 beside the operands that stream past them; the K and V tile in a quarter of L2.
-  const std::int64_t by_l1 = shape.l1_bytes * 3 / 8 / (panel * 4);
-  const std::int64_t by_l2 = shape.l2_bytes / 4 / row_bytes;
+  const std::int64_t by_l1 = machine.l1_bytes * 3 / 8 / (panel * 4);
+  const std::int64_t by_l2 = machine.l2_bytes / 4 / row_bytes;
   Tiles tiles;
-  tiles.block_n = rounded_down(std::min(by_l1, by_l2), 16);
+  tiles.block_n = whole_multiple(std::min(by_l1, by_l2), 16);
   // The more rows a block has, the less often K and V are read and packed; their Q and O stream through L2 in order,
   // where rows of K and V can be pages apart. Every worker should get several blocks: the last to finish then cost
   // little. Rows do not depend on one another, so the bits do not depend on block_m.
@@ -35,16 +37,16 @@ Tiles forward_tiles(const AttentionProblem& problem, const CpuShape& shape, int 
   const bool masked = problem.modifiers.block_size != 0;
   const std::int64_t part = masked ? masked_block(problem, kMostRows, 1) : panel;
   if (masked) tiles.block_n = problem.modifiers.block_size;
-  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
-  tiles.block_m =
-      even_block(rows, padded(kMostRows, part), problem.batch * groups_of(problem), kBlocksPerWorker * threads, part);
+  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
+  tiles.block_m = even_block(rows, round_up(kMostRows, part), problem.batch * head_groups(problem),
+                             kBlocksPerWorker * threads, part);
   tiles.part_m = masked ? part : tiles.block_m;
   return tiles;
 }
 
-Tiles backward_tiles(const AttentionProblem& problem, const CpuShape& shape) {
-  const std::int64_t panel = shape.kernels.panel;
-  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * group_of(problem), 1);
+Tiles backward_tiles(const AttentionProblem& problem, const Machine& machine) {
+  const std::int64_t panel = machine.kernels.panel;
+  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
   const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
   // K twice, V, dK and dV of a block of keys. Half of L2 holds the least block; a larger one streams through it, which
   // costs less than packing Q and dO more often. 64 blocks in all keep any machine busy; the sums depend on the block's
@@ -52,81 +54,68 @@ Tiles backward_tiles(const AttentionProblem& problem, const CpuShape& shape) {
   constexpr std::int64_t kMostKeys = 384;
   constexpr std::int64_t kBlocks = 64;
   const std::int64_t key_bytes = (3 * problem.head_dim + 2 * problem.head_dim_v) * 4;
-  const std::int64_t least = rounded_down(shape.l2_bytes / 2 / key_bytes, panel);
+  const std::int64_t least = whole_multiple(machine.l2_bytes / 2 / key_bytes, panel);
   const std::int64_t even =
-      even_block(keys, rounded_down(kMostKeys, panel), problem.batch * problem.heads_k, kBlocks, panel);
+      even_block(keys, whole_multiple(kMostKeys, panel), problem.batch * problem.heads_k, kBlocks, panel);
   Tiles tiles;
   tiles.block_n = even_block(keys, std::max(least, even), 1, 1, panel);
   // Q, dO and dS of a block of queries in 0.3 of L2, as if the block of keys were the least.
   const std::int64_t query_bytes =
       (problem.head_dim + problem.head_dim_v + std::min(least, tiles.block_n) + 2 * panel) * 4;
-  const std::int64_t multiple = shape.kernels.row_multiple;
+  const std::int64_t multiple = machine.kernels.row_multiple;
   constexpr std::int64_t kMostRows = 192;
   if (problem.modifiers.block_size != 0) {
     const std::int64_t part = masked_block(problem, kMostRows, 1);
     return {.block_m = part, .block_n = problem.modifiers.block_size, .part_m = part};
   }
-  tiles.block_m = std::min({rounded_down(shape.l2_bytes * 3 / 10 / query_bytes, multiple), padded(rows, multiple),
-                            rounded_down(kMostRows, multiple)});
+  tiles.block_m = std::min({whole_multiple(machine.l2_bytes * 3 / 10 / query_bytes, multiple), round_up(rows, multiple),
+                            whole_multiple(kMostRows, multiple)});
   return tiles;
 }
 
-Tiles tiles_of(const AttentionProblem& problem, const CpuShape& shape, const CpuPlan& plan) {
+Tiles tiles_of(const AttentionProblem& problem, const Machine& machine, const CallPlan& plan) {
   if (problem.pass == Pass::forward) {
-    return plan.amx ? amx_forward_tiles(problem, shape, plan.threads) : forward_tiles(problem, shape, plan.threads);
+    return plan.amx ? amx_forward_tiles(problem, machine, plan.threads) : forward_tiles(problem, machine, plan.threads);
   }
-  return plan.amx ? amx_backward_tiles(problem) : backward_tiles(problem, shape);
+  return plan.amx ? amx_backward_tiles(problem) : backward_tiles(problem, machine);
 }
 
-std::size_t worker_bytes(const AttentionProblem& problem, const CpuShape& shape, const CpuPlan& plan) {
+std::size_t worker_bytes(const AttentionProblem& problem, const Machine& machine, const CallPlan& plan) {
   const std::int64_t d = problem.head_dim;
   const std::int64_t dv = problem.head_dim_v;
   if (problem.pass == Pass::forward) {
-    return plan.amx ? amx::ForwardScratch(d, dv, plan.tiles).bytes
-                    : ForwardScratch(d, dv, plan.tiles, shape.kernels).bytes;
+    return plan.amx ? amx::ForwardScratch(nullptr, d, dv, plan.tiles).arena.bytes()
+                    : ForwardScratch(nullptr, d, dv, plan.tiles, machine.kernels).arena.bytes();
   }
-  return plan.amx ? amx::BackwardScratch(d, dv, plan.tiles).bytes
-                  : BackwardScratch(d, dv, plan.tiles, shape.kernels).bytes;
+  return plan.amx ? amx::BackwardScratch(nullptr, d, dv, plan.tiles).arena.bytes()
+                  : BackwardScratch(nullptr, d, dv, plan.tiles, machine.kernels).arena.bytes();
 }
 
 }  // namespace
 
-CpuPlan cpu_plan(const AttentionProblem& problem, const CpuShape& shape, int threads) {
-  const bool forward = problem.pass == Pass::forward;
-  CpuPlan plan;
+CallPlan make_call_plan(const AttentionProblem& problem, const Machine& machine, int threads) {
+  CallPlan plan;
   plan.threads = threads;
-  plan.amx = shape.amx && amx_serves(problem);
-  plan.tiles = tiles_of(problem, shape, plan);
+  plan.amx = machine.amx && amx_serves(problem);
+  plan.tiles = tiles_of(problem, machine, plan);
   plan.row_blocks = row_blocks_of(problem, plan.tiles.block_m);
-  plan.key_blocks = (problem.seqlen_k + plan.tiles.block_n - 1) / plan.tiles.block_n;
-  plan.dq_rows = padded(plan.tiles.block_m, plan.amx ? amx::kBlock : shape.kernels.row_multiple);
-  plan.dq_columns = padded(problem.head_dim, plan.amx ? amx::kBlock : shape.kernels.wide_panel);
+  plan.key_blocks = ceil_div(problem.seqlen_k, plan.tiles.block_n);
+  plan.dq_rows = round_up(plan.tiles.block_m, plan.amx ? amx::kBlock : machine.kernels.row_multiple);
+  plan.dq_columns = round_up(problem.head_dim, plan.amx ? amx::kBlock : machine.kernels.wide_panel);
 
-  ScratchLayout layout;
-  CpuWorkspace& at = plan.workspace;
-  at.sequences = layout.take<Sequence>(problem.batch);
-  if (!forward) {
-    at.delta = layout.take<float>(plan.row_blocks * plan.tiles.block_m);
-    at.dq = layout.take<float>(plan.row_blocks * plan.dq_rows * plan.dq_columns);
-    at.turns = layout.take<std::int32_t>(plan.row_blocks);
-    if (problem.wants_d_bias) {
-      at.bias_turns = layout.take<std::int32_t>(plan.key_blocks * problem.batch * problem.heads_k);
-    }
-  }
-  at.worker_bytes = worker_bytes(problem, shape, plan);
-  at.scratch = layout.take<std::byte>(static_cast<std::int64_t>(at.worker_bytes) * threads);
-  at.bytes = layout.bytes();
+  plan.worker_bytes = worker_bytes(problem, machine, plan);
+  plan.workspace_bytes = Workspace(nullptr, problem, plan).arena.bytes();
   return plan;
 }
 
-std::string explain(const AttentionProblem& problem, const CpuShape& shape, const CpuPlan& plan) {
+std::string explain(const AttentionProblem& problem, const Machine& machine, const CallPlan& plan) {
   const bool forward = problem.pass == Pass::forward;
-  const std::int64_t group = group_of(problem);
+  const std::int64_t group = heads_per_group(problem);
   std::string text = fmt::format("engine        cpu: the tensors are in host memory\n");
-  text += fmt::format("instructions  {} ({} float32 lanes){}, float32 accumulation\n", shape.kernels.target,
-                      shape.kernels.lanes, plan.amx ? " and AMX tiles; P and dS rounded to bfloat16" : "");
+  text += fmt::format("instructions  {} ({} float32 lanes){}, float32 accumulation\n", machine.kernels.target,
+                      machine.kernels.lanes, plan.amx ? " and AMX tiles; P and dS rounded to bfloat16" : "");
   text += fmt::format("tiles         {} query rows x {} keys, for {} KiB of L1 and {} KiB of L2\n", plan.tiles.block_m,
-                      plan.tiles.block_n, shape.l1_bytes / 1024, shape.l2_bytes / 1024);
+                      plan.tiles.block_n, machine.l1_bytes / 1024, machine.l2_bytes / 1024);
   if (group > 1) text += fmt::format("grouped heads {} query heads share a key head and its packed tiles\n", group);
   if (problem.modifiers.block_size != 0) {
     text += fmt::format("block mask    blocks of {}: hidden ones are skipped{}\n", problem.modifiers.block_size,
@@ -139,7 +128,7 @@ std::string explain(const AttentionProblem& problem, const CpuShape& shape, cons
                     "tasks         up to {} blocks of keys, each over all the queries that see it; dQ in key order\n",
                     plan.key_blocks * problem.batch * problem.heads_k);
   text += fmt::format("threads       {}; the result's bits do not depend on their number\n", plan.threads);
-  text += fmt::format("workspace     {} bytes ({} a thread)\n", plan.workspace.bytes, plan.workspace.worker_bytes);
+  text += fmt::format("workspace     {} bytes ({} a thread)\n", plan.workspace_bytes, plan.worker_bytes);
   return text;
 }
 

@@ -2,8 +2,9 @@
 
 #include <cmath>
 
-#include "reference/bound/sequences.h"
+#include "call/arithmetic.h"
 #include "reference/bound/visibility.h"
+#include "reference/tensors.h"
 
 namespace strobe::test {
 namespace {
@@ -140,7 +141,7 @@ void CaseTensors::make_modifiers() {
   if (case_.blocks) {
     const auto blocks = [this](const SideLengths& side) {
       const bool bounded = !side.cu_seqlens.empty() && side.max_seqlen >= 0;
-      return ((bounded ? side.max_seqlen : side.rows) + case_.blocks->size - 1) / case_.blocks->size;
+      return ceil_div(bounded ? side.max_seqlen : side.rows, case_.blocks->size);
     };
     block_mask = make(DType::uint8, shared_shape(case_.blocks->sharing, blocks(case_.q), blocks(case_.k)));
   }

@@ -5,13 +5,13 @@
 
 #include <new>
 
+#include "call/arithmetic.h"
+
 namespace strobe::test {
 namespace {
 
 constexpr std::size_t kRoom = 256;  // bytes on either side
 constexpr std::size_t kAlignment = 64;
-
-std::size_t rounded_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 }  // namespace
 
@@ -32,7 +32,7 @@ void GuardedMemory::allocate(std::size_t bytes) {
 
 void GuardedMemory::map(std::size_t bytes, Guard guard) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  size_ = rounded_up(bytes, page);
+  size_ = round_up(bytes, page);
   start_ = guard == Guard::page_after ? size_ - bytes : 0;
   const std::size_t mapped = size_ + 2 * page;
   void* pages = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "call/arithmetic.h"
+
 namespace strobe::test {
 namespace {
 
@@ -31,10 +33,6 @@ T load(const std::byte* source) {
   return value;
 }
 
-std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 }  // namespace
 
 GuardedTensor::GuardedTensor(DType dtype, const std::vector<std::int64_t>& shape, const Placement& placement,
@@ -52,7 +50,7 @@ void GuardedTensor::place(const std::vector<std::int64_t>& shape, const Placemen
   std::int64_t stride = 1;
   for (const int axis : memory_order(view_.rank, placement.layout, random)) {
     view_.strides[axis] = stride;
-    stride = rounded_up(stride * std::max<std::int64_t>(1, shape[axis]) + gap(9), placement.alignment);
+    stride = round_up(stride * std::max<std::int64_t>(1, shape[axis]) + gap(9), placement.alignment);
   }
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count *= extent;
@@ -66,7 +64,7 @@ void GuardedTensor::place(const std::vector<std::int64_t>& shape, const Placemen
     }
     end = std::max(end, offsets_[index] + 1);
   }
-  const std::int64_t start = placement.guard == Guard::page_after ? 0 : rounded_up(gap(15), placement.alignment);
+  const std::int64_t start = placement.guard == Guard::page_after ? 0 : round_up(gap(15), placement.alignment);
   const std::size_t width = size_of(view_.dtype);
   memory_ = GuardedMemory(static_cast<std::size_t>(start + end) * width, placement.guard);
   view_.data = memory_.data() + start * width;

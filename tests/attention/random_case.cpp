@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "call/arithmetic.h"
+
 namespace strobe::test {
 namespace {
 
@@ -31,7 +33,7 @@ std::int64_t random_head_dim(const EngineLimits& limits, Random& random) {
     return random.integer(1, 512);
   }();
   const std::int64_t multiple = limits.alignment;
-  return std::min((drawn + multiple - 1) / multiple * multiple, limits.largest_head_dim);
+  return std::min(round_up(drawn, multiple), limits.largest_head_dim);
 }
 
 void draw_head_dims(AttentionCase& attention, const EngineLimits& limits, Random& random) {

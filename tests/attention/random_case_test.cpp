@@ -7,8 +7,8 @@
 #include <string>
 
 #include "case_tensors.h"
-#include "reference/bound/sequences.h"
 #include "reference/bound/visibility.h"
+#include "reference/tensors.h"
 
 namespace strobe::test {
 namespace {

@@ -11,11 +11,12 @@ namespace strobe::cpu::amx {
 /// Asks Linux for the permission, which then holds for the whole process.
 bool available();
 
-/// Runs a block of query rows to the end; scratch is amx::ForwardScratch::bytes, 64-byte aligned.
+/// Runs a block of query rows to the end; scratch is what amx::ForwardScratch takes, 64-byte aligned.
 void forward_block(const ForwardTask& task, std::byte* scratch);
 
-/// Runs a block of keys to the end; scratch is amx::BackwardScratch::bytes, 64-byte aligned. Waits for the blocks of
-/// smaller keys as the vector kernel does. The dQ sums are transposed: [kBlock rows][head_dim in whole blocks][kBlock].
+/// Runs a block of keys to the end; scratch is what amx::BackwardScratch takes, 64-byte aligned. Waits for the blocks
+/// of smaller keys as the vector kernel does. The dQ sums are transposed: [kBlock rows][head_dim in whole
+/// blocks][kBlock].
 void backward_block(const BackwardTask& task, std::byte* scratch);
 
 /// dQ from transposed sums.

@@ -16,6 +16,7 @@
 #include "cpu/amx/scratch.h"
 #include "cpu/amx/tile_product-inl.h"
 #include "cpu/kernels/bias_gradient-inl.h"
+#include "cpu/kernels/row_statistics.h"
 #include "cpu/kernels/turn.h"
 
 STROBE_BEFORE_AMX_NAMESPACE();
@@ -27,48 +28,21 @@ class AmxBackwardBlock {
   AmxBackwardBlock(const BackwardTask& task, std::byte* scratch)
       : task_(task),
         queries_of_(task.queries),
+        scratch_(scratch, task.head_dim, task.head_dim_v, task.tiles),
         count_(task.key_end - task.key_begin),
         padded_keys_(round_up(count_, amx::kBlock)),
-        d_(round_up(task.head_dim, amx::kBlock)),
-        dv_(round_up(task.head_dim_v, amx::kBlock)),
-        bias_gradient_(task.bias_turn, task.key_begin, count_, d_bias_) {
-    const amx::BackwardScratch at(task.head_dim, task.head_dim_v, task.tiles);
-    const auto halves = [scratch](std::size_t offset) { return reinterpret_cast<bfloat16*>(scratch + offset); };
-    const auto floats = [scratch](std::size_t offset) { return reinterpret_cast<float*>(scratch + offset); };
-    keys_ = halves(at.keys);
-    values_ = halves(at.values);
-    keys_transposed_ = halves(at.keys_transposed);
-    dk_ = floats(at.dk);
-    d_values_ = floats(at.dv);
-    queries_transposed_ = halves(at.queries_transposed);
-    d_o_transposed_ = halves(at.d_o_transposed);
-    queries_ = halves(at.queries);
-    d_o_ = halves(at.d_o);
-    scores_ = floats(at.scores);
-    d_probabilities_ = floats(at.d_probabilities);
-    probability_rows_ = halves(at.probability_rows);
-    d_score_rows_ = halves(at.d_score_rows);
-    d_score_pairs_ = halves(at.d_score_pairs);
-    lse_ = floats(at.lse);
-    delta_ = floats(at.delta);
-    visible_begin_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_begin);
-    visible_end_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_end);
-    row_ = floats(at.row);
-    bias_gradient_.set_rows(queries_of_.d_bias);
-  }
+        d_(scratch_.columns),
+        dv_(scratch_.columns_v),
+        bias_gradient_(task.bias_turn, task.key_begin, count_, d_bias_) {}
 
   void run() {
     const typename Unit::Session session;
     begin();
-    for (std::int64_t head = 0; head < task_.heads; ++head) {
-      is_last_head_ = head == task_.heads - 1;
-      for_each_query_block(task_, queries_of_, bias_gradient_,
-                           [this](std::int64_t row_begin, std::int64_t row_end) { query_block(row_begin, row_end); });
-      if (is_last_head_) break;
-      queries_of_.next_head(task_.dtype, task_.tiles.block_m, task_.tiles.block_m * d_);
-      bias_gradient_.set_rows(queries_of_.d_bias);
-    }
-    bias_gradient_.pass_all();
+    for_each_query_block(task_, queries_of_, bias_gradient_, task_.tiles.block_m * d_,
+                         [this](std::int64_t row_begin, std::int64_t row_end, bool is_last_head) {
+                           is_last_head_ = is_last_head;
+                           query_block(row_begin, row_end);
+                         });
     finish();
   }
 
@@ -81,12 +55,12 @@ class AmxBackwardBlock {
 
   void begin() {
     const Source keys{task_.k, task_.key_begin, count_, task_.head_dim};
-    pack_rows<Unit, false>(keys, padded_keys_, d_, keys_);
-    pack_rows<Unit, false>({task_.v, task_.key_begin, count_, task_.head_dim_v}, padded_keys_, dv_, values_);
-    pack_row_pairs<Unit, true>(keys, padded_keys_, d_, keys_transposed_);
-    std::fill_n(dk_, padded_keys_ * d_, 0.0F);
-    std::fill_n(d_values_, padded_keys_ * dv_, 0.0F);
-    keys_finite_ = all_finite(keys_, padded_keys_ * d_);
+    pack_rows<Unit, false>(keys, padded_keys_, d_, scratch_.keys);
+    pack_rows<Unit, false>({task_.v, task_.key_begin, count_, task_.head_dim_v}, padded_keys_, dv_, scratch_.values);
+    pack_row_pairs<Unit, true>(keys, padded_keys_, d_, scratch_.keys_transposed);
+    std::fill_n(scratch_.dk, padded_keys_ * d_, 0.0F);
+    std::fill_n(scratch_.dv, padded_keys_ * dv_, 0.0F);
+    keys_finite_ = all_finite(scratch_.keys, padded_keys_ * d_);
   }
 
   /// Query rows [row_begin, row_end) against all keys of the block.
@@ -96,15 +70,16 @@ class AmxBackwardBlock {
     padded_rows_ = round_up(rows_, amx::kBlock);
     const Source queries{queries_of_.q, row_begin, rows_, task_.head_dim};
     const Source d_o{queries_of_.d_o, row_begin, rows_, task_.head_dim_v};
-    pack_rows<Unit, true>(queries, padded_rows_, d_, queries_transposed_);
-    pack_row_pairs<Unit, false>(queries, padded_rows_, d_, queries_);
-    pack_rows<Unit, true>(d_o, padded_rows_, dv_, d_o_transposed_);
-    pack_row_pairs<Unit, false>(d_o, padded_rows_, dv_, d_o_);
+    pack_rows<Unit, true>(queries, padded_rows_, d_, scratch_.queries_transposed);
+    pack_row_pairs<Unit, false>(queries, padded_rows_, d_, scratch_.queries);
+    pack_rows<Unit, true>(d_o, padded_rows_, dv_, scratch_.d_o_transposed);
+    pack_row_pairs<Unit, false>(d_o, padded_rows_, dv_, scratch_.d_o);
     load_statistics();
-    const bool uniform = visible_begin_[rows_ - 1] <= task_.key_begin && visible_end_[0] >= task_.key_end;
+    const bool uniform =
+        scratch_.visible_begin[rows_ - 1] <= task_.key_begin && scratch_.visible_end[0] >= task_.key_end;
     // A hidden pair has P = dS = 0, and 0 * NaN is NaN: such a block takes the path that skips hidden pairs.
-    const bool hidden_poison =
-        !uniform && !(keys_finite_ && all_finite(queries_, padded_rows_ * d_) && all_finite(d_o_, padded_rows_ * dv_));
+    const bool hidden_poison = !uniform && !(keys_finite_ && all_finite(scratch_.queries, padded_rows_ * d_) &&
+                                             all_finite(scratch_.d_o, padded_rows_ * dv_));
     bias_gradient_.wait(row_end, queries_of_.q.group, task_.tiles.block_m);
     differentiate();
     if (is_last_head_) bias_gradient_.pass(row_begin / task_.tiles.block_m + 1);
@@ -118,19 +93,17 @@ class AmxBackwardBlock {
 
   void load_statistics() {
     for (std::int64_t row = 0; row < rows_; ++row) {
-      const float lse = queries_of_.lse.data[queries_of_.lse.offset(row_begin_ + row)];
-      // A row that sees no key has LSE -inf; +inf instead makes its probabilities 0 and not NaN.
-      lse_[row] = plain_nan(lse == -kInfinity ? kInfinity : lse * kLog2E);
-      delta_[row] = plain_nan(queries_of_.delta[row_begin_ + row]);
+      scratch_.lse[row] = plain_nan(lse_log2(queries_of_.lse.data[queries_of_.lse.offset(row_begin_ + row)]));
+      scratch_.delta[row] = plain_nan(queries_of_.delta[row_begin_ + row]);
       const std::int64_t position = (row_begin_ + row) / queries_of_.q.group;
-      visible_begin_[row] = task_.visible.begin(position);
-      visible_end_[row] = task_.visible.end(position);
+      scratch_.visible_begin[row] = task_.visible.begin(position);
+      scratch_.visible_end[row] = task_.visible.end(position);
     }
     for (std::int64_t row = rows_; row < padded_rows_; ++row) {  // padding sees no key
-      lse_[row] = kInfinity;
-      delta_[row] = 0.0F;
-      visible_begin_[row] = task_.visible.keys;
-      visible_end_[row] = visible_end_[rows_ - 1];
+      scratch_.lse[row] = kInfinity;
+      scratch_.delta[row] = 0.0F;
+      scratch_.visible_begin[row] = task_.visible.keys;
+      scratch_.visible_end[row] = scratch_.visible_end[rows_ - 1];
     }
   }
 
@@ -140,10 +113,10 @@ class AmxBackwardBlock {
   /// The keys, in whole blocks, that any of the kBlock queries from `row` on sees.
   KeyRange keys_of(std::int64_t row) const {
     const std::int64_t last_row = std::min(row + amx::kBlock, rows_) - 1;
-    const std::int64_t first = std::clamp<std::int64_t>(visible_begin_[row] - task_.key_begin, 0, count_);
-    const std::int64_t last = std::clamp<std::int64_t>(visible_end_[last_row] - task_.key_begin, 0, count_);
+    const std::int64_t first = std::clamp<std::int64_t>(scratch_.visible_begin[row] - task_.key_begin, 0, count_);
+    const std::int64_t last = std::clamp<std::int64_t>(scratch_.visible_end[last_row] - task_.key_begin, 0, count_);
     if (first >= last) return {};
-    return {first / amx::kBlock * amx::kBlock, round_up(last, amx::kBlock)};
+    return {round_down(first, amx::kBlock), round_up(last, amx::kBlock)};
   }
 
   /// P^T and dS^T of every block of keys and queries that see each other.
@@ -167,9 +140,10 @@ class AmxBackwardBlock {
     return {.key = key,
             .row = row,
             .given = true,
-            .masked = visible_begin_[row + amx::kBlock - 1] > begin || visible_end_[row] < begin + amx::kBlock,
-            .scores = scores_ + half_ * amx::kBlock * amx::kBlock,
-            .d_probabilities = d_probabilities_ + half_ * amx::kBlock * amx::kBlock};
+            .masked = scratch_.visible_begin[row + amx::kBlock - 1] > begin ||
+                      scratch_.visible_end[row] < begin + amx::kBlock,
+            .scores = scratch_.scores + half_ * amx::kBlock * amx::kBlock,
+            .d_probabilities = scratch_.d_probabilities + half_ * amx::kBlock * amx::kBlock};
   }
 
   void stage(const Pairs& next, const Pairs& made) {
@@ -178,11 +152,11 @@ class AmxBackwardBlock {
     derivative.pace(next.given ? steps : 0);
     const auto between = [&derivative] { derivative.advance(); };
     if (next.given) {
-      multiply_tiles<Unit>({keys_ + next.key * d_, amx::kTileRows * d_},
-                           {queries_transposed_ + next.row * d_, amx::kTileRows * d_}, d_ / amx::kTileDepth,
+      multiply_tiles<Unit>({scratch_.keys + next.key * d_, amx::kTileRows * d_},
+                           {scratch_.queries_transposed + next.row * d_, amx::kTileRows * d_}, d_ / amx::kTileDepth,
                            {next.scores, amx::kBlock}, between);
-      multiply_tiles<Unit>({values_ + next.key * dv_, amx::kTileRows * dv_},
-                           {d_o_transposed_ + next.row * dv_, amx::kTileRows * dv_}, dv_ / amx::kTileDepth,
+      multiply_tiles<Unit>({scratch_.values + next.key * dv_, amx::kTileRows * dv_},
+                           {scratch_.d_o_transposed + next.row * dv_, amx::kTileRows * dv_}, dv_ / amx::kTileDepth,
                            {next.d_probabilities, amx::kBlock}, between);
     }
     derivative.finish();
@@ -213,16 +187,16 @@ class AmxBackwardBlock {
 
   DerivativeMemory memory_of(const Pairs& made) {
     const std::int64_t rows = made.key * padded_rows_ + made.row * amx::kTileRows;
-    return {.probability_rows = probability_rows_ + rows,
-            .d_score_rows = d_score_rows_ + rows,
+    return {.probability_rows = scratch_.probability_rows + rows,
+            .d_score_rows = scratch_.d_score_rows + rows,
             .row_group_stride = amx::kTileRows * padded_rows_,
-            .d_score_pairs = d_score_pairs_ + made.row * padded_keys_ + made.key * amx::kTileRows,
+            .d_score_pairs = scratch_.d_score_pairs + made.row * padded_keys_ + made.key * amx::kTileRows,
             .pair_group_stride = amx::kTileRows * padded_keys_,
             .unsloped = bias_gradient_.wanted() ? unsloped_ : nullptr,
-            .lse = lse_ + made.row,
-            .delta = delta_ + made.row,
-            .visible_begin = visible_begin_ + made.row,
-            .visible_end = visible_end_ + made.row};
+            .lse = scratch_.lse + made.row,
+            .delta = scratch_.delta + made.row,
+            .visible_begin = scratch_.visible_begin + made.row,
+            .visible_end = scratch_.visible_end + made.row};
   }
 
   /// dV += P^T dO and dK += dS^T Q for kBlock keys, over the queries that see any of them.
@@ -234,8 +208,10 @@ class AmxBackwardBlock {
     const std::int64_t steps = (last - first) / amx::kTileDepth;
     if (steps == 0) return;
     const std::int64_t rows = key * padded_rows_ + first * amx::kTileRows;
-    add_columns(probability_rows_ + rows, d_o_ + first * amx::kTileRows, steps, dv_, d_values_ + key * dv_);
-    add_columns(d_score_rows_ + rows, queries_ + first * amx::kTileRows, steps, d_, dk_ + key * d_);
+    add_columns(scratch_.probability_rows + rows, scratch_.d_o + first * amx::kTileRows, steps, dv_,
+                scratch_.dv + key * dv_);
+    add_columns(scratch_.d_score_rows + rows, scratch_.queries + first * amx::kTileRows, steps, d_,
+                scratch_.dk + key * d_);
   }
 
   bool sees(std::int64_t row, std::int64_t key) const {
@@ -258,19 +234,20 @@ class AmxBackwardBlock {
       const bfloat16* q = row_of(queries_of_.q, row_begin_ + row);
       const bfloat16* d_o = row_of(queries_of_.d_o, row_begin_ + row);
       for_each_visible(row, [&](std::int64_t key) {
-        const std::int64_t at = key / amx::kTileRows * amx::kTileRows * padded_rows_ +
+        const std::int64_t at = round_down(key, amx::kTileRows) * padded_rows_ +
                                 row / amx::kTileDepth * amx::kTileElements + key % amx::kTileRows * amx::kTileDepth +
                                 row % amx::kTileDepth;
-        add_multiple(to_float(probability_rows_[at]), d_o, task_.head_dim_v, d_values_ + key * dv_, 1);
-        add_multiple(to_float(d_score_rows_[at]), q, task_.head_dim, dk_ + key * d_, 1);
+        add_multiple(to_float(scratch_.probability_rows[at]), d_o, task_.head_dim_v, scratch_.dv + key * dv_, 1);
+        add_multiple(to_float(scratch_.d_score_rows[at]), q, task_.head_dim, scratch_.dk + key * d_, 1);
       });
     }
   }
 
   template <class Visit>
   void for_each_visible(std::int64_t row, const Visit& visit) const {
-    const std::int64_t last = std::min(visible_end_[row], task_.key_end) - task_.key_begin;
-    for (std::int64_t key = std::max<std::int64_t>(visible_begin_[row] - task_.key_begin, 0); key < last; ++key) {
+    const std::int64_t last = std::min(scratch_.visible_end[row], task_.key_end) - task_.key_begin;
+    for (std::int64_t key = std::max<std::int64_t>(scratch_.visible_begin[row] - task_.key_begin, 0); key < last;
+         ++key) {
       visit(key);
     }
   }
@@ -303,16 +280,16 @@ class AmxBackwardBlock {
     if (steps == 0) return;
     const std::int64_t first = keys.first * amx::kTileRows;
     for (std::int64_t c = 0; c < d_; c += amx::kBlock) {
-      multiply_add_tiles<Unit>({keys_transposed_ + c * padded_keys_ + first, amx::kTileRows * padded_keys_},
-                               {d_score_pairs_ + row * padded_keys_ + first, amx::kTileRows * padded_keys_}, steps,
-                               {sums + c * amx::kBlock, amx::kBlock}, [] {});
+      multiply_add_tiles<Unit>({scratch_.keys_transposed + c * padded_keys_ + first, amx::kTileRows * padded_keys_},
+                               {scratch_.d_score_pairs + row * padded_keys_ + first, amx::kTileRows * padded_keys_},
+                               steps, {sums + c * amx::kBlock, amx::kBlock}, [] {});
     }
   }
 
   void add_visible_queries(std::int64_t first_row, float* HWY_RESTRICT sums) const {
     for (std::int64_t row = first_row; row < std::min(first_row + amx::kBlock, rows_); ++row) {
       for_each_visible(row, [&](std::int64_t key) {
-        const bfloat16* pairs = d_score_pairs_ + row / amx::kTileRows * amx::kTileRows * padded_keys_ +
+        const bfloat16* pairs = scratch_.d_score_pairs + round_down(row, amx::kTileRows) * padded_keys_ +
                                 key / amx::kTileDepth * amx::kTileElements;
         const float ds =
             to_float(pairs[key % amx::kTileDepth / 2 * amx::kTileDepth + row % amx::kTileRows * 2 + key % 2]);
@@ -323,14 +300,15 @@ class AmxBackwardBlock {
 
   void finish() {
     for (std::int64_t key = 0; key < count_; ++key) {
-      for (std::int64_t c = 0; c < task_.head_dim; ++c) row_[c] = dk_[key * d_ + c] * task_.scale;
-      store_result(task_.dtype, task_.dk, task_.key_begin + key, row_, task_.head_dim);
-      store_result(task_.dtype, task_.dv, task_.key_begin + key, d_values_ + key * dv_, task_.head_dim_v);
+      for (std::int64_t c = 0; c < task_.head_dim; ++c) scratch_.row[c] = scratch_.dk[key * d_ + c] * task_.scale;
+      store_result(task_.dtype, task_.dk, task_.key_begin + key, scratch_.row, task_.head_dim);
+      store_result(task_.dtype, task_.dv, task_.key_begin + key, scratch_.dv + key * dv_, task_.head_dim_v);
     }
   }
 
   const BackwardTask& task_;
-  BackwardQueries queries_of_;                           // the current head's, or group's
+  BackwardQueries queries_of_;  // the current head's, or group's
+  const amx::BackwardScratch scratch_;
   const std::int64_t count_;                             // keys of this block
   const std::int64_t padded_keys_;                       // in whole blocks of kBlock
   const std::int64_t d_;                                 // head_dim likewise
@@ -344,26 +322,6 @@ class AmxBackwardBlock {
   std::int64_t padded_rows_ = 0;
   std::int64_t half_ = 0;  // of the score buffers, which the latest pairs took
   bool keys_finite_ = true;
-
-  bfloat16* keys_;                // K, left operand
-  bfloat16* values_;              // V, left operand
-  bfloat16* keys_transposed_;     // K^T, left operand
-  float* dk_;                     // sums, [keys, head_dim]
-  float* d_values_;               // sums, [keys, head_dim_v]
-  bfloat16* queries_transposed_;  // Q^T of the block, right operand
-  bfloat16* d_o_transposed_;      // dO^T, right operand
-  bfloat16* queries_;             // Q, right operand
-  bfloat16* d_o_;                 // dO, right operand
-  float* scores_;                 // S^T of two blocks of pairs
-  float* d_probabilities_;        // dP^T likewise
-  bfloat16* probability_rows_;    // P^T, left operand
-  bfloat16* d_score_rows_;        // dS^T, left operand
-  bfloat16* d_score_pairs_;       // dS^T, right operand
-  float* lse_;                    // of the block, times log2(e)
-  float* delta_;                  // of the block
-  std::int64_t* visible_begin_;   // first visible key of each row
-  std::int64_t* visible_end_;     // one past the last
-  float* row_;                    // one row on its way out
 };
 
 /// dQ of a block of rows from the transposed sums of AmxBackwardBlock.

@@ -59,7 +59,7 @@ class Differentiation {
                   const DerivativeMemory& memory)
       : pairs_(pairs),
         memory_(memory),
-        map_(task.score_map),
+        scale_(task.score_scale),
         terms_{.terms = queries.terms,
                .diagonal = task.visible.diagonal,
                .group = queries.q.group,
@@ -70,7 +70,7 @@ class Differentiation {
                .more_rows = 0},
         kept_(queries.dropout, terms_.row, terms_.group),
         inverse_keep_(queries.dropout.given ? 1.0F / queries.dropout.key.keep_probability() : 1.0F),
-        changed_(pairs.masked || map_.capped || terms_.terms.given() || kept_.given() || memory.unsloped != nullptr),
+        changed_(pairs.masked || scale_.capped || terms_.terms.given() || kept_.given() || memory.unsloped != nullptr),
         key_(pairs.given ? 0 : amx::kBlock) {
     if (!pairs.given || !changed_) return;
     if (kept_.given()) kept_.draw(task.key_begin + pairs.key);
@@ -85,7 +85,7 @@ class Differentiation {
   }
 
   /// Spreads what is to do over `calls` calls of advance().
-  void pace(std::int64_t calls) { keys_per_call_ = calls > 0 ? round_up((amx::kBlock + calls - 1) / calls, 2) : 0; }
+  void pace(std::int64_t calls) { keys_per_call_ = calls > 0 ? round_up(ceil_div(amx::kBlock, calls), 2) : 0; }
 
   HWY_INLINE void advance() { until(std::min(key_ + keys_per_call_, amx::kBlock)); }
   void finish() { until(amx::kBlock); }
@@ -115,8 +115,8 @@ class Differentiation {
     const std::int64_t query = v * kLanes;
     const std::int64_t at = key * amx::kBlock + query;
     Vec s = hn::Load(d, pairs_.scores + at);
-    if (kChanged && map_.capped) s = tanh(hn::Mul(s, hn::Set(d, map_.tanh_scale)));
-    Vec exponent = hn::MulSub(s, hn::Set(d, map_.score_scale), hn::Load(d, memory_.lse + query));
+    if (kChanged && scale_.capped) s = tanh(hn::Mul(s, hn::Set(d, scale_.softcap_scale)));
+    Vec exponent = hn::MulSub(s, hn::Set(d, scale_.scale_log2), hn::Load(d, memory_.lse + query));
     if constexpr (kChanged) exponent = join_terms(exponent, key, v);
     // An lse that does not belong to these inputs must not overflow P. NaN passes.
     const Vec most = hn::Set(d, 127.0F);
@@ -135,7 +135,7 @@ class Differentiation {
       ds = hn::IfThenElseZero(seen, ds);
       if (memory_.unsloped != nullptr) hn::Store(ds, d, memory_.unsloped + tile_element(key, query));
       // A hidden slope may be NaN, which times 0 is NaN, too.
-      if (map_.capped) ds = hn::IfThenElseZero(seen, hn::Mul(ds, hn::NegMulAdd(s, s, hn::Set(d, 1.0F))));
+      if (scale_.capped) ds = hn::IfThenElseZero(seen, hn::Mul(ds, hn::NegMulAdd(s, s, hn::Set(d, 1.0F))));
     }
     const std::int64_t row =
         key / amx::kTileRows * memory_.row_group_stride + key % amx::kTileRows * amx::kTileDepth + query;
@@ -164,7 +164,7 @@ class Differentiation {
 
   const Pairs pairs_;
   const DerivativeMemory memory_;
-  const ScoreMap& map_;
+  const ScoreScale& scale_;
   const TermsPanel terms_;
   KeptPairs kept_;
   const float inverse_keep_;

@@ -25,29 +25,17 @@ class AmxForwardBlock {
  public:
   AmxForwardBlock(const ForwardTask& task, std::byte* scratch)
       : task_(task),
+        scratch_(scratch, task.head_dim, task.head_dim_v, task.tiles),
         rows_(task.row_end - task.row_begin),
-        d_(round_up(task.head_dim, amx::kBlock)),
-        dv_(round_up(task.head_dim_v, amx::kBlock)) {
-    const amx::ForwardScratch at(task.head_dim, task.head_dim_v, task.tiles);
-    keys_ = reinterpret_cast<bfloat16*>(scratch + at.keys);
-    values_ = reinterpret_cast<bfloat16*>(scratch + at.values);
-    queries_ = reinterpret_cast<bfloat16*>(scratch + at.queries);
-    output_ = reinterpret_cast<float*>(scratch + at.output);
-    scores_ = reinterpret_cast<float*>(scratch + at.scores);
-    probabilities_ = reinterpret_cast<bfloat16*>(scratch + at.probabilities);
-    row_max_ = reinterpret_cast<float*>(scratch + at.row_max);
-    row_sum_ = reinterpret_cast<float*>(scratch + at.row_sum);
-    rescale_ = reinterpret_cast<float*>(scratch + at.rescale);
-    visible_begin_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_begin);
-    visible_end_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_end);
-  }
+        d_(scratch_.columns),
+        dv_(scratch_.columns_v) {}
 
   void run() {
     const typename Unit::Session session;
     begin();
     const std::int64_t block_n = task_.tiles.block_n;
-    const std::int64_t last = visible_end_[rows_ - 1];
-    for (std::int64_t key = visible_begin_[0] / block_n * block_n; key < last; key += block_n) {
+    const std::int64_t last = scratch_.visible_end[rows_ - 1];
+    for (std::int64_t key = round_down(scratch_.visible_begin[0], block_n); key < last; key += block_n) {
       if (any_part_sees(key)) tile(key, std::min(key + block_n, task_.visible.keys));
     }
     finish();
@@ -67,15 +55,15 @@ class AmxForwardBlock {
 
   void begin() {
     const std::int64_t lanes = round_up(rows_, amx::kBlock);
-    pack_rows<Unit, true>({task_.q, task_.row_begin, rows_, task_.head_dim}, lanes, d_, queries_);
-    if (task_.score_map.query_factor != 1.0F) multiply_by(queries_, lanes * d_, task_.score_map.query_factor);
-    std::fill_n(row_max_, lanes, -kInfinity);
-    std::fill_n(row_sum_, lanes, 0.0F);
-    std::fill_n(output_, lanes * dv_, 0.0F);
+    pack_rows<Unit, true>({task_.q, task_.row_begin, rows_, task_.head_dim}, lanes, d_, scratch_.queries);
+    if (task_.query_factor != 1.0F) multiply_by(scratch_.queries, lanes * d_, task_.query_factor);
+    std::fill_n(scratch_.row_max, lanes, -kInfinity);
+    std::fill_n(scratch_.row_sum, lanes, 0.0F);
+    std::fill_n(scratch_.output, lanes * dv_, 0.0F);
     for (std::int64_t row = 0; row < lanes; ++row) {  // lanes past the last row repeat it
       const std::int64_t position = (task_.row_begin + std::min(row, rows_ - 1)) / task_.q.group;
-      visible_begin_[row] = task_.visible.begin(position);
-      visible_end_[row] = task_.visible.end(position);
+      scratch_.visible_begin[row] = task_.visible.begin(position);
+      scratch_.visible_end[row] = task_.visible.end(position);
     }
   }
 
@@ -85,11 +73,11 @@ class AmxForwardBlock {
     key_begin_ = key_begin;
     count_ = count;
     packed_ = round_up(count, amx::kBlock);
-    pack_rows<Unit, false>({task_.k, key_begin, count, task_.head_dim}, packed_, d_, keys_);
-    pack_row_pairs<Unit, true>({task_.v, key_begin, count, task_.head_dim_v}, packed_, dv_, values_);
-    const bool uniform = visible_begin_[rows_ - 1] <= key_begin && visible_end_[0] >= key_end;
+    pack_rows<Unit, false>({task_.k, key_begin, count, task_.head_dim}, packed_, d_, scratch_.keys);
+    pack_row_pairs<Unit, true>({task_.v, key_begin, count, task_.head_dim_v}, packed_, dv_, scratch_.values);
+    const bool uniform = scratch_.visible_begin[rows_ - 1] <= key_begin && scratch_.visible_end[0] >= key_end;
     // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
-    hidden_poison_ = !uniform && !all_finite(values_, packed_ * dv_);
+    hidden_poison_ = !uniform && !all_finite(scratch_.values, packed_ * dv_);
 
     Panel scored;    // waits for its softmax
     Panel weighted;  // waits for its product with V
@@ -107,10 +95,10 @@ class AmxForwardBlock {
 
   Panel panel(std::int64_t row) const {
     if (!sees(row, key_begin_)) return {};
-    const std::int64_t* begin = visible_begin_ + row;
-    const std::int64_t* end = visible_end_ + row;
+    const std::int64_t* begin = scratch_.visible_begin + row;
+    const std::int64_t* end = scratch_.visible_end + row;
     Panel panel{.row = row,
-                .first = std::clamp<std::int64_t>(begin[0] - key_begin_, 0, count_) / amx::kBlock * amx::kBlock,
+                .first = round_down(std::clamp<std::int64_t>(begin[0] - key_begin_, 0, count_), amx::kBlock),
                 .last = std::clamp<std::int64_t>(end[amx::kBlock - 1] - key_begin_, 0, count_)};
     if (panel.empty()) return {};
     panel.last = round_up(panel.last, amx::kBlock);
@@ -123,8 +111,9 @@ class AmxForwardBlock {
     softmax.pace(product_steps(next, d_) + product_steps(weighted, dv_));
     const auto between = [&softmax] { softmax.advance(); };
     for (std::int64_t key = next.first; key < next.last; key += amx::kBlock) {
-      multiply_tiles<Unit>({keys_ + key * d_, amx::kTileRows * d_}, {queries_ + next.row * d_, amx::kTileRows * d_},
-                           d_ / amx::kTileDepth, {scores_of(next) + key * amx::kBlock, amx::kBlock}, between);
+      multiply_tiles<Unit>({scratch_.keys + key * d_, amx::kTileRows * d_},
+                           {scratch_.queries + next.row * d_, amx::kTileRows * d_}, d_ / amx::kTileDepth,
+                           {scores_of(next) + key * amx::kBlock, amx::kBlock}, between);
     }
     if (!weighted.empty()) add_values(weighted, between);
     softmax.finish();
@@ -138,13 +127,13 @@ class AmxForwardBlock {
   /// O^T = rescale O^T + V^T P^T.
   template <class Between>
   void add_values(const Panel& panel, const Between& between) {
-    float* output = output_ + panel.row * dv_;
-    rescale_output(output, rescale_ + panel.row);
+    float* output = scratch_.output + panel.row * dv_;
+    rescale_output(output, scratch_.rescale + panel.row);
     if (panel.masked && hidden_poison_) return add_visible_values(panel, output);
     const std::int64_t steps = (panel.last - panel.first) / amx::kTileDepth;
     const bfloat16* probabilities = probabilities_of(panel) + panel.first * amx::kTileRows;
     for (std::int64_t c = 0; c < dv_; c += amx::kBlock) {
-      multiply_add_tiles<Unit>({values_ + c * packed_ + panel.first * amx::kTileRows, amx::kTileRows * packed_},
+      multiply_add_tiles<Unit>({scratch_.values + c * packed_ + panel.first * amx::kTileRows, amx::kTileRows * packed_},
                                {probabilities, probability_stride()}, steps, {output + c * amx::kBlock, amx::kBlock},
                                between);
     }
@@ -172,7 +161,8 @@ class AmxForwardBlock {
     const hn::RebindToUnsigned<Floats> bits;
     for (int v = 0; v < kBlockVecs; ++v) {
       const std::int64_t query = v * kLanes;
-      const LaneInterval visible(visible_begin_ + panel.row + query, visible_end_ + panel.row + query, key_begin_);
+      const LaneInterval visible(scratch_.visible_begin + panel.row + query, scratch_.visible_end + panel.row + query,
+                                 key_begin_);
       const bfloat16* pairs =
           probabilities_of(panel) + query / amx::kTileRows * probability_stride() + query % amx::kTileRows * 2;
       for (std::int64_t c = 0; c < dv_; ++c) {
@@ -183,8 +173,8 @@ class AmxForwardBlock {
           const Vec p =
               hn::BitCast(d, key % 2 == 0 ? hn::ShiftLeft<16>(pair) : hn::And(pair, hn::Set(bits, 0xFFFF0000U)));
           const bfloat16 value =
-              values_[c / amx::kTileRows * amx::kTileRows * packed_ + key / amx::kTileDepth * amx::kTileElements +
-                      c % amx::kTileRows * amx::kTileDepth + key % amx::kTileDepth];
+              scratch_.values[round_down(c, amx::kTileRows) * packed_ + key / amx::kTileDepth * amx::kTileElements +
+                              c % amx::kTileRows * amx::kTileDepth + key % amx::kTileDepth];
           sum = hn::IfThenElse(visible.contains(key), hn::MulAdd(p, hn::Set(d, to_float(value)), sum), sum);
         }
         hn::Store(sum, d, at);
@@ -193,23 +183,20 @@ class AmxForwardBlock {
   }
 
   void finish() {
-    const float keep = task_.dropout.given ? task_.dropout.key.keep_probability() : 1.0F;
     for (std::int64_t row = 0; row < rows_; ++row) {
-      const std::int64_t head = (task_.row_begin + row) % task_.q.group;
-      RowStatistics statistics{row_max_[row], row_sum_[row]};
-      if (task_.max_logits != nullptr) raise(task_.max_logits[head], statistics.max_logit());
-      const float sink = task_.sinks == nullptr ? 1.0F : statistics.add_sink(task_.sinks[head] * kLog2E);
-      rescale_[row] = statistics.sum == 0.0F ? 0.0F : sink / (statistics.sum * keep);
-      if (task_.lse.data != nullptr) task_.lse.data[task_.lse.offset(task_.row_begin + row)] = statistics.lse();
+      scratch_.rescale[row] =
+          finish_statistics(task_, task_.row_begin + row, {scratch_.row_max[row], scratch_.row_sum[row]});
     }
     const OutputRows to{task_.o, task_.row_begin, rows_, task_.head_dim_v};
-    store_transposed<Unit>(output_, dv_, rescale_, to);
+    store_transposed<Unit>(scratch_.output, dv_, scratch_.rescale, to);
   }
 
   // Panels alternate between two halves of the buffers: consecutive ones are in flight together.
-  float* scores_of(const Panel& panel) const { return scores_ + panel.half * task_.tiles.block_n * amx::kBlock; }
+  float* scores_of(const Panel& panel) const {
+    return scratch_.scores + panel.half * task_.tiles.block_n * amx::kBlock;
+  }
   bfloat16* probabilities_of(const Panel& panel) const {
-    return probabilities_ + panel.half * task_.tiles.block_n * amx::kBlock;
+    return scratch_.probabilities + panel.half * task_.tiles.block_n * amx::kBlock;
   }
   std::int64_t probability_stride() const { return task_.tiles.block_n * amx::kTileRows; }
 
@@ -217,14 +204,15 @@ class AmxForwardBlock {
     return {.scores = scores_of(panel),
             .probabilities = probabilities_of(panel),
             .group_stride = probability_stride(),
-            .row_max = row_max_ + panel.row,
-            .row_sum = row_sum_ + panel.row,
-            .rescale = rescale_ + panel.row,
-            .visible_begin = visible_begin_ + panel.row,
-            .visible_end = visible_end_ + panel.row};
+            .row_max = scratch_.row_max + panel.row,
+            .row_sum = scratch_.row_sum + panel.row,
+            .rescale = scratch_.rescale + panel.row,
+            .visible_begin = scratch_.visible_begin + panel.row,
+            .visible_end = scratch_.visible_end + panel.row};
   }
 
   const ForwardTask& task_;
+  const amx::ForwardScratch scratch_;
   const std::int64_t rows_;
   const std::int64_t d_;        // head_dim in whole blocks
   const std::int64_t dv_;       // head_dim_v in whole blocks
@@ -232,18 +220,6 @@ class AmxForwardBlock {
   std::int64_t count_ = 0;      // its keys
   std::int64_t packed_ = 0;     // in whole blocks
   bool hidden_poison_ = false;
-
-  bfloat16* keys_;               // K tile, left operand
-  bfloat16* values_;             // V^T tile, left operand
-  bfloat16* queries_;            // Q^T, right operand
-  float* output_;                // O^T unscaled, panels of kBlock queries
-  float* scores_;                // S^T of two panels
-  bfloat16* probabilities_;      // P^T of two panels, right operands
-  float* row_max_;               // of score_scale * s, a lane per row
-  float* row_sum_;               // of exp2(score_scale * s - row_max)
-  float* rescale_;               // what the latest tile multiplies earlier sums by
-  std::int64_t* visible_begin_;  // first visible key of each row
-  std::int64_t* visible_end_;    // one past the last
 };
 
 }  // namespace strobe::cpu::HWY_NAMESPACE

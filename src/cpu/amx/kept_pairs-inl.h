@@ -22,8 +22,8 @@ static_assert(amx::kBlock == kSliceBlock, "blocks of keys are drawn whole");
 /// Which of kBlock keys each of kBlock queries keeps.
 class KeptPairs {
  public:
-  /// Queries from `row` on, heads interleaved with positions as in Rows.
-  KeptPairs(const DropoutTask& task, std::int64_t row, std::int64_t group) : task_(task) {
+  /// Queries from `row` on, heads interleaved with positions as in GroupRows.
+  KeptPairs(const GroupDropout& task, std::int64_t row, std::int64_t group) : task_(task) {
     if (!task.given) return;
     for (int v = 0; v < kBlockVecs; ++v) lanes_[v].emplace(task, row + v * kLanes, group);
   }
@@ -48,7 +48,7 @@ class KeptPairs {
   }
 
  private:
-  const DropoutTask& task_;
+  const GroupDropout& task_;
   std::optional<DropoutLanes> lanes_[kBlockVecs];
   HWY_ALIGN std::uint32_t words_[kBlockVecs][amx::kBlock / 2][kLanes];  // slices of a key and the next
 };

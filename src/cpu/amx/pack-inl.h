@@ -107,7 +107,7 @@ HWY_INLINE void store_transposed(const float* HWY_RESTRICT panels, std::int64_t 
   HWY_ALIGN bfloat16 tail[amx::kTileRows];
   for (std::int64_t row = 0; row < to.count; row += amx::kTileRows) {
     const std::int64_t rows = std::min(amx::kTileRows, to.count - row);
-    const float* panel = panels + row / amx::kBlock * amx::kBlock * padded_columns + row % amx::kBlock;
+    const float* panel = panels + round_down(row, amx::kBlock) * padded_columns + row % amx::kBlock;
     for (std::int64_t column = 0; column < to.columns; column += amx::kTileRows) {
       const std::int64_t columns = std::min(amx::kTileRows, to.columns - column);
       for (std::int64_t c = 0; c < amx::kTileRows; ++c) {

@@ -1,10 +1,12 @@
-// Where each piece of an AMX task's scratch memory lies.
+// The memory in which a worker runs its AMX tasks, one after another.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/kernels/scratch.h"
+#include "call/arithmetic.h"
+#include "cpu/kernels/arena.h"
 #include "cpu/kernels/task.h"
 #include "strobe/float16.h"
 
@@ -18,63 +20,68 @@ inline constexpr std::int64_t kTileElements = kTileRows * kTileDepth;  // bfloat
 /// Products go through registers as 2 x 2 tiles of sums, so rows, columns and keys come in blocks of 32.
 inline constexpr std::int64_t kBlock = 2 * kTileRows;
 
-/// Byte offsets of one worker's forward scratch; names as in forward-inl.h. Tiles are multiples of kBlock.
+/// Of forward-inl.h. Tiles are multiples of kBlock.
 struct ForwardScratch {
-  std::size_t keys, values, queries, output, scores, probabilities, row_max, row_sum, rescale, visible_begin,
-      visible_end, bytes;
+  ForwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles)
+      : columns(round_up(head_dim, kBlock)),
+        columns_v(round_up(head_dim_v, kBlock)),
+        m(tiles.block_m),
+        n(tiles.block_n),
+        arena(memory) {}
 
-  ForwardScratch(std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles) {
-    const std::int64_t d = padded(head_dim, kBlock);
-    const std::int64_t dv = padded(head_dim_v, kBlock);
-    ScratchLayout layout;
-    keys = layout.take<bfloat16>(tiles.block_n * d);
-    values = layout.take<bfloat16>(tiles.block_n * dv);
-    queries = layout.take<bfloat16>(tiles.block_m * d);
-    output = layout.take<float>(tiles.block_m * dv);
-    scores = layout.take<float>(2 * tiles.block_n * kBlock);
-    probabilities = layout.take<bfloat16>(2 * tiles.block_n * kBlock);
-    row_max = layout.take<float>(tiles.block_m);
-    row_sum = layout.take<float>(tiles.block_m);
-    rescale = layout.take<float>(tiles.block_m);
-    visible_begin = layout.take<std::int64_t>(tiles.block_m);
-    visible_end = layout.take<std::int64_t>(tiles.block_m);
-    bytes = layout.bytes();
-  }
+  const std::int64_t columns;    // head_dim in whole blocks
+  const std::int64_t columns_v;  // head_dim_v in whole blocks
+  const std::int64_t m;
+  const std::int64_t n;
+  Arena arena;
+
+  bfloat16* const keys = arena.take<bfloat16>(n * columns);              // K tile, left operand
+  bfloat16* const values = arena.take<bfloat16>(n * columns_v);          // V^T tile, left operand
+  bfloat16* const queries = arena.take<bfloat16>(m * columns);           // Q^T, right operand
+  float* const output = arena.take<float>(m * columns_v);                // O^T unscaled, panels of kBlock queries
+  float* const scores = arena.take<float>(2 * n * kBlock);               // S^T of two panels
+  bfloat16* const probabilities = arena.take<bfloat16>(2 * n * kBlock);  // P^T of two panels, right operands
+  float* const row_max = arena.take<float>(m);                           // of scale_log2 * s, a lane per row
+  float* const row_sum = arena.take<float>(m);                           // of exp2(scale_log2 * s - row_max)
+  float* const rescale = arena.take<float>(m);                           // of earlier sums, by the latest tile
+  std::int64_t* const visible_begin = arena.take<std::int64_t>(m);       // first visible key of each row
+  std::int64_t* const visible_end = arena.take<std::int64_t>(m);         // one past the last
 };
 
-/// Byte offsets of one worker's backward scratch; names as in backward-inl.h.
+/// Of backward-inl.h. Tiles are multiples of kBlock.
 struct BackwardScratch {
-  std::size_t keys, values, keys_transposed, dk, dv, queries, d_o, queries_transposed, d_o_transposed, scores,
-      d_probabilities, probability_rows, d_score_rows, d_score_pairs, lse, delta, visible_begin, visible_end, row,
-      bytes;
+  BackwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles)
+      : columns(round_up(head_dim, kBlock)),
+        columns_v(round_up(head_dim_v, kBlock)),
+        m(tiles.block_m),
+        n(tiles.block_n),
+        arena(memory) {}
 
-  BackwardScratch(std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles) {
-    const std::int64_t d = padded(head_dim, kBlock);
-    const std::int64_t columns = padded(head_dim_v, kBlock);
-    const std::int64_t m = tiles.block_m;
-    const std::int64_t n = tiles.block_n;
-    ScratchLayout layout;
-    keys = layout.take<bfloat16>(n * d);
-    values = layout.take<bfloat16>(n * columns);
-    keys_transposed = layout.take<bfloat16>(n * d);
-    dk = layout.take<float>(n * d);
-    dv = layout.take<float>(n * columns);
-    queries = layout.take<bfloat16>(m * d);
-    d_o = layout.take<bfloat16>(m * columns);
-    queries_transposed = layout.take<bfloat16>(m * d);
-    d_o_transposed = layout.take<bfloat16>(m * columns);
-    scores = layout.take<float>(2 * kBlock * kBlock);
-    d_probabilities = layout.take<float>(2 * kBlock * kBlock);
-    probability_rows = layout.take<bfloat16>(m * n);
-    d_score_rows = layout.take<bfloat16>(m * n);
-    d_score_pairs = layout.take<bfloat16>(m * n);
-    lse = layout.take<float>(m);
-    delta = layout.take<float>(m);
-    visible_begin = layout.take<std::int64_t>(m);
-    visible_end = layout.take<std::int64_t>(m);
-    row = layout.take<float>(d > columns ? d : columns);
-    bytes = layout.bytes();
-  }
+  const std::int64_t columns;    // head_dim in whole blocks
+  const std::int64_t columns_v;  // head_dim_v in whole blocks
+  const std::int64_t m;
+  const std::int64_t n;
+  Arena arena;
+
+  bfloat16* const keys = arena.take<bfloat16>(n * columns);                // K, left operand
+  bfloat16* const values = arena.take<bfloat16>(n * columns_v);            // V, left operand
+  bfloat16* const keys_transposed = arena.take<bfloat16>(n * columns);     // K^T, left operand
+  float* const dk = arena.take<float>(n * columns);                        // sums, [keys, head_dim]
+  float* const dv = arena.take<float>(n * columns_v);                      // sums, [keys, head_dim_v]
+  bfloat16* const queries = arena.take<bfloat16>(m * columns);             // Q of the block, right operand
+  bfloat16* const d_o = arena.take<bfloat16>(m * columns_v);               // dO, right operand
+  bfloat16* const queries_transposed = arena.take<bfloat16>(m * columns);  // Q^T, right operand
+  bfloat16* const d_o_transposed = arena.take<bfloat16>(m * columns_v);    // dO^T, right operand
+  float* const scores = arena.take<float>(2 * kBlock * kBlock);            // S^T of two blocks of pairs
+  float* const d_probabilities = arena.take<float>(2 * kBlock * kBlock);   // dP^T likewise
+  bfloat16* const probability_rows = arena.take<bfloat16>(m * n);          // P^T, left operand
+  bfloat16* const d_score_rows = arena.take<bfloat16>(m * n);              // dS^T, left operand
+  bfloat16* const d_score_pairs = arena.take<bfloat16>(m * n);             // dS^T, right operand
+  float* const lse = arena.take<float>(m);                                 // of the block, times log2(e)
+  float* const delta = arena.take<float>(m);                               // of the block
+  std::int64_t* const visible_begin = arena.take<std::int64_t>(m);         // first visible key of each row
+  std::int64_t* const visible_end = arena.take<std::int64_t>(m);           // one past the last
+  float* const row = arena.take<float>(std::max(columns, columns_v));      // one row on its way out
 };
 
 }  // namespace strobe::cpu::amx

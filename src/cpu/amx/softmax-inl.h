@@ -50,9 +50,9 @@ class PanelSoftmax {
                std::int64_t keys)
       : panel_(panel),
         memory_(memory),
-        map_(task.score_map),
+        scale_(task.score_scale),
         terms_(terms_of(task, panel, key_begin, keys)),
-        exponent_scale_(task.terms.given() ? 1.0F : map_.score_scale),
+        exponent_scale_(task.terms.given() ? 1.0F : scale_.scale_log2),
         kept_(task.dropout, terms_.row, task.q.group),
         key_(panel.first) {
     const Floats d;
@@ -71,7 +71,7 @@ class PanelSoftmax {
   /// Spreads what is to do over `calls` calls of advance().
   void pace(std::int64_t calls) {
     const std::int64_t pieces = 2 * (panel_.last - panel_.first) / kPieceKeys;
-    pieces_per_call_ = calls > 0 ? (pieces + calls - 1) / calls : 0;
+    pieces_per_call_ = calls > 0 ? ceil_div(pieces, calls) : 0;
   }
 
   HWY_INLINE void advance() {
@@ -90,7 +90,7 @@ class PanelSoftmax {
     if (exponentials_) {
       kept_.given() ? exponentiate<true>() : exponentiate<false>();
     } else {
-      if (map_.capped) cap_scores<amx::kBlock>(memory_.scores, key_, key_ + kPieceKeys, map_.tanh_scale);
+      if (scale_.capped) cap_scores<amx::kBlock>(memory_.scores, key_, key_ + kPieceKeys, scale_.softcap_scale);
       if (terms_.terms.given()) {
         add_terms();
       } else {
@@ -125,7 +125,7 @@ class PanelSoftmax {
                              bias_);
     }
     for (int v = 0; v < kBlockVecs; ++v) {
-      lanes_[v]->template add<amx::kBlock>(panel_.masked, key_, key_ + kPieceKeys, map_.score_scale,
+      lanes_[v]->template add<amx::kBlock>(panel_.masked, key_, key_ + kPieceKeys, scale_.scale_log2,
                                            bias_ + packed * amx::kBlock + v * kLanes, memory_.scores + v * kLanes);
     }
   }
@@ -158,7 +158,7 @@ class PanelSoftmax {
 
   void settle_maximum() {
     const Floats d;
-    const Vec scale = hn::Set(d, map_.score_scale);
+    const Vec scale = hn::Set(d, scale_.scale_log2);
     for (int v = 0; v < kBlockVecs; ++v) {
       float* HWY_RESTRICT row_max = memory_.row_max + v * kLanes;
       const Vec old_max = hn::Load(d, row_max);
@@ -211,7 +211,7 @@ class PanelSoftmax {
 
   const Panel panel_;
   const SoftmaxMemory memory_;
-  const ScoreMap& map_;
+  const ScoreScale& scale_;
   const TermsPanel terms_;
   const float exponent_scale_;  // of what lies in the scores once the maximum is known
   KeptPairs kept_;

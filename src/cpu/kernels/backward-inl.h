@@ -15,6 +15,7 @@
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/multiply-inl.h"
 #include "cpu/kernels/pack-inl.h"
+#include "cpu/kernels/row_statistics.h"
 #include "cpu/kernels/scores-inl.h"
 #include "cpu/kernels/scratch.h"
 #include "cpu/kernels/terms-inl.h"
@@ -29,72 +30,46 @@ class BackwardBlock {
   BackwardBlock(const BackwardTask& task, std::byte* scratch)
       : task_(task),
         queries_of_(task.queries),
+        scratch_(scratch, task.head_dim, task.head_dim_v, task.tiles, kernel_traits()),
         count_(task.key_end - task.key_begin),
         padded_keys_(round_up(count_, kPanel)),
-        d_(round_up(task.head_dim, kStrip)),
-        dv_(round_up(task.head_dim_v, kStrip)),
-        wide_d_(round_up(task.head_dim, kWidePanel)),
+        d_(scratch_.columns),
+        dv_(scratch_.columns_v),
+        wide_d_(scratch_.wide_columns),
         query_layout_(rows_together(task.head_dim)),
         d_o_layout_(rows_together(task.head_dim_v)),
-        bias_gradient_(task.bias_turn, task.key_begin, count_,
-                       reinterpret_cast<float*>(scratch + scratch_of(task).terms)) {
-    const BackwardScratch at = scratch_of(task);
-    const auto floats = [scratch](std::size_t offset) { return reinterpret_cast<float*>(scratch + offset); };
-    keys_ = floats(at.keys);
-    values_ = floats(at.values);
-    wide_keys_ = floats(at.wide_keys);
-    dk_ = floats(at.dk);
-    d_values_ = floats(at.dv);
-    queries_ = floats(at.queries);
-    d_o_ = floats(at.d_o);
-    scores_ = floats(at.scores);
-    d_probabilities_ = floats(at.d_probabilities);
-    d_scores_ = floats(at.d_scores);
-    lse_ = floats(at.lse);
-    row_begin_ = reinterpret_cast<std::int64_t*>(scratch + at.row_begin);
-    row_end_ = reinterpret_cast<std::int64_t*>(scratch + at.row_end);
-    row_ = floats(at.row);
-    terms_ = floats(at.terms);
-    kept_ = KeptKeys(reinterpret_cast<std::uint32_t*>(scratch + at.kept));
-    bias_gradient_.set_rows(queries_of_.d_bias);
-    has_extras_ = queries_of_.terms.given() || queries_of_.dropout.given || bias_gradient_.wanted();
-  }
+        bias_gradient_(task.bias_turn, task.key_begin, count_, scratch_.terms),
+        has_extras_(task.queries.terms.given() || task.queries.dropout.given || task.queries.d_bias.data != nullptr),
+        kept_(scratch_.kept) {}
 
   void run() {
     begin();
-    for (std::int64_t head = 0; head < task_.heads; ++head) {
-      is_last_head_ = head == task_.heads - 1;
-      for_each_query_block(task_, queries_of_, bias_gradient_,
-                           [this](std::int64_t row_begin, std::int64_t row_end) { query_block(row_begin, row_end); });
-      if (is_last_head_) break;
-      queries_of_.next_head(task_.dtype, task_.tiles.block_m, padded_block() * wide_d_);
-      bias_gradient_.set_rows(queries_of_.d_bias);
-    }
-    bias_gradient_.pass_all();
+    for_each_query_block(task_, queries_of_, bias_gradient_, padded_block() * wide_d_,
+                         [this](std::int64_t row_begin, std::int64_t row_end, bool is_last_head) {
+                           is_last_head_ = is_last_head;
+                           query_block(row_begin, row_end);
+                         });
     finish();
   }
 
  private:
-  static BackwardScratch scratch_of(const BackwardTask& task) {
-    return {task.head_dim, task.head_dim_v, task.tiles, kernel_traits()};
-  }
-
   void begin() {
     const Source keys{task_.k, task_.key_begin, count_, task_.head_dim};
-    pack_panels(task_.dtype, keys, d_, 1.0F, row_, keys_);
-    pack_panels(task_.dtype, {task_.v, task_.key_begin, count_, task_.head_dim_v}, dv_, 1.0F, row_, values_);
-    pack_wide_panels(task_.dtype, keys, padded_keys_, row_, wide_keys_);
-    std::fill_n(dk_, padded_keys_ * d_, 0.0F);
-    std::fill_n(d_values_, padded_keys_ * dv_, 0.0F);
+    pack_panels(task_.dtype, keys, d_, 1.0F, scratch_.row, scratch_.keys);
+    pack_panels(task_.dtype, {task_.v, task_.key_begin, count_, task_.head_dim_v}, dv_, 1.0F, scratch_.row,
+                scratch_.values);
+    pack_wide_panels(task_.dtype, keys, padded_keys_, scratch_.row, scratch_.wide_keys);
+    std::fill_n(scratch_.dk, padded_keys_ * d_, 0.0F);
+    std::fill_n(scratch_.dv, padded_keys_ * dv_, 0.0F);
     const std::int64_t group = queries_of_.q.group;
     const std::int64_t positions = queries_of_.rows / group;
     for (std::int64_t key = 0; key < padded_keys_; ++key) {  // no row sees a key past the last
-      row_begin_[key] =
+      scratch_.row_begin[key] =
           key < count_ ? task_.visible.first_position(task_.key_begin + key, positions) * group : queries_of_.rows;
-      row_end_[key] =
+      scratch_.row_end[key] =
           key < count_ ? task_.visible.last_position(task_.key_begin + key, positions) * group : queries_of_.rows;
     }
-    keys_finite_ = all_finite(wide_keys_, padded_keys_ * wide_d_);
+    keys_finite_ = all_finite(scratch_.wide_keys, padded_keys_ * wide_d_);
   }
 
   /// Rows that a block takes in the dQ sums.
@@ -104,12 +79,12 @@ class BackwardBlock {
   void query_block(std::int64_t row_begin, std::int64_t row_end) {
     const std::int64_t rows = row_end - row_begin;
     block_rows_ = round_up(rows, kRowMultiple);
-    pack_tiles(task_.dtype, {queries_of_.q, row_begin, rows, task_.head_dim}, block_rows_, query_layout_, queries_);
-    pack_tiles(task_.dtype, {queries_of_.d_o, row_begin, rows, task_.head_dim_v}, block_rows_, d_o_layout_, d_o_);
+    pack_tiles(task_.dtype, {queries_of_.q, row_begin, rows, task_.head_dim}, block_rows_, query_layout_,
+               scratch_.queries);
+    pack_tiles(task_.dtype, {queries_of_.d_o, row_begin, rows, task_.head_dim_v}, block_rows_, d_o_layout_,
+               scratch_.d_o);
     for (std::int64_t row = 0; row < rows; ++row) {
-      const float lse = queries_of_.lse.data[queries_of_.lse.offset(row_begin + row)];
-      // A row that sees no key has LSE -inf; +inf instead makes its probabilities 0 and not NaN.
-      lse_[row] = lse == -kInfinity ? kInfinity : lse * kLog2E;
+      scratch_.lse[row] = lse_log2(queries_of_.lse.data[queries_of_.lse.offset(row_begin + row)]);
     }
     const std::int64_t block = row_begin / task_.tiles.block_m;
     bias_gradient_.wait(row_end, queries_of_.q.group, task_.tiles.block_m);
@@ -117,19 +92,19 @@ class BackwardBlock {
       kept_.draw(queries_of_.dropout, queries_of_.q.group, row_begin, rows, task_.key_begin, task_.key_end);
     }
 
-    const bool uniform = row_begin_[padded_keys_ - 1] <= row_begin && row_end_[0] >= row_end;
+    const bool uniform = scratch_.row_begin[padded_keys_ - 1] <= row_begin && scratch_.row_end[0] >= row_end;
     // A hidden pair has P = dS = 0, and 0 * NaN is NaN: such a block takes the path that skips hidden pairs.
-    hidden_poison_ = !uniform && !(keys_finite_ && all_finite(queries_, query_layout_, block_rows_, d_) &&
-                                   all_finite(d_o_, d_o_layout_, block_rows_, dv_));
+    hidden_poison_ = !uniform && !(keys_finite_ && all_finite(scratch_.queries, query_layout_, block_rows_, d_) &&
+                                   all_finite(scratch_.d_o, d_o_layout_, block_rows_, dv_));
     for (std::int64_t key = 0; key < padded_keys_; key += kPanel) panel(key, row_begin, rows);
     if (is_last_head_) bias_gradient_.pass(block + 1);
     add_query_gradient(row_begin, rows);
   }
 
   void panel(std::int64_t key, std::int64_t row_begin, std::int64_t rows) {
-    const std::int64_t* begin = row_begin_ + key;
-    const std::int64_t* end = row_end_ + key;
-    float* d_scores = d_scores_ + key * block_rows_;
+    const std::int64_t* begin = scratch_.row_begin + key;
+    const std::int64_t* end = scratch_.row_end + key;
+    float* d_scores = scratch_.d_scores + key * block_rows_;
     // Padding keys see no row and lie at the end: begin there is past every row, so the last real key bounds the panel.
     const std::int64_t last_key = std::min(key + kPanel, count_) - key - 1;
     std::int64_t first = std::clamp<std::int64_t>(begin[0] - row_begin, 0, rows);
@@ -141,15 +116,15 @@ class BackwardBlock {
       }
       return;
     }
-    first = first / kStrip * kStrip;
+    first = round_down(first, kStrip);
     last = round_up(last, kStrip);
     std::fill_n(d_scores, first * kPanel, 0.0F);
     std::fill_n(d_scores + last * kPanel, (block_rows_ - last) * kPanel, 0.0F);
     const bool masked = begin[kPanel - 1] - row_begin > first || end[0] - row_begin < last;
 
-    multiply_panel(queries_, query_layout_, d_, keys_ + key * d_, first, last, scores_);
+    multiply_panel(scratch_.queries, query_layout_, d_, scratch_.keys + key * d_, first, last, scratch_.scores);
     bias_gradient_.prefetch(key, row_begin + first, row_begin + std::min(last, rows));
-    multiply_panel(d_o_, d_o_layout_, dv_, values_ + key * dv_, first, last, d_probabilities_);
+    multiply_panel(scratch_.d_o, d_o_layout_, dv_, scratch_.values + key * dv_, first, last, scratch_.d_probabilities);
     const std::int64_t valid = std::min(last, rows);
     if (queries_of_.terms.given()) {
       const TermsPanel terms{.terms = queries_of_.terms,
@@ -160,7 +135,7 @@ class BackwardBlock {
                              .key_begin = task_.key_begin,
                              .keys = count_,
                              .more_rows = 0};
-      terms_of_keys(terms, key, first, valid, terms_);
+      terms_of_keys(terms, key, first, valid, scratch_.terms);
     }
     for (int n = 0; n < kTileVecs; ++n) {
       const LaneInterval visible(begin + n * kLanes, end + n * kLanes, row_begin);
@@ -175,14 +150,14 @@ class BackwardBlock {
     }
     if (bias_gradient_.wanted()) bias_gradient_.store(key, row_begin, first, valid, rows);
     if (masked && hidden_poison_) {
-      add_visible(d_o_, d_o_layout_, task_.head_dim_v, scores_, first, last, begin, end, row_begin,
-                  d_values_ + key * dv_);
-      add_visible(queries_, query_layout_, task_.head_dim, d_scores, first, last, begin, end, row_begin,
-                  dk_ + key * d_);
+      add_visible(scratch_.d_o, d_o_layout_, task_.head_dim_v, scratch_.scores, first, last, begin, end, row_begin,
+                  scratch_.dv + key * dv_);
+      add_visible(scratch_.queries, query_layout_, task_.head_dim, d_scores, first, last, begin, end, row_begin,
+                  scratch_.dk + key * d_);
       return;
     }
-    add_columns(d_o_, d_o_layout_, dv_, scores_, first, last, d_values_ + key * dv_);
-    add_columns(queries_, query_layout_, d_, d_scores, first, last, dk_ + key * d_);
+    add_columns(scratch_.d_o, d_o_layout_, dv_, scratch_.scores, first, last, scratch_.dv + key * dv_);
+    add_columns(scratch_.queries, query_layout_, d_, d_scores, first, last, scratch_.dk + key * d_);
   }
 
   /// out[row][key lanes] = left rows * panel, over `columns`.
@@ -203,24 +178,24 @@ class BackwardBlock {
                                 std::int64_t last, std::int64_t valid, const float* HWY_RESTRICT delta,
                                 float* HWY_RESTRICT d_scores) {
     const Floats d;
-    const Vec scale = hn::Set(d, task_.score_map.score_scale);
-    const Vec tanh_scale = hn::Set(d, task_.score_map.tanh_scale);
-    const bool capped = task_.score_map.capped;
+    const Vec scale = hn::Set(d, task_.score_scale.scale_log2);
+    const Vec softcap_scale = hn::Set(d, task_.score_scale.softcap_scale);
+    const bool capped = task_.score_scale.capped;
     const bool has_terms = queries_of_.terms.given();
     const bool wants_d_bias = bias_gradient_.wanted();
-    const DropoutTask& dropout = queries_of_.dropout;
+    const GroupDropout& dropout = queries_of_.dropout;
     const Vec inverse_keep = hn::Set(d, dropout.given ? 1.0F / dropout.key.keep_probability() : 1.0F);
     for (std::int64_t row = first; row < valid; ++row) {
-      float* HWY_RESTRICT score = scores_ + row * kPanel + lane;
+      float* HWY_RESTRICT score = scratch_.scores + row * kPanel + lane;
       Vec s = hn::Load(d, score);
-      if (capped) s = tanh(hn::Mul(s, tanh_scale));
-      Vec exponent = hn::MulSub(s, scale, hn::Set(d, lse_[row]));
+      if (capped) s = tanh(hn::Mul(s, softcap_scale));
+      Vec exponent = hn::MulSub(s, scale, hn::Set(d, scratch_.lse[row]));
       if constexpr (kExtras) {
-        if (has_terms) exponent = hn::Add(exponent, hn::Load(d, terms_ + row * kPanel + lane));
+        if (has_terms) exponent = hn::Add(exponent, hn::Load(d, scratch_.terms + row * kPanel + lane));
       }
       // An lse that does not belong to these inputs must not overflow exp2's exponent. NaN passes, as it does in exp2.
       Vec p = exp2(hn::IfThenElse(hn::Gt(exponent, hn::Set(d, 127.0F)), hn::Set(d, 127.0F), exponent));
-      Vec dp = hn::Load(d, d_probabilities_ + row * kPanel + lane);
+      Vec dp = hn::Load(d, scratch_.d_probabilities + row * kPanel + lane);
       Vec p_kept = p;
       if constexpr (kExtras) {
         if (dropout.given) {
@@ -239,13 +214,13 @@ class BackwardBlock {
         unsloped = hn::IfThenElseZero(seen, unsloped);
       }
       if constexpr (kExtras) {
-        if (wants_d_bias) hn::Store(unsloped, d, terms_ + row * kPanel + lane);
+        if (wants_d_bias) hn::Store(unsloped, d, scratch_.terms + row * kPanel + lane);
       }
       hn::Store(p_kept, d, score);
       hn::Store(ds, d, d_scores + row * kPanel + lane);
     }
     for (std::int64_t row = valid; row < last; ++row) {
-      hn::Store(hn::Zero(d), d, scores_ + row * kPanel + lane);
+      hn::Store(hn::Zero(d), d, scratch_.scores + row * kPanel + lane);
       hn::Store(hn::Zero(d), d, d_scores + row * kPanel + lane);
     }
   }
@@ -293,8 +268,8 @@ class BackwardBlock {
     } else {
       for (std::int64_t c = 0; c < wide_d_; c += kWidePanel) {
         for (std::int64_t row = 0; row < rows; row += kWideRows) {
-          multiply_rows<kWideRows, kWideVecs, kPanel>(d_scores_ + row * kPanel, block_rows_ * kPanel,
-                                                      padded_keys_ / kPanel, wide_keys_ + c * padded_keys_)
+          multiply_rows<kWideRows, kWideVecs, kPanel>(scratch_.d_scores + row * kPanel, block_rows_ * kPanel,
+                                                      padded_keys_ / kPanel, scratch_.wide_keys + c * padded_keys_)
               .add_to(sums + row * wide_d_ + c, wide_d_);
         }
       }
@@ -305,10 +280,11 @@ class BackwardBlock {
   void add_visible_queries(std::int64_t row_begin, std::int64_t rows, float* HWY_RESTRICT sums) {
     for (std::int64_t row = 0; row < rows; ++row) {
       for (std::int64_t key = 0; key < count_; ++key) {
-        if (row_begin + row < row_begin_[key] || row_begin + row >= row_end_[key]) continue;
-        const float ds = d_scores_[key / kPanel * block_rows_ * kPanel + row * kPanel + key % kPanel];
+        if (row_begin + row < scratch_.row_begin[key] || row_begin + row >= scratch_.row_end[key]) continue;
+        const float ds = scratch_.d_scores[key / kPanel * block_rows_ * kPanel + row * kPanel + key % kPanel];
         for (std::int64_t c = 0; c < wide_d_; ++c) {
-          const float k = wide_keys_[c / kWidePanel * padded_keys_ * kWidePanel + key * kWidePanel + c % kWidePanel];
+          const float k =
+              scratch_.wide_keys[c / kWidePanel * padded_keys_ * kWidePanel + key * kWidePanel + c % kWidePanel];
           sums[row * wide_d_ + c] += ds * k;
         }
       }
@@ -316,8 +292,8 @@ class BackwardBlock {
   }
 
   void finish() {
-    write_keys(dk_, d_, task_.head_dim, task_.scale, task_.dk);
-    write_keys(d_values_, dv_, task_.head_dim_v, 1.0F, task_.dv);
+    write_keys(scratch_.dk, d_, task_.head_dim, task_.scale, task_.dk);
+    write_keys(scratch_.dv, dv_, task_.head_dim_v, 1.0F, task_.dv);
   }
 
   /// factor * sums, panels of `padded_columns`, into the block's rows of `to`.
@@ -325,10 +301,10 @@ class BackwardBlock {
                   const MutableRows& to) {
     const std::int64_t stride = round_up(columns, kLanes);
     for (std::int64_t key = 0; key < count_; key += kTransposedRows) {
-      const float* panel = sums + key / kPanel * kPanel * padded_columns + key % kPanel;
-      transpose_columns(panel, kPanel, columns, stride, row_);
+      const float* panel = sums + round_down(key, kPanel) * padded_columns + key % kPanel;
+      transpose_columns(panel, kPanel, columns, stride, scratch_.row);
       for (std::int64_t i = 0; i < std::min(kTransposedRows, count_ - key); ++i) {
-        float* HWY_RESTRICT row = row_ + i * stride;
+        float* HWY_RESTRICT row = scratch_.row + i * stride;
         for (std::int64_t c = 0; c < columns; ++c) row[c] *= factor;
         store_result(task_.dtype, to, task_.key_begin + key + i, row, columns);
       }
@@ -336,7 +312,8 @@ class BackwardBlock {
   }
 
   const BackwardTask& task_;
-  BackwardQueries queries_of_;      // the current head's, or group's
+  BackwardQueries queries_of_;  // the current head's, or group's
+  const BackwardScratch scratch_;
   const std::int64_t count_;        // keys of this block
   const std::int64_t padded_keys_;  // in whole panels
   const std::int64_t d_;            // head_dim in whole strips
@@ -345,28 +322,12 @@ class BackwardBlock {
   const PackedLayout query_layout_;
   const PackedLayout d_o_layout_;
   BiasGradient bias_gradient_;
+  const bool has_extras_;        // terms, dropout or the bias's gradient
+  KeptKeys kept_;                // of dropout
   std::int64_t block_rows_ = 0;  // of the current query block, padded
   bool is_last_head_ = true;
-  bool has_extras_ = false;
   bool keys_finite_ = true;
   bool hidden_poison_ = false;
-
-  float* keys_;              // K^T, panels
-  float* values_;            // V^T, panels
-  float* wide_keys_;         // K, wide panels
-  float* dk_;                // dK^T sums, panels
-  float* d_values_;          // dV^T sums, panels
-  float* queries_;           // Q of the block, packed
-  float* d_o_;               // dO of the block, packed
-  float* scores_;            // S, then P, of one panel
-  float* d_probabilities_;   // dP of one panel
-  float* d_scores_;          // dS of the block, panels
-  float* lse_;               // of the block, times log2(e)
-  std::int64_t* row_begin_;  // first row that sees each key
-  std::int64_t* row_end_;    // one past the last
-  float* row_;               // one row on its way in or out
-  float* terms_;             // of one panel; then dS before the softcap's slope
-  KeptKeys kept_{nullptr};   // of dropout
 };
 
 }  // namespace strobe::cpu::HWY_NAMESPACE

@@ -24,7 +24,7 @@ class BiasGradient {
   BiasGradient(const BiasTurn& turn, std::int64_t key_begin, std::int64_t count, const float* d_scores)
       : turn_(turn), key_begin_(key_begin), count_(count), d_scores_(d_scores) {}
 
-  void set_rows(const Rows<float*>& rows) { rows_ = rows; }
+  void set_rows(const GroupRows<float*>& rows) { rows_ = rows; }
   bool wanted() const { return rows_.data != nullptr; }
   bool writes_all() const { return wanted() && turn_.alone; }
 
@@ -89,21 +89,21 @@ class BiasGradient {
   float* at(std::int64_t row, std::int64_t key) const { return rows_.data + rows_.offset(row) + key_begin_ + key; }
 
   BiasTurn turn_;
-  Rows<float*> rows_;
+  GroupRows<float*> rows_;
   std::int64_t key_begin_;
   std::int64_t count_;
   const float* d_scores_;
 };
 
-/// Calls visit(row_begin, row_end) for the blocks of query rows that see keys of the task. A gradient that the task
-/// writes alone is zero for the others.
+/// Calls visit(row_begin, row_end) for the blocks of one head's query rows that see keys of the task. A gradient that
+/// the task writes alone is zero for the others.
 template <class Visit>
-void for_each_query_block(const BackwardTask& task, const BackwardQueries& queries, const BiasGradient& gradient,
-                          const Visit& visit) {
+void for_each_row_block(const BackwardTask& task, const BackwardQueries& queries, const BiasGradient& gradient,
+                        const Visit& visit) {
   const std::int64_t group = queries.q.group;
   const std::int64_t positions = queries.rows / group;
   const std::int64_t block = task.tiles.block_m;
-  const std::int64_t first = task.visible.first_position(task.key_begin, positions) * group / block * block;
+  const std::int64_t first = round_down(task.visible.first_position(task.key_begin, positions) * group, block);
   const std::int64_t last = task.visible.last_position(task.key_end - 1, positions) * group;
   const bool all_rows = gradient.writes_all();
   for (std::int64_t row = all_rows ? 0 : first; row < (all_rows ? queries.rows : last); row += block) {
@@ -114,6 +114,21 @@ void for_each_query_block(const BackwardTask& task, const BackwardQueries& queri
       gradient.store_zeros(0, task.key_end - task.key_begin, row, end);
     }
   }
+}
+
+/// Calls visit(row_begin, row_end, is_last_head) for the same of every head of the task, whose turn `queries` and
+/// `gradient` follow; `dq_block` is the floats that a block of rows takes in the dQ sums.
+template <class Visit>
+void for_each_query_block(const BackwardTask& task, BackwardQueries& queries, BiasGradient& gradient,
+                          std::int64_t dq_block, const Visit& visit) {
+  for (std::int64_t head = 0; head < task.heads; ++head) {
+    if (head > 0) queries.next_head(task.dtype, task.tiles.block_m, dq_block);
+    gradient.set_rows(queries.d_bias);
+    const bool is_last = head == task.heads - 1;
+    for_each_row_block(task, queries, gradient,
+                       [&](std::int64_t row_begin, std::int64_t row_end) { visit(row_begin, row_end, is_last); });
+  }
+  gradient.pass_all();
 }
 
 }  // namespace strobe::cpu::HWY_NAMESPACE

@@ -69,7 +69,7 @@ struct DropoutLanes {
   WordVec query = hn::Zero(Words());
   WordVec head = hn::Zero(Words());
 
-  DropoutLanes(const DropoutTask& task, std::int64_t row, std::int64_t group) {
+  DropoutLanes(const GroupDropout& task, std::int64_t row, std::int64_t group) {
     HWY_ALIGN unsigned queries[kLanes];
     HWY_ALIGN unsigned heads[kLanes];
     for_each_lane(row, group, [&](std::int64_t lane, std::int64_t position, std::int64_t head_of_group) {
@@ -83,7 +83,7 @@ struct DropoutLanes {
 
 /// Philox block `t` of each lane's query for the keys from `key` on, a multiple of kSliceBlock: the halves of word j
 /// are the slices of keys 8 j + 2 t and the next.
-HWY_INLINE PhiloxVecs draw(const DropoutTask& task, const DropoutLanes& lanes, std::int64_t key, int t) {
+HWY_INLINE PhiloxVecs draw(const GroupDropout& task, const DropoutLanes& lanes, std::int64_t key, int t) {
   const Words w;
   const unsigned counter = dropout_counter(task.key, 0, 0, static_cast<unsigned>(key + 2 * t)).word[0];
   return philox({{hn::Set(w, counter), lanes.query, lanes.head, hn::Set(w, task.key.offset)}}, task.key.key);
@@ -96,7 +96,7 @@ HWY_INLINE hn::Mask<Floats> kept(WordVec slices, unsigned threshold) {
 }
 
 /// Zeros what is dropped of one vector of queries' probabilities over keys [first, last) of the tile at key_begin.
-HWY_INLINE void drop_keys(const DropoutTask& task, const DropoutLanes& lanes, std::int64_t key_begin,
+HWY_INLINE void drop_keys(const GroupDropout& task, const DropoutLanes& lanes, std::int64_t key_begin,
                           std::int64_t first, std::int64_t last, float* HWY_RESTRICT probabilities) {
   const Floats d;
   const Words w;
@@ -105,7 +105,7 @@ HWY_INLINE void drop_keys(const DropoutTask& task, const DropoutLanes& lanes, st
     float* HWY_RESTRICT at = probabilities + key * kPanel;
     hn::Store(hn::IfThenElseZero(kept(slice, task.key.threshold), hn::Load(d, at)), d, at);
   };
-  for (std::int64_t block = (key_begin + first) / kSliceBlock * kSliceBlock; block < key_begin + last;
+  for (std::int64_t block = round_down(key_begin + first, kSliceBlock); block < key_begin + last;
        block += kSliceBlock) {
     for (int t = 0; t < kBlocksPerRow; ++t) {
       const PhiloxVecs random = draw(task, lanes, block, t);
@@ -122,7 +122,7 @@ HWY_INLINE void drop_keys(const DropoutTask& task, const DropoutLanes& lanes, st
 /// Bit i of to[row * stride]: whether key first_key + i is kept, for up to kKeepRows rows from `row` on; first_key is a
 /// multiple of 32. The four Philox blocks of each row lie side by side in the lanes.
 inline constexpr std::int64_t kKeepRows = kLanes / kBlocksPerRow;
-HWY_INLINE void keep_bits(const DropoutTask& task, std::int64_t group, std::int64_t row, std::int64_t rows,
+HWY_INLINE void keep_bits(const GroupDropout& task, std::int64_t group, std::int64_t row, std::int64_t rows,
                           std::int64_t first_key, std::int64_t stride, std::uint32_t* HWY_RESTRICT to) {
   const Words w;
   const hn::Repartition<std::int16_t, Words> slices;
@@ -151,7 +151,7 @@ HWY_INLINE void keep_bits(const DropoutTask& task, std::int64_t group, std::int6
 }
 #else
 inline constexpr std::int64_t kKeepRows = 1;
-HWY_INLINE void keep_bits(const DropoutTask& task, std::int64_t group, std::int64_t row, std::int64_t,
+HWY_INLINE void keep_bits(const GroupDropout& task, std::int64_t group, std::int64_t row, std::int64_t,
                           std::int64_t first_key, std::int64_t, std::uint32_t* HWY_RESTRICT to) {
   *to = 0;
   for (unsigned t = 0; t < kBlocksPerRow; ++t) {
@@ -172,11 +172,11 @@ class KeptKeys {
   explicit KeptKeys(std::uint32_t* bits) : bits_(bits) {}
 
   /// Draws for `rows` query rows from `row_begin` on and keys [key_begin, key_end).
-  void draw(const DropoutTask& task, std::int64_t group, std::int64_t row_begin, std::int64_t rows,
+  void draw(const GroupDropout& task, std::int64_t group, std::int64_t row_begin, std::int64_t rows,
             std::int64_t key_begin, std::int64_t key_end) {
-    const std::int64_t first_key = key_begin / kSliceBlock * kSliceBlock;
+    const std::int64_t first_key = round_down(key_begin, kSliceBlock);
     skipped_ = key_begin - first_key;
-    words_ = (key_end - first_key + kSliceBlock - 1) / kSliceBlock;
+    words_ = ceil_div(key_end - first_key, kSliceBlock);
     for (std::int64_t row = 0; row < rows; row += kKeepRows) {
       for (std::int64_t word = 0; word < words_; ++word) {
         keep_bits(task, group, row_begin + row, std::min(kKeepRows, rows - row), first_key + word * kSliceBlock, words_,

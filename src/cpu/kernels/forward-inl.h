@@ -28,30 +28,17 @@ class ForwardBlock {
  public:
   ForwardBlock(const ForwardTask& task, std::byte* scratch)
       : task_(task),
+        scratch_(scratch, task.head_dim, task.head_dim_v, task.tiles, kernel_traits()),
         rows_(task.row_end - task.row_begin),
-        d_(round_up(task.head_dim, kStrip)),
-        dv_(round_up(task.head_dim_v, kStrip)),
-        key_layout_(rows_together(task.head_dim)) {
-    const ForwardScratch at(task.head_dim, task.head_dim_v, task.tiles, kernel_traits());
-    keys_ = reinterpret_cast<float*>(scratch + at.keys);
-    values_ = reinterpret_cast<float*>(scratch + at.values);
-    queries_ = reinterpret_cast<float*>(scratch + at.queries);
-    output_ = reinterpret_cast<float*>(scratch + at.output);
-    scores_ = reinterpret_cast<float*>(scratch + at.scores);
-    row_max_ = reinterpret_cast<float*>(scratch + at.row_max);
-    row_sum_ = reinterpret_cast<float*>(scratch + at.row_sum);
-    rescale_ = reinterpret_cast<float*>(scratch + at.rescale);
-    visible_begin_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_begin);
-    visible_end_ = reinterpret_cast<std::int64_t*>(scratch + at.visible_end);
-    row_ = reinterpret_cast<float*>(scratch + at.row);
-    bias_ = reinterpret_cast<float*>(scratch + at.bias);
-  }
+        d_(scratch_.columns),
+        dv_(scratch_.columns_v),
+        key_layout_(rows_together(task.head_dim)) {}
 
   void run() {
     begin();
     // The intervals of visible keys move right with the row: the block's is from its first row's to its last row's.
-    const std::int64_t last = visible_end_[lanes() - 1];
-    for (std::int64_t key = visible_begin_[0] / task_.tiles.block_n * task_.tiles.block_n; key < last;
+    const std::int64_t last = scratch_.visible_end[lanes() - 1];
+    for (std::int64_t key = round_down(scratch_.visible_begin[0], task_.tiles.block_n); key < last;
          key += task_.tiles.block_n) {
       if (!any_part_sees(key)) continue;
       tile(key, std::min(key + task_.tiles.block_n, task_.visible.keys));
@@ -67,7 +54,7 @@ class ForwardBlock {
     std::int64_t lane;
   };
 
-  std::int64_t parts() const { return (rows_ + task_.tiles.part_m - 1) / task_.tiles.part_m; }
+  std::int64_t parts() const { return ceil_div(rows_, task_.tiles.part_m); }
   std::int64_t lanes() const {
     const Part last = part(parts() - 1);
     return last.lane + round_up(last.rows, kPanel);
@@ -87,19 +74,19 @@ class ForwardBlock {
   }
 
   void begin() {
-    std::fill_n(row_max_, lanes(), -kInfinity);
-    std::fill_n(row_sum_, lanes(), 0.0F);
-    std::fill_n(output_, lanes() * dv_, 0.0F);
+    std::fill_n(scratch_.row_max, lanes(), -kInfinity);
+    std::fill_n(scratch_.row_sum, lanes(), 0.0F);
+    std::fill_n(scratch_.output, lanes() * dv_, 0.0F);
     for (std::int64_t index = 0; index < parts(); ++index) begin_part(part(index));
   }
 
   void begin_part(const Part& part) {
-    pack_panels(task_.dtype, {task_.q, part.row, part.rows, task_.head_dim}, d_, task_.score_map.query_factor, row_,
-                queries_ + part.lane * d_);
+    pack_panels(task_.dtype, {task_.q, part.row, part.rows, task_.head_dim}, d_, task_.query_factor, scratch_.row,
+                scratch_.queries + part.lane * d_);
     for (std::int64_t i = 0; i < round_up(part.rows, kPanel); ++i) {  // lanes past the last row repeat it
       const std::int64_t position = (part.row + std::min(i, part.rows - 1)) / task_.q.group;
-      visible_begin_[part.lane + i] = task_.visible.begin(position);
-      visible_end_[part.lane + i] = task_.visible.end(position);
+      scratch_.visible_begin[part.lane + i] = task_.visible.begin(position);
+      scratch_.visible_end[part.lane + i] = task_.visible.end(position);
     }
   }
 
@@ -108,11 +95,11 @@ class ForwardBlock {
     const std::int64_t count = key_end - key_begin;
     const std::int64_t packed = round_up(count, kStrip);
     value_layout_ = columns_together(packed);
-    pack_tiles(task_.dtype, {task_.k, key_begin, count, task_.head_dim}, packed, key_layout_, keys_);
-    pack_tiles(task_.dtype, {task_.v, key_begin, count, task_.head_dim_v}, packed, value_layout_, values_);
-    const bool uniform = visible_begin_[lanes() - 1] <= key_begin && visible_end_[0] >= key_end;
+    pack_tiles(task_.dtype, {task_.k, key_begin, count, task_.head_dim}, packed, key_layout_, scratch_.keys);
+    pack_tiles(task_.dtype, {task_.v, key_begin, count, task_.head_dim_v}, packed, value_layout_, scratch_.values);
+    const bool uniform = scratch_.visible_begin[lanes() - 1] <= key_begin && scratch_.visible_end[0] >= key_end;
     // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
-    const bool hidden_poison = !uniform && !all_finite(values_, value_layout_, packed, dv_);
+    const bool hidden_poison = !uniform && !all_finite(scratch_.values, value_layout_, packed, dv_);
     for (std::int64_t index = 0; index < parts(); ++index) {
       const Part all = part(index);
       if (!sees(all, key_begin)) continue;
@@ -125,46 +112,46 @@ class ForwardBlock {
   /// The first panel of `rest`.
   void panel(const Part& rest, std::int64_t key_begin, std::int64_t count, bool hidden_poison) {
     const std::int64_t lane = rest.lane;
-    const std::int64_t* begin = visible_begin_ + lane;
-    const std::int64_t* end = visible_end_ + lane;
+    const std::int64_t* begin = scratch_.visible_begin + lane;
+    const std::int64_t* end = scratch_.visible_end + lane;
     std::int64_t first = std::clamp<std::int64_t>(begin[0] - key_begin, 0, count);
     std::int64_t last = std::clamp<std::int64_t>(end[kPanel - 1] - key_begin, 0, count);
     if (first >= last) return;
-    first = first / kStrip * kStrip;
+    first = round_down(first, kStrip);
     last = round_up(last, kStrip);
     const bool masked = begin[kPanel - 1] - key_begin > first || end[0] - key_begin < last;
 
-    const float* queries = queries_ + lane * d_;
+    const float* queries = scratch_.queries + lane * d_;
     for (std::int64_t key = first; key < last; key += kStrip) {
-      multiply_rows<kStrip, kTileVecs, kStrip>(keys_ + key / kStrip * key_layout_.group_stride,
+      multiply_rows<kStrip, kTileVecs, kStrip>(scratch_.keys + key / kStrip * key_layout_.group_stride,
                                                key_layout_.strip_stride, d_ / kStrip, queries)
-          .store_to(scores_ + key * kPanel, kPanel);
+          .store_to(scratch_.scores + key * kPanel, kPanel);
     }
-    if (task_.score_map.capped) cap_scores(scores_, first, last, task_.score_map.tanh_scale);
+    if (task_.score_scale.capped) cap_scores(scratch_.scores, first, last, task_.score_scale.softcap_scale);
     if (task_.terms.given()) {
       softmax_of_terms(rest, key_begin, count, first, last, masked);
     } else {
-      if (masked) hide_scores(scores_, first, last, begin, end, key_begin);
+      if (masked) hide_scores(scratch_.scores, first, last, begin, end, key_begin);
       softmax(lane, first, last);
     }
     if (task_.dropout.given) drop(rest.row, key_begin, first, last);
 
-    float* output = output_ + lane * dv_;
+    float* output = scratch_.output + lane * dv_;
     if (masked && hidden_poison) return add_visible_values(output, first, last, begin, end, key_begin);
     for (std::int64_t c = 0; c < dv_; c += kStrip) {
       multiply_columns<kTileVecs>(value_tile(first, c), value_layout_.group_stride, (last - first) / kStrip,
-                                  scores_ + first * kPanel)
-          .rescale_add_to(output + c * kPanel, kPanel, rescale_);
+                                  scratch_.scores + first * kPanel)
+          .rescale_add_to(output + c * kPanel, kPanel, scratch_.rescale);
     }
   }
 
   /// Online softmax over rows [first, last) of the panel's scores: P in place of S, statistics updated, the factor for
-  /// what has been summed before in rescale_.
+  /// what has been summed before in scratch_.rescale.
   void softmax(std::int64_t lane, std::int64_t first, std::int64_t last) {
     const Floats d;
-    const Vec scale = hn::Set(d, task_.score_map.score_scale);
+    const Vec scale = hn::Set(d, task_.score_scale.scale_log2);
     HWY_UNROLL(4) for (int n = 0; n < kTileVecs; ++n) {
-      const float* HWY_RESTRICT scores = scores_ + n * kLanes;
+      const float* HWY_RESTRICT scores = scratch_.scores + n * kLanes;
       Vec top = hn::Set(d, -kInfinity);
       for (std::int64_t key = first; key < last; ++key) top = hn::Max(top, hn::Load(d, scores + key * kPanel));
       exponentiate(lane, n * kLanes, first, last, hn::Mul(top, scale), scale);
@@ -185,13 +172,15 @@ class ForwardBlock {
     std::optional<TermsLanes> lanes[kTileVecs];
     for (int n = 0; n < kTileVecs; ++n) {
       const std::int64_t lane = rest.lane + n * kLanes;
-      lanes[n].emplace(terms, n * kLanes, LaneInterval(visible_begin_ + lane, visible_end_ + lane, key_begin));
+      lanes[n].emplace(terms, n * kLanes,
+                       LaneInterval(scratch_.visible_begin + lane, scratch_.visible_end + lane, key_begin));
     }
     for (std::int64_t key = first; key < last; key += kBiasKeys) {
       const std::int64_t end = std::min(key + kBiasKeys, last);
-      if (task_.terms.bias.data != nullptr) pack_bias(terms, key, end, first, last, row_, bias_);
+      if (task_.terms.bias.data != nullptr) pack_bias(terms, key, end, first, last, scratch_.row, scratch_.bias);
       for (int n = 0; n < kTileVecs; ++n) {
-        lanes[n]->add(masked, key, end, task_.score_map.score_scale, bias_ + n * kLanes, scores_ + n * kLanes);
+        lanes[n]->add(masked, key, end, task_.score_scale.scale_log2, scratch_.bias + n * kLanes,
+                      scratch_.scores + n * kLanes);
       }
     }
     for (int n = 0; n < kTileVecs; ++n) {
@@ -204,9 +193,9 @@ class ForwardBlock {
   HWY_INLINE void exponentiate(std::int64_t panel, std::int64_t lane, std::int64_t first, std::int64_t last, Vec top,
                                Vec scale) {
     const Floats d;
-    float* HWY_RESTRICT scores = scores_ + lane;
-    float* HWY_RESTRICT row_max = row_max_ + panel + lane;
-    float* HWY_RESTRICT row_sum = row_sum_ + panel + lane;
+    float* HWY_RESTRICT scores = scratch_.scores + lane;
+    float* HWY_RESTRICT row_max = scratch_.row_max + panel + lane;
+    float* HWY_RESTRICT row_sum = scratch_.row_sum + panel + lane;
     const Vec old_max = hn::Load(d, row_max);
     const Vec new_max = hn::Max(old_max, top);
     // A row that has seen no key yet keeps -inf; subtracting 0 instead makes its probabilities 0 and not NaN.
@@ -218,7 +207,7 @@ class ForwardBlock {
       sum = hn::Add(sum, p);
     }
     const Vec rescale = exp2(hn::Sub(old_max, shift));
-    hn::Store(rescale, d, rescale_ + lane);
+    hn::Store(rescale, d, scratch_.rescale + lane);
     hn::Store(new_max, d, row_max);
     hn::Store(hn::MulAdd(hn::Load(d, row_sum), rescale, sum), d, row_sum);
   }
@@ -228,7 +217,7 @@ class ForwardBlock {
   void drop(std::int64_t row, std::int64_t key_begin, std::int64_t first, std::int64_t last) {
     for (int n = 0; n < kTileVecs; ++n) {
       const DropoutLanes lanes(task_.dropout, row + n * kLanes, task_.q.group);
-      drop_keys(task_.dropout, lanes, key_begin, first, last, scores_ + n * kLanes);
+      drop_keys(task_.dropout, lanes, key_begin, first, last, scratch_.scores + n * kLanes);
     }
   }
 
@@ -240,10 +229,10 @@ class ForwardBlock {
       const LaneInterval visible(begin + n * kLanes, end + n * kLanes, key_begin);
       for (std::int64_t c = 0; c < dv_; ++c) {
         float* HWY_RESTRICT out = output + c * kPanel + n * kLanes;
-        Vec sum = hn::Mul(hn::Load(d, out), hn::Load(d, rescale_ + n * kLanes));
+        Vec sum = hn::Mul(hn::Load(d, out), hn::Load(d, scratch_.rescale + n * kLanes));
         for (std::int64_t key = first; key < last; ++key) {
           const Vec value = hn::Set(d, value_tile(key, c)[key % kStrip * kStrip + c % kStrip]);
-          const Vec p = hn::Load(d, scores_ + key * kPanel + n * kLanes);
+          const Vec p = hn::Load(d, scratch_.scores + key * kPanel + n * kLanes);
           sum = hn::IfThenElse(visible.contains(key), hn::MulAdd(p, value, sum), sum);
         }
         hn::Store(sum, d, out);
@@ -259,9 +248,10 @@ class ForwardBlock {
     const std::int64_t stride = round_up(dv_, kLanes);
     for (std::int64_t row = 0; row < part.rows; row += kTransposedRows) {
       const std::int64_t lane = part.lane + row;
-      transpose_columns(output_ + lane / kPanel * kPanel * dv_ + lane % kPanel, kPanel, dv_, stride, row_);
+      transpose_columns(scratch_.output + round_down(lane, kPanel) * dv_ + lane % kPanel, kPanel, dv_, stride,
+                        scratch_.row);
       for (std::int64_t i = 0; i < std::min(kTransposedRows, part.rows - row); ++i) {
-        finish_row(part.row + row + i, lane + i, row_ + i * stride);
+        finish_row(part.row + row + i, lane + i, scratch_.row + i * stride);
       }
     }
   }
@@ -269,41 +259,22 @@ class ForwardBlock {
   /// Divides the row's output by its sum and writes what the caller asked for.
   void finish_row(std::int64_t row, std::int64_t lane, float* HWY_RESTRICT output) {
     const Floats d;
-    const float keep = task_.dropout.given ? task_.dropout.key.keep_probability() : 1.0F;
-    const std::int64_t head = row % task_.q.group;
-    RowStatistics statistics{row_max_[lane], row_sum_[lane]};
-    if (task_.max_logits != nullptr) raise(task_.max_logits[head], statistics.max_logit());
-    const float rescale = task_.sinks == nullptr ? 1.0F : statistics.add_sink(task_.sinks[head] * kLog2E);
-    const Vec inverse = hn::Set(d, statistics.sum == 0.0F ? 0.0F : rescale / (statistics.sum * keep));
-    for (std::int64_t c = 0; c < dv_; c += kLanes)
-      hn::StoreU(hn::Mul(hn::LoadU(d, output + c), inverse), d, output + c);
+    const Vec factor = hn::Set(d, finish_statistics(task_, row, {scratch_.row_max[lane], scratch_.row_sum[lane]}));
+    for (std::int64_t c = 0; c < dv_; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, output + c), factor), d, output + c);
     store_result(task_.dtype, task_.o, row, output, task_.head_dim_v);
-    if (task_.lse.data != nullptr) task_.lse.data[task_.lse.offset(row)] = statistics.lse();
   }
 
   const float* value_tile(std::int64_t key, std::int64_t column) const {
-    return values_ + key / kStrip * value_layout_.group_stride + column / kStrip * value_layout_.strip_stride;
+    return scratch_.values + key / kStrip * value_layout_.group_stride + column / kStrip * value_layout_.strip_stride;
   }
 
   const ForwardTask& task_;
+  const ForwardScratch scratch_;
   const std::int64_t rows_;
   const std::int64_t d_;   // head_dim in whole strips
   const std::int64_t dv_;  // head_dim_v in whole strips
   const PackedLayout key_layout_;
   PackedLayout value_layout_{};
-
-  float* keys_;                  // K tile, packed
-  float* values_;                // V tile, packed
-  float* queries_;               // Q^T, panels
-  float* output_;                // O^T unscaled, panels
-  float* scores_;                // S^T, then P^T, of one panel
-  float* row_max_;               // of score_scale * s, a lane per row
-  float* row_sum_;               // of exp2(score_scale * s - row_max)
-  float* rescale_;               // of one panel
-  std::int64_t* visible_begin_;  // first visible key of each row
-  std::int64_t* visible_end_;    // one past the last
-  float* row_;                   // one row on its way in or out
-  float* bias_;                  // of one panel, times log2(e)
 };
 
 }  // namespace strobe::cpu::HWY_NAMESPACE

@@ -9,11 +9,11 @@ namespace strobe::cpu {
 
 KernelTraits kernel_traits();
 
-/// Runs a block of query rows to the end; scratch is ForwardScratch::bytes, 64-byte aligned.
+/// Runs a block of query rows to the end; scratch is what ForwardScratch takes, 64-byte aligned.
 void forward_block(const ForwardTask& task, std::byte* scratch);
 
-/// Runs a block of keys to the end; scratch is BackwardScratch::bytes, 64-byte aligned. Waits for the blocks of smaller
-/// keys: they must have been started before this one.
+/// Runs a block of keys to the end; scratch is what BackwardScratch takes, 64-byte aligned. Waits for the blocks of
+/// smaller keys: they must have been started before this one.
 void backward_block(const BackwardTask& task, std::byte* scratch);
 
 void compute_delta(const DeltaTask& task);

@@ -75,7 +75,7 @@ HWY_INLINE void pack_tiles_of(const Source& from, std::int64_t padded_rows, Pack
                               float* HWY_RESTRICT to) {
   const hn::CappedTag<float, kStrip> d;
   constexpr std::int64_t kStep = HWY_MIN(kStrip, kLanes);
-  const std::int64_t whole = from.columns / kStrip * kStrip;
+  const std::int64_t whole = round_down(from.columns, kStrip);
   for (std::int64_t row = 0; row < padded_rows; ++row) {
     prefetch_row<T>(from, row + kPrefetchRows);
     float* HWY_RESTRICT out = to + row / kStrip * layout.group_stride + row % kStrip * kStrip;

@@ -1,16 +1,18 @@
-// What the online softmax leaves of a row, and what is made of it once all keys have been seen.
+// What the online softmax leaves of a row, what is made of it once all keys have been seen, and what the backward takes
+// from it.
 #pragma once
 
 #include <atomic>
 #include <cmath>
-#include <limits>
+
+#include "call/score_rule.h"
+#include "cpu/kernels/task.h"
 
 namespace strobe::cpu {
 
 /// Maximum of the base-2 exponents of a row, and the sum of 2^(exponent - max).
 struct RowStatistics {
   static constexpr double kLn2 = 0.693147180559945309417232121458176568;
-  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
   float max = -kInfinity;
   float sum = 0.0F;
@@ -46,5 +48,20 @@ inline void raise(float& to, float value) {
     if (shared.compare_exchange_weak(now, value, std::memory_order_relaxed)) return;
   }
 }
+
+/// Writes what the caller asked for of row `row` and its statistics, taken by value as the sink joins them. Returns
+/// what the row's output is to be multiplied by.
+inline float finish_statistics(const ForwardTask& task, std::int64_t row, RowStatistics statistics) {
+  const std::int64_t head = row % task.q.group;
+  const float keep = task.dropout.given ? task.dropout.key.keep_probability() : 1.0F;
+  if (task.max_logits != nullptr) raise(task.max_logits[head], statistics.max_logit());
+  const float rescale = task.sinks == nullptr ? 1.0F : statistics.add_sink(task.sinks[head] * kLog2E);
+  if (task.lse.data != nullptr) task.lse.data[task.lse.offset(row)] = statistics.lse();
+  return statistics.sum == 0.0F ? 0.0F : rescale / (statistics.sum * keep);
+}
+
+/// The backward's exponents are score - LSE in base 2. A row that sees no key has LSE -inf; +inf instead makes its
+/// probabilities 0 and not NaN.
+inline float lse_log2(float lse) { return lse == -kInfinity ? kInfinity : lse * kLog2E; }
 
 }  // namespace strobe::cpu

@@ -9,12 +9,11 @@
 
 #include <algorithm>
 
+#include "call/score_rule.h"
 #include "cpu/kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
-
-inline constexpr float kLog2E = 1.44269504088896340735992468100189214F;
 
 /// An interval of rows [begin, end) per lane.
 class LaneInterval {
@@ -42,11 +41,11 @@ class LaneInterval {
   Vec end_;
 };
 
-/// s -> tanh(tanh_scale * s) over rows [first, last) of kWidth lanes.
+/// s -> tanh(softcap_scale * s) over rows [first, last) of kWidth lanes.
 template <std::int64_t kWidth = kPanel>
-HWY_INLINE void cap_scores(float* HWY_RESTRICT scores, std::int64_t first, std::int64_t last, float tanh_scale) {
+HWY_INLINE void cap_scores(float* HWY_RESTRICT scores, std::int64_t first, std::int64_t last, float softcap_scale) {
   const Floats d;
-  const Vec scale = hn::Set(d, tanh_scale);
+  const Vec scale = hn::Set(d, softcap_scale);
   for (std::int64_t i = first * kWidth; i < last * kWidth; i += kLanes) {
     hn::Store(tanh(hn::Mul(scale, hn::Load(d, scores + i))), d, scores + i);
   }

@@ -1,101 +1,102 @@
-// Where each piece of a task's scratch memory lies. The plan sizes workspace from these layouts and the kernels carve
-// it by them, so the bytes are written once.
+// The memory in which a worker runs its tasks, one after another. Plans measure it by constructing it on no memory.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "call/arithmetic.h"
+#include "cpu/kernels/arena.h"
 #include "cpu/kernels/task.h"
 
 namespace strobe::cpu {
-
-/// Hands out consecutive, cache-line aligned pieces and counts the bytes.
-class ScratchLayout {
- public:
-  template <class T>
-  std::size_t take(std::int64_t elements) {
-    const std::size_t offset = bytes_;
-    bytes_ += (static_cast<std::size_t>(elements) * sizeof(T) + 63) / 64 * 64;
-    return offset;
-  }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  std::size_t bytes_ = 0;
-};
-
-constexpr std::int64_t padded(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // A cache line between strips, so that they do not share cache sets.
 inline constexpr std::int64_t kStripPadding = 16;
 
 /// Floats that packing panels of rows takes besides: as many rows as a vector has lanes, in whole vectors.
 constexpr std::int64_t pack_buffer(std::int64_t columns, const KernelTraits& traits) {
-  return traits.lanes * padded(columns, traits.wide_panel);
+  return traits.lanes * round_up(columns, traits.wide_panel);
 }
 
 /// Words of 32 keys, at multiples of 32, that hold any `keys` in a row.
-constexpr std::int64_t keep_words(std::int64_t keys) { return (keys + 31 + 31) / 32; }
+constexpr std::int64_t keep_words(std::int64_t keys) { return ceil_div(keys + 31, 32); }
 
-/// Byte offsets of one worker's forward scratch; names as in forward-inl.h.
+/// Of forward-inl.h.
 struct ForwardScratch {
-  std::size_t keys, values, queries, output, scores, row_max, row_sum, rescale, visible_begin, visible_end, row, bias,
-      bytes;
+  ForwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles,
+                 const KernelTraits& kernels)
+      : traits(kernels),
+        columns(round_up(head_dim, traits.strip)),
+        columns_v(round_up(head_dim_v, traits.strip)),
+        m(tiles.block_m / tiles.part_m * round_up(tiles.part_m, traits.panel)),
+        n(round_up(tiles.block_n, traits.row_multiple)),
+        arena(memory) {}
 
-  ForwardScratch(std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles, const KernelTraits& traits) {
-    const std::int64_t d = padded(head_dim, traits.strip);
-    const std::int64_t dv = padded(head_dim_v, traits.strip);
-    const std::int64_t m = tiles.block_m / tiles.part_m * padded(tiles.part_m, traits.panel);
-    const std::int64_t n = padded(tiles.block_n, traits.row_multiple);
-    ScratchLayout layout;
-    keys = layout.take<float>((d * traits.strip + kStripPadding) * n / traits.strip);
-    values = layout.take<float>((n * traits.strip + kStripPadding) * dv / traits.strip);
-    queries = layout.take<float>(m * d);
-    output = layout.take<float>(m * dv);
-    scores = layout.take<float>(n * traits.panel);
-    row_max = layout.take<float>(m);
-    row_sum = layout.take<float>(m);
-    rescale = layout.take<float>(traits.panel);
-    visible_begin = layout.take<std::int64_t>(m);
-    visible_end = layout.take<std::int64_t>(m);
-    row = layout.take<float>(pack_buffer(std::max({d, dv, n}), traits));
-    bias = layout.take<float>(n * traits.panel);
-    bytes = layout.bytes();
-  }
+  const KernelTraits traits;
+  const std::int64_t columns;    // head_dim in whole strips
+  const std::int64_t columns_v;  // head_dim_v in whole strips
+  const std::int64_t m;          // rows of a block, in whole panels
+  const std::int64_t n;          // keys of a tile, padded
+  Arena arena;
+
+  float* const keys = arena.take<float>((columns * traits.strip + kStripPadding) * n / traits.strip);  // K tile, packed
+  float* const values =
+      arena.take<float>((n * traits.strip + kStripPadding) * columns_v / traits.strip);  // V tile, packed
+  float* const queries = arena.take<float>(m * columns);                                 // Q^T, panels
+  float* const output = arena.take<float>(m * columns_v);                                // O^T unscaled, panels
+  float* const scores = arena.take<float>(n * traits.panel);                             // S^T, then P^T, of one panel
+  float* const row_max = arena.take<float>(m);                      // of scale_log2 * s, a lane per row
+  float* const row_sum = arena.take<float>(m);                      // of exp2(scale_log2 * s - row_max)
+  float* const rescale = arena.take<float>(traits.panel);           // of one panel
+  std::int64_t* const visible_begin = arena.take<std::int64_t>(m);  // first visible key of each row
+  std::int64_t* const visible_end = arena.take<std::int64_t>(m);    // one past the last
+  float* const row =
+      arena.take<float>(pack_buffer(std::max({columns, columns_v, n}), traits));  // rows on their way in or out
+  float* const bias = arena.take<float>(n * traits.panel);                        // of one panel, times log2(e)
 };
 
-/// Byte offsets of one worker's backward scratch; names as in backward-inl.h.
+/// Of backward-inl.h.
 struct BackwardScratch {
-  std::size_t keys, values, wide_keys, dk, dv, queries, d_o, scores, d_probabilities, d_scores, lse, row_begin, row_end,
-      row, terms, kept, bytes;
+  BackwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles,
+                  const KernelTraits& kernels)
+      : traits(kernels),
+        columns(round_up(head_dim, traits.strip)),
+        columns_v(round_up(head_dim_v, traits.strip)),
+        wide_columns(round_up(head_dim, traits.wide_panel)),
+        widest(std::max(head_dim, head_dim_v)),
+        m(round_up(tiles.block_m, traits.row_multiple)),
+        n(round_up(tiles.block_n, traits.panel)),
+        words(keep_words(tiles.block_n)),
+        arena(memory) {}
 
-  BackwardScratch(std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles, const KernelTraits& traits) {
-    const std::int64_t d = padded(head_dim, traits.strip);
-    const std::int64_t dv_columns = padded(head_dim_v, traits.strip);
-    const std::int64_t m = padded(tiles.block_m, traits.row_multiple);
-    const std::int64_t n = padded(tiles.block_n, traits.panel);
-    ScratchLayout layout;
-    keys = layout.take<float>(n * d);
-    values = layout.take<float>(n * dv_columns);
-    wide_keys = layout.take<float>(n * padded(head_dim, traits.wide_panel));
-    dk = layout.take<float>(n * d);
-    dv = layout.take<float>(n * dv_columns);
-    queries = layout.take<float>((d * traits.strip + kStripPadding) * m / traits.strip);
-    d_o = layout.take<float>((dv_columns * traits.strip + kStripPadding) * m / traits.strip);
-    scores = layout.take<float>(m * traits.panel);
-    d_probabilities = layout.take<float>(m * traits.panel);
-    d_scores = layout.take<float>(m * n);
-    lse = layout.take<float>(m);
-    row_begin = layout.take<std::int64_t>(n);
-    row_end = layout.take<std::int64_t>(n);
-    row = layout.take<float>(pack_buffer(std::max(head_dim, head_dim_v), traits));
-    terms = layout.take<float>(m * traits.panel);
-    kept = layout.take<std::uint32_t>(m * keep_words(tiles.block_n));
-    bytes = layout.bytes();
-  }
+  const KernelTraits traits;
+  const std::int64_t columns;       // head_dim in whole strips
+  const std::int64_t columns_v;     // head_dim_v in whole strips
+  const std::int64_t wide_columns;  // head_dim in whole wide panels
+  const std::int64_t widest;        // of both
+  const std::int64_t m;             // rows of a block, padded
+  const std::int64_t n;             // keys of a block, in whole panels
+  const std::int64_t words;         // of kept keys in a row
+  Arena arena;
+
+  float* const keys = arena.take<float>(n * columns);            // K^T, panels
+  float* const values = arena.take<float>(n * columns_v);        // V^T, panels
+  float* const wide_keys = arena.take<float>(n * wide_columns);  // K, wide panels
+  float* const dk = arena.take<float>(n * columns);              // dK^T sums, panels
+  float* const dv = arena.take<float>(n * columns_v);            // dV^T sums, panels
+  float* const queries =
+      arena.take<float>((columns * traits.strip + kStripPadding) * m / traits.strip);  // Q of the block, packed
+  float* const d_o = arena.take<float>((columns_v * traits.strip + kStripPadding) * m / traits.strip);  // dO likewise
+  float* const scores = arena.take<float>(m * traits.panel);           // S, then P, of one panel
+  float* const d_probabilities = arena.take<float>(m * traits.panel);  // dP of one panel
+  float* const d_scores = arena.take<float>(m * n);                    // dS of the block, panels
+  float* const lse = arena.take<float>(m);                             // of the block, times log2(e)
+  std::int64_t* const row_begin = arena.take<std::int64_t>(n);         // first row that sees each key
+  std::int64_t* const row_end = arena.take<std::int64_t>(n);           // one past the last
+  float* const row = arena.take<float>(pack_buffer(widest, traits));   // rows on their way in or out
+  float* const terms = arena.take<float>(m * traits.panel);          // of one panel; then dS before the softcap's slope
+  std::uint32_t* const kept = arena.take<std::uint32_t>(m * words);  // of dropout: KeptKeys
 };
 
 }  // namespace strobe::cpu

@@ -5,18 +5,24 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
+#include "call/arithmetic.h"
+#include "call/score_rule.h"
+#include "call/visible_keys.h"
 #include "kernels/math/philox.h"
 #include "strobe/tensor.h"
 
 namespace strobe::cpu {
 
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 /// Rows of one group of heads in one sequence. The query heads that share a key head are interleaved with the
 /// positions, row = position * group + head, so that grouped heads fill vector lanes and share the packed keys.
 /// Key tensors have group = 1. Strides are in elements; a row's elements are contiguous.
 template <class Pointer>
-struct Rows {
+struct GroupRows {
   Pointer data = nullptr;
   std::int64_t position_stride = 0;
   std::int64_t head_stride = 0;
@@ -25,62 +31,26 @@ struct Rows {
   std::int64_t offset(std::int64_t row) const { return (row / group) * position_stride + (row % group) * head_stride; }
 
   /// The same rows without their first `columns` elements.
-  Rows from_column(DType dtype, std::int64_t columns) const {
+  GroupRows from_column(DType dtype, std::int64_t columns) const {
     return advanced(columns * static_cast<std::int64_t>(size_of(dtype)));
   }
 
   /// The next head's rows.
-  Rows next_head(DType dtype) const {
+  GroupRows next_head(DType dtype) const {
     return data == nullptr ? *this : advanced(head_stride * static_cast<std::int64_t>(size_of(dtype)));
   }
 
  private:
-  Rows advanced(std::int64_t bytes) const {
+  GroupRows advanced(std::int64_t bytes) const {
     using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const std::byte, std::byte>;
-    Rows rows = *this;
+    GroupRows rows = *this;
     rows.data = reinterpret_cast<Pointer>(reinterpret_cast<Byte*>(data) + bytes);
     return rows;
   }
 };
 
-using ConstRows = Rows<const void*>;
-using MutableRows = Rows<void*>;
-
-/// Which keys a query position sees by causality, window and chunk: an interval of keys per query,
-/// [center - left, center + right] with center = position + diagonal, cut to center's chunk and to [0, keys). Every
-/// field is at most 2^62.
-struct VisibleKeys {
-  std::int64_t keys = 0;
-  std::int64_t diagonal = 0;
-  std::int64_t left = 0;
-  std::int64_t right = 0;
-  std::int64_t chunk = 0;  // 0: none
-
-  /// Where the chunk of key or center `at` begins; centers may be negative.
-  std::int64_t chunk_begin(std::int64_t at) const {
-    const std::int64_t rest = at % chunk;
-    return at - (rest < 0 ? rest + chunk : rest);
-  }
-  std::int64_t begin(std::int64_t position) const {
-    const std::int64_t center = position + diagonal;
-    const std::int64_t first = chunk == 0 ? center - left : std::max(center - left, chunk_begin(center));
-    return std::clamp<std::int64_t>(first, 0, keys);
-  }
-  std::int64_t end(std::int64_t position) const {
-    const std::int64_t center = position + diagonal;
-    const std::int64_t last = chunk == 0 ? center + right : std::min(center + right, chunk_begin(center) + chunk - 1);
-    return std::clamp<std::int64_t>(last + 1, 0, keys);
-  }
-  // The same relation from the key's side: positions [first_position, last_position) see it.
-  std::int64_t first_position(std::int64_t key, std::int64_t positions) const {
-    const std::int64_t first = chunk == 0 ? key - right : std::max(key - right, chunk_begin(key));
-    return std::clamp<std::int64_t>(first - diagonal, 0, positions);
-  }
-  std::int64_t last_position(std::int64_t key, std::int64_t positions) const {
-    const std::int64_t last = chunk == 0 ? key + left : std::min(key + left, chunk_begin(key) + chunk - 1);
-    return std::clamp<std::int64_t>(last - diagonal + 1, 0, positions);
-  }
-};
+using ConstRows = GroupRows<const void*>;
+using MutableRows = GroupRows<void*>;
 
 /// The block mask of one head: blocks of `size` positions by `size` keys. data null: every block is visible.
 struct BlockMask {
@@ -104,23 +74,13 @@ struct ScoreTerms {
 };
 
 /// Dropout of one group of heads.
-struct DropoutTask {
+struct GroupDropout {
   DropoutKey key{};
   unsigned head = 0;  // the group's first, counted through the batch
   bool given = false;
 };
 
-/// Products q.k -> base-2 exponents: s = (query_factor * q).k, exponent = score_scale * s; capped: t = tanh(tanh_scale
-/// * s), exponent = score_scale * t. The sign of the user's scale is in query_factor (exactly), so that score_scale is
-/// positive and the largest s has the largest exponent.
-struct ScoreMap {
-  float query_factor = 1.0F;
-  float score_scale = 0.0F;
-  bool capped = false;
-  float tanh_scale = 0.0F;
-};
-
-/// Tile sizes in rows. Chosen by cpu_plan.
+/// Tile sizes in rows. Chosen by make_call_plan.
 struct Tiles {
   std::int64_t block_m = 0;  // query rows
   std::int64_t block_n = 0;  // keys
@@ -134,16 +94,17 @@ struct ForwardTask {
   ConstRows k;
   ConstRows v;
   MutableRows o;
-  Rows<float*> lse;  // data null: not wanted. An element per row
+  GroupRows<float*> lse;  // data null: not wanted. An element per row
   std::int64_t row_begin = 0;
   std::int64_t row_end = 0;  // at most block_m rows
   std::int64_t head_dim = 0;
   std::int64_t head_dim_v = 0;
   VisibleKeys visible;
-  ScoreMap score_map;
+  float query_factor = 1.0F;  // -1, 0 or 1, with the sign of the scale: q is multiplied by it
+  ScoreScale score_scale;     // positive, so that the largest product has the largest exponent
   BlockMask blocks;
   ScoreTerms terms;
-  DropoutTask dropout;
+  GroupDropout dropout;
   const float* sinks = nullptr;  // one for each head of the group; null: none
   float* max_logits = nullptr;   // likewise; raised by every block's tasks
   Tiles tiles;
@@ -154,19 +115,19 @@ struct ForwardTask {
 struct BackwardQueries {
   ConstRows q;
   ConstRows d_o;
-  Rows<const float*> lse;
+  GroupRows<const float*> lse;
   const float* delta = nullptr;  // [rows]: rowsum(dO * O) - dLSE
   float* dq = nullptr;  // [blocks of padded rows, head_dim in whole wide panels] float32 sums, without the scale
   std::atomic<std::int32_t>* turn = nullptr;  // a block of rows each: the key block that may add to dq next
   std::int64_t rows = 0;
   BlockMask blocks;
   ScoreTerms terms;
-  DropoutTask dropout;
-  Rows<float*> d_bias;  // data null: not wanted
+  GroupDropout dropout;
+  GroupRows<float*> d_bias;  // data null: not wanted
 
   /// Moves on to the next head; `dq_block` is the floats that a block of rows takes in dq.
   void next_head(DType dtype, std::int64_t block_m, std::int64_t dq_block) {
-    const std::int64_t row_blocks = (rows + block_m - 1) / block_m;
+    const std::int64_t row_blocks = ceil_div(rows, block_m);
     q = q.next_head(dtype);
     d_o = d_o.next_head(dtype);
     lse = lse.next_head(DType::float32);
@@ -204,7 +165,7 @@ struct BackwardTask {
   std::int64_t head_dim_v = 0;
   float scale = 0.0F;
   VisibleKeys visible;
-  ScoreMap score_map;  // query_factor is 1, score_scale has the sign of scale
+  ScoreScale score_scale;
   Tiles tiles;
 };
 
@@ -213,7 +174,7 @@ struct DeltaTask {
   DType dtype = DType::float32;
   ConstRows o;
   ConstRows d_o;
-  Rows<const float*> d_lse;
+  GroupRows<const float*> d_lse;
   float* delta = nullptr;
   std::int64_t row_begin = 0;
   std::int64_t row_end = 0;

@@ -8,8 +8,9 @@
 #endif
 
 #include <cstdint>
-#include <limits>
 
+#include "call/arithmetic.h"
+#include "cpu/kernels/task.h"
 #include "hwy/highway.h"
 #include "strobe/float16.h"
 
@@ -37,11 +38,6 @@ inline constexpr int kWideVecs = 2;
 inline constexpr int kStrip = kTileRows;                    // columns interleaved in a packed left operand
 inline constexpr std::int64_t kPanel = kTileVecs * kLanes;  // rows of a packed right operand
 inline constexpr std::int64_t kWidePanel = kWideVecs * kLanes;
-inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 /// Calls visit(lane, position, head) for the kLanes rows from `row` on, row = position * group + head.
 template <class Visit>

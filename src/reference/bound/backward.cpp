@@ -35,7 +35,6 @@ class HeadGroup {
                          const std::vector<Bounded>& d_score, const SharedSums& shared) const;
   void add_sink_gradient(std::int64_t head_q, double sink, const ForwardRow& row, const Bounded& correction,
                          const SharedSums& shared) const;
-  double d_lse_at(std::int64_t row, std::int64_t head_q) const;
   void store_keys(BackwardResult& result) const;
 
   const BackwardArguments& arguments_;
@@ -88,14 +87,6 @@ void HeadGroup::count_queries() {
       }
     }
   }
-}
-
-double HeadGroup::d_lse_at(std::int64_t row, std::int64_t head_q) const {
-  const ConstTensorView& view = arguments_.d_lse;
-  if (!view.given()) return 0.0;
-  const std::int64_t length = rows_per_entry(arguments_.q);
-  const std::int64_t offset = head_q * view.strides[view.rank - 2] + row % length * view.strides[view.rank - 1];
-  return load(view, view.rank == 3 ? row / length * view.strides[0] + offset : offset);
 }
 
 // sums += weight * row; a sum's own roundings are `summation` of every term's magnitude.
@@ -157,7 +148,8 @@ void HeadGroup::add_query(std::int64_t query, std::int64_t head_q, const double*
   const Head& head = heads_[head_q % static_cast<std::int64_t>(heads_.size())];
   const Scores scores = scores_of(query, q, k_transposed_, head_dim_, head);
   const ForwardRow row = forward_row(scores, v_, head_dim_v_, arguments_.q.dtype, model_);
-  const Bounded correction = row_correction(row, d_o, d_lse_at(rows_.first_q + query, head_q), model_);
+  const double d_lse = d_lse_at(arguments_.d_lse, rows_.first_q + query, head_q, rows_per_entry(arguments_.q));
+  const Bounded correction = row_correction(row, d_o, d_lse, model_);
   if (scores.sink && arguments_.d_sink.given()) add_sink_gradient(head_q, *scores.sink, row, correction, shared);
   if (row.empty) return;
   const RowGradients gradients = row_gradients(scores, row, correction, d_o, v_transposed_, head);

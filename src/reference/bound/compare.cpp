@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "reference/bound/reference.h"
-#include "reference/bound/sequences.h"
+#include "reference/tensors.h"
 
 namespace strobe::reference {
 namespace {

@@ -1,11 +1,12 @@
-// Attention and its gradients in float64, as plain as the equations, with the error that an engine's float32 arithmetic
-// is allowed in every element. Derivation: docs/accuracy.md.
+// Attention and its gradients in float64 with the error that an engine's float32 arithmetic may make in every element.
+// Derivation: docs/accuracy.md. The equations without the errors: reference/plain/attention.h.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "reference/tensors.h"
 #include "strobe/attention.h"
 
 namespace strobe::reference {
@@ -57,9 +58,6 @@ ForwardResult forward(const ForwardArguments& arguments, const AttentionOptions&
 /// engine that was given o and lse within the forward's bound.
 BackwardResult backward(const BackwardArguments& arguments, const AttentionOptions& options = {},
                         const ArithmeticModel& model = {}, int threads = 0);
-
-/// The elements of a host tensor in row-major order, widened exactly.
-std::vector<double> elements(const ConstTensorView& view);
 
 /// Where a result is worst.
 struct WorstElement {

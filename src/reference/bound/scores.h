@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "reference/bound/reference.h"
-#include "reference/bound/sequences.h"
 #include "reference/bound/visibility.h"
+#include "reference/tensors.h"
 
 namespace strobe::reference {
 

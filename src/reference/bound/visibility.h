@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "reference/bound/modifiers.h"
-#include "reference/bound/sequences.h"
+#include "reference/modifiers.h"
+#include "reference/tensors.h"
 
 namespace strobe::reference {
 

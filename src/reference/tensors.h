@@ -36,6 +36,12 @@ double load(const ConstTensorView& view, std::int64_t offset);
 /// count elements of view.shape multiplied together.
 std::int64_t element_count(const ConstTensorView& view);
 
+/// The elements of a host tensor in row-major order, widened exactly.
+std::vector<double> elements(const ConstTensorView& view);
+
+/// The element of d_lse, laid out as lse, that belongs to (row, head) of q; 0 where it is not given.
+double d_lse_at(const ConstTensorView& d_lse, std::int64_t row, std::int64_t head, std::int64_t rows_per_entry);
+
 /// `rows` rows of one head of q, k, v or dO, from row `first` on: [rows, head_dim], row-major.
 std::vector<double> read_head(const ConstTensorView& view, std::int64_t first, std::int64_t rows, std::int64_t head);
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "kernels/math/philox.h"
-#include "reference/bound/sequences.h"
+#include "reference/tensors.h"
 #include "strobe/attention.h"
 
 namespace strobe::reference {

@@ -1,4 +1,4 @@
-#include "reference/bound/modifiers.h"
+#include "reference/modifiers.h"
 
 namespace strobe::reference {
 

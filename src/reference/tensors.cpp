@@ -1,6 +1,4 @@
-#include "reference/bound/sequences.h"
-
-#include "reference/bound/reference.h"
+#include "reference/tensors.h"
 
 namespace strobe::reference {
 namespace {
@@ -9,14 +7,14 @@ std::int64_t length_at(const ConstTensorView& lengths, std::int64_t index) {
   return static_cast<const std::int32_t*>(lengths.data)[index * lengths.strides[0]];
 }
 
-struct Rows {
+struct RowRange {
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
 
-Rows rows_of(const ConstTensorView& view, const ConstTensorView& cu_seqlens, const ConstTensorView& seqused,
-             std::int64_t index) {
-  Rows rows;
+RowRange rows_of(const ConstTensorView& view, const ConstTensorView& cu_seqlens, const ConstTensorView& seqused,
+                 std::int64_t index) {
+  RowRange rows;
   if (cu_seqlens.given()) {
     rows.first = length_at(cu_seqlens, index);
     rows.count = length_at(cu_seqlens, index + 1) - rows.first;
@@ -42,8 +40,8 @@ std::vector<SequenceRows> sequence_rows(const ConstTensorView& q, const ConstTen
                                                               : q.shape[0];
   std::vector<SequenceRows> result;
   for (std::int64_t index = 0; index < batch; ++index) {
-    const Rows rows_q = rows_of(q, sequences.cu_seqlens_q, sequences.seqused_q, index);
-    const Rows rows_k = rows_of(k, sequences.cu_seqlens_k, sequences.seqused_k, index);
+    const RowRange rows_q = rows_of(q, sequences.cu_seqlens_q, sequences.seqused_q, index);
+    const RowRange rows_k = rows_of(k, sequences.cu_seqlens_k, sequences.seqused_k, index);
     result.push_back({index, rows_q.first, rows_k.first, rows_q.count, rows_k.count});
   }
   return result;
@@ -78,6 +76,13 @@ std::vector<double> elements(const ConstTensorView& view) {
     result.push_back(load(view, offset));
   }
   return result;
+}
+
+double d_lse_at(const ConstTensorView& d_lse, std::int64_t row, std::int64_t head, std::int64_t rows_per_entry) {
+  if (!d_lse.given()) return 0.0;
+  const std::int64_t batch_offset = d_lse.rank == 3 ? row / rows_per_entry * d_lse.strides[0] : 0;
+  return load(d_lse, batch_offset + head * d_lse.strides[d_lse.rank - 2] +
+                         row % rows_per_entry * d_lse.strides[d_lse.rank - 1]);
 }
 
 std::vector<double> read_head(const ConstTensorView& view, std::int64_t first, std::int64_t rows, std::int64_t head) {

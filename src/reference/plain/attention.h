@@ -1,0 +1,55 @@
+// Attention and its gradients in float64, as the equations say them: to learn from, and to check what is faster.
+//
+// Source: Dao et al., "FlashAttention" (2022), section 2.2 and appendix B, whose numbers the equations have. One query
+// head of one sequence at a time: Q is seqlen_q x head_dim, K is seqlen_k x head_dim, V is seqlen_k x head_dim_v.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "reference/modifiers.h"
+#include "strobe/attention.h"
+
+namespace strobe::reference::plain {
+
+/// Row-major.
+struct Matrix {
+  std::int64_t rows;
+  std::int64_t columns;
+  std::vector<double> values = std::vector<double>(static_cast<std::size_t>(rows * columns), 0.0);
+
+  double& operator()(std::int64_t row, std::int64_t column) { return values[row * columns + column]; }
+  double operator()(std::int64_t row, std::int64_t column) const { return values[row * columns + column]; }
+};
+
+struct Head {
+  Matrix q;
+  Matrix k;  // of the key head that this query head reads
+  Matrix v;
+  double scale = 1.0;
+  const AttentionOptions& options;
+  HeadModifiers modifiers;  // ALiBi, bias, sink, block mask and dropout
+};
+
+struct HeadOutput {
+  Matrix o;
+  std::vector<double> lse;  // a row that sees no key has -inf
+  double max_logit = -std::numeric_limits<double>::infinity();
+};
+
+struct HeadGradients {
+  Matrix dq;
+  Matrix dk;
+  Matrix dv;
+  Matrix d_bias;  // seqlen_q x seqlen_k
+  double d_sink = 0.0;
+};
+
+/// O = softmax(S) V and LSE.
+HeadOutput forward(const Head& head);
+
+/// `d_o` and `d_lse` are the gradients of the loss with respect to O and LSE.
+HeadGradients backward(const Head& head, const HeadOutput& output, const Matrix& d_o, const std::vector<double>& d_lse);
+
+}  // namespace strobe::reference::plain

@@ -1,0 +1,102 @@
+#include "reference/plain/call.h"
+
+#include <cmath>
+#include <limits>
+
+#include "reference/plain/attention.h"
+#include "reference/tensors.h"
+
+namespace strobe::reference::plain {
+namespace {
+
+Matrix read_matrix(const ConstTensorView& view, std::int64_t first, std::int64_t rows, std::int64_t head) {
+  return {rows, head_dim_of(view), read_head(view, first, rows, head)};
+}
+
+/// Adds to the rows of one head in a tensor of `heads` heads, row-major.
+void add_head(const Matrix& from, std::int64_t first, std::int64_t head, std::int64_t heads, std::vector<double>& to) {
+  for (std::int64_t row = 0; row < from.rows; ++row) {
+    for (std::int64_t c = 0; c < from.columns; ++c) {
+      to[((first + row) * heads + head) * from.columns + c] += from(row, c);
+    }
+  }
+}
+
+/// Calls visit(head, rows, h, head_k) for every query head h of every sequence; it reads key head
+/// h / (heads_q / heads_k).
+template <class Arguments, class Visit>
+void for_each_head(const Arguments& arguments, const AttentionOptions& options, const Visit& visit) {
+  const ConstTensorView& q = arguments.q;
+  const ConstTensorView& k = arguments.k;
+  const double default_scale = 1.0 / std::sqrt(static_cast<double>(head_dim_of(q)));
+  const std::int64_t heads_q = heads_of(q);
+  for (const SequenceRows& rows : sequence_rows(q, k, arguments.sequences)) {
+    for (std::int64_t h = 0; h < heads_q; ++h) {
+      const std::int64_t head_k = h / (heads_q / heads_of(k));
+      const Head head{.q = read_matrix(q, rows.first_q, rows.seqlen_q, h),
+                      .k = read_matrix(k, rows.first_k, rows.seqlen_k, head_k),
+                      .v = read_matrix(arguments.v, rows.first_k, rows.seqlen_k, head_k),
+                      .scale = options.scale ? static_cast<double>(*options.scale) : default_scale,
+                      .options = options,
+                      .modifiers{arguments.modifiers, options, arguments.random, rows.sequence, h, heads_q}};
+      visit(head, rows, h, head_k);
+    }
+  }
+}
+
+}  // namespace
+
+Output forward(const ForwardArguments& arguments, const AttentionOptions& options) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const std::int64_t heads = heads_of(arguments.q);
+  const std::int64_t rows_in_all = element_count(arguments.q) / head_dim_of(arguments.q);
+  Output out{.o = std::vector<double>(rows_in_all * head_dim_of(arguments.v), 0.0),
+             .lse = std::vector<double>(rows_in_all, -kInfinity),
+             .max_logits = {}};
+  for_each_head(arguments, options, [&](const Head& head, const SequenceRows& rows, std::int64_t h, std::int64_t) {
+    const HeadOutput of_head = forward(head);
+    add_head(of_head.o, rows.first_q, h, heads, out.o);
+    for (std::int64_t i = 0; i < rows.seqlen_q; ++i) {
+      out.lse[lse_index(rows.first_q + i, h, heads, rows_per_entry(arguments.q))] = of_head.lse[i];
+    }
+    out.max_logits.push_back(of_head.max_logit);
+  });
+  return out;
+}
+
+Gradients backward(const BackwardArguments& arguments, const AttentionOptions& options) {
+  const std::int64_t heads_q = heads_of(arguments.q);
+  const std::int64_t heads_k = heads_of(arguments.k);
+  const auto zeros = [](const ConstTensorView& view) { return std::vector<double>(element_count(view), 0.0); };
+  Gradients out{.dq = zeros(arguments.dq),
+                .dk = zeros(arguments.dk),
+                .dv = zeros(arguments.dv),
+                .d_bias = zeros(arguments.d_bias),
+                .d_sink = zeros(arguments.d_sink)};
+  for_each_head(arguments, options,
+                [&](const Head& head, const SequenceRows& rows, std::int64_t h, std::int64_t head_k) {
+                  std::vector<double> d_lse;
+                  for (std::int64_t i = 0; i < rows.seqlen_q; ++i) {
+                    d_lse.push_back(d_lse_at(arguments.d_lse, rows.first_q + i, h, rows_per_entry(arguments.q)));
+                  }
+                  const Matrix d_o = read_matrix(arguments.d_o, rows.first_q, rows.seqlen_q, h);
+                  const HeadGradients of_head = backward(head, forward(head), d_o, d_lse);
+                  add_head(of_head.dq, rows.first_q, h, heads_q, out.dq);
+                  add_head(of_head.dk, rows.first_k, head_k, heads_k, out.dk);
+                  add_head(of_head.dv, rows.first_k, head_k, heads_k, out.dv);
+                  if (arguments.d_sink.given()) out.d_sink[h] += of_head.d_sink;
+                  if (!arguments.d_bias.given()) return;
+                  // A bias of [batch or 1, heads_q or 1, seqlen_q, seqlen_k]: what shares an element adds to its
+                  // gradient.
+                  const auto& shape = arguments.d_bias.shape;
+                  const std::int64_t plane = (shape[0] == 1 ? 0 : rows.sequence) * shape[1] + (shape[1] == 1 ? 0 : h);
+                  for (std::int64_t i = 0; i < rows.seqlen_q; ++i) {
+                    for (std::int64_t j = 0; j < rows.seqlen_k; ++j) {
+                      out.d_bias[(plane * shape[2] + i) * shape[3] + j] += of_head.d_bias(i, j);
+                    }
+                  }
+                });
+  return out;
+}
+
+}  // namespace strobe::reference::plain
