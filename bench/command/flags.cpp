@@ -1,4 +1,4 @@
-#include "bench_flags.h"
+#include "bench/command/flags.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>

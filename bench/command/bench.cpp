@@ -11,15 +11,15 @@
 #include <thread>
 #include <vector>
 
-#include "bench_flags.h"
-#include "bench_gpu_parts.h"
-#include "bench_options.h"
-#include "bench_peers.h"
-#include "bench_report.h"
-#include "commands.h"
+#include "bench/command/flags.h"
+#include "bench/command/gpu_parts.h"
+#include "bench/command/options.h"
+#include "bench/command/peers.h"
+#include "bench/command/report.h"
 #include "io/progress.h"
-#include "machine.h"
 #include "runtime/device.h"
+#include "tools/strobe/commands.h"
+#include "tools/strobe/machine.h"
 
 namespace strobe::program {
 namespace {

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "api/variant_plan.h"
-#include "bench_gpu_parts.h"
-#include "bench_peers.h"
-#include "bench_report.h"
+#include "bench/command/gpu_parts.h"
+#include "bench/command/peers.h"
+#include "bench/command/report.h"
 #include "gpu/mirrored_forward.h"
 #include "gpu/stream.h"
 #include "io/progress.h"
-#include "table.h"
+#include "tools/strobe/table.h"
 
 namespace strobe::program {
 namespace {
