@@ -220,7 +220,7 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
       ->delimiter(',')
       ->type_name("NAME,...");
   command.add_option("--repeats", flags->repeats, "timed turns of each")
-      ->check(CLI::PositiveNumber)
+      ->check(check_positive)
       ->type_name("N")
       ->capture_default_str();
   command.add_option("--python", flags->python, "the interpreter that has torch")

@@ -11,6 +11,7 @@
 #include "bench/command/report.h"
 #include "bench/io_walk.h"
 #include "strobe/block_mask.h"
+#include "tools/strobe/flags.h"
 #include "tools/strobe/table.h"
 
 namespace strobe::program {
@@ -123,7 +124,7 @@ void IoFlags::add_to(CLI::App& command) {
       .add_flag("--io", wanted, "count elements moved instead of timing; --pass, --head-dim, --seqlen, --json apply")
       ->group(group);
   command.add_option("--fast-memory", fast_memories, "elements that the fast memory holds")
-      ->check(CLI::PositiveNumber)
+      ->check(check_positive)
       ->delimiter(',')
       ->type_name("N,...")
       ->capture_default_str()

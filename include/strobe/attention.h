@@ -46,7 +46,7 @@ struct AttentionOptions {
   // Each probability becomes 0 with this probability, in [0, 1), and is divided by 1 - dropout otherwise; rounded to a
   // multiple of 2^-16. Which ones is a function of RandomState and position alone: dropout_mask() in dropout.h.
   float dropout = 0.0F;
-  bool deterministic = false;  // the same backward gives the same bits; forwards, and the CPU, always do
+  bool deterministic = false;  // bit-reproducible backward; forwards and the CPU engine always are
 };
 
 /// What joins the scores in both passes: s = softcap(scale * Q K^T) - slope * |center - key| + bias. `center` is as in
@@ -95,7 +95,7 @@ struct ForwardArguments {
   ScoreModifiers modifiers;
   RandomState random;     // read when options.dropout is not 0
   TensorView max_logits;  // optional: [batch, heads_q] float32, the largest visible score; -inf where there is none
-  // Accepted by no engine of this build yet, and refused with a sentence when given.
+  // Reserved: an error when given, until an engine has float8 inputs or paged caches.
   ConstTensorView q_descale;  // float8_e4m3 inputs: [batch, heads_k] float32
   ConstTensorView k_descale;
   ConstTensorView v_descale;
@@ -126,7 +126,12 @@ struct BackwardArguments {
 /// nothing. What the function itself throws passes through forward and backward to their caller.
 using ParallelFor = std::function<void(int count, const std::function<void(int index)>& body)>;
 
-enum class Engine : std::uint8_t { automatic, cpu, ampere, hopper };
+enum class Engine : std::uint8_t {
+  automatic,  // the engine of the tensors' device
+  cpu,
+  ampere,  // reserved: an error until this build has it
+  hopper
+};
 
 /// Where and how a call runs. Results never depend on threads, parallel_for or workspace.
 struct Execution {

@@ -45,7 +45,7 @@ typedef enum strobe_causal {
 typedef enum strobe_engine {
   STROBE_ENGINE_AUTOMATIC = 0,
   STROBE_ENGINE_CPU = 1,
-  STROBE_ENGINE_AMPERE = 2,
+  STROBE_ENGINE_AMPERE = 2, /* reserved: an error until the library has it */
   STROBE_ENGINE_HOPPER = 3
 } strobe_engine;
 
@@ -106,8 +106,8 @@ typedef struct strobe_forward_arguments {
   strobe_tensor o;
   strobe_tensor lse; /* optional */
   strobe_sequences sequences;
-  strobe_tensor q_descale, k_descale, v_descale; /* refused when given, until an engine has float8 */
-  strobe_tensor page_table;                      /* refused when given, until an engine has paged caches */
+  strobe_tensor q_descale, k_descale, v_descale; /* reserved: an error when given, until an engine has float8 */
+  strobe_tensor page_table;                      /* reserved: an error when given, until an engine has paged caches */
   strobe_score_modifiers modifiers;
   strobe_random_state random; /* read when dropout is not 0 */
   strobe_tensor max_logits;   /* optional */

@@ -71,7 +71,11 @@ struct ExecutionFlags {
   bool on_gpu() const { return tensor_device().type == DeviceType::cuda; }
 };
 
-/// "cpu", "ampere" or "hopper": the engine of a plan.
+/// Checks of CLI11's for a flag's integer: "" or what is wrong with it.
+std::string check_positive(const std::string& text);
+std::string check_not_negative(const std::string& text);
+
+/// "cpu" or "hopper": the engine of a plan.
 const char* name_of(Engine engine);
 
 /// "float32", "float16", "bfloat16".
