@@ -4,8 +4,8 @@
 #   STROBE_LIBRARY=build/release/lib/libstrobe.so STROBE_TESTS=build/release/bin scripts/gpu/verify.sh [CONFIGURATIONS]
 #
 # Random configurations of tests/hopper against float64 in as many processes as there are cores (kernels that the
-# library's pack lacks are compiled on first use), the other tests there, the checks of check_forward.py, and
-# compute-sanitizer's four tools. Logs stay in $LOGS.
+# library's pack lacks are compiled on first use), the other tests there, the checks of check_forward.py, the GPU program
+# of examples/quickstart, and compute-sanitizer's four tools. Logs stay in $LOGS.
 set -u
 tests=$(realpath "${STROBE_TESTS:-build/release/bin}")
 cd "$(dirname "$0")" || exit 1
@@ -41,6 +41,7 @@ run_shards random "$shards" "$per_shard" 1 || failed=1
 STROBE_DEBUG_KERNELS=1 run_shards "poisoned" "$shards" 8 32 || failed=1
 "$tests/hopper_tests" --gtest_brief=1 || failed=1
 python3 check_forward.py --configurations 1 || failed=1
+"$tests/quickstart_gpu" || failed=1
 if command -v compute-sanitizer >/dev/null; then
   tools=()
   for tool in memcheck racecheck initcheck synccheck; do
