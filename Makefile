@@ -1,7 +1,7 @@
 # The commands of the project; CMakePresets.json has the builds they use.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test lint format build docs asan tsan threads fuzz soak mutation clean help dependencies
+.PHONY: demo test lint format build package docs asan tsan threads fuzz soak mutation clean help dependencies
 
 JOBS ?= $(shell nproc)
 python := .venv/bin/python
@@ -24,6 +24,9 @@ format: dependencies ## Format every C++ and Python file
 
 build: build/release/build.ninja ## Install missing packages and build build/release
 	@cmake --build --preset release
+
+package: build ## Make a .deb and a .tar.gz, build/release/packages
+	@cpack --config build/release/CPackConfig.cmake -B build/release/packages
 
 docs: dependencies ## Build the documentation site, build/docs
 	@scripts/docs/build.sh

@@ -46,8 +46,7 @@ def read_table(lines):
 
 def record(path):
     table = read_table(sys.stdin.read().splitlines())
-    rows = ",\n  ".join(json.dumps(row) for row in table["rows"])
-    path.write_text(f'{{\n "title": {json.dumps(table["title"])},\n "rows": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
+    path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
 
 def draw_panel(axes, rows, measure):

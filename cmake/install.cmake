@@ -26,7 +26,7 @@ install(FILES "${PROJECT_BINARY_DIR}/strobe-config.cmake" "${PROJECT_BINARY_DIR}
 
 # A static libstrobe leaves its own libraries for the user to link; a shared one has linked them already.
 if(NOT BUILD_SHARED_LIBS)
-  set(strobe_requires "libhwy, tbb, fmt")
+  set(strobe_requires "libhwy, tbb, fmt, libmd")
   set(strobe_libs " -lstdc++ -lm")
 endif()
 configure_file(cmake/strobe.pc.in "${PROJECT_BINARY_DIR}/strobe.pc" @ONLY)

@@ -4,8 +4,8 @@
 set -euo pipefail
 
 packages=(
-  make g++ cmake ninja-build ccache pkgconf python3-dev python3-venv
-  libhwy-dev libtbb-dev libfmt-dev
+  make g++ cmake ninja-build ccache dpkg-dev pkgconf python3-dev python3-venv
+  libhwy-dev libtbb-dev libfmt-dev libmd-dev
   libcli11-dev nlohmann-json3-dev libopenblas-dev
   libgtest-dev libgmock-dev
   bible-kjv

@@ -17,11 +17,19 @@ settings=()
 for definition in "${@:2}"; do
   settings+=("--config-settings=cmake.define.${definition#-D}")
 done
+# The compiler by the release build's name for it, without which ccache compiles everything again.
+export CC=${CC:-cc} CXX=${CXX:-c++}
 wheels=$environment/wheels
 rm -rf "$wheels"
 pip=("$environment/bin/pip" --quiet --disable-pip-version-check)
 # --no-build-isolation: what a wheel is built with is installed already, and in a place that stays.
 build=("${pip[@]}" wheel --no-deps --no-build-isolation --wheel-dir "$wheels")
 "${build[@]}" "${settings[@]}" .
+# The tag of the systems that it runs on, manylinux_2_X; fails where it needs a library that it neither holds nor may
+# expect there.
+PATH=$environment/bin:$PATH auditwheel repair --wheel-dir "$wheels/repaired" "$wheels"/strobe-*.whl
+rm "$wheels"/strobe-*.whl
+mv "$wheels"/repaired/*.whl "$wheels"
+rmdir "$wheels/repaired"
 "${build[@]}" python/flash_attn python/flash_attn_interface
 "${pip[@]}" install --no-deps --force-reinstall "$wheels"/*.whl

@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
 
+from include_rules import check_includes
+
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".venv" / "bin"
 COMPILE_COMMANDS = ROOT / "build" / "release" / "compile_commands.json"
@@ -28,7 +30,8 @@ SKIPPED = {ROOT / "build", ROOT / "tests" / "fuzz" / "corpus"}  # what was built
 CPP_SUFFIXES = {".c", ".cpp", ".cu", ".cuh", ".h"}
 CODE_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
 MAX_LINES = 400
-GENERATED = re.compile(r"// \w+ by \S+\.py")  # the first line of a file that a script wrote; its layout is the script's
+# The first line of a file that a script wrote; its layout is the script's.
+GENERATED = re.compile(r"// \w+ by (\S+\.py)")
 MACHINE_PATH = re.compile(r"(?<![\w.\-/$})])/(?:home/(?!someone)|root/|tmp/|work/)\w")
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.MULTILINE)
 PLACE = re.compile(rf"^(?:{re.escape(str(ROOT))}/)?(\S+?):\d+:\d+: ", re.MULTILINE)
@@ -71,6 +74,18 @@ def check_types():
     return [] if ok else output.splitlines(keepends=True)
 
 
+def check_generated(files):
+    """Whether each file that a script beside it wrote is what the script writes today."""
+    complaints = []
+    for path in files:
+        match = GENERATED.match(path.read_text())
+        script = match and path.parent / match.group(1)
+        if script and script.is_file():
+            ok, output = run([sys.executable, script, "--check"])
+            complaints += [] if ok else [f"{path.relative_to(ROOT)}: {output}"]
+    return complaints
+
+
 def check_rules(files):
     """The rules that no tool knows."""
     complaints = []
@@ -81,6 +96,8 @@ def check_rules(files):
         except UnicodeDecodeError:
             continue
         lines = text.splitlines()
+        if path.suffix in CPP_SUFFIXES:
+            complaints += check_includes(ROOT, path)
         if path.suffix in CODE_SUFFIXES and len(lines) > MAX_LINES and not GENERATED.match(text):
             complaints.append(f"{name}: {len(lines)} lines, where {MAX_LINES} are the most\n")
         if path.suffix == ".h" and "#pragma once" not in text and not path.stem.endswith("-inl"):
@@ -209,7 +226,9 @@ def main():
     arguments = parser.parse_args()
 
     files = list(project_files())
-    cpp = [path for path in files if path.suffix in CPP_SUFFIXES and not GENERATED.match(path.read_text())]
+    sources = [path for path in files if path.suffix in CPP_SUFFIXES]
+    generated = [path for path in sources if GENERATED.match(path.read_text())]
+    cpp = [path for path in sources if path not in generated]
     python = [path for path in files if path.suffix == ".py"]
     if arguments.format:
         ok = run([TOOLS / "clang-format", "-i", *cpp])[0] and run([TOOLS / "ruff", "format", *python])[0]
@@ -219,6 +238,7 @@ def main():
     passed &= report("python", f"{len(python)} files", check_python(python))
     passed &= report("types", "python/strobe", check_types())
     passed &= report("rules", f"{len(files)} files", check_rules(files))
+    passed &= report("scripts", f"{len(generated)} generated files", check_generated(generated))
     entries = tidy_entries()
     complaints, looked_at = check_tidy(entries, arguments.jobs)
     passed &= report("tidy", f"{looked_at} files, {len(entries) - looked_at} unchanged", complaints)

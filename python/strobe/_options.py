@@ -37,7 +37,7 @@ class ScoreOptions(TypedDict, total=False):
     """With offset: which probabilities dropout takes, see dropout_mask."""
     offset: int
     deterministic: bool
-    """The same backward gives the same bits; forwards, and the CPU, always do."""
+    """Bit-reproducible backward; forwards and the CPU engine always are."""
     cu_seqlens_q: Tensor
     """[batch + 1] int32: q is packed, sequence b has the rows from cu_seqlens_q[b] to cu_seqlens_q[b + 1]."""
     cu_seqlens_k: Tensor
@@ -56,13 +56,13 @@ class ScoreOptions(TypedDict, total=False):
 class Options(ScoreOptions, total=False):
     """What is computed, and where."""
 
-    engine: Literal["automatic", "cpu", "ampere", "hopper"]
+    engine: Literal["automatic", "cpu", "hopper"]
     """The engine of the tensors' device by default."""
     stream: int
     """GPU: the CUDA stream to launch on; by default the one that the tensors' framework works on."""
     q_descale: Tensor
-    """Refused until an engine has float8."""
+    """Reserved: an error until an engine has float8 inputs."""
     k_descale: Tensor
     v_descale: Tensor
     page_table: Tensor
-    """Refused until an engine has paged caches."""
+    """Reserved: an error until an engine has paged caches."""

@@ -22,7 +22,7 @@ pip=(python3 -m pip install --quiet --no-deps --no-build-isolation --no-index --
 export PYTHONPATH=$site
 failed=()
 python3 -c 'import strobe; print(strobe._core.__file__, strobe.info())'
-python3 scripts/gpu/bench_python.py "$out/host_time.json" || failed+=("host time")
+python3 bench/gpu/python_host_time.py "$out/host_time.json" || failed+=("host time")
 python3 -m pytest -q -s -p no:cacheprovider --junit-xml="$out/tests.xml" scripts/gpu/test_python.py || failed+=(tests)
 python3 examples/gpt/train.py --device cuda --steps 300 --context 1024 ${TEXT:+--text "$TEXT"} \
   --plot "$out/losses.svg" || failed+=(example)

@@ -1,6 +1,8 @@
 // SHA-256: kernels are named, and checked after every read, by the hash of what made them.
 #pragma once
 
+#include <sha2.h>  // libmd
+
 #include <array>
 #include <cstdint>
 #include <string>
@@ -8,10 +10,12 @@
 
 namespace strobe::runtime {
 
-/// Source: FIPS 180-4, section 6.2.
+/// libmd's SHA-256 of a message given in parts.
 class Sha256 {
  public:
-  using Digest = std::array<std::uint8_t, 32>;
+  using Digest = std::array<std::uint8_t, SHA256_DIGEST_LENGTH>;
+
+  Sha256() { SHA256Init(&state_); }
 
   /// Appends raw bytes to the message.
   Sha256& update(std::string_view bytes);
@@ -23,13 +27,7 @@ class Sha256 {
   Digest finish();
 
  private:
-  void compress(const std::uint8_t* block);
-
-  std::array<std::uint32_t, 8> state_ = {0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A,
-                                         0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19};
-  std::array<std::uint8_t, 64> block_{};
-  std::size_t block_bytes_ = 0;
-  std::uint64_t message_bytes_ = 0;
+  SHA2_CTX state_{};
 };
 
 /// The digest as 64 lower-case hexadecimal digits.

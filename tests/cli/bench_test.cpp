@@ -99,10 +99,12 @@ TEST(Bench, LeavesPyTorchOutUnlessItWasAskedFor) {
 }
 
 TEST(Bench, RefusesWrongCells) {
-  expect_refusal(run_program({"bench", "--seqlen", "0"}), 2, "--seqlen");
+  expect_refusal(run_program({"bench", "--seqlen", "0"}), 2, "--seqlen: 0 is not a positive number");
+  expect_refusal(run_program({"bench", "--head-dim", "64,0"}), 2, "--head-dim: 0 is not a positive number");
+  expect_refusal(run_program({"bench", "--repeats", "many"}), 2, "--repeats");
   expect_refusal(run_program({"bench", "--pass", "sideways"}), 2, "sideways");
   expect_refusal(run_program({"bench", "--dtype", "float32,float9"}), 2, "float9");
-  EXPECT_EQ(run_program(tiny_cell_with({"--engine", "ampere"})).exit_code, 3);
+  EXPECT_EQ(run_program(tiny_cell_with({"--engine", "hopper"})).exit_code, 3);
   EXPECT_EQ(run_program(tiny_cell_with({"--json", "/no/such/folder/bench.json"})).exit_code, 2);
 }
 

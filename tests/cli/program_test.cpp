@@ -46,8 +46,8 @@ TEST(Program, RefusesWrongUseInOneSentence) {
 TEST(Program, PassesOnWhatTheLibraryRefuses) {
   expect_refusal(run_program({"explain", "--heads", "3", "--heads-kv", "2"}), 2, "heads");
   expect_refusal(run_program({"verify", "--heads", "3", "--heads-kv", "2"}), 2, "heads");
-  expect_refusal(run_program({"explain", "--engine", "ampere"}), 3, "ampere");
-  expect_refusal(run_program({"verify", "--engine", "ampere"}), 3, "ampere");
+  expect_refusal(run_program({"explain", "--engine", "hopper"}), 3, "CUDA");
+  expect_refusal(run_program({"verify", "--engine", "hopper"}), 3, "CUDA");
   expect_refusal(run_program({"explain", "--head-dim", "513"}), 2, "512");
   const std::string huge = "4611686018427387904";
   expect_refusal(run_program({"explain", "--batch", huge, "--seqlen", huge}), 2, "");
@@ -58,7 +58,7 @@ TEST(Info, ShowsEnginesAndProcessor) {
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.err, "");
   for (const char* const word :
-       {"cpu              available", "ampere", "hopper", "threads", "caches", "features", "instruction set"}) {
+       {"cpu              available", "hopper", "threads", "caches", "features", "instruction set"}) {
     EXPECT_TRUE(contains(outcome.out, word)) << word;
   }
 }

@@ -167,7 +167,7 @@ TEST_F(Run, RefusesWrongFlagsInOneSentence) {
 
 TEST_F(Run, ReportsWhatTheLibraryRefuses) {
   const std::vector<std::string> flags = write(Inputs(DType::float32));
-  expect_refusal(run_program(flags + std::vector<std::string>{"--engine", "ampere"}), 3, "ampere");
+  expect_refusal(run_program(flags + std::vector<std::string>{"--engine", "hopper"}), 3, "CUDA");
   expect_refusal(run_program(flags + std::vector<std::string>{"--softcap", "-1"}), 2, "softcap");
   // q's head_dim, where d_o needs v's.
   expect_refusal(run_program(flags + std::vector<std::string>{"--do", folder_ / "q.npy"}), 2, "d_o");

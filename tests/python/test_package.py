@@ -46,6 +46,13 @@ def test_types_are_shipped():
     assert {"strobe/py.typed", "strobe/_core.pyi"} <= files
 
 
+def test_each_bundled_library_is_shipped_once():
+    libraries = [file.name for file in importlib.metadata.files("strobe") if ".so." in file.name]
+    assert sorted(name.partition(".")[0] for name in libraries) == ["libfmt", "libhwy", "libmd", "libtbb"], libraries
+    (wheel,) = (file for file in importlib.metadata.files("strobe") if file.name == "WHEEL")
+    assert re.search(r"^Tag: \S+-manylinux_2_\d+_\S+$", wheel.read_text(), re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", ["flash_attn", "flash_attn_interface"])
 def test_drop_ins_are_installed_only_when_asked_for(name):
     """Each is a distribution of its own, behind an extra of Strobe's; Strobe's wheel holds nothing by that name."""

@@ -25,7 +25,24 @@ std::string check_device(const std::string& text) {
   return fmt::format("'{}' is not a device: give cpu, cuda or cuda:N", text);
 }
 
+/// The integer that `text` is; nothing for any other text, which CLI11 complains of when it converts it.
+std::optional<std::int64_t> integer_of(const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return {};
+  return value;
+}
+
 }  // namespace
+
+// CLI11's own validators of these names print the range of double, 300 digits.
+std::string check_positive(const std::string& text) {
+  return integer_of(text).value_or(1) > 0 ? "" : fmt::format("{} is not a positive number", text);
+}
+
+std::string check_not_negative(const std::string& text) {
+  return integer_of(text).value_or(0) >= 0 ? "" : fmt::format("{} is negative", text);
+}
 
 void OptionFlags::add_to(CLI::App& command) {
   const char* const group = "Attention";
@@ -87,7 +104,7 @@ std::string Shape::describe() const {
 
 void ShapeFlags::add_to(CLI::App& command) {
   const auto add = [&](const char* name, auto& value, const char* text) {
-    return command.add_option(name, value, text)->type_name("N")->check(CLI::NonNegativeNumber)->group("Shape");
+    return command.add_option(name, value, text)->type_name("N")->check(check_not_negative)->group("Shape");
   };
   add("--batch", batch, "sequences")->capture_default_str();
   add("--seqlen", seqlen_q, "queries of each sequence")->capture_default_str();
@@ -114,8 +131,8 @@ void ExecutionFlags::add_device_to(CLI::App& command) {
       ->type_name("NAME")
       ->capture_default_str()
       ->group("Execution");
-  command.add_option("--engine", engine, "auto (the device's), cpu, ampere or hopper")
-      ->check(CLI::IsMember({"auto", "cpu", "ampere", "hopper"}))
+  command.add_option("--engine", engine, "auto (the device's), cpu or hopper")
+      ->check(CLI::IsMember({"auto", "cpu", "hopper"}))
       ->type_name("NAME")
       ->capture_default_str()
       ->group("Execution");
@@ -125,14 +142,13 @@ void ExecutionFlags::add_to(CLI::App& command) {
   add_device_to(command);
   command.add_option("--threads", threads, "workers (default one per hardware thread)")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber)
+      ->check(check_not_negative)
       ->group("Execution");
 }
 
 Execution ExecutionFlags::execution() const {
   Execution execution;
   if (engine == "cpu") execution.engine = Engine::cpu;
-  if (engine == "ampere") execution.engine = Engine::ampere;
   if (engine == "hopper") execution.engine = Engine::hopper;
   execution.threads = threads;
   return execution;

@@ -2,8 +2,12 @@
 """Writes wgmma.h: the WGMMA instructions that the kernels use, one function per shape.
 
 The instruction's text must be a literal with one operand per accumulator register, so no template can spell it.
-Usage: generate_wgmma.py > wgmma.h
+Usage: generate_wgmma.py [--check]
+Writes the wgmma.h beside this script; with --check only compares it.
 """
+
+import sys
+from pathlib import Path
 
 SCORES_N = (64, 80, 96, 112, 128, 144, 160, 176, 192)  # S = Q K^T: A and B in shared memory, both K-major
 OUTPUT_N = (32, 64, 96, 128, 192, 256)  # O += P V: A in registers, B in shared memory and MN-major
@@ -107,10 +111,16 @@ def output(n):
 
 
 def main():
-    print(HEADER, end="")
-    print("".join(scores(n) for n in SCORES_N), end="")
-    print("".join(output(n) for n in OUTPUT_N), end="")
-    print("\n}  // namespace strobe::ptx")
+    instructions = [scores(n) for n in SCORES_N] + [output(n) for n in OUTPUT_N]
+    header = HEADER + "".join(instructions) + "\n}  // namespace strobe::ptx\n"
+    path = Path(__file__).with_name("wgmma.h")
+    if sys.argv[1:] == ["--check"]:
+        if path.read_text() != header:
+            sys.exit(f"{path} differs from what {Path(__file__).name} writes; run the script and commit the result")
+    elif sys.argv[1:]:
+        sys.exit(__doc__)
+    else:
+        path.write_text(header)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 #include <optional>
 #include <utility>
 
+#include "bench/command/peers.h"
 #include "bench/torch_runner.h"
-#include "bench_peers.h"
 #include "gpu/mirrored_forward.h"
 #include "gpu/stream.h"
 #include "strobe/plan.h"

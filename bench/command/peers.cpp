@@ -1,4 +1,4 @@
-#include "bench_peers.h"
+#include "bench/command/peers.h"
 
 #include <algorithm>
 #include <chrono>
@@ -10,7 +10,7 @@
 #include "bench/standard_attention.h"
 #include "bench/torch_runner.h"
 #include "strobe/plan.h"
-#include "timed.h"
+#include "tools/strobe/timed.h"
 
 namespace strobe::program {
 namespace {

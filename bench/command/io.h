@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "cli_app.h"
-#include "exit_code.h"
+#include "tools/strobe/cli_app.h"
+#include "tools/strobe/exit_code.h"
 
 namespace strobe::program {
 

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "attention_tensors.h"
-#include "bench_gpu_parts.h"
-#include "bench_report.h"
+#include "bench/command/gpu_parts.h"
+#include "bench/command/report.h"
 #include "gpu/mirrored_forward.h"
 #include "gpu/stream.h"
 #include "strobe/plan.h"
-#include "table.h"
+#include "tools/strobe/attention_tensors.h"
+#include "tools/strobe/table.h"
 
 namespace strobe::program {
 namespace {
@@ -116,7 +116,7 @@ Result<std::vector<HostTime>> measure_all(const runtime::CudaDevice& device) {
 }
 
 Status write_json(const std::string& path, const std::vector<HostTime>& times, const std::string& device) {
-  std::vector<nlohmann::ordered_json> rows;
+  auto rows = nlohmann::ordered_json::array();
   for (const HostTime& time : times) {
     rows.push_back({{"device", device},
                     {"call", time.call},
@@ -124,7 +124,7 @@ Status write_json(const std::string& path, const std::vector<HostTime>& times, c
                     {"median_us", time.median_us},
                     {"p90_us", time.p90_us}});
   }
-  return write_json_rows(path, rows);
+  return write_json_rows(path, std::move(rows));
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // strobe bench --options: what each option costs on the CPU.
 #pragma once
 
-#include "bench_flags.h"
-#include "exit_code.h"
+#include "bench/command/flags.h"
+#include "tools/strobe/exit_code.h"
 
 namespace strobe::program {
 

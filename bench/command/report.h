@@ -27,11 +27,11 @@ struct BenchRow {
 std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations,
                         DeviceType device);
 
-/// {"rows": [...]}, one row a line.
-Status write_json_rows(const std::filesystem::path& path, const std::vector<nlohmann::ordered_json>& rows);
+/// {"rows": [...]}: what --json writes of every kind of benchmark.
+Status write_json_rows(const std::filesystem::path& path, nlohmann::ordered_json rows);
 
 /// {"rows": [{engine, device, implementation, pass, dtype, head_dim, head_dim_v, causal, seqlen, batch, heads, threads,
-/// median_ms, tflops}, ...]}, one row a line. On the CPU all implementations have the engine's name, on a GPU those
+/// median_ms, tflops}, ...]}. On the CPU all implementations have the engine's name, on a GPU those
 /// that PyTorch runs have "pytorch"; threads is 0 there.
 Status write_bench_json(const std::filesystem::path& path, const std::vector<BenchRow>& rows,
                         const std::string& device);

@@ -5,7 +5,7 @@ The table of the FlashAttention-3 paper: 16k tokens a call, hidden size 2048, he
 16k. Every cell runs all implementations in turns, so that they see the same clocks; the median over all turns counts.
 FLOPs are 4 * batch * heads * seqlen^2 * head_dim, halved when causal.
 
-Usage: bench_forward.py [--json FILE] [--dtypes bfloat16,float16] [--head-dims 64,128,256] [--seqlens 512,...]
+Usage: forward.py [--json FILE] [--dtypes bfloat16,float16] [--head-dims 64,128,256] [--seqlens 512,...]
                         [--rounds N]
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as functional
-from strobe_api import Forward
+from timing import Forward, median_milliseconds
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 TOKENS, HIDDEN = 16384, 2048
@@ -48,25 +48,6 @@ def standard(q, k, v, causal):
     return run
 
 
-def median_milliseconds(runs, rounds, flops):
-    """By implementation: the median over `rounds` turns of a few launches each."""
-    launches = max(2, min(10, int(2e12 / flops)))
-    times = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            run()
-            events = [
-                (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(launches)
-            ]
-            for start, end in events:
-                start.record()
-                run()
-                end.record()
-            torch.cuda.synchronize()
-            times[name] += [start.elapsed_time(end) for start, end in events]
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
 def measure_cell(dtype, head_dim, causal, seqlen, rounds):
     batch, heads = TOKENS // seqlen, HIDDEN // head_dim
     q, k, v = (torch.randn(batch, seqlen, heads, head_dim, device="cuda", dtype=dtype) for _ in range(3))
@@ -82,7 +63,8 @@ def measure_cell(dtype, head_dim, causal, seqlen, rounds):
     torch.cuda.synchronize()
     time.sleep(0.2)  # the cell before has warmed the device
     rows = []
-    for name, milliseconds in median_milliseconds(runs, rounds, flops).items():
+    launches = max(2, min(10, int(2e12 / flops)))
+    for name, milliseconds in median_milliseconds(runs, rounds, launches).items():
         rows.append(
             {
                 "engine": "hopper" if name == "strobe" else "pytorch",
@@ -137,8 +119,7 @@ def main():
         f"least {min(ratios):.3f} over {len(ratios)} cells"
     )
     if arguments.json:
-        with arguments.json.open("w") as file:
-            file.write('{"rows": [\n' + ",\n".join(json.dumps(row) for row in rows) + "\n]}\n")
+        arguments.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

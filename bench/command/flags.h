@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "bench/cell.h"
-#include "bench_io.h"
-#include "cli_app.h"
-#include "flags.h"
+#include "bench/command/io.h"
 #include "strobe/status.h"
+#include "tools/strobe/cli_app.h"
+#include "tools/strobe/flags.h"
 
 namespace strobe::program {
 

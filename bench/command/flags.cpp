@@ -1,4 +1,4 @@
-#include "bench_flags.h"
+#include "bench/command/flags.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -84,7 +84,7 @@ void BenchFlags::add_cells_to(CLI::App& command) {
     return command.add_option(name, values, text)->delimiter(',')->group("Cells");
   };
   const auto add_number = [&](const char* name, std::int64_t& value, const char* text) {
-    return command.add_option(name, value, text)->type_name("N")->check(CLI::PositiveNumber)->group("Cells");
+    return command.add_option(name, value, text)->type_name("N")->check(check_positive)->group("Cells");
   };
   add_list("--pass", passes, "forward, backward (default both; forward on a GPU)")
       ->check(CLI::IsMember({"forward", "backward"}))
@@ -92,17 +92,14 @@ void BenchFlags::add_cells_to(CLI::App& command) {
   add_list("--dtype", dtypes, "float32, float16, bfloat16 (default float32,bfloat16; bfloat16 on a GPU)")
       ->check(CLI::IsMember(dtype_names()))
       ->type_name("NAME,...");
-  add_list("--head-dim", head_dims, "of Q and K")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N,...")
-      ->capture_default_str();
+  add_list("--head-dim", head_dims, "of Q and K")->check(check_positive)->type_name("N,...")->capture_default_str();
   add_number("--head-dim-v", head_dim_v, "of V and O (default as --head-dim)");
   add_list("--mask", masks, "full, causal")
       ->check(CLI::IsMember({"full", "causal"}))
       ->type_name("NAME,...")
       ->capture_default_str();
   add_list("--seqlen", seqlens, "queries, and as many keys")
-      ->check(CLI::PositiveNumber)
+      ->check(check_positive)
       ->type_name("N,...")
       ->capture_default_str();
   CLI::Option* const batches = add_number("--batch", batch, "sequences")->capture_default_str();
@@ -111,7 +108,7 @@ void BenchFlags::add_cells_to(CLI::App& command) {
   add_number("--hidden", hidden, "as many heads as have N columns together")->excludes(query_heads);
   add_number("--heads-kv", heads_kv, "key and value heads (default as --heads)");
   add_list("--threads", threads, "workers on the CPU (default one per hardware thread)")
-      ->check(CLI::PositiveNumber)
+      ->check(check_positive)
       ->type_name("N,...");
 }
 

@@ -5,15 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "bench_gpu_parts.h"
-#include "bench_peers.h"
-#include "bench_report.h"
+#include "bench/command/gpu_parts.h"
+#include "bench/command/peers.h"
+#include "bench/command/report.h"
 #include "gpu/mirrored_forward.h"
 #include "gpu/stream.h"
 #include "hopper/ablation.h"
 #include "io/progress.h"
 #include "strobe/plan.h"
-#include "table.h"
+#include "tools/strobe/table.h"
 
 namespace strobe::program {
 namespace {

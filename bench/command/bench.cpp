@@ -11,15 +11,15 @@
 #include <thread>
 #include <vector>
 
-#include "bench_flags.h"
-#include "bench_gpu_parts.h"
-#include "bench_options.h"
-#include "bench_peers.h"
-#include "bench_report.h"
-#include "commands.h"
+#include "bench/command/flags.h"
+#include "bench/command/gpu_parts.h"
+#include "bench/command/options.h"
+#include "bench/command/peers.h"
+#include "bench/command/report.h"
 #include "io/progress.h"
-#include "machine.h"
 #include "runtime/device.h"
+#include "tools/strobe/commands.h"
+#include "tools/strobe/machine.h"
 
 namespace strobe::program {
 namespace {
@@ -220,7 +220,7 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
       ->delimiter(',')
       ->type_name("NAME,...");
   command.add_option("--repeats", flags->repeats, "timed turns of each")
-      ->check(CLI::PositiveNumber)
+      ->check(check_positive)
       ->type_name("N")
       ->capture_default_str();
   command.add_option("--python", flags->python, "the interpreter that has torch")

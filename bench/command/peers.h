@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "attention_tensors.h"
 #include "bench/cell.h"
-#include "flags.h"
 #include "strobe/status.h"
+#include "tools/strobe/attention_tensors.h"
+#include "tools/strobe/flags.h"
 
 namespace strobe::program {
 

@@ -1,4 +1,4 @@
-#include "bench_report.h"
+#include "bench/command/report.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/atomic_file.h"
-#include "table.h"
+#include "tools/strobe/table.h"
 
 namespace strobe::program {
 namespace {
@@ -91,20 +91,14 @@ std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std
   return table.text();
 }
 
-Status write_json_rows(const std::filesystem::path& path, const std::vector<nlohmann::ordered_json>& rows) {
-  std::string text = "{\n \"rows\": [";
-  const char* separator = "\n  ";
-  for (const nlohmann::ordered_json& row : rows) {
-    text += separator + row.dump();
-    separator = ",\n  ";
-  }
-  text += "\n ]\n}\n";
+Status write_json_rows(const std::filesystem::path& path, nlohmann::ordered_json rows) {
+  const std::string text = nlohmann::ordered_json{{"rows", std::move(rows)}}.dump(1) + "\n";
   return io::write_file(path, {std::as_bytes(std::span(text))});
 }
 
 Status write_bench_json(const std::filesystem::path& path, const std::vector<BenchRow>& rows,
                         const std::string& device) {
-  std::vector<nlohmann::ordered_json> objects;
+  auto objects = nlohmann::ordered_json::array();
   for (const BenchRow& row : rows) {
     const bench::Cell& cell = row.cell;
     objects.push_back({{"engine", row.engine},
@@ -122,7 +116,7 @@ Status write_bench_json(const std::filesystem::path& path, const std::vector<Ben
                        {"median_ms", row.median_ms},
                        {"tflops", row.tflops()}});
   }
-  return write_json_rows(path, objects);
+  return write_json_rows(path, std::move(objects));
 }
 
 }  // namespace strobe::program

@@ -1,8 +1,8 @@
 // strobe bench on a GPU, beside its cells: the ablation of a kernel's ingredients, and the host's share of a call.
 #pragma once
 
-#include "bench_flags.h"
-#include "exit_code.h"
+#include "bench/command/flags.h"
+#include "tools/strobe/exit_code.h"
 
 namespace strobe::program {
 

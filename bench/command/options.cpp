@@ -1,4 +1,4 @@
-#include "bench_options.h"
+#include "bench/command/options.h"
 
 #include <fmt/format.h>
 
@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "bench_peers.h"
-#include "bench_report.h"
+#include "bench/command/peers.h"
+#include "bench/command/report.h"
 #include "io/progress.h"
-#include "machine.h"
 #include "strobe/block_mask.h"
-#include "table.h"
+#include "tools/strobe/machine.h"
+#include "tools/strobe/table.h"
 
 namespace strobe::program {
 namespace {
@@ -194,7 +194,7 @@ ExitCode run_option_costs(const BenchFlags& flags) {
                {"visible"},
                {"ms"},
                {"x plain"}});
-  std::vector<nlohmann::ordered_json> rows;
+  auto rows = nlohmann::ordered_json::array();
   for (const bench::Cell& cell : *cells) {
     const auto calls = run_cell(cell, flags.repeats, [&] { progress.update(++rounds); });
     if (!calls.ok()) return report(calls.status());
@@ -210,7 +210,7 @@ ExitCode run_option_costs(const BenchFlags& flags) {
   fmt::print("{}; {}, medians of {} interleaved calls\n\n{}", processor_name(), flags.batch_and_heads(), flags.repeats,
              table.text());
   if (flags.json.empty()) return ExitCode::ok;
-  const Status written = write_json_rows(flags.json, rows);
+  const Status written = write_json_rows(flags.json, std::move(rows));
   return written.ok() ? ExitCode::ok : report(written);
 }
 

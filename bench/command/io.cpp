@@ -1,4 +1,4 @@
-#include "bench_io.h"
+#include "bench/command/io.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -6,13 +6,13 @@
 #include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <utility>
 
+#include "bench/command/report.h"
 #include "bench/io_walk.h"
-#include "io/atomic_file.h"
 #include "strobe/block_mask.h"
-#include "table.h"
+#include "tools/strobe/flags.h"
+#include "tools/strobe/table.h"
 
 namespace strobe::program {
 namespace {
@@ -103,25 +103,17 @@ std::string io_table(const std::vector<IoRow>& rows) {
   return table.text();
 }
 
-Status write_io_json(const std::string& path, const std::vector<IoRow>& rows) {
-  std::string text = "{\n \"rows\": [";
-  const char* separator = "\n  ";
-  for (const IoRow& row : rows) {
-    const nlohmann::ordered_json object = {{"order", row.subject->name},
-                                           {"pass", row.cell.pass},
-                                           {"head_dim", row.cell.head_dim},
-                                           {"seqlen", row.cell.seqlen},
-                                           {"fast_memory", row.cell.fast_memory},
-                                           {"density", row.density},
-                                           {"outer", row.walk.outer},
-                                           {"inner", row.walk.inner},
-                                           {"loads", row.walk.traffic.loads},
-                                           {"stores", row.walk.traffic.stores}};
-    text += separator + object.dump();
-    separator = ",\n  ";
-  }
-  text += "\n ]\n}\n";
-  return io::write_file(path, {std::as_bytes(std::span(text))});
+nlohmann::ordered_json json_row(const IoRow& row) {
+  return {{"order", row.subject->name},
+          {"pass", row.cell.pass},
+          {"head_dim", row.cell.head_dim},
+          {"seqlen", row.cell.seqlen},
+          {"fast_memory", row.cell.fast_memory},
+          {"density", row.density},
+          {"outer", row.walk.outer},
+          {"inner", row.walk.inner},
+          {"loads", row.walk.traffic.loads},
+          {"stores", row.walk.traffic.stores}};
 }
 
 }  // namespace
@@ -132,7 +124,7 @@ void IoFlags::add_to(CLI::App& command) {
       .add_flag("--io", wanted, "count elements moved instead of timing; --pass, --head-dim, --seqlen, --json apply")
       ->group(group);
   command.add_option("--fast-memory", fast_memories, "elements that the fast memory holds")
-      ->check(CLI::PositiveNumber)
+      ->check(check_positive)
       ->delimiter(',')
       ->type_name("N,...")
       ->capture_default_str()
@@ -149,7 +141,9 @@ ExitCode run_io_bench(const IoCells& cells, const std::string& json) {
     }
   }
   if (!json.empty()) {
-    if (Status status = write_io_json(json, rows); !status.ok()) return report(status);
+    auto objects = nlohmann::ordered_json::array();
+    for (const IoRow& row : rows) objects.push_back(json_row(row));
+    if (Status status = write_json_rows(json, std::move(objects)); !status.ok()) return report(status);
   }
   fmt::print(
       "Millions of elements moved between slow memory and a fast one of M elements, counted: one head,\n"

@@ -1,4 +1,4 @@
-"""Host time from a Python call to its launch, beside PyTorch's own attention: bench_python.py OUT.json
+"""Host time from a Python call to its launch, beside PyTorch's own attention: python_host_time.py OUT.json
 
 Calls are short enough that the GPU keeps up, so that a loop without synchronisation is the time of the host alone. The
 least of many loops is reported: what the call costs when nothing disturbs it.

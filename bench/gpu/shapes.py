@@ -2,30 +2,17 @@
 """Times the forward where the paper's table has no cell: packed sequences of unequal length, and few queries of grouped
 heads. The peer is PyTorch's FlashAttention-2, in turns with Strobe on the same tensors; medians of CUDA events.
 
-Usage: bench_shapes.py [--rounds N]
+Usage: shapes.py [--rounds N]
 """
 
 import argparse
-import statistics
 
 import torch
-from strobe_api import Forward
+from timing import Forward, median_milliseconds
 
 
 def microseconds(runs, rounds):
-    """By name: the median over `rounds` turns of ten launches each."""
-    times = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            run()
-            events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(10)]
-            for start, end in events:
-                start.record()
-                run()
-                end.record()
-            torch.cuda.synchronize()
-            times[name] += [1e3 * start.elapsed_time(end) for start, end in events]
-    return {name: statistics.median(values) for name, values in times.items()}
+    return {name: 1e3 * time for name, time in median_milliseconds(runs, rounds, launches=10).items()}
 
 
 def skewed_lengths(sequences, total, seed=0):

@@ -1,0 +1,92 @@
+"""Which folder of the sources may include which: the table that keeps the layers apart, and its check.
+
+`make lint` runs it; tests/lint/include_rules_test.py tests it.
+"""
+
+import re
+from pathlib import Path
+
+# A folder's files may include their own folder and what stands here: folders, or single headers. The longest matching
+# folder counts. What is not listed, tests among it, may include everything.
+PUBLIC = "include"
+ALLOWED = {
+    PUBLIC: [],
+    "src/call": [PUBLIC],
+    "src/runtime": [PUBLIC],
+    # Device code, which NVRTC compiles.
+    "src/kernels": [],
+    "src/kernels/score": ["src/kernels/math"],
+    "src/kernels/math": ["src/kernels/score"],
+    "src/kernels/steps": ["src/kernels/score", "src/kernels/math"],
+    "src/kernels/hopper": ["src/kernels/score", "src/kernels/math"],
+    "src/kernels/ampere": ["src/kernels/score", "src/kernels/math"],
+    # philox.h is plain C++: every engine and the reference draw the same dropout mask from it.
+    "src/reference": [PUBLIC, "src/call", "src/kernels/math/philox.h"],
+    "src/cpu": [PUBLIC, "src/call", "src/engine/engine.h", "src/kernels/math/philox.h"],
+    "src/gpu": [PUBLIC, "src/call", "src/runtime"],
+    # Of device code, the headers that are plain constexpr C++: host and kernel agree on sizes by including the same.
+    **{
+        f"src/{engine}": [
+            PUBLIC,
+            "src/call",
+            "src/gpu",
+            "src/runtime",
+            "src/engine/engine.h",
+            f"src/kernels/{engine}",
+            "src/kernels/score",
+            "src/kernels/math",
+        ]
+        for engine in ("hopper", "ampere")
+    },
+    "src/engine": [PUBLIC, "src/call"],
+    "src/engine/registry.cpp": [
+        PUBLIC,
+        "src/engine",
+        "src/call",
+        "src/cpu/engine.h",
+        "src/hopper/engine.h",
+        "src/ampere/engine.h",
+    ],
+    "src/api": [PUBLIC, "src/call", "src/engine", "src/kernels/math/philox.h"],
+    "python": [PUBLIC],
+    # Programs hold device memory through the driver that the library opens, and compare with the reference.
+    "tools/io": [PUBLIC],
+    "tools/gpu": [PUBLIC, "src/runtime/device.h"],
+    "tools/strobe": [PUBLIC, "tools", "bench", "src/reference", "src/runtime/device.h"],
+    # The ablation measures variants that only the engine itself can name.
+    "bench": [PUBLIC, "tools", "src/reference", "src/runtime/device.h", "src/hopper"],
+    "examples": [PUBLIC, "tools/io", "tools/gpu", "bench", "src/reference"],
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)')
+INCLUDE_FOLDERS = ("include", "src", "tools", ".", "examples", "python/src")
+
+
+def below(path, folder):
+    """Whether `path` is `folder` or lies in it; both are relative to the project's root, with slashes."""
+    return path == folder or path.startswith(folder + "/")
+
+
+def included_file(root, path, name):
+    """The project's file that `#include "name"` in `path` means, relative to the root; None for anybody else's."""
+    for folder in (path.parent, *INCLUDE_FOLDERS):
+        candidate = (root / folder / name).resolve()
+        if candidate.is_file() and candidate.is_relative_to(root):
+            return candidate.relative_to(root)
+    return None
+
+
+def check_includes(root, path):
+    """Complaints about the includes of `path`, each with the line and the rule it breaks. Both paths are absolute."""
+    root = root.resolve()
+    path = path.resolve().relative_to(root)
+    folder = max((rule for rule in ALLOWED if below(path.as_posix(), rule)), key=len, default=None)
+    if folder is None:
+        return []
+    complaints = []
+    for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), start=1):
+        match = INCLUDE.match(line)
+        header = match and included_file(root, Path(path), match.group(1) or match.group(2))
+        if header and not any(below(header.as_posix(), allowed) for allowed in (folder, *ALLOWED[folder])):
+            rule = ", ".join(ALLOWED[folder]) or "nothing else of the project"
+            complaints.append(f"{path}:{number}: includes {header.as_posix()}, but {folder} may include {rule}\n")
+    return complaints

@@ -1,0 +1,79 @@
+"""Tests of scripts/include_rules.py on trees made for them: `python3 tests/lint/include_rules_test.py`."""
+
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from include_rules import ALLOWED, check_includes
+
+
+class IncludeRules(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        for header in (
+            "include/strobe/tensor.h",
+            "src/call/problem.h",
+            "src/cpu/engine.h",
+            "src/engine/engine.h",
+            "src/api/problem.h",
+            "src/kernels/math/philox.h",
+            "src/kernels/math/divisor.h",
+            "src/kernels/score/mask.h",
+            "src/kernels/hopper/forward/config.h",
+            "src/kernels/ampere/tile/gemm.h",
+        ):
+            self.write(header, "#pragma once\n")
+
+    def write(self, path, text):
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def complaints(self, path, *includes):
+        return check_includes(self.root, self.write(path, "// A comment.\n" + "".join(f"{i}\n" for i in includes)))
+
+    def test_what_the_table_allows(self):
+        allowed = {
+            "src/cpu/plan.cpp": ['"cpu/engine.h"', '"call/problem.h"', '"engine/engine.h"', '"kernels/math/philox.h"'],
+            "src/api/plan.cpp": ['"engine/engine.h"', '"strobe/tensor.h"', "<strobe/tensor.h>", "<vector>"],
+            "src/kernels/hopper/forward/consumer.h": ['"kernels/score/mask.h"', '"config.h"'],
+            "src/hopper/plan.cpp": ['"kernels/hopper/forward/config.h"', '"kernels/math/divisor.h"'],
+            "src/engine/registry.cpp": ['"cpu/engine.h"', '"engine/engine.h"'],
+            "tests/cpu/plan_test.cpp": ['"cpu/engine.h"', '"api/problem.h"'],
+        }
+        for path, includes in allowed.items():
+            with self.subTest(path):
+                self.assertEqual(self.complaints(path, *(f"#include {name}" for name in includes)), [])
+
+    def test_each_wrong_include_is_named_with_its_line_and_rule(self):
+        found = self.complaints("src/api/plan.cpp", '#include "call/problem.h"', '#  include "cpu/engine.h"')
+        rule = ", ".join(ALLOWED["src/api"])
+        self.assertEqual(found, [f"src/api/plan.cpp:3: includes src/cpu/engine.h, but src/api may include {rule}\n"])
+
+    def test_wrong_includes(self):
+        wrong = {
+            "include/strobe/plan.h": '"../../src/call/problem.h"',
+            "src/call/heads.h": '"api/problem.h"',
+            "src/cpu/forward.cpp": '"kernels/math/divisor.h"',
+            "src/engine/engine.cpp": '"cpu/engine.h"',
+            "src/hopper/plan.cpp": '"kernels/ampere/tile/gemm.h"',
+            "src/kernels/score/transform.h": '"kernels/hopper/forward/config.h"',
+            "src/kernels/hopper/tile/gemm.h": '"kernels/ampere/tile/gemm.h"',
+            "src/reference/plain/forward.cpp": '"cpu/engine.h"',
+            "src/runtime/kernel.cpp": '"call/problem.h"',
+            "python/src/module.cpp": '"api/problem.h"',
+            "tools/io/npy.cpp": '"call/problem.h"',
+            "examples/search/main.cpp": '"cpu/engine.h"',
+        }
+        for path, include in wrong.items():
+            with self.subTest(path):
+                self.assertEqual(len(self.complaints(path, f"#include {include}")), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
