@@ -26,7 +26,7 @@ Buffer allocate(std::int64_t rows, std::int64_t columns) {
 
 /// One call as plain numbers.
 struct Problem {
-  std::int64_t batch, heads_q, heads_k, seqlen_q, seqlen_k, head_dim, head_dim_v;
+  std::int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v;
   DType dtype;
   float scale;
   AttentionOptions options;
@@ -187,7 +187,7 @@ class StandardForward {
         p_(allocate(problem.seqlen_q, problem.seqlen_k)) {}
 
   void run(Workers& workers) {
-    const std::int64_t group = problem_.heads_q / problem_.heads_k;
+    const std::int64_t group = problem_.heads_q / problem_.heads_kv;
     for (std::int64_t b = 0; b < problem_.batch; ++b) {
       for (std::int64_t h = 0; h < problem_.heads_q; ++h) {
         load_head(arguments_.q, b, h, q_.get());
@@ -236,9 +236,9 @@ class StandardBackward {
         ds_(allocate(problem.seqlen_q, problem.seqlen_k)) {}
 
   void run(Workers& workers) {
-    const std::int64_t group = problem_.heads_q / problem_.heads_k;
+    const std::int64_t group = problem_.heads_q / problem_.heads_kv;
     for (std::int64_t b = 0; b < problem_.batch; ++b) {
-      for (std::int64_t head_k = 0; head_k < problem_.heads_k; ++head_k) {
+      for (std::int64_t head_k = 0; head_k < problem_.heads_kv; ++head_k) {
         load_head(arguments_.k, b, head_k, k_.get());
         load_head(arguments_.v, b, head_k, v_.get());
         for (std::int64_t member = 0; member < group; ++member) {

@@ -56,9 +56,9 @@ def packed_sequences(head_dim, causal, rounds):
 
 
 def few_queries(group, seqlen_q, seqlen_k, rounds):
-    batch, heads_k, head_dim = 32, 8, 128
-    q = torch.randn(batch, seqlen_q, heads_k * group, head_dim, device="cuda", dtype=torch.bfloat16)
-    k, v = (torch.randn(batch, seqlen_k, heads_k, head_dim, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    batch, heads_kv, head_dim = 32, 8, 128
+    q = torch.randn(batch, seqlen_q, heads_kv * group, head_dim, device="cuda", dtype=torch.bfloat16)
+    k, v = (torch.randn(batch, seqlen_k, heads_kv, head_dim, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     forward = Forward(q, k, v, torch.empty_like(q), causal="bottom_right")
 
     def flash_attention_2():

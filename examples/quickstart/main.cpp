@@ -9,7 +9,7 @@
 
 int main() {
   // [batch, seqlen, heads, head_dim]; two query heads read each key head.
-  const std::int64_t batch = 1, seqlen = 512, heads_q = 4, heads_k = 2, head_dim = 64;
+  const std::int64_t batch = 1, seqlen = 512, heads_q = 4, heads_kv = 2, head_dim = 64;
   std::mt19937 generator(1);
   std::normal_distribution<float> normal;
   const auto random = [&](std::int64_t heads) {
@@ -17,13 +17,13 @@ int main() {
     for (float& value : values) value = normal(generator);
     return values;
   };
-  const std::vector<float> q = random(heads_q), k = random(heads_k), v = random(heads_k), d_o = random(heads_q);
+  const std::vector<float> q = random(heads_q), k = random(heads_kv), v = random(heads_kv), d_o = random(heads_q);
   std::vector<float> o(q.size()), dq(q.size()), dk(k.size()), dv(v.size());
   std::vector<float> lse(static_cast<std::size_t>(batch * heads_q * seqlen));  // the backward needs it
 
   // Views: Strobe reads and writes the caller's memory where it is.
   const auto queries = [&](auto& x) { return strobe::tensor(x.data(), {batch, seqlen, heads_q, head_dim}); };
-  const auto keys = [&](auto& x) { return strobe::tensor(x.data(), {batch, seqlen, heads_k, head_dim}); };
+  const auto keys = [&](auto& x) { return strobe::tensor(x.data(), {batch, seqlen, heads_kv, head_dim}); };
   const auto lse_view = strobe::tensor(lse.data(), {batch, heads_q, seqlen});
   const strobe::AttentionOptions options{.causal = strobe::CausalMask::bottom_right};
 

@@ -1,10 +1,10 @@
 // Exact attention, O = softmax(scale * Q K^T) V, and its gradients, without storing the N x N matrix.
 //
-// Layouts. Batched: q [batch, seqlen_q, heads_q, head_dim], k [batch, seqlen_k, heads_k, head_dim],
-// v [batch, seqlen_k, heads_k, head_dim_v], o [batch, seqlen_q, heads_q, head_dim_v], lse [batch, heads_q, seqlen_q].
-// Packed (when cu_seqlens is given for that side): q [total_q, heads_q, head_dim], k [total_k, heads_k, head_dim],
-// v [total_k, heads_k, head_dim_v], o [total_q, heads_q, head_dim_v], lse [heads_q, total_q].
-// Any non-negative strides, the last one 1. Query head h reads key head h / (heads_q / heads_k).
+// Layouts. Batched: q [batch, seqlen_q, heads_q, head_dim], k [batch, seqlen_k, heads_kv, head_dim],
+// v [batch, seqlen_k, heads_kv, head_dim_v], o [batch, seqlen_q, heads_q, head_dim_v], lse [batch, heads_q, seqlen_q].
+// Packed (when cu_seqlens is given for that side): q [total_q, heads_q, head_dim], k [total_k, heads_kv, head_dim],
+// v [total_k, heads_kv, head_dim_v], o [total_q, heads_q, head_dim_v], lse [heads_q, total_q].
+// Any non-negative strides, the last one 1. Query head h reads key head h / (heads_q / heads_kv).
 //
 // Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 4; Dao, "FlashAttention-2" (2023), algorithms 1 and 2.
 #pragma once
@@ -96,7 +96,7 @@ struct ForwardArguments {
   RandomState random;     // read when options.dropout is not 0
   TensorView max_logits;  // optional: [batch, heads_q] float32, the largest visible score; -inf where there is none
   // Reserved: an error when given, until an engine has float8 inputs or paged caches.
-  ConstTensorView q_descale;  // float8_e4m3 inputs: [batch, heads_k] float32
+  ConstTensorView q_descale;  // float8_e4m3 inputs: [batch, heads_kv] float32
   ConstTensorView k_descale;
   ConstTensorView v_descale;
   ConstTensorView page_table;  // [batch, pages] int32: k and v are pages of a cache

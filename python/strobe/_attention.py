@@ -22,9 +22,9 @@ def attention(
 ) -> Any:
     """softmax(scale * q k^T) v, exactly, in memory that grows with the sequence and not with its square.
 
-    q [batch, seqlen_q, heads_q, head_dim], k [batch, seqlen_k, heads_k, head_dim] and v [batch, seqlen_k, heads_k,
+    q [batch, seqlen_q, heads_q, head_dim], k [batch, seqlen_k, heads_kv, head_dim] and v [batch, seqlen_k, heads_kv,
     head_dim_v] are float32, float16 or bfloat16, of one framework and on one device, with any strides as long as the
-    last is 1; heads_q is a multiple of heads_k. With ``cu_seqlens_q`` or ``cu_seqlens_k`` that side is packed and has
+    last is 1; heads_q is a multiple of heads_kv. With ``cu_seqlens_q`` or ``cu_seqlens_k`` that side is packed and has
     no batch axis. NumPy holds bfloat16 by ml_dtypes. Nothing is copied.
 
     Returns out [batch, seqlen_q, heads_q, head_dim_v] of q's dtype (written to ``out`` where it is given); with

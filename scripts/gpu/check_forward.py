@@ -64,8 +64,8 @@ class Configuration:
         torch.manual_seed(seed)
         self.dtype = family.choice([torch.bfloat16, torch.float16])
         self.head_dim, self.head_dim_v = self.head_dims(family, rng)
-        self.heads_k = rng.choice([1, 2, 3])
-        self.heads = self.heads_k * family.choice([1, 1, 2, 4, 6, 8])
+        self.heads_kv = rng.choice([1, 2, 3])
+        self.heads = self.heads_kv * family.choice([1, 1, 2, 4, 6, 8])
         batch = rng.choice([1, 2, 3])
         self.causal = family.choice([None, None, "bottom_right", "bottom_right", "top_left"])
         windowed = family.random() < 0.4
@@ -114,8 +114,8 @@ class Configuration:
     def make_tensors(self):
         padded = self.rng.random() < 0.3
         self.q = random_tensor(self.q_side.shape(self.heads, self.head_dim), self.dtype, padded)
-        self.k = random_tensor(self.k_side.shape(self.heads_k, self.head_dim), self.dtype, padded)
-        self.v = random_tensor(self.k_side.shape(self.heads_k, self.head_dim_v), self.dtype, padded)
+        self.k = random_tensor(self.k_side.shape(self.heads_kv, self.head_dim), self.dtype, padded)
+        self.v = random_tensor(self.k_side.shape(self.heads_kv, self.head_dim_v), self.dtype, padded)
         shape = self.q_side.shape(self.heads, self.head_dim_v)
         self.framed = torch.full((*shape[:-1], shape[-1] + PAD), CANARY, device="cuda", dtype=self.dtype)
         self.o = self.framed[..., PAD // 2 : PAD // 2 + shape[-1]]
@@ -234,7 +234,7 @@ class Configuration:
 
     def __str__(self):
         return (
-            f"{self.dtype} head_dim {self.head_dim}/{self.head_dim_v} heads {self.heads}/{self.heads_k} "
+            f"{self.dtype} head_dim {self.head_dim}/{self.head_dim_v} heads {self.heads}/{self.heads_kv} "
             f"causal {self.causal} window {self.window} chunk {self.chunk} softcap {self.softcap} scale {self.scale} "
             f"alibi {None if self.slopes is None else list(self.slopes.shape)} sink {self.sink is not None} "
             f"max {self.has_max_logits} "

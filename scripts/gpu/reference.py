@@ -11,7 +11,7 @@ ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 def attention(
     q, k, v, *, right=None, left=None, bottom_right=True, chunk=0, scale, softcap=0.0, alibi_slopes=None, sink=None
 ):
-    """One sequence: q [sq, heads, d], k [sk, heads_k, d], v [sk, heads_k, dv]. Returns O, LSE [heads, sq],
+    """One sequence: q [sq, heads, d], k [sk, heads_kv, d], v [sk, heads_kv, dv]. Returns O, LSE [heads, sq],
     sum_j p_ij |v_j|, which errors of probabilities multiply, and each head's largest score. A visible key with a value
     that is not finite makes O NaN; a masked one never counts."""
     q, k, v = q.double(), k.double(), v.double()

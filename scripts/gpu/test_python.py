@@ -32,11 +32,11 @@ def seed():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("heads_k", [8, 2])
+@pytest.mark.parametrize("heads_kv", [8, 2])
 @pytest.mark.parametrize("causal", [False, "top_left"])
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_against_sdpa(dtype, heads_k, causal, head_dim):
-    q, k, v = (draw(2, 777, heads, head_dim, dtype=dtype) for heads in (8, heads_k, heads_k))
+def test_against_sdpa(dtype, heads_kv, causal, head_dim):
+    q, k, v = (draw(2, 777, heads, head_dim, dtype=dtype) for heads in (8, heads_kv, heads_kv))
     o, lse = strobe.attention(q, k, v, causal=causal, return_lse=True)
     assert_exact(o, exact(q, k, v, is_causal=bool(causal)))
     assert lse.shape == (2, 8, 777)

@@ -146,7 +146,7 @@ GEOMETRY = [
         "query heads take key heads in turn, not in groups",
         FORWARD_CALL,
         "place.head * heads_per_group(problem) / heads_per_key_head(problem)",
-        "place.head % problem.heads_k",
+        "place.head % problem.heads_kv",
     ),
     Mutation(
         "batched rows are a head apart",

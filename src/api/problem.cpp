@@ -26,7 +26,7 @@ SideLayout query_side(const Sequences& sequences) {
 
 SideLayout key_side(const Sequences& sequences) {
   const bool packed = sequences.cu_seqlens_k.given();
-  return {packed, packed ? "[total_k, heads_k, head_dim]" : "[batch, seqlen_k, heads_k, head_dim]"};
+  return {packed, packed ? "[total_k, heads_kv, head_dim]" : "[batch, seqlen_k, heads_kv, head_dim]"};
 }
 
 std::int64_t extent(const ConstTensorView& view, int from_last) {
@@ -129,7 +129,7 @@ class ProblemMaker {
   std::string_view key_axes() const { return key_side(sequences_).axes; }
   std::string_view query_axes() const { return query_side(sequences_).axes; }
   std::string_view value_axes() const {
-    return key_side(sequences_).packed ? "[total_k, heads_k, head_dim_v]" : "[batch, seqlen_k, heads_k, head_dim_v]";
+    return key_side(sequences_).packed ? "[total_k, heads_kv, head_dim_v]" : "[batch, seqlen_k, heads_kv, head_dim_v]";
   }
 
   const NamedTensor& q() const { return q_; }
@@ -157,7 +157,7 @@ class ProblemMaker {
   Status check_heads() const {
     const std::int64_t head_dim = extent(q_.view, 1);
     const std::int64_t heads_q = extent(q_.view, 2);
-    const std::int64_t heads_k = extent(k_.view, 2);
+    const std::int64_t heads_kv = extent(k_.view, 2);
     if (head_dim < 1 || head_dim > kMaxHeadDim) return invalid("head_dim is {}: it must be from 1 to 512", head_dim);
     if (extent(k_.view, 1) != head_dim) {
       return invalid("k has head_dim {} and q has {}: they must be equal", extent(k_.view, 1), head_dim);
@@ -165,12 +165,12 @@ class ProblemMaker {
     if (extent(v_.view, 1) < 1 || extent(v_.view, 1) > kMaxHeadDim) {
       return invalid("head_dim_v is {}: it must be from 1 to 512", extent(v_.view, 1));
     }
-    if (heads_k == 0 ? heads_q != 0 : heads_q % heads_k != 0) {
-      return invalid("q has {} heads and k has {}: heads_q must be a multiple of heads_k", heads_q, heads_k);
+    if (heads_kv == 0 ? heads_q != 0 : heads_q % heads_kv != 0) {
+      return invalid("q has {} heads and k has {}: heads_q must be a multiple of heads_kv", heads_q, heads_kv);
     }
     return k_.view.rank == 3
-               ? check_shape(v_, {k_.view.shape[0], heads_k, extent(v_.view, 1)}, value_axes())
-               : check_shape(v_, {k_.view.shape[0], k_.view.shape[1], heads_k, extent(v_.view, 1)}, value_axes());
+               ? check_shape(v_, {k_.view.shape[0], heads_kv, extent(v_.view, 1)}, value_axes())
+               : check_shape(v_, {k_.view.shape[0], k_.view.shape[1], heads_kv, extent(v_.view, 1)}, value_axes());
   }
 
   Status check_sequences() const {
@@ -203,7 +203,7 @@ class ProblemMaker {
     problem.device = q_.view.device;
     problem.batch = batch();
     problem.heads_q = extent(q_.view, 2);
-    problem.heads_k = extent(k_.view, 2);
+    problem.heads_kv = extent(k_.view, 2);
     problem.head_dim = extent(q_.view, 1);
     problem.head_dim_v = extent(v_.view, 1);
     problem.packed_q = sequences_.cu_seqlens_q.given();

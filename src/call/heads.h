@@ -9,7 +9,7 @@ namespace strobe {
 
 /// Query heads that share a key head: query head h reads key head h / heads_per_key_head.
 inline std::int64_t heads_per_key_head(const AttentionProblem& problem) {
-  return problem.heads_k == 0 ? 1 : problem.heads_q / problem.heads_k;
+  return problem.heads_kv == 0 ? 1 : problem.heads_q / problem.heads_kv;
 }
 
 /// Query heads that read the same keys under the same masks, so that one tile can hold rows of all of them: those that

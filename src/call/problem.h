@@ -25,14 +25,14 @@ struct ModifierShape {
   bool operator==(const ModifierShape&) const = default;
 };
 
-/// Validated: extents are not negative, heads_q is a multiple of heads_k, products of extents fit 64 bits.
+/// Validated: extents are not negative, heads_q is a multiple of heads_kv, products of extents fit 64 bits.
 struct AttentionProblem {
   Pass pass = Pass::forward;
   DType dtype = DType::float32;
   Device device;
   std::int64_t batch = 0;
   std::int64_t heads_q = 0;
-  std::int64_t heads_k = 0;
+  std::int64_t heads_kv = 0;
   std::int64_t head_dim = 0;
   std::int64_t head_dim_v = 0;
   std::int64_t seqlen_q = 0;  // batched: every sequence's length; packed: the bound on the longest

@@ -48,7 +48,7 @@ Tiles amx_backward_tiles(const AttentionProblem& problem) {
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
   const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
   return {.block_m = std::min(round_up(rows, kBlock), kMostRows),
-          .block_n = even_block(keys, kMostKeys, problem.batch * problem.heads_k, kBlocks, kLeastKeys)};
+          .block_n = even_block(keys, kMostKeys, problem.batch * problem.heads_kv, kBlocks, kLeastKeys)};
 }
 
 }  // namespace strobe::cpu

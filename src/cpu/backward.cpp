@@ -36,7 +36,7 @@ class Backward {
     const auto keys = [this](std::int64_t index, int worker) {
       key_block(key_block_place(problem_, batch_, index), worker);
     };
-    for_each_task(batch_.key_blocks * problem_.heads_k, call_.plan.threads, call_.parallel_for, keys);
+    for_each_task(batch_.key_blocks * problem_.heads_kv, call_.plan.threads, call_.parallel_for, keys);
     each_row_block([this](const BlockPlace& place) { finish_rows(place); });
     sink_gradients();
   }

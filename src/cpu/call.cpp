@@ -151,9 +151,9 @@ BlockPlace row_block_place(const AttentionProblem& problem, const Batch& batch, 
 }
 
 BlockPlace key_block_place(const AttentionProblem& problem, const Batch& batch, std::int64_t index) {
-  const std::int64_t block = index / problem.heads_k;
+  const std::int64_t block = index / problem.heads_kv;
   const Sequence& sequence = sequence_of(batch.sequences, &Sequence::first_key_block, block);
-  return {sequence, index % problem.heads_k, block - sequence.first_key_block};
+  return {sequence, index % problem.heads_kv, block - sequence.first_key_block};
 }
 
 }  // namespace strobe::cpu

@@ -5,8 +5,8 @@
 #include <span>
 
 #include "call/heads.h"
-#include "cpu/passes.h"
 #include "cpu/kernels/task.h"
+#include "cpu/passes.h"
 #include "cpu/workspace.h"
 
 namespace strobe::cpu {

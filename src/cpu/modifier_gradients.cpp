@@ -34,7 +34,7 @@ BiasTurns::BiasTurns(const AttentionProblem& problem, const Batch& batch, std::a
 
 void BiasTurns::start() const {
   if (turns_ == nullptr) return;
-  for (std::int64_t index = 0; index < batch_.key_blocks * problem_.heads_k; ++index) {
+  for (std::int64_t index = 0; index < batch_.key_blocks * problem_.heads_kv; ++index) {
     new (turns_ + index) std::atomic<std::int32_t>(0);
   }
 }
@@ -45,7 +45,7 @@ BiasTurn BiasTurns::of(const BlockPlace& place) const {
 }
 
 std::atomic<std::int32_t>* BiasTurns::at(const Sequence& sequence, std::int64_t head_k, std::int64_t block) const {
-  return turns_ + (sequence.first_key_block + block) * problem_.heads_k + head_k;
+  return turns_ + (sequence.first_key_block + block) * problem_.heads_kv + head_k;
 }
 
 /// The task before this one among those that share its bias; tasks are handed out in this order, so it has begun.
@@ -53,7 +53,7 @@ const std::atomic<std::int32_t>* BiasTurns::before(const BlockPlace& place) cons
   const ModifierShape& shape = problem_.modifiers;
   if (!shape.bias_per_head && place.head > 0) return at(place.sequence, place.head - 1, place.block);
   if (shape.bias_per_batch) return nullptr;
-  const std::int64_t head = shape.bias_per_head ? place.head : problem_.heads_k - 1;
+  const std::int64_t head = shape.bias_per_head ? place.head : problem_.heads_kv - 1;
   for (const Sequence* other = &place.sequence; other-- != batch_.sequences.data();) {
     const Sequence& next = other[1];
     if (place.block < next.first_key_block - other->first_key_block) return at(*other, head, place.block);

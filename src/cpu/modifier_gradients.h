@@ -40,7 +40,7 @@ class BiasTurns {
 
   const AttentionProblem& problem_;
   const Batch& batch_;
-  std::atomic<std::int32_t>* turns_;  // [key blocks over the batch, heads_k]; null: nobody waits
+  std::atomic<std::int32_t>* turns_;  // [key blocks over the batch, heads_kv]; null: nobody waits
 };
 
 }  // namespace strobe::cpu

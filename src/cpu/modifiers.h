@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "call/heads.h"
-#include "cpu/passes.h"
 #include "cpu/kernels/task.h"
+#include "cpu/passes.h"
 
 namespace strobe::cpu {
 

@@ -1,4 +1,5 @@
-// The two passes of the CPU engine: FlashAttention-2 on Highway vectors, parallel over batch, heads and blocks of the sequence.
+// The two passes of the CPU engine: FlashAttention-2 on Highway vectors, parallel over batch, heads and blocks of the
+// sequence.
 #pragma once
 
 #include <cstddef>

@@ -56,7 +56,7 @@ Tiles backward_tiles(const AttentionProblem& problem, const Machine& machine) {
   const std::int64_t key_bytes = (3 * problem.head_dim + 2 * problem.head_dim_v) * 4;
   const std::int64_t least = whole_multiple(machine.l2_bytes / 2 / key_bytes, panel);
   const std::int64_t even =
-      even_block(keys, whole_multiple(kMostKeys, panel), problem.batch * problem.heads_k, kBlocks, panel);
+      even_block(keys, whole_multiple(kMostKeys, panel), problem.batch * problem.heads_kv, kBlocks, panel);
   Tiles tiles;
   tiles.block_n = even_block(keys, std::max(least, even), 1, 1, panel);
   // Q, dO and dS of a block of queries in 0.3 of L2, as if the block of keys were the least.
@@ -119,14 +119,14 @@ std::string explain(const AttentionProblem& problem, const Machine& machine, con
   if (group > 1) text += fmt::format("grouped heads {} query heads share a key head and its packed tiles\n", group);
   if (problem.modifiers.block_size != 0) {
     text += fmt::format("block mask    blocks of {}: hidden ones are skipped{}\n", problem.modifiers.block_size,
-                        group == 1 && problem.heads_q > problem.heads_k ? ", head by head" : "");
+                        group == 1 && problem.heads_q > problem.heads_kv ? ", head by head" : "");
   }
   text += forward
               ? fmt::format("tasks         up to {} blocks of query rows, each over all the keys it sees\n",
                             plan.row_blocks)
               : fmt::format(
                     "tasks         up to {} blocks of keys, each over all the queries that see it; dQ in key order\n",
-                    plan.key_blocks * problem.batch * problem.heads_k);
+                    plan.key_blocks * problem.batch * problem.heads_kv);
   text += fmt::format("threads       {}; the result's bits do not depend on their number\n", plan.threads);
   text += fmt::format("workspace     {} bytes ({} a thread)\n", plan.workspace_bytes, plan.worker_bytes);
   return text;

@@ -27,7 +27,7 @@ struct Workspace {
         key_blocks(problem.wants_d_bias ? plan.key_blocks * problem.batch : 0),
         block_m(plan.tiles.block_m),
         dq_block(plan.dq_rows * plan.dq_columns),
-        heads_k(problem.heads_k),
+        heads_kv(problem.heads_kv),
         worker_bytes(static_cast<std::int64_t>(plan.worker_bytes)),
         threads(plan.threads),
         arena(memory) {}
@@ -37,7 +37,7 @@ struct Workspace {
   const std::int64_t key_blocks;  // over the batch
   const std::int64_t block_m;
   const std::int64_t dq_block;  // floats of a block of query rows in the dQ sums
-  const std::int64_t heads_k;
+  const std::int64_t heads_kv;
   const std::int64_t worker_bytes;
   const std::int64_t threads;
   Arena arena;
@@ -46,7 +46,7 @@ struct Workspace {
   float* const delta = arena.take<float>(row_blocks * block_m);  // of each query row
   float* const dq = arena.take<float>(row_blocks * dq_block);    // [row_blocks, dq_rows, dq_columns] sums
   std::atomic<std::int32_t>* const turns = arena.take<std::atomic<std::int32_t>>(row_blocks);
-  std::atomic<std::int32_t>* const bias_turns = arena.take<std::atomic<std::int32_t>>(key_blocks * heads_k);
+  std::atomic<std::int32_t>* const bias_turns = arena.take<std::atomic<std::int32_t>>(key_blocks * heads_kv);
   std::byte* const scratch = arena.take<std::byte>(worker_bytes * threads);
 
   std::byte* scratch_of(int worker) const { return scratch + worker * worker_bytes; }

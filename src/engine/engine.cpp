@@ -6,14 +6,10 @@ namespace strobe {
 
 const char* name_of(Engine engine) {
   switch (engine) {
-    case Engine::automatic:
-      return "automatic";
-    case Engine::cpu:
-      return "cpu";
-    case Engine::ampere:
-      return "ampere";
-    case Engine::hopper:
-      return "hopper";
+    case Engine::automatic: return "automatic";
+    case Engine::cpu: return "cpu";
+    case Engine::ampere: return "ampere";
+    case Engine::hopper: return "hopper";
   }
   return "";
 }

@@ -4,48 +4,38 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/math/constants.h"
+#include "call/score_rule.h"
+#include "call/visible_keys.h"
 
 namespace strobe::gpu {
 namespace {
 
-constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
-
 const int* lengths(const ConstTensorView& view) { return static_cast<const int*>(view.data); }
 
-bool has_softcap(const AttentionProblem& problem) { return problem.softcap > 0.0F; }
+/// The last query of a sequence sees every key that a causal mask aligned to the bottom right leaves, and a single
+/// query is the last one.
+bool hides_keys_on_the_right(const AttentionProblem& problem, const VisibleKeys& visible) {
+  const bool last_query = problem.seqlen_q == 1 && !problem.packed_q && !problem.has_seqused_q;
+  const bool only_causal = problem.causal == CausalMask::bottom_right && problem.window.right < 0 && problem.chunk == 0;
+  return visible.bounded_right() && !(last_query && only_causal);
+}
+
+/// A distance as kernels hold it; one that is further than any key stays so, and sums of two fit 32 bits.
+int distance(std::int64_t keys) {
+  return static_cast<int>(std::min<std::int64_t>(keys, std::numeric_limits<int>::max() / 4));
+}
 
 }  // namespace
 
-Band band_of(const AttentionProblem& problem) {
-  Band band;
-  band.bottom_right = problem.causal != CausalMask::top_left;
-  const auto bound = [](std::int64_t keys) { return static_cast<int>(std::min(keys, kMaxInt / 4)); };
-  band.bounded_left = problem.window.left >= 0;
-  if (band.bounded_left) band.left = bound(problem.window.left);
-  // The last query of a sequence sees every key, and a single query is the last one.
-  const bool last_query = problem.seqlen_q == 1 && !problem.packed_q && !problem.has_seqused_q;
-  const bool causal = problem.causal == CausalMask::top_left || (problem.causal != CausalMask::none && !last_query);
-  band.bounded_right = problem.window.right >= 0 || causal;
-  if (problem.causal == CausalMask::none && band.bounded_right) band.right = bound(problem.window.right);
-  if (problem.chunk > 0) {
-    band.chunk = bound(problem.chunk);
-    if (!band.bounded_left) band.left = bound(kMaxInt);
-    if (!band.bounded_right) band.right = bound(kMaxInt);
-    band.bounded_left = band.bounded_right = true;
-  }
-  return band;
-}
-
 ScoreRule score_rule(const AttentionProblem& problem) {
-  const Band band = band_of(problem);
+  const VisibleKeys visible = visible_keys(problem);
   ScoreRule rule;
   rule.element = problem.dtype == DType::bfloat16 ? Element::bf16 : Element::fp16;
-  rule.mask_left = band.bounded_left;
-  rule.mask_right = band.bounded_right;
-  rule.chunked = band.chunk > 0;
+  rule.mask_left = visible.bounded_left();
+  rule.mask_right = hides_keys_on_the_right(problem, visible);
+  rule.chunked = visible.chunk > 0;
   rule.varlen = problem.packed_q || problem.packed_k || problem.has_seqused_q || problem.has_seqused_k;
-  rule.softcap = has_softcap(problem);
+  rule.softcap = score_scale(problem).capped;
   rule.alibi = problem.modifiers.has_alibi;
   rule.sink = problem.modifiers.has_sink;
   rule.max_logits = problem.wants_max_logits;
@@ -68,18 +58,18 @@ SequenceParams sequence_params(const AttentionProblem& problem, const Sequences&
 }
 
 VisibilityParams visibility_params(const AttentionProblem& problem) {
-  const Band band = band_of(problem);
-  return {.window_left = band.left,
-          .window_right = band.right,
-          .bottom_right = band.bottom_right ? 1 : 0,
-          .chunk = band.chunk};
+  const VisibleKeys visible = visible_keys(problem);
+  return {.window_left = distance(visible.left),
+          .window_right = distance(visible.right),
+          .bottom_right = problem.causal == CausalMask::top_left ? 0 : 1,
+          .chunk = distance(visible.chunk)};
 }
 
 ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& modifiers) {
-  const bool softcap = has_softcap(problem);
+  const ScoreScale scale = score_scale(problem);
   ScoreParams params{};
-  params.scale_log2 = (softcap ? problem.softcap : problem.scale) * kLog2E;
-  params.softcap_scale = softcap ? problem.scale / problem.softcap : 0.0F;
+  params.scale_log2 = scale.scale_log2;
+  params.softcap_scale = scale.softcap_scale;
   params.alibi_slopes = static_cast<const float*>(modifiers.alibi_slopes.data);
   params.alibi_batch_stride = problem.modifiers.alibi_per_batch ? modifiers.alibi_slopes.strides[0] : 0;
   params.sink = static_cast<const float*>(modifiers.sink.data);

@@ -7,18 +7,6 @@
 
 namespace strobe::gpu {
 
-/// Keys on either side of the diagonal that a query sees, where the diagonal ends, and chunks. A chunk bounds both
-/// sides: one that has no bound of its own reaches beyond all keys.
-struct Band {
-  bool bounded_left = false;
-  bool bounded_right = false;
-  int left = 0;
-  int right = 0;
-  bool bottom_right = true;
-  int chunk = 0;  // 0: keys are not in chunks
-};
-Band band_of(const AttentionProblem& problem);
-
 /// `problem.dtype` is bfloat16 or float16.
 ScoreRule score_rule(const AttentionProblem& problem);
 

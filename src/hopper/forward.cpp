@@ -63,7 +63,7 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
   params.visibility = gpu::visibility_params(problem);
   params.score = gpu::score_params(problem, arguments.modifiers);
   params.tiles = plan.tiles;
-  params.by_heads_per_kv = Divisor::of(params.tiles.heads / static_cast<int>(problem.heads_k));
+  params.by_heads_per_kv = Divisor::of(params.tiles.heads / static_cast<int>(problem.heads_kv));
   params.max_logits = static_cast<float*>(arguments.max_logits.data);
   params.max_logits_batch_stride = arguments.max_logits.strides[0];
   return params;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "call/arithmetic.h"
+#include "call/visible_keys.h"
 #include "gpu/score_params.h"
 #include "hopper/schedule.h"
 #include "kernels/hopper/forward/smem.h"
@@ -51,10 +52,11 @@ int compiled_head_dim(std::int64_t head_dim) {
 }
 
 /// Keys that a query of the longest sequence sees at most.
-std::int64_t visible_keys(const AttentionProblem& problem, const gpu::Band& band) {
-  if (!band.bounded_left || !band.bounded_right) return problem.seqlen_k;
-  const std::int64_t visible = std::min<std::int64_t>(problem.seqlen_k, std::int64_t{band.left} + band.right + 1);
-  return band.chunk > 0 ? std::min<std::int64_t>(visible, band.chunk) : visible;
+std::int64_t most_visible_keys(const AttentionProblem& problem, const ScoreRule& rule) {
+  if (!rule.mask_left || !rule.mask_right) return problem.seqlen_k;
+  const VisibleKeys visible = visible_keys(problem);
+  const std::int64_t band = std::min(problem.seqlen_k, visible.left + visible.right + 1);
+  return visible.chunk > 0 ? std::min(band, visible.chunk) : band;
 }
 
 /// Queries of a sequence, on average.
@@ -67,9 +69,9 @@ std::int64_t mean_queries(const AttentionProblem& problem) {
 
 /// How many query heads share a tile: as many as a power of two can, if that saves a tenth of the tiles.
 int choose_packed_heads(const AttentionProblem& problem) {
-  if (problem.heads_k == 0 || problem.heads_q == problem.heads_k) return 1;
+  if (problem.heads_kv == 0 || problem.heads_q == problem.heads_kv) return 1;
   constexpr std::int64_t kRows = 2 * kRowsPerWarpgroup;
-  const std::int64_t group = problem.heads_q / problem.heads_k;
+  const std::int64_t group = problem.heads_q / problem.heads_kv;
   const int packed = static_cast<int>(std::min<std::int64_t>(group & -group, kRowsPerWarpgroup));
   if (problem.seqlen_q > kMaxInt / 4 / packed) return 1;  // rows are counted in 32 bits
   const std::int64_t alone = packed * ceil_div<std::int64_t>(mean_queries(problem), kRows);
@@ -78,8 +80,8 @@ int choose_packed_heads(const AttentionProblem& problem) {
 
 /// Whether the third consumer warpgroup pays at head_dim 128: it hides more latency and wastes more of a tile's rows,
 /// and its masked blocks are more.
-bool prefers_three_warpgroups(const AttentionProblem& problem, const gpu::Band& band) {
-  return problem.seqlen_q >= 1024 && visible_keys(problem, band) >= (band.bounded_right ? 8192 : 2048);
+bool prefers_three_warpgroups(const AttentionProblem& problem, const ScoreRule& rule) {
+  return problem.seqlen_q >= 1024 && most_visible_keys(problem, rule) >= (rule.mask_right ? 8192 : 2048);
 }
 
 bool fits(const forward::Config& config) { return smem_plan(config).total_bytes <= kMaxSmemBytes; }
@@ -96,9 +98,8 @@ void choose_wide_tiles(forward::Config& config) {
 
 /// Heads up to 64 wide: exponentials take as long as the GEMMs, and four warps per scheduler keep both units busiest
 /// until sequences are long and their blocks all visible.
-void choose_narrow_tiles(forward::Config& config, const AttentionProblem& problem, const gpu::Band& band) {
-  const bool masked = band.bounded_left || band.bounded_right;
-  const bool plain = !masked && !config.rule.varlen && !config.rule.softcap && !config.rule.scale_first;
+void choose_narrow_tiles(forward::Config& config, const AttentionProblem& problem) {
+  const bool plain = !is_masked(config.rule) && !config.rule.varlen && !config.rule.softcap && !config.rule.scale_first;
   config.q_stages = 2;
   if (plain && problem.seqlen_q >= 8192 && problem.seqlen_k >= 8192) {
     config.consumer_warpgroups = 3;
@@ -116,7 +117,7 @@ void choose_narrow_tiles(forward::Config& config, const AttentionProblem& proble
   }
 }
 
-void choose_tiles(forward::Config& config, const AttentionProblem& problem, const gpu::Band& band) {
+void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
   const int widest = std::max(config.head_dim, config.head_dim_v);
   config.consumer_warpgroups = 2;
   config.stages = 2;
@@ -128,8 +129,8 @@ void choose_tiles(forward::Config& config, const AttentionProblem& problem, cons
     while (config.stages < 4 && fits(config)) ++config.stages;
     if (!fits(config)) --config.stages;
   } else if (widest <= 64 && !config.rule.max_logits) {
-    choose_narrow_tiles(config, problem, band);
-  } else if (widest <= 128 && prefers_three_warpgroups(problem, band) && !config.rule.alibi &&
+    choose_narrow_tiles(config, problem);
+  } else if (widest <= 128 && prefers_three_warpgroups(problem, config.rule) && !config.rule.alibi &&
              !config.rule.max_logits) {
     config.consumer_warpgroups = 3;
     config.block_n = 80;
@@ -159,13 +160,12 @@ Schedule choose_schedule(const forward::Config& config, const AttentionProblem& 
 std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, const DeviceShape& shape,
                                            const ForwardPlan& plan) {
   constexpr double kTileOverhead = 1.5;
-  const gpu::Band band = gpu::band_of(problem);
   const std::int64_t rows = block_m(plan.config);
-  const std::int64_t diagonal = band.bottom_right ? problem.seqlen_k - problem.seqlen_q : 0;
+  const VisibleKeys visible = visible_keys(problem);
   const std::int64_t head_bytes =
       std::max<std::int64_t>(1, problem.seqlen_k * (problem.head_dim + problem.head_dim_v) * 2);
   const int packed = plan.config.packed_heads;
-  const std::int64_t group = problem.heads_q / problem.heads_k / packed;
+  const std::int64_t group = problem.heads_q / problem.heads_kv / packed;
   DealtTiles tiles;
   tiles.m_tiles = plan.tiles.m_tiles;
   tiles.heads = static_cast<int>(problem.batch * problem.heads_q) / packed;
@@ -175,7 +175,7 @@ std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, cons
   tiles.workers = plan.workers;
   tiles.cost = [&](int m) {
     const std::int64_t last_row = std::min(((m + 1) * rows - 1) / packed, problem.seqlen_q - 1);
-    const std::int64_t keys = std::clamp<std::int64_t>(last_row + diagonal + band.right + 1, 0, problem.seqlen_k);
+    const std::int64_t keys = visible.end(last_row);
     return static_cast<double>(ceil_div<std::int64_t>(keys, plan.config.block_n)) + kTileOverhead;
   };
   return std::make_shared<const TileList>(deal(tiles));
@@ -185,13 +185,12 @@ std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, cons
 
 Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape) {
   if (Status status = check_supported(problem); !status.ok()) return status;
-  const gpu::Band band = gpu::band_of(problem);
   forward::Config config;
   config.rule = gpu::score_rule(problem);
   config.head_dim = compiled_head_dim(problem.head_dim);
   config.head_dim_v = compiled_head_dim(problem.head_dim_v);
   config.packed_heads = choose_packed_heads(problem);
-  choose_tiles(config, problem, band);
+  choose_tiles(config, problem);
   config.schedule = choose_schedule(config, problem, shape);
   const std::int64_t tiles = m_tiles_of(problem, config) * (problem.batch + 1) * problem.heads_q;
   if (tiles > kMaxInt) {

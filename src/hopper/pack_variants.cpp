@@ -12,7 +12,7 @@ namespace {
 std::vector<AttentionProblem> common_problems() {
   std::vector<AttentionProblem> problems;
   AttentionProblem problem;
-  problem.batch = problem.heads_k = 1;
+  problem.batch = problem.heads_kv = 1;
   problem.scale = 1.0F;
   const auto add = [&](std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t group, bool packed) {
     problem.heads_q = group;

@@ -87,7 +87,7 @@ void append_modifiers(std::ostream& out, const AttentionCase& attention) {
 std::string describe(const AttentionCase& attention) {
   std::ostringstream out;
   out << name_of(attention.dtype) << " batch " << attention.batch << " heads " << attention.heads_q << '/'
-      << attention.heads_k << " head_dim " << attention.head_dim << '/' << attention.head_dim_v << ';';
+      << attention.heads_kv << " head_dim " << attention.head_dim << '/' << attention.head_dim_v << ';';
   append_side(out, "q", attention.q);
   append_side(out, "k", attention.k);
   append_options(out, attention.options);
@@ -108,7 +108,7 @@ std::vector<std::string> options_of(const AttentionCase& attention) {
   add("packed q", !attention.q.cu_seqlens.empty());
   add("packed k", !attention.k.cu_seqlens.empty());
   add("seqused", !attention.q.seqused.empty() || !attention.k.seqused.empty());
-  add("grouped heads", attention.heads_q != attention.heads_k);
+  add("grouped heads", attention.heads_q != attention.heads_kv);
   add("scale", options.scale.has_value());
   add("causal", options.causal == CausalMask::bottom_right);
   add("causal top_left", options.causal == CausalMask::top_left);

@@ -56,7 +56,7 @@ struct AttentionCase {
   DType dtype = DType::float32;
   std::int64_t batch = 1;
   std::int64_t heads_q = 1;
-  std::int64_t heads_k = 1;
+  std::int64_t heads_kv = 1;
   std::int64_t head_dim = 64;
   std::int64_t head_dim_v = 64;
   SideLengths q;

@@ -29,7 +29,7 @@ double draw_slope(Random& random) {
 struct Used {
   std::vector<char> queries;    // [rows, heads_q]: sees a key
   std::vector<char> gradients;  // [rows, heads_q]: dO and dLSE reach something
-  std::vector<char> keys;       // [rows, heads_k]
+  std::vector<char> keys;       // [rows, heads_kv]
   std::vector<char> bias;       // in bias's shape
 };
 
@@ -47,7 +47,7 @@ void forget_rows(GuardedTensor& tensor, const std::vector<char>& used) {
 
 void mark_head(const AttentionCase& attention, const ForwardArguments& arguments, const reference::SequenceRows& rows,
                std::int64_t head, Used& used) {
-  const std::int64_t head_k = head / (attention.heads_q / attention.heads_k);
+  const std::int64_t head_k = head / (attention.heads_q / attention.heads_kv);
   const reference::HeadModifiers modifiers(arguments.modifiers, attention.options, {}, rows.sequence, head,
                                            attention.heads_q);
   const auto& shape = arguments.modifiers.bias.shape;
@@ -59,7 +59,7 @@ void mark_head(const AttentionCase& attention, const ForwardArguments& arguments
     for (const reference::KeyRange& keys : reference::visible_keys(query, rows, attention.options, modifiers)) {
       used.queries[row] = used.gradients[row] = 1;
       for (std::int64_t key = keys.begin; key < keys.end; ++key) {
-        used.keys[(rows.first_k + key) * attention.heads_k + head_k] = 1;
+        used.keys[(rows.first_k + key) * attention.heads_kv + head_k] = 1;
         if (attention.bias) used.bias[(plane * shape[2] + query) * shape[3] + key] = 1;
       }
     }
@@ -78,13 +78,13 @@ std::vector<GuardedTensor*> given(std::initializer_list<GuardedTensor*> tensors)
 
 CaseTensors::CaseTensors(const AttentionCase& attention) : case_(attention), random_(attention.seed) {
   q = make_rows(case_.q, case_.heads_q, case_.head_dim);
-  k = make_rows(case_.k, case_.heads_k, case_.head_dim);
-  v = make_rows(case_.k, case_.heads_k, case_.head_dim_v);
+  k = make_rows(case_.k, case_.heads_kv, case_.head_dim);
+  v = make_rows(case_.k, case_.heads_kv, case_.head_dim_v);
   o = make_rows(case_.q, case_.heads_q, case_.head_dim_v);
   d_o = make_rows(case_.q, case_.heads_q, case_.head_dim_v);
   dq = make_rows(case_.q, case_.heads_q, case_.head_dim);
-  dk = make_rows(case_.k, case_.heads_k, case_.head_dim);
-  dv = make_rows(case_.k, case_.heads_k, case_.head_dim_v);
+  dk = make_rows(case_.k, case_.heads_kv, case_.head_dim);
+  dv = make_rows(case_.k, case_.heads_kv, case_.head_dim_v);
   if (case_.wants_lse) lse = make_lse();
   if (case_.has_d_lse) d_lse = make_lse();
   if (case_.wants_max_logits) max_logits = make(DType::float32, {case_.batch, case_.heads_q});
@@ -174,7 +174,7 @@ void CaseTensors::forget_hidden() {
   Used used;
   used.queries.assign(rows_of(case_, case_.q) * case_.heads_q, 0);
   used.gradients = used.queries;
-  used.keys.assign(rows_of(case_, case_.k) * case_.heads_k, 0);
+  used.keys.assign(rows_of(case_, case_.k) * case_.heads_kv, 0);
   used.bias.assign(bias.size(), 0);
   for (const reference::SequenceRows& rows : reference::sequence_rows(arguments.q, arguments.k, arguments.sequences)) {
     for (std::int64_t head = 0; head < case_.heads_q; ++head) mark_head(case_, arguments, rows, head, used);

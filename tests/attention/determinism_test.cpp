@@ -43,18 +43,23 @@ std::vector<std::vector<std::byte>> result_bytes(CaseTensors& tensors, const Att
 std::vector<AttentionCase> cases() {
   AttentionCase one_head{.head_dim = 40, .head_dim_v = 24, .q = {.rows = 900}, .k = {.rows = 1100}, .seed = 1};
   AttentionCase grouped{
-      .dtype = DType::bfloat16, .batch = 2, .heads_q = 6, .heads_k = 2, .head_dim = 32, .head_dim_v = 32};
+      .dtype = DType::bfloat16, .batch = 2, .heads_q = 6, .heads_kv = 2, .head_dim = 32, .head_dim_v = 32};
   grouped.q.rows = 300;
   grouped.k.rows = 300;
   grouped.options.causal = CausalMask::bottom_right;
   AttentionCase packed{
-      .dtype = DType::float16, .batch = 3, .heads_q = 2, .heads_k = 1, .head_dim = 64, .head_dim_v = 64};
+      .dtype = DType::float16, .batch = 3, .heads_q = 2, .heads_kv = 1, .head_dim = 64, .head_dim_v = 64};
   packed.q = {.rows = 500, .cu_seqlens = {0, 10, 400, 500}};
   packed.k = {.rows = 620, .cu_seqlens = {0, 300, 320, 620}};
   packed.options = {.window = {100, 50}, .softcap = 10.0F};
   packed.placement.layout = Layout::scrambled;
-  AttentionCase modified{
-      .batch = 2, .heads_q = 4, .heads_k = 2, .head_dim = 32, .head_dim_v = 40, .q = {.rows = 420}, .k = {.rows = 500}};
+  AttentionCase modified{.batch = 2,
+                         .heads_q = 4,
+                         .heads_kv = 2,
+                         .head_dim = 32,
+                         .head_dim_v = 40,
+                         .q = {.rows = 420},
+                         .k = {.rows = 500}};
   modified.options.dropout = 0.2F;
   modified.alibi = Alibi::per_head;
   modified.bias = BiasCase{.hidden = 0.1};  // one for all: every task adds to the same gradient

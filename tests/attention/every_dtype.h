@@ -11,7 +11,7 @@ namespace strobe::test {
 
 /// batch 2, two heads.
 inline AttentionCase square(std::int64_t seqlen, std::int64_t head_dim) {
-  AttentionCase attention{.batch = 2, .heads_q = 2, .heads_k = 2, .head_dim = head_dim, .head_dim_v = head_dim};
+  AttentionCase attention{.batch = 2, .heads_q = 2, .heads_kv = 2, .head_dim = head_dim, .head_dim_v = head_dim};
   attention.q.rows = seqlen;
   attention.k.rows = seqlen;
   return attention;

@@ -12,7 +12,7 @@ namespace strobe::test {
 
 inline AttentionCase flat_case(std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t batch = 1,
                                std::int64_t heads = 1) {
-  AttentionCase attention{.batch = batch, .heads_q = heads, .heads_k = heads, .head_dim = 4, .head_dim_v = seqlen_k};
+  AttentionCase attention{.batch = batch, .heads_q = heads, .heads_kv = heads, .head_dim = 4, .head_dim_v = seqlen_k};
   attention.q.rows = seqlen_q;
   attention.k.rows = seqlen_k;
   return attention;
@@ -24,7 +24,7 @@ class FlatScores {
     for (std::int64_t index = 0; index < tensors.q.size(); ++index) tensors.q.set(index, 0.0);
     for (std::int64_t index = 0; index < tensors.k.size(); ++index) tensors.k.set(index, 1.0);
     for (std::int64_t index = 0; index < tensors.v.size(); ++index) {
-      const std::int64_t key = index / keys() / attention.heads_k % attention.k.rows;
+      const std::int64_t key = index / keys() / attention.heads_kv % attention.k.rows;
       tensors.v.set(index, key == index % keys() ? 1.0 : 0.0);
     }
   }

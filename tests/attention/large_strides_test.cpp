@@ -70,7 +70,7 @@ void expect_same(const TensorView& far, const GuardedTensor& near, const char* n
 TEST(LargeStrides, GiveTheBitsOfContiguousTensors) {
   SparseMemory memory;
   if (!memory.given()) GTEST_SKIP() << "this machine does not lend 32 GiB of address space";
-  AttentionCase attention{.batch = kBatch, .heads_q = kHeads, .heads_k = kHeads};
+  AttentionCase attention{.batch = kBatch, .heads_q = kHeads, .heads_kv = kHeads};
   attention.head_dim = attention.head_dim_v = kHeadDim;
   attention.q.rows = attention.k.rows = kSeqlen;
   CaseTensors near(attention);

@@ -42,7 +42,7 @@ using BackwardCall = Call<BackwardArguments>;
 
 /// batch 2, seqlens 3 and 5, heads 4 over 2, head_dims 8 and 6.
 inline AttentionCase valid_case() {
-  AttentionCase attention{.batch = 2, .heads_q = 4, .heads_k = 2, .head_dim = 8, .head_dim_v = 6};
+  AttentionCase attention{.batch = 2, .heads_q = 4, .heads_kv = 2, .head_dim = 8, .head_dim_v = 6};
   attention.q.rows = 3;
   attention.k.rows = 5;
   return attention;

@@ -89,7 +89,7 @@ TEST_P(PlainOptions, GroupedHeads) {
 TEST_P(PlainOptions, OneKeyHeadForAllQueryHeadsAndOneQuery) {
   expect_matches(square(60, 24), [](AttentionCase& c) {
     c.heads_q = 16;
-    c.heads_k = 1;
+    c.heads_kv = 1;
     c.q.rows = 1;
   });
 }
@@ -163,7 +163,7 @@ TEST_P(PlainOptions, EveryMaskAndLengthAtOnce) {
 TEST_P(PlainOptions, NothingToCompute) {
   expect_matches(square(5, 8), [](AttentionCase& c) { c.batch = 0; });
   expect_matches(square(0, 8), [](AttentionCase&) {});
-  expect_matches(square(5, 8), [](AttentionCase& c) { c.heads_q = c.heads_k = 0; });
+  expect_matches(square(5, 8), [](AttentionCase& c) { c.heads_q = c.heads_kv = 0; });
   expect_matches(square(5, 8), [](AttentionCase& c) { c.k.rows = 0; });
   expect_matches(square(5, 8), [](AttentionCase& c) { c.q.rows = 0; });
   expect_matches(square(0, 8), [](AttentionCase& c) {

@@ -18,7 +18,7 @@ constexpr std::byte kPoison{0xFF};
 
 AttentionCase some_case() {
   AttentionCase attention{
-      .heads_q = 4, .heads_k = 2, .head_dim = 40, .head_dim_v = 24, .q = {.rows = 130}, .k = {.rows = 200}};
+      .heads_q = 4, .heads_kv = 2, .head_dim = 40, .head_dim_v = 24, .q = {.rows = 130}, .k = {.rows = 200}};
   attention.options.causal = CausalMask::bottom_right;
   return attention;
 }

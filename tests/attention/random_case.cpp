@@ -154,8 +154,8 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
     attention = {};
     attention.dtype = limits.dtypes[random.integer(0, static_cast<std::int64_t>(limits.dtypes.size()) - 1)];
     attention.batch = random.integer(random.chance(0.05) ? 0 : 1, 4);
-    attention.heads_k = random.integer(1, 3);
-    attention.heads_q = attention.heads_k * random.one_of<std::int64_t>({1, 1, 2, 3, 5});
+    attention.heads_kv = random.integer(1, 3);
+    attention.heads_q = attention.heads_kv * random.one_of<std::int64_t>({1, 1, 2, 3, 5});
     draw_head_dims(attention, limits, random);
     attention.q = random_side(attention.batch, extent.longest, random);
     attention.k = random_side(attention.batch, extent.longest, random);

@@ -14,7 +14,7 @@ constexpr std::int64_t kSeqlen = 150;  // several tiles in both directions
 constexpr std::int64_t kHeadDim = 24;
 
 AttentionCase plain(DType dtype) {
-  AttentionCase attention{.dtype = dtype, .heads_q = 2, .heads_k = 1, .head_dim = kHeadDim, .head_dim_v = kHeadDim};
+  AttentionCase attention{.dtype = dtype, .heads_q = 2, .heads_kv = 1, .head_dim = kHeadDim, .head_dim_v = kHeadDim};
   attention.q.rows = kSeqlen;
   attention.k.rows = kSeqlen;
   attention.seed = 3;

@@ -24,7 +24,7 @@ strobe_tensor as_c(const TensorView& view) {
 
 /// Without the options that as_c() would have to be told of one by one.
 AttentionCase plain_case() {
-  AttentionCase attention{.batch = 2, .heads_q = 4, .heads_k = 2, .head_dim = 16, .head_dim_v = 16};
+  AttentionCase attention{.batch = 2, .heads_q = 4, .heads_kv = 2, .head_dim = 16, .head_dim_v = 16};
   attention.q = {.rows = 40};
   attention.k = {.rows = 50};
   attention.has_d_lse = false;

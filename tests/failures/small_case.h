@@ -16,7 +16,7 @@ namespace strobe::test {
 inline constexpr const char* kRanOut = "memory ran out";
 
 inline AttentionCase small_case() {
-  AttentionCase attention{.batch = 2, .heads_q = 4, .heads_k = 2, .head_dim = 16, .head_dim_v = 16};
+  AttentionCase attention{.batch = 2, .heads_q = 4, .heads_kv = 2, .head_dim = 16, .head_dim_v = 16};
   attention.q = {.rows = 70, .cu_seqlens = {0, 40, 65}};
   attention.k = {.rows = 80, .cu_seqlens = {0, 30, 80}, .seqused = {30, 45}};
   attention.options = {.causal = CausalMask::bottom_right, .dropout = 0.25F};

@@ -15,7 +15,7 @@ AttentionCase ablation_case(std::int64_t head_dim, CausalMask causal) {
   attention.dtype = DType::float16;
   attention.batch = 2;
   attention.heads_q = 4;
-  attention.heads_k = 2;
+  attention.heads_kv = 2;
   attention.head_dim = attention.head_dim_v = head_dim;
   attention.q.rows = 700;
   attention.k.rows = 900;

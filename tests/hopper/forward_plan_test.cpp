@@ -15,16 +15,13 @@
 namespace strobe::hopper {
 namespace {
 
-using gpu::Band;
-using gpu::band_of;
-
 constexpr DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
 
 AttentionProblem problem_of(std::int64_t seqlen, std::int64_t head_dim, std::int64_t head_dim_v) {
   AttentionProblem problem;
   problem.dtype = DType::bfloat16;
   problem.batch = 2;
-  problem.heads_q = problem.heads_k = 8;
+  problem.heads_q = problem.heads_kv = 8;
   problem.head_dim = head_dim;
   problem.head_dim_v = head_dim_v;
   problem.seqlen_q = problem.seqlen_k = seqlen;
@@ -65,7 +62,7 @@ TEST(HopperForwardPlan, NothingToComputeIsNoTiles) {
                         p.batch = 0;
                         p.total_q = p.total_k = 0;
                       },
-                      +[](AttentionProblem& p) { p.heads_q = p.heads_k = 0; },
+                      +[](AttentionProblem& p) { p.heads_q = p.heads_kv = 0; },
                       +[](AttentionProblem& p) { p.seqlen_q = p.total_q = 0; }}) {
     AttentionProblem problem = problem_of(64, 64, 64);
     change(problem);
@@ -73,18 +70,19 @@ TEST(HopperForwardPlan, NothingToComputeIsNoTiles) {
   }
 }
 
-TEST(HopperForwardPlan, WindowsAndCausalMasksMakeOneBand) {
+TEST(ScoreParams, WindowsAndCausalMasksMakeOneBand) {
   AttentionProblem problem = problem_of(64, 64, 64);
-  EXPECT_FALSE(band_of(problem).bounded_left || band_of(problem).bounded_right);
+  EXPECT_FALSE(is_masked(gpu::score_rule(problem)));
   problem.window = {5, 7};
-  EXPECT_EQ(band_of(problem).left, 5);
-  EXPECT_EQ(band_of(problem).right, 7);
+  EXPECT_EQ(gpu::visibility_params(problem).window_left, 5);
+  EXPECT_EQ(gpu::visibility_params(problem).window_right, 7);
+  EXPECT_EQ(gpu::visibility_params(problem).bottom_right, 1);
   problem.causal = CausalMask::top_left;
-  EXPECT_EQ(band_of(problem).right, 0);
-  EXPECT_FALSE(band_of(problem).bottom_right);
+  EXPECT_EQ(gpu::visibility_params(problem).window_right, 0);
+  EXPECT_EQ(gpu::visibility_params(problem).bottom_right, 0);
   problem.window = {};
-  EXPECT_TRUE(band_of(problem).bounded_right);
-  EXPECT_FALSE(band_of(problem).bounded_left);
+  EXPECT_TRUE(gpu::score_rule(problem).mask_right);
+  EXPECT_FALSE(gpu::score_rule(problem).mask_left);
 }
 
 TEST(HopperForwardPlan, RefusesInASentence) {
@@ -121,18 +119,19 @@ TEST(HopperForwardPlan, ChunksBoundBothSides) {
   AttentionProblem problem = problem_of(1000, 64, 64);
   problem.chunk = 256;
   problem.window.left = 9;
-  const Band band = band_of(problem);
-  EXPECT_TRUE(band.bounded_left && band.bounded_right);
-  EXPECT_EQ(band.left, 9);
-  EXPECT_GE(band.right, 1000);
-  EXPECT_EQ(band.chunk, 256);
+  const ScoreRule rule = gpu::score_rule(problem);
+  const VisibilityParams params = gpu::visibility_params(problem);
+  EXPECT_TRUE(rule.mask_left && rule.mask_right);
+  EXPECT_EQ(params.window_left, 9);
+  EXPECT_GE(params.window_right, 1000);
+  EXPECT_EQ(params.chunk, 256);
   EXPECT_TRUE(config_of(problem).rule.chunked);
 }
 
 TEST(HopperForwardPlan, FewQueriesOfAGroupShareTiles) {
   AttentionProblem problem = problem_of(4096, 128, 128);
   problem.heads_q = 24;
-  problem.heads_k = 2;
+  problem.heads_kv = 2;
   EXPECT_EQ(config_of(problem).packed_heads, 1);
   problem.seqlen_q = 20;
   problem.total_q = problem.batch * problem.seqlen_q;

@@ -22,7 +22,7 @@ AttentionCase plain_case(std::int64_t seqlen, std::int64_t head_dim, CausalMask 
   AttentionCase attention;
   attention.dtype = DType::bfloat16;
   attention.batch = 2;
-  attention.heads_q = attention.heads_k = 2;
+  attention.heads_q = attention.heads_kv = 2;
   attention.head_dim = attention.head_dim_v = head_dim;
   attention.q.rows = attention.k.rows = seqlen;
   attention.options.causal = causal;

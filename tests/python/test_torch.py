@@ -126,13 +126,13 @@ def test_random_options_against_sdpa(case):
     """max|out - sdpa in float64| <= 2 max|plain attention in the inputs' dtype - sdpa in float64|, gradients too."""
     choose = random.Random(case)
     dtype = choose.choice([torch.float32, torch.float16, torch.bfloat16])
-    batch, heads_k, group = choose.randint(1, 3), choose.randint(1, 3), choose.choice([1, 1, 2, 4])
+    batch, heads_kv, group = choose.randint(1, 3), choose.randint(1, 3), choose.choice([1, 1, 2, 4])
     sq, sk = choose.randint(1, 130), choose.randint(1, 130)
     d, dv = choose.choice([8, 32, 40, 64]), choose.choice([8, 24, 64])
     causal, scale = choose.random() < 0.4, choose.choice([d**-0.5, 0.2])
-    inputs = draw((batch, sq, heads_k * group, d), (batch, sk, heads_k, d), (batch, sk, heads_k, dv), dtype=dtype)
+    inputs = draw((batch, sq, heads_kv * group, d), (batch, sk, heads_kv, d), (batch, sk, heads_kv, dv), dtype=dtype)
     bias = None if causal or choose.random() < 0.5 else torch.randn(batch, 1, sq, sk, dtype=dtype)
-    d_o = torch.randn(batch, sq, heads_k * group, dv, dtype=dtype)
+    d_o = torch.randn(batch, sq, heads_kv * group, dv, dtype=dtype)
 
     def with_gradients(function, dtype):
         q, k, v = (x.detach().to(dtype).requires_grad_() for x in inputs)
@@ -256,8 +256,8 @@ def test_operators_speak_for_themselves():
     ],
 )
 def test_sdpa_is_routed(arguments):
-    heads_k = 2 if arguments.get("enable_gqa") else 4
-    q, k, v = draw((2, 4, 9, 8), (2, heads_k, 9, 8), (2, heads_k, 9, 8))
+    heads_kv = 2 if arguments.get("enable_gqa") else 4
+    q, k, v = draw((2, 4, 9, 8), (2, heads_kv, 9, 8), (2, heads_kv, 9, 8))
     wanted = scaled_dot_product_attention(q, k, v, **arguments)
     with strobe.torch.sdpa():
         o = scaled_dot_product_attention(q, k, v, **arguments)

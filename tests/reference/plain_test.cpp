@@ -128,7 +128,7 @@ TEST_P(PlainGradients, MatchCentralDifferences) {
 
 std::vector<AttentionCase> gradient_cases() {
   const AttentionCase plain{
-      .batch = 2, .heads_q = 4, .heads_k = 2, .head_dim = 3, .head_dim_v = 2, .q = {.rows = 5}, .k = {.rows = 6}};
+      .batch = 2, .heads_q = 4, .heads_kv = 2, .head_dim = 3, .head_dim_v = 2, .q = {.rows = 5}, .k = {.rows = 6}};
   std::vector<AttentionCase> cases;
   const auto add = [&cases](AttentionCase attention, auto change) {
     change(attention);
@@ -199,7 +199,7 @@ std::vector<AttentionCase> gradient_cases() {
     c.k.rows = 66;
     c.batch = 1;
     c.heads_q = 2;
-    c.heads_k = 1;
+    c.heads_kv = 1;
     c.blocks = {.size = 64, .sharing = {.per_head = true}, .visible = 0.6};
     c.has_sink = true;
   });

@@ -66,7 +66,7 @@ def flash_attn_func(
 
 
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Any:
-    """kv [batch, seqlen_k, 2, heads_k, head_dim]; the rest as flash_attn_func."""
+    """kv [batch, seqlen_k, 2, heads_kv, head_dim]; the rest as flash_attn_func."""
     return flash_attn_func(q, *kv.unbind(dim=2), *arguments, **options)
 
 
@@ -102,7 +102,7 @@ def flash_attn_varlen_func(
 
 
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Any:
-    """kv [total_k, 2, heads_k, head_dim]; the rest as flash_attn_varlen_func."""
+    """kv [total_k, 2, heads_kv, head_dim]; the rest as flash_attn_varlen_func."""
     return flash_attn_varlen_func(q, *kv.unbind(dim=1), *arguments, **options)
 
 

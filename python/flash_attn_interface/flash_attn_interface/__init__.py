@@ -108,14 +108,14 @@ def flash_attn_qkvpacked_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Any:
-    """qkv [batch, seqlen, 3, heads, head_dim], or [batch, seqlen, heads_q + 2 heads_k, head_dim] with num_heads_q."""
+    """qkv [batch, seqlen, 3, heads, head_dim], or [batch, seqlen, heads_q + 2 heads_kv, head_dim] with num_heads_q."""
     if qkv.dim() == 5:
         q, k, v = qkv.unbind(dim=-3)
     else:
         if num_heads_q is None:
             raise ValueError("qkv has rank 4 and num_heads_q is None: give the number of query heads")
-        heads_k = (qkv.shape[2] - num_heads_q) // 2
-        q, k, v = qkv.split([num_heads_q, heads_k, heads_k], dim=-2)
+        heads_kv = (qkv.shape[2] - num_heads_q) // 2
+        q, k, v = qkv.split([num_heads_q, heads_kv, heads_kv], dim=-2)
     return flash_attn_func(
         *(q, k, v, softmax_scale, causal, None, q_descale, k_descale, v_descale, window_size),
         attention_chunk=attention_chunk,

@@ -127,7 +127,7 @@ def with_cache(
     max_seqlen_q: int | None = None,
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor]:
-    """Attention of q over a cache [rows, seqlen, heads_k, head_dim] of which the first cache_seqlens keys count.
+    """Attention of q over a cache [rows, seqlen, heads_kv, head_dim] of which the first cache_seqlens keys count.
 
     k and v, where they are given, are first written to the cache behind those, in place; with rotary tables q and k
     are rotated to their positions. `options` are Strobe's own. Gives (out, lse).

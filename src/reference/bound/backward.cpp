@@ -167,10 +167,10 @@ void HeadGroup::add_query(std::int64_t query, std::int64_t head_q, const double*
 void HeadGroup::store_keys(BackwardResult& result) const {
   const Rounding storage_k = rounding_to(arguments_.dk.dtype);
   const Rounding storage_v = rounding_to(arguments_.dv.dtype);
-  const std::int64_t heads_k = heads_of(arguments_.k);
+  const std::int64_t heads_kv = heads_of(arguments_.k);
   for (std::int64_t key = 0; key < rows_.seqlen_k; ++key) {
     if (queries_[key] == 0.0) continue;  // nothing contributes: zeros, exactly
-    const std::int64_t row = (rows_.first_k + key) * heads_k + head_k_;
+    const std::int64_t row = (rows_.first_k + key) * heads_kv + head_k_;
     for (std::int64_t column = 0; column < head_dim_; ++column) {
       const std::int64_t from = key * head_dim_ + column;
       const std::int64_t to = row * head_dim_ + column;
@@ -210,12 +210,12 @@ BackwardResult backward(const BackwardArguments& arguments, const AttentionOptio
                         .d_bias = zeros(element_count(arguments.d_bias)),
                         .d_sink = zeros(element_count(arguments.d_sink))};
   const std::vector<SequenceRows> sequences = sequence_rows(arguments.q, arguments.k, arguments.sequences);
-  const std::int64_t heads_k = heads_of(arguments.k);
+  const std::int64_t heads_kv = heads_of(arguments.k);
   std::mutex mutex;
   SharedSums shared{result, mutex};
   for (const SequenceRows& rows : sequences) shared.sink_rows += static_cast<double>(rows.seqlen_q);
-  run_tasks(static_cast<std::int64_t>(sequences.size()) * heads_k, threads, [&](std::int64_t task) {
-    HeadGroup(arguments, options, model, sequences[task / heads_k], task % heads_k).run(shared);
+  run_tasks(static_cast<std::int64_t>(sequences.size()) * heads_kv, threads, [&](std::int64_t task) {
+    HeadGroup(arguments, options, model, sequences[task / heads_kv], task % heads_kv).run(shared);
   });
   return result;
 }

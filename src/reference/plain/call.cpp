@@ -23,7 +23,7 @@ void add_head(const Matrix& from, std::int64_t first, std::int64_t head, std::in
 }
 
 /// Calls visit(head, rows, h, head_k) for every query head h of every sequence; it reads key head
-/// h / (heads_q / heads_k).
+/// h / (heads_q / heads_kv).
 template <class Arguments, class Visit>
 void for_each_head(const Arguments& arguments, const AttentionOptions& options, const Visit& visit) {
   const ConstTensorView& q = arguments.q;
@@ -66,7 +66,7 @@ Output forward(const ForwardArguments& arguments, const AttentionOptions& option
 
 Gradients backward(const BackwardArguments& arguments, const AttentionOptions& options) {
   const std::int64_t heads_q = heads_of(arguments.q);
-  const std::int64_t heads_k = heads_of(arguments.k);
+  const std::int64_t heads_kv = heads_of(arguments.k);
   const auto zeros = [](const ConstTensorView& view) { return std::vector<double>(element_count(view), 0.0); };
   Gradients out{.dq = zeros(arguments.dq),
                 .dk = zeros(arguments.dk),
@@ -82,8 +82,8 @@ Gradients backward(const BackwardArguments& arguments, const AttentionOptions& o
                   const Matrix d_o = read_matrix(arguments.d_o, rows.first_q, rows.seqlen_q, h);
                   const HeadGradients of_head = backward(head, forward(head), d_o, d_lse);
                   add_head(of_head.dq, rows.first_q, h, heads_q, out.dq);
-                  add_head(of_head.dk, rows.first_k, head_k, heads_k, out.dk);
-                  add_head(of_head.dv, rows.first_k, head_k, heads_k, out.dv);
+                  add_head(of_head.dk, rows.first_k, head_k, heads_kv, out.dk);
+                  add_head(of_head.dv, rows.first_k, head_k, heads_kv, out.dv);
                   if (arguments.d_sink.given()) out.d_sink[h] += of_head.d_sink;
                   if (!arguments.d_bias.given()) return;
                   // A bias of [batch or 1, heads_q or 1, seqlen_q, seqlen_k]: what shares an element adds to its
