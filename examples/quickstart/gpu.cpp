@@ -50,7 +50,6 @@ int main() {
   check(cudaGraphInstantiate(&replay, graph, 0));
   check(cudaMemsetAsync(memory + 3 * elements, 0xff, bytes, stream));  // o is NaN until the replay writes it
   for (int i = 0; i < 10; ++i) check(cudaGraphLaunch(replay, stream));
-
   strobe::bfloat16 first;
   check(cudaMemcpyAsync(&first, memory + 3 * elements, sizeof first, cudaMemcpyDeviceToHost, stream));
   check(cudaStreamSynchronize(stream));

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SCAFFOLD = re.compile(
-    r"#pragma once\n|#include .*\n|#ifdef __cplusplus\n.*\n#endif\n|namespace strobe \{\n|\}  // namespace strobe\n"
+    r"// SPDX-License-Identifier: .*\n|#pragma once\n|#include .*\n|#ifdef __cplusplus\n.*\n#endif\n"
+    r"|namespace strobe \{\n|\}  // namespace strobe\n"
 )
 DETAIL = re.compile(r"^namespace detail \{\n.*?^\}  // namespace detail\n", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"(?://[^\n]*\n)+|/\*.*?\*/[ \t]*\n", re.DOTALL)
