@@ -23,8 +23,8 @@ ALLOWED = {
     # philox.h is plain C++: every engine and the reference draw the same dropout mask from it.
     "src/reference": [PUBLIC, "src/call", "src/kernels/math/philox.h"],
     "src/cpu": [PUBLIC, "src/call", "src/engine/engine.h", "src/kernels/math/philox.h"],
-    "src/gpu": [PUBLIC, "src/call", "src/runtime"],
     # Of device code, the headers that are plain constexpr C++: host and kernel agree on sizes by including the same.
+    "src/gpu": [PUBLIC, "src/call", "src/runtime", "src/kernels/score", "src/kernels/math"],
     **{
         f"src/{engine}": [
             PUBLIC,
