@@ -14,7 +14,7 @@ test: build lint ## Build, lint and run every test
 	@ctest --preset release --parallel $(JOBS)
 
 lint: build/lint/build.ninja ## Check format, clang-tidy, Python and the project's rules
-	@ninja -C build/lint --quiet build.ninja # configures again if CMakeLists.txt changed
+	@cmake --build build/lint --target build.ninja -- --quiet # configures again if CMakeLists.txt changed
 	@scripts/python-environment.sh lint
 	@$(python) scripts/lint.py --jobs $(JOBS)
 
