@@ -13,8 +13,8 @@ demo: dependencies build/release/build.ninja ## Search the King James Bible by m
 test: build lint ## Build, lint and run every test
 	@ctest --preset release --parallel $(JOBS)
 
-lint: build/release/build.ninja ## Check format, clang-tidy, Python and the project's rules
-	@cmake --build --preset release --target build.ninja -- --quiet # configures again if CMakeLists.txt changed
+lint: build/lint/build.ninja ## Check format, clang-tidy, Python and the project's rules
+	@cmake --build build/lint --target build.ninja -- --quiet # configures again if CMakeLists.txt changed
 	@scripts/python-environment.sh lint
 	@$(python) scripts/lint.py --jobs $(JOBS)
 

@@ -1,8 +1,8 @@
 """Checks format, clang-tidy, Python and the rules of the house; with --format rewrites the files instead.
 
 Run through `make lint` and `make format`, which bring the pinned tools into .venv. clang-tidy needs
-build/release/compile_commands.json. A file that passed is not looked at again until it, a header of ours that it
-reaches, its compile command or the checks change.
+build/lint/compile_commands.json, which the preset "lint" makes. A file that passed is not looked at again until it, a
+header of ours that it reaches, its compile command or the checks change.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from include_rules import check_includes
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".venv" / "bin"
-COMPILE_COMMANDS = ROOT / "build" / "release" / "compile_commands.json"
-PASSED = ROOT / "build" / "lint"  # one empty file per passed hash, and what clang-tidy is told to compile
+COMPILE_COMMANDS = ROOT / "build" / "lint" / "compile_commands.json"
+PASSED = ROOT / "build" / "lint" / "passed"  # one empty file per passed hash, and what clang-tidy is told to compile
 SKIPPED = {ROOT / "build", ROOT / "tests" / "fuzz" / "corpus"}  # what was built, and bytes that nobody wrote
 
 CPP_SUFFIXES = {".c", ".cpp", ".cu", ".cuh", ".h"}
@@ -48,7 +48,7 @@ def project_files():
     for folder, subfolders, names in os.walk(ROOT):
         kept = (name for name in subfolders if name == ".ci" or not name.startswith((".", "__pycache__")))
         subfolders[:] = sorted(name for name in kept if Path(folder, name) not in SKIPPED)
-        yield from (Path(folder) / name for name in sorted(names))
+        yield from (Path(folder) / name for name in sorted(names) if name != ".git")  # a file in a linked work tree
 
 
 def run(command):
