@@ -32,6 +32,8 @@ CODE_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
 MAX_LINES = 400
 # The first line of a file that a script wrote; its layout is the script's.
 GENERATED = re.compile(r"// \w+ by (\S+\.py)")
+LICENSE = "SPDX-License-Identifier: Apache-2.0"
+LICENSE_LINES = 3  # among the first of a source file: after the #! of a script and the name of a generator
 MACHINE_PATH = re.compile(r"(?<![\w.\-/$})])/(?:home/(?!someone)|root/|tmp/|work/)\w")
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.MULTILINE)
 PLACE = re.compile(rf"^(?:{re.escape(str(ROOT))}/)?(\S+?):\d+:\d+: ", re.MULTILINE)
@@ -100,6 +102,9 @@ def check_rules(files):
             complaints += check_includes(ROOT, path)
         if path.suffix in CODE_SUFFIXES and len(lines) > MAX_LINES and not GENERATED.match(text):
             complaints.append(f"{name}: {len(lines)} lines, where {MAX_LINES} are the most\n")
+        source = lines and (path.suffix in CODE_SUFFIXES or path.name == "CMakeLists.txt")
+        if source and not any(LICENSE in line for line in lines[:LICENSE_LINES]):
+            complaints.append(f"{name}:1: no line with {LICENSE}\n")
         if path.suffix == ".h" and "#pragma once" not in text and not path.stem.endswith("-inl"):
             complaints.append(f"{name}: a header needs #pragma once\n")
         if text and not text.endswith("\n"):
