@@ -40,17 +40,17 @@ bool given(const ScoreModifiers& modifiers) {
 Result<Problem> make_problem(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                              const Sequences& sequences, const ScoreModifiers& modifiers,
                              const AttentionOptions& options) {
-  const auto refuse = [](const char* sentence) { return Status(StatusCode::unsupported, sentence); };
-  if (q.rank != 4 || k.rank != 4 || v.rank != 4) return refuse("standard attention takes rank 4 tensors only");
+  const auto failure = [](const char* message) { return Status(StatusCode::unsupported, message); };
+  if (q.rank != 4 || k.rank != 4 || v.rank != 4) return failure("standard attention takes rank 4 tensors only");
   if (sequences.cu_seqlens_q.given() || sequences.cu_seqlens_k.given() || sequences.seqused_q.given() ||
       sequences.seqused_k.given()) {
-    return refuse("standard attention takes sequences of equal length only");
+    return failure("standard attention takes sequences of equal length only");
   }
   if (q.dtype != DType::float32 && q.dtype != DType::float16 && q.dtype != DType::bfloat16) {
-    return refuse("standard attention takes float32, float16 and bfloat16 only");
+    return failure("standard attention takes float32, float16 and bfloat16 only");
   }
   if (given(modifiers) || options.chunk != 0 || options.dropout != 0.0F) {
-    return refuse("standard attention has no score modifiers, chunks or dropout here");
+    return failure("standard attention has no score modifiers, chunks or dropout here");
   }
   const float scale = options.scale.value_or(1.0F / std::sqrt(static_cast<float>(q.shape[3])));
   return Problem{q.shape[0], q.shape[2], k.shape[2], q.shape[1], k.shape[1],

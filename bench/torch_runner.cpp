@@ -18,7 +18,7 @@ extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX leav
 namespace strobe::bench {
 namespace {
 
-Status refuse(const std::string& reason) { return {StatusCode::unsupported, reason}; }
+Status failure(const std::string& reason) { return {StatusCode::unsupported, reason}; }
 
 /// Starts `python -c script` with `socket` as its standard input and output. Returns 0 or an errno.
 int spawn(const std::string& python, int socket, pid_t& process) {
@@ -34,13 +34,13 @@ int spawn(const std::string& python, int socket, pid_t& process) {
   return error;
 }
 
-/// The reply's `key`, or the sentence under "error".
+/// The reply's `key`, or the message under "error".
 Result<nlohmann::json> value_of(const Result<std::string>& line, const char* key) {
   if (!line.ok()) return line.status();
   const nlohmann::json reply = nlohmann::json::parse(*line, nullptr, /*allow_exceptions=*/false);
   if (reply.is_object() && reply.contains(key)) return reply[key];
-  if (reply.is_object() && reply.contains("error")) return refuse(reply["error"].get<std::string>());
-  return refuse(fmt::format("the PyTorch process answered '{}'", *line));
+  if (reply.is_object() && reply.contains("error")) return failure(reply["error"].get<std::string>());
+  return failure(fmt::format("the PyTorch process answered '{}'", *line));
 }
 
 }  // namespace
@@ -48,18 +48,18 @@ Result<nlohmann::json> value_of(const Result<std::string>& line, const char* key
 Result<TorchRunner> TorchRunner::start(const std::string& python) {
   std::array<int, 2> sockets{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0) {
-    return refuse(fmt::format("cannot talk to '{}': {}", python, std::strerror(errno)));
+    return failure(fmt::format("cannot talk to '{}': {}", python, std::strerror(errno)));
   }
   pid_t process = -1;
   const int error = spawn(python, sockets[1], process);
   ::close(sockets[1]);
   if (error != 0) {
     ::close(sockets[0]);
-    return refuse(fmt::format("cannot start '{}': {}", python, std::strerror(error)));
+    return failure(fmt::format("cannot start '{}': {}", python, std::strerror(error)));
   }
   TorchRunner runner(process, sockets[0]);
   const Result<nlohmann::json> version = value_of(runner.receive_line(), "version");
-  if (!version.ok()) return refuse(fmt::format("'{}' cannot import torch: {}", python, version.status().message()));
+  if (!version.ok()) return failure(fmt::format("'{}' cannot import torch: {}", python, version.status().message()));
   runner.version_ = version->get<std::string>();
   return runner;
 }
@@ -74,7 +74,7 @@ Status TorchRunner::send_line(std::string line) {
   std::size_t sent = 0;
   while (sent < line.size()) {
     const ssize_t bytes = ::send(socket_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
-    if (bytes < 0) return refuse(fmt::format("the PyTorch process is gone: {}", std::strerror(errno)));
+    if (bytes < 0) return failure(fmt::format("the PyTorch process is gone: {}", std::strerror(errno)));
     sent += static_cast<std::size_t>(bytes);
   }
   return {};
@@ -85,7 +85,7 @@ Result<std::string> TorchRunner::receive_line() {
   while (end == std::string::npos) {
     std::array<char, 4096> chunk{};
     const ssize_t bytes = ::recv(socket_, chunk.data(), chunk.size(), 0);
-    if (bytes <= 0) return refuse("the PyTorch process ended without an answer");
+    if (bytes <= 0) return failure("the PyTorch process ended without an answer");
     received_.append(chunk.data(), static_cast<std::size_t>(bytes));
     end = received_.find('\n');
   }

@@ -5,7 +5,7 @@ Requests and replies are JSON, one a line, on standard input and output:
     {"version": "2.13.0"}                                          said once, at the start
     {"prepare": {"implementation": "cudnn", "pass": ..., ...}}  -> {"ready": true}
     {"run": "cudnn"}                                            -> {"milliseconds": 12.3}
-    whatever goes wrong                                         -> {"error": "one sentence"}
+    whatever goes wrong                                         -> {"error": "one message"}
 
 Implementations: pytorch (scaled_dot_product_attention's own choice), cudnn and flash_attention_2 (its backends), and
 standard (the products and the softmax as separate operations). On a GPU a turn is one launch to warm up and as many

@@ -1,4 +1,4 @@
-"""Checks format, clang-tidy, Python and the rules of the house; with --format rewrites the files instead.
+"""Checks format, clang-tidy, Python and the rules of the project; with --format rewrites the files instead.
 
 Run through `make lint` and `make format`, which bring the pinned tools into .venv. clang-tidy needs
 build/lint/compile_commands.json, which the preset "lint" makes. A file that passed is not looked at again until it, a
@@ -62,7 +62,7 @@ def run(command):
 def check_format(files):
     _, output = run([TOOLS / "clang-format", "--dry-run", *files])
     places = Counter(match.group(1) for match in PLACE.finditer(output))
-    return [f"{path}: {count} places, which `make format` mends\n" for path, count in sorted(places.items())]
+    return [f"{path}: {count} places, which `make format` fixes\n" for path, count in sorted(places.items())]
 
 
 def check_python(files):
@@ -247,7 +247,7 @@ def main():
     entries = tidy_entries()
     complaints, looked_at = check_tidy(entries, arguments.jobs)
     passed &= report("tidy", f"{looked_at} files, {len(entries) - looked_at} unchanged", complaints)
-    sys.exit(0 if passed else "lint found something to mend")
+    sys.exit(0 if passed else "lint found something to fix")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ template <class... Args>
 }
 
 /// ValueError for invalid_argument, NotImplementedError for unsupported, MemoryError, RuntimeError: with the status's
-/// sentence.
+/// message.
 void raise_if_failed(const Status& status);
 
 }  // namespace strobe::python

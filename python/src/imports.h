@@ -11,7 +11,7 @@
 
 namespace strobe::python {
 
-/// What a tensor is called and must be, for sentences.
+/// What a tensor is called and must be, for messages.
 struct Role {
   const char* name = nullptr;
   const char* dtypes = nullptr;  // "float32, float16 or bfloat16"

@@ -77,7 +77,7 @@ std::optional<DType> dtype_of(xla::DataType dtype) {
   return std::nullopt;
 }
 
-Status failure(std::string sentence) { return {StatusCode::invalid_argument, std::move(sentence)}; }
+Status failure(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
 
 /// XLA's buffers are dense and row-major.
 Status read_buffer(const xla::Buffer& buffer, std::string_view name, const Device& device, TensorView& view) {

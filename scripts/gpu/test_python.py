@@ -63,14 +63,14 @@ def test_gradients_of_packed_sequences_are_refused_with_the_same_sentence():
     q, k, v = (draw(1, 64, 2, 64).requires_grad_() for _ in range(3))
     cu_seqlens = torch.tensor([0, 20, 64], dtype=torch.int32, device="cuda")
     lengths = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens, "max_seqlen_q": 44, "max_seqlen_k": 44}
-    sentences = []
+    messages = []
     for call in (lambda: strobe.torch.attention(q, k, v), lambda: strobe.torch.attention(q[0], k[0], v[0], **lengths)):
         try:
             call()
         except NotImplementedError as error:
-            sentences.append(str(error))
-    assert len(set(sentences)) <= 1
-    assert len(sentences) in (0, 2)
+            messages.append(str(error))
+    assert len(set(messages)) <= 1
+    assert len(messages) in (0, 2)
 
 
 def test_current_stream_is_used():

@@ -23,11 +23,11 @@ static_assert(STROBE_CAUSAL_TOP_LEFT == static_cast<int>(CausalMask::top_left));
 static_assert(STROBE_ENGINE_HOPPER == static_cast<int>(Engine::hopper));
 
 std::string& last_error() {
-  thread_local std::string sentence;
-  return sentence;
+  thread_local std::string message;
+  return message;
 }
 
-/// Runs `function`, keeps its sentence for strobe_last_error and turns every exception into a code.
+/// Runs `function`, keeps its message for strobe_last_error and turns every exception into a code.
 template <class Function>
 strobe_code guarded(const Function& function) noexcept {
   try {

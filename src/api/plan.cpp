@@ -60,7 +60,7 @@ Status run_plan(const Plan::State& state, const Arguments& arguments, const Exec
   if (!problem.ok()) return problem.status();
   if (*problem != state.problem) {
     return api::invalid(
-        "the call's pass, shapes or dtypes are not those that the plan was made for: make a plan for them");
+        "the plan was made for another pass, other shapes or dtypes: make a new plan");
   }
   return run_call(*problem, *state.call, arguments, execution);
 }

@@ -186,9 +186,9 @@ class ProblemMaker {
         [&] { return check_lengths_layout({"seqused_k", sequences_.seqused_k}, batch(), "[batch]", device); },
         [&]() -> Status {
           if (sequences_.max_seqlen_q < -1)
-            return invalid("max_seqlen_q is {}: it must be 0 or more, or -1 for not known", sequences_.max_seqlen_q);
+            return invalid("max_seqlen_q is {}: it must be 0 or more, or -1 for unknown", sequences_.max_seqlen_q);
           if (sequences_.max_seqlen_k < -1)
-            return invalid("max_seqlen_k is {}: it must be 0 or more, or -1 for not known", sequences_.max_seqlen_k);
+            return invalid("max_seqlen_k is {}: it must be 0 or more, or -1 for unknown", sequences_.max_seqlen_k);
           return {};
         });
   }

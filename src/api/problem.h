@@ -1,4 +1,4 @@
-// The caller's tensors and options, checked, as one AttentionProblem. No unchecked shape passes below this room.
+// The caller's tensors and options, checked, as one AttentionProblem. No unchecked shape passes below this layer.
 #pragma once
 
 #include "call/problem.h"

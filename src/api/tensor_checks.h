@@ -1,4 +1,4 @@
-// What must hold of any tensor that a caller hands over, each broken rule with its sentence.
+// What must hold of any tensor that a caller hands over, each broken rule with its message.
 #pragma once
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
 }
 
 /// What is said when there is no memory, so short that a std::string holds it without any.
-inline constexpr const char* kMemoryRanOut = "memory ran out";
+inline constexpr const char* kMemoryRanOut = "out of memory";
 
 /// The first failure of checks that each assume the ones before.
 template <class First, class... Rest>
@@ -40,7 +40,7 @@ Status first_failure(const First& first, const Rest&... rest) {
   }
 }
 
-/// A tensor and the name that sentences call it by.
+/// A tensor and the name that messages call it by.
 struct NamedTensor {
   std::string_view name;
   ConstTensorView view;

@@ -1,4 +1,4 @@
-// One attention call as plain numbers: what `api` makes of the caller's tensors and every later room reads.
+// One attention call as plain numbers: what `api` makes of the caller's tensors and every later layer reads.
 #pragma once
 
 #include <cstdint>

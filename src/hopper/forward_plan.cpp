@@ -37,7 +37,7 @@ Status check_supported(const AttentionProblem& problem) {
   for (const auto& [name, wanted] :
        {std::pair{"bias", problem.modifiers.has_bias}, std::pair{"block_mask", problem.modifiers.block_size != 0},
         std::pair{"dropout", problem.dropout != 0.0F}}) {
-    if (wanted) return unsupported("{} is given: the hopper engine does not have it yet, the cpu engine does", name);
+    if (wanted) return unsupported("{} is not supported by the hopper engine; the cpu engine supports it", name);
   }
   for (const auto& [name, value] : {std::pair{"seqlen_q", problem.seqlen_q}, std::pair{"seqlen_k", problem.seqlen_k},
                                     std::pair{"total_q", problem.total_q}, std::pair{"total_k", problem.total_k},

@@ -34,7 +34,7 @@ struct Reader {
   }
 };
 
-Status malformed() { return {StatusCode::invalid_argument, "these bytes are not a whole archive of Strobe's"}; }
+Status malformed() { return {StatusCode::invalid_argument, "the kernel archive is damaged"}; }
 
 }  // namespace
 

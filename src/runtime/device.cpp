@@ -41,7 +41,7 @@ Result<const CudaDevice*> open_device(int index) {
   if (!count.ok()) return count.status();
   if (index < 0 || index >= *count) {
     return Status(StatusCode::invalid_argument,
-                  fmt::format("CUDA device {} was asked for; this machine shows {}", index, *count));
+                  fmt::format("CUDA device {} does not exist: this machine has {}", index, *count));
   }
   auto device = std::make_unique<CudaDevice>();
   device->driver = *driver();

@@ -75,15 +75,15 @@ std::string home_folder() {
 
 DiskCache DiskCache::open(const std::string& folder) {
   if (folder.empty()) return {};
-  const auto refuse = [&folder](std::string_view why) { return DiskCache(fmt::format("{}: {}", folder, why)); };
+  const auto failure = [&folder](std::string_view why) { return DiskCache(fmt::format("{}: {}", folder, why)); };
   std::error_code ignored;
   fs::create_directories(fs::path(folder).parent_path(), ignored);  // the open below tells whether it worked
-  if (::mkdir(folder.c_str(), kOwnerOnly) != 0 && errno != EEXIST) return refuse(std::strerror(errno));
+  if (::mkdir(folder.c_str(), kOwnerOnly) != 0 && errno != EEXIST) return failure(std::strerror(errno));
   FileDescriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat info{};
-  if (!descriptor.is_open() || ::fstat(descriptor.get(), &info) != 0) return refuse(std::strerror(errno));
-  if (info.st_uid != ::geteuid()) return refuse("it belongs to another user");
-  if ((info.st_mode & kOthers) != 0) return refuse("others than its owner have access to it");
+  if (!descriptor.is_open() || ::fstat(descriptor.get(), &info) != 0) return failure(std::strerror(errno));
+  if (info.st_uid != ::geteuid()) return failure("it belongs to another user");
+  if ((info.st_mode & kOthers) != 0) return failure("other users have access to it");
   return DiskCache(std::move(descriptor));
 }
 

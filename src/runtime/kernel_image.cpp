@@ -17,7 +17,7 @@ Result<KernelImage> KernelImage::parse(const std::string& key, std::string_view 
   if (!archive.ok()) return archive.status();
   const auto content = [&archive](std::string_view name) { return archive->find(name).value_or(""); };
   if (content("key") != key || content("cubin").empty() || content("lowered_name").empty()) {
-    return Status(StatusCode::invalid_argument, "these bytes are not the kernel asked for");
+    return Status(StatusCode::invalid_argument, "the cached file does not hold this kernel");
   }
   return KernelImage{.cubin = content("cubin"),
                      .lowered_name = content("lowered_name"),

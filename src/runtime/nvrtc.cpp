@@ -139,7 +139,7 @@ Result<std::unique_ptr<const Nvrtc>> Nvrtc::open(const std::string& path) {
   auto functions = std::make_unique<const Functions>(SharedObject(handle));
   NvrtcVersion version;
   if (!functions->symbols.missing().empty() || functions->Version(&version.major, &version.minor) != kSuccess) {
-    return Status(StatusCode::unsupported, fmt::format("{} is not NVRTC as Strobe knows it", path));
+    return Status(StatusCode::unsupported, fmt::format("{} is not a usable NVRTC", path));
   }
   if (version < kOldest) {
     return Status(StatusCode::unsupported, fmt::format("{} is NVRTC {}.{}; {}.{} or later is needed", path,

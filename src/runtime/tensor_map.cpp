@@ -33,24 +33,24 @@ std::uint64_t span_bytes(Swizzle swizzle) {
   return 0;
 }
 
-Status refuse(std::string sentence) { return {StatusCode::invalid_argument, std::move(sentence)}; }
+Status failure(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
 
 Status check_axis(const TiledTensor& tensor, std::size_t axis) {
   const std::uint64_t extent = tensor.extents[axis];
   if (extent < 1 || extent > kLargestExtent) {
-    return refuse(fmt::format("a tensor map's axis {} has {} elements; 1 to 2^32 are accepted", axis, extent));
+    return failure(fmt::format("a tensor map's axis {} has {} elements; 1 to 2^32 are accepted", axis, extent));
   }
   const std::uint32_t box = tensor.box[axis];
   if (box < 1 || box > kLargestBox) {
-    return refuse(fmt::format("a tensor map's box has {} elements on axis {}; 1 to 256 are accepted", box, axis));
+    return failure(fmt::format("a tensor map's box has {} elements on axis {}; 1 to 256 are accepted", box, axis));
   }
   const std::uint64_t stride = tensor.strides[axis];
   if (axis == 0 && stride != 1) {
-    return refuse(fmt::format("a tensor map's innermost stride is {}; it must be 1", stride));
+    return failure(fmt::format("a tensor map's innermost stride is {}; it must be 1", stride));
   }
   const std::uint64_t element = size_of(tensor.dtype);
   if (axis > 0 && (stride >= kLargestStrideBytes / element || stride * element % kAlignment != 0)) {
-    return refuse(
+    return failure(
         fmt::format("a tensor map's axis {} has a stride of {} elements of {} bytes; a multiple of 16 bytes "
                     "below 2^40 is accepted",
                     axis, stride, element));
@@ -60,17 +60,17 @@ Status check_axis(const TiledTensor& tensor, std::size_t axis) {
 
 Status check_tensor(const TiledTensor& tensor) {
   if (tensor.rank < 1 || tensor.rank > kMaxTensorMapRank) {
-    return refuse(fmt::format("a tensor map has rank {}; 1 to 5 are accepted", tensor.rank));
+    return failure(fmt::format("a tensor map has rank {}; 1 to 5 are accepted", tensor.rank));
   }
   if (tensor.data == nullptr || reinterpret_cast<std::uintptr_t>(tensor.data) % kAlignment != 0) {
-    return refuse(fmt::format("a tensor map's data is at {}; a 16-byte aligned address is needed", tensor.data));
+    return failure(fmt::format("a tensor map's data is at {}; a 16-byte aligned address is needed", tensor.data));
   }
   for (std::size_t axis = 0; axis < static_cast<std::size_t>(tensor.rank); ++axis) {
     if (Status status = check_axis(tensor, axis); !status.ok()) return status;
   }
   const std::uint64_t inner_bytes = tensor.box[0] * size_of(tensor.dtype);
   if (inner_bytes % kAlignment != 0 || inner_bytes > span_bytes(tensor.swizzle)) {
-    return refuse(
+    return failure(
         fmt::format("a tensor map's box is {} bytes along axis 0; a multiple of 16 that fits in its swizzle "
                     "is needed",
                     inner_bytes));

@@ -18,10 +18,10 @@
     }                                                                                                          \
   } while (0)
 
-#define CHECK_REFUSED(call, code, sentence)              \
+#define CHECK_REFUSED(call, code, message)              \
   do {                                                   \
     CHECK((call) == (code));                             \
-    CHECK(strcmp(strobe_last_error(), (sentence)) == 0); \
+    CHECK(strcmp(strobe_last_error(), (message)) == 0); \
   } while (0)
 
 /* Within 1e-6. */

@@ -75,7 +75,7 @@ std::vector<Misuse<Arguments>> packed_misuses() {
       {"MaxSeqlenTooSmall", [](C& c) { c.arguments.sequences.max_seqlen_q = 3; }, kInvalid,
        "sequence 1 has length 4 in cu_seqlens_q: max_seqlen_q is 3"},
       {"MaxSeqlenNegative", [](C& c) { c.arguments.sequences.max_seqlen_k = -2; }, kInvalid,
-       "max_seqlen_k is -2: it must be 0 or more, or -1 for not known"},
+       "max_seqlen_k is -2: it must be 0 or more, or -1 for unknown"},
       {"ShapeOfPackedLse", [](C& c) { c.arguments.lse.shape = {4, 5}; }, kInvalid,
        "lse has shape [4, 5]: it must be [4, 6] [heads_q, total_q]"},
   };

@@ -82,9 +82,9 @@ TEST(Misuse, OfMasksThatTheBuildersWrite) {
 
 TEST(Misuse, OfTheBuildersNumbers) {
   const TensorView valid = tensor(memory.data(), {3, 4});
-  const auto expect_sentence = [&](const Status& status, const char* sentence) {
+  const auto expect_sentence = [&](const Status& status, const char* message) {
     EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-    EXPECT_EQ(status.message(), sentence);
+    EXPECT_EQ(status.message(), message);
   };
   expect_sentence(local_block_mask(valid, -2, 0), "left is -2 and right 0: each must be 0 or more, or -1 for no bound");
   expect_sentence(local_block_mask(valid, 1, -5), "left is 1 and right -5: each must be 0 or more, or -1 for no bound");

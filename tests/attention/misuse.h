@@ -1,4 +1,4 @@
-// A call that contradicts the contract, and what must come of it: the exact code and sentence, outputs as they were.
+// A call that contradicts the contract, and what must come of it: the exact code and message, outputs as they were.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -87,7 +87,7 @@ void expect_refused(const AttentionCase& attention, const Misuse<Arguments>& mis
   misuse.change(call);
   const Status status = run_call(call);
   EXPECT_EQ(status.code(), misuse.code);
-  // The bytes that a workspace needs are the engine's own affair: the sentence ends with them.
+  // The bytes that a workspace needs are the engine's own affair: the message ends with them.
   if (misuse.name == "SmallWorkspace") {
     EXPECT_TRUE(status.message().starts_with(misuse.message)) << status.message();
   } else {

@@ -272,7 +272,7 @@ TEST(Misuse, OfAPlanForOtherModifiers) {
     const Status status = plan->run(arguments);
     EXPECT_EQ(status.code(), kInvalid);
     EXPECT_EQ(status.message(),
-              "the call's pass, shapes or dtypes are not those that the plan was made for: make a plan for them");
+              "the plan was made for another pass, other shapes or dtypes: make a new plan");
     EXPECT_TRUE(tensors.o.untouched());
   };
   expect_other_plan_needed([](ForwardArguments& a) { a.modifiers.alibi_slopes = {}; });

@@ -118,7 +118,7 @@ TEST(Plan, RefusesACallItWasNotMadeFor) {
     const Status status = plan->run(tensors.forward_arguments());
     EXPECT_EQ(status.code(), StatusCode::invalid_argument);
     EXPECT_EQ(status.message(),
-              "the call's pass, shapes or dtypes are not those that the plan was made for: make a plan for them");
+              "the plan was made for another pass, other shapes or dtypes: make a new plan");
     EXPECT_TRUE(tensors.o.untouched());
   }
   CaseTensors tensors(attention);

@@ -1,4 +1,4 @@
-// The program on tensors of a GPU; and without one, the sentence that every command has for it.
+// The program on tensors of a GPU; and without one, the message that every command has for it.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

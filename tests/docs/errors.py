@@ -1,7 +1,7 @@
 """Checks that a page explains every error message of the library, and no obsolete one: errors.py PAGE.md ROOT
 
 A message is a string that becomes that of a Status: the first string, or named constant, of a call of Status,
-invalid, unsupported or refuse, or after a StatusCode in braces. On the page it stands in a code span at the start of a
+invalid, unsupported or failure, or after a StatusCode in braces. On the page it stands in a code span at the start of a
 list item, with an example for every {} of the source.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 BUILD_TIME = "src/runtime/pack"  # a program of the build, which users never run
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 # What may stand between the opening of a failure and its first string.
-OPENING = re.compile(r"\b(?:Status|invalid|unsupported|refuse)\(|\{\s*StatusCode::\w+\s*,")
+OPENING = re.compile(r"\b(?:Status|invalid|unsupported|failure)\(|\{\s*StatusCode::\w+\s*,")
 LEAD = re.compile(r"(?:\s|StatusCode::\w+|,|(?:fmt::)?format\(|code)*")
 GAP = re.compile(r"\{[^{}]*\}")
 CONSTANT = re.compile(r'constexpr const char\* (k\w+) = "((?:[^"\\]|\\.)*)"')

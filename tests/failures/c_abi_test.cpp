@@ -1,4 +1,4 @@
-// The C ABI without memory: the code, and the sentence that strobe_last_error gives.
+// The C ABI without memory: the code, and the message that strobe_last_error gives.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -57,7 +57,7 @@ strobe_backward_arguments backward_of(const CaseTensors& tensors) {
   return arguments;
 }
 
-/// A call's code and sentence as the C++ face gives them. The sentence is cut where it would need memory.
+/// A call's code and message as the C++ face gives them. The message is cut where it would need memory.
 Status said(strobe_code code) {
   EXPECT_EQ(code == STROBE_OK, std::string_view(strobe_last_error()).empty());
   return {static_cast<StatusCode>(code), std::string(std::string_view(strobe_last_error()).substr(0, 15))};
@@ -70,16 +70,16 @@ class CAbi : public testing::TestWithParam<Failure> {
     const strobe_backward_arguments backward = backward_of(tensors_);
     EXPECT_EQ(strobe_forward(&forward, nullptr, &execution_), STROBE_OK);
     EXPECT_EQ(strobe_backward(&backward, nullptr, &execution_), STROBE_OK);
-    EXPECT_EQ(strobe_forward(nullptr, nullptr, nullptr), STROBE_INVALID_ARGUMENT);  // the thread keeps its sentence
+    EXPECT_EQ(strobe_forward(nullptr, nullptr, nullptr), STROBE_INVALID_ARGUMENT);  // the thread keeps its message
   }
 
   template <class Arguments, class Call>
   void attack(const Call& call) {
     poison_outputs<Arguments>(tensors_);
     const auto untouched = [&] { return outputs_untouched<Arguments>(tensors_); };
-    const auto sentences = fail_every_allocation(GetParam(), [&] { return said(call()); }, untouched);
-    for (const std::string& sentence : sentences) {
-      EXPECT_TRUE(sentence == kRanOut || sentence == "a workspace of ") << sentence;
+    const auto messages = fail_every_allocation(GetParam(), [&] { return said(call()); }, untouched);
+    for (const std::string& message : messages) {
+      EXPECT_TRUE(message == kRanOut || message == "a workspace of ") << message;
     }
   }
 
@@ -115,7 +115,7 @@ TEST_P(CAbi, PlanAndRun) {
   strobe_plan_destroy(plan);
 }
 
-/// A sentence about a wrong call needs memory, too.
+/// A message about a wrong call needs memory, too.
 TEST_P(CAbi, SentencesOfRefusals) {
   strobe_forward_arguments arguments = forward_of(tensors_);
   arguments.k.dtype = STROBE_INT32;

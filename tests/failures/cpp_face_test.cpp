@@ -21,10 +21,10 @@ Status run(const BackwardArguments& arguments, const AttentionOptions& options, 
 }
 
 /// Everything that a failing call may say: there is no memory at all, or none for so large a workspace.
-void expect_known(const std::vector<std::string>& sentences, std::size_t workspace_bytes) {
+void expect_known(const std::vector<std::string>& messages, std::size_t workspace_bytes) {
   const std::string workspace = "a workspace of " + std::to_string(workspace_bytes) + " bytes could not be allocated";
-  for (const std::string& sentence : sentences) {
-    EXPECT_TRUE(sentence == kRanOut || sentence == workspace) << sentence;
+  for (const std::string& message : messages) {
+    EXPECT_TRUE(message == kRanOut || message == workspace) << message;
   }
 }
 

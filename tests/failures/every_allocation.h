@@ -41,10 +41,10 @@ Attempt attempt(std::int64_t number, Failure failure, const Call& call) {
 
 /// `call` returns a Status; `untouched` says whether the outputs are as they were before it. Every call in which an
 /// allocation failed must return out_of_memory, leak nothing and touch nothing; the first in which none did, ok.
-/// Returns the sentences of all that failed.
+/// Returns the messages of all that failed.
 template <class Call, class Untouched>
 std::vector<std::string> fail_every_allocation(Failure failure, const Call& call, const Untouched& untouched) {
-  std::vector<std::string> sentences;
+  std::vector<std::string> messages;
   for (std::int64_t number = 0; !testing::Test::HasFailure(); ++number) {
     SCOPED_TRACE("allocation " + std::to_string(number));
     const std::int64_t live = live_allocations();
@@ -58,9 +58,9 @@ std::vector<std::string> fail_every_allocation(Failure failure, const Call& call
     }
     EXPECT_EQ(result.code, StatusCode::out_of_memory) << result.message.data();
     EXPECT_TRUE(untouched());
-    sentences.emplace_back(result.message.data());
+    messages.emplace_back(result.message.data());
   }
-  return sentences;
+  return messages;
 }
 
 }  // namespace strobe::test

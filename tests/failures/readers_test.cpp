@@ -16,12 +16,12 @@ namespace {
 
 class Readers : public testing::TestWithParam<Failure> {
  protected:
-  /// Fails every allocation of `call`; `path` is the file that the sentence names where it can.
+  /// Fails every allocation of `call`; `path` is the file that the message names where it can.
   template <class Call>
   void attack(const std::filesystem::path& path, const Call& call) {
     ASSERT_TRUE(call().ok());
-    for (const std::string& sentence : fail_every_allocation(GetParam(), call, [] { return true; })) {
-      EXPECT_TRUE(sentence == "memory ran out" || sentence == "'" + path.string() + "': memory ran out") << sentence;
+    for (const std::string& message : fail_every_allocation(GetParam(), call, [] { return true; })) {
+      EXPECT_TRUE(message == "out of memory" || message == "'" + path.string() + "': out of memory") << message;
     }
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1) << "a file is left behind";
   }

@@ -13,7 +13,7 @@
 namespace strobe::test {
 
 /// What is said where there is no memory to say more.
-inline constexpr const char* kRanOut = "memory ran out";
+inline constexpr const char* kRanOut = "out of memory";
 
 inline AttentionCase small_case() {
   AttentionCase attention{.batch = 2, .heads_q = 4, .heads_kv = 2, .head_dim = 16, .head_dim_v = 16};

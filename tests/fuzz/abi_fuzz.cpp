@@ -1,4 +1,4 @@
-// Any bytes as the C ABI's structs: every call returns a code and, when it failed, a sentence; what was refused has
+// Any bytes as the C ABI's structs: every call returns a code and, when it failed, a message; what was refused has
 // written nothing, and no call writes to its inputs.
 #include <algorithm>
 #include <cstddef>
@@ -17,7 +17,7 @@ constexpr int kHows = 3;
 
 void expect_sentence(strobe_code code) {
   expect(code >= STROBE_OK && code <= STROBE_DEVICE_ERROR, "the code is one of the enum's, and not internal_error");
-  expect((strobe_last_error()[0] == '\0') == (code == STROBE_OK), "there is a sentence when, and only when, it failed");
+  expect((strobe_last_error()[0] == '\0') == (code == STROBE_OK), "there is a message when, and only when, it failed");
 }
 
 /// The functions of one pass under one name.

@@ -98,7 +98,7 @@ TEST(HopperForwardPlan, RefusesInASentence) {
   EXPECT_EQ(refusal([](AttentionProblem& p) { p.head_dim_v = 264; }),
             "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
   EXPECT_EQ(refusal([](AttentionProblem& p) { p.dropout = 0.1F; }),
-            "dropout is given: the hopper engine does not have it yet, the cpu engine does");
+            "dropout is not supported by the hopper engine; the cpu engine supports it");
 }
 
 TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {

@@ -21,7 +21,7 @@ class Npy : public ::testing::Test {
     return io::read_npy(path_);
   }
 
-  /// Expects a sentence that names the file and holds `words`.
+  /// Expects a message that names the file and holds `words`.
   void expect_refused(std::string_view bytes, const std::string& words) {
     const Result<io::HostTensor> tensor = read(bytes);
     ASSERT_FALSE(tensor.ok()) << words;

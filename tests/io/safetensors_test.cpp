@@ -33,7 +33,7 @@ class Safetensors : public testing::Test {
     return SafetensorsFile::open(path_);
   }
 
-  /// The sentence that a file of these bytes is refused with, without the file's name.
+  /// The message that a file of these bytes is refused with, without the file's name.
   std::string refusal(const std::string& bytes) const {
     const Result<SafetensorsFile> file = open(bytes);
     if (file.ok()) return "accepted";
@@ -110,12 +110,12 @@ TEST_F(Safetensors, SaysWhatItCannotView) {
                                  R"("byte":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
                                  std::string(17, 'x')));
   ASSERT_TRUE(file.ok()) << file.status().message();
-  const auto sentence = [&](const char* name) { return file->find(name).status().message(); };
-  EXPECT_NE(sentence("odd").find("which is not a multiple of 4; read a copy of it"), std::string::npos);
+  const auto message = [&](const char* name) { return file->find(name).status().message(); };
+  EXPECT_NE(message("odd").find("which is not a multiple of 4; read a copy of it"), std::string::npos);
   EXPECT_TRUE(file->read("odd").ok());
-  EXPECT_NE(sentence("long").find("is I64; F32, F16, BF16 and I32 are accepted"), std::string::npos);
-  EXPECT_NE(sentence("scalar").find("has rank 0; 1 to 4 is accepted"), std::string::npos);
-  EXPECT_NE(sentence("none").find("has no tensor 'none'; it has byte, long, odd, scalar"), std::string::npos);
+  EXPECT_NE(message("long").find("is I64; F32, F16, BF16 and I32 are accepted"), std::string::npos);
+  EXPECT_NE(message("scalar").find("has rank 0; 1 to 4 is accepted"), std::string::npos);
+  EXPECT_NE(message("none").find("has no tensor 'none'; it has byte, long, odd, scalar"), std::string::npos);
   EXPECT_EQ(file->find("long").status().code(), StatusCode::unsupported);
   EXPECT_EQ(file->find("none").status().code(), StatusCode::invalid_argument);
 }

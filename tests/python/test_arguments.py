@@ -1,4 +1,4 @@
-"""Every wrong argument is refused with one sentence, and the outputs stay as they were."""
+"""Every wrong argument is refused with one message, and the outputs stay as they were."""
 
 import numpy as np
 import pytest
@@ -184,7 +184,7 @@ CASES = [
     (dict(seqused_k=zeros(2)), ValueError, "seqused_k is float32: it must be int32"),
     (dict(cu_seqlens_q=int32(0, 8)), ValueError, "q has rank 4: it must have rank 3 [total_q, heads_q, head_dim]"),
     (dict(cu_seqlens_k=int32(0, 8, 16)), ValueError, "k has rank 4: it must have rank 3 [total_k, heads_kv, head_dim]"),
-    (dict(max_seqlen_q=-2), ValueError, "max_seqlen_q is -2: it must be 0 or more, or -1 for not known"),
+    (dict(max_seqlen_q=-2), ValueError, "max_seqlen_q is -2: it must be 0 or more, or -1 for unknown"),
     (dict(max_seqlen_k="8"), TypeError, "max_seqlen_k is of type str: it must be an integer"),
     (dict(max_seqlen_k=2**63), ValueError, "max_seqlen_k is 9223372036854775808: it must fit 64 bits"),
     (dict(threads=-1), ValueError, "threads is -1: it must be from 1 to 4096, or 0 for one per hardware thread"),
@@ -211,13 +211,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "error", "sentence"), CASES)
-def test_forward_refuses(arguments, error, sentence):
+@pytest.mark.parametrize(("arguments", "error", "message"), CASES)
+def test_forward_refuses(arguments, error, message):
     out = np.full((2, 8, 4, 16), 7, np.float32)
     call = {"q": zeros(2, 8, 4, 16), "k": zeros(2, 8, 2, 16), "v": zeros(2, 8, 2, 16), "out": out, **arguments}
     with pytest.raises(error) as caught:
         strobe.attention(call.pop("q"), call.pop("k"), call.pop("v"), **call)
-    assert str(caught.value) == sentence
+    assert str(caught.value) == message
     assert (out == 7).all()
 
 
@@ -234,13 +234,13 @@ BACKWARD_CASES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "error", "sentence"), BACKWARD_CASES)
-def test_backward_refuses(arguments, error, sentence):
+@pytest.mark.parametrize(("arguments", "error", "message"), BACKWARD_CASES)
+def test_backward_refuses(arguments, error, message):
     o, lse, k = zeros(2, 8, 4, 16), zeros(2, 4, 8), zeros(2, 8, 2, 16)
     call = {"d_o": o.copy(), "q": o.copy(), "k": k, "v": k.copy(), "o": o, "lse": lse, **arguments}
     with pytest.raises(error) as caught:
         strobe.attention_backward(**call)
-    assert str(caught.value) == sentence
+    assert str(caught.value) == message
 
 
 def test_explain_refuses():

@@ -194,12 +194,12 @@ def test_what_is_missing_is_said(qkv):
     q, k, v = (x.detach() for x in qkv)
     ones = torch.ones(2, 2)
     table = torch.zeros(2, 1, dtype=torch.int32)
-    for sentence, call in {
+    for message, call in {
         "qv is given, but no engine": lambda: flash_attn_interface.flash_attn_func(q, k, v, qv=q),
         "k_descale is given, but no": lambda: flash_attn_interface.flash_attn_func(q, k, v, k_descale=ones),
         "page_table is given, but no": lambda: flash_attn_interface.flash_attn_with_kvcache(q, k, v, page_table=table),
         "block_table is given, but no": lambda: flash_attn.flash_attn_with_kvcache(q, k, v, block_table=table),
         "_flash_attn_forward was called, but": lambda: flash_attn.flash_attn_interface._flash_attn_forward(q, k, v),
     }.items():
-        with pytest.raises(NotImplementedError, match=sentence):
+        with pytest.raises(NotImplementedError, match=message):
             call()

@@ -1,4 +1,4 @@
-// A machine without an NVIDIA driver: everything that asks for one is refused in a sentence, and nothing else happens.
+// A machine without an NVIDIA driver: everything that asks for one gets an error message, and nothing else happens.
 #include "runtime/driver.h"
 
 #include <gtest/gtest.h>

@@ -44,10 +44,10 @@ class TensorMapTest : public LaunchTest {
  protected:
   Status encode() { return encode_tensor_map(fake_.driver(), tensor_, map_); }
 
-  void expect_refused(const std::string& sentence) {
+  void expect_refused(const std::string& message) {
     const Status status = encode();
     EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-    EXPECT_EQ(status.message(), sentence);
+    EXPECT_EQ(status.message(), message);
     EXPECT_THAT(fake_.take_calls(), IsEmpty());
   }
 

@@ -72,7 +72,7 @@ TEST(Nvrtc, RefusesWhatIsNotThere) {
 
 TEST(Nvrtc, RefusesAnotherLibrary) {
   const Status status = Nvrtc::open("libm.so.6").status();
-  EXPECT_EQ(status.message(), "libm.so.6 is not NVRTC as Strobe knows it");
+  EXPECT_EQ(status.message(), "libm.so.6 is not a usable NVRTC");
 }
 
 class NvrtcCompile : public testing::Test {

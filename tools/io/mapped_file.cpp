@@ -13,7 +13,7 @@
 namespace strobe::io {
 namespace {
 
-Status refuse(const std::filesystem::path& path, const char* reason) {
+Status failure(const std::filesystem::path& path, const char* reason) {
   return {StatusCode::invalid_argument, fmt::format("'{}' cannot be read: {}", path.string(), reason)};
 }
 
@@ -37,12 +37,12 @@ class Descriptor {
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status{};
-  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) return refuse(path, std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) return refuse(path, "it is not a regular file");
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0) return failure(path, std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) return failure(path, "it is not a regular file");
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0) return MappedFile({});
   void* const data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (data == MAP_FAILED) return refuse(path, std::strerror(errno));
+  if (data == MAP_FAILED) return failure(path, std::strerror(errno));
   return MappedFile({static_cast<const std::byte*>(data), size});
 }
 

@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kAlignment = 64;  // NEP 1: the data starts at a multiple of 64 bytes
 
-Status refuse(const std::filesystem::path& path, const std::string& reason) {
+Status failure(const std::filesystem::path& path, const std::string& reason) {
   return {StatusCode::invalid_argument, fmt::format("'{}' {}", path.string(), reason)};
 }
 
@@ -132,14 +132,14 @@ std::optional<std::string_view> descr_of_dtype(DType dtype) {
   return std::nullopt;
 }
 
-/// The sentence for a dtype that is not read; float64, NumPy's default, gets told what to do.
+/// The message for a dtype that is not read; float64, NumPy's default, gets told what to do.
 std::string refused_dtype(std::string_view descr) {
-  std::string sentence = fmt::format(
+  std::string message = fmt::format(
       "holds dtype '{}'; accepted are '<f4' (float32), '<f2' (float16), '<V2' (bfloat16), '<i4' (int32) and '|u1' "
       "(uint8)",
       descr);
-  if (descr == "<f8") sentence += ": save array.astype(numpy.float32)";
-  return sentence;
+  if (descr == "<f8") message += ": save array.astype(numpy.float32)";
+  return message;
 }
 
 /// Bytes of `shape`, or nothing when they do not fit 63 bits.
@@ -155,56 +155,56 @@ std::optional<std::size_t> byte_count(const std::vector<std::int64_t>& shape, DT
 Result<std::string> read_header_text(std::ifstream& stream, const std::filesystem::path& path) {
   std::array<char, 8> preamble{};
   if (!stream.read(preamble.data(), preamble.size()) || !std::string_view(preamble.data(), 6).starts_with(kMagic)) {
-    return refuse(path, "is not a .npy file: it does not start with \\x93NUMPY");
+    return failure(path, "is not a .npy file: it does not start with \\x93NUMPY");
   }
   const int version = static_cast<unsigned char>(preamble[6]);
   if (version < 1 || version > 3) {
-    return refuse(path, fmt::format("is .npy format version {}; versions 1, 2 and 3 are accepted", version));
+    return failure(path, fmt::format("is .npy format version {}; versions 1, 2 and 3 are accepted", version));
   }
   std::array<unsigned char, 4> raw{};
   const int length_bytes = version == 1 ? 2 : 4;
-  if (!stream.read(reinterpret_cast<char*>(raw.data()), length_bytes)) return refuse(path, "ends inside its header");
+  if (!stream.read(reinterpret_cast<char*>(raw.data()), length_bytes)) return failure(path, "ends inside its header");
   std::size_t length = 0;
   for (int i = length_bytes - 1; i >= 0; --i) length = (length << 8U) | raw[static_cast<std::size_t>(i)];
 
   constexpr std::size_t kLongestHeader = 65536;  // a header of rank 4 needs about 100 bytes
-  if (length > kLongestHeader) return refuse(path, fmt::format("claims a header of {} bytes", length));
+  if (length > kLongestHeader) return failure(path, fmt::format("claims a header of {} bytes", length));
   std::string text(length, '\0');
-  if (!stream.read(text.data(), static_cast<std::streamsize>(length))) return refuse(path, "ends inside its header");
+  if (!stream.read(text.data(), static_cast<std::streamsize>(length))) return failure(path, "ends inside its header");
   return text;
 }
 
 Result<HostTensor> read_whole(const std::filesystem::path& path) {
   std::error_code error;
   const std::uintmax_t file_bytes = std::filesystem::file_size(path, error);
-  if (error) return refuse(path, fmt::format("cannot be read: {}", error.message()));
+  if (error) return failure(path, fmt::format("cannot be read: {}", error.message()));
   std::ifstream stream(path, std::ios::binary);
-  if (!stream) return refuse(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  if (!stream) return failure(path, fmt::format("cannot be read: {}", std::strerror(errno)));
 
   const Result<std::string> text = read_header_text(stream, path);
   if (!text.ok()) return text.status();
   std::optional<Header> header = HeaderParser(*text).parse();
-  if (!header) return refuse(path, "has a header that is not a dictionary of descr, fortran_order and shape");
+  if (!header) return failure(path, "has a header that is not a dictionary of descr, fortran_order and shape");
 
   const std::optional<DType> dtype = dtype_of_descr(header->descr);
-  if (!dtype) return refuse(path, refused_dtype(header->descr));
+  if (!dtype) return failure(path, refused_dtype(header->descr));
   const std::size_t rank = header->shape.size();
   if (rank < 1 || rank > static_cast<std::size_t>(kMaxRank)) {
-    return refuse(path, fmt::format("has rank {}; 1 to {} is accepted", rank, kMaxRank));
+    return failure(path, fmt::format("has rank {}; 1 to {} is accepted", rank, kMaxRank));
   }
   if (header->fortran_order && rank > 1) {
-    return refuse(path, "is in Fortran order; C order is accepted: save numpy.ascontiguousarray(array)");
+    return failure(path, "is in Fortran order; C order is accepted: save numpy.ascontiguousarray(array)");
   }
   const std::optional<std::size_t> bytes = byte_count(header->shape, *dtype);
   const std::uintmax_t available = file_bytes - static_cast<std::uintmax_t>(stream.tellg());
   if (!bytes || *bytes != available) {
-    return refuse(path, fmt::format("holds {} bytes of data, which is not what {} of shape ({}) takes", available,
+    return failure(path, fmt::format("holds {} bytes of data, which is not what {} of shape ({}) takes", available,
                                     name_of(*dtype), fmt::join(header->shape, ", ")));
   }
 
   HostTensor tensor{*dtype, std::move(header->shape), std::vector<std::byte>(*bytes)};
   if (!stream.read(reinterpret_cast<char*>(tensor.bytes.data()), static_cast<std::streamsize>(*bytes))) {
-    return refuse(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+    return failure(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   }
   return tensor;
 }

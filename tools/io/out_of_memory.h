@@ -10,12 +10,12 @@
 
 namespace strobe::io {
 
-/// The sentence names the file if there is memory for that; "memory ran out" fits a std::string without any.
+/// The message names the file if there is memory for that; "out of memory" fits a std::string without any.
 inline Status out_of_memory(const std::filesystem::path& path) {
   try {
-    return {StatusCode::out_of_memory, fmt::format("'{}': memory ran out", path.string())};
+    return {StatusCode::out_of_memory, fmt::format("'{}': out of memory", path.string())};
   } catch (const std::bad_alloc&) {
-    return {StatusCode::out_of_memory, "memory ran out"};
+    return {StatusCode::out_of_memory, "out of memory"};
   }
 }
 

@@ -49,7 +49,7 @@ std::optional<std::size_t> byte_count(const std::vector<std::int64_t>& shape, st
 
 }  // namespace
 
-/// Turns a file's bytes into entries, or into the sentence that says what is wrong.
+/// Turns a file's bytes into entries, or into the message that says what is wrong.
 class SafetensorsFile::Parser {
  public:
   Parser(const std::filesystem::path& path, std::span<const std::byte> bytes) : path_(path), bytes_(bytes) {}
@@ -70,7 +70,7 @@ class SafetensorsFile::Parser {
   }
 
  private:
-  Status refuse(const std::string& reason) const {
+  Status failure(const std::string& reason) const {
     return {StatusCode::invalid_argument, fmt::format("'{}' {}", path_.string(), reason)};
   }
 
@@ -78,16 +78,16 @@ class SafetensorsFile::Parser {
 
   Status read_header_length() {
     if (bytes_.size() < kLengthBytes) {
-      return refuse(fmt::format("is not a safetensors file: it has {} bytes, less than the header's length takes",
+      return failure(fmt::format("is not a safetensors file: it has {} bytes, less than the header's length takes",
                                 bytes_.size()));
     }
     std::uint64_t length = 0;
     for (std::size_t i = kLengthBytes; i-- > 0;) length = (length << 8U) | std::to_integer<std::uint64_t>(bytes_[i]);
     if (length > kLongestHeader) {
-      return refuse(fmt::format("claims a header of {} bytes; the format allows {}", length, kLongestHeader));
+      return failure(fmt::format("claims a header of {} bytes; the format allows {}", length, kLongestHeader));
     }
     if (length > bytes_.size() - kLengthBytes) {
-      return refuse(fmt::format("is truncated: its header has {} bytes, of which {} are there", length,
+      return failure(fmt::format("is truncated: its header has {} bytes, of which {} are there", length,
                                 bytes_.size() - kLengthBytes));
     }
     header_bytes_ = static_cast<std::size_t>(length);
@@ -96,17 +96,17 @@ class SafetensorsFile::Parser {
 
   Result<SafetensorsHeader> read_header() const {
     const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + kLengthBytes, header_bytes_);
-    if (!text.starts_with('{')) return refuse("is not a safetensors file: its header does not start with '{'");
+    if (!text.starts_with('{')) return failure("is not a safetensors file: its header does not start with '{'");
     std::optional<SafetensorsHeader> header = parse_safetensors_header(text);
-    if (!header) return refuse("has a header that is not a JSON object");
+    if (!header) return failure("has a header that is not a JSON object");
     // JSON readers keep the last of two equal keys without a word; two readers could then disagree about the file.
-    if (header->duplicate) return refuse(fmt::format("names tensor '{}' twice", *header->duplicate));
+    if (header->duplicate) return failure(fmt::format("names tensor '{}' twice", *header->duplicate));
     return std::move(*header);
   }
 
   Result<Entry> read_entry(const std::string& name, const HeaderEntry& given) const {
     const auto refuse_tensor = [&](const std::string& reason) {
-      return refuse(fmt::format("has a tensor '{}' {}", name, reason));
+      return failure(fmt::format("has a tensor '{}' {}", name, reason));
     };
     if (!given.dtype.given || !given.shape.given || !given.data_offsets.given) {
       return refuse_tensor("without dtype, shape and data_offsets");
@@ -147,13 +147,13 @@ class SafetensorsFile::Parser {
     std::sort(extents.begin(), extents.end());
     std::size_t covered = 0;
     for (const auto& [offset, bytes] : extents) {
-      if (offset < covered) return refuse(fmt::format("has tensors that overlap at byte {} of the data", offset));
+      if (offset < covered) return failure(fmt::format("has tensors that overlap at byte {} of the data", offset));
       if (offset > covered)
-        return refuse(fmt::format("has a hole between its tensors at byte {} of the data", covered));
+        return failure(fmt::format("has a hole between its tensors at byte {} of the data", covered));
       covered = offset + bytes;
     }
     if (const std::size_t rest = bytes_.size() - data_begin() - covered; rest != 0) {
-      return refuse(fmt::format("has {} bytes that belong to no tensor at its end", rest));
+      return failure(fmt::format("has {} bytes that belong to no tensor at its end", rest));
     }
     return {};
   }

@@ -21,7 +21,7 @@ namespace strobe::io {
 /// and offset; tensors that fill the data without holes or overlap. It must not be truncated while it is open.
 class SafetensorsFile {
  public:
-  /// invalid_argument, with a sentence that names the file and what is wrong with it; out_of_memory when its header
+  /// invalid_argument, with a message that names the file and what is wrong with it; out_of_memory when its header
   /// does not fit.
   static Result<SafetensorsFile> open(const std::filesystem::path& path);
 

@@ -32,13 +32,13 @@ Exit codes:
   2  a wrong flag, file or shape
   3  a valid call that this build or machine cannot serve
   4  out of memory, or a device's error
-Errors are one sentence on standard error.)";
+Errors are one message on standard error.)";
 
 std::string failure_message(const CLI::App* app, const CLI::Error& error) {
   const std::vector<std::string> unknown = app->remaining();
   const bool no_command = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError) && !unknown.empty();
-  const std::string sentence = no_command ? fmt::format("there is no command '{}'", unknown.front()) : error.what();
-  return fmt::format("strobe: {} (see strobe --help)\n", sentence);
+  const std::string message = no_command ? fmt::format("there is no command '{}'", unknown.front()) : error.what();
+  return fmt::format("strobe: {} (see strobe --help)\n", message);
 }
 
 ExitCode run(int argc, char** argv) {

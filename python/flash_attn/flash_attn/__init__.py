@@ -1,4 +1,4 @@
-"""FlashAttention-2's calls, computed by Strobe. What no engine has raises NotImplementedError with a sentence."""
+"""FlashAttention-2's calls, computed by Strobe. Unsupported arguments raise NotImplementedError with a message that names them."""
 
 import strobe
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from strobe.integrations.flash_attention import options_of, packed_lengths, padded_attention, refuse, with_cache
+from strobe.integrations.flash_attention import options_of, packed_lengths, padded_attention, reject_unsupported, with_cache
 from torch import Tensor
 
 from flash_attn._probabilities import signed_probabilities
@@ -93,7 +93,7 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
 ) -> Any:
-    refuse(block_table=block_table)
+    reject_unsupported(block_table=block_table)
     return _attention(
         *(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap),
         *(alibi_slopes, deterministic, return_attn_probs),
@@ -137,7 +137,7 @@ def flash_attn_with_kvcache(
     return_softmax_lse: bool = False,
 ) -> Any:
     """out, or (out, lse) with return_softmax_lse. Writes k and v to the cache."""
-    refuse(cache_leftpad=cache_leftpad, block_table=block_table)
+    reject_unsupported(cache_leftpad=cache_leftpad, block_table=block_table)
     out, lse = with_cache(
         *(q, k_cache, v_cache, k, v),
         rotary_cos=rotary_cos,

@@ -1,9 +1,9 @@
-"""FlashAttention-3's calls, computed by Strobe. What no engine has raises NotImplementedError with a sentence."""
+"""FlashAttention-3's calls, computed by Strobe. Unsupported arguments raise NotImplementedError with a message that names them."""
 
 from typing import Any
 
 import torch
-from strobe.integrations.flash_attention import options_of, packed_lengths, padded_attention, refuse, with_cache
+from strobe.integrations.flash_attention import options_of, packed_lengths, padded_attention, reject_unsupported, with_cache
 from torch import Tensor
 
 __all__ = [
@@ -36,7 +36,7 @@ def flash_attn_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """out, or (out, lse [batch, heads, seqlen_q]) with return_attn_probs."""
-    refuse(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    reject_unsupported(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     return padded_attention(
         *(q, k, v),
         return_lse=return_attn_probs,
@@ -77,7 +77,7 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """out, or (out, lse [heads, total_q]) with return_attn_probs."""
-    refuse(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    reject_unsupported(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     return padded_attention(
         *(q, k, v),
         return_lse=return_attn_probs,
@@ -159,7 +159,7 @@ def flash_attn_with_kvcache(
 ) -> Any:
     """out, or (out, lse, None, None) with return_softmax_lse: there are no partial results. Writes k and v to the
     cache."""
-    refuse(
+    reject_unsupported(
         qv=qv,
         cache_leftpad=cache_leftpad,
         page_table=page_table,

@@ -15,7 +15,7 @@ from strobe.torch import attention
 _HEAD_DIM_MULTIPLE = 8  # of what the GPU engines take
 
 
-def refuse(**arguments: Any) -> None:
+def reject_unsupported(**arguments: Any) -> None:
     """NotImplementedError for the first argument that is given."""
     for name, value in arguments.items():
         if value is not None:
