@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The commands of the project; CMakePresets.json has the builds they use.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One cell of a benchmark: what is computed, in the sizes that every implementation is given.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ceiling that attention on a CPU is measured against: fused multiply-adds from registers, no memory at all.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backwards of FlashAttention and FlashAttention-2 through a small fast memory: K and V outside in both, P
 // recomputed tile by tile.
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the walks cut a sequence into blocks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forwards of FlashAttention and FlashAttention-2 through a small fast memory.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two levels of memory in software: a slow one that holds matrices, and a fast one of M elements that holds tiles of
 // them. Nothing is computed outside the fast memory, and every element that crosses between the two is counted.
 #pragma once

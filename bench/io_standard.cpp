@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Standard attention through a small fast memory: three matrix operations forward, six backward, each between slow
 // memory and slow memory.
 #include <algorithm>

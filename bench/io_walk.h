@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention executed tile by tile through a fast memory of M elements, in the orders of the literature, to count what
 // each moves. One head of one sequence, as many keys as queries.
 //

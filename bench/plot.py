@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws what `strobe bench --json FILE` measured: throughput by sequence length.
 
 One panel for each head_dim (across) and mask (down); the implementations share its axes. Needs matplotlib.

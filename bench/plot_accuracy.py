@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws what `strobe verify` printed: errors against float64, Strobe's beside standard attention's.
 
     strobe verify | python bench/plot_accuracy.py --record accuracy.json

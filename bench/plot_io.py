@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws what `strobe bench --io --json FILE` counted: memory traffic over the fast memory's size and over seqlen.
 
 The dashed lines are the papers' orders of growth; their constants are fitted to the counts (the geometric mean of count

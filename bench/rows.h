@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What standard attention does to one row of S, P or dS in memory, vectorised for the machine it runs on.
 #pragma once
 

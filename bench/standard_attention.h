@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Standard attention, the thing that Strobe replaces: S and P whole in memory, products by OpenBLAS.
 #pragma once
 

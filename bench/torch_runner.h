@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch's attention as a peer: a Python process that lives as long as this object and is timed one run at a time.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times PyTorch's attention, one turn for each request.
 
 Requests and replies are JSON, one a line, on standard input and output:

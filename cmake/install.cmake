@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What `cmake --install` lays down: headers, library, program, CMake package and pkg-config file.
 include(CMakePackageConfigHelpers)
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Finds what GPU kernels are compiled with at build time: NVRTC and the CUDA headers, in a CUDA toolkit or from PyPI.
 # Neither a GPU nor a driver nor nvcc is needed, and nothing of CUDA is linked.
 #

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # `cmake --build ... --target package`: a .deb and a .tar.gz of what `cmake --install` lays down.
 set(CPACK_GENERATOR DEB TGZ)
 set(CPACK_PACKAGE_VENDOR "The Strobe authors")

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Searches the King James Bible by meaning; arguments go to the program: scripts/demo.sh "to forgive an enemy".
 # `make demo` installs and builds what it needs.
 set -euo pipefail

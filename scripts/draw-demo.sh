@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs the demo on a terminal of 100 columns and draws its output as docs/figures/demo.svg. Nothing else should run
 # meanwhile: the output contains measurements.
 set -euo pipefail

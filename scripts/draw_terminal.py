@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws what a terminal showed: draw_terminal.py PROMPT CAPTURE OUT.svg, CAPTURE as script(1) records it.
 
 Knows what our programs write: plain, bold and dim text, carriage returns, and ESC [ K, which clears to the line's end.

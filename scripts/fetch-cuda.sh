@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Fetches NVIDIA's run-time compiler and the CUDA headers from PyPI into the folder given, for building Strobe's GPU
 # kernels where there is no CUDA toolkit. Does nothing when they are there already.
 set -euo pipefail

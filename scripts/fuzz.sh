@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs libFuzzer on each target for the seconds given, beginning with the committed corpus. New inputs are kept in
 # build/fuzz/found, failing ones in build/fuzz/crash-NAME-*, with the command that reproduces the failure.
 # scripts/fuzz.sh SECONDS; scripts/fuzz.sh merge adds the found inputs that reach new code to the committed corpus.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which folder of the sources may include which: the table that keeps the layers apart, and its check.
 
 `make lint` runs it; tests/lint/include_rules_test.py tests it.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that Strobe is built, tested and demonstrated with; says nothing when they are all there.
 # docs/dependencies.md gives the reason for each. Arguments are packages that are wanted besides.
 set -euo pipefail

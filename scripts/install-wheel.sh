@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the wheels of Strobe and its drop-ins as `pip install .` does and installs them into the virtual environment
 # FOLDER, with what their tests need:
 # scripts/install-wheel.sh FOLDER [-DNAME=VALUE...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks format, clang-tidy, Python and the rules of the project; with --format rewrites the files instead.
 
 Run through `make lint` and `make format`, which bring the pinned tools into .venv. clang-tidy needs

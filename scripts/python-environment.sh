@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Brings a virtual environment up to date with scripts/requirements-NAME.txt for each NAME given. The environment is the
 # project's own .venv, or the folder that the variable ENVIRONMENT names.
 # A set is installed once and again only when its file has changed.

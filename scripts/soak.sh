@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Compares random configurations with the float64 reference for a given time, beginning with a random seed. Stops at the
 # first failure and prints how to reproduce it.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe bench --ablation.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe bench: throughput, interleaved with standard attention, PyTorch and the machine's own ceiling.
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The flags of `strobe bench`, and the cells that they stand for.
 #pragma once
 

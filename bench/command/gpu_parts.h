@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe bench on a GPU, beside its cells: the ablation of a kernel's ingredients, and the host's share of a call.
 #pragma once
 

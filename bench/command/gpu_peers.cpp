@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Peers on a GPU: Strobe in this process, PyTorch's backends in one of their own, timed alike.
 #include <algorithm>
 #include <optional>

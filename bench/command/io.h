@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe bench --io: the memory traffic of attention's orders, counted.
 #pragma once
 

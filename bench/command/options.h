@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe bench --options: what each option costs on the CPU.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `strobe bench` times: each implementation is given a cell and then run once at a time, in turn with the others.
 #pragma once
 

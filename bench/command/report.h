@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A benchmark's results as rows: a table for people, JSON for programs.
 #pragma once
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times the forward on this machine's GPU against PyTorch's cuDNN and FlashAttention-2 backends and standard attention.
 
 The table of the FlashAttention-3 paper: 16k tokens a call, hidden size 2048, head_dim 64, 128 and 256, seqlen 512 to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Host time from a Python call to its launch, beside PyTorch's own attention: python_host_time.py OUT.json
 
 Calls are short enough that the GPU keeps up, so that a loop without synchronisation is the time of the host alone. The

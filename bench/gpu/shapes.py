@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times the forward where the paper's table has no cell: packed sequences of unequal length, and few queries of grouped
 heads. The peer is PyTorch's FlashAttention-2, in turns with Strobe on the same tensors; medians of CUDA events.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the GPU benchmarks share: calls timed in turns, so that all see the same clocks."""
 
 import statistics

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws the figures of the pages in this folder; with --check tests whether the committed files are up to date.
 
 python docs/figures/draw.py

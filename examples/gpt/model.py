@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A GPT of a few layers, whose attention is given to it."""
 
 from collections.abc import Callable

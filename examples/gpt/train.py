@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a small GPT on the King James Bible, character by character, once with each attention, and plots the losses.
 
     python examples/gpt/train.py                       # a few minutes on two cores

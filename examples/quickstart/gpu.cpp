@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention on a Hopper GPU in C++: the caller's memory and stream, a plan that is kept, and a CUDA graph.
 #include <cuda_runtime.h>
 #include <strobe/plan.h>

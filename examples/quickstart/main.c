@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Attention on the CPU through the C interface. Set struct_size in every struct; zero is every other default. */
 #include <math.h>
 #include <stdio.h>

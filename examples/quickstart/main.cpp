@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention on the CPU in C++: a causal forward with grouped heads, then its gradients.
 #include <strobe/attention.h>
 

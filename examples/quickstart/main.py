@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention from Python: NumPy arrays in, NumPy arrays out; then the gradients."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Strobe against standard attention on the attention of a real model: time, memory and error.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sentence encoder: BERT with Strobe's attention, then the mean of the last layer's tokens, normalised.
 // Source: Devlin et al., "BERT" (2018); Reimers and Gurevych, "Sentence-BERT" (2019).
 #pragma once

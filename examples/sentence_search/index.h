@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Passages as vectors, and the nearest of them to a query.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Searches a text by meaning: encodes its passages and the queries, and prints the nearest passages.
 #include <fmt/format.h>
 

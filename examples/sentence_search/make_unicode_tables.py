@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes unicode_tables.inc: what BERT's text normalisation makes of every Unicode code point.
 
 The tables are read off the tokeniser that the model was trained with, which knows the Unicode of its day: later

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trained BERT encoder as its folder holds it: settings and weights.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the program prints: hits and the comparison, with colour on a terminal only.
 #pragma once
 

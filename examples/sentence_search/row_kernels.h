@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The encoder's arithmetic between the matrix products: row by row, on vectors of whatever the machine has.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sentences packed one after another: no padding is stored, and none is computed on.
 #pragma once
 

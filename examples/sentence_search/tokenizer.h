@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BERT's tokeniser: words by spaces and punctuation, then the longest pieces of each word that the vocabulary knows.
 // Source: Devlin et al., "BERT" (2018); Wu et al., "Google's Neural Machine Translation System" (2016), WordPiece.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text as BERT's tokeniser sees it: code points, lower-cased and without accents.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact attention, O = softmax(scale * Q K^T) V, and its gradients, without storing the N x N matrix.
 //
 // Layouts. Batched: q [batch, seqlen_q, heads_q, head_dim], k [batch, seqlen_k, heads_kv, head_dim],

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Common patterns for ScoreModifiers::block_mask. Each writes a mask [.., query blocks, key blocks] uint8 of rank 2 to
 // 4 in host memory, 1 where the block is visible, the same pattern for every leading index.
 #pragma once

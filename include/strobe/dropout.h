@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which probabilities dropout keeps.
 //
 // The element of query i and key j (positions within their sequence) of sequence b and head h of H, with a = j / 32, is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two 16-bit floating-point formats as storage types, with exact widening and round-to-nearest-even narrowing.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call planned once and run many times.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The result of a call: a code for programs and a message for people.
 #pragma once
 

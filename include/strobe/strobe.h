@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The C ABI of Strobe. It throws no exceptions; layouts and semantics are those of attention.h.
  *
  * Every struct begins with struct_size: set it to sizeof(the struct). A newer library uses defaults for fields that

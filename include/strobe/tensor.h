@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Views of the caller's tensors. Strobe never owns, copies or frees the memory behind a view.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of DLPack by which a framework hands its tensors to C without a Python call: the functions behind a type's
 // __dlpack_c_exchange_api__.
 //

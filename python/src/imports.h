@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python tensors as views.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call names its operands and results, in order, by attributes `operands` and `results` ("q k v bias"); every other
 // attribute is an option.
 #include "jax_calls.h"

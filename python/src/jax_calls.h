@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two passes as handlers of XLA's foreign-function interface.
 #pragma once
 

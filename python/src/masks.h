@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dropout's mask and the usual block masks, written into host arrays.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe._core: what the Python package is built on. Its signatures are in strobe/_core.pyi.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two passes and their plans on Python tensors.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads for calls in a process that was forked.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of XLA's foreign-function interface, the C ABI by which JAX calls libraries, that Strobe needs; declared
 // here so that no JAX is needed to build. Every struct begins with its size and grows at its end alone.
 //

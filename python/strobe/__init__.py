@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exact attention, forward and backward, without the N x N matrix.
 
 ``attention`` works on NumPy arrays and on tensors of any framework, without automatic differentiation; ``strobe.torch``

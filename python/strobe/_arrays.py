@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Outputs beside the caller's tensors: of the same framework, on the same device."""
 
 import sys

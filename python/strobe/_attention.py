@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention on any framework's tensors, without gradients."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dropout's mask, and the usual patterns of block_mask."""
 
 from typing import Any

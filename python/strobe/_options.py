@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of a call; docs/options.md has the equation of each."""
 
 from typing import Any, Literal, TypedDict

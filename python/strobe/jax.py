@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention with gradients for JAX: a custom call of XLA's, under jit, grad, vmap and on any device Strobe has."""
 
 from functools import partial

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the documentation site into build/docs. Warnings are errors: a dead link or anchor, a page that is missing from
 # the navigation of mkdocs.yml, a formula that TeX rejects, a plot that differs from its measurements.
 set -euo pipefail

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GitHub's formulas, $`...`$ in a line and ```math blocks, as SVG that needs neither scripts nor fonts."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns a public header into a reference page: its comments as text, its declarations as code.
 
 It relies on the style of the headers: one declaration after another inside `namespace strobe` or `extern "C"`, each

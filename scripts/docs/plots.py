@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws every plot of the documentation from the committed measurements; with --check lists those that are outdated.
 
 .venv/bin/python scripts/docs/plots.py

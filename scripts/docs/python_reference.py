@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of the Python reference: mkdocstrings fills it in from the docstrings of python/strobe."""
 
 import ast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The project's extensions of MkDocs, which mkdocs.yml names under `hooks`.
 
 The pages are written to be read on GitHub, too. So the site takes its front page from README.md, renders GitHub's

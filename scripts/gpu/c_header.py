@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ctypes structs read from a C header of plain structs and enums, include/strobe/strobe.h, so that they are nowhere
 written a second time. What it does not understand is an error."""
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks the Hopper engine's forward on this machine's GPU, through the C ABI, and prints a short table.
 
 Random configurations over every option against float64 (per-element bound, canaries around the output, poisoned

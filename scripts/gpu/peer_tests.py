@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a test file of flash-attn's own repository against Strobe's drop-ins, unchanged, and counts the outcomes:
 
     python scripts/gpu/peer_tests.py flash-attention/tests/test_flash_attn.py

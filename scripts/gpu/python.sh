@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the wheel on a machine with a GPU, tests it there, measures the host time of its calls, trains the example and,
 # where flash-attn's own test files are given, runs them against the drop-ins. What the wheel is built with
 # (docs/dependencies.md) and PyTorch are installed already:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention in float64 on the device, as plain as the equations, and the error that each element may have."""
 
 import math

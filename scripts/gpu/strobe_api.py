@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strobe's C ABI for tensors that PyTorch holds: for the checks and measurements on a GPU.
 
 STROBE_LIBRARY names the library, or it is build/release/lib/libstrobe.so; its structs come from the header that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python package on a GPU: pytest scripts/gpu/test_python.py, where PyTorch, transformers and JAX are installed."""
 
 import flash_attn_interface

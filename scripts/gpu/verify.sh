@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Verifies the Hopper engine on a machine with such a GPU and PyTorch, and prints a short table.
 #
 #   STROBE_LIBRARY=build/release/lib/libstrobe.so STROBE_TESTS=build/release/bin scripts/gpu/verify.sh [CONFIGURATIONS]

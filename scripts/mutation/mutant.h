@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Included before every file of the broken tree: which of the mutations is on.
 #pragma once
 

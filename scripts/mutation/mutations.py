@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ways in which run.py breaks the CPU engine.
 
 A mutation replaces a text that its file holds exactly once: a statement, with its semicolon, or an expression, which

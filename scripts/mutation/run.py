@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Breaks the CPU engine in many ways, one at a time, and expects the tests to detect each.
 
 Run through `make mutation`. Works on a copy of the tree in build/mutation, so nothing here is touched. Every mutation

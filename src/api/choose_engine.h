@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which engine takes a call.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What must hold of a call's memory just before it runs: pointers, overlaps, and the lengths that sequences are cut by.
 #include <array>
 #include <cstdint>

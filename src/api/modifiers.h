@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of the tensors that join the scores, and of their gradients.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "strobe/plan.h"
 
 #include <memory>
@@ -59,8 +60,7 @@ Status run_plan(const Plan::State& state, const Arguments& arguments, const Exec
   const Result<AttentionProblem> problem = api::make_problem(arguments, state.options);
   if (!problem.ok()) return problem.status();
   if (*problem != state.problem) {
-    return api::invalid(
-        "the plan was made for another pass, other shapes or dtypes: make a new plan");
+    return api::invalid("the plan was made for another pass, other shapes or dtypes: make a new plan");
   }
   return run_call(*problem, *state.call, arguments, execution);
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of the calls that this thread made before: making one costs more than launching it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The caller's tensors and options, checked, as one AttentionProblem. No unchecked shape passes below this layer.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What must hold of any tensor that a caller hands over, each broken rule with its message.
 #pragma once
 

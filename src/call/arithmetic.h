@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rounding of integers: how many tiles cover a length, and how long their padding makes it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How query heads share key heads.
 #pragma once
 

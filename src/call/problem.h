@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One attention call as plain numbers: what `api` makes of the caller's tensors and every later layer reads.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happens to a score between the two products: s = softcap(scale * q.k), before ALiBi, bias and masks. Engines
 // compute exponentials to base 2, which hardware does best, so scale and log2(e) are one factor.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where each sequence of a batch lies and what of it exists. For host tensors: lengths are read.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cpu/amx_tiles.h"
 
 #include "call/heads.h"

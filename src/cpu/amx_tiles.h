@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which calls the AMX kernels serve, and in what tiles.
 #pragma once
 

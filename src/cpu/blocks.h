@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cutting sequences into blocks: the arithmetic that the CPU engine's tile sizes share.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the forward and the backward share around their kernels: sequences, rows of heads, masks, unused positions.
 #pragma once
 

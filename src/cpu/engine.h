@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU engine as the registry sees it.
 #pragma once
 

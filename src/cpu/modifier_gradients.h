@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients of the bias and the sink: zeros to begin with, and an order to add in.
 #pragma once
 

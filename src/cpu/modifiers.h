@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The call's score modifiers and dropout as the tasks of one sequence and group of heads see them.
 #pragma once
 

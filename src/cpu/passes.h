@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two passes of the CPU engine: FlashAttention-2 on Highway vectors, parallel over batch, heads and blocks of the
 // sequence.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tiles, tasks and workspace of the CPU engine: a pure function of the problem and the machine.
 #pragma once
 

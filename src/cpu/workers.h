@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Spreads independent tasks over workers, first come first served.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every engine implements: one object that says which devices it serves and plans calls of each pass.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kernel's configuration by its fields: their names, and from one list the C++ text, the name and the hash of a
 // variant.
 #pragma once

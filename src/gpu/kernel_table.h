@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels that were loaded before, by their configuration and device. A variant's source text and its key in the store
 // are made only for one that is not here.
 #pragma once

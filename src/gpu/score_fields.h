@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fields of what every GPU kernel's configuration is made of.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a call asks of its scores, as GPU kernels take it: the rule that selects a variant, and the numbers of one call.
 #pragma once
 

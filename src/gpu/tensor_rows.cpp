@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "gpu/tensor_rows.h"
 
 #include <fmt/format.h>

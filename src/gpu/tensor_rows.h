@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors of a GPU call as rows of heads, and what kernels need of their memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forward kernel without one ingredient each: what the FlashAttention-3 paper measures in its table 2.
 #pragma once
 

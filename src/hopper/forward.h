@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Hopper engine's forward: a plan made into launches.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernel, tiles and schedule of the Hopper forward: a pure function of the problem and the device's shape.
 #pragma once
 

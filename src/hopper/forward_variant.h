@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forward kernel's variants for the kernel store: name, source and hash from one list of the fields.
 #pragma once
 

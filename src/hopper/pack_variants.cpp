@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/pack/common_variants.h"
 
 #include "hopper/forward_plan.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which CTA computes which tile, where tiles differ in length and the host knows how.
 #pragma once
 

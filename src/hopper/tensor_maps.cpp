@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "hopper/tensor_maps.h"
 
 #include <algorithm>

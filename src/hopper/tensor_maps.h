@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor maps of attention's tensors, with the axes that kernels/hopper/tile/tensor_map.h names.
 #pragma once
 

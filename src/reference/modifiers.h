@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Score modifiers and dropout as one query head of one sequence meets them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where each sequence's rows lie, and reading one head of them as float64.
 #pragma once
 

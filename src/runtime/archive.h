@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many named byte strings in one: the format of what travels inside the library (kernel sources, compiled kernels) and
 // of each file in the disk cache.
 #pragma once

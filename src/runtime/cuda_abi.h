@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of the CUDA driver's binary interface that Strobe calls, declared here.
 //
 // Why not <cuda.h>: the library has to build where there is no CUDA toolkit and no network, and it never links libcuda.

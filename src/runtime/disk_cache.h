@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiled kernels kept on disk between processes.
 //
 // What it promises: a lookup gives exactly the bytes that were stored under that key, or nothing. Nothing is trusted

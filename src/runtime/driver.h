@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA driver, opened at first use: the program starts, and works on the CPU, where there is none.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two files as read-only data. The build defines their paths. (An assembler copies megabytes in no time; a C++ array
 // of them takes a compiler minutes.)
 

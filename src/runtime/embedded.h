@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the build put inside the library.
 #pragma once
 

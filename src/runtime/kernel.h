@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kernel that is ready to launch on one device.
 #pragma once
 

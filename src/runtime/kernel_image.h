@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One compiled kernel as bytes: what the embedded pack and the disk cache hold.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where compiled kernels come from: the pack inside the library, then the disk cache, then NVRTC.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launching a kernel: nothing here allocates, locks, waits or looks anything up.
 #pragma once
 

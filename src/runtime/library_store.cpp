@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel store over what the build put inside the library.
 #include "runtime/embedded.h"
 #include "runtime/kernel_store.h"

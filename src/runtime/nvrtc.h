@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NVIDIA's run-time compiler: kernel text in, machine code out, without a GPU, a CUDA toolkit or a file on disk.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where NVRTC may be on this machine.
 #include <fmt/format.h>
 #include <link.h>

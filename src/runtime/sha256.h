@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SHA-256: kernels are named, and checked after every read, by the hash of what made them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A shared object opened at run time, and its functions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Descriptors for the tensor memory accelerator (TMA): what a kernel's cp.async.bulk.tensor reads of a tensor.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One kernel that can be had, as plain text: what `plan` hands over and the store looks up.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device memory that a plan owns for calls that bring no workspace of their own.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The C ABI, from C: score modifiers, dropout, the largest scores, and the masks that the library writes. */
 #include <math.h>
 

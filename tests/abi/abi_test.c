@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The C ABI, from C: calls, plans, versions of structs, errors. */
 #include <math.h>
 

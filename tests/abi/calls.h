@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* A small forward and backward with known results: one query, two keys, head_dim 1, scores (q k_0, q k_1). */
 #pragma once
 

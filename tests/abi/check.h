@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Checks that print their line and end the program with 1, copies of structs as other versions have them, and a program
  * of named tests. */
 #pragma once
@@ -19,8 +20,8 @@
   } while (0)
 
 #define CHECK_REFUSED(call, code, message)              \
-  do {                                                   \
-    CHECK((call) == (code));                             \
+  do {                                                  \
+    CHECK((call) == (code));                            \
     CHECK(strcmp(strobe_last_error(), (message)) == 0); \
   } while (0)
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One call of forward and backward as a value: what it asks for, not where its tensors lie.
 #pragma once
 

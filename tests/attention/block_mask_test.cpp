@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block masks: the usual patterns, and that a hidden block is neither seen nor computed.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors of a case, in host memory, and its calls with them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same bits from every thread count, pool, workspace and repetition, under every option.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dropout: its random numbers against Philox written from the paper, its mask in both passes, its scale.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests that run in every dtype, each case against the reference.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls whose probabilities can be read off: Q = 0, so that every score is what the modifiers make it, and V =
 // identity, so that O is the row of probabilities, whatever the option under test makes of it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory with something on both sides that notices a stray access.
 #pragma once
 

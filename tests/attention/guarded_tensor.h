@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tensor in memory that notices every byte written outside its view.
 #pragma once
 

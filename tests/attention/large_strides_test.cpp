@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Offsets are 64-bit: tensors whose rows lie further apart than 2^31 elements give the same bits as contiguous ones.
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sequences whose lengths contradict the contract.
 #include <gtest/gtest.h>
 

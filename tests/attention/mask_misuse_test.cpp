@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Masks that the builders and dropout_mask cannot write.
 #include <gtest/gtest.h>
 

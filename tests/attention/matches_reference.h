@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A case's results against the float64 reference.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory is O(seqlen): at seqlen 65,536 the process grows by less than 64 MB over inputs and outputs, where S alone
 // would take 16 GiB.
 #include <gtest/gtest.h>

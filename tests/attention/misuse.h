@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call that contradicts the contract, and what must come of it: the exact code and message, outputs as they were.
 #pragma once
 

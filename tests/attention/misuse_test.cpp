@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors, options and executions that contradict the contract.
 #include "misuse.h"
 

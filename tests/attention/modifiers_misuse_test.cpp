@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Score modifiers, their gradients, dropout and the largest scores that contradict the contract.
 #include <gtest/gtest.h>
 
@@ -271,8 +272,7 @@ TEST(Misuse, OfAPlanForOtherModifiers) {
     change(arguments);
     const Status status = plan->run(arguments);
     EXPECT_EQ(status.code(), kInvalid);
-    EXPECT_EQ(status.message(),
-              "the plan was made for another pass, other shapes or dtypes: make a new plan");
+    EXPECT_EQ(status.message(), "the plan was made for another pass, other shapes or dtypes: make a new plan");
     EXPECT_TRUE(tensors.o.untouched());
   };
   expect_other_plan_needed([](ForwardArguments& a) { a.modifiers.alibi_slopes = {}; });

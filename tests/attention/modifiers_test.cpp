@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ALiBi, bias, sink, chunks and the largest scores: values that can be checked by hand, then every dtype against the
 // reference.
 #include <gtest/gtest.h>

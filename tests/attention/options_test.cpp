@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward and every gradient against the float64 reference: each option by itself and in company, each extent through
 // all its remainders.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans: made from shapes alone, run many times on other data, with the caller's workspace.
 #include <gtest/gtest.h>
 
@@ -117,8 +118,7 @@ TEST(Plan, RefusesACallItWasNotMadeFor) {
     CaseTensors tensors(other);
     const Status status = plan->run(tensors.forward_arguments());
     EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-    EXPECT_EQ(status.message(),
-              "the plan was made for another pass, other shapes or dtypes: make a new plan");
+    EXPECT_EQ(status.message(), "the plan was made for another pass, other shapes or dtypes: make a new plan");
     EXPECT_TRUE(tensors.o.untouched());
   }
   CaseTensors tensors(attention);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A case drawn from a seed: every option in any combination, shapes small but nasty.
 #pragma once
 

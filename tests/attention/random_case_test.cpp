@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the generator draws over the seeds that the random configurations run: every option often, and no contradiction.
 #include "random_case.h"
 

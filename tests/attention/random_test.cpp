@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random configurations against the float64 reference. STROBE_SEED=n runs the one case of that seed;
 // STROBE_FIRST_SEED and STROBE_SEEDS choose a range, STROBE_INSTRUCTION_SET=SSE4 what the engine runs on.
 #include <gtest/gtest.h>

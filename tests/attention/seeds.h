@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which seeds a random test runs. STROBE_SEED=n: the one case of that seed. STROBE_FIRST_SEED, STROBE_SEEDS and
 // STROBE_STRIDE: where to begin, how many, and how far apart.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NaN and infinity: a hidden pair of query and key reaches nothing, whatever it holds; a visible one does what IEEE
 // arithmetic says. The table is in docs/accuracy.md.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The walks behind `strobe bench --io`: they compute attention, in the orders whose traffic they count, through no more
 // fast memory than they are given.
 #include "bench/io_walk.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Standard attention, the benchmark's and verify's peer, against float64.
 #include "bench/standard_attention.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Intervals of visible keys against the definition, pair by pair.
 #include "call/visible_keys.h"
 

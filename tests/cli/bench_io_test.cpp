@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe bench --io: its table and its JSON.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe bench: its JSON, its table, and PyTorch's process with a stand-in for Python. Nothing here asks for speed.
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files and tensors for the tests of the program.
 #pragma once
 

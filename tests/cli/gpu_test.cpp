@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program on tensors of a GPU; and without one, the message that every command has for it.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe run and verify with everything that joins the scores: flags in, the library's call out.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the strobe program and collects what it said.
 #pragma once
 

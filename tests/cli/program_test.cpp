@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // info, explain and verify; help, versions and exit codes.
 #include <gtest/gtest.h>
 

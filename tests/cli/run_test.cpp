@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe run: files in, files out, compared with float64; and everything that can be wrong with a file.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Takes the place of src/cpu/amx/kernels.cpp: the AMX kernels on the emulated matrix unit.
 #include "cpu/amx/amx.h"
 #include "cpu/amx/backward-inl.h"

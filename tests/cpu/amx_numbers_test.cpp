@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers that AMX's matrix unit and its integer rounding treat in ways of their own.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which calls the AMX kernels take. These tests are linked with the emulated ones, which every machine has.
 #include <gtest/gtest.h>
 

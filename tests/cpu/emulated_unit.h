@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AMX's matrix unit in plain C++, so that the AMX kernels' logic runs on every machine. As the processor's, it takes
 // subnormal numbers for zero and makes none; sums are in another order.
 #pragma once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks that the API reference has every public type and function of C++, C and Python: api.py ROOT"""
 
 import re

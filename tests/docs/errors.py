@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks that a page explains every error message of the library, and no obsolete one: errors.py PAGE.md ROOT
 
 A message is a string that becomes that of a Status: the first string, or named constant, of a call of Status,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks that the relative links of Markdown files lead somewhere: links.py ROOT"""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the commands and Python blocks of pages: run_blocks.py PAGE.md...
 
 - `sh` blocks: lines that begin with "strobe " must succeed; q.npy, k.npy, v.npy and do.npy are there.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes C++ out of the examples of a page.
 
     tangle.py PAGE.md program LANGUAGE OUT   the page's first block with a main(), as it is

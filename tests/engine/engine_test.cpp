@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An engine reaches the API by being listed; what it lacks is an error.
 #include "engine/engine.h"
 

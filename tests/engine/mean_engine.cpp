@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "mean_engine.h"
 
 #include "cpu/engine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small engine that exists in these tests alone: to add one is to write it and to list it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of equal calls are made once.
 #include "api/plan_cache.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The encoder against token ids and embeddings of another implementation, which make_reference.py has written.
 #include "encoder.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes reference.safetensors: token ids and embeddings of sentences.txt by the transformers library.
 
 The reference is independent of Strobe and of the example's tokeniser and encoder: it is what the model's own

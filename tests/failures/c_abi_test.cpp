@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI without memory: the code, and the message that strobe_last_error gives.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C++ face without memory: forward, backward and plans.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The attack itself: a call is repeated with its first allocation failing, then its second, and so on until it has no
 // more.
 #pragma once

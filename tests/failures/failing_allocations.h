@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that runs out when a test wants it to: this program's operator new, in every form, counts and can fail.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file readers and writers without memory.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call with every kind of memory: several heads, packed sequences with unused rows, optional inputs and outputs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call of the C ABI that any bytes can turn into any other: a small valid one, and edits to its structs' words.
 //
 // The library believes its caller in four things: a pointer leads to the memory that the view spans, struct_size bytes

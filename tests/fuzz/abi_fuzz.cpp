@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as the C ABI's structs: every call returns a code and, when it failed, a message; what was refused has
 // written nothing, and no call writes to its inputs.
 #include <algorithm>

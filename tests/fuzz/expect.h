@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a fuzz target demands of its subject. A demand that is not met ends the process, which is how libFuzzer learns
 // of it.
 #pragma once

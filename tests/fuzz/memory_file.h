@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file without a disk: the readers take paths, and a fuzz target writes thousands of files a second.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as a .npy file: a tensor that is what its header says, or a message.
 #include <cstddef>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a fuzz target over files, as libFuzzer does when it is given files: for compilers without libFuzzer.
 #include <cstdint>
 #include <cstdio>

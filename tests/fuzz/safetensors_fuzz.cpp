@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes as a safetensors file: tensors that lie inside it, or a message.
 #include <algorithm>
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every variant that the ablation measures, against the reference.
 #include "hopper/ablation.h"
 

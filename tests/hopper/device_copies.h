@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A case's tensors on a GPU: copies of all their memory, gaps and guards included.
 #pragma once
 

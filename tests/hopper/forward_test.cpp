@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Hopper forward run many times, from graphs and from several streams: always the same bits; and NaN where it may
 // and where it must not reach the result.
 #include <array>

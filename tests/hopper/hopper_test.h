@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Hopper GPU for tests: whatever needs one is skipped where there is none.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random configurations on a GPU against the float64 reference: every option of the engine in any combination,
 // sequences up to 2,000, outputs and their guards poisoned, NaN wherever a result must not depend on it. seeds.h says
 // how seeds are chosen; STROBE_DEBUG_KERNELS=1 takes variants whose waits trap and whose shared memory starts as NaN.

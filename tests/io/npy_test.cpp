@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // .npy files: what is read, what is refused and in which words, and that a write is whole or not there.
 #include "io/npy.h"
 

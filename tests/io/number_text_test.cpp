@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "io/number_text.h"
 
 #include <gtest/gtest.h>

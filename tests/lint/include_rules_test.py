@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of scripts/include_rules.py on trees made for them: `python3 tests/lint/include_rules_test.py`."""
 
 import sys

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Makes the packages of BUILD_FOLDER and unpacks them into FOLDER/deb and FOLDER/tar: unpack.sh CPACK BUILD_FOLDER FOLDER
 set -euo pipefail
 cpack=$1 build=$2 folder=$3

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The installed wheel where there is nothing but NumPy: run by an interpreter of such an environment."""
 
 import importlib.util

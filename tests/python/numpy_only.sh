@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs the wheel of Strobe in WHEELS into an environment of its own, FOLDER, with what it depends on and nothing
 # else, and runs numpy_only.py there: numpy_only.sh WHEELS FOLDER
 set -euo pipefail

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention in float64, as its equations say, for every option."""
 
 import numpy as np

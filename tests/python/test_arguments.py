@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every wrong argument is refused with one message, and the outputs stay as they were."""
 
 import numpy as np

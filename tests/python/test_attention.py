@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """strobe.attention on NumPy arrays: every option against float64, and what else the package offers."""
 
 from itertools import pairwise

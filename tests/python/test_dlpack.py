@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors as their frameworks hand them over: whatever their layout, without a copy, or refused."""
 
 import ml_dtypes

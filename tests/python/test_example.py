@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """examples/gpt: both attentions learn, alike, and the curves are drawn."""
 
 import subprocess

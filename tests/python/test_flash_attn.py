@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The drop-ins: FlashAttention's signatures and return values, on Strobe."""
 
 import inspect

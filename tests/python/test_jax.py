@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """strobe.jax: eager, compiled, differentiated, batched; against the float64 reference and the NumPy face."""
 
 import jax

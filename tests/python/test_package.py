@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is installed: the wheel of Strobe and, because the tests asked for them, those of the drop-ins."""
 
 import ast

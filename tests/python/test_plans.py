@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls reuse the plans of equal calls: nothing but time may show it."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many calls, many threads, and processes that fork."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/gpu/strobe_api.py, by which scripts on GPU machines call the C ABI, on CPU tensors.
 
 STROBE_LIBRARY names the libstrobe.so to call.

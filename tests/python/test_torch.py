@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """strobe.torch: gradients, operators, compilers, autocast, and scaled_dot_product_attention."""
 
 import random

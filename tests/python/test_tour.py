@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages' Python runs, block after block, and prints what they say; the tour needs NumPy alone."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """attn_implementation="strobe" beside "sdpa" and "eager": a trained encoder, small decoders, generation."""
 
 import subprocess

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The error bound: never exceeded by plain float32 arithmetic, exceeded as soon as something is wrong.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention in float32 as plainly as can be, right or with one thing wrong: what the error bound must hold for, and
 // what it must notice.
 #pragma once

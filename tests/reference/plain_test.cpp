@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plain reference: its gradients against central differences of its forward, and its agreement with the values to
 // which the bounds belong.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The float64 reference with bounds: hand-computed cases.
 #include <gtest/gtest.h>
 

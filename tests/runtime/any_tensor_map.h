@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tensor map as a kernel of these tests takes it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Holds runtime/cuda_abi.h and the driver's function table against NVIDIA's own header. Nothing runs: if this file
 // compiles, they agree.
 #include <cuda.h>

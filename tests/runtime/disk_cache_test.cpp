@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What may happen to a cache folder and its files: the cache then gives the right bytes or none.
 #include "runtime/disk_cache.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A machine without an NVIDIA driver: everything that asks for one gets an error message, and nothing else happens.
 #include "runtime/driver.h"
 

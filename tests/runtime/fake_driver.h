@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A driver for tests without a GPU: it writes down what it is asked and can be told to fail.
 #pragma once
 

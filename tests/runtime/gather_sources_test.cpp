@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The archive holds what kernels reach and nothing else.
 #include "runtime/pack/gather_sources.h"
 

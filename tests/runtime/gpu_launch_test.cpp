@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels on a real GPU: every kind of launch that engines use, and every way in which one is refused.
 #include <thread>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests on a real GPU share; each is skipped where there is none of compute capability 9.0 and later.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The workspace pool on a real GPU: graphs, streams and threads never see each other's data, and a call costs the host
 // microseconds.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pack, then disk, then compiler: each step gives exactly the kernel asked for, or passes on to the next.
 #include "runtime/kernel_store.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What reaches the driver, on one that writes it down: launches, tensor maps, contexts.
 #include "runtime/launch.h"
 

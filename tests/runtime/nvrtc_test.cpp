@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How NVRTC is found, and what it says.
 #include "runtime/nvrtc.h"
 

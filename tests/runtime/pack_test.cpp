@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pack takes only kernels that keep to registers and let WGMMAs overlap.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small kernels as text, for the tests that compile.
 #pragma once
 

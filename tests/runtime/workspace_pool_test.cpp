@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool's rules on a driver that writes down what it is asked.
 #include "runtime/workspace_pool.h"
 

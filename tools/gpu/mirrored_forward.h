@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A forward on host tensors, run on copies of them in device memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUDA stream, owned, and the time that work on it takes.
 #pragma once
 

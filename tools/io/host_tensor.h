@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tensor that owns its host memory: what the file readers give and the programs compute on.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file's bytes as read-only memory, brought in by the system page by page.
 #pragma once
 

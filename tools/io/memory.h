@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much memory a piece of work took and how much there is, as the Linux kernel counts it.
 #pragma once
 

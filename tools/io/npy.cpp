@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "io/npy.h"
 
 #include <fmt/format.h>
@@ -199,7 +200,7 @@ Result<HostTensor> read_whole(const std::filesystem::path& path) {
   const std::uintmax_t available = file_bytes - static_cast<std::uintmax_t>(stream.tellg());
   if (!bytes || *bytes != available) {
     return failure(path, fmt::format("holds {} bytes of data, which is not what {} of shape ({}) takes", available,
-                                    name_of(*dtype), fmt::join(header->shape, ", ")));
+                                     name_of(*dtype), fmt::join(header->shape, ", ")));
   }
 
   HostTensor tensor{*dtype, std::move(header->shape), std::vector<std::byte>(*bytes)};

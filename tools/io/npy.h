@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NumPy's .npy: one array in one file.
 // Source: "NEP 1 - A simple file format for NumPy arrays", format versions 1.0, 2.0 and 3.0.
 #pragma once

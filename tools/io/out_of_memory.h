@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading and writing where memory runs out: a Status as for everything else that goes wrong with a file.
 #pragma once
 

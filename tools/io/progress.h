@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far a long piece of work has come: a bar on a terminal, a few plain lines anywhere else.
 #pragma once
 

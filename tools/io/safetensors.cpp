@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "io/safetensors.h"
 
 #include <fmt/format.h>
@@ -79,7 +80,7 @@ class SafetensorsFile::Parser {
   Status read_header_length() {
     if (bytes_.size() < kLengthBytes) {
       return failure(fmt::format("is not a safetensors file: it has {} bytes, less than the header's length takes",
-                                bytes_.size()));
+                                 bytes_.size()));
     }
     std::uint64_t length = 0;
     for (std::size_t i = kLengthBytes; i-- > 0;) length = (length << 8U) | std::to_integer<std::uint64_t>(bytes_[i]);
@@ -88,7 +89,7 @@ class SafetensorsFile::Parser {
     }
     if (length > bytes_.size() - kLengthBytes) {
       return failure(fmt::format("is truncated: its header has {} bytes, of which {} are there", length,
-                                bytes_.size() - kLengthBytes));
+                                 bytes_.size() - kLengthBytes));
     }
     header_bytes_ = static_cast<std::size_t>(length);
     return {};

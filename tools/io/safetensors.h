@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Safetensors: named tensors in one file, behind a JSON header that says where each one lies.
 // Source: "Safetensors", format description of the huggingface/safetensors project.
 #pragma once

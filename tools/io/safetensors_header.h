@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The JSON header of a safetensors file, read event by event: a tree of JSON values would take memory to be destroyed,
 // and end the process where there is none.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether text goes to a person's terminal, and how wide that is.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors of one attention call, owned; and ways to fill them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CLI11's command by its name alone: compiling the library takes seconds, and only what adds flags needs it.
 #pragma once
 

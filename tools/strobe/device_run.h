@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plan run where its tensors are: host tensors as they are, or copies of them on a GPU.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe explain: which engine and tiles a call would get, and why, without running it.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>

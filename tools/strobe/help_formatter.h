@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How --help looks: one line for an option, its default in words, one blank line between groups.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe info: what this build and this machine offer.
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe: exact attention from the command line.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>

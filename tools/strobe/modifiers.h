@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What joins the scores: flags, the files that they name, and the tensors in them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe run: attention on tensors from files.
 #include <fmt/format.h>
 #include <fmt/ranges.h>

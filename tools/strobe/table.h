@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain text tables: columns as wide as their widest cell.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // strobe verify: the error of every result against float64, and against the bound that the arithmetic implies.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FlashAttention-2's calls, computed by Strobe. Unsupported arguments raise NotImplementedError with a message that names them."""
 
 import strobe

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The third result of a call with dropout and return_attn_probs, by which tests learn what dropout took."""
 
 from typing import Any

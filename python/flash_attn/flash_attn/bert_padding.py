@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Between padded batches and packed sequences."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FlashAttention-2's functions, with their signatures and return values."""
 
 from collections.abc import Callable
@@ -5,7 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from strobe.integrations.flash_attention import options_of, packed_lengths, padded_attention, reject_unsupported, with_cache
+from strobe.integrations.flash_attention import (
+    options_of,
+    packed_lengths,
+    padded_attention,
+    reject_unsupported,
+    with_cache,
+)
 from torch import Tensor
 
 from flash_attn._probabilities import signed_probabilities

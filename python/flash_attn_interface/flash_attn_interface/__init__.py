@@ -1,9 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
 """FlashAttention-3's calls, computed by Strobe. Unsupported arguments raise NotImplementedError with a message that names them."""
 
 from typing import Any
 
 import torch
-from strobe.integrations.flash_attention import options_of, packed_lengths, padded_attention, reject_unsupported, with_cache
+from strobe.integrations.flash_attention import (
+    options_of,
+    packed_lengths,
+    padded_attention,
+    reject_unsupported,
+    with_cache,
+)
 from torch import Tensor
 
 __all__ = [

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The calls of FlashAttention-2 and -3 on Strobe: what the modules `flash_attn` and `flash_attn_interface` share.
 
 Tensors are [batch, seqlen, heads, head_dim], or [total, heads, head_dim] with cumulative lengths; causal is aligned to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``attn_implementation="strobe"`` for Hugging Face transformers: encoders, decoders, and generation with a cache."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention with gradients for PyTorch: custom operators for autograd, torch.compile and torch.export."""
 
 from strobe.torch.functional import attention

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention of PyTorch's tensors: past the dispatcher where nothing records the call, else as an operator."""
 
 from typing import Any, Unpack

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.ops.strobe.attention and its backward, as PyTorch's dispatcher, autograd and compilers know them.
 
 Both are functions of tensors and plain values: what is optional is None, and a result that was not asked for is an

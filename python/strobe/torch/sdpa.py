@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.nn.functional.scaled_dot_product_attention through Strobe."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bfloat16 kernels on AMX: the same tasks as kernels/kernels.h, with P and dS rounded to bfloat16.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the compiler may use in the AMX kernels: the instruction set of the Highway target that is being compiled and,
 // where that is AVX-512 on x86, tiles and bfloat16 conversion on top.
 #include "hwy/highway.h"

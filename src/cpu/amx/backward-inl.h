@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backward of kernels/backward-inl.h on matrix tiles. As in the forward, queries lie across the lanes: S^T = K Q^T
 // and dP^T = V dO^T make P^T and dS^T, which dV = P^T dO and dK = dS^T Q take as rows and dQ^T = K^T dS^T as pairs.
 //

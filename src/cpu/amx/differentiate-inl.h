@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // P^T and dS^T of a block of keys and queries, in small pieces, so that the products of the next block can run between
 // them on the matrix unit.
 #if defined(STROBE_CPU_AMX_DIFFERENTIATE_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forward of kernels/forward-inl.h on matrix tiles: S^T = K Q^T and O^T = V^T P^T in bfloat16 with float32 sums,
 // queries across the vector lanes.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The matrix unit of the processor: AMX tiles, AVX512_BF16 conversion and a transposition in registers.
 #if defined(STROBE_CPU_AMX_HARDWARE_UNIT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STROBE_CPU_AMX_HARDWARE_UNIT_INL_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dropout of queries across the lanes: the random numbers of kernels/dropout-inl.h for pairs of keys.
 #if defined(STROBE_CPU_AMX_KEPT_PAIRS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STROBE_CPU_AMX_KEPT_PAIRS_INL_H_

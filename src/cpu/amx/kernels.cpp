@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/amx/kernels.cpp"  // compiled once per instruction set
 #include "hwy/foreach_target.h"                   // must come before highway.h

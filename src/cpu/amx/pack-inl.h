@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of the caller's tensors into tiles. A tile is 1 KiB, seen as 16 x 16 pairs of bfloat16; transposing its pairs
 // turns a left operand into a right one of the transposed matrix:
 //

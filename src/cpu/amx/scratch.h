@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory in which a worker runs its AMX tasks, one after another.
 #pragma once
 

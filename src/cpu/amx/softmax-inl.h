@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The online softmax of one panel of scores in small pieces, so that the products of its neighbours can run between
 // them on the matrix unit.
 #if defined(STROBE_CPU_AMX_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)

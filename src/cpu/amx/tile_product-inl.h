@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of packed bfloat16 operands on matrix tiles.
 //
 // `Unit` is what multiplies: hardware_unit-inl.h, or the tests' emulation. Tile registers 0 to 3 hold a 2 x 2 block of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that one call or task cuts into pieces.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One block of keys against all queries that see it: FlashAttention-2's backward (algorithm 2), keys across the vector
 // lanes.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backward around its key blocks: delta of each query row before them, dQ from its sums after them.
 #if defined(STROBE_CPU_BACKWARD_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STROBE_CPU_BACKWARD_ROWS_INL_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one block of keys gives to the gradient of the bias.
 #if defined(STROBE_CPU_BIAS_GRADIENT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STROBE_CPU_BIAS_GRADIENT_INL_H_

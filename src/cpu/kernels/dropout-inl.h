@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dropout's random numbers on vectors: Philox4x32-7, a block in each lane. Which slice belongs to which element:
 // include/strobe/dropout.h.
 #if defined(STROBE_CPU_DROPOUT_INL_H_) == defined(HWY_TARGET_TOGGLE)

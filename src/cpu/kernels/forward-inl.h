@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One block of query rows against all its keys: FlashAttention-2's forward (algorithm 1), queries across the vector
 // lanes.
 //

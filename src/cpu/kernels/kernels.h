@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of the instruction set that this machine runs, chosen when the first is called.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The micro-kernels: small matrix products with the accumulators in registers.
 //
 // A right operand B is a panel: row k holds the values of kVecs vectors, contiguous. A left operand A is packed in

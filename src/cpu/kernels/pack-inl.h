@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies rows of the caller's tensors into the micro-kernels' layouts, converting to float32, and results back.
 #if defined(STROBE_CPU_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STROBE_CPU_PACK_INL_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the online softmax leaves of a row, what is made of it once all keys have been seen, and what the backward takes
 // from it.
 #pragma once

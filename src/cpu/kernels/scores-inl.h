@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happens to a panel of scores between the two products: softcap and masking. Keys along the rows, queries
 // (forward) or keys (backward) across the lanes.
 #if defined(STROBE_CPU_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)

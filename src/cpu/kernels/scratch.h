@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory in which a worker runs its tasks, one after another. Plans measure it by constructing it on no memory.
 #pragma once
 

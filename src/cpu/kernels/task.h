@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one task of the CPU engine reads and writes: plain data shared by the scheduler and every instruction set.
 #pragma once
 

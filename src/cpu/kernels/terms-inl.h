@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ALiBi and bias: what joins the base-2 exponents between the products.
 #if defined(STROBE_CPU_TERMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STROBE_CPU_TERMS_INL_H_

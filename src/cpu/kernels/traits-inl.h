@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The vector shape that this instruction set's kernels were compiled for.
 #if defined(STROBE_CPU_TRAITS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STROBE_CPU_TRAITS_INL_H_

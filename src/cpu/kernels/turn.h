@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whose turn it is to add to the dQ sums of a block of query rows: blocks of keys add in the order of the keys.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vector types, conversion to and from float32, and the two transcendental functions of the engine.
 // Compiled once per instruction set (Highway's foreach_target): hence the toggled include guard.
 #if defined(STROBE_CPU_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)

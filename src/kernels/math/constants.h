@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers that scores and logarithms need. Plain C++ without std headers, shared by host and device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Division by a number that only the host knows. Plain C++ without std headers, shared by host and device.
 #pragma once
 

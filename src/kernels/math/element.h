@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The 16-bit formats of tensors. The enumeration is plain C++, shared by host and device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dropout's random numbers: Philox4x32-7, the same on every engine. Which slice belongs to which element is written in
 // include/strobe/dropout.h.
 // Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011), section 3.3; 7 rounds pass every test of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of a tensor in global memory. Plain C++ without std headers, shared by host and device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a thread's accumulator registers lie in the tile of its warp: the same for WGMMA and for mma.sync.
 //
 // Thread t of a warp holds rows t / 4 and t / 4 + 8 of the warp's sixteen; of every eight columns it holds 2 (t % 4)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which keys a row sees, and which key blocks need looking at element by element.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Online softmax over the two rows that a thread holds of its warpgroup's scores: running maximum, running sum, and the
 // factor by which earlier results shrink when the maximum grows. In powers of two: `scale_log2` folds log2(e) in.
 //

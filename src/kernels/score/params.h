@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host hands to a kernel for the scores' sake: lengths, masks, transform. Plain C++ without std headers,
 // shared by host and device.
 #pragma once

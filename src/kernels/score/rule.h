@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a call asks of its scores: one value that every GPU kernel of both passes takes. Plain constexpr C++ without std
 // headers: the host's compiler reads it for the plan and NVRTC for the kernel.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What becomes of Q K^T before masks and softmax: softcap, ALiBi's slope, and the scale where it must come first.
 #pragma once
 

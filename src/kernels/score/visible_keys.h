@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the rows of one sequence lie, and which keys a query sees.
 #pragma once
 

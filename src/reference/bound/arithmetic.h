@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The roundings that each engine guarantees.
 #pragma once
 

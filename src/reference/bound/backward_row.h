@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One query row of the backward: P, D and dS of its visible keys, and the bounds of all three.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One query row of the forward: softmax, its product with V, LSE, and the bounds of both.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Independent tasks on plain threads.
 #pragma once
 

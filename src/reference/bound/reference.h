@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention and its gradients in float64 with the error that an engine's float32 arithmetic may make in every element.
 // Derivation: docs/accuracy.md. The equations without the errors: reference/plain/attention.h.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The roundings that the error bound is made of. Source: Higham, "Accuracy and Stability of Numerical Algorithms",
 // 2nd edition, chapter 3.
 #pragma once

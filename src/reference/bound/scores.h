@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One row of S = mask(softcap(scale * Q K^T) + modifiers) and how far float32 arithmetic may be from it.
 #pragma once
 

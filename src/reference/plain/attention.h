@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention and its gradients in float64, as the equations say them: to learn from, and to check what is faster.
 //
 // Source: Dao et al., "FlashAttention" (2022), section 2.2 and appendix B, whose numbers the equations have. One query

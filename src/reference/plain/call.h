@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain attention of a whole call: every head of every sequence.
 #pragma once
 

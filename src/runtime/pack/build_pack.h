@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiles the common kernels on all cores and puts them into one archive.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "runtime/pack/gather_sources.h"
 
 #include <fmt/format.h>

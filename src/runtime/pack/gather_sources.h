@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collects every header that kernels include, so that run-time compiling needs NVRTC and nothing else.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The build's own tool: makes what is embedded in the library. It needs no GPU.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The tool that makes what the library embeds, and its two runs.
 find_package(nlohmann_json REQUIRED)
 

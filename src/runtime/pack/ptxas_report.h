@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ptxas says of a kernel in the compiler's log.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forward kernel's barriers and what they promise.
 //
 // clang-format off: a table

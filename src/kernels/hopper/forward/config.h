@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One variant of the forward kernel is one value of Config: a structural type, so that it is the kernel's only template
 // argument, printed, compared and hashed by its fields. Plain constexpr C++ without std headers: the host's compiler
 // reads it for the launch and NVRTC for the kernel.

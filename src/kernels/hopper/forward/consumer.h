@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The consumer's side: each warpgroup holds 64 rows of Q and walks over the key blocks from right to left.
 //
 // One step of the two-stage pipeline, for a block while P V of the block before it (n + 1, or the last of the previous

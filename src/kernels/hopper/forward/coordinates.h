@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the boxes of a tile lie in the tensors' maps.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // O and LSE, from a warpgroup's registers to global memory.
 #pragma once
 

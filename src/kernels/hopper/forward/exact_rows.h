@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows whose output is not finite, once more and from their visible keys alone.
 //
 // P V multiplies masked keys' values by 0, and 0 * NaN is NaN: a masked key would reach the result through a V that is

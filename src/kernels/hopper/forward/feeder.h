@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Feeders bring Q, K and V to shared memory by TMA: one each, driven by one thread. Each walks over the tiles by
 // itself, into a ring of its own, so none waits for another's consumers.
 // See tile/tensor_map.h for the axes of the maps.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FlashAttention-3's forward on Hopper: O = softmax(mask(softcap(scale Q K^T))) V and LSE.
 //
 // One CTA per multiprocessor. Warpgroup 0 produces: one warp each feeds Q, K and V to shared memory by TMA. The others

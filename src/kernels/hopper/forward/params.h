@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host hands to a forward kernel beside the tensor maps. Plain C++ without std headers, shared by host and
 // device.
 #pragma once

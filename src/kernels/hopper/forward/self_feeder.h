@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Without warp specialisation the consumers feed themselves: one thread of the first warpgroup refills a stage as soon
 // as it has released it, and waits there for the others to have released it too.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where everything lies in a CTA's shared memory: evaluated by the host for the launch and by NVRTC for the kernel.
 #pragma once
 

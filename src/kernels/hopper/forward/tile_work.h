@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One tile as numbers: which rows, which keys, where its sequence lies. Producers and consumers compute it alike.
 #pragma once
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes wgmma.h: the WGMMA instructions that the kernels use, one function per shape.
 
 The instruction's text must be a literal with one operand per accumulator register, so no template can spell it.
@@ -9,12 +10,13 @@ Writes the wgmma.h beside this script; with --check only compares it.
 import sys
 from pathlib import Path
 
-SCORES_N = (64, 80, 96, 112, 128, 144, 160, 176, 192)  # S = Q K^T: A and B in shared memory, both K-major
+SCORES_N = (64, 80, 96, 112, 128)  # S = Q K^T: A and B in shared memory, both K-major
 OUTPUT_N = (32, 64, 96, 128, 192, 256)  # O += P V: A in registers, B in shared memory and MN-major
 ELEMENTS = (("bf16", "bf16"), ("fp16", "f16"))  # (enumerator, PTX type)
 
 HEADER = """\
 // Written by generate_wgmma.py; do not edit.
+// SPDX-License-Identifier: Apache-2.0
 //
 // One WGMMA of M 64 and K 16 with float32 accumulators d: 64 x N, N / 2 registers per thread.
 #pragma once

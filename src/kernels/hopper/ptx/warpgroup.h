@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hopper instructions that cuda::ptx lacks, one per function, under their PTX names.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the tiles of a kernel are cut and handed out. Plain constexpr C++ without std headers, shared by host and device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packed sequences in the order in which they are computed, and where each one's work begins: every CTA makes the same
 // table for itself when it starts, so that lengths need not leave the device and no kernel must run before.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of a tile: query positions with packed_heads heads each, counted from the sequence's first.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which tiles of Q a CTA computes, in which order. Every role walks the same list by itself, so the
 // schedule needs no memory, no atomics and no broadcast, and the same call always does the same.
 #pragma once

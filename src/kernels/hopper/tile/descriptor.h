@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared-memory descriptors for WGMMA operands that TMA wrote in panels of 64 elements x rows, 128-byte swizzled.
 //
 // Fields: address >> 4 in bits 0-13, leading byte offset >> 4 in 16-29, stride byte offset >> 4 in 32-45, swizzle mode

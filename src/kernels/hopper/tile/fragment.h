@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The accumulator rows of a thread within its warpgroup's 64.
 #pragma once
 

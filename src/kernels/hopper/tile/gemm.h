@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two products of one step, as the WGMMAs of one warpgroup: issued, not awaited.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How tiles lie in shared memory: as TMA writes them and WGMMA reads them. Plain constexpr C++, shared by host and
 // device.
 #pragma once

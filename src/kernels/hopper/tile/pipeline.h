@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rings of shared-memory stages and the waits for their barriers.
 #pragma once
 

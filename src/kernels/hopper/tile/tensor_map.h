@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tensor map as a kernel parameter, and the order of its axes: what the host encodes and TMA instructions name.
 // Plain C++ without std headers, shared by host and device.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes of a warpgroup and of its share of a tile. Plain constexpr C++, shared by host and device.
 #pragma once
 
