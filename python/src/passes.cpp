@@ -15,21 +15,23 @@ constexpr const char* kFloats = "float32, float16 or bfloat16";
 constexpr const char* kFloat32 = "float32";
 constexpr const char* kLikeQ = "q's dtype";
 
-void add_options(const CallOptions& options, ForwardArguments& arguments) {
+/// What the arguments of both passes have beside q, k and v.
+template <class Arguments>
+void add_shared_options(const CallOptions& options, Arguments& arguments) {
   arguments.sequences = options.sequences;
   arguments.modifiers = options.modifiers;
   arguments.random = options.random;
+}
+
+void add_options(const CallOptions& options, ForwardArguments& arguments) {
+  add_shared_options(options, arguments);
   arguments.q_descale = options.q_descale;
   arguments.k_descale = options.k_descale;
   arguments.v_descale = options.v_descale;
   arguments.page_table = options.page_table;
 }
 
-void add_options(const CallOptions& options, BackwardArguments& arguments) {
-  arguments.sequences = options.sequences;
-  arguments.modifiers = options.modifiers;
-  arguments.random = options.random;
-}
+void add_options(const CallOptions& options, BackwardArguments& arguments) { add_shared_options(options, arguments); }
 
 Status call(const ForwardArguments& arguments, const CallOptions& options) {
   return forward(arguments, options.attention, options.execution);

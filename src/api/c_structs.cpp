@@ -60,6 +60,17 @@ class TensorReader {
   Status status_;
 };
 
+/// What the arguments of both passes have.
+template <class From, class Arguments>
+void read_shared(const From& from, TensorReader& reader, Arguments& arguments) {
+  reader.read(from.q, "q", arguments.q);
+  reader.read(from.k, "k", arguments.k);
+  reader.read(from.v, "v", arguments.v);
+  reader.read(from.sequences, arguments.sequences);
+  reader.read(from.modifiers, arguments.modifiers);
+  arguments.random = {from.random.seed, from.random.offset};
+}
+
 }  // namespace
 
 Result<TensorView> read_tensor(const strobe_tensor* given, std::string_view name) {
@@ -93,19 +104,14 @@ Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given) {
   if (!from.ok()) return from.status();
   ForwardArguments arguments;
   TensorReader reader;
-  reader.read(from->q, "q", arguments.q);
-  reader.read(from->k, "k", arguments.k);
-  reader.read(from->v, "v", arguments.v);
+  read_shared(*from, reader, arguments);
   reader.read(from->o, "o", arguments.o);
   reader.read(from->lse, "lse", arguments.lse);
-  reader.read(from->sequences, arguments.sequences);
   reader.read(from->q_descale, "q_descale", arguments.q_descale);
   reader.read(from->k_descale, "k_descale", arguments.k_descale);
   reader.read(from->v_descale, "v_descale", arguments.v_descale);
   reader.read(from->page_table, "page_table", arguments.page_table);
-  reader.read(from->modifiers, arguments.modifiers);
   reader.read(from->max_logits, "max_logits", arguments.max_logits);
-  arguments.random = {from->random.seed, from->random.offset};
   if (!reader.status().ok()) return reader.status();
   return arguments;
 }
@@ -116,9 +122,7 @@ Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given)
   if (!from.ok()) return from.status();
   BackwardArguments arguments;
   TensorReader reader;
-  reader.read(from->q, "q", arguments.q);
-  reader.read(from->k, "k", arguments.k);
-  reader.read(from->v, "v", arguments.v);
+  read_shared(*from, reader, arguments);
   reader.read(from->o, "o", arguments.o);
   reader.read(from->lse, "lse", arguments.lse);
   reader.read(from->d_o, "d_o", arguments.d_o);
@@ -126,11 +130,8 @@ Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given)
   reader.read(from->dq, "dq", arguments.dq);
   reader.read(from->dk, "dk", arguments.dk);
   reader.read(from->dv, "dv", arguments.dv);
-  reader.read(from->sequences, arguments.sequences);
-  reader.read(from->modifiers, arguments.modifiers);
   reader.read(from->d_bias, "d_bias", arguments.d_bias);
   reader.read(from->d_sink, "d_sink", arguments.d_sink);
-  arguments.random = {from->random.seed, from->random.offset};
   if (!reader.status().ok()) return reader.status();
   return arguments;
 }

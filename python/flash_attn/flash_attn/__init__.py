@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlashAttention-2's calls, computed by Strobe. Unsupported arguments raise NotImplementedError with a message that names them."""
+"""FlashAttention-2's calls, computed by Strobe. Unsupported arguments raise NotImplementedError, which names them."""
 
 import strobe
 

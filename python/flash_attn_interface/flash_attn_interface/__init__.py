@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlashAttention-3's calls, computed by Strobe. Unsupported arguments raise NotImplementedError with a message that names them."""
+"""FlashAttention-3's calls, computed by Strobe. Unsupported arguments raise NotImplementedError, which names them."""
 
 from typing import Any
 

@@ -60,7 +60,7 @@ class Consumer {
           close(o, p, softmax, open);
           is_open = false;
         }
-        let_pass(work);
+        pass_blocks(work.n_end - work.n_begin);
         store_nothing_visible<C>(params_, work, warpgroup_);
         continue;
       }
@@ -126,11 +126,7 @@ class Consumer {
   __device__ __forceinline__ void first_step(Operand& p, Softmax<C>& softmax, const Rules& rules, const TileWork& work,
                                              int n) {
     Scores s;
-    for (int passed = work.n_end - 1; passed > n; --passed) {
-      Turns<C>::skip(warpgroup_);
-      pass_k();
-      pass_v();
-    }
+    pass_blocks(work.n_end - 1 - n);
     wait_q();
     wait_k();
     Turns<C>::wait(warpgroup_);
@@ -150,7 +146,8 @@ class Consumer {
   __device__ __forceinline__ void cross_step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
                                              const TileWork& open, const TileWork& work, int n) {
     Scores s;
-    for (int passed = work.n_end - 1; passed > n; --passed) {
+    const int others = work.n_end - 1 - n;  // blocks of this tile that other warpgroups alone work on
+    for (int passed = 0; passed < others; ++passed) {
       Turns<C>::skip(warpgroup_);
       pass_k();
     }
@@ -171,7 +168,7 @@ class Consumer {
 
     ptx::wgmma_wait_group<0>(o);
     output_done();
-    for (int passed = work.n_end - 1; passed > n; --passed) {
+    for (int passed = 0; passed < others; ++passed) {
       pass_v();
     }
     softmax.finish();
@@ -238,9 +235,9 @@ class Consumer {
     accumulate_ = false;
   }
 
-  /// A tile that other warpgroups work on and this one does not.
-  __device__ __forceinline__ void let_pass(const TileWork& work) {
-    for (int n = work.n_end - 1; n >= work.n_begin; --n) {
+  /// Blocks that other warpgroups work on and this one does not.
+  __device__ __forceinline__ void pass_blocks(int count) {
+    for (; count > 0; --count) {
       Turns<C>::skip(warpgroup_);
       pass_k();
       pass_v();
@@ -251,11 +248,7 @@ class Consumer {
   /// other warpgroups' work, and P takes the registers of S.
   __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
                                                const TileWork& work, int n) {
-    for (int passed = work.n_end - 1; passed > n; --passed) {
-      Turns<C>::skip(warpgroup_);
-      pass_k();
-      pass_v();
-    }
+    pass_blocks(work.n_end - 1 - n);
     softmax = {};
     wait_q();
     for (; n >= work.n_begin; --n) {
