@@ -120,11 +120,12 @@ class ForwardCall final : public engine::PlannedCall {
     if (Status status = check_alignments(arguments); !status.ok()) return status;
     TensorMaps maps;
     if (Status status = encode_all(driver, problem_, plan_.config, arguments, maps); !status.ok()) return status;
-    return launch(stream, maps, parameters(problem_, plan_, arguments));
+    return launch(kernel_.launched_in(context.current()), stream, maps, parameters(problem_, plan_, arguments));
   }
 
  private:
-  Status launch(runtime::CUstream stream, const TensorMaps& maps, const forward::Params& params) const {
+  Status launch(runtime::CUfunction function, runtime::CUstream stream, const TensorMaps& maps,
+                const forward::Params& params) const {
     const runtime::Driver& driver = *device_.driver;
     const runtime::LaunchShape shape{
         .grid = {.x = static_cast<unsigned>(plan_.workers)},
@@ -132,7 +133,7 @@ class ForwardCall final : public engine::PlannedCall {
         .cluster = {},
         .dynamic_shared_bytes = static_cast<unsigned>(smem_plan(plan_.config).total_bytes)};
     const auto launched_with = [&](const auto& tiles) {
-      return runtime::launch(driver, kernel_.handle, shape, stream, maps.q, maps.k, maps.v, maps.o, params, tiles);
+      return runtime::launch(driver, function, shape, stream, maps.q, maps.k, maps.v, maps.o, params, tiles);
     };
     return plan_.list != nullptr ? launched_with(*plan_.list) : launched_with(NoTileList{});
   }

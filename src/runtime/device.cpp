@@ -84,16 +84,16 @@ Result<const CudaDevice*> cuda_device(int index) {
 
 ContextScope::ContextScope(const CudaDevice& device) : device_(device) {
   const Driver& driver = *device.driver;
-  CUcontext current = nullptr;
-  status_ = driver.check(driver.CtxGetCurrent(&current), "asking the current context");
-  if (!status_.ok() || current == device.context) return;
-  if (current != nullptr) {  // a context of the caller's own making serves as well, if it is this device's
+  status_ = driver.check(driver.CtxGetCurrent(&current_), "asking the current context");
+  if (!status_.ok() || current_ == device.context) return;
+  if (current_ != nullptr) {  // a context of the caller's own making serves as well, if it is this device's
     CUdevice handle = -1;
     status_ = driver.check(driver.CtxGetDevice(&handle), "asking the current context's device");
     if (!status_.ok() || handle == device.handle) return;
   }
   status_ = driver.check(driver.CtxPushCurrent(device.context), "entering a device's primary context");
   pushed_ = status_.ok();
+  current_ = device.context;
 }
 
 ContextScope::~ContextScope() {

@@ -43,9 +43,13 @@ class ContextScope {
 
   const Status& status() const { return status_; }
 
+  /// The context that is current now; where status() is ok.
+  CUcontext current() const { return current_; }
+
  private:
   const CudaDevice& device_;
   Status status_;
+  CUcontext current_ = nullptr;
   bool pushed_ = false;
 };
 

@@ -78,12 +78,11 @@ Result<Kernel> load_kernel(const KernelStore& store, const Variant& variant, con
   if (!context.status().ok()) return context.status();
   const Result<CUkernel> handle = load_once(store, variant, driver);
   if (!handle.ok()) return handle.status();
-  Kernel kernel{.handle = *handle, .resources = {}};
+  Kernel kernel{.handle = *handle, .function = nullptr, .context = context.current(), .resources = {}};
   // Getting the function loads the code onto the device now: the driver would otherwise do it at the first launch,
   // with a synchronisation that a stream under capture does not survive.
-  CUfunction function = nullptr;
   if (Status status =
-          driver.check(driver.KernelGetFunction(&function, kernel.handle), "loading a kernel onto a device");
+          driver.check(driver.KernelGetFunction(&kernel.function, kernel.handle), "loading a kernel onto a device");
       !status.ok()) {
     return status;
   }

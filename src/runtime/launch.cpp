@@ -3,7 +3,7 @@
 
 namespace strobe::runtime {
 
-Status launch(const Driver& driver, CUkernel kernel, const LaunchShape& shape, CUstream stream, void** parameters) {
+Status launch(const Driver& driver, CUfunction function, const LaunchShape& shape, CUstream stream, void** parameters) {
   std::array<CUlaunchAttribute, 2> attributes{};
   unsigned count = 0;
   if (shape.cluster.x * shape.cluster.y * shape.cluster.z > 1) {
@@ -28,8 +28,7 @@ Status launch(const Driver& driver, CUkernel kernel, const LaunchShape& shape, C
       .attrs = attributes.data(),
       .numAttrs = count,
   };
-  // The driver takes a CUkernel in a CUfunction's place and finds its function in the current context itself.
-  const CUresult result = driver.LaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel), parameters, nullptr);
+  const CUresult result = driver.LaunchKernelEx(&config, function, parameters, nullptr);
   return driver.check(result, "launching a kernel");
 }
 

@@ -25,18 +25,25 @@ struct LaunchShape {
   bool overlaps_previous = false;
 };
 
-/// Enqueues the kernel on the stream, in the calling thread's current context (see ContextScope). `parameters` holds
-/// the address of each kernel parameter in order; their values are copied before this returns.
-/// device_error with the driver's words if it is refused.
-Status launch(const Driver& driver, CUkernel kernel, const LaunchShape& shape, CUstream stream, void** parameters);
+/// Enqueues a function of the calling thread's current context (see ContextScope) on the stream. `parameters` holds the
+/// address of each kernel parameter in order; their values are copied before this returns. device_error with the
+/// driver's words if it fails.
+Status launch(const Driver& driver, CUfunction function, const LaunchShape& shape, CUstream stream, void** parameters);
 
 /// The same, from the parameters themselves: their types must be those that the kernel declares.
 template <class... Parameters>
-Status launch(const Driver& driver, CUkernel kernel, const LaunchShape& shape, CUstream stream,
+Status launch(const Driver& driver, CUfunction function, const LaunchShape& shape, CUstream stream,
               const Parameters&... parameters) {
   // The driver only reads them; its signature lacks the const.
   std::array<void*, sizeof...(Parameters)> addresses = {const_cast<void*>(static_cast<const void*>(&parameters))...};
-  return launch(driver, kernel, shape, stream, addresses.data());
+  return launch(driver, function, shape, stream, addresses.data());
+}
+
+/// The same for a kernel of any context: the driver takes it in a function's place and finds the function itself.
+template <class... Parameters>
+Status launch(const Driver& driver, CUkernel kernel, const LaunchShape& shape, CUstream stream,
+              const Parameters&... parameters) {
+  return launch(driver, reinterpret_cast<CUfunction>(kernel), shape, stream, parameters...);
 }
 
 }  // namespace strobe::runtime

@@ -23,11 +23,11 @@ class LaunchTest : public testing::Test {
 
 TEST_F(LaunchTest, PassesShapeAndParameters) {
   const LaunchShape plain{.grid = {5, 6, 7}, .block = {384}, .cluster = {}, .dynamic_shared_bytes = 1000};
-  ASSERT_TRUE(launch(fake_.driver(), nullptr, plain, fake_stream(3), 42).ok());
+  ASSERT_TRUE(launch(fake_.driver(), CUfunction{}, plain, fake_stream(3), 42).ok());
   LaunchShape rich = plain;
   rich.cluster = {1, 2, 1};
   rich.overlaps_previous = true;
-  ASSERT_TRUE(launch(fake_.driver(), nullptr, rich, fake_stream(3), 43).ok());
+  ASSERT_TRUE(launch(fake_.driver(), CUfunction{}, rich, fake_stream(3), 43).ok());
   EXPECT_THAT(fake_.take_calls(),
               ElementsAre("LaunchKernelEx grid 5 6 7 block 384 1 1 shared 1000 stream 3 with 42",
                           "LaunchKernelEx grid 5 6 7 block 384 1 1 shared 1000 stream 3 cluster 1 2 1 overlap 1 "
@@ -36,7 +36,7 @@ TEST_F(LaunchTest, PassesShapeAndParameters) {
 
 TEST_F(LaunchTest, GivesTheDriversWords) {
   fake_.fail("LaunchKernelEx", test::kFakeError);
-  const Status status = launch(fake_.driver(), nullptr, {}, fake_stream(3), 42);
+  const Status status = launch(fake_.driver(), CUfunction{}, {}, fake_stream(3), 42);
   EXPECT_EQ(status.code(), StatusCode::device_error);
   EXPECT_EQ(status.message(), "launching a kernel: CUDA_ERROR_INVALID_VALUE (invalid argument)");
 }
