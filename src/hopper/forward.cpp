@@ -118,7 +118,7 @@ class ForwardCall final : public engine::PlannedCall {
     if (Status status = clear_max_logits(driver, arguments.max_logits, stream); !status.ok()) return status;
     if (plan_.tiles.tiles == 0) return {};
     if (Status status = check_alignments(arguments); !status.ok()) return status;
-    TensorMaps maps;
+    TensorMaps maps{};
     if (Status status = encode_all(driver, problem_, plan_.config, arguments, maps); !status.ok()) return status;
     return launch(kernel_.launched_in(context.current()), stream, maps, parameters(problem_, plan_, arguments));
   }

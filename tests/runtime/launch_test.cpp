@@ -60,7 +60,7 @@ class TensorMapTest : public LaunchTest {
                          .strides = {1, 512, 512'000},
                          .box = {64, 128, 1},
                          .swizzle = Swizzle::bytes_128};
-  AnyTensorMap map_;
+  AnyTensorMap map_{};
 };
 
 TEST_F(TensorMapTest, PassesStridesInBytes) {

@@ -16,11 +16,12 @@ enum class Schedule : unsigned char {
 /// What a scheduler must know of a kernel.
 struct Tiling {
   ScoreRule rule;
-  Schedule schedule;
-  int block_m, block_n;
-  int packed_heads;  // query heads whose rows are interleaved in a tile
-  int threads;       // of a CTA
-  bool persistent;   // each CTA computes many tiles
+  Schedule schedule = Schedule::rounds;
+  int block_m = 0;
+  int block_n = 0;
+  int packed_heads = 1;    // query heads whose rows are interleaved in a tile
+  int threads = 0;         // of a CTA
+  bool persistent = true;  // each CTA computes many tiles
 };
 
 struct TileParams {
