@@ -7,6 +7,8 @@ Usage: generate_wgmma.py > wgmma.h
 
 SCORES_N = (64, 80, 96, 112, 128, 144, 160, 176, 192)  # S = Q K^T: A and B in shared memory, both K-major
 OUTPUT_N = (32, 64, 96, 128, 192, 256)  # O += P V: A in registers, B in shared memory and MN-major
+QUERY_GRADIENT_N = (32, 64, 128, 192, 256)  # dQ += dS K: A and B in shared memory, both MN-major
+KEPT_A_N = (64, 128)  # S^T = K Q^T with K kept in registers: B in shared memory and K-major
 ELEMENTS = (("bf16", "bf16"), ("fp16", "f16"))  # (enumerator, PTX type)
 
 HEADER = """\
@@ -25,7 +27,9 @@ using cuda::std::uint32_t;
 using cuda::std::uint64_t;
 
 // wgmma_ss: d = a * b (+ d if accumulate), a and b shared-memory descriptors, both K-major.
+// wgmma_ss_mn: the same, both MN-major.
 // wgmma_rs: d = a * b (+ d if accumulate), a in registers (two elements each), b a shared-memory descriptor, MN-major.
+// wgmma_rs_k: the same, b K-major.
 // The length of d says which N.
 """
 
@@ -56,11 +60,11 @@ def accumulators(registers):
     return wrap([f'"+f"(d[{r}])' for r in range(registers)], "        ")
 
 
-def scores(n):
+def scores(n, name_of="wgmma_ss", transposed=0):
     r = n // 2
     out = [
         f"\ntemplate <Element element, bool accumulate>\n"
-        f"__device__ __forceinline__ void wgmma_ss(float (&d)[{r}], uint64_t a, uint64_t b) {{\n"
+        f"__device__ __forceinline__ void {name_of}(float (&d)[{r}], uint64_t a, uint64_t b) {{\n"
     ]
     for i, (name, ptx) in enumerate(ELEMENTS):
         out.append(
@@ -70,7 +74,7 @@ def scores(n):
             text(
                 f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ptx}.{ptx}",
                 r,
-                f"%{r}, %{r + 1}, accumulate, 1, 1, 0, 0;",
+                f"%{r}, %{r + 1}, accumulate, 1, 1, {transposed}, {transposed};",
                 r + 2,
             )
         )
@@ -79,11 +83,11 @@ def scores(n):
     return "".join(out)
 
 
-def output(n):
+def output(n, name_of="wgmma_rs", transposed=1):
     r = n // 2
     out = [
         "\ntemplate <Element element>\n"
-        f"__device__ __forceinline__ void wgmma_rs(float (&d)[{r}], const uint32_t (&a)[4], uint64_t b, "
+        f"__device__ __forceinline__ void {name_of}(float (&d)[{r}], const uint32_t (&a)[4], uint64_t b, "
         "int accumulate) {\n"
     ]
     for i, (name, ptx) in enumerate(ELEMENTS):
@@ -94,7 +98,7 @@ def output(n):
             text(
                 f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ptx}.{ptx}",
                 r,
-                f"{{%{r}, %{r + 1}, %{r + 2}, %{r + 3}}}, %{r + 4}, accumulate, 1, 1, 1;",
+                f"{{%{r}, %{r + 1}, %{r + 2}, %{r + 3}}}, %{r + 4}, accumulate, 1, 1, {transposed};",
                 r + 5,
             )
         )
@@ -110,6 +114,8 @@ def main():
     print(HEADER, end="")
     print("".join(scores(n) for n in SCORES_N), end="")
     print("".join(output(n) for n in OUTPUT_N), end="")
+    print("".join(scores(n, "wgmma_ss_mn", 1) for n in QUERY_GRADIENT_N), end="")
+    print("".join(output(n, "wgmma_rs_k", 0) for n in KEPT_A_N), end="")
     print("\n}  // namespace strobe::ptx")
 
 

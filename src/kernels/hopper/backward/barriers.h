@@ -1,0 +1,85 @@
+// The backward kernel's barriers and what they promise.
+//
+// clang-format off: a table
+//   barrier                 arrivals per phase             bytes             waits      means
+//   q_full[s]               1: producer                    Q, LSE            consumers  stage s holds a block of queries
+//   q_empty[s]              4 x consumer warpgroups                          producer   no warp reads it any more
+//   do_full[s], do_empty[s] as Q, with dO and D
+//   k_full[s], v_full[s]    1: producer                    K tile, V tile    consumers  stage s holds the keys
+//   kv_empty[s]             1 per consumer warpgroup                         producer   dK and dV have left through it
+// clang-format on
+//
+// Named barriers (0 is __syncthreads), of all consumers: kScoreGradient: every warp has written its part of dS.
+// kLastRead: every warpgroup's last dQ is done, K may be overwritten. Of one warpgroup: kWarpgroup + w.
+//
+// Producers start on the opposite parity, so that the first wait for an empty stage passes. Phases run on over tiles.
+#pragma once
+
+#include <cuda/ptx>
+
+#include "kernels/hopper/backward/config.h"
+#include "kernels/hopper/ptx/warpgroup.h"
+
+namespace strobe::hopper::backward {
+
+using cuda::std::uint32_t;
+using cuda::std::uint64_t;
+
+constexpr int kScoreGradient = 1;
+constexpr int kLastRead = 2;
+constexpr int kWarpgroup = 3;
+
+/// Position in a ring of stages: which stage, and the parity of its barriers there.
+template <int stages>
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+template <BackwardConfig C>
+struct Barriers {
+  uint64_t q_full[C.q_stages], q_empty[C.q_stages];
+  uint64_t do_full[C.do_stages], do_empty[C.do_stages];
+  uint64_t k_full[C.kv_stages], v_full[C.kv_stages], kv_empty[C.kv_stages];
+
+  /// By one thread, before anyone uses them.
+  __device__ void init() {
+    constexpr int kReaders = kWarpsPerWarpgroup * C.consumer_warpgroups;
+    for (int s = 0; s < C.q_stages; ++s) {
+      cuda::ptx::mbarrier_init(&q_full[s], 1);
+      cuda::ptx::mbarrier_init(&q_empty[s], kReaders);
+    }
+    for (int s = 0; s < C.do_stages; ++s) {
+      cuda::ptx::mbarrier_init(&do_full[s], 1);
+      cuda::ptx::mbarrier_init(&do_empty[s], kReaders);
+    }
+    for (int s = 0; s < C.kv_stages; ++s) {
+      cuda::ptx::mbarrier_init(&k_full[s], 1);
+      cuda::ptx::mbarrier_init(&v_full[s], 1);
+      cuda::ptx::mbarrier_init(&kv_empty[s], C.consumer_warpgroups);
+    }
+    cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
+  }
+};
+
+/// Waits for the phase of that parity to complete.
+__device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) {
+  while (!cuda::ptx::mbarrier_try_wait_parity(&barrier, parity)) {
+  }
+}
+
+/// One warp's arrival.
+__device__ __forceinline__ void release(uint64_t& barrier) {
+  if (threadIdx.x % kWarpSize == 0) {
+    cuda::ptx::mbarrier_arrive(&barrier);
+  }
+}
+
+}  // namespace strobe::hopper::backward

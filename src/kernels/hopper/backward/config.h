@@ -1,0 +1,43 @@
+// One variant of the backward kernel is one value of BackwardConfig, its only template argument. Plain constexpr C++:
+// the host's compiler reads it for the launch and NVRTC for the kernel.
+#pragma once
+
+#include "kernels/common/kernel_config.h"
+
+namespace strobe::hopper::backward {
+
+struct BackwardConfig {
+  Element element = Element::bf16;
+  int head_dim = 128;           // of Q and K as compiled; narrower heads are padded by TMA's bounds
+  int head_dim_v = 128;         // of V, O and dO, likewise
+  int consumer_warpgroups = 2;  // each owns 64 keys
+  int block_m = 64;             // queries per step
+  int q_stages = 3;             // of Q and the LSE of its rows
+  int do_stages = 2;            // of dO and the D of its rows
+  int kv_stages = 1;            // of K and V: with 2, the next tile's arrive while this one's are in use
+
+  // What the call needs.
+  bool mask_right = false;  // causal, or a window bounded on the right
+  bool mask_left = false;   // a window bounded on the left
+
+  // The pipeline of one step.
+  bool early_dv = true;   // dV is issued before dP has arrived: P is an operand already while dS is computed
+  bool defer_dk = true;   // dK runs on under the start of the next step
+  bool persistent = false;  // one CTA per multiprocessor walks over the tiles
+
+  bool operator==(const BackwardConfig&) const = default;
+};
+
+constexpr int block_n(const BackwardConfig& c) { return kRowsPerWarpgroup * c.consumer_warpgroups; }
+
+constexpr int threads_per_block(const BackwardConfig& c) { return kWarpgroupSize * (c.consumer_warpgroups + 1); }
+
+/// dQ of one step is shared out among the warpgroups: by 64 rows where a step has as many of them, else by columns.
+constexpr bool query_gradient_by_rows(const BackwardConfig& c) {
+  return c.block_m == kRowsPerWarpgroup * c.consumer_warpgroups;
+}
+constexpr int query_gradient_columns(const BackwardConfig& c) {
+  return query_gradient_by_rows(c) ? c.head_dim : c.head_dim / c.consumer_warpgroups;
+}
+
+}  // namespace strobe::hopper::backward

@@ -1,0 +1,45 @@
+// FlashAttention's backward on Hopper: dK, dV and the sums of dQ from Q, K, V, dO, LSE and D.
+//
+// A CTA holds a block of keys and walks over the queries that see it, of every query head that reads the key head.
+// Warpgroup 0 produces, the others consume: barriers.h says who waits for whom, consumer.h what overlaps with what.
+//
+// Source: Dao, "FlashAttention-2" (2023), algorithm 2; Shah et al., "FlashAttention-3" (2024), appendix on the backward.
+#pragma once
+
+#include "kernels/hopper/backward/barriers.h"
+#include "kernels/hopper/backward/consumer.h"
+#include "kernels/hopper/backward/producer.h"
+
+namespace strobe::hopper::backward {
+
+template <BackwardConfig C>
+struct RegisterBudget {
+  static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : 24;
+  static constexpr int kConsumer = C.consumer_warpgroups >= 3 ? 160 : 240;
+};
+
+template <BackwardConfig C>
+__global__ void __launch_bounds__(threads_per_block(C), 1)
+    backward(const __grid_constant__ TensorMaps maps, const __grid_constant__ BackwardParams params) {
+  extern __shared__ __align__(1024) unsigned char smem[];
+  auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);
+  if (threadIdx.x == 0) {
+    for (const TensorMap* map : {&maps.q, &maps.k, &maps.v, &maps.d_o, &maps.dk, &maps.dv}) {
+      ptx::prefetch_tensor_map(map);
+    }
+    barriers.init();
+  }
+  __syncthreads();
+  const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
+  if (warpgroup == 0) {
+    ptx::setmaxnreg_dec<RegisterBudget<C>::kProducer>();
+    if (threadIdx.x == 0) {
+      Producer<C>(maps, params, smem, barriers).run();
+    }
+  } else {
+    ptx::setmaxnreg_inc<RegisterBudget<C>::kConsumer>();
+    Consumer<C>(maps, params, smem, barriers, warpgroup - 1).run();
+  }
+}
+
+}  // namespace strobe::hopper::backward

@@ -1,0 +1,95 @@
+// What a thread does to its scores: probabilities, their gradients, masks, and dS on its way to shared memory. All tiles
+// are transposed: rows are keys, columns are queries.
+#pragma once
+
+#include "kernels/hopper/backward/config.h"
+#include "kernels/hopper/backward/params.h"
+#include "kernels/hopper/backward/smem.h"
+#include "kernels/hopper/backward/work.h"
+#include "kernels/hopper/ptx/warpgroup.h"
+#include "kernels/hopper/tile/fragment.h"
+
+namespace strobe::hopper::backward {
+
+constexpr float kMinusInfinity = __builtin_bit_cast(float, 0xff800000U);
+
+template <BackwardConfig C>
+using Scores = float[C.block_m / 2];
+
+/// Each of this thread's scores whose key its query does not see becomes `value`, whatever it was.
+template <BackwardConfig C>
+__device__ __forceinline__ void hide(const BackwardParams& params, int key_first, int query_first, Scores<C>& x,
+                                     float value) {
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+    const int key = key_first + fragment_row(r);
+    // Queries [first, last] of this block see the key; as distances from this thread's first column.
+    int first = 0;
+    int last = C.block_m;
+    const int center = key - params.diagonal - query_first - fragment_column();
+    if constexpr (C.mask_right) {
+      first = center - params.mask_right;
+    }
+    if constexpr (C.mask_left) {
+      last = center + params.mask_left;
+    }
+    if (key >= params.seqlen_k) {
+      first = C.block_m;
+    }
+#pragma unroll
+    for (int j = 0; j < C.block_m / 8; ++j) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const bool hidden = 8 * j + c < first || (C.mask_left && 8 * j + c > last);
+        float& score = x[4 * j + 2 * r + c];
+        score = hidden ? value : score;
+      }
+    }
+  }
+}
+
+/// P = exp2(S scale - LSE).
+template <BackwardConfig C>
+__device__ __forceinline__ void probabilities(Scores<C>& s, const float* lse_log2, float scale_log2) {
+#pragma unroll
+  for (int j = 0; j < C.block_m / 8; ++j) {
+    const float2 lse = *reinterpret_cast<const float2*>(lse_log2 + 8 * j + fragment_column());
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      s[4 * j + 2 * r] = ptx::ex2_approx(__fmaf_rn(s[4 * j + 2 * r], scale_log2, -lse.x));
+      s[4 * j + 2 * r + 1] = ptx::ex2_approx(__fmaf_rn(s[4 * j + 2 * r + 1], scale_log2, -lse.y));
+    }
+  }
+}
+
+/// dS = P (dP - D), in the place of P.
+template <BackwardConfig C>
+__device__ __forceinline__ void differentiate(Scores<C>& p, const Scores<C>& dp, const float* d_sum) {
+#pragma unroll
+  for (int j = 0; j < C.block_m / 8; ++j) {
+    const float2 d = *reinterpret_cast<const float2*>(d_sum + 8 * j + fragment_column());
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      p[4 * j + 2 * r] *= dp[4 * j + 2 * r] - d.x;
+      p[4 * j + 2 * r + 1] *= dp[4 * j + 2 * r + 1] - d.y;
+    }
+  }
+}
+
+/// dS^T to shared memory: panels of 64 queries x all keys of the tile, swizzled as TMA would. `tile` is the stage.
+template <BackwardConfig C>
+__device__ __forceinline__ void store_score_gradients(const uint32_t (&ds)[C.block_m / 16][4], unsigned char* tile,
+                                                      int warpgroup) {
+  const int lane = threadIdx.x % kWarpSize;
+  const int warp = threadIdx.x % kWarpgroupSize / kWarpSize;
+  // Lanes 8 i to 8 i + 7 name the rows of register i's 8 x 8 block: keys + 8 (i % 2), queries + 8 (i / 2).
+  const int key = warpgroup * kRowsPerWarpgroup + warp * 16 + lane % 16;
+  const auto first = static_cast<uint32_t>(__cvta_generic_to_shared(tile)) + key * kPanelRowBytes +
+                     ((lane / 16) ^ (lane % 8)) * 16;
+#pragma unroll
+  for (int i = 0; i < C.block_m / 16; ++i) {
+    ptx::stmatrix_x4((first ^ (i % 4 * 32)) + i / 4 * block_n(C) * kPanelRowBytes, ds[i]);
+  }
+}
+
+}  // namespace strobe::hopper::backward
