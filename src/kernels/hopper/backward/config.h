@@ -20,9 +20,6 @@ struct BackwardConfig {
   bool mask_right = false;  // causal, or a window bounded on the right
   bool mask_left = false;   // a window bounded on the left
 
-  // The pipeline of one step.
-  bool early_dv = true;   // dV is issued before dP has arrived: P is an operand already while dS is computed
-  bool defer_dk = true;   // dK runs on under the start of the next step
   bool persistent = false;  // one CTA per multiprocessor walks over the tiles
 
   bool operator==(const BackwardConfig&) const = default;
@@ -32,12 +29,7 @@ constexpr int block_n(const BackwardConfig& c) { return kRowsPerWarpgroup * c.co
 
 constexpr int threads_per_block(const BackwardConfig& c) { return kWarpgroupSize * (c.consumer_warpgroups + 1); }
 
-/// dQ of one step is shared out among the warpgroups: by 64 rows where a step has as many of them, else by columns.
-constexpr bool query_gradient_by_rows(const BackwardConfig& c) {
-  return c.block_m == kRowsPerWarpgroup * c.consumer_warpgroups;
-}
-constexpr int query_gradient_columns(const BackwardConfig& c) {
-  return query_gradient_by_rows(c) ? c.head_dim : c.head_dim / c.consumer_warpgroups;
-}
+/// dQ of one step is the last warpgroup's: 64 rows at a time.
+constexpr int query_row_blocks(const BackwardConfig& c) { return c.block_m / kRowsPerWarpgroup; }
 
 }  // namespace strobe::hopper::backward

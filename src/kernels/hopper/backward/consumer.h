@@ -1,10 +1,12 @@
-// The consumer's side: each warpgroup holds dK and dV of 64 keys in registers and walks over the query blocks.
+// The consumer's side: each warpgroup holds dK and dV of 64 keys in registers and walks over the query blocks; the last
+// one computes dQ, too.
 //
-// One step, while dK of the step before may still run:
+// One step:
 //   1. issue S^T = K Q^T and dP^T = V dO^T; P = exp2(S - LSE) under dP
-//   2. issue dV += P^T dO; dS = P (dP - D) under it, to shared memory for the other warpgroups
-//   3. meet them; issue dQ = dS K and dK += dS^T Q; when dQ is there, reduce it to global memory under dK
-// So the tensor cores have work of this warpgroup's own in every phase.
+//   2. dS = P (dP - D), to shared memory for the last warpgroup
+//   3. issue dV += P^T dO; last: dQ = dS K, when the others have written their dS, too; issue dK += dS^T Q
+//   4. last: when dQ is there, reduce it to global memory under dK
+// The others run ahead of the last warpgroup by up to a step: what it computes between its products is done under theirs.
 #pragma once
 
 #include "kernels/hopper/backward/barriers.h"
@@ -16,17 +18,17 @@
 
 namespace strobe::hopper::backward {
 
-template <BackwardConfig C>
+template <BackwardConfig C, int warpgroup>
 class Consumer {
  public:
   using KeyGradient = float[C.head_dim / 2];
   using ValueGradient = float[C.head_dim_v / 2];
-  using QueryGradient = float[query_gradient_columns(C) / 2];
+  using QueryGradient = float[query_row_blocks(C)][C.head_dim / 2];
   using Operand = uint32_t[C.block_m / 16][4];
 
   __device__ __forceinline__ Consumer(const TensorMaps& maps, const BackwardParams& params, unsigned char* smem,
-                                      Barriers<C>& barriers, int warpgroup)
-      : maps_(maps), params_(params), smem_(smem), barriers_(barriers), warpgroup_(warpgroup) {}
+                                      Barriers<C>& barriers)
+      : maps_(maps), params_(params), smem_(smem), barriers_(barriers) {}
 
   /// Every item of this CTA.
   __device__ __forceinline__ void run() {
@@ -35,24 +37,25 @@ class Consumer {
     do {
       const Work work = work_of<C>(params_, item);
       if (work.steps() == 0) {
-        store_no_gradients<C>(params_, work, warpgroup_);
+        store_no_gradients<C>(params_, work, warpgroup);
       } else {
-        one_item(work);
+        one_item(work, item);
       }
       item += gridDim.x;
     } while (C.persistent && item < params_.items);
   }
 
  private:
+  static constexpr bool kLast = warpgroup == C.consumer_warpgroups - 1;
   static constexpr SmemPlan kPlan = smem_plan(C);
   static constexpr int kTileFloats = C.block_m * C.head_dim;
-  static_assert(C.do_stages == kScoreGradientStages);  // dS takes the stage of dO
 
-  __device__ __forceinline__ void one_item(const Work& work) {
+  __device__ __forceinline__ void one_item(const Work& work, int item) {
     KeyGradient dk;
     ValueGradient dv;
     all_steps(dk, dv, work);
-    store_gradients<C>(maps_, params_, smem_, kv_stage(), work, warpgroup_, dk, dv);
+    asm volatile("" : "+r"(item));  // computed anew, so that it takes no registers during the steps
+    store_gradients<C>(maps_, params_, smem_, kv_stage(), work_of<C>(params_, item), warpgroup, dk, dv);
     if (C.persistent && threadIdx.x % kWarpgroupSize == 0) {
       cptx::mbarrier_arrive(&barriers_.kv_empty[kv_stage()]);
     }
@@ -63,7 +66,7 @@ class Consumer {
     wait(barriers_.k_full[kv_stage()], kv_.parity);
     wait(barriers_.v_full[kv_stage()], kv_.parity);
     int m = work.m_begin;
-    float* sums = query_gradient_sums<C>(params_, work.batch, work.head_kv * params_.heads_per_kv, warpgroup_) +
+    float* sums = query_gradient_sums<C>(params_, work.batch, work.head_kv * params_.heads_per_kv) +
                   static_cast<long long>(m) * kTileFloats;
     started_ = false;
     for (int remaining = work.steps() * params_.heads_per_kv; remaining > 0; --remaining) {
@@ -78,44 +81,51 @@ class Consumer {
         sums += static_cast<long long>(params_.m_blocks - work.steps()) * kTileFloats;
       }
     }
-    if constexpr (C.defer_dk) {
-      ptx::wgmma_wait_group<0>(dk);
-      release(barriers_.q_empty[before(q_.stage)]);
-    }
   }
 
   template <bool masked>
   __device__ __forceinline__ void step(KeyGradient& dk, ValueGradient& dv, const Work& work, int m, float* sums) {
     Operand p, ds;
-    scores_and_gradients<masked>(dv, work, m, p, ds);
-    store_score_gradients<C>(ds, smem_ + kPlan.ds + do_.stage * kPlan.ds_bytes, warpgroup_);
+    scores_and_gradients<masked>(work, m, p, ds);
+    if constexpr (!kLast) {
+      wait(barriers_.ds_empty[ds_.stage], ds_.parity ^ 1);
+    }
+    store_score_gradients<C>(ds, smem_ + kPlan.ds + ds_.stage * kPlan.ds_bytes, warpgroup);
     cptx::fence_proxy_async(cptx::space_shared);
+    __syncwarp();
+    release(barriers_.ds_full[ds_.stage]);
     ptx::wgmma_fence();
-    if constexpr (!C.early_dv) {
-      issue_value_gradients(dv, p);
+    issue_value_gradients(dv, p);
+    if constexpr (kLast) {
+      wait(barriers_.ds_full[ds_.stage], ds_.parity);
+      QueryGradient dq;
+      issue_query_gradients(dq);
+      issue_key_gradients(dk, ds);
+      ptx::wgmma_wait_group<1>(dv);
+      release(barriers_.do_empty[do_.stage]);
+      release(barriers_.ds_empty[ds_.stage]);
+#pragma unroll
+      for (int block = 0; block < query_row_blocks(C); ++block) {
+        ptx::tie(dq[block]);
+        reduce_query_gradients(sums + block * (kRowsPerWarpgroup * C.head_dim), dq[block]);
+      }
+    } else {
+      issue_key_gradients(dk, ds);
+      ptx::wgmma_wait_group<1>(dv);
+      release(barriers_.do_empty[do_.stage]);
     }
-    ptx::bar_sync(kScoreGradient, kWarpgroupSize * C.consumer_warpgroups);
-    QueryGradient dq;
-    issue_query_gradients(dq);
-    issue_key_gradients(dk, ds);
-    ptx::wgmma_wait_group<1>(dq);
-    ptx::tie(dv);
-    release(barriers_.do_empty[do_.stage]);
-    reduce_query_gradients(sums, dq);
-    if constexpr (!C.defer_dk) {
-      ptx::wgmma_wait_group<0>(dk);
-      release(barriers_.q_empty[q_.stage]);
-    }
+    ptx::wgmma_wait_group<0>(dk);
+    release(barriers_.q_empty[q_.stage]);
     q_.advance();
     do_.advance();
+    ds_.advance();
   }
 
   // -- Its parts ------------------------------------------------------------------------------------------------------
 
-  /// P and dS as operands; dV may be on its way already.
+  /// P and dS as operands.
   template <bool masked>
-  __device__ __forceinline__ void scores_and_gradients(ValueGradient& dv, const Work& work, int m, Operand& p,
-                                                       Operand& ds) {
+  __device__ __forceinline__ void scores_and_gradients(const Work& work, int m, Operand& p, Operand& ds) {
     Scores<C> s, dp;
     wait(barriers_.q_full[q_.stage], q_.parity);
     ptx::wgmma_fence();
@@ -123,22 +133,12 @@ class Consumer {
     wait(barriers_.do_full[do_.stage], do_.parity);
     issue_probability_gradients(dp);
     ptx::wgmma_wait_group<1>(s);
-    if (C.defer_dk && started_) {
-      release(barriers_.q_empty[before(q_.stage)]);
-    }
     if constexpr (masked) {
       hide<C>(params_, key_first(work), m * C.block_m, s, kMinusInfinity);
     }
     probabilities<C>(s, rows_of(kPlan.lse, q_.stage), params_.scale_log2);
-    if constexpr (C.early_dv) {
-      to_operand<C.element>(p, s);
-      ptx::wgmma_fence();
-      issue_value_gradients(dv, p);
-      ptx::wgmma_wait_group<1>(dp);
-    } else {
-      ptx::wgmma_wait_group<0>(dp);
-      to_operand<C.element>(p, s);
-    }
+    ptx::wgmma_wait_group<0>(dp);
+    to_operand<C.element>(p, s);
     if constexpr (masked) {
       hide<C>(params_, key_first(work), m * C.block_m, dp, 0.0F);
     }
@@ -148,11 +148,8 @@ class Consumer {
 
   __device__ __forceinline__ int kv_stage() const { return C.kv_stages == 1 ? 0 : kv_.stage; }
 
-  /// The stage of Q that was filled before this one.
-  __device__ __forceinline__ static int before(int stage) { return stage == 0 ? C.q_stages - 1 : stage - 1; }
-
   __device__ __forceinline__ int key_first(const Work& work) const {
-    return work.n * block_n(C) + warpgroup_ * kRowsPerWarpgroup;
+    return work.n * block_n(C) + warpgroup * kRowsPerWarpgroup;
   }
 
   __device__ __forceinline__ const float* rows_of(int offset, int stage) const {
@@ -161,7 +158,7 @@ class Consumer {
 
   /// The warpgroup's 64 rows of a tile of K or V.
   __device__ __forceinline__ Descriptor own_keys(int offset) const {
-    return descriptor_k_major(smem_ + offset) + warpgroup_ * (kRowsPerWarpgroup * kPanelRowBytes >> 4);
+    return descriptor_k_major(smem_ + offset) + warpgroup * (kRowsPerWarpgroup * kPanelRowBytes >> 4);
   }
 
   __device__ __forceinline__ void issue_scores(Scores<C>& s) {
@@ -191,15 +188,13 @@ class Consumer {
   }
 
   __device__ __forceinline__ void issue_query_gradients(QueryGradient& dq) {
-    constexpr bool kByRows = query_gradient_by_rows(C);
-    constexpr int kPanel = block_n(C) * kPanelRowBytes >> 4;
-    constexpr int kQueryPanels = kByRows ? 1 : 0;
-    constexpr int kKeyPanels = kByRows ? 0 : query_gradient_columns(C) / kPanelColumns;
-    multiply_keys<C>(dq,
-                     descriptor_mn_major(smem_ + kPlan.ds, block_n(C)) + do_.stage * (kPlan.ds_bytes >> 4) +
-                         warpgroup_ * kQueryPanels * kPanel,
-                     descriptor_mn_major(smem_ + kPlan.k, block_n(C)) + kv_stage() * (kPlan.k_bytes >> 4) +
-                         warpgroup_ * kKeyPanels * kPanel);
+#pragma unroll
+    for (int block = 0; block < query_row_blocks(C); ++block) {
+      multiply_keys<C>(dq[block],
+                       descriptor_mn_major(smem_ + kPlan.ds + block * block_n(C) * kPanelRowBytes, block_n(C)) +
+                           ds_.stage * (kPlan.ds_bytes >> 4),
+                       descriptor_mn_major(smem_ + kPlan.k, block_n(C)) + kv_stage() * (kPlan.k_bytes >> 4));
+    }
     ptx::wgmma_commit_group();
   }
 
@@ -207,11 +202,11 @@ class Consumer {
   const BackwardParams& params_;
   unsigned char* smem_;
   Barriers<C>& barriers_;
-  const int warpgroup_;
   RingPosition<C.q_stages> q_;
-  RingPosition<C.do_stages> do_;  // and of dS
+  RingPosition<C.do_stages> do_;
+  RingPosition<kScoreGradientStages> ds_;
   RingPosition<C.kv_stages> kv_;
-  bool started_ = false;  // whether dK and dV hold sums, and dK of the step before may run on
+  bool started_ = false;  // whether dK and dV hold sums
 };
 
 }  // namespace strobe::hopper::backward

@@ -15,8 +15,22 @@ namespace strobe::hopper::backward {
 template <BackwardConfig C>
 struct RegisterBudget {
   static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : 24;
-  static constexpr int kConsumer = C.consumer_warpgroups >= 3 ? 160 : 240;
+  static constexpr int kConsumer = C.consumer_warpgroups >= 3 ? 160 : 232;
+  static constexpr int kLastConsumer = C.consumer_warpgroups >= 3 ? 160 : 248;
 };
+
+/// The warpgroup's number is a constant to each: what follows from it takes no registers.
+template <BackwardConfig C, int candidate>
+__device__ __forceinline__ void consume(const TensorMaps& maps, const BackwardParams& params, unsigned char* smem,
+                                        Barriers<C>& barriers, int warpgroup) {
+  constexpr bool kLast = candidate == C.consumer_warpgroups - 1;
+  if (kLast || warpgroup == candidate) {
+    ptx::setmaxnreg_inc<kLast ? RegisterBudget<C>::kLastConsumer : RegisterBudget<C>::kConsumer>();
+    Consumer<C, candidate>(maps, params, smem, barriers).run();
+  } else if constexpr (!kLast) {
+    consume<C, candidate + 1>(maps, params, smem, barriers, warpgroup);
+  }
+}
 
 template <BackwardConfig C>
 __global__ void __launch_bounds__(threads_per_block(C), 1)
@@ -37,8 +51,7 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
       Producer<C>(maps, params, smem, barriers).run();
     }
   } else {
-    ptx::setmaxnreg_inc<RegisterBudget<C>::kConsumer>();
-    Consumer<C>(maps, params, smem, barriers, warpgroup - 1).run();
+    consume<C, 0>(maps, params, smem, barriers, warpgroup - 1);
   }
 }
 

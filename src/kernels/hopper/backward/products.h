@@ -29,7 +29,7 @@ __device__ __forceinline__ void accumulate_keys(float (&d)[n], const uint32_t (&
   }
 }
 
-/// dQ = dS K: 64 queries x n columns over all keys of the tile, both operands MN-major.
+/// dQ = dS K: 64 queries over all keys of the tile, both operands MN-major.
 template <BackwardConfig C, int n>
 __device__ __forceinline__ void multiply_keys(float (&d)[n], Descriptor ds, Descriptor k) {
   ptx::wgmma_ss_mn<C.element, false>(d, ds, k);

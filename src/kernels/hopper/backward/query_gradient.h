@@ -2,7 +2,7 @@
 // converts.
 //
 // A tile of block_m queries lies there in the order of the accumulators' registers, so that each instruction of a warp
-// adds 512 bytes in a row: [warpgroup][register / 4][thread of the warpgroup][register % 4].
+// adds 512 bytes in a row: [64 rows][register / 4][thread of the warpgroup][register % 4].
 #pragma once
 
 #include "kernels/hopper/backward/config.h"
@@ -19,11 +19,9 @@ __device__ __forceinline__ void red_add(float* address, float a, float b, float 
 
 /// This thread's part of a head's sums, of its first query block; those of the next block are block_m * head_dim further.
 template <BackwardConfig C>
-__device__ __forceinline__ float* query_gradient_sums(const BackwardParams& params, int batch, int head,
-                                                      int warpgroup) {
+__device__ __forceinline__ float* query_gradient_sums(const BackwardParams& params, int batch, int head) {
   const long long tile = (static_cast<long long>(batch) * params.heads + head) * params.m_blocks;
-  return params.dq_sum + tile * (C.block_m * C.head_dim) +
-         warpgroup * (C.block_m * C.head_dim / C.consumer_warpgroups) + threadIdx.x % kWarpgroupSize * 4;
+  return params.dq_sum + tile * (C.block_m * C.head_dim) + threadIdx.x % kWarpgroupSize * 4;
 }
 
 template <int n>

@@ -13,6 +13,13 @@ namespace strobe::hopper::backward {
 
 constexpr float kMinusInfinity = __builtin_bit_cast(float, 0xff800000U);
 
+/// This thread within its warpgroup, read anew: what is computed from it does not stay in registers between steps.
+__device__ __forceinline__ int thread_of_warpgroup() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(thread));
+  return thread % kWarpgroupSize;
+}
+
 template <BackwardConfig C>
 using Scores = float[C.block_m / 2];
 
@@ -20,13 +27,14 @@ using Scores = float[C.block_m / 2];
 template <BackwardConfig C>
 __device__ __forceinline__ void hide(const BackwardParams& params, int key_first, int query_first, Scores<C>& x,
                                      float value) {
+  const int thread = thread_of_warpgroup();
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
-    const int key = key_first + fragment_row(r);
+    const int key = key_first + thread / kWarpSize * 16 + thread % kWarpSize / 4 + 8 * r;
     // Queries [first, last] of this block see the key; as distances from this thread's first column.
     int first = 0;
     int last = C.block_m;
-    const int center = key - params.diagonal - query_first - fragment_column();
+    const int center = key - params.diagonal - query_first - 2 * (thread % 4);
     if constexpr (C.mask_right) {
       first = center - params.mask_right;
     }
@@ -80,8 +88,9 @@ __device__ __forceinline__ void differentiate(Scores<C>& p, const Scores<C>& dp,
 template <BackwardConfig C>
 __device__ __forceinline__ void store_score_gradients(const uint32_t (&ds)[C.block_m / 16][4], unsigned char* tile,
                                                       int warpgroup) {
-  const int lane = threadIdx.x % kWarpSize;
-  const int warp = threadIdx.x % kWarpgroupSize / kWarpSize;
+  const int thread = thread_of_warpgroup();
+  const int lane = thread % kWarpSize;
+  const int warp = thread / kWarpSize;
   // Lanes 8 i to 8 i + 7 name the rows of register i's 8 x 8 block: keys + 8 (i % 2), queries + 8 (i / 2).
   const int key = warpgroup * kRowsPerWarpgroup + warp * 16 + lane % 16;
   const auto first = static_cast<uint32_t>(__cvta_generic_to_shared(tile)) + key * kPanelRowBytes +

@@ -27,8 +27,10 @@ struct SmemPlan {
 // Of dS^T: written for the step at hand while the one before may still be read.
 constexpr int kScoreGradientStages = 2;
 
-/// mbarriers: full and empty for each stage of Q and dO; K full, V full and both empty for each stage of K and V.
-constexpr int barrier_count(const BackwardConfig& c) { return 2 * c.q_stages + 2 * c.do_stages + 3 * c.kv_stages; }
+/// mbarriers: full and empty for each stage of Q, dO and dS; K full, V full and both empty for each stage of K and V.
+constexpr int barrier_count(const BackwardConfig& c) {
+  return 2 * (c.q_stages + c.do_stages + kScoreGradientStages) + 3 * c.kv_stages;
+}
 
 constexpr SmemPlan smem_plan(const BackwardConfig& c) {
   SmemPlan plan;
