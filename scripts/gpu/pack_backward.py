@@ -23,8 +23,7 @@ FIELDS = {
     "kv_stages": 1,
     "mask_right": False,
     "mask_left": False,
-    "early_dv": True,
-    "defer_dk": True,
+    "by_roles": False,
     "persistent": False,
 }
 
@@ -90,13 +89,27 @@ def main():
                 f"{NAMESPACE}::backward<{text}>",
                 arguments.cuda,
             )
-            entry["finish"] = build(
+            if not config["by_roles"]:
+              entry["finish"] = build(
                 arguments.folder,
                 stem + "_finish",
                 "kernels/hopper/backward/finish.h",
                 f"{NAMESPACE}::finish_query_gradient<{text}>",
                 arguments.cuda,
             )
+            if config["by_roles"]:
+                entry["query"] = {
+                    warpgroups: build(
+                        arguments.folder,
+                        f"{stem}_query{warpgroups}",
+                        "kernels/hopper/backward/query_kernel.h",
+                        f"{NAMESPACE}::query_gradient<{NAMESPACE}::QueryGradientConfig{{"
+                        f".element=strobe::Element::{config['element']},.head_dim={config['head_dim']},"
+                        f".consumer_warpgroups={warpgroups},.mask_right={spell(causal)}}}>",
+                        arguments.cuda,
+                    )
+                    for warpgroups in (2, 3)
+                }
             manifest["variants"].append(entry)
     (arguments.folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
 

@@ -57,6 +57,7 @@ class BackwardParams(ctypes.Structure):
         ("lse_log2", P),
         ("d_sum", P),
         ("dq_sum", P),
+        ("ds", P),
         ("dk", Rows),
         ("dv", Rows),
         *[
@@ -72,6 +73,7 @@ class BackwardParams(ctypes.Structure):
                 "seqlen_k",
                 "m_blocks",
                 "n_blocks",
+                "first_head_kv",
                 "items",
                 "section_heads",
                 "mask_left",
@@ -152,16 +154,23 @@ def panels(columns):
     return (columns + 63) // 64
 
 
+def tile(rows, columns):
+    return rows * panels(columns) * 128
+
+
 def smem_bytes(c):
-    block_n = 64 * c["consumer_warpgroups"]
-    tile = lambda rows, columns: rows * panels(columns) * 128
+    n = block_n(c)
     return (
-        c["kv_stages"] * (tile(block_n, c["head_dim"]) + tile(block_n, c["head_dim_v"]))
+        c["kv_stages"] * (tile(n, c["head_dim"]) + tile(n, c["head_dim_v"]))
         + c["q_stages"] * (tile(c["block_m"], c["head_dim"]) + 4 * c["block_m"])
         + c["do_stages"] * (tile(c["block_m"], c["head_dim_v"]) + 4 * c["block_m"])
-        + 2 * tile(block_n, c["block_m"])
-        + 8 * (2 * c["q_stages"] + 2 * c["do_stages"] + 3 * c["kv_stages"])
+        + (4 if c["by_roles"] else 2) * tile(n, c["block_m"])
+        + 8 * (2 * c["q_stages"] + 2 * c["do_stages"] + 8 + 3 * c["kv_stages"])
     )
+
+
+def block_n(c):
+    return 64 * (1 if c["by_roles"] else c["consumer_warpgroups"])
 
 
 def rows_of(x):
@@ -205,52 +214,81 @@ class Variants:
 
 
 class Backward:
-    def __init__(self, variants, name, q, k, v, o, lse, do, dq, dk, dv, causal, scale=None, section_bytes=24 << 20):
+    """One call. Options: section_mb of L2 for heads in flight; by roles, ds_mb for dS and warpgroups of dQ's kernel."""
+
+    def __init__(
+        self, variants, name, q, k, v, o, lse, do, dq, dk, dv, causal, scale=None, section_mb=24, ds_mb=1024, warpgroups=3
+    ):
         entry = variants.find(name, causal)
-        c = entry["config"]
+        self.variants, self.entry, self.config = variants, entry, entry["config"]
+        c = self.config
         b, sq, h, d = q.shape
         sk, hk, dv_dim = k.shape[1], k.shape[2], v.shape[3]
         scale = scale or d**-0.5
-        block_m, block_n = c["block_m"], 64 * c["consumer_warpgroups"]
-        m_blocks, n_blocks = -(-sq // block_m), -(-sk // block_n)
+        block_m = c["block_m"]
+        m_blocks, n_blocks = -(-sq // block_m), -(-sk // block_n(c))
         rows = m_blocks * block_m
-        self.lse_log2 = torch.full((b, h, rows), math.nan, device="cuda")
-        self.d_sum = torch.full((b, h, rows), math.nan, device="cuda")
-        self.dq_sum = torch.full((b * h * rows * c["head_dim"],), math.nan, device="cuda")
+        nan = lambda *shape: torch.full(shape, math.nan, device="cuda")
+        self.lse_log2, self.d_sum = nan(b, h, rows), nan(b, h, rows)
+        self.dq_sum = nan(0 if c["by_roles"] else b * h * rows * c["head_dim"])
         threads = {64: 8, 128: 16, 256: 32}[c["head_dim_v"]]
         prepare = variants.kernel(variants.manifest["prepare"][f"{c['element']}_{threads}"])
-        self.launches = []
+        self.launches, self.keep = [], (q, k, v, o, lse, do, dq, dk, dv)
         prepared = PrepareParams(
             rows_of(o), rows_of(do), lse.data_ptr(), lse.stride(0), lse.stride(1), None,
             self.lse_log2.data_ptr(), self.d_sum.data_ptr(), self.dq_sum.data_ptr(), self.dq_sum.numel() // 4,
             h, sq, rows, dv_dim,
         )  # fmt: skip
-        row_groups = -(-rows // (256 // threads))
-        self.launches.append(prepare.bind((row_groups, h, b), 256, prepared))
-
-        maps = (ctypes.c_byte * (6 * 128)).from_buffer_copy(
-            b"".join(
-                tensor_map(x, r)
-                for x, r in ((q, block_m), (k, block_n), (v, block_n), (do, block_m), (dk, 64), (dv, 64))
-            )
-        )
+        self.launches.append(prepare.bind((-(-rows // (256 // threads)), h, b), 256, prepared))
         group = h // hk
-        footprint = group * sq * (2 * d + 2 * dv_dim + 4 * d)
-        items = b * hk * n_blocks
+        footprint = group * sq * (2 * d + 2 * dv_dim + (0 if c["by_roles"] else 4 * d))
         params = BackwardParams(
-            self.lse_log2.data_ptr(), self.d_sum.data_ptr(), self.dq_sum.data_ptr(), rows_of(dk), rows_of(dv),
-            b, h, hk, d, dv_dim, group, sq, sk, m_blocks, n_blocks, items,
-            min(b * hk, max(1, section_bytes // footprint)), 0, 0, sk - sq if causal else 0,
-            scale * math.log2(math.e), scale,
+            lse_log2=self.lse_log2.data_ptr(), d_sum=self.d_sum.data_ptr(), dq_sum=self.dq_sum.data_ptr(),
+            dk=rows_of(dk), dv=rows_of(dv), batch=b, heads=h, heads_kv=hk, head_dim=d, head_dim_v=dv_dim,
+            heads_per_kv=group, seqlen_q=sq, seqlen_k=sk, m_blocks=m_blocks, n_blocks=n_blocks, items=b * hk * n_blocks,
+            section_heads=min(b * hk, max(1, (section_mb << 20) // footprint)), diagonal=sk - sq if causal else 0,
+            scale_log2=scale * math.log2(math.e), scale=scale,
         )  # fmt: skip
-        main = variants.kernel(entry["main"], smem_bytes(c))
-        grid = min(items, variants.multiprocessors) if c["persistent"] else items
+        if c["by_roles"]:
+            self.bind_roles(params, ds_mb << 20, warpgroups)
+        else:
+            self.bind_sums(params)
+
+    def bind_main(self, params):
+        q, k, v, _, _, do, _, dk, dv = self.keep
+        c = self.config
+        boxes = ((q, c["block_m"]), (k, block_n(c)), (v, block_n(c)), (do, c["block_m"]), (dk, 64), (dv, 64))
+        maps = (ctypes.c_byte * (6 * 128)).from_buffer_copy(b"".join(tensor_map(x, rows) for x, rows in boxes))
+        main = self.variants.kernel(self.entry["main"], smem_bytes(c))
+        grid = min(params.items, self.variants.multiprocessors) if c["persistent"] else params.items
         self.launches.append(main.bind((grid, 1, 1), 128 * (c["consumer_warpgroups"] + 1), maps, params))
-        finish = FinishParams(self.dq_sum.data_ptr(), rows_of(dq), h, sq, m_blocks, d, scale)
-        self.launches.append(
-            variants.kernel(entry["finish"]).bind((m_blocks, h, b), 128 * c["consumer_warpgroups"], finish)
+
+    def bind_sums(self, params):
+        self.bind_main(params)
+        dq = self.keep[6]
+        finish = FinishParams(
+            params.dq_sum, rows_of(dq), params.heads, params.seqlen_q, params.m_blocks, params.head_dim, params.scale
         )
-        self.keep = (q, k, v, o, lse, do, dq, dk, dv)
+        grid = (params.m_blocks, params.heads, params.batch)
+        self.launches.append(self.variants.kernel(self.entry["finish"]).bind(grid, 2 * self.config["block_m"], finish))
+
+    def bind_roles(self, params, ds_bytes, warpgroups):
+        c = self.config
+        heads = params.batch * params.heads_kv
+        per_head = params.heads_per_kv * params.m_blocks * params.n_blocks * tile(64, 64)
+        chunk = min(heads, max(1, ds_bytes // per_head))
+        self.ds = torch.full((chunk * per_head,), 255, dtype=torch.uint8, device="cuda")
+        maps = (ctypes.c_byte * 256).from_buffer_copy(tensor_map(self.keep[1], 64) + tensor_map(self.keep[6], 64))
+        smem = 4 * (warpgroups * tile(64, 64) + tile(64, c["head_dim"])) + 64
+        query = self.variants.kernel(self.entry["query"][str(warpgroups)], smem)
+        for first in range(0, heads, chunk):
+            part = BackwardParams.from_buffer_copy(params)
+            count = min(chunk, heads - first)
+            part.ds, part.first_head_kv, part.items = self.ds.data_ptr(), first, count * params.n_blocks
+            part.section_heads = min(part.section_heads, count)
+            self.bind_main(part)
+            grid = (-(-params.m_blocks // warpgroups), count * params.heads_per_kv, 1)
+            self.launches.append(query.bind(grid, 128 * (warpgroups + 1), maps, part))
 
     def run(self, only=None):
         stream = torch.cuda.current_stream().cuda_stream

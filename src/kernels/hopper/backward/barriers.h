@@ -7,6 +7,8 @@
 //   do_full[s], do_empty[s] as Q, with dO and D
 //   ds_full[s]              4 x consumer warpgroups                          last one   every warp wrote its part of dS
 //   ds_empty[s]             4: warps of the last one                         the others dQ was computed from it
+//   p_full[s]               4: warps of the first            the second has P of a step (by roles)
+//   p_empty[s]              4: warps of the second                           the first  P was read
 //   k_full[s], v_full[s]    1: producer                    K tile, V tile    consumers  stage s holds the keys
 //   kv_empty[s]             1 per consumer warpgroup                         producer   dK and dV have left through it
 // clang-format on
@@ -49,6 +51,7 @@ struct Barriers {
   uint64_t q_full[C.q_stages], q_empty[C.q_stages];
   uint64_t do_full[C.do_stages], do_empty[C.do_stages];
   uint64_t ds_full[kScoreGradientStages], ds_empty[kScoreGradientStages];
+  uint64_t p_full[kScoreGradientStages], p_empty[kScoreGradientStages];
   uint64_t k_full[C.kv_stages], v_full[C.kv_stages], kv_empty[C.kv_stages];
 
   /// By one thread, before anyone uses them.
@@ -65,6 +68,8 @@ struct Barriers {
     for (int s = 0; s < kScoreGradientStages; ++s) {
       cuda::ptx::mbarrier_init(&ds_full[s], kReaders);
       cuda::ptx::mbarrier_init(&ds_empty[s], kWarpsPerWarpgroup);
+      cuda::ptx::mbarrier_init(&p_full[s], kWarpsPerWarpgroup);
+      cuda::ptx::mbarrier_init(&p_empty[s], kWarpsPerWarpgroup);
     }
     for (int s = 0; s < C.kv_stages; ++s) {
       cuda::ptx::mbarrier_init(&k_full[s], 1);

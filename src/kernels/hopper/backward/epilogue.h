@@ -8,8 +8,8 @@
 
 namespace strobe::hopper::backward {
 
-/// 64 x n accumulators to 64 rows of a tile of block_n rows, in TMA's swizzled panels.
-template <BackwardConfig C, int n>
+/// 64 x n accumulators to 64 rows of a tile of `tile_rows` rows, in TMA's swizzled panels.
+template <Element element, int tile_rows, int n>
 __device__ __forceinline__ void stage_rows(const float (&accumulators)[n], float factor, unsigned char* rows) {
   const int lane = threadIdx.x % kWarpSize;
   const int warp = threadIdx.x % kWarpgroupSize / kWarpSize;
@@ -20,19 +20,20 @@ __device__ __forceinline__ void stage_rows(const float (&accumulators)[n], float
     uint32_t block[4];
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      block[r] = pack<C.element>(accumulators[8 * i + 2 * r] * factor, accumulators[8 * i + 2 * r + 1] * factor);
+      block[r] = pack<element>(accumulators[8 * i + 2 * r] * factor, accumulators[8 * i + 2 * r + 1] * factor);
     }
-    ptx::stmatrix_x4((first ^ (i % 4 * 32)) + i / 4 * block_n(C) * kPanelRowBytes, block);
+    ptx::stmatrix_x4((first ^ (i % 4 * 32)) + i / 4 * tile_rows * kPanelRowBytes, block);
   }
 }
 
-template <BackwardConfig C, int columns>
-__device__ __forceinline__ void store_rows(const TensorMap& map, const unsigned char* rows, int row, const Work& work) {
+template <int columns, int tile_rows>
+__device__ __forceinline__ void store_rows(const TensorMap& map, const unsigned char* rows, int row, int head,
+                                           int batch) {
 #pragma unroll
   for (int panel = 0; panel < panels(columns); ++panel) {
-    const cuda::std::int32_t at[4] = {panel * kPanelColumns, row, work.head_kv, work.batch};
+    const cuda::std::int32_t at[4] = {panel * kPanelColumns, row, head, batch};
     cptx::cp_async_bulk_tensor(cptx::space_global, cptx::space_shared, &map, at,
-                               rows + panel * block_n(C) * kPanelRowBytes);
+                               rows + panel * tile_rows * kPanelRowBytes);
   }
   cptx::cp_async_bulk_commit_group();
 }
@@ -50,18 +51,18 @@ __device__ __forceinline__ void store_gradients(const TensorMaps& maps, const Ba
   const int row = work.n * block_n(C) + warpgroup * kRowsPerWarpgroup;
   const bool elected = threadIdx.x % kWarpgroupSize == 0;
 
-  stage_rows<C>(dv, 1.0F, v_rows);  // these rows of V were read by this warpgroup alone
+  stage_rows<C.element, block_n(C)>(dv, 1.0F, v_rows);  // these rows of V were read by this warpgroup alone
   cptx::fence_proxy_async(cptx::space_shared);
   ptx::bar_sync(kWarpgroup + warpgroup, kWarpgroupSize);
   if (elected) {
-    store_rows<C, C.head_dim_v>(maps.dv, v_rows, row, work);
+    store_rows<C.head_dim_v, block_n(C)>(maps.dv, v_rows, row, work.head_kv, work.batch);
   }
   ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);
-  stage_rows<C>(dk, params.scale, k_rows);
+  stage_rows<C.element, block_n(C)>(dk, params.scale, k_rows);
   cptx::fence_proxy_async(cptx::space_shared);
   ptx::bar_sync(kWarpgroup + warpgroup, kWarpgroupSize);
   if (elected) {
-    store_rows<C, C.head_dim>(maps.dk, k_rows, row, work);
+    store_rows<C.head_dim, block_n(C)>(maps.dk, k_rows, row, work.head_kv, work.batch);
     cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
   }
 }
@@ -69,9 +70,9 @@ __device__ __forceinline__ void store_gradients(const TensorMaps& maps, const Ba
 /// Keys that no query sees.
 template <BackwardConfig C>
 __device__ __forceinline__ void store_no_gradients(const BackwardParams& params, const Work& work, int warpgroup) {
-  const int first = work.n * block_n(C) + warpgroup * kRowsPerWarpgroup;
+  const int first = work.n * block_n(C) + warpgroup * (block_n(C) / C.consumer_warpgroups);
   const auto clear = [&](const Rows& rows, int columns) {
-    for (int i = threadIdx.x % kWarpgroupSize; i < kRowsPerWarpgroup * columns / 8; i += kWarpgroupSize) {
+    for (int i = threadIdx.x % kWarpgroupSize; i < block_n(C) / C.consumer_warpgroups * columns / 8; i += kWarpgroupSize) {
       const int row = first + i / (columns / 8);
       if (row < params.seqlen_k) {
         *reinterpret_cast<uint4*>(rows.row(work.batch, row, work.head_kv) + i % (columns / 8) * 8) =

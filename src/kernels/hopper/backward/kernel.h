@@ -9,14 +9,15 @@
 #include "kernels/hopper/backward/barriers.h"
 #include "kernels/hopper/backward/consumer.h"
 #include "kernels/hopper/backward/producer.h"
+#include "kernels/hopper/backward/roles.h"
 
 namespace strobe::hopper::backward {
 
 template <BackwardConfig C>
 struct RegisterBudget {
   static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : 24;
-  static constexpr int kConsumer = C.consumer_warpgroups >= 3 ? 160 : 232;
-  static constexpr int kLastConsumer = C.consumer_warpgroups >= 3 ? 160 : 248;
+  static constexpr int kConsumer = C.consumer_warpgroups >= 3 ? 160 : C.by_roles ? 240 : 224;
+  static constexpr int kLastConsumer = C.consumer_warpgroups >= 3 ? 160 : C.by_roles ? 240 : 256;
 };
 
 /// The warpgroup's number is a constant to each: what follows from it takes no registers.
@@ -26,7 +27,11 @@ __device__ __forceinline__ void consume(const TensorMaps& maps, const BackwardPa
   constexpr bool kLast = candidate == C.consumer_warpgroups - 1;
   if (kLast || warpgroup == candidate) {
     ptx::setmaxnreg_inc<kLast ? RegisterBudget<C>::kLastConsumer : RegisterBudget<C>::kConsumer>();
-    Consumer<C, candidate>(maps, params, smem, barriers).run();
+    if constexpr (C.by_roles) {
+      consume_by_role<C, candidate>(maps, params, smem, barriers);
+    } else {
+      Consumer<C, candidate>(maps, params, smem, barriers).run();
+    }
   } else if constexpr (!kLast) {
     consume<C, candidate + 1>(maps, params, smem, barriers, warpgroup);
   }
@@ -43,6 +48,7 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
     }
     barriers.init();
   }
+  ptx::griddepcontrol_launch_dependents();
   __syncthreads();
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {

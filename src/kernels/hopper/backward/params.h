@@ -12,6 +12,8 @@ struct BackwardParams {
   const float* d_sum;     // rowsum(dO O), less the gradient of LSE
   // dQ / scale in float32, [batch, heads, m_blocks] tiles in the order of the accumulators' registers.
   float* dq_sum;
+  // By roles: dS^T in tiles of 64 keys x 64 queries, swizzled as in shared memory, [heads of this launch, n, m].
+  unsigned char* ds;
 
   Rows dk, dv;  // what their tensor maps describe, for keys that no query sees
 
@@ -20,6 +22,7 @@ struct BackwardParams {
   int heads_per_kv;
   int seqlen_q, seqlen_k;
   int m_blocks, n_blocks;
+  int first_head_kv;  // of batch * heads_kv: where this launch begins; only by roles other than 0
   int items;          // key blocks of all key heads
   int section_heads;  // key heads that are in flight at once, so that what they read and reduce to stays in L2
 

@@ -28,7 +28,7 @@ class Producer {
       : maps_(maps), params_(params), smem_(smem), barriers_(barriers) {}
 
   __device__ __forceinline__ void run() {
-    bool first = true;
+    ptx::griddepcontrol_wait();
     for (int item = blockIdx.x; item < params_.items; item += gridDim.x) {  // once, where not persistent
       const Work work = work_of<C>(params_, item);
       if (work.steps() == 0) {
@@ -37,10 +37,6 @@ class Producer {
       wait(barriers_.kv_empty[kv_.stage], kv_.parity);
       load_tile<C.head_dim, block_n(C)>(maps_.k, smem_ + kPlan.k + kv_.stage * kPlan.k_bytes, work.n * block_n(C),
                                         work.head_kv, work.batch, barriers_.k_full[kv_.stage], 0);
-      if (first) {
-        ptx::griddepcontrol_wait();  // Q and dO are the call's, LSE and D the step's before
-        first = false;
-      }
       bool v_loaded = false;
       for (int g = 0; g < params_.heads_per_kv; ++g) {
         const int head = work.head_kv * params_.heads_per_kv + g;

@@ -9,6 +9,7 @@ namespace strobe::hopper::backward {
 
 struct Work {
   int batch, head_kv;
+  int launch_head;     // key head within this launch
   int n;               // key block
   int m_begin, m_end;  // query blocks that see some of its keys
   int m_full, m_left;  // those in [m_full, m_left) see all of them: no mask
@@ -28,15 +29,16 @@ template <BackwardConfig C>
 __device__ __forceinline__ Work work_of(const BackwardParams& params, int item) {
   constexpr int kBlockN = block_n(C);
   Work work;
-  const int heads = params.batch * params.heads_kv;
+  const int heads = params.items / params.n_blocks;
   const int section = item / (params.section_heads * params.n_blocks);
   const int first = section * params.section_heads;
   const int within = item - first * params.n_blocks;
   const int count = min(params.section_heads, heads - first);
   const int flat_head = first + within % count;
   work.n = within / count;
-  work.batch = flat_head / params.heads_kv;
-  work.head_kv = flat_head - work.batch * params.heads_kv;
+  work.launch_head = flat_head;
+  work.batch = (params.first_head_kv + flat_head) / params.heads_kv;
+  work.head_kv = params.first_head_kv + flat_head - work.batch * params.heads_kv;
 
   const int key_first = work.n * kBlockN;
   const int key_last = key_first + kBlockN - 1;

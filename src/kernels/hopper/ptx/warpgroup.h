@@ -116,4 +116,13 @@ __device__ __forceinline__ uint32_t cvt_f16x2(float low, float high) {
   return packed;
 }
 
+/// The two halves of a register, low first.
+__device__ __forceinline__ float2 cvt_f32x2_from_f16x2(uint32_t packed) {
+  float2 both;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+      : "=f"(both.x), "=f"(both.y)
+      : "r"(packed));
+  return both;
+}
+
 }  // namespace strobe::ptx
