@@ -37,11 +37,12 @@ def reference(q, k, v, do, causal, scale):
     return o.transpose(1, 2).detach(), lse.detach(), [x.transpose(1, 2) for x in grads]
 
 
-def errors(got, want):
-    """Largest error over the largest value, and the same of root mean squares."""
+def errors(got, want, keys):
+    """Largest error over the largest value, and the same of root mean squares. Of few keys, gradients cancel."""
     difference = (got.double() - want).abs()
-    size = want.abs().max().item() + 1e-9
-    rms = want.pow(2).mean().sqrt().item() + 1e-9
+    least = 1.0 if keys < 8 else 1e-9
+    size = max(want.abs().max().item(), least)
+    rms = max(want.pow(2).mean().sqrt().item(), least)
     return difference.max().item() / size, difference.pow(2).mean().sqrt().item() / rms
 
 
@@ -52,6 +53,7 @@ def main():
     for d in (64, 128, 256):
         for name in variants.names(d):
             worst = 0.0
+            roles = variants.find(name, False)["config"]["by_roles"]
             for causal in (False, True):
                 dtype = torch.bfloat16
                 for b, h, hk, sq, sk in SHAPES:
@@ -60,11 +62,18 @@ def main():
                     o, lse, want = reference(q, k, v, do, causal, d**-0.5)
                     o, lse = o.to(dtype).contiguous(), lse.float().contiguous()
                     got = [torch.full_like(x, float("nan")) for x in (q, k, v)]
-                    call = Backward(variants, name, q, k, v, o, lse, do, *got, causal)
+                    call = Backward(variants, name, q, k, v, o, lse, do, *got, causal, **({"ds_mb": 1} if roles and b > 1 else {}))
                     call.run()
                     torch.cuda.synchronize()
+                    if roles:
+                        first = [x.clone() for x in got]
+                        for _ in range(4):
+                            call.run()
+                            if not all(torch.equal(x, y) for x, y in zip(first, got)):
+                                failures += 1
+                                print("NOT REPEATABLE", name, causal, (b, h, hk, sq, sk))
                     for n, g, w in zip(("dq", "dk", "dv"), got, want):
-                        top, rms = errors(g, w)
+                        top, rms = errors(g, w, sk)
                         worst = max(worst, rms)
                         if not (top < 0.03 and rms < 0.01):
                             failures += 1

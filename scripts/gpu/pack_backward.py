@@ -23,6 +23,8 @@ FIELDS = {
     "kv_stages": 1,
     "mask_right": False,
     "mask_left": False,
+    "staged_dq": True,
+    "turns": True,
     "by_roles": False,
     "persistent": False,
 }

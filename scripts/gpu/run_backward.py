@@ -165,7 +165,8 @@ def smem_bytes(c):
         + c["q_stages"] * (tile(c["block_m"], c["head_dim"]) + 4 * c["block_m"])
         + c["do_stages"] * (tile(c["block_m"], c["head_dim_v"]) + 4 * c["block_m"])
         + (4 if c["by_roles"] else 2) * tile(n, c["block_m"])
-        + 8 * (2 * c["q_stages"] + 2 * c["do_stages"] + 8 + 3 * c["kv_stages"])
+        + (4 * c["block_m"] * c["head_dim"] if c["staged_dq"] and not c["by_roles"] else 0)
+        + 8 * (2 * c["q_stages"] + 2 * c["do_stages"] + 4 + 3 * c["kv_stages"])
     )
 
 
@@ -270,12 +271,13 @@ class Backward:
             params.dq_sum, rows_of(dq), params.heads, params.seqlen_q, params.m_blocks, params.head_dim, params.scale
         )
         grid = (params.m_blocks, params.heads, params.batch)
-        self.launches.append(self.variants.kernel(self.entry["finish"]).bind(grid, 2 * self.config["block_m"], finish))
+        self.launches.append(self.variants.kernel(self.entry["finish"]).bind(grid, 128 * self.config["consumer_warpgroups"], finish))
 
     def bind_roles(self, params, ds_bytes, warpgroups):
         c = self.config
         heads = params.batch * params.heads_kv
-        per_head = params.heads_per_kv * params.m_blocks * params.n_blocks * tile(64, 64)
+        tiles_per_block = c["block_m"] // 64
+        per_head = params.heads_per_kv * params.m_blocks * tiles_per_block * params.n_blocks * tile(64, 64)
         chunk = min(heads, max(1, ds_bytes // per_head))
         self.ds = torch.full((chunk * per_head,), 255, dtype=torch.uint8, device="cuda")
         maps = (ctypes.c_byte * 256).from_buffer_copy(tensor_map(self.keep[1], 64) + tensor_map(self.keep[6], 64))
@@ -287,7 +289,9 @@ class Backward:
             part.ds, part.first_head_kv, part.items = self.ds.data_ptr(), first, count * params.n_blocks
             part.section_heads = min(part.section_heads, count)
             self.bind_main(part)
-            grid = (-(-params.m_blocks // warpgroups), count * params.heads_per_kv, 1)
+            part = BackwardParams.from_buffer_copy(part)
+            part.m_blocks *= tiles_per_block
+            grid = (-(-part.m_blocks // warpgroups), count * params.heads_per_kv, 1)
             self.launches.append(query.bind(grid, 128 * (warpgroups + 1), maps, part))
 
     def run(self, only=None):

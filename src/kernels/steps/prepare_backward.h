@@ -15,7 +15,7 @@ struct PrepareBackwardParams {
   long long lse_batch_stride, lse_head_stride;
   const float* d_lse;  // null: none; strides as those of LSE
 
-  float* lse_log2;  // [batch, heads, rows]
+  float* lse_log2;  // [batch, heads, rows], in the order of place_of_row
   float* d_sum;
   uint4* zeros;  // null: none
   long long zeros_16_bytes;
@@ -60,14 +60,21 @@ __device__ __forceinline__ float dot(const uint4& a, const uint4& b, float sum) 
   return sum;
 }
 
+/// Where a row's numbers lie: in blocks of 64 rows, those that one thread of a tensor core's accumulators needs follow one
+/// another. It holds columns 2 q and 2 q + 1 of every eight.
+__device__ __forceinline__ int place_of_row(int row) {
+  const int within = row % 64;
+  return row - within + within % 8 / 2 * 16 + within / 8 * 2 + within % 2;
+}
+
 /// Grid: {row groups, heads, batch}.
 template <PrepareBackwardConfig C>
 __global__ void __launch_bounds__(kPrepareThreads) prepare_backward(const __grid_constant__ PrepareBackwardParams params) {
   constexpr float kLog2E = 1.442695040888963407F;
   constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000U);
   constexpr int kRows = kPrepareThreads / C.threads_per_row;
-  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
   asm volatile("griddepcontrol.wait;\n" ::: "memory");  // O and dO may be the kernel's before
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
   const int head = blockIdx.y;
   const int batch = blockIdx.z;
   const int lane = threadIdx.x % C.threads_per_row;
@@ -94,7 +101,7 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_backward(const __grid
       }
       lse_log2 = lse == -kInfinity ? kInfinity : lse * kLog2E;
     }
-    const long long at = (static_cast<long long>(batch) * params.heads + head) * params.rows + row;
+    const long long at = (static_cast<long long>(batch) * params.heads + head) * params.rows + place_of_row(row);
     params.lse_log2[at] = lse_log2;
     params.d_sum[at] = lse_log2 == kInfinity ? 0.0F : sum;
   }

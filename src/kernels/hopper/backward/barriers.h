@@ -5,16 +5,15 @@
 //   q_full[s]               1: producer                    Q, LSE            consumers  stage s holds a block of queries
 //   q_empty[s]              4 x consumer warpgroups                          producer   no warp reads it any more
 //   do_full[s], do_empty[s] as Q, with dO and D
-//   ds_full[s]              4 x consumer warpgroups                          last one   every warp wrote its part of dS
-//   ds_empty[s]             4: warps of the last one                         the others dQ was computed from it
 //   p_full[s]               4: warps of the first            the second has P of a step (by roles)
 //   p_empty[s]              4: warps of the second                           the first  P was read
 //   k_full[s], v_full[s]    1: producer                    K tile, V tile    consumers  stage s holds the keys
 //   kv_empty[s]             1 per consumer warpgroup                         producer   dK and dV have left through it
 // clang-format on
 //
-// Named barriers (0 is __syncthreads): kLastRead, of all consumers: the last dQ is done, K may be overwritten.
-// kWarpgroup + w, of one warpgroup.
+// Named barriers (0 is __syncthreads), of all consumers: kLastRead: the last dQ is done, K may be overwritten.
+// kScoreGradient: every warp has written its part of dS. kTurn: the first warpgroup has issued S and dP, the other may.
+// kWarpgroup + w: of one warpgroup.
 //
 // Producers start on the opposite parity, so that the first wait for an empty stage passes. Phases run on over tiles.
 #pragma once
@@ -30,7 +29,9 @@ using cuda::std::uint32_t;
 using cuda::std::uint64_t;
 
 constexpr int kLastRead = 1;
-constexpr int kWarpgroup = 2;
+constexpr int kScoreGradient = 2;
+constexpr int kTurn = 3;
+constexpr int kWarpgroup = 4;
 
 /// Position in a ring of stages: which stage, and the parity of its barriers there.
 template <int stages>
@@ -50,7 +51,6 @@ template <BackwardConfig C>
 struct Barriers {
   uint64_t q_full[C.q_stages], q_empty[C.q_stages];
   uint64_t do_full[C.do_stages], do_empty[C.do_stages];
-  uint64_t ds_full[kScoreGradientStages], ds_empty[kScoreGradientStages];
   uint64_t p_full[kScoreGradientStages], p_empty[kScoreGradientStages];
   uint64_t k_full[C.kv_stages], v_full[C.kv_stages], kv_empty[C.kv_stages];
 
@@ -66,8 +66,6 @@ struct Barriers {
       cuda::ptx::mbarrier_init(&do_empty[s], kReaders);
     }
     for (int s = 0; s < kScoreGradientStages; ++s) {
-      cuda::ptx::mbarrier_init(&ds_full[s], kReaders);
-      cuda::ptx::mbarrier_init(&ds_empty[s], kWarpsPerWarpgroup);
       cuda::ptx::mbarrier_init(&p_full[s], kWarpsPerWarpgroup);
       cuda::ptx::mbarrier_init(&p_empty[s], kWarpsPerWarpgroup);
     }

@@ -20,6 +20,11 @@ struct BackwardConfig {
   bool mask_right = false;  // causal, or a window bounded on the right
   bool mask_left = false;   // a window bounded on the left
 
+  // dQ leaves through shared memory and a bulk reduction, not from registers: it waits for nobody, and takes more of
+  // shared memory's time.
+  bool staged_dq = true;
+  // Warpgroups take turns with S and dP: what one computes of them is done under the products of the other.
+  bool turns = true;
   // Of two warpgroups, one computes P and dV and the other dS and dK of the same 64 keys: for heads whose dK and dV do not
   // fit one warpgroup's registers. dS goes to global memory, and another kernel multiplies it with K.
   bool by_roles = false;
@@ -34,7 +39,12 @@ constexpr int block_n(const BackwardConfig& c) {
 
 constexpr int threads_per_block(const BackwardConfig& c) { return kWarpgroupSize * (c.consumer_warpgroups + 1); }
 
-/// dQ of one step is the last warpgroup's: 64 rows at a time.
-constexpr int query_row_blocks(const BackwardConfig& c) { return c.block_m / kRowsPerWarpgroup; }
+/// dQ of one step is shared out among the warpgroups: by 64 rows where a step has as many of them, else by columns.
+constexpr bool query_gradient_by_rows(const BackwardConfig& c) {
+  return c.block_m == kRowsPerWarpgroup * c.consumer_warpgroups;
+}
+constexpr int query_gradient_columns(const BackwardConfig& c) {
+  return query_gradient_by_rows(c) ? c.head_dim : c.head_dim / c.consumer_warpgroups;
+}
 
 }  // namespace strobe::hopper::backward

@@ -1,12 +1,11 @@
-// The consumer's side: each warpgroup holds dK and dV of 64 keys in registers and walks over the query blocks; the last
-// one computes dQ, too.
+// The consumer's side: each warpgroup holds dK and dV of 64 keys in registers and walks over the query blocks.
 //
 // One step:
-//   1. issue S^T = K Q^T and dP^T = V dO^T; P = exp2(S - LSE) under dP
-//   2. dS = P (dP - D), to shared memory for the last warpgroup
-//   3. issue dV += P^T dO; last: dQ = dS K, when the others have written their dS, too; issue dK += dS^T Q
-//   4. last: when dQ is there, reduce it to global memory under dK
-// The others run ahead of the last warpgroup by up to a step: what it computes between its products is done under theirs.
+//   1. in turn: issue S^T = K Q^T; reduce dQ of the step before to global memory under it; issue dP^T = V dO^T
+//   2. P = exp2(S - LSE) under dP; dS = P (dP - D), to shared memory for the other warpgroups, too
+//   3. issue dV += P^T dO; meet them; issue dQ = dS K and dK += dS^T Q
+// A thread waits at a WGMMA until the tensor cores take it, so little of its own can be done under its own products: 2 is
+// done under the products of the other warpgroup, and reductions, which wait for the L2, under S.
 #pragma once
 
 #include "kernels/hopper/backward/barriers.h"
@@ -23,7 +22,7 @@ class Consumer {
  public:
   using KeyGradient = float[C.head_dim / 2];
   using ValueGradient = float[C.head_dim_v / 2];
-  using QueryGradient = float[query_row_blocks(C)][C.head_dim / 2];
+  using QueryGradient = float[query_gradient_columns(C) / 2];
   using Operand = uint32_t[C.block_m / 16][4];
 
   __device__ __forceinline__ Consumer(const TensorMaps& maps, const BackwardParams& params, unsigned char* smem,
@@ -46,8 +45,11 @@ class Consumer {
   }
 
  private:
-  static constexpr bool kLast = warpgroup == C.consumer_warpgroups - 1;
   static constexpr SmemPlan kPlan = smem_plan(C);
+  static_assert(query_gradient_columns(C) % kPanelColumns == 0 && (!C.turns || C.consumer_warpgroups == 2));
+  // LSE and D are read before the wait for what they are needed with: the WGMMAs leave shared memory little time. Where
+  // there are registers for it.
+  static constexpr bool kEarlyLoads = C.block_m <= kRowsPerWarpgroup;
   static constexpr int kTileFloats = C.block_m * C.head_dim;
 
   __device__ __forceinline__ void one_item(const Work& work, int item) {
@@ -66,55 +68,55 @@ class Consumer {
     wait(barriers_.k_full[kv_stage()], kv_.parity);
     wait(barriers_.v_full[kv_stage()], kv_.parity);
     int m = work.m_begin;
-    float* sums = query_gradient_sums<C>(params_, work.batch, work.head_kv * params_.heads_per_kv) +
+    float* sums = query_gradient_sums<C>(params_, work.batch, work.head_kv * params_.heads_per_kv, warpgroup,
+                                         C.staged_dq ? 0 : threadIdx.x % kWarpgroupSize * 4) +
                   static_cast<long long>(m) * kTileFloats;
+    float* sums_before = sums;
+    QueryGradient dq;
+#pragma unroll
+    for (int i = 0; i < query_gradient_columns(C) / 2; ++i) {
+      dq[i] = 0.0F;
+    }
     started_ = false;
     for (int remaining = work.steps() * params_.heads_per_kv; remaining > 0; --remaining) {
       if (work.sees_all<C>(m)) {
-        step<false>(dk, dv, work, m, sums);
+        step<false>(dq, dk, dv, work, m, sums, sums_before);
       } else {
-        step<true>(dk, dv, work, m, sums);
+        step<true>(dq, dk, dv, work, m, sums, sums_before);
       }
+      sums_before = sums;
       sums += kTileFloats;
       if (++m == work.m_end) {
         m = work.m_begin;
         sums += static_cast<long long>(params_.m_blocks - work.steps()) * kTileFloats;
       }
     }
+    if constexpr (!C.staged_dq) {
+      reduce_query_gradients(sums_before, dq);
+    }
   }
 
   template <bool masked>
-  __device__ __forceinline__ void step(KeyGradient& dk, ValueGradient& dv, const Work& work, int m, float* sums) {
+  __device__ __forceinline__ void step(QueryGradient& dq, KeyGradient& dk, ValueGradient& dv, const Work& work, int m,
+                                       float* sums, float* sums_before) {
     Operand p, ds;
-    scores_and_gradients<masked>(work, m, p, ds);
-    if constexpr (!kLast) {
-      wait(barriers_.ds_empty[ds_.stage], ds_.parity ^ 1);
-    }
+    scores_and_gradients<masked>(dq, work, m, sums_before, p, ds);
     store_score_gradients<C>(ds, smem_ + kPlan.ds + ds_.stage * kPlan.ds_bytes, warpgroup);
     cptx::fence_proxy_async(cptx::space_shared);
-    __syncwarp();
-    release(barriers_.ds_full[ds_.stage]);
     ptx::wgmma_fence();
     issue_value_gradients(dv, p);
-    if constexpr (kLast) {
-      wait(barriers_.ds_full[ds_.stage], ds_.parity);
-      QueryGradient dq;
-      issue_query_gradients(dq);
-      issue_key_gradients(dk, ds);
-      ptx::wgmma_wait_group<1>(dv);
-      release(barriers_.do_empty[do_.stage]);
-      release(barriers_.ds_empty[ds_.stage]);
-#pragma unroll
-      for (int block = 0; block < query_row_blocks(C); ++block) {
-        ptx::tie(dq[block]);
-        reduce_query_gradients(sums + block * (kRowsPerWarpgroup * C.head_dim), dq[block]);
-      }
-    } else {
-      issue_key_gradients(dk, ds);
-      ptx::wgmma_wait_group<1>(dv);
-      release(barriers_.do_empty[do_.stage]);
+    ptx::bar_sync(kScoreGradient, kWarpgroupSize * C.consumer_warpgroups);
+    issue_query_gradients(dq);
+    issue_key_gradients(dk, ds);
+    ptx::wgmma_wait_group<2>(dv);
+    release(barriers_.do_empty[do_.stage]);
+    if constexpr (C.staged_dq) {
+      ptx::wgmma_wait_group<1>(dq);
+      stage_query_gradients(sums, dq, smem_ + kPlan.dq + warpgroup * (kTileFloats * 4 / C.consumer_warpgroups),
+                            kWarpgroup + warpgroup);
     }
     ptx::wgmma_wait_group<0>(dk);
+    ptx::tie(dq);
     release(barriers_.q_empty[q_.stage]);
     q_.advance();
     do_.advance();
@@ -123,27 +125,61 @@ class Consumer {
 
   // -- Its parts ------------------------------------------------------------------------------------------------------
 
-  /// P and dS as operands.
+  /// P and dS as operands, and dQ of the step before on its way.
   template <bool masked>
-  __device__ __forceinline__ void scores_and_gradients(const Work& work, int m, Operand& p, Operand& ds) {
+  __device__ __forceinline__ void scores_and_gradients(QueryGradient& dq, const Work& work, int m, float* sums_before,
+                                                       Operand& p, Operand& ds) {
     Scores<C> s, dp;
     wait(barriers_.q_full[q_.stage], q_.parity);
+    wait_for_turn();
     ptx::wgmma_fence();
     issue_scores(s);
+    if constexpr (!C.staged_dq) {
+      reduce_query_gradients(sums_before, dq);
+    }
     wait(barriers_.do_full[do_.stage], do_.parity);
     issue_probability_gradients(dp);
+    pass_turn();
+    RowNumbers<C> lse_log2;
+    if constexpr (kEarlyLoads) {
+      load_row_numbers<C>(lse_log2, rows_of(kPlan.lse, q_.stage));
+    }
     ptx::wgmma_wait_group<1>(s);
+    if constexpr (!kEarlyLoads) {
+      load_row_numbers<C>(lse_log2, rows_of(kPlan.lse, q_.stage));
+    }
     if constexpr (masked) {
       hide<C>(params_, key_first(work), m * C.block_m, s, kMinusInfinity);
     }
-    probabilities<C>(s, rows_of(kPlan.lse, q_.stage), params_.scale_log2);
+    probabilities<C>(s, lse_log2, params_.scale_log2);
+    RowNumbers<C> d_sum;
+    if constexpr (kEarlyLoads) {
+      load_row_numbers<C>(d_sum, rows_of(kPlan.d_sum, do_.stage));
+    }
+    ptx::tie(s);
+    // Passes at once, and ends a basic block: else ptxas moves the wait for dP above the exponentials.
+    wait(barriers_.q_full[q_.stage], q_.parity);
     ptx::wgmma_wait_group<0>(dp);
+    if constexpr (!kEarlyLoads) {
+      load_row_numbers<C>(d_sum, rows_of(kPlan.d_sum, do_.stage));
+    }
     to_operand<C.element>(p, s);
     if constexpr (masked) {
       hide<C>(params_, key_first(work), m * C.block_m, dp, 0.0F);
     }
-    differentiate<C>(s, dp, rows_of(kPlan.d_sum, do_.stage));
+    differentiate<C>(s, dp, d_sum);
     to_operand<C.element>(ds, s);
+  }
+
+  __device__ __forceinline__ static void wait_for_turn() {
+    if constexpr (C.turns && warpgroup > 0) {
+      ptx::bar_sync(kTurn, 2 * kWarpgroupSize);
+    }
+  }
+  __device__ __forceinline__ static void pass_turn() {
+    if constexpr (C.turns && warpgroup == 0) {
+      ptx::bar_arrive(kTurn, 2 * kWarpgroupSize);
+    }
   }
 
   __device__ __forceinline__ int kv_stage() const { return C.kv_stages == 1 ? 0 : kv_.stage; }
@@ -188,13 +224,13 @@ class Consumer {
   }
 
   __device__ __forceinline__ void issue_query_gradients(QueryGradient& dq) {
-#pragma unroll
-    for (int block = 0; block < query_row_blocks(C); ++block) {
-      multiply_keys<C>(dq[block],
-                       descriptor_mn_major(smem_ + kPlan.ds + block * block_n(C) * kPanelRowBytes, block_n(C)) +
-                           ds_.stage * (kPlan.ds_bytes >> 4),
-                       descriptor_mn_major(smem_ + kPlan.k, block_n(C)) + kv_stage() * (kPlan.k_bytes >> 4));
-    }
+    constexpr int kPanel = block_n(C) * kPanelRowBytes;
+    constexpr int kQueries = query_gradient_by_rows(C) ? warpgroup * kPanel : 0;
+    constexpr int kColumns =
+        query_gradient_by_rows(C) ? 0 : warpgroup * query_gradient_columns(C) / kPanelColumns * kPanel;
+    multiply_keys<C>(
+        dq, descriptor_mn_major(smem_ + kPlan.ds + kQueries, block_n(C)) + ds_.stage * (kPlan.ds_bytes >> 4),
+        descriptor_mn_major(smem_ + kPlan.k + kColumns, block_n(C)) + kv_stage() * (kPlan.k_bytes >> 4));
     ptx::wgmma_commit_group();
   }
 

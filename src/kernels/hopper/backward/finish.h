@@ -37,21 +37,23 @@ __device__ __forceinline__ uint4 exchange_quad(const uint32_t (&words)[4]) {
   return {chunk[0], chunk[1], chunk[2], chunk[3]};
 }
 
-/// Grid: {m_blocks, heads, batch}; a warpgroup for each 64 rows.
+/// Grid: {m_blocks, heads, batch}; as many threads as the consumers of the backward.
 template <BackwardConfig C>
-__global__ void __launch_bounds__(kWarpgroupSize* query_row_blocks(C))
+__global__ void __launch_bounds__(kWarpgroupSize* C.consumer_warpgroups)
     finish_query_gradient(const __grid_constant__ FinishParams params) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
+  constexpr int kColumns = query_gradient_columns(C);
   const int m = blockIdx.x;
-  const int block = threadIdx.x / kWarpgroupSize;
+  const int warpgroup = threadIdx.x / kWarpgroupSize;
   const long long tile = (static_cast<long long>(blockIdx.z) * params.heads + blockIdx.y) * params.m_blocks + m;
   const auto* sums = reinterpret_cast<const float4*>(params.dq_sum + tile * (C.block_m * C.head_dim) +
-                                                     block * (kRowsPerWarpgroup * C.head_dim)) +
+                                                     warpgroup * (C.block_m * C.head_dim / C.consumer_warpgroups)) +
                      threadIdx.x % kWarpgroupSize;
-  const int row = m * C.block_m + block * kRowsPerWarpgroup;
+  const int row = m * C.block_m + (query_gradient_by_rows(C) ? warpgroup * kRowsPerWarpgroup : 0);
+  const int column = query_gradient_by_rows(C) ? 0 : warpgroup * kColumns;
 #pragma unroll
-  for (int first = 0; first < C.head_dim / 8; first += 4) {
+  for (int first = 0; first < kColumns / 8; first += 4) {
     uint32_t words[kRowsPerThread][4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -62,7 +64,7 @@ __global__ void __launch_bounds__(kWarpgroupSize* query_row_blocks(C))
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       const uint4 chunk = exchange_quad(words[r]);
-      const int at = (first + static_cast<int>(threadIdx.x % 4)) * 8;
+      const int at = column + (first + static_cast<int>(threadIdx.x % 4)) * 8;
       const int query = row + fragment_row(r);
       if (query < params.seqlen && at < params.head_dim) {
         *reinterpret_cast<uint4*>(params.dq.row(blockIdx.z, query, blockIdx.y) + at) = chunk;

@@ -16,8 +16,7 @@ namespace strobe::hopper::backward {
 template <BackwardConfig C>
 struct RegisterBudget {
   static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : 24;
-  static constexpr int kConsumer = C.consumer_warpgroups >= 3 ? 160 : C.by_roles ? 240 : 224;
-  static constexpr int kLastConsumer = C.consumer_warpgroups >= 3 ? 160 : C.by_roles ? 240 : 256;
+  static constexpr int kConsumer = C.consumer_warpgroups >= 3 ? 160 : 240;
 };
 
 /// The warpgroup's number is a constant to each: what follows from it takes no registers.
@@ -26,7 +25,7 @@ __device__ __forceinline__ void consume(const TensorMaps& maps, const BackwardPa
                                         Barriers<C>& barriers, int warpgroup) {
   constexpr bool kLast = candidate == C.consumer_warpgroups - 1;
   if (kLast || warpgroup == candidate) {
-    ptx::setmaxnreg_inc<kLast ? RegisterBudget<C>::kLastConsumer : RegisterBudget<C>::kConsumer>();
+    ptx::setmaxnreg_inc<RegisterBudget<C>::kConsumer>();
     if constexpr (C.by_roles) {
       consume_by_role<C, candidate>(maps, params, smem, barriers);
     } else {

@@ -44,10 +44,11 @@ constexpr QueryGradientSmemPlan smem_plan(const QueryGradientConfig& c) {
 }
 
 // Columns of one WGMMA: more accumulators would pass what a thread of three warpgroups is launched with.
-constexpr int kQueryGradientColumns = 128;
+constexpr int wgmma_columns(const QueryGradientConfig& c) { return c.head_dim < 128 ? c.head_dim : 128; }
+constexpr int wgmma_parts(const QueryGradientConfig& c) { return c.head_dim / wgmma_columns(c); }
 
 template <QueryGradientConfig C>
-using QueryGradientParts = float[C.head_dim / kQueryGradientColumns][kQueryGradientColumns / 2];
+using QueryGradientParts = float[wgmma_parts(C)][wgmma_columns(C) / 2];
 
 constexpr int threads_per_block(const QueryGradientConfig& c) { return kWarpgroupSize * (c.consumer_warpgroups + 1); }
 
@@ -150,14 +151,14 @@ __device__ __forceinline__ void feed_query_gradient(const QueryGradientMaps& map
 /// dQ (+)= dS K of one stage.
 template <QueryGradientConfig C, bool accumulate>
 __device__ __forceinline__ void multiply_stage(QueryGradientParts<C>& dq, unsigned char* stage, int warpgroup) {
-  constexpr int kPartBytes = tile_bytes(kScoreTile, kQueryGradientColumns);
+  constexpr int kPartBytes = tile_bytes(kScoreTile, wgmma_columns(C));
   const Descriptor ds = descriptor_mn_major(stage + warpgroup * kScoreTileBytes, kScoreTile);
   const Descriptor k = descriptor_mn_major(stage + smem_plan(C).k, kScoreTile);
   ptx::wgmma_fence();
 #pragma unroll
   for (int step = 0; step < kScoreTile / 16; ++step) {
 #pragma unroll
-    for (int part = 0; part < C.head_dim / kQueryGradientColumns; ++part) {
+    for (int part = 0; part < wgmma_parts(C); ++part) {
       const Descriptor columns = k + (part * (kPartBytes >> 4) + mn_major_step(step));
       if (step == 0) {
         ptx::wgmma_ss_mn<C.element, accumulate>(dq[part], ds, columns);
@@ -173,7 +174,7 @@ __device__ __forceinline__ void multiply_stage(QueryGradientParts<C>& dq, unsign
 template <QueryGradientConfig C, int pending>
 __device__ __forceinline__ void wait_for_products(QueryGradientParts<C>& dq) {
 #pragma unroll
-  for (int part = 0; part < C.head_dim / kQueryGradientColumns; ++part) {
+  for (int part = 0; part < wgmma_parts(C); ++part) {
     ptx::wgmma_wait_group<pending>(dq[part]);
   }
 }
@@ -214,9 +215,9 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
     let_pass(own.end, tile.tiles.end);
   } else {
 #pragma unroll
-    for (int part = 0; part < C.head_dim / kQueryGradientColumns; ++part) {
+    for (int part = 0; part < wgmma_parts(C); ++part) {
 #pragma unroll
-      for (int i = 0; i < kQueryGradientColumns / 2; ++i) {
+      for (int i = 0; i < wgmma_columns(C) / 2; ++i) {
         dq[part][i] = 0.0F;
       }
     }
@@ -225,9 +226,9 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
   ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);  // the ring is free
   unsigned char* rows = smem + warpgroup * tile_bytes(kRowsPerWarpgroup, C.head_dim);
 #pragma unroll
-  for (int part = 0; part < C.head_dim / kQueryGradientColumns; ++part) {
+  for (int part = 0; part < wgmma_parts(C); ++part) {
     stage_rows<C.element, kRowsPerWarpgroup>(dq[part], params.scale,
-                                             rows + part * tile_bytes(kRowsPerWarpgroup, kQueryGradientColumns));
+                                             rows + part * tile_bytes(kRowsPerWarpgroup, wgmma_columns(C)));
   }
   cptx::fence_proxy_async(cptx::space_shared);
   ptx::bar_sync(kWarpgroup + warpgroup, kWarpgroupSize);

@@ -81,11 +81,13 @@ class ProbabilityRole : Role<C> {
       multiply_transposed<C, C.head_dim>(s, descriptor_k_major(smem_ + kPlan.k),
                                          descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4));
       ptx::wgmma_commit_group();
+      RowNumbers<C> lse_log2;
+      load_row_numbers<C>(lse_log2, this->rows_of(kPlan.lse, q_.stage));
       ptx::wgmma_wait_group<0>(s);
       if (!work.template sees_all<C>(m)) {
         hide<C>(params_, work.n * block_n(C), m * C.block_m, s, kMinusInfinity);
       }
-      probabilities<C>(s, this->rows_of(kPlan.lse, q_.stage), params_.scale_log2);
+      probabilities<C>(s, lse_log2, params_.scale_log2);
       release(barriers_.q_empty[q_.stage]);
       hand_over(s);
       typename Base::Operand p;
@@ -133,11 +135,13 @@ class GradientRole : Role<C> {
       multiply_transposed<C, C.head_dim_v>(dp, descriptor_k_major(smem_ + kPlan.v),
                                            descriptor_k_major(smem_ + kPlan.d_o) + do_.stage * (kPlan.do_bytes >> 4));
       ptx::wgmma_commit_group();
+      RowNumbers<C> d_sum;
+      load_row_numbers<C>(d_sum, this->rows_of(kPlan.d_sum, do_.stage));
       ptx::wgmma_wait_group<0>(dp);
       if (!work.template sees_all<C>(m)) {
         hide<C>(params_, work.n * block_n(C), m * C.block_m, dp, 0.0F);
       }
-      take_over(dp, this->rows_of(kPlan.d_sum, do_.stage));
+      take_over(dp, d_sum);
       release(barriers_.do_empty[do_.stage]);
       typename Base::Operand ds;
       to_operand<C.element>(ds, dp);
@@ -159,7 +163,7 @@ class GradientRole : Role<C> {
   static constexpr int kTileBytes = kRowsPerWarpgroup * kPanelRowBytes;  // 64 keys x 64 queries
 
   /// dS = P (dP - D), in the place of dP.
-  __device__ __forceinline__ void take_over(Scores<C>& dp, const float* d_sum) {
+  __device__ __forceinline__ void take_over(Scores<C>& dp, const RowNumbers<C>& d_sum) {
     wait(barriers_.p_full[p_.stage], p_.parity);
     const uint4* chunks = this->exchanged(p_.stage);
 #pragma unroll
@@ -168,10 +172,10 @@ class GradientRole : Role<C> {
       const uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
-        const float2 d = *reinterpret_cast<const float2*>(d_sum + 16 * i + w / 2 * 8 + fragment_column());
         const float2 p = ptx::cvt_f32x2_from_f16x2(words[w]);
-        dp[8 * i + 2 * w] = p.x * (dp[8 * i + 2 * w] - d.x);
-        dp[8 * i + 2 * w + 1] = p.y * (dp[8 * i + 2 * w + 1] - d.y);
+        const int column = 4 * i + w / 2 * 2;
+        dp[8 * i + 2 * w] = p.x * (dp[8 * i + 2 * w] - d_sum[column]);
+        dp[8 * i + 2 * w + 1] = p.y * (dp[8 * i + 2 * w + 1] - d_sum[column + 1]);
       }
     }
     __syncwarp();

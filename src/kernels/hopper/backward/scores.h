@@ -56,31 +56,37 @@ __device__ __forceinline__ void hide(const BackwardParams& params, int key_first
   }
 }
 
+/// LSE or D of this thread's queries: two of every eight, in the order in which the step before stored them.
+template <BackwardConfig C>
+using RowNumbers = float[C.block_m / 4];
+
+template <BackwardConfig C>
+__device__ __forceinline__ void load_row_numbers(RowNumbers<C>& x, const float* rows) {
+#pragma unroll
+  for (int i = 0; i < C.block_m / 16; ++i) {
+    const float4 four = *reinterpret_cast<const float4*>(rows + i / 4 * 64 + threadIdx.x % 4 * 16 + i % 4 * 4);
+    x[4 * i] = four.x;
+    x[4 * i + 1] = four.y;
+    x[4 * i + 2] = four.z;
+    x[4 * i + 3] = four.w;
+  }
+}
+
 /// P = exp2(S scale - LSE).
 template <BackwardConfig C>
-__device__ __forceinline__ void probabilities(Scores<C>& s, const float* lse_log2, float scale_log2) {
+__device__ __forceinline__ void probabilities(Scores<C>& s, const RowNumbers<C>& lse_log2, float scale_log2) {
 #pragma unroll
-  for (int j = 0; j < C.block_m / 8; ++j) {
-    const float2 lse = *reinterpret_cast<const float2*>(lse_log2 + 8 * j + fragment_column());
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      s[4 * j + 2 * r] = ptx::ex2_approx(__fmaf_rn(s[4 * j + 2 * r], scale_log2, -lse.x));
-      s[4 * j + 2 * r + 1] = ptx::ex2_approx(__fmaf_rn(s[4 * j + 2 * r + 1], scale_log2, -lse.y));
-    }
+  for (int i = 0; i < C.block_m / 2; ++i) {
+    s[i] = ptx::ex2_approx(__fmaf_rn(s[i], scale_log2, -lse_log2[i / 4 * 2 + i % 2]));
   }
 }
 
 /// dS = P (dP - D), in the place of P.
 template <BackwardConfig C>
-__device__ __forceinline__ void differentiate(Scores<C>& p, const Scores<C>& dp, const float* d_sum) {
+__device__ __forceinline__ void differentiate(Scores<C>& p, const Scores<C>& dp, const RowNumbers<C>& d_sum) {
 #pragma unroll
-  for (int j = 0; j < C.block_m / 8; ++j) {
-    const float2 d = *reinterpret_cast<const float2*>(d_sum + 8 * j + fragment_column());
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      p[4 * j + 2 * r] *= dp[4 * j + 2 * r] - d.x;
-      p[4 * j + 2 * r + 1] *= dp[4 * j + 2 * r + 1] - d.y;
-    }
+  for (int i = 0; i < C.block_m / 2; ++i) {
+    p[i] *= dp[i] - d_sum[i / 4 * 2 + i % 2];
   }
 }
 

@@ -18,6 +18,7 @@ struct SmemPlan {
   int q = 0;
   int d_o = 0;
   int ds = 0;
+  int dq = 0;  // staged
   int p = 0;  // by roles: probabilities on their way from one warpgroup to the other
   int lse = 0;
   int d_sum = 0;
@@ -28,9 +29,9 @@ struct SmemPlan {
 // Of dS^T: written for the step at hand while the one before may still be read.
 constexpr int kScoreGradientStages = 2;
 
-/// mbarriers: full and empty for each stage of Q, dO, dS and P; K full, V full and both empty for each stage of K and V.
+/// mbarriers: full and empty for each stage of Q, dO and P; K full, V full and both empty for each stage of K and V.
 constexpr int barrier_count(const BackwardConfig& c) {
-  return 2 * (c.q_stages + c.do_stages + 2 * kScoreGradientStages) + 3 * c.kv_stages;
+  return 2 * (c.q_stages + c.do_stages + kScoreGradientStages) + 3 * c.kv_stages;
 }
 
 constexpr SmemPlan smem_plan(const BackwardConfig& c) {
@@ -47,7 +48,8 @@ constexpr SmemPlan smem_plan(const BackwardConfig& c) {
   plan.d_o = plan.q + c.q_stages * plan.q_bytes;
   plan.ds = plan.d_o + c.do_stages * plan.do_bytes;
   plan.p = plan.ds + kScoreGradientStages * plan.ds_bytes;
-  plan.lse = plan.p + (c.by_roles ? kScoreGradientStages * plan.ds_bytes : 0);
+  plan.dq = plan.p + (c.by_roles ? kScoreGradientStages * plan.ds_bytes : 0);
+  plan.lse = plan.dq + (c.staged_dq && !c.by_roles ? 4 * c.block_m * c.head_dim : 0);
   plan.d_sum = plan.lse + c.q_stages * plan.rows_bytes;
   plan.barriers = plan.d_sum + c.do_stages * plan.rows_bytes;
   plan.total_bytes = plan.barriers + 8 * barrier_count(c);
