@@ -240,7 +240,7 @@ class Backward:
             self.lse_log2.data_ptr(), self.d_sum.data_ptr(), self.dq_sum.data_ptr(), self.dq_sum.numel() // 4,
             h, sq, rows, dv_dim,
         )  # fmt: skip
-        self.launches.append(prepare.bind((-(-rows // (256 // threads)), h, b), 256, prepared))
+        self.launches.append(prepare.bind((-(-rows // (256 // threads * 4)), h, b), 256, prepared))
         group = h // hk
         footprint = group * sq * (2 * d + 2 * dv_dim + (0 if c["by_roles"] else 4 * d))
         params = BackwardParams(

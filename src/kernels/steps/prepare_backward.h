@@ -15,7 +15,7 @@ struct PrepareBackwardParams {
   long long lse_batch_stride, lse_head_stride;
   const float* d_lse;  // null: none; strides as those of LSE
 
-  float* lse_log2;  // [batch, heads, rows], in the order of place_of_row
+  float* lse_log2;  // [batch, heads, rows]
   float* d_sum;
   uint4* zeros;  // null: none
   long long zeros_16_bytes;
@@ -26,12 +26,17 @@ struct PrepareBackwardParams {
 
 struct PrepareBackwardConfig {
   Element element = Element::bf16;
-  int threads_per_row = 16;  // a power of two up to 32, at least head_dim_v / 8 / 2
+  int threads_per_row = 16;  // a power of two up to 32, at least head_dim_v / 8
 
   bool operator==(const PrepareBackwardConfig&) const = default;
 };
 
 constexpr int kPrepareThreads = 256;
+constexpr int kPrepareRowsPerThread = 4;  // so many are on their way at once
+
+constexpr int rows_per_block(const PrepareBackwardConfig& c) {
+  return kPrepareThreads / c.threads_per_row * kPrepareRowsPerThread;
+}
 
 template <Element element>
 __device__ __forceinline__ float2 to_floats(unsigned pair) {
@@ -60,50 +65,57 @@ __device__ __forceinline__ float dot(const uint4& a, const uint4& b, float sum) 
   return sum;
 }
 
-/// Where a row's numbers lie: in blocks of 64 rows, those that one thread of a tensor core's accumulators needs follow one
-/// another. It holds columns 2 q and 2 q + 1 of every eight.
-__device__ __forceinline__ int place_of_row(int row) {
-  const int within = row % 64;
-  return row - within + within % 8 / 2 * 16 + within / 8 * 2 + within % 2;
+/// The numbers of one row, by the thread that holds its sum.
+__device__ __forceinline__ void store_row(const PrepareBackwardParams& params, int batch, int head, int row,
+                                          float sum) {
+  constexpr float kLog2E = 1.442695040888963407F;
+  constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000U);
+  float lse_log2 = kInfinity;
+  if (row < params.seqlen) {
+    const long long at = batch * params.lse_batch_stride + head * params.lse_head_stride + row;
+    const float lse = params.lse[at];
+    if (params.d_lse != nullptr) {
+      sum -= params.d_lse[at];
+    }
+    lse_log2 = lse == -kInfinity ? kInfinity : lse * kLog2E;
+  }
+  const long long at = (static_cast<long long>(batch) * params.heads + head) * params.rows + row;
+  params.lse_log2[at] = lse_log2;
+  params.d_sum[at] = lse_log2 == kInfinity ? 0.0F : sum;
 }
 
 /// Grid: {row groups, heads, batch}.
 template <PrepareBackwardConfig C>
 __global__ void __launch_bounds__(kPrepareThreads) prepare_backward(const __grid_constant__ PrepareBackwardParams params) {
-  constexpr float kLog2E = 1.442695040888963407F;
-  constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000U);
   constexpr int kRows = kPrepareThreads / C.threads_per_row;
   asm volatile("griddepcontrol.wait;\n" ::: "memory");  // O and dO may be the kernel's before
   asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
   const int head = blockIdx.y;
   const int batch = blockIdx.z;
   const int lane = threadIdx.x % C.threads_per_row;
-  const int row = blockIdx.x * kRows + threadIdx.x / C.threads_per_row;
-  float sum = 0.0F;
-  if (row < params.seqlen) {
-    const auto* o = reinterpret_cast<const uint4*>(params.o.row(batch, row, head));
-    const auto* d_o = reinterpret_cast<const uint4*>(params.d_o.row(batch, row, head));
-    for (int i = lane; i < params.head_dim_v / 8; i += C.threads_per_row) {
-      sum = dot<C.element>(o[i], d_o[i], sum);
+  const int first = blockIdx.x * rows_per_block(C) + threadIdx.x / C.threads_per_row;
+  uint4 o[kPrepareRowsPerThread];
+  uint4 d_o[kPrepareRowsPerThread];
+#pragma unroll
+  for (int i = 0; i < kPrepareRowsPerThread; ++i) {
+    const int row = first + i * kRows;
+    o[i] = d_o[i] = make_uint4(0, 0, 0, 0);
+    if (row < params.seqlen && lane < params.head_dim_v / 8) {
+      o[i] = reinterpret_cast<const uint4*>(params.o.row(batch, row, head))[lane];
+      d_o[i] = reinterpret_cast<const uint4*>(params.d_o.row(batch, row, head))[lane];
     }
   }
 #pragma unroll
-  for (int distance = C.threads_per_row / 2; distance > 0; distance /= 2) {
-    sum += __shfl_xor_sync(0xffffffffU, sum, distance);
-  }
-  if (lane == 0 && row < params.rows) {
-    float lse_log2 = kInfinity;
-    if (row < params.seqlen) {
-      const long long at = batch * params.lse_batch_stride + head * params.lse_head_stride + row;
-      const float lse = params.lse[at];
-      if (params.d_lse != nullptr) {
-        sum -= params.d_lse[at];
-      }
-      lse_log2 = lse == -kInfinity ? kInfinity : lse * kLog2E;
+  for (int i = 0; i < kPrepareRowsPerThread; ++i) {
+    const int row = first + i * kRows;
+    float sum = dot<C.element>(o[i], d_o[i], 0.0F);
+#pragma unroll
+    for (int distance = C.threads_per_row / 2; distance > 0; distance /= 2) {
+      sum += __shfl_xor_sync(0xffffffffU, sum, distance);
     }
-    const long long at = (static_cast<long long>(batch) * params.heads + head) * params.rows + place_of_row(row);
-    params.lse_log2[at] = lse_log2;
-    params.d_sum[at] = lse_log2 == kInfinity ? 0.0F : sum;
+    if (lane == 0 && row < params.rows) {
+      store_row(params, batch, head, row, sum);
+    }
   }
   const long long block = (static_cast<long long>(batch) * gridDim.y + head) * gridDim.x + blockIdx.x;
   const long long blocks = static_cast<long long>(gridDim.x) * gridDim.y * gridDim.z;

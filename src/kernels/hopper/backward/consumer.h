@@ -47,9 +47,6 @@ class Consumer {
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
   static_assert(query_gradient_columns(C) % kPanelColumns == 0 && (!C.turns || C.consumer_warpgroups == 2));
-  // LSE and D are read before the wait for what they are needed with: the WGMMAs leave shared memory little time. Where
-  // there are registers for it.
-  static constexpr bool kEarlyLoads = C.block_m <= kRowsPerWarpgroup;
   static constexpr int kTileFloats = C.block_m * C.head_dim;
 
   __device__ __forceinline__ void one_item(const Work& work, int item) {
@@ -140,35 +137,22 @@ class Consumer {
     wait(barriers_.do_full[do_.stage], do_.parity);
     issue_probability_gradients(dp);
     pass_turn();
-    RowNumbers<C> lse_log2;
-    if constexpr (kEarlyLoads) {
-      load_row_numbers<C>(lse_log2, rows_of(kPlan.lse, q_.stage));
-    }
+    RowNumbers<C> lse_log2, d_sum;
+    load_row_numbers<C>(lse_log2, rows_of(kPlan.lse, q_.stage));
     ptx::wgmma_wait_group<1>(s);
-    if constexpr (!kEarlyLoads) {
-      load_row_numbers<C>(lse_log2, rows_of(kPlan.lse, q_.stage));
-    }
     if constexpr (masked) {
       hide<C>(params_, key_first(work), m * C.block_m, s, kMinusInfinity);
     }
     probabilities<C>(s, lse_log2, params_.scale_log2);
-    RowNumbers<C> d_sum;
-    if constexpr (kEarlyLoads) {
-      load_row_numbers<C>(d_sum, rows_of(kPlan.d_sum, do_.stage));
-    }
+    load_row_numbers<C>(d_sum, rows_of(kPlan.d_sum, do_.stage));
     ptx::tie(s);
     // Passes at once, and ends a basic block: else ptxas moves the wait for dP above the exponentials.
     wait(barriers_.q_full[q_.stage], q_.parity);
     ptx::wgmma_wait_group<0>(dp);
-    if constexpr (!kEarlyLoads) {
-      load_row_numbers<C>(d_sum, rows_of(kPlan.d_sum, do_.stage));
-    }
-    to_operand<C.element>(p, s);
     if constexpr (masked) {
       hide<C>(params_, key_first(work), m * C.block_m, dp, 0.0F);
     }
-    differentiate<C>(s, dp, d_sum);
-    to_operand<C.element>(ds, s);
+    to_operands<C>(p, ds, s, dp, d_sum);
   }
 
   __device__ __forceinline__ static void wait_for_turn() {

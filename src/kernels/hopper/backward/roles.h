@@ -171,11 +171,15 @@ class GradientRole : Role<C> {
       const uint4 chunk = chunks[i * kWarpgroupSize];
       const uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        const float2 p = ptx::cvt_f32x2_from_f16x2(words[w]);
-        const int column = 4 * i + w / 2 * 2;
-        dp[8 * i + 2 * w] = p.x * (dp[8 * i + 2 * w] - d_sum[column]);
-        dp[8 * i + 2 * w + 1] = p.y * (dp[8 * i + 2 * w + 1] - d_sum[column + 1]);
+      for (int half = 0; half < 2; ++half) {
+        const float2 d = row_numbers<C>(d_sum, 2 * i + half);
+#pragma unroll
+        for (int r = 0; r < kRowsPerThread; ++r) {
+          const float2 p = ptx::cvt_f32x2_from_f16x2(words[2 * half + r]);
+          float* two = &dp[8 * i + 4 * half + 2 * r];
+          two[0] = p.x * (two[0] - d.x);
+          two[1] = p.y * (two[1] - d.y);
+        }
       }
     }
     __syncwarp();

@@ -56,37 +56,56 @@ __device__ __forceinline__ void hide(const BackwardParams& params, int key_first
   }
 }
 
-/// LSE or D of this thread's queries: two of every eight, in the order in which the step before stored them.
+/// LSE or D of a step's queries: of every 64, each lane of a warp keeps two, and asks others for those that it needs. If
+/// each read its own, the warps would take a tenth of shared memory's time, which the WGMMAs need.
 template <BackwardConfig C>
-using RowNumbers = float[C.block_m / 4];
+using RowNumbers = float2[C.block_m / 64];
 
 template <BackwardConfig C>
 __device__ __forceinline__ void load_row_numbers(RowNumbers<C>& x, const float* rows) {
 #pragma unroll
-  for (int i = 0; i < C.block_m / 16; ++i) {
-    const float4 four = *reinterpret_cast<const float4*>(rows + i / 4 * 64 + threadIdx.x % 4 * 16 + i % 4 * 4);
-    x[4 * i] = four.x;
-    x[4 * i + 1] = four.y;
-    x[4 * i + 2] = four.z;
-    x[4 * i + 3] = four.w;
+  for (int i = 0; i < C.block_m / 64; ++i) {
+    x[i] = reinterpret_cast<const float2*>(rows + 64 * i)[threadIdx.x % kWarpSize];
   }
+}
+
+/// Those of this thread's columns within eight, number j of the block's.
+template <BackwardConfig C>
+__device__ __forceinline__ float2 row_numbers(const RowNumbers<C>& x, int j) {
+  return {ptx::shfl_quad(x[j / 8].x, j % 8), ptx::shfl_quad(x[j / 8].y, j % 8)};
 }
 
 /// P = exp2(S scale - LSE).
 template <BackwardConfig C>
 __device__ __forceinline__ void probabilities(Scores<C>& s, const RowNumbers<C>& lse_log2, float scale_log2) {
 #pragma unroll
-  for (int i = 0; i < C.block_m / 2; ++i) {
-    s[i] = ptx::ex2_approx(__fmaf_rn(s[i], scale_log2, -lse_log2[i / 4 * 2 + i % 2]));
+  for (int j = 0; j < C.block_m / 8; ++j) {
+    const float2 lse = row_numbers<C>(lse_log2, j);
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      s[4 * j + 2 * r] = ptx::ex2_approx(__fmaf_rn(s[4 * j + 2 * r], scale_log2, -lse.x));
+      s[4 * j + 2 * r + 1] = ptx::ex2_approx(__fmaf_rn(s[4 * j + 2 * r + 1], scale_log2, -lse.y));
+    }
   }
 }
 
-/// dS = P (dP - D), in the place of P.
+/// P and dS = P (dP - D) as operands, sixteen queries at a time, so that scores leave their registers as operands need
+/// them.
 template <BackwardConfig C>
-__device__ __forceinline__ void differentiate(Scores<C>& p, const Scores<C>& dp, const RowNumbers<C>& d_sum) {
+__device__ __forceinline__ void to_operands(uint32_t (&p)[C.block_m / 16][4], uint32_t (&ds)[C.block_m / 16][4],
+                                            const Scores<C>& probability, const Scores<C>& dp,
+                                            const RowNumbers<C>& d_sum) {
 #pragma unroll
-  for (int i = 0; i < C.block_m / 2; ++i) {
-    p[i] *= dp[i] - d_sum[i / 4 * 2 + i % 2];
+  for (int j = 0; j < C.block_m / 8; ++j) {
+    const float2 d = row_numbers<C>(d_sum, j);
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      const int at = 4 * j + 2 * r;
+      const float low = probability[at];
+      const float high = probability[at + 1];
+      p[j / 2][j % 2 * 2 + r] = pack<C.element>(low, high);
+      ds[j / 2][j % 2 * 2 + r] = pack<C.element>(low * (dp[at] - d.x), high * (dp[at + 1] - d.y));
+    }
   }
 }
 
