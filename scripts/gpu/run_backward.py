@@ -218,7 +218,7 @@ class Backward:
     """One call. Options: section_mb of L2 for heads in flight; by roles, ds_mb for dS and warpgroups of dQ's kernel."""
 
     def __init__(
-        self, variants, name, q, k, v, o, lse, do, dq, dk, dv, causal, scale=None, section_mb=24, ds_mb=1024, warpgroups=3
+        self, variants, name, q, k, v, o, lse, do, dq, dk, dv, causal, scale=None, section_mb=24, ds_mb=1024, warpgroups=2
     ):
         entry = variants.find(name, causal)
         self.variants, self.entry, self.config = variants, entry, entry["config"]

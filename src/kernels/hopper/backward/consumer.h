@@ -1,11 +1,11 @@
 // The consumer's side: each warpgroup holds dK and dV of 64 keys in registers and walks over the query blocks.
 //
 // One step:
-//   1. in turn: issue S^T = K Q^T; reduce dQ of the step before to global memory under it; issue dP^T = V dO^T
-//   2. P = exp2(S - LSE) under dP; dS = P (dP - D), to shared memory for the other warpgroups, too
-//   3. issue dV += P^T dO; meet them; issue dQ = dS K and dK += dS^T Q
-// A thread waits at a WGMMA until the tensor cores take it, so little of its own can be done under its own products: 2 is
-// done under the products of the other warpgroup, and reductions, which wait for the L2, under S.
+//   1. in turn: issue S^T = K Q^T and dP^T = V dO^T; P = exp2(S - LSE) under dP
+//   2. dS = P (dP - D), to shared memory for the other warpgroups, too
+//   3. issue dV += P^T dO; meet them; issue dQ = dS K and dK += dS^T Q; when dQ is there, send it on its way under dK
+// A thread waits at a WGMMA until the tensor cores take it, so little of its own can be done under its own products: what
+// is computed in 2 is done under the products of the other warpgroup.
 #pragma once
 
 #include "kernels/hopper/backward/barriers.h"
@@ -68,52 +68,43 @@ class Consumer {
     float* sums = query_gradient_sums<C>(params_, work.batch, work.head_kv * params_.heads_per_kv, warpgroup,
                                          C.staged_dq ? 0 : threadIdx.x % kWarpgroupSize * 4) +
                   static_cast<long long>(m) * kTileFloats;
-    float* sums_before = sums;
-    QueryGradient dq;
-#pragma unroll
-    for (int i = 0; i < query_gradient_columns(C) / 2; ++i) {
-      dq[i] = 0.0F;
-    }
     started_ = false;
     for (int remaining = work.steps() * params_.heads_per_kv; remaining > 0; --remaining) {
       if (work.sees_all<C>(m)) {
-        step<false>(dq, dk, dv, work, m, sums, sums_before);
+        step<false>(dk, dv, work, m, sums);
       } else {
-        step<true>(dq, dk, dv, work, m, sums, sums_before);
+        step<true>(dk, dv, work, m, sums);
       }
-      sums_before = sums;
       sums += kTileFloats;
       if (++m == work.m_end) {
         m = work.m_begin;
         sums += static_cast<long long>(params_.m_blocks - work.steps()) * kTileFloats;
       }
     }
-    if constexpr (!C.staged_dq) {
-      reduce_query_gradients(sums_before, dq);
-    }
   }
 
   template <bool masked>
-  __device__ __forceinline__ void step(QueryGradient& dq, KeyGradient& dk, ValueGradient& dv, const Work& work, int m,
-                                       float* sums, float* sums_before) {
+  __device__ __forceinline__ void step(KeyGradient& dk, ValueGradient& dv, const Work& work, int m, float* sums) {
     Operand p, ds;
-    scores_and_gradients<masked>(dq, work, m, sums_before, p, ds);
+    scores_and_gradients<masked>(work, m, p, ds);
     store_score_gradients<C>(ds, smem_ + kPlan.ds + ds_.stage * kPlan.ds_bytes, warpgroup);
     cptx::fence_proxy_async(cptx::space_shared);
     ptx::wgmma_fence();
     issue_value_gradients(dv, p);
     ptx::bar_sync(kScoreGradient, kWarpgroupSize * C.consumer_warpgroups);
+    QueryGradient dq;
     issue_query_gradients(dq);
     issue_key_gradients(dk, ds);
     ptx::wgmma_wait_group<2>(dv);
     release(barriers_.do_empty[do_.stage]);
+    ptx::wgmma_wait_group<1>(dq);
     if constexpr (C.staged_dq) {
-      ptx::wgmma_wait_group<1>(dq);
       stage_query_gradients(sums, dq, smem_ + kPlan.dq + warpgroup * (kTileFloats * 4 / C.consumer_warpgroups),
                             kWarpgroup + warpgroup);
+    } else {
+      reduce_query_gradients(sums, dq);
     }
     ptx::wgmma_wait_group<0>(dk);
-    ptx::tie(dq);
     release(barriers_.q_empty[q_.stage]);
     q_.advance();
     do_.advance();
@@ -122,18 +113,14 @@ class Consumer {
 
   // -- Its parts ------------------------------------------------------------------------------------------------------
 
-  /// P and dS as operands, and dQ of the step before on its way.
+  /// P and dS as operands.
   template <bool masked>
-  __device__ __forceinline__ void scores_and_gradients(QueryGradient& dq, const Work& work, int m, float* sums_before,
-                                                       Operand& p, Operand& ds) {
+  __device__ __forceinline__ void scores_and_gradients(const Work& work, int m, Operand& p, Operand& ds) {
     Scores<C> s, dp;
     wait(barriers_.q_full[q_.stage], q_.parity);
     wait_for_turn();
     ptx::wgmma_fence();
     issue_scores(s);
-    if constexpr (!C.staged_dq) {
-      reduce_query_gradients(sums_before, dq);
-    }
     wait(barriers_.do_full[do_.stage], do_.parity);
     issue_probability_gradients(dp);
     pass_turn();
