@@ -92,13 +92,13 @@ def main():
                 arguments.cuda,
             )
             if not config["by_roles"]:
-              entry["finish"] = build(
-                arguments.folder,
-                stem + "_finish",
-                "kernels/hopper/backward/finish.h",
-                f"{NAMESPACE}::finish_query_gradient<{text}>",
-                arguments.cuda,
-            )
+                entry["finish"] = build(
+                    arguments.folder,
+                    stem + "_finish",
+                    "kernels/hopper/backward/finish.h",
+                    f"{NAMESPACE}::finish_query_gradient<{text}>",
+                    arguments.cuda,
+                )
             if config["by_roles"]:
                 entry["query"] = {
                     warpgroups: build(

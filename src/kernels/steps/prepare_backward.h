@@ -1,5 +1,5 @@
-// Before a backward: D = rowsum(dO O), less the gradient of LSE, and LSE in powers of two, for every row of whole blocks;
-// and zeros where dQ will be summed. One group of threads a row, 16 bytes a thread and turn.
+// Before a backward: D = rowsum(dO O), less the gradient of LSE, and LSE in powers of two, for every row of whole
+// blocks; and zeros where dQ will be summed. One group of threads a row, 16 bytes a thread and turn.
 #pragma once
 
 #include <cuda/std/cstdint>
@@ -86,7 +86,8 @@ __device__ __forceinline__ void store_row(const PrepareBackwardParams& params, i
 
 /// Grid: {row groups, heads, batch}.
 template <PrepareBackwardConfig C>
-__global__ void __launch_bounds__(kPrepareThreads) prepare_backward(const __grid_constant__ PrepareBackwardParams params) {
+__global__ void __launch_bounds__(kPrepareThreads)
+    prepare_backward(const __grid_constant__ PrepareBackwardParams params) {
   constexpr int kRows = kPrepareThreads / C.threads_per_row;
   asm volatile("griddepcontrol.wait;\n" ::: "memory");  // O and dO may be the kernel's before
   asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");

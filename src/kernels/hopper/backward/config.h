@@ -25,17 +25,15 @@ struct BackwardConfig {
   bool staged_dq = true;
   // Warpgroups take turns with S and dP: what one computes of them is done under the products of the other.
   bool turns = true;
-  // Of two warpgroups, one computes P and dV and the other dS and dK of the same 64 keys: for heads whose dK and dV do not
-  // fit one warpgroup's registers. dS goes to global memory, and another kernel multiplies it with K.
+  // Of two warpgroups, one computes P and dV and the other dS and dK of the same 64 keys: for heads whose dK and dV do
+  // not fit one warpgroup's registers. dS goes to global memory, and another kernel multiplies it with K.
   bool by_roles = false;
   bool persistent = false;  // one CTA per multiprocessor walks over the tiles
 
   bool operator==(const BackwardConfig&) const = default;
 };
 
-constexpr int block_n(const BackwardConfig& c) {
-  return kRowsPerWarpgroup * (c.by_roles ? 1 : c.consumer_warpgroups);
-}
+constexpr int block_n(const BackwardConfig& c) { return kRowsPerWarpgroup * (c.by_roles ? 1 : c.consumer_warpgroups); }
 
 constexpr int threads_per_block(const BackwardConfig& c) { return kWarpgroupSize * (c.consumer_warpgroups + 1); }
 

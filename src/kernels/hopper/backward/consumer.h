@@ -4,8 +4,8 @@
 //   1. in turn: issue S^T = K Q^T and dP^T = V dO^T; P = exp2(S - LSE) under dP
 //   2. dS = P (dP - D), to shared memory for the other warpgroups, too
 //   3. issue dV += P^T dO; meet them; issue dQ = dS K and dK += dS^T Q; when dQ is there, send it on its way under dK
-// A thread waits at a WGMMA until the tensor cores take it, so little of its own can be done under its own products: what
-// is computed in 2 is done under the products of the other warpgroup.
+// A thread waits at a WGMMA until the tensor cores take it, so little of its own can be done under its own products:
+// what is computed in 2 is done under the products of the other warpgroup.
 #pragma once
 
 #include "kernels/hopper/backward/barriers.h"
@@ -181,8 +181,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ void issue_value_gradients(ValueGradient& dv, const Operand& p) {
-    accumulate_keys<C>(dv, p,
-                       descriptor_mn_major(smem_ + kPlan.d_o, C.block_m) + do_.stage * (kPlan.do_bytes >> 4),
+    accumulate_keys<C>(dv, p, descriptor_mn_major(smem_ + kPlan.d_o, C.block_m) + do_.stage * (kPlan.do_bytes >> 4),
                        started_ ? 1 : 0);
     ptx::wgmma_commit_group();
   }
@@ -199,9 +198,9 @@ class Consumer {
     constexpr int kQueries = query_gradient_by_rows(C) ? warpgroup * kPanel : 0;
     constexpr int kColumns =
         query_gradient_by_rows(C) ? 0 : warpgroup * query_gradient_columns(C) / kPanelColumns * kPanel;
-    multiply_keys<C>(
-        dq, descriptor_mn_major(smem_ + kPlan.ds + kQueries, block_n(C)) + ds_.stage * (kPlan.ds_bytes >> 4),
-        descriptor_mn_major(smem_ + kPlan.k + kColumns, block_n(C)) + kv_stage() * (kPlan.k_bytes >> 4));
+    multiply_keys<C>(dq,
+                     descriptor_mn_major(smem_ + kPlan.ds + kQueries, block_n(C)) + ds_.stage * (kPlan.ds_bytes >> 4),
+                     descriptor_mn_major(smem_ + kPlan.k + kColumns, block_n(C)) + kv_stage() * (kPlan.k_bytes >> 4));
     ptx::wgmma_commit_group();
   }
 

@@ -1,4 +1,5 @@
-// dK and dV of a warpgroup's 64 keys: scaled, converted, and stored by TMA through the shared memory that K and V leave.
+// dK and dV of a warpgroup's 64 keys: scaled, converted, and stored by TMA through the shared memory that K and V
+// leave.
 #pragma once
 
 #include "kernels/hopper/backward/barriers.h"
@@ -72,7 +73,8 @@ template <BackwardConfig C>
 __device__ __forceinline__ void store_no_gradients(const BackwardParams& params, const Work& work, int warpgroup) {
   const int first = work.n * block_n(C) + warpgroup * (block_n(C) / C.consumer_warpgroups);
   const auto clear = [&](const Rows& rows, int columns) {
-    for (int i = threadIdx.x % kWarpgroupSize; i < block_n(C) / C.consumer_warpgroups * columns / 8; i += kWarpgroupSize) {
+    for (int i = threadIdx.x % kWarpgroupSize; i < block_n(C) / C.consumer_warpgroups * columns / 8;
+         i += kWarpgroupSize) {
       const int row = first + i / (columns / 8);
       if (row < params.seqlen_k) {
         *reinterpret_cast<uint4*>(rows.row(work.batch, row, work.head_kv) + i % (columns / 8) * 8) =

@@ -1,5 +1,5 @@
-// After the backward: the float32 sums of dQ, scaled and converted. They lie in the order of the accumulators' registers
-// (query_gradient.h); four threads exchange theirs so that each stores 16 bytes of a row.
+// After the backward: the float32 sums of dQ, scaled and converted. They lie in the order of the accumulators'
+// registers (query_gradient.h); four threads exchange theirs so that each stores 16 bytes of a row.
 #pragma once
 
 #include "kernels/hopper/backward/config.h"

@@ -3,7 +3,8 @@
 // A CTA holds a block of keys and walks over the queries that see it, of every query head that reads the key head.
 // Warpgroup 0 produces, the others consume: barriers.h says who waits for whom, consumer.h what overlaps with what.
 //
-// Source: Dao, "FlashAttention-2" (2023), algorithm 2; Shah et al., "FlashAttention-3" (2024), appendix on the backward.
+// Source: Dao, "FlashAttention-2" (2023), algorithm 2; Shah et al., "FlashAttention-3" (2024), appendix on the
+// backward.
 #pragma once
 
 #include "kernels/hopper/backward/barriers.h"

@@ -1,4 +1,5 @@
-// The producer: one thread brings K and V of every item, then Q with LSE and dO with D block by block, to shared memory.
+// The producer: one thread brings K and V of every item, then Q with LSE and dO with D block by block, to shared
+// memory.
 //
 // Coordinates of the tensor maps are {column, row, head, batch}; boxes are 64 columns wide.
 #pragma once

@@ -20,10 +20,11 @@ __device__ __forceinline__ void red_add(float* address, float a, float b, float 
                : "memory");
 }
 
-/// From `element` on, the warpgroup's part of a head's sums, of its first query block; those of the next block are block_m * head_dim further.
+/// From `element` on, the warpgroup's part of a head's sums, of its first query block; those of the next block are
+/// block_m * head_dim further.
 template <BackwardConfig C>
-__device__ __forceinline__ float* query_gradient_sums(const BackwardParams& params, int batch, int head,
-                                                      int warpgroup, int element) {
+__device__ __forceinline__ float* query_gradient_sums(const BackwardParams& params, int batch, int head, int warpgroup,
+                                                      int element) {
   const long long tile = (static_cast<long long>(batch) * params.heads + head) * params.m_blocks;
   return params.dq_sum + tile * (C.block_m * C.head_dim) +
          warpgroup * (C.block_m * C.head_dim / C.consumer_warpgroups) + element;

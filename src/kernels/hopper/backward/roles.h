@@ -94,8 +94,7 @@ class ProbabilityRole : Role<C> {
       to_operand<C.element>(p, s);
       wait(barriers_.do_full[do_.stage], do_.parity);
       ptx::wgmma_fence();
-      accumulate_keys<C>(dv, p,
-                         descriptor_mn_major(smem_ + kPlan.d_o, C.block_m) + do_.stage * (kPlan.do_bytes >> 4),
+      accumulate_keys<C>(dv, p, descriptor_mn_major(smem_ + kPlan.d_o, C.block_m) + do_.stage * (kPlan.do_bytes >> 4),
                          started_ ? 1 : 0);
       ptx::wgmma_commit_group();
       ptx::wgmma_wait_group<0>(dv);

@@ -1,5 +1,5 @@
-// What a thread does to its scores: probabilities, their gradients, masks, and dS on its way to shared memory. All tiles
-// are transposed: rows are keys, columns are queries.
+// What a thread does to its scores: probabilities, their gradients, masks, and dS on its way to shared memory. All
+// tiles are transposed: rows are keys, columns are queries.
 #pragma once
 
 #include "kernels/hopper/backward/config.h"
@@ -56,8 +56,8 @@ __device__ __forceinline__ void hide(const BackwardParams& params, int key_first
   }
 }
 
-/// LSE or D of a step's queries: of every 64, each lane of a warp keeps two, and asks others for those that it needs. If
-/// each read its own, the warps would take a tenth of shared memory's time, which the WGMMAs need.
+/// LSE or D of a step's queries: of every 64, each lane of a warp keeps two, and asks others for those that it needs.
+/// If each read its own, the warps would take a tenth of shared memory's time, which the WGMMAs need.
 template <BackwardConfig C>
 using RowNumbers = float2[C.block_m / 64];
 
@@ -118,8 +118,8 @@ __device__ __forceinline__ void store_score_gradients(const uint32_t (&ds)[C.blo
   const int warp = thread / kWarpSize;
   // Lanes 8 i to 8 i + 7 name the rows of register i's 8 x 8 block: keys + 8 (i % 2), queries + 8 (i / 2).
   const int key = warpgroup * kRowsPerWarpgroup + warp * 16 + lane % 16;
-  const auto first = static_cast<uint32_t>(__cvta_generic_to_shared(tile)) + key * kPanelRowBytes +
-                     ((lane / 16) ^ (lane % 8)) * 16;
+  const auto first =
+      static_cast<uint32_t>(__cvta_generic_to_shared(tile)) + key * kPanelRowBytes + ((lane / 16) ^ (lane % 8)) * 16;
 #pragma unroll
   for (int i = 0; i < C.block_m / 16; ++i) {
     ptx::stmatrix_x4((first ^ (i % 4 * 32)) + i / 4 * block_n(C) * kPanelRowBytes, ds[i]);

@@ -19,7 +19,7 @@ struct SmemPlan {
   int d_o = 0;
   int ds = 0;
   int dq = 0;  // staged
-  int p = 0;  // by roles: probabilities on their way from one warpgroup to the other
+  int p = 0;   // by roles: probabilities on their way from one warpgroup to the other
   int lse = 0;
   int d_sum = 0;
   int barriers = 0;

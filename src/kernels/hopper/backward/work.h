@@ -23,8 +23,8 @@ struct Work {
   }
 };
 
-/// Items in order: sections of key heads; in a section, block 0 of every head, block 1 of every head, ... Under a causal
-/// mask that is the longest first.
+/// Items in order: sections of key heads; in a section, block 0 of every head, block 1 of every head, ... Under a
+/// causal mask that is the longest first.
 template <BackwardConfig C>
 __device__ __forceinline__ Work work_of(const BackwardParams& params, int item) {
   constexpr int kBlockN = block_n(C);
