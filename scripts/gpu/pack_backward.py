@@ -68,7 +68,7 @@ def main():
     arguments.folder.mkdir(exist_ok=True)
     manifest = {"prepare": {}, "variants": []}
     for threads in (8, 16, 32):
-        for element in ("bf16",):
+        for element in ("bf16", "fp16"):
             manifest["prepare"][f"{element}_{threads}"] = build(
                 arguments.folder,
                 f"prepare_{element}_{threads}",
@@ -110,7 +110,7 @@ def main():
                         f".consumer_warpgroups={warpgroups},.mask_right={spell(causal)}}}>",
                         arguments.cuda,
                     )
-                    for warpgroups in (2,)
+                    for warpgroups in (2, 3)
                 }
             manifest["variants"].append(entry)
     (arguments.folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
