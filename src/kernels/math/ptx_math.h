@@ -51,4 +51,21 @@ __device__ __forceinline__ uint32_t cvt_f16x2(float low, float high) {
   return packed;
 }
 
+/// What the lane of that quad has that stands where this one stands in its own: lane 4 quad + lane % 4.
+__device__ __forceinline__ float shfl_quad(float x, int quad) {
+  float y;
+  // The clamp's upper byte: bits of the lane that are its own.
+  asm("shfl.sync.idx.b32 %0, %1, %2, 0x31f, 0xffffffff;\n" : "=f"(y) : "f"(x), "r"(4 * quad));
+  return y;
+}
+
+/// The two halves of a register, low first.
+__device__ __forceinline__ float2 cvt_f32x2_from_f16x2(uint32_t packed) {
+  float2 both;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+      : "=f"(both.x), "=f"(both.y)
+      : "r"(packed));
+  return both;
+}
+
 }  // namespace strobe::ptx

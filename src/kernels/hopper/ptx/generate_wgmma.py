@@ -12,6 +12,7 @@ from pathlib import Path
 
 SCORES_N = (64, 80, 96, 112, 128)  # S = Q K^T: A and B in shared memory, both K-major
 OUTPUT_N = (32, 64, 96, 128, 192, 256)  # O += P V: A in registers, B in shared memory and MN-major
+QUERY_GRADIENT_N = (32, 64, 128, 192, 256)  # dQ += dS K: A and B in shared memory, both MN-major
 ELEMENTS = (("bf16", "bf16"), ("fp16", "f16"))  # (enumerator, PTX type)
 
 HEADER = """\
@@ -31,7 +32,9 @@ using cuda::std::uint32_t;
 using cuda::std::uint64_t;
 
 // wgmma_ss: d = a * b (+ d if accumulate), a and b shared-memory descriptors, both K-major.
+// wgmma_ss_mn: the same, both MN-major.
 // wgmma_rs: d = a * b (+ d if accumulate), a in registers (two elements each), b a shared-memory descriptor, MN-major.
+// wgmma_rs_k: the same, b K-major.
 // The length of d says which N.
 """
 
@@ -62,11 +65,11 @@ def accumulators(registers):
     return wrap([f'"+f"(d[{r}])' for r in range(registers)], "        ")
 
 
-def scores(n):
+def scores(n, name_of="wgmma_ss", transposed=0):
     r = n // 2
     out = [
         f"\ntemplate <Element element, bool accumulate>\n"
-        f"__device__ __forceinline__ void wgmma_ss(float (&d)[{r}], uint64_t a, uint64_t b) {{\n"
+        f"__device__ __forceinline__ void {name_of}(float (&d)[{r}], uint64_t a, uint64_t b) {{\n"
     ]
     for i, (name, ptx) in enumerate(ELEMENTS):
         out.append(
@@ -76,7 +79,7 @@ def scores(n):
             text(
                 f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ptx}.{ptx}",
                 r,
-                f"%{r}, %{r + 1}, accumulate, 1, 1, 0, 0;",
+                f"%{r}, %{r + 1}, accumulate, 1, 1, {transposed}, {transposed};",
                 r + 2,
             )
         )
@@ -85,11 +88,11 @@ def scores(n):
     return "".join(out)
 
 
-def output(n):
+def output(n, name_of="wgmma_rs", transposed=1):
     r = n // 2
     out = [
         "\ntemplate <Element element>\n"
-        f"__device__ __forceinline__ void wgmma_rs(float (&d)[{r}], const uint32_t (&a)[4], uint64_t b, "
+        f"__device__ __forceinline__ void {name_of}(float (&d)[{r}], const uint32_t (&a)[4], uint64_t b, "
         "int accumulate) {\n"
     ]
     for i, (name, ptx) in enumerate(ELEMENTS):
@@ -100,7 +103,7 @@ def output(n):
             text(
                 f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{ptx}.{ptx}",
                 r,
-                f"{{%{r}, %{r + 1}, %{r + 2}, %{r + 3}}}, %{r + 4}, accumulate, 1, 1, 1;",
+                f"{{%{r}, %{r + 1}, %{r + 2}, %{r + 3}}}, %{r + 4}, accumulate, 1, 1, {transposed};",
                 r + 5,
             )
         )
@@ -113,7 +116,11 @@ def output(n):
 
 
 def main():
-    instructions = [scores(n) for n in SCORES_N] + [output(n) for n in OUTPUT_N]
+    instructions = [
+        *(scores(n) for n in SCORES_N),
+        *(output(n) for n in OUTPUT_N),
+        *(scores(n, "wgmma_ss_mn", 1) for n in QUERY_GRADIENT_N),
+    ]
     header = HEADER + "".join(instructions) + "\n}  // namespace strobe::ptx\n"
     path = Path(__file__).with_name("wgmma.h")
     if sys.argv[1:] == ["--check"]:

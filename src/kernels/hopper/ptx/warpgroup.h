@@ -21,8 +21,8 @@ __device__ __forceinline__ void wgmma_commit_group() {
 template <int n>
 __device__ __forceinline__ void tie(float (&accumulators)[n]) {
 #pragma unroll
-  for (float& x : accumulators) {
-    asm volatile("" : "+f"(x)::"memory");
+  for (int i = 0; i < n; ++i) {
+    asm volatile("" : "+f"(accumulators[i])::"memory");
   }
 }
 

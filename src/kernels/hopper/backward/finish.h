@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// After the backward: the float32 sums of dQ, scaled and converted. They lie in the order of the accumulators'
+// registers (query_gradient.h); four threads exchange theirs so that each stores 16 bytes of a row.
+#pragma once
+
+#include "kernels/hopper/backward/config.h"
+#include "kernels/hopper/backward/query_gradient.h"
+#include "kernels/hopper/ptx/grid.h"
+#include "kernels/hopper/tile/fragment.h"
+
+namespace strobe::hopper::backward {
+
+struct FinishParams {
+  const float* dq_sum;
+  Rows dq;
+  int heads, seqlen, m_blocks;
+  int head_dim;
+  float scale;
+};
+
+/// Thread i of a quad has word j of four 16-byte chunks in words[j]... of chunk j its own; afterwards all of chunk i.
+__device__ __forceinline__ uint4 exchange_quad(const uint32_t (&words)[4]) {
+  const int lane = threadIdx.x % 4;
+  uint32_t chunk[4];
+#pragma unroll
+  for (int turn = 0; turn < 4; ++turn) {
+    // In each turn thread i gives word i ^ turn to thread i ^ turn.
+    const int other = lane ^ turn;
+    const uint32_t give = other == 0 ? words[0] : other == 1 ? words[1] : other == 2 ? words[2] : words[3];
+    const uint32_t got = __shfl_xor_sync(kFullWarp, give, turn);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i == other) {
+        chunk[i] = got;
+      }
+    }
+  }
+  return {chunk[0], chunk[1], chunk[2], chunk[3]};
+}
+
+/// Grid: {m_blocks, heads, batch}; as many threads as the consumers of the backward.
+template <Config C>
+__global__ void __launch_bounds__(kWarpgroupSize* C.consumer_warpgroups)
+    finish_query_gradient(const __grid_constant__ FinishParams params) {
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  constexpr int kColumns = query_gradient_columns(C);
+  const int m = blockIdx.x;
+  const int warpgroup = threadIdx.x / kWarpgroupSize;
+  const long long tile = (static_cast<long long>(blockIdx.z) * params.heads + blockIdx.y) * params.m_blocks + m;
+  const auto* sums = reinterpret_cast<const float4*>(params.dq_sum + tile * (C.block_m * C.head_dim) +
+                                                     warpgroup * (C.block_m * C.head_dim / C.consumer_warpgroups)) +
+                     threadIdx.x % kWarpgroupSize;
+  const int row = m * C.block_m + (query_gradient_by_rows(C) ? warpgroup * kRowsPerWarpgroup : 0);
+  const int column = query_gradient_by_rows(C) ? 0 : warpgroup * kColumns;
+#pragma unroll
+  for (int first = 0; first < kColumns / 8; first += 4) {
+    uint32_t words[kRowsPerThread][4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float4 x = sums[(first + j) * kWarpgroupSize];
+      words[0][j] = pack<C.rule.element>(x.x * params.scale, x.y * params.scale);
+      words[1][j] = pack<C.rule.element>(x.z * params.scale, x.w * params.scale);
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      const uint4 chunk = exchange_quad(words[r]);
+      const int at = column + (first + static_cast<int>(threadIdx.x % 4)) * 8;
+      const int query = row + warpgroup_row(r);
+      if (query < params.seqlen && at < params.head_dim) {
+        *reinterpret_cast<uint4*>(params.dq.row(blockIdx.z, query, blockIdx.y) + at) = chunk;
+      }
+    }
+  }
+}
+
+}  // namespace strobe::hopper::backward

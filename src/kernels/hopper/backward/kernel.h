@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// FlashAttention's backward on Hopper: dK, dV and the sums of dQ from Q, K, V, dO, LSE and D.
+//
+// A CTA holds a block of keys and walks over the queries that see it, of every query head that reads the key head.
+// Warpgroup 0 produces, the others consume: barriers.h says who waits for whom, consumer.h what overlaps with what.
+//
+// Source: Dao, "FlashAttention-2" (2023), algorithm 2; Shah et al., "FlashAttention-3" (2024), appendix on the
+// backward.
+#pragma once
+
+#include "kernels/hopper/backward/barriers.h"
+#include "kernels/hopper/backward/consumer.h"
+#include "kernels/hopper/backward/producer.h"
+#include "kernels/hopper/backward/roles.h"
+
+namespace strobe::hopper::backward {
+
+template <Config C>
+struct RegisterBudget {
+  static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : 24;
+  static constexpr int kConsumer = C.consumer_warpgroups >= 3 ? 160 : 240;
+};
+
+/// The warpgroup's number is a constant to each: what follows from it takes no registers.
+template <Config C, int candidate>
+__device__ __forceinline__ void consume(const TensorMaps& maps, const Params& params, unsigned char* smem,
+                                        Barriers<C>& barriers, int warpgroup) {
+  constexpr bool kLast = candidate == C.consumer_warpgroups - 1;
+  if (kLast || warpgroup == candidate) {
+    ptx::setmaxnreg_inc<RegisterBudget<C>::kConsumer>();
+    if constexpr (C.by_roles) {
+      consume_by_role<C, candidate>(maps, params, smem, barriers);
+    } else {
+      Consumer<C, candidate>(maps, params, smem, barriers).run();
+    }
+  } else if constexpr (!kLast) {
+    consume<C, candidate + 1>(maps, params, smem, barriers, warpgroup);
+  }
+}
+
+template <Config C>
+__global__ void __launch_bounds__(threads_per_block(C), 1)
+    kernel(const __grid_constant__ TensorMaps maps, const __grid_constant__ Params params) {
+  extern __shared__ __align__(1024) unsigned char smem[];
+  auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);
+  if (threadIdx.x == 0) {
+    for (const TensorMap* map : {&maps.q, &maps.k, &maps.v, &maps.d_o, &maps.dk, &maps.dv}) {
+      ptx::prefetch_tensor_map(map);
+    }
+    barriers.init();
+  }
+  ptx::griddepcontrol_launch_dependents();
+  __syncthreads();
+  const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
+  if (warpgroup == 0) {
+    ptx::setmaxnreg_dec<RegisterBudget<C>::kProducer>();
+    if (threadIdx.x == 0) {
+      Producer<C>(maps, params, smem, barriers).run();
+    }
+  } else {
+    consume<C, 0>(maps, params, smem, barriers, warpgroup - 1);
+  }
+}
+
+}  // namespace strobe::hopper::backward

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The five products of one step, as the WGMMAs of one warpgroup: issued, not awaited.
+#pragma once
+
+#include "kernels/hopper/backward/config.h"
+#include "kernels/hopper/ptx/warpgroup.h"
+#include "kernels/hopper/ptx/wgmma.h"
+#include "kernels/hopper/tile/descriptor.h"
+
+namespace strobe::hopper::backward {
+
+/// S^T = K Q^T or dP^T = V dO^T: 64 keys x block_m queries. Both operands K-major; `keys` begins at the warpgroup's.
+template <Config C, int columns>
+__device__ __forceinline__ void multiply_transposed(float (&d)[C.block_m / 2], Descriptor keys, Descriptor queries) {
+  ptx::wgmma_ss<C.rule.element, false>(d, keys, queries);
+#pragma unroll
+  for (int step = 1; step < columns / 16; ++step) {
+    ptx::wgmma_ss<C.rule.element, true>(d, keys + k_major_step(step, block_n(C)),
+                                        queries + k_major_step(step, C.block_m));
+  }
+}
+
+/// dV += P^T dO or dK += dS^T Q: A is this thread's fragments, sixteen queries each; B lies MN-major.
+template <Config C, int n>
+__device__ __forceinline__ void accumulate_keys(float (&d)[n], const uint32_t (&a)[C.block_m / 16][4],
+                                                Descriptor queries, int accumulate) {
+  ptx::wgmma_rs<C.rule.element>(d, a[0], queries, accumulate);
+#pragma unroll
+  for (int step = 1; step < C.block_m / 16; ++step) {
+    ptx::wgmma_rs<C.rule.element>(d, a[step], queries + mn_major_step(step), 1);
+  }
+}
+
+/// dQ = dS K: 64 queries over all keys of the tile, both operands MN-major.
+template <Config C, int n>
+__device__ __forceinline__ void multiply_keys(float (&d)[n], Descriptor ds, Descriptor k) {
+  ptx::wgmma_ss_mn<C.rule.element, false>(d, ds, k);
+#pragma unroll
+  for (int step = 1; step < block_n(C) / 16; ++step) {
+    ptx::wgmma_ss_mn<C.rule.element, true>(d, ds + mn_major_step(step), k + mn_major_step(step));
+  }
+}
+
+}  // namespace strobe::hopper::backward

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// The consumers' side by roles: two warpgroups share 64 keys. The first computes P and holds dV, the second computes dS
+// and holds dK. P goes from one to the other through shared memory, as float16: it is at most 1, and what float16 loses
+// of it is an eighth of what bfloat16 would.
+//
+// One step:
+//   first:  S^T = K Q^T; P = exp2(S - LSE), to the second; dV += P^T dO
+//   second: dP^T = V dO^T; dS = P (dP - D); dK += dS^T Q; under it dS to global memory
+// The first runs ahead by up to two steps: what each computes between its products is done under the other's.
+#pragma once
+
+#include "kernels/hopper/backward/barriers.h"
+#include "kernels/hopper/backward/epilogue.h"
+#include "kernels/hopper/backward/producer.h"
+#include "kernels/hopper/backward/products.h"
+#include "kernels/hopper/backward/scores.h"
+
+namespace strobe::hopper::backward {
+
+/// What both roles have in common.
+template <Config C>
+class Role {
+ public:
+  using Operand = uint32_t[C.block_m / 16][4];
+  static constexpr SmemPlan kPlan = smem_plan(C);
+  static_assert(block_n(C) == kRowsPerWarpgroup && !C.persistent && C.kv_stages == 1);
+
+  __device__ __forceinline__ Role(const Params& params, unsigned char* smem, Barriers<C>& barriers)
+      : params_(params), smem_(smem), barriers_(barriers) {}
+
+ protected:
+  __device__ __forceinline__ const float* rows_of(int offset, int stage) const {
+    return reinterpret_cast<const float*>(smem_ + offset + stage * kPlan.rows_bytes);
+  }
+
+  /// This thread's part of a stage of P: 16 bytes at [i][thread], so that a warp's accesses lie in a row.
+  __device__ __forceinline__ uint4* exchanged(int stage) const {
+    return reinterpret_cast<uint4*>(smem_ + kPlan.p + stage * kPlan.ds_bytes) + threadIdx.x % kWarpgroupSize;
+  }
+
+  /// Calls body(head, m) for every step.
+  template <typename Body>
+  __device__ __forceinline__ void for_each_step(const Work& work, Body body) {
+    int m = work.m_begin;
+    int head = 0;
+    for (int remaining = work.steps() * params_.heads_per_kv; remaining > 0; --remaining) {
+      body(head, m);
+      if (++m == work.m_end) {
+        m = work.m_begin;
+        ++head;
+      }
+      q_.advance();
+      do_.advance();
+      p_.advance();
+      started_ = true;
+    }
+  }
+
+  const Params& params_;
+  unsigned char* smem_;
+  Barriers<C>& barriers_;
+  RingPosition<C.q_stages> q_;
+  RingPosition<C.do_stages> do_;
+  RingPosition<kScoreGradientStages> p_;
+  bool started_ = false;
+};
+
+template <Config C>
+class ProbabilityRole : Role<C> {
+  using Base = Role<C>;
+  using Base::barriers_, Base::params_, Base::smem_, Base::q_, Base::do_, Base::p_, Base::started_, Base::kPlan;
+
+ public:
+  using Base::Base;
+
+  __device__ __forceinline__ void run(const Work& work, float (&dv)[C.head_dim_v / 2]) {
+    wait(barriers_.k_full[0], 0);
+    this->for_each_step(work, [&](int, int m) __attribute__((always_inline)) {
+      Scores<C> s;
+      wait(barriers_.q_full[q_.stage], q_.parity);
+      ptx::wgmma_fence();
+      multiply_transposed<C, C.head_dim>(s, descriptor_k_major(smem_ + kPlan.k),
+                                         descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4));
+      ptx::wgmma_commit_group();
+      RowNumbers<C> lse_log2;
+      load_row_numbers<C>(lse_log2, this->rows_of(kPlan.lse, q_.stage));
+      ptx::wgmma_wait_group<0>(s);
+      if (!work.template sees_all<C>(m)) {
+        hide<C>(params_, work.n * block_n(C), m * C.block_m, s, kMinusInfinity);
+      }
+      probabilities<C>(s, lse_log2, params_.scale_log2);
+      arrive_once(barriers_.q_empty[q_.stage]);
+      hand_over(s);
+      typename Base::Operand p;
+      score::to_operand<C.rule.element>(p, s);
+      wait(barriers_.do_full[do_.stage], do_.parity);
+      ptx::wgmma_fence();
+      accumulate_keys<C>(dv, p, descriptor_mn_major(smem_ + kPlan.d_o, C.block_m) + do_.stage * (kPlan.do_bytes >> 4),
+                         started_ ? 1 : 0);
+      ptx::wgmma_commit_group();
+      ptx::wgmma_wait_group<0>(dv);
+      arrive_once(barriers_.do_empty[do_.stage]);
+    });
+  }
+
+ private:
+  __device__ __forceinline__ void hand_over(const Scores<C>& p) {
+    wait(barriers_.p_empty[p_.stage], p_.parity ^ 1);
+    uint4* chunks = this->exchanged(p_.stage);
+#pragma unroll
+    for (int i = 0; i < C.block_m / 16; ++i) {
+      chunks[i * kWarpgroupSize] = {ptx::cvt_f16x2(p[8 * i], p[8 * i + 1]), ptx::cvt_f16x2(p[8 * i + 2], p[8 * i + 3]),
+                                    ptx::cvt_f16x2(p[8 * i + 4], p[8 * i + 5]),
+                                    ptx::cvt_f16x2(p[8 * i + 6], p[8 * i + 7])};
+    }
+    __syncwarp();
+    arrive_once(barriers_.p_full[p_.stage]);
+  }
+};
+
+template <Config C>
+class GradientRole : Role<C> {
+  using Base = Role<C>;
+  using Base::barriers_, Base::params_, Base::smem_, Base::q_, Base::do_, Base::p_, Base::started_, Base::kPlan;
+
+ public:
+  using Base::Base;
+
+  __device__ __forceinline__ void run(const Work& work, float (&dk)[C.head_dim / 2]) {
+    wait(barriers_.v_full[0], 0);
+    this->for_each_step(work, [&](int head, int m) __attribute__((always_inline)) {
+      Scores<C> dp;
+      wait(barriers_.do_full[do_.stage], do_.parity);
+      ptx::wgmma_fence();
+      multiply_transposed<C, C.head_dim_v>(dp, descriptor_k_major(smem_ + kPlan.v),
+                                           descriptor_k_major(smem_ + kPlan.d_o) + do_.stage * (kPlan.do_bytes >> 4));
+      ptx::wgmma_commit_group();
+      RowNumbers<C> d_sum;
+      load_row_numbers<C>(d_sum, this->rows_of(kPlan.d_sum, do_.stage));
+      ptx::wgmma_wait_group<0>(dp);
+      if (!work.template sees_all<C>(m)) {
+        hide<C>(params_, work.n * block_n(C), m * C.block_m, dp, 0.0F);
+      }
+      take_over(dp, d_sum);
+      arrive_once(barriers_.do_empty[do_.stage]);
+      typename Base::Operand ds;
+      score::to_operand<C.rule.element>(ds, dp);
+      wait(barriers_.q_full[q_.stage], q_.parity);
+      ptx::wgmma_fence();
+      accumulate_keys<C>(dk, ds, descriptor_mn_major(smem_ + kPlan.q, C.block_m) + q_.stage * (kPlan.q_bytes >> 4),
+                         started_ ? 1 : 0);
+      ptx::wgmma_commit_group();
+      send(work, head, m, ds);
+      ptx::wgmma_wait_group<0>(dk);
+      arrive_once(barriers_.q_empty[q_.stage]);
+    });
+    if (threadIdx.x % kWarpgroupSize == 0) {
+      cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
+    }
+  }
+
+ private:
+  static constexpr int kTileBytes = kRowsPerWarpgroup * kPanelRowBytes;  // 64 keys x 64 queries
+
+  /// dS = P (dP - D), in the place of dP.
+  __device__ __forceinline__ void take_over(Scores<C>& dp, const RowNumbers<C>& d_sum) {
+    wait(barriers_.p_full[p_.stage], p_.parity);
+    const uint4* chunks = this->exchanged(p_.stage);
+#pragma unroll
+    for (int i = 0; i < C.block_m / 16; ++i) {
+      const uint4 chunk = chunks[i * kWarpgroupSize];
+      const uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 d = row_numbers<C>(d_sum, 2 * i + half);
+#pragma unroll
+        for (int r = 0; r < kRowsPerThread; ++r) {
+          const float2 p = ptx::cvt_f32x2_from_f16x2(words[2 * half + r]);
+          float* two = &dp[8 * i + 4 * half + 2 * r];
+          two[0] = p.x * (two[0] - d.x);
+          two[1] = p.y * (two[1] - d.y);
+        }
+      }
+    }
+    __syncwarp();
+    arrive_once(barriers_.p_empty[p_.stage]);
+  }
+
+  /// dS to global memory, for the kernel that computes dQ.
+  __device__ __forceinline__ void send(const Work& work, int head, int m, const typename Base::Operand& ds) {
+    const bool elected = threadIdx.x % kWarpgroupSize == 0;
+    unsigned char* tile = smem_ + kPlan.ds + p_.stage * kPlan.ds_bytes;
+    if (elected) {
+      cptx::cp_async_bulk_wait_group_read(cptx::n32_t<kScoreGradientStages - 1>{});
+    }
+    ptx::bar_sync(kWarpgroup + 1, kWarpgroupSize);
+    store_score_gradients<C>(ds, tile, 0);
+    cptx::fence_proxy_async(cptx::space_shared);
+    ptx::bar_sync(kWarpgroup + 1, kWarpgroupSize);
+    if (elected) {
+      constexpr int kQueryTiles = C.block_m / kPanelColumns;
+      const long long heads = static_cast<long long>(work.launch_head) * params_.heads_per_kv + head;
+      const long long index = (heads * params_.n_blocks + work.n) * params_.m_blocks + m;
+      cptx::cp_async_bulk(cptx::space_global, cptx::space_shared, params_.ds + index * (kQueryTiles * kTileBytes), tile,
+                          kQueryTiles * kTileBytes);
+      cptx::cp_async_bulk_commit_group();
+    }
+  }
+};
+
+/// One item, of the warpgroup of that number.
+template <Config C, int role>
+__device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Params& params, unsigned char* smem,
+                                                Barriers<C>& barriers) {
+  constexpr SmemPlan kPlan = smem_plan(C);
+  const Work work = work_of<C>(params, blockIdx.x);
+  ptx::griddepcontrol_wait();
+  if (work.steps() == 0) {
+    store_no_gradients<C>(params, work, role);
+    return;
+  }
+  const bool elected = threadIdx.x % kWarpgroupSize == 0;
+  float sums[(role == 0 ? C.head_dim_v : C.head_dim) / 2];
+  unsigned char* rows = smem + (role == 0 ? kPlan.v : kPlan.k);
+  if constexpr (role == 0) {
+    ProbabilityRole<C>(params, smem, barriers).run(work, sums);
+  } else {
+    GradientRole<C>(params, smem, barriers).run(work, sums);
+  }
+  // Each warpgroup's gradients leave through what the other one read.
+  ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);
+  stage_rows<C.rule.element, block_n(C)>(sums, role == 0 ? 1.0F : params.scale, rows);
+  cptx::fence_proxy_async(cptx::space_shared);
+  ptx::bar_sync(kWarpgroup + role, kWarpgroupSize);
+  if (elected) {
+    if constexpr (role == 0) {
+      store_rows<C.head_dim_v, block_n(C)>(maps.dv, rows, work.n * block_n(C), work.head_kv, work.batch);
+    } else {
+      store_rows<C.head_dim, block_n(C)>(maps.dk, rows, work.n * block_n(C), work.head_kv, work.batch);
+    }
+    cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
+  }
+}
+
+}  // namespace strobe::hopper::backward

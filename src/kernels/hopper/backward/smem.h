@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where everything lies in a CTA's shared memory: evaluated by the host for the launch and by NVRTC for the kernel.
+#pragma once
+
+#include "kernels/hopper/backward/config.h"
+#include "kernels/hopper/tile/panel.h"
+
+namespace strobe::hopper::backward {
+
+struct SmemPlan {
+  int q_bytes = 0;   // of one stage
+  int do_bytes = 0;  // of one stage
+  int k_bytes = 0;
+  int v_bytes = 0;
+  int ds_bytes = 0;    // of one stage
+  int rows_bytes = 0;  // of one stage of LSE, or of D
+  int k = 0;           // offsets; tiles are 1024-byte aligned, as the swizzle asks
+  int v = 0;
+  int q = 0;
+  int d_o = 0;
+  int ds = 0;
+  int dq = 0;  // staged
+  int p = 0;   // by roles: probabilities on their way from one warpgroup to the other
+  int lse = 0;
+  int d_sum = 0;
+  int barriers = 0;
+  int total_bytes = 0;
+};
+
+// Of dS^T: written for the step at hand while the one before may still be read.
+constexpr int kScoreGradientStages = 2;
+
+/// mbarriers: full and empty for each stage of Q, dO and P; K full, V full and both empty for each stage of K and V.
+constexpr int barrier_count(const Config& c) {
+  return 2 * (c.q_stages + c.do_stages + kScoreGradientStages) + 3 * c.kv_stages;
+}
+
+constexpr SmemPlan smem_plan(const Config& c) {
+  SmemPlan plan;
+  plan.q_bytes = tile_bytes(c.block_m, c.head_dim);
+  plan.do_bytes = tile_bytes(c.block_m, c.head_dim_v);
+  plan.k_bytes = tile_bytes(block_n(c), c.head_dim);
+  plan.v_bytes = tile_bytes(block_n(c), c.head_dim_v);
+  plan.ds_bytes = tile_bytes(block_n(c), c.block_m);
+  plan.rows_bytes = 4 * c.block_m;
+  plan.k = 0;
+  plan.v = plan.k + c.kv_stages * plan.k_bytes;
+  plan.q = plan.v + c.kv_stages * plan.v_bytes;
+  plan.d_o = plan.q + c.q_stages * plan.q_bytes;
+  plan.ds = plan.d_o + c.do_stages * plan.do_bytes;
+  plan.p = plan.ds + kScoreGradientStages * plan.ds_bytes;
+  plan.dq = plan.p + (c.by_roles ? kScoreGradientStages * plan.ds_bytes : 0);
+  plan.lse = plan.dq + (c.staged_dq && !c.by_roles ? 4 * c.block_m * c.head_dim : 0);
+  plan.d_sum = plan.lse + c.q_stages * plan.rows_bytes;
+  plan.barriers = plan.d_sum + c.do_stages * plan.rows_bytes;
+  plan.total_bytes = plan.barriers + 8 * barrier_count(c);
+  return plan;
+}
+
+}  // namespace strobe::hopper::backward
