@@ -10,7 +10,6 @@
 namespace strobe::score {
 
 constexpr int kThreadsPerWarp = 32;
-constexpr int kRowsPerFragment = 16;  // of a warp
 constexpr int kRowsPerThread = 2;
 constexpr unsigned kFullWarp = 0xffffffffU;
 

@@ -64,8 +64,7 @@ class Producer {
   __device__ __forceinline__ void load_tile(const TensorMap& map, unsigned char* destination, int row, int head,
                                             int batch, uint64_t& full, int more_bytes) {
     constexpr int kPanelBytes = rows * kPanelRowBytes;
-    cptx::mbarrier_arrive_expect_tx(cptx::sem_release, cptx::scope_cta, cptx::space_shared, &full,
-                                    panels(columns) * kPanelBytes + more_bytes);
+    expect(full, panels(columns) * kPanelBytes + more_bytes);
 #pragma unroll
     for (int panel = 0; panel < panels(columns); ++panel) {
       const cuda::std::int32_t at[4] = {panel * kPanelColumns, row, head, batch};

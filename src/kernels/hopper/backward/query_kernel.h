@@ -126,7 +126,7 @@ __device__ __forceinline__ void feed_query_gradient(const QueryGradientMaps& map
       wanted[w] = n >= own.begin && n < own.end;
       bytes += wanted[w] ? kScoreTileBytes : 0;
     }
-    cptx::mbarrier_arrive_expect_tx(cptx::sem_release, cptx::scope_cta, cptx::space_shared, &full, bytes);
+    expect(full, bytes);
     const long long index =
         (static_cast<long long>(tile.launch_head) * params.n_blocks + n) * params.m_blocks + tile.m_first;
 #pragma unroll
