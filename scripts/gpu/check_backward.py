@@ -5,7 +5,7 @@
 import sys
 
 import torch
-from run_backward import Backward, Variants
+from run_backward import Backward, Options, Variants
 
 # batch, heads, heads_kv, seqlen_q, seqlen_k
 SHAPES = [
@@ -56,7 +56,7 @@ def main():
     for d in (64, 128, 256):
         for name in variants.names(d):
             worst = 0.0
-            config = variants.find(name, False)["config"]
+            config = variants.find(name, set())["config"]
             roles = config["by_roles"]
             dtype = torch.bfloat16 if config["element"] == "bf16" else torch.float16
             for causal in (False, True):
@@ -67,7 +67,17 @@ def main():
                     o, lse = o.to(dtype).contiguous(), lse.float().contiguous()
                     got = [torch.full_like(x, float("nan")) for x in (q, k, v)]
                     call = Backward(
-                        variants, name, q, k, v, o, lse, do, *got, causal, **({"ds_mb": 1} if roles and b > 1 else {})
+                        variants,
+                        name,
+                        q,
+                        k,
+                        v,
+                        o,
+                        lse,
+                        do,
+                        *got,
+                        Options("bottom_right" if causal else None),
+                        **({"ds_mb": 1} if roles and b > 1 else {}),
                     )
                     call.run()
                     torch.cuda.synchronize()

@@ -66,7 +66,7 @@ class Consumer {
     wait(barriers_.k_full[kv_stage()], kv_.parity);
     wait(barriers_.v_full[kv_stage()], kv_.parity);
     int m = work.m_begin;
-    float* sums = query_gradient_sums<C>(params_, work.batch, work.head_kv * params_.heads_per_kv, warpgroup,
+    float* sums = query_gradient_sums<C>(params_, work.sequence, work.head_kv * params_.heads_per_kv, warpgroup,
                                          C.staged_dq ? 0 : threadIdx.x % kWarpgroupSize * 4) +
                   static_cast<long long>(m) * kTileFloats;
     started_ = false;
@@ -79,7 +79,7 @@ class Consumer {
       sums += kTileFloats;
       if (++m == work.m_end) {
         m = work.m_begin;
-        sums += static_cast<long long>(params_.m_blocks - work.steps()) * kTileFloats;
+        sums += static_cast<long long>(params_.query_blocks - work.steps()) * kTileFloats;
       }
     }
   }
@@ -129,16 +129,16 @@ class Consumer {
     load_row_numbers<C>(lse_log2, rows_of(kPlan.lse, q_.stage));
     ptx::wgmma_wait_group<1>(s);
     if constexpr (masked) {
-      hide<C>(params_, key_first(work), m * C.block_m, s, kMinusInfinity);
+      hide<C>(params_, work, key_first(work), m * C.block_m, s, kMinusInfinity);
     }
-    probabilities<C>(s, lse_log2, params_.scale_log2);
+    probabilities<C>(s, lse_log2, params_.score.scale_log2);
     load_row_numbers<C>(d_sum, rows_of(kPlan.d_sum, do_.stage));
     ptx::tie(s);
     // Passes at once, and ends a basic block: else ptxas moves the wait for dP above the exponentials.
     wait(barriers_.q_full[q_.stage], q_.parity);
     ptx::wgmma_wait_group<0>(dp);
     if constexpr (masked) {
-      hide<C>(params_, key_first(work), m * C.block_m, dp, 0.0F);
+      hide<C>(params_, work, key_first(work), m * C.block_m, dp, 0.0F);
     }
     to_operands<C>(p, ds, s, dp, d_sum);
   }

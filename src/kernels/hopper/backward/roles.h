@@ -86,9 +86,9 @@ class ProbabilityRole : Role<C> {
       load_row_numbers<C>(lse_log2, this->rows_of(kPlan.lse, q_.stage));
       ptx::wgmma_wait_group<0>(s);
       if (!work.template sees_all<C>(m)) {
-        hide<C>(params_, work.n * block_n(C), m * C.block_m, s, kMinusInfinity);
+        hide<C>(params_, work, work.n * block_n(C), m * C.block_m, s, kMinusInfinity);
       }
-      probabilities<C>(s, lse_log2, params_.scale_log2);
+      probabilities<C>(s, lse_log2, params_.score.scale_log2);
       arrive_once(barriers_.q_empty[q_.stage]);
       hand_over(s);
       typename Base::Operand p;
@@ -139,7 +139,7 @@ class GradientRole : Role<C> {
       load_row_numbers<C>(d_sum, this->rows_of(kPlan.d_sum, do_.stage));
       ptx::wgmma_wait_group<0>(dp);
       if (!work.template sees_all<C>(m)) {
-        hide<C>(params_, work.n * block_n(C), m * C.block_m, dp, 0.0F);
+        hide<C>(params_, work, work.n * block_n(C), m * C.block_m, dp, 0.0F);
       }
       take_over(dp, d_sum);
       arrive_once(barriers_.do_empty[do_.stage]);
@@ -160,8 +160,6 @@ class GradientRole : Role<C> {
   }
 
  private:
-  static constexpr int kTileBytes = kRowsPerWarpgroup * kPanelRowBytes;  // 64 keys x 64 queries
-
   /// dS = P (dP - D), in the place of dP.
   __device__ __forceinline__ void take_over(Scores<C>& dp, const RowNumbers<C>& d_sum) {
     wait(barriers_.p_full[p_.stage], p_.parity);
@@ -198,11 +196,11 @@ class GradientRole : Role<C> {
     cptx::fence_proxy_async(cptx::space_shared);
     ptx::bar_sync(kWarpgroup + 1, kWarpgroupSize);
     if (elected) {
-      constexpr int kQueryTiles = C.block_m / kPanelColumns;
+      constexpr int kQueryTiles = C.block_m / kScoreTile;
       const long long heads = static_cast<long long>(work.launch_head) * params_.heads_per_kv + head;
       const long long index = (heads * params_.n_blocks + work.n) * params_.m_blocks + m;
-      cptx::cp_async_bulk(cptx::space_global, cptx::space_shared, params_.ds + index * (kQueryTiles * kTileBytes), tile,
-                          kQueryTiles * kTileBytes);
+      cptx::cp_async_bulk(cptx::space_global, cptx::space_shared, params_.ds + index * (kQueryTiles * kScoreTileBytes),
+                          tile, kQueryTiles * kScoreTileBytes);
       cptx::cp_async_bulk_commit_group();
     }
   }
@@ -213,8 +211,8 @@ template <Config C, int role>
 __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Params& params, unsigned char* smem,
                                                 Barriers<C>& barriers) {
   constexpr SmemPlan kPlan = smem_plan(C);
-  const Work work = work_of<C>(params, blockIdx.x);
   ptx::griddepcontrol_wait();
+  const Work work = work_of<C>(params, blockIdx.x);
   if (work.steps() == 0) {
     store_no_gradients<C>(params, work, role);
     return;
@@ -229,14 +227,16 @@ __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Pa
   }
   // Each warpgroup's gradients leave through what the other one read.
   ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);
-  stage_rows<C.rule.element, block_n(C)>(sums, role == 0 ? 1.0F : params.scale, rows);
+  const int row = work.n * block_n(C);
+  stage_rows<C.rule, block_n(C)>(sums, role == 0 ? 1.0F : params.scale, work.k.used - row, rows);
   cptx::fence_proxy_async(cptx::space_shared);
   ptx::bar_sync(kWarpgroup + role, kWarpgroupSize);
   if (elected) {
+    const SequenceStart start = key_start<C.rule>(params, work, work.sequence, work.k.owned);
     if constexpr (role == 0) {
-      store_rows<C.head_dim_v, block_n(C)>(maps.dv, rows, work.n * block_n(C), work.head_kv, work.batch);
+      store_rows<C.head_dim_v, block_n(C)>(maps.dv, start, row, work.head_kv, rows);
     } else {
-      store_rows<C.head_dim, block_n(C)>(maps.dk, rows, work.n * block_n(C), work.head_kv, work.batch);
+      store_rows<C.head_dim, block_n(C)>(maps.dk, start, row, work.head_kv, rows);
     }
     cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
   }

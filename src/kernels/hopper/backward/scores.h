@@ -25,24 +25,17 @@ using Scores = float[C.block_m / 2];
 
 /// Each of this thread's scores whose key its query does not see becomes `value`, whatever it was.
 template <Config C>
-__device__ __forceinline__ void hide(const Params& params, int key_first, int query_first, Scores<C>& x, float value) {
+__device__ __forceinline__ void hide(const Params& params, const score::Sequence& sequence, int key_first,
+                                     int query_first, Scores<C>& x, float value) {
   const int thread = thread_of_warpgroup();
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     const int key = key_first + thread / kWarpSize * 16 + thread % kWarpSize / 4 + 8 * r;
+    const score::QueryRange queries = score::visible_queries<C.rule>(params.visibility, sequence.diagonal, key);
     // Queries [first, last] of this block see the key; as distances from this thread's first column.
-    int first = 0;
-    int last = C.block_m;
-    const int center = key - params.diagonal - query_first - 2 * (thread % 4);
-    if constexpr (C.rule.mask_right) {
-      first = center - params.window_right;
-    }
-    if constexpr (C.rule.mask_left) {
-      last = center + params.window_left;
-    }
-    if (key >= params.seqlen_k) {
-      first = C.block_m;
-    }
+    const int column = query_first + 2 * (thread % 4);
+    const int first = key < sequence.k.used ? queries.first - column : C.block_m;
+    const int last = queries.last - column;
 #pragma unroll
     for (int j = 0; j < C.block_m / 8; ++j) {
 #pragma unroll
