@@ -21,7 +21,6 @@ namespace strobe::hopper::backward {
 template <Config C>
 class Role {
  public:
-  using Operand = uint32_t[C.block_m / 16][4];
   static constexpr SmemPlan kPlan = smem_plan(C);
   static_assert(block_n(C) == kRowsPerWarpgroup && !C.persistent && C.kv_stages == 1);
 
@@ -75,8 +74,9 @@ class ProbabilityRole : Role<C> {
 
   __device__ __forceinline__ void run(const Work& work, float (&dv)[C.head_dim_v / 2]) {
     wait(barriers_.k_full[0], 0);
-    this->for_each_step(work, [&](int, int m) __attribute__((always_inline)) {
+    this->for_each_step(work, [&](int head, int m) __attribute__((always_inline)) {
       Scores<C> s;
+      const ScoreBlock<C> block(params_, work, work.head_kv * params_.heads_per_kv + head, work.n * block_n(C), m);
       wait(barriers_.q_full[q_.stage], q_.parity);
       ptx::wgmma_fence();
       multiply_transposed<C, C.head_dim>(s, descriptor_k_major(smem_ + kPlan.k),
@@ -85,14 +85,13 @@ class ProbabilityRole : Role<C> {
       RowNumbers<C> lse_log2;
       load_row_numbers<C>(lse_log2, this->rows_of(kPlan.lse, q_.stage));
       ptx::wgmma_wait_group<0>(s);
-      if (!work.template sees_all<C>(m)) {
-        hide<C>(params_, work, work.n * block_n(C), m * C.block_m, s, kMinusInfinity);
-      }
-      probabilities<C>(s, lse_log2, params_.score.scale_log2);
+      Operand<C> p;
+      probabilities<C>(block, !work.template sees_all<C>(m), s, p, lse_log2);
       arrive_once(barriers_.q_empty[q_.stage]);
       hand_over(s);
-      typename Base::Operand p;
-      score::to_operand<C.rule.element>(p, s);
+      if constexpr (!C.rule.softcap) {
+        score::to_operand<C.rule.element>(p, s);
+      }
       wait(barriers_.do_full[do_.stage], do_.parity);
       ptx::wgmma_fence();
       accumulate_keys<C>(dv, p, descriptor_mn_major(smem_ + kPlan.d_o, C.block_m) + do_.stage * (kPlan.do_bytes >> 4),
@@ -138,12 +137,9 @@ class GradientRole : Role<C> {
       RowNumbers<C> d_sum;
       load_row_numbers<C>(d_sum, this->rows_of(kPlan.d_sum, do_.stage));
       ptx::wgmma_wait_group<0>(dp);
-      if (!work.template sees_all<C>(m)) {
-        hide<C>(params_, work, work.n * block_n(C), m * C.block_m, dp, 0.0F);
-      }
       take_over(dp, d_sum);
       arrive_once(barriers_.do_empty[do_.stage]);
-      typename Base::Operand ds;
+      Operand<C> ds;
       score::to_operand<C.rule.element>(ds, dp);
       wait(barriers_.q_full[q_.stage], q_.parity);
       ptx::wgmma_fence();
@@ -185,7 +181,7 @@ class GradientRole : Role<C> {
   }
 
   /// dS to global memory, for the kernel that computes dQ.
-  __device__ __forceinline__ void send(const Work& work, int head, int m, const typename Base::Operand& ds) {
+  __device__ __forceinline__ void send(const Work& work, int head, int m, const Operand<C>& ds) {
     const bool elected = threadIdx.x % kWarpgroupSize == 0;
     unsigned char* tile = smem_ + kPlan.ds + p_.stage * kPlan.ds_bytes;
     if (elected) {
