@@ -13,6 +13,7 @@ constexpr int blocks_of(int rows, int block_m) { return (rows + block_m - 1) / b
 
 /// Blocks of one head, of all sequences: enough for whatever lengths add up to total_q.
 constexpr int query_blocks(bool packed_q, int sequences, int seqlen_q, int total_q, int block_m) {
+  if (sequences == 0) return 0;
   return packed_q ? total_q / block_m + sequences : sequences * blocks_of(seqlen_q, block_m);
 }
 

@@ -41,7 +41,7 @@ constexpr QueryGradientSmemPlan smem_plan(const QueryGradientConfig& c) {
 }
 
 // Columns of one WGMMA: more accumulators would pass what a thread of three warpgroups is launched with.
-constexpr int wgmma_columns(const QueryGradientConfig& c) { return c.head_dim < 128 ? c.head_dim : 128; }
+constexpr int wgmma_columns(const QueryGradientConfig& c) { return c.head_dim < 256 ? c.head_dim : 128; }
 constexpr int wgmma_parts(const QueryGradientConfig& c) { return c.head_dim / wgmma_columns(c); }
 
 template <QueryGradientConfig C>
