@@ -100,6 +100,8 @@ def main():
                     f".element=strobe::Element::{element},.varlen={spell(varlen)},.threads_per_row={threads}}}>",
                     arguments.cuda,
                 )
+    sink = ("kernels/steps/sink_gradient.h", "strobe::steps::sink_gradient")
+    manifest["sink"] = build(arguments.folder, "sink", *sink, arguments.cuda)
     for variant, plain in zip(arguments.variants, configs, strict=True):
         for rule in arguments.rules or ["", "mask_right"]:
             flags = [flag for flag in rule.split(",") if flag]

@@ -6,30 +6,14 @@ Takes the folder that pack_backward.py filled.
 
 import ctypes
 import dataclasses
-import functools
 import json
 import math
 from pathlib import Path
 
 import torch
+from cuda_driver import Kernel, tensor_map
 
-driver = ctypes.CDLL("libcuda.so.1")
-P, I32, I64, U32, U64, F32 = (
-    ctypes.c_void_p,
-    ctypes.c_int,
-    ctypes.c_longlong,
-    ctypes.c_uint,
-    ctypes.c_ulonglong,
-    ctypes.c_float,
-)
-MAX_SMEM = 227 * 1024
-
-
-def check(code, what):
-    if code != 0:
-        text = ctypes.c_char_p()
-        driver.cuGetErrorString(code, ctypes.byref(text))
-        raise RuntimeError(f"{what}: {text.value}")
+P, I32, I64, F32 = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong, ctypes.c_float
 
 
 class Rows(ctypes.Structure):
@@ -76,6 +60,10 @@ class PrepareParams(ctypes.Structure):
     ]
 
 
+class SinkParams(ctypes.Structure):
+    _fields_ = [*[(n, P) for n in ("lse_log2", "d_sum", "sink", "d_sink")], ("rows", I64)]
+
+
 class BackwardParams(ctypes.Structure):
     _fields_ = [
         *[(n, P) for n in ("lse_log2", "d_sum", "dq_sum", "ds")],
@@ -104,56 +92,6 @@ class BackwardParams(ctypes.Structure):
     ]
 
 
-class Attribute(ctypes.Structure):
-    _fields_ = [("id", I32), ("pad", I32), ("value", U32 * 16)]
-
-
-class LaunchConfig(ctypes.Structure):
-    _fields_ = [
-        ("grid", U32 * 3),
-        ("block", U32 * 3),
-        ("smem", U32),
-        ("stream", P),
-        ("attributes", ctypes.POINTER(Attribute)),
-        ("count", U32),
-    ]
-
-
-class Kernel:
-    def __init__(self, folder, entry, smem=0):
-        image = (Path(folder) / entry["cubin"]).read_bytes()
-        self.module, self.function = P(), P()
-        check(driver.cuModuleLoadData(ctypes.byref(self.module), image), entry["cubin"])
-        check(
-            driver.cuModuleGetFunction(ctypes.byref(self.function), self.module, entry["symbol"].encode()),
-            entry["symbol"],
-        )
-        self.smem = smem
-        if smem:
-            check(driver.cuFuncSetAttribute(self.function, 8, smem), f"{smem} bytes of shared memory")
-
-    def bind(self, grid, threads, *parameters, overlaps=True, cluster=1):
-        """A launch with fixed parameters."""
-        attributes = (Attribute * 2)()
-        count = 0
-        if overlaps:
-            attributes[count].id, attributes[count].value[0] = 6, 1
-            count += 1
-        if cluster > 1:
-            attributes[count].id = 4
-            attributes[count].value[:3] = [cluster, 1, 1]
-            count += 1
-        config = LaunchConfig((U32 * 3)(*grid), (U32 * 3)(threads, 1, 1), self.smem, None, attributes, count)
-        pointers = (P * len(parameters))(*(ctypes.addressof(x) for x in parameters))
-        keep = (parameters, attributes)
-
-        def run(stream, keep=keep):
-            config.stream = stream
-            check(driver.cuLaunchKernelEx(ctypes.byref(config), self.function, pointers, None), "launch")
-
-        return run
-
-
 def panels(columns):
     return (columns + 63) // 64
 
@@ -178,41 +116,9 @@ def block_n(c):
     return 64 * (1 if c["by_roles"] else c["consumer_warpgroups"])
 
 
-def batched(x):
-    """Packed [total, heads, columns] as a batch of 1."""
-    return x if x.dim() == 4 else x[None]
-
-
 def rows_of(x):
     batch_stride = x.stride(0) if x.dim() == 4 else 0
     return Rows(x.data_ptr(), batch_stride, x.stride(-3), x.stride(-2))
-
-
-@functools.cache
-def any_memory():
-    """What is mapped, and never read, where a tensor has no elements."""
-    return torch.empty(1024, device="cuda")
-
-
-def tensor_map(x, box_rows, bound):
-    """{column, row, offset, head, batch}; boxes of 64 columns. bound: of the row axis of varlen variants, else None."""
-    b, rows, h, d = batched(x).shape
-    row_stride, head_stride = (2 * (x.stride(i) if x.shape[i] > 1 else 8) for i in (-3, -2))
-    batch_stride = 2 * x.stride(0) if x.dim() == 4 and b > 1 else 16
-    data = x.data_ptr() or any_memory().data_ptr()
-    row_axis, offset_axis = max(rows, 1), 1
-    if bound is not None:
-        data -= bound * row_stride
-        row_axis, offset_axis = max(bound, 1), rows + 1
-    extents = (U64 * 5)(d, row_axis, offset_axis, h, max(b, 1))
-    strides = (U64 * 4)(row_stride, row_stride, head_stride, batch_stride)
-    box = (U32 * 5)(64, box_rows, 1, 1, 1)
-    ones = (U32 * 5)(1, 1, 1, 1, 1)
-    raw = (ctypes.c_byte * 192)()
-    base = (ctypes.addressof(raw) + 63) // 64 * 64
-    dtype = 9 if x.dtype == torch.bfloat16 else 6
-    check(driver.cuTensorMapEncodeTiled(P(base), dtype, 5, P(data), extents, strides, box, ones, 0, 3, 3, 0), "map")
-    return ctypes.string_at(base, 128)
 
 
 RULE_FLAGS = ("mask_right", "mask_left", "chunked", "varlen", "softcap", "alibi")
@@ -259,6 +165,7 @@ class Options:
     softcap: float = 0.0
     alibi_slopes: torch.Tensor | None = None
     sink: torch.Tensor | None = None
+    d_sink: torch.Tensor | None = None
     d_lse: torch.Tensor | None = None
     cu_seqlens_q: torch.Tensor | None = None
     cu_seqlens_k: torch.Tensor | None = None
@@ -347,6 +254,8 @@ class Backward:
             self.bind_roles(params, ds_mb << 20, warpgroups)
         else:
             self.bind_sums(params)
+        if options.d_sink is not None:
+            self.bind_sink(params)
 
     def parameters(self, section_mb):
         q, k, v, _, _, do, dq, dk, dv = self.keep
@@ -394,6 +303,14 @@ class Backward:
         groups = -(-params.m_blocks * c["block_m"] // (256 // threads * 4))
         grid = groups * params.heads * params.sequences.sequences
         self.launches.append(self.variants.kernel(entry).bind((grid, 1, 1), 256, prepared))
+
+    def bind_sink(self, params):
+        options = self.options
+        sums = SinkParams(
+            params.lse_log2, params.d_sum, options.sink.data_ptr(), options.d_sink.data_ptr(), self.lse_log2.shape[1]
+        )
+        kernel = self.variants.kernel(self.variants.manifest["sink"])
+        self.launches.append(kernel.bind((params.heads, 1, 1), 1024, sums))
 
     def bind_main(self, params):
         q, k, v, _, _, do, _, dk, dv = self.keep
