@@ -65,7 +65,6 @@ int threads_per_row(std::int64_t head_dim_v) {
 backward::QueryGradientConfig query_config(const backward::Config& config) {
   backward::QueryGradientConfig query;
   query.rule = config.rule;
-  query.rule.softcap = query.rule.alibi = false;  // dS holds them
   query.head_dim = config.head_dim;
   query.block_m = config.block_m;
   query.consumer_warpgroups = 2;
