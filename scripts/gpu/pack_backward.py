@@ -18,25 +18,22 @@ FIELDS = {
     "element": "bf16",
     "head_dim": 128,
     "head_dim_v": 128,
-    "consumer_warpgroups": 2,
     "block_m": 64,
     "q_stages": 3,
-    "do_stages": 2,
-    "kv_stages": 1,
+    "do_stages": 3,
     "mask_right": False,
     "mask_left": False,
     "chunked": False,
     "varlen": False,
     "softcap": False,
     "alibi": False,
-    "staged_dq": True,
-    "turns": True,
+    "scale_first": False,
     "by_roles": False,
-    "persistent": False,
+    "staged_dq": True,
 }
 
 
-FLAGS = ("mask_right", "mask_left", "chunked", "varlen", "softcap", "alibi")  # of ScoreRule
+FLAGS = ("mask_right", "mask_left", "chunked", "varlen", "softcap", "alibi", "scale_first")  # of ScoreRule
 
 
 def spell(value):

@@ -53,6 +53,10 @@ class PrepareParams(ctypes.Structure):
         ("d_lse_head_stride", I64),
         ("lse_log2", P),
         ("d_sum", P),
+        ("lse_split", P),
+        ("d_split", P),
+        ("lse_shift", F32),
+        ("lse_factor", F32),
         ("zeros", P),
         ("zeros_16_bytes", I64),
         ("sequences", SequenceParams),
@@ -66,7 +70,7 @@ class SinkParams(ctypes.Structure):
 
 class BackwardParams(ctypes.Structure):
     _fields_ = [
-        *[(n, P) for n in ("lse_log2", "d_sum", "dq_sum", "ds")],
+        *[(n, P) for n in ("lse_log2", "d_sum", "lse_split", "d_split", "dq_sum", "ds")],
         *[(n, Rows) for n in ("q", "k", "v", "d_o", "dq", "dk", "dv")],
         ("sequences", SequenceParams),
         ("visibility", VisibilityParams),
@@ -106,17 +110,22 @@ def tile(rows, columns):
 def smem_bytes(c):
     n = block_n(c)
     return (
-        c["kv_stages"] * (tile(n, c["head_dim"]) + tile(n, c["head_dim_v"]))
-        + c["q_stages"] * (tile(c["block_m"], c["head_dim"]) + 4 * c["block_m"])
-        + c["do_stages"] * (tile(c["block_m"], c["head_dim_v"]) + 4 * c["block_m"])
+        tile(n, c["head_dim"])
+        + tile(n, c["head_dim_v"])
+        + c["q_stages"] * (tile(c["block_m"], c["head_dim"]) + (16 if splits_lse(c) else 4) * c["block_m"])
+        + c["do_stages"] * (tile(c["block_m"], c["head_dim_v"]) + (4 if c["by_roles"] else 16) * c["block_m"])
         + (4 if c["by_roles"] else 2) * tile(n, c["block_m"])
-        + (4 * c["block_m"] * c["head_dim"] if c["staged_dq"] and not c["by_roles"] else 0)
-        + 8 * (2 * c["q_stages"] + 2 * c["do_stages"] + 4 + 3 * c["kv_stages"])
+        + (4 * 32 * 128 if c["staged_dq"] and not c["by_roles"] else 0)
+        + 8 * (2 * c["q_stages"] + 2 * c["do_stages"] + 4 + 2)
     )
 
 
 def block_n(c):
-    return 64 * (1 if c["by_roles"] else c["consumer_warpgroups"])
+    return 64 * (1 if c["by_roles"] else 2)
+
+
+def splits_lse(c):
+    return not (c["by_roles"] or c["softcap"] or c["scale_first"])
 
 
 def rows_of(x):
@@ -279,11 +288,15 @@ class Backward:
             return torch.full(shape, math.nan, device="cuda")
 
         self.lse_log2, self.d_sum = nan(heads, rows), nan(heads, rows)
+        split = 0 if c["by_roles"] else 4
+        self.d_split = nan(heads, rows, split)
+        self.lse_split = nan(heads, rows, 4 if splits_lse(c) else 0)
         self.dq_sum = nan(0 if c["by_roles"] else heads * rows * c["head_dim"])
         group = heads // heads_kv
         footprint = group * max(1, sequences.seqlen_q) * (2 * d + 2 * dv_dim + (0 if c["by_roles"] else 4 * d))
         return BackwardParams(
-            lse_log2=self.lse_log2.data_ptr(), d_sum=self.d_sum.data_ptr(), dq_sum=self.dq_sum.data_ptr(),
+            lse_log2=self.lse_log2.data_ptr(), d_sum=self.d_sum.data_ptr(),
+            lse_split=pointer(self.lse_split), d_split=pointer(self.d_split), dq_sum=self.dq_sum.data_ptr(),
             q=rows_of(q), k=rows_of(k), v=rows_of(v), d_o=rows_of(do), dq=rows_of(dq), dk=rows_of(dk), dv=rows_of(dv),
             sequences=sequences, visibility=options.visibility(), score=options.score(d),
             scale=d**-0.5 if options.scale is None else options.scale, total_k=k.shape[0] if packed_k else 0,
@@ -300,8 +313,9 @@ class Backward:
         entry = self.variants.manifest["prepare"][f"{c['element']}_{threads}_{'varlen' if c['varlen'] else 'batched'}"]
         prepared = PrepareParams(
             rows_of(o), rows_of(do), lse.data_ptr(), *head_strides(lse), pointer(self.options.d_lse),
-            *head_strides(self.options.d_lse), self.lse_log2.data_ptr(), self.d_sum.data_ptr(), self.dq_sum.data_ptr(),
-            self.dq_sum.numel() // 4, params.sequences, params.heads, params.head_dim_v, c["block_m"], params.m_blocks,
+            *head_strides(self.options.d_lse), self.lse_log2.data_ptr(), self.d_sum.data_ptr(),
+            pointer(self.lse_split), pointer(self.d_split), 12.0,
+            1 / params.score.scale_log2 if splits_lse(c) else 0.0, self.dq_sum.data_ptr(), self.dq_sum.numel() // 4, params.sequences, params.heads, params.head_dim_v, c["block_m"], params.m_blocks,
             params.query_blocks,
         )  # fmt: skip
         groups = -(-params.m_blocks * c["block_m"] // (256 // threads * 4))
@@ -326,14 +340,13 @@ class Backward:
         )  # fmt: skip
         maps = (ctypes.c_byte * (6 * 128)).from_buffer_copy(b"".join(tensor_map(*x) for x in boxes))
         main = self.variants.kernel(self.entry["main"], smem_bytes(c))
-        grid = min(params.items, self.variants.multiprocessors) if c["persistent"] else params.items
-        self.launches.append(main.bind((grid, 1, 1), 128 * (c["consumer_warpgroups"] + 1), maps, params))
+        self.launches.append(main.bind((params.items, 1, 1), 128 * (3 if c["by_roles"] else 4), maps, params))
 
     def bind_sums(self, params):
         self.bind_main(params)
         finish = self.variants.kernel(self.entry["finish"])
         grid = (params.m_blocks * params.heads * params.sequences.batch, 1, 1)
-        self.launches.append(finish.bind(grid, 128 * self.config["consumer_warpgroups"], params))
+        self.launches.append(finish.bind(grid, 256, params))
 
     def bind_roles(self, params, ds_bytes, warpgroups):
         c = self.config

@@ -93,8 +93,11 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   const auto floats = [&](std::size_t offset) { return reinterpret_cast<float*>(workspace + offset); };
   params.lse_log2 = floats(offsets.lse_log2);
   params.d_sum = floats(offsets.d_sum);
+  const auto bytes = [&](std::size_t offset) { return reinterpret_cast<unsigned char*>(workspace + offset); };
+  params.lse_split = splits_lse(plan.config) ? bytes(offsets.lse_split) : nullptr;
+  params.d_split = splits_d(plan.config) ? bytes(offsets.d_split) : nullptr;
   params.dq_sum = plan.config.by_roles ? nullptr : floats(offsets.dq_sum);
-  params.ds = plan.config.by_roles ? reinterpret_cast<unsigned char*>(workspace + offsets.ds) : nullptr;
+  params.ds = plan.config.by_roles ? bytes(offsets.ds) : nullptr;
   params.dq_before = plan.config.by_roles ? floats(offsets.dq_before) : nullptr;
   params.q = gpu::rows_of({"q", a.q});
   params.k = gpu::rows_of({"k", a.k});
@@ -123,6 +126,10 @@ steps::PrepareBackwardParams prepare_parameters(const AttentionProblem& problem,
   prepare.d_lse_head_stride = head_stride(a.d_lse);
   prepare.lse_log2 = const_cast<float*>(params.lse_log2);
   prepare.d_sum = const_cast<float*>(params.d_sum);
+  prepare.lse_split = const_cast<unsigned char*>(params.lse_split);
+  prepare.d_split = const_cast<unsigned char*>(params.d_split);
+  prepare.lse_shift = backward::kHalvesExponent;
+  prepare.lse_factor = splits_lse(plan.config) ? 1.0F / params.score.scale_log2 : 0.0F;
   prepare.zeros = params.dq_sum;
   if (params.dq_sum != nullptr) {
     prepare.zeros_16_bytes =
@@ -236,8 +243,8 @@ class BackwardCall final : public engine::PlannedCall {
       return launch(kernels_.query, groups, threads_per_block(plan_.query), smem_plan(plan_.query).total_bytes, true,
                     stream, maps.query, params);
     }
-    return launch(kernels_.query, params.m_blocks * params.heads * params.sequences.batch,
-                  kWarpgroupSize * config.consumer_warpgroups, 0, true, stream, params);
+    return launch(kernels_.query, params.m_blocks * params.heads * params.sequences.batch, backward::kFinishThreads, 0,
+                  true, stream, params);
   }
 
   template <class... Parameters>

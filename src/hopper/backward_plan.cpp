@@ -11,14 +11,15 @@
 #include "gpu/score_params.h"
 #include "hopper/supported.h"
 #include "kernels/hopper/backward/smem.h"
+#include "kernels/hopper/backward/variants.h"
 
 namespace strobe::hopper {
 namespace {
 
 /// Of the rule, what gradients depend on: the LSE holds the sink already.
 ScoreRule backward_rule(const AttentionProblem& problem) {
-  ScoreRule rule = gpu::score_rule(problem);
-  rule.sink = rule.scale_first = false;
+  ScoreRule rule = backward::kernel_rule(gpu::score_rule(problem));
+  if (!rule.softcap && problem.scale < kLeastSplitScale) rule.scale_first = true;
   return rule;
 }
 
@@ -37,24 +38,23 @@ std::int64_t n_blocks_of(const AttentionProblem& problem, const backward::Config
 
 // The choices below were measured on an H200: docs/performance-log-backward.md.
 
-/// Two warpgroups that each hold dK and dV of 64 keys, and add to dQ's sums in no particular order.
+/// Two warpgroups that each hold dK and dV of 64 keys, and one that adds to dQ's sums, in no particular order.
 void choose_sums(backward::Config& config, int head_dim) {
   config.head_dim = config.head_dim_v = head_dim;
   if (head_dim > 64) return;
   config.block_m = 128;
   config.staged_dq = false;
-  config.turns = false;
 }
 
 /// Two warpgroups that share 64 keys, and a kernel after them that computes dQ: wide heads, whose dK and dV do not fit
 /// one warpgroup's registers, and everything where the same bits are wanted every time.
 void choose_roles(backward::Config& config, const AttentionProblem& problem) {
-  const auto compiled = [](std::int64_t head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; };
   config.by_roles = true;
-  config.head_dim = compiled(problem.head_dim);
-  config.head_dim_v = compiled(problem.head_dim_v);
+  config.head_dim = backward::compiled_head_dim(static_cast<int>(problem.head_dim));
+  config.head_dim_v = backward::compiled_head_dim(static_cast<int>(problem.head_dim_v));
   config.block_m = std::max(config.head_dim, config.head_dim_v) <= 128 ? 128 : 64;
-  config.q_stages = 2;
+  config.q_stages = config.do_stages = 2;
+  config.staged_dq = false;
 }
 
 /// Threads that read a row of O and of dO together, 16 bytes each.
@@ -123,6 +123,8 @@ BackwardWorkspace workspace_of(const BackwardPlan& plan) {
   const long long row_bytes = 4 * backward::row_floats(params.heads, params.query_blocks, config.block_m);
   workspace.lse_log2 = take(row_bytes);
   workspace.d_sum = take(row_bytes);
+  if (splits_lse(config)) workspace.lse_split = take(row_bytes / 4 * kSplitBytes);
+  if (splits_d(config)) workspace.d_split = take(row_bytes / 4 * kSplitBytes);
   if (!config.by_roles) {
     workspace.dq_sum = take(row_bytes * config.head_dim);
     return workspace;
@@ -144,10 +146,11 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
   backward::Config config;
   config.rule = backward_rule(problem);
   const std::int64_t widest = std::max(problem.head_dim, problem.head_dim_v);
-  if (widest > 128 || problem.deterministic) {
-    choose_roles(config, problem);
+  const int joint = backward::compiled_head_dim(static_cast<int>(widest));
+  if (!problem.deterministic && backward::joint_takes(config.rule, joint, joint)) {
+    choose_sums(config, joint);
   } else {
-    choose_sums(config, widest <= 64 ? 64 : 128);
+    choose_roles(config, problem);
   }
   for (const auto& [blocks, rows, what] :
        {std::tuple{m_blocks_of(problem, config) * problem.heads_q, config.block_m, "query"},
@@ -197,8 +200,7 @@ std::string explain(const AttentionProblem& problem, const BackwardPlan& plan) {
   text += fmt::format("tiles         {} keys x {} query rows, head_dim {} as {}, head_dim_v {} as {}\n", block_n(c),
                       c.block_m, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
   text += c.by_roles ? "warpgroups    1 producer, 1 for P and dV, 1 for dS and dK\n"
-                     : fmt::format("warpgroups    1 producer and {} consumers of 64 keys{}\n", c.consumer_warpgroups,
-                                   c.turns ? ", taking turns on the tensor cores" : "");
+                     : "warpgroups    1 producer, 2 for dV and dK of 64 keys each, 1 for dQ\n";
   text += fmt::format("pipeline      {} stages of Q, {} of dO\n", c.q_stages, c.do_stages);
   text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, kMaxSmemBytes);
   text += c.by_roles ? "dQ            by a kernel of its own from dS: the same bits every time\n"

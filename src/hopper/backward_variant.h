@@ -44,12 +44,10 @@ namespace backward {
 constexpr std::string_view type_name(const Config&) { return "strobe::hopper::backward::Config"; }
 constexpr auto fields_of(const Config&) {
   using gpu::field;
-  return gpu::all_fields(
-      field("rule", &Config::rule), field("head_dim", &Config::head_dim), field("head_dim_v", &Config::head_dim_v),
-      field("consumer_warpgroups", &Config::consumer_warpgroups), field("block_m", &Config::block_m),
-      field("q_stages", &Config::q_stages), field("do_stages", &Config::do_stages),
-      field("kv_stages", &Config::kv_stages), field("staged_dq", &Config::staged_dq), field("turns", &Config::turns),
-      field("by_roles", &Config::by_roles), field("persistent", &Config::persistent));
+  return gpu::all_fields(field("rule", &Config::rule), field("head_dim", &Config::head_dim),
+                         field("head_dim_v", &Config::head_dim_v), field("block_m", &Config::block_m),
+                         field("q_stages", &Config::q_stages), field("do_stages", &Config::do_stages),
+                         field("by_roles", &Config::by_roles), field("staged_dq", &Config::staged_dq));
 }
 
 constexpr std::string_view type_name(const QueryGradientConfig&) {

@@ -146,8 +146,8 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
             "strobe::hopper::backward::kernel<strobe::hopper::backward::Config{.rule = strobe::ScoreRule{.element = "
             "strobe::Element::bf16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, "
             ".softcap = false, .alibi = false, .sink = false, .max_logits = false, .scale_first = false}, .head_dim = "
-            "128, .head_dim_v = 128, .consumer_warpgroups = 2, .block_m = 64, .q_stages = 3, .do_stages = 2, "
-            ".kv_stages = 1, .staged_dq = true, .turns = true, .by_roles = true, .persistent = false}>");
+            "128, .head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, .by_roles = true, "
+            ".staged_dq = true}>");
   EXPECT_EQ(prepare_variant({.element = Element::fp16, .varlen = true}).expression,
             "strobe::steps::prepare_backward<strobe::steps::PrepareBackwardConfig{.element = strobe::Element::fp16, "
             ".varlen = true, .threads_per_row = 16}>");

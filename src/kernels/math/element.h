@@ -34,6 +34,20 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
   }
 }
 
+/// Both halves of a pair.
+template <Element element>
+__device__ __forceinline__ float2 to_floats(unsigned pair) {
+  if constexpr (element == Element::bf16) {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000U)};
+  } else {
+    float2 both;
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+        : "=f"(both.x), "=f"(both.y)
+        : "r"(pair));
+    return both;
+  }
+}
+
 /// sum + 0 * x, for two elements each: NaN where x is not finite.
 template <Element element>
 __device__ __forceinline__ unsigned plus_zero_times(unsigned sum, unsigned x) {

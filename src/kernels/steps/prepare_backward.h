@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/math/constants.h"
+#include "kernels/math/split.h"
 #include "kernels/score/query_blocks.h"
 #include "kernels/score/visible_keys.h"
 #include "kernels/steps/prepare_backward_params.h"
@@ -36,19 +37,6 @@ __device__ __forceinline__ PreparedRows prepared_rows(const PrepareBackwardParam
 }
 
 template <Element element>
-__device__ __forceinline__ float2 to_floats(unsigned pair) {
-  if constexpr (element == Element::bf16) {
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000U)};
-  } else {
-    float2 both;
-    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
-        : "=f"(both.x), "=f"(both.y)
-        : "r"(pair));
-    return both;
-  }
-}
-
-template <Element element>
 __device__ __forceinline__ float dot(const uint4& a, const uint4& b, float sum) {
   const unsigned x[4] = {a.x, a.y, a.z, a.w};
   const unsigned y[4] = {b.x, b.y, b.z, b.w};
@@ -63,6 +51,7 @@ __device__ __forceinline__ float dot(const uint4& a, const uint4& b, float sum) 
 }
 
 /// The numbers of one row, by the thread that holds its sum.
+template <Element element>
 __device__ __forceinline__ void store_row(const PrepareBackwardParams& params, const PreparedRows& rows, int row,
                                           float sum) {
   constexpr float kInfinity = -kMinusInfinity;
@@ -75,8 +64,17 @@ __device__ __forceinline__ void store_row(const PrepareBackwardParams& params, c
     }
     lse_log2 = lse == -kInfinity ? kInfinity : lse * kLog2E;
   }
+  const float d = lse_log2 == kInfinity ? 0.0F : sum;
   params.lse_log2[rows.first + row] = lse_log2;
-  params.d_sum[rows.first + row] = lse_log2 == kInfinity ? 0.0F : sum;
+  params.d_sum[rows.first + row] = d;
+  if (params.lse_split != nullptr) {
+    const float score = (params.lse_shift - lse_log2) * params.lse_factor;
+    static_cast<uint4*>(params.lse_split)[rows.first + row] =
+        split<element>(fmaxf(score, -1.0e38F));  // of -inf the last parts were NaN
+  }
+  if (params.d_split != nullptr) {
+    static_cast<uint4*>(params.d_split)[rows.first + row] = split<element>(-d);
+  }
 }
 
 /// rows_per_block rows from `first` on.
@@ -105,7 +103,7 @@ __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& param
       sum += __shfl_xor_sync(0xffffffffU, sum, distance);
     }
     if (lane == 0 && row < rows.count) {
-      store_row(params, rows, row, sum);
+      store_row<C.element>(params, rows, row, sum);
     }
   }
 }

@@ -19,6 +19,10 @@ struct PrepareBackwardParams {
   // [heads, query_blocks, block_m], as score/query_blocks.h places rows. Every element is written.
   float* lse_log2;
   float* d_sum;
+  // The same for the tensor cores (kernels/math/split.h); null: not wanted.
+  void* lse_split;  // (lse_shift - LSE) * lse_factor, both in powers of two
+  void* d_split;    // -D
+  float lse_shift, lse_factor;
   void* zeros;  // null: none
   long long zeros_16_bytes;
 

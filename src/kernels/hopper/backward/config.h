@@ -10,37 +10,66 @@ namespace strobe::hopper::backward {
 
 struct Config {
   ScoreRule rule;
-  int head_dim = 128;           // of Q and K as compiled; narrower heads are padded by TMA's bounds
-  int head_dim_v = 128;         // of V, O and dO, likewise
-  int consumer_warpgroups = 2;  // each owns 64 keys
-  int block_m = 64;             // queries per step
-  int q_stages = 3;             // of Q and the LSE of its rows
-  int do_stages = 2;            // of dO and the D of its rows
-  int kv_stages = 1;            // of K and V: with 2, the next tile's arrive while this one's are in use
+  int head_dim = 128;    // of Q and K as compiled; narrower heads are padded by TMA's bounds
+  int head_dim_v = 128;  // of V, O and dO, likewise
+  int block_m = 64;      // queries per step
+  int q_stages = 3;      // of Q and the LSE of its rows
+  int do_stages = 3;     // of dO and the D of its rows
 
-  // dQ leaves through shared memory and a bulk reduction, not from registers: it waits for nobody, and takes more of
-  // shared memory's time.
-  bool staged_dq = true;
-  // Warpgroups take turns with S and dP: what one computes of them is done under the products of the other.
-  bool turns = true;
   // Of two warpgroups, one computes P and dV and the other dS and dK of the same 64 keys: for heads whose dK and dV do
   // not fit one warpgroup's registers. dS goes to global memory, and another kernel multiplies it with K.
+  // Else each of two warpgroups computes dK and dV of 64 keys, and a third one dQ.
   bool by_roles = false;
-  bool persistent = false;  // one CTA per multiprocessor walks over the tiles
+  // That dQ leaves through shared memory and a bulk reduction, not from registers.
+  bool staged_dq = true;
 
   bool operator==(const Config&) const = default;
 };
 
-constexpr int block_n(const Config& c) { return kRowsPerWarpgroup * (c.by_roles ? 1 : c.consumer_warpgroups); }
+inline constexpr int kKeyWarpgroups = 2;
 
-constexpr int threads_per_block(const Config& c) { return kWarpgroupSize * (c.consumer_warpgroups + 1); }
+/// Keys of a CTA.
+constexpr int block_n(const Config& c) { return kRowsPerWarpgroup * (c.by_roles ? 1 : kKeyWarpgroups); }
 
-/// dQ of one step is shared out among the warpgroups: by 64 rows where a step has as many of them, else by columns.
-constexpr bool query_gradient_by_rows(const Config& c) {
-  return c.block_m == kRowsPerWarpgroup * c.consumer_warpgroups;
+/// One warpgroup produces.
+constexpr int threads_per_block(const Config& c) { return kWarpgroupSize * (kKeyWarpgroups + (c.by_roles ? 1 : 2)); }
+
+// By way of setmaxnreg; they add up to what the CTA is launched with.
+struct RegisterBudget {
+  int producer, keys, queries;
+};
+constexpr RegisterBudget register_budget(const Config& c) {
+  if (c.by_roles) return {.producer = 24, .keys = 240, .queries = 0};
+  if (c.head_dim > 64) return {.producer = 24, .keys = 208, .queries = 72};
+  // Found by trial: what spills nowhere.
+  return c.rule.element == Element::fp16 ? RegisterBudget{.producer = 24, .keys = 200, .queries = 88}
+                                         : RegisterBudget{.producer = 24, .keys = 192, .queries = 104};
 }
+
+// dQ of a step is computed in two parts, for which the registers are enough: by 64 rows where a step has as many of
+// them, else by columns.
+inline constexpr int kQueryGradientParts = 2;
+constexpr bool query_gradient_by_rows(const Config& c) { return c.block_m == kRowsPerWarpgroup * kQueryGradientParts; }
 constexpr int query_gradient_columns(const Config& c) {
-  return query_gradient_by_rows(c) ? c.head_dim : c.head_dim / c.consumer_warpgroups;
+  return query_gradient_by_rows(c) ? c.head_dim : c.head_dim / kQueryGradientParts;
+}
+inline constexpr int kFinishThreads = kWarpgroupSize * kQueryGradientParts;
+
+/// Whether the tensor cores subtract D from dP, and LSE from S where nothing is done to S before, as products with one
+/// more block of columns (kernels/math/split.h): no thread has to fetch them, which the WGMMAs' operands would delay.
+constexpr bool splits_d(const Config& c) { return !c.by_roles; }
+constexpr bool splits_lse(const Config& c) { return !c.by_roles && !c.rule.softcap && !c.rule.scale_first; }
+
+// The joint design keeps P as float16 times 2^12: it loses as little of its precision at 10^-8 as at 1, and an LSE that
+// is too small by 4 in powers of two does not overflow it. dV is divided by that in the end; dK and dQ, too, but in
+// float16, which dS might overflow.
+inline constexpr float kHalvesExponent = 12.0F;
+inline constexpr float kFromHalves = 1.0F / 4096.0F;
+
+/// What the sums of dV, and those of dK and dQ, are multiplied by at the end.
+constexpr float value_gradient_factor(const Config& c) { return c.by_roles ? 1.0F : kFromHalves; }
+constexpr float score_gradient_factor(const Config& c) {
+  return c.by_roles || c.rule.element == Element::fp16 ? 1.0F : kFromHalves;
 }
 
 }  // namespace strobe::hopper::backward

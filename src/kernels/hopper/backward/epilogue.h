@@ -39,29 +39,29 @@ __device__ __forceinline__ bool stage_rows(const float (&accumulators)[n], float
   return zero == 0.0F;
 }
 
-/// Returns when the tiles of K and V may be overwritten, for thread 0 of the warpgroup.
+/// dK and dV of the joint design.
 template <Config C>
 __device__ __forceinline__ void store_gradients(const TensorMaps& maps, const Params& params, unsigned char* smem,
-                                                int stage, const Work& work, int warpgroup,
-                                                const float (&dk)[C.head_dim / 2],
+                                                const Work& work, int warpgroup, const float (&dk)[C.head_dim / 2],
                                                 const float (&dv)[C.head_dim_v / 2]) {
   constexpr SmemPlan kPlan = smem_plan(C);
   const int offset = warpgroup * kRowsPerWarpgroup * kPanelRowBytes;
-  unsigned char* k_rows = smem + kPlan.k + stage * kPlan.k_bytes + offset;
-  unsigned char* v_rows = smem + kPlan.v + stage * kPlan.v_bytes + offset;
+  unsigned char* k_rows = smem + kPlan.k + offset;
+  unsigned char* v_rows = smem + kPlan.v + offset;
   const int row = work.n * block_n(C) + warpgroup * kRowsPerWarpgroup;
   const SequenceStart start = key_start<C.rule>(params, work, work.sequence, work.k.owned);
   const bool elected = threadIdx.x % kWarpgroupSize == 0;
 
-  bool finite = stage_rows<C.rule, block_n(C)>(dv, 1.0F, work.k.used - row,
+  bool finite = stage_rows<C.rule, block_n(C)>(dv, value_gradient_factor(C), work.k.used - row,
                                                v_rows);  // these rows of V were read by this warpgroup alone
   cptx::fence_proxy_async(cptx::space_shared);
   ptx::bar_sync(kWarpgroup + warpgroup, kWarpgroupSize);
   if (elected) {
     store_rows<C.head_dim_v, block_n(C)>(maps.dv, start, row, work.head_kv, v_rows);
   }
-  ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);
-  finite = stage_rows<C.rule, block_n(C)>(dk, params.scale, work.k.used - row, k_rows) && finite;
+  ptx::bar_sync(kLastRead, kWarpgroupSize * (kKeyWarpgroups + 1));
+  finite =
+      stage_rows<C.rule, block_n(C)>(dk, params.scale * score_gradient_factor(C), work.k.used - row, k_rows) && finite;
   cptx::fence_proxy_async(cptx::space_shared);
   const bool repair = ptx::bar_red_or(kWarpgroup + warpgroup, kWarpgroupSize, !finite);
   if (elected) {
@@ -79,7 +79,7 @@ __device__ __forceinline__ void store_gradients(const TensorMaps& maps, const Pa
 /// blocks: hence the stride.
 template <Config C>
 __device__ __forceinline__ void store_no_gradients(const Params& params, const Work& work, int warpgroup) {
-  constexpr int kRows = block_n(C) / C.consumer_warpgroups;
+  constexpr int kRows = block_n(C) / kKeyWarpgroups;
   const int batch = k_batch(params, work.sequence);
   const int thread = threadIdx.x % kWarpgroupSize;
   for (int first = work.n * block_n(C) + warpgroup * kRows; first < work.k.owned;

@@ -53,13 +53,14 @@ struct QueryBlock : score::Sequence {
 template <Config C>
 __device__ __forceinline__ bool convert_query_gradient(const Params& params, const QueryBlock& block) {
   constexpr int kColumns = query_gradient_columns(C);
-  const int warpgroup = threadIdx.x / kWarpgroupSize;
+  const int part = threadIdx.x / kWarpgroupSize;
   const long long tile = first_block_of<C.rule>(params, block.sequence, block.head, C.block_m) + block.m;
   const auto* sums = reinterpret_cast<const float4*>(params.dq_sum + tile * (C.block_m * C.head_dim) +
-                                                     warpgroup * (C.block_m * C.head_dim / C.consumer_warpgroups)) +
+                                                     part * (C.block_m * C.head_dim / kQueryGradientParts)) +
                      threadIdx.x % kWarpgroupSize;
-  const int row = block.m * C.block_m + (query_gradient_by_rows(C) ? warpgroup * kRowsPerWarpgroup : 0);
-  const int column = query_gradient_by_rows(C) ? 0 : warpgroup * kColumns;
+  const int row = block.m * C.block_m + (query_gradient_by_rows(C) ? part * kRowsPerWarpgroup : 0);
+  const int column = query_gradient_by_rows(C) ? 0 : part * kColumns;
+  const float factor = params.scale * score_gradient_factor(C);
   float zero = 0.0F;  // NaN if a value is not finite
 #pragma unroll
   for (int first = 0; first < kColumns / 8; first += 4) {
@@ -70,8 +71,8 @@ __device__ __forceinline__ bool convert_query_gradient(const Params& params, con
       if constexpr (is_masked(C.rule)) {
         zero = __fmaf_rn(x.x, 0.0F, __fmaf_rn(x.y, 0.0F, __fmaf_rn(x.z, 0.0F, __fmaf_rn(x.w, 0.0F, zero))));
       }
-      words[0][j] = pack<C.rule.element>(x.x * params.scale, x.y * params.scale);
-      words[1][j] = pack<C.rule.element>(x.z * params.scale, x.w * params.scale);
+      words[0][j] = pack<C.rule.element>(x.x * factor, x.y * factor);
+      words[1][j] = pack<C.rule.element>(x.z * factor, x.w * factor);
     }
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
@@ -87,9 +88,9 @@ __device__ __forceinline__ bool convert_query_gradient(const Params& params, con
   return zero == 0.0F;
 }
 
-/// Grid: m_blocks * heads * batch; as many threads as the consumers of the backward.
+/// Grid: m_blocks * heads * batch; kFinishThreads.
 template <Config C>
-__global__ void __launch_bounds__(kWarpgroupSize* C.consumer_warpgroups, 1)  // registers for repair_queries()
+__global__ void __launch_bounds__(kFinishThreads, 1)  // registers for repair_queries()
     finish_query_gradient(const __grid_constant__ Params params) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kWarpgroupSize* C.consumer_warpgroups, 1)  // 
   if (first < block.q.used) {
     const bool finite = convert_query_gradient<C>(params, block);
     if (is_masked(C.rule) && __syncthreads_or(finite ? 0 : 1) != 0) {
-      constexpr int kRows = C.block_m / (kWarpsPerWarpgroup * C.consumer_warpgroups);  // of a warp
+      constexpr int kRows = C.block_m / (kWarpsPerWarpgroup * kQueryGradientParts);  // of a warp
       const int begin = first + static_cast<int>(threadIdx.x) / kWarpSize * kRows;
       repair_queries<C.rule, C.head_dim>(params, block, block.sequence, block.head, C.block_m, begin, begin + kRows);
     }

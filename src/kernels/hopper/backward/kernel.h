@@ -1,40 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// FlashAttention's backward on Hopper: dK, dV and the sums of dQ from Q, K, V, dO, LSE and D.
+// FlashAttention's backward on Hopper: dK, dV and the sums of dQ, or dS for them, from Q, K, V, dO, LSE and D.
 //
 // A CTA holds a block of keys and walks over the queries that see it, of every query head that reads the key head.
-// Warpgroup 0 produces, the others consume: barriers.h says who waits for whom, consumer.h what overlaps with what.
+// Warpgroup 0 produces; the two after it hold dK and dV (joint: key_warpgroup.h; by roles: roles.h), and the joint
+// design's last one computes dQ (query_warpgroup.h). barriers.h says who waits for whom.
 //
 // Source: Dao, "FlashAttention-2" (2023), algorithm 2; Shah et al., "FlashAttention-3" (2024), appendix on the
 // backward.
 #pragma once
 
 #include "kernels/hopper/backward/barriers.h"
-#include "kernels/hopper/backward/consumer.h"
+#include "kernels/hopper/backward/key_warpgroup.h"
 #include "kernels/hopper/backward/producer.h"
+#include "kernels/hopper/backward/query_warpgroup.h"
 #include "kernels/hopper/backward/roles.h"
 
 namespace strobe::hopper::backward {
 
-template <Config C>
-struct RegisterBudget {
-  static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : 24;
-  static constexpr int kConsumer = C.consumer_warpgroups >= 3 ? 160 : 240;
-};
-
 /// The warpgroup's number is a constant to each: what follows from it takes no registers.
-template <Config C, int candidate>
+template <Config C, int warpgroup>
 __device__ __forceinline__ void consume(const TensorMaps& maps, const Params& params, unsigned char* smem,
-                                        Barriers<C>& barriers, int warpgroup) {
-  constexpr bool kLast = candidate == C.consumer_warpgroups - 1;
-  if (kLast || warpgroup == candidate) {
-    ptx::setmaxnreg_inc<RegisterBudget<C>::kConsumer>();
-    if constexpr (C.by_roles) {
-      consume_by_role<C, candidate>(maps, params, smem, barriers);
-    } else {
-      Consumer<C, candidate>(maps, params, smem, barriers).run();
-    }
-  } else if constexpr (!kLast) {
-    consume<C, candidate + 1>(maps, params, smem, barriers, warpgroup);
+                                        Barriers<C>& barriers) {
+  ptx::setmaxnreg_inc<register_budget(C).keys>();
+  if constexpr (C.by_roles) {
+    consume_by_role<C, warpgroup>(maps, params, smem, barriers);
+  } else {
+    KeyWarpgroup<C, warpgroup>(maps, params, smem, barriers).run();
   }
 }
 
@@ -53,12 +44,17 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
   __syncthreads();
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
-    ptx::setmaxnreg_dec<RegisterBudget<C>::kProducer>();
+    ptx::setmaxnreg_dec<register_budget(C).producer>();
     if (threadIdx.x == 0) {
       Producer<C>(maps, params, smem, barriers).run();
     }
-  } else {
-    consume<C, 0>(maps, params, smem, barriers, warpgroup - 1);
+  } else if (warpgroup == 1) {
+    consume<C, 0>(maps, params, smem, barriers);
+  } else if (C.by_roles || warpgroup == 2) {
+    consume<C, 1>(maps, params, smem, barriers);
+  } else if constexpr (!C.by_roles) {
+    ptx::setmaxnreg_dec<register_budget(C).queries>();
+    QueryWarpgroup<C>(params, smem, barriers).run();
   }
 }
 

@@ -25,26 +25,22 @@ class Producer {
 
   __device__ __forceinline__ void run() {
     ptx::griddepcontrol_wait();
-    for (int item = blockIdx.x; item < params_.items; item += gridDim.x) {  // once, where not persistent
-      const Work work = work_of<C>(params_, item);
-      if (work.steps() == 0) {
-        continue;
-      }
-      wait(barriers_.kv_empty[kv_.stage], kv_.parity);
-      load_keys(work);
-      bool v_loaded = false;
-      for (int g = 0; g < params_.heads_per_kv; ++g) {
-        const int head = work.head_kv * params_.heads_per_kv + g;
-        for (int m = work.m_begin; m < work.m_end; ++m) {
-          load_queries(work, head, m);
-          if (!v_loaded) {
-            load_values(work);
-            v_loaded = true;
-          }
-          load_output_gradients(work, head, m);
+    const Work work = work_of<C>(params_, blockIdx.x);
+    if (work.steps() == 0) {
+      return;
+    }
+    load_keys(work);
+    bool v_loaded = false;
+    for (int group = 0; group < params_.heads_per_kv; ++group) {
+      const int head = work.head_kv * params_.heads_per_kv + group;
+      for (int m = work.m_begin; m < work.m_end; ++m) {
+        load_queries(work, head, m);
+        if (!v_loaded) {
+          load_values(work);
+          v_loaded = true;
         }
+        load_output_gradients(work, head, m);
       }
-      kv_.advance();
     }
   }
 
@@ -59,43 +55,51 @@ class Producer {
   }
 
   __device__ __forceinline__ void load_keys(const Work& work) {
-    uint64_t& full = barriers_.k_full[kv_.stage];
+    uint64_t& full = barriers_.k_full;
     expect(full, kPlan.k_bytes);
-    load_tile<C.head_dim, block_n(C)>(maps_.k, keys_of(work), work.n * block_n(C), work.head_kv,
-                                      smem_ + kPlan.k + kv_.stage * kPlan.k_bytes, full);
+    load_tile<C.head_dim, block_n(C)>(maps_.k, keys_of(work), work.n * block_n(C), work.head_kv, smem_ + kPlan.k, full);
   }
 
   __device__ __forceinline__ void load_values(const Work& work) {
-    uint64_t& full = barriers_.v_full[kv_.stage];
+    uint64_t& full = barriers_.v_full;
     expect(full, kPlan.v_bytes);
-    load_tile<C.head_dim_v, block_n(C)>(maps_.v, keys_of(work), work.n * block_n(C), work.head_kv,
-                                        smem_ + kPlan.v + kv_.stage * kPlan.v_bytes, full);
+    load_tile<C.head_dim_v, block_n(C)>(maps_.v, keys_of(work), work.n * block_n(C), work.head_kv, smem_ + kPlan.v,
+                                        full);
   }
 
-  __device__ __forceinline__ void load_rows(const float* rows, int offset, const Work& work, int head, int m,
+  /// LSE or D of a block.
+  __device__ __forceinline__ void load_rows(const void* rows, int offset, int bytes, const Work& work, int head, int m,
                                             uint64_t& full) {
     const long long block = first_block_of<C.rule>(params_, work.sequence, head, C.block_m) + m;
-    cptx::cp_async_bulk(cptx::space_cluster, cptx::space_global, smem_ + offset, rows + block * C.block_m,
-                        kPlan.rows_bytes, &full);
+    cptx::cp_async_bulk(cptx::space_cluster, cptx::space_global, smem_ + offset,
+                        static_cast<const unsigned char*>(rows) + block * bytes, bytes, &full);
   }
 
   __device__ __forceinline__ void load_queries(const Work& work, int head, int m) {
     uint64_t& full = barriers_.q_full[q_.stage];
     wait(barriers_.q_empty[q_.stage], q_.parity);
-    expect(full, kPlan.q_bytes + kPlan.rows_bytes);
+    expect(full, kPlan.q_bytes + kPlan.lse_bytes);
     load_tile<C.head_dim, C.block_m>(maps_.q, queries_of(work), m * C.block_m, head,
                                      smem_ + kPlan.q + q_.stage * kPlan.q_bytes, full);
-    load_rows(params_.lse_log2, kPlan.lse + q_.stage * kPlan.rows_bytes, work, head, m, full);
+    const void* lse = params_.lse_log2;
+    if constexpr (splits_lse(C)) {
+      lse = params_.lse_split;
+    }
+    load_rows(lse, kPlan.lse + q_.stage * kPlan.lse_bytes, kPlan.lse_bytes, work, head, m, full);
     q_.advance();
   }
 
   __device__ __forceinline__ void load_output_gradients(const Work& work, int head, int m) {
     uint64_t& full = barriers_.do_full[do_.stage];
     wait(barriers_.do_empty[do_.stage], do_.parity);
-    expect(full, kPlan.do_bytes + kPlan.rows_bytes);
+    expect(full, kPlan.do_bytes + kPlan.d_bytes);
     load_tile<C.head_dim_v, C.block_m>(maps_.d_o, queries_of(work), m * C.block_m, head,
                                        smem_ + kPlan.d_o + do_.stage * kPlan.do_bytes, full);
-    load_rows(params_.d_sum, kPlan.d_sum + do_.stage * kPlan.rows_bytes, work, head, m, full);
+    const void* d_sum = params_.d_sum;
+    if constexpr (splits_d(C)) {
+      d_sum = params_.d_split;
+    }
+    load_rows(d_sum, kPlan.d_sum + do_.stage * kPlan.d_bytes, kPlan.d_bytes, work, head, m, full);
     do_.advance();
   }
 
@@ -105,7 +109,6 @@ class Producer {
   Barriers<C>& barriers_;
   RingPosition<C.q_stages> q_{0, 1};
   RingPosition<C.do_stages> do_{0, 1};
-  RingPosition<C.kv_stages> kv_{0, 1};
 };
 
 }  // namespace strobe::hopper::backward

@@ -6,6 +6,7 @@
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/ptx/wgmma.h"
 #include "kernels/hopper/tile/descriptor.h"
+#include "kernels/math/split.h"
 
 namespace strobe::hopper::backward {
 
@@ -15,6 +16,22 @@ __device__ __forceinline__ void multiply_transposed(float (&d)[C.block_m / 2], D
   ptx::wgmma_ss<C.rule.element, false>(d, keys, queries);
 #pragma unroll
   for (int step = 1; step < columns / 16; ++step) {
+    ptx::wgmma_ss<C.rule.element, true>(d, keys + k_major_step(step, block_n(C)),
+                                        queries + k_major_step(step, C.block_m));
+  }
+}
+
+/// The same plus a number for each query, which rows of 16 bytes hold in parts (kernels/math/split.h).
+template <Config C, int columns>
+__device__ __forceinline__ void multiply_transposed_and_add(float (&d)[C.block_m / 2], Descriptor keys,
+                                                            Descriptor queries, RowsDescriptor numbers) {
+  int thread;  // read anew, so that what follows from it does not stay in registers between steps
+  asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(thread));
+  const uint32_t factors = split_factors<C.rule.element>(thread % 4);
+  const uint32_t a[4] = {factors, factors, 0U, 0U};
+  ptx::wgmma_rs_k<C.rule.element>(d, a, numbers, 0);
+#pragma unroll
+  for (int step = 0; step < columns / 16; ++step) {
     ptx::wgmma_ss<C.rule.element, true>(d, keys + k_major_step(step, block_n(C)),
                                         queries + k_major_step(step, C.block_m));
   }

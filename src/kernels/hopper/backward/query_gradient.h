@@ -3,7 +3,7 @@
 // converts.
 //
 // A tile of block_m queries lies there in the order of the accumulators' registers, so that each instruction of a warp
-// adds 512 bytes in a row: [warpgroup][register / 4][thread of the warpgroup][register % 4].
+// adds 512 bytes in a row: [part][register / 4][thread of the warpgroup][register % 4].
 #pragma once
 
 #include <cuda/ptx>
@@ -21,28 +21,25 @@ __device__ __forceinline__ void red_add(float* address, float a, float b, float 
                : "memory");
 }
 
-/// From `element` on, the warpgroup's part of a head's sums, of its first query block; those of the next block are
-/// block_m * head_dim further.
+/// Of a head, its first block; those of the next block are block_m * head_dim further.
 template <Config C>
-__device__ __forceinline__ float* query_gradient_sums(const Params& params, int sequence, int head, int warpgroup,
-                                                      int element) {
-  const long long tile = first_block_of<C.rule>(params, sequence, head, C.block_m);
-  return params.dq_sum + tile * (C.block_m * C.head_dim) +
-         warpgroup * (C.block_m * C.head_dim / C.consumer_warpgroups) + element;
+__device__ __forceinline__ float* query_gradient_sums(const Params& params, int sequence, int head) {
+  return params.dq_sum + first_block_of<C.rule>(params, sequence, head, C.block_m) * (C.block_m * C.head_dim);
 }
 
+/// Adds one part, from the accumulators' registers.
 template <int n>
-__device__ __forceinline__ void reduce_query_gradients(float* sums, const float (&dq)[n]) {
+__device__ __forceinline__ void reduce_from_registers(float* sums, const float (&dq)[n]) {
+  sums += threadIdx.x % kWarpgroupSize * 4;
 #pragma unroll
   for (int j = 0; j < n / 4; ++j) {
     red_add(sums + j * 4 * kWarpgroupSize, dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
   }
 }
 
-/// The same through shared memory: `stage` is the warpgroup's. Returns when the stage has been written.
+/// Adds one part by way of shared memory: returns when that has been written.
 template <int n>
-__device__ __forceinline__ void stage_query_gradients(float* sums, const float (&dq)[n], unsigned char* stage,
-                                                      int barrier) {
+__device__ __forceinline__ void reduce_staged(float* sums, const float (&dq)[n], unsigned char* stage, int barrier) {
   const int thread = threadIdx.x % kWarpgroupSize;
   if (thread == 0) {
     cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>{});

@@ -22,14 +22,13 @@ template <Config C>
 class Role {
  public:
   static constexpr SmemPlan kPlan = smem_plan(C);
-  static_assert(block_n(C) == kRowsPerWarpgroup && !C.persistent && C.kv_stages == 1);
 
   __device__ __forceinline__ Role(const Params& params, unsigned char* smem, Barriers<C>& barriers)
       : params_(params), smem_(smem), barriers_(barriers) {}
 
  protected:
-  __device__ __forceinline__ const float* rows_of(int offset, int stage) const {
-    return reinterpret_cast<const float*>(smem_ + offset + stage * kPlan.rows_bytes);
+  __device__ __forceinline__ const float* rows_of(int offset, int bytes, int stage) const {
+    return reinterpret_cast<const float*>(smem_ + offset + stage * bytes);
   }
 
   /// This thread's part of a stage of P: 16 bytes at [i][thread], so that a warp's accesses lie in a row.
@@ -73,7 +72,7 @@ class ProbabilityRole : Role<C> {
   using Base::Base;
 
   __device__ __forceinline__ void run(const Work& work, float (&dv)[C.head_dim_v / 2]) {
-    wait(barriers_.k_full[0], 0);
+    wait(barriers_.k_full, 0);
     this->for_each_step(work, [&](int head, int m) __attribute__((always_inline)) {
       Scores<C> s;
       const ScoreBlock<C> block(params_, work, work.head_kv * params_.heads_per_kv + head, work.n * block_n(C), m);
@@ -83,7 +82,7 @@ class ProbabilityRole : Role<C> {
                                          descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4));
       ptx::wgmma_commit_group();
       RowNumbers<C> lse_log2;
-      load_row_numbers<C>(lse_log2, this->rows_of(kPlan.lse, q_.stage));
+      load_row_numbers<C>(lse_log2, this->rows_of(kPlan.lse, kPlan.lse_bytes, q_.stage));
       ptx::wgmma_wait_group<0>(s);
       Operand<C> p;
       probabilities<C>(block, !work.template sees_all<C>(m), s, p, lse_log2);
@@ -104,7 +103,7 @@ class ProbabilityRole : Role<C> {
 
  private:
   __device__ __forceinline__ void hand_over(const Scores<C>& p) {
-    wait(barriers_.p_empty[p_.stage], p_.parity ^ 1);
+    wait(barriers_.handed_empty[p_.stage], p_.parity ^ 1);
     uint4* chunks = this->exchanged(p_.stage);
 #pragma unroll
     for (int i = 0; i < C.block_m / 16; ++i) {
@@ -113,7 +112,7 @@ class ProbabilityRole : Role<C> {
                                     ptx::cvt_f16x2(p[8 * i + 6], p[8 * i + 7])};
     }
     __syncwarp();
-    arrive_once(barriers_.p_full[p_.stage]);
+    arrive_once(barriers_.handed_full[p_.stage]);
   }
 };
 
@@ -126,7 +125,7 @@ class GradientRole : Role<C> {
   using Base::Base;
 
   __device__ __forceinline__ void run(const Work& work, float (&dk)[C.head_dim / 2]) {
-    wait(barriers_.v_full[0], 0);
+    wait(barriers_.v_full, 0);
     this->for_each_step(work, [&](int head, int m) __attribute__((always_inline)) {
       Scores<C> dp;
       wait(barriers_.do_full[do_.stage], do_.parity);
@@ -135,7 +134,7 @@ class GradientRole : Role<C> {
                                            descriptor_k_major(smem_ + kPlan.d_o) + do_.stage * (kPlan.do_bytes >> 4));
       ptx::wgmma_commit_group();
       RowNumbers<C> d_sum;
-      load_row_numbers<C>(d_sum, this->rows_of(kPlan.d_sum, do_.stage));
+      load_row_numbers<C>(d_sum, this->rows_of(kPlan.d_sum, kPlan.d_bytes, do_.stage));
       ptx::wgmma_wait_group<0>(dp);
       take_over(dp, d_sum);
       arrive_once(barriers_.do_empty[do_.stage]);
@@ -158,7 +157,7 @@ class GradientRole : Role<C> {
  private:
   /// dS = P (dP - D), in the place of dP.
   __device__ __forceinline__ void take_over(Scores<C>& dp, const RowNumbers<C>& d_sum) {
-    wait(barriers_.p_full[p_.stage], p_.parity);
+    wait(barriers_.handed_full[p_.stage], p_.parity);
     const uint4* chunks = this->exchanged(p_.stage);
 #pragma unroll
     for (int i = 0; i < C.block_m / 16; ++i) {
@@ -177,7 +176,7 @@ class GradientRole : Role<C> {
       }
     }
     __syncwarp();
-    arrive_once(barriers_.p_empty[p_.stage]);
+    arrive_once(barriers_.handed_empty[p_.stage]);
   }
 
   /// dS to global memory, for the kernel that computes dQ.
@@ -222,7 +221,7 @@ __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Pa
     GradientRole<C>(params, smem, barriers).run(work, sums);
   }
   // Each warpgroup's gradients leave through what the other one read.
-  ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);
+  ptx::bar_sync(kLastRead, kWarpgroupSize * kKeyWarpgroups);
   const int row = work.n * block_n(C);
   const bool finite = stage_rows<C.rule, block_n(C)>(sums, role == 0 ? 1.0F : params.scale, work.k.used - row, rows);
   cptx::fence_proxy_async(cptx::space_shared);

@@ -4,6 +4,7 @@
 
 #include "kernels/hopper/backward/config.h"
 #include "kernels/hopper/tile/panel.h"
+#include "kernels/math/split.h"
 
 namespace strobe::hopper::backward {
 
@@ -12,9 +13,10 @@ struct SmemPlan {
   int do_bytes = 0;  // of one stage
   int k_bytes = 0;
   int v_bytes = 0;
-  int ds_bytes = 0;    // of one stage
-  int rows_bytes = 0;  // of one stage of LSE, or of D
-  int k = 0;           // offsets; tiles are 1024-byte aligned, as the swizzle asks
+  int ds_bytes = 0;   // of one stage
+  int lse_bytes = 0;  // of one stage
+  int d_bytes = 0;    // of one stage
+  int k = 0;          // offsets; tiles are 1024-byte aligned, as the swizzle asks
   int v = 0;
   int q = 0;
   int d_o = 0;
@@ -28,12 +30,14 @@ struct SmemPlan {
 };
 
 // Of dS^T: written for the step at hand while the one before may still be read.
-constexpr int kScoreGradientStages = 2;
+inline constexpr int kScoreGradientStages = 2;
 
-/// mbarriers: full and empty for each stage of Q, dO and P; K full, V full and both empty for each stage of K and V.
-constexpr int barrier_count(const Config& c) {
-  return 2 * (c.q_stages + c.do_stages + kScoreGradientStages) + 3 * c.kv_stages;
-}
+// dQ leaves in such pieces: 32 accumulators of each thread of a warpgroup.
+inline constexpr int kQueryGradientPiece = 32;
+inline constexpr int kQueryGradientPieceBytes = 4 * kQueryGradientPiece * kWarpgroupSize;
+
+/// mbarriers: full and empty for each stage of Q, dO and what the warpgroups hand to each other; K full and V full.
+constexpr int barrier_count(const Config& c) { return 2 * (c.q_stages + c.do_stages + kScoreGradientStages) + 2; }
 
 constexpr SmemPlan smem_plan(const Config& c) {
   SmemPlan plan;
@@ -42,17 +46,18 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.k_bytes = tile_bytes(block_n(c), c.head_dim);
   plan.v_bytes = tile_bytes(block_n(c), c.head_dim_v);
   plan.ds_bytes = tile_bytes(block_n(c), c.block_m);
-  plan.rows_bytes = 4 * c.block_m;
+  plan.lse_bytes = (splits_lse(c) ? kSplitBytes : 4) * c.block_m;
+  plan.d_bytes = (splits_d(c) ? kSplitBytes : 4) * c.block_m;
   plan.k = 0;
-  plan.v = plan.k + c.kv_stages * plan.k_bytes;
-  plan.q = plan.v + c.kv_stages * plan.v_bytes;
+  plan.v = plan.k + plan.k_bytes;
+  plan.q = plan.v + plan.v_bytes;
   plan.d_o = plan.q + c.q_stages * plan.q_bytes;
   plan.ds = plan.d_o + c.do_stages * plan.do_bytes;
   plan.p = plan.ds + kScoreGradientStages * plan.ds_bytes;
   plan.dq = plan.p + (c.by_roles ? kScoreGradientStages * plan.ds_bytes : 0);
-  plan.lse = plan.dq + (c.staged_dq && !c.by_roles ? 4 * c.block_m * c.head_dim : 0);
-  plan.d_sum = plan.lse + c.q_stages * plan.rows_bytes;
-  plan.barriers = plan.d_sum + c.do_stages * plan.rows_bytes;
+  plan.lse = plan.dq + (c.staged_dq && !c.by_roles ? kQueryGradientPieceBytes : 0);
+  plan.d_sum = plan.lse + c.q_stages * plan.lse_bytes;
+  plan.barriers = plan.d_sum + c.do_stages * plan.d_bytes;
   plan.total_bytes = plan.barriers + 8 * barrier_count(c);
   return plan;
 }

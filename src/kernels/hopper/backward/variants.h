@@ -17,13 +17,11 @@ constexpr int compiled_head_dim(int head_dim) {
   return 0;
 }
 
-/// What of a rule the backward's kernels are compiled for: the LSE has the sink in it already, and scores are scaled
-/// before anything is compared with them. dQ's kernel by roles takes the same: it computes rows again that are not
-/// finite.
+/// What of a rule the backward's kernels are compiled for: the LSE has the sink in it already. dQ's kernel by roles
+/// takes the same: it computes rows again that are not finite.
 constexpr ScoreRule kernel_rule(ScoreRule rule) {
   rule.sink = false;
   rule.max_logits = false;
-  rule.scale_first = false;
   return rule;
 }
 
@@ -31,9 +29,7 @@ constexpr ScoreRule kernel_rule(ScoreRule rule) {
 /// and what else a rule needs must fit there, too. What it does not take the design by roles does, which takes all
 /// sizes.
 constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v) {
-  if (head_dim == 64 && head_dim_v == 64) return !rule.softcap && !rule.chunked;
-  if (head_dim == 128 && head_dim_v <= 128) return !(rule.softcap && (rule.alibi || rule.chunked));
-  return false;
+  return !rule.softcap && ((head_dim == 64 && head_dim_v == 64) || (head_dim == 128 && head_dim_v <= 128));
 }
 
 }  // namespace strobe::hopper::backward

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 SCORES_N = (64, 80, 96, 112, 128)  # S = Q K^T: A and B in shared memory, both K-major
+ROWS_N = (64, 128)  # S += numbers of the queries: A in registers, B in shared memory and K-major
 OUTPUT_N = (32, 64, 96, 128, 192, 256)  # O += P V: A in registers, B in shared memory and MN-major
 QUERY_GRADIENT_N = (32, 64, 128, 192, 256)  # dQ += dS K: A and B in shared memory, both MN-major
 ELEMENTS = (("bf16", "bf16"), ("fp16", "f16"))  # (enumerator, PTX type)
@@ -119,6 +120,7 @@ def main():
     instructions = [
         *(scores(n) for n in SCORES_N),
         *(output(n) for n in OUTPUT_N),
+        *(output(n, "wgmma_rs_k", 0) for n in ROWS_N),
         *(scores(n, "wgmma_ss_mn", 1) for n in QUERY_GRADIENT_N),
     ]
     header = HEADER + "".join(instructions) + "\n}  // namespace strobe::ptx\n"

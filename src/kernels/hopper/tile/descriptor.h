@@ -40,6 +40,19 @@ __device__ __forceinline__ Descriptor descriptor_mn_major(const void* tile, int 
   return descriptor(tile, rows * kPanelRowBytes);
 }
 
+/// Rows of 16 bytes that lie one after the other, without a swizzle, as sixteen columns: the same eight twice.
+struct RowsDescriptor {
+  uint32_t low;
+
+  __device__ __forceinline__ RowsDescriptor operator+(int step) const { return {low + static_cast<uint32_t>(step)}; }
+  __device__ __forceinline__ operator uint64_t() const {
+    constexpr uint64_t kHigh = uint64_t{8 * 16 >> 4} << 32;
+    return kHigh | low;
+  }
+};
+
+__device__ __forceinline__ RowsDescriptor descriptor_of_rows(const void* rows) { return {descriptor(rows, 0).low}; }
+
 /// From k-step `step` (16 columns) of a K-major tile of `rows` rows to the first, in descriptor units.
 constexpr int k_major_step(int step, int rows) {
   const int panel = step / 4;  // four steps of 32 bytes are one panel

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The joint design's keys: each of two warpgroups holds dK and dV of 64 keys in registers and walks over the query
+// blocks. They share nothing but the tensor cores: what one computes between its products is done under the products
+// of the other and of the queries' warpgroup.
+//
+// One step:
+//   1. S^T = K Q^T; P = exp2(S - LSE), in half the registers
+//   2. dP^T = V dO^T; dS = P (dP - D), to shared memory for the queries' warpgroup
+//   3. dV += P^T dO, dK += dS^T Q
+#pragma once
+
+#include "kernels/hopper/backward/barriers.h"
+#include "kernels/hopper/backward/epilogue.h"
+#include "kernels/hopper/backward/halves.h"
+#include "kernels/hopper/backward/products.h"
+
+namespace strobe::hopper::backward {
+
+template <Config C, int warpgroup>
+class KeyWarpgroup {
+ public:
+  __device__ __forceinline__ KeyWarpgroup(const TensorMaps& maps, const Params& params, unsigned char* smem,
+                                          Barriers<C>& barriers)
+      : maps_(maps), params_(params), smem_(smem), barriers_(barriers) {}
+
+  __device__ __forceinline__ void run() {
+    ptx::griddepcontrol_wait();
+    const Work work = work_of<C>(params_, blockIdx.x);
+    if (work.steps() == 0) {
+      store_no_gradients<C>(params_, work, warpgroup);
+      return;
+    }
+    KeyGradient dk;
+    ValueGradient dv;
+    all_steps(dk, dv, work);
+    int item = blockIdx.x;
+    asm volatile("" : "+r"(item));  // computed anew, so that it takes no registers during the steps
+    store_gradients<C>(maps_, params_, smem_, work_of<C>(params_, item), warpgroup, dk, dv);
+  }
+
+ private:
+  using KeyGradient = float[C.head_dim / 2];
+  using ValueGradient = float[C.head_dim_v / 2];
+  static constexpr SmemPlan kPlan = smem_plan(C);
+
+  __device__ __forceinline__ void all_steps(KeyGradient& dk, ValueGradient& dv, const Work& work) {
+    wait(barriers_.k_full, 0);
+    wait(barriers_.v_full, 0);
+    bool started = false;
+    int head = work.head_kv * params_.heads_per_kv;
+    int heads = params_.heads_per_kv;
+    do {
+      for (int m = work.m_begin; m < work.m_end; ++m) {
+        const ScoreBlock<C> block(params_, work, head, key_first(work), m);
+        Operand<C> halves, p, ds;
+        compute_probabilities(block, !work.sees_all<C>(m), halves, p);
+        compute_score_gradients(halves, p, ds);
+        hand_over(ds);
+        add_to_gradients(dk, dv, p, ds, started);
+        started = true;
+        q_.advance();
+        do_.advance();
+        ds_.advance();
+      }
+      ++head;
+    } while (--heads > 0);
+  }
+
+  __device__ __forceinline__ void compute_probabilities(const ScoreBlock<C>& block, bool masked, Operand<C>& halves,
+                                                        Operand<C>& p) {
+    Scores<C> s;
+    RowNumbers<C> lse_log2;
+    const Descriptor queries = descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4);
+    wait(barriers_.q_full[q_.stage], q_.parity);
+    ptx::wgmma_fence();
+    if constexpr (splits_lse(C)) {
+      multiply_transposed_and_add<C, C.head_dim>(s, own_keys(kPlan.k), queries,
+                                                 rows(kPlan.lse) + q_.stage * (kPlan.lse_bytes >> 4));
+    } else {
+      multiply_transposed<C, C.head_dim>(s, own_keys(kPlan.k), queries);
+    }
+    ptx::wgmma_commit_group();
+    if constexpr (!splits_lse(C)) {
+      load_row_numbers<C>(lse_log2, reinterpret_cast<const float*>(smem_ + kPlan.lse + q_.stage * kPlan.lse_bytes));
+    }
+    ptx::wgmma_wait_group<0>(s);
+    probabilities_in_halves<C>(block, masked, s, lse_log2, halves, p);
+  }
+
+  __device__ __forceinline__ void compute_score_gradients(const Operand<C>& halves, Operand<C>& p, Operand<C>& ds) {
+    Scores<C> dp;
+    wait(barriers_.do_full[do_.stage], do_.parity);
+    ptx::wgmma_fence();
+    multiply_transposed_and_add<C, C.head_dim_v>(
+        dp, own_keys(kPlan.v), descriptor_k_major(smem_ + kPlan.d_o) + do_.stage * (kPlan.do_bytes >> 4),
+        rows(kPlan.d_sum) + do_.stage * (kPlan.d_bytes >> 4));
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>(dp);
+    score_gradients_of_halves<C>(halves, dp, p, ds);
+  }
+
+  /// dS to the queries' warpgroup.
+  __device__ __forceinline__ void hand_over(const Operand<C>& ds) {
+    wait(barriers_.handed_empty[ds_.stage], ds_.parity ^ 1);
+    store_score_gradients<C>(ds, smem_ + kPlan.ds + ds_.stage * kPlan.ds_bytes, warpgroup);
+    cptx::fence_proxy_async(cptx::space_shared);
+    __syncwarp();
+    arrive_once(barriers_.handed_full[ds_.stage]);
+  }
+
+  __device__ __forceinline__ void add_to_gradients(KeyGradient& dk, ValueGradient& dv, const Operand<C>& p,
+                                                   const Operand<C>& ds, bool started) {
+    ptx::wgmma_fence();
+    accumulate_keys<C>(dv, p, descriptor_mn_major(smem_ + kPlan.d_o, C.block_m) + do_.stage * (kPlan.do_bytes >> 4),
+                       started ? 1 : 0);
+    accumulate_keys<C>(dk, ds, descriptor_mn_major(smem_ + kPlan.q, C.block_m) + q_.stage * (kPlan.q_bytes >> 4),
+                       started ? 1 : 0);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>(dv);
+    ptx::tie(dk);
+    arrive_once(barriers_.do_empty[do_.stage]);
+    arrive_once(barriers_.q_empty[q_.stage]);
+  }
+
+  __device__ __forceinline__ static int key_first(const Work& work) {
+    return work.n * block_n(C) + warpgroup * kRowsPerWarpgroup;
+  }
+
+  /// The warpgroup's 64 rows of K or V.
+  __device__ __forceinline__ Descriptor own_keys(int offset) const {
+    return descriptor_k_major(smem_ + offset) + warpgroup * (kRowsPerWarpgroup * kPanelRowBytes >> 4);
+  }
+
+  __device__ __forceinline__ RowsDescriptor rows(int offset) const { return descriptor_of_rows(smem_ + offset); }
+
+  const TensorMaps& maps_;
+  const Params& params_;
+  unsigned char* smem_;
+  Barriers<C>& barriers_;
+  RingPosition<C.q_stages> q_;
+  RingPosition<C.do_stages> do_;
+  RingPosition<kScoreGradientStages> ds_;
+};
+
+}  // namespace strobe::hopper::backward
