@@ -133,7 +133,7 @@ def rows_of(x):
     return Rows(x.data_ptr(), batch_stride, x.stride(-3), x.stride(-2))
 
 
-RULE_FLAGS = ("mask_right", "mask_left", "chunked", "varlen", "softcap", "alibi")
+RULE_FLAGS = ("mask_right", "mask_left", "chunked", "varlen", "softcap", "alibi", "scale_first")
 UNBOUNDED = (2**31 - 1) // 4
 
 
@@ -196,6 +196,8 @@ class Options:
             "varlen": any(x is not None for x in lengths),
             "softcap": self.softcap > 0,
             "alibi": self.alibi_slopes is not None,
+            "scale_first": self.alibi_slopes is not None
+            or (self.softcap == 0 and self.scale is not None and self.scale <= 0),
         }
         return {n for n, on in flags.items() if on}
 
