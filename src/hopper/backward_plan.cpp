@@ -155,7 +155,7 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
         std::tuple{n_blocks_of(problem, config) * problem.heads_kv, block_n(config), "key"}}) {
     const std::int64_t tiles = blocks * sequences_of(problem);
     if (tiles > kMaxInt) {
-      return unsupported("{} tiles of {} {} rows: the hopper engine takes up to {}", tiles, rows, what, kMaxInt);
+      return unsupported("{} backward tiles of {} {} rows: the hopper engine takes up to {}", tiles, rows, what, kMaxInt);
     }
   }
   return config;
