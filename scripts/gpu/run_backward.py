@@ -87,8 +87,11 @@ class BackwardParams(ctypes.Structure):
                 "first_head_kv",
                 "items",
                 "section_heads",
+                "first_key_block",
+                "key_blocks",
             )
         ],
+        ("dq_before", P),
     ]
 
 
@@ -285,7 +288,8 @@ class Backward:
             sequences=sequences, visibility=options.visibility(), score=options.score(d),
             scale=d**-0.5 if options.scale is None else options.scale, total_k=k.shape[0] if packed_k else 0,
             head_dim=d, head_dim_v=dv_dim, heads=heads, heads_kv=heads_kv, heads_per_kv=group, m_blocks=m_blocks,
-            n_blocks=n_blocks, query_blocks=query_blocks, items=self.batch * heads_kv * n_blocks,
+            n_blocks=n_blocks, key_blocks=n_blocks, query_blocks=query_blocks,
+            items=self.batch * heads_kv * n_blocks,
             section_heads=min(self.batch * heads_kv, max(1, (section_mb << 20) // footprint)),
         )  # fmt: skip
 

@@ -4,52 +4,13 @@
 #pragma once
 
 #include "kernels/math/constants.h"
-#include "kernels/math/element.h"
-#include "kernels/math/rows.h"
 #include "kernels/score/query_blocks.h"
 #include "kernels/score/visible_keys.h"
+#include "kernels/steps/prepare_backward_params.h"
 
 namespace strobe::steps {
 
-struct PrepareBackwardParams {
-  Rows o, d_o;
-  const float* lse;  // packed: batch strides are 0
-  long long lse_batch_stride, lse_head_stride;
-  const float* d_lse;  // null: none
-  long long d_lse_batch_stride, d_lse_head_stride;
-
-  // [heads, query_blocks, block_m], as score/query_blocks.h places rows. Every element is written.
-  float* lse_log2;
-  float* d_sum;
-  uint4* zeros;  // null: none
-  long long zeros_16_bytes;
-
-  SequenceParams sequences;
-  int heads, head_dim_v;
-  int block_m, m_blocks;  // m_blocks: of the longest sequence, at least 1
-  int query_blocks;       // of one head
-};
-
-struct PrepareBackwardConfig {
-  Element element = Element::bf16;
-  bool varlen = false;
-  int threads_per_row = 16;  // a power of two up to 32, at least head_dim_v / 8
-
-  bool operator==(const PrepareBackwardConfig&) const = default;
-};
-
-constexpr int kPrepareThreads = 256;
-constexpr int kPrepareRowsPerThread = 4;  // so many are on their way at once
-constexpr int kPrepareBlocks = 5;         // of a multiprocessor: the most whose registers do not spill
-
-constexpr int rows_per_block(const PrepareBackwardConfig& c) {
-  return kPrepareThreads / c.threads_per_row * kPrepareRowsPerThread;
-}
-
-/// CTAs of one head of one sequence, of which the longest has m_blocks blocks.
-constexpr int prepare_groups(const PrepareBackwardConfig& c, int m_blocks, int block_m) {
-  return (m_blocks * block_m + rows_per_block(c) - 1) / rows_per_block(c);
-}
+constexpr int kPrepareBlocks = 5;  // CTAs of a multiprocessor: the most whose registers do not spill
 
 /// Rows of one head of a sequence: how many are in use, how many the workspaces have for it and up to the next
 /// sequence, and where row 0 of each lies.
@@ -169,7 +130,7 @@ __global__ void __launch_bounds__(kPrepareThreads, kPrepareBlocks)
   const long long step = static_cast<long long>(gridDim.x) * kPrepareThreads;
   for (long long i = static_cast<long long>(blockIdx.x) * kPrepareThreads + threadIdx.x; i < params.zeros_16_bytes;
        i += step) {
-    params.zeros[i] = make_uint4(0, 0, 0, 0);
+    static_cast<uint4*>(params.zeros)[i] = make_uint4(0, 0, 0, 0);
   }
   const int groups = prepare_groups(C, params.m_blocks, params.block_m);
   const int flat = blockIdx.x / groups;

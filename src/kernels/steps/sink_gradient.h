@@ -6,18 +6,9 @@
 
 #include "kernels/math/constants.h"
 #include "kernels/math/ptx_math.h"
+#include "kernels/steps/sink_gradient_params.h"
 
 namespace strobe::steps {
-
-struct SinkGradientParams {
-  const float* lse_log2;  // [heads, rows]; +inf where there is no row
-  const float* d_sum;     // likewise; 0 where there is no row
-  const float* sink;      // [heads]
-  float* d_sink;          // [heads]
-  long long rows;         // of one head: query_blocks * block_m, a multiple of 4
-};
-
-constexpr int kSinkThreads = 1024;
 
 /// Grid: heads.
 __global__ void __launch_bounds__(kSinkThreads) sink_gradient(const __grid_constant__ SinkGradientParams params) {

@@ -3,11 +3,22 @@
 // without std headers, shared by host and device.
 #pragma once
 
+#include "kernels/hopper/tile/tensor_map.h"
 #include "kernels/math/rows.h"
 #include "kernels/score/params.h"
 #include "kernels/score/query_blocks.h"
 
 namespace strobe::hopper::backward {
+
+/// The tensor maps of one call. Boxes of Q and dO have block_m rows, of K and V block_n, of dK and dV 64.
+struct TensorMaps {
+  TensorMap q, k, v, d_o, dk, dv;
+};
+
+/// Those of dQ's kernel: boxes of 64 rows.
+struct QueryGradientMaps {
+  TensorMap k, dq;
+};
 
 /// Workspaces that hold something for each query row are [heads, query_blocks] blocks of block_m rows, as
 /// score/query_blocks.h places them.
@@ -18,7 +29,7 @@ struct Params {
   // registers (query_gradient.h). Null by roles.
   float* dq_sum;
   // By roles: dS^T in tiles of 64 keys x 64 queries, swizzled as in shared memory: [query heads of this launch,
-  // n_blocks, m_blocks * block_m / 64], where a launch covers `items` from first_head_kv on. Null otherwise.
+  // key_blocks, m_blocks * block_m / 64], where a launch covers `items` from first_head_kv on. Null otherwise.
   unsigned char* ds;
 
   Rows q, k, v, d_o;  // what the tensor maps describe, for rows computed one by one
@@ -36,8 +47,15 @@ struct Params {
   int m_blocks, n_blocks;  // of the longest sequence, at least 1
   int query_blocks;        // of one head
   int first_head_kv;       // of [batch, heads_kv]: where this launch begins; only by roles other than 0
-  int items;               // key blocks of all key heads: n_blocks * heads_kv * batch
+  int items;               // key blocks of all key heads: key_blocks * heads_kv * batch, or those of this launch
   int section_heads;       // key heads that are in flight at once, so that what they read and reduce to stays in L2
+
+  // The key blocks [first_key_block, first_key_block + key_blocks) of every sequence that this launch covers; only by
+  // roles others than all n_blocks.
+  int first_key_block, key_blocks;
+  // By roles, where several launches share out the key blocks: dQ / scale of those before, in float32, [query heads of
+  // this launch, m_blocks * block_m / 64] tiles of 64 queries in the order of the accumulators' registers.
+  float* dq_before;
 };
 
 // `batch` above is sequences, and one more where q or k is packed: rows behind the last sequence.
@@ -60,8 +78,8 @@ inline constexpr int kScoreTile = 64;  // keys, and queries
 inline constexpr int kScoreTileBytes = kScoreTile * kScoreTile * 2;
 
 /// Bytes of dS for one query head of one sequence.
-constexpr long long score_gradient_bytes(int m_blocks, int n_blocks, int block_m) {
-  return static_cast<long long>(m_blocks) * (block_m / kScoreTile) * n_blocks * kScoreTileBytes;
+constexpr long long score_gradient_bytes(int m_blocks, int key_blocks, int block_m) {
+  return static_cast<long long>(m_blocks) * (block_m / kScoreTile) * key_blocks * kScoreTileBytes;
 }
 
 }  // namespace strobe::hopper::backward

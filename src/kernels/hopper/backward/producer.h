@@ -16,11 +16,6 @@
 
 namespace strobe::hopper::backward {
 
-/// The tensor maps of one call. Boxes of Q and dO have block_m rows, of K and V block_n, of dK and dV 64.
-struct TensorMaps {
-  TensorMap q, k, v, d_o, dk, dv;
-};
-
 template <Config C>
 class Producer {
  public:

@@ -8,51 +8,15 @@
 #include "kernels/hopper/backward/barriers.h"
 #include "kernels/hopper/backward/epilogue.h"
 #include "kernels/hopper/backward/params.h"
+#include "kernels/hopper/backward/query_config.h"
 #include "kernels/hopper/ptx/grid.h"
 #include "kernels/hopper/ptx/wgmma.h"
 #include "kernels/hopper/tile/descriptor.h"
 
 namespace strobe::hopper::backward {
 
-struct QueryGradientConfig {
-  ScoreRule rule;  // the whole of the rule that the backward was compiled for: some rows are computed again
-  int head_dim = 256;
-  int block_m = 64;             // queries per step of the kernel that wrote dS
-  int consumer_warpgroups = 3;  // each owns 64 queries
-  int stages = 4;
-
-  bool operator==(const QueryGradientConfig&) const = default;
-};
-
-struct QueryGradientSmemPlan {
-  int k = 0;  // within a stage; dS of warpgroup w is at w * kScoreTileBytes
-  int stage_bytes = 0;
-  int barriers = 0;
-  int total_bytes = 0;
-};
-
-constexpr QueryGradientSmemPlan smem_plan(const QueryGradientConfig& c) {
-  QueryGradientSmemPlan plan;
-  plan.k = c.consumer_warpgroups * kScoreTileBytes;
-  plan.stage_bytes = plan.k + tile_bytes(kScoreTile, c.head_dim);
-  plan.barriers = c.stages * plan.stage_bytes;
-  plan.total_bytes = plan.barriers + 2 * 8 * c.stages;
-  return plan;
-}
-
-// Columns of one WGMMA: more accumulators would pass what a thread of three warpgroups is launched with.
-constexpr int wgmma_columns(const QueryGradientConfig& c) { return c.head_dim < 256 ? c.head_dim : 128; }
-constexpr int wgmma_parts(const QueryGradientConfig& c) { return c.head_dim / wgmma_columns(c); }
-
 template <QueryGradientConfig C>
 using QueryGradientParts = float[wgmma_parts(C)][wgmma_columns(C) / 2];
-
-constexpr int threads_per_block(const QueryGradientConfig& c) { return kWarpgroupSize * (c.consumer_warpgroups + 1); }
-
-/// The tensor maps of dQ's kernel: boxes of 64 rows.
-struct QueryGradientMaps {
-  TensorMap k, dq;
-};
 
 /// Tiles of dS along the queries of the longest sequence.
 template <QueryGradientConfig C>
@@ -68,7 +32,7 @@ struct QueryTile : score::Sequence {
 
   /// CTAs of one head after those of the head before, the longest first.
   __device__ __forceinline__ static QueryTile of(const Params& params, int number) {
-    const int per_head = (query_tiles<C>(params) + C.consumer_warpgroups - 1) / C.consumer_warpgroups;
+    const int per_head = query_groups(C, params.m_blocks);
     const int launch_head = number / per_head;
     const int flat = params.first_head_kv * params.heads_per_kv + launch_head;
     const int sequence = flat / params.heads;
@@ -88,15 +52,17 @@ struct QueryTile : score::Sequence {
     return tile;
   }
 
-  /// Key tiles that some query of a block of 64 sees: those of which the backward wrote dS.
+  /// Key tiles of this launch that some query of a block of 64 sees: those of which the backward wrote dS.
   __device__ __forceinline__ score::KeyBlocks key_tiles(const Params& params, int m) const {
     const int first = m * kScoreTile;
     const int last = min(first + kScoreTile, q.used) - 1;
     if (last < first) {
       return {0, 0};
     }
-    return score::key_blocks<kScoreTile>(score::visible_keys<C.rule>(params.visibility, *this, first + diagonal),
-                                         score::visible_keys<C.rule>(params.visibility, *this, last + diagonal));
+    const score::KeyBlocks seen =
+        score::key_blocks<kScoreTile>(score::visible_keys<C.rule>(params.visibility, *this, first + diagonal),
+                                      score::visible_keys<C.rule>(params.visibility, *this, last + diagonal));
+    return {max(seen.begin, params.first_key_block), min(seen.end, params.first_key_block + params.key_blocks)};
   }
 };
 
@@ -126,8 +92,8 @@ __device__ __forceinline__ void feed_query_gradient(const QueryGradientMaps& map
       bytes += wanted[w] ? kScoreTileBytes : 0;
     }
     expect(full, bytes);
-    const long long index =
-        (static_cast<long long>(tile.launch_head) * params.n_blocks + n) * query_tiles<C>(params) + tile.m_first;
+    const long long row = static_cast<long long>(tile.launch_head) * params.key_blocks + n - params.first_key_block;
+    const long long index = row * query_tiles<C>(params) + tile.m_first;
 #pragma unroll
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
       if (wanted[w]) {
@@ -169,6 +135,37 @@ __device__ __forceinline__ void wait_for_products(QueryGradientParts<C>& dq) {
 #pragma unroll
   for (int part = 0; part < wgmma_parts(C); ++part) {
     ptx::wgmma_wait_group<pending>(dq[part]);
+  }
+}
+
+__device__ __forceinline__ bool is_last_launch(const Params& params) {
+  return params.first_key_block + params.key_blocks == params.n_blocks;
+}
+
+/// Adds what the launches before summed of a tile of 64 queries, and keeps the sum where another launch follows.
+template <QueryGradientConfig C>
+__device__ __forceinline__ void add_launches_before(const Params& params, const QueryTile<C>& tile, int m,
+                                                    QueryGradientParts<C>& dq) {
+  const long long number = static_cast<long long>(tile.launch_head) * query_tiles<C>(params) + m;
+  auto* sums =
+      reinterpret_cast<float4*>(params.dq_before + number * (kScoreTile * C.head_dim)) + threadIdx.x % kWarpgroupSize;
+#pragma unroll
+  for (int part = 0; part < wgmma_parts(C); ++part) {
+#pragma unroll
+    for (int i = 0; i < wgmma_columns(C) / 2; i += 4) {
+      float* x = &dq[part][i];
+      float4& sum = sums[(part * wgmma_columns(C) / 8 + i / 4) * kWarpgroupSize];
+      if (params.first_key_block > 0) {
+        const float4 before = sum;
+        x[0] += before.x;
+        x[1] += before.y;
+        x[2] += before.z;
+        x[3] += before.w;
+      }
+      if (!is_last_launch(params)) {
+        sum = {x[0], x[1], x[2], x[3]};
+      }
+    }
   }
 }
 
@@ -229,6 +226,12 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
       }
     }
     let_pass(tile.tiles.begin, tile.tiles.end);
+  }
+  if (params.key_blocks != params.n_blocks && m < query_tiles<C>(params)) {
+    add_launches_before<C>(params, tile, m, dq);
+  }
+  if (!is_last_launch(params)) {
+    return;
   }
   ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);  // the ring is free
   unsigned char* rows = smem + warpgroup * tile_bytes(kRowsPerWarpgroup, C.head_dim);

@@ -206,7 +206,7 @@ class GradientRole : Role<C> {
     if (elected) {
       constexpr int kQueryTiles = C.block_m / kScoreTile;
       const long long heads = static_cast<long long>(work.launch_head) * params_.heads_per_kv + head;
-      const long long index = (heads * params_.n_blocks + work.n) * params_.m_blocks + m;
+      const long long index = (heads * params_.key_blocks + work.n - params_.first_key_block) * params_.m_blocks + m;
       cptx::cp_async_bulk(cptx::space_global, cptx::space_shared, params_.ds + index * (kQueryTiles * kScoreTileBytes),
                           tile, kQueryTiles * kScoreTileBytes);
       cptx::cp_async_bulk_commit_group();

@@ -81,10 +81,10 @@ __device__ __forceinline__ void find_query_blocks(const Params& params, Work& wo
 /// causal mask that is the longest first.
 template <Config C>
 __device__ __forceinline__ Work work_of(const Params& params, int item) {
-  const int heads = params.items / params.n_blocks;
-  const int section = item / (params.section_heads * params.n_blocks);
+  const int heads = params.items / params.key_blocks;
+  const int section = item / (params.section_heads * params.key_blocks);
   const int first = section * params.section_heads;
-  const int within = item - first * params.n_blocks;
+  const int within = item - first * params.key_blocks;
   const int count = min(params.section_heads, heads - first);
   const int flat_head = first + within % count;
   const int sequence = (params.first_head_kv + flat_head) / params.heads_kv;
@@ -92,7 +92,7 @@ __device__ __forceinline__ Work work_of(const Params& params, int item) {
   work.sequence = sequence;
   work.head_kv = params.first_head_kv + flat_head - sequence * params.heads_kv;
   work.launch_head = flat_head;
-  work.n = within / count;
+  work.n = params.first_key_block + within / count;
   find_query_blocks<C>(params, work);
   return work;
 }
