@@ -128,7 +128,7 @@ steps::PrepareBackwardParams prepare_parameters(const AttentionProblem& problem,
   prepare.d_sum = const_cast<float*>(params.d_sum);
   prepare.lse_split = const_cast<unsigned char*>(params.lse_split);
   prepare.d_split = const_cast<unsigned char*>(params.d_split);
-  prepare.lse_shift = backward::kHalvesExponent;
+  prepare.lse_shift = backward::kProbabilityLog2;
   prepare.lse_factor = splits_lse(plan.config) ? 1.0F / params.score.scale_log2 : 0.0F;
   prepare.zeros = params.dq_sum;
   if (params.dq_sum != nullptr) {

@@ -9,7 +9,7 @@ namespace strobe {
 
 inline constexpr int kSplitBytes = 16;  // eight numbers, the least that a shared-memory descriptor counts in
 
-// Scores that are divided by less than this leave the range of the numbers above: their LSE is not split.
+// Scores that are divided by less than this leave the range of the numbers above: then it is not split.
 inline constexpr float kLeastSplitScale = 1.0F / 4096.0F;
 
 #ifdef __CUDACC_RTC__

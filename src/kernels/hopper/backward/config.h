@@ -58,18 +58,17 @@ inline constexpr int kFinishThreads = kWarpgroupSize * kQueryGradientParts;
 /// Whether the tensor cores subtract D from dP, and LSE from S where nothing is done to S before, as products with one
 /// more block of columns (kernels/math/split.h): no thread has to fetch them, which the WGMMAs' operands would delay.
 constexpr bool splits_d(const Config& c) { return !c.by_roles; }
-constexpr bool splits_lse(const Config& c) { return !c.by_roles && !c.rule.softcap && !c.rule.scale_first; }
+constexpr bool splits_lse(const Config& c) { return !c.by_roles && !c.rule.scale_first; }
 
-// The joint design keeps P as float16 times 2^12: it loses as little of its precision at 10^-8 as at 1, and an LSE that
-// is too small by 4 in powers of two does not overflow it. dV is divided by that in the end; dK and dQ, too, but in
-// float16, which dS might overflow.
-inline constexpr float kHalvesExponent = 12.0F;
-inline constexpr float kFromHalves = 1.0F / 4096.0F;
+// P is kept as float16 times 2^12 on its way to dP: in half the registers, or half the shared memory. So it loses as
+// little of its precision at 10^-8 as at 1, and an LSE that is too small by 4 in powers of two does not overflow it. dV
+// is divided by that in the end; the joint design's dK and dQ, too, but in float16, which dS might overflow.
+inline constexpr float kProbabilityLog2 = 12.0F;
+inline constexpr float kProbabilityScale = 1.0F / 4096.0F;
 
-/// What the sums of dV, and those of dK and dQ, are multiplied by at the end.
-constexpr float value_gradient_factor(const Config& c) { return c.by_roles ? 1.0F : kFromHalves; }
+/// What the sums of dK and dQ are multiplied by at the end, beside the call's scale.
 constexpr float score_gradient_factor(const Config& c) {
-  return c.by_roles || c.rule.element == Element::fp16 ? 1.0F : kFromHalves;
+  return c.by_roles || c.rule.element == Element::fp16 ? 1.0F : kProbabilityScale;
 }
 
 }  // namespace strobe::hopper::backward

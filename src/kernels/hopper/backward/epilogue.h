@@ -52,7 +52,7 @@ __device__ __forceinline__ void store_gradients(const TensorMaps& maps, const Pa
   const SequenceStart start = key_start<C.rule>(params, work, work.sequence, work.k.owned);
   const bool elected = threadIdx.x % kWarpgroupSize == 0;
 
-  bool finite = stage_rows<C.rule, block_n(C)>(dv, value_gradient_factor(C), work.k.used - row,
+  bool finite = stage_rows<C.rule, block_n(C)>(dv, kProbabilityScale, work.k.used - row,
                                                v_rows);  // these rows of V were read by this warpgroup alone
   cptx::fence_proxy_async(cptx::space_shared);
   ptx::bar_sync(kWarpgroup + warpgroup, kWarpgroupSize);

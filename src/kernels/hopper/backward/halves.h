@@ -6,11 +6,10 @@
 
 namespace strobe::hopper::backward {
 
-/// What dP - D is multiplied with, as float16: P = exp2(S - LSE), and with a softcap its derivative; there P itself
-/// becomes an operand here, else in score_gradients_of_halves().
+/// P = exp2(S - LSE) as float16, of S from which LSE was subtracted where the variant splits it.
 template <Config C>
 __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
-                                                        RowNumbers<C>& lse_log2, Operand<C>& halves, Operand<C>& p) {
+                                                        RowNumbers<C>& lse_log2, Operand<C>& halves) {
   if constexpr (splits_lse(C)) {
     if (masked) {
       hide<C>(block, s);
@@ -22,9 +21,9 @@ __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& blo
   } else {
 #pragma unroll
     for (float2& two : lse_log2) {
-      two = {two.x - kHalvesExponent, two.y - kHalvesExponent};
+      two = {two.x - kProbabilityLog2, two.y - kProbabilityLog2};
     }
-    probabilities<C>(block, masked, s, p, lse_log2);
+    plain_probabilities<C>(block, masked, s, lse_log2);
   }
 #pragma unroll
   for (int i = 0; i < C.block_m / 4; ++i) {
@@ -32,20 +31,19 @@ __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& blo
   }
 }
 
-/// dS = P (dP - D) as operand, where D was subtracted before, and P where it is not one yet.
+/// P and dS = P (dP - D) as operands, where D was subtracted before.
 template <Config C>
 __device__ __forceinline__ void score_gradients_of_halves(const Operand<C>& halves, const Scores<C>& dp, Operand<C>& p,
                                                           Operand<C>& ds) {
-  constexpr bool kHalf = C.rule.element == Element::fp16;
 #pragma unroll
   for (int i = 0; i < C.block_m / 4; ++i) {
     const uint32_t half = halves[i / 4][i % 4];
     float2 x = ptx::cvt_f32x2_from_f16x2(half);
-    if constexpr (!C.rule.softcap) {
-      p[i / 4][i % 4] = kHalf ? half : pack<C.rule.element>(x.x, x.y);
-    }
-    if constexpr (kHalf) {
-      x = {x.x * kFromHalves, x.y * kFromHalves};
+    if constexpr (C.rule.element == Element::fp16) {
+      p[i / 4][i % 4] = half;
+      x = {x.x * kProbabilityScale, x.y * kProbabilityScale};
+    } else {
+      p[i / 4][i % 4] = pack<C.rule.element>(x.x, x.y);
     }
     ds[i / 4][i % 4] = pack<C.rule.element>(x.x * dp[2 * i], x.y * dp[2 * i + 1]);
   }

@@ -41,6 +41,7 @@ class KeyWarpgroup {
  private:
   using KeyGradient = float[C.head_dim / 2];
   using ValueGradient = float[C.head_dim_v / 2];
+  static_assert(C.by_roles || !C.rule.softcap);  // P and its derivative at once: the registers are too few
   static constexpr SmemPlan kPlan = smem_plan(C);
 
   __device__ __forceinline__ void all_steps(KeyGradient& dk, ValueGradient& dv, const Work& work) {
@@ -49,11 +50,11 @@ class KeyWarpgroup {
     bool started = false;
     int head = work.head_kv * params_.heads_per_kv;
     int heads = params_.heads_per_kv;
-    do {
+    do {  // not for: a loop that may be empty takes ptxas more registers
       for (int m = work.m_begin; m < work.m_end; ++m) {
         const ScoreBlock<C> block(params_, work, head, key_first(work), m);
         Operand<C> halves, p, ds;
-        compute_probabilities(block, !work.sees_all<C>(m), halves, p);
+        compute_probabilities(block, !work.sees_all<C>(m), halves);
         compute_score_gradients(halves, p, ds);
         hand_over(ds);
         add_to_gradients(dk, dv, p, ds, started);
@@ -66,8 +67,7 @@ class KeyWarpgroup {
     } while (--heads > 0);
   }
 
-  __device__ __forceinline__ void compute_probabilities(const ScoreBlock<C>& block, bool masked, Operand<C>& halves,
-                                                        Operand<C>& p) {
+  __device__ __forceinline__ void compute_probabilities(const ScoreBlock<C>& block, bool masked, Operand<C>& halves) {
     Scores<C> s;
     RowNumbers<C> lse_log2;
     const Descriptor queries = descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4);
@@ -84,7 +84,7 @@ class KeyWarpgroup {
       load_row_numbers<C>(lse_log2, reinterpret_cast<const float*>(smem_ + kPlan.lse + q_.stage * kPlan.lse_bytes));
     }
     ptx::wgmma_wait_group<0>(s);
-    probabilities_in_halves<C>(block, masked, s, lse_log2, halves, p);
+    probabilities_in_halves<C>(block, masked, s, lse_log2, halves);
   }
 
   __device__ __forceinline__ void compute_score_gradients(const Operand<C>& halves, Operand<C>& p, Operand<C>& ds) {
