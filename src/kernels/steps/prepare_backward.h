@@ -121,7 +121,7 @@ __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& param
 
 /// Grid: prepare_groups * heads * sequences.
 template <PrepareBackwardConfig C>
-__global__ void __launch_bounds__(kPrepareThreads, kPrepareBlocks)
+__global__ void __launch_bounds__(kPrepareThreads, C.varlen ? kPrepareBlocks - 1 : kPrepareBlocks)
     prepare_backward(const __grid_constant__ PrepareBackwardParams params) {
   asm volatile("griddepcontrol.wait;\n" ::: "memory");  // O and dO may be the kernel's before
   asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
