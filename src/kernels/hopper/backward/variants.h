@@ -32,7 +32,7 @@ constexpr ScoreRule kernel_rule(ScoreRule rule) {
 /// what the joint design does not take the design by roles does, which takes everything.
 constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v) {
   if (head_dim == 64 && head_dim_v == 64) {
-    return !rule.softcap && !rule.chunked && (!rule.alibi || is_masked(rule));
+    return !rule.softcap && !rule.chunked && (!rule.alibi || rule.mask_right);
   }
   return head_dim == 128 && head_dim_v <= 128 && !(rule.softcap && rule.alibi);
 }
