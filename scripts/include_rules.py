@@ -34,6 +34,7 @@ ALLOWED = {
             "src/runtime",
             "src/engine/engine.h",
             f"src/kernels/{engine}",
+            "src/kernels/steps",
             "src/kernels/score",
             "src/kernels/math",
         ]

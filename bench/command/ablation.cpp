@@ -9,7 +9,7 @@
 #include "bench/command/gpu_parts.h"
 #include "bench/command/peers.h"
 #include "bench/command/report.h"
-#include "gpu/mirrored_forward.h"
+#include "gpu/mirrored_call.h"
 #include "gpu/stream.h"
 #include "hopper/ablation.h"
 #include "io/progress.h"

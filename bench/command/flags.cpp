@@ -31,10 +31,7 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-Names BenchFlags::pass_names() const {
-  if (!passes.empty()) return passes;
-  return execution.on_gpu() ? Names{"forward"} : Names{"forward", "backward"};
-}
+Names BenchFlags::pass_names() const { return passes.empty() ? Names{"forward", "backward"} : passes; }
 
 Names BenchFlags::cell_dtype_names() const {
   if (!dtypes.empty()) return dtypes;
@@ -87,7 +84,7 @@ void BenchFlags::add_cells_to(CLI::App& command) {
   const auto add_number = [&](const char* name, std::int64_t& value, const char* text) {
     return command.add_option(name, value, text)->type_name("N")->check(check_positive)->group("Cells");
   };
-  add_list("--pass", passes, "forward, backward (default both; forward on a GPU)")
+  add_list("--pass", passes, "forward, backward (default both)")
       ->check(CLI::IsMember({"forward", "backward"}))
       ->type_name("NAME,...");
   add_list("--dtype", dtypes, "float32, float16, bfloat16 (default float32,bfloat16; bfloat16 on a GPU)")

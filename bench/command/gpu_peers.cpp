@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peers on a GPU: Strobe in this process, PyTorch's backends in one of their own, timed alike.
 #include <algorithm>
-#include <optional>
+#include <functional>
 #include <utility>
 
 #include "bench/command/peers.h"
 #include "bench/torch_runner.h"
-#include "gpu/mirrored_forward.h"
+#include "gpu/mirrored_call.h"
 #include "gpu/stream.h"
 #include "strobe/plan.h"
 
@@ -19,7 +19,7 @@ class StrobeGpuPeer : public Peer {
   std::string name() const override { return "strobe"; }
 
   Status prepare(const std::shared_ptr<CellInputs>& inputs) override {
-    forward_.reset();
+    call_ = nullptr;  // the last cell's memory goes before the next one's is taken
     const Result<const runtime::CudaDevice*> device = runtime::cuda_device(inputs->device.index);
     if (!device.ok()) return device.status();
     if (stream_ == nullptr) {
@@ -27,28 +27,32 @@ class StrobeGpuPeer : public Peer {
       if (!stream.ok()) return stream.status();
       stream_ = std::make_unique<gpu::Stream>(std::move(*stream));
     }
-    Result<gpu::MirroredForward> mirrored = gpu::MirroredForward::make(inputs->tensors.forward(), **device);
-    if (!mirrored.ok()) return mirrored.status();
-    forward_ = std::make_unique<gpu::MirroredForward>(std::move(*mirrored));
-    const Result<Plan> plan = make_plan(forward_->arguments(), inputs->options, inputs->execution);
-    if (!plan.ok()) return plan.status();
-    plan_ = *plan;
     launches_ = gpu_launches(inputs->cell);
-    return {};
+    return inputs->cell.pass == bench::BenchPass::forward ? plan(inputs->tensors.forward(), *inputs, **device)
+                                                          : plan(inputs->tensors.backward(), *inputs, **device);
   }
 
   Result<double> run() override {
-    const auto enqueue = [&] { return plan_->run(forward_->arguments(), {.stream = stream_->get()}); };
-    if (Status status = enqueue(); !status.ok()) return status;
-    const Result<std::vector<double>> times = stream_->time(launches_, enqueue);
+    if (Status status = call_(); !status.ok()) return status;
+    const Result<std::vector<double>> times = stream_->time(launches_, call_);
     if (!times.ok()) return times.status();
     return median(*times);
   }
 
  private:
+  template <class Arguments>
+  Status plan(const Arguments& host, const CellInputs& inputs, const runtime::CudaDevice& device) {
+    Result<gpu::MirroredCall<Arguments>> copied = gpu::MirroredCall<Arguments>::make(host, device);
+    if (!copied.ok()) return copied.status();
+    const auto mirrored = std::make_shared<const gpu::MirroredCall<Arguments>>(std::move(*copied));
+    const Result<Plan> plan = make_plan(mirrored->arguments(), inputs.options, inputs.execution);
+    if (!plan.ok()) return plan.status();
+    call_ = [this, mirrored, plan = *plan] { return plan.run(mirrored->arguments(), {.stream = stream_->get()}); };
+    return {};
+  }
+
   std::unique_ptr<gpu::Stream> stream_;
-  std::unique_ptr<gpu::MirroredForward> forward_;
-  std::optional<Plan> plan_;
+  std::function<Status()> call_;
   int launches_ = 1;
 };
 

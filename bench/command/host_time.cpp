@@ -11,7 +11,7 @@
 
 #include "bench/command/gpu_parts.h"
 #include "bench/command/report.h"
-#include "gpu/mirrored_forward.h"
+#include "gpu/mirrored_call.h"
 #include "gpu/stream.h"
 #include "strobe/plan.h"
 #include "tools/strobe/attention_tensors.h"

@@ -11,6 +11,7 @@
 #include "bench/standard_attention.h"
 #include "bench/torch_runner.h"
 #include "strobe/plan.h"
+#include "tools/strobe/device_run.h"
 #include "tools/strobe/timed.h"
 
 namespace strobe::program {
@@ -127,18 +128,16 @@ Result<std::shared_ptr<CellInputs>> make_cell_inputs(const bench::Cell& cell, co
       make_plan(placed(planned_forward(shape, cell.dtype), device), inputs->options, inputs->execution);
   if (!plan.ok()) return plan.status();  // before anything is allocated
   inputs->engine = plan->engine();
-  if (device.type == DeviceType::cuda) {
-    if (backward) {
-      const Result<Plan> backward_plan =
-          make_plan(placed(planned_backward(shape, cell.dtype), device), inputs->options, inputs->execution);
-      if (!backward_plan.ok()) return backward_plan.status();
-    }
-    inputs->tensors = repeating_tensors(shape, cell.dtype);
-    return inputs;
-  }
-  inputs->tensors = random_tensors(shape, cell.dtype, Distribution::normal, /*seed=*/0);
   if (backward) {
-    const Status status = plan->run(inputs->tensors.forward(), inputs->execution);
+    const Result<Plan> backward_plan =
+        make_plan(placed(planned_backward(shape, cell.dtype), device), inputs->options, inputs->execution);
+    if (!backward_plan.ok()) return backward_plan.status();
+  }
+  inputs->tensors = device.type == DeviceType::cuda
+                        ? repeating_tensors(shape, cell.dtype)
+                        : random_tensors(shape, cell.dtype, Distribution::normal, /*seed=*/0);
+  if (backward) {
+    const Status status = run_on(device, *plan, inputs->tensors.forward()).status();
     if (!status.ok()) return status;
   }
   return inputs;

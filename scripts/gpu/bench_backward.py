@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 
 import torch
-from run_backward import Backward, Variants
+from run_backward import Backward, Options, Variants
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -121,7 +121,8 @@ def cell(variants, names, library, d, causal, s, rounds, parts, cudnn):
         variant, *options = name.split("@")  # as d256@ds_mb=64@warpgroups=2
         options = {n: int(x) for n, x in (o.split("=") for o in options)}
         got = [torch.full_like(x, float("nan")) for x in (q, k, v)]
-        call = Backward(variants, variant, q, k, v, o, lse, do, *got, causal, **options)
+        masks = Options(causal="bottom_right" if causal else None)
+        call = Backward(variants, variant, q, k, v, o, lse, do, *got, masks, **options)
         call.run()
         torch.cuda.synchronize()
         for n, g in zip(("dq", "dk", "dv"), got, strict=True):

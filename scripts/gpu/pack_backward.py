@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles variants of the backward's kernels into a folder for run_backward.py: DIR NAME=FIELDS ...
 
-FIELDS are Config's, as "head_dim=64,head_dim_v=64,block_m=128". Each is compiled with and without a causal mask.
+FIELDS are Config's, as "head_dim=64,head_dim_v=64,block_m=128". Each is compiled for every --rule, which is a list of
+ScoreRule's flags, as "mask_right,varlen"; by default without a mask and with a causal one.
 """
 
 import argparse
@@ -24,6 +25,10 @@ FIELDS = {
     "kv_stages": 1,
     "mask_right": False,
     "mask_left": False,
+    "chunked": False,
+    "varlen": False,
+    "softcap": False,
+    "alibi": False,
     "staged_dq": True,
     "turns": True,
     "by_roles": False,
@@ -31,7 +36,7 @@ FIELDS = {
 }
 
 
-RULE = ("element", "mask_right", "mask_left")  # of ScoreRule
+FLAGS = ("mask_right", "mask_left", "chunked", "varlen", "softcap", "alibi")  # of ScoreRule
 
 
 def spell(value):
@@ -40,12 +45,12 @@ def spell(value):
 
 def rule_text(config):
     """The ScoreRule of a configuration."""
-    masks = ",".join(f".{n}={spell(config[n])}" for n in ("mask_right", "mask_left"))
-    return f"strobe::ScoreRule{{.element=strobe::Element::{config['element']},{masks}}}"
+    flags = ",".join(f".{n}={spell(config[n])}" for n in FLAGS)
+    return f"strobe::ScoreRule{{.element=strobe::Element::{config['element']},{flags}}}"
 
 
 def config_text(config):
-    fields = [f".{n}={spell(config[n])}" for n in FIELDS if n not in RULE]
+    fields = [f".{n}={spell(config[n])}" for n in FIELDS if n not in ("element", *FLAGS)]
     return f"{NAMESPACE}::Config{{.rule={rule_text(config)},{','.join(fields)}}}"
 
 
@@ -61,8 +66,12 @@ def parse(fields):
 
 def build(folder, stem, header, instantiation, cuda):
     cubin, name, log = compile_kernel(header, instantiation, cuda)
-    report = [x for x in log.splitlines() if "error" in x or ("C751" in x and "C7519" not in x) or "spill" in x]
-    print(stem, "; ".join(x.strip()[:110] for x in report), flush=True)
+    report = [
+        x.strip()[:110]
+        for x in log.splitlines()
+        if "error" in x or ("C75" in x and "C7519" not in x) or ("spill" in x and "0 bytes spill stores" not in x)
+    ]
+    print(stem, *report, sep="; ", flush=True)
     if cubin is None:
         raise SystemExit(log)
     (folder / f"{stem}.cubin").write_bytes(cubin)
@@ -74,56 +83,58 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("variants", nargs="+")
     parser.add_argument("--cuda", type=Path, default=ROOT / "build/cuda/nvidia/cu13")
+    parser.add_argument("--rule", action="append", dest="rules")
     arguments = parser.parse_args()
     arguments.folder.mkdir(exist_ok=True)
     manifest = {"prepare": {}, "variants": []}
-    for threads in (8, 16, 32):
-        for element in ("bf16", "fp16"):
-            manifest["prepare"][f"{element}_{threads}"] = build(
-                arguments.folder,
-                f"prepare_{element}_{threads}",
-                "kernels/steps/prepare_backward.h",
-                "strobe::steps::prepare_backward<strobe::steps::PrepareBackwardConfig{"
-                f".element=strobe::Element::{element},.threads_per_row={threads}}}>",
-                arguments.cuda,
-            )
-    for variant in arguments.variants:
-        name, _, fields = variant.partition("=")
-        for causal in (False, True):
-            config = {**parse(fields), "mask_right": causal}
-            stem = f"{name}_{'causal' if causal else 'full'}"
-            text = config_text(config)
-            entry = {"name": name, "config": config}
-            entry["main"] = build(
-                arguments.folder,
-                stem,
-                "kernels/hopper/backward/kernel.h",
-                f"{NAMESPACE}::kernel<{text}>",
-                arguments.cuda,
-            )
-            if not config["by_roles"]:
-                entry["finish"] = build(
+    configs = [parse(variant.partition("=")[2]) for variant in arguments.variants]
+    for element in sorted({c["element"] for c in configs}):
+        for threads in (8, 16, 32):
+            for varlen in (False, True):
+                name = f"{element}_{threads}_{'varlen' if varlen else 'batched'}"
+                manifest["prepare"][name] = build(
                     arguments.folder,
-                    stem + "_finish",
-                    "kernels/hopper/backward/finish.h",
-                    f"{NAMESPACE}::finish_query_gradient<{text}>",
+                    f"prepare_{name}",
+                    "kernels/steps/prepare_backward.h",
+                    "strobe::steps::prepare_backward<strobe::steps::PrepareBackwardConfig{"
+                    f".element=strobe::Element::{element},.varlen={spell(varlen)},.threads_per_row={threads}}}>",
                     arguments.cuda,
                 )
-            if config["by_roles"]:
-                entry["query"] = {
-                    warpgroups: build(
-                        arguments.folder,
-                        f"{stem}_query{warpgroups}",
-                        "kernels/hopper/backward/query_kernel.h",
-                        f"{NAMESPACE}::query_gradient<{NAMESPACE}::QueryGradientConfig{{"
-                        f".rule={rule_text(config)},.head_dim={config['head_dim']},"
-                        f".consumer_warpgroups={warpgroups}}}>",
-                        arguments.cuda,
-                    )
-                    for warpgroups in (2, 3)
-                }
-            manifest["variants"].append(entry)
+    sink = ("kernels/steps/sink_gradient.h", "strobe::steps::sink_gradient")
+    manifest["sink"] = build(arguments.folder, "sink", *sink, arguments.cuda)
+    for variant, plain in zip(arguments.variants, configs, strict=True):
+        for rule in arguments.rules or ["", "mask_right"]:
+            flags = [flag for flag in rule.split(",") if flag]
+            assert set(flags) <= set(FLAGS), rule
+            config = {**plain, **dict.fromkeys(flags, True)}
+            manifest["variants"].append(build_variant(arguments, variant.partition("=")[0], config, flags))
     (arguments.folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
+
+
+def build_variant(arguments, name, config, flags):
+    """The kernels of one configuration."""
+    stem = "_".join([name, *flags])
+    text = config_text(config)
+
+    def one(suffix, header, instantiation):
+        return build(
+            arguments.folder, stem + suffix, f"kernels/hopper/backward/{header}.h", instantiation, arguments.cuda
+        )
+
+    entry = {"name": name, "config": config, "main": one("", "kernel", f"{NAMESPACE}::kernel<{text}>")}
+    if config["by_roles"]:
+        entry["query"] = {
+            warpgroups: one(
+                f"_query{warpgroups}",
+                "query_kernel",
+                f"{NAMESPACE}::query_gradient<{NAMESPACE}::QueryGradientConfig{{.rule={rule_text(config)},"
+                f".head_dim={config['head_dim']},.block_m={config['block_m']},.consumer_warpgroups={warpgroups}}}>",
+            )
+            for warpgroups in (2, 3)
+        }
+    else:
+        entry["finish"] = one("_finish", "finish", f"{NAMESPACE}::finish_query_gradient<{text}>")
+    return entry
 
 
 if __name__ == "__main__":

@@ -5,33 +5,40 @@ Takes the folder that pack_backward.py filled.
 """
 
 import ctypes
+import dataclasses
 import json
 import math
 from pathlib import Path
 
 import torch
+from cuda_driver import Kernel, tensor_map
 
-driver = ctypes.CDLL("libcuda.so.1")
-P, I32, I64, U32, U64, F32 = (
-    ctypes.c_void_p,
-    ctypes.c_int,
-    ctypes.c_longlong,
-    ctypes.c_uint,
-    ctypes.c_ulonglong,
-    ctypes.c_float,
-)
-MAX_SMEM = 227 * 1024
-
-
-def check(code, what):
-    if code != 0:
-        text = ctypes.c_char_p()
-        driver.cuGetErrorString(code, ctypes.byref(text))
-        raise RuntimeError(f"{what}: {text.value}")
+P, I32, I64, F32 = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong, ctypes.c_float
 
 
 class Rows(ctypes.Structure):
     _fields_ = [("data", P), ("batch_stride", I64), ("row_stride", I64), ("head_stride", I64)]
+
+
+class SequenceParams(ctypes.Structure):
+    _fields_ = [
+        *[(n, P) for n in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")],
+        *[(n, I32) for n in ("batch", "sequences", "seqlen_q", "seqlen_k", "total_q")],
+    ]
+
+
+class VisibilityParams(ctypes.Structure):
+    _fields_ = [(n, I32) for n in ("window_left", "window_right", "bottom_right", "chunk")]
+
+
+class ScoreParams(ctypes.Structure):
+    _fields_ = [
+        ("scale_log2", F32),
+        ("softcap_scale", F32),
+        ("alibi_slopes", P),
+        ("alibi_batch_stride", I64),
+        ("sink", P),
+    ]
 
 
 class PrepareParams(ctypes.Structure):
@@ -42,111 +49,50 @@ class PrepareParams(ctypes.Structure):
         ("lse_batch_stride", I64),
         ("lse_head_stride", I64),
         ("d_lse", P),
+        ("d_lse_batch_stride", I64),
+        ("d_lse_head_stride", I64),
         ("lse_log2", P),
         ("d_sum", P),
         ("zeros", P),
         ("zeros_16_bytes", I64),
-        ("heads", I32),
-        ("seqlen", I32),
-        ("rows", I32),
-        ("head_dim_v", I32),
+        ("sequences", SequenceParams),
+        *[(n, I32) for n in ("heads", "head_dim_v", "block_m", "m_blocks", "query_blocks")],
     ]
+
+
+class SinkParams(ctypes.Structure):
+    _fields_ = [*[(n, P) for n in ("lse_log2", "d_sum", "sink", "d_sink")], ("rows", I64)]
 
 
 class BackwardParams(ctypes.Structure):
     _fields_ = [
-        ("lse_log2", P),
-        ("d_sum", P),
-        ("dq_sum", P),
-        ("ds", P),
-        ("dk", Rows),
-        ("dv", Rows),
+        *[(n, P) for n in ("lse_log2", "d_sum", "dq_sum", "ds")],
+        *[(n, Rows) for n in ("q", "k", "v", "d_o", "dq", "dk", "dv")],
+        ("sequences", SequenceParams),
+        ("visibility", VisibilityParams),
+        ("score", ScoreParams),
+        ("scale", F32),
         *[
             (n, I32)
             for n in (
-                "batch",
-                "heads",
-                "heads_kv",
+                "total_k",
                 "head_dim",
                 "head_dim_v",
+                "heads",
+                "heads_kv",
                 "heads_per_kv",
-                "seqlen_q",
-                "seqlen_k",
                 "m_blocks",
                 "n_blocks",
+                "query_blocks",
                 "first_head_kv",
                 "items",
                 "section_heads",
-                "mask_left",
-                "mask_right",
-                "diagonal",
+                "first_key_block",
+                "key_blocks",
             )
         ],
-        ("scale_log2", F32),
-        ("scale", F32),
+        ("dq_before", P),
     ]
-
-
-class FinishParams(ctypes.Structure):
-    _fields_ = [
-        ("dq_sum", P),
-        ("dq", Rows),
-        ("heads", I32),
-        ("seqlen", I32),
-        ("m_blocks", I32),
-        ("head_dim", I32),
-        ("scale", F32),
-    ]
-
-
-class Attribute(ctypes.Structure):
-    _fields_ = [("id", I32), ("pad", I32), ("value", U32 * 16)]
-
-
-class LaunchConfig(ctypes.Structure):
-    _fields_ = [
-        ("grid", U32 * 3),
-        ("block", U32 * 3),
-        ("smem", U32),
-        ("stream", P),
-        ("attributes", ctypes.POINTER(Attribute)),
-        ("count", U32),
-    ]
-
-
-class Kernel:
-    def __init__(self, folder, entry, smem=0):
-        image = (Path(folder) / entry["cubin"]).read_bytes()
-        self.module, self.function = P(), P()
-        check(driver.cuModuleLoadData(ctypes.byref(self.module), image), entry["cubin"])
-        check(
-            driver.cuModuleGetFunction(ctypes.byref(self.function), self.module, entry["symbol"].encode()),
-            entry["symbol"],
-        )
-        self.smem = smem
-        if smem:
-            check(driver.cuFuncSetAttribute(self.function, 8, smem), f"{smem} bytes of shared memory")
-
-    def bind(self, grid, threads, *parameters, overlaps=True, cluster=1):
-        """A launch with fixed parameters."""
-        attributes = (Attribute * 2)()
-        count = 0
-        if overlaps:
-            attributes[count].id, attributes[count].value[0] = 6, 1
-            count += 1
-        if cluster > 1:
-            attributes[count].id = 4
-            attributes[count].value[:3] = [cluster, 1, 1]
-            count += 1
-        config = LaunchConfig((U32 * 3)(*grid), (U32 * 3)(threads, 1, 1), self.smem, None, attributes, count)
-        pointers = (P * len(parameters))(*(ctypes.addressof(x) for x in parameters))
-        keep = (parameters, attributes)
-
-        def run(stream, keep=keep):
-            config.stream = stream
-            check(driver.cuLaunchKernelEx(ctypes.byref(config), self.function, pointers, None), "launch")
-
-        return run
 
 
 def panels(columns):
@@ -174,24 +120,12 @@ def block_n(c):
 
 
 def rows_of(x):
-    return Rows(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2))
+    batch_stride = x.stride(0) if x.dim() == 4 else 0
+    return Rows(x.data_ptr(), batch_stride, x.stride(-3), x.stride(-2))
 
 
-def tensor_map(x, box_rows):
-    """{column, row, head, batch}; boxes of 64 columns."""
-    b, s, h, d = x.shape
-    extents = (U64 * 4)(d, s, h, b)
-    strides = (U64 * 3)(*(2 * x.stride(i) for i in (1, 2, 0)))
-    box = (U32 * 4)(64, box_rows, 1, 1)
-    ones = (U32 * 4)(1, 1, 1, 1)
-    raw = (ctypes.c_byte * 192)()
-    base = (ctypes.addressof(raw) + 63) // 64 * 64
-    dtype = 9 if x.dtype == torch.bfloat16 else 6
-    check(
-        driver.cuTensorMapEncodeTiled(P(base), dtype, 4, P(x.data_ptr()), extents, strides, box, ones, 0, 3, 3, 0),
-        "map",
-    )
-    return ctypes.string_at(base, 128)
+RULE_FLAGS = ("mask_right", "mask_left", "chunked", "varlen", "softcap", "alibi")
+UNBOUNDED = (2**31 - 1) // 4
 
 
 class Variants:
@@ -210,12 +144,91 @@ class Variants:
     def names(self, head_dim):
         return list(dict.fromkeys(v["name"] for v in self.manifest["variants"] if v["config"]["head_dim"] == head_dim))
 
-    def find(self, name, causal):
-        return next(v for v in self.manifest["variants"] if v["name"] == name and v["config"]["mask_right"] == causal)
+    def find(self, name, rule):
+        """The variant with all of the rule's flags, and no more than masks and varlen beside them."""
+        optional = {"mask_right", "mask_left", "varlen"} if "chunked" not in rule else {"varlen"}
+        found = []
+        for variant in self.manifest["variants"]:
+            flags = {n for n in RULE_FLAGS if variant["config"][n]}
+            if variant["name"] == name and rule <= flags and flags - rule <= optional:
+                found.append((len(flags), variant))
+        if not found:
+            raise LookupError(f"{name} was not compiled for {sorted(rule)}")
+        return min(found, key=lambda x: x[0])[1]
+
+
+@dataclasses.dataclass
+class Options:
+    """What a call may ask of its scores, as the library's forward takes it."""
+
+    causal: str | None = None  # bottom_right or top_left
+    window: tuple[int, int] = (-1, -1)
+    chunk: int = 0
+    scale: float | None = None
+    softcap: float = 0.0
+    alibi_slopes: torch.Tensor | None = None
+    sink: torch.Tensor | None = None
+    d_sink: torch.Tensor | None = None
+    d_lse: torch.Tensor | None = None
+    cu_seqlens_q: torch.Tensor | None = None
+    cu_seqlens_k: torch.Tensor | None = None
+    seqused_q: torch.Tensor | None = None
+    seqused_k: torch.Tensor | None = None
+    max_seqlen_q: int = 0  # packed
+    max_seqlen_k: int = 0
+
+    def rule(self):
+        right = self.causal is not None or self.window[1] >= 0 or self.chunk > 0
+        lengths = (self.cu_seqlens_q, self.cu_seqlens_k, self.seqused_q, self.seqused_k)
+        flags = {
+            "mask_right": right,
+            "mask_left": self.window[0] >= 0 or self.chunk > 0,
+            "chunked": self.chunk > 0,
+            "varlen": any(x is not None for x in lengths),
+            "softcap": self.softcap > 0,
+            "alibi": self.alibi_slopes is not None,
+        }
+        return {n for n, on in flags.items() if on}
+
+    def visibility(self):
+        left, right = (x if x >= 0 else UNBOUNDED for x in self.window)
+        if self.causal is not None:
+            right = 0
+        return VisibilityParams(left, right, int(self.causal != "top_left"), self.chunk)
+
+    def score(self, head_dim):
+        scale = head_dim**-0.5 if self.scale is None else self.scale
+        slopes = self.alibi_slopes
+        return ScoreParams(
+            (self.softcap or scale) * math.log2(math.e), scale / self.softcap if self.softcap else 0.0,
+            pointer(slopes), slopes.stride(0) if slopes is not None and slopes.dim() == 2 else 0, pointer(self.sink),
+        )  # fmt: skip
+
+    def sequences(self, q, k):
+        packed_q, packed_k = self.cu_seqlens_q is not None, self.cu_seqlens_k is not None
+        for cu_seqlens in (self.cu_seqlens_q, self.cu_seqlens_k):
+            if cu_seqlens is not None:
+                batch = len(cu_seqlens) - 1
+        if not (packed_q or packed_k):
+            batch = q.shape[0]
+        return SequenceParams(
+            pointer(self.cu_seqlens_q), pointer(self.cu_seqlens_k), pointer(self.seqused_q), pointer(self.seqused_k),
+            batch + int(packed_q), batch, self.max_seqlen_q if packed_q else q.shape[1],
+            self.max_seqlen_k if packed_k else k.shape[1], q.shape[0] if packed_q else q.shape[0] * q.shape[1],
+        )  # fmt: skip
+
+
+def pointer(x):
+    return None if x is None else x.data_ptr()
+
+
+def head_strides(x):
+    """Batch and head stride of [batch, heads, rows] or packed [heads, rows]."""
+    return (0, 0) if x is None else (0, x.stride(0)) if x.dim() == 2 else (x.stride(0), x.stride(1))
 
 
 class Backward:
-    """One call. Options: section_mb of L2 for heads in flight; by roles, ds_mb for dS and warpgroups of dQ's kernel."""
+    """One call. section_mb of L2 for heads in flight; by roles, ds_mb for dS and warpgroups of dQ's kernel."""
 
     def __init__(
         self,
@@ -230,78 +243,109 @@ class Backward:
         dq,
         dk,
         dv,
-        causal,
-        scale=None,
+        options,
         section_mb=24,
         ds_mb=1024,
         warpgroups=2,
     ):
-        entry = variants.find(name, causal)
-        self.variants, self.entry, self.config = variants, entry, entry["config"]
-        c = self.config
-        b, sq, h, d = q.shape
-        sk, hk, dv_dim = k.shape[1], k.shape[2], v.shape[3]
-        scale = scale or d**-0.5
-        block_m = c["block_m"]
-        m_blocks, n_blocks = -(-sq // block_m), -(-sk // block_n(c))
-        rows = m_blocks * block_m
+        entry = variants.find(name, options.rule())
+        self.variants, self.entry, self.config, self.options = variants, entry, entry["config"], options
+        self.launches, self.keep = [], (q, k, v, o, lse, do, dq, dk, dv)
+        params = self.parameters(section_mb)
+        self.bind_prepare(params)
+        if self.config["by_roles"]:
+            self.bind_roles(params, ds_mb << 20, warpgroups)
+        else:
+            self.bind_sums(params)
+        if options.d_sink is not None:
+            self.bind_sink(params)
+
+    def parameters(self, section_mb):
+        q, k, v, _, _, do, dq, dk, dv = self.keep
+        c, options = self.config, self.options
+        heads, d, heads_kv, dv_dim = *q.shape[-2:], k.shape[-2], v.shape[-1]
+        sequences = options.sequences(q, k)
+        packed_q, packed_k = options.cu_seqlens_q is not None, options.cu_seqlens_k is not None
+        self.batch = sequences.sequences + int(packed_q or packed_k)
+        m_blocks = max(1, -(-sequences.seqlen_q // c["block_m"]))
+        n_blocks = max(1, -(-sequences.seqlen_k // block_n(c)))
+        if packed_q:
+            query_blocks = sequences.total_q // c["block_m"] + sequences.sequences
+        else:
+            query_blocks = sequences.sequences * -(-sequences.seqlen_q // c["block_m"])
+        rows = query_blocks * c["block_m"]
 
         def nan(*shape):
             return torch.full(shape, math.nan, device="cuda")
 
-        self.lse_log2, self.d_sum = nan(b, h, rows), nan(b, h, rows)
-        self.dq_sum = nan(0 if c["by_roles"] else b * h * rows * c["head_dim"])
-        threads = {64: 8, 128: 16, 256: 32}[c["head_dim_v"]]
-        prepare = variants.kernel(variants.manifest["prepare"][f"{c['element']}_{threads}"])
-        self.launches, self.keep = [], (q, k, v, o, lse, do, dq, dk, dv)
-        prepared = PrepareParams(
-            rows_of(o), rows_of(do), lse.data_ptr(), lse.stride(0), lse.stride(1), None,
-            self.lse_log2.data_ptr(), self.d_sum.data_ptr(), self.dq_sum.data_ptr(), self.dq_sum.numel() // 4,
-            h, sq, rows, dv_dim,
-        )  # fmt: skip
-        self.launches.append(prepare.bind((-(-rows // (256 // threads * 4)), h, b), 256, prepared))
-        group = h // hk
-        footprint = group * sq * (2 * d + 2 * dv_dim + (0 if c["by_roles"] else 4 * d))
-        params = BackwardParams(
+        self.lse_log2, self.d_sum = nan(heads, rows), nan(heads, rows)
+        self.dq_sum = nan(0 if c["by_roles"] else heads * rows * c["head_dim"])
+        group = heads // heads_kv
+        footprint = group * max(1, sequences.seqlen_q) * (2 * d + 2 * dv_dim + (0 if c["by_roles"] else 4 * d))
+        return BackwardParams(
             lse_log2=self.lse_log2.data_ptr(), d_sum=self.d_sum.data_ptr(), dq_sum=self.dq_sum.data_ptr(),
-            dk=rows_of(dk), dv=rows_of(dv), batch=b, heads=h, heads_kv=hk, head_dim=d, head_dim_v=dv_dim,
-            heads_per_kv=group, seqlen_q=sq, seqlen_k=sk, m_blocks=m_blocks, n_blocks=n_blocks, items=b * hk * n_blocks,
-            section_heads=min(b * hk, max(1, (section_mb << 20) // footprint)), diagonal=sk - sq if causal else 0,
-            scale_log2=scale * math.log2(math.e), scale=scale,
+            q=rows_of(q), k=rows_of(k), v=rows_of(v), d_o=rows_of(do), dq=rows_of(dq), dk=rows_of(dk), dv=rows_of(dv),
+            sequences=sequences, visibility=options.visibility(), score=options.score(d),
+            scale=d**-0.5 if options.scale is None else options.scale, total_k=k.shape[0] if packed_k else 0,
+            head_dim=d, head_dim_v=dv_dim, heads=heads, heads_kv=heads_kv, heads_per_kv=group, m_blocks=m_blocks,
+            n_blocks=n_blocks, key_blocks=n_blocks, query_blocks=query_blocks,
+            items=self.batch * heads_kv * n_blocks,
+            section_heads=min(self.batch * heads_kv, max(1, (section_mb << 20) // footprint)),
         )  # fmt: skip
-        if c["by_roles"]:
-            self.bind_roles(params, ds_mb << 20, warpgroups)
-        else:
-            self.bind_sums(params)
+
+    def bind_prepare(self, params):
+        c = self.config
+        _, _, _, o, lse, do, *_ = self.keep
+        threads = 8 if c["head_dim_v"] <= 64 else 16 if c["head_dim_v"] <= 128 else 32
+        entry = self.variants.manifest["prepare"][f"{c['element']}_{threads}_{'varlen' if c['varlen'] else 'batched'}"]
+        prepared = PrepareParams(
+            rows_of(o), rows_of(do), lse.data_ptr(), *head_strides(lse), pointer(self.options.d_lse),
+            *head_strides(self.options.d_lse), self.lse_log2.data_ptr(), self.d_sum.data_ptr(), self.dq_sum.data_ptr(),
+            self.dq_sum.numel() // 4, params.sequences, params.heads, params.head_dim_v, c["block_m"], params.m_blocks,
+            params.query_blocks,
+        )  # fmt: skip
+        groups = -(-params.m_blocks * c["block_m"] // (256 // threads * 4))
+        grid = groups * params.heads * params.sequences.sequences
+        self.launches.append(self.variants.kernel(entry).bind((grid, 1, 1), 256, prepared))
+
+    def bind_sink(self, params):
+        options = self.options
+        sums = SinkParams(
+            params.lse_log2, params.d_sum, options.sink.data_ptr(), options.d_sink.data_ptr(), self.lse_log2.shape[1]
+        )
+        kernel = self.variants.kernel(self.variants.manifest["sink"])
+        self.launches.append(kernel.bind((params.heads, 1, 1), 1024, sums))
 
     def bind_main(self, params):
         q, k, v, _, _, do, _, dk, dv = self.keep
         c = self.config
-        boxes = ((q, c["block_m"]), (k, block_n(c)), (v, block_n(c)), (do, c["block_m"]), (dk, 64), (dv, 64))
-        maps = (ctypes.c_byte * (6 * 128)).from_buffer_copy(b"".join(tensor_map(x, rows) for x, rows in boxes))
+        bounds = (params.sequences.seqlen_q, params.sequences.seqlen_k) if c["varlen"] else (None, None)
+        boxes = (
+            (q, c["block_m"], bounds[0]), (k, block_n(c), bounds[1]), (v, block_n(c), bounds[1]),
+            (do, c["block_m"], bounds[0]), (dk, 64, bounds[1]), (dv, 64, bounds[1]),
+        )  # fmt: skip
+        maps = (ctypes.c_byte * (6 * 128)).from_buffer_copy(b"".join(tensor_map(*x) for x in boxes))
         main = self.variants.kernel(self.entry["main"], smem_bytes(c))
         grid = min(params.items, self.variants.multiprocessors) if c["persistent"] else params.items
         self.launches.append(main.bind((grid, 1, 1), 128 * (c["consumer_warpgroups"] + 1), maps, params))
 
     def bind_sums(self, params):
         self.bind_main(params)
-        dq = self.keep[6]
-        finish = FinishParams(
-            params.dq_sum, rows_of(dq), params.heads, params.seqlen_q, params.m_blocks, params.head_dim, params.scale
-        )
-        grid = (params.m_blocks, params.heads, params.batch)
-        self.launches.append(
-            self.variants.kernel(self.entry["finish"]).bind(grid, 128 * self.config["consumer_warpgroups"], finish)
-        )
+        finish = self.variants.kernel(self.entry["finish"])
+        grid = (params.m_blocks * params.heads * params.sequences.batch, 1, 1)
+        self.launches.append(finish.bind(grid, 128 * self.config["consumer_warpgroups"], params))
 
     def bind_roles(self, params, ds_bytes, warpgroups):
         c = self.config
-        heads = params.batch * params.heads_kv
-        tiles_per_block = c["block_m"] // 64
-        per_head = params.heads_per_kv * params.m_blocks * tiles_per_block * params.n_blocks * tile(64, 64)
+        heads = self.batch * params.heads_kv
+        query_tiles = params.m_blocks * (c["block_m"] // 64)
+        per_head = params.heads_per_kv * query_tiles * params.n_blocks * tile(64, 64)
         chunk = min(heads, max(1, ds_bytes // per_head))
         self.ds = torch.full((chunk * per_head,), 255, dtype=torch.uint8, device="cuda")
-        maps = (ctypes.c_byte * 256).from_buffer_copy(tensor_map(self.keep[1], 64) + tensor_map(self.keep[6], 64))
+        bounds = (params.sequences.seqlen_k, params.sequences.seqlen_q) if c["varlen"] else (None, None)
+        maps = (ctypes.c_byte * 256).from_buffer_copy(
+            tensor_map(self.keep[1], 64, bounds[0]) + tensor_map(self.keep[6], 64, bounds[1])
+        )
         smem = 4 * (warpgroups * tile(64, 64) + tile(64, c["head_dim"])) + 64
         query = self.variants.kernel(self.entry["query"][str(warpgroups)], smem)
         for first in range(0, heads, chunk):
@@ -310,9 +354,7 @@ class Backward:
             part.ds, part.first_head_kv, part.items = self.ds.data_ptr(), first, count * params.n_blocks
             part.section_heads = min(part.section_heads, count)
             self.bind_main(part)
-            part = BackwardParams.from_buffer_copy(part)
-            part.m_blocks *= tiles_per_block
-            grid = (-(-part.m_blocks // warpgroups), count * params.heads_per_kv, 1)
+            grid = (-(-query_tiles // warpgroups) * count * params.heads_per_kv, 1, 1)
             self.launches.append(query.bind(grid, 128 * (warpgroups + 1), maps, part))
 
     def run(self, only=None):

@@ -3,17 +3,15 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
 #include <memory>
 #include <new>
 
+#include "call/workspace.h"
 #include "cpu/passes.h"
 #include "cpu/plan.h"
 
 namespace strobe::cpu {
 namespace {
-
-constexpr std::size_t kWorkspaceAlignment = 64;
 
 struct AlignedFree {
   void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t(kWorkspaceAlignment)); }
@@ -29,14 +27,7 @@ Result<std::byte*> workspace_for(std::size_t bytes, const Execution& execution, 
     }
     return owned.get();
   }
-  if (execution.workspace_bytes < bytes) {
-    return Status(StatusCode::invalid_argument,
-                  fmt::format("workspace has {} bytes: this plan needs {}", execution.workspace_bytes, bytes));
-  }
-  if (reinterpret_cast<std::uintptr_t>(execution.workspace) % kWorkspaceAlignment != 0) {
-    return Status(StatusCode::invalid_argument,
-                  fmt::format("workspace must be aligned to {} bytes", kWorkspaceAlignment));
-  }
+  if (Status status = check_workspace(execution, bytes); !status.ok()) return status;
   return static_cast<std::byte*>(execution.workspace);
 }
 

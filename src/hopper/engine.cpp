@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "hopper/backward.h"
 #include "hopper/forward.h"
 #include "runtime/device.h"
 
@@ -24,6 +25,10 @@ class HopperEngine final : public engine::Implementation {
 
   engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution&) const override {
     return hopper::plan_forward(problem);
+  }
+
+  engine::PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution&) const override {
+    return hopper::plan_backward(problem);
   }
 };
 

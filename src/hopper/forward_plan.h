@@ -2,21 +2,15 @@
 // Kernel, tiles and schedule of the Hopper forward: a pure function of the problem and the device's shape.
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <string>
 
 #include "call/problem.h"
+#include "hopper/device_shape.h"
 #include "kernels/hopper/forward/config.h"
 #include "strobe/status.h"
 
 namespace strobe::hopper {
-
-/// What the plan must know of the device.
-struct DeviceShape {
-  int multiprocessors = 0;
-  std::size_t l2_bytes = 0;
-};
 
 struct ForwardPlan {
   forward::Config config;

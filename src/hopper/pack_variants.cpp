@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/pack/common_variants.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "hopper/backward_plan.h"
+#include "hopper/backward_variant.h"
 #include "hopper/forward_plan.h"
 #include "hopper/forward_variant.h"
+#include "kernels/hopper/backward/smem.h"
 #include "kernels/hopper/forward/smem.h"
 
 namespace strobe::runtime {
 namespace {
+
+constexpr hopper::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
 
 /// The calls that the pack answers without a compiler: what most models ask for. Training and prefill of any length,
 /// batched and packed, and few queries of ungrouped heads and groups of 4 and 8.
@@ -40,23 +48,48 @@ std::vector<AttentionProblem> common_problems() {
   return problems;
 }
 
+class VariantList {
+ public:
+  /// Different problems share kernels.
+  void add(Variant variant, int dynamic_shared_bytes) {
+    const auto same = [&](const CommonVariant& other) { return other.variant.expression == variant.expression; };
+    if (std::ranges::any_of(variants_, same)) return;
+    variants_.push_back({std::move(variant), static_cast<unsigned>(dynamic_shared_bytes)});
+  }
+
+  std::vector<CommonVariant> take() { return std::move(variants_); }
+
+ private:
+  std::vector<CommonVariant> variants_;
+};
+
+void add_forward(const AttentionProblem& problem, VariantList& variants) {
+  const Result<hopper::forward::Config> config = hopper::forward_config(problem, kH200);
+  if (config.ok()) variants.add(hopper::forward_variant(*config), smem_plan(*config).total_bytes);
+}
+
+void add_backward(const AttentionProblem& problem, VariantList& variants) {
+  const Result<hopper::backward::Config> config = hopper::backward_config(problem);
+  if (!config.ok()) return;
+  const hopper::BackwardPlan plan = hopper::backward_plan(problem, kH200, *config);
+  variants.add(hopper::prepare_variant(plan.prepare), 0);
+  variants.add(hopper::backward_variant(*config), smem_plan(*config).total_bytes);
+  if (config->by_roles) {
+    variants.add(hopper::query_gradient_variant(plan.query), smem_plan(plan.query).total_bytes);
+  } else {
+    variants.add(hopper::finish_variant(*config), 0);
+  }
+}
+
 }  // namespace
 
 std::vector<CommonVariant> common_variants() {
-  constexpr hopper::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
-  std::vector<hopper::forward::Config> configs;
+  VariantList variants;
   for (const AttentionProblem& problem : common_problems()) {
-    const Result<hopper::forward::Config> config = hopper::forward_config(problem, kH200);
-    bool known = !config.ok();
-    for (const hopper::forward::Config& other : configs) known = known || other == *config;
-    if (!known) configs.push_back(*config);
+    add_forward(problem, variants);
+    if (problem.seqlen_q == problem.seqlen_k) add_backward(problem, variants);  // training
   }
-  std::vector<CommonVariant> variants;
-  for (const hopper::forward::Config& config : configs) {
-    variants.push_back(
-        {hopper::forward_variant(config), static_cast<unsigned>(hopper::forward::smem_plan(config).total_bytes)});
-  }
-  return variants;
+  return variants.take();
 }
 
 }  // namespace strobe::runtime

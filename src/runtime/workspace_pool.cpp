@@ -21,27 +21,6 @@ class RelaxedCapture {
 
 }  // namespace
 
-Result<std::unique_ptr<WorkspacePool>> WorkspacePool::create(const CudaDevice& device, std::size_t bytes) {
-  std::unique_ptr<WorkspacePool> pool(new WorkspacePool(device, bytes));
-  if (Status status = pool->create_blocks(); !status.ok()) return status;
-  return pool;
-}
-
-Status WorkspacePool::create_blocks() {
-  const ContextScope context(device_);
-  if (!context.status().ok()) return context.status();
-  const Driver& driver = *device_.driver;
-  for (Block& block : blocks_) {
-    if (Status status = allocate(block.address); !status.ok()) return status;
-    if (Status status = driver.check(driver.EventCreate(&block.last_use, CU_EVENT_DISABLE_TIMING),
-                                     "creating an event for a workspace");
-        !status.ok()) {
-      return status;
-    }
-  }
-  return {};
-}
-
 WorkspacePool::~WorkspacePool() {
   const ContextScope context(device_);
   const Driver& driver = *device_.driver;
@@ -74,6 +53,20 @@ WorkspacePool::Block* WorkspacePool::try_lease(std::uint64_t user) {
   return take([](std::uint64_t) { return true; });
 }
 
+/// Makes a block that was never lent, or lets the stream wait for the one that used it last.
+Status WorkspacePool::prepare(Block& block, CUstream stream, std::uint64_t user) const {
+  const Driver& driver = *device_.driver;
+  if (block.last_use == nullptr) {
+    Status status =
+        driver.check(driver.EventCreate(&block.last_use, CU_EVENT_DISABLE_TIMING), "creating an event for a workspace");
+    if (!status.ok()) return status;
+  }
+  if (block.address == 0) return allocate(block.address);
+  const std::uint64_t last = block.last_user.load(std::memory_order_relaxed);
+  if (last == kNobody || last == user) return {};
+  return driver.check(driver.StreamWaitEvent(stream, block.last_use, 0), "waiting for a workspace's last user");
+}
+
 /// Leases last for a few launches, so that waiting for one is a matter of microseconds.
 WorkspacePool::Block& WorkspacePool::lease_block(std::uint64_t user) {
   Block* block = try_lease(user);
@@ -98,14 +91,9 @@ Result<WorkspacePool::Lease> WorkspacePool::acquire(CUstream stream) {
   }
   const std::uint64_t user = id + 1;  // the default stream may have the id 0
   Block& block = lease_block(user);
-  const std::uint64_t last = block.last_user.load(std::memory_order_relaxed);
-  if (last != kNobody && last != user) {
-    if (Status status =
-            driver.check(driver.StreamWaitEvent(stream, block.last_use, 0), "waiting for a workspace's last user");
-        !status.ok()) {
-      block.leased.store(false, std::memory_order_release);
-      return status;
-    }
+  if (Status status = prepare(block, stream, user); !status.ok()) {
+    block.leased.store(false, std::memory_order_release);
+    return status;
   }
   return Lease(block.address, &driver, &block, stream, user);
 }

@@ -12,9 +12,10 @@
 
 namespace strobe::runtime {
 
-/// A few blocks of one size, allocated when the plan is made and lent out in stream order: nobody waits on the host,
-/// and a run allocates nothing. Threads and streams may share a pool. Its plan must outlive the work enqueued with it,
-/// and the graphs captured with it.
+/// A few blocks of one size, lent out in stream order: nobody waits on the host. A block is allocated when it is first
+/// lent, so that a pool takes no memory where every call brings a workspace of its own; later uses allocate nothing.
+/// Threads and streams may share a pool. Its plan must outlive the work enqueued with it, and the graphs captured with
+/// it.
 ///
 /// - Work on the stream that used a block last follows in order and takes it as it is.
 /// - Another stream waits, on the device, for the event that the last user recorded.
@@ -22,8 +23,8 @@ namespace strobe::runtime {
 ///   captured later from the same stream into the same graph shares it. A replay allocates nothing.
 class WorkspacePool {
  public:
-  /// `bytes` is the size of each block, above 0. out_of_memory when the device has no room.
-  static Result<std::unique_ptr<WorkspacePool>> create(const CudaDevice& device, std::size_t bytes);
+  /// `bytes` is the size of each block, above 0.
+  WorkspacePool(const CudaDevice& device, std::size_t bytes) : device_(device), bytes_(bytes) {}
   ~WorkspacePool();
   WorkspacePool(const WorkspacePool&) = delete;
   WorkspacePool& operator=(const WorkspacePool&) = delete;
@@ -31,6 +32,7 @@ class WorkspacePool {
   class Lease;
 
   /// A block for what the calling thread enqueues on `stream` while it holds the lease. Its content is undefined.
+  /// out_of_memory when the device has no room for a new one.
   Result<Lease> acquire(CUstream stream);
 
  private:
@@ -43,7 +45,7 @@ class WorkspacePool {
   struct Block {
     std::atomic<bool> leased = false;  // while a thread enqueues work that uses the block
     std::atomic<std::uint64_t> last_user = kNobody;
-    CUdeviceptr address = 0;
+    CUdeviceptr address = 0;  // 0: never lent
     CUevent last_use = nullptr;
   };
 
@@ -53,9 +55,8 @@ class WorkspacePool {
     CUdeviceptr address = 0;
   };
 
-  WorkspacePool(const CudaDevice& device, std::size_t bytes) : device_(device), bytes_(bytes) {}
   Status allocate(CUdeviceptr& address) const;
-  Status create_blocks();
+  Status prepare(Block& block, CUstream stream, std::uint64_t user) const;
   Block* try_lease(std::uint64_t user);
   Block& lease_block(std::uint64_t user);
   Result<Lease> acquire_captured(std::uint64_t capture, CUstream stream);

@@ -12,24 +12,13 @@
 #include "hopper/forward_variant.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/tile/panel.h"
+#include "plan_problem.h"
 
 namespace strobe::hopper {
 namespace {
 
-constexpr DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
-
-AttentionProblem problem_of(std::int64_t seqlen, std::int64_t head_dim, std::int64_t head_dim_v) {
-  AttentionProblem problem;
-  problem.dtype = DType::bfloat16;
-  problem.batch = 2;
-  problem.heads_q = problem.heads_kv = 8;
-  problem.head_dim = head_dim;
-  problem.head_dim_v = head_dim_v;
-  problem.seqlen_q = problem.seqlen_k = seqlen;
-  problem.total_q = problem.total_k = problem.batch * seqlen;
-  problem.scale = 0.125F;
-  return problem;
-}
+using test::kH200;
+using test::problem_of;
 
 forward::Config config_of(const AttentionProblem& problem) { return *forward_config(problem, kH200); }
 

@@ -8,7 +8,7 @@
 #include "attention/matches_reference.h"
 #include "attention/random_case.h"
 #include "attention/seeds.h"
-#include "device_copies.h"
+#include "device_case.h"
 #include "hopper/forward.h"
 #include "hopper_test.h"
 #include "reference/bound/arithmetic.h"
@@ -21,7 +21,7 @@ std::string program_path;
 // Kernels are compiled on first use: so many seeds in a row share dtype, compiled head_dims and options.
 constexpr std::uint64_t kSeedsPerKernel = 32;
 
-/// 16-bit dtypes, head_dims up to 256 that are multiples of 8, rows aligned to 16 bytes; forward only.
+/// 16-bit dtypes, head_dims up to 256 that are multiples of 8, rows aligned to 16 bytes.
 EngineLimits hopper_limits(std::uint64_t group) {
   Random random(group);
   EngineLimits limits;
@@ -32,7 +32,7 @@ EngineLimits hopper_limits(std::uint64_t group) {
                                      HeadDims{128, 128}, HeadDims{128, 128}, HeadDims{192, 128}, HeadDims{192, 192},
                                      HeadDims{256, 256}, HeadDims{64, 256}})};
   limits.longest = 2000;
-  limits.bias = limits.block_mask = limits.dropout = limits.backward = false;
+  limits.bias = limits.block_mask = limits.dropout = false;
   return limits;
 }
 
@@ -49,43 +49,35 @@ AttentionCase hopper_case(std::uint64_t seed) {
 
 class HopperRandom : public HopperTest {
  protected:
-  Result<Plan> plan_of(const ForwardArguments& arguments, const AttentionOptions& options) {
-    if (number_from("STROBE_DEBUG_KERNELS", 0) == 0) return make_plan(arguments, options);
-    const hopper::VariantScope scope([](hopper::forward::Config& config) { config.debug = true; });
-    return make_plan(arguments, options);
-  }
-
   void run_seed(std::uint64_t seed) {
     const AttentionCase attention = hopper_case(seed);
     SCOPED_TRACE(describe(attention));
-    CaseTensors tensors(attention);
-    DeviceCopies copies(device());
-    const ForwardArguments arguments =
-        tensors.forward_arguments([&](const GuardedTensor& tensor) { return copies.place(tensor); });
-    const Result<Plan> plan = plan_of(arguments, attention.options);
-    ASSERT_TRUE(plan.ok()) << plan.status().message();
-    const Status status = plan->run(arguments, {.stream = stream().get()});
-    ASSERT_TRUE(status.ok()) << status.message();
-    copies.download(tensors.forward_outputs());
-    expect_forward_matches(tensors, attention, reference::arithmetic_of(Engine::hopper, attention.dtype));
-    if (seed % 4 == 0) expect_the_same_again(*plan, arguments, tensors, copies);
+    const bool debug = number_from("STROBE_DEBUG_KERNELS", 0) != 0;
+    const hopper::VariantScope scope([debug](hopper::forward::Config& config) { config.debug = debug; });
+    DeviceCase one(attention, device());
+    const reference::ArithmeticModel model = reference::arithmetic_of(Engine::hopper, attention.dtype);
+    one.forward(stream());
+    if (attention.wants_lse) one.backward(stream());
+    if (HasFailure()) return;
+    one.copies.download(one.tensors.forward_outputs());
+    expect_forward_matches(one.tensors, attention, model);
+    const bool repeated = seed % 4 == 0;
+    if (repeated) expect_the_same_again(one.tensors.forward_outputs(), one, [&] { one.forward(stream()); });
+    if (!attention.wants_lse) return;
+    one.copies.download(one.tensors.backward_outputs());
+    expect_backward_matches(one.tensors, attention, model);
+    if (repeated && attention.options.deterministic) {
+      expect_the_same_again(one.tensors.backward_outputs(), one, [&] { one.backward(stream()); });
+    }
   }
 
   /// Poisons the outputs once more: another run gives the same bits.
-  void expect_the_same_again(const Plan& plan, const ForwardArguments& arguments, CaseTensors& tensors,
-                             DeviceCopies& copies) {
-    std::vector<std::vector<std::byte>> first;
-    for (GuardedTensor* const output : tensors.forward_outputs()) {
-      first.push_back(output->element_bytes());
-      output->poison();
-      copies.upload(*output);
-    }
-    const Status status = plan.run(arguments, {.stream = stream().get()});
-    ASSERT_TRUE(status.ok()) << status.message();
-    copies.download(tensors.forward_outputs());
-    std::vector<std::vector<std::byte>> second;
-    for (const GuardedTensor* const output : tensors.forward_outputs()) second.push_back(output->element_bytes());
-    EXPECT_TRUE(first == second) << "another run gave other bits";
+  template <class Run>
+  static void expect_the_same_again(const std::vector<GuardedTensor*>& outputs, DeviceCase& one, const Run& run) {
+    const DeviceCase::Bits first = one.bits(outputs);
+    one.poison(outputs);
+    run();
+    EXPECT_TRUE(one.bits(outputs) == first) << "another run gave other bits";
   }
 };
 

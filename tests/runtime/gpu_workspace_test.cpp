@@ -40,9 +40,7 @@ class GpuWorkspace : public test::GpuTest {
     ASSERT_TRUE(fill.ok() && check.ok()) << fill.status().message() << check.status().message();
     fill_ = *fill;
     check_ = *check;
-    Result<std::unique_ptr<WorkspacePool>> pool = WorkspacePool::create(device(), kWorkspaceBytes);
-    ASSERT_TRUE(pool.ok()) << pool.status().message();
-    pool_ = std::move(*pool);
+    pool_ = std::make_unique<WorkspacePool>(device(), kWorkspaceBytes);
     counts_ = std::make_unique<DeviceArray<int>>(device(), 2);
   }
 
@@ -106,11 +104,13 @@ TEST_F(GpuWorkspace, AGraphIsReplayedAThousandTimesBesideOtherWork) {
   driver().GraphExecDestroy(other);
 }
 
-TEST_F(GpuWorkspace, APoolIsMadeAndFreedWhileAnotherStreamIsCaptured) {
+TEST_F(GpuWorkspace, APoolIsUsedAndFreedWhileAnotherStreamIsCaptured) {
   const Stream stream(device());
+  const Stream other(device());
   const CUgraphExec graph = capture(stream.get(), [&] {
     expect_ok(run(stream.get(), 1));
-    EXPECT_TRUE(WorkspacePool::create(device(), 1024).ok());
+    WorkspacePool pool(device(), 1024);
+    EXPECT_TRUE(pool.acquire(other.get()).ok());
   });
   ASSERT_NE(graph, nullptr);
   ASSERT_EQ(driver().GraphLaunch(graph, stream.get()), CUDA_SUCCESS);

@@ -18,13 +18,6 @@ using testing::ElementsAre;
 
 class WorkspacePoolTest : public testing::Test {
  protected:
-  void SetUp() override {
-    Result<std::unique_ptr<WorkspacePool>> made = WorkspacePool::create(fake_.device(), 64);
-    ASSERT_TRUE(made.ok());
-    pool_ = std::move(*made);
-    fake_.take_calls();
-  }
-
   /// One call's use of the pool; gives the block's address.
   CUdeviceptr use(std::uintptr_t stream) {
     Result<WorkspacePool::Lease> lease = pool_->acquire(fake_stream(stream));
@@ -34,13 +27,20 @@ class WorkspacePoolTest : public testing::Test {
   }
 
   test::FakeDriver fake_;
-  std::unique_ptr<WorkspacePool> pool_;
+  std::unique_ptr<WorkspacePool> pool_ = std::make_unique<WorkspacePool>(fake_.device(), 64);
 };
 
 TEST_F(WorkspacePoolTest, OneStreamReusesItsBlockWithoutWaiting) {
   const CUdeviceptr first = use(7);
+  EXPECT_THAT(fake_.take_calls(), ElementsAre("MemAlloc 64 mode 2", "EventRecord 1 7"));
   EXPECT_EQ(use(7), first);
-  EXPECT_THAT(fake_.take_calls(), ElementsAre("EventRecord 1 7", "EventRecord 1 7"));
+  EXPECT_THAT(fake_.take_calls(), ElementsAre("EventRecord 1 7"));
+}
+
+TEST_F(WorkspacePoolTest, HoldsNothingBeforeItsFirstLease) {
+  EXPECT_EQ(fake_.blocks_in_use(), 0);
+  use(7);
+  EXPECT_EQ(fake_.blocks_in_use(), 1);
 }
 
 TEST_F(WorkspacePoolTest, AnotherStreamTakesAFreshBlockThenWaits) {
@@ -79,21 +79,24 @@ TEST_F(WorkspacePoolTest, ACapturedStreamGetsABlockOfItsOwn) {
 }
 
 TEST_F(WorkspacePoolTest, FreesAllItHas) {
+  use(7);
   fake_.capture_id = 1;
   use(7);
-  EXPECT_EQ(fake_.blocks_in_use(), 3);
+  EXPECT_EQ(fake_.blocks_in_use(), 2);
   pool_.reset();
   EXPECT_EQ(fake_.blocks_in_use(), 0);
 }
 
 TEST_F(WorkspacePoolTest, SaysWhenThereIsNoMemory) {
   fake_.fail("MemAlloc", CUDA_ERROR_OUT_OF_MEMORY);
-  const Status status = WorkspacePool::create(fake_.device(), 64).status();
+  const Status status = pool_->acquire(fake_stream(7)).status();
   EXPECT_EQ(status.code(), StatusCode::out_of_memory);
   EXPECT_EQ(status.message(), "allocating a workspace: CUDA_ERROR_OUT_OF_MEMORY (out of memory)");
-  EXPECT_EQ(fake_.blocks_in_use(), 2);  // the fixture's
   fake_.capture_id = 1;
   EXPECT_EQ(pool_->acquire(fake_stream(7)).status().code(), StatusCode::out_of_memory);
+  fake_.fail("MemAlloc", CUDA_SUCCESS);
+  fake_.capture_id = 0;
+  EXPECT_TRUE(pool_->acquire(fake_stream(7)).ok());
 }
 
 TEST_F(WorkspacePoolTest, AFailedWaitGivesTheBlockBack) {

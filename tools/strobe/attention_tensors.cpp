@@ -196,8 +196,8 @@ AttentionTensors repeating_tensors(const Shape& shape, DType dtype) {
   tensors.q = fill({batch, seqlen_q, heads_q, head_dim}, 0);
   tensors.k = fill({batch, seqlen_k, heads_kv, head_dim}, 1);
   tensors.v = fill({batch, seqlen_k, heads_kv, head_dim_v}, 2);
-  tensors.o = io::make_tensor(dtype, {batch, seqlen_q, heads_q, head_dim_v});
-  tensors.lse = io::make_tensor(DType::float32, {batch, heads_q, seqlen_q});
+  tensors.d_o = fill({batch, seqlen_q, heads_q, head_dim_v}, 3);
+  tensors.allocate_outputs();
   return tensors;
 }
 

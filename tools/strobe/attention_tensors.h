@@ -44,8 +44,8 @@ enum class Distribution {
 /// position alone, so that every machine draws the same.
 AttentionTensors random_tensors(const Shape& shape, DType dtype, Distribution distribution, std::uint64_t seed);
 
-/// q, k and v for measuring large calls: a million draws from N(0, 1), rounded to `dtype`, over and over. Zeroed o and
-/// lse; nothing for the backward.
+/// q, k, v and d_o for measuring large calls: a million draws from N(0, 1), rounded to `dtype`, over and over; and
+/// zeroed outputs.
 AttentionTensors repeating_tensors(const Shape& shape, DType dtype);
 
 /// Rounds to `dtype` (float32, float16 or bfloat16) through float32; int32 is left as it is.

@@ -8,9 +8,7 @@ namespace strobe::program {
 
 /// Runs the plan, which was made for `device`, on host tensors; on a GPU on copies, whose outputs come back. Returns
 /// the milliseconds of the run alone, without the copies.
-Result<double> run_forward(const Plan& plan, const ForwardArguments& host, const Device& device);
-
-/// The same for a backward, on the cpu alone: a plan for a GPU is never made.
-Result<double> run_backward(const Plan& plan, const BackwardArguments& host);
+Result<double> run_on(const Device& device, const Plan& plan, const ForwardArguments& host);
+Result<double> run_on(const Device& device, const Plan& plan, const BackwardArguments& host);
 
 }  // namespace strobe::program

@@ -140,10 +140,10 @@ ExitCode run(const RunFlags& flags) {
   print_tensor("q", tensors.q);
   print_tensor("k", tensors.k);
   print_tensor("v", tensors.v);
-  const Status forward_status = print_time("forward", run_forward(*forward, tensors.forward(), device));
+  const Status forward_status = print_time("forward", run_on(device, *forward, tensors.forward()));
   if (!forward_status.ok()) return report(forward_status);
   if (backward_too) {
-    const Status status = print_time("backward", run_backward(*backward, tensors.backward()));
+    const Status status = print_time("backward", run_on(device, *backward, tensors.backward()));
     if (!status.ok()) return report(status);
   }
   return report(write_results(flags.out, tensors, backward_too));

@@ -43,15 +43,14 @@ struct VerifyFlags {
   ExecutionFlags execution;
   std::vector<std::string> dtypes;
   std::vector<std::string> inputs{"normal", "outliers"};
-  std::string pass;
+  std::string pass = "both";
   std::uint64_t seed = 0;
 };
 
 /// What the device's engine computes, where the flags leave it open.
 void fill_in(VerifyFlags& flags) {
-  const bool gpu = flags.execution.on_gpu();
-  if (flags.dtypes.empty()) flags.dtypes = gpu ? std::vector<std::string>{"float16", "bfloat16"} : dtype_names();
-  if (flags.pass.empty()) flags.pass = gpu ? "forward" : "both";
+  if (!flags.dtypes.empty()) return;
+  flags.dtypes = flags.execution.on_gpu() ? std::vector<std::string>{"float16", "bfloat16"} : dtype_names();
 }
 
 /// One result tensor's error.
@@ -106,7 +105,7 @@ class Verification {
   Status add_forward(const RowNames& names, AttentionTensors& ours, AttentionTensors& standard) {
     const Result<Plan> plan = make_plan(placed(ours.forward(), device_), options_, execution_);
     if (!plan.ok()) return plan.status();
-    if (Status status = run_forward(*plan, ours.forward(), device_).status(); !status.ok()) return status;
+    if (Status status = run_on(device_, *plan, ours.forward()).status(); !status.ok()) return status;
     Status other = bench::standard_forward(standard.forward(), options_, threads_);
     if (!other.ok() && other.code() != StatusCode::unsupported) return other;
     if (flags_.pass == "backward") return {};
@@ -121,7 +120,7 @@ class Verification {
   Status add_backward(const RowNames& names, AttentionTensors& ours, AttentionTensors& standard) {
     const Result<Plan> plan = make_plan(placed(ours.backward(), device_), options_, execution_);
     if (!plan.ok()) return plan.status();
-    if (Status status = run_backward(*plan, ours.backward()).status(); !status.ok()) return status;
+    if (Status status = run_on(device_, *plan, ours.backward()).status(); !status.ok()) return status;
     Status other = bench::standard_backward(standard.backward(), options_, threads_);
     if (!other.ok() && other.code() != StatusCode::unsupported) return other;
     const reference::ArithmeticModel model = reference::arithmetic_of(*plan);
@@ -215,8 +214,9 @@ void add_verify_command(CLI::App& app, ExitCode& exit_code) {
       ->check(CLI::IsMember({"normal", "outliers"}))
       ->delimiter(',')
       ->type_name("NAME,...");
-  command.add_option("--pass", flags->pass, "forward, backward or both (default both; forward on a GPU)")
+  command.add_option("--pass", flags->pass, "forward, backward or both")
       ->check(CLI::IsMember({"forward", "backward", "both"}))
+      ->capture_default_str()
       ->type_name("NAME");
   command.add_option("--seed", flags->seed, "of the pseudo-random inputs and of dropout")
       ->type_name("N")

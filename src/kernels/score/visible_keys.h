@@ -91,6 +91,34 @@ __device__ __forceinline__ KeyRange visible_keys(const VisibilityParams& params,
   return keys;
 }
 
+/// Queries from first to last; none where last < first.
+struct QueryRange {
+  int first, last;
+};
+
+/// The queries that see a key: those of visible_keys, from the key's side. Neither end ever falls from one key to the
+/// next. `first` is at least 0, `last` may lie behind the last query.
+template <ScoreRule R>
+__device__ __forceinline__ QueryRange visible_queries(const VisibilityParams& params, int diagonal, int key) {
+  constexpr int kLast = 0x7fffffff;
+  QueryRange queries{0, kLast};
+  if constexpr (R.mask_right) {
+    int first = key - params.window_right;
+    if constexpr (R.chunked) {
+      first = max(first, chunk_begin(key, params.chunk));
+    }
+    queries.first = max(first - diagonal, 0);
+  }
+  if constexpr (R.mask_left) {
+    int last = key + params.window_left;
+    if constexpr (R.chunked) {
+      last = min(last, chunk_begin(key, params.chunk) + params.chunk - 1);
+    }
+    queries.last = last - diagonal;
+  }
+  return queries;
+}
+
 /// Blocks of keys, [begin, end); none: begin == end.
 struct KeyBlocks {
   int begin, end;

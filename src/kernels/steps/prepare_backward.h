@@ -4,38 +4,35 @@
 #pragma once
 
 #include "kernels/math/constants.h"
-#include "kernels/math/element.h"
-#include "kernels/math/rows.h"
+#include "kernels/score/query_blocks.h"
+#include "kernels/score/visible_keys.h"
+#include "kernels/steps/prepare_backward_params.h"
 
 namespace strobe::steps {
 
-struct PrepareBackwardParams {
-  Rows o, d_o;
-  const float* lse;
-  long long lse_batch_stride, lse_head_stride;
-  const float* d_lse;  // null: none; strides as those of LSE
-
-  float* lse_log2;  // [batch, heads, rows]
-  float* d_sum;
-  uint4* zeros;  // null: none
-  long long zeros_16_bytes;
-
-  int heads, seqlen, rows;  // rows: of one head, rounded up
-  int head_dim_v;
+/// Rows of one head of a sequence: those in use, and all that the workspaces have for it and up to the next one.
+struct PreparedRows {
+  score::SequenceRows q;
+  int batch, head;
+  int count;
+  long long first;  // of row 0 in the workspaces
 };
 
-struct PrepareBackwardConfig {
-  Element element = Element::bf16;
-  int threads_per_row = 16;  // a power of two up to 32, at least head_dim_v / 8
-
-  bool operator==(const PrepareBackwardConfig&) const = default;
-};
-
-constexpr int kPrepareThreads = 256;
-constexpr int kPrepareRowsPerThread = 4;  // so many are on their way at once
-
-constexpr int rows_per_block(const PrepareBackwardConfig& c) {
-  return kPrepareThreads / c.threads_per_row * kPrepareRowsPerThread;
+template <PrepareBackwardConfig C>
+__device__ __forceinline__ PreparedRows prepared_rows(const PrepareBackwardParams& params, int sequence, int head) {
+  const SequenceParams& sequences = params.sequences;
+  const bool packed = C.varlen && sequences.cu_seqlens_q != nullptr;
+  PreparedRows rows;
+  rows.q = score::query_rows<ScoreRule{.varlen = C.varlen}>(sequences, sequence);
+  rows.batch = packed ? 0 : sequence;
+  rows.head = head;
+  const int block = score::first_query_block(sequences, sequence, params.block_m);
+  const int next = sequence + 1 == sequences.sequences
+                       ? params.query_blocks
+                       : score::first_query_block(sequences, sequence + 1, params.block_m);
+  rows.count = (next - block) * params.block_m;
+  rows.first = (static_cast<long long>(head) * params.query_blocks + block) * params.block_m;
+  return rows;
 }
 
 template <Element element>
@@ -66,61 +63,72 @@ __device__ __forceinline__ float dot(const uint4& a, const uint4& b, float sum) 
 }
 
 /// The numbers of one row, by the thread that holds its sum.
-__device__ __forceinline__ void store_row(const PrepareBackwardParams& params, int batch, int head, int row,
+__device__ __forceinline__ void store_row(const PrepareBackwardParams& params, const PreparedRows& rows, int row,
                                           float sum) {
   constexpr float kInfinity = -kMinusInfinity;
   float lse_log2 = kInfinity;
-  if (row < params.seqlen) {
-    const long long at = batch * params.lse_batch_stride + head * params.lse_head_stride + row;
-    const float lse = params.lse[at];
+  if (row < rows.q.used) {
+    const int at = rows.q.start + row;
+    const float lse = params.lse[rows.batch * params.lse_batch_stride + rows.head * params.lse_head_stride + at];
     if (params.d_lse != nullptr) {
-      sum -= params.d_lse[at];
+      sum -= params.d_lse[rows.batch * params.d_lse_batch_stride + rows.head * params.d_lse_head_stride + at];
     }
     lse_log2 = lse == -kInfinity ? kInfinity : lse * kLog2E;
   }
-  const long long at = (static_cast<long long>(batch) * params.heads + head) * params.rows + row;
-  params.lse_log2[at] = lse_log2;
-  params.d_sum[at] = lse_log2 == kInfinity ? 0.0F : sum;
+  params.lse_log2[rows.first + row] = lse_log2;
+  params.d_sum[rows.first + row] = lse_log2 == kInfinity ? 0.0F : sum;
 }
 
-/// Grid: {row groups, heads, batch}.
+/// rows_per_block rows from `first` on.
 template <PrepareBackwardConfig C>
-__global__ void __launch_bounds__(kPrepareThreads)
-    prepare_backward(const __grid_constant__ PrepareBackwardParams params) {
+__device__ __forceinline__ void prepare_group(const PrepareBackwardParams& params, const PreparedRows& rows,
+                                              int first) {
   constexpr int kRows = kPrepareThreads / C.threads_per_row;
-  asm volatile("griddepcontrol.wait;\n" ::: "memory");  // O and dO may be the kernel's before
-  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
-  const int head = blockIdx.y;
-  const int batch = blockIdx.z;
   const int lane = threadIdx.x % C.threads_per_row;
-  const int first = blockIdx.x * rows_per_block(C) + threadIdx.x / C.threads_per_row;
   uint4 o[kPrepareRowsPerThread];
   uint4 d_o[kPrepareRowsPerThread];
 #pragma unroll
   for (int i = 0; i < kPrepareRowsPerThread; ++i) {
-    const int row = first + i * kRows;
+    const int row = first + threadIdx.x / C.threads_per_row + i * kRows;
     o[i] = d_o[i] = make_uint4(0, 0, 0, 0);
-    if (row < params.seqlen && lane < params.head_dim_v / 8) {
-      o[i] = reinterpret_cast<const uint4*>(params.o.row(batch, row, head))[lane];
-      d_o[i] = reinterpret_cast<const uint4*>(params.d_o.row(batch, row, head))[lane];
+    if (row < rows.q.used && lane < params.head_dim_v / 8) {
+      o[i] = reinterpret_cast<const uint4*>(params.o.row(rows.batch, rows.q.start + row, rows.head))[lane];
+      d_o[i] = reinterpret_cast<const uint4*>(params.d_o.row(rows.batch, rows.q.start + row, rows.head))[lane];
     }
   }
 #pragma unroll
   for (int i = 0; i < kPrepareRowsPerThread; ++i) {
-    const int row = first + i * kRows;
+    const int row = first + threadIdx.x / C.threads_per_row + i * kRows;
     float sum = dot<C.element>(o[i], d_o[i], 0.0F);
 #pragma unroll
     for (int distance = C.threads_per_row / 2; distance > 0; distance /= 2) {
       sum += __shfl_xor_sync(0xffffffffU, sum, distance);
     }
-    if (lane == 0 && row < params.rows) {
-      store_row(params, batch, head, row, sum);
+    if (lane == 0 && row < rows.count) {
+      store_row(params, rows, row, sum);
     }
   }
-  const long long block = (static_cast<long long>(batch) * gridDim.y + head) * gridDim.x + blockIdx.x;
-  const long long blocks = static_cast<long long>(gridDim.x) * gridDim.y * gridDim.z;
-  for (long long i = block * kPrepareThreads + threadIdx.x; i < params.zeros_16_bytes; i += blocks * kPrepareThreads) {
-    params.zeros[i] = make_uint4(0, 0, 0, 0);
+}
+
+/// Grid: prepare_groups * heads * sequences.
+template <PrepareBackwardConfig C>
+__global__ void __launch_bounds__(kPrepareThreads)
+    prepare_backward(const __grid_constant__ PrepareBackwardParams params) {
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");  // O and dO may be the kernel's before
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+  const int groups = prepare_groups(C, params.m_blocks, params.block_m);
+  const int flat = blockIdx.x / groups;
+  const int sequence = flat / params.heads;
+  const PreparedRows rows = prepared_rows<C>(params, sequence, flat - sequence * params.heads);
+  int first = (blockIdx.x - flat * groups) * rows_per_block(C);
+  do {  // once, but for what the workspaces have behind a packed sequence
+    prepare_group<C>(params, rows, first);
+    first += groups * rows_per_block(C);
+  } while (C.varlen && first < rows.count);
+  const long long step = static_cast<long long>(gridDim.x) * kPrepareThreads;
+  for (long long i = static_cast<long long>(blockIdx.x) * kPrepareThreads + threadIdx.x; i < params.zeros_16_bytes;
+       i += step) {
+    static_cast<uint4*>(params.zeros)[i] = make_uint4(0, 0, 0, 0);
   }
 }
 

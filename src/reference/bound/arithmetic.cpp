@@ -18,6 +18,7 @@ ArithmeticModel arithmetic_of(Engine engine, DType probabilities) {
   model.tanh_absolute_error = 0x1p-21;  // 1 - 2 / (e^2x + 1): roundings of numbers up to 2, whatever the result
   model.maximum_slack = 8.0 * std::numbers::ln2;  // a row's maximum is raised once a score passes it by 2^8
   model.block_n = 64;                             // the fewest keys of a step
+  model.passed_probabilities = DType::float16;    // from the warpgroup that computes P to the one that computes dS
   return model;
 }
 

@@ -27,8 +27,8 @@ Bounded product(const Bounded& left, const Bounded& right, const ArithmeticModel
   return {left.value * right.value, reach * (1.0 + model.unit_roundoff) - magnitude + model.underflow};
 }
 
-Bounded rounded(const Bounded& exact, const ArithmeticModel& model) {
-  return {exact.value, rounding_to(model.probabilities).stored_error(exact.value, exact.error)};
+Bounded rounded(const Bounded& exact, DType dtype) {
+  return {exact.value, rounding_to(dtype).stored_error(exact.value, exact.error)};
 }
 
 }  // namespace
@@ -63,17 +63,19 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
     // Dropout rounds one over the probability of being kept, and the product with it.
     const double dropout_roundings = head.modifiers.has_dropout() ? 2.0 : 0.0;
     result.probability.push_back(
-        rounded({p.value * factor, factor * (p.error + gamma(dropout_roundings, u) * (p.value + p.error))}, model));
+        rounded({p.value * factor, factor * (p.error + gamma(dropout_roundings, u) * (p.value + p.error))},
+                model.probabilities));
     // D enters as one more term of the sum, wherever the engine subtracts it.
     const double terms = static_cast<double>(head_dim_v) + 1.0 + dropout_roundings;
     const double magnitude = factor * magnitudes[index] + std::fabs(correction.value) + correction.error;
     const Bounded difference{
         d_p[index] * factor - correction.value,
         correction.error + gamma(terms, u) * magnitude + factor * lost[index] + terms * model.underflow};
-    const Bounded d_score = product(p, difference, model);
+    const Bounded d_score = product(rounded(p, model.passed_probabilities), difference, model);
     result.d_score.push_back(d_score);
     const Bounded slope{scores.slope[index], scores.slope_error[index]};
-    result.d_product.push_back(rounded(head.options.softcap > 0.0F ? product(d_score, slope, model) : d_score, model));
+    result.d_product.push_back(
+        rounded(head.options.softcap > 0.0F ? product(d_score, slope, model) : d_score, model.probabilities));
   }
   return result;
 }

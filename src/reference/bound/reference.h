@@ -25,7 +25,8 @@ struct ArithmeticModel {
   double smallest_input = 0.0;           // factors of smaller magnitude may be taken for zero
   double maximum_slack = 0.0;            // what is subtracted for a row's maximum may be less than it by so much
   DType probabilities = DType::float32;  // what P and dS are rounded to before they are multiplied by V, dO, K and Q
-  std::int64_t block_n = 16;             // keys per tile, at least: bounds how often a running maximum is replaced
+  DType passed_probabilities = DType::float32;  // what P is rounded to before dS is formed from it
+  std::int64_t block_n = 16;  // keys per tile, at least: bounds how often a running maximum is replaced
 };
 
 /// One tensor, row-major: its float64 value and how far each element of an engine's result may be from it.

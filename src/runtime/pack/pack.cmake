@@ -14,10 +14,13 @@ target_link_libraries(strobe_pack_parts PUBLIC strobe_kernel_store PRIVATE fmt::
 set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/api/tensor.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/score_params.cpp
+  ${PROJECT_SOURCE_DIR}/src/hopper/backward_plan.cpp
+  ${PROJECT_SOURCE_DIR}/src/hopper/backward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/forward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/forward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/pack_variants.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/schedule.cpp
+  ${PROJECT_SOURCE_DIR}/src/hopper/supported.cpp
 )
 add_executable(strobe_pack pack/main.cpp ${variant_sources})
 set_target_properties(strobe_pack PROPERTIES OUTPUT_NAME strobe-pack)

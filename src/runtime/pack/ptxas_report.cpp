@@ -36,7 +36,9 @@ std::optional<PtxasReport> parse_ptxas_log(std::string_view log) {
     }
     report.stack_bytes += number_before(line, " bytes stack frame");
     report.spill_bytes += number_before(line, " bytes spill stores") + number_before(line, " bytes spill loads");
-    report.wgmma_serialized |= line.find("(C75") != std::string_view::npos;
+    // C7519 only says that a fence for a WGMMA's registers was added.
+    report.wgmma_serialized |=
+        line.find("(C75") != std::string_view::npos && line.find("(C7519)") == std::string_view::npos;
   }
   return found ? std::optional(report) : std::nullopt;
 }

@@ -24,7 +24,6 @@ class Consumer {
   using KeyGradient = float[C.head_dim / 2];
   using ValueGradient = float[C.head_dim_v / 2];
   using QueryGradient = float[query_gradient_columns(C) / 2];
-  using Operand = uint32_t[C.block_m / 16][4];
 
   __device__ __forceinline__ Consumer(const TensorMaps& maps, const Params& params, unsigned char* smem,
                                       Barriers<C>& barriers)
@@ -66,28 +65,31 @@ class Consumer {
     wait(barriers_.k_full[kv_stage()], kv_.parity);
     wait(barriers_.v_full[kv_stage()], kv_.parity);
     int m = work.m_begin;
-    float* sums = query_gradient_sums<C>(params_, work.batch, work.head_kv * params_.heads_per_kv, warpgroup,
+    int head = work.head_kv * params_.heads_per_kv;
+    float* sums = query_gradient_sums<C>(params_, work.sequence, head, warpgroup,
                                          C.staged_dq ? 0 : threadIdx.x % kWarpgroupSize * 4) +
                   static_cast<long long>(m) * kTileFloats;
     started_ = false;
     for (int remaining = work.steps() * params_.heads_per_kv; remaining > 0; --remaining) {
       if (work.sees_all<C>(m)) {
-        step<false>(dk, dv, work, m, sums);
+        step<false>(dk, dv, work, head, m, sums);
       } else {
-        step<true>(dk, dv, work, m, sums);
+        step<true>(dk, dv, work, head, m, sums);
       }
       sums += kTileFloats;
       if (++m == work.m_end) {
         m = work.m_begin;
-        sums += static_cast<long long>(params_.m_blocks - work.steps()) * kTileFloats;
+        ++head;
+        sums += static_cast<long long>(params_.query_blocks - work.steps()) * kTileFloats;
       }
     }
   }
 
   template <bool masked>
-  __device__ __forceinline__ void step(KeyGradient& dk, ValueGradient& dv, const Work& work, int m, float* sums) {
-    Operand p, ds;
-    scores_and_gradients<masked>(work, m, p, ds);
+  __device__ __forceinline__ void step(KeyGradient& dk, ValueGradient& dv, const Work& work, int head, int m,
+                                       float* sums) {
+    Operand<C> p, ds;
+    scores_and_gradients<masked>(work, head, m, p, ds);
     store_score_gradients<C>(ds, smem_ + kPlan.ds + ds_.stage * kPlan.ds_bytes, warpgroup);
     cptx::fence_proxy_async(cptx::space_shared);
     ptx::wgmma_fence();
@@ -116,8 +118,10 @@ class Consumer {
 
   /// P and dS as operands.
   template <bool masked>
-  __device__ __forceinline__ void scores_and_gradients(const Work& work, int m, Operand& p, Operand& ds) {
+  __device__ __forceinline__ void scores_and_gradients(const Work& work, int head, int m, Operand<C>& p,
+                                                       Operand<C>& ds) {
     Scores<C> s, dp;
+    const ScoreBlock<C> block(params_, work, head, key_first(work), m);
     wait(barriers_.q_full[q_.stage], q_.parity);
     wait_for_turn();
     ptx::wgmma_fence();
@@ -128,18 +132,12 @@ class Consumer {
     RowNumbers<C> lse_log2, d_sum;
     load_row_numbers<C>(lse_log2, rows_of(kPlan.lse, q_.stage));
     ptx::wgmma_wait_group<1>(s);
-    if constexpr (masked) {
-      hide<C>(params_, key_first(work), m * C.block_m, s, kMinusInfinity);
-    }
-    probabilities<C>(s, lse_log2, params_.scale_log2);
+    probabilities<C>(block, masked, s, p, lse_log2);
     load_row_numbers<C>(d_sum, rows_of(kPlan.d_sum, do_.stage));
     ptx::tie(s);
     // Passes at once, and ends a basic block: else ptxas moves the wait for dP above the exponentials.
     wait(barriers_.q_full[q_.stage], q_.parity);
     ptx::wgmma_wait_group<0>(dp);
-    if constexpr (masked) {
-      hide<C>(params_, key_first(work), m * C.block_m, dp, 0.0F);
-    }
     to_operands<C>(p, ds, s, dp, d_sum);
   }
 
@@ -181,13 +179,13 @@ class Consumer {
     ptx::wgmma_commit_group();
   }
 
-  __device__ __forceinline__ void issue_value_gradients(ValueGradient& dv, const Operand& p) {
+  __device__ __forceinline__ void issue_value_gradients(ValueGradient& dv, const Operand<C>& p) {
     accumulate_keys<C>(dv, p, descriptor_mn_major(smem_ + kPlan.d_o, C.block_m) + do_.stage * (kPlan.do_bytes >> 4),
                        started_ ? 1 : 0);
     ptx::wgmma_commit_group();
   }
 
-  __device__ __forceinline__ void issue_key_gradients(KeyGradient& dk, const Operand& ds) {
+  __device__ __forceinline__ void issue_key_gradients(KeyGradient& dk, const Operand<C>& ds) {
     accumulate_keys<C>(dk, ds, descriptor_mn_major(smem_ + kPlan.q, C.block_m) + q_.stage * (kPlan.q_bytes >> 4),
                        started_ ? 1 : 0);
     ptx::wgmma_commit_group();

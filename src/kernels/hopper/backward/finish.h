@@ -4,19 +4,12 @@
 #pragma once
 
 #include "kernels/hopper/backward/config.h"
+#include "kernels/hopper/backward/coordinates.h"
 #include "kernels/hopper/backward/query_gradient.h"
 #include "kernels/hopper/ptx/grid.h"
 #include "kernels/hopper/tile/fragment.h"
 
 namespace strobe::hopper::backward {
-
-struct FinishParams {
-  const float* dq_sum;
-  Rows dq;
-  int heads, seqlen, m_blocks;
-  int head_dim;
-  float scale;
-};
 
 /// Thread i of a quad has word j of four 16-byte chunks in words[j]... of chunk j its own; afterwards all of chunk i.
 __device__ __forceinline__ uint4 exchange_quad(const uint32_t (&words)[4]) {
@@ -38,20 +31,32 @@ __device__ __forceinline__ uint4 exchange_quad(const uint32_t (&words)[4]) {
   return {chunk[0], chunk[1], chunk[2], chunk[3]};
 }
 
-/// Grid: {m_blocks, heads, batch}; as many threads as the consumers of the backward.
+/// A block of queries and its head, by the number of a CTA: all blocks of a head before the next head's.
+struct QueryBlock : score::Sequence {
+  int sequence, head, m;
+
+  template <ScoreRule R>
+  __device__ __forceinline__ static QueryBlock of(const Params& params, int number) {
+    const int flat = number / params.m_blocks;
+    const int sequence = flat / params.heads;
+    QueryBlock block{sequence_of<R>(params, sequence)};
+    block.sequence = sequence;
+    block.head = flat - sequence * params.heads;
+    block.m = number - flat * params.m_blocks;
+    return block;
+  }
+};
+
+/// The rows of a block that are in use; the others are zeros.
 template <Config C>
-__global__ void __launch_bounds__(kWarpgroupSize* C.consumer_warpgroups)
-    finish_query_gradient(const __grid_constant__ FinishParams params) {
-  ptx::griddepcontrol_launch_dependents();
-  ptx::griddepcontrol_wait();
+__device__ __forceinline__ void convert_query_gradient(const Params& params, const QueryBlock& block) {
   constexpr int kColumns = query_gradient_columns(C);
-  const int m = blockIdx.x;
   const int warpgroup = threadIdx.x / kWarpgroupSize;
-  const long long tile = (static_cast<long long>(blockIdx.z) * params.heads + blockIdx.y) * params.m_blocks + m;
+  const long long tile = first_block_of<C.rule>(params, block.sequence, block.head, C.block_m) + block.m;
   const auto* sums = reinterpret_cast<const float4*>(params.dq_sum + tile * (C.block_m * C.head_dim) +
                                                      warpgroup * (C.block_m * C.head_dim / C.consumer_warpgroups)) +
                      threadIdx.x % kWarpgroupSize;
-  const int row = m * C.block_m + (query_gradient_by_rows(C) ? warpgroup * kRowsPerWarpgroup : 0);
+  const int row = block.m * C.block_m + (query_gradient_by_rows(C) ? warpgroup * kRowsPerWarpgroup : 0);
   const int column = query_gradient_by_rows(C) ? 0 : warpgroup * kColumns;
 #pragma unroll
   for (int first = 0; first < kColumns / 8; first += 4) {
@@ -67,9 +72,28 @@ __global__ void __launch_bounds__(kWarpgroupSize* C.consumer_warpgroups)
       const uint4 chunk = exchange_quad(words[r]);
       const int at = column + (first + static_cast<int>(threadIdx.x % 4)) * 8;
       const int query = row + warpgroup_row(r);
-      if (query < params.seqlen && at < params.head_dim) {
-        *reinterpret_cast<uint4*>(params.dq.row(blockIdx.z, query, blockIdx.y) + at) = chunk;
+      if (query < block.q.owned && at < params.head_dim) {
+        unsigned short* to = params.dq.row(q_batch(params, block.sequence), block.q.start + query, block.head) + at;
+        *reinterpret_cast<uint4*>(to) = query < block.q.used ? chunk : make_uint4(0, 0, 0, 0);
       }
+    }
+  }
+}
+
+/// Grid: m_blocks * heads * batch; as many threads as the consumers of the backward.
+template <Config C>
+__global__ void __launch_bounds__(kWarpgroupSize* C.consumer_warpgroups)
+    finish_query_gradient(const __grid_constant__ Params params) {
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  const auto block = QueryBlock::of<C.rule>(params, blockIdx.x);
+  const int first = block.m * C.block_m;
+  if (first < block.q.used) {
+    convert_query_gradient<C>(params, block);
+  } else {  // those behind the last sequence may be more than its blocks: hence the stride
+    for (int row = first; row < block.q.owned; row += params.m_blocks * C.block_m) {
+      clear_rows(params.dq, params.head_dim, q_batch(params, block.sequence), block.head, block.q.start + row,
+                 block.q.start + min(row + C.block_m, block.q.owned), threadIdx.x, blockDim.x);
     }
   }
 }

@@ -1,38 +1,85 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host hands to the backward kernels beside the tensor maps. Plain C++ without std headers, shared by host and
-// device.
+// What the host hands to the backward kernels beside the tensor maps: the same values to each of them. Plain C++
+// without std headers, shared by host and device.
 #pragma once
 
 #include "kernels/hopper/tile/tensor_map.h"
 #include "kernels/math/rows.h"
+#include "kernels/score/params.h"
+#include "kernels/score/query_blocks.h"
 
 namespace strobe::hopper::backward {
 
+/// The tensor maps of one call. Boxes of Q and dO have block_m rows, of K and V block_n, of dK and dV 64.
+struct TensorMaps {
+  TensorMap q, k, v, d_o, dk, dv;
+};
+
+/// Those of dQ's kernel: boxes of 64 rows.
+struct QueryGradientMaps {
+  TensorMap k, dq;
+};
+
+/// Workspaces that hold something for each query row are [heads, query_blocks] blocks of block_m rows, as
+/// score/query_blocks.h places them.
 struct Params {
-  // Of every query row, [batch, heads, rows], rows rounded up to whole blocks: what the step before computes.
   const float* lse_log2;  // LSE times log2(e); +inf where a row sees no key or does not exist
-  const float* d_sum;     // rowsum(dO O), less the gradient of LSE
-  // dQ / scale in float32, [batch, heads, m_blocks] tiles in the order of the accumulators' registers.
+  const float* d_sum;     // rowsum(dO O), less the gradient of LSE; 0 where LSE above is +inf
+  // dQ / scale in float32: of each block, block_m * head_dim (as compiled) sums in the order of the accumulators'
+  // registers (query_gradient.h). Null by roles.
   float* dq_sum;
-  // By roles: dS^T in tiles of 64 keys x 64 queries, swizzled as in shared memory, [heads of this launch, n, m].
+  // By roles: dS^T in tiles of 64 keys x 64 queries, swizzled as in shared memory: [query heads of this launch,
+  // key_blocks, m_blocks * block_m / 64], where a launch covers `items` from first_head_kv on. Null otherwise.
   unsigned char* ds;
 
-  Rows dk, dv;  // what their tensor maps describe, for keys that no query sees
+  Rows q, k, v, d_o;  // what the tensor maps describe, for rows computed one by one
+  Rows dq, dk, dv;
 
-  int batch, heads, heads_kv;
+  SequenceParams sequences;
+  VisibilityParams visibility;
+  ScoreParams score;
+  float scale;  // dK and dQ are multiplied by it at the end
+
+  int total_k;               // rows of a packed k
   int head_dim, head_dim_v;  // columns that exist
+  int heads, heads_kv;
   int heads_per_kv;
-  int seqlen_q, seqlen_k;
-  int m_blocks, n_blocks;
-  int first_head_kv;  // of batch * heads_kv: where this launch begins; only by roles other than 0
-  int items;          // key blocks of all key heads
-  int section_heads;  // key heads that are in flight at once, so that what they read and reduce to stays in L2
+  int m_blocks, n_blocks;  // of the longest sequence, at least 1
+  int query_blocks;        // of one head
+  int first_head_kv;       // of [batch, heads_kv]: where this launch begins; only by roles other than 0
+  int items;               // key blocks of all key heads: key_blocks * heads_kv * batch, or those of this launch
+  int section_heads;       // key heads that are in flight at once, so that what they read and reduce to stays in L2
 
-  int window_left, window_right;  // keys visible on either side of the diagonal, where the variant has that mask
-  int diagonal;                   // key on query 0's diagonal
-
-  float scale_log2;  // scores times this are exponents of 2
-  float scale;       // dK and dQ are multiplied by it at the end
+  // The key blocks [first_key_block, first_key_block + key_blocks) of every sequence that this launch covers; only by
+  // roles others than all n_blocks.
+  int first_key_block, key_blocks;
+  // By roles, where several launches share out the key blocks: dQ / scale of those before, in float32, [query heads of
+  // this launch, m_blocks * block_m / 64] tiles of 64 queries in the order of the accumulators' registers.
+  float* dq_before;
 };
+
+// `batch` above is sequences, and one more where q or k is packed: rows behind the last sequence.
+constexpr int batch_of(int sequences, bool packed_q, bool packed_k) {
+  return sequences + (packed_q || packed_k ? 1 : 0);
+}
+
+/// Floats of lse_log2, and of d_sum.
+constexpr long long row_floats(int heads, int query_blocks, int block_m) {
+  return static_cast<long long>(heads) * query_blocks * block_m;
+}
+
+/// Floats of dq_sum; head_dim as compiled.
+constexpr long long query_gradient_floats(int heads, int query_blocks, int block_m, int head_dim) {
+  return row_floats(heads, query_blocks, block_m) * head_dim;
+}
+
+// Tiles of dS.
+inline constexpr int kScoreTile = 64;  // keys, and queries
+inline constexpr int kScoreTileBytes = kScoreTile * kScoreTile * 2;
+
+/// Bytes of dS for one query head of one sequence.
+constexpr long long score_gradient_bytes(int m_blocks, int key_blocks, int block_m) {
+  return static_cast<long long>(m_blocks) * (block_m / kScoreTile) * key_blocks * kScoreTileBytes;
+}
 
 }  // namespace strobe::hopper::backward

@@ -2,25 +2,19 @@
 // The producer: one thread brings K and V of every item, then Q with LSE and dO with D block by block, to shared
 // memory.
 //
-// Coordinates of the tensor maps are {column, row, head, batch}; boxes are 64 columns wide.
+// See tile/tensor_map.h for the axes of the maps.
 #pragma once
 
 #include <cuda/ptx>
 
 #include "kernels/hopper/backward/barriers.h"
+#include "kernels/hopper/backward/coordinates.h"
 #include "kernels/hopper/backward/params.h"
 #include "kernels/hopper/backward/smem.h"
 #include "kernels/hopper/backward/work.h"
 #include "kernels/hopper/ptx/grid.h"
 
 namespace strobe::hopper::backward {
-
-namespace cptx = cuda::ptx;
-
-/// The tensor maps of one call. Boxes of Q and dO have block_m rows, of K and V block_n, of dK and dV 64.
-struct TensorMaps {
-  TensorMap q, k, v, d_o, dk, dv;
-};
 
 template <Config C>
 class Producer {
@@ -37,17 +31,14 @@ class Producer {
         continue;
       }
       wait(barriers_.kv_empty[kv_.stage], kv_.parity);
-      load_tile<C.head_dim, block_n(C)>(maps_.k, smem_ + kPlan.k + kv_.stage * kPlan.k_bytes, work.n * block_n(C),
-                                        work.head_kv, work.batch, barriers_.k_full[kv_.stage], 0);
+      load_keys(work);
       bool v_loaded = false;
       for (int g = 0; g < params_.heads_per_kv; ++g) {
         const int head = work.head_kv * params_.heads_per_kv + g;
         for (int m = work.m_begin; m < work.m_end; ++m) {
           load_queries(work, head, m);
           if (!v_loaded) {
-            load_tile<C.head_dim_v, block_n(C)>(maps_.v, smem_ + kPlan.v + kv_.stage * kPlan.v_bytes,
-                                                work.n * block_n(C), work.head_kv, work.batch,
-                                                barriers_.v_full[kv_.stage], 0);
+            load_values(work);
             v_loaded = true;
           }
           load_output_gradients(work, head, m);
@@ -60,22 +51,30 @@ class Producer {
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
 
-  template <int columns, int rows>
-  __device__ __forceinline__ void load_tile(const TensorMap& map, unsigned char* destination, int row, int head,
-                                            int batch, uint64_t& full, int more_bytes) {
-    constexpr int kPanelBytes = rows * kPanelRowBytes;
-    expect(full, panels(columns) * kPanelBytes + more_bytes);
-#pragma unroll
-    for (int panel = 0; panel < panels(columns); ++panel) {
-      const cuda::std::int32_t at[4] = {panel * kPanelColumns, row, head, batch};
-      cptx::cp_async_bulk_tensor(cptx::space_cluster, cptx::space_global, destination + panel * kPanelBytes, &map, at,
-                                 &full);
-    }
+  __device__ __forceinline__ SequenceStart keys_of(const Work& work) const {
+    return key_start<C.rule>(params_, work, work.sequence, work.k.used);
+  }
+  __device__ __forceinline__ SequenceStart queries_of(const Work& work) const {
+    return query_start<C.rule>(params_, work, work.sequence, work.q.used);
+  }
+
+  __device__ __forceinline__ void load_keys(const Work& work) {
+    uint64_t& full = barriers_.k_full[kv_.stage];
+    expect(full, kPlan.k_bytes);
+    load_tile<C.head_dim, block_n(C)>(maps_.k, keys_of(work), work.n * block_n(C), work.head_kv,
+                                      smem_ + kPlan.k + kv_.stage * kPlan.k_bytes, full);
+  }
+
+  __device__ __forceinline__ void load_values(const Work& work) {
+    uint64_t& full = barriers_.v_full[kv_.stage];
+    expect(full, kPlan.v_bytes);
+    load_tile<C.head_dim_v, block_n(C)>(maps_.v, keys_of(work), work.n * block_n(C), work.head_kv,
+                                        smem_ + kPlan.v + kv_.stage * kPlan.v_bytes, full);
   }
 
   __device__ __forceinline__ void load_rows(const float* rows, int offset, const Work& work, int head, int m,
                                             uint64_t& full) {
-    const long long block = (static_cast<long long>(work.batch) * params_.heads + head) * params_.m_blocks + m;
+    const long long block = first_block_of<C.rule>(params_, work.sequence, head, C.block_m) + m;
     cptx::cp_async_bulk(cptx::space_cluster, cptx::space_global, smem_ + offset, rows + block * C.block_m,
                         kPlan.rows_bytes, &full);
   }
@@ -83,8 +82,9 @@ class Producer {
   __device__ __forceinline__ void load_queries(const Work& work, int head, int m) {
     uint64_t& full = barriers_.q_full[q_.stage];
     wait(barriers_.q_empty[q_.stage], q_.parity);
-    load_tile<C.head_dim, C.block_m>(maps_.q, smem_ + kPlan.q + q_.stage * kPlan.q_bytes, m * C.block_m, head,
-                                     work.batch, full, kPlan.rows_bytes);
+    expect(full, kPlan.q_bytes + kPlan.rows_bytes);
+    load_tile<C.head_dim, C.block_m>(maps_.q, queries_of(work), m * C.block_m, head,
+                                     smem_ + kPlan.q + q_.stage * kPlan.q_bytes, full);
     load_rows(params_.lse_log2, kPlan.lse + q_.stage * kPlan.rows_bytes, work, head, m, full);
     q_.advance();
   }
@@ -92,8 +92,9 @@ class Producer {
   __device__ __forceinline__ void load_output_gradients(const Work& work, int head, int m) {
     uint64_t& full = barriers_.do_full[do_.stage];
     wait(barriers_.do_empty[do_.stage], do_.parity);
-    load_tile<C.head_dim_v, C.block_m>(maps_.d_o, smem_ + kPlan.d_o + do_.stage * kPlan.do_bytes, m * C.block_m, head,
-                                       work.batch, full, kPlan.rows_bytes);
+    expect(full, kPlan.do_bytes + kPlan.rows_bytes);
+    load_tile<C.head_dim_v, C.block_m>(maps_.d_o, queries_of(work), m * C.block_m, head,
+                                       smem_ + kPlan.d_o + do_.stage * kPlan.do_bytes, full);
     load_rows(params_.d_sum, kPlan.d_sum + do_.stage * kPlan.rows_bytes, work, head, m, full);
     do_.advance();
   }

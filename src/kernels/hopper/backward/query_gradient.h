@@ -9,8 +9,8 @@
 #include <cuda/ptx>
 
 #include "kernels/hopper/backward/config.h"
+#include "kernels/hopper/backward/coordinates.h"
 #include "kernels/hopper/backward/params.h"
-#include "kernels/hopper/backward/work.h"
 #include "kernels/hopper/ptx/warpgroup.h"
 
 namespace strobe::hopper::backward {
@@ -24,9 +24,9 @@ __device__ __forceinline__ void red_add(float* address, float a, float b, float 
 /// From `element` on, the warpgroup's part of a head's sums, of its first query block; those of the next block are
 /// block_m * head_dim further.
 template <Config C>
-__device__ __forceinline__ float* query_gradient_sums(const Params& params, int batch, int head, int warpgroup,
+__device__ __forceinline__ float* query_gradient_sums(const Params& params, int sequence, int head, int warpgroup,
                                                       int element) {
-  const long long tile = (static_cast<long long>(batch) * params.heads + head) * params.m_blocks;
+  const long long tile = first_block_of<C.rule>(params, sequence, head, C.block_m);
   return params.dq_sum + tile * (C.block_m * C.head_dim) +
          warpgroup * (C.block_m * C.head_dim / C.consumer_warpgroups) + element;
 }

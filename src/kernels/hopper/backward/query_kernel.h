@@ -8,96 +8,61 @@
 #include "kernels/hopper/backward/barriers.h"
 #include "kernels/hopper/backward/epilogue.h"
 #include "kernels/hopper/backward/params.h"
+#include "kernels/hopper/backward/query_config.h"
 #include "kernels/hopper/ptx/grid.h"
 #include "kernels/hopper/ptx/wgmma.h"
 #include "kernels/hopper/tile/descriptor.h"
 
 namespace strobe::hopper::backward {
 
-struct QueryGradientConfig {
-  ScoreRule rule;
-  int head_dim = 256;
-  int consumer_warpgroups = 3;  // each owns 64 queries
-  int stages = 4;
-
-  bool operator==(const QueryGradientConfig&) const = default;
-};
-
-constexpr int kScoreTile = 64;  // keys, and queries, of a tile of dS
-constexpr int kScoreTileBytes = tile_bytes(kScoreTile, kScoreTile);
-
-struct QueryGradientSmemPlan {
-  int k = 0;  // within a stage; dS of warpgroup w is at w * kScoreTileBytes
-  int stage_bytes = 0;
-  int barriers = 0;
-  int total_bytes = 0;
-};
-
-constexpr QueryGradientSmemPlan smem_plan(const QueryGradientConfig& c) {
-  QueryGradientSmemPlan plan;
-  plan.k = c.consumer_warpgroups * kScoreTileBytes;
-  plan.stage_bytes = plan.k + tile_bytes(kScoreTile, c.head_dim);
-  plan.barriers = c.stages * plan.stage_bytes;
-  plan.total_bytes = plan.barriers + 2 * 8 * c.stages;
-  return plan;
-}
-
-// Columns of one WGMMA: more accumulators would pass what a thread of three warpgroups is launched with.
-constexpr int wgmma_columns(const QueryGradientConfig& c) { return c.head_dim < 128 ? c.head_dim : 128; }
-constexpr int wgmma_parts(const QueryGradientConfig& c) { return c.head_dim / wgmma_columns(c); }
-
 template <QueryGradientConfig C>
 using QueryGradientParts = float[wgmma_parts(C)][wgmma_columns(C) / 2];
 
-constexpr int threads_per_block(const QueryGradientConfig& c) { return kWarpgroupSize * (c.consumer_warpgroups + 1); }
-
-/// The tensor maps of dQ's kernel: boxes of 64 rows.
-struct QueryGradientMaps {
-  TensorMap k, dq;
-};
-
-/// Key tiles [begin, end) that some query of a block of 64 sees.
-struct KeyTiles {
-  int begin, end;
-};
-
+/// Tiles of dS along the queries of the longest sequence.
 template <QueryGradientConfig C>
-__device__ __forceinline__ KeyTiles key_tiles(const Params& params, int m) {
-  if (m >= params.m_blocks) {
-    return {0, 0};
-  }
-  const int center = m * kScoreTile + params.diagonal;
-  KeyTiles tiles{0, params.n_blocks};
-  if constexpr (C.rule.mask_right) {
-    const int last = center + kScoreTile - 1 + params.window_right;
-    tiles.end = last < 0 ? 0 : min(tiles.end, last / kScoreTile + 1);
-  }
-  if constexpr (C.rule.mask_left) {
-    tiles.begin = max(0, center - params.window_left) / kScoreTile;
-  }
-  return {min(tiles.begin, tiles.end), tiles.end};
+__device__ __forceinline__ int query_tiles(const Params& params) {
+  return params.m_blocks * (C.block_m / kScoreTile);
 }
 
 /// One tile of dQ as numbers.
 template <QueryGradientConfig C>
-struct QueryTile {
-  int m_first, launch_head, head, batch;
-  KeyTiles tiles;  // of all its warpgroups
+struct QueryTile : score::Sequence {
+  int m_first, launch_head, head, sequence;
+  score::KeyBlocks tiles;  // of all its warpgroups
 
-  __device__ __forceinline__ explicit QueryTile(const Params& params) {
-    m_first = (gridDim.x - 1 - blockIdx.x) * C.consumer_warpgroups;  // the longest first
-    launch_head = blockIdx.y;
+  /// CTAs of one head after those of the head before, the longest first.
+  __device__ __forceinline__ static QueryTile of(const Params& params, int number) {
+    const int per_head = query_groups(C, params.m_blocks);
+    const int launch_head = number / per_head;
     const int flat = params.first_head_kv * params.heads_per_kv + launch_head;
-    batch = flat / params.heads;
-    head = flat - batch * params.heads;
-    tiles = {params.n_blocks, 0};
+    const int sequence = flat / params.heads;
+    QueryTile tile{sequence_of<C.rule>(params, sequence)};
+    tile.m_first = (per_head - 1 - (number - launch_head * per_head)) * C.consumer_warpgroups;
+    tile.launch_head = launch_head;
+    tile.head = flat - sequence * params.heads;
+    tile.sequence = sequence;
+    tile.tiles = {params.n_blocks, 0};
 #pragma unroll
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
-      const KeyTiles own = key_tiles<C>(params, m_first + w);
+      const score::KeyBlocks own = tile.key_tiles(params, tile.m_first + w);
       if (own.begin < own.end) {
-        tiles = {min(tiles.begin, own.begin), max(tiles.end, own.end)};
+        tile.tiles = {min(tile.tiles.begin, own.begin), max(tile.tiles.end, own.end)};
       }
     }
+    return tile;
+  }
+
+  /// Key tiles of this launch that some query of a block of 64 sees: those of which the backward wrote dS.
+  __device__ __forceinline__ score::KeyBlocks key_tiles(const Params& params, int m) const {
+    const int first = m * kScoreTile;
+    const int last = min(first + kScoreTile, q.used) - 1;
+    if (last < first) {
+      return {0, 0};
+    }
+    const score::KeyBlocks seen =
+        score::key_blocks<kScoreTile>(score::visible_keys<C.rule>(params.visibility, *this, first + diagonal),
+                                      score::visible_keys<C.rule>(params.visibility, *this, last + diagonal));
+    return {max(seen.begin, params.first_key_block), min(seen.end, params.first_key_block + params.key_blocks)};
   }
 };
 
@@ -110,25 +75,25 @@ template <QueryGradientConfig C>
 __device__ __forceinline__ void feed_query_gradient(const QueryGradientMaps& maps, const Params& params,
                                                     unsigned char* smem, QueryGradientBarriers<C>& barriers) {
   constexpr QueryGradientSmemPlan kPlan = smem_plan(C);
-  constexpr int kPanelBytes = kScoreTile * kPanelRowBytes;
-  const QueryTile<C> tile(params);
   ptx::griddepcontrol_wait();
+  const auto tile = QueryTile<C>::of(params, blockIdx.x);
+  const SequenceStart keys = key_start<C.rule>(params, tile, tile.sequence, tile.k.used);
   RingPosition<C.stages> at{0, 1};
   for (int n = tile.tiles.begin; n < tile.tiles.end; ++n) {
     unsigned char* stage = smem + at.stage * kPlan.stage_bytes;
     uint64_t& full = barriers.full[at.stage];
     wait(barriers.empty[at.stage], at.parity);
     bool wanted[C.consumer_warpgroups];
-    int bytes = panels(C.head_dim) * kPanelBytes;
+    int bytes = tile_bytes(kScoreTile, C.head_dim);
 #pragma unroll
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
-      const KeyTiles own = key_tiles<C>(params, tile.m_first + w);
+      const score::KeyBlocks own = tile.key_tiles(params, tile.m_first + w);
       wanted[w] = n >= own.begin && n < own.end;
       bytes += wanted[w] ? kScoreTileBytes : 0;
     }
     expect(full, bytes);
-    const long long index =
-        (static_cast<long long>(tile.launch_head) * params.n_blocks + n) * params.m_blocks + tile.m_first;
+    const long long row = static_cast<long long>(tile.launch_head) * params.key_blocks + n - params.first_key_block;
+    const long long index = row * query_tiles<C>(params) + tile.m_first;
 #pragma unroll
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
       if (wanted[w]) {
@@ -136,13 +101,8 @@ __device__ __forceinline__ void feed_query_gradient(const QueryGradientMaps& map
                             params.ds + (index + w) * kScoreTileBytes, kScoreTileBytes, &full);
       }
     }
-#pragma unroll
-    for (int panel = 0; panel < panels(C.head_dim); ++panel) {
-      const cuda::std::int32_t box[4] = {panel * kPanelColumns, n * kScoreTile, tile.head / params.heads_per_kv,
-                                         tile.batch};
-      cptx::cp_async_bulk_tensor(cptx::space_cluster, cptx::space_global, stage + kPlan.k + panel * kPanelBytes,
-                                 &maps.k, box, &full);
-    }
+    load_tile<C.head_dim, kScoreTile>(maps.k, keys, n * kScoreTile, tile.head / params.heads_per_kv, stage + kPlan.k,
+                                      full);
     at.advance();
   }
 }
@@ -178,14 +138,59 @@ __device__ __forceinline__ void wait_for_products(QueryGradientParts<C>& dq) {
   }
 }
 
+__device__ __forceinline__ bool is_last_launch(const Params& params) {
+  return params.first_key_block + params.key_blocks == params.n_blocks;
+}
+
+/// Adds what the launches before summed of a tile of 64 queries, and keeps the sum where another launch follows.
+template <QueryGradientConfig C>
+__device__ __forceinline__ void add_launches_before(const Params& params, const QueryTile<C>& tile, int m,
+                                                    QueryGradientParts<C>& dq) {
+  const long long number = static_cast<long long>(tile.launch_head) * query_tiles<C>(params) + m;
+  auto* sums =
+      reinterpret_cast<float4*>(params.dq_before + number * (kScoreTile * C.head_dim)) + threadIdx.x % kWarpgroupSize;
+#pragma unroll
+  for (int part = 0; part < wgmma_parts(C); ++part) {
+#pragma unroll
+    for (int i = 0; i < wgmma_columns(C) / 2; i += 4) {
+      float* x = &dq[part][i];
+      float4& sum = sums[(part * wgmma_columns(C) / 8 + i / 4) * kWarpgroupSize];
+      if (params.first_key_block > 0) {
+        const float4 before = sum;
+        x[0] += before.x;
+        x[1] += before.y;
+        x[2] += before.z;
+        x[3] += before.w;
+      }
+      if (!is_last_launch(params)) {
+        sum = {x[0], x[1], x[2], x[3]};
+      }
+    }
+  }
+}
+
+/// Rows of a sequence without a query, by one warpgroup. Those behind the last sequence may be more than its tiles:
+/// hence the stride.
+template <QueryGradientConfig C>
+__device__ __forceinline__ void clear_query_tile(const Params& params, const QueryTile<C>& tile, int m) {
+  for (int row = m * kScoreTile; row < tile.q.owned; row += query_tiles<C>(params) * kScoreTile) {
+    clear_rows(params.dq, params.head_dim, q_batch(params, tile.sequence), tile.head, tile.q.start + row,
+               tile.q.start + min(row + kScoreTile, tile.q.owned), threadIdx.x % kWarpgroupSize, kWarpgroupSize);
+  }
+}
+
 template <QueryGradientConfig C>
 __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& maps, const Params& params,
                                                        unsigned char* smem, QueryGradientBarriers<C>& barriers,
                                                        int warpgroup) {
   constexpr QueryGradientSmemPlan kPlan = smem_plan(C);
-  const QueryTile<C> tile(params);
+  const auto tile = QueryTile<C>::of(params, blockIdx.x);
   const int m = tile.m_first + warpgroup;
-  const KeyTiles own = key_tiles<C>(params, m);
+  if (C.rule.varlen && tile.q.used == 0) {
+    clear_query_tile<C>(params, tile, m);
+    return;
+  }
+  const score::KeyBlocks own = tile.key_tiles(params, m);
   RingPosition<C.stages> at;
   const auto let_pass = [&](int from, int to) {
     for (int n = from; n < to; ++n) {
@@ -222,22 +227,30 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
     }
     let_pass(tile.tiles.begin, tile.tiles.end);
   }
+  if (params.key_blocks != params.n_blocks && m < query_tiles<C>(params)) {
+    add_launches_before<C>(params, tile, m, dq);
+  }
+  if (!is_last_launch(params)) {
+    return;
+  }
   ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);  // the ring is free
   unsigned char* rows = smem + warpgroup * tile_bytes(kRowsPerWarpgroup, C.head_dim);
+  const int row = m * kRowsPerWarpgroup;
 #pragma unroll
   for (int part = 0; part < wgmma_parts(C); ++part) {
-    stage_rows<C.rule.element, kRowsPerWarpgroup>(dq[part], params.scale,
-                                                  rows + part * tile_bytes(kRowsPerWarpgroup, wgmma_columns(C)));
+    stage_rows<C.rule, kRowsPerWarpgroup>(dq[part], params.scale, tile.q.used - row,
+                                          rows + part * tile_bytes(kRowsPerWarpgroup, wgmma_columns(C)));
   }
   cptx::fence_proxy_async(cptx::space_shared);
   ptx::bar_sync(kWarpgroup + warpgroup, kWarpgroupSize);
-  if (threadIdx.x % kWarpgroupSize == 0 && m < params.m_blocks) {
-    store_rows<C.head_dim, kRowsPerWarpgroup>(maps.dq, rows, m * kRowsPerWarpgroup, tile.head, tile.batch);
+  if (threadIdx.x % kWarpgroupSize == 0 && row < tile.q.owned) {
+    const SequenceStart start = query_start<C.rule>(params, tile, tile.sequence, tile.q.owned);
+    store_rows<C.head_dim, kRowsPerWarpgroup>(maps.dq, start, row, tile.head, rows);
     cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
   }
 }
 
-/// Grid: {tiles of 64 x consumer_warpgroups queries, query heads of this launch}.
+/// Grid: (query_tiles / consumer_warpgroups, rounded up) * query heads of this launch.
 template <QueryGradientConfig C>
 __global__ void __launch_bounds__(threads_per_block(C), 1)
     query_gradient(const __grid_constant__ QueryGradientMaps maps, const __grid_constant__ Params params) {

@@ -21,7 +21,6 @@ namespace strobe::hopper::backward {
 template <Config C>
 class Role {
  public:
-  using Operand = uint32_t[C.block_m / 16][4];
   static constexpr SmemPlan kPlan = smem_plan(C);
   static_assert(block_n(C) == kRowsPerWarpgroup && !C.persistent && C.kv_stages == 1);
 
@@ -75,8 +74,9 @@ class ProbabilityRole : Role<C> {
 
   __device__ __forceinline__ void run(const Work& work, float (&dv)[C.head_dim_v / 2]) {
     wait(barriers_.k_full[0], 0);
-    this->for_each_step(work, [&](int, int m) __attribute__((always_inline)) {
+    this->for_each_step(work, [&](int head, int m) __attribute__((always_inline)) {
       Scores<C> s;
+      const ScoreBlock<C> block(params_, work, work.head_kv * params_.heads_per_kv + head, work.n * block_n(C), m);
       wait(barriers_.q_full[q_.stage], q_.parity);
       ptx::wgmma_fence();
       multiply_transposed<C, C.head_dim>(s, descriptor_k_major(smem_ + kPlan.k),
@@ -85,14 +85,13 @@ class ProbabilityRole : Role<C> {
       RowNumbers<C> lse_log2;
       load_row_numbers<C>(lse_log2, this->rows_of(kPlan.lse, q_.stage));
       ptx::wgmma_wait_group<0>(s);
-      if (!work.template sees_all<C>(m)) {
-        hide<C>(params_, work.n * block_n(C), m * C.block_m, s, kMinusInfinity);
-      }
-      probabilities<C>(s, lse_log2, params_.scale_log2);
+      Operand<C> p;
+      probabilities<C>(block, !work.template sees_all<C>(m), s, p, lse_log2);
       arrive_once(barriers_.q_empty[q_.stage]);
       hand_over(s);
-      typename Base::Operand p;
-      score::to_operand<C.rule.element>(p, s);
+      if constexpr (!C.rule.softcap) {
+        score::to_operand<C.rule.element>(p, s);
+      }
       wait(barriers_.do_full[do_.stage], do_.parity);
       ptx::wgmma_fence();
       accumulate_keys<C>(dv, p, descriptor_mn_major(smem_ + kPlan.d_o, C.block_m) + do_.stage * (kPlan.do_bytes >> 4),
@@ -138,12 +137,9 @@ class GradientRole : Role<C> {
       RowNumbers<C> d_sum;
       load_row_numbers<C>(d_sum, this->rows_of(kPlan.d_sum, do_.stage));
       ptx::wgmma_wait_group<0>(dp);
-      if (!work.template sees_all<C>(m)) {
-        hide<C>(params_, work.n * block_n(C), m * C.block_m, dp, 0.0F);
-      }
       take_over(dp, d_sum);
       arrive_once(barriers_.do_empty[do_.stage]);
-      typename Base::Operand ds;
+      Operand<C> ds;
       score::to_operand<C.rule.element>(ds, dp);
       wait(barriers_.q_full[q_.stage], q_.parity);
       ptx::wgmma_fence();
@@ -160,8 +156,6 @@ class GradientRole : Role<C> {
   }
 
  private:
-  static constexpr int kTileBytes = kRowsPerWarpgroup * kPanelRowBytes;  // 64 keys x 64 queries
-
   /// dS = P (dP - D), in the place of dP.
   __device__ __forceinline__ void take_over(Scores<C>& dp, const RowNumbers<C>& d_sum) {
     wait(barriers_.p_full[p_.stage], p_.parity);
@@ -187,7 +181,7 @@ class GradientRole : Role<C> {
   }
 
   /// dS to global memory, for the kernel that computes dQ.
-  __device__ __forceinline__ void send(const Work& work, int head, int m, const typename Base::Operand& ds) {
+  __device__ __forceinline__ void send(const Work& work, int head, int m, const Operand<C>& ds) {
     const bool elected = threadIdx.x % kWarpgroupSize == 0;
     unsigned char* tile = smem_ + kPlan.ds + p_.stage * kPlan.ds_bytes;
     if (elected) {
@@ -198,11 +192,11 @@ class GradientRole : Role<C> {
     cptx::fence_proxy_async(cptx::space_shared);
     ptx::bar_sync(kWarpgroup + 1, kWarpgroupSize);
     if (elected) {
-      constexpr int kQueryTiles = C.block_m / kPanelColumns;
+      constexpr int kQueryTiles = C.block_m / kScoreTile;
       const long long heads = static_cast<long long>(work.launch_head) * params_.heads_per_kv + head;
-      const long long index = (heads * params_.n_blocks + work.n) * params_.m_blocks + m;
-      cptx::cp_async_bulk(cptx::space_global, cptx::space_shared, params_.ds + index * (kQueryTiles * kTileBytes), tile,
-                          kQueryTiles * kTileBytes);
+      const long long index = (heads * params_.key_blocks + work.n - params_.first_key_block) * params_.m_blocks + m;
+      cptx::cp_async_bulk(cptx::space_global, cptx::space_shared, params_.ds + index * (kQueryTiles * kScoreTileBytes),
+                          tile, kQueryTiles * kScoreTileBytes);
       cptx::cp_async_bulk_commit_group();
     }
   }
@@ -213,8 +207,8 @@ template <Config C, int role>
 __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Params& params, unsigned char* smem,
                                                 Barriers<C>& barriers) {
   constexpr SmemPlan kPlan = smem_plan(C);
-  const Work work = work_of<C>(params, blockIdx.x);
   ptx::griddepcontrol_wait();
+  const Work work = work_of<C>(params, blockIdx.x);
   if (work.steps() == 0) {
     store_no_gradients<C>(params, work, role);
     return;
@@ -229,14 +223,16 @@ __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Pa
   }
   // Each warpgroup's gradients leave through what the other one read.
   ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);
-  stage_rows<C.rule.element, block_n(C)>(sums, role == 0 ? 1.0F : params.scale, rows);
+  const int row = work.n * block_n(C);
+  stage_rows<C.rule, block_n(C)>(sums, role == 0 ? 1.0F : params.scale, work.k.used - row, rows);
   cptx::fence_proxy_async(cptx::space_shared);
   ptx::bar_sync(kWarpgroup + role, kWarpgroupSize);
   if (elected) {
+    const SequenceStart start = key_start<C.rule>(params, work, work.sequence, work.k.owned);
     if constexpr (role == 0) {
-      store_rows<C.head_dim_v, block_n(C)>(maps.dv, rows, work.n * block_n(C), work.head_kv, work.batch);
+      store_rows<C.head_dim_v, block_n(C)>(maps.dv, start, row, work.head_kv, rows);
     } else {
-      store_rows<C.head_dim, block_n(C)>(maps.dk, rows, work.n * block_n(C), work.head_kv, work.batch);
+      store_rows<C.head_dim, block_n(C)>(maps.dk, start, row, work.head_kv, rows);
     }
     cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
   }

@@ -10,6 +10,7 @@
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/tile/fragment.h"
 #include "kernels/math/constants.h"
+#include "kernels/score/transform.h"
 
 namespace strobe::hopper::backward {
 
@@ -23,33 +24,51 @@ __device__ __forceinline__ int thread_of_warpgroup() {
 template <Config C>
 using Scores = float[C.block_m / 2];
 
-/// Each of this thread's scores whose key its query does not see becomes `value`, whatever it was.
+/// A block of scores as operand of a product: sixteen queries each.
 template <Config C>
-__device__ __forceinline__ void hide(const Params& params, int key_first, int query_first, Scores<C>& x, float value) {
-  const int thread = thread_of_warpgroup();
+using Operand = uint32_t[C.block_m / 16][4];
+
+/// One step's scores of a warpgroup: 64 keys from key_first on by block_m queries from query_first on.
+template <Config C>
+struct ScoreBlock {
+  const Params& params;
+  const Work& work;
+  int key_first, query_first;
+  float slope_log2;  // ALiBi's; loaded here, so that its latency passes under the products
+
+  __device__ __forceinline__ ScoreBlock(const Params& params_in, const Work& work_in, int head, int key_first_in, int m)
+      : params(params_in), work(work_in), key_first(key_first_in), query_first(m * C.block_m), slope_log2(0.0F) {
+    if constexpr (C.rule.alibi) {
+      slope_log2 = score::slope_log2(params.score, work.sequence, head);
+    }
+  }
+
+  /// This thread's row r.
+  __device__ __forceinline__ int key(int r) const {
+    const int thread = thread_of_warpgroup();
+    return key_first + thread / kWarpSize * kRowsPerWarp + thread % kWarpSize / 4 + 8 * r;
+  }
+  /// Its first column.
+  __device__ __forceinline__ int query() const { return query_first + 2 * (thread_of_warpgroup() % 4); }
+};
+
+/// Each of this thread's scores whose key its query does not see becomes -inf, whatever it was.
+template <Config C>
+__device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
-    const int key = key_first + thread / kWarpSize * 16 + thread % kWarpSize / 4 + 8 * r;
+    const int key = block.key(r);
+    const score::QueryRange queries = score::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
     // Queries [first, last] of this block see the key; as distances from this thread's first column.
-    int first = 0;
-    int last = C.block_m;
-    const int center = key - params.diagonal - query_first - 2 * (thread % 4);
-    if constexpr (C.rule.mask_right) {
-      first = center - params.window_right;
-    }
-    if constexpr (C.rule.mask_left) {
-      last = center + params.window_left;
-    }
-    if (key >= params.seqlen_k) {
-      first = C.block_m;
-    }
+    const int first = key < block.work.k.used ? queries.first - block.query() : C.block_m;
+    const int last = queries.last - block.query();
 #pragma unroll
     for (int j = 0; j < C.block_m / 8; ++j) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const bool hidden = 8 * j + c < first || (C.rule.mask_left && 8 * j + c > last);
-        float& score = x[4 * j + 2 * r + c];
-        score = hidden ? value : score;
+        float& score = s[4 * j + 2 * r + c];
+        score = hidden ? kMinusInfinity : score;
       }
     }
   }
@@ -74,25 +93,93 @@ __device__ __forceinline__ float2 row_numbers(const RowNumbers<C>& x, int j) {
   return {ptx::shfl_quad(x[j / 8].x, j % 8), ptx::shfl_quad(x[j / 8].y, j % 8)};
 }
 
-/// P = exp2(S scale - LSE).
-template <Config C>
-__device__ __forceinline__ void probabilities(Scores<C>& s, const RowNumbers<C>& lse_log2, float scale_log2) {
+/// visit(i, shift) for each pair of neighbouring scores s[i], s[i + 1]: what is to be subtracted from exponents of 2,
+/// LSE and ALiBi's slope times the distance.
+template <Config C, typename Visit>
+__device__ __forceinline__ void for_each_shift(const ScoreBlock<C>& block, const RowNumbers<C>& lse_log2,
+                                               const Visit& visit) {
+  float distance[kRowsPerThread] = {};  // of this thread's first column from its key's diagonal
+  if constexpr (C.rule.alibi) {
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      distance[r] = static_cast<float>(block.query() + block.work.diagonal - block.key(r));
+    }
+  }
 #pragma unroll
   for (int j = 0; j < C.block_m / 8; ++j) {
     const float2 lse = row_numbers<C>(lse_log2, j);
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      s[4 * j + 2 * r] = ptx::ex2_approx(__fmaf_rn(s[4 * j + 2 * r], scale_log2, -lse.x));
-      s[4 * j + 2 * r + 1] = ptx::ex2_approx(__fmaf_rn(s[4 * j + 2 * r + 1], scale_log2, -lse.y));
+      float2 shift = lse;
+      if constexpr (C.rule.alibi) {
+        const float first = distance[r] + static_cast<float>(8 * j);
+        shift = {__fmaf_rn(fabsf(first), block.slope_log2, lse.x),
+                 __fmaf_rn(fabsf(first + 1.0F), block.slope_log2, lse.y)};
+      }
+      visit(4 * j + 2 * r, shift);
     }
   }
 }
 
-/// P and dS = P (dP - D) as operands, sixteen queries at a time, so that scores leave their registers as operands need
-/// them.
+/// P, in the place of S.
 template <Config C>
-__device__ __forceinline__ void to_operands(uint32_t (&p)[C.block_m / 16][4], uint32_t (&ds)[C.block_m / 16][4],
-                                            const Scores<C>& probability, const Scores<C>& dp,
+__device__ __forceinline__ void plain_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
+                                                    const RowNumbers<C>& lse_log2) {
+  const float scale_log2 = block.params.score.scale_log2;
+  for_each_shift<C>(block, lse_log2, [&](int i, const float2& shift) {
+    s[i] = __fmaf_rn(s[i], scale_log2, -shift.x);
+    s[i + 1] = __fmaf_rn(s[i + 1], scale_log2, -shift.y);
+  });
+  if (masked) {  // behind the scale, which may be negative or zero
+    hide<C>(block, s);
+  }
+#pragma unroll
+  for (int i = 0; i < C.block_m / 2; ++i) {
+    s[i] = ptx::ex2_approx(s[i]);
+  }
+}
+
+/// P as operand, and P (1 - tanh^2), the softcap's derivative, in the place of S.
+template <Config C>
+__device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
+                                                     Operand<C>& p, const RowNumbers<C>& lse_log2) {
+  const ScoreParams& params = block.params.score;
+#pragma unroll
+  for (int i = 0; i < C.block_m / 2; ++i) {
+    s[i] = score::softcapped<C.rule>(params, s[i]);
+  }
+  if (masked) {  // before the exponent, whose scale is positive here
+    hide<C>(block, s);
+  }
+  const auto times_derivative = [](float probability, float tanh) {
+    return probability * fmaxf(__fmaf_rn(-tanh, tanh, 1.0F), 0.0F);  // of hidden scores 0, not 0 * -inf
+  };
+  for_each_shift<C>(block, lse_log2, [&](int i, const float2& shift) {
+    const float low = ptx::ex2_approx(__fmaf_rn(s[i], params.scale_log2, -shift.x));
+    const float high = ptx::ex2_approx(__fmaf_rn(s[i + 1], params.scale_log2, -shift.y));
+    p[i / 8][i % 8 / 2] = pack<C.rule.element>(low, high);
+    s[i] = times_derivative(low, s[i]);
+    s[i + 1] = times_derivative(high, s[i + 1]);
+  });
+}
+
+/// S becomes what dP - D is multiplied with: P = exp2(S - LSE), and with a softcap its derivative. There P becomes an
+/// operand here, else in to_operands().
+template <Config C>
+__device__ __forceinline__ void probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s, Operand<C>& p,
+                                              const RowNumbers<C>& lse_log2) {
+  if constexpr (C.rule.softcap) {
+    capped_probabilities<C>(block, masked, s, p, lse_log2);
+  } else {
+    plain_probabilities<C>(block, masked, s, lse_log2);
+  }
+}
+
+/// dS = P (dP - D) as operand, and P where it is not one yet, sixteen queries at a time, so that scores leave their
+/// registers as operands need them. A hidden pair's P is 0, and its dS is 0 unless dP - D is not finite: see
+/// exact_rows.h.
+template <Config C>
+__device__ __forceinline__ void to_operands(Operand<C>& p, Operand<C>& ds, const Scores<C>& s, const Scores<C>& dp,
                                             const RowNumbers<C>& d_sum) {
 #pragma unroll
   for (int j = 0; j < C.block_m / 8; ++j) {
@@ -100,9 +187,11 @@ __device__ __forceinline__ void to_operands(uint32_t (&p)[C.block_m / 16][4], ui
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       const int at = 4 * j + 2 * r;
-      const float low = probability[at];
-      const float high = probability[at + 1];
-      p[j / 2][j % 2 * 2 + r] = pack<C.rule.element>(low, high);
+      const float low = s[at];
+      const float high = s[at + 1];
+      if constexpr (!C.rule.softcap) {
+        p[j / 2][j % 2 * 2 + r] = pack<C.rule.element>(low, high);
+      }
       ds[j / 2][j % 2 * 2 + r] = pack<C.rule.element>(low * (dp[at] - d.x), high * (dp[at + 1] - d.y));
     }
   }
@@ -110,8 +199,7 @@ __device__ __forceinline__ void to_operands(uint32_t (&p)[C.block_m / 16][4], ui
 
 /// dS^T to shared memory: panels of 64 queries x all keys of the tile, swizzled as TMA would. `tile` is the stage.
 template <Config C>
-__device__ __forceinline__ void store_score_gradients(const uint32_t (&ds)[C.block_m / 16][4], unsigned char* tile,
-                                                      int warpgroup) {
+__device__ __forceinline__ void store_score_gradients(const Operand<C>& ds, unsigned char* tile, int warpgroup) {
   const int thread = thread_of_warpgroup();
   const int lane = thread % kWarpSize;
   const int warp = thread / kWarpSize;

@@ -5,11 +5,36 @@
 
 #include "kernels/hopper/backward/config.h"
 #include "kernels/hopper/backward/params.h"
+#include "kernels/score/visible_keys.h"
 
 namespace strobe::hopper::backward {
 
-struct Work {
-  int batch, head_kv;
+/// Both sides of a sequence. The one behind the last has rows of packed tensors that belong to no sequence.
+template <ScoreRule R>
+__device__ __forceinline__ score::Sequence sequence_of(const Params& params, int index) {
+  if constexpr (R.varlen) {
+    if (index >= params.sequences.sequences) {
+      const auto rest = [&](const int* cu_seqlens, int total) -> score::SequenceRows {
+        const int start = cu_seqlens != nullptr ? cu_seqlens[params.sequences.sequences] : total;
+        return {start, total - start, 0};
+      };
+      return {rest(params.sequences.cu_seqlens_q, params.sequences.total_q),
+              rest(params.sequences.cu_seqlens_k, params.total_k), 0};
+    }
+  }
+  return score::sequence_of<R>(params.sequences, params.visibility, index);
+}
+
+/// Where rows of a sequence lie in a tensor's batches.
+__device__ __forceinline__ int q_batch(const Params& params, int sequence) {
+  return params.sequences.cu_seqlens_q != nullptr ? 0 : sequence;
+}
+__device__ __forceinline__ int k_batch(const Params& params, int sequence) {
+  return params.sequences.cu_seqlens_k != nullptr ? 0 : sequence;
+}
+
+struct Work : score::Sequence {
+  int sequence, head_kv;
   int launch_head;     // key head within this launch
   int n;               // key block
   int m_begin, m_end;  // query blocks that see some of its keys
@@ -24,44 +49,51 @@ struct Work {
   }
 };
 
+/// The query blocks of an item whose numbers are known: those that see some of its keys, and those that see all.
+template <Config C>
+__device__ __forceinline__ void find_query_blocks(const Params& params, Work& work) {
+  constexpr int kBlockN = block_n(C);
+  const int key_first = work.n * kBlockN;
+  const int key_last = min(key_first + kBlockN, work.k.used) - 1;
+  const int blocks = (work.q.used + C.block_m - 1) / C.block_m;
+  work.m_begin = 0;
+  work.m_end = key_last < key_first ? 0 : blocks;
+  work.m_full = 0;
+  work.m_left = blocks;
+  if constexpr (is_masked(C.rule)) {
+    const score::QueryRange see_first = score::visible_queries<C.rule>(params.visibility, work.diagonal, key_first);
+    const score::QueryRange see_last = score::visible_queries<C.rule>(params.visibility, work.diagonal, key_last);
+    if constexpr (C.rule.mask_right) {
+      work.m_begin = min(see_first.first / C.block_m, work.m_end);
+      work.m_full = (see_last.first + C.block_m - 1) / C.block_m;
+    }
+    if constexpr (C.rule.mask_left) {
+      work.m_end = max(work.m_begin, min(work.m_end, see_last.last < 0 ? 0 : see_last.last / C.block_m + 1));
+      work.m_left = see_first.last < 0 ? 0 : (see_first.last + 1) / C.block_m;
+    }
+  }
+  if (key_first + kBlockN > work.k.used) {
+    work.m_full = blocks;  // keys that do not exist
+  }
+}
+
 /// Items in order: sections of key heads; in a section, block 0 of every head, block 1 of every head, ... Under a
 /// causal mask that is the longest first.
 template <Config C>
 __device__ __forceinline__ Work work_of(const Params& params, int item) {
-  constexpr int kBlockN = block_n(C);
-  Work work;
-  const int heads = params.items / params.n_blocks;
-  const int section = item / (params.section_heads * params.n_blocks);
+  const int heads = params.items / params.key_blocks;
+  const int section = item / (params.section_heads * params.key_blocks);
   const int first = section * params.section_heads;
-  const int within = item - first * params.n_blocks;
+  const int within = item - first * params.key_blocks;
   const int count = min(params.section_heads, heads - first);
   const int flat_head = first + within % count;
-  work.n = within / count;
+  const int sequence = (params.first_head_kv + flat_head) / params.heads_kv;
+  Work work{sequence_of<C.rule>(params, sequence)};
+  work.sequence = sequence;
+  work.head_kv = params.first_head_kv + flat_head - sequence * params.heads_kv;
   work.launch_head = flat_head;
-  work.batch = (params.first_head_kv + flat_head) / params.heads_kv;
-  work.head_kv = params.first_head_kv + flat_head - work.batch * params.heads_kv;
-
-  const int key_first = work.n * kBlockN;
-  const int key_last = key_first + kBlockN - 1;
-  work.m_begin = 0;
-  work.m_end = params.m_blocks;
-  work.m_full = 0;
-  work.m_left = params.m_blocks;
-  if constexpr (C.rule.mask_right) {
-    const int see_first = max(0, key_first - params.diagonal - params.window_right);
-    const int see_all = max(0, key_last - params.diagonal - params.window_right);
-    work.m_begin = min(see_first / C.block_m, params.m_blocks);
-    work.m_full = (see_all + C.block_m - 1) / C.block_m;
-  }
-  if constexpr (C.rule.mask_left) {
-    const int last = min(key_last, params.seqlen_k - 1) + params.window_left - params.diagonal;
-    const int last_all = key_first + params.window_left - params.diagonal;
-    work.m_end = max(work.m_begin, min(work.m_end, last < 0 ? 0 : last / C.block_m + 1));
-    work.m_left = last_all < 0 ? 0 : (last_all + 1) / C.block_m;
-  }
-  if (key_last >= params.seqlen_k) {
-    work.m_full = params.m_blocks;  // keys that do not exist
-  }
+  work.n = params.first_key_block + within / count;
+  find_query_blocks<C>(params, work);
   return work;
 }
 

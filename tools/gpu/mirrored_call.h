@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A forward on host tensors, run on copies of them in device memory.
+// A call on host tensors, run on copies of them in device memory.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,16 @@
 
 namespace strobe::gpu {
 
-/// Every tensor of a call copied to a device, strides and gaps included: what is not written there comes back as it
-/// was.
-class MirroredForward {
+/// Every tensor of a forward or a backward copied to a device, strides and gaps included: what is not written there
+/// comes back as it was.
+template <class Arguments>
+class MirroredCall {
  public:
   /// Copies each tensor of `host`, from its first element to its last.
-  static Result<MirroredForward> make(const ForwardArguments& host, const runtime::CudaDevice& device);
+  static Result<MirroredCall> make(const Arguments& host, const runtime::CudaDevice& device);
 
   /// The same call on the device's tensors.
-  const ForwardArguments& arguments() const { return arguments_; }
+  const Arguments& arguments() const { return arguments_; }
 
   /// Waits for the device and copies the outputs back to where they came from, gaps included.
   Status fetch_outputs() const;
@@ -33,8 +34,11 @@ class MirroredForward {
   Status mirror(ConstTensorView& view, const runtime::CudaDevice& device);
   Status mirror(TensorView& view, const runtime::CudaDevice& device);
 
-  ForwardArguments arguments_;
+  Arguments arguments_;
   std::vector<Copy> copies_;
 };
+
+using MirroredForward = MirroredCall<ForwardArguments>;
+using MirroredBackward = MirroredCall<BackwardArguments>;
 
 }  // namespace strobe::gpu

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hopper/backward.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "call/workspace.h"
+#include "gpu/kernel_table.h"
+#include "gpu/score_params.h"
+#include "gpu/tensor_rows.h"
+#include "hopper/backward_variant.h"
+#include "hopper/tensor_maps.h"
+#include "kernels/hopper/backward/smem.h"
+#include "kernels/steps/sink_gradient_params.h"
+#include "runtime/device.h"
+#include "runtime/kernel.h"
+#include "runtime/workspace_pool.h"
+
+namespace strobe::hopper {
+namespace {
+
+using gpu::RowsView;
+
+constexpr std::string_view kEngine = "hopper";
+
+BackwardScope::Change& scope_change() {
+  thread_local BackwardScope::Change change;
+  return change;
+}
+
+/// The kernels of one plan.
+struct Kernels {
+  runtime::Kernel prepare;
+  runtime::Kernel main;
+  runtime::Kernel query;  // dQ, of its sums or of dS
+  runtime::Kernel sink;   // where the gradient of sinks is wanted
+};
+
+struct AllMaps {
+  backward::TensorMaps main;
+  backward::QueryGradientMaps query;
+};
+
+Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem, const BackwardPlan& plan,
+                  const BackwardArguments& a, AllMaps& maps) {
+  const backward::Config& config = plan.config;
+  const VarlenBound q_bound{config.rule.varlen, problem.seqlen_q};
+  const VarlenBound k_bound{config.rule.varlen, problem.seqlen_k};
+  const Box queries{.rows = config.block_m};
+  const Box keys{.rows = block_n(config)};
+  const Box gradients{.rows = kRowsPerWarpgroup};
+  const Box tiles{.rows = backward::kScoreTile};
+  const void* memory = problem.total_q * problem.heads_q > 0 ? a.dq.data : a.dk.data;
+  struct Item {
+    RowsView tensor;
+    const VarlenBound& bound;
+    Box box;
+    TensorMap& map;
+  };
+  for (const Item& item :
+       {Item{{"q", a.q}, q_bound, queries, maps.main.q}, Item{{"k", a.k}, k_bound, keys, maps.main.k},
+        Item{{"v", a.v}, k_bound, keys, maps.main.v}, Item{{"d_o", a.d_o}, q_bound, queries, maps.main.d_o},
+        Item{{"dk", a.dk}, k_bound, gradients, maps.main.dk}, Item{{"dv", a.dv}, k_bound, gradients, maps.main.dv},
+        Item{{"k", a.k}, k_bound, tiles, maps.query.k}, Item{{"dq", a.dq}, q_bound, tiles, maps.query.dq}}) {
+    Status status = encode(driver, item.tensor, item.bound, item.box, memory, item.map);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+Status check_alignments(const BackwardArguments& a) {
+  for (const RowsView& tensor :
+       {RowsView{"q", a.q}, RowsView{"k", a.k}, RowsView{"v", a.v}, RowsView{"o", a.o}, RowsView{"d_o", a.d_o},
+        RowsView{"dq", a.dq}, RowsView{"dk", a.dk}, RowsView{"dv", a.dv}}) {
+    if (Status status = gpu::check_alignment(tensor, kEngine); !status.ok()) return status;
+  }
+  return {};
+}
+
+/// Where there are no query heads, lengths of queries mean nothing.
+Sequences sequences_of(const AttentionProblem& problem, const BackwardArguments& arguments) {
+  Sequences sequences = arguments.sequences;
+  if (problem.heads_q == 0) sequences.cu_seqlens_q = sequences.seqused_q = {};
+  return sequences;
+}
+
+/// What a run adds to the plan's parameters: pointers and strides.
+backward::Params parameters(const AttentionProblem& problem, const BackwardPlan& plan, const BackwardArguments& a,
+                            std::byte* workspace) {
+  backward::Params params = plan.params;
+  const BackwardWorkspace& offsets = plan.workspace;
+  const auto floats = [&](std::size_t offset) { return reinterpret_cast<float*>(workspace + offset); };
+  params.lse_log2 = floats(offsets.lse_log2);
+  params.d_sum = floats(offsets.d_sum);
+  params.dq_sum = plan.config.by_roles ? nullptr : floats(offsets.dq_sum);
+  params.ds = plan.config.by_roles ? reinterpret_cast<unsigned char*>(workspace + offsets.ds) : nullptr;
+  params.dq_before = plan.config.by_roles ? floats(offsets.dq_before) : nullptr;
+  params.q = gpu::rows_of({"q", a.q});
+  params.k = gpu::rows_of({"k", a.k});
+  params.v = gpu::rows_of({"v", a.v});
+  params.d_o = gpu::rows_of({"d_o", a.d_o});
+  params.dq = gpu::rows_of({"dq", a.dq});
+  params.dk = gpu::rows_of({"dk", a.dk});
+  params.dv = gpu::rows_of({"dv", a.dv});
+  params.sequences = gpu::sequence_params(problem, sequences_of(problem, a));
+  params.score = gpu::score_params(problem, a.modifiers);
+  return params;
+}
+
+steps::PrepareBackwardParams prepare_parameters(const AttentionProblem& problem, const BackwardPlan& plan,
+                                                const BackwardArguments& a, const backward::Params& params) {
+  steps::PrepareBackwardParams prepare{};
+  prepare.o = gpu::rows_of({"o", a.o});
+  prepare.d_o = params.d_o;
+  const auto head_stride = [&](const ConstTensorView& view) { return view.strides[problem.packed_q ? 0 : 1]; };
+  const auto batch_stride = [&](const ConstTensorView& view) { return problem.packed_q ? 0 : view.strides[0]; };
+  prepare.lse = static_cast<const float*>(a.lse.data);
+  prepare.lse_batch_stride = batch_stride(a.lse);
+  prepare.lse_head_stride = head_stride(a.lse);
+  prepare.d_lse = static_cast<const float*>(a.d_lse.data);
+  prepare.d_lse_batch_stride = batch_stride(a.d_lse);
+  prepare.d_lse_head_stride = head_stride(a.d_lse);
+  prepare.lse_log2 = const_cast<float*>(params.lse_log2);
+  prepare.d_sum = const_cast<float*>(params.d_sum);
+  prepare.zeros = params.dq_sum;
+  if (params.dq_sum != nullptr) {
+    prepare.zeros_16_bytes =
+        backward::query_gradient_floats(params.heads, params.query_blocks, plan.config.block_m, plan.config.head_dim) /
+        4;
+  }
+  prepare.sequences = params.sequences;
+  prepare.heads = params.heads;
+  prepare.head_dim_v = params.head_dim_v;
+  prepare.block_m = plan.config.block_m;
+  prepare.m_blocks = params.m_blocks;
+  prepare.query_blocks = params.query_blocks;
+  return prepare;
+}
+
+/// One problem on one device with its kernels.
+class BackwardCall final : public engine::PlannedCall {
+ public:
+  BackwardCall(const AttentionProblem& problem, const runtime::CudaDevice& device, BackwardPlan plan,
+               const Kernels& kernels)
+      : problem_(problem),
+        device_(device),
+        plan_(std::move(plan)),
+        kernels_(kernels),
+        pool_(device, std::max<std::size_t>(plan_.workspace.total_bytes, 1)) {}
+
+  std::size_t workspace_bytes() const override { return plan_.workspace.total_bytes; }
+  DType probability_dtype() const override { return problem_.dtype; }
+  std::string explain() const override { return hopper::explain(problem_, plan_); }
+
+  /// Enqueues the kernels; waits for nothing, and allocates nothing where the call brings a workspace.
+  using PlannedCall::run;
+  Status run(const BackwardArguments& arguments, const Execution& execution) const override {
+    const runtime::ContextScope context(device_);
+    if (!context.status().ok()) return context.status();
+    const Stream stream{static_cast<runtime::CUstream>(execution.stream), context.current()};
+    if (plan_.launches.empty()) return clear_sink_gradient(arguments, stream);
+    if (Status status = check_alignments(arguments); !status.ok()) return status;
+    if (plan_.workspace.total_bytes == 0) return enqueue(arguments, stream, nullptr);
+    if (execution.workspace != nullptr) {
+      if (Status status = check_workspace(execution, plan_.workspace.total_bytes); !status.ok()) return status;
+      return enqueue(arguments, stream, static_cast<std::byte*>(execution.workspace));
+    }
+    Result<runtime::WorkspacePool::Lease> lease = pool_.acquire(stream.handle);
+    if (!lease.ok()) return lease.status();
+    Status status = enqueue(arguments, stream, reinterpret_cast<std::byte*>(lease->address()));
+    const Status finished = lease->finish();
+    return status.ok() ? finished : status;
+  }
+
+ private:
+  struct Stream {
+    runtime::CUstream handle;
+    runtime::CUcontext context;
+  };
+
+  Status enqueue(const BackwardArguments& arguments, const Stream& stream, std::byte* workspace) const {
+    AllMaps maps{};
+    Status status = encode_all(*device_.driver, problem_, plan_, arguments, maps);
+    if (!status.ok()) return status;
+    const backward::Params params = parameters(problem_, plan_, arguments, workspace);
+    const bool prepared = params.heads * params.sequences.sequences > 0 && problem_.total_q > 0;
+    if (prepared) status = launch_prepare(prepare_parameters(problem_, plan_, arguments, params), stream);
+    bool follows = prepared;  // the first kernel waits for all that precedes the call
+    for (const BackwardLaunch& part : plan_.launches) {
+      if (status.ok()) status = launch_part(maps, params, part, stream, follows);
+      follows = true;
+    }
+    if (!status.ok() || !problem_.wants_d_sink) return status;
+    return prepared ? launch_sink(arguments, params, stream) : clear_sink_gradient(arguments, stream);
+  }
+
+  Status launch_sink(const BackwardArguments& arguments, const backward::Params& params, const Stream& stream) const {
+    const steps::SinkGradientParams sink{.lse_log2 = params.lse_log2,
+                                         .d_sum = params.d_sum,
+                                         .sink = params.score.sink,
+                                         .d_sink = static_cast<float*>(arguments.d_sink.data),
+                                         .rows = static_cast<long long>(params.query_blocks) * plan_.config.block_m};
+    return launch(kernels_.sink, params.heads, steps::kSinkThreads, 0, true, stream, sink);
+  }
+
+  /// The gradient of sinks that no row has.
+  Status clear_sink_gradient(const BackwardArguments& arguments, const Stream& stream) const {
+    if (!problem_.wants_d_sink || problem_.heads_q == 0) return {};
+    const runtime::Driver& driver = *device_.driver;
+    return driver.check(driver.MemsetD32Async(reinterpret_cast<runtime::CUdeviceptr>(arguments.d_sink.data), 0,
+                                              static_cast<std::size_t>(problem_.heads_q), stream.handle),
+                        "clearing d_sink");
+  }
+
+  Status launch_prepare(const steps::PrepareBackwardParams& params, const Stream& stream) const {
+    const int groups = steps::prepare_groups(plan_.prepare, params.m_blocks, params.block_m);
+    return launch(kernels_.prepare, groups * params.heads * params.sequences.sequences, steps::kPrepareThreads, 0,
+                  false, stream, params);
+  }
+
+  /// dK and dV of some keys, and then what they add to dQ.
+  Status launch_part(const AllMaps& maps, backward::Params params, const BackwardLaunch& part, const Stream& stream,
+                     bool follows) const {
+    const backward::Config& config = plan_.config;
+    params.first_head_kv = part.first_head_kv;
+    params.first_key_block = part.first_key_block;
+    params.key_blocks = part.key_blocks;
+    params.items = part.heads_kv * part.key_blocks;
+    params.section_heads = std::min(params.section_heads, part.heads_kv);
+    Status status = launch(kernels_.main, params.items, threads_per_block(config), smem_plan(config).total_bytes,
+                           follows, stream, maps.main, params);
+    if (!status.ok() || problem_.total_q * problem_.heads_q == 0) return status;
+    if (config.by_roles) {
+      const int groups = query_groups(plan_.query, params.m_blocks) * part.heads_kv * params.heads_per_kv;
+      return launch(kernels_.query, groups, threads_per_block(plan_.query), smem_plan(plan_.query).total_bytes, true,
+                    stream, maps.query, params);
+    }
+    return launch(kernels_.query, params.m_blocks * params.heads * params.sequences.batch,
+                  kWarpgroupSize * config.consumer_warpgroups, 0, true, stream, params);
+  }
+
+  template <class... Parameters>
+  Status launch(const runtime::Kernel& kernel, int blocks, int threads, int smem_bytes, bool overlaps_previous,
+                const Stream& stream, const Parameters&... parameters) const {
+    const runtime::LaunchShape shape{.grid = {.x = static_cast<unsigned>(blocks)},
+                                     .block = {.x = static_cast<unsigned>(threads)},
+                                     .cluster = {},
+                                     .dynamic_shared_bytes = static_cast<unsigned>(smem_bytes),
+                                     .overlaps_previous = overlaps_previous};
+    return runtime::launch(*device_.driver, kernel.launched_in(stream.context), shape, stream.handle, parameters...);
+  }
+
+  AttentionProblem problem_;
+  const runtime::CudaDevice& device_;
+  BackwardPlan plan_;
+  Kernels kernels_;
+  mutable runtime::WorkspacePool pool_;  // synchronises itself
+};
+
+template <class Config>
+Result<runtime::Kernel> find_kernel(gpu::KernelTable<Config>& table, const Config& config,
+                                    runtime::Variant (*variant)(const Config&), int smem_bytes,
+                                    const runtime::CudaDevice& device) {
+  return table.find_or_load(config, device, [&] {
+    return runtime::load_kernel(runtime::kernel_store(), variant(config), device, static_cast<unsigned>(smem_bytes));
+  });
+}
+
+Result<runtime::Kernel> find_sink_kernel(const runtime::CudaDevice& device) {
+  static auto& table = *new gpu::KernelTable<int>;  // it has one variant
+  return table.find_or_load(0, device,
+                            [&] { return runtime::load_kernel(runtime::kernel_store(), sink_variant(), device, 0); });
+}
+
+Result<Kernels> find_kernels(const AttentionProblem& problem, const BackwardPlan& plan,
+                             const runtime::CudaDevice& device) {
+  static auto& prepares = *new gpu::KernelTable<steps::PrepareBackwardConfig>;
+  static auto& mains = *new gpu::KernelTable<backward::Config>;
+  static auto& finishes = *new gpu::KernelTable<backward::Config>;
+  static auto& queries = *new gpu::KernelTable<backward::QueryGradientConfig>;
+  const Result<runtime::Kernel> prepare = find_kernel(prepares, plan.prepare, prepare_variant, 0, device);
+  if (!prepare.ok()) return prepare.status();
+  const Result<runtime::Kernel> main =
+      find_kernel(mains, plan.config, backward_variant, smem_plan(plan.config).total_bytes, device);
+  if (!main.ok()) return main.status();
+  const Result<runtime::Kernel> query =
+      plan.config.by_roles
+          ? find_kernel(queries, plan.query, query_gradient_variant, smem_plan(plan.query).total_bytes, device)
+          : find_kernel(finishes, plan.config, finish_variant, 0, device);
+  if (!query.ok()) return query.status();
+  Kernels kernels{*prepare, *main, *query, {}};
+  if (!problem.wants_d_sink) return kernels;
+  const Result<runtime::Kernel> sink = find_sink_kernel(device);
+  if (!sink.ok()) return sink.status();
+  kernels.sink = *sink;
+  return kernels;
+}
+
+/// Without query heads there are no queries: keys get zero gradients.
+AttentionProblem without_headless_queries(AttentionProblem problem) {
+  if (problem.heads_q > 0) return problem;
+  problem.packed_q = problem.has_seqused_q = false;
+  problem.seqlen_q = problem.total_q = 0;
+  return problem;
+}
+
+}  // namespace
+
+engine::PlannedCallResult plan_backward(const AttentionProblem& asked) {
+  const AttentionProblem problem = without_headless_queries(asked);
+  const Result<const runtime::CudaDevice*> device = runtime::cuda_device(problem.device.index);
+  if (!device.ok()) return device.status();
+  Result<backward::Config> config = backward_config(problem);
+  if (!config.ok()) return config.status();
+  ScoreGradientLimits limits;
+  if (scope_change()) scope_change()(*config, limits);
+  const DeviceShape shape{(*device)->multiprocessors, (*device)->l2_bytes};
+  BackwardPlan plan = backward_plan(problem, shape, *config, limits);
+  const Result<Kernels> kernels = find_kernels(problem, plan, **device);
+  if (!kernels.ok()) return kernels.status();
+  return engine::make_planned<BackwardCall>(problem, **device, std::move(plan), *kernels);
+}
+
+BackwardScope::BackwardScope(Change change) : previous_(std::exchange(scope_change(), std::move(change))) {}
+BackwardScope::~BackwardScope() { scope_change() = std::move(previous_); }
+
+}  // namespace strobe::hopper

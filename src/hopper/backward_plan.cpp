@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hopper/backward_plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <initializer_list>
+
+#include "call/arithmetic.h"
+#include "call/heads.h"
+#include "call/workspace.h"
+#include "gpu/score_params.h"
+#include "hopper/supported.h"
+#include "kernels/hopper/backward/smem.h"
+
+namespace strobe::hopper {
+namespace {
+
+/// Of the rule, what gradients depend on: the LSE holds the sink already.
+ScoreRule backward_rule(const AttentionProblem& problem) {
+  ScoreRule rule = gpu::score_rule(problem);
+  rule.sink = rule.scale_first = false;
+  return rule;
+}
+
+/// Query heads and key heads of every sequence, and of the rows behind the last one.
+std::int64_t sequences_of(const AttentionProblem& problem) {
+  return backward::batch_of(static_cast<int>(problem.batch), problem.packed_q, problem.packed_k);
+}
+
+std::int64_t m_blocks_of(const AttentionProblem& problem, const backward::Config& config) {
+  return std::max<std::int64_t>(1, ceil_div<std::int64_t>(problem.seqlen_q, config.block_m));
+}
+
+std::int64_t n_blocks_of(const AttentionProblem& problem, const backward::Config& config) {
+  return std::max<std::int64_t>(1, ceil_div<std::int64_t>(problem.seqlen_k, block_n(config)));
+}
+
+// The choices below were measured on an H200: docs/performance-log-backward.md.
+
+/// Two warpgroups that each hold dK and dV of 64 keys, and add to dQ's sums in no particular order.
+void choose_sums(backward::Config& config, int head_dim) {
+  config.head_dim = config.head_dim_v = head_dim;
+  if (head_dim > 64) return;
+  config.block_m = 128;
+  config.staged_dq = false;
+  config.turns = false;
+}
+
+/// Two warpgroups that share 64 keys, and a kernel after them that computes dQ: wide heads, whose dK and dV do not fit
+/// one warpgroup's registers, and everything where the same bits are wanted every time.
+void choose_roles(backward::Config& config, const AttentionProblem& problem) {
+  const auto compiled = [](std::int64_t head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; };
+  config.by_roles = true;
+  config.head_dim = compiled(problem.head_dim);
+  config.head_dim_v = compiled(problem.head_dim_v);
+  config.block_m = std::max(config.head_dim, config.head_dim_v) <= 128 ? 128 : 64;
+  config.q_stages = 2;
+}
+
+/// Threads that read a row of O and of dO together, 16 bytes each.
+int threads_per_row(std::int64_t head_dim_v) {
+  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(8, head_dim_v / 8))));
+}
+
+backward::QueryGradientConfig query_config(const backward::Config& config) {
+  backward::QueryGradientConfig query;
+  query.rule = config.rule;
+  query.rule.softcap = query.rule.alibi = false;  // dS holds them
+  query.head_dim = config.head_dim;
+  query.block_m = config.block_m;
+  query.consumer_warpgroups = 2;
+  return query;
+}
+
+/// Key heads whose queries, gradients and sums of dQ fit in L2 together. A quarter of it and more stays for the rest,
+/// as the lines that the far partition holds are there twice.
+int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+  const std::int64_t sums = plan.config.by_roles ? 0 : 4 * problem.head_dim;
+  const std::int64_t head_bytes = heads_per_key_head(problem) * std::max<std::int64_t>(1, problem.seqlen_q) *
+                                  (2 * problem.head_dim + 2 * problem.head_dim_v + sums);
+  const std::int64_t heads = sequences_of(problem) * problem.heads_kv;
+  return static_cast<int>(std::clamp<std::int64_t>(
+      static_cast<std::int64_t>(shape.l2_bytes) * 2 / 5 / std::max<std::int64_t>(1, head_bytes), 1, heads));
+}
+
+/// Shares `total` out in as few parts of at most `most` as there can be, all but the last as large.
+std::int64_t even_part(std::int64_t total, std::int64_t most) {
+  return ceil_div<std::int64_t>(total, ceil_div<std::int64_t>(total, std::clamp<std::int64_t>(most, 1, total)));
+}
+
+/// As many key heads a launch as `limits` leave room for dS, or parts of one head's keys.
+std::vector<BackwardLaunch> launches_by_roles(const BackwardPlan& plan, std::int64_t heads, const DeviceShape& shape,
+                                              const ScoreGradientLimits& limits) {
+  const backward::Params& params = plan.params;
+  const auto block_bytes = static_cast<std::size_t>(
+      params.heads_per_kv * backward::score_gradient_bytes(params.m_blocks, 1, plan.config.block_m));
+  if (block_bytes == 0) return {{0, static_cast<int>(heads), 0, params.n_blocks}};
+  const std::size_t wave_bytes = static_cast<std::size_t>(shape.multiprocessors) * block_bytes;
+  const std::size_t limit = std::max(limits.bytes, std::min(wave_bytes, limits.most_bytes));
+  const auto most_blocks = static_cast<std::int64_t>(limit / block_bytes);
+  const std::int64_t launch_heads = even_part(heads, most_blocks / params.n_blocks);
+  const std::int64_t launch_blocks = even_part(params.n_blocks, most_blocks);
+  std::vector<BackwardLaunch> launches;
+  for (std::int64_t head = 0; head < heads; head += launch_heads) {
+    for (std::int64_t block = 0; block < params.n_blocks; block += launch_blocks) {
+      launches.push_back({.first_head_kv = static_cast<int>(head),
+                          .heads_kv = static_cast<int>(std::min(launch_heads, heads - head)),
+                          .first_key_block = static_cast<int>(block),
+                          .key_blocks = static_cast<int>(std::min(launch_blocks, params.n_blocks - block))});
+    }
+  }
+  return launches;
+}
+
+BackwardWorkspace workspace_of(const BackwardPlan& plan) {
+  const backward::Config& config = plan.config;
+  const backward::Params& params = plan.params;
+  BackwardWorkspace workspace;
+  const auto take = [&](long long bytes) {
+    const std::size_t offset = workspace.total_bytes;
+    workspace.total_bytes += round_up(static_cast<std::size_t>(bytes), kWorkspaceAlignment);
+    return offset;
+  };
+  const long long row_bytes = 4 * backward::row_floats(params.heads, params.query_blocks, config.block_m);
+  workspace.lse_log2 = take(row_bytes);
+  workspace.d_sum = take(row_bytes);
+  if (!config.by_roles) {
+    workspace.dq_sum = take(row_bytes * config.head_dim);
+    return workspace;
+  }
+  const BackwardLaunch& largest = plan.launches.front();
+  const long long launch_heads = static_cast<long long>(largest.heads_kv) * params.heads_per_kv;
+  workspace.ds =
+      take(launch_heads * backward::score_gradient_bytes(params.m_blocks, largest.key_blocks, config.block_m));
+  if (largest.key_blocks < params.n_blocks) {
+    workspace.dq_before = take(4 * launch_heads * params.m_blocks * config.block_m * config.head_dim);
+  }
+  return workspace;
+}
+
+}  // namespace
+
+Result<backward::Config> backward_config(const AttentionProblem& problem) {
+  if (Status status = check_supported(problem); !status.ok()) return status;
+  backward::Config config;
+  config.rule = backward_rule(problem);
+  const std::int64_t widest = std::max(problem.head_dim, problem.head_dim_v);
+  if (widest > 128 || problem.deterministic) {
+    choose_roles(config, problem);
+  } else {
+    choose_sums(config, widest <= 64 ? 64 : 128);
+  }
+  for (const auto& [blocks, rows, what] :
+       {std::tuple{m_blocks_of(problem, config) * problem.heads_q, config.block_m, "query"},
+        std::tuple{n_blocks_of(problem, config) * problem.heads_kv, block_n(config), "key"}}) {
+    const std::int64_t tiles = blocks * sequences_of(problem);
+    if (tiles > kMaxInt) {
+      return unsupported("{} tiles of {} {} rows: the hopper engine takes up to {}", tiles, rows, what, kMaxInt);
+    }
+  }
+  return config;
+}
+
+BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
+                           const ScoreGradientLimits& limits) {
+  BackwardPlan plan;
+  plan.config = config;
+  plan.prepare = {.element = config.rule.element,
+                  .varlen = config.rule.varlen,
+                  .threads_per_row = threads_per_row(problem.head_dim_v)};
+  plan.query = query_config(config);
+  backward::Params& params = plan.params;
+  params.visibility = gpu::visibility_params(problem);
+  params.scale = problem.scale;
+  params.total_k = static_cast<int>(problem.total_k);
+  params.head_dim = static_cast<int>(problem.head_dim);
+  params.head_dim_v = static_cast<int>(problem.head_dim_v);
+  params.heads = static_cast<int>(problem.heads_q);
+  params.heads_kv = static_cast<int>(problem.heads_kv);
+  params.heads_per_kv = static_cast<int>(heads_per_key_head(problem));
+  params.m_blocks = static_cast<int>(m_blocks_of(problem, config));
+  params.n_blocks = static_cast<int>(n_blocks_of(problem, config));
+  params.query_blocks =
+      score::query_blocks(problem.packed_q, static_cast<int>(problem.batch), static_cast<int>(problem.seqlen_q),
+                          static_cast<int>(problem.total_q), config.block_m);
+  const std::int64_t heads = sequences_of(problem) * problem.heads_kv;
+  if (heads == 0 || (problem.total_q * problem.heads_q == 0 && problem.total_k == 0)) return plan;
+  params.section_heads = section_heads(problem, shape, plan);
+  plan.launches = config.by_roles ? launches_by_roles(plan, heads, shape, limits)
+                                  : std::vector<BackwardLaunch>{{0, static_cast<int>(heads), 0, params.n_blocks}};
+  plan.workspace = workspace_of(plan);
+  return plan;
+}
+
+std::string explain(const AttentionProblem& problem, const BackwardPlan& plan) {
+  const backward::Config& c = plan.config;
+  std::string text = "engine        hopper: the tensors are on a GPU of compute capability 9.0\n";
+  text += fmt::format("tiles         {} keys x {} query rows, head_dim {} as {}, head_dim_v {} as {}\n", block_n(c),
+                      c.block_m, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  text += c.by_roles ? "warpgroups    1 producer, 1 for P and dV, 1 for dS and dK\n"
+                     : fmt::format("warpgroups    1 producer and {} consumers of 64 keys{}\n", c.consumer_warpgroups,
+                                   c.turns ? ", taking turns on the tensor cores" : "");
+  text += fmt::format("pipeline      {} stages of Q, {} of dO\n", c.q_stages, c.do_stages);
+  text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, kMaxSmemBytes);
+  text += c.by_roles ? "dQ            by a kernel of its own from dS: the same bits every time\n"
+                     : "dQ            sums in float32 that blocks of keys add to in any order\n";
+  const std::size_t kernels = plan.launches.empty() ? 0 : 1 + 2 * plan.launches.size();
+  text += fmt::format("launches      {}\n", c.by_roles ? kernels : std::min<std::size_t>(kernels, 3));
+  text += fmt::format("workspace     {} bytes\n", plan.workspace.total_bytes);
+  return text;
+}
+
+}  // namespace strobe::hopper

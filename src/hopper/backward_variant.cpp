@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hopper/backward_variant.h"
+
+#include <fmt/format.h>
+
+namespace strobe::hopper {
+namespace {
+
+template <class Config>
+runtime::Variant variant_of(std::string_view name, std::string_view header, std::string_view kernel,
+                            const Config& config) {
+  return {.name = fmt::format("{} ({})", name, gpu::short_text(config)),
+          .include = fmt::format("kernels/{}", header),
+          .expression = fmt::format("strobe::{}<{}>", kernel, gpu::cpp_text(config)),
+          .architecture = "sm_90a",
+          .options = {}};
+}
+
+}  // namespace
+
+runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config) {
+  return variant_of("prepare backward", "steps/prepare_backward.h", "steps::prepare_backward", config);
+}
+
+runtime::Variant backward_variant(const backward::Config& config) {
+  return variant_of("hopper backward", "hopper/backward/kernel.h", "hopper::backward::kernel", config);
+}
+
+runtime::Variant finish_variant(const backward::Config& config) {
+  return variant_of("hopper backward, dQ of sums", "hopper/backward/finish.h",
+                    "hopper::backward::finish_query_gradient", config);
+}
+
+runtime::Variant query_gradient_variant(const backward::QueryGradientConfig& config) {
+  return variant_of("hopper backward, dQ of dS", "hopper/backward/query_kernel.h", "hopper::backward::query_gradient",
+                    config);
+}
+
+runtime::Variant sink_variant() {
+  return {.name = "sink gradient",
+          .include = "kernels/steps/sink_gradient.h",
+          .expression = "strobe::steps::sink_gradient",
+          .architecture = "sm_90a",
+          .options = {}};
+}
+
+}  // namespace strobe::hopper

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The variants of the backward's kernels for the kernel store: name, source and hash from one list of the fields each.
+#pragma once
+
+#include <string_view>
+
+#include "gpu/score_fields.h"
+#include "kernels/hopper/backward/config.h"
+#include "kernels/hopper/backward/query_config.h"
+#include "kernels/steps/prepare_backward_params.h"
+#include "runtime/variant.h"
+
+namespace strobe::steps {
+
+constexpr std::string_view type_name(const PrepareBackwardConfig&) { return "strobe::steps::PrepareBackwardConfig"; }
+constexpr auto fields_of(const PrepareBackwardConfig&) {
+  using Config = PrepareBackwardConfig;
+  using gpu::field;
+  return gpu::all_fields(field("element", &Config::element), field("varlen", &Config::varlen),
+                         field("threads_per_row", &Config::threads_per_row));
+}
+
+}  // namespace strobe::steps
+
+namespace strobe::hopper {
+
+/// LSE and D of every query row.
+runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config);
+
+/// dK, dV, and dQ's sums or dS.
+runtime::Variant backward_variant(const backward::Config& config);
+
+/// dQ from its sums.
+runtime::Variant finish_variant(const backward::Config& config);
+
+/// dQ from dS.
+runtime::Variant query_gradient_variant(const backward::QueryGradientConfig& config);
+
+/// The gradient of sinks; the same for all calls.
+runtime::Variant sink_variant();
+
+namespace backward {
+
+constexpr std::string_view type_name(const Config&) { return "strobe::hopper::backward::Config"; }
+constexpr auto fields_of(const Config&) {
+  using gpu::field;
+  return gpu::all_fields(
+      field("rule", &Config::rule), field("head_dim", &Config::head_dim), field("head_dim_v", &Config::head_dim_v),
+      field("consumer_warpgroups", &Config::consumer_warpgroups), field("block_m", &Config::block_m),
+      field("q_stages", &Config::q_stages), field("do_stages", &Config::do_stages),
+      field("kv_stages", &Config::kv_stages), field("staged_dq", &Config::staged_dq), field("turns", &Config::turns),
+      field("by_roles", &Config::by_roles), field("persistent", &Config::persistent));
+}
+
+constexpr std::string_view type_name(const QueryGradientConfig&) {
+  return "strobe::hopper::backward::QueryGradientConfig";
+}
+constexpr auto fields_of(const QueryGradientConfig&) {
+  using Query = QueryGradientConfig;
+  using gpu::field;
+  return gpu::all_fields(field("rule", &Query::rule), field("head_dim", &Query::head_dim),
+                         field("block_m", &Query::block_m), field("consumer_warpgroups", &Query::consumer_warpgroups),
+                         field("stages", &Query::stages));
+}
+
+}  // namespace backward
+}  // namespace strobe::hopper

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradient of the sinks, from what prepare_backward.h computed for every row: a sink is a logit that joins its
+// head's LSEs and has no value, so dP = 0, and with P = exp(sink - LSE) its gradient is the sum of -P D over the rows.
+// D is less LSE's own gradient, which the sink takes its share of, too. One CTA a head, always in the same order.
+#pragma once
+
+#include "kernels/math/constants.h"
+#include "kernels/math/ptx_math.h"
+#include "kernels/steps/sink_gradient_params.h"
+
+namespace strobe::steps {
+
+/// Grid: heads.
+__global__ void __launch_bounds__(kSinkThreads) sink_gradient(const __grid_constant__ SinkGradientParams params) {
+  constexpr int kWarp = 32;
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+  __shared__ float sums[kSinkThreads / kWarp];
+  const long long head = blockIdx.x;
+  const float sink_log2 = params.sink[head] * kLog2E;
+  const auto* lse_log2 = reinterpret_cast<const float4*>(params.lse_log2 + head * params.rows);
+  const auto* d_sum = reinterpret_cast<const float4*>(params.d_sum + head * params.rows);
+  float sum = 0.0F;
+  if (sink_log2 != kMinusInfinity) {  // which takes no part, whatever D is
+#pragma unroll 4
+    for (long long i = threadIdx.x; i < params.rows / 4; i += kSinkThreads) {
+      const float4 lse = lse_log2[i];
+      const float4 d = d_sum[i];
+      sum = __fmaf_rn(ptx::ex2_approx(sink_log2 - lse.x), -d.x, sum);
+      sum = __fmaf_rn(ptx::ex2_approx(sink_log2 - lse.y), -d.y, sum);
+      sum = __fmaf_rn(ptx::ex2_approx(sink_log2 - lse.z), -d.z, sum);
+      sum = __fmaf_rn(ptx::ex2_approx(sink_log2 - lse.w), -d.w, sum);
+    }
+  }
+  const auto sum_of_warp = [](float x) {
+    for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+      x += __shfl_xor_sync(0xffffffffU, x, distance);
+    }
+    return x;
+  };
+  sum = sum_of_warp(sum);
+  if (threadIdx.x % kWarp == 0) {
+    sums[threadIdx.x / kWarp] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x < kWarp) {
+    sum = sum_of_warp(sums[threadIdx.x]);
+    if (threadIdx.x == 0) {
+      params.d_sink[head] = sum;
+    }
+  }
+}
+
+}  // namespace strobe::steps

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hopper/backward_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "hopper/backward_variant.h"
+#include "kernels/hopper/backward/smem.h"
+#include "kernels/hopper/tile/panel.h"
+#include "plan_problem.h"
+
+namespace strobe::hopper {
+namespace {
+
+using test::kH200;
+using test::problem_of;
+
+BackwardPlan backward_plan_of(const AttentionProblem& problem, const ScoreGradientLimits& limits = {}) {
+  const auto config = backward_config(problem);
+  EXPECT_TRUE(config.ok()) << config.status().message();
+  return backward_plan(problem, kH200, *config, limits);
+}
+
+/// Every key block of every head in one launch, a head's in order.
+void expect_all_key_blocks_once(const BackwardPlan& plan, std::int64_t heads) {
+  std::vector<int> done(static_cast<std::size_t>(heads), 0);
+  for (const BackwardLaunch& launch : plan.launches) {
+    EXPECT_GT(launch.heads_kv * launch.key_blocks, 0);
+    for (int head = launch.first_head_kv; head < launch.first_head_kv + launch.heads_kv; ++head) {
+      ASSERT_LT(head, heads);
+      EXPECT_EQ(done[static_cast<std::size_t>(head)], launch.first_key_block);
+      done[static_cast<std::size_t>(head)] += launch.key_blocks;
+    }
+  }
+  for (const int blocks : done) EXPECT_EQ(blocks, plan.params.n_blocks);
+}
+
+TEST(HopperBackwardPlan, FitsForEveryHeadDim) {
+  for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+    for (std::int64_t head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8) {
+      for (const bool deterministic : {false, true}) {
+        AttentionProblem problem = problem_of(1000, head_dim, head_dim_v);
+        problem.deterministic = deterministic;
+        const BackwardPlan plan = backward_plan_of(problem);
+        const backward::Config& config = plan.config;
+        EXPECT_GE(config.head_dim, head_dim);
+        EXPECT_GE(config.head_dim_v, head_dim_v);
+        EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << explain(problem, plan);
+        EXPECT_LE(smem_plan(plan.query).total_bytes, kMaxSmemBytes);
+        EXPECT_GE(plan.prepare.threads_per_row * 8, head_dim_v);
+        EXPECT_LE(plan.prepare.threads_per_row, 32);
+        EXPECT_GE(plan.params.m_blocks * config.block_m, 1000);
+        EXPECT_GE(plan.params.n_blocks * block_n(config), 1000);
+        EXPECT_TRUE(config.by_roles || (!deterministic && head_dim <= 128 && head_dim_v <= 128));
+        expect_all_key_blocks_once(plan, 16);
+      }
+    }
+  }
+}
+
+TEST(HopperBackwardPlan, MemoryIsLinearInTheSequence) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    for (const bool deterministic : {false, true}) {
+      const auto bytes = [&](std::int64_t seqlen) {
+        AttentionProblem problem = problem_of(seqlen, head_dim, head_dim);
+        problem.deterministic = deterministic;
+        const BackwardPlan plan = backward_plan_of(problem);
+        expect_all_key_blocks_once(plan, 16);
+        return plan.workspace.total_bytes;
+      };
+      const std::size_t at_most = bytes(64 << 10) + 16 * (4 * 256 + 8) * (std::size_t{64} << 10);
+      EXPECT_LE(bytes(128 << 10), std::max(2 * bytes(64 << 10), at_most)) << head_dim;
+      EXPECT_LE(bytes(1 << 20), std::size_t{40} << 30U) << head_dim;
+    }
+  }
+}
+
+TEST(HopperBackwardPlan, ManyHeadsAndLongKeysAreSharedOut) {
+  const AttentionProblem problem = problem_of(1000, 256, 256);
+  const std::size_t head_bytes = 16 * 16 * backward::kScoreTileBytes;
+  EXPECT_EQ(backward_plan_of(problem).launches.size(), 1U);
+  const auto launches_of = [&](std::size_t bytes) {
+    BackwardPlan plan = backward_plan_of(problem, {.bytes = bytes, .most_bytes = bytes});
+    expect_all_key_blocks_once(plan, 16);
+    return plan;
+  };
+  EXPECT_EQ(launches_of(16 * head_bytes).launches.size(), 1U);
+  EXPECT_EQ(launches_of(16 * head_bytes - 1).launches.size(), 2U);
+  EXPECT_EQ(launches_of(head_bytes).launches.size(), 16U);
+  EXPECT_EQ(launches_of(head_bytes).workspace.dq_before, 0U);
+  const BackwardPlan halves = launches_of(head_bytes - 1);
+  EXPECT_EQ(halves.launches.size(), 32U);
+  EXPECT_GT(halves.workspace.dq_before, halves.workspace.ds);
+  EXPECT_EQ(launches_of(1).launches.size(), 16U * 16U);
+}
+
+TEST(HopperBackwardPlan, NothingToComputeIsNoLaunch) {
+  AttentionProblem problem = problem_of(64, 64, 64);
+  problem.batch = 0;
+  problem.total_q = problem.total_k = 0;
+  EXPECT_TRUE(backward_plan_of(problem).launches.empty());
+  EXPECT_EQ(backward_plan_of(problem).workspace.total_bytes, 0U);
+  problem = problem_of(64, 64, 64);
+  problem.heads_q = problem.heads_kv = 0;
+  EXPECT_TRUE(backward_plan_of(problem).launches.empty());
+  problem = problem_of(64, 64, 64);
+  problem.seqlen_q = problem.total_q = 0;  // zeros for the keys
+  EXPECT_EQ(backward_plan_of(problem).launches.size(), 1U);
+  problem.seqlen_k = problem.total_k = 0;
+  EXPECT_TRUE(backward_plan_of(problem).launches.empty());
+}
+
+TEST(HopperBackwardPlan, UnsupportedOptionsAreNamed) {
+  const auto message = [](auto change) {
+    AttentionProblem problem = problem_of(64, 64, 64);
+    change(problem);
+    return std::string(backward_config(problem).status().message());
+  };
+  EXPECT_EQ(message([](AttentionProblem& p) { p.dtype = DType::float32; }),
+            "q is float32: the hopper engine computes in float16 and bfloat16");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 264; }),
+            "head_dim is 264: the hopper engine takes multiples of 8 up to 256");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.modifiers.has_bias = true; }),
+            "bias is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.dropout = 0.1F; }),
+            "dropout is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.modifiers.block_size = 128; }),
+            "block_mask is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(message([](AttentionProblem& p) {
+              p.batch = 1 << 24;
+              p.seqlen_q = 128 * 300;
+            }),
+            "40265318400 tiles of 128 query rows: the hopper engine takes up to 2147483647");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.deterministic = true; }), "");
+}
+
+TEST(BackwardVariant, IsSpelledFieldByField) {
+  backward::Config config;
+  config.rule.mask_right = true;
+  config.by_roles = true;
+  const runtime::Variant variant = backward_variant(config);
+  EXPECT_EQ(variant.name, "hopper backward (mask_right, by_roles)");
+  EXPECT_EQ(variant.expression,
+            "strobe::hopper::backward::kernel<strobe::hopper::backward::Config{.rule = strobe::ScoreRule{.element = "
+            "strobe::Element::bf16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, "
+            ".softcap = false, .alibi = false, .sink = false, .max_logits = false, .scale_first = false}, .head_dim = "
+            "128, .head_dim_v = 128, .consumer_warpgroups = 2, .block_m = 64, .q_stages = 3, .do_stages = 2, "
+            ".kv_stages = 1, .staged_dq = true, .turns = true, .by_roles = true, .persistent = false}>");
+  EXPECT_EQ(prepare_variant({.element = Element::fp16, .varlen = true}).expression,
+            "strobe::steps::prepare_backward<strobe::steps::PrepareBackwardConfig{.element = strobe::Element::fp16, "
+            ".varlen = true, .threads_per_row = 16}>");
+}
+
+}  // namespace
+}  // namespace strobe::hopper

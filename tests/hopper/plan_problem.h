@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of plans plan: a plain problem, on an H200.
+#pragma once
+
+#include "call/problem.h"
+#include "hopper/device_shape.h"
+
+namespace strobe::test {
+
+inline constexpr hopper::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
+
+/// Self-attention of two sequences with eight heads, in bfloat16.
+inline AttentionProblem problem_of(std::int64_t seqlen, std::int64_t head_dim, std::int64_t head_dim_v) {
+  AttentionProblem problem;
+  problem.dtype = DType::bfloat16;
+  problem.batch = 2;
+  problem.heads_q = problem.heads_kv = 8;
+  problem.head_dim = head_dim;
+  problem.head_dim_v = head_dim_v;
+  problem.seqlen_q = problem.seqlen_k = seqlen;
+  problem.total_q = problem.total_k = problem.batch * seqlen;
+  problem.scale = 0.125F;
+  return problem;
+}
+
+}  // namespace strobe::test
