@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -243,17 +244,21 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
 
   void* operator()(std::size_t bytes) {
-    constexpr std::size_t kAlignment = 64;
-    xla::AllocateArguments arguments{{sizeof(arguments), nullptr}, frame_.context, bytes, kAlignment, nullptr};
+    std::size_t space = bytes + kAlignment;
+    xla::AllocateArguments arguments{{sizeof(arguments), nullptr}, frame_.context, space, kXlaAlignment, nullptr};
     error_ = frame_.api->allocate(&arguments);
-    memory_ = {{sizeof(memory_), nullptr}, frame_.context, bytes, arguments.data};
-    return error_ == nullptr ? arguments.data : nullptr;
+    if (error_ != nullptr) return nullptr;
+    memory_ = {{sizeof(memory_), nullptr}, frame_.context, space, arguments.data};
+    return std::align(kAlignment, bytes, arguments.data, space);
   }
 
   /// Gives the memory back. XLA's own error where it failed to allocate or to free.
   xla::Error* finish() { return error_ != nullptr || memory_.data == nullptr ? error_ : frame_.api->free(&memory_); }
 
  private:
+  static constexpr std::size_t kAlignment = 64;     // of a workspace
+  static constexpr std::size_t kXlaAlignment = 16;  // the most that XLA takes as a request
+
   const CallFrame& frame_;
   xla::FreeArguments memory_{};
   xla::Error* error_ = nullptr;
