@@ -150,7 +150,9 @@ struct Execution {
   int threads = 0;                            // CPU: workers; 0 takes one per hardware thread
   const ParallelFor* parallel_for = nullptr;  // CPU: the caller's thread pool instead of oneTBB
   void* stream = nullptr;                     // GPU: the CUstream to launch on; must be null on the CPU
-  void* workspace = nullptr;  // Plan::workspace_size() bytes, 64-byte aligned; null: allocated for the call
+  // Plan::workspace_size() bytes on the tensors' device, 64-byte aligned. Null: allocated for the call; on a GPU by the
+  // plan, when it is first needed, and kept as long as the plan.
+  void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
   const AllocateWorkspace* allocate_workspace = nullptr;  // asked once where a call needs a workspace and has none;
                                                           // null: the library allocates it

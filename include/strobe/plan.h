@@ -11,10 +11,12 @@
 namespace strobe {
 
 /// An immutable plan of a call: engine, tiles, workspace. Copies share it, and threads may run it concurrently, each
-/// with its own workspace. On a GPU a run can be captured in a CUDA graph; keep the plan as long as the graph.
+/// with its own workspace. On a GPU a run can be captured in a CUDA graph; keep the plan, and the workspace if the
+/// run brought one, as long as the graph.
 class STROBE_API Plan {
  public:
-  /// Bytes of workspace that run() needs; O(seqlen), never O(seqlen^2).
+  /// Bytes of workspace that run() needs; O(seqlen), never O(seqlen^2). On a GPU a run with a workspace allocates
+  /// nothing.
   std::size_t workspace_size() const;
 
   Engine engine() const;

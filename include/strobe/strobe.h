@@ -142,7 +142,7 @@ typedef struct strobe_execution {
   strobe_parallel_for parallel_for; /* null: the library's own pool */
   void* parallel_for_context;
   void* stream;    /* GPU: a CUstream; must be null on the CPU */
-  void* workspace; /* null: allocated for the call */
+  void* workspace; /* on the tensors' device; null: allocated for the call, on a GPU for the plan */
   size_t workspace_bytes;
   strobe_allocate_workspace allocate_workspace; /* null: the library allocates what a call without workspace needs */
   void* allocate_workspace_context;

@@ -11,18 +11,12 @@
 #include "gpu/score_params.h"
 #include "hopper/supported.h"
 #include "kernels/hopper/backward/smem.h"
+#include "kernels/hopper/backward/variants.h"
 
 namespace strobe::hopper {
 namespace {
 
-/// Of the rule, what gradients depend on: the LSE holds the sink already.
-ScoreRule backward_rule(const AttentionProblem& problem) {
-  ScoreRule rule = gpu::score_rule(problem);
-  rule.sink = rule.scale_first = false;
-  return rule;
-}
-
-/// Query heads and key heads of every sequence, and of the rows behind the last one.
+/// Sequences, and the rows behind the last one.
 std::int64_t sequences_of(const AttentionProblem& problem) {
   return backward::batch_of(static_cast<int>(problem.batch), problem.packed_q, problem.packed_k);
 }
@@ -38,21 +32,17 @@ std::int64_t n_blocks_of(const AttentionProblem& problem, const backward::Config
 // The choices below were measured on an H200: docs/performance-log-backward.md.
 
 /// Two warpgroups that each hold dK and dV of 64 keys, and add to dQ's sums in no particular order.
-void choose_sums(backward::Config& config, int head_dim) {
-  config.head_dim = config.head_dim_v = head_dim;
-  if (head_dim > 64) return;
+void choose_sums(backward::Config& config) {
+  if (config.head_dim > 64) return;
   config.block_m = 128;
   config.staged_dq = false;
   config.turns = false;
 }
 
-/// Two warpgroups that share 64 keys, and a kernel after them that computes dQ: wide heads, whose dK and dV do not fit
-/// one warpgroup's registers, and everything where the same bits are wanted every time.
-void choose_roles(backward::Config& config, const AttentionProblem& problem) {
-  const auto compiled = [](std::int64_t head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; };
+/// Two warpgroups that share 64 keys, and a kernel after them that computes dQ: what does not fit one warpgroup's
+/// registers, and everything where the same bits are wanted every time.
+void choose_roles(backward::Config& config) {
   config.by_roles = true;
-  config.head_dim = compiled(problem.head_dim);
-  config.head_dim_v = compiled(problem.head_dim_v);
   config.block_m = std::max(config.head_dim, config.head_dim_v) <= 128 ? 128 : 64;
   config.q_stages = 2;
 }
@@ -65,7 +55,6 @@ int threads_per_row(std::int64_t head_dim_v) {
 backward::QueryGradientConfig query_config(const backward::Config& config) {
   backward::QueryGradientConfig query;
   query.rule = config.rule;
-  query.rule.softcap = query.rule.alibi = false;  // dS holds them
   query.head_dim = config.head_dim;
   query.block_m = config.block_m;
   query.consumer_warpgroups = 2;
@@ -143,19 +132,20 @@ BackwardWorkspace workspace_of(const BackwardPlan& plan) {
 Result<backward::Config> backward_config(const AttentionProblem& problem) {
   if (Status status = check_supported(problem); !status.ok()) return status;
   backward::Config config;
-  config.rule = backward_rule(problem);
-  const std::int64_t widest = std::max(problem.head_dim, problem.head_dim_v);
-  if (widest > 128 || problem.deterministic) {
-    choose_roles(config, problem);
+  config.rule = backward::kernel_rule(gpu::score_rule(problem));
+  config.head_dim = backward::compiled_head_dim(static_cast<int>(problem.head_dim));
+  config.head_dim_v = backward::compiled_head_dim(static_cast<int>(problem.head_dim_v));
+  if (!problem.deterministic && joint_takes(config.rule, config.head_dim, config.head_dim_v)) {
+    choose_sums(config);
   } else {
-    choose_sums(config, widest <= 64 ? 64 : 128);
+    choose_roles(config);
   }
   for (const auto& [blocks, rows, what] :
        {std::tuple{m_blocks_of(problem, config) * problem.heads_q, config.block_m, "query"},
         std::tuple{n_blocks_of(problem, config) * problem.heads_kv, block_n(config), "key"}}) {
     const std::int64_t tiles = blocks * sequences_of(problem);
     if (tiles > kMaxInt) {
-      return unsupported("{} tiles of {} {} rows: the hopper engine takes up to {}", tiles, rows, what, kMaxInt);
+      return unsupported("{} backward tiles of {} {} rows: the hopper engine takes up to {}", tiles, rows, what, kMaxInt);
     }
   }
   return config;

@@ -132,7 +132,7 @@ TEST(HopperBackwardPlan, UnsupportedOptionsAreNamed) {
               p.batch = 1 << 24;
               p.seqlen_q = 128 * 300;
             }),
-            "40265318400 tiles of 128 query rows: the hopper engine takes up to 2147483647");
+            "40265318400 backward tiles of 128 query rows: the hopper engine takes up to 2147483647");
   EXPECT_EQ(message([](AttentionProblem& p) { p.deterministic = true; }), "");
 }
 

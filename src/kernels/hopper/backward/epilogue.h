@@ -5,6 +5,7 @@
 
 #include "kernels/hopper/backward/barriers.h"
 #include "kernels/hopper/backward/coordinates.h"
+#include "kernels/hopper/backward/exact_rows.h"
 #include "kernels/hopper/backward/producer.h"
 #include "kernels/hopper/backward/scores.h"
 #include "kernels/hopper/backward/smem.h"
@@ -12,14 +13,15 @@
 namespace strobe::hopper::backward {
 
 /// 64 x n accumulators to 64 rows of a tile of `tile_rows` rows, in TMA's swizzled panels. Rows from `used` on, which
-/// belong to no key or query, are zeros.
+/// belong to no key or query, are zeros. False if this thread of a masked variant had a value that is not finite.
 template <ScoreRule R, int tile_rows, int n>
-__device__ __forceinline__ void stage_rows(const float (&accumulators)[n], float factor, int used,
+__device__ __forceinline__ bool stage_rows(const float (&accumulators)[n], float factor, int used,
                                            unsigned char* rows) {
   const int lane = threadIdx.x % kWarpSize;
   const int warp = threadIdx.x % kWarpgroupSize / kWarpSize;
   const auto first = static_cast<uint32_t>(__cvta_generic_to_shared(rows)) + (warp * 16 + lane % 16) * kPanelRowBytes +
                      ((lane / 16) ^ (lane % 8)) * 16;
+  float zero = 0.0F;  // NaN if a value is not finite
   const bool exists[kRowsPerThread] = {!R.varlen || warpgroup_row(0) < used, !R.varlen || warpgroup_row(1) < used};
 #pragma unroll
   for (int i = 0; i < n / 8; ++i) {
@@ -27,10 +29,14 @@ __device__ __forceinline__ void stage_rows(const float (&accumulators)[n], float
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const float* pair = &accumulators[8 * i + 2 * r];
+      if constexpr (is_masked(R)) {
+        zero = __fmaf_rn(pair[0], 0.0F, __fmaf_rn(pair[1], 0.0F, zero));
+      }
       block[r] = exists[r % kRowsPerThread] ? pack<R.element>(pair[0] * factor, pair[1] * factor) : 0U;
     }
     ptx::stmatrix_x4((first ^ (i % 4 * 32)) + i / 4 * tile_rows * kPanelRowBytes, block);
   }
+  return zero == 0.0F;
 }
 
 /// Returns when the tiles of K and V may be overwritten, for thread 0 of the warpgroup.
@@ -47,20 +53,25 @@ __device__ __forceinline__ void store_gradients(const TensorMaps& maps, const Pa
   const SequenceStart start = key_start<C.rule>(params, work, work.sequence, work.k.owned);
   const bool elected = threadIdx.x % kWarpgroupSize == 0;
 
-  stage_rows<C.rule, block_n(C)>(dv, 1.0F, work.k.used - row,
-                                 v_rows);  // these rows of V were read by this warpgroup alone
+  bool finite = stage_rows<C.rule, block_n(C)>(dv, 1.0F, work.k.used - row,
+                                               v_rows);  // these rows of V were read by this warpgroup alone
   cptx::fence_proxy_async(cptx::space_shared);
   ptx::bar_sync(kWarpgroup + warpgroup, kWarpgroupSize);
   if (elected) {
     store_rows<C.head_dim_v, block_n(C)>(maps.dv, start, row, work.head_kv, v_rows);
   }
   ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);
-  stage_rows<C.rule, block_n(C)>(dk, params.scale, work.k.used - row, k_rows);
+  finite = stage_rows<C.rule, block_n(C)>(dk, params.scale, work.k.used - row, k_rows) && finite;
   cptx::fence_proxy_async(cptx::space_shared);
-  ptx::bar_sync(kWarpgroup + warpgroup, kWarpgroupSize);
+  const bool repair = ptx::bar_red_or(kWarpgroup + warpgroup, kWarpgroupSize, !finite);
   if (elected) {
     store_rows<C.head_dim, block_n(C)>(maps.dk, start, row, work.head_kv, k_rows);
     cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
+  }
+  if (is_masked(C.rule) && repair) {
+    finish_stores(kWarpgroup + warpgroup);
+    repair_keys<C, KeySide::k>(params, work, row);
+    repair_keys<C, KeySide::v>(params, work, row);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "kernels/hopper/backward/config.h"
 #include "kernels/hopper/backward/coordinates.h"
+#include "kernels/hopper/backward/exact_rows.h"
 #include "kernels/hopper/backward/query_gradient.h"
 #include "kernels/hopper/ptx/grid.h"
 #include "kernels/hopper/tile/fragment.h"
@@ -47,9 +48,10 @@ struct QueryBlock : score::Sequence {
   }
 };
 
-/// The rows of a block that are in use; the others are zeros.
+/// The rows of a block that are in use; the others are zeros. False if this thread of a masked variant had a value that
+/// is not finite.
 template <Config C>
-__device__ __forceinline__ void convert_query_gradient(const Params& params, const QueryBlock& block) {
+__device__ __forceinline__ bool convert_query_gradient(const Params& params, const QueryBlock& block) {
   constexpr int kColumns = query_gradient_columns(C);
   const int warpgroup = threadIdx.x / kWarpgroupSize;
   const long long tile = first_block_of<C.rule>(params, block.sequence, block.head, C.block_m) + block.m;
@@ -58,12 +60,16 @@ __device__ __forceinline__ void convert_query_gradient(const Params& params, con
                      threadIdx.x % kWarpgroupSize;
   const int row = block.m * C.block_m + (query_gradient_by_rows(C) ? warpgroup * kRowsPerWarpgroup : 0);
   const int column = query_gradient_by_rows(C) ? 0 : warpgroup * kColumns;
+  float zero = 0.0F;  // NaN if a value is not finite
 #pragma unroll
   for (int first = 0; first < kColumns / 8; first += 4) {
     uint32_t words[kRowsPerThread][4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float4 x = sums[(first + j) * kWarpgroupSize];
+      if constexpr (is_masked(C.rule)) {
+        zero = __fmaf_rn(x.x, 0.0F, __fmaf_rn(x.y, 0.0F, __fmaf_rn(x.z, 0.0F, __fmaf_rn(x.w, 0.0F, zero))));
+      }
       words[0][j] = pack<C.rule.element>(x.x * params.scale, x.y * params.scale);
       words[1][j] = pack<C.rule.element>(x.z * params.scale, x.w * params.scale);
     }
@@ -78,18 +84,24 @@ __device__ __forceinline__ void convert_query_gradient(const Params& params, con
       }
     }
   }
+  return zero == 0.0F;
 }
 
 /// Grid: m_blocks * heads * batch; as many threads as the consumers of the backward.
 template <Config C>
-__global__ void __launch_bounds__(kWarpgroupSize* C.consumer_warpgroups)
+__global__ void __launch_bounds__(kWarpgroupSize* C.consumer_warpgroups, 1)  // registers for repair_queries()
     finish_query_gradient(const __grid_constant__ Params params) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   const auto block = QueryBlock::of<C.rule>(params, blockIdx.x);
   const int first = block.m * C.block_m;
   if (first < block.q.used) {
-    convert_query_gradient<C>(params, block);
+    const bool finite = convert_query_gradient<C>(params, block);
+    if (is_masked(C.rule) && __syncthreads_or(finite ? 0 : 1) != 0) {
+      constexpr int kRows = C.block_m / (kWarpsPerWarpgroup * C.consumer_warpgroups);  // of a warp
+      const int begin = first + static_cast<int>(threadIdx.x) / kWarpSize * kRows;
+      repair_queries<C.rule, C.head_dim>(params, block, block.sequence, block.head, C.block_m, begin, begin + kRows);
+    }
   } else {  // those behind the last sequence may be more than its blocks: hence the stride
     for (int row = first; row < block.q.owned; row += params.m_blocks * C.block_m) {
       clear_rows(params.dq, params.head_dim, q_batch(params, block.sequence), block.head, block.q.start + row,

@@ -11,7 +11,7 @@
 namespace strobe::hopper::backward {
 
 struct QueryGradientConfig {
-  ScoreRule rule;
+  ScoreRule rule;  // the whole of the rule that the backward was compiled for: some rows are computed again
   int head_dim = 256;
   int block_m = 64;             // queries per step of the kernel that wrote dS
   int consumer_warpgroups = 3;  // each owns 64 queries

@@ -236,17 +236,23 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
   ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);  // the ring is free
   unsigned char* rows = smem + warpgroup * tile_bytes(kRowsPerWarpgroup, C.head_dim);
   const int row = m * kRowsPerWarpgroup;
+  bool finite = true;
 #pragma unroll
   for (int part = 0; part < wgmma_parts(C); ++part) {
-    stage_rows<C.rule, kRowsPerWarpgroup>(dq[part], params.scale, tile.q.used - row,
-                                          rows + part * tile_bytes(kRowsPerWarpgroup, wgmma_columns(C)));
+    unsigned char* part_rows = rows + part * tile_bytes(kRowsPerWarpgroup, wgmma_columns(C));
+    finite = stage_rows<C.rule, kRowsPerWarpgroup>(dq[part], params.scale, tile.q.used - row, part_rows) && finite;
   }
   cptx::fence_proxy_async(cptx::space_shared);
-  ptx::bar_sync(kWarpgroup + warpgroup, kWarpgroupSize);
+  const bool repair = ptx::bar_red_or(kWarpgroup + warpgroup, kWarpgroupSize, !finite);
   if (threadIdx.x % kWarpgroupSize == 0 && row < tile.q.owned) {
     const SequenceStart start = query_start<C.rule>(params, tile, tile.sequence, tile.q.owned);
     store_rows<C.head_dim, kRowsPerWarpgroup>(maps.dq, start, row, tile.head, rows);
     cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
+  }
+  if (is_masked(C.rule) && repair) {
+    finish_stores(kWarpgroup + warpgroup);
+    const int begin = row + warp_of_warpgroup() * kRowsPerWarp;
+    repair_queries<C.rule, C.head_dim>(params, tile, tile.sequence, tile.head, C.block_m, begin, begin + kRowsPerWarp);
   }
 }
 

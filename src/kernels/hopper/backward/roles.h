@@ -224,9 +224,9 @@ __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Pa
   // Each warpgroup's gradients leave through what the other one read.
   ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);
   const int row = work.n * block_n(C);
-  stage_rows<C.rule, block_n(C)>(sums, role == 0 ? 1.0F : params.scale, work.k.used - row, rows);
+  const bool finite = stage_rows<C.rule, block_n(C)>(sums, role == 0 ? 1.0F : params.scale, work.k.used - row, rows);
   cptx::fence_proxy_async(cptx::space_shared);
-  ptx::bar_sync(kWarpgroup + role, kWarpgroupSize);
+  const bool repair = ptx::bar_red_or(kWarpgroup + role, kWarpgroupSize, !finite);
   if (elected) {
     const SequenceStart start = key_start<C.rule>(params, work, work.sequence, work.k.owned);
     if constexpr (role == 0) {
@@ -235,6 +235,10 @@ __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Pa
       store_rows<C.head_dim, block_n(C)>(maps.dk, start, row, work.head_kv, rows);
     }
     cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
+  }
+  if (is_masked(C.rule) && repair) {
+    finish_stores(kWarpgroup + role);
+    repair_keys<C, role == 0 ? KeySide::v : KeySide::k>(params, work, row);
   }
 }
 
