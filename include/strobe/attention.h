@@ -150,12 +150,12 @@ struct Execution {
   int threads = 0;                            // CPU: workers; 0 takes one per hardware thread
   const ParallelFor* parallel_for = nullptr;  // CPU: the caller's thread pool instead of oneTBB
   void* stream = nullptr;                     // GPU: the CUstream to launch on; must be null on the CPU
-  // Plan::workspace_size() bytes on the tensors' device, 64-byte aligned. Null: allocated for the call; on a GPU by the
-  // plan, when it is first needed, and kept as long as the plan.
+  // Plan::workspace_size() bytes on the tensors' device, 64-byte aligned. Null: allocated for the call, by
+  // allocate_workspace if that is given, else by the library: on a GPU by the plan, when it is first needed, and kept
+  // as long as the plan.
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
-  const AllocateWorkspace* allocate_workspace = nullptr;  // asked once where a call needs a workspace and has none;
-                                                          // null: the library allocates it
+  const AllocateWorkspace* allocate_workspace = nullptr;
 };
 
 /// O = softmax(mask(softcap(scale * Q K^T))) V and, if arguments.lse is given, LSE. On a GPU it returns once the kernel
