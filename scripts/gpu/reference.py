@@ -100,21 +100,19 @@ def gradients(q, k, v, o, lse, do, *, d_lse=None, sink=None, dtype, **options):
     ds = p * (dp - d) * derivative
 
     u = ROUNDOFF[dtype]
-    # Of a probability: float32 exponents, and float16 on its way between warpgroups, 2^-11 and 2^-25 near 0.
-    norms = (
-        (q.norm(dim=-1).max() * k.norm(dim=-1).max() * abs(options["scale"])).item() if q.numel() and k.numel() else 0
-    )
+    # Of a probability: float32 exponents; of its product with a gradient: 2^-11 and 2^-37 near 0, as it passes between
+    # warpgroups in float16, float32 sums, and tanh's own error, which its derivative doubles.
+    scale = abs(options["scale"])
+    norms = (q.norm(dim=-1).max() * k.norm(dim=-1).max() * scale).item() if q.numel() and k.numel() else 0
     distance = 0.0
     if options.get("alibi_slopes") is not None:
         distance = options["alibi_slopes"].abs().max().item() * (q.shape[0] + k.shape[0])
     relative = 2.0**-21 * (2 + norms + distance + torch.where(lse.isfinite(), lse.abs(), 0.0))
-    ds_error = (u + 2.0**-11 + relative) * ds.abs() + derivative.abs() * (
-        (p * 2.0**-21 + 2.0**-25) * (dp_size + d_size) + (2.0**-25 + p * 2.0**-11) * (dp - d).abs()
-    )
-    if options.get("softcap"):  # tanh's own error, doubled by the derivative
-        ds_error = ds_error + abs(options["scale"]) * p * (dp - d).abs() * 2.0**-20
+    tanh_error = 2.0**-20 if options.get("softcap") else 0.0
     tiny = 2.0**-25 if dtype == torch.float16 else 0.0  # of operands below float16's normal numbers
-    ds_error = torch.where(visible, ds_error + tiny * derivative.abs(), 0.0)
+    ds_error = (u + 2.0**-11 + relative) * ds.abs() + p * derivative.abs() * 2.0**-21 * (dp_size + d_size)
+    ds_error += scale * ((p * tanh_error + 2.0**-37) * (dp - d).abs() + tiny)
+    ds_error = torch.where(visible, ds_error, 0.0)
     p_error = torch.where(visible, (u + relative) * p + tiny, 0.0)
 
     def per_kv(x):

@@ -272,7 +272,7 @@ class Backward:
         if packed_q:
             query_blocks = sequences.total_q // c["block_m"] + sequences.sequences
         else:
-            query_blocks = sequences.sequences * -(-sequences.seqlen_q // c["block_m"])
+            query_blocks = sequences.sequences * m_blocks
         rows = query_blocks * c["block_m"]
 
         def nan(*shape):

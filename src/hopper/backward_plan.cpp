@@ -135,7 +135,7 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
   config.rule = backward::kernel_rule(gpu::score_rule(problem));
   config.head_dim = backward::compiled_head_dim(static_cast<int>(problem.head_dim));
   config.head_dim_v = backward::compiled_head_dim(static_cast<int>(problem.head_dim_v));
-  if (!problem.deterministic && joint_takes(config.rule, config.head_dim, config.head_dim_v)) {
+  if (!problem.deterministic && backward::joint_takes(config.rule, config.head_dim, config.head_dim_v)) {
     choose_sums(config);
   } else {
     choose_roles(config);
@@ -145,7 +145,8 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
         std::tuple{n_blocks_of(problem, config) * problem.heads_kv, block_n(config), "key"}}) {
     const std::int64_t tiles = blocks * sequences_of(problem);
     if (tiles > kMaxInt) {
-      return unsupported("{} backward tiles of {} {} rows: the hopper engine takes up to {}", tiles, rows, what, kMaxInt);
+      return unsupported("{} backward tiles of {} {} rows: the hopper engine takes up to {}", tiles, rows, what,
+                         kMaxInt);
     }
   }
   return config;

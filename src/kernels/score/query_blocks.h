@@ -9,18 +9,21 @@
 
 namespace strobe::score {
 
-constexpr int blocks_of(int rows, int block_m) { return (rows + block_m - 1) / block_m; }
+/// Blocks of the longest sequence; at least 1, as kernels divide by them.
+constexpr int longest_blocks(int seqlen_q, int block_m) {
+  return seqlen_q == 0 ? 1 : (seqlen_q + block_m - 1) / block_m;
+}
 
 /// Blocks of one head, of all sequences: enough for whatever lengths add up to total_q.
 constexpr int query_blocks(bool packed_q, int sequences, int seqlen_q, int total_q, int block_m) {
   if (sequences == 0) return 0;
-  return packed_q ? total_q / block_m + sequences : sequences * blocks_of(seqlen_q, block_m);
+  return packed_q ? total_q / block_m + sequences : sequences * longest_blocks(seqlen_q, block_m);
 }
 
 /// The first block of a sequence. That of the sequence behind the last one is where the last one's end at most.
 constexpr int first_query_block(const SequenceParams& params, int sequence, int block_m) {
   return params.cu_seqlens_q != nullptr ? params.cu_seqlens_q[sequence] / block_m + sequence
-                                        : sequence * blocks_of(params.seqlen_q, block_m);
+                                        : sequence * longest_blocks(params.seqlen_q, block_m);
 }
 
 }  // namespace strobe::score

@@ -10,29 +10,41 @@
 
 namespace strobe::steps {
 
-/// Rows of one head of a sequence: those in use, and all that the workspaces have for it and up to the next one.
+constexpr int kPrepareBlocks = 5;  // CTAs of a multiprocessor: the most whose registers do not spill
+
+/// Rows of one head of a sequence: how many are in use, how many the workspaces have for it and up to the next
+/// sequence, and where row 0 of each lies.
 struct PreparedRows {
-  score::SequenceRows q;
-  int batch, head;
-  int count;
-  long long first;  // of row 0 in the workspaces
+  int used, count;
+  const unsigned short* o;
+  const unsigned short* d_o;
+  const float* lse;
+  const float* d_lse;
+  long long at;  // in lse_log2 and d_sum
 };
 
 template <PrepareBackwardConfig C>
 __device__ __forceinline__ PreparedRows prepared_rows(const PrepareBackwardParams& params, int sequence, int head) {
   const SequenceParams& sequences = params.sequences;
-  const bool packed = C.varlen && sequences.cu_seqlens_q != nullptr;
-  PreparedRows rows;
-  rows.q = score::query_rows<ScoreRule{.varlen = C.varlen}>(sequences, sequence);
-  rows.batch = packed ? 0 : sequence;
-  rows.head = head;
-  const int block = score::first_query_block(sequences, sequence, params.block_m);
-  const int next = sequence + 1 == sequences.sequences
-                       ? params.query_blocks
-                       : score::first_query_block(sequences, sequence + 1, params.block_m);
-  rows.count = (next - block) * params.block_m;
-  rows.first = (static_cast<long long>(head) * params.query_blocks + block) * params.block_m;
-  return rows;
+  const score::SequenceRows q = score::query_rows<ScoreRule{.varlen = C.varlen}>(sequences, sequence);
+  const long long batch = C.varlen && sequences.cu_seqlens_q != nullptr ? 0 : sequence;
+  const int block =
+      C.varlen ? score::first_query_block(sequences, sequence, params.block_m) : sequence * params.m_blocks;
+  int blocks = params.m_blocks;
+  if constexpr (C.varlen) {
+    blocks = sequence + 1 == sequences.sequences
+                 ? params.query_blocks - block
+                 : score::first_query_block(sequences, sequence + 1, params.block_m) - block;
+  }
+  return {.used = q.used,
+          .count = blocks * params.block_m,
+          .o = params.o.row(batch, q.start, head),
+          .d_o = params.d_o.row(batch, q.start, head),
+          .lse = params.lse + batch * params.lse_batch_stride + head * params.lse_head_stride + q.start,
+          .d_lse = params.d_lse == nullptr
+                       ? nullptr
+                       : params.d_lse + batch * params.d_lse_batch_stride + head * params.d_lse_head_stride + q.start,
+          .at = (static_cast<long long>(head) * params.query_blocks + block) * params.block_m};
 }
 
 template <Element element>
@@ -67,16 +79,15 @@ __device__ __forceinline__ void store_row(const PrepareBackwardParams& params, c
                                           float sum) {
   constexpr float kInfinity = -kMinusInfinity;
   float lse_log2 = kInfinity;
-  if (row < rows.q.used) {
-    const int at = rows.q.start + row;
-    const float lse = params.lse[rows.batch * params.lse_batch_stride + rows.head * params.lse_head_stride + at];
-    if (params.d_lse != nullptr) {
-      sum -= params.d_lse[rows.batch * params.d_lse_batch_stride + rows.head * params.d_lse_head_stride + at];
+  if (row < rows.used) {
+    const float lse = rows.lse[row];
+    if (rows.d_lse != nullptr) {
+      sum -= rows.d_lse[row];
     }
     lse_log2 = lse == -kInfinity ? kInfinity : lse * kLog2E;
   }
-  params.lse_log2[rows.first + row] = lse_log2;
-  params.d_sum[rows.first + row] = lse_log2 == kInfinity ? 0.0F : sum;
+  params.lse_log2[rows.at + row] = lse_log2;
+  params.d_sum[rows.at + row] = lse_log2 == kInfinity ? 0.0F : sum;
 }
 
 /// rows_per_block rows from `first` on.
@@ -91,9 +102,9 @@ __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& param
   for (int i = 0; i < kPrepareRowsPerThread; ++i) {
     const int row = first + threadIdx.x / C.threads_per_row + i * kRows;
     o[i] = d_o[i] = make_uint4(0, 0, 0, 0);
-    if (row < rows.q.used && lane < params.head_dim_v / 8) {
-      o[i] = reinterpret_cast<const uint4*>(params.o.row(rows.batch, rows.q.start + row, rows.head))[lane];
-      d_o[i] = reinterpret_cast<const uint4*>(params.d_o.row(rows.batch, rows.q.start + row, rows.head))[lane];
+    if (row < rows.used && lane < params.head_dim_v / 8) {
+      o[i] = reinterpret_cast<const uint4*>(rows.o + row * params.o.row_stride)[lane];
+      d_o[i] = reinterpret_cast<const uint4*>(rows.d_o + row * params.d_o.row_stride)[lane];
     }
   }
 #pragma unroll
@@ -112,10 +123,15 @@ __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& param
 
 /// Grid: prepare_groups * heads * sequences.
 template <PrepareBackwardConfig C>
-__global__ void __launch_bounds__(kPrepareThreads)
+__global__ void __launch_bounds__(kPrepareThreads, kPrepareBlocks)
     prepare_backward(const __grid_constant__ PrepareBackwardParams params) {
   asm volatile("griddepcontrol.wait;\n" ::: "memory");  // O and dO may be the kernel's before
   asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+  const long long step = static_cast<long long>(gridDim.x) * kPrepareThreads;
+  for (long long i = static_cast<long long>(blockIdx.x) * kPrepareThreads + threadIdx.x; i < params.zeros_16_bytes;
+       i += step) {
+    static_cast<uint4*>(params.zeros)[i] = make_uint4(0, 0, 0, 0);
+  }
   const int groups = prepare_groups(C, params.m_blocks, params.block_m);
   const int flat = blockIdx.x / groups;
   const int sequence = flat / params.heads;
@@ -125,11 +141,6 @@ __global__ void __launch_bounds__(kPrepareThreads)
     prepare_group<C>(params, rows, first);
     first += groups * rows_per_block(C);
   } while (C.varlen && first < rows.count);
-  const long long step = static_cast<long long>(gridDim.x) * kPrepareThreads;
-  for (long long i = static_cast<long long>(blockIdx.x) * kPrepareThreads + threadIdx.x; i < params.zeros_16_bytes;
-       i += step) {
-    static_cast<uint4*>(params.zeros)[i] = make_uint4(0, 0, 0, 0);
-  }
 }
 
 }  // namespace strobe::steps

@@ -19,6 +19,7 @@ ArithmeticModel arithmetic_of(Engine engine, DType probabilities) {
   model.maximum_slack = 8.0 * std::numbers::ln2;  // a row's maximum is raised once a score passes it by 2^8
   model.block_n = 64;                             // the fewest keys of a step
   model.passed_probabilities = DType::float16;    // from the warpgroup that computes P to the one that computes dS
+  model.passed_scale = 0x1p12;                    // so that few are below float16's normal range
   return model;
 }
 

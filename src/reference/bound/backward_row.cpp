@@ -14,8 +14,10 @@ Bounded probability(double score, double error, const ForwardRow& row, const Ari
   if (std::isinf(score)) return {std::isinf(row.lse) ? 0.0 : std::exp(exponent), 0.0};  // no weight, exactly
   const double p = std::exp(exponent);
   const double u = model.unit_roundoff;
-  // Roundings of LSE: log2(e) and the product with it.
-  const double moved = error + row.lse_bound + gamma(2.0, u) * (std::fabs(row.lse) + row.lse_bound);
+  // Roundings of LSE: log2(e), the product with it, and where P is computed scaled the exponent of that.
+  const bool scaled = model.passed_scale != 1.0;
+  const double magnitude = std::fabs(row.lse) + row.lse_bound + std::log(model.passed_scale);
+  const double moved = error + row.lse_bound + gamma(scaled ? 3.0 : 2.0, u) * magnitude;
   const double shift = moved + u * (std::fabs(exponent) + moved) + std::log1p(model.exp2_error);
   return {p, weight_error(exponent, 1.0, p, shift) + model.underflow};
 }
@@ -27,8 +29,9 @@ Bounded product(const Bounded& left, const Bounded& right, const ArithmeticModel
   return {left.value * right.value, reach * (1.0 + model.unit_roundoff) - magnitude + model.underflow};
 }
 
-Bounded rounded(const Bounded& exact, DType dtype) {
-  return {exact.value, rounding_to(dtype).stored_error(exact.value, exact.error)};
+// Times a power of two while it is stored.
+Bounded rounded(const Bounded& exact, DType dtype, double scale = 1.0) {
+  return {exact.value, rounding_to(dtype).stored_error(exact.value * scale, exact.error * scale) / scale};
 }
 
 }  // namespace
@@ -68,10 +71,10 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
     // D enters as one more term of the sum, wherever the engine subtracts it.
     const double terms = static_cast<double>(head_dim_v) + 1.0 + dropout_roundings;
     const double magnitude = factor * magnitudes[index] + std::fabs(correction.value) + correction.error;
-    const Bounded difference{
-        d_p[index] * factor - correction.value,
-        correction.error + gamma(terms, u) * magnitude + factor * lost[index] + terms * model.underflow};
-    const Bounded d_score = product(rounded(p, model.passed_probabilities), difference, model);
+    const Bounded difference{d_p[index] * factor - correction.value, correction.error + gamma(terms, u) * magnitude +
+                                                                         factor * lost[index] +
+                                                                         terms * model.underflow * model.passed_scale};
+    const Bounded d_score = product(rounded(p, model.passed_probabilities, model.passed_scale), difference, model);
     result.d_score.push_back(d_score);
     const Bounded slope{scores.slope[index], scores.slope_error[index]};
     result.d_product.push_back(

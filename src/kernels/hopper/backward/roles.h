@@ -17,6 +17,10 @@
 
 namespace strobe::hopper::backward {
 
+// A LSE that is not quite the scores' may give a P above 1: float16 holds up to 2^16.
+constexpr float kProbabilityLog2 = 12.0F;
+constexpr float kProbabilityScale = 1.0F / 4096.0F;  // P is this times what the first computes
+
 /// What both roles have in common.
 template <Config C>
 class Role {
@@ -84,6 +88,10 @@ class ProbabilityRole : Role<C> {
       ptx::wgmma_commit_group();
       RowNumbers<C> lse_log2;
       load_row_numbers<C>(lse_log2, this->rows_of(kPlan.lse, q_.stage));
+#pragma unroll
+      for (float2& two : lse_log2) {
+        two = {two.x - kProbabilityLog2, two.y - kProbabilityLog2};
+      }
       ptx::wgmma_wait_group<0>(s);
       Operand<C> p;
       probabilities<C>(block, !work.template sees_all<C>(m), s, p, lse_log2);
@@ -136,6 +144,10 @@ class GradientRole : Role<C> {
       ptx::wgmma_commit_group();
       RowNumbers<C> d_sum;
       load_row_numbers<C>(d_sum, this->rows_of(kPlan.d_sum, do_.stage));
+#pragma unroll
+      for (float2& two : d_sum) {
+        two = {two.x * kProbabilityScale, two.y * kProbabilityScale};
+      }
       ptx::wgmma_wait_group<0>(dp);
       take_over(dp, d_sum);
       arrive_once(barriers_.do_empty[do_.stage]);
@@ -156,7 +168,7 @@ class GradientRole : Role<C> {
   }
 
  private:
-  /// dS = P (dP - D), in the place of dP.
+  /// dS = P (dP - D), in the place of dP; D comes scaled as P is.
   __device__ __forceinline__ void take_over(Scores<C>& dp, const RowNumbers<C>& d_sum) {
     wait(barriers_.p_full[p_.stage], p_.parity);
     const uint4* chunks = this->exchanged(p_.stage);
@@ -171,8 +183,8 @@ class GradientRole : Role<C> {
         for (int r = 0; r < kRowsPerThread; ++r) {
           const float2 p = ptx::cvt_f32x2_from_f16x2(words[2 * half + r]);
           float* two = &dp[8 * i + 4 * half + 2 * r];
-          two[0] = p.x * (two[0] - d.x);
-          two[1] = p.y * (two[1] - d.y);
+          two[0] = p.x * __fmaf_rn(two[0], kProbabilityScale, -d.x);
+          two[1] = p.y * __fmaf_rn(two[1], kProbabilityScale, -d.y);
         }
       }
     }
@@ -224,7 +236,8 @@ __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Pa
   // Each warpgroup's gradients leave through what the other one read.
   ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);
   const int row = work.n * block_n(C);
-  const bool finite = stage_rows<C.rule, block_n(C)>(sums, role == 0 ? 1.0F : params.scale, work.k.used - row, rows);
+  const bool finite =
+      stage_rows<C.rule, block_n(C)>(sums, role == 0 ? kProbabilityScale : params.scale, work.k.used - row, rows);
   cptx::fence_proxy_async(cptx::space_shared);
   const bool repair = ptx::bar_red_or(kWarpgroup + role, kWarpgroupSize, !finite);
   if (elected) {
