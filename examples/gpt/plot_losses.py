@@ -18,7 +18,7 @@ BASE = "sdpa"
 STYLES: dict[str, dict[str, Any]] = {
     "strobe": {"linewidth": 3.5, "alpha": 0.45},
     "sdpa": {"linewidth": 1.0, "color": "black"},
-    "math": {"linewidth": 1.0, "color": "tab:green"},
+    "math": {"linewidth": 1.5, "color": "tab:green", "linestyle": ":"},
 }
 
 

@@ -37,11 +37,13 @@ fi
 python3 examples/gpt/train.py --device cuda --steps 300 --context 1024 ${TEXT:+--text "$TEXT"} \
   --json "$out/gpt_losses.json" --plot "$out/gpt_losses.svg" || failed+=(example)
 
-# Several samples of each file at once, because most of their time is the reference's.
+# Several samples of each file at once, because most of their time is the reference's. Left out are the tests for races,
+# which allocate half of the device's memory, and the one that reads the schemas of raw operators.
 for file in "${peer_files[@]}"; do
   log=$out/peers-$(basename "$(dirname "$file")")
   for seed in 1 2 3 4; do
-    python3 scripts/gpu/peer_tests.py "$file" --seed "$seed" --seconds "${PEER_SECONDS:-120}" >"$log-$seed.log" 2>&1 &
+    python3 scripts/gpu/peer_tests.py "$file" --seed "$seed" --seconds "${PEER_SECONDS:-120}" \
+      -- -k 'not race_condition and not bw_compatibility' >"$log-$seed.log" 2>&1 &
   done
 done
 wait

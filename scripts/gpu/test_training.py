@@ -34,7 +34,8 @@ def batches(padded):
         mask = torch.ones_like(tokens)
         if padded:
             mask[1, :77] = mask[3, :200] = 0
-        yield tokens, mask, tokens.where(mask.bool(), -100)
+        follows = torch.nn.functional.pad(mask[:, :-1], (1, 0))  # what padding predicts is up to the implementation
+        yield tokens, mask, tokens.where((mask * follows).bool(), -100)
 
 
 def train(implementation, padded, half):
