@@ -184,6 +184,7 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
                                                        unsigned char* smem, QueryGradientBarriers<C>& barriers,
                                                        int warpgroup) {
   constexpr QueryGradientSmemPlan kPlan = smem_plan(C);
+  ptx::griddepcontrol_wait();  // not all of a tile's reads come after a stage that the producer has filled
   const auto tile = QueryTile<C>::of(params, blockIdx.x);
   const int m = tile.m_first + warpgroup;
   if (C.rule.varlen && tile.q.used == 0) {

@@ -28,12 +28,13 @@ constexpr ScoreRule kernel_rule(ScoreRule rule) {
 }
 
 /// Whether the joint design takes these compiled sizes: a warpgroup's registers hold dK, dV and two blocks of scores,
-/// and what else a rule needs must fit there, too. What it does not take the design by roles does, which takes all
-/// sizes.
+/// and what else a rule needs must fit there, too. These are the rules whose kernels ptxas compiles without spills;
+/// what the joint design does not take the design by roles does, which takes everything.
 constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v) {
-  if (head_dim == 64 && head_dim_v == 64) return !rule.softcap && !rule.chunked;
-  if (head_dim == 128 && head_dim_v <= 128) return !(rule.softcap && (rule.alibi || rule.chunked));
-  return false;
+  if (head_dim == 64 && head_dim_v == 64) {
+    return !rule.softcap && !rule.chunked && (!rule.alibi || is_masked(rule));
+  }
+  return head_dim == 128 && head_dim_v <= 128 && !(rule.softcap && rule.alibi);
 }
 
 }  // namespace strobe::hopper::backward
