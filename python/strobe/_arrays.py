@@ -105,5 +105,8 @@ def _torch_workspace(device: Any, stream: int | None, size: int) -> Any:
 
 def _cupy_workspace(device: Any, stream: int | None, size: int) -> Any:
     cupy = sys.modules["cupy"]
-    with device, cupy.cuda.ExternalStream(stream or 0, device.id):
+    if stream is None:
+        with device:
+            return cupy.empty(size, cupy.uint8)
+    with device, cupy.cuda.ExternalStream(stream, device.id):
         return cupy.empty(size, cupy.uint8)
