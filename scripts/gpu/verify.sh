@@ -4,7 +4,7 @@
 #
 #   STROBE_LIBRARY=build/release/lib/libstrobe.so STROBE_TESTS=build/release/bin scripts/gpu/verify.sh [CONFIGURATIONS]
 #
-# Random configurations of tests/hopper against float64 in as many processes as there are cores (kernels that the
+# Random configurations of tests/hopper, forward and backward, against float64 in as many processes as there are cores (kernels that the
 # library's pack lacks are compiled on first use), the other tests there, the checks of check_forward.py, the GPU program
 # of examples/quickstart, and compute-sanitizer's four tools. Logs stay in $LOGS.
 set -u
@@ -46,8 +46,10 @@ python3 check_forward.py --configurations 1 || failed=1
 if command -v compute-sanitizer >/dev/null; then
   tools=()
   for tool in memcheck racecheck initcheck synccheck; do
-    # Every 32nd seed is another kernel.
-    run_shards "$tool" 5 20 32 compute-sanitizer --tool "$tool" --error-exitcode 9 &
+    # Every 32nd seed is another kernel. racecheck does not follow what the backward does, and the forward never: a lane
+    # that arrives at an mbarrier for its warp, or a bulk copy that does, and reads by other warps after it.
+    forward_only=$([[ $tool == racecheck ]] && echo 1 || echo 0)
+    STROBE_FORWARD_ONLY=$forward_only run_shards "$tool" 5 20 32 compute-sanitizer --tool "$tool" --error-exitcode 9 &
     tools+=($!)
   done
   for tool in "${tools[@]}"; do wait "$tool" || failed=1; done

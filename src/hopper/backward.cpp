@@ -307,19 +307,19 @@ AttentionProblem without_headless_queries(AttentionProblem problem) {
 
 }  // namespace
 
-engine::PlannedCallResult plan_backward(const AttentionProblem& asked) {
-  const AttentionProblem problem = without_headless_queries(asked);
-  const Result<const runtime::CudaDevice*> device = runtime::cuda_device(problem.device.index);
+engine::PlannedCallResult plan_backward(const AttentionProblem& problem) {
+  const AttentionProblem planned = without_headless_queries(problem);
+  const Result<const runtime::CudaDevice*> device = runtime::cuda_device(planned.device.index);
   if (!device.ok()) return device.status();
-  Result<backward::Config> config = backward_config(problem);
+  Result<backward::Config> config = backward_config(planned);
   if (!config.ok()) return config.status();
   ScoreGradientLimits limits;
   if (scope_change()) scope_change()(*config, limits);
   const DeviceShape shape{(*device)->multiprocessors, (*device)->l2_bytes};
-  BackwardPlan plan = backward_plan(problem, shape, *config, limits);
-  const Result<Kernels> kernels = find_kernels(problem, plan, **device);
+  BackwardPlan plan = backward_plan(planned, shape, *config, limits);
+  const Result<Kernels> kernels = find_kernels(planned, plan, **device);
   if (!kernels.ok()) return kernels.status();
-  return engine::make_planned<BackwardCall>(problem, **device, std::move(plan), *kernels);
+  return engine::make_planned<BackwardCall>(planned, **device, std::move(plan), *kernels);
 }
 
 BackwardScope::BackwardScope(Change change) : previous_(std::exchange(scope_change(), std::move(change))) {}

@@ -16,14 +16,17 @@ namespace {
 
 /// Small calls of every command, on device 0.
 std::vector<std::vector<std::string>> calls(const TemporaryFolder& folder) {
-  for (const char* const name : {"q", "k", "v"}) {
+  for (const char* const name : {"q", "k", "v", "do"}) {
     EXPECT_TRUE(
         io::write_npy(folder / (std::string(name) + ".npy"), normal_tensor(DType::bfloat16, {1, 40, 2, 64}, 1)).ok());
   }
   return {
       {"explain", "--device", "cuda", "--dtype", "bfloat16", "--causal"},
+      {"explain", "--device", "cuda", "--dtype", "bfloat16", "--backward"},
       {"run", "--device", "cuda", "--q", folder / "q.npy", "--k", folder / "k.npy", "--v", folder / "v.npy", "--out",
        folder / "results"},
+      {"run", "--device", "cuda", "--q", folder / "q.npy", "--k", folder / "k.npy", "--v", folder / "v.npy", "--do",
+       folder / "do.npy", "--out", folder / "results"},
       {"verify", "--device", "cuda:0", "--seqlen", "200", "--heads", "2", "--causal"},
       {"bench", "--device", "cuda", "--seqlen", "256", "--implementation", "strobe", "--repeats", "1"},
       {"bench", "--device", "cuda", "--host-time"},
