@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws what `strobe bench --json FILE` measured: throughput by sequence length.
+"""Draws what `strobe bench --json FILE` or gpu/attention.py measured: throughput by sequence length.
 
-One panel for each head_dim (across) and mask (down); the implementations share its axes. Needs matplotlib.
+One panel for each head_dim (across), and pass and mask (down); the implementations share its axes. Needs matplotlib.
 
     strobe bench --head-dim 64,128 --json bench.json
     python bench/plot.py bench.json --pass forward --dtype float32 --out forward.svg
+    python bench/plot.py h200.json --pass forward backward --dtype bfloat16 --out both.svg
 """
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -45,14 +47,14 @@ APPEARANCE = {
 
 
 def chosen(rows, key, wanted):
-    """The rows whose `key` is `wanted`; all of them when there is only one value to choose from."""
+    """The rows whose `key` is one of `wanted`; all of them when there is only one value to choose from."""
     values = list(dict.fromkeys(row[key] for row in rows))
-    if wanted is None and len(values) > 1:
-        sys.exit(f"plot.py: the file holds several; choose one with --{key}: {', '.join(map(str, values))}")
-    kept = [row for row in rows if wanted is None or str(row[key]) == wanted]
-    if not kept:
-        sys.exit(f"plot.py: no row has {key} {wanted}; there are {', '.join(map(str, values))}")
-    return kept
+    if not wanted and len(values) > 1:
+        sys.exit(f"plot.py: the file holds several; choose with --{key}: {', '.join(map(str, values))}")
+    for value in wanted:
+        if value not in map(str, values):
+            sys.exit(f"plot.py: no row has {key} {value}; there are {', '.join(map(str, values))}")
+    return [row for row in rows if not wanted or str(row[key]) in wanted]
 
 
 def draw_panel(axes, rows, unit):
@@ -85,17 +87,22 @@ def draw_panel(axes, rows, unit):
 
 def figure(rows, title):
     head_dims = sorted({(row["head_dim"], row["head_dim_v"]) for row in rows})
-    masks = sorted({row["causal"] for row in rows})
+    passes = list(dict.fromkeys(row["pass"] for row in rows))
+    lines = list(itertools.product(passes, sorted({row["causal"] for row in rows})))
     giga = max(row["tflops"] for row in rows) < 1.0
-    size = (1.2 + 3.4 * len(head_dims), 1.2 + 2.6 * len(masks))
-    canvas, grid = plt.subplots(len(masks), len(head_dims), figsize=size, sharey=True, sharex=True, squeeze=False)
-    for axes_of_mask, causal in zip(grid, masks, strict=True):
-        for axes, (head_dim, head_dim_v) in zip(axes_of_mask, head_dims, strict=True):
+    size = (1.2 + 3.4 * len(head_dims), 1.2 + 2.6 * len(lines))
+    canvas, grid = plt.subplots(len(lines), len(head_dims), figsize=size, sharey=True, sharex=True, squeeze=False)
+    for axes_of_line, (which, causal) in zip(grid, lines, strict=True):
+        for axes, (head_dim, head_dim_v) in zip(axes_of_line, head_dims, strict=True):
             shape = f"head_dim {head_dim}" if head_dim == head_dim_v else f"head_dim {head_dim}, V {head_dim_v}"
-            panel = [r for r in rows if (r["head_dim"], r["head_dim_v"], r["causal"]) == (head_dim, head_dim_v, causal)]
+            here = (which, head_dim, head_dim_v, causal)
+            panel = [r for r in rows if (r["pass"], r["head_dim"], r["head_dim_v"], r["causal"]) == here]
             draw_panel(axes, panel, 1e3 if giga else 1.0)
-            axes.set_title(f"{shape}, {'causal' if causal else 'full'}", loc="left", fontsize=10, color="#222222")
-        axes_of_mask[0].set_ylabel("GFLOP/s" if giga else "TFLOP/s")
+            of_pass = f", {which}" if len(passes) > 1 else ""
+            axes.set_title(
+                f"{shape}, {'causal' if causal else 'full'}{of_pass}", loc="left", fontsize=10, color="#222222"
+            )
+        axes_of_line[0].set_ylabel("GFLOP/s" if giga else "TFLOP/s")
     grid[0][0].set_ylim(bottom=0)  # of all panels, and only once every line is drawn: it ends the scaling to the data
     for axes in grid[-1]:
         axes.set_xlabel("sequence length")
@@ -111,9 +118,9 @@ def figure(rows, title):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("json", type=Path, help="what strobe bench --json wrote")
-    parser.add_argument("--pass", dest="which", help="forward or backward")
-    parser.add_argument("--dtype", help="float32, float16 or bfloat16")
-    parser.add_argument("--threads", help="workers")
+    parser.add_argument("--pass", dest="which", nargs="+", default=[], help="forward, backward or both")
+    parser.add_argument("--dtype", nargs=1, default=[], help="float32, float16 or bfloat16")
+    parser.add_argument("--threads", nargs=1, default=[], help="workers")
     parser.add_argument("--out", type=Path, default=Path("bench.svg"), help=".svg, .png or .pdf (default bench.svg)")
     arguments = parser.parse_args()
 
@@ -123,7 +130,8 @@ def main():
     first = rows[0]
     threads = f", {first['threads']} thread{'s' if first['threads'] > 1 else ''}" if first["engine"] == "cpu" else ""
     plt.rcParams.update(APPEARANCE)
-    title = f"Attention {first['pass']}, {first['dtype']}: {first['device']}{threads}"
+    passes = " and ".join(dict.fromkeys(row["pass"] for row in rows))
+    title = f"Attention {passes}, {first['dtype']}: {first['device']}{threads}"
     figure(rows, title).savefig(
         arguments.out, dpi=160, metadata={"Date": None} if arguments.out.suffix == ".svg" else {}
     )

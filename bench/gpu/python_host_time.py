@@ -33,6 +33,28 @@ def microseconds(call):
     return 1e6 * min(loop() for _ in range(LOOPS)) / CALLS
 
 
+def training_calls(q, k, v):
+    """A call that records its gradient, alone and with the backward."""
+    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+    heads_first = [x.detach().transpose(1, 2).requires_grad_() for x in (q, k, v)]
+    d_o = torch.randn_like(q)
+
+    def forward():
+        return strobe.torch.attention(*inputs, causal=True)
+
+    def sdpa():
+        return scaled_dot_product_attention(*heads_first, is_causal=True)
+
+    return {
+        "strobe.torch.attention, recorded": forward,
+        "strobe.torch.attention, forward and backward": lambda: torch.autograd.grad(forward(), inputs, d_o),
+        "torch scaled_dot_product_attention, recorded": sdpa,
+        "torch scaled_dot_product_attention, forward and backward": lambda: torch.autograd.grad(
+            sdpa(), heads_first, d_o.transpose(1, 2)
+        ),
+    }
+
+
 def main():
     q, k, v = (torch.randn(1, 128, 8, 64, dtype=torch.bfloat16, device="cuda") for _ in range(3))
     heads_first = [x.transpose(1, 2) for x in (q, k, v)]
@@ -61,6 +83,7 @@ def main():
         results = {name: round(microseconds(call), 2) for name, call in calls.items()}
         with strobe.torch.sdpa():
             results["scaled_dot_product_attention (strobe)"] = round(microseconds(sdpa), 2)
+    results |= {name: round(microseconds(call), 2) for name, call in training_calls(q, k, v).items()}
     width = max(map(len, results))
     for name, time in results.items():
         print(f"{name:<{width}} {time:7.2f} us")

@@ -7,9 +7,14 @@ Usage: shapes.py [--rounds N]
 """
 
 import argparse
+import sys
+from pathlib import Path
 
 import torch
-from timing import Forward, median_milliseconds
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "gpu"))
+from strobe_api import Forward
+from timing import median_milliseconds
 
 
 def microseconds(runs, rounds):

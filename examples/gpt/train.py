@@ -2,20 +2,24 @@
 """Trains a small GPT on the King James Bible, character by character, once with each attention, and plots the losses.
 
     python examples/gpt/train.py                       # a few minutes on two cores
-    python examples/gpt/train.py --device cuda --steps 2000 --context 1024
+    python examples/gpt/train.py --device cuda --steps 1000 --context 1024 --width 768 --heads 6 --layers 8
 
-Both runs begin with the same weights and see the same batches, so the curves differ by rounding alone. Debian's package
+All runs begin with the same weights and see the same batches, so the curves differ by rounding alone. Debian's package
 bible-kjv holds the text; --text FILE takes another.
 """
 
 import argparse
+import json
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
+import plot_losses
 import torch
 from model import Attention, Gpt
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from tqdm import tqdm
 
@@ -31,7 +35,13 @@ def sdpa_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return scaled_dot_product_attention(*heads_first, is_causal=True).transpose(1, 2)
 
 
-ATTENTIONS: dict[str, Attention] = {"strobe": strobe_attention, "sdpa": sdpa_attention}
+def math_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """PyTorch's unfused attention: what another order of the same sums does to the losses."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return sdpa_attention(q, k, v)
+
+
+ATTENTIONS: dict[str, Attention] = {"strobe": strobe_attention, "sdpa": sdpa_attention, "math": math_attention}
 
 
 def read_text(path: Path | None) -> str:
@@ -65,7 +75,8 @@ def autocast(options: argparse.Namespace) -> torch.autocast:
 
 def train(name: str, tokens: Tensor, characters: int, options: argparse.Namespace) -> tuple[Gpt, list[float]]:
     torch.manual_seed(options.seed)
-    model = Gpt(characters, options.context, ATTENTIONS[name]).to(options.device)
+    size = {"width": options.width, "heads": options.heads, "layers": options.layers}
+    model = Gpt(characters, options.context, ATTENTIONS[name], **size).to(options.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=options.steps)
     losses = []
@@ -82,43 +93,24 @@ def train(name: str, tokens: Tensor, characters: int, options: argparse.Namespac
     return model, losses
 
 
-@torch.no_grad()
-def loss_with(name: str, model: Gpt, tokens: Tensor, options: argparse.Namespace) -> float:
-    """Of a trained model on the first batch, when it attends as `name` does; it goes on to."""
-    for block in model.blocks:
-        block.attention = ATTENTIONS[name]
-    inputs, targets = next(batches(tokens, options))
-    with autocast(options):
-        return cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).item()
-
-
-def plot(losses: dict[str, list[float]], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "strobe"  # the same curves give the same file
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    styles = {"strobe": {"linewidth": 3.5, "alpha": 0.45}, "sdpa": {"linewidth": 1.0, "color": "black"}}
-    for name, curve in losses.items():
-        axes.plot(range(1, len(curve) + 1), curve, label=name, **styles[name])
-    axes.set(xlabel="step", ylabel="cross entropy per character", title="A small GPT on the King James Bible")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, metadata={"Date": None})
+def device_name(device: str) -> str:
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--attention", nargs="+", choices=ATTENTIONS, default=list(ATTENTIONS))
+    parser.add_argument("--attention", nargs="+", choices=ATTENTIONS, default=["strobe", "sdpa"])
     parser.add_argument("--device", default="cpu", help="cpu or cuda; on a GPU the model computes in bfloat16")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch", type=int, default=12)
     parser.add_argument("--context", type=int, default=256, help="characters that the model sees")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--text", type=Path, help="a file to learn instead of the Bible")
-    parser.add_argument("--plot", type=Path, default=Path("losses.svg"), help="where the curves are drawn")
+    parser.add_argument("--json", type=Path, default=Path("losses.json"), help="where the losses are written")
+    parser.add_argument("--plot", type=Path, default=Path("losses.svg"), help="where they are drawn")
     return parser.parse_args()
 
 
@@ -129,29 +121,20 @@ def main() -> None:
     index_of = {character: index for index, character in enumerate(alphabet)}
     tokens = torch.tensor([index_of[character] for character in text])
     losses: dict[str, list[float]] = {}
-    refused = []
     for name in options.attention:
         start = time.perf_counter()
-        try:
-            model, losses[name] = train(name, tokens, len(alphabet), options)
-        except NotImplementedError as refusal:
-            print(f"{name} cannot train on {options.device}: {refusal}")
-            refused.append(name)
-            continue
+        model, losses[name] = train(name, tokens, len(alphabet), options)
         print(f"{name}: loss {losses[name][-1]:.4f} after {time.perf_counter() - start:.0f} s")
-    if not losses:
-        raise SystemExit(1)
-    if len(losses) == 2:
-        difference = max(abs(a - b) for a, b in zip(*losses.values(), strict=True))
-        print(f"the losses differ by {difference:.1e} at most")
-    for name in refused:
-        (trainer,) = losses
-        theirs, ours = (loss_with(each, model, tokens, options) for each in (trainer, name))
-        print(f"what {trainer} trained has loss {theirs:.4f} on the first batch, and {ours:.4f} with {name}'s forward")
-    plot(losses, options.plot)
+    for name, largest in plot_losses.differences(losses).items():
+        print(f"the losses of {name} and {plot_losses.BASE} differ by {max(largest):.1e} at most")
+    settings = ("steps", "batch", "context", "width", "heads", "layers", "seed")
+    record: dict[str, Any] = {"device": device_name(options.device), "torch": torch.__version__}
+    record |= {name: getattr(options, name) for name in settings} | {"losses": losses}
+    options.json.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    plot_losses.draw(record, options.plot)
     with autocast(options):
         written = model.write(tokens[:1, None].to(options.device), 200)
-    print(f"{options.plot} is drawn; the model writes:\n")
+    print(f"{options.json} is written and {options.plot} drawn; the model writes:\n")
     print("".join(alphabet[index] for index in written[0].tolist()))
 
 

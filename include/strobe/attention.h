@@ -128,6 +128,12 @@ struct BackwardArguments {
 /// throw. An exception of the function itself passes through forward and backward to their caller.
 using ParallelFor = std::function<void(int count, const std::function<void(int index)>& body)>;
 
+/// Allocates the workspace of a call: `bytes` bytes on the device of its tensors, 64-byte aligned, or null where there
+/// is no memory. It must stay allocated until the call returns and, on a GPU, until the work that it enqueued is done:
+/// memory that is freed in the order of the stream may be freed when the call has returned. An exception passes through
+/// as ParallelFor's does.
+using AllocateWorkspace = std::function<void*(std::size_t bytes)>;
+
 enum class Engine : std::uint8_t {
   automatic,  // the engine of the tensors' device
   cpu,
@@ -144,10 +150,12 @@ struct Execution {
   int threads = 0;                            // CPU: workers; 0 takes one per hardware thread
   const ParallelFor* parallel_for = nullptr;  // CPU: the caller's thread pool instead of oneTBB
   void* stream = nullptr;                     // GPU: the CUstream to launch on; must be null on the CPU
-  // Plan::workspace_size() bytes on the tensors' device, 64-byte aligned. Null: allocated for the call; on a GPU by the
-  // plan, when it is first needed, and kept as long as the plan.
+  // Plan::workspace_size() bytes on the tensors' device, 64-byte aligned. Null: allocated for the call, by
+  // allocate_workspace if that is given, else by the library: on a GPU by the plan, when it is first needed, and kept
+  // as long as the plan.
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
+  const AllocateWorkspace* allocate_workspace = nullptr;
 };
 
 /// O = softmax(mask(softcap(scale * Q K^T))) V and, if arguments.lse is given, LSE. On a GPU it returns once the kernel

@@ -132,6 +132,9 @@ typedef struct strobe_backward_arguments {
 typedef void (*strobe_parallel_for)(void* context, int32_t count, void (*body)(void* body_context, int32_t index),
                                     void* body_context);
 
+/* As strobe::AllocateWorkspace. `context` is strobe_execution's allocate_workspace_context. */
+typedef void* (*strobe_allocate_workspace)(void* context, size_t bytes);
+
 typedef struct strobe_execution {
   size_t struct_size;
   int32_t engine;                   /* strobe_engine */
@@ -141,6 +144,8 @@ typedef struct strobe_execution {
   void* stream;    /* GPU: a CUstream; must be null on the CPU */
   void* workspace; /* on the tensors' device; null: allocated for the call, on a GPU for the plan */
   size_t workspace_bytes;
+  strobe_allocate_workspace allocate_workspace; /* null: the library allocates what a call without workspace needs */
+  void* allocate_workspace_context;
 } strobe_execution;
 
 typedef struct strobe_plan strobe_plan;

@@ -4,6 +4,9 @@
 #include "jax_calls.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -232,8 +235,37 @@ xla::Error* on_host(const CallFrame& frame, Status (*run)(const Call&)) {
   return report(*frame.api, status.ok() ? run(call) : status);
 }
 
-xla::Error* on_cuda(const CallFrame& frame, Status (*run)(const Call&)) {
-  if (answers_metadata(frame, xla::kCommandBufferCompatible)) return nullptr;
+/// XLA's allocator for the workspace of one call. What it gave goes back when the call's work is enqueued: XLA hands
+/// memory out in the order of its stream.
+class Scratch {
+ public:
+  explicit Scratch(const CallFrame& frame) : frame_(frame) {}
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  void* operator()(std::size_t bytes) {
+    std::size_t space = bytes + kAlignment;
+    xla::AllocateArguments arguments{{sizeof(arguments), nullptr}, frame_.context, space, kXlaAlignment, nullptr};
+    error_ = frame_.api->allocate(&arguments);
+    if (error_ != nullptr) return nullptr;
+    memory_ = {{sizeof(memory_), nullptr}, frame_.context, space, arguments.data};
+    return std::align(kAlignment, bytes, arguments.data, space);
+  }
+
+  /// Gives the memory back. XLA's own error where it failed to allocate or to free.
+  xla::Error* finish() { return error_ != nullptr || memory_.data == nullptr ? error_ : frame_.api->free(&memory_); }
+
+ private:
+  static constexpr std::size_t kAlignment = 64;     // of a workspace
+  static constexpr std::size_t kXlaAlignment = 16;  // the most that XLA takes as a request
+
+  const CallFrame& frame_;
+  xla::FreeArguments memory_{};
+  xla::Error* error_ = nullptr;
+};
+
+xla::Error* on_cuda(const CallFrame& frame, Status (*run)(const Call&), std::uint32_t traits) {
+  if (answers_metadata(frame, traits)) return nullptr;
   Device device{DeviceType::cuda, 0};
   if (frame.api->header.struct_size >= sizeof(xla::Api)) {
     xla::DeviceOrdinalArguments ordinal{{sizeof(ordinal), nullptr}, frame.context, 0};
@@ -242,19 +274,25 @@ xla::Error* on_cuda(const CallFrame& frame, Status (*run)(const Call&)) {
   }
   xla::StreamArguments stream{{sizeof(stream), nullptr}, frame.context, nullptr};
   if (xla::Error* error = frame.api->stream(&stream); error != nullptr) return error;
+  Scratch scratch(frame);
+  const AllocateWorkspace allocate = std::ref(scratch);
   Call call;
   call.execution.stream = stream.stream;
+  call.execution.allocate_workspace = &allocate;
   Status status = read_call(frame, device, call);
   if (status.ok() && call.tensors.random.given()) {
     status = {StatusCode::unsupported, "dropout is given: no engine for CUDA tensors has it in this build"};
   }
-  return report(*frame.api, status.ok() ? run(call) : status);
+  if (status.ok()) status = run(call);
+  xla::Error* error = scratch.finish();
+  return error != nullptr ? error : report(*frame.api, status);
 }
 
 xla::Error* host_forward(CallFrame* frame) { return on_host(*frame, run_forward); }
 xla::Error* host_backward(CallFrame* frame) { return on_host(*frame, run_backward); }
-xla::Error* cuda_forward(CallFrame* frame) { return on_cuda(*frame, run_forward); }
-xla::Error* cuda_backward(CallFrame* frame) { return on_cuda(*frame, run_backward); }
+xla::Error* cuda_forward(CallFrame* frame) { return on_cuda(*frame, run_forward, xla::kCommandBufferCompatible); }
+// Not in command buffers, which are replayed when the workspace has long gone back to XLA. The forward needs none.
+xla::Error* cuda_backward(CallFrame* frame) { return on_cuda(*frame, run_backward, 0); }
 
 }  // namespace
 

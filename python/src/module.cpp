@@ -31,7 +31,7 @@ NB_MODULE(_core, module) {
   module.def("backward", &backward, nb::arg("d_o").none(), nb::arg("q").none(), nb::arg("k").none(),
              nb::arg("v").none(), nb::arg("o").none(), nb::arg("lse").none(), nb::arg("d_lse").none(),
              nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(), nb::arg("d_bias").none(),
-             nb::arg("d_sink").none(), nb::arg("options"));
+             nb::arg("d_sink").none(), nb::arg("allocate_workspace").none(), nb::arg("options"));
   module.def("explain", &explain, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("backward"),
              nb::arg("options"));
   bind_masks(module);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes.h"
 
+#include <functional>
+
 #include "call_options.h"
 #include "errors.h"
 #include "imports.h"
@@ -49,6 +51,24 @@ void run(const Arguments& arguments, const CallOptions& options) {
   }
   raise_if_failed(status);
 }
+
+/// A Python function that allocates a call's workspace, as the library calls it: with the interpreter's lock, which a
+/// running call does not hold. What it gave lives as long as this object.
+class WorkspaceFunction {
+ public:
+  WorkspaceFunction(nb::handle function, Imports& imports) : function_(function), imports_(imports) {}
+
+  void* operator()(std::size_t bytes) {
+    const nb::gil_scoped_acquire acquired;
+    memory_ = function_(bytes);
+    return imports_.view(memory_, {"workspace", "uint8", true}).data;
+  }
+
+ private:
+  nb::handle function_;
+  Imports& imports_;
+  nb::object memory_;
+};
 
 /// Views of [batch, heads, seqlen, head_dim] as the library's [batch, seqlen, heads, head_dim].
 template <class... Views>
@@ -115,7 +135,7 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle 
 
 void backward(nb::handle d_o, nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle d_lse,
               nb::handle dq, nb::handle dk, nb::handle dv, nb::handle d_bias, nb::handle d_sink,
-              const nb::kwargs& keywords) {
+              nb::handle allocate_workspace, const nb::kwargs& keywords) {
   Imports imports = imports_for(keywords);
   BackwardArguments arguments;
   arguments.q = imports.view(q, {"q", kFloats});
@@ -125,13 +145,16 @@ void backward(nb::handle d_o, nb::handle q, nb::handle k, nb::handle v, nb::hand
   arguments.lse = imports.view(lse, {"lse", kFloat32});
   arguments.d_o = imports.view(d_o, {"d_o", kLikeQ});
   arguments.d_lse = imports.view(d_lse, {"d_lse", kFloat32});
-  const CallOptions options = read_options(keywords, imports);
+  CallOptions options = read_options(keywords, imports);
   arguments.dq = imports.view(dq, {"dq", kLikeQ, true});
   arguments.dk = imports.view(dk, {"dk", kLikeQ, true});
   arguments.dv = imports.view(dv, {"dv", kLikeQ, true});
   arguments.d_bias = imports.view(d_bias, {"d_bias", kFloat32, true});
   arguments.d_sink = imports.view(d_sink, {"d_sink", kFloat32, true});
   add_options(options, arguments);
+  WorkspaceFunction workspace(allocate_workspace, imports);
+  const AllocateWorkspace allocate = std::ref(workspace);
+  if (!allocate_workspace.is_none()) options.execution.allocate_workspace = &allocate;
   run(arguments, options);
 }
 

@@ -14,10 +14,12 @@ void forward(nanobind::handle q, nanobind::handle k, nanobind::handle v, nanobin
              nanobind::handle max_logits, bool heads_first, const nanobind::kwargs& keywords);
 
 /// Reads the forward's inputs and outputs and d_o (and d_lse where it is not None); writes dq, dk, dv and, where they
-/// are not None, d_bias and d_sink.
+/// are not None, d_bias and d_sink. `allocate_workspace`: a function of a number of bytes that gives a tensor on q's
+/// device with as many, or None where the library is to allocate.
 void backward(nanobind::handle d_o, nanobind::handle q, nanobind::handle k, nanobind::handle v, nanobind::handle o,
               nanobind::handle lse, nanobind::handle d_lse, nanobind::handle dq, nanobind::handle dk,
-              nanobind::handle dv, nanobind::handle d_bias, nanobind::handle d_sink, const nanobind::kwargs& keywords);
+              nanobind::handle dv, nanobind::handle d_bias, nanobind::handle d_sink,
+              nanobind::handle allocate_workspace, const nanobind::kwargs& keywords);
 
 /// What a plan for these tensors says of itself; they may be TensorShapes.
 std::string explain(nanobind::handle q, nanobind::handle k, nanobind::handle v, bool backward,

@@ -52,6 +52,20 @@ struct DeviceOrdinalArguments {
   std::int32_t ordinal;  // out
 };
 
+struct AllocateArguments {
+  Header header;
+  ExecutionContext* context;
+  std::size_t bytes;
+  std::size_t alignment;
+  void* data;  // out
+};
+struct FreeArguments {
+  Header header;
+  ExecutionContext* context;
+  std::size_t bytes;
+  void* data;
+};
+
 struct Api {
   Header header;
   ApiVersion version;
@@ -61,7 +75,10 @@ struct Api {
   void (*destroy_error)(void*);
   void* register_handler;
   Error* (*stream)(StreamArguments*);
-  void* others[12];  // types, state, device memory, threads, futures, run id
+  void* types_and_state[4];
+  Error* (*allocate)(AllocateArguments*);
+  Error* (*free)(FreeArguments*);
+  void* others[6];  // threads, futures, run id
   Error* (*device_ordinal)(DeviceOrdinalArguments*);
 };
 

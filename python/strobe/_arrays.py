@@ -2,7 +2,8 @@
 """Outputs beside the caller's tensors: of the same framework, on the same device."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,3 +78,35 @@ def max_logits_shape(q: Any, cu_seqlens_q: Any) -> tuple[int, ...]:
 def cupy_stream() -> int:
     """The stream that CuPy works on; the other frameworks say theirs through DLPack."""
     return sys.modules["cupy"].cuda.get_current_stream().ptr
+
+
+def workspace_allocator(like: Any, stream: int | None) -> Callable[[int], Any] | None:
+    """What allocates a call's workspace beside ``like``, where that is on a GPU: the allocator of its framework.
+
+    None where there is none, and on the CPU: the library allocates. ``stream`` is the caller's, if it named one.
+    PyTorch and CuPy hand memory out in the order of a stream, so that it may go back to them when the call returns:
+    what is enqueued later on that stream can have it. In a CUDA graph it stays the graph's.
+    """
+    framework = framework_of(like)
+    if framework == "torch" and like.is_cuda:
+        return partial(_torch_workspace, like.device, stream)
+    if framework == "cupy":
+        return partial(_cupy_workspace, like.device, stream)
+    return None
+
+
+def _torch_workspace(device: Any, stream: int | None, size: int) -> Any:
+    torch = sys.modules["torch"]
+    if stream is None:  # the call runs on the current one
+        return torch.empty(size, dtype=torch.uint8, device=device)
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
+        return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def _cupy_workspace(device: Any, stream: int | None, size: int) -> Any:
+    cupy = sys.modules["cupy"]
+    if stream is None:
+        with device:
+            return cupy.empty(size, cupy.uint8)
+    with device, cupy.cuda.ExternalStream(stream, device.id):
+        return cupy.empty(size, cupy.uint8)

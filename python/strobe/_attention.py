@@ -97,9 +97,10 @@ def attention_backward(
     )
     d_bias = _float32_like(options.get("bias"), "bias") if return_d_bias else None
     d_sink = _float32_like(options.get("sink"), "sink") if return_d_sink else None
+    allocate = _arrays.workspace_allocator(q, options.get("stream"))
     if options.get("stream") is None and _arrays.framework_of(q) == "cupy":
         options["stream"] = _arrays.cupy_stream()
-    _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, **options)
+    _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, **options)
     return tuple(gradient for gradient in (dq, dk, dv, d_bias, d_sink) if gradient is not None)
 
 

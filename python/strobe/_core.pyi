@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Callable
 from typing import Any, Unpack
 
 from strobe._options import Options, Tensor
@@ -31,6 +32,7 @@ def backward(
     dv: Tensor,
     d_bias: Tensor | None,
     d_sink: Tensor | None,
+    allocate_workspace: Callable[[int], Tensor] | None,
     **options: Unpack[Options],
 ) -> None: ...
 def explain(q: Tensor, k: Tensor, v: Tensor, backward: bool, **options: Unpack[Options]) -> str: ...

@@ -25,7 +25,7 @@ class Header:
                 name, value = enumerator.split("=")
                 self.constants[name.strip()] = int(value)
         self.structs = {}
-        self._callbacks = set(re.findall(r"typedef \w+ \(\*(\w+)\)", text))
+        self._callbacks = set(re.findall(r"typedef [\w* ]+\(\*(\w+)\)", text))
         for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\}", text, re.DOTALL):
             fields = [field for line in body.split(";") if line.strip() for field in self._fields(line)]
             self.structs[name] = type(name, (ctypes.Structure,), {"_fields_": fields})

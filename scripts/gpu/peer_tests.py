@@ -5,8 +5,7 @@
     python scripts/gpu/peer_tests.py flash-attention/hopper/test_flash_attn.py --device cpu --each 20 -- -k varlen
 
 A test is unsupported if a NotImplementedError ended it. The files have hundreds of thousands of parametrisations, of
-which --each takes a random few of every function. --device cpu puts what they make on "cuda" into host memory. With
---host-gradients the CPU engine differentiates what the GPU's engine computed, where that one has no backward.
+which --each takes a random few of every function. --device cpu puts what they make on "cuda" into host memory.
 """
 
 import argparse
@@ -38,24 +37,6 @@ def pretend_to_have_a_gpu():
     torch.cuda.get_device_capability = lambda *device: (9, 0)
     properties = SimpleNamespace(total_memory=2**40, multi_processor_count=132)
     torch.cuda.get_device_properties = lambda *device: properties
-
-
-def differentiate_on_the_host():
-    from strobe import _core
-    from strobe.torch import ops
-
-    def on_host(value):
-        return value.cpu() if isinstance(value, torch.Tensor) else value
-
-    def backward(*tensors, **options):
-        copies = [on_host(tensor) for tensor in tensors]
-        _core.backward(*copies, **{name: on_host(value) for name, value in options.items()})
-        for tensor, copy in zip(tensors[7:], copies[7:], strict=True):  # dq, dk, dv, d_bias, d_sink
-            if tensor is not None:
-                tensor.copy_(copy)
-
-    ops._check_has_backward = lambda *arguments: None
-    ops._core = SimpleNamespace(forward=_core.forward, backward=backward, explain=_core.explain)
 
 
 def causes(error):
@@ -117,12 +98,9 @@ def main():
     parser.add_argument("--each", type=int, default=100, help="parametrisations of a function")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--seconds", type=float, default=600, help="what has not begun by then is left out")
-    parser.add_argument("--host-gradients", action="store_true")
     options = parser.parse_args(own)
     if options.device == "cpu":
         pretend_to_have_a_gpu()
-    if options.host_gradients:
-        differentiate_on_the_host()
     counts = Counts(options)
     settings = [
         "-c",

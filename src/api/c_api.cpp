@@ -56,6 +56,7 @@ Status with_call(const CArguments* c_arguments, const strobe_execution* c_execut
   Result<ReadExecution> read = read_execution(c_execution);
   if (!read.ok()) return read.status();
   if (read->parallel_for) read->execution.parallel_for = &read->parallel_for;
+  if (read->allocate_workspace) read->execution.allocate_workspace = &read->allocate_workspace;
   return use(*arguments, read->execution);
 }
 

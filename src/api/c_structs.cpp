@@ -155,6 +155,10 @@ Result<ReadExecution> read_execution(const strobe_execution* given) {
       run(context, count, call, const_cast<std::function<void(int)>*>(&body));
     };
   }
+  if (from->allocate_workspace != nullptr) {
+    read.allocate_workspace = [allocate = from->allocate_workspace, context = from->allocate_workspace_context](
+                                  std::size_t bytes) { return allocate(context, bytes); };
+  }
   return read;
 }
 

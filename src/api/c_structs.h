@@ -44,10 +44,11 @@ Result<AttentionOptions> read_options(const strobe_options* given);
 Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given);
 Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given);
 
-/// An Execution and the adapter that its parallel_for points to.
+/// An Execution and the adapters that its parallel_for and allocate_workspace point to.
 struct ReadExecution {
   Execution execution;
   ParallelFor parallel_for;
+  AllocateWorkspace allocate_workspace;
 };
 Result<ReadExecution> read_execution(const strobe_execution* given);
 

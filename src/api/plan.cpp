@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "strobe/plan.h"
 
+#include <fmt/format.h>
+
 #include <memory>
 #include <new>
 
@@ -52,7 +54,17 @@ template <class Arguments>
 Status run_call(const AttentionProblem& problem, const engine::PlannedCall& call, const Arguments& arguments,
                 const Execution& execution) {
   if (Status status = api::check_memory(problem, arguments); !status.ok()) return status;
-  return call.run(arguments, execution);
+  const std::size_t bytes = call.workspace_bytes();
+  if (execution.allocate_workspace == nullptr || execution.workspace != nullptr || bytes == 0) {
+    return call.run(arguments, execution);
+  }
+  Execution with_workspace = execution;
+  with_workspace.workspace = (*execution.allocate_workspace)(bytes);
+  with_workspace.workspace_bytes = bytes;
+  if (with_workspace.workspace == nullptr) {
+    return {StatusCode::out_of_memory, fmt::format("allocate_workspace gave null for {} bytes", bytes)};
+  }
+  return call.run(arguments, with_workspace);
 }
 
 template <class Arguments>

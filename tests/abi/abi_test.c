@@ -201,6 +201,36 @@ static void test_a_plan_runs_in_the_callers_workspace(void) {
   strobe_plan_destroy(backward_plan);
 }
 
+static void* allocate_once(void* context, size_t bytes) {
+  void** memory = context;
+  CHECK(*memory == NULL);
+  *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+  return *memory;
+}
+
+static void* allocate_nothing(void* context, size_t bytes) {
+  *(size_t*)context = bytes;
+  return NULL;
+}
+
+static void test_the_caller_allocates_the_workspace(void) {
+  two_keys call = make_two_keys();
+  const strobe_options options = unit_scale();
+  const strobe_forward_arguments forward = forward_of(&call);
+  void* memory = NULL;
+  strobe_execution execution = {
+      .struct_size = sizeof execution, .allocate_workspace = allocate_once, .allocate_workspace_context = &memory};
+  CHECK(strobe_forward(&forward, &options, &execution) == STROBE_OK);
+  CHECK(memory != NULL);
+  CHECK(near(call.o[0], expected_o()));
+  free(memory);
+  size_t bytes = 0;
+  execution.allocate_workspace = allocate_nothing;
+  execution.allocate_workspace_context = &bytes;
+  CHECK(strobe_forward(&forward, &options, &execution) == STROBE_OUT_OF_MEMORY);
+  CHECK(bytes > 0);
+}
+
 static void test_null_plans_are_refused(void) {
   two_keys call = make_two_keys();
   const strobe_forward_arguments arguments = forward_of(&call);
@@ -227,6 +257,7 @@ static const named_test kTests[] = {
     TEST(the_last_error_is_of_the_last_call),
     TEST(the_callers_parallel_for_runs_everything),
     TEST(a_plan_runs_in_the_callers_workspace),
+    TEST(the_caller_allocates_the_workspace),
     TEST(null_plans_are_refused),
 };
 

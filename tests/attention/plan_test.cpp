@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -81,6 +83,72 @@ TEST(Plan, RunsOnOtherDataWithTheCallersWorkspace) {
   }
   EXPECT_TRUE(forward_workspace.guard_intact());
   EXPECT_TRUE(backward_workspace.guard_intact());
+}
+
+// Counts its calls; memory of the size that the last one asked for.
+class Allocator {
+ public:
+  void* operator()(std::size_t bytes) {
+    ++calls;
+    last_bytes = bytes;
+    memory_ = std::make_unique<GuardedWorkspace>(bytes);
+    return memory_->execution().workspace;
+  }
+
+  bool guard_intact() const { return memory_->guard_intact(); }
+
+  int calls = 0;
+  std::size_t last_bytes = 0;
+
+ private:
+  std::unique_ptr<GuardedWorkspace> memory_;
+};
+
+TEST(Plan, AsksTheCallersAllocatorForAWorkspace) {
+  const AttentionCase attention = some_case();
+  CaseTensors expected(attention);
+  CaseTensors tensors(attention);
+  ASSERT_TRUE(forward(expected.forward_arguments(), attention.options).ok());
+  ASSERT_TRUE(backward(expected.backward_arguments(), attention.options).ok());
+  Allocator allocator;
+  const AllocateWorkspace allocate = std::ref(allocator);
+  const Execution execution = {.threads = 2, .allocate_workspace = &allocate};
+  const Result<Plan> plan = make_plan(tensors.backward_arguments(), attention.options, execution);
+  ASSERT_TRUE(plan.ok());
+  ASSERT_GT(plan->workspace_size(), 0U);
+  EXPECT_EQ(allocator.calls, 0);
+  ASSERT_TRUE(forward(tensors.forward_arguments(), attention.options, execution).ok());
+  EXPECT_EQ(allocator.calls, 1);
+  EXPECT_TRUE(allocator.guard_intact());
+  for (const bool planned : {false, true}) {
+    const Status status = planned ? plan->run(tensors.backward_arguments(), execution)
+                                  : backward(tensors.backward_arguments(), attention.options, execution);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(allocator.calls, planned ? 3 : 2);
+    EXPECT_EQ(allocator.last_bytes, plan->workspace_size());
+    EXPECT_TRUE(allocator.guard_intact());
+    EXPECT_TRUE(tensors.dq.element_bytes() == expected.dq.element_bytes());
+  }
+  GuardedWorkspace workspace(plan->workspace_size());
+  Execution with_both = workspace.execution();
+  with_both.allocate_workspace = &allocate;
+  ASSERT_TRUE(plan->run(tensors.backward_arguments(), with_both).ok());
+  EXPECT_EQ(allocator.calls, 3);
+}
+
+TEST(Plan, PassesOnThatTheCallersAllocatorFailed) {
+  const AttentionCase attention = some_case();
+  CaseTensors tensors(attention);
+  const AllocateWorkspace has_none = [](std::size_t) -> void* { return nullptr; };
+  const Status status = forward(tensors.forward_arguments(), attention.options, {.allocate_workspace = &has_none});
+  EXPECT_EQ(status.code(), StatusCode::out_of_memory);
+  EXPECT_TRUE(status.message().starts_with("allocate_workspace gave null for ")) << status.message();
+  EXPECT_TRUE(tensors.o.untouched());
+  const AllocateWorkspace throws = [](std::size_t) -> void* { throw std::runtime_error("no more"); };
+  EXPECT_THROW(
+      static_cast<void>(forward(tensors.forward_arguments(), attention.options, {.allocate_workspace = &throws})),
+      std::runtime_error);
+  EXPECT_TRUE(tensors.o.untouched());
 }
 
 TEST(Plan, RunsOnManyThreadsAtOnce) {

@@ -2,6 +2,8 @@
 // The C++ face without memory: forward, backward and plans.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -76,6 +78,21 @@ TEST_P(CppFace, Forward) {
 
 TEST_P(CppFace, Backward) {
   attack<BackwardArguments>([](const CaseTensors& tensors) { return tensors.backward_arguments(); });
+}
+
+TEST_P(CppFace, APlanWithTheCallersAllocatorAllocatesNothing) {
+  const AllocateWorkspace in_place = [](std::size_t bytes) -> void* {
+    alignas(64) static std::array<std::byte, 1 << 20> memory;
+    return bytes <= memory.size() ? memory.data() : nullptr;
+  };
+  const Execution execution = {.threads = 1, .allocate_workspace = &in_place};
+  CaseTensors tensors(attention_);
+  warm_up(tensors, execution);
+  const Result<Plan> plan = make_plan(tensors.backward_arguments(), attention_.options, execution);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  const Attempt result = attempt(0, GetParam(), [&] { return plan->run(tensors.backward_arguments(), execution); });
+  EXPECT_FALSE(result.failed);
+  EXPECT_EQ(result.code, StatusCode::ok) << result.message.data();
 }
 
 }  // namespace

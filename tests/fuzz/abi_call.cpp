@@ -71,6 +71,8 @@ void run_in_turn(void*, std::int32_t count, void (*body)(void*, std::int32_t), v
   for (std::int32_t index = 0; index < count; ++index) body(body_context, index);
 }
 
+void* allocate_nothing(void*, std::size_t) { return nullptr; }
+
 /// The edits' bytes in order, zeros after the last.
 class Reader {
  public:
@@ -220,6 +222,7 @@ void AlignedDelete::operator()(std::byte* memory) const { ::operator delete(memo
 
 Workspace keep_promises(strobe_execution& execution) {
   if (execution.parallel_for != nullptr) execution.parallel_for = run_in_turn;
+  if (execution.allocate_workspace != nullptr) execution.allocate_workspace = allocate_nothing;
   if (execution.threads > kMostThreads) execution.threads %= kMostThreads;
   if (execution.workspace == nullptr) return nullptr;
   execution.workspace_bytes = std::min(execution.workspace_bytes, kMostWorkspace);

@@ -98,8 +98,8 @@ struct AlignedDelete {
 };
 using Workspace = std::unique_ptr<std::byte, AlignedDelete>;
 
-/// A workspace of exactly the size that is claimed, at most 1 MiB; a pool that runs; few enough threads. Returns the
-/// workspace.
+/// A workspace of exactly the size that is claimed, at most 1 MiB; a pool that runs; an allocator without memory; few
+/// enough threads. Returns the workspace.
 Workspace keep_promises(strobe_execution& execution);
 
 }  // namespace strobe::fuzz

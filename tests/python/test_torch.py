@@ -8,7 +8,10 @@ import strobe
 import strobe.torch
 import torch
 from strobe.torch import ops
+from strobe.torch.functional import operator_arguments
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -18,18 +21,6 @@ def seed():
 
 def draw(*shapes, dtype=torch.float32):
     return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
-
-
-def operator_arguments(q, k, v, **options):
-    """As strobe.torch.attention gives them to the operator."""
-    caught = []
-    original = torch.ops.strobe.attention
-    torch.ops.strobe.attention = lambda *arguments: caught.extend(arguments) or original(*arguments)
-    try:
-        strobe.torch.attention(q, k, v, **options)
-    finally:
-        torch.ops.strobe.attention = original
-    return caught
 
 
 SHAPES = [(2, 5, 2, 4), (2, 6, 1, 4), (2, 6, 1, 3)]
@@ -60,7 +51,7 @@ def test_gradcheck(options):
 @pytest.mark.parametrize("options", OPTIONS)
 def test_opcheck(options):
     q, k, v = draw(*SHAPES)
-    arguments = operator_arguments(q, k, v, **options)
+    arguments = operator_arguments(q, k, v, options)
     torch.library.opcheck(torch.ops.strobe.attention.default, arguments)
     *rest, _ = arguments[3:]
     with torch.no_grad():
@@ -74,27 +65,60 @@ def test_opcheck(options):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_backward_is_planned_with_every_option(options):
-    """As a call on a GPU does that has a gradient to record: it must say what the backward would."""
+def test_eager_calls_are_the_operators(options):
+    """Without the dispatcher, which costs several times the call, and with the same bits."""
+    tensors = draw(*SHAPES)
+    options = {name: x.clone().requires_grad_() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    tensors += [x for x in options.values() if isinstance(x, torch.Tensor)]
+    results = []
+    for call in (strobe.torch.attention, lambda *x, **o: torch.ops.strobe.attention(*operator_arguments(*x, o))[0]):
+        o = call(*tensors[:3], **options)
+        results.append((o, *torch.autograd.grad(o.sin().sum(), tensors)))
+    eager, dispatched = results
+    assert eager[0].grad_fn.name() != dispatched[0].grad_fn.name()
+    for a, b in zip(eager, dispatched, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_modes_see_the_operators():
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            names.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    names = []
+    tensors = draw(*SHAPES)
+    with Names():
+        torch.autograd.grad(strobe.torch.attention(*tensors).sum(), tensors)
+    assert [name for name in names if "strobe" in name] == [
+        "strobe.attention.default",
+        "strobe.attention_backward.default",
+    ]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing(reentrant):
+    tensors = draw(*SHAPES)
+    wanted = torch.autograd.grad(strobe.torch.attention(*tensors).sin().sum(), tensors)
+    again = checkpoint(strobe.torch.attention, *tensors, use_reentrant=reentrant)
+    again.sin().sum().backward()
+    assert all(torch.equal(x.grad, gradient) for x, gradient in zip(tensors, wanted, strict=True))
+
+
+def test_changed_inputs_are_noticed():
     q, k, v = draw(*SHAPES)
-    ops._check_has_backward(q, k, v, tuple(operator_arguments(q, k, v, **options)[3:-1]))
-
-
-def test_backward_is_planned_for_packed_sequences():
-    cu_seqlens = torch.tensor([0, 4, 13], dtype=torch.int32)
-    q, k, v = draw(*[(13, 2, 8)] * 3)
-    lengths = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens, "max_seqlen_q": 9, "max_seqlen_k": 9}
-    arguments = operator_arguments(q, k, v, **lengths)
-    ops._check_has_backward(q, k, v, tuple(arguments[3:-1]))
-    with pytest.raises(ValueError, match="k has rank 4: it must have rank 3"):
-        ops._check_has_backward(q, k[None], v[None], tuple(arguments[3:-1]))
+    bias = torch.zeros(1, 1, 5, 6)
+    o = strobe.torch.attention(q, k, v, bias=bias)
+    bias.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        o.sum().backward()
 
 
 def test_packed_sequences():
     cu_seqlens = torch.tensor([0, 4, 4, 13], dtype=torch.int32)
     q, k, v = draw(*[(13, 2, 8)] * 3)
     options = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens, "max_seqlen_q": 9, "max_seqlen_k": 9}
-    torch.library.opcheck(torch.ops.strobe.attention.default, operator_arguments(q, k, v, **options))
+    torch.library.opcheck(torch.ops.strobe.attention.default, operator_arguments(q, k, v, options))
     packed = torch.autograd.grad(strobe.torch.attention(q, k, v, causal=True, **options).sin().sum(), (q, k, v))
     alone = [
         strobe.torch.attention(*(x[None, start:end] for x in (q, k, v)), causal=True)[0]

@@ -5,7 +5,6 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from strobe._attention import run
 from strobe._options import ScoreOptions
@@ -22,8 +21,6 @@ _DEFAULTS: dict[str, Any] = {
     "max_seqlen_k": -1,
     "threads": 0,
 }
-_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
-_functorch_transform = torch._C._functorch.peek_interpreter_stack  # the one that vmap or grad runs now, or None
 _CAUSAL = {False: "none", None: "none", True: "bottom_right", "bottom_right": "bottom_right", "top_left": "top_left"}
 
 
@@ -40,8 +37,8 @@ def attention(
 
     Shapes, dtypes, options and errors are those of strobe.attention; where the last axis is not dense the tensor is
     copied. Under autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from
-    PyTorch's generator. Runs on the current stream. Second derivatives, and gradients on a device whose engine has no
-    backward, raise NotImplementedError.
+    PyTorch's generator. Runs on the current stream. Second derivatives raise NotImplementedError; so does the backward
+    of a call that the engine has in the forward alone.
     """
     q, k, v = (ops.rows(x) for x in cast(q, k, v))
     alibi_slopes = options.get("alibi_slopes")
@@ -51,7 +48,9 @@ def attention(
         if options.get("dropout") and options.get("seed") is None and options.get("offset") is None:
             options["seed"], options["offset"] = _draw().tolist()
         return run(q, k, v, None, return_lse, return_max_logits, options)
-    o, lse, max_logits = _operator(q, k, v, dict(options), return_max_logits)
+    arguments = operator_arguments(q, k, v, options, return_max_logits)
+    compute = torch.ops.strobe.attention if ops.is_traced(*arguments[: ops.TENSORS]) else _Recorded.apply
+    o, lse, max_logits = compute(*arguments)
     if not return_lse and not return_max_logits:
         return o
     return (o, *((lse,) if return_lse else ()), *((max_logits,) if return_max_logits else ()))
@@ -67,18 +66,29 @@ def cast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def is_eager_inference(*tensors: Tensor | None) -> bool:
-    """Nothing records the call: it can do without the dispatcher, which costs several times the call itself."""
-    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or _functorch_transform() is not None:
+    """Nothing records the call, neither the dispatcher nor a gradient's tape."""
+    if ops.is_traced(*tensors):
         return False
-    records = torch.is_grad_enabled()
-    for tensor in tensors:
-        if tensor is not None and (type(tensor) not in _PLAIN_TYPES or (records and tensor.requires_grad)):
-            return False
-    return True
+    return not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in tensors)
 
 
-def _operator(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], return_max_logits: bool) -> Any:
-    """The call as torch.ops.strobe.attention."""
+class _Recorded(torch.autograd.Function):
+    """The operator for eager training: the same functions on the tape, without the dispatcher."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        # Not as a setup_context of its own, for which PyTorch would read this function's signature in every call.
+        outputs = ops.forward(*arguments)
+        ops.setup_context(ctx, arguments, outputs)
+        return outputs
+
+    backward = staticmethod(ops.autograd_backward)
+
+
+def operator_arguments(
+    q: Tensor, k: Tensor, v: Tensor, options: ScoreOptions, return_max_logits: bool = False
+) -> tuple[Any, ...]:
+    """What torch.ops.strobe.attention takes for such a call."""
     unknown = options.keys() - ScoreOptions.__annotations__.keys()
     if unknown:
         raise TypeError(
@@ -91,7 +101,7 @@ def _operator(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], return_m
         raise ValueError(f'causal is "{causal}": it must be True, False, "bottom_right" or "top_left"')
     left, right = given.pop("window", (-1, -1))
     given |= {"causal": _CAUSAL[causal], "window_left": left, "window_right": right, "random": _random(given)}
-    return torch.ops.strobe.attention(
+    return (
         *(q, k, v),
         *(given.get(name) for name in ops.TENSOR_NAMES),
         *(given.get(name, _DEFAULTS.get(name)) for name in ops.VALUE_NAMES),

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from strobe import _core
-from strobe._arrays import lse_shape, max_logits_shape, output_shape
-from strobe._attention import tensor_shape
+from strobe._arrays import lse_shape, max_logits_shape, output_shape, workspace_allocator
 
 _TENSORS = "alibi_slopes bias sink block_mask cu_seqlens_q cu_seqlens_k seqused_q seqused_k random"
 _VALUES = (
@@ -22,6 +22,7 @@ _VALUES = (
 )
 TENSOR_NAMES = tuple(_TENSORS.split())
 VALUE_NAMES = tuple(_VALUES.split())
+TENSORS = 3 + len(TENSOR_NAMES)  # of attention's arguments, q, k and v among them, which come first
 
 _OPTIONS = (
     ", ".join(f"Tensor? {name}" for name in TENSOR_NAMES)
@@ -38,6 +39,23 @@ _LIBRARY.define(
     "bool needs_d_bias, bool needs_d_sink) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
+
+
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+_functorch_transform = torch._C._functorch.peek_interpreter_stack  # the one that vmap or grad runs now, or None
+
+
+def is_traced(*tensors: Tensor | None) -> bool:
+    """Something must see the operators: a compiler, a mode, a transform, or tensors of a type of their own.
+
+    All other calls can do without the dispatcher, which costs several times the call itself.
+    """
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or _functorch_transform() is not None:
+        return True
+    for tensor in tensors:  # noqa: SIM110 (any() takes twice as long)
+        if tensor is not None and type(tensor) not in _PLAIN_TYPES:
+            return True
+    return False
 
 
 def keywords(options: tuple[Any, ...]) -> dict[str, Any]:
@@ -80,7 +98,7 @@ def _empty_gradients(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) 
     *_, needs_d_bias, needs_d_sink = options
     bias, sink = (options[TENSOR_NAMES.index(name)] for name in ("bias", "sink"))
     return (
-        *(x.new_empty(x.shape) for x in (q, k, v)),
+        *(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)),
         q.new_empty(bias.shape if needs_d_bias else (0,), dtype=torch.float32),
         q.new_empty(sink.shape if needs_d_sink else (0,), dtype=torch.float32),
     )
@@ -95,6 +113,7 @@ def backward(
     _core.backward(
         *(d_o, q, k, v, o, lse, d_lse, dq, dk, dv),
         *(d_bias if needs_d_bias else None, d_sink if needs_d_sink else None),
+        workspace_allocator(q, None),
         **keywords(tuple(options)),
     )
     return gradients
@@ -111,23 +130,9 @@ def rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] <= 1 else tensor.contiguous()
 
 
-def _check_has_backward(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...]) -> None:
-    """NotImplementedError where the device's engine has no backward: now, not when the loss is there."""
-    values = list(options)
-    values[TENSOR_NAMES.index("random")] = None  # numbers that no plan depends on, and that a compiler does not know
-    named: Any = {name: _shape_of(x) if isinstance(x, Tensor) else x for name, x in keywords(tuple(values)).items()}
-    _core.explain(_shape_of(q), _shape_of(k), _shape_of(v), True, **named)
-
-
-def _shape_of(tensor: Tensor) -> _core.TensorShape:
-    return tensor_shape(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), str(tensor.device))
-
-
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     q, k, v, *rest = inputs
     tensors, values = rest[: len(TENSOR_NAMES)], rest[len(TENSOR_NAMES) : -1]
-    if q.device.type == "cuda":
-        _check_has_backward(q, k, v, tuple(rest[:-1]))
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[2])
     ctx.save_for_backward(q, k, v, *output[:2], *tensors)
@@ -142,7 +147,10 @@ def autograd_backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None, d_max_
     d_o = torch.zeros_like(o) if d_o is None else rows(d_o)
     if d_lse is not None:
         d_lse = rows(d_lse)
-    dq, dk, dv, d_bias, d_sink = torch.ops.strobe.attention_backward(
+    # With create_graph the operator records the call, to say that there is no second derivative.
+    recorded = torch.is_grad_enabled() or is_traced(d_o, d_lse, q, k, v, o, lse, *tensors)
+    compute = torch.ops.strobe.attention_backward if recorded else backward
+    dq, dk, dv, d_bias, d_sink = compute(
         d_o, d_lse, q, k, v, o, lse, *tensors, *ctx.values, needs["bias"], needs["sink"]
     )
     gradients: dict[str, Tensor] = {}

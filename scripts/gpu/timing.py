@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the GPU benchmarks share: calls timed in turns, so that all see the same clocks."""
+"""Calls timed in turns, so that all see the same clocks."""
 
 import statistics
-import sys
-from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "gpu"))
-from strobe_api import Forward
 
-__all__ = ["Forward", "median_milliseconds"]
+def launches_for(flops):
+    """Enough launches of a call for a median, few enough for a turn of a millisecond or so."""
+    return max(2, min(10, int(2e12 / flops)))
 
 
 def median_milliseconds(runs, rounds, launches):
