@@ -62,10 +62,12 @@ __device__ __forceinline__ float dot(const uint4& a, const uint4& b, float sum) 
   return sum;
 }
 
-/// The numbers of one row, by the thread that holds its sum.
+constexpr int kStoringThreads = 4;  // of a row: one for each number of store_row()
+
+/// The numbers of one row, of which this thread stores number `which`.
 template <Element element>
 __device__ __forceinline__ void store_row(const PrepareBackwardParams& params, const PreparedRows& rows, int row,
-                                          float sum) {
+                                          float sum, int which) {
   constexpr float kInfinity = -kMinusInfinity;
   float lse_log2 = kInfinity;
   if (row < rows.used) {
@@ -76,15 +78,15 @@ __device__ __forceinline__ void store_row(const PrepareBackwardParams& params, c
     lse_log2 = lse == -kInfinity ? kInfinity : lse * kLog2E;
   }
   const float d = lse_log2 == kInfinity ? 0.0F : sum;
-  params.lse_log2[rows.at + row] = lse_log2;
-  params.d_sum[rows.at + row] = d;
-  if (params.lse_split != nullptr) {
-    const float score = (params.lse_shift - lse_log2) * params.lse_factor;
-    static_cast<uint4*>(params.lse_split)[rows.at + row] =
-        split<element>(fmaxf(score, -1.0e38F));  // of -inf the last parts were NaN
+  const long long at = rows.at + row;
+  if (which < 2) {
+    (which == 0 ? params.lse_log2 : params.d_sum)[at] = which == 0 ? lse_log2 : d;
+    return;
   }
-  if (params.d_split != nullptr) {
-    static_cast<uint4*>(params.d_split)[rows.at + row] = split<element>(-d);
+  auto* parts = static_cast<uint4*>(which == 2 ? params.lse_split : params.d_split);
+  if (parts != nullptr) {
+    const float score = fmaxf((params.lse_shift - lse_log2) * params.lse_factor, -1.0e38F);  // -inf has no parts
+    parts[at] = split<element>(which == 2 ? score : -d);
   }
 }
 
@@ -113,8 +115,8 @@ __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& param
     for (int distance = C.threads_per_row / 2; distance > 0; distance /= 2) {
       sum += __shfl_xor_sync(0xffffffffU, sum, distance);
     }
-    if (lane == 0 && row < rows.count) {
-      store_row<C.element>(params, rows, row, sum);
+    if (lane < kStoringThreads && row < rows.count) {
+      store_row<C.element>(params, rows, row, sum, lane);
     }
   }
 }
