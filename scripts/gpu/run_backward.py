@@ -113,7 +113,7 @@ def smem_bytes(c):
         tile(n, c["head_dim"])
         + tile(n, c["head_dim_v"])
         + c["q_stages"] * (tile(c["block_m"], c["head_dim"]) + (16 if splits_lse(c) else 4) * c["block_m"])
-        + c["do_stages"] * (tile(c["block_m"], c["head_dim_v"]) + (4 if c["by_roles"] else 16) * c["block_m"])
+        + c["do_stages"] * (tile(c["block_m"], c["head_dim_v"]) + (16 if splits_d(c) else 4) * c["block_m"])
         + (4 if c["by_roles"] else 2) * tile(n, c["block_m"])
         + (4 * 32 * 128 if c["staged_dq"] and not c["by_roles"] else 0)
         + 8 * (2 * c["q_stages"] + 2 * c["do_stages"] + 4 + 2)
@@ -125,7 +125,11 @@ def block_n(c):
 
 
 def splits_lse(c):
-    return not (c["by_roles"] or c["softcap"] or c["scale_first"])
+    return not (c["softcap"] or c["scale_first"]) and (not c["by_roles"] or c["block_m"] == 64)
+
+
+def splits_d(c):
+    return not c["by_roles"]
 
 
 def rows_of(x):
@@ -230,7 +234,7 @@ class Options:
 
 
 def pointer(x):
-    return None if x is None else x.data_ptr()
+    return None if x is None or x.numel() == 0 else x.data_ptr()
 
 
 def head_strides(x):
@@ -290,8 +294,7 @@ class Backward:
             return torch.full(shape, math.nan, device="cuda")
 
         self.lse_log2, self.d_sum = nan(heads, rows), nan(heads, rows)
-        split = 0 if c["by_roles"] else 4
-        self.d_split = nan(heads, rows, split)
+        self.d_split = nan(heads, rows, 4 if splits_d(c) else 0)
         self.lse_split = nan(heads, rows, 4 if splits_lse(c) else 0)
         self.dq_sum = nan(0 if c["by_roles"] else heads * rows * c["head_dim"])
         group = heads // heads_kv

@@ -57,8 +57,11 @@ inline constexpr int kFinishThreads = kWarpgroupSize * kQueryGradientParts;
 
 /// Whether the tensor cores subtract D from dP, and LSE from S where nothing is done to S before, as products with one
 /// more block of columns (kernels/math/split.h): no thread has to fetch them, which the WGMMAs' operands would delay.
+/// By roles it pays for LSE, and at 128 shared memory is full.
 constexpr bool splits_d(const Config& c) { return !c.by_roles; }
-constexpr bool splits_lse(const Config& c) { return !c.by_roles && !c.rule.scale_first; }
+constexpr bool splits_lse(const Config& c) {
+  return !c.rule.scale_first && !c.rule.softcap && (!c.by_roles || c.block_m == kRowsPerWarpgroup);
+}
 
 // P is kept as float16 times 2^12 on its way to dP: in half the registers, or half the shared memory. So it loses as
 // little of its precision at 10^-8 as at 1, and an LSE that is too small by 4 in powers of two does not overflow it. dV

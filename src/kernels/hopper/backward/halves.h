@@ -11,13 +11,7 @@ template <Config C>
 __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
                                                         RowNumbers<C>& lse_log2, Operand<C>& halves) {
   if constexpr (splits_lse(C)) {
-    if (masked) {
-      hide<C>(block, s);
-    }
-#pragma unroll
-    for (int i = 0; i < C.block_m / 2; ++i) {
-      s[i] = ptx::ex2_approx(s[i] * block.params.score.scale_log2);
-    }
+    difference_probabilities<C>(block, masked, s);
   } else {
 #pragma unroll
     for (float2& two : lse_log2) {

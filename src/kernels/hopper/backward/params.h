@@ -25,7 +25,7 @@ struct QueryGradientMaps {
 struct Params {
   const float* lse_log2;  // LSE times log2(e); +inf where a row sees no key or does not exist
   const float* d_sum;     // rowsum(dO O), less the gradient of LSE; 0 where LSE above is +inf
-  // The joint design's, for the tensor cores (kernels/math/split.h): what they add to S and dP instead.
+  // Where Config says so, for the tensor cores (kernels/math/split.h): what they add to S and dP instead.
   const unsigned char* lse_split;  // null where Config says that LSE is not split
   const unsigned char* d_split;
   // dQ / scale in float32: of each block, block_m * head_dim (as compiled) sums in the order of the accumulators'

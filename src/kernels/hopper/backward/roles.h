@@ -78,18 +78,30 @@ class ProbabilityRole : Role<C> {
       const ScoreBlock<C> block(params_, work, work.head_kv * params_.heads_per_kv + head, work.n * block_n(C), m);
       wait(barriers_.q_full[q_.stage], q_.parity);
       ptx::wgmma_fence();
-      multiply_transposed<C, C.head_dim>(s, descriptor_k_major(smem_ + kPlan.k),
-                                         descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4));
-      ptx::wgmma_commit_group();
+      const Descriptor queries = descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4);
       RowNumbers<C> lse_log2;
-      load_row_numbers<C>(lse_log2, this->rows_of(kPlan.lse, kPlan.lse_bytes, q_.stage));
+      if constexpr (splits_lse(C)) {
+        multiply_transposed_and_add<C, C.head_dim>(
+            s, descriptor_k_major(smem_ + kPlan.k), queries,
+            descriptor_of_rows(smem_ + kPlan.lse) + q_.stage * (kPlan.lse_bytes >> 4));
+        ptx::wgmma_commit_group();
+      } else {
+        multiply_transposed<C, C.head_dim>(s, descriptor_k_major(smem_ + kPlan.k), queries);
+        ptx::wgmma_commit_group();
+        load_row_numbers<C>(lse_log2, this->rows_of(kPlan.lse, kPlan.lse_bytes, q_.stage));
 #pragma unroll
-      for (float2& two : lse_log2) {
-        two = {two.x - kProbabilityLog2, two.y - kProbabilityLog2};
+        for (float2& two : lse_log2) {
+          two = {two.x - kProbabilityLog2, two.y - kProbabilityLog2};
+        }
       }
       ptx::wgmma_wait_group<0>(s);
       Operand<C> p;
-      probabilities<C>(block, !work.template sees_all<C>(m), s, p, lse_log2);
+      const bool masked = !work.template sees_all<C>(m);
+      if constexpr (splits_lse(C)) {
+        difference_probabilities<C>(block, masked, s);
+      } else {
+        probabilities<C>(block, masked, s, p, lse_log2);
+      }
       arrive_once(barriers_.q_empty[q_.stage]);
       hand_over(s);
       if constexpr (!C.rule.softcap) {

@@ -139,6 +139,18 @@ __device__ __forceinline__ void plain_probabilities(const ScoreBlock<C>& block, 
   }
 }
 
+/// P, in the place of S from which LSE was subtracted.
+template <Config C>
+__device__ __forceinline__ void difference_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s) {
+  if (masked) {
+    hide<C>(block, s);
+  }
+#pragma unroll
+  for (int i = 0; i < C.block_m / 2; ++i) {
+    s[i] = ptx::ex2_approx(s[i] * block.params.score.scale_log2);
+  }
+}
+
 /// P as operand, and P (1 - tanh^2), the softcap's derivative, in the place of S.
 template <Config C>
 __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
