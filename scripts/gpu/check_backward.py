@@ -76,7 +76,7 @@ class Configuration:
         self.chunk = rng.choice([1, rng.randrange(2, 300), rng.randrange(2, longest)]) if c["chunked"] else 0
         self.softcap = rng.choice([2.0, 5.0, 30.0]) if c["softcap"] else 0.0
         signs = [-0.2, 0.0] if c["scale_first"] and not c["alibi"] else [None, None, 0.3, 1.0]
-        self.scale = rng.choice(signs + [-0.2, 0.0] if c["alibi"] or c["softcap"] else signs)
+        self.scale = rng.choice([*signs, -0.2, 0.0] if c["alibi"] or c["softcap"] else signs)
         self.slopes = self.sink = None
         if c["alibi"]:
             per_batch = (len(self.q_side.lengths),) if rng.random() < 0.5 else ()

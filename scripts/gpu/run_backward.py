@@ -320,8 +320,9 @@ class Backward:
             rows_of(o), rows_of(do), lse.data_ptr(), *head_strides(lse), pointer(self.options.d_lse),
             *head_strides(self.options.d_lse), self.lse_log2.data_ptr(), self.d_sum.data_ptr(),
             pointer(self.lse_split), pointer(self.d_split), 12.0,
-            1 / params.score.scale_log2 if splits_lse(c) else 0.0, self.dq_sum.data_ptr(), self.dq_sum.numel() // 4, params.sequences, params.heads, params.head_dim_v, c["block_m"], params.m_blocks,
-            params.query_blocks,
+            1 / params.score.scale_log2 if splits_lse(c) else 0.0, self.dq_sum.data_ptr(),
+            self.dq_sum.numel() // 4, params.sequences, params.heads, params.head_dim_v, c["block_m"],
+            params.m_blocks, params.query_blocks,
         )  # fmt: skip
         groups = -(-params.m_blocks * c["block_m"] // (256 // threads * 4))
         grid = groups * params.heads * params.sequences.sequences

@@ -202,7 +202,7 @@ static void test_a_plan_runs_in_the_callers_workspace(void) {
 }
 
 static void* allocate_once(void* context, size_t bytes) {
-  void** memory = context;
+  void** memory = (void**)context;
   CHECK(*memory == NULL);
   *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
   return *memory;
@@ -218,8 +218,9 @@ static void test_the_caller_allocates_the_workspace(void) {
   const strobe_options options = unit_scale();
   const strobe_forward_arguments forward = forward_of(&call);
   void* memory = NULL;
-  strobe_execution execution = {
-      .struct_size = sizeof execution, .allocate_workspace = allocate_once, .allocate_workspace_context = &memory};
+  strobe_execution execution = {.struct_size = sizeof execution,
+                                .allocate_workspace = allocate_once,
+                                .allocate_workspace_context = (void*)&memory};
   CHECK(strobe_forward(&forward, &options, &execution) == STROBE_OK);
   CHECK(memory != NULL);
   CHECK(near(call.o[0], expected_o()));

@@ -15,9 +15,9 @@ int ceil_blocks(int rows, int block_m) { return (rows + block_m - 1) / block_m; 
 // Sequences of any length, empty ones among them, and rows behind the last: no two share a block, and the last one's
 // blocks end before query_blocks().
 TEST(QueryBlocks, PackedSequencesShareNoBlock) {
-  std::mt19937 random(7);
-  const auto below = [&](int end) { return std::uniform_int_distribution<int>(0, end - 1)(random); };
-  for (int round = 0; round < 2000; ++round) {
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int end) { return std::uniform_int_distribution<int>(0, end - 1)(random); };
     const int block_m = 64 << below(2);
     const int sequences = 1 + below(12);
     const int longest = 1 + below(400);

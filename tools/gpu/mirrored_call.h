@@ -27,8 +27,8 @@ class MirroredCall {
  private:
   struct Copy {
     DeviceMemory memory;
-    std::byte* host;  // the first byte that was copied; written for outputs alone
-    bool output;
+    std::byte* host = nullptr;  // the first byte that was copied; written for outputs alone
+    bool output = false;
   };
 
   Status mirror(ConstTensorView& view, const runtime::CudaDevice& device);
