@@ -17,6 +17,7 @@ ArithmeticModel arithmetic_of(Engine engine, DType probabilities) {
   model.log_absolute_error = 0x1p-22;   // lg2.approx, where its argument is between a half and 2
   model.tanh_absolute_error = 0x1p-21;  // 1 - 2 / (e^2x + 1): roundings of numbers up to 2, whatever the result
   model.maximum_slack = 8.0 * std::numbers::ln2;  // a row's maximum is raised once a score passes it by 2^8
+  model.joining_parts = 4.0;                      // float16's; bfloat16 has three
   model.block_n = 64;                             // the fewest keys of a step
   model.passed_probabilities = DType::float16;    // from the warpgroup that computes P to the one that computes dS
   model.passed_scale = 0x1p12;                    // so that few are below float16's normal range

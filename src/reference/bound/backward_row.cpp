@@ -8,8 +8,13 @@
 namespace strobe::reference {
 namespace {
 
-// exp(score - LSE), from the engine's own score, within `error` of it, and the LSE that it was given.
-Bounded probability(double score, double error, const ForwardRow& row, const ArithmeticModel& model) {
+// Where LSE joins the sum of S it is rounded as a product of it, and besides: by its quotient with the scale (two), by
+// what its parts leave of it, and by the product of the sum with the scale.
+constexpr double kJoiningRoundings = 4.0;
+
+// exp(score - LSE), from the engine's own score, within `error` of it, and the LSE that it was given. `joined`: the
+// products of the sum that LSE may have joined, 0 if it joins none.
+Bounded probability(double score, double error, double joined, const ForwardRow& row, const ArithmeticModel& model) {
   const double exponent = score - row.lse;
   if (std::isinf(score)) return {std::isinf(row.lse) ? 0.0 : std::exp(exponent), 0.0};  // no weight, exactly
   const double p = std::exp(exponent);
@@ -17,7 +22,11 @@ Bounded probability(double score, double error, const ForwardRow& row, const Ari
   // Roundings of LSE: log2(e), the product with it, and where P is computed scaled the exponent of that.
   const bool scaled = model.passed_scale != 1.0;
   const double magnitude = std::fabs(row.lse) + row.lse_bound + std::log(model.passed_scale);
-  const double moved = error + row.lse_bound + gamma(scaled ? 3.0 : 2.0, u) * magnitude;
+  const double joining =
+      joined > 0.0 && model.joining_parts > 0.0 ? joined + model.joining_parts + kJoiningRoundings : 0.0;
+  const double more =
+      joined > 0.0 ? 1.0 + model.joining_parts / joined : 1.0;  // every product meets the parts' additions
+  const double moved = more * error + row.lse_bound + gamma((scaled ? 3.0 : 2.0) + joining, u) * magnitude;
   const double shift = moved + u * (std::fabs(exponent) + moved) + std::log1p(model.exp2_error);
   return {p, weight_error(exponent, 1.0, p, shift) + model.underflow};
 }
@@ -61,15 +70,15 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
       lost_products(d_o, v_transposed, head_dim_v, scores.ranges, head.rows.seqlen_k, model.smallest_input);
   RowGradients result;
   for (std::size_t index = 0; index < d_p.size(); ++index) {
-    const Bounded p = probability(scores.value[index], scores.error[index], row, model);
+    const Bounded p = probability(scores.value[index], scores.error[index], scores.products, row, model);
     const double factor = scores.dropout[index];
     // Dropout rounds one over the probability of being kept, and the product with it.
     const double dropout_roundings = head.modifiers.has_dropout() ? 2.0 : 0.0;
     result.probability.push_back(
         rounded({p.value * factor, factor * (p.error + gamma(dropout_roundings, u) * (p.value + p.error))},
                 model.probabilities));
-    // D enters as one more term of the sum, wherever the engine subtracts it.
-    const double terms = static_cast<double>(head_dim_v) + 1.0 + dropout_roundings;
+    // D enters as one more term of the sum, wherever the engine subtracts it, or in parts.
+    const double terms = static_cast<double>(head_dim_v) + 1.0 + model.joining_parts + dropout_roundings;
     const double magnitude = factor * magnitudes[index] + std::fabs(correction.value) + correction.error;
     const Bounded difference{d_p[index] * factor - correction.value, correction.error + gamma(terms, u) * magnitude +
                                                                          factor * lost[index] +
@@ -84,7 +93,7 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
 }
 
 Bounded sink_gradient(double sink, const ForwardRow& row, const Bounded& correction, const ArithmeticModel& model) {
-  const Bounded p = probability(sink, sink_error(sink, model), row, model);
+  const Bounded p = probability(sink, sink_error(sink, model), 0.0, row, model);
   return product({-p.value, p.error}, correction, model);
 }
 

@@ -27,6 +27,9 @@ struct ArithmeticModel {
   DType probabilities = DType::float32;  // what P and dS are rounded to before they are multiplied by V, dO, K and Q
   DType passed_probabilities = DType::float32;  // what P, times passed_scale, is rounded to before dS is formed from it
   double passed_scale = 1.0;                    // a power of two
+  // LSE and D may join the sums of S and dP in so many parts, instead of being subtracted from what was summed; 0:
+  // never.
+  double joining_parts = 0.0;
   std::int64_t block_n = 16;  // keys per tile, at least: bounds how often a running maximum is replaced
 };
 

@@ -138,6 +138,7 @@ Scores scores_of(std::int64_t query, const double* q, const std::vector<double>&
   scores.dropout.assign(count, 1.0);
   const double scale = scale_of(head.options, head_dim);
   const double dimensions = static_cast<double>(head_dim);
+  scores.products = dimensions;
   const std::vector<double> lost =
       lost_products(q, k_transposed, head_dim, scores.ranges, head.rows.seqlen_k, head.model.smallest_input);
   for (std::size_t index = 0; index < count; ++index) {

@@ -26,6 +26,7 @@ struct Scores {
   std::vector<std::int64_t> keys;  // their positions, one by one, as all that follows
   std::vector<double> value;       // s, after softcap, ALiBi and bias
   std::vector<double> error;       // bound on |computed s - s|
+  double products = 0.0;           // that each dot product sums: head_dim
   std::vector<double> slope;       // derivative of the softcap, 1 without it
   std::vector<double> slope_error;
   std::vector<double> dropout;  // what dropout multiplies the probability by, 1 without it
