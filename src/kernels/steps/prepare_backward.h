@@ -85,7 +85,9 @@ __device__ __forceinline__ void store_row(const PrepareBackwardParams& params, c
   }
   auto* parts = static_cast<uint4*>(which == 2 ? params.lse_split : params.d_split);
   if (parts != nullptr) {
-    const float score = fmaxf((params.lse_shift - lse_log2) * params.lse_factor, -1.0e38F);  // -inf has no parts
+    constexpr float kLeast = -1.0e38F;  // -inf has no parts; NaN stays NaN
+    float score = (params.lse_shift - lse_log2) * params.lse_factor;
+    score = score < kLeast ? kLeast : score;
     parts[at] = split<element>(which == 2 ? score : -d);
   }
 }
