@@ -84,7 +84,7 @@ std::int64_t even_part(std::int64_t total, std::int64_t most) {
   return ceil_div<std::int64_t>(total, ceil_div<std::int64_t>(total, std::clamp<std::int64_t>(most, 1, total)));
 }
 
-/// As many key heads a launch as `limits` leave room for dS, or parts of one head's keys.
+/// As many key heads a launch as hold their dS within `limits`, or parts of one head's keys.
 std::vector<BackwardLaunch> launches_by_roles(const BackwardPlan& plan, std::int64_t heads, const DeviceShape& shape,
                                               const ScoreGradientLimits& limits) {
   const backward::Params& params = plan.params;

@@ -32,7 +32,7 @@ class WorkspacePool {
   class Lease;
 
   /// A block for what the calling thread enqueues on `stream` while it holds the lease. Its content is undefined.
-  /// out_of_memory when the device has no room for a new one.
+  /// out_of_memory when the device has no memory for a new one.
   Result<Lease> acquire(CUstream stream);
 
  private:

@@ -13,10 +13,7 @@ __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& blo
   if constexpr (splits_lse(C)) {
     difference_probabilities<C>(block, masked, s);
   } else {
-#pragma unroll
-    for (float2& two : lse_log2) {
-      two = {two.x - kProbabilityLog2, two.y - kProbabilityLog2};
-    }
+    scale_probabilities<C>(lse_log2);
     plain_probabilities<C>(block, masked, s, lse_log2);
   }
 #pragma unroll

@@ -11,9 +11,9 @@
 namespace strobe::hopper::backward {
 
 /// S^T = K Q^T or dP^T = V dO^T: 64 keys x block_m queries. Both operands K-major; `keys` begins at the warpgroup's.
-template <Config C, int columns>
+template <Config C, int columns, bool accumulate = false>
 __device__ __forceinline__ void multiply_transposed(float (&d)[C.block_m / 2], Descriptor keys, Descriptor queries) {
-  ptx::wgmma_ss<C.rule.element, false>(d, keys, queries);
+  ptx::wgmma_ss<C.rule.element, accumulate>(d, keys, queries);
 #pragma unroll
   for (int step = 1; step < columns / 16; ++step) {
     ptx::wgmma_ss<C.rule.element, true>(d, keys + k_major_step(step, block_n(C)),
@@ -30,11 +30,7 @@ __device__ __forceinline__ void multiply_transposed_and_add(float (&d)[C.block_m
   const uint32_t factors = split_factors<C.rule.element>(thread % 4);
   const uint32_t a[4] = {factors, factors, 0U, 0U};
   ptx::wgmma_rs_k<C.rule.element>(d, a, numbers, 0);
-#pragma unroll
-  for (int step = 0; step < columns / 16; ++step) {
-    ptx::wgmma_ss<C.rule.element, true>(d, keys + k_major_step(step, block_n(C)),
-                                        queries + k_major_step(step, C.block_m));
-  }
+  multiply_transposed<C, columns, true>(d, keys, queries);
 }
 
 /// dV += P^T dO or dK += dS^T Q: A is this thread's fragments, sixteen queries each; B lies MN-major.

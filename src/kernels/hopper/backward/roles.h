@@ -89,10 +89,7 @@ class ProbabilityRole : Role<C> {
         multiply_transposed<C, C.head_dim>(s, descriptor_k_major(smem_ + kPlan.k), queries);
         ptx::wgmma_commit_group();
         load_row_numbers<C>(lse_log2, this->rows_of(kPlan.lse, kPlan.lse_bytes, q_.stage));
-#pragma unroll
-        for (float2& two : lse_log2) {
-          two = {two.x - kProbabilityLog2, two.y - kProbabilityLog2};
-        }
+        scale_probabilities<C>(lse_log2);
       }
       ptx::wgmma_wait_group<0>(s);
       Operand<C> p;

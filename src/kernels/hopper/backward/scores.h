@@ -87,6 +87,15 @@ __device__ __forceinline__ void load_row_numbers(RowNumbers<C>& x, const float* 
   }
 }
 
+/// Of LSE: so that P comes out times 2^12.
+template <Config C>
+__device__ __forceinline__ void scale_probabilities(RowNumbers<C>& lse_log2) {
+#pragma unroll
+  for (float2& two : lse_log2) {
+    two = {two.x - kProbabilityLog2, two.y - kProbabilityLog2};
+  }
+}
+
 /// Those of this thread's columns within eight, number j of the block's.
 template <Config C>
 __device__ __forceinline__ float2 row_numbers(const RowNumbers<C>& x, int j) {
