@@ -30,6 +30,7 @@ FIELDS = {
     "scale_first": False,
     "by_roles": False,
     "staged_dq": True,
+    "ordered": False,
 }
 
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "call/arithmetic.h"
 #include "call/workspace.h"
 #include "gpu/kernel_table.h"
 #include "gpu/score_params.h"
@@ -97,6 +98,7 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   params.lse_split = splits_lse(plan.config) ? bytes(offsets.lse_split) : nullptr;
   params.d_split = splits_d(plan.config) ? bytes(offsets.d_split) : nullptr;
   params.dq_sum = plan.config.by_roles ? nullptr : floats(offsets.dq_sum);
+  params.turns = plan.config.ordered ? reinterpret_cast<unsigned*>(workspace + offsets.turns) : nullptr;
   params.ds = plan.config.by_roles ? bytes(offsets.ds) : nullptr;
   params.dq_before = plan.config.by_roles ? floats(offsets.dq_before) : nullptr;
   params.q = gpu::rows_of({"q", a.q});
@@ -130,11 +132,15 @@ steps::PrepareBackwardParams prepare_parameters(const AttentionProblem& problem,
   prepare.d_split = const_cast<unsigned char*>(params.d_split);
   prepare.lse_shift = backward::kProbabilityLog2;
   prepare.lse_factor = splits_lse(plan.config) ? 1.0F / params.score.scale_log2 : 0.0F;
-  prepare.zeros = params.dq_sum;
-  if (params.dq_sum != nullptr) {
-    prepare.zeros_16_bytes =
-        backward::query_gradient_floats(params.heads, params.query_blocks, plan.config.block_m, plan.config.head_dim) /
-        4;
+  const auto clear = [&](void* from, long long bytes) {
+    prepare.zeros = from;
+    prepare.zeros_16_bytes = round_up(bytes, 16) / 16;
+  };
+  if (params.turns != nullptr) {
+    clear(params.turns, 4 * backward::turn_count(params.heads, params.query_blocks));
+  } else if (params.dq_sum != nullptr) {
+    clear(params.dq_sum, 4 * backward::query_gradient_floats(params.heads, params.query_blocks, plan.config.block_m,
+                                                             plan.config.head_dim));
   }
   prepare.sequences = params.sequences;
   prepare.heads = params.heads;
@@ -237,7 +243,7 @@ class BackwardCall final : public engine::PlannedCall {
     params.section_heads = std::min(params.section_heads, part.heads_kv);
     Status status = launch(kernels_.main, params.items, threads_per_block(config), smem_plan(config).total_bytes,
                            follows, stream, maps.main, params);
-    if (!status.ok() || problem_.total_q * problem_.heads_q == 0) return status;
+    if (!status.ok() || !plan_.finishes) return status;
     if (config.by_roles) {
       const int groups = query_groups(plan_.query, params.m_blocks) * part.heads_kv * params.heads_per_kv;
       return launch(kernels_.query, groups, threads_per_block(plan_.query), smem_plan(plan_.query).total_bytes, true,
@@ -291,12 +297,15 @@ Result<Kernels> find_kernels(const AttentionProblem& problem, const BackwardPlan
   const Result<runtime::Kernel> main =
       find_kernel(mains, plan.config, backward_variant, smem_plan(plan.config).total_bytes, device);
   if (!main.ok()) return main.status();
-  const Result<runtime::Kernel> query =
-      plan.config.by_roles
-          ? find_kernel(queries, plan.query, query_gradient_variant, smem_plan(plan.query).total_bytes, device)
-          : find_kernel(finishes, plan.config, finish_variant, 0, device);
-  if (!query.ok()) return query.status();
-  Kernels kernels{*prepare, *main, *query, {}};
+  Kernels kernels{*prepare, *main, {}, {}};
+  if (plan.finishes) {
+    const Result<runtime::Kernel> query =
+        plan.config.by_roles
+            ? find_kernel(queries, plan.query, query_gradient_variant, smem_plan(plan.query).total_bytes, device)
+            : find_kernel(finishes, plan.config, finish_variant, 0, device);
+    if (!query.ok()) return query.status();
+    kernels.query = *query;
+  }
   if (!problem.wants_d_sink) return kernels;
   const Result<runtime::Kernel> sink = find_sink_kernel(device);
   if (!sink.ok()) return sink.status();

@@ -38,15 +38,20 @@ std::int64_t n_blocks_of(const AttentionProblem& problem, const backward::Config
 
 // The choices below were measured on an H200: docs/performance-log-backward.md.
 
-/// Two warpgroups that each hold dK and dV of 64 keys, and one that adds to dQ's sums, in no particular order.
-void choose_sums(backward::Config& config) {
+/// Whether the joint design is the faster one where the same bits are wanted every time. At 128 under a causal mask the
+/// blocks of keys wait for each other too long.
+bool orders_sums(const backward::Config& config) { return config.head_dim <= 64 || !config.rule.mask_right; }
+
+/// Two warpgroups that each hold dK and dV of 64 keys, and one that adds to dQ's sums.
+void choose_sums(backward::Config& config, bool deterministic) {
+  config.ordered = deterministic;
   if (config.head_dim > 64) return;
   config.block_m = 128;
-  config.staged_dq = false;
+  config.staged_dq = deterministic;
 }
 
 /// Two warpgroups that share 64 keys, and a kernel after them that computes dQ: what does not fit one warpgroup's
-/// registers, and everything where the same bits are wanted every time.
+/// registers. The same bits every time.
 void choose_roles(backward::Config& config) {
   config.by_roles = true;
   config.block_m = std::max(config.head_dim, config.head_dim_v) <= 128 ? 128 : 64;
@@ -123,6 +128,7 @@ BackwardWorkspace workspace_of(const BackwardPlan& plan) {
   if (splits_lse(config)) workspace.lse_split = take(row_bytes / 4 * kSplitBytes);
   if (splits_d(config)) workspace.d_split = take(row_bytes / 4 * kSplitBytes);
   if (!config.by_roles) {
+    if (config.ordered) workspace.turns = take(4 * backward::turn_count(params.heads, params.query_blocks));
     workspace.dq_sum = take(row_bytes * config.head_dim);
     return workspace;
   }
@@ -136,6 +142,12 @@ BackwardWorkspace workspace_of(const BackwardPlan& plan) {
   return workspace;
 }
 
+/// Whether a kernel after the main one has something to do: by roles all of dQ, else what it may have left out.
+bool finishes(const AttentionProblem& problem, const backward::Config& config) {
+  if (problem.total_q * problem.heads_q == 0) return false;
+  return config.by_roles || !config.ordered || is_masked(config.rule) || config.rule.varlen || problem.seqlen_k == 0;
+}
+
 }  // namespace
 
 Result<backward::Config> backward_config(const AttentionProblem& problem) {
@@ -144,8 +156,9 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
   config.rule = backward_rule(problem);
   config.head_dim = backward::compiled_head_dim(static_cast<int>(problem.head_dim));
   config.head_dim_v = backward::compiled_head_dim(static_cast<int>(problem.head_dim_v));
-  if (!problem.deterministic && backward::joint_takes(config.rule, config.head_dim, config.head_dim_v)) {
-    choose_sums(config);
+  if (backward::joint_takes(config.rule, config.head_dim, config.head_dim_v) &&
+      (!problem.deterministic || orders_sums(config))) {
+    choose_sums(config, problem.deterministic);
   } else {
     choose_roles(config);
   }
@@ -188,6 +201,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   params.section_heads = section_heads(problem, shape, plan);
   plan.launches = config.by_roles ? launches_by_roles(plan, heads, shape, limits)
                                   : std::vector<BackwardLaunch>{{0, static_cast<int>(heads), 0, params.n_blocks}};
+  plan.finishes = finishes(problem, config);
   plan.workspace = workspace_of(plan);
   return plan;
 }
@@ -201,10 +215,11 @@ std::string explain(const AttentionProblem& problem, const BackwardPlan& plan) {
                      : "warpgroups    1 producer, 2 for dV and dK of 64 keys each, 1 for dQ\n";
   text += fmt::format("pipeline      {} stages of Q, {} of dO\n", c.q_stages, c.do_stages);
   text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, kMaxSmemBytes);
-  text += c.by_roles ? "dQ            by a kernel of its own from dS: the same bits every time\n"
-                     : "dQ            sums in float32 that blocks of keys add to in any order\n";
-  const std::size_t kernels = plan.launches.empty() ? 0 : 1 + 2 * plan.launches.size();
-  text += fmt::format("launches      {}\n", c.by_roles ? kernels : std::min<std::size_t>(kernels, 3));
+  text += c.by_roles  ? "dQ            by a kernel of its own from dS: the same bits every time\n"
+          : c.ordered ? "dQ            sums in float32 that blocks of keys add to in order: the same bits every time\n"
+                      : "dQ            sums in float32 that blocks of keys add to in any order\n";
+  const std::size_t kernels = plan.launches.empty() ? 0 : 1 + (plan.finishes ? 2 : 1) * plan.launches.size();
+  text += fmt::format("launches      {}\n", kernels);
   text += fmt::format("workspace     {} bytes\n", plan.workspace.total_bytes);
   return text;
 }

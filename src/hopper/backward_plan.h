@@ -30,6 +30,7 @@ struct BackwardWorkspace {
   std::size_t lse_split = 0;
   std::size_t d_split = 0;
   std::size_t dq_sum = 0;
+  std::size_t turns = 0;
   std::size_t ds = 0;
   std::size_t dq_before = 0;
   std::size_t total_bytes = 0;
@@ -49,6 +50,7 @@ struct BackwardPlan {
   backward::QueryGradientConfig query;   // by roles
   backward::Params params{};             // what all launches have in common; without addresses
   std::vector<BackwardLaunch> launches;  // none: there is nothing to compute
+  bool finishes = false;                 // whether a kernel for dQ follows each
   BackwardWorkspace workspace;
 };
 

@@ -68,7 +68,8 @@ void add_forward(const AttentionProblem& problem, VariantList& variants) {
   if (config.ok()) variants.add(hopper::forward_variant(*config), smem_plan(*config).total_bytes);
 }
 
-void add_backward(const AttentionProblem& problem, VariantList& variants) {
+void add_backward(AttentionProblem problem, bool deterministic, VariantList& variants) {
+  problem.deterministic = deterministic;
   const Result<hopper::backward::Config> config = hopper::backward_config(problem);
   if (!config.ok()) return;
   const hopper::BackwardPlan plan = hopper::backward_plan(problem, kH200, *config);
@@ -76,7 +77,7 @@ void add_backward(const AttentionProblem& problem, VariantList& variants) {
   variants.add(hopper::backward_variant(*config), smem_plan(*config).total_bytes);
   if (config->by_roles) {
     variants.add(hopper::query_gradient_variant(plan.query), smem_plan(plan.query).total_bytes);
-  } else {
+  } else if (plan.finishes) {
     variants.add(hopper::finish_variant(*config), 0);
   }
 }
@@ -87,7 +88,8 @@ std::vector<CommonVariant> common_variants() {
   VariantList variants;
   for (const AttentionProblem& problem : common_problems()) {
     add_forward(problem, variants);
-    if (problem.seqlen_q == problem.seqlen_k) add_backward(problem, variants);  // training
+    if (problem.seqlen_q != problem.seqlen_k) continue;  // no training
+    for (const bool deterministic : {false, true}) add_backward(problem, deterministic, variants);
   }
   return variants.take();
 }

@@ -53,7 +53,9 @@ TEST(HopperBackwardPlan, FitsForEveryHeadDim) {
         EXPECT_LE(plan.prepare.threads_per_row, 32);
         EXPECT_GE(plan.params.m_blocks * config.block_m, 1000);
         EXPECT_GE(plan.params.n_blocks * block_n(config), 1000);
-        EXPECT_TRUE(config.by_roles || (!deterministic && head_dim <= 128 && head_dim_v <= 128));
+        const bool joint = head_dim_v <= 64 ? head_dim <= 128 : head_dim > 64 && std::max(head_dim, head_dim_v) <= 128;
+        EXPECT_EQ(config.by_roles, !joint);
+        EXPECT_EQ(config.ordered, joint && deterministic);
         expect_all_key_blocks_once(plan, 16);
       }
     }
@@ -147,7 +149,7 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
             "strobe::Element::bf16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, "
             ".softcap = false, .alibi = false, .sink = false, .max_logits = false, .scale_first = false}, .head_dim = "
             "128, .head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, .by_roles = true, "
-            ".staged_dq = true}>");
+            ".staged_dq = true, .ordered = false}>");
   EXPECT_EQ(prepare_variant({.element = Element::fp16, .varlen = true}).expression,
             "strobe::steps::prepare_backward<strobe::steps::PrepareBackwardConfig{.element = strobe::Element::fp16, "
             ".varlen = true, .threads_per_row = 16}>");

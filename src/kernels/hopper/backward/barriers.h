@@ -10,6 +10,9 @@
 //   handed_full[s]          joint: 1 per warp of keys                        queries    dS of a step is written
 //                           by roles: 1 per warp of the first                the second P of a step is written
 //   handed_empty[s]         1 per warp of the reader                         writers    it was read
+//   announced[s]            1: queries                                       sender s   where its next part of dQ goes
+//   staged_full[s]          1 per warp of queries                            sender s   a part of dQ is staged for it
+//   staged_empty            1: a sender                                      queries    the staged part was read
 // clang-format on
 //
 // Named barriers (0 is __syncthreads). kLastRead: K is read no more, and by roles V. kWarpgroup + w: of the keys'
@@ -38,6 +41,7 @@ struct Barriers {
   uint64_t q_full[C.q_stages], q_empty[C.q_stages];
   uint64_t do_full[C.do_stages], do_empty[C.do_stages];
   uint64_t handed_full[kScoreGradientStages], handed_empty[kScoreGradientStages];
+  uint64_t announced[kSenders], staged_full[kSenders], staged_empty;
   uint64_t k_full, v_full;
 
   /// By one thread, before anyone uses them.
@@ -54,6 +58,13 @@ struct Barriers {
     for (int s = 0; s < kScoreGradientStages; ++s) {
       cuda::ptx::mbarrier_init(&handed_full[s], C.by_roles ? kWarpsPerWarpgroup : kKeyWarps);
       cuda::ptx::mbarrier_init(&handed_empty[s], kWarpsPerWarpgroup);
+    }
+    if constexpr (C.ordered) {
+      for (int s = 0; s < kSenders; ++s) {
+        cuda::ptx::mbarrier_init(&announced[s], 1);
+        cuda::ptx::mbarrier_init(&staged_full[s], kWarpsPerWarpgroup);
+      }
+      cuda::ptx::mbarrier_init(&staged_empty, 1);
     }
     cuda::ptx::mbarrier_init(&k_full, 1);
     cuda::ptx::mbarrier_init(&v_full, 1);

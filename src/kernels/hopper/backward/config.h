@@ -20,8 +20,11 @@ struct Config {
   // not fit one warpgroup's registers. dS goes to global memory, and another kernel multiplies it with K.
   // Else each of two warpgroups computes dK and dV of 64 keys, and a third one dQ.
   bool by_roles = false;
-  // That dQ leaves through shared memory and a bulk reduction, not from registers.
+  // That parts of dQ leave through shared memory and bulk reductions, not from registers.
   bool staged_dq = true;
+  // That the sums of dQ are added to in order, so that the bits are the same every time; staged. By roles they always
+  // are.
+  bool ordered = false;
 
   bool operator==(const Config&) const = default;
 };
@@ -53,6 +56,10 @@ constexpr bool query_gradient_by_rows(const Config& c) { return c.block_m == kRo
 constexpr int query_gradient_columns(const Config& c) {
   return query_gradient_by_rows(c) ? c.head_dim : c.head_dim / kQueryGradientParts;
 }
+/// Whether every second section of items begins with its shortest (work.h). With used lengths nobody knows which these
+/// are.
+constexpr bool alternates(const Config& c) { return c.ordered && c.rule.mask_right && !c.rule.varlen; }
+
 inline constexpr int kFinishThreads = kWarpgroupSize * kQueryGradientParts;
 
 /// Whether the tensor cores subtract D from dP, and LSE from S where nothing is done to S before, as products with one

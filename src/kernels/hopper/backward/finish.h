@@ -1,36 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// After the backward: the float32 sums of dQ, scaled and converted. They lie in the order of the accumulators'
-// registers (query_gradient.h); four threads exchange theirs so that each stores 16 bytes of a row.
+// After the joint design's backward: the float32 sums of dQ, scaled and converted. Where they were added to in order,
+// dQ is there already, and what is left are blocks of queries that no block of keys came to. In both cases rows that
+// are not finite and may have got that from hidden pairs are computed again.
 #pragma once
 
 #include "kernels/hopper/backward/config.h"
 #include "kernels/hopper/backward/coordinates.h"
 #include "kernels/hopper/backward/exact_rows.h"
 #include "kernels/hopper/backward/query_gradient.h"
+#include "kernels/hopper/backward/query_rows.h"
+#include "kernels/hopper/backward/query_turns.h"
 #include "kernels/hopper/ptx/grid.h"
-#include "kernels/hopper/tile/fragment.h"
 
 namespace strobe::hopper::backward {
-
-/// Thread i of a quad has word j of four 16-byte chunks in words[j]... of chunk j its own; afterwards all of chunk i.
-__device__ __forceinline__ uint4 exchange_quad(const uint32_t (&words)[4]) {
-  const int lane = threadIdx.x % 4;
-  uint32_t chunk[4];
-#pragma unroll
-  for (int turn = 0; turn < 4; ++turn) {
-    // In each turn thread i gives word i ^ turn to thread i ^ turn.
-    const int other = lane ^ turn;
-    const uint32_t give = other == 0 ? words[0] : other == 1 ? words[1] : other == 2 ? words[2] : words[3];
-    const uint32_t got = __shfl_xor_sync(kFullWarp, give, turn);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i == other) {
-        chunk[i] = got;
-      }
-    }
-  }
-  return {chunk[0], chunk[1], chunk[2], chunk[3]};
-}
 
 /// A block of queries and its head, by the number of a CTA: all blocks of a head before the next head's.
 struct QueryBlock : score::Sequence {
@@ -46,46 +28,59 @@ struct QueryBlock : score::Sequence {
     block.m = number - flat * params.m_blocks;
     return block;
   }
+
+  /// Its number in the workspaces.
+  template <Config C>
+  __device__ __forceinline__ long long in_workspaces(const Params& params) const {
+    return first_block_of<C.rule>(params, sequence, head, C.block_m) + m;
+  }
 };
 
-/// The rows of a block that are in use; the others are zeros. False if this thread of a masked variant had a value that
-/// is not finite.
+/// Zeros in rows [first, end) of the block's sequence.
+__device__ __forceinline__ void clear_queries(const Params& params, const QueryBlock& block, int first, int end) {
+  clear_rows(params.dq, params.head_dim, q_batch(params, block.sequence), block.head, block.q.start + first,
+             block.q.start + min(end, block.q.owned), threadIdx.x, blockDim.x);
+}
+
+/// dQ of a block from its sums. False if this thread of a masked variant had a value that is not finite.
 template <Config C>
 __device__ __forceinline__ bool convert_query_gradient(const Params& params, const QueryBlock& block) {
-  constexpr int kColumns = query_gradient_columns(C);
   const int part = threadIdx.x / kWarpgroupSize;
-  const long long tile = first_block_of<C.rule>(params, block.sequence, block.head, C.block_m) + block.m;
-  const auto* sums = reinterpret_cast<const float4*>(params.dq_sum + tile * (C.block_m * C.head_dim) +
-                                                     part * (C.block_m * C.head_dim / kQueryGradientParts)) +
-                     threadIdx.x % kWarpgroupSize;
-  const int row = block.m * C.block_m + (query_gradient_by_rows(C) ? part * kRowsPerWarpgroup : 0);
-  const int column = query_gradient_by_rows(C) ? 0 : part * kColumns;
+  const auto* sums =
+      reinterpret_cast<const float4*>(params.dq_sum + block.in_workspaces<C>(params) * (C.block_m * C.head_dim) +
+                                      part * kSumsPerPart<C>) +
+      threadIdx.x % kWarpgroupSize;
+  const QueryPart<C> place(block.m, part);
   const float factor = params.scale * score_gradient_factor(C);
-  float zero = 0.0F;  // NaN if a value is not finite
+  float zero = 0.0F;
 #pragma unroll
-  for (int first = 0; first < kColumns / 8; first += 4) {
+  for (int first = 0; first < query_gradient_columns(C) / 8; first += 4) {
     uint32_t words[kRowsPerThread][4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float4 x = sums[(first + j) * kWarpgroupSize];
       if constexpr (is_masked(C.rule)) {
-        zero = __fmaf_rn(x.x, 0.0F, __fmaf_rn(x.y, 0.0F, __fmaf_rn(x.z, 0.0F, __fmaf_rn(x.w, 0.0F, zero))));
+        zero = not_finite(x.x, x.y, x.z, x.w, zero);
       }
       words[0][j] = pack<C.rule.element>(x.x * factor, x.y * factor);
       words[1][j] = pack<C.rule.element>(x.z * factor, x.w * factor);
     }
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      const uint4 chunk = exchange_quad(words[r]);
-      const int at = column + (first + static_cast<int>(threadIdx.x % 4)) * 8;
-      const int query = row + warpgroup_row(r);
-      if (query < block.q.owned && at < params.head_dim) {
-        unsigned short* to = params.dq.row(q_batch(params, block.sequence), block.q.start + query, block.head) + at;
-        *reinterpret_cast<uint4*>(to) = query < block.q.used ? chunk : make_uint4(0, 0, 0, 0);
-      }
+      store_query_columns<C>(params, block, block.sequence, block.head, place, first, r, words[r]);
     }
   }
   return zero == 0.0F;
+}
+
+/// Zeros where no block of keys came to. False if a value is not finite.
+template <Config C>
+__device__ __forceinline__ bool check_query_gradient(const Params& params, const QueryBlock& block) {
+  const unsigned* turns = params.turns + block.in_workspaces<C>(params) * kQueryGradientParts;
+  if (turns[0] == 0) {
+    clear_queries(params, block, block.m * C.block_m, (block.m + 1) * C.block_m);
+  }
+  return turns[0] != kNotFinite && turns[1] != kNotFinite;
 }
 
 /// Grid: m_blocks * heads * batch; kFinishThreads.
@@ -97,7 +92,7 @@ __global__ void __launch_bounds__(kFinishThreads, 1)  // registers for repair_qu
   const auto block = QueryBlock::of<C.rule>(params, blockIdx.x);
   const int first = block.m * C.block_m;
   if (first < block.q.used) {
-    const bool finite = convert_query_gradient<C>(params, block);
+    const bool finite = C.ordered ? check_query_gradient<C>(params, block) : convert_query_gradient<C>(params, block);
     if (is_masked(C.rule) && __syncthreads_or(finite ? 0 : 1) != 0) {
       constexpr int kRows = C.block_m / (kWarpsPerWarpgroup * kQueryGradientParts);  // of a warp
       const int begin = first + static_cast<int>(threadIdx.x) / kWarpSize * kRows;
@@ -105,8 +100,7 @@ __global__ void __launch_bounds__(kFinishThreads, 1)  // registers for repair_qu
     }
   } else {  // those behind the last sequence may be more than its blocks: hence the stride
     for (int row = first; row < block.q.owned; row += params.m_blocks * C.block_m) {
-      clear_rows(params.dq, params.head_dim, q_batch(params, block.sequence), block.head, block.q.start + row,
-                 block.q.start + min(row + C.block_m, block.q.owned), threadIdx.x, blockDim.x);
+      clear_queries(params, block, row, row + C.block_m);
     }
   }
 }

@@ -2,8 +2,8 @@
 // FlashAttention's backward on Hopper: dK, dV and the sums of dQ, or dS for them, from Q, K, V, dO, LSE and D.
 //
 // A CTA holds a block of keys and walks over the queries that see it, of every query head that reads the key head.
-// Warpgroup 0 produces; the two after it hold dK and dV (joint: key_warpgroup.h; by roles: roles.h), and the joint
-// design's last one computes dQ (query_warpgroup.h). barriers.h says who waits for whom.
+// Warpgroup 0 produces; the two after it hold dK and dV (joint: key_warpgroup.h; by roles: roles.h), and the
+// joint design's last one computes dQ (query_warpgroup.h). barriers.h says who waits for whom.
 //
 // Source: Dao, "FlashAttention-2" (2023), algorithm 2; Shah et al., "FlashAttention-3" (2024), appendix on the
 // backward.
@@ -11,7 +11,9 @@
 
 #include "kernels/hopper/backward/barriers.h"
 #include "kernels/hopper/backward/key_warpgroup.h"
+#include "kernels/hopper/backward/ordered_query_warpgroup.h"
 #include "kernels/hopper/backward/producer.h"
+#include "kernels/hopper/backward/query_sender.h"
 #include "kernels/hopper/backward/query_warpgroup.h"
 #include "kernels/hopper/backward/roles.h"
 
@@ -26,6 +28,20 @@ __device__ __forceinline__ void consume(const TensorMaps& maps, const Params& pa
     consume_by_role<C, warpgroup>(maps, params, smem, barriers);
   } else {
     KeyWarpgroup<C, warpgroup>(maps, params, smem, barriers).run();
+  }
+}
+
+/// The first warpgroup where the sums of dQ are added to in order: a producer, and senders.
+template <Config C>
+__device__ __forceinline__ void produce_or_send(const TensorMaps& maps, const Params& params, unsigned char* smem,
+                                                Barriers<C>& barriers) {
+  const int warp = __shfl_sync(kFullWarp, threadIdx.x / kWarpSize, 0);
+  if (warp == 0) {
+    if (threadIdx.x == 0) {
+      Producer<C>(maps, params, smem, barriers).run();
+    }
+  } else if (threadIdx.x % kWarpSize == 0) {
+    QuerySender<C>(smem, barriers, warp - 1).run();
   }
 }
 
@@ -45,7 +61,9 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<register_budget(C).producer>();
-    if (threadIdx.x == 0) {
+    if constexpr (C.ordered) {
+      produce_or_send<C>(maps, params, smem, barriers);
+    } else if (threadIdx.x == 0) {
       Producer<C>(maps, params, smem, barriers).run();
     }
   } else if (warpgroup == 1) {
@@ -54,7 +72,11 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
     consume<C, 1>(maps, params, smem, barriers);
   } else if constexpr (!C.by_roles) {
     ptx::setmaxnreg_dec<register_budget(C).queries>();
-    QueryWarpgroup<C>(params, smem, barriers).run();
+    if constexpr (C.ordered) {
+      OrderedQueryWarpgroup<C>(params, smem, barriers).run();
+    } else {
+      QueryWarpgroup<C>(params, smem, barriers).run();
+    }
   }
 }
 

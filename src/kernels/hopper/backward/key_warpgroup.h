@@ -51,7 +51,7 @@ class KeyWarpgroup {
     int head = work.head_kv * params_.heads_per_kv;
     int heads = params_.heads_per_kv;
     do {  // not for: a loop that may be empty takes ptxas more registers
-      for (int m = work.m_begin; m < work.m_end; ++m) {
+      for (int m = work.m_first; m != work.m_past; m += work.direction) {
         const ScoreBlock<C> block(params_, work, head, key_first(work), m);
         Operand<C> halves, p, ds;
         compute_probabilities(block, !work.sees_all<C>(m), halves);

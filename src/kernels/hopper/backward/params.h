@@ -3,6 +3,7 @@
 // without std headers, shared by host and device.
 #pragma once
 
+#include "kernels/hopper/backward/config.h"
 #include "kernels/hopper/tile/tensor_map.h"
 #include "kernels/math/rows.h"
 #include "kernels/score/params.h"
@@ -31,6 +32,7 @@ struct Params {
   // dQ / scale in float32: of each block, block_m * head_dim (as compiled) sums in the order of the accumulators'
   // registers (query_gradient.h). Null by roles.
   float* dq_sum;
+  unsigned* turns;  // null where the sums are not added to in order
   // By roles: dS^T in tiles of 64 keys x 64 queries, swizzled as in shared memory: [query heads of this launch,
   // key_blocks, m_blocks * block_m / 64], where a launch covers `items` from first_head_kv on. Null otherwise.
   unsigned char* ds;
@@ -69,6 +71,11 @@ constexpr int batch_of(int sequences, bool packed_q, bool packed_k) {
 /// Floats of lse_log2, and of d_sum.
 constexpr long long row_floats(int heads, int query_blocks, int block_m) {
   return static_cast<long long>(heads) * query_blocks * block_m;
+}
+
+/// Elements of turns.
+constexpr long long turn_count(int heads, int query_blocks) {
+  return static_cast<long long>(heads) * query_blocks * kQueryGradientParts;
 }
 
 /// Floats of dq_sum; head_dim as compiled.

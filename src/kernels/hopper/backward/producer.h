@@ -33,7 +33,7 @@ class Producer {
     bool v_loaded = false;
     for (int group = 0; group < params_.heads_per_kv; ++group) {
       const int head = work.head_kv * params_.heads_per_kv + group;
-      for (int m = work.m_begin; m < work.m_end; ++m) {
+      for (int m = work.m_first; m != work.m_past; m += work.direction) {
         load_queries(work, head, m);
         if (!v_loaded) {
           load_values(work);

@@ -2,7 +2,7 @@
 // The five products of one step, as the WGMMAs of one warpgroup: issued, not awaited.
 #pragma once
 
-#include "kernels/hopper/backward/config.h"
+#include "kernels/hopper/backward/smem.h"
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/ptx/wgmma.h"
 #include "kernels/hopper/tile/descriptor.h"
@@ -44,10 +44,19 @@ __device__ __forceinline__ void accumulate_keys(float (&d)[n], const uint32_t (&
   }
 }
 
-/// dQ = dS K: 64 queries over all keys of the tile, both operands MN-major.
-template <Config C, int n>
-__device__ __forceinline__ void multiply_keys(float (&d)[n], Descriptor ds, Descriptor k) {
-  ptx::wgmma_ss_mn<C.rule.element, false>(d, ds, k);
+/// dQ = dS K, or dQ += dS K: a part of a step's dQ over all keys of the tile, both operands MN-major. `stage`: of dS.
+template <Config C, bool accumulate>
+__device__ __forceinline__ void multiply_keys(float (&d)[query_gradient_columns(C) / 2], unsigned char* smem, int part,
+                                              int stage) {
+  constexpr SmemPlan kPlan = smem_plan(C);
+  constexpr int kPanelBytes = block_n(C) * kPanelRowBytes;
+  static_assert(query_gradient_columns(C) % kPanelColumns == 0);
+  const int ds_panel = query_gradient_by_rows(C) ? part : 0;
+  const int k_panel = query_gradient_by_rows(C) ? 0 : part * (query_gradient_columns(C) / kPanelColumns);
+  const Descriptor ds =
+      descriptor_mn_major(smem + kPlan.ds + ds_panel * kPanelBytes, block_n(C)) + stage * (kPlan.ds_bytes >> 4);
+  const Descriptor k = descriptor_mn_major(smem + kPlan.k + k_panel * kPanelBytes, block_n(C));
+  ptx::wgmma_ss_mn<C.rule.element, accumulate>(d, ds, k);
 #pragma unroll
   for (int step = 1; step < block_n(C) / 16; ++step) {
     ptx::wgmma_ss_mn<C.rule.element, true>(d, ds + mn_major_step(step), k + mn_major_step(step));

@@ -27,6 +27,37 @@ __device__ __forceinline__ float* query_gradient_sums(const Params& params, int 
   return params.dq_sum + first_block_of<C.rule>(params, sequence, head, C.block_m) * (C.block_m * C.head_dim);
 }
 
+template <Config C>
+constexpr int kSumsPerPart = C.block_m * C.head_dim / kQueryGradientParts;
+
+/// Where the sums of this thread's registers 0 to 3 lie; those of the next four kWarpgroupSize further.
+__device__ __forceinline__ float4* own_sums(float* sums) {
+  return reinterpret_cast<float4*>(sums) + threadIdx.x % kWarpgroupSize;
+}
+
+/// Reads one part. By way of L2: other multiprocessors wrote it.
+template <int n>
+__device__ __forceinline__ void load_sums(float* sums, float (&dq)[n]) {
+#pragma unroll
+  for (int j = 0; j < n / 4; ++j) {
+    const float4 x = __ldcg(own_sums(sums) + j * kWarpgroupSize);
+    dq[4 * j] = x.x;
+    dq[4 * j + 1] = x.y;
+    dq[4 * j + 2] = x.z;
+    dq[4 * j + 3] = x.w;
+  }
+}
+
+/// One part to shared memory, in the same order.
+template <int n>
+__device__ __forceinline__ void stage_sums(const float (&dq)[n], unsigned char* stage) {
+  float4* chunks = own_sums(reinterpret_cast<float*>(stage));
+#pragma unroll
+  for (int j = 0; j < n / 4; ++j) {
+    chunks[j * kWarpgroupSize] = {dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]};
+  }
+}
+
 /// Adds one part, from the accumulators' registers.
 template <int n>
 __device__ __forceinline__ void reduce_from_registers(float* sums, const float (&dq)[n]) {
@@ -45,11 +76,7 @@ __device__ __forceinline__ void reduce_staged(float* sums, const float (&dq)[n],
     cuda::ptx::cp_async_bulk_wait_group_read(cuda::ptx::n32_t<0>{});
   }
   ptx::bar_sync(barrier, kWarpgroupSize);
-  auto* chunks = reinterpret_cast<float4*>(stage) + thread;
-#pragma unroll
-  for (int j = 0; j < n / 4; ++j) {
-    chunks[j * kWarpgroupSize] = {dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]};
-  }
+  stage_sums(dq, stage);
   cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
   ptx::bar_sync(barrier, kWarpgroupSize);
   if (thread == 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The joint design's queries: a warpgroup that computes dQ = dS K of every step and sends it on its way. It has few
-// registers and much time, so that nobody waits for what its sums wait for.
+// The joint design's queries: a warpgroup that computes dQ = dS K of every step and sends it on its way, in any order.
+// It has few registers and much time, so that nobody waits for what its sums wait for.
 #pragma once
 
 #include "kernels/hopper/backward/barriers.h"
@@ -47,20 +47,13 @@ class QueryWarpgroup {
 
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
-  static constexpr int kPanelBytes = block_n(C) * kPanelRowBytes;
   static constexpr int kBlockFloats = C.block_m * C.head_dim;
   static constexpr int kPartFloats = kBlockFloats / kQueryGradientParts;
-  static constexpr int kPartPanels = query_gradient_columns(C) / kPanelColumns;
-  static_assert(C.by_roles || query_gradient_columns(C) % kPanelColumns == 0);
 
   __device__ __forceinline__ void one_part(int part, int stage, float* sums) {
-    const int ds_panel = query_gradient_by_rows(C) ? part : 0;
-    const int k_panel = query_gradient_by_rows(C) ? 0 : part * kPartPanels;
     float dq[query_gradient_columns(C) / 2];
     ptx::wgmma_fence();
-    multiply_keys<C>(
-        dq, descriptor_mn_major(smem_ + kPlan.ds + ds_panel * kPanelBytes, block_n(C)) + stage * (kPlan.ds_bytes >> 4),
-        descriptor_mn_major(smem_ + kPlan.k + k_panel * kPanelBytes, block_n(C)));
+    multiply_keys<C, false>(dq, smem_, part, stage);
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>(dq);
     if (part == kQueryGradientParts - 1) {

@@ -25,6 +25,7 @@ struct SmemPlan {
   int p = 0;   // by roles: probabilities on their way from one warpgroup to the other
   int lse = 0;
   int d_sum = 0;
+  int query_state = 0;
   int barriers = 0;
   int total_bytes = 0;
 };
@@ -35,9 +36,15 @@ inline constexpr int kScoreGradientStages = 2;
 // dQ leaves in such pieces: 32 accumulators of each thread of a warpgroup.
 inline constexpr int kQueryGradientPiece = 32;
 inline constexpr int kQueryGradientPieceBytes = 4 * kQueryGradientPiece * kWarpgroupSize;
+// Where dQ's sums are added to in order.
+inline constexpr int kSenders = 3;
+inline constexpr int kQueryStateBytes = 128;  // query_turns.h
 
-/// mbarriers: full and empty for each stage of Q, dO and what the warpgroups hand to each other; K full and V full.
-constexpr int barrier_count(const Config& c) { return 2 * (c.q_stages + c.do_stages + kScoreGradientStages) + 2; }
+/// mbarriers: full and empty for each stage of Q, dO and what the warpgroups hand to each other; two for each sender
+/// and staged dQ's empty; K full and V full.
+constexpr int barrier_count(const Config& c) {
+  return 2 * (c.q_stages + c.do_stages + kScoreGradientStages + kSenders) + 3;
+}
 
 constexpr SmemPlan smem_plan(const Config& c) {
   SmemPlan plan;
@@ -57,7 +64,8 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.dq = plan.p + (c.by_roles ? kScoreGradientStages * plan.ds_bytes : 0);
   plan.lse = plan.dq + (c.staged_dq && !c.by_roles ? kQueryGradientPieceBytes : 0);
   plan.d_sum = plan.lse + c.q_stages * plan.lse_bytes;
-  plan.barriers = plan.d_sum + c.do_stages * plan.d_bytes;
+  plan.query_state = plan.d_sum + c.do_stages * plan.d_bytes;
+  plan.barriers = plan.query_state + kQueryStateBytes;
   plan.total_bytes = plan.barriers + 8 * barrier_count(c);
   return plan;
 }

@@ -35,10 +35,11 @@ __device__ __forceinline__ int k_batch(const Params& params, int sequence) {
 
 struct Work : score::Sequence {
   int sequence, head_kv;
-  int launch_head;     // key head within this launch
-  int n;               // key block
-  int m_begin, m_end;  // query blocks that see some of its keys
-  int m_full, m_left;  // those in [m_full, m_left) see all of them: no mask
+  int launch_head;                 // key head within this launch
+  int n;                           // key block
+  int m_begin, m_end;              // query blocks that see some of its keys
+  int m_full, m_left;              // those in [m_full, m_left) see all of them: no mask
+  int m_first, m_past, direction;  // the way through them: from m_first by `direction`, 1 or -1, up to before m_past
 
   __device__ __forceinline__ int steps() const { return m_end - m_begin; }
 
@@ -79,6 +80,11 @@ __device__ __forceinline__ void find_query_blocks(const Params& params, Work& wo
 
 /// Items in order: sections of key heads; in a section, block 0 of every head, block 1 of every head, ... Under a
 /// causal mask that is the longest first.
+///
+/// Where dQ's sums are added to in order (query_turns.h), items of one head that start together on the same queries
+/// wait for each other. Longest first, they all begin with the last queries, unless they start one after the other, as
+/// those do that take the place of shorter ones. So under a causal mask every second section has the shortest items
+/// first: these begin on the diagonal, each on other queries. The last section has the longest first.
 template <Config C>
 __device__ __forceinline__ Work work_of(const Params& params, int item) {
   const int heads = params.items / params.key_blocks;
@@ -92,8 +98,14 @@ __device__ __forceinline__ Work work_of(const Params& params, int item) {
   work.sequence = sequence;
   work.head_kv = params.first_head_kv + flat_head - sequence * params.heads_kv;
   work.launch_head = flat_head;
-  work.n = params.first_key_block + within / count;
+  const int block = within / count;
+  const bool descends =
+      C.ordered && (alternates(C) ? ((heads - 1) / params.section_heads - section) % 2 != 0 : !C.rule.mask_right);
+  work.n = params.first_key_block + (descends ? params.key_blocks - 1 - block : block);
   find_query_blocks<C>(params, work);
+  work.direction = descends || !C.ordered ? 1 : -1;
+  work.m_first = work.direction > 0 ? work.m_begin : work.m_end - 1;
+  work.m_past = work.direction > 0 ? work.m_end : work.m_begin - 1;
   return work;
 }
 
