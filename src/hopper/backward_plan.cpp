@@ -65,6 +65,7 @@ backward::QueryGradientConfig query_config(const backward::Config& config) {
   query.head_dim = config.head_dim;
   query.block_m = config.block_m;
   query.consumer_warpgroups = 2;
+  query.debug = config.debug;
   return query;
 }
 

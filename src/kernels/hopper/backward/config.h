@@ -22,6 +22,7 @@ struct Config {
   bool by_roles = false;
   // That dQ leaves through shared memory and a bulk reduction, not from registers.
   bool staged_dq = true;
+  bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN, every lane arrives for itself
 
   bool operator==(const Config&) const = default;
 };
