@@ -238,7 +238,7 @@ __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Pa
     GradientRole<C>(params, smem, barriers).run(work, sums);
   }
   // Each warpgroup's gradients leave through what the other one read.
-  ptx::bar_sync(kLastRead, kWarpgroupSize * kKeyWarpgroups);
+  ptx::barrier_sync(kLastRead, kWarpgroupSize * kKeyWarpgroups);
   const int row = work.n * block_n(C);
   const bool finite =
       stage_rows<C.rule, block_n(C)>(sums, role == 0 ? kProbabilityScale : params.scale, work.k.used - row, rows);
