@@ -98,6 +98,7 @@ class ProbabilityRole : Role<C> {
         difference_probabilities<C>(block, masked, s);
       } else {
         probabilities<C>(block, masked, s, p, lse_log2);
+        __syncwarp();  // all lanes have read LSE
       }
       arrive<C>(barriers_.q_empty[q_.stage]);
       hand_over(s);
