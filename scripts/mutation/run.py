@@ -48,8 +48,12 @@ def limit(seconds):
     return 20 + 10 * seconds
 
 
-def condition(number):
-    return f"::strobe_mutation::kMutant == {number}"
+def alternatives(number, mutation):
+    """Of a statement, with its semicolon, or an expression, which both find a place in parentheses."""
+    on = f"::strobe_mutation::kMutant == {number}"
+    if mutation.text.endswith(";"):
+        return f"{{ if ({on}) {{ {mutation.broken} }} else {{ {mutation.text} }} }}"
+    return f"({on} ? ({mutation.broken}) : ({mutation.text}))"
 
 
 def build(tests):
@@ -100,7 +104,7 @@ def main():
 
     print(f"building the library with {len(MUTATIONS)} mutations", flush=True)
     files = {mutation.file for mutation in MUTATIONS}
-    complaints = make_tree(TREE, files, lambda name, text: with_mutations(name, text, MUTATIONS, condition))
+    complaints = make_tree(TREE, files, lambda name, text: with_mutations(name, text, MUTATIONS, alternatives))
     tests = [test for test in VECTOR_TESTS + AMX_TESTS if any(test in tests_of(MUTATIONS[n - 1]) for n in chosen)]
     build(tests)
     limits = measure(tests)

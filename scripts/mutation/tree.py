@@ -11,8 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Mutation:
-    """Replaces a text that its file holds exactly once: a statement, with its semicolon, or an expression, which both
-    find a place in parentheses."""
+    """Replaces a text that its file holds exactly once."""
 
     name: str
     file: str
@@ -24,22 +23,19 @@ def run(command, **options):
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
 
 
-def with_mutations(name, text, mutations, condition):
-    """`text` of the file `name` with its mutations compiled in, and the complaints about them. `condition(number)` is
-    the C++ that is true where the mutation of that number is on; numbers begin at 1."""
+def with_mutations(name, text, mutations, alternatives):
+    """`text` of the file `name` with its mutations compiled in, and the complaints about them.
+    `alternatives(number, mutation)` is C++ that stands for the broken text where the mutation of that number is on, and
+    for the text otherwise; numbers begin at 1."""
     complaints = []
     for number, mutation in enumerate(mutations, start=1):
         if mutation.file != name:
             continue
         count = text.count(mutation.text)
-        if count != 1:
-            complaints.append(f"{mutation.name}: its text is {count} times in {name}, where it must be once")
-            continue
-        if mutation.text.endswith(";"):
-            chosen = f"{{ if ({condition(number)}) {{ {mutation.broken} }} else {{ {mutation.text} }} }}"
+        if count == 1:
+            text = text.replace(mutation.text, alternatives(number, mutation))
         else:
-            chosen = f"({condition(number)} ? ({mutation.broken}) : ({mutation.text}))"
-        text = text.replace(mutation.text, chosen)
+            complaints.append(f"{mutation.name}: its text is {count} times in {name}, where it must be once")
     return text, complaints
 
 
