@@ -102,9 +102,9 @@ SOFTMAX = [
 
 FORWARD_PIPELINE = [
     KernelMutation(
-        "nobody waits for V",
+        "nobody waits for K",
         f"{FORWARD}/consumer.h",
-        "wait<C>(barriers_.v_full[v_at_.stage], v_at_.parity);",
+        "wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity);",
         "",
         "Causal128",
     ),

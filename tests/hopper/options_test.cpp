@@ -79,9 +79,11 @@ TEST_F(HopperOptions, Window64) {
 }
 
 TEST_F(HopperOptions, Chunk128) {
-  AttentionCase attention = grouped_case(DType::bfloat16, 128, CausalMask::bottom_right);
-  attention.options.chunk = 90;
-  expect_matches(attention, {{400, 400}, {100, 333}});
+  for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+    AttentionCase attention = grouped_case(DType::bfloat16, 128, causal);
+    attention.options.chunk = 90;
+    expect_matches(attention, {{400, 400}, {100, 333}});
+  }
 }
 
 TEST_F(HopperOptions, Softcap64) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random configurations on a GPU against the float64 reference: every option of the engine in any combination,
-// sequences up to 2,000, outputs and their guards poisoned, NaN wherever a result must not depend on it. seeds.h says
-// how seeds are chosen. STROBE_DEBUG_KERNELS=1 takes kernels whose waits trap and whose shared memory starts as NaN.
+// sequences up to STROBE_LONGEST (2,000), outputs and their guards poisoned, NaN wherever a result must not depend on
+// it. seeds.h says how seeds are chosen. STROBE_DEBUG_KERNELS=1 takes kernels whose waits trap and whose shared memory
+// starts as NaN.
 #include <array>
 #include <iostream>
 
@@ -32,7 +33,7 @@ EngineLimits hopper_limits(std::uint64_t group) {
   limits.head_dims = {random.one_of({HeadDims{32, 32}, HeadDims{64, 64}, HeadDims{64, 64}, HeadDims{96, 96},
                                      HeadDims{128, 128}, HeadDims{128, 128}, HeadDims{192, 128}, HeadDims{192, 192},
                                      HeadDims{256, 256}, HeadDims{64, 256}})};
-  limits.longest = 2000;
+  limits.longest = static_cast<std::int64_t>(number_from("STROBE_LONGEST", 2000));
   limits.bias = limits.block_mask = limits.dropout = false;
   return limits;
 }

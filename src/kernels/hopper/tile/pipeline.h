@@ -30,23 +30,24 @@ struct RingPosition {
 template <bool debug>
 __device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) {
   if constexpr (debug) {
-    constexpr int kHopeless = 1 << 24;  // seconds: any honest wait is far shorter
+    constexpr uint64_t kHopelessNanoseconds = 5'000'000'000;  // any honest wait is far shorter
     // Not in C++: around a loop that may trap, ptxas spills what is live.
     asm volatile(
         "{\n"
         ".reg .pred complete, hopeless;\n"
-        ".reg .b32 tries;\n"
-        "mov.b32 tries, 0;\n"
+        ".reg .u64 start, now;\n"
+        "mov.u64 start, %%globaltimer;\n"
         "again:\n"
         "mbarrier.try_wait.parity.shared::cta.b64 complete, [%0], %1;\n"
         "@complete bra done;\n"
-        "add.u32 tries, tries, 1;\n"
-        "setp.eq.u32 hopeless, tries, %2;\n"
+        "mov.u64 now, %%globaltimer;\n"
+        "sub.u64 now, now, start;\n"
+        "setp.gt.u64 hopeless, now, %2;\n"
         "@hopeless trap;\n"
         "bra again;\n"
         "done:\n"
         "}\n" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(&barrier))),
-        "r"(parity), "n"(kHopeless)
+        "r"(parity), "n"(kHopelessNanoseconds)
         : "memory");
   } else {
     while (!cuda::ptx::mbarrier_try_wait_parity(&barrier, parity)) {
