@@ -4,12 +4,13 @@
 #
 #   STROBE_LIBRARY=build/release/lib/libstrobe.so STROBE_TESTS=build/release/bin scripts/gpu/verify.sh [CONFIGURATIONS]
 #
-# Random configurations of tests/hopper, forward and backward, against float64 in as many processes as there are cores (kernels that the
-# library's pack lacks are compiled on first use), the other tests there, the checks of check_forward.py, the GPU program
+# Random configurations of tests/hopper, forward and backward, against float64 in as many processes as there are cores
+# (kernels that the library's pack lacks are compiled on first use), the other tests there, the checks of check_forward.py, the GPU program
 # of examples/quickstart, compute-sanitizer's four tools, and the mutations of scripts/mutation/run_gpu.py, which it
 # builds first unless $STROBE_MUTATION_TESTS names the folder of its programs. Logs stay in $LOGS.
 set -u
 tests=$(realpath "${STROBE_TESTS:-build/release/bin}")
+[[ -n ${STROBE_MUTATION_TESTS:-} ]] && STROBE_MUTATION_TESTS=$(realpath "$STROBE_MUTATION_TESTS")
 cd "$(dirname "$0")" || exit 1
 configurations=${1:-3200}
 shards=$(nproc)
@@ -76,6 +77,8 @@ if command -v compute-sanitizer >/dev/null; then
 fi
 unset STROBE_DEBUG_KERNELS STROBE_LONGEST
 
-python3 ../mutation/run_gpu.py ${STROBE_MUTATION_TESTS:+--programs "$STROBE_MUTATION_TESTS"} >"$logs/mutations.log" || failed=1
+mutations=(python3 ../mutation/run_gpu.py)
+[[ -n ${STROBE_MUTATION_TESTS:-} ]] && mutations+=(--programs "$STROBE_MUTATION_TESTS")
+"${mutations[@]}" >"$logs/mutations.log" || failed=1
 grep -v '^  \(noticed\|passed\)' "$logs/mutations.log"
 exit $failed

@@ -130,9 +130,9 @@ FORWARD_PIPELINE = [
         "Full64",
     ),
     KernelMutation(
-        "a stage of Q is never released",
+        "stages of K are never released",
         f"{FORWARD}/consumer.h",
-        "arrive_once(barriers_.q_empty[warpgroup_][q_at_.stage]);",
+        "arrive_once(barriers_.k_empty[k_at_.stage]);",
         "",
         "Causal128",
     ),
@@ -157,10 +157,10 @@ PREPARATION = [
         "the gradient of LSE is forgotten", f"{STEPS}/prepare_backward.h", "sum -= rows.d_lse[row];", "", "Full64"
     ),
     KernelMutation(
-        "rows that see no key have probabilities",
+        "the backward takes LSE for one in base 2",
         f"{STEPS}/prepare_backward.h",
-        "lse == -kInfinity ? kInfinity : lse * kLog2E",
         "lse * kLog2E",
+        "lse",
         "Causal128",
     ),
     KernelMutation(
@@ -261,9 +261,9 @@ JOINT = [
         "Full64",
     ),
     KernelMutation(
-        "nobody waits for Q",
-        f"{BACKWARD}/key_warpgroup.h",
-        "wait<C>(barriers_.q_full[q_.stage], q_.parity);",
+        "nobody waits for dS",
+        f"{BACKWARD}/query_warpgroup.h",
+        "wait<C>(barriers_.handed_full[ds.stage], ds.parity);",
         "",
         "Causal128",
     ),
@@ -290,13 +290,6 @@ JOINT = [
         "params.scale * score_gradient_factor(C)",
         "score_gradient_factor(C)",
         "Causal128",
-    ),
-    KernelMutation(
-        "keys behind the used ones have gradients",
-        f"{BACKWARD}/epilogue.h",
-        "exists[r % kRowsPerThread]",
-        "true",
-        "Packed",
     ),
 ]
 
