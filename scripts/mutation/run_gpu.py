@@ -2,7 +2,7 @@
 """Breaks the Hopper engine's kernels in many ways, one at a time, and expects the tests to detect each.
 
 Needs a machine with such a GPU and NVRTC; `--build-only` does what needs neither, and `--programs FOLDER` takes what it
-built: FOLDER/hopper_tests, and libstrobe where the loader finds it. Every mutation of gpu_mutations.py is compiled into
+built: FOLDER/hopper_tests and FOLDER/../lib. Every mutation of gpu_mutations.py is compiled into
 a copy of the tree beside what it replaces. The library there has no kernels, only their sources, and compiles those of
 the mutation that STROBE_MUTANT=number names. Each runs the one test that must notice it. Ends with 1 when a test fails
 without mutations, or notices none, or a text is no longer in its file, or a mutation does not compile.
@@ -74,7 +74,8 @@ def test_filter(test):
 def run_test(programs, number, test):
     """Runs a test on mutation `number`, 0 for none. What it noticed, or None, and its output."""
     with tempfile.TemporaryDirectory() as cache:
-        variables = {"STROBE_MUTANT": str(number), "STROBE_CACHE_DIR": cache}
+        libraries = f"{programs.parent / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+        variables = {"STROBE_MUTANT": str(number), "STROBE_CACHE_DIR": cache, "LD_LIBRARY_PATH": libraries}
         command = [programs / "hopper_tests", "--gtest_brief=1", f"--gtest_filter={test_filter(test)}"]
         try:
             result = run(command, env=os.environ | variables, timeout=LIMIT)
