@@ -2,10 +2,10 @@
 """Breaks the Hopper engine's kernels in many ways, one at a time, and expects the tests to detect each.
 
 Needs a machine with such a GPU and NVRTC; `--build-only` does what needs neither, and `--programs FOLDER` takes what it
-built: FOLDER/hopper_tests and FOLDER/../lib. Every mutation of gpu_mutations.py is compiled into
-a copy of the tree beside what it replaces. The library there has no kernels, only their sources, and compiles those of
-the mutation that STROBE_MUTANT=number names. Each runs the one test that must notice it. Ends with 1 when a test fails
-without mutations, or notices none, or a text is no longer in its file, or a mutation does not compile.
+built: FOLDER/hopper_tests and FOLDER/../lib. Every mutation of gpu_mutations.py is compiled into a copy of the tree
+beside what it replaces. The library there has no kernels, only their sources, and compiles those of the mutation that
+STROBE_MUTANT=number names. Each runs the one test that must notice it. Ends with 1 when a test fails without mutations,
+or notices none, or a text is no longer in its file, or a mutation does not compile.
 """
 
 import argparse
