@@ -2,7 +2,7 @@
 # The commands of the project; CMakePresets.json has the builds they use.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test lint format build package docs asan tsan threads fuzz soak mutation clean help dependencies
+.PHONY: demo test lint format build package docs asan tsan threads fuzz soak mutation mutation-gpu clean help dependencies
 
 JOBS ?= $(shell nproc)
 python := .venv/bin/python
@@ -56,6 +56,9 @@ soak: build/release/build.ninja ## Test random configurations for SECONDS=600
 
 mutation: dependencies ## Check that the tests detect deliberate bugs
 	@python3 scripts/mutation/run.py
+
+mutation-gpu: dependencies ## The same for the kernels of the Hopper engine, on a machine with such a GPU
+	@python3 scripts/mutation/run_gpu.py
 
 clean: ## Remove build/ and .venv/
 	@rm -rf build .venv

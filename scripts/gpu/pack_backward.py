@@ -31,6 +31,7 @@ FIELDS = {
     "by_roles": False,
     "staged_dq": True,
     "ordered": False,
+    "debug": False,
 }
 
 

@@ -4,11 +4,13 @@
 #
 #   STROBE_LIBRARY=build/release/lib/libstrobe.so STROBE_TESTS=build/release/bin scripts/gpu/verify.sh [CONFIGURATIONS]
 #
-# Random configurations of tests/hopper, forward and backward, against float64 in as many processes as there are cores (kernels that the
-# library's pack lacks are compiled on first use), the other tests there, the checks of check_forward.py, the GPU program
-# of examples/quickstart, and compute-sanitizer's four tools. Logs stay in $LOGS.
+# Random configurations of tests/hopper, forward and backward, against float64 in as many processes as there are cores
+# (kernels that the library's pack lacks are compiled on first use), the other tests there, the checks of check_forward.py, the GPU program
+# of examples/quickstart, compute-sanitizer's four tools, and the mutations of scripts/mutation/run_gpu.py, which it
+# builds first unless $STROBE_MUTATION_TESTS names the folder of its programs. Logs stay in $LOGS.
 set -u
 tests=$(realpath "${STROBE_TESTS:-build/release/bin}")
+[[ -n ${STROBE_MUTATION_TESTS:-} ]] && STROBE_MUTATION_TESTS=$(realpath "$STROBE_MUTATION_TESTS")
 cd "$(dirname "$0")" || exit 1
 configurations=${1:-3200}
 shards=$(nproc)
@@ -37,22 +39,48 @@ run_shards() {
   ((bad == 0))
 }
 
+# The other tests, shared out among as many processes; those that take most of a GPU's memory alone.
+run_tests() {
+  local start=$SECONDS bad=0 pids=() i
+  for ((i = 0; i < shards; ++i)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i "$tests/hopper_tests" --gtest_brief=1 \
+      --gtest_filter=-HopperLargeTensors.* >"$logs/tests-$i.log" 2>&1 &
+    pids+=($!)
+  done
+  for i in "${!pids[@]}"; do
+    if ! wait "${pids[$i]}"; then
+      bad=$((bad + 1))
+      grep -h '^\[  FAILED' "$logs/tests-$i.log" | sort -u
+    fi
+  done
+  printf '%-6s%-24s%s processes, %s failed, %s s\n' "$( ((bad == 0)) && echo ok || echo FAIL)" tests "$shards" "$bad" \
+    $((SECONDS - start))
+  ((bad == 0))
+}
+
 run_shards random "$shards" "$per_shard" 1 || failed=1
-# Waits that trap instead of hanging, shared memory that starts as NaN.
-STROBE_DEBUG_KERNELS=1 run_shards "poisoned" "$shards" 8 32 || failed=1
-"$tests/hopper_tests" --gtest_brief=1 || failed=1
+run_tests || failed=1
+"$tests/hopper_tests" --gtest_brief=1 --gtest_filter=HopperLargeTensors.* || failed=1
 python3 check_forward.py --configurations 1 || failed=1
 "$tests/quickstart_gpu" || failed=1
+
+# 100 configurations of debug kernels, four of each kernel: waits that trap instead of hanging, shared memory that starts
+# as NaN, and mbarriers at which each lane arrives for itself. Of a lane that arrives for its warp behind a __syncwarp(),
+# racecheck knows only that lane's accesses: ptxas makes the __syncwarp() of a converged warp a NOP.
+export STROBE_DEBUG_KERNELS=1 STROBE_LONGEST=500
+run_shards poisoned 20 5 8 || failed=1
 if command -v compute-sanitizer >/dev/null; then
   tools=()
   for tool in memcheck racecheck initcheck synccheck; do
-    # Every 32nd seed is another kernel. Two tools report what the backward does, and the forward never: racecheck
-    # reads after a lane has arrived at an mbarrier for its warp, or a bulk copy has, and synccheck a bar.red that one
-    # warpgroup takes part in.
-    forward_only=$([[ $tool == racecheck || $tool == synccheck ]] && echo 1 || echo 0)
-    STROBE_FORWARD_ONLY=$forward_only run_shards "$tool" 5 20 32 compute-sanitizer --tool "$tool" --error-exitcode 9 &
+    run_shards "$tool" 4 25 8 compute-sanitizer --tool "$tool" --error-exitcode 9 &
     tools+=($!)
   done
   for tool in "${tools[@]}"; do wait "$tool" || failed=1; done
 fi
+unset STROBE_DEBUG_KERNELS STROBE_LONGEST
+
+mutations=(python3 ../mutation/run_gpu.py)
+[[ -n ${STROBE_MUTATION_TESTS:-} ]] && mutations+=(--programs "$STROBE_MUTATION_TESTS")
+"${mutations[@]}" >"$logs/mutations.log" || failed=1
+grep -v '^  \(noticed\|passed\)' "$logs/mutations.log"
 exit $failed

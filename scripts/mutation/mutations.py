@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which run.py breaks the CPU engine.
+"""The ways in which run.py breaks the CPU engine."""
 
-A mutation replaces a text that its file holds exactly once: a statement, with its semicolon, or an expression, which
-both find a place in parentheses.
-"""
-
-from dataclasses import dataclass
+from tree import Mutation
 
 FORWARD = "src/cpu/kernels/forward-inl.h"
 BACKWARD = "src/cpu/kernels/backward-inl.h"
@@ -29,14 +25,6 @@ AMX_BACKWARD = "src/cpu/amx/backward-inl.h"
 AMX_DIFFERENTIATE = "src/cpu/amx/differentiate-inl.h"
 AMX_KEPT_PAIRS = "src/cpu/amx/kept_pairs-inl.h"
 SINK_GRADIENT = "src/cpu/modifier_gradients.h"
-
-
-@dataclass(frozen=True)
-class Mutation:
-    name: str
-    file: str
-    text: str
-    broken: str
 
 
 ONLINE_SOFTMAX = [

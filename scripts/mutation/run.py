@@ -9,7 +9,6 @@ a case, or mutations.py the code as it is now.
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -17,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mutations import MUTATIONS
+from tree import ROOT, make_tree, run, with_mutations
 
-ROOT = Path(__file__).resolve().parents[2]
 TREE = ROOT / "build" / "mutation" / "tree"
 BUILD = ROOT / "build" / "mutation" / "build"
 
@@ -49,52 +48,12 @@ def limit(seconds):
     return 20 + 10 * seconds
 
 
-def run(command, **options):
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
-
-
-def with_mutations(name, text):
-    """`text` of the file `name` with its mutations compiled in, and the complaints about them."""
-    complaints = []
-    for number, mutation in enumerate(MUTATIONS, start=1):
-        if mutation.file != name:
-            continue
-        count = text.count(mutation.text)
-        if count != 1:
-            complaints.append(f"{mutation.name}: its text is {count} times in {name}, where it must be once")
-            continue
-        on = f"::strobe_mutation::kMutant == {number}"
-        if mutation.text.endswith(";"):
-            chosen = f"{{ if ({on}) {{ {mutation.broken} }} else {{ {mutation.text} }} }}"
-        else:
-            chosen = f"({on} ? ({mutation.broken}) : ({mutation.text}))"
-        text = text.replace(mutation.text, chosen)
-    return text, complaints
-
-
-def make_tree():
-    """Brings TREE up to date; unchanged files keep their times, so that a second build is short."""
-    listed = run(["git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "-z"]).stdout
-    names = {name for name in listed.split("\0") if name and (ROOT / name).is_file()}
-    complaints = [
-        f"{mutation.name}: there is no {mutation.file}" for mutation in MUTATIONS if mutation.file not in names
-    ]
-    mutated = {mutation.file for mutation in MUTATIONS}
-    for name in sorted(names):
-        content = (ROOT / name).read_bytes()
-        if name in mutated:
-            text, found = with_mutations(name, content.decode())
-            content = text.encode()
-            complaints += found
-        target = TREE / name
-        if not target.exists() or target.read_bytes() != content:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
-            shutil.copymode(ROOT / name, target)
-    for path in list(TREE.rglob("*")):
-        if path.is_file() and str(path.relative_to(TREE)) not in names:
-            path.unlink()
-    return complaints
+def alternatives(number, mutation):
+    """Of a statement, with its semicolon, or an expression, which both find a place in parentheses."""
+    on = f"::strobe_mutation::kMutant == {number}"
+    if mutation.text.endswith(";"):
+        return f"{{ if ({on}) {{ {mutation.broken} }} else {{ {mutation.text} }} }}"
+    return f"({on} ? ({mutation.broken}) : ({mutation.text}))"
 
 
 def build(tests):
@@ -144,7 +103,8 @@ def main():
     chosen = [number for number, mutation in enumerate(MUTATIONS, start=1) if arguments.only in mutation.name]
 
     print(f"building the library with {len(MUTATIONS)} mutations", flush=True)
-    complaints = make_tree()
+    files = {mutation.file for mutation in MUTATIONS}
+    complaints = make_tree(TREE, files, lambda name, text: with_mutations(name, text, MUTATIONS, alternatives))
     tests = [test for test in VECTOR_TESTS + AMX_TESTS if any(test in tests_of(MUTATIONS[n - 1]) for n in chosen)]
     build(tests)
     limits = measure(tests)

@@ -38,9 +38,12 @@ std::int64_t n_blocks_of(const AttentionProblem& problem, const backward::Config
 
 // The choices below were measured on an H200: docs/performance-log-backward.md.
 
-/// Whether the joint design is the faster one where the same bits are wanted every time. At 128 under a causal mask the
-/// blocks of keys wait for each other too long.
-bool orders_sums(const backward::Config& config) { return config.head_dim <= 64 || !config.rule.mask_right; }
+/// Whether the joint design takes these where the same bits are wanted every time. Some rules need more registers then,
+/// and at 128 under a causal mask the blocks of keys wait for each other too long.
+bool orders_sums(const backward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  return !rule.alibi && (rule.mask_right ? config.head_dim <= 64 : !rule.varlen);
+}
 
 /// Two warpgroups that each hold dK and dV of 64 keys, and one that adds to dQ's sums.
 void choose_sums(backward::Config& config, bool deterministic) {
@@ -70,6 +73,7 @@ backward::QueryGradientConfig query_config(const backward::Config& config) {
   query.head_dim = config.head_dim;
   query.block_m = config.block_m;
   query.consumer_warpgroups = 2;
+  query.debug = config.debug;
   return query;
 }
 

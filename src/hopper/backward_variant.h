@@ -44,10 +44,11 @@ namespace backward {
 constexpr std::string_view type_name(const Config&) { return "strobe::hopper::backward::Config"; }
 constexpr auto fields_of(const Config&) {
   using gpu::field;
-  return gpu::all_fields(
-      field("rule", &Config::rule), field("head_dim", &Config::head_dim), field("head_dim_v", &Config::head_dim_v),
-      field("block_m", &Config::block_m), field("q_stages", &Config::q_stages), field("do_stages", &Config::do_stages),
-      field("by_roles", &Config::by_roles), field("staged_dq", &Config::staged_dq), field("ordered", &Config::ordered));
+  return gpu::all_fields(field("rule", &Config::rule), field("head_dim", &Config::head_dim),
+                         field("head_dim_v", &Config::head_dim_v), field("block_m", &Config::block_m),
+                         field("q_stages", &Config::q_stages), field("do_stages", &Config::do_stages),
+                         field("by_roles", &Config::by_roles), field("staged_dq", &Config::staged_dq),
+                         field("ordered", &Config::ordered), field("debug", &Config::debug));
 }
 
 constexpr std::string_view type_name(const QueryGradientConfig&) {
@@ -58,7 +59,7 @@ constexpr auto fields_of(const QueryGradientConfig&) {
   using gpu::field;
   return gpu::all_fields(field("rule", &Query::rule), field("head_dim", &Query::head_dim),
                          field("block_m", &Query::block_m), field("consumer_warpgroups", &Query::consumer_warpgroups),
-                         field("stages", &Query::stages));
+                         field("stages", &Query::stages), field("debug", &Query::debug));
 }
 
 }  // namespace backward

@@ -45,6 +45,9 @@ TEST(HopperBackwardPlan, FitsForEveryHeadDim) {
         problem.deterministic = deterministic;
         const BackwardPlan plan = backward_plan_of(problem);
         const backward::Config& config = plan.config;
+        backward::Config debug = config;
+        debug.debug = true;
+        EXPECT_LE(smem_plan(debug).total_bytes, kMaxSmemBytes);
         EXPECT_GE(config.head_dim, head_dim);
         EXPECT_GE(config.head_dim_v, head_dim_v);
         EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << explain(problem, plan);
@@ -149,7 +152,7 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
             "strobe::Element::bf16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, "
             ".softcap = false, .alibi = false, .sink = false, .max_logits = false, .scale_first = false}, .head_dim = "
             "128, .head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, .by_roles = true, "
-            ".staged_dq = true, .ordered = false}>");
+            ".staged_dq = true, .ordered = false, .debug = false}>");
   EXPECT_EQ(prepare_variant({.element = Element::fp16, .varlen = true}).expression,
             "strobe::steps::prepare_backward<strobe::steps::PrepareBackwardConfig{.element = strobe::Element::fp16, "
             ".varlen = true, .threads_per_row = 16}>");

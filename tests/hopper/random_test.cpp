@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random configurations on a GPU against the float64 reference: every option of the engine in any combination,
-// sequences up to 2,000, outputs and their guards poisoned, NaN wherever a result must not depend on it. seeds.h says
-// how seeds are chosen. STROBE_DEBUG_KERNELS=1 takes forwards whose waits trap and whose shared memory starts as NaN;
-// STROBE_FORWARD_ONLY=1 leaves the backward out.
+// sequences up to STROBE_LONGEST (2,000), outputs and their guards poisoned, NaN wherever a result must not depend on
+// it. seeds.h says how seeds are chosen. STROBE_DEBUG_KERNELS=1 takes kernels whose waits trap and whose shared memory
+// starts as NaN.
 #include <array>
 #include <iostream>
 
@@ -10,6 +10,7 @@
 #include "attention/random_case.h"
 #include "attention/seeds.h"
 #include "device_case.h"
+#include "hopper/backward.h"
 #include "hopper/forward.h"
 #include "hopper_test.h"
 #include "reference/bound/arithmetic.h"
@@ -32,7 +33,7 @@ EngineLimits hopper_limits(std::uint64_t group) {
   limits.head_dims = {random.one_of({HeadDims{32, 32}, HeadDims{64, 64}, HeadDims{64, 64}, HeadDims{96, 96},
                                      HeadDims{128, 128}, HeadDims{128, 128}, HeadDims{192, 128}, HeadDims{192, 192},
                                      HeadDims{256, 256}, HeadDims{64, 256}})};
-  limits.longest = 2000;
+  limits.longest = static_cast<std::int64_t>(number_from("STROBE_LONGEST", 2000));
   limits.bias = limits.block_mask = limits.dropout = false;
   return limits;
 }
@@ -52,10 +53,11 @@ class HopperRandom : public HopperTest {
  protected:
   void run_seed(std::uint64_t seed) {
     const AttentionCase attention = hopper_case(seed);
-    const bool backward = attention.wants_lse && number_from("STROBE_FORWARD_ONLY", 0) == 0;
+    const bool backward = attention.wants_lse;
     SCOPED_TRACE(describe(attention));
     const bool debug = number_from("STROBE_DEBUG_KERNELS", 0) != 0;
-    const hopper::VariantScope scope([debug](hopper::forward::Config& config) { config.debug = debug; });
+    const hopper::VariantScope forward_scope([debug](hopper::forward::Config& config) { config.debug = debug; });
+    const hopper::BackwardScope backward_scope([debug](auto& config, auto&) { config.debug = debug; });
     DeviceCase one(attention, device());
     const reference::ArithmeticModel model = reference::arithmetic_of(Engine::hopper, attention.dtype);
     one.forward(stream());

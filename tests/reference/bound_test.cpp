@@ -96,6 +96,13 @@ TEST(Bound, AllowsProbabilitiesInTheInputDtypeWhereTheModelSaysSo) {
   EXPECT_LE(ratios.gradients(), 1.0);
 }
 
+TEST(Bound, AllowsFloat16OnTheWayToTheGradientsWhereTheModelSaysSo) {
+  const AttentionCase attention = one_head(DType::bfloat16, Values::sharp);
+  EXPECT_GT(worst_ratios(attention, Defect::probability_in_float16).gradients(), 1.0);
+  const reference::ArithmeticModel model{.passed_probabilities = DType::float16, .passed_scale = 0x1p12};
+  EXPECT_LE(worst_ratios(attention, Defect::probability_in_float16, model).gradients(), 1.0);
+}
+
 TEST(Bound, IsInfiniteWhereAFloat16ResultMayOverflow) {
   AttentionCase attention{.dtype = DType::float16, .head_dim = 1, .head_dim_v = 1, .q = {.rows = 1}, .k = {.rows = 1}};
   CaseTensors tensors(attention);

@@ -18,6 +18,7 @@ enum class Defect : std::uint8_t {
   none,
   score_in_bfloat16,        // S kept in 16 bits
   probability_in_bfloat16,  // P kept in 16 bits, where the model says float32
+  probability_in_float16,   // the backward's P passed as float16 of 2^12 P, where the model has it in float32
   missing_key,              // the last visible key left out
   unscaled_accumulator,     // O not rescaled when the maximum grows
   forgotten_correction,     // D left out of dS
@@ -111,6 +112,10 @@ class PlainFloat32 {
     return defect_ == Defect::probability_in_bfloat16 ? to_float(to_bfloat16(p)) : p;
   }
 
+  float passed_probability(float p) const {
+    return defect_ == Defect::probability_in_float16 ? to_float(to_float16(p * 4096.0F)) / 4096.0F : p;
+  }
+
   // What dropout multiplies the probability by.
   float dropout_factor(std::int64_t query, std::int64_t key) const {
     if (kept_[query * kSeqlen + key] == 0) return 0.0F;
@@ -166,7 +171,7 @@ class PlainFloat32 {
             : dot(tensors_.d_o, query, tensors_.o, query) - static_cast<float>(tensors_.d_lse.get(query));
     std::vector<float> dq(kHeadDim, 0.0F);
     for (std::int64_t key = 0; key < visible_end(query); ++key) {
-      const float p = std::exp(score(query, key) - static_cast<float>(tensors_.lse.get(query)));
+      const float p = passed_probability(std::exp(score(query, key) - static_cast<float>(tensors_.lse.get(query))));
       const float factor = dropout_factor(query, key);
       const float d_p = dot(tensors_.d_o, query, tensors_.v, key);
       const float d_s =

@@ -43,6 +43,17 @@ Bounded rounded(const Bounded& exact, DType dtype, double scale = 1.0) {
   return {exact.value, rounding_to(dtype).stored_error(exact.value * scale, exact.error * scale) / scale};
 }
 
+// P, or what is made of it, on its way to dP.
+Bounded passed(const Bounded& p, const ArithmeticModel& model) {
+  return rounded(p, model.passed_probabilities, model.passed_scale);
+}
+
+// P as dV sums it: of what was passed, where the engine keeps nothing else.
+Bounded summed(const Bounded& p, const ArithmeticModel& model) {
+  const Bounded once = passed(p, model);
+  return model.probabilities == model.passed_probabilities ? once : rounded(once, model.probabilities);
+}
+
 }  // namespace
 
 Bounded row_correction(const ForwardRow& row, const double* d_o, double d_lse, const ArithmeticModel& model) {
@@ -75,19 +86,21 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
     // Dropout rounds one over the probability of being kept, and the product with it.
     const double dropout_roundings = head.modifiers.has_dropout() ? 2.0 : 0.0;
     result.probability.push_back(
-        rounded({p.value * factor, factor * (p.error + gamma(dropout_roundings, u) * (p.value + p.error))},
-                model.probabilities));
+        summed({p.value * factor, factor * (p.error + gamma(dropout_roundings, u) * (p.value + p.error))}, model));
     // D enters as one more term of the sum, wherever the engine subtracts it, or in parts.
     const double terms = static_cast<double>(head_dim_v) + 1.0 + model.joining_parts + dropout_roundings;
     const double magnitude = factor * magnitudes[index] + std::fabs(correction.value) + correction.error;
     const Bounded difference{d_p[index] * factor - correction.value, correction.error + gamma(terms, u) * magnitude +
                                                                          factor * lost[index] +
                                                                          terms * model.underflow * model.passed_scale};
-    const Bounded d_score = product(rounded(p, model.passed_probabilities, model.passed_scale), difference, model);
-    result.d_score.push_back(d_score);
-    const Bounded slope{scores.slope[index], scores.slope_error[index]};
-    result.d_product.push_back(
-        rounded(head.options.softcap > 0.0F ? product(d_score, slope, model) : d_score, model.probabilities));
+    result.d_score.push_back(product(passed(p, model), difference, model));
+    if (head.options.softcap > 0.0F) {  // whatever dP - D is multiplied with first, what passes has the slope in it
+      const Bounded slope{scores.slope[index], scores.slope_error[index]};
+      const Bounded sloped = passed(product(p, slope, model), model);
+      result.d_product.push_back(rounded(product(sloped, difference, model), model.probabilities));
+    } else {
+      result.d_product.push_back(rounded(result.d_score.back(), model.probabilities));
+    }
   }
   return result;
 }

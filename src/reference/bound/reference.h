@@ -25,7 +25,7 @@ struct ArithmeticModel {
   double smallest_input = 0.0;           // factors of smaller magnitude may be taken for zero
   double maximum_slack = 0.0;            // what is subtracted for a row's maximum may be less than it by so much
   DType probabilities = DType::float32;  // what P and dS are rounded to before they are multiplied by V, dO, K and Q
-  DType passed_probabilities = DType::float32;  // what P, times passed_scale, is rounded to before dS is formed from it
+  DType passed_probabilities = DType::float32;  // what P, times passed_scale, is rounded to first
   double passed_scale = 1.0;                    // a power of two
   // LSE and D may join the sums of S and dP in so many parts, instead of being subtracted from what was summed; 0:
   // never.

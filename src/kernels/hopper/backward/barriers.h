@@ -36,6 +36,27 @@ constexpr int kLastRead = 1;
 constexpr int kWarpgroup = 2;
 constexpr int kQueries = kWarpgroup + kKeyWarpgroups;
 
+template <auto C>
+__device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) {
+  hopper::wait<C.debug>(barrier, parity);
+}
+
+/// How often a warp arrives at a barrier that has "1 per warp" above. In debug variants each lane does: of a lane that
+/// arrives for its warp racecheck takes only that lane's accesses to come before it, as ptxas leaves out the
+/// __syncwarp() before it where it knows the warp to be converged.
+template <auto C>
+constexpr uint32_t kWarpArrivals = C.debug ? kWarpSize : 1;
+
+/// This warp's arrival, after __syncwarp() where its lanes have read or written the stage themselves.
+template <auto C>
+__device__ __forceinline__ void arrive(uint64_t& barrier) {
+  if constexpr (C.debug) {
+    cuda::ptx::mbarrier_arrive(&barrier);
+  } else {
+    arrive_once(barrier);
+  }
+}
+
 template <Config C>
 struct Barriers {
   uint64_t q_full[C.q_stages], q_empty[C.q_stages];
@@ -46,23 +67,24 @@ struct Barriers {
 
   /// By one thread, before anyone uses them.
   __device__ void init() {
-    constexpr int kKeyWarps = kWarpsPerWarpgroup * kKeyWarpgroups;
+    constexpr uint32_t kWarpgroupArrivals = kWarpsPerWarpgroup * kWarpArrivals<C>;
+    constexpr uint32_t kKeyArrivals = kKeyWarpgroups * kWarpgroupArrivals;
     for (int s = 0; s < C.q_stages; ++s) {
       cuda::ptx::mbarrier_init(&q_full[s], 1);
-      cuda::ptx::mbarrier_init(&q_empty[s], kKeyWarps);
+      cuda::ptx::mbarrier_init(&q_empty[s], kKeyArrivals);
     }
     for (int s = 0; s < C.do_stages; ++s) {
       cuda::ptx::mbarrier_init(&do_full[s], 1);
-      cuda::ptx::mbarrier_init(&do_empty[s], kKeyWarps);
+      cuda::ptx::mbarrier_init(&do_empty[s], kKeyArrivals);
     }
     for (int s = 0; s < kScoreGradientStages; ++s) {
-      cuda::ptx::mbarrier_init(&handed_full[s], C.by_roles ? kWarpsPerWarpgroup : kKeyWarps);
-      cuda::ptx::mbarrier_init(&handed_empty[s], kWarpsPerWarpgroup);
+      cuda::ptx::mbarrier_init(&handed_full[s], C.by_roles ? kWarpgroupArrivals : kKeyArrivals);
+      cuda::ptx::mbarrier_init(&handed_empty[s], kWarpgroupArrivals);
     }
     if constexpr (C.ordered) {
       for (int s = 0; s < kSenders; ++s) {
         cuda::ptx::mbarrier_init(&announced[s], 1);
-        cuda::ptx::mbarrier_init(&staged_full[s], kWarpsPerWarpgroup);
+        cuda::ptx::mbarrier_init(&staged_full[s], kWarpgroupArrivals);
       }
       cuda::ptx::mbarrier_init(&staged_empty, 1);
     }
@@ -71,7 +93,5 @@ struct Barriers {
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
   }
 };
-
-__device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) { hopper::wait<false>(barrier, parity); }
 
 }  // namespace strobe::hopper::backward

@@ -25,6 +25,7 @@ struct Config {
   // That the sums of dQ are added to in order, so that the bits are the same every time; staged. By roles they always
   // are.
   bool ordered = false;
+  bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN, every lane arrives for itself
 
   bool operator==(const Config&) const = default;
 };

@@ -59,7 +59,7 @@ __device__ __forceinline__ void store_gradients(const TensorMaps& maps, const Pa
   if (elected) {
     store_rows<C.head_dim_v, block_n(C)>(maps.dv, start, row, work.head_kv, v_rows);
   }
-  ptx::bar_sync(kLastRead, kWarpgroupSize * (kKeyWarpgroups + 1));
+  ptx::barrier_sync(kLastRead, kWarpgroupSize * (kKeyWarpgroups + 1));
   finite =
       stage_rows<C.rule, block_n(C)>(dk, params.scale * score_gradient_factor(C), work.k.used - row, k_rows) && finite;
   cptx::fence_proxy_async(cptx::space_shared);

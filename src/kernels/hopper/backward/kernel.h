@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
     }
     barriers.init();
   }
+  poison<C.debug>(smem, smem_plan(C).barriers);
   ptx::griddepcontrol_launch_dependents();
   __syncthreads();
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);

@@ -45,13 +45,13 @@ class KeyWarpgroup {
   static constexpr SmemPlan kPlan = smem_plan(C);
 
   __device__ __forceinline__ void all_steps(KeyGradient& dk, ValueGradient& dv, const Work& work) {
-    wait(barriers_.k_full, 0);
-    wait(barriers_.v_full, 0);
+    wait<C>(barriers_.k_full, 0);
+    wait<C>(barriers_.v_full, 0);
     bool started = false;
     int head = work.head_kv * params_.heads_per_kv;
     int heads = params_.heads_per_kv;
     do {  // not for: a loop that may be empty takes ptxas more registers
-      for (int m = work.m_first; m != work.m_past; m += work.direction) {
+      for (int m = work.template first<C>(); work.template goes_on<C>(m); m += work.template step<C>()) {
         const ScoreBlock<C> block(params_, work, head, key_first(work), m);
         Operand<C> halves, p, ds;
         compute_probabilities(block, !work.sees_all<C>(m), halves);
@@ -71,7 +71,7 @@ class KeyWarpgroup {
     Scores<C> s;
     RowNumbers<C> lse_log2;
     const Descriptor queries = descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4);
-    wait(barriers_.q_full[q_.stage], q_.parity);
+    wait<C>(barriers_.q_full[q_.stage], q_.parity);
     ptx::wgmma_fence();
     if constexpr (splits_lse(C)) {
       multiply_transposed_and_add<C, C.head_dim>(s, own_keys(kPlan.k), queries,
@@ -89,7 +89,7 @@ class KeyWarpgroup {
 
   __device__ __forceinline__ void compute_score_gradients(const Operand<C>& halves, Operand<C>& p, Operand<C>& ds) {
     Scores<C> dp;
-    wait(barriers_.do_full[do_.stage], do_.parity);
+    wait<C>(barriers_.do_full[do_.stage], do_.parity);
     ptx::wgmma_fence();
     multiply_transposed_and_add<C, C.head_dim_v>(
         dp, own_keys(kPlan.v), descriptor_k_major(smem_ + kPlan.d_o) + do_.stage * (kPlan.do_bytes >> 4),
@@ -101,11 +101,11 @@ class KeyWarpgroup {
 
   /// dS to the queries' warpgroup.
   __device__ __forceinline__ void hand_over(const Operand<C>& ds) {
-    wait(barriers_.handed_empty[ds_.stage], ds_.parity ^ 1);
+    wait<C>(barriers_.handed_empty[ds_.stage], ds_.parity ^ 1);
     store_score_gradients<C>(ds, smem_ + kPlan.ds + ds_.stage * kPlan.ds_bytes, warpgroup);
     cptx::fence_proxy_async(cptx::space_shared);
     __syncwarp();
-    arrive_once(barriers_.handed_full[ds_.stage]);
+    arrive<C>(barriers_.handed_full[ds_.stage]);
   }
 
   __device__ __forceinline__ void add_to_gradients(KeyGradient& dk, ValueGradient& dv, const Operand<C>& p,
@@ -118,8 +118,8 @@ class KeyWarpgroup {
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>(dv);
     ptx::tie(dk);
-    arrive_once(barriers_.do_empty[do_.stage]);
-    arrive_once(barriers_.q_empty[q_.stage]);
+    arrive<C>(barriers_.do_empty[do_.stage]);
+    arrive<C>(barriers_.q_empty[q_.stage]);
   }
 
   __device__ __forceinline__ static int key_first(const Work& work) {

@@ -25,7 +25,7 @@ class OrderedQueryWarpgroup {
     if (work.steps() > 0) {
       all_steps(work);
     }
-    wait(barriers_.staged_empty, staged_parity_ ^ 1);
+    wait<C>(barriers_.staged_empty, staged_parity_ ^ 1);
     for (int sender = 0; sender < kSenders; ++sender) {
       announce(nullptr, {});
       next_sender();
@@ -45,10 +45,10 @@ class OrderedQueryWarpgroup {
     const Turns& turns = state().turns;
     int head = work.head_kv * params_.heads_per_kv;
     auto first_block = static_cast<int>(first_block_of<C.rule>(params_, work.sequence, head, C.block_m));
-    wait(barriers_.k_full, 0);
+    wait<C>(barriers_.k_full, 0);
     for (int group = params_.heads_per_kv; group > 0; --group) {
       for (int m = turns.m_first; m != turns.m_past; m += turns.direction) {
-        wait(barriers_.handed_full[ds_.stage], ds_.parity);
+        wait<C>(barriers_.handed_full[ds_.stage], ds_.parity);
         if (turns.last(m)) {
           end_sums(first_block + m, head, m);
         } else {
@@ -79,7 +79,7 @@ class OrderedQueryWarpgroup {
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>(dq);
     if (part == kQueryGradientParts - 1) {
-      arrive_once(barriers_.handed_empty[ds_.stage]);
+      arrive<C>(barriers_.handed_empty[ds_.stage]);
     }
   }
 
@@ -90,11 +90,11 @@ class OrderedQueryWarpgroup {
       announce(sums_of(block, part), turn_at(block, m, part));
       Part dq = {};
       add_part(part, dq);
-      wait(barriers_.staged_empty, staged_parity_ ^ 1);
+      wait<C>(barriers_.staged_empty, staged_parity_ ^ 1);
       stage_sums(dq, smem_ + kPlan.dq);
       cptx::fence_proxy_async(cptx::space_shared);
       __syncwarp();
-      arrive_once(barriers_.staged_full[sender_]);
+      arrive<C>(barriers_.staged_full[sender_]);
       staged_parity_ ^= 1;
       next_sender();
     }
@@ -118,7 +118,7 @@ class OrderedQueryWarpgroup {
       const bool first = state().turns.first(m);
       if (!first) {
         if (threadIdx.x % kWarpSize == 0) {
-          turn_at(block, m, part).wait();
+          turn_at(block, m, part).template wait<C.debug>();
         }
         __syncwarp();
         load_sums(sums_of(block, part), dq);

@@ -33,7 +33,7 @@ class Producer {
     bool v_loaded = false;
     for (int group = 0; group < params_.heads_per_kv; ++group) {
       const int head = work.head_kv * params_.heads_per_kv + group;
-      for (int m = work.m_first; m != work.m_past; m += work.direction) {
+      for (int m = work.template first<C>(); work.template goes_on<C>(m); m += work.template step<C>()) {
         load_queries(work, head, m);
         if (!v_loaded) {
           load_values(work);
@@ -77,7 +77,7 @@ class Producer {
 
   __device__ __forceinline__ void load_queries(const Work& work, int head, int m) {
     uint64_t& full = barriers_.q_full[q_.stage];
-    wait(barriers_.q_empty[q_.stage], q_.parity);
+    wait<C>(barriers_.q_empty[q_.stage], q_.parity);
     expect(full, kPlan.q_bytes + kPlan.lse_bytes);
     load_tile<C.head_dim, C.block_m>(maps_.q, queries_of(work), m * C.block_m, head,
                                      smem_ + kPlan.q + q_.stage * kPlan.q_bytes, full);
@@ -91,7 +91,7 @@ class Producer {
 
   __device__ __forceinline__ void load_output_gradients(const Work& work, int head, int m) {
     uint64_t& full = barriers_.do_full[do_.stage];
-    wait(barriers_.do_empty[do_.stage], do_.parity);
+    wait<C>(barriers_.do_empty[do_.stage], do_.parity);
     expect(full, kPlan.do_bytes + kPlan.d_bytes);
     load_tile<C.head_dim_v, C.block_m>(maps_.d_o, queries_of(work), m * C.block_m, head,
                                        smem_ + kPlan.d_o + do_.stage * kPlan.do_bytes, full);

@@ -16,6 +16,7 @@ struct QueryGradientConfig {
   int block_m = 64;             // queries per step of the kernel that wrote dS
   int consumer_warpgroups = 3;  // each owns 64 queries
   int stages = 4;
+  bool debug = false;  // as Config's
 
   bool operator==(const QueryGradientConfig&) const = default;
 };

@@ -82,7 +82,7 @@ __device__ __forceinline__ void feed_query_gradient(const QueryGradientMaps& map
   for (int n = tile.tiles.begin; n < tile.tiles.end; ++n) {
     unsigned char* stage = smem + at.stage * kPlan.stage_bytes;
     uint64_t& full = barriers.full[at.stage];
-    wait(barriers.empty[at.stage], at.parity);
+    wait<C>(barriers.empty[at.stage], at.parity);
     bool wanted[C.consumer_warpgroups];
     int bytes = tile_bytes(kScoreTile, C.head_dim);
 #pragma unroll
@@ -195,28 +195,28 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
   RingPosition<C.stages> at;
   const auto let_pass = [&](int from, int to) {
     for (int n = from; n < to; ++n) {
-      wait(barriers.full[at.stage], at.parity);
-      arrive_once(barriers.empty[at.stage]);
+      wait<C>(barriers.full[at.stage], at.parity);
+      arrive<C>(barriers.empty[at.stage]);
       at.advance();
     }
   };
   QueryGradientParts<C> dq;
   if (own.begin < own.end) {
     let_pass(tile.tiles.begin, own.begin);
-    wait(barriers.full[at.stage], at.parity);
+    wait<C>(barriers.full[at.stage], at.parity);
     multiply_stage<C, false>(dq, smem + at.stage * kPlan.stage_bytes, warpgroup);
     int before = at.stage;
     at.advance();
     for (int n = own.begin + 1; n < own.end; ++n) {
-      wait(barriers.full[at.stage], at.parity);
+      wait<C>(barriers.full[at.stage], at.parity);
       multiply_stage<C, true>(dq, smem + at.stage * kPlan.stage_bytes, warpgroup);
       wait_for_products<C, 1>(dq);
-      arrive_once(barriers.empty[before]);
+      arrive<C>(barriers.empty[before]);
       before = at.stage;
       at.advance();
     }
     wait_for_products<C, 0>(dq);
-    arrive_once(barriers.empty[before]);
+    arrive<C>(barriers.empty[before]);
     let_pass(own.end, tile.tiles.end);
   } else {
 #pragma unroll
@@ -266,10 +266,11 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < C.stages; ++s) {
       cptx::mbarrier_init(&barriers.full[s], 1);
-      cptx::mbarrier_init(&barriers.empty[s], kWarpsPerWarpgroup * C.consumer_warpgroups);
+      cptx::mbarrier_init(&barriers.empty[s], kWarpsPerWarpgroup * C.consumer_warpgroups * kWarpArrivals<C>);
     }
     cptx::fence_mbarrier_init(cptx::sem_release, cptx::scope_cluster);
   }
+  poison<C.debug>(smem, smem_plan(C).barriers);
   ptx::griddepcontrol_launch_dependents();
   __syncthreads();
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);

@@ -22,16 +22,16 @@ class QuerySender {
     const StagedPart& part = reinterpret_cast<const QueryState*>(smem_ + smem_plan(C).query_state)->staged[number_];
     uint32_t parity = 0;
     while (true) {
-      wait(barriers_.announced[number_], parity);
+      wait<C>(barriers_.announced[number_], parity);
       float* const sums = part.sums;
       if (sums == nullptr) {
         return;
       }
       const Turn turn = part.turn;
       if (!turn.first()) {
-        turn.wait();
+        turn.wait<C.debug>();
       }
-      wait(barriers_.staged_full[number_], parity);
+      wait<C>(barriers_.staged_full[number_], parity);
       if (turn.first()) {
         cptx::cp_async_bulk(cptx::space_global, cptx::space_shared, sums, stage, kQueryGradientPieceBytes);
       } else {

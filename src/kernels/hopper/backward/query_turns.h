@@ -7,10 +7,35 @@
 
 #include "kernels/hopper/backward/smem.h"
 #include "kernels/hopper/backward/turns.h"
+#include "kernels/hopper/tile/pipeline.h"
 
 namespace strobe::hopper::backward {
 
 inline constexpr unsigned kNotFinite = 0xffffffffU;  // instead of a turn: dQ is not finite
+
+/// Of a wait that is too long to be honest, in debug variants.
+template <bool debug>
+class Deadline {
+ public:
+  __device__ __forceinline__ void check() const {
+    if constexpr (debug) {
+      if (global_nanoseconds() - start_ > kHopelessNanoseconds) {
+        __trap();
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static unsigned long long global_nanoseconds() {
+    unsigned long long now = 0;
+    if constexpr (debug) {
+      asm volatile("mov.u64 %0, %%globaltimer;\n" : "=l"(now));
+    }
+    return now;
+  }
+
+  unsigned long long start_ = global_nanoseconds();
+};
 
 /// One item's turn at a part of a block.
 struct Turn {
@@ -19,11 +44,14 @@ struct Turn {
 
   __device__ __forceinline__ bool first() const { return before == 0; }
 
-  /// Waits for the item before. By one thread.
+  /// Waits for the item before. By one thread. Traps in debug variants where that never comes.
+  template <bool debug>
   __device__ __forceinline__ void wait() const {
+    [[maybe_unused]] Deadline<debug> deadline;
     unsigned now;
     do {
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(now) : "l"(state) : "memory");
+      deadline.check();
     } while (now != before);
   }
 

@@ -25,11 +25,11 @@ class QueryWarpgroup {
     float* sums = query_gradient_sums<C>(params_, work.sequence, work.head_kv * params_.heads_per_kv) +
                   static_cast<long long>(work.m_begin) * kBlockFloats;
     const int steps = work.steps();
-    wait(barriers_.k_full, 0);
+    wait<C>(barriers_.k_full, 0);
     RingPosition<kScoreGradientStages> ds;
     for (int group = params_.heads_per_kv; group > 0; --group) {
       for (int step = steps; step > 0; --step) {
-        wait(barriers_.handed_full[ds.stage], ds.parity);
+        wait<C>(barriers_.handed_full[ds.stage], ds.parity);
 #pragma unroll
         for (int part = 0; part < kQueryGradientParts; ++part) {
           one_part(part, ds.stage, sums + part * kPartFloats);
@@ -57,7 +57,7 @@ class QueryWarpgroup {
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>(dq);
     if (part == kQueryGradientParts - 1) {
-      arrive_once(barriers_.handed_empty[stage]);
+      arrive<C>(barriers_.handed_empty[stage]);
     }
     if constexpr (C.staged_dq) {
       static_assert(query_gradient_columns(C) / 2 == kQueryGradientPiece);

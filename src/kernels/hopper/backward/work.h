@@ -43,6 +43,20 @@ struct Work : score::Sequence {
 
   __device__ __forceinline__ int steps() const { return m_end - m_begin; }
 
+  // The same way, where its direction may be known at compile time.
+  template <Config C>
+  __device__ __forceinline__ int first() const {
+    return C.ordered ? m_first : m_begin;
+  }
+  template <Config C>
+  __device__ __forceinline__ bool goes_on(int m) const {
+    return C.ordered ? m != m_past : m < m_end;
+  }
+  template <Config C>
+  __device__ __forceinline__ int step() const {
+    return C.ordered ? direction : 1;
+  }
+
   /// Whether all queries of the block see all keys.
   template <Config C>
   __device__ __forceinline__ bool sees_all(int m) const {

@@ -68,13 +68,7 @@ __device__ __forceinline__ void set_up(unsigned char* smem, Barriers<C>& barrier
   if (threadIdx.x == 0) {
     barriers.init();
   }
-  if constexpr (C.debug) {
-    auto* words = reinterpret_cast<unsigned*>(smem);
-    for (int i = threadIdx.x; i < smem_plan(C).barriers / 4; i += blockDim.x) {
-      words[i] = 0xffffffffU;  // NaN in every format: what TMA did not write shows
-    }
-    cuda::ptx::fence_proxy_async();
-  }
+  poison<C.debug>(smem, smem_plan(C).barriers);
   __syncthreads();
 }
 

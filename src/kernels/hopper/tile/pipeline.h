@@ -26,23 +26,50 @@ struct RingPosition {
   }
 };
 
+inline constexpr uint64_t kHopelessNanoseconds = 5'000'000'000;  // any honest wait is far shorter
+
 /// Waits for the phase of that parity to complete. Traps in debug variants where it never does.
 template <bool debug>
 __device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) {
   if constexpr (debug) {
-    constexpr int kHopeless = 1 << 24;  // seconds: any honest wait is far shorter
-    for (int tries = 0; !cuda::ptx::mbarrier_try_wait_parity(&barrier, parity); ++tries) {
-      if (tries == kHopeless) {
-        __trap();
-      }
-    }
+    // Not in C++: around a loop that may trap, ptxas spills what is live.
+    asm volatile(
+        "{\n"
+        ".reg .pred complete, hopeless;\n"
+        ".reg .u64 start, now;\n"
+        "mov.u64 start, %%globaltimer;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 complete, [%0], %1;\n"
+        "@complete bra done;\n"
+        "mov.u64 now, %%globaltimer;\n"
+        "sub.u64 now, now, start;\n"
+        "setp.gt.u64 hopeless, now, %2;\n"
+        "@hopeless trap;\n"
+        "bra again;\n"
+        "done:\n"
+        "}\n" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(&barrier))),
+        "r"(parity), "n"(kHopelessNanoseconds)
+        : "memory");
   } else {
     while (!cuda::ptx::mbarrier_try_wait_parity(&barrier, parity)) {
     }
   }
 }
 
-/// One arrival for this warp.
+/// In debug variants, by all threads and before anyone uses the first `bytes` of shared memory: NaN in every format, so
+/// that what TMA did not write shows.
+template <bool debug>
+__device__ __forceinline__ void poison(unsigned char* smem, int bytes) {
+  if constexpr (debug) {
+    for (int i = threadIdx.x; i < bytes / 4; i += blockDim.x) {
+      reinterpret_cast<unsigned*>(smem)[i] = 0xffffffffU;
+    }
+    cuda::ptx::fence_proxy_async();
+  }
+}
+
+/// One arrival for this warp. Where its lanes have read or written the stage themselves and not by WGMMAs alone,
+/// __syncwarp() has to come before: the arrival releases what this lane did, and what it knows to have happened before.
 __device__ __forceinline__ void arrive_once(uint64_t& barrier) {
   if (threadIdx.x % kWarpSize == 0) {
     cuda::ptx::mbarrier_arrive(&barrier);

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every option of the Hopper engine once, both passes against the float64 reference, on a few shapes around the edges
+// of tiles. The kernels are debug variants: a wait that never ends traps, and shared memory that nobody wrote is NaN.
+// scripts/mutation/gpu_mutations.py expects these tests to notice what it breaks.
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "attention/matches_reference.h"
+#include "device_case.h"
+#include "hopper/backward.h"
+#include "hopper/forward.h"
+#include "hopper_test.h"
+#include "reference/bound/arithmetic.h"
+
+namespace strobe::test {
+namespace {
+
+using Lengths = std::pair<std::int64_t, std::int64_t>;  // of queries and keys
+
+class HopperOptions : public HopperTest {
+ protected:
+  void expect_matches(const AttentionCase& attention) {
+    SCOPED_TRACE(describe(attention));
+    const hopper::VariantScope forward_scope([](hopper::forward::Config& config) { config.debug = true; });
+    const hopper::BackwardScope backward_scope([](auto& config, auto&) { config.debug = true; });
+    DeviceCase one(attention, device());
+    const reference::ArithmeticModel model = reference::arithmetic_of(Engine::hopper, attention.dtype);
+    one.forward(stream());
+    one.backward(stream());
+    if (HasFailure()) return;
+    one.copies.download(one.tensors.forward_outputs());
+    expect_forward_matches(one.tensors, attention, model);
+    one.copies.download(one.tensors.backward_outputs());
+    expect_backward_matches(one.tensors, attention, model);
+  }
+
+  void expect_matches(AttentionCase attention, const std::vector<Lengths>& shapes) {
+    for (const auto& [queries, keys] : shapes) {
+      attention.q.rows = queries;
+      attention.k.rows = keys;
+      expect_matches(attention);
+      if (HasFailure()) return;
+    }
+  }
+};
+
+/// Four query heads on two key heads.
+AttentionCase grouped_case(DType dtype, std::int64_t head_dim, CausalMask causal) {
+  AttentionCase attention = plain_case(0, head_dim, causal);
+  attention.dtype = dtype;
+  attention.heads_q = 4;
+  return attention;
+}
+
+TEST_F(HopperOptions, Full64) {
+  expect_matches(grouped_case(DType::float16, 64, CausalMask::none), {{127, 500}, {500, 129}, {1, 1}});
+}
+
+TEST_F(HopperOptions, Causal128) {
+  expect_matches(grouped_case(DType::bfloat16, 128, CausalMask::bottom_right),
+                 {{200, 200}, {129, 700}, {333, 65}, {600, 600}});
+}
+
+TEST_F(HopperOptions, Causal256) {
+  expect_matches(grouped_case(DType::bfloat16, 256, CausalMask::bottom_right), {{200, 200}, {130, 500}, {333, 65}});
+}
+
+TEST_F(HopperOptions, DeterministicTopLeft128) {
+  AttentionCase attention = grouped_case(DType::float16, 128, CausalMask::top_left);
+  attention.options.deterministic = true;
+  expect_matches(attention, {{200, 200}, {129, 500}, {333, 65}});
+}
+
+TEST_F(HopperOptions, Window64) {
+  AttentionCase attention = grouped_case(DType::bfloat16, 64, CausalMask::none);
+  attention.options.window = {.left = 70, .right = 30};
+  expect_matches(attention, {{400, 400}, {100, 600}});
+}
+
+TEST_F(HopperOptions, Chunk128) {
+  for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+    AttentionCase attention = grouped_case(DType::bfloat16, 128, causal);
+    attention.options.chunk = 90;
+    expect_matches(attention, {{400, 400}, {100, 333}});
+  }
+}
+
+TEST_F(HopperOptions, Softcap64) {
+  AttentionCase attention = grouped_case(DType::float16, 64, CausalMask::bottom_right);
+  attention.options.softcap = 2.0F;
+  expect_matches(attention, {{200, 300}, {333, 65}});
+}
+
+TEST_F(HopperOptions, Alibi128) {
+  AttentionCase attention = grouped_case(DType::bfloat16, 128, CausalMask::bottom_right);
+  attention.alibi = Alibi::per_batch_and_head;
+  expect_matches(attention, {{200, 300}, {333, 65}});
+}
+
+TEST_F(HopperOptions, NegativeScale64) {
+  AttentionCase attention = grouped_case(DType::bfloat16, 64, CausalMask::none);
+  attention.options.scale = -0.3F;
+  expect_matches(attention, {{200, 300}});
+}
+
+TEST_F(HopperOptions, SinkAndLargestScores64) {
+  AttentionCase attention = grouped_case(DType::bfloat16, 64, CausalMask::bottom_right);
+  attention.has_sink = attention.wants_max_logits = true;
+  expect_matches(attention, {{200, 300}, {333, 65}});
+}
+
+// One key outweighs the others of its row: the maximum is raised late, and what was summed before must shrink.
+TEST_F(HopperOptions, SharpScores128) {
+  AttentionCase attention = grouped_case(DType::float16, 128, CausalMask::none);
+  attention.values = Values::sharp;
+  expect_matches(attention, {{200, 900}});
+}
+
+// Lengths that are no multiples of a tile, none, and rows behind the last sequence.
+TEST_F(HopperOptions, Packed) {
+  for (const std::int64_t head_dim : {64, 256}) {
+    AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
+    attention.batch = 4;
+    attention.q = {.rows = 700, .cu_seqlens = {0, 130, 130, 333, 600}};
+    attention.k = {.rows = 800, .cu_seqlens = {0, 100, 300, 633, 700}, .seqused = {100, 150, 300, 0}};
+    expect_matches(attention);
+  }
+}
+
+}  // namespace
+}  // namespace strobe::test
