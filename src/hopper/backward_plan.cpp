@@ -38,11 +38,17 @@ std::int64_t n_blocks_of(const AttentionProblem& problem, const backward::Config
 
 // The choices below were measured on an H200: docs/performance-log-backward.md.
 
+/// Sequences that are long enough for blocks of keys of a head to follow each other without waiting, where they start
+/// in different waves.
+constexpr std::int64_t kLongCausal = 8192;
+
 /// Whether the joint design takes these where the same bits are wanted every time. Some rules need more registers then,
-/// and at 128 under a causal mask the blocks of keys wait for each other too long.
-bool orders_sums(const backward::Config& config) {
+/// and at 128 under a causal mask blocks of short sequences wait for each other too long.
+bool orders_sums(const AttentionProblem& problem, const backward::Config& config) {
   const ScoreRule& rule = config.rule;
-  return !rule.alibi && (rule.mask_right ? config.head_dim <= 64 : !rule.varlen);
+  if (rule.alibi) return false;
+  if (!rule.mask_right) return !rule.varlen;
+  return config.head_dim <= 64 || (!rule.varlen && problem.seqlen_k >= kLongCausal);
 }
 
 /// Two warpgroups that each hold dK and dV of 64 keys, and one that adds to dQ's sums.
@@ -77,13 +83,17 @@ backward::QueryGradientConfig query_config(const backward::Config& config) {
   return query;
 }
 
-/// Key heads whose queries, gradients and sums of dQ fit in L2 together. A quarter of it and more stays for the rest,
-/// as the lines that the far partition holds are there twice.
+/// Key heads that are in flight at once: whose queries, gradients and sums of dQ fit in L2 together. A quarter of it
+/// and more stays for the rest, as the lines that the far partition holds are there twice.
 int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
   const std::int64_t sums = plan.config.by_roles ? 0 : 4 * problem.head_dim;
   const std::int64_t head_bytes = heads_per_key_head(problem) * std::max<std::int64_t>(1, problem.seqlen_q) *
                                   (2 * problem.head_dim + 2 * problem.head_dim_v + sums);
   const std::int64_t heads = sequences_of(problem) * problem.heads_kv;
+  if (alternates(plan.config) && problem.seqlen_k >= kLongCausal) {
+    constexpr std::int64_t kMostHeads = 64;  // blocks of a head start that far apart
+    return static_cast<int>(std::min(heads, kMostHeads));
+  }
   return static_cast<int>(std::clamp<std::int64_t>(
       static_cast<std::int64_t>(shape.l2_bytes) * 2 / 5 / std::max<std::int64_t>(1, head_bytes), 1, heads));
 }
@@ -161,7 +171,7 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
   config.head_dim = backward::compiled_head_dim(static_cast<int>(problem.head_dim));
   config.head_dim_v = backward::compiled_head_dim(static_cast<int>(problem.head_dim_v));
   if (backward::joint_takes(config.rule, config.head_dim, config.head_dim_v) &&
-      (!problem.deterministic || orders_sums(config))) {
+      (!problem.deterministic || orders_sums(problem, config))) {
     choose_sums(config, problem.deterministic);
   } else {
     choose_roles(config);
