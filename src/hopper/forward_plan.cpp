@@ -40,6 +40,7 @@ std::int64_t mean_queries(const AttentionProblem& problem) {
 /// How many query heads share a tile: as many as a power of two can, if that saves a tenth of the tiles.
 int choose_packed_heads(const AttentionProblem& problem) {
   if (problem.heads_kv == 0 || problem.heads_q == problem.heads_kv) return 1;
+  if (problem.modifiers.block_size != 0) return 1;  // a tile's rows lie in one row of the block mask
   constexpr std::int64_t kRows = 2 * kRowsPerWarpgroup;
   const std::int64_t group = problem.heads_q / problem.heads_kv;
   const int packed = static_cast<int>(std::min<std::int64_t>(group & -group, kRowsPerWarpgroup));
@@ -56,22 +57,54 @@ bool prefers_three_warpgroups(const AttentionProblem& problem, const ScoreRule& 
 
 bool fits(const forward::Config& config) { return smem_plan(config).total_bytes <= kMaxSmemBytes; }
 
-/// Two warpgroups and as many keys per step as registers and shared memory hold.
-void choose_wide_tiles(forward::Config& config) {
-  const int registers = config.rule.max_logits ? 150 : 188;  // of 240, for scores, probabilities and output
+/// Options that choose their own tiles: for registers, and for the keys that they take at a time.
+bool needs_own_tiles(const ScoreRule& rule) { return rule.bias || rule.dropout || rule.block_mask != 0; }
+
+/// Registers of a thread that hold scores, probabilities, output and a fetched bias.
+int tile_registers(const forward::Config& config, int block_n) {
+  const int bias = !config.rule.bias ? 0 : config.rule.bias_float32 ? block_n / 2 : block_n / 4;
+  return block_n / 2 + block_n / 4 + config.head_dim_v / 2 + bias;
+}
+
+/// As many keys per step as registers and shared memory hold.
+void choose_block_n(forward::Config& config, int registers) {
   for (const int block_n : {128, 112, 96, 80, 64}) {
     config.block_n = block_n;
-    const bool in_registers = block_n / 2 + block_n / 4 + config.head_dim_v / 2 <= registers;
-    if (in_registers && fits(config)) break;
+    const bool whole = (!config.rule.dropout || block_n % kPhiloxKeys == 0) && config.rule.block_mask % block_n == 0;
+    if (whole && tile_registers(config, block_n) <= registers && fits(config)) break;
   }
+}
+
+/// Registers of a thread beside the tile's, roughly: eight for each option that keeps numbers of its rows.
+int option_registers(const ScoreRule& rule) {
+  const int options = int{rule.alibi} + int{rule.bias} + int{rule.dropout} + int{rule.max_logits} + int{rule.softcap} +
+                      int{rule.mask_left} + int{rule.varlen || rule.chunked} + int{rule.block_mask != 0};
+  return 8 * options;
+}
+
+/// Two warpgroups, of which a thread has 240 registers.
+void choose_wide_tiles(forward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  choose_block_n(config, rule.dropout ? 176 : 188);
+  // One step after another, P takes the registers of S; and warpgroups whose rows see different blocks must go from
+  // block to block on their own.
+  const bool crowded = tile_registers(config, config.block_n) + option_registers(rule) > 232;
+  const bool own_blocks = rule.block_mask == kRowsPerWarpgroup && config.consumer_warpgroups > 1;
+  if (crowded || own_blocks) config.two_stage = false;
 }
 
 /// Heads up to 64 wide: exponentials take as long as the GEMMs, and four warps per scheduler keep both units busiest
 /// until sequences are long and their blocks all visible.
 void choose_narrow_tiles(forward::Config& config, const AttentionProblem& problem) {
-  const bool plain = !is_masked(config.rule) && !config.rule.varlen && !config.rule.softcap && !config.rule.scale_first;
+  const bool plain = !is_masked(config.rule) && !config.rule.varlen && !config.rule.scale_first;
   config.q_stages = 2;
-  if (plain && problem.seqlen_q >= 8192 && problem.seqlen_k >= 8192) {
+  if (config.rule.block_mask != 0) {
+    choose_wide_tiles(config);
+  } else if (needs_own_tiles(config.rule)) {
+    config.consumer_warpgroups = 3;
+    config.stages = 4;
+    choose_block_n(config, option_registers(config.rule) <= 24 ? 132 : 112);  // of 160
+  } else if (plain && problem.seqlen_q >= 8192 && problem.seqlen_k >= 8192) {
     config.consumer_warpgroups = 3;
     config.block_n = 128;
     config.stages = 3;
@@ -98,10 +131,10 @@ void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
     choose_wide_tiles(config);
     while (config.stages < 4 && fits(config)) ++config.stages;
     if (!fits(config)) --config.stages;
-  } else if (widest <= 64 && !config.rule.max_logits) {
+  } else if (widest <= 64) {
     choose_narrow_tiles(config, problem);
   } else if (widest <= 128 && prefers_three_warpgroups(problem, config.rule) && !config.rule.alibi &&
-             !config.rule.max_logits) {
+             !needs_own_tiles(config.rule)) {
     config.consumer_warpgroups = 3;
     config.block_n = 80;
     config.q_stages = 2;

@@ -87,8 +87,6 @@ TEST(HopperForwardPlan, RefusesInASentence) {
             "head_dim is 36: the hopper engine takes multiples of 8 up to 256");
   EXPECT_EQ(refusal([](AttentionProblem& p) { p.head_dim_v = 264; }),
             "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
-  EXPECT_EQ(refusal([](AttentionProblem& p) { p.dropout = 0.1F; }),
-            "dropout is not supported by the hopper engine; the cpu engine supports it");
 }
 
 TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {
@@ -99,10 +97,72 @@ TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {
   problem.softcap = 30.0F;  // which is what multiplies then
   EXPECT_FALSE(config_of(problem).rule.scale_first);
   problem.modifiers.has_alibi = problem.modifiers.has_sink = true;
-  EXPECT_TRUE(config_of(problem).rule.alibi && config_of(problem).rule.sink && config_of(problem).rule.scale_first);
+  EXPECT_TRUE(config_of(problem).rule.alibi && config_of(problem).rule.sink);
+  EXPECT_FALSE(config_of(problem).rule.scale_first);  // slopes are divided by the scale
+  problem.softcap = 0.0F;
+  EXPECT_TRUE(config_of(problem).rule.scale_first);
   EXPECT_FALSE(config_of(problem).rule.max_logits);
   problem.wants_max_logits = true;
   EXPECT_TRUE(config_of(problem).rule.max_logits);
+}
+
+TEST(HopperForwardPlan, TakesBiasDropoutAndBlockMasksInWholeTiles) {
+  for (const std::int64_t head_dim : {32, 64, 96, 128, 192, 256}) {
+    for (const std::int64_t block_size : {0, 64, 128}) {
+      for (const bool bias : {false, true}) {
+        AttentionProblem problem = problem_of(8192, head_dim, head_dim);
+        problem.heads_kv = 2;
+        problem.modifiers.has_bias = bias;
+        problem.modifiers.block_size = block_size;
+        problem.dropout = 0.1F;
+        const forward::Config config = config_of(problem);
+        EXPECT_TRUE(config.rule.dropout);
+        EXPECT_EQ(config.rule.bias && config.rule.bias_float32, bias);
+        EXPECT_EQ(config.rule.block_mask, block_size);
+        EXPECT_EQ(config.block_n % kPhiloxKeys, 0);
+        EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes);
+        if (block_size == 0) continue;
+        EXPECT_EQ(block_size % config.block_n, 0);
+        EXPECT_EQ(config.packed_heads, 1);
+        // Warpgroups of one row of the mask see the same blocks; others go from block to block on their own.
+        EXPECT_TRUE(block_m(config) <= block_size || !config.two_stage);
+      }
+    }
+  }
+}
+
+TEST(ScoreParams, BiasIsReadInPairsWhereTheyAreAligned) {
+  AttentionProblem problem = problem_of(64, 64, 64);
+  problem.modifiers.has_bias = problem.modifiers.bias_per_head = true;
+  problem.modifiers.bias_dtype = DType::bfloat16;
+  alignas(16) static unsigned short numbers[8];
+  ConstTensorView bias;
+  bias.data = numbers;
+  bias.dtype = DType::bfloat16;
+  bias.rank = 4;
+  bias.shape = {1, 8, 64, 64};
+  bias.strides = {0, 64 * 64, 64, 1};
+  const auto params = [&] { return gpu::score_params(problem, {.bias = bias}, {}).bias; };
+  EXPECT_EQ(params().in_pairs, 1);
+  EXPECT_EQ(params().batch_stride, 0);
+  EXPECT_EQ(params().head_stride, 64 * 64);
+  bias.strides[2] = 65;
+  EXPECT_EQ(params().in_pairs, 0);
+  bias.strides[2] = 64;
+  bias.data = numbers + 1;
+  EXPECT_EQ(params().in_pairs, 0);
+}
+
+TEST(ScoreParams, DropoutsStateIsTheCallsOrLiesOnTheDevice) {
+  AttentionProblem problem = problem_of(64, 64, 64);
+  problem.dropout = 0.5F;
+  const DropoutParams given = gpu::score_params(problem, {}, {.seed = 7, .offset = 9}).dropout;
+  EXPECT_EQ(given.state, nullptr);
+  EXPECT_EQ(given.key.key.low, 7U);
+  EXPECT_EQ(given.key.offset, 9U);
+  EXPECT_EQ(given.keep_factor, 2.0F);
+  const std::uint64_t state[] = {7, 9};
+  EXPECT_EQ(static_cast<const void*>(gpu::score_params(problem, {}, {.on_device = state}).dropout.state), state);
 }
 
 TEST(HopperForwardPlan, ChunksBoundBothSides) {
@@ -171,13 +231,15 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
   config.schedule = Schedule::dealt;
   const runtime::Variant variant = forward_variant(config);
   EXPECT_EQ(variant.name, "hopper forward (fp16, mask_right, block_n 112, dealt)");
-  EXPECT_EQ(variant.expression,
-            "strobe::hopper::forward::kernel<strobe::hopper::forward::Config{.rule = strobe::ScoreRule{.element = "
-            "strobe::Element::fp16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, "
-            ".softcap = false, .alibi = false, .sink = false, .max_logits = false, .scale_first = false}, .head_dim = "
-            "128, .head_dim_v = 128, .consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, "
-            ".warp_specialized = true, .ping_pong = true, .two_stage = true, .persistent = true, .packed_heads = 1, "
-            ".schedule = strobe::hopper::Schedule::dealt, .debug = false}>");
+  EXPECT_EQ(
+      variant.expression,
+      "strobe::hopper::forward::kernel<strobe::hopper::forward::Config{.rule = strobe::ScoreRule{.element = "
+      "strobe::Element::fp16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, "
+      ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
+      ".dropout = false, .block_mask = 0, .scale_first = false}, .head_dim = 128, .head_dim_v = 128, "
+      ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .warp_specialized = true, .ping_pong = "
+      "true, .two_stage = true, .persistent = true, .packed_heads = 1, "
+      ".schedule = strobe::hopper::Schedule::dealt, .debug = false}>");
 }
 
 TEST(ForwardVariant, EveryFieldChangesItsHash) {

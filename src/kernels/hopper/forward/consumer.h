@@ -12,15 +12,15 @@
 #pragma once
 
 #include "kernels/hopper/forward/barriers.h"
+#include "kernels/hopper/forward/block_walk.h"
 #include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/exact_rows.h"
 #include "kernels/hopper/forward/self_feeder.h"
 #include "kernels/hopper/forward/smem.h"
+#include "kernels/hopper/forward/tile_rules.h"
 #include "kernels/hopper/forward/tile_work.h"
 #include "kernels/hopper/tile/gemm.h"
-#include "kernels/score/mask.h"
 #include "kernels/score/online_softmax.h"
-#include "kernels/score/transform.h"
 
 namespace strobe::hopper::forward {
 
@@ -54,31 +54,34 @@ class Consumer {
     bool is_open = false;
     for (Tile tile; scheduler.next(tile);) {
       const TileWork work = tile_work<C>(params_, tile);
-      const int n_end = n_end_of<C>(params_, work, warpgroup_);
-      if (n_end <= work.n_begin) {
+      BlockWalk<C> walk(params_, work);
+      const int n = walk.own_before(n_end_of<C>(params_, work, warpgroup_), warpgroup_);
+      if (!walk.has(n)) {
         if (is_open) {
           close(o, p, softmax, open);
           is_open = false;
         }
-        pass_blocks(work.n_end - work.n_begin);
+        pass_blocks(walk.count(work.n_begin, work.n_end));
         store_nothing_visible<C>(params_, work, warpgroup_);
         continue;
       }
-      if (C.rule.chunked && is_open && work.n_end - n_end > C.stages) {
+      if (C.rule.chunked && is_open && work.n_end - 1 - n > C.stages) {
         close(o, p, softmax, open);
         is_open = false;
       }
-      const Rules rules = rules_of(work);
+      const Rules rules = tile_rules<C>(params_, work, warpgroup_);
       if constexpr (!C.two_stage) {
-        serial_steps(o, p, softmax, rules, work, n_end - 1);
+        serial_steps(o, p, softmax, rules, walk, work, n);
         continue;
       }
+      const int others = walk.count(n + 1, work.n_end);
+      const int next = walk.before(n);
       if (is_open) {
-        cross_step(o, p, softmax, rules, open, work, n_end - 1);
+        cross_step(o, p, softmax, rules, open, n, others, walk.has(next));
       } else {
-        first_step(p, softmax, rules, work, n_end - 1);
+        first_step(p, softmax, rules, n, others, walk.has(next));
       }
-      remaining_steps(o, p, softmax, rules, work.n_begin, n_end - 1);
+      remaining_steps(o, p, softmax, rules, walk, work.n_begin, next);
       open = work;
       is_open = true;
     }
@@ -97,23 +100,7 @@ class Consumer {
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
 
-  /// What happens to a tile's scores.
-  struct Rules {
-    score::Mask<C.rule, C.block_n> mask;
-    score::Transform<C.rule, C.block_n> transform;
-  };
-
-  __device__ __forceinline__ Rules rules_of(const TileWork& work) const {
-    const int row = work.row_of(warpgroup_);
-    const auto keys_of_row = [&](int i) { return keys_of<C>(params_, work, row + i); };
-    const score::KeyRange rows[kRowsPerThread] = {keys_of_row(warpgroup_row(0)), keys_of_row(warpgroup_row(1))};
-    using Transform = score::Transform<C.rule, C.block_n>;
-    const auto row_of = [&](int r) -> typename Transform::Row {
-      const int one = row + warpgroup_row(r);
-      return {.center = center_of<tiling(C)>(work, one), .batch = work.tile.sequence, .head = head_of<C>(work, one)};
-    };
-    return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows}, {params_.score, row_of}};
-  }
+  using Rules = TileRules<C>;
 
   // Blocks that this warpgroup lets pass at the start of a tile wait for V stages that it still holds: at most
   // `stages` of them may, or the ring locks up. Chunks may be further apart: then no tile stays open.
@@ -122,11 +109,12 @@ class Consumer {
 
   // -- Schedule -------------------------------------------------------------------------------------------------------
 
-  /// The first block of a tile when no other is open.
-  __device__ __forceinline__ void first_step(Operand& p, Softmax<C>& softmax, const Rules& rules, const TileWork& work,
-                                             int n) {
+  /// The first block of a tile when no other is open. `others`: blocks before it that other warpgroups alone work on.
+  __device__ __forceinline__ void first_step(Operand& p, Softmax<C>& softmax, const Rules& rules, int n, int others,
+                                             bool more) {
     Scores s;
-    pass_blocks(work.n_end - 1 - n);
+    const auto bias = rules.transform.fetch(n);
+    pass_blocks(others);
     wait_q();
     wait_k();
     Turns<C>::wait(warpgroup_);
@@ -137,16 +125,16 @@ class Consumer {
     ptx::wgmma_wait_group<0>(s);
     scores_done();
     softmax = {};
-    first_softmax(s, softmax, rules, n);
+    first_softmax(s, softmax, rules, n, bias);
     score::to_operand<C.rule.element>(p, s);
-    end_of_step(n > work.n_begin);
+    end_of_step(more);
   }
 
-  /// The first block of `work` and the last P V of `open`.
+  /// The first block of a tile, as first_step(), and the last P V of `open`.
   __device__ __forceinline__ void cross_step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
-                                             const TileWork& open, const TileWork& work, int n) {
+                                             const TileWork& open, int n, int others, bool more) {
     Scores s;
-    const int others = work.n_end - 1 - n;  // blocks of this tile that other warpgroups alone work on
+    const auto bias = rules.transform.fetch(n);
     for (int passed = 0; passed < others; ++passed) {
       Turns<C>::skip(warpgroup_);
       pass_k();
@@ -163,8 +151,8 @@ class Consumer {
     ptx::wgmma_wait_group<1>(s);
     scores_done();
     Softmax<C> next;
-    first_softmax(s, next, rules, n);
-    end_of_step(n > work.n_begin || next.sums_are_negative());
+    first_softmax(s, next, rules, n, bias);
+    end_of_step(more || next.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
     output_done();
@@ -178,27 +166,30 @@ class Consumer {
     score::to_operand<C.rule.element>(p, s);
   }
 
-  /// From block n - 1 down.
+  /// From block n down.
   __device__ __forceinline__ void remaining_steps(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
-                                                  int n_begin, int n) {
-    for (--n; n >= max(rules.mask.last_full(), n_begin); --n) {
-      step<true>(o, p, softmax, rules, n, n_begin);
+                                                  BlockWalk<C>& walk, int n_begin, int n) {
+    while (n >= max(rules.mask.last_full(), n_begin)) {
+      n = step<true>(o, p, softmax, rules, walk, n);
     }
-    for (; n >= max(rules.mask.first_full(), n_begin); --n) {
-      step<false>(o, p, softmax, rules, n, n_begin);
+    while (n >= max(rules.mask.first_full(), n_begin)) {
+      n = step<false>(o, p, softmax, rules, walk, n);
     }
     if constexpr (C.rule.mask_left) {
-      for (; n >= n_begin; --n) {
-        step<true>(o, p, softmax, rules, n, n_begin);
+      while (n >= n_begin) {
+        n = step<true>(o, p, softmax, rules, walk, n);
       }
     }
     release_q();
   }
 
+  /// Block n; returns the next.
   template <bool masked>
-  __device__ __forceinline__ void step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules, int n,
-                                       int n_begin) {
+  __device__ __forceinline__ int step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
+                                      BlockWalk<C>& walk, int n) {
     Scores s;
+    const auto bias = rules.transform.fetch(n);
+    const int next = walk.before(n);
     wait_v();
     Turns<C>::wait(warpgroup_);
     ptx::wgmma_fence();
@@ -208,12 +199,13 @@ class Consumer {
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();
-    rules.transform.apply(s, n);
+    rules.transform.template apply<!masked>(s, n, bias);
     if constexpr (masked) {
       rules.mask.apply(s, n);
     }
     const bool grew = softmax.step(s, score::remaining_scale<C.rule>(params_.score));
-    end_of_step(n > n_begin || softmax.sums_are_negative());
+    rules.dropout.apply(s, n);
+    end_of_step(walk.has(next) || softmax.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
     output_done();
@@ -221,6 +213,7 @@ class Consumer {
     if (grew) {
       rescale(o, softmax);
     }
+    return next;
   }
 
   /// The last P V of a tile that no other follows at once.
@@ -245,14 +238,19 @@ class Consumer {
   }
 
   /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is
-  /// other warpgroups' work, and P takes the registers of S.
+  /// other warpgroups' work, and P takes the registers of S. Blocks may be hidden from this warpgroup alone.
   __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
-                                               const TileWork& work, int n) {
-    pass_blocks(work.n_end - 1 - n);
+                                               BlockWalk<C>& walk, const TileWork& work, int n) {
+    pass_blocks(walk.count(n + 1, work.n_end));
     softmax = {};
     wait_q();
-    for (; n >= work.n_begin; --n) {
+    for (; walk.has(n); n = walk.before(n)) {
+      if (!walk.is_own(n, warpgroup_)) {
+        pass_blocks(1);
+        continue;
+      }
       Scores s;
+      const auto bias = rules.transform.fetch(n);
       wait_k();
       Turns<C>::wait(warpgroup_);
       ptx::wgmma_fence();
@@ -260,11 +258,7 @@ class Consumer {
       ptx::wgmma_wait_group<0>(s);
       Turns<C>::pass(warpgroup_);
       scores_done();
-      rules.transform.apply(s, n);
-      if (rules.mask.needed(n)) {
-        rules.mask.apply(s, n);
-      }
-      if (softmax.step(s, score::remaining_scale<C.rule>(params_.score))) {
+      if (first_softmax(s, softmax, rules, n, bias)) {
         rescale(o, softmax);
       }
       score::to_operand<C.rule.element>(p, s);
@@ -334,12 +328,17 @@ class Consumer {
     output_done();
   }
 
-  __device__ __forceinline__ void first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n) const {
-    rules.transform.apply(s, n);
+  /// Of a block that may be masked. True if the maximum grew.
+  template <typename Bias>
+  __device__ __forceinline__ bool first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
+                                                const Bias& bias) const {
+    rules.transform.template apply<false>(s, n, bias);
     if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
-    softmax.step(s, score::remaining_scale<C.rule>(params_.score));
+    const bool grew = softmax.step(s, score::remaining_scale<C.rule>(params_.score));
+    rules.dropout.apply(s, n);
+    return grew;
   }
 
   __device__ static __forceinline__ void rescale(Output& o, const Softmax<C>& softmax) {

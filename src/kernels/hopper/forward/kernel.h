@@ -32,7 +32,8 @@ namespace strobe::hopper::forward {
 /// forever.
 template <Config C>
 struct RegisterBudget {
-  static constexpr bool kManyNumbers = C.rule.varlen || C.rule.chunked;  // what a producer needs to find its rows
+  // What a producer needs to find its rows and blocks.
+  static constexpr bool kManyNumbers = C.rule.varlen || C.rule.chunked || C.rule.block_mask != 0;
   static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : kManyNumbers ? 40 : 24;
   static constexpr int kConsumer = C.consumer_warpgroups == 4   ? 112
                                    : C.consumer_warpgroups == 3 ? 160
@@ -45,7 +46,7 @@ struct RegisterBudget {
 template <Config C>
 __device__ __forceinline__ void produce(const Feeders<C>& feeders) {
   const int warp = threadIdx.x / kWarpSize;
-  if (threadIdx.x % kWarpSize != 0) {
+  if (!kWarpFeeds<C> && threadIdx.x % kWarpSize != 0) {
     return;
   }
   if (warp == 0) {
