@@ -75,11 +75,12 @@ void choose_block_n(forward::Config& config, int registers) {
   }
 }
 
-/// Registers of a thread beside the tile's, roughly: eight for each option that keeps numbers of its rows.
+/// Registers of a thread beside the tile's, roughly: eight for each option that keeps numbers of its rows, and what
+/// Philox computes in.
 int option_registers(const ScoreRule& rule) {
-  const int options = int{rule.alibi} + int{rule.bias} + int{rule.dropout} + int{rule.max_logits} + int{rule.softcap} +
+  const int options = int{rule.alibi} + int{rule.bias} + int{rule.max_logits} + int{rule.softcap} +
                       int{rule.mask_left} + int{rule.varlen || rule.chunked} + int{rule.block_mask != 0};
-  return 8 * options;
+  return 8 * options + (rule.dropout ? 40 : 0);
 }
 
 /// Two warpgroups, of which a thread has 240 registers.
@@ -88,7 +89,7 @@ void choose_wide_tiles(forward::Config& config) {
   choose_block_n(config, rule.dropout ? 176 : 188);
   // One step after another, P takes the registers of S; and warpgroups whose rows see different blocks must go from
   // block to block on their own.
-  const bool crowded = tile_registers(config, config.block_n) + option_registers(rule) > 232;
+  const bool crowded = tile_registers(config, config.block_n) + option_registers(rule) > 220;
   const bool own_blocks = rule.block_mask == kRowsPerWarpgroup && config.consumer_warpgroups > 1;
   if (crowded || own_blocks) config.two_stage = false;
 }
@@ -96,19 +97,20 @@ void choose_wide_tiles(forward::Config& config) {
 /// Heads up to 64 wide: exponentials take as long as the GEMMs, and four warps per scheduler keep both units busiest
 /// until sequences are long and their blocks all visible.
 void choose_narrow_tiles(forward::Config& config, const AttentionProblem& problem) {
-  const bool plain = !is_masked(config.rule) && !config.rule.varlen && !config.rule.scale_first;
+  const ScoreRule& rule = config.rule;
+  const bool plain = !is_masked(rule) && !rule.varlen && !rule.softcap && !rule.alibi && !rule.scale_first;
   config.q_stages = 2;
-  if (config.rule.block_mask != 0) {
+  if (rule.dropout || rule.block_mask != 0) {
     choose_wide_tiles(config);
-  } else if (needs_own_tiles(config.rule)) {
+  } else if (rule.bias) {  // of 160 registers
     config.consumer_warpgroups = 3;
     config.stages = 4;
-    choose_block_n(config, option_registers(config.rule) <= 24 ? 132 : 112);  // of 160
+    choose_block_n(config, option_registers(rule) <= 24 ? 132 : 112);
   } else if (plain && problem.seqlen_q >= 8192 && problem.seqlen_k >= 8192) {
     config.consumer_warpgroups = 3;
     config.block_n = 128;
     config.stages = 3;
-  } else if (config.rule.alibi && config.rule.mask_left) {  // registers for no more
+  } else if (rule.alibi && rule.mask_left) {  // registers for no more
     config.consumer_warpgroups = 3;
     config.block_n = 80;
     config.stages = 4;

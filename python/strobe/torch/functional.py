@@ -37,8 +37,8 @@ def attention(
 
     Shapes, dtypes, options and errors are those of strobe.attention; where the last axis is not dense the tensor is
     copied. Under autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from
-    PyTorch's generator of q's device. Runs on the current stream. Second derivatives raise NotImplementedError; so does the backward
-    of a call that the engine has in the forward alone.
+    PyTorch's generator of q's device. Runs on the current stream. Second derivatives raise NotImplementedError; so does
+    the backward of a call that the engine has in the forward alone.
     """
     q, k, v = (ops.rows(x) for x in cast(q, k, v))
     alibi_slopes = options.get("alibi_slopes")

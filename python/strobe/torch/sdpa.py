@@ -118,7 +118,8 @@ def _bias(mask: Tensor, query: Tensor, key: Tensor, leading: tuple[int, ...]) ->
         mask = mask.to(torch.float32)
     rank = max(len(leading), 1) + 2
     if mask.dim() > rank:
-        raise ValueError(f"attn_mask has rank {mask.dim()}: it must broadcast to {[*leading, '..', '..']}")
+        shape = [*leading, query.shape[-2], key.shape[-2]]
+        raise ValueError(f"attn_mask has rank {mask.dim()}: it must broadcast to {shape}")
     mask = mask.reshape((1,) * (rank - mask.dim()) + mask.shape)
     mask = mask.expand(*mask.shape[:-2], query.shape[-2], key.shape[-2])
     if rank != 4:
