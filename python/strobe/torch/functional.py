@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention of PyTorch's tensors: past the dispatcher where nothing records the call, else as an operator."""
 
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import torch
@@ -46,7 +47,11 @@ def attention(
         raise NotImplementedError("alibi_slopes requires a gradient, which attention does not have: detach it")
     if is_eager_inference(q, k, v, options.get("bias"), options.get("sink")):
         if options.get("dropout") and not _is_seeded(options):
-            options = {**options, **ops.random_options(_draw(q))}
+            drawn = _draw(q)
+            if drawn.is_cuda:
+                options["random_state"] = drawn.view(torch.int32)
+            else:
+                options["seed"], options["offset"] = drawn.tolist()
         return run(q, k, v, None, return_lse, return_max_logits, options)
     arguments = operator_arguments(q, k, v, options, return_max_logits)
     compute = torch.ops.strobe.attention if ops.is_traced(*arguments[: ops.TENSORS]) else _Recorded.apply
@@ -109,7 +114,7 @@ def operator_arguments(
     )
 
 
-def _is_seeded(options: ScoreOptions) -> bool:
+def _is_seeded(options: Mapping[str, Any]) -> bool:
     return any(options.get(name) is not None for name in ("seed", "offset", "random_state"))
 
 

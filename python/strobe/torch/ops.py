@@ -62,20 +62,14 @@ def keywords(options: tuple[Any, ...]) -> dict[str, Any]:
     """The operators' options, in the order of TENSOR_NAMES and VALUE_NAMES, as strobe._core takes them."""
     named = dict(zip(TENSOR_NAMES + VALUE_NAMES, options, strict=True))
     random = named.pop("random")
-    if random is not None:
-        named |= random_options(random)
+    if random is not None and random.is_cuda:
+        named["random_state"] = random.view(torch.int32)
+    elif random is not None:
+        named["seed"], named["offset"] = (number % 2**64 for number in random.tolist())
     named["window"] = (named.pop("window_left"), named.pop("window_right"))
     if named["causal"] == "none":
         del named["causal"]
     return named
-
-
-def random_options(random: Tensor) -> dict[str, Any]:
-    """Seed and offset, int64, as strobe._core takes them: where they lie, if that is on a GPU."""
-    if random.is_cuda:
-        return {"random_state": random.view(torch.int32)}
-    seed, offset = (number % 2**64 for number in random.tolist())
-    return {"seed": seed, "offset": offset}
 
 
 def empty_outputs(q: Tensor, v: Tensor, cu_seqlens_q: Tensor | None, max_logits: bool) -> tuple[Tensor, ...]:
