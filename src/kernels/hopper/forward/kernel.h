@@ -32,11 +32,12 @@ namespace strobe::hopper::forward {
 /// forever.
 template <Config C>
 struct RegisterBudget {
-  // What a producer needs to find its rows and blocks.
-  static constexpr bool kManyNumbers = C.rule.varlen || C.rule.chunked || C.rule.block_mask != 0;
-  static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : kManyNumbers ? 40 : 24;
+  static constexpr bool kManyNumbers = C.rule.varlen || C.rule.chunked;  // what a producer needs to find its rows
+  static constexpr bool kWalks = C.rule.block_mask != 0;                 // and its blocks
+  static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : kWalks ? 72 : kManyNumbers ? 40 : 24;
   static constexpr int kConsumer = C.consumer_warpgroups == 4   ? 112
                                    : C.consumer_warpgroups == 3 ? 160
+                                   : kWalks                     ? 216
                                    : kManyNumbers               ? 232
                                                                 : 240;
   static constexpr int kAtLaunch = 65536 / threads_per_block(C) / 8 * 8;
