@@ -26,7 +26,7 @@ bool hides_keys_on_the_right(const AttentionProblem& problem, const VisibleKeys&
 bool scales_first(const AttentionProblem& problem, const ScoreRule& rule) {
   const float scale = rule.softcap ? problem.softcap : problem.scale;
   if (!rule.alibi) return !(scale > 0.0F);
-  return !(scale > 0x1p-24F && scale < 0x1p20F);
+  return scale <= 0x1p-24F || scale >= 0x1p20F;
 }
 
 /// A distance as kernels hold it; one that is further than any key stays so, and sums of two fit 32 bits.
