@@ -52,9 +52,16 @@ class Consumer {
     Softmax<C> softmax;
     TileWork open;  // the tile whose last P V is still to come
     bool is_open = false;
-    for (Tile tile; scheduler.next(tile);) {
-      const TileWork work = tile_work<C>(params_, tile);
-      const int n_end = n_end_of<C>(params_, work, warpgroup_);
+    Assignment next = next_assignment<C>(scheduler, params_, warpgroup_);
+    const auto advance = [&] { next = next_assignment<C>(scheduler, params_, warpgroup_); };
+    const auto look_ahead = [&] {
+      if constexpr (kLooksAhead) {
+        advance();
+      }
+    };
+    while (next.exists) {
+      const TileWork work = next.work;
+      const int n_end = next.n_end;
       if (n_end <= work.n_begin) {
         if (is_open) {
           close(o, p, softmax, open);
@@ -62,25 +69,26 @@ class Consumer {
         }
         pass_blocks(work.n_end - work.n_begin);
         store_nothing_visible<C>(params_, work, warpgroup_);
+        advance();
         continue;
       }
       if (C.rule.chunked && is_open && work.n_end - n_end > C.stages) {
         close(o, p, softmax, open);
         is_open = false;
       }
-      const Rules rules = rules_of(work);
       if constexpr (!C.two_stage) {
-        serial_steps(o, p, softmax, rules, work, n_end - 1);
+        serial_steps(o, p, softmax, work, n_end - 1);
+        advance();
         continue;
       }
-      if (is_open) {
-        cross_step(o, p, softmax, rules, open, work, n_end - 1);
-      } else {
-        first_step(p, softmax, rules, work, n_end - 1);
-      }
+      const Rules rules = is_open ? cross_step(o, p, softmax, open, work, n_end - 1, look_ahead)
+                                  : first_step(p, softmax, work, n_end - 1, look_ahead);
       remaining_steps(o, p, softmax, rules, work.n_begin, n_end - 1);
       open = work;
       is_open = true;
+      if constexpr (!kLooksAhead) {
+        advance();
+      }
     }
     if (is_open) {
       close(o, p, softmax, open);
@@ -96,6 +104,10 @@ class Consumer {
 
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
+
+  // Finding a tile takes hundreds of cycles of dependent integer arithmetic: it runs under the products of the first
+  // step of the tile before. Four warpgroups have no registers for it.
+  static constexpr bool kLooksAhead = C.consumer_warpgroups < 4;
 
   /// What happens to a tile's scores.
   struct Rules {
@@ -123,8 +135,9 @@ class Consumer {
   // -- Schedule -------------------------------------------------------------------------------------------------------
 
   /// The first block of a tile when no other is open.
-  __device__ __forceinline__ void first_step(Operand& p, Softmax<C>& softmax, const Rules& rules, const TileWork& work,
-                                             int n) {
+  template <typename LookAhead>
+  __device__ __forceinline__ Rules first_step(Operand& p, Softmax<C>& softmax, const TileWork& work, int n,
+                                              const LookAhead& look_ahead) {
     Scores s;
     pass_blocks(work.n_end - 1 - n);
     wait_q();
@@ -133,6 +146,8 @@ class Consumer {
     ptx::wgmma_fence();
     issue_scores(s);
     Turns<C>::pass(warpgroup_);
+    const Rules rules = rules_of(work);
+    look_ahead();
 
     ptx::wgmma_wait_group<0>(s);
     scores_done();
@@ -140,11 +155,13 @@ class Consumer {
     first_softmax(s, softmax, rules, n);
     score::to_operand<C.rule.element>(p, s);
     end_of_step(n > work.n_begin);
+    return rules;
   }
 
   /// The first block of `work` and the last P V of `open`.
-  __device__ __forceinline__ void cross_step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
-                                             const TileWork& open, const TileWork& work, int n) {
+  template <typename LookAhead>
+  __device__ __forceinline__ Rules cross_step(Output& o, Operand& p, Softmax<C>& softmax, const TileWork& open,
+                                              const TileWork& work, int n, const LookAhead& look_ahead) {
     Scores s;
     const int others = work.n_end - 1 - n;  // blocks of this tile that other warpgroups alone work on
     for (int passed = 0; passed < others; ++passed) {
@@ -153,12 +170,14 @@ class Consumer {
     }
     wait_q();
     wait_k();
-    wait_v();
     Turns<C>::wait(warpgroup_);
     ptx::wgmma_fence();
     issue_scores(s);
+    wait_v();
     issue_output(o, p);
     Turns<C>::pass(warpgroup_);
+    const Rules rules = rules_of(work);
+    look_ahead();
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();
@@ -176,6 +195,7 @@ class Consumer {
     softmax = next;
     accumulate_ = false;
     score::to_operand<C.rule.element>(p, s);
+    return rules;
   }
 
   /// From block n - 1 down.
@@ -199,10 +219,10 @@ class Consumer {
   __device__ __forceinline__ void step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules, int n,
                                        int n_begin) {
     Scores s;
-    wait_v();
     Turns<C>::wait(warpgroup_);
     ptx::wgmma_fence();
     issue_scores(s);
+    wait_v();
     issue_output(o, p);
     Turns<C>::pass(warpgroup_);
 
@@ -246,8 +266,9 @@ class Consumer {
 
   /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is
   /// other warpgroups' work, and P takes the registers of S.
-  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
-                                               const TileWork& work, int n) {
+  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, const TileWork& work,
+                                               int n) {
+    const Rules rules = rules_of(work);
     pass_blocks(work.n_end - 1 - n);
     softmax = {};
     wait_q();
