@@ -54,7 +54,9 @@ bool prefers_three_warpgroups(const AttentionProblem& problem, const ScoreRule& 
   return problem.seqlen_q >= 1024 && most_visible_keys(problem, rule) >= (rule.mask_right ? 8192 : 2048);
 }
 
-bool fits(const forward::Config& config) { return smem_plan(config).total_bytes <= kMaxSmemBytes; }
+bool fits(const forward::Config& config) {
+  return smem_plan(config).total_bytes <= (config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
+}
 
 /// Two warpgroups and as many keys per step as registers and shared memory hold.
 void choose_wide_tiles(forward::Config& config) {
@@ -87,11 +89,45 @@ void choose_narrow_tiles(forward::Config& config, const AttentionProblem& proble
   }
 }
 
+/// Tiles that are over so soon that a CTA mostly waits for its loads and stores: another one on the multiprocessor uses
+/// that time.
+void choose_two_ctas(forward::Config& config, int block_n) {
+  config.ctas_per_sm = 2;
+  config.consumer_warpgroups = 1;
+  config.block_n = block_n;
+  config.q_stages = config.rule.varlen ? 1 : 2;  // the table of sequences takes its place
+  for (config.stages = 4; config.stages > 2 && !fits(config);) --config.stages;
+}
+
+/// Whether a sequence is one block of rows or two, with few keys, and its tiles were chosen.
+bool choose_short_tiles(forward::Config& config, const AttentionProblem& problem) {
+  const int widest = std::max(config.head_dim, config.head_dim_v);
+  const std::int64_t rows = problem.seqlen_q * config.packed_heads;
+  if (rows <= kRowsPerWarpgroup && problem.seqlen_k <= 4 * kRowsPerWarpgroup && widest <= 128) {
+    choose_two_ctas(config, 64);
+    return true;
+  }
+  if (rows > kRowsPerWarpgroup && rows <= 2 * kRowsPerWarpgroup && problem.seqlen_k <= 2 * kRowsPerWarpgroup &&
+      widest <= 64) {
+    if (!is_masked(config.rule)) {
+      choose_two_ctas(config, 128);
+    } else {
+      config.block_n = 64;
+      config.stages = 4;
+      config.q_stages = 2;
+      config.ping_pong = false;
+    }
+    return true;
+  }
+  return false;
+}
+
 void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
   const int widest = std::max(config.head_dim, config.head_dim_v);
   config.consumer_warpgroups = 2;
   config.stages = 2;
   config.q_stages = 1;
+  if (choose_short_tiles(config, problem)) return;
   if (problem.seqlen_q * config.packed_heads <= kRowsPerWarpgroup) {
     // Reading keys and values is all the time there is: the more of them are on their way, the better.
     config.consumer_warpgroups = 1;
@@ -179,7 +215,8 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
   plan.tiles.tiles = static_cast<int>(plan.tiles.m_tiles * sequences * plan.tiles.heads);
   plan.tiles.by_m_tiles = Divisor::of(plan.tiles.m_tiles);
   plan.tiles.by_heads = Divisor::of(plan.tiles.heads);
-  plan.workers = config.persistent ? std::min(shape.multiprocessors, plan.tiles.tiles) : plan.tiles.tiles;
+  plan.workers =
+      config.persistent ? std::min(shape.multiprocessors * config.ctas_per_sm, plan.tiles.tiles) : plan.tiles.tiles;
   if (config.schedule == Schedule::dealt) plan.list = deal_tiles(problem, shape, plan);
   return plan;
 }
@@ -193,7 +230,8 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
                       c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
   text += fmt::format("pipeline      {} stages of K and V, {} of Q; {}\n", c.stages, c.q_stages,
                       c.two_stage ? "softmax under the P V before" : "one step after another");
-  text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, kMaxSmemBytes);
+  text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes,
+                      c.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
   if (c.packed_heads > 1) {
     text +=
         fmt::format("heads         {} query heads of a key head share a tile: there are few queries\n", c.packed_heads);
@@ -209,3 +247,4 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
 }
 
 }  // namespace strobe::hopper
+  if (c.ctas_per_sm > 1) text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
