@@ -51,7 +51,8 @@ int choose_packed_heads(const AttentionProblem& problem) {
 /// Whether the third consumer warpgroup pays at head_dim 128: it hides more latency and wastes more of a tile's rows,
 /// and its masked blocks are more.
 bool prefers_three_warpgroups(const AttentionProblem& problem, const ScoreRule& rule) {
-  return problem.seqlen_q >= 1024 && most_visible_keys(problem, rule) >= (rule.mask_right ? 2560 : 2048);
+  const bool window = rule.mask_left && rule.mask_right;  // masked blocks at both ends
+  return problem.seqlen_q >= 1024 && most_visible_keys(problem, rule) >= (window ? 8192 : 2048);
 }
 
 bool fits(const forward::Config& config) {
