@@ -36,6 +36,9 @@ std::vector<AttentionProblem> common_problems() {
         problem.dtype = dtype;
         problem.head_dim = problem.head_dim_v = head_dim;
         problem.causal = causal;
+        for (const std::int64_t seqlen : {64, 128}) {
+          if (seqlen == 128 || head_dim <= 128) add(seqlen, seqlen, 1, false);
+        }
         for (const std::int64_t seqlen : {512, 16384}) {  // short and long calls may take different tiles
           for (const bool packed : {false, true}) add(seqlen, seqlen, 1, packed);
         }

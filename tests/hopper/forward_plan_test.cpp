@@ -27,7 +27,7 @@ ForwardPlan plan_of(const AttentionProblem& problem) { return forward_plan(probl
 TEST(HopperForwardPlan, FitsForEveryHeadDim) {
   for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
     for (std::int64_t head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8) {
-      for (const std::int64_t seqlen : {1, 512, 16384}) {
+      for (const std::int64_t seqlen : {1, 64, 128, 512, 16384}) {
         for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
           AttentionProblem problem = problem_of(seqlen, head_dim, head_dim_v);
           problem.causal = causal;
@@ -37,7 +37,8 @@ TEST(HopperForwardPlan, FitsForEveryHeadDim) {
           const ForwardPlan plan = forward_plan(problem, kH200, config);
           EXPECT_GE(config.head_dim, head_dim);
           EXPECT_GE(config.head_dim_v, head_dim_v);
-          EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << explain(problem, plan);
+          EXPECT_LE(smem_plan(config).total_bytes, config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes)
+              << explain(problem, plan);
           EXPECT_LE(threads_per_block(config), 1024);
           EXPECT_GE(plan.tiles.m_tiles * block_m(config), seqlen);
           EXPECT_EQ(plan.list != nullptr, config.schedule == Schedule::dealt);
@@ -213,6 +214,32 @@ TEST(HopperForwardPlan, LengthsOnTheDeviceAreSortedThere) {
   EXPECT_EQ(config_of(problem).schedule, Schedule::rounds);
 }
 
+TEST(HopperForwardPlan, ShortSequencesTakeTwoCtas) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    AttentionProblem problem = problem_of(64, head_dim, head_dim);
+    problem.batch = 256;
+    for (const bool packed : {false, true}) {
+      problem.packed_q = problem.packed_k = packed;
+      const ForwardPlan plan = plan_of(problem);
+      EXPECT_EQ(plan.workers, 2 * kH200.multiprocessors);
+      EXPECT_LE(smem_plan(plan.config).total_bytes, kMaxSmemBytesOfTwo);
+      EXPECT_NE(explain(problem, plan).find("2 on a multiprocessor"), std::string::npos);
+    }
+    problem.packed_q = problem.packed_k = false;
+    problem.seqlen_k = problem.total_k = 4096;  // reading keys is what takes the time
+    EXPECT_EQ(plan_of(problem).config.ctas_per_sm, 1);
+  }
+  EXPECT_EQ(config_of(problem_of(64, 256, 256)).ctas_per_sm, 1);  // no room in shared memory
+}
+
+TEST(HopperForwardPlan, TilesOfOneLengthAreNotDealt) {
+  AttentionProblem problem = problem_of(128, 128, 128);
+  problem.causal = CausalMask::bottom_right;
+  EXPECT_EQ(config_of(problem).schedule, Schedule::rounds);
+  problem.seqlen_q = problem.seqlen_k = 129;
+  EXPECT_EQ(config_of(problem).schedule, Schedule::dealt);
+}
+
 TEST(Divisor, DividesAsTheProcessorDoes) {
   for (const int divisor : {1, 2, 3, 5, 7, 12, 64, 127, 641, 65536, 1'000'003, 2'147'483'647}) {
     const Divisor by = Divisor::of(divisor);
@@ -238,7 +265,7 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
       ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
       ".dropout = false, .block_mask = 0, .scale_first = false}, .head_dim = 128, .head_dim_v = 128, "
       ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .warp_specialized = true, .ping_pong = "
-      "true, .two_stage = true, .persistent = true, .packed_heads = 1, "
+      "true, .two_stage = true, .persistent = true, .ctas_per_sm = 1, .packed_heads = 1, "
       ".schedule = strobe::hopper::Schedule::dealt, .debug = false}>");
 }
 

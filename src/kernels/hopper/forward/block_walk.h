@@ -21,8 +21,11 @@ class BlockWalk {
   __device__ __forceinline__ int before(int n) { return n - 1; }
   __device__ __forceinline__ bool has(int n) const { return n >= begin_; }
 
-  /// The last block before n that a warpgroup's own rows see.
-  __device__ __forceinline__ int own_before(int n, int) { return n - 1; }
+  /// Whether blocks [begin, n) are not all hidden.
+  __device__ __forceinline__ bool has_before(int n, int begin) { return n > begin; }
+
+  /// The end of the blocks before n that a warpgroup's own rows see.
+  __device__ __forceinline__ int own_end(int n, int) { return n; }
   __device__ __forceinline__ bool is_own(int, int) { return true; }
 
   /// Visible blocks from n on, before `end`.
@@ -51,12 +54,13 @@ class BlockWalk<C> {
   }
 
   __device__ __forceinline__ int before(int n) { return find_before(n, ~0U); }
+  __device__ __forceinline__ bool has_before(int n, int begin) { return before(n) >= begin; }
   __device__ __forceinline__ bool has(int n) const { return n >= begin_; }
-  __device__ __forceinline__ int own_before(int n, int warpgroup) {
-    return find_before(n, kLowBits << row_of(warpgroup));
+  __device__ __forceinline__ int own_end(int n, int warpgroup) {
+    return find_before(n, kLowBits << row_of(warpgroup)) + 1;
   }
 
-  __device__ __forceinline__ bool is_own(int n, int warpgroup) { return own_before(n + 1, warpgroup) == n; }
+  __device__ __forceinline__ bool is_own(int n, int warpgroup) { return own_end(n + 1, warpgroup) == n + 1; }
 
   __device__ __forceinline__ int count(int n, int end) {
     int blocks = 0;

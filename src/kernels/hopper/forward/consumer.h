@@ -52,38 +52,44 @@ class Consumer {
     Softmax<C> softmax;
     TileWork open;  // the tile whose last P V is still to come
     bool is_open = false;
-    for (Tile tile; scheduler.next(tile);) {
-      const TileWork work = tile_work<C>(params_, tile);
+    Assignment next = next_assignment<C>(scheduler, params_, warpgroup_);
+    const auto advance = [&] { next = next_assignment<C>(scheduler, params_, warpgroup_); };
+    const auto look_ahead = [&] {
+      if constexpr (kLooksAhead) {
+        advance();
+      }
+    };
+    while (next.exists) {
+      const TileWork work = next.work;
       BlockWalk<C> walk(params_, work);
-      const int n = walk.own_before(n_end_of<C>(params_, work, warpgroup_), warpgroup_);
-      if (!walk.has(n)) {
+      const int n_end = walk.own_end(next.n_end, warpgroup_);
+      if (n_end <= work.n_begin) {
         if (is_open) {
           close(o, p, softmax, open);
           is_open = false;
         }
         pass_blocks(walk.count(work.n_begin, work.n_end));
         store_nothing_visible<C>(params_, work, warpgroup_);
+        advance();
         continue;
       }
-      if (C.rule.chunked && is_open && work.n_end - 1 - n > C.stages) {
+      if (C.rule.chunked && is_open && work.n_end - n_end > C.stages) {
         close(o, p, softmax, open);
         is_open = false;
       }
-      const Rules rules = tile_rules<C>(params_, work, warpgroup_);
       if constexpr (!C.two_stage) {
-        serial_steps(o, p, softmax, rules, walk, work, n);
+        serial_steps(o, p, softmax, walk, work, n_end - 1);
+        advance();
         continue;
       }
-      const int others = walk.count(n + 1, work.n_end);
-      const int next = walk.before(n);
-      if (is_open) {
-        cross_step(o, p, softmax, rules, open, n, others, walk.has(next));
-      } else {
-        first_step(p, softmax, rules, n, others, walk.has(next));
-      }
-      remaining_steps(o, p, softmax, rules, walk, work.n_begin, next);
+      const Rules rules = is_open ? cross_step(o, p, softmax, open, walk, work, n_end - 1, look_ahead)
+                                  : first_step(p, softmax, walk, work, n_end - 1, look_ahead);
+      remaining_steps(o, p, softmax, rules, walk, work.n_begin, n_end - 1);
       open = work;
       is_open = true;
+      if constexpr (!kLooksAhead) {
+        advance();
+      }
     }
     if (is_open) {
       close(o, p, softmax, open);
@@ -102,6 +108,12 @@ class Consumer {
 
   using Rules = TileRules<C>;
 
+  static constexpr bool kPlain = !C.rule.bias && !C.rule.dropout && C.rule.block_mask == 0;
+
+  // Finding a tile takes hundreds of cycles of dependent integer arithmetic: it runs under the products of the first
+  // step of the tile before. Four warpgroups have no registers for it, nor have chunks, bias, dropout and block masks.
+  static constexpr bool kLooksAhead = C.consumer_warpgroups < 4 && !C.rule.chunked && kPlain;
+
   // Blocks that this warpgroup lets pass at the start of a tile wait for V stages that it still holds: at most
   // `stages` of them may, or the ring locks up. Chunks may be further apart: then no tile stays open.
   static_assert(!C.rule.mask_right || C.rule.chunked ||
@@ -109,50 +121,54 @@ class Consumer {
 
   // -- Schedule -------------------------------------------------------------------------------------------------------
 
-  /// The first block of a tile when no other is open. `others`: blocks before it that other warpgroups alone work on.
-  __device__ __forceinline__ void first_step(Operand& p, Softmax<C>& softmax, const Rules& rules, int n, int others,
-                                             bool more) {
+  /// The first block of a tile when no other is open.
+  template <typename LookAhead>
+  __device__ __forceinline__ Rules first_step(Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk, const TileWork& work,
+                                              int n, const LookAhead& look_ahead) {
     Scores s;
-    const auto bias = rules.transform.fetch(n);
-    pass_blocks(others);
+    const auto bias = first_bias<C>(params_, work, warpgroup_, n);
+    pass_blocks(walk.count(n + 1, work.n_end));
     wait_q();
     wait_k();
     Turns<C>::wait(warpgroup_);
     ptx::wgmma_fence();
     issue_scores(s);
     Turns<C>::pass(warpgroup_);
+    const Rules rules = rules_of(work);
+    look_ahead();
 
     ptx::wgmma_wait_group<0>(s);
     scores_done();
     softmax = {};
     first_softmax(s, softmax, rules, n, bias);
     score::to_operand<C.rule.element>(p, s);
-    end_of_step(more);
+    end_of_step(walk.has_before(n, work.n_begin));
+    return rules;
   }
 
-  /// The first block of a tile, as first_step(), and the last P V of `open`.
-  __device__ __forceinline__ void cross_step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
-                                             const TileWork& open, int n, int others, bool more) {
+  /// The first block of `work`, as first_step(), and the last P V of `open`.
+  template <typename LookAhead>
+  __device__ __forceinline__ Rules cross_step(Output& o, Operand& p, Softmax<C>& softmax, const TileWork& open,
+                                              BlockWalk<C>& walk, const TileWork& work, int n,
+                                              const LookAhead& look_ahead) {
     Scores s;
-    const auto bias = rules.transform.fetch(n);
+    const auto bias = first_bias<C>(params_, work, warpgroup_, n);
+    const int others = walk.count(n + 1, work.n_end);  // blocks of this tile that other warpgroups alone work on
     for (int passed = 0; passed < others; ++passed) {
       Turns<C>::skip(warpgroup_);
       pass_k();
     }
     wait_q();
     wait_k();
-    wait_v();
-    Turns<C>::wait(warpgroup_);
-    ptx::wgmma_fence();
-    issue_scores(s);
-    issue_output(o, p);
-    Turns<C>::pass(warpgroup_);
+    issue_both(s, o, p);
+    const Rules rules = rules_of(work);
+    look_ahead();
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();
     Softmax<C> next;
     first_softmax(s, next, rules, n, bias);
-    end_of_step(more || next.sums_are_negative());
+    end_of_step(walk.has_before(n, work.n_begin) || next.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
     output_done();
@@ -164,20 +180,22 @@ class Consumer {
     softmax = next;
     accumulate_ = false;
     score::to_operand<C.rule.element>(p, s);
+    return rules;
   }
 
-  /// From block n down.
+  /// From the block after n down.
   __device__ __forceinline__ void remaining_steps(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
                                                   BlockWalk<C>& walk, int n_begin, int n) {
+    n = walk.before(n);
     while (n >= max(rules.mask.last_full(), n_begin)) {
-      n = step<true>(o, p, softmax, rules, walk, n);
+      n = step<true>(o, p, softmax, rules, walk, n_begin, n);
     }
     while (n >= max(rules.mask.first_full(), n_begin)) {
-      n = step<false>(o, p, softmax, rules, walk, n);
+      n = step<false>(o, p, softmax, rules, walk, n_begin, n);
     }
     if constexpr (C.rule.mask_left) {
       while (n >= n_begin) {
-        n = step<true>(o, p, softmax, rules, walk, n);
+        n = step<true>(o, p, softmax, rules, walk, n_begin, n);
       }
     }
     release_q();
@@ -186,16 +204,11 @@ class Consumer {
   /// Block n; returns the next.
   template <bool masked>
   __device__ __forceinline__ int step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
-                                      BlockWalk<C>& walk, int n) {
+                                      BlockWalk<C>& walk, int n_begin, int n) {
     Scores s;
     const auto bias = rules.transform.fetch(n);
     const int next = walk.before(n);
-    wait_v();
-    Turns<C>::wait(warpgroup_);
-    ptx::wgmma_fence();
-    issue_scores(s);
-    issue_output(o, p);
-    Turns<C>::pass(warpgroup_);
+    issue_both(s, o, p);
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();
@@ -205,7 +218,7 @@ class Consumer {
     }
     const bool grew = softmax.step(s, score::remaining_scale<C.rule>(params_.score));
     rules.dropout.apply(s, n);
-    end_of_step(walk.has(next) || softmax.sums_are_negative());
+    end_of_step(next >= n_begin || softmax.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
     output_done();
@@ -239,8 +252,9 @@ class Consumer {
 
   /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is
   /// other warpgroups' work, and P takes the registers of S. Blocks may be hidden from this warpgroup alone.
-  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
-                                               BlockWalk<C>& walk, const TileWork& work, int n) {
+  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk,
+                                               const TileWork& work, int n) {
+    const Rules rules = rules_of(work);
     pass_blocks(walk.count(n + 1, work.n_end));
     softmax = {};
     wait_q();
@@ -276,6 +290,10 @@ class Consumer {
 
   // -- Its parts ------------------------------------------------------------------------------------------------------
 
+  __device__ __forceinline__ Rules rules_of(const TileWork& work) const {
+    return tile_rules<C>(params_, work, warpgroup_);
+  }
+
   /// Waiting for the next K here, not when it is used, ends a basic block: else ptxas moves the wait for P V up, above
   /// the exponentials that it should run under, and the additions of the sums down.
   __device__ __forceinline__ void end_of_step(bool more) {
@@ -294,6 +312,21 @@ class Consumer {
     gemm_output<C.rule.element>(o, p, v_ + v_at_.stage * (kPlan.v_bytes >> 4), accumulate_ ? 1 : 0);
     ptx::wgmma_commit_group();
     accumulate_ = true;
+  }
+
+  /// S = Q K^T of a block and P V of the one before, in this warpgroup's turn. V may arrive while Q K^T runs.
+  __device__ __forceinline__ void issue_both(Scores& s, Output& o, const Operand& p) {
+    if constexpr (!kPlain) {
+      wait_v();
+    }
+    Turns<C>::wait(warpgroup_);
+    ptx::wgmma_fence();
+    issue_scores(s);
+    if constexpr (kPlain) {
+      wait_v();
+    }
+    issue_output(o, p);
+    Turns<C>::pass(warpgroup_);
   }
 
   __device__ __forceinline__ void wait_q() { wait<C>(barriers_.q_full[warpgroup_][q_at_.stage], q_at_.parity); }

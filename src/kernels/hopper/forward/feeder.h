@@ -51,7 +51,7 @@ class QueryFeeder {
     const SequenceStart rows = query_start<C>(params_, work, work.q.used);
 #pragma unroll
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
-      if (!walk.has(walk.own_before(n_end_of<C>(params_, work, w), w))) {
+      if (walk.own_end(n_end_of<C>(params_, work, w), w) <= work.n_begin) {
         continue;
       }
       const int stage = at_[w].stage;

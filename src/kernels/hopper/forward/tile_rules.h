@@ -7,6 +7,7 @@
 #include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/forward/tile_work.h"
 #include "kernels/hopper/tile/fragment.h"
+#include "kernels/score/bias.h"
 #include "kernels/score/dropout.h"
 #include "kernels/score/mask.h"
 #include "kernels/score/transform.h"
@@ -48,6 +49,18 @@ __device__ __forceinline__ TileRules<C> tile_rules(const Params& params, const T
   return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows},
           {params.score, work.k.used, transformed_row},
           {params.score.dropout, dropped_row}};
+}
+
+/// The bias of a tile's first block, which is fetched before the block's products are issued; the rules are found under
+/// them.
+template <Config C>
+__device__ __forceinline__ score::BiasTile<C.rule, C.block_n> first_bias(const Params& params, const TileWork& work,
+                                                                         int warpgroup, int n) {
+  if constexpr (C.rule.bias) {
+    return tile_rules<C>(params, work, warpgroup).transform.fetch(n);
+  } else {
+    return {};
+  }
 }
 
 }  // namespace strobe::hopper::forward
