@@ -230,6 +230,17 @@ TEST(HopperForwardPlan, ShortSequencesTakeTwoCtas) {
     EXPECT_EQ(plan_of(problem).config.ctas_per_sm, 1);
   }
   EXPECT_EQ(config_of(problem_of(64, 256, 256)).ctas_per_sm, 1);  // no room in shared memory
+  AttentionProblem dropped = problem_of(64, 128, 128);
+  dropped.dropout = 0.1F;
+  EXPECT_EQ(config_of(dropped).ctas_per_sm, 1);  // dropout has tiles of its own
+}
+
+TEST(HopperForwardPlan, ChunksTakeTwoWarpgroups) {
+  AttentionProblem problem = problem_of(16384, 128, 128);
+  problem.causal = CausalMask::bottom_right;
+  EXPECT_EQ(config_of(problem).consumer_warpgroups, 3);
+  problem.chunk = 8192;
+  EXPECT_EQ(config_of(problem).consumer_warpgroups, 2);
 }
 
 TEST(HopperForwardPlan, TilesOfOneLengthAreNotDealt) {
