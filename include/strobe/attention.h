@@ -69,6 +69,9 @@ struct ScoreModifiers {
 struct RandomState {
   std::uint64_t seed = 0;
   std::uint64_t offset = 0;
+  // Not null: seed and offset are these two numbers instead, in memory of q's device, 8-byte aligned. They are read
+  // when the call runs there: a captured CUDA graph draws a new mask in each replay.
+  const std::uint64_t* on_device = nullptr;
 };
 
 /// Sequences of unequal length. All tensors are int32 and on q's device.

@@ -113,6 +113,8 @@ typedef struct strobe_forward_arguments {
   strobe_score_modifiers modifiers;
   strobe_random_state random; /* read when dropout is not 0 */
   strobe_tensor max_logits;   /* optional */
+  /* As strobe::RandomState::on_device: null, or seed and offset on q's device, read instead of `random`. */
+  const uint64_t* random_on_device;
 } strobe_forward_arguments;
 
 typedef struct strobe_backward_arguments {
@@ -124,7 +126,8 @@ typedef struct strobe_backward_arguments {
   strobe_sequences sequences;
   strobe_score_modifiers modifiers;
   strobe_random_state random;
-  strobe_tensor d_bias, d_sink; /* optional */
+  strobe_tensor d_bias, d_sink;     /* optional */
+  const uint64_t* random_on_device; /* the forward's */
 } strobe_backward_arguments;
 
 /* Must call body(body_context, i) for every i < count, in parallel or one after another, and return when all are

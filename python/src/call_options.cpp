@@ -113,6 +113,14 @@ int threads(const Given& given) {
   return fits;
 }
 
+/// Seed and offset as four words, where they lie.
+const std::uint64_t* random_state(const TensorView& words) {
+  if (words.rank != 1 || words.shape[0] != 4 || words.strides[0] != 1 || words.dtype != DType::int32) {
+    raise(PyExc_ValueError, "random_state must be four neighbouring int32: the words of seed and offset, low first");
+  }
+  return static_cast<const std::uint64_t*>(words.data);
+}
+
 /// What a keyword does to the options.
 struct Keyword {
   std::string_view name;
@@ -140,6 +148,8 @@ constexpr Keyword kKeywords[] = {
     {"dropout", [](CallOptions& o, Imports&, const Given& g) { o.attention.dropout = number(g); }},
     {"seed", [](CallOptions& o, Imports&, const Given& g) { o.random.seed = unsigned_integer(g); }},
     {"offset", [](CallOptions& o, Imports&, const Given& g) { o.random.offset = unsigned_integer(g); }},
+    {"random_state", [](CallOptions& o, Imports& i,
+                        const Given& g) { o.random.on_device = random_state(i.view(g.value, {g.name, kInt32})); }},
     {"deterministic", [](CallOptions& o, Imports&, const Given& g) { o.attention.deterministic = boolean(g); }},
     {"cu_seqlens_q",
      [](CallOptions& o, Imports& i, const Given& g) { o.sequences.cu_seqlens_q = i.view(g.value, {g.name, kInt32}); }},

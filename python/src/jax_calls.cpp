@@ -156,14 +156,6 @@ Status read_call(const CallFrame& frame, const Device& device, Call& call) {
   return {};
 }
 
-/// Seed and offset, low words first, from host memory.
-RandomState random_state(const TensorView& random) {
-  if (!random.given()) return {};
-  const auto* words = static_cast<const std::uint32_t*>(random.data);
-  const auto pair = [words](int at) { return std::uint64_t{words[at]} | std::uint64_t{words[at + 1]} << 32U; };
-  return {.seed = pair(0), .offset = pair(2)};
-}
-
 template <class Arguments>
 void add_shared(const Call& call, Arguments& arguments) {
   const Tensors& t = call.tensors;
@@ -173,7 +165,8 @@ void add_shared(const Call& call, Arguments& arguments) {
   arguments.sequences = {t.cu_seqlens_q, t.cu_seqlens_k,    t.seqused_q,
                          t.seqused_k,    call.max_seqlen_q, call.max_seqlen_k};
   arguments.modifiers = {t.alibi_slopes, t.bias, t.sink, t.block_mask, call.block_size};
-  arguments.random = random_state(t.random);
+  // Words of seed and offset, low ones first, read when the call runs. XLA aligns its buffers to 16 bytes and more.
+  arguments.random.on_device = static_cast<const std::uint64_t*>(t.random.data);
 }
 
 Status run_forward(const Call& call) {
@@ -280,9 +273,6 @@ xla::Error* on_cuda(const CallFrame& frame, Status (*run)(const Call&), std::uin
   call.execution.stream = stream.stream;
   call.execution.allocate_workspace = &allocate;
   Status status = read_call(frame, device, call);
-  if (status.ok() && call.tensors.random.given()) {
-    status = {StatusCode::unsupported, "dropout is given: no engine for CUDA tensors has it in this build"};
-  }
   if (status.ok()) status = run(call);
   xla::Error* error = scratch.finish();
   return error != nullptr ? error : report(*frame.api, status);

@@ -37,6 +37,9 @@ class ScoreOptions(TypedDict, total=False):
     seed: int
     """With offset: which probabilities dropout takes, see dropout_mask."""
     offset: int
+    random_state: Tensor
+    """[4] int32 on q's device: the words of seed and offset, low first, in place of both. They are read when the call
+    runs there, so that each replay of a captured CUDA graph draws a new mask."""
     deterministic: bool
     """Bit-reproducible backward; forwards and the CPU engine always are."""
     cu_seqlens_q: Tensor

@@ -62,7 +62,9 @@ def attention(
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     tensors = {"q": q, "k": k, "v": v} | {name: jnp.asarray(given[name]) for name in _TENSORS if name in given}
     if given.get("dropout"):
-        tensors["random"] = jnp.concatenate([_words(given.get("seed", 0)), _words(given.get("offset", 0))])
+        words = [_words(given.get("seed", 0)), _words(given.get("offset", 0))]
+        state = given.get("random_state")
+        tensors["random"] = jnp.concatenate(words) if state is None else jnp.asarray(state).astype(jnp.uint32)
     o, lse, max_logits = _attention(_Call(_attributes(given), return_max_logits), tensors)
     if not return_lse and not return_max_logits:
         return o
@@ -75,7 +77,7 @@ def _check(q: Array, k: Array, v: Array, options: dict[str, Any]) -> None:
     for name in _TENSORS:
         if options.get(name) is not None:
             options[name] = tensor_shape(jnp.shape(options[name]), str(jnp.asarray(options[name]).dtype), "cpu")
-    for name in ("seed", "offset"):
+    for name in ("seed", "offset", "random_state"):
         options.pop(name, None)
     _core.explain(query, key, value, False, **options)
 

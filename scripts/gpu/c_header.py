@@ -32,11 +32,11 @@ class Header:
 
     def _fields(self, declaration):
         """The fields of one declaration, such as "int64_t shape[STROBE_MAX_RANK]" or "strobe_tensor q, k, v"."""
-        match = re.fullmatch(r"(void\s*\*|\w+)\s*(\w+(?:\s*,\s*\w+)*)(?:\[(\w+)\])?", declaration.strip())
+        match = re.fullmatch(r"((?:const\s+)?\w+\s*\*|\w+)\s*(\w+(?:\s*,\s*\w+)*)(?:\[(\w+)\])?", declaration.strip())
         if not match:
             raise ValueError(f"a declaration of the C header is not understood: {declaration.strip()}")
         name, fields, extent = match.groups()
-        ctype = ctypes.c_void_p if name.startswith("void") or name in self._callbacks else None
+        ctype = ctypes.c_void_p if name.endswith("*") or name in self._callbacks else None
         ctype = ctype or _SCALARS.get(name) or self.structs[name]
         if extent:
             ctype *= self.constants[extent]

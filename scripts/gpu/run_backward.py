@@ -31,13 +31,24 @@ class VisibilityParams(ctypes.Structure):
     _fields_ = [(n, I32) for n in ("window_left", "window_right", "bottom_right", "chunk")]
 
 
+class BiasParams(ctypes.Structure):
+    _fields_ = [("data", P), *[(n, I64) for n in ("batch_stride", "head_stride", "row_stride")], ("in_pairs", I32)]
+
+
+class DropoutParams(ctypes.Structure):
+    _fields_ = [*[(n, I32) for n in ("key_low", "key_high", "offset", "threshold")], ("state", P), ("keep_factor", F32)]
+
+
 class ScoreParams(ctypes.Structure):
     _fields_ = [
         ("scale_log2", F32),
-        ("softcap_scale", F32),
+        ("softcap_exponent", F32),
+        ("scale", F32),
         ("alibi_slopes", P),
         ("alibi_batch_stride", I64),
         ("sink", P),
+        ("bias", BiasParams),
+        ("dropout", DropoutParams),
     ]
 
 
@@ -215,8 +226,10 @@ class Options:
         scale = head_dim**-0.5 if self.scale is None else self.scale
         slopes = self.alibi_slopes
         return ScoreParams(
-            (self.softcap or scale) * math.log2(math.e), scale / self.softcap if self.softcap else 0.0,
-            pointer(slopes), slopes.stride(0) if slopes is not None and slopes.dim() == 2 else 0, pointer(self.sink),
+            (self.softcap or scale) * math.log2(math.e),
+            2 * math.log2(math.e) * scale / self.softcap if self.softcap else 0.0,
+            self.softcap or scale, pointer(slopes),
+            slopes.stride(0) if slopes is not None and slopes.dim() == 2 else 0, pointer(self.sink),
         )  # fmt: skip
 
     def sequences(self, q, k):

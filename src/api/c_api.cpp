@@ -132,7 +132,7 @@ strobe_code strobe_backward(const strobe_backward_arguments* arguments, const st
 strobe_code strobe_dropout_mask(float dropout, const strobe_random_state* random, const strobe_tensor* mask) {
   return strobe::api::build_mask(mask, [&](const strobe::TensorView& view) {
     if (random == nullptr) return strobe::api::invalid("random is null: give a strobe_random_state");
-    return strobe::dropout_mask(dropout, {random->seed, random->offset}, view);
+    return strobe::dropout_mask(dropout, {random->seed, random->offset, nullptr}, view);
   });
 }
 

@@ -68,7 +68,7 @@ void read_shared(const From& from, TensorReader& reader, Arguments& arguments) {
   reader.read(from.v, "v", arguments.v);
   reader.read(from.sequences, arguments.sequences);
   reader.read(from.modifiers, arguments.modifiers);
-  arguments.random = {from.random.seed, from.random.offset};
+  arguments.random = {from.random.seed, from.random.offset, from.random_on_device};
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "api/tensor_checks.h"
+#include "call/random_state.h"
 #include "kernels/math/philox.h"
 
 namespace strobe {
@@ -27,7 +28,8 @@ Status dropout_mask(float dropout, const RandomState& random, const TensorView& 
       [&] { return api::check_dtype(named, DType::uint8, ""); }, [&] { return api::check_on_host(named); },
       [&] { return api::check_data(named); }, [&] { return api::check_distinct_elements(named); });
   if (!status.ok() || api::empty(mask)) return status;
-  const DropoutKey key = dropout_key(dropout, random.seed, random.offset);
+  const RandomState state = numbers_of(random);
+  const DropoutKey key = dropout_key(dropout, state.seed, state.offset);
   for (std::int64_t b = 0; b < mask.shape[0]; ++b) {
     for (std::int64_t h = 0; h < mask.shape[1]; ++h) {
       for (std::int64_t i = 0; i < mask.shape[2]; ++i) {

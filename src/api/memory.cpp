@@ -132,13 +132,25 @@ Status check_tensors(NamedViews inputs, const Sequences& s, const ScoreModifiers
                        [&] { return tensors.check_apart_from(first_output); });
 }
 
+Status check_random_state(const AttentionProblem& problem, const RandomState& random) {
+  const auto address = reinterpret_cast<std::uintptr_t>(random.on_device);
+  if (problem.dropout == 0.0F || address % alignof(std::uint64_t) == 0) return {};
+  return invalid("random.on_device is not aligned to {} bytes", alignof(std::uint64_t));
+}
+
+/// What is checked beside the tensors.
+Status check_numbers(const AttentionProblem& problem, const Sequences& sequences, const RandomState& random) {
+  Status status = check_random_state(problem, random);
+  return status.ok() ? check_lengths(problem, sequences) : status;
+}
+
 }  // namespace
 
 Status check_memory(const AttentionProblem& problem, const ForwardArguments& a) {
   const ConstTensorView o = a.o, lse = a.lse, max_logits = a.max_logits;
   Status status = check_tensors({{"q", &a.q}, {"k", &a.k}, {"v", &a.v}}, a.sequences, a.modifiers,
                                 {{"o", &o}, {"lse", &lse}, {"max_logits", &max_logits}});
-  return status.ok() ? check_lengths(problem, a.sequences) : status;
+  return status.ok() ? check_numbers(problem, a.sequences, a.random) : status;
 }
 
 Status check_memory(const AttentionProblem& problem, const BackwardArguments& a) {
@@ -146,7 +158,7 @@ Status check_memory(const AttentionProblem& problem, const BackwardArguments& a)
   Status status = check_tensors(
       {{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"o", &a.o}, {"lse", &a.lse}, {"d_o", &a.d_o}, {"d_lse", &a.d_lse}},
       a.sequences, a.modifiers, {{"dq", &dq}, {"dk", &dk}, {"dv", &dv}, {"d_bias", &d_bias}, {"d_sink", &d_sink}});
-  return status.ok() ? check_lengths(problem, a.sequences) : status;
+  return status.ok() ? check_numbers(problem, a.sequences, a.random) : status;
 }
 
 }  // namespace strobe::api

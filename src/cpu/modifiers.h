@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "call/heads.h"
+#include "call/random_state.h"
 #include "cpu/kernels/task.h"
 #include "cpu/passes.h"
 
@@ -14,7 +15,7 @@ namespace strobe::cpu {
 class GroupModifiers {
  public:
   GroupModifiers(const AttentionProblem& problem, const ScoreModifiers& modifiers, const RandomState& random)
-      : problem_(problem), modifiers_(modifiers), random_(random) {}
+      : problem_(problem), modifiers_(modifiers), random_(numbers_of(random)) {}
 
   /// `batch` is the sequence's index, `group` a group of heads as in heads_per_group().
   BlockMask blocks(std::int64_t batch, std::int64_t group) const;
@@ -33,7 +34,7 @@ class GroupModifiers {
 
   const AttentionProblem& problem_;
   const ScoreModifiers& modifiers_;
-  const RandomState& random_;
+  const RandomState random_;
 };
 
 }  // namespace strobe::cpu

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 
 #include "call/score_rule.h"
 #include "call/visible_keys.h"
@@ -21,9 +22,38 @@ bool hides_keys_on_the_right(const AttentionProblem& problem, const VisibleKeys&
   return visible.bounded_right() && !(last_query && only_causal);
 }
 
+/// A scale must be positive to be left to the softmax, and so that slopes can be divided by it, of a reasonable size.
+bool scales_first(const AttentionProblem& problem, const ScoreRule& rule) {
+  const float scale = rule.softcap ? problem.softcap : problem.scale;
+  if (!rule.alibi) return !(scale > 0.0F);
+  return scale <= 0x1p-24F || scale >= 0x1p20F;
+}
+
 /// A distance as kernels hold it; one that is further than any key stays so, and sums of two fit 32 bits.
 int distance(std::int64_t keys) {
   return static_cast<int>(std::min<std::int64_t>(keys, std::numeric_limits<int>::max() / 4));
+}
+
+BiasParams bias_params(const AttentionProblem& problem, const ConstTensorView& bias) {
+  if (!problem.modifiers.has_bias) return {};
+  const auto pair_bytes = 2 * static_cast<std::int64_t>(size_of(bias.dtype));
+  BiasParams params{.data = bias.data,
+                    .batch_stride = problem.modifiers.bias_per_batch ? bias.strides[0] : 0,
+                    .head_stride = problem.modifiers.bias_per_head ? bias.strides[1] : 0,
+                    .row_stride = bias.strides[2],
+                    .in_pairs = 0};
+  const bool even = (params.batch_stride | params.head_stride | params.row_stride) % 2 == 0;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(bias.data) % static_cast<std::uintptr_t>(pair_bytes) == 0;
+  params.in_pairs = even && aligned ? 1 : 0;
+  return params;
+}
+
+DropoutParams dropout_params(const AttentionProblem& problem, const RandomState& random) {
+  if (problem.dropout == 0.0F) return {};
+  const DropoutKey key = dropout_key(problem.dropout, random.seed, random.offset);
+  return {.key = key,
+          .state = reinterpret_cast<const unsigned long long*>(random.on_device),
+          .keep_factor = 1.0F / key.keep_probability()};
 }
 
 }  // namespace
@@ -38,9 +68,13 @@ ScoreRule score_rule(const AttentionProblem& problem) {
   rule.varlen = problem.packed_q || problem.packed_k || problem.has_seqused_q || problem.has_seqused_k;
   rule.softcap = score_scale(problem).capped;
   rule.alibi = problem.modifiers.has_alibi;
+  rule.bias = problem.modifiers.has_bias;
+  rule.bias_float32 = rule.bias && problem.modifiers.bias_dtype == DType::float32;
   rule.sink = problem.modifiers.has_sink;
   rule.max_logits = problem.wants_max_logits;
-  rule.scale_first = rule.alibi || (!rule.softcap && !(problem.scale > 0.0F));
+  rule.dropout = problem.dropout != 0.0F;
+  rule.block_mask = static_cast<int>(problem.modifiers.block_size);
+  rule.scale_first = !rule.bias && scales_first(problem, rule);
   return rule;
 }
 
@@ -66,14 +100,27 @@ VisibilityParams visibility_params(const AttentionProblem& problem) {
           .chunk = distance(visible.chunk)};
 }
 
-ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& modifiers) {
+BlockMaskParams block_mask_params(const AttentionProblem& problem, const ConstTensorView& mask) {
+  return {.data = static_cast<const unsigned char*>(mask.data),
+          .batch_stride = problem.modifiers.blocks_per_batch ? mask.strides[0] : 0,
+          .head_stride = problem.modifiers.blocks_per_head ? mask.strides[1] : 0,
+          .row_stride = mask.strides[2]};
+}
+
+ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& modifiers, const RandomState& random) {
   const ScoreScale scale = score_scale(problem);
   ScoreParams params{};
   params.scale_log2 = scale.scale_log2;
-  params.softcap_scale = scale.softcap_scale;
+  params.scale = problem.softcap > 0.0F ? problem.softcap : problem.scale;
+  if (scale.capped) {
+    params.softcap_exponent = static_cast<float>(2.0 * std::numbers::log2e * static_cast<double>(problem.scale) /
+                                                 static_cast<double>(problem.softcap));
+  }
   params.alibi_slopes = static_cast<const float*>(modifiers.alibi_slopes.data);
   params.alibi_batch_stride = problem.modifiers.alibi_per_batch ? modifiers.alibi_slopes.strides[0] : 0;
   params.sink = static_cast<const float*>(modifiers.sink.data);
+  params.bias = bias_params(problem, modifiers.bias);
+  params.dropout = dropout_params(problem, random);
   return params;
 }
 

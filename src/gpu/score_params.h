@@ -13,6 +13,7 @@ ScoreRule score_rule(const AttentionProblem& problem);
 
 SequenceParams sequence_params(const AttentionProblem& problem, const Sequences& sequences);
 VisibilityParams visibility_params(const AttentionProblem& problem);
-ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& modifiers);
+BlockMaskParams block_mask_params(const AttentionProblem& problem, const ConstTensorView& mask);
+ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& modifiers, const RandomState& random);
 
 }  // namespace strobe::gpu

@@ -19,7 +19,7 @@ namespace {
 /// Of the rule, what gradients depend on.
 ScoreRule backward_rule(const AttentionProblem& problem) {
   ScoreRule rule = backward::kernel_rule(gpu::score_rule(problem));
-  if (!rule.softcap && problem.scale < kLeastSplitScale) rule.scale_first = true;
+  if (rule.alibi || (!rule.softcap && problem.scale < kLeastSplitScale)) rule.scale_first = true;
   return rule;
 }
 
@@ -165,7 +165,7 @@ bool finishes(const AttentionProblem& problem, const backward::Config& config) {
 }  // namespace
 
 Result<backward::Config> backward_config(const AttentionProblem& problem) {
-  if (Status status = check_supported(problem); !status.ok()) return status;
+  if (Status status = check_backward_supported(problem); !status.ok()) return status;
   backward::Config config;
   config.rule = backward_rule(problem);
   config.head_dim = backward::compiled_head_dim(static_cast<int>(problem.head_dim));

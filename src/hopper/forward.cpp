@@ -62,7 +62,8 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
   params.head_dim_v = static_cast<int>(problem.head_dim_v);
   params.sequences = gpu::sequence_params(problem, arguments.sequences);
   params.visibility = gpu::visibility_params(problem);
-  params.score = gpu::score_params(problem, arguments.modifiers);
+  params.blocks = gpu::block_mask_params(problem, arguments.modifiers.block_mask);
+  params.score = gpu::score_params(problem, arguments.modifiers, arguments.random);
   params.tiles = plan.tiles;
   params.by_heads_per_kv = Divisor::of(params.tiles.heads / static_cast<int>(problem.heads_kv));
   params.max_logits = static_cast<float*>(arguments.max_logits.data);

@@ -40,6 +40,7 @@ std::int64_t mean_queries(const AttentionProblem& problem) {
 /// How many query heads share a tile: as many as a power of two can, if that saves a tenth of the tiles.
 int choose_packed_heads(const AttentionProblem& problem) {
   if (problem.heads_kv == 0 || problem.heads_q == problem.heads_kv) return 1;
+  if (problem.modifiers.block_size != 0) return 1;  // a tile's rows lie in one row of the block mask
   constexpr std::int64_t kRows = 2 * kRowsPerWarpgroup;
   const std::int64_t group = problem.heads_q / problem.heads_kv;
   const int packed = static_cast<int>(std::min<std::int64_t>(group & -group, kRowsPerWarpgroup));
@@ -49,33 +50,71 @@ int choose_packed_heads(const AttentionProblem& problem) {
 }
 
 /// Whether the third consumer warpgroup pays at head_dim 128: it hides more latency and wastes more of a tile's rows,
-/// and its masked blocks are more.
+/// and its masked blocks are more. Chunks take more registers than three leave.
 bool prefers_three_warpgroups(const AttentionProblem& problem, const ScoreRule& rule) {
-  return problem.seqlen_q >= 1024 && most_visible_keys(problem, rule) >= (rule.mask_right ? 8192 : 2048);
+  if (rule.chunked) return false;
+  const bool window = rule.mask_left && rule.mask_right;  // masked blocks at both ends
+  return problem.seqlen_q >= 1024 && most_visible_keys(problem, rule) >= (window ? 8192 : 2048);
 }
 
-bool fits(const forward::Config& config) { return smem_plan(config).total_bytes <= kMaxSmemBytes; }
+bool fits(const forward::Config& config) {
+  return smem_plan(config).total_bytes <= (config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
+}
 
-/// Two warpgroups and as many keys per step as registers and shared memory hold.
-void choose_wide_tiles(forward::Config& config) {
-  const int registers = config.rule.max_logits ? 150 : 188;  // of 240, for scores, probabilities and output
+/// Options that choose their own tiles: for registers, and for the keys that they take at a time.
+bool needs_own_tiles(const ScoreRule& rule) { return rule.bias || rule.dropout || rule.block_mask != 0; }
+
+/// Registers of a thread that hold scores, probabilities, output and a fetched bias.
+int tile_registers(const forward::Config& config, int block_n) {
+  const int bias = !config.rule.bias ? 0 : config.rule.bias_float32 ? block_n / 2 : block_n / 4;
+  return block_n / 2 + block_n / 4 + config.head_dim_v / 2 + bias;
+}
+
+/// As many keys per step as registers and shared memory hold.
+void choose_block_n(forward::Config& config, int registers) {
   for (const int block_n : {128, 112, 96, 80, 64}) {
     config.block_n = block_n;
-    const bool in_registers = block_n / 2 + block_n / 4 + config.head_dim_v / 2 <= registers;
-    if (in_registers && fits(config)) break;
+    const bool whole = (!config.rule.dropout || block_n % kPhiloxKeys == 0) && config.rule.block_mask % block_n == 0;
+    if (whole && tile_registers(config, block_n) <= registers && fits(config)) break;
   }
+}
+
+/// Registers of a thread beside the tile's, roughly: eight for each option that keeps numbers of its rows, and what
+/// Philox computes in.
+int option_registers(const ScoreRule& rule) {
+  const int options = int{rule.alibi} + int{rule.bias} + int{rule.max_logits} + int{rule.softcap} +
+                      int{rule.mask_left} + int{rule.varlen || rule.chunked} + int{rule.block_mask != 0};
+  return 8 * options + (rule.dropout ? 40 : 0);
+}
+
+/// Two warpgroups, of which a thread has 240 registers.
+void choose_wide_tiles(forward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  choose_block_n(config, rule.dropout ? 176 : 188);
+  // One step after another, P takes the registers of S; and warpgroups whose rows see different blocks must go from
+  // block to block on their own.
+  const bool crowded = tile_registers(config, config.block_n) + option_registers(rule) > 220;
+  const bool own_blocks = rule.block_mask == kRowsPerWarpgroup && config.consumer_warpgroups > 1;
+  if (crowded || own_blocks) config.two_stage = false;
 }
 
 /// Heads up to 64 wide: exponentials take as long as the GEMMs, and four warps per scheduler keep both units busiest
 /// until sequences are long and their blocks all visible.
 void choose_narrow_tiles(forward::Config& config, const AttentionProblem& problem) {
-  const bool plain = !is_masked(config.rule) && !config.rule.varlen && !config.rule.softcap && !config.rule.scale_first;
+  const ScoreRule& rule = config.rule;
+  const bool plain = !is_masked(rule) && !rule.varlen && !rule.softcap && !rule.alibi && !rule.scale_first;
   config.q_stages = 2;
-  if (plain && problem.seqlen_q >= 8192 && problem.seqlen_k >= 8192) {
+  if (rule.dropout || rule.block_mask != 0) {
+    choose_wide_tiles(config);
+  } else if (rule.bias) {  // of 160 registers
+    config.consumer_warpgroups = 3;
+    config.stages = 4;
+    choose_block_n(config, option_registers(rule) <= 24 ? 132 : 112);
+  } else if (plain && problem.seqlen_q >= 8192 && problem.seqlen_k >= 8192) {
     config.consumer_warpgroups = 3;
     config.block_n = 128;
     config.stages = 3;
-  } else if (config.rule.alibi && config.rule.mask_left) {  // registers for no more
+  } else if (rule.alibi && rule.mask_left) {  // registers for no more
     config.consumer_warpgroups = 3;
     config.block_n = 80;
     config.stages = 4;
@@ -87,21 +126,55 @@ void choose_narrow_tiles(forward::Config& config, const AttentionProblem& proble
   }
 }
 
+/// Tiles that are over so soon that a CTA mostly waits for its loads and stores: another one on the multiprocessor uses
+/// that time.
+void choose_two_ctas(forward::Config& config, int block_n) {
+  config.ctas_per_sm = 2;
+  config.consumer_warpgroups = 1;
+  config.block_n = block_n;
+  config.q_stages = config.rule.varlen ? 1 : 2;  // the table of sequences takes its place
+  for (config.stages = 4; config.stages > 2 && !fits(config);) --config.stages;
+}
+
+/// Whether a sequence is one block of rows or two, with few keys, and its tiles were chosen.
+bool choose_short_tiles(forward::Config& config, const AttentionProblem& problem) {
+  const int widest = std::max(config.head_dim, config.head_dim_v);
+  const std::int64_t rows = problem.seqlen_q * config.packed_heads;
+  if (rows <= kRowsPerWarpgroup && problem.seqlen_k <= 4 * kRowsPerWarpgroup && widest <= 128) {
+    choose_two_ctas(config, 64);
+    return true;
+  }
+  if (rows > kRowsPerWarpgroup && rows <= 2 * kRowsPerWarpgroup && problem.seqlen_k <= 2 * kRowsPerWarpgroup &&
+      widest <= 64) {
+    if (!is_masked(config.rule)) {
+      choose_two_ctas(config, 128);
+    } else {
+      config.block_n = 64;
+      config.stages = 4;
+      config.q_stages = 2;
+      config.ping_pong = false;
+    }
+    return true;
+  }
+  return false;
+}
+
 void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
   const int widest = std::max(config.head_dim, config.head_dim_v);
   config.consumer_warpgroups = 2;
   config.stages = 2;
   config.q_stages = 1;
+  if (!needs_own_tiles(config.rule) && choose_short_tiles(config, problem)) return;
   if (problem.seqlen_q * config.packed_heads <= kRowsPerWarpgroup) {
     // Reading keys and values is all the time there is: the more of them are on their way, the better.
     config.consumer_warpgroups = 1;
     choose_wide_tiles(config);
     while (config.stages < 4 && fits(config)) ++config.stages;
     if (!fits(config)) --config.stages;
-  } else if (widest <= 64 && !config.rule.max_logits) {
+  } else if (widest <= 64) {
     choose_narrow_tiles(config, problem);
   } else if (widest <= 128 && prefers_three_warpgroups(problem, config.rule) && !config.rule.alibi &&
-             !config.rule.max_logits) {
+             !needs_own_tiles(config.rule)) {
     config.consumer_warpgroups = 3;
     config.block_n = 80;
     config.q_stages = 2;
@@ -120,34 +193,62 @@ std::int64_t m_tiles_of(const AttentionProblem& problem, const forward::Config& 
 Schedule choose_schedule(const forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
   if (config.rule.varlen) return problem.batch <= kMaxSortedSequences ? Schedule::sorted : Schedule::rounds;
   // With a window on both sides all tiles but a few are as long.
-  const bool lengths_differ = config.rule.mask_right && !config.rule.mask_left;
-  const bool fits_list =
-      shape.multiprocessors <= TileList::kMaxWorkers && m_tiles_of(problem, config) <= TileList::kMaxTiles;
+  const bool lengths_differ = config.rule.mask_right && !config.rule.mask_left && m_tiles_of(problem, config) > 1;
+  const bool fits_list = shape.multiprocessors * config.ctas_per_sm <= TileList::kMaxWorkers &&
+                         m_tiles_of(problem, config) <= TileList::kMaxTiles;
   return lengths_differ && fits_list ? Schedule::dealt : Schedule::rounds;
 }
 
-/// Costs are key blocks; a tile's start and end take about as long as one and a half.
-std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, const DeviceShape& shape,
-                                           const ForwardPlan& plan) {
+/// How long a tile takes, in blocks of keys that all of its warpgroups work on. Its start and end take about as long as
+/// one and a half of them. Where some warpgroups have no rows or see fewer keys, the others take less time, but not
+/// much: they wait for their own products.
+double tile_cost(const AttentionProblem& problem, const VisibleKeys& visible, const forward::Config& config, int m) {
   constexpr double kTileOverhead = 1.5;
-  const std::int64_t rows = block_m(plan.config);
-  const VisibleKeys visible = visible_keys(problem);
+  constexpr double kLeastShare = 0.75;
+  const std::int64_t rows = problem.seqlen_q * config.packed_heads;
+  const std::int64_t first_row = static_cast<std::int64_t>(m) * block_m(config);
+  const std::int64_t warpgroups =
+      std::min<std::int64_t>(config.consumer_warpgroups, ceil_div<std::int64_t>(rows - first_row, kRowsPerWarpgroup));
+  double cost = kTileOverhead;
+  std::int64_t counted = 0;  // blocks, from the first key on
+  for (std::int64_t warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
+    const std::int64_t last_row = std::min(first_row + (warpgroup + 1) * kRowsPerWarpgroup, rows) - 1;
+    const std::int64_t blocks = ceil_div<std::int64_t>(visible.end(last_row / config.packed_heads), config.block_n);
+    const double share = static_cast<double>(warpgroups - warpgroup) / config.consumer_warpgroups;
+    cost += static_cast<double>(blocks - counted) * std::max(share, kLeastShare);
+    counted = blocks;
+  }
+  return cost;
+}
+
+/// Heads whose keys and values are in use at a time: a quarter of L2, as the other half of each line's copies is on the
+/// far partition, and Q and O pass through, too. Heads of 2 MB and more may take three fifths of it, for two rounds of
+/// tiles.
+int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan) {
+  constexpr std::int64_t kLongHead = 2 << 20;
+  constexpr std::int64_t kRounds = 2;
   const std::int64_t head_bytes =
       std::max<std::int64_t>(1, problem.seqlen_k * (problem.head_dim + problem.head_dim_v) * 2);
+  const auto l2_bytes = static_cast<std::int64_t>(shape.l2_bytes);
+  const std::int64_t group = problem.heads_q / problem.heads_kv / plan.config.packed_heads;
+  std::int64_t heads = l2_bytes / 4 / head_bytes * group;
+  if (head_bytes >= kLongHead) {
+    const std::int64_t most = l2_bytes * 3 / 5 / head_bytes * group;
+    heads = std::max(heads, std::min(most, kRounds * plan.workers / plan.tiles.m_tiles));
+  }
+  return static_cast<int>(std::clamp<std::int64_t>(heads, 1, plan.tiles.heads * problem.batch));
+}
+
+std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, const DeviceShape& shape,
+                                           const ForwardPlan& plan) {
+  const VisibleKeys visible = visible_keys(problem);
   const int packed = plan.config.packed_heads;
-  const std::int64_t group = problem.heads_q / problem.heads_kv / packed;
   DealtTiles tiles;
   tiles.m_tiles = plan.tiles.m_tiles;
   tiles.heads = static_cast<int>(problem.batch * problem.heads_q) / packed;
-  // A quarter of L2: the other half of each line's copies is on the far partition, and Q and O pass through too.
-  tiles.section_heads = static_cast<int>(
-      std::clamp<std::int64_t>(static_cast<std::int64_t>(shape.l2_bytes / 4) / head_bytes * group, 1, tiles.heads));
+  tiles.section_heads = section_heads(problem, shape, plan);
   tiles.workers = plan.workers;
-  tiles.cost = [&](int m) {
-    const std::int64_t last_row = std::min(((m + 1) * rows - 1) / packed, problem.seqlen_q - 1);
-    const std::int64_t keys = visible.end(last_row);
-    return static_cast<double>(ceil_div<std::int64_t>(keys, plan.config.block_n)) + kTileOverhead;
-  };
+  tiles.cost = [&](int m) { return tile_cost(problem, visible, plan.config, m); };
   return std::make_shared<const TileList>(deal(tiles));
 }
 
@@ -179,7 +280,8 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
   plan.tiles.tiles = static_cast<int>(plan.tiles.m_tiles * sequences * plan.tiles.heads);
   plan.tiles.by_m_tiles = Divisor::of(plan.tiles.m_tiles);
   plan.tiles.by_heads = Divisor::of(plan.tiles.heads);
-  plan.workers = config.persistent ? std::min(shape.multiprocessors, plan.tiles.tiles) : plan.tiles.tiles;
+  plan.workers =
+      config.persistent ? std::min(shape.multiprocessors * config.ctas_per_sm, plan.tiles.tiles) : plan.tiles.tiles;
   if (config.schedule == Schedule::dealt) plan.list = deal_tiles(problem, shape, plan);
   return plan;
 }
@@ -191,9 +293,11 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
                       c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
   text += fmt::format("warpgroups    {}{} consumers of 64 rows{}\n", c.warp_specialized ? "1 producer and " : "",
                       c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
+  if (c.ctas_per_sm > 1) text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
   text += fmt::format("pipeline      {} stages of K and V, {} of Q; {}\n", c.stages, c.q_stages,
                       c.two_stage ? "softmax under the P V before" : "one step after another");
-  text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, kMaxSmemBytes);
+  text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes,
+                      c.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
   if (c.packed_heads > 1) {
     text +=
         fmt::format("heads         {} query heads of a key head share a tile: there are few queries\n", c.packed_heads);

@@ -27,8 +27,8 @@ constexpr auto fields_of(const Config&) {
                          field("stages", &Config::stages), field("q_stages", &Config::q_stages),
                          field("warp_specialized", &Config::warp_specialized), field("ping_pong", &Config::ping_pong),
                          field("two_stage", &Config::two_stage), field("persistent", &Config::persistent),
-                         field("packed_heads", &Config::packed_heads), field("schedule", &Config::schedule),
-                         field("debug", &Config::debug));
+                         field("ctas_per_sm", &Config::ctas_per_sm), field("packed_heads", &Config::packed_heads),
+                         field("schedule", &Config::schedule), field("debug", &Config::debug));
 }
 
 }  // namespace forward

@@ -36,6 +36,9 @@ std::vector<AttentionProblem> common_problems() {
         problem.dtype = dtype;
         problem.head_dim = problem.head_dim_v = head_dim;
         problem.causal = causal;
+        for (const std::int64_t seqlen : {64, 128}) {
+          if (seqlen == 128 || head_dim <= 128) add(seqlen, seqlen, 1, false);
+        }
         for (const std::int64_t seqlen : {512, 16384}) {  // short and long calls may take different tiles
           for (const bool packed : {false, true}) add(seqlen, seqlen, 1, packed);
         }
@@ -43,6 +46,44 @@ std::vector<AttentionProblem> common_problems() {
           if (head_dim <= 128) add(2, 4096, group, false);
         }
       }
+    }
+  }
+  return problems;
+}
+
+/// Options that models are known for: windows with and without sinks, softcap, dropout in training.
+std::vector<AttentionProblem> options_of_models() {
+  AttentionProblem plain;
+  plain.dtype = DType::bfloat16;
+  plain.batch = plain.heads_q = plain.heads_kv = 1;
+  plain.seqlen_q = plain.seqlen_k = plain.total_q = plain.total_k = 4096;
+  plain.scale = 1.0F;
+  plain.causal = CausalMask::bottom_right;
+  std::vector<AttentionProblem> problems;
+  const auto add = [&](std::int64_t head_dim, auto change) {
+    AttentionProblem& problem = problems.emplace_back(plain);
+    problem.head_dim = problem.head_dim_v = head_dim;
+    change(problem);
+  };
+  add(128, [](AttentionProblem& p) { p.window.left = 4095; });  // Mistral
+  for (const std::int64_t window : {-1, 4095}) {                // Gemma 2
+    add(256, [=](AttentionProblem& p) {
+      p.softcap = 50.0F;
+      p.window.left = window;
+    });
+  }
+  for (const std::int64_t window : {-1, 127}) {  // gpt-oss
+    add(64, [=](AttentionProblem& p) {
+      p.modifiers.has_sink = true;
+      p.window.left = window;
+    });
+  }
+  for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      add(head_dim, [=](AttentionProblem& p) {
+        p.dropout = 0.1F;
+        p.causal = causal;
+      });
     }
   }
   return problems;
@@ -90,6 +131,10 @@ std::vector<CommonVariant> common_variants() {
     add_forward(problem, variants);
     if (problem.seqlen_q != problem.seqlen_k) continue;  // no training
     for (const bool deterministic : {false, true}) add_backward(problem, deterministic, variants);
+  }
+  for (const AttentionProblem& problem : options_of_models()) {
+    add_forward(problem, variants);
+    if (problem.seqlen_q == problem.seqlen_k) add_backward(problem, false, variants);
   }
   return variants.take();
 }

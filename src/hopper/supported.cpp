@@ -16,17 +16,23 @@ Status check_supported(const AttentionProblem& problem) {
       return unsupported("{} is {}: the hopper engine takes multiples of 8 up to 256", name, value);
     }
   }
-  for (const auto& [name, wanted] :
-       {std::pair{"bias", problem.modifiers.has_bias}, std::pair{"block_mask", problem.modifiers.block_size != 0},
-        std::pair{"dropout", problem.dropout != 0.0F}}) {
-    if (wanted) return unsupported("{} is not supported by the hopper engine; the cpu engine supports it", name);
-  }
   for (const auto& [name, value] : {std::pair{"seqlen_q", problem.seqlen_q}, std::pair{"seqlen_k", problem.seqlen_k},
                                     std::pair{"total_q", problem.total_q}, std::pair{"total_k", problem.total_k},
                                     std::pair{"batch * heads_q", problem.batch * problem.heads_q}}) {
     if (value > kMaxInt / 4) return unsupported("{} is {}: the hopper engine takes up to {}", name, value, kMaxInt / 4);
   }
   return {};
+}
+
+Status check_backward_supported(const AttentionProblem& problem) {
+  for (const auto& [name, wanted] :
+       {std::pair{"bias", problem.modifiers.has_bias}, std::pair{"block_mask", problem.modifiers.block_size != 0},
+        std::pair{"dropout", problem.dropout != 0.0F}}) {
+    if (!wanted) continue;
+    return unsupported("{} is not supported by the hopper engine's backward; its forward and the cpu engine support it",
+                       name);
+  }
+  return check_supported(problem);
 }
 
 }  // namespace strobe::hopper

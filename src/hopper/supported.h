@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What no pass of this engine takes, whatever its kernels.
+// What this engine does not take, whatever its kernels.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,5 +22,8 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
 
 /// dtypes, head_dims, options and lengths; the Status names the first that this engine lacks, and who has it.
 Status check_supported(const AttentionProblem& problem);
+
+/// The same of the backward, which has fewer options.
+Status check_backward_supported(const AttentionProblem& problem);
 
 }  // namespace strobe::hopper

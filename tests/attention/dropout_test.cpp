@@ -122,6 +122,11 @@ TEST(DropoutMask, FollowsEveryBitOfSeedAndOffset) {
   }
 }
 
+TEST(DropoutMask, ReadsSeedAndOffsetWhereTheyLie) {
+  const std::uint64_t state[] = {1, 2};
+  EXPECT_EQ(mask_of(0.5F, {.on_device = state}, {1, 1, 8, 64}), mask_of(0.5F, {.seed = 1, .offset = 2}, {1, 1, 8, 64}));
+}
+
 TEST(DropoutMask, RoundsTheProbabilityToAMultipleOf65536ths) {
   const auto kept_of = [](float dropout) {
     double count = 0.0;
@@ -183,6 +188,35 @@ TEST(Dropout, IsTheSameForPackedSequences) {
   ASSERT_TRUE(forward(one.forward_arguments(), batched.options).ok());
   ASSERT_TRUE(forward(other.forward_arguments(), packed.options).ok());
   EXPECT_EQ(one.o.element_bytes(), other.o.element_bytes());
+}
+
+TEST(Dropout, ReadsSeedAndOffsetWhenItRuns) {
+  AttentionCase attention = square(70, 16);
+  attention.options.dropout = 0.5F;
+  std::array<std::uint64_t, 2> state{3, 4};
+  const auto output = [&](const RandomState& random) {
+    attention.random = random;
+    CaseTensors one(attention);
+    EXPECT_TRUE(forward(one.forward_arguments(), attention.options).ok());
+    return one.o.element_bytes();
+  };
+  const auto first = output({.seed = 3, .offset = 4});
+  const auto second = output({.seed = 3, .offset = 5});
+  EXPECT_NE(first, second);
+  EXPECT_EQ(output({.on_device = state.data()}), first);
+  state[1] = 5;
+  EXPECT_EQ(output({.on_device = state.data()}), second);
+}
+
+TEST(Dropout, TakesAlignedStatesAlone) {
+  AttentionCase attention = square(4, 8);
+  attention.options.dropout = 0.5F;
+  const std::array<std::uint64_t, 3> state{};
+  const auto* const shifted = reinterpret_cast<const unsigned char*>(state.data()) + 4;
+  attention.random = {.on_device = reinterpret_cast<const std::uint64_t*>(shifted)};
+  CaseTensors one(attention);
+  EXPECT_EQ(forward(one.forward_arguments(), attention.options).message(),
+            "random.on_device is not aligned to 8 bytes");
 }
 
 TEST(Dropout, OfNothingChangesNoBit) {

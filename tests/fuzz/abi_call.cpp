@@ -232,4 +232,11 @@ Workspace keep_promises(strobe_execution& execution) {
   return memory;
 }
 
+const std::uint64_t* readable_state(const std::uint64_t* given) {
+  static const std::uint64_t state[3] = {1, 2, 3};
+  if (given == nullptr) return nullptr;
+  const std::size_t off = reinterpret_cast<std::uintptr_t>(given) % 2;
+  return reinterpret_cast<const std::uint64_t*>(reinterpret_cast<const unsigned char*>(state) + off);
+}
+
 }  // namespace strobe::fuzz

@@ -102,4 +102,7 @@ using Workspace = std::unique_ptr<std::byte, AlignedDelete>;
 /// enough threads. Returns the workspace.
 Workspace keep_promises(strobe_execution& execution);
 
+/// Null stays null; else seed and offset in memory, at an odd address where the given one is odd.
+const std::uint64_t* readable_state(const std::uint64_t* given);
+
 }  // namespace strobe::fuzz

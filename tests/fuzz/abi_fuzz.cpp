@@ -75,6 +75,7 @@ void call(How how, const EditedCall<Arguments>& valid, std::span<const std::uint
   for (strobe_tensor* tensor : inputs_of(edited.arguments)) memory.place_input(*tensor, setting.content);
   for (strobe_tensor* tensor : outputs_of(edited.arguments)) memory.place_output(*tensor, setting.content);
   const auto workspace = keep_promises(setting.execution);
+  edited.arguments.random_on_device = readable_state(edited.arguments.random_on_device);
 
   const StructMemory arguments(edited.arguments);
   const StructMemory options(setting.options);

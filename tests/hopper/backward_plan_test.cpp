@@ -128,11 +128,11 @@ TEST(HopperBackwardPlan, UnsupportedOptionsAreNamed) {
   EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 264; }),
             "head_dim is 264: the hopper engine takes multiples of 8 up to 256");
   EXPECT_EQ(message([](AttentionProblem& p) { p.modifiers.has_bias = true; }),
-            "bias is not supported by the hopper engine; the cpu engine supports it");
+            "bias is not supported by the hopper engine's backward; its forward and the cpu engine support it");
   EXPECT_EQ(message([](AttentionProblem& p) { p.dropout = 0.1F; }),
-            "dropout is not supported by the hopper engine; the cpu engine supports it");
+            "dropout is not supported by the hopper engine's backward; its forward and the cpu engine support it");
   EXPECT_EQ(message([](AttentionProblem& p) { p.modifiers.block_size = 128; }),
-            "block_mask is not supported by the hopper engine; the cpu engine supports it");
+            "block_mask is not supported by the hopper engine's backward; its forward and the cpu engine support it");
   EXPECT_EQ(message([](AttentionProblem& p) {
               p.batch = 1 << 24;
               p.seqlen_q = 128 * 300;
@@ -147,12 +147,14 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
   config.by_roles = true;
   const runtime::Variant variant = backward_variant(config);
   EXPECT_EQ(variant.name, "hopper backward (mask_right, by_roles)");
-  EXPECT_EQ(variant.expression,
-            "strobe::hopper::backward::kernel<strobe::hopper::backward::Config{.rule = strobe::ScoreRule{.element = "
-            "strobe::Element::bf16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, "
-            ".softcap = false, .alibi = false, .sink = false, .max_logits = false, .scale_first = false}, .head_dim = "
-            "128, .head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, .by_roles = true, "
-            ".staged_dq = true, .ordered = false, .debug = false}>");
+  EXPECT_EQ(
+      variant.expression,
+      "strobe::hopper::backward::kernel<strobe::hopper::backward::Config{.rule = strobe::ScoreRule{.element = "
+      "strobe::Element::bf16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, "
+      ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
+      ".dropout = false, .block_mask = 0, .scale_first = false}, .head_dim = 128, "
+      ".head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, .by_roles = true, "
+      ".staged_dq = true, .ordered = false, .debug = false}>");
   EXPECT_EQ(prepare_variant({.element = Element::fp16, .varlen = true}).expression,
             "strobe::steps::prepare_backward<strobe::steps::PrepareBackwardConfig{.element = strobe::Element::fp16, "
             ".varlen = true, .threads_per_row = 16}>");

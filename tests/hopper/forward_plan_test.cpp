@@ -27,7 +27,7 @@ ForwardPlan plan_of(const AttentionProblem& problem) { return forward_plan(probl
 TEST(HopperForwardPlan, FitsForEveryHeadDim) {
   for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
     for (std::int64_t head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8) {
-      for (const std::int64_t seqlen : {1, 512, 16384}) {
+      for (const std::int64_t seqlen : {1, 64, 128, 512, 16384}) {
         for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
           AttentionProblem problem = problem_of(seqlen, head_dim, head_dim_v);
           problem.causal = causal;
@@ -37,7 +37,8 @@ TEST(HopperForwardPlan, FitsForEveryHeadDim) {
           const ForwardPlan plan = forward_plan(problem, kH200, config);
           EXPECT_GE(config.head_dim, head_dim);
           EXPECT_GE(config.head_dim_v, head_dim_v);
-          EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << explain(problem, plan);
+          EXPECT_LE(smem_plan(config).total_bytes, config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes)
+              << explain(problem, plan);
           EXPECT_LE(threads_per_block(config), 1024);
           EXPECT_GE(plan.tiles.m_tiles * block_m(config), seqlen);
           EXPECT_EQ(plan.list != nullptr, config.schedule == Schedule::dealt);
@@ -87,8 +88,6 @@ TEST(HopperForwardPlan, RefusesInASentence) {
             "head_dim is 36: the hopper engine takes multiples of 8 up to 256");
   EXPECT_EQ(refusal([](AttentionProblem& p) { p.head_dim_v = 264; }),
             "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
-  EXPECT_EQ(refusal([](AttentionProblem& p) { p.dropout = 0.1F; }),
-            "dropout is not supported by the hopper engine; the cpu engine supports it");
 }
 
 TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {
@@ -99,10 +98,72 @@ TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {
   problem.softcap = 30.0F;  // which is what multiplies then
   EXPECT_FALSE(config_of(problem).rule.scale_first);
   problem.modifiers.has_alibi = problem.modifiers.has_sink = true;
-  EXPECT_TRUE(config_of(problem).rule.alibi && config_of(problem).rule.sink && config_of(problem).rule.scale_first);
+  EXPECT_TRUE(config_of(problem).rule.alibi && config_of(problem).rule.sink);
+  EXPECT_FALSE(config_of(problem).rule.scale_first);  // slopes are divided by the scale
+  problem.softcap = 0.0F;
+  EXPECT_TRUE(config_of(problem).rule.scale_first);
   EXPECT_FALSE(config_of(problem).rule.max_logits);
   problem.wants_max_logits = true;
   EXPECT_TRUE(config_of(problem).rule.max_logits);
+}
+
+TEST(HopperForwardPlan, TakesBiasDropoutAndBlockMasksInWholeTiles) {
+  for (const std::int64_t head_dim : {32, 64, 96, 128, 192, 256}) {
+    for (const std::int64_t block_size : {0, 64, 128}) {
+      for (const bool bias : {false, true}) {
+        AttentionProblem problem = problem_of(8192, head_dim, head_dim);
+        problem.heads_kv = 2;
+        problem.modifiers.has_bias = bias;
+        problem.modifiers.block_size = block_size;
+        problem.dropout = 0.1F;
+        const forward::Config config = config_of(problem);
+        EXPECT_TRUE(config.rule.dropout);
+        EXPECT_EQ(config.rule.bias && config.rule.bias_float32, bias);
+        EXPECT_EQ(config.rule.block_mask, block_size);
+        EXPECT_EQ(config.block_n % kPhiloxKeys, 0);
+        EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes);
+        if (block_size == 0) continue;
+        EXPECT_EQ(block_size % config.block_n, 0);
+        EXPECT_EQ(config.packed_heads, 1);
+        // Warpgroups of one row of the mask see the same blocks; others go from block to block on their own.
+        EXPECT_TRUE(block_m(config) <= block_size || !config.two_stage);
+      }
+    }
+  }
+}
+
+TEST(ScoreParams, BiasIsReadInPairsWhereTheyAreAligned) {
+  AttentionProblem problem = problem_of(64, 64, 64);
+  problem.modifiers.has_bias = problem.modifiers.bias_per_head = true;
+  problem.modifiers.bias_dtype = DType::bfloat16;
+  alignas(16) static unsigned short numbers[8];
+  ConstTensorView bias;
+  bias.data = numbers;
+  bias.dtype = DType::bfloat16;
+  bias.rank = 4;
+  bias.shape = {1, 8, 64, 64};
+  bias.strides = {0, 64 * 64, 64, 1};
+  const auto params = [&] { return gpu::score_params(problem, {.bias = bias}, {}).bias; };
+  EXPECT_EQ(params().in_pairs, 1);
+  EXPECT_EQ(params().batch_stride, 0);
+  EXPECT_EQ(params().head_stride, 64 * 64);
+  bias.strides[2] = 65;
+  EXPECT_EQ(params().in_pairs, 0);
+  bias.strides[2] = 64;
+  bias.data = numbers + 1;
+  EXPECT_EQ(params().in_pairs, 0);
+}
+
+TEST(ScoreParams, DropoutsStateIsTheCallsOrLiesOnTheDevice) {
+  AttentionProblem problem = problem_of(64, 64, 64);
+  problem.dropout = 0.5F;
+  const DropoutParams given = gpu::score_params(problem, {}, {.seed = 7, .offset = 9}).dropout;
+  EXPECT_EQ(given.state, nullptr);
+  EXPECT_EQ(given.key.key.low, 7U);
+  EXPECT_EQ(given.key.offset, 9U);
+  EXPECT_EQ(given.keep_factor, 2.0F);
+  const std::uint64_t state[] = {7, 9};
+  EXPECT_EQ(static_cast<const void*>(gpu::score_params(problem, {}, {.on_device = state}).dropout.state), state);
 }
 
 TEST(HopperForwardPlan, ChunksBoundBothSides) {
@@ -153,6 +214,43 @@ TEST(HopperForwardPlan, LengthsOnTheDeviceAreSortedThere) {
   EXPECT_EQ(config_of(problem).schedule, Schedule::rounds);
 }
 
+TEST(HopperForwardPlan, ShortSequencesTakeTwoCtas) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    AttentionProblem problem = problem_of(64, head_dim, head_dim);
+    problem.batch = 256;
+    for (const bool packed : {false, true}) {
+      problem.packed_q = problem.packed_k = packed;
+      const ForwardPlan plan = plan_of(problem);
+      EXPECT_EQ(plan.workers, 2 * kH200.multiprocessors);
+      EXPECT_LE(smem_plan(plan.config).total_bytes, kMaxSmemBytesOfTwo);
+      EXPECT_NE(explain(problem, plan).find("2 on a multiprocessor"), std::string::npos);
+    }
+    problem.packed_q = problem.packed_k = false;
+    problem.seqlen_k = problem.total_k = 4096;  // reading keys is what takes the time
+    EXPECT_EQ(plan_of(problem).config.ctas_per_sm, 1);
+  }
+  EXPECT_EQ(config_of(problem_of(64, 256, 256)).ctas_per_sm, 1);  // no room in shared memory
+  AttentionProblem dropped = problem_of(64, 128, 128);
+  dropped.dropout = 0.1F;
+  EXPECT_EQ(config_of(dropped).ctas_per_sm, 1);  // dropout has tiles of its own
+}
+
+TEST(HopperForwardPlan, ChunksTakeTwoWarpgroups) {
+  AttentionProblem problem = problem_of(16384, 128, 128);
+  problem.causal = CausalMask::bottom_right;
+  EXPECT_EQ(config_of(problem).consumer_warpgroups, 3);
+  problem.chunk = 8192;
+  EXPECT_EQ(config_of(problem).consumer_warpgroups, 2);
+}
+
+TEST(HopperForwardPlan, TilesOfOneLengthAreNotDealt) {
+  AttentionProblem problem = problem_of(128, 128, 128);
+  problem.causal = CausalMask::bottom_right;
+  EXPECT_EQ(config_of(problem).schedule, Schedule::rounds);
+  problem.seqlen_q = problem.seqlen_k = 129;
+  EXPECT_EQ(config_of(problem).schedule, Schedule::dealt);
+}
+
 TEST(Divisor, DividesAsTheProcessorDoes) {
   for (const int divisor : {1, 2, 3, 5, 7, 12, 64, 127, 641, 65536, 1'000'003, 2'147'483'647}) {
     const Divisor by = Divisor::of(divisor);
@@ -171,13 +269,15 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
   config.schedule = Schedule::dealt;
   const runtime::Variant variant = forward_variant(config);
   EXPECT_EQ(variant.name, "hopper forward (fp16, mask_right, block_n 112, dealt)");
-  EXPECT_EQ(variant.expression,
-            "strobe::hopper::forward::kernel<strobe::hopper::forward::Config{.rule = strobe::ScoreRule{.element = "
-            "strobe::Element::fp16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, "
-            ".softcap = false, .alibi = false, .sink = false, .max_logits = false, .scale_first = false}, .head_dim = "
-            "128, .head_dim_v = 128, .consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, "
-            ".warp_specialized = true, .ping_pong = true, .two_stage = true, .persistent = true, .packed_heads = 1, "
-            ".schedule = strobe::hopper::Schedule::dealt, .debug = false}>");
+  EXPECT_EQ(
+      variant.expression,
+      "strobe::hopper::forward::kernel<strobe::hopper::forward::Config{.rule = strobe::ScoreRule{.element = "
+      "strobe::Element::fp16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, "
+      ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
+      ".dropout = false, .block_mask = 0, .scale_first = false}, .head_dim = 128, .head_dim_v = 128, "
+      ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .warp_specialized = true, .ping_pong = "
+      "true, .two_stage = true, .persistent = true, .ctas_per_sm = 1, .packed_heads = 1, "
+      ".schedule = strobe::hopper::Schedule::dealt, .debug = false}>");
 }
 
 TEST(ForwardVariant, EveryFieldChangesItsHash) {

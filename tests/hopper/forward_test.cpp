@@ -64,6 +64,43 @@ TEST_F(HopperForward, IsReplayedFromAGraph) {
   driver.GraphDestroy(graph);
 }
 
+/// Seed and offset on the device: a graph reads them in each replay.
+TEST_F(HopperForward, DrawsTheMaskOfTheStateThatItReads) {
+  const runtime::Driver& driver = *device().driver;
+  AttentionCase attention = plain_case(700, 128, CausalMask::bottom_right);
+  attention.options.dropout = 0.3F;
+  const auto bits_of = [&](const RandomState& random) {
+    attention.random = random;
+    ForwardCase one(attention, device());
+    one.forward(stream());
+    return one.bits();
+  };
+  const std::array<RandomState, 2> states{RandomState{.seed = 7, .offset = 9}, RandomState{.seed = 7, .offset = 10}};
+  const std::array wanted{bits_of(states[0]), bits_of(states[1])};
+  EXPECT_FALSE(wanted[0] == wanted[1]);
+
+  Result<gpu::DeviceMemory> memory = gpu::DeviceMemory::allocate(device(), 2 * sizeof(std::uint64_t));
+  ASSERT_TRUE(memory.ok()) << memory.status().message();
+  attention.random = {.on_device = reinterpret_cast<const std::uint64_t*>(memory->data())};
+  ForwardCase one(attention, device());
+  const runtime::ContextScope context(device());
+  runtime::CUgraph graph = nullptr;
+  runtime::CUgraphExec executable = nullptr;
+  ASSERT_EQ(driver.StreamBeginCapture(stream().get(), runtime::CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  one.forward(stream());
+  ASSERT_EQ(driver.StreamEndCapture(stream().get(), &graph), CUDA_SUCCESS);
+  ASSERT_EQ(driver.GraphInstantiate(&executable, graph, 0), CUDA_SUCCESS);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::array<std::uint64_t, 2> state{states[i].seed, states[i].offset};
+    ASSERT_TRUE(memory->upload(state.data()).ok());
+    one.poison();
+    ASSERT_EQ(driver.GraphLaunch(executable, stream().get()), CUDA_SUCCESS);
+    EXPECT_TRUE(one.bits() == wanted[i]) << "offset " << states[i].offset;
+  }
+  driver.GraphExecDestroy(executable);
+  driver.GraphDestroy(graph);
+}
+
 TEST_F(HopperForward, RunsOnTwoStreamsAtOnce) {
   const Result<gpu::Stream> other = gpu::Stream::create(device());
   ASSERT_TRUE(other.ok()) << other.status().message();

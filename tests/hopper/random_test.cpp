@@ -5,6 +5,7 @@
 // starts as NaN.
 #include <array>
 #include <iostream>
+#include <optional>
 
 #include "attention/matches_reference.h"
 #include "attention/random_case.h"
@@ -34,7 +35,7 @@ EngineLimits hopper_limits(std::uint64_t group) {
                                      HeadDims{128, 128}, HeadDims{128, 128}, HeadDims{192, 128}, HeadDims{192, 192},
                                      HeadDims{256, 256}, HeadDims{64, 256}})};
   limits.longest = static_cast<std::int64_t>(number_from("STROBE_LONGEST", 2000));
-  limits.bias = limits.block_mask = limits.dropout = false;
+  limits.bias = limits.block_mask = limits.dropout = random.chance(0.4);  // of the forward alone
   return limits;
 }
 
@@ -44,6 +45,9 @@ AttentionCase hopper_case(std::uint64_t seed) {
   const AttentionCase shared = random_case(seed / kSeedsPerKernel * kSeedsPerKernel, limits);
   attention.options = shared.options;
   attention.alibi = shared.alibi;
+  const bool packed = !attention.q.cu_seqlens.empty() || !attention.k.cu_seqlens.empty();
+  attention.bias = packed ? std::nullopt : shared.bias;
+  attention.blocks = shared.blocks;
   attention.has_sink = shared.has_sink;
   attention.wants_max_logits = shared.wants_max_logits;
   return attention;
@@ -53,7 +57,7 @@ class HopperRandom : public HopperTest {
  protected:
   void run_seed(std::uint64_t seed) {
     const AttentionCase attention = hopper_case(seed);
-    const bool backward = attention.wants_lse;
+    const bool backward = attention.wants_lse && !is_forward_only(attention);
     SCOPED_TRACE(describe(attention));
     const bool debug = number_from("STROBE_DEBUG_KERNELS", 0) != 0;
     const hopper::VariantScope forward_scope([debug](hopper::forward::Config& config) { config.debug = debug; });

@@ -113,6 +113,11 @@ CASES = [
     (dict(softcap=[]), TypeError, "softcap is of type list: it must be a number"),
     (dict(dropout=1.0), ValueError, "dropout is 1: it must be at least 0 and less than 1"),
     (dict(dropout=-0.1), ValueError, "dropout is -0.1: it must be at least 0 and less than 1"),
+    (
+        dict(dropout=0.5, random_state=np.zeros(2, np.int32)),
+        ValueError,
+        "random_state must be four neighbouring int32: the words of seed and offset, low first",
+    ),
     (dict(dropout=0.5, seed=-1), ValueError, "seed is -1: it must be from 0 to 2^64 - 1"),
     (dict(dropout=0.5, seed=2**64), ValueError, "seed is 18446744073709551616: it must be from 0 to 2^64 - 1"),
     (dict(dropout=0.5, offset="1"), TypeError, "offset is of type str: it must be an integer"),

@@ -80,6 +80,8 @@ def test_dropout(qkv):
     np.testing.assert_allclose(o, wanted, rtol=2e-5, atol=2e-5)
     np.testing.assert_allclose(lse, wanted_lse, rtol=2e-5, atol=2e-5)
     assert (strobe.attention(*qkv, dropout=0.3, seed=6, offset=7) != o).any()
+    state = np.array([5, 7], np.uint64).view(np.int32)  # where the engine reads it
+    assert (strobe.attention(*qkv, dropout=0.3, random_state=state) == o).all()
 
 
 def test_gradients_by_central_differences(qkv, generator):

@@ -2,6 +2,7 @@
 """strobe.torch: gradients, operators, compilers, autocast, and scaled_dot_product_attention."""
 
 import random
+import sys
 
 import pytest
 import strobe
@@ -292,20 +293,60 @@ def test_sdpa_is_routed(arguments):
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
-def test_sdpa_of_other_ranks():
-    for leading in ((4,), (2, 3, 4)):
-        q, k, v = draw(*[(*leading, 9, 8)] * 3)
-        mask = torch.randn(9, 9)
-        wanted = scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        with strobe.torch.sdpa():
-            torch.testing.assert_close(
-                scaled_dot_product_attention(q, k, v, attn_mask=mask), wanted, rtol=1e-5, atol=1e-5
-            )
+@pytest.mark.parametrize(
+    ("query", "key", "value", "arguments"),
+    [
+        ((9, 8), (9, 8), (9, 8), {}),
+        ((9, 8), (7, 8), (7, 6), {"attn_mask": torch.randn(9, 7)}),
+        ((4, 9, 8), (4, 9, 8), (4, 9, 8), {"attn_mask": torch.randn(9, 9)}),
+        ((4, 9, 8), (4, 9, 8), (4, 9, 8), {"attn_mask": torch.randn(4, 1, 9)}),
+        ((2, 3, 4, 9, 8), (2, 3, 4, 9, 8), (2, 3, 4, 9, 8), {"attn_mask": torch.randn(9)}),
+        ((2, 3, 4, 9, 8), (2, 3, 4, 9, 8), (2, 3, 4, 9, 8), {"attn_mask": torch.randn(3, 1, 9, 9)}),
+        ((2, 3, 4, 9, 8), (2, 3, 4, 9, 8), (2, 3, 4, 9, 8), {"is_causal": True}),
+        ((2, 4, 9, 8), (1, 4, 7, 8), (2, 1, 7, 8), {}),
+        ((2, 4, 9, 8), (1, 7, 8), (7, 6), {"attn_mask": torch.rand(2, 1, 9, 7) > 0.3}),
+        ((1, 1, 9, 8), (2, 4, 7, 8), (2, 4, 7, 8), {"attn_mask": torch.randn(4, 1, 7)}),
+        ((9, 8), (2, 4, 7, 8), (4, 7, 8), {}),
+        ((3, 1, 4, 9, 8), (2, 4, 7, 8), (7, 8), {"attn_mask": torch.randn(3, 2, 4, 9, 7)}),
+        ((2, 3, 4, 9, 8), (2, 3, 2, 9, 8), (2, 3, 2, 9, 8), {"enable_gqa": True}),
+    ],
+)
+def test_sdpa_broadcasts_as_pytorch_does(query, key, value, arguments):
+    q, k, v = draw(query, key, value)
+    wanted = scaled_dot_product_attention(q, k, v, **arguments)
+    with strobe.torch.sdpa():
+        o = scaled_dot_product_attention(q, k, v, **arguments)
+        with torch.no_grad():
+            inferred = scaled_dot_product_attention(q, k, v, **arguments)
+    assert o.shape == wanted.shape
+    torch.testing.assert_close(o, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(inferred, wanted, rtol=1e-5, atol=1e-5)
+    gradients = [torch.autograd.grad(x.sin().sum(), (q, k, v)) for x in (o, wanted)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
-def test_sdpa_falls_back_when_told():
-    q, k, v = draw(*[(5, 8)] * 3)
-    with pytest.raises(NotImplementedError, match="query has rank 2"), strobe.torch.sdpa():
+def test_sdpa_names_what_does_not_fit():
+    def message(query, key, **arguments):
+        q, k = (torch.zeros(shape) for shape in (query, key))
+        with strobe.torch.sdpa(), pytest.raises(ValueError) as error:
+            scaled_dot_product_attention(q, k, k, **arguments)
+        return str(error.value)
+
+    assert message((8,), (9, 8)) == "query has rank 1: it must be 2 or more"
+    assert message((4, 9, 8), (9, 8), enable_gqa=True) == "key has rank 2: it must be 3 or more"
+    assert message((2, 4, 9, 8), (2, 2, 9, 8)) == "query has 4 heads and key 2: set enable_gqa"
+    mask = torch.zeros(1, 1, 1, 9, 9)
+    wanted = "attn_mask has rank 5: it must broadcast to [2, 4, 9, 9]"
+    assert message((2, 4, 9, 8), (2, 4, 9, 8), attn_mask=mask) == wanted
+
+
+def test_sdpa_falls_back_when_told(monkeypatch):
+    def lacking(*args, **kwargs):
+        raise NotImplementedError("no engine has it")
+
+    monkeypatch.setattr(sys.modules["strobe.torch.sdpa"], "attention", lacking)
+    q, k, v = draw(*[(2, 5, 8)] * 3)
+    with pytest.raises(NotImplementedError, match="no engine has it"), strobe.torch.sdpa():
         scaled_dot_product_attention(q, k, v)
     with strobe.torch.sdpa(fallback=True):
-        scaled_dot_product_attention(q, k, v)
+        torch.testing.assert_close(scaled_dot_product_attention(q, k, v), scaled_dot_product_attention(q, k, v))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention of PyTorch's tensors: past the dispatcher where nothing records the call, else as an operator."""
 
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import torch
@@ -37,16 +38,20 @@ def attention(
 
     Shapes, dtypes, options and errors are those of strobe.attention; where the last axis is not dense the tensor is
     copied. Under autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from
-    PyTorch's generator. Runs on the current stream. Second derivatives raise NotImplementedError; so does the backward
-    of a call that the engine has in the forward alone.
+    PyTorch's generator of q's device. Runs on the current stream. Second derivatives raise NotImplementedError; so does
+    the backward of a call that the engine has in the forward alone.
     """
     q, k, v = (ops.rows(x) for x in cast(q, k, v))
     alibi_slopes = options.get("alibi_slopes")
     if alibi_slopes is not None and alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise NotImplementedError("alibi_slopes requires a gradient, which attention does not have: detach it")
     if is_eager_inference(q, k, v, options.get("bias"), options.get("sink")):
-        if options.get("dropout") and options.get("seed") is None and options.get("offset") is None:
-            options["seed"], options["offset"] = _draw().tolist()
+        if options.get("dropout") and not _is_seeded(options):
+            drawn = _draw(q)
+            if drawn.is_cuda:
+                options["random_state"] = drawn.view(torch.int32)
+            else:
+                options["seed"], options["offset"] = drawn.tolist()
         return run(q, k, v, None, return_lse, return_max_logits, options)
     arguments = operator_arguments(q, k, v, options, return_max_logits)
     compute = torch.ops.strobe.attention if ops.is_traced(*arguments[: ops.TENSORS]) else _Recorded.apply
@@ -100,7 +105,7 @@ def operator_arguments(
     if causal not in _CAUSAL:
         raise ValueError(f'causal is "{causal}": it must be True, False, "bottom_right" or "top_left"')
     left, right = given.pop("window", (-1, -1))
-    given |= {"causal": _CAUSAL[causal], "window_left": left, "window_right": right, "random": _random(given)}
+    given |= {"causal": _CAUSAL[causal], "window_left": left, "window_right": right, "random": _random(q, given)}
     return (
         *(q, k, v),
         *(given.get(name) for name in ops.TENSOR_NAMES),
@@ -109,15 +114,22 @@ def operator_arguments(
     )
 
 
-def _draw() -> Tensor:
-    return torch.randint(2**63 - 1, (2,), dtype=torch.int64)
+def _is_seeded(options: Mapping[str, Any]) -> bool:
+    return any(options.get(name) is not None for name in ("seed", "offset", "random_state"))
 
 
-def _random(options: dict[str, Any]) -> Tensor | None:
-    """Seed and offset in host memory, where compiled graphs take new ones as data and not as code."""
+def _draw(q: Tensor) -> Tensor:
+    """From the generator of q's device: without waiting for it, and anew in each replay of a CUDA graph."""
+    return torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=q.device)
+
+
+def _random(q: Tensor, options: dict[str, Any]) -> Tensor | None:
+    """Seed and offset as a tensor, since compiled graphs take new ones as data and not as code."""
     if not options.get("dropout"):
         return None
-    if "seed" not in options and "offset" not in options:
-        return _draw()
+    if options.get("random_state") is not None:
+        return options["random_state"].view(torch.int64)
+    if not _is_seeded(options):
+        return _draw(q)
     pair = (int(options.get(name, 0)) for name in ("seed", "offset"))
     return torch.tensor([number - 2**64 if number >= 2**63 else number for number in pair], dtype=torch.int64)

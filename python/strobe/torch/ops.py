@@ -62,7 +62,9 @@ def keywords(options: tuple[Any, ...]) -> dict[str, Any]:
     """The operators' options, in the order of TENSOR_NAMES and VALUE_NAMES, as strobe._core takes them."""
     named = dict(zip(TENSOR_NAMES + VALUE_NAMES, options, strict=True))
     random = named.pop("random")
-    if random is not None:
+    if random is not None and random.is_cuda:
+        named["random_state"] = random.view(torch.int32)
+    elif random is not None:
         named["seed"], named["offset"] = (number % 2**64 for number in random.tolist())
     named["window"] = (named.pop("window_left"), named.pop("window_right"))
     if named["causal"] == "none":

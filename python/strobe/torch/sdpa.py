@@ -49,23 +49,23 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """query [.., heads_q, seqlen_q, head_dim], key and value likewise, any number of leading axes."""
+    """query [.., heads_q, seqlen_q, head_dim], key and value likewise; leading axes broadcast."""
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask is given with is_causal: give one of them")
-    if query.dim() < 3:
-        raise NotImplementedError(f"query has rank {query.dim()}: Strobe takes [.., heads, seqlen, head_dim]")
-    if not enable_gqa and query.shape[-3] != key.shape[-3]:
-        raise ValueError(f"query has {query.shape[-3]} heads and key {key.shape[-3]}: set enable_gqa")
     options: dict[str, Any] = {"scale": scale, "causal": "top_left" if is_causal else False}
-    if attn_mask is None and not dropout_p and query.dim() == 4 and is_eager_inference(query, key, value):
+    dense = query.dim() == 4 and query.shape[0] == key.shape[0] and key.shape[:-1] == value.shape[:-1]
+    if dense and not enable_gqa:
+        dense = query.shape[1] == key.shape[1]
+    if dense and attn_mask is None and not dropout_p and is_eager_inference(query, key, value):
         return _eager(query, key, value, options)
+    leading = _leading_axes(query, key, value, enable_gqa)
+    q, k, v = _batched(query, key, value, leading, enable_gqa)
     if attn_mask is not None:
-        options["bias"] = _bias(attn_mask, query, key)
+        options["bias"] = _bias(attn_mask, query, key, leading)
     if dropout_p:
         options["dropout"] = dropout_p
-    q, k, v = (_batched(x).transpose(1, 2) for x in (query, key, value))
-    out = attention(q, k, v, **options).transpose(1, 2)
-    return out if query.dim() == 4 else out.reshape(*query.shape[:-3], *out.shape[1:])
+    out = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **options).transpose(1, 2)
+    return out if len(leading) == 2 else out.reshape(*leading, *out.shape[2:])
 
 
 def _eager(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
@@ -76,20 +76,54 @@ def _eager(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -
     return out
 
 
-def _batched(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dim() == 4 else tensor.reshape(-1, *tensor.shape[-3:])
+def _leading_axes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[int, ...]:
+    """The output's axes before seqlen_q: all broadcast, but for the heads of grouped queries."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        least = 3 if enable_gqa else 2
+        if tensor.dim() < least:
+            raise ValueError(f"{name} has rank {tensor.dim()}: it must be {least} or more")
+    shapes = [x.shape[:-2] for x in (query, key, value)]
+    if enable_gqa:
+        heads = query.shape[-3]
+        return (*torch.broadcast_shapes(*(shape[:-1] for shape in shapes)), heads)
+    try:
+        return tuple(torch.broadcast_shapes(*shapes))
+    except RuntimeError as error:
+        heads = [shape[-1] if shape else 1 for shape in shapes]
+        if heads[0] != heads[1] and 1 not in heads[:2]:
+            raise ValueError(f"query has {heads[0]} heads and key {heads[1]}: set enable_gqa") from error
+        raise
 
 
-def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """The mask [.., seqlen_q, seqlen_k], whose leading axes broadcast, as a bias; True stands for a visible key."""
+def _batched(
+    query: Tensor, key: Tensor, value: Tensor, leading: tuple[int, ...], enable_gqa: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The tensors as [batch, heads, seqlen, head_dim]. Key heads that all queries share are not repeated."""
+    batch = leading[:-1]
+    heads = query.shape[-3] if enable_gqa else (leading[-1] if leading else 1)
+    key_heads = max(x.shape[-3] if x.dim() > 2 else 1 for x in (key, value))
+
+    def with_heads(tensor: Tensor, count: int) -> Tensor:
+        tensor = tensor.expand(*batch, count, *tensor.shape[-2:])
+        return tensor if len(batch) == 1 else tensor.reshape(-1, *tensor.shape[-3:])
+
+    return with_heads(query, heads), with_heads(key, key_heads), with_heads(value, key_heads)
+
+
+def _bias(mask: Tensor, query: Tensor, key: Tensor, leading: tuple[int, ...]) -> Tensor:
+    """The mask [.., seqlen_q, seqlen_k], whose axes broadcast, as a bias; True stands for a visible key."""
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_fill(~mask, float("-inf"))
     elif mask.dtype not in (torch.float32, query.dtype):
         mask = mask.to(torch.float32)
-    rows, columns = query.shape[-2], key.shape[-2]
-    mask = mask.expand(*mask.shape[:-2], rows, columns) if mask.dim() >= 2 else mask.expand(rows, columns)
-    if mask.dim() > 4 or query.dim() > 4:
-        mask = mask.expand(*query.shape[:-2], rows, columns).reshape(-1, query.shape[-3], rows, columns)
-    while mask.dim() < 4:
-        mask = mask.unsqueeze(0)
-    return mask if mask.stride(-1) == 1 or columns <= 1 else mask.contiguous()
+    rank = max(len(leading), 1) + 2
+    if mask.dim() > rank:
+        shape = [*leading, query.shape[-2], key.shape[-2]]
+        raise ValueError(f"attn_mask has rank {mask.dim()}: it must broadcast to {shape}")
+    mask = mask.reshape((1,) * (rank - mask.dim()) + mask.shape)
+    mask = mask.expand(*mask.shape[:-2], query.shape[-2], key.shape[-2])
+    if rank != 4:
+        shared = all(extent == 1 for extent in mask.shape[:-3])
+        mask = mask if shared else mask.expand(*leading[:-1], *mask.shape[-3:])
+        mask = mask.reshape(-1, *mask.shape[-3:])
+    return mask if mask.stride(-1) == 1 or mask.shape[-1] <= 1 else mask.contiguous()

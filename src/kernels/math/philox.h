@@ -42,13 +42,18 @@ struct DropoutKey {
   constexpr float keep_probability() const { return static_cast<float>(65536U - threshold) / 65536.0F; }
 };
 
+/// The key of the same dropout with another seed and offset.
+constexpr DropoutKey with_state(const DropoutKey& dropout, unsigned long long seed, unsigned long long offset) {
+  return {.key = {static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32) ^ static_cast<unsigned>(offset >> 32)},
+          .offset = static_cast<unsigned>(offset),
+          .threshold = dropout.threshold};
+}
+
 /// `probability` in [0, 1). At most 65535 of 65536 are dropped: something is kept.
 constexpr DropoutKey dropout_key(float probability, unsigned long long seed, unsigned long long offset) {
   const auto halves = static_cast<unsigned>(static_cast<double>(probability) * 131072.0);
   const unsigned rounded = (halves + 1U) / 2U;
-  return {.key = {static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32) ^ static_cast<unsigned>(offset >> 32)},
-          .offset = static_cast<unsigned>(offset),
-          .threshold = rounded < 65535U ? rounded : 65535U};
+  return with_state({.key = {}, .offset = 0, .threshold = rounded < 65535U ? rounded : 65535U}, seed, offset);
 }
 
 /// Counter of the block that holds key `key` of a query row; `head` counts through the whole batch.

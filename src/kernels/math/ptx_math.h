@@ -26,6 +26,13 @@ __device__ __forceinline__ float rcp_approx(float x) {
   return y;
 }
 
+/// NaN where one of them is.
+__device__ __forceinline__ float min_nan(float x, float y) {
+  float least;
+  asm("min.NaN.f32 %0, %1, %2;\n" : "=f"(least) : "f"(x), "f"(y));
+  return least;
+}
+
 __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));

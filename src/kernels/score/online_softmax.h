@@ -26,11 +26,11 @@ struct OnlineSoftmax {
   /// Turns scores into probabilities. True if what was accumulated before must be multiplied by `correction`: the same
   /// answer in all threads of a warp.
   __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2) {
-    if constexpr (R.max_logits) {
-      for_each_score(s, [&](float x, int r, int) { top[r] = fmaxf(top[r], x); });
-    }
     float highest[kRowsPerThread];
     highest_or_zero(s, highest);
+    if constexpr (R.max_logits) {
+      raise_top(s, highest);
+    }
     bool passes = false;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
@@ -43,7 +43,7 @@ struct OnlineSoftmax {
     float shift[kRowsPerThread];
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      shift[r] = is_masked(R) && max_log2[r] == kMinusInfinity ? 0.0F : max_log2[r];
+      shift[r] = may_hide_all(R) && max_log2[r] == kMinusInfinity ? 0.0F : max_log2[r];
     }
     float part[kRowsPerThread][2] = {};
     for_each_score(s, [&](float& x, int r, int column) {
@@ -104,6 +104,26 @@ struct OnlineSoftmax {
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       highest[r] = __int_as_float(max(bits[r][0], bits[r][1]));
+    }
+  }
+
+  /// Looks at each score only while none was positive: then `highest` does not tell.
+  __device__ __forceinline__ void raise_top(const float (&s)[block_n / 2], const float (&highest)[kRowsPerThread]) {
+    bool told = true;
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      told = told && (highest[r] > 0.0F || top[r] >= 0.0F);
+    }
+    if (__all_sync(kFullWarp, told)) {
+#pragma unroll
+      for (int r = 0; r < kRowsPerThread; ++r) {
+        top[r] = fmaxf(top[r], highest[r]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < block_n / 2; ++i) {
+        top[i / 2 % kRowsPerThread] = fmaxf(top[i / 2 % kRowsPerThread], s[i]);
+      }
     }
   }
 

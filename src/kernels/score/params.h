@@ -3,6 +3,8 @@
 // shared by host and device.
 #pragma once
 
+#include "kernels/math/philox.h"
+
 namespace strobe {
 
 /// Where sequences lie and how long they are.
@@ -26,14 +28,39 @@ struct VisibilityParams {
   int chunk;                      // chunked rules
 };
 
+/// Block-mask rules: [batch or 1, query heads or 1, blocks of queries, blocks of keys], 0 hides.
+struct BlockMaskParams {
+  const unsigned char* data;
+  long long batch_stride, head_stride, row_stride;
+};
+
+/// Bias rules: [batch or 1, query heads or 1, seqlen_q, seqlen_k].
+struct BiasParams {
+  const void* data;
+  long long batch_stride, head_stride, row_stride;  // elements
+  int in_pairs;                                     // 1: two neighbours from an even key on are one aligned access
+};
+
+/// Dropout rules.
+struct DropoutParams {
+  DropoutKey key;
+  const unsigned long long* state;  // null, or seed and offset in memory, instead of the key's
+  float keep_factor;                // one over the probability of being kept
+};
+
 /// What happens to a score.
 struct ScoreParams {
-  float scale_log2;     // scores (after softcap) times this are exponents of 2
-  float softcap_scale;  // softcap rules: s -> tanh(s * softcap_scale), and scale_log2 holds softcap * log2(e)
+  float scale_log2;  // scores (after softcap) times this are exponents of 2
+  // Softcap rules: s -> tanh(s * scale / softcap), for which s is multiplied with softcap_exponent = 2 log2(e) scale /
+  // softcap, and scale_log2 and scale hold softcap in the place of the scale.
+  float softcap_exponent;
+  float scale;  // scale_log2 / log2(e): bias rules
 
   const float* alibi_slopes;  // alibi rules: [batch or 1, query heads]
   long long alibi_batch_stride;
   const float* sink;  // sink rules: [query heads]
+  BiasParams bias;
+  DropoutParams dropout;
 };
 
 }  // namespace strobe

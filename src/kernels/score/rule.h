@@ -14,15 +14,25 @@ struct ScoreRule {
   bool chunked = false;     // a query sees keys of its own chunk only; both masks above are on, too
   bool varlen = false;      // packed sequences or used lengths
   bool softcap = false;
-  bool alibi = false;        // a slope per head times the distance from the diagonal; scale_first is on, too
-  bool sink = false;         // a logit per head that joins the row's sum and has no value
-  bool max_logits = false;   // each head's largest score is wanted, too
-  bool scale_first = false;  // scores are scaled before their maximum is taken: for scales that are not positive
+  bool alibi = false;         // a slope per head times the distance from the diagonal
+  bool bias = false;          // a tensor that is added to the scores
+  bool bias_float32 = false;  // and holds float32, else what Q, K and V hold
+  bool sink = false;          // a logit per head that joins the row's sum and has no value
+  bool max_logits = false;    // each head's largest score is wanted, too
+  bool dropout = false;       // probabilities become 0 at random
+  int block_mask = 0;         // rows and keys of the blocks that a mask hides or shows: 64 or 128; 0: there is none
+  bool scale_first = false;   // scores are scaled before their maximum is taken: for scales that are not positive
 
   bool operator==(const ScoreRule&) const = default;
 };
 
+// Keys on which one block of dropout's random numbers decides for a thread.
+inline constexpr int kPhiloxKeys = 32;
+
 /// Whether a row may see none of a block's keys, or none at all.
 constexpr bool is_masked(const ScoreRule& rule) { return rule.mask_left || rule.mask_right; }
+
+/// Whether the scores of a row may all be -inf.
+constexpr bool may_hide_all(const ScoreRule& rule) { return is_masked(rule) || rule.bias; }
 
 }  // namespace strobe

@@ -1,23 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of Q K^T before masks and softmax: softcap, ALiBi's slope, and the scale where it must come first.
+// What becomes of Q K^T before masks and softmax: softcap, bias, ALiBi's slope, and the scale where it must come first.
 #pragma once
 
 #include "kernels/math/constants.h"
+#include "kernels/score/bias.h"
 #include "kernels/score/fragment.h"
 #include "kernels/score/params.h"
 #include "kernels/score/rule.h"
 
 namespace strobe::score {
 
-/// Softcap, of which the factor `softcap` itself is part of scale_log2: tanh(x) = 1 - 2 / (e^2x + 1). Its absolute
-/// error is near 1e-7, where tanh.approx has 5e-4.
+/// The exponential of softcap's tanh(x) = 1 - 2 / (e^2x + 1). Where it passes 2^60 tanh is 1, and what is computed of
+/// two of them stays finite. Not a number stays so.
+template <ScoreRule R>
+__device__ __forceinline__ float softcap_exponential(const ScoreParams& params, float score) {
+  return ptx::ex2_approx(ptx::min_nan(score * params.softcap_exponent, 60.0F));
+}
+
+/// Softcap, of which the factor `softcap` itself is part of scale_log2. Its absolute error is near 1e-7, where
+/// tanh.approx has 5e-4.
 template <ScoreRule R>
 __device__ __forceinline__ float softcapped(const ScoreParams& params, float score) {
   if constexpr (R.softcap) {
-    return 1.0F - 2.0F * ptx::rcp_approx(ptx::ex2_approx(score * params.softcap_scale * (2.0F * kLog2E)) + 1.0F);
+    return __fmaf_rn(-2.0F, ptx::rcp_approx(softcap_exponential<R>(params, score) + 1.0F), 1.0F);
   } else {
     return score;
   }
+}
+
+/// Two scores of one row, of which one that is not a number spoils the other: they share a reciprocal, as 1 / a = b /
+/// (a b), since special functions are what softcap waits for.
+template <ScoreRule R>
+__device__ __forceinline__ void softcap_two(const ScoreParams& params, float& x, float& y) {
+  const float a = softcap_exponential<R>(params, x) + 1.0F;
+  const float b = softcap_exponential<R>(params, y) + 1.0F;
+  const float reciprocal = -2.0F * ptx::rcp_approx(a * b);
+  x = __fmaf_rn(reciprocal, b, 1.0F);
+  y = __fmaf_rn(reciprocal, a, 1.0F);
 }
 
 /// The slope of a query head, for exponents of 2.
@@ -41,56 +60,79 @@ __device__ __forceinline__ float exponent_of(const ScoreParams& params, float sc
 /// What scores are still to be multiplied with, to be exponents of 2, when Transform is done with them.
 template <ScoreRule R>
 __device__ __forceinline__ float remaining_scale(const ScoreParams& params) {
-  return R.scale_first ? 1.0F : params.scale_log2;
+  return R.bias ? kLog2E : R.scale_first ? 1.0F : params.scale_log2;
 }
 
-/// The scores of one tile, block_n keys wide.
-template <ScoreRule R, int block_n>
+/// The scores of one tile, block_n keys wide: softcap, scale where it must come first, bias and ALiBi. The second row
+/// of a thread is `query_step` queries after its first.
+template <ScoreRule R, int block_n, int query_step>
 class Transform {
  public:
-  static_assert(!R.alibi || R.scale_first);
-
-  /// `row(r)` is this thread's row r; read where the rule needs it.
-  template <typename RowOf>
-  __device__ __forceinline__ Transform(const ScoreParams& params, const RowOf& row) : params_(params) {
-    if constexpr (R.alibi) {
-#pragma unroll
-      for (int r = 0; r < kRowsPerThread; ++r) {
-        const Row one = row(r);
-        center_[r] = one.center - fragment_column();
-        slope_[r] = slope_log2(params, one.batch, one.head);
-      }
-    }
-  }
-
   struct Row {
     int center;  // the key on its diagonal
     int batch, head;
+    int query;  // one that exists
   };
 
-  /// Scores of block n.
-  __device__ __forceinline__ void apply(float (&s)[block_n / 2], int n) const {
-    float center[kRowsPerThread] = {};
+  /// `row(r)` is this thread's row r, `keys` how many its bias has; read where the rule needs them.
+  template <typename RowOf>
+  __device__ __forceinline__ Transform(const ScoreParams& params, int keys, const RowOf& row)
+      : params_(params), bias_(params.bias, keys, [&](int r) {
+          const Row one = row(r);
+          return one.batch * params.bias.batch_stride + one.head * params.bias.head_stride +
+                 one.query * params.bias.row_stride;
+        }) {
     if constexpr (R.alibi) {
+      center_ = row(0).center - fragment_column();
 #pragma unroll
       for (int r = 0; r < kRowsPerThread; ++r) {
-        center[r] = static_cast<float>(center_[r] - n * block_n);
+        const Row one = row(r);
+        slope_[r] = slope_log2(params, one.batch, one.head) / remaining_scale<R>(params);
       }
     }
-    for_each_score(s, [&](float& x, int r, int column) {
-      x = softcapped<R>(params_, x);
-      if constexpr (R.alibi) {
-        const float distance = fabsf(center[r] - static_cast<float>(column));
-        x = __fmaf_rn(x, params_.scale_log2, -slope_[r] * distance);
-      } else if constexpr (R.scale_first) {
-        x *= params_.scale_log2;
-      }
-    });
+  }
+
+  /// What block n's scores need from global memory: to be fetched long before apply() wants it.
+  __device__ __forceinline__ BiasTile<R, block_n> fetch(int n) const { return bias_.template fetch<block_n>(n); }
+
+  /// Scores of block n. Where `all_visible`, one that is not a number may spoil its neighbours in the row.
+  template <bool all_visible>
+  __device__ __forceinline__ void apply(float (&s)[block_n / 2], int n, const BiasTile<R, block_n>& bias) const {
+    const float center = R.alibi ? static_cast<float>(center_ - n * block_n) : 0.0F;
+#pragma unroll
+    for (int i = 0; i < block_n / 2; i += 2) {
+      const int r = i / 2 % kRowsPerThread;
+      const int column = i / 4 * 8;
+      softcap<all_visible>(s[i], s[i + 1]);
+      const float2 terms = bias.pair(i / 2);
+      s[i] = add(s[i], terms.x, r, center - static_cast<float>(column - r * query_step));
+      s[i + 1] = add(s[i + 1], terms.y, r, center - static_cast<float>(column + 1 - r * query_step));
+    }
   }
 
  private:
+  template <bool all_visible>
+  __device__ __forceinline__ void softcap(float& x, float& y) const {
+    if constexpr (R.softcap && all_visible) {
+      softcap_two<R>(params_, x, y);
+    } else {
+      x = softcapped<R>(params_, x);
+      y = softcapped<R>(params_, y);
+    }
+  }
+
+  __device__ __forceinline__ float add(float score, float bias, int r, float distance) const {
+    if constexpr (R.bias) {
+      score = __fmaf_rn(score, params_.scale, bias);
+    } else if constexpr (R.scale_first) {
+      score *= params_.scale_log2;
+    }
+    return R.alibi ? __fmaf_rn(-slope_[r], fabsf(distance), score) : score;
+  }
+
   const ScoreParams& params_;
-  int center_[kRowsPerThread];  // less this thread's first column
+  BiasRows<R> bias_;
+  int center_;  // of the first row, less this thread's first column
   float slope_[kRowsPerThread];
 };
 

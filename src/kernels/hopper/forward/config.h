@@ -23,7 +23,9 @@ struct Config {
   bool warp_specialized = true;  // TMA issued by warps of its own, registers moved to the consumers by setmaxnreg
   bool ping_pong = true;         // one warpgroup's softmax runs under the other's GEMMs
   bool two_stage = true;         // inside a warpgroup: softmax of this block under P V of the previous one
-  bool persistent = true;        // one CTA per multiprocessor walks over the tiles
+  bool persistent = true;        // as many CTAs as are resident walk over the tiles
+
+  int ctas_per_sm = 1;  // resident CTAs: with 2, one loads and stores while the other computes
 
   // Query heads of one key head that share a tile, its rows being position * packed_heads + head: so that few queries
   // fill it. A power of two, at most 64.

@@ -12,15 +12,15 @@
 #pragma once
 
 #include "kernels/hopper/forward/barriers.h"
+#include "kernels/hopper/forward/block_walk.h"
 #include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/exact_rows.h"
 #include "kernels/hopper/forward/self_feeder.h"
 #include "kernels/hopper/forward/smem.h"
+#include "kernels/hopper/forward/tile_rules.h"
 #include "kernels/hopper/forward/tile_work.h"
 #include "kernels/hopper/tile/gemm.h"
-#include "kernels/score/mask.h"
 #include "kernels/score/online_softmax.h"
-#include "kernels/score/transform.h"
 
 namespace strobe::hopper::forward {
 
@@ -52,35 +52,44 @@ class Consumer {
     Softmax<C> softmax;
     TileWork open;  // the tile whose last P V is still to come
     bool is_open = false;
-    for (Tile tile; scheduler.next(tile);) {
-      const TileWork work = tile_work<C>(params_, tile);
-      const int n_end = n_end_of<C>(params_, work, warpgroup_);
+    Assignment next = next_assignment<C>(scheduler, params_, warpgroup_);
+    const auto advance = [&] { next = next_assignment<C>(scheduler, params_, warpgroup_); };
+    const auto look_ahead = [&] {
+      if constexpr (kLooksAhead) {
+        advance();
+      }
+    };
+    while (next.exists) {
+      const TileWork work = next.work;
+      BlockWalk<C> walk(params_, work);
+      const int n_end = walk.own_end(next.n_end, warpgroup_);
       if (n_end <= work.n_begin) {
         if (is_open) {
           close(o, p, softmax, open);
           is_open = false;
         }
-        pass_blocks(work.n_end - work.n_begin);
+        pass_blocks(walk.count(work.n_begin, work.n_end));
         store_nothing_visible<C>(params_, work, warpgroup_);
+        advance();
         continue;
       }
       if (C.rule.chunked && is_open && work.n_end - n_end > C.stages) {
         close(o, p, softmax, open);
         is_open = false;
       }
-      const Rules rules = rules_of(work);
       if constexpr (!C.two_stage) {
-        serial_steps(o, p, softmax, rules, work, n_end - 1);
+        serial_steps(o, p, softmax, walk, work, n_end - 1);
+        advance();
         continue;
       }
-      if (is_open) {
-        cross_step(o, p, softmax, rules, open, work, n_end - 1);
-      } else {
-        first_step(p, softmax, rules, work, n_end - 1);
-      }
-      remaining_steps(o, p, softmax, rules, work.n_begin, n_end - 1);
+      const Rules rules = is_open ? cross_step(o, p, softmax, open, walk, work, n_end - 1, look_ahead)
+                                  : first_step(p, softmax, walk, work, n_end - 1, look_ahead);
+      remaining_steps(o, p, softmax, rules, walk, work.n_begin, n_end - 1);
       open = work;
       is_open = true;
+      if constexpr (!kLooksAhead) {
+        advance();
+      }
     }
     if (is_open) {
       close(o, p, softmax, open);
@@ -97,23 +106,13 @@ class Consumer {
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
 
-  /// What happens to a tile's scores.
-  struct Rules {
-    score::Mask<C.rule, C.block_n> mask;
-    score::Transform<C.rule, C.block_n> transform;
-  };
+  using Rules = TileRules<C>;
 
-  __device__ __forceinline__ Rules rules_of(const TileWork& work) const {
-    const int row = work.row_of(warpgroup_);
-    const auto keys_of_row = [&](int i) { return keys_of<C>(params_, work, row + i); };
-    const score::KeyRange rows[kRowsPerThread] = {keys_of_row(warpgroup_row(0)), keys_of_row(warpgroup_row(1))};
-    using Transform = score::Transform<C.rule, C.block_n>;
-    const auto row_of = [&](int r) -> typename Transform::Row {
-      const int one = row + warpgroup_row(r);
-      return {.center = center_of<tiling(C)>(work, one), .batch = work.tile.sequence, .head = head_of<C>(work, one)};
-    };
-    return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows}, {params_.score, row_of}};
-  }
+  static constexpr bool kPlain = !C.rule.bias && !C.rule.dropout && C.rule.block_mask == 0;
+
+  // Finding a tile takes hundreds of cycles of dependent integer arithmetic: it runs under the products of the first
+  // step of the tile before. Four warpgroups have no registers for it, nor have chunks, bias, dropout and block masks.
+  static constexpr bool kLooksAhead = C.consumer_warpgroups < 4 && !C.rule.chunked && kPlain;
 
   // Blocks that this warpgroup lets pass at the start of a tile wait for V stages that it still holds: at most
   // `stages` of them may, or the ring locks up. Chunks may be further apart: then no tile stays open.
@@ -123,48 +122,53 @@ class Consumer {
   // -- Schedule -------------------------------------------------------------------------------------------------------
 
   /// The first block of a tile when no other is open.
-  __device__ __forceinline__ void first_step(Operand& p, Softmax<C>& softmax, const Rules& rules, const TileWork& work,
-                                             int n) {
+  template <typename LookAhead>
+  __device__ __forceinline__ Rules first_step(Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk, const TileWork& work,
+                                              int n, const LookAhead& look_ahead) {
     Scores s;
-    pass_blocks(work.n_end - 1 - n);
+    const auto bias = first_bias<C>(params_, work, warpgroup_, n);
+    pass_blocks(walk.count(n + 1, work.n_end));
     wait_q();
     wait_k();
     Turns<C>::wait(warpgroup_);
     ptx::wgmma_fence();
     issue_scores(s);
     Turns<C>::pass(warpgroup_);
+    const Rules rules = rules_of(work);
+    look_ahead();
 
     ptx::wgmma_wait_group<0>(s);
     scores_done();
     softmax = {};
-    first_softmax(s, softmax, rules, n);
+    first_softmax(s, softmax, rules, n, bias);
     score::to_operand<C.rule.element>(p, s);
-    end_of_step(n > work.n_begin);
+    end_of_step(walk.has_before(n, work.n_begin));
+    return rules;
   }
 
-  /// The first block of `work` and the last P V of `open`.
-  __device__ __forceinline__ void cross_step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
-                                             const TileWork& open, const TileWork& work, int n) {
+  /// The first block of `work`, as first_step(), and the last P V of `open`.
+  template <typename LookAhead>
+  __device__ __forceinline__ Rules cross_step(Output& o, Operand& p, Softmax<C>& softmax, const TileWork& open,
+                                              BlockWalk<C>& walk, const TileWork& work, int n,
+                                              const LookAhead& look_ahead) {
     Scores s;
-    const int others = work.n_end - 1 - n;  // blocks of this tile that other warpgroups alone work on
+    const auto bias = first_bias<C>(params_, work, warpgroup_, n);
+    const int others = walk.count(n + 1, work.n_end);  // blocks of this tile that other warpgroups alone work on
     for (int passed = 0; passed < others; ++passed) {
       Turns<C>::skip(warpgroup_);
       pass_k();
     }
     wait_q();
     wait_k();
-    wait_v();
-    Turns<C>::wait(warpgroup_);
-    ptx::wgmma_fence();
-    issue_scores(s);
-    issue_output(o, p);
-    Turns<C>::pass(warpgroup_);
+    issue_both(s, o, p);
+    const Rules rules = rules_of(work);
+    look_ahead();
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();
     Softmax<C> next;
-    first_softmax(s, next, rules, n);
-    end_of_step(n > work.n_begin || next.sums_are_negative());
+    first_softmax(s, next, rules, n, bias);
+    end_of_step(walk.has_before(n, work.n_begin) || next.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
     output_done();
@@ -176,44 +180,45 @@ class Consumer {
     softmax = next;
     accumulate_ = false;
     score::to_operand<C.rule.element>(p, s);
+    return rules;
   }
 
-  /// From block n - 1 down.
+  /// From the block after n down.
   __device__ __forceinline__ void remaining_steps(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
-                                                  int n_begin, int n) {
-    for (--n; n >= max(rules.mask.last_full(), n_begin); --n) {
-      step<true>(o, p, softmax, rules, n, n_begin);
+                                                  BlockWalk<C>& walk, int n_begin, int n) {
+    n = walk.before(n);
+    while (n >= max(rules.mask.last_full(), n_begin)) {
+      n = step<true>(o, p, softmax, rules, walk, n_begin, n);
     }
-    for (; n >= max(rules.mask.first_full(), n_begin); --n) {
-      step<false>(o, p, softmax, rules, n, n_begin);
+    while (n >= max(rules.mask.first_full(), n_begin)) {
+      n = step<false>(o, p, softmax, rules, walk, n_begin, n);
     }
     if constexpr (C.rule.mask_left) {
-      for (; n >= n_begin; --n) {
-        step<true>(o, p, softmax, rules, n, n_begin);
+      while (n >= n_begin) {
+        n = step<true>(o, p, softmax, rules, walk, n_begin, n);
       }
     }
     release_q();
   }
 
+  /// Block n; returns the next.
   template <bool masked>
-  __device__ __forceinline__ void step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules, int n,
-                                       int n_begin) {
+  __device__ __forceinline__ int step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
+                                      BlockWalk<C>& walk, int n_begin, int n) {
     Scores s;
-    wait_v();
-    Turns<C>::wait(warpgroup_);
-    ptx::wgmma_fence();
-    issue_scores(s);
-    issue_output(o, p);
-    Turns<C>::pass(warpgroup_);
+    const auto bias = rules.transform.fetch(n);
+    const int next = walk.before(n);
+    issue_both(s, o, p);
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();
-    rules.transform.apply(s, n);
+    rules.transform.template apply<!masked>(s, n, bias);
     if constexpr (masked) {
       rules.mask.apply(s, n);
     }
     const bool grew = softmax.step(s, score::remaining_scale<C.rule>(params_.score));
-    end_of_step(n > n_begin || softmax.sums_are_negative());
+    rules.dropout.apply(s, n);
+    end_of_step(next >= n_begin || softmax.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
     output_done();
@@ -221,6 +226,7 @@ class Consumer {
     if (grew) {
       rescale(o, softmax);
     }
+    return next;
   }
 
   /// The last P V of a tile that no other follows at once.
@@ -245,14 +251,20 @@ class Consumer {
   }
 
   /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is
-  /// other warpgroups' work, and P takes the registers of S.
-  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
+  /// other warpgroups' work, and P takes the registers of S. Blocks may be hidden from this warpgroup alone.
+  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk,
                                                const TileWork& work, int n) {
-    pass_blocks(work.n_end - 1 - n);
+    const Rules rules = rules_of(work);
+    pass_blocks(walk.count(n + 1, work.n_end));
     softmax = {};
     wait_q();
-    for (; n >= work.n_begin; --n) {
+    for (; walk.has(n); n = walk.before(n)) {
+      if (!walk.is_own(n, warpgroup_)) {
+        pass_blocks(1);
+        continue;
+      }
       Scores s;
+      const auto bias = rules.transform.fetch(n);
       wait_k();
       Turns<C>::wait(warpgroup_);
       ptx::wgmma_fence();
@@ -260,11 +272,7 @@ class Consumer {
       ptx::wgmma_wait_group<0>(s);
       Turns<C>::pass(warpgroup_);
       scores_done();
-      rules.transform.apply(s, n);
-      if (rules.mask.needed(n)) {
-        rules.mask.apply(s, n);
-      }
-      if (softmax.step(s, score::remaining_scale<C.rule>(params_.score))) {
+      if (first_softmax(s, softmax, rules, n, bias)) {
         rescale(o, softmax);
       }
       score::to_operand<C.rule.element>(p, s);
@@ -281,6 +289,10 @@ class Consumer {
   }
 
   // -- Its parts ------------------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ Rules rules_of(const TileWork& work) const {
+    return tile_rules<C>(params_, work, warpgroup_);
+  }
 
   /// Waiting for the next K here, not when it is used, ends a basic block: else ptxas moves the wait for P V up, above
   /// the exponentials that it should run under, and the additions of the sums down.
@@ -300,6 +312,21 @@ class Consumer {
     gemm_output<C.rule.element>(o, p, v_ + v_at_.stage * (kPlan.v_bytes >> 4), accumulate_ ? 1 : 0);
     ptx::wgmma_commit_group();
     accumulate_ = true;
+  }
+
+  /// S = Q K^T of a block and P V of the one before, in this warpgroup's turn. V may arrive while Q K^T runs.
+  __device__ __forceinline__ void issue_both(Scores& s, Output& o, const Operand& p) {
+    if constexpr (!kPlain) {
+      wait_v();
+    }
+    Turns<C>::wait(warpgroup_);
+    ptx::wgmma_fence();
+    issue_scores(s);
+    if constexpr (kPlain) {
+      wait_v();
+    }
+    issue_output(o, p);
+    Turns<C>::pass(warpgroup_);
   }
 
   __device__ __forceinline__ void wait_q() { wait<C>(barriers_.q_full[warpgroup_][q_at_.stage], q_at_.parity); }
@@ -334,12 +361,17 @@ class Consumer {
     output_done();
   }
 
-  __device__ __forceinline__ void first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n) const {
-    rules.transform.apply(s, n);
+  /// Of a block that may be masked. True if the maximum grew.
+  template <typename Bias>
+  __device__ __forceinline__ bool first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
+                                                const Bias& bias) const {
+    rules.transform.template apply<false>(s, n, bias);
     if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
-    softmax.step(s, score::remaining_scale<C.rule>(params_.score));
+    const bool grew = softmax.step(s, score::remaining_scale<C.rule>(params_.score));
+    rules.dropout.apply(s, n);
+    return grew;
   }
 
   __device__ static __forceinline__ void rescale(Output& o, const Softmax<C>& softmax) {

@@ -25,6 +25,12 @@ __device__ __forceinline__ int head_of(const TileWork& work, int row) {
   return work.tile.head * C.packed_heads + row % C.packed_heads;
 }
 
+/// Counted through the batch.
+template <Config C>
+__device__ __forceinline__ int head_in_batch(const Params& params, const TileWork& work, int row) {
+  return work.tile.sequence * params.tiles.heads * C.packed_heads + head_of<C>(work, row);
+}
+
 template <Config C>
 __device__ __forceinline__ unsigned short* output_row(const Params& params, const TileWork& work, int row) {
   return params.o.row(params.sequences.cu_seqlens_q != nullptr ? 0 : work.tile.sequence,
@@ -81,7 +87,7 @@ class OutputPipe {
           const int r = i % 2;
           const float* pair = &o[column / 2 + 4 * (i / 2) + 2 * r];
           packed[i] = pack<C.rule.element>(pair[0] * factor[r], pair[1] * factor[r]);
-          if constexpr (is_masked(C.rule) || C.rule.varlen) {
+          if constexpr (may_hide_all(C.rule) || C.rule.varlen) {
             packed[i] = sees[r] ? packed[i] : 0U;
           }
           if constexpr (is_masked(C.rule)) {
@@ -173,6 +179,9 @@ __device__ __forceinline__ bool store_tile(const Params& params, OutputPipe<C>& 
           softmax.join(r, exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
     }
     factor[r] *= ptx::rcp_approx(softmax.sum[r]);
+    if constexpr (C.rule.dropout) {
+      factor[r] *= params.score.dropout.keep_factor;
+    }
     if (threadIdx.x % 4 == 0 && owned) {
       store_lse<C>(params, work, row, exists ? softmax.lse(r) : kMinusInfinity);
     }

@@ -10,9 +10,28 @@
 #include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/forward/tile_work.h"
+#include "kernels/score/bias.h"
+#include "kernels/score/dropout.h"
 #include "kernels/score/transform.h"
 
 namespace strobe::hopper::forward {
+
+/// The blocks that a row's block mask shows and hides.
+template <Config C>
+__device__ __forceinline__ const unsigned char* block_mask_row(const Params& params, const TileWork& work, int row) {
+  const BlockMaskParams& blocks = params.blocks;
+  return blocks.data + work.tile.sequence * blocks.batch_stride + work.tile.head * blocks.head_stride +
+         row / C.rule.block_mask * blocks.row_stride;
+}
+
+/// A visible key's part of the exponent of 2 that is not the product's.
+template <Config C>
+__device__ __forceinline__ float bias_log2(const Params& params, const TileWork& work, int row, int key) {
+  const BiasParams& bias = params.score.bias;
+  const long long index = work.tile.sequence * bias.batch_stride + head_of<C>(work, row) * bias.head_stride +
+                          row / C.packed_heads * bias.row_stride + key;
+  return score::bias_at<C.rule>(bias, index) * kLog2E;
+}
 
 /// One warp, one row.
 template <Config C>
@@ -28,11 +47,17 @@ __device__ __forceinline__ void recompute_row(const Params& params, const TileWo
   const int center = center_of<tiling(C)>(work, row);
   const float slope = C.rule.alibi ? score::slope_log2(params.score, sequence, head_of<C>(work, row)) : 0.0F;
   const score::KeyRange keys = keys_of<C>(params, work, row);
+  const DropoutKey dropout = score::dropout_key_of(params.score.dropout);
   float max_log2 = kMinusInfinity;
   float sum = 0.0F;
   float o[kColumns] = {};
 #pragma unroll 1
   for (int key = keys.first; key <= keys.last; ++key) {
+    if constexpr (C.rule.block_mask != 0) {
+      if (block_mask_row<C>(params, work, row)[key / C.rule.block_mask] == 0) {
+        continue;
+      }
+    }
     const auto* k = params.k.row(k_batch, work.k.start + key, kv_head);
     const auto* v = params.v.row(k_batch, work.k.start + key, kv_head);
     float score = 0.0F;
@@ -42,17 +67,26 @@ __device__ __forceinline__ void recompute_row(const Params& params, const TileWo
     for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
       score += __shfl_xor_sync(kFullWarp, score, distance);
     }
-    const float exponent = score::exponent_of<C.rule>(params.score, score, slope, center - key);
+    float exponent = score::exponent_of<C.rule>(params.score, score, slope, center - key);
+    if constexpr (C.rule.bias) {
+      exponent += bias_log2<C>(params, work, row, key);
+    }
     const float raised = fmaxf(max_log2, exponent);
     const float shift = raised == kMinusInfinity ? 0.0F : raised;
     const float correction = ptx::ex2_approx(max_log2 - shift);
     const float p = ptx::ex2_approx(exponent - shift);
     max_log2 = raised;
     sum = sum * correction + p;
+    float weight = p;
+    if constexpr (C.rule.dropout) {
+      weight = score::is_dropped(dropout, head_in_batch<C>(params, work, row), row / C.packed_heads, key)
+                   ? 0.0F
+                   : p * params.score.dropout.keep_factor;
+    }
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int column = lane + i * kWarpSize;
-      o[i] = o[i] * correction + (column < params.head_dim_v ? p * to_float<C.rule.element>(v[column]) : 0.0F);
+      o[i] = o[i] * correction + (column < params.head_dim_v ? weight * to_float<C.rule.element>(v[column]) : 0.0F);
     }
   }
   const float joined = score::sink_log2<C.rule>(params.score, head_of<C>(work, row));

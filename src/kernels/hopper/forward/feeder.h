@@ -1,17 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Feeders bring Q, K and V to shared memory by TMA: one each, driven by one thread. Each walks over the tiles by
-// itself, into a ring of its own, so none waits for another's consumers.
+// Feeders bring Q, K and V to shared memory by TMA: one each, driven by one thread, or under a block mask by a warp, of
+// which one thread feeds. Each walks over the tiles by itself, into a ring of its own, so none waits for another's
+// consumers.
 // See tile/tensor_map.h for the axes of the maps.
 #pragma once
 
 #include <cuda/ptx>
 
 #include "kernels/hopper/forward/barriers.h"
+#include "kernels/hopper/forward/block_walk.h"
 #include "kernels/hopper/forward/coordinates.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_work.h"
 
 namespace strobe::hopper::forward {
+
+/// Whether whole warps drive the feeders: to walk past hidden blocks.
+template <Config C>
+constexpr bool kWarpFeeds = C.rule.block_mask != 0;
+
+template <Config C>
+__device__ __forceinline__ bool this_thread_feeds() {
+  return !kWarpFeeds<C> || threadIdx.x % kWarpSize == 0;
+}
 
 /// Each warpgroup's 64 rows of Q, as soon as that warpgroup has done its last Q K^T from the same stage.
 template <Config C>
@@ -36,20 +47,23 @@ class QueryFeeder {
       return false;
     }
     const TileWork work = tile_work<C>(params_, tile);
+    BlockWalk<C> walk(params_, work);
     const SequenceStart rows = query_start<C>(params_, work, work.q.used);
 #pragma unroll
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
-      if (n_end_of<C>(params_, work, w) <= work.n_begin) {
+      if (walk.own_end(n_end_of<C>(params_, work, w), w) <= work.n_begin) {
         continue;
       }
       const int stage = at_[w].stage;
       uint64_t& full = barriers_.q_full[w][stage];
       wait<C>(barriers_.q_empty[w][stage], at_[w].parity);
-      expect(full, kPlan.q_bytes);
-      unsigned char* destination = smem_ + (w * C.q_stages + stage) * kPlan.q_bytes;
-      for (int panel = 0; panel < panels(C.head_dim); ++panel) {
-        load_panel<(C.packed_heads > 1)>(map_, query_box<C>(rows, panel * kPanelColumns, work.row_of(w), tile.head),
-                                         destination + panel * tile_bytes(kRowsPerWarpgroup, kPanelColumns), full);
+      if (this_thread_feeds<C>()) {
+        expect(full, kPlan.q_bytes);
+        unsigned char* destination = smem_ + (w * C.q_stages + stage) * kPlan.q_bytes;
+        for (int panel = 0; panel < panels(C.head_dim); ++panel) {
+          load_panel<(C.packed_heads > 1)>(map_, query_box<C>(rows, panel * kPanelColumns, work.row_of(w), tile.head),
+                                           destination + panel * tile_bytes(kRowsPerWarpgroup, kPanelColumns), full);
+        }
       }
       at_[w].advance();
     }
@@ -84,24 +98,25 @@ class KeyFeeder {
 
   /// The next block, of the next tile where this one's are done. False when there is none.
   __device__ __forceinline__ bool feed() {
-    while (n_ <= work_.n_begin) {
+    for (n_ = walk_.before(n_); !walk_.has(n_); n_ = walk_.before(work_.n_end)) {
       Tile tile;
       if (!scheduler_.next(tile)) {
         return false;
       }
       work_ = tile_work<C>(params_, tile);
-      n_ = work_.n_end;
+      walk_ = {params_, work_};
     }
-    --n_;
     const SequenceStart rows = key_start<C>(params_, work_);
     const int head = params_.by_heads_per_kv.quotient(work_.tile.head);
     uint64_t& full = full_[at_.stage];
     wait<C>(empty_[at_.stage], at_.parity);
-    expect(full, kStageBytes);
-    unsigned char* destination = ring_ + at_.stage * kStageBytes;
-    for (int panel = 0; panel < panels(kHeadDim); ++panel) {
-      load_panel<false>(map_, rows.box(panel * kPanelColumns, n_ * C.block_n, head),
-                        destination + panel * tile_bytes(C.block_n, kPanelColumns), full);
+    if (this_thread_feeds<C>()) {
+      expect(full, kStageBytes);
+      unsigned char* destination = ring_ + at_.stage * kStageBytes;
+      for (int panel = 0; panel < panels(kHeadDim); ++panel) {
+        load_panel<false>(map_, rows.box(panel * kPanelColumns, n_ * C.block_n, head),
+                          destination + panel * tile_bytes(C.block_n, kPanelColumns), full);
+      }
     }
     at_.advance();
     return true;
@@ -117,7 +132,8 @@ class KeyFeeder {
   StageBarriers full_;
   StageBarriers empty_;
   TileWork work_{};
-  int n_ = 0;  // blocks [work_.n_begin, n_) are still to come
+  BlockWalk<C> walk_;
+  int n_ = 0;  // what was fed last; visible blocks from work_.n_begin to it are still to come
   RingPosition<C.stages> at_{0, 1};
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // FlashAttention-3's forward on Hopper: O = softmax(mask(softcap(scale Q K^T))) V and LSE.
 //
-// One CTA per multiprocessor. Warpgroup 0 produces: one warp each feeds Q, K and V to shared memory by TMA. The others
-// consume: 64 rows of Q each, scores and output in registers.
+// One CTA per multiprocessor, or two for short sequences. Warpgroup 0 produces: one warp each feeds Q, K and V to
+// shared memory by TMA. The others consume: 64 rows of Q each, scores and output in registers.
 //
 // In the order in which to read:
 //   config.h, smem.h     what a variant is, and where everything lies in shared memory
@@ -33,19 +33,22 @@ namespace strobe::hopper::forward {
 template <Config C>
 struct RegisterBudget {
   static constexpr bool kManyNumbers = C.rule.varlen || C.rule.chunked;  // what a producer needs to find its rows
-  static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : kManyNumbers ? 40 : 24;
+  static constexpr bool kWalks = C.rule.block_mask != 0;                 // and its blocks
+  static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : kWalks ? 72 : kManyNumbers ? 40 : 24;
   static constexpr int kConsumer = C.consumer_warpgroups == 4   ? 112
                                    : C.consumer_warpgroups == 3 ? 160
+                                   : kWalks                     ? 216
+                                   : C.ctas_per_sm == 2         ? (kManyNumbers ? 216 : 232)
                                    : kManyNumbers               ? 232
                                                                 : 240;
-  static constexpr int kAtLaunch = 65536 / threads_per_block(C) / 8 * 8;
+  static constexpr int kAtLaunch = 65536 / (C.ctas_per_sm * threads_per_block(C)) / 8 * 8;
   static_assert(kProducer + C.consumer_warpgroups * kConsumer <= kAtLaunch * (1 + C.consumer_warpgroups));
 };
 
 template <Config C>
 __device__ __forceinline__ void produce(const Feeders<C>& feeders) {
   const int warp = threadIdx.x / kWarpSize;
-  if (threadIdx.x % kWarpSize != 0) {
+  if (!kWarpFeeds<C> && threadIdx.x % kWarpSize != 0) {
     return;
   }
   if (warp == 0) {
@@ -84,7 +87,7 @@ __device__ __forceinline__ const ScheduleOf<C>& schedule_in(const typename TileL
 }
 
 template <Config C>
-__global__ void __launch_bounds__(threads_per_block(C), 1)
+__global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
     kernel(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
            const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o,
            const __grid_constant__ Params params, const __grid_constant__ typename TileListOf<C.schedule>::type list) {

@@ -19,6 +19,7 @@ struct Params {
 
   SequenceParams sequences;
   VisibilityParams visibility;
+  BlockMaskParams blocks;
   ScoreParams score;
   TileParams tiles;
   Divisor by_heads_per_kv;  // of tiles.heads, those that read one key head

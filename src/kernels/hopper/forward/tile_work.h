@@ -55,4 +55,23 @@ __device__ __forceinline__ int n_end_of(const Params& params, const TileWork& wo
   return work.n_end;
 }
 
+/// A tile as one warpgroup sees it.
+struct Assignment {
+  TileWork work;
+  int n_end;  // of the key blocks that its rows see
+  bool exists;
+};
+
+template <Config C>
+__device__ __forceinline__ Assignment next_assignment(Scheduler<C>& scheduler, const Params& params, int warpgroup) {
+  Assignment next{};
+  Tile tile;
+  next.exists = scheduler.next(tile);
+  if (next.exists) {
+    next.work = tile_work<C>(params, tile);
+    next.n_end = n_end_of<C>(params, next.work, warpgroup);
+  }
+  return next;
+}
+
 }  // namespace strobe::hopper::forward

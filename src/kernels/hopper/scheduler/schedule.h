@@ -33,7 +33,7 @@ struct TileParams {
 
 /// Dealt schedules: which tiles each CTA computes, in order. The list repeats every `period_heads` heads.
 struct TileList {
-  static constexpr int kMaxWorkers = 160;
+  static constexpr int kMaxWorkers = 320;
   static constexpr int kMaxTiles = 4096;
   int period_heads;
   int periods;

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to the scores and probabilities of one warpgroup's rows of a tile.
+#pragma once
+
+#include "kernels/hopper/forward/config.h"
+#include "kernels/hopper/forward/epilogue.h"
+#include "kernels/hopper/forward/params.h"
+#include "kernels/hopper/forward/tile_work.h"
+#include "kernels/hopper/tile/fragment.h"
+#include "kernels/score/bias.h"
+#include "kernels/score/dropout.h"
+#include "kernels/score/mask.h"
+#include "kernels/score/transform.h"
+
+namespace strobe::hopper::forward {
+
+// A thread's second row is eight rows after its first, in the same sixteen.
+template <Config C>
+constexpr int kQueryStep = 8 / C.packed_heads;
+
+template <Config C>
+struct TileRules {
+  using Mask = score::Mask<C.rule, C.block_n>;
+  using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>>;
+  using Dropout = score::Dropout<C.rule, C.block_n>;
+
+  Mask mask;
+  Transform transform;
+  Dropout dropout;
+};
+
+template <Config C>
+__device__ __forceinline__ TileRules<C> tile_rules(const Params& params, const TileWork& work, int warpgroup) {
+  using Rules = TileRules<C>;
+  const int first = work.row_of(warpgroup);
+  const auto keys_of_row = [&](int i) { return keys_of<C>(params, work, first + i); };
+  const score::KeyRange rows[kRowsPerThread] = {keys_of_row(warpgroup_row(0)), keys_of_row(warpgroup_row(1))};
+  const auto transformed_row = [&](int r) -> typename Rules::Transform::Row {
+    const int row = first + warpgroup_row(r);
+    return {.center = center_of<tiling(C)>(work, row),
+            .batch = work.tile.sequence,
+            .head = head_of<C>(work, row),
+            .query = min(row / C.packed_heads, work.q.used - 1)};
+  };
+  const auto dropped_row = [&](int r) -> typename Rules::Dropout::Row {
+    const int row = first + warpgroup_row(r);
+    return {.head = head_in_batch<C>(params, work, row), .query = row / C.packed_heads};
+  };
+  return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows},
+          {params.score, work.k.used, transformed_row},
+          {params.score.dropout, dropped_row}};
+}
+
+/// The bias of a tile's first block, which is fetched before the block's products are issued; the rules are found under
+/// them.
+template <Config C>
+__device__ __forceinline__ score::BiasTile<C.rule, C.block_n> first_bias(const Params& params, const TileWork& work,
+                                                                         int warpgroup, int n) {
+  if constexpr (C.rule.bias) {
+    return tile_rules<C>(params, work, warpgroup).transform.fetch(n);
+  } else {
+    return {};
+  }
+}
+
+}  // namespace strobe::hopper::forward

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bias of a tile's scores, fetched to registers ahead of its use, in the scores' layout.
+#pragma once
+
+#include "kernels/math/element.h"
+#include "kernels/score/fragment.h"
+#include "kernels/score/params.h"
+#include "kernels/score/rule.h"
+
+namespace strobe::score {
+
+/// One number of the bias, `index` elements from its first.
+template <ScoreRule R>
+__device__ __forceinline__ float bias_at(const BiasParams& params, long long index) {
+  if constexpr (R.bias_float32) {
+    return __ldg(static_cast<const float*>(params.data) + index);
+  } else {
+    return to_float<R.element>(__ldg(static_cast<const unsigned short*>(params.data) + index));
+  }
+}
+
+/// What a thread adds to its scores of one tile, block_n keys wide. Numbers of 16 bits stay in pairs.
+template <ScoreRule R, int block_n>
+struct BiasTile {
+  static constexpr int kPairRegisters = R.bias_float32 ? 2 : 1;
+  unsigned bits[block_n / 4][kPairRegisters];
+
+  /// Of the pair 2 j + r: columns 8 j and 8 j + 1 of row r.
+  __device__ __forceinline__ float2 pair(int index) const {
+    if constexpr (R.bias_float32) {
+      return {__uint_as_float(bits[index][0]), __uint_as_float(bits[index][1])};
+    } else {
+      return to_floats<R.element>(bits[index][0]);
+    }
+  }
+};
+
+/// Rules without a bias.
+template <ScoreRule R, int block_n>
+  requires(!R.bias)
+struct BiasTile<R, block_n> {
+  __device__ __forceinline__ float2 pair(int) const { return {0.0F, 0.0F}; }
+};
+
+/// This thread's two rows of the bias.
+template <ScoreRule R>
+class BiasRows {
+ public:
+  /// `row(r)`: its first element's index; `keys`: how many the rows hold.
+  template <typename RowOf>
+  __device__ __forceinline__ BiasRows(const BiasParams& params, int keys, const RowOf& row)
+      : in_pairs_(params.in_pairs != 0), keys_(keys) {
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      rows_[r] = static_cast<const char*>(params.data) + (row(r) + fragment_column()) * kBytes;
+    }
+  }
+
+  /// The part of block n; keys that do not exist get 0.
+  template <int block_n>
+  __device__ __forceinline__ BiasTile<R, block_n> fetch(int n) const {
+    BiasTile<R, block_n> tile;
+    const int first = n * block_n;
+    const char* const at[kRowsPerThread] = {rows_[0] + first * kBytes, rows_[1] + first * kBytes};
+    if (in_pairs_ && first + block_n <= keys_) {
+      for_each_pair<block_n>(
+          [&](int index, int r, int column) { fetch_pair(tile.bits[index], at[r] + column * kBytes); });
+    } else {
+      const int left = keys_ - first - fragment_column();
+      for_each_pair<block_n>([&](int index, int r, int column) {
+        fetch_singles(tile.bits[index], at[r] + column * kBytes, left - column);
+      });
+    }
+    return tile;
+  }
+
+ private:
+  static constexpr long long kBytes = R.bias_float32 ? 4 : 2;
+
+  template <int block_n, typename Visit>
+  __device__ __forceinline__ static void for_each_pair(const Visit& visit) {
+#pragma unroll
+    for (int index = 0; index < block_n / 4; ++index) {
+      visit(index, index % kRowsPerThread, index / kRowsPerThread * 8);
+    }
+  }
+
+  template <typename T>
+  __device__ __forceinline__ static T load(const char* at) {
+    return __ldg(reinterpret_cast<const T*>(at));
+  }
+
+  __device__ __forceinline__ static void fetch_pair(unsigned (&bits)[2], const char* at) {
+    const uint2 both = load<uint2>(at);
+    bits[0] = both.x;
+    bits[1] = both.y;
+  }
+  __device__ __forceinline__ static void fetch_pair(unsigned (&bits)[1], const char* at) {
+    bits[0] = load<unsigned>(at);
+  }
+
+  /// One by one, of which `count` exist.
+  __device__ __forceinline__ static void fetch_singles(unsigned (&bits)[2], const char* at, int count) {
+    bits[0] = count > 0 ? load<unsigned>(at) : 0U;
+    bits[1] = count > 1 ? load<unsigned>(at + kBytes) : 0U;
+  }
+  __device__ __forceinline__ static void fetch_singles(unsigned (&bits)[1], const char* at, int count) {
+    const unsigned low = count > 0 ? load<unsigned short>(at) : 0U;
+    const unsigned high = count > 1 ? load<unsigned short>(at + kBytes) : 0U;
+    bits[0] = low | high << 16;
+  }
+
+  bool in_pairs_;
+  int keys_;
+  const char* rows_[kRowsPerThread];  // this thread's first elements
+};
+
+/// Rules without a bias.
+template <ScoreRule R>
+  requires(!R.bias)
+class BiasRows<R> {
+ public:
+  template <typename RowOf>
+  __device__ __forceinline__ BiasRows(const BiasParams&, int, const RowOf&) {}
+  template <int block_n>
+  __device__ __forceinline__ BiasTile<R, block_n> fetch(int) const {
+    return {};
+  }
+};
+
+}  // namespace strobe::score
