@@ -81,7 +81,7 @@ class SinkParams(ctypes.Structure):
 
 class BackwardParams(ctypes.Structure):
     _fields_ = [
-        *[(n, P) for n in ("lse_log2", "d_sum", "lse_split", "d_split", "dq_sum", "ds")],
+        *[(n, P) for n in ("lse_log2", "d_sum", "lse_split", "d_split", "dq_sum", "turns", "ds")],
         *[(n, Rows) for n in ("q", "k", "v", "d_o", "dq", "dk", "dv")],
         ("sequences", SequenceParams),
         ("visibility", VisibilityParams),
@@ -127,7 +127,8 @@ def smem_bytes(c):
         + c["do_stages"] * (tile(c["block_m"], c["head_dim_v"]) + (16 if splits_d(c) else 4) * c["block_m"])
         + (4 if c["by_roles"] else 2) * tile(n, c["block_m"])
         + (4 * 32 * 128 if c["staged_dq"] and not c["by_roles"] else 0)
-        + 8 * (2 * c["q_stages"] + 2 * c["do_stages"] + 4 + 2)
+        + 128  # of the queries' warpgroup where sums are added to in order, which is not driven here
+        + 8 * (2 * c["q_stages"] + 2 * c["do_stages"] + 2 * 2 + 2 * 3 + 3)
     )
 
 
