@@ -49,8 +49,8 @@ BOTH_PASSES = [
     KernelMutation(
         "the softcap is too steep",
         f"{SCORE}/transform.h",
-        "(2.0F * kLog2E)",
-        "(2.1F * kLog2E)",
+        "score * params.softcap_exponent",
+        "score * 1.05F * params.softcap_exponent",
         "Softcap64",
     ),
 ]
@@ -84,18 +84,18 @@ SOFTMAX = [
     KernelMutation(
         "ALiBi measures from the next key",
         f"{SCORE}/transform.h",
-        "fabsf(center[r] - static_cast<float>(column))",
-        "fabsf(center[r] - static_cast<float>(column) + 1.0F)",
+        "fabsf(distance), score",
+        "fabsf(distance + 1.0F), score",
         "Alibi128",
     ),
     KernelMutation(
-        "a negative scale is left out", f"{SCORE}/transform.h", "x *= params_.scale_log2;", "", "NegativeScale64"
+        "a negative scale is left out", f"{SCORE}/transform.h", "score *= params_.scale_log2;", "", "NegativeScale64"
     ),
     KernelMutation(
         "the largest score is the last one",
         f"{SCORE}/online_softmax.h",
-        "top[r] = fmaxf(top[r], x);",
-        "top[r] = x;",
+        "top[r] = fmaxf(top[r], highest[r]);",
+        "top[r] = highest[r];",
         "SinkAndLargestScores64",
     ),
 ]

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which blocks of keys add to dQ, for random masks and lengths. Device code, compiled for the host.
+// The order in which blocks of keys add to dQ, for random masks and lengths. Device code, compiled for the host: the
+// build defines CUDA's keywords.
 #include <algorithm>
 #include <random>
 #include <vector>
 
-#define __device__
-#define __forceinline__ inline
+// NOLINTBEGIN(misc-unused-using-decls): device code has them without a namespace.
 using std::max;
 using std::min;
+// NOLINTEND(misc-unused-using-decls)
 #include "kernels/hopper/backward/turns.h"
-#undef __device__
-#undef __forceinline__
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -92,7 +91,8 @@ void expect_one_order(unsigned seed) {
     int steps = 0;
     for (int m = turns.m_first; m != turns.m_past; m += turns.direction, ++steps) {
       ASSERT_LT(steps, params.m_blocks);
-      visits[static_cast<std::size_t>(work.launch_head * params.m_blocks + m)].push_back(
+      const int block = work.launch_head * params.m_blocks + m;
+      visits[static_cast<std::size_t>(block)].push_back(
           {item, work.n, turns.first(m), turns.last(m), work.n + work.direction});
     }
     ASSERT_EQ(steps, work.steps());
