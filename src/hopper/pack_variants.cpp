@@ -130,7 +130,8 @@ std::vector<CommonVariant> common_variants() {
   for (const AttentionProblem& problem : common_problems()) {
     add_forward(problem, variants);
     if (problem.seqlen_q != problem.seqlen_k) continue;  // no training
-    for (const bool deterministic : {false, true}) add_backward(problem, deterministic, variants);
+    add_backward(problem, false, variants);
+    if (!problem.packed_q) add_backward(problem, true, variants);
   }
   for (const AttentionProblem& problem : options_of_models()) {
     add_forward(problem, variants);
