@@ -86,14 +86,14 @@ backward::QueryGradientConfig query_config(const backward::Config& config) {
 /// Key heads that are in flight at once: whose queries, gradients and sums of dQ fit in L2 together. A quarter of it
 /// and more stays for the rest, as the lines that the far partition holds are there twice.
 int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
-  const std::int64_t sums = plan.config.by_roles ? 0 : 4 * problem.head_dim;
-  const std::int64_t head_bytes = heads_per_key_head(problem) * std::max<std::int64_t>(1, problem.seqlen_q) *
-                                  (2 * problem.head_dim + 2 * problem.head_dim_v + sums);
   const std::int64_t heads = sequences_of(problem) * problem.heads_kv;
   if (alternates(plan.config) && problem.seqlen_k >= kLongCausal) {
     constexpr std::int64_t kMostHeads = 64;  // blocks of a head start that far apart
     return static_cast<int>(std::min(heads, kMostHeads));
   }
+  const std::int64_t sums = plan.config.by_roles ? 0 : 4 * problem.head_dim;
+  const std::int64_t head_bytes = heads_per_key_head(problem) * std::max<std::int64_t>(1, problem.seqlen_q) *
+                                  (2 * problem.head_dim + 2 * problem.head_dim_v + sums);
   return static_cast<int>(std::clamp<std::int64_t>(
       static_cast<std::int64_t>(shape.l2_bytes) * 2 / 5 / std::max<std::int64_t>(1, head_bytes), 1, heads));
 }

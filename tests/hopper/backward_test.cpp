@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attention/matches_reference.h"
+#include "captured_graph.h"
 #include "device_case.h"
 #include "gpu/device_memory.h"
 #include "hopper_test.h"
@@ -143,7 +144,6 @@ TEST_F(HopperBackward, RejectsAWorkspaceThatIsTooSmall) {
 }
 
 TEST_F(HopperBackward, IsReplayedFromAGraph) {
-  const runtime::Driver& driver = *device().driver;
   for (const std::int64_t head_dim : {64, 128, 256}) {
     DeviceCase one(backward_case(1000, head_dim, CausalMask::bottom_right), device());
     const auto outputs = one.tensors.backward_outputs();
@@ -153,20 +153,13 @@ TEST_F(HopperBackward, IsReplayedFromAGraph) {
     };
     both_passes();
     const auto eager = one.bits(outputs);
-    const runtime::ContextScope context(device());
-    runtime::CUgraph graph = nullptr;
-    runtime::CUgraphExec executable = nullptr;
-    ASSERT_EQ(driver.StreamBeginCapture(stream().get(), runtime::CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
-    both_passes();
-    ASSERT_EQ(driver.StreamEndCapture(stream().get(), &graph), CUDA_SUCCESS);
-    ASSERT_EQ(driver.GraphInstantiate(&executable, graph, 0), CUDA_SUCCESS);
+    const CapturedGraph graph(device(), stream(), both_passes);
+    ASSERT_FALSE(HasFailure());
     for (int round = 0; round < 10; ++round) {
       one.poison(outputs);
-      for (int i = 0; i < 100; ++i) ASSERT_EQ(driver.GraphLaunch(executable, stream().get()), CUDA_SUCCESS);
+      for (int i = 0; i < 100; ++i) ASSERT_TRUE(graph.launch());
       EXPECT_TRUE(one.bits(outputs) == eager) << "head_dim " << head_dim << ", round " << round;
     }
-    driver.GraphExecDestroy(executable);
-    driver.GraphDestroy(graph);
   }
 }
 

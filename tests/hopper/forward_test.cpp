@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention/matches_reference.h"
+#include "captured_graph.h"
 #include "device_case.h"
 #include "hopper_test.h"
 #include "reference/bound/arithmetic.h"
@@ -44,29 +45,20 @@ TEST_F(HopperForward, GivesTheSameBitsEveryTime) {
 }
 
 TEST_F(HopperForward, IsReplayedFromAGraph) {
-  const runtime::Driver& driver = *device().driver;
   ForwardCase one(plain_case(1000, 128, CausalMask::bottom_right), device());
   one.forward(stream());
   const auto eager = one.bits();
-  const runtime::ContextScope context(device());
-  runtime::CUgraph graph = nullptr;
-  runtime::CUgraphExec executable = nullptr;
-  ASSERT_EQ(driver.StreamBeginCapture(stream().get(), runtime::CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
-  one.forward(stream());
-  ASSERT_EQ(driver.StreamEndCapture(stream().get(), &graph), CUDA_SUCCESS);
-  ASSERT_EQ(driver.GraphInstantiate(&executable, graph, 0), CUDA_SUCCESS);
+  const CapturedGraph graph(device(), stream(), [&] { one.forward(stream()); });
+  ASSERT_FALSE(HasFailure());
   for (int round = 0; round < 10; ++round) {
     one.poison();
-    for (int i = 0; i < 100; ++i) ASSERT_EQ(driver.GraphLaunch(executable, stream().get()), CUDA_SUCCESS);
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(graph.launch());
     EXPECT_TRUE(one.bits() == eager) << "round " << round;
   }
-  driver.GraphExecDestroy(executable);
-  driver.GraphDestroy(graph);
 }
 
 /// Seed and offset on the device: a graph reads them in each replay.
 TEST_F(HopperForward, DrawsTheMaskOfTheStateThatItReads) {
-  const runtime::Driver& driver = *device().driver;
   AttentionCase attention = plain_case(700, 128, CausalMask::bottom_right);
   attention.options.dropout = 0.3F;
   const auto bits_of = [&](const RandomState& random) {
@@ -83,22 +75,15 @@ TEST_F(HopperForward, DrawsTheMaskOfTheStateThatItReads) {
   ASSERT_TRUE(memory.ok()) << memory.status().message();
   attention.random = {.on_device = reinterpret_cast<const std::uint64_t*>(memory->data())};
   ForwardCase one(attention, device());
-  const runtime::ContextScope context(device());
-  runtime::CUgraph graph = nullptr;
-  runtime::CUgraphExec executable = nullptr;
-  ASSERT_EQ(driver.StreamBeginCapture(stream().get(), runtime::CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
-  one.forward(stream());
-  ASSERT_EQ(driver.StreamEndCapture(stream().get(), &graph), CUDA_SUCCESS);
-  ASSERT_EQ(driver.GraphInstantiate(&executable, graph, 0), CUDA_SUCCESS);
+  const CapturedGraph graph(device(), stream(), [&] { one.forward(stream()); });
+  ASSERT_FALSE(HasFailure());
   for (std::size_t i = 0; i < 2; ++i) {
     const std::array<std::uint64_t, 2> state{states[i].seed, states[i].offset};
     ASSERT_TRUE(memory->upload(state.data()).ok());
     one.poison();
-    ASSERT_EQ(driver.GraphLaunch(executable, stream().get()), CUDA_SUCCESS);
+    ASSERT_TRUE(graph.launch());
     EXPECT_TRUE(one.bits() == wanted[i]) << "offset " << states[i].offset;
   }
-  driver.GraphExecDestroy(executable);
-  driver.GraphDestroy(graph);
 }
 
 TEST_F(HopperForward, RunsOnTwoStreamsAtOnce) {

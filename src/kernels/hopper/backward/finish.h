@@ -46,10 +46,7 @@ __device__ __forceinline__ void clear_queries(const Params& params, const QueryB
 template <Config C>
 __device__ __forceinline__ bool convert_query_gradient(const Params& params, const QueryBlock& block) {
   const int part = threadIdx.x / kWarpgroupSize;
-  const auto* sums =
-      reinterpret_cast<const float4*>(params.dq_sum + block.in_workspaces<C>(params) * (C.block_m * C.head_dim) +
-                                      part * kSumsPerPart<C>) +
-      threadIdx.x % kWarpgroupSize;
+  const float4* sums = own_sums(part_sums<C>(params, block.in_workspaces<C>(params), part));
   const QueryPart<C> place(block.m, part);
   const float factor = params.scale * score_gradient_factor(C);
   float zero = 0.0F;

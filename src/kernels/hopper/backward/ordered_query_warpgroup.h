@@ -65,9 +65,7 @@ class OrderedQueryWarpgroup {
   __device__ __forceinline__ QueryState& state() const {
     return *reinterpret_cast<QueryState*>(smem_ + kPlan.query_state);
   }
-  __device__ __forceinline__ float* sums_of(int block, int part) const {
-    return params_.dq_sum + (static_cast<long long>(block) * kQueryGradientParts + part) * kSumsPerPart<C>;
-  }
+  __device__ __forceinline__ float* sums_of(int block, int part) const { return part_sums<C>(params_, block, part); }
   __device__ __forceinline__ Turn turn_at(int block, int m, int part) const {
     return backward::turn_at(params_, state().turns, block, m, part);
   }

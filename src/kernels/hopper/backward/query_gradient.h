@@ -30,6 +30,12 @@ __device__ __forceinline__ float* query_gradient_sums(const Params& params, int 
 template <Config C>
 constexpr int kSumsPerPart = C.block_m * C.head_dim / kQueryGradientParts;
 
+/// A part of a block of the workspace.
+template <Config C>
+__device__ __forceinline__ float* part_sums(const Params& params, long long block, int part) {
+  return params.dq_sum + (block * kQueryGradientParts + part) * kSumsPerPart<C>;
+}
+
 /// Where the sums of this thread's registers 0 to 3 lie; those of the next four kWarpgroupSize further.
 __device__ __forceinline__ float4* own_sums(float* sums) {
   return reinterpret_cast<float4*>(sums) + threadIdx.x % kWarpgroupSize;
