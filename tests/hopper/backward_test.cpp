@@ -19,8 +19,6 @@
 namespace strobe::test {
 namespace {
 
-using runtime::CUDA_SUCCESS;
-
 AttentionCase backward_case(std::int64_t seqlen, std::int64_t head_dim, CausalMask causal) {
   AttentionCase attention = plain_case(seqlen, head_dim, causal);
   attention.options.deterministic = true;

@@ -16,8 +16,6 @@
 namespace strobe::test {
 namespace {
 
-using runtime::CUDA_SUCCESS;
-
 /// A case of which the forward alone is run.
 class ForwardCase : public DeviceCase {
  public:
