@@ -83,19 +83,49 @@ backward::QueryGradientConfig query_config(const backward::Config& config) {
   return query;
 }
 
-/// Key heads that are in flight at once: whose queries, gradients and sums of dQ fit in L2 together. A quarter of it
-/// and more stays for the rest, as the lines that the far partition holds are there twice.
-int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
-  const std::int64_t heads = sequences_of(problem) * problem.heads_kv;
-  if (alternates(plan.config) && problem.seqlen_k >= kLongCausal) {
-    constexpr std::int64_t kMostHeads = 64;  // blocks of a head start that far apart
-    return static_cast<int>(std::min(heads, kMostHeads));
-  }
+/// Bytes that the items of one key head read and add to.
+std::int64_t head_bytes(const AttentionProblem& problem, const BackwardPlan& plan) {
   const std::int64_t sums = plan.config.by_roles ? 0 : 4 * problem.head_dim;
-  const std::int64_t head_bytes = heads_per_key_head(problem) * std::max<std::int64_t>(1, problem.seqlen_q) *
-                                  (2 * problem.head_dim + 2 * problem.head_dim_v + sums);
-  return static_cast<int>(std::clamp<std::int64_t>(
-      static_cast<std::int64_t>(shape.l2_bytes) * 2 / 5 / std::max<std::int64_t>(1, head_bytes), 1, heads));
+  return std::max<std::int64_t>(
+      1, heads_per_key_head(problem) * problem.seqlen_q * (2 * problem.head_dim + 2 * problem.head_dim_v + sums));
+}
+
+/// Key heads that fit in L2 together. More than half of it stays for the rest, as the lines that the far partition
+/// holds are there twice.
+std::int64_t heads_in_l2(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+  return static_cast<std::int64_t>(shape.l2_bytes) * 2 / 5 / head_bytes(problem, plan);
+}
+
+/// Under a causal mask: enough heads for the short items of a section to fill up behind the long ones. Of grouped
+/// heads, whose items are long, at least an item for each multiprocessor.
+std::int64_t causal_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+  std::int64_t least = 8;
+  if (heads_per_key_head(problem) > 1) {
+    least = std::max(least, ceil_div<std::int64_t>(shape.multiprocessors, plan.params.n_blocks));
+  }
+  return std::clamp(heads_in_l2(problem, shape, plan), least, std::max<std::int64_t>(16, least));
+}
+
+/// Without a mask: what is read again may come from memory now and then, the more so the longer its products take.
+std::int64_t full_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+  const std::int64_t bytes = static_cast<std::int64_t>(shape.l2_bytes) * 4 / 5 * plan.config.head_dim / 64;
+  return std::min(bytes / head_bytes(problem, plan), 12 / std::max<std::int64_t>(1, heads_per_key_head(problem)));
+}
+
+/// Key heads that are in flight at once.
+int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+  const backward::Config& config = plan.config;
+  const ScoreRule& rule = config.rule;
+  const bool measured = !config.by_roles && !config.ordered && !rule.mask_left && !rule.varlen;
+  std::int64_t section = 0;
+  if (alternates(config) && problem.seqlen_k >= kLongCausal) {
+    section = 64;  // blocks of a head start that far apart
+  } else if (!measured) {
+    section = heads_in_l2(problem, shape, plan);
+  } else {
+    section = rule.mask_right ? causal_section(problem, shape, plan) : full_section(problem, shape, plan);
+  }
+  return static_cast<int>(std::clamp<std::int64_t>(section, 1, sequences_of(problem) * problem.heads_kv));
 }
 
 /// Shares `total` out in as few parts of at most `most` as there can be, all but the last as large.

@@ -101,6 +101,31 @@ TEST(HopperBackwardPlan, ManyHeadsAndLongKeysAreSharedOut) {
   EXPECT_EQ(launches_of(1).launches.size(), 16U * 16U);
 }
 
+TEST(HopperBackwardPlan, GroupedHeadsUnderACausalMaskFillTheDeviceBySections) {
+  for (const std::int64_t seqlen : {128, 512, 2048, 16384}) {
+    AttentionProblem problem = problem_of(seqlen, 128, 128);
+    problem.causal = CausalMask::bottom_right;
+    problem.batch = 256;
+    problem.heads_q = 16;
+    problem.heads_kv = 4;
+    const BackwardPlan plan = backward_plan_of(problem);
+    EXPECT_GE(plan.params.section_heads * plan.params.n_blocks, kH200.multiprocessors);
+    EXPECT_LE(plan.params.section_heads, problem.batch * problem.heads_kv);
+  }
+}
+
+TEST(HopperBackwardPlan, ASectionHasAHeadHoweverLongItIs) {
+  for (const bool deterministic : {false, true}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      AttentionProblem problem = problem_of(1 << 20, head_dim, head_dim);
+      problem.deterministic = deterministic;
+      problem.heads_q = 64;
+      problem.heads_kv = 2;
+      EXPECT_EQ(backward_plan_of(problem).params.section_heads, 1);
+    }
+  }
+}
+
 TEST(HopperBackwardPlan, NothingToComputeIsNoLaunch) {
   AttentionProblem problem = problem_of(64, 64, 64);
   problem.batch = 0;
