@@ -67,7 +67,7 @@ class Recorded(torch.autograd.Function):
         _, _, _, _, *modifiers = ctx.needs_input_grad
         needs_d_bias, needs_d_sink = modifiers or (False, False)
         # With create_graph the operator records the call, to say that there is no second derivative.
-        if torch.is_grad_enabled() or ops.is_traced(d_o, d_lse, q, k, v, o, lse, *tensors):
+        if torch.is_grad_enabled() or ops.is_traced(d_o, d_lse, q, *tensors):
             arguments = ops.operator_arguments(q, k, v, options)[3:-1]
             dq, dk, dv, d_bias, d_sink = torch.ops.strobe.attention_backward(
                 d_o, d_lse, q, k, v, o, lse, *arguments, needs_d_bias, needs_d_sink
