@@ -314,8 +314,8 @@ Result<Kernels> find_kernels(const AttentionProblem& problem, const BackwardPlan
                ? find_kernel(queries, plan.query, query_gradient_variant, smem_plan(plan.query).total_bytes, device)
                : find_kernel(finishes, plan.config, finish_variant, 0, device);
   };
-  const std::future<void> main_ahead = load_ahead(mains.holds(plan.config, device), find_main);
-  const std::future<void> query_ahead =
+  [[maybe_unused]] const std::future<void> main_ahead = load_ahead(mains.holds(plan.config, device), find_main);
+  [[maybe_unused]] const std::future<void> query_ahead =
       load_ahead(!plan.finishes ||
                      (plan.config.by_roles ? queries.holds(plan.query, device) : finishes.holds(plan.config, device)),
                  find_query);
