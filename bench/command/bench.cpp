@@ -18,7 +18,6 @@
 #include "bench/command/peers.h"
 #include "bench/command/report.h"
 #include "io/progress.h"
-#include "runtime/device.h"
 #include "tools/strobe/commands.h"
 #include "tools/strobe/machine.h"
 
@@ -53,6 +52,7 @@ Examples:
   strobe bench --device cuda --tokens 16384 --hidden 2048 --head-dim 64,128,256 --seqlen 512,16384
   strobe bench --device cuda --ablation
   strobe bench --device cuda --host-time
+  strobe bench --device cuda --options --tokens 16384 --hidden 2048 --head-dim 128 --seqlen 4096
   strobe bench --io --head-dim 64 --seqlen 1024,4096 --fast-memory 8192,65536)";
 
 using Peers = std::vector<std::unique_ptr<Peer>>;
@@ -158,14 +158,6 @@ Result<std::vector<BenchRow>> run_cell(const bench::Cell& cell, const BenchFlags
   return rows;
 }
 
-/// The processor with its instruction set, or the GPU.
-Result<std::string> device_name(const Device& device) {
-  if (device.type == DeviceType::cpu) return fmt::format("{}, {}", processor_name(), instruction_sets().front());
-  const Result<const runtime::CudaDevice*> opened = runtime::cuda_device(device.index);
-  if (!opened.ok()) return opened.status();
-  return (*opened)->name;
-}
-
 ExitCode run_cells(const BenchFlags& flags) {
   const Result<std::vector<bench::Cell>> cells = flags.cells();
   if (!cells.ok()) return report(cells.status());
@@ -230,7 +222,7 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
   command.add_option("--json", flags->json, "write the rows to this file too")->type_name("FILE");
   command.add_flag("--ablation", flags->ablation, "a GPU kernel's ingredients left out in turn, instead of cells");
   command.add_flag("--host-time", flags->host_time, "what a call costs the host, instead of cells; needs a GPU");
-  command.add_flag("--options", flags->options, "the cells plain and with each option in turn, on the CPU");
+  command.add_flag("--options", flags->options, "the cells plain and with each option in turn");
   flags->execution.add_device_to(command);
   flags->io.add_to(command);
   command.callback([flags, &exit_code] { exit_code = run_bench(*flags); });

@@ -4,11 +4,10 @@
 #include <functional>
 #include <utility>
 
+#include "bench/command/gpu_call.h"
 #include "bench/command/peers.h"
 #include "bench/torch_runner.h"
-#include "gpu/mirrored_call.h"
 #include "gpu/stream.h"
-#include "strobe/plan.h"
 
 namespace strobe::program {
 namespace {
@@ -42,13 +41,9 @@ class StrobeGpuPeer : public Peer {
  private:
   template <class Arguments>
   Status plan(const Arguments& host, const CellInputs& inputs, const runtime::CudaDevice& device) {
-    Result<gpu::MirroredCall<Arguments>> copied = gpu::MirroredCall<Arguments>::make(host, device);
-    if (!copied.ok()) return copied.status();
-    const auto mirrored = std::make_shared<const gpu::MirroredCall<Arguments>>(std::move(*copied));
-    const Result<Plan> plan = make_plan(mirrored->arguments(), inputs.options, inputs.execution);
-    if (!plan.ok()) return plan.status();
-    call_ = [this, mirrored, plan = *plan] { return plan.run(mirrored->arguments(), {.stream = stream_->get()}); };
-    return {};
+    Result<std::function<Status()>> call = gpu_call(host, inputs.options, inputs.execution, device, *stream_);
+    if (call.ok()) call_ = std::move(*call);
+    return call.status();
   }
 
   std::unique_ptr<gpu::Stream> stream_;

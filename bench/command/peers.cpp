@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/command/peers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -10,8 +12,10 @@
 #include "bench/fma_probe.h"
 #include "bench/standard_attention.h"
 #include "bench/torch_runner.h"
+#include "runtime/device.h"
 #include "strobe/plan.h"
 #include "tools/strobe/device_run.h"
+#include "tools/strobe/machine.h"
 #include "tools/strobe/timed.h"
 
 namespace strobe::program {
@@ -141,6 +145,13 @@ Result<std::shared_ptr<CellInputs>> make_cell_inputs(const bench::Cell& cell, co
     if (!status.ok()) return status;
   }
   return inputs;
+}
+
+Result<std::string> device_name(const Device& device) {
+  if (device.type == DeviceType::cpu) return fmt::format("{}, {}", processor_name(), instruction_sets().front());
+  const Result<const runtime::CudaDevice*> opened = runtime::cuda_device(device.index);
+  if (!opened.ok()) return opened.status();
+  return (*opened)->name;
 }
 
 double median(std::vector<double> values) {

@@ -26,6 +26,9 @@ struct CellInputs {
 /// Random tensors for `cell` and, for a backward, what a forward gives it. The Status of Strobe's plan or forward.
 Result<std::shared_ptr<CellInputs>> make_cell_inputs(const bench::Cell& cell, const Device& device, Engine engine);
 
+/// The processor with its instruction set, or the GPU; the Status that says why it cannot be used.
+Result<std::string> device_name(const Device& device);
+
 class Peer {
  public:
   virtual ~Peer() = default;

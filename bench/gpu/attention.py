@@ -41,7 +41,8 @@ def sdpa(backend, q, k, v, causal):
 
     def run():
         with sdpa_kernel(backend):
-            return functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            grouped = q.shape[1] != k.shape[1]
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
 
     return run
 

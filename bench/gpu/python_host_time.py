@@ -34,10 +34,12 @@ def microseconds(call):
 
 
 def training_calls(q, k, v):
-    """A call that records its gradient, alone and with the backward."""
+    """A call that records its gradient, alone and with the backward; and the backward by itself."""
     inputs = [x.detach().requires_grad_() for x in (q, k, v)]
     heads_first = [x.detach().transpose(1, 2).requires_grad_() for x in (q, k, v)]
     d_o = torch.randn_like(q)
+    o, lse = strobe.attention(q, k, v, causal=True, return_lse=True)
+    gradients = dict(zip(("dq", "dk", "dv"), map(torch.empty_like, (q, k, v)), strict=True))
 
     def forward():
         return strobe.torch.attention(*inputs, causal=True)
@@ -45,13 +47,27 @@ def training_calls(q, k, v):
     def sdpa():
         return scaled_dot_product_attention(*heads_first, is_causal=True)
 
-    return {
-        "strobe.torch.attention, recorded": forward,
+    def in_this_thread(call):
+        """Without the way to autograd's thread of the device and back."""
+
+        def run():
+            with torch.autograd.set_multithreading_enabled(False):
+                call()
+
+        return run
+
+    both = {
         "strobe.torch.attention, forward and backward": lambda: torch.autograd.grad(forward(), inputs, d_o),
-        "torch scaled_dot_product_attention, recorded": sdpa,
         "torch scaled_dot_product_attention, forward and backward": lambda: torch.autograd.grad(
             sdpa(), heads_first, d_o.transpose(1, 2)
         ),
+    }
+    return {
+        "strobe.torch.attention, recorded": forward,
+        "torch scaled_dot_product_attention, recorded": sdpa,
+        **both,
+        **{f"{name}, one thread": in_this_thread(call) for name, call in both.items()},
+        "strobe.attention_backward": lambda: strobe.attention_backward(d_o, q, k, v, o, lse, causal=True, **gradients),
     }
 
 

@@ -98,15 +98,6 @@ TensorView view_of(const dlpack::dltensor& tensor, const Role& role) {
   return view;
 }
 
-/// DLManagedTensorVersioned of DLPack 1; what came before held the tensor alone.
-struct VersionedTensor {  // NOLINT(cppcoreguidelines-pro-type-member-init): producers make them
-  std::uint32_t major;
-  std::uint32_t minor;
-  void* context;
-  void (*deleter)(void*);
-  std::uint64_t flags;
-  dlpack::dltensor tensor;
-};
 constexpr std::uint64_t kReadOnly = 1;
 
 /// A capsule that nobody takes over frees its tensor itself: holding it is borrowing.
@@ -188,8 +179,27 @@ TensorView Imports::from_exchange_api(nb::handle object, const Role& role) {
       throw nb::python_error();
     }
     has_stream_ = true;
+    allocator_ = &api;
+    allocator_device_ = tensor.device;
   }
   return view;
+}
+
+Imports::~Imports() {
+  if (memory_ != nullptr && memory_->deleter != nullptr) memory_->deleter(memory_);
+}
+
+void* Imports::allocate(std::size_t bytes) {
+  if (allocator_ == nullptr || allocator_->allocate == nullptr || memory_ != nullptr) return nullptr;
+  auto extent = static_cast<std::int64_t>(bytes);
+  dlpack::dltensor prototype{};
+  prototype.device = allocator_device_;
+  prototype.ndim = 1;
+  prototype.dtype = dtype_of(dlpack::dtype_code::UInt, 8);
+  prototype.shape = &extent;
+  const auto ignore = [](void*, const char*, const char*) {};
+  if (allocator_->allocate(&prototype, &memory_, nullptr, ignore) != 0 || memory_ == nullptr) return nullptr;
+  return static_cast<char*>(memory_->tensor.data) + memory_->tensor.byte_offset;
 }
 
 /// NumPy's arrays: unlike DLPack this knows bfloat16 (of ml_dtypes), and says what is wrong with the rest.

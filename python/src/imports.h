@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "exchange_api.h"
 #include "strobe/tensor.h"
 
 namespace strobe::python {
@@ -38,6 +39,9 @@ class Imports {
  public:
   /// `stream`: the CUstream that the caller names, or null where the tensors' framework is to be asked.
   explicit Imports(void* stream, bool has_stream) : stream_(stream), has_stream_(has_stream) {}
+  Imports(const Imports&) = delete;
+  Imports& operator=(const Imports&) = delete;
+  ~Imports();
 
   /// None gives a view that is not given. TypeError for what is no tensor, ValueError for a tensor that cannot serve
   /// in this role.
@@ -47,6 +51,10 @@ class Imports {
   /// default stream and on the CPU.
   void* stream() const { return stream_; }
 
+  /// Device memory for as long as this object lives, from the allocator of the framework that said the stream, and in
+  /// the order of that stream; without Python. Null where there is none, where it fails, or for a second time.
+  void* allocate(std::size_t bytes);
+
  private:
   TensorView from_exchange_api(nanobind::handle object, const Role& role);
   TensorView from_array_interface(nanobind::handle object, const Role& role);
@@ -55,6 +63,9 @@ class Imports {
 
   void* stream_;
   bool has_stream_;
+  const ExchangeApi* allocator_ = nullptr;
+  nanobind::dlpack::device allocator_device_{};
+  VersionedTensor* memory_ = nullptr;
   std::vector<nanobind::object> held_;
 };
 

@@ -89,16 +89,17 @@ def workspace_allocator(like: Any, stream: int | None) -> Callable[[int], Any] |
     """
     framework = framework_of(like)
     if framework == "torch" and like.is_cuda:
+        torch = sys.modules["torch"]
+        if stream is None:  # the call runs on the current one
+            return partial(torch.empty, dtype=torch.uint8, device=like.device)
         return partial(_torch_workspace, like.device, stream)
     if framework == "cupy":
         return partial(_cupy_workspace, like.device, stream)
     return None
 
 
-def _torch_workspace(device: Any, stream: int | None, size: int) -> Any:
+def _torch_workspace(device: Any, stream: int, size: int) -> Any:
     torch = sys.modules["torch"]
-    if stream is None:  # the call runs on the current one
-        return torch.empty(size, dtype=torch.uint8, device=device)
     with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
         return torch.empty(size, dtype=torch.uint8, device=device)
 

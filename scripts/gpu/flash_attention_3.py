@@ -2,7 +2,8 @@
 """FlashAttention-3's own kernels, to measure beside: compiled unchanged into the library that FA3_LIBRARY names.
 
 Its functions, fa3_forward_bf16_{head_dim}_{causal} and fa3_backward_bf16_{head_dim}_{causal}[_deterministic], take a
-Call. They are of bfloat16 and head_dim 64, 128 and 256; the deterministic ones of 64 and 128.
+Call. They are of bfloat16 and head_dim 64, 128 and 256; the deterministic ones of 64 and 128; those whose name ends in
+_grouped, of fewer key heads, of 128.
 """
 
 import ctypes
@@ -59,12 +60,18 @@ def backward(q, k, v, o, lse, d_o, dq, dk, dv, *, causal, deterministic=False):
     block_m = {64: 128, 128: 64 if causal else 80, 256: 64}[head_dim]
     blocks = -(-seqlen // block_m)
     rows = (batch, heads, blocks * block_m)
+    suffix, sums = "_deterministic" if deterministic else "", {}
+    if k.shape[2] != heads:
+        rows_k = (batch, k.shape[2], -(-k.shape[1] // 128) * 128, head_dim)
+        suffix = "_grouped"
+        sums = {name: torch.zeros(rows_k, device=q.device) for name in ("dk_accum", "dv_accum")}
     return _Run(
-        f"fa3_backward_bf16_{head_dim}_{int(causal)}" + ("_deterministic" if deterministic else ""),
+        f"fa3_backward_bf16_{head_dim}_{int(causal)}{suffix}",
         *(causal, blocks * block_m),
         **{"q": q, "k": k, "v": v, "o": o, "lse": lse, "d_o": d_o, "dq": dq, "dk": dk, "dv": dv},
         dq_accum=torch.zeros(*rows, head_dim, device=q.device),
         d_sum=torch.zeros(rows, device=q.device),
         lse_log2=torch.zeros(rows, device=q.device),
         semaphore=torch.zeros(max(64, blocks * batch * heads), dtype=torch.int32, device=q.device),
+        **sums,
     )

@@ -5,6 +5,7 @@
 # (docs/dependencies.md) and PyTorch are installed already:
 # scripts/gpu/python.sh OUT_FOLDER [PEER_TEST_FILE...]
 # SITE=FOLDER holds the packages, built elsewhere. TEXT=FILE is what the example learns where there is no bible-kjv.
+# STROBE_TESTS=build/release/bin runs the commands of the program `strobe` on the GPU, too.
 set -euo pipefail
 if (($# < 1)); then
   echo "usage: scripts/gpu/python.sh OUT_FOLDER [PEER_TEST_FILE...]" >&2
@@ -33,6 +34,9 @@ if python3 -c 'import xdist' 2>/dev/null; then # in many processes: kernels that
   "${test[@]}" -k device_memory || failed+=("device memory")
 else
   "${test[@]}" --junit-xml="$out/tests.xml" || failed+=(tests)
+fi
+if [[ -n ${STROBE_TESTS:-} ]]; then
+  "$STROBE_TESTS/cli_tests" --gtest_brief=1 --gtest_filter='OnAGpu.*' || failed+=(program)
 fi
 python3 examples/gpt/train.py --device cuda --steps 300 --context 1024 ${TEXT:+--text "$TEXT"} \
   --json "$out/gpt_losses.json" --plot "$out/gpt_losses.svg" || failed+=(example)

@@ -16,6 +16,11 @@ namespace strobe::gpu {
 template <class Config>
 class KernelTable {
  public:
+  bool holds(const Config& config, const runtime::CudaDevice& device) {
+    const std::shared_lock lock(mutex_);
+    return kernels_.contains({config, device.index});
+  }
+
   /// `load()` gives the kernel where this is the first call for it. Failures are not kept.
   template <class Load>
   Result<runtime::Kernel> find_or_load(const Config& config, const runtime::CudaDevice& device, const Load& load) {

@@ -2,7 +2,9 @@
 #include "hopper/backward.h"
 
 #include <algorithm>
+#include <future>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "call/arithmetic.h"
@@ -280,6 +282,18 @@ Result<runtime::Kernel> find_kernel(gpu::KernelTable<Config>& table, const Confi
   });
 }
 
+/// Loads the kernel in a thread of its own, unless it is there or the process can have no more threads: a kernel that
+/// has to be compiled is compiled while others are. NVRTC does its front end alone one after the other.
+template <class Find>
+std::future<void> load_ahead(bool is_loaded, const Find& find) {
+  if (is_loaded) return {};
+  try {
+    return std::async(std::launch::async, [find] { static_cast<void>(find()); });
+  } catch (const std::system_error&) {
+    return {};
+  }
+}
+
 Result<runtime::Kernel> find_sink_kernel(const runtime::CudaDevice& device) {
   static auto& table = *new gpu::KernelTable<int>;  // it has one variant
   return table.find_or_load(0, device,
@@ -292,17 +306,26 @@ Result<Kernels> find_kernels(const AttentionProblem& problem, const BackwardPlan
   static auto& mains = *new gpu::KernelTable<backward::Config>;
   static auto& finishes = *new gpu::KernelTable<backward::Config>;
   static auto& queries = *new gpu::KernelTable<backward::QueryGradientConfig>;
+  const auto find_main = [&] {
+    return find_kernel(mains, plan.config, backward_variant, smem_plan(plan.config).total_bytes, device);
+  };
+  const auto find_query = [&] {
+    return plan.config.by_roles
+               ? find_kernel(queries, plan.query, query_gradient_variant, smem_plan(plan.query).total_bytes, device)
+               : find_kernel(finishes, plan.config, finish_variant, 0, device);
+  };
+  [[maybe_unused]] const std::future<void> main_ahead = load_ahead(mains.holds(plan.config, device), find_main);
+  [[maybe_unused]] const std::future<void> query_ahead =
+      load_ahead(!plan.finishes ||
+                     (plan.config.by_roles ? queries.holds(plan.query, device) : finishes.holds(plan.config, device)),
+                 find_query);
   const Result<runtime::Kernel> prepare = find_kernel(prepares, plan.prepare, prepare_variant, 0, device);
   if (!prepare.ok()) return prepare.status();
-  const Result<runtime::Kernel> main =
-      find_kernel(mains, plan.config, backward_variant, smem_plan(plan.config).total_bytes, device);
+  const Result<runtime::Kernel> main = find_main();
   if (!main.ok()) return main.status();
   Kernels kernels{*prepare, *main, {}, {}};
   if (plan.finishes) {
-    const Result<runtime::Kernel> query =
-        plan.config.by_roles
-            ? find_kernel(queries, plan.query, query_gradient_variant, smem_plan(plan.query).total_bytes, device)
-            : find_kernel(finishes, plan.config, finish_variant, 0, device);
+    const Result<runtime::Kernel> query = find_query();
     if (!query.ok()) return query.status();
     kernels.query = *query;
   }

@@ -5,6 +5,8 @@
 
 #include <charconv>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 
 namespace strobe::runtime {
 namespace {
@@ -18,6 +20,12 @@ std::optional<NvrtcVersion> pack_version(const Archive& pack) {
   if (major.ec != std::errc() || major.ptr == text.end() || *major.ptr != '.') return std::nullopt;
   const auto minor = std::from_chars(major.ptr + 1, text.end(), version.minor);
   return minor.ec == std::errc() ? std::optional(version) : std::nullopt;
+}
+
+/// Whether someone waits who wants to know what for: STROBE_PROGRESS=1.
+bool shows_progress() {
+  const char* const value = std::getenv("STROBE_PROGRESS");
+  return value != nullptr && std::string_view(value) == "1";
 }
 
 std::vector<std::string> compile_options(const Variant& variant) {
@@ -88,6 +96,7 @@ Result<KernelImage> KernelStore::find(const Variant& variant) const {
   if (!nvrtc.ok()) return nvrtc.status();
   const std::string name = key(variant, (*nvrtc)->version());
   if (std::optional<KernelImage> image = find_on_disk(name)) return *image;
+  if (shows_progress()) fmt::print(stderr, "strobe: compiling the kernel {}\n", variant.name);
   Result<std::string> compiled = compile(variant, **nvrtc);
   if (!compiled.ok()) return compiled.status();
   cache_.store(name, *compiled);  // the kernel is in hand: a cache that cannot be written changes nothing

@@ -30,6 +30,7 @@ std::vector<std::vector<std::string>> calls(const TemporaryFolder& folder) {
       {"verify", "--device", "cuda:0", "--seqlen", "200", "--heads", "2", "--causal"},
       {"bench", "--device", "cuda", "--seqlen", "256", "--implementation", "strobe", "--repeats", "1"},
       {"bench", "--device", "cuda", "--host-time"},
+      {"bench", "--device", "cuda", "--options", "--seqlen", "256", "--repeats", "1"},
   };
 }
 

@@ -100,6 +100,68 @@ def test_varlen(module, qkv):
     assert torch.equal(padded, wanted)
 
 
+def gradients_of(call, tensors, d_o):
+    return torch.autograd.grad(call(*tensors), tensors, d_o)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_passes_beneath_the_functions(packed, qkv):
+    """Both libraries' forward and backward by themselves, as ring attention calls them: what autograd gives."""
+    below = flash_attn.flash_attn_interface
+    names = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+    lengths = ()
+    if packed:
+        qkv = [x.detach().flatten(0, 1).requires_grad_() for x in qkv]
+        bounds = (torch.tensor([0, 12, 24], dtype=torch.int32), torch.tensor([0, 20, 40], dtype=torch.int32))
+        lengths = (*bounds, 12, 20)
+    options = {"causal": True, "window": (7, -1), "softcap": 3.0, "scale": 0.3}
+
+    def attention(*x):
+        return strobe.torch.attention(*x, **options, **dict(zip(names, lengths, strict=False)))
+
+    d_o = torch.randn_like(qkv[0]).transpose(-1, -2).contiguous().transpose(-1, -2)  # of another stride
+    wanted = gradients_of(attention, qkv, d_o)
+    forward_2 = below._flash_attn_varlen_forward if packed else below._flash_attn_forward
+    backward_2 = below._flash_attn_varlen_backward if packed else below._flash_attn_backward
+    settings = (0.0, 0.3, True, 7, -1, 3.0, None)
+    out, lse, probabilities, rng_state = forward_2(*qkv, *lengths, *settings, False)
+    assert torch.equal(out, attention(*qkv))
+    assert not out.requires_grad
+    assert probabilities.numel() == 0
+    assert rng_state.shape == (2,)
+    found = [torch.full_like(x, torch.nan) for x in qkv]
+    backward_2(d_o, *qkv, out, lse, *found, *lengths, *settings, False)
+    assert all(map(torch.equal, found, wanted))
+    arguments = {"softmax_scale": 0.3, "window_size_left": 7, "softcap": 3.0}
+    given = dict(zip(names, lengths, strict=False))
+    out_3, lse_3, *_ = flash_attn_interface._flash_attn_forward(*qkv, causal=True, **arguments, **given)
+    assert all(map(torch.equal, torch.autograd.grad(out_3, qkv, d_o), wanted))
+    assert torch.equal(lse_3, lse)
+    into = torch.full_like(out, torch.nan)
+    assert flash_attn_interface._flash_attn_forward(*qkv, out_=into, causal=True, **arguments, **given)[0] is into
+    assert torch.equal(into, out)
+    found = dict(zip(("dq", "dk", "dv"), (torch.full_like(x, torch.nan) for x in qkv), strict=True))
+    flash_attn_interface._flash_attn_backward(d_o, *qkv, out, lse, is_causal=True, **arguments, **given, **found)
+    assert all(map(torch.equal, found.values(), wanted))
+
+
+def test_the_backward_beneath_drops_what_the_forward_dropped(qkv):
+    below = flash_attn.flash_attn_interface
+    q, k, v = (x.detach().float().requires_grad_() for x in qkv)
+    settings = (0.25, None, True, -1, -1, 0.0, None)
+    out, lse, signed, rng_state = below._flash_attn_forward(q, k, v, *settings, True)
+    assert (signed < 0).any()
+    state = rng_state.view(torch.int32)
+    again = strobe.torch.attention(q, k, v, causal=True, dropout=0.25, random_state=state)
+    assert torch.equal(out, again)
+    d_o = torch.randn_like(out)
+    found = [torch.empty_like(x) for x in (q, k, v)]
+    below._flash_attn_backward(d_o, q, k, v, out, lse, *found, *settings, False, rng_state)
+    assert all(map(torch.equal, found, torch.autograd.grad(again, (q, k, v), d_o)))
+    with pytest.raises(ValueError, match="rng_state is None"):
+        below._flash_attn_backward(d_o, q, k, v, out, lse, *found, *settings, False)
+
+
 def test_probabilities_tell_what_dropout_took(qkv):
     q, k, v = (x.detach().float() for x in qkv)
     slopes = torch.tensor([[0.0, 0.1, 0.2, 0.3], [0.3, 0.2, 0.1, 0.0]])
@@ -200,7 +262,8 @@ def test_what_is_missing_is_said(qkv):
         "k_descale is given, but no": lambda: flash_attn_interface.flash_attn_func(q, k, v, k_descale=ones),
         "page_table is given, but no": lambda: flash_attn_interface.flash_attn_with_kvcache(q, k, v, page_table=table),
         "block_table is given, but no": lambda: flash_attn.flash_attn_with_kvcache(q, k, v, block_table=table),
-        "_flash_attn_forward was called, but": lambda: flash_attn.flash_attn_interface._flash_attn_forward(q, k, v),
+        "flash_attn_gpu.fwd was called, but": lambda: flash_attn.flash_attn_interface.flash_attn_gpu.fwd(q, k, v),
+        "leftpad_k is given, but no": lambda: flash_attn_interface._flash_attn_forward(q, k, v, leftpad_k=table),
     }.items():
         with pytest.raises(NotImplementedError, match=message):
             call()

@@ -9,7 +9,7 @@ import strobe
 import strobe.torch
 import torch
 from strobe.torch import ops
-from strobe.torch.functional import operator_arguments
+from strobe.torch.ops import operator_arguments
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint

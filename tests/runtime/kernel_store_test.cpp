@@ -2,8 +2,10 @@
 // Pack, then disk, then compiler: each step gives exactly the kernel asked for, or passes on to the next.
 #include "runtime/kernel_store.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "child_process.h"
@@ -63,6 +65,19 @@ TEST_F(KernelStoreTest, CompilesOnceAndKeepsIt) {
   EXPECT_EQ(read->cubin, compiled->cubin);
   EXPECT_EQ(read->lowered_name, compiled->lowered_name);
   EXPECT_EQ(fs::last_write_time(file_of(add_variant(3))), written);
+}
+
+TEST_F(KernelStoreTest, SaysWhatIsCompiledWhereThatIsWanted) {
+  const auto said = [&](int number) {
+    testing::internal::CaptureStderr();
+    EXPECT_TRUE(store().find(add_variant(number)).ok());
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said(3), "");
+  ::setenv("STROBE_PROGRESS", "1", 1);
+  EXPECT_EQ(said(3), "");  // from the disk
+  EXPECT_EQ(said(4), fmt::format("strobe: compiling the kernel {}\n", add_variant(4).name));
+  ::unsetenv("STROBE_PROGRESS");
 }
 
 TEST_F(KernelStoreTest, TakesThePackWithoutACompiler) {

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <new>
@@ -12,6 +13,7 @@
 
 #include "commands.h"
 #include "help_formatter.h"
+#include "io/terminal.h"
 
 namespace strobe::program {
 namespace {
@@ -50,6 +52,8 @@ ExitCode run(int argc, char** argv) {
   app.footer(kFooter);
   app.failure_message(failure_message);
   app.require_subcommand(1);
+  // Who waits at a terminal learns that kernels are being compiled, but where the variable is set already.
+  if (io::is_terminal(stderr)) ::setenv("STROBE_PROGRESS", "1", 0);
   app.formatter(std::make_shared<HelpFormatter>());
   add_info_command(app, exit_code);
   add_run_command(app, exit_code);

@@ -15,7 +15,28 @@ from strobe.integrations.flash_attention import (
 )
 from torch import Tensor
 
+from flash_attn._passes import (
+    _flash_attn_backward,
+    _flash_attn_forward,
+    _flash_attn_varlen_backward,
+    _flash_attn_varlen_forward,
+)
 from flash_attn._probabilities import signed_probabilities
+
+__all__ = [
+    "_flash_attn_backward",
+    "_flash_attn_forward",
+    "_flash_attn_varlen_backward",
+    "_flash_attn_varlen_forward",
+    "flash_attn_func",
+    "flash_attn_gpu",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
+]
 
 Window = Any
 
@@ -178,11 +199,7 @@ def _without_kernel(name: str) -> Callable[..., Any]:
     return call
 
 
-# What is beneath the functions above; some import it.
-_flash_attn_forward = _without_kernel("_flash_attn_forward")
-_flash_attn_backward = _without_kernel("_flash_attn_backward")
-_flash_attn_varlen_forward = _without_kernel("_flash_attn_varlen_forward")
-_flash_attn_varlen_backward = _without_kernel("_flash_attn_varlen_backward")
+# The extension's own functions, which some import.
 flash_attn_gpu = SimpleNamespace(
     **{name: _without_kernel(f"flash_attn_gpu.{name}") for name in ("fwd", "bwd", "varlen_fwd", "varlen_bwd")}
 )

@@ -13,7 +13,11 @@ from strobe.integrations.flash_attention import (
 )
 from torch import Tensor
 
+from flash_attn_interface._passes import _flash_attn_backward, _flash_attn_forward
+
 __all__ = [
+    "_flash_attn_backward",
+    "_flash_attn_forward",
     "flash_attn_combine",
     "flash_attn_func",
     "flash_attn_qkvpacked_func",

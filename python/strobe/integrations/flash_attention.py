@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import strobe
 from strobe.torch import attention
+from strobe.torch.ops import rows
 
 _HEAD_DIM_MULTIPLE = 8  # of what the GPU engines take
 
@@ -72,6 +74,20 @@ def padded_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     return result[..., :head_dim_v]
 
 
+def forward_pass(q: Tensor, k: Tensor, v: Tensor, *, out: Tensor | None = None, **options: Any) -> Any:
+    """(out, lse) of a call that no tape sees."""
+    with torch.no_grad():
+        return strobe.attention(*(rows(x) for x in (q, k, v)), out=out, return_lse=True, **options)
+
+
+def backward_pass(tensors: tuple[Tensor, ...], gradients: tuple[Tensor | None, ...], **options: Any) -> None:
+    """Writes dq, dk and dv where they are given, from dout, q, k, v, out and lse."""
+    d_o, q, k, v, o, lse = (rows(x) for x in tensors)
+    dq, dk, dv = gradients
+    with torch.no_grad():
+        strobe.attention_backward(d_o, q, k, v, o, lse, dq=dq, dk=dk, dv=dv, **options)
+
+
 def packed_lengths(
     cu_seqlens_q: Tensor,
     cu_seqlens_k: Tensor,
@@ -88,6 +104,26 @@ def packed_lengths(
         "seqused_q": seqused_q,
         "seqused_k": seqused_k,
     }
+
+
+def optional_lengths(
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
+    seqused_q: Tensor | None,
+    seqused_k: Tensor | None,
+) -> dict[str, Any]:
+    """Those that are given."""
+    lengths = {
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+        "max_seqlen_q": None if cu_seqlens_q is None or max_seqlen_q is None else int(max_seqlen_q),
+        "max_seqlen_k": None if cu_seqlens_k is None or max_seqlen_k is None else int(max_seqlen_k),
+        "seqused_q": seqused_q,
+        "seqused_k": seqused_k,
+    }
+    return {name: value for name, value in lengths.items() if value is not None}
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, interleaved: bool) -> Tensor:

@@ -5,7 +5,8 @@ Both are functions of tensors and plain values: what is optional is None, and a 
 empty tensor, since an operator returns the same things in every call.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from strobe import _core
 from strobe._arrays import lse_shape, max_logits_shape, output_shape, workspace_allocator
+from strobe._options import ScoreOptions
 
 _TENSORS = "alibi_slopes bias sink block_mask cu_seqlens_q cu_seqlens_k seqused_q seqused_k random"
 _VALUES = (
@@ -23,6 +25,20 @@ _VALUES = (
 TENSOR_NAMES = tuple(_TENSORS.split())
 VALUE_NAMES = tuple(_VALUES.split())
 TENSORS = 3 + len(TENSOR_NAMES)  # of attention's arguments, q, k and v among them, which come first
+
+_NAMES = frozenset(ScoreOptions.__annotations__)
+_DEFAULTS: dict[str, Any] = {
+    "scale": None,
+    "chunk": 0,
+    "softcap": 0.0,
+    "dropout": 0.0,
+    "deterministic": False,
+    "block_size": 128,
+    "max_seqlen_q": -1,
+    "max_seqlen_k": -1,
+    "threads": 0,
+}
+_CAUSAL = {False: "none", None: "none", True: "bottom_right", "bottom_right": "bottom_right", "top_left": "top_left"}
 
 _OPTIONS = (
     ", ".join(f"Tensor? {name}" for name in TENSOR_NAMES)
@@ -41,21 +57,71 @@ _LIBRARY.define(
 )
 
 
-_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+# What nothing but PyTorch itself looks at, of an option's values too.
+_PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter, NoneType, bool, int, float, str, tuple})
 _functorch_transform = torch._C._functorch.peek_interpreter_stack  # the one that vmap or grad runs now, or None
 
 
-def is_traced(*tensors: Tensor | None) -> bool:
+def is_traced(*values: Any) -> bool:
     """Something must see the operators: a compiler, a mode, a transform, or tensors of a type of their own.
 
     All other calls can do without the dispatcher, which costs several times the call itself.
     """
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or _functorch_transform() is not None:
         return True
-    for tensor in tensors:  # noqa: SIM110 (any() takes twice as long)
-        if tensor is not None and type(tensor) not in _PLAIN_TYPES:
+    for value in values:  # noqa: SIM110 (any() takes twice as long)
+        if type(value) not in _PLAIN_TYPES and isinstance(value, Tensor):
             return True
     return False
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """TypeError for an option that there is not."""
+    if not options.keys() <= _NAMES:
+        raise TypeError(
+            f"{min(options.keys() - _NAMES)} is no option of strobe.torch.attention: the options are "
+            f"{', '.join(ScoreOptions.__annotations__)}"
+        )
+
+
+def operator_arguments(
+    q: Tensor, k: Tensor, v: Tensor, options: ScoreOptions, return_max_logits: bool = False
+) -> tuple[Any, ...]:
+    """What torch.ops.strobe.attention takes for such a call."""
+    check_names(options)
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    causal = given.pop("causal", False)
+    if causal not in _CAUSAL:
+        raise ValueError(f'causal is "{causal}": it must be True, False, "bottom_right" or "top_left"')
+    left, right = given.pop("window", (-1, -1))
+    given |= {"causal": _CAUSAL[causal], "window_left": left, "window_right": right, "random": _random(q, given)}
+    return (
+        *(q, k, v),
+        *(given.get(name) for name in TENSOR_NAMES),
+        *(given.get(name, _DEFAULTS.get(name)) for name in VALUE_NAMES),
+        return_max_logits,
+    )
+
+
+def is_seeded(options: Mapping[str, Any]) -> bool:
+    return any(options.get(name) is not None for name in ("seed", "offset", "random_state"))
+
+
+def draw_random(q: Tensor) -> Tensor:
+    """From the generator of q's device: without waiting for it, and anew in each replay of a CUDA graph."""
+    return torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=q.device)
+
+
+def _random(q: Tensor, options: dict[str, Any]) -> Tensor | None:
+    """Seed and offset as a tensor, since compiled graphs take new ones as data and not as code."""
+    if not options.get("dropout"):
+        return None
+    if options.get("random_state") is not None:
+        return options["random_state"].view(torch.int64)
+    if not is_seeded(options):
+        return draw_random(q)
+    pair = (int(options.get(name, 0)) for name in ("seed", "offset"))
+    return torch.tensor([number - 2**64 if number >= 2**63 else number for number in pair], dtype=torch.int64)
 
 
 def keywords(options: tuple[Any, ...]) -> dict[str, Any]:

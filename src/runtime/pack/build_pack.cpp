@@ -56,7 +56,7 @@ int work(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonV
   return all_well ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-/// Processes, since NVRTC compiles on one thread of a process at a time.
+/// Processes, since the front end of NVRTC runs on one thread of a process at a time.
 bool compile_all(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonVariant>& variants) {
   const WorkQueue queue(variants.size());
   if (!queue.filled()) return false;

@@ -21,9 +21,8 @@
 // Producers start on the opposite parity, so that the first wait for an empty stage passes.
 #pragma once
 
-#include <cuda/ptx>
-
 #include "kernels/hopper/backward/smem.h"
+#include "kernels/hopper/ptx/cuda_ptx.h"
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/tile/pipeline.h"
 

@@ -5,13 +5,12 @@
 // See tile/tensor_map.h for the axes of the maps.
 #pragma once
 
-#include <cuda/ptx>
-
 #include "kernels/hopper/backward/barriers.h"
 #include "kernels/hopper/backward/coordinates.h"
 #include "kernels/hopper/backward/params.h"
 #include "kernels/hopper/backward/smem.h"
 #include "kernels/hopper/backward/work.h"
+#include "kernels/hopper/ptx/cuda_ptx.h"
 #include "kernels/hopper/ptx/grid.h"
 
 namespace strobe::hopper::backward {

@@ -6,11 +6,10 @@
 // adds 512 bytes in a row: [part][register / 4][thread of the warpgroup][register % 4].
 #pragma once
 
-#include <cuda/ptx>
-
 #include "kernels/hopper/backward/config.h"
 #include "kernels/hopper/backward/coordinates.h"
 #include "kernels/hopper/backward/params.h"
+#include "kernels/hopper/ptx/cuda_ptx.h"
 #include "kernels/hopper/ptx/warpgroup.h"
 
 namespace strobe::hopper::backward {

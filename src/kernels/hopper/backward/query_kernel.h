@@ -3,12 +3,11 @@
 // (roles.h). Each consumer warpgroup holds dQ of 64 queries; one thread feeds dS and K through a ring of stages.
 #pragma once
 
-#include <cuda/ptx>
-
 #include "kernels/hopper/backward/barriers.h"
 #include "kernels/hopper/backward/epilogue.h"
 #include "kernels/hopper/backward/params.h"
 #include "kernels/hopper/backward/query_config.h"
+#include "kernels/hopper/ptx/cuda_ptx.h"
 #include "kernels/hopper/ptx/grid.h"
 #include "kernels/hopper/ptx/wgmma.h"
 #include "kernels/hopper/tile/descriptor.h"

@@ -16,9 +16,8 @@
 // Producers start on the opposite parity, so that the first wait for an empty stage passes. Phases run on over tiles.
 #pragma once
 
-#include <cuda/ptx>
-
 #include "kernels/hopper/forward/smem.h"
+#include "kernels/hopper/ptx/cuda_ptx.h"
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/tile/pipeline.h"
 

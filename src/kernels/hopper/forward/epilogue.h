@@ -2,11 +2,10 @@
 // O and LSE, from a warpgroup's registers to global memory.
 #pragma once
 
-#include <cuda/ptx>
-
 #include "kernels/hopper/forward/coordinates.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_work.h"
+#include "kernels/hopper/ptx/cuda_ptx.h"
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/tile/fragment.h"
 #include "kernels/score/online_softmax.h"

@@ -5,13 +5,12 @@
 // See tile/tensor_map.h for the axes of the maps.
 #pragma once
 
-#include <cuda/ptx>
-
 #include "kernels/hopper/forward/barriers.h"
 #include "kernels/hopper/forward/block_walk.h"
 #include "kernels/hopper/forward/coordinates.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_work.h"
+#include "kernels/hopper/ptx/cuda_ptx.h"
 
 namespace strobe::hopper::forward {
 

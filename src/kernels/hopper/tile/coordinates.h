@@ -2,8 +2,7 @@
 // Where boxes of a sequence lie in the tensors' maps, and loads of boxes.
 #pragma once
 
-#include <cuda/ptx>
-
+#include "kernels/hopper/ptx/cuda_ptx.h"
 #include "kernels/hopper/tile/tensor_map.h"
 #include "kernels/score/visible_keys.h"
 

@@ -2,8 +2,7 @@
 // Rings of shared-memory stages and the waits for their barriers.
 #pragma once
 
-#include <cuda/ptx>
-
+#include "kernels/hopper/ptx/cuda_ptx.h"
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/tile/warpgroup.h"
 

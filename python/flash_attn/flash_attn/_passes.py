@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two passes beneath FlashAttention-2's functions, which ring attention and Megatron call by themselves.
+
+None of them records a gradient. head_dim is a multiple of 8 on a GPU: what pads others is above these functions.
+"""
+
+from typing import Any
+
+import torch
+from strobe.integrations.flash_attention import (
+    backward_pass,
+    forward_pass,
+    options_of,
+    packed_lengths,
+    reject_unsupported,
+)
+from torch import Tensor
+
+from flash_attn._probabilities import signed_probabilities
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, dropout_p: float, alibi_slopes: Tensor | None, return_softmax: bool, **others: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(out, lse, probabilities, rng_state): with dropout, seed and offset of the call, [2] int64 on q's device."""
+    lengths = others.pop("lengths", {})
+    options = options_of(dropout_p=dropout_p, alibi_slopes=alibi_slopes, **others)
+    probabilities = q.new_empty(0)
+    if not dropout_p:
+        return (*forward_pass(q, k, v, **options, **lengths), probabilities, q.new_empty(2, dtype=torch.int64))
+    random = torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=q.device)
+    out, lse = forward_pass(q, k, v, random_state=random.view(torch.int32), **options, **lengths)
+    if return_softmax:
+        options["seed"], options["offset"] = random.tolist()
+        probabilities = signed_probabilities(q, k, lengths, **options)
+    return out, lse, probabilities, random
+
+
+def _backward(
+    tensors: tuple[Tensor, ...],
+    gradients: tuple[Tensor | None, ...],
+    dropout_p: float,
+    alibi_slopes: Tensor | None,
+    rng_state: Tensor | None,
+    **others: Any,
+) -> None:
+    lengths = others.pop("lengths", {})
+    options = options_of(dropout_p=dropout_p, alibi_slopes=alibi_slopes, **others)
+    if dropout_p:
+        if rng_state is None:
+            raise ValueError("rng_state is None in a backward with dropout: give what the forward returned")
+        options["random_state"] = rng_state.view(torch.int32)
+    backward_pass(tensors, gradients, **options, **lengths)
+
+
+def _flash_attn_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    return_softmax: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(out, lse [batch, heads, seqlen_q], probabilities, rng_state): the third without elements but for tests of
+    dropout."""
+    return _forward(
+        *(q, k, v, dropout_p, alibi_slopes, return_softmax),
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=(window_size_left, window_size_right),
+        softcap=softcap,
+    )
+
+
+def _flash_attn_varlen_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int = -1,
+    window_size_right: int = -1,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    return_softmax: bool = False,
+    block_table: Tensor | None = None,
+    leftpad_k: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    zero_tensors: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As _flash_attn_forward, with lse [heads, total_q]."""
+    reject_unsupported(block_table=block_table, leftpad_k=leftpad_k)
+    return _forward(
+        *(q, k, v, dropout_p, alibi_slopes, return_softmax),
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=(window_size_left, window_size_right),
+        softcap=softcap,
+        lengths=packed_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k=seqused_k),
+    )
+
+
+def _flash_attn_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    dq: Tensor | None,
+    dk: Tensor | None,
+    dv: Tensor | None,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+    rng_state: Tensor | None = None,
+) -> None:
+    """Writes dq, dk and dv. FlashAttention-2 returns softmax_d, which Strobe keeps to itself: None."""
+    _backward(
+        *((dout, q, k, v, out, softmax_lse), (dq, dk, dv)),
+        *(dropout_p, alibi_slopes, rng_state),
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=(window_size_left, window_size_right),
+        softcap=softcap,
+        deterministic=deterministic,
+    )
+
+
+def _flash_attn_varlen_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    dq: Tensor | None,
+    dk: Tensor | None,
+    dv: Tensor | None,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+    rng_state: Tensor | None = None,
+    zero_tensors: bool = False,
+) -> None:
+    """As _flash_attn_backward."""
+    _backward(
+        *((dout, q, k, v, out, softmax_lse), (dq, dk, dv)),
+        *(dropout_p, alibi_slopes, rng_state),
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=(window_size_left, window_size_right),
+        softcap=softcap,
+        deterministic=deterministic,
+        lengths=packed_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
+    )

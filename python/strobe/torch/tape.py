@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node of eager training on PyTorch's tape: no dispatcher, and nothing that a call does not need.
+
+What the host does before a launch is most of a short call's time, so that each tensor and each argument counts.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strobe import _core
+from strobe._arrays import lse_shape, max_logits_shape, output_shape, workspace_allocator
+from strobe.torch import ops
+
+
+@dataclass(slots=True)
+class Call:
+    """What a call says beside q, k and v. The options are the call's own: those that are tensors leave them."""
+
+    options: dict[str, Any]
+    returns_lse: bool
+    returns_max_logits: bool
+
+
+class Recorded(torch.autograd.Function):
+    """attention(call, q, k, v), or with bias and sink behind them where there is one of the two."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, q: Tensor, k: Tensor, v: Tensor, *modifiers: Tensor | None) -> Any:
+        # Not with a setup_context of its own, for which PyTorch would read this function's signature in every call.
+        options = call.options
+        if q.shape[-1] == v.shape[-1]:
+            o = torch.empty_like(q, memory_format=torch.contiguous_format)  # in half the time of new_empty
+        else:
+            o = q.new_empty(output_shape(q, v))
+        lse = torch.empty(lse_shape(q), dtype=torch.float32, device=q.device)
+        max_logits = None
+        if call.returns_max_logits:
+            shape = max_logits_shape(q, options.get("cu_seqlens_q"))
+            max_logits = torch.empty(shape, dtype=torch.float32, device=q.device)
+        _core.forward(q, k, v, o, lse, max_logits, **options)
+        # Tensors by save_for_backward alone: hooks may move what it saves to other memory.
+        tensors = [name for name, value in options.items() if isinstance(value, Tensor)]
+        if tensors:
+            ctx.save_for_backward(q, k, v, o, lse, *map(options.pop, tensors))
+        else:
+            ctx.save_for_backward(q, k, v, o, lse)
+        ctx.call, ctx.names = call, tensors
+        ctx.set_materialize_grads(False)
+        if max_logits is not None:
+            ctx.mark_non_differentiable(max_logits)
+            return (o, lse, max_logits) if call.returns_lse else (o, max_logits)
+        return (o, lse) if call.returns_lse else o
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Tensor | None, *others: Tensor | None) -> Any:
+        q, k, v, o, lse, *tensors = ctx.saved_tensors
+        options = ctx.call.options
+        if tensors:
+            options = options | dict(zip(ctx.names, tensors, strict=True))
+        d_lse = others[0] if ctx.call.returns_lse else None
+        d_o = torch.zeros_like(o) if d_o is None else ops.rows(d_o)
+        if d_lse is not None:
+            d_lse = ops.rows(d_lse)
+        _, _, _, _, *modifiers = ctx.needs_input_grad
+        needs_d_bias, needs_d_sink = modifiers or (False, False)
+        # With create_graph the operator records the call, to say that there is no second derivative.
+        if torch.is_grad_enabled() or ops.is_traced(d_o, d_lse, q, *tensors):
+            arguments = ops.operator_arguments(q, k, v, options)[3:-1]
+            dq, dk, dv, d_bias, d_sink = torch.ops.strobe.attention_backward(
+                d_o, d_lse, q, k, v, o, lse, *arguments, needs_d_bias, needs_d_sink
+            )
+        else:
+            dq = torch.empty_like(q, memory_format=torch.contiguous_format)
+            dk = torch.empty_like(k, memory_format=torch.contiguous_format)
+            dv = torch.empty_like(v, memory_format=torch.contiguous_format)
+            d_bias = torch.empty_like(options["bias"], dtype=torch.float32) if needs_d_bias else None
+            d_sink = torch.empty_like(options["sink"]) if needs_d_sink else None
+            allocate = workspace_allocator(q, None)
+            _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, **options)
+        if not modifiers:
+            return None, dq, dk, dv
+        return (
+            *(None, dq, dk, dv),
+            d_bias.to(options["bias"].dtype) if needs_d_bias else None,
+            d_sink if needs_d_sink else None,
+        )
