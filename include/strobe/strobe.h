@@ -33,7 +33,8 @@ typedef enum strobe_dtype {
   STROBE_BFLOAT16 = 2,
   STROBE_INT32 = 3,
   STROBE_FLOAT8_E4M3 = 4,
-  STROBE_UINT8 = 5
+  STROBE_UINT8 = 5,
+  STROBE_INT8 = 6
 } strobe_dtype;
 
 typedef enum strobe_device_type { STROBE_CPU = 0, STROBE_CUDA = 1 } strobe_device_type;

@@ -19,7 +19,7 @@ namespace {
 
 static_assert(STROBE_MAX_RANK == kMaxRank);
 static_assert(STROBE_DEVICE_ERROR == static_cast<int>(StatusCode::device_error));
-static_assert(STROBE_UINT8 == static_cast<int>(DType::uint8));
+static_assert(STROBE_INT8 == static_cast<int>(DType::int8));
 static_assert(STROBE_CAUSAL_TOP_LEFT == static_cast<int>(CausalMask::top_left));
 static_assert(STROBE_ENGINE_HOPPER == static_cast<int>(Engine::hopper));
 

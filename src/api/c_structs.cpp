@@ -51,7 +51,7 @@ class TensorReader {
     if (tensor.rank < 0 || tensor.rank > STROBE_MAX_RANK) {
       return invalid("{} has rank {}: it must be from 1 to {}, or 0 for not given", name, tensor.rank, STROBE_MAX_RANK);
     }
-    if (Status status = check_enum(tensor.dtype, STROBE_UINT8, fmt::format("{}.dtype", name)); !status.ok()) {
+    if (Status status = check_enum(tensor.dtype, STROBE_INT8, fmt::format("{}.dtype", name)); !status.ok()) {
       return status;
     }
     return check_enum(tensor.device_type, STROBE_CUDA, fmt::format("{}.device_type", name));
