@@ -76,6 +76,7 @@ Status check_no_scales(const ForwardArguments& a) {
 
 Status read_eight_bit(const ForwardArguments& a, AttentionProblem& problem) {
   EightBitShape& shape = problem.eight_bit;
+  shape.output = a.o.dtype;
   shape.has_q_shift = a.q_shift.given();
   shape.v_rotated = a.v_rotation.given;
   const NamedTensor shift{"q_shift", a.q_shift};

@@ -218,7 +218,6 @@ class ProblemMaker {
     AttentionProblem problem;
     problem.pass = pass;
     problem.dtype = q_.view.dtype;
-    problem.dtype_o = q_.view.dtype;
     problem.device = q_.view.device;
     problem.batch = batch();
     problem.heads_q = extent(q_.view, 2);
@@ -273,7 +272,6 @@ Result<AttentionProblem> make_problem(const ForwardArguments& a, const Attention
   if (status.ok()) status = check_max_logits({"max_logits", a.max_logits}, *problem);
   if (status.ok() && eight_bit) status = read_eight_bit(a, *problem);
   if (!status.ok()) return status;
-  problem->dtype_o = a.o.dtype;
   problem->wants_lse = a.lse.given();
   problem->wants_max_logits = a.max_logits.given();
   return problem;

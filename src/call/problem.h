@@ -32,6 +32,7 @@ struct EightBitShape {
   std::int64_t q_rows = 0;  // 0: the inputs are not 8-bit
   std::int64_t k_rows = 0;
   std::int64_t v_rows = 0;
+  DType output = DType::float32;  // of o
   bool has_q_shift = false;
   bool v_rotated = false;
 
@@ -42,8 +43,7 @@ struct EightBitShape {
 /// Validated: extents are not negative, heads_q is a multiple of heads_kv, products of extents fit 64 bits.
 struct AttentionProblem {
   Pass pass = Pass::forward;
-  DType dtype = DType::float32;    // of q, k and v
-  DType dtype_o = DType::float32;  // of o: dtype, unless the inputs are 8-bit
+  DType dtype = DType::float32;  // of q, k and v; of o, too, unless they are 8-bit
   Device device;
   std::int64_t batch = 0;
   std::int64_t heads_q = 0;
@@ -75,5 +75,9 @@ struct AttentionProblem {
 
   bool operator==(const AttentionProblem&) const = default;
 };
+
+inline DType output_dtype(const AttentionProblem& problem) {
+  return problem.eight_bit.given() ? problem.eight_bit.output : problem.dtype;
+}
 
 }  // namespace strobe

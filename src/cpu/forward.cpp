@@ -83,7 +83,7 @@ void forward(const Call& call, const ForwardArguments& arguments) {
     const std::int64_t rows = place.sequence.q.length * heads_per_group(problem);
     const std::int64_t row_begin = place.block * plan.tiles.block_m;
     const ForwardTask task{.dtype = problem.dtype,
-                           .dtype_o = problem.dtype_o,
+                           .dtype_o = output_dtype(problem),
                            .q = query_rows(problem, arguments.q, place.sequence, place.head),
                            .k = key_rows(problem, arguments.k, place.sequence, head_k),
                            .v = value_rows(problem, arguments.v, place.sequence, head_k),
