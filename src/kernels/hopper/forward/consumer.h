@@ -13,9 +13,10 @@
 
 #include "kernels/hopper/forward/barriers.h"
 #include "kernels/hopper/forward/block_walk.h"
+#include "kernels/hopper/forward/eight_bit.h"
 #include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/exact_rows.h"
-#include "kernels/hopper/forward/self_feeder.h"
+#include "kernels/hopper/forward/rings.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_rules.h"
 #include "kernels/hopper/forward/tile_work.h"
@@ -25,22 +26,22 @@
 namespace strobe::hopper::forward {
 
 template <Config C>
-class Consumer {
+class Consumer : private Rings<C> {
  public:
   using Scores = float[C.block_n / 2];
   using Output = float[C.head_dim_v / 2];
-  using Operand = uint32_t[C.block_n / 16][4];
+  using Operand = uint32_t[C.block_n * operand_bytes(C) / 32][4];
 
   __device__ __forceinline__ Consumer(const Feeders<C>& feeders, int warpgroup)
-      : params_(feeders.params),
-        barriers_(feeders.barriers),
+      : Rings<C>(feeders, warpgroup),
+        params_(feeders.params),
         schedule_(feeders.schedule),
         pipe_(feeders.o, feeders.smem, warpgroup),
-        warpgroup_(warpgroup),
-        feeder_(feeders, warpgroup) {
+        scales_(feeders.smem + kPlan.scales) {
     q_ = descriptor_k_major(feeders.smem + kPlan.q + warpgroup * C.q_stages * kPlan.q_bytes);
     k_ = descriptor_k_major(feeders.smem + kPlan.k);
-    v_ = descriptor_mn_major(feeders.smem + kPlan.v, C.block_n);
+    unsigned char* const values = feeders.smem + kPlan.v;
+    v_ = eight_bit(C) ? descriptor_k_major(values) : descriptor_mn_major(values, C.block_n);
     Turns<C>::open(warpgroup);
   }
 
@@ -49,7 +50,7 @@ class Consumer {
     Scheduler<C> scheduler(params_.tiles, params_.sequences, schedule_);
     Output o;
     Operand p;
-    Softmax<C> softmax;
+    SoftmaxOf<C> softmax;
     TileWork open;  // the tile whose last P V is still to come
     bool is_open = false;
     Assignment next = next_assignment<C>(scheduler, params_, warpgroup_);
@@ -64,49 +65,60 @@ class Consumer {
       BlockWalk<C> walk(params_, work);
       const int n_end = walk.own_end(next.n_end, warpgroup_);
       if (n_end <= work.n_begin) {
-        if (is_open) {
-          close(o, p, softmax, open);
-          is_open = false;
+        if constexpr (C.two_stage) {
+          if (is_open) {
+            close(o, p, softmax, open);
+            is_open = false;
+          }
         }
         pass_blocks(walk.count(work.n_begin, work.n_end));
         store_nothing_visible<C>(params_, work, warpgroup_);
         advance();
         continue;
       }
-      if (C.rule.chunked && is_open && work.n_end - n_end > C.stages) {
-        close(o, p, softmax, open);
-        is_open = false;
-      }
       if constexpr (!C.two_stage) {
         serial_steps(o, p, softmax, walk, work, n_end - 1);
         advance();
-        continue;
-      }
-      const Rules rules = is_open ? cross_step(o, p, softmax, open, walk, work, n_end - 1, look_ahead)
-                                  : first_step(p, softmax, walk, work, n_end - 1, look_ahead);
-      remaining_steps(o, p, softmax, rules, walk, work.n_begin, n_end - 1);
-      open = work;
-      is_open = true;
-      if constexpr (!kLooksAhead) {
-        advance();
+      } else {
+        if (C.rule.chunked && is_open && work.n_end - n_end > C.stages) {
+          close(o, p, softmax, open);
+          is_open = false;
+        }
+        const Rules rules = is_open ? cross_step(o, p, softmax, open, walk, work, n_end - 1, look_ahead)
+                                    : first_step(p, softmax, walk, work, n_end - 1, look_ahead);
+        remaining_steps(o, p, softmax, rules, walk, work.n_begin, n_end - 1);
+        open = work;
+        is_open = true;
+        if constexpr (!kLooksAhead) {
+          advance();
+        }
       }
     }
-    if (is_open) {
-      close(o, p, softmax, open);
+    if constexpr (C.two_stage) {
+      if (is_open) {
+        close(o, p, softmax, open);
+      }
     }
     if constexpr (C.schedule == Schedule::sorted) {
       clear_unused_rows<C>(params_, warpgroup_);
     }
     pipe_.finish();
-    if (is_masked(C.rule) && !__all_sync(kFullWarp, finite_)) {
-      repair_rows<C>(params_, schedule_, warpgroup_);
+    if constexpr (is_masked(C.rule) && !eight_bit(C)) {
+      if (!__all_sync(kFullWarp, finite_)) {
+        repair_rows<C>(params_, schedule_, warpgroup_);
+      }
     }
   }
 
  private:
+  using Rings<C>::warpgroup_, Rings<C>::q_at_, Rings<C>::k_at_, Rings<C>::v_at_;
+  using Rings<C>::wait_q, Rings<C>::wait_k, Rings<C>::wait_v, Rings<C>::pass_k, Rings<C>::pass_v;
+  using Rings<C>::scores_done, Rings<C>::output_done, Rings<C>::release_q;
+
   static constexpr SmemPlan kPlan = smem_plan(C);
 
   using Rules = TileRules<C>;
+  using ProductSum = typename ProductSumOf<C.operands>::Type;
 
   static constexpr bool kPlain = !C.rule.bias && !C.rule.dropout && C.rule.block_mask == 0;
 
@@ -224,7 +236,7 @@ class Consumer {
     output_done();
     score::to_operand<C.rule.element>(p, s);
     if (grew) {
-      rescale(o, softmax);
+      rescale<C>(o, softmax.correction);
     }
     return next;
   }
@@ -252,18 +264,22 @@ class Consumer {
 
   /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is
   /// other warpgroups' work, and P takes the registers of S. Blocks may be hidden from this warpgroup alone.
-  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk,
+  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, SoftmaxOf<C>& softmax, BlockWalk<C>& walk,
                                                const TileWork& work, int n) {
     const Rules rules = rules_of(work);
     pass_blocks(walk.count(n + 1, work.n_end));
     softmax = {};
+    if constexpr (eight_bit(C)) {
+      softmax.begin(params_, work, warpgroup_);
+      clear<C>(o);
+    }
     wait_q();
     for (; walk.has(n); n = walk.before(n)) {
       if (!walk.is_own(n, warpgroup_)) {
         pass_blocks(1);
         continue;
       }
-      Scores s;
+      ProductSum s[C.block_n / 2];
       const auto bias = rules.transform.fetch(n);
       wait_k();
       Turns<C>::wait(warpgroup_);
@@ -272,18 +288,31 @@ class Consumer {
       ptx::wgmma_wait_group<0>(s);
       Turns<C>::pass(warpgroup_);
       scores_done();
-      if (first_softmax(s, softmax, rules, n, bias)) {
-        rescale(o, softmax);
+      if constexpr (eight_bit(C)) {
+        wait_v();
+        const auto& scales = *reinterpret_cast<const BlockScales<C>*>(scales_ + v_at_.stage * scale_bytes(C));
+        eight_bit_block<C>(o, p, softmax, s, scales, values(), rules, n);
+      } else {
+        if (first_softmax(s, softmax, rules, n, bias)) {
+          rescale<C>(o, softmax.correction);
+        }
+        score::to_operand<C.rule.element>(p, s);
+        wait_v();
+        ptx::wgmma_fence();
+        issue_output(o, p);
+        ptx::wgmma_wait_group<0>(o);
       }
-      score::to_operand<C.rule.element>(p, s);
-      wait_v();
-      ptx::wgmma_fence();
-      issue_output(o, p);
-      ptx::wgmma_wait_group<0>(o);
       output_done();
     }
     release_q();
-    softmax.finish();
+    if constexpr (eight_bit(C)) {
+      softmax.finish(params_, work, warpgroup_);
+      if constexpr (C.rotate_back) {
+        rotate_back<C>(o, params_.eight_bit.v_signs);
+      }
+    } else {
+      softmax.finish();
+    }
     finite_ &= store_tile<C>(params_, pipe_, work, warpgroup_, o, softmax);
     accumulate_ = false;
   }
@@ -302,14 +331,21 @@ class Consumer {
     }
   }
 
-  __device__ __forceinline__ void issue_scores(Scores& s) {
-    gemm_scores<C.rule.element, C.head_dim>(s, q_ + q_at_.stage * (kPlan.q_bytes >> 4),
-                                            k_ + k_at_.stage * (kPlan.k_bytes >> 4));
+  __device__ __forceinline__ void issue_scores(ProductSum (&s)[C.block_n / 2]) {
+    const Descriptor q = q_ + q_at_.stage * (kPlan.q_bytes >> 4);
+    const Descriptor k = k_ + k_at_.stage * (kPlan.k_bytes >> 4);
+    if constexpr (eight_bit(C)) {
+      gemm_scores_8<C.operands, C.head_dim>(s, q, k);
+    } else {
+      gemm_scores<C.rule.element, C.head_dim>(s, q, k);
+    }
     ptx::wgmma_commit_group();
   }
 
+  __device__ __forceinline__ Descriptor values() const { return v_ + v_at_.stage * (kPlan.v_bytes >> 4); }
+
   __device__ __forceinline__ void issue_output(Output& o, const Operand& p) {
-    gemm_output<C.rule.element>(o, p, v_ + v_at_.stage * (kPlan.v_bytes >> 4), accumulate_ ? 1 : 0);
+    gemm_output<C.rule.element>(o, p, values(), accumulate_ ? 1 : 0);
     ptx::wgmma_commit_group();
     accumulate_ = true;
   }
@@ -329,38 +365,6 @@ class Consumer {
     Turns<C>::pass(warpgroup_);
   }
 
-  __device__ __forceinline__ void wait_q() { wait<C>(barriers_.q_full[warpgroup_][q_at_.stage], q_at_.parity); }
-  __device__ __forceinline__ void wait_k() { wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity); }
-  __device__ __forceinline__ void wait_v() { wait<C>(barriers_.v_full[v_at_.stage], v_at_.parity); }
-
-  __device__ __forceinline__ void scores_done() {
-    arrive_once(barriers_.k_empty[k_at_.stage]);
-    k_at_.advance();
-    feeder_.released_k();
-  }
-
-  __device__ __forceinline__ void output_done() {
-    arrive_once(barriers_.v_empty[v_at_.stage]);
-    v_at_.advance();
-    feeder_.released_v();
-  }
-
-  __device__ __forceinline__ void release_q() {
-    arrive_once(barriers_.q_empty[warpgroup_][q_at_.stage]);
-    q_at_.advance();
-    feeder_.released_q();
-  }
-
-  __device__ __forceinline__ void pass_k() {
-    wait_k();
-    scores_done();
-  }
-
-  __device__ __forceinline__ void pass_v() {
-    wait_v();
-    output_done();
-  }
-
   /// Of a block that may be masked. True if the maximum grew.
   template <typename Bias>
   __device__ __forceinline__ bool first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
@@ -374,24 +378,13 @@ class Consumer {
     return grew;
   }
 
-  __device__ static __forceinline__ void rescale(Output& o, const Softmax<C>& softmax) {
-#pragma unroll
-    for (int i = 0; i < C.head_dim_v / 2; ++i) {
-      o[i] *= softmax.correction[(i / 2) % kRowsPerThread];
-    }
-  }
-
   const Params& params_;
-  Barriers<C>& barriers_;
   const ScheduleOf<C>& schedule_;
   OutputPipe<C> pipe_;
-  const int warpgroup_;
-  SelfFeeder<C> feeder_;
-  Descriptor q_, k_, v_;  // of stage 0
-  RingPosition<C.q_stages> q_at_;
-  RingPosition<C.stages> k_at_, v_at_;
-  bool finite_ = true;       // whether everything that this thread stored was
-  bool accumulate_ = false;  // whether O holds earlier blocks of its tile
+  const unsigned char* scales_;  // 8-bit operands: BlockScales of stage 0
+  Descriptor q_, k_, v_;         // of stage 0
+  bool finite_ = true;           // whether everything that this thread stored was
+  bool accumulate_ = false;      // whether O holds earlier blocks of its tile
 };
 
 }  // namespace strobe::hopper::forward

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// A consumer's places in the rings of Q, K and V: what it waits for and what it gives back.
+#pragma once
+
+#include "kernels/hopper/forward/barriers.h"
+#include "kernels/hopper/forward/self_feeder.h"
+
+namespace strobe::hopper::forward {
+
+template <Config C>
+class Rings {
+ public:
+  __device__ __forceinline__ Rings(const Feeders<C>& feeders, int warpgroup)
+      : barriers_(feeders.barriers), warpgroup_(warpgroup), feeder_(feeders, warpgroup) {}
+
+ protected:
+  __device__ __forceinline__ void wait_q() { wait<C>(barriers_.q_full[warpgroup_][q_at_.stage], q_at_.parity); }
+  __device__ __forceinline__ void wait_k() { wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity); }
+  __device__ __forceinline__ void wait_v() { wait<C>(barriers_.v_full[v_at_.stage], v_at_.parity); }
+
+  __device__ __forceinline__ void scores_done() {
+    arrive_once(barriers_.k_empty[k_at_.stage]);
+    k_at_.advance();
+    feeder_.released_k();
+  }
+
+  __device__ __forceinline__ void output_done() {
+    arrive_once(barriers_.v_empty[v_at_.stage]);
+    v_at_.advance();
+    feeder_.released_v();
+  }
+
+  __device__ __forceinline__ void release_q() {
+    arrive_once(barriers_.q_empty[warpgroup_][q_at_.stage]);
+    q_at_.advance();
+    feeder_.released_q();
+  }
+
+  __device__ __forceinline__ void pass_k() {
+    wait_k();
+    scores_done();
+  }
+
+  __device__ __forceinline__ void pass_v() {
+    wait_v();
+    output_done();
+  }
+
+  Barriers<C>& barriers_;
+  const int warpgroup_;
+  SelfFeeder<C> feeder_;
+  RingPosition<C.q_stages> q_at_;
+  RingPosition<C.stages> k_at_, v_at_;
+};
+
+}  // namespace strobe::hopper::forward
