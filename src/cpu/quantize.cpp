@@ -96,7 +96,7 @@ struct Quantisation {
   const ConstTensorView& from;
   const TensorView& to;
   const TensorView& scales;
-  ScaleUnit unit;
+  ScaleUnit unit = ScaleUnit::row;
   const QuantizeOptions& options;
   bool transposed = false;                     // V
   const ConstTensorView* companion = nullptr;  // V with scales by rows: of keys that are not finite, too
