@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hopper/supported.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <string_view>
 
@@ -22,7 +23,7 @@ Status check_eight_bit(const AttentionProblem& problem) {
   if (output_dtype(problem) == DType::float32) {
     return unsupported("o is float32: the hopper engine writes float16 and bfloat16");
   }
-  if (problem.eight_bit.k_rows < kGroupRows) {
+  if (problem.eight_bit.k_rows < std::min(kGroupRows, problem.seqlen_k)) {
     return unsupported("k_descale has a scale for each row: the hopper engine takes one for 32 rows or more");
   }
   for (const auto& [name, wanted] :

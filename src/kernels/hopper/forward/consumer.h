@@ -13,7 +13,7 @@
 
 #include "kernels/hopper/forward/barriers.h"
 #include "kernels/hopper/forward/block_walk.h"
-#include "kernels/hopper/forward/eight_bit.h"
+#include "kernels/hopper/forward/eight_bit_tile.h"
 #include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/exact_rows.h"
 #include "kernels/hopper/forward/rings.h"
@@ -38,10 +38,6 @@ class Consumer : private Rings<C> {
         schedule_(feeders.schedule),
         pipe_(feeders.o, feeders.smem, warpgroup),
         scales_(feeders.smem + kPlan.scales) {
-    q_ = descriptor_k_major(feeders.smem + kPlan.q + warpgroup * C.q_stages * kPlan.q_bytes);
-    k_ = descriptor_k_major(feeders.smem + kPlan.k);
-    unsigned char* const values = feeders.smem + kPlan.v;
-    v_ = eight_bit(C) ? descriptor_k_major(values) : descriptor_mn_major(values, C.block_n);
     Turns<C>::open(warpgroup);
   }
 
@@ -53,8 +49,8 @@ class Consumer : private Rings<C> {
     SoftmaxOf<C> softmax;
     TileWork open;  // the tile whose last P V is still to come
     bool is_open = false;
-    Assignment next = next_assignment<C>(scheduler, params_, warpgroup_);
-    const auto advance = [&] { next = next_assignment<C>(scheduler, params_, warpgroup_); };
+    Assignment next = next_assignment<C>(scheduler, params_, warpgroup());
+    const auto advance = [&] { next = next_assignment<C>(scheduler, params_, warpgroup()); };
     const auto look_ahead = [&] {
       if constexpr (kLooksAhead) {
         advance();
@@ -63,7 +59,7 @@ class Consumer : private Rings<C> {
     while (next.exists) {
       const TileWork work = next.work;
       BlockWalk<C> walk(params_, work);
-      const int n_end = walk.own_end(next.n_end, warpgroup_);
+      const int n_end = walk.own_end(next.n_end, warpgroup());
       if (n_end <= work.n_begin) {
         if constexpr (C.two_stage) {
           if (is_open) {
@@ -72,11 +68,20 @@ class Consumer : private Rings<C> {
           }
         }
         pass_blocks(walk.count(work.n_begin, work.n_end));
-        store_nothing_visible<C>(params_, work, warpgroup_);
+        if constexpr (eight_bit(C)) {
+          Turns<C>::skip(warpgroup());  // of a tile's first scores
+        }
+        store_nothing_visible<C>(params_, work, warpgroup());
         advance();
         continue;
       }
-      if constexpr (!C.two_stage) {
+      if constexpr (eight_bit(C)) {
+        pass_blocks(walk.count(n_end, work.n_end));
+        eight_bit_tile<C>(o, softmax, *this, params_, scales_, tile_rules<C>(params_, work, warpgroup()), work,
+                          n_end - 1);
+        store_tile<C>(params_, pipe_, work, warpgroup(), o, softmax);
+        advance();
+      } else if constexpr (!C.two_stage) {
         serial_steps(o, p, softmax, walk, work, n_end - 1);
         advance();
       } else {
@@ -100,25 +105,24 @@ class Consumer : private Rings<C> {
       }
     }
     if constexpr (C.schedule == Schedule::sorted) {
-      clear_unused_rows<C>(params_, warpgroup_);
+      clear_unused_rows<C>(params_, warpgroup());
     }
     pipe_.finish();
     if constexpr (is_masked(C.rule) && !eight_bit(C)) {
       if (!__all_sync(kFullWarp, finite_)) {
-        repair_rows<C>(params_, schedule_, warpgroup_);
+        repair_rows<C>(params_, schedule_, warpgroup());
       }
     }
   }
 
  private:
-  using Rings<C>::warpgroup_, Rings<C>::q_at_, Rings<C>::k_at_, Rings<C>::v_at_;
+  using Rings<C>::warpgroup, Rings<C>::queries, Rings<C>::keys, Rings<C>::values;
   using Rings<C>::wait_q, Rings<C>::wait_k, Rings<C>::wait_v, Rings<C>::pass_k, Rings<C>::pass_v;
   using Rings<C>::scores_done, Rings<C>::output_done, Rings<C>::release_q;
 
   static constexpr SmemPlan kPlan = smem_plan(C);
 
   using Rules = TileRules<C>;
-  using ProductSum = typename ProductSumOf<C.operands>::Type;
 
   static constexpr bool kPlain = !C.rule.bias && !C.rule.dropout && C.rule.block_mask == 0;
 
@@ -138,14 +142,14 @@ class Consumer : private Rings<C> {
   __device__ __forceinline__ Rules first_step(Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk, const TileWork& work,
                                               int n, const LookAhead& look_ahead) {
     Scores s;
-    const auto bias = first_bias<C>(params_, work, warpgroup_, n);
+    const auto bias = first_bias<C>(params_, work, warpgroup(), n);
     pass_blocks(walk.count(n + 1, work.n_end));
     wait_q();
     wait_k();
-    Turns<C>::wait(warpgroup_);
+    Turns<C>::wait(warpgroup());
     ptx::wgmma_fence();
     issue_scores(s);
-    Turns<C>::pass(warpgroup_);
+    Turns<C>::pass(warpgroup());
     const Rules rules = rules_of(work);
     look_ahead();
 
@@ -164,10 +168,10 @@ class Consumer : private Rings<C> {
                                               BlockWalk<C>& walk, const TileWork& work, int n,
                                               const LookAhead& look_ahead) {
     Scores s;
-    const auto bias = first_bias<C>(params_, work, warpgroup_, n);
+    const auto bias = first_bias<C>(params_, work, warpgroup(), n);
     const int others = walk.count(n + 1, work.n_end);  // blocks of this tile that other warpgroups alone work on
     for (int passed = 0; passed < others; ++passed) {
-      Turns<C>::skip(warpgroup_);
+      Turns<C>::skip(warpgroup());
       pass_k();
     }
     wait_q();
@@ -188,7 +192,7 @@ class Consumer : private Rings<C> {
       pass_v();
     }
     softmax.finish();
-    finite_ &= store_tile<C>(params_, pipe_, open, warpgroup_, o, softmax);
+    finite_ &= store_tile<C>(params_, pipe_, open, warpgroup(), o, softmax);
     softmax = next;
     accumulate_ = false;
     score::to_operand<C.rule.element>(p, s);
@@ -249,14 +253,14 @@ class Consumer : private Rings<C> {
     ptx::wgmma_wait_group<0>(o);
     output_done();
     softmax.finish();
-    finite_ &= store_tile<C>(params_, pipe_, open, warpgroup_, o, softmax);
+    finite_ &= store_tile<C>(params_, pipe_, open, warpgroup(), o, softmax);
     accumulate_ = false;
   }
 
   /// Blocks that other warpgroups work on and this one does not.
   __device__ __forceinline__ void pass_blocks(int count) {
     for (; count > 0; --count) {
-      Turns<C>::skip(warpgroup_);
+      Turns<C>::skip(warpgroup());
       pass_k();
       pass_v();
     }
@@ -264,63 +268,46 @@ class Consumer : private Rings<C> {
 
   /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is
   /// other warpgroups' work, and P takes the registers of S. Blocks may be hidden from this warpgroup alone.
-  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, SoftmaxOf<C>& softmax, BlockWalk<C>& walk,
+  __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk,
                                                const TileWork& work, int n) {
     const Rules rules = rules_of(work);
     pass_blocks(walk.count(n + 1, work.n_end));
     softmax = {};
-    if constexpr (eight_bit(C)) {
-      softmax.begin(params_, work, warpgroup_);
-      clear<C>(o);
-    }
     wait_q();
     for (; walk.has(n); n = walk.before(n)) {
-      if (!walk.is_own(n, warpgroup_)) {
+      if (!walk.is_own(n, warpgroup())) {
         pass_blocks(1);
         continue;
       }
-      ProductSum s[C.block_n / 2];
+      Scores s;
       const auto bias = rules.transform.fetch(n);
       wait_k();
-      Turns<C>::wait(warpgroup_);
+      Turns<C>::wait(warpgroup());
       ptx::wgmma_fence();
       issue_scores(s);
       ptx::wgmma_wait_group<0>(s);
-      Turns<C>::pass(warpgroup_);
+      Turns<C>::pass(warpgroup());
       scores_done();
-      if constexpr (eight_bit(C)) {
-        wait_v();
-        const auto& scales = *reinterpret_cast<const BlockScales<C>*>(scales_ + v_at_.stage * scale_bytes(C));
-        eight_bit_block<C>(o, p, softmax, s, scales, values(), rules, n);
-      } else {
-        if (first_softmax(s, softmax, rules, n, bias)) {
-          rescale<C>(o, softmax.correction);
-        }
-        score::to_operand<C.rule.element>(p, s);
-        wait_v();
-        ptx::wgmma_fence();
-        issue_output(o, p);
-        ptx::wgmma_wait_group<0>(o);
+      if (first_softmax(s, softmax, rules, n, bias)) {
+        rescale<C>(o, softmax.correction);
       }
+      score::to_operand<C.rule.element>(p, s);
+      wait_v();
+      ptx::wgmma_fence();
+      issue_output(o, p);
+      ptx::wgmma_wait_group<0>(o);
       output_done();
     }
     release_q();
-    if constexpr (eight_bit(C)) {
-      softmax.finish(params_, work, warpgroup_);
-      if constexpr (C.rotate_back) {
-        rotate_back<C>(o, params_.eight_bit.v_signs);
-      }
-    } else {
-      softmax.finish();
-    }
-    finite_ &= store_tile<C>(params_, pipe_, work, warpgroup_, o, softmax);
+    softmax.finish();
+    finite_ &= store_tile<C>(params_, pipe_, work, warpgroup(), o, softmax);
     accumulate_ = false;
   }
 
   // -- Its parts ------------------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ Rules rules_of(const TileWork& work) const {
-    return tile_rules<C>(params_, work, warpgroup_);
+    return tile_rules<C>(params_, work, warpgroup());
   }
 
   /// Waiting for the next K here, not when it is used, ends a basic block: else ptxas moves the wait for P V up, above
@@ -331,18 +318,10 @@ class Consumer : private Rings<C> {
     }
   }
 
-  __device__ __forceinline__ void issue_scores(ProductSum (&s)[C.block_n / 2]) {
-    const Descriptor q = q_ + q_at_.stage * (kPlan.q_bytes >> 4);
-    const Descriptor k = k_ + k_at_.stage * (kPlan.k_bytes >> 4);
-    if constexpr (eight_bit(C)) {
-      gemm_scores_8<C.operands, C.head_dim>(s, q, k);
-    } else {
-      gemm_scores<C.rule.element, C.head_dim>(s, q, k);
-    }
+  __device__ __forceinline__ void issue_scores(Scores& s) {
+    gemm_scores<C.rule.element, C.head_dim>(s, queries(), keys());
     ptx::wgmma_commit_group();
   }
-
-  __device__ __forceinline__ Descriptor values() const { return v_ + v_at_.stage * (kPlan.v_bytes >> 4); }
 
   __device__ __forceinline__ void issue_output(Output& o, const Operand& p) {
     gemm_output<C.rule.element>(o, p, values(), accumulate_ ? 1 : 0);
@@ -355,14 +334,14 @@ class Consumer : private Rings<C> {
     if constexpr (!kPlain) {
       wait_v();
     }
-    Turns<C>::wait(warpgroup_);
+    Turns<C>::wait(warpgroup());
     ptx::wgmma_fence();
     issue_scores(s);
     if constexpr (kPlain) {
       wait_v();
     }
     issue_output(o, p);
-    Turns<C>::pass(warpgroup_);
+    Turns<C>::pass(warpgroup());
   }
 
   /// Of a block that may be masked. True if the maximum grew.
@@ -382,7 +361,6 @@ class Consumer : private Rings<C> {
   const ScheduleOf<C>& schedule_;
   OutputPipe<C> pipe_;
   const unsigned char* scales_;  // 8-bit operands: BlockScales of stage 0
-  Descriptor q_, k_, v_;         // of stage 0
   bool finite_ = true;           // whether everything that this thread stored was
   bool accumulate_ = false;      // whether O holds earlier blocks of its tile
 };

@@ -8,13 +8,10 @@
 
 #include "kernels/hopper/forward/config.h"
 #include "kernels/hopper/forward/epilogue.h"
-#include "kernels/hopper/forward/output.h"
 #include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/forward/smem.h"
-#include "kernels/hopper/forward/tile_rules.h"
 #include "kernels/hopper/forward/tile_work.h"
 #include "kernels/hopper/tile/fragment.h"
-#include "kernels/hopper/tile/gemm.h"
 #include "kernels/score/online_softmax.h"
 
 namespace strobe::hopper::forward {
@@ -32,7 +29,8 @@ struct ProductSumOf<Operands::int8> {
 /// What a block of keys brings beside its elements, in shared memory.
 template <Config C>
 struct BlockScales {
-  float2 values[C.block_n];  // log2 of V's scale, and its inverse
+  float values_log2[C.block_n];
+  float value_inverses[C.block_n];
   float keys[C.block_n / kKeysPerScale];
 };
 
@@ -73,11 +71,11 @@ class EightBitSoftmax : public score::OnlineSoftmax<C.rule, C.block_n> {
       const float both[kRowsPerThread] = {query_scale[0] * key_scale, query_scale[1] * key_scale};
 #pragma unroll
       for (int j = 4 * group; j < 4 * group + 4; ++j) {
-        const float4 values = pair_of(scales, j);
+        const float2 values = pair_of(scales.values_log2, j);
 #pragma unroll
         for (int r = 0; r < kRowsPerThread; ++r) {
           s[4 * j + 2 * r] = __fmaf_rn(static_cast<float>(sums[4 * j + 2 * r]), both[r], values.x);
-          s[4 * j + 2 * r + 1] = __fmaf_rn(static_cast<float>(sums[4 * j + 2 * r + 1]), both[r], values.z);
+          s[4 * j + 2 * r + 1] = __fmaf_rn(static_cast<float>(sums[4 * j + 2 * r + 1]), both[r], values.y);
         }
       }
     }
@@ -96,17 +94,18 @@ class EightBitSoftmax : public score::OnlineSoftmax<C.rule, C.block_n> {
       raised[r] = kLevelsLog2<C> - (hidden ? 0.0F : own[r]);
       block_factor[r] = hidden ? 0.0F : ptx::ex2_approx(own[r] - this->max_log2[r]);
     }
+    asm volatile("" ::: "memory");  // the inverses are not to be fetched before here: they would take 32 registers
     float part[kRowsPerThread] = {};
 #pragma unroll
     for (int j = 0; j < C.block_n / 8; ++j) {
-      const float4 values = pair_of(scales, j);
+      const float2 inverses = pair_of(scales.value_inverses, j);
 #pragma unroll
       for (int r = 0; r < kRowsPerThread; ++r) {
         float& x = s[4 * j + 2 * r];
         float& y = s[4 * j + 2 * r + 1];
         x = ptx::ex2_approx(x + raised[r]);
         y = ptx::ex2_approx(y + raised[r]);
-        part[r] = __fmaf_rn(y, values.w, __fmaf_rn(x, values.y, part[r]));
+        part[r] = __fmaf_rn(y, inverses.y, __fmaf_rn(x, inverses.x, part[r]));
       }
     }
 #pragma unroll
@@ -132,9 +131,9 @@ class EightBitSoftmax : public score::OnlineSoftmax<C.rule, C.block_n> {
   }
 
  private:
-  /// What belongs to this thread's two columns of the j-th eight: {log2, inverse} twice.
-  __device__ __forceinline__ static float4 pair_of(const BlockScales<C>& scales, int j) {
-    return *reinterpret_cast<const float4*>(&scales.values[8 * j + fragment_column()]);
+  /// What belongs to this thread's two columns of the j-th eight.
+  __device__ __forceinline__ static float2 pair_of(const float (&values)[C.block_n], int j) {
+    return *reinterpret_cast<const float2*>(&values[8 * j + fragment_column()]);
   }
 
   /// Of each row, in all threads of its quad.
@@ -191,7 +190,7 @@ class EightBitSoftmax : public score::OnlineSoftmax<C.rule, C.block_n> {
       const uint32_t high = __byte_perm(integer(c), integer(d), 0x0040);
       return __byte_perm(low, high, 0x5410);
     } else {
-      return ptx::cvt_e4m3x2(a, b) | ptx::cvt_e4m3x2(c, d) << 16;
+      return __byte_perm(ptx::cvt_e4m3x2(a, b), ptx::cvt_e4m3x2(c, d), 0x5410);
     }
   }
 
@@ -211,28 +210,5 @@ struct SoftmaxSelector<C> {
 /// What the rows of a tile keep.
 template <Config C>
 using SoftmaxOf = typename SoftmaxSelector<C>::Type;
-
-/// Softmax and P V of a block whose V has arrived. P V has sums of its own, that join O in float32. `sums` are those of
-/// Q K^T, `v` is V's descriptor.
-template <Config C, typename Sum>
-__device__ __forceinline__ void eight_bit_block(float (&o)[C.head_dim_v / 2], typename EightBitSoftmax<C>::Operand& p,
-                                                EightBitSoftmax<C>& softmax, const Sum (&sums)[C.block_n / 2],
-                                                const BlockScales<C>& scales, Descriptor v, const TileRules<C>& rules,
-                                                int n) {
-  float s[C.block_n / 2];
-  softmax.scale(s, sums, scales);
-  if (rules.mask.needed(n)) {
-    rules.mask.apply(s, n);
-  }
-  if (softmax.step(p, s, scales)) {
-    rescale<C>(o, softmax.correction);
-  }
-  Sum block[C.head_dim_v / 2];
-  ptx::wgmma_fence();
-  gemm_output_8<C.operands>(block, p, v);
-  ptx::wgmma_commit_group();
-  ptx::wgmma_wait_group<0>(block);
-  add_block<C>(o, block, softmax.block_factor);
-}
 
 }  // namespace strobe::hopper::forward

@@ -33,7 +33,8 @@ class ScaleFeeder {
     for (int i = 0; i < kKeysPerLane; ++i) {
       // A scale that is not a number spoils the probability, so its inverse need not: hidden keys leave no trace.
       const bool is_number = values_[i] == values_[i];
-      scales.values[lane + i * kWarpSize] = {ptx::lg2_approx(values_[i]), is_number ? 1.0F / values_[i] : 1.0F};
+      scales.values_log2[lane + i * kWarpSize] = ptx::lg2_approx(values_[i]);
+      scales.value_inverses[lane + i * kWarpSize] = is_number ? 1.0F / values_[i] : 1.0F;
     }
     if (lane < C.block_n / kKeysPerScale) {
       scales.keys[lane] = keys_;
