@@ -74,6 +74,12 @@ struct RandomState {
   const std::uint64_t* on_device = nullptr;
 };
 
+/// A random rotation of the columns of a tensor: signs, then a Hadamard transform (quantize.h).
+struct Rotation {
+  bool given = false;
+  std::uint64_t seed = 0;  // of the signs
+};
+
 /// Sequences of unequal length. All tensors are int32 and on q's device.
 struct Sequences {
   ConstTensorView cu_seqlens_q;  // [batch + 1], from 0, never decreasing; given: q, o and lse are packed
@@ -87,6 +93,7 @@ struct Sequences {
 };
 
 /// The tensors of a forward. q, k, v and o share one dtype: float32, float16 or bfloat16; lse is float32.
+/// Or q, k and v are int8 or float8_e4m3 in the layout of quantize.h, with their scales; o is any of the three.
 /// Every element of o and lse is written: positions that no sequence uses get O = 0 and LSE = -inf, like queries that
 /// see no key (with a sink, their LSE is the sink). Outputs must not overlap any other tensor.
 struct ForwardArguments {
@@ -99,10 +106,14 @@ struct ForwardArguments {
   ScoreModifiers modifiers;
   RandomState random;     // read when options.dropout is not 0
   TensorView max_logits;  // optional: [batch, heads_q] float32, the largest visible score; -inf where there is none
-  // Reserved: an error when given, until an engine has float8 inputs or paged caches.
-  ConstTensorView q_descale;  // float8_e4m3 inputs: [batch, heads_kv] float32
+  // int8 and float8_e4m3 inputs (quantize.h): scales, float32 [batch or 1, heads or 1, n] of the tensor's own heads,
+  // with n = 1, ceil(seqlen / 128), ceil(seqlen / 32) or seqlen: an element stands for itself times its rows' scale.
+  ConstTensorView q_descale;
   ConstTensorView k_descale;
   ConstTensorView v_descale;
+  ConstTensorView q_shift;  // optional, float32 [batch, heads_q, seqlen_q]: added to each product of a row of q
+  Rotation v_rotation;      // what the rows of v went through, o goes through backwards
+  // Reserved: an error when given, until an engine has paged caches.
   ConstTensorView page_table;  // [batch, pages] int32: k and v are pages of a cache
 };
 

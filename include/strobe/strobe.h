@@ -33,7 +33,8 @@ typedef enum strobe_dtype {
   STROBE_BFLOAT16 = 2,
   STROBE_INT32 = 3,
   STROBE_FLOAT8_E4M3 = 4,
-  STROBE_UINT8 = 5
+  STROBE_UINT8 = 5,
+  STROBE_INT8 = 6
 } strobe_dtype;
 
 typedef enum strobe_device_type { STROBE_CPU = 0, STROBE_CUDA = 1 } strobe_device_type;
@@ -102,20 +103,57 @@ typedef struct strobe_random_state {
   uint64_t offset;
 } strobe_random_state;
 
+/* As strobe::Rotation. */
+typedef struct strobe_rotation {
+  int32_t given;    /* 0: none */
+  int32_t reserved; /* must be 0 */
+  uint64_t seed;
+} strobe_rotation;
+
 typedef struct strobe_forward_arguments {
   size_t struct_size;
   strobe_tensor q, k, v;
   strobe_tensor o;
   strobe_tensor lse; /* optional */
   strobe_sequences sequences;
-  strobe_tensor q_descale, k_descale, v_descale; /* reserved: an error when given, until an engine has float8 */
+  strobe_tensor q_descale, k_descale, v_descale; /* int8 and float8_e4m3 inputs */
   strobe_tensor page_table;                      /* reserved: an error when given, until an engine has paged caches */
   strobe_score_modifiers modifiers;
   strobe_random_state random; /* read when dropout is not 0 */
   strobe_tensor max_logits;   /* optional */
   /* As strobe::RandomState::on_device: null, or seed and offset on q's device, read instead of `random`. */
   const uint64_t* random_on_device;
+  strobe_tensor q_shift;      /* int8 and float8_e4m3 inputs: optional */
+  strobe_rotation v_rotation; /* likewise */
 } strobe_forward_arguments;
+
+/* As strobe::ScaleUnit. */
+typedef enum strobe_scale_unit {
+  STROBE_SCALE_TENSOR = 0,
+  STROBE_SCALE_HEAD = 1,
+  STROBE_SCALE_BLOCK = 2,
+  STROBE_SCALE_GROUP = 3,
+  STROBE_SCALE_ROW = 4
+} strobe_scale_unit;
+
+/* As strobe::QuantizeOptions, without its defaults. */
+typedef struct strobe_quantize_options {
+  size_t struct_size;
+  int32_t element;                      /* strobe_dtype: int8 or float8_e4m3 */
+  int32_t q_scales, k_scales, v_scales; /* strobe_scale_unit */
+  int32_t rotate_qk, rotate_v, center_k;
+  int32_t reserved; /* must be 0 */
+  uint64_t seed;
+} strobe_quantize_options;
+
+/* As strobe::QuantizeArguments. */
+typedef struct strobe_quantize_arguments {
+  size_t struct_size;
+  strobe_tensor q, k, v;
+  strobe_tensor q8, k8, v8;
+  strobe_tensor q_descale, k_descale, v_descale;
+  strobe_tensor q_shift;
+} strobe_quantize_arguments;
 
 typedef struct strobe_backward_arguments {
   size_t struct_size;
@@ -164,6 +202,10 @@ STROBE_API strobe_code strobe_forward(const strobe_forward_arguments* arguments,
                                       const strobe_execution* execution);
 STROBE_API strobe_code strobe_backward(const strobe_backward_arguments* arguments, const strobe_options* options,
                                        const strobe_execution* execution);
+
+/* As strobe::quantize; `options` must be given. */
+STROBE_API strobe_code strobe_quantize(const strobe_quantize_arguments* arguments,
+                                       const strobe_quantize_options* options, const strobe_execution* execution);
 
 /* As strobe::dropout_mask and the builders of block_mask.h. */
 STROBE_API strobe_code strobe_dropout_mask(float dropout, const strobe_random_state* random, const strobe_tensor* mask);

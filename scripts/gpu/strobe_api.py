@@ -19,10 +19,12 @@ _LIBRARY.strobe_last_error.restype = ctypes.c_char_p
 _LIBRARY.strobe_plan_explain.restype = ctypes.c_char_p
 
 _TENSOR = _HEADER.structs["strobe_tensor"]
+_ROTATION = _HEADER.structs["strobe_rotation"]
 _DTYPES = {
     getattr(torch, name.removeprefix("STROBE_").lower()): _HEADER.constants[name]
-    for name in ("STROBE_FLOAT32", "STROBE_FLOAT16", "STROBE_BFLOAT16", "STROBE_INT32", "STROBE_UINT8")
+    for name in ("STROBE_FLOAT32", "STROBE_FLOAT16", "STROBE_BFLOAT16", "STROBE_INT32", "STROBE_UINT8", "STROBE_INT8")
 }
+_DTYPES[torch.float8_e4m3fn] = _HEADER.constants["STROBE_FLOAT8_E4M3"]
 _CAUSAL = {name: _HEADER.constants[f"STROBE_CAUSAL_{str(name).upper()}"] for name in (None, "bottom_right", "top_left")}
 
 
@@ -81,7 +83,10 @@ class _Call:
             raise TypeError(f"the C ABI has no option {name}")
         if value is None:
             return
-        setattr(struct, name, _view(value) if dict(struct._fields_)[name] is _TENSOR else value)
+        kind = dict(struct._fields_)[name]
+        if kind is _ROTATION:
+            value = _ROTATION(1, 0, value)
+        setattr(struct, name, _view(value) if kind is _TENSOR else value)
         if f"has_{name}" in dict(struct._fields_):
             setattr(struct, f"has_{name}", 1)
 
@@ -100,7 +105,7 @@ class _Call:
 
 class Forward(_Call):
     """Writes o, and lse where it is given. Options are the fields of strobe.h, by name: scale, softcap, chunk,
-    alibi_slopes, cu_seqlens_q, ...; window is (left, right)."""
+    alibi_slopes, cu_seqlens_q, ...; window is (left, right), v_rotation the seed."""
 
     _PASS = "forward"
 
@@ -116,3 +121,41 @@ class Backward(_Call):
     def __init__(self, q, k, v, o, lse, do, dq, dk, dv, *, causal=None, window=None, deterministic=False, **options):
         tensors = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "d_o": do, "dq": dq, "dk": dk, "dv": dv}
         super().__init__(tensors, causal, window, {"deterministic": deterministic, **options})
+
+
+def quantize(q, k, v, *, element="int8", q_scales="row", k_scales="group", v_scales="row", **options):
+    """8-bit tensors as arguments of Forward, from tensors on the CPU. Options: rotate_qk, rotate_v, center_k, seed."""
+    dtype = {"int8": torch.int8, "float8_e4m3": torch.float8_e4m3fn}[element]
+    units = {"q": q_scales, "k": k_scales, "v": v_scales}
+    rows = {"tensor": None, "head": None, "block": 128, "group": 32, "row": 1}
+
+    def scales(x, unit):
+        if unit == "tensor":
+            return torch.empty(1, 1, 1)
+        return torch.empty(x.shape[0], x.shape[2], -(-x.shape[1] // (rows[unit] or x.shape[1])))
+
+    keys = -(-k.shape[1] // 32) * 32
+    results = {
+        "q": torch.empty_like(q, dtype=dtype),
+        "k": torch.empty_like(k, dtype=dtype),
+        "v": torch.empty(v.shape[0], v.shape[2], v.shape[3], keys, dtype=dtype),
+        **{f"{name}_descale": scales(x, units[name]) for name, x in (("q", q), ("k", k), ("v", v))},
+    }
+    settings = _struct("strobe_quantize_options")
+    settings.element = _HEADER.constants[f"STROBE_{element.upper()}"]
+    for name, unit in units.items():
+        setattr(settings, f"{name}_scales", _HEADER.constants[f"STROBE_SCALE_{unit.upper()}"])
+    for name, value in ({"rotate_qk": True, "rotate_v": True, "center_k": True, "seed": 0} | options).items():
+        setattr(settings, name, value)
+    if settings.center_k:
+        results["q_shift"] = torch.empty(q.shape[0], q.shape[2], q.shape[1])
+    arguments = _struct("strobe_quantize_arguments")
+    for name, tensor in {"q": q, "k": k, "v": v}.items():
+        setattr(arguments, name, _view(tensor))
+        setattr(arguments, f"{name}8", _view(results[name]))
+    for name in ("q_descale", "k_descale", "v_descale", "q_shift"):
+        setattr(arguments, name, _view(results.get(name)))
+    _check(_LIBRARY.strobe_quantize(*(ctypes.byref(x) for x in (arguments, settings)), None))
+    if settings.rotate_v:
+        results["v_rotation"] = settings.seed
+    return results

@@ -68,8 +68,8 @@ SOFTMAX = [
     ),
     KernelMutation(
         "the output is not rescaled",
-        f"{FORWARD}/consumer.h",
-        "o[i] *= softmax.correction[(i / 2) % kRowsPerThread];",
+        f"{FORWARD}/output.h",
+        "o[i] *= factor[i / 2 % kRowsPerThread];",
         "",
         "SharpScores128",
     ),
@@ -103,7 +103,7 @@ SOFTMAX = [
 FORWARD_PIPELINE = [
     KernelMutation(
         "nobody waits for K",
-        f"{FORWARD}/consumer.h",
+        f"{FORWARD}/rings.h",
         "wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity);",
         "",
         "Causal128",
@@ -111,8 +111,8 @@ FORWARD_PIPELINE = [
     KernelMutation(
         "K and V are loaded at the wrong parity",
         f"{FORWARD}/feeder.h",
-        "wait<C>(empty_[at_.stage], at_.parity);",
-        "wait<C>(empty_[at_.stage], at_.parity ^ 1);",
+        "} else {\n      wait<C>(empty_[at_.stage], at_.parity);",
+        "} else {\n      wait<C>(empty_[at_.stage], at_.parity ^ 1);",
         "Full64",
     ),
     KernelMutation(
@@ -131,7 +131,7 @@ FORWARD_PIPELINE = [
     ),
     KernelMutation(
         "stages of K are never released",
-        f"{FORWARD}/consumer.h",
+        f"{FORWARD}/rings.h",
         "arrive_once(barriers_.k_empty[k_at_.stage]);",
         "",
         "Causal128",

@@ -7,6 +7,7 @@
 #include "strobe/block_mask.h"
 #include "strobe/dropout.h"
 #include "strobe/plan.h"
+#include "strobe/quantize.h"
 #include "strobe/strobe.h"
 
 struct strobe_plan {
@@ -19,8 +20,9 @@ namespace {
 
 static_assert(STROBE_MAX_RANK == kMaxRank);
 static_assert(STROBE_DEVICE_ERROR == static_cast<int>(StatusCode::device_error));
-static_assert(STROBE_UINT8 == static_cast<int>(DType::uint8));
+static_assert(STROBE_INT8 == static_cast<int>(DType::int8));
 static_assert(STROBE_CAUSAL_TOP_LEFT == static_cast<int>(CausalMask::top_left));
+static_assert(STROBE_SCALE_ROW == static_cast<int>(ScaleUnit::row));
 static_assert(STROBE_ENGINE_HOPPER == static_cast<int>(Engine::hopper));
 
 std::string& last_error() {
@@ -127,6 +129,17 @@ strobe_code strobe_forward(const strobe_forward_arguments* arguments, const stro
 strobe_code strobe_backward(const strobe_backward_arguments* arguments, const strobe_options* options,
                             const strobe_execution* execution) {
   return strobe::api::call(arguments, options, execution);
+}
+
+strobe_code strobe_quantize(const strobe_quantize_arguments* arguments, const strobe_quantize_options* c_options,
+                            const strobe_execution* execution) {
+  using namespace strobe;
+  return api::guarded([&]() -> Status {
+    const Result<QuantizeOptions> options = api::read_options(c_options);
+    if (!options.ok()) return options.status();
+    return api::with_call(arguments, execution,
+                          [&](const QuantizeArguments& a, const Execution& e) { return quantize(a, *options, e); });
+  });
 }
 
 strobe_code strobe_dropout_mask(float dropout, const strobe_random_state* random, const strobe_tensor* mask) {

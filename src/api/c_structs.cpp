@@ -51,7 +51,7 @@ class TensorReader {
     if (tensor.rank < 0 || tensor.rank > STROBE_MAX_RANK) {
       return invalid("{} has rank {}: it must be from 1 to {}, or 0 for not given", name, tensor.rank, STROBE_MAX_RANK);
     }
-    if (Status status = check_enum(tensor.dtype, STROBE_UINT8, fmt::format("{}.dtype", name)); !status.ok()) {
+    if (Status status = check_enum(tensor.dtype, STROBE_INT8, fmt::format("{}.dtype", name)); !status.ok()) {
       return status;
     }
     return check_enum(tensor.device_type, STROBE_CUDA, fmt::format("{}.device_type", name));
@@ -112,8 +112,53 @@ Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given) {
   reader.read(from->v_descale, "v_descale", arguments.v_descale);
   reader.read(from->page_table, "page_table", arguments.page_table);
   reader.read(from->max_logits, "max_logits", arguments.max_logits);
+  reader.read(from->q_shift, "q_shift", arguments.q_shift);
+  if (from->v_rotation.reserved != 0) {
+    return invalid("strobe_rotation.reserved is {}: it must be 0", from->v_rotation.reserved);
+  }
+  arguments.v_rotation = {from->v_rotation.given != 0, from->v_rotation.seed};
   if (!reader.status().ok()) return reader.status();
   return arguments;
+}
+
+Result<QuantizeArguments> read_arguments(const strobe_quantize_arguments* given) {
+  if (given == nullptr) return invalid("arguments is null: give a strobe_quantize_arguments");
+  const Result<strobe_quantize_arguments> from = read_versioned(given, "strobe_quantize_arguments");
+  if (!from.ok()) return from.status();
+  QuantizeArguments arguments;
+  TensorReader reader;
+  reader.read(from->q, "q", arguments.q);
+  reader.read(from->k, "k", arguments.k);
+  reader.read(from->v, "v", arguments.v);
+  reader.read(from->q8, "q8", arguments.q8);
+  reader.read(from->k8, "k8", arguments.k8);
+  reader.read(from->v8, "v8", arguments.v8);
+  reader.read(from->q_descale, "q_descale", arguments.q_descale);
+  reader.read(from->k_descale, "k_descale", arguments.k_descale);
+  reader.read(from->v_descale, "v_descale", arguments.v_descale);
+  reader.read(from->q_shift, "q_shift", arguments.q_shift);
+  if (!reader.status().ok()) return reader.status();
+  return arguments;
+}
+
+Result<QuantizeOptions> read_options(const strobe_quantize_options* given) {
+  if (given == nullptr) return invalid("options is null: give a strobe_quantize_options");
+  const Result<strobe_quantize_options> from = read_versioned(given, "strobe_quantize_options");
+  if (!from.ok()) return from.status();
+  Status status = first_failure([&] { return check_enum(from->element, STROBE_INT8, "element"); },
+                                [&] { return check_enum(from->q_scales, STROBE_SCALE_ROW, "q_scales"); },
+                                [&] { return check_enum(from->k_scales, STROBE_SCALE_ROW, "k_scales"); },
+                                [&] { return check_enum(from->v_scales, STROBE_SCALE_ROW, "v_scales"); },
+                                [&] { return check_enum(from->reserved, 0, "strobe_quantize_options.reserved"); });
+  if (!status.ok()) return status;
+  return QuantizeOptions{.element = static_cast<DType>(from->element),
+                         .q_scales = static_cast<ScaleUnit>(from->q_scales),
+                         .k_scales = static_cast<ScaleUnit>(from->k_scales),
+                         .v_scales = static_cast<ScaleUnit>(from->v_scales),
+                         .rotate_qk = from->rotate_qk != 0,
+                         .rotate_v = from->rotate_v != 0,
+                         .seed = from->seed,
+                         .center_k = from->center_k != 0};
 }
 
 Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given) {

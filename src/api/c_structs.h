@@ -10,6 +10,7 @@
 
 #include "api/tensor_checks.h"
 #include "strobe/attention.h"
+#include "strobe/quantize.h"
 #include "strobe/strobe.h"
 
 namespace strobe::api {
@@ -43,6 +44,8 @@ Result<TensorView> read_tensor(const strobe_tensor* given, std::string_view name
 Result<AttentionOptions> read_options(const strobe_options* given);
 Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given);
 Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given);
+Result<QuantizeArguments> read_arguments(const strobe_quantize_arguments* given);
+Result<QuantizeOptions> read_options(const strobe_quantize_options* given);
 
 /// An Execution and the adapters that its parallel_for and allocate_workspace point to.
 struct ReadExecution {

@@ -148,8 +148,14 @@ Status check_numbers(const AttentionProblem& problem, const Sequences& sequences
 
 Status check_memory(const AttentionProblem& problem, const ForwardArguments& a) {
   const ConstTensorView o = a.o, lse = a.lse, max_logits = a.max_logits;
-  Status status = check_tensors({{"q", &a.q}, {"k", &a.k}, {"v", &a.v}}, a.sequences, a.modifiers,
-                                {{"o", &o}, {"lse", &lse}, {"max_logits", &max_logits}});
+  Status status = check_tensors({{"q", &a.q},
+                                 {"k", &a.k},
+                                 {"v", &a.v},
+                                 {"q_descale", &a.q_descale},
+                                 {"k_descale", &a.k_descale},
+                                 {"v_descale", &a.v_descale},
+                                 {"q_shift", &a.q_shift}},
+                                a.sequences, a.modifiers, {{"o", &o}, {"lse", &lse}, {"max_logits", &max_logits}});
   return status.ok() ? check_numbers(problem, a.sequences, a.random) : status;
 }
 

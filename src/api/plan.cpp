@@ -17,13 +17,6 @@
 namespace strobe {
 namespace {
 
-constexpr int kMaxThreads = 4096;
-
-Status check_threads(int threads) {
-  if (threads >= 0 && threads <= kMaxThreads) return {};
-  return api::invalid("threads is {}: it must be from 1 to {}, or 0 for one per hardware thread", threads, kMaxThreads);
-}
-
 struct Planned {
   Engine engine;
   std::shared_ptr<const engine::PlannedCall> call;
@@ -33,7 +26,7 @@ Result<Planned> plan_problem(const AttentionProblem& problem, const Execution& e
   const Result<const engine::Implementation*> chosen =
       api::choose_engine(engine::implementations(), problem.device, execution.engine);
   if (!chosen.ok()) return chosen.status();
-  if (Status status = check_threads(execution.threads); !status.ok()) return status;
+  if (Status status = api::check_threads(execution.threads); !status.ok()) return status;
   engine::PlannedCallResult call = problem.pass == Pass::forward ? (*chosen)->plan_forward(problem, execution)
                                                                  : (*chosen)->plan_backward(problem, execution);
   if (!call.ok()) return call.status();

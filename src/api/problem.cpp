@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstdint>
 
+#include "api/eight_bit.h"
 #include "api/modifiers.h"
 #include "api/tensor_checks.h"
+#include "call/eight_bit.h"
 
 namespace strobe::api {
 namespace {
@@ -47,17 +49,25 @@ Status check_options(const AttentionOptions& options) {
   return check_dropout(options.dropout);
 }
 
-Status check_input_dtype(const ConstTensorView& q) {
+Status check_input_dtype(const ConstTensorView& q, Pass pass) {
   switch (q.dtype) {
     case DType::float32:
     case DType::float16:
     case DType::bfloat16: return {};
+    case DType::int8:
     case DType::float8_e4m3:
-      return unsupported("q is float8_e4m3: this build computes in float32, float16 and bfloat16");
+      if (pass == Pass::forward) return {};
+      return unsupported("q is {}: no engine of this build has a backward of 8-bit inputs", name_of(q.dtype));
     case DType::int32:
     case DType::uint8: break;
   }
   return invalid("q is {}: it must be float32, float16 or bfloat16", name_of(q.dtype));
+}
+
+/// float32, float16 or bfloat16, whatever 8-bit inputs are.
+Status check_output_dtype(const NamedTensor& o) {
+  if (o.view.dtype == DType::float32 || o.view.dtype == DType::float16 || o.view.dtype == DType::bfloat16) return {};
+  return invalid("{} is {}: it must be float32, float16 or bfloat16", o.name, name_of(o.view.dtype));
 }
 
 Status check_lengths_layout(const NamedTensor& lengths, std::int64_t wanted, std::string_view layout,
@@ -80,7 +90,7 @@ class ProblemMaker {
         first_failure([&] { return check_layout(q_, query_side(sequences_).rank(), query_side(sequences_).axes); },
                       [&] { return check_layout(k_, key_side(sequences_).rank(), key_side(sequences_).axes); },
                       [&] { return check_layout(v_, key_side(sequences_).rank(), value_axes()); },
-                      [&] { return check_input_dtype(q_.view); }, [&] { return check_like_q(k_); },
+                      [&] { return check_input_dtype(q_.view, pass); }, [&] { return check_like_q(k_); },
                       [&] { return check_like_q(v_); }, [&] { return check_batch(); }, [&] { return check_heads(); },
                       [&] { return check_sequences(); }, [&] { return check_options(options_); });
     if (!status.ok()) return status;
@@ -93,11 +103,18 @@ class ProblemMaker {
     return check_device(tensor, q_.view.device);
   }
 
+  /// O of 8-bit inputs has a dtype of its own.
+  Status check_dtype_and_device(const NamedTensor& tensor) const {
+    if (!is_eight_bit(q_.view.dtype)) return check_like_q(tensor);
+    return first_failure([&] { return check_output_dtype(tensor); },
+                         [&] { return check_device(tensor, q_.view.device); });
+  }
+
   /// A tensor of `like`'s side whose last extent is `columns`.
   Status check_companion(const NamedTensor& tensor, const NamedTensor& like, std::int64_t columns,
                          std::string_view layout) const {
     return first_failure(
-        [&] { return check_layout(tensor, like.view.rank, layout); }, [&] { return check_like_q(tensor); },
+        [&] { return check_layout(tensor, like.view.rank, layout); }, [&] { return check_dtype_and_device(tensor); },
         [&] {
           const auto& shape = like.view.shape;
           return like.view.rank == 3 ? check_shape(tensor, {shape[0], shape[1], columns}, layout)
@@ -238,13 +255,12 @@ Status check_not_given(const ConstTensorView& tensor, std::string_view name, std
 }  // namespace
 
 Result<AttentionProblem> make_problem(const ForwardArguments& a, const AttentionOptions& options) {
-  for (const auto& [name, view] : {NamedTensor{"q_descale", a.q_descale}, NamedTensor{"k_descale", a.k_descale},
-                                   NamedTensor{"v_descale", a.v_descale}}) {
-    if (Status status = check_not_given(view, name, "float8 inputs"); !status.ok()) return status;
-  }
-  if (Status status = check_not_given(a.page_table, "page_table", "a paged key-value cache"); !status.ok())
-    return status;
-  ProblemMaker maker(a.q, a.k, a.v, a.sequences, options);
+  const bool eight_bit = is_eight_bit(a.q.dtype);
+  Status given =
+      first_failure([&] { return eight_bit ? check_value_layout({"v", a.v}, {"k", a.k}) : check_no_scales(a); },
+                    [&] { return check_not_given(a.page_table, "page_table", "a paged key-value cache"); });
+  if (!given.ok()) return given;
+  ProblemMaker maker(a.q, a.k, eight_bit ? rows_of_values(a.v, a.k) : a.v, a.sequences, options);
   Result<AttentionProblem> problem = maker.make(Pass::forward);
   if (!problem.ok()) return problem;
   Status status = maker.check_output({"o", a.o}, maker.q(), problem->head_dim_v, maker.output_axes());
@@ -254,6 +270,7 @@ Result<AttentionProblem> make_problem(const ForwardArguments& a, const Attention
   }
   if (status.ok()) status = read_modifiers(a.modifiers, *problem);
   if (status.ok()) status = check_max_logits({"max_logits", a.max_logits}, *problem);
+  if (status.ok() && eight_bit) status = read_eight_bit(a, *problem);
   if (!status.ok()) return status;
   problem->wants_lse = a.lse.given();
   problem->wants_max_logits = a.max_logits.given();

@@ -11,6 +11,7 @@ const char* name_of(DType dtype) {
     case DType::int32: return "int32";
     case DType::float8_e4m3: return "float8_e4m3";
     case DType::uint8: return "uint8";
+    case DType::int8: return "int8";
   }
   return "unknown";
 }

@@ -130,6 +130,12 @@ Status check_on_host(const NamedTensor& tensor) {
   return invalid("{} is on {}: it must be in host memory", tensor.name, device_text(tensor.view.device));
 }
 
+Status check_threads(int threads) {
+  constexpr int kMaxThreads = 4096;
+  if (threads >= 0 && threads <= kMaxThreads) return {};
+  return invalid("threads is {}: it must be from 1 to {}, or 0 for one per hardware thread", threads, kMaxThreads);
+}
+
 Status check_dropout(float probability) {
   if (probability >= 0.0F && probability < 1.0F) return {};
   return invalid("dropout is {}: it must be at least 0 and less than 1", probability);

@@ -83,6 +83,9 @@ Status check_device(const NamedTensor& tensor, const Device& device_of_q);
 
 Status check_on_host(const NamedTensor& tensor);
 
+/// Execution::threads of any call.
+Status check_threads(int threads);
+
 /// The dropout probability of any call.
 Status check_dropout(float probability);
 

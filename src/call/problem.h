@@ -26,10 +26,24 @@ struct ModifierShape {
   bool operator==(const ModifierShape&) const = default;
 };
 
+/// 8-bit inputs: how many rows share a scale. A row of scales may belong to every head or batch entry: then its stride
+/// is 0.
+struct EightBitShape {
+  std::int64_t q_rows = 0;  // 0: the inputs are not 8-bit
+  std::int64_t k_rows = 0;
+  std::int64_t v_rows = 0;
+  DType output = DType::float32;  // of o
+  bool has_q_shift = false;
+  bool v_rotated = false;
+
+  bool given() const { return q_rows != 0; }
+  bool operator==(const EightBitShape&) const = default;
+};
+
 /// Validated: extents are not negative, heads_q is a multiple of heads_kv, products of extents fit 64 bits.
 struct AttentionProblem {
   Pass pass = Pass::forward;
-  DType dtype = DType::float32;
+  DType dtype = DType::float32;  // of q, k and v; of o, too, unless they are 8-bit
   Device device;
   std::int64_t batch = 0;
   std::int64_t heads_q = 0;
@@ -52,6 +66,7 @@ struct AttentionProblem {
   float dropout = 0.0F;
   bool deterministic = false;
   ModifierShape modifiers;
+  EightBitShape eight_bit;
   bool wants_lse = false;
   bool wants_max_logits = false;
   bool has_d_lse = false;
@@ -60,5 +75,9 @@ struct AttentionProblem {
 
   bool operator==(const AttentionProblem&) const = default;
 };
+
+inline DType output_dtype(const AttentionProblem& problem) {
+  return problem.eight_bit.given() ? problem.eight_bit.output : problem.dtype;
+}
 
 }  // namespace strobe

@@ -9,6 +9,7 @@
 #include "call/workspace.h"
 #include "cpu/passes.h"
 #include "cpu/plan.h"
+#include "cpu/quantize.h"
 
 namespace strobe::cpu {
 namespace {
@@ -39,7 +40,10 @@ class CpuCall final : public engine::PlannedCall {
       : problem_(problem), plan_(make_call_plan(problem, this_machine(), worker_count(threads))) {}
 
   std::size_t workspace_bytes() const override { return plan_.workspace_bytes; }
-  DType probability_dtype() const override { return plan_.amx ? DType::bfloat16 : DType::float32; }
+  DType probability_dtype() const override {
+    if (problem_.eight_bit.given()) return problem_.dtype == DType::int8 ? DType::uint8 : problem_.dtype;
+    return plan_.amx ? DType::bfloat16 : DType::float32;
+  }
   std::string explain() const override { return cpu::explain(problem_, this_machine(), plan_); }
 
   using PlannedCall::run;
@@ -73,6 +77,12 @@ class CpuEngine final : public engine::Implementation {
   }
   engine::PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution& execution) const override {
     return engine::make_planned<CpuCall<BackwardArguments>>(problem, execution.threads);
+  }
+
+  Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options,
+                  const Execution& execution) const override {
+    cpu::quantize(arguments, options, execution);
+    return {};
   }
 };
 

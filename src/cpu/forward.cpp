@@ -33,6 +33,35 @@ float* max_logits_of(const TensorView& max_logits, std::int64_t batch, std::int6
   return static_cast<float*>(max_logits.data) + batch * max_logits.strides[0] + first_head;
 }
 
+/// Rows of keys; of 8-bit operands rows of V's columns.
+ConstRows value_rows(const AttentionProblem& problem, const ConstTensorView& v, const Sequence& sequence,
+                     std::int64_t head_k) {
+  if (!problem.eight_bit.given()) return key_rows(problem, v, sequence, head_k);
+  const auto* data = static_cast<const std::byte*>(v.data) + sequence.k.begin * v.strides[0] + head_k * v.strides[1];
+  return {.data = data, .position_stride = v.strides[2]};
+}
+
+/// The scales of a head and those after it; extents of 1 are every entry's.
+RowScales row_scales(const ConstTensorView& scales, std::int64_t batch, std::int64_t head, std::int64_t rows) {
+  const std::int64_t batch_stride = scales.shape[0] == 1 ? 0 : scales.strides[0];
+  const std::int64_t head_stride = scales.shape[1] == 1 ? 0 : scales.strides[1];
+  const auto* data = static_cast<const float*>(scales.data) + batch * batch_stride + head * head_stride;
+  return {.data = data, .head_stride = head_stride, .rows = rows};
+}
+
+EightBitOperands eight_bit_operands(const AttentionProblem& problem, const ForwardArguments& arguments,
+                                    std::int64_t batch, std::int64_t group, std::int64_t head_k) {
+  const EightBitShape& shape = problem.eight_bit;
+  if (!shape.given()) return {};
+  const std::int64_t head = group * heads_per_group(problem);
+  EightBitOperands operands{.q = row_scales(arguments.q_descale, batch, head, shape.q_rows),
+                            .k = row_scales(arguments.k_descale, batch, head_k, shape.k_rows),
+                            .v = row_scales(arguments.v_descale, batch, head_k, shape.v_rows),
+                            .rotation = arguments.v_rotation};
+  if (shape.has_q_shift) operands.q_shift = row_scales(arguments.q_shift, batch, head, 1);
+  return operands;
+}
+
 }  // namespace
 
 void forward(const Call& call, const ForwardArguments& arguments) {
@@ -54,9 +83,10 @@ void forward(const Call& call, const ForwardArguments& arguments) {
     const std::int64_t rows = place.sequence.q.length * heads_per_group(problem);
     const std::int64_t row_begin = place.block * plan.tiles.block_m;
     const ForwardTask task{.dtype = problem.dtype,
+                           .dtype_o = output_dtype(problem),
                            .q = query_rows(problem, arguments.q, place.sequence, place.head),
                            .k = key_rows(problem, arguments.k, place.sequence, head_k),
-                           .v = key_rows(problem, arguments.v, place.sequence, head_k),
+                           .v = value_rows(problem, arguments.v, place.sequence, head_k),
                            .o = query_rows(problem, arguments.o, place.sequence, place.head),
                            .lse = lse_rows(problem, arguments.lse, place.sequence, place.head),
                            .row_begin = row_begin,
@@ -71,6 +101,7 @@ void forward(const Call& call, const ForwardArguments& arguments) {
                            .dropout = modifiers.dropout(b, place.head),
                            .sinks = modifiers.sinks(place.head),
                            .max_logits = max_logits_of(arguments.max_logits, b, place.head * heads_per_group(problem)),
+                           .eight_bit = eight_bit_operands(problem, arguments, b, place.head, head_k),
                            .tiles = plan.tiles};
     std::byte* scratch = workspace.scratch_of(worker);
     plan.amx ? amx::forward_block(task, scratch) : forward_block(task, scratch);

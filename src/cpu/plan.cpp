@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "call/arithmetic.h"
+#include "call/eight_bit.h"
 #include "call/heads.h"
 #include "cpu/amx/scratch.h"
 #include "cpu/amx_tiles.h"
@@ -38,6 +39,7 @@ Tiles forward_tiles(const AttentionProblem& problem, const Machine& machine, int
   const bool masked = problem.modifiers.block_size != 0;
   const std::int64_t part = masked ? masked_block(problem, kMostRows, 1) : panel;
   if (masked) tiles.block_n = problem.modifiers.block_size;
+  if (problem.eight_bit.given()) tiles.block_n = kProbabilityKeys;
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
   tiles.block_m = even_block(rows, round_up(kMostRows, part), problem.batch * head_groups(problem),
                              kBlocksPerWorker * threads, part);
@@ -117,6 +119,11 @@ std::string explain(const AttentionProblem& problem, const Machine& machine, con
                       machine.kernels.lanes, plan.amx ? " and AMX tiles; P and dS rounded to bfloat16" : "");
   text += fmt::format("tiles         {} query rows x {} keys, for {} KiB of L1 and {} KiB of L2\n", plan.tiles.block_m,
                       plan.tiles.block_n, machine.l1_bytes / 1024, machine.l2_bytes / 1024);
+  if (problem.eight_bit.given()) {
+    text += fmt::format("8-bit inputs  {}; P rounded to {} relative to its row's largest of every {} keys\n",
+                        name_of(problem.dtype), problem.dtype == DType::int8 ? "8 unsigned bits" : "float8_e4m3",
+                        plan.tiles.block_n);
+  }
   if (group > 1) text += fmt::format("grouped heads {} query heads share a key head and its packed tiles\n", group);
   if (problem.modifiers.block_size != 0) {
     text += fmt::format("block mask    blocks of {}: hidden ones are skipped{}\n", problem.modifiers.block_size,

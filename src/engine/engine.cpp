@@ -22,8 +22,8 @@ Status wrong_pass(const char* planned, const char* called) {
   return {StatusCode::invalid_argument, fmt::format("this plan is of a {}: it cannot run a {}", planned, called)};
 }
 
-Status lacks(Engine engine, const char* pass) {
-  return {StatusCode::unsupported, fmt::format("the {} engine has no {} pass", name_of(engine), pass)};
+Status lacks(Engine engine, const char* what) {
+  return {StatusCode::unsupported, fmt::format("the {} engine has no {}", name_of(engine), what)};
 }
 
 }  // namespace
@@ -33,11 +33,15 @@ Status PlannedCall::run(const ForwardArguments&, const Execution&) const { retur
 Status PlannedCall::run(const BackwardArguments&, const Execution&) const { return wrong_pass("forward", "backward"); }
 
 PlannedCallResult Implementation::plan_forward(const AttentionProblem&, const Execution&) const {
-  return lacks(id(), "forward");
+  return lacks(id(), "forward pass");
 }
 
 PlannedCallResult Implementation::plan_backward(const AttentionProblem&, const Execution&) const {
-  return lacks(id(), "backward");
+  return lacks(id(), "backward pass");
+}
+
+Status Implementation::quantize(const QuantizeArguments&, const QuantizeOptions&, const Execution&) const {
+  return lacks(id(), "quantiser");
 }
 
 }  // namespace engine

@@ -9,6 +9,7 @@
 
 #include "call/problem.h"
 #include "strobe/attention.h"
+#include "strobe/quantize.h"
 #include "strobe/status.h"
 
 namespace strobe::engine {
@@ -60,6 +61,10 @@ class Implementation {
   /// cannot: by default the whole pass.
   virtual PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution& execution) const;
   virtual PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution& execution) const;
+
+  /// Runs a checked quantisation on a device that it serves; by default unsupported.
+  virtual Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options,
+                          const Execution& execution) const;
 
  protected:
   ~Implementation() = default;  // engines live as long as the program

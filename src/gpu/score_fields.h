@@ -12,6 +12,11 @@ namespace strobe {
 constexpr std::string_view type_name(Element) { return "strobe::Element"; }
 constexpr std::string_view name_of(Element element) { return element == Element::bf16 ? "bf16" : "fp16"; }
 
+constexpr std::string_view type_name(Operands) { return "strobe::Operands"; }
+constexpr std::string_view name_of(Operands operands) {
+  return operands == Operands::int8 ? "int8" : operands == Operands::e4m3 ? "e4m3" : "elements";
+}
+
 constexpr std::string_view type_name(const ScoreRule&) { return "strobe::ScoreRule"; }
 constexpr auto fields_of(const ScoreRule&) {
   using gpu::field;

@@ -61,7 +61,7 @@ DropoutParams dropout_params(const AttentionProblem& problem, const RandomState&
 ScoreRule score_rule(const AttentionProblem& problem) {
   const VisibleKeys visible = visible_keys(problem);
   ScoreRule rule;
-  rule.element = problem.dtype == DType::bfloat16 ? Element::bf16 : Element::fp16;
+  rule.element = output_dtype(problem) == DType::bfloat16 ? Element::bf16 : Element::fp16;
   rule.mask_left = visible.bounded_left();
   rule.mask_right = hides_keys_on_the_right(problem, visible);
   rule.chunked = visible.chunk > 0;

@@ -8,7 +8,7 @@
 
 namespace strobe::gpu {
 
-/// `problem.dtype` is bfloat16 or float16.
+/// `problem.dtype`, or O's where it is 8-bit, is bfloat16 or float16.
 ScoreRule score_rule(const AttentionProblem& problem);
 
 SequenceParams sequence_params(const AttentionProblem& problem, const Sequences& sequences);

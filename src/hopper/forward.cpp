@@ -2,9 +2,12 @@
 #include "hopper/forward.h"
 
 #include <algorithm>
+#include <bit>
+#include <iterator>
 #include <memory>
 #include <utility>
 
+#include "call/eight_bit.h"
 #include "gpu/kernel_table.h"
 #include "gpu/score_params.h"
 #include "gpu/tensor_rows.h"
@@ -45,6 +48,44 @@ VariantScope::Change& variant_change() {
   return change;
 }
 
+/// Scales of `rows` rows each; extents of 1 are every entry's.
+forward::ScaleParams scale_params(const ConstTensorView& scales, std::int64_t rows) {
+  forward::ScaleParams params{};
+  params.data = static_cast<const float*>(scales.data);
+  params.batch_stride = scales.shape[0] == 1 ? 0 : scales.strides[0];
+  params.head_stride = scales.shape[1] == 1 ? 0 : scales.strides[1];
+  constexpr int kAllRows = 31;
+  const bool shared = scales.shape[2] == 1;
+  params.shift = shared ? kAllRows : std::countr_zero(static_cast<std::uint64_t>(rows));
+  return params;
+}
+
+forward::EightBitParams eight_bit_params(const AttentionProblem& problem, const ForwardArguments& arguments) {
+  const EightBitShape& shape = problem.eight_bit;
+  if (!shape.given()) return {};
+  forward::EightBitParams params{};
+  params.q = scale_params(arguments.q_descale, shape.q_rows);
+  params.k = scale_params(arguments.k_descale, shape.k_rows);
+  params.v = scale_params(arguments.v_descale, shape.v_rows);
+  if (shape.has_q_shift) {
+    params.q_shift = scale_params(arguments.q_shift, 1);
+    params.q_shift.shift = 0;
+  }
+  for (std::size_t i = 0; i < std::size(params.v_signs); ++i) {
+    params.v_signs[i] = rotation_signs(arguments.v_rotation.seed, static_cast<std::int64_t>(64 * i));
+  }
+  return params;
+}
+
+/// 8-bit V lies transposed: its columns are rows of keys.
+ConstTensorView rows_of_v(const AttentionProblem& problem, const ConstTensorView& v) {
+  if (!problem.eight_bit.given()) return v;
+  ConstTensorView rows = v;
+  rows.shape = {v.shape[0], v.shape[2], v.shape[1], v.shape[3]};
+  rows.strides = {v.strides[0], v.strides[2], v.strides[1], v.strides[3]};
+  return rows;
+}
+
 /// What a call knows beside the problem and the plan: pointers and strides.
 forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& plan,
                            const ForwardArguments& arguments) {
@@ -68,6 +109,7 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
   params.by_heads_per_kv = Divisor::of(params.tiles.heads / static_cast<int>(problem.heads_kv));
   params.max_logits = static_cast<float*>(arguments.max_logits.data);
   params.max_logits_batch_stride = arguments.max_logits.strides[0];
+  params.eight_bit = eight_bit_params(problem, arguments);
   return params;
 }
 
@@ -85,14 +127,15 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
   const void* memory = arguments.o.data;
   Status status = encode(driver, {"q", arguments.q}, q_bound, queries, memory, maps.q);
   if (status.ok()) status = encode(driver, {"k", arguments.k}, k_bound, keys, memory, maps.k);
-  if (status.ok()) status = encode(driver, {"v", arguments.v}, k_bound, keys, memory, maps.v);
+  const Box values = eight_bit(config) ? Box{.rows = config.head_dim_v} : keys;
+  if (status.ok()) status = encode(driver, {"v", rows_of_v(problem, arguments.v)}, k_bound, values, memory, maps.v);
   if (status.ok()) status = encode(driver, {"o", arguments.o}, q_bound, outputs, memory, maps.o);
   return status;
 }
 
-Status check_alignments(const ForwardArguments& arguments) {
-  for (const RowsView& tensor : {RowsView{"q", arguments.q}, RowsView{"k", arguments.k}, RowsView{"v", arguments.v},
-                                 RowsView{"o", arguments.o}}) {
+Status check_alignments(const AttentionProblem& problem, const ForwardArguments& arguments) {
+  for (const RowsView& tensor : {RowsView{"q", arguments.q}, RowsView{"k", arguments.k},
+                                 RowsView{"v", rows_of_v(problem, arguments.v)}, RowsView{"o", arguments.o}}) {
     if (Status status = gpu::check_alignment(tensor, kEngine); !status.ok()) return status;
   }
   return {};
@@ -106,7 +149,7 @@ class ForwardCall final : public engine::PlannedCall {
       : problem_(problem), device_(device), plan_(std::move(plan)), kernel_(kernel) {}
 
   std::size_t workspace_bytes() const override { return 0; }
-  DType probability_dtype() const override { return problem_.dtype; }
+  DType probability_dtype() const override { return problem_.dtype == DType::int8 ? DType::uint8 : problem_.dtype; }
   std::string explain() const override { return hopper::explain(problem_, plan_); }
 
   /// Enqueues the kernel; neither allocates nor waits.
@@ -118,7 +161,7 @@ class ForwardCall final : public engine::PlannedCall {
     if (!context.status().ok()) return context.status();
     if (Status status = clear_max_logits(driver, arguments.max_logits, stream); !status.ok()) return status;
     if (plan_.tiles.tiles == 0) return {};
-    if (Status status = check_alignments(arguments); !status.ok()) return status;
+    if (Status status = check_alignments(problem_, arguments); !status.ok()) return status;
     TensorMaps maps{};
     if (Status status = encode_all(driver, problem_, plan_.config, arguments, maps); !status.ok()) return status;
     return launch(kernel_.launched_in(context.current()), stream, maps, parameters(problem_, plan_, arguments));

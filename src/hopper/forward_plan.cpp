@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "call/arithmetic.h"
+#include "call/eight_bit.h"
 #include "call/visible_keys.h"
 #include "gpu/score_params.h"
 #include "hopper/schedule.h"
@@ -41,6 +42,7 @@ std::int64_t mean_queries(const AttentionProblem& problem) {
 int choose_packed_heads(const AttentionProblem& problem) {
   if (problem.heads_kv == 0 || problem.heads_q == problem.heads_kv) return 1;
   if (problem.modifiers.block_size != 0) return 1;  // a tile's rows lie in one row of the block mask
+  if (problem.eight_bit.given()) return 1;          // and have scales of their own
   constexpr std::int64_t kRows = 2 * kRowsPerWarpgroup;
   const std::int64_t group = problem.heads_q / problem.heads_kv;
   const int packed = static_cast<int>(std::min<std::int64_t>(group & -group, kRowsPerWarpgroup));
@@ -159,7 +161,21 @@ bool choose_short_tiles(forward::Config& config, const AttentionProblem& problem
   return false;
 }
 
+/// 8-bit operands: the keys whose probabilities are rounded together, one step after another; the scores of one
+/// warpgroup are exponentiated under the products of the other.
+void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& problem) {
+  config.rule.scale_first = false;  // scales come with the elements' own
+  config.operands = problem.dtype == DType::int8 ? Operands::int8 : Operands::e4m3;
+  config.rotate_back = problem.eight_bit.v_rotated;
+  config.two_stage = false;
+  config.consumer_warpgroups = 2;
+  config.block_n = kProbabilityKeys;
+  config.q_stages = 2;
+  for (config.stages = 4; config.stages > 2 && !fits(config);) --config.stages;
+}
+
 void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
+  if (problem.eight_bit.given()) return choose_eight_bit_tiles(config, problem);
   const int widest = std::max(config.head_dim, config.head_dim_v);
   config.consumer_warpgroups = 2;
   config.stages = 2;
@@ -227,8 +243,8 @@ double tile_cost(const AttentionProblem& problem, const VisibleKeys& visible, co
 int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan) {
   constexpr std::int64_t kLongHead = 2 << 20;
   constexpr std::int64_t kRounds = 2;
-  const std::int64_t head_bytes =
-      std::max<std::int64_t>(1, problem.seqlen_k * (problem.head_dim + problem.head_dim_v) * 2);
+  const std::int64_t head_bytes = std::max<std::int64_t>(1, problem.seqlen_k * (problem.head_dim + problem.head_dim_v) *
+                                                                static_cast<std::int64_t>(size_of(problem.dtype)));
   const auto l2_bytes = static_cast<std::int64_t>(shape.l2_bytes);
   const std::int64_t group = problem.heads_q / problem.heads_kv / plan.config.packed_heads;
   std::int64_t heads = l2_bytes / 4 / head_bytes * group;
@@ -293,6 +309,11 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
                       c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
   text += fmt::format("warpgroups    {}{} consumers of 64 rows{}\n", c.warp_specialized ? "1 producer and " : "",
                       c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
+  if (eight_bit(c)) {
+    text += fmt::format("8-bit inputs  {}; P rounded to {} relative to its row's largest of every {} keys\n",
+                        strobe::name_of(problem.dtype),
+                        problem.dtype == DType::int8 ? "8 unsigned bits" : "float8_e4m3", c.block_n);
+  }
   if (c.ctas_per_sm > 1) text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
   text += fmt::format("pipeline      {} stages of K and V, {} of Q; {}\n", c.stages, c.q_stages,
                       c.two_stage ? "softmax under the P V before" : "one step after another");

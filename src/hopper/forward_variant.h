@@ -28,7 +28,8 @@ constexpr auto fields_of(const Config&) {
                          field("warp_specialized", &Config::warp_specialized), field("ping_pong", &Config::ping_pong),
                          field("two_stage", &Config::two_stage), field("persistent", &Config::persistent),
                          field("ctas_per_sm", &Config::ctas_per_sm), field("packed_heads", &Config::packed_heads),
-                         field("schedule", &Config::schedule), field("debug", &Config::debug));
+                         field("schedule", &Config::schedule), field("operands", &Config::operands),
+                         field("rotate_back", &Config::rotate_back), field("debug", &Config::debug));
 }
 
 }  // namespace forward

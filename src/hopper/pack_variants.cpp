@@ -89,6 +89,27 @@ std::vector<AttentionProblem> options_of_models() {
   return problems;
 }
 
+/// 8-bit operands as quantize() makes them by default, O in bfloat16.
+std::vector<AttentionProblem> eight_bit_problems() {
+  std::vector<AttentionProblem> problems;
+  AttentionProblem problem;
+  problem.batch = problem.heads_q = problem.heads_kv = 1;
+  problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = 4096;
+  problem.scale = 1.0F;
+  problem.eight_bit = {.q_rows = 1, .k_rows = 32, .v_rows = 1, .output = DType::bfloat16, .v_rotated = true};
+  for (const DType dtype : {DType::int8, DType::float8_e4m3}) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+        problem.dtype = dtype;
+        problem.head_dim = problem.head_dim_v = head_dim;
+        problem.causal = causal;
+        problems.push_back(problem);
+      }
+    }
+  }
+  return problems;
+}
+
 class VariantList {
  public:
   /// Different problems share kernels.
@@ -137,6 +158,7 @@ std::vector<CommonVariant> common_variants() {
     add_forward(problem, variants);
     if (problem.seqlen_q == problem.seqlen_k) add_backward(problem, false, variants);
   }
+  for (const AttentionProblem& problem : eight_bit_problems()) add_forward(problem, variants);
   return variants.take();
 }
 

@@ -1,13 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hopper/supported.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <string_view>
 
+#include "call/eight_bit.h"
+
 namespace strobe::hopper {
 
+namespace {
+
+/// What the kernel for 8-bit operands lacks.
+Status check_eight_bit(const AttentionProblem& problem) {
+  for (const auto& [name, value] :
+       {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {
+    if (value != 64 && value != 128) {
+      return unsupported("{} is {}: the hopper engine takes 64 and 128 with {} inputs; the cpu engine takes any", name,
+                         value, name_of(problem.dtype));
+    }
+  }
+  if (output_dtype(problem) == DType::float32) {
+    return unsupported("o is float32: the hopper engine writes float16 and bfloat16");
+  }
+  if (problem.eight_bit.k_rows < std::min(kGroupRows, problem.seqlen_k)) {
+    return unsupported("k_descale has a scale for each row: the hopper engine takes one for 32 rows or more");
+  }
+  for (const auto& [name, wanted] :
+       {std::pair{"softcap", problem.softcap != 0.0F}, std::pair{"alibi_slopes", problem.modifiers.has_alibi},
+        std::pair{"chunk", problem.chunk != 0}}) {
+    if (!wanted) continue;
+    return unsupported("{} is not supported by the hopper engine with {} inputs; the cpu engine supports it", name,
+                       name_of(problem.dtype));
+  }
+  return {};
+}
+
+}  // namespace
+
 Status check_supported(const AttentionProblem& problem) {
-  if (problem.dtype != DType::bfloat16 && problem.dtype != DType::float16) {
+  if (problem.eight_bit.given()) {
+    if (Status status = check_eight_bit(problem); !status.ok()) return status;
+  } else if (problem.dtype != DType::bfloat16 && problem.dtype != DType::float16) {
     return unsupported("q is {}: the hopper engine computes in float16 and bfloat16", strobe::name_of(problem.dtype));
   }
   for (const auto& [name, value] :

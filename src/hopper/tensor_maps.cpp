@@ -17,7 +17,7 @@ struct AxisExtent {
 AxisExtent axis_of(std::int64_t extent, std::int64_t stride, int box = 1) {
   // A stride that is never stepped along must still be one that TMA takes.
   return {static_cast<std::uint64_t>(std::max<std::int64_t>(extent, 1)),
-          static_cast<std::uint64_t>(extent > 1 ? stride : gpu::kAccessBytes / 2), static_cast<std::uint32_t>(box)};
+          static_cast<std::uint64_t>(extent > 1 ? stride : gpu::kAccessBytes), static_cast<std::uint32_t>(box)};
 }
 
 }  // namespace
@@ -26,7 +26,8 @@ Status encode(const runtime::Driver& driver, const gpu::RowsView& tensor, const 
               const void* any_memory, TensorMap& map) {
   AxisExtent axes[kAxes];
   const auto at = [&](Axis axis) -> AxisExtent& { return axes[static_cast<int>(axis)]; };
-  at(Axis::column) = {axis_of(tensor.extent(1), 1).extent, 1, kPanelColumns};
+  at(Axis::column) = {axis_of(tensor.extent(1), 1).extent, 1,
+                      static_cast<std::uint32_t>(kPanelRowBytes / size_of(tensor.view.dtype))};
   at(Axis::row) = axis_of(tensor.rows(), tensor.stride(3), box.rows / box.heads);
   at(Axis::offset) = {1, at(Axis::row).stride, 1};
   at(Axis::head) = axis_of(tensor.extent(2), tensor.stride(2), box.heads);

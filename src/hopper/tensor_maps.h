@@ -10,7 +10,7 @@
 
 namespace strobe::hopper {
 
-/// Boxes of 64 columns by `rows`, of which `heads` neighbouring heads share each row of the tensor.
+/// Boxes of 128 bytes of columns by `rows`, of which `heads` neighbouring heads share each row of the tensor.
 struct Box {
   int rows = 0;
   int heads = 1;

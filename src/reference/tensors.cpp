@@ -53,6 +53,8 @@ double load(const ConstTensorView& view, std::int64_t offset) {
     case DType::float32: return load_as<float>(view.data, offset);
     case DType::float16: return load_as<float16>(view.data, offset);
     case DType::bfloat16: return load_as<bfloat16>(view.data, offset);
+    case DType::float8_e4m3: return load_as<float8_e4m3>(view.data, offset);
+    case DType::int8: return static_cast<const std::int8_t*>(view.data)[offset];
     default: return 0.0;
   }
 }

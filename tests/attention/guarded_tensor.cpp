@@ -83,6 +83,7 @@ void GuardedTensor::set(std::int64_t index, double value) {
     case DType::float16: store(target, to_float16(static_cast<float>(value))); break;
     case DType::int32: store(target, static_cast<std::int32_t>(value)); break;
     case DType::uint8:
+    case DType::int8:
     case DType::float8_e4m3: store(target, static_cast<std::uint8_t>(value)); break;
   }
 }
@@ -95,6 +96,7 @@ double GuardedTensor::get(std::int64_t index) const {
     case DType::float16: return to_float(load<float16>(source));
     case DType::int32: return load<std::int32_t>(source);
     case DType::uint8:
+    case DType::int8:
     case DType::float8_e4m3: break;
   }
   return load<std::uint8_t>(source);

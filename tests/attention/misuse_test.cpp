@@ -127,20 +127,18 @@ std::vector<Misuse<Arguments>> option_misuses() {
        "the ampere engine is not in this build: engine must be automatic, cpu or hopper"},
       {"EngineHopper", [](C& c) { c.execution.engine = Engine::hopper; }, kUnsupported,
        "q is on cpu: the hopper engine takes tensors on a CUDA device"},
-      {"Float8", [](C& c) { c.arguments.q.dtype = DType::float8_e4m3; }, kUnsupported,
-       "q is float8_e4m3: this build computes in float32, float16 and bfloat16"},
   };
 }
 
 std::vector<ForwardMisuse> forward_misuses() {
   const auto view = [](ForwardCall& c) { return c.arguments.q; };
   return {
-      {"QDescale", [view](ForwardCall& c) { c.arguments.q_descale = view(c); }, kUnsupported,
-       "q_descale is given, but no engine of this build has float8 inputs"},
-      {"KDescale", [view](ForwardCall& c) { c.arguments.k_descale = view(c); }, kUnsupported,
-       "k_descale is given, but no engine of this build has float8 inputs"},
-      {"VDescale", [view](ForwardCall& c) { c.arguments.v_descale = view(c); }, kUnsupported,
-       "v_descale is given, but no engine of this build has float8 inputs"},
+      {"QDescale", [view](ForwardCall& c) { c.arguments.q_descale = view(c); }, kInvalid,
+       "q_descale is given, but q is float32: it belongs to 8-bit inputs"},
+      {"KDescale", [view](ForwardCall& c) { c.arguments.k_descale = view(c); }, kInvalid,
+       "k_descale is given, but q is float32: it belongs to 8-bit inputs"},
+      {"VDescale", [view](ForwardCall& c) { c.arguments.v_descale = view(c); }, kInvalid,
+       "v_descale is given, but q is float32: it belongs to 8-bit inputs"},
       {"PageTable", [view](ForwardCall& c) { c.arguments.page_table = view(c); }, kUnsupported,
        "page_table is given, but no engine of this build has a paged key-value cache"},
       {"OOverQ", [](ForwardCall& c) { c.arguments.q.data = c.arguments.o.data; }, kInvalid,

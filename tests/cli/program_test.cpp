@@ -49,6 +49,7 @@ TEST(Program, PassesOnWhatTheLibraryRefuses) {
   expect_refusal(run_program({"verify", "--heads", "3", "--heads-kv", "2"}), 2, "heads");
   expect_refusal(run_program({"explain", "--engine", "hopper"}), 3, "CUDA");
   expect_refusal(run_program({"verify", "--engine", "hopper"}), 3, "CUDA");
+  expect_refusal(run_program({"verify", "--eight-bit", "--device", "cuda"}), 3, "--eight-bit runs on the cpu");
   expect_refusal(run_program({"explain", "--head-dim", "513"}), 2, "512");
   const std::string huge = "4611686018427387904";
   expect_refusal(run_program({"explain", "--batch", huge, "--seqlen", huge}), 2, "");
@@ -85,6 +86,14 @@ TEST(Verify, PassesAndShowsEveryResult) {
   for (const char* const dtype : {" float32 ", " float16 ", " bfloat16 "}) EXPECT_TRUE(contains(outcome.out, dtype));
   EXPECT_TRUE(contains(outcome.out, "\nnormal ") && contains(outcome.out, "\noutliers "));
   EXPECT_TRUE(contains(outcome.out, "\npass: ")) << outcome.out;
+}
+
+TEST(Verify, EightBitShowsEveryIngredient) {
+  const Outcome outcome = run_program({"verify", "--eight-bit", "--seqlen", "64", "--heads", "1", "--head-dim", "64"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  for (const char* const row : {"\nbfloat16 ", "\ne4m3, blocks ", "\nint8, all: the default "}) {
+    EXPECT_TRUE(contains(outcome.out, row)) << outcome.out;
+  }
 }
 
 TEST(Verify, DrawsTheSameInputsEveryTime) {

@@ -47,8 +47,8 @@ EditedCall<Arguments> valid_call() {
 
 /// The bytes that a view spans; nothing when it is malformed or larger than a fuzz target should compute with.
 bool spanned_bytes(const strobe_tensor& tensor, std::size_t& bytes) {
-  constexpr std::size_t kElementBytes[] = {4, 2, 2, 4, 1, 1};
-  if (tensor.rank < 1 || tensor.rank > STROBE_MAX_RANK || tensor.dtype < 0 || tensor.dtype > STROBE_UINT8) return false;
+  constexpr std::size_t kElementBytes[] = {4, 2, 2, 4, 1, 1, 1};
+  if (tensor.rank < 1 || tensor.rank > STROBE_MAX_RANK || tensor.dtype < 0 || tensor.dtype > STROBE_INT8) return false;
   std::size_t elements = 1;
   std::size_t span = 1;
   bool empty = false;

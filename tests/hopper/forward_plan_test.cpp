@@ -8,6 +8,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include "call/eight_bit.h"
 #include "gpu/score_params.h"
 #include "hopper/forward_variant.h"
 #include "kernels/hopper/forward/smem.h"
@@ -88,6 +89,42 @@ TEST(HopperForwardPlan, RefusesInASentence) {
             "head_dim is 36: the hopper engine takes multiples of 8 up to 256");
   EXPECT_EQ(refusal([](AttentionProblem& p) { p.head_dim_v = 264; }),
             "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
+}
+
+AttentionProblem eight_bit_problem(std::int64_t head_dim, DType dtype) {
+  AttentionProblem problem = problem_of(4096, head_dim, head_dim);
+  problem.dtype = dtype;
+  problem.eight_bit = {.q_rows = 1, .k_rows = 32, .v_rows = 1, .output = DType::bfloat16, .v_rotated = true};
+  return problem;
+}
+
+TEST(HopperForwardPlan, EightBitOperandsRoundAsOnTheCpu) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    const forward::Config config = config_of(eight_bit_problem(head_dim, DType::float8_e4m3));
+    EXPECT_EQ(config.operands, Operands::e4m3);
+    EXPECT_EQ(config.rule.element, Element::bf16);
+    EXPECT_TRUE(config.rotate_back);
+    EXPECT_EQ(config.block_n, kProbabilityKeys);
+    EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes);
+    EXPECT_EQ(smem_plan(config).scales % 16, 0);
+  }
+  EXPECT_EQ(config_of(eight_bit_problem(64, DType::int8)).operands, Operands::int8);
+}
+
+TEST(HopperForwardPlan, NamesWhatEightBitOperandsLack) {
+  const auto message = [](auto change) {
+    AttentionProblem problem = eight_bit_problem(128, DType::int8);
+    change(problem);
+    return std::string(forward_config(problem, kH200).status().message());
+  };
+  EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 256; }),
+            "head_dim is 256: the hopper engine takes 64 and 128 with int8 inputs; the cpu engine takes any");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.eight_bit.output = DType::float32; }),
+            "o is float32: the hopper engine writes float16 and bfloat16");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.eight_bit.k_rows = 1; }),
+            "k_descale has a scale for each row: the hopper engine takes one for 32 rows or more");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.softcap = 30.0F; }),
+            "softcap is not supported by the hopper engine with int8 inputs; the cpu engine supports it");
 }
 
 TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {
@@ -277,7 +314,8 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
       ".dropout = false, .block_mask = 0, .scale_first = false}, .head_dim = 128, .head_dim_v = 128, "
       ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .warp_specialized = true, .ping_pong = "
       "true, .two_stage = true, .persistent = true, .ctas_per_sm = 1, .packed_heads = 1, "
-      ".schedule = strobe::hopper::Schedule::dealt, .debug = false}>");
+      ".schedule = strobe::hopper::Schedule::dealt, .operands = strobe::Operands::elements, .rotate_back = false, "
+      ".debug = false}>");
 }
 
 TEST(ForwardVariant, EveryFieldChangesItsHash) {
@@ -299,7 +337,7 @@ TEST(ForwardVariant, EveryFieldChangesItsHash) {
           } else if constexpr (std::is_same_v<Value, int>) {
             ++value;
           } else if constexpr (std::is_enum_v<Value>) {
-            value = Schedule::sorted;
+            value = static_cast<Value>(1);  // no default
           } else {
             value.softcap = true;
           }

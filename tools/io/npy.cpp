@@ -117,6 +117,7 @@ std::optional<DType> dtype_of_descr(std::string_view descr) {
   if (descr == "<f2") return DType::float16;
   if (descr == "<i4") return DType::int32;
   if (descr == "|u1" || descr == "|b1") return DType::uint8;
+  if (descr == "|i1") return DType::int8;
   if (descr == "<V2" || descr == "|V2" || descr == "bfloat16") return DType::bfloat16;
   return std::nullopt;
 }
@@ -128,6 +129,7 @@ std::optional<std::string_view> descr_of_dtype(DType dtype) {
     case DType::int32: return "<i4";
     case DType::bfloat16: return "<V2";
     case DType::uint8: return "|u1";
+    case DType::int8: return "|i1";
     case DType::float8_e4m3: return std::nullopt;
   }
   return std::nullopt;

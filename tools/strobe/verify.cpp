@@ -17,6 +17,7 @@
 #include "reference/bound/reference.h"
 #include "strobe/plan.h"
 #include "table.h"
+#include "verify_eight_bit.h"
 
 namespace strobe::program {
 namespace {
@@ -34,7 +35,8 @@ Examples:
   strobe verify
   strobe verify --dtype bfloat16 --causal --seqlen 2048 --heads 8 --heads-kv 2
   strobe verify --inputs outliers --pass forward --seed 7
-  strobe verify --device cuda --seqlen 1024 --causal)";
+  strobe verify --device cuda --seqlen 1024 --causal
+  strobe verify --eight-bit --seqlen 4096 --head-dim 128)";
 
 struct VerifyFlags {
   ShapeFlags shape{.seqlen_q = 512, .heads_q = 4, .head_dim = 64};
@@ -45,6 +47,7 @@ struct VerifyFlags {
   std::vector<std::string> inputs{"normal", "outliers"};
   std::string pass = "both";
   std::uint64_t seed = 0;
+  bool eight_bit = false;
 };
 
 /// What the device's engine computes, where the flags leave it open.
@@ -180,6 +183,12 @@ Result<Plan> planned(const VerifyFlags& flags, DType dtype, const Modifiers& mod
 }
 
 ExitCode verify(const VerifyFlags& flags) {
+  if (flags.eight_bit) {
+    if (flags.execution.on_gpu()) {
+      return report({StatusCode::unsupported, "--eight-bit runs on the cpu: leave --device out"});
+    }
+    return verify_eight_bit(flags.shape, flags.options.options(), flags.execution.execution(), flags.seed);
+  }
   const Shape shape = flags.shape.shape();
   const Result<Modifiers> modifiers = flags.modifiers.read(shape.heads_q);
   if (!modifiers.ok()) return report(modifiers.status());
@@ -221,6 +230,8 @@ void add_verify_command(CLI::App& app, ExitCode& exit_code) {
   command.add_option("--seed", flags->seed, "of the pseudo-random inputs and of dropout")
       ->type_name("N")
       ->capture_default_str();
+  command.add_flag("--eight-bit", flags->eight_bit,
+                   "print what each ingredient of 8-bit attention does to the error, on six kinds of inputs");
   flags->shape.add_to(command);
   flags->options.add_to(command);
   flags->modifiers.add_to(command);

@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "cpu/kernels/dropout-inl.h"
+#include "cpu/kernels/eight_bit-inl.h"
 #include "cpu/kernels/multiply-inl.h"
 #include "cpu/kernels/pack-inl.h"
 #include "cpu/kernels/row_statistics.h"
@@ -76,6 +77,7 @@ class ForwardBlock {
 
   void begin() {
     std::fill_n(scratch_.row_max, lanes(), -kInfinity);
+    std::fill_n(scratch_.block_factor, kPanel, 1.0F);
     std::fill_n(scratch_.row_sum, lanes(), 0.0F);
     std::fill_n(scratch_.output, lanes() * dv_, 0.0F);
     for (std::int64_t index = 0; index < parts(); ++index) begin_part(part(index));
@@ -89,6 +91,10 @@ class ForwardBlock {
       scratch_.visible_begin[part.lane + i] = task_.visible.begin(position);
       scratch_.visible_end[part.lane + i] = task_.visible.end(position);
     }
+    if (task_.eight_bit.given()) {
+      load_query_scales(task_.eight_bit, task_.q.group, part.row, part.rows, round_up(part.rows, kPanel),
+                        task_.query_factor, scratch_.query_scales + part.lane, scratch_.query_shifts + part.lane);
+    }
   }
 
   /// Keys [key_begin, key_end) against every panel of queries.
@@ -97,7 +103,7 @@ class ForwardBlock {
     const std::int64_t packed = round_up(count, kStrip);
     value_layout_ = columns_together(packed);
     pack_tiles(task_.dtype, {task_.k, key_begin, count, task_.head_dim}, packed, key_layout_, scratch_.keys);
-    pack_tiles(task_.dtype, {task_.v, key_begin, count, task_.head_dim_v}, packed, value_layout_, scratch_.values);
+    pack_values(key_begin, count, packed);
     const bool uniform = scratch_.visible_begin[lanes() - 1] <= key_begin && scratch_.visible_end[0] >= key_end;
     // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
     const bool hidden_poison = !uniform && !all_finite(scratch_.values, value_layout_, packed, dv_);
@@ -107,6 +113,19 @@ class ForwardBlock {
       for (std::int64_t row = 0; row < all.rows; row += kPanel) {
         panel({all.row + row, all.rows - row, all.lane + row}, key_begin, count, hidden_poison);
       }
+    }
+  }
+
+  void pack_values(std::int64_t key_begin, std::int64_t count, std::int64_t packed) {
+    if (!task_.eight_bit.given()) {
+      pack_tiles(task_.dtype, {task_.v, key_begin, count, task_.head_dim_v}, packed, value_layout_, scratch_.values);
+      return;
+    }
+    load_key_scales(task_.eight_bit, key_begin, count, packed, scratch_);
+    if (task_.dtype == DType::int8) {
+      pack_values_of<std::int8_t>(task_.v, key_begin, count, task_.head_dim_v, packed, value_layout_, scratch_.values);
+    } else {
+      pack_values_of<float8_e4m3>(task_.v, key_begin, count, task_.head_dim_v, packed, value_layout_, scratch_.values);
     }
   }
 
@@ -128,6 +147,7 @@ class ForwardBlock {
                                                key_layout_.strip_stride, d_ / kStrip, queries)
           .store_to(scratch_.scores + key * kPanel, kPanel);
     }
+    if (task_.eight_bit.given()) scale_scores(scratch_, lane, first, last, task_.score_scale.capped);
     if (task_.score_scale.capped) cap_scores(scratch_.scores, first, last, task_.score_scale.softcap_scale);
     if (task_.terms.given()) {
       softmax_of_terms(rest, key_begin, count, first, last, masked);
@@ -140,9 +160,10 @@ class ForwardBlock {
     float* output = scratch_.output + lane * dv_;
     if (masked && hidden_poison) return add_visible_values(output, first, last, begin, end, key_begin);
     for (std::int64_t c = 0; c < dv_; c += kStrip) {
-      multiply_columns<kTileVecs>(value_tile(first, c), value_layout_.group_stride, (last - first) / kStrip,
-                                  scratch_.scores + first * kPanel)
-          .rescale_add_to(output + c * kPanel, kPanel, scratch_.rescale);
+      auto sums = multiply_columns<kTileVecs>(value_tile(first, c), value_layout_.group_stride, (last - first) / kStrip,
+                                              scratch_.scores + first * kPanel);
+      if (task_.eight_bit.given()) sums.scale(scratch_.block_factor);
+      sums.rescale_add_to(output + c * kPanel, kPanel, scratch_.rescale);
     }
   }
 
@@ -193,6 +214,9 @@ class ForwardBlock {
   /// exponent in these rows is `top`.
   HWY_INLINE void exponentiate(std::int64_t panel, std::int64_t lane, std::int64_t first, std::int64_t last, Vec top,
                                Vec scale) {
+    if (task_.eight_bit.given()) {
+      return exponentiate_to_8_bits(scratch_, task_.dtype, panel, lane, first, last, scale);
+    }
     const Floats d;
     float* HWY_RESTRICT scores = scratch_.scores + lane;
     float* HWY_RESTRICT row_max = scratch_.row_max + panel + lane;
@@ -228,12 +252,13 @@ class ForwardBlock {
     const Floats d;
     for (int n = 0; n < kTileVecs; ++n) {
       const LaneInterval visible(begin + n * kLanes, end + n * kLanes, key_begin);
+      const Vec factor = hn::Load(d, scratch_.block_factor + n * kLanes);
       for (std::int64_t c = 0; c < dv_; ++c) {
         float* HWY_RESTRICT out = output + c * kPanel + n * kLanes;
         Vec sum = hn::Mul(hn::Load(d, out), hn::Load(d, scratch_.rescale + n * kLanes));
         for (std::int64_t key = first; key < last; ++key) {
           const Vec value = hn::Set(d, value_tile(key, c)[key % kStrip * kStrip + c % kStrip]);
-          const Vec p = hn::Load(d, scratch_.scores + key * kPanel + n * kLanes);
+          const Vec p = hn::Mul(hn::Load(d, scratch_.scores + key * kPanel + n * kLanes), factor);
           sum = hn::IfThenElse(visible.contains(key), hn::MulAdd(p, value, sum), sum);
         }
         hn::Store(sum, d, out);
@@ -260,9 +285,13 @@ class ForwardBlock {
   /// Divides the row's output by its sum and writes what the caller asked for.
   void finish_row(std::int64_t row, std::int64_t lane, float* HWY_RESTRICT output) {
     const Floats d;
-    const Vec factor = hn::Set(d, finish_statistics(task_, row, {scratch_.row_max[lane], scratch_.row_sum[lane]}));
+    const float shift = task_.eight_bit.given() ? scratch_.query_shifts[lane] : 0.0F;
+    const RowStatistics statistics{scratch_.row_max[lane], scratch_.row_sum[lane]};
+    const Vec factor = hn::Set(d, finish_statistics(task_, row, statistics, shift));
     for (std::int64_t c = 0; c < dv_; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, output + c), factor), d, output + c);
-    store_result(task_.dtype, task_.o, row, output, task_.head_dim_v);
+    const Rotation& rotation = task_.eight_bit.rotation;
+    if (rotation.given) rotate_back(rotation.seed, output, task_.head_dim_v);
+    store_result(task_.dtype_o, task_.o, row, output, task_.head_dim_v);
   }
 
   const float* value_tile(std::int64_t key, std::int64_t column) const {

@@ -56,6 +56,16 @@ struct Accumulators {
     }
   }
 
+  /// at *= factor, one a lane.
+  HWY_INLINE Accumulators& scale(const float* HWY_RESTRICT factor) {
+    const Floats d;
+    HWY_UNROLL(4) for (int n = 0; n < kVecs; ++n) {
+      const Vec own = hn::Load(d, factor + n * kLanes);
+      HWY_UNROLL(16) for (int m = 0; m < kRows; ++m) at[m][n] = hn::Mul(at[m][n], own);
+    }
+    return *this;
+  }
+
   /// to = to * factor + at, one factor a lane.
   HWY_INLINE void rescale_add_to(float* HWY_RESTRICT to, std::int64_t stride, const float* HWY_RESTRICT factor) const {
     const Floats d;

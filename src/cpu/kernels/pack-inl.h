@@ -99,6 +99,8 @@ HWY_INLINE void pack_tiles(DType dtype, const Source& from, std::int64_t padded_
   switch (dtype) {
     case DType::float16: return pack_tiles_of<float16>(from, padded_rows, layout, to);
     case DType::bfloat16: return pack_tiles_of<bfloat16>(from, padded_rows, layout, to);
+    case DType::int8: return pack_tiles_of<std::int8_t>(from, padded_rows, layout, to);
+    case DType::float8_e4m3: return pack_tiles_of<float8_e4m3>(from, padded_rows, layout, to);
     default: return pack_tiles_of<float>(from, padded_rows, layout, to);
   }
 }
@@ -223,6 +225,8 @@ HWY_INLINE void pack_panels(DType dtype, const Source& from, std::int64_t padded
   switch (dtype) {
     case DType::float16: return pack_panels_of<kWidth, float16>(from, padded_columns, factor, row_buffer, to);
     case DType::bfloat16: return pack_panels_of<kWidth, bfloat16>(from, padded_columns, factor, row_buffer, to);
+    case DType::int8: return pack_panels_of<kWidth, std::int8_t>(from, padded_columns, factor, row_buffer, to);
+    case DType::float8_e4m3: return pack_panels_of<kWidth, float8_e4m3>(from, padded_columns, factor, row_buffer, to);
     default: return pack_panels_of<kWidth, float>(from, padded_columns, factor, row_buffer, to);
   }
 }

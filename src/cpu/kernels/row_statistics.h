@@ -51,8 +51,11 @@ inline void raise(float& to, float value) {
 }
 
 /// Writes what the caller asked for of row `row` and its statistics, taken by value as the sink joins them. Returns
-/// what the row's output is to be multiplied by.
-inline float finish_statistics(const ForwardTask& task, std::int64_t row, RowStatistics statistics) {
+/// what the row's output is to be multiplied by. The products that the statistics are of lack `shift`: unless softcap
+/// has asked for it already.
+inline float finish_statistics(const ForwardTask& task, std::int64_t row, RowStatistics statistics,
+                               float shift = 0.0F) {
+  if (!task.score_scale.capped && statistics.max != -kInfinity) statistics.max += shift * task.score_scale.scale_log2;
   const std::int64_t head = row % task.q.group;
   const float keep = task.dropout.given ? task.dropout.key.keep_probability() : 1.0F;
   if (task.max_logits != nullptr) raise(task.max_logits[head], statistics.max_logit());

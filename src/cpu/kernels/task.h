@@ -13,6 +13,7 @@
 #include "call/score_rule.h"
 #include "call/visible_keys.h"
 #include "kernels/math/philox.h"
+#include "strobe/attention.h"
 #include "strobe/tensor.h"
 
 namespace strobe::cpu {
@@ -65,6 +66,26 @@ struct BlockMask {
   }
 };
 
+/// Scales of neighbouring rows. The heads of a group are head_stride apart.
+struct RowScales {
+  const float* data = nullptr;
+  std::int64_t head_stride = 0;
+  std::int64_t rows = 1;  // that share one
+
+  float at(std::int64_t position, std::int64_t head = 0) const { return data[head * head_stride + position / rows]; }
+};
+
+/// What belongs to 8-bit operands of one group of heads: see strobe/quantize.h.
+struct EightBitOperands {
+  RowScales q;  // q.data null: the operands are not 8-bit
+  RowScales k;
+  RowScales v;
+  RowScales q_shift;  // data null: none
+  Rotation rotation;  // of V
+
+  bool given() const { return q.data != nullptr; }
+};
+
 /// ALiBi and bias of the heads of one group. Pointers are null where the call has none.
 struct ScoreTerms {
   const float* alibi_slopes = nullptr;  // one for each head
@@ -90,7 +111,8 @@ struct Tiles {
 };
 
 struct ForwardTask {
-  DType dtype = DType::float32;
+  DType dtype = DType::float32;    // of q, k and v
+  DType dtype_o = DType::float32;  // of o
   ConstRows q;
   ConstRows k;
   ConstRows v;
@@ -108,6 +130,7 @@ struct ForwardTask {
   GroupDropout dropout;
   const float* sinks = nullptr;  // one for each head of the group; null: none
   float* max_logits = nullptr;   // likewise; raised by every block's tasks
+  EightBitOperands eight_bit;    // given: v holds a row for each column of V
   Tiles tiles;
 };
 

@@ -14,6 +14,7 @@
 #include "cpu/kernels/task.h"
 #include "hwy/highway.h"
 #include "strobe/float16.h"
+#include "strobe/float8.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
@@ -137,6 +138,21 @@ HWY_INLINE hn::Vec<D> load(D d, const bfloat16* from) {
   const hn::Rebind<std::uint32_t, D> wide;
   const auto bits = hn::LoadU(hn::Rebind<std::uint16_t, D>(), reinterpret_cast<const std::uint16_t*>(from));
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(wide, bits)));
+}
+
+inline float to_float(std::int8_t value) { return static_cast<float>(value); }
+using strobe::to_float;
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const std::int8_t* from) {
+  return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<D>(), hn::LoadU(hn::Rebind<std::int8_t, D>(), from)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const float8_e4m3* from) {
+  HWY_ALIGN float widened[kLanes];  // D has no more lanes than Floats
+  for (std::size_t i = 0; i < hn::Lanes(d); ++i) widened[i] = to_float(from[i]);
+  return hn::Load(d, widened);
 }
 
 template <class T>

@@ -13,6 +13,9 @@ namespace strobe {
 /// What Q, K, V and O hold; sums and softmax are float32 always.
 enum class Element : unsigned char { bf16, fp16 };
 
+/// What the two products of a forward multiply: elements as they are, or 8 bits with scales.
+enum class Operands : unsigned char { elements, e4m3, int8 };
+
 #ifdef __CUDACC_RTC__
 
 template <Element element>

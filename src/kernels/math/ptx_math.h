@@ -58,6 +58,13 @@ __device__ __forceinline__ uint32_t cvt_f16x2(float low, float high) {
   return packed;
 }
 
+/// Two floats as e4m3, rounded to nearest even and saturated, `low` in the low byte.
+__device__ __forceinline__ uint32_t cvt_e4m3x2(float low, float high) {
+  unsigned short packed;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;\n" : "=h"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
 /// What the lane of that quad has that stands where this one stands in its own: lane 4 quad + lane % 4.
 __device__ __forceinline__ float shfl_quad(float x, int quad) {
   float y;

@@ -7,7 +7,9 @@ namespace strobe::reference {
 
 ArithmeticModel arithmetic_of(Engine engine, DType probabilities) {
   ArithmeticModel model;
-  model.probabilities = probabilities;
+  // Of 8-bit operands the bound derives the rounding from the operands themselves.
+  const bool eight_bit = probabilities == DType::uint8 || probabilities == DType::float8_e4m3;
+  model.probabilities = eight_bit ? DType::float32 : probabilities;
   if (engine == Engine::cpu) {
     if (probabilities == DType::bfloat16) model.smallest_input = 0x1p-126;  // AMX takes subnormal numbers for zero
     return model;

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "call/eight_bit.h"
+#include "reference/bound/eight_bit.h"
 #include "reference/bound/forward_row.h"
 #include "reference/bound/parallel.h"
 #include "reference/bound/reference.h"
@@ -35,22 +37,35 @@ struct LargestScore {
   }
 };
 
+HeadOperands operands_of(const ForwardArguments& arguments, const Head& head) {
+  const SequenceRows& rows = head.rows;
+  const std::int64_t head_k = head.modifiers.head() / (heads_of(arguments.q) / heads_of(arguments.k));
+  const std::int64_t head_dim = head_dim_of(arguments.q);
+  const std::vector<double> k = read_head(arguments.k, rows.first_k, rows.seqlen_k, head_k);
+  return {.head_dim = head_dim,
+          .q = read_head(arguments.q, rows.first_q, rows.seqlen_q, head.modifiers.head()),
+          .k_transposed = transpose(k, rows.seqlen_k, head_dim),
+          .v = read_head(arguments.v, rows.first_k, rows.seqlen_k, head_k),
+          .value_scales = {}};
+}
+
 // One head of one sequence.
 void forward_head(const ForwardArguments& arguments, const Head& head, std::int64_t head_q, ForwardResult& result) {
   const SequenceRows& rows = head.rows;
   const std::int64_t heads = heads_of(arguments.q);
-  const std::int64_t head_k = head_q / (heads / heads_of(arguments.k));
-  const std::int64_t head_dim = head_dim_of(arguments.q);
-  const std::int64_t head_dim_v = head_dim_of(arguments.v);
-  const std::vector<double> q = read_head(arguments.q, rows.first_q, rows.seqlen_q, head_q);
-  const std::vector<double> k = read_head(arguments.k, rows.first_k, rows.seqlen_k, head_k);
-  const std::vector<double> v = read_head(arguments.v, rows.first_k, rows.seqlen_k, head_k);
-  const std::vector<double> k_transposed = transpose(k, rows.seqlen_k, head_dim);
+  const std::int64_t head_dim_v = head_dim_of(arguments.o);
+  const bool eight_bit = is_eight_bit(arguments.q.dtype);
+  const HeadOperands operands = eight_bit ? eight_bit_operands(arguments, head) : operands_of(arguments, head);
+  const std::int64_t head_dim = operands.head_dim;
   LargestScore largest;
   for (std::int64_t query = 0; query < rows.seqlen_q; ++query) {
-    const Scores scores = scores_of(query, q.data() + query * head_dim, k_transposed, head_dim, head);
+    Scores scores = scores_of(query, operands.q.data() + query * head_dim, operands.k_transposed, head_dim, head);
     largest.take(scores);
-    const ForwardRow row = forward_row(scores, v, head_dim_v, arguments.o.dtype, head.model);
+    if (eight_bit) round_probabilities(scores, operands, arguments.q.dtype, head.model);
+    const Rotation& rotation = arguments.v_rotation;
+    const DType stored = rotation.given ? DType::float32 : arguments.o.dtype;
+    ForwardRow row = forward_row(scores, operands.v, head_dim_v, stored, head.model);
+    if (rotation.given) rotate_back(row, rotation, arguments.o.dtype, head.model);
     const std::int64_t o_index = ((rows.first_q + query) * heads + head_q) * head_dim_v;
     std::copy(row.o.begin(), row.o.end(), result.o.value.begin() + o_index);
     std::copy(row.o_bound.begin(), row.o_bound.end(), result.o.bound.begin() + o_index);
@@ -68,13 +83,16 @@ BoundedTensor filled(std::int64_t count, double value) {
 
 }  // namespace
 
-ForwardResult forward(const ForwardArguments& arguments, const AttentionOptions& options, const ArithmeticModel& model,
+ForwardResult forward(const ForwardArguments& arguments, const AttentionOptions& given, const ArithmeticModel& model,
                       int threads) {
+  AttentionOptions options = given;
+  // Operands of 8 bits have a column that head_dim does not count.
+  if (is_eight_bit(arguments.q.dtype)) options.scale = scale_of(given, head_dim_of(arguments.q));
   const std::int64_t heads = heads_of(arguments.q);
   const std::int64_t row_heads = element_count(arguments.q) / head_dim_of(arguments.q);
   const std::vector<SequenceRows> sequences = sequence_rows(arguments.q, arguments.k, arguments.sequences);
   const std::int64_t tasks = static_cast<std::int64_t>(sequences.size()) * heads;
-  ForwardResult result{.o = filled(row_heads * head_dim_of(arguments.v), 0.0),
+  ForwardResult result{.o = filled(row_heads * head_dim_of(arguments.o), 0.0),
                        .lse = filled(row_heads, -kInfinity),
                        .max_logits = filled(tasks, -kInfinity)};
   run_tasks(tasks, threads, [&](std::int64_t task) {

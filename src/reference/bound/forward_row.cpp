@@ -64,8 +64,10 @@ void bound_weights(Softmax& softmax, const Scores& scores, const ArithmeticModel
     // Dropout rounds one over the probability of being kept, and the product with it.
     const double summation = gamma(softmax.terms + (scores.dropout[index] == 1.0 ? 0.0 : 2.0), u);
     softmax.common_error.push_back(common);
-    softmax.numerator_error.push_back(
-        summation * weight + (1.0 + summation) * (rounding.relative * weight + rounding.absolute / softmax.row_sum));
+    double rounded = rounding.relative * weight + rounding.absolute / softmax.row_sum;
+    if (!scores.rounding_log.empty())
+      rounded += std::exp(scores.rounding_log[index] - softmax.maximum) / softmax.row_sum;
+    softmax.numerator_error.push_back(summation * weight + (1.0 + summation) * rounded);
     softmax.sum_error += common + softmax.summation * weight;
   }
   softmax.sum_error += softmax.sink_error + softmax.summation * (softmax.sink + softmax.sink_error);

@@ -31,6 +31,8 @@ struct Scores {
   std::vector<double> slope_error;
   std::vector<double> dropout;  // what dropout multiplies the probability by, 1 without it
   std::optional<double> sink;   // the logit that joins the row
+  // 8-bit operands: the logarithm of what rounding a probability may change of exp(s); else empty.
+  std::vector<double> rounding_log;
 };
 
 /// scale, or 1 / sqrt(head_dim) where it is not given.

@@ -32,10 +32,17 @@ struct Config {
   int packed_heads = 1;
   Schedule schedule = Schedule::rounds;
 
+  // 8-bit operands: block_n is 128, V lies transposed, and one step comes after another. rule.element is O's.
+  Operands operands = Operands::elements;
+  bool rotate_back = false;  // O by V's rotation
+
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN
 
   bool operator==(const Config&) const = default;
 };
+
+constexpr bool eight_bit(const Config& c) { return c.operands != Operands::elements; }
+constexpr int operand_bytes(const Config& c) { return eight_bit(c) ? 1 : 2; }
 
 constexpr int block_m(const Config& c) { return kRowsPerWarpgroup * c.consumer_warpgroups; }
 

@@ -13,9 +13,10 @@
 
 #include "kernels/hopper/forward/barriers.h"
 #include "kernels/hopper/forward/block_walk.h"
+#include "kernels/hopper/forward/eight_bit_tile.h"
 #include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/exact_rows.h"
-#include "kernels/hopper/forward/self_feeder.h"
+#include "kernels/hopper/forward/rings.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_rules.h"
 #include "kernels/hopper/forward/tile_work.h"
@@ -25,22 +26,18 @@
 namespace strobe::hopper::forward {
 
 template <Config C>
-class Consumer {
+class Consumer : private Rings<C> {
  public:
   using Scores = float[C.block_n / 2];
   using Output = float[C.head_dim_v / 2];
-  using Operand = uint32_t[C.block_n / 16][4];
+  using Operand = uint32_t[C.block_n * operand_bytes(C) / 32][4];
 
   __device__ __forceinline__ Consumer(const Feeders<C>& feeders, int warpgroup)
-      : params_(feeders.params),
-        barriers_(feeders.barriers),
+      : Rings<C>(feeders, warpgroup),
+        params_(feeders.params),
         schedule_(feeders.schedule),
         pipe_(feeders.o, feeders.smem, warpgroup),
-        warpgroup_(warpgroup),
-        feeder_(feeders, warpgroup) {
-    q_ = descriptor_k_major(feeders.smem + kPlan.q + warpgroup * C.q_stages * kPlan.q_bytes);
-    k_ = descriptor_k_major(feeders.smem + kPlan.k);
-    v_ = descriptor_mn_major(feeders.smem + kPlan.v, C.block_n);
+        scales_(feeders.smem + kPlan.scales) {
     Turns<C>::open(warpgroup);
   }
 
@@ -49,11 +46,11 @@ class Consumer {
     Scheduler<C> scheduler(params_.tiles, params_.sequences, schedule_);
     Output o;
     Operand p;
-    Softmax<C> softmax;
+    SoftmaxOf<C> softmax;
     TileWork open;  // the tile whose last P V is still to come
     bool is_open = false;
-    Assignment next = next_assignment<C>(scheduler, params_, warpgroup_);
-    const auto advance = [&] { next = next_assignment<C>(scheduler, params_, warpgroup_); };
+    Assignment next = next_assignment<C>(scheduler, params_, warpgroup());
+    const auto advance = [&] { next = next_assignment<C>(scheduler, params_, warpgroup()); };
     const auto look_ahead = [&] {
       if constexpr (kLooksAhead) {
         advance();
@@ -62,48 +59,67 @@ class Consumer {
     while (next.exists) {
       const TileWork work = next.work;
       BlockWalk<C> walk(params_, work);
-      const int n_end = walk.own_end(next.n_end, warpgroup_);
+      const int n_end = walk.own_end(next.n_end, warpgroup());
       if (n_end <= work.n_begin) {
-        if (is_open) {
+        if constexpr (C.two_stage) {
+          if (is_open) {
+            close(o, p, softmax, open);
+            is_open = false;
+          }
+        }
+        pass_blocks(walk.count(work.n_begin, work.n_end));
+        if constexpr (eight_bit(C)) {
+          Turns<C>::skip(warpgroup());  // of a tile's first scores
+        }
+        store_nothing_visible<C>(params_, work, warpgroup());
+        advance();
+        continue;
+      }
+      if constexpr (eight_bit(C)) {
+        pass_blocks(walk.count(n_end, work.n_end));
+        eight_bit_tile<C>(o, softmax, *this, params_, scales_, tile_rules<C>(params_, work, warpgroup()), work,
+                          n_end - 1);
+        store_tile<C>(params_, pipe_, work, warpgroup(), o, softmax);
+        advance();
+      } else if constexpr (!C.two_stage) {
+        serial_steps(o, p, softmax, walk, work, n_end - 1);
+        advance();
+      } else {
+        if (C.rule.chunked && is_open && work.n_end - n_end > C.stages) {
           close(o, p, softmax, open);
           is_open = false;
         }
-        pass_blocks(walk.count(work.n_begin, work.n_end));
-        store_nothing_visible<C>(params_, work, warpgroup_);
-        advance();
-        continue;
-      }
-      if (C.rule.chunked && is_open && work.n_end - n_end > C.stages) {
-        close(o, p, softmax, open);
-        is_open = false;
-      }
-      if constexpr (!C.two_stage) {
-        serial_steps(o, p, softmax, walk, work, n_end - 1);
-        advance();
-        continue;
-      }
-      const Rules rules = is_open ? cross_step(o, p, softmax, open, walk, work, n_end - 1, look_ahead)
-                                  : first_step(p, softmax, walk, work, n_end - 1, look_ahead);
-      remaining_steps(o, p, softmax, rules, walk, work.n_begin, n_end - 1);
-      open = work;
-      is_open = true;
-      if constexpr (!kLooksAhead) {
-        advance();
+        const Rules rules = is_open ? cross_step(o, p, softmax, open, walk, work, n_end - 1, look_ahead)
+                                    : first_step(p, softmax, walk, work, n_end - 1, look_ahead);
+        remaining_steps(o, p, softmax, rules, walk, work.n_begin, n_end - 1);
+        open = work;
+        is_open = true;
+        if constexpr (!kLooksAhead) {
+          advance();
+        }
       }
     }
-    if (is_open) {
-      close(o, p, softmax, open);
+    if constexpr (C.two_stage) {
+      if (is_open) {
+        close(o, p, softmax, open);
+      }
     }
     if constexpr (C.schedule == Schedule::sorted) {
-      clear_unused_rows<C>(params_, warpgroup_);
+      clear_unused_rows<C>(params_, warpgroup());
     }
     pipe_.finish();
-    if (is_masked(C.rule) && !__all_sync(kFullWarp, finite_)) {
-      repair_rows<C>(params_, schedule_, warpgroup_);
+    if constexpr (is_masked(C.rule) && !eight_bit(C)) {
+      if (!__all_sync(kFullWarp, finite_)) {
+        repair_rows<C>(params_, schedule_, warpgroup());
+      }
     }
   }
 
  private:
+  using Rings<C>::warpgroup, Rings<C>::queries, Rings<C>::keys, Rings<C>::values;
+  using Rings<C>::wait_q, Rings<C>::wait_k, Rings<C>::wait_v, Rings<C>::pass_k, Rings<C>::pass_v;
+  using Rings<C>::scores_done, Rings<C>::output_done, Rings<C>::release_q;
+
   static constexpr SmemPlan kPlan = smem_plan(C);
 
   using Rules = TileRules<C>;
@@ -126,14 +142,14 @@ class Consumer {
   __device__ __forceinline__ Rules first_step(Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk, const TileWork& work,
                                               int n, const LookAhead& look_ahead) {
     Scores s;
-    const auto bias = first_bias<C>(params_, work, warpgroup_, n);
+    const auto bias = first_bias<C>(params_, work, warpgroup(), n);
     pass_blocks(walk.count(n + 1, work.n_end));
     wait_q();
     wait_k();
-    Turns<C>::wait(warpgroup_);
+    Turns<C>::wait(warpgroup());
     ptx::wgmma_fence();
     issue_scores(s);
-    Turns<C>::pass(warpgroup_);
+    Turns<C>::pass(warpgroup());
     const Rules rules = rules_of(work);
     look_ahead();
 
@@ -152,10 +168,10 @@ class Consumer {
                                               BlockWalk<C>& walk, const TileWork& work, int n,
                                               const LookAhead& look_ahead) {
     Scores s;
-    const auto bias = first_bias<C>(params_, work, warpgroup_, n);
+    const auto bias = first_bias<C>(params_, work, warpgroup(), n);
     const int others = walk.count(n + 1, work.n_end);  // blocks of this tile that other warpgroups alone work on
     for (int passed = 0; passed < others; ++passed) {
-      Turns<C>::skip(warpgroup_);
+      Turns<C>::skip(warpgroup());
       pass_k();
     }
     wait_q();
@@ -176,7 +192,7 @@ class Consumer {
       pass_v();
     }
     softmax.finish();
-    finite_ &= store_tile<C>(params_, pipe_, open, warpgroup_, o, softmax);
+    finite_ &= store_tile<C>(params_, pipe_, open, warpgroup(), o, softmax);
     softmax = next;
     accumulate_ = false;
     score::to_operand<C.rule.element>(p, s);
@@ -224,7 +240,7 @@ class Consumer {
     output_done();
     score::to_operand<C.rule.element>(p, s);
     if (grew) {
-      rescale(o, softmax);
+      rescale<C>(o, softmax.correction);
     }
     return next;
   }
@@ -237,14 +253,14 @@ class Consumer {
     ptx::wgmma_wait_group<0>(o);
     output_done();
     softmax.finish();
-    finite_ &= store_tile<C>(params_, pipe_, open, warpgroup_, o, softmax);
+    finite_ &= store_tile<C>(params_, pipe_, open, warpgroup(), o, softmax);
     accumulate_ = false;
   }
 
   /// Blocks that other warpgroups work on and this one does not.
   __device__ __forceinline__ void pass_blocks(int count) {
     for (; count > 0; --count) {
-      Turns<C>::skip(warpgroup_);
+      Turns<C>::skip(warpgroup());
       pass_k();
       pass_v();
     }
@@ -259,21 +275,21 @@ class Consumer {
     softmax = {};
     wait_q();
     for (; walk.has(n); n = walk.before(n)) {
-      if (!walk.is_own(n, warpgroup_)) {
+      if (!walk.is_own(n, warpgroup())) {
         pass_blocks(1);
         continue;
       }
       Scores s;
       const auto bias = rules.transform.fetch(n);
       wait_k();
-      Turns<C>::wait(warpgroup_);
+      Turns<C>::wait(warpgroup());
       ptx::wgmma_fence();
       issue_scores(s);
       ptx::wgmma_wait_group<0>(s);
-      Turns<C>::pass(warpgroup_);
+      Turns<C>::pass(warpgroup());
       scores_done();
       if (first_softmax(s, softmax, rules, n, bias)) {
-        rescale(o, softmax);
+        rescale<C>(o, softmax.correction);
       }
       score::to_operand<C.rule.element>(p, s);
       wait_v();
@@ -284,14 +300,14 @@ class Consumer {
     }
     release_q();
     softmax.finish();
-    finite_ &= store_tile<C>(params_, pipe_, work, warpgroup_, o, softmax);
+    finite_ &= store_tile<C>(params_, pipe_, work, warpgroup(), o, softmax);
     accumulate_ = false;
   }
 
   // -- Its parts ------------------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ Rules rules_of(const TileWork& work) const {
-    return tile_rules<C>(params_, work, warpgroup_);
+    return tile_rules<C>(params_, work, warpgroup());
   }
 
   /// Waiting for the next K here, not when it is used, ends a basic block: else ptxas moves the wait for P V up, above
@@ -303,13 +319,12 @@ class Consumer {
   }
 
   __device__ __forceinline__ void issue_scores(Scores& s) {
-    gemm_scores<C.rule.element, C.head_dim>(s, q_ + q_at_.stage * (kPlan.q_bytes >> 4),
-                                            k_ + k_at_.stage * (kPlan.k_bytes >> 4));
+    gemm_scores<C.rule.element, C.head_dim>(s, queries(), keys());
     ptx::wgmma_commit_group();
   }
 
   __device__ __forceinline__ void issue_output(Output& o, const Operand& p) {
-    gemm_output<C.rule.element>(o, p, v_ + v_at_.stage * (kPlan.v_bytes >> 4), accumulate_ ? 1 : 0);
+    gemm_output<C.rule.element>(o, p, values(), accumulate_ ? 1 : 0);
     ptx::wgmma_commit_group();
     accumulate_ = true;
   }
@@ -319,46 +334,14 @@ class Consumer {
     if constexpr (!kPlain) {
       wait_v();
     }
-    Turns<C>::wait(warpgroup_);
+    Turns<C>::wait(warpgroup());
     ptx::wgmma_fence();
     issue_scores(s);
     if constexpr (kPlain) {
       wait_v();
     }
     issue_output(o, p);
-    Turns<C>::pass(warpgroup_);
-  }
-
-  __device__ __forceinline__ void wait_q() { wait<C>(barriers_.q_full[warpgroup_][q_at_.stage], q_at_.parity); }
-  __device__ __forceinline__ void wait_k() { wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity); }
-  __device__ __forceinline__ void wait_v() { wait<C>(barriers_.v_full[v_at_.stage], v_at_.parity); }
-
-  __device__ __forceinline__ void scores_done() {
-    arrive_once(barriers_.k_empty[k_at_.stage]);
-    k_at_.advance();
-    feeder_.released_k();
-  }
-
-  __device__ __forceinline__ void output_done() {
-    arrive_once(barriers_.v_empty[v_at_.stage]);
-    v_at_.advance();
-    feeder_.released_v();
-  }
-
-  __device__ __forceinline__ void release_q() {
-    arrive_once(barriers_.q_empty[warpgroup_][q_at_.stage]);
-    q_at_.advance();
-    feeder_.released_q();
-  }
-
-  __device__ __forceinline__ void pass_k() {
-    wait_k();
-    scores_done();
-  }
-
-  __device__ __forceinline__ void pass_v() {
-    wait_v();
-    output_done();
+    Turns<C>::pass(warpgroup());
   }
 
   /// Of a block that may be masked. True if the maximum grew.
@@ -374,24 +357,12 @@ class Consumer {
     return grew;
   }
 
-  __device__ static __forceinline__ void rescale(Output& o, const Softmax<C>& softmax) {
-#pragma unroll
-    for (int i = 0; i < C.head_dim_v / 2; ++i) {
-      o[i] *= softmax.correction[(i / 2) % kRowsPerThread];
-    }
-  }
-
   const Params& params_;
-  Barriers<C>& barriers_;
   const ScheduleOf<C>& schedule_;
   OutputPipe<C> pipe_;
-  const int warpgroup_;
-  SelfFeeder<C> feeder_;
-  Descriptor q_, k_, v_;  // of stage 0
-  RingPosition<C.q_stages> q_at_;
-  RingPosition<C.stages> k_at_, v_at_;
-  bool finite_ = true;       // whether everything that this thread stored was
-  bool accumulate_ = false;  // whether O holds earlier blocks of its tile
+  const unsigned char* scales_;  // 8-bit operands: BlockScales of stage 0
+  bool finite_ = true;           // whether everything that this thread stored was
+  bool accumulate_ = false;      // whether O holds earlier blocks of its tile
 };
 
 }  // namespace strobe::hopper::forward

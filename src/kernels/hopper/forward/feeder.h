@@ -8,15 +8,24 @@
 #include "kernels/hopper/forward/barriers.h"
 #include "kernels/hopper/forward/block_walk.h"
 #include "kernels/hopper/forward/coordinates.h"
+#include "kernels/hopper/forward/scale_feeder.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_work.h"
 #include "kernels/hopper/ptx/cuda_ptx.h"
 
 namespace strobe::hopper::forward {
 
-/// Whether whole warps drive the feeders: to walk past hidden blocks.
+/// Whether whole warps drive the feeders: to walk past hidden blocks, and to bring scales.
 template <Config C>
-constexpr bool kWarpFeeds = C.rule.block_mask != 0;
+constexpr bool kWarpFeeds = C.rule.block_mask != 0 || eight_bit(C);
+
+/// Columns of a row in one panel.
+template <Config C>
+constexpr int kColumns = kPanelRowBytes / operand_bytes(C);
+
+/// Panels of a row of Q or K.
+template <Config C>
+constexpr int kRowPanels = panels_of_bytes(C.head_dim * operand_bytes(C));
 
 template <Config C>
 __device__ __forceinline__ bool this_thread_feeds() {
@@ -59,8 +68,8 @@ class QueryFeeder {
       if (this_thread_feeds<C>()) {
         expect(full, kPlan.q_bytes);
         unsigned char* destination = smem_ + (w * C.q_stages + stage) * kPlan.q_bytes;
-        for (int panel = 0; panel < panels(C.head_dim); ++panel) {
-          load_panel<(C.packed_heads > 1)>(map_, query_box<C>(rows, panel * kPanelColumns, work.row_of(w), tile.head),
+        for (int panel = 0; panel < kRowPanels<C>; ++panel) {
+          load_panel<(C.packed_heads > 1)>(map_, query_box<C>(rows, panel * kColumns<C>, work.row_of(w), tile.head),
                                            destination + panel * tile_bytes(kRowsPerWarpgroup, kPanelColumns), full);
         }
       }
@@ -80,18 +89,20 @@ class QueryFeeder {
   RingPosition<C.q_stages> at_[C.consumer_warpgroups];
 };
 
-/// Blocks of K or of V, right to left over each tile.
-template <Config C, int kHeadDim>
+/// Blocks of K, or with `values` of V, right to left over each tile. With 8-bit V come the scales of both.
+template <Config C, bool values>
 class KeyFeeder {
  public:
   using StageBarriers = uint64_t (&)[C.stages];
 
   __device__ __forceinline__ KeyFeeder(const TensorMap& map, const Params& params, const ScheduleOf<C>& schedule,
-                                       unsigned char* ring, StageBarriers full, StageBarriers empty)
+                                       unsigned char* ring, unsigned char* scales, StageBarriers full,
+                                       StageBarriers empty)
       : map_(map),
         params_(params),
         scheduler_(params.tiles, params.sequences, schedule),
         ring_(ring),
+        scales_(scales),
         full_(full),
         empty_(empty) {}
 
@@ -108,13 +119,23 @@ class KeyFeeder {
     const SequenceStart rows = key_start<C>(params_, work_);
     const int head = params_.by_heads_per_kv.quotient(work_.tile.head);
     uint64_t& full = full_[at_.stage];
-    wait<C>(empty_[at_.stage], at_.parity);
+    if constexpr (kTransposed) {
+      const ScaleFeeder<C> scales(params_, work_, head, n_);
+      wait<C>(empty_[at_.stage], at_.parity);
+      scales.store(scales_ + at_.stage * scale_bytes(C));
+    } else {
+      wait<C>(empty_[at_.stage], at_.parity);
+    }
     if (this_thread_feeds<C>()) {
       expect(full, kStageBytes);
       unsigned char* destination = ring_ + at_.stage * kStageBytes;
-      for (int panel = 0; panel < panels(kHeadDim); ++panel) {
-        load_panel<false>(map_, rows.box(panel * kPanelColumns, n_ * C.block_n, head),
-                          destination + panel * tile_bytes(C.block_n, kPanelColumns), full);
+      if constexpr (kTransposed) {
+        load_panel<false>(map_, rows.box(n_ * C.block_n, 0, head), destination, full);
+      } else {
+        for (int panel = 0; panel < kPanels; ++panel) {
+          load_panel<false>(map_, rows.box(panel * kColumns<C>, n_ * C.block_n, head),
+                            destination + panel * C.block_n * kPanelRowBytes, full);
+        }
       }
     }
     at_.advance();
@@ -122,12 +143,15 @@ class KeyFeeder {
   }
 
  private:
-  static constexpr int kStageBytes = tile_bytes(C.block_n, kHeadDim);
+  static constexpr bool kTransposed = values && eight_bit(C);
+  static constexpr int kPanels = values ? panels(C.head_dim_v) : kRowPanels<C>;
+  static constexpr int kStageBytes = values ? smem_plan(C).v_bytes : smem_plan(C).k_bytes;
 
   const TensorMap& map_;
   const Params& params_;
   Scheduler<C> scheduler_;
   unsigned char* ring_;
+  unsigned char* scales_;  // of 8-bit operands, stage by stage
   StageBarriers full_;
   StageBarriers empty_;
   TileWork work_{};
@@ -149,11 +173,11 @@ struct Feeders {
   Barriers<C>& barriers;
 
   __device__ __forceinline__ QueryFeeder<C> queries() const { return {q, params, schedule, smem, barriers}; }
-  __device__ __forceinline__ KeyFeeder<C, C.head_dim> keys() const {
-    return {k, params, schedule, smem + smem_plan(C).k, barriers.k_full, barriers.k_empty};
+  __device__ __forceinline__ KeyFeeder<C, false> keys() const {
+    return {k, params, schedule, smem + smem_plan(C).k, nullptr, barriers.k_full, barriers.k_empty};
   }
-  __device__ __forceinline__ KeyFeeder<C, C.head_dim_v> values() const {
-    return {v, params, schedule, smem + smem_plan(C).v, barriers.v_full, barriers.v_empty};
+  __device__ __forceinline__ KeyFeeder<C, true> values() const {
+    return {v, params, schedule, smem + smem_plan(C).v, smem + smem_plan(C).scales, barriers.v_full, barriers.v_empty};
   }
 };
 

@@ -34,13 +34,17 @@ template <Config C>
 struct RegisterBudget {
   static constexpr bool kManyNumbers = C.rule.varlen || C.rule.chunked;  // what a producer needs to find its rows
   static constexpr bool kWalks = C.rule.block_mask != 0;                 // and its blocks
-  static constexpr int kProducer = C.consumer_warpgroups >= 3 ? 32 : kWalks ? 72 : kManyNumbers ? 40 : 24;
-  static constexpr int kConsumer = C.consumer_warpgroups == 4   ? 112
-                                   : C.consumer_warpgroups == 3 ? 160
-                                   : kWalks                     ? 216
-                                   : C.ctas_per_sm == 2         ? (kManyNumbers ? 216 : 232)
-                                   : kManyNumbers               ? 232
-                                                                : 240;
+  static constexpr bool kBringsScales = eight_bit(C);
+  static constexpr int kProducer = C.consumer_warpgroups >= 3      ? 32
+                                   : kWalks                        ? 72
+                                   : kManyNumbers || kBringsScales ? 40
+                                                                   : 24;
+  static constexpr int kConsumer = C.consumer_warpgroups == 4      ? 112
+                                   : C.consumer_warpgroups == 3    ? 160
+                                   : kWalks                        ? 216
+                                   : C.ctas_per_sm == 2            ? (kManyNumbers ? 216 : 232)
+                                   : kManyNumbers || kBringsScales ? 232
+                                                                   : 240;
   static constexpr int kAtLaunch = 65536 / (C.ctas_per_sm * threads_per_block(C)) / 8 * 8;
   static_assert(kProducer + C.consumer_warpgroups * kConsumer <= kAtLaunch * (1 + C.consumer_warpgroups));
 };

@@ -10,6 +10,22 @@
 
 namespace strobe::hopper::forward {
 
+/// One of the scales of 8-bit operands: row r of a head has element r >> shift.
+struct ScaleParams {
+  const float* data;
+  long long batch_stride, head_stride;
+  int shift;  // 31: one for all rows
+
+  constexpr const float* of(int batch, int head) const { return data + batch * batch_stride + head * head_stride; }
+};
+
+/// 8-bit operands.
+struct EightBitParams {
+  ScaleParams q, k, v;
+  ScaleParams q_shift;            // data null: none
+  unsigned long long v_signs[4];  // of V's rotation, a bit for each column
+};
+
 struct Params {
   Rows q, k, v;  // what the tensor maps describe, for rows recomputed one by one
   Rows o;
@@ -26,6 +42,8 @@ struct Params {
 
   float* max_logits;  // rules with max_logits: [batch, query heads], -inf before the kernel
   long long max_logits_batch_stride;
+
+  EightBitParams eight_bit;
 };
 
 }  // namespace strobe::hopper::forward

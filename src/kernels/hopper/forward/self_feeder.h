@@ -40,8 +40,8 @@ class SelfFeederOf {
   }
 
   QueryFeeder<C> queries_;
-  KeyFeeder<C, C.head_dim> keys_;
-  KeyFeeder<C, C.head_dim_v> values_;
+  KeyFeeder<C, false> keys_;
+  KeyFeeder<C, true> values_;
   const bool feeds_;
 };
 

@@ -14,6 +14,13 @@ SCORES_N = (64, 80, 96, 112, 128)  # S = Q K^T: A and B in shared memory, both K
 ROWS_N = (64, 128)  # S += numbers of the queries: A in registers, B in shared memory and K-major
 OUTPUT_N = (32, 64, 96, 128, 192, 256)  # O += P V: A in registers, B in shared memory and MN-major
 QUERY_GRADIENT_N = (32, 64, 128, 192, 256)  # dQ += dS K: A and B in shared memory, both MN-major
+SCORES_8_N = (128,)  # S = Q K^T of 8-bit operands: A and B in shared memory
+OUTPUT_8_N = (64, 128)  # P V of a block: A in registers, B in shared memory
+# (enumerator, C++ type, constraint and PTX type of the sums, PTX types of Q K^T and of P V, immediates)
+OPERANDS_8 = (
+    ("e4m3", "float", "f", "f32", "e4m3.e4m3", "e4m3.e4m3", ", 1, 1"),
+    ("int8", "int", "r", "s32", "s8.s8", "u8.s8", ""),
+)
 ELEMENTS = (("bf16", "bf16"), ("fp16", "f16"))  # (enumerator, PTX type)
 
 HEADER = """\
@@ -36,6 +43,8 @@ using cuda::std::uint64_t;
 // wgmma_ss_mn: the same, both MN-major.
 // wgmma_rs: d = a * b (+ d if accumulate), a in registers (two elements each), b a shared-memory descriptor, MN-major.
 // wgmma_rs_k: the same, b K-major.
+// wgmma_ss_8, wgmma_rs_8: the same with K 32 and 8-bit operands, both K-major; integers have integer sums, and the A
+// operand in registers is unsigned then.
 // The length of d says which N.
 """
 
@@ -116,12 +125,57 @@ def output(n, name_of="wgmma_rs", transposed=1):
     return "".join(out)
 
 
+def accumulators_of(constraint, registers):
+    return accumulators(registers).replace("+f", f"+{constraint}")
+
+
+def scores_8(n):
+    r = n // 2
+    out = []
+    for name, cpp, constraint, sums, types, _, immediates in OPERANDS_8:
+        out.append(
+            f"\ntemplate <Operands operands, bool accumulate>\n  requires(operands == Operands::{name})\n"
+            f"__device__ __forceinline__ void wgmma_ss_8({cpp} (&d)[{r}], uint64_t a, uint64_t b) {{\n"
+            "  asm volatile(\n      "
+            + text(
+                f"wgmma.mma_async.sync.aligned.m64n{n}k32.{sums}.{types}",
+                r,
+                f"%{r}, %{r + 1}, accumulate{immediates};",
+                r + 2,
+            )
+            + f'\n      : {accumulators_of(constraint, r)}\n      : "l"(a), "l"(b), "n"(accumulate ? 1 : 0));\n}}\n'
+        )
+    return "".join(out)
+
+
+def output_8(n):
+    r = n // 2
+    out = []
+    for name, cpp, constraint, sums, _, types, immediates in OPERANDS_8:
+        out.append(
+            f"\ntemplate <Operands operands, bool accumulate>\n  requires(operands == Operands::{name})\n"
+            f"__device__ __forceinline__ void wgmma_rs_8({cpp} (&d)[{r}], const uint32_t (&a)[4], uint64_t b) {{\n"
+            "  asm volatile(\n      "
+            + text(
+                f"wgmma.mma_async.sync.aligned.m64n{n}k32.{sums}.{types}",
+                r,
+                f"{{%{r}, %{r + 1}, %{r + 2}, %{r + 3}}}, %{r + 4}, accumulate{immediates};",
+                r + 5,
+            )
+            + f"\n      : {accumulators_of(constraint, r)}\n"
+            '      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate ? 1 : 0));\n}\n'
+        )
+    return "".join(out)
+
+
 def main():
     instructions = [
         *(scores(n) for n in SCORES_N),
         *(output(n) for n in OUTPUT_N),
         *(output(n, "wgmma_rs_k", 0) for n in ROWS_N),
         *(scores(n, "wgmma_ss_mn", 1) for n in QUERY_GRADIENT_N),
+        *(scores_8(n) for n in SCORES_8_N),
+        *(output_8(n) for n in OUTPUT_8_N),
     ]
     header = HEADER + "".join(instructions) + "\n}  // namespace strobe::ptx\n"
     path = Path(__file__).with_name("wgmma.h")

@@ -25,10 +25,17 @@ __device__ __forceinline__ void tie(float (&accumulators)[n]) {
     asm volatile("" : "+f"(accumulators[i])::"memory");
   }
 }
+template <int n>
+__device__ __forceinline__ void tie(int (&accumulators)[n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    asm volatile("" : "+r"(accumulators[i])::"memory");
+  }
+}
 
 /// Waits until at most `pending` of this warpgroup's groups are unfinished, of which none writes `results` any more.
-template <int pending, int n>
-__device__ __forceinline__ void wgmma_wait_group(float (&results)[n]) {
+template <int pending, typename Sum, int n>
+__device__ __forceinline__ void wgmma_wait_group(Sum (&results)[n]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(pending) : "memory");
   tie(results);
 }

@@ -30,4 +30,25 @@ __device__ __forceinline__ void gemm_output(float (&o)[registers], const uint32_
   }
 }
 
+/// S = Q K^T of 8-bit operands.
+template <Operands operands, int head_dim, typename Sum, int registers>
+__device__ __forceinline__ void gemm_scores_8(Sum (&s)[registers], Descriptor q, Descriptor k) {
+  constexpr int kKeys = 2 * registers;
+  ptx::wgmma_ss_8<operands, false>(s, q, k);
+#pragma unroll
+  for (int step = 1; step < head_dim / 32; ++step) {
+    ptx::wgmma_ss_8<operands, true>(s, q + k_major_step(step, kRowsPerWarpgroup), k + k_major_step(step, kKeys));
+  }
+}
+
+/// P V of a block of 8-bit operands: P is this thread's A fragments, 32 keys each; V lies transposed, and so K-major.
+template <Operands operands, typename Sum, int registers, int steps>
+__device__ __forceinline__ void gemm_output_8(Sum (&o)[registers], const uint32_t (&p)[steps][4], Descriptor v) {
+  ptx::wgmma_rs_8<operands, false>(o, p[0], v);
+#pragma unroll
+  for (int step = 1; step < steps; ++step) {
+    ptx::wgmma_rs_8<operands, true>(o, p[step], v + k_major_step(step, 2 * registers));
+  }
+}
+
 }  // namespace strobe::hopper

@@ -12,6 +12,9 @@ inline constexpr int kPanelRowBytes = 128;
 constexpr int panels(int head_dim) { return (head_dim + kPanelColumns - 1) / kPanelColumns; }
 constexpr int tile_bytes(int rows, int head_dim) { return rows * panels(head_dim) * kPanelRowBytes; }
 
+/// Panels that hold rows of so many bytes.
+constexpr int panels_of_bytes(int row_bytes) { return (row_bytes + kPanelRowBytes - 1) / kPanelRowBytes; }
+
 inline constexpr int kMaxSmemBytes = 227 * 1024;       // what one CTA may use on sm_90
 inline constexpr int kMaxSmemBytesOfTwo = 113 * 1024;  // each of two resident ones: 1 KB a CTA is the system's
 

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Q, K and V in 8 bits, for forward(): elements int8 or float8_e4m3, float32 scales, rotated and centred on the way.
+//
+// What each step is for, and what it does to the error: docs/eight-bit.md.
+// Layouts. q8 [batch, seqlen_q, heads_q, head_dim] and k8 [batch, seqlen_k, heads_kv, head_dim], as q and k.
+// v8 [batch, heads_kv, head_dim_v, round_up(seqlen_k, 32)]: transposed, and within every 32 keys in the order in which
+// tensor cores leave their scores: key 16 a + 8 b + 2 c + d lies at 16 a + 4 c + 2 b + d (a, b, d < 2, c < 4). Its
+// padding is zero.
+#pragma once
+
+#include <cstdint>
+
+#include "strobe/attention.h"
+#include "strobe/export.h"
+#include "strobe/status.h"
+#include "strobe/tensor.h"
+
+namespace strobe {
+
+/// Which rows of a tensor share a scale.
+enum class ScaleUnit : std::uint8_t {
+  tensor,  // all: scales [1, 1, 1]
+  head,    // those of a batch entry and head: [batch, heads, 1]
+  block,   // 128 neighbours of a head: [batch, heads, ceil(seqlen / 128)]
+  group,   // 32 neighbours: [batch, heads, ceil(seqlen / 32)]
+  row,     // none: [batch, heads, seqlen]
+};
+
+struct QuantizeOptions {
+  DType element = DType::int8;  // int8 or float8_e4m3
+  ScaleUnit q_scales = ScaleUnit::row;
+  ScaleUnit k_scales = ScaleUnit::group;
+  ScaleUnit v_scales = ScaleUnit::row;
+  // Multiply the columns of Q and K by random signs and a Hadamard matrix, the same for both: their products remain.
+  // head_dim is cut into powers of two, the largest first.
+  bool rotate_qk = true;
+  bool rotate_v = true;    // likewise V; forward() rotates O back, if told so by ForwardArguments::v_rotation
+  std::uint64_t seed = 0;  // of the signs
+  // Subtract from the keys of each head their mean. The softmax does not notice; q_shift, the products of q and the
+  // mean, puts right what does: LSE, sink and softcap.
+  bool center_k = true;
+};
+
+/// The tensors of a quantisation. q, k and v are as of a batched forward(); outputs have the layouts above. An output's
+/// dtype must be the options' element, of scales and q_shift float32.
+///
+/// A scale is the largest magnitude of its rows over 127 (int8) or 448 (float8_e4m3), at least 2^-80, and elements are
+/// rounded to nearest even. A row that holds NaN or an infinity is written as zeros and makes the scale of its unit
+/// NaN: so does its result become NaN. Of K it makes the V scale of that key NaN if V has scales by rows, and so
+/// touches no other key.
+struct QuantizeArguments {
+  ConstTensorView q;
+  ConstTensorView k;
+  ConstTensorView v;
+  TensorView q8;
+  TensorView k8;
+  TensorView v8;
+  TensorView q_descale;
+  TensorView k_descale;
+  TensorView v_descale;
+  TensorView q_shift;  // [batch, heads_q, seqlen_q]; given if options.center_k
+};
+
+/// Writes the 8-bit tensors. Runs on the engine of the tensors' device; results do not depend on threads.
+STROBE_API Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options = {},
+                           const Execution& execution = {});
+
+}  // namespace strobe

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""8-bit forwards on the GPU against the CPU engine's, which rounds alike, and against attention in float64.
+
+Needs a Hopper GPU and PyTorch; STROBE_LIBRARY and STROBE_HEADER as strobe_api.py says.
+The CPU engine is within its bound of float64 (tests/eight_bit). Both engines round the same probabilities, but not from
+the same bits: where exponents differ in the last place, a probability may round to the neighbour. The difference must
+be small beside the error that rounding itself makes.
+"""
+
+import argparse
+import itertools
+import sys
+
+import strobe_api
+import torch
+
+SHAPES = [  # batch, heads_q, heads_kv, seqlen_q, seqlen_k
+    (2, 4, 2, 200, 333),
+    (1, 2, 2, 1024, 1024),
+    (1, 3, 1, 130, 1),
+    (1, 2, 1, 1, 700),
+    (1, 2, 2, 700, 300),
+]
+
+
+def attention(q, k, v, causal):
+    """float64, of one key head each; rows that see no key are zero."""
+    k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double()) / q.shape[-1] ** 0.5
+    if causal:
+        rows, keys = scores.shape[-2:]
+        hidden = torch.arange(keys)[None] > torch.arange(rows)[:, None] + keys - rows
+        scores = scores.masked_fill(hidden, float("-inf"))
+    weights = scores.softmax(-1).nan_to_num(0.0)
+    return torch.einsum("bhqk,bkhd->bqhd", weights, v.double()), scores.logsumexp(-1)
+
+
+def rms(x):
+    return x.double().square().mean().sqrt().item()
+
+
+def check(element, head_dim, causal, shape, options):
+    """Prints one line; False where the engines differ too much."""
+    batch, heads_q, heads_kv, seqlen_q, seqlen_k = shape
+    q = 1.5 * torch.randn(batch, seqlen_q, heads_q, head_dim)
+    k, v = (torch.randn(batch, seqlen_k, heads_kv, head_dim) + 0.3 for _ in range(2))
+    operands = strobe_api.quantize(q, k, v, element=element, **options)
+    results = {}
+    for device in ("cpu", "cuda"):
+        o = torch.full_like(q, float("nan"), dtype=torch.bfloat16, device=device)
+        lse = torch.full((batch, heads_q, seqlen_q), float("nan"), device=device)
+        placed = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in operands.items()}
+        strobe_api.Forward(**placed, o=o, lse=lse, causal="bottom_right" if causal else None).run()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        results[device] = o.cpu().float(), lse.cpu()
+    expected, expected_lse = attention(q, k, v, causal)
+    (cpu, cpu_lse), (gpu, gpu_lse) = results["cpu"], results["cuda"]
+    error, difference = rms(cpu - expected), rms(gpu - cpu)
+    seen = expected_lse.isfinite()
+    lse_difference = (gpu_lse - cpu_lse)[seen].abs().max().item() if seen.any() else 0.0
+    good = (
+        gpu.isfinite().all().item()
+        and difference <= 0.35 * error + 1e-6
+        and lse_difference <= 2e-3
+        and torch.equal(gpu_lse.isfinite(), seen)
+    )
+    print(
+        f"{element:12s} d{head_dim} {'causal' if causal else 'full  '} {shape} {options}: error cpu {error:.2e} "
+        f"gpu {rms(gpu - expected):.2e}, apart {difference:.2e}, lse {lse_difference:.1e} {'' if good else 'WRONG'}",
+        flush=True,
+    )
+    return good
+
+
+def check_not_finite(element):
+    """A NaN in a hidden key reaches no row, in a visible one every row that sees it."""
+    q, k, v = (torch.randn(1, 300, 2, 128) for _ in range(3))
+    k[0, 200, 1, 5] = float("nan")
+    operands = strobe_api.quantize(q, k, v, element=element)
+    placed = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in operands.items()}
+    o = torch.zeros(1, 300, 2, 128, dtype=torch.bfloat16, device="cuda")
+    strobe_api.Forward(**placed, o=o, causal="bottom_right").run()
+    bad = o.isnan().all(-1).cpu()[0]
+    expected = torch.zeros(300, 2, dtype=torch.bool)
+    expected[200:, 1] = True
+    good = torch.equal(bad, expected) and torch.equal(o.isnan().any(-1).cpu()[0], expected)
+    print(f"{element:12s} NaN {'stays where it is seen' if good else 'WRONG'}", flush=True)
+    return good
+
+
+def main():
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    torch.manual_seed(1)
+    good = True
+    for element, head_dim, causal, shape in itertools.product(
+        ("int8", "float8_e4m3"), (64, 128), (False, True), SHAPES
+    ):
+        good &= check(element, head_dim, causal, shape, {})
+    for options in (
+        {"rotate_v": False},
+        {"center_k": False},
+        {"q_scales": "tensor", "k_scales": "tensor", "v_scales": "tensor"},
+        {"q_scales": "block", "k_scales": "block", "v_scales": "block", "seed": 7},
+    ):
+        good &= check("int8", 128, False, SHAPES[0], options)
+    for element in ("int8", "float8_e4m3"):
+        good &= check_not_finite(element)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

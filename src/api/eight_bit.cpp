@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/eight_bit.h"
+
+#include <string_view>
+#include <utility>
+
+#include "call/eight_bit.h"
+
+namespace strobe::api {
+namespace {
+
+constexpr std::string_view kValueLayout = "[batch, heads_kv, head_dim_v, round_up(seqlen_k, 32)]";
+constexpr std::string_view kScaleLayout = "[batch or 1, heads or 1, scales]";
+
+/// The rows that share one of `scales` scales of a sequence of `seqlen` rows; 0 if no unit has as many.
+std::int64_t rows_of_scale(std::int64_t scales, std::int64_t seqlen) {
+  for (const ScaleUnit unit : {ScaleUnit::head, ScaleUnit::block, ScaleUnit::group, ScaleUnit::row}) {
+    const std::int64_t rows = rows_per_scale(unit, seqlen);
+    if (scales == std::max<std::int64_t>(ceil_div(seqlen, rows), 1)) return rows;
+  }
+  return 0;
+}
+
+Status check_scales(const NamedTensor& scales, std::int64_t batch, std::int64_t heads, std::int64_t seqlen,
+                    const Device& device, std::int64_t& rows) {
+  if (!scales.view.given()) return invalid("{} is not given: 8-bit inputs need scales", scales.name);
+  Status status = first_failure([&] { return check_layout(scales, 3, kScaleLayout); },
+                                [&] { return check_dtype(scales, DType::float32, ""); },
+                                [&] { return check_device(scales, device); });
+  if (!status.ok()) return status;
+  const auto& shape = scales.view.shape;
+  rows = rows_of_scale(shape[2], seqlen);
+  if ((shape[0] == batch || shape[0] == 1) && (shape[1] == heads || shape[1] == 1) && rows != 0) return {};
+  return invalid("{} has shape {}: it must be [{} or 1, {} or 1, n], with n = 1, {}, {} or {}", scales.name,
+                 shape_text(scales.view), batch, heads, ceil_div(seqlen, kBlockRows), ceil_div(seqlen, kGroupRows),
+                 seqlen);
+}
+
+/// What no engine combines with 8-bit inputs.
+Status check_options(const ForwardArguments& arguments, const AttentionProblem& problem) {
+  for (const auto& [name, wanted] :
+       {std::pair{"cu_seqlens_q", problem.packed_q}, std::pair{"cu_seqlens_k", problem.packed_k},
+        std::pair{"seqused_q", problem.has_seqused_q}, std::pair{"seqused_k", problem.has_seqused_k},
+        std::pair{"bias", problem.modifiers.has_bias}, std::pair{"block_mask", problem.modifiers.block_size != 0},
+        std::pair{"dropout", problem.dropout != 0.0F}, std::pair{"max_logits", arguments.max_logits.given()}}) {
+    if (wanted) return unsupported("{} is not supported with {} inputs", name, name_of(problem.dtype));
+  }
+  return {};
+}
+
+}  // namespace
+
+ConstTensorView rows_of_values(const ConstTensorView& v, const ConstTensorView& k) {
+  ConstTensorView rows = v;
+  rows.shape = {v.shape[0], k.shape[1], v.shape[1], v.shape[2]};
+  rows.strides = {0, 0, 0, 1};
+  return rows;
+}
+
+Status check_value_layout(const NamedTensor& v, const NamedTensor& k) {
+  Status status = first_failure([&] { return check_layout(k, 4, "[batch, seqlen_k, heads_kv, head_dim]"); },
+                                [&] { return check_layout(v, 4, kValueLayout); });
+  if (!status.ok()) return status;
+  const auto& shape = k.view.shape;
+  return check_shape(v, {shape[0], shape[2], v.view.shape[2], round_up(shape[1], kValueKeys)}, kValueLayout);
+}
+
+Status check_no_scales(const ForwardArguments& a) {
+  for (const auto& [name, view] : {NamedTensor{"q_descale", a.q_descale}, NamedTensor{"k_descale", a.k_descale},
+                                   NamedTensor{"v_descale", a.v_descale}, NamedTensor{"q_shift", a.q_shift}}) {
+    if (view.given()) return invalid("{} is given, but q is {}: it belongs to 8-bit inputs", name, name_of(a.q.dtype));
+  }
+  if (!a.v_rotation.given) return {};
+  return invalid("v_rotation is given, but q is {}: it belongs to 8-bit inputs", name_of(a.q.dtype));
+}
+
+Status read_eight_bit(const ForwardArguments& a, AttentionProblem& problem) {
+  EightBitShape& shape = problem.eight_bit;
+  shape.output = a.o.dtype;
+  shape.has_q_shift = a.q_shift.given();
+  shape.v_rotated = a.v_rotation.given;
+  const NamedTensor shift{"q_shift", a.q_shift};
+  const std::int64_t b = problem.batch;
+  return first_failure([&] { return check_options(a, problem); },
+                       [&] {
+                         return check_scales({"q_descale", a.q_descale}, b, problem.heads_q, problem.seqlen_q,
+                                             problem.device, shape.q_rows);
+                       },
+                       [&] {
+                         return check_scales({"k_descale", a.k_descale}, b, problem.heads_kv, problem.seqlen_k,
+                                             problem.device, shape.k_rows);
+                       },
+                       [&] {
+                         return check_scales({"v_descale", a.v_descale}, b, problem.heads_kv, problem.seqlen_k,
+                                             problem.device, shape.v_rows);
+                       },
+                       [&]() -> Status {
+                         if (!shift.view.given()) return {};
+                         constexpr std::string_view kLayout = "[batch, heads_q, seqlen_q]";
+                         return first_failure(
+                             [&] { return check_layout(shift, 3, kLayout); },
+                             [&] { return check_dtype(shift, DType::float32, ""); },
+                             [&] { return check_device(shift, problem.device); },
+                             [&] { return check_shape(shift, {b, problem.heads_q, problem.seqlen_q}, kLayout); });
+                       });
+}
+
+}  // namespace strobe::api

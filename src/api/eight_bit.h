@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks of 8-bit inputs: their layouts and scales.
+#pragma once
+
+#include "api/tensor_checks.h"
+#include "call/problem.h"
+
+namespace strobe::api {
+
+/// V as rows of keys, for the checks that all inputs share: its extents as [batch, seqlen_k, heads_kv, head_dim_v], to
+/// be looked at and not to be read. `v` must be of rank 4, `k` is the keys' tensor.
+ConstTensorView rows_of_values(const ConstTensorView& v, const ConstTensorView& k);
+
+/// The layout of 8-bit V, given K: [batch, heads_kv, head_dim_v, round_up(seqlen_k, 32)].
+Status check_value_layout(const NamedTensor& v, const NamedTensor& k);
+
+/// Neither scales nor what belongs to them may be given: the inputs are not 8-bit.
+Status check_no_scales(const ForwardArguments& arguments);
+
+/// Checks scales and shift, and that the call has no option that 8-bit inputs lack; fills in problem.eight_bit.
+Status read_eight_bit(const ForwardArguments& arguments, AttentionProblem& problem);
+
+}  // namespace strobe::api

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// What 8-bit inputs look like to every engine: units of scales, the order of V's keys, and the rotation.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "call/arithmetic.h"
+#include "strobe/quantize.h"
+
+namespace strobe {
+
+inline constexpr std::int64_t kBlockRows = 128;  // that share a scale
+inline constexpr std::int64_t kGroupRows = 32;
+inline constexpr std::int64_t kValueKeys = 32;  // keys of V that are permuted among themselves
+
+// Keys whose probabilities are rounded relative to their largest and summed before the result joins O. Results depend
+// on it: every engine's tiles have as many.
+inline constexpr std::int64_t kProbabilityKeys = 128;
+
+// Below it a scale is not worth telling from zero, and its inverse times any probability is still finite.
+inline constexpr float kSmallestScale = 0x1p-80F;
+
+constexpr bool is_eight_bit(DType dtype) { return dtype == DType::int8 || dtype == DType::float8_e4m3; }
+
+/// The largest magnitude of a quantised element.
+constexpr float largest_element(DType dtype) { return dtype == DType::int8 ? 127.0F : kLargestFloat8; }
+
+/// What a probability of 1 is rounded as: 8 unsigned bits, or e4m3.
+constexpr float probability_levels(DType dtype) { return dtype == DType::int8 ? 255.0F : kLargestFloat8; }
+
+/// Rows that share a scale, of `seqlen`; at least 1.
+constexpr std::int64_t rows_per_scale(ScaleUnit unit, std::int64_t seqlen) {
+  switch (unit) {
+    case ScaleUnit::tensor:
+    case ScaleUnit::head: return seqlen > 1 ? seqlen : 1;
+    case ScaleUnit::block: return kBlockRows;
+    case ScaleUnit::group: return kGroupRows;
+    case ScaleUnit::row: return 1;
+  }
+  return 1;
+}
+
+/// Where a key's column lies in V: see quantize.h.
+constexpr std::int64_t value_position(std::int64_t key) {
+  const std::int64_t a = key % 32 / 16;
+  const std::int64_t b = key % 16 / 8;
+  const std::int64_t c = key % 8 / 2;
+  return round_down(key, kValueKeys) + 16 * a + 4 * c + 2 * b + key % 2;
+}
+
+/// 64 columns' signs, a bit each: 1 is negative. SplitMix64 of the seed and the columns' number.
+/// Source: Steele et al., "Fast splittable pseudorandom number generators" (2014).
+constexpr std::uint64_t rotation_signs(std::uint64_t seed, std::int64_t first_column) {
+  std::uint64_t z = seed + 0x9E3779B97F4A7C15U * (static_cast<std::uint64_t>(first_column / 64) + 1);
+  z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
+  return z ^ (z >> 31U);
+}
+
+/// x times the orthonormal Hadamard matrices of the powers of two that `count` is the sum of, the largest first. The
+/// transform is its own inverse.
+template <class T>
+void hadamard_transform(T* x, std::int64_t count) {
+  while (count > 0) {
+    const auto size = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count)));
+    for (std::int64_t half = 1; half < size; half *= 2) {
+      for (std::int64_t i = 0; i < size; i += 2 * half) {
+        for (std::int64_t j = i; j < i + half; ++j) {
+          const T sum = x[j] + x[j + half];
+          x[j + half] = x[j] - x[j + half];
+          x[j] = sum;
+        }
+      }
+    }
+    const T factor = T(1) / std::sqrt(static_cast<T>(size));
+    for (std::int64_t i = 0; i < size; ++i) x[i] *= factor;
+    x += size;
+    count -= size;
+  }
+}
+
+template <class T>
+void flip_signs(std::uint64_t seed, T* x, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    if ((rotation_signs(seed, i) >> (i % 64) & 1U) != 0) x[i] = -x[i];
+  }
+}
+
+template <class T>
+void rotate(std::uint64_t seed, T* row, std::int64_t count) {
+  flip_signs(seed, row, count);
+  hadamard_transform(row, count);
+}
+
+template <class T>
+void rotate_back(std::uint64_t seed, T* row, std::int64_t count) {
+  hadamard_transform(row, count);
+  flip_signs(seed, row, count);
+}
+
+}  // namespace strobe

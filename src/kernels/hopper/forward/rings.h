@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// A consumer's places in the rings of Q, K and V: what it waits for, what it multiplies and what it gives back.
+#pragma once
+
+#include "kernels/hopper/forward/barriers.h"
+#include "kernels/hopper/forward/self_feeder.h"
+#include "kernels/hopper/tile/descriptor.h"
+
+namespace strobe::hopper::forward {
+
+template <Config C>
+class Rings {
+ public:
+  __device__ __forceinline__ Rings(const Feeders<C>& feeders, int warpgroup)
+      : barriers_(feeders.barriers), warpgroup_(warpgroup), feeder_(feeders, warpgroup) {
+    q_ = descriptor_k_major(feeders.smem + kPlan.q + warpgroup * C.q_stages * kPlan.q_bytes);
+    k_ = descriptor_k_major(feeders.smem + kPlan.k);
+    unsigned char* const values = feeders.smem + kPlan.v;
+    v_ = eight_bit(C) ? descriptor_k_major(values) : descriptor_mn_major(values, C.block_n);
+  }
+
+  __device__ __forceinline__ int warpgroup() const { return warpgroup_; }
+
+  __device__ __forceinline__ Descriptor queries() const { return q_ + q_at_.stage * (kPlan.q_bytes >> 4); }
+  __device__ __forceinline__ Descriptor keys() const { return k_ + k_at_.stage * (kPlan.k_bytes >> 4); }
+  __device__ __forceinline__ Descriptor values() const { return v_ + v_at_.stage * (kPlan.v_bytes >> 4); }
+  __device__ __forceinline__ int value_stage() const { return v_at_.stage; }
+
+  __device__ __forceinline__ void wait_q() { wait<C>(barriers_.q_full[warpgroup_][q_at_.stage], q_at_.parity); }
+  __device__ __forceinline__ void wait_k() { wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity); }
+  __device__ __forceinline__ void wait_v() { wait<C>(barriers_.v_full[v_at_.stage], v_at_.parity); }
+
+  __device__ __forceinline__ void scores_done() {
+    arrive_once(barriers_.k_empty[k_at_.stage]);
+    k_at_.advance();
+    feeder_.released_k();
+  }
+
+  __device__ __forceinline__ void output_done() {
+    arrive_once(barriers_.v_empty[v_at_.stage]);
+    v_at_.advance();
+    feeder_.released_v();
+  }
+
+  __device__ __forceinline__ void release_q() {
+    arrive_once(barriers_.q_empty[warpgroup_][q_at_.stage]);
+    q_at_.advance();
+    feeder_.released_q();
+  }
+
+  __device__ __forceinline__ void pass_k() {
+    wait_k();
+    scores_done();
+  }
+
+  __device__ __forceinline__ void pass_v() {
+    wait_v();
+    output_done();
+  }
+
+ private:
+  static constexpr SmemPlan kPlan = smem_plan(C);
+
+  Barriers<C>& barriers_;
+  const int warpgroup_;
+  SelfFeeder<C> feeder_;
+  Descriptor q_, k_, v_;  // of stage 0
+  RingPosition<C.q_stages> q_at_;
+  RingPosition<C.stages> k_at_, v_at_;
+};
+
+}  // namespace strobe::hopper::forward

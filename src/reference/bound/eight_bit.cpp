@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reference/bound/eight_bit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "call/eight_bit.h"
+#include "reference/bound/rounding.h"
+
+namespace strobe::reference {
+namespace {
+
+/// The scale of row `row` of a head; extents of 1 are every entry's.
+double scale_at(const ConstTensorView& scales, std::int64_t batch, std::int64_t head, std::int64_t row,
+                std::int64_t seqlen) {
+  const auto& shape = scales.shape;
+  const ScaleUnit units[] = {ScaleUnit::head, ScaleUnit::block, ScaleUnit::group, ScaleUnit::row};
+  const ScaleUnit* const unit = std::ranges::find_if(units, [&](ScaleUnit u) {
+    return shape[2] == std::max<std::int64_t>(ceil_div(seqlen, rows_per_scale(u, seqlen)), 1);
+  });
+  return load(scales, (shape[0] == 1 ? 0 : batch * scales.strides[0]) + (shape[1] == 1 ? 0 : head * scales.strides[1]) +
+                          row / rows_per_scale(*unit, seqlen));
+}
+
+/// log2 of how far rounding to an operand moves a probability of `level` levels.
+double rounding_of(double level, DType element) {
+  return element == DType::int8 ? 0.5 : std::max(0x1p-4 * level, 0x1p-10);
+}
+
+}  // namespace
+
+HeadOperands eight_bit_operands(const ForwardArguments& a, const Head& head) {
+  const SequenceRows& rows = head.rows;
+  const std::int64_t b = rows.sequence;
+  const std::int64_t h = head.modifiers.head();
+  const std::int64_t head_k = h / (heads_of(a.q) / heads_of(a.k));
+  const std::int64_t d = head_dim_of(a.q);
+  const std::int64_t dv = head_dim_of(a.o);
+  const std::vector<double> q = read_head(a.q, rows.first_q, rows.seqlen_q, h);
+  const std::vector<double> k = read_head(a.k, rows.first_k, rows.seqlen_k, head_k);
+  HeadOperands operands{.head_dim = d + 1, .q = {}, .k_transposed = {}, .v = {}, .value_scales = {}};
+  for (std::int64_t i = 0; i < rows.seqlen_q; ++i) {
+    const double scale = scale_at(a.q_descale, b, h, i, a.q.shape[1]);
+    for (std::int64_t c = 0; c < d; ++c) operands.q.push_back(q[i * d + c] * scale);
+    operands.q.push_back(a.q_shift.given() ? load(a.q_shift, b * a.q_shift.strides[0] + h * a.q_shift.strides[1] + i)
+                                           : 0.0);
+  }
+  std::vector<double> scaled;
+  for (std::int64_t j = 0; j < rows.seqlen_k; ++j) {
+    const double scale = scale_at(a.k_descale, b, head_k, j, a.k.shape[1]);
+    for (std::int64_t c = 0; c < d; ++c) scaled.push_back(k[j * d + c] * scale);
+    scaled.push_back(1.0);
+    operands.value_scales.push_back(scale_at(a.v_descale, b, head_k, j, a.k.shape[1]));
+    const std::int64_t at = b * a.v.strides[0] + head_k * a.v.strides[1] + value_position(j);
+    for (std::int64_t c = 0; c < dv; ++c) {
+      operands.v.push_back(load(a.v, at + c * a.v.strides[2]) * operands.value_scales.back());
+    }
+  }
+  operands.k_transposed = transpose(scaled, rows.seqlen_k, d + 1);
+  return operands;
+}
+
+void round_probabilities(Scores& scores, const HeadOperands& operands, DType element, const ArithmeticModel& model) {
+  // Exponents with the V scale's logarithm, and the largest of each block of keys.
+  std::map<std::int64_t, double> largest;
+  std::vector<double> exponent(scores.value.size());
+  for (std::size_t i = 0; i < exponent.size(); ++i) {
+    exponent[i] = scores.value[i] + std::log(operands.value_scales[scores.keys[i]]);
+    const auto [at, added] = largest.try_emplace(scores.keys[i] / kProbabilityKeys, exponent[i]);
+    if (!added && !(exponent[i] <= at->second)) at->second = exponent[i];
+  }
+  scores.rounding_log.resize(exponent.size());
+  const double levels = probability_levels(element);
+  for (std::size_t i = 0; i < exponent.size(); ++i) {
+    const double own = largest[scores.keys[i] / kProbabilityKeys];
+    const double value_log = std::log(operands.value_scales[scores.keys[i]]);
+    // Roundings of an exponent: the products with both scales, the logarithm (2), its sum with the score, the
+    // block's largest and the levels' logarithm, of the inverse scale and its product with the probability.
+    const double reach = std::fabs(scores.value[i]) + std::fabs(value_log) + std::fabs(own) + std::log(levels) + 1.0;
+    scores.error[i] += gamma(10.0, model.unit_roundoff) * reach;
+    const double slack = 2.0 * scores.error[i];  // of the exponent and of the largest
+    const double level = levels * std::exp(exponent[i] - own + slack);
+    scores.rounding_log[i] = std::log(rounding_of(level, element) / levels) + own + slack - value_log;
+  }
+}
+
+void rotate_back(ForwardRow& row, const Rotation& rotation, DType output, const ArithmeticModel& model) {
+  const auto columns = static_cast<std::int64_t>(row.o.size());
+  std::int64_t first = 0;
+  while (first < columns) {
+    const auto size = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(columns - first)));
+    double moved = 0.0;
+    double magnitude = 0.0;
+    for (std::int64_t c = first; c < first + size; ++c) {
+      moved += row.o_bound[c];
+      magnitude += std::fabs(row.o[c]) + row.o_bound[c];
+    }
+    // Every element is a sum of all, over the root; log2(size) additions, and the root and its product.
+    const double roundings = gamma(std::log2(static_cast<double>(size)) + 3.0, model.unit_roundoff);
+    const double root = std::sqrt(static_cast<double>(size));
+    for (std::int64_t c = first; c < first + size; ++c) row.o_bound[c] = (moved + roundings * magnitude) / root;
+    first += size;
+  }
+  strobe::rotate_back(rotation.seed, row.o.data(), columns);
+  const Rounding rounding = rounding_to(output);
+  for (std::int64_t c = 0; c < columns; ++c) row.o_bound[c] = rounding.stored_error(row.o[c], row.o_bound[c]);
+}
+
+}  // namespace strobe::reference

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward on 8-bit operands against float64 on what the operands stand for.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/quantized.h"
+#include "random.h"
+#include "reference/bound/arithmetic.h"
+#include "reference/bound/reference.h"
+#include "seeds.h"
+#include "strobe/plan.h"
+
+namespace strobe::test {
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+io::HostTensor normal_tensor(std::vector<std::int64_t> shape, Random& random, double deviation = 1.0) {
+  io::HostTensor tensor = io::make_tensor(DType::float32, std::move(shape));
+  auto* data = reinterpret_cast<float*>(tensor.bytes.data());
+  for (std::size_t i = 0; i < io::element_count(tensor); ++i) data[i] = static_cast<float>(deviation * random.normal());
+  return tensor;
+}
+
+std::span<float> floats(io::HostTensor& tensor) {
+  return {reinterpret_cast<float*>(tensor.bytes.data()), io::element_count(tensor)};
+}
+
+/// One call with all that it points to.
+struct EightBitCase {
+  std::int64_t batch = 1, heads_q = 2, heads_kv = 1, seqlen_q = 70, seqlen_k = 300, head_dim = 64, head_dim_v = 64;
+  DType output = DType::float32;
+  QuantizeOptions quantize;
+  AttentionOptions options;
+  bool alibi = false, sink = false;
+  int threads = 1;
+  io::HostTensor q, k, v;
+
+  void fill(std::uint64_t seed) {
+    Random random(seed);
+    q = normal_tensor({batch, seqlen_q, heads_q, head_dim}, random, 1.5);
+    k = normal_tensor({batch, seqlen_k, heads_kv, head_dim}, random);
+    v = normal_tensor({batch, seqlen_k, heads_kv, head_dim_v}, random);
+    slopes_ = normal_tensor({heads_q}, random, 0.05);
+    for (float& slope : floats(slopes_)) slope = std::fabs(slope);
+    sinks_ = normal_tensor({heads_q}, random, 3.0);
+  }
+
+  /// Quantises and runs; o and lse are set.
+  Status run() {
+    Result<io::Quantized> quantised = io::quantized(io::view(q), io::view(k), io::view(v), quantize);
+    if (!quantised.ok()) return quantised.status();
+    operands = *quantised;
+    o = io::make_tensor(output, {batch, seqlen_q, heads_q, head_dim_v});
+    lse = io::make_tensor(DType::float32, {batch, heads_q, seqlen_q});
+    return forward(arguments(), options, {.threads = threads});
+  }
+
+  ForwardArguments arguments() {
+    ForwardArguments a = operands.arguments();
+    a.o = io::view(o);
+    a.lse = io::view(lse);
+    if (alibi) a.modifiers.alibi_slopes = io::view(std::as_const(slopes_));
+    if (sink) a.modifiers.sink = io::view(std::as_const(sinks_));
+    return a;
+  }
+
+  void expect_matches_reference() {
+    const Status status = run();
+    ASSERT_TRUE(status.ok()) << status.message();
+    const Result<Plan> plan = make_plan(arguments(), options);
+    ASSERT_TRUE(plan.ok());
+    const reference::ForwardResult expected =
+        reference::forward(arguments(), options, reference::arithmetic_of(*plan), 1);
+    const ConstTensorView o_view = io::view(o);
+    const ConstTensorView lse_view = io::view(lse);
+    const reference::WorstElement worst_o = reference::worst_element(o_view, expected.o);
+    EXPECT_LE(worst_o.ratio, 1.0) << "o " << reference::describe(worst_o, o_view);
+    const reference::WorstElement worst_lse = reference::worst_element(lse_view, expected.lse);
+    EXPECT_LE(worst_lse.ratio, 1.0) << "lse " << reference::describe(worst_lse, lse_view);
+  }
+
+  io::Quantized operands;
+  io::HostTensor o, lse;
+
+ private:
+  io::HostTensor slopes_, sinks_;
+};
+
+EightBitCase random_case(std::uint64_t seed) {
+  Random random(seed);
+  EightBitCase c;
+  c.batch = random.integer(1, 2);
+  c.heads_kv = random.integer(1, 2);
+  c.heads_q = c.heads_kv * random.integer(1, 3);
+  c.seqlen_q = random.integer(1, 140);
+  c.seqlen_k = random.integer(1, 400);
+  c.head_dim = random.one_of({16, 32, 64, 80, 96, 128, 256});
+  c.head_dim_v = random.chance(0.5) ? c.head_dim : random.one_of({16, 64, 72, 128});
+  c.output = random.one_of({DType::float32, DType::float16, DType::bfloat16});
+  const auto unit = [&] {
+    return random.one_of({ScaleUnit::tensor, ScaleUnit::head, ScaleUnit::block, ScaleUnit::group, ScaleUnit::row});
+  };
+  c.quantize = {.element = random.chance(0.5) ? DType::int8 : DType::float8_e4m3,
+                .q_scales = unit(),
+                .k_scales = unit(),
+                .v_scales = unit(),
+                .rotate_qk = random.chance(0.5),
+                .rotate_v = random.chance(0.5),
+                .seed = seed,
+                .center_k = random.chance(0.5)};
+  c.options.causal = random.one_of({CausalMask::none, CausalMask::bottom_right, CausalMask::top_left});
+  if (random.chance(0.3)) c.options.window = {random.integer(0, 200), random.integer(0, 100)};
+  if (random.chance(0.2)) c.options.chunk = random.integer(20, 200);
+  if (random.chance(0.3)) c.options.softcap = 5.0F;
+  if (random.chance(0.2)) c.options.scale = random.chance(0.5) ? -0.1F : 0.3F;
+  c.alibi = random.chance(0.3);
+  c.sink = random.chance(0.3);
+  c.threads = static_cast<int>(random.integer(1, 3));
+  c.fill(seed);
+  return c;
+}
+
+TEST(EightBitForward, RandomCallsStayWithinTheBound) {
+  for (const std::uint64_t seed : chosen_seeds(200)) {
+    SCOPED_TRACE("STROBE_SEED=" + std::to_string(seed));
+    EightBitCase c = random_case(seed);
+    c.expect_matches_reference();
+  }
+}
+
+TEST(EightBitForward, ThreadsDoNotChangeTheBits) {
+  EightBitCase c;
+  c.seqlen_q = 500;
+  c.fill(5);
+  ASSERT_TRUE(c.run().ok());
+  const std::vector<std::byte> one = c.o.bytes;
+  c.threads = 4;
+  ASSERT_TRUE(c.run().ok());
+  EXPECT_EQ(one, c.o.bytes);
+}
+
+// Centring shifts every score of a row alike: O and LSE are those of the keys as they were.
+TEST(EightBitForward, CentringIsPutRight) {
+  for (const float softcap : {0.0F, 20.0F}) {
+    EightBitCase c;
+    c.sink = true;
+    c.options.softcap = softcap;
+    c.fill(9);
+    for (float& x : floats(c.k)) x += 1.0F;
+    ASSERT_TRUE(c.run().ok());
+    const std::vector<float> centred(floats(c.lse).begin(), floats(c.lse).end());
+    c.quantize.center_k = false;
+    ASSERT_TRUE(c.run().ok());
+    for (std::size_t i = 0; i < centred.size(); ++i) EXPECT_NEAR(centred[i], floats(c.lse)[i], 0.1F) << softcap;
+  }
+}
+
+// A NaN or an infinity makes the rows that see it NaN, and no other.
+TEST(EightBitForward, HiddenKeysLeaveNoTrace) {
+  for (const DType element : {DType::int8, DType::float8_e4m3}) {
+    for (const bool in_v : {false, true}) {
+      EightBitCase c;
+      c.seqlen_q = c.seqlen_k = 200;
+      c.options.causal = CausalMask::bottom_right;
+      c.quantize.element = element;
+      c.fill(3);
+      floats(in_v ? c.v : c.k)[150 * 64 + 9] = in_v ? kInfinity : kNaN;
+      ASSERT_TRUE(c.run().ok());
+      for (std::int64_t i = 0; i < 200; ++i) {
+        for (std::int64_t x = 0; x < 2 * 64; ++x) {
+          ASSERT_EQ(std::isnan(floats(c.o)[static_cast<std::size_t>(i * 128 + x)]), i >= 150) << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(EightBitForward, QueriesThatAreNotFiniteSpoilTheirRowAlone) {
+  EightBitCase c;
+  c.fill(4);
+  floats(c.q)[(20 * 2 + 1) * 64] = kNaN;
+  ASSERT_TRUE(c.run().ok());
+  for (std::int64_t row = 0; row < 140; ++row) {
+    EXPECT_EQ(std::isnan(floats(c.o)[static_cast<std::size_t>(row * 64)]), row == 41);
+  }
+}
+
+TEST(EightBitForward, RowsWithoutKeysAreZero) {
+  EightBitCase c;
+  c.seqlen_q = 100;
+  c.seqlen_k = 40;
+  c.options.causal = CausalMask::bottom_right;
+  c.fill(6);
+  ASSERT_TRUE(c.run().ok());
+  for (std::int64_t i = 0; i < 60 * 2 * 64; ++i) EXPECT_EQ(floats(c.o)[static_cast<std::size_t>(i)], 0.0F);
+  EXPECT_EQ(floats(c.lse)[59], -kInfinity);
+  EXPECT_TRUE(std::isfinite(floats(c.lse)[60]));
+}
+
+// Keys whose values are zero weigh in the sum all the same.
+TEST(EightBitForward, ZeroValuesKeepTheirWeight) {
+  EightBitCase c;
+  c.seqlen_k = 130;
+  c.fill(8);
+  for (std::int64_t i = 0; i < 100 * 64; ++i) floats(c.v)[static_cast<std::size_t>(i)] = 0.0F;
+  c.expect_matches_reference();
+}
+
+}  // namespace
+}  // namespace strobe::test

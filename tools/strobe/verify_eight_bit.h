@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// strobe verify --eight-bit: what each ingredient of 8-bit attention does to the error.
+#pragma once
+
+#include <cstdint>
+
+#include "exit_code.h"
+#include "flags.h"
+
+namespace strobe::program {
+
+/// Prints the root mean square error of O, quantisation included, of 8-bit operands made in several ways, on several
+/// distributions of inputs. Batch 1 and equal lengths and heads.
+ExitCode verify_eight_bit(const ShapeFlags& shape, const AttentionOptions& options, const Execution& execution,
+                          std::uint64_t seed);
+
+}  // namespace strobe::program
