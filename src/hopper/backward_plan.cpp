@@ -12,6 +12,7 @@
 #include "hopper/supported.h"
 #include "kernels/hopper/backward/smem.h"
 #include "kernels/hopper/backward/variants.h"
+#include "kernels/math/philox.h"
 
 namespace strobe::hopper {
 namespace {
@@ -56,7 +57,7 @@ void choose_sums(backward::Config& config, bool deterministic) {
   config.ordered = deterministic;
   if (config.head_dim > 64) return;
   config.block_m = 128;
-  config.staged_dq = deterministic;
+  config.staged_dq = deterministic || config.rule.dropout;
 }
 
 /// Two warpgroups that share 64 keys, and a kernel after them that computes dQ: what does not fit one warpgroup's
@@ -199,6 +200,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   backward::Params& params = plan.params;
   params.visibility = gpu::visibility_params(problem);
   params.scale = problem.scale;
+  if (config.rule.dropout) params.scale /= dropout_key(problem.dropout, 0, 0).keep_probability();
   params.total_k = static_cast<int>(problem.total_k);
   params.head_dim = static_cast<int>(problem.head_dim);
   params.head_dim_v = static_cast<int>(problem.head_dim_v);

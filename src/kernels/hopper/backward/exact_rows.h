@@ -11,6 +11,7 @@
 #include "kernels/hopper/backward/coordinates.h"
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/tile/fragment.h"
+#include "kernels/score/dropout.h"
 #include "kernels/score/transform.h"
 
 namespace strobe::hopper::backward {
@@ -82,6 +83,7 @@ class ExactPairs {
       : params_(params),
         rows_(rows),
         head_(head),
+        head_in_batch_(sequence * params.heads + head),
         head_kv_(head / params.heads_per_kv),
         q_batch_(q_batch(params, sequence)),
         k_batch_(k_batch(params, sequence)),
@@ -95,18 +97,29 @@ class ExactPairs {
     return tensor.row(k_batch_, rows_.k.start + key, head_kv_);
   }
 
-  /// P of a visible pair.
-  __device__ __forceinline__ float probability(int i, int j) const { return pair(i, j).probability; }
+  /// P of a visible pair, 0 where it is dropped.
+  __device__ __forceinline__ float probability(int i, int j) const {
+    return dropped(i, j) ? 0.0F : pair(i, j).probability;
+  }
 
-  /// dS of a visible pair, back through the softcap.
+  /// dS of a visible pair, back through the softcap; under dropout times the probability of being kept.
   __device__ __forceinline__ float score_gradient(int i, int j) const {
     const Pair both = pair(i, j);
     const float dp = dot_product<R.element>(query(params_.d_o, i), key(params_.v, j), params_.head_dim_v);
-    const float ds = both.probability * (dp - params_.d_sum[first_row_ + i]);
+    const float d = params_.d_sum[first_row_ + i] * (R.dropout ? params_.score.dropout.keep_probability : 1.0F);
+    const float ds = both.probability * ((dropped(i, j) ? 0.0F : dp) - d);
     return R.softcap ? ds * (1.0F - both.tanh * both.tanh) : ds;
   }
 
  private:
+  __device__ __forceinline__ bool dropped(int i, int j) const {
+    if constexpr (R.dropout) {
+      return score::is_dropped(score::dropout_key_of(params_.score.dropout), head_in_batch_, i, j);
+    } else {
+      return false;
+    }
+  }
+
   struct Pair {
     float probability, tanh;
   };
@@ -119,7 +132,7 @@ class ExactPairs {
 
   const Params& params_;
   const score::Sequence& rows_;
-  const int head_, head_kv_, q_batch_, k_batch_;
+  const int head_, head_in_batch_, head_kv_, q_batch_, k_batch_;
   const long long first_row_;  // of the sequence in the workspaces
   const float slope_;
 };
@@ -182,7 +195,8 @@ __device__ __forceinline__ void recompute_key(const Params& params, const Work& 
       sum.add(factor, pairs.query(kOfK ? params.q : params.d_o, query));
     }
   }
-  sum.store(kOfK ? params.scale : 1.0F, stored);
+  const float value_factor = C.rule.dropout ? params.score.dropout.keep_factor : 1.0F;
+  sum.store(kOfK ? params.scale : value_factor, stored);
 }
 
 /// Of a warpgroup's 64 keys from `first` on those whose dK or dV is not finite: 16 each warp.

@@ -75,7 +75,8 @@ class ProbabilityRole : Role<C> {
     wait<C>(barriers_.k_full, 0);
     this->for_each_step(work, [&](int head, int m) __attribute__((always_inline)) {
       Scores<C> s;
-      const ScoreBlock<C> block(params_, work, work.head_kv * params_.heads_per_kv + head, work.n * block_n(C), m);
+      const int head_in_batch = work.sequence * params_.heads + work.head_kv * params_.heads_per_kv + head;
+      const ScoreBlock<C> block(params_, work, head_in_batch, work.n * block_n(C), m);
       wait<C>(barriers_.q_full[q_.stage], q_.parity);
       ptx::wgmma_fence();
       const Descriptor queries = descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4);
@@ -101,9 +102,14 @@ class ProbabilityRole : Role<C> {
         __syncwarp();  // all lanes have read LSE
       }
       arrive<C>(barriers_.q_empty[q_.stage]);
-      hand_over(s);
-      if constexpr (!C.rule.softcap) {
-        score::to_operand<C.rule.element>(p, s);
+      if constexpr (C.rule.dropout) {
+        const score::DropoutSlices<C.block_m> slices = draw_dropout<C.block_m>(block, 0);
+        hand_over(s, [&](uint32_t halves, int i, int j) { return mark_dropped(params_.score, halves, slices, i, j); });
+        to_operand(p, s);
+        drop(p, slices);
+      } else {
+        hand_over(s, [](uint32_t halves, int, int) { return halves; });
+        to_operand(p, s);
       }
       wait<C>(barriers_.do_full[do_.stage], do_.parity);
       ptx::wgmma_fence();
@@ -116,14 +122,33 @@ class ProbabilityRole : Role<C> {
   }
 
  private:
-  __device__ __forceinline__ void hand_over(const Scores<C>& p) {
+  /// P as operand, where probabilities() has not made it one.
+  __device__ __forceinline__ static void to_operand(Operand<C>& p, const Scores<C>& s) {
+    if constexpr (!C.rule.softcap) {
+      score::to_operand<C.rule.element>(p, s);
+    }
+  }
+
+  /// Zeros in the place of dropped probabilities.
+  __device__ __forceinline__ void drop(Operand<C>& p, const score::DropoutSlices<C.block_m>& slices) const {
+#pragma unroll
+    for (int i = 0; i < C.block_m / 16; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        p[i][j] &= ~slices.dropped(params_.score.dropout, i, j / kRowsPerThread, j % kRowsPerThread);
+      }
+    }
+  }
+
+  /// `mark(halves, i, j)`: what becomes of the pair at [i][j] of an operand.
+  template <typename Mark>
+  __device__ __forceinline__ void hand_over(const Scores<C>& p, const Mark& mark) {
     wait<C>(barriers_.handed_empty[p_.stage], p_.parity ^ 1);
     uint4* chunks = this->exchanged(p_.stage);
 #pragma unroll
     for (int i = 0; i < C.block_m / 16; ++i) {
-      chunks[i * kWarpgroupSize] = {ptx::cvt_f16x2(p[8 * i], p[8 * i + 1]), ptx::cvt_f16x2(p[8 * i + 2], p[8 * i + 3]),
-                                    ptx::cvt_f16x2(p[8 * i + 4], p[8 * i + 5]),
-                                    ptx::cvt_f16x2(p[8 * i + 6], p[8 * i + 7])};
+      const auto pair = [&](int j) { return mark(ptx::cvt_f16x2(p[8 * i + 2 * j], p[8 * i + 2 * j + 1]), i, j); };
+      chunks[i * kWarpgroupSize] = {pair(0), pair(1), pair(2), pair(3)};
     }
     __syncwarp();
     arrive<C>(barriers_.handed_full[p_.stage]);
@@ -149,10 +174,7 @@ class GradientRole : Role<C> {
       ptx::wgmma_commit_group();
       RowNumbers<C> d_sum;
       load_row_numbers<C>(d_sum, this->rows_of(kPlan.d_sum, kPlan.d_bytes, do_.stage));
-#pragma unroll
-      for (float2& two : d_sum) {
-        two = {two.x * kProbabilityScale, two.y * kProbabilityScale};
-      }
+      scale_sums<C>(d_sum, kProbabilityScale * (C.rule.dropout ? params_.score.dropout.keep_probability : 1.0F));
       ptx::wgmma_wait_group<0>(dp);
       take_over(dp, d_sum);
       arrive<C>(barriers_.do_empty[do_.stage]);
@@ -188,8 +210,13 @@ class GradientRole : Role<C> {
         for (int r = 0; r < kRowsPerThread; ++r) {
           const float2 p = ptx::cvt_f32x2_from_f16x2(words[2 * half + r]);
           float* two = &dp[8 * i + 4 * half + 2 * r];
-          two[0] = p.x * __fmaf_rn(two[0], kProbabilityScale, -d.x);
-          two[1] = p.y * __fmaf_rn(two[1], kProbabilityScale, -d.y);
+          if constexpr (C.rule.dropout) {
+            two[0] = dropped_score_gradient(p.x, two[0] * kProbabilityScale, d.x);
+            two[1] = dropped_score_gradient(p.y, two[1] * kProbabilityScale, d.y);
+          } else {
+            two[0] = p.x * __fmaf_rn(two[0], kProbabilityScale, -d.x);
+            two[1] = p.y * __fmaf_rn(two[1], kProbabilityScale, -d.y);
+          }
         }
       }
     }
@@ -246,8 +273,8 @@ __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Pa
   // Each warpgroup's gradients leave through what the other one read.
   ptx::barrier_sync(kLastRead, kWarpgroupSize * kKeyWarpgroups);
   const int row = work.n * block_n(C);
-  const bool finite =
-      stage_rows<C.rule, block_n(C)>(sums, role == 0 ? kProbabilityScale : params.scale, work.k.used - row, rows);
+  const bool finite = stage_rows<C.rule, block_n(C)>(sums, role == 0 ? value_gradient_factor<C>(params) : params.scale,
+                                                     work.k.used - row, rows);
   cptx::fence_proxy_async(cptx::space_shared);
   const bool repair = ptx::bar_red_or(kWarpgroup + role, kWarpgroupSize, !finite);
   if (elected) {

@@ -10,15 +10,16 @@
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/tile/fragment.h"
 #include "kernels/math/constants.h"
+#include "kernels/score/dropout.h"
 #include "kernels/score/transform.h"
 
 namespace strobe::hopper::backward {
 
 /// This thread within its warpgroup, read anew: what is computed from it does not stay in registers between steps.
 __device__ __forceinline__ int thread_of_warpgroup() {
-  int thread;
+  unsigned thread;
   asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(thread));
-  return thread % kWarpgroupSize;
+  return static_cast<int>(thread % kWarpgroupSize);
 }
 
 template <Config C>
@@ -33,13 +34,20 @@ template <Config C>
 struct ScoreBlock {
   const Params& params;
   const Work& work;
+  int head_in_batch;  // the query head, counted through the batch
   int key_first, query_first;
   float slope_log2;  // ALiBi's; loaded here, so that its latency passes under the products
 
-  __device__ __forceinline__ ScoreBlock(const Params& params_in, const Work& work_in, int head, int key_first_in, int m)
-      : params(params_in), work(work_in), key_first(key_first_in), query_first(m * C.block_m), slope_log2(0.0F) {
+  __device__ __forceinline__ ScoreBlock(const Params& params_in, const Work& work_in, int head_in_batch_in,
+                                        int key_first_in, int m)
+      : params(params_in),
+        work(work_in),
+        head_in_batch(head_in_batch_in),
+        key_first(key_first_in),
+        query_first(m * C.block_m),
+        slope_log2(0.0F) {
     if constexpr (C.rule.alibi) {
-      slope_log2 = score::slope_log2(params.score, work.sequence, head);
+      slope_log2 = score::slope_log2(params.score, work.sequence, head_in_batch - work.sequence * params.heads);
     }
   }
 
@@ -55,9 +63,11 @@ struct ScoreBlock {
 /// Each of this thread's scores whose key its query does not see becomes -inf, whatever it was.
 template <Config C>
 __device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
+  int first_key = block.key(0);
+  asm volatile("" : "+r"(first_key));  // so that the second row's key is not kept between steps
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
-    const int key = block.key(r);
+    const int key = first_key + 8 * r;
     const score::QueryRange queries = score::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
     // Queries [first, last] of this block see the key; as distances from this thread's first column.
     const int first = key < block.work.k.used ? queries.first - block.query() : C.block_m;
@@ -215,6 +225,38 @@ __device__ __forceinline__ void to_operands(Operand<C>& p, Operand<C>& ds, const
       }
       ds[j / 2][j % 2 * 2 + r] = pack<C.rule.element>(low * (dp[at] - d.x), high * (dp[at + 1] - d.y));
     }
+  }
+}
+
+/// Which probabilities of `queries` queries of a step are dropped, from the step's query `first` on.
+template <int queries, Config C>
+__device__ __forceinline__ score::DropoutSlices<queries> draw_dropout(const ScoreBlock<C>& block, int first) {
+  const auto thread = static_cast<unsigned>(thread_of_warpgroup());
+  const unsigned key = block.key_first + thread / kWarpSize * kRowsPerWarp + thread % kWarpSize / 4;
+  const unsigned query = block.query_first + first + 2 * (thread % 4);
+  unsigned head = block.head_in_batch;
+  asm volatile("" : "+r"(head));  // so that what follows from it does not stay in registers between steps
+  return score::draw_columns<queries>(score::dropout_key_of(block.params.score.dropout), head, query, key);
+}
+
+/// Float16 pairs of the probabilities at p[i][j] of an operand, with the sign of dropped ones set.
+template <int columns>
+__device__ __forceinline__ uint32_t mark_dropped(const ScoreParams& params, uint32_t halves,
+                                                 const score::DropoutSlices<columns>& slices, int i, int j) {
+  return halves | (slices.dropped(params.dropout, i, j / kRowsPerThread, j % kRowsPerThread) & 0x80008000U);
+}
+
+/// Under dropout: dS times the probability of being kept, of P with its sign and D times that probability.
+__device__ __forceinline__ float dropped_score_gradient(float p, float dp, float d) {
+  return __fmaf_rn(fmaxf(p, 0.0F), dp, -fabsf(p) * d);
+}
+
+/// D as dropped_score_gradient() takes it.
+template <Config C>
+__device__ __forceinline__ void scale_sums(RowNumbers<C>& d_sum, float factor) {
+#pragma unroll
+  for (float2& two : d_sum) {
+    two = {two.x * factor, two.y * factor};
   }
 }
 

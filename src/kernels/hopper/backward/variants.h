@@ -29,7 +29,8 @@ constexpr ScoreRule kernel_rule(ScoreRule rule) {
 /// and what else a rule needs must fit there, too. These are the rules whose kernels ptxas compiles without spills;
 /// what the joint design does not take the design by roles does, which takes everything.
 constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v) {
-  const bool needs_registers = rule.softcap || (rule.scale_first && !rule.alibi);
+  const bool needs_registers =
+      rule.softcap || (rule.scale_first && !rule.alibi) || (rule.dropout && (rule.alibi || rule.chunked));
   return !needs_registers && ((head_dim == 64 && head_dim_v == 64) || (head_dim == 128 && head_dim_v <= 128));
 }
 

@@ -141,7 +141,7 @@ class Consumer {
     scores_done();
     softmax = {};
     first_softmax(s, softmax, rules, n, bias);
-    score::to_operand<C.rule.element>(p, s);
+    to_operand(p, s, rules, rules.dropout.draw(n));
     end_of_step(walk.has_before(n, work.n_begin));
     return rules;
   }
@@ -168,6 +168,7 @@ class Consumer {
     scores_done();
     Softmax<C> next;
     first_softmax(s, next, rules, n, bias);
+    const auto slices = rules.dropout.draw(n);
     end_of_step(walk.has_before(n, work.n_begin) || next.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
@@ -179,7 +180,7 @@ class Consumer {
     finite_ &= store_tile<C>(params_, pipe_, open, warpgroup_, o, softmax);
     softmax = next;
     accumulate_ = false;
-    score::to_operand<C.rule.element>(p, s);
+    to_operand(p, s, rules, slices);
     return rules;
   }
 
@@ -217,12 +218,12 @@ class Consumer {
       rules.mask.apply(s, n);
     }
     const bool grew = softmax.step(s, score::remaining_scale<C.rule>(params_.score));
-    rules.dropout.apply(s, n);
+    const auto slices = rules.dropout.draw(n);
     end_of_step(next >= n_begin || softmax.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
     output_done();
-    score::to_operand<C.rule.element>(p, s);
+    to_operand(p, s, rules, slices);
     if (grew) {
       rescale(o, softmax);
     }
@@ -275,7 +276,7 @@ class Consumer {
       if (first_softmax(s, softmax, rules, n, bias)) {
         rescale(o, softmax);
       }
-      score::to_operand<C.rule.element>(p, s);
+      to_operand(p, s, rules, rules.dropout.draw(n));
       wait_v();
       ptx::wgmma_fence();
       issue_output(o, p);
@@ -369,9 +370,15 @@ class Consumer {
     if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
-    const bool grew = softmax.step(s, score::remaining_scale<C.rule>(params_.score));
-    rules.dropout.apply(s, n);
-    return grew;
+    return softmax.step(s, score::remaining_scale<C.rule>(params_.score));
+  }
+
+  /// Probabilities as operand, without those that are dropped.
+  template <typename Slices>
+  __device__ static __forceinline__ void to_operand(Operand& p, const Scores& s, const Rules& rules,
+                                                    const Slices& slices) {
+    score::to_operand<C.rule.element>(p, s);
+    rules.dropout.apply(p, slices);
   }
 
   __device__ static __forceinline__ void rescale(Output& o, const Softmax<C>& softmax) {
