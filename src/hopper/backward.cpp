@@ -109,6 +109,7 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   params.dk = gpu::rows_of({"dk", a.dk});
   params.dv = gpu::rows_of({"dv", a.dv});
   params.sequences = gpu::sequence_params(problem, sequences_of(problem, a));
+  params.blocks = gpu::block_mask_params(problem, a.modifiers.block_mask);
   params.score = gpu::score_params(problem, a.modifiers, a.random);
   return params;
 }

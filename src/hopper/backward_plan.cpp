@@ -64,7 +64,7 @@ void choose_sums(backward::Config& config, bool deterministic) {
 /// registers. The same bits every time.
 void choose_roles(backward::Config& config) {
   config.by_roles = true;
-  config.block_m = std::max(config.head_dim, config.head_dim_v) <= 128 ? 128 : 64;
+  config.block_m = std::max(config.head_dim, config.head_dim_v) <= 128 && config.rule.block_mask != 64 ? 128 : 64;
   config.q_stages = config.do_stages = 2;
   config.staged_dq = false;
 }
@@ -79,7 +79,7 @@ backward::QueryGradientConfig query_config(const backward::Config& config) {
   query.rule = config.rule;
   query.head_dim = config.head_dim;
   query.block_m = config.block_m;
-  query.consumer_warpgroups = 2;
+  query.consumer_warpgroups = config.rule.block_mask == backward::kScoreTile ? 1 : 2;
   query.debug = config.debug;
   return query;
 }

@@ -25,11 +25,8 @@ Status check_supported(const AttentionProblem& problem) {
 }
 
 Status check_backward_supported(const AttentionProblem& problem) {
-  for (const auto& [name, wanted] :
-       {std::pair{"bias", problem.modifiers.has_bias}, std::pair{"block_mask", problem.modifiers.block_size != 0}}) {
-    if (!wanted) continue;
-    return unsupported("{} is not supported by the hopper engine's backward; its forward and the cpu engine support it",
-                       name);
+  if (problem.wants_d_bias) {
+    return unsupported("d_bias is not supported by the hopper engine; the cpu engine supports it");
   }
   return check_supported(problem);
 }

@@ -129,8 +129,6 @@ TEST(HopperBackwardPlan, UnsupportedOptionsAreNamed) {
             "head_dim is 264: the hopper engine takes multiples of 8 up to 256");
   EXPECT_EQ(message([](AttentionProblem& p) { p.modifiers.has_bias = true; }),
             "bias is not supported by the hopper engine's backward; its forward and the cpu engine support it");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.dropout = 0.1F; }),
-            "dropout is not supported by the hopper engine's backward; its forward and the cpu engine support it");
   EXPECT_EQ(message([](AttentionProblem& p) { p.modifiers.block_size = 128; }),
             "block_mask is not supported by the hopper engine's backward; its forward and the cpu engine support it");
   EXPECT_EQ(message([](AttentionProblem& p) {

@@ -29,7 +29,7 @@ inline AttentionCase plain_case(std::int64_t seqlen, std::int64_t head_dim, Caus
 
 /// Whether the case has an option whose gradients the engine does not compute.
 inline bool is_forward_only(const AttentionCase& attention) {
-  return attention.bias || attention.blocks || attention.options.dropout != 0.0F;
+  return attention.bias && attention.bias->wants_gradient;
 }
 
 class DeviceCase {

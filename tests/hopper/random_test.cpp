@@ -35,7 +35,6 @@ EngineLimits hopper_limits(std::uint64_t group) {
                                      HeadDims{128, 128}, HeadDims{128, 128}, HeadDims{192, 128}, HeadDims{192, 192},
                                      HeadDims{256, 256}, HeadDims{64, 256}})};
   limits.longest = static_cast<std::int64_t>(number_from("STROBE_LONGEST", 2000));
-  limits.bias = limits.block_mask = limits.dropout = random.chance(0.4);  // of the forward alone
   return limits;
 }
 

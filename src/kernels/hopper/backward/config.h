@@ -43,6 +43,7 @@ struct RegisterBudget {
   int producer, keys, queries;
 };
 constexpr RegisterBudget register_budget(const Config& c) {
+  if (c.by_roles && c.rule.block_mask != 0) return {.producer = 40, .keys = 232, .queries = 0};
   if (c.by_roles) return {.producer = 24, .keys = 240, .queries = 0};
   if (c.head_dim > 64 || c.rule.dropout) return {.producer = 24, .keys = 208, .queries = 72};
   // Found by trial: what spills nowhere.
@@ -68,7 +69,7 @@ inline constexpr int kFinishThreads = kWarpgroupSize * kQueryGradientParts;
 /// By roles it pays for LSE, and at 128 shared memory is full. Dropout takes dP before D is subtracted.
 constexpr bool splits_d(const Config& c) { return !c.by_roles && !c.rule.dropout; }
 constexpr bool splits_lse(const Config& c) {
-  return !c.rule.scale_first && !c.rule.softcap && (!c.by_roles || c.block_m == kRowsPerWarpgroup);
+  return !c.rule.scale_first && !c.rule.softcap && !c.rule.bias && (!c.by_roles || c.block_m == kRowsPerWarpgroup);
 }
 
 // P is kept as float16 times 2^12 on its way to dP: in half the registers, or half the shared memory. So it loses as

@@ -9,8 +9,10 @@
 #pragma once
 
 #include "kernels/hopper/backward/coordinates.h"
+#include "kernels/hopper/backward/visible_blocks.h"
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/tile/fragment.h"
+#include "kernels/score/bias.h"
 #include "kernels/score/dropout.h"
 #include "kernels/score/transform.h"
 
@@ -88,6 +90,7 @@ class ExactPairs {
         q_batch_(q_batch(params, sequence)),
         k_batch_(k_batch(params, sequence)),
         first_row_(first_block_of<R>(params, sequence, head, block_m) * block_m),
+        bias_plane_(sequence * params.score.bias.batch_stride + head * params.score.bias.head_stride),
         slope_(R.alibi ? score::slope_log2(params.score, sequence, head) : 0.0F) {}
 
   __device__ __forceinline__ const unsigned short* query(const Rows& tensor, int query) const {
@@ -126,7 +129,10 @@ class ExactPairs {
 
   __device__ __forceinline__ Pair pair(int i, int j) const {
     const float score = dot_product<R.element>(query(params_.q, i), key(params_.k, j), params_.head_dim);
-    const float exponent = score::exponent_of<R>(params_.score, score, slope_, i + rows_.diagonal - j);
+    float exponent = score::exponent_of<R>(params_.score, score, slope_, i + rows_.diagonal - j);
+    if constexpr (R.bias) {
+      exponent += score::bias_at<R>(params_.score.bias, bias_plane_ + i * params_.score.bias.row_stride + j) * kLog2E;
+    }
     return {ptx::ex2_approx(exponent - params_.lse_log2[first_row_ + i]), score::softcapped<R>(params_.score, score)};
   }
 
@@ -134,6 +140,7 @@ class ExactPairs {
   const score::Sequence& rows_;
   const int head_, head_in_batch_, head_kv_, q_batch_, k_batch_;
   const long long first_row_;  // of the sequence in the workspaces
+  const long long bias_plane_;
   const float slope_;
 };
 
@@ -158,7 +165,9 @@ __device__ __forceinline__ void recompute_query(const Params& params, const scor
   ExactRow<R.element, head_dim> sum(params.head_dim);
 #pragma unroll 1
   for (int key = keys.first; key <= keys.last && !sum.all_nan(); ++key) {
-    sum.add(pairs.score_gradient(query, key), pairs.key(params.k, key));
+    if (shows_pair<R>(params, sequence, head, query, key)) {
+      sum.add(pairs.score_gradient(query, key), pairs.key(params.k, key));
+    }
   }
   sum.store(params.scale, stored);
 }
@@ -191,6 +200,9 @@ __device__ __forceinline__ void recompute_key(const Params& params, const Work& 
     const ExactPairs<C.rule> pairs(params, work, work.sequence, head, C.block_m);
 #pragma unroll 1
     for (int query = queries.first; query <= last && !sum.all_nan(); ++query) {
+      if (!shows_pair<C.rule>(params, work.sequence, head, query, key)) {
+        continue;
+      }
       const float factor = kOfK ? pairs.score_gradient(query, key) : pairs.probability(query, key);
       sum.add(factor, pairs.query(kOfK ? params.q : params.d_o, query));
     }

@@ -14,7 +14,7 @@ __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& blo
     difference_probabilities<C>(block, masked, s);
   } else {
     scale_probabilities<C>(lse_log2);
-    plain_probabilities<C>(block, masked, s, lse_log2);
+    plain_probabilities<C>(block, masked, s, lse_log2, {});
   }
 #pragma unroll
   for (int i = 0; i < C.block_m / 4; ++i) {

@@ -42,6 +42,7 @@ struct Params {
 
   SequenceParams sequences;
   VisibilityParams visibility;
+  BlockMaskParams blocks;
   ScoreParams score;
   float scale;  // dK and dQ are multiplied by it at the end; under dropout divided by the probability of being kept
 

@@ -14,6 +14,7 @@
 #include "kernels/hopper/backward/producer.h"
 #include "kernels/hopper/backward/products.h"
 #include "kernels/hopper/backward/scores.h"
+#include "kernels/hopper/backward/visible_blocks.h"
 
 namespace strobe::hopper::backward {
 
@@ -39,6 +40,16 @@ class Role {
   /// Calls body(head, m) for every step.
   template <typename Body>
   __device__ __forceinline__ void for_each_step(const Work& work, Body body) {
+    if constexpr (C.rule.block_mask != 0) {
+      VisibleSteps<C> steps(params_, work);
+      for (int head = 0; head < params_.heads_per_kv; ++head) {
+        for (int m = steps.from(head, work.m_begin); m < work.m_end; m = steps.from(head, m + 1)) {
+          body(head, m);
+          advance();
+        }
+      }
+      return;
+    }
     int m = work.m_begin;
     int head = 0;
     for (int remaining = work.steps() * params_.heads_per_kv; remaining > 0; --remaining) {
@@ -47,11 +58,15 @@ class Role {
         m = work.m_begin;
         ++head;
       }
-      q_.advance();
-      do_.advance();
-      p_.advance();
-      started_ = true;
+      advance();
     }
+  }
+
+  __device__ __forceinline__ void advance() {
+    q_.advance();
+    do_.advance();
+    p_.advance();
+    started_ = true;
   }
 
   const Params& params_;
@@ -77,6 +92,8 @@ class ProbabilityRole : Role<C> {
       Scores<C> s;
       const int head_in_batch = work.sequence * params_.heads + work.head_kv * params_.heads_per_kv + head;
       const ScoreBlock<C> block(params_, work, head_in_batch, work.n * block_n(C), m);
+      StepBias<C> bias;
+      bias.fetch(block);
       wait<C>(barriers_.q_full[q_.stage], q_.parity);
       ptx::wgmma_fence();
       const Descriptor queries = descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4);
@@ -98,7 +115,7 @@ class ProbabilityRole : Role<C> {
       if constexpr (splits_lse(C)) {
         difference_probabilities<C>(block, masked, s);
       } else {
-        probabilities<C>(block, masked, s, p, lse_log2);
+        probabilities<C>(block, masked, s, p, lse_log2, bias);
         __syncwarp();  // all lanes have read LSE
       }
       arrive<C>(barriers_.q_empty[q_.stage]);
@@ -258,7 +275,7 @@ __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Pa
   constexpr SmemPlan kPlan = smem_plan(C);
   ptx::griddepcontrol_wait();
   const Work work = work_of<C>(params, blockIdx.x);
-  if (work.steps() == 0) {
+  if (!VisibleSteps<C>(params, work).any()) {
     store_no_gradients<C>(params, work, role);
     return;
   }

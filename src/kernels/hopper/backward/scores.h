@@ -10,6 +10,7 @@
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/tile/fragment.h"
 #include "kernels/math/constants.h"
+#include "kernels/score/bias.h"
 #include "kernels/score/dropout.h"
 #include "kernels/score/transform.h"
 
@@ -112,11 +113,40 @@ __device__ __forceinline__ float2 row_numbers(const RowNumbers<C>& x, int j) {
   return {ptx::shfl_quad(x[j / 8].x, j % 8), ptx::shfl_quad(x[j / 8].y, j % 8)};
 }
 
+/// The bias of a step's scores, fetched ahead of its use.
+template <Config C>
+struct StepBias {
+  Scores<C> terms;
+
+  /// Pairs that do not exist get 0.
+  __device__ __forceinline__ void fetch(const ScoreBlock<C>& block) {
+    const BiasParams& params = block.params.score.bias;
+    const Work& work = block.work;
+    const int head = block.head_in_batch - work.sequence * block.params.heads;
+    const long long plane = work.sequence * params.batch_stride + head * params.head_stride;
+#pragma unroll
+    for (int i = 0; i < C.block_m / 2; ++i) {
+      const int query = block.query() + i / 4 * 8 + i % 2;
+      const int key = block.key(i / 2 % kRowsPerThread);
+      terms[i] = query < work.q.used && key < work.k.used
+                     ? score::bias_at<C.rule>(params, plane + query * params.row_stride + key)
+                     : 0.0F;
+    }
+  }
+};
+
+/// Rules without a bias.
+template <Config C>
+  requires(!C.rule.bias)
+struct StepBias<C> {
+  __device__ __forceinline__ void fetch(const ScoreBlock<C>&) {}
+};
+
 /// visit(i, shift) for each pair of neighbouring scores s[i], s[i + 1]: what is to be subtracted from exponents of 2,
-/// LSE and ALiBi's slope times the distance.
+/// LSE and ALiBi's slope times the distance, less the bias.
 template <Config C, typename Visit>
 __device__ __forceinline__ void for_each_shift(const ScoreBlock<C>& block, const RowNumbers<C>& lse_log2,
-                                               const Visit& visit) {
+                                               const StepBias<C>& bias, const Visit& visit) {
   float distance[kRowsPerThread] = {};  // of this thread's first column from its key's diagonal
   if constexpr (C.rule.alibi) {
 #pragma unroll
@@ -135,6 +165,10 @@ __device__ __forceinline__ void for_each_shift(const ScoreBlock<C>& block, const
         shift = {__fmaf_rn(fabsf(first), block.slope_log2, lse.x),
                  __fmaf_rn(fabsf(first + 1.0F), block.slope_log2, lse.y)};
       }
+      if constexpr (C.rule.bias) {
+        const float* terms = &bias.terms[4 * j + 2 * r];
+        shift = {__fmaf_rn(terms[0], -kLog2E, shift.x), __fmaf_rn(terms[1], -kLog2E, shift.y)};
+      }
       visit(4 * j + 2 * r, shift);
     }
   }
@@ -143,9 +177,9 @@ __device__ __forceinline__ void for_each_shift(const ScoreBlock<C>& block, const
 /// P, in the place of S.
 template <Config C>
 __device__ __forceinline__ void plain_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
-                                                    const RowNumbers<C>& lse_log2) {
+                                                    const RowNumbers<C>& lse_log2, const StepBias<C>& bias) {
   const float scale_log2 = block.params.score.scale_log2;
-  for_each_shift<C>(block, lse_log2, [&](int i, const float2& shift) {
+  for_each_shift<C>(block, lse_log2, bias, [&](int i, const float2& shift) {
     s[i] = __fmaf_rn(s[i], scale_log2, -shift.x);
     s[i + 1] = __fmaf_rn(s[i + 1], scale_log2, -shift.y);
   });
@@ -173,7 +207,8 @@ __device__ __forceinline__ void difference_probabilities(const ScoreBlock<C>& bl
 /// P as operand, and P (1 - tanh^2), the softcap's derivative, in the place of S.
 template <Config C>
 __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
-                                                     Operand<C>& p, const RowNumbers<C>& lse_log2) {
+                                                     Operand<C>& p, const RowNumbers<C>& lse_log2,
+                                                     const StepBias<C>& bias) {
   const ScoreParams& params = block.params.score;
 #pragma unroll
   for (int i = 0; i < C.block_m / 2; ++i) {
@@ -185,7 +220,7 @@ __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block,
   const auto times_derivative = [](float probability, float tanh) {
     return probability * fmaxf(__fmaf_rn(-tanh, tanh, 1.0F), 0.0F);  // of hidden scores 0, not 0 * -inf
   };
-  for_each_shift<C>(block, lse_log2, [&](int i, const float2& shift) {
+  for_each_shift<C>(block, lse_log2, bias, [&](int i, const float2& shift) {
     const float low = ptx::ex2_approx(__fmaf_rn(s[i], params.scale_log2, -shift.x));
     const float high = ptx::ex2_approx(__fmaf_rn(s[i + 1], params.scale_log2, -shift.y));
     p[i / 8][i % 8 / 2] = pack<C.rule.element>(low, high);
@@ -198,11 +233,11 @@ __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block,
 /// operand here, else in to_operands().
 template <Config C>
 __device__ __forceinline__ void probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s, Operand<C>& p,
-                                              const RowNumbers<C>& lse_log2) {
+                                              const RowNumbers<C>& lse_log2, const StepBias<C>& bias) {
   if constexpr (C.rule.softcap) {
-    capped_probabilities<C>(block, masked, s, p, lse_log2);
+    capped_probabilities<C>(block, masked, s, p, lse_log2, bias);
   } else {
-    plain_probabilities<C>(block, masked, s, lse_log2);
+    plain_probabilities<C>(block, masked, s, lse_log2, bias);
   }
 }
 
