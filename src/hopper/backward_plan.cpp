@@ -166,7 +166,7 @@ bool finishes(const AttentionProblem& problem, const backward::Config& config) {
 }  // namespace
 
 Result<backward::Config> backward_config(const AttentionProblem& problem) {
-  if (Status status = check_backward_supported(problem); !status.ok()) return status;
+  if (Status status = check_supported(problem); !status.ok()) return status;
   backward::Config config;
   config.rule = backward_rule(problem);
   config.head_dim = backward::compiled_head_dim(static_cast<int>(problem.head_dim));
@@ -184,6 +184,15 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
     if (tiles > kMaxInt) {
       return unsupported("{} backward tiles of {} {} rows: the hopper engine takes up to {}", tiles, rows, what,
                          kMaxInt);
+    }
+  }
+  if (problem.wants_d_bias) {
+    const ModifierShape& shape = problem.modifiers;
+    const std::int64_t planes =
+        (shape.bias_per_batch ? problem.batch : 1) * (shape.bias_per_head ? problem.heads_q : 1);
+    const std::int64_t tiles = planes * m_blocks_of(problem, config) * n_blocks_of(problem, config);
+    if (tiles > kMaxInt) {
+      return unsupported("{} tiles of d_bias: the hopper engine takes up to {}", tiles, kMaxInt);
     }
   }
   return config;

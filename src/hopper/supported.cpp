@@ -24,11 +24,4 @@ Status check_supported(const AttentionProblem& problem) {
   return {};
 }
 
-Status check_backward_supported(const AttentionProblem& problem) {
-  if (problem.wants_d_bias) {
-    return unsupported("d_bias is not supported by the hopper engine; the cpu engine supports it");
-  }
-  return check_supported(problem);
-}
-
 }  // namespace strobe::hopper

@@ -127,10 +127,6 @@ TEST(HopperBackwardPlan, UnsupportedOptionsAreNamed) {
             "q is float32: the hopper engine computes in float16 and bfloat16");
   EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 264; }),
             "head_dim is 264: the hopper engine takes multiples of 8 up to 256");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.modifiers.has_bias = true; }),
-            "bias is not supported by the hopper engine's backward; its forward and the cpu engine support it");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.modifiers.block_size = 128; }),
-            "block_mask is not supported by the hopper engine's backward; its forward and the cpu engine support it");
   EXPECT_EQ(message([](AttentionProblem& p) {
               p.batch = 1 << 24;
               p.seqlen_q = 128 * 300;

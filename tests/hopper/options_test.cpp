@@ -133,12 +133,15 @@ TEST_F(HopperOptions, BlockMask) {
   }
 }
 
+// Its gradient is summed over what it is shared by.
 TEST_F(HopperOptions, Bias) {
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     for (const std::int64_t head_dim : {128, 256}) {
       AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
-      attention.bias = {.dtype = dtype, .sharing = {.per_head = true}, .hidden = 0.1, .wants_gradient = false};
-      expect_matches(attention, {{200, 333}, {333, 200}});
+      for (const Sharing sharing : {Sharing{true, true}, Sharing{false, true}, Sharing{false, false}}) {
+        attention.bias = {.dtype = dtype, .sharing = sharing, .hidden = 0.1};
+        expect_matches(attention, {{200, 333}, {333, 200}});
+      }
     }
   }
 }

@@ -56,7 +56,7 @@ class HopperRandom : public HopperTest {
  protected:
   void run_seed(std::uint64_t seed) {
     const AttentionCase attention = hopper_case(seed);
-    const bool backward = attention.wants_lse && !is_forward_only(attention);
+    const bool backward = attention.wants_lse;
     SCOPED_TRACE(describe(attention));
     const bool debug = number_from("STROBE_DEBUG_KERNELS", 0) != 0;
     const hopper::VariantScope forward_scope([debug](hopper::forward::Config& config) { config.debug = debug; });
