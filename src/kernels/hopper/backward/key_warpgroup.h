@@ -46,6 +46,7 @@ class KeyWarpgroup {
   using KeyGradient = float[C.head_dim / 2];
   using ValueGradient = float[C.head_dim_v / 2];
   static_assert(C.q_stages == C.do_stages);
+  static_assert(!C.rule.bias && C.rule.block_mask == 0);
   static_assert(C.by_roles || !C.rule.softcap);  // P and its derivative at once: the registers are too few
   static constexpr SmemPlan kPlan = smem_plan(C);
   // Queries at a time under dropout, found by trial: what spills nowhere.
