@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hopper/backward_variant.h"
+#include "kernels/hopper/backward/bias_gradient_config.h"
 #include "kernels/hopper/backward/smem.h"
 #include "kernels/hopper/tile/panel.h"
 #include "plan_problem.h"
@@ -115,6 +116,43 @@ TEST(HopperBackwardPlan, NothingToComputeIsNoLaunch) {
   EXPECT_EQ(backward_plan_of(problem).launches.size(), 1U);
   problem.seqlen_k = problem.total_k = 0;
   EXPECT_TRUE(backward_plan_of(problem).launches.empty());
+}
+
+TEST(HopperBackwardPlan, OptionsChooseTheDesign) {
+  const auto plan_with = [](auto change) {
+    AttentionProblem problem = problem_of(1000, 128, 128);
+    change(problem);
+    return backward_plan_of(problem);
+  };
+  const BackwardPlan dropped = plan_with([](AttentionProblem& p) { p.dropout = 0.25F; });
+  EXPECT_FALSE(dropped.config.by_roles);
+  EXPECT_EQ(dropped.params.scale, problem_of(1000, 128, 128).scale / 0.75F);
+  EXPECT_TRUE(plan_with([](AttentionProblem& p) {
+                p.dropout = 0.25F;
+                p.modifiers.has_alibi = true;
+              }).config.by_roles);
+  EXPECT_TRUE(plan_with([](AttentionProblem& p) { p.modifiers.has_bias = true; }).config.by_roles);
+  for (const int size : {64, 128}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      AttentionProblem problem = problem_of(1000, head_dim, head_dim);
+      problem.modifiers.block_size = size;
+      const BackwardPlan plan = backward_plan_of(problem);
+      EXPECT_TRUE(plan.config.by_roles);
+      EXPECT_EQ(size % plan.config.block_m, 0);  // a step lies in one block
+      EXPECT_EQ(size % (plan.query.consumer_warpgroups * backward::kScoreTile), 0);
+    }
+  }
+}
+
+TEST(HopperBackwardPlan, TheBiasGradientFitsForEveryHeadDim) {
+  for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+    for (const std::int64_t head_dim_v : {std::int64_t{8}, head_dim, std::int64_t{256}}) {
+      AttentionProblem problem = problem_of(1000, head_dim, head_dim_v);
+      problem.modifiers.has_bias = true;
+      problem.wants_d_bias = true;
+      EXPECT_LE(bias_gradient_smem_plan(backward_plan_of(problem).config).total_bytes, kMaxSmemBytes) << head_dim;
+    }
+  }
 }
 
 TEST(HopperBackwardPlan, UnsupportedOptionsAreNamed) {
