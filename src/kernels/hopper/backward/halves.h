@@ -22,16 +22,15 @@ __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& blo
   }
 }
 
-/// Under dropout: sets the signs of dropped probabilities of some queries from `first` on.
-template <Config C, int queries>
-__device__ __forceinline__ void drop_halves(const ScoreBlock<C>& block, Operand<C>& halves, int first) {
-  const score::DropoutSlices<queries> slices = draw_dropout<queries>(block, first);
+/// Under dropout: sets the signs of dropped probabilities.
+template <Config C>
+__device__ __forceinline__ void drop_halves(const ScoreBlock<C>& block, Operand<C>& halves) {
+  const score::DropoutSlices<C.block_m> slices = draw_dropout<C.block_m>(block, 0);
 #pragma unroll
-  for (int i = 0; i < queries / 16; ++i) {
+  for (int i = 0; i < C.block_m / 16; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      uint32_t& pair = halves[first / 16 + i][j];
-      pair = mark_dropped(block.params.score, pair, slices, i, j);
+      halves[i][j] = mark_dropped(block.params.score, halves[i][j], slices, i, j);
     }
   }
 }

@@ -49,9 +49,6 @@ class KeyWarpgroup {
   static_assert(!C.rule.bias && C.rule.block_mask == 0);
   static_assert(C.by_roles || !C.rule.softcap);  // P and its derivative at once: the registers are too few
   static constexpr SmemPlan kPlan = smem_plan(C);
-  // Queries at a time under dropout, found by trial: what spills nowhere.
-  static constexpr int kDrawnAtATime = C.head_dim <= 64 ? C.block_m : kDropoutColumns;
-  static constexpr int kDifferentiatedAtATime = C.head_dim <= 64 ? 32 : 16;
 
   /// The same in shared memory: read anew whenever it is needed.
   __device__ __forceinline__ const Work& keep(const Work& work) {
@@ -105,11 +102,8 @@ class KeyWarpgroup {
     ptx::wgmma_wait_group<0>(s);
     probabilities_in_halves<C>(block, masked, s, lse_log2, halves);
     if constexpr (C.rule.dropout) {
-#pragma unroll
-      for (int first = 0; first < C.block_m; first += kDrawnAtATime) {
-        wait<C>(barriers_.q_full[q_.stage], q_.parity);  // to separate: see below
-        drop_halves<C, kDrawnAtATime>(block, halves, first);
-      }
+      wait<C>(barriers_.q_full[q_.stage], q_.parity);  // to separate: see below
+      drop_halves<C>(block, halves);
     }
   }
 
@@ -131,10 +125,10 @@ class KeyWarpgroup {
       // Some queries at a time, each behind a wait that is over: what branches separate ptxas does not mix, and it has
       // too few registers for all of it at once.
 #pragma unroll
-      for (int first = 0; first < C.block_m; first += kDifferentiatedAtATime) {
+      for (int first = 0; first < C.block_m; first += kDropoutColumns) {
         wait<C>(barriers_.do_full[q_.stage], q_.parity);
-        score_gradients_of_dropped<C, kDifferentiatedAtATime>(
-            params_.score.dropout, halves, dp, smem_ + kPlan.d_sum + q_.stage * kPlan.d_bytes, first, p, ds);
+        score_gradients_of_dropped<C, kDropoutColumns>(params_.score.dropout, halves, dp,
+                                                       smem_ + kPlan.d_sum + q_.stage * kPlan.d_bytes, first, p, ds);
       }
       __syncwarp();  // all lanes have read D
     }

@@ -123,14 +123,24 @@ struct StepBias {
     const BiasParams& params = block.params.score.bias;
     const Work& work = block.work;
     const int head = block.head_in_batch - work.sequence * block.params.heads;
-    const long long plane = work.sequence * params.batch_stride + head * params.head_stride;
+    const int query = block.query();
+    const int key = block.key(0);
+    const long long first =
+        work.sequence * params.batch_stride + head * params.head_stride + query * params.row_stride + key;
+    const auto fetch_those = [&](const auto& exists) {
 #pragma unroll
-    for (int i = 0; i < C.block_m / 2; ++i) {
-      const int query = block.query() + i / 4 * 8 + i % 2;
-      const int key = block.key(i / 2 % kRowsPerThread);
-      terms[i] = query < work.q.used && key < work.k.used
-                     ? score::bias_at<C.rule>(params, plane + query * params.row_stride + key)
-                     : 0.0F;
+      for (int i = 0; i < C.block_m / 2; ++i) {
+        const int column = i / 4 * 8 + i % 2;
+        const int row = 8 * (i / 2 % kRowsPerThread);
+        terms[i] = exists(query + column, key + row)
+                       ? score::bias_at<C.rule>(params, first + column * params.row_stride + row)
+                       : 0.0F;
+      }
+    };
+    if (block.query_first + C.block_m <= work.q.used && block.key_first + kRowsPerWarpgroup <= work.k.used) {
+      fetch_those([](int, int) { return true; });
+    } else {
+      fetch_those([&](int i, int j) { return i < work.q.used && j < work.k.used; });
     }
   }
 };
