@@ -119,8 +119,10 @@ class Dropout {
     return draw_rows<block_n>(key_, row_.head, row_.query, n * block_n + fragment_column());
   }
 
-  /// Zeros in the operand where probabilities are dropped.
-  __device__ __forceinline__ void apply(unsigned (&p)[block_n / 16][4], const DropoutSlices<block_n>& slices) const {
+  /// Probabilities as operand, zeros where they are dropped.
+  __device__ __forceinline__ void to_operand(unsigned (&p)[block_n / 16][4], const float (&s)[block_n / 2],
+                                             const DropoutSlices<block_n>& slices) const {
+    score::to_operand<R.element>(p, s);
 #pragma unroll
     for (int i = 0; i < block_n / 16; ++i) {
 #pragma unroll
@@ -147,7 +149,10 @@ class Dropout<R, block_n> {
   struct NoSlices {};
   __device__ __forceinline__ Dropout(const DropoutParams&, const Row&) {}
   __device__ __forceinline__ NoSlices draw(int) const { return {}; }
-  __device__ __forceinline__ void apply(unsigned (&)[block_n / 16][4], const NoSlices&) const {}
+  __device__ __forceinline__ void to_operand(unsigned (&p)[block_n / 16][4], const float (&s)[block_n / 2],
+                                             const NoSlices&) const {
+    score::to_operand<R.element>(p, s);
+  }
 };
 
 }  // namespace strobe::score

@@ -141,7 +141,7 @@ class Consumer {
     scores_done();
     softmax = {};
     first_softmax(s, softmax, rules, n, bias);
-    to_operand(p, s, rules, rules.dropout.draw(n));
+    rules.dropout.to_operand(p, s, rules.dropout.draw(n));
     end_of_step(walk.has_before(n, work.n_begin));
     return rules;
   }
@@ -180,7 +180,7 @@ class Consumer {
     finite_ &= store_tile<C>(params_, pipe_, open, warpgroup_, o, softmax);
     softmax = next;
     accumulate_ = false;
-    to_operand(p, s, rules, slices);
+    rules.dropout.to_operand(p, s, slices);
     return rules;
   }
 
@@ -223,7 +223,7 @@ class Consumer {
 
     ptx::wgmma_wait_group<0>(o);
     output_done();
-    to_operand(p, s, rules, slices);
+    rules.dropout.to_operand(p, s, slices);
     if (grew) {
       rescale(o, softmax);
     }
@@ -276,7 +276,7 @@ class Consumer {
       if (first_softmax(s, softmax, rules, n, bias)) {
         rescale(o, softmax);
       }
-      to_operand(p, s, rules, rules.dropout.draw(n));
+      rules.dropout.to_operand(p, s, rules.dropout.draw(n));
       wait_v();
       ptx::wgmma_fence();
       issue_output(o, p);
@@ -371,14 +371,6 @@ class Consumer {
       rules.mask.apply(s, n);
     }
     return softmax.step(s, score::remaining_scale<C.rule>(params_.score));
-  }
-
-  /// Probabilities as operand, without those that are dropped.
-  template <typename Slices>
-  __device__ static __forceinline__ void to_operand(Operand& p, const Scores& s, const Rules& rules,
-                                                    const Slices& slices) {
-    score::to_operand<C.rule.element>(p, s);
-    rules.dropout.apply(p, slices);
   }
 
   __device__ static __forceinline__ void rescale(Output& o, const Softmax<C>& softmax) {
