@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which probabilities dropout keeps.
 //
-// The element of query i and key j (positions within their sequence) of sequence b and head h of H, with a = j / 32, is
-// kept if u >= round(65536 * dropout), where u is a 16-bit slice of Philox4x32-7 with the key
-// (seed low, seed high ^ offset high) and the counter (4 a + j / 2 % 4, i, b * H + h, offset low): word j / 8 % 4, its
-// low half where j is even. One block of Philox serves eight elements of a thread's
-// accumulators in MMAs of 16 x 8 tiles.
+// The element of query i and key j (positions within their sequence) of sequence b and head h of H is kept if
+// u >= round(256 * dropout), where u is an 8-bit slice of Philox4x32-7 with the key
+// (seed low, seed high ^ offset high) and the counter (patch(j), patch(i), b * H + h, offset low),
+// patch(x) = x / 16 * 4 + x / 2 % 4: byte place(j), counted from the lowest, of word place(i),
+// place(x) = x / 8 % 2 * 2 + x % 2. One block of Philox serves sixteen elements, which two threads hold in MMAs of
+// 16 x 8 tiles, whether rows are queries or keys.
 //
 // Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011), section 3.3.
 #pragma once

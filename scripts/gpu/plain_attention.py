@@ -23,9 +23,22 @@ def visible_keys(sq, sk, causal=False, window=(-1, -1), chunk=0, device="cuda"):
 
 
 def attention(
-    q, k, v, *, scale=None, causal=False, window=(-1, -1), chunk=0, softcap=0.0, alibi_slopes=None, sink=None
+    q,
+    k,
+    v,
+    *,
+    scale=None,
+    causal=False,
+    window=(-1, -1),
+    chunk=0,
+    softcap=0.0,
+    alibi_slopes=None,
+    bias=None,
+    sink=None,
+    kept=None,
 ):
-    """(o, lse) of q [batch, sq, heads, d], k and v likewise; a row without keys gives o = 0 and lse = -inf."""
+    """(o, lse) of q [batch, sq, heads, d], k and v likewise; a row without keys gives o = 0 and lse = -inf. `kept`:
+    what dropout multiplies probabilities with."""
     group = q.shape[2] // k.shape[2]
     k, v = (x.repeat_interleave(group, dim=2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -36,13 +49,18 @@ def attention(
     visible, distance = visible_keys(q.shape[1], k.shape[1], causal, window, chunk, q.device)
     if alibi_slopes is not None:
         scores = scores - alibi_slopes.to(scores.dtype)[..., None, None] * distance
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
     largest = scores.detach().masked_fill(~visible, -1e4).amax(-1, keepdim=True)
     weights = torch.where(visible, scores - largest, -torch.inf).exp()
     total = weights.sum(-1, keepdim=True)
     if sink is not None:
         total = total + (sink.to(scores.dtype)[:, None, None] - largest).exp()
     alive = total > 0
-    o = torch.einsum("bhqk,bkhd->bqhd", weights / total.where(alive, 1), v)
+    probabilities = weights / total.where(alive, 1)
+    if kept is not None:
+        probabilities = probabilities * kept.to(scores.dtype)
+    o = torch.einsum("bhqk,bkhd->bqhd", probabilities, v)
     lse = torch.where(alive, largest + total.where(alive, 1).log(), -torch.inf)
     return o, lse[..., 0]
 

@@ -132,6 +132,8 @@ def test_refusals():
         strobe.attention(q, k.cpu(), v)
     with pytest.raises(NotImplementedError, match="head_dim"):
         strobe.attention(q[..., :60], k[..., :60], v)
+    with pytest.raises(NotImplementedError, match="q is float32"):
+        strobe.attention(q.float(), k.float(), v.float())
 
 
 def test_cupy():

@@ -225,8 +225,8 @@ BACKWARD_TILES = [
     KernelMutation(
         "all queries of a group are those of its first head",
         f"{BACKWARD}/producer.h",
-        "work.head_kv * params_.heads_per_kv + group",
-        "work.head_kv * params_.heads_per_kv",
+        "work.head_kv * params_.heads_per_kv + group;\n      for",
+        "work.head_kv * params_.heads_per_kv;\n      for",
         "Full64",
     ),
     KernelMutation(
@@ -256,8 +256,8 @@ JOINT = [
     KernelMutation(
         "dS is 2^12 too large in float16",
         f"{BACKWARD}/halves.h",
-        "x = {x.x * kProbabilityScale, x.y * kProbabilityScale};",
-        "",
+        "p[i / 4][i % 4] = half;\n      x = {x.x * kProbabilityScale, x.y * kProbabilityScale};",
+        "p[i / 4][i % 4] = half;",
         "Full64",
     ),
     KernelMutation(
@@ -280,7 +280,7 @@ JOINT = [
     KernelMutation(
         "stages of dO are not released, those of Q twice",
         f"{BACKWARD}/key_warpgroup.h",
-        "arrive<C>(barriers_.do_empty[do_.stage]);",
+        "arrive<C>(barriers_.do_empty[q_.stage]);",
         "arrive<C>(barriers_.q_empty[q_.stage]);",
         "Full64",
     ),
@@ -311,8 +311,8 @@ BY_ROLES = [
     KernelMutation(
         "D is 2^12 too large",
         f"{BACKWARD}/roles.h",
-        "two = {two.x * kProbabilityScale, two.y * kProbabilityScale};",
-        "",
+        "scale_sums<C>(d_sum, kProbabilityScale *",
+        "scale_sums<C>(d_sum,",
         "DeterministicTopLeft128",
     ),
     KernelMutation(

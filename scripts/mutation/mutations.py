@@ -278,14 +278,14 @@ DROPOUTS = [
     Mutation(
         "the heads of a group share a dropout mask",
         DROPOUT,
-        "task.head + static_cast<unsigned>(head_of_group)",
+        "task.head + static_cast<unsigned>(rows.head)",
         "task.head",
     ),
     Mutation(
         "the threshold itself is dropped",
         DROPOUT,
-        "hn::Set(d, static_cast<std::int32_t>(threshold) - 1)",
-        "hn::Set(d, static_cast<std::int32_t>(threshold))",
+        "(task.key.threshold - 1U) ^ 0x80U",
+        "task.key.threshold ^ 0x80U",
     ),
 ]
 
@@ -306,10 +306,10 @@ AMX = [
     ),
     Mutation("AMX: hidden blocks are computed", AMX_FORWARD, "if (!sees(row, key_begin_)) return {};", ""),
     Mutation(
-        "AMX: a key is dropped with the one before it",
+        "AMX: a key is dropped with the one after it",
         AMX_KEPT_PAIRS,
-        "hn::ShiftRight<16>(pair)",
-        "hn::And(pair, hn::Set(w, 0xFFFFU))",
+        "words_ + v * kLanes), key)",
+        "words_ + v * kLanes), key | 1)",
     ),
     Mutation("AMX: hidden pairs reach dV", AMX_DIFFERENTIATE, "p = hn::IfThenElseZero(seen, p);", ""),
     Mutation("AMX: ALiBi is not in the backward", AMX_DIFFERENTIATE, "terms_.terms.alibi_slopes != nullptr", "false"),

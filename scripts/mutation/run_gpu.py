@@ -17,8 +17,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gpu_mutations import KERNELS, MUTATIONS
+from gpu_mutations import KERNELS
+from gpu_mutations import MUTATIONS as PLAIN
+from gpu_option_mutations import OPTIONS
 from tree import ROOT, Mutation, make_tree, run, with_mutations
+
+MUTATIONS = [*PLAIN, *OPTIONS]
 
 FOLDER = ROOT / "build" / "mutation-gpu"
 TREE, BUILD = FOLDER / "tree", FOLDER / "build"

@@ -14,7 +14,7 @@ void write_row(const DropoutKey& dropout, unsigned head, unsigned query, std::in
   for (std::int64_t key = 0; key < keys; ++key) {
     const auto at = static_cast<unsigned>(key);
     const PhiloxBlock block = philox(dropout_counter(dropout, head, query, at), dropout.key);
-    row[key] = dropout_slice(block, at) >= dropout.threshold ? 1 : 0;
+    row[key] = dropout_slice(block, query, at) >= dropout.threshold ? 1 : 0;
   }
 }
 

@@ -14,6 +14,7 @@
 #include "gpu/tensor_rows.h"
 #include "hopper/backward_variant.h"
 #include "hopper/tensor_maps.h"
+#include "kernels/hopper/backward/bias_gradient_config.h"
 #include "kernels/hopper/backward/smem.h"
 #include "kernels/steps/sink_gradient_params.h"
 #include "runtime/device.h"
@@ -37,6 +38,7 @@ struct Kernels {
   runtime::Kernel prepare;
   runtime::Kernel main;
   runtime::Kernel query;  // dQ, of its sums or of dS
+  runtime::Kernel bias;   // where the gradient of the bias is wanted
   runtime::Kernel sink;   // where the gradient of sinks is wanted
 };
 
@@ -111,6 +113,7 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   params.dk = gpu::rows_of({"dk", a.dk});
   params.dv = gpu::rows_of({"dv", a.dv});
   params.sequences = gpu::sequence_params(problem, sequences_of(problem, a));
+  params.blocks = gpu::block_mask_params(problem, a.modifiers.block_mask);
   params.score = gpu::score_params(problem, a.modifiers, a.random);
   return params;
 }
@@ -174,7 +177,7 @@ class BackwardCall final : public engine::PlannedCall {
     const runtime::ContextScope context(device_);
     if (!context.status().ok()) return context.status();
     const Stream stream{static_cast<runtime::CUstream>(execution.stream), context.current()};
-    if (plan_.launches.empty()) return clear_sink_gradient(arguments, stream);
+    if (plan_.launches.empty()) return clear_modifier_gradients(arguments, stream);
     if (Status status = check_alignments(arguments); !status.ok()) return status;
     if (plan_.workspace.total_bytes == 0) return enqueue(arguments, stream, nullptr);
     if (execution.workspace != nullptr) {
@@ -206,8 +209,48 @@ class BackwardCall final : public engine::PlannedCall {
       if (status.ok()) status = launch_part(maps, params, part, stream, follows);
       follows = true;
     }
-    if (!status.ok() || !problem_.wants_d_sink) return status;
-    return prepared ? launch_sink(arguments, params, stream) : clear_sink_gradient(arguments, stream);
+    if (!status.ok()) return status;
+    if (!prepared) return clear_modifier_gradients(arguments, stream);
+    if (problem_.wants_d_bias) status = launch_bias(maps, arguments, params, stream);
+    if (status.ok() && problem_.wants_d_sink) status = launch_sink(arguments, params, stream);
+    return status;
+  }
+
+  /// The gradient of the bias, whose planes other heads or sequences may share.
+  Status launch_bias(const AllMaps& maps, const BackwardArguments& arguments, const backward::Params& params,
+                     const Stream& stream) const {
+    const TensorView& d_bias = arguments.d_bias;
+    const bool per_batch = problem_.modifiers.bias_per_batch;
+    const bool per_head = problem_.modifiers.bias_per_head;
+    const backward::BiasGradientParams bias{.data = static_cast<float*>(d_bias.data),
+                                            .batch_stride = d_bias.strides[0],
+                                            .head_stride = d_bias.strides[1],
+                                            .row_stride = d_bias.strides[2],
+                                            .per_batch = per_batch ? 1 : 0,
+                                            .per_head = per_head ? 1 : 0,
+                                            .heads = per_head ? params.heads : 1};
+    const std::int64_t planes = (per_batch ? problem_.batch : 1) * bias.heads;
+    const std::int64_t tiles = planes * params.m_blocks * backward::bias_key_tiles(params.n_blocks);
+    return launch(kernels_.bias, static_cast<int>(tiles), backward::kBiasGradientThreads,
+                  bias_gradient_smem_plan(plan_.config).total_bytes, true, stream, maps.main, params, bias);
+  }
+
+  /// The gradients of a bias and of sinks where there is no row, or no sequence or head.
+  Status clear_modifier_gradients(const BackwardArguments& arguments, const Stream& stream) const {
+    Status status = clear_sink_gradient(arguments, stream);
+    const TensorView& d_bias = arguments.d_bias;
+    if (!problem_.wants_d_bias || d_bias.shape[3] == 0) return status;
+    const runtime::Driver& driver = *device_.driver;
+    const std::int64_t rows = d_bias.shape[0] * d_bias.shape[1] * d_bias.shape[2];
+    for (std::int64_t row = 0; row < rows && status.ok(); ++row) {
+      const std::int64_t plane = row / d_bias.shape[2];
+      float* const first = static_cast<float*>(d_bias.data) + plane / d_bias.shape[1] * d_bias.strides[0] +
+                           plane % d_bias.shape[1] * d_bias.strides[1] + row % d_bias.shape[2] * d_bias.strides[2];
+      status = driver.check(driver.MemsetD32Async(reinterpret_cast<runtime::CUdeviceptr>(first), 0,
+                                                  static_cast<std::size_t>(d_bias.shape[3]), stream.handle),
+                            "clearing d_bias");
+    }
+    return status;
   }
 
   Status launch_sink(const BackwardArguments& arguments, const backward::Params& params, const Stream& stream) const {
@@ -319,15 +362,22 @@ Result<Kernels> find_kernels(const AttentionProblem& problem, const BackwardPlan
       load_ahead(!plan.finishes ||
                      (plan.config.by_roles ? queries.holds(plan.query, device) : finishes.holds(plan.config, device)),
                  find_query);
+  static auto& biases = *new gpu::KernelTable<backward::Config>;
   const Result<runtime::Kernel> prepare = find_kernel(prepares, plan.prepare, prepare_variant, 0, device);
   if (!prepare.ok()) return prepare.status();
   const Result<runtime::Kernel> main = find_main();
   if (!main.ok()) return main.status();
-  Kernels kernels{*prepare, *main, {}, {}};
+  Kernels kernels{*prepare, *main, {}, {}, {}};
   if (plan.finishes) {
     const Result<runtime::Kernel> query = find_query();
     if (!query.ok()) return query.status();
     kernels.query = *query;
+  }
+  if (problem.wants_d_bias) {
+    const Result<runtime::Kernel> bias = find_kernel(biases, plan.config, bias_gradient_variant,
+                                                     bias_gradient_smem_plan(plan.config).total_bytes, device);
+    if (!bias.ok()) return bias.status();
+    kernels.bias = *bias;
   }
   if (!problem.wants_d_sink) return kernels;
   const Result<runtime::Kernel> sink = find_sink_kernel(device);

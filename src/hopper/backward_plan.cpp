@@ -12,6 +12,7 @@
 #include "hopper/supported.h"
 #include "kernels/hopper/backward/smem.h"
 #include "kernels/hopper/backward/variants.h"
+#include "kernels/math/philox.h"
 
 namespace strobe::hopper {
 namespace {
@@ -56,14 +57,14 @@ void choose_sums(backward::Config& config, bool deterministic) {
   config.ordered = deterministic;
   if (config.head_dim > 64) return;
   config.block_m = 128;
-  config.staged_dq = deterministic;
+  config.staged_dq = deterministic || config.rule.dropout;
 }
 
 /// Two warpgroups that share 64 keys, and a kernel after them that computes dQ: what does not fit one warpgroup's
 /// registers. The same bits every time.
 void choose_roles(backward::Config& config) {
   config.by_roles = true;
-  config.block_m = std::max(config.head_dim, config.head_dim_v) <= 128 ? 128 : 64;
+  config.block_m = std::max(config.head_dim, config.head_dim_v) <= 128 && config.rule.block_mask != 64 ? 128 : 64;
   config.q_stages = config.do_stages = 2;
   config.staged_dq = false;
 }
@@ -78,7 +79,7 @@ backward::QueryGradientConfig query_config(const backward::Config& config) {
   query.rule = config.rule;
   query.head_dim = config.head_dim;
   query.block_m = config.block_m;
-  query.consumer_warpgroups = 2;
+  query.consumer_warpgroups = config.rule.block_mask == backward::kScoreTile ? 1 : 2;
   query.debug = config.debug;
   return query;
 }
@@ -195,7 +196,7 @@ bool finishes(const AttentionProblem& problem, const backward::Config& config) {
 }  // namespace
 
 Result<backward::Config> backward_config(const AttentionProblem& problem) {
-  if (Status status = check_backward_supported(problem); !status.ok()) return status;
+  if (Status status = check_supported(problem); !status.ok()) return status;
   backward::Config config;
   config.rule = backward_rule(problem);
   config.head_dim = backward::compiled_head_dim(static_cast<int>(problem.head_dim));
@@ -215,6 +216,15 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
                          kMaxInt);
     }
   }
+  if (problem.wants_d_bias) {
+    const ModifierShape& shape = problem.modifiers;
+    const std::int64_t planes =
+        (shape.bias_per_batch ? problem.batch : 1) * (shape.bias_per_head ? problem.heads_q : 1);
+    const std::int64_t tiles = planes * m_blocks_of(problem, config) * n_blocks_of(problem, config);
+    if (tiles > kMaxInt) {
+      return unsupported("{} tiles of d_bias: the hopper engine takes up to {}", tiles, kMaxInt);
+    }
+  }
   return config;
 }
 
@@ -229,6 +239,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   backward::Params& params = plan.params;
   params.visibility = gpu::visibility_params(problem);
   params.scale = problem.scale;
+  if (config.rule.dropout) params.scale /= dropout_key(problem.dropout, 0, 0).keep_probability();
   params.total_k = static_cast<int>(problem.total_k);
   params.head_dim = static_cast<int>(problem.head_dim);
   params.head_dim_v = static_cast<int>(problem.head_dim_v);

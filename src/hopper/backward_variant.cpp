@@ -36,6 +36,11 @@ runtime::Variant query_gradient_variant(const backward::QueryGradientConfig& con
                     config);
 }
 
+runtime::Variant bias_gradient_variant(const backward::Config& config) {
+  return variant_of("hopper backward, bias", "hopper/backward/bias_gradient.h", "hopper::backward::bias_gradient",
+                    config);
+}
+
 runtime::Variant sink_variant() {
   return {.name = "sink gradient",
           .include = "kernels/steps/sink_gradient.h",

@@ -36,6 +36,9 @@ runtime::Variant finish_variant(const backward::Config& config);
 /// dQ from dS.
 runtime::Variant query_gradient_variant(const backward::QueryGradientConfig& config);
 
+/// The bias's gradient.
+runtime::Variant bias_gradient_variant(const backward::Config& config);
+
 /// The gradient of sinks; the same for all calls.
 runtime::Variant sink_variant();
 

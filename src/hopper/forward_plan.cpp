@@ -43,6 +43,7 @@ int choose_packed_heads(const AttentionProblem& problem) {
   if (problem.heads_kv == 0 || problem.heads_q == problem.heads_kv) return 1;
   if (problem.modifiers.block_size != 0) return 1;  // a tile's rows lie in one row of the block mask
   if (problem.eight_bit.given()) return 1;          // and have scales of their own
+  if (problem.dropout != 0.0F) return 1;            // neighbouring rows are neighbouring queries
   constexpr std::int64_t kRows = 2 * kRowsPerWarpgroup;
   const std::int64_t group = problem.heads_q / problem.heads_kv;
   const int packed = static_cast<int>(std::min<std::int64_t>(group & -group, kRowsPerWarpgroup));
@@ -76,7 +77,8 @@ int tile_registers(const forward::Config& config, int block_n) {
 void choose_block_n(forward::Config& config, int registers) {
   for (const int block_n : {128, 112, 96, 80, 64}) {
     config.block_n = block_n;
-    const bool whole = (!config.rule.dropout || block_n % kPhiloxKeys == 0) && config.rule.block_mask % block_n == 0;
+    const bool whole =
+        (!config.rule.dropout || block_n % kDropoutColumns == 0) && config.rule.block_mask % block_n == 0;
     if (whole && tile_registers(config, block_n) <= registers && fits(config)) break;
   }
 }

@@ -58,15 +58,4 @@ Status check_supported(const AttentionProblem& problem) {
   return {};
 }
 
-Status check_backward_supported(const AttentionProblem& problem) {
-  for (const auto& [name, wanted] :
-       {std::pair{"bias", problem.modifiers.has_bias}, std::pair{"block_mask", problem.modifiers.block_size != 0},
-        std::pair{"dropout", problem.dropout != 0.0F}}) {
-    if (!wanted) continue;
-    return unsupported("{} is not supported by the hopper engine's backward; its forward and the cpu engine support it",
-                       name);
-  }
-  return check_supported(problem);
-}
-
 }  // namespace strobe::hopper

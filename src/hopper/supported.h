@@ -23,7 +23,4 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
 /// dtypes, head_dims, options and lengths; the Status names the first that this engine lacks, and who has it.
 Status check_supported(const AttentionProblem& problem);
 
-/// The same of the backward, which has fewer options.
-Status check_backward_supported(const AttentionProblem& problem);
-
 }  // namespace strobe::hopper

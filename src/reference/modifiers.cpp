@@ -40,11 +40,12 @@ bool HeadModifiers::shows_block(std::int64_t query_block, std::int64_t key_block
 }
 
 double HeadModifiers::dropout_factor(std::int64_t query, std::int64_t key) const {
-  const auto at = static_cast<unsigned>(key);
+  const auto row = static_cast<unsigned>(query);
+  const auto column = static_cast<unsigned>(key);
   const auto head = static_cast<unsigned>(sequence_ * heads_q_ + head_);
-  const PhiloxBlock block = philox(dropout_counter(dropout_, head, static_cast<unsigned>(query), at), dropout_.key);
-  if (dropout_slice(block, at) < dropout_.threshold) return 0.0;
-  return 65536.0 / (65536.0 - dropout_.threshold);
+  const PhiloxBlock block = philox(dropout_counter(dropout_, head, row, column), dropout_.key);
+  if (dropout_slice(block, row, column) < dropout_.threshold) return 0.0;
+  return 256.0 / (256.0 - dropout_.threshold);
 }
 
 }  // namespace strobe::reference

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hopper/backward_variant.h"
+#include "kernels/hopper/backward/bias_gradient_config.h"
 #include "kernels/hopper/backward/smem.h"
 #include "kernels/hopper/tile/panel.h"
 #include "plan_problem.h"
@@ -142,6 +143,43 @@ TEST(HopperBackwardPlan, NothingToComputeIsNoLaunch) {
   EXPECT_TRUE(backward_plan_of(problem).launches.empty());
 }
 
+TEST(HopperBackwardPlan, OptionsChooseTheDesign) {
+  const auto plan_with = [](auto change) {
+    AttentionProblem problem = problem_of(1000, 128, 128);
+    change(problem);
+    return backward_plan_of(problem);
+  };
+  const BackwardPlan dropped = plan_with([](AttentionProblem& p) { p.dropout = 0.25F; });
+  EXPECT_TRUE(dropped.config.by_roles);
+  EXPECT_EQ(dropped.params.scale, problem_of(1000, 128, 128).scale / 0.75F);
+  EXPECT_FALSE(plan_with([](AttentionProblem& p) {
+                 p.dropout = 0.25F;
+                 p.head_dim = p.head_dim_v = 64;
+               }).config.by_roles);
+  EXPECT_TRUE(plan_with([](AttentionProblem& p) { p.modifiers.has_bias = true; }).config.by_roles);
+  for (const int size : {64, 128}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      AttentionProblem problem = problem_of(1000, head_dim, head_dim);
+      problem.modifiers.block_size = size;
+      const BackwardPlan plan = backward_plan_of(problem);
+      EXPECT_TRUE(plan.config.by_roles);
+      EXPECT_EQ(size % plan.config.block_m, 0);  // a step lies in one block
+      EXPECT_EQ(size % (plan.query.consumer_warpgroups * backward::kScoreTile), 0);
+    }
+  }
+}
+
+TEST(HopperBackwardPlan, TheBiasGradientFitsForEveryHeadDim) {
+  for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+    for (const std::int64_t head_dim_v : {std::int64_t{8}, head_dim, std::int64_t{256}}) {
+      AttentionProblem problem = problem_of(1000, head_dim, head_dim_v);
+      problem.modifiers.has_bias = true;
+      problem.wants_d_bias = true;
+      EXPECT_LE(bias_gradient_smem_plan(backward_plan_of(problem).config).total_bytes, kMaxSmemBytes) << head_dim;
+    }
+  }
+}
+
 TEST(HopperBackwardPlan, UnsupportedOptionsAreNamed) {
   const auto message = [](auto change) {
     AttentionProblem problem = problem_of(64, 64, 64);
@@ -152,12 +190,6 @@ TEST(HopperBackwardPlan, UnsupportedOptionsAreNamed) {
             "q is float32: the hopper engine computes in float16 and bfloat16");
   EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 264; }),
             "head_dim is 264: the hopper engine takes multiples of 8 up to 256");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.modifiers.has_bias = true; }),
-            "bias is not supported by the hopper engine's backward; its forward and the cpu engine support it");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.dropout = 0.1F; }),
-            "dropout is not supported by the hopper engine's backward; its forward and the cpu engine support it");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.modifiers.block_size = 128; }),
-            "block_mask is not supported by the hopper engine's backward; its forward and the cpu engine support it");
   EXPECT_EQ(message([](AttentionProblem& p) {
               p.batch = 1 << 24;
               p.seqlen_q = 128 * 300;

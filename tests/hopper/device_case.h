@@ -27,11 +27,6 @@ inline AttentionCase plain_case(std::int64_t seqlen, std::int64_t head_dim, Caus
   return attention;
 }
 
-/// Whether the case has an option whose gradients the engine does not compute.
-inline bool is_forward_only(const AttentionCase& attention) {
-  return attention.bias || attention.blocks || attention.options.dropout != 0.0F;
-}
-
 class DeviceCase {
  public:
   /// The bytes of some outputs, tensor by tensor.
@@ -41,7 +36,7 @@ class DeviceCase {
     const auto place = [this](const GuardedTensor& tensor) { return copies.place(tensor); };
     forward_arguments_ = tensors.forward_arguments(place);
     forward_ = planned(forward_arguments_, attention.options);
-    if (!attention.wants_lse || is_forward_only(attention)) return;
+    if (!attention.wants_lse) return;
     backward_arguments_ = tensors.backward_arguments(place);
     backward_ = planned(backward_arguments_, attention.options);
   }

@@ -157,7 +157,7 @@ TEST(HopperForwardPlan, TakesBiasDropoutAndBlockMasksInWholeTiles) {
         EXPECT_TRUE(config.rule.dropout);
         EXPECT_EQ(config.rule.bias && config.rule.bias_float32, bias);
         EXPECT_EQ(config.rule.block_mask, block_size);
-        EXPECT_EQ(config.block_n % kPhiloxKeys, 0);
+        EXPECT_EQ(config.block_n % kDropoutColumns, 0);
         EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes);
         if (block_size == 0) continue;
         EXPECT_EQ(block_size % config.block_n, 0);

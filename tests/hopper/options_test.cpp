@@ -110,6 +110,42 @@ TEST_F(HopperOptions, SinkAndLargestScores64) {
   expect_matches(attention, {{200, 300}, {333, 65}});
 }
 
+TEST_F(HopperOptions, Dropout) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+      AttentionCase attention = grouped_case(DType::bfloat16, head_dim, causal);
+      attention.options.dropout = 0.2F;
+      attention.random = {.seed = 5, .offset = std::uint64_t{3} << 40U};
+      expect_matches(attention, {{200, 333}, {333, 200}});
+      attention.options.deterministic = true;
+      expect_matches(attention, {{333, 333}});
+    }
+  }
+}
+
+TEST_F(HopperOptions, BlockMask) {
+  for (const std::int64_t size : {64, 128}) {
+    for (const std::int64_t head_dim : {128, 256}) {
+      AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
+      attention.blocks = {.size = size, .sharing = {.per_batch = true, .per_head = true}, .visible = 0.4};
+      expect_matches(attention, {{700, 700}, {130, 500}, {500, 333}});
+    }
+  }
+}
+
+// Its gradient is summed over what it is shared by.
+TEST_F(HopperOptions, Bias) {
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    for (const std::int64_t head_dim : {128, 256}) {
+      AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
+      for (const Sharing sharing : {Sharing{true, true}, Sharing{false, true}, Sharing{false, false}}) {
+        attention.bias = {.dtype = dtype, .sharing = sharing, .hidden = 0.1};
+        expect_matches(attention, {{200, 333}, {333, 200}});
+      }
+    }
+  }
+}
+
 // One key outweighs the others of its row: the maximum is raised late, and what was summed before must shrink.
 TEST_F(HopperOptions, SharpScores128) {
   AttentionCase attention = grouped_case(DType::float16, 128, CausalMask::none);

@@ -71,7 +71,7 @@ def attention(
         lse = (np.log(total) + shifted)[..., 0]
     p = exponentials[..., :sk] / np.where(total == 0, 1, total)
     if keep is not None:
-        # The library rounds dropout to a multiple of 2^-16.
-        p = p * keep / (1 - round(dropout * 65536) / 65536)
+        # The library rounds dropout to a multiple of 1 / 256.
+        p = p * keep / (1 - round(dropout * 256) / 256)
     max_logits = s.reshape(batch, heads, -1).max(-1, initial=-np.inf)
     return np.einsum("bhqk,bkhd->bqhd", p, v), lse, max_logits

@@ -8,6 +8,7 @@
 #define STROBE_CPU_DROPOUT_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstring>
 
 #include "cpu/kernels/scratch.h"
@@ -20,8 +21,7 @@ namespace strobe::cpu::HWY_NAMESPACE {
 using Words = hn::RebindToUnsigned<Floats>;
 using WordVec = hn::Vec<Words>;
 
-inline constexpr std::int64_t kSliceBlock = 32;  // keys whose slices share a row of Philox blocks
-inline constexpr int kBlocksPerRow = 4;          // of Philox, of eight slices each
+inline constexpr std::int64_t kWordKeys = 32;  // a word of bits says which of them a row keeps
 
 struct PhiloxVecs {
   WordVec word[4];
@@ -65,107 +65,133 @@ HWY_INLINE PhiloxVecs philox(PhiloxVecs counter, PhiloxKey key) {
 }
 #endif
 
-/// Which query rows lie across the lanes, for dropout.
-struct DropoutLanes {
-  WordVec query = hn::Zero(Words());
-  WordVec head = hn::Zero(Words());
+#if HWY_TARGET != HWY_SCALAR
+inline constexpr std::int64_t kGroup = 16;  // positions in a row that share kGroupPatches patches
+inline constexpr std::int64_t kGroupPatches = 4;
 
-  DropoutLanes(const GroupDropout& task, std::int64_t row, std::int64_t group) {
-    HWY_ALIGN unsigned queries[kLanes];
-    HWY_ALIGN unsigned heads[kLanes];
-    for_each_lane(row, group, [&](std::int64_t lane, std::int64_t position, std::int64_t head_of_group) {
-      queries[lane] = static_cast<unsigned>(position);
-      heads[lane] = task.head + static_cast<unsigned>(head_of_group);
-    });
-    query = hn::Load(Words(), queries);
-    head = hn::Load(Words(), heads);
-  }
+/// Of the rows row, row + 1, ... = position * group + head, those of one patch of queries and one head, whose random
+/// numbers for sixteen keys lie in kGroupPatches lanes.
+struct PatchRows {
+  std::int64_t position;  // its first
+  std::int64_t head;
 };
 
-/// Philox block `t` of each lane's query for the keys from `key` on, a multiple of kSliceBlock: the halves of word j
-/// are the slices of keys 8 j + 2 t and the next.
-HWY_INLINE PhiloxVecs draw(const GroupDropout& task, const DropoutLanes& lanes, std::int64_t key, int t) {
-  const Words w;
-  const unsigned counter = dropout_counter(task.key, 0, 0, static_cast<unsigned>(key + 2 * t)).word[0];
-  return philox({{hn::Set(w, counter), lanes.query, lanes.head, hn::Set(w, task.key.offset)}}, task.key.key);
-}
-
-/// Which lanes are kept. Slices have 16 bits: a signed comparison, which every instruction set has, does.
-HWY_INLINE hn::Mask<Floats> kept(WordVec slices, unsigned threshold) {
-  const Ints d;
-  return hn::RebindMask(Floats(), hn::Gt(hn::BitCast(d, slices), hn::Set(d, static_cast<std::int32_t>(threshold) - 1)));
-}
-
-/// Zeros what is dropped of one vector of queries' probabilities over keys [first, last) of the tile at key_begin.
-HWY_INLINE void drop_keys(const GroupDropout& task, const DropoutLanes& lanes, std::int64_t key_begin,
-                          std::int64_t first, std::int64_t last, float* HWY_RESTRICT probabilities) {
-  const Floats d;
-  const Words w;
-  const auto drop = [&](std::int64_t key, WordVec slice) {
-    if (key < first || key >= last) return;
-    float* HWY_RESTRICT at = probabilities + key * kPanel;
-    hn::Store(hn::IfThenElseZero(kept(slice, task.key.threshold), hn::Load(d, at)), d, at);
+/// Of 16 bits, one for each slice of four blocks of Philox, to one for each key, four times.
+HWY_INLINE std::uint64_t in_order_of_keys(std::uint64_t bits) {
+  const auto swap = [&](int distance, std::uint64_t mask) {
+    const std::uint64_t moved = ((bits >> distance) ^ bits) & mask;
+    bits ^= moved ^ (moved << distance);
   };
-  for (std::int64_t block = round_down(key_begin + first, kSliceBlock); block < key_begin + last;
-       block += kSliceBlock) {
-    for (int t = 0; t < kBlocksPerRow; ++t) {
-      const PhiloxVecs random = draw(task, lanes, block, t);
-      for (int j = 0; j < 4; ++j) {
-        const std::int64_t key = block - key_begin + 8 * j + 2 * t;
-        drop(key, hn::And(random.word[j], hn::Set(w, 0xFFFFU)));
-        drop(key + 1, hn::ShiftRight<16>(random.word[j]));
-      }
+  swap(2, 0x0C0C0C0C0C0C0C0CU);
+  swap(4, 0x00F000F000F000F0U);
+  return bits;
+}
+
+/// Draws for a vector of patches and the sixteen keys from first_key on: set(patch, place, bits) for each, where bit i
+/// of `bits` says whether the query of that place keeps key i.
+template <class Set>
+HWY_INLINE void draw_patches(const GroupDropout& task, const PatchRows* patches, std::int64_t first_key,
+                             const Set& set) {
+  const Words w;
+  const hn::Repartition<std::int8_t, Words> slices;
+  HWY_ALIGN unsigned queries[kLanes];
+  HWY_ALIGN unsigned heads[kLanes];
+  for (std::int64_t i = 0; i < kLanes; ++i) {
+    const PatchRows& rows = patches[i / kGroupPatches];
+    queries[i] = dropout_patch(static_cast<unsigned>(rows.position));
+    heads[i] = task.head + static_cast<unsigned>(rows.head);
+  }
+  const WordVec keys = hn::Add(hn::And(hn::Iota(w, 0U), hn::Set(w, static_cast<unsigned>(kGroupPatches - 1))),
+                               hn::Set(w, dropout_patch(static_cast<unsigned>(first_key))));
+  const PhiloxVecs random =
+      philox({{keys, hn::Load(w, queries), hn::Load(w, heads), hn::Set(w, task.key.offset)}}, task.key.key);
+  // With their highest bits flipped, unsigned numbers compare as signed ones do.
+  const auto below = hn::Set(slices, static_cast<std::int8_t>((task.key.threshold - 1U) ^ 0x80U));
+  for (int place = 0; place < 4; ++place) {
+    const auto flipped = hn::BitCast(slices, hn::Xor(random.word[place], hn::Set(w, 0x80808080U)));
+    std::uint8_t bytes[8] = {};
+    hn::StoreMaskBits(slices, hn::Gt(flipped, below), bytes);
+    std::uint64_t bits;
+    std::memcpy(&bits, bytes, sizeof(bits));
+    bits = in_order_of_keys(bits);
+    for (std::int64_t i = 0; i < kLanes / kGroupPatches; ++i) {
+      set(patches[i], place, static_cast<std::uint32_t>(bits >> (kGroup * i)) & 0xFFFFU);
     }
   }
 }
 
-#if HWY_TARGET != HWY_SCALAR
-/// Bit i of to[row * stride]: whether key first_key + i is kept, for up to kKeepRows rows from `row` on; first_key is a
-/// multiple of 32. The four Philox blocks of each row lie side by side in the lanes.
-inline constexpr std::int64_t kKeepRows = kLanes / kBlocksPerRow;
+/// Bit i of to[r * stride]: whether row `row` + r keeps key first_key + i, a multiple of 32.
 HWY_INLINE void keep_bits(const GroupDropout& task, std::int64_t group, std::int64_t row, std::int64_t rows,
                           std::int64_t first_key, std::int64_t stride, std::uint32_t* HWY_RESTRICT to) {
-  const Words w;
-  const hn::Repartition<std::int16_t, Words> slices;
-  HWY_ALIGN unsigned queries[kLanes];
-  HWY_ALIGN unsigned heads[kLanes];
-  for (std::int64_t i = 0; i < kLanes; ++i) {
-    const std::int64_t at = row + i / kBlocksPerRow;
-    queries[i] = static_cast<unsigned>(at / group);
-    heads[i] = task.head + static_cast<unsigned>(at % group);
-  }
-  const WordVec block = hn::And(hn::Iota(w, 0U), hn::Set(w, kBlocksPerRow - 1U));
-  const unsigned counter = dropout_counter(task.key, 0, 0, static_cast<unsigned>(first_key)).word[0];
-  const PhiloxVecs random = philox(
-      {{hn::Add(block, hn::Set(w, counter)), hn::Load(w, queries), hn::Load(w, heads), hn::Set(w, task.key.offset)}},
-      task.key.key);
-  // With their highest bits flipped, unsigned numbers compare as signed ones do.
-  const auto below = hn::Set(slices, static_cast<std::int16_t>((task.key.threshold - 1U) ^ 0x8000U));
+  constexpr std::int64_t kPatches = kLanes / kGroupPatches;
   for (std::int64_t r = 0; r < rows; ++r) to[r * stride] = 0;
-  for (int j = 0; j < 4; ++j) {
-    // Word j of a row's four blocks holds the slices of eight keys, in their order.
-    const auto flipped = hn::BitCast(slices, hn::Xor(random.word[j], hn::Set(w, 0x80008000U)));
-    std::uint8_t bits[8] = {};
-    hn::StoreMaskBits(slices, hn::Gt(flipped, below), bits);
-    for (std::int64_t r = 0; r < rows; ++r) to[r * stride] |= std::uint32_t{bits[r]} << (8 * j);
+  PatchRows patches[kPatches] = {};
+  std::int64_t count = 0;
+  const auto draw = [&] {
+    for (std::int64_t half = 0; half < 2; ++half) {
+      draw_patches(task, patches, first_key + kGroup * half, [&](const PatchRows& of, int place, std::uint32_t bits) {
+        if (&of - patches >= count) return;
+        const std::int64_t r = (of.position + place % 2 + place / 2 * 8) * group + of.head - row;
+        if (r >= 0 && r < rows) to[r * stride] |= bits << (kGroup * half);
+      });
+    }
+    count = 0;
+  };
+  const std::int64_t first = row / group;
+  const std::int64_t last = (row + rows - 1) / group;
+  for (std::int64_t begin = round_down(first, kGroup); begin <= last; begin += kGroup) {
+    for (std::int64_t position = begin; position < begin + 8; position += 2) {
+      const auto reaches = [&](std::int64_t two) { return two <= last && two + 1 >= first; };
+      if (!reaches(position) && !reaches(position + 8)) continue;
+      for (std::int64_t head = 0; head < group; ++head) {
+        patches[count++] = {position, head};
+        if (count == kPatches) draw();
+      }
+    }
   }
+  if (count > 0) draw();
 }
 #else
-inline constexpr std::int64_t kKeepRows = 1;
-HWY_INLINE void keep_bits(const GroupDropout& task, std::int64_t group, std::int64_t row, std::int64_t,
-                          std::int64_t first_key, std::int64_t, std::uint32_t* HWY_RESTRICT to) {
-  *to = 0;
-  for (unsigned t = 0; t < kBlocksPerRow; ++t) {
-    const PhiloxBlock counter =
-        dropout_counter(task.key, task.head + static_cast<unsigned>(row % group), static_cast<unsigned>(row / group),
-                        static_cast<unsigned>(first_key) + 2 * t);
-    const PhiloxBlock block = strobe::philox(counter, task.key.key);
-    for (unsigned key = 2 * t; key < 32; key += key % 2 == 0 ? 1 : 7) {
-      *to |= static_cast<std::uint32_t>(dropout_slice(block, key) >= task.key.threshold) << key;
+HWY_INLINE void keep_bits(const GroupDropout& task, std::int64_t group, std::int64_t row, std::int64_t rows,
+                          std::int64_t first_key, std::int64_t stride, std::uint32_t* HWY_RESTRICT to) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const auto query = static_cast<unsigned>((row + r) / group);
+    const unsigned head = task.head + static_cast<unsigned>((row + r) % group);
+    std::uint32_t& bits = to[r * stride];
+    bits = 0;
+    for (unsigned i = 0; i < kWordKeys; ++i) {
+      const unsigned key = static_cast<unsigned>(first_key) + i;
+      const PhiloxBlock block = strobe::philox(dropout_counter(task.key, head, query, key), task.key.key);
+      bits |= static_cast<std::uint32_t>(dropout_slice(block, query, key) >= task.key.threshold) << i;
     }
   }
 }
 #endif
+
+/// Which lanes have bit `key` of their words.
+HWY_INLINE hn::Mask<Floats> kept(WordVec words, std::int64_t key) {
+  return hn::RebindMask(Floats(), hn::TestBit(words, hn::Set(Words(), 1U << key)));
+}
+
+/// Zeros what is dropped of the probabilities of kPanel rows from `row` on, over keys [first, last) of the tile at
+/// key_begin.
+HWY_INLINE void drop_keys(const GroupDropout& task, std::int64_t group, std::int64_t row, std::int64_t key_begin,
+                          std::int64_t first, std::int64_t last, float* HWY_RESTRICT probabilities) {
+  const Floats d;
+  HWY_ALIGN std::uint32_t words[kPanel];
+  for (std::int64_t block = round_down(key_begin + first, kWordKeys); block < key_begin + last; block += kWordKeys) {
+    keep_bits(task, group, row, kPanel, block, 1, words);
+    const std::int64_t begin = std::max(block, key_begin + first);
+    const std::int64_t end = std::min(block + kWordKeys, key_begin + last);
+    for (std::int64_t lane = 0; lane < kPanel; lane += kLanes) {
+      const WordVec bits = hn::Load(Words(), words + lane);
+      for (std::int64_t key = begin; key < end; ++key) {
+        float* HWY_RESTRICT at = probabilities + (key - key_begin) * kPanel + lane;
+        hn::Store(hn::IfThenElseZero(kept(bits, key - block), hn::Load(d, at)), d, at);
+      }
+    }
+  }
+}
 
 /// Which keys of a block a row keeps: a word for each 32 keys from a multiple of 32 on.
 class KeptKeys {
@@ -175,14 +201,11 @@ class KeptKeys {
   /// Draws for `rows` query rows from `row_begin` on and keys [key_begin, key_end).
   void draw(const GroupDropout& task, std::int64_t group, std::int64_t row_begin, std::int64_t rows,
             std::int64_t key_begin, std::int64_t key_end) {
-    const std::int64_t first_key = round_down(key_begin, kSliceBlock);
+    const std::int64_t first_key = round_down(key_begin, kWordKeys);
     skipped_ = key_begin - first_key;
-    words_ = ceil_div(key_end - first_key, kSliceBlock);
-    for (std::int64_t row = 0; row < rows; row += kKeepRows) {
-      for (std::int64_t word = 0; word < words_; ++word) {
-        keep_bits(task, group, row_begin + row, std::min(kKeepRows, rows - row), first_key + word * kSliceBlock, words_,
-                  bits_ + row * words_ + word);
-      }
+    words_ = ceil_div(key_end - first_key, kWordKeys);
+    for (std::int64_t word = 0; word < words_; ++word) {
+      keep_bits(task, group, row_begin, rows, first_key + word * kWordKeys, words_, bits_ + word);
     }
   }
 
@@ -190,7 +213,7 @@ class KeptKeys {
   HWY_INLINE hn::Mask<Floats> at(std::int64_t row, std::int64_t key) const {
     const Words w;
     const std::int64_t bit = skipped_ + key;
-    const std::uint32_t bits = bits_[row * words_ + bit / kSliceBlock] >> (bit % kSliceBlock);
+    const std::uint32_t bits = bits_[row * words_ + bit / kWordKeys] >> (bit % kWordKeys);
     HWY_ALIGN static constexpr std::uint32_t kLaneBits[16] = {1U << 0,  1U << 1,  1U << 2,  1U << 3, 1U << 4,  1U << 5,
                                                               1U << 6,  1U << 7,  1U << 8,  1U << 9, 1U << 10, 1U << 11,
                                                               1U << 12, 1U << 13, 1U << 14, 1U << 15};

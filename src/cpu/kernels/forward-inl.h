@@ -240,10 +240,7 @@ class ForwardBlock {
   /// Zeros dropped probabilities, after their sums were taken. What is kept is divided by the keep probability at the
   /// end, with the rest of O.
   void drop(std::int64_t row, std::int64_t key_begin, std::int64_t first, std::int64_t last) {
-    for (int n = 0; n < kTileVecs; ++n) {
-      const DropoutLanes lanes(task_.dropout, row + n * kLanes, task_.q.group);
-      drop_keys(task_.dropout, lanes, key_begin, first, last, scratch_.scores + n * kLanes);
-    }
+    drop_keys(task_.dropout, task_.q.group, row, key_begin, first, last, scratch_.scores);
   }
 
   /// O^T = rescale O^T + V^T P^T over visible pairs alone.

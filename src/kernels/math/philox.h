@@ -37,9 +37,9 @@ constexpr PhiloxBlock philox(PhiloxBlock counter, PhiloxKey key) {
 struct DropoutKey {
   PhiloxKey key;
   unsigned offset;
-  unsigned threshold;  // of 65536: slices below it are dropped
+  unsigned threshold;  // of 256: slices below it are dropped
 
-  constexpr float keep_probability() const { return static_cast<float>(65536U - threshold) / 65536.0F; }
+  constexpr float keep_probability() const { return static_cast<float>(256U - threshold) / 256.0F; }
 };
 
 /// The key of the same dropout with another seed and offset.
@@ -49,21 +49,27 @@ constexpr DropoutKey with_state(const DropoutKey& dropout, unsigned long long se
           .threshold = dropout.threshold};
 }
 
-/// `probability` in [0, 1). At most 65535 of 65536 are dropped: something is kept.
+/// `probability` in [0, 1). At most 255 of 256 are dropped: something is kept.
 constexpr DropoutKey dropout_key(float probability, unsigned long long seed, unsigned long long offset) {
-  const auto halves = static_cast<unsigned>(static_cast<double>(probability) * 131072.0);
+  const auto halves = static_cast<unsigned>(static_cast<double>(probability) * 512.0);
   const unsigned rounded = (halves + 1U) / 2U;
-  return with_state({.key = {}, .offset = 0, .threshold = rounded < 65535U ? rounded : 65535U}, seed, offset);
+  return with_state({.key = {}, .offset = 0, .threshold = rounded < 255U ? rounded : 255U}, seed, offset);
 }
 
-/// Counter of the block that holds key `key` of a query row; `head` counts through the whole batch.
+// One block serves a patch of four queries by four keys, of each {a, a + 1, a + 8, a + 9}.
+
+/// The number of a query's or key's patch along its axis, and its place in it.
+constexpr unsigned dropout_patch(unsigned position) { return position / 16 * 4 + position / 2 % 4; }
+constexpr unsigned dropout_place(unsigned position) { return position / 8 % 2 * 2 + position % 2; }
+
+/// Counter of the block that serves a query and a key; `head` counts through the whole batch.
 constexpr PhiloxBlock dropout_counter(const DropoutKey& dropout, unsigned head, unsigned query, unsigned key) {
-  return {{key / 32 * 4 + key / 2 % 4, query, head, dropout.offset}};
+  return {{dropout_patch(key), dropout_patch(query), head, dropout.offset}};
 }
 
-/// The slice of the block that belongs to key `key`.
-constexpr unsigned dropout_slice(const PhiloxBlock& block, unsigned key) {
-  return block.word[key / 8 % 4] >> (key % 2 * 16) & 0xFFFFU;
+/// Their slice of the block.
+constexpr unsigned dropout_slice(const PhiloxBlock& block, unsigned query, unsigned key) {
+  return block.word[dropout_place(query)] >> (8 * dropout_place(key)) & 0xFFU;
 }
 
 }  // namespace strobe

@@ -1,35 +1,102 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout of a tile's probabilities. include/strobe/dropout.h says which are dropped: of every 32 keys, one block of
-// Philox decides on the eight that a thread holds of a row.
+// Dropout of a tile's probabilities. include/strobe/dropout.h says which are dropped: a block of Philox decides on
+// sixteen pairs of a query and a key, of which two neighbouring rows of a fragment hold eight each, whether its rows
+// are queries or keys. So the lanes of two such rows draw every second block and give each other half of it.
 #pragma once
 
 #include "kernels/math/philox.h"
+#include "kernels/math/ptx_math.h"
 #include "kernels/score/fragment.h"
 #include "kernels/score/params.h"
 #include "kernels/score/rule.h"
 
 namespace strobe::score {
 
-/// Seed and offset where they lie, the same in all lanes: so that the compiler may keep them in uniform registers.
+/// Seed and offset where they lie.
 __device__ __forceinline__ DropoutKey dropout_key_of(const DropoutParams& params) {
   if (params.state == nullptr) {
     return params.key;
   }
-  DropoutKey key = with_state(params.key, params.state[0], params.state[1]);
-  key.key.low = __shfl_sync(kFullWarp, key.key.low, 0);
-  key.key.high = __shfl_sync(kFullWarp, key.key.high, 0);
-  key.offset = __shfl_sync(kFullWarp, key.offset, 0);
-  return key;
+  const DropoutKey key = with_state(params.key, params.state[0], params.state[1]);
+  return {.key = {uniform(key.key.low), uniform(key.key.high)},
+          .offset = uniform(key.offset),
+          .threshold = params.key.threshold};
 }
 
 /// Whether a single probability is dropped.
 __device__ __forceinline__ bool is_dropped(const DropoutKey& dropout, int head, int query, int key) {
   const PhiloxBlock block = philox(dropout_counter(dropout, head, query, key), dropout.key);
   // Selected, as an index that is not a constant would put the block into memory.
-  const unsigned low = key / 8 % 2 == 0 ? block.word[0] : block.word[1];
-  const unsigned high = key / 8 % 2 == 0 ? block.word[2] : block.word[3];
-  const unsigned word = key / 16 % 2 == 0 ? low : high;
-  return (word >> (key % 2 * 16) & 0xFFFFU) < dropout.threshold;
+  const unsigned place = dropout_place(query);
+  const unsigned even = place / 2 == 0 ? block.word[0] : block.word[2];
+  const unsigned odd = place / 2 == 0 ? block.word[1] : block.word[3];
+  const unsigned word = place % 2 == 0 ? even : odd;
+  return (word >> (8 * dropout_place(key)) & 0xFFU) < dropout.threshold;
+}
+
+/// The random slices of a thread's scores in a tile of so many columns: of every sixteen columns, two words.
+template <int columns>
+struct DropoutSlices {
+  unsigned words[columns / 16][2];
+
+  /// Of the lower or upper two slices of a word: ones in the half of a register whose score is dropped. 1024 + slice is
+  /// a float16 with the slice as its lowest bits.
+  __device__ __forceinline__ unsigned dropped(const DropoutParams& params, int group, int word, int upper) const {
+    const unsigned selector = upper == 0 ? 0x4140U : 0x4342U;
+    return ptx::set_lt_f16x2(__byte_perm(words[group][word], 0x64646464U, selector), params.limits);
+  }
+};
+
+/// Whether this lane's fragment rows are odd.
+__device__ __forceinline__ bool odd_rows() { return (threadIdx.x & 4U) != 0; }
+
+/// Of two words, one from this lane's block for each of both lanes' rows, those of this lane's rows: of the first
+/// sixteen columns, which lanes of even rows draw, and of the second.
+__device__ __forceinline__ void exchange_words(unsigned of_even, unsigned of_odd, unsigned& first, unsigned& second) {
+  const bool odd = odd_rows();
+  const unsigned got = __shfl_xor_sync(kFullWarp, odd ? of_even : of_odd, 4);
+  first = odd ? got : of_even;
+  second = odd ? of_odd : got;
+}
+
+/// Slices of a tile whose rows are queries and whose columns are keys: words are the thread's rows, their halves the
+/// columns of a register. `query`: the thread's first; `key`: its first column.
+template <int columns>
+__device__ __forceinline__ DropoutSlices<columns> draw_rows(const DropoutKey& dropout, unsigned head, unsigned query,
+                                                            unsigned key) {
+  DropoutSlices<columns> slices;
+#pragma unroll
+  for (int part = 0; part < columns / kDropoutColumns; ++part) {
+    const unsigned drawn = key + part * kDropoutColumns + (odd_rows() ? 16U : 0U);
+    const PhiloxBlock block = philox(dropout_counter(dropout, head, query, drawn), dropout.key);
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      exchange_words(block.word[2 * r], block.word[2 * r + 1], slices.words[2 * part][r],
+                     slices.words[2 * part + 1][r]);
+    }
+  }
+  return slices;
+}
+
+/// Slices of a tile whose rows are keys and whose columns are queries: words are the first and the second eight
+/// columns, their halves the thread's rows. `key`: the thread's first; `query`: its first column.
+template <int columns>
+__device__ __forceinline__ DropoutSlices<columns> draw_columns(const DropoutKey& dropout, unsigned head, unsigned query,
+                                                               unsigned key) {
+  DropoutSlices<columns> slices;
+#pragma unroll
+  for (int part = 0; part < columns / kDropoutColumns; ++part) {
+    const unsigned drawn = query + part * kDropoutColumns + (odd_rows() ? 16U : 0U);
+    const PhiloxBlock block = philox(dropout_counter(dropout, head, drawn, key), dropout.key);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {  // bytes 0 and 2 are even keys', 1 and 3 odd ones'
+      const unsigned low = block.word[2 * half];
+      const unsigned high = block.word[2 * half + 1];
+      exchange_words(__byte_perm(low, high, 0x6240U), __byte_perm(low, high, 0x7351U), slices.words[2 * part][half],
+                     slices.words[2 * part + 1][half]);
+    }
+  }
+  return slices;
 }
 
 /// The probabilities of one tile, block_n keys wide.
@@ -41,38 +108,34 @@ class Dropout {
     int query;
   };
 
-  /// `row(r)` is this thread's row r.
-  template <typename RowOf>
-  __device__ __forceinline__ Dropout(const DropoutParams& params, const RowOf& row) : key_(dropout_key_of(params)) {
-    static_assert(block_n % kPhiloxKeys == 0);
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      rows_[r] = row(r);
-    }
+  /// `row`: this thread's first.
+  __device__ __forceinline__ Dropout(const DropoutParams& params, const Row& row)
+      : params_(params), key_(dropout_key_of(params)), row_(row) {
+    static_assert(block_n % kDropoutColumns == 0);
   }
 
-  /// Probabilities of block n.
-  __device__ __forceinline__ void apply(float (&p)[block_n / 2], int n) const {
-    const unsigned least = key_.threshold << 16;  // of a slice that is kept, in the upper half of a word
+  /// Of block n.
+  __device__ __forceinline__ DropoutSlices<block_n> draw(int n) const {
+    return draw_rows<block_n>(key_, row_.head, row_.query, n * block_n + fragment_column());
+  }
+
+  /// Probabilities as operand, zeros where they are dropped.
+  __device__ __forceinline__ void to_operand(unsigned (&p)[block_n / 16][4], const float (&s)[block_n / 2],
+                                             const DropoutSlices<block_n>& slices) const {
+    score::to_operand<R.element>(p, s);
 #pragma unroll
-    for (int part = 0; part < block_n / kPhiloxKeys; ++part) {
+    for (int i = 0; i < block_n / 16; ++i) {
 #pragma unroll
-      for (int r = 0; r < kRowsPerThread; ++r) {
-        const unsigned key = n * block_n + part * kPhiloxKeys + fragment_column();
-        const PhiloxBlock block = philox(dropout_counter(key_, rows_[r].head, rows_[r].query, key), key_.key);
-#pragma unroll
-        for (int group = 0; group < 4; ++group) {
-          float* const pair = &p[4 * (4 * part + group) + 2 * r];
-          pair[0] = block.word[group] << 16 < least ? 0.0F : pair[0];
-          pair[1] = block.word[group] < least ? 0.0F : pair[1];
-        }
+      for (int j = 0; j < 4; ++j) {
+        p[i][j] &= ~slices.dropped(params_, i, j % kRowsPerThread, j / kRowsPerThread);
       }
     }
   }
 
  private:
+  const DropoutParams& params_;
   DropoutKey key_;
-  Row rows_[kRowsPerThread];
+  Row row_;
 };
 
 /// Rules without dropout.
@@ -83,9 +146,13 @@ class Dropout<R, block_n> {
   struct Row {
     int head, query;
   };
-  template <typename RowOf>
-  __device__ __forceinline__ Dropout(const DropoutParams&, const RowOf&) {}
-  __device__ __forceinline__ void apply(float (&)[block_n / 2], int) const {}
+  struct NoSlices {};
+  __device__ __forceinline__ Dropout(const DropoutParams&, const Row&) {}
+  __device__ __forceinline__ NoSlices draw(int) const { return {}; }
+  __device__ __forceinline__ void to_operand(unsigned (&p)[block_n / 16][4], const float (&s)[block_n / 2],
+                                             const NoSlices&) const {
+    score::to_operand<R.element>(p, s);
+  }
 };
 
 }  // namespace strobe::score

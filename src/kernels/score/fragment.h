@@ -19,6 +19,9 @@ __device__ __forceinline__ int fragment_row(int r) { return threadIdx.x % kThrea
 /// First column of this thread within every eight.
 __device__ __forceinline__ int fragment_column() { return 2 * (threadIdx.x % 4); }
 
+/// A number that is the same in all lanes, for the compiler to keep in a uniform register.
+__device__ __forceinline__ unsigned uniform(unsigned x) { return __reduce_max_sync(kFullWarp, x); }
+
 /// visit(score, r, column) for each of this thread's scores: its row r (0, 1), and its column less fragment_column().
 template <int n, typename Visit>
 __device__ __forceinline__ void for_each_score(float (&s)[n], const Visit& visit) {

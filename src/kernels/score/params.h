@@ -44,8 +44,9 @@ struct BiasParams {
 /// Dropout rules.
 struct DropoutParams {
   DropoutKey key;
-  const unsigned long long* state;  // null, or seed and offset in memory, instead of the key's
-  float keep_factor;                // one over the probability of being kept
+  const unsigned long long* state;      // null, or seed and offset in memory, instead of the key's
+  unsigned limits;                      // what slices that are kept reach, as two float16 of 1024 more
+  float keep_probability, keep_factor;  // the probability of being kept, and one over it
 };
 
 /// What happens to a score.

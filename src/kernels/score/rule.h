@@ -26,8 +26,8 @@ struct ScoreRule {
   bool operator==(const ScoreRule&) const = default;
 };
 
-// Keys on which one block of dropout's random numbers decides for a thread.
-inline constexpr int kPhiloxKeys = 32;
+// Columns of a tile that two lanes draw dropout's random numbers for, one block each.
+inline constexpr int kDropoutColumns = 32;
 
 /// Whether a row may see none of a block's keys, or none at all.
 constexpr bool is_masked(const ScoreRule& rule) { return rule.mask_left || rule.mask_right; }

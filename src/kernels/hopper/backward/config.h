@@ -43,8 +43,9 @@ struct RegisterBudget {
   int producer, keys, queries;
 };
 constexpr RegisterBudget register_budget(const Config& c) {
+  if (c.by_roles && c.rule.block_mask != 0) return {.producer = 40, .keys = 232, .queries = 0};
   if (c.by_roles) return {.producer = 24, .keys = 240, .queries = 0};
-  if (c.head_dim > 64) return {.producer = 24, .keys = 208, .queries = 72};
+  if (c.head_dim > 64 || c.rule.dropout) return {.producer = 24, .keys = 208, .queries = 72};
   // Found by trial: what spills nowhere.
   return c.rule.element == Element::fp16 ? RegisterBudget{.producer = 24, .keys = 200, .queries = 88}
                                          : RegisterBudget{.producer = 24, .keys = 192, .queries = 104};
@@ -65,10 +66,10 @@ inline constexpr int kFinishThreads = kWarpgroupSize * kQueryGradientParts;
 
 /// Whether the tensor cores subtract D from dP, and LSE from S where nothing is done to S before, as products with one
 /// more block of columns (kernels/math/split.h): no thread has to fetch them, which the WGMMAs' operands would delay.
-/// By roles it pays for LSE, and at 128 shared memory is full.
-constexpr bool splits_d(const Config& c) { return !c.by_roles; }
+/// By roles it pays for LSE, and at 128 shared memory is full. Dropout takes dP before D is subtracted.
+constexpr bool splits_d(const Config& c) { return !c.by_roles && !c.rule.dropout; }
 constexpr bool splits_lse(const Config& c) {
-  return !c.rule.scale_first && !c.rule.softcap && (!c.by_roles || c.block_m == kRowsPerWarpgroup);
+  return !c.rule.scale_first && !c.rule.softcap && !c.rule.bias && (!c.by_roles || c.block_m == kRowsPerWarpgroup);
 }
 
 // P is kept as float16 times 2^12 on its way to dP: in half the registers, or half the shared memory. So it loses as
@@ -76,6 +77,9 @@ constexpr bool splits_lse(const Config& c) {
 // is divided by that in the end; the joint design's dK and dQ, too, but in float16, which dS might overflow.
 inline constexpr float kProbabilityLog2 = 12.0F;
 inline constexpr float kProbabilityScale = 1.0F / 4096.0F;
+
+// Under dropout P carries a sign on its way to dP: that of a dropped probability is negative. dS is computed times the
+// probability of being kept, as P (dP - keep D) or -P keep D; dK, dQ and dV are divided by that in the end.
 
 /// What the sums of dK and dQ are multiplied by at the end, beside the call's scale.
 constexpr float score_gradient_factor(const Config& c) {

@@ -39,6 +39,12 @@ __device__ __forceinline__ bool stage_rows(const float (&accumulators)[n], float
   return zero == 0.0F;
 }
 
+/// What the sums of dV are multiplied by at the end.
+template <Config C>
+__device__ __forceinline__ float value_gradient_factor(const Params& params) {
+  return C.rule.dropout ? kProbabilityScale * params.score.dropout.keep_factor : kProbabilityScale;
+}
+
 /// dK and dV of the joint design.
 template <Config C>
 __device__ __forceinline__ void store_gradients(const TensorMaps& maps, const Params& params, unsigned char* smem,
@@ -52,7 +58,7 @@ __device__ __forceinline__ void store_gradients(const TensorMaps& maps, const Pa
   const SequenceStart start = key_start<C.rule>(params, work, work.sequence, work.k.owned);
   const bool elected = threadIdx.x % kWarpgroupSize == 0;
 
-  bool finite = stage_rows<C.rule, block_n(C)>(dv, kProbabilityScale, work.k.used - row,
+  bool finite = stage_rows<C.rule, block_n(C)>(dv, value_gradient_factor<C>(params), work.k.used - row,
                                                v_rows);  // these rows of V were read by this warpgroup alone
   cptx::fence_proxy_async(cptx::space_shared);
   ptx::bar_sync(kWarpgroup + warpgroup, kWarpgroupSize);

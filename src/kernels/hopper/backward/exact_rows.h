@@ -9,8 +9,11 @@
 #pragma once
 
 #include "kernels/hopper/backward/coordinates.h"
+#include "kernels/hopper/backward/visible_blocks.h"
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/tile/fragment.h"
+#include "kernels/score/bias.h"
+#include "kernels/score/dropout.h"
 #include "kernels/score/transform.h"
 
 namespace strobe::hopper::backward {
@@ -82,10 +85,12 @@ class ExactPairs {
       : params_(params),
         rows_(rows),
         head_(head),
+        head_in_batch_(sequence * params.heads + head),
         head_kv_(head / params.heads_per_kv),
         q_batch_(q_batch(params, sequence)),
         k_batch_(k_batch(params, sequence)),
         first_row_(first_block_of<R>(params, sequence, head, block_m) * block_m),
+        bias_plane_(sequence * params.score.bias.batch_stride + head * params.score.bias.head_stride),
         slope_(R.alibi ? score::slope_log2(params.score, sequence, head) : 0.0F) {}
 
   __device__ __forceinline__ const unsigned short* query(const Rows& tensor, int query) const {
@@ -95,32 +100,47 @@ class ExactPairs {
     return tensor.row(k_batch_, rows_.k.start + key, head_kv_);
   }
 
-  /// P of a visible pair.
-  __device__ __forceinline__ float probability(int i, int j) const { return pair(i, j).probability; }
+  /// P of a visible pair, 0 where it is dropped.
+  __device__ __forceinline__ float probability(int i, int j) const {
+    return dropped(i, j) ? 0.0F : pair(i, j).probability;
+  }
 
-  /// dS of a visible pair, back through the softcap.
+  /// dS of a visible pair, back through the softcap; under dropout times the probability of being kept.
   __device__ __forceinline__ float score_gradient(int i, int j) const {
     const Pair both = pair(i, j);
     const float dp = dot_product<R.element>(query(params_.d_o, i), key(params_.v, j), params_.head_dim_v);
-    const float ds = both.probability * (dp - params_.d_sum[first_row_ + i]);
+    const float d = params_.d_sum[first_row_ + i] * (R.dropout ? params_.score.dropout.keep_probability : 1.0F);
+    const float ds = both.probability * ((dropped(i, j) ? 0.0F : dp) - d);
     return R.softcap ? ds * (1.0F - both.tanh * both.tanh) : ds;
   }
 
  private:
+  __device__ __forceinline__ bool dropped(int i, int j) const {
+    if constexpr (R.dropout) {
+      return score::is_dropped(score::dropout_key_of(params_.score.dropout), head_in_batch_, i, j);
+    } else {
+      return false;
+    }
+  }
+
   struct Pair {
     float probability, tanh;
   };
 
   __device__ __forceinline__ Pair pair(int i, int j) const {
     const float score = dot_product<R.element>(query(params_.q, i), key(params_.k, j), params_.head_dim);
-    const float exponent = score::exponent_of<R>(params_.score, score, slope_, i + rows_.diagonal - j);
+    float exponent = score::exponent_of<R>(params_.score, score, slope_, i + rows_.diagonal - j);
+    if constexpr (R.bias) {
+      exponent += score::bias_at<R>(params_.score.bias, bias_plane_ + i * params_.score.bias.row_stride + j) * kLog2E;
+    }
     return {ptx::ex2_approx(exponent - params_.lse_log2[first_row_ + i]), score::softcapped<R>(params_.score, score)};
   }
 
   const Params& params_;
   const score::Sequence& rows_;
-  const int head_, head_kv_, q_batch_, k_batch_;
+  const int head_, head_in_batch_, head_kv_, q_batch_, k_batch_;
   const long long first_row_;  // of the sequence in the workspaces
+  const long long bias_plane_;
   const float slope_;
 };
 
@@ -145,7 +165,9 @@ __device__ __forceinline__ void recompute_query(const Params& params, const scor
   ExactRow<R.element, head_dim> sum(params.head_dim);
 #pragma unroll 1
   for (int key = keys.first; key <= keys.last && !sum.all_nan(); ++key) {
-    sum.add(pairs.score_gradient(query, key), pairs.key(params.k, key));
+    if (shows_pair<R>(params, sequence, head, query, key)) {
+      sum.add(pairs.score_gradient(query, key), pairs.key(params.k, key));
+    }
   }
   sum.store(params.scale, stored);
 }
@@ -178,11 +200,15 @@ __device__ __forceinline__ void recompute_key(const Params& params, const Work& 
     const ExactPairs<C.rule> pairs(params, work, work.sequence, head, C.block_m);
 #pragma unroll 1
     for (int query = queries.first; query <= last && !sum.all_nan(); ++query) {
+      if (!shows_pair<C.rule>(params, work.sequence, head, query, key)) {
+        continue;
+      }
       const float factor = kOfK ? pairs.score_gradient(query, key) : pairs.probability(query, key);
       sum.add(factor, pairs.query(kOfK ? params.q : params.d_o, query));
     }
   }
-  sum.store(kOfK ? params.scale : 1.0F, stored);
+  const float value_factor = C.rule.dropout ? params.score.dropout.keep_factor : 1.0F;
+  sum.store(kOfK ? params.scale : value_factor, stored);
 }
 
 /// Of a warpgroup's 64 keys from `first` on those whose dK or dV is not finite: 16 each warp.

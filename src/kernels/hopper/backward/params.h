@@ -42,8 +42,9 @@ struct Params {
 
   SequenceParams sequences;
   VisibilityParams visibility;
+  BlockMaskParams blocks;
   ScoreParams score;
-  float scale;  // dK and dQ are multiplied by it at the end
+  float scale;  // dK and dQ are multiplied by it at the end; under dropout divided by the probability of being kept
 
   int total_k;               // rows of a packed k
   int head_dim, head_dim_v;  // columns that exist

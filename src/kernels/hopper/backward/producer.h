@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The producer: one thread brings K and V of every item, then Q with LSE and dO with D block by block, to shared
-// memory.
+// The producer: one thread, or of a warp that walks past hidden blocks its first, brings K and V of every item, then Q
+// with LSE and dO with D block by block, to shared memory.
 //
 // See tile/tensor_map.h for the axes of the maps.
 #pragma once
@@ -9,6 +9,7 @@
 #include "kernels/hopper/backward/coordinates.h"
 #include "kernels/hopper/backward/params.h"
 #include "kernels/hopper/backward/smem.h"
+#include "kernels/hopper/backward/visible_blocks.h"
 #include "kernels/hopper/backward/work.h"
 #include "kernels/hopper/ptx/cuda_ptx.h"
 #include "kernels/hopper/ptx/grid.h"
@@ -25,7 +26,12 @@ class Producer {
   __device__ __forceinline__ void run() {
     ptx::griddepcontrol_wait();
     const Work work = work_of<C>(params_, blockIdx.x);
-    if (work.steps() == 0) {
+    VisibleSteps<C> steps(params_, work);
+    if (!steps.any()) {
+      return;
+    }
+    if constexpr (C.rule.block_mask != 0) {
+      load_visible(work, steps);
       return;
     }
     load_keys(work);
@@ -45,6 +51,25 @@ class Producer {
 
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
+
+  __device__ __forceinline__ void load_visible(const Work& work, VisibleSteps<C>& steps) {
+    bool keys_loaded = false;
+    for (int group = 0; group < params_.heads_per_kv; ++group) {
+      for (int m = steps.from(group, work.m_begin); m < work.m_end; m = steps.from(group, m + 1)) {
+        if (threadIdx.x % kWarpSize != 0) {
+          continue;
+        }
+        if (!keys_loaded) {
+          load_keys(work);
+          load_values(work);
+          keys_loaded = true;
+        }
+        const int head = work.head_kv * params_.heads_per_kv + group;
+        load_queries(work, head, m);
+        load_output_gradients(work, head, m);
+      }
+    }
+  }
 
   __device__ __forceinline__ SequenceStart keys_of(const Work& work) const {
     return key_start<C.rule>(params_, work, work.sequence, work.k.used);

@@ -14,7 +14,7 @@ struct QueryGradientConfig {
   ScoreRule rule;  // the whole of the rule that the backward was compiled for: some rows are computed again
   int head_dim = 256;
   int block_m = 64;             // queries per step of the kernel that wrote dS
-  int consumer_warpgroups = 3;  // each owns 64 queries
+  int consumer_warpgroups = 3;  // each owns 64 queries, all in one row of a block mask
   int stages = 4;
   bool debug = false;  // as Config's
 

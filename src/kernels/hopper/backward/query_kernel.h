@@ -7,6 +7,7 @@
 #include "kernels/hopper/backward/epilogue.h"
 #include "kernels/hopper/backward/params.h"
 #include "kernels/hopper/backward/query_config.h"
+#include "kernels/hopper/backward/visible_blocks.h"
 #include "kernels/hopper/ptx/cuda_ptx.h"
 #include "kernels/hopper/ptx/grid.h"
 #include "kernels/hopper/ptx/wgmma.h"
@@ -65,6 +66,30 @@ struct QueryTile : score::Sequence {
   }
 };
 
+/// Key tiles of one tile of dQ.
+template <QueryGradientConfig C>
+class KeyTiles {
+ public:
+  __device__ __forceinline__ KeyTiles(const Params& params, const QueryTile<C>& tile) : params_(params), tile_(tile) {}
+
+  /// The first from n on that the block mask shows, before `end`; `end` where there is none. By whole warps.
+  __device__ __forceinline__ int from(int n, int end) {
+    if constexpr (C.rule.block_mask != 0) {
+      static_assert(C.rule.block_mask % (C.consumer_warpgroups * kScoreTile) == 0);
+      return search_.find(end, n, end, [&](int tile) {
+        return shows_pair<C.rule>(params_, tile_.sequence, tile_.head, tile_.m_first * kScoreTile, tile * kScoreTile);
+      });
+    } else {
+      return min(n, end);
+    }
+  }
+
+ private:
+  const Params& params_;
+  const QueryTile<C>& tile_;
+  BlockSearch search_;
+};
+
 template <QueryGradientConfig C>
 struct QueryGradientBarriers {
   uint64_t full[C.stages], empty[C.stages];
@@ -78,7 +103,12 @@ __device__ __forceinline__ void feed_query_gradient(const QueryGradientMaps& map
   const auto tile = QueryTile<C>::of(params, blockIdx.x);
   const SequenceStart keys = key_start<C.rule>(params, tile, tile.sequence, tile.k.used);
   RingPosition<C.stages> at{0, 1};
-  for (int n = tile.tiles.begin; n < tile.tiles.end; ++n) {
+  KeyTiles<C> shown(params, tile);
+  for (int n = shown.from(tile.tiles.begin, tile.tiles.end); n < tile.tiles.end;
+       n = shown.from(n + 1, tile.tiles.end)) {
+    if (threadIdx.x != 0) {
+      continue;
+    }
     unsigned char* stage = smem + at.stage * kPlan.stage_bytes;
     uint64_t& full = barriers.full[at.stage];
     wait<C>(barriers.empty[at.stage], at.parity);
@@ -192,21 +222,23 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
   }
   const score::KeyBlocks own = tile.key_tiles(params, m);
   RingPosition<C.stages> at;
+  KeyTiles<C> shown(params, tile);
   const auto let_pass = [&](int from, int to) {
-    for (int n = from; n < to; ++n) {
+    for (int n = shown.from(from, to); n < to; n = shown.from(n + 1, to)) {
       wait<C>(barriers.full[at.stage], at.parity);
       arrive<C>(barriers.empty[at.stage]);
       at.advance();
     }
   };
   QueryGradientParts<C> dq;
-  if (own.begin < own.end) {
+  const int first = shown.from(own.begin, own.end);
+  if (first < own.end) {
     let_pass(tile.tiles.begin, own.begin);
     wait<C>(barriers.full[at.stage], at.parity);
     multiply_stage<C, false>(dq, smem + at.stage * kPlan.stage_bytes, warpgroup);
     int before = at.stage;
     at.advance();
-    for (int n = own.begin + 1; n < own.end; ++n) {
+    for (int n = shown.from(first + 1, own.end); n < own.end; n = shown.from(n + 1, own.end)) {
       wait<C>(barriers.full[at.stage], at.parity);
       multiply_stage<C, true>(dq, smem + at.stage * kPlan.stage_bytes, warpgroup);
       wait_for_products<C, 1>(dq);
@@ -275,7 +307,7 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<C.consumer_warpgroups >= 3 ? 32 : 40>();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x < (C.rule.block_mask != 0 ? kWarpSize : 1)) {
       feed_query_gradient<C>(maps, params, smem, barriers);
     }
   } else {

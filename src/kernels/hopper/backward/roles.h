@@ -14,6 +14,7 @@
 #include "kernels/hopper/backward/producer.h"
 #include "kernels/hopper/backward/products.h"
 #include "kernels/hopper/backward/scores.h"
+#include "kernels/hopper/backward/visible_blocks.h"
 
 namespace strobe::hopper::backward {
 
@@ -39,6 +40,16 @@ class Role {
   /// Calls body(head, m) for every step.
   template <typename Body>
   __device__ __forceinline__ void for_each_step(const Work& work, Body body) {
+    if constexpr (C.rule.block_mask != 0) {
+      VisibleSteps<C> steps(params_, work);
+      for (int head = 0; head < params_.heads_per_kv; ++head) {
+        for (int m = steps.from(head, work.m_begin); m < work.m_end; m = steps.from(head, m + 1)) {
+          body(head, m);
+          advance();
+        }
+      }
+      return;
+    }
     int m = work.m_begin;
     int head = 0;
     for (int remaining = work.steps() * params_.heads_per_kv; remaining > 0; --remaining) {
@@ -47,11 +58,15 @@ class Role {
         m = work.m_begin;
         ++head;
       }
-      q_.advance();
-      do_.advance();
-      p_.advance();
-      started_ = true;
+      advance();
     }
+  }
+
+  __device__ __forceinline__ void advance() {
+    q_.advance();
+    do_.advance();
+    p_.advance();
+    started_ = true;
   }
 
   const Params& params_;
@@ -75,7 +90,10 @@ class ProbabilityRole : Role<C> {
     wait<C>(barriers_.k_full, 0);
     this->for_each_step(work, [&](int head, int m) __attribute__((always_inline)) {
       Scores<C> s;
-      const ScoreBlock<C> block(params_, work, work.head_kv * params_.heads_per_kv + head, work.n * block_n(C), m);
+      const int head_in_batch = work.sequence * params_.heads + work.head_kv * params_.heads_per_kv + head;
+      const ScoreBlock<C> block(params_, work, head_in_batch, work.n * block_n(C), m);
+      StepBias<C> bias;
+      bias.fetch(block);
       wait<C>(barriers_.q_full[q_.stage], q_.parity);
       ptx::wgmma_fence();
       const Descriptor queries = descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4);
@@ -97,13 +115,18 @@ class ProbabilityRole : Role<C> {
       if constexpr (splits_lse(C)) {
         difference_probabilities<C>(block, masked, s);
       } else {
-        probabilities<C>(block, masked, s, p, lse_log2);
+        probabilities<C>(block, masked, s, p, lse_log2, bias);
         __syncwarp();  // all lanes have read LSE
       }
       arrive<C>(barriers_.q_empty[q_.stage]);
-      hand_over(s);
-      if constexpr (!C.rule.softcap) {
-        score::to_operand<C.rule.element>(p, s);
+      if constexpr (C.rule.dropout) {
+        const score::DropoutSlices<C.block_m> slices = draw_dropout<C.block_m>(block, 0);
+        hand_over(s, [&](uint32_t halves, int i, int j) { return mark_dropped(params_.score, halves, slices, i, j); });
+        to_operand(p, s);
+        drop(p, slices);
+      } else {
+        hand_over(s, [](uint32_t halves, int, int) { return halves; });
+        to_operand(p, s);
       }
       wait<C>(barriers_.do_full[do_.stage], do_.parity);
       ptx::wgmma_fence();
@@ -116,14 +139,33 @@ class ProbabilityRole : Role<C> {
   }
 
  private:
-  __device__ __forceinline__ void hand_over(const Scores<C>& p) {
+  /// P as operand, where probabilities() has not made it one.
+  __device__ __forceinline__ static void to_operand(Operand<C>& p, const Scores<C>& s) {
+    if constexpr (!C.rule.softcap) {
+      score::to_operand<C.rule.element>(p, s);
+    }
+  }
+
+  /// Zeros in the place of dropped probabilities.
+  __device__ __forceinline__ void drop(Operand<C>& p, const score::DropoutSlices<C.block_m>& slices) const {
+#pragma unroll
+    for (int i = 0; i < C.block_m / 16; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        p[i][j] &= ~slices.dropped(params_.score.dropout, i, j / kRowsPerThread, j % kRowsPerThread);
+      }
+    }
+  }
+
+  /// `mark(halves, i, j)`: what becomes of the pair at [i][j] of an operand.
+  template <typename Mark>
+  __device__ __forceinline__ void hand_over(const Scores<C>& p, const Mark& mark) {
     wait<C>(barriers_.handed_empty[p_.stage], p_.parity ^ 1);
     uint4* chunks = this->exchanged(p_.stage);
 #pragma unroll
     for (int i = 0; i < C.block_m / 16; ++i) {
-      chunks[i * kWarpgroupSize] = {ptx::cvt_f16x2(p[8 * i], p[8 * i + 1]), ptx::cvt_f16x2(p[8 * i + 2], p[8 * i + 3]),
-                                    ptx::cvt_f16x2(p[8 * i + 4], p[8 * i + 5]),
-                                    ptx::cvt_f16x2(p[8 * i + 6], p[8 * i + 7])};
+      const auto pair = [&](int j) { return mark(ptx::cvt_f16x2(p[8 * i + 2 * j], p[8 * i + 2 * j + 1]), i, j); };
+      chunks[i * kWarpgroupSize] = {pair(0), pair(1), pair(2), pair(3)};
     }
     __syncwarp();
     arrive<C>(barriers_.handed_full[p_.stage]);
@@ -149,10 +191,7 @@ class GradientRole : Role<C> {
       ptx::wgmma_commit_group();
       RowNumbers<C> d_sum;
       load_row_numbers<C>(d_sum, this->rows_of(kPlan.d_sum, kPlan.d_bytes, do_.stage));
-#pragma unroll
-      for (float2& two : d_sum) {
-        two = {two.x * kProbabilityScale, two.y * kProbabilityScale};
-      }
+      scale_sums<C>(d_sum, kProbabilityScale * (C.rule.dropout ? params_.score.dropout.keep_probability : 1.0F));
       ptx::wgmma_wait_group<0>(dp);
       take_over(dp, d_sum);
       arrive<C>(barriers_.do_empty[do_.stage]);
@@ -188,8 +227,13 @@ class GradientRole : Role<C> {
         for (int r = 0; r < kRowsPerThread; ++r) {
           const float2 p = ptx::cvt_f32x2_from_f16x2(words[2 * half + r]);
           float* two = &dp[8 * i + 4 * half + 2 * r];
-          two[0] = p.x * __fmaf_rn(two[0], kProbabilityScale, -d.x);
-          two[1] = p.y * __fmaf_rn(two[1], kProbabilityScale, -d.y);
+          if constexpr (C.rule.dropout) {
+            two[0] = dropped_score_gradient(p.x, two[0] * kProbabilityScale, d.x);
+            two[1] = dropped_score_gradient(p.y, two[1] * kProbabilityScale, d.y);
+          } else {
+            two[0] = p.x * __fmaf_rn(two[0], kProbabilityScale, -d.x);
+            two[1] = p.y * __fmaf_rn(two[1], kProbabilityScale, -d.y);
+          }
         }
       }
     }
@@ -231,7 +275,7 @@ __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Pa
   constexpr SmemPlan kPlan = smem_plan(C);
   ptx::griddepcontrol_wait();
   const Work work = work_of<C>(params, blockIdx.x);
-  if (work.steps() == 0) {
+  if (!VisibleSteps<C>(params, work).any()) {
     store_no_gradients<C>(params, work, role);
     return;
   }
@@ -246,8 +290,8 @@ __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Pa
   // Each warpgroup's gradients leave through what the other one read.
   ptx::barrier_sync(kLastRead, kWarpgroupSize * kKeyWarpgroups);
   const int row = work.n * block_n(C);
-  const bool finite =
-      stage_rows<C.rule, block_n(C)>(sums, role == 0 ? kProbabilityScale : params.scale, work.k.used - row, rows);
+  const bool finite = stage_rows<C.rule, block_n(C)>(sums, role == 0 ? value_gradient_factor<C>(params) : params.scale,
+                                                     work.k.used - row, rows);
   cptx::fence_proxy_async(cptx::space_shared);
   const bool repair = ptx::bar_red_or(kWarpgroup + role, kWarpgroupSize, !finite);
   if (elected) {

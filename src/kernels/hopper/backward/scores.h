@@ -10,15 +10,17 @@
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/tile/fragment.h"
 #include "kernels/math/constants.h"
+#include "kernels/score/bias.h"
+#include "kernels/score/dropout.h"
 #include "kernels/score/transform.h"
 
 namespace strobe::hopper::backward {
 
 /// This thread within its warpgroup, read anew: what is computed from it does not stay in registers between steps.
 __device__ __forceinline__ int thread_of_warpgroup() {
-  int thread;
+  unsigned thread;
   asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(thread));
-  return thread % kWarpgroupSize;
+  return static_cast<int>(thread % kWarpgroupSize);
 }
 
 template <Config C>
@@ -33,13 +35,20 @@ template <Config C>
 struct ScoreBlock {
   const Params& params;
   const Work& work;
+  int head_in_batch;  // the query head, counted through the batch
   int key_first, query_first;
   float slope_log2;  // ALiBi's; loaded here, so that its latency passes under the products
 
-  __device__ __forceinline__ ScoreBlock(const Params& params_in, const Work& work_in, int head, int key_first_in, int m)
-      : params(params_in), work(work_in), key_first(key_first_in), query_first(m * C.block_m), slope_log2(0.0F) {
+  __device__ __forceinline__ ScoreBlock(const Params& params_in, const Work& work_in, int head_in_batch_in,
+                                        int key_first_in, int m)
+      : params(params_in),
+        work(work_in),
+        head_in_batch(head_in_batch_in),
+        key_first(key_first_in),
+        query_first(m * C.block_m),
+        slope_log2(0.0F) {
     if constexpr (C.rule.alibi) {
-      slope_log2 = score::slope_log2(params.score, work.sequence, head);
+      slope_log2 = score::slope_log2(params.score, work.sequence, head_in_batch - work.sequence * params.heads);
     }
   }
 
@@ -55,9 +64,11 @@ struct ScoreBlock {
 /// Each of this thread's scores whose key its query does not see becomes -inf, whatever it was.
 template <Config C>
 __device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
+  int first_key = block.key(0);
+  asm volatile("" : "+r"(first_key));  // so that the second row's key is not kept between steps
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
-    const int key = block.key(r);
+    const int key = first_key + 8 * r;
     const score::QueryRange queries = score::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
     // Queries [first, last] of this block see the key; as distances from this thread's first column.
     const int first = key < block.work.k.used ? queries.first - block.query() : C.block_m;
@@ -102,11 +113,50 @@ __device__ __forceinline__ float2 row_numbers(const RowNumbers<C>& x, int j) {
   return {ptx::shfl_quad(x[j / 8].x, j % 8), ptx::shfl_quad(x[j / 8].y, j % 8)};
 }
 
+/// The bias of a step's scores, fetched ahead of its use.
+template <Config C>
+struct StepBias {
+  Scores<C> terms;
+
+  /// Pairs that do not exist get 0.
+  __device__ __forceinline__ void fetch(const ScoreBlock<C>& block) {
+    const BiasParams& params = block.params.score.bias;
+    const Work& work = block.work;
+    const int head = block.head_in_batch - work.sequence * block.params.heads;
+    const int query = block.query();
+    const int key = block.key(0);
+    const long long first =
+        work.sequence * params.batch_stride + head * params.head_stride + query * params.row_stride + key;
+    const auto fetch_those = [&](const auto& exists) {
+#pragma unroll
+      for (int i = 0; i < C.block_m / 2; ++i) {
+        const int column = i / 4 * 8 + i % 2;
+        const int row = 8 * (i / 2 % kRowsPerThread);
+        terms[i] = exists(query + column, key + row)
+                       ? score::bias_at<C.rule>(params, first + column * params.row_stride + row)
+                       : 0.0F;
+      }
+    };
+    if (block.query_first + C.block_m <= work.q.used && block.key_first + kRowsPerWarpgroup <= work.k.used) {
+      fetch_those([](int, int) { return true; });
+    } else {
+      fetch_those([&](int i, int j) { return i < work.q.used && j < work.k.used; });
+    }
+  }
+};
+
+/// Rules without a bias.
+template <Config C>
+  requires(!C.rule.bias)
+struct StepBias<C> {
+  __device__ __forceinline__ void fetch(const ScoreBlock<C>&) {}
+};
+
 /// visit(i, shift) for each pair of neighbouring scores s[i], s[i + 1]: what is to be subtracted from exponents of 2,
-/// LSE and ALiBi's slope times the distance.
+/// LSE and ALiBi's slope times the distance, less the bias.
 template <Config C, typename Visit>
 __device__ __forceinline__ void for_each_shift(const ScoreBlock<C>& block, const RowNumbers<C>& lse_log2,
-                                               const Visit& visit) {
+                                               const StepBias<C>& bias, const Visit& visit) {
   float distance[kRowsPerThread] = {};  // of this thread's first column from its key's diagonal
   if constexpr (C.rule.alibi) {
 #pragma unroll
@@ -125,6 +175,10 @@ __device__ __forceinline__ void for_each_shift(const ScoreBlock<C>& block, const
         shift = {__fmaf_rn(fabsf(first), block.slope_log2, lse.x),
                  __fmaf_rn(fabsf(first + 1.0F), block.slope_log2, lse.y)};
       }
+      if constexpr (C.rule.bias) {
+        const float* terms = &bias.terms[4 * j + 2 * r];
+        shift = {__fmaf_rn(terms[0], -kLog2E, shift.x), __fmaf_rn(terms[1], -kLog2E, shift.y)};
+      }
       visit(4 * j + 2 * r, shift);
     }
   }
@@ -133,9 +187,9 @@ __device__ __forceinline__ void for_each_shift(const ScoreBlock<C>& block, const
 /// P, in the place of S.
 template <Config C>
 __device__ __forceinline__ void plain_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
-                                                    const RowNumbers<C>& lse_log2) {
+                                                    const RowNumbers<C>& lse_log2, const StepBias<C>& bias) {
   const float scale_log2 = block.params.score.scale_log2;
-  for_each_shift<C>(block, lse_log2, [&](int i, const float2& shift) {
+  for_each_shift<C>(block, lse_log2, bias, [&](int i, const float2& shift) {
     s[i] = __fmaf_rn(s[i], scale_log2, -shift.x);
     s[i + 1] = __fmaf_rn(s[i + 1], scale_log2, -shift.y);
   });
@@ -163,7 +217,8 @@ __device__ __forceinline__ void difference_probabilities(const ScoreBlock<C>& bl
 /// P as operand, and P (1 - tanh^2), the softcap's derivative, in the place of S.
 template <Config C>
 __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
-                                                     Operand<C>& p, const RowNumbers<C>& lse_log2) {
+                                                     Operand<C>& p, const RowNumbers<C>& lse_log2,
+                                                     const StepBias<C>& bias) {
   const ScoreParams& params = block.params.score;
 #pragma unroll
   for (int i = 0; i < C.block_m / 2; ++i) {
@@ -175,7 +230,7 @@ __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block,
   const auto times_derivative = [](float probability, float tanh) {
     return probability * fmaxf(__fmaf_rn(-tanh, tanh, 1.0F), 0.0F);  // of hidden scores 0, not 0 * -inf
   };
-  for_each_shift<C>(block, lse_log2, [&](int i, const float2& shift) {
+  for_each_shift<C>(block, lse_log2, bias, [&](int i, const float2& shift) {
     const float low = ptx::ex2_approx(__fmaf_rn(s[i], params.scale_log2, -shift.x));
     const float high = ptx::ex2_approx(__fmaf_rn(s[i + 1], params.scale_log2, -shift.y));
     p[i / 8][i % 8 / 2] = pack<C.rule.element>(low, high);
@@ -188,11 +243,11 @@ __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block,
 /// operand here, else in to_operands().
 template <Config C>
 __device__ __forceinline__ void probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s, Operand<C>& p,
-                                              const RowNumbers<C>& lse_log2) {
+                                              const RowNumbers<C>& lse_log2, const StepBias<C>& bias) {
   if constexpr (C.rule.softcap) {
-    capped_probabilities<C>(block, masked, s, p, lse_log2);
+    capped_probabilities<C>(block, masked, s, p, lse_log2, bias);
   } else {
-    plain_probabilities<C>(block, masked, s, lse_log2);
+    plain_probabilities<C>(block, masked, s, lse_log2, bias);
   }
 }
 
@@ -215,6 +270,38 @@ __device__ __forceinline__ void to_operands(Operand<C>& p, Operand<C>& ds, const
       }
       ds[j / 2][j % 2 * 2 + r] = pack<C.rule.element>(low * (dp[at] - d.x), high * (dp[at + 1] - d.y));
     }
+  }
+}
+
+/// Which probabilities of `queries` queries of a step are dropped, from the step's query `first` on.
+template <int queries, Config C>
+__device__ __forceinline__ score::DropoutSlices<queries> draw_dropout(const ScoreBlock<C>& block, int first) {
+  const auto thread = static_cast<unsigned>(thread_of_warpgroup());
+  const unsigned key = block.key_first + thread / kWarpSize * kRowsPerWarp + thread % kWarpSize / 4;
+  const unsigned query = block.query_first + first + 2 * (thread % 4);
+  unsigned head = block.head_in_batch;
+  asm volatile("" : "+r"(head));  // so that what follows from it does not stay in registers between steps
+  return score::draw_columns<queries>(score::dropout_key_of(block.params.score.dropout), head, query, key);
+}
+
+/// Float16 pairs of the probabilities at p[i][j] of an operand, with the sign of dropped ones set.
+template <int columns>
+__device__ __forceinline__ uint32_t mark_dropped(const ScoreParams& params, uint32_t halves,
+                                                 const score::DropoutSlices<columns>& slices, int i, int j) {
+  return halves | (slices.dropped(params.dropout, i, j / kRowsPerThread, j % kRowsPerThread) & 0x80008000U);
+}
+
+/// Under dropout: dS times the probability of being kept, of P with its sign and D times that probability.
+__device__ __forceinline__ float dropped_score_gradient(float p, float dp, float d) {
+  return __fmaf_rn(fmaxf(p, 0.0F), dp, -fabsf(p) * d);
+}
+
+/// D as dropped_score_gradient() takes it.
+template <Config C>
+__device__ __forceinline__ void scale_sums(RowNumbers<C>& d_sum, float factor) {
+#pragma unroll
+  for (float2& two : d_sum) {
+    two = {two.x * factor, two.y * factor};
   }
 }
 

@@ -157,7 +157,7 @@ class Consumer : private Rings<C> {
     scores_done();
     softmax = {};
     first_softmax(s, softmax, rules, n, bias);
-    score::to_operand<C.rule.element>(p, s);
+    rules.dropout.to_operand(p, s, rules.dropout.draw(n));
     end_of_step(walk.has_before(n, work.n_begin));
     return rules;
   }
@@ -184,6 +184,7 @@ class Consumer : private Rings<C> {
     scores_done();
     Softmax<C> next;
     first_softmax(s, next, rules, n, bias);
+    const auto slices = rules.dropout.draw(n);
     end_of_step(walk.has_before(n, work.n_begin) || next.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
@@ -195,7 +196,7 @@ class Consumer : private Rings<C> {
     finite_ &= store_tile<C>(params_, pipe_, open, warpgroup(), o, softmax);
     softmax = next;
     accumulate_ = false;
-    score::to_operand<C.rule.element>(p, s);
+    rules.dropout.to_operand(p, s, slices);
     return rules;
   }
 
@@ -233,12 +234,12 @@ class Consumer : private Rings<C> {
       rules.mask.apply(s, n);
     }
     const bool grew = softmax.step(s, score::remaining_scale<C.rule>(params_.score));
-    rules.dropout.apply(s, n);
+    const auto slices = rules.dropout.draw(n);
     end_of_step(next >= n_begin || softmax.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
     output_done();
-    score::to_operand<C.rule.element>(p, s);
+    rules.dropout.to_operand(p, s, slices);
     if (grew) {
       rescale<C>(o, softmax.correction);
     }
@@ -291,7 +292,7 @@ class Consumer : private Rings<C> {
       if (first_softmax(s, softmax, rules, n, bias)) {
         rescale<C>(o, softmax.correction);
       }
-      score::to_operand<C.rule.element>(p, s);
+      rules.dropout.to_operand(p, s, rules.dropout.draw(n));
       wait_v();
       ptx::wgmma_fence();
       issue_output(o, p);
@@ -352,9 +353,7 @@ class Consumer : private Rings<C> {
     if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
-    const bool grew = softmax.step(s, score::remaining_scale<C.rule>(params_.score));
-    rules.dropout.apply(s, n);
-    return grew;
+    return softmax.step(s, score::remaining_scale<C.rule>(params_.score));
   }
 
   const Params& params_;

@@ -42,13 +42,10 @@ __device__ __forceinline__ TileRules<C> tile_rules(const Params& params, const T
             .head = head_of<C>(work, row),
             .query = min(row / C.packed_heads, work.q.used - 1)};
   };
-  const auto dropped_row = [&](int r) -> typename Rules::Dropout::Row {
-    const int row = first + warpgroup_row(r);
-    return {.head = head_in_batch<C>(params, work, row), .query = row / C.packed_heads};
-  };
+  const int row = first + warpgroup_row(0);
   return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows},
           {params.score, work.k.used, transformed_row},
-          {params.score.dropout, dropped_row}};
+          {params.score.dropout, {.head = head_in_batch<C>(params, work, row), .query = row}}};
 }
 
 /// The bias of a tile's first block, which is fetched before the block's products are issued; the rules are found under

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways in which run_gpu.py breaks dropout, bias and block masks in the Hopper engine's kernels."""
+
+from gpu_mutations import BACKWARD, SCORE, KernelMutation
+
+OPTIONS = [
+    KernelMutation(
+        "lanes of odd rows keep the slices of even ones",
+        f"{SCORE}/dropout.h",
+        "second = odd ? of_odd : got;",
+        "second = odd ? of_even : got;",
+        "Dropout",
+    ),
+    KernelMutation(
+        "by roles, dS does not know what was dropped",
+        f"{BACKWARD}/roles.h",
+        "return mark_dropped(params_.score, halves, slices, i, j);",
+        "return halves;",
+        "Dropout",
+    ),
+    KernelMutation(
+        "the joint design's dS does not know what was dropped",
+        f"{BACKWARD}/halves.h",
+        "mark_dropped(block.params.score, halves[i][j], slices, i, j)",
+        "halves[i][j]",
+        "Dropout",
+    ),
+    KernelMutation(
+        "dV is not divided by the probability of being kept",
+        f"{BACKWARD}/epilogue.h",
+        "C.rule.dropout ? kProbabilityScale * params.score.dropout.keep_factor : kProbabilityScale",
+        "kProbabilityScale",
+        "Dropout",
+    ),
+    KernelMutation(
+        "a search for visible blocks finds those before its start",
+        f"{BACKWARD}/visible_blocks.h",
+        "shown_ >> (from - window)",
+        "shown_",
+        "BlockMask",
+    ),
+    KernelMutation(
+        "dQ's kernel looks at the block mask of the next queries",
+        f"{BACKWARD}/query_kernel.h",
+        "tile_.m_first * kScoreTile, tile * kScoreTile",
+        "0, tile * kScoreTile",
+        "BlockMask",
+    ),
+    KernelMutation(
+        "the backward's bias is subtracted",
+        f"{BACKWARD}/scores.h",
+        "__fmaf_rn(terms[0], -kLog2E, shift.x)",
+        "__fmaf_rn(terms[0], kLog2E, shift.x)",
+        "Bias",
+    ),
+    KernelMutation(
+        "the bias's gradient lacks D",
+        f"{BACKWARD}/bias_gradient.h",
+        "p[i] * (gradient - d)",
+        "p[i] * gradient",
+        "Bias",
+    ),
+    KernelMutation(
+        "the bias's gradient is that of the first sequence that shares it",
+        f"{BACKWARD}/bias_gradient.h",
+        "bias.per_batch != 0 ? 1 : params.sequences.sequences",
+        "1",
+        "Bias",
+    ),
+]
