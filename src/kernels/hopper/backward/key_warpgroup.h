@@ -45,7 +45,6 @@ class KeyWarpgroup {
  private:
   using KeyGradient = float[C.head_dim / 2];
   using ValueGradient = float[C.head_dim_v / 2];
-  static_assert(C.q_stages == C.do_stages);
   static_assert(!C.rule.bias && C.rule.block_mask == 0);
   static_assert(C.by_roles || !C.rule.softcap);  // P and its derivative at once: the registers are too few
   static constexpr SmemPlan kPlan = smem_plan(C);
@@ -77,6 +76,7 @@ class KeyWarpgroup {
         add_to_gradients(dk, dv, p, ds, started);
         started = true;
         q_.advance();
+        do_.advance();
         ds_.advance();
       }
       ++head_in_batch;
@@ -109,12 +109,12 @@ class KeyWarpgroup {
 
   __device__ __forceinline__ void compute_score_gradients(const Operand<C>& halves, Operand<C>& p, Operand<C>& ds) {
     Scores<C> dp;
-    wait<C>(barriers_.do_full[q_.stage], q_.parity);
+    wait<C>(barriers_.do_full[do_.stage], do_.parity);
     ptx::wgmma_fence();
-    const Descriptor d_o = descriptor_k_major(smem_ + kPlan.d_o) + q_.stage * (kPlan.do_bytes >> 4);
+    const Descriptor d_o = descriptor_k_major(smem_ + kPlan.d_o) + do_.stage * (kPlan.do_bytes >> 4);
     if constexpr (splits_d(C)) {
       multiply_transposed_and_add<C, C.head_dim_v>(dp, own_keys(kPlan.v), d_o,
-                                                   rows(kPlan.d_sum) + q_.stage * (kPlan.d_bytes >> 4));
+                                                   rows(kPlan.d_sum) + do_.stage * (kPlan.d_bytes >> 4));
       ptx::wgmma_commit_group();
       ptx::wgmma_wait_group<0>(dp);
       score_gradients_of_halves<C>(halves, dp, p, ds);
@@ -126,9 +126,9 @@ class KeyWarpgroup {
       // too few registers for all of it at once.
 #pragma unroll
       for (int first = 0; first < C.block_m; first += kDropoutColumns) {
-        wait<C>(barriers_.do_full[q_.stage], q_.parity);
+        wait<C>(barriers_.do_full[do_.stage], do_.parity);
         score_gradients_of_dropped<C, kDropoutColumns>(params_.score.dropout, halves, dp,
-                                                       smem_ + kPlan.d_sum + q_.stage * kPlan.d_bytes, first, p, ds);
+                                                       smem_ + kPlan.d_sum + do_.stage * kPlan.d_bytes, first, p, ds);
       }
       __syncwarp();  // all lanes have read D
     }
@@ -146,14 +146,14 @@ class KeyWarpgroup {
   __device__ __forceinline__ void add_to_gradients(KeyGradient& dk, ValueGradient& dv, const Operand<C>& p,
                                                    const Operand<C>& ds, bool started) {
     ptx::wgmma_fence();
-    accumulate_keys<C>(dv, p, descriptor_mn_major(smem_ + kPlan.d_o, C.block_m) + q_.stage * (kPlan.do_bytes >> 4),
+    accumulate_keys<C>(dv, p, descriptor_mn_major(smem_ + kPlan.d_o, C.block_m) + do_.stage * (kPlan.do_bytes >> 4),
                        started ? 1 : 0);
     accumulate_keys<C>(dk, ds, descriptor_mn_major(smem_ + kPlan.q, C.block_m) + q_.stage * (kPlan.q_bytes >> 4),
                        started ? 1 : 0);
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>(dv);
     ptx::tie(dk);
-    arrive<C>(barriers_.do_empty[q_.stage]);
+    arrive<C>(barriers_.do_empty[do_.stage]);
     arrive<C>(barriers_.q_empty[q_.stage]);
   }
 
@@ -172,7 +172,8 @@ class KeyWarpgroup {
   const Params& params_;
   unsigned char* smem_;
   Barriers<C>& barriers_;
-  RingPosition<C.q_stages> q_;  // and dO's
+  RingPosition<C.q_stages> q_;
+  RingPosition<C.do_stages> do_;
   RingPosition<kScoreGradientStages> ds_;
 };
 
