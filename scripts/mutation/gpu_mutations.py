@@ -256,8 +256,8 @@ JOINT = [
     KernelMutation(
         "dS is 2^12 too large in float16",
         f"{BACKWARD}/halves.h",
-        "p[i / 4][i % 4] = half;\n      x = {x.x * kProbabilityScale, x.y * kProbabilityScale};",
-        "p[i / 4][i % 4] = half;",
+        "x = {x.x * kProbabilityScale, x.y * kProbabilityScale};",
+        "",
         "Full64",
     ),
     KernelMutation(
@@ -280,7 +280,7 @@ JOINT = [
     KernelMutation(
         "stages of dO are not released, those of Q twice",
         f"{BACKWARD}/key_warpgroup.h",
-        "arrive<C>(barriers_.do_empty[q_.stage]);",
+        "arrive<C>(barriers_.do_empty[do_.stage]);",
         "arrive<C>(barriers_.q_empty[q_.stage]);",
         "Full64",
     ),

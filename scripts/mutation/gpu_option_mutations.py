@@ -19,13 +19,6 @@ OPTIONS = [
         "Dropout",
     ),
     KernelMutation(
-        "the joint design's dS does not know what was dropped",
-        f"{BACKWARD}/halves.h",
-        "mark_dropped(block.params.score, halves[i][j], slices, i, j)",
-        "halves[i][j]",
-        "Dropout",
-    ),
-    KernelMutation(
         "dV is not divided by the probability of being kept",
         f"{BACKWARD}/epilogue.h",
         "C.rule.dropout ? kProbabilityScale * params.score.dropout.keep_factor : kProbabilityScale",

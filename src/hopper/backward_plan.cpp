@@ -57,7 +57,7 @@ void choose_sums(backward::Config& config, bool deterministic) {
   config.ordered = deterministic;
   if (config.head_dim > 64) return;
   config.block_m = 128;
-  config.staged_dq = deterministic || config.rule.dropout;
+  config.staged_dq = deterministic;
 }
 
 /// Two warpgroups that share 64 keys, and a kernel after them that computes dQ: what does not fit one warpgroup's

@@ -161,6 +161,42 @@ TEST_F(HopperBackward, IsReplayedFromAGraph) {
   }
 }
 
+/// Seed and offset on the device: a graph reads them in each replay.
+TEST_F(HopperBackward, DrawsTheMaskOfTheStateThatItReads) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    AttentionCase attention = backward_case(700, head_dim, CausalMask::bottom_right);
+    attention.options.dropout = 0.3F;
+    const auto both_passes = [&](DeviceCase& one) {
+      one.forward(stream());
+      one.backward(stream());
+    };
+    const std::array<std::array<std::uint64_t, 2>, 2> states{{{7, 9}, {7, 10}}};
+    std::vector<DeviceCase::Bits> wanted;
+    for (const auto& [seed, offset] : states) {
+      attention.random = {.seed = seed, .offset = offset};
+      DeviceCase one(attention, device());
+      both_passes(one);
+      wanted.push_back(one.bits(one.tensors.backward_outputs()));
+    }
+    EXPECT_FALSE(wanted[0] == wanted[1]);
+
+    Result<gpu::DeviceMemory> memory = gpu::DeviceMemory::allocate(device(), sizeof(states[0]));
+    ASSERT_TRUE(memory.ok()) << memory.status().message();
+    ASSERT_TRUE(memory->upload(states[0].data()).ok());
+    attention.random = {.on_device = reinterpret_cast<const std::uint64_t*>(memory->data())};
+    DeviceCase one(attention, device());
+    both_passes(one);
+    const CapturedGraph graph(device(), stream(), [&] { both_passes(one); });
+    ASSERT_FALSE(HasFailure());
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      ASSERT_TRUE(memory->upload(states[i].data()).ok());
+      one.poison(one.tensors.backward_outputs());
+      ASSERT_TRUE(graph.launch());
+      EXPECT_TRUE(one.bits(one.tensors.backward_outputs()) == wanted[i]) << head_dim << ", offset " << states[i][1];
+    }
+  }
+}
+
 TEST_F(HopperBackward, RunsOnTwoStreamsAtOnce) {
   const Result<gpu::Stream> other = gpu::Stream::create(device());
   ASSERT_TRUE(other.ok()) << other.status().message();

@@ -58,25 +58,11 @@ __device__ __forceinline__ uint32_t cvt_f16x2(float low, float high) {
   return packed;
 }
 
-/// As cvt_bf16x2(), with zeros in the place of negative numbers; NaN stays NaN.
-__device__ __forceinline__ uint32_t cvt_relu_bf16x2(float low, float high) {
-  uint32_t packed;
-  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
-
 /// Two floats as e4m3, rounded to nearest even and saturated, `low` in the low byte.
 __device__ __forceinline__ uint32_t cvt_e4m3x2(float low, float high) {
   unsigned short packed;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;\n" : "=h"(packed) : "f"(high), "f"(low));
   return packed;
-}
-
-/// The greater of two halves each; NaN where one of them is.
-__device__ __forceinline__ uint32_t max_nan_f16x2(uint32_t a, uint32_t b) {
-  uint32_t greatest;
-  asm("max.NaN.f16x2 %0, %1, %2;\n" : "=r"(greatest) : "r"(a), "r"(b));
-  return greatest;
 }
 
 /// Ones in each half where a is less than b.

@@ -45,7 +45,7 @@ struct RegisterBudget {
 constexpr RegisterBudget register_budget(const Config& c) {
   if (c.by_roles && c.rule.block_mask != 0) return {.producer = 40, .keys = 232, .queries = 0};
   if (c.by_roles) return {.producer = 24, .keys = 240, .queries = 0};
-  if (c.head_dim > 64 || c.rule.dropout) return {.producer = 24, .keys = 208, .queries = 72};
+  if (c.head_dim > 64) return {.producer = 24, .keys = 208, .queries = 72};
   // Found by trial: what spills nowhere.
   return c.rule.element == Element::fp16 ? RegisterBudget{.producer = 24, .keys = 200, .queries = 88}
                                          : RegisterBudget{.producer = 24, .keys = 192, .queries = 104};
@@ -66,8 +66,8 @@ inline constexpr int kFinishThreads = kWarpgroupSize * kQueryGradientParts;
 
 /// Whether the tensor cores subtract D from dP, and LSE from S where nothing is done to S before, as products with one
 /// more block of columns (kernels/math/split.h): no thread has to fetch them, which the WGMMAs' operands would delay.
-/// By roles it pays for LSE, and at 128 shared memory is full. Dropout takes dP before D is subtracted.
-constexpr bool splits_d(const Config& c) { return !c.by_roles && !c.rule.dropout; }
+/// By roles it pays for LSE, and at 128 shared memory is full.
+constexpr bool splits_d(const Config& c) { return !c.by_roles; }
 constexpr bool splits_lse(const Config& c) {
   return !c.rule.scale_first && !c.rule.softcap && !c.rule.bias && (!c.by_roles || c.block_m == kRowsPerWarpgroup);
 }

@@ -32,11 +32,7 @@ class KeyWarpgroup {
     }
     KeyGradient dk;
     ValueGradient dv;
-    if constexpr (keeps_work(C)) {
-      all_steps(dk, dv, keep(work));
-    } else {
-      all_steps(dk, dv, work);
-    }
+    all_steps(dk, dv, work);
     int item = blockIdx.x;
     asm volatile("" : "+r"(item));  // computed anew, so that it takes no registers during the steps
     store_gradients<C>(maps_, params_, smem_, work_of<C>(params_, item), warpgroup, dk, dv);
@@ -45,21 +41,9 @@ class KeyWarpgroup {
  private:
   using KeyGradient = float[C.head_dim / 2];
   using ValueGradient = float[C.head_dim_v / 2];
-  static_assert(C.q_stages == C.do_stages);
-  static_assert(!C.rule.bias && C.rule.block_mask == 0);
+  static_assert(!C.rule.bias && !C.rule.dropout && C.rule.block_mask == 0);
   static_assert(C.by_roles || !C.rule.softcap);  // P and its derivative at once: the registers are too few
   static constexpr SmemPlan kPlan = smem_plan(C);
-
-  /// The same in shared memory: read anew whenever it is needed.
-  __device__ __forceinline__ const Work& keep(const Work& work) {
-    static_assert(sizeof(Work) <= kWorkBytes);
-    auto* kept = reinterpret_cast<Work*>(smem_ + kPlan.work + warpgroup * kWorkBytes);
-    if (threadIdx.x % kWarpgroupSize == 0) {
-      *kept = work;
-    }
-    ptx::bar_sync(kWarpgroup + warpgroup, kWarpgroupSize);
-    return *kept;
-  }
 
   __device__ __forceinline__ void all_steps(KeyGradient& dk, ValueGradient& dv, const Work& work) {
     wait<C>(barriers_.k_full, 0);
@@ -77,6 +61,7 @@ class KeyWarpgroup {
         add_to_gradients(dk, dv, p, ds, started);
         started = true;
         q_.advance();
+        do_.advance();
         ds_.advance();
       }
       ++head_in_batch;
@@ -101,37 +86,18 @@ class KeyWarpgroup {
     }
     ptx::wgmma_wait_group<0>(s);
     probabilities_in_halves<C>(block, masked, s, lse_log2, halves);
-    if constexpr (C.rule.dropout) {
-      wait<C>(barriers_.q_full[q_.stage], q_.parity);  // to separate: see below
-      drop_halves<C>(block, halves);
-    }
   }
 
   __device__ __forceinline__ void compute_score_gradients(const Operand<C>& halves, Operand<C>& p, Operand<C>& ds) {
     Scores<C> dp;
-    wait<C>(barriers_.do_full[q_.stage], q_.parity);
+    wait<C>(barriers_.do_full[do_.stage], do_.parity);
     ptx::wgmma_fence();
-    const Descriptor d_o = descriptor_k_major(smem_ + kPlan.d_o) + q_.stage * (kPlan.do_bytes >> 4);
-    if constexpr (splits_d(C)) {
-      multiply_transposed_and_add<C, C.head_dim_v>(dp, own_keys(kPlan.v), d_o,
-                                                   rows(kPlan.d_sum) + q_.stage * (kPlan.d_bytes >> 4));
-      ptx::wgmma_commit_group();
-      ptx::wgmma_wait_group<0>(dp);
-      score_gradients_of_halves<C>(halves, dp, p, ds);
-    } else {
-      multiply_transposed<C, C.head_dim_v>(dp, own_keys(kPlan.v), d_o);
-      ptx::wgmma_commit_group();
-      ptx::wgmma_wait_group<0>(dp);
-      // Some queries at a time, each behind a wait that is over: what branches separate ptxas does not mix, and it has
-      // too few registers for all of it at once.
-#pragma unroll
-      for (int first = 0; first < C.block_m; first += kDropoutColumns) {
-        wait<C>(barriers_.do_full[q_.stage], q_.parity);
-        score_gradients_of_dropped<C, kDropoutColumns>(params_.score.dropout, halves, dp,
-                                                       smem_ + kPlan.d_sum + q_.stage * kPlan.d_bytes, first, p, ds);
-      }
-      __syncwarp();  // all lanes have read D
-    }
+    multiply_transposed_and_add<C, C.head_dim_v>(
+        dp, own_keys(kPlan.v), descriptor_k_major(smem_ + kPlan.d_o) + do_.stage * (kPlan.do_bytes >> 4),
+        rows(kPlan.d_sum) + do_.stage * (kPlan.d_bytes >> 4));
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>(dp);
+    score_gradients_of_halves<C>(halves, dp, p, ds);
   }
 
   /// dS to the queries' warpgroup.
@@ -146,14 +112,14 @@ class KeyWarpgroup {
   __device__ __forceinline__ void add_to_gradients(KeyGradient& dk, ValueGradient& dv, const Operand<C>& p,
                                                    const Operand<C>& ds, bool started) {
     ptx::wgmma_fence();
-    accumulate_keys<C>(dv, p, descriptor_mn_major(smem_ + kPlan.d_o, C.block_m) + q_.stage * (kPlan.do_bytes >> 4),
+    accumulate_keys<C>(dv, p, descriptor_mn_major(smem_ + kPlan.d_o, C.block_m) + do_.stage * (kPlan.do_bytes >> 4),
                        started ? 1 : 0);
     accumulate_keys<C>(dk, ds, descriptor_mn_major(smem_ + kPlan.q, C.block_m) + q_.stage * (kPlan.q_bytes >> 4),
                        started ? 1 : 0);
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>(dv);
     ptx::tie(dk);
-    arrive<C>(barriers_.do_empty[q_.stage]);
+    arrive<C>(barriers_.do_empty[do_.stage]);
     arrive<C>(barriers_.q_empty[q_.stage]);
   }
 
@@ -172,7 +138,8 @@ class KeyWarpgroup {
   const Params& params_;
   unsigned char* smem_;
   Barriers<C>& barriers_;
-  RingPosition<C.q_stages> q_;  // and dO's
+  RingPosition<C.q_stages> q_;
+  RingPosition<C.do_stages> do_;
   RingPosition<kScoreGradientStages> ds_;
 };
 

@@ -18,9 +18,9 @@ namespace strobe::hopper::backward {
 
 /// This thread within its warpgroup, read anew: what is computed from it does not stay in registers between steps.
 __device__ __forceinline__ int thread_of_warpgroup() {
-  unsigned thread;
+  int thread;
   asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(thread));
-  return static_cast<int>(thread % kWarpgroupSize);
+  return thread % kWarpgroupSize;
 }
 
 template <Config C>
@@ -64,11 +64,9 @@ struct ScoreBlock {
 /// Each of this thread's scores whose key its query does not see becomes -inf, whatever it was.
 template <Config C>
 __device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
-  int first_key = block.key(0);
-  asm volatile("" : "+r"(first_key));  // so that the second row's key is not kept between steps
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
-    const int key = first_key + 8 * r;
+    const int key = block.key(r);
     const score::QueryRange queries = score::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
     // Queries [first, last] of this block see the key; as distances from this thread's first column.
     const int first = key < block.work.k.used ? queries.first - block.query() : C.block_m;

@@ -25,7 +25,6 @@ struct SmemPlan {
   int p = 0;   // by roles: probabilities on their way from one warpgroup to the other
   int lse = 0;
   int d_sum = 0;
-  int work = 0;  // of each of the keys' warpgroups
   int query_state = 0;
   int barriers = 0;
   int total_bytes = 0;
@@ -40,10 +39,6 @@ inline constexpr int kQueryGradientPieceBytes = 4 * kQueryGradientPiece * kWarpg
 // Where dQ's sums are added to in order.
 inline constexpr int kSenders = 3;
 inline constexpr int kQueryStateBytes = 128;  // query_turns.h
-
-// A warpgroup's item, where its registers have no room for it.
-inline constexpr int kWorkBytes = 128;
-constexpr bool keeps_work(const Config& c) { return c.rule.dropout && !c.by_roles; }
 
 /// mbarriers: full and empty for each stage of Q, dO and what the warpgroups hand to each other; two for each sender
 /// and staged dQ's empty; K full and V full.
@@ -69,8 +64,7 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.dq = plan.p + (c.by_roles ? kScoreGradientStages * plan.ds_bytes : 0);
   plan.lse = plan.dq + (c.staged_dq && !c.by_roles ? kQueryGradientPieceBytes : 0);
   plan.d_sum = plan.lse + c.q_stages * plan.lse_bytes;
-  plan.work = plan.d_sum + c.do_stages * plan.d_bytes;
-  plan.query_state = plan.work + (keeps_work(c) ? kKeyWarpgroups * kWorkBytes : 0);
+  plan.query_state = plan.d_sum + c.do_stages * plan.d_bytes;
   plan.barriers = plan.query_state + kQueryStateBytes;
   plan.total_bytes = plan.barriers + 8 * barrier_count(c);
   if (c.debug) {  // memcheck takes rows of eight columns, which WGMMA reads twice, for rows of sixteen

@@ -30,8 +30,7 @@ constexpr ScoreRule kernel_rule(ScoreRule rule) {
 /// what the joint design does not take the design by roles does, which takes everything. A step by roles lies in one
 /// block of a block mask.
 constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v) {
-  const bool needs_registers = rule.softcap || rule.bias || (rule.scale_first && !rule.alibi) ||
-                               (rule.dropout && (rule.alibi || rule.chunked || head_dim > 64));
+  const bool needs_registers = rule.softcap || rule.bias || rule.dropout || (rule.scale_first && !rule.alibi);
   return !needs_registers && rule.block_mask == 0 &&
          ((head_dim == 64 && head_dim_v == 64) || (head_dim == 128 && head_dim_v <= 128));
 }
