@@ -2,17 +2,14 @@
 #include "hopper/backward.h"
 
 #include <algorithm>
-#include <future>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 #include "call/arithmetic.h"
 #include "call/workspace.h"
-#include "gpu/kernel_table.h"
 #include "gpu/score_params.h"
 #include "gpu/tensor_rows.h"
-#include "hopper/backward_variant.h"
+#include "hopper/backward_kernels.h"
 #include "hopper/tensor_maps.h"
 #include "kernels/hopper/backward/bias_gradient_config.h"
 #include "kernels/hopper/backward/smem.h"
@@ -32,15 +29,6 @@ BackwardScope::Change& scope_change() {
   thread_local BackwardScope::Change change;
   return change;
 }
-
-/// The kernels of one plan.
-struct Kernels {
-  runtime::Kernel prepare;
-  runtime::Kernel main;
-  runtime::Kernel query;  // dQ, of its sums or of dS
-  runtime::Kernel bias;   // where the gradient of the bias is wanted
-  runtime::Kernel sink;   // where the gradient of sinks is wanted
-};
 
 struct AllMaps {
   backward::TensorMaps main;
@@ -160,7 +148,7 @@ steps::PrepareBackwardParams prepare_parameters(const AttentionProblem& problem,
 class BackwardCall final : public engine::PlannedCall {
  public:
   BackwardCall(const AttentionProblem& problem, const runtime::CudaDevice& device, BackwardPlan plan,
-               const Kernels& kernels)
+               const BackwardKernels& kernels)
       : problem_(problem),
         device_(device),
         plan_(std::move(plan)),
@@ -312,79 +300,9 @@ class BackwardCall final : public engine::PlannedCall {
   AttentionProblem problem_;
   const runtime::CudaDevice& device_;
   BackwardPlan plan_;
-  Kernels kernels_;
+  BackwardKernels kernels_;
   mutable runtime::WorkspacePool pool_;  // synchronises itself
 };
-
-template <class Config>
-Result<runtime::Kernel> find_kernel(gpu::KernelTable<Config>& table, const Config& config,
-                                    runtime::Variant (*variant)(const Config&), int smem_bytes,
-                                    const runtime::CudaDevice& device) {
-  return table.find_or_load(config, device, [&] {
-    return runtime::load_kernel(runtime::kernel_store(), variant(config), device, static_cast<unsigned>(smem_bytes));
-  });
-}
-
-/// Loads the kernel in a thread of its own, unless it is there or the process can have no more threads: a kernel that
-/// has to be compiled is compiled while others are. NVRTC does its front end alone one after the other.
-template <class Find>
-std::future<void> load_ahead(bool is_loaded, const Find& find) {
-  if (is_loaded) return {};
-  try {
-    return std::async(std::launch::async, [find] { static_cast<void>(find()); });
-  } catch (const std::system_error&) {
-    return {};
-  }
-}
-
-Result<runtime::Kernel> find_sink_kernel(const runtime::CudaDevice& device) {
-  static auto& table = *new gpu::KernelTable<int>;  // it has one variant
-  return table.find_or_load(0, device,
-                            [&] { return runtime::load_kernel(runtime::kernel_store(), sink_variant(), device, 0); });
-}
-
-Result<Kernels> find_kernels(const AttentionProblem& problem, const BackwardPlan& plan,
-                             const runtime::CudaDevice& device) {
-  static auto& prepares = *new gpu::KernelTable<steps::PrepareBackwardConfig>;
-  static auto& mains = *new gpu::KernelTable<backward::Config>;
-  static auto& finishes = *new gpu::KernelTable<backward::Config>;
-  static auto& queries = *new gpu::KernelTable<backward::QueryGradientConfig>;
-  const auto find_main = [&] {
-    return find_kernel(mains, plan.config, backward_variant, smem_plan(plan.config).total_bytes, device);
-  };
-  const auto find_query = [&] {
-    return plan.config.by_roles
-               ? find_kernel(queries, plan.query, query_gradient_variant, smem_plan(plan.query).total_bytes, device)
-               : find_kernel(finishes, plan.config, finish_variant, 0, device);
-  };
-  [[maybe_unused]] const std::future<void> main_ahead = load_ahead(mains.holds(plan.config, device), find_main);
-  [[maybe_unused]] const std::future<void> query_ahead =
-      load_ahead(!plan.finishes ||
-                     (plan.config.by_roles ? queries.holds(plan.query, device) : finishes.holds(plan.config, device)),
-                 find_query);
-  static auto& biases = *new gpu::KernelTable<backward::Config>;
-  const Result<runtime::Kernel> prepare = find_kernel(prepares, plan.prepare, prepare_variant, 0, device);
-  if (!prepare.ok()) return prepare.status();
-  const Result<runtime::Kernel> main = find_main();
-  if (!main.ok()) return main.status();
-  Kernels kernels{*prepare, *main, {}, {}, {}};
-  if (plan.finishes) {
-    const Result<runtime::Kernel> query = find_query();
-    if (!query.ok()) return query.status();
-    kernels.query = *query;
-  }
-  if (problem.wants_d_bias) {
-    const Result<runtime::Kernel> bias = find_kernel(biases, plan.config, bias_gradient_variant,
-                                                     bias_gradient_smem_plan(plan.config).total_bytes, device);
-    if (!bias.ok()) return bias.status();
-    kernels.bias = *bias;
-  }
-  if (!problem.wants_d_sink) return kernels;
-  const Result<runtime::Kernel> sink = find_sink_kernel(device);
-  if (!sink.ok()) return sink.status();
-  kernels.sink = *sink;
-  return kernels;
-}
 
 /// Without query heads there are no queries: keys get zero gradients.
 AttentionProblem without_headless_queries(AttentionProblem problem) {
@@ -406,7 +324,7 @@ engine::PlannedCallResult plan_backward(const AttentionProblem& problem) {
   if (scope_change()) scope_change()(*config, limits);
   const DeviceShape shape{(*device)->multiprocessors, (*device)->l2_bytes};
   BackwardPlan plan = backward_plan(planned, shape, *config, limits);
-  const Result<Kernels> kernels = find_kernels(planned, plan, **device);
+  const Result<BackwardKernels> kernels = find_backward_kernels(planned, plan, **device);
   if (!kernels.ok()) return kernels.status();
   return engine::make_planned<BackwardCall>(planned, **device, std::move(plan), *kernels);
 }
