@@ -83,11 +83,11 @@ BoundedTensor filled(std::int64_t count, double value) {
 
 }  // namespace
 
-ForwardResult forward(const ForwardArguments& arguments, const AttentionOptions& given, const ArithmeticModel& model,
+ForwardResult forward(const ForwardArguments& arguments, const AttentionOptions& options, const ArithmeticModel& model,
                       int threads) {
-  AttentionOptions options = given;
+  AttentionOptions used = options;
   // Operands of 8 bits have a column that head_dim does not count.
-  if (is_eight_bit(arguments.q.dtype)) options.scale = scale_of(given, head_dim_of(arguments.q));
+  if (is_eight_bit(arguments.q.dtype)) used.scale = scale_of(options, head_dim_of(arguments.q));
   const std::int64_t heads = heads_of(arguments.q);
   const std::int64_t row_heads = element_count(arguments.q) / head_dim_of(arguments.q);
   const std::vector<SequenceRows> sequences = sequence_rows(arguments.q, arguments.k, arguments.sequences);
@@ -97,8 +97,8 @@ ForwardResult forward(const ForwardArguments& arguments, const AttentionOptions&
                        .max_logits = filled(tasks, -kInfinity)};
   run_tasks(tasks, threads, [&](std::int64_t task) {
     const SequenceRows& rows = sequences[task / heads];
-    const HeadModifiers modifiers(arguments.modifiers, options, arguments.random, rows.sequence, task % heads, heads);
-    forward_head(arguments, {options, model, rows, modifiers}, task % heads, result);
+    const HeadModifiers modifiers(arguments.modifiers, used, arguments.random, rows.sequence, task % heads, heads);
+    forward_head(arguments, {used, model, rows, modifiers}, task % heads, result);
   });
   return result;
 }
