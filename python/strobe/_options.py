@@ -65,7 +65,7 @@ class Options(ScoreOptions, total=False):
     stream: int
     """GPU: the CUDA stream to launch on; by default the one that the tensors' framework works on."""
     q_descale: Tensor
-    """Reserved: an error until an engine has float8 inputs."""
+    """Scales of 8-bit inputs, for which Python has no quantiser yet; a call with other inputs raises ValueError."""
     k_descale: Tensor
     v_descale: Tensor
     page_table: Tensor

@@ -205,8 +205,8 @@ CASES = [
     (dict(stream="0"), TypeError, "stream is of type str: it must be an integer"),
     (
         dict(q_descale=zeros(2, 2)),
-        NotImplementedError,
-        "q_descale is given, but no engine of this build has float8 inputs",
+        ValueError,
+        "q_descale is given, but q is float32: it belongs to 8-bit inputs",
     ),
     (
         dict(page_table=zeros(2, 1, dtype=np.int32)),
