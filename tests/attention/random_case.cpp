@@ -96,7 +96,7 @@ AttentionOptions random_options(DType dtype, const EngineLimits& limits, Random&
         limits.any_scale ? random.one_of({1.0F, 0.125F, 0.3F, -0.25F, 0.0F}) : random.one_of({1.0F, 0.125F, 0.3F});
   }
   if (limits.chunk && random.chance(0.2)) options.chunk = random.integer(1, random.chance(0.5) ? 20 : 200);
-  // The last two round to nothing and to all but one in 65536, where O exceeds what float16 holds.
+  // The last two round to nothing and, but for float16, to all but one in 256.
   if (limits.dropout && random.chance(0.25)) {
     options.dropout =
         random.one_of({0.1F, 0.1F, 0.5F, 0.5F, 0.9F, 0.99F, 1e-6F, dtype == DType::float16 ? 0.95F : 0.999999F});

@@ -119,7 +119,7 @@ class PlainFloat32 {
   // What dropout multiplies the probability by.
   float dropout_factor(std::int64_t query, std::int64_t key) const {
     if (kept_[query * kSeqlen + key] == 0) return 0.0F;
-    return defect_ == Defect::dropout_without_scale ? 1.0F : 65536.0F / (65536.0F - std::round(65536.0F * dropout_));
+    return defect_ == Defect::dropout_without_scale ? 1.0F : 256.0F / (256.0F - std::round(256.0F * dropout_));
   }
 
   std::int64_t visible_end(std::int64_t query) const {
