@@ -10,8 +10,8 @@ import torch
 from strobe.integrations.flash_attention import (
     backward_pass,
     forward_pass,
+    given_lengths,
     options_of,
-    packed_lengths,
     reject_unsupported,
 )
 from torch import Tensor
@@ -106,7 +106,7 @@ def _flash_attn_varlen_forward(
         causal=causal,
         window_size=(window_size_left, window_size_right),
         softcap=softcap,
-        lengths=packed_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k=seqused_k),
+        lengths=given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k=seqused_k),
     )
 
 
@@ -176,5 +176,5 @@ def _flash_attn_varlen_backward(
         window_size=(window_size_left, window_size_right),
         softcap=softcap,
         deterministic=deterministic,
-        lengths=packed_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
+        lengths=given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from strobe.integrations.flash_attention import (
+    given_lengths,
     options_of,
-    packed_lengths,
     padded_attention,
     reject_unsupported,
     with_cache,
@@ -125,7 +125,7 @@ def flash_attn_varlen_func(
     return _attention(
         *(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap),
         *(alibi_slopes, deterministic, return_attn_probs),
-        **packed_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
+        **given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
     )
 
 

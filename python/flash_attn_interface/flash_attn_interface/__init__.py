@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from strobe.integrations.flash_attention import (
+    given_lengths,
     options_of,
-    packed_lengths,
     padded_attention,
     reject_unsupported,
     with_cache,
@@ -100,7 +100,7 @@ def flash_attn_varlen_func(
             softcap=softcap,
             deterministic=deterministic,
         ),
-        **packed_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k),
+        **given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k),
     )
 
 

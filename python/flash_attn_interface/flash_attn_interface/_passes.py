@@ -9,7 +9,7 @@ from typing import Any
 from strobe.integrations.flash_attention import (
     backward_pass,
     forward_pass,
-    optional_lengths,
+    given_lengths,
     options_of,
     reject_unsupported,
 )
@@ -78,7 +78,7 @@ def _flash_attn_forward(
         attention_chunk=attention_chunk,
         softcap=softcap,
     )
-    options |= optional_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k)
+    options |= given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k)
     if out_ is None:
         out, lse = attention(*(rows(x) for x in (q, k, v)), return_lse=True, **options)
     else:
@@ -118,5 +118,5 @@ def _flash_attn_backward(
         softcap=softcap,
         deterministic=deterministic,
     )
-    options |= optional_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, sequed_q, sequed_k)
+    options |= given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, sequed_q, sequed_k)
     backward_pass((dout, q, k, v, out, softmax_lse), (dq, dk, dv), **options)

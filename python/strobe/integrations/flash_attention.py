@@ -88,31 +88,13 @@ def backward_pass(tensors: tuple[Tensor, ...], gradients: tuple[Tensor | None, .
         strobe.attention_backward(d_o, q, k, v, o, lse, dq=dq, dk=dk, dv=dv, **options)
 
 
-def packed_lengths(
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    seqused_q: Tensor | None = None,
-    seqused_k: Tensor | None = None,
-) -> dict[str, Any]:
-    return {
-        "cu_seqlens_q": cu_seqlens_q,
-        "cu_seqlens_k": cu_seqlens_k,
-        "max_seqlen_q": int(max_seqlen_q),
-        "max_seqlen_k": int(max_seqlen_k),
-        "seqused_q": seqused_q,
-        "seqused_k": seqused_k,
-    }
-
-
-def optional_lengths(
+def given_lengths(
     cu_seqlens_q: Tensor | None,
     cu_seqlens_k: Tensor | None,
     max_seqlen_q: int | None,
     max_seqlen_k: int | None,
-    seqused_q: Tensor | None,
-    seqused_k: Tensor | None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
 ) -> dict[str, Any]:
     """Those that are given."""
     lengths = {

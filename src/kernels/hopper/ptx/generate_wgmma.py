@@ -129,43 +129,39 @@ def accumulators_of(constraint, registers):
     return accumulators(registers).replace("+f", f"+{constraint}")
 
 
-def scores_8(n):
+def eight_bit(n, function, a_type, a_operand, a_values, types_of):
+    """`types_of(scores, output)`: which of the PTX types; `a_operand(first)`: A's text from operand `first` on."""
     r = n // 2
+    b = r + len(a_values)
+    inputs = ", ".join((*a_values, '"l"(b)', '"n"(accumulate ? 1 : 0)'))
     out = []
-    for name, cpp, constraint, sums, types, _, immediates in OPERANDS_8:
+    for name, cpp, constraint, sums, scores_types, output_types, immediates in OPERANDS_8:
+        types = types_of(scores_types, output_types)
+        instruction = f"wgmma.mma_async.sync.aligned.m64n{n}k32.{sums}.{types}"
         out.append(
             f"\ntemplate <Operands operands, bool accumulate>\n  requires(operands == Operands::{name})\n"
-            f"__device__ __forceinline__ void wgmma_ss_8({cpp} (&d)[{r}], uint64_t a, uint64_t b) {{\n"
+            f"__device__ __forceinline__ void {function}({cpp} (&d)[{r}], {a_type}, uint64_t b) {{\n"
             "  asm volatile(\n      "
-            + text(
-                f"wgmma.mma_async.sync.aligned.m64n{n}k32.{sums}.{types}",
-                r,
-                f"%{r}, %{r + 1}, accumulate{immediates};",
-                r + 2,
-            )
-            + f'\n      : {accumulators_of(constraint, r)}\n      : "l"(a), "l"(b), "n"(accumulate ? 1 : 0));\n}}\n'
+            + text(instruction, r, f"{a_operand(r)}, %{b}, accumulate{immediates};", b + 1)
+            + f"\n      : {accumulators_of(constraint, r)}\n      : {inputs});\n}}\n"
         )
     return "".join(out)
+
+
+def scores_8(n):
+    return eight_bit(n, "wgmma_ss_8", "uint64_t a", lambda r: f"%{r}", ('"l"(a)',), lambda scores, _: scores)
 
 
 def output_8(n):
-    r = n // 2
-    out = []
-    for name, cpp, constraint, sums, _, types, immediates in OPERANDS_8:
-        out.append(
-            f"\ntemplate <Operands operands, bool accumulate>\n  requires(operands == Operands::{name})\n"
-            f"__device__ __forceinline__ void wgmma_rs_8({cpp} (&d)[{r}], const uint32_t (&a)[4], uint64_t b) {{\n"
-            "  asm volatile(\n      "
-            + text(
-                f"wgmma.mma_async.sync.aligned.m64n{n}k32.{sums}.{types}",
-                r,
-                f"{{%{r}, %{r + 1}, %{r + 2}, %{r + 3}}}, %{r + 4}, accumulate{immediates};",
-                r + 5,
-            )
-            + f"\n      : {accumulators_of(constraint, r)}\n"
-            '      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate ? 1 : 0));\n}\n'
-        )
-    return "".join(out)
+    registers = [f'"r"(a[{i}])' for i in range(4)]
+    return eight_bit(
+        n,
+        "wgmma_rs_8",
+        "const uint32_t (&a)[4]",
+        lambda r: f"{{%{r}, %{r + 1}, %{r + 2}, %{r + 3}}}",
+        registers,
+        lambda _, output: output,
+    )
 
 
 def main():
