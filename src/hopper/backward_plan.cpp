@@ -113,18 +113,35 @@ std::int64_t full_section(const AttentionProblem& problem, const DeviceShape& sh
   return std::min(bytes / head_bytes(problem, plan), 12 / std::max<std::int64_t>(1, heads_per_key_head(problem)));
 }
 
-/// Key heads that are in flight at once.
+/// By roles nothing is added to in global memory, and of a few heads Q and dO are read while they are in L2.
+std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+  constexpr std::int64_t kMost = 8;
+  if (plan.config.rule.mask_right) return kMost;
+  return std::clamp<std::int64_t>(heads_in_l2(problem, shape, plan), kMost / 2, kMost);
+}
+
+/// Where dQ's sums are added to in order. Under a causal mask blocks of keys of a long head should start far apart; at
+/// 64 every second section takes care of that.
+std::int64_t ordered_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+  const bool long_causal = alternates(plan.config) && problem.seqlen_k >= kLongCausal;
+  if (long_causal) return plan.config.head_dim <= 64 ? 8 : 64;
+  const std::int64_t least = plan.config.rule.mask_right ? 1 : 4;
+  return std::max(least / heads_per_key_head(problem), heads_in_l2(problem, shape, plan));
+}
+
+/// Key heads that are in flight at once. Windows, packed sequences and, by roles, grouped heads were not measured.
 int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
   const backward::Config& config = plan.config;
   const ScoreRule& rule = config.rule;
-  const bool measured = !config.by_roles && !config.ordered && !rule.mask_left && !rule.varlen;
-  std::int64_t section = 0;
-  if (alternates(config) && problem.seqlen_k >= kLongCausal) {
-    section = 64;  // blocks of a head start that far apart
-  } else if (!measured) {
-    section = heads_in_l2(problem, shape, plan);
-  } else {
-    section = rule.mask_right ? causal_section(problem, shape, plan) : full_section(problem, shape, plan);
+  std::int64_t section = heads_in_l2(problem, shape, plan);
+  if (config.ordered) {
+    section = ordered_section(problem, shape, plan);
+  } else if (!rule.mask_left && !rule.varlen) {
+    if (config.by_roles) {
+      if (heads_per_key_head(problem) == 1) section = roles_section(problem, shape, plan);
+    } else {
+      section = rule.mask_right ? causal_section(problem, shape, plan) : full_section(problem, shape, plan);
+    }
   }
   return static_cast<int>(std::clamp<std::int64_t>(section, 1, sequences_of(problem) * problem.heads_kv));
 }
