@@ -2,7 +2,7 @@
 """Breaks the Hopper engine's kernels in many ways, one at a time, and expects the tests to detect each.
 
 Needs a machine with such a GPU and NVRTC; `--build-only` does what needs neither, and `--programs FOLDER` takes what it
-built: FOLDER/hopper_tests and FOLDER/../lib. Every mutation of gpu_mutations.py is compiled into a copy of the tree
+built: FOLDER/hopper_tests and FOLDER/../lib. Every mutation of gpu_*mutations.py is compiled into a copy of the tree
 beside what it replaces. The library there has no kernels, only their sources, and compiles those of the mutation that
 STROBE_MUTANT=number names. Each runs the one test that must notice it. Ends with 1 when a test fails without mutations,
 or notices none, or a text is no longer in its file, or a mutation does not compile.
@@ -17,12 +17,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gpu_mutations import KERNELS
-from gpu_mutations import MUTATIONS as PLAIN
+from gpu_backward_mutations import GRADIENTS
+from gpu_mutations import KERNELS, PLAIN
 from gpu_option_mutations import OPTIONS
 from tree import ROOT, Mutation, make_tree, run, with_mutations
 
-MUTATIONS = [*PLAIN, *OPTIONS]
+MUTATIONS = [*PLAIN, *GRADIENTS, *OPTIONS]
 
 FOLDER = ROOT / "build" / "mutation-gpu"
 TREE, BUILD = FOLDER / "tree", FOLDER / "build"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every option of the Hopper engine once, both passes against the float64 reference, on a few shapes around the edges
 // of tiles. The kernels are debug variants: a wait that never ends traps, and shared memory that nobody wrote is NaN.
-// scripts/mutation/gpu_mutations.py expects these tests to notice what it breaks.
+// scripts/mutation/gpu_*mutations.py expect these tests to notice what it breaks.
 #include <array>
 #include <utility>
 #include <vector>
@@ -70,6 +70,18 @@ TEST_F(HopperOptions, DeterministicTopLeft128) {
   AttentionCase attention = grouped_case(DType::float16, 128, CausalMask::top_left);
   attention.options.deterministic = true;
   expect_matches(attention, {{200, 200}, {129, 500}, {333, 65}});
+}
+
+TEST_F(HopperOptions, DeterministicCausal64) {
+  AttentionCase attention = grouped_case(DType::bfloat16, 64, CausalMask::bottom_right);
+  attention.options.deterministic = true;
+  expect_matches(attention, {{600, 600}, {129, 700}, {333, 65}});
+}
+
+TEST_F(HopperOptions, DeterministicFull128) {
+  AttentionCase attention = grouped_case(DType::bfloat16, 128, CausalMask::none);
+  attention.options.deterministic = true;
+  expect_matches(attention, {{300, 900}, {129, 65}});
 }
 
 TEST_F(HopperOptions, Window64) {
