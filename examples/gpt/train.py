@@ -3,68 +3,31 @@
 
     python examples/gpt/train.py                       # a few minutes on two cores
     python examples/gpt/train.py --device cuda --steps 1000 --context 1024 --width 768 --heads 6 --layers 8
+    torchrun --nproc-per-node 4 examples/gpt/train.py --device cuda --attention strobe --parallel fsdp
 
-All runs begin with the same weights and see the same batches, so the curves differ by rounding alone. Debian's package
-bible-kjv holds the text; --text FILE takes another.
+All runs begin with the same weights and see the same batches, so the curves differ by rounding alone. With --checkpoint
+FOLDER a run that was killed goes on from there. Debian's package bible-kjv holds the text; --text FILE takes another.
 """
 
 import argparse
 import json
-import subprocess
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import checkpoint
+import parallel
 import plot_losses
 import torch
-from model import Attention, Gpt
-from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from attentions import ATTENTIONS
+from model import Gpt
+from text import Text
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-
-def strobe_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    import strobe.torch
-
-    return strobe.torch.attention(q, k, v, causal=True)
-
-
-def sdpa_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    heads_first = (x.transpose(1, 2) for x in (q, k, v))
-    return scaled_dot_product_attention(*heads_first, is_causal=True).transpose(1, 2)
-
-
-def math_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """PyTorch's unfused attention: what another order of the same sums does to the losses."""
-    with sdpa_kernel(SDPBackend.MATH):
-        return sdpa_attention(q, k, v)
-
-
-ATTENTIONS: dict[str, Attention] = {"strobe": strobe_attention, "sdpa": sdpa_attention, "math": math_attention}
-
-
-def read_text(path: Path | None) -> str:
-    if path is not None:
-        return path.read_text(encoding="utf-8")
-    command = ["bible", "-f", "gen1:1-rev22:21"]
-    try:
-        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    except FileNotFoundError:
-        raise SystemExit(
-            "there is no program `bible`: install Debian's package bible-kjv, or give --text FILE"
-        ) from None
-    return "\n".join(line.partition(" ")[2] for line in lines)
-
-
-def batches(tokens: Tensor, options: argparse.Namespace):
-    """The same ones for the same seed: (tokens, the ones after them), each [batch, context]."""
-    generator = torch.Generator().manual_seed(options.seed)
-    offsets = torch.arange(options.context + 1)
-    for _ in range(options.steps):
-        starts = torch.randint(len(tokens) - options.context, (options.batch, 1), generator=generator)
-        window = tokens[starts + offsets].to(options.device)
-        yield window[:, :-1], window[:, 1:]
+SETTINGS = ("steps", "batch", "context", "width", "heads", "layers", "seed")
 
 
 def autocast(options: argparse.Namespace) -> torch.autocast:
@@ -73,23 +36,49 @@ def autocast(options: argparse.Namespace) -> torch.autocast:
     return torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
 
 
-def train(name: str, tokens: Tensor, characters: int, options: argparse.Namespace) -> tuple[Gpt, list[float]]:
+def micro_batches(batch: Tensor, count: int) -> tuple[Tensor, ...]:
+    if len(batch) % count != 0:
+        raise SystemExit(f"--accumulate {count} does not divide the {len(batch)} sequences of a process")
+    return batch.chunk(count)
+
+
+def gradients(model: nn.Module, inputs: Tensor, targets: Tensor, options: argparse.Namespace) -> float:
+    """Adds those of a batch to the model's, one micro-batch after another. Returns the batch's loss."""
+    parts = [micro_batches(parallel.share(x), options.accumulate) for x in (inputs, targets)]
+    total = torch.zeros((), device=options.device)
+    for number, (tokens, after) in enumerate(zip(*parts, strict=True), start=1):
+        parallel.synchronize(model, wanted=number == len(parts[0]))
+        with autocast(options):
+            logits = model(tokens.to(options.device)).flatten(0, 1)
+            loss = cross_entropy(logits, after.to(options.device).flatten()) / len(parts[0])
+        loss.backward()
+        total += loss.detach()
+    return parallel.mean(total)
+
+
+def train(name: str, text: Text, options: argparse.Namespace) -> tuple[nn.Module, list[float]]:
     torch.manual_seed(options.seed)
     size = {"width": options.width, "heads": options.heads, "layers": options.layers}
-    model = Gpt(characters, options.context, ATTENTIONS[name], **size).to(options.device)
+    model = Gpt(len(text.alphabet), options.context, ATTENTIONS[name], **size).to(options.device)
+    model = parallel.distribute(model, options.parallel)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=options.steps)
+    settings = {setting: getattr(options, setting) for setting in SETTINGS}
     losses = []
-    progress = tqdm(batches(tokens, options), desc=f"{name:>6}", total=options.steps, unit="step")
-    for inputs, targets in progress:
-        with autocast(options):
-            loss = cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+    if options.checkpoint is not None:
+        path = options.checkpoint / f"{name}.pt"
+        losses = checkpoint.load(path, model, optimizer, schedule, settings)
+    batches = islice(text.batches(options.batch, options.context, options.seed), len(losses), options.steps)
+    progress = {"desc": f"{name:>6}", "total": options.steps, "initial": len(losses), "unit": "step"}
+    bar = tqdm(batches, **progress, disable=parallel.rank() != 0)
+    for inputs, targets in bar:
         optimizer.zero_grad()
-        loss.backward()
+        losses.append(gradients(model, inputs, targets, options))
         optimizer.step()
         schedule.step()
-        losses.append(loss.item())
-        progress.set_postfix(loss=f"{losses[-1]:.3f}")
+        bar.set_postfix(loss=f"{losses[-1]:.3f}")
+        if options.checkpoint is not None and (len(losses) % options.save_every == 0 or len(losses) == options.steps):
+            checkpoint.save(path, model, optimizer, schedule, losses, settings)
     return model, losses
 
 
@@ -102,40 +91,51 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--attention", nargs="+", choices=ATTENTIONS, default=["strobe", "sdpa"])
     parser.add_argument("--device", default="cpu", help="cpu or cuda; on a GPU the model computes in bfloat16")
     parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--batch", type=int, default=12)
+    parser.add_argument("--batch", type=int, default=12, help="sequences a step, over all processes")
+    parser.add_argument("--accumulate", type=int, default=1, help="micro-batches that a process splits its share into")
     parser.add_argument("--context", type=int, default=256, help="characters that the model sees")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--text", type=Path, help="a file to learn instead of the Bible")
+    parser.add_argument("--parallel", choices=parallel.METHODS, default="ddp", help="how processes of torchrun share")
+    parser.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="where runs are kept, and go on from")
+    parser.add_argument("--save-every", type=int, default=50, metavar="STEPS")
     parser.add_argument("--json", type=Path, default=Path("losses.json"), help="where the losses are written")
     parser.add_argument("--plot", type=Path, default=Path("losses.svg"), help="where they are drawn")
     return parser.parse_args()
 
 
-def main() -> None:
-    options = parse()
-    text = read_text(options.text)
-    alphabet = sorted(set(text))
-    index_of = {character: index for index, character in enumerate(alphabet)}
-    tokens = torch.tensor([index_of[character] for character in text])
-    losses: dict[str, list[float]] = {}
-    for name in options.attention:
-        start = time.perf_counter()
-        model, losses[name] = train(name, tokens, len(alphabet), options)
-        print(f"{name}: loss {losses[name][-1]:.4f} after {time.perf_counter() - start:.0f} s")
+def report(text: Text, model: nn.Module, losses: dict[str, list[float]], options: argparse.Namespace) -> None:
     for name, largest in plot_losses.differences(losses).items():
         print(f"the losses of {name} and {plot_losses.BASE} differ by {max(largest):.1e} at most")
-    settings = ("steps", "batch", "context", "width", "heads", "layers", "seed")
     record: dict[str, Any] = {"device": device_name(options.device), "torch": torch.__version__}
-    record |= {name: getattr(options, name) for name in settings} | {"losses": losses}
+    record |= {name: getattr(options, name) for name in SETTINGS} | {"losses": losses}
     options.json.write_text(json.dumps(record) + "\n", encoding="utf-8")
     plot_losses.draw(record, options.plot)
+    print(f"{options.json} is written and {options.plot} drawn")
+    if parallel.processes() > 1:
+        return
     with autocast(options):
-        written = model.write(tokens[:1, None].to(options.device), 200)
-    print(f"{options.json} is written and {options.plot} drawn; the model writes:\n")
-    print("".join(alphabet[index] for index in written[0].tolist()))
+        written = model.write(text.tokens[:1, None].to(options.device), 200)
+    print("the model writes:\n" + "".join(text.alphabet[index] for index in written[0].tolist()))
+
+
+def main() -> None:
+    options = parse()
+    text = Text.read(options.text)
+    if options.checkpoint is not None:
+        options.checkpoint.mkdir(parents=True, exist_ok=True)
+    losses: dict[str, list[float]] = {}
+    with parallel.process_group(options.device) as options.device:
+        for name in options.attention:
+            start = time.perf_counter()
+            model, losses[name] = train(name, text, options)
+            if parallel.rank() == 0:
+                print(f"{name}: loss {losses[name][-1]:.4f} after {time.perf_counter() - start:.0f} s")
+        if parallel.rank() == 0:
+            report(text, model, losses, options)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/gpt: all attentions learn, alike, and the curves are written and drawn."""
+"""examples/gpt: all attentions learn, alike; runs go on after a kill, and on several processes."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import pytest
+import torch
+
+# So that PyTorch's sums have one order, however busy the machine is.
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "gpt"
+TRAIN = FOLDER / "train.py"
 
 
-def test_training(tmp_path):
+@pytest.fixture
+def command(tmp_path):
+    """train.py in a folder of its own, as a list that takes more options."""
     (tmp_path / "text").write_text("the quick brown fox jumps over the lazy dog. " * 50, encoding="utf-8")
     settings = {"--text": "text", "--json": "losses.json", "--plot": "losses.svg", "--steps": 8, "--context": 32}
-    command = [sys.executable, ROOT / "examples" / "gpt" / "train.py", "--attention", "strobe", "sdpa", "math"]
-    command += [x for pair in settings.items() for x in pair]
-    subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True, cwd=tmp_path)
-    losses = json.loads((tmp_path / "losses.json").read_text())["losses"]
+    settings |= {"--width": 64, "--heads": 2, "--layers": 2}
+    return [str(TRAIN), *(str(x) for pair in settings.items() for x in pair)]
+
+
+def train(command, folder, *, launcher=(), check=True):
+    """What it printed, as errors too, and the losses of each attention."""
+    arguments = [sys.executable, *launcher, *command]
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=folder, env=ENVIRONMENT)
+    assert not check or ended.returncode == 0, ended.stderr
+    path = folder / "losses.json"
+    return ended, json.loads(path.read_text())["losses"] if path.exists() else {}
+
+
+def furthest(curve, other):
+    return max(abs(a - b) for a, b in zip(curve, other, strict=True))
+
+
+def test_all_attentions_learn_alike(command, tmp_path):
+    _, losses = train([*command, "--attention", "strobe", "sdpa", "math"], tmp_path)
     assert list(losses) == ["strobe", "sdpa", "math"]
     for curve in losses.values():
         assert len(curve) == 8
         assert curve[-1] < curve[0]
-        assert max(abs(a - b) for a, b in zip(curve, losses["sdpa"], strict=True)) < 1e-4
+        assert furthest(curve, losses["sdpa"]) < 1e-4
     assert "strobe" in (tmp_path / "losses.svg").read_text()
+
+
+def test_micro_batches_and_processes_have_the_same_losses(command, tmp_path):
+    command += ["--attention", "strobe"]
+    _, whole = train(command, tmp_path)
+    for method in ("ddp", "fsdp"):
+        more = ["--parallel", method, "--accumulate", "3"]
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        _, shared = train([*command, *more], tmp_path, launcher=launcher)
+        assert furthest(whole["strobe"], shared["strobe"]) < 1e-5
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint(command, tmp_path):
+    command += ["--attention", "strobe", "--steps", "40"]
+    _, whole = train(command, tmp_path)
+    command += ["--checkpoint", "runs", "--save-every", "2"]
+    path = tmp_path / "runs" / "strobe.pt"
+    process = subprocess.Popen([sys.executable, *command], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = torch.load(path, weights_only=True)["losses"]
+    assert 2 <= len(kept) < 40
+    ended, resumed = train(command, tmp_path)
+    assert resumed == whole
+    assert f"{len(kept)}/40" in ended.stderr  # where the progress bar begins
+
+    ended, _ = train([*command, "--width", "32"], tmp_path, check=False)
+    assert ended.returncode == 1
+    assert "strobe.pt is of a run with width 64, not 32" in ended.stderr
+
+
+def test_shares_must_be_whole(command, tmp_path):
+    ended, _ = train([*command, "--accumulate", "5"], tmp_path, check=False)
+    assert ended.returncode == 1
+    assert "--accumulate 5 does not divide the 12 sequences of a process" in ended.stderr
+
+
+def test_speed_of_each_attention_is_written_and_drawn(tmp_path):
+    settings = ["--device", "cpu", "--sizes", "tiny", "--contexts", "32", "64", "--tokens", "64", "--rounds", "1"]
+    command = [sys.executable, str(FOLDER / "speed.py"), *settings, "--attention", "strobe", "math"]
+    subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=ENVIRONMENT)
+    rows = json.loads((tmp_path / "speed.json").read_text())["rows"]
+    places = [(row["context"], row["attention"], row["batch"]) for row in rows]
+    assert places == [(32, "strobe", 2), (32, "math", 2), (64, "strobe", 1), (64, "math", 1)]
+    # 64 wide, 2 layers: what is multiplied with are 12 width^2 weights a layer, biases, norms, positions and the head
+    parameters = 2 * (12 * 64**2 + 9 * 64 + 4 * 64) + 2 * 64 + 32 * 64 + 50304 * 64
+    flops = 2 * (6 * 32 * parameters + 12 * 2 * 64 * 32**2)
+    assert rows[0]["tflops"] * rows[0]["seconds"] * 1e12 == pytest.approx(flops)
+    assert "Strobe" in (tmp_path / "speed.svg").read_text()

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training by several processes, which torchrun starts: each computes its share of a batch."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+METHODS = ("ddp", "fsdp")
+
+
+def rank() -> int:
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def processes() -> int:
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+@contextmanager
+def process_group(device: str) -> Iterator[str]:
+    """This process's device: with torchrun on GPUs each has its own."""
+    if "WORLD_SIZE" not in os.environ:
+        yield device
+        return
+    if device == "cuda":
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
+    distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    try:
+        yield device
+    finally:
+        distributed.destroy_process_group()
+
+
+def share(batch: Tensor) -> Tensor:
+    """Of a batch that all processes know, the sequences of this one."""
+    if len(batch) % processes() != 0:
+        raise SystemExit(f"a batch of {len(batch)} sequences cannot be shared out among {processes()} processes")
+    return batch.chunk(processes())[rank()]
+
+
+def distribute(model: nn.Module, method: str) -> nn.Module:
+    """The model whose gradients are the means over all processes. `fsdp` shares out parameters, gradients and the
+    optimizer's state, block by block; `ddp` keeps all of them everywhere."""
+    if processes() == 1:
+        return model
+    if method == "ddp":
+        return DistributedDataParallel(model)
+    for block in model.blocks:
+        fully_shard(block)
+    return fully_shard(model)
+
+
+def synchronize(model: nn.Module, wanted: bool) -> None:
+    """Whether the next backward exchanges gradients: of several micro-batches only the last has to."""
+    if isinstance(model, DistributedDataParallel):
+        model.require_backward_grad_sync = wanted
+    elif processes() > 1:
+        model.set_requires_gradient_sync(wanted)
+
+
+def mean(value: Tensor) -> float:
+    """Over all processes."""
+    if processes() > 1:
+        distributed.all_reduce(value)
+        value = value / processes()
+    return value.item()

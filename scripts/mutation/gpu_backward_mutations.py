@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways in which run_gpu.py breaks the Hopper engine's backward kernels, and which test must notice each."""
+
+from gpu_mutations import BACKWARD, SCORE, STEPS, KernelMutation
+
+PREPARATION = [
+    KernelMutation(
+        "the gradient of LSE is forgotten", f"{STEPS}/prepare_backward.h", "sum -= rows.d_lse[row];", "", "Full64"
+    ),
+    KernelMutation(
+        "the backward takes LSE for one in base 2",
+        f"{STEPS}/prepare_backward.h",
+        "lse * kLog2E",
+        "lse",
+        "Causal128",
+    ),
+    KernelMutation(
+        "D sums a half of each row",
+        f"{STEPS}/prepare_backward.h",
+        "C.threads_per_row / 2",
+        "C.threads_per_row / 4",
+        "Full64",
+    ),
+    KernelMutation(
+        "a quarter of the rows is missing in the sink's gradient",
+        f"{STEPS}/sink_gradient.h",
+        "sum = __fmaf_rn(ptx::ex2_approx(sink_log2 - lse.w), -d.w, sum);",
+        "",
+        "SinkAndLargestScores64",
+    ),
+]
+
+BACKWARD_TILES = [
+    KernelMutation(
+        "the first query that sees a key is hidden from it",
+        f"{SCORE}/visible_keys.h",
+        "queries.first = max(first - diagonal, 0);",
+        "queries.first = max(first - diagonal, 0) + 1;",
+        "Causal128",
+    ),
+    KernelMutation(
+        "the last query of a window is hidden from its key",
+        f"{SCORE}/visible_keys.h",
+        "queries.last = last - diagonal;",
+        "queries.last = last - diagonal - 1;",
+        "Window64",
+    ),
+    KernelMutation(
+        "the first block of queries under a causal mask is left out",
+        f"{BACKWARD}/work.h",
+        "see_first.first / C.block_m",
+        "see_first.first / C.block_m + 1",
+        "Causal128",
+    ),
+    KernelMutation(
+        "a block that the mask crosses counts as visible to all",
+        f"{BACKWARD}/work.h",
+        "(see_last.first + C.block_m - 1) / C.block_m",
+        "see_last.first / C.block_m",
+        "Causal128",
+    ),
+    KernelMutation(
+        "the last queries, fewer than a block, are left out",
+        f"{BACKWARD}/work.h",
+        "(work.q.used + C.block_m - 1) / C.block_m",
+        "work.q.used / C.block_m",
+        "Full64",
+    ),
+    KernelMutation(
+        "the query on the diagonal is hidden",
+        f"{BACKWARD}/scores.h",
+        "8 * j + c < first",
+        "8 * j + c <= first",
+        "Causal128",
+    ),
+    KernelMutation(
+        "all queries of a group are those of its first head",
+        f"{BACKWARD}/producer.h",
+        "work.head_kv * params_.heads_per_kv + group;\n      for",
+        "work.head_kv * params_.heads_per_kv;\n      for",
+        "Full64",
+    ),
+    KernelMutation(
+        "LSE and D are those of the first block",
+        f"{BACKWARD}/producer.h",
+        "first_block_of<C.rule>(params_, work.sequence, head, C.block_m) + m",
+        "first_block_of<C.rule>(params_, work.sequence, head, C.block_m) + work.m_begin",
+        "Full64",
+    ),
+    KernelMutation(
+        "ALiBi of the backward measures from the next key",
+        f"{BACKWARD}/scores.h",
+        "fabsf(first)",
+        "fabsf(first + 1.0F)",
+        "Alibi128",
+    ),
+    KernelMutation(
+        "the softcap has no slope",
+        f"{BACKWARD}/scores.h",
+        "fmaxf(__fmaf_rn(-tanh, tanh, 1.0F), 0.0F)",
+        "1.0F",
+        "Softcap64",
+    ),
+]
+
+JOINT = [
+    KernelMutation(
+        "dS is 2^12 too large in float16",
+        f"{BACKWARD}/halves.h",
+        "x = {x.x * kProbabilityScale, x.y * kProbabilityScale};",
+        "",
+        "Full64",
+    ),
+    KernelMutation(
+        "nobody waits for dS",
+        f"{BACKWARD}/query_warpgroup.h",
+        "wait<C>(barriers_.handed_full[ds.stage], ds.parity);",
+        "",
+        "Causal128",
+    ),
+    KernelMutation(
+        "dS is handed over at the wrong parity",
+        f"{BACKWARD}/key_warpgroup.h",
+        "wait<C>(barriers_.handed_empty[ds_.stage], ds_.parity ^ 1);",
+        "wait<C>(barriers_.handed_empty[ds_.stage], ds_.parity);",
+        "Full64",
+    ),
+    KernelMutation(
+        "dK and dV begin anew in each step", f"{BACKWARD}/key_warpgroup.h", "started = true;", "", "Causal128"
+    ),
+    KernelMutation(
+        "stages of dO are not released, those of Q twice",
+        f"{BACKWARD}/key_warpgroup.h",
+        "arrive<C>(barriers_.do_empty[do_.stage]);",
+        "arrive<C>(barriers_.q_empty[q_.stage]);",
+        "Full64",
+    ),
+    KernelMutation(
+        "dK is not scaled",
+        f"{BACKWARD}/epilogue.h",
+        "params.scale * score_gradient_factor(C)",
+        "score_gradient_factor(C)",
+        "Causal128",
+    ),
+]
+
+BY_ROLES = [
+    KernelMutation(
+        "dV of keys that no query sees is left as it was",
+        f"{BACKWARD}/epilogue.h",
+        "clear_rows(params.dv, params.head_dim_v, batch, work.head_kv, begin, end, thread, kWarpgroupSize);",
+        "",
+        "DeterministicTopLeft128",
+    ),
+    KernelMutation(
+        "NaN of hidden keys reaches dQ",
+        f"{BACKWARD}/exact_rows.h",
+        "finite && (row[column] & kExponent) != kExponent",
+        "finite",
+        "DeterministicTopLeft128",
+    ),
+    KernelMutation(
+        "D is 2^12 too large",
+        f"{BACKWARD}/roles.h",
+        "scale_sums<C>(d_sum, kProbabilityScale *",
+        "scale_sums<C>(d_sum,",
+        "DeterministicTopLeft128",
+    ),
+    KernelMutation(
+        "P is handed over at the wrong parity",
+        f"{BACKWARD}/roles.h",
+        "wait<C>(barriers_.handed_empty[p_.stage], p_.parity ^ 1);",
+        "wait<C>(barriers_.handed_empty[p_.stage], p_.parity);",
+        "Causal256",
+    ),
+    KernelMutation(
+        "nobody waits for P",
+        f"{BACKWARD}/roles.h",
+        "wait<C>(barriers_.handed_full[p_.stage], p_.parity);",
+        "",
+        "DeterministicTopLeft128",
+    ),
+    KernelMutation(
+        "dQ lacks its last tile of keys",
+        f"{BACKWARD}/query_kernel.h",
+        "min(seen.end, params.first_key_block + params.key_blocks)",
+        "min(seen.end - 1, params.first_key_block + params.key_blocks)",
+        "Causal256",
+    ),
+    KernelMutation(
+        "dQ is made of the first key head",
+        f"{BACKWARD}/query_kernel.h",
+        "tile.head / params.heads_per_kv",
+        "0",
+        "Causal256",
+    ),
+]
+
+# Sums of dQ that blocks of keys add to in order.
+IN_ORDER = [
+    KernelMutation(
+        "the first to come adds to what lies there",
+        f"{BACKWARD}/query_sender.h",
+        "if (turn.first()) {\n        cptx::cp_async_bulk(",
+        "if (false) {\n        cptx::cp_async_bulk(",
+        "HopperBackward.TakesAPoisonedWorkspaceAndNoMore",
+    ),
+    KernelMutation(
+        "the last to come forgets what the others added",
+        f"{BACKWARD}/ordered_query_warpgroup.h",
+        "load_sums(sums_of(block, part), dq);",
+        "",
+        "DeterministicCausal64",
+    ),
+    KernelMutation(
+        "both parts of dQ go to the same place",
+        f"{BACKWARD}/ordered_query_warpgroup.h",
+        "announce(sums_of(block, part), turn_at(block, m, part));",
+        "announce(sums_of(block, 0), turn_at(block, m, part));",
+        "DeterministicFull128",
+    ),
+    KernelMutation(
+        "blocks of keys wait for those that come after them",
+        f"{BACKWARD}/turns.h",
+        ".before = visited<C>(params, work, work.n + work.direction),\n"
+        "            .after = visited<C>(params, work, work.n - work.direction),",
+        ".before = visited<C>(params, work, work.n - work.direction),\n"
+        "            .after = visited<C>(params, work, work.n + work.direction),",
+        "DeterministicFull128",
+    ),
+    KernelMutation(
+        "senders do not tell that they are done",
+        f"{BACKWARD}/query_sender.h",
+        "turn.pass_on();",
+        "",
+        "DeterministicCausal64",
+    ),
+    KernelMutation(
+        "a staged part is overwritten before it was read",
+        f"{BACKWARD}/ordered_query_warpgroup.h",
+        "wait<C>(barriers_.staged_empty, staged_parity_ ^ 1);\n      stage_sums",
+        "stage_sums",
+        "HopperBackward.GivesTheSameBitsEveryTime",
+    ),
+    KernelMutation(
+        "dQ of the last to come is not scaled",
+        f"{BACKWARD}/ordered_query_warpgroup.h",
+        "params_.scale * score_gradient_factor(C)",
+        "score_gradient_factor(C)",
+        "DeterministicFull128",
+    ),
+]
+
+# Kernels that start while the one before them ends, and do not wait for what it writes.
+DEPENDENT_LAUNCHES = [
+    KernelMutation(
+        "LSE and D are read before they are written",
+        f"{BACKWARD}/producer.h",
+        "ptx::griddepcontrol_wait();",
+        "",
+        "HopperDependentLaunches.Of64",
+    ),
+    KernelMutation(
+        "the sums of dQ are read before they are complete",
+        f"{BACKWARD}/finish.h",
+        "ptx::griddepcontrol_wait();",
+        "",
+        "HopperDependentLaunches.Of64",
+    ),
+    KernelMutation(
+        "dS is read before it is written",
+        f"{BACKWARD}/query_kernel.h",
+        "ptx::griddepcontrol_wait();\n  const auto tile",
+        "const auto tile",
+        "HopperDependentLaunches.Of256",
+    ),
+]
+
+GRADIENTS = [*PREPARATION, *BACKWARD_TILES, *JOINT, *BY_ROLES, *IN_ORDER, *DEPENDENT_LAUNCHES]
