@@ -203,7 +203,7 @@ IN_ORDER = [
         f"{BACKWARD}/query_sender.h",
         "if (turn.first()) {\n        cptx::cp_async_bulk(",
         "if (false) {\n        cptx::cp_async_bulk(",
-        "HopperBackward.TakesAPoisonedWorkspaceAndNoMore",
+        "HopperBackward.GivesTheSameBitsEveryTime",
     ),
     KernelMutation(
         "the last to come forgets what the others added",
