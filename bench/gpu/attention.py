@@ -8,7 +8,7 @@ The table of the FlashAttention-3 paper: 16k tokens a call, hidden size 2048, he
 FLOPs are 4 * batch * heads * seqlen^2 * head_dim, 10 instead of 4 in the backward, halved when causal.
 
 Usage: attention.py [--json FILE] [--passes forward,backward,deterministic] [--dtypes bfloat16,float16]
-                        [--head-dims 64,128,256] [--seqlens 512,...] [--rounds N]
+                        [--head-dims 64,128,256] [--seqlens 512,...] [--rounds N] [--engine ampere]
 """
 
 import argparse
@@ -32,7 +32,6 @@ TOKENS, HIDDEN = 16384, 2048
 STANDARD_LONGEST = 4096  # beyond it the matrix of scores no longer fits
 PEERS = ("flash_attention_3", "cudnn", "flash_attention_2")
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash_attention_2": SDPBackend.FLASH_ATTENTION}
-ENGINES = {"strobe": "hopper", "flash_attention_3": "flash_attention_3"}
 FLOPS = {"forward": 4, "backward": 10, "deterministic": 10}
 
 
@@ -72,10 +71,11 @@ def has_flash_attention_3(which, dtype, head_dim):
     return flash_attention_3.is_available() and fits
 
 
-def forward_runs(q, k, v, causal):
+def forward_runs(q, k, v, causal, engine):
     batch, seqlen, heads, _ = q.shape
     outputs = [(torch.empty_like(q), torch.empty(batch, heads, seqlen, device="cuda")) for _ in range(2)]
-    runs = {"strobe": Forward(q, k, v, *outputs[0], causal="bottom_right" if causal else None).run}
+    mask = "bottom_right" if causal else None
+    runs = {"strobe": Forward(q, k, v, *outputs[0], causal=mask, engine=engine).run}
     if has_flash_attention_3("forward", q.dtype, q.shape[3]):
         runs["flash_attention_3"] = flash_attention_3.forward(q, k, v, *outputs[1], causal=causal).run
     runs |= {name: sdpa(backend, q, k, v, causal) for name, backend in BACKENDS.items()}
@@ -112,11 +112,11 @@ def check(results, wanted):
             raise SystemExit(f"{name} differs from cuDNN's by {error:.3g}, where the largest is {largest:.3g}")
 
 
-def measure_cell(which, dtype, head_dim, causal, seqlen, rounds):
+def measure_cell(which, dtype, head_dim, causal, seqlen, rounds, engine):
     batch, heads = TOKENS // seqlen, HIDDEN // head_dim
     q, k, v = (torch.randn(batch, seqlen, heads, head_dim, device="cuda", dtype=dtype) for _ in range(3))
     runs = (
-        forward_runs(q, k, v, causal)
+        forward_runs(q, k, v, causal, engine)
         if which == "forward"
         else backward_runs(q, k, v, causal, deterministic=which == "deterministic")
     )
@@ -125,7 +125,7 @@ def measure_cell(which, dtype, head_dim, causal, seqlen, rounds):
     time.sleep(0.2)  # the cell before has warmed the device
     return [
         {
-            "engine": ENGINES.get(name, "pytorch"),
+            "engine": {"strobe": engine, "flash_attention_3": name}.get(name, "pytorch"),
             "device": torch.cuda.get_device_name(),
             "implementation": name,
             "pass": which,
@@ -169,6 +169,7 @@ def main():
     parser.add_argument("--head-dims", type=numbers, default=[64, 128, 256])
     parser.add_argument("--seqlens", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--engine", choices=("hopper", "ampere"), default="hopper", help="of the forward")
     arguments = parser.parse_args()
     rows = []
     for which in arguments.passes.split(","):
@@ -177,7 +178,7 @@ def main():
             for head_dim in arguments.head_dims:
                 for causal in (False, True):
                     cells = [
-                        measure_cell(which, dtype, head_dim, causal, seqlen, arguments.rounds)
+                        measure_cell(which, dtype, head_dim, causal, seqlen, arguments.rounds, arguments.engine)
                         for seqlen in arguments.seqlens
                     ]
                     shape = f"head_dim {head_dim} {'causal' if causal else 'full'}"

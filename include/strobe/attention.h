@@ -151,8 +151,8 @@ using AllocateWorkspace = std::function<void*(std::size_t bytes)>;
 enum class Engine : std::uint8_t {
   automatic,  // the engine of the tensors' device
   cpu,
-  ampere,  // reserved: an error until this build has it
-  hopper
+  ampere,  // GPUs of compute capability 8.0 and later, forward only
+  hopper   // GPUs of compute capability 9.0
 };
 
 /// "automatic", "cpu", "ampere" or "hopper".

@@ -48,7 +48,7 @@ typedef enum strobe_causal {
 typedef enum strobe_engine {
   STROBE_ENGINE_AUTOMATIC = 0,
   STROBE_ENGINE_CPU = 1,
-  STROBE_ENGINE_AMPERE = 2, /* reserved: an error until the library has it */
+  STROBE_ENGINE_AMPERE = 2, /* GPUs of compute capability 8.0 and later, forward only */
   STROBE_ENGINE_HOPPER = 3
 } strobe_engine;
 

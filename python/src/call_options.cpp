@@ -84,9 +84,9 @@ CausalMask causal(const Given& given) {
 }
 
 Engine engine(const Given& given) {
-  constexpr const char* kAccepted = "automatic, cpu or hopper";
+  constexpr const char* kAccepted = "automatic, cpu, ampere or hopper";
   constexpr std::pair<std::string_view, Engine> kEngines[] = {
-      {"automatic", Engine::automatic}, {"cpu", Engine::cpu}, {"hopper", Engine::hopper}};
+      {"automatic", Engine::automatic}, {"cpu", Engine::cpu}, {"ampere", Engine::ampere}, {"hopper", Engine::hopper}};
   const std::string_view text = string(given, kAccepted);
   for (const auto& [name, engine] : kEngines) {
     if (name == text) return engine;

@@ -60,7 +60,7 @@ class ScoreOptions(TypedDict, total=False):
 class Options(ScoreOptions, total=False):
     """What is computed, and where."""
 
-    engine: Literal["automatic", "cpu", "hopper"]
+    engine: Literal["automatic", "cpu", "ampere", "hopper"]
     """The engine of the tensors' device by default."""
     stream: int
     """GPU: the CUDA stream to launch on; by default the one that the tensors' framework works on."""

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles one kernel with NVRTC, without a GPU: for reading registers, spills, warnings and SASS.
 
-Usage: compile_kernel.py HEADER INSTANTIATION OUT.cubin [--cuda build/cuda/nvidia/cu13] [--option NVRTC_OPTION]...
+Usage: compile_kernel.py HEADER INSTANTIATION OUT.cubin [--arch sm_80] [--cuda build/cuda/nvidia/cu13]
+       [--option NVRTC_OPTION]...
 HEADER is included as the kernels include each other; INSTANTIATION names the kernel with its template argument, as
 "strobe::hopper::backward::kernel<strobe::hopper::backward::Config{.block_m = 128}>". Prints the mangled name and
 ptxas's report; exits with 1 on spills and on serialised WGMMAs.
@@ -16,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def compile_kernel(header, instantiation, cuda, more=()):
+def compile_kernel(header, instantiation, cuda, more=(), architecture="sm_90a"):
     """Returns (cubin, mangled name, log)."""
     ctypes.CDLL(next((cuda / "lib").glob("libnvrtc-builtins.so.*")), mode=ctypes.RTLD_GLOBAL)
     nvrtc = ctypes.CDLL(next((cuda / "lib").glob("libnvrtc.so.*")))
@@ -25,7 +26,7 @@ def compile_kernel(header, instantiation, cuda, more=()):
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"kernel.cu", 0, None, None) == 0
     assert nvrtc.nvrtcAddNameExpression(program, instantiation.encode()) == 0
     options = [
-        "--gpu-architecture=sm_90a",
+        f"--gpu-architecture={architecture}",
         "--std=c++20",
         "-default-device",
         "--ptxas-options=-v",
@@ -55,10 +56,13 @@ def main():
     parser.add_argument("header")
     parser.add_argument("instantiation")
     parser.add_argument("out", type=Path)
+    parser.add_argument("--arch", default="sm_90a")
     parser.add_argument("--cuda", type=Path, default=ROOT / "build/cuda/nvidia/cu13")
     parser.add_argument("--option", action="append", default=[])
     arguments = parser.parse_args()
-    cubin, name, log = compile_kernel(arguments.header, arguments.instantiation, arguments.cuda, arguments.option)
+    cubin, name, log = compile_kernel(
+        arguments.header, arguments.instantiation, arguments.cuda, arguments.option, arguments.arch
+    )
     lines = [line for line in log.splitlines() if "gmem" not in line and line.strip()]
     print("\n".join(lines))
     if cubin is None:

@@ -67,7 +67,8 @@ class _Call:
             settings.has_window, (settings.window_left, settings.window_right) = 1, window
         arguments = self._arguments
         for name, value in options.items():
-            self._set((settings, arguments.sequences, arguments.modifiers, arguments.random, arguments), name, value)
+            structs = (settings, arguments.sequences, arguments.modifiers, arguments.random, arguments, self._execution)
+            self._set(structs, name, value)
         self._cuda = tensors["q"].is_cuda
         self._plan = ctypes.c_void_p()
         places = (ctypes.byref(x) for x in (arguments, settings, self._execution, self._plan))
@@ -84,6 +85,8 @@ class _Call:
         if value is None:
             return
         kind = dict(struct._fields_)[name]
+        if name == "engine":
+            value = _HEADER.constants[f"STROBE_ENGINE_{value.upper()}"]
         if kind is _ROTATION:
             value = _ROTATION(1, 0, value)
         setattr(struct, name, _view(value) if kind is _TENSOR else value)
@@ -105,7 +108,7 @@ class _Call:
 
 class Forward(_Call):
     """Writes o, and lse where it is given. Options are the fields of strobe.h, by name: scale, softcap, chunk,
-    alibi_slopes, cu_seqlens_q, ...; window is (left, right), v_rotation the seed."""
+    alibi_slopes, cu_seqlens_q, ...; window is (left, right), v_rotation the seed, engine a name."""
 
     _PASS = "forward"
 

@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Verifies the Hopper engine on a machine with such a GPU and PyTorch, and prints a short table.
+# Verifies the GPU engines on a machine with a Hopper GPU and PyTorch, and prints a short table.
 #
 #   STROBE_LIBRARY=build/release/lib/libstrobe.so STROBE_TESTS=build/release/bin scripts/gpu/verify.sh [CONFIGURATIONS]
 #
 # Random configurations of tests/hopper, forward and backward, against float64 in as many processes as there are cores
-# (kernels that the library's pack lacks are compiled on first use), the other tests there, the checks of check_forward.py, the GPU program
+# (kernels that the library's pack lacks are compiled on first use), the other tests there, the same of the Ampere engine's forward with the
+# tiles of each amount of shared memory that its devices have, the checks of check_forward.py, the GPU program
 # of examples/quickstart, compute-sanitizer's four tools, and the mutations of scripts/mutation/run_gpu.py, which it
 # builds first unless $STROBE_MUTATION_TESTS names the folder of its programs. Logs stay in $LOGS.
 set -u
@@ -39,28 +40,33 @@ run_shards() {
   ((bad == 0))
 }
 
-# The other tests, shared out among as many processes; those that take most of a GPU's memory alone.
+# run_tests NAME FILTER: other tests, shared out among as many processes.
 run_tests() {
-  local start=$SECONDS bad=0 pids=() i
+  local name=$1 filter=$2 start=$SECONDS bad=0 pids=() i
   for ((i = 0; i < shards; ++i)); do
     GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i "$tests/hopper_tests" --gtest_brief=1 \
-      --gtest_filter=-HopperLargeTensors.* >"$logs/tests-$i.log" 2>&1 &
+      --gtest_filter="$filter" >"$logs/$name-$i.log" 2>&1 &
     pids+=($!)
   done
   for i in "${!pids[@]}"; do
     if ! wait "${pids[$i]}"; then
       bad=$((bad + 1))
-      grep -h '^\[  FAILED' "$logs/tests-$i.log" | sort -u
+      grep -h '^\[  FAILED' "$logs/$name-$i.log" | sort -u
     fi
   done
-  printf '%-6s%-24s%s processes, %s failed, %s s\n' "$( ((bad == 0)) && echo ok || echo FAIL)" tests "$shards" "$bad" \
-    $((SECONDS - start))
+  printf '%-6s%-24s%s processes, %s failed, %s s\n' "$( ((bad == 0)) && echo ok || echo FAIL)" "$name" "$shards" \
+    "$bad" $((SECONDS - start))
   ((bad == 0))
 }
 
 run_shards random "$shards" "$per_shard" 1 || failed=1
-run_tests || failed=1
-"$tests/hopper_tests" --gtest_brief=1 --gtest_filter=HopperLargeTensors.* || failed=1
+run_tests tests '-HopperLargeTensors.*' || failed=1
+"$tests/hopper_tests" --gtest_brief=1 --gtest_filter=HopperLargeTensors.* || failed=1  # it takes most of a GPU's memory
+for kilobytes in 227 163 99; do
+  STROBE_ENGINE=ampere STROBE_SHARED_KB=$kilobytes \
+    run_shards "ampere-$kilobytes" "$shards" $(((per_shard + 2) / 3)) 1 || failed=1
+done
+STROBE_ENGINE=ampere run_tests ampere 'HopperForward.*:HopperOptions.*' || failed=1
 python3 check_forward.py --configurations 1 || failed=1
 python3 check_eight_bit.py || failed=1
 "$tests/quickstart_gpu" || failed=1

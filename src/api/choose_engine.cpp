@@ -10,7 +10,7 @@
 namespace strobe::api {
 namespace {
 
-/// "automatic, cpu or hopper": what Execution::engine accepts.
+/// "automatic, cpu, ampere or hopper": what Execution::engine accepts.
 std::string accepted(std::span<const engine::Implementation* const> engines) {
   std::string names = "automatic";
   for (std::size_t i = engines.size(); i-- > 0;) {
@@ -41,7 +41,7 @@ Result<const engine::Implementation*> choose_engine(std::span<const engine::Impl
     }
     Status served = engine->serves(device);
     if (served.ok()) return engine;
-    if (reason.ok()) reason = std::move(served);
+    reason = std::move(served);  // that of the last one, which serves the most devices
   }
   if (!known) {
     return unsupported("the {} engine is not in this build: engine must be {}", name_of(wanted), accepted(engines));

@@ -19,7 +19,7 @@ class HopperEngine final : public engine::Implementation {
     const Result<const runtime::CudaDevice*> cuda = runtime::cuda_device(device.index);
     if (!cuda.ok()) return cuda.status();
     if ((*cuda)->compute_major == 9 && (*cuda)->compute_minor == 0) return {};
-    return {StatusCode::unsupported, fmt::format("{} has compute capability {}.{}: this build's GPU engine is for 9.0",
+    return {StatusCode::unsupported, fmt::format("{} has compute capability {}.{}: the hopper engine is for 9.0",
                                                  (*cuda)->name, (*cuda)->compute_major, (*cuda)->compute_minor)};
   }
 

@@ -8,8 +8,9 @@
 #include <utility>
 
 #include "call/eight_bit.h"
+#include "gpu/forward_params.h"
 #include "gpu/kernel_table.h"
-#include "gpu/score_params.h"
+#include "gpu/max_logits.h"
 #include "gpu/tensor_rows.h"
 #include "hopper/forward_plan.h"
 #include "hopper/forward_variant.h"
@@ -25,23 +26,6 @@ namespace {
 using gpu::RowsView;
 
 constexpr std::string_view kEngine = "hopper";
-
-/// The kernel raises what is there: -inf, where nothing is visible.
-Status clear_max_logits(const runtime::Driver& driver, const TensorView& max_logits, runtime::CUstream stream) {
-  if (!max_logits.given() || max_logits.shape[0] * max_logits.shape[1] == 0) return {};
-  constexpr unsigned kMinusInfinity = 0xff800000U;
-  const bool contiguous = max_logits.strides[0] == max_logits.shape[1];
-  const std::int64_t rows = contiguous ? 1 : max_logits.shape[0];
-  const std::int64_t columns = contiguous ? max_logits.shape[0] * max_logits.shape[1] : max_logits.shape[1];
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const auto* first = static_cast<const float*>(max_logits.data) + row * max_logits.strides[0];
-    const Status status = driver.check(driver.MemsetD32Async(reinterpret_cast<runtime::CUdeviceptr>(first),
-                                                             kMinusInfinity, static_cast<std::size_t>(columns), stream),
-                                       "clearing max_logits");
-    if (!status.ok()) return status;
-  }
-  return {};
-}
 
 VariantScope::Change& variant_change() {
   thread_local VariantScope::Change change;
@@ -89,26 +73,9 @@ ConstTensorView rows_of_v(const AttentionProblem& problem, const ConstTensorView
 /// What a call knows beside the problem and the plan: pointers and strides.
 forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& plan,
                            const ForwardArguments& arguments) {
-  forward::Params params{};
-  params.q = gpu::rows_of({"q", arguments.q});
-  params.k = gpu::rows_of({"k", arguments.k});
-  params.v = gpu::rows_of({"v", arguments.v});
-  params.o = gpu::rows_of({"o", arguments.o});
-  if (arguments.lse.given()) {
-    params.lse = static_cast<float*>(arguments.lse.data);
-    params.lse_batch_stride = problem.packed_q ? 0 : arguments.lse.strides[0];
-    params.lse_head_stride = arguments.lse.strides[problem.packed_q ? 0 : 1];
-  }
-  params.head_dim = static_cast<int>(problem.head_dim);
-  params.head_dim_v = static_cast<int>(problem.head_dim_v);
-  params.sequences = gpu::sequence_params(problem, arguments.sequences);
-  params.visibility = gpu::visibility_params(problem);
-  params.blocks = gpu::block_mask_params(problem, arguments.modifiers.block_mask);
-  params.score = gpu::score_params(problem, arguments.modifiers, arguments.random);
+  auto params = gpu::forward_params<forward::Params>(problem, arguments);
   params.tiles = plan.tiles;
   params.by_heads_per_kv = Divisor::of(params.tiles.heads / static_cast<int>(problem.heads_kv));
-  params.max_logits = static_cast<float*>(arguments.max_logits.data);
-  params.max_logits_batch_stride = arguments.max_logits.strides[0];
   params.eight_bit = eight_bit_params(problem, arguments);
   return params;
 }
@@ -159,7 +126,7 @@ class ForwardCall final : public engine::PlannedCall {
     auto* const stream = static_cast<runtime::CUstream>(execution.stream);
     const runtime::ContextScope context(device_);
     if (!context.status().ok()) return context.status();
-    if (Status status = clear_max_logits(driver, arguments.max_logits, stream); !status.ok()) return status;
+    if (Status status = gpu::clear_max_logits(driver, arguments.max_logits, stream); !status.ok()) return status;
     if (plan_.tiles.tiles == 0) return {};
     if (Status status = check_alignments(problem_, arguments); !status.ok()) return status;
     TensorMaps maps{};

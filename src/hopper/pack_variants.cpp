@@ -146,7 +146,7 @@ void add_backward(AttentionProblem problem, bool deterministic, VariantList& var
 
 }  // namespace
 
-std::vector<CommonVariant> common_variants() {
+std::vector<CommonVariant> hopper_variants() {
   VariantList variants;
   for (const AttentionProblem& problem : common_problems()) {
     add_forward(problem, variants);

@@ -124,7 +124,7 @@ std::vector<Misuse<Arguments>> option_misuses() {
        },
        kInvalid, "workspace must be aligned to 64 bytes"},
       {"EngineAmpere", [](C& c) { c.execution.engine = Engine::ampere; }, kUnsupported,
-       "the ampere engine is not in this build: engine must be automatic, cpu or hopper"},
+       "q is on cpu: the ampere engine takes tensors on a CUDA device"},
       {"EngineHopper", [](C& c) { c.execution.engine = Engine::hopper; }, kUnsupported,
        "q is on cpu: the hopper engine takes tensors on a CUDA device"},
   };

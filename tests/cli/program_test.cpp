@@ -60,7 +60,7 @@ TEST(Info, ShowsEnginesAndProcessor) {
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.err, "");
   for (const char* const word :
-       {"cpu              available", "hopper", "threads", "caches", "features", "instruction set"}) {
+       {"cpu              available", "ampere", "hopper", "threads", "caches", "features", "instruction set"}) {
     EXPECT_TRUE(contains(outcome.out, word)) << word;
   }
 }

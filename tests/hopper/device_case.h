@@ -11,6 +11,7 @@
 #include "device_copies.h"
 #include "gpu/stream.h"
 #include "strobe/plan.h"
+#include "tested_engine.h"
 
 namespace strobe::test {
 
@@ -36,7 +37,7 @@ class DeviceCase {
     const auto place = [this](const GuardedTensor& tensor) { return copies.place(tensor); };
     forward_arguments_ = tensors.forward_arguments(place);
     forward_ = planned(forward_arguments_, attention.options);
-    if (!attention.wants_lse) return;
+    if (!attention.wants_lse || !tests_backward()) return;
     backward_arguments_ = tensors.backward_arguments(place);
     backward_ = planned(backward_arguments_, attention.options);
   }
@@ -77,7 +78,7 @@ class DeviceCase {
  private:
   template <class Arguments>
   static std::optional<Plan> planned(const Arguments& arguments, const AttentionOptions& options) {
-    const Result<Plan> plan = make_plan(arguments, options);
+    const Result<Plan> plan = make_plan(arguments, options, {.engine = tested_engine()});
     EXPECT_TRUE(plan.ok()) << plan.status().message();
     if (!plan.ok()) return {};
     return *plan;

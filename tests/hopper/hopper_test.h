@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Hopper GPU for tests: whatever needs one is skipped where there is none.
+// A GPU that the tested engine serves: whatever needs one is skipped where there is none.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "gpu/stream.h"
+#include "tested_engine.h"
 
 namespace strobe::test {
 
@@ -16,7 +17,8 @@ class HopperTest : public testing::Test {
   void SetUp() override {
     const Result<const runtime::CudaDevice*> opened = runtime::cuda_device(0);
     if (!opened.ok()) GTEST_SKIP() << opened.status().message();
-    if ((*opened)->compute_major != 9) GTEST_SKIP() << (*opened)->name << " is not of compute capability 9.0";
+    if (!serves(**opened))
+      GTEST_SKIP() << "the " << name_of(tested_engine()) << " engine is not for " << (*opened)->name;
     device_ = *opened;
     Result<gpu::Stream> stream = gpu::Stream::create(*device_);
     ASSERT_TRUE(stream.ok()) << stream.status().message();

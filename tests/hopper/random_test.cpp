@@ -11,10 +11,9 @@
 #include "attention/random_case.h"
 #include "attention/seeds.h"
 #include "device_case.h"
-#include "hopper/backward.h"
-#include "hopper/forward.h"
 #include "hopper_test.h"
 #include "reference/bound/arithmetic.h"
+#include "tested_engine.h"
 
 namespace strobe::test {
 namespace {
@@ -56,13 +55,11 @@ class HopperRandom : public HopperTest {
  protected:
   void run_seed(std::uint64_t seed) {
     const AttentionCase attention = hopper_case(seed);
-    const bool backward = attention.wants_lse;
+    const bool backward = attention.wants_lse && tests_backward();
     SCOPED_TRACE(describe(attention));
-    const bool debug = number_from("STROBE_DEBUG_KERNELS", 0) != 0;
-    const hopper::VariantScope forward_scope([debug](hopper::forward::Config& config) { config.debug = debug; });
-    const hopper::BackwardScope backward_scope([debug](auto& config, auto&) { config.debug = debug; });
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
     DeviceCase one(attention, device());
-    const reference::ArithmeticModel model = reference::arithmetic_of(Engine::hopper, attention.dtype);
+    const reference::ArithmeticModel model = reference::arithmetic_of(tested_engine(), attention.dtype);
     one.forward(stream());
     if (backward) one.backward(stream());
     if (HasFailure()) return;

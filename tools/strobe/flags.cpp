@@ -132,8 +132,8 @@ void ExecutionFlags::add_device_to(CLI::App& command) {
       ->type_name("NAME")
       ->capture_default_str()
       ->group("Execution");
-  command.add_option("--engine", engine, "auto (the device's), cpu or hopper")
-      ->check(CLI::IsMember({"auto", "cpu", "hopper"}))
+  command.add_option("--engine", engine, "auto (the device's), cpu, ampere or hopper")
+      ->check(CLI::IsMember({"auto", "cpu", "ampere", "hopper"}))
       ->type_name("NAME")
       ->capture_default_str()
       ->group("Execution");
@@ -150,6 +150,7 @@ void ExecutionFlags::add_to(CLI::App& command) {
 Execution ExecutionFlags::execution() const {
   Execution execution;
   if (engine == "cpu") execution.engine = Engine::cpu;
+  if (engine == "ampere") execution.engine = Engine::ampere;
   if (engine == "hopper") execution.engine = Engine::hopper;
   execution.threads = threads;
   return execution;

@@ -29,6 +29,7 @@ ExitCode info() {
   fmt::print("strobe {}\n\n", STROBE_VERSION);
   fmt::print("engines\n");
   fmt::print("  cpu              {}\n", availability(Engine::cpu, DeviceType::cpu));
+  fmt::print("  ampere           {}\n", availability(Engine::ampere, DeviceType::cuda));
   fmt::print("  hopper           {}\n\n", availability(Engine::hopper, DeviceType::cuda));
   fmt::print("processor\n");
   fmt::print("  name             {}\n", processor_name());

@@ -38,11 +38,21 @@ __device__ __forceinline__ void for_each_score(float (&s)[n], const Visit& visit
 }
 
 /// Probabilities become A operands where they are: the accumulator's layout is the operand's, two columns a register.
+/// Those of sixteen columns, from register 8 step on.
+template <Element element, int n>
+__device__ __forceinline__ void to_operand(unsigned (&p)[4], const float (&s)[n], int step) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    p[i] = pack<element>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
+  }
+}
+
+/// All of them.
 template <Element element, int n>
 __device__ __forceinline__ void to_operand(unsigned (&p)[n / 8][4], const float (&s)[n]) {
 #pragma unroll
-  for (int i = 0; i < n; i += 2) {
-    p[i / 8][(i % 8) / 2] = pack<element>(s[i], s[i + 1]);
+  for (int step = 0; step < n / 8; ++step) {
+    to_operand<element>(p[step], s, step);
   }
 }
 

@@ -27,6 +27,28 @@ struct OnlineSoftmax {
   /// answer in all threads of a warp.
   __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2) {
     float highest[kRowsPerThread];
+    const bool grew = __any_sync(kFullWarp, look_at(s, highest, scale_log2));
+    if (grew) {
+      raise_maximum(s, highest, scale_log2);
+    }
+    const float shifts[kRowsPerThread] = {shift(0), shift(1)};
+    float part[kRowsPerThread][2] = {};
+    for_each_score(s, [&](float& x, int r, int column) {
+      x = ptx::ex2_approx(__fmaf_rn(x, scale_log2, -shifts[r]));
+      part[r][column % 2] += x;
+    });
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      sum[r] += part[r][0] + part[r][1];
+    }
+    return grew;
+  }
+
+  // The parts of step(), for those who put other work between them.
+
+  /// Whether this thread's scores pass the maximum: then the whole warp must raise it. `highest`: for raise_maximum().
+  __device__ __forceinline__ bool look_at(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
+                                          float scale_log2) {
     highest_or_zero(s, highest);
     if constexpr (R.max_logits) {
       raise_top(s, highest);
@@ -36,25 +58,51 @@ struct OnlineSoftmax {
     for (int r = 0; r < kRowsPerThread; ++r) {
       passes |= highest[r] * scale_log2 > max_log2[r] + kSlack;
     }
-    const bool grew = __any_sync(kFullWarp, passes);
-    if (grew) {
-      raise_maximum(s, highest, scale_log2);
-    }
-    float shift[kRowsPerThread];
+    return passes;
+  }
+
+  /// By all threads of a warp. What was accumulated before is to be multiplied by `correction`.
+  __device__ __forceinline__ void raise_maximum(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
+                                                float scale_log2) {
+    bool some_positive = true;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      shift[r] = may_hide_all(R) && max_log2[r] == kMinusInfinity ? 0.0F : max_log2[r];
+      highest[r] = highest_of_quad(highest[r]);
+      some_positive = some_positive && highest[r] > 0.0F;
     }
-    float part[kRowsPerThread][2] = {};
-    for_each_score(s, [&](float& x, int r, int column) {
-      x = ptx::ex2_approx(__fmaf_rn(x, scale_log2, -shift[r]));
-      part[r][column % 2] += x;
-    });
+    if (!__all_sync(kFullWarp, some_positive)) {
+#pragma unroll
+      for (int r = 0; r < kRowsPerThread; ++r) {
+        highest[r] = fmaxf(s[2 * r], s[2 * r + 1]);
+#pragma unroll
+        for (int j = 1; j < block_n / 8; ++j) {
+          highest[r] = fmaxf(highest[r], fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+        }
+        highest[r] = highest_of_quad(highest[r]);
+      }
+    }
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      sum[r] += part[r][0] + part[r][1];
+      const float raised = fmaxf(max_log2[r], highest[r] * scale_log2);
+      correction[r] = raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
+      max_log2[r] = raised;
+      sum[r] *= correction[r];
     }
-    return grew;
+  }
+
+  /// Turns the scores of sixteen keys, those of the operand `step`, into probabilities.
+  __device__ __forceinline__ void exponentiate(float (&s)[block_n / 2], int step, float scale_log2) {
+    float part[kRowsPerThread] = {};
+#pragma unroll
+    for (int i = 8 * step; i < 8 * step + 8; ++i) {
+      const int r = i / 2 % kRowsPerThread;
+      s[i] = ptx::ex2_approx(__fmaf_rn(s[i], scale_log2, -shift(r)));
+      part[r] += s[i];
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      sum[r] += part[r];
+    }
   }
 
   /// Never true once step() has run: whether a sum is negative. A branch on it keeps the additions above the branch.
@@ -133,32 +181,9 @@ struct OnlineSoftmax {
     return fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));
   }
 
-  __device__ __forceinline__ void raise_maximum(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
-                                                float scale_log2) {
-    bool some_positive = true;
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      highest[r] = highest_of_quad(highest[r]);
-      some_positive = some_positive && highest[r] > 0.0F;
-    }
-    if (!__all_sync(kFullWarp, some_positive)) {
-#pragma unroll
-      for (int r = 0; r < kRowsPerThread; ++r) {
-        highest[r] = fmaxf(s[2 * r], s[2 * r + 1]);
-#pragma unroll
-        for (int j = 1; j < block_n / 8; ++j) {
-          highest[r] = fmaxf(highest[r], fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-        }
-        highest[r] = highest_of_quad(highest[r]);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      const float raised = fmaxf(max_log2[r], highest[r] * scale_log2);
-      correction[r] = raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
-      max_log2[r] = raised;
-      sum[r] *= correction[r];
-    }
+  /// What exponents are relative to.
+  __device__ __forceinline__ float shift(int r) const {
+    return may_hide_all(R) && max_log2[r] == kMinusInfinity ? 0.0F : max_log2[r];
   }
 };
 

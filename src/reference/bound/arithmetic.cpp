@@ -14,17 +14,17 @@ ArithmeticModel arithmetic_of(Engine engine, DType probabilities) {
     if (probabilities == DType::bfloat16) model.smallest_input = 0x1p-126;  // AMX takes subnormal numbers for zero
     return model;
   }
-  model.unit_roundoff = 0x1p-23;       // WGMMA truncates its sums
+  model.unit_roundoff = 0x1p-23;       // the tensor cores truncate their sums
   model.exp2_error = 0x1p-22;          // ex2.approx: 2^-22.5
   model.log_absolute_error = 0x1p-22;  // lg2.approx, where its argument is between a half and 2
   // 1 - 2 / (e^2x + 1): the quotient, up to 2, is off by 2^-24 each of the sum and of the product of two sums, which
   // share a reciprocal, by that one's 2^-23, and by the exponential's share.
   model.tanh_absolute_error = 0x1p-21;
-  model.maximum_slack = 8.0 * std::numbers::ln2;  // a row's maximum is raised once a score passes it by 2^8
-  model.joining_parts = 4.0;                      // float16's; bfloat16 has three
-  model.block_n = 64;                             // the fewest keys of a step
-  model.passed_probabilities = DType::float16;    // from the warpgroup that computes P to the one that computes dS
-  model.passed_scale = 0x1p12;                    // so that few are below float16's normal range
+  model.maximum_slack = 8.0 * std::numbers::ln2;       // a row's maximum is raised once a score passes it by 2^8
+  model.joining_parts = 4.0;                           // float16's; bfloat16 has three
+  model.block_n = engine == Engine::ampere ? 32 : 64;  // the fewest keys of a step
+  model.passed_probabilities = DType::float16;         // from the warpgroup that computes P to the one that computes dS
+  model.passed_scale = 0x1p12;                         // so that few are below float16's normal range
   return model;
 }
 

@@ -13,7 +13,8 @@ struct CommonVariant {
   unsigned dynamic_shared_bytes = 0;  // what a launch asks for; for the report
 };
 
-/// Defined in src/plan, from the engines' own choice of kernels.
-std::vector<CommonVariant> common_variants();
+/// Of each GPU engine, by its own choice of kernels: defined in src/hopper and src/ampere.
+std::vector<CommonVariant> hopper_variants();
+std::vector<CommonVariant> ampere_variants();
 
 }  // namespace strobe::runtime

@@ -2,12 +2,15 @@
 // The build's own tool: makes what is embedded in the library. It needs no GPU.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "runtime/pack/build_pack.h"
 #include "runtime/pack/files.h"
@@ -58,7 +61,9 @@ Status make_kernels(std::span<char* const> arguments) {
   if (!nvrtc.ok()) return nvrtc.status();
   const KernelStore store(*sources, Archive(), DiskCache::open(arguments[4]), [&] { return nvrtc->get(); });
   store.cache().keep_to_this_process();
-  const Result<Pack> pack = build_pack(store, **nvrtc, common_variants());
+  std::vector<CommonVariant> variants = hopper_variants();
+  std::ranges::move(ampere_variants(), std::back_inserter(variants));
+  const Result<Pack> pack = build_pack(store, **nvrtc, variants);
   if (!pack.ok()) return pack.status();
   if (Status status = write_file(arguments[0], pack->archive); !status.ok()) return status;
   return write_file(arguments[1], report_as_json(pack->kernels));

@@ -13,7 +13,11 @@ target_link_libraries(strobe_pack_parts PUBLIC strobe_kernel_store PRIVATE fmt::
 # The planning code that says which kernels are common: every GPU engine's.
 set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/api/tensor.cpp
+  ${PROJECT_SOURCE_DIR}/src/ampere/forward_plan.cpp
+  ${PROJECT_SOURCE_DIR}/src/ampere/forward_variant.cpp
+  ${PROJECT_SOURCE_DIR}/src/ampere/pack_variants.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/score_params.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/supported.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/backward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/backward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/forward_plan.cpp

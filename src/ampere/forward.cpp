@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ampere/forward.h"
+
+#include <string_view>
+#include <utility>
+
+#include "ampere/forward_plan.h"
+#include "ampere/forward_variant.h"
+#include "gpu/forward_params.h"
+#include "gpu/kernel_table.h"
+#include "gpu/max_logits.h"
+#include "kernels/ampere/forward/smem.h"
+#include "runtime/device.h"
+#include "runtime/kernel.h"
+
+namespace strobe::ampere {
+namespace {
+
+using gpu::RowsView;
+
+constexpr std::string_view kEngine = "ampere";
+
+ForwardScope::Change& scoped_change() {
+  thread_local ForwardScope::Change change;
+  return change;
+}
+
+forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& plan,
+                           const ForwardArguments& arguments) {
+  auto params = gpu::forward_params<forward::Params>(problem, arguments);
+  params.tiles = plan.order;
+  params.by_heads_per_kv = Divisor::of(static_cast<int>(problem.heads_q / problem.heads_kv));
+  return params;
+}
+
+Status check_alignments(const ForwardArguments& arguments) {
+  for (const RowsView& tensor : {RowsView{"q", arguments.q}, RowsView{"k", arguments.k}, RowsView{"v", arguments.v},
+                                 RowsView{"o", arguments.o}}) {
+    if (Status status = gpu::check_alignment(tensor, kEngine); !status.ok()) return status;
+  }
+  return {};
+}
+
+/// One problem on one device with its kernel. It needs no workspace.
+class ForwardCall final : public engine::PlannedCall {
+ public:
+  ForwardCall(const AttentionProblem& problem, const runtime::CudaDevice& device, const DeviceShape& shape,
+              const ForwardPlan& plan, const runtime::Kernel& kernel)
+      : problem_(problem), device_(device), shape_(shape), plan_(plan), kernel_(kernel) {}
+
+  std::size_t workspace_bytes() const override { return 0; }
+  DType probability_dtype() const override { return problem_.dtype; }
+  std::string explain() const override { return ampere::explain(problem_, shape_, plan_); }
+
+  /// Enqueues the kernel; neither allocates nor waits.
+  using PlannedCall::run;
+  Status run(const ForwardArguments& arguments, const Execution& execution) const override {
+    const runtime::Driver& driver = *device_.driver;
+    auto* const stream = static_cast<runtime::CUstream>(execution.stream);
+    const runtime::ContextScope context(device_);
+    if (!context.status().ok()) return context.status();
+    if (Status status = gpu::clear_max_logits(driver, arguments.max_logits, stream); !status.ok()) return status;
+    if (plan_.tiles == 0) return {};
+    if (Status status = check_alignments(arguments); !status.ok()) return status;
+    const runtime::LaunchShape shape{
+        .grid = {.x = static_cast<unsigned>(plan_.tiles)},
+        .block = {.x = static_cast<unsigned>(threads_per_block(plan_.config))},
+        .cluster = {},
+        .dynamic_shared_bytes = static_cast<unsigned>(smem_plan(plan_.config).total_bytes)};
+    return runtime::launch(driver, kernel_.launched_in(context.current()), shape, stream,
+                           parameters(problem_, plan_, arguments));
+  }
+
+ private:
+  AttentionProblem problem_;
+  const runtime::CudaDevice& device_;
+  DeviceShape shape_;
+  ForwardPlan plan_;
+  runtime::Kernel kernel_;
+};
+
+Result<runtime::Kernel> find_kernel(const forward::Config& config, const runtime::CudaDevice& device,
+                                    const DeviceShape& shape) {
+  static gpu::KernelTable<forward::Config>& table = *new gpu::KernelTable<forward::Config>;
+  return table.find_or_load(config, device, [&] {
+    return runtime::load_kernel(runtime::kernel_store(), forward_variant(config, shape), device,
+                                static_cast<unsigned>(smem_plan(config).total_bytes));
+  });
+}
+
+}  // namespace
+
+engine::PlannedCallResult plan_forward(const AttentionProblem& problem) {
+  const Result<const runtime::CudaDevice*> device = runtime::cuda_device(problem.device.index);
+  if (!device.ok()) return device.status();
+  DeviceShape shape{.compute_major = (*device)->compute_major,
+                    .compute_minor = (*device)->compute_minor,
+                    .multiprocessors = (*device)->multiprocessors,
+                    .l2_bytes = (*device)->l2_bytes,
+                    .shared_bytes = (*device)->max_shared_bytes};
+  if (scoped_change().device) scoped_change().device(shape);
+  Result<forward::Config> config = forward_config(problem, shape);
+  if (!config.ok()) return config.status();
+  if (scoped_change().config) scoped_change().config(*config);
+  const Result<runtime::Kernel> kernel = find_kernel(*config, **device, shape);
+  if (!kernel.ok()) return kernel.status();
+  return engine::make_planned<ForwardCall>(problem, **device, shape, forward_plan(problem, shape, *config), *kernel);
+}
+
+ForwardScope::ForwardScope(Change change) : previous_(std::exchange(scoped_change(), std::move(change))) {}
+
+ForwardScope::~ForwardScope() { scoped_change() = std::move(previous_); }
+
+}  // namespace strobe::ampere

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ampere/forward_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+
+#include "call/arithmetic.h"
+#include "gpu/score_params.h"
+#include "gpu/supported.h"
+#include "kernels/ampere/forward/smem.h"
+
+namespace strobe::ampere {
+namespace {
+
+constexpr const char* kEngine = "ampere";
+
+constexpr int kCompiledHeadDims[] = {32, 64, 96, 128, 192, 256};
+
+int compiled_head_dim(std::int64_t head_dim) {
+  return *std::lower_bound(std::begin(kCompiledHeadDims), std::end(kCompiledHeadDims), static_cast<int>(head_dim));
+}
+
+Status check_supported(const AttentionProblem& problem) {
+  if (problem.eight_bit.given()) {
+    return gpu::unsupported("q is {}: the ampere engine has no 8-bit inputs; the hopper and cpu engines have",
+                            name_of(problem.dtype));
+  }
+  if (Status status = gpu::check_dtype(problem, kEngine); !status.ok()) return status;
+  return gpu::check_sizes(problem, kEngine);
+}
+
+/// How a CTA's work is cut.
+struct Tiles {
+  int warps, rows_per_warp, block_n, stages, ctas_per_sm;
+  bool q_in_registers = false;
+};
+
+forward::Config with(forward::Config config, const Tiles& tiles) {
+  config.warps = tiles.warps;
+  config.rows_per_warp = tiles.rows_per_warp;
+  config.block_n = tiles.block_n;
+  config.stages = tiles.stages;
+  config.ctas_per_sm = tiles.ctas_per_sm;
+  config.q_in_registers = tiles.q_in_registers;
+  return config;
+}
+
+/// Registers of a thread that hold scores, output, Q and a fetched bias, and what options keep of its rows.
+int tile_registers(const forward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  const int bias = !rule.bias ? 0 : rule.bias_float32 ? config.block_n / 2 : config.block_n / 4;
+  const int options =
+      2 * (int{rule.alibi} + int{rule.max_logits} + int{rule.softcap} + int{rule.mask_left} + int{rule.varlen} +
+           3 * int{rule.chunked} + 4 * int{rule.block_mask != 0} + 4 * int{rule.bias});
+  const int queries = config.q_in_registers ? config.head_dim / 4 : 0;
+  return fragments(config) * (config.block_n / 2 + config.head_dim_v / 2 + bias + options + queries) +
+         (rule.dropout ? 40 : 0);
+}
+
+bool fits(const forward::Config& config, const DeviceShape& shape) {
+  const ScoreRule& rule = config.rule;
+  // 48 keys are more than 32 where 64 do not fit; on later architectures ptxas spills what they need.
+  if (config.block_n == 48 && shape.compute_major != 8) return false;
+  const bool whole = (!rule.dropout || config.block_n % kDropoutColumns == 0) && rule.block_mask % config.block_n == 0;
+  const int registers = std::min(255, 65536 / (config.ctas_per_sm * threads_per_block(config)));
+  constexpr int kOthers = 62;  // operands, addresses, running maxima and sums; found by compiling
+  return whole && tile_registers(config) + kOthers <= registers &&
+         smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
+}
+
+/// Tiles by head_dim, fastest first. What was measured on an H200 is in docs/ampere-engine.md; what devices with less
+/// shared memory take follows FlashAttention-2's choices.
+constexpr Tiles kNarrow[] = {{4, 32, 64, 2, 2, true}, {4, 32, 64, 2, 2}, {4, 32, 64, 1, 2, true}, {4, 32, 64, 1, 2},
+                             {4, 32, 32, 1, 2},       {4, 16, 64, 1, 2}, {4, 16, 32, 1, 2}};
+constexpr Tiles kMiddle[] = {{4, 32, 64, 2, 2}, {4, 32, 48, 2, 2}, {4, 32, 32, 2, 2}, {4, 32, 32, 1, 2},
+                             {8, 16, 64, 2, 1}, {8, 16, 64, 1, 1}, {8, 16, 32, 1, 1}};
+constexpr Tiles kWide[] = {{4, 16, 64, 1, 2}, {8, 16, 64, 2, 1}, {8, 16, 64, 1, 1}, {8, 16, 32, 1, 1}};
+
+std::span<const Tiles> tiles_of(int widest) {
+  if (widest <= 64) return kNarrow;
+  if (widest <= 128) return kMiddle;
+  return kWide;
+}
+
+/// The first that fits. The last one does always.
+void choose_tiles(forward::Config& config, const DeviceShape& shape) {
+  for (const Tiles& tiles : tiles_of(std::max(config.head_dim, config.head_dim_v))) {
+    config = with(config, tiles);
+    if (fits(config, shape)) return;
+  }
+}
+
+/// Tiles of one sequence and head.
+std::int64_t m_tiles_of(const AttentionProblem& problem, const forward::Config& config) {
+  return std::max<std::int64_t>(1, ceil_div<std::int64_t>(problem.seqlen_q, block_m(config)));
+}
+
+/// Sequences, and one for the rows that may lie behind the last.
+std::int64_t sequences_of(const AttentionProblem& problem) { return problem.batch + (problem.packed_q ? 1 : 0); }
+
+/// Heads whose tiles are computed longest first, side by side. Where all tiles are as long, those of a head follow one
+/// another, as they read the same keys. Otherwise as many heads as their keys and values fit in a quarter of L2, whose
+/// partitions each keep a copy; but some rounds of tiles at least, so that short ones fill the gaps at the end: with
+/// three, a simulation loses 1% to 3% there, with one up to 14%.
+int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {
+  if (!config.rule.mask_right || config.rule.mask_left) return 1;
+  constexpr std::int64_t kRounds = 3;
+  const std::int64_t all = sequences_of(problem) * problem.heads_q;
+  const std::int64_t head_bytes = std::max<std::int64_t>(1, problem.seqlen_k * (problem.head_dim + problem.head_dim_v) *
+                                                                static_cast<std::int64_t>(size_of(problem.dtype)));
+  const std::int64_t in_l2 =
+      static_cast<std::int64_t>(shape.l2_bytes) / 4 / head_bytes * (problem.heads_q / problem.heads_kv);
+  const std::int64_t in_rounds =
+      ceil_div<std::int64_t>(kRounds * shape.multiprocessors * config.ctas_per_sm, m_tiles_of(problem, config));
+  const std::int64_t sections = std::max<std::int64_t>(1, all / std::max<std::int64_t>({1, in_l2, in_rounds}));
+  return static_cast<int>(ceil_div<std::int64_t>(all, sections));
+}
+
+}  // namespace
+
+Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape) {
+  if (Status status = check_supported(problem); !status.ok()) return status;
+  forward::Config config;
+  config.rule = gpu::score_rule(problem);
+  config.head_dim = compiled_head_dim(problem.head_dim);
+  config.head_dim_v = compiled_head_dim(problem.head_dim_v);
+  choose_tiles(config, shape);
+  const std::int64_t tiles = m_tiles_of(problem, config) * sequences_of(problem) * problem.heads_q;
+  if (tiles > gpu::kMaxInt) {
+    return gpu::unsupported("{} tiles of {} query rows: the ampere engine takes up to {}", tiles, block_m(config),
+                            gpu::kMaxInt);
+  }
+  return config;
+}
+
+ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {
+  ForwardPlan plan;
+  plan.config = config;
+  const int heads = static_cast<int>(sequences_of(problem) * problem.heads_q);
+  if (heads == 0 || problem.total_q == 0) return plan;
+  forward::TileOrder& order = plan.order;
+  order.heads = static_cast<int>(problem.heads_q);
+  order.m_tiles = static_cast<int>(m_tiles_of(problem, config));
+  order.section_heads = section_heads(problem, shape, config);
+  order.full_sections = heads / order.section_heads;
+  order.by_section = Divisor::of(order.section_heads * order.m_tiles);
+  order.by_heads = Divisor::of(order.heads);
+  order.by_section_heads = Divisor::of(order.section_heads);
+  order.by_last = Divisor::of(std::max(1, heads % order.section_heads));
+  plan.tiles = heads * order.m_tiles;
+  return plan;
+}
+
+std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan) {
+  const forward::Config& c = plan.config;
+  const bool newer = shape.compute_major == 9 && shape.compute_minor == 0;
+  std::string text = fmt::format("engine        ampere: {} compute capability {}.{}\n",
+                                 newer ? "wanted, on a GPU of" : "the tensors are on a GPU of", shape.compute_major,
+                                 shape.compute_minor);
+  text += fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n", block_m(c),
+                      c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  text += fmt::format("warps         {} of {} rows{}\n", c.warps, c.rows_per_warp,
+                      c.q_in_registers ? ", Q in registers" : "");
+  text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
+  text += c.stages > 1 ? fmt::format("pipeline      {} stages of K and V\n", c.stages)
+                       : std::string("pipeline      one stage of K and of V: each arrives under the other's product\n");
+  text +=
+      fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, shared_bytes_of(shape, c.ctas_per_sm));
+  text += fmt::format("schedule      {} tiles{}\n", plan.tiles,
+                      plan.order.section_heads > 1 ? ", the longest of several heads first" : "");
+  text += "workspace     none\n";
+  return text;
+}
+
+}  // namespace strobe::ampere

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernel, tiles and their order of the Ampere forward: a pure function of the problem and the device's shape.
+#pragma once
+
+#include <string>
+
+#include "ampere/device_shape.h"
+#include "call/problem.h"
+#include "kernels/ampere/forward/config.h"
+#include "kernels/ampere/forward/params.h"
+#include "strobe/status.h"
+
+namespace strobe::ampere {
+
+struct ForwardPlan {
+  forward::Config config;
+  forward::TileOrder order{};
+  int tiles = 0;  // CTAs; 0: there is nothing to compute
+};
+
+/// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.
+Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape);
+
+/// The plan of a variant that fits the problem.
+ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config);
+
+/// The plan in a few lines of text.
+std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan);
+
+}  // namespace strobe::ampere

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a call of a forward knows beside its problem and plan: pointers and strides, as the kernels of every engine name
+// them in their parameters.
+#pragma once
+
+#include "gpu/score_params.h"
+#include "gpu/tensor_rows.h"
+#include "strobe/attention.h"
+
+namespace strobe::gpu {
+
+/// All but the tiles.
+template <class Params>
+Params forward_params(const AttentionProblem& problem, const ForwardArguments& arguments) {
+  Params params{};
+  params.q = rows_of({"q", arguments.q});
+  params.k = rows_of({"k", arguments.k});
+  params.v = rows_of({"v", arguments.v});
+  params.o = rows_of({"o", arguments.o});
+  if (arguments.lse.given()) {
+    params.lse = static_cast<float*>(arguments.lse.data);
+    params.lse_batch_stride = problem.packed_q ? 0 : arguments.lse.strides[0];
+    params.lse_head_stride = arguments.lse.strides[problem.packed_q ? 0 : 1];
+  }
+  params.head_dim = static_cast<int>(problem.head_dim);
+  params.head_dim_v = static_cast<int>(problem.head_dim_v);
+  params.sequences = sequence_params(problem, arguments.sequences);
+  params.visibility = visibility_params(problem);
+  params.blocks = block_mask_params(problem, arguments.modifiers.block_mask);
+  params.score = score_params(problem, arguments.modifiers, arguments.random);
+  params.max_logits = static_cast<float*>(arguments.max_logits.data);
+  params.max_logits_batch_stride = arguments.max_logits.strides[0];
+  return params;
+}
+
+}  // namespace strobe::gpu

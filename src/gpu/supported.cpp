@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/supported.h"
+
+namespace strobe::gpu {
+
+Status check_dtype(const AttentionProblem& problem, std::string_view engine) {
+  if (problem.dtype == DType::bfloat16 || problem.dtype == DType::float16) return {};
+  return unsupported("q is {}: the {} engine computes in float16 and bfloat16", name_of(problem.dtype), engine);
+}
+
+Status check_sizes(const AttentionProblem& problem, std::string_view engine) {
+  for (const auto& [name, value] :
+       {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {
+    if (value % 8 != 0 || value > 256) {
+      return unsupported("{} is {}: the {} engine takes multiples of 8 up to 256", name, value, engine);
+    }
+  }
+  for (const auto& [name, value] : {std::pair{"seqlen_q", problem.seqlen_q}, std::pair{"seqlen_k", problem.seqlen_k},
+                                    std::pair{"total_q", problem.total_q}, std::pair{"total_k", problem.total_k},
+                                    std::pair{"batch * heads_q", problem.batch * problem.heads_q}}) {
+    if (value > kMaxInt / 4) {
+      return unsupported("{} is {}: the {} engine takes up to {}", name, value, engine, kMaxInt / 4);
+    }
+  }
+  return {};
+}
+
+}  // namespace strobe::gpu

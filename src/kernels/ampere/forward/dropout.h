@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dropout of the probabilities of sixteen rows, drawn as they become operands. Two lanes of neighbouring rows draw
+// every second block of Philox and give each other half of it: score/dropout.h.
+#pragma once
+
+#include "kernels/ampere/forward/config.h"
+#include "kernels/score/dropout.h"
+
+namespace strobe::ampere::forward {
+
+template <Config C>
+class RowDropout {
+ public:
+  /// `head`: counted through the batch; `query`: this thread's first.
+  __device__ __forceinline__ RowDropout(const DropoutParams& params, int head, int query)
+      : params_(params), key_(score::dropout_key_of(params)), head_(head), query_(query) {
+    static_assert(C.block_n % kDropoutColumns == 0);
+  }
+
+  /// Zeros where the probabilities of the sixteen keys of step `step` of block n are dropped. Steps come in order.
+  __device__ __forceinline__ void apply(unsigned (&p)[4], int n, int step) {
+    if (step % 2 == 0) {
+      draw(n * C.block_n + step * 16);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      p[j] &= ~slices_.dropped(params_, step % 2, j % score::kRowsPerThread, j / score::kRowsPerThread);
+    }
+  }
+
+ private:
+  /// For kDropoutColumns keys from `first` on.
+  __device__ __forceinline__ void draw(int first) {
+    const int key = first + score::fragment_column() + (score::odd_rows() ? 16 : 0);
+    const PhiloxBlock block = philox(dropout_counter(key_, head_, query_, key), key_.key);
+#pragma unroll
+    for (int r = 0; r < score::kRowsPerThread; ++r) {
+      score::exchange_words(block.word[2 * r], block.word[2 * r + 1], slices_.words[0][r], slices_.words[1][r]);
+    }
+  }
+
+  const DropoutParams& params_;
+  DropoutKey key_;
+  int head_, query_;
+  score::DropoutSlices<kDropoutColumns> slices_;
+};
+
+/// Rules without dropout.
+template <Config C>
+  requires(!C.rule.dropout)
+class RowDropout<C> {
+ public:
+  __device__ __forceinline__ RowDropout(const DropoutParams&, int, int) {}
+  __device__ __forceinline__ void apply(unsigned (&)[4], int, int) {}
+};
+
+}  // namespace strobe::ampere::forward

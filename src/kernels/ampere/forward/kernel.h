@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// FlashAttention-2's forward: O = softmax(mask(softcap(scale Q K^T))) V and LSE, with mma.sync, on every GPU since
+// sm_80.
+//
+// A CTA computes one tile of queries; its warps share the keys and values that arrive in shared memory by cp.async, and
+// each owns some of the rows. Several CTAs are resident on a multiprocessor.
+//
+// In the order in which to read:
+//   config.h, smem.h     what a variant is, and where everything lies in shared memory
+//   tile.h               the loop: TileForward::step
+//   ../../score/online_softmax.h, mask.h, transform.h    what a step does to its scores
+//   ../tile/gemm.h, swizzled.h    the two products, and how their operands lie
+//   loader.h             copies ahead of their use
+//   epilogue.h           O and LSE to global memory
+//   tile_work.h          which tile a CTA computes
+//   block_walk.h, exact_rows.h    block masks; non-finite values
+//
+// Source: Dao, "FlashAttention-2" (2023), algorithm 1 and section 3.3.
+#pragma once
+
+#include "kernels/ampere/forward/config.h"
+#include "kernels/ampere/forward/params.h"
+#include "kernels/ampere/forward/smem.h"
+#include "kernels/ampere/forward/tile.h"
+
+namespace strobe::ampere::forward {
+
+/// Grid: tiles.
+template <Config C>
+__global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm) kernel(const __grid_constant__ Params params) {
+  if constexpr (C.debug) {
+    for (int i = threadIdx.x; i < smem_plan(C).total_bytes / 4; i += threads_per_block(C)) {
+      reinterpret_cast<unsigned*>(shared_memory())[i] = ~0U;
+    }
+    __syncthreads();
+  }
+  const TileWork work = tile_work<C>(params);
+  BlockWalk<C> walk(params, work);
+  if (walk.has(walk.before(work.n_end))) {
+    TileForward<C>(params, work).run();
+  } else {
+    store_nothing_visible<C>(params, work);
+  }
+}
+
+}  // namespace strobe::ampere::forward

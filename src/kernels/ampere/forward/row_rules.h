@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to the scores and probabilities of the sixteen rows of one fragment.
+#pragma once
+
+#include "kernels/ampere/forward/dropout.h"
+#include "kernels/ampere/forward/tile_work.h"
+#include "kernels/score/mask.h"
+#include "kernels/score/online_softmax.h"
+#include "kernels/score/transform.h"
+
+namespace strobe::ampere::forward {
+
+template <Config C>
+using Softmax = score::OnlineSoftmax<C.rule, C.block_n>;
+
+template <Config C>
+struct RowRules {
+  // A thread's second row is eight after its first.
+  using Transform = score::Transform<C.rule, C.block_n, 8>;
+
+  Transform transform;
+  RowDropout<C> dropout;
+};
+
+/// Of a warp.
+template <Config C>
+struct WarpRules {
+  RowRules<C> of[fragments(C)];
+};
+
+template <Config C>
+__device__ __forceinline__ RowRules<C> row_rules(const Params& params, const TileWork& work, int first_row) {
+  const auto row_of = [&](int r) { return first_row + score::fragment_row(r); };
+  const auto transformed_row = [&](int r) -> typename RowRules<C>::Transform::Row {
+    return {.center = center_of(work, row_of(r)),
+            .batch = work.sequence,
+            .head = work.head,
+            .query = min(row_of(r), work.q.used - 1)};
+  };
+  return {{params.score, work.k.used, transformed_row}, {params.score.dropout, head_in_batch(params, work), row_of(0)}};
+}
+
+/// What the rows of a fragment see.
+template <Config C>
+__device__ __forceinline__ score::Mask<C.rule, C.block_n> row_mask(const Params& params, const TileWork& work,
+                                                                   int first_row) {
+  const auto keys = [&](int row) { return keys_of<C>(params, work, first_row + row); };
+  const score::KeyRange rows[kRowsPerThread] = {keys(score::fragment_row(0)), keys(score::fragment_row(1))};
+  return {keys(0), keys(kFragmentRows - 1), rows};
+}
+
+template <Config C>
+__device__ __forceinline__ WarpRules<C> warp_rules(const Params& params, const TileWork& work, int first_row) {
+  if constexpr (fragments(C) == 1) {
+    return {{row_rules<C>(params, work, first_row)}};
+  } else {
+    return {{row_rules<C>(params, work, first_row), row_rules<C>(params, work, first_row + kFragmentRows)}};
+  }
+}
+
+}  // namespace strobe::ampere::forward

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels that plans choose, compiled for each architecture: none keeps anything in local memory. Every seed is one
+// device, one shape and some options; seeds.h says how seeds are chosen.
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "ampere/forward_plan.h"
+#include "ampere/forward_variant.h"
+#include "attention/random.h"
+#include "attention/seeds.h"
+#include "devices.h"
+#include "hopper/plan_problem.h"
+#include "runtime/embedded.h"
+#include "runtime/kernel_store.h"
+#include "runtime/pack/ptxas_report.h"
+
+namespace strobe::test {
+namespace {
+
+AttentionProblem random_problem(Random& random) {
+  const std::int64_t head_dim = random.one_of<std::int64_t>({32, 64, 64, 96, 128, 128, 128, 192, 256, 256});
+  AttentionProblem problem = problem_of(4096, head_dim, head_dim == 192 ? 128 : head_dim);
+  problem.dtype = random.one_of({DType::bfloat16, DType::float16});
+  problem.causal = random.one_of({CausalMask::none, CausalMask::bottom_right});
+  if (random.chance(0.25)) problem.window = {100, 50};
+  if (random.chance(0.15)) problem.chunk = 200;
+  if (random.chance(0.3)) problem.packed_q = problem.packed_k = true;
+  if (random.chance(0.25)) problem.softcap = 30.0F;
+  if (random.chance(0.25)) problem.dropout = 0.1F;
+  if (random.chance(0.15)) problem.scale = -1.0F;
+  problem.modifiers.has_alibi = random.chance(0.25);
+  problem.modifiers.has_bias = !problem.packed_q && random.chance(0.25);
+  problem.modifiers.bias_dtype = random.one_of({DType::float32, problem.dtype});
+  problem.modifiers.has_sink = random.chance(0.25);
+  problem.wants_max_logits = random.chance(0.25);
+  if (random.chance(0.25)) problem.modifiers.block_size = random.one_of<std::int64_t>({64, 128});
+  return problem;
+}
+
+TEST(AmpereCompile, KeepsEverythingInRegisters) {
+  const Result<const runtime::Nvrtc*> nvrtc = runtime::nvrtc();
+  if (!nvrtc.ok()) GTEST_SKIP() << nvrtc.status().message();
+  const Result<runtime::Archive> sources = runtime::Archive::parse(runtime::embedded_sources());
+  ASSERT_TRUE(sources.ok());
+  const runtime::KernelStore store(*sources, {}, {}, [&] { return nvrtc; });
+  for (const std::uint64_t seed : chosen_seeds(12)) {
+    Random random(seed);
+    const NamedDevice& device = kDevices[seed % kDevices.size()];
+    const AttentionProblem problem = random_problem(random);
+    const Result<ampere::forward::Config> config = ampere::forward_config(problem, device.shape);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    const runtime::Variant variant = ampere::forward_variant(*config, device.shape);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant.name);
+    std::string log;
+    const Result<std::string> image = store.compile(variant, **nvrtc, &log);
+    ASSERT_TRUE(image.ok()) << image.status().message();
+    const std::optional<runtime::PtxasReport> report = runtime::parse_ptxas_log(log);
+    ASSERT_TRUE(report.has_value()) << log;
+    EXPECT_EQ(report->spill_bytes, 0);
+    EXPECT_EQ(report->stack_bytes, 0);
+  }
+}
+
+}  // namespace
+}  // namespace strobe::test
