@@ -18,7 +18,7 @@ _VALUE_KEYS = 32  # to a multiple of which V's keys are padded
 
 @dataclass(frozen=True)
 class Quantized:
-    """8-bit tensors and what a call of ``strobe.attention`` needs beside them: attention(x.q, x.k, x.v, **x.options)."""
+    """8-bit tensors and what else ``strobe.attention`` needs: attention(x.q, x.k, x.v, **x.options)."""
 
     q: Tensor
     """[batch, seqlen_q, heads_q, head_dim], int8 or float8_e4m3fn."""
@@ -94,8 +94,8 @@ def quantize(
 
     q [batch, seqlen_q, heads_q, head_dim], k [batch, seqlen_k, heads_kv, head_dim] and v [batch, seqlen_k, heads_kv,
     head_dim_v] are float32, float16 or bfloat16, of one framework and on one device, with any strides as long as the
-    last is 1. ``element`` is "int8" or "float8_e4m3fn", or the framework's dtype of that name; NumPy holds the latter by
-    ml_dtypes.
+    last is 1. ``element`` is "int8" or "float8_e4m3fn", or the framework's dtype of that name; NumPy holds the latter
+    by ml_dtypes.
 
     Rows share a scale with all rows of the "tensor" or of their batch entry and "head", with 127 neighbours ("block"),
     with 31 ("group") or with none ("row"). ``rotate_qk`` and ``rotate_v`` multiply the columns by random signs, which
@@ -127,10 +127,10 @@ def quantize(
     outputs = {name: _arrays.empty(shape, q, plan.dtypes[name]) for name, shape in plan.shapes.items()}
     _core.quantize(
         *(q, k, v),
-        **({"q_shift": None} | outputs | plan.settings),  # type: ignore[arg-type]
+        **({"q_shift": None} | outputs | plan.settings),
         allocate_workspace=_arrays.workspace_allocator(q, stream),
         threads=threads,
-        engine=engine,  # type: ignore[typeddict-item]
+        engine=engine,
         stream=stream,
     )
     return plan.result(outputs)
