@@ -63,6 +63,7 @@ run_tests || failed=1
 "$tests/hopper_tests" --gtest_brief=1 --gtest_filter=HopperLargeTensors.* || failed=1
 python3 check_forward.py --configurations 1 || failed=1
 python3 check_eight_bit.py || failed=1
+python3 check_quantize.py || failed=1
 "$tests/quickstart_gpu" || failed=1
 
 # 100 configurations of debug kernels, four of each kernel: waits that trap instead of hanging, shared memory that starts

@@ -14,6 +14,7 @@ target_link_libraries(strobe_pack_parts PUBLIC strobe_kernel_store PRIVATE fmt::
 set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/api/tensor.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/score_params.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/quantize_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/backward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/backward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/forward_plan.cpp
