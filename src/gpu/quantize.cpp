@@ -39,8 +39,8 @@ struct Workspace {
 
 struct Launcher {
   const runtime::CudaDevice& device;
-  runtime::CUstream stream;
-  runtime::CUcontext context;
+  runtime::CUstream stream = nullptr;
+  runtime::CUcontext context = nullptr;
   bool follows = false;
 
   template <class Params>
