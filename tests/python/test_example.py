@@ -22,3 +22,15 @@ def test_training(tmp_path):
         assert curve[-1] < curve[0]
         assert max(abs(a - b) for a, b in zip(curve, losses["sdpa"], strict=True)) < 1e-4
     assert "strobe" in (tmp_path / "losses.svg").read_text()
+
+
+def test_eight_bit(tmp_path):
+    (tmp_path / "text").write_text("the quick brown fox jumps over the lazy dog. " * 50, encoding="utf-8")
+    settings = {"--text": "text", "--steps": 8, "--batches": 2, "--context": 32, "--width": 64, "--heads": 2}
+    command = [sys.executable, ROOT / "examples" / "gpt" / "eight_bit.py"]
+    command += [x for pair in settings.items() for x in pair]
+    run = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True, cwd=tmp_path)
+    losses = {name: float(loss) for name, _, loss, _ in map(str.split, run.stdout.splitlines())}
+    assert list(losses) == ["float32", "bfloat16", "int8", "float8_e4m3fn"]
+    for loss in losses.values():
+        assert abs(loss - losses["float32"]) < 0.01

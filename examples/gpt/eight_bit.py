@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What 8-bit attention does to a trained GPT: its loss with Q, K and V in float32, bfloat16, int8 and float8 e4m3.
+
+    python examples/gpt/eight_bit.py                   # trains as train.py does, then evaluates
+
+The first nine tenths of the text are trained on, in float32; the losses are of batches of the rest, the same for all.
+"""
+
+import argparse
+from pathlib import Path
+
+import strobe
+import torch
+import train
+from model import Attention, Gpt
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+
+def bfloat16_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return strobe.attention(*(x.bfloat16() for x in (q, k, v)), causal=True).float()
+
+
+def eight_bit_attention(element: str) -> Attention:
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        x = strobe.quantize(q, k, v, element=element)
+        return strobe.attention(x.q, x.k, x.v, causal=True, **x.options)
+
+    return attention
+
+
+OPERANDS: dict[str, Attention] = {
+    "float32": train.strobe_attention,
+    "bfloat16": bfloat16_attention,
+    "int8": eight_bit_attention("int8"),
+    "float8_e4m3fn": eight_bit_attention("float8_e4m3fn"),
+}
+
+
+@torch.no_grad()
+def loss_with(model: Gpt, attention: Attention, tokens: Tensor, options: argparse.Namespace) -> float:
+    """The mean over options.batches batches."""
+    for block in model.blocks:
+        block.attention = attention
+    settings = argparse.Namespace(**vars(options) | {"steps": options.batches})
+    losses = [
+        cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+        for inputs, targets in train.batches(tokens, settings)
+    ]
+    return torch.stack(losses).mean().item()
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--batches", type=int, default=10, help="that the losses are means of")
+    parser.add_argument("--batch", type=int, default=12)
+    parser.add_argument("--context", type=int, default=256, help="characters that the model sees")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--text", type=Path, help="a file to learn instead of the Bible")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    options.device = "cpu"
+    text = train.read_text(options.text)
+    alphabet = sorted(set(text))
+    index_of = {character: index for index, character in enumerate(alphabet)}
+    tokens = torch.tensor([index_of[character] for character in text])
+    learned = len(tokens) * 9 // 10
+    model, _ = train.train("strobe", tokens[:learned], len(alphabet), options)
+    exact = None
+    for name, attention in OPERANDS.items():
+        loss = loss_with(model, attention, tokens[learned:], options)
+        exact = loss if exact is None else exact
+        print(f"{name:13}  loss {loss:.6f}  {loss - exact:+.1e}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
