@@ -30,11 +30,12 @@ void multiply(const float* inputs, const Linear& linear, Rows outputs) {
 /// One batch on its way through the layers.
 class Pass {
  public:
-  Pass(const Model& model, const TokenBatch& batch, int threads)
+  Pass(const Model& model, const TokenBatch& batch, int threads, Operands operands)
       : model_(model),
         batch_(batch),
         hidden_size_(model.config().hidden_size),
         threads_(threads),
+        operands_(operands),
         arena_(threads),
         hidden_(batch.tokens() * hidden_size_),
         qkv_(batch.tokens() * 3 * hidden_size_),
@@ -64,6 +65,7 @@ class Pass {
   const TokenBatch& batch_;
   std::size_t hidden_size_;
   int threads_;
+  Operands operands_;
   oneapi::tbb::task_arena arena_;
   std::vector<float> hidden_;   // [tokens, hidden_size]
   std::vector<float> qkv_;      // [tokens, 3, hidden_size]
@@ -122,7 +124,7 @@ strobe::Status Pass::run_layer(const Layer& layer, std::size_t index, const Atte
 
   const strobe::ForwardArguments arguments = attention_arguments();
   if (observer) observer(index, arguments);
-  strobe::Status status = strobe::forward(arguments, {}, {.threads = threads_});
+  strobe::Status status = attend(arguments, operands_, threads_);
   if (!status.ok()) return status;
 
   for_each_block([&](std::size_t first, std::size_t count) { finish_layer(layer, first, count); });
@@ -166,7 +168,7 @@ std::vector<float> Pass::pooled() const {
 strobe::Result<std::vector<float>> Encoder::encode(const TokenBatch& batch, const AttentionObserver& observer) const {
   // Blocks of tokens run in parallel, so each product keeps to its own thread.
   openblas_set_num_threads(1);
-  Pass pass(model_, batch, threads_);
+  Pass pass(model_, batch, threads_, operands_);
   pass.embed();
   for (std::size_t i = 0; i < model_.layers().size(); ++i) {
     if (strobe::Status status = pass.run_layer(model_.layers()[i], i, observer); !status.ok()) return status;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model.h"
+#include "operands.h"
 #include "strobe/attention.h"
 #include "strobe/status.h"
 #include "token_batch.h"
@@ -20,7 +21,8 @@ using AttentionObserver = std::function<void(std::size_t layer, const strobe::Fo
 class Encoder {
  public:
   /// `threads` work on a batch: 1 or more.
-  Encoder(Model model, int threads) : model_(std::move(model)), threads_(threads) {}
+  Encoder(Model model, int threads, Operands operands = Operands::float32)
+      : model_(std::move(model)), threads_(threads), operands_(operands) {}
 
   const ModelConfig& config() const { return model_.config(); }
 
@@ -31,6 +33,7 @@ class Encoder {
  private:
   Model model_;
   int threads_;
+  Operands operands_;
 };
 
 }  // namespace sentence_search

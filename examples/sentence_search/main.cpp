@@ -8,6 +8,7 @@
 #include <exception>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,6 +36,7 @@ struct Options {
   bool all = false;
   std::size_t top = 3;
   std::size_t comparison_tokens = 16384;
+  Operands operands = Operands::float32;
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 };
 
@@ -55,6 +57,13 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--comparison-tokens", options.comparison_tokens,
                  "sequence length of the comparison with standard attention; 0 leaves it out")
       ->capture_default_str();
+  const std::map<std::string, Operands> operands = {{"float32", Operands::float32},
+                                                    {"bfloat16", Operands::bfloat16},
+                                                    {"int8", Operands::int8},
+                                                    {"float8_e4m3", Operands::float8_e4m3}};
+  app.add_option("--operands", options.operands, "what attention multiplies: float32, bfloat16, int8 or float8_e4m3")
+      ->transform(CLI::CheckedTransformer(operands).description(""))
+      ->type_name("NAME");
   app.add_option("--threads", options.threads, "threads to work with")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
@@ -90,7 +99,7 @@ strobe::Status search(const Options& options) {
   if (!tokenizer.ok()) return tokenizer.status();
   const auto passages = options.text.empty() ? read_bible() : read_lines(options.text);
   if (!passages.ok()) return passages.status();
-  const Encoder encoder(std::move(*model), options.threads);
+  const Encoder encoder(std::move(*model), options.threads, options.operands);
 
   const Report report;
   report.print_title(

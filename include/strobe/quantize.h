@@ -61,7 +61,10 @@ struct QuantizeArguments {
   TensorView q_shift;  // [batch, heads_q, seqlen_q]; given if options.center_k
 };
 
-/// Writes the 8-bit tensors. Runs on the engine of the tensors' device; results do not depend on threads.
+/// Writes the 8-bit tensors. Runs on the engine of the tensors' device, and returns when the kernels are queued where
+/// that is a GPU. Elements and scales have the same bits on every engine and for every number of threads. On a GPU
+/// head_dims are multiples of 8 up to 256, and the workspace for means and magnitudes comes from allocate_workspace or
+/// the library; Execution::workspace is not used.
 STROBE_API Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options = {},
                            const Execution& execution = {});
 

@@ -113,6 +113,11 @@ int threads(const Given& given) {
   return fits;
 }
 
+DType out_dtype(const Given& given) {
+  constexpr const char* kAccepted = "float32, float16 or bfloat16";
+  return dtype_named(string(given, kAccepted), {given.name, kAccepted});
+}
+
 /// Seed and offset as four words, where they lie.
 const std::uint64_t* random_state(const TensorView& words) {
   if (words.rank != 1 || words.shape[0] != 4 || words.strides[0] != 1 || words.dtype != DType::int32) {
@@ -162,14 +167,18 @@ constexpr Keyword kKeywords[] = {
     {"max_seqlen_q", [](CallOptions& o, Imports&, const Given& g) { o.sequences.max_seqlen_q = integer(g); }},
     {"max_seqlen_k", [](CallOptions& o, Imports&, const Given& g) { o.sequences.max_seqlen_k = integer(g); }},
     {"threads", [](CallOptions& o, Imports&, const Given& g) { o.execution.threads = threads(g); }},
-    {"engine", [](CallOptions& o, Imports&, const Given& g) { o.execution.engine = engine(g); }},
-    {"stream", [](CallOptions&, Imports&, const Given&) {}},  // read by imports_for
     {"q_descale",
      [](CallOptions& o, Imports& i, const Given& g) { o.q_descale = i.view(g.value, {g.name, kFloat32}); }},
     {"k_descale",
      [](CallOptions& o, Imports& i, const Given& g) { o.k_descale = i.view(g.value, {g.name, kFloat32}); }},
     {"v_descale",
      [](CallOptions& o, Imports& i, const Given& g) { o.v_descale = i.view(g.value, {g.name, kFloat32}); }},
+    {"q_shift", [](CallOptions& o, Imports& i, const Given& g) { o.q_shift = i.view(g.value, {g.name, kFloat32}); }},
+    {"v_rotation",
+     [](CallOptions& o, Imports&, const Given& g) { o.v_rotation = {.given = true, .seed = unsigned_integer(g)}; }},
+    {"out_dtype", [](CallOptions& o, Imports&, const Given& g) { o.out_dtype = out_dtype(g); }},
+    {"engine", [](CallOptions& o, Imports&, const Given& g) { o.execution.engine = engine(g); }},
+    {"stream", [](CallOptions&, Imports&, const Given&) {}},  // read by imports_for
     {"page_table",
      [](CallOptions& o, Imports& i, const Given& g) { o.page_table = i.view(g.value, {g.name, kInt32}); }},
 };

@@ -4,6 +4,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <optional>
+
 #include "imports.h"
 #include "strobe/attention.h"
 
@@ -20,6 +22,9 @@ struct CallOptions {
   ConstTensorView q_descale;
   ConstTensorView k_descale;
   ConstTensorView v_descale;
+  ConstTensorView q_shift;
+  Rotation v_rotation;
+  std::optional<DType> out_dtype;  // of 8-bit inputs, for a plan: a call has its output
   ConstTensorView page_table;
 };
 

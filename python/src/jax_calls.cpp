@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "strobe/attention.h"
+#include "strobe/quantize.h"
 #include "thread_pool.h"
 #include "xla_ffi.h"
 
@@ -27,6 +28,7 @@ using xla::CallFrame;
 struct Tensors {
   TensorView q, k, v, o, lse, max_logits, d_o, d_lse, dq, dk, dv, d_bias, d_sink;
   TensorView alibi_slopes, bias, sink, block_mask, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, random;
+  TensorView q8, k8, v8, q_descale, k_descale, v_descale, q_shift;
 };
 
 struct NamedTensor {
@@ -56,11 +58,20 @@ constexpr NamedTensor kTensors[] = {
     {"seqused_q", &Tensors::seqused_q},
     {"seqused_k", &Tensors::seqused_k},
     {"random", &Tensors::random},
+    {"q8", &Tensors::q8},
+    {"k8", &Tensors::k8},
+    {"v8", &Tensors::v8},
+    {"q_descale", &Tensors::q_descale},
+    {"k_descale", &Tensors::k_descale},
+    {"v_descale", &Tensors::v_descale},
+    {"q_shift", &Tensors::q_shift},
 };
 
 struct Call {
   Tensors tensors;
   AttentionOptions options;
+  QuantizeOptions quantize;
+  Rotation v_rotation;
   Execution execution;
   std::int64_t block_size = 128;
   std::int64_t max_seqlen_q = -1;
@@ -76,6 +87,8 @@ std::optional<DType> dtype_of(xla::DataType dtype) {
     case xla::DataType::u32: return DType::int32;
     case xla::DataType::u8:
     case xla::DataType::pred: return DType::uint8;
+    case xla::DataType::s8: return DType::int8;
+    case xla::DataType::f8e4m3fn: return DType::float8_e4m3;
     case xla::DataType::s64: break;
   }
   return std::nullopt;
@@ -136,6 +149,13 @@ void read_number(std::string_view name, const xla::Scalar& scalar, Call& call) {
   if (name == "block_size") call.block_size = integer();
   if (name == "max_seqlen_q") call.max_seqlen_q = integer();
   if (name == "max_seqlen_k") call.max_seqlen_k = integer();
+  if (name == "v_rotation") call.v_rotation = {.given = true, .seed = static_cast<std::uint64_t>(integer())};
+  if (name == "q_scales") call.quantize.q_scales = static_cast<ScaleUnit>(integer());
+  if (name == "k_scales") call.quantize.k_scales = static_cast<ScaleUnit>(integer());
+  if (name == "v_scales") call.quantize.v_scales = static_cast<ScaleUnit>(integer());
+  if (name == "rotate_qk") call.quantize.rotate_qk = integer() != 0;
+  if (name == "rotate_v") call.quantize.rotate_v = integer() != 0;
+  if (name == "seed") call.quantize.seed = static_cast<std::uint64_t>(integer());
   if (name == "threads") call.execution.threads = static_cast<int>(integer());
 }
 
@@ -175,6 +195,11 @@ Status run_forward(const Call& call) {
   arguments.o = call.tensors.o;
   arguments.lse = call.tensors.lse;
   arguments.max_logits = call.tensors.max_logits;
+  arguments.q_descale = call.tensors.q_descale;
+  arguments.k_descale = call.tensors.k_descale;
+  arguments.v_descale = call.tensors.v_descale;
+  arguments.q_shift = call.tensors.q_shift;
+  arguments.v_rotation = call.v_rotation;
   return forward(arguments, call.options, call.execution);
 }
 
@@ -192,6 +217,24 @@ Status run_backward(const Call& call) {
   arguments.d_bias = t.d_bias;
   arguments.d_sink = t.d_sink;
   return backward(arguments, call.options, call.execution);
+}
+
+Status run_quantize(const Call& call) {
+  const Tensors& t = call.tensors;
+  QuantizeOptions options = call.quantize;
+  options.element = t.q8.dtype;
+  options.center_k = t.q_shift.given();
+  return quantize({.q = t.q,
+                   .k = t.k,
+                   .v = t.v,
+                   .q8 = t.q8,
+                   .k8 = t.k8,
+                   .v8 = t.v8,
+                   .q_descale = t.q_descale,
+                   .k_descale = t.k_descale,
+                   .v_descale = t.v_descale,
+                   .q_shift = t.q_shift},
+                  options, call.execution);
 }
 
 xla::Error* report(const xla::Api& api, const Status& status) {
@@ -280,9 +323,11 @@ xla::Error* on_cuda(const CallFrame& frame, Status (*run)(const Call&), std::uin
 
 xla::Error* host_forward(CallFrame* frame) { return on_host(*frame, run_forward); }
 xla::Error* host_backward(CallFrame* frame) { return on_host(*frame, run_backward); }
+xla::Error* host_quantize(CallFrame* frame) { return on_host(*frame, run_quantize); }
 xla::Error* cuda_forward(CallFrame* frame) { return on_cuda(*frame, run_forward, xla::kCommandBufferCompatible); }
 // Not in command buffers, which are replayed when the workspace has long gone back to XLA. The forward needs none.
 xla::Error* cuda_backward(CallFrame* frame) { return on_cuda(*frame, run_backward, 0); }
+xla::Error* cuda_quantize(CallFrame* frame) { return on_cuda(*frame, run_quantize, 0); }
 
 }  // namespace
 
@@ -294,8 +339,10 @@ void bind_jax_handlers(nb::module_& module) {
     nb::dict handlers;
     handlers["host_forward"] = capsule(host_forward);
     handlers["host_backward"] = capsule(host_backward);
+    handlers["host_quantize"] = capsule(host_quantize);
     handlers["cuda_forward"] = capsule(cuda_forward);
     handlers["cuda_backward"] = capsule(cuda_backward);
+    handlers["cuda_quantize"] = capsule(cuda_quantize);
     return handlers;
   });
 }

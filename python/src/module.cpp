@@ -8,6 +8,7 @@
 #include "jax_calls.h"
 #include "masks.h"
 #include "passes.h"
+#include "quantize.h"
 #include "strobe/strobe.h"
 
 namespace nb = nanobind;
@@ -33,6 +34,11 @@ NB_MODULE(_core, module) {
              nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(), nb::arg("d_bias").none(),
              nb::arg("d_sink").none(), nb::arg("allocate_workspace").none(), nb::arg("options"));
   module.def("explain", &explain, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("backward"),
+             nb::arg("options"));
+  module.def("quantize", &quantize, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("q8"),
+             nb::arg("k8"), nb::arg("v8"), nb::arg("q_descale"), nb::arg("k_descale"), nb::arg("v_descale"),
+             nb::arg("q_shift").none(), nb::arg("q_scales"), nb::arg("k_scales"), nb::arg("v_scales"),
+             nb::arg("rotate_qk"), nb::arg("rotate_v"), nb::arg("seed"), nb::arg("allocate_workspace").none(),
              nb::arg("options"));
   bind_masks(module);
   bind_jax_handlers(module);

@@ -2,11 +2,13 @@
 #include "passes.h"
 
 #include <functional>
+#include <optional>
 
 #include "call_options.h"
 #include "errors.h"
 #include "imports.h"
 #include "strobe/plan.h"
+#include "workspace.h"
 
 namespace nb = nanobind;
 
@@ -30,6 +32,11 @@ void add_options(const CallOptions& options, ForwardArguments& arguments) {
   arguments.q_descale = options.q_descale;
   arguments.k_descale = options.k_descale;
   arguments.v_descale = options.v_descale;
+  arguments.q_shift = options.q_shift;
+  arguments.v_rotation = options.v_rotation;
+  if (options.out_dtype && size_of(arguments.q.dtype) > 1) {
+    raise(PyExc_ValueError, "out_dtype is given, but q is {}: it belongs to 8-bit inputs", name_of(arguments.q.dtype));
+  }
   arguments.page_table = options.page_table;
 }
 
@@ -51,26 +58,6 @@ void run(const Arguments& arguments, const CallOptions& options) {
   }
   raise_if_failed(status);
 }
-
-/// A Python function that allocates a call's workspace, as the library calls it: with the interpreter's lock, which a
-/// running call does not hold. What it gave lives as long as this object. It is asked only where the tensors' framework
-/// cannot be asked without Python, or has no memory left: then it raises the framework's own error.
-class WorkspaceFunction {
- public:
-  WorkspaceFunction(nb::handle function, Imports& imports) : function_(function), imports_(imports) {}
-
-  void* operator()(std::size_t bytes) {
-    if (void* memory = imports_.allocate(bytes); memory != nullptr) return memory;
-    const nb::gil_scoped_acquire acquired;
-    memory_ = function_(bytes);
-    return imports_.view(memory_, {"workspace", "uint8", true}).data;
-  }
-
- private:
-  nb::handle function_;
-  Imports& imports_;
-  nb::object memory_;
-};
 
 /// Views of [batch, heads, seqlen, head_dim] as the library's [batch, seqlen, heads, head_dim].
 template <class... Views>
@@ -94,14 +81,16 @@ std::vector<std::int64_t> extents(const ConstTensorView& view) {
 
 /// Outputs of the shapes that the call would have; nothing where q is not of a call's rank, which the plan then says.
 struct PlannedOutputs {
-  PlannedOutputs(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v)
+  PlannedOutputs(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                 std::optional<DType> out_dtype)
       : dq(planned(q, extents(q), q.dtype)), dk(planned(q, extents(k), q.dtype)), dv(planned(q, extents(v), q.dtype)) {
     if (q.rank < 3) return;
     std::vector<std::int64_t> shape = extents(q);
     lse = q.rank == 3 ? planned(q, {shape[1], shape[0]}, DType::float32)
                       : planned(q, {shape[0], shape[2], shape[1]}, DType::float32);
-    shape.back() = v.shape[static_cast<std::size_t>(v.rank - 1)];
-    o = planned(q, shape, q.dtype);
+    const bool transposed = out_dtype.has_value();  // V of 8-bit inputs
+    shape.back() = v.shape[static_cast<std::size_t>(v.rank - (transposed ? 2 : 1))];
+    o = planned(q, shape, out_dtype.value_or(q.dtype));
   }
 
   TensorView o, lse, dq, dk, dv;
@@ -167,7 +156,7 @@ std::string explain(nb::handle q, nb::handle k, nb::handle v, bool backward, con
   const ConstTensorView value = imports.view(v, {"v", kLikeQ});
   if (!query.given() || !key.given() || !value.given()) raise(PyExc_TypeError, "q, k and v must be given");
   const CallOptions options = read_options(keywords, imports);
-  const PlannedOutputs out(query, key, value);
+  const PlannedOutputs out(query, key, value, options.out_dtype);
   const auto plan = [&]() -> Result<Plan> {
     if (backward) {
       BackwardArguments arguments{.q = query,

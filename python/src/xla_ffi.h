@@ -82,7 +82,18 @@ struct Api {
   Error* (*device_ordinal)(DeviceOrdinalArguments*);
 };
 
-enum class DataType : int { pred = 1, s32 = 4, s64 = 5, u8 = 6, u32 = 8, f16 = 10, f32 = 11, bf16 = 16 };
+enum class DataType : int {
+  pred = 1,
+  s8 = 2,
+  s32 = 4,
+  s64 = 5,
+  u8 = 6,
+  u32 = 8,
+  f16 = 10,
+  f32 = 11,
+  bf16 = 16,
+  f8e4m3fn = 20
+};
 
 struct Buffer {
   Header header;

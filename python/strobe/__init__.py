@@ -9,10 +9,13 @@ NotImplementedError.
 from strobe._attention import attention, attention_backward, explain, info
 from strobe._core import version as __version__
 from strobe._masks import butterfly_block_mask, dropout_mask, local_block_mask, strided_block_mask
-from strobe._options import Options, ScoreOptions
+from strobe._options import EightBitOptions, Options, ScoreOptions
+from strobe._quantize import Quantized, quantize
 
 __all__ = [
+    "EightBitOptions",
     "Options",
+    "Quantized",
     "ScoreOptions",
     "__version__",
     "attention",
@@ -22,5 +25,6 @@ __all__ = [
     "explain",
     "info",
     "local_block_mask",
+    "quantize",
     "strided_block_mask",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 _TENSOR_TYPES = {"torch": "Tensor", "jax": "Array", "cupy": "ndarray"}
+EIGHT_BIT = frozenset({"int8", "float8_e4m3fn", "torch.int8", "torch.float8_e4m3fn"})  # as dtypes print
 _framework_of_type: dict[type, str] = {np.ndarray: "numpy"}  # what was found so far
 
 
@@ -28,12 +29,12 @@ def _find_framework(tensor: Any) -> str:
     return ""
 
 
-def empty(shape: Sequence[int], like: Any, *, float32: bool = False) -> Any:
-    """An array that nothing is in yet, of ``like``'s dtype or float32. TypeError where ``like`` does not tell how."""
+def empty(shape: Sequence[int], like: Any, dtype: str | None = None) -> Any:
+    """An array that nothing is in yet, of ``dtype`` or ``like``'s. TypeError where ``like`` does not tell how."""
     framework = framework_of(like)
     if framework == "torch":
-        return like.new_empty(shape, dtype=sys.modules["torch"].float32) if float32 else like.new_empty(shape)
-    dtype = np.float32 if float32 else getattr(like, "dtype", None)
+        return like.new_empty(shape) if dtype is None else like.new_empty(shape, dtype=_torch_dtype(dtype))
+    dtype = getattr(like, "dtype", None) if dtype is None else numpy_dtype(dtype)
     if framework == "numpy":
         return np.empty(shape, dtype=dtype)
     if framework == "cupy":
@@ -42,6 +43,27 @@ def empty(shape: Sequence[int], like: Any, *, float32: bool = False) -> Any:
     if not hasattr(like, "__dlpack__"):
         return None  # no tensor, as the call will say
     raise TypeError(f"q is of type {type(like).__name__}, of which Strobe can make none: give outputs to write to")
+
+
+def _torch_dtype(name: str) -> Any:
+    return getattr(sys.modules["torch"], name)
+
+
+def numpy_dtype(name: str) -> Any:
+    """NumPy's dtype, or that of ml_dtypes, without which NumPy has neither bfloat16 nor float8."""
+    if name in ("bfloat16", "float8_e4m3fn"):
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+    return np.dtype(name)
+
+
+def dtype_name(dtype: Any) -> str:
+    """ "bfloat16" of itself, of torch.bfloat16, of a NumPy dtype and of a scalar type."""
+    if isinstance(dtype, str):
+        return dtype
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    return name.removeprefix("torch.")
 
 
 def empty_output(q: Any, v: Any) -> Any:
@@ -59,6 +81,11 @@ def shape_of(tensor: Any) -> tuple[int, ...]:
 def output_shape(q: Any, v: Any) -> tuple[int, ...]:
     """[.., heads_q, head_dim_v]; whatever there is of it where q or v is not of a call's shape, which the call says."""
     return (*shape_of(q)[:-1], *shape_of(v)[-1:])
+
+
+def eight_bit_output_shape(q: Any, v: Any) -> tuple[int, ...]:
+    """The same for v [batch, heads_kv, head_dim_v, keys]."""
+    return (*shape_of(q)[:-1], *shape_of(v)[-2:-1])
 
 
 def lse_shape(q: Any) -> tuple[int, ...]:

@@ -26,7 +26,8 @@ def attention(
     q [batch, seqlen_q, heads_q, head_dim], k [batch, seqlen_k, heads_kv, head_dim] and v [batch, seqlen_k, heads_kv,
     head_dim_v] are float32, float16 or bfloat16, of one framework and on one device, with any strides as long as the
     last is 1; heads_q is a multiple of heads_kv. With ``cu_seqlens_q`` or ``cu_seqlens_k`` that side is packed and has
-    no batch axis. NumPy holds bfloat16 by ml_dtypes. Nothing is copied.
+    no batch axis. NumPy holds bfloat16 by ml_dtypes. Nothing is copied. Or they are int8 or float8_e4m3fn, with scales,
+    as ``strobe.quantize`` gives them; there are no gradients of such calls.
 
     Returns out [batch, seqlen_q, heads_q, head_dim_v] of q's dtype (written to ``out`` where it is given); with
     ``return_lse`` also lse [batch, heads_q, seqlen_q] float32, the natural logarithm of each row's sum of
@@ -54,16 +55,28 @@ def run(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, return_lse: bool, return_max_logits: bool, options: Any
 ) -> Any:
     """The call on tensors whose frameworks have nothing left to say."""
+    if "q_descale" in options:
+        out = _eight_bit_output(q, v, out, options)
     if out is None:
         out = _arrays.empty_output(q, v)
-    lse = _arrays.empty(_arrays.lse_shape(q), q, float32=True) if return_lse else None
+    lse = _arrays.empty(_arrays.lse_shape(q), q, "float32") if return_lse else None
     max_logits = None
     if return_max_logits:
-        max_logits = _arrays.empty(_arrays.max_logits_shape(q, options.get("cu_seqlens_q")), q, float32=True)
+        max_logits = _arrays.empty(_arrays.max_logits_shape(q, options.get("cu_seqlens_q")), q, "float32")
     _core.forward(q, k, v, out, lse, max_logits, **options)
     if max_logits is None:
         return out if lse is None else (out, lse)
     return tuple(result for result in (out, lse, max_logits) if result is not None)
+
+
+def _eight_bit_output(q: Tensor, v: Tensor, out: Tensor | None, options: Any) -> Tensor:
+    """``out``, or an array of options["out_dtype"], which is taken out of them; the call looks at out itself."""
+    dtype = options.pop("out_dtype", None)
+    if out is not None or str(getattr(q, "dtype", "")) not in _arrays.EIGHT_BIT:
+        return out
+    if dtype is None:
+        raise ValueError(f"q is {_arrays.dtype_name(q.dtype)}: give out, or out_dtype")
+    return _arrays.empty(_arrays.eight_bit_output_shape(q, v), q, _arrays.dtype_name(dtype))
 
 
 def attention_backward(
@@ -120,6 +133,8 @@ def explain(
     what the call would raise.
     """
     query, key, value = (tensor_shape(x, dtype, device) if isinstance(x, tuple) else x for x in (q, k, v))
+    if options.get("out_dtype") is not None:
+        options["out_dtype"] = _arrays.dtype_name(options["out_dtype"])
     return _core.explain(query, key, value, backward, **options)
 
 
@@ -150,7 +165,7 @@ def _availability(engine: Any, device: str) -> str:
 def _float32_like(tensor: Tensor | None, name: str) -> Tensor:
     if tensor is None:
         raise ValueError(f"return_d_{name} is given without {name}: give {name}, too")
-    return _arrays.empty(_arrays.shape_of(tensor), tensor, float32=True)
+    return _arrays.empty(_arrays.shape_of(tensor), tensor, "float32")
 
 
 def _refuse_gradients(q: Tensor, k: Tensor, v: Tensor, options: Any) -> None:

@@ -36,6 +36,28 @@ def backward(
     **options: Unpack[Options],
 ) -> None: ...
 def explain(q: Tensor, k: Tensor, v: Tensor, backward: bool, **options: Unpack[Options]) -> str: ...
+def quantize(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q8: Tensor,
+    k8: Tensor,
+    v8: Tensor,
+    q_descale: Tensor,
+    k_descale: Tensor,
+    v_descale: Tensor,
+    q_shift: Tensor | None,
+    q_scales: int,
+    k_scales: int,
+    v_scales: int,
+    rotate_qk: bool,
+    rotate_v: bool,
+    seed: int,
+    allocate_workspace: Callable[[int], Tensor] | None,
+    threads: int = 0,
+    engine: str = "automatic",
+    stream: int | None = None,
+) -> None: ...
 def dropout_mask(mask: Any, dropout: float, seed: int, offset: int) -> None: ...
 def local_block_mask(mask: Any, left: int, right: int) -> None: ...
 def strided_block_mask(mask: Any, stride: int) -> None: ...

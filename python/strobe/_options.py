@@ -57,16 +57,36 @@ class ScoreOptions(TypedDict, total=False):
     """CPU: workers; 0: one per hardware thread."""
 
 
-class Options(ScoreOptions, total=False):
+class EightBitOptions(TypedDict, total=False):
+    """What a call has besides its tensors where q, k and v are int8 or float8_e4m3fn: Quantized.options gives them.
+
+    v is [batch, heads_kv, head_dim_v, seqlen_k rounded up to 32], with the keys in the order of strobe/quantize.h. An
+    element stands for itself times its rows' scale.
+    """
+
+    q_descale: Tensor
+    """[batch or 1, heads_q or 1, n] float32, where n is 1, ceil(seqlen_q / 128), ceil(seqlen_q / 32) or seqlen_q."""
+    k_descale: Tensor
+    """Likewise of the keys."""
+    v_descale: Tensor
+    q_shift: Tensor
+    """[batch, heads_q, seqlen_q] float32, added to each product of a query and a key: what centring took away."""
+    v_rotation: int
+    """The seed of the rotation that the rows of v went through; out is rotated back. Not given: there was none."""
+    out_dtype: Any
+    """Of out: "float32", "float16", "bfloat16", or the framework's own dtype. It must be given where out is not."""
+
+
+class TensorOptions(ScoreOptions, EightBitOptions, total=False):
+    """What is computed, of 8-bit tensors, too."""
+
+
+class Options(TensorOptions, total=False):
     """What is computed, and where."""
 
     engine: Literal["automatic", "cpu", "ampere", "hopper"]
     """The engine of the tensors' device by default."""
     stream: int
     """GPU: the CUDA stream to launch on; by default the one that the tensors' framework works on."""
-    q_descale: Tensor
-    """Scales of 8-bit inputs, for which Python has no quantiser yet; a call with other inputs raises ValueError."""
-    k_descale: Tensor
-    v_descale: Tensor
     page_table: Tensor
     """Reserved: an error until an engine has paged caches."""

@@ -10,10 +10,10 @@ import numpy as np
 from jax import Array
 from jax.custom_derivatives import CustomVJPPrimal
 
-from strobe import _core
-from strobe._arrays import lse_shape, max_logits_shape, output_shape
+from strobe import _arrays, _core
 from strobe._attention import tensor_shape
-from strobe._options import ScoreOptions
+from strobe._options import TensorOptions
+from strobe._quantize import Plan, Quantized
 
 __all__ = ["attention"]
 
@@ -21,9 +21,17 @@ for _name, _handler in _core.jax_handlers().items():
     _device, _, _pass = _name.partition("_")
     jax.ffi.register_ffi_target(f"strobe_{_pass}", _handler, platform={"host": "cpu", "cuda": "CUDA"}[_device])
 
+jax.tree_util.register_dataclass(
+    Quantized,
+    data_fields=["q", "k", "v", "q_descale", "k_descale", "v_descale", "q_shift"],
+    meta_fields=["v_rotation", "out_dtype"],
+)
+
 _TENSORS = (
     "alibi_slopes bias sink block_mask cu_seqlens_q cu_seqlens_k seqused_q seqused_k".split()  # noqa: SIM905
 )
+_EIGHT_BIT_TENSORS = ("q_descale", "k_descale", "v_descale", "q_shift")
+_ALL_TENSORS = (*_TENSORS, *_EIGHT_BIT_TENSORS)
 _FLOATS = ("scale", "softcap", "dropout")
 _INTEGERS = ("chunk", "block_size", "max_seqlen_q", "max_seqlen_k", "threads")
 _CAUSAL = {False: 0, True: 1, "bottom_right": 1, "top_left": 2}
@@ -36,6 +44,7 @@ class _Call(NamedTuple):
 
     attributes: tuple[tuple[str, Any], ...]
     max_logits: bool
+    out_dtype: str | None = None  # of 8-bit inputs
 
 
 def attention(
@@ -45,36 +54,51 @@ def attention(
     *,
     return_lse: bool = False,
     return_max_logits: bool = False,
-    **options: Unpack[ScoreOptions],
+    **options: Unpack[TensorOptions],
 ) -> Any:
     """``strobe.attention`` with gradients, for q, k, v, bias and sink, through the output and through lse.
 
-    Shapes, dtypes, options and errors are those of strobe.attention. Options that are no arrays are constants of the
-    compiled program, but for seed and offset, which may be traced. Arrays that are not row-major are copied, by XLA.
+    Shapes, dtypes, options (strobe.ScoreOptions and strobe.EightBitOptions) and errors are those of strobe.attention.
+    Options that are no arrays are constants of the compiled program, but for seed and offset, which may be traced.
+    Arrays that are not row-major are copied, by XLA. 8-bit inputs have no gradients: NotImplementedError.
     """
-    unknown = options.keys() - ScoreOptions.__annotations__.keys()
+    accepted = TensorOptions.__annotations__
+    unknown = options.keys() - accepted.keys()
     if unknown:
-        raise TypeError(
-            f"{min(unknown)} is no option of strobe.jax.attention: the options are "
-            f"{', '.join(ScoreOptions.__annotations__)}"
-        )
+        raise TypeError(f"{min(unknown)} is no option of strobe.jax.attention: the options are {', '.join(accepted)}")
+    if options.get("out_dtype") is not None:
+        options["out_dtype"] = _arrays.dtype_name(options["out_dtype"])
+    elif str(q.dtype) in _arrays.EIGHT_BIT:
+        raise ValueError(f"q is {q.dtype}: give out_dtype")
     _check(q, k, v, dict(options))
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    tensors = {"q": q, "k": k, "v": v} | {name: jnp.asarray(given[name]) for name in _TENSORS if name in given}
+    tensors = {"q": q, "k": k, "v": v} | {name: jnp.asarray(given[name]) for name in _ALL_TENSORS if name in given}
     if given.get("dropout"):
         words = [_words(given.get("seed", 0)), _words(given.get("offset", 0))]
         state = given.get("random_state")
         tensors["random"] = jnp.concatenate(words) if state is None else jnp.asarray(state).astype(jnp.uint32)
-    o, lse, max_logits = _attention(_Call(_attributes(given), return_max_logits), tensors)
+    call = _Call(_attributes(given), return_max_logits, given.get("out_dtype"))
+    o, lse, max_logits = _attention(call, tensors)
     if not return_lse and not return_max_logits:
         return o
     return (o, *((lse,) if return_lse else ()), *((max_logits,) if return_max_logits else ()))
 
 
+def run_quantize(plan: Plan, q: Array, k: Array, v: Array, threads: int) -> Quantized:
+    """strobe.quantize on JAX's arrays, under jit and vmap, too."""
+    results = {
+        name: jax.ShapeDtypeStruct(shape, _arrays.numpy_dtype(plan.dtypes[name])) for name, shape in plan.shapes.items()
+    }
+    attributes: dict[str, Any] = {name: np.int64(value) for name, value in plan.settings.items() if name != "seed"}
+    attributes |= {"seed": _signed(plan.settings["seed"]), "threads": np.int64(threads)}
+    outputs = _quantize(_Quantization(tuple(sorted(attributes.items())), tuple(results.items())), q, k, v)
+    return plan.result(outputs)
+
+
 def _check(q: Array, k: Array, v: Array, options: dict[str, Any]) -> None:
     """Raises what the call would, before it is compiled: shapes and options are known, values are not."""
     query, key, value = (tensor_shape(x.shape, str(x.dtype), "cpu") for x in (q, k, v))
-    for name in _TENSORS:
+    for name in _ALL_TENSORS:
         if options.get(name) is not None:
             options[name] = tensor_shape(jnp.shape(options[name]), str(jnp.asarray(options[name]).dtype), "cpu")
     for name in ("seed", "offset", "random_state"):
@@ -96,10 +120,17 @@ def _attributes(options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     attributes["deterministic"] = np.int64(options.get("deterministic", False))
     attributes |= {name: np.float32(options[name]) for name in _FLOATS if name in options}
     attributes |= {name: np.int64(options[name]) for name in _INTEGERS if name in options}
+    if "v_rotation" in options:
+        attributes["v_rotation"] = _signed(options["v_rotation"])
     return tuple(sorted(attributes.items()))
 
 
-def _call(target: str, operands: Tensors, results: dict[str, jax.ShapeDtypeStruct], call: _Call) -> Tensors:
+def _signed(number: int) -> np.int64:
+    """A 64-bit number without a sign, of which attributes of a call have none, by its bits."""
+    return np.uint64(number).astype(np.int64)
+
+
+def _call(target: str, operands: Tensors, results: dict[str, jax.ShapeDtypeStruct], call: Any) -> Tensors:
     compute = jax.ffi.ffi_call(f"strobe_{target}", tuple(results.values()), vmap_method="sequential")
     outputs = compute(
         *operands.values(), operands=" ".join(operands), results=" ".join(results), **dict(call.attributes)
@@ -107,14 +138,41 @@ def _call(target: str, operands: Tensors, results: dict[str, jax.ShapeDtypeStruc
     return dict(zip(results, outputs, strict=True))
 
 
+class _Quantization(NamedTuple):
+    attributes: tuple[tuple[str, Any], ...]
+    results: tuple[tuple[str, jax.ShapeDtypeStruct], ...]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _quantize(call: _Quantization, q: Array, k: Array, v: Array) -> Tensors:
+    return _call("quantize", {"q": q, "k": k, "v": v}, dict(call.results), call)
+
+
+def _quantize_forward(call: _Quantization, q: Array, k: Array, v: Array) -> Any:
+    raise NotImplementedError("8-bit tensors have no gradients: take stop_gradient of q, k and v before quantize")
+
+
+def _quantize_backward(call: _Quantization, saved: Any, cotangents: Any) -> Any:
+    raise NotImplementedError
+
+
+_quantize.defvjp(_quantize_forward, _quantize_backward)
+
+
 def _forward(call: _Call, tensors: Tensors) -> tuple[Array, Array, Array | None]:
     q, v = tensors["q"], tensors["v"]
+    if call.out_dtype is None:
+        o = jax.ShapeDtypeStruct(_arrays.output_shape(q, v), q.dtype)
+    else:
+        o = jax.ShapeDtypeStruct(_arrays.eight_bit_output_shape(q, v), _arrays.numpy_dtype(call.out_dtype))
     results = {
-        "o": jax.ShapeDtypeStruct(output_shape(q, v), q.dtype),
-        "lse": jax.ShapeDtypeStruct(lse_shape(q), jnp.float32),
+        "o": o,
+        "lse": jax.ShapeDtypeStruct(_arrays.lse_shape(q), jnp.float32),
     }
     if call.max_logits:
-        results["max_logits"] = jax.ShapeDtypeStruct(max_logits_shape(q, tensors.get("cu_seqlens_q")), jnp.float32)
+        results["max_logits"] = jax.ShapeDtypeStruct(
+            _arrays.max_logits_shape(q, tensors.get("cu_seqlens_q")), jnp.float32
+        )
     outputs = _call("forward", tensors, results, call)
     return outputs["o"], outputs["lse"], outputs.get("max_logits")
 
@@ -130,6 +188,8 @@ def _attention_forward(call: _Call, primals: dict[str, CustomVJPPrimal]) -> Any:
             "alibi_slopes requires a gradient, which attention does not have: take jax.lax.stop_gradient of it"
         )
     tensors = {name: primal.value for name, primal in primals.items()}
+    if call.out_dtype is not None:
+        raise NotImplementedError(f"q is {tensors['q'].dtype}: calls of 8-bit tensors have no gradients")
     o, lse, max_logits = _forward(call, tensors)
     return (o, lse, max_logits), (tensors, o, lse)
 

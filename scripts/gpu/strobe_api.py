@@ -126,39 +126,58 @@ class Backward(_Call):
         super().__init__(tensors, causal, window, {"deterministic": deterministic, **options})
 
 
-def quantize(q, k, v, *, element="int8", q_scales="row", k_scales="group", v_scales="row", **options):
-    """8-bit tensors as arguments of Forward, from tensors on the CPU. Options: rotate_qk, rotate_v, center_k, seed."""
-    dtype = {"int8": torch.int8, "float8_e4m3": torch.float8_e4m3fn}[element]
-    units = {"q": q_scales, "k": k_scales, "v": v_scales}
-    rows = {"tensor": None, "head": None, "block": 128, "group": 32, "row": 1}
+class Quantize:
+    """8-bit tensors of q, k and v: run() writes them to `results`, which are arguments of Forward. Options: rotate_qk,
+    rotate_v, center_k, seed."""
 
-    def scales(x, unit):
-        if unit == "tensor":
-            return torch.empty(1, 1, 1)
-        return torch.empty(x.shape[0], x.shape[2], -(-x.shape[1] // (rows[unit] or x.shape[1])))
+    def __init__(self, q, k, v, *, element="int8", q_scales="row", k_scales="group", v_scales="row", **options):
+        dtype = {"int8": torch.int8, "float8_e4m3": torch.float8_e4m3fn}[element]
+        units = {"q": q_scales, "k": k_scales, "v": v_scales}
+        rows = {"tensor": None, "head": None, "block": 128, "group": 32, "row": 1}
 
-    keys = -(-k.shape[1] // 32) * 32
-    results = {
-        "q": torch.empty_like(q, dtype=dtype),
-        "k": torch.empty_like(k, dtype=dtype),
-        "v": torch.empty(v.shape[0], v.shape[2], v.shape[3], keys, dtype=dtype),
-        **{f"{name}_descale": scales(x, units[name]) for name, x in (("q", q), ("k", k), ("v", v))},
-    }
-    settings = _struct("strobe_quantize_options")
-    settings.element = _HEADER.constants[f"STROBE_{element.upper()}"]
-    for name, unit in units.items():
-        setattr(settings, f"{name}_scales", _HEADER.constants[f"STROBE_SCALE_{unit.upper()}"])
-    for name, value in ({"rotate_qk": True, "rotate_v": True, "center_k": True, "seed": 0} | options).items():
-        setattr(settings, name, value)
-    if settings.center_k:
-        results["q_shift"] = torch.empty(q.shape[0], q.shape[2], q.shape[1])
-    arguments = _struct("strobe_quantize_arguments")
-    for name, tensor in {"q": q, "k": k, "v": v}.items():
-        setattr(arguments, name, _view(tensor))
-        setattr(arguments, f"{name}8", _view(results[name]))
-    for name in ("q_descale", "k_descale", "v_descale", "q_shift"):
-        setattr(arguments, name, _view(results.get(name)))
-    _check(_LIBRARY.strobe_quantize(*(ctypes.byref(x) for x in (arguments, settings)), None))
-    if settings.rotate_v:
-        results["v_rotation"] = settings.seed
-    return results
+        def empty(*shape, dtype=torch.float32):
+            return torch.empty(shape, dtype=dtype, device=q.device)
+
+        def scales(x, unit):
+            if unit == "tensor":
+                return empty(1, 1, 1)
+            return empty(x.shape[0], x.shape[2], -(-x.shape[1] // (rows[unit] or x.shape[1])))
+
+        keys = -(-k.shape[1] // 32) * 32
+        results = {
+            "q": empty(*q.shape, dtype=dtype),
+            "k": empty(*k.shape, dtype=dtype),
+            "v": empty(v.shape[0], v.shape[2], v.shape[3], keys, dtype=dtype),
+            **{f"{name}_descale": scales(x, units[name]) for name, x in (("q", q), ("k", k), ("v", v))},
+        }
+        settings = _struct("strobe_quantize_options")
+        settings.element = _HEADER.constants[f"STROBE_{element.upper()}"]
+        for name, unit in units.items():
+            setattr(settings, f"{name}_scales", _HEADER.constants[f"STROBE_SCALE_{unit.upper()}"])
+        for name, value in ({"rotate_qk": True, "rotate_v": True, "center_k": True, "seed": 0} | options).items():
+            setattr(settings, name, value)
+        if settings.center_k:
+            results["q_shift"] = empty(q.shape[0], q.shape[2], q.shape[1])
+        arguments = _struct("strobe_quantize_arguments")
+        for name, tensor in {"q": q, "k": k, "v": v}.items():
+            setattr(arguments, name, _view(tensor))
+            setattr(arguments, f"{name}8", _view(results[name]))
+        for name in ("q_descale", "k_descale", "v_descale", "q_shift"):
+            setattr(arguments, name, _view(results.get(name)))
+        self.bytes = sum(x.numel() * x.element_size() for x in (q, k, v, *results.values()))  # read and written
+        if settings.rotate_v:
+            results["v_rotation"] = settings.seed
+        self.results = results
+        self._kept = (q, k, v)
+        self._structs = (arguments, settings, _struct("strobe_execution"))
+
+    def run(self):
+        if self.results["q"].is_cuda:
+            self._structs[2].stream = torch.cuda.current_stream().cuda_stream
+        _check(_LIBRARY.strobe_quantize(*(ctypes.byref(x) for x in self._structs)))
+        return self.results
+
+
+def quantize(q, k, v, **options):
+    """What Quantize writes."""
+    return Quantize(q, k, v, **options).run()

@@ -40,6 +40,26 @@ def test_against_sdpa(dtype, heads_kv, causal, head_dim):
     assert torch.equal(strobe.attention(*by_heads, causal=causal), o)
 
 
+@pytest.mark.parametrize("element", ["int8", "float8_e4m3fn"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_quantize(element, dtype):
+    """The CPU engine's bits, on the current stream and in a CUDA graph, and attention on them."""
+    q, k, v = (draw(2, rows, heads, 128, dtype=dtype) for rows, heads in ((300, 4), (333, 2), (333, 2)))
+    wanted = strobe.quantize(*(x.cpu() for x in (q, k, v)), element=element)
+    x = strobe.quantize(q, k, v, element=element)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = strobe.quantize(q, k, v, element=element)
+    graph.replay()
+    for name in ("q", "k", "v", "q_descale", "k_descale", "v_descale", "q_shift"):
+        expected = getattr(wanted, name).view(torch.uint8)
+        assert torch.equal(getattr(x, name).view(torch.uint8).cpu(), expected)
+        assert torch.equal(getattr(captured, name).view(torch.uint8).cpu(), expected)
+    options = x.options | {"out_dtype": torch.bfloat16}
+    o = strobe.attention(x.q, x.k, x.v, **options)
+    assert (o - exact(q, k, v)).square().mean().sqrt() <= 0.1 * exact(q, k, v).square().mean().sqrt()
+
+
 def test_current_stream_is_used():
     q, k, v = (draw(4, 4096, 16, 128) for _ in range(3))
     wanted = strobe.attention(q, k, v)

@@ -69,6 +69,7 @@ done
 STROBE_ENGINE=ampere run_tests ampere 'HopperForward.*:HopperOptions.*' || failed=1
 python3 check_forward.py --configurations 1 || failed=1
 python3 check_eight_bit.py || failed=1
+python3 check_quantize.py || failed=1
 "$tests/quickstart_gpu" || failed=1
 
 # 100 configurations of debug kernels, four of each kernel: waits that trap instead of hanging, shared memory that starts

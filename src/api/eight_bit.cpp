@@ -23,7 +23,6 @@ std::int64_t rows_of_scale(std::int64_t scales, std::int64_t seqlen) {
 
 Status check_scales(const NamedTensor& scales, std::int64_t batch, std::int64_t heads, std::int64_t seqlen,
                     const Device& device, std::int64_t& rows) {
-  if (!scales.view.given()) return invalid("{} is not given: 8-bit inputs need scales", scales.name);
   Status status = first_failure([&] { return check_layout(scales, 3, kScaleLayout); },
                                 [&] { return check_dtype(scales, DType::float32, ""); },
                                 [&] { return check_device(scales, device); });
@@ -57,12 +56,17 @@ ConstTensorView rows_of_values(const ConstTensorView& v, const ConstTensorView& 
   return rows;
 }
 
-Status check_value_layout(const NamedTensor& v, const NamedTensor& k) {
-  Status status = first_failure([&] { return check_layout(k, 4, "[batch, seqlen_k, heads_kv, head_dim]"); },
+Status check_eight_bit(const ForwardArguments& a) {
+  for (const auto& [name, view] : {NamedTensor{"q_descale", a.q_descale}, NamedTensor{"k_descale", a.k_descale},
+                                   NamedTensor{"v_descale", a.v_descale}}) {
+    if (!view.given()) return invalid("{} is not given: 8-bit inputs need scales", name);
+  }
+  const NamedTensor v{"v", a.v};
+  Status status = first_failure([&] { return check_layout({"k", a.k}, 4, "[batch, seqlen_k, heads_kv, head_dim]"); },
                                 [&] { return check_layout(v, 4, kValueLayout); });
   if (!status.ok()) return status;
-  const auto& shape = k.view.shape;
-  return check_shape(v, {shape[0], shape[2], v.view.shape[2], round_up(shape[1], kValueKeys)}, kValueLayout);
+  const auto& shape = a.k.shape;
+  return check_shape(v, {shape[0], shape[2], a.v.shape[2], round_up(shape[1], kValueKeys)}, kValueLayout);
 }
 
 Status check_no_scales(const ForwardArguments& a) {

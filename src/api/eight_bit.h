@@ -11,8 +11,8 @@ namespace strobe::api {
 /// be looked at and not to be read. `v` must be of rank 4, `k` is the keys' tensor.
 ConstTensorView rows_of_values(const ConstTensorView& v, const ConstTensorView& k);
 
-/// The layout of 8-bit V, given K: [batch, heads_kv, head_dim_v, round_up(seqlen_k, 32)].
-Status check_value_layout(const NamedTensor& v, const NamedTensor& k);
+/// Scales are given, and V has the layout of 8-bit inputs: [batch, heads_kv, head_dim_v, round_up(seqlen_k, 32)].
+Status check_eight_bit(const ForwardArguments& arguments);
 
 /// Neither scales nor what belongs to them may be given: the inputs are not 8-bit.
 Status check_no_scales(const ForwardArguments& arguments);

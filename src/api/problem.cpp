@@ -256,9 +256,8 @@ Status check_not_given(const ConstTensorView& tensor, std::string_view name, std
 
 Result<AttentionProblem> make_problem(const ForwardArguments& a, const AttentionOptions& options) {
   const bool eight_bit = is_eight_bit(a.q.dtype);
-  Status given =
-      first_failure([&] { return eight_bit ? check_value_layout({"v", a.v}, {"k", a.k}) : check_no_scales(a); },
-                    [&] { return check_not_given(a.page_table, "page_table", "a paged key-value cache"); });
+  Status given = first_failure([&] { return eight_bit ? check_eight_bit(a) : check_no_scales(a); },
+                               [&] { return check_not_given(a.page_table, "page_table", "a paged key-value cache"); });
   if (!given.ok()) return given;
   ProblemMaker maker(a.q, a.k, eight_bit ? rows_of_values(a.v, a.k) : a.v, a.sequences, options);
   Result<AttentionProblem> problem = maker.make(Pass::forward);

@@ -19,6 +19,14 @@ inline constexpr std::int64_t kValueKeys = 32;  // keys of V that are permuted a
 // on it: every engine's tiles have as many.
 inline constexpr std::int64_t kProbabilityKeys = 128;
 
+// The order of the sums of a quantisation, which every engine follows, so that all give the same bits: sums of rows,
+// and of blocks of them, are kept in as many phases, of every kMeanPhases-th term, and the phases added in order.
+inline constexpr std::int64_t kMeanRows = 128;  // of K that are summed before the result joins the others
+inline constexpr std::int64_t kMeanPhases = 8;
+// A product of a query and the mean: as many columns in four interleaved sums, which are added two by two.
+inline constexpr std::int64_t kShiftColumns = 64;
+inline constexpr std::int64_t kShiftPhases = 4;
+
 // Below it a scale is not worth telling from zero, and its inverse times any probability is still finite.
 inline constexpr float kSmallestScale = 0x1p-80F;
 

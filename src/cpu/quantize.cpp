@@ -62,33 +62,66 @@ class Head {
 struct Transform {
   bool rotated = false;
   std::uint64_t seed = 0;
-  const float* mean = nullptr;  // null: none
+  const float* mean = nullptr;  // with the signs of the rotation; null: none
 
   void apply(Row& row, std::int64_t columns) const {
+    if (rotated) flip_signs(seed, row.data(), columns);
     for (std::int64_t c = 0; mean != nullptr && c < columns; ++c) row[c] -= mean[c];
-    if (rotated) rotate(seed, row.data(), columns);
+    if (rotated) hadamard_transform(row.data(), columns);
   }
+};
+
+/// Sums of columns, in the order that call/eight_bit.h prescribes.
+class ColumnSums {
+ public:
+  explicit ColumnSums(std::int64_t columns) : columns_(columns) {}
+
+  /// Adds term `index`; those that are left out count as zeros.
+  template <class T>
+  void add(std::int64_t index, const T* term) {
+    auto& sums = phases_[static_cast<std::size_t>(index % kMeanPhases)];
+    for (std::int64_t c = 0; c < columns_; ++c) sums[c] += static_cast<double>(term[c]);
+  }
+
+  std::array<double, kMostColumns> total() const {
+    std::array<double, kMostColumns> sums = phases_[0];
+    for (std::size_t phase = 1; phase < phases_.size(); ++phase) {
+      for (std::int64_t c = 0; c < columns_; ++c) sums[c] += phases_[phase][c];
+    }
+    return sums;
+  }
+
+ private:
+  std::int64_t columns_;
+  std::array<std::array<double, kMostColumns>, kMeanPhases> phases_{};
 };
 
 /// The mean of the keys that are finite.
 void write_mean(const Head& keys, float* mean) {
-  std::array<double, kMostColumns> sum{};
+  const std::int64_t columns = keys.columns();
+  ColumnSums all(columns);
   std::int64_t count = 0;
   Row row;
-  for (std::int64_t i = 0; i < keys.rows(); ++i) {
-    if (!keys.read(i, row)) continue;
-    ++count;
-    for (std::int64_t c = 0; c < keys.columns(); ++c) sum[c] += static_cast<double>(row[c]);
+  for (std::int64_t first = 0; first < keys.rows(); first += kMeanRows) {
+    ColumnSums block(columns);
+    for (std::int64_t i = first; i < std::min(first + kMeanRows, keys.rows()); ++i) {
+      if (!keys.read(i, row)) continue;
+      ++count;
+      block.add(i, row.data());
+    }
+    all.add(first / kMeanRows, block.total().data());
   }
-  for (std::int64_t c = 0; c < keys.columns(); ++c) {
+  const std::array<double, kMostColumns> sum = all.total();
+  for (std::int64_t c = 0; c < columns; ++c) {
     mean[c] = count == 0 ? 0.0F : static_cast<float>(sum[c] / static_cast<double>(count));
   }
 }
 
-/// One element, and what rounding it to 8 bits gives.
-std::uint8_t to_element(DType element, float value) {
-  if (element == DType::float8_e4m3) return to_float8_e4m3(value).bits;
-  return static_cast<std::uint8_t>(static_cast<std::int8_t>(std::clamp(std::nearbyint(value), -127.0F, 127.0F)));
+/// What value / scale is in 8 bits. The product is rounded once: GPUs fuse it with the rounding to an integer.
+std::uint8_t to_element(DType element, float value, float inverse_scale) {
+  if (element == DType::float8_e4m3) return to_float8_e4m3(value * inverse_scale).bits;
+  const double exact = static_cast<double>(value) * static_cast<double>(inverse_scale);
+  return static_cast<std::uint8_t>(static_cast<std::int8_t>(std::clamp(std::nearbyint(exact), -127.0, 127.0)));
 }
 
 /// One of the three tensors: how it is read, and where its elements and scales go.
@@ -148,7 +181,7 @@ void write_rows(const Quantisation& q, std::int64_t batch, std::int64_t head, co
     const float scale = q.scale(batch, head, i);
     const bool finite = q.read(rows, transform, i, row) && !std::isnan(scale);
     for (std::int64_t c = 0; c < rows.columns(); ++c) {
-      const std::uint8_t element = finite ? to_element(q.options.element, row[c] / scale) : 0;
+      const std::uint8_t element = finite ? to_element(q.options.element, row[c], 1.0F / scale) : 0;
       const std::int64_t at = q.transposed ? head * q.to.strides[1] + c * q.to.strides[2] + value_position(i)
                                            : i * q.to.strides[1] + head * q.to.strides[2] + c;
       data[at] = element;
@@ -178,7 +211,7 @@ void quantize_tensor(const Quantisation& q, bool rotated, const std::vector<floa
     for (const float one : largest) all = !(one <= all) && !std::isnan(all) ? one : all;
   }
   const auto to_scale = [&](float top) {
-    return std::isnan(top) ? top : std::max(top / largest_element(q.options.element), kSmallestScale);
+    return std::isfinite(top) ? std::max(top / largest_element(q.options.element), kSmallestScale) : kNaN;
   };
   const auto write = [&](std::int64_t index, int) {
     const std::span<const float> own = of_head(index);
@@ -189,6 +222,19 @@ void quantize_tensor(const Quantisation& q, bool rotated, const std::vector<floa
   };
   if (q.unit == ScaleUnit::tensor) q.scale(0, 0, 0) = to_scale(count > 0 ? largest[0] : 0.0F);
   for_each_task(count, workers, execution.parallel_for, write);
+}
+
+/// The product of a query and the mean, in the order that call/eight_bit.h prescribes.
+float product(const Row& row, const float* mean, std::int64_t columns) {
+  double sum = 0.0;
+  for (std::int64_t first = 0; first < columns; first += kShiftColumns) {
+    std::array<double, kShiftPhases> phases{};
+    for (std::int64_t c = first; c < std::min(first + kShiftColumns, columns); ++c) {
+      phases[static_cast<std::size_t>(c % kShiftPhases)] += static_cast<double>(row[c]) * static_cast<double>(mean[c]);
+    }
+    sum += (phases[0] + phases[1]) + (phases[2] + phases[3]);
+  }
+  return static_cast<float>(sum);
 }
 
 /// q_shift: the products of the queries and their keys' mean.
@@ -204,10 +250,7 @@ void write_shift(const QuantizeArguments& a, const std::vector<float>& means, co
     Row row;
     for (std::int64_t i = 0; i < queries.rows(); ++i) {
       queries.read(i, row);
-      double sum = 0.0;
-      for (std::int64_t c = 0; c < queries.columns(); ++c)
-        sum += static_cast<double>(row[c]) * static_cast<double>(mean[c]);
-      to[i] = static_cast<float>(sum);
+      to[i] = product(row, mean, queries.columns());
     }
   };
   for_each_task(a.q.shape[0] * heads, workers, execution.parallel_for, write);
@@ -226,6 +269,9 @@ void quantize(const QuantizeArguments& a, const QuantizeOptions& options, const 
     };
     for_each_task(heads, workers, execution.parallel_for, find);
     write_shift(a, means, execution, workers);
+    for (std::int64_t head = 0; options.rotate_qk && head < heads; ++head) {
+      flip_signs(options.seed, means.data() + head * a.k.shape[3], a.k.shape[3]);
+    }
   }
   const bool by_rows = options.v_scales == ScaleUnit::row;
   quantize_tensor({.from = a.q, .to = a.q8, .scales = a.q_descale, .unit = options.q_scales, .options = options},

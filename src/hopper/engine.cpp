@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "gpu/quantize.h"
 #include "hopper/backward.h"
 #include "hopper/forward.h"
 #include "runtime/device.h"
@@ -29,6 +30,13 @@ class HopperEngine final : public engine::Implementation {
 
   engine::PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution&) const override {
     return hopper::plan_backward(problem);
+  }
+
+  Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options,
+                  const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.q.device.index);
+    if (!device.ok()) return device.status();
+    return gpu::quantize(arguments, options, execution, **device, "hopper", "sm_90a");
   }
 };
 

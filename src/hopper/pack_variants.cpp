@@ -2,8 +2,10 @@
 #include "runtime/pack/common_variants.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
+#include "gpu/quantize_variant.h"
 #include "hopper/backward_plan.h"
 #include "hopper/backward_variant.h"
 #include "hopper/forward_plan.h"
@@ -144,6 +146,19 @@ void add_backward(AttentionProblem problem, bool deterministic, VariantList& var
   }
 }
 
+/// The quantiser's kernels for the operands of eight_bit_problems().
+void add_quantizers(VariantList& variants) {
+  constexpr std::string_view kArchitecture = "sm_90a";
+  for (const int head_dim : {64, 128}) {
+    variants.add(gpu::key_sums_variant({.head_dim = head_dim}, kArchitecture), 0);
+    variants.add(gpu::key_mean_variant(head_dim, kArchitecture), 0);
+    for (const bool e4m3 : {false, true}) {
+      const steps::QuantizeConfig config{.head_dim = head_dim, .head_dim_v = head_dim, .e4m3 = e4m3};
+      variants.add(gpu::quantize_variant(config, kArchitecture), steps::quantize_smem_bytes(config));
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<CommonVariant> hopper_variants() {
@@ -159,6 +174,7 @@ std::vector<CommonVariant> hopper_variants() {
     if (problem.seqlen_q == problem.seqlen_k) add_backward(problem, false, variants);
   }
   for (const AttentionProblem& problem : eight_bit_problems()) add_forward(problem, variants);
+  add_quantizers(variants);
   return variants.take();
 }
 

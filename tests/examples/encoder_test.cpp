@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -75,10 +76,10 @@ class AllMiniLm : public testing::Test {
     return std::move(*loaded);
   }
 
-  static Encoder encoder(int threads) {
+  static Encoder encoder(int threads, Operands operands = Operands::float32) {
     auto model = Model::load(folder());
     EXPECT_TRUE(model.ok()) << model.status().message();
-    return {std::move(*model), threads};
+    return {std::move(*model), threads, operands};
   }
 
   static std::filesystem::path folder() { return SENTENCE_SEARCH_MODEL; }
@@ -130,6 +131,36 @@ TEST_F(AllMiniLm, NeitherThreadsNorNeighboursChangeAnEmbedding) {
                                       expected->begin() + static_cast<std::ptrdiff_t>((i + 1) * width));
     // Products of other heights may sum in another order.
     EXPECT_GE(cosine(embedding->data(), in_batch), 1.0 - 1e-9);
+  }
+}
+
+/// 1 less the cosine to the reference of the sentence that is off the most.
+struct OperandsCase {
+  Operands operands;
+  const char* name;
+  double most;
+};
+
+TEST_F(AllMiniLm, EmbeddingsStayCloseWithFewerBits) {
+  const Reference reference = read_reference();
+  TokenBatch batch;
+  for (const auto& token_ids : reference.token_ids) batch.append(token_ids);
+  for (const auto& [operands, name, most] :
+       {OperandsCase{Operands::bfloat16, "bfloat16", 1e-5}, OperandsCase{Operands::int8, "int8", 1.5e-4},
+        OperandsCase{Operands::float8_e4m3, "float8_e4m3", 1.5e-3}}) {
+    const Encoder model = encoder(/*threads=*/2, operands);
+    const auto embeddings = model.encode(batch);
+    ASSERT_TRUE(embeddings.ok()) << embeddings.status().message();
+    double worst = 0.0;
+    double sum = 0.0;
+    for (std::size_t i = 0; i < reference.sentences.size(); ++i) {
+      const float* embedding = embeddings->data() + i * model.config().hidden_size;
+      const double distance = 1.0 - cosine(embedding, reference.embeddings[i]);
+      worst = std::max(worst, distance);
+      sum += distance;
+    }
+    RecordProperty(name, std::to_string(worst));
+    EXPECT_LE(worst, most) << name << ", mean " << sum / static_cast<double>(reference.sentences.size());
   }
 }
 

@@ -37,7 +37,7 @@ class Npy : public ::testing::Test {
 };
 
 TEST_F(Npy, ReadsBackWhatItWrote) {
-  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
+  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16, DType::float8_e4m3, DType::int8}) {
     for (const std::vector<std::int64_t>& shape :
          {std::vector<std::int64_t>{5}, {2, 3}, {2, 0, 4}, {1, 2, 3, 4}, {3, 1, 1, 7}}) {
       const io::HostTensor tensor = normal_tensor(dtype, shape, 1);

@@ -114,7 +114,7 @@ TEST_F(Safetensors, SaysWhatItCannotView) {
   const auto message = [&](const char* name) { return file->find(name).status().message(); };
   EXPECT_NE(message("odd").find("which is not a multiple of 4; read a copy of it"), std::string::npos);
   EXPECT_TRUE(file->read("odd").ok());
-  EXPECT_NE(message("long").find("is I64; F32, F16, BF16 and I32 are accepted"), std::string::npos);
+  EXPECT_NE(message("long").find("is I64; F32, F16, BF16, I32, F8_E4M3 and I8 are accepted"), std::string::npos);
   EXPECT_NE(message("scalar").find("has rank 0; 1 to 4 is accepted"), std::string::npos);
   EXPECT_NE(message("none").find("has no tensor 'none'; it has byte, long, odd, scalar"), std::string::npos);
   EXPECT_EQ(file->find("long").status().code(), StatusCode::unsupported);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/gpt: all attentions learn, alike; runs go on after a kill, and on several processes."""
+"""examples/gpt: all attentions learn, alike; runs go on after a kill, and on several processes; 8-bit attention."""
 
 import json
 import os
@@ -15,13 +15,14 @@ import torch
 # So that PyTorch's sums have one order, however busy the machine is.
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "gpt"
+TEXT = "the quick brown fox jumps over the lazy dog. " * 50
 TRAIN = FOLDER / "train.py"
 
 
 @pytest.fixture
 def command(tmp_path):
     """train.py in a folder of its own, as a list that takes more options."""
-    (tmp_path / "text").write_text("the quick brown fox jumps over the lazy dog. " * 50, encoding="utf-8")
+    (tmp_path / "text").write_text(TEXT, encoding="utf-8")
     settings = {"--text": "text", "--json": "losses.json", "--plot": "losses.svg", "--steps": 8, "--context": 32}
     settings |= {"--width": 64, "--heads": 2, "--layers": 2}
     return [str(TRAIN), *(str(x) for pair in settings.items() for x in pair)]
@@ -100,3 +101,14 @@ def test_speed_of_each_attention_is_written_and_drawn(tmp_path):
     flops = 2 * (6 * 32 * parameters + 12 * 2 * 64 * 32**2)
     assert rows[0]["tflops"] * rows[0]["seconds"] * 1e12 == pytest.approx(flops)
     assert "Strobe" in (tmp_path / "speed.svg").read_text()
+
+
+def test_eight_bit_attention_keeps_the_loss(tmp_path):
+    (tmp_path / "text").write_text(TEXT, encoding="utf-8")
+    settings = {"--text": "text", "--steps": 8, "--batches": 2, "--context": 32, "--width": 64, "--heads": 2}
+    command = [sys.executable, str(FOLDER / "eight_bit.py"), *(str(x) for pair in settings.items() for x in pair)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=ENVIRONMENT)
+    losses = {name: float(loss) for name, _, loss, _ in map(str.split, run.stdout.splitlines())}
+    assert list(losses) == ["float32", "bfloat16", "int8", "float8_e4m3fn"]
+    for loss in losses.values():
+        assert abs(loss - losses["float32"]) < 0.01

@@ -259,7 +259,9 @@ def test_what_is_missing_is_said(qkv):
     table = torch.zeros(2, 1, dtype=torch.int32)
     for message, call in {
         "qv is given, but no engine": lambda: flash_attn_interface.flash_attn_func(q, k, v, qv=q),
-        "k_descale is given, but no": lambda: flash_attn_interface.flash_attn_func(q, k, v, k_descale=ones),
+        "k_descale is given, but no": lambda: flash_attn_interface.flash_attn_varlen_func(
+            q, k, v, ones, ones, 1, 1, k_descale=ones
+        ),
         "page_table is given, but no": lambda: flash_attn_interface.flash_attn_with_kvcache(q, k, v, page_table=table),
         "block_table is given, but no": lambda: flash_attn.flash_attn_with_kvcache(q, k, v, block_table=table),
         "flash_attn_gpu.fwd was called, but": lambda: flash_attn.flash_attn_interface.flash_attn_gpu.fwd(q, k, v),
@@ -267,3 +269,33 @@ def test_what_is_missing_is_said(qkv):
     }.items():
         with pytest.raises(NotImplementedError, match=message):
             call()
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window_size": (20, 3)}])
+@pytest.mark.parametrize("heads_kv", [4, 2])
+def test_float8(options, heads_kv):
+    """FlashAttention-3's float8 call against the same numbers in float32."""
+    torch.manual_seed(heads_kv)
+    tensors = [torch.randn(2, rows, heads, 64) for rows, heads in ((90, 4), (75, heads_kv), (75, heads_kv))]
+    descales = [0.5 + torch.rand(2, heads_kv) for _ in range(3)]
+    eighths = [x.to(torch.float8_e4m3fn) for x in tensors]
+    scales = dict(zip(("q_descale", "k_descale", "v_descale"), descales, strict=True))
+    out, lse = flash_attn_interface.flash_attn_func(*eighths, return_attn_probs=True, **scales, **options)
+    assert out.dtype == torch.bfloat16
+    by_head = [
+        scale.repeat_interleave(x.shape[2] // heads_kv, 1)[:, None, :, None]
+        for x, scale in zip(tensors, descales, strict=True)
+    ]
+    widened = [x.float() * scale for x, scale in zip(eighths, by_head, strict=True)]
+    wanted, wanted_lse = flash_attn_interface.flash_attn_func(*widened, return_attn_probs=True, **options)
+    # Probabilities in e4m3 are off by 1/16 at most and by 2.6% in root mean square, and so is a sum of random values.
+    assert (out - wanted).square().mean().sqrt() < 0.03 * wanted.square().mean().sqrt()
+    assert ((out - wanted).abs() <= widened[2].abs().amax() / 15).all()
+    torch.testing.assert_close(lse, wanted_lse, atol=1e-3, rtol=1e-4)
+    assert flash_attn_interface.flash_attn_func(*eighths).shape == (2, 90, 4, 64)
+
+
+def test_scales_belong_to_float8(qkv):
+    q, k, v = (x.detach() for x in qkv)
+    with pytest.raises(ValueError, match=r"k_descale is given, but q is torch\.bfloat16: it belongs to float8_e4m3fn"):
+        flash_attn_interface.flash_attn_func(*(x.bfloat16() for x in (q, k, v)), k_descale=torch.ones(2, 2))

@@ -27,7 +27,8 @@ Status mirror_shared(Sequences& s, ScoreModifiers& m, const Mirror& mirror) {
 
 template <class Mirror>
 Status mirror_all(ForwardArguments& a, const Mirror& mirror) {
-  Status status = mirror(Views<ConstTensorView>{&a.q, &a.k, &a.v});
+  Status status =
+      mirror(Views<ConstTensorView>{&a.q, &a.k, &a.v, &a.q_descale, &a.k_descale, &a.v_descale, &a.q_shift});
   if (status.ok()) status = mirror_shared(a.sequences, a.modifiers, mirror);
   return status.ok() ? mirror(Views<TensorView>{&a.o, &a.lse, &a.max_logits}) : status;
 }

@@ -118,11 +118,12 @@ std::optional<DType> dtype_of_descr(std::string_view descr) {
   if (descr == "<i4") return DType::int32;
   if (descr == "|u1" || descr == "|b1") return DType::uint8;
   if (descr == "|i1") return DType::int8;
+  if (descr == "<V1" || descr == "|V1" || descr == "float8_e4m3fn") return DType::float8_e4m3;
   if (descr == "<V2" || descr == "|V2" || descr == "bfloat16") return DType::bfloat16;
   return std::nullopt;
 }
 
-std::optional<std::string_view> descr_of_dtype(DType dtype) {
+std::string_view descr_of_dtype(DType dtype) {
   switch (dtype) {
     case DType::float32: return "<f4";
     case DType::float16: return "<f2";
@@ -130,16 +131,16 @@ std::optional<std::string_view> descr_of_dtype(DType dtype) {
     case DType::bfloat16: return "<V2";
     case DType::uint8: return "|u1";
     case DType::int8: return "|i1";
-    case DType::float8_e4m3: return std::nullopt;
+    case DType::float8_e4m3: return "<V1";
   }
-  return std::nullopt;
+  return {};
 }
 
 /// The message for a dtype that is not read; float64, NumPy's default, gets told what to do.
 std::string refused_dtype(std::string_view descr) {
   std::string message = fmt::format(
-      "holds dtype '{}'; accepted are '<f4' (float32), '<f2' (float16), '<V2' (bfloat16), '<i4' (int32) and '|u1' "
-      "(uint8)",
+      "holds dtype '{}'; accepted are '<f4' (float32), '<f2' (float16), '<V2' (bfloat16), '<V1' (float8_e4m3), '<i4' "
+      "(int32), '|i1' (int8) and '|u1' (uint8)",
       descr);
   if (descr == "<f8") message += ": save array.astype(numpy.float32)";
   return message;
@@ -213,14 +214,9 @@ Result<HostTensor> read_whole(const std::filesystem::path& path) {
 }
 
 Status write_whole(const std::filesystem::path& path, const HostTensor& tensor) {
-  const std::optional<std::string_view> descr = descr_of_dtype(tensor.dtype);
-  if (!descr) {
-    return {StatusCode::invalid_argument,
-            fmt::format("cannot write '{}': .npy has no name for {}", path.string(), name_of(tensor.dtype))};
-  }
   const char* const trailing_comma = tensor.shape.size() == 1 ? "," : "";  // Python: (3,) is a tuple, (3) is not
-  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", *descr,
-                                 fmt::join(tensor.shape, ", "), trailing_comma);
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}",
+                                 descr_of_dtype(tensor.dtype), fmt::join(tensor.shape, ", "), trailing_comma);
 
   const std::size_t preamble = kMagic.size() + 4;  // version and header length, two bytes each
   const std::size_t unpadded = preamble + text.size() + 1;

@@ -35,6 +35,8 @@ std::optional<DType> view_dtype(std::string_view dtype) {
   if (dtype == "F16") return DType::float16;
   if (dtype == "BF16") return DType::bfloat16;
   if (dtype == "I32") return DType::int32;
+  if (dtype == "F8_E4M3") return DType::float8_e4m3;
+  if (dtype == "I8") return DType::int8;
   return std::nullopt;
 }
 
@@ -194,8 +196,9 @@ Result<const SafetensorsFile::Entry*> SafetensorsFile::entry(std::string_view na
   }
   const Entry& entry = found->second;
   if (!view_dtype(entry.dtype)) {
-    return Status(StatusCode::unsupported, fmt::format("tensor '{}' of '{}' is {}; F32, F16, BF16 and I32 are accepted",
-                                                       name, path_.string(), entry.dtype));
+    return Status(StatusCode::unsupported,
+                  fmt::format("tensor '{}' of '{}' is {}; F32, F16, BF16, I32, F8_E4M3 and I8 are accepted", name,
+                              path_.string(), entry.dtype));
   }
   if (entry.shape.empty() || entry.shape.size() > static_cast<std::size_t>(kMaxRank)) {
     return Status(StatusCode::unsupported, fmt::format("tensor '{}' of '{}' has rank {}; 1 to {} is accepted", name,

@@ -30,8 +30,8 @@ class SafetensorsFile {
   std::vector<std::string> names() const;
 
   /// A view into the mapped file; valid while this object lives and through moves.
-  /// Accepts F32, F16, BF16 and I32 tensors of rank 1 to kMaxRank whose data is aligned to its element size.
-  /// invalid_argument when the file has no such tensor, unsupported when it has one that a view cannot describe.
+  /// Accepts F32, F16, BF16, I32, F8_E4M3 and I8 tensors of rank 1 to kMaxRank whose data is aligned to its element
+  /// size. invalid_argument when the file has no such tensor, unsupported when it has one that a view cannot describe.
   Result<ConstTensorView> find(std::string_view name) const;
 
   /// A copy that outlives the file; like find(), except that alignment does not matter; out_of_memory when it does not

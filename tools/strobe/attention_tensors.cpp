@@ -89,7 +89,8 @@ TensorView without_data(DType dtype, std::initializer_list<std::int64_t> shape) 
 }  // namespace
 
 void AttentionTensors::allocate_outputs(bool wants_max_logits) {
-  o = io::make_tensor(q.dtype, {q.shape[0], q.shape[1], q.shape[2], v.shape[3]});
+  const bool eight_bit = size_of(q.dtype) == 1;
+  o = io::make_tensor(eight_bit ? output : q.dtype, {q.shape[0], q.shape[1], q.shape[2], v.shape[eight_bit ? 2 : 3]});
   lse = io::make_tensor(DType::float32, {q.shape[0], q.shape[2], q.shape[1]});
   if (wants_max_logits) max_logits = io::make_tensor(DType::float32, {q.shape[0], q.shape[2]});
   if (!modifiers.bias.shape.empty()) d_bias = io::make_tensor(DType::float32, modifiers.bias.shape);
@@ -107,7 +108,12 @@ ForwardArguments AttentionTensors::forward() {
           .lse = view(lse),
           .modifiers = modifiers.views(),
           .random = random,
-          .max_logits = view(max_logits)};
+          .max_logits = view(max_logits),
+          .q_descale = view(q_descale),
+          .k_descale = view(k_descale),
+          .v_descale = view(v_descale),
+          .q_shift = view(q_shift),
+          .v_rotation = v_rotation};
 }
 
 BackwardArguments AttentionTensors::backward() {
@@ -128,7 +134,9 @@ BackwardArguments AttentionTensors::backward() {
 
 ForwardArguments placed(ForwardArguments arguments, const Device& device) {
   ForwardArguments& a = arguments;
-  for (ConstTensorView* const view : {&a.q, &a.k, &a.v}) view->device = device;
+  for (ConstTensorView* const view : {&a.q, &a.k, &a.v, &a.q_descale, &a.k_descale, &a.v_descale, &a.q_shift}) {
+    view->device = device;
+  }
   for (TensorView* const view : {&a.o, &a.lse, &a.max_logits}) view->device = device;
   place(a.modifiers, device);
   return arguments;

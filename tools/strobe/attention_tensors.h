@@ -17,6 +17,10 @@ struct AttentionTensors {
   io::HostTensor q, k, v, d_o;
   Modifiers modifiers;
   RandomState random;
+  // Of 8-bit q, k and v (strobe/quantize.h).
+  io::HostTensor q_descale, k_descale, v_descale, q_shift;
+  Rotation v_rotation;
+  DType output = DType::float32;
   io::HostTensor o, lse, max_logits, dq, dk, dv, d_bias, d_sink;
 
   /// Outputs for both passes in the shapes that the inputs imply; q and v have rank 4. max_logits only if wanted,

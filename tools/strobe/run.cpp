@@ -4,10 +4,13 @@
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "attention_tensors.h"
 #include "commands.h"
@@ -25,6 +28,9 @@ constexpr const char* kRunFooter =
 ml_dtypes saves it). Written to --out: o.npy and lse.npy [batch, heads, seqlen]; with --do also
 dq.npy, dk.npy and dv.npy, and dbias.npy or dsink.npy for a --bias or --sink; with --max-logits
 max_logits.npy [batch, heads].
+int8 and float8 (in .npy: '<V1') q, k and v come with --input, which then also holds q_descale, k_descale
+and v_descale and may hold q_shift, as strobe.quantize of the Python package gives them; O is float32,
+or --dtype.
 
 Examples:
   strobe run --q q.npy --k k.npy --v v.npy --causal --out results
@@ -38,10 +44,24 @@ struct RunFlags {
   std::string out = ".";
   std::string dtype;
   std::uint64_t seed = 0;
+  std::optional<std::uint64_t> v_rotation;
   OptionFlags options;
   ModifierFlags modifiers;
   ExecutionFlags execution;
 };
+
+/// What 8-bit q, k and v have beside them.
+Status read_scales(const io::SafetensorsFile& container, AttentionTensors& tensors) {
+  const std::vector<std::string> names = container.names();
+  for (const auto& [name, to] : {std::pair{"q_descale", &tensors.q_descale}, std::pair{"k_descale", &tensors.k_descale},
+                                 std::pair{"v_descale", &tensors.v_descale}, std::pair{"q_shift", &tensors.q_shift}}) {
+    if (to == &tensors.q_shift && std::ranges::find(names, name) == names.end()) continue;
+    Result<io::HostTensor> tensor = container.read(name);
+    if (!tensor.ok()) return tensor.status();
+    *to = std::move(*tensor);
+  }
+  return {};
+}
 
 /// q, k, v and what else was given, as the files hold them.
 Result<AttentionTensors> read_files(const RunFlags& flags) {
@@ -67,6 +87,10 @@ Result<AttentionTensors> read_files(const RunFlags& flags) {
   if (Status status = read(flags.q, "q", tensors.q); !status.ok()) return status;
   if (Status status = read(flags.k, "k", tensors.k); !status.ok()) return status;
   if (Status status = read(flags.v, "v", tensors.v); !status.ok()) return status;
+  if (container && size_of(tensors.q.dtype) == 1) {
+    if (Status status = read_scales(*container, tensors); !status.ok()) return status;
+  }
+  if (flags.v_rotation) tensors.v_rotation = {.given = true, .seed = *flags.v_rotation};
   Result<Modifiers> modifiers = flags.modifiers.read(tensors.q.shape[2]);
   if (!modifiers.ok()) return modifiers.status();
   tensors.modifiers = std::move(*modifiers);
@@ -77,6 +101,10 @@ Result<AttentionTensors> read_files(const RunFlags& flags) {
 }
 
 void convert_all(AttentionTensors& tensors, DType dtype) {
+  if (size_of(tensors.q.dtype) == 1) {
+    tensors.output = dtype;
+    return;
+  }
   for (io::HostTensor* tensor : {&tensors.q, &tensors.k, &tensors.v, &tensors.d_o}) *tensor = converted(*tensor, dtype);
 }
 
@@ -171,13 +199,19 @@ void add_run_command(CLI::App& app, ExitCode& exit_code) {
       ->type_name("DIR")
       ->capture_default_str()
       ->group("Files");
-  command.add_option("--dtype", flags->dtype, "convert the inputs first: float32, float16 or bfloat16")
+  command
+      .add_option("--dtype", flags->dtype,
+                  "convert the inputs first (8-bit inputs: of O): float32, float16 or bfloat16")
       ->check(CLI::IsMember(dtype_names()))
       ->type_name("NAME")
       ->group("Files");
   flags->options.add_to(command);
   flags->modifiers.add_to(command);
   command.add_option("--seed", flags->seed, "of dropout")->type_name("N")->capture_default_str()->group("Attention");
+  command
+      .add_option("--v-rotation", flags->v_rotation, "8-bit inputs: the seed of the rotation of V, if it is rotated")
+      ->type_name("SEED")
+      ->group("Attention");
   flags->execution.add_to(command);
   command.callback([flags, &exit_code] { exit_code = run(*flags); });
 }

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from strobe.integrations.flash_attention import (
+    float8_attention,
     given_lengths,
     options_of,
     padded_attention,
@@ -46,20 +47,26 @@ def flash_attn_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Any:
-    """out, or (out, lse [batch, heads, seqlen_q]) with return_attn_probs."""
-    reject_unsupported(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
-    return padded_attention(
-        *(q, k, v),
-        return_lse=return_attn_probs,
-        **options_of(
-            softmax_scale=softmax_scale,
-            causal=causal,
-            window_size=window_size,
-            attention_chunk=attention_chunk,
-            softcap=softcap,
-            deterministic=deterministic,
-        ),
+    """out, or (out, lse [batch, heads, seqlen_q]) with return_attn_probs.
+
+    With float8_e4m3fn q, k and v the scales are [batch, heads_kv], and out is bfloat16.
+    """
+    reject_unsupported(qv=qv)
+    options = options_of(
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        attention_chunk=attention_chunk,
+        softcap=softcap,
+        deterministic=deterministic,
     )
+    descales = (q_descale, k_descale, v_descale)
+    if q.dtype == torch.float8_e4m3fn:
+        return float8_attention(q, k, v, descales, return_lse=return_attn_probs, **options)
+    for name, descale in zip("qkv", descales, strict=True):
+        if descale is not None:
+            raise ValueError(f"{name}_descale is given, but q is {q.dtype}: it belongs to float8_e4m3fn inputs")
+    return padded_attention(q, k, v, return_lse=return_attn_probs, **options)
 
 
 def flash_attn_varlen_func(

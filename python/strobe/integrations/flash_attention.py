@@ -61,6 +61,45 @@ def options_of(
     return options
 
 
+def _by_head(descale: Tensor | None, q: Tensor, heads: int, heads_kv: int) -> Tensor:
+    """A scale of each batch entry and key head, [batch, heads_kv], as [batch, heads, 1]; ones where none is given."""
+    if descale is None:
+        return torch.ones((1, 1, 1), device=q.device)
+    return descale.float().expand(q.shape[0], heads_kv).repeat_interleave(heads // heads_kv, dim=1).unsqueeze(-1)
+
+
+def _transposed_values(v: Tensor) -> Tensor:
+    """v [batch, seqlen, heads, head_dim] as [batch, heads, head_dim, keys], in the order of strobe/quantize.h."""
+    keys = -(-v.shape[1] // 32) * 32
+    place = torch.arange(keys, device=v.device)
+    # What lies at 16 a + 4 c + 2 b + d is key 16 a + 8 b + 2 c + d.
+    key = (place & ~15) | (place & 12) >> 1 | (place & 2) << 2 | (place & 1)
+    rows = torch.nn.functional.pad(v.view(torch.uint8), (0, 0, 0, 0, 0, keys - v.shape[1]))
+    return rows[:, key].permute(0, 2, 3, 1).contiguous().view(v.dtype)
+
+
+def float8_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    descales: tuple[Tensor | None, Tensor | None, Tensor | None],
+    **options: Any,
+) -> Any:
+    """FlashAttention-3's call of float8_e4m3fn tensors: scales of a batch entry and key head, output in bfloat16.
+
+    V is copied: the tensor cores need it transposed. Without gradients.
+    """
+    if q.dim() != 4 or k.dim() != 4:
+        raise NotImplementedError("q, k or v is packed: float8 inputs are supported with a batch axis alone")
+    heads_kv = k.shape[2]
+    scales = {
+        f"{name}_descale": _by_head(descale, q, heads, heads_kv)
+        for name, descale, heads in zip("qkv", descales, (q.shape[2], heads_kv, heads_kv), strict=True)
+    }
+    options |= scales | {"out_dtype": torch.bfloat16}
+    return attention(rows(q), rows(k), _transposed_values(v), **options)
+
+
 def padded_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     """strobe.torch.attention, but of any head_dim on a GPU, as FlashAttention has it: zeros add nothing to a score."""
     head_dim, head_dim_v = q.shape[-1], v.shape[-1]

@@ -57,7 +57,7 @@ def cast(*tensors: Tensor) -> tuple[Tensor, ...]:
     if not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
-    return tuple(x.to(dtype) if x.dtype.is_floating_point else x for x in tensors)
+    return tuple(x.to(dtype) if x.dtype.is_floating_point and x.dtype.itemsize > 1 else x for x in tensors)
 
 
 def is_eager_inference(*tensors: Tensor | None) -> bool:

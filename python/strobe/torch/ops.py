@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from strobe import _core
 from strobe._arrays import lse_shape, max_logits_shape, output_shape, workspace_allocator
-from strobe._options import ScoreOptions
+from strobe._options import EightBitOptions, ScoreOptions
 
 _TENSORS = "alibi_slopes bias sink block_mask cu_seqlens_q cu_seqlens_k seqused_q seqused_k random"
 _VALUES = (
@@ -76,8 +76,13 @@ def is_traced(*values: Any) -> bool:
 
 
 def check_names(options: Mapping[str, Any]) -> None:
-    """TypeError for an option that there is not."""
+    """TypeError for an option that there is not, NotImplementedError for one of calls that nothing may record."""
     if not options.keys() <= _NAMES:
+        if options.keys() & EightBitOptions.__annotations__.keys():
+            raise NotImplementedError(
+                "q is of 8 bits: such calls have neither gradients nor an operator that torch.compile and torch.export "
+                "see; call strobe.attention on detached tensors, outside of what is compiled"
+            )
         raise TypeError(
             f"{min(options.keys() - _NAMES)} is no option of strobe.torch.attention: the options are "
             f"{', '.join(ScoreOptions.__annotations__)}"

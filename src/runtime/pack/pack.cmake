@@ -17,6 +17,7 @@ set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/ampere/forward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/ampere/pack_variants.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/score_params.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/quantize_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/supported.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/backward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/backward_variant.cpp

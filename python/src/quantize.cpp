@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize.h"
+
+#include <functional>
+
+#include "call_options.h"
+#include "errors.h"
+#include "imports.h"
+#include "strobe/quantize.h"
+#include "workspace.h"
+
+namespace nb = nanobind;
+
+namespace strobe::python {
+
+void quantize(nb::handle q, nb::handle k, nb::handle v, nb::handle q8, nb::handle k8, nb::handle v8,
+              nb::handle q_descale, nb::handle k_descale, nb::handle v_descale, nb::handle q_shift, int q_scales,
+              int k_scales, int v_scales, bool rotate_qk, bool rotate_v, std::uint64_t seed,
+              nb::handle allocate_workspace, const nb::kwargs& keywords) {
+  constexpr const char* kFloats = "float32, float16 or bfloat16";
+  constexpr const char* kElements = "int8 or float8_e4m3fn";
+  constexpr const char* kFloat32 = "float32";
+  Imports imports = imports_for(keywords);
+  QuantizeArguments arguments;
+  arguments.q = imports.view(q, {"q", kFloats});
+  arguments.k = imports.view(k, {"k", "q's dtype"});
+  arguments.v = imports.view(v, {"v", "q's dtype"});
+  CallOptions call = read_options(keywords, imports);
+  arguments.q8 = imports.view(q8, {"q8", kElements, true});
+  arguments.k8 = imports.view(k8, {"k8", kElements, true});
+  arguments.v8 = imports.view(v8, {"v8", kElements, true});
+  arguments.q_descale = imports.view(q_descale, {"q_descale", kFloat32, true});
+  arguments.k_descale = imports.view(k_descale, {"k_descale", kFloat32, true});
+  arguments.v_descale = imports.view(v_descale, {"v_descale", kFloat32, true});
+  arguments.q_shift = imports.view(q_shift, {"q_shift", kFloat32, true});
+  const QuantizeOptions options{.element = arguments.q8.dtype,
+                                .q_scales = static_cast<ScaleUnit>(q_scales),
+                                .k_scales = static_cast<ScaleUnit>(k_scales),
+                                .v_scales = static_cast<ScaleUnit>(v_scales),
+                                .rotate_qk = rotate_qk,
+                                .rotate_v = rotate_v,
+                                .seed = seed,
+                                .center_k = arguments.q_shift.given()};
+  WorkspaceFunction workspace(allocate_workspace, imports);
+  const AllocateWorkspace allocate = std::ref(workspace);
+  if (!allocate_workspace.is_none()) call.execution.allocate_workspace = &allocate;
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    status = strobe::quantize(arguments, options, call.execution);
+  }
+  raise_if_failed(status);
+}
+
+}  // namespace strobe::python

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Q, K and V in 8 bits."""
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from strobe import _arrays, _core
+from strobe._options import Tensor, TensorOptions
+
+Unit = Literal["tensor", "head", "block", "group", "row"]
+
+_ROWS = {"tensor": 0, "head": 0, "block": 128, "group": 32, "row": 1}  # that share a scale; 0: all of a head
+_UNITS = tuple(_ROWS)  # in the order of strobe::ScaleUnit
+_ELEMENTS = ("int8", "float8_e4m3fn")
+_VALUE_KEYS = 32  # to a multiple of which V's keys are padded
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """8-bit tensors and what else ``strobe.attention`` needs: attention(x.q, x.k, x.v, **x.options)."""
+
+    q: Tensor
+    """[batch, seqlen_q, heads_q, head_dim], int8 or float8_e4m3fn."""
+    k: Tensor
+    """[batch, seqlen_k, heads_kv, head_dim]."""
+    v: Tensor
+    """[batch, heads_kv, head_dim_v, seqlen_k rounded up to 32]: transposed, keys in the order of strobe/quantize.h."""
+    q_descale: Tensor
+    """[batch, heads_q, units of the queries] float32; [1, 1, 1] for one scale per tensor."""
+    k_descale: Tensor
+    v_descale: Tensor
+    q_shift: Tensor | None
+    """[batch, heads_q, seqlen_q] float32: products of the queries and the keys' mean; None without center_k."""
+    v_rotation: int | None
+    """The seed of the rotation of V's rows; None if they are not rotated."""
+    out_dtype: str
+    """The dtype of the tensors that these were: "float32", "float16" or "bfloat16"."""
+
+    @property
+    def options(self) -> TensorOptions:
+        """The options of the call."""
+        options = TensorOptions(
+            q_descale=self.q_descale, k_descale=self.k_descale, v_descale=self.v_descale, out_dtype=self.out_dtype
+        )
+        if self.q_shift is not None:
+            options["q_shift"] = self.q_shift
+        if self.v_rotation is not None:
+            options["v_rotation"] = self.v_rotation
+        return options
+
+
+class Plan(NamedTuple):
+    """What a quantisation writes, and how."""
+
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, str]
+    settings: dict[str, int]
+    out_dtype: str
+
+    def result(self, outputs: dict[str, Any]) -> Quantized:
+        seed = self.settings["seed"]
+        return Quantized(
+            q=outputs["q8"],
+            k=outputs["k8"],
+            v=outputs["v8"],
+            q_descale=outputs["q_descale"],
+            k_descale=outputs["k_descale"],
+            v_descale=outputs["v_descale"],
+            q_shift=outputs.get("q_shift"),
+            v_rotation=seed if self.settings["rotate_v"] else None,
+            out_dtype=self.out_dtype,
+        )
+
+
+def quantize(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    element: Any = "int8",
+    q_scales: Unit = "row",
+    k_scales: Unit = "group",
+    v_scales: Unit = "row",
+    rotate_qk: bool = True,
+    rotate_v: bool = True,
+    center_k: bool = True,
+    seed: int = 0,
+    threads: int = 0,
+    engine: str = "automatic",
+    stream: int | None = None,
+) -> Quantized:
+    """q, k and v as 8-bit tensors with scales, for ``strobe.attention``.
+
+    q [batch, seqlen_q, heads_q, head_dim], k [batch, seqlen_k, heads_kv, head_dim] and v [batch, seqlen_k, heads_kv,
+    head_dim_v] are float32, float16 or bfloat16, of one framework and on one device, with any strides as long as the
+    last is 1. ``element`` is "int8" or "float8_e4m3fn", or the framework's dtype of that name; NumPy holds the latter
+    by ml_dtypes.
+
+    Rows share a scale with all rows of the "tensor" or of their batch entry and "head", with 127 neighbours ("block"),
+    with 31 ("group") or with none ("row"). ``rotate_qk`` and ``rotate_v`` multiply the columns by random signs, which
+    ``seed`` draws, and a Hadamard matrix: scores stay, attention rotates its output back. ``center_k`` takes the keys'
+    mean from them, which the softmax does not notice. What each does to the error: docs/eight-bit.md. Results do not
+    depend on threads.
+
+    There are no gradients. Raises ValueError for tensors that are recorded on PyTorch's tape and for arguments that
+    contradict this description, TypeError for what are no tensors, NotImplementedError for what no engine of this build
+    supports. On a GPU the call returns when its launches are queued.
+
+    Source: Shah et al., "FlashAttention-3" (2024), section 3.3; Zhang et al., "SageAttention" (2024), section 4.2.
+    """
+    plan = _plan(
+        *(q, k, v, _arrays.dtype_name(element)),
+        units={"q_scales": q_scales, "k_scales": k_scales, "v_scales": v_scales},
+        flags={"rotate_qk": rotate_qk, "rotate_v": rotate_v, "center_k": center_k},
+        seed=seed,
+    )
+    framework = _arrays.framework_of(q)
+    if framework == "jax":
+        from strobe import jax
+
+        return jax.run_quantize(plan, q, k, v, threads)
+    if framework == "torch":
+        _check_no_gradients(q, k, v)
+    elif framework == "cupy" and stream is None:
+        stream = _arrays.cupy_stream()
+    outputs = {name: _arrays.empty(shape, q, plan.dtypes[name]) for name, shape in plan.shapes.items()}
+    _core.quantize(
+        *(q, k, v),
+        **({"q_shift": None} | outputs | plan.settings),
+        allocate_workspace=_arrays.workspace_allocator(q, stream),
+        threads=threads,
+        engine=engine,
+        stream=stream,
+    )
+    return plan.result(outputs)
+
+
+def _plan(
+    q: Tensor, k: Tensor, v: Tensor, element: str, *, units: dict[str, Unit], flags: dict[str, bool], seed: int
+) -> Plan:
+    """ValueError for what would leave the outputs without a shape; the rest is for the call to see."""
+    if element not in _ELEMENTS:
+        raise ValueError(f'element is "{element}": it must be "int8" or "float8_e4m3fn"')
+    for name, unit in units.items():
+        if unit not in _ROWS:
+            raise ValueError(f'{name} is "{unit}": it must be one of {", ".join(_UNITS)}')
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} is of type {type(flag).__name__}: it must be True or False")
+    if not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise ValueError(f"seed is {seed}: it must be an integer from 0 to 2^64 - 1")
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not hasattr(tensor, "shape"):
+            raise TypeError(f"{name} is of type {type(tensor).__name__}: it must be a tensor")
+        if len(tensor.shape) != 4:
+            raise ValueError(f"{name} has rank {len(tensor.shape)}: it must be [batch, seqlen, heads, head_dim]")
+    keys = -(-k.shape[1] // _VALUE_KEYS) * _VALUE_KEYS
+    shapes = {"q8": tuple(q.shape), "k8": tuple(k.shape), "v8": (v.shape[0], v.shape[2], v.shape[3], keys)}
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        shapes[f"{name}_descale"] = _scales_shape(units[f"{name}_scales"], tensor.shape)
+    if flags["center_k"]:
+        shapes["q_shift"] = _arrays.lse_shape(q)
+    dtypes = {name: element if name in ("q8", "k8", "v8") else "float32" for name in shapes}
+    settings = {name: _UNITS.index(unit) for name, unit in units.items()}
+    settings |= {"rotate_qk": flags["rotate_qk"], "rotate_v": flags["rotate_v"], "seed": seed}
+    return Plan(shapes, dtypes, settings, _arrays.dtype_name(q.dtype))
+
+
+def _scales_shape(unit: Unit, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if unit == "tensor":
+        return (1, 1, 1)
+    rows = _ROWS[unit] or max(shape[1], 1)
+    return (shape[0], shape[2], max(-(-shape[1] // rows), 1))
+
+
+def _check_no_gradients(*tensors: Tensor) -> None:
+    if not sys.modules["torch"].is_grad_enabled():
+        return
+    for name, tensor in zip("qkv", tensors, strict=True):
+        if tensor.requires_grad:
+            raise ValueError(f"{name} requires a gradient, which 8-bit tensors do not have: detach it")

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mean of the keys of every head, of rows that are finite: sums of blocks of rows, then the sum of those. float64,
+// in the order that call/eight_bit.h prescribes.
+#pragma once
+
+#include "kernels/steps/source.h"
+
+namespace strobe::steps {
+
+/// store(column, sum, count) of the phases, added in order.
+template <int head_dim, class Store>
+__device__ __forceinline__ void add_phases(const double (&sums)[kMeanPhases][head_dim],
+                                           const int (&counts)[kMeanPhases], const Store& store) {
+  int count = 0;
+#pragma unroll
+  for (const int one : counts) count += one;
+  for (int c = threadIdx.x; c < head_dim; c += blockDim.x) {
+    double sum = sums[0][c];
+#pragma unroll
+    for (int phase = 1; phase < kMeanPhases; ++phase) sum += sums[phase][c];
+    store(c, sum, count);
+  }
+}
+
+/// Grid: chunks * heads * batch; kMeanPhases * mean_lanes threads, of which neighbours share a row.
+template <KeyMeanConfig C>
+__global__ void __launch_bounds__(kMeanPhases* mean_lanes(C.head_dim))
+    sum_keys(const __grid_constant__ KeyMeanParams params) {
+  launch_next_grid();
+  constexpr int kLanes = mean_lanes(C.head_dim);
+  constexpr int kRowsAtOnce = C.source == Source::fp32 ? 8 : 16;  // that are on their way at once
+  constexpr int kVectors = kMeanColumns / kVector<C.source>;
+  __shared__ double sums[kMeanPhases][C.head_dim];
+  __shared__ int counts[kMeanPhases];
+  const int head = blockIdx.x / params.chunks;
+  const int chunk = blockIdx.x - head * params.chunks;
+  const int batch = head / params.heads;
+  const int phase = threadIdx.x / kLanes;
+  const int column = threadIdx.x % kLanes * kMeanColumns;
+  const char* k = static_cast<const char*>(params.k) +
+                  (batch * params.k_batch + (head - batch * params.heads) * params.k_head) * source_bytes(C.source);
+  const unsigned row_lanes = (kLanes == 32 ? ~0U : (1U << kLanes) - 1) << (threadIdx.x % 32 / kLanes * kLanes);
+  double sum[kMeanColumns] = {};
+  int count = 0;
+#pragma unroll
+  for (int turn = 0; turn < kMeanRows / kMeanPhases / kRowsAtOnce; ++turn) {
+    uint4 bits[kRowsAtOnce][kVectors];
+    const int first = chunk * kMeanRows + turn * kRowsAtOnce * kMeanPhases + phase;
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      const int row = first + i * kMeanPhases;
+#pragma unroll
+      for (int j = 0; j < kVectors; ++j) {
+        bits[i][j] = make_uint4(0, 0, 0, 0);
+        if (row < params.rows && column < C.head_dim) {
+          bits[i][j] = load_vector<C.source, C.aligned>(k, row * params.k_row + column + j * kVector<C.source>);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      float x[kMeanColumns];
+      unsigned nan = 0;
+#pragma unroll
+      for (int j = 0; j < kVectors; ++j) widen<C.source>(bits[i][j], x + j * kVector<C.source>, nan);
+      const unsigned bad = __ballot_sync(0xffffffffU, !is_zero<C.source>(nan));
+      if (first + i * kMeanPhases < params.rows && (bad & row_lanes) == 0) {
+        ++count;
+#pragma unroll
+        for (int c = 0; c < kMeanColumns; ++c) sum[c] += static_cast<double>(x[c]);
+      }
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < kMeanColumns; ++c) {
+    if (column < C.head_dim) sums[phase][column + c] = sum[c];
+  }
+  if (column == 0) counts[phase] = count;
+  __syncthreads();
+  double* to = params.sums + static_cast<long long>(blockIdx.x) * C.head_dim;
+  add_phases(sums, counts, [&](int c, double total, int rows) {
+    to[c] = total;
+    if (c == 0) params.counts[blockIdx.x] = rows;
+  });
+}
+
+/// Grid: heads * batch; kFinishThreads threads.
+template <int head_dim>
+__global__ void __launch_bounds__(kFinishThreads) finish_key_mean(const __grid_constant__ KeyMeanParams params) {
+  launch_next_grid();
+  wait_for_previous_grid();
+  constexpr int kColumnsAtOnce = kFinishThreads / kMeanPhases;
+  __shared__ double sums[kMeanPhases][head_dim];
+  __shared__ int counts[kMeanPhases];
+  const long long first_chunk = static_cast<long long>(blockIdx.x) * params.chunks;
+  const int phase = threadIdx.x / kColumnsAtOnce;
+  for (int c = threadIdx.x % kColumnsAtOnce; c < head_dim; c += kColumnsAtOnce) {
+    double sum = 0.0;
+    int count = 0;
+#pragma unroll 8
+    for (int chunk = phase; chunk < params.chunks; chunk += kMeanPhases) {
+      sum += params.sums[(first_chunk + chunk) * head_dim + c];
+      if (c == 0) count += params.counts[first_chunk + chunk];
+    }
+    sums[phase][c] = sum;
+    if (c == 0) counts[phase] = count;
+  }
+  __syncthreads();
+  float* mean = params.mean + static_cast<long long>(blockIdx.x) * head_dim;
+  add_phases(sums, counts, [&](int c, double sum, int count) {
+    mean[c] = count == 0 ? 0.0F : static_cast<float>(sum / static_cast<double>(count));
+  });
+}
+
+}  // namespace strobe::steps

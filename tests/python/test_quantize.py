@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""strobe.quantize and attention on its result: every framework's tensors give the same bits, close to float64."""
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+import reference
+import strobe
+import strobe.torch
+import torch
+
+ELEMENTS = ("int8", "float8_e4m3fn")
+FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
+# Root mean square errors of O for entries N(0, 1) and 130 keys: int8 and e4m3 give 1.8e-3 and 6.8e-3.
+MOST_ERROR = {"int8": 2.5e-3, "float8_e4m3fn": 9e-3}
+
+
+@pytest.fixture
+def qkv():
+    generator = np.random.default_rng(7)
+    shapes = ((2, 100, 4, 64), (2, 130, 2, 64), (2, 130, 2, 48))
+    return [generator.standard_normal(shape, dtype=np.float32) for shape in shapes]
+
+
+def bits(x):
+    """An array of any framework as bytes."""
+    if isinstance(x, torch.Tensor):
+        return x.contiguous().view(torch.uint8).numpy()
+    return np.ascontiguousarray(np.asarray(x)).view(np.uint8)
+
+
+def call(x, **options):
+    return strobe.attention(x.q, x.k, x.v, return_lse=True, **x.options, **options)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_close_to_float64(qkv, element, causal):
+    x = strobe.quantize(*qkv, element=element)
+    assert x.q.dtype.name == x.k.dtype.name == x.v.dtype.name == element
+    assert x.v.shape == (2, 2, 48, 160)
+    assert (x.q_descale.shape, x.k_descale.shape, x.v_descale.shape) == ((2, 4, 100), (2, 2, 5), (2, 2, 130))
+    o, lse = call(x, causal=causal)
+    wanted, wanted_lse, _ = reference.attention(*qkv, causal=causal)
+    assert o.dtype == np.float32
+    assert np.sqrt(np.square(o - wanted).mean()) < MOST_ERROR[element] * (4 if causal else 1)
+    np.testing.assert_allclose(lse, wanted_lse, atol=0.3)
+
+
+@pytest.mark.parametrize("unit", ["tensor", "head", "block", "group", "row"])
+@pytest.mark.parametrize("rotate", [False, True])
+def test_elements_times_scales_are_the_tensors(qkv, unit, rotate):
+    """With neither rotation nor centring q8 * q_descale is q, within half a step."""
+    units = {f"{name}_scales": unit for name in "qkv"}
+    x = strobe.quantize(*qkv, **units, rotate_qk=rotate, rotate_v=rotate, center_k=False, seed=3)
+    assert x.q_shift is None
+    assert "q_shift" not in x.options
+    assert x.v_rotation == (3 if rotate else None)
+    rows = {"tensor": 100, "head": 100, "block": 128, "group": 32, "row": 1}[unit]
+    scales = np.broadcast_to(x.q_descale, (2, 4, x.q_descale.shape[2])).repeat(rows, axis=2)[..., :100]
+    widened = x.q * scales.transpose(0, 2, 1)[..., None]
+    if rotate:
+        np.testing.assert_allclose(np.square(widened).sum(), np.square(qkv[0]).sum(), rtol=1e-2)
+    else:
+        assert (abs(widened - qkv[0]) <= 0.51 * scales.transpose(0, 2, 1)[..., None]).all()
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_frameworks_agree(qkv, element, dtype):
+    tensors = [torch.from_numpy(x).to(getattr(torch, dtype)) for x in qkv]
+    from_torch = strobe.quantize(*tensors, element=getattr(torch, element))
+    assert from_torch.q.dtype == getattr(torch, element)
+    arrays = [jax.numpy.asarray(x).astype(dtype) for x in qkv]
+    from_jax = strobe.quantize(*arrays, element=element)
+    from_numpy = strobe.quantize(*(np.asarray(x) for x in arrays), element=element)
+    for name in ("q", "k", "v", "q_descale", "k_descale", "v_descale", "q_shift"):
+        wanted = bits(getattr(from_numpy, name))
+        np.testing.assert_array_equal(bits(getattr(from_torch, name)), wanted)
+        np.testing.assert_array_equal(bits(getattr(from_jax, name)), wanted)
+    for results in zip(call(from_numpy), call(from_torch), call(from_jax), strict=True):
+        np.testing.assert_array_equal(bits(results[1]), bits(results[0]))
+        np.testing.assert_array_equal(bits(results[2]), bits(results[0]))
+    assert call(from_torch)[0].dtype == tensors[0].dtype
+
+
+def test_jit_and_vmap(qkv):
+    def both(q, k, v):
+        x = strobe.quantize(q, k, v, seed=2**64 - 1)
+        return strobe.attention(x.q, x.k, x.v, **x.options), x
+
+    o, x = jax.jit(both)(*qkv)
+    eager = strobe.quantize(*qkv, seed=2**64 - 1)
+    assert isinstance(x, strobe.Quantized)
+    assert x.v_rotation == 2**64 - 1
+    np.testing.assert_array_equal(o, call(eager)[0])
+    stacked = jax.vmap(lambda *qkv: both(*qkv)[0])(*(jax.numpy.stack([x, x]) for x in qkv))
+    np.testing.assert_array_equal(stacked[1], o)
+
+
+@pytest.mark.parametrize("out_dtype", ["float16", "bfloat16", torch.float16, torch.bfloat16])
+def test_output_dtype(qkv, out_dtype):
+    x = strobe.quantize(*(torch.from_numpy(x) for x in qkv))
+    o = strobe.attention(x.q, x.k, x.v, **x.options | {"out_dtype": out_dtype})
+    assert str(o.dtype).endswith(str(out_dtype).removeprefix("torch."))
+    wanted = call(x)[0].to(o.dtype)
+    assert torch.equal(o, wanted)
+    assert torch.equal(strobe.torch.attention(x.q, x.k, x.v, **x.options | {"out_dtype": out_dtype}), wanted)
+
+
+def test_out_and_strides(qkv):
+    x = strobe.quantize(*(np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for x in qkv))
+    out = np.empty((2, 4, 100, 48), np.float32).transpose(0, 2, 1, 3)
+    o = strobe.attention(x.q, x.k, x.v, out=out, **x.options)
+    assert o is out
+    np.testing.assert_array_equal(out, call(strobe.quantize(*qkv))[0])
+
+
+def test_scales_of_ones_own():
+    """FlashAttention-3's: one scale a batch entry and key head."""
+    generator = np.random.default_rng(1)
+    q, k = (generator.integers(-127, 128, (2, 40, 2, 32), np.int8) for _ in range(2))
+    v = generator.integers(-127, 128, (2, 2, 16, 64), np.int8)
+    v[..., 40:] = 0
+    v[..., 32:] = 0  # keys 32 to 39 of 40 have no value, so that their order does not matter
+    scales = {name: np.full((2, 2, 1), 0.01, np.float32) for name in ("q_descale", "k_descale", "v_descale")}
+    o = strobe.attention(q, k, v, out_dtype="float32", **scales)
+    position = [16 * (i // 16) + 4 * (i % 8 // 2) + 2 * (i % 16 // 8) + i % 2 for i in range(32)]
+    values = np.zeros((2, 40, 2, 16))
+    values[:, :32] = v[..., position].transpose(0, 3, 1, 2)
+    wanted, _, _ = reference.attention(q * 0.01, k * 0.01, values * 0.01)
+    np.testing.assert_allclose(o, wanted, atol=5e-3)
+
+
+def test_explain(qkv):
+    x = strobe.quantize(*qkv)
+    assert "8-bit inputs  int8" in strobe.explain(x.q, x.k, x.v, **x.options)
+
+
+def test_float8_without_ml_dtypes_name(qkv):
+    x = strobe.quantize(*qkv, element=ml_dtypes.float8_e4m3fn)
+    assert x.q.dtype == FLOAT8
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (dict(element="int4"), ValueError, 'element is "int4": it must be "int8" or "float8_e4m3fn"'),
+        (dict(q_scales="rows"), ValueError, 'q_scales is "rows": it must be one of tensor, head, block, group, row'),
+        (dict(seed=-1), ValueError, "seed is -1: it must be an integer from 0 to"),
+        (dict(rotate_v=1), TypeError, "rotate_v is of type int: it must be True or False"),
+        (dict(q=np.zeros((2, 100, 64), np.float32)), ValueError, "q has rank 3: it must be"),
+        (dict(k=np.zeros((1, 130, 2, 64), np.float32)), ValueError, "k has shape .* batch and head_dim must be equal"),
+        (dict(v=np.zeros((2, 130, 2, 48), np.float64)), ValueError, "v is float64: it must be q's dtype"),
+        (dict(q=3.0), TypeError, "q is of type float: it must be a tensor"),
+        (dict(engine="hopper"), NotImplementedError, "the hopper engine takes tensors on a CUDA device"),
+    ],
+)
+def test_misuse(qkv, change, error, message):
+    arguments = dict(zip("qkv", qkv, strict=True)) | change
+    with pytest.raises(error, match=message):
+        strobe.quantize(**arguments)
+
+
+def test_misuse_of_attention(qkv):
+    x = strobe.quantize(*qkv)
+    with pytest.raises(ValueError, match="q is int8: give out, or out_dtype"):
+        strobe.attention(x.q, x.k, x.v, q_descale=x.q_descale)
+    with pytest.raises(ValueError, match="q_descale is not given: 8-bit inputs need scales"):
+        strobe.attention(x.q, x.k, x.v)
+    with pytest.raises(ValueError, match="out_dtype is given, but q is float32"):
+        strobe.attention(*qkv, out_dtype="float32")
+    with pytest.raises(ValueError, match="o is float8_e4m3: it must be float32, float16 or bfloat16"):
+        strobe.attention(x.q, x.k, x.v, **x.options | {"out_dtype": "float8_e4m3fn"})
+    with pytest.raises(ValueError, match="q_shift is given, but q is float32"):
+        strobe.attention(*qkv, q_shift=x.q_shift)
+
+
+def test_no_gradients(qkv):
+    q, k, v = (torch.from_numpy(x).requires_grad_() for x in qkv)
+    with pytest.raises(ValueError, match="q requires a gradient, which 8-bit tensors do not have: detach it"):
+        strobe.quantize(q, k, v)
+    with torch.no_grad():
+        x = strobe.quantize(q, k, v)
+    sink = torch.zeros(4, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="such calls have neither gradients"):
+        strobe.torch.attention(x.q, x.k, x.v, sink=sink, **x.options)
+    with pytest.raises(NotImplementedError, match="8-bit tensors have no gradients"):
+        jax.grad(lambda q: strobe.quantize(q, *qkv[1:]).q_descale.sum())(qkv[0])
+    y = strobe.quantize(*(jax.numpy.asarray(a) for a in qkv))
+    with pytest.raises(NotImplementedError, match="calls of 8-bit tensors have no gradients"):
+        jax.grad(lambda sink: strobe.attention(y.q, y.k, y.v, sink=sink, **y.options).sum())(jax.numpy.zeros(4))
+
+
+def test_autocast_leaves_float8_alone(qkv):
+    x = strobe.quantize(*(torch.from_numpy(x) for x in qkv), element="float8_e4m3fn")
+    with torch.autocast("cpu"):
+        o = strobe.torch.attention(x.q, x.k, x.v, **x.options)
+    assert torch.equal(o, call(x)[0])
