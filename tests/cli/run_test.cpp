@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "files.h"
 #include "io/npy.h"
+#include "io/quantized.h"
 #include "program.h"
 #include "reference/bound/reference.h"
 #include "runtime/temporary_folder.h"
@@ -105,34 +109,64 @@ TEST_F(Run, ConvertsInputsAsIfTheyHadBeenSavedSo) {
   EXPECT_EQ(converted.bytes, result("o").bytes);
 }
 
+/// A safetensors file of these tensors.
+std::string safetensors_of(const std::vector<std::pair<std::string, const io::HostTensor*>>& tensors) {
+  const std::map<DType, const char*> names = {
+      {DType::float32, "F32"}, {DType::float16, "F16"}, {DType::int8, "I8"}, {DType::float8_e4m3, "F8_E4M3"}};
+  nlohmann::json entries;
+  std::string data;
+  for (const auto& [name, tensor] : tensors) {
+    const std::size_t begin = data.size();
+    data.append(reinterpret_cast<const char*>(tensor->bytes.data()), tensor->bytes.size());
+    entries[name] = {
+        {"dtype", names.at(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {begin, data.size()}}};
+  }
+  std::string header = entries.dump();
+  header.append((8 - header.size() % 8) % 8, ' ');
+  std::string length(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>((header.size() >> (8 * i)) & 0xFFU);
+  return length + header + data;
+}
+
 TEST_F(Run, ReadsSafetensorsLikeNpy) {
   const Inputs inputs(DType::float16);
   ASSERT_EQ(run_program(write(inputs) + std::vector<std::string>{"--causal-top-left"}).exit_code, 0);
   const io::HostTensor from_npy = result("o");
 
-  nlohmann::json entries;
-  std::string data;
-  const auto add = [&](const char* name, const io::HostTensor& tensor) {
-    const std::size_t begin = data.size();
-    data.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
-    entries[name] = {{"dtype", "F16"}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
-  };
-  add("q", inputs.q);
-  add("k", inputs.k);
-  add("v", inputs.v);
-  std::string header = entries.dump();
-  header.append((8 - header.size() % 8) % 8, ' ');
-  std::string length(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>((header.size() >> (8 * i)) & 0xFFU);
-  write_bytes(folder_ / "qkv.safetensors", length + header + data);
+  const std::string file = safetensors_of({{"q", &inputs.q}, {"k", &inputs.k}, {"v", &inputs.v}});
+  write_bytes(folder_ / "qkv.safetensors", file);
 
   const Outcome outcome =
       run_program({"run", "--input", folder_ / "qkv.safetensors", "--causal-top-left", "--out", out_});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(result("o").bytes, from_npy.bytes);
 
-  write_bytes(folder_ / "qkv.safetensors", (length + header + data).substr(0, 100));
+  write_bytes(folder_ / "qkv.safetensors", file.substr(0, 100));
   expect_refusal(run_program({"run", "--input", folder_ / "qkv.safetensors", "--out", out_}), 2, "qkv.safetensors");
+}
+
+TEST_F(Run, ComputesOnQuantisedTensors) {
+  const Inputs inputs(DType::float32);
+  for (const DType element : {DType::int8, DType::float8_e4m3}) {
+    const auto x = io::quantized(view(inputs.q), view(inputs.k), view(inputs.v), {.element = element, .seed = 9});
+    ASSERT_TRUE(x.ok()) << x.status().message();
+    write_bytes(folder_ / "qkv.safetensors", safetensors_of({{"q", &x->q8},
+                                                             {"k", &x->k8},
+                                                             {"v", &x->v8},
+                                                             {"q_descale", &x->q_descale},
+                                                             {"k_descale", &x->k_descale},
+                                                             {"v_descale", &x->v_descale},
+                                                             {"q_shift", &x->q_shift}}));
+    const Outcome outcome = run_program(
+        {"run", "--input", folder_ / "qkv.safetensors", "--v-rotation", "9", "--dtype", "float16", "--out", out_});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    io::HostTensor o = io::make_tensor(DType::float16, {2, 33, 4, 12});
+    ForwardArguments arguments = x->arguments();
+    arguments.o = view(o);
+    ASSERT_TRUE(forward(arguments).ok());
+    EXPECT_EQ(result("o").dtype, DType::float16);
+    EXPECT_EQ(result("o").bytes, o.bytes);
+  }
 }
 
 TEST_F(Run, RefusesBadFilesInOneSentence) {
