@@ -43,7 +43,7 @@ TEST(AmpereCompile, KeepsEverythingInRegisters) {
   if (!nvrtc.ok()) GTEST_SKIP() << nvrtc.status().message();
   const Result<runtime::Archive> sources = runtime::Archive::parse(runtime::embedded_sources());
   ASSERT_TRUE(sources.ok());
-  const runtime::KernelStore store(*sources, {}, {}, [&] { return nvrtc; });
+  const runtime::KernelStore store(*sources, {}, {}, runtime::nvrtc);
   for (const std::uint64_t seed : chosen_seeds(12)) {
     Random random(seed);
     const NamedDevice& device = kDevices[seed % kDevices.size()];
