@@ -53,7 +53,6 @@ DropoutParams dropout_params(const AttentionProblem& problem, const RandomState&
   const DropoutKey key = dropout_key(problem.dropout, random.seed, random.offset);
   return {.key = key,
           .state = reinterpret_cast<const unsigned long long*>(random.on_device),
-          .limits = 0x64006400U + key.threshold * 0x10001U,
           .keep_probability = key.keep_probability(),
           .keep_factor = 1.0F / key.keep_probability()};
 }

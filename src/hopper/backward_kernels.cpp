@@ -56,11 +56,17 @@ Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, c
                ? find_kernel(queries, plan.query, query_gradient_variant, smem_plan(plan.query).total_bytes, device)
                : find_kernel(finishes, plan.config, finish_variant, 0, device);
   };
+  const auto find_bias = [&] {
+    return find_kernel(biases, plan.config, bias_gradient_variant, bias_gradient_smem_plan(plan.config).total_bytes,
+                       device);
+  };
   [[maybe_unused]] const std::future<void> main_ahead = load_ahead(mains.holds(plan.config, device), find_main);
   [[maybe_unused]] const std::future<void> query_ahead =
       load_ahead(!plan.finishes ||
                      (plan.config.by_roles ? queries.holds(plan.query, device) : finishes.holds(plan.config, device)),
                  find_query);
+  [[maybe_unused]] const std::future<void> bias_ahead =
+      load_ahead(!problem.wants_d_bias || biases.holds(plan.config, device), find_bias);
   const Result<runtime::Kernel> prepare = find_kernel(prepares, plan.prepare, prepare_variant, 0, device);
   if (!prepare.ok()) return prepare.status();
   const Result<runtime::Kernel> main = find_main();
@@ -72,8 +78,7 @@ Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, c
     kernels.query = *query;
   }
   if (problem.wants_d_bias) {
-    const Result<runtime::Kernel> bias = find_kernel(biases, plan.config, bias_gradient_variant,
-                                                     bias_gradient_smem_plan(plan.config).total_bytes, device);
+    const Result<runtime::Kernel> bias = find_bias();
     if (!bias.ok()) return bias.status();
     kernels.bias = *bias;
   }

@@ -38,14 +38,23 @@ __device__ __forceinline__ bool is_dropped(const DropoutKey& dropout, int head, 
 template <int columns>
 struct DropoutSlices {
   unsigned words[columns / 16][2];
+  unsigned limits;  // two float16: 1024 and the threshold
+
+  __device__ __forceinline__ explicit DropoutSlices(const DropoutKey& dropout)
+      : limits(0x64006400U + dropout.threshold * 0x10001U) {
+    asm volatile("" : "+r"(limits));  // in a register: from a uniform one each byte permutation would have it copied
+  }
 
   /// Of the lower or upper two slices of a word: ones in the half of a register whose score is dropped. 1024 + slice is
-  /// a float16 with the slice as its lowest bits.
-  __device__ __forceinline__ unsigned dropped(const DropoutParams& params, int group, int word, int upper) const {
-    const unsigned selector = upper == 0 ? 0x4140U : 0x4342U;
-    return ptx::set_lt_f16x2(__byte_perm(words[group][word], 0x64646464U, selector), params.limits);
+  /// a float16 with the slice as its lowest bits, and as its upper byte that of the limits.
+  __device__ __forceinline__ unsigned dropped(int group, int word, int upper) const {
+    const unsigned selector = upper == 0 ? 0x5150U : 0x5352U;
+    return ptx::set_lt_f16x2(__byte_perm(words[group][word], limits, selector), limits);
   }
 };
+
+/// By how much the patch's number grows with sixteen keys or queries.
+constexpr unsigned kPatchesPerSixteen = dropout_patch(16);
 
 /// Whether this lane's fragment rows are odd.
 __device__ __forceinline__ bool odd_rows() { return (threadIdx.x & 4U) != 0; }
@@ -64,11 +73,13 @@ __device__ __forceinline__ void exchange_words(unsigned of_even, unsigned of_odd
 template <int columns>
 __device__ __forceinline__ DropoutSlices<columns> draw_rows(const DropoutKey& dropout, unsigned head, unsigned query,
                                                             unsigned key) {
-  DropoutSlices<columns> slices;
+  DropoutSlices<columns> slices(dropout);
+  PhiloxBlock counter = dropout_counter(dropout, head, query, key);
+  counter.word[0] += odd_rows() ? kPatchesPerSixteen : 0U;
 #pragma unroll
   for (int part = 0; part < columns / kDropoutColumns; ++part) {
-    const unsigned drawn = key + part * kDropoutColumns + (odd_rows() ? 16U : 0U);
-    const PhiloxBlock block = philox(dropout_counter(dropout, head, query, drawn), dropout.key);
+    const PhiloxBlock block = philox(counter, dropout.key);
+    counter.word[0] += 2 * kPatchesPerSixteen;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       exchange_words(block.word[2 * r], block.word[2 * r + 1], slices.words[2 * part][r],
@@ -83,11 +94,13 @@ __device__ __forceinline__ DropoutSlices<columns> draw_rows(const DropoutKey& dr
 template <int columns>
 __device__ __forceinline__ DropoutSlices<columns> draw_columns(const DropoutKey& dropout, unsigned head, unsigned query,
                                                                unsigned key) {
-  DropoutSlices<columns> slices;
+  DropoutSlices<columns> slices(dropout);
+  PhiloxBlock counter = dropout_counter(dropout, head, query, key);
+  counter.word[1] += odd_rows() ? kPatchesPerSixteen : 0U;
 #pragma unroll
   for (int part = 0; part < columns / kDropoutColumns; ++part) {
-    const unsigned drawn = query + part * kDropoutColumns + (odd_rows() ? 16U : 0U);
-    const PhiloxBlock block = philox(dropout_counter(dropout, head, drawn, key), dropout.key);
+    const PhiloxBlock block = philox(counter, dropout.key);
+    counter.word[1] += 2 * kPatchesPerSixteen;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {  // bytes 0 and 2 are even keys', 1 and 3 odd ones'
       const unsigned low = block.word[2 * half];
@@ -110,7 +123,7 @@ class Dropout {
 
   /// `row`: this thread's first.
   __device__ __forceinline__ Dropout(const DropoutParams& params, const Row& row)
-      : params_(params), key_(dropout_key_of(params)), row_(row) {
+      : key_(dropout_key_of(params)), row_(row) {
     static_assert(block_n % kDropoutColumns == 0);
   }
 
@@ -127,13 +140,12 @@ class Dropout {
     for (int i = 0; i < block_n / 16; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        p[i][j] &= ~slices.dropped(params_, i, j % kRowsPerThread, j / kRowsPerThread);
+        p[i][j] &= ~slices.dropped(i, j % kRowsPerThread, j / kRowsPerThread);
       }
     }
   }
 
  private:
-  const DropoutParams& params_;
   DropoutKey key_;
   Row row_;
 };

@@ -45,7 +45,6 @@ struct BiasParams {
 struct DropoutParams {
   DropoutKey key;
   const unsigned long long* state;      // null, or seed and offset in memory, instead of the key's
-  unsigned limits;                      // what slices that are kept reach, as two float16 of 1024 more
   float keep_probability, keep_factor;  // the probability of being kept, and one over it
 };
 

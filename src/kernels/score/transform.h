@@ -32,9 +32,9 @@ __device__ __forceinline__ float softcapped(const ScoreParams& params, float sco
 /// (a b), since special functions are what softcap waits for.
 template <ScoreRule R>
 __device__ __forceinline__ void softcap_two(const ScoreParams& params, float& x, float& y) {
-  const float a = softcap_exponential<R>(params, x) + 1.0F;
-  const float b = softcap_exponential<R>(params, y) + 1.0F;
-  const float reciprocal = -2.0F * ptx::rcp_approx(a * b);
+  const float a = __fmaf_rn(softcap_exponential<R>(params, x), -0.5F, -0.5F);  // so that tanh = 1 + 1 / a
+  const float b = __fmaf_rn(softcap_exponential<R>(params, y), -0.5F, -0.5F);
+  const float reciprocal = ptx::rcp_approx(a * b);
   x = __fmaf_rn(reciprocal, b, 1.0F);
   y = __fmaf_rn(reciprocal, a, 1.0F);
 }

@@ -147,7 +147,7 @@ __device__ __forceinline__ void add_score_gradients(const ScoreBlock<C>& block, 
         const float2 d = row_numbers<C>(d_sum, first / 8 + j);
 #pragma unroll
         for (int r = 0; r < kRowsPerThread; ++r) {
-          const unsigned dropped = slices.dropped(dropout, j / 2, j % 2, r);
+          const unsigned dropped = slices.dropped(j / 2, j % 2, r);
           const int i = first / 2 + 4 * j + 2 * r;
           add(i, (dropped & 1U) != 0 ? 0.0F : dp[i] * dropout.keep_factor, d.x);
           add(i + 1, (dropped >> 31) != 0 ? 0.0F : dp[i + 1] * dropout.keep_factor, d.y);

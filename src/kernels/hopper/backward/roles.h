@@ -121,7 +121,7 @@ class ProbabilityRole : Role<C> {
       arrive<C>(barriers_.q_empty[q_.stage]);
       if constexpr (C.rule.dropout) {
         const score::DropoutSlices<C.block_m> slices = draw_dropout<C.block_m>(block, 0);
-        hand_over(s, [&](uint32_t halves, int i, int j) { return mark_dropped(params_.score, halves, slices, i, j); });
+        hand_over(s, [&](uint32_t halves, int i, int j) { return mark_dropped(halves, slices, i, j); });
         to_operand(p, s);
         drop(p, slices);
       } else {
@@ -152,7 +152,7 @@ class ProbabilityRole : Role<C> {
     for (int i = 0; i < C.block_m / 16; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        p[i][j] &= ~slices.dropped(params_.score.dropout, i, j / kRowsPerThread, j % kRowsPerThread);
+        p[i][j] &= ~slices.dropped(i, j / kRowsPerThread, j % kRowsPerThread);
       }
     }
   }

@@ -284,9 +284,9 @@ __device__ __forceinline__ score::DropoutSlices<queries> draw_dropout(const Scor
 
 /// Float16 pairs of the probabilities at p[i][j] of an operand, with the sign of dropped ones set.
 template <int columns>
-__device__ __forceinline__ uint32_t mark_dropped(const ScoreParams& params, uint32_t halves,
-                                                 const score::DropoutSlices<columns>& slices, int i, int j) {
-  return halves | (slices.dropped(params.dropout, i, j / kRowsPerThread, j % kRowsPerThread) & 0x80008000U);
+__device__ __forceinline__ uint32_t mark_dropped(uint32_t halves, const score::DropoutSlices<columns>& slices, int i,
+                                                 int j) {
+  return halves | (slices.dropped(i, j / kRowsPerThread, j % kRowsPerThread) & 0x80008000U);
 }
 
 /// Under dropout: dS times the probability of being kept, of P with its sign and D times that probability.
