@@ -15,8 +15,8 @@ inline constexpr std::int64_t kBlockRows = 128;  // that share a scale
 inline constexpr std::int64_t kGroupRows = 32;
 inline constexpr std::int64_t kValueKeys = 32;  // keys of V that are permuted among themselves
 
-// Keys whose probabilities are rounded relative to their largest and summed before the result joins O. Results depend
-// on it: every engine's tiles have as many.
+// Keys whose probabilities are rounded to integers relative to their largest, and summed before the result joins O.
+// Results depend on it: every engine's tiles have as many.
 inline constexpr std::int64_t kProbabilityKeys = 128;
 
 // The order of the sums of a quantisation, which every engine follows, so that all give the same bits: sums of rows,
@@ -27,6 +27,13 @@ inline constexpr std::int64_t kMeanPhases = 8;
 inline constexpr std::int64_t kShiftColumns = 64;
 inline constexpr std::int64_t kShiftPhases = 4;
 
+// log2 of how much larger than its reference a probability in e4m3 may become: 448 / 16, less than that.
+inline constexpr float kProbabilityRoomLog2 = 4.8F;
+
+// V's scales of such keys that are no further apart than this factor have one reference, the largest: it may be two
+// bits too high, and needs the scores' maximum alone. Hopper's kernel has the same number.
+inline constexpr float kCloseScales = 4.0F;
+
 // Below it a scale is not worth telling from zero, and its inverse times any probability is still finite.
 inline constexpr float kSmallestScale = 0x1p-80F;
 
@@ -35,8 +42,8 @@ constexpr bool is_eight_bit(DType dtype) { return dtype == DType::int8 || dtype 
 /// The largest magnitude of a quantised element.
 constexpr float largest_element(DType dtype) { return dtype == DType::int8 ? 127.0F : kLargestFloat8; }
 
-/// What a probability of 1 is rounded as: 8 unsigned bits, or e4m3.
-constexpr float probability_levels(DType dtype) { return dtype == DType::int8 ? 255.0F : kLargestFloat8; }
+/// What a probability of 1 is rounded as: 8 unsigned bits, or e4m3 with room for larger ones.
+constexpr float probability_levels(DType dtype) { return dtype == DType::int8 ? 255.0F : 16.0F; }
 
 /// Rows that share a scale, of `seqlen`; at least 1.
 constexpr std::int64_t rows_per_scale(ScaleUnit unit, std::int64_t seqlen) {

@@ -10,7 +10,9 @@
 #define STROBE_CPU_EIGHT_BIT_INL_H_
 #endif
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "call/eight_bit.h"
 #include "cpu/kernels/pack-inl.h"
@@ -34,16 +36,29 @@ HWY_INLINE void pack_values_of(const ConstRows& rows, std::int64_t key_begin, st
   }
 }
 
-/// The scales of keys [key_begin, key_begin + count), 1 for those of the padding. A V scale that is not a number spoils
-/// its probability, so its inverse need not: hidden keys must leave no trace.
+/// The scales of keys [key_begin, key_begin + count), 1 for those of the padding, and what of V's the rows' references
+/// hold: each key's, or the block's largest where they are close. A V scale that is not a number becomes K's, which
+/// hidden keys do not show.
 HWY_INLINE void load_key_scales(const EightBitOperands& operands, std::int64_t key_begin, std::int64_t count,
                                 std::int64_t padded_keys, const ForwardScratch& scratch) {
+  float largest = 0.0F;
+  float least = kInfinity;
+  bool numbers = true;
   for (std::int64_t key = 0; key < padded_keys; ++key) {
     const bool exists = key < count;
-    const float value_scale = exists ? operands.v.at(key_begin + key) : 1.0F;
-    scratch.key_scales[key] = exists ? operands.k.at(key_begin + key) : 1.0F;
-    scratch.value_scales_log2[key] = std::log2(value_scale);
-    scratch.value_scale_inverses[key] = std::isnan(value_scale) ? 1.0F : 1.0F / value_scale;
+    const float value_scale = exists ? std::max(operands.v.at(key_begin + key), kSmallestScale) : 1.0F;
+    const float key_scale = exists ? operands.k.at(key_begin + key) : 1.0F;
+    const bool is_number = !std::isnan(key_scale) && !(exists && std::isnan(operands.v.at(key_begin + key)));
+    scratch.key_scales[key] = is_number ? key_scale : std::numeric_limits<float>::quiet_NaN();
+    scratch.value_scales[key] = is_number ? value_scale : 1.0F;
+    numbers = numbers && is_number;
+    if (!exists) continue;
+    largest = std::max(largest, value_scale);
+    least = std::min(least, value_scale);
+  }
+  const bool close = numbers && largest <= kCloseScales * least;
+  for (std::int64_t key = 0; key < padded_keys; ++key) {
+    scratch.reference_scales_log2[key] = std::log2(close ? largest : scratch.value_scales[key]);
   }
 }
 
@@ -85,9 +100,9 @@ HWY_INLINE Vec round_probability(Vec p, bool integers) {
   return hn::IfThenElse(hn::Lt(p, hn::Set(d, 0x1p-6F)), subnormal, normal);
 }
 
-/// P in place of one vector of scores, at `lane` of the panel that begins at `panel`, rounded to 8 bits: 2^(scale s +
-/// log2 of the key's V scale), relative to the row's largest of these rows. Updates statistics; what has been summed
-/// before is to be multiplied by scratch.rescale, this block's P V by scratch.block_factor.
+/// P in place of one vector of scores, at `lane` of the panel that begins at `panel`, times the key's V scale and
+/// rounded to 8 bits relative to the row's reference of these keys. Updates statistics; what has been summed before is
+/// to be multiplied by scratch.rescale, this block's P V by scratch.block_factor.
 HWY_INLINE void exponentiate_to_8_bits(const ForwardScratch& scratch, DType element, std::int64_t panel,
                                        std::int64_t lane, std::int64_t first, std::int64_t last, Vec scale) {
   const Floats d;
@@ -96,27 +111,34 @@ HWY_INLINE void exponentiate_to_8_bits(const ForwardScratch& scratch, DType elem
   Vec own = hidden;
   for (std::int64_t key = first; key < last; ++key) {
     const Vec s = hn::Load(d, scores + key * kPanel);
-    const Vec exponent = hn::MulAdd(s, scale, hn::Set(d, scratch.value_scales_log2[key]));
-    const Vec kept = hn::IfThenElse(hn::Eq(s, hidden), hidden, exponent);
-    own = hn::Max(own, kept);
-    hn::Store(kept, d, scores + key * kPanel);
-  }
-  const float levels = probability_levels(element);
-  const Vec shift = hn::IfThenElse(hn::Eq(own, hidden), hn::Zero(d), own);
-  const Vec raised = hn::Sub(hn::Set(d, std::log2(levels)), shift);
-  Vec sum = hn::Zero(d);
-  for (std::int64_t key = first; key < last; ++key) {
-    const Vec p = exp2(hn::Add(hn::Load(d, scores + key * kPanel), raised));
-    sum = hn::MulAdd(p, hn::Set(d, scratch.value_scale_inverses[key]), sum);
-    hn::Store(round_probability(p, element == DType::int8), d, scores + key * kPanel);
+    const Vec exponent = hn::IfThenElse(hn::Eq(s, hidden), hidden, hn::Mul(s, scale));
+    own = hn::Max(own, hn::Add(exponent, hn::Set(d, scratch.reference_scales_log2[key])));
+    hn::Store(exponent, d, scores + key * kPanel);
   }
   float* HWY_RESTRICT row_max = scratch.row_max + panel + lane;
   float* HWY_RESTRICT row_sum = scratch.row_sum + panel + lane;
   const Vec old_max = hn::Load(d, row_max);
-  const Vec new_max = hn::Max(old_max, own);
+  Vec new_max = hn::Max(old_max, own);
+  if (element != DType::int8) {
+    // e4m3's precision is relative: its reference is the row's, raised only where there is no room for larger numbers.
+    const auto has_room = hn::Le(own, hn::Add(old_max, hn::Set(d, kProbabilityRoomLog2)));
+    new_max = hn::IfThenElse(has_room, old_max, new_max);
+    own = new_max;
+  }
+  const Vec largest = hn::IfThenElse(hn::Eq(own, hidden), hn::Zero(d), own);
+  // Not to round above the levels: an exponent is off by its rounding, and the reference by two.
+  const Vec shift = hn::NegMulAdd(hn::Abs(largest), hn::Set(d, 0x1p-21F),
+                                  hn::Sub(hn::Set(d, std::log2(probability_levels(element))), largest));
+  Vec sum = hn::Zero(d);
+  for (std::int64_t key = first; key < last; ++key) {
+    const Vec p = exp2(hn::Add(hn::Load(d, scores + key * kPanel), shift));
+    sum = hn::Add(sum, p);
+    const Vec weight = hn::Mul(p, hn::Set(d, scratch.value_scales[key]));
+    hn::Store(round_probability(weight, element == DType::int8), d, scores + key * kPanel);
+  }
   const Vec reference = hn::IfThenElse(hn::Eq(new_max, hidden), hn::Zero(d), new_max);
   const Vec rescale = exp2(hn::Sub(old_max, reference));
-  const Vec factor = hn::Mul(exp2(hn::Sub(own, reference)), hn::Set(d, 1.0F / levels));
+  const Vec factor = hn::IfThenElse(hn::Eq(own, hidden), hn::Zero(d), exp2(hn::Neg(hn::Add(shift, reference))));
   hn::Store(rescale, d, scratch.rescale + lane);
   hn::Store(factor, d, scratch.block_factor + lane);
   hn::Store(new_max, d, row_max);

@@ -54,8 +54,8 @@ struct ForwardScratch {
   float* const query_scales = arena.take<float>(m);
   float* const query_shifts = arena.take<float>(m);
   float* const key_scales = arena.take<float>(n);  // of a tile
-  float* const value_scales_log2 = arena.take<float>(n);
-  float* const value_scale_inverses = arena.take<float>(n);
+  float* const value_scales = arena.take<float>(n);
+  float* const reference_scales_log2 = arena.take<float>(n);
   std::int64_t* const visible_begin = arena.take<std::int64_t>(m);  // first visible key of each row
   std::int64_t* const visible_end = arena.take<std::int64_t>(m);    // one past the last
   float* const row =

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "call/eight_bit.h"
@@ -26,6 +27,14 @@ double scale_at(const ConstTensorView& scales, std::int64_t batch, std::int64_t 
 /// log2 of how far rounding to an operand moves a probability of `level` levels.
 double rounding_of(double level, DType element) {
   return element == DType::int8 ? 0.5 : std::max(0x1p-4 * level, 0x1p-10);
+}
+
+/// What of V's scales the reference of a key's block holds: the block's largest where they are close, else the key's.
+double reference_scale(const std::vector<double>& scales, std::int64_t key) {
+  const auto first = scales.begin() + round_down(key, kProbabilityKeys);
+  const auto last = scales.end() - first > kProbabilityKeys ? first + kProbabilityKeys : scales.end();
+  const auto [least, largest] = std::minmax_element(first, last);
+  return *largest <= static_cast<double>(kCloseScales) * *least ? *largest : scales[static_cast<std::size_t>(key)];
 }
 
 }  // namespace
@@ -62,24 +71,28 @@ HeadOperands eight_bit_operands(const ForwardArguments& a, const Head& head) {
 }
 
 void round_probabilities(Scores& scores, const HeadOperands& operands, DType element, const ArithmeticModel& model) {
-  // Exponents with the V scale's logarithm, and the largest of each block of keys.
+  // Exponents with the V scale's logarithm, and the reference of each block of keys.
   std::map<std::int64_t, double> largest;
   std::vector<double> exponent(scores.value.size());
   for (std::size_t i = 0; i < exponent.size(); ++i) {
     exponent[i] = scores.value[i] + std::log(operands.value_scales[scores.keys[i]]);
-    const auto [at, added] = largest.try_emplace(scores.keys[i] / kProbabilityKeys, exponent[i]);
-    if (!added && !(exponent[i] <= at->second)) at->second = exponent[i];
+    const double reference = scores.value[i] + std::log(reference_scale(operands.value_scales, scores.keys[i]));
+    const auto [at, added] = largest.try_emplace(scores.keys[i] / kProbabilityKeys, reference);
+    if (!added && !(reference <= at->second)) at->second = reference;
   }
+  // e4m3: of the row.
+  double of_row = -std::numeric_limits<double>::infinity();
+  for (const auto& [block, reference] : largest) of_row = std::max(of_row, reference);
   scores.rounding_log.resize(exponent.size());
   const double levels = probability_levels(element);
   for (std::size_t i = 0; i < exponent.size(); ++i) {
-    const double own = largest[scores.keys[i] / kProbabilityKeys];
+    const double own = element == DType::int8 ? largest[scores.keys[i] / kProbabilityKeys] : of_row;
     const double value_log = std::log(operands.value_scales[scores.keys[i]]);
     // Roundings of an exponent: the products with both scales, the logarithm (2), its sum with the score, the
-    // block's largest and the levels' logarithm, of the inverse scale and its product with the probability.
+    // reference and the levels' logarithm; of the product of the probability and V's scale.
     const double reach = std::fabs(scores.value[i]) + std::fabs(value_log) + std::fabs(own) + std::log(levels) + 1.0;
     scores.error[i] += gamma(10.0, model.unit_roundoff) * reach;
-    const double slack = 2.0 * scores.error[i];  // of the exponent and of the largest
+    const double slack = 2.0 * scores.error[i] + 0x1p-20 * std::fabs(own);  // of the exponent and of the reference
     const double level = levels * std::exp(exponent[i] - own + slack);
     scores.rounding_log[i] = std::log(rounding_of(level, element) / levels) + own + slack - value_log;
   }
