@@ -163,17 +163,30 @@ bool choose_short_tiles(forward::Config& config, const AttentionProblem& problem
   return false;
 }
 
-/// 8-bit operands: the keys whose probabilities are rounded together, one step after another; the scores of one
-/// warpgroup are exponentiated under the products of the other.
+/// 8-bit operands. Integers' probabilities are rounded relative to the largest of kProbabilityKeys, whatever the tiles.
 void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& problem) {
-  config.rule.scale_first = false;  // scales come with the elements' own
-  config.operands = problem.dtype == DType::int8 ? Operands::int8 : Operands::e4m3;
+  const bool integers = problem.dtype == DType::int8;
+  config.operands = integers ? Operands::int8 : Operands::e4m3;
   config.rotate_back = problem.eight_bit.v_rotated;
-  config.two_stage = false;
+  config.two_stage = false;  // its own pipeline
   config.consumer_warpgroups = 2;
   config.block_n = kProbabilityKeys;
   config.q_stages = 2;
-  for (config.stages = 4; config.stages > 2 && !fits(config);) --config.stages;
+  const int shared = integers ? config.block_n : forward::kKeysPerScale;
+  const std::int64_t v_rows = problem.eight_bit.v_rows;
+  if (v_rows >= problem.seqlen_k || v_rows % shared == 0) config.keys_per_value_scale = shared;
+  const ScoreRule& rule = config.rule;
+  const bool plain = !rule.mask_left && !rule.varlen && !rule.sink && config.keys_per_value_scale > 1;
+  if (!integers && plain) {  // registers for more
+    if (config.head_dim <= 64 && config.head_dim_v <= 64) {
+      config.consumer_warpgroups = 3;
+      config.ping_pong = false;
+    }
+    if (config.head_dim_v > 64 && problem.seqlen_q >= 8192 && problem.seqlen_k >= 8192) config.block_n = 192;
+  }
+  config.stages = 4;
+  while (config.stages > 2 && !fits(config)) --config.stages;
+  if (!fits(config)) config.q_stages = 1;
 }
 
 void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
@@ -312,13 +325,14 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
   text += fmt::format("warpgroups    {}{} consumers of 64 rows{}\n", c.warp_specialized ? "1 producer and " : "",
                       c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
   if (eight_bit(c)) {
-    text += fmt::format("8-bit inputs  {}; P rounded to {} relative to its row's largest of every {} keys\n",
-                        strobe::name_of(problem.dtype),
-                        problem.dtype == DType::int8 ? "8 unsigned bits" : "float8_e4m3", c.block_n);
+    text += fmt::format("8-bit inputs  {}; P rounded to {}\n", strobe::name_of(problem.dtype),
+                        problem.dtype == DType::int8
+                            ? fmt::format("8 unsigned bits relative to its row's largest of every {} keys", c.block_n)
+                            : "float8_e4m3");
   }
   if (c.ctas_per_sm > 1) text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
   text += fmt::format("pipeline      {} stages of K and V, {} of Q; {}\n", c.stages, c.q_stages,
-                      c.two_stage ? "softmax under the P V before" : "one step after another");
+                      c.two_stage || eight_bit(c) ? "softmax under the P V before" : "one step after another");
   text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes,
                       c.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
   if (c.packed_heads > 1) {

@@ -29,6 +29,7 @@ constexpr auto fields_of(const Config&) {
                          field("two_stage", &Config::two_stage), field("persistent", &Config::persistent),
                          field("ctas_per_sm", &Config::ctas_per_sm), field("packed_heads", &Config::packed_heads),
                          field("schedule", &Config::schedule), field("operands", &Config::operands),
+                         field("keys_per_value_scale", &Config::keys_per_value_scale),
                          field("rotate_back", &Config::rotate_back), field("debug", &Config::debug));
 }
 

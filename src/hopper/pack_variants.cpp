@@ -89,12 +89,11 @@ std::vector<AttentionProblem> options_of_models() {
   return problems;
 }
 
-/// 8-bit operands as quantize() makes them by default, O in bfloat16.
+/// 8-bit operands as quantize() makes them by default, and e4m3 with scales by blocks; O in bfloat16.
 std::vector<AttentionProblem> eight_bit_problems() {
   std::vector<AttentionProblem> problems;
   AttentionProblem problem;
   problem.batch = problem.heads_q = problem.heads_kv = 1;
-  problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = 4096;
   problem.scale = 1.0F;
   problem.eight_bit = {.q_rows = 1, .k_rows = 32, .v_rows = 1, .output = DType::bfloat16, .v_rotated = true};
   for (const DType dtype : {DType::int8, DType::float8_e4m3}) {
@@ -103,7 +102,15 @@ std::vector<AttentionProblem> eight_bit_problems() {
         problem.dtype = dtype;
         problem.head_dim = problem.head_dim_v = head_dim;
         problem.causal = causal;
-        problems.push_back(problem);
+        for (const std::int64_t seqlen : {4096, 16384}) {
+          problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = seqlen;
+          problem.eight_bit.k_rows = 32;
+          problem.eight_bit.v_rows = 1;
+          problems.push_back(problem);
+          if (dtype == DType::int8) continue;
+          problem.eight_bit.k_rows = problem.eight_bit.v_rows = 128;
+          problems.push_back(problem);
+        }
       }
     }
   }

@@ -111,6 +111,19 @@ TEST(HopperForwardPlan, EightBitOperandsRoundAsOnTheCpu) {
   EXPECT_EQ(config_of(eight_bit_problem(64, DType::int8)).operands, Operands::int8);
 }
 
+TEST(HopperForwardPlan, IntegersKeepTheKeysThatTheirProbabilitiesAreRoundedBy) {
+  AttentionProblem problem = eight_bit_problem(128, DType::int8);
+  problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = 16384;
+  problem.eight_bit.k_rows = problem.eight_bit.v_rows = 128;
+  EXPECT_EQ(config_of(problem).block_n, kProbabilityKeys);
+  EXPECT_EQ(config_of(problem).keys_per_value_scale, kProbabilityKeys);
+  problem.dtype = DType::float8_e4m3;
+  EXPECT_EQ(config_of(problem).keys_per_value_scale, forward::kKeysPerScale);
+  EXPECT_LE(smem_plan(config_of(problem)).total_bytes, kMaxSmemBytes);
+  problem.eight_bit.v_rows = 1;
+  EXPECT_EQ(config_of(problem).keys_per_value_scale, 1);
+}
+
 TEST(HopperForwardPlan, NamesWhatEightBitOperandsLack) {
   const auto message = [](auto change) {
     AttentionProblem problem = eight_bit_problem(128, DType::int8);
@@ -314,7 +327,8 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
       ".dropout = false, .block_mask = 0, .scale_first = false}, .head_dim = 128, .head_dim_v = 128, "
       ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .warp_specialized = true, .ping_pong = "
       "true, .two_stage = true, .persistent = true, .ctas_per_sm = 1, .packed_heads = 1, "
-      ".schedule = strobe::hopper::Schedule::dealt, .operands = strobe::Operands::elements, .rotate_back = false, "
+      ".schedule = strobe::hopper::Schedule::dealt, .operands = strobe::Operands::elements, "
+      ".keys_per_value_scale = 1, .rotate_back = false, "
       ".debug = false}>");
 }
 

@@ -33,6 +33,12 @@ __device__ __forceinline__ float min_nan(float x, float y) {
   return least;
 }
 
+__device__ __forceinline__ float max_nan(float x, float y) {
+  float largest;
+  asm("max.NaN.f32 %0, %1, %2;\n" : "=f"(largest) : "f"(x), "f"(y));
+  return largest;
+}
+
 __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
@@ -58,10 +64,13 @@ __device__ __forceinline__ uint32_t cvt_f16x2(float low, float high) {
   return packed;
 }
 
-/// Two floats as e4m3, rounded to nearest even and saturated, `low` in the low byte.
-__device__ __forceinline__ uint32_t cvt_e4m3x2(float low, float high) {
-  unsigned short packed;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;\n" : "=h"(packed) : "f"(high), "f"(low));
+/// Four floats as e4m3, rounded to nearest even and saturated, `a` in the lowest byte.
+__device__ __forceinline__ uint32_t cvt_e4m3x4(float a, float b, float c, float d) {
+  uint32_t packed;
+  asm("{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, %2, %1; cvt.rn.satfinite.e4m3x2.f32 high, %4, %3; "
+      "mov.b32 %0, {low, high}; }\n"
+      : "=r"(packed)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
   return packed;
 }
 

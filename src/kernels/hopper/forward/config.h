@@ -32,9 +32,10 @@ struct Config {
   int packed_heads = 1;
   Schedule schedule = Schedule::rounds;
 
-  // 8-bit operands: block_n is 128, V lies transposed, and one step comes after another. rule.element is O's.
+  // 8-bit operands: V lies transposed, and one step comes after another. rule.element is O's.
   Operands operands = Operands::elements;
-  bool rotate_back = false;  // O by V's rotation
+  int keys_per_value_scale = 1;  // 1, or e4m3: 32, int8: block_n; 32 keys share a scale of K
+  bool rotate_back = false;      // O by V's rotation
 
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN
 

@@ -37,7 +37,7 @@ class Consumer : private Rings<C> {
         params_(feeders.params),
         schedule_(feeders.schedule),
         pipe_(feeders.o, feeders.smem, warpgroup),
-        scales_(feeders.smem + kPlan.scales) {
+        smem_(feeders.smem) {
     Turns<C>::open(warpgroup);
   }
 
@@ -68,16 +68,13 @@ class Consumer : private Rings<C> {
           }
         }
         pass_blocks(walk.count(work.n_begin, work.n_end));
-        if constexpr (eight_bit(C)) {
-          Turns<C>::skip(warpgroup());  // of a tile's first scores
-        }
         store_nothing_visible<C>(params_, work, warpgroup());
         advance();
         continue;
       }
       if constexpr (eight_bit(C)) {
         pass_blocks(walk.count(n_end, work.n_end));
-        eight_bit_tile<C>(o, softmax, *this, params_, scales_, tile_rules<C>(params_, work, warpgroup()), work,
+        eight_bit_tile<C>(o, softmax, *this, params_, smem_, tile_rules<C>(params_, work, warpgroup()), work,
                           n_end - 1);
         store_tile<C>(params_, pipe_, work, warpgroup(), o, softmax);
         advance();
@@ -359,9 +356,9 @@ class Consumer : private Rings<C> {
   const Params& params_;
   const ScheduleOf<C>& schedule_;
   OutputPipe<C> pipe_;
-  const unsigned char* scales_;  // 8-bit operands: BlockScales of stage 0
-  bool finite_ = true;           // whether everything that this thread stored was
-  bool accumulate_ = false;      // whether O holds earlier blocks of its tile
+  unsigned char* smem_;
+  bool finite_ = true;       // whether everything that this thread stored was
+  bool accumulate_ = false;  // whether O holds earlier blocks of its tile
 };
 
 }  // namespace strobe::hopper::forward

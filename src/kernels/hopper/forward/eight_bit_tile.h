@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tile of 8-bit operands, by one warpgroup.
 //
-// In its turn on the tensor cores a warpgroup multiplies P V of one block, adds it to O, and multiplies Q K^T of the
-// next; the softmax runs under the other warpgroups' turns. So the sums of both products take the same registers, and
-// the warpgroups stay out of step. A tile has one turn more than blocks, for its first scores.
+// In its turn a warpgroup issues Q K^T of a block and P V of the one before it. The softmax runs under P V and under
+// the other warpgroups' products; P V's sums join O under the exponentials, which wait for other units.
 #pragma once
 
 #include "kernels/hopper/forward/eight_bit.h"
@@ -14,73 +13,171 @@
 
 namespace strobe::hopper::forward {
 
-/// Sums of products of Q and the ring's next block of K.
-template <Config C, typename Sum>
-__device__ __forceinline__ void multiply_keys(Sum (&sums)[C.block_n / 2], Rings<C>& rings) {
-  ptx::wgmma_fence();
+template <Config C>
+__device__ __forceinline__ void issue_scores_8(ProductSum<C> (&sums)[C.block_n / 2], const Rings<C>& rings) {
   gemm_scores_8<C.operands, C.head_dim>(sums, rings.queries(), rings.keys());
   ptx::wgmma_commit_group();
-  ptx::wgmma_wait_group<0>(sums);
-  rings.scores_done();
 }
 
-/// O += P V of the ring's next block of V.
-template <Config C, typename Sum>
-__device__ __forceinline__ void add_values(float (&o)[C.head_dim_v / 2], const typename EightBitSoftmax<C>::Operand& p,
-                                           Rings<C>& rings, const EightBitSoftmax<C>& softmax) {
-  constexpr int kColumns = C.head_dim_v > 128 ? 64 : C.head_dim_v;  // as many as there are registers for
-#pragma unroll
-  for (int first = 0; first < C.head_dim_v; first += kColumns) {
-    Sum block[kColumns / 2];
-    ptx::wgmma_fence();
-    gemm_output_8<C.operands>(block, p, rings.values() + (first * kPanelRowBytes >> 4));
+/// Where P V goes: to sums of its own that join O block by block, exact where they are integers.
+template <Config C>
+class OutputSums {
+ public:
+  using Output = float[C.head_dim_v / 2];
+  using Operand = typename EightBitSoftmax<C>::Operand;
+
+  __device__ __forceinline__ OutputSums(Output& o, float*) : o_(o) { clear<C>(o); }
+
+  __device__ __forceinline__ void issue(const Operand& p, const Rings<C>& rings) {
+    gemm_output_8<C.operands, false>(block_, p, rings.values());
     ptx::wgmma_commit_group();
-    ptx::wgmma_wait_group<0>(block);
-    add_block<C>(o, first, block, softmax.block_factor);
   }
-  rings.output_done();
-}
+  __device__ __forceinline__ void wait() { ptx::wgmma_wait_group<0>(block_); }
 
-/// Blocks from n down to the tile's first; O as it is to be divided by the row's sum. `stages` are the scales.
+  /// After wait(). Where `grew`, what was summed before is multiplied by the softmax's correction.
+  __device__ __forceinline__ void add(EightBitSoftmax<C>& softmax, bool grew) {
+    if (grew) {
+      rescale<C>(o_, softmax.correction);
+      softmax.rescale_block();
+    }
+    add_block<C>(o_, 0, block_, softmax.block_factor);
+  }
+  __device__ __forceinline__ void finish() {}
+
+ private:
+  Output& o_;
+  ProductSum<C> block_[C.head_dim_v / 2];
+};
+
+/// Float sums stay in O. The tensor cores keep 13 bits or so of a sum, so that each addition may cut off as much as
+/// 2^-13 of it: after kKeysPerSum keys, 64 additions, a hundredth at most, where rounding to e4m3 changes a probability
+/// by up to a sixteenth. Then they join float32 sums in shared memory.
+template <Config C>
+  requires(!sums_by_block(C))
+class OutputSums<C> {
+ public:
+  using Output = float[C.head_dim_v / 2];
+  using Operand = typename EightBitSoftmax<C>::Operand;
+
+  /// `kept` is this warpgroup's, in shared memory.
+  __device__ __forceinline__ OutputSums(Output& o, float* kept) : o_(o), kept_(kept + threadIdx.x % kWarpgroupSize) {
+    clear<C>(o);
+  }
+
+  __device__ __forceinline__ void issue(const Operand& p, const Rings<C>& rings) {
+    gemm_output_8<C.operands, true>(o_, p, rings.values());
+    ptx::wgmma_commit_group();
+  }
+  __device__ __forceinline__ void wait() { ptx::wgmma_wait_group<0>(o_); }
+
+  __device__ __forceinline__ void add(EightBitSoftmax<C>& softmax, bool grew) {
+    if (grew) {
+      rescale<C>(o_, softmax.correction);
+#pragma unroll
+      for (int r = 0; r < kRowsPerThread; ++r) {
+        kept_factor_[r] *= softmax.correction[r];
+      }
+    }
+    if (++blocks_ == kKeysPerSum / C.block_n) {
+      finish();
+      put_away();
+      clear<C>(o_);
+      blocks_ = 0;
+    }
+  }
+
+  __device__ __forceinline__ void finish() {
+    if (has_kept_) {
+      take_back();
+    }
+  }
+
+ private:
+  static constexpr int kKeysPerSum = 2048;
+
+  __device__ __forceinline__ void put_away() {
+#pragma unroll
+    for (int i = 0; i < C.head_dim_v / 2; ++i) {
+      kept_[i * kWarpgroupSize] = o_[i];
+    }
+    has_kept_ = true;
+    kept_factor_[0] = kept_factor_[1] = 1.0F;
+  }
+
+  __device__ __forceinline__ void take_back() {
+#pragma unroll
+    for (int i = 0; i < C.head_dim_v / 2; ++i) {
+      o_[i] = __fmaf_rn(kept_[i * kWarpgroupSize], kept_factor_[i / 2 % kRowsPerThread], o_[i]);
+    }
+  }
+
+  Output& o_;
+  float* kept_;  // this thread's: every kWarpgroupSize-th
+  float kept_factor_[kRowsPerThread] = {1.0F, 1.0F};
+  int blocks_ = 0;
+  bool has_kept_ = false;
+};
+
+/// Blocks from n down to the tile's first; O as it is to be divided by the row's sum.
 template <Config C>
 __device__ __forceinline__ void eight_bit_tile(float (&o)[C.head_dim_v / 2], EightBitSoftmax<C>& softmax,
-                                               Rings<C>& rings, const Params& params, const unsigned char* stages,
+                                               Rings<C>& rings, const Params& params, unsigned char* smem,
                                                const TileRules<C>& rules, const TileWork& work, int n) {
-  using Sum = typename ProductSumOf<C.operands>::Type;
+  using Softmax = EightBitSoftmax<C>;
   const int warpgroup = rings.warpgroup();
-  Sum sums[C.block_n / 2];
+  const auto scales_after = [&](int blocks) -> const BlockScales<C>& {
+    return *reinterpret_cast<const BlockScales<C>*>(smem + smem_plan(C).scales +
+                                                    rings.wait_v_after(blocks) * scale_bytes(C));
+  };
+  const auto mask_of = [&] {
+    TileWork again = work;
+    asm volatile("" : "+r"(again.m_begin));  // worked out where it is wanted: there are no registers to keep it
+    return tile_rules<C>(params, again, warpgroup).mask;
+  };
+  ProductSum<C> sums[C.block_n / 2];
+  OutputSums<C> output(o, reinterpret_cast<float*>(smem + smem_plan(C).kept + warpgroup * kept_bytes(C)));
+  typename Softmax::Operand p;
+  typename Softmax::Reference reference;
   softmax = {};
   softmax.begin(params, work, warpgroup);
-  clear<C>(o);
   rings.wait_q();
   rings.wait_k();
   Turns<C>::wait(warpgroup);
-  multiply_keys<C>(sums, rings);
+  ptx::wgmma_fence();
+  issue_scores_8<C>(sums, rings);
   Turns<C>::pass(warpgroup);
-#pragma unroll 1
-  for (; n >= work.n_begin; --n) {
-    rings.wait_v();  // with it its scales
-    const auto& scales = *reinterpret_cast<const BlockScales<C>*>(stages + rings.value_stage() * scale_bytes(C));
-    float s[C.block_n / 2];
-    softmax.scale(s, sums, scales);
-    if (rules.mask.needed(n)) {
-      rules.mask.apply(s, n);
-    }
-    typename EightBitSoftmax<C>::Operand p;
-    if (softmax.step(p, s, scales)) {
-      rescale<C>(o, softmax.correction);
-    }
-    const bool more = n > work.n_begin;
-    if (more) {
-      rings.wait_k();
-    }
-    Turns<C>::wait(warpgroup);
-    add_values<C, Sum>(o, p, rings, softmax);
-    if (more) {
-      multiply_keys<C>(sums, rings);
-    }
-    Turns<C>::pass(warpgroup);
+  ptx::wgmma_wait_group<0>(sums);
+  rings.scores_done();
+  {
+    const auto& scales = scales_after(0);
+    softmax.measure(reference, sums, scales, mask_of, rules.mask.needed(n), n);
+    softmax.exponentiate(p, sums, reference, scales);
   }
+#pragma unroll 1
+  while (--n >= work.n_begin) {
+    rings.wait_k();
+    Turns<C>::wait(warpgroup);
+    ptx::wgmma_fence();
+    issue_scores_8<C>(sums, rings);
+    output.issue(p, rings);
+    Turns<C>::pass(warpgroup);
+    const auto& scales = scales_after(1);
+
+    ptx::wgmma_wait_group<1>(sums);
+    rings.scores_done();
+    const bool grew = softmax.measure(reference, sums, scales, mask_of, is_masked(C.rule) && rules.mask.needed(n), n);
+
+    output.wait();
+    rings.output_done();
+    output.add(softmax, grew);
+    softmax.exponentiate(p, sums, reference, scales);
+  }
+  ptx::wgmma_fence();
+  output.issue(p, rings);
+  output.wait();
+  rings.output_done();
+  output.add(softmax, false);
+  output.finish();
   rings.release_q();
   softmax.finish(params, work, warpgroup);
   if constexpr (C.rotate_back) {

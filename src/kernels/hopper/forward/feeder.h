@@ -129,13 +129,11 @@ class KeyFeeder {
     if (this_thread_feeds<C>()) {
       expect(full, kStageBytes);
       unsigned char* destination = ring_ + at_.stage * kStageBytes;
-      if constexpr (kTransposed) {
-        load_panel<false>(map_, rows.box(n_ * C.block_n, 0, head), destination, full);
-      } else {
-        for (int panel = 0; panel < kPanels; ++panel) {
-          load_panel<false>(map_, rows.box(panel * kColumns<C>, n_ * C.block_n, head),
-                            destination + panel * C.block_n * kPanelRowBytes, full);
-        }
+      for (int panel = 0; panel < kPanels; ++panel) {
+        const int along = panel * kColumns<C>;
+        const BoxStart box =
+            kTransposed ? rows.box(n_ * C.block_n + along, 0, head) : rows.box(along, n_ * C.block_n, head);
+        load_panel<false>(map_, box, destination + panel * (kStageBytes / kPanels), full);
       }
     }
     at_.advance();
@@ -144,7 +142,9 @@ class KeyFeeder {
 
  private:
   static constexpr bool kTransposed = values && eight_bit(C);
-  static constexpr int kPanels = values ? panels(C.head_dim_v) : kRowPanels<C>;
+  static constexpr int kPanels = kTransposed ? panels_of_bytes(C.block_n)
+                                 : values    ? panels(C.head_dim_v)
+                                             : kRowPanels<C>;
   static constexpr int kStageBytes = values ? smem_plan(C).v_bytes : smem_plan(C).k_bytes;
 
   const TensorMap& map_;

@@ -24,11 +24,20 @@ class Rings {
   __device__ __forceinline__ Descriptor queries() const { return q_ + q_at_.stage * (kPlan.q_bytes >> 4); }
   __device__ __forceinline__ Descriptor keys() const { return k_ + k_at_.stage * (kPlan.k_bytes >> 4); }
   __device__ __forceinline__ Descriptor values() const { return v_ + v_at_.stage * (kPlan.v_bytes >> 4); }
-  __device__ __forceinline__ int value_stage() const { return v_at_.stage; }
 
   __device__ __forceinline__ void wait_q() { wait<C>(barriers_.q_full[warpgroup_][q_at_.stage], q_at_.parity); }
   __device__ __forceinline__ void wait_k() { wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity); }
   __device__ __forceinline__ void wait_v() { wait<C>(barriers_.v_full[v_at_.stage], v_at_.parity); }
+
+  /// Waits for the V of `blocks` blocks after the next, and says in which stage it is.
+  __device__ __forceinline__ int wait_v_after(int blocks) {
+    RingPosition<C.stages> at = v_at_;
+    if (blocks > 0) {
+      at.advance();
+    }
+    wait<C>(barriers_.v_full[at.stage], at.parity);
+    return at.stage;
+  }
 
   __device__ __forceinline__ void scores_done() {
     arrive_once(barriers_.k_empty[k_at_.stage]);

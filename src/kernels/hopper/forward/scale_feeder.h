@@ -17,36 +17,64 @@ class ScaleFeeder {
     const float* const of_values = v.of(work.tile.sequence, head);
     const int last = work.k.used - 1;  // keys after it are hidden; their scales must be numbers that exist
 #pragma unroll
-    for (int i = 0; i < kKeysPerLane; ++i) {
-      values_[i] = of_values[min(n * C.block_n + lane + i * kWarpSize, last) >> v.shift];
+    for (int i = 0; i < kPerLane; ++i) {
+      values_[i] = of_values[min(n * C.block_n + (lane + i * kWarpSize) * C.keys_per_value_scale, last) >> v.shift];
     }
-    if (lane < C.block_n / kKeysPerScale) {
-      keys_ = k.of(work.tile.sequence, head)[min(n * C.block_n + lane * kKeysPerScale, last) >> k.shift];
-    }
+    const int group = min(lane, key_scales(C) - 1);
+    keys_ = k.of(work.tile.sequence, head)[min(n * C.block_n + group * kKeysPerScale, last) >> k.shift];
   }
 
   /// For all lanes to have written when the first goes on.
   __device__ __forceinline__ void store(unsigned char* stage) const {
     auto& scales = *reinterpret_cast<BlockScales<C>*>(stage);
     const int lane = threadIdx.x % kWarpSize;
+    unsigned largest = 0;
+    unsigned least = ~0U;
 #pragma unroll
-    for (int i = 0; i < kKeysPerLane; ++i) {
-      // A scale that is not a number spoils the probability, so its inverse need not: hidden keys leave no trace.
-      const bool is_number = values_[i] == values_[i];
-      scales.values_log2[lane + i * kWarpSize] = ptx::lg2_approx(values_[i]);
-      scales.value_inverses[lane + i * kWarpSize] = is_number ? 1.0F / values_[i] : 1.0F;
+    for (int i = 0; i < kPerLane; ++i) {
+      // What is not a number spoils the rows that see its key, and no others: -1 has no logarithm, and 0 times it is 0.
+      const int index = lane + i * kWarpSize;
+      const float key_scale =
+          __shfl_sync(kFullWarp, keys_, min(index * C.keys_per_value_scale / kKeysPerScale, key_scales(C) - 1));
+      const bool is_number = key_scale == key_scale && values_[i] == values_[i];
+      const float value = fmaxf(values_[i], kSmallestScale);
+      const unsigned bits = is_number ? __float_as_uint(value) : kNotANumber;  // ordered as the numbers
+      largest = max(largest, bits);
+      least = min(least, bits);
+      if (index < value_scales(C)) {
+        if constexpr (kFoldsValueScales<C>) {
+          scales.values[index] = ptx::lg2_approx(__uint_as_float(bits));
+          scales.inverses[index] = is_number ? 1.0F / value : 1.0F;
+        } else if constexpr (C.keys_per_value_scale > 1) {
+          scales.values[index] = __uint_as_float(bits);
+        } else {
+          scales.values[index] = is_number ? value : -1.0F;
+        }
+      }
     }
-    if (lane < C.block_n / kKeysPerScale) {
-      scales.keys[lane] = keys_;
+    if (lane < key_scales(C)) {
+      scales.keys[lane] = keys_ == keys_ ? keys_ : 1.0F;
+    }
+    largest = __reduce_max_sync(kFullWarp, largest);
+    if constexpr (C.keys_per_value_scale == 1) {
+      const bool close =
+          __uint_as_float(largest) <= kCloseScales * __uint_as_float(__reduce_min_sync(kFullWarp, least));
+      largest = close ? largest : kNotANumber;
+    } else {
+      largest = largest < kNotANumber ? __float_as_uint(1.0F) : largest;
+    }
+    if (lane == 0) {
+      scales.largest_log2 = ptx::lg2_approx(__uint_as_float(largest));
     }
     __syncwarp();
   }
 
  private:
-  static constexpr int kKeysPerLane = C.block_n / kWarpSize;
+  static constexpr int kPerLane = (value_scales(C) + kWarpSize - 1) / kWarpSize;
+  static constexpr unsigned kNotANumber = 0x7fffffffU;
 
-  float values_[kKeysPerLane];
-  float keys_ = 1.0F;
+  float values_[kPerLane];
+  float keys_;  // of the lane-th group
 };
 
 }  // namespace strobe::hopper::forward

@@ -9,10 +9,21 @@ namespace strobe::hopper::forward {
 
 // O leaves a warp panel by panel through a small ring of its own, so that Q, K and V need not wait for it.
 constexpr int kOutputPanelBytes = tile_bytes(kRowsPerWarp, kPanelColumns);
-// 8-bit operands: keys that share a scale of K, and what a block's scales take.
+// 8-bit operands: keys that an A operand of P holds, keys that share a scale of K, and what a block's scales take.
+constexpr int kOperandKeys = 32;
 constexpr int kKeysPerScale = 32;
+constexpr int key_scales(const Config& c) { return c.block_n / kKeysPerScale; }
+constexpr int value_scales(const Config& c) { return c.block_n / c.keys_per_value_scale; }
 constexpr int scale_bytes(const Config& c) {
-  return eight_bit(c) ? 8 * c.block_n + 4 * (c.block_n / kKeysPerScale) : 0;
+  return eight_bit(c) ? (4 * (value_scales(c) + 2 * key_scales(c) + 1) + 15) / 16 * 16 : 0;
+}
+
+/// Whether P V of a block is summed apart: integers, whose probabilities are relative to the block's largest. e4m3,
+/// whose precision is relative, has one reference for the row, and sums on in O, until what it has joins sums in shared
+/// memory.
+constexpr bool sums_by_block(const Config& c) { return c.operands == Operands::int8; }
+constexpr int kept_bytes(const Config& c) {
+  return eight_bit(c) && !sums_by_block(c) ? 4 * kRowsPerWarpgroup * c.head_dim_v : 0;  // of one warpgroup
 }
 
 /// V lies as it does in memory: its rows are keys, or 8-bit columns.
@@ -31,6 +42,7 @@ struct SmemPlan {
   int k = 0;
   int v = 0;
   int o = 0;
+  int kept = 0;    // 8-bit operands: float32 sums of O
   int scales = 0;  // 8-bit operands: a stage goes with one of V
   int barriers = 0;
   int order = 0;  // sorted schedules: SequenceOrder
@@ -50,7 +62,8 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.k = plan.q + c.consumer_warpgroups * c.q_stages * plan.q_bytes;
   plan.v = plan.k + c.stages * plan.k_bytes;
   plan.o = plan.v + c.stages * plan.v_bytes;
-  plan.scales = plan.o + c.consumer_warpgroups * kWarpsPerWarpgroup * output_stages(c) * kOutputPanelBytes;
+  plan.kept = plan.o + c.consumer_warpgroups * kWarpsPerWarpgroup * output_stages(c) * kOutputPanelBytes;
+  plan.scales = plan.kept + c.consumer_warpgroups * kept_bytes(c);
   plan.barriers = plan.scales + c.stages * scale_bytes(c);
   plan.order = plan.barriers + 8 * barrier_count(c);
   plan.total_bytes = plan.order + (c.schedule == Schedule::sorted ? static_cast<int>(sizeof(SequenceOrder)) : 0);

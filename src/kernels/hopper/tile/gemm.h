@@ -41,10 +41,10 @@ __device__ __forceinline__ void gemm_scores_8(Sum (&s)[registers], Descriptor q,
   }
 }
 
-/// P V of a block of 8-bit operands: P is this thread's A fragments, 32 keys each; V lies transposed, and so K-major.
-template <Operands operands, typename Sum, int registers, int steps>
+/// O (+)= P V of 8-bit operands: P is this thread's A fragments, 32 keys each; V lies transposed, and so K-major.
+template <Operands operands, bool accumulate, typename Sum, int registers, int steps>
 __device__ __forceinline__ void gemm_output_8(Sum (&o)[registers], const uint32_t (&p)[steps][4], Descriptor v) {
-  ptx::wgmma_rs_8<operands, false>(o, p[0], v);
+  ptx::wgmma_rs_8<operands, accumulate>(o, p[0], v);
 #pragma unroll
   for (int step = 1; step < steps; ++step) {
     ptx::wgmma_rs_8<operands, true>(o, p[step], v + k_major_step(step, 2 * registers));
