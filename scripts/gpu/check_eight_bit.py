@@ -3,9 +3,10 @@
 """8-bit forwards on the GPU against the CPU engine's, which rounds alike, and against attention in float64.
 
 Needs a Hopper GPU and PyTorch; STROBE_LIBRARY and STROBE_HEADER as strobe_api.py says.
-The CPU engine is within its bound of float64 (tests/eight_bit). Both engines round the same probabilities, but not from
-the same bits: where exponents differ in the last place, a probability may round to the neighbour. The difference must
-be small beside the error that rounding itself makes.
+The CPU engine is within its bound of float64 (tests/eight_bit). With int8 both engines round the same probabilities,
+but not from the same bits: where exponents differ in the last place, one may round to the neighbour. The difference
+must be small beside the error that rounding itself makes. With e4m3 a row's reference follows its maximum in the
+order of the blocks, which is not the same in both: they round independently, and must be equally far from float64.
 """
 
 import argparse
@@ -57,18 +58,14 @@ def check(element, head_dim, causal, shape, options):
         results[device] = o.cpu().float(), lse.cpu()
     expected, expected_lse = attention(q, k, v, causal)
     (cpu, cpu_lse), (gpu, gpu_lse) = results["cpu"], results["cuda"]
-    error, difference = rms(cpu - expected), rms(gpu - cpu)
+    error, gpu_error, difference = rms(cpu - expected), rms(gpu - expected), rms(gpu - cpu)
+    close = difference <= 0.35 * error + 1e-6 if element == "int8" else abs(gpu_error - error) <= 0.35 * error + 1e-6
     seen = expected_lse.isfinite()
     lse_difference = (gpu_lse - cpu_lse)[seen].abs().max().item() if seen.any() else 0.0
-    good = (
-        gpu.isfinite().all().item()
-        and difference <= 0.35 * error + 1e-6
-        and lse_difference <= 2e-3
-        and torch.equal(gpu_lse.isfinite(), seen)
-    )
+    good = gpu.isfinite().all().item() and close and lse_difference <= 2e-3 and torch.equal(gpu_lse.isfinite(), seen)
     print(
         f"{element:12s} d{head_dim} {'causal' if causal else 'full  '} {shape} {options}: error cpu {error:.2e} "
-        f"gpu {rms(gpu - expected):.2e}, apart {difference:.2e}, lse {lse_difference:.1e} {'' if good else 'WRONG'}",
+        f"gpu {gpu_error:.2e}, apart {difference:.2e}, lse {lse_difference:.1e} {'' if good else 'WRONG'}",
         flush=True,
     )
     return good
