@@ -27,7 +27,8 @@ HEADER = """\
 // Written by generate_wgmma.py; do not edit.
 // SPDX-License-Identifier: Apache-2.0
 //
-// One WGMMA of M 64 and K 16 with float32 accumulators d: 64 x N, N / 2 registers per thread.
+// One WGMMA of M 64, with accumulators d: 64 x N, N / 2 registers per thread. 16-bit operands have K 16 and float32
+// accumulators, 8-bit ones K 32 and those of e4m3 float32, of int8 int32.
 #pragma once
 
 #include <cuda/std/cstdint>
