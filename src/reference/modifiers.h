@@ -30,6 +30,7 @@ class HeadModifiers {
   bool shows_block(std::int64_t query_block, std::int64_t key_block) const;
 
   bool has_dropout() const { return dropout_.threshold != 0; }
+  double keep_probability() const { return static_cast<double>(dropout_.keep_probability()); }
   /// What dropout multiplies a probability by: 0, or one over the probability of being kept.
   double dropout_factor(std::int64_t query, std::int64_t key) const;
 

@@ -25,6 +25,7 @@ ArithmeticModel arithmetic_of(Engine engine, DType probabilities) {
   model.block_n = engine == Engine::ampere ? 32 : 64;  // the fewest keys of a step
   model.passed_probabilities = DType::float16;         // from the warpgroup that computes P to the one that computes dS
   model.passed_scale = 0x1p12;                         // so that few are below float16's normal range
+  model.keep_joins_sums = true;
   return model;
 }
 

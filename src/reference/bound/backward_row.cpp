@@ -38,20 +38,20 @@ Bounded product(const Bounded& left, const Bounded& right, const ArithmeticModel
   return {left.value * right.value, reach * (1.0 + model.unit_roundoff) - magnitude + model.underflow};
 }
 
-// Times a power of two while it is stored.
+// Times `scale` while it is stored.
 Bounded rounded(const Bounded& exact, DType dtype, double scale = 1.0) {
   return {exact.value, rounding_to(dtype).stored_error(exact.value * scale, exact.error * scale) / scale};
 }
 
-// P, or what is made of it, on its way to dP.
-Bounded passed(const Bounded& p, const ArithmeticModel& model) {
-  return rounded(p, model.passed_probabilities, model.passed_scale);
+// P, or what is made of it, on its way to dP. `keep`: what it is stored times, beside the power of two.
+Bounded passed(const Bounded& p, const ArithmeticModel& model, double keep = 1.0) {
+  return rounded(p, model.passed_probabilities, model.passed_scale * keep);
 }
 
 // P as dV sums it: of what was passed, where the engine keeps nothing else.
-Bounded summed(const Bounded& p, const ArithmeticModel& model) {
-  const Bounded once = passed(p, model);
-  return model.probabilities == model.passed_probabilities ? once : rounded(once, model.probabilities);
+Bounded summed(const Bounded& p, const ArithmeticModel& model, double keep) {
+  const Bounded once = passed(p, model, keep);
+  return model.probabilities == model.passed_probabilities ? once : rounded(once, model.probabilities, keep);
 }
 
 }  // namespace
@@ -79,14 +79,15 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
   multiply_row(d_o, v_transposed, head_dim_v, scores.ranges, head.rows.seqlen_k, d_p, magnitudes);
   const std::vector<double> lost =
       lost_products(d_o, v_transposed, head_dim_v, scores.ranges, head.rows.seqlen_k, model.smallest_input);
+  const double keep = model.keep_joins_sums && head.modifiers.has_dropout() ? head.modifiers.keep_probability() : 1.0;
   RowGradients result;
   for (std::size_t index = 0; index < d_p.size(); ++index) {
     const Bounded p = probability(scores.value[index], scores.error[index], scores.products, row, model);
     const double factor = scores.dropout[index];
     // Dropout rounds one over the probability of being kept, and the product with it.
     const double dropout_roundings = head.modifiers.has_dropout() ? 2.0 : 0.0;
-    result.probability.push_back(
-        summed({p.value * factor, factor * (p.error + gamma(dropout_roundings, u) * (p.value + p.error))}, model));
+    result.probability.push_back(summed(
+        {p.value * factor, factor * (p.error + gamma(dropout_roundings, u) * (p.value + p.error))}, model, keep));
     // D enters as one more term of the sum, wherever the engine subtracts it, or in parts.
     const double terms = static_cast<double>(head_dim_v) + 1.0 + model.joining_parts + dropout_roundings;
     const double magnitude = factor * magnitudes[index] + std::fabs(correction.value) + correction.error;
@@ -97,9 +98,9 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
     if (head.options.softcap > 0.0F) {  // whatever dP - D is multiplied with first, what passes has the slope in it
       const Bounded slope{scores.slope[index], scores.slope_error[index]};
       const Bounded sloped = passed(product(p, slope, model), model);
-      result.d_product.push_back(rounded(product(sloped, difference, model), model.probabilities));
+      result.d_product.push_back(rounded(product(sloped, difference, model), model.probabilities, keep));
     } else {
-      result.d_product.push_back(rounded(result.d_score.back(), model.probabilities));
+      result.d_product.push_back(rounded(result.d_score.back(), model.probabilities, keep));
     }
   }
   return result;

@@ -27,6 +27,8 @@ struct ArithmeticModel {
   DType probabilities = DType::float32;  // what P and dS are rounded to before they are multiplied by V, dO, K and Q
   DType passed_probabilities = DType::float32;  // what P, times passed_scale, is rounded to first
   double passed_scale = 1.0;                    // a power of two
+  // P and dS are rounded as they are without dropout's 1 / keep, which the sums are multiplied with in the end.
+  bool keep_joins_sums = false;
   // LSE and D may join the sums of S and dP in so many parts, instead of being subtracted from what was summed; 0:
   // never.
   double joining_parts = 0.0;
