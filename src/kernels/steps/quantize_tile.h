@@ -131,15 +131,18 @@ __device__ __forceinline__ void wait_for_tiles() {
   __syncthreads();
 }
 
-/// Magnitudes of one element times the inverse of its scale, as bytes: the low one of the result.
+/// Four numbers times the inverse of their scale, rounded, as bytes: the first is the lowest.
 template <bool e4m3>
-__device__ __forceinline__ unsigned round_pair(float low, float high, float inverse_scale) {
+__device__ __forceinline__ unsigned round_four(const float* x, float inverse_scale) {
   if constexpr (e4m3) {
-    return ptx::cvt_e4m3x2(low * inverse_scale, high * inverse_scale);
+    return ptx::cvt_e4m3x4(x[0] * inverse_scale, x[1] * inverse_scale, x[2] * inverse_scale, x[3] * inverse_scale);
   } else {
     constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-    return __byte_perm(__float_as_uint(__fmaf_rn(low, inverse_scale, kRound)),
-                       __float_as_uint(__fmaf_rn(high, inverse_scale, kRound)), 0x0040);
+    unsigned rounded[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rounded[i] = __float_as_uint(__fmaf_rn(x[i], inverse_scale, kRound));
+    return __byte_perm(__byte_perm(rounded[0], rounded[1], 0x0040), __byte_perm(rounded[2], rounded[3], 0x0040),
+                       0x5410);
   }
 }
 
@@ -155,12 +158,9 @@ __device__ __forceinline__ void stage_row(const float (&x)[Shape::kColumns], con
                                           const Slice<Shape>& slice, unsigned char* tile) {
 #pragma unroll
   for (int c = 0; c < Shape::kColumns; c += 8) {
-    unsigned pairs[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) pairs[i] = round_pair<e4m3>(x[c + 2 * i], x[c + 2 * i + 1], rounding.inverse_scale);
     *reinterpret_cast<uint2*>(tile + Shape::part_at(slice.thread, c / 8)) =
-        make_uint2(__byte_perm(pairs[0], pairs[1], 0x5410) & rounding.keep,
-                   __byte_perm(pairs[2], pairs[3], 0x5410) & rounding.keep);
+        make_uint2(round_four<e4m3>(&x[c], rounding.inverse_scale) & rounding.keep,
+                   round_four<e4m3>(&x[c + 4], rounding.inverse_scale) & rounding.keep);
   }
 }
 
@@ -175,11 +175,11 @@ __device__ __forceinline__ void stage_values(const float (&x)[Shape::kColumns], 
                                              const Slice<Shape>& slice, unsigned char* tile) {
   unsigned char* const to = tile + Shape::column_at(slice.index * kSliceColumns) + value_position(slice.row);
 #pragma unroll
-  for (int c = 0; c < Shape::kColumns; c += 2) {
+  for (int c = 0; c < Shape::kColumns; c += 4) {
     if (slice.has(c)) {
-      const unsigned pair = round_pair<e4m3>(x[c], x[c + 1], rounding.inverse_scale) & rounding.keep;
-      to[c * Shape::kValuePitch] = static_cast<unsigned char>(pair);
-      to[(c + 1) * Shape::kValuePitch] = static_cast<unsigned char>(pair >> 8);
+      const unsigned four = round_four<e4m3>(&x[c], rounding.inverse_scale) & rounding.keep;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[(c + i) * Shape::kValuePitch] = static_cast<unsigned char>(four >> (8 * i));
     }
   }
 }
