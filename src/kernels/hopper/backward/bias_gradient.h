@@ -112,7 +112,8 @@ __device__ __forceinline__ void feed_bias_gradient(const TensorMaps& maps, const
   });
 }
 
-/// S becomes P.
+/// S becomes P. `masked`: some of the pairs may be hidden, or of queries that do not exist. Of these P would be NaN
+/// where a key is.
 template <Config C>
 __device__ __forceinline__ void bias_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
                                                    const unsigned char* lse, const StepBias<C>& bias) {
@@ -125,6 +126,13 @@ __device__ __forceinline__ void bias_probabilities(const ScoreBlock<C>& block, b
   RowNumbers<C> lse_log2;
   load_row_numbers<C>(lse_log2, reinterpret_cast<const float*>(lse));
   plain_probabilities<C>(block, masked, s, lse_log2, bias);
+  if (masked) {
+    const int left = block.work.q.used - block.query();
+#pragma unroll
+    for (int i = 0; i < C.block_m / 2; ++i) {
+      s[i] = i / 4 * 8 + i % 2 < left ? s[i] : 0.0F;
+    }
+  }
 }
 
 /// sums += P (dP - D), dP without what is dropped.
@@ -194,7 +202,7 @@ __device__ __forceinline__ void sum_bias_gradient(const Params& params, const Bi
       return;
     }
     const ScoreBlock<C> block(params, own.work, sequence * params.heads + head, own.work.n * block_n(C), tile.m);
-    const bool masked = !own.work.template sees_all<C>(tile.m);
+    const bool masked = !own.work.template sees_all<C>(tile.m) || block.query_first + C.block_m > own.work.q.used;
     StepBias<C> bias;
     bias.fetch(block);
     Scores<C> p;
