@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "ampere/engine.h"
 #include "ampere/forward_plan.h"
 #include "ampere/forward_variant.h"
 #include "gpu/forward_params.h"
@@ -17,8 +18,6 @@ namespace strobe::ampere {
 namespace {
 
 using gpu::RowsView;
-
-constexpr std::string_view kEngine = "ampere";
 
 ForwardScope::Change& scoped_change() {
   thread_local ForwardScope::Change change;

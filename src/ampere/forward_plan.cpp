@@ -7,6 +7,7 @@
 #include <iterator>
 #include <span>
 
+#include "ampere/engine.h"
 #include "call/arithmetic.h"
 #include "gpu/score_params.h"
 #include "gpu/supported.h"
@@ -14,8 +15,6 @@
 
 namespace strobe::ampere {
 namespace {
-
-constexpr const char* kEngine = "ampere";
 
 constexpr int kCompiledHeadDims[] = {32, 64, 96, 128, 192, 256};
 

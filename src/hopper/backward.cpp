@@ -10,6 +10,7 @@
 #include "gpu/score_params.h"
 #include "gpu/tensor_rows.h"
 #include "hopper/backward_kernels.h"
+#include "hopper/engine.h"
 #include "hopper/tensor_maps.h"
 #include "kernels/hopper/backward/bias_gradient_config.h"
 #include "kernels/hopper/backward/smem.h"
@@ -22,8 +23,6 @@ namespace strobe::hopper {
 namespace {
 
 using gpu::RowsView;
-
-constexpr std::string_view kEngine = "hopper";
 
 BackwardScope::Change& scope_change() {
   thread_local BackwardScope::Change change;

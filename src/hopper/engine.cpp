@@ -36,7 +36,7 @@ class HopperEngine final : public engine::Implementation {
                   const Execution& execution) const override {
     const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.q.device.index);
     if (!device.ok()) return device.status();
-    return gpu::quantize(arguments, options, execution, **device, "hopper", "sm_90a");
+    return gpu::quantize(arguments, options, execution, **device, kEngine, "sm_90a");
   }
 };
 

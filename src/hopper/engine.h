@@ -2,9 +2,13 @@
 // The Hopper engine as the registry sees it.
 #pragma once
 
+#include <string_view>
+
 #include "engine/engine.h"
 
 namespace strobe::hopper {
+
+inline constexpr std::string_view kEngine = "hopper";  // in errors
 
 /// Serves tensors on GPUs of compute capability 9.0.
 const engine::Implementation& engine();

@@ -12,6 +12,7 @@
 #include "gpu/kernel_table.h"
 #include "gpu/max_logits.h"
 #include "gpu/tensor_rows.h"
+#include "hopper/engine.h"
 #include "hopper/forward_plan.h"
 #include "hopper/forward_variant.h"
 #include "hopper/tensor_maps.h"
@@ -24,8 +25,6 @@ namespace strobe::hopper {
 namespace {
 
 using gpu::RowsView;
-
-constexpr std::string_view kEngine = "hopper";
 
 VariantScope::Change& variant_change() {
   thread_local VariantScope::Change change;

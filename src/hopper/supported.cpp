@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "call/eight_bit.h"
+#include "hopper/engine.h"
 
 namespace strobe::hopper {
 
@@ -41,10 +42,10 @@ Status check_eight_bit(const AttentionProblem& problem) {
 Status check_supported(const AttentionProblem& problem) {
   if (problem.eight_bit.given()) {
     if (Status status = check_eight_bit(problem); !status.ok()) return status;
-  } else if (Status status = gpu::check_dtype(problem, "hopper"); !status.ok()) {
+  } else if (Status status = gpu::check_dtype(problem, kEngine); !status.ok()) {
     return status;
   }
-  return gpu::check_sizes(problem, "hopper");
+  return gpu::check_sizes(problem, kEngine);
 }
 
 }  // namespace strobe::hopper
