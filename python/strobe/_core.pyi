@@ -54,9 +54,7 @@ def quantize(
     rotate_v: bool,
     seed: int,
     allocate_workspace: Callable[[int], Tensor] | None,
-    threads: int = 0,
-    engine: str = "automatic",
-    stream: int | None = None,
+    **options: Any,
 ) -> None: ...
 def dropout_mask(mask: Any, dropout: float, seed: int, offset: int) -> None: ...
 def local_block_mask(mask: Any, left: int, right: int) -> None: ...

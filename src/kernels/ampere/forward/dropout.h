@@ -13,33 +13,23 @@ class RowDropout {
  public:
   /// `head`: counted through the batch; `query`: this thread's first.
   __device__ __forceinline__ RowDropout(const DropoutParams& params, int head, int query)
-      : params_(params), key_(score::dropout_key_of(params)), head_(head), query_(query) {
+      : key_(score::dropout_key_of(params)), head_(head), query_(query), slices_(key_) {
     static_assert(C.block_n % kDropoutColumns == 0);
   }
 
   /// Zeros where the probabilities of the sixteen keys of step `step` of block n are dropped. Steps come in order.
   __device__ __forceinline__ void apply(unsigned (&p)[4], int n, int step) {
     if (step % 2 == 0) {
-      draw(n * C.block_n + step * 16);
+      slices_ = score::draw_rows<kDropoutColumns>(key_, head_, query_,
+                                                  n * C.block_n + step * 16 + score::fragment_column());
     }
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      p[j] &= ~slices_.dropped(params_, step % 2, j % score::kRowsPerThread, j / score::kRowsPerThread);
+      p[j] &= ~slices_.dropped(step % 2, j % score::kRowsPerThread, j / score::kRowsPerThread);
     }
   }
 
  private:
-  /// For kDropoutColumns keys from `first` on.
-  __device__ __forceinline__ void draw(int first) {
-    const int key = first + score::fragment_column() + (score::odd_rows() ? 16 : 0);
-    const PhiloxBlock block = philox(dropout_counter(key_, head_, query_, key), key_.key);
-#pragma unroll
-    for (int r = 0; r < score::kRowsPerThread; ++r) {
-      score::exchange_words(block.word[2 * r], block.word[2 * r + 1], slices_.words[0][r], slices_.words[1][r]);
-    }
-  }
-
-  const DropoutParams& params_;
   DropoutKey key_;
   int head_, query_;
   score::DropoutSlices<kDropoutColumns> slices_;
