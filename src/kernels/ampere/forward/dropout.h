@@ -20,8 +20,8 @@ class RowDropout {
   /// Zeros where the probabilities of the sixteen keys of step `step` of block n are dropped. Steps come in order.
   __device__ __forceinline__ void apply(unsigned (&p)[4], int n, int step) {
     if (step % 2 == 0) {
-      slices_ = score::draw_rows<kDropoutColumns>(key_, head_, query_,
-                                                  n * C.block_n + step * 16 + score::fragment_column());
+      slices_ =
+          score::draw_rows<kDropoutColumns>(key_, head_, query_, n * C.block_n + step * 16 + score::fragment_column());
     }
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
