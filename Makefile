@@ -2,7 +2,7 @@
 # The commands of the project; CMakePresets.json has the builds they use.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test lint format build package docs asan tsan threads fuzz soak mutation mutation-gpu clean help dependencies
+.PHONY: demo test lint format build package docs asan tsan threads test-arm fuzz soak mutation mutation-gpu clean help dependencies
 
 JOBS ?= $(shell nproc)
 python := .venv/bin/python
@@ -44,6 +44,14 @@ threads: build/tsan/build.ninja ## Run the multi-threaded tests under ThreadSani
 	@cmake --build --preset tsan
 	@ctest --preset tsan-threads --parallel $(JOBS)
 
+test-arm: ## Cross-compile for 64-bit ARM and test the CPU engine on NEON and on SVE under qemu
+	@scripts/install-dependencies.sh g++-aarch64-linux-gnu qemu-user-static libhwy-dev:arm64 libtbb-dev:arm64 \
+	  libfmt-dev:arm64 libmd-dev:arm64 libopenblas-dev:arm64 libgtest-dev:arm64 libgmock-dev:arm64
+	@cmake --preset arm --log-level=NOTICE
+	@cmake --build --preset arm
+	@ctest --preset arm-neon --parallel $(JOBS)
+	@ctest --preset arm-sve --parallel $(JOBS)
+
 fuzz: ## Fuzz the file readers and the C ABI, SECONDS=60 each
 	@scripts/install-dependencies.sh clang-14 libclang-rt-14-dev
 	@cmake --preset fuzz --log-level=NOTICE
@@ -64,7 +72,7 @@ clean: ## Remove build/ and .venv/
 	@rm -rf build .venv
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  \033[1mmake %-8s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-12s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 dependencies:
 	@scripts/install-dependencies.sh

@@ -105,6 +105,7 @@ Status TorchRunner::prepare(const Cell& cell, const TorchImplementation& impleme
                                     {"dtype", strobe::name_of(cell.dtype)},
                                     {"batch", cell.batch},
                                     {"seqlen", cell.seqlen},
+                                    {"seqlen_k", cell.seqlen_k},
                                     {"heads", cell.heads},
                                     {"heads_kv", cell.heads_kv},
                                     {"head_dim", cell.head_dim},

@@ -37,17 +37,20 @@ class Cell:
         if cell["device"] == "cpu":
             torch.set_num_threads(cell["threads"])
         torch.manual_seed(0)
-        self.q = self.normal(cell["heads"], cell["head_dim"]).requires_grad_(self.backward)
-        self.k = self.normal(cell["heads_kv"], cell["head_dim"]).requires_grad_(self.backward)
-        self.v = self.normal(cell["heads_kv"], cell["head_dim_v"]).requires_grad_(self.backward)
+        if cell["causal"] and cell["seqlen"] != cell["seqlen_k"]:
+            raise ValueError("is_causal aligns sequences of unequal length at their beginnings")
+        queries, keys = cell["seqlen"], cell["seqlen_k"]
+        self.q = self.normal(queries, cell["heads"], cell["head_dim"]).requires_grad_(self.backward)
+        self.k = self.normal(keys, cell["heads_kv"], cell["head_dim"]).requires_grad_(self.backward)
+        self.v = self.normal(keys, cell["heads_kv"], cell["head_dim_v"]).requires_grad_(self.backward)
 
-    def normal(self, heads, head_dim):
+    def normal(self, seqlen, heads, head_dim):
         # Laid out as the other implementations' tensors are, [batch, seqlen, heads, d], where the device is shared.
         cell, torch = self.cell, self.torch
         dtype, device = getattr(torch, cell["dtype"]), cell["device"]
         if device == "cpu":
-            return torch.randn(cell["batch"], heads, cell["seqlen"], head_dim).to(dtype)
-        shape = (cell["batch"], cell["seqlen"], heads, head_dim)
+            return torch.randn(cell["batch"], heads, seqlen, head_dim).to(dtype)
+        shape = (cell["batch"], seqlen, heads, head_dim)
         return torch.randn(shape, dtype=dtype, device=device).transpose(1, 2)
 
     def fused(self, implementation):
@@ -88,7 +91,7 @@ class Cell:
             run = self.torch.no_grad()(forward)
         else:
             o = forward()
-            d_o = self.normal(self.cell["heads"], self.cell["head_dim_v"])
+            d_o = self.normal(self.cell["seqlen"], self.cell["heads"], self.cell["head_dim_v"])
 
             def run():
                 return self.torch.autograd.grad(o, (self.q, self.k, self.v), d_o, retain_graph=True)

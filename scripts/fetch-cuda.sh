@@ -17,7 +17,7 @@ exec {lock}>"$folder/.lock"
 flock "$lock"
 if cmp -s "$requirements" "$folder/.fetched"; then exit 0; fi
 
-echo "downloading NVRTC and the CUDA headers from PyPI (96 MB)"
+echo "downloading NVRTC and the CUDA headers from PyPI (186 MB; for aarch64, 93 MB)"
 download=$(mktemp -d "$folder/download.XXXXXX")
 trap 'rm -rf "$download"' EXIT
 scripts/python-environment.sh
@@ -30,7 +30,7 @@ fi
 for wheel in "$download"/*.whl; do
   .venv/bin/python -m zipfile --extract "$wheel" "$download/unpacked"
 done
-rm -f "$download"/unpacked/nvidia/cu13/lib/*.alt.so.*  # a second build of each library, of no use here
+rm -f "$download"/unpacked/nvidia/*/lib/*.alt.so.*  # a second build of each library, of no use here
 rm -rf "$folder/nvidia"
 mv "$download/unpacked/nvidia" "$folder/nvidia"
 cp "$requirements" "$folder/.fetched"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that Strobe is built, tested and demonstrated with; says nothing when they are all there.
-# docs/dependencies.md gives the reason for each. Arguments are packages that are wanted besides.
+# docs/dependencies.md gives the reason for each. Arguments are packages that are wanted besides; NAME:arm64 is that of
+# another architecture, which dpkg then installs beside this machine's.
 set -euo pipefail
 
 packages=(
@@ -13,11 +14,18 @@ packages=(
   "$@"
 )
 
-installed=$(dpkg-query --show --showformat='${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null |
-  sed -n 's/^installed //p' || true)
+native=$(dpkg --print-architecture)
+installed=$(dpkg-query --show --showformat='${db:Status-Status} ${Package}:${Architecture}\n' "${packages[@]}" \
+  2>/dev/null | sed -n 's/^installed //p' || true)
 missing=()
+foreign=
 for package in "${packages[@]}"; do
-  grep -qxF "$package" <<<"$installed" || missing+=("$package")
+  name=${package%:*}
+  architecture=$native
+  [[ $package == *:* ]] && architecture=${package#*:}
+  grep -qxF -e "$name:$architecture" -e "$name:all" <<<"$installed" && continue
+  missing+=("$package")
+  [[ $architecture == "$native" ]] || foreign=$architecture
 done
 if ((${#missing[@]} == 0)); then exit 0; fi
 
@@ -35,6 +43,17 @@ fi
 apt_get() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"
 }
+
+if [[ -n $foreign ]] && ! dpkg --print-foreign-architectures | grep -qxF "$foreign"; then
+  # Ubuntu's archive has amd64 and i386 alone: with a third architecture `apt-get update` would fail from then on.
+  if [[ $(. /etc/os-release && echo "$ID") != debian ]]; then
+    echo "Strobe needs Debian to install packages of $foreign beside $native ones. On Ubuntu add ports.ubuntu.com to" \
+      "apt's sources for $foreign first, restrict the other sources to $native, and run:" \
+      "dpkg --add-architecture $foreign && apt-get update" >&2
+    exit 1
+  fi
+  "${as_root[@]}" dpkg --add-architecture "$foreign"
+fi
 
 echo "installing ${missing[*]}"
 log=$(mktemp)

@@ -52,7 +52,7 @@ Result<std::vector<VariantTimes>> make_plans(const ForwardArguments& arguments) 
 
 /// All variants of one dtype in turns.
 Result<std::vector<BenchRow>> measure(const bench::Cell& cell, const runtime::CudaDevice& device, int repeats) {
-  const Shape shape{cell.batch, cell.seqlen, cell.seqlen, cell.heads, cell.heads_kv, cell.head_dim, cell.head_dim_v};
+  const Shape shape{cell.batch, cell.seqlen, cell.seqlen_k, cell.heads, cell.heads_kv, cell.head_dim, cell.head_dim_v};
   const Result<gpu::Stream> stream = gpu::Stream::create(device);
   if (!stream.ok()) return stream.status();
   AttentionTensors tensors = repeating_tensors(shape, cell.dtype);

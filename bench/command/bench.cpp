@@ -34,6 +34,8 @@ On the CPU a turn is one call, and speeds are in GFLOP/s:
   standard  S and P whole in memory, products by OpenBLAS (bench/standard_attention.cpp)
   pytorch   scaled_dot_product_attention in a process of its own (`pip install torch==2.13.0`)
   probe     fused multiply-adds from registers: the most that this machine's vector units do
+With --seqlen-k, which is for decoding, they are in GB/s of the bytes of Q, K, V and O, and instead of the probe
+  copy      copies 32 MiB on every thread, bytes read and bytes written counted both
 
 With --device cuda a turn is the median of 2 to 10 calls between CUDA events, and speeds are in
 TFLOP/s. L2 is not flushed between calls. PyTorch runs the peers in a process of its own:
@@ -48,6 +50,7 @@ Examples:
   strobe bench
   strobe bench --seqlen 512,2048,8192 --head-dim 64,128 --mask causal --pass forward
   strobe bench --dtype bfloat16 --threads 1,2 --implementation strobe,probe
+  strobe bench --pass forward --mask full --seqlen 1 --seqlen-k 4096,32768 --heads 32 --heads-kv 8
   strobe bench --python ~/venv/bin/python --json bench.json
   strobe bench --device cuda --tokens 16384 --hidden 2048 --head-dim 64,128,256 --seqlen 512,16384
   strobe bench --device cuda --ablation
@@ -61,7 +64,7 @@ using Peers = std::vector<std::unique_ptr<Peer>>;
 Status check_implementations(const BenchFlags& flags) {
   const std::vector<std::string> known =
       flags.execution.on_gpu() ? std::vector<std::string>{"strobe", "cudnn", "flash_attention_2", "standard"}
-                               : std::vector<std::string>{"strobe", "standard", "pytorch", "probe"};
+                               : std::vector<std::string>{"strobe", "standard", "pytorch", "probe", "copy"};
   for (const std::string& name : flags.implementations) {
     if (std::ranges::find(known, name) != known.end()) continue;
     return {StatusCode::invalid_argument, fmt::format("--implementation {} is not for --device {}: there are {}", name,
@@ -103,7 +106,8 @@ Result<Peers> make_peers(const BenchFlags& flags) {
   if (flags.wants("strobe")) peers.push_back(gpu ? make_strobe_gpu_peer() : make_strobe_peer());
   if (!gpu && flags.wants("standard")) peers.push_back(make_standard_peer());
   if (Status status = add_torch_peers(flags, peers); !status.ok()) return status;
-  if (!gpu && flags.wants("probe")) peers.push_back(make_probe_peer());
+  if (!gpu && flags.wants("probe") && !flags.decodes()) peers.push_back(make_probe_peer());
+  if (!gpu && flags.wants("copy") && flags.decodes()) peers.push_back(make_copy_peer());
   return peers;
 }
 
@@ -186,8 +190,10 @@ ExitCode run_cells(const BenchFlags& flags) {
   std::vector<std::string> implementations;
   for (const auto& peer : *peers) implementations.push_back(peer->name());
   fmt::print("{}; {}; {}, medians of {} interleaved turns\n\n{}", *device, flags.batch_and_heads(),
-             flags.execution.on_gpu() ? "TFLOP/s" : "GFLOP/s", flags.repeats,
-             bench_table(rows, implementations, flags.execution.tensor_device().type));
+             flags.decodes()            ? "GB/s"
+             : flags.execution.on_gpu() ? "TFLOP/s"
+                                        : "GFLOP/s",
+             flags.repeats, bench_table(rows, implementations, flags.execution.tensor_device().type, flags.decodes()));
   return ExitCode::ok;
 }
 
@@ -209,7 +215,7 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
   const auto flags = std::make_shared<BenchFlags>();
   flags->add_cells_to(command);
   command.add_option("--implementation", flags->implementations, "which of them (default all of the device's)")
-      ->check(CLI::IsMember({"strobe", "standard", "pytorch", "probe", "cudnn", "flash_attention_2"}))
+      ->check(CLI::IsMember({"strobe", "standard", "pytorch", "probe", "copy", "cudnn", "flash_attention_2"}))
       ->delimiter(',')
       ->type_name("NAME,...");
   command.add_option("--repeats", flags->repeats, "timed turns of each")
@@ -223,6 +229,9 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
   command.add_flag("--ablation", flags->ablation, "a GPU kernel's ingredients left out in turn, instead of cells");
   command.add_flag("--host-time", flags->host_time, "what a call costs the host, instead of cells; needs a GPU");
   command.add_flag("--options", flags->options, "the cells plain and with each option in turn");
+  for (const char* const other : {"--ablation", "--host-time", "--options"}) {
+    command.get_option("--seqlen-k")->excludes(other);
+  }
   flags->execution.add_device_to(command);
   flags->io.add_to(command);
   command.callback([flags, &exit_code] { exit_code = run_bench(*flags); });

@@ -38,6 +38,15 @@ Names BenchFlags::cell_dtype_names() const {
   return execution.on_gpu() ? Names{"bfloat16"} : Names{"float32", "bfloat16"};
 }
 
+std::vector<std::pair<std::int64_t, int>> BenchFlags::lengths_and_workers(std::int64_t seqlen,
+                                                                          const std::vector<int>& workers) const {
+  std::vector<std::pair<std::int64_t, int>> all;
+  for (const std::int64_t keys : decodes() ? seqlens_k : std::vector{seqlen}) {
+    for (const int count : workers) all.emplace_back(keys, count);
+  }
+  return all;
+}
+
 Result<std::vector<bench::Cell>> BenchFlags::cells() const {
   std::vector<int> worker_counts = threads.empty() ? std::vector{resolved_threads(0)} : threads;
   if (execution.on_gpu()) worker_counts = {0};
@@ -47,10 +56,11 @@ Result<std::vector<bench::Cell>> BenchFlags::cells() const {
       for (const std::int64_t head_dim : head_dims) {
         for (const std::string& mask : masks) {
           for (const std::int64_t seqlen : seqlens) {
-            for (const int workers : worker_counts) {
+            for (const auto& [keys, workers] : lengths_and_workers(seqlen, worker_counts)) {
               bench::Cell cell{.pass = pass == "forward" ? bench::BenchPass::forward : bench::BenchPass::backward,
                                .dtype = dtype_of(dtype),
                                .seqlen = seqlen,
+                               .seqlen_k = keys,
                                .head_dim = head_dim,
                                .head_dim_v = head_dim_v > 0 ? head_dim_v : head_dim,
                                .causal = mask == "causal",
@@ -96,10 +106,13 @@ void BenchFlags::add_cells_to(CLI::App& command) {
       ->check(CLI::IsMember({"full", "causal"}))
       ->type_name("NAME,...")
       ->capture_default_str();
-  add_list("--seqlen", seqlens, "queries, and as many keys")
+  add_list("--seqlen", seqlens, "queries, and as many keys without --seqlen-k")
       ->check(check_positive)
       ->type_name("N,...")
       ->capture_default_str();
+  add_list("--seqlen-k", seqlens_k, "keys (default as many as queries); speeds are then in GB/s")
+      ->check(check_positive)
+      ->type_name("N,...");
   CLI::Option* const batches = add_number("--batch", batch, "sequences")->capture_default_str();
   add_number("--tokens", tokens, "as many sequences as have N tokens together")->excludes(batches);
   CLI::Option* const query_heads = add_number("--heads", heads, "query heads")->capture_default_str();

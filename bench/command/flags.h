@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/cell.h"
@@ -21,6 +22,7 @@ struct BenchFlags {
   std::int64_t head_dim_v = 0;  // 0: as head_dim
   std::vector<std::string> masks{"full", "causal"};
   std::vector<std::int64_t> seqlens{512, 1024, 2048};
+  std::vector<std::int64_t> seqlens_k;  // empty: as seqlens
   std::int64_t batch = 1;
   std::int64_t tokens = 0;  // 0: --batch counts
   std::int64_t heads = 8;
@@ -44,6 +46,9 @@ struct BenchFlags {
   std::vector<std::string> pass_names() const;
   std::vector<std::string> cell_dtype_names() const;
 
+  /// Whether query and key lengths are given apart, as in decoding, where bytes count and not FLOPs.
+  bool decodes() const { return !seqlens_k.empty(); }
+
   /// Every combination. invalid_argument where tokens or hidden do not divide.
   Result<std::vector<bench::Cell>> cells() const;
 
@@ -52,6 +57,11 @@ struct BenchFlags {
 
   /// "batch 1, heads 8" or "16384 tokens, hidden 2048".
   std::string batch_and_heads() const;
+
+ private:
+  /// Key lengths that go with `seqlen` queries, each with every number of workers.
+  std::vector<std::pair<std::int64_t, int>> lengths_and_workers(std::int64_t seqlen,
+                                                                const std::vector<int>& workers) const;
 };
 
 }  // namespace strobe::program

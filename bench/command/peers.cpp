@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "bench/copy_probe.h"
 #include "bench/fma_probe.h"
 #include "bench/standard_attention.h"
 #include "bench/torch_runner.h"
@@ -22,7 +23,7 @@ namespace strobe::program {
 namespace {
 
 Shape shape_of(const bench::Cell& cell) {
-  return {cell.batch, cell.seqlen, cell.seqlen, cell.heads, cell.heads_kv, cell.head_dim, cell.head_dim_v};
+  return {cell.batch, cell.seqlen, cell.seqlen_k, cell.heads, cell.heads_kv, cell.head_dim, cell.head_dim_v};
 }
 
 /// Calls a Plan made once, with workspace allocated once: what a program that computes many layers does.
@@ -107,6 +108,21 @@ class ProbePeer : public Peer {
   bench::Cell cell_;
 };
 
+class CopyPeer : public Peer {
+ public:
+  std::string name() const override { return "copy"; }
+
+  Status prepare(const std::shared_ptr<CellInputs>& inputs) override {
+    cell_ = inputs->cell;
+    return {};
+  }
+
+  Result<double> run() override { return bench::tensor_bytes(cell_) / bench::copy_probe_gbps(cell_.threads) * 1e-6; }
+
+ private:
+  bench::Cell cell_;
+};
+
 class TorchPeer : public Peer {
  public:
   explicit TorchPeer(bench::TorchRunner runner) : runner_(std::move(runner)) {}
@@ -165,6 +181,8 @@ std::unique_ptr<Peer> make_strobe_peer() { return std::make_unique<StrobePeer>()
 std::unique_ptr<Peer> make_standard_peer() { return std::make_unique<StandardPeer>(); }
 
 std::unique_ptr<Peer> make_probe_peer() { return std::make_unique<ProbePeer>(); }
+
+std::unique_ptr<Peer> make_copy_peer() { return std::make_unique<CopyPeer>(); }
 
 Result<std::unique_ptr<Peer>> make_torch_peer(const std::string& python) {
   Result<bench::TorchRunner> runner = bench::TorchRunner::start(python);

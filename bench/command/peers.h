@@ -55,6 +55,9 @@ std::unique_ptr<Peer> make_standard_peer();
 /// The time that the cell's FLOPs take at the rate of register-only FMAs.
 std::unique_ptr<Peer> make_probe_peer();
 
+/// The time that as many bytes as the cell's tensors have take in a copy, read and written ones counted both.
+std::unique_ptr<Peer> make_copy_peer();
+
 /// PyTorch's scaled_dot_product_attention on the CPU. unsupported, with the reason, when `python` cannot import torch.
 Result<std::unique_ptr<Peer>> make_torch_peer(const std::string& python);
 

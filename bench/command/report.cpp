@@ -12,6 +12,9 @@
 namespace strobe::program {
 namespace {
 
+/// Whether it is what the machine does and no implementation of attention.
+bool is_ceiling(const std::string& peer) { return peer == "probe" || peer == "copy"; }
+
 /// Rows of one cell, found by implementation.
 class CellRows {
  public:
@@ -24,17 +27,18 @@ class CellRows {
     return row == end_ ? nullptr : row;
   }
 
-  std::string speed(const std::string& implementation, DeviceType device) const {
+  std::string speed(const std::string& implementation, DeviceType device, bool decodes) const {
     const BenchRow* const row = find(implementation);
     if (row == nullptr) return "-";
+    if (decodes) return fmt::format("{:.2f}", row->gbps());
     return fmt::format("{:.1f}", row->tflops() * (device == DeviceType::cpu ? 1e3 : 1.0));
   }
 
-  /// Strobe's speed over a peer's: a share of the probe's, a multiple of any other's.
+  /// Strobe's speed over a peer's: a share of the probe's or the copy's, a multiple of any other's.
   std::string speed_over(const std::string& peer) const {
     if (find(peer) == nullptr) return "-";
     const double ratio = find(peer)->median_ms / find("strobe")->median_ms;
-    return peer == "probe" ? fmt::format("{:.0f}%", 100.0 * ratio) : fmt::format("{:.2f}x", ratio);
+    return is_ceiling(peer) ? fmt::format("{:.0f}%", 100.0 * ratio) : fmt::format("{:.2f}x", ratio);
   }
 
  private:
@@ -50,12 +54,13 @@ std::string head_dims_text(const bench::Cell& cell) {
 }  // namespace
 
 std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations,
-                        DeviceType device) {
+                        DeviceType device, bool decodes) {
   std::vector<Table::Column> columns{{"pass", Table::Align::left},
                                      {"dtype", Table::Align::left},
                                      {"head_dim"},
                                      {"mask", Table::Align::left},
                                      {"seqlen"}};
+  if (decodes) columns.push_back({"keys"});
   const bool gpu = device == DeviceType::cuda;
   const auto sizes = gpu ? std::vector<std::string>{"batch", "heads"} : std::vector<std::string>{"threads"};
   for (const std::string& title : sizes) columns.push_back({title});
@@ -63,7 +68,7 @@ std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std
   const bool ours = std::find(implementations.begin(), implementations.end(), "strobe") != implementations.end();
   if (ours) {
     for (const std::string& peer : implementations) {
-      if (peer != "strobe") columns.push_back({peer == "probe" ? "of probe" : "/" + peer});
+      if (peer != "strobe") columns.push_back({is_ceiling(peer) ? "of " + peer : "/" + peer});
     }
   }
 
@@ -75,13 +80,14 @@ std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std
     const CellRows of_cell(first, next);
     std::vector<std::string> cells{bench::name_of(cell.pass), strobe::name_of(cell.dtype), head_dims_text(cell),
                                    cell.causal ? "causal" : "full", fmt::format("{}", cell.seqlen)};
+    if (decodes) cells.push_back(fmt::format("{}", cell.seqlen_k));
     if (gpu) {
       cells.push_back(fmt::format("{}", cell.batch));
       cells.push_back(fmt::format("{}", cell.heads));
     } else {
       cells.push_back(fmt::format("{}", cell.threads));
     }
-    for (const std::string& name : implementations) cells.push_back(of_cell.speed(name, device));
+    for (const std::string& name : implementations) cells.push_back(of_cell.speed(name, device, decodes));
     if (ours) {
       for (const std::string& peer : implementations) {
         if (peer != "strobe") cells.push_back(of_cell.speed_over(peer));
@@ -111,11 +117,14 @@ Status write_bench_json(const std::filesystem::path& path, const std::vector<Ben
                        {"head_dim_v", cell.head_dim_v},
                        {"causal", cell.causal},
                        {"seqlen", cell.seqlen},
+                       {"seqlen_k", cell.seqlen_k},
                        {"batch", cell.batch},
                        {"heads", cell.heads},
+                       {"heads_kv", cell.heads_kv},
                        {"threads", cell.threads},
                        {"median_ms", row.median_ms},
-                       {"tflops", row.tflops()}});
+                       {"tflops", row.tflops()},
+                       {"gbps", row.gbps()}});
   }
   return write_json_rows(path, std::move(objects));
 }

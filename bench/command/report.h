@@ -19,21 +19,22 @@ struct BenchRow {
   std::string implementation;
   double median_ms = 0.0;
 
+  double gbps() const { return bench::tensor_bytes(cell) / median_ms * 1e-6; }
   double tflops() const { return bench::flops(cell) / median_ms * 1e-9; }
 };
 
 /// One line for each cell: the speed of each implementation that ran it, and Strobe's ratios to probe and peers. `rows`
 /// holds the cells one after another. On the CPU with a column of threads and in GFLOP/s, on a GPU with columns of
-/// batch and heads and in TFLOP/s.
+/// batch and heads and in TFLOP/s. `decodes`: with a column of keys and in GB/s.
 std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations,
-                        DeviceType device);
+                        DeviceType device, bool decodes);
 
 /// {"rows": [...]}: what --json writes of every kind of benchmark.
 Status write_json_rows(const std::filesystem::path& path, nlohmann::ordered_json rows);
 
-/// {"rows": [{engine, device, implementation, pass, dtype, head_dim, head_dim_v, causal, seqlen, batch, heads, threads,
-/// median_ms, tflops}, ...]}. On the CPU all implementations have the engine's name, on a GPU those
-/// that PyTorch runs have "pytorch"; threads is 0 there.
+/// {"rows": [{engine, device, implementation, pass, dtype, head_dim, head_dim_v, causal, seqlen, seqlen_k, batch,
+/// heads, heads_kv, threads, median_ms, tflops, gbps}, ...]}. On the CPU all implementations have the engine's name, on
+/// a GPU those that PyTorch runs have "pytorch"; threads is 0 there.
 Status write_bench_json(const std::filesystem::path& path, const std::vector<BenchRow>& rows,
                         const std::string& device);
 

@@ -86,13 +86,13 @@ def forward_runs(q, k, v, causal, engine):
     return runs
 
 
-def backward_runs(q, k, v, causal, deterministic):
+def backward_runs(q, k, v, causal, deterministic, engine):
     batch, seqlen, heads, _ = q.shape
     o, lse, d_o = torch.empty_like(q), torch.empty(batch, heads, seqlen, device="cuda"), torch.randn_like(q)
     mask = "bottom_right" if causal else None
-    Forward(q, k, v, o, lse, causal=mask).run()
+    Forward(q, k, v, o, lse, causal=mask, engine=engine).run()
     ours, theirs = ({name: torch.empty_like(x) for name, x in (("dq", q), ("dk", k), ("dv", v))} for _ in range(2))
-    call = Backward(q, k, v, o, lse, d_o, **ours, causal=mask, deterministic=deterministic)
+    call = Backward(q, k, v, o, lse, d_o, **ours, causal=mask, deterministic=deterministic, engine=engine)
     runs = {"strobe": call.run}
     if has_flash_attention_3("deterministic" if deterministic else "backward", q.dtype, q.shape[3]):
         settings = {"causal": causal, "deterministic": deterministic}
@@ -118,7 +118,7 @@ def measure_cell(which, dtype, head_dim, causal, seqlen, rounds, engine):
     runs = (
         forward_runs(q, k, v, causal, engine)
         if which == "forward"
-        else backward_runs(q, k, v, causal, deterministic=which == "deterministic")
+        else backward_runs(q, k, v, causal, which == "deterministic", engine)
     )
     flops = FLOPS[which] * batch * heads * seqlen**2 * head_dim * (0.5 if causal else 1)
     torch.cuda.synchronize()
@@ -169,7 +169,7 @@ def main():
     parser.add_argument("--head-dims", type=numbers, default=[64, 128, 256])
     parser.add_argument("--seqlens", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--engine", choices=("hopper", "ampere"), default="hopper", help="of the forward")
+    parser.add_argument("--engine", choices=("hopper", "ampere"), default="hopper")
     arguments = parser.parse_args()
     rows = []
     for which in arguments.passes.split(","):

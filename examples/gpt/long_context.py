@@ -78,6 +78,8 @@ def train(seen: int, options: argparse.Namespace) -> dict[str, Any]:
         with torch.autocast(options.device, torch.bfloat16, enabled=cuda):
             return model(tokens[:, -seen:].to(options.device)).float(), sums.to(options.device)
 
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
     bar = tqdm(desc=f"{seen} tokens", unit="step")
     for length in lengths:
@@ -91,7 +93,7 @@ def train(seen: int, options: argparse.Namespace) -> dict[str, Any]:
             bar.update()
             bar.set_postfix(length=length, loss=f"{loss.item():.3f}")
             mastered += 0.1 * ((logits.argmax(-1) == sums).float().mean().item() - mastered)
-            if length == options.shortest and mastered > 0.99:
+            if mastered > 0.99:
                 break
     bar.close()
     seconds = time.perf_counter() - start
@@ -111,9 +113,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sparse", action="store_true", help="with a block mask")
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--shortest", type=int, default=16, help="tokens at the start of training; they double")
-    parser.add_argument("--most-steps", type=int, default=2000, help="of the shortest, until it is learned")
-    parser.add_argument("--steps", type=int, default=50, help="of each longer one")
-    parser.add_argument("--tokens", type=int, default=32768, help="of a step, but four sequences at least")
+    parser.add_argument("--most-steps", type=int, default=2000, help="of the shortest, unless it is learned before")
+    parser.add_argument("--steps", type=int, default=400, help="of each longer one, likewise")
+    parser.add_argument("--tokens", type=int, default=262144, help="of a step, but four sequences at least")
     parser.add_argument("--questions", type=int, default=400, help="that the accuracy is measured on")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--heads", type=int, default=2)

@@ -16,6 +16,8 @@ from matplotlib import pyplot
 
 LABELS = {"strobe": "Strobe", "cudnn": "cuDNN", "flash": "FlashAttention-2", "math": "standard", "sdpa": "sdpa"}
 
+COLORS = {"strobe": "#D55E00", "cudnn": "#009E73", "flash": "#56B4E9", "math": "#CC79A7", "sdpa": "#0072B2"}
+
 
 def draw(record: dict[str, Any], path: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "strobe"  # the same figures give the same file
@@ -28,7 +30,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
         places = [group + (i - (len(names) - 1) / 2) * width for group in range(len(groups))]
         heights = [rows[group].get("tflops", 0.0) for group in groups]
         texts = [f"{height:.0f}" if height else "out of\nmemory" for height in heights]
-        bars = axes.bar(places, heights, width, label=LABELS[name])
+        bars = axes.bar(places, heights, width, label=LABELS[name], color=COLORS[name])
         axes.bar_label(bars, texts, fontsize=7)
     axes.set_xticks(range(len(groups)), [f"{size.upper()}, {context} tokens" for size, context in groups])
     axes.set(ylabel="model TFLOP/s", title=f"Training a GPT: {record['device']}")

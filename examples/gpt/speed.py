@@ -39,7 +39,7 @@ class Trainer:
             self.model = Gpt(VOCABULARY, context, ATTENTIONS["sdpa"], **SIZES[size])
         if options.compile:
             for block in self.model.blocks:
-                block.compile()
+                block.compile(dynamic=False)
         fused = self.device == "cuda"
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=fused)
         self.sequences, self.context = max(1, options.tokens // context), context
@@ -94,6 +94,7 @@ def warm_up(trainer: Trainer, name: str) -> int | None:
 
 def measure(size: str, context: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each attention. One that runs out of memory has no seconds."""
+    torch.compiler.reset()  # after eight versions of the blocks it would compile no more
     trainer = Trainer(size, context, options)
     memory = {name: warm_up(trainer, name) for name in options.attention}
     times: dict[str, list[float]] = {name: [] for name, most in memory.items() if most is not None}

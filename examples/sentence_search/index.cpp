@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "index.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <numbers>
 #include <numeric>
 
+#include "io/npy.h"
 #include "io/progress.h"
 
 namespace sentence_search {
@@ -64,6 +69,24 @@ strobe::Result<Index> build_index(const Encoder& encoder, const Tokenizer& token
   }
   const auto encoded = static_cast<std::int64_t>(index.passages.size());
   progress.update(encoded, encoded);
+  return index;
+}
+
+strobe::Result<Index> load_index(const std::filesystem::path& path, std::size_t passages, std::size_t hidden_size) {
+  const strobe::Result<strobe::io::HostTensor> tensor = strobe::io::read_npy(path);
+  if (!tensor.ok()) return tensor.status();
+  const std::vector<std::int64_t> shape = {static_cast<std::int64_t>(passages), static_cast<std::int64_t>(hidden_size)};
+  if (tensor->dtype != strobe::DType::float32 || tensor->shape != shape) {
+    return strobe::Status(
+        strobe::StatusCode::invalid_argument,
+        fmt::format("'{}' holds {} [{}]; embeddings of this text are float32 [{}]", path.string(),
+                    strobe::name_of(tensor->dtype), fmt::join(tensor->shape, ", "), fmt::join(shape, ", ")));
+  }
+  Index index;
+  index.passages.resize(passages);
+  std::iota(index.passages.begin(), index.passages.end(), std::size_t{0});
+  index.embeddings.resize(passages * hidden_size);
+  std::memcpy(index.embeddings.data(), tensor->bytes.data(), tensor->bytes.size());
   return index;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,5 +38,9 @@ std::size_t encoding_order(std::size_t visit, std::size_t passages);
 /// Encodes passages in varlen batches in encoding_order until `budget_seconds` are used up; at least one batch.
 strobe::Result<Index> build_index(const Encoder& encoder, const Tokenizer& tokenizer,
                                   const std::vector<Passage>& passages, double budget_seconds);
+
+/// Every passage, encoded before: float32 [passages, hidden_size] in the text's order, from a .npy file as
+/// gpu_encoder.py writes it. invalid_argument when the file holds something else.
+strobe::Result<Index> load_index(const std::filesystem::path& path, std::size_t passages, std::size_t hidden_size);
 
 }  // namespace sentence_search

@@ -32,6 +32,8 @@ struct Options {
                                       "a storm at sea"};
   std::filesystem::path model = SENTENCE_SEARCH_MODEL;
   std::filesystem::path text;
+  std::filesystem::path embeddings;
+  bool print_passages = false;
   int seconds = 60;
   bool all = false;
   std::size_t top = 3;
@@ -51,6 +53,9 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
   app.add_flag("--all", options.all, "encode the whole text, however long it takes");
+  app.add_option("--embeddings", options.embeddings, "the text encoded before, by gpu_encoder.py")
+      ->check(CLI::ExistingFile);
+  app.add_flag("--print-passages", options.print_passages, "print the text, a passage on a line, and search nothing");
   app.add_option("--top", options.top, "passages to print for each query")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
@@ -88,6 +93,26 @@ strobe::Status answer(const Encoder& encoder, const Tokenizer& tokenizer, const 
   return {};
 }
 
+strobe::Result<Index> index_of(const Encoder& encoder, const Tokenizer& tokenizer, const std::vector<Passage>& passages,
+                               const Options& options) {
+  if (!options.embeddings.empty()) {
+    return load_index(options.embeddings, passages.size(), encoder.config().hidden_size);
+  }
+  const double budget = options.all ? std::numeric_limits<double>::infinity() : static_cast<double>(options.seconds);
+  return build_index(encoder, tokenizer, passages, budget);
+}
+
+strobe::Result<std::vector<Passage>> read_passages(const Options& options) {
+  return options.text.empty() ? read_bible() : read_lines(options.text);
+}
+
+strobe::Status print_passages(const Options& options) {
+  const auto passages = read_passages(options);
+  if (!passages.ok()) return passages.status();
+  for (const Passage& passage : *passages) fmt::print("{}\n", passage.text);
+  return {};
+}
+
 strobe::Status search(const Options& options) {
   if (!std::filesystem::exists(options.model)) {
     return {strobe::StatusCode::invalid_argument,
@@ -97,15 +122,14 @@ strobe::Status search(const Options& options) {
   if (!model.ok()) return model.status();
   const strobe::Result<Tokenizer> tokenizer = Tokenizer::load(options.model / "vocab.txt");
   if (!tokenizer.ok()) return tokenizer.status();
-  const auto passages = options.text.empty() ? read_bible() : read_lines(options.text);
+  const auto passages = read_passages(options);
   if (!passages.ok()) return passages.status();
   const Encoder encoder(std::move(*model), options.threads, options.operands);
 
   const Report report;
   report.print_title(
       fmt::format("Search {} by meaning", options.text.empty() ? "the King James Bible" : options.text.string()));
-  const double budget = options.all ? std::numeric_limits<double>::infinity() : static_cast<double>(options.seconds);
-  const strobe::Result<Index> index = build_index(encoder, *tokenizer, *passages, budget);
+  const strobe::Result<Index> index = index_of(encoder, *tokenizer, *passages, options);
   if (!index.ok()) return index.status();
   report.print_index(*index, passages->size());
   if (strobe::Status status = answer(encoder, *tokenizer, *index, *passages, options, report); !status.ok())
@@ -129,7 +153,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsage;  // --help arrives here too, with exit code 0
   }
-  const strobe::Status status = search(options);
+  const strobe::Status status = options.print_passages ? print_passages(options) : search(options);
   if (status.ok()) return 0;
   fmt::print(stderr, "sentence_search: {}\n", status.message());
   return kFailure;

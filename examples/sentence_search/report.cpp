@@ -65,6 +65,10 @@ void Report::print_title(const std::string& title) const {
 }
 
 void Report::print_index(const Index& index, std::size_t passages) const {
+  if (index.seconds == 0.0) {
+    fmt::print("{} passages, encoded before\n", grouped(passages));
+    return;
+  }
   const bool all = index.passages.size() == passages;
   fmt::print("{} of {} passages{}, {} tokens, in {:.1f} s: {} tokens/s\n", grouped(index.passages.size()),
              grouped(passages), all ? "" : ", spread evenly over the text", grouped(index.tokens), index.seconds,

@@ -90,12 +90,20 @@ struct Sequences {
   // sequence is an error.
   std::int64_t max_seqlen_q = -1;
   std::int64_t max_seqlen_k = -1;
+  // Of a key-value cache: forward only, not with cu_seqlens_k.
+  ConstTensorView leftpad_k;  // [batch]: the first leftpad_k[b] rows, which seqused_k[b] counts, are none of its keys
+  // [batch]: sequence b lies in entry cache_batch_idx[b] of k and v, which may have more entries than the batch, or
+  // fewer. Not with pages.
+  ConstTensorView cache_batch_idx;
 };
 
 /// The tensors of a forward. q, k, v and o share one dtype: float32, float16 or bfloat16; lse is float32.
 /// Or q, k and v are int8 or float8_e4m3 in the layout of quantize.h, with their scales; o is any of the three.
-/// Every element of o and lse is written: positions that no sequence uses get O = 0 and LSE = -inf, like queries that
-/// see no key (with a sink, their LSE is the sink). Outputs must not overlap any other tensor.
+/// Or k and v alone are int8 or float8_e4m3, laid out as ever and with scales: caches that take half the memory. The
+/// call has the same bits as one on k and v converted to q's dtype: products of elements and their row's scale in
+/// float32, rounded to nearest even. Every element of o and lse is written: positions that no sequence uses get O = 0
+/// and LSE = -inf, like queries that see no key (with a sink, their LSE is the sink). Outputs must not overlap any
+/// other tensor.
 struct ForwardArguments {
   ConstTensorView q;
   ConstTensorView k;
@@ -106,15 +114,20 @@ struct ForwardArguments {
   ScoreModifiers modifiers;
   RandomState random;     // read when options.dropout is not 0
   TensorView max_logits;  // optional: [batch, heads_q] float32, the largest visible score; -inf where there is none
-  // int8 and float8_e4m3 inputs (quantize.h): scales, float32 [batch or 1, heads or 1, n] of the tensor's own heads,
+  // int8 and float8_e4m3 tensors (quantize.h): scales, float32 [batch or 1, heads or 1, n] of the tensor's own heads,
   // with n = 1, ceil(seqlen / 128), ceil(seqlen / 32) or seqlen: an element stands for itself times its rows' scale.
+  // Packed k and v, and those of a cache in pages or with left padding, beside a q that is not 8-bit: n = 1.
   ConstTensorView q_descale;
   ConstTensorView k_descale;
   ConstTensorView v_descale;
   ConstTensorView q_shift;  // optional, float32 [batch, heads_q, seqlen_q]: added to each product of a row of q
   Rotation v_rotation;      // what the rows of v went through, o goes through backwards
-  // Reserved: an error when given, until an engine has paged caches.
-  ConstTensorView page_table;  // [batch, pages] int32: k and v are pages of a cache
+  // [batch, max_pages] int32, on q's device: k and v are pools of pages, [num_pages, page_size, heads_kv, head_dim] and
+  // [num_pages, page_size, heads_kv, head_dim_v]. Row r of sequence b is row r % page_size of page
+  // page_table[b][r / page_size]; seqlen_k is max_pages * page_size. Any page_size from 1 up, any strides. Entries
+  // beyond the pages that hold a sequence's used rows are never read. Not with cu_seqlens_k; 8-bit k and v take scales
+  // with n = 1.
+  ConstTensorView page_table;
 };
 
 /// The tensors of a backward: the forward's inputs and outputs, dO, and the gradients. A gradient has its tensor's
@@ -151,7 +164,7 @@ using AllocateWorkspace = std::function<void*(std::size_t bytes)>;
 enum class Engine : std::uint8_t {
   automatic,  // the engine of the tensors' device
   cpu,
-  ampere,  // GPUs of compute capability 8.0 and later, forward only
+  ampere,  // GPUs of compute capability 8.0 and later
   hopper   // GPUs of compute capability 9.0
 };
 

@@ -48,7 +48,7 @@ typedef enum strobe_causal {
 typedef enum strobe_engine {
   STROBE_ENGINE_AUTOMATIC = 0,
   STROBE_ENGINE_CPU = 1,
-  STROBE_ENGINE_AMPERE = 2, /* GPUs of compute capability 8.0 and later, forward only */
+  STROBE_ENGINE_AMPERE = 2, /* GPUs of compute capability 8.0 and later */
   STROBE_ENGINE_HOPPER = 3
 } strobe_engine;
 
@@ -117,7 +117,7 @@ typedef struct strobe_forward_arguments {
   strobe_tensor lse; /* optional */
   strobe_sequences sequences;
   strobe_tensor q_descale, k_descale, v_descale; /* int8 and float8_e4m3 inputs */
-  strobe_tensor page_table;                      /* reserved: an error when given, until an engine has paged caches */
+  strobe_tensor page_table;                      /* optional: k and v are pools of pages */
   strobe_score_modifiers modifiers;
   strobe_random_state random; /* read when dropout is not 0 */
   strobe_tensor max_logits;   /* optional */
@@ -125,6 +125,9 @@ typedef struct strobe_forward_arguments {
   const uint64_t* random_on_device;
   strobe_tensor q_shift;      /* int8 and float8_e4m3 inputs: optional */
   strobe_rotation v_rotation; /* likewise */
+  /* As those of strobe::Sequences: optional. */
+  strobe_tensor leftpad_k;
+  strobe_tensor cache_batch_idx;
 } strobe_forward_arguments;
 
 /* As strobe::ScaleUnit. */
@@ -154,6 +157,61 @@ typedef struct strobe_quantize_arguments {
   strobe_tensor q_descale, k_descale, v_descale;
   strobe_tensor q_shift;
 } strobe_quantize_arguments;
+
+/* As strobe::MergeArguments: part i is part_o[i] and part_lse[i]. */
+typedef struct strobe_merge_arguments {
+  size_t struct_size;
+  const strobe_tensor* part_o;
+  const strobe_tensor* part_lse;
+  int32_t parts;    /* from 1 to 256 */
+  int32_t reserved; /* must be 0 */
+  strobe_tensor o;
+  strobe_tensor lse; /* optional */
+} strobe_merge_arguments;
+
+/* As strobe::AppendArguments. */
+typedef struct strobe_append_arguments {
+  size_t struct_size;
+  strobe_tensor k_cache, v_cache;
+  strobe_tensor k_new, v_new;
+  strobe_tensor cu_seqlens_new; /* optional */
+  strobe_tensor cache_seqlens;
+  strobe_tensor page_table, leftpad_k, cache_batch_idx; /* optional */
+  strobe_tensor cos, sin;                               /* optional */
+  strobe_tensor positions;                              /* optional */
+  strobe_tensor q, q_out, cu_seqlens_q, positions_q;    /* optional */
+  strobe_tensor k_descale, v_descale;                   /* of caches of int8 and float8_e4m3 */
+  int32_t interleaved;
+  int32_t q_at_first_position; /* not 0: q_in_order is false */
+} strobe_append_arguments;
+
+/* As strobe::QuantizationMode. */
+typedef enum strobe_quantization_mode {
+  STROBE_QUANTIZATION_AUTOMATIC = 0,
+  STROBE_QUANTIZATION_FAST = 1,
+  STROBE_QUANTIZATION_ACCURATE = 2
+} strobe_quantization_mode;
+
+/* As strobe::ErrorBudget. */
+typedef struct strobe_error_budget {
+  size_t struct_size;
+  int32_t mode;     /* strobe_quantization_mode */
+  int32_t reserved; /* must be 0 */
+  double max_rmse;  /* 0: none */
+  double max_error; /* 0: none */
+} strobe_error_budget;
+
+/* As strobe::QuantizationPlan. */
+typedef struct strobe_quantization_plan {
+  size_t struct_size;
+  strobe_quantize_options options; /* complete, for strobe_quantize */
+  double rmse;
+  double error_bound;
+  int32_t measured; /* 0: q, k and v were taken to be normal */
+  int32_t reserved;
+  int64_t keys_per_sum;
+  const char* explanation; /* valid until the calling thread's next strobe_plan_quantization */
+} strobe_quantization_plan;
 
 typedef struct strobe_backward_arguments {
   size_t struct_size;
@@ -206,6 +264,18 @@ STROBE_API strobe_code strobe_backward(const strobe_backward_arguments* argument
 /* As strobe::quantize; `options` must be given. */
 STROBE_API strobe_code strobe_quantize(const strobe_quantize_arguments* arguments,
                                        const strobe_quantize_options* options, const strobe_execution* execution);
+
+/* As strobe::merge. */
+STROBE_API strobe_code strobe_merge(const strobe_merge_arguments* arguments, const strobe_execution* execution);
+
+/* As strobe::append. */
+STROBE_API strobe_code strobe_append(const strobe_append_arguments* arguments, const strobe_execution* execution);
+
+/* As strobe::plan_quantization. `budget` and `options` may be null: defaults. Writes *plan, whose struct_size must be
+ * set. */
+STROBE_API strobe_code strobe_plan_quantization(const strobe_tensor* q, const strobe_tensor* k, const strobe_tensor* v,
+                                                const strobe_error_budget* budget, const strobe_options* options,
+                                                uint64_t seed, strobe_quantization_plan* plan);
 
 /* As strobe::dropout_mask and the builders of block_mask.h. */
 STROBE_API strobe_code strobe_dropout_mask(float dropout, const strobe_random_state* random, const strobe_tensor* mask);

@@ -181,6 +181,10 @@ constexpr Keyword kKeywords[] = {
     {"stream", [](CallOptions&, Imports&, const Given&) {}},  // read by imports_for
     {"page_table",
      [](CallOptions& o, Imports& i, const Given& g) { o.page_table = i.view(g.value, {g.name, kInt32}); }},
+    {"leftpad_k",
+     [](CallOptions& o, Imports& i, const Given& g) { o.sequences.leftpad_k = i.view(g.value, {g.name, kInt32}); }},
+    {"cache_batch_idx", [](CallOptions& o, Imports& i,
+                           const Given& g) { o.sequences.cache_batch_idx = i.view(g.value, {g.name, kInt32}); }},
 };
 
 const Keyword& keyword(std::string_view name) {

@@ -182,8 +182,12 @@ void add_shared(const Call& call, Arguments& arguments) {
   arguments.q = t.q;
   arguments.k = t.k;
   arguments.v = t.v;
-  arguments.sequences = {t.cu_seqlens_q, t.cu_seqlens_k,    t.seqused_q,
-                         t.seqused_k,    call.max_seqlen_q, call.max_seqlen_k};
+  arguments.sequences = {.cu_seqlens_q = t.cu_seqlens_q,
+                         .cu_seqlens_k = t.cu_seqlens_k,
+                         .seqused_q = t.seqused_q,
+                         .seqused_k = t.seqused_k,
+                         .max_seqlen_q = call.max_seqlen_q,
+                         .max_seqlen_k = call.max_seqlen_k};
   arguments.modifiers = {t.alibi_slopes, t.bias, t.sink, t.block_mask, call.block_size};
   // Words of seed and offset, low ones first, read when the call runs. XLA aligns its buffers to 16 bytes and more.
   arguments.random.on_device = static_cast<const std::uint64_t*>(t.random.data);

@@ -4,9 +4,11 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "append.h"
 #include "imports.h"
 #include "jax_calls.h"
 #include "masks.h"
+#include "merge.h"
 #include "passes.h"
 #include "quantize.h"
 #include "strobe/strobe.h"
@@ -40,6 +42,13 @@ NB_MODULE(_core, module) {
              nb::arg("q_shift").none(), nb::arg("q_scales"), nb::arg("k_scales"), nb::arg("v_scales"),
              nb::arg("rotate_qk"), nb::arg("rotate_v"), nb::arg("seed"), nb::arg("allocate_workspace").none(),
              nb::arg("options"));
+  module.def("merge", &merge, nb::arg("parts_o"), nb::arg("parts_lse"), nb::arg("o"), nb::arg("lse"),
+             nb::arg("options"));
+  module.def("append", &append, nb::arg("k_cache"), nb::arg("v_cache"), nb::arg("k_new"), nb::arg("v_new"),
+             nb::arg("cache_seqlens"), nb::arg("tensors"), nb::arg("interleaved"), nb::arg("q_in_order"),
+             nb::arg("options"));
+  module.def("plan_quantization", &plan_quantization, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),
+             nb::arg("mode"), nb::arg("max_rmse"), nb::arg("max_error"), nb::arg("seed"), nb::arg("options"));
   bind_masks(module);
   bind_jax_handlers(module);
 }

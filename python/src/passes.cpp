@@ -40,7 +40,12 @@ void add_options(const CallOptions& options, ForwardArguments& arguments) {
   arguments.page_table = options.page_table;
 }
 
-void add_options(const CallOptions& options, BackwardArguments& arguments) { add_shared_options(options, arguments); }
+void add_options(const CallOptions& options, BackwardArguments& arguments) {
+  add_shared_options(options, arguments);
+  if (options.page_table.given()) {
+    raise(PyExc_NotImplementedError, "page_table is given: no engine has the backward of a key-value cache");
+  }
+}
 
 Status call(const ForwardArguments& arguments, const CallOptions& options) {
   return forward(arguments, options.attention, options.execution);

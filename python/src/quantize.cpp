@@ -6,6 +6,7 @@
 #include "call_options.h"
 #include "errors.h"
 #include "imports.h"
+#include "strobe/error_budget.h"
 #include "strobe/quantize.h"
 #include "workspace.h"
 
@@ -50,6 +51,37 @@ void quantize(nb::handle q, nb::handle k, nb::handle v, nb::handle q8, nb::handl
     status = strobe::quantize(arguments, options, call.execution);
   }
   raise_if_failed(status);
+}
+
+nb::dict plan_quantization(nb::handle q, nb::handle k, nb::handle v, int mode, double max_rmse, double max_error,
+                           std::uint64_t seed, const nb::kwargs& keywords) {
+  constexpr const char* kFloats = "float32, float16 or bfloat16";
+  Imports imports = imports_for(keywords);
+  const ConstTensorView query = imports.view(q, {"q", kFloats});
+  const ConstTensorView key = imports.view(k, {"k", "q's dtype"});
+  const ConstTensorView value = imports.view(v, {"v", "q's dtype"});
+  const CallOptions call = read_options(keywords, imports);
+  const ErrorBudget budget{static_cast<QuantizationMode>(mode), max_rmse, max_error};
+  const auto plan = [&] {
+    const nb::gil_scoped_release released;
+    return strobe::plan_quantization(query, key, value, budget, call.attention, seed);
+  }();
+  raise_if_failed(plan.status());
+  nb::dict to;
+  to["element"] = plan->options.element == DType::int8 ? "int8" : "float8_e4m3fn";
+  to["q_scales"] = static_cast<int>(plan->options.q_scales);
+  to["k_scales"] = static_cast<int>(plan->options.k_scales);
+  to["v_scales"] = static_cast<int>(plan->options.v_scales);
+  to["rotate_qk"] = plan->options.rotate_qk;
+  to["rotate_v"] = plan->options.rotate_v;
+  to["center_k"] = plan->options.center_k;
+  to["seed"] = plan->options.seed;
+  to["rmse"] = plan->rmse;
+  to["error_bound"] = plan->error_bound;
+  to["measured"] = plan->measured;
+  to["keys_per_sum"] = plan->keys_per_sum;
+  to["explanation"] = plan->explanation.c_str();
+  return to;
 }
 
 }  // namespace strobe::python

@@ -16,4 +16,9 @@ void quantize(nanobind::handle q, nanobind::handle k, nanobind::handle v, nanobi
               nanobind::handle q_shift, int q_scales, int k_scales, int v_scales, bool rotate_qk, bool rotate_v,
               std::uint64_t seed, nanobind::handle allocate_workspace, const nanobind::kwargs& keywords);
 
+/// plan_quantization(): a dict of the plan's fields, its options by their names. `keywords` are the options of a
+/// forward.
+nanobind::dict plan_quantization(nanobind::handle q, nanobind::handle k, nanobind::handle v, int mode, double max_rmse,
+                                 double max_error, std::uint64_t seed, const nanobind::kwargs& keywords);
+
 }  // namespace strobe::python

@@ -6,18 +6,22 @@ and ``strobe.jax`` add gradients and compilers, ``strobe.integrations`` model li
 NotImplementedError.
 """
 
+from strobe._append import append
 from strobe._attention import attention, attention_backward, explain, info
 from strobe._core import version as __version__
 from strobe._masks import butterfly_block_mask, dropout_mask, local_block_mask, strided_block_mask
+from strobe._merge import merge
 from strobe._options import EightBitOptions, Options, ScoreOptions
-from strobe._quantize import Quantized, quantize
+from strobe._quantize import QuantizationPlan, Quantized, plan_quantization, quantize
 
 __all__ = [
     "EightBitOptions",
     "Options",
+    "QuantizationPlan",
     "Quantized",
     "ScoreOptions",
     "__version__",
+    "append",
     "attention",
     "attention_backward",
     "butterfly_block_mask",
@@ -25,6 +29,8 @@ __all__ = [
     "explain",
     "info",
     "local_block_mask",
+    "merge",
+    "plan_quantization",
     "quantize",
     "strided_block_mask",
 ]

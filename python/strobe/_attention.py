@@ -27,7 +27,8 @@ def attention(
     head_dim_v] are float32, float16 or bfloat16, of one framework and on one device, with any strides as long as the
     last is 1; heads_q is a multiple of heads_kv. With ``cu_seqlens_q`` or ``cu_seqlens_k`` that side is packed and has
     no batch axis. NumPy holds bfloat16 by ml_dtypes. Nothing is copied. Or they are int8 or float8_e4m3fn, with scales,
-    as ``strobe.quantize`` gives them; there are no gradients of such calls.
+    as ``strobe.quantize`` gives them, or k and v alone are (``strobe.EightBitOptions``); there are no gradients of such
+    calls.
 
     Returns out [batch, seqlen_q, heads_q, head_dim_v] of q's dtype (written to ``out`` where it is given); with
     ``return_lse`` also lse [batch, heads_q, seqlen_q] float32, the natural logarithm of each row's sum of

@@ -56,6 +56,28 @@ def quantize(
     allocate_workspace: Callable[[int], Tensor] | None,
     **options: Any,
 ) -> None: ...
+def merge(parts_o: list[Tensor], parts_lse: list[Tensor], o: Tensor, lse: Tensor, **options: Any) -> None: ...
+def append(
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k_new: Tensor,
+    v_new: Tensor,
+    cache_seqlens: Tensor,
+    tensors: dict[str, Tensor],
+    interleaved: bool,
+    q_in_order: bool,
+    **options: Any,
+) -> None: ...
+def plan_quantization(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mode: int,
+    max_rmse: float,
+    max_error: float,
+    seed: int,
+    **options: Any,
+) -> dict[str, Any]: ...
 def dropout_mask(mask: Any, dropout: float, seed: int, offset: int) -> None: ...
 def local_block_mask(mask: Any, left: int, right: int) -> None: ...
 def strided_block_mask(mask: Any, stride: int) -> None: ...

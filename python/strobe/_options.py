@@ -62,6 +62,9 @@ class EightBitOptions(TypedDict, total=False):
 
     v is [batch, heads_kv, head_dim_v, seqlen_k rounded up to 32], with the keys in the order of strobe/quantize.h. An
     element stands for itself times its rows' scale.
+
+    Or k and v alone are, laid out as ever, with k_descale and v_descale: q and out keep their dtype, and the result has
+    the bits of a call on k and v converted to it. Packed keys take scales [batch or 1, heads_kv or 1, 1].
     """
 
     q_descale: Tensor
@@ -89,4 +92,12 @@ class Options(TensorOptions, total=False):
     stream: int
     """GPU: the CUDA stream to launch on; by default the one that the tensors' framework works on."""
     page_table: Tensor
-    """Reserved: an error until an engine has paged caches."""
+    """[batch, max_pages] int32: k and v are pools of pages, [num_pages, page_size, heads_kv, head_dim], and row r of
+    sequence b is row r % page_size of page page_table[b, r // page_size]. seqused_k has the lengths, max_pages *
+    page_size by default; entries beyond them are never read. Forward only, on the CPU."""
+    leftpad_k: Tensor
+    """[batch] int32: the first leftpad_k[b] rows of a cache, which seqused_k[b] counts, are none of the keys of
+    sequence b: its first key is at row leftpad_k[b]. Forward only, on the CPU."""
+    cache_batch_idx: Tensor
+    """[batch] int32: sequence b lies in entry cache_batch_idx[b] of k and v. Not with pages. Forward only, on the
+    CPU."""

@@ -136,6 +136,62 @@ def quantize(
     return plan.result(outputs)
 
 
+@dataclass(frozen=True)
+class QuantizationPlan:
+    """How to quantise, and what it costs: quantize(q, k, v, **plan.settings)."""
+
+    settings: dict[str, Any]
+    """The keyword arguments of ``strobe.quantize``."""
+    rmse: float
+    """The root mean square error of attention's output, estimated, with a margin."""
+    error_bound: float
+    """Of any element of the output; infinite where the tensors were not read."""
+    measured: bool
+    """Whether the tensors were read; otherwise they were taken to be normal."""
+    keys_per_sum: int
+    """Keys whose products are summed as the hardware does, before they join a float32 sum."""
+    explanation: str
+    """A few lines for a reader."""
+
+
+_MODES = ("automatic", "fast", "accurate")  # in the order of strobe::QuantizationMode
+
+
+def plan_quantization(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    max_rmse: float = 0.0,
+    max_error: float = 0.0,
+    mode: Literal["automatic", "fast", "accurate"] = "automatic",
+    seed: int = 0,
+    **options: Any,
+) -> QuantizationPlan:
+    """The cheapest quantisation of q, k and v whose error keeps to a budget; 0: no bound.
+
+    q, k and v are as for ``quantize``, and ``options`` those of the attention that follows. ``max_rmse`` bounds the
+    root mean square error of its output, by an estimate; ``max_error`` that of any element, guaranteed and so far above
+    what is seen. Tensors in host memory are read, with the exact probabilities of up to 256 queries; tensors on a GPU,
+    and under JAX's transformations, are not: all elements are then taken to be independent and N(0, 1). "fast" is
+    float8_e4m3fn with scales by blocks, "accurate" int8 with a scale for each row of v.
+
+    Raises NotImplementedError where nothing keeps to the budget, and otherwise as ``quantize`` does. The model and what
+    it assumes: docs/eight-bit.md.
+    """
+    if mode not in _MODES:
+        raise ValueError(f'mode is "{mode}": it must be one of {", ".join(_MODES)}')
+    if _arrays.framework_of(q) == "jax":
+        from strobe import jax
+
+        q, k, v = jax.values_or_shapes(q, k, v)
+    plan = _core.plan_quantization(q, k, v, _MODES.index(mode), max_rmse, max_error, seed, **options)
+    settings = {name: plan[name] for name in ("element", "rotate_qk", "rotate_v", "center_k", "seed")}
+    settings |= {name: _UNITS[plan[name]] for name in ("q_scales", "k_scales", "v_scales")}
+    results = ("rmse", "error_bound", "measured", "keys_per_sum", "explanation")
+    return QuantizationPlan(settings, *(plan[name] for name in results))
+
+
 def _plan(
     q: Tensor, k: Tensor, v: Tensor, element: str, *, units: dict[str, Unit], flags: dict[str, bool], seed: int
 ) -> Plan:

@@ -95,6 +95,13 @@ def run_quantize(plan: Plan, q: Array, k: Array, v: Array, threads: int) -> Quan
     return plan.result(outputs)
 
 
+def values_or_shapes(*tensors: Array) -> tuple[Any, ...]:
+    """NumPy's view of arrays in host memory; shapes where there are no values, or they are on another device."""
+    if all(not isinstance(x, jax.core.Tracer) and x.devices() <= set(jax.devices("cpu")) for x in tensors):
+        return tuple(np.asarray(x) for x in tensors)
+    return tuple(tensor_shape(x.shape, str(x.dtype), "cpu") for x in tensors)
+
+
 def _check(q: Array, k: Array, v: Array, options: dict[str, Any]) -> None:
     """Raises what the call would, before it is compiled: shapes and options are known, values are not."""
     query, key, value = (tensor_shape(x.shape, str(x.dtype), "cpu") for x in (q, k, v))
@@ -188,8 +195,9 @@ def _attention_forward(call: _Call, primals: dict[str, CustomVJPPrimal]) -> Any:
             "alibi_slopes requires a gradient, which attention does not have: take jax.lax.stop_gradient of it"
         )
     tensors = {name: primal.value for name, primal in primals.items()}
-    if call.out_dtype is not None:
-        raise NotImplementedError(f"q is {tensors['q'].dtype}: calls of 8-bit tensors have no gradients")
+    if str(tensors["k"].dtype) in _arrays.EIGHT_BIT:
+        name = "q" if call.out_dtype is not None else "k"
+        raise NotImplementedError(f"{name} is {tensors[name].dtype}: calls of 8-bit tensors have no gradients")
     o, lse, max_logits = _forward(call, tensors)
     return (o, lse, max_logits), (tensors, o, lse)
 

@@ -22,6 +22,8 @@ PLOTS = {
     f"{BENCHMARKS}/h200/attention.svg": (
         "bench/plot.py", f"{BENCHMARKS}/h200/with-flash-attention-3.json", "--pass", "forward", "backward"),
     f"{BENCHMARKS}/h200/gpt_losses.svg": ("examples/gpt/plot_losses.py", f"{BENCHMARKS}/h200/gpt_losses.json"),
+    f"{BENCHMARKS}/h200/gpt_speed.svg": ("examples/gpt/plot_speed.py", f"{BENCHMARKS}/h200/gpt_speed.json"),
+    f"{BENCHMARKS}/h200/traffic.svg": ("bench/plot_traffic.py", f"{BENCHMARKS}/h200/traffic.json"),
     f"{BENCHMARKS}/cpu/forward.svg": (
         "bench/plot.py", f"{BENCHMARKS}/cpu/epyc-avx2-pytorch.json", "--pass", "forward", "--dtype", "float32"),
     f"{BENCHMARKS}/cpu/xeon-forward.svg": (

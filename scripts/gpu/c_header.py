@@ -11,6 +11,7 @@ _SCALARS = {
     "uint64_t": ctypes.c_uint64,
     "size_t": ctypes.c_size_t,
     "float": ctypes.c_float,
+    "double": ctypes.c_double,
 }
 
 

@@ -25,15 +25,40 @@ SHAPES = [  # batch, heads_q, heads_kv, seqlen_q, seqlen_k
 ]
 
 
-def attention(q, k, v, causal):
+# What changes scores or O, each in a call of its own.
+OPTIONS = [
+    {"softcap": 20.0},
+    {"alibi_slopes": torch.tensor([0.05, 0.02, 0.3, 0.0])},
+    {"softcap": 15.0, "alibi_slopes": torch.tensor([0.05, 0.02, 0.3, 0.0]), "causal": "bottom_right"},
+    {"window": (100, 30)},
+    {"window": (60, 0), "sink": torch.tensor([1.0, -2.0, 0.5, 3.0])},
+    {"chunk": 70},
+    {"scale": -0.05, "causal": "bottom_right"},
+]
+
+
+def attention(q, k, v, *, causal=None, window=None, chunk=None, scale=None, softcap=None, alibi_slopes=None, sink=None):
     """float64, of one key head each; rows that see no key are zero."""
     k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double()) / q.shape[-1] ** 0.5
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double()) * (scale or q.shape[-1] ** -0.5)
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    rows, keys = scores.shape[-2:]
+    center = torch.arange(rows)[:, None] + keys - rows
+    key = torch.arange(keys)[None]
+    if alibi_slopes is not None:
+        scores = scores - alibi_slopes.double()[:, None, None] * (key - center).abs()
+    hidden = torch.zeros(rows, keys, dtype=torch.bool)
     if causal:
-        rows, keys = scores.shape[-2:]
-        hidden = torch.arange(keys)[None] > torch.arange(rows)[:, None] + keys - rows
-        scores = scores.masked_fill(hidden, float("-inf"))
-    weights = scores.softmax(-1).nan_to_num(0.0)
+        hidden |= key > center
+    if window is not None:
+        hidden |= (key < center - window[0]) | (key > center + window[1])
+    if chunk is not None:
+        hidden |= key.div(chunk, rounding_mode="floor") != center.div(chunk, rounding_mode="floor")
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if sink is not None:
+        scores = torch.cat([scores, sink.double()[:, None, None].expand(*scores.shape[:2], rows, 1)], -1)
+    weights = scores.softmax(-1).nan_to_num(0.0)[..., :keys]
     return torch.einsum("bhqk,bkhd->bqhd", weights, v.double()), scores.logsumexp(-1)
 
 
@@ -41,22 +66,23 @@ def rms(x):
     return x.double().square().mean().sqrt().item()
 
 
-def check(element, head_dim, causal, shape, options):
+def check(element, head_dim, shape, quantizer, options, output=torch.bfloat16):
     """Prints one line; False where the engines differ too much."""
     batch, heads_q, heads_kv, seqlen_q, seqlen_k = shape
     q = 1.5 * torch.randn(batch, seqlen_q, heads_q, head_dim)
     k, v = (torch.randn(batch, seqlen_k, heads_kv, head_dim) + 0.3 for _ in range(2))
-    operands = strobe_api.quantize(q, k, v, element=element, **options)
+    operands = strobe_api.quantize(q, k, v, element=element, **quantizer)
     results = {}
     for device in ("cpu", "cuda"):
-        o = torch.full_like(q, float("nan"), dtype=torch.bfloat16, device=device)
+        o = torch.full_like(q, float("nan"), dtype=output, device=device)
         lse = torch.full((batch, heads_q, seqlen_q), float("nan"), device=device)
-        placed = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in operands.items()}
-        strobe_api.Forward(**placed, o=o, lse=lse, causal="bottom_right" if causal else None).run()
+        given = {**operands, **options}
+        placed = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in given.items()}
+        strobe_api.Forward(**placed, o=o, lse=lse).run()
         if device == "cuda":
             torch.cuda.synchronize()
         results[device] = o.cpu().float(), lse.cpu()
-    expected, expected_lse = attention(q, k, v, causal)
+    expected, expected_lse = attention(q, k, v, **options)
     (cpu, cpu_lse), (gpu, gpu_lse) = results["cpu"], results["cuda"]
     error, gpu_error, difference = rms(cpu - expected), rms(gpu - expected), rms(gpu - cpu)
     close = difference <= 0.35 * error + 1e-6 if element == "int8" else abs(gpu_error - error) <= 0.35 * error + 1e-6
@@ -64,7 +90,7 @@ def check(element, head_dim, causal, shape, options):
     lse_difference = (gpu_lse - cpu_lse)[seen].abs().max().item() if seen.any() else 0.0
     good = gpu.isfinite().all().item() and close and lse_difference <= 2e-3 and torch.equal(gpu_lse.isfinite(), seen)
     print(
-        f"{element:12s} d{head_dim} {'causal' if causal else 'full  '} {shape} {options}: error cpu {error:.2e} "
+        f"{element:12s} d{head_dim} {shape} {quantizer} {', '.join(options)} {output}: error cpu {error:.2e} "
         f"gpu {gpu_error:.2e}, apart {difference:.2e}, lse {lse_difference:.1e} {'' if good else 'WRONG'}",
         flush=True,
     )
@@ -88,21 +114,30 @@ def check_not_finite(element):
 
 
 def main():
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--element", choices=("int8", "float8_e4m3"), action="append", help="both unless given")
+    parser.add_argument("--head-dim", type=int, choices=(64, 128), action="append", help="both unless given")
+    arguments = parser.parse_args()
     torch.manual_seed(1)
+    blocks = {"q_scales": "block", "k_scales": "block", "v_scales": "block", "seed": 7}
     good = True
-    for element, head_dim, causal, shape in itertools.product(
-        ("int8", "float8_e4m3"), (64, 128), (False, True), SHAPES
+    for element, head_dim in itertools.product(
+        arguments.element or ("int8", "float8_e4m3"), arguments.head_dim or (64, 128)
     ):
-        good &= check(element, head_dim, causal, shape, {})
-    for options in (
-        {"rotate_v": False},
-        {"center_k": False},
-        {"q_scales": "tensor", "k_scales": "tensor", "v_scales": "tensor"},
-        {"q_scales": "block", "k_scales": "block", "v_scales": "block", "seed": 7},
-    ):
-        good &= check("int8", 128, False, SHAPES[0], options)
-    for element in ("int8", "float8_e4m3"):
+        for causal, shape in itertools.product((None, "bottom_right"), SHAPES):
+            good &= check(element, head_dim, shape, {}, {"causal": causal})
+        good &= check(element, head_dim, SHAPES[0], blocks, {}, torch.float32)
+        if head_dim == 64:
+            continue
+        for quantizer in (
+            {"rotate_v": False},
+            {"center_k": False},
+            {"q_scales": "tensor", "k_scales": "tensor", "v_scales": "tensor"},
+            blocks,
+        ):
+            good &= check(element, head_dim, SHAPES[0], quantizer, {})
+        for options in OPTIONS:
+            good &= check(element, head_dim, SHAPES[0], {}, options)
         good &= check_not_finite(element)
     sys.exit(0 if good else 1)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ways in which run.py breaks the CPU engine."""
 
+from few_queries_mutations import DECODING
 from tree import Mutation
 
 FORWARD = "src/cpu/kernels/forward-inl.h"
@@ -74,6 +75,18 @@ ONLINE_SOFTMAX = [
 
 MASKS = [
     Mutation(
+        "keys before a panel's last lane sees any are not hidden",
+        SCORES,
+        "std::clamp(begin[vectors * kLanes - 1] - origin, first, last)",
+        "first",
+    ),
+    Mutation(
+        "keys after a panel's first lane sees any are not hidden",
+        SCORES,
+        "std::clamp(end[0] - origin, all_from, last)",
+        "last",
+    ),
+    Mutation(
         "causal edge: the forward hides the diagonal",
         VISIBLE_KEYS,
         "std::clamp<std::int64_t>(last + 1, 0, keys)",
@@ -103,7 +116,7 @@ MASKS = [
         "reach(problem.window.left)",
         "reach(problem.window.right)",
     ),
-    Mutation("panel mask: one row too many is seen", SCORES, "hn::Lt(at, end_)", "hn::Le(at, end_)"),
+    Mutation("panel mask: one row too many is seen", SCORES, "hn::Lt(at, end)", "hn::Le(at, end)"),
     Mutation(
         "chunk edge: the next chunk's first key is visible",
         VISIBLE_KEYS,
@@ -128,14 +141,26 @@ GEOMETRY = [
     Mutation(
         "every head of a group reads the first one's queries",
         TASK,
-        "(row / group) * position_stride + (row % group) * head_stride",
-        "(row / group) * position_stride",
+        "place.position * position_stride + place.head * head_stride",
+        "place.position * position_stride",
+    ),
+    Mutation(
+        "a product runs past its last column",
+        MULTIPLY,
+        "static_cast<int>(std::min<std::int64_t>(columns, kWidth))",
+        "kWidth",
+    ),
+    Mutation(
+        "a panel without keys keeps what its memory held",
+        FORWARD,
+        "if (row % kPanel == 0 && !scratch_.summed[lane / kPanel]) clear_output(lane);",
+        "",
     ),
     Mutation(
         "query heads take key heads in turn, not in groups",
         FORWARD_CALL,
-        "place.head * heads_per_group(problem) / heads_per_key_head(problem)",
-        "place.head % problem.heads_kv",
+        "group * heads_per_group(problem) / heads_per_key_head(problem)",
+        "group % problem.heads_kv",
     ),
     Mutation(
         "batched rows are a head apart",
@@ -170,7 +195,12 @@ SCALES = [
         "static_cast<float>(scale / softcap)",
         "static_cast<float>(scale)",
     ),
-    Mutation("dK lacks the scale", BACKWARD, "row[c] *= factor;", ""),
+    Mutation(
+        "dK lacks the scale",
+        BACKWARD,
+        "write_keys(scratch_.dk, d_, task_.head_dim, task_.scale, task_.dk);",
+        "write_keys(scratch_.dk, d_, task_.head_dim, 1.0F, task_.dk);",
+    ),
 ]
 
 BACKWARD_PASS = [
@@ -181,7 +211,13 @@ BACKWARD_PASS = [
         "sum - task.d_lse.data[task.d_lse.offset(row)]",
         "sum + task.d_lse.data[task.d_lse.offset(row)]",
     ),
-    Mutation("dQ lacks the scale", BACKWARD_ROWS, "sums[c] *= task.scale;", ""),
+    Mutation("dQ lacks the scale", BACKWARD_ROWS, "task.scale", "1.0F"),
+    Mutation(
+        "heads with masks of their own share the sums of dQ",
+        BACKWARD_CALL,
+        "dq_block + group * blocks",
+        "dq_block",
+    ),
     Mutation(
         "softcap's derivative is dropped",
         BACKWARD,
@@ -258,6 +294,18 @@ MODIFIERS = [
 
 DROPOUTS = [
     Mutation(
+        "the second sixteen keys drop the first ones' bits",
+        DROPOUT,
+        "*place_of(of, place) |= bits << kGroup;",
+        "*place_of(of, place) |= bits;",
+    ),
+    Mutation(
+        "rows of a patch trade their bits",
+        DROPOUT,
+        "(2 * (&of - patches) + place % 2 + place / 2 * 8) * stride",
+        "(2 * (&of - patches) + place / 2 + place % 2 * 8) * stride",
+    ),
+    Mutation(
         "O lacks dropout's scale",
         STATISTICS,
         "rescale / (statistics.sum * keep)",
@@ -308,8 +356,8 @@ AMX = [
     Mutation(
         "AMX: a key is dropped with the one after it",
         AMX_KEPT_PAIRS,
-        "words_ + v * kLanes), key)",
-        "words_ + v * kLanes), key | 1)",
+        "kept(hn::Load(Words(), words_ + v * kLanes), key)",
+        "kept(hn::Load(Words(), words_ + v * kLanes), key | 1)",
     ),
     Mutation("AMX: hidden pairs reach dV", AMX_DIFFERENTIATE, "p = hn::IfThenElseZero(seen, p);", ""),
     Mutation("AMX: ALiBi is not in the backward", AMX_DIFFERENTIATE, "terms_.terms.alibi_slopes != nullptr", "false"),
@@ -325,4 +373,4 @@ AMX = [
     ),
 ]
 
-MUTATIONS = [*ONLINE_SOFTMAX, *MASKS, *GEOMETRY, *SCALES, *BACKWARD_PASS, *MODIFIERS, *DROPOUTS, *AMX]
+MUTATIONS = [*ONLINE_SOFTMAX, *MASKS, *GEOMETRY, *SCALES, *BACKWARD_PASS, *MODIFIERS, *DROPOUTS, *DECODING, *AMX]

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "ampere/backward.h"
 #include "ampere/forward.h"
+#include "gpu/merge.h"
 #include "runtime/device.h"
 
 namespace strobe::ampere {
@@ -25,6 +27,16 @@ class AmpereEngine final : public engine::Implementation {
 
   engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution&) const override {
     return ampere::plan_forward(problem);
+  }
+
+  engine::PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution&) const override {
+    return ampere::plan_backward(problem);
+  }
+
+  Status merge(const MergeArguments& arguments, const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.o.device.index);
+    if (!device.ok()) return device.status();
+    return gpu::merge(arguments, execution, **device, fmt::format("sm_{}0", (*device)->compute_major));
   }
 };
 

@@ -7,6 +7,7 @@
 #include "ampere/engine.h"
 #include "ampere/forward_plan.h"
 #include "ampere/forward_variant.h"
+#include "ampere/supported.h"
 #include "gpu/forward_params.h"
 #include "gpu/kernel_table.h"
 #include "gpu/max_logits.h"
@@ -92,11 +93,7 @@ Result<runtime::Kernel> find_kernel(const forward::Config& config, const runtime
 engine::PlannedCallResult plan_forward(const AttentionProblem& problem) {
   const Result<const runtime::CudaDevice*> device = runtime::cuda_device(problem.device.index);
   if (!device.ok()) return device.status();
-  DeviceShape shape{.compute_major = (*device)->compute_major,
-                    .compute_minor = (*device)->compute_minor,
-                    .multiprocessors = (*device)->multiprocessors,
-                    .l2_bytes = (*device)->l2_bytes,
-                    .shared_bytes = (*device)->max_shared_bytes};
+  DeviceShape shape = shape_of(**device);
   if (scoped_change().device) scoped_change().device(shape);
   Result<forward::Config> config = forward_config(problem, shape);
   if (!config.ok()) return config.status();

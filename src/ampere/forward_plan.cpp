@@ -4,10 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <span>
 
-#include "ampere/engine.h"
+#include "ampere/supported.h"
 #include "call/arithmetic.h"
 #include "gpu/score_params.h"
 #include "gpu/supported.h"
@@ -15,21 +14,6 @@
 
 namespace strobe::ampere {
 namespace {
-
-constexpr int kCompiledHeadDims[] = {32, 64, 96, 128, 192, 256};
-
-int compiled_head_dim(std::int64_t head_dim) {
-  return *std::lower_bound(std::begin(kCompiledHeadDims), std::end(kCompiledHeadDims), static_cast<int>(head_dim));
-}
-
-Status check_supported(const AttentionProblem& problem) {
-  if (problem.eight_bit.given()) {
-    return gpu::unsupported("q is {}: the ampere engine has no 8-bit inputs; the hopper and cpu engines have",
-                            name_of(problem.dtype));
-  }
-  if (Status status = gpu::check_dtype(problem, kEngine); !status.ok()) return status;
-  return gpu::check_sizes(problem, kEngine);
-}
 
 /// How a CTA's work is cut.
 struct Tiles {
@@ -53,7 +37,7 @@ int tile_registers(const forward::Config& config) {
   const int bias = !rule.bias ? 0 : rule.bias_float32 ? config.block_n / 2 : config.block_n / 4;
   const int options =
       2 * (int{rule.alibi} + int{rule.max_logits} + int{rule.softcap} + int{rule.mask_left} + int{rule.varlen} +
-           3 * int{rule.chunked} + 4 * int{rule.block_mask != 0} + 4 * int{rule.bias});
+           5 * int{rule.chunked} + 4 * int{rule.block_mask != 0} + 4 * int{rule.bias});
   const int queries = config.q_in_registers ? config.head_dim / 4 : 0;
   return fragments(config) * (config.block_n / 2 + config.head_dim_v / 2 + bias + options + queries) +
          (rule.dropout ? 40 : 0);
@@ -155,10 +139,7 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
 
 std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan) {
   const forward::Config& c = plan.config;
-  const bool newer = shape.compute_major == 9 && shape.compute_minor == 0;
-  std::string text = fmt::format("engine        ampere: {} compute capability {}.{}\n",
-                                 newer ? "wanted, on a GPU of" : "the tensors are on a GPU of", shape.compute_major,
-                                 shape.compute_minor);
+  std::string text = explain(shape);
   text += fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n", block_m(c),
                       c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
   text += fmt::format("warps         {} of {} rows{}\n", c.warps, c.rows_per_warp,

@@ -2,6 +2,7 @@
 // The forward kernel's variants for the kernel store: name, source and hash from one list of the fields.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "ampere/device_shape.h"
@@ -11,8 +12,11 @@
 
 namespace strobe::ampere {
 
-/// The kernel of a variant for a device, for the kernel store. What is compiled for compute capability 8.0 runs on 8.6
+/// What kernels for a device are compiled for: what is compiled for compute capability 8.0 runs on 8.6
 /// and 8.9, too, and so with every other major number.
+std::string architecture_of(const DeviceShape& shape);
+
+/// The kernel of a variant for a device, for the kernel store.
 runtime::Variant forward_variant(const forward::Config& config, const DeviceShape& shape);
 
 namespace forward {

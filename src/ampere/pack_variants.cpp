@@ -2,9 +2,14 @@
 #include "runtime/pack/common_variants.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "ampere/backward_plan.h"
+#include "ampere/backward_variant.h"
 #include "ampere/forward_plan.h"
 #include "ampere/forward_variant.h"
+#include "gpu/backward_variant.h"
+#include "kernels/ampere/backward/smem.h"
 #include "kernels/ampere/forward/smem.h"
 
 namespace strobe::runtime {
@@ -16,11 +21,42 @@ constexpr ampere::DeviceShape kA100{
 constexpr ampere::DeviceShape kL40{
     .compute_major = 8, .compute_minor = 9, .multiprocessors = 142, .l2_bytes = 96 << 20, .shared_bytes = 99 << 10};
 
+/// Different problems share kernels.
+class VariantList {
+ public:
+  void add(Variant variant, int dynamic_shared_bytes) {
+    const auto same = [&](const CommonVariant& other) {
+      return other.variant.expression == variant.expression && other.variant.architecture == variant.architecture;
+    };
+    if (std::ranges::any_of(variants_, same)) return;
+    variants_.push_back({std::move(variant), static_cast<unsigned>(dynamic_shared_bytes)});
+  }
+
+  std::vector<CommonVariant> take() { return std::move(variants_); }
+
+ private:
+  std::vector<CommonVariant> variants_;
+};
+
+void add_forward(const AttentionProblem& problem, const ampere::DeviceShape& shape, VariantList& variants) {
+  const Result<ampere::forward::Config> config = ampere::forward_config(problem, shape);
+  if (config.ok()) variants.add(ampere::forward_variant(*config, shape), smem_plan(*config).total_bytes);
+}
+
+void add_backward(const AttentionProblem& problem, const ampere::DeviceShape& shape, VariantList& variants) {
+  const Result<ampere::backward::Config> config = ampere::backward_config(problem, shape);
+  if (!config.ok()) return;
+  const ampere::BackwardPlan plan = ampere::backward_plan(problem, shape, *config);
+  variants.add(gpu::prepare_variant(plan.prepare, ampere::architecture_of(shape)), 0);
+  variants.add(ampere::backward_variant(*config, shape), smem_plan(*config).total_bytes);
+  variants.add(ampere::finish_variant(*config, shape), finish_smem_bytes(*config));
+}
+
 }  // namespace
 
 /// Training and prefill, as most models ask for them.
 std::vector<CommonVariant> ampere_variants() {
-  std::vector<CommonVariant> variants;
+  VariantList variants;
   AttentionProblem problem;
   problem.batch = problem.heads_q = problem.heads_kv = 1;
   problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = 4096;
@@ -32,17 +68,13 @@ std::vector<CommonVariant> ampere_variants() {
           problem.dtype = dtype;
           problem.head_dim = problem.head_dim_v = head_dim;
           problem.causal = causal;
-          const Result<ampere::forward::Config> config = ampere::forward_config(problem, shape);
-          if (!config.ok()) continue;
-          Variant variant = ampere::forward_variant(*config, shape);
-          const auto same = [&](const CommonVariant& other) { return other.variant.expression == variant.expression; };
-          if (std::ranges::any_of(variants, same)) continue;
-          variants.push_back({std::move(variant), static_cast<unsigned>(smem_plan(*config).total_bytes)});
+          add_forward(problem, shape, variants);
+          add_backward(problem, shape, variants);
         }
       }
     }
   }
-  return variants;
+  return variants.take();
 }
 
 }  // namespace strobe::runtime

@@ -5,7 +5,10 @@
 
 #include "api/c_structs.h"
 #include "strobe/block_mask.h"
+#include "strobe/cache.h"
 #include "strobe/dropout.h"
+#include "strobe/error_budget.h"
+#include "strobe/merge.h"
 #include "strobe/plan.h"
 #include "strobe/quantize.h"
 #include "strobe/strobe.h"
@@ -22,6 +25,7 @@ static_assert(STROBE_MAX_RANK == kMaxRank);
 static_assert(STROBE_DEVICE_ERROR == static_cast<int>(StatusCode::device_error));
 static_assert(STROBE_INT8 == static_cast<int>(DType::int8));
 static_assert(STROBE_CAUSAL_TOP_LEFT == static_cast<int>(CausalMask::top_left));
+static_assert(STROBE_QUANTIZATION_ACCURATE == static_cast<int>(QuantizationMode::accurate));
 static_assert(STROBE_SCALE_ROW == static_cast<int>(ScaleUnit::row));
 static_assert(STROBE_ENGINE_HOPPER == static_cast<int>(Engine::hopper));
 
@@ -139,6 +143,47 @@ strobe_code strobe_quantize(const strobe_quantize_arguments* arguments, const st
     if (!options.ok()) return options.status();
     return api::with_call(arguments, execution,
                           [&](const QuantizeArguments& a, const Execution& e) { return quantize(a, *options, e); });
+  });
+}
+
+strobe_code strobe_merge(const strobe_merge_arguments* arguments, const strobe_execution* execution) {
+  using namespace strobe;
+  return api::guarded([&]() -> Status {
+    return api::with_call(arguments, execution, [](const api::ReadMerge& merged, const Execution& e) {
+      return merge(merged.arguments(), e);
+    });
+  });
+}
+
+strobe_code strobe_append(const strobe_append_arguments* arguments, const strobe_execution* execution) {
+  using namespace strobe;
+  return api::guarded([&]() -> Status {
+    return api::with_call(arguments, execution,
+                          [](const AppendArguments& a, const Execution& e) { return append(a, e); });
+  });
+}
+
+strobe_code strobe_plan_quantization(const strobe_tensor* q, const strobe_tensor* k, const strobe_tensor* v,
+                                     const strobe_error_budget* c_budget, const strobe_options* c_options,
+                                     uint64_t seed, strobe_quantization_plan* to) {
+  using namespace strobe;
+  return api::guarded([&]() -> Status {
+    thread_local std::string explanation;
+    if (to == nullptr) return api::invalid("plan is null: give a strobe_quantization_plan");
+    const Result<TensorView> query = api::read_tensor(q, "q");
+    const Result<TensorView> key = api::read_tensor(k, "k");
+    const Result<TensorView> value = api::read_tensor(v, "v");
+    for (const Result<TensorView>* const tensor : {&query, &key, &value}) {
+      if (!tensor->ok()) return tensor->status();
+    }
+    const Result<ErrorBudget> budget = api::read_budget(c_budget);
+    if (!budget.ok()) return budget.status();
+    const Result<AttentionOptions> options = api::read_options(c_options);
+    if (!options.ok()) return options.status();
+    Result<QuantizationPlan> plan = plan_quantization(*query, *key, *value, *budget, *options, seed);
+    if (!plan.ok()) return plan.status();
+    explanation = std::move(plan->explanation);
+    return api::write_plan(*plan, explanation.c_str(), to);
   });
 }
 

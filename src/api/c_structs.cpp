@@ -111,6 +111,8 @@ Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given) {
   reader.read(from->k_descale, "k_descale", arguments.k_descale);
   reader.read(from->v_descale, "v_descale", arguments.v_descale);
   reader.read(from->page_table, "page_table", arguments.page_table);
+  reader.read(from->leftpad_k, "leftpad_k", arguments.sequences.leftpad_k);
+  reader.read(from->cache_batch_idx, "cache_batch_idx", arguments.sequences.cache_batch_idx);
   reader.read(from->max_logits, "max_logits", arguments.max_logits);
   reader.read(from->q_shift, "q_shift", arguments.q_shift);
   if (from->v_rotation.reserved != 0) {
@@ -141,6 +143,60 @@ Result<QuantizeArguments> read_arguments(const strobe_quantize_arguments* given)
   return arguments;
 }
 
+Result<AppendArguments> read_arguments(const strobe_append_arguments* given) {
+  if (given == nullptr) return invalid("arguments is null: give a strobe_append_arguments");
+  const Result<strobe_append_arguments> from = read_versioned(given, "strobe_append_arguments");
+  if (!from.ok()) return from.status();
+  AppendArguments arguments;
+  TensorReader reader;
+  reader.read(from->k_cache, "k_cache", arguments.k_cache);
+  reader.read(from->v_cache, "v_cache", arguments.v_cache);
+  reader.read(from->k_new, "k_new", arguments.k_new);
+  reader.read(from->v_new, "v_new", arguments.v_new);
+  reader.read(from->cu_seqlens_new, "cu_seqlens_new", arguments.cu_seqlens_new);
+  reader.read(from->cache_seqlens, "cache_seqlens", arguments.cache_seqlens);
+  reader.read(from->page_table, "page_table", arguments.page_table);
+  reader.read(from->leftpad_k, "leftpad_k", arguments.leftpad_k);
+  reader.read(from->cache_batch_idx, "cache_batch_idx", arguments.cache_batch_idx);
+  reader.read(from->cos, "cos", arguments.cos);
+  reader.read(from->sin, "sin", arguments.sin);
+  reader.read(from->positions, "positions", arguments.positions);
+  reader.read(from->q, "q", arguments.q);
+  reader.read(from->q_out, "q_out", arguments.q_out);
+  reader.read(from->cu_seqlens_q, "cu_seqlens_q", arguments.cu_seqlens_q);
+  reader.read(from->positions_q, "positions_q", arguments.positions_q);
+  reader.read(from->k_descale, "k_descale", arguments.k_descale);
+  reader.read(from->v_descale, "v_descale", arguments.v_descale);
+  if (!reader.status().ok()) return reader.status();
+  arguments.interleaved = from->interleaved != 0;
+  arguments.q_in_order = from->q_at_first_position == 0;
+  return arguments;
+}
+
+Result<ReadMerge> read_arguments(const strobe_merge_arguments* given) {
+  if (given == nullptr) return invalid("arguments is null: give a strobe_merge_arguments");
+  const Result<strobe_merge_arguments> from = read_versioned(given, "strobe_merge_arguments");
+  if (!from.ok()) return from.status();
+  if (Status status = check_enum(from->reserved, 0, "strobe_merge_arguments.reserved"); !status.ok()) return status;
+  if (from->parts < 0 || from->parts > kMaxMergedParts) {
+    return invalid("strobe_merge_arguments.parts is {}: a merge takes from 1 to {}", from->parts, kMaxMergedParts);
+  }
+  if (from->parts > 0 && (from->part_o == nullptr || from->part_lse == nullptr)) {
+    return invalid("part_o or part_lse is null: give arrays of {} tensors", from->parts);
+  }
+  ReadMerge merge;
+  TensorReader reader;
+  for (std::int32_t i = 0; i < from->parts; ++i) {
+    PartialResult& part = merge.parts.emplace_back();
+    reader.read(from->part_o[i], "part_o", part.o);
+    reader.read(from->part_lse[i], "part_lse", part.lse);
+  }
+  reader.read(from->o, "o", merge.o);
+  reader.read(from->lse, "lse", merge.lse);
+  if (!reader.status().ok()) return reader.status();
+  return merge;
+}
+
 Result<QuantizeOptions> read_options(const strobe_quantize_options* given) {
   if (given == nullptr) return invalid("options is null: give a strobe_quantize_options");
   const Result<strobe_quantize_options> from = read_versioned(given, "strobe_quantize_options");
@@ -159,6 +215,42 @@ Result<QuantizeOptions> read_options(const strobe_quantize_options* given) {
                          .rotate_v = from->rotate_v != 0,
                          .seed = from->seed,
                          .center_k = from->center_k != 0};
+}
+
+Result<ErrorBudget> read_budget(const strobe_error_budget* given) {
+  const Result<strobe_error_budget> from = read_versioned(given, "strobe_error_budget");
+  if (!from.ok()) return from.status();
+  Status status = first_failure([&] { return check_enum(from->mode, STROBE_QUANTIZATION_ACCURATE, "mode"); },
+                                [&] { return check_enum(from->reserved, 0, "strobe_error_budget.reserved"); });
+  if (!status.ok()) return status;
+  return ErrorBudget{static_cast<QuantizationMode>(from->mode), from->max_rmse, from->max_error};
+}
+
+Status write_plan(const QuantizationPlan& from, const char* explanation, strobe_quantization_plan* to) {
+  strobe_quantization_plan plan{};
+  std::memcpy(&plan.struct_size, to, sizeof plan.struct_size);
+  if (plan.struct_size < sizeof plan.struct_size) {
+    return invalid("strobe_quantization_plan.struct_size is {}: set it to sizeof(strobe_quantization_plan)",
+                   plan.struct_size);
+  }
+  const QuantizeOptions& options = from.options;
+  plan.options = {.struct_size = sizeof plan.options,
+                  .element = static_cast<std::int32_t>(options.element),
+                  .q_scales = static_cast<std::int32_t>(options.q_scales),
+                  .k_scales = static_cast<std::int32_t>(options.k_scales),
+                  .v_scales = static_cast<std::int32_t>(options.v_scales),
+                  .rotate_qk = options.rotate_qk ? 1 : 0,
+                  .rotate_v = options.rotate_v ? 1 : 0,
+                  .center_k = options.center_k ? 1 : 0,
+                  .reserved = 0,
+                  .seed = options.seed};
+  plan.rmse = from.rmse;
+  plan.error_bound = from.error_bound;
+  plan.measured = from.measured ? 1 : 0;
+  plan.keys_per_sum = from.keys_per_sum;
+  plan.explanation = explanation;
+  std::memcpy(to, &plan, std::min(plan.struct_size, sizeof plan));
+  return {};
 }
 
 Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given) {

@@ -7,9 +7,13 @@
 #include <cstddef>
 #include <cstring>
 #include <string_view>
+#include <vector>
 
 #include "api/tensor_checks.h"
 #include "strobe/attention.h"
+#include "strobe/cache.h"
+#include "strobe/error_budget.h"
+#include "strobe/merge.h"
 #include "strobe/quantize.h"
 #include "strobe/strobe.h"
 
@@ -45,7 +49,23 @@ Result<AttentionOptions> read_options(const strobe_options* given);
 Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given);
 Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given);
 Result<QuantizeArguments> read_arguments(const strobe_quantize_arguments* given);
+Result<AppendArguments> read_arguments(const strobe_append_arguments* given);
 Result<QuantizeOptions> read_options(const strobe_quantize_options* given);
+
+/// A MergeArguments and the list of parts that it points to.
+struct ReadMerge {
+  std::vector<PartialResult> parts;
+  TensorView o;
+  TensorView lse;
+
+  MergeArguments arguments() const { return {parts, o, lse}; }
+};
+Result<ReadMerge> read_arguments(const strobe_merge_arguments* given);
+
+Result<ErrorBudget> read_budget(const strobe_error_budget* given);
+
+/// As many bytes of it as the caller's struct has; `explanation` is what it points to.
+Status write_plan(const QuantizationPlan& from, const char* explanation, strobe_quantization_plan* to);
 
 /// An Execution and the adapters that its parallel_for and allocate_workspace point to.
 struct ReadExecution {

@@ -28,7 +28,7 @@ Status dropout_mask(float dropout, const RandomState& random, const TensorView& 
       [&] { return api::check_dtype(named, DType::uint8, ""); }, [&] { return api::check_on_host(named); },
       [&] { return api::check_data(named); }, [&] { return api::check_distinct_elements(named); });
   if (!status.ok() || api::empty(mask)) return status;
-  const RandomState state = numbers_of(random);
+  const RandomState state = numbers_of(random, dropout);
   const DropoutKey key = dropout_key(dropout, state.seed, state.offset);
   for (std::int64_t b = 0; b < mask.shape[0]; ++b) {
     for (std::int64_t h = 0; h < mask.shape[1]; ++h) {

@@ -35,16 +35,38 @@ Status check_scales(const NamedTensor& scales, std::int64_t batch, std::int64_t 
                  seqlen);
 }
 
+/// Scales of packed keys, of pages and of padded ones: positions are counted from the start of each sequence, so that
+/// only one for all of them fits.
+Status check_scales_without_rows(const NamedTensor& scales, const AttentionProblem& problem) {
+  const bool by_position = !problem.packed_k && problem.page_size == 0 && !problem.has_leftpad_k;
+  if (by_position || scales.view.shape[2] == 1) return {};
+  return unsupported("{} has shape {}: {} take one scale for all rows of a head, [batch or 1, heads or 1, 1]",
+                     scales.name, shape_text(scales.view),
+                     problem.packed_k         ? "packed keys"
+                     : problem.page_size != 0 ? "keys in pages"
+                                              : "keys with left padding");
+}
+
 /// What no engine combines with 8-bit inputs.
 Status check_options(const ForwardArguments& arguments, const AttentionProblem& problem) {
   for (const auto& [name, wanted] :
        {std::pair{"cu_seqlens_q", problem.packed_q}, std::pair{"cu_seqlens_k", problem.packed_k},
-        std::pair{"seqused_q", problem.has_seqused_q}, std::pair{"seqused_k", problem.has_seqused_k},
         std::pair{"bias", problem.modifiers.has_bias}, std::pair{"block_mask", problem.modifiers.block_size != 0},
-        std::pair{"dropout", problem.dropout != 0.0F}, std::pair{"max_logits", arguments.max_logits.given()}}) {
+        std::pair{"dropout", problem.dropout != 0.0F}, std::pair{"max_logits", arguments.max_logits.given()},
+        std::pair{"page_table", problem.page_size != 0}, std::pair{"leftpad_k", problem.has_leftpad_k},
+        std::pair{"cache_batch_idx", problem.has_cache_batch_idx}}) {
     if (wanted) return unsupported("{} is not supported with {} inputs", name, name_of(problem.dtype));
   }
   return {};
+}
+
+/// What belongs to an 8-bit q may not be given.
+Status check_no_query_scales(const ForwardArguments& a) {
+  for (const auto& [name, view] : {NamedTensor{"q_descale", a.q_descale}, NamedTensor{"q_shift", a.q_shift}}) {
+    if (view.given()) return invalid("{} is given, but q is {}: it belongs to 8-bit inputs", name, name_of(a.q.dtype));
+  }
+  if (!a.v_rotation.given) return {};
+  return invalid("v_rotation is given, but q is {}: it belongs to 8-bit inputs", name_of(a.q.dtype));
 }
 
 }  // namespace
@@ -69,13 +91,31 @@ Status check_eight_bit(const ForwardArguments& a) {
   return check_shape(v, {shape[0], shape[2], a.v.shape[2], round_up(shape[1], kValueKeys)}, kValueLayout);
 }
 
-Status check_no_scales(const ForwardArguments& a) {
-  for (const auto& [name, view] : {NamedTensor{"q_descale", a.q_descale}, NamedTensor{"k_descale", a.k_descale},
-                                   NamedTensor{"v_descale", a.v_descale}, NamedTensor{"q_shift", a.q_shift}}) {
-    if (view.given()) return invalid("{} is given, but q is {}: it belongs to 8-bit inputs", name, name_of(a.q.dtype));
+bool is_stored(const ForwardArguments& a) { return !is_eight_bit(a.q.dtype) && is_eight_bit(a.k.dtype); }
+
+Status check_stored(const ForwardArguments& a) {
+  for (const auto& [name, view] : {NamedTensor{"k_descale", a.k_descale}, NamedTensor{"v_descale", a.v_descale}}) {
+    if (!view.given()) return invalid("{} is not given: k and v are {} and need scales", name, name_of(a.k.dtype));
   }
-  if (!a.v_rotation.given) return {};
-  return invalid("v_rotation is given, but q is {}: it belongs to 8-bit inputs", name_of(a.q.dtype));
+  return check_no_query_scales(a);
+}
+
+Status check_no_scales(const ForwardArguments& a) {
+  for (const auto& [name, view] : {NamedTensor{"k_descale", a.k_descale}, NamedTensor{"v_descale", a.v_descale}}) {
+    if (view.given()) return invalid("{} is given, but k is {}: it belongs to 8-bit inputs", name, name_of(a.k.dtype));
+  }
+  return check_no_query_scales(a);
+}
+
+Status read_stored(const ForwardArguments& a, AttentionProblem& problem) {
+  problem.stored.dtype = a.k.dtype;
+  const auto check = [&](const NamedTensor& scales, std::int64_t& rows) {
+    return first_failure(
+        [&] { return check_scales(scales, problem.batch, problem.heads_kv, problem.seqlen_k, problem.device, rows); },
+        [&] { return check_scales_without_rows(scales, problem); });
+  };
+  return first_failure([&] { return check({"k_descale", a.k_descale}, problem.stored.k_rows); },
+                       [&] { return check({"v_descale", a.v_descale}, problem.stored.v_rows); });
 }
 
 Status read_eight_bit(const ForwardArguments& a, AttentionProblem& problem) {

@@ -8,6 +8,8 @@
 
 #include "api/problem.h"
 #include "api/tensor_checks.h"
+#include "call/arithmetic.h"
+#include "call/sequences.h"
 
 namespace strobe::api {
 namespace {
@@ -45,7 +47,7 @@ class Tensors {
     const ConstTensorView* view = nullptr;
     Span span;
   };
-  static constexpr std::size_t kMost = 20;  // of a backward, the larger pass
+  static constexpr std::size_t kMost = 21;  // of a forward, the larger pass
   std::array<Tensor, kMost> tensors_;
   std::size_t count_ = 0;
 };
@@ -59,36 +61,32 @@ struct SideLengths {
   std::int64_t seqlen;  // batched: of every sequence; packed: the bound
   std::int64_t total;
 
-  static std::int64_t at(const ConstTensorView& view, std::int64_t index) {
-    return static_cast<const std::int32_t*>(view.data)[index * view.strides[0]];
-  }
-
   Status check(std::int64_t batch) const {
-    if (cu_seqlens.given() && at(cu_seqlens, 0) != 0)
-      return invalid("{}[0] is {}: it must be 0", cu_name, at(cu_seqlens, 0));
+    if (cu_seqlens.given() && int32_at(cu_seqlens, 0) != 0)
+      return invalid("{}[0] is {}: it must be 0", cu_name, int32_at(cu_seqlens, 0));
     for (std::int64_t b = 0; b < batch; ++b) {
       if (Status status = check_sequence(b); !status.ok()) return status;
     }
-    if (!cu_seqlens.given() || at(cu_seqlens, batch) <= total) return {};
-    return invalid("{}[{}] is {}: it must be at most {}, which is {}", cu_name, batch, at(cu_seqlens, batch),
+    if (!cu_seqlens.given() || int32_at(cu_seqlens, batch) <= total) return {};
+    return invalid("{}[{}] is {}: it must be at most {}, which is {}", cu_name, batch, int32_at(cu_seqlens, batch),
                    total_name, total);
   }
 
   Status check_sequence(std::int64_t b) const {
     std::int64_t length = seqlen;
     if (cu_seqlens.given()) {
-      length = at(cu_seqlens, b + 1) - at(cu_seqlens, b);
+      length = int32_at(cu_seqlens, b + 1) - int32_at(cu_seqlens, b);
       if (length < 0) {
         return invalid("{}[{}] is {} after {}: cumulative lengths must not decrease", cu_name, b + 1,
-                       at(cu_seqlens, b + 1), at(cu_seqlens, b));
+                       int32_at(cu_seqlens, b + 1), int32_at(cu_seqlens, b));
       }
       if (length > seqlen && seqlen < total) {
         return invalid("sequence {} has length {} in {}: {} is {}", b, length, cu_name, max_name, seqlen);
       }
     }
-    if (!seqused.given() || (at(seqused, b) >= 0 && at(seqused, b) <= length)) return {};
+    if (!seqused.given() || (int32_at(seqused, b) >= 0 && int32_at(seqused, b) <= length)) return {};
     return invalid("{}[{}] is {}: it must be from 0 to the sequence's length, which is {}", used_name, b,
-                   at(seqused, b), length);
+                   int32_at(seqused, b), length);
   }
 };
 
@@ -100,6 +98,40 @@ Status check_lengths(const AttentionProblem& problem, const Sequences& s) {
                       s.cu_seqlens_k, s.seqused_k, problem.seqlen_k, problem.total_k};
   if (Status status = q.check(problem.batch); !status.ok()) return status;
   return k.check(problem.batch);
+}
+
+/// The pages that a sequence's rows [0, used) lie in, but for those of the padding alone.
+Status check_pages(const AttentionProblem& problem, const ForwardArguments& a, std::int64_t b,
+                   const SequenceSide& keys) {
+  const std::int64_t pages = a.k.shape[0];
+  const auto* entries = static_cast<const std::int32_t*>(a.page_table.data) + b * a.page_table.strides[0];
+  const std::int64_t end = ceil_div(keys.leftpad + keys.length, problem.page_size);
+  for (std::int64_t entry = keys.leftpad / problem.page_size; entry < end; ++entry) {
+    if (entries[entry] >= 0 && entries[entry] < pages) continue;
+    return invalid("page_table[{}][{}] is {}: the pages of k and v are numbered from 0 to {}", b, entry, entries[entry],
+                   pages - 1);
+  }
+  return {};
+}
+
+/// Where the keys of a cache lie, after check_lengths().
+Status check_cache(const AttentionProblem& problem, const ForwardArguments& a) {
+  if (problem.device.type != DeviceType::cpu) return {};
+  const Sequences& s = a.sequences;
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    const SequenceSide keys = key_side(b, problem.seqlen_k, s);
+    if (s.leftpad_k.given() && (keys.leftpad < 0 || keys.length < 0)) {
+      return invalid("leftpad_k[{}] is {}: it must be from 0 to the sequence's used rows, which are {}", b,
+                     keys.leftpad, keys.leftpad + keys.length);
+    }
+    if (s.cache_batch_idx.given() && (keys.begin < 0 || keys.begin >= a.k.shape[0])) {
+      return invalid("cache_batch_idx[{}] is {}: the entries of k and v are numbered from 0 to {}", b, keys.begin,
+                     a.k.shape[0] - 1);
+    }
+    if (problem.page_size == 0) continue;
+    if (Status status = check_pages(problem, a, b, keys); !status.ok()) return status;
+  }
+  return {};
 }
 
 using NamedViews = std::initializer_list<std::pair<std::string_view, const ConstTensorView*>>;
@@ -120,6 +152,8 @@ Status check_tensors(NamedViews inputs, const Sequences& s, const ScoreModifiers
                                                    {"cu_seqlens_k", &s.cu_seqlens_k},
                                                    {"seqused_q", &s.seqused_q},
                                                    {"seqused_k", &s.seqused_k},
+                                                   {"leftpad_k", &s.leftpad_k},
+                                                   {"cache_batch_idx", &s.cache_batch_idx},
                                                    {"alibi_slopes", &m.alibi_slopes},
                                                    {"bias", &m.bias},
                                                    {"sink", &m.sink},
@@ -154,9 +188,11 @@ Status check_memory(const AttentionProblem& problem, const ForwardArguments& a) 
                                  {"q_descale", &a.q_descale},
                                  {"k_descale", &a.k_descale},
                                  {"v_descale", &a.v_descale},
-                                 {"q_shift", &a.q_shift}},
+                                 {"q_shift", &a.q_shift},
+                                 {"page_table", &a.page_table}},
                                 a.sequences, a.modifiers, {{"o", &o}, {"lse", &lse}, {"max_logits", &max_logits}});
-  return status.ok() ? check_numbers(problem, a.sequences, a.random) : status;
+  return first_failure([&] { return status; }, [&] { return check_numbers(problem, a.sequences, a.random); },
+                       [&] { return check_cache(problem, a); });
 }
 
 Status check_memory(const AttentionProblem& problem, const BackwardArguments& a) {

@@ -8,28 +8,38 @@
 #include "api/modifiers.h"
 #include "api/tensor_checks.h"
 #include "call/eight_bit.h"
+#include "call/limits.h"
 
 namespace strobe::api {
 namespace {
 
-constexpr std::int64_t kMaxHeadDim = 512;
-
 /// One side's layout: what its tensors' axes are called and where they lie.
 struct SideLayout {
   bool packed;
-  std::string_view axes;  // of q, k or v
+  std::string_view axes;        // of q or k
+  std::string_view value_axes;  // of o or v
 
   int rank() const { return packed ? 3 : 4; }
 };
 
-SideLayout query_side(const Sequences& sequences) {
-  const bool packed = sequences.cu_seqlens_q.given();
-  return {packed, packed ? "[total_q, heads_q, head_dim]" : "[batch, seqlen_q, heads_q, head_dim]"};
+SideLayout query_layout(const Sequences& sequences) {
+  if (sequences.cu_seqlens_q.given()) {
+    return {true, "[total_q, heads_q, head_dim]", "[total_q, heads_q, head_dim_v]"};
+  }
+  return {false, "[batch, seqlen_q, heads_q, head_dim]", "[batch, seqlen_q, heads_q, head_dim_v]"};
 }
 
-SideLayout key_side(const Sequences& sequences) {
-  const bool packed = sequences.cu_seqlens_k.given();
-  return {packed, packed ? "[total_k, heads_kv, head_dim]" : "[batch, seqlen_k, heads_kv, head_dim]"};
+SideLayout key_layout(const Sequences& sequences, const ConstTensorView& page_table) {
+  if (page_table.given()) {
+    return {false, "[num_pages, page_size, heads_kv, head_dim]", "[num_pages, page_size, heads_kv, head_dim_v]"};
+  }
+  if (sequences.cu_seqlens_k.given()) {
+    return {true, "[total_k, heads_kv, head_dim]", "[total_k, heads_kv, head_dim_v]"};
+  }
+  if (sequences.cache_batch_idx.given()) {
+    return {false, "[entries, seqlen_k, heads_kv, head_dim]", "[entries, seqlen_k, heads_kv, head_dim_v]"};
+  }
+  return {false, "[batch, seqlen_k, heads_kv, head_dim]", "[batch, seqlen_k, heads_kv, head_dim_v]"};
 }
 
 std::int64_t extent(const ConstTensorView& view, int from_last) {
@@ -78,20 +88,39 @@ Status check_lengths_layout(const NamedTensor& lengths, std::int64_t wanted, std
       [&] { return check_shape(lengths, {wanted}, layout); }, [&] { return check_device(lengths, device); });
 }
 
-/// What both passes share: q, k, v, options and sequences.
+/// What cannot be combined, of the options of a key-value cache.
+Status check_cache_options(const Sequences& sequences, const ConstTensorView& page_table) {
+  for (const auto& [name, view] : {NamedTensor{"page_table", page_table}, NamedTensor{"leftpad_k", sequences.leftpad_k},
+                                   NamedTensor{"cache_batch_idx", sequences.cache_batch_idx}}) {
+    if (view.given() && sequences.cu_seqlens_k.given()) {
+      return invalid("{} is given with cu_seqlens_k: packed keys are not a cache, use seqused_k for its lengths", name);
+    }
+  }
+  if (!page_table.given() || !sequences.cache_batch_idx.given()) return {};
+  return invalid("cache_batch_idx is given with page_table: give the rows of page_table in the order of the batch");
+}
+
+/// What both passes share: q, k, v, options and sequences. `page_table` is the forward's alone.
 class ProblemMaker {
  public:
   ProblemMaker(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const Sequences& sequences,
-               const AttentionOptions& options)
-      : q_{"q", q}, k_{"k", k}, v_{"v", v}, sequences_(sequences), options_(options) {}
+               const ConstTensorView& page_table, const AttentionOptions& options)
+      : q_{"q", q},
+        k_{"k", k},
+        v_{"v", v},
+        page_table_{"page_table", page_table},
+        sequences_(sequences),
+        options_(options),
+        queries_(query_layout(sequences)),
+        keys_(key_layout(sequences, page_table)) {}
 
   Result<AttentionProblem> make(Pass pass) {
     Status status =
-        first_failure([&] { return check_layout(q_, query_side(sequences_).rank(), query_side(sequences_).axes); },
-                      [&] { return check_layout(k_, key_side(sequences_).rank(), key_side(sequences_).axes); },
-                      [&] { return check_layout(v_, key_side(sequences_).rank(), value_axes()); },
-                      [&] { return check_input_dtype(q_.view, pass); }, [&] { return check_like_q(k_); },
-                      [&] { return check_like_q(v_); }, [&] { return check_batch(); }, [&] { return check_heads(); },
+        first_failure([&] { return check_layout(q_, queries_.rank(), queries_.axes); },
+                      [&] { return check_layout(k_, keys_.rank(), keys_.axes); },
+                      [&] { return check_layout(v_, keys_.rank(), keys_.value_axes); },
+                      [&] { return check_input_dtype(q_.view, pass); }, [&] { return check_keys(pass); },
+                      [&] { return check_page_table(); }, [&] { return check_batch(); }, [&] { return check_heads(); },
                       [&] { return check_sequences(); }, [&] { return check_options(options_); });
     if (!status.ok()) return status;
     return problem(pass);
@@ -101,6 +130,17 @@ class ProblemMaker {
   Status check_like_q(const NamedTensor& tensor) const {
     if (Status status = check_dtype(tensor, q_.view.dtype, ", as q is"); !status.ok()) return status;
     return check_device(tensor, q_.view.device);
+  }
+
+  /// Those of a forward may be stored in 8 bits.
+  Status check_keys(Pass pass) const {
+    const DType stored = k_.view.dtype;
+    if (pass == Pass::backward || is_eight_bit(q_.view.dtype) || !is_eight_bit(stored)) {
+      return first_failure([&] { return check_like_q(k_); }, [&] { return check_like_q(v_); });
+    }
+    return first_failure([&] { return check_device(k_, q_.view.device); },
+                         [&] { return check_device(v_, q_.view.device); },
+                         [&] { return check_dtype(v_, stored, ", as k is"); });
   }
 
   /// O of 8-bit inputs has a dtype of its own.
@@ -141,14 +181,10 @@ class ProblemMaker {
                          });
   }
 
-  std::string_view output_axes() const {
-    return query_side(sequences_).packed ? "[total_q, heads_q, head_dim_v]" : "[batch, seqlen_q, heads_q, head_dim_v]";
-  }
-  std::string_view key_axes() const { return key_side(sequences_).axes; }
-  std::string_view query_axes() const { return query_side(sequences_).axes; }
-  std::string_view value_axes() const {
-    return key_side(sequences_).packed ? "[total_k, heads_kv, head_dim_v]" : "[batch, seqlen_k, heads_kv, head_dim_v]";
-  }
+  std::string_view output_axes() const { return queries_.value_axes; }
+  std::string_view key_axes() const { return keys_.axes; }
+  std::string_view query_axes() const { return queries_.axes; }
+  std::string_view value_axes() const { return keys_.value_axes; }
 
   const NamedTensor& q() const { return q_; }
   const NamedTensor& k() const { return k_; }
@@ -160,6 +196,25 @@ class ProblemMaker {
   }
   std::int64_t batch() const { return batch_of(q_.view, sequences_.cu_seqlens_q); }
 
+  Status check_page_table() const {
+    if (!page_table_.view.given()) return {};
+    constexpr std::string_view kLayout = "[batch, max_pages]";
+    constexpr std::int64_t kMostRows = std::int64_t{1} << 48;
+    const std::int64_t page_size = k_.view.shape[1];
+    return first_failure([&] { return check_layout(page_table_, 2, kLayout); },
+                         [&] { return check_dtype(page_table_, DType::int32, ""); },
+                         [&] { return check_device(page_table_, q_.view.device); },
+                         [&]() -> Status {
+                           if (page_size == 0) {
+                             return invalid("k has shape {}: a page must have 1 row or more", shape_text(k_.view));
+                           }
+                           const auto& shape = page_table_.view.shape;
+                           if (shape[0] * shape[1] <= kMostRows / page_size) return {};
+                           return invalid("page_table has shape {} of pages of {} rows: it must span at most 2^48 rows",
+                                          shape_text(page_table_.view), page_size);
+                         });
+  }
+
   Status check_batch() const {
     for (const auto& [name, view] :
          {NamedTensor{"cu_seqlens_q", sequences_.cu_seqlens_q}, NamedTensor{"cu_seqlens_k", sequences_.cu_seqlens_k}}) {
@@ -167,8 +222,11 @@ class ProblemMaker {
       if (Status status = check_layout({name, view}, 1, "[batch + 1]"); !status.ok()) return status;
       if (view.shape[0] < 1) return invalid("{} has shape [0]: it must be [batch + 1]", name);
     }
+    if (page_table_.view.given()) {
+      return check_shape(page_table_, {batch(), page_table_.view.shape[1]}, "[batch, max_pages]");
+    }
     const std::int64_t keys_batch = batch_of(k_.view, sequences_.cu_seqlens_k);
-    if (batch() == keys_batch) return {};
+    if (batch() == keys_batch || sequences_.cache_batch_idx.given()) return {};
     return invalid("q has batch {} and k has batch {}: they must be equal", batch(), keys_batch);
   }
 
@@ -202,6 +260,10 @@ class ProblemMaker {
         },
         [&] { return check_lengths_layout({"seqused_q", sequences_.seqused_q}, batch(), "[batch]", device); },
         [&] { return check_lengths_layout({"seqused_k", sequences_.seqused_k}, batch(), "[batch]", device); },
+        [&] { return check_lengths_layout({"leftpad_k", sequences_.leftpad_k}, batch(), "[batch]", device); },
+        [&] {
+          return check_lengths_layout({"cache_batch_idx", sequences_.cache_batch_idx}, batch(), "[batch]", device);
+        },
         [&]() -> Status {
           if (sequences_.max_seqlen_q < -1)
             return invalid("max_seqlen_q is {}: it must be 0 or more, or -1 for unknown", sequences_.max_seqlen_q);
@@ -228,10 +290,16 @@ class ProblemMaker {
     problem.packed_k = sequences_.cu_seqlens_k.given();
     problem.seqlen_q = problem.packed_q ? bound(sequences_.max_seqlen_q, q_.view.shape[0]) : q_.view.shape[1];
     problem.seqlen_k = problem.packed_k ? bound(sequences_.max_seqlen_k, k_.view.shape[0]) : k_.view.shape[1];
+    if (page_table_.view.given()) {
+      problem.page_size = k_.view.shape[1];
+      problem.seqlen_k = page_table_.view.shape[1] * problem.page_size;
+    }
     problem.total_q = problem.packed_q ? q_.view.shape[0] : problem.batch * problem.seqlen_q;
     problem.total_k = problem.packed_k ? k_.view.shape[0] : problem.batch * problem.seqlen_k;
     problem.has_seqused_q = sequences_.seqused_q.given();
     problem.has_seqused_k = sequences_.seqused_k.given();
+    problem.has_leftpad_k = sequences_.leftpad_k.given();
+    problem.has_cache_batch_idx = sequences_.cache_batch_idx.given();
     problem.scale = options_.scale.value_or(1.0F / std::sqrt(static_cast<float>(problem.head_dim)));
     problem.causal = options_.causal;
     problem.window = options_.window;
@@ -242,24 +310,32 @@ class ProblemMaker {
     return problem;
   }
 
-  const NamedTensor q_, k_, v_;
+  const NamedTensor q_, k_, v_, page_table_;
   const Sequences& sequences_;
   const AttentionOptions& options_;
+  const SideLayout queries_, keys_;
 };
 
-Status check_not_given(const ConstTensorView& tensor, std::string_view name, std::string_view purpose) {
-  if (!tensor.given()) return {};
-  return unsupported("{} is given, but no engine of this build has {}", name, purpose);
+Status check_no_cache(const Sequences& sequences) {
+  for (const auto& [name, view] :
+       {NamedTensor{"leftpad_k", sequences.leftpad_k}, NamedTensor{"cache_batch_idx", sequences.cache_batch_idx}}) {
+    if (view.given()) return unsupported("{} is given: no engine has the backward of a key-value cache", name);
+  }
+  return {};
 }
 
 }  // namespace
 
 Result<AttentionProblem> make_problem(const ForwardArguments& a, const AttentionOptions& options) {
   const bool eight_bit = is_eight_bit(a.q.dtype);
-  Status given = first_failure([&] { return eight_bit ? check_eight_bit(a) : check_no_scales(a); },
-                               [&] { return check_not_given(a.page_table, "page_table", "a paged key-value cache"); });
+  const bool stored = is_stored(a);
+  Status given =
+      first_failure([&] { return eight_bit ? check_eight_bit(a)
+                                 : stored  ? check_stored(a)
+                                           : check_no_scales(a); },
+                    [&] { return check_cache_options(a.sequences, a.page_table); });
   if (!given.ok()) return given;
-  ProblemMaker maker(a.q, a.k, eight_bit ? rows_of_values(a.v, a.k) : a.v, a.sequences, options);
+  ProblemMaker maker(a.q, a.k, eight_bit ? rows_of_values(a.v, a.k) : a.v, a.sequences, a.page_table, options);
   Result<AttentionProblem> problem = maker.make(Pass::forward);
   if (!problem.ok()) return problem;
   Status status = maker.check_output({"o", a.o}, maker.q(), problem->head_dim_v, maker.output_axes());
@@ -270,6 +346,7 @@ Result<AttentionProblem> make_problem(const ForwardArguments& a, const Attention
   if (status.ok()) status = read_modifiers(a.modifiers, *problem);
   if (status.ok()) status = check_max_logits({"max_logits", a.max_logits}, *problem);
   if (status.ok() && eight_bit) status = read_eight_bit(a, *problem);
+  if (status.ok() && stored) status = read_stored(a, *problem);
   if (!status.ok()) return status;
   problem->wants_lse = a.lse.given();
   problem->wants_max_logits = a.max_logits.given();
@@ -277,7 +354,8 @@ Result<AttentionProblem> make_problem(const ForwardArguments& a, const Attention
 }
 
 Result<AttentionProblem> make_problem(const BackwardArguments& a, const AttentionOptions& options) {
-  ProblemMaker maker(a.q, a.k, a.v, a.sequences, options);
+  if (Status status = check_no_cache(a.sequences); !status.ok()) return status;
+  ProblemMaker maker(a.q, a.k, a.v, a.sequences, {}, options);
   Result<AttentionProblem> problem = maker.make(Pass::backward);
   if (!problem.ok()) return problem;
   const std::int64_t d = problem->head_dim;

@@ -9,14 +9,13 @@
 #include "api/choose_engine.h"
 #include "api/tensor_checks.h"
 #include "call/eight_bit.h"
+#include "call/limits.h"
 #include "engine/registry.h"
 
 namespace strobe {
 namespace {
 
 using api::NamedTensor;
-
-constexpr std::int64_t kMaxHeadDim = 512;
 
 Status check_source(const NamedTensor& tensor, const ConstTensorView& q) {
   const DType dtype = tensor.view.dtype;

@@ -40,10 +40,21 @@ struct EightBitShape {
   bool operator==(const EightBitShape&) const = default;
 };
 
+/// K and V stored in 8 bits where q, and with it the computation, has another dtype: how many of their rows share a
+/// scale. An element stands for the product of itself and its scale, rounded to float32 and then to q's dtype.
+struct StoredShape {
+  DType dtype = DType::float32;  // of k and v
+  std::int64_t k_rows = 0;       // 0: k and v are of q's dtype
+  std::int64_t v_rows = 0;
+
+  bool given() const { return k_rows != 0; }
+  bool operator==(const StoredShape&) const = default;
+};
+
 /// Validated: extents are not negative, heads_q is a multiple of heads_kv, products of extents fit 64 bits.
 struct AttentionProblem {
   Pass pass = Pass::forward;
-  DType dtype = DType::float32;  // of q, k and v; of o, too, unless they are 8-bit
+  DType dtype = DType::float32;  // of q; of k and v unless they are stored in 8 bits; of o unless q is 8-bit
   Device device;
   std::int64_t batch = 0;
   std::int64_t heads_q = 0;
@@ -58,6 +69,9 @@ struct AttentionProblem {
   bool packed_k = false;
   bool has_seqused_q = false;
   bool has_seqused_k = false;
+  std::int64_t page_size = 0;  // rows of a page of k and v; 0: they are not in pages
+  bool has_leftpad_k = false;
+  bool has_cache_batch_idx = false;
   float scale = 0.0F;
   CausalMask causal = CausalMask::none;
   Window window;
@@ -67,6 +81,7 @@ struct AttentionProblem {
   bool deterministic = false;
   ModifierShape modifiers;
   EightBitShape eight_bit;
+  StoredShape stored;
   bool wants_lse = false;
   bool wants_max_logits = false;
   bool has_d_lse = false;
@@ -75,6 +90,11 @@ struct AttentionProblem {
 
   bool operator==(const AttentionProblem&) const = default;
 };
+
+/// Of k and v.
+inline DType stored_dtype(const AttentionProblem& problem) {
+  return problem.stored.given() ? problem.stored.dtype : problem.dtype;
+}
 
 inline DType output_dtype(const AttentionProblem& problem) {
   return problem.eight_bit.given() ? problem.eight_bit.output : problem.dtype;

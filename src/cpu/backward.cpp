@@ -13,7 +13,7 @@
 namespace strobe::cpu {
 namespace {
 
-/// The three phases of a backward over one call's blocks.
+/// The three phases of a backward over one call's blocks, or over one sequence and key head after another.
 class Backward {
  public:
   Backward(const Call& call, const BackwardArguments& arguments)
@@ -33,24 +33,58 @@ class Backward {
     clear_unused(problem_, batch_, Side::key, arguments_.dv);
     clear_bias_gradient(call_, arguments_.d_bias);
     bias_turns_.start();
-    each_row_block([this](const BlockPlace& place) { start_rows(place); });
-    const auto keys = [this](std::int64_t index, int worker) {
-      key_block(key_block_place(problem_, batch_, index), worker);
-    };
-    for_each_task(batch_.key_blocks * problem_.heads_kv, call_.plan.threads, call_.parallel_for, keys);
-    each_row_block([this](const BlockPlace& place) { finish_rows(place); });
+    call_.plan.whole_sequences ? each_sequence() : each_phase();
     sink_gradients();
   }
 
  private:
+  void each_phase() {
+    each_row_block([this](const BlockPlace& place) { start_rows(place, first_block(place)); });
+    const auto keys = [this](std::int64_t index, int worker) {
+      const BlockPlace place = key_block_place(problem_, batch_, index);
+      key_block(place, first_block({place.sequence, first_group(place.head), 0}), worker);
+    };
+    for_each_task(batch_.key_blocks * problem_.heads_kv, call_.plan.threads, call_.parallel_for, keys);
+    each_row_block([this](const BlockPlace& place) { finish_rows(place, first_block(place)); });
+  }
+
+  /// A task has all the keys of its rows: it sums their dQ in memory of its worker's, where the next task's follow.
+  void each_sequence() {
+    const std::int64_t heads_kv = problem_.heads_kv;
+    const std::int64_t longest = ceil_div(problem_.seqlen_q * heads_per_group(problem_), tiles_.block_m) * groups();
+    for_each_task(problem_.batch * heads_kv, call_.plan.threads, call_.parallel_for,
+                  [&](std::int64_t index, int worker) {
+                    const Sequence& sequence = batch_.sequences[static_cast<std::size_t>(index / heads_kv)];
+                    whole_sequence({sequence, index % heads_kv, 0}, worker * longest, worker);
+                  });
+  }
+
+  void whole_sequence(const BlockPlace& place, std::int64_t dq_block, int worker) {
+    const std::int64_t blocks = row_blocks(place.sequence);
+    const auto each_row_block = [&](const auto& visit) {
+      for (std::int64_t index = 0; index < groups() * blocks; ++index) {
+        const std::int64_t group = index / blocks;
+        visit(BlockPlace{place.sequence, first_group(place.head) + group, index % blocks}, dq_block + group * blocks);
+      }
+    };
+    each_row_block([this](const BlockPlace& rows, std::int64_t sums) { start_rows(rows, sums); });
+    if (place.sequence.k.length > 0) key_block(place, dq_block, worker);
+    each_row_block([this](const BlockPlace& rows, std::int64_t sums) { finish_rows(rows, sums); });
+  }
+
+  /// Groups of heads that share a key head: more than one only where they are computed one by one.
+  std::int64_t groups() const { return heads_per_key_head(problem_) / heads_per_group(problem_); }
+  std::int64_t first_group(std::int64_t head_k) const { return head_k * groups(); }
+
   template <class Visit>
   void each_row_block(const Visit& visit) {
     for_each_task(batch_.row_blocks * head_groups(problem_), call_.plan.threads, call_.parallel_for,
                   [&](std::int64_t index, int) { visit(row_block_place(problem_, batch_, index)); });
   }
 
-  /// delta of the block's rows, zeroed dQ sums, and whose turn it is to add to them.
-  void start_rows(const BlockPlace& place) {
+  /// delta of the block's rows, zeroed dQ sums, and whose turn it is to add to them. The sums of the group's first
+  /// block of rows are `dq_block`.
+  void start_rows(const BlockPlace& place, std::int64_t dq_block) {
     const std::int64_t row_begin = place.block * tiles_.block_m;
     const std::int64_t row_end = std::min(row_begin + tiles_.block_m, rows(place.sequence));
     compute_delta({.dtype = problem_.dtype,
@@ -61,7 +95,7 @@ class Backward {
                    .row_begin = row_begin,
                    .row_end = row_end,
                    .head_dim_v = problem_.head_dim_v});
-    std::fill_n(dq_sums(place) + place.block * workspace_.dq_block, workspace_.dq_block, 0.0F);
+    std::fill_n(dq_sums(dq_block + place.block), workspace_.dq_block, 0.0F);
     new (turns(place) + place.block)
         std::atomic<std::int32_t>(first_key_block(place, row_begin / heads_per_group(problem_)));
   }
@@ -75,12 +109,11 @@ class Backward {
     return static_cast<std::int32_t>(block);
   }
 
-  void key_block(const BlockPlace& place, int worker) {
+  void key_block(const BlockPlace& place, std::int64_t dq_block, int worker) {
     const std::int64_t key_begin = place.block * tiles_.block_n;
-    const std::int64_t heads = heads_per_key_head(problem_) / heads_per_group(problem_);
     const BackwardTask task{.dtype = problem_.dtype,
-                            .queries = queries({place.sequence, place.head * heads, 0}),
-                            .heads = heads,
+                            .queries = queries({place.sequence, first_group(place.head), 0}, dq_block),
+                            .heads = groups(),
                             .bias_turn = bias_turns_.of(place),
                             .k = key_rows(problem_, arguments_.k, place.sequence, place.head),
                             .v = key_rows(problem_, arguments_.v, place.sequence, place.head),
@@ -99,13 +132,13 @@ class Backward {
   }
 
   /// The rows of one sequence and group of heads, which `place` names.
-  BackwardQueries queries(const BlockPlace& place) const {
+  BackwardQueries queries(const BlockPlace& place, std::int64_t dq_block) const {
     const std::int64_t b = batch_index(place);
     return {.q = query_rows(problem_, arguments_.q, place.sequence, place.head),
             .d_o = query_rows(problem_, arguments_.d_o, place.sequence, place.head),
             .lse = lse_rows(problem_, arguments_.lse, place.sequence, place.head),
             .delta = delta(place),
-            .dq = dq_sums(place),
+            .dq = dq_sums(dq_block),
             .turn = turns(place),
             .rows = rows(place.sequence),
             .blocks = modifiers_.blocks(b, place.head),
@@ -114,11 +147,11 @@ class Backward {
             .d_bias = modifiers_.d_bias(arguments_.d_bias, b, place.head)};
   }
 
-  void finish_rows(const BlockPlace& place) {
+  void finish_rows(const BlockPlace& place, std::int64_t dq_block) {
     const std::int64_t row_begin = place.block * tiles_.block_m;
     const QueryGradientTask task{.dtype = problem_.dtype,
                                  .dq = query_rows(problem_, arguments_.dq, place.sequence, place.head),
-                                 .sums = dq_sums(place) + place.block * workspace_.dq_block,
+                                 .sums = dq_sums(dq_block + place.block),
                                  .row_begin = row_begin,
                                  .row_end = std::min(row_begin + tiles_.block_m, rows(place.sequence)),
                                  .head_dim = problem_.head_dim,
@@ -151,16 +184,16 @@ class Backward {
     return visible_keys(problem_, sequence.q.length, sequence.k.length);
   }
   std::int64_t rows(const Sequence& sequence) const { return sequence.q.length * heads_per_group(problem_); }
+  std::int64_t row_blocks(const Sequence& sequence) const { return ceil_div(rows(sequence), tiles_.block_m); }
   std::int64_t batch_index(const BlockPlace& place) const { return &place.sequence - batch_.sequences.data(); }
 
   /// Row blocks of all sequences and groups before this one's: where its rows begin in the workspace.
   std::int64_t first_block(const BlockPlace& place) const {
-    const std::int64_t own = ceil_div(rows(place.sequence), tiles_.block_m);
-    return place.sequence.first_row_block * head_groups(problem_) + place.head * own;
+    return place.sequence.first_row_block * head_groups(problem_) + place.head * row_blocks(place.sequence);
   }
 
   float* delta(const BlockPlace& place) const { return workspace_.delta + first_block(place) * tiles_.block_m; }
-  float* dq_sums(const BlockPlace& place) const { return workspace_.dq + first_block(place) * workspace_.dq_block; }
+  float* dq_sums(std::int64_t block) const { return workspace_.dq + block * workspace_.dq_block; }
   std::atomic<std::int32_t>* turns(const BlockPlace& place) const { return workspace_.turns + first_block(place); }
 
   const Call& call_;

@@ -27,7 +27,7 @@ GroupRows<Pointer> rows_at(const BasicTensorView<Pointer>& tensor, bool packed, 
                            std::int64_t head, std::int64_t group) {
   const std::int64_t position_stride = tensor.strides[packed ? 0 : 1];
   const std::int64_t head_stride = tensor.strides[packed ? 1 : 2];
-  const std::int64_t offset = sequence_offset(tensor, side) + head * head_stride;
+  const std::int64_t offset = sequence_offset(tensor, side) + side.leftpad * position_stride + head * head_stride;
   return {advanced(tensor.data, tensor.dtype, offset), position_stride, head_stride, group};
 }
 
@@ -66,8 +66,8 @@ Batch make_batch(const Call& call, const Sequences& given, Sequence* sequences) 
   std::int64_t key_blocks = 0;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const Sequence sequence{
-        .q = sequence_side(b, problem.seqlen_q, given.cu_seqlens_q, given.seqused_q),
-        .k = sequence_side(b, problem.seqlen_k, given.cu_seqlens_k, given.seqused_k),
+        .q = query_side(b, problem.seqlen_q, given),
+        .k = key_side(b, problem.seqlen_k, given),
         .first_row_block = row_blocks,
         .first_key_block = key_blocks,
     };
@@ -89,6 +89,17 @@ template <class Pointer>
 GroupRows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
                             const Sequence& sequence, std::int64_t head_k) {
   return rows_at(tensor, problem.packed_k, sequence.k, head_k, 1);
+}
+
+ConstRows cache_rows(const AttentionProblem& problem, const ConstTensorView& tensor, const ConstTensorView& page_table,
+                     const Sequence& sequence, std::int64_t head_k) {
+  if (!page_table.given()) return key_rows(problem, tensor, sequence, head_k);
+  return {.data = advanced(tensor.data, tensor.dtype, head_k * tensor.strides[2]),
+          .position_stride = tensor.strides[1],
+          .pages = {.table = at<const std::int32_t>(page_table, sequence.k.begin * page_table.strides[0]),
+                    .size = problem.page_size,
+                    .page_stride = tensor.strides[0],
+                    .first = sequence.k.leftpad}};
 }
 
 template ConstRows query_rows(const AttentionProblem&, const ConstTensorView&, const Sequence&, std::int64_t);
@@ -133,16 +144,11 @@ void clear_unused_lse(const AttentionProblem& problem, const Batch& batch, const
   });
 }
 
-namespace {
-
-/// The last sequence whose first block (by `member`) is not after `block`.
 const Sequence& sequence_of(std::span<const Sequence> sequences, std::int64_t Sequence::* member, std::int64_t block) {
   const auto after = std::upper_bound(sequences.begin(), sequences.end(), block,
                                       [member](std::int64_t value, const Sequence& s) { return value < s.*member; });
   return *(after - 1);
 }
-
-}  // namespace
 
 BlockPlace row_block_place(const AttentionProblem& problem, const Batch& batch, std::int64_t index) {
   const std::int64_t groups = head_groups(problem);

@@ -32,6 +32,10 @@ template <class Pointer>
 GroupRows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
                             const Sequence& sequence, std::int64_t head_k);
 
+/// The same of a forward's k or v, which may be a pool of pages.
+ConstRows cache_rows(const AttentionProblem& problem, const ConstTensorView& tensor, const ConstTensorView& page_table,
+                     const Sequence& sequence, std::int64_t head_k);
+
 /// The elements of lse or d_lse that belong to query_rows; data is null when the tensor is not given.
 GroupRows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor, const Sequence& sequence,
                            std::int64_t group);
@@ -52,6 +56,9 @@ struct BlockPlace {
   std::int64_t head;
   std::int64_t block;
 };
+
+/// The last sequence whose first block (by `member`) is not after `block`.
+const Sequence& sequence_of(std::span<const Sequence> sequences, std::int64_t Sequence::* member, std::int64_t block);
 
 /// Row blocks are handed out last block first: with a causal mask the longest.
 BlockPlace row_block_place(const AttentionProblem& problem, const Batch& batch, std::int64_t index);

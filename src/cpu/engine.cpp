@@ -7,6 +7,8 @@
 #include <new>
 
 #include "call/workspace.h"
+#include "cpu/append.h"
+#include "cpu/merge.h"
 #include "cpu/passes.h"
 #include "cpu/plan.h"
 #include "cpu/quantize.h"
@@ -18,6 +20,11 @@ struct AlignedFree {
   void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t(kWorkspaceAlignment)); }
 };
 using OwnedWorkspace = std::unique_ptr<std::byte, AlignedFree>;
+
+Status check_no_stream(const Execution& execution) {
+  if (execution.stream == nullptr) return {};
+  return {StatusCode::invalid_argument, "stream is given for tensors on the cpu: it must be null"};
+}
 
 /// The caller's workspace, checked, or one of our own in `owned`.
 Result<std::byte*> workspace_for(std::size_t bytes, const Execution& execution, OwnedWorkspace& owned) {
@@ -48,9 +55,7 @@ class CpuCall final : public engine::PlannedCall {
 
   using PlannedCall::run;
   Status run(const Arguments& arguments, const Execution& execution) const override {
-    if (execution.stream != nullptr) {
-      return {StatusCode::invalid_argument, "stream is given for tensors on the cpu: it must be null"};
-    }
+    if (Status status = check_no_stream(execution); !status.ok()) return status;
     OwnedWorkspace owned;
     const Result<std::byte*> workspace = workspace_for(plan_.workspace_bytes, execution, owned);
     if (!workspace.ok()) return workspace.status();
@@ -82,6 +87,18 @@ class CpuEngine final : public engine::Implementation {
   Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options,
                   const Execution& execution) const override {
     cpu::quantize(arguments, options, execution);
+    return {};
+  }
+
+  Status merge(const MergeArguments& arguments, const Execution& execution) const override {
+    if (Status status = check_no_stream(execution); !status.ok()) return status;
+    cpu::merge(arguments, execution);
+    return {};
+  }
+
+  Status append(const AppendArguments& arguments, const Execution& execution) const override {
+    if (Status status = check_no_stream(execution); !status.ok()) return status;
+    cpu::append(arguments, execution);
     return {};
   }
 };

@@ -4,6 +4,7 @@
 
 #include "cpu/amx/amx.h"
 #include "cpu/call.h"
+#include "cpu/few_queries.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/modifiers.h"
 #include "cpu/workers.h"
@@ -34,9 +35,10 @@ float* max_logits_of(const TensorView& max_logits, std::int64_t batch, std::int6
 }
 
 /// Rows of keys; of 8-bit operands rows of V's columns.
-ConstRows value_rows(const AttentionProblem& problem, const ConstTensorView& v, const Sequence& sequence,
+ConstRows value_rows(const AttentionProblem& problem, const ForwardArguments& arguments, const Sequence& sequence,
                      std::int64_t head_k) {
-  if (!problem.eight_bit.given()) return key_rows(problem, v, sequence, head_k);
+  const ConstTensorView& v = arguments.v;
+  if (!problem.eight_bit.given()) return cache_rows(problem, v, arguments.page_table, sequence, head_k);
   const auto* data = static_cast<const std::byte*>(v.data) + sequence.k.begin * v.strides[0] + head_k * v.strides[1];
   return {.data = data, .position_stride = v.strides[2]};
 }
@@ -62,6 +64,15 @@ EightBitOperands eight_bit_operands(const AttentionProblem& problem, const Forwa
   return operands;
 }
 
+StoredOperands stored_operands(const AttentionProblem& problem, const ForwardArguments& arguments, std::int64_t batch,
+                               std::int64_t head_k) {
+  const StoredShape& shape = problem.stored;
+  if (!shape.given()) return {};
+  return {.dtype = shape.dtype,
+          .k = row_scales(arguments.k_descale, batch, head_k, shape.k_rows),
+          .v = row_scales(arguments.v_descale, batch, head_k, shape.v_rows)};
+}
+
 }  // namespace
 
 void forward(const Call& call, const ForwardArguments& arguments) {
@@ -76,33 +87,38 @@ void forward(const Call& call, const ForwardArguments& arguments) {
   ScoreScale scale = score_scale(problem);
   const float query_factor = move_sign_to_queries(scale);
   const GroupModifiers modifiers(problem, arguments.modifiers, arguments.random);
+  const auto task_of = [&](const Sequence& sequence, std::int64_t group) {
+    const std::int64_t b = &sequence - batch.sequences.data();
+    const std::int64_t head_k = group * heads_per_group(problem) / heads_per_key_head(problem);
+    return ForwardTask{.dtype = problem.dtype,
+                       .dtype_o = output_dtype(problem),
+                       .q = query_rows(problem, arguments.q, sequence, group),
+                       .k = cache_rows(problem, arguments.k, arguments.page_table, sequence, head_k),
+                       .v = value_rows(problem, arguments, sequence, head_k),
+                       .o = query_rows(problem, arguments.o, sequence, group),
+                       .lse = lse_rows(problem, arguments.lse, sequence, group),
+                       .row_begin = 0,
+                       .row_end = sequence.q.length * heads_per_group(problem),
+                       .head_dim = problem.head_dim,
+                       .head_dim_v = problem.head_dim_v,
+                       .visible = visible_keys(problem, sequence.q.length, sequence.k.length),
+                       .query_factor = query_factor,
+                       .score_scale = scale,
+                       .blocks = modifiers.blocks(b, group),
+                       .terms = modifiers.terms(b, group),
+                       .dropout = modifiers.dropout(b, group),
+                       .sinks = modifiers.sinks(group),
+                       .max_logits = max_logits_of(arguments.max_logits, b, group * heads_per_group(problem)),
+                       .eight_bit = eight_bit_operands(problem, arguments, b, group, head_k),
+                       .stored = stored_operands(problem, arguments, b, head_k),
+                       .tiles = plan.tiles};
+  };
+  if (plan.few_queries.serves()) return forward_few_queries(call, workspace, task_of);
   const auto block = [&](std::int64_t index, int worker) {
     const BlockPlace place = row_block_place(problem, batch, index);
-    const std::int64_t b = &place.sequence - batch.sequences.data();
-    const std::int64_t head_k = place.head * heads_per_group(problem) / heads_per_key_head(problem);
-    const std::int64_t rows = place.sequence.q.length * heads_per_group(problem);
-    const std::int64_t row_begin = place.block * plan.tiles.block_m;
-    const ForwardTask task{.dtype = problem.dtype,
-                           .dtype_o = output_dtype(problem),
-                           .q = query_rows(problem, arguments.q, place.sequence, place.head),
-                           .k = key_rows(problem, arguments.k, place.sequence, head_k),
-                           .v = value_rows(problem, arguments.v, place.sequence, head_k),
-                           .o = query_rows(problem, arguments.o, place.sequence, place.head),
-                           .lse = lse_rows(problem, arguments.lse, place.sequence, place.head),
-                           .row_begin = row_begin,
-                           .row_end = std::min(row_begin + plan.tiles.block_m, rows),
-                           .head_dim = problem.head_dim,
-                           .head_dim_v = problem.head_dim_v,
-                           .visible = visible_keys(problem, place.sequence.q.length, place.sequence.k.length),
-                           .query_factor = query_factor,
-                           .score_scale = scale,
-                           .blocks = modifiers.blocks(b, place.head),
-                           .terms = modifiers.terms(b, place.head),
-                           .dropout = modifiers.dropout(b, place.head),
-                           .sinks = modifiers.sinks(place.head),
-                           .max_logits = max_logits_of(arguments.max_logits, b, place.head * heads_per_group(problem)),
-                           .eight_bit = eight_bit_operands(problem, arguments, b, place.head, head_k),
-                           .tiles = plan.tiles};
+    ForwardTask task = task_of(place.sequence, place.head);
+    task.row_begin = place.block * plan.tiles.block_m;
+    task.row_end = std::min(task.row_begin + plan.tiles.block_m, task.row_end);
     std::byte* scratch = workspace.scratch_of(worker);
     plan.amx ? amx::forward_block(task, scratch) : forward_block(task, scratch);
   };

@@ -15,7 +15,7 @@ namespace strobe::cpu {
 class GroupModifiers {
  public:
   GroupModifiers(const AttentionProblem& problem, const ScoreModifiers& modifiers, const RandomState& random)
-      : problem_(problem), modifiers_(modifiers), random_(numbers_of(random)) {}
+      : problem_(problem), modifiers_(modifiers), random_(numbers_of(random, problem.dropout)) {}
 
   /// `batch` is the sequence's index, `group` a group of heads as in heads_per_group().
   BlockMask blocks(std::int64_t batch, std::int64_t group) const;

@@ -11,6 +11,7 @@
 #include "cpu/amx/scratch.h"
 #include "cpu/amx_tiles.h"
 #include "cpu/blocks.h"
+#include "cpu/kernels/few_queries.h"
 #include "cpu/kernels/scratch.h"
 #include "cpu/workspace.h"
 
@@ -76,6 +77,23 @@ Tiles backward_tiles(const AttentionProblem& problem, const Machine& machine) {
   return tiles;
 }
 
+/// Blocks of query rows whose dQ a task sums when it has all the keys of a sequence.
+std::int64_t sequence_dq_blocks(const AttentionProblem& problem, const Tiles& tiles) {
+  const std::int64_t rows = problem.seqlen_q * heads_per_group(problem);
+  return ceil_div(rows, tiles.block_m) * heads_per_key_head(problem) / heads_per_group(problem);
+}
+
+/// Where one block holds all the keys of a sequence, its task has dQ alone: the phases become one, and the sums of dQ
+/// stay in a worker's cache. Not where some workers would have nothing to do, which rows' phases can share, nor where
+/// the workers' sums would take more memory than those of all rows.
+void plan_dq(const AttentionProblem& problem, CallPlan& plan) {
+  if (problem.pass == Pass::forward) return;
+  const std::int64_t blocks = plan.threads * sequence_dq_blocks(problem, plan.tiles);
+  plan.whole_sequences =
+      plan.key_blocks <= 1 && problem.batch * problem.heads_kv >= plan.threads && blocks <= plan.row_blocks;
+  plan.dq_blocks = plan.whole_sequences ? blocks : plan.row_blocks;
+}
+
 Tiles tiles_of(const AttentionProblem& problem, const Machine& machine, const CallPlan& plan) {
   if (problem.pass == Pass::forward) {
     return plan.amx ? amx_forward_tiles(problem, machine, plan.threads) : forward_tiles(problem, machine, plan.threads);
@@ -87,8 +105,13 @@ std::size_t worker_bytes(const AttentionProblem& problem, const Machine& machine
   const std::int64_t d = problem.head_dim;
   const std::int64_t dv = problem.head_dim_v;
   if (problem.pass == Pass::forward) {
-    return plan.amx ? amx::ForwardScratch(nullptr, d, dv, plan.tiles).arena.bytes()
-                    : ForwardScratch(nullptr, d, dv, plan.tiles, machine.kernels).arena.bytes();
+    const bool stored = problem.stored.given();
+    const FewQueriesPlan& few = plan.few_queries;
+    if (few.serves()) {
+      return FewQueriesScratch(nullptr, d, dv, stored, few.rows, few.groups_per_task, machine.kernels).arena.bytes();
+    }
+    return plan.amx ? amx::ForwardScratch(nullptr, d, dv, stored, plan.tiles).arena.bytes()
+                    : ForwardScratch(nullptr, d, dv, stored, plan.tiles, machine.kernels).arena.bytes();
   }
   return plan.amx ? amx::BackwardScratch(nullptr, d, dv, plan.tiles).arena.bytes()
                   : BackwardScratch(nullptr, d, dv, plan.tiles, machine.kernels).arena.bytes();
@@ -99,10 +122,12 @@ std::size_t worker_bytes(const AttentionProblem& problem, const Machine& machine
 CallPlan make_call_plan(const AttentionProblem& problem, const Machine& machine, int threads) {
   CallPlan plan;
   plan.threads = threads;
-  plan.amx = machine.amx && amx_serves(problem);
+  plan.few_queries = plan_few_queries(problem, machine);
+  plan.amx = !plan.few_queries.serves() && machine.amx && amx_serves(problem);
   plan.tiles = tiles_of(problem, machine, plan);
   plan.row_blocks = row_blocks_of(problem, plan.tiles.block_m);
   plan.key_blocks = ceil_div(problem.seqlen_k, plan.tiles.block_n);
+  plan_dq(problem, plan);
   plan.dq_rows = round_up(plan.tiles.block_m, plan.amx ? amx::kBlock : machine.kernels.row_multiple);
   plan.dq_columns = round_up(problem.head_dim, plan.amx ? amx::kBlock : machine.kernels.wide_panel);
 
@@ -117,24 +142,46 @@ std::string explain(const AttentionProblem& problem, const Machine& machine, con
   std::string text = fmt::format("engine        cpu: the tensors are in host memory\n");
   text += fmt::format("instructions  {} ({} float32 lanes){}, float32 accumulation\n", machine.kernels.target,
                       machine.kernels.lanes, plan.amx ? " and AMX tiles; P and dS rounded to bfloat16" : "");
-  text += fmt::format("tiles         {} query rows x {} keys, for {} KiB of L1 and {} KiB of L2\n", plan.tiles.block_m,
-                      plan.tiles.block_n, machine.l1_bytes / 1024, machine.l2_bytes / 1024);
+  const FewQueriesPlan& few = plan.few_queries;
+  text += few.serves()
+              ? fmt::format(
+                    "few queries   up to {} rows a head group, columns across the lanes; K and V are read in place\n",
+                    few.rows)
+              : fmt::format("tiles         {} query rows x {} keys, for {} KiB of L1 and {} KiB of L2\n",
+                            plan.tiles.block_m, plan.tiles.block_n, machine.l1_bytes / 1024, machine.l2_bytes / 1024);
   if (problem.eight_bit.given()) {
     text += fmt::format("8-bit inputs  {}; P rounded to {} relative to its row's largest of every {} keys\n",
                         name_of(problem.dtype), problem.dtype == DType::int8 ? "8 unsigned bits" : "float8_e4m3",
                         plan.tiles.block_n);
+  }
+  if (problem.stored.given()) {
+    text += fmt::format("stored K, V   {}; each tile is converted to {} before it is used\n",
+                        name_of(problem.stored.dtype), name_of(problem.dtype));
+  }
+  if (problem.page_size != 0) {
+    text +=
+        fmt::format("pages         of {} rows, up to {} for a sequence: tiles are packed from where their rows lie\n",
+                    problem.page_size, problem.seqlen_k / problem.page_size);
   }
   if (group > 1) text += fmt::format("grouped heads {} query heads share a key head and its packed tiles\n", group);
   if (problem.modifiers.block_size != 0) {
     text += fmt::format("block mask    blocks of {}: hidden ones are skipped{}\n", problem.modifiers.block_size,
                         group == 1 && problem.heads_q > problem.heads_kv ? ", head by head" : "");
   }
-  text += forward
-              ? fmt::format("tasks         up to {} blocks of query rows, each over all the keys it sees\n",
-                            plan.row_blocks)
-              : fmt::format(
-                    "tasks         up to {} blocks of keys, each over all the queries that see it; dQ in key order\n",
+  if (few.serves()) {
+    text += fmt::format("tasks         up to {} chunks of {} keys for {} head groups, merged in the keys' order\n",
+                        few.chunks * few.runs, kFewQueriesChunk, few.groups_per_task);
+  } else if (forward) {
+    text +=
+        fmt::format("tasks         up to {} blocks of query rows, each over all the keys it sees\n", plan.row_blocks);
+  } else if (plan.whole_sequences) {
+    text += fmt::format("tasks         {} sequences and key heads, each with all its keys and queries\n",
+                        problem.batch * problem.heads_kv);
+  } else {
+    text +=
+        fmt::format("tasks         up to {} blocks of keys, each over all the queries that see it; dQ in key order\n",
                     plan.key_blocks * problem.batch * problem.heads_kv);
+  }
   text += fmt::format("threads       {}; the result's bits do not depend on their number\n", plan.threads);
   text += fmt::format("workspace     {} bytes ({} a thread)\n", plan.workspace_bytes, plan.worker_bytes);
   return text;

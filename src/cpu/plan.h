@@ -7,6 +7,7 @@
 #include <string>
 
 #include "call/problem.h"
+#include "cpu/few_queries_plan.h"
 #include "cpu/kernels/task.h"
 
 namespace strobe::cpu {
@@ -21,10 +22,13 @@ struct Machine {
 
 struct CallPlan {
   int threads = 1;
-  bool amx = false;  // the AMX kernels, which round P and dS to bfloat16
+  bool amx = false;            // the AMX kernels, which round P and dS to bfloat16
+  FewQueriesPlan few_queries;  // serves() the call, or else `tiles` do
   Tiles tiles;
   std::int64_t row_blocks = 0;      // bound on the blocks of query rows over batch and heads
   std::int64_t key_blocks = 0;      // bound on the blocks of keys of one sequence
+  bool whole_sequences = false;     // backward: one task a sequence and key head does all that its heads need
+  std::int64_t dq_blocks = 0;       // blocks of query rows that dQ sums are kept for
   std::int64_t dq_rows = 0;         // of a block of query rows in the dQ sums, padded
   std::int64_t dq_columns = 0;      // head_dim, padded
   std::size_t worker_bytes = 0;     // scratch memory of each worker

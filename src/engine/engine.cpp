@@ -44,5 +44,9 @@ Status Implementation::quantize(const QuantizeArguments&, const QuantizeOptions&
   return lacks(id(), "quantiser");
 }
 
+Status Implementation::merge(const MergeArguments&, const Execution&) const { return lacks(id(), "merge"); }
+
+Status Implementation::append(const AppendArguments&, const Execution&) const { return lacks(id(), "append"); }
+
 }  // namespace engine
 }  // namespace strobe

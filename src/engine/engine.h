@@ -9,6 +9,8 @@
 
 #include "call/problem.h"
 #include "strobe/attention.h"
+#include "strobe/cache.h"
+#include "strobe/merge.h"
 #include "strobe/quantize.h"
 #include "strobe/status.h"
 
@@ -65,6 +67,12 @@ class Implementation {
   /// Runs a checked quantisation on a device that it serves; by default unsupported.
   virtual Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options,
                           const Execution& execution) const;
+
+  /// Runs a checked merge on a device that it serves; by default unsupported.
+  virtual Status merge(const MergeArguments& arguments, const Execution& execution) const;
+
+  /// Runs a checked append on a device that it serves; by default unsupported.
+  virtual Status append(const AppendArguments& arguments, const Execution& execution) const;
 
  protected:
   ~Implementation() = default;  // engines live as long as the program

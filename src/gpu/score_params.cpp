@@ -116,6 +116,7 @@ ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& 
   if (scale.capped) {
     params.softcap_exponent = static_cast<float>(2.0 * std::numbers::log2e * static_cast<double>(problem.scale) /
                                                  static_cast<double>(problem.softcap));
+    params.softcap_half = -0.5F / scale.scale_log2;
   }
   params.alibi_slopes = static_cast<const float*>(modifiers.alibi_slopes.data);
   params.alibi_batch_stride = problem.modifiers.alibi_per_batch ? modifiers.alibi_slopes.strides[0] : 0;

@@ -8,6 +8,22 @@ Status check_dtype(const AttentionProblem& problem, std::string_view engine) {
   return unsupported("q is {}: the {} engine computes in float16 and bfloat16", name_of(problem.dtype), engine);
 }
 
+Status check_keys_dtype(const AttentionProblem& problem, std::string_view engine) {
+  if (!problem.stored.given()) return {};
+  return unsupported("k is {} and q is {}: the {} engine takes keys of q's dtype; the cpu engine converts them",
+                     name_of(problem.stored.dtype), name_of(problem.dtype), engine);
+}
+
+Status check_caches(const AttentionProblem& problem, std::string_view engine) {
+  for (const auto& [name, wanted] :
+       {std::pair{"page_table", problem.page_size != 0}, std::pair{"leftpad_k", problem.has_leftpad_k},
+        std::pair{"cache_batch_idx", problem.has_cache_batch_idx}}) {
+    if (!wanted) continue;
+    return unsupported("{} is not supported by the {} engine; the cpu engine supports it", name, engine);
+  }
+  return {};
+}
+
 Status check_sizes(const AttentionProblem& problem, std::string_view engine) {
   for (const auto& [name, value] :
        {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {

@@ -24,6 +24,12 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
 /// That the inputs are of 16 bits. `engine`: for the message.
 Status check_dtype(const AttentionProblem& problem, std::string_view engine);
 
+/// Unsupported where k and v are stored in 8 bits and q is not.
+Status check_keys_dtype(const AttentionProblem& problem, std::string_view engine);
+
+/// Unsupported where k and v are a cache in pages, with left padding or with an index of its entries.
+Status check_caches(const AttentionProblem& problem, std::string_view engine);
+
 /// head_dims and lengths.
 Status check_sizes(const AttentionProblem& problem, std::string_view engine);
 

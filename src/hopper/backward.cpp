@@ -6,9 +6,10 @@
 #include <utility>
 
 #include "call/arithmetic.h"
-#include "call/workspace.h"
+#include "gpu/backward_steps.h"
 #include "gpu/score_params.h"
 #include "gpu/tensor_rows.h"
+#include "gpu/with_workspace.h"
 #include "hopper/backward_kernels.h"
 #include "hopper/engine.h"
 #include "hopper/tensor_maps.h"
@@ -70,13 +71,6 @@ Status check_alignments(const BackwardArguments& a) {
   return {};
 }
 
-/// Where there are no query heads, lengths of queries mean nothing.
-Sequences sequences_of(const AttentionProblem& problem, const BackwardArguments& arguments) {
-  Sequences sequences = arguments.sequences;
-  if (problem.heads_q == 0) sequences.cu_seqlens_q = sequences.seqused_q = {};
-  return sequences;
-}
-
 /// What a run adds to the plan's parameters: pointers and strides.
 backward::Params parameters(const AttentionProblem& problem, const BackwardPlan& plan, const BackwardArguments& a,
                             std::byte* workspace) {
@@ -99,7 +93,7 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   params.dq = gpu::rows_of({"dq", a.dq});
   params.dk = gpu::rows_of({"dk", a.dk});
   params.dv = gpu::rows_of({"dv", a.dv});
-  params.sequences = gpu::sequence_params(problem, sequences_of(problem, a));
+  params.sequences = gpu::sequence_params(problem, gpu::backward_sequences(problem, a));
   params.blocks = gpu::block_mask_params(problem, a.modifiers.block_mask);
   params.score = gpu::score_params(problem, a.modifiers, a.random);
   return params;
@@ -107,17 +101,7 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
 
 steps::PrepareBackwardParams prepare_parameters(const AttentionProblem& problem, const BackwardPlan& plan,
                                                 const BackwardArguments& a, const backward::Params& params) {
-  steps::PrepareBackwardParams prepare{};
-  prepare.o = gpu::rows_of({"o", a.o});
-  prepare.d_o = params.d_o;
-  const auto head_stride = [&](const ConstTensorView& view) { return view.strides[problem.packed_q ? 0 : 1]; };
-  const auto batch_stride = [&](const ConstTensorView& view) { return problem.packed_q ? 0 : view.strides[0]; };
-  prepare.lse = static_cast<const float*>(a.lse.data);
-  prepare.lse_batch_stride = batch_stride(a.lse);
-  prepare.lse_head_stride = head_stride(a.lse);
-  prepare.d_lse = static_cast<const float*>(a.d_lse.data);
-  prepare.d_lse_batch_stride = batch_stride(a.d_lse);
-  prepare.d_lse_head_stride = head_stride(a.d_lse);
+  steps::PrepareBackwardParams prepare = gpu::prepare_params(problem, a);
   prepare.lse_log2 = const_cast<float*>(params.lse_log2);
   prepare.d_sum = const_cast<float*>(params.d_sum);
   prepare.lse_split = const_cast<unsigned char*>(params.lse_split);
@@ -134,9 +118,6 @@ steps::PrepareBackwardParams prepare_parameters(const AttentionProblem& problem,
     clear(params.dq_sum, 4 * backward::query_gradient_floats(params.heads, params.query_blocks, plan.config.block_m,
                                                              plan.config.head_dim));
   }
-  prepare.sequences = params.sequences;
-  prepare.heads = params.heads;
-  prepare.head_dim_v = params.head_dim_v;
   prepare.block_m = plan.config.block_m;
   prepare.m_blocks = params.m_blocks;
   prepare.query_blocks = params.query_blocks;
@@ -166,16 +147,8 @@ class BackwardCall final : public engine::PlannedCall {
     const Stream stream{static_cast<runtime::CUstream>(execution.stream), context.current()};
     if (plan_.launches.empty()) return clear_modifier_gradients(arguments, stream);
     if (Status status = check_alignments(arguments); !status.ok()) return status;
-    if (plan_.workspace.total_bytes == 0) return enqueue(arguments, stream, nullptr);
-    if (execution.workspace != nullptr) {
-      if (Status status = check_workspace(execution, plan_.workspace.total_bytes); !status.ok()) return status;
-      return enqueue(arguments, stream, static_cast<std::byte*>(execution.workspace));
-    }
-    Result<runtime::WorkspacePool::Lease> lease = pool_.acquire(stream.handle);
-    if (!lease.ok()) return lease.status();
-    Status status = enqueue(arguments, stream, reinterpret_cast<std::byte*>(lease->address()));
-    const Status finished = lease->finish();
-    return status.ok() ? finished : status;
+    return gpu::with_workspace(pool_, plan_.workspace.total_bytes, execution, stream.handle,
+                               [&](std::byte* workspace) { return enqueue(arguments, stream, workspace); });
   }
 
  private:
@@ -222,22 +195,8 @@ class BackwardCall final : public engine::PlannedCall {
                   bias_gradient_smem_plan(plan_.config).total_bytes, true, stream, maps.main, params, bias);
   }
 
-  /// The gradients of a bias and of sinks where there is no row, or no sequence or head.
   Status clear_modifier_gradients(const BackwardArguments& arguments, const Stream& stream) const {
-    Status status = clear_sink_gradient(arguments, stream);
-    const TensorView& d_bias = arguments.d_bias;
-    if (!problem_.wants_d_bias || d_bias.shape[3] == 0) return status;
-    const runtime::Driver& driver = *device_.driver;
-    const std::int64_t rows = d_bias.shape[0] * d_bias.shape[1] * d_bias.shape[2];
-    for (std::int64_t row = 0; row < rows && status.ok(); ++row) {
-      const std::int64_t plane = row / d_bias.shape[2];
-      float* const first = static_cast<float*>(d_bias.data) + plane / d_bias.shape[1] * d_bias.strides[0] +
-                           plane % d_bias.shape[1] * d_bias.strides[1] + row % d_bias.shape[2] * d_bias.strides[2];
-      status = driver.check(driver.MemsetD32Async(reinterpret_cast<runtime::CUdeviceptr>(first), 0,
-                                                  static_cast<std::size_t>(d_bias.shape[3]), stream.handle),
-                            "clearing d_bias");
-    }
-    return status;
+    return gpu::clear_modifier_gradients(*device_.driver, problem_, arguments, stream.handle);
   }
 
   Status launch_sink(const BackwardArguments& arguments, const backward::Params& params, const Stream& stream) const {
@@ -247,15 +206,6 @@ class BackwardCall final : public engine::PlannedCall {
                                          .d_sink = static_cast<float*>(arguments.d_sink.data),
                                          .rows = static_cast<long long>(params.query_blocks) * plan_.config.block_m};
     return launch(kernels_.sink, params.heads, steps::kSinkThreads, 0, true, stream, sink);
-  }
-
-  /// The gradient of sinks that no row has.
-  Status clear_sink_gradient(const BackwardArguments& arguments, const Stream& stream) const {
-    if (!problem_.wants_d_sink || problem_.heads_q == 0) return {};
-    const runtime::Driver& driver = *device_.driver;
-    return driver.check(driver.MemsetD32Async(reinterpret_cast<runtime::CUdeviceptr>(arguments.d_sink.data), 0,
-                                              static_cast<std::size_t>(problem_.heads_q), stream.handle),
-                        "clearing d_sink");
   }
 
   Status launch_prepare(const steps::PrepareBackwardParams& params, const Stream& stream) const {
@@ -303,18 +253,10 @@ class BackwardCall final : public engine::PlannedCall {
   mutable runtime::WorkspacePool pool_;  // synchronises itself
 };
 
-/// Without query heads there are no queries: keys get zero gradients.
-AttentionProblem without_headless_queries(AttentionProblem problem) {
-  if (problem.heads_q > 0) return problem;
-  problem.packed_q = problem.has_seqused_q = false;
-  problem.seqlen_q = problem.total_q = 0;
-  return problem;
-}
-
 }  // namespace
 
 engine::PlannedCallResult plan_backward(const AttentionProblem& problem) {
-  const AttentionProblem planned = without_headless_queries(problem);
+  const AttentionProblem planned = gpu::without_headless_queries(problem);
   const Result<const runtime::CudaDevice*> device = runtime::cuda_device(planned.device.index);
   if (!device.ok()) return device.status();
   Result<backward::Config> config = backward_config(planned);

@@ -2,9 +2,9 @@
 #include "hopper/backward_kernels.h"
 
 #include <future>
-#include <system_error>
 
 #include "gpu/kernel_table.h"
+#include "gpu/load_ahead.h"
 #include "hopper/backward_variant.h"
 #include "kernels/hopper/backward/bias_gradient_config.h"
 #include "kernels/hopper/backward/smem.h"
@@ -19,18 +19,6 @@ Result<runtime::Kernel> find_kernel(gpu::KernelTable<Config>& table, const Confi
   return table.find_or_load(config, device, [&] {
     return runtime::load_kernel(runtime::kernel_store(), variant(config), device, static_cast<unsigned>(smem_bytes));
   });
-}
-
-/// Loads the kernel in a thread of its own, unless it is there or the process can have no more threads: a kernel that
-/// has to be compiled is compiled while others are. NVRTC does its front end alone one after the other.
-template <class Find>
-std::future<void> load_ahead(bool is_loaded, const Find& find) {
-  if (is_loaded) return {};
-  try {
-    return std::async(std::launch::async, [find] { static_cast<void>(find()); });
-  } catch (const std::system_error&) {
-    return {};
-  }
 }
 
 Result<runtime::Kernel> find_sink_kernel(const runtime::CudaDevice& device) {
@@ -60,13 +48,13 @@ Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, c
     return find_kernel(biases, plan.config, bias_gradient_variant, bias_gradient_smem_plan(plan.config).total_bytes,
                        device);
   };
-  [[maybe_unused]] const std::future<void> main_ahead = load_ahead(mains.holds(plan.config, device), find_main);
+  [[maybe_unused]] const std::future<void> main_ahead = gpu::load_ahead(mains.holds(plan.config, device), find_main);
   [[maybe_unused]] const std::future<void> query_ahead =
-      load_ahead(!plan.finishes ||
-                     (plan.config.by_roles ? queries.holds(plan.query, device) : finishes.holds(plan.config, device)),
-                 find_query);
+      gpu::load_ahead(!plan.finishes || (plan.config.by_roles ? queries.holds(plan.query, device)
+                                                              : finishes.holds(plan.config, device)),
+                      find_query);
   [[maybe_unused]] const std::future<void> bias_ahead =
-      load_ahead(!problem.wants_d_bias || biases.holds(plan.config, device), find_bias);
+      gpu::load_ahead(!problem.wants_d_bias || biases.holds(plan.config, device), find_bias);
   const Result<runtime::Kernel> prepare = find_kernel(prepares, plan.prepare, prepare_variant, 0, device);
   if (!prepare.ok()) return prepare.status();
   const Result<runtime::Kernel> main = find_main();

@@ -2,12 +2,12 @@
 #include "hopper/backward_plan.h"
 
 #include <algorithm>
-#include <bit>
 #include <initializer_list>
 
 #include "call/arithmetic.h"
 #include "call/heads.h"
 #include "call/workspace.h"
+#include "gpu/backward_variant.h"
 #include "gpu/score_params.h"
 #include "hopper/supported.h"
 #include "kernels/hopper/backward/smem.h"
@@ -67,11 +67,6 @@ void choose_roles(backward::Config& config) {
   config.block_m = std::max(config.head_dim, config.head_dim_v) <= 128 && config.rule.block_mask != 64 ? 128 : 64;
   config.q_stages = config.do_stages = 2;
   config.staged_dq = false;
-}
-
-/// Threads that read a row of O and of dO together, 16 bytes each.
-int threads_per_row(std::int64_t head_dim_v) {
-  return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(8, head_dim_v / 8))));
 }
 
 backward::QueryGradientConfig query_config(const backward::Config& config) {
@@ -249,9 +244,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
                            const ScoreGradientLimits& limits) {
   BackwardPlan plan;
   plan.config = config;
-  plan.prepare = {.element = config.rule.element,
-                  .varlen = config.rule.varlen,
-                  .threads_per_row = threads_per_row(problem.head_dim_v)};
+  plan.prepare = gpu::prepare_config(problem, config.rule.element, config.rule.varlen);
   plan.query = query_config(config);
   backward::Params& params = plan.params;
   params.visibility = gpu::visibility_params(problem);

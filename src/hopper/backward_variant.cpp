@@ -6,20 +6,22 @@
 namespace strobe::hopper {
 namespace {
 
+constexpr std::string_view kArchitecture = "sm_90a";
+
 template <class Config>
 runtime::Variant variant_of(std::string_view name, std::string_view header, std::string_view kernel,
                             const Config& config) {
   return {.name = fmt::format("{} ({})", name, gpu::short_text(config)),
           .include = fmt::format("kernels/{}", header),
           .expression = fmt::format("strobe::{}<{}>", kernel, gpu::cpp_text(config)),
-          .architecture = "sm_90a",
+          .architecture = std::string(kArchitecture),
           .options = {}};
 }
 
 }  // namespace
 
 runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config) {
-  return variant_of("prepare backward", "steps/prepare_backward.h", "steps::prepare_backward", config);
+  return gpu::prepare_variant(config, kArchitecture);
 }
 
 runtime::Variant backward_variant(const backward::Config& config) {
@@ -41,12 +43,6 @@ runtime::Variant bias_gradient_variant(const backward::Config& config) {
                     config);
 }
 
-runtime::Variant sink_variant() {
-  return {.name = "sink gradient",
-          .include = "kernels/steps/sink_gradient.h",
-          .expression = "strobe::steps::sink_gradient",
-          .architecture = "sm_90a",
-          .options = {}};
-}
+runtime::Variant sink_variant() { return gpu::sink_variant(kArchitecture); }
 
 }  // namespace strobe::hopper

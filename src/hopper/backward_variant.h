@@ -4,23 +4,11 @@
 
 #include <string_view>
 
+#include "gpu/backward_variant.h"
 #include "gpu/score_fields.h"
 #include "kernels/hopper/backward/config.h"
 #include "kernels/hopper/backward/query_config.h"
-#include "kernels/steps/prepare_backward_params.h"
 #include "runtime/variant.h"
-
-namespace strobe::steps {
-
-constexpr std::string_view type_name(const PrepareBackwardConfig&) { return "strobe::steps::PrepareBackwardConfig"; }
-constexpr auto fields_of(const PrepareBackwardConfig&) {
-  using Config = PrepareBackwardConfig;
-  using gpu::field;
-  return gpu::all_fields(field("element", &Config::element), field("varlen", &Config::varlen),
-                         field("threads_per_row", &Config::threads_per_row));
-}
-
-}  // namespace strobe::steps
 
 namespace strobe::hopper {
 

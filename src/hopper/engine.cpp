@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "gpu/merge.h"
 #include "gpu/quantize.h"
 #include "hopper/backward.h"
 #include "hopper/forward.h"
@@ -37,6 +38,12 @@ class HopperEngine final : public engine::Implementation {
     const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.q.device.index);
     if (!device.ok()) return device.status();
     return gpu::quantize(arguments, options, execution, **device, kEngine, "sm_90a");
+  }
+
+  Status merge(const MergeArguments& arguments, const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.o.device.index);
+    if (!device.ok()) return device.status();
+    return gpu::merge(arguments, execution, **device, "sm_90a");
   }
 };
 

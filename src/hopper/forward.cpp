@@ -7,11 +7,14 @@
 #include <memory>
 #include <utility>
 
+#include "call/arithmetic.h"
 #include "call/eight_bit.h"
 #include "gpu/forward_params.h"
 #include "gpu/kernel_table.h"
 #include "gpu/max_logits.h"
+#include "gpu/merge_variant.h"
 #include "gpu/tensor_rows.h"
+#include "gpu/with_workspace.h"
 #include "hopper/engine.h"
 #include "hopper/forward_plan.h"
 #include "hopper/forward_variant.h"
@@ -20,6 +23,7 @@
 #include "kernels/hopper/forward/smem.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"
+#include "runtime/workspace_pool.h"
 
 namespace strobe::hopper {
 namespace {
@@ -45,8 +49,12 @@ forward::ScaleParams scale_params(const ConstTensorView& scales, std::int64_t ro
 
 forward::EightBitParams eight_bit_params(const AttentionProblem& problem, const ForwardArguments& arguments) {
   const EightBitShape& shape = problem.eight_bit;
-  if (!shape.given()) return {};
   forward::EightBitParams params{};
+  if (problem.stored.given()) {
+    params.k = scale_params(arguments.k_descale, problem.stored.k_rows);
+    params.v = scale_params(arguments.v_descale, problem.stored.v_rows);
+  }
+  if (!shape.given()) return params;
   params.q = scale_params(arguments.q_descale, shape.q_rows);
   params.k = scale_params(arguments.k_descale, shape.k_rows);
   params.v = scale_params(arguments.v_descale, shape.v_rows);
@@ -79,13 +87,36 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
   return params;
 }
 
+/// What puts the parts of split keys together.
+steps::CombineParams combine_params(const ForwardPlan& plan, const forward::Params& params, const SplitParams& split) {
+  steps::CombineParams combine{};
+  combine.tiles = split.tiles;
+  combine.statistics = split.statistics;
+  combine.sums = split.sums;
+  combine.slot_rows = split.slot_rows;
+  combine.o = params.o;
+  combine.lse = params.lse;
+  combine.lse_batch_stride = params.lse_batch_stride;
+  combine.lse_head_stride = params.lse_head_stride;
+  combine.sequences = params.sequences;
+  combine.heads = plan.tiles.heads;
+  combine.packed_heads = plan.config.packed_heads;
+  combine.block_m = block_m(plan.config);
+  combine.m_tiles = plan.tiles.m_tiles;
+  combine.head_dim_v = params.head_dim_v;
+  combine.jobs = plan.tiles.tiles * split.slot_rows;
+  return combine;
+}
+
 struct TensorMaps {
   TensorMap q, k, v, o;
 };
 
 Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem, const forward::Config& config,
                   const ForwardArguments& arguments, TensorMaps& maps) {
-  const Box keys{.rows = config.block_n};
+  // Where each key is read once, by all multiprocessors at once, reading ahead costs 7%:
+  // docs/performance-log-hopper.md.
+  const Box keys{.rows = config.block_n, .reads_ahead = config.schedule != Schedule::split};
   const Box queries{.rows = kRowsPerWarpgroup, .heads = config.packed_heads};
   const Box outputs{.rows = kRowsPerWarp, .heads = std::min(config.packed_heads, kRowsPerWarp)};
   const VarlenBound q_bound{config.rule.varlen, problem.seqlen_q};
@@ -107,18 +138,23 @@ Status check_alignments(const AttentionProblem& problem, const ForwardArguments&
   return {};
 }
 
-/// One problem on one device with its kernel. It needs no workspace.
+/// One problem on one device with its kernel, and where keys are split the kernel that puts their parts together.
 class ForwardCall final : public engine::PlannedCall {
  public:
   ForwardCall(const AttentionProblem& problem, const runtime::CudaDevice& device, ForwardPlan plan,
-              const runtime::Kernel& kernel)
-      : problem_(problem), device_(device), plan_(std::move(plan)), kernel_(kernel) {}
+              const runtime::Kernel& kernel, const runtime::Kernel& combine)
+      : problem_(problem),
+        device_(device),
+        plan_(std::move(plan)),
+        kernel_(kernel),
+        combine_(combine),
+        pool_(device, std::max<std::size_t>(plan_.split.total_bytes, 1)) {}
 
-  std::size_t workspace_bytes() const override { return 0; }
+  std::size_t workspace_bytes() const override { return plan_.split.total_bytes; }
   DType probability_dtype() const override { return problem_.dtype == DType::int8 ? DType::uint8 : problem_.dtype; }
   std::string explain() const override { return hopper::explain(problem_, plan_); }
 
-  /// Enqueues the kernel; neither allocates nor waits.
+  /// Enqueues the kernels; waits for nothing, and allocates nothing where the call brings what workspace it needs.
   using PlannedCall::run;
   Status run(const ForwardArguments& arguments, const Execution& execution) const override {
     const runtime::Driver& driver = *device_.driver;
@@ -130,13 +166,17 @@ class ForwardCall final : public engine::PlannedCall {
     if (Status status = check_alignments(problem_, arguments); !status.ok()) return status;
     TensorMaps maps{};
     if (Status status = encode_all(driver, problem_, plan_.config, arguments, maps); !status.ok()) return status;
-    return launch(kernel_.launched_in(context.current()), stream, maps, parameters(problem_, plan_, arguments));
+    const forward::Params params = parameters(problem_, plan_, arguments);
+    return gpu::with_workspace(pool_, workspace_bytes(), execution, stream, [&](std::byte* workspace) {
+      return launch(context.current(), stream, maps, params, workspace);
+    });
   }
 
  private:
-  Status launch(runtime::CUfunction function, runtime::CUstream stream, const TensorMaps& maps,
-                const forward::Params& params) const {
+  Status launch(runtime::CUcontext context, runtime::CUstream stream, const TensorMaps& maps,
+                const forward::Params& params, std::byte* workspace) const {
     const runtime::Driver& driver = *device_.driver;
+    const runtime::CUfunction function = kernel_.launched_in(context);
     const runtime::LaunchShape shape{
         .grid = {.x = static_cast<unsigned>(plan_.workers)},
         .block = {.x = static_cast<unsigned>(threads_per_block(plan_.config))},
@@ -145,13 +185,32 @@ class ForwardCall final : public engine::PlannedCall {
     const auto launched_with = [&](const auto& tiles) {
       return runtime::launch(driver, function, shape, stream, maps.q, maps.k, maps.v, maps.o, params, tiles);
     };
-    return plan_.list != nullptr ? launched_with(*plan_.list) : launched_with(NoTileList{});
+    if (plan_.config.schedule != Schedule::split) {
+      return plan_.list != nullptr ? launched_with(*plan_.list) : launched_with(NoTileList{});
+    }
+    const SplitParams split = split_params(plan_.split, workspace);
+    Status status = launched_with(split);
+    return status.ok() ? launch_combine(context, stream, params, split) : status;
+  }
+
+  Status launch_combine(runtime::CUcontext context, runtime::CUstream stream, const forward::Params& params,
+                        const SplitParams& split) const {
+    const steps::CombineParams combine = combine_params(plan_, params, split);
+    const int blocks = ceil_div(combine.jobs, rows_per_block(plan_.split.combine));
+    const runtime::LaunchShape shape{.grid = {.x = static_cast<unsigned>(blocks)},
+                                     .block = {.x = steps::kCombineThreads},
+                                     .cluster = {},
+                                     .dynamic_shared_bytes = 0,
+                                     .overlaps_previous = true};
+    return runtime::launch(*device_.driver, combine_.launched_in(context), shape, stream, combine);
   }
 
   AttentionProblem problem_;
   const runtime::CudaDevice& device_;
   ForwardPlan plan_;
   runtime::Kernel kernel_;
+  runtime::Kernel combine_;              // split schedules
+  mutable runtime::WorkspacePool pool_;  // synchronises itself
 };
 
 Result<runtime::Kernel> find_kernel(const forward::Config& config, const runtime::CudaDevice& device) {
@@ -159,6 +218,13 @@ Result<runtime::Kernel> find_kernel(const forward::Config& config, const runtime
   return table.find_or_load(config, device, [&] {
     return runtime::load_kernel(runtime::kernel_store(), forward_variant(config), device,
                                 static_cast<unsigned>(smem_plan(config).total_bytes));
+  });
+}
+
+Result<runtime::Kernel> find_combine(const steps::CombineConfig& config, const runtime::CudaDevice& device) {
+  static auto& table = *new gpu::KernelTable<steps::CombineConfig>;
+  return table.find_or_load(config, device, [&] {
+    return runtime::load_kernel(runtime::kernel_store(), gpu::combine_variant(config, "sm_90a"), device, 0);
   });
 }
 
@@ -173,7 +239,11 @@ engine::PlannedCallResult plan_forward(const AttentionProblem& problem) {
   if (variant_change()) variant_change()(*config);
   const Result<runtime::Kernel> kernel = find_kernel(*config, **device);
   if (!kernel.ok()) return kernel.status();
-  return engine::make_planned<ForwardCall>(problem, **device, forward_plan(problem, shape, *config), *kernel);
+  ForwardPlan plan = forward_plan(problem, shape, *config);
+  Result<runtime::Kernel> combine = runtime::Kernel{};
+  if (plan.split.total_bytes > 0) combine = find_combine(plan.split.combine, **device);
+  if (!combine.ok()) return combine.status();
+  return engine::make_planned<ForwardCall>(problem, **device, std::move(plan), *kernel, *combine);
 }
 
 VariantScope::VariantScope(Change change) : previous_(std::exchange(variant_change(), std::move(change))) {}

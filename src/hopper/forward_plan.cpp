@@ -140,6 +140,20 @@ void choose_two_ctas(forward::Config& config, int block_n) {
   for (config.stages = 4; config.stages > 2 && !fits(config);) --config.stages;
 }
 
+/// Windows of two or three blocks of keys on a row of queries: tiles are over soon, as those of short sequences.
+bool has_narrow_window(const AttentionProblem& problem, const ScoreRule& rule) {
+  return rule.mask_left && rule.mask_right && !rule.varlen && !rule.chunked && most_visible_keys(problem, rule) <= 128;
+}
+
+/// Under a block mask each of two CTAs on a multiprocessor goes its own way through the blocks, and hides the latency
+/// of the other's. Wider blocks of wider heads take more registers and shared memory than two leave.
+bool takes_two_ctas_for_blocks(const forward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  const int widest = std::max(config.head_dim, config.head_dim_v);
+  return rule.block_mask != 0 && !rule.bias && !rule.dropout &&
+         widest <= (rule.block_mask == kRowsPerWarpgroup ? 128 : 64);
+}
+
 /// Whether a sequence is one block of rows or two, with few keys, and its tiles were chosen.
 bool choose_short_tiles(forward::Config& config, const AttentionProblem& problem) {
   const int widest = std::max(config.head_dim, config.head_dim_v);
@@ -168,6 +182,7 @@ void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& pro
   const bool integers = problem.dtype == DType::int8;
   config.operands = integers ? Operands::int8 : Operands::e4m3;
   config.rotate_back = problem.eight_bit.v_rotated;
+  config.float_output = problem.eight_bit.output == DType::float32;
   config.two_stage = false;  // its own pipeline
   config.consumer_warpgroups = 2;
   config.block_n = kProbabilityKeys;
@@ -176,7 +191,8 @@ void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& pro
   const std::int64_t v_rows = problem.eight_bit.v_rows;
   if (v_rows >= problem.seqlen_k || v_rows % shared == 0) config.keys_per_value_scale = shared;
   const ScoreRule& rule = config.rule;
-  const bool plain = !rule.mask_left && !rule.varlen && !rule.sink && config.keys_per_value_scale > 1;
+  const bool plain =
+      !rule.mask_left && !rule.varlen && !rule.sink && !rule.softcap && !rule.alibi && config.keys_per_value_scale > 1;
   if (!integers && plain) {  // registers for more
     if (config.head_dim <= 64 && config.head_dim_v <= 64) {
       config.consumer_warpgroups = 3;
@@ -202,18 +218,48 @@ void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
     choose_wide_tiles(config);
     while (config.stages < 4 && fits(config)) ++config.stages;
     if (!fits(config)) --config.stages;
+  } else if (takes_two_ctas_for_blocks(config)) {
+    choose_two_ctas(config, config.rule.block_mask);
   } else if (widest <= 64) {
     choose_narrow_tiles(config, problem);
+  } else if (widest <= 128 && has_narrow_window(problem, config.rule) && !needs_own_tiles(config.rule)) {
+    choose_two_ctas(config, 64);
   } else if (widest <= 128 && prefers_three_warpgroups(problem, config.rule) && !config.rule.alibi &&
              !needs_own_tiles(config.rule)) {
     config.consumer_warpgroups = 3;
-    config.block_n = 80;
+    config.block_n = config.rule.softcap && !is_masked(config.rule) ? 64 : 80;  // registers
     config.q_stages = 2;
   } else {
     choose_wide_tiles(config);
     config.q_stages = 2;
   }
   if (!fits(config)) config.q_stages = 1;
+}
+
+/// K and V that producers convert: they take registers from the consumers, and shared memory for blocks as they are
+/// stored. As many keys per step as the call on 16 bits takes, so that results have its bits: but where few queries
+/// have head_dims over 128 that differ, and shared memory does not hold as many.
+void choose_stored_tiles(forward::Config& config, const AttentionProblem& problem) {
+  AttentionProblem wide = problem;
+  wide.stored = {};
+  forward::Config of_wide = config;
+  choose_tiles(of_wide, wide);
+  config.block_n = of_wide.block_n;
+  config.stored = problem.stored.dtype == DType::int8 ? Operands::int8 : Operands::e4m3;
+  config.stages = 2;
+  config.q_stages = 1;
+  config.raw_stages = 2;
+  if (config.rule.varlen) config.schedule = Schedule::sorted;  // whose table must fit, too
+  config.consumer_warpgroups = problem.seqlen_q * config.packed_heads <= kRowsPerWarpgroup ? 1 : 2;
+  if (!fits(config)) config.consumer_warpgroups = 1;
+  if (!fits(config)) config.raw_stages = 1;
+  if (!fits(config)) choose_block_n(config, tile_registers(config, config.block_n));
+  const bool crowded = tile_registers(config, config.block_n) + option_registers(config.rule) > 184;
+  const bool own_blocks = config.rule.block_mask == kRowsPerWarpgroup && config.consumer_warpgroups > 1;
+  config.two_stage = !crowded && !own_blocks;
+  constexpr int kMostRawStages = 4;
+  while (config.raw_stages < kMostRawStages && fits(config)) ++config.raw_stages;
+  if (!fits(config) && config.raw_stages > 1) --config.raw_stages;
 }
 
 /// Tiles of one sequence and head.
@@ -223,16 +269,17 @@ std::int64_t m_tiles_of(const AttentionProblem& problem, const forward::Config& 
 
 Schedule choose_schedule(const forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
   if (config.rule.varlen) return problem.batch <= kMaxSortedSequences ? Schedule::sorted : Schedule::rounds;
-  // With a window on both sides all tiles but a few are as long.
-  const bool lengths_differ = config.rule.mask_right && !config.rule.mask_left && m_tiles_of(problem, config) > 1;
+  // Of two CTAs on a multiprocessor and a window most tiles are as long, and those of a head share keys in L2.
+  const bool as_long = config.rule.mask_left && config.ctas_per_sm > 1;
+  const bool lengths_differ = is_masked(config.rule) && !as_long && m_tiles_of(problem, config) > 1;
   const bool fits_list = shape.multiprocessors * config.ctas_per_sm <= TileList::kMaxWorkers &&
                          m_tiles_of(problem, config) <= TileList::kMaxTiles;
   return lengths_differ && fits_list ? Schedule::dealt : Schedule::rounds;
 }
 
 /// How long a tile takes, in blocks of keys that all of its warpgroups work on. Its start and end take about as long as
-/// one and a half of them. Where some warpgroups have no rows or see fewer keys, the others take less time, but not
-/// much: they wait for their own products.
+/// one and a half of them. Where some warpgroups have no rows or see no keys further right, the others take less time,
+/// but not much: they wait for their own products.
 double tile_cost(const AttentionProblem& problem, const VisibleKeys& visible, const forward::Config& config, int m) {
   constexpr double kTileOverhead = 1.5;
   constexpr double kLeastShare = 0.75;
@@ -241,10 +288,12 @@ double tile_cost(const AttentionProblem& problem, const VisibleKeys& visible, co
   const std::int64_t warpgroups =
       std::min<std::int64_t>(config.consumer_warpgroups, ceil_div<std::int64_t>(rows - first_row, kRowsPerWarpgroup));
   double cost = kTileOverhead;
-  std::int64_t counted = 0;  // blocks, from the first key on
+  const std::int64_t first_key = visible.begin(first_row / config.packed_heads);
+  std::int64_t counted = first_key / config.block_n;  // blocks, from the first key on
   for (std::int64_t warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
     const std::int64_t last_row = std::min(first_row + (warpgroup + 1) * kRowsPerWarpgroup, rows) - 1;
-    const std::int64_t blocks = ceil_div<std::int64_t>(visible.end(last_row / config.packed_heads), config.block_n);
+    const std::int64_t end = ceil_div<std::int64_t>(visible.end(last_row / config.packed_heads), config.block_n);
+    const std::int64_t blocks = std::max(counted, end);
     const double share = static_cast<double>(warpgroups - warpgroup) / config.consumer_warpgroups;
     cost += static_cast<double>(blocks - counted) * std::max(share, kLeastShare);
     counted = blocks;
@@ -258,8 +307,9 @@ double tile_cost(const AttentionProblem& problem, const VisibleKeys& visible, co
 int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan) {
   constexpr std::int64_t kLongHead = 2 << 20;
   constexpr std::int64_t kRounds = 2;
-  const std::int64_t head_bytes = std::max<std::int64_t>(1, problem.seqlen_k * (problem.head_dim + problem.head_dim_v) *
-                                                                static_cast<std::int64_t>(size_of(problem.dtype)));
+  const std::int64_t head_bytes =
+      std::max<std::int64_t>(1, problem.seqlen_k * (problem.head_dim + problem.head_dim_v) *
+                                    static_cast<std::int64_t>(size_of(stored_dtype(problem))));
   const auto l2_bytes = static_cast<std::int64_t>(shape.l2_bytes);
   const std::int64_t group = problem.heads_q / problem.heads_kv / plan.config.packed_heads;
   std::int64_t heads = l2_bytes / 4 / head_bytes * group;
@@ -283,6 +333,12 @@ std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, cons
   return std::make_shared<const TileList>(deal(tiles));
 }
 
+/// 0: the keys of a tile are one CTA's.
+int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape) {
+  const std::int64_t tiles = m_tiles_of(problem, config) * problem.batch * (problem.heads_q / config.packed_heads);
+  return split_workers(problem, config, tiles, most_visible_keys(problem, config.rule), shape);
+}
+
 }  // namespace
 
 Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape) {
@@ -292,8 +348,14 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   config.head_dim = compiled_head_dim(problem.head_dim);
   config.head_dim_v = compiled_head_dim(problem.head_dim_v);
   config.packed_heads = choose_packed_heads(problem);
-  choose_tiles(config, problem);
+  problem.stored.given() ? choose_stored_tiles(config, problem) : choose_tiles(config, problem);
   config.schedule = choose_schedule(config, problem, shape);
+  if (workers_of_split_keys(problem, config, shape) > 0) {
+    config.schedule = Schedule::split;
+    config.ctas_per_sm = 1;
+    // A part's numbers take registers, too; and one step after another still is faster than keys arrive.
+    if (tile_registers(config, config.block_n) + option_registers(config.rule) > 175) config.two_stage = false;
+  }
   const std::int64_t tiles = m_tiles_of(problem, config) * (problem.batch + 1) * problem.heads_q;
   if (tiles > kMaxInt) {
     return unsupported("{} tiles of {} query rows: the hopper engine takes up to {}", tiles, block_m(config), kMaxInt);
@@ -310,43 +372,15 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
   plan.tiles.m_tiles = static_cast<int>(std::max<std::int64_t>(1, m_tiles_of(problem, config)));
   plan.tiles.tiles = static_cast<int>(plan.tiles.m_tiles * sequences * plan.tiles.heads);
   plan.tiles.by_m_tiles = Divisor::of(plan.tiles.m_tiles);
-  plan.tiles.by_heads = Divisor::of(plan.tiles.heads);
+  plan.tiles.by_inner = Divisor::of(sequences_are_inner(config.rule) ? static_cast<int>(sequences) : plan.tiles.heads);
   plan.workers =
       config.persistent ? std::min(shape.multiprocessors * config.ctas_per_sm, plan.tiles.tiles) : plan.tiles.tiles;
   if (config.schedule == Schedule::dealt) plan.list = deal_tiles(problem, shape, plan);
+  if (config.schedule == Schedule::split) {
+    plan.workers = std::max(1, workers_of_split_keys(problem, config, shape));
+    plan.split = split_plan(problem, config, plan.tiles, plan.workers);
+  }
   return plan;
-}
-
-std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
-  const forward::Config& c = plan.config;
-  std::string text = "engine        hopper: the tensors are on a GPU of compute capability 9.0\n";
-  text += fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n", block_m(c),
-                      c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
-  text += fmt::format("warpgroups    {}{} consumers of 64 rows{}\n", c.warp_specialized ? "1 producer and " : "",
-                      c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
-  if (eight_bit(c)) {
-    text += fmt::format("8-bit inputs  {}; P rounded to {}\n", strobe::name_of(problem.dtype),
-                        problem.dtype == DType::int8
-                            ? fmt::format("8 unsigned bits relative to its row's largest of every {} keys", c.block_n)
-                            : "float8_e4m3");
-  }
-  if (c.ctas_per_sm > 1) text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
-  text += fmt::format("pipeline      {} stages of K and V, {} of Q; {}\n", c.stages, c.q_stages,
-                      c.two_stage || eight_bit(c) ? "softmax under the P V before" : "one step after another");
-  text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes,
-                      c.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
-  if (c.packed_heads > 1) {
-    text +=
-        fmt::format("heads         {} query heads of a key head share a tile: there are few queries\n", c.packed_heads);
-  }
-  const bool sorted = c.schedule == Schedule::sorted;
-  text +=
-      fmt::format("schedule      {}{} tiles on {} CTAs{}\n", sorted ? "at most " : "", plan.tiles.tiles, plan.workers,
-                  c.schedule == Schedule::dealt ? ", dealt out by length, the longest first"
-                  : sorted                      ? ", sequences sorted by length on the device, the longest first"
-                                                : "");
-  text += "workspace     none\n";
-  return text;
 }
 
 }  // namespace strobe::hopper

@@ -9,6 +9,7 @@ std::string_view name_of(Schedule schedule) {
   switch (schedule) {
     case Schedule::dealt: return "dealt";
     case Schedule::sorted: return "sorted";
+    case Schedule::split: return "split";
     default: return "rounds";
   }
 }

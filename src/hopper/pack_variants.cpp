@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "gpu/merge_variant.h"
 #include "gpu/quantize_variant.h"
 #include "hopper/backward_plan.h"
 #include "hopper/backward_variant.h"
@@ -19,7 +20,7 @@ namespace {
 constexpr hopper::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
 
 /// The calls that the pack answers without a compiler: what most models ask for. Training and prefill of any length,
-/// batched and packed, and few queries of ungrouped heads and groups of 4 and 8.
+/// batched and packed, and in bfloat16 a query at a time of ungrouped heads and groups of 4 and 8.
 std::vector<AttentionProblem> common_problems() {
   std::vector<AttentionProblem> problems;
   AttentionProblem problem;
@@ -45,7 +46,15 @@ std::vector<AttentionProblem> common_problems() {
           for (const bool packed : {false, true}) add(seqlen, seqlen, 1, packed);
         }
         for (const std::int64_t group : {1, 4, 8}) {
-          if (head_dim <= 128) add(2, 4096, group, false);
+          if (head_dim > 128 || dtype != DType::bfloat16 || causal != CausalMask::none) continue;
+          for (const std::int64_t batch : {1, 1024}) {  // few sequences, whose keys are split, and many
+            problem.batch = batch;
+            add(2, 4096, group, false);
+          }
+          problem.batch = 1;
+          problem.has_seqused_k = true;  // a server's step
+          add(1, 4096, group, false);
+          problem.has_seqused_k = false;
         }
       }
     }
@@ -136,7 +145,10 @@ class VariantList {
 
 void add_forward(const AttentionProblem& problem, VariantList& variants) {
   const Result<hopper::forward::Config> config = hopper::forward_config(problem, kH200);
-  if (config.ok()) variants.add(hopper::forward_variant(*config), smem_plan(*config).total_bytes);
+  if (!config.ok()) return;
+  variants.add(hopper::forward_variant(*config), smem_plan(*config).total_bytes);
+  const hopper::ForwardPlan plan = forward_plan(problem, kH200, *config);
+  if (plan.split.total_bytes > 0) variants.add(gpu::combine_variant(plan.split.combine, "sm_90a"), 0);
 }
 
 void add_backward(AttentionProblem problem, bool deterministic, VariantList& variants) {
@@ -166,6 +178,15 @@ void add_quantizers(VariantList& variants) {
   }
 }
 
+/// Of float32 results, and of those of 16 bits.
+void add_merges(VariantList& variants) {
+  using enum steps::Source;
+  for (const auto& [source, destination] :
+       {std::pair{fp32, bf16}, std::pair{fp32, fp16}, std::pair{bf16, bf16}, std::pair{fp16, fp16}}) {
+    variants.add(gpu::merge_variant({.source = source, .destination = destination}, "sm_90a"), 0);
+  }
+}
+
 }  // namespace
 
 std::vector<CommonVariant> hopper_variants() {
@@ -179,9 +200,11 @@ std::vector<CommonVariant> hopper_variants() {
   for (const AttentionProblem& problem : options_of_models()) {
     add_forward(problem, variants);
     if (problem.seqlen_q == problem.seqlen_k) add_backward(problem, false, variants);
+    if (problem.modifiers.has_sink) variants.add(hopper::sink_variant(), 0);
   }
   for (const AttentionProblem& problem : eight_bit_problems()) add_forward(problem, variants);
   add_quantizers(variants);
+  add_merges(variants);
   return variants.take();
 }
 

@@ -2,6 +2,8 @@
 #include "hopper/schedule.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <queue>
 #include <utility>
 #include <vector>
@@ -26,12 +28,15 @@ TileList deal(const DealtTiles& tiles) {
 
   Workers free;
   for (int worker = 0; worker < tiles.workers; ++worker) free.emplace(0.0, worker);
+  std::vector<int> longest_first(static_cast<std::size_t>(tiles.m_tiles));
+  std::iota(longest_first.rbegin(), longest_first.rend(), 0);
+  std::ranges::stable_sort(longest_first, std::ranges::greater{}, tiles.cost);
   std::vector<std::vector<unsigned short>> dealt(static_cast<std::size_t>(tiles.workers));
   const int last_heads = std::max(1, kLastRounds * tiles.workers / tiles.m_tiles);
   for (int first = 0; first < list.period_heads;) {
     const int left = list.period_heads - first;
     const int heads = left <= last_heads ? left : std::min(tiles.section_heads, left);
-    for (int m = tiles.m_tiles - 1; m >= 0; --m) {
+    for (const int m : longest_first) {
       for (int head = first; head < first + heads; ++head) {
         const auto [time, worker] = free.top();
         free.pop();

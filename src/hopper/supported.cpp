@@ -21,15 +21,11 @@ Status check_eight_bit(const AttentionProblem& problem) {
                          value, name_of(problem.dtype));
     }
   }
-  if (output_dtype(problem) == DType::float32) {
-    return unsupported("o is float32: the hopper engine writes float16 and bfloat16");
-  }
   if (problem.eight_bit.k_rows < std::min(kGroupRows, problem.seqlen_k)) {
     return unsupported("k_descale has a scale for each row: the hopper engine takes one for 32 rows or more");
   }
   for (const auto& [name, wanted] :
-       {std::pair{"softcap", problem.softcap != 0.0F}, std::pair{"alibi_slopes", problem.modifiers.has_alibi},
-        std::pair{"chunk", problem.chunk != 0}}) {
+       {std::pair{"seqused_q", problem.has_seqused_q}, std::pair{"seqused_k", problem.has_seqused_k}}) {
     if (!wanted) continue;
     return unsupported("{} is not supported by the hopper engine with {} inputs; the cpu engine supports it", name,
                        name_of(problem.dtype));
@@ -45,6 +41,7 @@ Status check_supported(const AttentionProblem& problem) {
   } else if (Status status = gpu::check_dtype(problem, kEngine); !status.ok()) {
     return status;
   }
+  if (Status status = gpu::check_caches(problem, kEngine); !status.ok()) return status;
   return gpu::check_sizes(problem, kEngine);
 }
 

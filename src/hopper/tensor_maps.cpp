@@ -36,6 +36,7 @@ Status encode(const runtime::Driver& driver, const gpu::RowsView& tensor, const 
   runtime::TiledTensor tiled;
   tiled.data = const_cast<void*>(tensor.empty() ? any_memory : tensor.view.data);
   tiled.dtype = tensor.view.dtype;
+  tiled.reads_ahead = box.reads_ahead;
   if (bound.varlen) {
     const std::uint64_t row_bytes = at(Axis::row).stride * size_of(tiled.dtype);
     tiled.data = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(tiled.data) -

@@ -14,6 +14,7 @@ namespace strobe::hopper {
 struct Box {
   int rows = 0;
   int heads = 1;
+  bool reads_ahead = true;  // the other half of 256 bytes, which the box beside this one takes
 };
 
 /// How many rows the map's row axis has where sequences are reached from their end; 0 for batched tensors.

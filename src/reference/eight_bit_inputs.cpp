@@ -49,6 +49,12 @@ double channel_bias(std::int64_t channel) {
   }
 }
 
+void round_to_float16(EightBitTensors& tensors) {
+  for (std::vector<float>* tensor : {&tensors.q, &tensors.k, &tensors.v}) {
+    for (float& number : *tensor) number = to_float(to_float16(number));
+  }
+}
+
 }  // namespace
 
 const char* name_of(EightBitInputs inputs) {
@@ -103,10 +109,59 @@ EightBitTensors make_eight_bit_inputs(EightBitInputs inputs, std::int64_t seqlen
       }
       break;
   }
-  for (std::vector<float>* tensor : {&t.q, &t.k, &t.v}) {
-    for (float& number : *tensor) number = to_float(to_float16(number));
-  }
+  round_to_float16(t);
   return t;
+}
+
+Needles make_needles(std::int64_t seqlen_k, std::int64_t queries, std::int64_t heads, std::int64_t head_dim,
+                     std::uint64_t seed) {
+  Random random(seed);
+  const std::int64_t row = heads * head_dim;
+  Needles needles{.seqlen_k = seqlen_k, .queries = queries, .tensors = {}, .key_of_query = {}};
+  EightBitTensors& t = needles.tensors;
+  t.q.resize(static_cast<std::size_t>(queries * row));
+  t.k = normal_numbers(static_cast<std::size_t>(seqlen_k * row), random);
+  t.v = normal_numbers(static_cast<std::size_t>(seqlen_k * row), random);
+  for (std::int64_t h = 0; h < heads; ++h) {
+    for (std::int64_t i = 0; i < queries; ++i) {
+      const std::int64_t key = (2 * i + 1) * seqlen_k / (2 * queries);
+      needles.key_of_query.push_back(key);
+      const float* const k = t.k.data() + key * row + h * head_dim;
+      double square = 0.0;
+      for (std::int64_t c = 0; c < head_dim; ++c) square += static_cast<double>(k[c]) * static_cast<double>(k[c]);
+      // The other scores are normal, of deviation |q| / sqrt(head_dim) = score / |k|.
+      const auto log_others = [&](double score) {
+        return std::log(static_cast<double>(seqlen_k)) + 0.5 * score * score / square;
+      };
+      double score = 0.0;
+      for (int step = 0; step < 100; ++step) score = std::log(0.7 / 0.3) + log_others(score);
+      const double factor = score * std::sqrt(static_cast<double>(head_dim)) / square;
+      for (std::int64_t c = 0; c < head_dim; ++c) {
+        t.q[static_cast<std::size_t>(i * row + h * head_dim + c)] =
+            static_cast<float>(factor * static_cast<double>(k[c]));
+      }
+    }
+  }
+  round_to_float16(t);
+  return needles;
+}
+
+std::int64_t needles_found(const Needles& needles, const float* o, std::int64_t heads, std::int64_t head_dim) {
+  std::int64_t found = 0;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    for (std::int64_t i = 0; i < needles.queries; ++i) {
+      const std::int64_t key = needles.key_of_query[static_cast<std::size_t>(h * needles.queries + i)];
+      const float* const v = needles.tensors.v.data() + (key * heads + h) * head_dim;
+      double product = 0.0;
+      double square = 0.0;
+      for (std::int64_t c = 0; c < head_dim; ++c) {
+        product += static_cast<double>(o[(i * heads + h) * head_dim + c]) * static_cast<double>(v[c]);
+        square += static_cast<double>(v[c]) * static_cast<double>(v[c]);
+      }
+      if (product > 0.5 * square) ++found;
+    }
+  }
+  return found;
 }
 
 }  // namespace strobe::reference

@@ -29,4 +29,19 @@ struct EightBitTensors {
 EightBitTensors make_eight_bit_inputs(EightBitInputs inputs, std::int64_t seqlen, std::int64_t heads,
                                       std::int64_t head_dim, std::uint64_t seed);
 
+/// Queries [1, queries, heads, head_dim] that each look for one of seqlen_k keys, at depths evenly spread: the product
+/// of the two gives it a weight of about 0.7 among normal keys. All values are normal.
+struct Needles {
+  std::int64_t seqlen_k = 0;
+  std::int64_t queries = 0;
+  EightBitTensors tensors;                 // q has `queries` rows
+  std::vector<std::int64_t> key_of_query;  // [heads, queries]
+};
+Needles make_needles(std::int64_t seqlen_k, std::int64_t queries, std::int64_t heads, std::int64_t head_dim,
+                     std::uint64_t seed);
+
+/// Queries whose row of o [1, queries, heads, head_dim] holds more than half of their key's value: the projection on
+/// it.
+std::int64_t needles_found(const Needles& needles, const float* o, std::int64_t heads, std::int64_t head_dim);
+
 }  // namespace strobe::reference

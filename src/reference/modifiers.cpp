@@ -11,7 +11,8 @@ HeadModifiers::HeadModifiers(const ScoreModifiers& given, const AttentionOptions
       sequence_(sequence),
       head_(head),
       heads_q_(heads_q),
-      dropout_(dropout_key(options.dropout, numbers_of(random).seed, numbers_of(random).offset)) {}
+      dropout_(dropout_key(options.dropout, numbers_of(random, options.dropout).seed,
+                           numbers_of(random, options.dropout).offset)) {}
 
 std::int64_t HeadModifiers::shared_offset(const ConstTensorView& view) const {
   return (view.shape[0] == 1 ? 0 : sequence_ * view.strides[0]) + (view.shape[1] == 1 ? 0 : head_ * view.strides[1]);

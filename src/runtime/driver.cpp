@@ -8,28 +8,28 @@ namespace strobe::runtime {
 namespace {
 
 constexpr const char* kDriverName = "libcuda.so.1";
-constexpr int kOldestDriver = 13000;  // code from NVRTC 13 is for drivers of CUDA 13 and later
+constexpr int kOldestDriver = 12040;  // as the oldest NVRTC that compiles the kernels
 
 Result<const Driver*> open_driver() {
   void* handle = dlopen(kDriverName, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     return Status(StatusCode::unsupported, fmt::format("there is no NVIDIA driver on this machine: {}", dlerror()));
   }
-  static const Driver& table =
-      *new Driver(SharedObject(handle));  // outlives every static destructor that still calls it
+  static Driver& table = *new Driver(SharedObject(handle));  // outlives every static destructor that still calls it
   if (!table.symbols.missing().empty()) {
-    return Status(StatusCode::unsupported, fmt::format("the NVIDIA driver lacks {}; a driver for CUDA 13.0 or later is "
+    return Status(StatusCode::unsupported, fmt::format("the NVIDIA driver lacks {}; a driver for CUDA 12.4 or later is "
                                                        "needed",
                                                        table.symbols.missing()));
   }
   if (Status status = table.check(table.Init(0), "starting the CUDA driver"); !status.ok()) return status;
-  int version = 0;
-  if (Status status = table.check(table.DriverGetVersion(&version), "asking the driver's version"); !status.ok()) {
+  if (Status status = table.check(table.DriverGetVersion(&table.version), "asking the driver's version");
+      !status.ok()) {
     return status;
   }
-  if (version < kOldestDriver) {
-    return Status(StatusCode::unsupported, fmt::format("the NVIDIA driver is for CUDA {}.{}; 13.0 or later is needed",
-                                                       version / 1000, version % 1000 / 10));
+  if (table.version < kOldestDriver) {
+    return Status(StatusCode::unsupported,
+                  fmt::format("the NVIDIA driver is for CUDA {}.{}; {}.{} or later is needed", table.major(),
+                              table.minor(), kOldestDriver / 1000, kOldestDriver % 1000 / 10));
   }
   return &table;
 }

@@ -12,7 +12,7 @@
 namespace strobe::runtime {
 
 /// The driver's functions under their names without the prefix `cu`. Each is bound to the exported name whose binary
-/// interface cuda_abi.h describes; all of them exist in drivers for CUDA 13.0.
+/// interface cuda_abi.h describes; all of them exist in drivers for CUDA 12.4.
 struct Driver {
   explicit Driver(SharedObject object) : symbols(std::move(object)) {}
 
@@ -97,13 +97,18 @@ struct Driver {
   CUresult (*GraphDestroy)(CUgraph graph) = symbols.find("cuGraphDestroy");
   // NOLINTEND(readability-identifier-naming)
 
+  int version = 0;  // the newest CUDA that the driver is for, as 12040 for 12.4
+
+  int major() const { return version / 1000; }
+  int minor() const { return version % 1000 / 10; }
+
   /// ok for CUDA_SUCCESS; otherwise "<attempted>: <the driver's name for the error> (<the driver's words>)", as
   /// out_of_memory where the driver says so and as device_error in every other case.
   Status check(CUresult result, const char* attempted) const;
 };
 
 /// The driver of this process, opened and initialised by the first call. unsupported where there is no driver or one
-/// older than CUDA 13.0, device_error where it does not start. Every later call gives the same answer.
+/// older than CUDA 12.4, device_error where it does not start. Every later call gives the same answer.
 Result<const Driver*> driver();
 
 }  // namespace strobe::runtime

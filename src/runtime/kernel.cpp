@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
+
+#include "runtime/nvrtc_choice.h"
 
 namespace strobe::runtime {
 namespace {
@@ -24,23 +27,53 @@ Loaded& loaded_entry(const KernelStore& store, const Variant& variant) {
   return entries[Name(&store, store.key(variant, {}))];
 }
 
-/// A library serves every device and context of the process, so it is loaded once and stays.
-Result<CUkernel> load_library(const Driver& driver, const Variant& variant, const KernelImage& image) {
+/// Machine code in a form that this driver does not load.
+bool is_rejection(CUresult result) {
+  return result == CUDA_ERROR_INVALID_IMAGE || result == CUDA_ERROR_NO_BINARY_FOR_GPU;
+}
+
+/// A library serves every device and context of the process, so it is loaded once and stays. `result`: the driver's
+/// last one, which tells a rejection from other failures.
+Result<CUkernel> load_library(const Driver& driver, const Variant& variant, const KernelImage& image,
+                              CUresult& result) {
   CUlibrary library = nullptr;
   const std::string cubin(image.cubin);  // aligned as the driver may want it, which the archive's bytes are not
-  if (Status status =
-          driver.check(driver.LibraryLoadData(&library, cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
-                       fmt::format("loading the kernel {}", variant.name).c_str());
-      !status.ok()) {
+  result = driver.LibraryLoadData(&library, cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
+  if (Status status = driver.check(result, fmt::format("loading the kernel {}", variant.name).c_str()); !status.ok()) {
     return status;
   }
   CUkernel kernel = nullptr;
-  if (Status status = driver.check(driver.LibraryGetKernel(&kernel, library, std::string(image.lowered_name).c_str()),
-                                   fmt::format("finding the kernel {}", variant.name).c_str());
-      !status.ok()) {
+  CUfunction function = nullptr;
+  result = driver.LibraryGetKernel(&kernel, library, std::string(image.lowered_name).c_str());
+  // The driver may not look at the code before a device needs it.
+  if (result == CUDA_SUCCESS) result = driver.KernelGetFunction(&function, kernel);
+  if (Status status = driver.check(result, fmt::format("finding the kernel {}", variant.name).c_str()); !status.ok()) {
     driver.LibraryUnload(library);
     return status;
   }
+  return kernel;
+}
+
+/// Finds the variant and loads it; where the driver rejects code of a later CUDA than its own, code of its own.
+Result<CUkernel> find_and_load(const KernelStore& store, const Variant& variant, const Driver& driver) {
+  static std::atomic<bool> rejects_later{false};
+  const NvrtcVersion own{driver.major(), driver.minor()};
+  CUresult result = CUDA_SUCCESS;
+  Status rejected;
+  if (!rejects_later) {
+    const Result<KernelImage> image = store.find(variant, newest_cubin(driver));
+    if (!image.ok()) return image.status();
+    Result<CUkernel> kernel = load_library(driver, variant, *image, result);
+    if (kernel.ok() || !is_rejection(result)) return kernel;
+    rejected = kernel.status();
+  }
+  const Result<KernelImage> image = store.find(variant, own);
+  if (!image.ok()) {
+    if (rejected.ok()) return image.status();
+    return Status(rejected.code(), fmt::format("{}; {}", rejected.message(), image.status().message()));
+  }
+  Result<CUkernel> kernel = load_library(driver, variant, *image, result);
+  if (kernel.ok()) rejects_later = true;
   return kernel;
 }
 
@@ -48,9 +81,7 @@ Result<CUkernel> load_once(const KernelStore& store, const Variant& variant, con
   Loaded& entry = loaded_entry(store, variant);
   const std::lock_guard lock(entry.mutex);
   if (entry.kernel != nullptr) return entry.kernel;
-  const Result<KernelImage> image = store.find(variant);
-  if (!image.ok()) return image.status();
-  Result<CUkernel> kernel = load_library(driver, variant, *image);
+  Result<CUkernel> kernel = find_and_load(store, variant, driver);
   if (kernel.ok()) entry.kernel = *kernel;
   return kernel;
 }

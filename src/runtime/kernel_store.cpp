@@ -3,29 +3,29 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
+
+#include "runtime/compile_progress.h"
 
 namespace strobe::runtime {
 namespace {
 
-std::string to_string(NvrtcVersion version) { return fmt::format("{}.{}", version.major, version.minor); }
-
-std::optional<NvrtcVersion> pack_version(const Archive& pack) {
-  const std::string_view text = pack.find(KernelStore::kPackVersionEntry).value_or("");
-  NvrtcVersion version;
-  const auto major = std::from_chars(text.begin(), text.end(), version.major);
-  if (major.ec != std::errc() || major.ptr == text.end() || *major.ptr != '.') return std::nullopt;
-  const auto minor = std::from_chars(major.ptr + 1, text.end(), version.minor);
-  return minor.ec == std::errc() ? std::optional(version) : std::nullopt;
-}
-
-/// Whether someone waits who wants to know what for: STROBE_PROGRESS=1.
-bool shows_progress() {
-  const char* const value = std::getenv("STROBE_PROGRESS");
-  return value != nullptr && std::string_view(value) == "1";
+/// As make_pack writes them: "12.9 13.0".
+std::vector<NvrtcVersion> versions_of(const Archive& pack) {
+  std::string_view text = pack.find(KernelStore::kPackVersionsEntry).value_or("");
+  std::vector<NvrtcVersion> versions;
+  while (!text.empty()) {
+    NvrtcVersion version;
+    const auto major = std::from_chars(text.begin(), text.end(), version.major);
+    if (major.ec != std::errc() || major.ptr == text.end() || *major.ptr != '.') return {};
+    const auto minor = std::from_chars(major.ptr + 1, text.end(), version.minor);
+    if (minor.ec != std::errc()) return {};
+    versions.push_back(version);
+    text.remove_prefix(std::min<std::size_t>(minor.ptr - text.begin() + 1, text.size()));
+  }
+  return versions;
 }
 
 std::vector<std::string> compile_options(const Variant& variant) {
@@ -47,7 +47,7 @@ CompileRequest compile_request(const Variant& variant) {
 KernelStore::KernelStore(Archive sources, Archive pack, DiskCache cache, Compiler compiler)
     : sources_(std::move(sources)),
       pack_(std::move(pack)),
-      pack_version_(pack_version(pack_)),
+      pack_versions_(versions_of(pack_)),
       cache_(std::move(cache)),
       compiler_(std::move(compiler)) {}
 
@@ -56,10 +56,13 @@ std::string KernelStore::key(const Variant& variant, NvrtcVersion version) const
   Sha256 hash;
   hash.update_field(request.source).update_field(request.expression);
   for (const std::string& option : request.options) hash.update_field(option);
-  const Sha256::Digest& text = sources_.digest();
-  hash.update_field({reinterpret_cast<const char*>(text.data()), text.size()}).update_field(to_string(version));
+  const std::optional<std::string_view> included = sources_.find(digest_entry(variant.include));
+  hash.update_field(included.has_value() ? std::string(*included) : to_hex(sources_.digest()));
+  hash.update_field(to_string(version));
   return to_hex(hash.finish());
 }
+
+std::string KernelStore::digest_entry(std::string_view header) { return fmt::format("digest of {}", header); }
 
 Result<std::string> KernelStore::compile(const Variant& variant, const Nvrtc& nvrtc, std::string* log) const {
   const auto start = std::chrono::steady_clock::now();
@@ -71,13 +74,15 @@ Result<std::string> KernelStore::compile(const Variant& variant, const Nvrtc& nv
   return KernelImage::serialize(key(variant, nvrtc.version()), output, elapsed.count());
 }
 
-std::optional<KernelImage> KernelStore::find_in_pack(const Variant& variant) const {
-  if (!pack_version_.has_value()) return std::nullopt;
-  const std::string name = key(variant, *pack_version_);
-  const std::optional<std::string_view> bytes = pack_.find(name);
-  if (!bytes.has_value()) return std::nullopt;
-  const Result<KernelImage> image = KernelImage::parse(name, *bytes);
-  return image.ok() ? std::optional(*image) : std::nullopt;
+std::optional<KernelImage> KernelStore::find_in_pack(const Variant& variant, NvrtcVersion newest) const {
+  for (const NvrtcVersion version : pack_versions_) {
+    if (version > newest) continue;
+    const std::string name = key(variant, version);
+    const std::optional<std::string_view> bytes = pack_.find(name);
+    if (!bytes.has_value()) continue;
+    if (const Result<KernelImage> image = KernelImage::parse(name, *bytes); image.ok()) return *image;
+  }
+  return std::nullopt;
 }
 
 std::optional<KernelImage> KernelStore::find_on_disk(const std::string& key) const {
@@ -87,24 +92,27 @@ std::optional<KernelImage> KernelStore::find_on_disk(const std::string& key) con
   return image.ok() ? std::optional(*image) : std::nullopt;
 }
 
-Result<KernelImage> KernelStore::find(const Variant& variant) const {
+Result<KernelImage> KernelStore::find(const Variant& variant, NvrtcVersion newest) const {
   if (sources_.entries().empty()) {
     return Status(StatusCode::unsupported, "this build of Strobe has no GPU kernels: it was configured without CUDA");
   }
-  if (std::optional<KernelImage> image = find_in_pack(variant)) return *image;
-  const Result<const Nvrtc*> nvrtc = compiler_();
+  if (std::optional<KernelImage> image = find_in_pack(variant, newest)) return *image;
+  const Result<const Nvrtc*> nvrtc = compiler_({.newest = newest, .architecture = variant.architecture});
   if (!nvrtc.ok()) return nvrtc.status();
   const std::string name = key(variant, (*nvrtc)->version());
   if (std::optional<KernelImage> image = find_on_disk(name)) return *image;
-  if (shows_progress()) fmt::print(stderr, "strobe: compiling the kernel {}\n", variant.name);
+  const CompileProgress progress(variant.name);
   Result<std::string> compiled = compile(variant, **nvrtc);
   if (!compiled.ok()) return compiled.status();
   cache_.store(name, *compiled);  // the kernel is in hand: a cache that cannot be written changes nothing
   return KernelImage::parse(name, std::move(*compiled));
 }
 
-std::string KernelStore::make_pack(NvrtcVersion version, std::vector<std::pair<std::string, std::string>> images) {
-  images.emplace_back(kPackVersionEntry, to_string(version));
+std::string KernelStore::make_pack(std::span<const NvrtcVersion> versions,
+                                   std::vector<std::pair<std::string, std::string>> images) {
+  std::vector<std::string> texts;
+  for (const NvrtcVersion version : versions) texts.push_back(to_string(version));
+  images.emplace_back(kPackVersionsEntry, fmt::format("{}", fmt::join(texts, " ")));
   return make_archive(std::move(images));
 }
 

@@ -7,14 +7,14 @@
 #include <filesystem>
 #include <string_view>
 
+#include "runtime/nvrtc_choice.h"
+
 namespace strobe::runtime {
 namespace {
 
 using NvrtcResult = int;
 using NvrtcProgram = struct _nvrtcProgram*;
 constexpr NvrtcResult kSuccess = 0;
-
-constexpr NvrtcVersion kOldest{13, 0};  // the CUDA 13 headers that kernels include do not compile with NVRTC 12
 
 /// NVRTC opens libnvrtc-builtins by bare name, which the loader does not find outside its own path; a library already
 /// loaded under that name is taken as it is.
@@ -38,6 +38,8 @@ std::string_view first_error(std::string_view log) {
 
 }  // namespace
 
+std::string to_string(NvrtcVersion version) { return fmt::format("{}.{}", version.major, version.minor); }
+
 struct Nvrtc::Functions {
   explicit Functions(SharedObject object) : symbols(std::move(object)) {}
 
@@ -45,6 +47,8 @@ struct Nvrtc::Functions {
 
   // NOLINTBEGIN(readability-identifier-naming): NVRTC's names
   NvrtcResult (*Version)(int* major, int* minor) = symbols.find("nvrtcVersion");
+  NvrtcResult (*GetNumSupportedArchs)(int* count) = symbols.find("nvrtcGetNumSupportedArchs");
+  NvrtcResult (*GetSupportedArchs)(int* architectures) = symbols.find("nvrtcGetSupportedArchs");
   const char* (*GetErrorString)(NvrtcResult result) = symbols.find("nvrtcGetErrorString");
   NvrtcResult (*CreateProgram)(NvrtcProgram* program, const char* source, const char* name, int header_count,
                                const char* const* headers,
@@ -142,11 +146,19 @@ Result<std::unique_ptr<const Nvrtc>> Nvrtc::open(const std::string& path) {
   if (!functions->symbols.missing().empty() || functions->Version(&version.major, &version.minor) != kSuccess) {
     return Status(StatusCode::unsupported, fmt::format("{} is not a usable NVRTC", path));
   }
-  if (version < kOldest) {
-    return Status(StatusCode::unsupported, fmt::format("{} is NVRTC {}.{}; {}.{} or later is needed", path,
-                                                       version.major, version.minor, kOldest.major, kOldest.minor));
+  if (version < kOldestNvrtc) {
+    return Status(StatusCode::unsupported, fmt::format("{} is NVRTC {}; {} or later is needed", path,
+                                                       to_string(version), to_string(kOldestNvrtc)));
   }
   return std::unique_ptr<const Nvrtc>(new Nvrtc(path, std::move(functions), version));
+}
+
+std::vector<int> Nvrtc::architectures() const {
+  int count = 0;
+  if (functions_->GetNumSupportedArchs(&count) != kSuccess || count <= 0) return {};
+  std::vector<int> architectures(static_cast<std::size_t>(count));
+  if (functions_->GetSupportedArchs(architectures.data()) != kSuccess) return {};
+  return architectures;
 }
 
 Status Nvrtc::compile(const CompileRequest& request, const Archive& headers, CompileOutput& output) const {

@@ -2,6 +2,7 @@
 // NVIDIA's run-time compiler: kernel text in, machine code out, without a GPU, a CUDA toolkit or a file on disk.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,20 +28,34 @@ struct CompileOutput {
 };
 
 struct NvrtcVersion {
+  static constexpr int kAnyMinor = std::numeric_limits<int>::max();
+
   int major = 0;
   int minor = 0;
   auto operator<=>(const NvrtcVersion&) const = default;
 };
 
+/// "12.9"
+std::string to_string(NvrtcVersion version);
+
+/// What machine code is for.
+struct CubinTarget {
+  NvrtcVersion newest{NvrtcVersion::kAnyMinor, NvrtcVersion::kAnyMinor};  // of the NVRTCs whose code the driver loads
+  std::string architecture;                                               // "sm_90a"; empty: any
+};
+
 /// One opened NVRTC. Threads may use it at once.
 class Nvrtc {
  public:
-  /// Opens a file, or a bare name on the loader's path. unsupported when it is not there or older than 13.0.
+  /// Opens a file, or a bare name on the loader's path. unsupported when it is not there or older than 12.4.
   static Result<std::unique_ptr<const Nvrtc>> open(const std::string& path);
   ~Nvrtc();
 
   NvrtcVersion version() const { return version_; }
   const std::string& path() const { return path_; }
+
+  /// What it compiles for, as 90 for sm_90 and sm_90a.
+  std::vector<int> architectures() const;
 
   /// Compiles with `headers` as the only files that #include finds; their names are matched as written between the
   /// quotes or angle brackets. On failure the Status holds the first error, and `output.log` all of them.
@@ -59,10 +74,14 @@ class Nvrtc {
 /// Where to look for NVRTC, first choice first: $STROBE_NVRTC alone if it is set; otherwise the CUDA toolkits of
 /// $CUDA_HOME, $CUDA_PATH and $CONDA_PREFIX, the loader's path, /usr/local/cuda, and the PyPI wheel nvidia-cuda-nvrtc
 /// in the Python environments that this process shows (loaded libraries, $VIRTUAL_ENV, $CONDA_PREFIX, `python3` on
-/// $PATH, the user's and the system's packages).
+/// $PATH, the user's and the system's packages), where those for CUDA 13 and for CUDA 12 put it.
 std::vector<std::string> nvrtc_candidates();
 
-/// The first candidate that opens, looked for once per process; unsupported with the way to get one otherwise.
-Result<const Nvrtc*> nvrtc();
+/// The NVRTC that compiles for the target, of those of this machine (nvrtc_choice.h has the rule). They are looked for
+/// once per process. unsupported, with the way to get one, where there is none.
+Result<const Nvrtc*> nvrtc(const CubinTarget& target = {});
+
+/// For people: the NVRTC that nvrtc() gives and why, and why not each of the others; a line each.
+std::vector<std::string> describe_nvrtc(const CubinTarget& target);
 
 }  // namespace strobe::runtime

@@ -8,14 +8,15 @@
 #include <filesystem>
 #include <set>
 
-#include "runtime/nvrtc.h"
+#include "runtime/nvrtc_choice.h"
 
 namespace strobe::runtime {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSoname = "libnvrtc.so.13";
+constexpr int kNewestMajor = 13;  // that packages of NVRTC are named for here
+constexpr const char* kSonames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
 
 fs::path environment(const char* name) {
   const char* value = std::getenv(name);
@@ -85,17 +86,44 @@ std::set<fs::path> python_package_folders() {
   return folders;
 }
 
-Result<const Nvrtc*> search() {
-  std::string reasons;
-  for (const std::string& candidate : nvrtc_candidates()) {
-    Result<std::unique_ptr<const Nvrtc>> opened = Nvrtc::open(candidate);
-    if (opened.ok()) return opened->release();  // for the process
-    reasons += fmt::format("; {}", opened.status().message());
+/// Every NVRTC of this machine that opens, and why the others do not.
+struct Found {
+  std::vector<std::unique_ptr<const Nvrtc>> nvrtcs;
+  std::vector<NvrtcCandidate> candidates;  // the same ones
+  std::vector<std::string> failures;
+};
+
+Found search() {
+  Found found;
+  for (const std::string& path : nvrtc_candidates()) {
+    Result<std::unique_ptr<const Nvrtc>> opened = Nvrtc::open(path);
+    if (!opened.ok()) {
+      found.failures.push_back(opened.status().message());
+      continue;
+    }
+    const Nvrtc& nvrtc = *found.nvrtcs.emplace_back(std::move(*opened));
+    found.candidates.push_back({path, nvrtc.version(), nvrtc.architectures()});
   }
-  return Status(StatusCode::unsupported,
-                fmt::format("this GPU kernel has to be compiled and no usable NVRTC was found: pip install "
-                            "nvidia-cuda-nvrtc, install a CUDA 13 toolkit, or set STROBE_NVRTC to libnvrtc.so.13{}",
-                            reasons));
+  return found;
+}
+
+const Found& found_nvrtcs() {
+  static const Found& found = *new Found(search());  // for the process: NVRTC does not survive being closed
+  return found;
+}
+
+std::string reason_of(const NvrtcCandidate& candidate, const CubinTarget& target) {
+  return fmt::format("NVRTC {} ({}): {}", to_string(candidate.version), candidate.path, rejection(candidate, target));
+}
+
+std::string none_found(const Found& found, const CubinTarget& target) {
+  std::string reasons;
+  for (const NvrtcCandidate& candidate : found.candidates) reasons += "; " + reason_of(candidate, target);
+  for (const std::string& failure : found.failures) reasons += "; " + failure;
+  const int major = std::min(target.newest.major, kNewestMajor);
+  return fmt::format(
+      "no usable NVRTC was found: pip install {}, install a CUDA {} toolkit, or set STROBE_NVRTC to libnvrtc.so.{}{}",
+      major == 12 ? "nvidia-cuda-nvrtc-cu12" : "nvidia-cuda-nvrtc", major, major, reasons);
 }
 
 }  // namespace
@@ -110,18 +138,42 @@ std::vector<std::string> nvrtc_candidates() {
     if (const fs::path toolkit = environment(name); !toolkit.empty()) add(toolkit / "lib64");
   }
   if (const fs::path conda = environment("CONDA_PREFIX"); !conda.empty()) add(conda / "lib");
-  candidates.emplace_back(kSoname);
+  candidates.insert(candidates.end(), std::begin(kSonames), std::end(kSonames));
   add("/usr/local/cuda/lib64");
   for (const fs::path& packages : python_package_folders()) {
     add(packages / "nvidia/cu13/lib");
-    add(packages / "nvidia/cuda_nvrtc/lib");
+    add(packages / "nvidia/cuda_nvrtc/lib");  // of CUDA 12
   }
   return candidates;
 }
 
-Result<const Nvrtc*> nvrtc() {
-  static const Result<const Nvrtc*> found = search();
-  return found;
+Result<const Nvrtc*> nvrtc(const CubinTarget& target) {
+  const Found& found = found_nvrtcs();
+  if (const std::optional<std::size_t> index = choose_nvrtc(found.candidates, target)) {
+    return found.nvrtcs[*index].get();
+  }
+  return Status(StatusCode::unsupported,
+                fmt::format("this GPU kernel has to be compiled and {}", none_found(found, target)));
+}
+
+std::vector<std::string> describe_nvrtc(const CubinTarget& target) {
+  const Found& found = found_nvrtcs();
+  const std::optional<std::size_t> chosen = choose_nvrtc(found.candidates, target);
+  std::vector<std::string> lines;
+  if (!chosen.has_value()) {
+    lines.push_back(none_found(found, target));
+    return lines;
+  }
+  const NvrtcCandidate& taken = found.candidates[*chosen];
+  lines.push_back(fmt::format("NVRTC {} ({}): {}", to_string(taken.version), taken.path,
+                              taken.version >= kPreferredNvrtc
+                                  ? "the first that the driver and the device allow"
+                                  : "the newest that the driver and the device allow; from 12.9 on the Hopper engine's "
+                                    "kernels are faster"));
+  for (const NvrtcCandidate& candidate : found.candidates) {
+    if (!rejection(candidate, target).empty()) lines.push_back(fmt::format("not {}", reason_of(candidate, target)));
+  }
+  return lines;
 }
 
 }  // namespace strobe::runtime

@@ -89,11 +89,12 @@ Status encode_tensor_map(const Driver& driver, const TiledTensor& tensor, void* 
     stride_bytes[axis - 1] = tensor.strides[axis] * size_of(tensor.dtype);
   }
   constexpr std::array<std::uint32_t, kMaxTensorMapRank> kEveryElement = {1, 1, 1, 1, 1};
-  const CUresult result =
-      driver.TensorMapEncodeTiled(map, type_of(tensor.dtype), static_cast<std::uint32_t>(tensor.rank), tensor.data,
-                                  tensor.extents.data(), stride_bytes.data(), tensor.box.data(), kEveryElement.data(),
-                                  CU_TENSOR_MAP_INTERLEAVE_NONE, static_cast<CUtensorMapSwizzle>(tensor.swizzle),
-                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = driver.TensorMapEncodeTiled(
+      map, type_of(tensor.dtype), static_cast<std::uint32_t>(tensor.rank), tensor.data, tensor.extents.data(),
+      stride_bytes.data(), tensor.box.data(), kEveryElement.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+      static_cast<CUtensorMapSwizzle>(tensor.swizzle),
+      tensor.reads_ahead ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return driver.check(result, "encoding a tensor map");
 }
 

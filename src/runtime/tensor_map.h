@@ -25,6 +25,7 @@ struct TiledTensor {
   std::array<std::uint64_t, kMaxTensorMapRank> strides{};  // elements; axis 0's is 1, others multiples of 16 bytes
   std::array<std::uint32_t, kMaxTensorMapRank> box{};      // elements, 1..256
   Swizzle swizzle = Swizzle::bytes_128;                    // box[0] fits in its span
+  bool reads_ahead = true;                                 // L2 fetches 256 bytes where 128 are missing
 };
 
 /// A descriptor's size, and the alignment that the driver asks for.

@@ -117,10 +117,34 @@ static void test_quantisations_that_are_not_valid_are_refused(void) {
                 "strobe_rotation.reserved is 1: it must be 0");
 }
 
+static void test_a_budget_is_planned(void) {
+  eight_bit_call call;
+  make_call(&call);
+  const strobe_quantize_arguments* a = &call.arguments;
+  strobe_quantization_plan plan = {.struct_size = sizeof plan};
+  strobe_error_budget budget = {.struct_size = sizeof budget, .mode = STROBE_QUANTIZATION_ACCURATE};
+  CHECK(strobe_plan_quantization(&a->q, &a->k, &a->v, &budget, NULL, 5, &plan) == STROBE_OK);
+  CHECK(plan.options.element == STROBE_INT8 && plan.options.v_scales == STROBE_SCALE_ROW && plan.options.seed == 5);
+  CHECK(plan.measured == 1 && plan.rmse > 0.0 && plan.error_bound > plan.rmse);
+  CHECK(strstr(plan.explanation, "operands      int8") == plan.explanation);
+  CHECK(strobe_quantize(a, &plan.options, NULL) == STROBE_OK);
+  budget.max_rmse = 1e-9;
+  CHECK(strobe_plan_quantization(&a->q, &a->k, &a->v, &budget, NULL, 5, &plan) == STROBE_UNSUPPORTED);
+  budget.max_rmse = -1.0;
+  CHECK_REFUSED(strobe_plan_quantization(&a->q, &a->k, &a->v, &budget, NULL, 5, &plan), STROBE_INVALID_ARGUMENT,
+                "max_rmse is -1: it must be positive, or 0 for none");
+  CHECK_REFUSED(strobe_plan_quantization(&a->q, &a->k, &a->v, NULL, NULL, 5, NULL), STROBE_INVALID_ARGUMENT,
+                "plan is null: give a strobe_quantization_plan");
+  plan.struct_size = 0;
+  CHECK_REFUSED(strobe_plan_quantization(&a->q, &a->k, &a->v, NULL, NULL, 5, &plan), STROBE_INVALID_ARGUMENT,
+                "strobe_quantization_plan.struct_size is 0: set it to sizeof(strobe_quantization_plan)");
+}
+
 static const named_test kTests[] = {
     TEST(quantised_tensors_give_the_same_output),
     TEST(a_rotation_that_is_not_undone_shows),
     TEST(quantisations_that_are_not_valid_are_refused),
+    TEST(a_budget_is_planned),
 };
 
 int main(int argc, char** argv) { return run_tests(kTests, sizeof kTests / sizeof kTests[0], argc, argv); }

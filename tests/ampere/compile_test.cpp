@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels that plans choose, compiled for each architecture: none keeps anything in local memory. Every seed is one
-// device, one shape and some options; seeds.h says how seeds are chosen.
+// kernel of one device, one shape and some options; seeds.h says how seeds are chosen.
 #include <gtest/gtest.h>
 
 #include <optional>
 
+#include "ampere/backward_plan.h"
+#include "ampere/backward_variant.h"
 #include "ampere/forward_plan.h"
 #include "ampere/forward_variant.h"
 #include "attention/random.h"
@@ -29,6 +31,7 @@ AttentionProblem random_problem(Random& random) {
   if (random.chance(0.25)) problem.softcap = 30.0F;
   if (random.chance(0.25)) problem.dropout = 0.1F;
   if (random.chance(0.15)) problem.scale = -1.0F;
+  problem.deterministic = random.chance(0.25);
   problem.modifiers.has_alibi = random.chance(0.25);
   problem.modifiers.has_bias = !problem.packed_q && random.chance(0.25);
   problem.modifiers.bias_dtype = random.one_of({DType::float32, problem.dtype});
@@ -36,6 +39,20 @@ AttentionProblem random_problem(Random& random) {
   problem.wants_max_logits = random.chance(0.25);
   if (random.chance(0.25)) problem.modifiers.block_size = random.one_of<std::int64_t>({64, 128});
   return problem;
+}
+
+/// A kernel of a plan for the problem: every third one of the forward.
+Result<runtime::Variant> variant_for(const AttentionProblem& problem, const ampere::DeviceShape& shape,
+                                     Random& random) {
+  if (random.chance(0.33)) {
+    const Result<ampere::forward::Config> config = ampere::forward_config(problem, shape);
+    if (!config.ok()) return config.status();
+    return ampere::forward_variant(*config, shape);
+  }
+  const Result<ampere::backward::Config> config = ampere::backward_config(problem, shape);
+  if (!config.ok()) return config.status();
+  if (config->rule.bias && random.chance(0.5)) return ampere::bias_gradient_variant(*config, shape);
+  return random.chance(0.2) ? ampere::finish_variant(*config, shape) : ampere::backward_variant(*config, shape);
 }
 
 TEST(AmpereCompile, KeepsEverythingInRegisters) {
@@ -48,12 +65,11 @@ TEST(AmpereCompile, KeepsEverythingInRegisters) {
     Random random(seed);
     const NamedDevice& device = kDevices[seed % kDevices.size()];
     const AttentionProblem problem = random_problem(random);
-    const Result<ampere::forward::Config> config = ampere::forward_config(problem, device.shape);
-    ASSERT_TRUE(config.ok()) << config.status().message();
-    const runtime::Variant variant = ampere::forward_variant(*config, device.shape);
-    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant.name);
+    const Result<runtime::Variant> variant = variant_for(problem, device.shape, random);
+    ASSERT_TRUE(variant.ok()) << variant.status().message();
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant->name);
     std::string log;
-    const Result<std::string> image = store.compile(variant, **nvrtc, &log);
+    const Result<std::string> image = store.compile(*variant, **nvrtc, &log);
     ASSERT_TRUE(image.ok()) << image.status().message();
     const std::optional<runtime::PtxasReport> report = runtime::parse_ptxas_log(log);
     ASSERT_TRUE(report.has_value()) << log;

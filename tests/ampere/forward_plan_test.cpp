@@ -7,12 +7,12 @@
 #include <set>
 #include <string>
 #include <tuple>
-#include <vector>
 
 #include "ampere/forward_variant.h"
 #include "devices.h"
 #include "hopper/plan_problem.h"
 #include "kernels/ampere/forward/smem.h"
+#include "plan_options.h"
 
 namespace strobe::ampere {
 namespace {
@@ -26,32 +26,11 @@ forward::Config config_of(const AttentionProblem& problem, const DeviceShape& sh
   return *forward_config(problem, shape);
 }
 
-/// Problems with each option alone, and some together.
-std::vector<AttentionProblem> problems_with_options(const AttentionProblem& plain) {
-  std::vector<AttentionProblem> problems = {plain};
-  const auto add = [&](auto change) { change(problems.emplace_back(plain)); };
-  add([](AttentionProblem& p) { p.causal = CausalMask::bottom_right; });
-  add([](AttentionProblem& p) { p.window = {100, 50}; });
-  add([](AttentionProblem& p) { p.packed_q = p.packed_k = true; });
-  add([](AttentionProblem& p) { p.dropout = 0.1F; });
-  add([](AttentionProblem& p) { p.modifiers.has_bias = true; });
-  add([](AttentionProblem& p) {
-    p.modifiers.has_bias = p.modifiers.has_alibi = p.modifiers.has_sink = p.wants_max_logits = true;
-    p.modifiers.block_size = 64;
-    p.chunk = 200;
-    p.softcap = 30.0F;
-    p.dropout = 0.1F;
-  });
-  add([](AttentionProblem& p) { p.modifiers.block_size = 64; });
-  add([](AttentionProblem& p) { p.modifiers.block_size = 128; });
-  return problems;
-}
-
 TEST(AmpereForwardPlan, FitsEveryDevice) {
   for (const auto& [name, shape] : kDevices) {
     for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
       for (const std::int64_t head_dim_v : {std::int64_t{64}, std::int64_t{128}, std::int64_t{256}, head_dim}) {
-        for (const AttentionProblem& problem : problems_with_options(problem_of(1000, head_dim, head_dim_v))) {
+        for (const AttentionProblem& problem : test::problems_with_options(problem_of(1000, head_dim, head_dim_v))) {
           const forward::Config config = config_of(problem, shape);
           SCOPED_TRACE(std::string(name) + "\n" + explain(problem, shape, forward_plan(problem, shape, config)));
           EXPECT_GE(config.head_dim, head_dim);
@@ -145,6 +124,12 @@ TEST(AmpereForwardPlan, NamesWhatTheEngineLacks) {
               p.eight_bit.q_rows = 1;
             }),
             "q is int8: the ampere engine has no 8-bit inputs; the hopper and cpu engines have");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.page_size = 16; }),
+            "page_table is not supported by the ampere engine; the cpu engine supports it");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.has_leftpad_k = true; }),
+            "leftpad_k is not supported by the ampere engine; the cpu engine supports it");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.has_cache_batch_idx = true; }),
+            "cache_batch_idx is not supported by the ampere engine; the cpu engine supports it");
 }
 
 TEST(AmpereForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {

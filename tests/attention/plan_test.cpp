@@ -85,6 +85,17 @@ TEST(Plan, RunsOnOtherDataWithTheCallersWorkspace) {
   EXPECT_TRUE(backward_workspace.guard_intact());
 }
 
+TEST(Plan, RowsWithoutKeysReadNothingOfTheWorkspace) {
+  AttentionCase attention{.heads_q = 2, .head_dim = 40, .q = {.rows = 210}, .k = {.rows = 30}};
+  attention.options.causal = CausalMask::bottom_right;
+  CaseTensors tensors(attention);
+  const Result<Plan> plan = make_plan(tensors.forward_arguments(), attention.options, {.threads = 2});
+  ASSERT_TRUE(plan.ok());
+  GuardedWorkspace workspace(plan->workspace_size());
+  ASSERT_TRUE(plan->run(tensors.forward_arguments(), workspace.execution()).ok());
+  expect_within_bound(tensors.o, reference::forward(tensors.forward_arguments(), attention.options).o, "o");
+}
+
 // Counts its calls; memory of the size that the last one asked for.
 class Allocator {
  public:

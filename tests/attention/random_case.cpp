@@ -16,6 +16,7 @@ struct Extent {
 };
 
 Extent random_extent(const EngineLimits& limits, Random& random) {
+  if (limits.most_queries > 0) return {limits.longest > 400 ? 6e8 : 4e6, limits.longest};
   if (limits.longest > 400 && random.chance(0.5)) return {6e8, limits.longest};
   if (random.chance(0.7)) return {2e5, 140};
   if (random.chance(0.9)) return {3e6, 300};
@@ -158,7 +159,7 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
     attention.heads_kv = random.integer(1, 3);
     attention.heads_q = attention.heads_kv * random.one_of<std::int64_t>({1, 1, 2, 3, 5});
     draw_head_dims(attention, limits, random);
-    attention.q = random_side(attention.batch, extent.longest, random);
+    attention.q = random_side(attention.batch, limits.most_queries > 0 ? limits.most_queries : extent.longest, random);
     attention.k = random_side(attention.batch, extent.longest, random);
   } while (work(attention) > extent.most_work);
   attention.options = random_options(attention.dtype, limits, random);

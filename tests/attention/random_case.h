@@ -17,9 +17,10 @@ struct EngineLimits {
   // head_dim and head_dim_v, or each up to 24 less: where a kernel serves a range of them and is compiled on first use.
   // Empty: any.
   std::vector<std::array<std::int64_t, 2>> head_dims;
-  std::int64_t longest = 400;  // sequence; beyond 400 half of the cases are drawn up to it
-  std::int64_t alignment = 1;  // elements: head_dims, strides and first elements are multiples of it
-  bool any_scale = true;       // not only positive ones
+  std::int64_t longest = 400;     // sequence; beyond 400 half of the cases are drawn up to it
+  std::int64_t most_queries = 0;  // above 0: sequences have so many queries at most, and keys up to `longest`
+  std::int64_t alignment = 1;     // elements: head_dims, strides and first elements are multiples of it
+  bool any_scale = true;          // not only positive ones
   bool alibi = true;
   bool bias = true;
   bool sink = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random configurations against the float64 reference. STROBE_SEED=n runs the one case of that seed;
-// STROBE_FIRST_SEED and STROBE_SEEDS choose a range, STROBE_INSTRUCTION_SET=SSE4 what the engine runs on.
+// Random configurations against the float64 reference, and caches with the same keys against both. STROBE_SEED=n runs
+// the one case of that seed; STROBE_FIRST_SEED and STROBE_SEEDS choose a range, STROBE_INSTRUCTION_SET=SSE4 what the
+// engine runs on.
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cache_copy.h"
 #include "matches_reference.h"
 #include "random_case.h"
 #include "run_on_threads.h"
@@ -28,7 +30,16 @@ void run_seed(std::uint64_t seed) {
   Execution execution;
   execution.threads = static_cast<int>(seed % 4);
   if (seed % 5 == 0) execution.parallel_for = &parallel_for;
-  expect_case_matches_reference(random_case(seed), execution);
+  // Every fourth case decodes: few queries against keys beyond several chunks.
+  EngineLimits limits;
+  if (seed % 4 == 3) limits = {.longest = 400, .most_queries = 16};
+  const AttentionCase attention = random_case(seed, limits);
+  SCOPED_TRACE(describe(attention));
+  CaseTensors tensors(attention);
+  expect_tensors_match_reference(tensors, attention, execution);
+  Random random(seed);
+  const CacheKind kind = seed % 2 == 0 ? CacheKind::pages : CacheKind::entries;
+  CacheCopy(tensors.forward_arguments(), kind, random).expect_the_same_results(attention.options, execution);
 }
 
 // Whether the engine runs on the instruction set of that name.

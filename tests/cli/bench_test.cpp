@@ -49,9 +49,9 @@ TEST(Bench, WritesRowsOfTheDocumentedShape) {
 
   const auto document = nlohmann::ordered_json::parse(read_bytes(json));
   ASSERT_EQ(document["rows"].size(), 16U);  // 2 passes, 2 masks, 4 implementations
-  const std::vector<std::string> keys{"engine",   "device",     "implementation", "pass",   "dtype",
-                                      "head_dim", "head_dim_v", "causal",         "seqlen", "batch",
-                                      "heads",    "threads",    "median_ms",      "tflops"};
+  const std::vector<std::string> keys{"engine",     "device",  "implementation", "pass",     "dtype", "head_dim",
+                                      "head_dim_v", "causal",  "seqlen",         "seqlen_k", "batch", "heads",
+                                      "heads_kv",   "threads", "median_ms",      "tflops",   "gbps"};
   std::set<std::string> cells;
   for (const auto& row : document["rows"]) {
     std::vector<std::string> own;
@@ -88,6 +88,28 @@ TEST(Bench, PrintsALineForEachCell) {
   EXPECT_EQ(lines, 4U) << outcome.out;
   EXPECT_NE(outcome.out.find("of probe"), std::string::npos) << outcome.out;
   EXPECT_EQ(outcome.out.find("standard"), std::string::npos) << outcome.out;
+}
+
+TEST(Bench, TakesQueryAndKeyLengthsApart) {
+  const TemporaryFolder folder;
+  const std::string json = folder / "bench.json";
+  const Outcome outcome = run_program(tiny_cell_with({"--pass", "forward", "--implementation", "strobe,copy,probe",
+                                                      "--seqlen-k", "64,96", "--heads-kv", "1", "--json", json}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("GB/s"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("of copy"), std::string::npos) << outcome.out;
+  const auto rows = nlohmann::ordered_json::parse(read_bytes(json))["rows"];
+  ASSERT_EQ(rows.size(), 8U);  // 2 masks, 2 lengths of keys, 2 implementations: the probe is not for these cells
+  for (const auto& row : rows) {
+    const double queries = row["seqlen"].get<double>();
+    const double keys = row["seqlen_k"].get<double>();
+    const double ms = row["median_ms"].get<double>();
+    const double bytes = (queries * 2 + keys) * 32 * 4;
+    EXPECT_NEAR(row["gbps"].get<double>() * ms * 1e6 / bytes, 1.0, 1e-12);
+    const double pairs = queries * keys - (row["causal"].get<bool>() ? queries * (queries - 1) / 2 : 0.0);
+    EXPECT_NEAR(row["tflops"].get<double>() * ms * 1e9 / (2.0 * 2 * pairs * 32), 1.0, 1e-12);
+  }
+  expect_refusal(run_program({"bench", "--seqlen-k", "64", "--options"}), 2, "--options");
 }
 
 TEST(Bench, LeavesPyTorchOutUnlessItWasAskedFor) {

@@ -32,7 +32,7 @@ TEST(Program, SaysItsVersion) {
   EXPECT_EQ(outcome.out.rfind("strobe ", 0), 0U);
 }
 
-TEST(Program, RefusesWrongUseInOneSentence) {
+TEST(Program, RejectsWrongUseInOneLine) {
   expect_refusal(run_program({}), 2, "A subcommand is required");
   expect_refusal(run_program({"polish"}), 2, "polish");
   expect_refusal(run_program({"info", "--loud"}), 2, "--loud");
@@ -91,9 +91,18 @@ TEST(Verify, PassesAndShowsEveryResult) {
 TEST(Verify, EightBitShowsEveryIngredient) {
   const Outcome outcome = run_program({"verify", "--eight-bit", "--seqlen", "64", "--heads", "1", "--head-dim", "64"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
-  for (const char* const row : {"\nbfloat16 ", "\ne4m3, blocks ", "\nint8, all: the default "}) {
+  for (const char* const row :
+       {"\nbfloat16 ", "\ne4m3, blocks ", "\nint8, all: the default ", "\nfast: estimate ", "\naccurate: bound "}) {
     EXPECT_TRUE(contains(outcome.out, row)) << outcome.out;
   }
+}
+
+TEST(Verify, EightBitOfLongContextsFindsNeedles) {
+  const Outcome outcome = run_program({"verify", "--eight-bit", "--seqlen", "8", "--seqlen-k", "256", "--heads", "1"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, " needles")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "of the last 8 queries")) << outcome.out;
+  expect_refusal(run_program({"verify", "--eight-bit", "--seqlen", "8", "--seqlen-k", "4"}), 2, "--seqlen-k must be");
 }
 
 TEST(Verify, DrawsTheSameInputsEveryTime) {

@@ -169,7 +169,7 @@ TEST_F(Run, ComputesOnQuantisedTensors) {
   }
 }
 
-TEST_F(Run, RefusesBadFilesInOneSentence) {
+TEST_F(Run, RejectsBadFilesInOneLine) {
   const std::vector<std::string> flags = write(Inputs(DType::float32));
   const std::string q = folder_ / "q.npy";
   const std::string good = read_bytes(q);
@@ -191,7 +191,7 @@ TEST_F(Run, RefusesBadFilesInOneSentence) {
   EXPECT_FALSE(wrote("o"));
 }
 
-TEST_F(Run, RefusesWrongFlagsInOneSentence) {
+TEST_F(Run, RejectsWrongFlagsInOneLine) {
   const std::vector<std::string> flags = write(Inputs(DType::float32));
   expect_refusal(run_program({"run"}), 2, "--input");
   expect_refusal(run_program({"run", "--q", folder_ / "q.npy"}), 2, "--k");

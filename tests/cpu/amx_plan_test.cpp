@@ -49,5 +49,17 @@ TEST(AmxPlan, TakesEveryOption) {
   EXPECT_EQ(probability_dtype(attention), DType::bfloat16);
 }
 
+// Reading K and V is what takes time there; the forward's P is then not rounded.
+TEST(AmxPlan, LeavesFewQueriesToTheVectorKernels) {
+  for (const std::int64_t queries : {8, 9}) {  // of two heads that share their keys
+    AttentionCase attention = plain(DType::bfloat16);
+    attention.q.rows = queries;
+    const CaseTensors tensors(attention);
+    const Result<Plan> forward = make_plan(tensors.forward_arguments(), attention.options);
+    ASSERT_TRUE(forward.ok());
+    EXPECT_EQ(forward->probability_dtype(), queries == 8 ? DType::float32 : DType::bfloat16);
+  }
+}
+
 }  // namespace
 }  // namespace strobe::test

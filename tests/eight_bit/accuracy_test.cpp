@@ -2,11 +2,9 @@
 // End to end: the error of 8-bit attention, quantisation included, on six distributions of inputs.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <string>
 
-#include "io/quantized.h"
-#include "reference/eight_bit_inputs.h"
+#include "accuracy.h"
 
 namespace strobe::test {
 namespace {
@@ -14,7 +12,6 @@ namespace {
 using reference::EightBitInputs;
 
 constexpr std::int64_t kSeqlen = 4096;
-constexpr std::int64_t kHeadDim = 128;
 
 /// As the paper: FlashAttention-3, section 3.3.
 constexpr QuantizeOptions kPaper{.element = DType::float8_e4m3,
@@ -33,58 +30,9 @@ constexpr QuantizeOptions kShipped{.element = DType::float8_e4m3,
                                    .rotate_v = false,
                                    .center_k = false};
 
-class Accuracy {
- public:
-  Accuracy(EightBitInputs inputs, std::int64_t heads)
-      : heads_(heads), tensors_(reference::make_eight_bit_inputs(inputs, kSeqlen, heads, kHeadDim, 1)) {
-    // float32 attention is off by less than 1e-6, a thousandth of what is measured.
-    const ForwardArguments exact{.q = q(), .k = k(), .v = v(), .o = io::view(exact_), .lse = io::view(exact_lse_)};
-    EXPECT_TRUE(forward(exact).ok());
-  }
-
-  /// Root mean square error of O.
-  double rmse(const QuantizeOptions& options) {
-    const Result<io::Quantized> operands = io::quantized(q(), k(), v(), options);
-    EXPECT_TRUE(operands.ok());
-    io::HostTensor o = exact_;
-    io::HostTensor lse = exact_lse_;
-    ForwardArguments arguments = operands->arguments();
-    arguments.o = io::view(o);
-    arguments.lse = io::view(lse);
-    EXPECT_TRUE(forward(arguments).ok());
-    lse_rmse_ = rmse(lse, exact_lse_);
-    return rmse(o, exact_);
-  }
-
-  double lse_rmse() const { return lse_rmse_; }
-
- private:
-  static double rmse(const io::HostTensor& actual, const io::HostTensor& expected) {
-    const auto* a = reinterpret_cast<const float*>(actual.bytes.data());
-    const auto* e = reinterpret_cast<const float*>(expected.bytes.data());
-    double sum = 0.0;
-    const std::size_t count = io::element_count(actual);
-    for (std::size_t i = 0; i < count; ++i) {
-      const double error = static_cast<double>(a[i]) - static_cast<double>(e[i]);
-      sum += error * error;
-    }
-    return std::sqrt(sum / static_cast<double>(count));
-  }
-
-  ConstTensorView q() const { return tensor(tensors_.q.data(), {1, kSeqlen, heads_, kHeadDim}); }
-  ConstTensorView k() const { return tensor(tensors_.k.data(), {1, kSeqlen, heads_, kHeadDim}); }
-  ConstTensorView v() const { return tensor(tensors_.v.data(), {1, kSeqlen, heads_, kHeadDim}); }
-
-  std::int64_t heads_;
-  reference::EightBitTensors tensors_;
-  io::HostTensor exact_ = io::make_tensor(DType::float32, {1, kSeqlen, heads_, kHeadDim});
-  io::HostTensor exact_lse_ = io::make_tensor(DType::float32, {1, heads_, kSeqlen});
-  double lse_rmse_ = 0.0;
-};
-
 // What the paper reports is 9.1e-3 for its scheme, and FlashAttention-3's code has 1.94e-2.
 TEST(EightBitAccuracy, Outliers) {
-  Accuracy accuracy(EightBitInputs::outliers, 16);
+  Accuracy accuracy(EightBitInputs::outliers, 16, kSeqlen);
   EXPECT_LE(accuracy.rmse(kPaper), 8.7e-3);
   EXPECT_LE(accuracy.rmse({}), 2.4e-3);
   EXPECT_LE(accuracy.lse_rmse(), 1e-2);
@@ -93,19 +41,35 @@ TEST(EightBitAccuracy, Outliers) {
 class EightBitAccuracyOn : public testing::TestWithParam<EightBitInputs> {};
 
 TEST_P(EightBitAccuracyOn, Int8HasAFractionOfTheError) {
-  Accuracy accuracy(GetParam(), 2);
+  Accuracy accuracy(GetParam(), 2, kSeqlen);
   const double int8 = accuracy.rmse({});
   const double shipped = accuracy.rmse(kShipped);
   EXPECT_LE(int8, 0.4 * shipped) << int8 << " and " << shipped;
 }
 
-std::string inputs_name(const testing::TestParamInfo<EightBitInputs>& info) {
-  std::string name = reference::name_of(info.param);
-  std::erase(name, ' ');
-  return name;
+INSTANTIATE_TEST_SUITE_P(Inputs, EightBitAccuracyOn, testing::ValuesIn(reference::kEightBitInputs), inputs_name);
+
+// The last 64 queries of a context eight times as long, which the weights of most keys are an eighth of in.
+TEST(EightBitAccuracy, LongContextsCostNoMore) {
+  constexpr std::int64_t kLong = 8 * kSeqlen;
+  constexpr std::int64_t kQueries = 64;
+  for (const EightBitInputs inputs : {EightBitInputs::normal, EightBitInputs::peaked}) {
+    Accuracy near(inputs, 1, kSeqlen, kQueries);
+    Accuracy far(inputs, 1, kLong, kQueries);
+    EXPECT_LE(far.relative_rmse({}), 1.1 * near.relative_rmse({})) << reference::name_of(inputs);
+    EXPECT_LE(far.relative_rmse(kPaper), 1.5 * near.relative_rmse(kPaper)) << reference::name_of(inputs);
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Inputs, EightBitAccuracyOn, testing::ValuesIn(reference::kEightBitInputs), inputs_name);
+// Each query's own key among many, with a weight of 0.7: found where O is more of its value than of all others'.
+TEST(EightBitAccuracy, FindsNeedles) {
+  const reference::Needles needles = reference::make_needles(16384, 64, 1, kHeadDim, 3);
+  const auto found = [&](const QuantizeOptions* options) { return Accuracy(needles, 1).needles_found(options); };
+  const QuantizeOptions int8;
+  EXPECT_EQ(found(nullptr), 64);
+  EXPECT_EQ(found(&int8), 64);
+  EXPECT_EQ(found(&kPaper), 64);
+}
 
 }  // namespace
 }  // namespace strobe::test

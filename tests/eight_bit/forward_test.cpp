@@ -40,6 +40,7 @@ struct EightBitCase {
   QuantizeOptions quantize;
   AttentionOptions options;
   bool alibi = false, sink = false;
+  std::vector<std::int32_t> used_q, used_k;  // of each sequence; empty: all
   int threads = 1;
   io::HostTensor q, k, v;
 
@@ -69,6 +70,8 @@ struct EightBitCase {
     a.lse = io::view(lse);
     if (alibi) a.modifiers.alibi_slopes = io::view(std::as_const(slopes_));
     if (sink) a.modifiers.sink = io::view(std::as_const(sinks_));
+    a.sequences.seqused_q = lengths(used_q);
+    a.sequences.seqused_k = lengths(used_k);
     return a;
   }
 
@@ -91,6 +94,15 @@ struct EightBitCase {
   io::HostTensor o, lse;
 
  private:
+  static ConstTensorView lengths(const std::vector<std::int32_t>& used) {
+    if (used.empty()) return {};
+    return {.data = used.data(),
+            .dtype = DType::int32,
+            .rank = 1,
+            .shape = {static_cast<std::int64_t>(used.size())},
+            .strides = {1}};
+  }
+
   io::HostTensor slopes_, sinks_;
 };
 
@@ -123,6 +135,12 @@ EightBitCase random_case(std::uint64_t seed) {
   if (random.chance(0.2)) c.options.scale = random.chance(0.5) ? -0.1F : 0.3F;
   c.alibi = random.chance(0.3);
   c.sink = random.chance(0.3);
+  if (random.chance(0.3)) {
+    for (std::int64_t b = 0; b < c.batch; ++b) {
+      c.used_q.push_back(static_cast<std::int32_t>(random.integer(0, c.seqlen_q)));
+      c.used_k.push_back(static_cast<std::int32_t>(random.integer(0, c.seqlen_k)));
+    }
+  }
   c.threads = static_cast<int>(random.integer(1, 3));
   c.fill(seed);
   return c;
@@ -203,6 +221,31 @@ TEST(EightBitForward, RowsWithoutKeysAreZero) {
   for (std::int64_t i = 0; i < 60 * 2 * 64; ++i) EXPECT_EQ(floats(c.o)[static_cast<std::size_t>(i)], 0.0F);
   EXPECT_EQ(floats(c.lse)[59], -kInfinity);
   EXPECT_TRUE(std::isfinite(floats(c.lse)[60]));
+}
+
+// Keys that are not used may hold anything; queries that are not used give zeros.
+TEST(EightBitForward, RowsThatAreNotUsedLeaveNoTrace) {
+  for (const DType element : {DType::int8, DType::float8_e4m3}) {
+    EightBitCase c;
+    c.seqlen_q = 200;
+    c.quantize.element = element;
+    c.quantize.center_k = false;  // its mean is of all keys
+    c.used_q = {150};
+    c.used_k = {160};  // whose scales are not others'
+    c.fill(11);
+    ASSERT_TRUE(c.run().ok());
+    const std::vector<float> first(floats(c.o).begin(), floats(c.o).end());
+    for (std::size_t i = 160 * 64; i < 300 * 64; ++i) floats(c.k)[i] = floats(c.v)[i] = kNaN;
+    ASSERT_TRUE(c.run().ok());
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      ASSERT_EQ(floats(c.o)[i], first[i]) << i;
+      if (i >= 150 * 128) {
+        ASSERT_EQ(first[i], 0.0F) << i;
+      }
+    }
+    EXPECT_EQ(floats(c.lse)[150], -kInfinity);
+    EXPECT_TRUE(std::isfinite(floats(c.lse)[149]));
+  }
 }
 
 // Keys whose values are zero weigh in the sum all the same.

@@ -29,7 +29,6 @@ struct Call {
   io::HostTensor k = io::make_tensor(DType::float32, {2, 50, 2, 32});
   io::HostTensor o = io::make_tensor(DType::bfloat16, {2, 40, 4, 32});
   io::HostTensor other = io::make_tensor(DType::float32, {2, 4, 40, 50});
-  io::HostTensor lengths = io::make_tensor(DType::int32, {3});
   io::Quantized operands;
   ForwardArguments arguments;
   AttentionOptions attention;
@@ -74,12 +73,6 @@ std::vector<Misuse> misuses() {
        "dropout is not supported with int8 inputs"},
       {"Bias", [](Call& c) { c.arguments.modifiers.bias = io::view(std::as_const(c.other)); }, kUnsupported,
        "bias is not supported with int8 inputs"},
-      {"UsedLengths",
-       [](Call& c) {
-         c.lengths.shape = {2};
-         c.arguments.sequences.seqused_k = io::view(std::as_const(c.lengths));
-       },
-       kUnsupported, "seqused_k is not supported with int8 inputs"},
   };
 }
 

@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstring>
+#include <filesystem>
 #include <vector>
+
+#include "io/npy.h"
 
 namespace sentence_search {
 namespace {
@@ -21,6 +25,23 @@ TEST(Index, GivesTheNearestPassagesFirst) {
   EXPECT_FLOAT_EQ(hits[1].score, 0.8F);
   EXPECT_EQ(index.nearest({1.0F, 0.0F}, 10).size(), 3U);
   EXPECT_TRUE(Index().nearest({1.0F, 0.0F}, 10).empty());
+}
+
+TEST(Index, ReadsWhatWasEncodedBefore) {
+  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "embeddings.npy";
+  const std::vector<float> rows = {1.0F, 0.0F, 0.6F, 0.8F, 0.0F, -1.0F};
+  strobe::io::HostTensor tensor = strobe::io::make_tensor(strobe::DType::float32, {3, 2});
+  std::memcpy(tensor.bytes.data(), rows.data(), tensor.bytes.size());
+  ASSERT_TRUE(strobe::io::write_npy(file, tensor).ok());
+  const strobe::Result<Index> index = load_index(file, 3, 2);
+  ASSERT_TRUE(index.ok()) << index.status().message();
+  EXPECT_EQ(index->embeddings, rows);
+  EXPECT_EQ(index->nearest({0.8F, 0.6F}, 1).front().passage, 1U);
+  const strobe::Status status = load_index(file, 4, 2).status();
+  EXPECT_NE(status.message().find("holds float32 [3, 2]; embeddings of this text are float32 [4, 2]"),
+            std::string::npos)
+      << status.message();
+  std::filesystem::remove(file);
 }
 
 TEST(EncodingOrder, VisitsEveryPassageOnceAndSpreadsTheFirst) {

@@ -153,6 +153,8 @@ std::vector<strobe_tensor*> inputs_of(strobe_forward_arguments& a) {
           &a.k_descale,
           &a.v_descale,
           &a.page_table,
+          &a.leftpad_k,
+          &a.cache_batch_idx,
           &a.modifiers.alibi_slopes,
           &a.modifiers.bias,
           &a.modifiers.sink,

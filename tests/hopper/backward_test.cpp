@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hopper backward against the float64 reference, and run many times: from graphs, on several streams, on a poisoned
-// workspace, with dS in several parts; with `deterministic` always the same bits.
+// The backward of a GPU engine against the float64 reference, and run many times: from graphs, on several streams, on a
+// poisoned workspace, with dS in several parts; with `deterministic` always the same bits.
 #include "hopper/backward.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ AttentionCase backward_case(std::int64_t seqlen, std::int64_t head_dim, CausalMa
 
 void expect_backward_right(DeviceCase& one, const AttentionCase& attention) {
   one.copies.download(one.tensors.backward_outputs());
-  expect_backward_matches(one.tensors, attention, reference::arithmetic_of(Engine::hopper, attention.dtype));
+  expect_backward_matches(one.tensors, attention, reference::arithmetic_of(tested_engine(), attention.dtype));
 }
 
 class HopperBackward : public HopperTest {
@@ -133,7 +133,7 @@ TEST_F(HopperBackward, RejectsAWorkspaceThatIsTooSmall) {
   DeviceCase one(plain_case(100, 128, CausalMask::none), device());
   const BackwardArguments arguments =
       one.tensors.backward_arguments([&](const GuardedTensor& tensor) { return one.copies.place(tensor); });
-  const Result<Plan> plan = make_plan(arguments);
+  const Result<Plan> plan = make_plan(arguments, {}, {.engine = tested_engine()});
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   int anything = 0;
   const Status status = plan->run(arguments, {.stream = stream().get(), .workspace = &anything, .workspace_bytes = 4});

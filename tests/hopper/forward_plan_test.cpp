@@ -8,7 +8,6 @@
 #include <tuple>
 #include <type_traits>
 
-#include "call/eight_bit.h"
 #include "gpu/score_params.h"
 #include "hopper/forward_variant.h"
 #include "kernels/hopper/forward/smem.h"
@@ -18,12 +17,10 @@
 namespace strobe::hopper {
 namespace {
 
+using test::config_of;
 using test::kH200;
+using test::plan_of;
 using test::problem_of;
-
-forward::Config config_of(const AttentionProblem& problem) { return *forward_config(problem, kH200); }
-
-ForwardPlan plan_of(const AttentionProblem& problem) { return forward_plan(problem, kH200, config_of(problem)); }
 
 TEST(HopperForwardPlan, FitsForEveryHeadDim) {
   for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
@@ -77,7 +74,7 @@ TEST(ScoreParams, WindowsAndCausalMasksMakeOneBand) {
   EXPECT_FALSE(gpu::score_rule(problem).mask_left);
 }
 
-TEST(HopperForwardPlan, RefusesInASentence) {
+TEST(HopperForwardPlan, NamesWhatItLacks) {
   const auto refusal = [](auto change) {
     AttentionProblem problem = problem_of(64, 64, 64);
     change(problem);
@@ -89,55 +86,8 @@ TEST(HopperForwardPlan, RefusesInASentence) {
             "head_dim is 36: the hopper engine takes multiples of 8 up to 256");
   EXPECT_EQ(refusal([](AttentionProblem& p) { p.head_dim_v = 264; }),
             "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
-}
-
-AttentionProblem eight_bit_problem(std::int64_t head_dim, DType dtype) {
-  AttentionProblem problem = problem_of(4096, head_dim, head_dim);
-  problem.dtype = dtype;
-  problem.eight_bit = {.q_rows = 1, .k_rows = 32, .v_rows = 1, .output = DType::bfloat16, .v_rotated = true};
-  return problem;
-}
-
-TEST(HopperForwardPlan, EightBitOperandsRoundAsOnTheCpu) {
-  for (const std::int64_t head_dim : {64, 128}) {
-    const forward::Config config = config_of(eight_bit_problem(head_dim, DType::float8_e4m3));
-    EXPECT_EQ(config.operands, Operands::e4m3);
-    EXPECT_EQ(config.rule.element, Element::bf16);
-    EXPECT_TRUE(config.rotate_back);
-    EXPECT_EQ(config.block_n, kProbabilityKeys);
-    EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes);
-    EXPECT_EQ(smem_plan(config).scales % 16, 0);
-  }
-  EXPECT_EQ(config_of(eight_bit_problem(64, DType::int8)).operands, Operands::int8);
-}
-
-TEST(HopperForwardPlan, IntegersKeepTheKeysThatTheirProbabilitiesAreRoundedBy) {
-  AttentionProblem problem = eight_bit_problem(128, DType::int8);
-  problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = 16384;
-  problem.eight_bit.k_rows = problem.eight_bit.v_rows = 128;
-  EXPECT_EQ(config_of(problem).block_n, kProbabilityKeys);
-  EXPECT_EQ(config_of(problem).keys_per_value_scale, kProbabilityKeys);
-  problem.dtype = DType::float8_e4m3;
-  EXPECT_EQ(config_of(problem).keys_per_value_scale, forward::kKeysPerScale);
-  EXPECT_LE(smem_plan(config_of(problem)).total_bytes, kMaxSmemBytes);
-  problem.eight_bit.v_rows = 1;
-  EXPECT_EQ(config_of(problem).keys_per_value_scale, 1);
-}
-
-TEST(HopperForwardPlan, NamesWhatEightBitOperandsLack) {
-  const auto message = [](auto change) {
-    AttentionProblem problem = eight_bit_problem(128, DType::int8);
-    change(problem);
-    return std::string(forward_config(problem, kH200).status().message());
-  };
-  EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 256; }),
-            "head_dim is 256: the hopper engine takes 64 and 128 with int8 inputs; the cpu engine takes any");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.eight_bit.output = DType::float32; }),
-            "o is float32: the hopper engine writes float16 and bfloat16");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.eight_bit.k_rows = 1; }),
-            "k_descale has a scale for each row: the hopper engine takes one for 32 rows or more");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.softcap = 30.0F; }),
-            "softcap is not supported by the hopper engine with int8 inputs; the cpu engine supports it");
+  EXPECT_EQ(refusal([](AttentionProblem& p) { p.page_size = 16; }),
+            "page_table is not supported by the hopper engine; the cpu engine supports it");
 }
 
 TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {
@@ -301,6 +251,46 @@ TEST(HopperForwardPlan, TilesOfOneLengthAreNotDealt) {
   EXPECT_EQ(config_of(problem).schedule, Schedule::dealt);
 }
 
+TEST(HopperForwardPlan, TilesOfWindowsAndChunksAreDealt) {
+  AttentionProblem problem = problem_of(4096, 128, 128);
+  problem.causal = CausalMask::bottom_right;
+  problem.window.left = 1023;
+  EXPECT_EQ(config_of(problem).schedule, Schedule::dealt);
+  problem.window.left = -1;
+  problem.chunk = 2048;
+  EXPECT_EQ(config_of(problem).schedule, Schedule::dealt);
+}
+
+TEST(HopperForwardPlan, NarrowWindowsTakeTwoCtas) {
+  AttentionProblem problem = problem_of(4096, 128, 128);
+  problem.causal = CausalMask::bottom_right;
+  problem.window.left = 127;
+  EXPECT_EQ(config_of(problem).ctas_per_sm, 2);
+  EXPECT_EQ(config_of(problem).schedule, Schedule::rounds);
+  problem.window.left = 1023;
+  EXPECT_EQ(config_of(problem).ctas_per_sm, 1);
+}
+
+TEST(HopperForwardPlan, BlockMasksTakeTwoCtasWhereTheyFit) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const std::int64_t block_size : {64, 128}) {
+      AttentionProblem problem = problem_of(4096, head_dim, head_dim);
+      problem.modifiers.block_size = block_size;
+      const forward::Config config = config_of(problem);
+      EXPECT_EQ(config.ctas_per_sm, head_dim == 128 && block_size == 128 ? 1 : 2);
+      EXPECT_TRUE(config.two_stage);
+      EXPECT_LE(smem_plan(config).total_bytes, config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
+    }
+  }
+}
+
+TEST(HopperForwardPlan, SequencesThatShareABiasAreNeighbours) {
+  AttentionProblem problem = problem_of(512, 128, 128);
+  EXPECT_EQ(plan_of(problem).tiles.by_inner.quotient(static_cast<int>(problem.heads_q)), 1);
+  problem.modifiers.has_bias = true;
+  EXPECT_EQ(plan_of(problem).tiles.by_inner.quotient(static_cast<int>(problem.batch)), 1);
+}
+
 TEST(Divisor, DividesAsTheProcessorDoes) {
   for (const int divisor : {1, 2, 3, 5, 7, 12, 64, 127, 641, 65536, 1'000'003, 2'147'483'647}) {
     const Divisor by = Divisor::of(divisor);
@@ -328,7 +318,8 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
       ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .warp_specialized = true, .ping_pong = "
       "true, .two_stage = true, .persistent = true, .ctas_per_sm = 1, .packed_heads = 1, "
       ".schedule = strobe::hopper::Schedule::dealt, .operands = strobe::Operands::elements, "
-      ".keys_per_value_scale = 1, .rotate_back = false, "
+      ".keys_per_value_scale = 1, .rotate_back = false, .float_output = false, "
+      ".stored = strobe::Operands::elements, .raw_stages = 0, "
       ".debug = false}>");
 }
 

@@ -56,6 +56,56 @@ TEST_F(HopperForward, IsReplayedFromAGraph) {
   }
 }
 
+/// Used lengths on the device: a graph reads them in each replay, and splits the keys by them.
+TEST_F(HopperForward, SplitsTheKeysOfTheLengthsThatItReads) {
+  AttentionCase attention = plain_case(3, 128, CausalMask::bottom_right);
+  attention.batch = 3;
+  attention.heads_q = 8;
+  attention.k.rows = 5000;
+  attention.k.seqused = {5000, 5000, 5000};
+  ForwardCase one(attention, device());
+  one.forward(stream());
+  const CapturedGraph graph(device(), stream(), [&] { one.forward(stream()); });
+  ASSERT_FALSE(HasFailure());
+  Random random(3);
+  for (int round = 0; round < 40; ++round) {
+    for (int sequence = 0; sequence < 3; ++sequence) {
+      const std::int64_t length = random.chance(0.2) ? random.integer(0, 4) : random.integer(0, 5000);
+      one.tensors.seqused_k.set(sequence, static_cast<double>(length));
+    }
+    one.copies.upload(one.tensors.seqused_k);
+    one.poison();
+    ASSERT_TRUE(graph.launch());
+    const auto first = one.bits();
+    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_engine(), attention.dtype));
+    if (HasFailure()) return;
+    one.poison();
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(graph.launch());
+    ASSERT_TRUE(one.bits() == first) << "round " << round;
+  }
+}
+
+/// Keys behind a causal mask that others of the tile see, in parts of a tile.
+TEST_F(HopperForward, KeepsNaNOfHiddenKeysOutOfParts) {
+  Random random(2);
+  for (int round = 0; round < 30; ++round) {
+    AttentionCase attention = plain_case(random.integer(2, 16), random.one_of<std::int64_t>({64, 128}),
+                                         random.one_of({CausalMask::bottom_right, CausalMask::top_left}));
+    attention.k.rows = random.integer(1100, 3000);
+    attention.heads_q = 4;
+    attention.seed = static_cast<std::uint64_t>(round);
+    SCOPED_TRACE(describe(attention));
+    ForwardCase one(attention, device());
+    const std::int64_t key =
+        random.chance(0.7) ? attention.k.rows - random.integer(1, 8) : random.integer(0, attention.k.rows - 1);
+    one.tensors.v.set(key * attention.heads_kv * attention.head_dim, std::numeric_limits<double>::quiet_NaN());
+    one.copies.upload(one.tensors.v);
+    one.forward(stream());
+    one.copies.download(one.tensors.forward_outputs());
+    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_engine(), attention.dtype));
+  }
+}
+
 /// Seed and offset on the device: a graph reads them in each replay.
 TEST_F(HopperForward, DrawsTheMaskOfTheStateThatItReads) {
   AttentionCase attention = plain_case(700, 128, CausalMask::bottom_right);

@@ -4,6 +4,7 @@
 
 #include "call/problem.h"
 #include "hopper/device_shape.h"
+#include "hopper/forward_plan.h"
 
 namespace strobe::test {
 
@@ -21,6 +22,14 @@ inline AttentionProblem problem_of(std::int64_t seqlen, std::int64_t head_dim, s
   problem.total_q = problem.total_k = problem.batch * seqlen;
   problem.scale = 0.125F;
   return problem;
+}
+
+inline hopper::forward::Config config_of(const AttentionProblem& problem) {
+  return *hopper::forward_config(problem, kH200);
+}
+
+inline hopper::ForwardPlan plan_of(const AttentionProblem& problem) {
+  return hopper::forward_plan(problem, kH200, config_of(problem));
 }
 
 }  // namespace strobe::test

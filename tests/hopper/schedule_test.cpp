@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -31,9 +32,9 @@ std::vector<std::pair<int, int>> walk(const TileList& list, const DealtTiles& ti
   return walked;
 }
 
-class HopperSchedule : public testing::TestWithParam<DealtTiles> {};
+class HopperSchedules : public testing::TestWithParam<DealtTiles> {};
 
-TEST_P(HopperSchedule, DealsEveryTileOnce) {
+TEST_P(HopperSchedules, DealsEveryTileOnce) {
   const DealtTiles& tiles = GetParam();
   const TileList list = deal(tiles);
   std::set<std::pair<int, int>> seen;
@@ -48,7 +49,7 @@ TEST_P(HopperSchedule, DealsEveryTileOnce) {
   EXPECT_EQ(seen.size(), static_cast<std::size_t>(count));
 }
 
-TEST_P(HopperSchedule, EndsTogether) {
+TEST_P(HopperSchedules, EndsTogether) {
   const DealtTiles& tiles = GetParam();
   const TileList list = deal(tiles);
   std::vector<double> times;
@@ -63,7 +64,17 @@ TEST_P(HopperSchedule, EndsTogether) {
   EXPECT_LE(*std::max_element(times.begin(), times.end()), std::max(1.05 * mean, mean + longest * list.periods));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, HopperSchedule,
+TEST(HopperSchedule, DealsTheLongestFirstWhereverTheyLie) {
+  DealtTiles tiles = causal(32, 8, 8, 16);
+  tiles.cost = [](int m) { return m % 16 + 2.5; };  // two chunks
+  const TileList list = deal(tiles);
+  for (int worker = 0; worker < tiles.workers; ++worker) {
+    const auto walked = walk(list, tiles, worker);
+    EXPECT_TRUE(std::ranges::is_sorted(walked, std::greater{}, [](const auto& tile) { return tile.second % 16; }));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, HopperSchedules,
                          testing::Values(causal(4, 512, 64, 132), causal(128, 16, 2, 132), causal(1, 1, 1, 1),
                                          causal(7, 3, 1, 21), causal(64, 1000, 8, 132), causal(4096, 5, 1, 132),
                                          causal(3, 4097, 4097, 66)));

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "ampere/backward.h"
 #include "ampere/forward.h"
 #include "attention/seeds.h"
 #include "hopper/backward.h"
@@ -19,8 +20,6 @@ inline Engine tested_engine() {
   return name != nullptr && std::string_view(name) == "ampere" ? Engine::ampere : Engine::hopper;
 }
 
-inline bool tests_backward() { return tested_engine() == Engine::hopper; }
-
 inline bool serves(const runtime::CudaDevice& device) {
   return tested_engine() == Engine::ampere ? device.compute_major >= 8 : device.compute_major == 9;
 }
@@ -33,7 +32,9 @@ class TestedVariants {
       : hopper_forward_([debug](hopper::forward::Config& config) { config.debug = debug; }),
         hopper_backward_([debug](auto& config, auto&) { config.debug = debug; }),
         ampere_forward_({.device = limit_shared_memory,
-                         .config = [debug](ampere::forward::Config& config) { config.debug = debug; }}) {}
+                         .config = [debug](ampere::forward::Config& config) { config.debug = debug; }}),
+        ampere_backward_({.device = limit_shared_memory,
+                          .config = [debug](ampere::backward::Config& config) { config.debug = debug; }}) {}
 
  private:
   static void limit_shared_memory(ampere::DeviceShape& shape) {
@@ -44,6 +45,7 @@ class TestedVariants {
   hopper::VariantScope hopper_forward_;
   hopper::BackwardScope hopper_backward_;
   ampere::ForwardScope ampere_forward_;
+  ampere::BackwardScope ampere_backward_;
 };
 
 }  // namespace strobe::test

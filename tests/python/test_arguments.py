@@ -209,9 +209,19 @@ CASES = [
         "q_descale is given, but q is float32: it belongs to 8-bit inputs",
     ),
     (
-        dict(page_table=zeros(2, 1, dtype=np.int32)),
-        NotImplementedError,
-        "page_table is given, but no engine of this build has a paged key-value cache",
+        dict(page_table=np.full((2, 1), 2, np.int32)),
+        ValueError,
+        "page_table[0][0] is 2: the pages of k and v are numbered from 0 to 1",
+    ),
+    (
+        dict(leftpad_k=np.array([0, 9], np.int32)),
+        ValueError,
+        "leftpad_k[1] is 9: it must be from 0 to the sequence's used rows, which are 8",
+    ),
+    (
+        dict(cache_batch_idx=np.array([0, -1], np.int32)),
+        ValueError,
+        "cache_batch_idx[1] is -1: the entries of k and v are numbered from 0 to 1",
     ),
     (dict(softmax_scale=0.5), TypeError, f"softmax_scale is no option of a call: the options are {OPTIONS}"),
 ]

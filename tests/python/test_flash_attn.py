@@ -262,8 +262,7 @@ def test_what_is_missing_is_said(qkv):
         "k_descale is given, but no": lambda: flash_attn_interface.flash_attn_varlen_func(
             q, k, v, ones, ones, 1, 1, k_descale=ones
         ),
-        "page_table is given, but no": lambda: flash_attn_interface.flash_attn_with_kvcache(q, k, v, page_table=table),
-        "block_table is given, but no": lambda: flash_attn.flash_attn_with_kvcache(q, k, v, block_table=table),
+        "qv is given, but no engine of": lambda: flash_attn_interface.flash_attn_with_kvcache(q, k, v, qv=q),
         "flash_attn_gpu.fwd was called, but": lambda: flash_attn.flash_attn_interface.flash_attn_gpu.fwd(q, k, v),
         "leftpad_k is given, but no": lambda: flash_attn_interface._flash_attn_forward(q, k, v, leftpad_k=table),
     }.items():
@@ -299,3 +298,17 @@ def test_scales_belong_to_float8(qkv):
     q, k, v = (x.detach() for x in qkv)
     with pytest.raises(ValueError, match=r"k_descale is given, but q is torch\.bfloat16: it belongs to float8_e4m3fn"):
         flash_attn_interface.flash_attn_func(*(x.bfloat16() for x in (q, k, v)), k_descale=torch.ones(2, 2))
+
+
+def test_caches_in_8_bits():
+    """A float8 cache beside a bfloat16 q: as on converted tensors, with scales of a batch entry and head."""
+    torch.manual_seed(5)
+    q = torch.randn(2, 3, 4, 32).bfloat16()
+    caches = [torch.randn(2, 60, 2, 32).to(torch.float8_e4m3fn) for _ in range(2)]
+    scales = [0.5 + torch.rand(2, 2) for _ in range(2)]
+    wide = [(x.float() * scale[:, None, :, None]).bfloat16() for x, scale in zip(caches, scales, strict=True)]
+    lengths = torch.tensor([40, 60], dtype=torch.int32)
+    call = flash_attn_interface.flash_attn_with_kvcache
+    expected = call(q, *wide, cache_seqlens=lengths, causal=True)
+    out = call(q, *caches, cache_seqlens=lengths, causal=True, k_descale=scales[0], v_descale=scales[1])
+    torch.testing.assert_close(out, expected, rtol=0, atol=0)

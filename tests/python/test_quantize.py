@@ -198,3 +198,49 @@ def test_autocast_leaves_float8_alone(qkv):
     with torch.autocast("cpu"):
         o = strobe.torch.attention(x.q, x.k, x.v, **x.options)
     assert torch.equal(o, call(x)[0])
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_stored_keys_have_the_bits_of_converted_ones(element, framework):
+    """K and V alone in 8 bits: as products of elements and scales, rounded to q's dtype."""
+    generator = np.random.default_rng(3)
+    q = generator.standard_normal((2, 7, 4, 32)).astype(ml_dtypes.bfloat16)
+    dtype = np.int8 if element == "int8" else FLOAT8
+    k, v = (generator.integers(-100, 100, (2, 50, 2, 32)).astype(np.float32).astype(dtype) for _ in range(2))
+    k_descale, v_descale = (generator.uniform(0.005, 0.02, (2, 2, 50)).astype(np.float32) for _ in range(2))
+    wide_k, wide_v = (
+        (x.astype(np.float32) * scale.transpose(0, 2, 1)[..., None]).astype(ml_dtypes.bfloat16)
+        for x, scale in ((k, k_descale), (v, v_descale))
+    )
+    expected = strobe.attention(q, wide_k, wide_v, causal=True)
+
+    def made(x):
+        if framework == "torch":
+            return torch.from_numpy(x.view(np.uint8)).view(getattr(torch, x.dtype.name))
+        return jax.numpy.asarray(x) if framework == "jax" else x
+
+    o = strobe.attention(
+        *(made(x) for x in (q, k, v)), k_descale=made(k_descale), v_descale=made(v_descale), causal=True
+    )
+    np.testing.assert_array_equal(bits(o), bits(expected))
+
+
+def test_plan_quantization():
+    """The plan's settings are quantize's, and the error is below what it says."""
+    generator = np.random.default_rng(4)
+    q, k, v = (generator.standard_normal((1, 512, 2, 64), dtype=np.float32) for _ in range(3))
+    exact = strobe.attention(q, k, v)
+    for mode, element in (("fast", "float8_e4m3fn"), ("accurate", "int8")):
+        plan = strobe.plan_quantization(q, k, v, mode=mode)
+        assert plan.settings["element"] == element
+        assert plan.measured
+        x = strobe.quantize(q, k, v, **plan.settings)
+        error = strobe.attention(x.q, x.k, x.v, **x.options) - exact
+        assert np.sqrt(np.square(error).mean()) <= plan.rmse
+        assert np.abs(error).max() <= plan.error_bound
+        assert "error of O" in plan.explanation
+    with pytest.raises(NotImplementedError, match="no 8-bit operands keep to max_rmse"):
+        strobe.plan_quantization(q, k, v, max_rmse=1e-6)
+    with pytest.raises(ValueError, match="mode is"):
+        strobe.plan_quantization(q, k, v, mode="best")

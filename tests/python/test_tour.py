@@ -34,15 +34,17 @@ def run(page, until=None):
     assert count > 0
 
 
-@pytest.mark.parametrize("part", ["readme", "tour", "page"])
+@pytest.mark.parametrize("part", ["readme", "tour", "page", "serving"])
 def test_runs(part):
     subprocess.run([sys.executable, __file__, part], check=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] != "page":
+    if sys.argv[1] in ("readme", "tour"):
         sys.modules.update(dict.fromkeys(("torch", "jax", "ml_dtypes", "transformers")))  # None: cannot be imported
     if sys.argv[1] == "readme":
         run(ROOT / "README.md")
+    elif sys.argv[1] == "serving":
+        run(ROOT / "docs" / "serving.md")
     else:
         run(PAGE, until="## PyTorch" if sys.argv[1] == "tour" else None)

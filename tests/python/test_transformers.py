@@ -134,3 +134,19 @@ def test_custom_mask(padded):
     with torch.no_grad():
         a, b = (llama(name)(input_ids=ids, attention_mask=mask).logits for name in ("strobe", "eager"))
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_packed_sentences_embed_as_padded_ones(minilm, monkeypatch):
+    """What the demo does on a GPU, here on the CPU: batches of 64 tokens without padding, beside PyTorch's with it."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "sentence_search"))
+    import gpu_encoder
+
+    tokenizer = transformers.BertTokenizer(str(minilm / "vocab.txt"), do_lower_case=True)
+    sentences = tokenizer(SENTENCES)["input_ids"]
+    embeddings = {
+        implementation: gpu_encoder.encode(
+            gpu_encoder.load(minilm, implementation, "cpu", torch.float32), sentences, 64, padded
+        )
+        for implementation, padded in (("strobe", False), ("sdpa", True))
+    }
+    assert abs(embeddings["strobe"] - embeddings["sdpa"]).max() < 2e-6

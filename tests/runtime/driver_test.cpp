@@ -9,7 +9,7 @@
 namespace strobe::runtime {
 namespace {
 
-TEST(WithoutDriver, EverythingIsRefusedInASentence) {
+TEST(WithoutDriver, EveryCallReturnsAnError) {
   if (driver().ok()) GTEST_SKIP() << "this machine has an NVIDIA driver";
   EXPECT_EQ(driver().status().code(), StatusCode::unsupported);
   EXPECT_NE(driver().status().message().find("NVIDIA driver"), std::string::npos) << driver().status().message();

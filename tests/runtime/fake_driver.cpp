@@ -94,6 +94,24 @@ struct FakeCalls {
     return living->note("EventRecord", fmt::format("{} {}", number_of(event), number_of(stream)));
   }
 
+  static CUresult load_library(CUlibrary* library, const void*, int*, void**, unsigned, int*, void**, unsigned) {
+    *library = reinterpret_cast<CUlibrary>(std::uintptr_t{1});
+    return living->note("LibraryLoadData", "");
+  }
+  static CUresult get_kernel(CUkernel* kernel, CUlibrary, const char*) {
+    *kernel = reinterpret_cast<CUkernel>(std::uintptr_t{1});
+    return CUDA_SUCCESS;
+  }
+  static CUresult get_function(CUfunction* function, CUkernel) {
+    *function = reinterpret_cast<CUfunction>(std::uintptr_t{1});
+    return CUDA_SUCCESS;
+  }
+  static CUresult get_attribute(int* value, CUfunction_attribute, CUkernel, CUdevice) {
+    *value = 0;
+    return CUDA_SUCCESS;
+  }
+  static CUresult set_attribute(CUfunction_attribute, int, CUkernel, CUdevice) { return CUDA_SUCCESS; }
+
   static CUresult launch(const CUlaunchConfig* c, CUfunction, void** parameters, void**) {
     std::string text =
         fmt::format("grid {} {} {} block {} {} {} shared {} stream {}", c->gridDimX, c->gridDimY, c->gridDimZ,
@@ -139,6 +157,11 @@ FakeDriver::FakeDriver() : driver_(SharedObject(nullptr)) {
   driver_.EventCreate = FakeCalls::create_event;
   driver_.EventDestroy = FakeCalls::destroy_event;
   driver_.EventRecord = FakeCalls::record_event;
+  driver_.LibraryLoadData = FakeCalls::load_library;
+  driver_.LibraryGetKernel = FakeCalls::get_kernel;
+  driver_.KernelGetFunction = FakeCalls::get_function;
+  driver_.KernelGetAttribute = FakeCalls::get_attribute;
+  driver_.KernelSetAttribute = FakeCalls::set_attribute;
   driver_.LaunchKernelEx = FakeCalls::launch;
   driver_.TensorMapEncodeTiled = FakeCalls::encode;
   device_.driver = &driver_;

@@ -28,6 +28,9 @@ class FakeDriver {
   /// The calls since the last time, in order, as "StreamWaitEvent 2 1".
   std::vector<std::string> take_calls();
 
+  /// The CUDA version that it is for, as 12040.
+  void set_version(int version) { driver_.version = version; }
+
   /// Makes the next calls of this name give that result.
   void fail(const std::string& name, runtime::CUresult result);
 

@@ -6,6 +6,7 @@
 
 #include <fstream>
 
+#include "runtime/kernel_store.h"
 #include "temporary_folder.h"
 
 namespace strobe::runtime {
@@ -57,9 +58,39 @@ TEST_F(GatherSources, TakesOurHeadersAndWhatTheyReach) {
   ASSERT_TRUE(archive.ok());
   std::vector<std::string_view> names;
   for (const Archive::Entry& entry : archive->entries()) names.push_back(entry.name);
-  EXPECT_EQ(names, (std::vector<std::string_view>{"kernels/common/shape.h", "kernels/forward.h", "vector_of",
+  EXPECT_EQ(names, (std::vector<std::string_view>{"digest of kernels/common/shape.h", "digest of kernels/forward.h",
+                                                  "kernels/common/shape.h", "kernels/forward.h", "vector_of",
                                                   "vector_parts.h"}));
   EXPECT_EQ(archive->find("vector_parts.h"), "struct Parts {};\n");
+}
+
+TEST_F(GatherSources, RenamesTheKernelsThatAChangedHeaderReaches) {
+  write("kernels/shape.h", "#pragma once\nstruct Shape {};\n");
+  write("kernels/forward.h", "#pragma once\n # include \"kernels/shape.h\"\n");
+  write("kernels/backward.h", "#pragma once\n#include <vector_of>\n");
+  const auto keys = [&] {
+    const Result<std::string> bytes = gather();
+    const KernelStore store(*Archive::parse(*bytes), Archive(), DiskCache(), nvrtc);
+    const auto key = [&](const char* header) {
+      return store.key({.name = "", .include = header, .expression = "f", .architecture = "sm_90a"}, {13, 0});
+    };
+    return std::pair(key("kernels/forward.h"), key("kernels/backward.h"));
+  };
+  const auto before = keys();
+  write("kernels/shape.h", "#pragma once\nstruct Shape { int rows; };\n");
+  const auto shape_changed = keys();
+  EXPECT_NE(shape_changed.first, before.first);
+  EXPECT_EQ(shape_changed.second, before.second);
+  write("cuda/vector_parts.h", "struct Parts { int count; };\n");
+  const auto cuda_changed = keys();
+  EXPECT_NE(cuda_changed.first, shape_changed.first);
+  EXPECT_NE(cuda_changed.second, shape_changed.second);
+}
+
+TEST_F(GatherSources, AcceptsNoIncludeByMacro) {
+  write("kernels/forward.h", "#pragma once\n#define VECTOR <vector_of>\n#include VECTOR\n");
+  const Status status = gather().status();
+  EXPECT_NE(status.message().find("kernels/forward.h includes VECTOR"), std::string::npos) << status.message();
 }
 
 TEST_F(GatherSources, SaysWhichHeaderIsNotWhole) {

@@ -184,7 +184,7 @@ TEST_F(GpuLaunch, EveryKernelOfThePackLoadsAndKeepsToRegisters) {
   const Result<Archive> pack = Archive::parse(embedded_pack());
   if (!pack.ok()) GTEST_SKIP() << "this build has no GPU kernels";
   for (const Archive::Entry& entry : pack->entries()) {
-    if (entry.name == KernelStore::kPackVersionEntry) continue;
+    if (entry.name == KernelStore::kPackVersionsEntry) continue;
     const Result<KernelImage> image = KernelImage::parse(std::string(entry.name), entry.content);
     ASSERT_TRUE(image.ok()) << image.status().message();
     const std::string cubin(image->cubin);
@@ -217,7 +217,7 @@ TEST_F(GpuLaunch, CodeThatIsNoneIsRefused) {
   const NvrtcVersion version = (*nvrtc())->version();
   const std::string key = compiling.key(test::add_variant(11), version);
   const std::string image = KernelImage::serialize(key, {.cubin = "no code", .lowered_name = "add"}, 0.0);
-  const std::string& pack = *new std::string(KernelStore::make_pack(version, {{key, image}}));
+  const std::string& pack = *new std::string(KernelStore::make_pack(std::array{version}, {{key, image}}));
   const KernelStore& store = *new KernelStore(*Archive::parse(sources), *Archive::parse(pack), DiskCache(), nvrtc);
   const Status status = load_kernel(store, test::add_variant(11), device(), 0).status();
   EXPECT_EQ(status.code(), StatusCode::device_error);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <fstream>
 
@@ -18,7 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 using test::add_variant;
 
-Result<const Nvrtc*> no_compiler() { return Status(StatusCode::unsupported, "no compiler for this test"); }
+Result<const Nvrtc*> no_compiler(const CubinTarget&) {
+  return Status(StatusCode::unsupported, "no compiler for this test");
+}
 
 class KernelStoreTest : public testing::Test {
  protected:
@@ -76,7 +79,7 @@ TEST_F(KernelStoreTest, SaysWhatIsCompiledWhereThatIsWanted) {
   EXPECT_EQ(said(3), "");
   ::setenv("STROBE_PROGRESS", "1", 1);
   EXPECT_EQ(said(3), "");  // from the disk
-  EXPECT_EQ(said(4), fmt::format("strobe: compiling the kernel {}\n", add_variant(4).name));
+  EXPECT_EQ(said(4), fmt::format("strobe: compiling {}\n", add_variant(4).name));
   ::unsetenv("STROBE_PROGRESS");
 }
 
@@ -84,7 +87,8 @@ TEST_F(KernelStoreTest, TakesThePackWithoutACompiler) {
   const KernelStore compiling = store();
   const Result<std::string> image = compiling.compile(add_variant(3), **nvrtc());
   ASSERT_TRUE(image.ok());
-  const std::string pack = KernelStore::make_pack(version_, {{compiling.key(add_variant(3), version_), *image}});
+  const std::string pack =
+      KernelStore::make_pack(std::array{version_}, {{compiling.key(add_variant(3), version_), *image}});
   const KernelStore packed = store(no_compiler, pack);
   const Result<KernelImage> found = packed.find(add_variant(3));
   ASSERT_TRUE(found.ok()) << found.status().message();
@@ -92,11 +96,33 @@ TEST_F(KernelStoreTest, TakesThePackWithoutACompiler) {
   EXPECT_EQ(packed.find(add_variant(4)).status().message(), "no compiler for this test");
 }
 
+TEST_F(KernelStoreTest, TakesNoPackOfALaterVersionThanTheDriverLoads) {
+  const KernelStore compiling = store();
+  const Result<std::string> image = compiling.compile(add_variant(3), **nvrtc());
+  ASSERT_TRUE(image.ok());
+  const std::string pack =
+      KernelStore::make_pack(std::array{version_}, {{compiling.key(add_variant(3), version_), *image}});
+  CubinTarget asked;
+  const KernelStore packed = store(
+      [&](const CubinTarget& target) {
+        asked = target;
+        return no_compiler(target);
+      },
+      pack);
+  EXPECT_TRUE(packed.find(add_variant(3), version_).ok());
+  EXPECT_EQ(packed.pack_size(), 1U);
+  const NvrtcVersion older{version_.major - 1, NvrtcVersion::kAnyMinor};
+  EXPECT_EQ(packed.find(add_variant(3), older).status().message(), "no compiler for this test");
+  EXPECT_EQ(asked.newest, older);
+  EXPECT_EQ(asked.architecture, "sm_90a");
+}
+
 TEST_F(KernelStoreTest, NeverTakesAPackOfOtherSources) {
   const KernelStore compiling = store();
   const Result<std::string> image = compiling.compile(add_variant(3), **nvrtc());
   ASSERT_TRUE(image.ok());
-  const std::string pack = KernelStore::make_pack(version_, {{compiling.key(add_variant(3), version_), *image}});
+  const std::string pack =
+      KernelStore::make_pack(std::array{version_}, {{compiling.key(add_variant(3), version_), *image}});
   const std::string changed = test::test_sources(std::string(test::kKernelText) + "// changed\n");
   EXPECT_FALSE(store(no_compiler, pack, changed).find(add_variant(3)).ok());
 }
@@ -176,7 +202,7 @@ TEST_F(KernelStoreTest, SaysWhatDoesNotCompile) {
   EXPECT_NE(log.find("missing"), std::string::npos);
 }
 
-TEST(KernelStoreWithoutKernels, RefusesInASentence) {
+TEST(KernelStoreWithoutKernels, ReturnsAnError) {
   const KernelStore store(Archive(), Archive(), DiskCache(), no_compiler);
   const Status status = store.find(add_variant(3)).status();
   EXPECT_EQ(status.code(), StatusCode::unsupported);

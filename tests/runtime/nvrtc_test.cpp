@@ -50,19 +50,21 @@ TEST_F(NvrtcSearch, PrefersTheNamedToolkitThenTheLoadersPath) {
   touch("toolkit/lib64/libnvrtc-builtins.so.13");
   ::setenv("CUDA_HOME", (folder_ / "toolkit").c_str(), 1);
   const std::vector<std::string> candidates = nvrtc_candidates();
-  ASSERT_GE(candidates.size(), 2U);
+  ASSERT_GE(candidates.size(), 3U);
   EXPECT_EQ(candidates[0], library);
   EXPECT_EQ(candidates[1], "libnvrtc.so.13");
+  EXPECT_EQ(candidates[2], "libnvrtc.so.12");
 }
 
-TEST_F(NvrtcSearch, FindsTheWheel) {
-  const std::string wheel = "lib/python3.11/site-packages/nvidia/cu13/lib/libnvrtc.so.13";
-  const std::string in_environment = touch("venv/" + wheel);
+TEST_F(NvrtcSearch, FindsTheWheelsOfBothMajors) {
   ::setenv("VIRTUAL_ENV", (folder_ / "venv").c_str(), 1);
-  EXPECT_TRUE(is_candidate(in_environment));
-  EXPECT_TRUE(is_candidate(touch(".local/" + wheel)));
   touch("bin/python3");
-  EXPECT_TRUE(is_candidate(touch(wheel)));
+  for (const std::string package : {"cu13/lib/libnvrtc.so.13", "cuda_nvrtc/lib/libnvrtc.so.12"}) {
+    const std::string wheel = "lib/python3.11/site-packages/nvidia/" + package;
+    EXPECT_TRUE(is_candidate(touch("venv/" + wheel)));
+    EXPECT_TRUE(is_candidate(touch(".local/" + wheel)));
+    EXPECT_TRUE(is_candidate(touch(wheel)));
+  }
 }
 
 TEST(Nvrtc, RefusesWhatIsNotThere) {

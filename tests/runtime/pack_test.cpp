@@ -2,6 +2,8 @@
 // The pack takes only kernels that keep to registers and let WGMMAs overlap.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "runtime/pack/build_pack.h"
 #include "temporary_folder.h"
 #include "test_kernels.h"
@@ -53,7 +55,8 @@ class PackTest : public testing::Test {
   Result<Pack> build(const std::string& text, const std::vector<CommonVariant>& variants) {
     const std::string sources = test::test_sources(text);
     const KernelStore store(*Archive::parse(sources), Archive(), DiskCache::open(folder_ / "kernels"), nvrtc);
-    return build_pack(store, **nvrtc(), variants);
+    const Nvrtc* const one[] = {*nvrtc()};
+    return build_pack(store, one, variants);
   }
 
   static CommonVariant plain_kernel() {
@@ -84,9 +87,10 @@ TEST_F(PackTest, HoldsEveryVariantAndWhatItUses) {
     EXPECT_GT(kernel.compile_ms, 0.0);
   }
   const std::string sources = test::test_sources();
-  const KernelStore store(*Archive::parse(sources), *Archive::parse(pack->archive), DiskCache(), [] {
-    return Result<const Nvrtc*>(Status(StatusCode::unsupported, "the pack should have had it"));
-  });
+  const KernelStore store(*Archive::parse(sources), *Archive::parse(pack->archive), DiskCache(),
+                          [](const CubinTarget&) {
+                            return Result<const Nvrtc*>(Status(StatusCode::unsupported, "the pack should have had it"));
+                          });
   for (const CommonVariant& variant : variants) EXPECT_TRUE(store.find(variant.variant).ok());
 }
 
@@ -99,6 +103,44 @@ TEST_F(PackTest, HasTheSameBytesEachTime) {
 }
 
 TEST_F(PackTest, RefusesSpills) { expect_refused(kSpilling, "spills registers"); }
+
+// A kernel that only the older NVRTC makes badly is compiled by the newer one, the others by the older.
+TEST_F(PackTest, LeavesToTheNewerNvrtcWhatTheOlderSpills) {
+  const char* const path = std::getenv("STROBE_NVRTC_NEWER");
+  if (path == nullptr) GTEST_SKIP() << "this build has one NVRTC";
+  const auto newer = Nvrtc::open(path);
+  ASSERT_TRUE(newer.ok()) << newer.status().message();
+  const std::string sources = test::test_sources(std::string(test::kKernelText) + R"(
+    template <int n>
+    __global__ void indexed(float* values, const int* places) {
+    #if __CUDACC_VER_MAJOR__ < 13
+      float held[n] = {};
+      for (int i = 0; i < n; ++i) held[places[i]] += values[i];
+      for (int i = 0; i < n; ++i) values[i] = held[i];
+    #endif
+    })");
+  const CommonVariant other{test::add_variant(1)};
+  CommonVariant indexed = other;
+  indexed.variant.expression = "indexed<64>";
+  const KernelStore store(*Archive::parse(sources), Archive(), DiskCache::open(folder_ / "kernels"), nvrtc);
+  const Nvrtc* const both[] = {*nvrtc(), newer->get()};
+  testing::internal::CaptureStderr();
+  const Result<Pack> pack = build_pack(store, both, {indexed, other});
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("keeps an array in local memory with NVRTC 12."),
+            std::string::npos);
+  ASSERT_TRUE(pack.ok()) << pack.status().message();
+  ASSERT_EQ(pack->kernels.size(), 2U);
+  EXPECT_EQ(pack->kernels[0].kernel.variant.expression, other.variant.expression);
+  EXPECT_EQ(pack->kernels[0].nvrtc, both[0]->version());
+  EXPECT_EQ(pack->kernels[1].nvrtc, both[1]->version());
+  const KernelStore packed(
+      *Archive::parse(sources), *Archive::parse(pack->archive), DiskCache(),
+      [](const CubinTarget&) { return Result<const Nvrtc*>(Status(StatusCode::unsupported, "not in the pack")); });
+  EXPECT_EQ(packed.pack_size(), 2U);
+  EXPECT_TRUE(packed.find(indexed.variant).ok());
+  EXPECT_TRUE(packed.find(other.variant, both[0]->version()).ok());
+  EXPECT_EQ(packed.find(indexed.variant, both[0]->version()).status().message(), "not in the pack");
+}
 
 TEST_F(PackTest, RefusesArraysInLocalMemory) { expect_refused(kLocalArray, "keeps an array in local memory"); }
 

@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "flags.h"
 #include "machine.h"
+#include "strobe/gpu_report.h"
 #include "strobe/plan.h"
 
 namespace strobe::program {
@@ -24,6 +25,19 @@ std::string availability(Engine engine, DeviceType device) {
   return plan.ok() ? "available" : "not available: " + plan.status().message();
 }
 
+void print_gpu(const GpuReport& report) {
+  fmt::print("GPU\n");
+  fmt::print("  driver           {}\n", report.driver);
+  for (std::size_t i = 0; i < report.devices.size(); ++i) {
+    fmt::print("  device {:<10}{}\n", i, report.devices[i]);
+  }
+  fmt::print("  compiled ahead   {}\n", report.pack);
+  for (std::size_t i = 0; i < report.compiler.size(); ++i) {
+    fmt::print("  {:<17}{}\n", i == 0 ? "compiler" : "", report.compiler[i]);
+  }
+  fmt::print("  kernel cache     {}\n\n", report.cache);
+}
+
 ExitCode info() {
   const std::vector<std::string> sets = instruction_sets();
   fmt::print("strobe {}\n\n", STROBE_VERSION);
@@ -31,6 +45,7 @@ ExitCode info() {
   fmt::print("  cpu              {}\n", availability(Engine::cpu, DeviceType::cpu));
   fmt::print("  ampere           {}\n", availability(Engine::ampere, DeviceType::cuda));
   fmt::print("  hopper           {}\n\n", availability(Engine::hopper, DeviceType::cuda));
+  print_gpu(gpu_report());
   fmt::print("processor\n");
   fmt::print("  name             {}\n", processor_name());
   fmt::print("  threads          {}\n", resolved_threads(0));

@@ -44,8 +44,10 @@ std::string size_text(const std::string& kernel_text) {
 }  // namespace
 
 std::string processor_name() {
-  const std::string name = cpuinfo("model name");
-  return name.empty() ? "unknown" : name;
+  if (std::string name = cpuinfo("model name"); !name.empty()) return name;
+  // Arm's processors have numbers.
+  const std::string part = cpuinfo("CPU part");
+  return part.empty() ? "unknown" : fmt::format("implementer {}, part {}", cpuinfo("CPU implementer"), part);
 }
 
 std::vector<std::string> processor_features() {

@@ -10,7 +10,8 @@
 namespace strobe::program {
 
 /// Prints the root mean square error of O, quantisation included, of 8-bit operands made in several ways, on several
-/// distributions of inputs. Batch 1 and equal lengths and heads.
+/// distributions of inputs. Batch 1 and equal heads. With more keys than queries, of the last queries, relative to O,
+/// and beside it how many keys are found that one query each looks for.
 ExitCode verify_eight_bit(const ShapeFlags& shape, const AttentionOptions& options, const Execution& execution,
                           std::uint64_t seed);
 

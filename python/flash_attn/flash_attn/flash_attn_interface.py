@@ -10,9 +10,8 @@ from strobe.integrations.flash_attention import (
     given_lengths,
     options_of,
     padded_attention,
-    reject_unsupported,
-    with_cache,
 )
+from strobe.integrations.kv_cache import Cache, cached_attention, with_cache
 from torch import Tensor
 
 from flash_attn._passes import (
@@ -121,7 +120,22 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
 ) -> Any:
-    reject_unsupported(block_table=block_table)
+    """out, or (out, lse, None) with return_attn_probs. With block_table [batch, max_pages] k and v are pages
+    [num_pages, page_size, heads_kv, head_dim], and cu_seqlens_k gives the sequences' numbers of keys; without gradients
+    then."""
+    if block_table is not None:
+        if dropout_p:
+            raise NotImplementedError(f"dropout_p is {dropout_p} with block_table: pages are for inference")
+        options = options_of(
+            softmax_scale=softmax_scale,
+            causal=causal,
+            window_size=window_size,
+            softcap=softcap,
+            alibi_slopes=alibi_slopes,
+        )
+        options |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": int(max_seqlen_q)}
+        result = cached_attention(q, Cache(k, v, block_table), cu_seqlens_k.diff().int(), **options)
+        return (*result, None) if return_attn_probs else result[0]
     return _attention(
         *(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap),
         *(alibi_slopes, deterministic, return_attn_probs),
@@ -164,15 +178,15 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Any:
-    """out, or (out, lse) with return_softmax_lse. Writes k and v to the cache."""
-    reject_unsupported(cache_leftpad=cache_leftpad, block_table=block_table)
+    """out, or (out, lse) with return_softmax_lse. Writes k and v to the cache, which may be pages of any size."""
     out, lse = with_cache(
-        *(q, k_cache, v_cache, k, v),
+        q,
+        Cache(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad),
+        (k, v),
         rotary_cos=rotary_cos,
         rotary_sin=rotary_sin,
         rotary_interleaved=rotary_interleaved,
         cache_seqlens=cache_seqlens,
-        cache_batch_idx=cache_batch_idx,
         options=options_of(
             softmax_scale=softmax_scale,
             causal=causal,

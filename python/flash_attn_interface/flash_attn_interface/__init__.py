@@ -4,14 +4,15 @@
 from typing import Any
 
 import torch
+from strobe import merge
 from strobe.integrations.flash_attention import (
     float8_attention,
     given_lengths,
     options_of,
     padded_attention,
     reject_unsupported,
-    with_cache,
 )
+from strobe.integrations.kv_cache import Cache, with_cache
 from torch import Tensor
 
 from flash_attn_interface._passes import _flash_attn_backward, _flash_attn_forward
@@ -176,26 +177,22 @@ def flash_attn_with_kvcache(
     return_softmax_lse: bool = False,
 ) -> Any:
     """out, or (out, lse, None, None) with return_softmax_lse: there are no partial results. Writes k and v to the
-    cache."""
-    reject_unsupported(
-        qv=qv,
-        cache_leftpad=cache_leftpad,
-        page_table=page_table,
-        cu_seqlens_k_new=cu_seqlens_k_new,
-        rotary_seqlens=rotary_seqlens,
-        q_descale=q_descale,
-        k_descale=k_descale,
-        v_descale=v_descale,
-    )
+    cache, which may be pages of any size. A cache of float8_e4m3fn or int8 has scales [batch, heads_kv], k_descale and
+    v_descale; a float8_e4m3fn q beside it becomes bfloat16, as out is."""
+    reject_unsupported(qv=qv)
     out, lse = with_cache(
-        *(q, k_cache, v_cache, k, v),
+        q,
+        Cache(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad),
+        (k, v),
         rotary_cos=rotary_cos,
         rotary_sin=rotary_sin,
         rotary_interleaved=rotary_interleaved,
         cache_seqlens=cache_seqlens,
-        cache_batch_idx=cache_batch_idx,
+        rotary_seqlens=rotary_seqlens,
         cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_new=cu_seqlens_k_new,
         max_seqlen_q=max_seqlen_q,
+        scales={"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale},
         options=options_of(
             softmax_scale=softmax_scale,
             causal=causal,
@@ -214,10 +211,10 @@ def flash_attn_combine(
 
     Gives (out [.., heads, head_dim], lse [.., heads]). Source: Dao, "FlashAttention-2" (2023), section 2.3.1.
     """
-    lse = torch.logsumexp(lse_partial.float(), dim=0)
-    weights = torch.exp(lse_partial.float() - lse.where(lse.isfinite(), 0))
-    merged = (weights.unsqueeze(-1) * out_partial.float()).sum(0).to(out_dtype or out_partial.dtype)
-    return (merged if out is None else out.copy_(merged)), lse
+    logarithms = lse_partial.transpose(-1, -2).contiguous()  # heads before rows
+    parts = list(zip(out_partial, logarithms, strict=True))
+    merged, lse = merge(parts, out=out, out_dtype=out_dtype if out is None else None)
+    return merged, lse.transpose(-1, -2)
 
 
 def get_scheduler_metadata(*arguments: Any, **options: Any) -> None:

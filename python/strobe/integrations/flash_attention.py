@@ -87,8 +87,9 @@ def float8_attention(
 ) -> Any:
     """FlashAttention-3's call of float8_e4m3fn tensors: scales of a batch entry and key head, output in bfloat16.
 
-    V is copied: the tensor cores need it transposed. Without gradients.
+    V is copied: the tensor cores need it transposed. Without gradients, as FlashAttention-3's: out is detached.
     """
+    q, k, v = q.detach(), k.detach(), v.detach()
     if q.dim() != 4 or k.dim() != 4:
         raise NotImplementedError("q, k or v is packed: float8 inputs are supported with a batch axis alone")
     heads_kv = k.shape[2]
@@ -148,74 +149,15 @@ def given_lengths(
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, interleaved: bool) -> Tensor:
-    """Rotary embedding of x [batch, seqlen, heads, head_dim] at `positions` [batch, seqlen].
+    """Rotary embedding of x [batch, seqlen, heads, head_dim] at `positions` [batch, seqlen], or both without a batch.
 
     cos and sin are [positions, rotary_dim / 2]; pairs are neighbours (interleaved) or lie half of rotary_dim apart; the
     rest of the head stays. Source: Su et al., "RoFormer" (2021), section 3.4.
     """
     half = cos.shape[-1]
     rotated, rest = x[..., : 2 * half].float(), x[..., 2 * half :]
-    c, s = (table[positions].unsqueeze(2).float() for table in (cos, sin))
+    c, s = (table[positions].unsqueeze(-2).float() for table in (cos, sin))
     a, b = (rotated[..., 0::2], rotated[..., 1::2]) if interleaved else (rotated[..., :half], rotated[..., half:])
     pair = (a * c - b * s, a * s + b * c)
     turned = torch.stack(pair, dim=-1).flatten(-2) if interleaved else torch.cat(pair, dim=-1)
     return torch.cat([turned.to(x.dtype), rest], dim=-1)
-
-
-def _lengths(cache_seqlens: Tensor | int | None, batch: int, seqlen: int, device: torch.device) -> Tensor:
-    if isinstance(cache_seqlens, Tensor):
-        return cache_seqlens.int()
-    filled = seqlen if cache_seqlens is None else cache_seqlens
-    return torch.full((batch,), filled, dtype=torch.int32, device=device)
-
-
-def with_cache(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    k: Tensor | None,
-    v: Tensor | None,
-    *,
-    rotary_cos: Tensor | None = None,
-    rotary_sin: Tensor | None = None,
-    rotary_interleaved: bool = True,
-    cache_seqlens: Tensor | int | None = None,
-    cache_batch_idx: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    options: dict[str, Any],
-) -> tuple[Tensor, Tensor]:
-    """Attention of q over a cache [rows, seqlen, heads_kv, head_dim] of which the first cache_seqlens keys count.
-
-    k and v, where they are given, are first written to the cache behind those, in place; with rotary tables q and k
-    are rotated to their positions. `options` are Strobe's own. Gives (out, lse).
-    """
-    batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
-    used = _lengths(cache_seqlens, batch, k_cache.shape[1], q.device)
-    if rotary_cos is not None and rotary_sin is not None:
-        if cu_seqlens_q is not None:
-            raise NotImplementedError("rotary_cos is given with cu_seqlens_q: rotary embedding needs batched q")
-        has_diagonal = options["causal"] or options.get("window", (-1, -1)) != (-1, -1)
-        steps = torch.arange(q.shape[1], device=q.device) * int(has_diagonal)
-        q = rotate(q, rotary_cos, rotary_sin, used[:, None] + steps, interleaved=rotary_interleaved)
-    if k is not None and v is not None:
-        positions = used[:, None].long() + torch.arange(k.shape[1], device=q.device)
-        if rotary_cos is not None and rotary_sin is not None:
-            k = rotate(k, rotary_cos, rotary_sin, positions, interleaved=rotary_interleaved)
-        rows = torch.arange(batch, device=q.device) if cache_batch_idx is None else cache_batch_idx.long()
-        k_cache[rows[:, None], positions] = k
-        v_cache[rows[:, None], positions] = v
-        used = used + k.shape[1]
-    if cache_batch_idx is not None:
-        k_cache, v_cache = (cache.index_select(0, cache_batch_idx.long()) for cache in (k_cache, v_cache))
-    elif k_cache.shape[0] != batch:
-        k_cache, v_cache = k_cache[:batch], v_cache[:batch]
-    with torch.no_grad():
-        return padded_attention(
-            *(q, k_cache, v_cache),
-            return_lse=True,
-            seqused_k=used,
-            cu_seqlens_q=cu_seqlens_q,
-            max_seqlen_q=-1 if max_seqlen_q is None else int(max_seqlen_q),
-            **options,
-        )

@@ -16,6 +16,7 @@
 #include "cpu/amx/scratch.h"
 #include "cpu/amx/softmax-inl.h"
 #include "cpu/amx/tile_product-inl.h"
+#include "cpu/kernels/convert-inl.h"
 #include "cpu/kernels/row_statistics.h"
 
 STROBE_BEFORE_AMX_NAMESPACE();
@@ -26,7 +27,7 @@ class AmxForwardBlock {
  public:
   AmxForwardBlock(const ForwardTask& task, std::byte* scratch)
       : task_(task),
-        scratch_(scratch, task.head_dim, task.head_dim_v, task.tiles),
+        scratch_(scratch, task.head_dim, task.head_dim_v, task.stored.given(), task.tiles),
         rows_(task.row_end - task.row_begin),
         d_(scratch_.columns),
         dv_(scratch_.columns_v) {}
@@ -74,8 +75,11 @@ class AmxForwardBlock {
     key_begin_ = key_begin;
     count_ = count;
     packed_ = round_up(count, amx::kBlock);
-    pack_rows<Unit, false>({task_.k, key_begin, count, task_.head_dim}, packed_, d_, scratch_.keys);
-    pack_row_pairs<Unit, true>({task_.v, key_begin, count, task_.head_dim_v}, packed_, dv_, scratch_.values);
+    const StoredTile stored{task_.stored, task_.dtype, key_begin, count, scratch_.converted};
+    pack_rows<Unit, false>({stored.keys(task_.k, task_.head_dim), stored.first(), count, task_.head_dim}, packed_, d_,
+                           scratch_.keys);
+    pack_row_pairs<Unit, true>({stored.values(task_.v, task_.head_dim_v), stored.first(), count, task_.head_dim_v},
+                               packed_, dv_, scratch_.values);
     const bool uniform = scratch_.visible_begin[rows_ - 1] <= key_begin && scratch_.visible_end[0] >= key_end;
     // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
     hidden_poison_ = !uniform && !all_finite(scratch_.values, packed_ * dv_);

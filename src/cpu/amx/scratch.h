@@ -8,6 +8,7 @@
 
 #include "call/arithmetic.h"
 #include "cpu/kernels/arena.h"
+#include "cpu/kernels/scratch.h"
 #include "cpu/kernels/task.h"
 #include "strobe/float16.h"
 
@@ -23,15 +24,17 @@ inline constexpr std::int64_t kBlock = 2 * kTileRows;
 
 /// Of forward-inl.h. Tiles are multiples of kBlock.
 struct ForwardScratch {
-  ForwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles)
+  ForwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, bool stored, Tiles tiles)
       : columns(round_up(head_dim, kBlock)),
         columns_v(round_up(head_dim_v, kBlock)),
+        tile_bytes(converted_bytes(stored, tiles.block_n, head_dim, head_dim_v)),
         m(tiles.block_m),
         n(tiles.block_n),
         arena(memory) {}
 
   const std::int64_t columns;    // head_dim in whole blocks
   const std::int64_t columns_v;  // head_dim_v in whole blocks
+  const std::int64_t tile_bytes;
   const std::int64_t m;
   const std::int64_t n;
   Arena arena;
@@ -47,6 +50,7 @@ struct ForwardScratch {
   float* const rescale = arena.take<float>(m);                           // of earlier sums, by the latest tile
   std::int64_t* const visible_begin = arena.take<std::int64_t>(m);       // first visible key of each row
   std::int64_t* const visible_end = arena.take<std::int64_t>(m);         // one past the last
+  std::byte* const converted = arena.take<std::byte>(tile_bytes);        // of K or V stored in 8 bits
 };
 
 /// Of backward-inl.h. Tiles are multiples of kBlock.

@@ -56,21 +56,23 @@ class BackwardBlock {
  private:
   void begin() {
     const Source keys{task_.k, task_.key_begin, count_, task_.head_dim};
-    pack_panels(task_.dtype, keys, d_, 1.0F, scratch_.row, scratch_.keys);
-    pack_panels(task_.dtype, {task_.v, task_.key_begin, count_, task_.head_dim_v}, dv_, 1.0F, scratch_.row,
+    const std::int64_t lanes = round_up(count_, kLanes);
+    prefetch_first_rows(task_.dtype, task_.k, task_.key_begin, count_, task_.head_dim);
+    prefetch_first_rows(task_.dtype, task_.v, task_.key_begin, count_, task_.head_dim_v);
+    pack_panels(task_.dtype, keys, lanes, d_, 1.0F, scratch_.row, scratch_.keys);
+    pack_panels(task_.dtype, {task_.v, task_.key_begin, count_, task_.head_dim_v}, lanes, dv_, 1.0F, scratch_.row,
                 scratch_.values);
-    pack_wide_panels(task_.dtype, keys, padded_keys_, scratch_.row, scratch_.wide_keys);
+    pack_wide_panels(task_.dtype, keys, count_, scratch_.row, scratch_.wide_keys);
     std::fill_n(scratch_.dk, padded_keys_ * d_, 0.0F);
     std::fill_n(scratch_.dv, padded_keys_ * dv_, 0.0F);
     const std::int64_t group = queries_of_.q.group;
     const std::int64_t positions = queries_of_.rows / group;
-    for (std::int64_t key = 0; key < padded_keys_; ++key) {  // no row sees a key past the last
-      scratch_.row_begin[key] =
-          key < count_ ? task_.visible.first_position(task_.key_begin + key, positions) * group : queries_of_.rows;
-      scratch_.row_end[key] =
-          key < count_ ? task_.visible.last_position(task_.key_begin + key, positions) * group : queries_of_.rows;
+    for (std::int64_t lane = 0; lane < padded_keys_; ++lane) {  // lanes past the last key repeat it; nobody reads them
+      const std::int64_t key = task_.key_begin + std::min(lane, count_ - 1);
+      scratch_.row_begin[lane] = task_.visible.first_position(key, positions) * group;
+      scratch_.row_end[lane] = task_.visible.last_position(key, positions) * group;
     }
-    keys_finite_ = all_finite(scratch_.wide_keys, padded_keys_ * wide_d_);
+    keys_finite_ = all_finite(scratch_.wide_keys, count_ * wide_d_);
   }
 
   /// Rows that a block takes in the dQ sums.
@@ -80,6 +82,8 @@ class BackwardBlock {
   void query_block(std::int64_t row_begin, std::int64_t row_end) {
     const std::int64_t rows = row_end - row_begin;
     block_rows_ = round_up(rows, kRowMultiple);
+    prefetch_first_rows(task_.dtype, queries_of_.q, row_begin, rows, task_.head_dim);
+    prefetch_first_rows(task_.dtype, queries_of_.d_o, row_begin, rows, task_.head_dim_v);
     pack_tiles(task_.dtype, {queries_of_.q, row_begin, rows, task_.head_dim}, block_rows_, query_layout_,
                scratch_.queries);
     pack_tiles(task_.dtype, {queries_of_.d_o, row_begin, rows, task_.head_dim_v}, block_rows_, d_o_layout_,
@@ -106,10 +110,10 @@ class BackwardBlock {
     const std::int64_t* begin = scratch_.row_begin + key;
     const std::int64_t* end = scratch_.row_end + key;
     float* d_scores = scratch_.d_scores + key * block_rows_;
-    // Padding keys see no row and lie at the end: begin there is past every row, so the last real key bounds the panel.
-    const std::int64_t last_key = std::min(key + kPanel, count_) - key - 1;
+    const int vectors = panel_vectors(count_ - key);
+    const std::int64_t last_lane = vectors * kLanes - 1;
     std::int64_t first = std::clamp<std::int64_t>(begin[0] - row_begin, 0, rows);
-    std::int64_t last = std::clamp<std::int64_t>(end[last_key] - row_begin, 0, rows);
+    std::int64_t last = std::clamp<std::int64_t>(end[last_lane] - row_begin, 0, rows);
     if (first >= last) {
       std::fill_n(d_scores, block_rows_ * kPanel, 0.0F);
       if (bias_gradient_.writes_all()) {
@@ -121,12 +125,14 @@ class BackwardBlock {
     last = round_up(last, kStrip);
     std::fill_n(d_scores, first * kPanel, 0.0F);
     std::fill_n(d_scores + last * kPanel, (block_rows_ - last) * kPanel, 0.0F);
-    const bool masked = begin[kPanel - 1] - row_begin > first || end[0] - row_begin < last;
-
-    multiply_panel(scratch_.queries, query_layout_, d_, scratch_.keys + key * d_, first, last, scratch_.scores);
-    bias_gradient_.prefetch(key, row_begin + first, row_begin + std::min(last, rows));
-    multiply_panel(scratch_.d_o, d_o_layout_, dv_, scratch_.values + key * dv_, first, last, scratch_.d_probabilities);
     const std::int64_t valid = std::min(last, rows);
+    const bool masked = begin[last_lane] - row_begin > first || end[0] - row_begin < valid;
+
+    multiply_panel(vectors, scratch_.queries, query_layout_, d_, scratch_.keys + key * d_, first, last,
+                   scratch_.scores);
+    bias_gradient_.prefetch(key, row_begin + first, row_begin + std::min(last, rows));
+    multiply_panel(vectors, scratch_.d_o, d_o_layout_, dv_, scratch_.values + key * dv_, first, last,
+                   scratch_.d_probabilities);
     if (queries_of_.terms.given()) {
       const TermsPanel terms{.terms = queries_of_.terms,
                              .diagonal = task_.visible.diagonal,
@@ -138,7 +144,7 @@ class BackwardBlock {
                              .more_rows = 0};
       terms_of_keys(terms, key, first, valid, scratch_.terms);
     }
-    for (int n = 0; n < kTileVecs; ++n) {
+    for (int n = 0; n < vectors; ++n) {
       const LaneInterval visible(begin + n * kLanes, end + n * kLanes, row_begin);
       const float* delta = queries_of_.delta + row_begin;
       if (masked) {
@@ -146,29 +152,31 @@ class BackwardBlock {
                     : differentiate<true, false>(key, n * kLanes, visible, first, last, valid, delta, d_scores);
       } else {
         has_extras_ ? differentiate<false, true>(key, n * kLanes, visible, first, last, valid, delta, d_scores)
-                    : differentiate<false, false>(key, n * kLanes, visible, first, last, last, delta, d_scores);
+                    : differentiate<false, false>(key, n * kLanes, visible, first, last, valid, delta, d_scores);
       }
     }
     if (bias_gradient_.wanted()) bias_gradient_.store(key, row_begin, first, valid, rows);
     if (masked && hidden_poison_) {
-      add_visible(scratch_.d_o, d_o_layout_, task_.head_dim_v, scratch_.scores, first, last, begin, end, row_begin,
-                  scratch_.dv + key * dv_);
-      add_visible(scratch_.queries, query_layout_, task_.head_dim, d_scores, first, last, begin, end, row_begin,
-                  scratch_.dk + key * d_);
+      add_visible(vectors, scratch_.d_o, d_o_layout_, task_.head_dim_v, scratch_.scores, first, last, begin, end,
+                  row_begin, scratch_.dv + key * dv_);
+      add_visible(vectors, scratch_.queries, query_layout_, task_.head_dim, d_scores, first, last, begin, end,
+                  row_begin, scratch_.dk + key * d_);
       return;
     }
-    add_columns(scratch_.d_o, d_o_layout_, dv_, scratch_.scores, first, last, scratch_.dv + key * dv_);
-    add_columns(scratch_.queries, query_layout_, d_, d_scores, first, last, scratch_.dk + key * d_);
+    add_columns(vectors, scratch_.d_o, d_o_layout_, dv_, scratch_.scores, first, last, scratch_.dv + key * dv_);
+    add_columns(vectors, scratch_.queries, query_layout_, d_, d_scores, first, last, scratch_.dk + key * d_);
   }
 
   /// out[row][key lanes] = left rows * panel, over `columns`.
-  void multiply_panel(const float* left, PackedLayout layout, std::int64_t columns, const float* panel,
+  void multiply_panel(int vectors, const float* left, PackedLayout layout, std::int64_t columns, const float* panel,
                       std::int64_t first, std::int64_t last, float* HWY_RESTRICT out) {
-    for (std::int64_t row = first; row < last; row += kStrip) {
-      multiply_rows<kStrip, kTileVecs, kStrip>(left + row / kStrip * layout.group_stride, layout.strip_stride,
-                                               columns / kStrip, panel)
-          .store_to(out + row * kPanel, kPanel);
-    }
+    with_vectors(vectors, [&](auto own) {
+      for (std::int64_t row = first; row < last; row += kStrip) {
+        multiply_rows<kStrip, own, kStrip, kPanel>(left + row / kStrip * layout.group_stride, layout.strip_stride,
+                                                   columns, panel)
+            .store_to(out + row * kPanel, kPanel);
+      }
+    });
   }
 
   /// P in place of S, and dS = P (dP - delta) [(1 - t^2) under softcap], for one vector of keys over rows [first,
@@ -227,22 +235,24 @@ class BackwardBlock {
   }
 
   /// sums^T[column][key lanes] += left^T * right over rows [first, last).
-  void add_columns(const float* left, PackedLayout layout, std::int64_t columns, const float* right, std::int64_t first,
-                   std::int64_t last, float* HWY_RESTRICT sums) {
+  void add_columns(int vectors, const float* left, PackedLayout layout, std::int64_t columns, const float* right,
+                   std::int64_t first, std::int64_t last, float* HWY_RESTRICT sums) {
     const float* rows = left + first / kStrip * layout.group_stride;
-    for (std::int64_t c = 0; c < columns; c += kStrip) {
-      multiply_columns<kTileVecs>(rows + c / kStrip * layout.strip_stride, layout.group_stride, (last - first) / kStrip,
-                                  right + first * kPanel)
-          .add_to(sums + c * kPanel, kPanel);
-    }
+    with_vectors(vectors, [&](auto own) {
+      for (std::int64_t c = 0; c < columns; c += kStrip) {
+        multiply_columns<own, kPanel>(rows + c / kStrip * layout.strip_stride, layout.group_stride,
+                                      (last - first) / kStrip, right + first * kPanel)
+            .add_to(sums + c * kPanel, kPanel);
+      }
+    });
   }
 
   /// add_columns over visible pairs alone.
-  void add_visible(const float* left, PackedLayout layout, std::int64_t columns, const float* right, std::int64_t first,
-                   std::int64_t last, const std::int64_t* begin, const std::int64_t* end, std::int64_t row_begin,
-                   float* HWY_RESTRICT sums) {
+  void add_visible(int vectors, const float* left, PackedLayout layout, std::int64_t columns, const float* right,
+                   std::int64_t first, std::int64_t last, const std::int64_t* begin, const std::int64_t* end,
+                   std::int64_t row_begin, float* HWY_RESTRICT sums) {
     const Floats d;
-    for (int n = 0; n < kTileVecs; ++n) {
+    for (int n = 0; n < vectors; ++n) {
       const LaneInterval visible(begin + n * kLanes, end + n * kLanes, row_begin);
       for (std::int64_t c = 0; c < columns; ++c) {
         float* HWY_RESTRICT at = sums + c * kPanel + n * kLanes;
@@ -269,8 +279,8 @@ class BackwardBlock {
     } else {
       for (std::int64_t c = 0; c < wide_d_; c += kWidePanel) {
         for (std::int64_t row = 0; row < rows; row += kWideRows) {
-          multiply_rows<kWideRows, kWideVecs, kPanel>(scratch_.d_scores + row * kPanel, block_rows_ * kPanel,
-                                                      padded_keys_ / kPanel, scratch_.wide_keys + c * padded_keys_)
+          multiply_rows<kWideRows, kWideVecs, kPanel, kWidePanel>(
+              scratch_.d_scores + row * kPanel, block_rows_ * kPanel, count_, scratch_.wide_keys + c * count_)
               .add_to(sums + row * wide_d_ + c, wide_d_);
         }
       }
@@ -284,8 +294,7 @@ class BackwardBlock {
         if (row_begin + row < scratch_.row_begin[key] || row_begin + row >= scratch_.row_end[key]) continue;
         const float ds = scratch_.d_scores[key / kPanel * block_rows_ * kPanel + row * kPanel + key % kPanel];
         for (std::int64_t c = 0; c < wide_d_; ++c) {
-          const float k =
-              scratch_.wide_keys[c / kWidePanel * padded_keys_ * kWidePanel + key * kWidePanel + c % kWidePanel];
+          const float k = scratch_.wide_keys[c / kWidePanel * count_ * kWidePanel + key * kWidePanel + c % kWidePanel];
           sums[row * wide_d_ + c] += ds * k;
         }
       }
@@ -301,15 +310,21 @@ class BackwardBlock {
   void write_keys(const float* sums, std::int64_t padded_columns, std::int64_t columns, float factor,
                   const MutableRows& to) {
     const std::int64_t stride = round_up(columns, kLanes);
+    prefetch_first_results(to, 0, columns);
     for (std::int64_t key = 0; key < count_; key += kTransposedRows) {
+      prefetch_first_results(to, key + kTransposedRows, columns);
       const float* panel = sums + round_down(key, kPanel) * padded_columns + key % kPanel;
       transpose_columns(panel, kPanel, columns, stride, scratch_.row);
       for (std::int64_t i = 0; i < std::min(kTransposedRows, count_ - key); ++i) {
-        float* HWY_RESTRICT row = scratch_.row + i * stride;
-        for (std::int64_t c = 0; c < columns; ++c) row[c] *= factor;
-        store_result(task_.dtype, to, task_.key_begin + key + i, row, columns);
+        store_result(task_.dtype, to, task_.key_begin + key + i, scratch_.row + i * stride, columns, factor);
       }
     }
+  }
+
+  /// Fetches the rows that are written from `key` on.
+  void prefetch_first_results(const MutableRows& to, std::int64_t key, std::int64_t columns) {
+    prefetch_rows(task_.dtype, to, task_.key_begin + std::min(key, count_),
+                  task_.key_begin + std::min(key + kTransposedRows, count_), columns);
   }
 
   const BackwardTask& task_;

@@ -15,7 +15,14 @@ namespace strobe::cpu::HWY_NAMESPACE {
 template <class T>
 HWY_INLINE void compute_delta_of(const DeltaTask& task) {
   const Floats d;
+  const std::int64_t rows = task.row_end - task.row_begin;
+  prefetch_first_rows(task.dtype, task.o, task.row_begin, rows, task.head_dim_v);
+  prefetch_first_rows(task.dtype, task.d_o, task.row_begin, rows, task.head_dim_v);
   for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
+    if (row + kPrefetchRows < task.row_end) {
+      prefetch_rows(task.dtype, task.o, row + kPrefetchRows, row + kPrefetchRows + 1, task.head_dim_v);
+      prefetch_rows(task.dtype, task.d_o, row + kPrefetchRows, row + kPrefetchRows + 1, task.head_dim_v);
+    }
     const T* HWY_RESTRICT o = static_cast<const T*>(task.o.data) + task.o.offset(row);
     const T* HWY_RESTRICT d_o = static_cast<const T*>(task.d_o.data) + task.d_o.offset(row);
     Vec sums = hn::Zero(d);
@@ -37,9 +44,10 @@ inline void compute_delta(const DeltaTask& task) {
 
 inline void write_query_gradient(const QueryGradientTask& task) {
   for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
-    float* HWY_RESTRICT sums = task.sums + (row - task.row_begin) * task.row_stride;
-    for (std::int64_t c = 0; c < task.head_dim; ++c) sums[c] *= task.scale;
-    store_result(task.dtype, task.dq, row, sums, task.head_dim);
+    const std::int64_t ahead = std::min(row + kPrefetchRows, task.row_end);
+    prefetch_rows(task.dtype, task.dq, ahead, std::min(ahead + 1, task.row_end), task.head_dim);
+    store_result(task.dtype, task.dq, row, task.sums + (row - task.row_begin) * task.row_stride, task.head_dim,
+                 task.scale);
   }
 }
 

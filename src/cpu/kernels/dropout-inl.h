@@ -18,20 +18,17 @@
 HWY_BEFORE_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
 
-using Words = hn::RebindToUnsigned<Floats>;
-using WordVec = hn::Vec<Words>;
-
 inline constexpr std::int64_t kWordKeys = 32;  // a word of bits says which of them a row keeps
 
 struct PhiloxVecs {
-  WordVec word[4];
+  FixedWordVec word[4];
 };
 
 #if HWY_TARGET != HWY_SCALAR
 /// Products of a 32-bit constant with every lane: high and low halves.
 struct WideProduct {
-  WordVec high;
-  WordVec low;
+  FixedWordVec high;
+  FixedWordVec low;
 
   HWY_INLINE WideProduct(unsigned factor, WordVec x) {
     const Words d;
@@ -120,9 +117,34 @@ HWY_INLINE void draw_patches(const GroupDropout& task, const PatchRows* patches,
   }
 }
 
+/// keep_bits() of the kGroup rows from a multiple of kGroup on, in a group of one: whole patches, of which each bit
+/// goes to a place that the compiler knows.
+HWY_INLINE void keep_whole_patches(const GroupDropout& task, std::int64_t row, std::int64_t first_key,
+                                   std::int64_t stride, std::uint32_t* HWY_RESTRICT to) {
+  constexpr std::int64_t kPatches = kLanes / kGroupPatches;
+  for (std::int64_t first = 0; first < kGroupPatches; first += kPatches) {
+    PatchRows patches[kPatches];
+    for (std::int64_t i = 0; i < kPatches; ++i) patches[i] = {row + 2 * (first + i), 0};
+    std::uint32_t* HWY_RESTRICT own = to + 2 * first * stride;
+    const auto place_of = [&](const PatchRows& of, int place) {
+      return own + (2 * (&of - patches) + place % 2 + place / 2 * 8) * stride;
+    };
+    draw_patches(task, patches, first_key,
+                 [&](const PatchRows& of, int place, std::uint32_t bits) { *place_of(of, place) = bits; });
+    draw_patches(task, patches, first_key + kGroup,
+                 [&](const PatchRows& of, int place, std::uint32_t bits) { *place_of(of, place) |= bits << kGroup; });
+  }
+}
+
 /// Bit i of to[r * stride]: whether row `row` + r keeps key first_key + i, a multiple of 32.
 HWY_INLINE void keep_bits(const GroupDropout& task, std::int64_t group, std::int64_t row, std::int64_t rows,
                           std::int64_t first_key, std::int64_t stride, std::uint32_t* HWY_RESTRICT to) {
+  if (group == 1 && row % kGroup == 0) {
+    for (; rows >= kGroup; rows -= kGroup, row += kGroup, to += kGroup * stride) {
+      keep_whole_patches(task, row, first_key, stride, to);
+    }
+    if (rows == 0) return;
+  }
   constexpr std::int64_t kPatches = kLanes / kGroupPatches;
   for (std::int64_t r = 0; r < rows; ++r) to[r * stride] = 0;
   PatchRows patches[kPatches] = {};
@@ -173,17 +195,18 @@ HWY_INLINE hn::Mask<Floats> kept(WordVec words, std::int64_t key) {
   return hn::RebindMask(Floats(), hn::TestBit(words, hn::Set(Words(), 1U << key)));
 }
 
-/// Zeros what is dropped of the probabilities of kPanel rows from `row` on, over keys [first, last) of the tile at
-/// key_begin.
-HWY_INLINE void drop_keys(const GroupDropout& task, std::int64_t group, std::int64_t row, std::int64_t key_begin,
-                          std::int64_t first, std::int64_t last, float* HWY_RESTRICT probabilities) {
+/// Zeros what is dropped of the probabilities of `vectors` vectors of rows from `row` on, over keys [first, last) of
+/// the tile at key_begin.
+HWY_INLINE void drop_keys(const GroupDropout& task, std::int64_t group, std::int64_t row, int vectors,
+                          std::int64_t key_begin, std::int64_t first, std::int64_t last,
+                          float* HWY_RESTRICT probabilities) {
   const Floats d;
   HWY_ALIGN std::uint32_t words[kPanel];
   for (std::int64_t block = round_down(key_begin + first, kWordKeys); block < key_begin + last; block += kWordKeys) {
-    keep_bits(task, group, row, kPanel, block, 1, words);
+    keep_bits(task, group, row, vectors * kLanes, block, 1, words);
     const std::int64_t begin = std::max(block, key_begin + first);
     const std::int64_t end = std::min(block + kWordKeys, key_begin + last);
-    for (std::int64_t lane = 0; lane < kPanel; lane += kLanes) {
+    for (std::int64_t lane = 0; lane < vectors * kLanes; lane += kLanes) {
       const WordVec bits = hn::Load(Words(), words + lane);
       for (std::int64_t key = begin; key < end; ++key) {
         float* HWY_RESTRICT at = probabilities + (key - key_begin) * kPanel + lane;

@@ -67,17 +67,18 @@ HWY_INLINE void load_query_scales(const EightBitOperands& operands, std::int64_t
                                   std::int64_t rows, std::int64_t lanes, float factor, float* scales, float* shifts) {
   for (std::int64_t i = 0; i < lanes; ++i) {
     const std::int64_t at = row + std::min(i, rows - 1);
-    scales[i] = operands.q.at(at / group, at % group);
-    shifts[i] = operands.q_shift.data == nullptr ? 0.0F : factor * operands.q_shift.at(at / group, at % group);
+    const auto [position, head] = row_place(at, group);
+    scales[i] = operands.q.at(position, head);
+    shifts[i] = operands.q_shift.data == nullptr ? 0.0F : factor * operands.q_shift.at(position, head);
   }
 }
 
-/// Products of elements -> products of what they stand for, over rows [first, last) of a panel at `lane`; with
-/// `shifted` those of the centred keys -> of the keys as they were.
-HWY_INLINE void scale_scores(const ForwardScratch& scratch, std::int64_t lane, std::int64_t first, std::int64_t last,
-                             bool shifted) {
+/// Products of elements -> products of what they stand for, over rows [first, last) of `vectors` vectors of the panel
+/// at `lane`; with `shifted` those of the centred keys -> of the keys as they were.
+HWY_INLINE void scale_scores(const ForwardScratch& scratch, std::int64_t lane, int vectors, std::int64_t first,
+                             std::int64_t last, bool shifted) {
   const Floats d;
-  for (int n = 0; n < kTileVecs; ++n) {
+  for (int n = 0; n < vectors; ++n) {
     const Vec scale = hn::Load(d, scratch.query_scales + lane + n * kLanes);
     const Vec shift = shifted ? hn::Load(d, scratch.query_shifts + lane + n * kLanes) : hn::Zero(d);
     float* HWY_RESTRICT scores = scratch.scores + n * kLanes;

@@ -12,7 +12,9 @@
 #endif
 
 #include <optional>
+#include <utility>
 
+#include "cpu/kernels/convert-inl.h"
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/eight_bit-inl.h"
 #include "cpu/kernels/multiply-inl.h"
@@ -30,7 +32,7 @@ class ForwardBlock {
  public:
   ForwardBlock(const ForwardTask& task, std::byte* scratch)
       : task_(task),
-        scratch_(scratch, task.head_dim, task.head_dim_v, task.tiles, kernel_traits()),
+        scratch_(scratch, task.head_dim, task.head_dim_v, task.stored.given(), task.tiles, kernel_traits()),
         rows_(task.row_end - task.row_begin),
         d_(scratch_.columns),
         dv_(scratch_.columns_v),
@@ -40,8 +42,7 @@ class ForwardBlock {
     begin();
     // The intervals of visible keys move right with the row: the block's is from its first row's to its last row's.
     const std::int64_t last = scratch_.visible_end[lanes() - 1];
-    for (std::int64_t key = round_down(scratch_.visible_begin[0], task_.tiles.block_n); key < last;
-         key += task_.tiles.block_n) {
+    for (std::int64_t key = first_tile(); key < last; key += task_.tiles.block_n) {
       if (!any_part_sees(key)) continue;
       tile(key, std::min(key + task_.tiles.block_n, task_.visible.keys));
     }
@@ -56,10 +57,16 @@ class ForwardBlock {
     std::int64_t lane;
   };
 
+  DType key_dtype() const { return task_.stored.given() ? task_.stored.dtype : task_.dtype; }
+  /// Where the tile of the first visible key begins.
+  std::int64_t first_tile() const { return round_down(task_.visible.begin(first_position()), task_.tiles.block_n); }
+  std::int64_t first_position() const { return row_place(task_.row_begin, task_.q.group).position; }
+
   std::int64_t parts() const { return ceil_div(rows_, task_.tiles.part_m); }
+  /// In whole vectors; parts before the last in whole panels.
   std::int64_t lanes() const {
     const Part last = part(parts() - 1);
-    return last.lane + round_up(last.rows, kPanel);
+    return last.lane + round_up(last.rows, kLanes);
   }
   Part part(std::int64_t index) const {
     const std::int64_t rows = task_.tiles.part_m;
@@ -79,21 +86,25 @@ class ForwardBlock {
     std::fill_n(scratch_.row_max, lanes(), -kInfinity);
     std::fill_n(scratch_.block_factor, kPanel, 1.0F);
     std::fill_n(scratch_.row_sum, lanes(), 0.0F);
-    std::fill_n(scratch_.output, lanes() * dv_, 0.0F);
+    std::fill_n(scratch_.summed, ceil_div(lanes(), kPanel), false);
     for (std::int64_t index = 0; index < parts(); ++index) begin_part(part(index));
   }
 
   void begin_part(const Part& part) {
-    pack_panels(task_.dtype, {task_.q, part.row, part.rows, task_.head_dim}, d_, task_.query_factor, scratch_.row,
-                scratch_.queries + part.lane * d_);
-    for (std::int64_t i = 0; i < round_up(part.rows, kPanel); ++i) {  // lanes past the last row repeat it
-      const std::int64_t position = (part.row + std::min(i, part.rows - 1)) / task_.q.group;
+    prefetch_first_rows(task_.dtype, task_.q, part.row, part.rows, task_.head_dim);
+    prefetch_first_rows(key_dtype(), task_.k, first_tile(), task_.visible.keys - first_tile(), task_.head_dim);
+    pack_panels(task_.dtype, {task_.q, part.row, part.rows, task_.head_dim}, round_up(part.rows, kLanes), d_,
+                task_.query_factor, scratch_.row, scratch_.queries + part.lane * d_);
+    const std::int64_t lanes = round_up(part.rows, kLanes);
+    for (std::int64_t i = 0; i < lanes; ++i) {  // lanes past the last row repeat it
+      const std::int64_t row = part.row + std::min(i, part.rows - 1);
+      const std::int64_t position = row_place(row, task_.q.group).position;
       scratch_.visible_begin[part.lane + i] = task_.visible.begin(position);
       scratch_.visible_end[part.lane + i] = task_.visible.end(position);
     }
     if (task_.eight_bit.given()) {
-      load_query_scales(task_.eight_bit, task_.q.group, part.row, part.rows, round_up(part.rows, kPanel),
-                        task_.query_factor, scratch_.query_scales + part.lane, scratch_.query_shifts + part.lane);
+      load_query_scales(task_.eight_bit, task_.q.group, part.row, part.rows, lanes, task_.query_factor,
+                        scratch_.query_scales + part.lane, scratch_.query_shifts + part.lane);
     }
   }
 
@@ -102,8 +113,14 @@ class ForwardBlock {
     const std::int64_t count = key_end - key_begin;
     const std::int64_t packed = round_up(count, kStrip);
     value_layout_ = columns_together(packed);
-    pack_tiles(task_.dtype, {task_.k, key_begin, count, task_.head_dim}, packed, key_layout_, scratch_.keys);
-    pack_values(key_begin, count, packed);
+    if (!task_.eight_bit.given()) prefetch_first_rows(key_dtype(), task_.v, key_begin, count, task_.head_dim_v);
+    const StoredTile stored{task_.stored, task_.dtype, key_begin, count, scratch_.converted};
+    pack_tiles(task_.dtype, {stored.keys(task_.k, task_.head_dim), stored.first(), count, task_.head_dim}, packed,
+               key_layout_, scratch_.keys);
+    pack_values(stored, key_begin, count, packed);
+    // The first rows of O, which finish() writes; it fetches the next ones itself.
+    prefetch_rows(task_.dtype_o, task_.o, task_.row_begin, task_.row_begin + std::min(rows_, kTransposedRows),
+                  task_.head_dim_v);
     const bool uniform = scratch_.visible_begin[lanes() - 1] <= key_begin && scratch_.visible_end[0] >= key_end;
     // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
     const bool hidden_poison = !uniform && !all_finite(scratch_.values, value_layout_, packed, dv_);
@@ -116,9 +133,10 @@ class ForwardBlock {
     }
   }
 
-  void pack_values(std::int64_t key_begin, std::int64_t count, std::int64_t packed) {
+  void pack_values(const StoredTile& stored, std::int64_t key_begin, std::int64_t count, std::int64_t packed) {
     if (!task_.eight_bit.given()) {
-      pack_tiles(task_.dtype, {task_.v, key_begin, count, task_.head_dim_v}, packed, value_layout_, scratch_.values);
+      pack_tiles(task_.dtype, {stored.values(task_.v, task_.head_dim_v), stored.first(), count, task_.head_dim_v},
+                 packed, value_layout_, scratch_.values);
       return;
     }
     load_key_scales(task_.eight_bit, key_begin, count, packed, scratch_);
@@ -132,51 +150,78 @@ class ForwardBlock {
   /// The first panel of `rest`.
   void panel(const Part& rest, std::int64_t key_begin, std::int64_t count, bool hidden_poison) {
     const std::int64_t lane = rest.lane;
+    const int vectors = panel_vectors(rest.rows);
+    const std::int64_t last_lane = vectors * kLanes - 1;
     const std::int64_t* begin = scratch_.visible_begin + lane;
     const std::int64_t* end = scratch_.visible_end + lane;
     std::int64_t first = std::clamp<std::int64_t>(begin[0] - key_begin, 0, count);
-    std::int64_t last = std::clamp<std::int64_t>(end[kPanel - 1] - key_begin, 0, count);
+    std::int64_t last = std::clamp<std::int64_t>(end[last_lane] - key_begin, 0, count);
     if (first >= last) return;
     first = round_down(first, kStrip);
     last = round_up(last, kStrip);
-    const bool masked = begin[kPanel - 1] - key_begin > first || end[0] - key_begin < last;
+    const bool masked = begin[last_lane] - key_begin > first || end[0] - key_begin < last;
 
-    const float* queries = scratch_.queries + lane * d_;
-    for (std::int64_t key = first; key < last; key += kStrip) {
-      multiply_rows<kStrip, kTileVecs, kStrip>(scratch_.keys + key / kStrip * key_layout_.group_stride,
-                                               key_layout_.strip_stride, d_ / kStrip, queries)
-          .store_to(scratch_.scores + key * kPanel, kPanel);
-    }
-    if (task_.eight_bit.given()) scale_scores(scratch_, lane, first, last, task_.score_scale.capped);
+    with_vectors(vectors, [&](auto own) { multiply_queries<own>(lane, first, last); });
+    if (task_.eight_bit.given()) scale_scores(scratch_, lane, vectors, first, last, task_.score_scale.capped);
     if (task_.score_scale.capped) cap_scores(scratch_.scores, first, last, task_.score_scale.softcap_scale);
     if (task_.terms.given()) {
       softmax_of_terms(rest, key_begin, count, first, last, masked);
     } else {
-      if (masked) hide_scores(scratch_.scores, first, last, begin, end, key_begin);
-      softmax(lane, first, last);
+      if (masked) hide_scores(scratch_.scores, vectors, first, last, begin, end, key_begin);
+      softmax(lane, vectors, first, last);
     }
-    if (task_.dropout.given) drop(rest.row, key_begin, first, last);
+    if (task_.dropout.given) drop(rest, key_begin, first, last);
 
+    bool& summed = scratch_.summed[lane / kPanel];
+    if (masked && hidden_poison) {
+      if (!summed) clear_output(lane);
+      summed = true;
+      return add_visible_values(scratch_.output + lane * dv_, vectors, first, last, begin, end, key_begin);
+    }
+    with_vectors(vectors, [&](auto own) { multiply_values<own>(lane, first, last, summed); });
+    summed = true;
+  }
+
+  void clear_output(std::int64_t lane) { std::fill_n(scratch_.output + lane * dv_, kPanel * dv_, 0.0F); }
+
+  /// S^T = K Q^T of keys [first, last) and kVecs vectors of queries.
+  template <int kVecs>
+  HWY_INLINE void multiply_queries(std::int64_t lane, std::int64_t first, std::int64_t last) {
+    for (std::int64_t key = first; key < last; key += kStrip) {
+      multiply_rows<kStrip, kVecs, kStrip, kPanel>(scratch_.keys + key / kStrip * key_layout_.group_stride,
+                                                   key_layout_.strip_stride, d_, scratch_.queries + lane * d_)
+          .store_to(scratch_.scores + key * kPanel, kPanel);
+    }
+  }
+
+  /// O^T = rescale O^T + V^T P^T of the same, or V^T P^T where nothing has been `summed` yet.
+  template <int kVecs>
+  HWY_INLINE void multiply_values(std::int64_t lane, std::int64_t first, std::int64_t last, bool summed) {
     float* output = scratch_.output + lane * dv_;
-    if (masked && hidden_poison) return add_visible_values(output, first, last, begin, end, key_begin);
     for (std::int64_t c = 0; c < dv_; c += kStrip) {
-      auto sums = multiply_columns<kTileVecs>(value_tile(first, c), value_layout_.group_stride, (last - first) / kStrip,
-                                              scratch_.scores + first * kPanel);
+      auto sums = multiply_columns<kVecs, kPanel>(value_tile(first, c), value_layout_.group_stride,
+                                                  (last - first) / kStrip, scratch_.scores + first * kPanel);
       if (task_.eight_bit.given()) sums.scale(scratch_.block_factor);
-      sums.rescale_add_to(output + c * kPanel, kPanel, scratch_.rescale);
+      summed ? sums.rescale_add_to(output + c * kPanel, kPanel, scratch_.rescale)
+             : sums.store_to(output + c * kPanel, kPanel);
     }
   }
 
   /// Online softmax over rows [first, last) of the panel's scores: P in place of S, statistics updated, the factor for
   /// what has been summed before in scratch_.rescale.
-  void softmax(std::int64_t lane, std::int64_t first, std::int64_t last) {
+  void softmax(std::int64_t lane, int vectors, std::int64_t first, std::int64_t last) {
     const Floats d;
     const Vec scale = hn::Set(d, task_.score_scale.scale_log2);
-    HWY_UNROLL(4) for (int n = 0; n < kTileVecs; ++n) {
+    static_assert(kStrip % 4 == 0);
+    for (int n = 0; n < vectors; ++n) {
       const float* HWY_RESTRICT scores = scratch_.scores + n * kLanes;
-      Vec top = hn::Set(d, -kInfinity);
-      for (std::int64_t key = first; key < last; ++key) top = hn::Max(top, hn::Load(d, scores + key * kPanel));
-      exponentiate(lane, n * kLanes, first, last, hn::Mul(top, scale), scale);
+      FixedVec top[4];  // one would wait for the last maximum at every key
+      for (Vec& one : top) one = hn::Set(d, -kInfinity);
+      for (std::int64_t key = first; key < last; key += 4) {
+        HWY_UNROLL(4) for (int i = 0; i < 4; ++i) top[i] = hn::Max(top[i], hn::Load(d, scores + (key + i) * kPanel));
+      }
+      const Vec all = hn::Max(hn::Max(top[0], top[1]), hn::Max(top[2], top[3]));
+      exponentiate(lane, n * kLanes, first, last, hn::Mul(all, scale), scale);
     }
   }
 
@@ -191,8 +236,9 @@ class ForwardBlock {
                            .key_begin = key_begin,
                            .keys = count,
                            .more_rows = std::max<std::int64_t>(rest.rows - kPanel, 0)};
+    const int vectors = panel_vectors(rest.rows);
     std::optional<TermsLanes> lanes[kTileVecs];
-    for (int n = 0; n < kTileVecs; ++n) {
+    for (int n = 0; n < vectors; ++n) {
       const std::int64_t lane = rest.lane + n * kLanes;
       lanes[n].emplace(terms, n * kLanes,
                        LaneInterval(scratch_.visible_begin + lane, scratch_.visible_end + lane, key_begin));
@@ -200,12 +246,12 @@ class ForwardBlock {
     for (std::int64_t key = first; key < last; key += kBiasKeys) {
       const std::int64_t end = std::min(key + kBiasKeys, last);
       if (task_.terms.bias.data != nullptr) pack_bias(terms, key, end, first, last, scratch_.row, scratch_.bias);
-      for (int n = 0; n < kTileVecs; ++n) {
+      for (int n = 0; n < vectors; ++n) {
         lanes[n]->add(masked, key, end, task_.score_scale.scale_log2, scratch_.bias + n * kLanes,
                       scratch_.scores + n * kLanes);
       }
     }
-    for (int n = 0; n < kTileVecs; ++n) {
+    for (int n = 0; n < vectors; ++n) {
       exponentiate(rest.lane, n * kLanes, first, last, lanes[n]->top(), hn::Set(Floats(), 1.0F));
     }
   }
@@ -239,15 +285,16 @@ class ForwardBlock {
 
   /// Zeros dropped probabilities, after their sums were taken. What is kept is divided by the keep probability at the
   /// end, with the rest of O.
-  void drop(std::int64_t row, std::int64_t key_begin, std::int64_t first, std::int64_t last) {
-    drop_keys(task_.dropout, task_.q.group, row, key_begin, first, last, scratch_.scores);
+  void drop(const Part& rest, std::int64_t key_begin, std::int64_t first, std::int64_t last) {
+    drop_keys(task_.dropout, task_.q.group, rest.row, panel_vectors(rest.rows), key_begin, first, last,
+              scratch_.scores);
   }
 
   /// O^T = rescale O^T + V^T P^T over visible pairs alone.
-  void add_visible_values(float* HWY_RESTRICT output, std::int64_t first, std::int64_t last, const std::int64_t* begin,
-                          const std::int64_t* end, std::int64_t key_begin) {
+  void add_visible_values(float* HWY_RESTRICT output, int vectors, std::int64_t first, std::int64_t last,
+                          const std::int64_t* begin, const std::int64_t* end, std::int64_t key_begin) {
     const Floats d;
-    for (int n = 0; n < kTileVecs; ++n) {
+    for (int n = 0; n < vectors; ++n) {
       const LaneInterval visible(begin + n * kLanes, end + n * kLanes, key_begin);
       const Vec factor = hn::Load(d, scratch_.block_factor + n * kLanes);
       for (std::int64_t c = 0; c < dv_; ++c) {
@@ -271,6 +318,9 @@ class ForwardBlock {
     const std::int64_t stride = round_up(dv_, kLanes);
     for (std::int64_t row = 0; row < part.rows; row += kTransposedRows) {
       const std::int64_t lane = part.lane + row;
+      if (row % kPanel == 0 && !scratch_.summed[lane / kPanel]) clear_output(lane);
+      prefetch_rows(task_.dtype_o, task_.o, part.row + std::min(row + kTransposedRows, part.rows),
+                    part.row + std::min(row + 2 * kTransposedRows, part.rows), task_.head_dim_v);
       transpose_columns(scratch_.output + round_down(lane, kPanel) * dv_ + lane % kPanel, kPanel, dv_, stride,
                         scratch_.row);
       for (std::int64_t i = 0; i < std::min(kTransposedRows, part.rows - row); ++i) {
@@ -279,16 +329,18 @@ class ForwardBlock {
     }
   }
 
-  /// Divides the row's output by its sum and writes what the caller asked for.
+  /// Divides the row's output by its sum, in place where it is rotated after that, and writes what the caller asked
+  /// for.
   void finish_row(std::int64_t row, std::int64_t lane, float* HWY_RESTRICT output) {
-    const Floats d;
     const float shift = task_.eight_bit.given() ? scratch_.query_shifts[lane] : 0.0F;
     const RowStatistics statistics{scratch_.row_max[lane], scratch_.row_sum[lane]};
-    const Vec factor = hn::Set(d, finish_statistics(task_, row, statistics, shift));
-    for (std::int64_t c = 0; c < dv_; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, output + c), factor), d, output + c);
+    float factor = finish_statistics(task_, row, statistics, shift);
     const Rotation& rotation = task_.eight_bit.rotation;
-    if (rotation.given) rotate_back(rotation.seed, output, task_.head_dim_v);
-    store_result(task_.dtype_o, task_.o, row, output, task_.head_dim_v);
+    if (rotation.given) {
+      store_row(output, std::exchange(factor, 1.0F), output, task_.head_dim_v);
+      rotate_back(rotation.seed, output, task_.head_dim_v);
+    }
+    store_result(task_.dtype_o, task_.o, row, output, task_.head_dim_v, factor);
   }
 
   const float* value_tile(std::int64_t key, std::int64_t column) const {

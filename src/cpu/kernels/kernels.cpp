@@ -5,6 +5,7 @@
 
 #include "cpu/kernels/backward-inl.h"
 #include "cpu/kernels/backward_rows-inl.h"
+#include "cpu/kernels/few_queries-inl.h"
 #include "cpu/kernels/forward-inl.h"
 #include "hwy/highway.h"
 
@@ -13,6 +14,11 @@ namespace strobe::cpu::HWY_NAMESPACE {
 
 void run_forward_block(const ForwardTask& task, std::byte* scratch) { ForwardBlock(task, scratch).run(); }
 void run_backward_block(const BackwardTask& task, std::byte* scratch) { BackwardBlock(task, scratch).run(); }
+void run_few_queries_chunk(const FewQueriesTask& task, std::byte* scratch) { FewQueriesChunk(task, scratch).run(); }
+void run_merge_few_queries(const ForwardTask& task, const float* states, std::int64_t chunks, std::int64_t stride,
+                           std::byte* scratch) {
+  merge_few_queries(task, states, chunks, stride, reinterpret_cast<float*>(scratch));
+}
 void run_compute_delta(const DeltaTask& task) { compute_delta(task); }
 void run_write_query_gradient(const QueryGradientTask& task) { write_query_gradient(task); }
 KernelTraits get_kernel_traits() { return kernel_traits(); }
@@ -27,6 +33,8 @@ namespace strobe::cpu {
 
 HWY_EXPORT(run_forward_block);
 HWY_EXPORT(run_backward_block);
+HWY_EXPORT(run_few_queries_chunk);
+HWY_EXPORT(run_merge_few_queries);
 HWY_EXPORT(run_compute_delta);
 HWY_EXPORT(run_write_query_gradient);
 HWY_EXPORT(get_kernel_traits);
@@ -37,6 +45,15 @@ void forward_block(const ForwardTask& task, std::byte* scratch) {
 
 void backward_block(const BackwardTask& task, std::byte* scratch) {
   HWY_DYNAMIC_DISPATCH(run_backward_block)(task, scratch);
+}
+
+void few_queries_chunk(const FewQueriesTask& task, std::byte* scratch) {
+  HWY_DYNAMIC_DISPATCH(run_few_queries_chunk)(task, scratch);
+}
+
+void merge_few_queries(const ForwardTask& task, const float* states, std::int64_t chunks, std::int64_t stride,
+                       std::byte* scratch) {
+  HWY_DYNAMIC_DISPATCH(run_merge_few_queries)(task, states, chunks, stride, scratch);
 }
 
 void compute_delta(const DeltaTask& task) { HWY_DYNAMIC_DISPATCH(run_compute_delta)(task); }

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The micro-kernels: small matrix products with the accumulators in registers.
 //
-// A right operand B is a panel: row k holds the values of kVecs vectors, contiguous. A left operand A is packed in
-// square tiles of kStrip x kStrip, row-major inside (PackedLayout), so that one packed copy serves A and A^T and a tile
-// is read in order either way.
+// A right operand B is a panel: row k holds kStride floats, of which the first kVecs vectors take part. A left operand
+// A is packed in square tiles of kStrip x kStrip, row-major inside (PackedLayout), so that one packed copy serves A and
+// A^T and a tile is read in order either way.
 #if defined(STROBE_CPU_MULTIPLY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STROBE_CPU_MULTIPLY_INL_H_
 #undef STROBE_CPU_MULTIPLY_INL_H_
 #else
 #define STROBE_CPU_MULTIPLY_INL_H_
 #endif
+
+#include <algorithm>
+#include <type_traits>
 
 #include "cpu/kernels/vector-inl.h"
 
@@ -19,7 +22,10 @@ namespace strobe::cpu::HWY_NAMESPACE {
 /// kRows x kVecs vectors of float32 accumulators.
 template <int kRows, int kVecs>
 struct Accumulators {
-  Vec at[kRows][kVecs];
+  FixedVec at[kRows][kVecs];
+
+  // Not the implicit constructor, which GCC compiles without the target's instructions.
+  HWY_INLINE Accumulators() { clear(); }
 
   HWY_INLINE void clear() {
     HWY_UNROLL(16) for (int m = 0; m < kRows; ++m) {
@@ -30,7 +36,7 @@ struct Accumulators {
   /// at[m] += a[m] * b, for one k; a points to kRows floats `row_stride` apart.
   HWY_INLINE void add_outer(const float* HWY_RESTRICT a, std::int64_t row_stride, const float* HWY_RESTRICT b) {
     const Floats d;
-    Vec right[kVecs];
+    FixedVec right[kVecs];
     HWY_UNROLL(4) for (int n = 0; n < kVecs; ++n) right[n] = hn::Load(d, b + n * kLanes);
     HWY_UNROLL(16) for (int m = 0; m < kRows; ++m) {
       const Vec left = hn::Set(d, a[m * row_stride]);
@@ -69,7 +75,7 @@ struct Accumulators {
   /// to = to * factor + at, one factor a lane.
   HWY_INLINE void rescale_add_to(float* HWY_RESTRICT to, std::int64_t stride, const float* HWY_RESTRICT factor) const {
     const Floats d;
-    Vec scale[kVecs];
+    FixedVec scale[kVecs];
     HWY_UNROLL(4) for (int n = 0; n < kVecs; ++n) scale[n] = hn::Load(d, factor + n * kLanes);
     HWY_UNROLL(16) for (int m = 0; m < kRows; ++m) {
       HWY_UNROLL(4) for (int n = 0; n < kVecs; ++n) {
@@ -80,29 +86,40 @@ struct Accumulators {
   }
 };
 
+/// Calls run(std::integral_constant<int, vectors>()): micro-kernels are compiled for every number of vectors that rows
+/// at the end of a sequence leave in a panel.
+template <class Run>
+HWY_INLINE void with_vectors(int vectors, const Run& run) {
+  static_assert(kTileVecs == 3);
+  switch (vectors) {
+    case 1: return run(std::integral_constant<int, 1>());
+    case 2: return run(std::integral_constant<int, 2>());
+    default: return run(std::integral_constant<int, 3>());
+  }
+}
+
 /// C[m][n] = sum over k of A[m][k] B[k][n]. A[m][k] lies at a[(k / kWidth) * strip_stride + m * kWidth + k % kWidth]; k
-/// runs over `strips` whole strips.
-template <int kRows, int kVecs, int kWidth>
+/// runs to `columns`.
+template <int kRows, int kVecs, int kWidth, std::int64_t kStride>
 HWY_INLINE Accumulators<kRows, kVecs> multiply_rows(const float* HWY_RESTRICT a, std::int64_t strip_stride,
-                                                    std::int64_t strips, const float* HWY_RESTRICT b) {
+                                                    std::int64_t columns, const float* HWY_RESTRICT b) {
   Accumulators<kRows, kVecs> sum;
-  sum.clear();
-  for (std::int64_t s = 0; s < strips; ++s, a += strip_stride) {
+  for (; columns > 0; columns -= kWidth, a += strip_stride) {
+    const int width = static_cast<int>(std::min<std::int64_t>(columns, kWidth));
     // Unrolling makes GCC reload B for every row of A: the register file is full.
-    HWY_UNROLL(1) for (int k = 0; k < kWidth; ++k, b += kVecs * kLanes) sum.add_outer(a + k, kWidth, b);
+    HWY_UNROLL(1) for (int k = 0; k < width; ++k, b += kStride) sum.add_outer(a + k, kWidth, b);
   }
   return sum;
 }
 
 /// C[m][n] = sum over k of A[k][m] B[k][n] for kStrip columns m of A. A[k][m] lies at
 /// a[(k / kStrip) * group_stride + (k % kStrip) * kStrip + m]; k runs over `groups` whole tiles.
-template <int kVecs>
+template <int kVecs, std::int64_t kStride>
 HWY_INLINE Accumulators<kStrip, kVecs> multiply_columns(const float* HWY_RESTRICT a, std::int64_t group_stride,
                                                         std::int64_t groups, const float* HWY_RESTRICT b) {
   Accumulators<kStrip, kVecs> sum;
-  sum.clear();
   for (std::int64_t g = 0; g < groups; ++g, a += group_stride) {
-    HWY_UNROLL(1) for (int k = 0; k < kStrip; ++k, b += kVecs * kLanes) sum.add_outer(a + k * kStrip, 1, b);
+    HWY_UNROLL(1) for (int k = 0; k < kStrip; ++k, b += kStride) sum.add_outer(a + k * kStrip, 1, b);
   }
   return sum;
 }

@@ -43,6 +43,24 @@ HWY_INLINE void prefetch_row(const Source& from, std::int64_t row) {
   }
 }
 
+/// Fetches rows [first, last) of a tensor, `columns` elements of each, before anything reads or writes them: a short
+/// sequence has no rows before them whose work could hide the wait.
+template <class Pointer>
+HWY_INLINE void prefetch_rows(DType dtype, const GroupRows<Pointer>& rows, std::int64_t first, std::int64_t last,
+                              std::int64_t columns) {
+  const auto size = static_cast<std::int64_t>(size_of(dtype));
+  for (std::int64_t row = first; row < last; ++row) {
+    const char* data = static_cast<const char*>(rows.data) + rows.offset(row) * size;
+    for (std::int64_t byte = 0; byte < columns * size; byte += 64) hwy::Prefetch(data + byte);
+  }
+}
+
+/// The first rows of what is packed next.
+HWY_INLINE void prefetch_first_rows(DType dtype, const ConstRows& rows, std::int64_t first, std::int64_t count,
+                                    std::int64_t columns) {
+  prefetch_rows(dtype, rows, first, first + std::min(count, kPrefetchRows), columns);
+}
+
 template <class T>
 HWY_INLINE void load_row(const T* HWY_RESTRICT from, std::int64_t count, float* HWY_RESTRICT to) {
   std::int64_t i = 0;
@@ -109,38 +127,42 @@ HWY_INLINE void pack_tiles(DType dtype, const Source& from, std::int64_t padded_
 inline constexpr std::int64_t kTransposedRows = kLanes % 4 == 0 ? kLanes : 1;
 
 #if HWY_TARGET != HWY_SCALAR
-/// Four elements from `column` on of every fourth row, a 128-bit block each.
-template <class D>
+/// Four elements from `column` on of every fourth of kRows rows, a 128-bit block each.
+template <std::int64_t kRows, class D>
 HWY_INLINE hn::Vec<D> load_blocks(D d, const float* const* rows, std::int64_t column) {
-  constexpr std::int64_t kHalf = static_cast<std::int64_t>(hn::MaxLanes(D())) / 2;
-  if constexpr (kHalf == 2) {
+  if constexpr (kRows == 4) {
     return hn::LoadU(d, rows[0] + column);
   } else {
+    constexpr std::int64_t kHalf = kRows / 2;
     const hn::Half<D> half;
-    return hn::Combine(d, load_blocks(half, rows + kHalf, column), load_blocks(half, rows, column));
+    return hn::Combine(d, load_blocks<kHalf>(half, rows + kHalf, column), load_blocks<kHalf>(half, rows, column));
   }
 }
 
-template <class D>
+template <std::int64_t kRows, class D>
 HWY_INLINE void store_blocks(D d, hn::Vec<D> blocks, float* rows, std::int64_t row_stride) {
-  constexpr std::int64_t kHalf = static_cast<std::int64_t>(hn::MaxLanes(D())) / 2;
-  if constexpr (kHalf == 2) {
+  if constexpr (kRows == 4) {
     hn::StoreU(blocks, d, rows);
   } else {
+    constexpr std::int64_t kHalf = kRows / 2;
     const hn::Half<D> half;
-    store_blocks(half, hn::LowerHalf(half, blocks), rows, row_stride);
-    store_blocks(half, hn::UpperHalf(half, blocks), rows + kHalf * row_stride, row_stride);
+    store_blocks<kHalf>(half, hn::LowerHalf(half, blocks), rows, row_stride);
+    store_blocks<kHalf>(half, hn::UpperHalf(half, blocks), rows + kHalf * row_stride, row_stride);
   }
 }
 
 /// Transposes the 4 x 4 elements that each 128-bit block of four vectors holds.
-HWY_INLINE void transpose_blocks(Vec (&v)[4]) {
+HWY_INLINE void transpose_blocks(FixedVec (&v)[4]) {
   const Floats d;
   const hn::Repartition<std::uint64_t, Floats> pairs;
-  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, v[0], v[1]));
-  const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, v[2], v[3]));
-  const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, v[0], v[1]));
-  const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, v[2], v[3]));
+  const Vec v0 = v[0];
+  const Vec v1 = v[1];
+  const Vec v2 = v[2];
+  const Vec v3 = v[3];
+  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, v0, v1));
+  const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, v2, v3));
+  const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, v0, v1));
+  const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, v2, v3));
   v[0] = hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23));
   v[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23));
   v[2] = hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23));
@@ -156,8 +178,8 @@ HWY_INLINE void transpose_rows(const float* const (&rows)[kTransposedRows], std:
 #else
   const Floats d;
   for (std::int64_t c = 0; c < columns; c += 4) {
-    Vec v[4];
-    for (int i = 0; i < 4; ++i) v[i] = load_blocks(d, rows + i, c);
+    FixedVec v[4];
+    for (int i = 0; i < 4; ++i) v[i] = load_blocks<kLanes>(d, rows + i, c);
     transpose_blocks(v);
     for (int i = 0; i < 4; ++i) hn::StoreU(v[i], d, to + (c + i) * stride);
   }
@@ -172,10 +194,10 @@ HWY_INLINE void transpose_columns(const float* HWY_RESTRICT from, std::int64_t s
 #else
   const Floats d;
   for (std::int64_t c = 0; c < columns; c += 4) {
-    Vec v[4];
+    FixedVec v[4];
     for (int i = 0; i < 4; ++i) v[i] = hn::LoadU(d, from + (c + i) * stride);
     transpose_blocks(v);
-    for (int i = 0; i < 4; ++i) store_blocks(d, v[i], rows + i * row_stride + c, row_stride);
+    for (int i = 0; i < 4; ++i) store_blocks<kLanes>(d, v[i], rows + i * row_stride + c, row_stride);
   }
 #endif
 }
@@ -195,15 +217,15 @@ HWY_INLINE void load_source_row(const Source& from, std::int64_t row, std::int64
 
 /// Right-operand layout: panels of kWidth rows, transposed, so that rows lie across the lanes:
 /// element (row, column) at (row / kWidth) * padded_columns * kWidth + column * kWidth + row % kWidth. Every element is
-/// multiplied by `factor`; rows and columns beyond the source are zero. `row_buffer` holds pack_buffer() floats.
+/// multiplied by `factor`; columns beyond the source, and rows as far as `padded_rows` (whole vectors), are zero.
+/// `row_buffer` holds pack_buffer() floats.
 template <std::int64_t kWidth, class T>
-HWY_INLINE void pack_panels_of(const Source& from, std::int64_t padded_columns, float factor,
+HWY_INLINE void pack_panels_of(const Source& from, std::int64_t padded_rows, std::int64_t padded_columns, float factor,
                                float* HWY_RESTRICT row_buffer, float* HWY_RESTRICT to) {
   const std::int64_t stride = round_up(padded_columns, kLanes);
-  const std::int64_t rows = round_up(from.count, kWidth);
   // Rows that need nothing done to them are transposed from where they lie.
   const bool as_it_is = std::is_same_v<T, float> && factor == 1.0F && from.columns == stride;
-  for (std::int64_t row = 0; row < rows; row += kTransposedRows) {
+  for (std::int64_t row = 0; row < padded_rows; row += kTransposedRows) {
     const float* together[kTransposedRows];
     for (std::int64_t i = 0; i < kTransposedRows; ++i) {
       float* own = row_buffer + i * stride;
@@ -220,14 +242,18 @@ HWY_INLINE void pack_panels_of(const Source& from, std::int64_t padded_columns, 
 }
 
 template <std::int64_t kWidth = kPanel>
-HWY_INLINE void pack_panels(DType dtype, const Source& from, std::int64_t padded_columns, float factor,
-                            float* row_buffer, float* to) {
+HWY_INLINE void pack_panels(DType dtype, const Source& from, std::int64_t padded_rows, std::int64_t padded_columns,
+                            float factor, float* row_buffer, float* to) {
   switch (dtype) {
-    case DType::float16: return pack_panels_of<kWidth, float16>(from, padded_columns, factor, row_buffer, to);
-    case DType::bfloat16: return pack_panels_of<kWidth, bfloat16>(from, padded_columns, factor, row_buffer, to);
-    case DType::int8: return pack_panels_of<kWidth, std::int8_t>(from, padded_columns, factor, row_buffer, to);
-    case DType::float8_e4m3: return pack_panels_of<kWidth, float8_e4m3>(from, padded_columns, factor, row_buffer, to);
-    default: return pack_panels_of<kWidth, float>(from, padded_columns, factor, row_buffer, to);
+    case DType::float16:
+      return pack_panels_of<kWidth, float16>(from, padded_rows, padded_columns, factor, row_buffer, to);
+    case DType::bfloat16:
+      return pack_panels_of<kWidth, bfloat16>(from, padded_rows, padded_columns, factor, row_buffer, to);
+    case DType::int8:
+      return pack_panels_of<kWidth, std::int8_t>(from, padded_rows, padded_columns, factor, row_buffer, to);
+    case DType::float8_e4m3:
+      return pack_panels_of<kWidth, float8_e4m3>(from, padded_rows, padded_columns, factor, row_buffer, to);
+    default: return pack_panels_of<kWidth, float>(from, padded_rows, padded_columns, factor, row_buffer, to);
   }
 }
 
@@ -256,14 +282,14 @@ HWY_INLINE void pack_wide_panels(DType dtype, const Source& from, std::int64_t p
   }
 }
 
-/// Writes `columns` float32 of row `row` to the caller's tensor.
+/// Writes `columns` float32, times `factor`, of row `row` to the caller's tensor.
 HWY_INLINE void store_result(DType dtype, const MutableRows& rows, std::int64_t row, const float* from,
-                             std::int64_t columns) {
+                             std::int64_t columns, float factor = 1.0F) {
   const std::int64_t offset = rows.offset(row);
   switch (dtype) {
-    case DType::float16: return store_row(from, static_cast<float16*>(rows.data) + offset, columns);
-    case DType::bfloat16: return store_row(from, static_cast<bfloat16*>(rows.data) + offset, columns);
-    default: return store_row(from, static_cast<float*>(rows.data) + offset, columns);
+    case DType::float16: return store_row(from, factor, static_cast<float16*>(rows.data) + offset, columns);
+    case DType::bfloat16: return store_row(from, factor, static_cast<bfloat16*>(rows.data) + offset, columns);
+    default: return store_row(from, factor, static_cast<float*>(rows.data) + offset, columns);
   }
 }
 

@@ -25,7 +25,9 @@ class LaneInterval {
 
   HWY_INLINE hn::Mask<Floats> contains(std::int64_t row) const {
     const Vec at = hn::Set(Floats(), static_cast<float>(row));
-    return hn::And(hn::Ge(at, begin_), hn::Lt(at, end_));
+    const Vec begin = begin_;
+    const Vec end = end_;
+    return hn::And(hn::Ge(at, begin), hn::Lt(at, end));
   }
 
  private:
@@ -38,11 +40,12 @@ class LaneInterval {
     return hn::Load(Floats(), counted);
   }
 
-  Vec begin_;
-  Vec end_;
+  FixedVec begin_;
+  FixedVec end_;
 };
 
-/// s -> tanh(softcap_scale * s) over rows [first, last) of kWidth lanes.
+/// s -> tanh(softcap_scale * s) over rows [first, last) of kWidth lanes; all of them, for what lanes without a row hold
+/// is never read.
 template <std::int64_t kWidth = kPanel>
 HWY_INLINE void cap_scores(float* HWY_RESTRICT scores, std::int64_t first, std::int64_t last, float softcap_scale) {
   const Floats d;
@@ -52,16 +55,21 @@ HWY_INLINE void cap_scores(float* HWY_RESTRICT scores, std::int64_t first, std::
   }
 }
 
-/// Scores of hidden keys -> -inf over rows [first, last).
-HWY_INLINE void hide_scores(float* HWY_RESTRICT scores, std::int64_t first, std::int64_t last,
+/// Scores of hidden keys -> -inf over rows [first, last) of `vectors` vectors. Keys that every lane sees, from the last
+/// lane's first to the first lane's last, are left alone.
+HWY_INLINE void hide_scores(float* HWY_RESTRICT scores, int vectors, std::int64_t first, std::int64_t last,
                             const std::int64_t* begin, const std::int64_t* end, std::int64_t origin) {
   const Floats d;
-  for (int n = 0; n < kTileVecs; ++n) {
+  const std::int64_t all_from = std::clamp(begin[vectors * kLanes - 1] - origin, first, last);
+  const std::int64_t all_to = std::clamp(end[0] - origin, all_from, last);
+  for (int n = 0; n < vectors; ++n) {
     const LaneInterval visible(begin + n * kLanes, end + n * kLanes, origin);
-    for (std::int64_t row = first; row < last; ++row) {
+    const auto hide = [&](std::int64_t row) {
       float* HWY_RESTRICT at = scores + row * kPanel + n * kLanes;
       hn::Store(hn::IfThenElse(visible.contains(row), hn::Load(d, at), hn::Set(d, -kInfinity)), d, at);
-    }
+    };
+    for (std::int64_t row = first; row < all_from; ++row) hide(row);
+    for (std::int64_t row = all_to; row < last; ++row) hide(row);
   }
 }
 

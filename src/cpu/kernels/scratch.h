@@ -23,13 +23,19 @@ constexpr std::int64_t pack_buffer(std::int64_t columns, const KernelTraits& tra
 /// Words of 32 keys, at multiples of 32, that hold any `keys` in a row.
 constexpr std::int64_t keep_words(std::int64_t keys) { return ceil_div(keys + 31, 32); }
 
+/// Bytes of a tile of K or V that is converted from 8 bits, in the widest dtype; `stored`: whether any is.
+constexpr std::int64_t converted_bytes(bool stored, std::int64_t keys, std::int64_t head_dim, std::int64_t head_dim_v) {
+  return stored ? keys * std::max(head_dim, head_dim_v) * static_cast<std::int64_t>(sizeof(float)) : 0;
+}
+
 /// Of forward-inl.h.
 struct ForwardScratch {
-  ForwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles,
+  ForwardScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, bool stored, Tiles tiles,
                  const KernelTraits& kernels)
       : traits(kernels),
         columns(round_up(head_dim, traits.strip)),
         columns_v(round_up(head_dim_v, traits.strip)),
+        tile_bytes(converted_bytes(stored, tiles.block_n, head_dim, head_dim_v)),
         m(tiles.block_m / tiles.part_m * round_up(tiles.part_m, traits.panel)),
         n(round_up(tiles.block_n, traits.row_multiple)),
         arena(memory) {}
@@ -37,8 +43,9 @@ struct ForwardScratch {
   const KernelTraits traits;
   const std::int64_t columns;    // head_dim in whole strips
   const std::int64_t columns_v;  // head_dim_v in whole strips
-  const std::int64_t m;          // rows of a block, in whole panels
-  const std::int64_t n;          // keys of a tile, padded
+  const std::int64_t tile_bytes;
+  const std::int64_t m;  // rows of a block, in whole panels
+  const std::int64_t n;  // keys of a tile, padded
   Arena arena;
 
   float* const keys = arena.take<float>((columns * traits.strip + kStripPadding) * n / traits.strip);  // K tile, packed
@@ -50,6 +57,7 @@ struct ForwardScratch {
   float* const row_max = arena.take<float>(m);                  // of scale_log2 * s, a lane per row
   float* const row_sum = arena.take<float>(m);                  // of exp2(scale_log2 * s - row_max)
   float* const rescale = arena.take<float>(traits.panel);       // of one panel
+  bool* const summed = arena.take<bool>(m / traits.panel);      // whether anything has been added to a panel of output
   float* const block_factor = arena.take<float>(traits.panel);  // of one panel; 1 but for 8-bit operands
   float* const query_scales = arena.take<float>(m);
   float* const query_shifts = arena.take<float>(m);
@@ -61,6 +69,7 @@ struct ForwardScratch {
   float* const row =
       arena.take<float>(pack_buffer(std::max({columns, columns_v, n}), traits));  // rows on their way in or out
   float* const bias = arena.take<float>(n * traits.panel);                        // of one panel, times log2(e)
+  std::byte* const converted = arena.take<std::byte>(tile_bytes);                 // of K or V stored in 8 bits
 };
 
 /// Of backward-inl.h.

@@ -12,6 +12,7 @@
 #include "call/arithmetic.h"
 #include "call/score_rule.h"
 #include "call/visible_keys.h"
+#include "cpu/kernels/paged_rows.h"
 #include "kernels/math/philox.h"
 #include "strobe/attention.h"
 #include "strobe/tensor.h"
@@ -19,6 +20,20 @@
 namespace strobe::cpu {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// What row = position * group + head stands for. A 64-bit division takes as long on many processors as the products of
+/// a short sequence's row: a group of one needs none, and rows below 2^32 a short one.
+struct RowPlace {
+  std::int64_t position;
+  std::int64_t head;
+};
+inline RowPlace row_place(std::int64_t row, std::int64_t group) {
+  if (group == 1) return {row, 0};
+  if (row >> 32 != 0) return {row / group, row % group};
+  const auto short_row = static_cast<std::uint32_t>(row);
+  const auto short_group = static_cast<std::uint32_t>(group);
+  return {short_row / short_group, short_row % short_group};
+}
 
 /// Rows of one group of heads in one sequence. The query heads that share a key head are interleaved with the
 /// positions, row = position * group + head, so that grouped heads fill vector lanes and share the packed keys.
@@ -29,8 +44,14 @@ struct GroupRows {
   std::int64_t position_stride = 0;
   std::int64_t head_stride = 0;
   std::int64_t group = 1;
+  PagedRows pages;  // given: of a key tensor
 
-  std::int64_t offset(std::int64_t row) const { return (row / group) * position_stride + (row % group) * head_stride; }
+  std::int64_t offset(std::int64_t row) const {
+    if (pages.given()) [[unlikely]]
+      return pages.offset(row, position_stride);
+    const RowPlace place = row_place(row, group);
+    return place.position * position_stride + place.head * head_stride;
+  }
 
   /// The same rows without their first `columns` elements.
   GroupRows from_column(DType dtype, std::int64_t columns) const {
@@ -86,6 +107,15 @@ struct EightBitOperands {
   bool given() const { return q.data != nullptr; }
 };
 
+/// K and V of one head stored in 8 bits: each tile of them is converted to the computation's dtype before it is packed.
+struct StoredOperands {
+  DType dtype = DType::float32;
+  RowScales k;  // k.data null: K and V are not stored in 8 bits
+  RowScales v;
+
+  bool given() const { return k.data != nullptr; }
+};
+
 /// ALiBi and bias of the heads of one group. Pointers are null where the call has none.
 struct ScoreTerms {
   const float* alibi_slopes = nullptr;  // one for each head
@@ -111,7 +141,7 @@ struct Tiles {
 };
 
 struct ForwardTask {
-  DType dtype = DType::float32;    // of q, k and v
+  DType dtype = DType::float32;    // of q, k and v; of the latter unless they are stored in 8 bits
   DType dtype_o = DType::float32;  // of o
   ConstRows q;
   ConstRows k;
@@ -131,6 +161,7 @@ struct ForwardTask {
   const float* sinks = nullptr;  // one for each head of the group; null: none
   float* max_logits = nullptr;   // likewise; raised by every block's tasks
   EightBitOperands eight_bit;    // given: v holds a row for each column of V
+  StoredOperands stored;         // given: k and v are of its dtype
   Tiles tiles;
 };
 

@@ -29,8 +29,8 @@ struct TermsPanel {
   float slope_of(std::int64_t head) const {
     return terms.alibi_slopes == nullptr ? 0.0F : -terms.alibi_slopes[head] * kLog2E;
   }
-  float center(std::int64_t index) const { return center_of((row + index) / group); }
-  float slope(std::int64_t index) const { return slope_of((row + index) % group); }
+  float center(std::int64_t index) const { return center_of(row_place(row + index, group).position); }
+  float slope(std::int64_t index) const { return slope_of(row_place(row + index, group).head); }
 };
 
 /// -slope |center - key| for a vector of centers or keys.
@@ -57,7 +57,8 @@ HWY_INLINE void pack_bias(const TermsPanel& panel, std::int64_t key, std::int64_
   const DType dtype = panel.terms.bias_dtype;
   const std::int64_t columns = std::min(end, panel.keys) - key;
   const ConstRows from = panel.terms.bias.from_column(dtype, panel.key_begin + key);
-  pack_panels<kWidth>(dtype, {from, panel.row, panel.rows, columns}, end - key, 1.0F, row_buffer, bias);
+  pack_panels<kWidth>(dtype, {from, panel.row, panel.rows, columns}, round_up(panel.rows, kWidth), end - key, 1.0F,
+                      row_buffer, bias);
   // What comes next, while this is at work: the panel's next keys, or the next panel's first.
   const bool more_keys = end < last;
   const std::int64_t next = panel.key_begin + (more_keys ? end : first);
@@ -129,9 +130,9 @@ class TermsLanes {
 
   const ScoreTerms& terms_;
   LaneInterval visible_;
-  Vec center_ = hn::Zero(Floats());
-  Vec slope_ = hn::Zero(Floats());
-  Vec top_;
+  FixedVec center_ = hn::Zero(Floats());
+  FixedVec slope_ = hn::Zero(Floats());
+  FixedVec top_;
 };
 
 /// One vector of `from`, of which `count` elements exist; the others are 0.

@@ -23,14 +23,28 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Floats = hn::ScalableTag<float>;
 using Ints = hn::RebindToSigned<Floats>;
+using Words = hn::RebindToUnsigned<Floats>;
 using Vec = hn::Vec<Floats>;
+using WordVec = hn::Vec<Words>;
 
-// Fixed-size vectors only: micro-kernels hold arrays of them.
+// Lengths are known at compile time: micro-kernels hold arrays of vectors.
 inline constexpr std::int64_t kLanes = HWY_LANES(float);
+
+// Vec and WordVec as elements of arrays and as members, which the types of SVE can only be with their length.
+#if HWY_TARGET == HWY_SVE_256
+typedef Vec FixedVec __attribute__((arm_sve_vector_bits(256)));          // NOLINT(modernize-use-using)
+typedef WordVec FixedWordVec __attribute__((arm_sve_vector_bits(256)));  // NOLINT(modernize-use-using)
+#else
+using FixedVec = Vec;
+using FixedWordVec = WordVec;
+#endif
+
+// Any vectors of 64-bit ARM: Highway has several names for NEON.
+inline constexpr bool kArm64 = HWY_ARCH_ARM_A64 != 0 && HWY_TARGET < HWY_EMU128;
 
 // The register tile of a micro-kernel is kTileRows x kTileVecs accumulators; the rest of the register file holds the
 // right operand's vectors and one broadcast. 4 x 3 of 16 registers, 8 x 3 of 32.
-inline constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON;
+inline constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || kArm64;
 inline constexpr int kTileRows = kManyRegisters ? 8 : 4;
 inline constexpr int kTileVecs = 3;
 // dQ has its columns across the lanes: two vectors divide head_dim 64 and 128 without padding where three do not.
@@ -41,11 +55,15 @@ inline constexpr int kStrip = kTileRows;                    // columns interleav
 inline constexpr std::int64_t kPanel = kTileVecs * kLanes;  // rows of a packed right operand
 inline constexpr std::int64_t kWidePanel = kWideVecs * kLanes;
 
+/// Vectors of a panel that hold any of `rows` rows from its first on.
+constexpr int panel_vectors(std::int64_t rows) {
+  return static_cast<int>(rows >= kPanel ? kTileVecs : ceil_div(rows, kLanes));
+}
+
 /// Calls visit(lane, position, head) for the kLanes rows from `row` on, row = position * group + head.
 template <class Visit>
 HWY_INLINE void for_each_lane(std::int64_t row, std::int64_t group, const Visit& visit) {
-  std::int64_t position = row / group;
-  std::int64_t head = row % group;
+  auto [position, head] = row_place(row, group);
   for (std::int64_t lane = 0; lane < kLanes; ++lane) {
     visit(lane, position, head);
     if (++head == group) {
@@ -120,7 +138,7 @@ HWY_INLINE hn::Vec<D> load(D d, const float* from) {
 }
 
 // Where Highway emulates float16 conversion it does not know infinities and NaN.
-inline constexpr bool kNativeFloat16 = HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_NEON;
+inline constexpr bool kNativeFloat16 = HWY_TARGET <= HWY_AVX2 || kArm64;
 
 template <class D>
 HWY_INLINE hn::Vec<D> load(D d, const float16* from) {
@@ -187,12 +205,13 @@ HWY_INLINE void store(Vec value, bfloat16* to) {
   hn::StoreU(hn::TruncateTo(half, chosen), half, reinterpret_cast<std::uint16_t*>(to));
 }
 
-/// Converts `count` contiguous float32 to T.
+/// Converts `count` contiguous float32, times `factor`, to T.
 template <class T>
-HWY_INLINE void store_row(const float* from, T* to, std::int64_t count) {
+HWY_INLINE void store_row(const float* from, float factor, T* to, std::int64_t count) {
+  const Vec factors = hn::Set(Floats(), factor);
   std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(hn::LoadU(Floats(), from + i), to + i);
-  for (; i < count; ++i) to[i] = narrow<T>(from[i]);
+  for (; i + kLanes <= count; i += kLanes) store(hn::Mul(hn::LoadU(Floats(), from + i), factors), to + i);
+  for (; i < count; ++i) to[i] = narrow<T>(from[i] * factor);
 }
 
 }  // namespace strobe::cpu::HWY_NAMESPACE

@@ -74,6 +74,21 @@ __device__ __forceinline__ uint32_t cvt_e4m3x4(float a, float b, float c, float 
   return packed;
 }
 
+/// From memory that nothing writes while the kernel runs, where it stands: the compiler would rather load it after the
+/// waits that its latency is to pass under.
+__device__ __forceinline__ float ld_global_nc(const float* from) {
+  float value;
+  asm volatile("ld.global.nc.f32 %0, [%1];\n" : "=f"(value) : "l"(from));
+  return value;
+}
+
+/// Two e4m3 numbers, the first in the lowest byte; both are float16 numbers.
+__device__ __forceinline__ uint32_t cvt_f16x2_from_e4m3x2(uint32_t packed) {
+  uint32_t both;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low; }\n" : "=r"(both) : "r"(packed));
+  return both;
+}
+
 /// Ones in each half where a is less than b.
 __device__ __forceinline__ uint32_t set_lt_f16x2(uint32_t a, uint32_t b) {
   uint32_t mask;

@@ -9,8 +9,11 @@ struct Rows {
   unsigned short* data;
   long long batch_stride, row_stride, head_stride;
 
+  constexpr long long offset(long long batch, long long row, long long head) const {
+    return batch * batch_stride + row * row_stride + head * head_stride;
+  }
   constexpr unsigned short* row(long long batch, long long row, long long head) const {
-    return data + batch * batch_stride + row * row_stride + head * head_stride;
+    return data + offset(batch, row, head);
   }
 };
 

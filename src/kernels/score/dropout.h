@@ -12,12 +12,13 @@
 
 namespace strobe::score {
 
-/// Seed and offset where they lie.
+/// Seed and offset where they lie. They are made uniform whether or not they were loaded: where ptxas guards those
+/// instructions with a predicate, it may use another by mistake (seen with CUDA 13.0, of ALiBi with dropout).
 __device__ __forceinline__ DropoutKey dropout_key_of(const DropoutParams& params) {
-  if (params.state == nullptr) {
-    return params.key;
+  DropoutKey key = params.key;
+  if (params.state != nullptr) {
+    key = with_state(key, params.state[0], params.state[1]);
   }
-  const DropoutKey key = with_state(params.key, params.state[0], params.state[1]);
   return {.key = {uniform(key.key.low), uniform(key.key.high)},
           .offset = uniform(key.offset),
           .threshold = params.key.threshold};

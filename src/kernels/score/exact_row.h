@@ -42,17 +42,44 @@ __device__ __forceinline__ bool block_is_shown(const BlockMaskParams& blocks, co
                      row.query / R.block_mask * blocks.row_stride + key / R.block_mask] != 0;
 }
 
-/// One warp, one row of `head_dim_v` columns as compiled.
-template <ScoreRule R, int head_dim_v>
-__device__ __forceinline__ void recompute_row(const ScoreParams& params, const BlockMaskParams& blocks,
-                                              const ExactRow& row, unsigned short* destination) {
-  constexpr int kColumns = (head_dim_v + kThreadsPerWarp - 1) / kThreadsPerWarp;  // of this lane: lane, lane + 32, ...
-  const int lane = threadIdx.x % kThreadsPerWarp;
-  const float slope = R.alibi ? slope_log2(params, row.batch, row.head) : 0.0F;
-  const DropoutKey dropout = dropout_key_of(params.dropout);
+/// Rows of K and V as float32: of 16-bit elements.
+template <Element element>
+struct ElementRows {
+  struct Row {
+    const unsigned short* elements;
+    __device__ __forceinline__ float operator[](int column) const { return to_float<element>(elements[column]); }
+  };
+  __device__ __forceinline__ Row key(const ExactRow& row, int key) const { return {row.k + key * row.k_stride}; }
+  __device__ __forceinline__ Row value(const ExactRow& row, int key) const { return {row.v + key * row.v_stride}; }
+};
+
+/// A row's maximum in powers of two, its sum of exponentials relative to it, and P V, of which a lane holds columns
+/// lane, lane + 32, ...
+template <int head_dim_v>
+struct RowSums {
+  static constexpr int kColumns = (head_dim_v + kThreadsPerWarp - 1) / kThreadsPerWarp;
   float max_log2 = kMinusInfinity;
   float sum = 0.0F;
   float o[kColumns] = {};
+
+  /// A logit without a value joins the row. Returns by what O shrinks for it.
+  __device__ __forceinline__ float join(float logit_log2) {
+    const float raised = fmaxf(max_log2, logit_log2);
+    const float shrunk = ptx::ex2_approx(max_log2 - raised);
+    sum = sum * shrunk + ptx::ex2_approx(logit_log2 - raised);
+    max_log2 = raised;
+    return shrunk;
+  }
+};
+
+/// By one warp, of a row of `head_dim_v` columns as compiled. `rows` reads K and V.
+template <ScoreRule R, int head_dim_v, typename KeyRows = ElementRows<R.element>>
+__device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& params, const BlockMaskParams& blocks,
+                                                        const ExactRow& row, const KeyRows& rows = {}) {
+  const int lane = threadIdx.x % kThreadsPerWarp;
+  const float slope = R.alibi ? slope_log2(params, row.batch, row.head) : 0.0F;
+  const DropoutKey dropout = dropout_key_of(params.dropout);
+  RowSums<head_dim_v> sums;
 #pragma unroll 1
   for (int key = row.keys.first; key <= row.keys.last; ++key) {
     if constexpr (R.block_mask != 0) {
@@ -60,11 +87,11 @@ __device__ __forceinline__ void recompute_row(const ScoreParams& params, const B
         continue;
       }
     }
-    const auto* k = row.k + key * row.k_stride;
-    const auto* v = row.v + key * row.v_stride;
+    const auto k = rows.key(row, key);
+    const auto v = rows.value(row, key);
     float score = 0.0F;
     for (int column = lane; column < row.head_dim; column += kThreadsPerWarp) {
-      score += to_float<R.element>(row.q[column]) * to_float<R.element>(k[column]);
+      score += to_float<R.element>(row.q[column]) * k[column];
     }
     for (int distance = kThreadsPerWarp / 2; distance > 0; distance /= 2) {
       score += __shfl_xor_sync(kFullWarp, score, distance);
@@ -73,33 +100,48 @@ __device__ __forceinline__ void recompute_row(const ScoreParams& params, const B
     if constexpr (R.bias) {
       exponent += bias_log2<R>(params.bias, row, key);
     }
-    const float raised = fmaxf(max_log2, exponent);
+    const float raised = fmaxf(sums.max_log2, exponent);
     const float shift = raised == kMinusInfinity ? 0.0F : raised;
-    const float correction = ptx::ex2_approx(max_log2 - shift);
+    const float correction = ptx::ex2_approx(sums.max_log2 - shift);
     const float p = ptx::ex2_approx(exponent - shift);
-    max_log2 = raised;
-    sum = sum * correction + p;
+    sums.max_log2 = raised;
+    sums.sum = sums.sum * correction + p;
     float weight = p;
     if constexpr (R.dropout) {
       weight = is_dropped(dropout, row.head_in_batch, row.query, key) ? 0.0F : p * params.dropout.keep_factor;
     }
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
+    for (int i = 0; i < sums.kColumns; ++i) {
       const int column = lane + i * kThreadsPerWarp;
-      o[i] = o[i] * correction + (column < row.head_dim_v ? weight * to_float<R.element>(v[column]) : 0.0F);
+      sums.o[i] = sums.o[i] * correction + (column < row.head_dim_v ? weight * v[column] : 0.0F);
     }
   }
-  const float joined = sink_log2<R>(params, row.head);
-  const float raised = fmaxf(max_log2, joined);
-  const float shrunk = ptx::ex2_approx(max_log2 - raised);
-  sum = sum * shrunk + ptx::ex2_approx(joined - raised);
+  return sums;
+}
+
+/// Stores such a row.
+template <ScoreRule R, int head_dim_v, typename KeyRows = ElementRows<R.element>>
+__device__ __forceinline__ void recompute_row(const ScoreParams& params, const BlockMaskParams& blocks,
+                                              const ExactRow& row, unsigned short* destination,
+                                              const KeyRows& rows = {}) {
+  RowSums<head_dim_v> sums = row_sums<R, head_dim_v>(params, blocks, row, rows);
+  const float shrunk = sums.join(sink_log2<R>(params, row.head));
 #pragma unroll
-  for (int i = 0; i < kColumns; ++i) {
-    const int column = lane + i * kThreadsPerWarp;
+  for (int i = 0; i < sums.kColumns; ++i) {
+    const int column = static_cast<int>(threadIdx.x % kThreadsPerWarp) + i * kThreadsPerWarp;
     if (column < row.head_dim_v) {
-      destination[column] = static_cast<unsigned short>(pack<R.element>(o[i] * shrunk / sum, 0.0F));
+      destination[column] = static_cast<unsigned short>(pack<R.element>(sums.o[i] * shrunk / sums.sum, 0.0F));
     }
   }
+}
+
+/// Whether all of a row's sums are finite.
+__device__ __forceinline__ bool sums_are_finite(const float* row, int columns) {
+  float zero = 0.0F;
+  for (int column = threadIdx.x % kThreadsPerWarp; column < columns; column += kThreadsPerWarp) {
+    zero = __fmaf_rn(row[column], 0.0F, zero);
+  }
+  return __all_sync(kFullWarp, zero == 0.0F);
 }
 
 /// Whether all elements of a stored row are finite: the exponent's bits of one that is not are all ones.

@@ -8,6 +8,7 @@
 #include "kernels/math/constants.h"
 #include "kernels/score/fragment.h"
 #include "kernels/score/rule.h"
+#include "kernels/score/softcap.h"
 
 namespace strobe::score {
 
@@ -44,6 +45,42 @@ struct OnlineSoftmax {
     return grew;
   }
 
+  /// As step(), of scores that are all visible and still to be softcapped (caps_in_softmax).
+  __device__ __forceinline__ bool capped_step(float (&s)[block_n / 2], const ScoreParams& params) {
+    float highest[kRowsPerThread];
+    highest_or_zero(s, highest);
+    bool passes = false;
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      // tanh(x) is at most x: near the cap the maximum is looked at more often than it need be.
+      const float twice = highest[r] * params.softcap_exponent;
+      passes |= twice * params.scale_log2 > (max_log2[r] + kSlack) * (2.0F * kLog2E) || twice > kSoftcapMostExponent;
+    }
+    const bool grew = __any_sync(kFullWarp, passes);
+    if (grew) {
+      raise_maximum_to(s, highest, [&](float x) { return capped_exponent<R>(params, x); });
+      const float most = kSoftcapMostExponent / params.softcap_exponent;
+      for_each_score(s, [&](float& x, int, int) { x = ptx::min_nan(x, most); });
+    }
+    const float offsets[kRowsPerThread] = {params.scale_log2 - shift(0), params.scale_log2 - shift(1)};
+    float part[kRowsPerThread][2] = {};
+#pragma unroll
+    for (int i = 0; i < block_n / 2; i += 2) {
+      const int r = i / 2 % kRowsPerThread;
+      capped_exponents(params, s[i], s[i + 1], offsets[r]);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        s[i + c] = ptx::ex2_approx(s[i + c]);
+        part[r][c] += s[i + c];
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      sum[r] += part[r][0] + part[r][1];
+    }
+    return grew;
+  }
+
   // The parts of step(), for those who put other work between them.
 
   /// Whether this thread's scores pass the maximum: then the whole warp must raise it. `highest`: for raise_maximum().
@@ -64,6 +101,13 @@ struct OnlineSoftmax {
   /// By all threads of a warp. What was accumulated before is to be multiplied by `correction`.
   __device__ __forceinline__ void raise_maximum(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
                                                 float scale_log2) {
+    raise_maximum_to(s, highest, [&](float score) { return score * scale_log2; });
+  }
+
+  /// The same, of scores that `exponent_of` makes exponents: a function that never falls.
+  template <typename ExponentOf>
+  __device__ __forceinline__ void raise_maximum_to(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
+                                                   const ExponentOf& exponent_of) {
     bool some_positive = true;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
@@ -83,7 +127,7 @@ struct OnlineSoftmax {
     }
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      const float raised = fmaxf(max_log2[r], highest[r] * scale_log2);
+      const float raised = fmaxf(max_log2[r], exponent_of(highest[r]));
       correction[r] = raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
       max_log2[r] = raised;
       sum[r] *= correction[r];

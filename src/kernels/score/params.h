@@ -54,7 +54,8 @@ struct ScoreParams {
   // Softcap rules: s -> tanh(s * scale / softcap), for which s is multiplied with softcap_exponent = 2 log2(e) scale /
   // softcap, and scale_log2 and scale hold softcap in the place of the scale.
   float softcap_exponent;
-  float scale;  // scale_log2 / log2(e): bias rules
+  float softcap_half;  // -1/2 / scale_log2
+  float scale;         // scale_log2 / log2(e): bias rules
 
   const float* alibi_slopes;  // alibi rules: [batch or 1, query heads]
   long long alibi_batch_stride;

@@ -7,37 +7,9 @@
 #include "kernels/score/fragment.h"
 #include "kernels/score/params.h"
 #include "kernels/score/rule.h"
+#include "kernels/score/softcap.h"
 
 namespace strobe::score {
-
-/// The exponential of softcap's tanh(x) = 1 - 2 / (e^2x + 1). Where it passes 2^60 tanh is 1, and what is computed of
-/// two of them stays finite. Not a number stays so.
-template <ScoreRule R>
-__device__ __forceinline__ float softcap_exponential(const ScoreParams& params, float score) {
-  return ptx::ex2_approx(ptx::min_nan(score * params.softcap_exponent, 60.0F));
-}
-
-/// Softcap, of which the factor `softcap` itself is part of scale_log2. Its absolute error is near 1e-7, where
-/// tanh.approx has 5e-4.
-template <ScoreRule R>
-__device__ __forceinline__ float softcapped(const ScoreParams& params, float score) {
-  if constexpr (R.softcap) {
-    return __fmaf_rn(-2.0F, ptx::rcp_approx(softcap_exponential<R>(params, score) + 1.0F), 1.0F);
-  } else {
-    return score;
-  }
-}
-
-/// Two scores of one row, of which one that is not a number spoils the other: they share a reciprocal, as 1 / a = b /
-/// (a b), since special functions are what softcap waits for.
-template <ScoreRule R>
-__device__ __forceinline__ void softcap_two(const ScoreParams& params, float& x, float& y) {
-  const float a = __fmaf_rn(softcap_exponential<R>(params, x), -0.5F, -0.5F);  // so that tanh = 1 + 1 / a
-  const float b = __fmaf_rn(softcap_exponential<R>(params, y), -0.5F, -0.5F);
-  const float reciprocal = ptx::rcp_approx(a * b);
-  x = __fmaf_rn(reciprocal, b, 1.0F);
-  y = __fmaf_rn(reciprocal, a, 1.0F);
-}
 
 /// The slope of a query head, for exponents of 2.
 __device__ __forceinline__ float slope_log2(const ScoreParams& params, int batch, int head) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/math/constants.h"
+#include "kernels/math/grid.h"
 #include "kernels/math/split.h"
 #include "kernels/score/query_blocks.h"
 #include "kernels/score/visible_keys.h"
@@ -127,8 +128,8 @@ __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& param
 template <PrepareBackwardConfig C>
 __global__ void __launch_bounds__(kPrepareThreads, C.varlen ? kPrepareBlocks - 1 : kPrepareBlocks)
     prepare_backward(const __grid_constant__ PrepareBackwardParams params) {
-  asm volatile("griddepcontrol.wait;\n" ::: "memory");  // O and dO may be the kernel's before
-  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+  wait_for_previous_grid();  // O and dO may be the kernel's before
+  launch_next_grid();
   const long long step = static_cast<long long>(gridDim.x) * kPrepareThreads;
   for (long long i = static_cast<long long>(blockIdx.x) * kPrepareThreads + threadIdx.x; i < params.zeros_16_bytes;
        i += step) {

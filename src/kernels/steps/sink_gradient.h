@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/math/constants.h"
+#include "kernels/math/grid.h"
 #include "kernels/math/ptx_math.h"
 #include "kernels/steps/sink_gradient_params.h"
 
@@ -13,8 +14,8 @@ namespace strobe::steps {
 /// Grid: heads.
 __global__ void __launch_bounds__(kSinkThreads) sink_gradient(const __grid_constant__ SinkGradientParams params) {
   constexpr int kWarp = 32;
-  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
-  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+  launch_next_grid();
+  wait_for_previous_grid();
   __shared__ float sums[kSinkThreads / kWarp];
   const long long head = blockIdx.x;
   const float sink_log2 = params.sink[head] * kLog2E;

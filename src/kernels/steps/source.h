@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/math/element.h"
+#include "kernels/math/grid.h"
 #include "kernels/steps/quantize_params.h"
 
 namespace strobe::steps {
@@ -52,18 +53,6 @@ __device__ __forceinline__ uint4 load_vector(const void* row, long long element)
     const auto pair = [&](int i) { return at[i] | static_cast<unsigned>(at[i + 1]) << 16; };
     return make_uint4(pair(0), pair(2), pair(4), pair(6));
   }
-}
-
-__device__ __forceinline__ void wait_for_previous_grid() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;\n" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void launch_next_grid() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
-#endif
 }
 
 }  // namespace strobe::steps

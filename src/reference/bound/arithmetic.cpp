@@ -21,11 +21,13 @@ ArithmeticModel arithmetic_of(Engine engine, DType probabilities) {
   // share a reciprocal, by that one's 2^-23, and by the exponential's share.
   model.tanh_absolute_error = 0x1p-21;
   model.maximum_slack = 8.0 * std::numbers::ln2;       // a row's maximum is raised once a score passes it by 2^8
-  model.joining_parts = 4.0;                           // float16's; bfloat16 has three
   model.block_n = engine == Engine::ampere ? 32 : 64;  // the fewest keys of a step
-  model.passed_probabilities = DType::float16;         // from the warpgroup that computes P to the one that computes dS
-  model.passed_scale = 0x1p12;                         // so that few are below float16's normal range
   model.keep_joins_sums = true;
+  if (engine == Engine::hopper) {
+    model.joining_parts = 4.0;                    // float16's; bfloat16 has three
+    model.passed_probabilities = DType::float16;  // from the warpgroup that computes P to the one that computes dS
+    model.passed_scale = 0x1p12;                  // so that few are below float16's normal range
+  }
   return model;
 }
 

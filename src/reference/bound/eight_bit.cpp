@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <span>
 
 #include "call/eight_bit.h"
 #include "reference/bound/rounding.h"
@@ -68,6 +69,25 @@ HeadOperands eight_bit_operands(const ForwardArguments& a, const Head& head) {
   }
   operands.k_transposed = transpose(scaled, rows.seqlen_k, d + 1);
   return operands;
+}
+
+std::vector<double> stored_rows(const ConstTensorView& view, const ConstTensorView& scales, const Head& head,
+                                std::int64_t head_k, DType dtype) {
+  const SequenceRows& rows = head.rows;
+  const std::int64_t columns = head_dim_of(view);
+  const std::int64_t seqlen = view.rank == 4 ? view.shape[1] : 1;  // packed rows share one scale
+  std::vector<double> values = read_head(view, rows.first_k, rows.seqlen_k, head_k);
+  for (std::int64_t row = 0; row < rows.seqlen_k; ++row) {
+    const auto scale = static_cast<float>(scale_at(scales, rows.sequence, head_k, view.rank == 4 ? row : 0, seqlen));
+    for (double& value :
+         std::span(values).subspan(static_cast<std::size_t>(row * columns), static_cast<std::size_t>(columns))) {
+      const float product = static_cast<float>(value) * scale;
+      value = static_cast<double>(dtype == DType::float16    ? to_float(to_float16(product))
+                                  : dtype == DType::bfloat16 ? to_float(to_bfloat16(product))
+                                                             : product);
+    }
+  }
+  return values;
 }
 
 void round_probabilities(Scores& scores, const HeadOperands& operands, DType element, const ArithmeticModel& model) {

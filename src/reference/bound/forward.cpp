@@ -8,6 +8,7 @@
 #include "reference/bound/parallel.h"
 #include "reference/bound/reference.h"
 #include "reference/bound/rounding.h"
+#include "reference/dense_cache.h"
 
 namespace strobe::reference {
 namespace {
@@ -41,11 +42,15 @@ HeadOperands operands_of(const ForwardArguments& arguments, const Head& head) {
   const SequenceRows& rows = head.rows;
   const std::int64_t head_k = head.modifiers.head() / (heads_of(arguments.q) / heads_of(arguments.k));
   const std::int64_t head_dim = head_dim_of(arguments.q);
-  const std::vector<double> k = read_head(arguments.k, rows.first_k, rows.seqlen_k, head_k);
+  const auto keys_of = [&](const ConstTensorView& view, const ConstTensorView& scales) {
+    return is_eight_bit(view.dtype) ? stored_rows(view, scales, head, head_k, arguments.q.dtype)
+                                    : read_head(view, rows.first_k, rows.seqlen_k, head_k);
+  };
+  const std::vector<double> k = keys_of(arguments.k, arguments.k_descale);
   return {.head_dim = head_dim,
           .q = read_head(arguments.q, rows.first_q, rows.seqlen_q, head.modifiers.head()),
           .k_transposed = transpose(k, rows.seqlen_k, head_dim),
-          .v = read_head(arguments.v, rows.first_k, rows.seqlen_k, head_k),
+          .v = keys_of(arguments.v, arguments.v_descale),
           .value_scales = {}};
 }
 
@@ -85,6 +90,7 @@ BoundedTensor filled(std::int64_t count, double value) {
 
 ForwardResult forward(const ForwardArguments& arguments, const AttentionOptions& options, const ArithmeticModel& model,
                       int threads) {
+  if (DenseCache::needed(arguments)) return forward(DenseCache(arguments).arguments(), options, model, threads);
   AttentionOptions used = options;
   // Operands of 8 bits have a column that head_dim does not count.
   if (is_eight_bit(arguments.q.dtype)) used.scale = scale_of(options, head_dim_of(arguments.q));

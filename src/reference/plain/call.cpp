@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "reference/dense_cache.h"
 #include "reference/plain/attention.h"
 #include "reference/tensors.h"
 
@@ -48,6 +49,7 @@ void for_each_head(const Arguments& arguments, const AttentionOptions& options, 
 }  // namespace
 
 Output forward(const ForwardArguments& arguments, const AttentionOptions& options) {
+  if (DenseCache::needed(arguments)) return plain::forward(DenseCache(arguments).arguments(), options);
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const std::int64_t heads = heads_of(arguments.q);
   const std::int64_t rows_in_all = element_count(arguments.q) / head_dim_of(arguments.q);

@@ -7,6 +7,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <span>
 #include <thread>
 
 namespace strobe::runtime {
@@ -36,7 +37,7 @@ class WorkQueue {
 };
 
 /// Compiles into the cache until the queue is empty; the exit code of the worker process.
-int work(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonVariant>& variants,
+int work(const KernelStore& store, const Nvrtc& nvrtc, std::span<const CommonVariant> variants,
          const WorkQueue& queue) {
   bool all_well = true;
   for (std::size_t index = 0; queue.take(index);) {
@@ -57,7 +58,7 @@ int work(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonV
 }
 
 /// Processes, since the front end of NVRTC runs on one thread of a process at a time.
-bool compile_all(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonVariant>& variants) {
+bool compile_all(const KernelStore& store, const Nvrtc& nvrtc, std::span<const CommonVariant> variants) {
   const WorkQueue queue(variants.size());
   if (!queue.filled()) return false;
   std::vector<pid_t> workers;
@@ -87,38 +88,61 @@ std::string_view fault(const PtxasReport& report) {
   return {};
 }
 
-}  // namespace
+using Images = std::vector<std::pair<std::string, std::string>>;
 
-Result<Pack> build_pack(const KernelStore& store, const Nvrtc& nvrtc, const std::vector<CommonVariant>& variants) {
-  if (!store.cache().usable()) {
-    return Status(StatusCode::invalid_argument, fmt::format("the cache cannot be used: {}", store.cache().reason()));
-  }
+/// Adds what may go into the pack of the kernels that this NVRTC compiles. `faulty`: the others, which it reports where
+/// no other NVRTC is left to try.
+Status add_kernels(const KernelStore& store, const Nvrtc& nvrtc, std::span<const CommonVariant> variants, bool is_last,
+                   Pack& pack, Images& images, std::vector<CommonVariant>& faulty) {
   if (!compile_all(store, nvrtc, variants)) {
-    return Status(StatusCode::device_error, "not every kernel of the pack was compiled; the reasons are above");
+    return {StatusCode::device_error, "not every kernel of the pack was compiled; the reasons are above"};
   }
-  Pack pack;
-  std::vector<std::pair<std::string, std::string>> images;
-  bool faultless = true;
   for (const CommonVariant& kernel : variants) {
     const std::string key = store.key(kernel.variant, nvrtc.version());
     std::optional<std::string> bytes = store.cache().load(key);
-    if (!bytes.has_value()) return Status(StatusCode::device_error, "a kernel left the cache while it was read back");
+    if (!bytes.has_value()) return {StatusCode::device_error, "a kernel left the cache while it was read back"};
     const Result<KernelImage> image = KernelImage::parse(key, std::string_view(*bytes));
     if (!image.ok()) return image.status();
     const std::optional<PtxasReport> report = parse_ptxas_log(image->log);
     const std::string_view why = report.has_value() ? fault(*report) : "has no line from ptxas in its log";
     if (!why.empty()) {
-      fmt::print(stderr, "{} {}\n{}\n", kernel.variant.name, why, image->log);
-      faultless = false;
+      fmt::print(stderr, "{} {} with NVRTC {}\n", kernel.variant.name, why, to_string(nvrtc.version()));
+      if (is_last) fmt::print(stderr, "{}\n", image->log);
+      faulty.push_back(kernel);
       continue;
     }
-    PackedKernel& packed = pack.kernels.emplace_back(
-        PackedKernel{.kernel = kernel, .report = *report, .cubin_bytes = image->cubin.size()});
+    PackedKernel& packed = pack.kernels.emplace_back(PackedKernel{
+        .kernel = kernel, .nvrtc = nvrtc.version(), .report = *report, .cubin_bytes = image->cubin.size()});
     std::from_chars(image->compile_ms.begin(), image->compile_ms.end(), packed.compile_ms);
     images.emplace_back(key, std::move(*bytes));
   }
-  if (!faultless) return Status(StatusCode::device_error, "kernels that must not go into the pack; they are above");
-  pack.archive = KernelStore::make_pack(nvrtc.version(), std::move(images));
+  return {};
+}
+
+}  // namespace
+
+Result<Pack> build_pack(const KernelStore& store, std::span<const Nvrtc* const> nvrtcs,
+                        std::vector<CommonVariant> variants) {
+  if (!store.cache().usable()) {
+    return Status(StatusCode::invalid_argument, fmt::format("the cache cannot be used: {}", store.cache().reason()));
+  }
+  Pack pack;
+  Images images;
+  std::vector<NvrtcVersion> versions;
+  for (const Nvrtc* const nvrtc : nvrtcs) {
+    std::vector<CommonVariant> faulty;
+    if (Status status = add_kernels(store, *nvrtc, variants, nvrtc == nvrtcs.back(), pack, images, faulty);
+        !status.ok()) {
+      return status;
+    }
+    versions.push_back(nvrtc->version());
+    variants = std::move(faulty);
+    if (variants.empty()) break;
+  }
+  if (!variants.empty()) {
+    return Status(StatusCode::device_error, "kernels that must not go into the pack; they are above");
+  }
+  pack.archive = KernelStore::make_pack(versions, std::move(images));
   return pack;
 }
 

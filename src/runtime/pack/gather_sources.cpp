@@ -3,18 +3,18 @@
 
 #include <fmt/format.h>
 
-#include <map>
+#include <algorithm>
+#include <iterator>
 #include <set>
 #include <string_view>
 
 #include "runtime/pack/files.h"
+#include "runtime/pack/source_digests.h"
 
 namespace strobe::runtime {
 namespace {
 
 namespace fs = std::filesystem;
-
-using Headers = std::map<std::string, std::string>;  // text by the name that #include gives
 
 constexpr std::string_view kMark = "strobe-header:";
 
@@ -83,7 +83,13 @@ Result<std::string> gather_sources(const Nvrtc& nvrtc, const fs::path& kernels,
     if (Status status = nvrtc.compile(request, *probe_headers, output); !status.ok()) return status;
     reached.merge(marked_names(output.log));
   }
-  for (const std::string& name : reached) gathered.emplace_back(name, candidates.at(name));
+  // What this NVRTC skips by #if, another version may need.
+  reached = named_headers(reached, candidates);
+  std::erase_if(candidates, [&](const auto& header) { return !reached.contains(header.first); });
+  Result<std::vector<std::pair<std::string, std::string>>> digests = digests_of_sources(own, candidates);
+  if (!digests.ok()) return digests.status();
+  gathered.insert(gathered.end(), candidates.begin(), candidates.end());
+  std::ranges::move(*digests, std::back_inserter(gathered));
   return make_archive(std::move(gathered));
 }
 

@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <exception>
 #include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -22,9 +24,12 @@ namespace {
 constexpr std::string_view kUsage =
     "strobe-pack sources OUT NVRTC KERNELS INCLUDE...\n"
     "  writes to OUT the archive of the headers under KERNELS and of the CUDA headers that they reach in the INCLUDEs\n"
-    "strobe-pack kernels OUT REPORT SOURCES NVRTC CACHE\n"
-    "  compiles the common kernels from the archive SOURCES by way of the cache folder CACHE, writes their archive to\n"
-    "  OUT and to REPORT what each uses, as JSON\n";
+    "strobe-pack kernels OUT REPORT SOURCES CACHE PATTERN NVRTC...\n"
+    "  compiles the common kernels whose names the regular expression PATTERN finds from the archive SOURCES by way "
+    "of\n"
+    "  the cache folder CACHE, writes their archive to OUT and to REPORT what each uses, as JSON. A kernel that the "
+    "first\n"
+    "  NVRTC spills or serialises is left to the next one\n";
 
 Status make_sources(std::span<char* const> arguments) {
   const auto nvrtc = Nvrtc::open(arguments[1]);
@@ -40,7 +45,9 @@ std::string report_as_json(const std::vector<PackedKernel>& kernels) {
   for (const PackedKernel& kernel : kernels) {
     rows.push_back({{"name", kernel.kernel.variant.name},
                     {"kernel", kernel.kernel.variant.expression},
+                    {"header", kernel.kernel.variant.include},
                     {"architecture", kernel.kernel.variant.architecture},
+                    {"nvrtc", to_string(kernel.nvrtc)},
                     {"registers", kernel.report.registers},
                     {"static_shared_bytes", kernel.report.static_shared_bytes},
                     {"dynamic_shared_bytes", kernel.kernel.dynamic_shared_bytes},
@@ -57,13 +64,22 @@ Status make_kernels(std::span<char* const> arguments) {
   if (!bytes.ok()) return bytes.status();
   const Result<Archive> sources = Archive::parse_untrusted(*bytes);
   if (!sources.ok()) return sources.status();
-  const auto nvrtc = Nvrtc::open(arguments[3]);
-  if (!nvrtc.ok()) return nvrtc.status();
-  const KernelStore store(*sources, Archive(), DiskCache::open(arguments[4]), [&] { return nvrtc->get(); });
+  std::vector<std::unique_ptr<const Nvrtc>> opened;
+  std::vector<const Nvrtc*> nvrtcs;
+  for (const char* const path : arguments.subspan(5)) {
+    Result<std::unique_ptr<const Nvrtc>> nvrtc = Nvrtc::open(path);
+    if (!nvrtc.ok()) return nvrtc.status();
+    nvrtcs.push_back(nvrtc->get());
+    opened.push_back(std::move(*nvrtc));
+  }
+  const KernelStore store(*sources, Archive(), DiskCache::open(arguments[3]), {});
   store.cache().keep_to_this_process();
   std::vector<CommonVariant> variants = hopper_variants();
   std::ranges::move(ampere_variants(), std::back_inserter(variants));
-  const Result<Pack> pack = build_pack(store, **nvrtc, variants);
+  const std::regex pattern(arguments[4]);
+  std::erase_if(variants,
+                [&](const CommonVariant& kernel) { return !std::regex_search(kernel.variant.name, pattern); });
+  const Result<Pack> pack = build_pack(store, nvrtcs, std::move(variants));
   if (!pack.ok()) return pack.status();
   if (Status status = write_file(arguments[0], pack->archive); !status.ok()) return status;
   return write_file(arguments[1], report_as_json(pack->kernels));
@@ -74,7 +90,7 @@ int run(std::span<char* const> arguments) {
   Status status;
   if (command == "sources" && arguments.size() >= 6) {
     status = make_sources(arguments.subspan(2));
-  } else if (command == "kernels" && arguments.size() == 7) {
+  } else if (command == "kernels" && arguments.size() >= 8) {
     status = make_kernels(arguments.subspan(2));
   } else {
     fmt::print(stderr, "{}", kUsage);

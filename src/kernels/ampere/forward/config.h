@@ -4,6 +4,7 @@
 // reads it for the launch and NVRTC for the kernel.
 #pragma once
 
+#include "kernels/ampere/tile/warp.h"
 #include "kernels/score/rule.h"
 
 namespace strobe::ampere::forward {
@@ -23,10 +24,8 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-constexpr int kWarpSize = 32;
-
 constexpr int block_m(const Config& c) { return c.warps * c.rows_per_warp; }
 constexpr int threads_per_block(const Config& c) { return c.warps * kWarpSize; }
-constexpr int fragments(const Config& c) { return c.rows_per_warp / 16; }
+constexpr int fragments(const Config& c) { return c.rows_per_warp / kFragmentRows; }
 
 }  // namespace strobe::ampere::forward

@@ -4,6 +4,7 @@
 
 #include "kernels/ampere/forward/config.h"
 #include "kernels/ampere/forward/params.h"
+#include "kernels/ampere/tile/cta.h"
 #include "kernels/ampere/tile/gemm.h"
 #include "kernels/score/visible_keys.h"
 
@@ -11,20 +12,6 @@ namespace strobe::ampere::forward {
 
 using score::kFullWarp;
 using score::kRowsPerThread;
-
-/// The same in all lanes, and for the compiler to know it.
-__device__ __forceinline__ int warp_of_cta() { return __shfl_sync(kFullWarp, threadIdx.x / kWarpSize, 0); }
-__device__ __forceinline__ int lane_of_warp() { return threadIdx.x % kWarpSize; }
-
-/// The CTA's dynamic shared memory, as smem.h divides it.
-__device__ __forceinline__ unsigned char* shared_memory() {
-  extern __shared__ __align__(128) unsigned char smem[];
-  return smem;
-}
-
-__device__ __forceinline__ uint32_t shared_address(const unsigned char* memory) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(memory));
-}
 
 struct TileWork : score::Sequence {
   int sequence;        // batch index

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two products of one step, of one warp: 16 rows for each fragment, and each operand B that comes from shared
+// The products of one step, of one warp: 16 rows for each fragment, and each operand B that comes from shared
 // memory serves all fragments.
 #pragma once
 
 #include "kernels/ampere/ptx/tensor_core.h"
 #include "kernels/ampere/tile/swizzled.h"
+#include "kernels/ampere/tile/warp.h"
 #include "kernels/score/fragment.h"
 
 namespace strobe::ampere {
 
 using cuda::std::uint32_t;
-
-constexpr int kFragmentRows = 16;
-constexpr int kStep = 16;  // what the tensor cores sum over at a time: columns of Q and K, or keys of P and V
 
 /// Where this lane reads 16 x 16 elements whose rows are the operand's own rows, as A: a first chunk of `Tile`.
 template <typename Tile>
@@ -26,6 +24,12 @@ template <typename Tile>
 __device__ __forceinline__ uint32_t k_operand(uint32_t tile) {
   const int lane = threadIdx.x % score::kThreadsPerWarp;
   return tile + Tile::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+}
+
+/// Of 16 x 16 elements whose columns are the operand's rows: read transposed.
+template <typename Tile>
+__device__ __forceinline__ uint32_t transposed_a_operand(uint32_t tile) {
+  return k_operand<Tile>(tile);
 }
 
 /// Of 16 keys of V, which are rows of B: read transposed.
@@ -78,19 +82,49 @@ __device__ __forceinline__ void gemm_scores(float (&s)[fragments][registers], co
   }
 }
 
+/// One step of a product over 16 rows of B, which are read transposed: `pair(j)` gives where this lane reads the
+/// columns 16 j to 16 j + 15 of row 0.
+template <Element element, int row_bytes, int fragments, int registers, typename Pair>
+__device__ __forceinline__ void product_step(float (&d)[fragments][registers], const uint32_t (&a)[fragments][4],
+                                             const Pair& pair, int step) {
+#pragma unroll
+  for (int j = 0; j < registers / 8; ++j) {
+    uint32_t b[4];
+    ptx::ldmatrix_x4_trans(b, pair(j) + step * kStep * row_bytes);
+#pragma unroll
+    for (int f = 0; f < fragments; ++f) {
+      multiply<element, true>(&d[f][8 * j], a[f], b);
+    }
+  }
+}
+
 /// One step of O += P V over 16 keys; `v` as v_operand() has it.
 template <Element element, typename VTile, int fragments, int registers>
 __device__ __forceinline__ void output_step(float (&o)[fragments][registers], const uint32_t (&p)[fragments][4],
                                             uint32_t v, int step) {
-#pragma unroll
-  for (int j = 0; j < registers / 8; ++j) {
-    uint32_t b[4];
-    ptx::ldmatrix_x4_trans(b, VTile::pair_after(v, j) + step * kStep * VTile::kRowBytes);
-#pragma unroll
-    for (int f = 0; f < fragments; ++f) {
-      multiply<element, true>(&o[f][8 * j], p[f], b);
-    }
-  }
+  product_step<element, VTile::kRowBytes>(o, p, [&](int j) { return VTile::pair_after(v, j); }, step);
 }
+
+/// Some of a tile's columns, for product_step(): `pairs` pairs of chunks from pair number `first_pair` on, which only
+/// the warp knows.
+template <typename Tile, int pairs>
+class TileColumns {
+ public:
+  /// `tile`: as v_operand() has it.
+  __device__ __forceinline__ TileColumns(uint32_t tile, int first_pair)
+      : first_(kWithinPanels ? Tile::pair_after(tile, first_pair) : tile), first_pair_(first_pair) {}
+
+  __device__ __forceinline__ uint32_t operator()(int pair) const {
+    return Tile::pair_after(first_, kWithinPanels ? pair : first_pair_ + pair);
+  }
+
+ private:
+  static constexpr int kPairsOfPanel = Tile::kChunks / 2;
+  // Whether offsets from the first pair are constants: the columns begin with a panel, or all lie in one.
+  static constexpr bool kWithinPanels = pairs % kPairsOfPanel == 0 || kPairsOfPanel % pairs == 0;
+
+  uint32_t first_;
+  int first_pair_;
+};
 
 }  // namespace strobe::ampere

@@ -1,228 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of gradients that are not finite, once more and from their visible pairs alone.
-//
-// The products take whole tiles: of a pair that is hidden, P and dS are 0 where everything is finite, but a query that
-// is not finite makes D and what its dS multiplies NaN, and 0 * NaN is NaN: it would reach dK and dV of keys that it
-// does not see, and likewise a key dQ. TMA zeroes what lies outside a sequence; rows that only a part of a tile sees
-// cannot be zeroed. So where masks hide something, whoever stores a gradient that is not finite computes its row again,
-// with plain loops. That is slow and rare; a row that is all NaN is known after one pair.
+// Rows of gradients that are not finite, once more: see score/exact_gradients.h.
 #pragma once
 
 #include "kernels/hopper/backward/coordinates.h"
 #include "kernels/hopper/backward/visible_blocks.h"
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/tile/fragment.h"
-#include "kernels/score/bias.h"
-#include "kernels/score/dropout.h"
-#include "kernels/score/transform.h"
+#include "kernels/score/exact_gradients.h"
 
 namespace strobe::hopper::backward {
 
-/// One row of a gradient while it is summed: columns lane, lane + 32, ... of a warp.
-template <Element element, int head_dim>
-class ExactRow {
- public:
-  __device__ __forceinline__ explicit ExactRow(int columns) : columns_(columns) {}
-
-  __device__ __forceinline__ void add(float factor, const unsigned short* row) {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int column = threadIdx.x % kWarpSize + i * kWarpSize;
-      if (column < columns_) {
-        sums_[i] += factor * to_float<element>(row[column]);
-      }
-    }
-  }
-
-  /// Whether nothing that is still to come can change it.
-  __device__ __forceinline__ bool all_nan() const {
-    bool nan = true;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int column = threadIdx.x % kWarpSize + i * kWarpSize;
-      nan = nan && (column >= columns_ || isnan(sums_[i]));
-    }
-    return __all_sync(kFullWarp, nan);
-  }
-
-  __device__ __forceinline__ void store(float factor, unsigned short* row) const {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int column = threadIdx.x % kWarpSize + i * kWarpSize;
-      if (column < columns_) {
-        row[column] = static_cast<unsigned short>(pack<element>(sums_[i] * factor, 0.0F));
-      }
-    }
-  }
-
- private:
-  static constexpr int kColumns = (head_dim + kWarpSize - 1) / kWarpSize;
-  const int columns_;
-  float sums_[kColumns] = {};
-};
-
-/// The same in all lanes of a warp.
-template <Element element>
-__device__ __forceinline__ float dot_product(const unsigned short* a, const unsigned short* b, int columns) {
-  float sum = 0.0F;
-#pragma unroll 1
-  for (int column = threadIdx.x % kWarpSize; column < columns; column += kWarpSize) {
-    sum += to_float<element>(a[column]) * to_float<element>(b[column]);
-  }
-#pragma unroll
-  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
-    sum += __shfl_xor_sync(kFullWarp, sum, distance);
-  }
-  return sum;
-}
-
-/// Pairs of one query head and one key head of a sequence, by one warp.
-template <ScoreRule R>
-class ExactPairs {
- public:
-  __device__ __forceinline__ ExactPairs(const Params& params, const score::Sequence& rows, int sequence, int head,
-                                        int block_m)
-      : params_(params),
-        rows_(rows),
-        head_(head),
-        head_in_batch_(sequence * params.heads + head),
-        head_kv_(head / params.heads_per_kv),
-        q_batch_(q_batch(params, sequence)),
-        k_batch_(k_batch(params, sequence)),
-        first_row_(first_block_of<R>(params, sequence, head, block_m) * block_m),
-        bias_plane_(sequence * params.score.bias.batch_stride + head * params.score.bias.head_stride),
-        slope_(R.alibi ? score::slope_log2(params.score, sequence, head) : 0.0F) {}
-
-  __device__ __forceinline__ const unsigned short* query(const Rows& tensor, int query) const {
-    return tensor.row(q_batch_, rows_.q.start + query, head_);
-  }
-  __device__ __forceinline__ const unsigned short* key(const Rows& tensor, int key) const {
-    return tensor.row(k_batch_, rows_.k.start + key, head_kv_);
-  }
-
-  /// P of a visible pair, 0 where it is dropped.
-  __device__ __forceinline__ float probability(int i, int j) const {
-    return dropped(i, j) ? 0.0F : pair(i, j).probability;
-  }
-
-  /// dS of a visible pair, back through the softcap; under dropout times the probability of being kept.
-  __device__ __forceinline__ float score_gradient(int i, int j) const {
-    const Pair both = pair(i, j);
-    const float dp = dot_product<R.element>(query(params_.d_o, i), key(params_.v, j), params_.head_dim_v);
-    const float d = params_.d_sum[first_row_ + i] * (R.dropout ? params_.score.dropout.keep_probability : 1.0F);
-    const float ds = both.probability * ((dropped(i, j) ? 0.0F : dp) - d);
-    return R.softcap ? ds * (1.0F - both.tanh * both.tanh) : ds;
-  }
-
- private:
-  __device__ __forceinline__ bool dropped(int i, int j) const {
-    if constexpr (R.dropout) {
-      return score::is_dropped(score::dropout_key_of(params_.score.dropout), head_in_batch_, i, j);
-    } else {
-      return false;
-    }
-  }
-
-  struct Pair {
-    float probability, tanh;
-  };
-
-  __device__ __forceinline__ Pair pair(int i, int j) const {
-    const float score = dot_product<R.element>(query(params_.q, i), key(params_.k, j), params_.head_dim);
-    float exponent = score::exponent_of<R>(params_.score, score, slope_, i + rows_.diagonal - j);
-    if constexpr (R.bias) {
-      exponent += score::bias_at<R>(params_.score.bias, bias_plane_ + i * params_.score.bias.row_stride + j) * kLog2E;
-    }
-    return {ptx::ex2_approx(exponent - params_.lse_log2[first_row_ + i]), score::softcapped<R>(params_.score, score)};
-  }
-
-  const Params& params_;
-  const score::Sequence& rows_;
-  const int head_, head_in_batch_, head_kv_, q_batch_, k_batch_;
-  const long long first_row_;  // of the sequence in the workspaces
-  const long long bias_plane_;
-  const float slope_;
-};
-
-/// Whether a stored row has only finite elements: no exponent's bits are all ones. The same in all lanes of a warp.
-template <Element element>
-__device__ __forceinline__ bool row_is_finite(const unsigned short* row, int columns) {
-  constexpr unsigned kExponent = element == Element::bf16 ? 0x7f80U : 0x7c00U;
-  bool finite = true;
-#pragma unroll 1
-  for (int column = threadIdx.x % kWarpSize; column < columns; column += kWarpSize) {
-    finite = finite && (row[column] & kExponent) != kExponent;
-  }
-  return __all_sync(kFullWarp, finite);
-}
-
-/// dQ of one query, by one warp.
-template <ScoreRule R, int head_dim>
-__device__ __forceinline__ void recompute_query(const Params& params, const score::Sequence& rows, int sequence,
-                                                int head, int block_m, int query, unsigned short* stored) {
-  const ExactPairs<R> pairs(params, rows, sequence, head, block_m);
-  const score::KeyRange keys = score::visible_keys<R>(params.visibility, rows, query + rows.diagonal);
-  ExactRow<R.element, head_dim> sum(params.head_dim);
-#pragma unroll 1
-  for (int key = keys.first; key <= keys.last && !sum.all_nan(); ++key) {
-    if (shows_pair<R>(params, sequence, head, query, key)) {
-      sum.add(pairs.score_gradient(query, key), pairs.key(params.k, key));
-    }
-  }
-  sum.store(params.scale, stored);
-}
-
-/// Of rows [first, end) of one head of a sequence those whose dQ is not finite, by one warp.
-template <ScoreRule R, int head_dim>
-__device__ __forceinline__ void repair_queries(const Params& params, const score::Sequence& rows, int sequence,
-                                               int head, int block_m, int first, int end) {
-#pragma unroll 1
-  for (int query = first; query < min(end, rows.q.used); ++query) {
-    unsigned short* stored = params.dq.row(q_batch(params, sequence), rows.q.start + query, head);
-    if (!row_is_finite<R.element>(stored, params.head_dim)) {
-      recompute_query<R, head_dim>(params, rows, sequence, head, block_m, query, stored);
-    }
-  }
-}
-
-enum class KeySide { k, v };
-
-/// dK or dV of one key, by one warp.
-template <Config C, KeySide side>
-__device__ __forceinline__ void recompute_key(const Params& params, const Work& work, int key, unsigned short* stored) {
-  constexpr bool kOfK = side == KeySide::k;
-  const score::QueryRange queries = score::visible_queries<C.rule>(params.visibility, work.diagonal, key);
-  const int last = min(queries.last, work.q.used - 1);
-  ExactRow<C.rule.element, kOfK ? C.head_dim : C.head_dim_v> sum(kOfK ? params.head_dim : params.head_dim_v);
-#pragma unroll 1
-  for (int group = 0; group < params.heads_per_kv; ++group) {
-    const int head = work.head_kv * params.heads_per_kv + group;
-    const ExactPairs<C.rule> pairs(params, work, work.sequence, head, C.block_m);
-#pragma unroll 1
-    for (int query = queries.first; query <= last && !sum.all_nan(); ++query) {
-      if (!shows_pair<C.rule>(params, work.sequence, head, query, key)) {
-        continue;
-      }
-      const float factor = kOfK ? pairs.score_gradient(query, key) : pairs.probability(query, key);
-      sum.add(factor, pairs.query(kOfK ? params.q : params.d_o, query));
-    }
-  }
-  const float value_factor = C.rule.dropout ? params.score.dropout.keep_factor : 1.0F;
-  sum.store(kOfK ? params.scale : value_factor, stored);
-}
+using score::KeySide;
+using score::repair_queries;
 
 /// Of a warpgroup's 64 keys from `first` on those whose dK or dV is not finite: 16 each warp.
 template <Config C, KeySide side>
 __device__ __forceinline__ void repair_keys(const Params& params, const Work& work, int first) {
+  constexpr int kColumns = side == KeySide::k ? C.head_dim : C.head_dim_v;
   const int begin = first + warp_of_warpgroup() * kRowsPerWarp;
-#pragma unroll 1
-  for (int key = begin; key < min(begin + kRowsPerWarp, work.k.used); ++key) {
-    const Rows& gradient = side == KeySide::k ? params.dk : params.dv;
-    unsigned short* stored = gradient.row(k_batch(params, work.sequence), work.k.start + key, work.head_kv);
-    if (!row_is_finite<C.rule.element>(stored, side == KeySide::k ? params.head_dim : params.head_dim_v)) {
-      recompute_key<C, side>(params, work, key, stored);
-    }
-  }
+  score::repair_keys<C.rule, kColumns, side>(params, work, {work.sequence, work.head_kv}, C.block_m, begin,
+                                             begin + kRowsPerWarp);
 }
 
 /// Before rows are repaired: what the warpgroup's thread 0 stored by TMA is in global memory, for all its threads.

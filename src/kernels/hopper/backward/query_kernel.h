@@ -34,12 +34,23 @@ struct QueryTile : score::Sequence {
   __device__ __forceinline__ static QueryTile of(const Params& params, int number) {
     const int per_head = query_groups(C, params.m_blocks);
     const int launch_head = number / per_head;
-    const int flat = params.first_head_kv * params.heads_per_kv + launch_head;
-    const int sequence = flat / params.heads;
+    int sequence = 0;
+    int head = 0;
+    if constexpr (C.rule.bias) {
+      const int launch_head_kv = launch_head / params.heads_per_kv;
+      const int flat = params.first_head_kv + launch_head_kv;
+      sequence = sequence_of_head<C.rule>(params, flat);
+      const int head_kv = head_in_sequence<C.rule>(params, flat, sequence);
+      head = (head_kv - launch_head_kv) * params.heads_per_kv + launch_head;
+    } else {
+      const int flat = params.first_head_kv * params.heads_per_kv + launch_head;
+      sequence = flat / params.heads;
+      head = flat - sequence * params.heads;
+    }
     QueryTile tile{sequence_of<C.rule>(params, sequence)};
     tile.m_first = (per_head - 1 - (number - launch_head * per_head)) * C.consumer_warpgroups;
     tile.launch_head = launch_head;
-    tile.head = flat - sequence * params.heads;
+    tile.head = head;
     tile.sequence = sequence;
     tile.tiles = {params.n_blocks, 0};
 #pragma unroll

@@ -218,12 +218,17 @@ __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block,
                                                      Operand<C>& p, const RowNumbers<C>& lse_log2,
                                                      const StepBias<C>& bias) {
   const ScoreParams& params = block.params.score;
+  if (masked) {
 #pragma unroll
-  for (int i = 0; i < C.block_m / 2; ++i) {
-    s[i] = score::softcapped<C.rule>(params, s[i]);
-  }
-  if (masked) {  // before the exponent, whose scale is positive here
-    hide<C>(block, s);
+    for (int i = 0; i < C.block_m / 2; ++i) {
+      s[i] = score::softcapped<C.rule>(params, s[i]);
+    }
+    hide<C>(block, s);  // before the exponent, whose scale is positive here
+  } else {              // of two keys that a query sees; if one score is not a number, its LSE is not, either
+#pragma unroll
+    for (int i = 0; i < C.block_m / 2; i += i % 4 == 1 ? 3 : 1) {
+      score::softcap_two<C.rule>(params, s[i], s[i + 2]);
+    }
   }
   const auto times_derivative = [](float probability, float tanh) {
     return probability * fmaxf(__fmaf_rn(-tanh, tanh, 1.0F), 0.0F);  // of hidden scores 0, not 0 * -inf

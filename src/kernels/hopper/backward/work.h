@@ -33,6 +33,17 @@ __device__ __forceinline__ int k_batch(const Params& params, int sequence) {
   return params.sequences.cu_seqlens_k != nullptr ? 0 : sequence;
 }
 
+/// The sequence of a key head by the head's flat number, which counts a sequence's heads one after the other; with a
+/// bias, which sequences may share, all sequences' first heads, so that those that read it together find it in L2.
+template <ScoreRule R>
+__device__ __forceinline__ int sequence_of_head(const Params& params, int flat) {
+  return R.bias ? flat % params.sequences.batch : flat / params.heads_kv;
+}
+template <ScoreRule R>
+__device__ __forceinline__ int head_in_sequence(const Params& params, int flat, int sequence) {
+  return R.bias ? flat / params.sequences.batch : flat - sequence * params.heads_kv;
+}
+
 struct Work : score::Sequence {
   int sequence, head_kv;
   int launch_head;                 // key head within this launch
@@ -107,10 +118,10 @@ __device__ __forceinline__ Work work_of(const Params& params, int item) {
   const int within = item - first * params.key_blocks;
   const int count = min(params.section_heads, heads - first);
   const int flat_head = first + within % count;
-  const int sequence = (params.first_head_kv + flat_head) / params.heads_kv;
+  const int sequence = sequence_of_head<C.rule>(params, params.first_head_kv + flat_head);
   Work work{sequence_of<C.rule>(params, sequence)};
   work.sequence = sequence;
-  work.head_kv = params.first_head_kv + flat_head - sequence * params.heads_kv;
+  work.head_kv = head_in_sequence<C.rule>(params, params.first_head_kv + flat_head, sequence);
   work.launch_head = flat_head;
   const int block = within / count;
   const bool descends =

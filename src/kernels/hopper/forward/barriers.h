@@ -8,6 +8,9 @@
 //   k_full[s]                 1: K producer                       K tile  consumers   stage s holds a block of keys
 //   k_empty[s]                4 x consumer warpgroups     K producer  no warp reads stage s any more
 //   v_full[s], v_empty[s]     as K
+// Where K and V are stored in 8 bits, three warps convert them, which each arrive at k_full[s] and v_full[s], and
+//   raw_full[s]               1: loader                       K or V  converters  stage s holds a block as it is stored
+//   raw_empty[s]              3: one lane of each converter           loader      stage s was read
 // clang-format on
 //
 // Named barriers (0 is __syncthreads): kTurn + w, 2 x 128 threads: warpgroup w waits for its turn on the tensor cores,
@@ -26,7 +29,25 @@ namespace strobe::hopper::forward {
 constexpr int kTurn = 1;  // first of the named barriers
 
 template <Config C>
-struct Barriers {
+struct RawBarriers {
+  __device__ void init() {}
+};
+
+template <Config C>
+  requires(converts(C))
+struct RawBarriers<C> {
+  uint64_t raw_full[C.raw_stages], raw_empty[C.raw_stages];
+
+  __device__ void init() {
+    for (int s = 0; s < C.raw_stages; ++s) {
+      cuda::ptx::mbarrier_init(&raw_full[s], 1);
+      cuda::ptx::mbarrier_init(&raw_empty[s], kConverterWarps);
+    }
+  }
+};
+
+template <Config C>
+struct Barriers : RawBarriers<C> {
   uint64_t k_full[C.stages], k_empty[C.stages];
   uint64_t v_full[C.stages], v_empty[C.stages];
   uint64_t q_full[C.consumer_warpgroups][C.q_stages], q_empty[C.consumer_warpgroups][C.q_stages];
@@ -34,9 +55,11 @@ struct Barriers {
   /// By one thread, before anyone uses them.
   __device__ void init() {
     constexpr int kReaders = kWarpsPerWarpgroup * C.consumer_warpgroups;
+    constexpr int kWriters = converts(C) ? kConverterWarps : 1;
+    RawBarriers<C>::init();
     for (int s = 0; s < C.stages; ++s) {
-      cuda::ptx::mbarrier_init(&k_full[s], 1);
-      cuda::ptx::mbarrier_init(&v_full[s], 1);
+      cuda::ptx::mbarrier_init(&k_full[s], kWriters);
+      cuda::ptx::mbarrier_init(&v_full[s], kWriters);
       cuda::ptx::mbarrier_init(&k_empty[s], kReaders);
       cuda::ptx::mbarrier_init(&v_empty[s], kReaders);
     }

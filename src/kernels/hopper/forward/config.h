@@ -36,6 +36,11 @@ struct Config {
   Operands operands = Operands::elements;
   int keys_per_value_scale = 1;  // 1, or e4m3: 32, int8: block_n; 32 keys share a scale of K
   bool rotate_back = false;      // O by V's rotation
+  bool float_output = false;     // O holds float32, whatever rule.element says
+
+  // K and V in 8 bits that producers convert to rule.element.
+  Operands stored = Operands::elements;
+  int raw_stages = 0;  // of the ring of blocks of K and V as they are stored
 
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN
 
@@ -44,6 +49,8 @@ struct Config {
 
 constexpr bool eight_bit(const Config& c) { return c.operands != Operands::elements; }
 constexpr int operand_bytes(const Config& c) { return eight_bit(c) ? 1 : 2; }
+
+constexpr bool converts(const Config& c) { return c.stored != Operands::elements; }
 
 constexpr int block_m(const Config& c) { return kRowsPerWarpgroup * c.consumer_warpgroups; }
 

@@ -59,8 +59,9 @@ class Consumer : private Rings<C> {
     while (next.exists) {
       const TileWork work = next.work;
       BlockWalk<C> walk(params_, work);
+      const int n_begin = next.n_begin;
       const int n_end = walk.own_end(next.n_end, warpgroup());
-      if (n_end <= work.n_begin) {
+      if (n_end <= n_begin) {
         if constexpr (C.two_stage) {
           if (is_open) {
             close(o, p, softmax, open);
@@ -68,7 +69,7 @@ class Consumer : private Rings<C> {
           }
         }
         pass_blocks(walk.count(work.n_begin, work.n_end));
-        store_nothing_visible<C>(params_, work, warpgroup());
+        store_without_keys<C>(params_, pipe_, work, warpgroup());
         advance();
         continue;
       }
@@ -79,18 +80,22 @@ class Consumer : private Rings<C> {
         store_tile<C>(params_, pipe_, work, warpgroup(), o, softmax);
         advance();
       } else if constexpr (!C.two_stage) {
-        serial_steps(o, p, softmax, walk, work, n_end - 1);
+        serial_steps(o, p, softmax, walk, work, n_begin, n_end - 1);
         advance();
       } else {
         if (C.rule.chunked && is_open && work.n_end - n_end > C.stages) {
           close(o, p, softmax, open);
           is_open = false;
         }
-        const Rules rules = is_open ? cross_step(o, p, softmax, open, walk, work, n_end - 1, look_ahead)
-                                    : first_step(p, softmax, walk, work, n_end - 1, look_ahead);
-        remaining_steps(o, p, softmax, rules, walk, work.n_begin, n_end - 1);
+        const Rules rules = is_open ? cross_step(o, p, softmax, open, walk, work, n_begin, n_end - 1, look_ahead)
+                                    : first_step(p, softmax, walk, work, n_begin, n_end - 1, look_ahead);
+        remaining_steps(o, p, softmax, rules, walk, n_begin, n_end - 1);
         open = work;
         is_open = true;
+        if constexpr (kOwnBegins<C>) {
+          passed_k_ = walk.count(work.n_begin, n_begin);
+          pass_keys(passed_k_);
+        }
         if constexpr (!kLooksAhead) {
           advance();
         }
@@ -101,7 +106,7 @@ class Consumer : private Rings<C> {
         close(o, p, softmax, open);
       }
     }
-    if constexpr (C.schedule == Schedule::sorted) {
+    if constexpr (C.schedule == Schedule::sorted || (kSplits<C> && C.rule.varlen)) {
       clear_unused_rows<C>(params_, warpgroup());
     }
     pipe_.finish();
@@ -124,8 +129,10 @@ class Consumer : private Rings<C> {
   static constexpr bool kPlain = !C.rule.bias && !C.rule.dropout && C.rule.block_mask == 0;
 
   // Finding a tile takes hundreds of cycles of dependent integer arithmetic: it runs under the products of the first
-  // step of the tile before. Four warpgroups have no registers for it, nor have chunks, bias, dropout and block masks.
-  static constexpr bool kLooksAhead = C.consumer_warpgroups < 4 && !C.rule.chunked && kPlain;
+  // step of the tile before. Four warpgroups have no registers for it, nor have three with a softcap, chunks, bias,
+  // dropout and block masks; split schedules have few tiles.
+  static constexpr bool kLooksAhead =
+      C.consumer_warpgroups < (C.rule.softcap ? 3 : 4) && !C.rule.chunked && kPlain && !kSplits<C>;
 
   // Blocks that this warpgroup lets pass at the start of a tile wait for V stages that it still holds: at most
   // `stages` of them may, or the ring locks up. Chunks may be further apart: then no tile stays open.
@@ -137,7 +144,7 @@ class Consumer : private Rings<C> {
   /// The first block of a tile when no other is open.
   template <typename LookAhead>
   __device__ __forceinline__ Rules first_step(Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk, const TileWork& work,
-                                              int n, const LookAhead& look_ahead) {
+                                              int n_begin, int n, const LookAhead& look_ahead) {
     Scores s;
     const auto bias = first_bias<C>(params_, work, warpgroup(), n);
     pass_blocks(walk.count(n + 1, work.n_end));
@@ -155,22 +162,19 @@ class Consumer : private Rings<C> {
     softmax = {};
     first_softmax(s, softmax, rules, n, bias);
     rules.dropout.to_operand(p, s, rules.dropout.draw(n));
-    end_of_step(walk.has_before(n, work.n_begin));
+    end_of_step(walk.has_before(n, n_begin));
     return rules;
   }
 
   /// The first block of `work`, as first_step(), and the last P V of `open`.
   template <typename LookAhead>
   __device__ __forceinline__ Rules cross_step(Output& o, Operand& p, Softmax<C>& softmax, const TileWork& open,
-                                              BlockWalk<C>& walk, const TileWork& work, int n,
+                                              BlockWalk<C>& walk, const TileWork& work, int n_begin, int n,
                                               const LookAhead& look_ahead) {
     Scores s;
     const auto bias = first_bias<C>(params_, work, warpgroup(), n);
     const int others = walk.count(n + 1, work.n_end);  // blocks of this tile that other warpgroups alone work on
-    for (int passed = 0; passed < others; ++passed) {
-      Turns<C>::skip(warpgroup());
-      pass_k();
-    }
+    pass_keys(others);
     wait_q();
     wait_k();
     issue_both(s, o, p);
@@ -182,13 +186,11 @@ class Consumer : private Rings<C> {
     Softmax<C> next;
     first_softmax(s, next, rules, n, bias);
     const auto slices = rules.dropout.draw(n);
-    end_of_step(walk.has_before(n, work.n_begin) || next.sums_are_negative());
+    end_of_step(walk.has_before(n, n_begin) || next.sums_are_negative());
 
     ptx::wgmma_wait_group<0>(o);
     output_done();
-    for (int passed = 0; passed < others; ++passed) {
-      pass_v();
-    }
+    pass_values(others);
     softmax.finish();
     finite_ &= store_tile<C>(params_, pipe_, open, warpgroup(), o, softmax);
     softmax = next;
@@ -226,11 +228,7 @@ class Consumer : private Rings<C> {
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();
-    rules.transform.template apply<!masked>(s, n, bias);
-    if constexpr (masked) {
-      rules.mask.apply(s, n);
-    }
-    const bool grew = softmax.step(s, score::remaining_scale<C.rule>(params_.score));
+    const bool grew = probabilities<masked>(s, softmax, rules, n, bias);
     const auto slices = rules.dropout.draw(n);
     end_of_step(next >= n_begin || softmax.sums_are_negative());
 
@@ -250,12 +248,32 @@ class Consumer : private Rings<C> {
     issue_output(o, p);
     ptx::wgmma_wait_group<0>(o);
     output_done();
+    pass_values(0);
     softmax.finish();
     finite_ &= store_tile<C>(params_, pipe_, open, warpgroup(), o, softmax);
     accumulate_ = false;
   }
 
-  /// Blocks that other warpgroups work on and this one does not.
+  /// Blocks that other warpgroups work on and this one does not: their K.
+  __device__ __forceinline__ void pass_keys(int count) {
+    for (int passed = 0; passed < count; ++passed) {
+      Turns<C>::skip(warpgroup());
+      pass_k();
+    }
+  }
+
+  /// V of `count` such blocks, behind those at the end of the tile before.
+  __device__ __forceinline__ void pass_values(int count) {
+    if constexpr (kOwnBegins<C>) {
+      count += passed_k_;
+      passed_k_ = 0;
+    }
+    for (int passed = 0; passed < count; ++passed) {
+      pass_v();
+    }
+  }
+
+  /// Both.
   __device__ __forceinline__ void pass_blocks(int count) {
     for (; count > 0; --count) {
       Turns<C>::skip(warpgroup());
@@ -267,13 +285,13 @@ class Consumer : private Rings<C> {
   /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is
   /// other warpgroups' work, and P takes the registers of S. Blocks may be hidden from this warpgroup alone.
   __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk,
-                                               const TileWork& work, int n) {
+                                               const TileWork& work, int n_begin, int n) {
     const Rules rules = rules_of(work);
     pass_blocks(walk.count(n + 1, work.n_end));
     softmax = {};
     wait_q();
     for (; walk.has(n); n = walk.before(n)) {
-      if (!walk.is_own(n, warpgroup())) {
+      if ((kOwnBegins<C> && n < n_begin) || !walk.is_own(n, warpgroup())) {
         pass_blocks(1);
         continue;
       }
@@ -342,7 +360,21 @@ class Consumer : private Rings<C> {
     Turns<C>::pass(warpgroup());
   }
 
-  /// Of a block that may be masked. True if the maximum grew.
+  /// Scores become probabilities. True if the maximum grew.
+  template <bool masked, typename Bias>
+  __device__ __forceinline__ bool probabilities(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
+                                                const Bias& bias) const {
+    if constexpr (!masked && score::caps_in_softmax(C.rule)) {
+      return softmax.capped_step(s, params_.score);
+    }
+    rules.transform.template apply<!masked>(s, n, bias);
+    if constexpr (masked) {
+      rules.mask.apply(s, n);
+    }
+    return softmax.step(s, score::remaining_scale<C.rule>(params_.score));
+  }
+
+  /// Of a block that may be masked.
   template <typename Bias>
   __device__ __forceinline__ bool first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
                                                 const Bias& bias) const {
@@ -359,6 +391,7 @@ class Consumer : private Rings<C> {
   unsigned char* smem_;
   bool finite_ = true;       // whether everything that this thread stored was
   bool accumulate_ = false;  // whether O holds earlier blocks of its tile
+  int passed_k_ = 0;         // blocks at the end of the open tile of which this warpgroup let K pass and V not yet
 };
 
 }  // namespace strobe::hopper::forward

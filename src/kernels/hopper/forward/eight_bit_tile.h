@@ -2,7 +2,7 @@
 // A tile of 8-bit operands, by one warpgroup.
 //
 // In its turn a warpgroup issues Q K^T of a block and P V of the one before it. The softmax runs under P V and under
-// the other warpgroups' products; P V's sums join O under the exponentials, which wait for other units.
+// the other warpgroups' products; P V's sums join O between the exponentials, which wait for other units.
 #pragma once
 
 #include "kernels/hopper/forward/eight_bit.h"
@@ -34,13 +34,9 @@ class OutputSums {
   }
   __device__ __forceinline__ void wait() { ptx::wgmma_wait_group<0>(block_); }
 
-  /// After wait(). Where `grew`, what was summed before is multiplied by the softmax's correction.
-  __device__ __forceinline__ void add(EightBitSoftmax<C>& softmax, bool grew) {
-    if (grew) {
-      rescale<C>(o_, softmax.correction);
-      softmax.rescale_block();
-    }
-    add_block<C>(o_, 0, block_, softmax.block_factor);
+  /// After wait(), while the softmax has the block's factor.
+  __device__ __forceinline__ void add(const EightBitSoftmax<C>& softmax, bool) {
+    add_block<C>(o_, block_, softmax.block_factor);
   }
   __device__ __forceinline__ void finish() {}
 
@@ -70,7 +66,8 @@ class OutputSums<C> {
   }
   __device__ __forceinline__ void wait() { ptx::wgmma_wait_group<0>(o_); }
 
-  __device__ __forceinline__ void add(EightBitSoftmax<C>& softmax, bool grew) {
+  /// After wait(). Where `grew`, what was summed before is multiplied by the softmax's correction.
+  __device__ __forceinline__ void add(const EightBitSoftmax<C>& softmax, bool grew) {
     if (grew) {
       rescale<C>(o_, softmax.correction);
 #pragma unroll
@@ -129,10 +126,10 @@ __device__ __forceinline__ void eight_bit_tile(float (&o)[C.head_dim_v / 2], Eig
     return *reinterpret_cast<const BlockScales<C>*>(smem + smem_plan(C).scales +
                                                     rings.wait_v_after(blocks) * scale_bytes(C));
   };
-  const auto mask_of = [&] {
+  const auto rules_again = [&] {
     TileWork again = work;
-    asm volatile("" : "+r"(again.m_begin));  // worked out where it is wanted: there are no registers to keep it
-    return tile_rules<C>(params, again, warpgroup).mask;
+    asm volatile("" : "+r"(again.m_begin));  // worked out where they are wanted: there are no registers to keep them
+    return tile_rules<C>(params, again, warpgroup);
   };
   ProductSum<C> sums[C.block_n / 2];
   OutputSums<C> output(o, reinterpret_cast<float*>(smem + smem_plan(C).kept + warpgroup * kept_bytes(C)));
@@ -150,8 +147,8 @@ __device__ __forceinline__ void eight_bit_tile(float (&o)[C.head_dim_v / 2], Eig
   rings.scores_done();
   {
     const auto& scales = scales_after(0);
-    softmax.measure(reference, sums, scales, mask_of, rules.mask.needed(n), n);
-    softmax.exponentiate(p, sums, reference, scales);
+    softmax.measure(reference, sums, scales, rules_again, rules.mask.needed(n), n);
+    softmax.exponentiate(p, sums, reference, scales, [] {});
   }
 #pragma unroll 1
   while (--n >= work.n_begin) {
@@ -165,12 +162,22 @@ __device__ __forceinline__ void eight_bit_tile(float (&o)[C.head_dim_v / 2], Eig
 
     ptx::wgmma_wait_group<1>(sums);
     rings.scores_done();
-    const bool grew = softmax.measure(reference, sums, scales, mask_of, is_masked(C.rule) && rules.mask.needed(n), n);
+    const bool grew =
+        softmax.measure(reference, sums, scales, rules_again, is_masked(C.rule) && rules.mask.needed(n), n);
 
-    output.wait();
-    rings.output_done();
-    output.add(softmax, grew);
-    softmax.exponentiate(p, sums, reference, scales);
+    const auto take_output = [&] {
+      output.wait();
+      rings.output_done();
+      output.add(softmax, grew);
+    };
+    if constexpr (sums_by_block(C)) {
+      if (softmax.exponentiate(p, sums, reference, scales, take_output)) {
+        rescale<C>(o, softmax.correction);
+      }
+    } else {
+      take_output();
+      softmax.exponentiate(p, sums, reference, scales, [] {});
+    }
   }
   ptx::wgmma_fence();
   output.issue(p, rings);

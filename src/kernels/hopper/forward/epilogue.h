@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/hopper/forward/coordinates.h"
+#include "kernels/hopper/forward/part.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_work.h"
 #include "kernels/hopper/ptx/cuda_ptx.h"
@@ -30,10 +31,28 @@ __device__ __forceinline__ int head_in_batch(const Params& params, const TileWor
   return work.tile.sequence * params.tiles.heads * C.packed_heads + head_of<C>(work, row);
 }
 
+/// What O holds.
 template <Config C>
-__device__ __forceinline__ unsigned short* output_row(const Params& params, const TileWork& work, int row) {
-  return params.o.row(params.sequences.cu_seqlens_q != nullptr ? 0 : work.tile.sequence,
-                      work.q.start + row / C.packed_heads, head_of<C>(work, row));
+struct OutputElementOf {
+  using Type = unsigned short;
+};
+template <Config C>
+  requires(C.float_output)
+struct OutputElementOf<C> {
+  using Type = float;
+};
+template <Config C>
+using OutputElement = typename OutputElementOf<C>::Type;
+
+template <Config C>
+__device__ __forceinline__ OutputElement<C>* output_row(const Params& params, const TileWork& work, int row) {
+  const int batch = params.sequences.cu_seqlens_q != nullptr ? 0 : work.tile.sequence;
+  const int in_sequence = work.q.start + row / C.packed_heads;
+  if constexpr (C.float_output) {
+    return reinterpret_cast<float*>(params.o.data) + params.o.offset(batch, in_sequence, head_of<C>(work, row));
+  } else {
+    return params.o.row(batch, in_sequence, head_of<C>(work, row));
+  }
 }
 
 template <Config C>
@@ -67,7 +86,13 @@ class OutputPipe {
   __device__ __forceinline__ OutputPipe(const TensorMap& map, unsigned char* smem, int warpgroup) : map_(map) {
     const int warp = warpgroup * kWarpsPerWarpgroup + warp_of_warpgroup();
     stage_ = smem + smem_plan(C).o + warp * kStages * kOutputPanelBytes;
+    if constexpr (kSplits<C>) {
+      split_ = &reinterpret_cast<const SplitWork*>(smem + smem_plan(C).order)->params;
+    }
   }
+
+  /// Split schedules: where parts go.
+  __device__ __forceinline__ const SplitParams& split() const { return *split_; }
 
   /// 16 rows of `work` from `first_row` on: o[4 j + 2 r + c] * factor[r] (see fragment.h), or 0 where not `sees`. False
   /// if this thread of a masked variant had a value that is not finite.
@@ -150,17 +175,45 @@ class OutputPipe {
 
   const TensorMap& map_;
   unsigned char* stage_;  // this warp's first
+  const SplitParams* split_ = nullptr;
 };
+
+/// O in float32, straight to global memory: four lanes write 32 bytes of a row.
+template <Config C>
+__device__ __forceinline__ void store_floats(const Params& params, const TileWork& work, int warpgroup,
+                                             const float (&o)[C.head_dim_v / 2], const float (&factor)[kRowsPerThread],
+                                             const bool (&sees)[kRowsPerThread]) {
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+    const int row = work.row_of(warpgroup) + warpgroup_row(r);
+    if (row >= work.q.owned * C.packed_heads) {
+      continue;
+    }
+    float* const to = output_row<C>(params, work, row) + fragment_column();
+#pragma unroll
+    for (int j = 0; j < C.head_dim_v / 8; ++j) {
+      const float* const pair = &o[4 * j + 2 * r];
+      const float2 both = {pair[0] * factor[r], pair[1] * factor[r]};
+      *reinterpret_cast<float2*>(to + 8 * j) = sees[r] ? both : float2{0.0F, 0.0F};
+    }
+  }
+}
 
 /// Divides by the row's sum and stores. A row without a visible key gives O = 0 and as LSE the sink, or -inf; rows that
 /// are owned and not used give O = 0 and LSE = -inf. False if this thread of a masked variant stored a value that is
-/// not finite.
+/// not finite. Of a tile that this CTA shares with others, its part is stored, undivided.
 template <Config C>
 __device__ __forceinline__ bool store_tile(const Params& params, OutputPipe<C>& pipe, const TileWork& work,
                                            int warpgroup, const float (&o)[C.head_dim_v / 2], Softmax<C>& softmax) {
   const int warp_row = work.row_of(warpgroup) + warp_of_warpgroup() * kRowsPerWarp;
   float factor[kRowsPerThread];
   bool sees[kRowsPerThread];
+  bool part_is_finite = true;
+  bool is_part = false;
+  if constexpr (kSplits<C>) {
+    is_part = work.tile.part.slot >= 0;
+    store_sharers<C>(params, pipe.split(), work, warpgroup);
+  }
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     const int row = work.row_of(warpgroup) + warpgroup_row(r);
@@ -174,8 +227,18 @@ __device__ __forceinline__ bool store_tile(const Params& params, OutputPipe<C>& 
       }
     }
     if constexpr (C.rule.sink) {
+      const bool joins = exists && (!kSplits<C> || work.tile.part.first == 0);  // once
       factor[r] =
-          softmax.join(r, exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
+          softmax.join(r, joins ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
+    }
+    if constexpr (kSplits<C>) {
+      if (is_part) {
+        if (exists) {
+          part_is_finite &=
+              store_part_row<C>(pipe.split(), work, warpgroup, r, o, factor[r], softmax.max_log2[r], softmax.sum[r]);
+        }
+        continue;
+      }
     }
     factor[r] *= ptx::rcp_approx(softmax.sum[r]);
     if constexpr (C.rule.dropout) {
@@ -185,16 +248,24 @@ __device__ __forceinline__ bool store_tile(const Params& params, OutputPipe<C>& 
       store_lse<C>(params, work, row, exists ? softmax.lse(r) : kMinusInfinity);
     }
   }
+  if (kSplits<C> && is_part) {
+    return part_is_finite;
+  }
+  if constexpr (C.float_output) {
+    store_floats<C>(params, work, warpgroup, o, factor, sees);
+    return true;
+  }
   return pipe.store(params, work, warp_row, o, factor, sees);
 }
 
 /// Rows of a tile, [first, end), none of which sees a key, by one warpgroup.
 template <Config C>
 __device__ __forceinline__ void store_nothing(const Params& params, const TileWork& work, int first, int end) {
-  const int chunks = params.head_dim_v / kStoreColumns;
+  constexpr int kColumns = 16 / static_cast<int>(sizeof(OutputElement<C>));
+  const int chunks = params.head_dim_v / kColumns;
   for (int i = threadIdx.x % kWarpgroupSize; i < (end - first) * chunks; i += kWarpgroupSize) {
     const int row = first + i / chunks;
-    *reinterpret_cast<uint4*>(output_row<C>(params, work, row) + i % chunks * kStoreColumns) = make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(output_row<C>(params, work, row) + i % chunks * kColumns) = make_uint4(0, 0, 0, 0);
     if (i % chunks == 0) {
       const bool exists = row < work.q.used * C.packed_heads;
       store_lse<C>(params, work, row,
@@ -213,8 +284,22 @@ __device__ __forceinline__ void store_nothing_visible(const Params& params, cons
   }
 }
 
-/// Sorted schedules have no tiles without a row in use: the rows behind those, of all sequences, are shared out among
-/// the CTAs' warpgroups.
+/// A tile, or this CTA's part of one, of which a warpgroup's rows see no key.
+template <Config C>
+__device__ __forceinline__ void store_without_keys(const Params& params, const OutputPipe<C>& pipe,
+                                                   const TileWork& work, int warpgroup) {
+  if constexpr (kSplits<C>) {
+    store_sharers<C>(params, pipe.split(), work, warpgroup);
+    if (work.tile.part.slot >= 0) {
+      store_empty_part<C>(pipe.split(), work, warpgroup);
+      return;
+    }
+  }
+  store_nothing_visible<C>(params, work, warpgroup);
+}
+
+/// Sorted and split schedules have no tiles without a row in use: the rows behind those, of all sequences, are shared
+/// out among the CTAs' warpgroups.
 template <Config C>
 __device__ __forceinline__ void clear_unused_rows(const Params& params, int warpgroup) {
   const int warpgroups = gridDim.x * C.consumer_warpgroups;

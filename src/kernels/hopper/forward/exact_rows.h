@@ -5,7 +5,9 @@
 
 #include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/params.h"
+#include "kernels/hopper/forward/part.h"
 #include "kernels/hopper/forward/tile_work.h"
+#include "kernels/math/stored.h"
 #include "kernels/score/exact_row.h"
 
 namespace strobe::hopper::forward {
@@ -31,6 +33,83 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
           .center = center_of<tiling(C)>(work, row)};
 }
 
+/// A row of a part, from the part's visible keys alone, if one of its values is not finite.
+template <Config C>
+__device__ __forceinline__ void repair_part_row(const Params& params, const SplitParams& split, const TileWork& work,
+                                                int row) {
+  const PartRow stored = part_row<C>(split, work, row - work.m_begin);
+  if (stored.statistics->sum == 0.0F || score::sums_are_finite(stored.sums, params.head_dim_v)) {
+    return;
+  }
+  score::ExactRow exact = exact_row<C>(params, work, row);
+  exact.keys.first = max(exact.keys.first, work.n_begin * C.block_n);
+  exact.keys.last = min(exact.keys.last, work.n_end * C.block_n - 1);
+  score::RowSums<C.head_dim_v> sums = score::row_sums<C.rule, C.head_dim_v>(params.score, params.blocks, exact);
+  const float shrunk =
+      sums.join(work.tile.part.first == 0 ? score::sink_log2<C.rule>(params.score, exact.head) : kMinusInfinity);
+  const int lane = threadIdx.x % kWarpSize;
+  if (lane == 0) {
+    *stored.statistics = {sums.max_log2, sums.sum};
+  }
+#pragma unroll
+  for (int i = 0; i < sums.kColumns; ++i) {
+    if (lane + i * kWarpSize < params.head_dim_v) {
+      stored.sums[lane + i * kWarpSize] = sums.o[i] * shrunk;
+    }
+  }
+}
+
+/// Rows of K and V stored in 8 bits, of one sequence and head.
+template <Config C>
+class StoredRows {
+ public:
+  struct Row {
+    const unsigned char* elements;
+    float scale;
+    __device__ __forceinline__ float operator[](int column) const {
+      return converted<C.stored, C.rule.element>(elements[column], scale);
+    }
+  };
+
+  __device__ __forceinline__ StoredRows(const Params& params, const TileWork& work, const score::ExactRow& row)
+      : params_(params), sequence_(work.tile.sequence), head_(params.by_heads_per_kv.quotient(work.tile.head)) {
+    k_ = bytes_from(params.k, row.k);
+    v_ = bytes_from(params.v, row.v);
+  }
+
+  __device__ __forceinline__ Row key(const score::ExactRow& row, int key) const {
+    return {k_ + key * row.k_stride, scale(params_.eight_bit.k, key)};
+  }
+  __device__ __forceinline__ Row value(const score::ExactRow& row, int key) const {
+    return {v_ + key * row.v_stride, scale(params_.eight_bit.v, key)};
+  }
+
+ private:
+  /// Rows count 16-bit elements.
+  __device__ __forceinline__ static const unsigned char* bytes_from(const Rows& rows, const unsigned short* element) {
+    return reinterpret_cast<const unsigned char*>(rows.data) + (element - rows.data);
+  }
+  __device__ __forceinline__ float scale(const ScaleParams& scales, int key) const {
+    return scales.of(sequence_, head_)[key >> scales.shift];
+  }
+
+  const Params& params_;
+  const int sequence_, head_;
+  const unsigned char *k_, *v_;
+};
+
+/// One row, from K and V as they lie in memory.
+template <Config C>
+__device__ __forceinline__ void recompute(const Params& params, const TileWork& work, int row, unsigned short* stored) {
+  const score::ExactRow exact = exact_row<C>(params, work, row);
+  if constexpr (converts(C)) {
+    score::recompute_row<C.rule, C.head_dim_v>(params.score, params.blocks, exact, stored,
+                                               StoredRows<C>(params, work, exact));
+  } else {
+    score::recompute_row<C.rule, C.head_dim_v>(params.score, params.blocks, exact, stored);
+  }
+}
+
 /// All of this warp's rows, tile by tile, after it has stored them.
 template <Config C>
 __device__ __forceinline__ void repair_rows(const Params& params, const ScheduleOf<C>& schedule, int warpgroup) {
@@ -41,10 +120,15 @@ __device__ __forceinline__ void repair_rows(const Params& params, const Schedule
     const int first = work.row_of(warpgroup) + warp_of_warpgroup() * kRowsPerWarp;
 #pragma unroll 1
     for (int row = first; row < min(first + kRowsPerWarp, work.q.used * C.packed_heads); ++row) {
+      if constexpr (kSplits<C>) {
+        if (work.tile.part.slot >= 0) {
+          repair_part_row<C>(params, schedule.params, work, row);
+          continue;
+        }
+      }
       unsigned short* stored = output_row<C>(params, work, row);
       if (!score::row_is_finite<C.rule.element>(stored, params.head_dim_v)) {
-        score::recompute_row<C.rule, C.head_dim_v>(params.score, params.blocks, exact_row<C>(params, work, row),
-                                                   stored);
+        recompute<C>(params, work, row, stored);
       }
     }
   }

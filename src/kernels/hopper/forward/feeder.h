@@ -8,6 +8,7 @@
 #include "kernels/hopper/forward/barriers.h"
 #include "kernels/hopper/forward/block_walk.h"
 #include "kernels/hopper/forward/coordinates.h"
+#include "kernels/hopper/forward/key_cursor.h"
 #include "kernels/hopper/forward/scale_feeder.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_work.h"
@@ -59,7 +60,7 @@ class QueryFeeder {
     const SequenceStart rows = query_start<C>(params_, work, work.q.used);
 #pragma unroll
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
-      if (walk.own_end(n_end_of<C>(params_, work, w), w) <= work.n_begin) {
+      if (walk.own_end(n_end_of<C>(params_, work, w), w) <= n_begin_of<C>(params_, work, w)) {
         continue;
       }
       const int stage = at_[w].stage;
@@ -100,7 +101,7 @@ class KeyFeeder {
                                        StageBarriers empty)
       : map_(map),
         params_(params),
-        scheduler_(params.tiles, params.sequences, schedule),
+        cursor_(params, schedule),
         ring_(ring),
         scales_(scales),
         full_(full),
@@ -108,19 +109,15 @@ class KeyFeeder {
 
   /// The next block, of the next tile where this one's are done. False when there is none.
   __device__ __forceinline__ bool feed() {
-    for (n_ = walk_.before(n_); !walk_.has(n_); n_ = walk_.before(work_.n_end)) {
-      Tile tile;
-      if (!scheduler_.next(tile)) {
-        return false;
-      }
-      work_ = tile_work<C>(params_, tile);
-      walk_ = {params_, work_};
+    if (!cursor_.next()) {
+      return false;
     }
-    const SequenceStart rows = key_start<C>(params_, work_);
-    const int head = params_.by_heads_per_kv.quotient(work_.tile.head);
+    const SequenceStart rows = key_start<C>(params_, cursor_.work());
+    const int head = cursor_.head();
+    const int first = cursor_.block() * C.block_n;
     uint64_t& full = full_[at_.stage];
     if constexpr (kTransposed) {
-      const ScaleFeeder<C> scales(params_, work_, head, n_);
+      const ScaleFeeder<C> scales(params_, cursor_.work(), head, cursor_.block());
       wait<C>(empty_[at_.stage], at_.parity);
       scales.store(scales_ + at_.stage * scale_bytes(C));
     } else {
@@ -131,8 +128,7 @@ class KeyFeeder {
       unsigned char* destination = ring_ + at_.stage * kStageBytes;
       for (int panel = 0; panel < kPanels; ++panel) {
         const int along = panel * kColumns<C>;
-        const BoxStart box =
-            kTransposed ? rows.box(n_ * C.block_n + along, 0, head) : rows.box(along, n_ * C.block_n, head);
+        const BoxStart box = kTransposed ? rows.box(first + along, 0, head) : rows.box(along, first, head);
         load_panel<false>(map_, box, destination + panel * (kStageBytes / kPanels), full);
       }
     }
@@ -149,14 +145,11 @@ class KeyFeeder {
 
   const TensorMap& map_;
   const Params& params_;
-  Scheduler<C> scheduler_;
+  KeyCursor<C> cursor_;
   unsigned char* ring_;
   unsigned char* scales_;  // of 8-bit operands, stage by stage
   StageBarriers full_;
   StageBarriers empty_;
-  TileWork work_{};
-  BlockWalk<C> walk_;
-  int n_ = 0;  // what was fed last; visible blocks from work_.n_begin to it are still to come
   RingPosition<C.stages> at_{0, 1};
 };
 

@@ -10,9 +10,10 @@
 //   consumer.h           the loop: Consumer::step, and what overlaps with what
 //   ../../score/online_softmax.h, mask.h, transform.h    what a step does to its scores
 //   ../tile/gemm.h       the two products
-//   feeder.h             the producer's side
+//   feeder.h, stored_feeder.h    the producer's side
 //   epilogue.h           O and LSE to global memory
 //   ../scheduler/tile_scheduler.h    which tiles a CTA computes
+//   part.h               what is left of tiles that several CTAs share
 //   exact_rows.h, self_feeder.h      non-finite values; the variant without producers
 //
 // Source: Shah et al., "FlashAttention-3" (2024), algorithms 1 and 2.
@@ -23,7 +24,10 @@
 #include "kernels/hopper/forward/consumer.h"
 #include "kernels/hopper/forward/feeder.h"
 #include "kernels/hopper/forward/params.h"
+#include "kernels/hopper/forward/part.h"
 #include "kernels/hopper/forward/smem.h"
+#include "kernels/hopper/forward/stored_feeder.h"
+#include "kernels/hopper/ptx/grid.h"
 
 namespace strobe::hopper::forward {
 
@@ -35,13 +39,16 @@ struct RegisterBudget {
   static constexpr bool kManyNumbers = C.rule.varlen || C.rule.chunked;  // what a producer needs to find its rows
   static constexpr bool kWalks = C.rule.block_mask != 0;                 // and its blocks
   static constexpr bool kBringsScales = eight_bit(C);
-  static constexpr int kProducer = C.consumer_warpgroups >= 3      ? 32
+  static constexpr bool kConverts = converts(C);
+  static constexpr int kProducer = kConverts                       ? 88
+                                   : C.consumer_warpgroups >= 3    ? 32
                                    : kWalks                        ? 72
                                    : kManyNumbers || kBringsScales ? 40
                                                                    : 24;
-  static constexpr int kConsumer = C.consumer_warpgroups == 4      ? 112
+  static constexpr int kConsumer = kConverts                       ? 208
+                                   : C.consumer_warpgroups == 4    ? 112
                                    : C.consumer_warpgroups == 3    ? 160
-                                   : kWalks                        ? 216
+                                   : kWalks                        ? (C.ctas_per_sm == 2 ? 184 : 216)
                                    : C.ctas_per_sm == 2            ? (kManyNumbers ? 216 : 232)
                                    : kManyNumbers || kBringsScales ? 232
                                                                    : 240;
@@ -52,10 +59,18 @@ struct RegisterBudget {
 template <Config C>
 __device__ __forceinline__ void produce(const Feeders<C>& feeders) {
   const int warp = threadIdx.x / kWarpSize;
+  if constexpr (converts(C)) {
+    if (warp > 0) {
+      StoredConverter<C>(feeders, warp - 1).run();
+      return;
+    }
+  }
   if (!kWarpFeeds<C> && threadIdx.x % kWarpSize != 0) {
     return;
   }
-  if (warp == 0) {
+  if constexpr (converts(C)) {
+    StoredLoader<C>(feeders).run();
+  } else if (warp == 0) {
     auto queries = feeders.queries();
     while (queries.feed()) {
     }
@@ -79,12 +94,14 @@ __device__ __forceinline__ void set_up(unsigned char* smem, Barriers<C>& barrier
   __syncthreads();
 }
 
-/// Sorted schedules have a table of their own, in shared memory.
+/// Sorted and split schedules have a table of their own, in shared memory.
 template <Config C>
 __device__ __forceinline__ const ScheduleOf<C>& schedule_in(const typename TileListOf<C.schedule>::type& list,
                                                             const unsigned char* smem) {
   if constexpr (C.schedule == Schedule::sorted) {
     return *reinterpret_cast<const SequenceOrder*>(smem + smem_plan(C).order);
+  } else if constexpr (kSplits<C>) {
+    return *reinterpret_cast<const SplitWork*>(smem + smem_plan(C).order);
   } else {
     return list;
   }
@@ -109,6 +126,11 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
   if constexpr (C.schedule == Schedule::sorted) {
     make_order<tiling(C)>(params.sequences, params.visibility,
                           reinterpret_cast<SequenceOrder&>(smem[smem_plan(C).order]));
+  }
+  if constexpr (kSplits<C>) {
+    ptx::griddepcontrol_launch_dependents();  // combine waits for this grid's end
+    make_split_work<tiling(C)>(params.sequences, params.visibility, list,
+                               reinterpret_cast<SplitWork&>(smem[smem_plan(C).order]));
   }
   set_up<C>(smem, barriers);
 

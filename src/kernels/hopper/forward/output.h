@@ -23,14 +23,13 @@ __device__ __forceinline__ void rescale(float (&o)[C.head_dim_v / 2], const floa
   }
 }
 
-/// O += a block's P V, of columns from `first` on, times its factor.
-template <Config C, typename Sum, int registers>
-__device__ __forceinline__ void add_block(float (&o)[C.head_dim_v / 2], int first, const Sum (&block)[registers],
+/// O += a block's P V, times its factor.
+template <Config C, typename Sum>
+__device__ __forceinline__ void add_block(float (&o)[C.head_dim_v / 2], const Sum (&block)[C.head_dim_v / 2],
                                           const float (&factor)[kRowsPerThread]) {
 #pragma unroll
-  for (int i = 0; i < registers; ++i) {
-    float& x = o[first / 2 + i];
-    x = __fmaf_rn(static_cast<float>(block[i]), factor[i / 2 % kRowsPerThread], x);
+  for (int i = 0; i < C.head_dim_v / 2; ++i) {
+    o[i] = __fmaf_rn(static_cast<float>(block[i]), factor[i / 2 % kRowsPerThread], o[i]);
   }
 }
 

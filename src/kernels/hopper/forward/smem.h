@@ -32,25 +32,43 @@ constexpr int value_tile_bytes(const Config& c) {
                       : tile_bytes(c.block_n, c.head_dim_v);
 }
 
-constexpr int output_stages(const Config& c) { return panels(c.head_dim_v) == 1 ? 1 : 2; }
+// Warps that convert K and V.
+constexpr int kConverterWarps = 3;
+
+/// A block of K or V as it is stored.
+constexpr int raw_bytes(const Config& c) {
+  const int widest = c.head_dim > c.head_dim_v ? c.head_dim : c.head_dim_v;
+  return converts(c) ? c.block_n * panels_of_bytes(widest) * kPanelRowBytes : 0;
+}
+
+/// Of split schedules, whose CTAs store few tiles whole, one: what is left lets CTAs of `combine` be there beside this
+/// one's, when it ends.
+constexpr int output_stages(const Config& c) {
+  const bool one = panels(c.head_dim_v) == 1 || c.schedule == Schedule::split || (converts(c) && c.head_dim_v > 128);
+  return one ? 1 : 2;
+}
 
 struct SmemPlan {
-  int q_bytes = 0;  // of one warpgroup and stage
-  int k_bytes = 0;  // of one stage
-  int v_bytes = 0;  // of one stage
-  int q = 0;        // offsets; tiles are 1024-byte aligned, as the swizzle asks
+  int q_bytes = 0;    // of one warpgroup and stage
+  int k_bytes = 0;    // of one stage
+  int v_bytes = 0;    // of one stage
+  int raw_bytes = 0;  // of one stage
+  int q = 0;          // offsets; tiles are 1024-byte aligned, as the swizzle asks
   int k = 0;
   int v = 0;
+  int raw = 0;
   int o = 0;
   int kept = 0;    // 8-bit operands: float32 sums of O
   int scales = 0;  // 8-bit operands: a stage goes with one of V
   int barriers = 0;
-  int order = 0;  // sorted schedules: SequenceOrder
+  int order = 0;  // sorted and split schedules: SequenceOrder, SplitWork
   int total_bytes = 0;
 };
 
-/// mbarriers: full and empty for each stage of K and V, and of each warpgroup's Q.
-constexpr int barrier_count(const Config& c) { return 4 * c.stages + 2 * c.q_stages * c.consumer_warpgroups; }
+/// mbarriers: full and empty for each stage of K and V, of blocks as they are stored, and of each warpgroup's Q.
+constexpr int barrier_count(const Config& c) {
+  return 4 * c.stages + 2 * c.raw_stages + 2 * c.q_stages * c.consumer_warpgroups;
+}
 
 constexpr SmemPlan smem_plan(const Config& c) {
   SmemPlan plan;
@@ -61,12 +79,17 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.q = 0;
   plan.k = plan.q + c.consumer_warpgroups * c.q_stages * plan.q_bytes;
   plan.v = plan.k + c.stages * plan.k_bytes;
-  plan.o = plan.v + c.stages * plan.v_bytes;
+  plan.raw_bytes = raw_bytes(c);
+  plan.raw = plan.v + c.stages * plan.v_bytes;
+  plan.o = plan.raw + c.raw_stages * plan.raw_bytes;
   plan.kept = plan.o + c.consumer_warpgroups * kWarpsPerWarpgroup * output_stages(c) * kOutputPanelBytes;
   plan.scales = plan.kept + c.consumer_warpgroups * kept_bytes(c);
   plan.barriers = plan.scales + c.stages * scale_bytes(c);
   plan.order = plan.barriers + 8 * barrier_count(c);
-  plan.total_bytes = plan.order + (c.schedule == Schedule::sorted ? static_cast<int>(sizeof(SequenceOrder)) : 0);
+  const int order_bytes = c.schedule == Schedule::sorted  ? static_cast<int>(sizeof(SequenceOrder))
+                          : c.schedule == Schedule::split ? static_cast<int>(sizeof(SplitWork))
+                                                          : 0;
+  plan.total_bytes = plan.order + order_bytes;
   return plan;
 }
 

@@ -12,7 +12,7 @@ namespace strobe::hopper::forward {
 struct TileWork : score::Sequence {
   Tile tile;
   int m_begin;         // first row of the tile in its sequence
-  int n_begin, n_end;  // key blocks that some row of the tile sees
+  int n_begin, n_end;  // key blocks that some row of the tile sees; split schedules: this CTA's of them
 
   __device__ __forceinline__ int row_of(int warpgroup) const { return m_begin + warpgroup * kRowsPerWarpgroup; }
 };
@@ -36,11 +36,15 @@ __device__ __forceinline__ TileWork tile_work(const Params& params, const Tile& 
   const score::KeyBlocks blocks = key_blocks<tiling(C)>(params.visibility, work, work.m_begin, block_m(C));
   work.n_begin = blocks.begin;
   work.n_end = blocks.end;
+  if constexpr (C.schedule == Schedule::split) {
+    work.n_end = min(blocks.end, blocks.begin + tile.part.end);
+    work.n_begin = blocks.begin + tile.part.first;
+  }
   return work;
 }
 
-/// The end of the key blocks that one warpgroup's rows see; n_begin or less where they see none. Blocks from there to
-/// n_end are other warpgroups': this one only lets them pass.
+/// The end of the key blocks that one warpgroup's rows see; the tile's n_begin or less where they see none. Blocks from
+/// there to n_end are other warpgroups': this one only lets them pass.
 template <Config C>
 __device__ __forceinline__ int n_end_of(const Params& params, const TileWork& work, int warpgroup) {
   const int row = work.row_of(warpgroup);
@@ -55,10 +59,42 @@ __device__ __forceinline__ int n_end_of(const Params& params, const TileWork& wo
   return work.n_end;
 }
 
+/// Blocks that one warpgroup may let pass between two tiles, at most: of the first those left of its own rows' windows,
+/// of the second those right of the diagonal. It keeps V's stages meanwhile, and in turns others wait for a V behind
+/// those, too.
+template <Config C>
+constexpr int most_blocks_between() {
+  int most = 0;
+  for (int w = 0; w < C.consumer_warpgroups; ++w) {
+    const int left = (w * kRowsPerWarpgroup + C.block_n - 1) / C.block_n;
+    const int right = ((C.consumer_warpgroups - 1 - w) * kRowsPerWarpgroup + C.block_n - 1) / C.block_n;
+    most = left + right > most ? left + right : most;
+  }
+  return most;
+}
+
+/// Whether each warpgroup stops at the first block that its own rows see: where blocks are short enough for that to
+/// differ, and registers are left for it.
+template <Config C>
+constexpr bool kOwnBegins =
+    C.rule.mask_left && C.consumer_warpgroups > 1 && C.block_n <= kRowsPerWarpgroup && !C.rule.chunked &&
+    !C.rule.softcap && !C.rule.alibi && !C.rule.max_logits && !eight_bit(C) && C.schedule != Schedule::split &&
+    most_blocks_between<C>() <= C.stages - (C.ping_pong ? 1 : 0);
+
+/// The first of the key blocks that one warpgroup's rows see. Blocks before it are other warpgroups'.
+template <Config C>
+__device__ __forceinline__ int n_begin_of(const Params& params, const TileWork& work, int warpgroup) {
+  if constexpr (kOwnBegins<C>) {
+    return max(work.n_begin, keys_of<C>(params, work, work.row_of(warpgroup)).first / C.block_n);
+  } else {
+    return work.n_begin;
+  }
+}
+
 /// A tile as one warpgroup sees it.
 struct Assignment {
   TileWork work;
-  int n_end;  // of the key blocks that its rows see
+  int n_begin, n_end;  // of the key blocks that its rows see; none where n_end <= n_begin
   bool exists;
 };
 
@@ -69,6 +105,7 @@ __device__ __forceinline__ Assignment next_assignment(Scheduler<C>& scheduler, c
   next.exists = scheduler.next(tile);
   if (next.exists) {
     next.work = tile_work<C>(params, tile);
+    next.n_begin = n_begin_of<C>(params, next.work, warpgroup);
     next.n_end = n_end_of<C>(params, next.work, warpgroup);
   }
   return next;

@@ -5,18 +5,17 @@
 
 #include "kernels/hopper/scheduler/schedule.h"
 #include "kernels/hopper/scheduler/sequence_order.h"
+#include "kernels/hopper/scheduler/split_scheduler.h"
+#include "kernels/hopper/scheduler/tile.h"
 #include "kernels/score/params.h"
 
 namespace strobe::hopper {
 
-struct Tile {
-  int m;         // in units of block_m rows
-  int sequence;  // batch index
-  int head;      // in units of packed_heads
-};
-
+template <Tiling T>
 __device__ __forceinline__ Tile tile_of(const TileParams& params, int flat_head, int m) {
-  return {m, params.by_heads.quotient(flat_head), params.by_heads.remainder(flat_head)};
+  const int outer = params.by_inner.quotient(flat_head);
+  const int inner = params.by_inner.remainder(flat_head);
+  return sequences_are_inner(T.rule) ? Tile{m, inner, outer, {}} : Tile{m, outer, inner, {}};
 }
 
 /// Tiles of one length: dealt in rounds, the tiles of a head together.
@@ -33,8 +32,8 @@ class RoundScheduler {
     if (index_ >= params_.tiles) {
       return false;
     }
-    tile = tile_of(params_, params_.by_m_tiles.quotient(index_),
-                   params_.m_tiles - 1 - params_.by_m_tiles.remainder(index_));
+    tile = tile_of<T>(params_, params_.by_m_tiles.quotient(index_),
+                      params_.m_tiles - 1 - params_.by_m_tiles.remainder(index_));
     index_ = T.persistent ? index_ + workers_ : params_.tiles;
     return true;
   }
@@ -64,7 +63,7 @@ class DealtScheduler {
         const int entry = list_.tiles[at_++];
         const int head = period_ * list_.period_heads + params_.by_m_tiles.quotient(entry);
         if (head < flat_heads_) {  // the last period need not be full
-          tile = tile_of(params_, head, params_.by_m_tiles.remainder(entry));
+          tile = tile_of<T>(params_, head, params_.by_m_tiles.remainder(entry));
           return true;
         }
       }
@@ -141,6 +140,10 @@ template <Tiling T>
 struct SchedulerOf<T, Schedule::sorted> {
   using type = SortedScheduler<T>;
 };
+template <Tiling T>
+struct SchedulerOf<T, Schedule::split> {
+  using type = SplitScheduler<T>;
+};
 
 template <Tiling T>
 using TileScheduler = typename SchedulerOf<T, T.schedule>::type;
@@ -153,6 +156,10 @@ struct TileListOf {
 template <>
 struct TileListOf<Schedule::dealt> {
   using type = TileList;
+};
+template <>
+struct TileListOf<Schedule::split> {
+  using type = SplitParams;
 };
 
 }  // namespace strobe::hopper

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws what `strobe bench --seqlen-k ... --json FILE` measured: GB/s of few queries by number of keys.
+
+One panel for each number of queries; the copy in the same run is the dashed line. Needs matplotlib.
+
+    strobe bench --pass forward --mask full --dtype float32 --seqlen 1,4,16 --seqlen-k 512,4096,32768 --json decode.json
+    python bench/plot_decode.py decode.json --out decode.svg
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from plot import APPEARANCE, STYLES, plt
+
+LINES = {**STYLES, "copy": ("copy, bytes read and written", "#777777", "")}
+
+
+def draw_panel(axes, rows):
+    """One line for each implementation."""
+    lengths = sorted({row["seqlen_k"] for row in rows})
+    for implementation, (label, color, marker) in LINES.items():
+        points = sorted((row["seqlen_k"], row["gbps"]) for row in rows if row["implementation"] == implementation)
+        if not points:
+            continue
+        line = (0, (4, 3)) if implementation == "copy" else "solid"
+        axes.plot(*zip(*points, strict=True), label=label, color=color, marker=marker, linestyle=line, linewidth=2)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [f"{n // 1024}k" if n % 1024 == 0 else str(n) for n in lengths])
+    axes.minorticks_off()
+    axes.tick_params(length=0)
+    axes.grid(visible=False, axis="x")
+    axes.set_xlabel("keys")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("json", type=Path, help="what strobe bench --seqlen-k --json wrote, of one head_dim and dtype")
+    parser.add_argument("--out", type=Path, default=Path("decode.svg"), help=".svg, .png or .pdf (default decode.svg)")
+    arguments = parser.parse_args()
+
+    rows = json.loads(arguments.json.read_text(encoding="utf-8"))["rows"]
+    first = rows[0]
+    plt.rcParams.update(APPEARANCE)
+    queries = sorted({row["seqlen"] for row in rows})
+    canvas, grid = plt.subplots(1, len(queries), figsize=(1.2 + 3.0 * len(queries), 3.8), sharey=True, squeeze=False)
+    for axes, count in zip(grid[0], queries, strict=True):
+        draw_panel(axes, [row for row in rows if row["seqlen"] == count])
+        axes.set_title(f"{count} quer{'y' if count == 1 else 'ies'}", loc="left", fontsize=10, color="#222222")
+    grid[0][0].set_ylabel("GB/s of Q, K, V and O")
+    grid[0][0].set_ylim(bottom=0)
+    heads = f"{first['heads']} heads of {first['head_dim']}, {first['heads_kv']} of keys"
+    title = f"Few queries, {first['dtype']}, {heads}: {first['device']}, {first['threads']} thread(s)"
+    canvas.suptitle(title, x=0.02, ha="left", fontsize=12, fontweight="bold")
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    canvas.legend(handles, labels, ncols=3, loc="lower left", bbox_to_anchor=(0.015, 0), frameon=False)
+    canvas.tight_layout(rect=(0, 0.08, 1, 1))
+    svg = arguments.out.suffix == ".svg"
+    canvas.savefig(arguments.out, dpi=160, metadata={"Date": None} if svg else {})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention over several sets of keys, merged."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from strobe import _arrays, _core
+from strobe._options import Tensor
+
+
+def merge(
+    parts: Sequence[tuple[Tensor, Tensor]],
+    *,
+    out: Tensor | None = None,
+    out_dtype: Any = None,
+    threads: int = 0,
+    engine: str = "automatic",
+    stream: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(o, lse) over all keys from (o, lse) over some: LSE = log(sum exp(LSE_i)), O = sum exp(LSE_i - LSE) O_i.
+
+    Each part is what ``attention`` with ``return_lse=True`` gave for its keys: o [batch, seqlen_q, heads_q, head_dim_v]
+    with lse [batch, heads_q, seqlen_q], or packed o [total_q, heads_q, head_dim_v] with lse [heads_q, total_q]; from 1
+    to 256 parts of one shape, dtype and device. o is float32, float16 or bfloat16, lse float32. The result has the
+    parts' dtype or ``out_dtype``, and is written to ``out`` if that is given. Each key, and a sink, must belong to one
+    part alone.
+
+    A part whose LSE is -inf saw no key and does not count, whatever its o holds; where all are such, o is 0 and LSE
+    -inf. An LSE that is NaN or +inf makes its row NaN. Sums are float32 and always taken in the same order.
+
+    There are no gradients. Raises ValueError for tensors that are recorded on PyTorch's tape or contradict this
+    description, TypeError for what are no tensors, NotImplementedError for devices whose engines have no merge. On a
+    GPU the call returns when its launch is queued.
+
+    Source: Dao, "FlashAttention-2" (2023), section 2.3.1.
+    """
+    if not parts:
+        raise ValueError("parts is empty: a merge takes from 1 to 256 parts")
+    outputs, logarithms = [list(tensors) for tensors in zip(*parts, strict=True)]
+    first = outputs[0]
+    framework = _arrays.framework_of(first)
+    if framework == "torch":
+        _check_no_gradients(outputs, logarithms)
+    elif framework == "jax":
+        raise NotImplementedError("merge does not take arrays of JAX: jnp.logaddexp and a weighted sum do as much")
+    elif framework == "cupy" and stream is None:
+        stream = _arrays.cupy_stream()
+    if out is None:
+        dtype = None if out_dtype is None else _arrays.dtype_name(out_dtype)
+        out = _arrays.empty(_arrays.shape_of(first), first, dtype)
+    elif out_dtype is not None and _arrays.dtype_name(out_dtype) != _arrays.dtype_name(out.dtype):
+        raise ValueError(f"out_dtype is {_arrays.dtype_name(out_dtype)}, but out is {_arrays.dtype_name(out.dtype)}")
+    lse = _arrays.empty(_arrays.shape_of(logarithms[0]), logarithms[0], "float32")
+    _core.merge(outputs, logarithms, out, lse, threads=threads, engine=engine, stream=stream)
+    return out, lse
+
+
+def _check_no_gradients(*lists: list[Tensor]) -> None:
+    if sys.modules["torch"].is_grad_enabled() and any(tensor.requires_grad for tensors in lists for tensor in tensors):
+        raise ValueError("a part requires a gradient, which a merge does not have: detach it")

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutations of the CPU engine's path for few queries; mutations.py has the others."""
+
+from tree import Mutation
+
+FEW_QUERIES = "src/cpu/kernels/few_queries-inl.h"
+FEW_QUERIES_PRODUCTS = "src/cpu/kernels/few_queries_products-inl.h"
+FEW_QUERIES_CALL = "src/cpu/few_queries.h"
+FEW_QUERIES_PLAN = "src/cpu/few_queries.cpp"
+
+DECODING = [
+    Mutation(
+        "few queries: the output is not rescaled",
+        FEW_QUERIES,
+        "hn::Mul(hn::LoadU(d, output + c), hn::Set(d, factor))",
+        "hn::LoadU(d, output + c)",
+    ),
+    Mutation("few queries: the row sum is not rescaled", FEW_QUERIES, "row_sum * scratch_.rescale[row]", "row_sum"),
+    Mutation(
+        "few queries: a row without a key yet gives NaN",
+        FEW_QUERIES,
+        "hn::IfThenElse(hn::Eq(row_max, hn::Set(d, -kInfinity)), hn::Zero(d), row_max)",
+        "row_max",
+    ),
+    Mutation(
+        "few queries: chunks are merged without their weights",
+        FEW_QUERIES,
+        "exp2(hn::Sub(hn::Set(d, part.row_max[row]), shift_of(hn::Set(d, statistics.max))))",
+        "hn::Set(d, 1.0F)",
+    ),
+    Mutation("few queries: hidden keys are not masked", FEW_QUERIES, "at < first || at + kLanes > last", "false"),
+    Mutation(
+        "few queries: hidden blocks are computed",
+        FEW_QUERIES,
+        "shown ? std::clamp<std::int64_t>(scratch_.visible_end[row] - key, 0, count) : 0",
+        "std::clamp<std::int64_t>(scratch_.visible_end[row] - key, 0, count)",
+    ),
+    Mutation(
+        "few queries: rows of a group share the keys of the first",
+        FEW_QUERIES,
+        "std::max(all_begin, *std::min_element(end, end + kRows))",
+        "std::max(all_begin, end[0])",
+    ),
+    Mutation("few queries: keys before the group's are left out", FEW_QUERIES, "all_begin > 0", "false"),
+    Mutation("few queries: keys after the group's are left out", FEW_QUERIES, "all_end < last - first", "false"),
+    Mutation("few queries: dropped keys are kept", FEW_QUERIES, "hn::IfThenElseZero(kept.at(row, at), p)", "p"),
+    Mutation(
+        "few queries: ALiBi has the distances of the first row",
+        FEW_QUERIES,
+        "hn::Set(d, panel.center(0))",
+        "hn::Set(d, panel.center(-panel.row))",
+    ),
+    Mutation(
+        "few queries: the sign of the scale is lost",
+        FEW_QUERIES,
+        "task.query_factor",
+        "1.0F",
+    ),
+    Mutation(
+        "few queries: the last keys of a quad are the first's",
+        FEW_QUERIES_PRODUCTS,
+        "keys[std::min(key + i, count - 1)]",
+        "keys[key]",
+    ),
+    Mutation(
+        "few queries: every sequence has one chunk",
+        FEW_QUERIES_PLAN,
+        "return {begin / kFewQueriesChunk, ceil_div(end, kFewQueriesChunk)};",
+        "return {0, 1};",
+    ),
+    Mutation(
+        "few queries: the first chunk to be done merges",
+        FEW_QUERIES_CALL,
+        "left.fetch_sub(1, std::memory_order_acq_rel) > 1",
+        "left.fetch_sub(1, std::memory_order_acq_rel) < range.count()",
+    ),
+]

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels, tiles and workspace of the Ampere backward: a pure function of the problem and the device's shape.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "ampere/device_shape.h"
+#include "call/problem.h"
+#include "kernels/ampere/backward/config.h"
+#include "kernels/ampere/backward/params.h"
+#include "kernels/steps/prepare_backward_params.h"
+#include "strobe/status.h"
+
+namespace strobe::ampere {
+
+/// Where the parts of the workspace begin, in bytes. What must be zero at the start is one part: the sums of dQ, and
+/// behind them the turns.
+struct BackwardWorkspace {
+  std::size_t lse_log2 = 0;
+  std::size_t d_sum = 0;
+  std::size_t dq_sum = 0;
+  std::size_t turns = 0;
+  std::size_t zeros_bytes = 0;  // from dq_sum on
+  std::size_t total_bytes = 0;
+};
+
+struct BackwardPlan {
+  backward::Config config;
+  steps::PrepareBackwardConfig prepare;
+  backward::Params params{};  // without addresses and strides
+  int items = 0;              // CTAs of the main kernel; 0: there is nothing to compute
+  int query_blocks = 0;       // CTAs of the kernel that converts dQ; 0: there is no dQ
+  BackwardWorkspace workspace;
+};
+
+/// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.
+Result<backward::Config> backward_config(const AttentionProblem& problem, const DeviceShape& shape);
+
+/// The plan of a variant that fits the problem.
+BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config);
+
+/// The plan in a few lines of text.
+std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan);
+
+}  // namespace strobe::ampere

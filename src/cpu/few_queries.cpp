@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/few_queries.h"
+
+#include "call/heads.h"
+#include "call/visible_keys.h"
+#include "cpu/amx_tiles.h"
+#include "cpu/plan.h"
+
+namespace strobe::cpu {
+
+FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& machine) {
+  if (problem.pass != Pass::forward || problem.eight_bit.given()) return {};
+  const std::int64_t rows = problem.seqlen_q * heads_per_group(problem);
+  // Up to here columns across the lanes are faster than queries across the lanes; matrix tiles are fast enough sooner.
+  constexpr std::int64_t kRowsBesideAmx = 16;
+  const std::int64_t most = machine.amx && amx_serves(problem) ? kRowsBesideAmx : kFewQueriesRows;
+  if (rows == 0 || rows > most || head_groups(problem) == 0) return {};
+
+  FewQueriesPlan plan{.rows = rows};
+  // The heads that one page of keys holds side by side: hardware prefetchers follow within a page.
+  constexpr std::int64_t kPage = 4096;
+  const std::int64_t row_bytes = problem.head_dim * static_cast<std::int64_t>(size_of(stored_dtype(problem)));
+  const std::int64_t groups = head_groups(problem);
+  plan.groups_per_task = std::clamp<std::int64_t>(ceil_div(kPage, row_bytes), 1, std::min(groups, kFewQueriesHeads));
+  plan.runs = ceil_div(groups, plan.groups_per_task);
+  plan.chunks = problem.total_k / kFewQueriesChunk + problem.batch;
+  plan.state_floats = FewQueriesState::size(rows, round_up(problem.head_dim_v, machine.kernels.lanes));
+  return plan;
+}
+
+ChunkRange chunks_of(const AttentionProblem& problem, const Sequence& sequence) {
+  const VisibleKeys visible = visible_keys(problem, sequence.q.length, sequence.k.length);
+  const std::int64_t begin = visible.begin(0);
+  const std::int64_t end = visible.end(std::max<std::int64_t>(sequence.q.length - 1, 0));
+  if (begin >= end) return {0, 1};
+  return {begin / kFewQueriesChunk, ceil_div(end, kFewQueriesChunk)};
+}
+
+std::int64_t place_chunks(const AttentionProblem& problem, std::span<Sequence> sequences) {
+  std::int64_t chunks = 0;
+  for (Sequence& sequence : sequences) {
+    sequence.first_key_block = chunks;
+    chunks += chunks_of(problem, sequence).count();
+  }
+  return chunks;
+}
+
+}  // namespace strobe::cpu

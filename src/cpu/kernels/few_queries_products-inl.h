@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two products of few queries, on keys and values where they lie: columns across the lanes.
+#if defined(STROBE_CPU_FEW_QUERIES_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_FEW_QUERIES_PRODUCTS_INL_H_
+#undef STROBE_CPU_FEW_QUERIES_PRODUCTS_INL_H_
+#else
+#define STROBE_CPU_FEW_QUERIES_PRODUCTS_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "cpu/kernels/pack-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace strobe::cpu::HWY_NAMESPACE {
+
+// Query rows whose products are made together: a vector of keys or values is loaded once for all of them.
+inline constexpr int kRowGroup = kManyRegisters ? 4 : 2;
+// Keys whose products are summed together: their sums make one transposition.
+inline constexpr int kKeyQuad = 4;
+// Queries from which on they lie across the lanes, which saves the sums across lanes: three quarters of a vector.
+inline constexpr std::int64_t kPanelLeast = HWY_MAX(kLanes * 3 / 4, 1);
+// Keys that are multiplied by a vector of queries together.
+inline constexpr std::int64_t kPanelKeys = 8;
+
+/// Neighbouring rows of K or V, in whole vectors.
+template <class T>
+struct BlockRows {
+  const T* data = nullptr;
+  std::int64_t stride = 0;
+
+  const T* operator[](std::int64_t index) const { return data + index * stride; }
+};
+
+#if HWY_TARGET != HWY_SCALAR
+/// The sum of a vector's 128-bit blocks.
+template <class D>
+HWY_INLINE hn::Vec<hn::FixedTag<float, kKeyQuad>> sum_blocks(D, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(D()) == kKeyQuad) {
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return sum_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+#endif
+
+/// Sums of the lanes of four vectors.
+HWY_INLINE void store_sums(FixedVec (&v)[kKeyQuad], float* HWY_RESTRICT to) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int i = 0; i < kKeyQuad; ++i) to[i] = hn::GetLane(v[i]);
+#else
+  transpose_blocks(v);
+  const Vec sums = hn::Add(hn::Add(v[0], v[1]), hn::Add(v[2], v[3]));
+  const hn::FixedTag<float, kKeyQuad> quad;
+  hn::StoreU(sum_blocks(Floats(), sums), quad, to);
+#endif
+}
+
+/// to[row * kFewQueriesKeys + i] = query `row` . keys[i] for kRows rows and kKeyQuad keys.
+template <int kRows, class T>
+HWY_INLINE void multiply_quad(const float* HWY_RESTRICT queries, std::int64_t columns, const T* const (&keys)[kKeyQuad],
+                              float* HWY_RESTRICT to) {
+  const Floats d;
+  FixedVec sums[kRows][kKeyQuad];
+  for (int row = 0; row < kRows; ++row) {
+    for (int i = 0; i < kKeyQuad; ++i) sums[row][i] = hn::Zero(d);
+  }
+  for (std::int64_t c = 0; c < columns; c += kLanes) {
+    FixedVec query[kRows];
+    HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) query[row] = hn::LoadU(d, queries + row * columns + c);
+    HWY_UNROLL(4) for (int i = 0; i < kKeyQuad; ++i) {
+      const Vec key = load(d, keys[i] + c);
+      HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) sums[row][i] = hn::MulAdd(query[row], key, sums[row][i]);
+    }
+  }
+  HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) store_sums(sums[row], to + row * kFewQueriesKeys);
+}
+
+/// The products of every query with `count` keys, in whole quads.
+template <class T>
+HWY_INLINE void multiply_queries(const float* HWY_RESTRICT queries, std::int64_t rows, std::int64_t columns,
+                                 const BlockRows<T>& keys, std::int64_t count, float* HWY_RESTRICT scores) {
+  for (std::int64_t key = 0; key < count; key += kKeyQuad) {
+    const T* quad[kKeyQuad];
+    for (std::int64_t i = 0; i < kKeyQuad; ++i) quad[i] = keys[std::min(key + i, count - 1)];
+    std::int64_t row = 0;
+    for (; row + kRowGroup <= rows; row += kRowGroup) {
+      multiply_quad<kRowGroup>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
+    }
+    if (kRowGroup > 2 && row + 2 <= rows) {
+      multiply_quad<2>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
+      row += 2;
+    }
+    if (row < rows) multiply_quad<1>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
+  }
+}
+
+/// Of `rows` queries, those that lie across the lanes of whole vectors; the others' columns do.
+constexpr std::int64_t panel_rows(std::int64_t rows) {
+  return rows % kLanes >= kPanelLeast ? rows : round_down(rows, kLanes);
+}
+
+/// to[key][lane] = query of the lane . keys[key] for kPanelKeys keys; `panel` holds a vector of queries per column.
+HWY_INLINE void multiply_panel(const float* HWY_RESTRICT panel, std::int64_t columns,
+                               const float* const (&keys)[kPanelKeys], float* HWY_RESTRICT to) {
+  const Floats d;
+  FixedVec sums[kPanelKeys];
+  for (Vec& sum : sums) sum = hn::Zero(d);
+  for (std::int64_t c = 0; c < columns; ++c) {
+    const Vec query = hn::Load(d, panel + c * kLanes);
+    HWY_UNROLL(8) for (int i = 0; i < kPanelKeys; ++i) sums[i] = hn::MulAdd(hn::Set(d, keys[i][c]), query, sums[i]);
+  }
+  for (int i = 0; i < kPanelKeys; ++i) hn::Store(sums[i], d, to + i * kLanes);
+}
+
+/// The products of a vector of queries with `count` keys, in whole groups of kTransposedRows.
+HWY_INLINE void multiply_panel_queries(const float* panel, std::int64_t columns, const BlockRows<float>& keys,
+                                       std::int64_t count, float* HWY_RESTRICT scores) {
+  constexpr std::int64_t kTogether = HWY_MAX(kTransposedRows, kPanelKeys);
+  HWY_ALIGN float products[kTogether * kLanes];
+  for (std::int64_t key = 0; key < count; key += kTogether) {
+    for (std::int64_t part = 0; part < kTogether; part += kPanelKeys) {
+      const float* some[kPanelKeys];
+      for (std::int64_t i = 0; i < kPanelKeys; ++i) some[i] = keys[std::min(key + part + i, count - 1)];
+      multiply_panel(panel, columns, some, products + part * kLanes);
+    }
+    for (std::int64_t part = 0; part < kTogether; part += kTransposedRows) {
+      const float* together[kTransposedRows];
+      for (std::int64_t i = 0; i < kTransposedRows; ++i) together[i] = products + (part + i) * kLanes;
+      transpose_rows(together, kLanes, kFewQueriesKeys, scores + key + part);
+    }
+  }
+}
+
+/// output[row][column lanes] += sum of p[row][key] * values[key] for kRows rows, kVecs vectors of columns and keys
+/// [first, last), in the order of the keys.
+template <int kRows, int kVecs, class T>
+HWY_INLINE void add_columns(const float* HWY_RESTRICT p, const BlockRows<T>& values, std::int64_t first,
+                            std::int64_t last, std::int64_t column, float* HWY_RESTRICT output, std::int64_t stride) {
+  const Floats d;
+  FixedVec sums[kRows][kVecs];
+  for (int row = 0; row < kRows; ++row) {
+    for (int n = 0; n < kVecs; ++n) sums[row][n] = hn::LoadU(d, output + row * stride + column + n * kLanes);
+  }
+  const T* HWY_RESTRICT value = values[first] + column;
+  for (std::int64_t key = first; key < last; ++key, value += values.stride) {
+    FixedVec weight[kRows];
+    HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) weight[row] = hn::Set(d, p[row * kFewQueriesKeys + key]);
+    HWY_UNROLL(8) for (int n = 0; n < kVecs; ++n) {
+      const Vec v = load(d, value + n * kLanes);
+      HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) sums[row][n] = hn::MulAdd(weight[row], v, sums[row][n]);
+    }
+  }
+  for (int row = 0; row < kRows; ++row) {
+    for (int n = 0; n < kVecs; ++n) hn::StoreU(sums[row][n], d, output + row * stride + column + n * kLanes);
+  }
+}
+
+/// The same of all columns.
+template <int kRows, class T>
+HWY_INLINE void add_values(const float* p, const BlockRows<T>& values, std::int64_t first, std::int64_t last,
+                           std::int64_t columns, float* output) {
+  // Eight sums or sixteen: enough to hide an addition's latency, and few enough for the registers.
+  constexpr int kVecs = kRows == 8 ? 2 : (kRows == 1 ? 8 : 4);
+  std::int64_t column = 0;
+  for (; column + kVecs * kLanes <= columns; column += kVecs * kLanes) {
+    add_columns<kRows, kVecs>(p, values, first, last, column, output, columns);
+  }
+  if (kRows == 1 && column + 4 * kLanes <= columns) {
+    add_columns<kRows, 4>(p, values, first, last, column, output, columns);
+    column += 4 * kLanes;
+  }
+  for (; column < columns; column += kLanes) {
+    add_columns<kRows, 1>(p, values, first, last, column, output, columns);
+  }
+}
+
+}  // namespace strobe::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // STROBE_CPU_FEW_QUERIES_PRODUCTS_INL_H_

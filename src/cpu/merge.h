@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// The merge of the CPU engine.
+#pragma once
+
+#include "strobe/merge.h"
+
+namespace strobe::cpu {
+
+/// A checked merge. Allocates nothing.
+void merge(const MergeArguments& arguments, const Execution& execution);
+
+}  // namespace strobe::cpu

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What explain() says of a forward.
+#include <fmt/format.h>
+
+#include "hopper/forward_plan.h"
+#include "hopper/split_keys.h"
+#include "kernels/hopper/forward/smem.h"
+
+namespace strobe::hopper {
+
+std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
+  const forward::Config& c = plan.config;
+  std::string text = "engine        hopper: the tensors are on a GPU of compute capability 9.0\n";
+  text += fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n", block_m(c),
+                      c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  text += fmt::format("warpgroups    {}{} consumers of 64 rows{}\n", c.warp_specialized ? "1 producer and " : "",
+                      c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
+  if (eight_bit(c)) {
+    text += fmt::format("8-bit inputs  {}; P rounded to {}\n", strobe::name_of(problem.dtype),
+                        problem.dtype == DType::int8
+                            ? fmt::format("8 unsigned bits relative to its row's largest of every {} keys", c.block_n)
+                            : "float8_e4m3");
+  }
+  if (converts(c)) {
+    text += fmt::format("stored K, V   {}; converted to {} by three warps, {} blocks of them on their way\n",
+                        strobe::name_of(problem.stored.dtype), strobe::name_of(problem.dtype), c.raw_stages);
+  }
+  if (c.ctas_per_sm > 1) text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
+  text += fmt::format("pipeline      {} stages of K and V, {} of Q; {}\n", c.stages, c.q_stages,
+                      c.two_stage || eight_bit(c) ? "softmax under the P V before" : "one step after another");
+  text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes,
+                      c.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
+  if (c.packed_heads > 1) {
+    text +=
+        fmt::format("heads         {} query heads of a key head share a tile: there are few queries\n", c.packed_heads);
+  }
+  const bool sorted = c.schedule == Schedule::sorted;
+  text +=
+      fmt::format("schedule      {}{} tiles on {} CTAs{}\n", sorted ? "at most " : "", plan.tiles.tiles, plan.workers,
+                  c.schedule == Schedule::dealt ? ", dealt out by length, the longest first"
+                  : sorted                      ? ", sequences sorted by length on the device, the longest first"
+                                                : "");
+  if (c.schedule == Schedule::split) text += explain_split(problem, plan.tiles, plan.workers);
+  text += plan.split.total_bytes == 0 ? "workspace     none\n"
+                                      : fmt::format("workspace     {} bytes\n", plan.split.total_bytes);
+  return text;
+}
+
+}  // namespace strobe::hopper

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Split schedules: the key blocks of all tiles shared out evenly among the CTAs, whatever lengths the device finds.
+// With few queries there are fewer tiles than multiprocessors, and reading keys is all the time there is.
+//
+// A CTA shares at most two tiles with others: the one that it goes on with and the one that it does not end. Of those
+// it leaves parts, which kernels/steps/combine.h puts together in the order of the keys: the same call always does the
+// same.
+#pragma once
+
+#include "kernels/hopper/scheduler/schedule.h"
+#include "kernels/hopper/scheduler/tile.h"
+#include "kernels/hopper/scheduler/tile_rows.h"
+
+namespace strobe::hopper {
+
+/// Key blocks of a tile; 1 where it sees none, as its result must be written all the same.
+template <Tiling T>
+__device__ __forceinline__ int blocks_of_tile(const VisibilityParams& visibility, const score::Sequence& sequence,
+                                              int m) {
+  const score::KeyBlocks blocks = key_blocks<T>(visibility, sequence, m * T.block_m, T.block_m);
+  return max(blocks.end - blocks.begin, 1);
+}
+
+/// Of all tiles of one head of a sequence.
+template <Tiling T>
+__device__ __forceinline__ int blocks_of_head(const VisibilityParams& visibility, const score::Sequence& sequence) {
+  int blocks = 0;
+  for (int m = tiles_of<T>(sequence.q) - 1; m >= 0; --m) {
+    blocks += blocks_of_tile<T>(visibility, sequence, m);
+  }
+  return blocks;
+}
+
+/// The key blocks of all tiles in a row, sequence by sequence, head by head: CTA w of W takes the w-th W-th of them,
+/// whatever lengths the device finds.
+template <Tiling T>
+class SplitScheduler {
+ public:
+  using Source = SplitWork;
+
+  __device__ SplitScheduler(const TileParams& tiles, const SequenceParams& sequences, const SplitWork& work)
+      : params_(tiles), sequences_(sequences), work_(work) {
+    blocks_ = T.rule.varlen ? work.first_block[sequences.sequences] * tiles.heads
+                            : work.blocks_of_head * tiles.heads * sequences.sequences;
+    workers_ = min(static_cast<int>(gridDim.x), blocks_);  // each of them has a block: no part is left out
+    const int worker = blockIdx.x;
+    at_ = worker < workers_ ? first_of(worker) : 0;
+    end_ = worker < workers_ ? first_of(worker + 1) : 0;
+    if constexpr (T.rule.varlen) {
+      int end = sequences.sequences;  // of those that may hold at_
+      while (end - sequence_ > 1) {
+        const int middle = (sequence_ + end) / 2;
+        (work.first_block[middle] * tiles.heads <= at_ ? sequence_ : end) = middle;
+      }
+    }
+  }
+
+  __device__ __forceinline__ bool next(Tile& tile) {
+    if (at_ >= end_) {
+      return false;
+    }
+    const int first_of_sequence = find_sequence();
+    const score::Sequence sequence = score::sequence_of<T.rule>(sequences_, work_.visibility, sequence_);
+    const int blocks_of_head =
+        T.rule.varlen ? work_.first_block[sequence_ + 1] - work_.first_block[sequence_] : work_.blocks_of_head;
+    int within = at_ - first_of_sequence;
+    tile.sequence = sequence_;
+    tile.head = within / blocks_of_head;
+    within -= tile.head * blocks_of_head;
+    tile.m = 0;
+    int blocks = blocks_of_tile<T>(work_.visibility, sequence, 0);
+    while (within >= blocks) {
+      within -= blocks;
+      blocks = blocks_of_tile<T>(work_.visibility, sequence, ++tile.m);
+    }
+    PartOfTile& part = tile.part;
+    part.first = within;
+    part.end = min(blocks, within + end_ - at_);
+    const bool whole = part.end - part.first == blocks;
+    const int worker = blockIdx.x;
+    part.slot = whole ? -1 : 2 * worker + (within == 0 ? 1 : 0);
+    part.sharers = {worker, whole ? 1 : worker_of(at_ - within + blocks - 1) + 1 - worker};
+    at_ += part.end - part.first;
+    return true;
+  }
+
+ private:
+  __device__ __forceinline__ int first_of(int worker) const {
+    return static_cast<int>(static_cast<long long>(blocks_) * worker / workers_);
+  }
+  __device__ __forceinline__ int worker_of(int block) const {
+    return static_cast<int>((static_cast<long long>(block + 1) * workers_ - 1) / blocks_);
+  }
+
+  /// Moves to the sequence of at_, and says where its blocks begin.
+  __device__ __forceinline__ int find_sequence() {
+    if constexpr (T.rule.varlen) {
+      while (at_ >= work_.first_block[sequence_ + 1] * params_.heads) {
+        ++sequence_;
+      }
+      return work_.first_block[sequence_] * params_.heads;
+    } else {
+      const int blocks = work_.blocks_of_head * params_.heads;
+      sequence_ = at_ / blocks;
+      return sequence_ * blocks;
+    }
+  }
+
+  const TileParams& params_;
+  const SequenceParams& sequences_;
+  const SplitWork& work_;
+  int sequence_ = 0;
+  int blocks_;    // of all tiles
+  int workers_;   // CTAs that have some
+  int at_, end_;  // this CTA's that are left
+};
+
+/// By all threads of the CTA; `work` is ready after a __syncthreads.
+template <Tiling T>
+__device__ __forceinline__ void make_split_work(const SequenceParams& sequences, const VisibilityParams& visibility,
+                                                const SplitParams& params, SplitWork& work) {
+  if (threadIdx.x == 0) {
+    work.params = params;
+    work.visibility = visibility;
+  }
+  if constexpr (!T.rule.varlen) {
+    if (threadIdx.x == 0) {
+      work.blocks_of_head = blocks_of_head<T>(visibility, score::sequence_of<T.rule>(sequences, visibility, 0));
+    }
+  } else {
+    constexpr int kMost = kMaxSortedSequences / T.threads + 1;
+    int before[kMost];
+    for (int index = threadIdx.x; index < sequences.sequences; index += T.threads) {
+      work.first_block[index] = blocks_of_head<T>(visibility, score::sequence_of<T.rule>(sequences, visibility, index));
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      const int end = min(static_cast<int>(threadIdx.x) + i * T.threads, sequences.sequences);
+      before[i] = 0;
+      for (int index = 0; index < end; ++index) {
+        before[i] += work.first_block[index];
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      const int index = threadIdx.x + i * T.threads;
+      if (index <= sequences.sequences) {
+        work.first_block[index] = before[i];
+      }
+    }
+  }
+}
+
+}  // namespace strobe::hopper

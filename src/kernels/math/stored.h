@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// K and V stored in 8 bits: elements as 16-bit ones. The product with the scale is rounded to float32 and then to the
+// 16-bit format, both to nearest even, as every engine does.
+#pragma once
+
+#include "kernels/math/element.h"
+
+namespace strobe {
+
+#ifdef __CUDACC_RTC__
+
+/// Four neighbours, the first in the lowest byte.
+template <Operands stored>
+__device__ __forceinline__ void to_floats(unsigned four, float (&elements)[4]) {
+  if constexpr (stored == Operands::int8) {
+    const unsigned biased = four ^ 0x80808080U;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // 2^23 + 128 + the element, whose last bits it is
+      elements[i] = __uint_as_float(__byte_perm(biased, 0x4b000000U, 0x7540U + i)) - 8388736.0F;
+    }
+  } else {
+    const float2 low = ptx::cvt_f32x2_from_f16x2(ptx::cvt_f16x2_from_e4m3x2(four));
+    const float2 high = ptx::cvt_f32x2_from_f16x2(ptx::cvt_f16x2_from_e4m3x2(four >> 16));
+    elements[0] = low.x;
+    elements[1] = low.y;
+    elements[2] = high.x;
+    elements[3] = high.y;
+  }
+}
+
+/// The same times their scale, as two pairs.
+template <Operands stored, Element element>
+__device__ __forceinline__ uint2 to_pairs(unsigned four, float scale) {
+  float elements[4];
+  to_floats<stored>(four, elements);
+  return {pack<element>(__fmul_rn(elements[0], scale), __fmul_rn(elements[1], scale)),
+          pack<element>(__fmul_rn(elements[2], scale), __fmul_rn(elements[3], scale))};
+}
+
+/// One element.
+template <Operands stored, Element element>
+__device__ __forceinline__ float converted(unsigned char bits, float scale) {
+  const uint2 pairs = to_pairs<stored, element>(bits, scale);
+  return to_float<element>(static_cast<unsigned short>(pairs.x));
+}
+
+#endif
+
+}  // namespace strobe
