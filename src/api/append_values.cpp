@@ -3,11 +3,14 @@
 #include <vector>
 
 #include "api/append.h"
+#include "api/cache_checks.h"
 #include "api/tensor_checks.h"
 #include "call/cache_rows.h"
 
 namespace strobe::api {
 namespace {
+
+constexpr std::string_view kCache = "k_cache and v_cache";
 
 /// Cumulative lengths from 0, never decreasing, that end within the tensor.
 Status check_cumulative(std::string_view name, const SequenceRows& rows, std::int64_t batch) {
@@ -69,17 +72,14 @@ class AppendValues {
     }
     if (!cache_.paged()) {
       const std::int64_t entry = cache_.entry(b);
-      if (entry < 0 || entry >= a_.k_cache.shape[0]) {
-        return invalid("cache_batch_idx[{}] is {}: it must be from 0 to {}", b, entry, a_.k_cache.shape[0] - 1);
-      }
+      if (Status status = check_entry_number(b, entry, a_.k_cache.shape[0], kCache); !status.ok()) return status;
       written.push_back({entry * per_entry + begin, entry * per_entry + end, b});
       return {};
     }
     for (std::int64_t row = begin; row < end;) {
       const std::int64_t page = cache_.page(b, row / per_entry);
-      if (page < 0 || page >= a_.k_cache.shape[0]) {
-        return invalid("page_table[{}, {}] is {}: the cache has {} pages", b, row / per_entry, page,
-                       a_.k_cache.shape[0]);
+      if (Status status = check_page_number(b, row / per_entry, page, a_.k_cache.shape[0], kCache); !status.ok()) {
+        return status;
       }
       const std::int64_t count = std::min(end - row, per_entry - row % per_entry);
       const std::int64_t first = page * per_entry + row % per_entry;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "api/cache_checks.h"
 #include "api/problem.h"
 #include "api/tensor_checks.h"
 #include "call/arithmetic.h"
@@ -107,9 +108,7 @@ Status check_pages(const AttentionProblem& problem, const ForwardArguments& a, s
   const auto* entries = static_cast<const std::int32_t*>(a.page_table.data) + b * a.page_table.strides[0];
   const std::int64_t end = ceil_div(keys.leftpad + keys.length, problem.page_size);
   for (std::int64_t entry = keys.leftpad / problem.page_size; entry < end; ++entry) {
-    if (entries[entry] >= 0 && entries[entry] < pages) continue;
-    return invalid("page_table[{}][{}] is {}: the pages of k and v are numbered from 0 to {}", b, entry, entries[entry],
-                   pages - 1);
+    if (Status status = check_page_number(b, entry, entries[entry], pages, "k and v"); !status.ok()) return status;
   }
   return {};
 }
@@ -124,9 +123,8 @@ Status check_cache(const AttentionProblem& problem, const ForwardArguments& a) {
       return invalid("leftpad_k[{}] is {}: it must be from 0 to the sequence's used rows, which are {}", b,
                      keys.leftpad, keys.leftpad + keys.length);
     }
-    if (s.cache_batch_idx.given() && (keys.begin < 0 || keys.begin >= a.k.shape[0])) {
-      return invalid("cache_batch_idx[{}] is {}: the entries of k and v are numbered from 0 to {}", b, keys.begin,
-                     a.k.shape[0] - 1);
+    if (s.cache_batch_idx.given()) {
+      if (Status status = check_entry_number(b, keys.begin, a.k.shape[0], "k and v"); !status.ok()) return status;
     }
     if (problem.page_size == 0) continue;
     if (Status status = check_pages(problem, a, b, keys); !status.ok()) return status;

@@ -70,7 +70,7 @@ static void test_appends_that_are_not_valid_are_refused(void) {
                 "arguments is null: give a strobe_append_arguments");
   c.page_table[1] = 2;
   CHECK_REFUSED(strobe_append(&c.arguments, NULL), STROBE_INVALID_ARGUMENT,
-                "page_table[0, 1] is 2: the cache has 2 pages");
+                "page_table[0][1] is 2: the pages of k_cache and v_cache are numbered from 0 to 1");
   CHECK(c.k[0] == 0.0F);
 }
 

@@ -175,15 +175,17 @@ std::vector<Misuse> wrong_values() {
          c.lengths[0] = 7;
        },
        "sequence 0 has 7 rows and appends 2: its part of the cache has 8"},
-      {"PageBeyondTheCache", [](Call& c) { c.pages[3] = 4; }, "page_table[1, 1] is 4: the cache has 4 pages"},
-      {"NegativePage", [](Call& c) { c.pages[1] = -1; }, "page_table[0, 1] is -1: the cache has 4 pages"},
+      {"PageBeyondTheCache", [](Call& c) { c.pages[3] = 4; },
+       "page_table[1][1] is 4: the pages of k_cache and v_cache are numbered from 0 to 3"},
+      {"NegativePage", [](Call& c) { c.pages[1] = -1; },
+       "page_table[0][1] is -1: the pages of k_cache and v_cache are numbered from 0 to 3"},
       {"EntryBeyondTheCache",
        [](Call& c) {
          c.make_contiguous();
          c.entries[0] = 2;
          c.a.cache_batch_idx = tensor(c.entries.data(), {2});
        },
-       "cache_batch_idx[0] is 2: it must be from 0 to 1"},
+       "cache_batch_idx[0] is 2: the entries of k_cache and v_cache are numbered from 0 to 1"},
       {"SharedPage",
        [](Call& c) {
          c.pages = {0, 1, 2, 1};
