@@ -3,8 +3,7 @@
  *
  * Every struct begins with struct_size: set it to sizeof(the struct). A newer library uses defaults for fields that
  * your struct does not have; an older one returns an error for unknown fields that are not zero. Zero-initialise
- * structs
- * (= {0}) before setting fields: zero is every field's default. */
+ * structs (= {0}) before setting fields: zero is every field's default. */
 #pragma once
 
 #include <stddef.h>

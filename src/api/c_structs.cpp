@@ -229,7 +229,7 @@ Result<ErrorBudget> read_budget(const strobe_error_budget* given) {
 Status write_plan(const QuantizationPlan& from, const char* explanation, strobe_quantization_plan* to) {
   strobe_quantization_plan plan{};
   std::memcpy(&plan.struct_size, to, sizeof plan.struct_size);
-  if (plan.struct_size < sizeof plan.struct_size) {
+  if (!is_struct_size<strobe_quantization_plan>(plan.struct_size)) {
     return invalid("strobe_quantization_plan.struct_size is {}: set it to sizeof(strobe_quantization_plan)",
                    plan.struct_size);
   }

@@ -19,15 +19,21 @@
 
 namespace strobe::api {
 
-/// Reads a size-versioned struct: the fields that the caller has, zero for newer ones. Refused: no struct_size, and
-/// fields beyond ours that are not zero.
+/// Whether a struct of this version or another can have that size. One that is not whole words would cut a pointer.
+template <class Struct>
+bool is_struct_size(std::size_t size) {
+  return size >= sizeof(size) && size % alignof(Struct) == 0;
+}
+
+/// Reads a size-versioned struct: the fields that the caller has, zero for newer ones. Errors: a struct_size that no
+/// version has, and fields beyond ours that are not zero.
 template <class Struct>
 Result<Struct> read_versioned(const Struct* from, std::string_view name) {
   Struct own{};
   if (from == nullptr) return own;
   std::size_t given = 0;
   std::memcpy(&given, from, sizeof(given));
-  if (given < sizeof(given)) {
+  if (!is_struct_size<Struct>(given)) {
     return invalid("{}.struct_size is {}: set it to sizeof({})", name, given, name);
   }
   constexpr std::size_t kLargestStruct = 1 << 16;

@@ -172,7 +172,7 @@ static void test_structs_from_before_the_modifiers_get_defaults(void) {
   const strobe_options newest_options = unit_scale();
   strobe_forward_arguments* forward = first_bytes(&newest_forward, offsetof(strobe_forward_arguments, modifiers));
   strobe_backward_arguments* backward = first_bytes(&newest_backward, offsetof(strobe_backward_arguments, modifiers));
-  strobe_options* options = first_bytes(&newest_options, offsetof(strobe_options, dropout));
+  strobe_options* options = first_bytes(&newest_options, offsetof(strobe_options, softcap));
   CHECK(strobe_forward(forward, options, NULL) == STROBE_OK);
   CHECK(near(call.o[0], expected_o()));
   CHECK(strobe_backward(backward, options, NULL) == STROBE_OK);

@@ -102,6 +102,9 @@ static void test_a_missing_struct_size_is_refused(void) {
   arguments.struct_size = 7;
   CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
                 "strobe_forward_arguments.struct_size is 7: set it to sizeof(strobe_forward_arguments)");
+  arguments.struct_size = 13; /* would cut a pointer */
+  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                "strobe_forward_arguments.struct_size is 13: set it to sizeof(strobe_forward_arguments)");
   arguments.struct_size = (size_t)1 << 40;
   CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
                 "strobe_forward_arguments.struct_size is 1099511627776: it must be at most 65536");
