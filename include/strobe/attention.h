@@ -125,8 +125,8 @@ struct ForwardArguments {
   // [batch, max_pages] int32, on q's device: k and v are pools of pages, [num_pages, page_size, heads_kv, head_dim] and
   // [num_pages, page_size, heads_kv, head_dim_v]. Row r of sequence b is row r % page_size of page
   // page_table[b][r / page_size]; seqlen_k is max_pages * page_size. Any page_size from 1 up, any strides. Entries
-  // beyond the pages that hold a sequence's used rows are never read. Not with cu_seqlens_k; 8-bit k and v take scales
-  // with n = 1.
+  // beyond the pages that hold a sequence's used rows are never read. On a GPU the rows of a page that does not exist
+  // are zeros; elsewhere it is an error. Not with cu_seqlens_k; 8-bit k and v take scales with n = 1.
   ConstTensorView page_table;
 };
 

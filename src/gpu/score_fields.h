@@ -22,11 +22,12 @@ constexpr auto fields_of(const ScoreRule&) {
   using gpu::field;
   return gpu::all_fields(field("element", &ScoreRule::element), field("mask_right", &ScoreRule::mask_right),
                          field("mask_left", &ScoreRule::mask_left), field("chunked", &ScoreRule::chunked),
-                         field("varlen", &ScoreRule::varlen), field("softcap", &ScoreRule::softcap),
-                         field("alibi", &ScoreRule::alibi), field("bias", &ScoreRule::bias),
-                         field("bias_float32", &ScoreRule::bias_float32), field("sink", &ScoreRule::sink),
-                         field("max_logits", &ScoreRule::max_logits), field("dropout", &ScoreRule::dropout),
-                         field("block_mask", &ScoreRule::block_mask), field("scale_first", &ScoreRule::scale_first));
+                         field("varlen", &ScoreRule::varlen), field("leftpad", &ScoreRule::leftpad),
+                         field("softcap", &ScoreRule::softcap), field("alibi", &ScoreRule::alibi),
+                         field("bias", &ScoreRule::bias), field("bias_float32", &ScoreRule::bias_float32),
+                         field("sink", &ScoreRule::sink), field("max_logits", &ScoreRule::max_logits),
+                         field("dropout", &ScoreRule::dropout), field("block_mask", &ScoreRule::block_mask),
+                         field("scale_first", &ScoreRule::scale_first));
 }
 
 }  // namespace strobe

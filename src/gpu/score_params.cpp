@@ -66,7 +66,9 @@ ScoreRule score_rule(const AttentionProblem& problem) {
   rule.mask_left = visible.bounded_left();
   rule.mask_right = hides_keys_on_the_right(problem, visible);
   rule.chunked = visible.chunk > 0;
-  rule.varlen = problem.packed_q || problem.packed_k || problem.has_seqused_q || problem.has_seqused_k;
+  rule.varlen = problem.packed_q || problem.packed_k || problem.has_seqused_q || problem.has_seqused_k ||
+                problem.has_leftpad_k || problem.page_size != 0;
+  rule.leftpad = problem.has_leftpad_k;
   rule.softcap = score_scale(problem).capped;
   rule.alibi = problem.modifiers.has_alibi;
   rule.bias = problem.modifiers.has_bias;
@@ -90,6 +92,7 @@ SequenceParams sequence_params(const AttentionProblem& problem, const Sequences&
   params.seqlen_q = static_cast<int>(problem.seqlen_q);
   params.seqlen_k = static_cast<int>(problem.seqlen_k);
   params.total_q = static_cast<int>(problem.total_q);
+  params.leftpad_k = lengths(sequences.leftpad_k);
   return params;
 }
 

@@ -18,6 +18,7 @@
 #include "hopper/engine.h"
 #include "hopper/forward_plan.h"
 #include "hopper/forward_variant.h"
+#include "hopper/pages.h"
 #include "hopper/tensor_maps.h"
 #include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/forward/smem.h"
@@ -77,6 +78,21 @@ ConstTensorView rows_of_v(const AttentionProblem& problem, const ConstTensorView
   return rows;
 }
 
+forward::CacheParams cache_params(const AttentionProblem& problem, const ForwardPlan& plan,
+                                  const ForwardArguments& arguments) {
+  forward::CacheParams params{};
+  const auto in_32_bits = [](std::int64_t count) { return static_cast<int>(std::min(count, gpu::kMaxInt)); };
+  params.entries = static_cast<const int*>(arguments.sequences.cache_batch_idx.data);
+  params.count = problem.packed_k ? 0 : in_32_bits(arguments.k.shape[0]);
+  if (problem.page_size == 0) return params;
+  params.page_table = static_cast<const int*>(arguments.page_table.data);
+  params.table_batch_stride = arguments.page_table.strides[0];
+  params.table_page_stride = arguments.page_table.strides[1];
+  params.box_rows = page_box_rows(problem, plan.config);
+  params.by_page_size = Divisor::of(in_32_bits(problem.page_size));
+  return params;
+}
+
 /// What a call knows beside the problem and the plan: pointers and strides.
 forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& plan,
                            const ForwardArguments& arguments) {
@@ -84,6 +100,11 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
   params.tiles = plan.tiles;
   params.by_heads_per_kv = Divisor::of(params.tiles.heads / static_cast<int>(problem.heads_kv));
   params.eight_bit = eight_bit_params(problem, arguments);
+  params.cache = cache_params(problem, plan, arguments);
+  if (in_pages(plan.config)) {  // copies of nothing name an address all the same
+    if (params.k.data == nullptr) params.k.data = params.o.data;
+    if (params.v.data == nullptr) params.v.data = params.o.data;
+  }
   return params;
 }
 
@@ -116,11 +137,14 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
                   const ForwardArguments& arguments, TensorMaps& maps) {
   // Where each key is read once, by all multiprocessors at once, reading ahead costs 7%:
   // docs/performance-log-hopper.md.
-  const Box keys{.rows = config.block_n, .reads_ahead = config.schedule != Schedule::split};
+  const bool boxes = config.keys == forward::KeySource::page_boxes;
+  const Box keys{.rows = boxes ? page_box_rows(problem, config) : config.block_n,
+                 .reads_ahead = config.schedule != Schedule::split};
   const Box queries{.rows = kRowsPerWarpgroup, .heads = config.packed_heads};
   const Box outputs{.rows = kRowsPerWarp, .heads = std::min(config.packed_heads, kRowsPerWarp)};
   const VarlenBound q_bound{config.rule.varlen, problem.seqlen_q};
-  const VarlenBound k_bound{config.rule.varlen, problem.seqlen_k};
+  // A page is what a sequence is otherwise. Where threads copy rows, K's and V's maps are not used.
+  const VarlenBound k_bound{config.rule.varlen, in_pages(config) ? problem.page_size : problem.seqlen_k};
   const void* memory = arguments.o.data;
   Status status = encode(driver, {"q", arguments.q}, q_bound, queries, memory, maps.q);
   if (status.ok()) status = encode(driver, {"k", arguments.k}, k_bound, keys, memory, maps.k);

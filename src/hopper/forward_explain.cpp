@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "hopper/forward_plan.h"
+#include "hopper/pages.h"
 #include "hopper/split_keys.h"
 #include "kernels/hopper/forward/smem.h"
 
@@ -24,6 +25,12 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
   if (converts(c)) {
     text += fmt::format("stored K, V   {}; converted to {} by three warps, {} blocks of them on their way\n",
                         strobe::name_of(problem.stored.dtype), strobe::name_of(problem.dtype), c.raw_stages);
+  }
+  if (in_pages(c)) {
+    text += fmt::format("pages         of {} rows, {}\n", problem.page_size,
+                        c.keys == forward::KeySource::page_boxes
+                            ? fmt::format("read by TMA, {} rows at a time", page_box_rows(problem, c))
+                            : "read row by row");
   }
   if (c.ctas_per_sm > 1) text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
   text += fmt::format("pipeline      {} stages of K and V, {} of Q; {}\n", c.stages, c.q_stages,

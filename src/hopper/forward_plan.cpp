@@ -9,6 +9,7 @@
 #include "call/eight_bit.h"
 #include "call/visible_keys.h"
 #include "gpu/score_params.h"
+#include "hopper/pages.h"
 #include "hopper/schedule.h"
 #include "hopper/supported.h"
 #include "kernels/hopper/forward/smem.h"
@@ -220,6 +221,9 @@ void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
     if (!fits(config)) --config.stages;
   } else if (takes_two_ctas_for_blocks(config)) {
     choose_two_ctas(config, config.rule.block_mask);
+  } else if (config.keys == forward::KeySource::page_rows) {  // what threads copy with takes registers
+    choose_wide_tiles(config);
+    config.q_stages = 2;
   } else if (widest <= 64) {
     choose_narrow_tiles(config, problem);
   } else if (widest <= 128 && has_narrow_window(problem, config.rule) && !needs_own_tiles(config.rule)) {
@@ -348,6 +352,8 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   config.head_dim = compiled_head_dim(problem.head_dim);
   config.head_dim_v = compiled_head_dim(problem.head_dim_v);
   config.packed_heads = choose_packed_heads(problem);
+  config.keys = key_source(problem);
+  config.entries = problem.has_cache_batch_idx;
   problem.stored.given() ? choose_stored_tiles(config, problem) : choose_tiles(config, problem);
   config.schedule = choose_schedule(config, problem, shape);
   if (workers_of_split_keys(problem, config, shape) > 0) {

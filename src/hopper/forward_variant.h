@@ -18,6 +18,10 @@ runtime::Variant forward_variant(const forward::Config& config);
 
 namespace forward {
 
+constexpr std::string_view type_name(KeySource) { return "strobe::hopper::forward::KeySource"; }
+constexpr std::string_view name_of(KeySource source) {
+  return source == KeySource::page_boxes ? "page_boxes" : source == KeySource::page_rows ? "page_rows" : "tensor";
+}
 constexpr std::string_view type_name(const Config&) { return "strobe::hopper::forward::Config"; }
 constexpr auto fields_of(const Config&) {
   using gpu::field;
@@ -31,7 +35,8 @@ constexpr auto fields_of(const Config&) {
       field("schedule", &Config::schedule), field("operands", &Config::operands),
       field("keys_per_value_scale", &Config::keys_per_value_scale), field("rotate_back", &Config::rotate_back),
       field("float_output", &Config::float_output), field("stored", &Config::stored),
-      field("raw_stages", &Config::raw_stages), field("debug", &Config::debug));
+      field("raw_stages", &Config::raw_stages), field("keys", &Config::keys), field("entries", &Config::entries),
+      field("debug", &Config::debug));
 }
 
 }  // namespace forward

@@ -7,6 +7,7 @@
 
 #include "call/eight_bit.h"
 #include "hopper/engine.h"
+#include "hopper/pages.h"
 
 namespace strobe::hopper {
 
@@ -33,6 +34,19 @@ Status check_eight_bit(const AttentionProblem& problem) {
   return {};
 }
 
+/// What the kernel that converts K and V lacks.
+Status check_stored_pages(const AttentionProblem& problem) {
+  if (key_source(problem) != forward::KeySource::page_rows) return {};
+  const std::string_view dtype = name_of(problem.stored.dtype);
+  if (problem.has_leftpad_k) {
+    return unsupported(
+        "k is {} in pages, and leftpad_k is given: the hopper engine takes one of them; the cpu engine takes both",
+        dtype);
+  }
+  return unsupported("k is {} in pages of {} rows: the hopper engine takes multiples of 8; the cpu engine takes any",
+                     dtype, problem.page_size);
+}
+
 }  // namespace
 
 Status check_supported(const AttentionProblem& problem) {
@@ -41,7 +55,9 @@ Status check_supported(const AttentionProblem& problem) {
   } else if (Status status = gpu::check_dtype(problem, kEngine); !status.ok()) {
     return status;
   }
-  if (Status status = gpu::check_caches(problem, kEngine); !status.ok()) return status;
+  if (problem.stored.given()) {
+    if (Status status = check_stored_pages(problem); !status.ok()) return status;
+  }
   return gpu::check_sizes(problem, kEngine);
 }
 

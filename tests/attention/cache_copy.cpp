@@ -72,14 +72,15 @@ void expect_within(const ConstTensorView& actual, const reference::BoundedTensor
 
 }  // namespace
 
-CacheCopy::CacheCopy(const ForwardArguments& from, CacheKind kind, Random& random) : from_(from), arguments_(from) {
+CacheCopy::CacheCopy(const ForwardArguments& from, CacheKind kind, Random& random, std::int64_t page_size)
+    : from_(from), arguments_(from) {
   for (const reference::SequenceRows& rows : reference::sequence_rows(from.q, from.k, from.sequences)) {
     first_key_.push_back(rows.first_k);
     length_.push_back(rows.seqlen_k);
   }
   batch_ = static_cast<std::int64_t>(length_.size());
   const bool packed = from.sequences.cu_seqlens_k.given();
-  choose_places(kind, random);
+  choose_places(kind, random, page_size);
   arguments_.k = copy(from.k, packed, random.chance(0.5), k_);
   arguments_.v = copy(from.v, packed, random.chance(0.5), v_);
   arguments_.o = output_like(from.o, o_);
@@ -97,7 +98,7 @@ CacheCopy::CacheCopy(const ForwardArguments& from, CacheKind kind, Random& rando
   }
 }
 
-void CacheCopy::choose_places(CacheKind kind, Random& random) {
+void CacheCopy::choose_places(CacheKind kind, Random& random, std::int64_t page_size) {
   const Sequences& sequences = from_.sequences;
   const bool packed = sequences.cu_seqlens_k.given();
   rows_ = from_.k.shape[packed ? 0 : 1];
@@ -109,6 +110,7 @@ void CacheCopy::choose_places(CacheKind kind, Random& random) {
   if (kind == CacheKind::pages) {
     size_ = same_seqlen ? random_divisor(rows_, random)
                         : random.one_of<std::int64_t>({1, random.integer(1, 40), 16, 64, random.integer(1, 200)});
+    if (page_size != 0) size_ = page_size;
     max_pages_ = ceil_div(rows_, size_);
     rows_ = max_pages_ * size_;
   }

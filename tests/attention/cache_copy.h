@@ -18,7 +18,8 @@ enum class CacheKind : std::uint8_t { pages, entries };
 /// entries of the page table beyond the keys numbers of no page. The copy has outputs of its own.
 class CacheCopy {
  public:
-  CacheCopy(const ForwardArguments& from, CacheKind kind, Random& random);
+  /// `page_size`: of pages, or 0 for any. A bias and a block mask ask for one that divides the keys.
+  CacheCopy(const ForwardArguments& from, CacheKind kind, Random& random, std::int64_t page_size = 0);
   CacheCopy(const CacheCopy&) = delete;
   CacheCopy& operator=(const CacheCopy&) = delete;
 
@@ -36,7 +37,7 @@ class CacheCopy {
   };
   Place place(std::int64_t b, std::int64_t row) const;
 
-  void choose_places(CacheKind kind, Random& random);
+  void choose_places(CacheKind kind, Random& random, std::int64_t page_size);
   ConstTensorView copy(const ConstTensorView& rows, bool packed, bool heads_first, std::vector<std::byte>& bytes) const;
   TensorView output_like(const TensorView& from, std::vector<std::byte>& bytes) const;
 

@@ -203,7 +203,8 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
   EXPECT_EQ(
       variant.expression,
       "strobe::hopper::backward::kernel<strobe::hopper::backward::Config{.rule = strobe::ScoreRule{.element = "
-      "strobe::Element::bf16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, "
+      "strobe::Element::bf16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
+      "false, "
       ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
       ".dropout = false, .block_mask = 0, .scale_first = false}, .head_dim = 128, "
       ".head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, .by_roles = true, "

@@ -86,8 +86,6 @@ TEST(HopperForwardPlan, NamesWhatItLacks) {
             "head_dim is 36: the hopper engine takes multiples of 8 up to 256");
   EXPECT_EQ(refusal([](AttentionProblem& p) { p.head_dim_v = 264; }),
             "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
-  EXPECT_EQ(refusal([](AttentionProblem& p) { p.page_size = 16; }),
-            "page_table is not supported by the hopper engine; the cpu engine supports it");
 }
 
 TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {
@@ -312,7 +310,8 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
   EXPECT_EQ(
       variant.expression,
       "strobe::hopper::forward::kernel<strobe::hopper::forward::Config{.rule = strobe::ScoreRule{.element = "
-      "strobe::Element::fp16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, "
+      "strobe::Element::fp16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
+      "false, "
       ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
       ".dropout = false, .block_mask = 0, .scale_first = false}, .head_dim = 128, .head_dim_v = 128, "
       ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .warp_specialized = true, .ping_pong = "
@@ -320,6 +319,7 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
       ".schedule = strobe::hopper::Schedule::dealt, .operands = strobe::Operands::elements, "
       ".keys_per_value_scale = 1, .rotate_back = false, .float_output = false, "
       ".stored = strobe::Operands::elements, .raw_stages = 0, "
+      ".keys = strobe::hopper::forward::KeySource::tensor, .entries = false, "
       ".debug = false}>");
 }
 

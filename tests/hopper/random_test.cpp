@@ -7,9 +7,11 @@
 #include <iostream>
 #include <optional>
 
+#include "attention/cache_copy.h"
 #include "attention/matches_reference.h"
 #include "attention/random_case.h"
 #include "attention/seeds.h"
+#include "device_cache.h"
 #include "device_case.h"
 #include "hopper_test.h"
 #include "reference/bound/arithmetic.h"
@@ -106,6 +108,29 @@ class HopperRandom : public HopperTest {
 };
 
 TEST_F(HopperRandom, MatchReference) { run_seeds(hopper_limits, 400, true); }
+
+/// Keys in pages or chosen entries, half of them behind padding.
+TEST_F(HopperRandom, CachesMatchReference) {
+  if (tested_engine() != Engine::hopper) GTEST_SKIP() << "the ampere engine has no caches";
+  const std::vector<std::uint64_t> seeds = chosen_seeds(400);
+  for (const std::uint64_t seed : seeds) {
+    const std::uint64_t group = seed / kSeedsPerKernel;
+    const bool few = group % 2 == 1;
+    const AttentionCase attention = hopper_case(seed, few ? few_queries_limits(group) : hopper_limits(group));
+    SCOPED_TRACE(describe(attention));
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+    const CaseTensors tensors(attention);
+    Random random(seed);
+    const CacheKind kind = random.chance(0.75) ? CacheKind::pages : CacheKind::entries;
+    const CacheCopy copy(tensors.forward_arguments(), kind, random);
+    DeviceCache cache(copy.arguments(), device());
+    cache.run(attention.options, stream());
+    if (!HasFailure()) cache.expect_matches(copy.arguments(), attention.options);
+    if (HasFailure())
+      FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path << '\n' << cache.explained();
+  }
+  std::cout << seeds.size() << " configurations\n";
+}
 
 TEST_F(HopperRandom, FewQueriesMatchReference) { run_seeds(few_queries_limits, 400, false); }
 

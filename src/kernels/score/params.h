@@ -19,6 +19,8 @@ struct SequenceParams {
   int sequences;
   int seqlen_q, seqlen_k;  // batched: every sequence's length; packed: the bound on the longest
   int total_q;             // rows of a packed q
+
+  const int* leftpad_k;  // leftpad rules: [batch]
 };
 
 /// Which keys a query sees.

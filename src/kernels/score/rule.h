@@ -12,7 +12,8 @@ struct ScoreRule {
   bool mask_right = false;  // causal, or a window bounded on the right
   bool mask_left = false;   // a window bounded on the left
   bool chunked = false;     // a query sees keys of its own chunk only; both masks above are on, too
-  bool varlen = false;      // packed sequences or used lengths
+  bool varlen = false;      // packed sequences, used lengths, left padding or pages
+  bool leftpad = false;     // keys begin behind rows that are none; varlen is on, too
   bool softcap = false;
   bool alibi = false;         // a slope per head times the distance from the diagonal
   bool bias = false;          // a tensor that is added to the scores

@@ -7,9 +7,10 @@
 
 namespace strobe::score {
 
-/// Rows of one side of one sequence. Batched: `start` is 0 and the batch index selects the sequence.
+/// Rows of one side of one sequence. Batched: `start` is 0, or behind the left padding, and the batch index selects the
+/// sequence.
 struct SequenceRows {
-  int start;  // first row, in a packed tensor
+  int start;  // first row, in a packed tensor or behind padding
   int owned;  // rows to write
   int used;   // rows that exist; the rest of `owned` count as absent
 };
@@ -57,6 +58,13 @@ __device__ __forceinline__ Sequence sequence_of(const SequenceParams& params, co
                      : SequenceRows{0, 0, 0};
   } else {
     sequence.k = {0, params.seqlen_k, params.seqlen_k};
+  }
+  if constexpr (R.leftpad) {
+    if (index < params.sequences) {
+      // Numbers that the caller got wrong must not lead out of the sequence.
+      sequence.k.start = min(max(params.leftpad_k[index], 0), max(sequence.k.used, 0));
+      sequence.k.used -= sequence.k.start;
+    }
   }
   sequence.diagonal = visibility.bottom_right != 0 ? sequence.k.used - sequence.q.used : 0;
   return sequence;

@@ -4,8 +4,8 @@
 
 #include <cuda/std/cstdint>
 
-#include "kernels/ampere/ptx/async_copy.h"
 #include "kernels/ampere/tile/swizzled.h"
+#include "kernels/math/async_copy.h"
 
 namespace strobe::ampere {
 

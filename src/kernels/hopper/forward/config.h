@@ -10,6 +10,13 @@
 
 namespace strobe::hopper::forward {
 
+/// How producers bring K and V to shared memory.
+enum class KeySource : unsigned char {
+  tensor,      // TMA, a box a block
+  page_boxes,  // from pages, TMA: boxes that lie in one page each
+  page_rows,   // from pages of any size: every lane copies pieces of rows
+};
+
 struct Config {
   ScoreRule rule;
   int head_dim = 128;           // of Q and K as compiled: 32, 64, 96, 128, 192 or 256; TMA's bounds pad narrower heads
@@ -42,6 +49,9 @@ struct Config {
   Operands stored = Operands::elements;
   int raw_stages = 0;  // of the ring of blocks of K and V as they are stored
 
+  KeySource keys = KeySource::tensor;
+  bool entries = false;  // K and V of a sequence are an entry that a list names
+
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN
 
   bool operator==(const Config&) const = default;
@@ -51,6 +61,8 @@ constexpr bool eight_bit(const Config& c) { return c.operands != Operands::eleme
 constexpr int operand_bytes(const Config& c) { return eight_bit(c) ? 1 : 2; }
 
 constexpr bool converts(const Config& c) { return c.stored != Operands::elements; }
+
+constexpr bool in_pages(const Config& c) { return c.keys != KeySource::tensor; }
 
 constexpr int block_m(const Config& c) { return kRowsPerWarpgroup * c.consumer_warpgroups; }
 

@@ -2,6 +2,7 @@
 // Where the boxes of a tile lie in the tensors' maps.
 #pragma once
 
+#include "kernels/hopper/forward/cache_place.h"
 #include "kernels/hopper/forward/tile_work.h"
 #include "kernels/hopper/tile/coordinates.h"
 
@@ -17,8 +18,9 @@ __device__ __forceinline__ SequenceStart query_start(const Params& params, const
 /// Of the keys in use.
 template <Config C>
 __device__ __forceinline__ SequenceStart key_start(const Params& params, const TileWork& work) {
+  const int entry = C.entries ? existing(params.cache, params.cache.entries[work.tile.sequence]) : work.tile.sequence;
   return sequence_start<C.rule.varlen>(work.k, work.k.used, params.sequences.seqlen_k,
-                                       params.sequences.cu_seqlens_k != nullptr, work.tile.sequence);
+                                       params.sequences.cu_seqlens_k != nullptr, entry);
 }
 
 /// A box of Q or O that begins with a tile's row.

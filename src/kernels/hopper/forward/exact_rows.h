@@ -3,6 +3,7 @@
 // again, when it has no other work left.
 #pragma once
 
+#include "kernels/hopper/forward/cache_place.h"
 #include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/forward/part.h"
@@ -17,7 +18,7 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
   const int sequence = work.tile.sequence;
   const int kv_head = params.by_heads_per_kv.quotient(work.tile.head);
   const int q_batch = params.sequences.cu_seqlens_q != nullptr ? 0 : sequence;
-  const int k_batch = params.sequences.cu_seqlens_k != nullptr ? 0 : sequence;
+  const int k_batch = params.sequences.cu_seqlens_k != nullptr || kInCache<C> ? 0 : sequence;
   return {.q = params.q.row(q_batch, work.q.start + row / C.packed_heads, head_of<C>(work, row)),
           .k = params.k.row(k_batch, work.k.start, kv_head),
           .v = params.v.row(k_batch, work.k.start, kv_head),
@@ -33,6 +34,43 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
           .center = center_of<tiling(C)>(work, row)};
 }
 
+/// Rows of K and V in pages or chosen entries, of one sequence and head. Those that do not exist are zeros.
+template <Config C>
+class CachedRows {
+ public:
+  struct Row {
+    const unsigned short* elements;
+    __device__ __forceinline__ float operator[](int column) const {
+      return elements == nullptr ? 0.0F : to_float<C.rule.element>(elements[column]);
+    }
+  };
+
+  __device__ __forceinline__ CachedRows(const Params& params, const TileWork& work)
+      : params_(params), work_(work), head_(params.by_heads_per_kv.quotient(work.tile.head)) {}
+
+  __device__ __forceinline__ Row key(const score::ExactRow&, int key) const {
+    return {cached_row<C>(params_, params_.k, work_, head_, key)};
+  }
+  __device__ __forceinline__ Row value(const score::ExactRow&, int key) const {
+    return {cached_row<C>(params_, params_.v, work_, head_, key)};
+  }
+
+ private:
+  const Params& params_;
+  const TileWork& work_;
+  const int head_;
+};
+
+/// What reads a tile's rows of K and V of 16-bit elements.
+template <Config C>
+__device__ __forceinline__ auto element_rows(const Params& params, const TileWork& work) {
+  if constexpr (kInCache<C>) {
+    return CachedRows<C>(params, work);
+  } else {
+    return score::ElementRows<C.rule.element>{};
+  }
+}
+
 /// A row of a part, from the part's visible keys alone, if one of its values is not finite.
 template <Config C>
 __device__ __forceinline__ void repair_part_row(const Params& params, const SplitParams& split, const TileWork& work,
@@ -44,7 +82,8 @@ __device__ __forceinline__ void repair_part_row(const Params& params, const Spli
   score::ExactRow exact = exact_row<C>(params, work, row);
   exact.keys.first = max(exact.keys.first, work.n_begin * C.block_n);
   exact.keys.last = min(exact.keys.last, work.n_end * C.block_n - 1);
-  score::RowSums<C.head_dim_v> sums = score::row_sums<C.rule, C.head_dim_v>(params.score, params.blocks, exact);
+  score::RowSums<C.head_dim_v> sums =
+      score::row_sums<C.rule, C.head_dim_v>(params.score, params.blocks, exact, element_rows<C>(params, work));
   const float shrunk =
       sums.join(work.tile.part.first == 0 ? score::sink_log2<C.rule>(params.score, exact.head) : kMinusInfinity);
   const int lane = threadIdx.x % kWarpSize;
@@ -67,21 +106,27 @@ class StoredRows {
     const unsigned char* elements;
     float scale;
     __device__ __forceinline__ float operator[](int column) const {
+      if (kInCache<C> && elements == nullptr) {
+        return 0.0F;
+      }
       return converted<C.stored, C.rule.element>(elements[column], scale);
     }
   };
 
   __device__ __forceinline__ StoredRows(const Params& params, const TileWork& work, const score::ExactRow& row)
-      : params_(params), sequence_(work.tile.sequence), head_(params.by_heads_per_kv.quotient(work.tile.head)) {
+      : params_(params),
+        work_(work),
+        sequence_(work.tile.sequence),
+        head_(params.by_heads_per_kv.quotient(work.tile.head)) {
     k_ = bytes_from(params.k, row.k);
     v_ = bytes_from(params.v, row.v);
   }
 
   __device__ __forceinline__ Row key(const score::ExactRow& row, int key) const {
-    return {k_ + key * row.k_stride, scale(params_.eight_bit.k, key)};
+    return {key_bytes(params_.k, k_ + key * row.k_stride, key), scale(params_.eight_bit.k, key)};
   }
   __device__ __forceinline__ Row value(const score::ExactRow& row, int key) const {
-    return {v_ + key * row.v_stride, scale(params_.eight_bit.v, key)};
+    return {key_bytes(params_.v, v_ + key * row.v_stride, key), scale(params_.eight_bit.v, key)};
   }
 
  private:
@@ -89,11 +134,21 @@ class StoredRows {
   __device__ __forceinline__ static const unsigned char* bytes_from(const Rows& rows, const unsigned short* element) {
     return reinterpret_cast<const unsigned char*>(rows.data) + (element - rows.data);
   }
+  /// `in_order`: where the row lies in a tensor of sequences.
+  __device__ __forceinline__ const unsigned char* key_bytes(const Rows& rows, const unsigned char* in_order,
+                                                            int key) const {
+    if constexpr (kInCache<C>) {
+      const unsigned short* const row = cached_row<C>(params_, rows, work_, head_, key);
+      return row == nullptr ? nullptr : bytes_from(rows, row);
+    }
+    return in_order;
+  }
   __device__ __forceinline__ float scale(const ScaleParams& scales, int key) const {
     return scales.of(sequence_, head_)[key >> scales.shift];
   }
 
   const Params& params_;
+  const TileWork& work_;
   const int sequence_, head_;
   const unsigned char *k_, *v_;
 };
@@ -106,7 +161,8 @@ __device__ __forceinline__ void recompute(const Params& params, const TileWork& 
     score::recompute_row<C.rule, C.head_dim_v>(params.score, params.blocks, exact, stored,
                                                StoredRows<C>(params, work, exact));
   } else {
-    score::recompute_row<C.rule, C.head_dim_v>(params.score, params.blocks, exact, stored);
+    score::recompute_row<C.rule, C.head_dim_v>(params.score, params.blocks, exact, stored,
+                                               element_rows<C>(params, work));
   }
 }
 

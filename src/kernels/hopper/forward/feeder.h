@@ -9,6 +9,7 @@
 #include "kernels/hopper/forward/block_walk.h"
 #include "kernels/hopper/forward/coordinates.h"
 #include "kernels/hopper/forward/key_cursor.h"
+#include "kernels/hopper/forward/page_blocks.h"
 #include "kernels/hopper/forward/scale_feeder.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_work.h"
@@ -16,9 +17,9 @@
 
 namespace strobe::hopper::forward {
 
-/// Whether whole warps drive the feeders: to walk past hidden blocks, and to bring scales.
+/// Whether whole warps drive the feeders: to walk past hidden blocks, to bring scales, and to find pages.
 template <Config C>
-constexpr bool kWarpFeeds = C.rule.block_mask != 0 || eight_bit(C);
+constexpr bool kWarpFeeds = C.rule.block_mask != 0 || eight_bit(C) || in_pages(C);
 
 /// Columns of a row in one panel.
 template <Config C>
@@ -151,6 +152,101 @@ class KeyFeeder {
   StageBarriers full_;
   StageBarriers empty_;
   RingPosition<C.stages> at_{0, 1};
+};
+
+/// Blocks of K or V out of pages, by TMA.
+template <Config C, bool values>
+  requires(C.keys == KeySource::page_boxes)
+class KeyFeeder<C, values> {
+ public:
+  using StageBarriers = uint64_t (&)[C.stages];
+
+  __device__ __forceinline__ KeyFeeder(const TensorMap& map, const Params& params, const ScheduleOf<C>& schedule,
+                                       unsigned char* ring, unsigned char*, StageBarriers full, StageBarriers empty)
+      : map_(map), params_(params), cursor_(params, schedule), ring_(ring), full_(full), empty_(empty) {}
+
+  __device__ __forceinline__ bool feed() {
+    if (!cursor_.next()) {
+      return false;
+    }
+    const PageBoxes<C> boxes(params_, cursor_);
+    wait<C>(empty_[at_.stage], at_.parity);
+    boxes.load(map_, kPanels, kColumns<C>, ring_ + at_.stage * kStageBytes, full_[at_.stage]);
+    at_.advance();
+    return true;
+  }
+
+ private:
+  static constexpr int kPanels = values ? panels(C.head_dim_v) : kRowPanels<C>;
+  static constexpr int kStageBytes = values ? smem_plan(C).v_bytes : smem_plan(C).k_bytes;
+  static_assert(C.warp_specialized && !eight_bit(C));
+
+  const TensorMap& map_;
+  const Params& params_;
+  KeyCursor<C> cursor_;
+  unsigned char* ring_;
+  StageBarriers full_;
+  StageBarriers empty_;
+  RingPosition<C.stages> at_{0, 1};
+};
+
+/// Blocks of K or V out of pages, by cp.async. WGMMAs read what threads copied once those have seen it arrive and
+/// fenced: that is done for a block after the next one was issued, or before the warp has to wait for a stage.
+template <Config C, bool values>
+  requires(C.keys == KeySource::page_rows)
+class KeyFeeder<C, values> {
+ public:
+  using StageBarriers = uint64_t (&)[C.stages];
+
+  __device__ __forceinline__ KeyFeeder(const TensorMap&, const Params& params, const ScheduleOf<C>& schedule,
+                                       unsigned char* ring, unsigned char*, StageBarriers full, StageBarriers empty)
+      : params_(params), cursor_(params, schedule), ring_(ring), full_(full), empty_(empty) {}
+
+  __device__ __forceinline__ bool feed() {
+    if (!cursor_.next()) {
+      publish<0>();
+      return false;
+    }
+    const PageRows<C> rows(params_, values ? params_.v : params_.k, cursor_);
+    const bool is_free = __all_sync(kFullWarp, cuda::ptx::mbarrier_try_wait_parity(&empty_[at_.stage], at_.parity));
+    if (!is_free) {
+      publish<0>();
+      wait<C>(empty_[at_.stage], at_.parity);
+    }
+    rows.template copy<2 * (values ? C.head_dim_v : C.head_dim)>(2 * (values ? params_.head_dim_v : params_.head_dim),
+                                                                 ring_ + at_.stage * kStageBytes);
+    ptx::cp_async_commit_group();
+    publish<1>();
+    pending_ = at_.stage;
+    at_.advance();
+    return true;
+  }
+
+ private:
+  static constexpr int kStageBytes = values ? smem_plan(C).v_bytes : smem_plan(C).k_bytes;
+  static constexpr int kNone = -1;
+  static_assert(C.warp_specialized && !eight_bit(C));
+
+  /// The block issued last but `behind`, if consumers have not got it yet.
+  template <int behind>
+  __device__ __forceinline__ void publish() {
+    if (pending_ == kNone) {
+      return;
+    }
+    ptx::cp_async_wait_group<behind>();
+    cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+    __syncwarp();
+    arrive_once(full_[pending_]);
+    pending_ = kNone;
+  }
+
+  const Params& params_;
+  KeyCursor<C> cursor_;
+  unsigned char* ring_;
+  StageBarriers full_;
+  StageBarriers empty_;
+  RingPosition<C.stages> at_{0, 1};
+  int pending_ = kNone;  // the stage of the last block, until consumers may read it
 };
 
 /// The three of them, made from what the kernel was given.

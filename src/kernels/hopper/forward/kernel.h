@@ -40,8 +40,12 @@ struct RegisterBudget {
   static constexpr bool kWalks = C.rule.block_mask != 0;                 // and its blocks
   static constexpr bool kBringsScales = eight_bit(C);
   static constexpr bool kConverts = converts(C);
+  static constexpr bool kCopies = C.keys == KeySource::page_rows;  // row by row
   static constexpr int kProducer = kConverts                       ? 88
                                    : C.consumer_warpgroups >= 3    ? 32
+                                   : kCopies                       ? (C.ctas_per_sm == 2           ? 48
+                                                                      : C.consumer_warpgroups == 1 ? 72
+                                                                                                   : 56)
                                    : kWalks                        ? 72
                                    : kManyNumbers || kBringsScales ? 40
                                                                    : 24;
@@ -49,6 +53,9 @@ struct RegisterBudget {
                                    : C.consumer_warpgroups == 4    ? 112
                                    : C.consumer_warpgroups == 3    ? 160
                                    : kWalks                        ? (C.ctas_per_sm == 2 ? 184 : 216)
+                                   : kCopies                       ? (C.ctas_per_sm == 2           ? 208
+                                                                      : C.consumer_warpgroups == 1 ? 240
+                                                                                                   : 224)
                                    : C.ctas_per_sm == 2            ? (kManyNumbers ? 216 : 232)
                                    : kManyNumbers || kBringsScales ? 232
                                                                    : 240;

@@ -26,6 +26,16 @@ struct EightBitParams {
   unsigned long long v_signs[4];  // of V's rotation, a bit for each column
 };
 
+/// K and V as a cache.
+struct CacheParams {
+  const int* entries;     // Config::entries: [batch]
+  const int* page_table;  // pages: [batch, max_pages]
+  long long table_batch_stride, table_page_stride;
+  int count;             // pages or entries of K and V
+  int box_rows;          // page boxes
+  Divisor by_page_size;  // rows
+};
+
 struct Params {
   Rows q, k, v;  // what the tensor maps describe, for rows recomputed one by one
   Rows o;
@@ -44,6 +54,7 @@ struct Params {
   long long max_logits_batch_stride;
 
   EightBitParams eight_bit;
+  CacheParams cache;
 };
 
 }  // namespace strobe::hopper::forward

@@ -64,6 +64,13 @@ class StoredLoader {
 
   __device__ __forceinline__ void load(const TensorMap& map, const KeyCursor<C>& cursor, int panels) {
     uint64_t& full = feeders_.barriers.raw_full[at_.stage];
+    if constexpr (C.keys == KeySource::page_boxes) {
+      const PageBoxes<C> boxes(feeders_.params, cursor);
+      wait<C>(feeders_.barriers.raw_empty[at_.stage], at_.parity);
+      boxes.load(map, panels, kPanelRowBytes, feeders_.smem + kPlan.raw + at_.stage * kPlan.raw_bytes, full);
+      at_.advance();
+      return;
+    }
     wait<C>(feeders_.barriers.raw_empty[at_.stage], at_.parity);
     if (this_thread_feeds<C>()) {
       const SequenceStart rows = key_start<C>(feeders_.params, cursor.work());
@@ -128,7 +135,6 @@ class StoredConverter {
   static constexpr SmemPlan kPlan = smem_plan(C);
   static constexpr int kPieces = 4;  // of 16 bytes, in 64 columns
   static constexpr int kAtomRows = 8;
-  static constexpr int kPieceBytes = 16;
   static constexpr int kAtoms = C.block_n / kAtomRows;  // rows of them
   static constexpr int kAtomsPerWarp = (kAtoms + kConverterWarps - 1) / kConverterWarps;
   static constexpr int kPanelBytes = C.block_n * kPanelRowBytes;

@@ -12,6 +12,13 @@ inline constexpr int kPanelRowBytes = 128;
 constexpr int panels(int head_dim) { return (head_dim + kPanelColumns - 1) / kPanelColumns; }
 constexpr int tile_bytes(int rows, int head_dim) { return rows * panels(head_dim) * kPanelRowBytes; }
 
+/// Where the `piece`-th 16 bytes of a panel's row lie.
+inline constexpr int kPieceBytes = 16;
+inline constexpr int kPanelPieces = kPanelRowBytes / kPieceBytes;
+constexpr int piece_offset(int row, int piece) {
+  return row * kPanelRowBytes + (piece ^ row % kPanelPieces) * kPieceBytes;
+}
+
 /// Panels that hold rows of so many bytes.
 constexpr int panels_of_bytes(int row_bytes) { return (row_bytes + kPanelRowBytes - 1) / kPanelRowBytes; }
 

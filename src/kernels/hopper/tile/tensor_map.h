@@ -47,4 +47,11 @@ struct RowStart {
 };
 constexpr RowStart varlen_row(int start, int count, int bound) { return {bound - count, start + count}; }
 
+/// The first row of the page that holds row `row` of a sequence of `used` rows as its row `row_in_page`. A page's entry
+/// of the map is what a varlen sequence is: its rows behind the sequence's end are outside.
+constexpr RowStart page_start(int row, int row_in_page, int used, int page_size) {
+  const int left = used - (row - row_in_page);
+  return varlen_row(0, left < page_size ? left : page_size, page_size);
+}
+
 }  // namespace strobe::hopper

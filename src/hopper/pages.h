@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the forward reads keys and values in pages.
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+
+#include "call/problem.h"
+#include "kernels/hopper/forward/config.h"
+
+namespace strobe::hopper {
+
+/// By TMA where a page is whole atoms of the swizzle, of 8 rows: every block_n is a multiple of them, too. Behind left
+/// padding blocks of keys begin anywhere in a page.
+inline forward::KeySource key_source(const AttentionProblem& problem) {
+  constexpr std::int64_t kAtomRows = 8;
+  if (problem.page_size == 0) return forward::KeySource::tensor;
+  const bool boxes = problem.page_size % kAtomRows == 0 && !problem.has_leftpad_k;
+  return boxes ? forward::KeySource::page_boxes : forward::KeySource::page_rows;
+}
+
+/// Rows of the boxes that TMA reads: of a block of keys each lies in one page.
+inline int page_box_rows(const AttentionProblem& problem, const forward::Config& config) {
+  return static_cast<int>(std::gcd(problem.page_size, static_cast<std::int64_t>(config.block_n)));
+}
+
+}  // namespace strobe::hopper

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// A forward with a cache on a GPU, from a call on tensors in host memory.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <vector>
+
+#include "gpu/device_memory.h"
+#include "gpu/stream.h"
+#include "reference/bound/arithmetic.h"
+#include "reference/bound/reference.h"
+#include "strobe/plan.h"
+#include "tested_engine.h"
+
+namespace strobe::test {
+
+/// Copies of all that a call reads and writes, gaps included.
+class DeviceCache {
+ public:
+  DeviceCache(const ForwardArguments& host, const runtime::CudaDevice& device)
+      : device_(device), host_(host), arguments_(host) {
+    for (ConstTensorView* const view : inputs(arguments_)) {
+      if (view->given()) *view = on_device(*view);
+    }
+    for (TensorView* const view : outputs(arguments_)) {
+      if (view->given()) view->data = const_cast<void*>(on_device(*view).data);
+      if (view->given()) view->device = {DeviceType::cuda, device_.index};
+    }
+  }
+
+  /// On the device: a test may put another table in its place.
+  ForwardArguments& arguments() { return arguments_; }
+  ConstTensorView on_device(const ConstTensorView& host) {
+    copies_.push_back({host, {}});
+    Copy& copy = copies_.back();
+    Result<gpu::DeviceMemory> memory = gpu::DeviceMemory::allocate(device_, bytes_of(host));
+    EXPECT_TRUE(memory.ok()) << memory.status().message();
+    if (memory.ok()) copy.memory = std::move(*memory);
+    EXPECT_TRUE(bytes_of(host) == 0 || copy.memory.upload(host.data).ok());
+    ConstTensorView view = host;
+    view.data = copy.memory.data();
+    view.device = {DeviceType::cuda, device_.index};
+    return view;
+  }
+
+  /// Runs the call on the tested engine; its outputs are then in host memory, too.
+  void run(const AttentionOptions& options, const gpu::Stream& stream) {
+    const Result<Plan> plan = make_plan(arguments_, options, {.engine = tested_engine()});
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    explained_ = plan->explain();
+    const Status status = plan->run(arguments_, {.stream = stream.get()});
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (const TensorView* const view : outputs(host_)) {
+      for (Copy& copy : copies_) {
+        if (!view->given() || copy.host.data != view->data) continue;
+        const Status downloaded = copy.memory.download(view->data);
+        ASSERT_TRUE(downloaded.ok()) << downloaded.message();
+      }
+    }
+  }
+
+  /// Of `host`, a call on the CPU that reads the same keys.
+  void expect_matches(const ForwardArguments& host, const AttentionOptions& options) const {
+    const reference::ForwardResult expected =
+        reference::forward(host, options, reference::arithmetic_of(tested_engine(), host.q.dtype), 1);
+    expect_within(host_.o, expected.o);
+    if (host_.lse.given()) expect_within(host_.lse, expected.lse);
+    if (host_.max_logits.given()) expect_within(host_.max_logits, expected.max_logits);
+  }
+
+  const std::string& explained() const { return explained_; }
+
+ private:
+  struct Copy {
+    ConstTensorView host;
+    gpu::DeviceMemory memory;
+  };
+
+  static std::vector<ConstTensorView*> inputs(ForwardArguments& a) {
+    return {&a.q,
+            &a.k,
+            &a.v,
+            &a.page_table,
+            &a.k_descale,
+            &a.v_descale,
+            &a.sequences.cu_seqlens_q,
+            &a.sequences.seqused_q,
+            &a.sequences.seqused_k,
+            &a.sequences.leftpad_k,
+            &a.sequences.cache_batch_idx,
+            &a.modifiers.alibi_slopes,
+            &a.modifiers.bias,
+            &a.modifiers.sink,
+            &a.modifiers.block_mask};
+  }
+  static std::vector<TensorView*> outputs(ForwardArguments& a) { return {&a.o, &a.lse, &a.max_logits}; }
+
+  static std::size_t bytes_of(const ConstTensorView& view) {
+    std::int64_t last = 0;
+    for (int axis = 0; axis < view.rank; ++axis) {
+      if (view.shape[axis] == 0) return 0;
+      last += (view.shape[axis] - 1) * view.strides[axis];
+    }
+    return static_cast<std::size_t>(last + 1) * size_of(view.dtype);
+  }
+
+  static void expect_within(const ConstTensorView& actual, const reference::BoundedTensor& expected) {
+    const reference::WorstElement worst = reference::worst_element(actual, expected);
+    EXPECT_LE(worst.ratio, 1.0) << reference::describe(worst, actual);
+  }
+
+  const runtime::CudaDevice& device_;
+  ForwardArguments host_, arguments_;
+  std::deque<Copy> copies_;
+  std::string explained_;
+};
+
+}  // namespace strobe::test
