@@ -35,13 +35,14 @@ def paged(rows, lengths, page_size, order, heads_first):
     """Rows [batch, seqlen, heads, head_dim] in pages numbered by `order`, NaN where no key lies."""
     batch, seqlen, heads, head_dim = rows.shape
     max_pages = -(-seqlen // page_size)
+    unused = float("nan") if rows.dtype.is_floating_point else 127
     shape = (len(order), heads, page_size, head_dim) if heads_first else (len(order), page_size, heads, head_dim)
-    pool = torch.full(shape, float("nan"), dtype=rows.dtype, device="cuda")
+    pool = torch.full(shape, unused, dtype=rows.dtype, device="cuda")
     if heads_first:
         pool = pool.transpose(1, 2)
-    padded = torch.full((batch, max_pages * page_size, heads, head_dim), float("nan"), dtype=rows.dtype, device="cuda")
+    padded = torch.full((batch, max_pages * page_size, heads, head_dim), unused, dtype=rows.dtype, device="cuda")
     used = torch.arange(seqlen, device="cuda")[None, :] < lengths[:, None]
-    padded[:, :seqlen] = torch.where(used[..., None, None], rows, float("nan"))
+    padded[:, :seqlen] = torch.where(used[..., None, None], rows, unused)
     pool[order[: batch * max_pages].long()] = padded.view(batch * max_pages, page_size, heads, head_dim)
     return pool
 
@@ -56,12 +57,15 @@ def page_table(lengths, seqlen, page_size, order):
 class Case:
     """A call on pages and the same on a contiguous cache of as many rows."""
 
-    def __init__(self, dtype, head_dim, shape, page_size, heads_first=False, **options):
+    def __init__(self, dtype, head_dim, shape, page_size, heads_first=False, stored=False, **options):
         self.name = f"{dtype} d{head_dim} {shape} pages of {page_size} {options}"
         batch, heads_q, heads_kv, seqlen_q, seqlen_k = shape
         seqlen = -(-seqlen_k // page_size) * page_size
         q = torch.randn(batch, seqlen_q, heads_q, head_dim, device="cuda").to(dtype)
         k, v = (torch.randn(batch, seqlen, heads_kv, head_dim, device="cuda").to(dtype) for _ in "kv")
+        if stored:
+            k, v = ((32 * x).clamp(-127, 127).to(torch.int8) for x in (k, v))
+            options |= {f"{name}_descale": torch.full((1, heads_kv, 1), 1 / 32, device="cuda") for name in "kv"}
         lengths = lengths_of(batch, seqlen_k)
         order = torch.randperm(batch * seqlen // page_size + 3, device="cuda").int()
         k_pages, v_pages = (paged(rows, lengths, page_size, order, heads_first) for rows in (k, v))
@@ -100,6 +104,9 @@ def cases():
     for head_dim, page_size in itertools.product((64, 96, 256), (1, 16)):
         for shape in SHAPES[:3]:
             yield (torch.float16, head_dim, shape, page_size), {"heads_first": True}
+    for page_size in (8, 16, 80, 256):
+        for shape in SHAPES[:3]:
+            yield (bf16, 128, shape, page_size), {"causal": "bottom_right", "stored": True}
     for page_size in (5, 16):
         yield (bf16, 128, SHAPES[0], page_size), {"window": (100, 0), "softcap": 10.0}
 

@@ -13,6 +13,7 @@
 #include "gpu/kernel_table.h"
 #include "gpu/max_logits.h"
 #include "gpu/merge_variant.h"
+#include "gpu/supported.h"
 #include "gpu/tensor_rows.h"
 #include "gpu/with_workspace.h"
 #include "hopper/engine.h"

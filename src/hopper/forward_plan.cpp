@@ -213,6 +213,8 @@ void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
   config.stages = 2;
   config.q_stages = 1;
   if (!needs_own_tiles(config.rule) && choose_short_tiles(config, problem)) return;
+  const bool copies =
+      config.keys == forward::KeySource::page_rows;  // with registers that three warpgroups do not leave
   if (problem.seqlen_q * config.packed_heads <= kRowsPerWarpgroup) {
     // Reading keys and values is all the time there is: the more of them are on their way, the better.
     config.consumer_warpgroups = 1;
@@ -221,15 +223,12 @@ void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
     if (!fits(config)) --config.stages;
   } else if (takes_two_ctas_for_blocks(config)) {
     choose_two_ctas(config, config.rule.block_mask);
-  } else if (config.keys == forward::KeySource::page_rows) {  // what threads copy with takes registers
-    choose_wide_tiles(config);
-    config.q_stages = 2;
-  } else if (widest <= 64) {
+  } else if (widest <= 64 && !copies) {
     choose_narrow_tiles(config, problem);
   } else if (widest <= 128 && has_narrow_window(problem, config.rule) && !needs_own_tiles(config.rule)) {
     choose_two_ctas(config, 64);
   } else if (widest <= 128 && prefers_three_warpgroups(problem, config.rule) && !config.rule.alibi &&
-             !needs_own_tiles(config.rule)) {
+             !needs_own_tiles(config.rule) && !copies) {
     config.consumer_warpgroups = 3;
     config.block_n = config.rule.softcap && !is_masked(config.rule) ? 64 : 80;  // registers
     config.q_stages = 2;
@@ -360,7 +359,8 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
     config.schedule = Schedule::split;
     config.ctas_per_sm = 1;
     // A part's numbers take registers, too; and one step after another still is faster than keys arrive.
-    if (tile_registers(config, config.block_n) + option_registers(config.rule) > 175) config.two_stage = false;
+    const int left = config.keys == forward::KeySource::page_rows && config.consumer_warpgroups > 1 ? 167 : 175;
+    if (tile_registers(config, config.block_n) + option_registers(config.rule) > left) config.two_stage = false;
   }
   const std::int64_t tiles = m_tiles_of(problem, config) * (problem.batch + 1) * problem.heads_q;
   if (tiles > kMaxInt) {
