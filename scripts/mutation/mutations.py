@@ -20,11 +20,11 @@ VISIBLE_KEYS = "src/call/visible_keys.h"
 CALL = "src/cpu/call.cpp"
 FORWARD_CALL = "src/cpu/forward.cpp"
 BACKWARD_CALL = "src/cpu/backward.cpp"
-AMX_FORWARD = "src/cpu/amx/forward-inl.h"
-AMX_SOFTMAX = "src/cpu/amx/softmax-inl.h"
-AMX_BACKWARD = "src/cpu/amx/backward-inl.h"
-AMX_DIFFERENTIATE = "src/cpu/amx/differentiate-inl.h"
-AMX_KEPT_PAIRS = "src/cpu/amx/kept_pairs-inl.h"
+AMX_FORWARD = "src/cpu/bfloat16/forward-inl.h"
+AMX_SOFTMAX = "src/cpu/bfloat16/softmax-inl.h"
+AMX_BACKWARD = "src/cpu/bfloat16/backward-inl.h"
+AMX_DIFFERENTIATE = "src/cpu/bfloat16/differentiate-inl.h"
+AMX_KEPT_PAIRS = "src/cpu/bfloat16/kept_pairs-inl.h"
 SINK_GRADIENT = "src/cpu/modifier_gradients.h"
 
 
@@ -349,7 +349,7 @@ AMX = [
     Mutation(
         "AMX: panels at the mask's edge are not masked",
         AMX_FORWARD,
-        "begin[amx::kBlock - 1] - key_begin_ > panel.first || end[0] - key_begin_ < panel.last",
+        "begin[bf16::kBlock - 1] - key_begin_ > panel.first || end[0] - key_begin_ < panel.last",
         "false",
     ),
     Mutation("AMX: hidden blocks are computed", AMX_FORWARD, "if (!sees(row, key_begin_)) return {};", ""),

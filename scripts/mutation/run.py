@@ -40,7 +40,7 @@ AMX_TESTS = [("amx_emulated_tests", ["--gtest_brief=1", "--gtest_fail_fast"], {"
 
 
 def tests_of(mutation):
-    return AMX_TESTS if mutation.file.startswith("src/cpu/amx/") else VECTOR_TESTS
+    return AMX_TESTS if mutation.file.startswith("src/cpu/bfloat16/") else VECTOR_TESTS
 
 
 def limit(seconds):
