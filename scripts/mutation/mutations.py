@@ -25,6 +25,8 @@ AMX_SOFTMAX = "src/cpu/bfloat16/softmax-inl.h"
 AMX_BACKWARD = "src/cpu/bfloat16/backward-inl.h"
 AMX_DIFFERENTIATE = "src/cpu/bfloat16/differentiate-inl.h"
 AMX_KEPT_PAIRS = "src/cpu/bfloat16/kept_pairs-inl.h"
+DOT_UNIT = "src/cpu/bfloat16/dot_unit-inl.h"
+BFLOAT16_UNIT = "src/cpu/bfloat16/unit.cpp"
 SINK_GRADIENT = "src/cpu/modifier_gradients.h"
 
 
@@ -373,4 +375,54 @@ AMX = [
     ),
 ]
 
-MUTATIONS = [*ONLINE_SOFTMAX, *MASKS, *GEOMETRY, *SCALES, *BACKWARD_PASS, *MODIFIERS, *DROPOUTS, *DECODING, *AMX]
+# Begin with words that run.py knows: these are for AVX512-BF16's tests.
+DOT_PRODUCTS = [
+    Mutation("dot products: the processor is taken to have none", BFLOAT16_UNIT, "bit(eax, 5)", "false"),
+    Mutation(
+        "dot products: sums begin at 0 in the left half",
+        DOT_UNIT,
+        "kAdd ? _mm512_load_ps(sums + r * stride) : _mm512_setzero_ps()",
+        "_mm512_setzero_ps()",
+    ),
+    Mutation(
+        "dot products: sums begin at what lies there",
+        DOT_UNIT,
+        "kAdd ? _mm512_load_ps(sums + r * stride + bf16::kTileRows) : _mm512_setzero_ps()",
+        "_mm512_load_ps(sums + r * stride + bf16::kTileRows)",
+    ),
+    Mutation(
+        "dot products: both groups of columns read the first",
+        DOT_UNIT,
+        "right.data + right.group_stride",
+        "right.data",
+    ),
+    Mutation(
+        "dot products: both groups of rows read the first",
+        DOT_UNIT,
+        "row / bf16::kTileRows * left.group_stride",
+        "0",
+    ),
+    Mutation(
+        "dot products: all passes over a group read its first rows",
+        DOT_UNIT,
+        "row % bf16::kTileRows * bf16::kTileDepth",
+        "0",
+    ),
+    Mutation("dot products: the left operand repeats its tile's rows", DOT_UNIT, "a += kSkipped", "a += 0"),
+    Mutation("dot products: the last pair of a tile is left out", DOT_UNIT, "pair < bf16::kTileRows", "pair < 15"),
+    Mutation("dot products: scores are weights without a softmax", AMX_FORWARD, "stage({}, next, {});", ""),
+    Mutation("dot products: a panel is not weighted", AMX_FORWARD, "stage({}, {}, next);", ""),
+]
+
+MUTATIONS = [
+    *ONLINE_SOFTMAX,
+    *MASKS,
+    *GEOMETRY,
+    *SCALES,
+    *BACKWARD_PASS,
+    *MODIFIERS,
+    *DROPOUTS,
+    *DECODING,
+    *AMX,
+    *DOT_PRODUCTS,
+]

@@ -52,16 +52,6 @@ struct AmxRegisters : Avx512Conversions {
   static HWY_INLINE void multiply() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kLeft), "i"(kRight));
   }
-
-  /// Pairs (even[i], odd[i]) of bfloat16, halves rounded away from zero. A NaN's lower half must be 0: it could
-  /// overflow otherwise. Integers, since conversion instructions compete with the matrix unit for a port.
-  static HWY_INLINE void narrow_pairs(Vec even, Vec odd, bfloat16* to) {
-    const __m512i half = _mm512_set1_epi32(0x8000);
-    const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even.raw), half), 16);
-    const __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd.raw), half);
-    constexpr __mmask32 kLowHalves = 0x55555555;
-    _mm512_storeu_si512(to, _mm512_mask_mov_epi16(high, kLowHalves, low));
-  }
 };
 
 }  // namespace strobe::cpu::HWY_NAMESPACE

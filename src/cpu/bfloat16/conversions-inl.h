@@ -23,6 +23,17 @@ struct Avx512Conversions {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh(value.raw));
   }
 
+  /// Pairs (even[i], odd[i]) of bfloat16, halves rounded away from zero. A NaN's lower half must be 0: it could
+  /// overflow otherwise. Integers, since AMX's matrix unit needs the
+  /// port of conversion instructions, and without it they are as fast.
+  static HWY_INLINE void narrow_pairs(Vec even, Vec odd, bfloat16* to) {
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even.raw), half), 16);
+    const __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd.raw), half);
+    constexpr __mmask32 kLowHalves = 0x55555555;
+    _mm512_storeu_si512(to, _mm512_mask_mov_epi16(high, kLowHalves, low));
+  }
+
   /// 16 x 16 elements of 32 bits (float32 or pairs), contiguous, transposed in place.
   static HWY_INLINE void transpose(void* tile) {
     char* rows = static_cast<char*>(tile);

@@ -39,19 +39,9 @@ struct DotUnit : Avx512Conversions {
     product<true>(left, right, steps, sums);
   }
 
-  /// Pairs (even[i], odd[i]) of bfloat16, halves rounded to even.
-  static HWY_INLINE void narrow_pairs(Vec even, Vec odd, bfloat16* to) {
-    const __m512i halves = (__m512i)_mm512_cvtne2ps_pbh(odd.raw, even.raw);
-    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(kPairOrder), halves));
-  }
-
  private:
   // 8 rows by 2 vectors of sums, two vectors of the right operand and one broadcast pair of the left one.
   static constexpr int kRows = 8;
-  /// Halves 0 to 15 are the even elements, 16 to 31 the odd ones.
-  alignas(64) static constexpr std::uint16_t kPairOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                               21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                                               11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
 
   template <bool kAdd>
   static HWY_NOINLINE void product(TileOperand left, TileOperand right, std::int64_t steps, TileSums sums) {

@@ -51,10 +51,7 @@ HWY_EXPORT(run_bfloat16_write_query_gradient);
 
 namespace bf16 {
 
-Unit unit() {
-  static const Unit of_processor = processor_unit();
-  return HWY_DYNAMIC_DISPATCH(has_bfloat16_kernels)() ? of_processor : Unit::none;
-}
+bool has_kernels() { return HWY_DYNAMIC_DISPATCH(has_bfloat16_kernels)(); }
 
 void forward_block(Unit unit, const ForwardTask& task, std::byte* scratch) {
   HWY_DYNAMIC_DISPATCH(run_bfloat16_forward_block)(unit, task, scratch);

@@ -10,7 +10,10 @@
 
 namespace strobe::cpu::bf16 {
 
-/// processor_unit(), where the kernels of this build are for it. The blocks take it, and never `none`.
+/// Whether this build's kernels for this processor include those below.
+bool has_kernels();
+
+/// What the engine uses: processor_unit(), where there are kernels for it. The blocks take it, and never `none`.
 Unit unit();
 
 /// Runs a block of query rows to the end; scratch is what bf16::ForwardScratch takes, 64-byte aligned.
