@@ -11,9 +11,8 @@ namespace strobe::cpu {
 FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& machine) {
   if (problem.pass != Pass::forward || problem.eight_bit.given()) return {};
   const std::int64_t rows = problem.seqlen_q * heads_per_group(problem);
-  // Up to here columns across the lanes are faster than queries across the lanes; the bfloat16 kernels
-  // overtake them sooner: at 8 to 16 rows on one thread, later where chunks of keys keep more threads busy than heads
-  // do.
+  // Up to here columns across the lanes are faster than queries across the lanes. The bfloat16 kernels overtake them
+  // sooner: at 8 to 16 rows on one thread, later where chunks of keys keep more threads busy than heads do.
   constexpr std::int64_t kRowsBesideBfloat16 = 16;
   const std::int64_t most =
       machine.bfloat16 != bf16::Unit::none && takes_bfloat16(problem) ? kRowsBesideBfloat16 : kFewQueriesRows;

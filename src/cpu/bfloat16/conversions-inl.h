@@ -24,8 +24,8 @@ struct Avx512Conversions {
   }
 
   /// Pairs (even[i], odd[i]) of bfloat16, halves rounded away from zero. A NaN's lower half must be 0: it could
-  /// overflow otherwise. Integers, since AMX's matrix unit needs the
-  /// port of conversion instructions, and without it they are as fast.
+  /// overflow otherwise. Integers, since conversion instructions compete with AMX's matrix unit for a port, and beside
+  /// dot products are no faster.
   static HWY_INLINE void narrow_pairs(Vec even, Vec odd, bfloat16* to) {
     const __m512i half = _mm512_set1_epi32(0x8000);
     const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even.raw), half), 16);
