@@ -3,7 +3,7 @@
 
 #include "call/heads.h"
 #include "call/visible_keys.h"
-#include "cpu/amx_tiles.h"
+#include "cpu/bfloat16_tiles.h"
 #include "cpu/plan.h"
 
 namespace strobe::cpu {
@@ -11,9 +11,11 @@ namespace strobe::cpu {
 FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& machine) {
   if (problem.pass != Pass::forward || problem.eight_bit.given()) return {};
   const std::int64_t rows = problem.seqlen_q * heads_per_group(problem);
-  // Up to here columns across the lanes are faster than queries across the lanes; matrix tiles are fast enough sooner.
-  constexpr std::int64_t kRowsBesideAmx = 16;
-  const std::int64_t most = machine.amx && amx_serves(problem) ? kRowsBesideAmx : kFewQueriesRows;
+  // Up to here columns across the lanes are faster than queries across the lanes. The bfloat16 kernels overtake them
+  // sooner: at 8 to 16 rows on one thread, later where chunks of keys keep more threads busy than heads do.
+  constexpr std::int64_t kRowsBesideBfloat16 = 16;
+  const std::int64_t most =
+      machine.bfloat16 != bf16::Unit::none && takes_bfloat16(problem) ? kRowsBesideBfloat16 : kFewQueriesRows;
   if (rows == 0 || rows > most || head_groups(problem) == 0) return {};
 
   FewQueriesPlan plan{.rows = rows};

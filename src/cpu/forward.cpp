@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cpu/amx/amx.h"
+#include "cpu/bfloat16/kernels.h"
 #include "cpu/call.h"
 #include "cpu/few_queries.h"
 #include "cpu/kernels/kernels.h"
@@ -120,7 +120,7 @@ void forward(const Call& call, const ForwardArguments& arguments) {
     task.row_begin = place.block * plan.tiles.block_m;
     task.row_end = std::min(task.row_begin + plan.tiles.block_m, task.row_end);
     std::byte* scratch = workspace.scratch_of(worker);
-    plan.amx ? amx::forward_block(task, scratch) : forward_block(task, scratch);
+    plan.bfloat16_serves() ? bf16::forward_block(plan.bfloat16, task, scratch) : forward_block(task, scratch);
   };
   for_each_task(batch.row_blocks * head_groups(problem), plan.threads, call.parallel_for, block);
 }
