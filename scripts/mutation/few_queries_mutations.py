@@ -1,12 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutations of the CPU engine's path for few queries; mutations.py has the others."""
+"""Mutations of the CPU engine's path for few queries, and of row invariance; mutations.py has the others."""
 
 from tree import Mutation
 
+FORWARD = "src/cpu/kernels/forward-inl.h"
 FEW_QUERIES = "src/cpu/kernels/few_queries-inl.h"
 FEW_QUERIES_PRODUCTS = "src/cpu/kernels/few_queries_products-inl.h"
 FEW_QUERIES_CALL = "src/cpu/few_queries.h"
 FEW_QUERIES_PLAN = "src/cpu/few_queries.cpp"
+
+ROW_INVARIANCE = [
+    Mutation("row-invariant: few queries keep their order", FEW_QUERIES_PLAN, " || problem.row_invariant", ""),
+    Mutation(
+        "row-invariant: a sum that underflowed keeps its sign", FORWARD, "output[c] += 0.0F", "output[c] += -0.0F"
+    ),
+    Mutation(
+        "row-invariant: keys beside values that are not finite are added to the sum of those before",
+        FORWARD,
+        "Vec sum = hn::Zero(d);\n        for (std::int64_t key",
+        "Vec sum = hn::Mul(hn::Load(d, out), hn::Load(d, scratch_.rescale + n * kLanes));\n"
+        "        hn::Store(hn::Zero(d), d, out);\n        for (std::int64_t key",
+    ),
+    Mutation(
+        "row-invariant: tiles begin at the first visible key",
+        FORWARD,
+        "round_down(task_.visible.begin(first_position()), task_.tiles.block_n)",
+        "task_.visible.begin(first_position())",
+    ),
+]
 
 DECODING = [
     Mutation(

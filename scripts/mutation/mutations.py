@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ways in which run.py breaks the CPU engine."""
 
-from few_queries_mutations import DECODING
+from few_queries_mutations import DECODING, ROW_INVARIANCE
 from tree import Mutation
 
 FORWARD = "src/cpu/kernels/forward-inl.h"
@@ -373,4 +373,15 @@ AMX = [
     ),
 ]
 
-MUTATIONS = [*ONLINE_SOFTMAX, *MASKS, *GEOMETRY, *SCALES, *BACKWARD_PASS, *MODIFIERS, *DROPOUTS, *DECODING, *AMX]
+MUTATIONS = [
+    *ONLINE_SOFTMAX,
+    *MASKS,
+    *GEOMETRY,
+    *SCALES,
+    *BACKWARD_PASS,
+    *MODIFIERS,
+    *DROPOUTS,
+    *DECODING,
+    *ROW_INVARIANCE,
+    *AMX,
+]

@@ -9,7 +9,8 @@
 namespace strobe::cpu {
 
 FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& machine) {
-  if (problem.pass != Pass::forward || problem.eight_bit.given()) return {};
+  // Sums across lanes and of chunks have another order than a tile's.
+  if (problem.pass != Pass::forward || problem.eight_bit.given() || problem.row_invariant) return {};
   const std::int64_t rows = problem.seqlen_q * heads_per_group(problem);
   // Up to here columns across the lanes are faster than queries across the lanes; matrix tiles are fast enough sooner.
   constexpr std::int64_t kRowsBesideAmx = 16;

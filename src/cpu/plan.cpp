@@ -123,7 +123,8 @@ CallPlan make_call_plan(const AttentionProblem& problem, const Machine& machine,
   CallPlan plan;
   plan.threads = threads;
   plan.few_queries = plan_few_queries(problem, machine);
-  plan.amx = !plan.few_queries.serves() && machine.amx && amx_serves(problem);
+  const bool invariant = problem.pass == Pass::forward && problem.row_invariant;
+  plan.amx = !plan.few_queries.serves() && machine.amx && amx_serves(problem) && !invariant;
   plan.tiles = tiles_of(problem, machine, plan);
   plan.row_blocks = row_blocks_of(problem, plan.tiles.block_m);
   plan.key_blocks = ceil_div(problem.seqlen_k, plan.tiles.block_n);
@@ -162,6 +163,11 @@ std::string explain(const AttentionProblem& problem, const Machine& machine, con
     text +=
         fmt::format("pages         of {} rows, up to {} for a sequence: tiles are packed from where their rows lie\n",
                     problem.page_size, problem.seqlen_k / problem.page_size);
+  }
+  if (forward && problem.row_invariant) {
+    text +=
+        fmt::format("row-invariant a row's keys in tiles of {}, counted from its sequence's first, in their order\n",
+                    plan.tiles.block_n);
   }
   if (group > 1) text += fmt::format("grouped heads {} query heads share a key head and its packed tiles\n", group);
   if (problem.modifiers.block_size != 0) {
