@@ -41,6 +41,7 @@ Tiles forward_tiles(const AttentionProblem& problem, const Machine& machine, int
   const std::int64_t part = masked ? masked_block(problem, kMostRows, 1) : panel;
   if (masked) tiles.block_n = problem.modifiers.block_size;
   if (problem.eight_bit.given()) tiles.block_n = kProbabilityKeys;
+  if (problem.row_invariant) tiles.block_n = kFewQueriesKeys;  // few queries have the same tiles
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
   tiles.block_m = even_block(rows, round_up(kMostRows, part), problem.batch * head_groups(problem),
                              kBlocksPerWorker * threads, part);
@@ -122,7 +123,7 @@ std::size_t worker_bytes(const AttentionProblem& problem, const Machine& machine
 CallPlan make_call_plan(const AttentionProblem& problem, const Machine& machine, int threads) {
   CallPlan plan;
   plan.threads = threads;
-  plan.few_queries = plan_few_queries(problem, machine);
+  plan.few_queries = plan_few_queries(problem, machine, threads);
   const bool invariant = problem.pass == Pass::forward && problem.row_invariant;
   plan.amx = !plan.few_queries.serves() && machine.amx && amx_serves(problem) && !invariant;
   plan.tiles = tiles_of(problem, machine, plan);
@@ -174,7 +175,10 @@ std::string explain(const AttentionProblem& problem, const Machine& machine, con
     text += fmt::format("block mask    blocks of {}: hidden ones are skipped{}\n", problem.modifiers.block_size,
                         group == 1 && problem.heads_q > problem.heads_kv ? ", head by head" : "");
   }
-  if (few.serves()) {
+  if (few.serves() && problem.row_invariant) {
+    text += fmt::format("tasks         up to {}, each all the keys of a sequence for {} head groups\n",
+                        problem.batch * few.runs, few.groups_per_task);
+  } else if (few.serves()) {
     text += fmt::format("tasks         up to {} chunks of {} keys for {} head groups, merged in the keys' order\n",
                         few.chunks * few.runs, kFewQueriesChunk, few.groups_per_task);
   } else if (forward) {

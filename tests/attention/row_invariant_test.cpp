@@ -275,7 +275,7 @@ TEST(RowInvariant, IsInThePlan) {
   const Result<Plan> plan = make_plan(tensors.forward_arguments(), attention.options);
   ASSERT_TRUE(plan.ok());
   EXPECT_NE(plan->explain().find("row-invariant"), std::string::npos);
-  EXPECT_EQ(plan->explain().find("few queries"), std::string::npos);
+  EXPECT_NE(plan->explain().find("few queries"), std::string::npos);
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ class FewQueriesChunk {
       : task_(task),
         first_(task.heads.front()),
         rows_(first_.row_end),
-        panel_rows_(panel_rows(rows_)),
+        panel_rows_(first_.row_invariant ? (rows_ <= kRowGroup ? 0 : rows_) : panel_rows(rows_)),
         scratch_(scratch, first_.head_dim, first_.head_dim_v, first_.stored.given(), rows_,
                  static_cast<std::int64_t>(task.heads.size()), kernel_traits()) {}
 
@@ -106,11 +106,33 @@ class FewQueriesChunk {
       if (first < last) multiply_keys(head, key, first, last);
     });
     for (std::int64_t head = 0; head < heads(); ++head) softmax(head, key, count);
+    if (first_.row_invariant) std::fill_n(scratch_.block_output, heads() * rows_ * scratch_.columns_v, 0.0F);
     for_each_step(count, [&](std::int64_t head, std::int64_t first, std::int64_t last) {
       first = std::max(first, any_begin(head));
       last = std::min(last, scratch_.any_end[head]);
       if (first < last) multiply_values(head, key, first, last);
     });
+    if (!first_.row_invariant) return;
+    for (std::int64_t head = 0; head < heads(); ++head) add_block(head);
+  }
+
+  /// What values of the block at hand are added to.
+  float* output_of(std::int64_t head) const {
+    return first_.row_invariant ? scratch_.block_output + head * rows_ * scratch_.columns_v : state(head).output;
+  }
+
+  /// O = rescale O + P V of the block, in the order of a tile's.
+  void add_block(std::int64_t head) const {
+    if (any_begin(head) >= scratch_.any_end[head]) return;
+    const Floats d;
+    float* HWY_RESTRICT output = state(head).output;
+    const float* HWY_RESTRICT block = output_of(head);
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      const Vec rescale = hn::Set(d, scratch_.block_rescale[head * rows_ + row]);
+      for (std::int64_t at = row * scratch_.columns_v; at < (row + 1) * scratch_.columns_v; at += kLanes) {
+        hn::StoreU(hn::MulAdd(hn::LoadU(d, output + at), rescale, hn::LoadU(d, block + at)), d, output + at);
+      }
+    }
   }
   std::int64_t any_begin(std::int64_t head) const { return scratch_.any_begin[head]; }
 
@@ -146,12 +168,19 @@ class FewQueriesChunk {
     const ForwardTask& task = head_task(head);
     const StoredTile stored{task.stored, task.dtype, key + first, last - first, scratch_.converted};
     const ConstRows keys = stored.keys(task.k, task.head_dim);
-    with_rows({keys, stored.first(), last - first, task.head_dim}, scratch_.columns, [&](const auto& rows) {
+    const bool widen = panel_rows_ > 0 || task.row_invariant;
+    with_rows({keys, stored.first(), last - first, task.head_dim}, scratch_.columns, widen, [&](const auto& rows) {
       float* to = scores(head) + first;
       if constexpr (std::is_same_v<std::decay_t<decltype(rows)>, BlockRows<float>>) {
         for (std::int64_t row = 0; row < panel_rows_; row += kLanes) {
           multiply_panel_queries(queries(head) + row * scratch_.columns, task.head_dim, rows, last - first,
                                  to + row * kFewQueriesKeys);
+        }
+        if (task.row_invariant) {
+          if (panel_rows_ > 0) return;
+          return with_row_group(rows_, [&](auto own) {
+            multiply_across_keys<own>(queries(head), scratch_.columns, rows, last - first, to);
+          });
         }
       }
       multiply_queries(queries(head) + round_up(panel_rows_, kLanes) * scratch_.columns, rows_ - panel_rows_,
@@ -164,25 +193,26 @@ class FewQueriesChunk {
     const ForwardTask& task = head_task(head);
     const StoredTile stored{task.stored, task.dtype, key + first, last - first, scratch_.converted};
     const ConstRows values = stored.values(task.v, task.head_dim_v);
-    with_rows({values, stored.first(), last - first, task.head_dim_v}, scratch_.columns_v,
+    const bool widen = panel_rows_ > 0 && !task.row_invariant;
+    with_rows({values, stored.first(), last - first, task.head_dim_v}, scratch_.columns_v, widen,
               [&](const auto& rows) { add_visible_values(head, rows, first, last); });
   }
 
   /// Calls use() with rows as they lie, or widened to float32 where they are not whole vectors or of several pages, or
   /// where converting them for every few queries again costs more. Both give the same bits.
   template <class Use>
-  HWY_INLINE void with_rows(const Source& from, std::int64_t columns, const Use& use) {
+  HWY_INLINE void with_rows(const Source& from, std::int64_t columns, bool widen, const Use& use) {
     switch (first_.dtype) {
-      case DType::float16: return with_rows_of<float16>(from, columns, use);
-      case DType::bfloat16: return with_rows_of<bfloat16>(from, columns, use);
-      default: return with_rows_of<float>(from, columns, use);
+      case DType::float16: return with_rows_of<float16>(from, columns, widen, use);
+      case DType::bfloat16: return with_rows_of<bfloat16>(from, columns, widen, use);
+      default: return with_rows_of<float>(from, columns, widen, use);
     }
   }
 
   template <class T, class Use>
-  HWY_INLINE void with_rows_of(const Source& from, std::int64_t columns, const Use& use) {
+  HWY_INLINE void with_rows_of(const Source& from, std::int64_t columns, bool widen, const Use& use) {
     constexpr bool kCheap = !std::is_same_v<T, float16> || kNativeFloat16;
-    const bool in_place = (std::is_same_v<T, float> || (kCheap && rows_ <= kRowGroup && panel_rows_ == 0)) &&
+    const bool in_place = (std::is_same_v<T, float> || (kCheap && rows_ <= kRowGroup && !widen)) &&
                           from.rows.pages.holds_together(from.first, from.count);
     if (in_place && from.columns == columns) {
       return use(BlockRows<T>{from.row<T>(0), from.rows.position_stride});
@@ -202,6 +232,7 @@ class FewQueriesChunk {
     const float factor = task.terms.given() ? 1.0F : task.score_scale.scale_log2;
     for (std::int64_t row = 0; row < rows_; ++row) scratch_.top[row] = top_of_row(head, row, key, count) * factor;
     raise_maxima(of_head);
+    if (task.row_invariant) std::copy_n(scratch_.rescale, rows_, scratch_.block_rescale + head * rows_);
     KeptKeys kept(scratch_.kept);
     if (task.dropout.given) kept.draw(task.dropout, task.q.group, 0, rows_, key, key + count);
     for (std::int64_t row = 0; row < rows_; ++row) {
@@ -212,13 +243,22 @@ class FewQueriesChunk {
       float* HWY_RESTRICT scores = this->scores(head) + row * kFewQueriesKeys;
       const Vec shift = hn::Set(d, scratch_.shift[row]);
       Vec sum = hn::Zero(d);
+      float in_order = 0.0F;  // the sum of a tile, key by key
       for (std::int64_t at = round_down(first, kLanes); at < last; at += kLanes) {
         Vec p = exp2(hn::MulSub(hn::Load(d, scores + at), hn::Set(d, factor), shift));
         sum = hn::Add(sum, p);
+        if (task.row_invariant) {
+          hn::Store(p, d, scores + at);
+          for (std::int64_t i = 0; i < kLanes; ++i) in_order += scores[at + i];
+        }
         if (task.dropout.given) p = hn::IfThenElseZero(kept.at(row, at), p);
         hn::Store(p, d, scores + at);
       }
       float& row_sum = of_head.row_sum[row];
+      if (task.row_invariant) {
+        row_sum = hn::GetLane(hn::MulAdd(hn::Set(d, row_sum), hn::Set(d, scratch_.rescale[row]), hn::Set(d, in_order)));
+        continue;
+      }
       row_sum = row_sum * scratch_.rescale[row] + hn::GetLane(hn::SumOfLanes(d, sum));
       if (scratch_.rescale[row] != 1.0F)
         rescale_output(scratch_.rescale[row], of_head.output + row * scratch_.columns_v);
@@ -329,7 +369,7 @@ class FewQueriesChunk {
   HWY_INLINE void add_group(std::int64_t head, std::int64_t row, const BlockRows<T>& values, std::int64_t first,
                             std::int64_t last) {
     const float* p = scores(head) + row * kFewQueriesKeys + first;
-    float* output = state(head).output + row * scratch_.columns_v;
+    float* output = output_of(head) + row * scratch_.columns_v;
     std::int64_t begin[kRows];  // visible keys of each row, counted from `first`
     std::int64_t end[kRows];
     for (int i = 0; i < kRows; ++i) {
