@@ -13,7 +13,8 @@ FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& 
   const std::int64_t rows = problem.seqlen_q * heads_per_group(problem);
   // Up to here columns across the lanes are faster than queries across the lanes; matrix tiles are fast enough sooner.
   constexpr std::int64_t kRowsBesideAmx = 16;
-  const std::int64_t most = machine.amx && amx_serves(problem) && !problem.row_invariant ? kRowsBesideAmx : kFewQueriesRows;
+  const std::int64_t most =
+      machine.amx && amx_serves(problem) && !problem.row_invariant ? kRowsBesideAmx : kFewQueriesRows;
   if (rows == 0 || rows > most || head_groups(problem) == 0) return {};
 
   FewQueriesPlan plan{.rows = rows};

@@ -14,6 +14,7 @@
 #include "cpu/kernels/convert-inl.h"
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/few_queries.h"
+#include "cpu/kernels/few_queries_merge-inl.h"
 #include "cpu/kernels/few_queries_products-inl.h"
 #include "cpu/kernels/pack-inl.h"
 #include "cpu/kernels/row_statistics.h"
@@ -29,12 +30,6 @@ static_assert(kFewQueriesKeys % kLanes == 0);
 // follow. 8 and 16 keys are read at the speed of a copy, 64 at half of it.
 inline constexpr std::int64_t kStep = 16;
 static_assert(kStep % kLanes == 0);
-
-/// What is taken from the exponents of a row: its maximum, but not -inf, which would make NaN of a row without a key.
-HWY_INLINE Vec shift_of(Vec row_max) {
-  const Floats d;
-  return hn::IfThenElse(hn::Eq(row_max, hn::Set(d, -kInfinity)), hn::Zero(d), row_max);
-}
 
 class FewQueriesChunk {
  public:
@@ -100,14 +95,15 @@ class FewQueriesChunk {
   /// Heads take turns every few keys: they lie side by side in memory, so that rows are read as they lie.
   void block(std::int64_t key, std::int64_t count) {
     for (std::int64_t head = 0; head < heads(); ++head) find_visible(head, key, count);
-    for_each_step(count, [&](std::int64_t head, std::int64_t first, std::int64_t last) {
-      first = std::max(first, round_down(any_begin(head), kStep));
+    const std::int64_t step = first_.row_invariant && rows_ == 1 ? kFewQueriesKeys : kStep;  // one row: more sums
+    for_each_step(count, step, [&](std::int64_t head, std::int64_t first, std::int64_t last) {
+      first = std::max(first, round_down(any_begin(head), step));
       last = std::min(last, scratch_.any_end[head]);
       if (first < last) multiply_keys(head, key, first, last);
     });
     for (std::int64_t head = 0; head < heads(); ++head) softmax(head, key, count);
     if (first_.row_invariant) std::fill_n(scratch_.block_output, heads() * rows_ * scratch_.columns_v, 0.0F);
-    for_each_step(count, [&](std::int64_t head, std::int64_t first, std::int64_t last) {
+    for_each_step(count, kStep, [&](std::int64_t head, std::int64_t first, std::int64_t last) {
       first = std::max(first, any_begin(head));
       last = std::min(last, scratch_.any_end[head]);
       if (first < last) multiply_values(head, key, first, last);
@@ -138,9 +134,9 @@ class FewQueriesChunk {
 
   /// Calls use(head, first, last) for a few keys of the block and every head, then the next few keys.
   template <class Use>
-  HWY_INLINE void for_each_step(std::int64_t count, const Use& use) {
-    for (std::int64_t first = 0; first < count; first += kStep) {
-      for (std::int64_t head = 0; head < heads(); ++head) use(head, first, std::min(first + kStep, count));
+  HWY_INLINE void for_each_step(std::int64_t count, std::int64_t step, const Use& use) {
+    for (std::int64_t first = 0; first < count; first += step) {
+      for (std::int64_t head = 0; head < heads(); ++head) use(head, first, std::min(first + step, count));
     }
   }
 
@@ -179,7 +175,7 @@ class FewQueriesChunk {
         if (task.row_invariant) {
           if (panel_rows_ > 0) return;
           return with_row_group(rows_, [&](auto own) {
-            multiply_across_keys<own>(queries(head), scratch_.columns, rows, last - first, to);
+            multiply_across_keys<own, own == 1 ? 4 : 1>(queries(head), scratch_.columns, rows, last - first, to);
           });
         }
       }
@@ -397,37 +393,6 @@ class FewQueriesChunk {
   const std::int64_t panel_rows_;  // of them, those whose scores are made with queries across the lanes
   const FewQueriesScratch scratch_;
 };
-
-/// Merges the states of one group of heads, `stride` floats apart, in the order of the chunks, and writes its rows.
-HWY_INLINE void merge_few_queries(const ForwardTask& task, const float* states, std::int64_t chunks,
-                                  std::int64_t stride, float* HWY_RESTRICT row_buffer) {
-  const Floats d;
-  const std::int64_t rows = task.row_end;
-  const std::int64_t columns = round_up(task.head_dim_v, kLanes);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    RowStatistics statistics;
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const float row_max = ConstFewQueriesState(states + chunk * stride, rows).row_max[row];
-      statistics.max = std::max(statistics.max, row_max);
-    }
-    std::fill_n(row_buffer, columns, 0.0F);
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const ConstFewQueriesState part(states + chunk * stride, rows);
-      const Vec weight = exp2(hn::Sub(hn::Set(d, part.row_max[row]), shift_of(hn::Set(d, statistics.max))));
-      statistics.sum += hn::GetLane(weight) * part.row_sum[row];
-      const float* HWY_RESTRICT output = part.output + row * columns;
-      for (std::int64_t c = 0; c < columns; c += kLanes) {
-        const Vec sum = hn::MulAdd(weight, hn::LoadU(d, output + c), hn::LoadU(d, row_buffer + c));
-        hn::StoreU(sum, d, row_buffer + c);
-      }
-    }
-    const Vec factor = hn::Set(d, finish_statistics(task, row, statistics));
-    for (std::int64_t c = 0; c < columns; c += kLanes) {
-      hn::StoreU(hn::Mul(hn::LoadU(d, row_buffer + c), factor), d, row_buffer + c);
-    }
-    store_result(task.dtype_o, task.o, row, row_buffer, task.head_dim_v);
-  }
-}
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
