@@ -2,7 +2,7 @@
 """The ways in which run.py breaks the CPU engine."""
 
 from bfloat16_mutations import AMX, DOT_PRODUCTS
-from few_queries_mutations import DECODING
+from few_queries_mutations import DECODING, ROW_INVARIANCE
 from tree import Mutation
 
 FORWARD = "src/cpu/kernels/forward-inl.h"
@@ -342,6 +342,7 @@ MUTATIONS = [
     *MODIFIERS,
     *DROPOUTS,
     *DECODING,
+    *ROW_INVARIANCE,
     *AMX,
     *DOT_PRODUCTS,
 ]

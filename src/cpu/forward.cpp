@@ -111,6 +111,7 @@ void forward(const Call& call, const ForwardArguments& arguments) {
                        .max_logits = max_logits_of(arguments.max_logits, b, group * heads_per_group(problem)),
                        .eight_bit = eight_bit_operands(problem, arguments, b, group, head_k),
                        .stored = stored_operands(problem, arguments, b, head_k),
+                       .row_invariant = problem.row_invariant,
                        .tiles = plan.tiles};
   };
   if (plan.few_queries.serves()) return forward_few_queries(call, workspace, task_of);

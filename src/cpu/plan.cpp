@@ -42,6 +42,7 @@ Tiles forward_tiles(const AttentionProblem& problem, const Machine& machine, int
   const std::int64_t part = masked ? masked_block(problem, kMostRows, 1) : panel;
   if (masked) tiles.block_n = problem.modifiers.block_size;
   if (problem.eight_bit.given()) tiles.block_n = kProbabilityKeys;
+  if (problem.row_invariant) tiles.block_n = kFewQueriesKeys;  // few queries have the same tiles
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
   tiles.block_m = even_block(rows, round_up(kMostRows, part), problem.batch * head_groups(problem),
                              kBlocksPerWorker * threads, part);
@@ -133,8 +134,9 @@ std::string_view unit_text(bf16::Unit unit) {
 CallPlan make_call_plan(const AttentionProblem& problem, const Machine& machine, int threads) {
   CallPlan plan;
   plan.threads = threads;
-  plan.few_queries = plan_few_queries(problem, machine);
-  if (!plan.few_queries.serves() && takes_bfloat16(problem)) plan.bfloat16 = machine.bfloat16;
+  plan.few_queries = plan_few_queries(problem, machine, threads);
+  const bool invariant = problem.pass == Pass::forward && problem.row_invariant;
+  if (!plan.few_queries.serves() && takes_bfloat16(problem) && !invariant) plan.bfloat16 = machine.bfloat16;
   plan.tiles = tiles_of(problem, machine, plan);
   plan.row_blocks = row_blocks_of(problem, plan.tiles.block_m);
   plan.key_blocks = ceil_div(problem.seqlen_k, plan.tiles.block_n);
@@ -174,12 +176,20 @@ std::string explain(const AttentionProblem& problem, const Machine& machine, con
         fmt::format("pages         of {} rows, up to {} for a sequence: tiles are packed from where their rows lie\n",
                     problem.page_size, problem.seqlen_k / problem.page_size);
   }
+  if (forward && problem.row_invariant) {
+    text +=
+        fmt::format("row-invariant a row's keys in tiles of {}, counted from its sequence's first, in their order\n",
+                    plan.tiles.block_n);
+  }
   if (group > 1) text += fmt::format("grouped heads {} query heads share a key head and its packed tiles\n", group);
   if (problem.modifiers.block_size != 0) {
     text += fmt::format("block mask    blocks of {}: hidden ones are skipped{}\n", problem.modifiers.block_size,
                         group == 1 && problem.heads_q > problem.heads_kv ? ", head by head" : "");
   }
-  if (few.serves()) {
+  if (few.serves() && problem.row_invariant) {
+    text += fmt::format("tasks         up to {}, each all the keys of a sequence for {} head groups\n",
+                        problem.batch * few.runs, few.groups_per_task);
+  } else if (few.serves()) {
     text += fmt::format("tasks         up to {} chunks of {} keys for {} head groups, merged in the keys' order\n",
                         few.chunks * few.runs, kFewQueriesChunk, few.groups_per_task);
   } else if (forward) {

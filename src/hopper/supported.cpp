@@ -42,6 +42,7 @@ Status check_supported(const AttentionProblem& problem) {
     return status;
   }
   if (Status status = gpu::check_caches(problem, kEngine); !status.ok()) return status;
+  if (Status status = gpu::check_row_invariant(problem, kEngine); !status.ok()) return status;
   return gpu::check_sizes(problem, kEngine);
 }
 

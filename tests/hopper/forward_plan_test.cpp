@@ -88,6 +88,8 @@ TEST(HopperForwardPlan, NamesWhatItLacks) {
             "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
   EXPECT_EQ(refusal([](AttentionProblem& p) { p.page_size = 16; }),
             "page_table is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(refusal([](AttentionProblem& p) { p.row_invariant = true; }),
+            "row_invariant is not supported by the hopper engine; the cpu engine supports it");
 }
 
 TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {

@@ -8,6 +8,7 @@
 #endif
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cpu/kernels/pack-inl.h"
 
@@ -129,6 +130,53 @@ HWY_INLINE void multiply_panel_queries(const float* panel, std::int64_t columns,
       const float* together[kTransposedRows];
       for (std::int64_t i = 0; i < kTransposedRows; ++i) together[i] = products + (part + i) * kLanes;
       transpose_rows(together, kLanes, kFewQueriesKeys, scores + key + part);
+    }
+  }
+}
+
+/// Calls run(std::integral_constant<int, rows>()) for 1 to kRowGroup rows.
+template <class Run>
+HWY_INLINE void with_row_group(std::int64_t rows, const Run& run) {
+  static_assert(kRowGroup <= 4);
+  if (rows == 1) return run(std::integral_constant<int, 1>());
+  if (rows == 2 || kRowGroup == 2) return run(std::integral_constant<int, 2>());
+  if (rows == 3) return run(std::integral_constant<int, 3>());
+  return run(std::integral_constant<int, 4>());
+}
+
+/// The products of kRows queries with `count` keys, keys across the lanes of kVecs vectors at a time: each is one sum
+/// in the order of the columns, as those of multiply_panel() and of tiles are. Writes whole groups of kVecs vectors.
+template <int kRows, int kVecs>
+HWY_INLINE void multiply_across_keys(const float* HWY_RESTRICT queries, std::int64_t columns,
+                                     const BlockRows<float>& keys, std::int64_t count, float* HWY_RESTRICT scores) {
+  static_assert(kTransposedRows == kLanes);
+  constexpr std::int64_t kColumns = 64;
+  constexpr std::int64_t kWidth = kVecs * kLanes;
+  const Floats d;
+  HWY_ALIGN float transposed[kColumns * kWidth];
+  for (std::int64_t key = 0; key < count; key += kWidth) {
+    FixedVec sums[kRows][kVecs];
+    for (auto& row : sums) {
+      for (Vec& sum : row) sum = hn::Zero(d);
+    }
+    for (std::int64_t first = 0; first < columns; first += kColumns) {
+      const std::int64_t some = std::min(kColumns, columns - first);
+      for (std::int64_t n = 0; n < kWidth; n += kLanes) {
+        const float* together[kTransposedRows];
+        for (std::int64_t i = 0; i < kLanes; ++i) together[i] = keys[std::min(key + n + i, count - 1)] + first;
+        transpose_rows(together, some, kWidth, transposed + n);
+      }
+      for (std::int64_t c = 0; c < some; ++c) {
+        HWY_UNROLL(4) for (int row = 0; row < kRows; ++row) {
+          const Vec query = hn::Set(d, queries[row * columns + first + c]);
+          HWY_UNROLL(4) for (int n = 0; n < kVecs; ++n) {
+            sums[row][n] = hn::MulAdd(hn::Load(d, transposed + c * kWidth + n * kLanes), query, sums[row][n]);
+          }
+        }
+      }
+    }
+    for (int row = 0; row < kRows; ++row) {
+      for (int n = 0; n < kVecs; ++n) hn::StoreU(sums[row][n], d, scores + row * kFewQueriesKeys + key + n * kLanes);
     }
   }
 }
