@@ -15,6 +15,8 @@ import torch
 from measure import DTYPES, check, describe, largest_score, milliseconds, parser, positive, print_table
 from torch import Tensor
 
+HYBRID, COPIED = "in two parts, merged", "old pages copied first"
+
 Part = tuple[Tensor, Tensor]
 """o [batch, 1, heads, head_dim] and lse [batch, heads, 1]."""
 
@@ -115,23 +117,22 @@ def main() -> None:
     plain, magnitude = one_call(cache, q.cpu())
     score = max(largest_score(q.cpu(), k.cpu()) for k in (cache.old_k, cache.recent_k))
     parts = [cache.old_part(q.cpu())[0], cache.recent_part(q)[0]]
-    check(cache.attention(q), plain, parts, magnitude, score, options.old + options.recent)
-
-    calls = {"in two parts, merged": lambda: cache.attention(q)}
-    copied = {"in two parts, merged": 2 * q.nbytes + 4 * options.batch * options.heads}  # q, o and lse
+    calls = {HYBRID: lambda: cache.attention(q), COPIED: lambda: cache.attention_on_copies(q)}
+    for name, call in calls.items():
+        check(name, call(), plain, parts, magnitude, score, options.old + options.recent)
     if device == "cuda":
         print(f"the recent ones are on {torch.cuda.get_device_name()}")
-        calls["old pages copied to the GPU"] = lambda: cache.attention_on_copies(q)
-        copied["old pages copied to the GPU"] = cache.copied_bytes()
     else:
         print("there is no GPU: both parts run on the CPU engine, and no copy is measured")
+        calls = {HYBRID: calls[HYBRID]}
         calls |= {"the old part": lambda: cache.old_part(q)[0], "the recent part": lambda: cache.recent_part(q)[0]}
-    times = milliseconds(calls, options.rounds)
-    rows = [[name, f"{time:.2f}"] for name, time in times.items()]
     heads = ["", "ms"]
+    rows = [[name, f"{time:.2f}"] for name, time in milliseconds(calls, options.rounds).items()]
     if device == "cuda":
         heads.append("MB over the bus")
-        rows = [[*row, f"{copied[row[0]] / 1e6:.1f}"] for row in rows]
+        lse_bytes = 4 * options.batch * options.heads
+        for row, crossed in zip(rows, (2 * q.nbytes + lse_bytes, cache.copied_bytes()), strict=True):
+            row.append(f"{crossed / 1e6:.1f}")
     print_table(heads, rows)
 
 

@@ -58,7 +58,9 @@ def print_table(heads: list[str], rows: list[list[str]]) -> None:
         print("  ".join([row[0].ljust(widths[0]), *cells[1:]]))
 
 
-def check(merged: Tensor, plain: Tensor, parts: list[Tensor], magnitude: Tensor, score: float, keys: int) -> None:
+def check(
+    name: str, merged: Tensor, plain: Tensor, parts: list[Tensor], magnitude: Tensor, score: float, keys: int
+) -> None:
     """Ends the program if `merged` and `plain`, [batch, seqlen_q, heads, head_dim] of two calls over the same `keys`,
     differ by more than rounding explains (docs/accuracy.md). `parts` are what was merged, `magnitude` is the sum of
     P |V|, `score` the largest |q| |k| scale."""
@@ -73,8 +75,8 @@ def check(merged: Tensor, plain: Tensor, parts: list[Tensor], magnitude: Tensor,
             bound += UNIT_ROUNDOFF[merged.dtype] * magnitude.float()
     error = (merged.cpu().float() - plain.float()).abs()
     if not (error <= bound).all():
-        raise SystemExit(f"the results differ by {error.max():.1e}, more than rounding explains")
-    print(f"the results differ by {error.max():.1e} at most, {(error / bound).max():.2f} of what rounding may cost")
+        raise SystemExit(f"{name}: off by {error.max():.1e}, more than rounding explains")
+    print(f"{name}: off by {error.max():.1e} at most, {(error / bound).max():.2g} of what rounding may cost")
 
 
 def largest_score(q: Tensor, k: Tensor) -> float:

@@ -57,7 +57,7 @@ def main() -> None:
         strobe.attention(q, k, v, page_table=cache["page_table"][:, prefix_pages:].contiguous(), seqused_k=behind),
     ]
     magnitude = strobe.attention(q, k, v.abs(), **cache)
-    check(shared, plain, parts, magnitude, largest_score(q, k), options.prefix + options.own)
+    check("the prefix once", shared, plain, parts, magnitude, largest_score(q, k), options.prefix + options.own)
     times = milliseconds(calls, options.rounds)
     slowest = max(times.values())
     print_table(
