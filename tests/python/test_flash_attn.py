@@ -345,3 +345,19 @@ def test_caches_in_8_bits():
     expected = call(q, *wide, cache_seqlens=lengths, causal=True)
     out = call(q, *caches, cache_seqlens=lengths, causal=True, k_descale=scales[0], v_descale=scales[1])
     torch.testing.assert_close(out, expected, rtol=0, atol=0)
+
+
+def test_rotary_tables_in_8_bits():
+    torch.manual_seed(2)
+    q, new_k, new_v = (torch.randn(1, 1, 2, 32).bfloat16() for _ in range(3))
+    angles = torch.rand(8, 32 // 2)
+    tables = [table.to(torch.float8_e4m3fn) for table in (angles.cos(), angles.sin())]
+    results = []
+    for cos, sin in (tables, [table.float() for table in tables]):
+        caches = [torch.zeros(1, 8, 2, 32, dtype=torch.bfloat16) for _ in "kv"]
+        out = flash_attn_interface.flash_attn_with_kvcache(
+            q, *caches, new_k, new_v, rotary_cos=cos, rotary_sin=sin, cache_seqlens=3
+        )
+        results.append((out, *caches))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    assert not torch.equal(results[0][1][:, 3], new_k[:, 0])

@@ -367,6 +367,16 @@ def test_varlen_with_a_block_table():
     torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_rows_of_a_page_table():
+    """cache_batch_idx with pages, as FlashAttention-3 alone has it."""
+    q, k, v, table, lengths, _, _ = paged_batch()
+    order = torch.tensor([2, 0], dtype=torch.int32)
+    call = flash_attn_interface.flash_attn_with_kvcache
+    wanted = call(q[:2, None], k, v, cache_seqlens=lengths[order], page_table=table[order])
+    out = call(q[:2, None], k, v, cache_seqlens=lengths[order], page_table=table, cache_batch_idx=order)
+    torch.testing.assert_close(out, wanted, rtol=0, atol=0)
+
+
 def test_what_a_cache_lacks_is_said():
     q, k, v, table, lengths, _, _ = paged_batch()
     q = q[:3, None]

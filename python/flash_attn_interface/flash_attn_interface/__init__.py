@@ -178,9 +178,14 @@ def flash_attn_with_kvcache(
     sm_margin: int = 0,
     return_softmax_lse: bool = False,
 ) -> Any:
-    """out, or (out, lse, None, None) with return_softmax_lse: there are no partial results. Writes k and v to the
-    cache, which may be pages of any size. A cache of float8_e4m3fn or int8 has scales [batch, heads_kv], k_descale and
-    v_descale; a float8_e4m3fn q beside it becomes bfloat16, as out is."""
+    """out, or (out, lse, None, None) with return_softmax_lse: there are no partial results.
+
+    Writes k and v to the cache, which may be pages of any size; cache_batch_idx then says the rows of page_table. A
+    cache of float8_e4m3fn or int8 has scales [batch, heads_kv], k_descale and v_descale; a float8_e4m3fn q beside it
+    becomes bfloat16, as out is.
+    """
+    if page_table is not None and cache_batch_idx is not None:
+        page_table, cache_batch_idx = page_table[cache_batch_idx.long()], None
     out, lse = with_cache(
         q,
         Cache(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad),

@@ -266,7 +266,9 @@ def with_cache(
         has_diagonal = bool(options["causal"]) or options.get("window", (-1, -1)) != (-1, -1)
         rotary = None
         if rotary_cos is not None and rotary_sin is not None:
-            rotary = Rotary(rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens)
+            # FlashAttention-3 wants the tables in q's dtype, float8 among them.
+            cos, sin = (x.float() if x.dtype.itemsize == 1 else x for x in (rotary_cos, rotary_sin))
+            rotary = Rotary(cos, sin, rotary_interleaved, rotary_seqlens)
         # A scale of q has no part in what is stored.
         append_scales = stored and cache_scales(q, cache, (scales or {}) | {"q_descale": None})[1]
         q = append(
