@@ -26,11 +26,6 @@ namespace strobe::cpu::HWY_NAMESPACE {
 
 static_assert(kFewQueriesKeys % kLanes == 0);
 
-// Keys of one head before the next head takes the same: their pages, of K or of V, are as many as hardware prefetchers
-// follow. 8 and 16 keys are read at the speed of a copy, 64 at half of it.
-inline constexpr std::int64_t kStep = 16;
-static_assert(kStep % kLanes == 0);
-
 class FewQueriesChunk {
  public:
   FewQueriesChunk(const FewQueriesTask& task, std::byte* scratch)
@@ -164,6 +159,7 @@ class FewQueriesChunk {
     const ForwardTask& task = head_task(head);
     const StoredTile stored{task.stored, task.dtype, key + first, last - first, scratch_.converted};
     const ConstRows keys = stored.keys(task.k, task.head_dim);
+    prefetch_step(task, task.k, key + last, task.head_dim);
     const bool widen = panel_rows_ > 0 || task.row_invariant;
     with_rows({keys, stored.first(), last - first, task.head_dim}, scratch_.columns, widen, [&](const auto& rows) {
       float* to = scores(head) + first;
@@ -189,6 +185,7 @@ class FewQueriesChunk {
     const ForwardTask& task = head_task(head);
     const StoredTile stored{task.stored, task.dtype, key + first, last - first, scratch_.converted};
     const ConstRows values = stored.values(task.v, task.head_dim_v);
+    prefetch_step(task, task.v, key + last, task.head_dim_v);
     const bool widen = panel_rows_ > 0 && !task.row_invariant;
     with_rows({values, stored.first(), last - first, task.head_dim_v}, scratch_.columns_v, widen,
               [&](const auto& rows) { add_visible_values(head, rows, first, last); });

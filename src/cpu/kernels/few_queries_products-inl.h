@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "cpu/kernels/pack-inl.h"
+#include "cpu/kernels/task.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
@@ -23,6 +24,20 @@ inline constexpr int kKeyQuad = 4;
 inline constexpr std::int64_t kPanelLeast = HWY_MAX(kLanes * 3 / 4, 1);
 // Keys that are multiplied by a vector of queries together.
 inline constexpr std::int64_t kPanelKeys = 8;
+
+// Keys of one head before the next head takes the same: their pages, of K or of V, are as many as hardware prefetchers
+// follow. 8 and 16 keys are read at the speed of a copy, 64 at half of it.
+inline constexpr std::int64_t kStep = 16;
+static_assert(kStep % kLanes == 0);
+
+/// Fetches the 16-bit rows, from `position` on, that a head takes in the next step: converting them leaves too few
+/// loads under way. Rows of float32 are read as fast without it.
+HWY_INLINE void prefetch_step(const ForwardTask& task, const ConstRows& rows, std::int64_t position,
+                              std::int64_t columns) {
+  if (task.dtype == DType::float32 || task.stored.given()) return;
+  const Source next{rows, position, std::min(kStep, task.visible.keys - position), columns};
+  for (std::int64_t row = 0; row < kStep; ++row) prefetch_row<bfloat16>(next, row);
+}
 
 /// Neighbouring rows of K or V, in whole vectors.
 template <class T>
@@ -58,8 +73,9 @@ HWY_INLINE void store_sums(FixedVec (&v)[kKeyQuad], float* HWY_RESTRICT to) {
 #endif
 }
 
-/// to[row * kFewQueriesKeys + i] = query `row` . keys[i] for kRows rows and kKeyQuad keys.
-template <int kRows, class T>
+/// to[row * kFewQueriesKeys + i] = query `row` . keys[i] for kRows rows and kKeyQuad keys. `columns` are a multiple of
+/// kVecs vectors, which one turn of the loop takes.
+template <int kRows, int kVecs, class T>
 HWY_INLINE void multiply_quad(const float* HWY_RESTRICT queries, std::int64_t columns, const T* const (&keys)[kKeyQuad],
                               float* HWY_RESTRICT to) {
   const Floats d;
@@ -67,15 +83,32 @@ HWY_INLINE void multiply_quad(const float* HWY_RESTRICT queries, std::int64_t co
   for (int row = 0; row < kRows; ++row) {
     for (int i = 0; i < kKeyQuad; ++i) sums[row][i] = hn::Zero(d);
   }
-  for (std::int64_t c = 0; c < columns; c += kLanes) {
-    FixedVec query[kRows];
-    HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) query[row] = hn::LoadU(d, queries + row * columns + c);
-    HWY_UNROLL(4) for (int i = 0; i < kKeyQuad; ++i) {
-      const Vec key = load(d, keys[i] + c);
-      HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) sums[row][i] = hn::MulAdd(query[row], key, sums[row][i]);
+  for (std::int64_t begin = 0; begin < columns; begin += kVecs * kLanes) {
+    HWY_UNROLL(8) for (int n = 0; n < kVecs; ++n) {
+      const std::int64_t c = begin + n * kLanes;
+      FixedVec query[kRows];
+      HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) query[row] = hn::LoadU(d, queries + row * columns + c);
+      HWY_UNROLL(4) for (int i = 0; i < kKeyQuad; ++i) {
+        const Vec key = load(d, keys[i] + c);
+        HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) sums[row][i] = hn::MulAdd(query[row], key, sums[row][i]);
+      }
     }
   }
   HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) store_sums(sums[row], to + row * kFewQueriesKeys);
+}
+
+/// The same of rows that are few enough for registers when all columns of a usual head_dim are one turn of the loop.
+/// Hardware prefetchers follow each load instruction by itself: its addresses are then one row apart.
+template <int kRows, class T>
+HWY_INLINE void multiply_quad_unrolled(const float* HWY_RESTRICT queries, std::int64_t columns,
+                                       const T* const (&keys)[kKeyQuad], float* HWY_RESTRICT to) {
+  if (columns % (8 * kLanes) == 0) {
+    multiply_quad<kRows, 8>(queries, columns, keys, to);
+  } else if (columns % (4 * kLanes) == 0) {
+    multiply_quad<kRows, 4>(queries, columns, keys, to);
+  } else {
+    multiply_quad<kRows, 1>(queries, columns, keys, to);
+  }
 }
 
 /// The products of every query with `count` keys, in whole quads.
@@ -87,13 +120,14 @@ HWY_INLINE void multiply_queries(const float* HWY_RESTRICT queries, std::int64_t
     for (std::int64_t i = 0; i < kKeyQuad; ++i) quad[i] = keys[std::min(key + i, count - 1)];
     std::int64_t row = 0;
     for (; row + kRowGroup <= rows; row += kRowGroup) {
-      multiply_quad<kRowGroup>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
+      multiply_quad<kRowGroup, 1>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
     }
     if (kRowGroup > 2 && row + 2 <= rows) {
-      multiply_quad<2>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
+      multiply_quad_unrolled<2>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
       row += 2;
     }
-    if (row < rows) multiply_quad<1>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
+    if (row == rows) continue;
+    multiply_quad_unrolled<1>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
   }
 }
 
