@@ -31,6 +31,7 @@ cell is left out of it, with a word on standard error.
 
 On the CPU a turn is one call, and speeds are in GFLOP/s:
   strobe    this library
+  row-invariant  the same with row_invariant, which forwards read; only where --implementation names it
   standard  S and P whole in memory, products by OpenBLAS (bench/standard_attention.cpp)
   pytorch   scaled_dot_product_attention in a process of its own (`pip install torch==2.13.0`)
   probe     fused multiply-adds from registers: the most that this machine's vector units do
@@ -63,8 +64,9 @@ using Peers = std::vector<std::unique_ptr<Peer>>;
 /// invalid_argument for a name that the device does not have.
 Status check_implementations(const BenchFlags& flags) {
   const std::vector<std::string> known =
-      flags.execution.on_gpu() ? std::vector<std::string>{"strobe", "cudnn", "flash_attention_2", "standard"}
-                               : std::vector<std::string>{"strobe", "standard", "pytorch", "probe", "copy"};
+      flags.execution.on_gpu()
+          ? std::vector<std::string>{"strobe", "cudnn", "flash_attention_2", "standard"}
+          : std::vector<std::string>{"strobe", kRowInvariantPeer, "standard", "pytorch", "probe", "copy"};
   for (const std::string& name : flags.implementations) {
     if (std::ranges::find(known, name) != known.end()) continue;
     return {StatusCode::invalid_argument, fmt::format("--implementation {} is not for --device {}: there are {}", name,
@@ -104,6 +106,7 @@ Result<Peers> make_peers(const BenchFlags& flags) {
   const bool gpu = flags.execution.on_gpu();
   Peers peers;
   if (flags.wants("strobe")) peers.push_back(gpu ? make_strobe_gpu_peer() : make_strobe_peer());
+  if (!gpu && !flags.implementations.empty() && flags.wants(kRowInvariantPeer)) peers.push_back(make_strobe_peer(true));
   if (!gpu && flags.wants("standard")) peers.push_back(make_standard_peer());
   if (Status status = add_torch_peers(flags, peers); !status.ok()) return status;
   if (!gpu && flags.wants("probe") && !flags.decodes()) peers.push_back(make_probe_peer());
@@ -215,7 +218,8 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
   const auto flags = std::make_shared<BenchFlags>();
   flags->add_cells_to(command);
   command.add_option("--implementation", flags->implementations, "which of them (default all of the device's)")
-      ->check(CLI::IsMember({"strobe", "standard", "pytorch", "probe", "copy", "cudnn", "flash_attention_2"}))
+      ->check(CLI::IsMember(
+          {"strobe", kRowInvariantPeer, "standard", "pytorch", "probe", "copy", "cudnn", "flash_attention_2"}))
       ->delimiter(',')
       ->type_name("NAME,...");
   command.add_option("--repeats", flags->repeats, "timed turns of each")

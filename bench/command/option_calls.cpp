@@ -69,6 +69,7 @@ OptionCalls::OptionCalls(CellInputs& inputs)
     add("max logits", [&](OptionCall& call) {
       call.max_logits = tensor(max_logits_.data(), {inputs_.cell.batch, inputs_.cell.heads});
     });
+    add("row-invariant", [](OptionCall& call) { call.options.row_invariant = true; });
   }
   add_intervals();
   for (const std::int64_t size : {128, 64}) add_blocks(size);

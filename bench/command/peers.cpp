@@ -29,14 +29,18 @@ Shape shape_of(const bench::Cell& cell) {
 /// Calls a Plan made once, with workspace allocated once: what a program that computes many layers does.
 class StrobePeer : public Peer {
  public:
-  std::string name() const override { return "strobe"; }
+  explicit StrobePeer(bool row_invariant) : row_invariant_(row_invariant) {}
+
+  std::string name() const override { return row_invariant_ ? kRowInvariantPeer : "strobe"; }
 
   Status prepare(const std::shared_ptr<CellInputs>& inputs) override {
     inputs_ = inputs;
+    AttentionOptions options = inputs->options;
+    options.row_invariant = row_invariant_;
     AttentionTensors& tensors = inputs->tensors;
     const Result<Plan> plan = inputs->cell.pass == bench::BenchPass::forward
-                                  ? make_plan(tensors.forward(), inputs->options, inputs->execution)
-                                  : make_plan(tensors.backward(), inputs->options, inputs->execution);
+                                  ? make_plan(tensors.forward(), options, inputs->execution)
+                                  : make_plan(tensors.backward(), options, inputs->execution);
     if (!plan.ok()) return plan.status();
     plan_ = *plan;
     constexpr std::size_t kAlignment = 64;
@@ -62,6 +66,7 @@ class StrobePeer : public Peer {
     void operator()(void* memory) const { std::free(memory); }
   };
 
+  const bool row_invariant_;
   std::shared_ptr<CellInputs> inputs_;
   std::optional<Plan> plan_;
   std::unique_ptr<void, Free> workspace_;
@@ -176,7 +181,7 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : 0.5 * (values[middle - 1] + values[middle]);
 }
 
-std::unique_ptr<Peer> make_strobe_peer() { return std::make_unique<StrobePeer>(); }
+std::unique_ptr<Peer> make_strobe_peer(bool row_invariant) { return std::make_unique<StrobePeer>(row_invariant); }
 
 std::unique_ptr<Peer> make_standard_peer() { return std::make_unique<StandardPeer>(); }
 

@@ -49,7 +49,8 @@ int gpu_launches(const bench::Cell& cell);
 
 double median(std::vector<double> values);
 
-std::unique_ptr<Peer> make_strobe_peer();
+inline constexpr const char* kRowInvariantPeer = "row-invariant";
+std::unique_ptr<Peer> make_strobe_peer(bool row_invariant = false);
 std::unique_ptr<Peer> make_standard_peer();
 
 /// The time that the cell's FLOPs take at the rate of register-only FMAs.

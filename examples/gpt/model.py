@@ -42,9 +42,11 @@ class Gpt(nn.Module):
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Logits [batch, seqlen, characters] of the character after each of tokens [batch, seqlen]."""
-        x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Logits [batch, seqlen, characters] of the character after each of tokens [batch, seqlen], which are at
+        `positions` [seqlen]; by default from 0."""
+        places = self.position.weight[: tokens.shape[1]] if positions is None else self.position(positions)
+        x = self.token(tokens) + places
         return self.head(self.norm(self.blocks(x)))
 
     @torch.no_grad()

@@ -74,7 +74,7 @@ typedef struct strobe_options {
   float dropout;        /* in [0, 1); 0: none */
   int64_t chunk;        /* chunked attention; 0: none */
   int32_t deterministic;
-  int32_t reserved; /* must be 0 */
+  int32_t row_invariant; /* 0 or 1: the bits of a forward's row depend on nothing but what belongs to it */
 } strobe_options;
 
 /* As strobe::Sequences. A max_seqlen of 0 means unknown. */

@@ -156,6 +156,7 @@ constexpr Keyword kKeywords[] = {
     {"random_state", [](CallOptions& o, Imports& i,
                         const Given& g) { o.random.on_device = random_state(i.view(g.value, {g.name, kInt32})); }},
     {"deterministic", [](CallOptions& o, Imports&, const Given& g) { o.attention.deterministic = boolean(g); }},
+    {"row_invariant", [](CallOptions& o, Imports&, const Given& g) { o.attention.row_invariant = boolean(g); }},
     {"cu_seqlens_q",
      [](CallOptions& o, Imports& i, const Given& g) { o.sequences.cu_seqlens_q = i.view(g.value, {g.name, kInt32}); }},
     {"cu_seqlens_k",

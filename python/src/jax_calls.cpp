@@ -146,6 +146,7 @@ void read_number(std::string_view name, const xla::Scalar& scalar, Call& call) {
   if (name == "window_right") call.options.window.right = integer();
   if (name == "chunk") call.options.chunk = integer();
   if (name == "deterministic") call.options.deterministic = integer() != 0;
+  if (name == "row_invariant") call.options.row_invariant = integer() != 0;
   if (name == "block_size") call.block_size = integer();
   if (name == "max_seqlen_q") call.max_seqlen_q = integer();
   if (name == "max_seqlen_k") call.max_seqlen_k = integer();

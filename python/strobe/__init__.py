@@ -13,6 +13,7 @@ from strobe._masks import butterfly_block_mask, dropout_mask, local_block_mask, 
 from strobe._merge import merge
 from strobe._options import EightBitOptions, Options, ScoreOptions
 from strobe._quantize import QuantizationPlan, Quantized, plan_quantization, quantize
+from strobe._shared_prefix import shared_prefix_attention
 
 __all__ = [
     "EightBitOptions",
@@ -32,5 +33,6 @@ __all__ = [
     "merge",
     "plan_quantization",
     "quantize",
+    "shared_prefix_attention",
     "strided_block_mask",
 ]

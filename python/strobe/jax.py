@@ -124,7 +124,7 @@ def _attributes(options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     left, right = options.get("window", (-1, -1))
     attributes: dict[str, Any] = {"window_left": np.int64(left), "window_right": np.int64(right)}
     attributes["causal"] = np.int64(_CAUSAL[options.get("causal", False)])
-    attributes["deterministic"] = np.int64(options.get("deterministic", False))
+    attributes |= {name: np.int64(options.get(name, False)) for name in ("deterministic", "row_invariant")}
     attributes |= {name: np.float32(options[name]) for name in _FLOATS if name in options}
     attributes |= {name: np.int64(options[name]) for name in _INTEGERS if name in options}
     if "v_rotation" in options:

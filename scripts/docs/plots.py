@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = "docs/benchmarks"
 XEON = f"{BENCHMARKS}/cpu/xeon-amx-grid-16-threads.json"
+ZEN5 = f"{BENCHMARKS}/cpu/epyc-zen5-one-thread.json"
 # Each plot: the script, the measurements, its options.
 PLOTS = {
     f"{BENCHMARKS}/io.svg": ("bench/plot_io.py", f"{BENCHMARKS}/io.json"),
@@ -30,6 +31,8 @@ PLOTS = {
         "bench/plot.py", XEON, "--pass", "forward", "--dtype", "bfloat16"),
     f"{BENCHMARKS}/cpu/xeon-backward.svg": (
         "bench/plot.py", XEON, "--pass", "backward", "--dtype", "bfloat16"),
+    f"{BENCHMARKS}/cpu/epyc-zen5.svg": (
+        "bench/plot.py", ZEN5, "--pass", "forward", "backward", "--dtype", "bfloat16"),
 }  # fmt: skip
 
 

@@ -21,7 +21,8 @@ from formulas import Formulas
 ROOT = Path(__file__).resolve().parents[2]
 # Pages of the site that do not lie in docs/.
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-PAGES |= {f"examples/{name}/README.md": f"examples/{name}.md" for name in ("quickstart", "sentence_search", "gpt")}
+EXAMPLES = ("quickstart", "sentence_search", "gpt", "generate")
+PAGES |= {f"examples/{name}/README.md": f"examples/{name}.md" for name in EXAMPLES}
 PAGES |= {f"include/strobe/{path.name}": f"api/{path.stem}.md" for path in headers.public_headers(ROOT)}
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 WIDE = re.compile(r"<table>.*?</table>|<p><img [^>]*></p>", re.DOTALL)  # scrolls on a narrow screen

@@ -1,12 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutations of the CPU engine's path for few queries; mutations.py has the others."""
+"""Mutations of the CPU engine's path for few queries, and of row invariance; mutations.py has the others."""
 
 from tree import Mutation
 
+FORWARD = "src/cpu/kernels/forward-inl.h"
 FEW_QUERIES = "src/cpu/kernels/few_queries-inl.h"
+FEW_QUERIES_MERGE = "src/cpu/kernels/few_queries_merge-inl.h"
 FEW_QUERIES_PRODUCTS = "src/cpu/kernels/few_queries_products-inl.h"
 FEW_QUERIES_CALL = "src/cpu/few_queries.h"
+PLAN = "src/cpu/plan.cpp"
 FEW_QUERIES_PLAN = "src/cpu/few_queries.cpp"
+
+ROW_INVARIANCE = [
+    Mutation(
+        "row-invariant: few queries sum across lanes",
+        FEW_QUERIES,
+        "hn::Set(d, in_order)",
+        "hn::Set(d, hn::GetLane(hn::SumOfLanes(d, sum)))",
+    ),
+    Mutation(
+        "row-invariant: few queries keep their order of columns",
+        FEW_QUERIES,
+        "first_.row_invariant ? (rows_ <= kRowGroup ? 0 : rows_) : panel_rows(rows_)",
+        "panel_rows(rows_)",
+    ),
+    Mutation(
+        "row-invariant: few queries add a block to what was summed before",
+        FEW_QUERIES,
+        "first_.row_invariant ? scratch_.block_output + head * rows_ * scratch_.columns_v : state(head).output",
+        "state(head).output",
+    ),
+    Mutation(
+        "row-invariant: tiles of other keys than few queries have",
+        PLAN,
+        "tiles.block_n = kFewQueriesKeys",
+        "tiles.block_n = 2 * kFewQueriesKeys",
+    ),
+    Mutation(
+        "row-invariant: a sum that underflowed keeps its sign", FORWARD, "output[c] += 0.0F", "output[c] += -0.0F"
+    ),
+    Mutation(
+        "row-invariant: tiles begin at the first visible key",
+        FORWARD,
+        "round_down(task_.visible.begin(first_position()), task_.tiles.block_n)",
+        "task_.visible.begin(first_position())",
+    ),
+]
 
 DECODING = [
     Mutation(
@@ -18,13 +57,13 @@ DECODING = [
     Mutation("few queries: the row sum is not rescaled", FEW_QUERIES, "row_sum * scratch_.rescale[row]", "row_sum"),
     Mutation(
         "few queries: a row without a key yet gives NaN",
-        FEW_QUERIES,
+        FEW_QUERIES_MERGE,
         "hn::IfThenElse(hn::Eq(row_max, hn::Set(d, -kInfinity)), hn::Zero(d), row_max)",
         "row_max",
     ),
     Mutation(
         "few queries: chunks are merged without their weights",
-        FEW_QUERIES,
+        FEW_QUERIES_MERGE,
         "exp2(hn::Sub(hn::Set(d, part.row_max[row]), shift_of(hn::Set(d, statistics.max))))",
         "hn::Set(d, 1.0F)",
     ),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ways in which run.py breaks the CPU engine."""
 
-from few_queries_mutations import DECODING
+from bfloat16_mutations import AMX, DOT_PRODUCTS
+from few_queries_mutations import DECODING, ROW_INVARIANCE
 from tree import Mutation
 
 FORWARD = "src/cpu/kernels/forward-inl.h"
@@ -20,11 +21,6 @@ VISIBLE_KEYS = "src/call/visible_keys.h"
 CALL = "src/cpu/call.cpp"
 FORWARD_CALL = "src/cpu/forward.cpp"
 BACKWARD_CALL = "src/cpu/backward.cpp"
-AMX_FORWARD = "src/cpu/amx/forward-inl.h"
-AMX_SOFTMAX = "src/cpu/amx/softmax-inl.h"
-AMX_BACKWARD = "src/cpu/amx/backward-inl.h"
-AMX_DIFFERENTIATE = "src/cpu/amx/differentiate-inl.h"
-AMX_KEPT_PAIRS = "src/cpu/amx/kept_pairs-inl.h"
 SINK_GRADIENT = "src/cpu/modifier_gradients.h"
 
 
@@ -337,40 +333,16 @@ DROPOUTS = [
     ),
 ]
 
-AMX = [
-    Mutation(
-        "AMX: row sum is not rescaled",
-        AMX_SOFTMAX,
-        "hn::MulAdd(hn::Load(d, row_sum), rescale, hn::Load(d, sum_ + v * kLanes))",
-        "hn::Add(hn::Load(d, row_sum), hn::Load(d, sum_ + v * kLanes))",
-    ),
-    Mutation("AMX: output is not rescaled", AMX_FORWARD, "hn::Mul(hn::Load(d, at), factor)", "hn::Load(d, at)"),
-    Mutation("AMX: panels in flight share a buffer", AMX_FORWARD, "next.half = 1 - scored.half;", "next.half = 0;"),
-    Mutation(
-        "AMX: panels at the mask's edge are not masked",
-        AMX_FORWARD,
-        "begin[amx::kBlock - 1] - key_begin_ > panel.first || end[0] - key_begin_ < panel.last",
-        "false",
-    ),
-    Mutation("AMX: hidden blocks are computed", AMX_FORWARD, "if (!sees(row, key_begin_)) return {};", ""),
-    Mutation(
-        "AMX: a key is dropped with the one after it",
-        AMX_KEPT_PAIRS,
-        "kept(hn::Load(Words(), words_ + v * kLanes), key)",
-        "kept(hn::Load(Words(), words_ + v * kLanes), key | 1)",
-    ),
-    Mutation("AMX: hidden pairs reach dV", AMX_DIFFERENTIATE, "p = hn::IfThenElseZero(seen, p);", ""),
-    Mutation("AMX: ALiBi is not in the backward", AMX_DIFFERENTIATE, "terms_.terms.alibi_slopes != nullptr", "false"),
-    Mutation(
-        "AMX: NaN of any bits is rounded to a number",
-        AMX_DIFFERENTIATE,
-        "hn::IfThenElse(hn::IsNaN(exponent), hn::Set(d, std::numeric_limits<float>::quiet_NaN()), exponent)",
-        "exponent",
-    ),
-    Mutation("AMX: d_bias has keys for queries", AMX_BACKWARD, "Unit::transpose(keys);", ""),
-    Mutation(
-        "AMX: dK lacks the scale", AMX_BACKWARD, "scratch_.dk[key * d_ + c] * task_.scale", "scratch_.dk[key * d_ + c]"
-    ),
+MUTATIONS = [
+    *ONLINE_SOFTMAX,
+    *MASKS,
+    *GEOMETRY,
+    *SCALES,
+    *BACKWARD_PASS,
+    *MODIFIERS,
+    *DROPOUTS,
+    *DECODING,
+    *ROW_INVARIANCE,
+    *AMX,
+    *DOT_PRODUCTS,
 ]
-
-MUTATIONS = [*ONLINE_SOFTMAX, *MASKS, *GEOMETRY, *SCALES, *BACKWARD_PASS, *MODIFIERS, *DROPOUTS, *DECODING, *AMX]

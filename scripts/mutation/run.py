@@ -37,10 +37,25 @@ VECTOR_TESTS = [
 ]
 # Of the matrix tiles, which most machines run by emulation alone.
 AMX_TESTS = [("amx_emulated_tests", ["--gtest_brief=1", "--gtest_fail_fast"], {"STROBE_SEEDS": "150"})]
+# Of AVX512-BF16, which some machines run.
+DOT_TESTS = [("dot_product_tests", ["--gtest_brief=1", "--gtest_fail_fast"], {"STROBE_SEEDS": "150"})]
+
+
+def of_dot_products(mutation):
+    return mutation.name.startswith("dot products")
+
+
+def has_dot_products():
+    try:
+        return "avx512_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    except OSError:
+        return False
 
 
 def tests_of(mutation):
-    return AMX_TESTS if mutation.file.startswith("src/cpu/amx/") else VECTOR_TESTS
+    if of_dot_products(mutation):
+        return DOT_TESTS
+    return AMX_TESTS if mutation.file.startswith("src/cpu/bfloat16/") else VECTOR_TESTS
 
 
 def limit(seconds):
@@ -101,11 +116,15 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants to run in parallel")
     arguments = parser.parse_args()
     chosen = [number for number, mutation in enumerate(MUTATIONS, start=1) if arguments.only in mutation.name]
+    if not has_dot_products():
+        print("without AVX512-BF16: mutations of dot products are left out", flush=True)
+        chosen = [number for number in chosen if not of_dot_products(MUTATIONS[number - 1])]
 
     print(f"building the library with {len(MUTATIONS)} mutations", flush=True)
     files = {mutation.file for mutation in MUTATIONS}
     complaints = make_tree(TREE, files, lambda name, text: with_mutations(name, text, MUTATIONS, alternatives))
-    tests = [test for test in VECTOR_TESTS + AMX_TESTS if any(test in tests_of(MUTATIONS[n - 1]) for n in chosen)]
+    every = VECTOR_TESTS + AMX_TESTS + DOT_TESTS
+    tests = [test for test in every if any(test in tests_of(MUTATIONS[n - 1]) for n in chosen)]
     build(tests)
     limits = measure(tests)
 

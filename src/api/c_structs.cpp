@@ -86,7 +86,7 @@ Result<AttentionOptions> read_options(const strobe_options* given) {
   const Result<strobe_options> from = read_versioned(given, "strobe_options");
   if (!from.ok()) return from.status();
   if (Status status = check_enum(from->causal, STROBE_CAUSAL_TOP_LEFT, "causal"); !status.ok()) return status;
-  if (from->reserved != 0) return invalid("strobe_options.reserved is {}: it must be 0", from->reserved);
+  if (Status status = check_enum(from->row_invariant, 1, "row_invariant"); !status.ok()) return status;
   AttentionOptions options;
   if (from->has_scale != 0) options.scale = from->scale;
   options.causal = static_cast<CausalMask>(from->causal);
@@ -95,6 +95,7 @@ Result<AttentionOptions> read_options(const strobe_options* given) {
   options.softcap = from->softcap;
   options.dropout = from->dropout;
   options.deterministic = from->deterministic != 0;
+  options.row_invariant = from->row_invariant != 0;
   return options;
 }
 

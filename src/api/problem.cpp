@@ -307,6 +307,7 @@ class ProblemMaker {
     problem.softcap = options_.softcap;
     problem.dropout = options_.dropout;
     problem.deterministic = options_.deterministic;
+    problem.row_invariant = options_.row_invariant;
     return problem;
   }
 

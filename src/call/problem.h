@@ -79,6 +79,7 @@ struct AttentionProblem {
   float softcap = 0.0F;
   float dropout = 0.0F;
   bool deterministic = false;
+  bool row_invariant = false;  // read by forwards alone
   ModifierShape modifiers;
   EightBitShape eight_bit;
   StoredShape stored;

@@ -3,7 +3,7 @@
 #include <new>
 
 #include "call/arithmetic.h"
-#include "cpu/amx/amx.h"
+#include "cpu/bfloat16/kernels.h"
 #include "cpu/call.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/modifier_gradients.h"
@@ -128,7 +128,8 @@ class Backward {
                             .score_scale = score_scale_,
                             .tiles = tiles_};
     std::byte* scratch = workspace_.scratch_of(worker);
-    call_.plan.amx ? amx::backward_block(task, scratch) : backward_block(task, scratch);
+    call_.plan.bfloat16_serves() ? bf16::backward_block(call_.plan.bfloat16, task, scratch)
+                                 : backward_block(task, scratch);
   }
 
   /// The rows of one sequence and group of heads, which `place` names.
@@ -157,7 +158,7 @@ class Backward {
                                  .head_dim = problem_.head_dim,
                                  .row_stride = call_.plan.dq_columns,
                                  .scale = problem_.scale};
-    call_.plan.amx ? amx::write_query_gradient(task) : write_query_gradient(task);
+    call_.plan.bfloat16_serves() ? bf16::write_query_gradient(task) : write_query_gradient(task);
   }
 
   /// A head's rows are summed by one worker, in the order of the batch.

@@ -49,7 +49,7 @@ class CpuCall final : public engine::PlannedCall {
   std::size_t workspace_bytes() const override { return plan_.workspace_bytes; }
   DType probability_dtype() const override {
     if (problem_.eight_bit.given()) return problem_.dtype == DType::int8 ? DType::uint8 : problem_.dtype;
-    return plan_.amx ? DType::bfloat16 : DType::float32;
+    return plan_.bfloat16_serves() ? DType::bfloat16 : DType::float32;
   }
   std::string explain() const override { return cpu::explain(problem_, this_machine(), plan_); }
 

@@ -3,17 +3,20 @@
 
 #include "call/heads.h"
 #include "call/visible_keys.h"
-#include "cpu/amx_tiles.h"
+#include "cpu/bfloat16_tiles.h"
 #include "cpu/plan.h"
 
 namespace strobe::cpu {
 
-FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& machine) {
+FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& machine, int threads) {
   if (problem.pass != Pass::forward || problem.eight_bit.given()) return {};
   const std::int64_t rows = problem.seqlen_q * heads_per_group(problem);
-  // Up to here columns across the lanes are faster than queries across the lanes; matrix tiles are fast enough sooner.
-  constexpr std::int64_t kRowsBesideAmx = 16;
-  const std::int64_t most = machine.amx && amx_serves(problem) ? kRowsBesideAmx : kFewQueriesRows;
+  // Up to here columns across the lanes are faster than queries across the lanes. The bfloat16 kernels overtake them
+  // sooner: at 8 to 16 rows on one thread, later where chunks of keys keep more threads busy than heads do.
+  constexpr std::int64_t kRowsBesideBfloat16 = 16;
+  const bool beside_bfloat16 =
+      machine.bfloat16 != bf16::Unit::none && takes_bfloat16(problem) && !problem.row_invariant;
+  const std::int64_t most = beside_bfloat16 ? kRowsBesideBfloat16 : kFewQueriesRows;
   if (rows == 0 || rows > most || head_groups(problem) == 0) return {};
 
   FewQueriesPlan plan{.rows = rows};
@@ -22,13 +25,17 @@ FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& 
   const std::int64_t row_bytes = problem.head_dim * static_cast<std::int64_t>(size_of(stored_dtype(problem)));
   const std::int64_t groups = head_groups(problem);
   plan.groups_per_task = std::clamp<std::int64_t>(ceil_div(kPage, row_bytes), 1, std::min(groups, kFewQueriesHeads));
+  if (problem.row_invariant) {  // whose sequences are not cut: tasks take fewer groups, for every worker to have one
+    plan.groups_per_task = std::clamp<std::int64_t>(groups * problem.batch / threads, 1, plan.groups_per_task);
+  }
   plan.runs = ceil_div(groups, plan.groups_per_task);
-  plan.chunks = problem.total_k / kFewQueriesChunk + problem.batch;
+  plan.chunks = (problem.row_invariant ? 0 : problem.total_k / kFewQueriesChunk) + problem.batch;
   plan.state_floats = FewQueriesState::size(rows, round_up(problem.head_dim_v, machine.kernels.lanes));
   return plan;
 }
 
 ChunkRange chunks_of(const AttentionProblem& problem, const Sequence& sequence) {
+  if (problem.row_invariant) return {0, 1};
   const VisibleKeys visible = visible_keys(problem, sequence.q.length, sequence.k.length);
   const std::int64_t begin = visible.begin(0);
   const std::int64_t end = visible.end(std::max<std::int64_t>(sequence.q.length - 1, 0));

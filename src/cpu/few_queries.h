@@ -21,7 +21,8 @@ namespace strobe::cpu {
 /// any has one, which writes its rows. Returns their number.
 std::int64_t place_chunks(const AttentionProblem& problem, std::span<Sequence> sequences);
 
-/// The chunks of one sequence: [first, last), which begin at multiples of kFewQueriesChunk.
+/// The chunks of one sequence: [first, last), which begin at multiples of kFewQueriesChunk. A row-invariant call has
+/// one, of all keys: chunks apart would be summed in another order than tiles one after another.
 struct ChunkRange {
   std::int64_t first = 0;
   std::int64_t last = 0;
@@ -60,12 +61,13 @@ void forward_few_queries(const Call& call, const Workspace& workspace, const Tas
     const auto states_at = [&](std::int64_t at) {
       return workspace.few_query_states + (at * groups + first_group) * plan.state_floats;
     };
-    few_queries_chunk({.heads = {heads.data(), static_cast<std::size_t>(count)},
-                       .key_begin = key,
-                       .key_end = std::min(key + kFewQueriesChunk, sequence.k.length),
-                       .states = states_at(place),
-                       .state_floats = plan.state_floats},
-                      workspace.scratch_of(worker));
+    few_queries_chunk(
+        {.heads = {heads.data(), static_cast<std::size_t>(count)},
+         .key_begin = key,
+         .key_end = problem.row_invariant ? sequence.k.length : std::min(key + kFewQueriesChunk, sequence.k.length),
+         .states = states_at(place),
+         .state_floats = plan.state_floats},
+        workspace.scratch_of(worker));
     std::atomic<std::int32_t>& left = workspace.chunks_left[(&sequence - sequences.data()) * runs + run];
     if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
     for (std::int64_t i = 0; i < count; ++i) {

@@ -13,7 +13,7 @@ struct Machine;
 /// Keys of a task; chunks begin at its multiples, whatever else is in the call: a row's sums keep their order.
 inline constexpr std::int64_t kFewQueriesChunk = 256;
 
-/// A pure function of the problem and the machine, whatever the number of threads.
+/// A pure function of the problem, the machine and, for groups_per_task and runs, the number of threads.
 struct FewQueriesPlan {
   std::int64_t rows = 0;  // of the longest sequence and a group of heads; 0: the ordinary tiles serve the call
   std::int64_t groups_per_task = 0;  // groups of heads, which lie side by side in memory
@@ -24,6 +24,6 @@ struct FewQueriesPlan {
   bool serves() const { return rows > 0; }
 };
 
-FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& machine);
+FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& machine, int threads);
 
 }  // namespace strobe::cpu

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cpu/amx/amx.h"
+#include "cpu/bfloat16/kernels.h"
 #include "cpu/call.h"
 #include "cpu/few_queries.h"
 #include "cpu/kernels/kernels.h"
@@ -111,6 +111,7 @@ void forward(const Call& call, const ForwardArguments& arguments) {
                        .max_logits = max_logits_of(arguments.max_logits, b, group * heads_per_group(problem)),
                        .eight_bit = eight_bit_operands(problem, arguments, b, group, head_k),
                        .stored = stored_operands(problem, arguments, b, head_k),
+                       .row_invariant = problem.row_invariant,
                        .tiles = plan.tiles};
   };
   if (plan.few_queries.serves()) return forward_few_queries(call, workspace, task_of);
@@ -120,7 +121,7 @@ void forward(const Call& call, const ForwardArguments& arguments) {
     task.row_begin = place.block * plan.tiles.block_m;
     task.row_end = std::min(task.row_begin + plan.tiles.block_m, task.row_end);
     std::byte* scratch = workspace.scratch_of(worker);
-    plan.amx ? amx::forward_block(task, scratch) : forward_block(task, scratch);
+    plan.bfloat16_serves() ? bf16::forward_block(plan.bfloat16, task, scratch) : forward_block(task, scratch);
   };
   for_each_task(batch.row_blocks * head_groups(problem), plan.threads, call.parallel_for, block);
 }

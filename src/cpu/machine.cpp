@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tbb/info.h>
 
-#include "cpu/amx/amx.h"
+#include "cpu/bfloat16/kernels.h"
 #include "cpu/cache_size.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/passes.h"
@@ -19,7 +19,7 @@ const Machine& this_machine() {
   static const Machine machine{.kernels = kernel_traits(),
                                .l1_bytes = data_cache_bytes(1, kDefaultL1),
                                .l2_bytes = data_cache_bytes(2, kDefaultL2),
-                               .amx = amx::available()};
+                               .bfloat16 = bf16::unit()};
   return machine;
 }
 

@@ -4,12 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "call/arithmetic.h"
 #include "call/eight_bit.h"
 #include "call/heads.h"
-#include "cpu/amx/scratch.h"
-#include "cpu/amx_tiles.h"
+#include "cpu/bfloat16/scratch.h"
+#include "cpu/bfloat16_tiles.h"
 #include "cpu/blocks.h"
 #include "cpu/kernels/few_queries.h"
 #include "cpu/kernels/scratch.h"
@@ -41,6 +42,7 @@ Tiles forward_tiles(const AttentionProblem& problem, const Machine& machine, int
   const std::int64_t part = masked ? masked_block(problem, kMostRows, 1) : panel;
   if (masked) tiles.block_n = problem.modifiers.block_size;
   if (problem.eight_bit.given()) tiles.block_n = kProbabilityKeys;
+  if (problem.row_invariant) tiles.block_n = kFewQueriesKeys;  // few queries have the same tiles
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
   tiles.block_m = even_block(rows, round_up(kMostRows, part), problem.batch * head_groups(problem),
                              kBlocksPerWorker * threads, part);
@@ -96,9 +98,10 @@ void plan_dq(const AttentionProblem& problem, CallPlan& plan) {
 
 Tiles tiles_of(const AttentionProblem& problem, const Machine& machine, const CallPlan& plan) {
   if (problem.pass == Pass::forward) {
-    return plan.amx ? amx_forward_tiles(problem, machine, plan.threads) : forward_tiles(problem, machine, plan.threads);
+    return plan.bfloat16_serves() ? bfloat16_forward_tiles(problem, machine, plan.threads)
+                                  : forward_tiles(problem, machine, plan.threads);
   }
-  return plan.amx ? amx_backward_tiles(problem) : backward_tiles(problem, machine);
+  return plan.bfloat16_serves() ? bfloat16_backward_tiles(problem, machine) : backward_tiles(problem, machine);
 }
 
 std::size_t worker_bytes(const AttentionProblem& problem, const Machine& machine, const CallPlan& plan) {
@@ -110,11 +113,20 @@ std::size_t worker_bytes(const AttentionProblem& problem, const Machine& machine
     if (few.serves()) {
       return FewQueriesScratch(nullptr, d, dv, stored, few.rows, few.groups_per_task, machine.kernels).arena.bytes();
     }
-    return plan.amx ? amx::ForwardScratch(nullptr, d, dv, stored, plan.tiles).arena.bytes()
-                    : ForwardScratch(nullptr, d, dv, stored, plan.tiles, machine.kernels).arena.bytes();
+    return plan.bfloat16_serves() ? bf16::ForwardScratch(nullptr, d, dv, stored, plan.tiles).arena.bytes()
+                                  : ForwardScratch(nullptr, d, dv, stored, plan.tiles, machine.kernels).arena.bytes();
   }
-  return plan.amx ? amx::BackwardScratch(nullptr, d, dv, plan.tiles).arena.bytes()
-                  : BackwardScratch(nullptr, d, dv, plan.tiles, machine.kernels).arena.bytes();
+  return plan.bfloat16_serves() ? bf16::BackwardScratch(nullptr, d, dv, plan.tiles).arena.bytes()
+                                : BackwardScratch(nullptr, d, dv, plan.tiles, machine.kernels).arena.bytes();
+}
+
+std::string_view unit_text(bf16::Unit unit) {
+  switch (unit) {
+    case bf16::Unit::tiles: return " and AMX tiles; P and dS rounded to bfloat16";
+    case bf16::Unit::dot_products: return " and AVX512-BF16 dot products; P and dS rounded to bfloat16";
+    case bf16::Unit::none: break;
+  }
+  return "";
 }
 
 }  // namespace
@@ -122,14 +134,15 @@ std::size_t worker_bytes(const AttentionProblem& problem, const Machine& machine
 CallPlan make_call_plan(const AttentionProblem& problem, const Machine& machine, int threads) {
   CallPlan plan;
   plan.threads = threads;
-  plan.few_queries = plan_few_queries(problem, machine);
-  plan.amx = !plan.few_queries.serves() && machine.amx && amx_serves(problem);
+  plan.few_queries = plan_few_queries(problem, machine, threads);
+  const bool invariant = problem.pass == Pass::forward && problem.row_invariant;
+  if (!plan.few_queries.serves() && takes_bfloat16(problem) && !invariant) plan.bfloat16 = machine.bfloat16;
   plan.tiles = tiles_of(problem, machine, plan);
   plan.row_blocks = row_blocks_of(problem, plan.tiles.block_m);
   plan.key_blocks = ceil_div(problem.seqlen_k, plan.tiles.block_n);
   plan_dq(problem, plan);
-  plan.dq_rows = round_up(plan.tiles.block_m, plan.amx ? amx::kBlock : machine.kernels.row_multiple);
-  plan.dq_columns = round_up(problem.head_dim, plan.amx ? amx::kBlock : machine.kernels.wide_panel);
+  plan.dq_rows = round_up(plan.tiles.block_m, plan.bfloat16_serves() ? bf16::kBlock : machine.kernels.row_multiple);
+  plan.dq_columns = round_up(problem.head_dim, plan.bfloat16_serves() ? bf16::kBlock : machine.kernels.wide_panel);
 
   plan.worker_bytes = worker_bytes(problem, machine, plan);
   plan.workspace_bytes = Workspace(nullptr, problem, plan).arena.bytes();
@@ -141,7 +154,7 @@ std::string explain(const AttentionProblem& problem, const Machine& machine, con
   const std::int64_t group = heads_per_group(problem);
   std::string text = fmt::format("engine        cpu: the tensors are in host memory\n");
   text += fmt::format("instructions  {} ({} float32 lanes){}, float32 accumulation\n", machine.kernels.target,
-                      machine.kernels.lanes, plan.amx ? " and AMX tiles; P and dS rounded to bfloat16" : "");
+                      machine.kernels.lanes, unit_text(plan.bfloat16));
   const FewQueriesPlan& few = plan.few_queries;
   text += few.serves()
               ? fmt::format(
@@ -163,12 +176,20 @@ std::string explain(const AttentionProblem& problem, const Machine& machine, con
         fmt::format("pages         of {} rows, up to {} for a sequence: tiles are packed from where their rows lie\n",
                     problem.page_size, problem.seqlen_k / problem.page_size);
   }
+  if (forward && problem.row_invariant) {
+    text +=
+        fmt::format("row-invariant a row's keys in tiles of {}, counted from its sequence's first, in their order\n",
+                    plan.tiles.block_n);
+  }
   if (group > 1) text += fmt::format("grouped heads {} query heads share a key head and its packed tiles\n", group);
   if (problem.modifiers.block_size != 0) {
     text += fmt::format("block mask    blocks of {}: hidden ones are skipped{}\n", problem.modifiers.block_size,
                         group == 1 && problem.heads_q > problem.heads_kv ? ", head by head" : "");
   }
-  if (few.serves()) {
+  if (few.serves() && problem.row_invariant) {
+    text += fmt::format("tasks         up to {}, each all the keys of a sequence for {} head groups\n",
+                        problem.batch * few.runs, few.groups_per_task);
+  } else if (few.serves()) {
     text += fmt::format("tasks         up to {} chunks of {} keys for {} head groups, merged in the keys' order\n",
                         few.chunks * few.runs, kFewQueriesChunk, few.groups_per_task);
   } else if (forward) {

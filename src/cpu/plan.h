@@ -7,6 +7,7 @@
 #include <string>
 
 #include "call/problem.h"
+#include "cpu/bfloat16/unit.h"
 #include "cpu/few_queries_plan.h"
 #include "cpu/kernels/task.h"
 
@@ -17,13 +18,13 @@ struct Machine {
   KernelTraits kernels;
   std::int64_t l1_bytes = 0;  // data cache of one core
   std::int64_t l2_bytes = 0;
-  bool amx = false;  // bfloat16 on matrix tiles
+  bf16::Unit bfloat16 = bf16::Unit::none;  // what multiplies bfloat16
 };
 
 struct CallPlan {
   int threads = 1;
-  bool amx = false;            // the AMX kernels, which round P and dS to bfloat16
-  FewQueriesPlan few_queries;  // serves() the call, or else `tiles` do
+  bf16::Unit bfloat16 = bf16::Unit::none;  // of the bfloat16 kernels, which round P and dS; none: the vector kernels
+  FewQueriesPlan few_queries;              // serves() the call, or else `tiles` do
   Tiles tiles;
   std::int64_t row_blocks = 0;      // bound on the blocks of query rows over batch and heads
   std::int64_t key_blocks = 0;      // bound on the blocks of keys of one sequence
@@ -33,6 +34,8 @@ struct CallPlan {
   std::int64_t dq_columns = 0;      // head_dim, padded
   std::size_t worker_bytes = 0;     // scratch memory of each worker
   std::size_t workspace_bytes = 0;  // of the whole call
+
+  bool bfloat16_serves() const { return bfloat16 != bf16::Unit::none; }
 };
 
 /// `threads` >= 1. The tiles that results depend on (block_n; in a backward block_m, too) do not depend on it.

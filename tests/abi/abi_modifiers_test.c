@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The C ABI, from C: score modifiers, dropout, the largest scores, and the masks that the library writes. */
 #include <math.h>
+#include <string.h>
 
 #include "calls.h"
 #include "check.h"
@@ -87,6 +88,16 @@ static void test_the_largest_score_comes_out(void) {
   arguments.max_logits.strides[1] = 1;
   CHECK(strobe_forward(&arguments, NULL, NULL) == STROBE_OK);
   CHECK(near(largest, 1.5));
+}
+
+static void test_row_invariant_reaches_the_plan(void) {
+  two_keys call = make_two_keys();
+  const strobe_forward_arguments arguments = forward_of(&call);
+  const strobe_options options = {.struct_size = sizeof options, .row_invariant = 1};
+  strobe_plan* plan = NULL;
+  CHECK(strobe_plan_forward(&arguments, &options, NULL, &plan) == STROBE_OK);
+  CHECK(strstr(strobe_plan_explain(plan), "row-invariant") != NULL);
+  strobe_plan_destroy(plan);
 }
 
 static void test_chunk_and_deterministic_reach_the_engine(void) {
@@ -221,6 +232,7 @@ static const named_test kTests[] = {
     TEST(a_block_mask_reaches_the_engine),
     TEST(the_largest_score_comes_out),
     TEST(chunk_and_deterministic_reach_the_engine),
+    TEST(row_invariant_reaches_the_plan),
     TEST(dropout_drops_what_its_mask_says),
     TEST(the_dropout_mask_is_philox),
     TEST(masks_that_cannot_be_written_are_refused),

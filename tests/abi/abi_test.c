@@ -123,9 +123,9 @@ static void test_numbers_that_name_nothing_are_refused(void) {
   strobe_options options = {.struct_size = sizeof options, .causal = 3};
   CHECK_REFUSED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
                 "causal is 3: it must be from 0 to 2");
-  options = (strobe_options){.struct_size = sizeof options, .reserved = 1};
+  options = (strobe_options){.struct_size = sizeof options, .row_invariant = 2};
   CHECK_REFUSED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
-                "strobe_options.reserved is 1: it must be 0");
+                "row_invariant is 2: it must be from 0 to 1");
   const strobe_execution execution = {.struct_size = sizeof execution, .engine = -1};
   CHECK_REFUSED(strobe_forward(&arguments, NULL, &execution), STROBE_INVALID_ARGUMENT,
                 "engine is -1: it must be from 0 to 3");

@@ -126,6 +126,8 @@ TEST(AmpereForwardPlan, NamesWhatTheEngineLacks) {
             "q is int8: the ampere engine has no 8-bit inputs; the hopper and cpu engines have");
   EXPECT_EQ(message([](AttentionProblem& p) { p.page_size = 16; }),
             "page_table is not supported by the ampere engine; the cpu engine supports it");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.row_invariant = true; }),
+            "row_invariant is not supported by the ampere engine; the cpu engine supports it");
   EXPECT_EQ(message([](AttentionProblem& p) { p.has_leftpad_k = true; }),
             "leftpad_k is not supported by the ampere engine; the cpu engine supports it");
   EXPECT_EQ(message([](AttentionProblem& p) { p.has_cache_batch_idx = true; }),

@@ -58,6 +58,7 @@ void append_options(std::ostream& out, const AttentionOptions& options) {
   if (options.softcap != 0.0F) out << " softcap " << options.softcap;
   if (options.scale) out << " scale " << *options.scale;
   if (options.deterministic) out << " deterministic";
+  if (options.row_invariant) out << " row_invariant";
 }
 
 const char* text_of(const Sharing& sharing) {
@@ -118,6 +119,7 @@ std::vector<std::string> options_of(const AttentionCase& attention) {
   add("softcap", options.softcap != 0.0F);
   add("dropout", options.dropout != 0.0F);
   add("deterministic", options.deterministic);
+  add("row_invariant", options.row_invariant);
   add("alibi", attention.alibi != Alibi::none);
   add("bias", attention.bias.has_value());
   add("d_bias", attention.bias && attention.bias->wants_gradient && attention.wants_lse);

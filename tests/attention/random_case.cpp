@@ -170,6 +170,7 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
   if (!limits.backward) attention.has_d_lse = false;
   attention.values = random.one_of({Values::normal, Values::normal, Values::outliers, Values::small, Values::sharp});
   attention.placement = random_placement(limits, random);
+  attention.options.row_invariant = limits.row_invariant && random.chance(0.2);
   attention.seed = seed;
   return attention;
 }

@@ -28,6 +28,7 @@ struct EngineLimits {
   bool chunk = true;
   bool dropout = true;
   bool max_logits = true;
+  bool row_invariant = true;
   bool backward = true;
 };
 

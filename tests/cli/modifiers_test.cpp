@@ -74,9 +74,9 @@ class RunWithModifiers : public ::testing::Test {
 };
 
 TEST_F(RunWithModifiers, EveryFlagReachesTheCall) {
-  const Outcome outcome = run_program(
-      arguments({"--alibi", "--bias", file("bias"), "--sink", file("sink"), "--block-mask", file("blocks"),
-                 "--block-size", "64", "--dropout", "0.25", "--seed", "11", "--chunk", "40", "--max-logits"}));
+  const Outcome outcome = run_program(arguments(
+      {"--alibi", "--bias", file("bias"), "--sink", file("sink"), "--block-mask", file("blocks"), "--block-size", "64",
+       "--dropout", "0.25", "--seed", "11", "--chunk", "40", "--row-invariant", "--max-logits"}));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   io::HostTensor o = result("o"), lse = result("lse"), largest = result("max_logits");
   io::HostTensor dq = result("dq"), dk = result("dk"), dv = result("dv");

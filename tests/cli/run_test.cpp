@@ -13,6 +13,7 @@
 #include "io/npy.h"
 #include "io/quantized.h"
 #include "program.h"
+#include "reference/bound/arithmetic.h"
 #include "reference/bound/reference.h"
 #include "runtime/temporary_folder.h"
 
@@ -75,7 +76,10 @@ TEST_F(Run, ForwardAndBackwardMatchFloat64) {
 
     const ForwardArguments forward{
         .q = view(inputs.q), .k = view(inputs.k), .v = view(inputs.v), .o = view(o), .lse = view(lse)};
-    const reference::ForwardResult expected = reference::forward(forward, options);
+    const Result<Plan> plan = make_plan(forward, options);
+    ASSERT_TRUE(plan.ok());
+    const reference::ArithmeticModel model = reference::arithmetic_of(*plan);
+    const reference::ForwardResult expected = reference::forward(forward, options, model);
     expect_within_bound(o, expected.o, "O");
     expect_within_bound(lse, expected.lse, "LSE");
     const BackwardArguments backward{.q = view(inputs.q),
@@ -87,7 +91,7 @@ TEST_F(Run, ForwardAndBackwardMatchFloat64) {
                                      .dq = view(dq),
                                      .dk = view(dk),
                                      .dv = view(dv)};
-    const reference::BackwardResult gradients = reference::backward(backward, options);
+    const reference::BackwardResult gradients = reference::backward(backward, options, model);
     expect_within_bound(dq, gradients.dq, "dQ");
     expect_within_bound(dk, gradients.dk, "dK");
     expect_within_bound(dv, gradients.dv, "dV");

@@ -10,7 +10,7 @@
 #include <limits>
 #include <utility>
 
-#include "cpu/amx/scratch.h"
+#include "cpu/bfloat16/scratch.h"
 #include "cpu/kernels/vector-inl.h"
 #include "strobe/float16.h"
 
@@ -26,7 +26,7 @@ inline float without_subnormal(float value) {
   return std::fabs(value) < std::numeric_limits<float>::min() ? std::copysign(0.0F, value) : value;
 }
 
-struct EmulatedUnit {
+struct EmulatedRegisters {
   struct Session {
     Session() { std::memset(static_cast<void*>(tiles), 0xFF, sizeof(tiles)); }
     ~Session() { std::memset(static_cast<void*>(tiles), 0xFF, sizeof(tiles)); }

@@ -121,5 +121,22 @@ TEST(CpuPlan, NeverSumsMoreOfDqThanThereIs) {
   EXPECT_LE(plan.dq_blocks, plan.row_blocks);
 }
 
+// Whatever the shape, threads and units of the machine: the keys of a tile are all that a row's bits depend on.
+TEST(CpuPlan, RowInvariantCallsHaveOneOrderOfKeys) {
+  for (const bf16::Unit unit : {bf16::Unit::none, bf16::Unit::dot_products, bf16::Unit::tiles}) {
+    Machine machine = avx512();
+    machine.bfloat16 = unit;
+    for (const std::int64_t queries : {1, 30, 5000}) {
+      AttentionProblem problem = problem_of(Pass::forward, 2, 3, queries, 64);
+      problem.dtype = DType::bfloat16;
+      problem.row_invariant = true;
+      const CallPlan plan = make_call_plan(problem, machine, static_cast<int>(queries % 7 + 1));
+      EXPECT_EQ(plan.bfloat16, bf16::Unit::none);
+      EXPECT_EQ(plan.few_queries.chunks, plan.few_queries.serves() ? 2 : 0);
+      EXPECT_EQ(plan.tiles.block_n, 64);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace strobe::cpu

@@ -69,6 +69,8 @@ std::vector<Misuse> misuses() {
        "k is float8_e4m3: it must be int8, as q is"},
       {"ScalesWithoutEightBits", [](Call& c) { c.arguments.q = io::view(std::as_const(c.q)); }, kInvalid,
        "q_descale is given, but q is float32: it belongs to 8-bit inputs"},
+      {"RowInvariant", [](Call& c) { c.attention.row_invariant = true; }, kUnsupported,
+       "row_invariant is not supported with int8 inputs"},
       {"Dropout", [](Call& c) { c.attention.dropout = 0.5F; }, kUnsupported,
        "dropout is not supported with int8 inputs"},
       {"Bias", [](Call& c) { c.arguments.modifiers.bias = io::view(std::as_const(c.other)); }, kUnsupported,

@@ -86,6 +86,8 @@ TEST(HopperForwardPlan, NamesWhatItLacks) {
             "head_dim is 36: the hopper engine takes multiples of 8 up to 256");
   EXPECT_EQ(refusal([](AttentionProblem& p) { p.head_dim_v = 264; }),
             "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
+  EXPECT_EQ(refusal([](AttentionProblem& p) { p.row_invariant = true; }),
+            "row_invariant is not supported by the hopper engine; the cpu engine supports it");
 }
 
 TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {

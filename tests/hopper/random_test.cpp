@@ -31,6 +31,7 @@ EngineLimits hopper_limits(std::uint64_t group) {
   EngineLimits limits;
   limits.dtypes = {random.one_of({DType::float16, DType::bfloat16})};
   limits.alignment = 8;
+  limits.row_invariant = false;
   using HeadDims = std::array<std::int64_t, 2>;
   limits.head_dims = {random.one_of({HeadDims{32, 32}, HeadDims{64, 64}, HeadDims{64, 64}, HeadDims{96, 96},
                                      HeadDims{128, 128}, HeadDims{128, 128}, HeadDims{192, 128}, HeadDims{192, 192},

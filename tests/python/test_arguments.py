@@ -122,6 +122,7 @@ CASES = [
     (dict(dropout=0.5, seed=2**64), ValueError, "seed is 18446744073709551616: it must be from 0 to 2^64 - 1"),
     (dict(dropout=0.5, offset="1"), TypeError, "offset is of type str: it must be an integer"),
     (dict(deterministic=1), TypeError, "deterministic is of type int: it must be True or False"),
+    (dict(row_invariant=1), TypeError, "row_invariant is of type int: it must be True or False"),
     (dict(alibi_slopes=zeros(3)), ValueError, "alibi_slopes has shape [3]: it must be [4] [heads_q]"),
     (dict(alibi_slopes=zeros(2, 3)), ValueError, "alibi_slopes has shape [2, 3]: it must be [2, 4] [batch, heads_q]"),
     (dict(alibi_slopes=zeros(4, dtype=np.float64)), ValueError, "alibi_slopes is float64: it must be float32"),

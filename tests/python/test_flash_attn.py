@@ -257,17 +257,50 @@ def test_what_is_missing_is_said(qkv):
     q, k, v = (x.detach() for x in qkv)
     ones = torch.ones(2, 2)
     table = torch.zeros(2, 1, dtype=torch.int32)
+    wide = torch.zeros(1, 1, 1, 264)
     for message, call in {
-        "qv is given, but no engine": lambda: flash_attn_interface.flash_attn_func(q, k, v, qv=q),
+        "qv is given, and its head_dim and q's are": lambda: flash_attn_interface.flash_attn_func(
+            wide, wide, wide, qv=wide
+        ),
+        "qv is given with float8_e4m3fn q": lambda: flash_attn_interface.flash_attn_func(
+            *(x.to(torch.float8_e4m3fn) for x in (q, k, v)), qv=q
+        ),
         "k_descale is given, but no": lambda: flash_attn_interface.flash_attn_varlen_func(
             q, k, v, ones, ones, 1, 1, k_descale=ones
         ),
-        "qv is given, but no engine of": lambda: flash_attn_interface.flash_attn_with_kvcache(q, k, v, qv=q),
+        "leftpad_k is given without block_table": lambda: flash_attn.flash_attn_interface._flash_attn_varlen_forward(
+            *(q, k, v, ones, ones, 1, 1, 0.0, None, False), leftpad_k=table
+        ),
         "flash_attn_gpu.fwd was called, but": lambda: flash_attn.flash_attn_interface.flash_attn_gpu.fwd(q, k, v),
         "leftpad_k is given, but no": lambda: flash_attn_interface._flash_attn_forward(q, k, v, leftpad_k=table),
     }.items():
         with pytest.raises(NotImplementedError, match=message):
             call()
+
+
+def test_query_values():
+    """qv of three calls against scores q k^T + qv v^T in float64."""
+    torch.manual_seed(3)
+    q, qv = torch.randn(2, 5, 4, 64), torch.randn(2, 5, 4, 96)
+    k, v = torch.randn(2, 9, 2, 64), torch.randn(2, 9, 2, 96)
+    wide_k, wide_v = (x.double().repeat_interleave(2, dim=2) for x in (k, v))
+    products = [torch.einsum("bqhd,bkhd->bhqk", a.double(), b) for a, b in ((q, wide_k), (qv, wide_v))]
+    scores = sum(products) * (64 + 96) ** -0.5
+    weights = scores.masked_fill(torch.ones(5, 9).tril(4) == 0, -torch.inf).softmax(-1)
+    wanted = torch.einsum("bhqk,bkhd->bqhd", weights, wide_v).float()
+    module = flash_attn_interface
+    torch.testing.assert_close(module.flash_attn_func(q, k, v, qv=qv, causal=True), wanted, rtol=0, atol=1e-5)
+    cu_seqlens = [torch.arange(3, dtype=torch.int32) * rows for rows in (5, 9)]
+    packed = module.flash_attn_varlen_func(
+        *(x.flatten(0, 1) for x in (q, k, v)), *cu_seqlens, 5, 9, qv=qv.flatten(0, 1), causal=True
+    )
+    torch.testing.assert_close(packed.unflatten(0, (2, 5)), wanted, rtol=0, atol=1e-5)
+    pages = [x.reshape(6, 3, 2, -1) for x in (k, v)]
+    table = torch.arange(6, dtype=torch.int32).reshape(2, 3)
+    cached = module.flash_attn_with_kvcache(q, *pages, qv=qv, page_table=table, cache_seqlens=9, causal=True)
+    torch.testing.assert_close(cached, wanted, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="it has v's head_dim"):
+        module.flash_attn_func(q, k, v, qv=q)
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window_size": (20, 3)}])
@@ -312,3 +345,19 @@ def test_caches_in_8_bits():
     expected = call(q, *wide, cache_seqlens=lengths, causal=True)
     out = call(q, *caches, cache_seqlens=lengths, causal=True, k_descale=scales[0], v_descale=scales[1])
     torch.testing.assert_close(out, expected, rtol=0, atol=0)
+
+
+def test_rotary_tables_in_8_bits():
+    torch.manual_seed(2)
+    q, new_k, new_v = (torch.randn(1, 1, 2, 32).bfloat16() for _ in range(3))
+    angles = torch.rand(8, 32 // 2)
+    tables = [table.to(torch.float8_e4m3fn) for table in (angles.cos(), angles.sin())]
+    results = []
+    for cos, sin in (tables, [table.float() for table in tables]):
+        caches = [torch.zeros(1, 8, 2, 32, dtype=torch.bfloat16) for _ in "kv"]
+        out = flash_attn_interface.flash_attn_with_kvcache(
+            q, *caches, new_k, new_v, rotary_cos=cos, rotary_sin=sin, cache_seqlens=3
+        )
+        results.append((out, *caches))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    assert not torch.equal(results[0][1][:, 3], new_k[:, 0])

@@ -343,6 +343,20 @@ def test_varlen_with_a_block_table():
     )
     assert none is None
     assert lse.shape == (4, 14)
+    beneath, beneath_lse, probabilities, _ = flash_attn.flash_attn_interface._flash_attn_varlen_forward(
+        *arguments, 0.0, None, True, block_table=table
+    )
+    torch.testing.assert_close((beneath, beneath_lse), (out, lse), rtol=0, atol=0)
+    assert probabilities.numel() == 0
+    by_use = flash_attn.flash_attn_interface._flash_attn_varlen_forward(
+        *arguments, 0.0, None, True, block_table=table, seqused_k=lengths, leftpad_k=torch.tensor([0, 0, 5])
+    )[0]
+    torch.testing.assert_close(by_use[:10], out[:10], rtol=0, atol=0)
+    last = (x[:, 5:] for x in sequences[2])
+    wanted = reference.attention(q[10:].double().numpy()[None], *last, causal=True)[0][0]
+    np.testing.assert_allclose(by_use[10:], wanted, atol=1e-5)
+    with pytest.raises(NotImplementedError, match="pages are for inference"):
+        flash_attn.flash_attn_interface._flash_attn_varlen_forward(*arguments, 0.1, None, True, block_table=table)
     for b, rows in enumerate(out.split(counts)):
         queries = q.split(counts)[b].double().numpy()[None]
         np.testing.assert_allclose(rows, reference.attention(queries, *sequences[b], causal=True)[0][0], atol=1e-5)
@@ -351,6 +365,16 @@ def test_varlen_with_a_block_table():
         q, *packed, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=9, max_seqlen_k=37, causal=True
     )
     torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_of_a_page_table():
+    """cache_batch_idx with pages, as FlashAttention-3 alone has it."""
+    q, k, v, table, lengths, _, _ = paged_batch()
+    order = torch.tensor([2, 0], dtype=torch.int32)
+    call = flash_attn_interface.flash_attn_with_kvcache
+    wanted = call(q[:2, None], k, v, cache_seqlens=lengths[order], page_table=table[order])
+    out = call(q[:2, None], k, v, cache_seqlens=lengths[order], page_table=table, cache_batch_idx=order)
+    torch.testing.assert_close(out, wanted, rtol=0, atol=0)
 
 
 def test_what_a_cache_lacks_is_said():

@@ -66,6 +66,7 @@ void OptionFlags::add_to(CLI::App& command) {
   command.add_option("--dropout", dropout, "drop each probability with this probability (see --seed)")
       ->type_name("P")
       ->group(group);
+  command.add_flag("--row-invariant", row_invariant, "a row's bits depend on nothing else in the call")->group(group);
   command.add_flag("--max-logits", max_logits, "the largest score of each head, too")->group(group);
 }
 
@@ -75,6 +76,7 @@ AttentionOptions OptionFlags::options() const {
   options.softcap = softcap;
   options.chunk = chunk;
   options.dropout = dropout;
+  options.row_invariant = row_invariant;
   if (causal) options.causal = CausalMask::bottom_right;
   if (causal_top_left) options.causal = CausalMask::top_left;
   if (!window.empty()) options.window = {window[0], window[1]};
@@ -91,6 +93,7 @@ std::string OptionFlags::describe() const {
   if (softcap != 0.0F) parts.push_back(fmt::format("softcap {}", softcap));
   if (scale) parts.push_back(fmt::format("scale {}", *scale));
   if (dropout != 0.0F) parts.push_back(fmt::format("dropout {}", dropout));
+  if (row_invariant) parts.emplace_back("row-invariant");
   if (max_logits) parts.emplace_back("max logits");
   return CLI::detail::join(parts, ", ");
 }

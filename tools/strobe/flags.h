@@ -12,7 +12,7 @@
 
 namespace strobe::program {
 
-/// --causal, --causal-top-left, --window, --chunk, --softcap, --scale, --dropout and --max-logits.
+/// --causal, --causal-top-left, --window, --chunk, --softcap, --scale, --dropout, --row-invariant and --max-logits.
 struct OptionFlags {
   bool causal = false;
   bool causal_top_left = false;
@@ -21,6 +21,7 @@ struct OptionFlags {
   float softcap = 0.0F;
   std::optional<float> scale;
   float dropout = 0.0F;
+  bool row_invariant = false;
   bool max_logits = false;  // an output, not an option of the library's
 
   void add_to(CLI::App& command);

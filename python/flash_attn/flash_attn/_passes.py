@@ -12,8 +12,8 @@ from strobe.integrations.flash_attention import (
     forward_pass,
     given_lengths,
     options_of,
-    reject_unsupported,
 )
+from strobe.integrations.kv_cache import Cache, cached_attention
 from torch import Tensor
 
 from flash_attn._probabilities import signed_probabilities
@@ -98,8 +98,27 @@ def _flash_attn_varlen_forward(
     seqused_k: Tensor | None = None,
     zero_tensors: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As _flash_attn_forward, with lse [heads, total_q]."""
-    reject_unsupported(block_table=block_table, leftpad_k=leftpad_k)
+    """As _flash_attn_forward, with lse [heads, total_q].
+
+    With block_table [batch, max_pages] k and v are pages [num_pages, page_size, heads_kv, head_dim], of which a
+    sequence's first seqused_k rows count, or as many as cu_seqlens_k says; leftpad_k [batch] of them are left out.
+    """
+    if block_table is not None:
+        if dropout_p:
+            raise NotImplementedError(f"dropout_p is {dropout_p} with block_table: pages are for inference")
+        options = options_of(
+            softmax_scale=softmax_scale,
+            causal=causal,
+            window_size=(window_size_left, window_size_right),
+            softcap=softcap,
+            alibi_slopes=alibi_slopes,
+        )
+        options |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": int(max_seqlen_q)}
+        lengths = cu_seqlens_k.diff() if seqused_k is None else seqused_k
+        out, lse = cached_attention(q, Cache(k, v, block_table, leftpad=leftpad_k), lengths.int(), **options)
+        return out, lse, q.new_empty(0), q.new_empty(2, dtype=torch.int64)
+    if leftpad_k is not None:
+        raise NotImplementedError("leftpad_k is given without block_table: left padding is supported in pages alone")
     return _forward(
         *(q, k, v, dropout_p, alibi_slopes, return_softmax),
         softmax_scale=softmax_scale,

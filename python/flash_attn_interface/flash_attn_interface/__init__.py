@@ -11,6 +11,7 @@ from strobe.integrations.flash_attention import (
     options_of,
     padded_attention,
     reject_unsupported,
+    with_query_values,
 )
 from strobe.integrations.kv_cache import Cache, with_cache
 from torch import Tensor
@@ -50,9 +51,9 @@ def flash_attn_func(
 ) -> Any:
     """out, or (out, lse [batch, heads, seqlen_q]) with return_attn_probs.
 
-    With float8_e4m3fn q, k and v the scales are [batch, heads_kv], and out is bfloat16.
+    With float8_e4m3fn q, k and v the scales are [batch, heads_kv], and out is bfloat16. qv, of q's shape but v's
+    head_dim, adds qv v^T to the scores, for which K and V are copied.
     """
-    reject_unsupported(qv=qv)
     options = options_of(
         softmax_scale=softmax_scale,
         causal=causal,
@@ -63,10 +64,13 @@ def flash_attn_func(
     )
     descales = (q_descale, k_descale, v_descale)
     if q.dtype == torch.float8_e4m3fn:
+        if qv is not None:
+            raise NotImplementedError("qv is given with float8_e4m3fn q: it is supported with 16 bits or more")
         return float8_attention(q, k, v, descales, return_lse=return_attn_probs, **options)
     for name, descale in zip("qkv", descales, strict=True):
         if descale is not None:
             raise ValueError(f"{name}_descale is given, but q is {q.dtype}: it belongs to float8_e4m3fn inputs")
+    q, k, options = with_query_values(q, k, v, qv, options)
     return padded_attention(q, k, v, return_lse=return_attn_probs, **options)
 
 
@@ -96,20 +100,18 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """out, or (out, lse [heads, total_q]) with return_attn_probs."""
-    reject_unsupported(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
-    return padded_attention(
-        *(q, k, v),
-        return_lse=return_attn_probs,
-        **options_of(
-            softmax_scale=softmax_scale,
-            causal=causal,
-            window_size=window_size,
-            attention_chunk=attention_chunk,
-            softcap=softcap,
-            deterministic=deterministic,
-        ),
-        **given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k),
+    reject_unsupported(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    options = options_of(
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        attention_chunk=attention_chunk,
+        softcap=softcap,
+        deterministic=deterministic,
     )
+    q, k, options = with_query_values(q, k, v, qv, options)
+    lengths = given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k)
+    return padded_attention(q, k, v, return_lse=return_attn_probs, **options, **lengths)
 
 
 def flash_attn_qkvpacked_func(
@@ -176,10 +178,14 @@ def flash_attn_with_kvcache(
     sm_margin: int = 0,
     return_softmax_lse: bool = False,
 ) -> Any:
-    """out, or (out, lse, None, None) with return_softmax_lse: there are no partial results. Writes k and v to the
-    cache, which may be pages of any size. A cache of float8_e4m3fn or int8 has scales [batch, heads_kv], k_descale and
-    v_descale; a float8_e4m3fn q beside it becomes bfloat16, as out is."""
-    reject_unsupported(qv=qv)
+    """out, or (out, lse, None, None) with return_softmax_lse: there are no partial results.
+
+    Writes k and v to the cache, which may be pages of any size; cache_batch_idx then says the rows of page_table. A
+    cache of float8_e4m3fn or int8 has scales [batch, heads_kv], k_descale and v_descale; a float8_e4m3fn q beside it
+    becomes bfloat16, as out is.
+    """
+    if page_table is not None and cache_batch_idx is not None:
+        page_table, cache_batch_idx = page_table[cache_batch_idx.long()], None
     out, lse = with_cache(
         q,
         Cache(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad),
@@ -193,6 +199,7 @@ def flash_attn_with_kvcache(
         cu_seqlens_new=cu_seqlens_k_new,
         max_seqlen_q=max_seqlen_q,
         scales={"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale},
+        qv=qv,
         options=options_of(
             softmax_scale=softmax_scale,
             causal=causal,

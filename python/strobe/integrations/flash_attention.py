@@ -16,6 +16,7 @@ from strobe.torch import attention
 from strobe.torch.ops import rows
 
 _HEAD_DIM_MULTIPLE = 8  # of what the GPU engines take
+_MAX_HEAD_DIM = 512  # of the CPU engine, which takes the most
 
 
 def reject_unsupported(**arguments: Any) -> None:
@@ -76,6 +77,28 @@ def _transposed_values(v: Tensor) -> Tensor:
     key = (place & ~15) | (place & 12) >> 1 | (place & 2) << 2 | (place & 1)
     rows = torch.nn.functional.pad(v.view(torch.uint8), (0, 0, 0, 0, 0, keys - v.shape[1]))
     return rows[:, key].permute(0, 2, 3, 1).contiguous().view(v.dtype)
+
+
+def with_query_values(
+    q: Tensor, k: Tensor, v: Tensor, qv: Tensor | None, options: dict[str, Any]
+) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """q, k and the options of a call whose scores are q k^T + qv v^T: qv's columns join q's, v's those of k.
+
+    qv has q's shape but head_dim_v columns. K and V are copied. The scale is by default that of the joined heads, as
+    FlashAttention-3's. Without qv nothing changes.
+    """
+    if qv is None:
+        return q, k, options
+    if qv.shape != (*q.shape[:-1], v.shape[-1]):
+        raise ValueError(f"qv is {tuple(qv.shape)}, but q {tuple(q.shape)} and v {tuple(v.shape)}: it has v's head_dim")
+    if k.dtype.itemsize == 1:
+        raise NotImplementedError(f"qv is given with k of {k.dtype}: it is supported with 16 bits or more")
+    head_dim = q.shape[-1] + qv.shape[-1]
+    if head_dim > _MAX_HEAD_DIM:
+        raise NotImplementedError(
+            f"qv is given, and its head_dim and q's are {head_dim} together: engines have at most {_MAX_HEAD_DIM}"
+        )
+    return torch.cat([q, qv], dim=-1), torch.cat([k, v], dim=-1), {"scale": head_dim**-0.5} | options
 
 
 def float8_attention(

@@ -5,14 +5,20 @@ A cache is [rows, seqlen, heads_kv, head_dim], of which cache_batch_idx may say 
 page_size, heads_kv, head_dim] with a page table [batch, max_pages]. Lengths count left padding in.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import strobe
-from strobe.integrations.flash_attention import forward_pass, padded_attention, reject_unsupported, rotate
+from strobe.integrations.flash_attention import (
+    forward_pass,
+    padded_attention,
+    reject_unsupported,
+    rotate,
+    with_query_values,
+)
 from strobe.torch.ops import rows
 
 
@@ -240,12 +246,13 @@ def with_cache(
     cu_seqlens_new: Tensor | None = None,
     max_seqlen_q: int | None = None,
     scales: dict[str, Tensor | None] | None = None,
+    qv: Tensor | None = None,
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor]:
     """(out, lse) of q over a cache of which the first cache_seqlens rows count.
 
     New keys and values, where they are given, are first written to the cache behind those, in place; with rotary tables
-    q and they are rotated to their positions. `options` are Strobe's own.
+    q and they are rotated to their positions. qv adds its products with V to the scores. `options` are Strobe's own.
     """
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     lengths = lengths_of(cache_seqlens, batch, cache)
@@ -259,7 +266,9 @@ def with_cache(
         has_diagonal = bool(options["causal"]) or options.get("window", (-1, -1)) != (-1, -1)
         rotary = None
         if rotary_cos is not None and rotary_sin is not None:
-            rotary = Rotary(rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens)
+            # FlashAttention-3 wants the tables in q's dtype, float8 among them.
+            cos, sin = (x.float() if x.dtype.itemsize == 1 else x for x in (rotary_cos, rotary_sin))
+            rotary = Rotary(cos, sin, rotary_interleaved, rotary_seqlens)
         # A scale of q has no part in what is stored.
         append_scales = stored and cache_scales(q, cache, (scales or {}) | {"q_descale": None})[1]
         q = append(
@@ -275,4 +284,5 @@ def with_cache(
     packing = {} if cu_seqlens_q is None else {"cu_seqlens_q": cu_seqlens_q.int()}
     if packing and max_seqlen_q is not None:
         packing["max_seqlen_q"] = int(max_seqlen_q)
-    return cached_attention(q, cache, lengths, **packing, **stored, **options)
+    q, k_cache, options = with_query_values(q, cache.k, cache.v, qv, options)
+    return cached_attention(q, replace(cache, k=k_cache), lengths, **packing, **stored, **options)

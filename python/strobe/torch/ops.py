@@ -19,8 +19,8 @@ from strobe._options import EightBitOptions, ScoreOptions
 
 _TENSORS = "alibi_slopes bias sink block_mask cu_seqlens_q cu_seqlens_k seqused_q seqused_k random"
 _VALUES = (
-    "scale causal window_left window_right chunk softcap dropout deterministic block_size max_seqlen_q max_seqlen_k "
-    "threads"
+    "scale causal window_left window_right chunk softcap dropout deterministic row_invariant block_size max_seqlen_q "
+    "max_seqlen_k threads"
 )
 TENSOR_NAMES = tuple(_TENSORS.split())
 VALUE_NAMES = tuple(_VALUES.split())
@@ -33,6 +33,7 @@ _DEFAULTS: dict[str, Any] = {
     "softcap": 0.0,
     "dropout": 0.0,
     "deterministic": False,
+    "row_invariant": False,
     "block_size": 128,
     "max_seqlen_q": -1,
     "max_seqlen_k": -1,
@@ -43,7 +44,7 @@ _CAUSAL = {False: "none", None: "none", True: "bottom_right", "bottom_right": "b
 _OPTIONS = (
     ", ".join(f"Tensor? {name}" for name in TENSOR_NAMES)
     + ", float? scale, str causal, SymInt window_left, SymInt window_right, SymInt chunk, float softcap, float dropout"
-    + ", bool deterministic, int block_size, SymInt max_seqlen_q, SymInt max_seqlen_k, int threads"
+    + ", bool deterministic, bool row_invariant, int block_size, SymInt max_seqlen_q, SymInt max_seqlen_k, int threads"
 )
 _LIBRARY = torch.library.Library("strobe", "DEF")
 _LIBRARY.define(

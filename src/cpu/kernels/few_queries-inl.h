@@ -14,6 +14,7 @@
 #include "cpu/kernels/convert-inl.h"
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/few_queries.h"
+#include "cpu/kernels/few_queries_merge-inl.h"
 #include "cpu/kernels/few_queries_products-inl.h"
 #include "cpu/kernels/pack-inl.h"
 #include "cpu/kernels/row_statistics.h"
@@ -25,24 +26,13 @@ namespace strobe::cpu::HWY_NAMESPACE {
 
 static_assert(kFewQueriesKeys % kLanes == 0);
 
-// Keys of one head before the next head takes the same: their pages, of K or of V, are as many as hardware prefetchers
-// follow. 8 and 16 keys are read at the speed of a copy, 64 at half of it.
-inline constexpr std::int64_t kStep = 16;
-static_assert(kStep % kLanes == 0);
-
-/// What is taken from the exponents of a row: its maximum, but not -inf, which would make NaN of a row without a key.
-HWY_INLINE Vec shift_of(Vec row_max) {
-  const Floats d;
-  return hn::IfThenElse(hn::Eq(row_max, hn::Set(d, -kInfinity)), hn::Zero(d), row_max);
-}
-
 class FewQueriesChunk {
  public:
   FewQueriesChunk(const FewQueriesTask& task, std::byte* scratch)
       : task_(task),
         first_(task.heads.front()),
         rows_(first_.row_end),
-        panel_rows_(panel_rows(rows_)),
+        panel_rows_(first_.row_invariant ? (rows_ <= kRowGroup ? 0 : rows_) : panel_rows(rows_)),
         scratch_(scratch, first_.head_dim, first_.head_dim_v, first_.stored.given(), rows_,
                  static_cast<std::int64_t>(task.heads.size()), kernel_traits()) {}
 
@@ -100,25 +90,48 @@ class FewQueriesChunk {
   /// Heads take turns every few keys: they lie side by side in memory, so that rows are read as they lie.
   void block(std::int64_t key, std::int64_t count) {
     for (std::int64_t head = 0; head < heads(); ++head) find_visible(head, key, count);
-    for_each_step(count, [&](std::int64_t head, std::int64_t first, std::int64_t last) {
-      first = std::max(first, round_down(any_begin(head), kStep));
+    const std::int64_t step = first_.row_invariant && rows_ == 1 ? kFewQueriesKeys : kStep;  // one row: more sums
+    for_each_step(count, step, [&](std::int64_t head, std::int64_t first, std::int64_t last) {
+      first = std::max(first, round_down(any_begin(head), step));
       last = std::min(last, scratch_.any_end[head]);
       if (first < last) multiply_keys(head, key, first, last);
     });
     for (std::int64_t head = 0; head < heads(); ++head) softmax(head, key, count);
-    for_each_step(count, [&](std::int64_t head, std::int64_t first, std::int64_t last) {
+    if (first_.row_invariant) std::fill_n(scratch_.block_output, heads() * rows_ * scratch_.columns_v, 0.0F);
+    for_each_step(count, kStep, [&](std::int64_t head, std::int64_t first, std::int64_t last) {
       first = std::max(first, any_begin(head));
       last = std::min(last, scratch_.any_end[head]);
       if (first < last) multiply_values(head, key, first, last);
     });
+    if (!first_.row_invariant) return;
+    for (std::int64_t head = 0; head < heads(); ++head) add_block(head);
+  }
+
+  /// What values of the block at hand are added to.
+  float* output_of(std::int64_t head) const {
+    return first_.row_invariant ? scratch_.block_output + head * rows_ * scratch_.columns_v : state(head).output;
+  }
+
+  /// O = rescale O + P V of the block, in the order of a tile's.
+  void add_block(std::int64_t head) const {
+    if (any_begin(head) >= scratch_.any_end[head]) return;
+    const Floats d;
+    float* HWY_RESTRICT output = state(head).output;
+    const float* HWY_RESTRICT block = output_of(head);
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      const Vec rescale = hn::Set(d, scratch_.block_rescale[head * rows_ + row]);
+      for (std::int64_t at = row * scratch_.columns_v; at < (row + 1) * scratch_.columns_v; at += kLanes) {
+        hn::StoreU(hn::MulAdd(hn::LoadU(d, output + at), rescale, hn::LoadU(d, block + at)), d, output + at);
+      }
+    }
   }
   std::int64_t any_begin(std::int64_t head) const { return scratch_.any_begin[head]; }
 
   /// Calls use(head, first, last) for a few keys of the block and every head, then the next few keys.
   template <class Use>
-  HWY_INLINE void for_each_step(std::int64_t count, const Use& use) {
-    for (std::int64_t first = 0; first < count; first += kStep) {
-      for (std::int64_t head = 0; head < heads(); ++head) use(head, first, std::min(first + kStep, count));
+  HWY_INLINE void for_each_step(std::int64_t count, std::int64_t step, const Use& use) {
+    for (std::int64_t first = 0; first < count; first += step) {
+      for (std::int64_t head = 0; head < heads(); ++head) use(head, first, std::min(first + step, count));
     }
   }
 
@@ -146,12 +159,20 @@ class FewQueriesChunk {
     const ForwardTask& task = head_task(head);
     const StoredTile stored{task.stored, task.dtype, key + first, last - first, scratch_.converted};
     const ConstRows keys = stored.keys(task.k, task.head_dim);
-    with_rows({keys, stored.first(), last - first, task.head_dim}, scratch_.columns, [&](const auto& rows) {
+    prefetch_step(task, task.k, key + last, task.head_dim);
+    const bool widen = panel_rows_ > 0 || task.row_invariant;
+    with_rows({keys, stored.first(), last - first, task.head_dim}, scratch_.columns, widen, [&](const auto& rows) {
       float* to = scores(head) + first;
       if constexpr (std::is_same_v<std::decay_t<decltype(rows)>, BlockRows<float>>) {
         for (std::int64_t row = 0; row < panel_rows_; row += kLanes) {
           multiply_panel_queries(queries(head) + row * scratch_.columns, task.head_dim, rows, last - first,
                                  to + row * kFewQueriesKeys);
+        }
+        if (task.row_invariant) {
+          if (panel_rows_ > 0) return;
+          return with_row_group(rows_, [&](auto own) {
+            multiply_across_keys<own, own == 1 ? 4 : 1>(queries(head), scratch_.columns, rows, last - first, to);
+          });
         }
       }
       multiply_queries(queries(head) + round_up(panel_rows_, kLanes) * scratch_.columns, rows_ - panel_rows_,
@@ -164,25 +185,27 @@ class FewQueriesChunk {
     const ForwardTask& task = head_task(head);
     const StoredTile stored{task.stored, task.dtype, key + first, last - first, scratch_.converted};
     const ConstRows values = stored.values(task.v, task.head_dim_v);
-    with_rows({values, stored.first(), last - first, task.head_dim_v}, scratch_.columns_v,
+    prefetch_step(task, task.v, key + last, task.head_dim_v);
+    const bool widen = panel_rows_ > 0 && !task.row_invariant;
+    with_rows({values, stored.first(), last - first, task.head_dim_v}, scratch_.columns_v, widen,
               [&](const auto& rows) { add_visible_values(head, rows, first, last); });
   }
 
   /// Calls use() with rows as they lie, or widened to float32 where they are not whole vectors or of several pages, or
   /// where converting them for every few queries again costs more. Both give the same bits.
   template <class Use>
-  HWY_INLINE void with_rows(const Source& from, std::int64_t columns, const Use& use) {
+  HWY_INLINE void with_rows(const Source& from, std::int64_t columns, bool widen, const Use& use) {
     switch (first_.dtype) {
-      case DType::float16: return with_rows_of<float16>(from, columns, use);
-      case DType::bfloat16: return with_rows_of<bfloat16>(from, columns, use);
-      default: return with_rows_of<float>(from, columns, use);
+      case DType::float16: return with_rows_of<float16>(from, columns, widen, use);
+      case DType::bfloat16: return with_rows_of<bfloat16>(from, columns, widen, use);
+      default: return with_rows_of<float>(from, columns, widen, use);
     }
   }
 
   template <class T, class Use>
-  HWY_INLINE void with_rows_of(const Source& from, std::int64_t columns, const Use& use) {
+  HWY_INLINE void with_rows_of(const Source& from, std::int64_t columns, bool widen, const Use& use) {
     constexpr bool kCheap = !std::is_same_v<T, float16> || kNativeFloat16;
-    const bool in_place = (std::is_same_v<T, float> || (kCheap && rows_ <= kRowGroup && panel_rows_ == 0)) &&
+    const bool in_place = (std::is_same_v<T, float> || (kCheap && rows_ <= kRowGroup && !widen)) &&
                           from.rows.pages.holds_together(from.first, from.count);
     if (in_place && from.columns == columns) {
       return use(BlockRows<T>{from.row<T>(0), from.rows.position_stride});
@@ -202,6 +225,7 @@ class FewQueriesChunk {
     const float factor = task.terms.given() ? 1.0F : task.score_scale.scale_log2;
     for (std::int64_t row = 0; row < rows_; ++row) scratch_.top[row] = top_of_row(head, row, key, count) * factor;
     raise_maxima(of_head);
+    if (task.row_invariant) std::copy_n(scratch_.rescale, rows_, scratch_.block_rescale + head * rows_);
     KeptKeys kept(scratch_.kept);
     if (task.dropout.given) kept.draw(task.dropout, task.q.group, 0, rows_, key, key + count);
     for (std::int64_t row = 0; row < rows_; ++row) {
@@ -212,13 +236,22 @@ class FewQueriesChunk {
       float* HWY_RESTRICT scores = this->scores(head) + row * kFewQueriesKeys;
       const Vec shift = hn::Set(d, scratch_.shift[row]);
       Vec sum = hn::Zero(d);
+      float in_order = 0.0F;  // the sum of a tile, key by key
       for (std::int64_t at = round_down(first, kLanes); at < last; at += kLanes) {
         Vec p = exp2(hn::MulSub(hn::Load(d, scores + at), hn::Set(d, factor), shift));
         sum = hn::Add(sum, p);
+        if (task.row_invariant) {
+          hn::Store(p, d, scores + at);
+          for (std::int64_t i = 0; i < kLanes; ++i) in_order += scores[at + i];
+        }
         if (task.dropout.given) p = hn::IfThenElseZero(kept.at(row, at), p);
         hn::Store(p, d, scores + at);
       }
       float& row_sum = of_head.row_sum[row];
+      if (task.row_invariant) {
+        row_sum = hn::GetLane(hn::MulAdd(hn::Set(d, row_sum), hn::Set(d, scratch_.rescale[row]), hn::Set(d, in_order)));
+        continue;
+      }
       row_sum = row_sum * scratch_.rescale[row] + hn::GetLane(hn::SumOfLanes(d, sum));
       if (scratch_.rescale[row] != 1.0F)
         rescale_output(scratch_.rescale[row], of_head.output + row * scratch_.columns_v);
@@ -329,7 +362,7 @@ class FewQueriesChunk {
   HWY_INLINE void add_group(std::int64_t head, std::int64_t row, const BlockRows<T>& values, std::int64_t first,
                             std::int64_t last) {
     const float* p = scores(head) + row * kFewQueriesKeys + first;
-    float* output = state(head).output + row * scratch_.columns_v;
+    float* output = output_of(head) + row * scratch_.columns_v;
     std::int64_t begin[kRows];  // visible keys of each row, counted from `first`
     std::int64_t end[kRows];
     for (int i = 0; i < kRows; ++i) {
@@ -357,37 +390,6 @@ class FewQueriesChunk {
   const std::int64_t panel_rows_;  // of them, those whose scores are made with queries across the lanes
   const FewQueriesScratch scratch_;
 };
-
-/// Merges the states of one group of heads, `stride` floats apart, in the order of the chunks, and writes its rows.
-HWY_INLINE void merge_few_queries(const ForwardTask& task, const float* states, std::int64_t chunks,
-                                  std::int64_t stride, float* HWY_RESTRICT row_buffer) {
-  const Floats d;
-  const std::int64_t rows = task.row_end;
-  const std::int64_t columns = round_up(task.head_dim_v, kLanes);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    RowStatistics statistics;
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const float row_max = ConstFewQueriesState(states + chunk * stride, rows).row_max[row];
-      statistics.max = std::max(statistics.max, row_max);
-    }
-    std::fill_n(row_buffer, columns, 0.0F);
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const ConstFewQueriesState part(states + chunk * stride, rows);
-      const Vec weight = exp2(hn::Sub(hn::Set(d, part.row_max[row]), shift_of(hn::Set(d, statistics.max))));
-      statistics.sum += hn::GetLane(weight) * part.row_sum[row];
-      const float* HWY_RESTRICT output = part.output + row * columns;
-      for (std::int64_t c = 0; c < columns; c += kLanes) {
-        const Vec sum = hn::MulAdd(weight, hn::LoadU(d, output + c), hn::LoadU(d, row_buffer + c));
-        hn::StoreU(sum, d, row_buffer + c);
-      }
-    }
-    const Vec factor = hn::Set(d, finish_statistics(task, row, statistics));
-    for (std::int64_t c = 0; c < columns; c += kLanes) {
-      hn::StoreU(hn::Mul(hn::LoadU(d, row_buffer + c), factor), d, row_buffer + c);
-    }
-    store_result(task.dtype_o, task.o, row, row_buffer, task.head_dim_v);
-  }
-}
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -90,6 +90,8 @@ struct FewQueriesScratch {
   std::int64_t* const end = arena.take<std::int64_t>(all_rows);
   std::int64_t* const any_begin = arena.take<std::int64_t>(all_heads);  // what any row of a head sees
   std::int64_t* const any_end = arena.take<std::int64_t>(all_heads);
+  float* const block_output = arena.take<float>(all_rows * columns_v);  // of row-invariant calls: P V of a block
+  float* const block_rescale = arena.take<float>(all_rows);
   std::uint32_t* const kept = arena.take<std::uint32_t>(words);
   std::byte* const converted = arena.take<std::byte>(tile_bytes);  // of K or V stored in 8 bits
 };

@@ -8,8 +8,10 @@
 #endif
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cpu/kernels/pack-inl.h"
+#include "cpu/kernels/task.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
@@ -22,6 +24,20 @@ inline constexpr int kKeyQuad = 4;
 inline constexpr std::int64_t kPanelLeast = HWY_MAX(kLanes * 3 / 4, 1);
 // Keys that are multiplied by a vector of queries together.
 inline constexpr std::int64_t kPanelKeys = 8;
+
+// Keys of one head before the next head takes the same: their pages, of K or of V, are as many as hardware prefetchers
+// follow. 8 and 16 keys are read at the speed of a copy, 64 at half of it.
+inline constexpr std::int64_t kStep = 16;
+static_assert(kStep % kLanes == 0);
+
+/// Fetches the 16-bit rows, from `position` on, that a head takes in the next step: converting them leaves too few
+/// loads under way. Rows of float32 are read as fast without it.
+HWY_INLINE void prefetch_step(const ForwardTask& task, const ConstRows& rows, std::int64_t position,
+                              std::int64_t columns) {
+  if (task.dtype == DType::float32 || task.stored.given()) return;
+  const Source next{rows, position, std::min(kStep, task.visible.keys - position), columns};
+  for (std::int64_t row = 0; row < kStep; ++row) prefetch_row<bfloat16>(next, row);
+}
 
 /// Neighbouring rows of K or V, in whole vectors.
 template <class T>
@@ -57,8 +73,9 @@ HWY_INLINE void store_sums(FixedVec (&v)[kKeyQuad], float* HWY_RESTRICT to) {
 #endif
 }
 
-/// to[row * kFewQueriesKeys + i] = query `row` . keys[i] for kRows rows and kKeyQuad keys.
-template <int kRows, class T>
+/// to[row * kFewQueriesKeys + i] = query `row` . keys[i] for kRows rows and kKeyQuad keys. `columns` are a multiple of
+/// kVecs vectors, which one turn of the loop takes.
+template <int kRows, int kVecs, class T>
 HWY_INLINE void multiply_quad(const float* HWY_RESTRICT queries, std::int64_t columns, const T* const (&keys)[kKeyQuad],
                               float* HWY_RESTRICT to) {
   const Floats d;
@@ -66,15 +83,32 @@ HWY_INLINE void multiply_quad(const float* HWY_RESTRICT queries, std::int64_t co
   for (int row = 0; row < kRows; ++row) {
     for (int i = 0; i < kKeyQuad; ++i) sums[row][i] = hn::Zero(d);
   }
-  for (std::int64_t c = 0; c < columns; c += kLanes) {
-    FixedVec query[kRows];
-    HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) query[row] = hn::LoadU(d, queries + row * columns + c);
-    HWY_UNROLL(4) for (int i = 0; i < kKeyQuad; ++i) {
-      const Vec key = load(d, keys[i] + c);
-      HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) sums[row][i] = hn::MulAdd(query[row], key, sums[row][i]);
+  for (std::int64_t begin = 0; begin < columns; begin += kVecs * kLanes) {
+    HWY_UNROLL(8) for (int n = 0; n < kVecs; ++n) {
+      const std::int64_t c = begin + n * kLanes;
+      FixedVec query[kRows];
+      HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) query[row] = hn::LoadU(d, queries + row * columns + c);
+      HWY_UNROLL(4) for (int i = 0; i < kKeyQuad; ++i) {
+        const Vec key = load(d, keys[i] + c);
+        HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) sums[row][i] = hn::MulAdd(query[row], key, sums[row][i]);
+      }
     }
   }
   HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) store_sums(sums[row], to + row * kFewQueriesKeys);
+}
+
+/// The same of rows that are few enough for registers when all columns of a usual head_dim are one turn of the loop.
+/// Hardware prefetchers follow each load instruction by itself: its addresses are then one row apart.
+template <int kRows, class T>
+HWY_INLINE void multiply_quad_unrolled(const float* HWY_RESTRICT queries, std::int64_t columns,
+                                       const T* const (&keys)[kKeyQuad], float* HWY_RESTRICT to) {
+  if (columns % (8 * kLanes) == 0) {
+    multiply_quad<kRows, 8>(queries, columns, keys, to);
+  } else if (columns % (4 * kLanes) == 0) {
+    multiply_quad<kRows, 4>(queries, columns, keys, to);
+  } else {
+    multiply_quad<kRows, 1>(queries, columns, keys, to);
+  }
 }
 
 /// The products of every query with `count` keys, in whole quads.
@@ -86,13 +120,14 @@ HWY_INLINE void multiply_queries(const float* HWY_RESTRICT queries, std::int64_t
     for (std::int64_t i = 0; i < kKeyQuad; ++i) quad[i] = keys[std::min(key + i, count - 1)];
     std::int64_t row = 0;
     for (; row + kRowGroup <= rows; row += kRowGroup) {
-      multiply_quad<kRowGroup>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
+      multiply_quad<kRowGroup, 1>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
     }
     if (kRowGroup > 2 && row + 2 <= rows) {
-      multiply_quad<2>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
+      multiply_quad_unrolled<2>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
       row += 2;
     }
-    if (row < rows) multiply_quad<1>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
+    if (row == rows) continue;
+    multiply_quad_unrolled<1>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
   }
 }
 
@@ -129,6 +164,53 @@ HWY_INLINE void multiply_panel_queries(const float* panel, std::int64_t columns,
       const float* together[kTransposedRows];
       for (std::int64_t i = 0; i < kTransposedRows; ++i) together[i] = products + (part + i) * kLanes;
       transpose_rows(together, kLanes, kFewQueriesKeys, scores + key + part);
+    }
+  }
+}
+
+/// Calls run(std::integral_constant<int, rows>()) for 1 to kRowGroup rows.
+template <class Run>
+HWY_INLINE void with_row_group(std::int64_t rows, const Run& run) {
+  static_assert(kRowGroup <= 4);
+  if (rows == 1) return run(std::integral_constant<int, 1>());
+  if (rows == 2 || kRowGroup == 2) return run(std::integral_constant<int, 2>());
+  if (rows == 3) return run(std::integral_constant<int, 3>());
+  return run(std::integral_constant<int, 4>());
+}
+
+/// The products of kRows queries with `count` keys, keys across the lanes of kVecs vectors at a time: each is one sum
+/// in the order of the columns, as those of multiply_panel() and of tiles are. Writes whole groups of kVecs vectors.
+template <int kRows, int kVecs>
+HWY_INLINE void multiply_across_keys(const float* HWY_RESTRICT queries, std::int64_t columns,
+                                     const BlockRows<float>& keys, std::int64_t count, float* HWY_RESTRICT scores) {
+  static_assert(kTransposedRows == kLanes);
+  constexpr std::int64_t kColumns = 64;
+  constexpr std::int64_t kWidth = kVecs * kLanes;
+  const Floats d;
+  HWY_ALIGN float transposed[kColumns * kWidth];
+  for (std::int64_t key = 0; key < count; key += kWidth) {
+    FixedVec sums[kRows][kVecs];
+    for (auto& row : sums) {
+      for (Vec& sum : row) sum = hn::Zero(d);
+    }
+    for (std::int64_t first = 0; first < columns; first += kColumns) {
+      const std::int64_t some = std::min(kColumns, columns - first);
+      for (std::int64_t n = 0; n < kWidth; n += kLanes) {
+        const float* together[kTransposedRows];
+        for (std::int64_t i = 0; i < kLanes; ++i) together[i] = keys[std::min(key + n + i, count - 1)] + first;
+        transpose_rows(together, some, kWidth, transposed + n);
+      }
+      for (std::int64_t c = 0; c < some; ++c) {
+        HWY_UNROLL(4) for (int row = 0; row < kRows; ++row) {
+          const Vec query = hn::Set(d, queries[row * columns + first + c]);
+          HWY_UNROLL(4) for (int n = 0; n < kVecs; ++n) {
+            sums[row][n] = hn::MulAdd(hn::Load(d, transposed + c * kWidth + n * kLanes), query, sums[row][n]);
+          }
+        }
+      }
+    }
+    for (int row = 0; row < kRows; ++row) {
+      for (int n = 0; n < kVecs; ++n) hn::StoreU(sums[row][n], d, scores + row * kFewQueriesKeys + key + n * kLanes);
     }
   }
 }

@@ -290,7 +290,7 @@ class ForwardBlock {
               scratch_.scores);
   }
 
-  /// O^T = rescale O^T + V^T P^T over visible pairs alone.
+  /// O^T = rescale O^T + V^T P^T over visible pairs alone, in the order of multiply_values().
   void add_visible_values(float* HWY_RESTRICT output, int vectors, std::int64_t first, std::int64_t last,
                           const std::int64_t* begin, const std::int64_t* end, std::int64_t key_begin) {
     const Floats d;
@@ -299,13 +299,14 @@ class ForwardBlock {
       const Vec factor = hn::Load(d, scratch_.block_factor + n * kLanes);
       for (std::int64_t c = 0; c < dv_; ++c) {
         float* HWY_RESTRICT out = output + c * kPanel + n * kLanes;
-        Vec sum = hn::Mul(hn::Load(d, out), hn::Load(d, scratch_.rescale + n * kLanes));
+        Vec sum = hn::Zero(d);
         for (std::int64_t key = first; key < last; ++key) {
           const Vec value = hn::Set(d, value_tile(key, c)[key % kStrip * kStrip + c % kStrip]);
-          const Vec p = hn::Mul(hn::Load(d, scratch_.scores + key * kPanel + n * kLanes), factor);
-          sum = hn::IfThenElse(visible.contains(key), hn::MulAdd(p, value, sum), sum);
+          const Vec p = hn::Load(d, scratch_.scores + key * kPanel + n * kLanes);
+          sum = hn::IfThenElse(visible.contains(key), hn::MulAdd(value, p, sum), sum);
         }
-        hn::Store(sum, d, out);
+        if (task_.eight_bit.given()) sum = hn::Mul(sum, factor);
+        hn::Store(hn::MulAdd(hn::Load(d, out), hn::Load(d, scratch_.rescale + n * kLanes), sum), d, out);
       }
     }
   }
@@ -335,6 +336,8 @@ class ForwardBlock {
     const float shift = task_.eight_bit.given() ? scratch_.query_shifts[lane] : 0.0F;
     const RowStatistics statistics{scratch_.row_max[lane], scratch_.row_sum[lane]};
     float factor = finish_statistics(task_, row, statistics, shift);
+    // A hidden key's 0 * V makes +0 of a sum that has underflowed to -0: rows that meet no hidden key do the same.
+    for (std::int64_t c = 0; c < task_.head_dim_v; ++c) output[c] += 0.0F;
     const Rotation& rotation = task_.eight_bit.rotation;
     if (rotation.given) {
       store_row(output, std::exchange(factor, 1.0F), output, task_.head_dim_v);

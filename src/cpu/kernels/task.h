@@ -162,6 +162,7 @@ struct ForwardTask {
   float* max_logits = nullptr;   // likewise; raised by every block's tasks
   EightBitOperands eight_bit;    // given: v holds a row for each column of V
   StoredOperands stored;         // given: k and v are of its dtype
+  bool row_invariant = false;    // few queries: sums in the order of forward-inl.h, with tiles of kFewQueriesKeys
   Tiles tiles;
 };
 

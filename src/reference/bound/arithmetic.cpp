@@ -11,7 +11,7 @@ ArithmeticModel arithmetic_of(Engine engine, DType probabilities) {
   const bool eight_bit = probabilities == DType::uint8 || probabilities == DType::float8_e4m3;
   model.probabilities = eight_bit ? DType::float32 : probabilities;
   if (engine == Engine::cpu) {
-    if (probabilities == DType::bfloat16) model.smallest_input = 0x1p-126;  // AMX takes subnormal numbers for zero
+    if (probabilities == DType::bfloat16) model.smallest_input = 0x1p-126;  // its units flush subnormals
     return model;
   }
   model.unit_roundoff = 0x1p-23;       // the tensor cores truncate their sums

@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward of kernels/forward-inl.h on matrix tiles: S^T = K Q^T and O^T = V^T P^T in bfloat16 with float32 sums,
-// queries across the vector lanes.
+// The forward of kernels/forward-inl.h in bfloat16 with float32 sums: S^T = K Q^T and O^T = V^T P^T, queries across the
+// vector lanes. `Unit` is what multiplies: TileUnit or DotUnit.
 //
-// Three panels of queries are in flight: while the vector units turn the scores of one into probabilities, the matrix
-// unit makes the scores of the next and the output of the one before.
-#if defined(STROBE_CPU_AMX_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef STROBE_CPU_AMX_FORWARD_INL_H_
-#undef STROBE_CPU_AMX_FORWARD_INL_H_
+// On matrix tiles three panels of queries are in flight: while the vector units turn the scores of one into
+// probabilities, the matrix unit makes the scores of the next and the output of the one before. Where the vector units
+// do all, a panel is done before the next one begins: its scores stay in L1.
+#if defined(STROBE_CPU_BFLOAT16_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_BFLOAT16_FORWARD_INL_H_
+#undef STROBE_CPU_BFLOAT16_FORWARD_INL_H_
 #else
-#define STROBE_CPU_AMX_FORWARD_INL_H_
+#define STROBE_CPU_BFLOAT16_FORWARD_INL_H_
 #endif
 
-#include "cpu/amx/attributes-inl.h"
-#include "cpu/amx/pack-inl.h"
-#include "cpu/amx/scratch.h"
-#include "cpu/amx/softmax-inl.h"
-#include "cpu/amx/tile_product-inl.h"
+#include "cpu/bfloat16/attributes-inl.h"
+#include "cpu/bfloat16/operands.h"
+#include "cpu/bfloat16/pack-inl.h"
+#include "cpu/bfloat16/scratch.h"
+#include "cpu/bfloat16/softmax-inl.h"
 #include "cpu/kernels/convert-inl.h"
 #include "cpu/kernels/row_statistics.h"
 
-STROBE_BEFORE_AMX_NAMESPACE();
+STROBE_BEFORE_BFLOAT16_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
 
 template <class Unit>
-class AmxForwardBlock {
+class Bfloat16ForwardBlock {
  public:
-  AmxForwardBlock(const ForwardTask& task, std::byte* scratch)
+  Bfloat16ForwardBlock(const ForwardTask& task, std::byte* scratch)
       : task_(task),
         scratch_(scratch, task.head_dim, task.head_dim_v, task.stored.given(), task.tiles),
         rows_(task.row_end - task.row_begin),
@@ -33,7 +34,7 @@ class AmxForwardBlock {
         dv_(scratch_.columns_v) {}
 
   void run() {
-    const typename Unit::Session session;
+    [[maybe_unused]] const typename Unit::Session session;
     begin();
     const std::int64_t block_n = task_.tiles.block_n;
     const std::int64_t last = scratch_.visible_end[rows_ - 1];
@@ -56,7 +57,7 @@ class AmxForwardBlock {
   }
 
   void begin() {
-    const std::int64_t lanes = round_up(rows_, amx::kBlock);
+    const std::int64_t lanes = round_up(rows_, bf16::kBlock);
     pack_rows<Unit, true>({task_.q, task_.row_begin, rows_, task_.head_dim}, lanes, d_, scratch_.queries);
     if (task_.query_factor != 1.0F) multiply_by(scratch_.queries, lanes * d_, task_.query_factor);
     std::fill_n(scratch_.row_max, lanes, -kInfinity);
@@ -74,7 +75,7 @@ class AmxForwardBlock {
     const std::int64_t count = key_end - key_begin;
     key_begin_ = key_begin;
     count_ = count;
-    packed_ = round_up(count, amx::kBlock);
+    packed_ = round_up(count, bf16::kBlock);
     const StoredTile stored{task_.stored, task_.dtype, key_begin, count, scratch_.converted};
     pack_rows<Unit, false>({stored.keys(task_.k, task_.head_dim), stored.first(), count, task_.head_dim}, packed_, d_,
                            scratch_.keys);
@@ -86,9 +87,15 @@ class AmxForwardBlock {
 
     Panel scored;    // waits for its softmax
     Panel weighted;  // waits for its product with V
-    for (std::int64_t row = 0; row < rows_; row += amx::kBlock) {
+    for (std::int64_t row = 0; row < rows_; row += bf16::kBlock) {
       Panel next = panel(row);
       if (next.empty()) continue;
+      if constexpr (!Unit::kOverlaps) {
+        stage(next, {}, {});
+        stage({}, next, {});
+        stage({}, {}, next);
+        continue;
+      }
       next.half = 1 - scored.half;
       stage(next, scored, weighted);
       weighted = scored;
@@ -103,11 +110,11 @@ class AmxForwardBlock {
     const std::int64_t* begin = scratch_.visible_begin + row;
     const std::int64_t* end = scratch_.visible_end + row;
     Panel panel{.row = row,
-                .first = round_down(std::clamp<std::int64_t>(begin[0] - key_begin_, 0, count_), amx::kBlock),
-                .last = std::clamp<std::int64_t>(end[amx::kBlock - 1] - key_begin_, 0, count_)};
+                .first = round_down(std::clamp<std::int64_t>(begin[0] - key_begin_, 0, count_), bf16::kBlock),
+                .last = std::clamp<std::int64_t>(end[bf16::kBlock - 1] - key_begin_, 0, count_)};
     if (panel.empty()) return {};
-    panel.last = round_up(panel.last, amx::kBlock);
-    panel.masked = begin[amx::kBlock - 1] - key_begin_ > panel.first || end[0] - key_begin_ < panel.last;
+    panel.last = round_up(panel.last, bf16::kBlock);
+    panel.masked = begin[bf16::kBlock - 1] - key_begin_ > panel.first || end[0] - key_begin_ < panel.last;
     return panel;
   }
 
@@ -115,10 +122,10 @@ class AmxForwardBlock {
     PanelSoftmax<Unit> softmax(task_, scored, memory_of(scored), key_begin_, count_);
     softmax.pace(product_steps(next, d_) + product_steps(weighted, dv_));
     const auto between = [&softmax] { softmax.advance(); };
-    for (std::int64_t key = next.first; key < next.last; key += amx::kBlock) {
-      multiply_tiles<Unit>({scratch_.keys + key * d_, amx::kTileRows * d_},
-                           {scratch_.queries + next.row * d_, amx::kTileRows * d_}, d_ / amx::kTileDepth,
-                           {scores_of(next) + key * amx::kBlock, amx::kBlock}, between);
+    for (std::int64_t key = next.first; key < next.last; key += bf16::kBlock) {
+      Unit::multiply({scratch_.keys + key * d_, bf16::kTileRows * d_},
+                     {scratch_.queries + next.row * d_, bf16::kTileRows * d_}, d_ / bf16::kTileDepth,
+                     {scores_of(next) + key * bf16::kBlock, bf16::kBlock}, between);
     }
     if (!weighted.empty()) add_values(weighted, between);
     softmax.finish();
@@ -126,7 +133,7 @@ class AmxForwardBlock {
 
   /// Steps of kTileDepth in a panel's product over [keys, columns] of K or V.
   static std::int64_t product_steps(const Panel& panel, std::int64_t columns) {
-    return panel.empty() ? 0 : (panel.last - panel.first) / amx::kBlock * (columns / amx::kTileDepth);
+    return panel.empty() ? 0 : (panel.last - panel.first) / bf16::kBlock * (columns / bf16::kTileDepth);
   }
 
   /// O^T = rescale O^T + V^T P^T.
@@ -135,12 +142,12 @@ class AmxForwardBlock {
     float* output = scratch_.output + panel.row * dv_;
     rescale_output(output, scratch_.rescale + panel.row);
     if (panel.masked && hidden_poison_) return add_visible_values(panel, output);
-    const std::int64_t steps = (panel.last - panel.first) / amx::kTileDepth;
-    const bfloat16* probabilities = probabilities_of(panel) + panel.first * amx::kTileRows;
-    for (std::int64_t c = 0; c < dv_; c += amx::kBlock) {
-      multiply_add_tiles<Unit>({scratch_.values + c * packed_ + panel.first * amx::kTileRows, amx::kTileRows * packed_},
-                               {probabilities, probability_stride()}, steps, {output + c * amx::kBlock, amx::kBlock},
-                               between);
+    const std::int64_t steps = (panel.last - panel.first) / bf16::kTileDepth;
+    const bfloat16* probabilities = probabilities_of(panel) + panel.first * bf16::kTileRows;
+    for (std::int64_t c = 0; c < dv_; c += bf16::kBlock) {
+      Unit::multiply_add({scratch_.values + c * packed_ + panel.first * bf16::kTileRows, bf16::kTileRows * packed_},
+                         {probabilities, probability_stride()}, steps, {output + c * bf16::kBlock, bf16::kBlock},
+                         between);
     }
   }
 
@@ -154,7 +161,7 @@ class AmxForwardBlock {
     for (int v = 0; v < kBlockVecs; ++v) {
       const Vec factor = hn::Load(d, factors + v * kLanes);
       for (std::int64_t c = 0; c < dv_; ++c) {
-        float* HWY_RESTRICT at = output + c * amx::kBlock + v * kLanes;
+        float* HWY_RESTRICT at = output + c * bf16::kBlock + v * kLanes;
         hn::Store(hn::Mul(hn::Load(d, at), factor), d, at);
       }
     }
@@ -169,17 +176,17 @@ class AmxForwardBlock {
       const LaneInterval visible(scratch_.visible_begin + panel.row + query, scratch_.visible_end + panel.row + query,
                                  key_begin_);
       const bfloat16* pairs =
-          probabilities_of(panel) + query / amx::kTileRows * probability_stride() + query % amx::kTileRows * 2;
+          probabilities_of(panel) + query / bf16::kTileRows * probability_stride() + query % bf16::kTileRows * 2;
       for (std::int64_t c = 0; c < dv_; ++c) {
-        float* HWY_RESTRICT at = output + c * amx::kBlock + query;
+        float* HWY_RESTRICT at = output + c * bf16::kBlock + query;
         Vec sum = hn::Load(d, at);
         for (std::int64_t key = panel.first; key < panel.last; ++key) {
-          const auto pair = hn::LoadU(bits, reinterpret_cast<const std::uint32_t*>(pairs + key / 2 * amx::kTileDepth));
+          const auto pair = hn::LoadU(bits, reinterpret_cast<const std::uint32_t*>(pairs + key / 2 * bf16::kTileDepth));
           const Vec p =
               hn::BitCast(d, key % 2 == 0 ? hn::ShiftLeft<16>(pair) : hn::And(pair, hn::Set(bits, 0xFFFF0000U)));
           const bfloat16 value =
-              scratch_.values[round_down(c, amx::kTileRows) * packed_ + key / amx::kTileDepth * amx::kTileElements +
-                              c % amx::kTileRows * amx::kTileDepth + key % amx::kTileDepth];
+              scratch_.values[round_down(c, bf16::kTileRows) * packed_ + key / bf16::kTileDepth * bf16::kTileElements +
+                              c % bf16::kTileRows * bf16::kTileDepth + key % bf16::kTileDepth];
           sum = hn::IfThenElse(visible.contains(key), hn::MulAdd(p, hn::Set(d, to_float(value)), sum), sum);
         }
         hn::Store(sum, d, at);
@@ -198,12 +205,12 @@ class AmxForwardBlock {
 
   // Panels alternate between two halves of the buffers: consecutive ones are in flight together.
   float* scores_of(const Panel& panel) const {
-    return scratch_.scores + panel.half * task_.tiles.block_n * amx::kBlock;
+    return scratch_.scores + panel.half * task_.tiles.block_n * bf16::kBlock;
   }
   bfloat16* probabilities_of(const Panel& panel) const {
-    return scratch_.probabilities + panel.half * task_.tiles.block_n * amx::kBlock;
+    return scratch_.probabilities + panel.half * task_.tiles.block_n * bf16::kBlock;
   }
-  std::int64_t probability_stride() const { return task_.tiles.block_n * amx::kTileRows; }
+  std::int64_t probability_stride() const { return task_.tiles.block_n * bf16::kTileRows; }
 
   SoftmaxMemory memory_of(const Panel& panel) const {
     return {.scores = scores_of(panel),
@@ -217,7 +224,7 @@ class AmxForwardBlock {
   }
 
   const ForwardTask& task_;
-  const amx::ForwardScratch scratch_;
+  const bf16::ForwardScratch scratch_;
   const std::int64_t rows_;
   const std::int64_t d_;        // head_dim in whole blocks
   const std::int64_t dv_;       // head_dim_v in whole blocks
@@ -228,6 +235,6 @@ class AmxForwardBlock {
 };
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
-STROBE_AFTER_AMX_NAMESPACE();
+STROBE_AFTER_BFLOAT16_NAMESPACE();
 
-#endif  // STROBE_CPU_AMX_FORWARD_INL_H_
+#endif  // STROBE_CPU_BFLOAT16_FORWARD_INL_H_

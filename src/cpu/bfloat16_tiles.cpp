@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/amx_tiles.h"
+#include "cpu/bfloat16_tiles.h"
 
 #include "call/heads.h"
-#include "cpu/amx/scratch.h"
+#include "cpu/bfloat16/scratch.h"
 #include "cpu/blocks.h"
 
 namespace strobe::cpu {
 
-using amx::kBlock;
+using bf16::kBlock;
 
-bool amx_serves(const AttentionProblem& problem) { return problem.dtype == DType::bfloat16; }
+bool takes_bfloat16(const AttentionProblem& problem) { return problem.dtype == DType::bfloat16; }
 
-Tiles amx_forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads) {
+Tiles bfloat16_forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads) {
   Tiles tiles;
   // K and V tile in a quarter of L2. The more keys a tile has, the more rarely O is rescaled, loaded and stored.
   constexpr std::int64_t kMostKeys = 1024;
@@ -34,7 +34,7 @@ Tiles amx_forward_tiles(const AttentionProblem& problem, const Machine& machine,
   return tiles;
 }
 
-Tiles amx_backward_tiles(const AttentionProblem& problem) {
+Tiles bfloat16_backward_tiles(const AttentionProblem& problem, const Machine&) {
   // The more keys a task has, the more rarely Q and dO are packed, which costs as much as what 80 keys do with them; 64
   // blocks in all keep any machine busy. The more queries a block has, the more rarely dK and dV are loaded and stored;
   // its P and dS stay in L2.

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which calls the AMX kernels take. These tests are linked with the emulated ones, which every machine has.
+// Which calls the bfloat16 kernels take, on emulated matrix tiles or on dot products.
 #include <gtest/gtest.h>
 
 #include "case_tensors.h"
+#include "needs_unit.h"
 #include "strobe/plan.h"
 
 namespace strobe::test {
 namespace {
+
+class Bfloat16Plan : public NeedsUnit {};
 
 AttentionCase plain(DType dtype) {
   AttentionCase attention;
@@ -25,17 +28,18 @@ DType probability_dtype(const AttentionCase& attention) {
   EXPECT_TRUE(forward.ok() && backward.ok());
   if (!forward.ok() || !backward.ok()) return DType::float16;
   EXPECT_EQ(forward->probability_dtype(), backward->probability_dtype());
-  EXPECT_EQ(forward->explain().find("AMX tiles") != std::string::npos, forward->probability_dtype() == DType::bfloat16);
+  const char* unit = cpu::bf16::unit() == cpu::bf16::Unit::tiles ? "AMX tiles" : "AVX512-BF16 dot products";
+  EXPECT_EQ(forward->explain().find(unit) != std::string::npos, forward->probability_dtype() == DType::bfloat16);
   return forward->probability_dtype();
 }
 
-TEST(AmxPlan, TakesBfloat16Alone) {
+TEST_F(Bfloat16Plan, TakesBfloat16Alone) {
   EXPECT_EQ(probability_dtype(plain(DType::bfloat16)), DType::bfloat16);
   EXPECT_EQ(probability_dtype(plain(DType::float16)), DType::float32);
   EXPECT_EQ(probability_dtype(plain(DType::float32)), DType::float32);
 }
 
-TEST(AmxPlan, TakesEveryOption) {
+TEST_F(Bfloat16Plan, TakesEveryOption) {
   AttentionCase attention = plain(DType::bfloat16);
   attention.options.causal = CausalMask::bottom_right;
   attention.options.window = {30, 0};
@@ -50,7 +54,7 @@ TEST(AmxPlan, TakesEveryOption) {
 }
 
 // Reading K and V is what takes time there; the forward's P is then not rounded.
-TEST(AmxPlan, LeavesFewQueriesToTheVectorKernels) {
+TEST_F(Bfloat16Plan, LeavesFewQueriesToTheVectorKernels) {
   for (const std::int64_t queries : {8, 9}) {  // of two heads that share their keys
     AttentionCase attention = plain(DType::bfloat16);
     attention.q.rows = queries;

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // The online softmax of one panel of scores in small pieces, so that the products of its neighbours can run between
 // them on the matrix unit.
-#if defined(STROBE_CPU_AMX_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef STROBE_CPU_AMX_SOFTMAX_INL_H_
-#undef STROBE_CPU_AMX_SOFTMAX_INL_H_
+#if defined(STROBE_CPU_BFLOAT16_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_BFLOAT16_SOFTMAX_INL_H_
+#undef STROBE_CPU_BFLOAT16_SOFTMAX_INL_H_
 #else
-#define STROBE_CPU_AMX_SOFTMAX_INL_H_
+#define STROBE_CPU_BFLOAT16_SOFTMAX_INL_H_
 #endif
 
 #include <optional>
 
-#include "cpu/amx/attributes-inl.h"
-#include "cpu/amx/kept_pairs-inl.h"
-#include "cpu/amx/scratch.h"
+#include "cpu/bfloat16/attributes-inl.h"
+#include "cpu/bfloat16/kept_pairs-inl.h"
+#include "cpu/bfloat16/scratch.h"
 #include "cpu/kernels/task.h"
 #include "cpu/kernels/terms-inl.h"
 
-STROBE_BEFORE_AMX_NAMESPACE();
+STROBE_BEFORE_BFLOAT16_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
 
 /// kBlock queries, a lane each, against keys [first, last) of the tile in memory; empty where they see none of it.
@@ -91,7 +91,7 @@ class PanelSoftmax {
     if (exponentials_) {
       kept_.given() ? exponentiate<true>() : exponentiate<false>();
     } else {
-      if (scale_.capped) cap_scores<amx::kBlock>(memory_.scores, key_, key_ + kPieceKeys, scale_.softcap_scale);
+      if (scale_.capped) cap_scores<bf16::kBlock>(memory_.scores, key_, key_ + kPieceKeys, scale_.softcap_scale);
       if (terms_.terms.given()) {
         add_terms();
       } else {
@@ -112,22 +112,22 @@ class PanelSoftmax {
             .diagonal = task.visible.diagonal,
             .group = task.q.group,
             .row = row,
-            .rows = std::min(amx::kBlock, task.row_end - row),
+            .rows = std::min(bf16::kBlock, task.row_end - row),
             .key_begin = key_begin,
             .keys = keys,
-            .more_rows = std::max<std::int64_t>(task.row_end - row - amx::kBlock, 0)};
+            .more_rows = std::max<std::int64_t>(task.row_end - row - bf16::kBlock, 0)};
   }
 
   /// ALiBi, bias and masks, which make base-2 exponents of kPieceKeys keys' scores, and their maximum.
   void add_terms() {
     const std::int64_t packed = (key_ - panel_.first) % kBiasKeys;
     if (terms_.terms.bias.data != nullptr && packed == 0) {
-      pack_bias<amx::kBlock>(terms_, key_, std::min(key_ + kBiasKeys, panel_.last), panel_.first, panel_.last, row_,
-                             bias_);
+      pack_bias<bf16::kBlock>(terms_, key_, std::min(key_ + kBiasKeys, panel_.last), panel_.first, panel_.last, row_,
+                              bias_);
     }
     for (int v = 0; v < kBlockVecs; ++v) {
-      lanes_[v]->template add<amx::kBlock>(panel_.masked, key_, key_ + kPieceKeys, scale_.scale_log2,
-                                           bias_ + packed * amx::kBlock + v * kLanes, memory_.scores + v * kLanes);
+      lanes_[v]->template add<bf16::kBlock>(panel_.masked, key_, key_ + kPieceKeys, scale_.scale_log2,
+                                            bias_ + packed * bf16::kBlock + v * kLanes, memory_.scores + v * kLanes);
     }
   }
 
@@ -136,13 +136,13 @@ class PanelSoftmax {
   HWY_INLINE void raise_maximum() {
     const Floats d;
     HWY_UNROLL(8) for (int v = 0; v < kBlockVecs; ++v) {
-      float* HWY_RESTRICT scores = memory_.scores + key_ * amx::kBlock + v * kLanes;
+      float* HWY_RESTRICT scores = memory_.scores + key_ * bf16::kBlock + v * kLanes;
       Vec top = hn::Load(d, top_ + v * kLanes);
       if constexpr (kMasked) hide(v, scores);
       // Pairwise: a chain of maxima would wait for its own latency.
       Vec pair[kPieceKeys / 2];
       HWY_UNROLL(4) for (std::int64_t i = 0; i < kPieceKeys / 2; ++i) {
-        pair[i] = hn::Max(hn::Load(d, scores + 2 * i * amx::kBlock), hn::Load(d, scores + (2 * i + 1) * amx::kBlock));
+        pair[i] = hn::Max(hn::Load(d, scores + 2 * i * bf16::kBlock), hn::Load(d, scores + (2 * i + 1) * bf16::kBlock));
       }
       top = hn::Max(top, hn::Max(hn::Max(pair[0], pair[1]), hn::Max(pair[2], pair[3])));
       hn::Store(top, d, top_ + v * kLanes);
@@ -152,7 +152,7 @@ class PanelSoftmax {
   void hide(int v, float* HWY_RESTRICT scores) const {
     const Floats d;
     for (std::int64_t key = 0; key < kPieceKeys; ++key) {
-      float* HWY_RESTRICT at = scores + key * amx::kBlock;
+      float* HWY_RESTRICT at = scores + key * bf16::kBlock;
       hn::Store(hn::IfThenElse(visible_[v]->contains(key_ + key), hn::Load(d, at), hn::Set(d, -kInfinity)), d, at);
     }
   }
@@ -177,25 +177,25 @@ class PanelSoftmax {
   HWY_INLINE void exponentiate() {
     const Floats d;
     const Vec scale = hn::Set(d, exponent_scale_);
-    const std::int64_t drawn = key_ % amx::kBlock;
+    const std::int64_t drawn = key_ % bf16::kBlock;
     if (kDropout && drawn == 0) kept_.draw(terms_.key_begin + key_);
-    bfloat16* HWY_RESTRICT step =
-        memory_.probabilities + key_ / amx::kTileDepth * amx::kTileElements + key_ % amx::kTileDepth * amx::kTileRows;
+    bfloat16* HWY_RESTRICT step = memory_.probabilities + key_ / bf16::kTileDepth * bf16::kTileElements +
+                                  key_ % bf16::kTileDepth * bf16::kTileRows;
     HWY_UNROLL(8) for (int v = 0; v < kBlockVecs; ++v) {
-      const float* HWY_RESTRICT scores = memory_.scores + key_ * amx::kBlock + v * kLanes;
+      const float* HWY_RESTRICT scores = memory_.scores + key_ * bf16::kBlock + v * kLanes;
       const std::int64_t query = v * kLanes;
-      bfloat16* HWY_RESTRICT to = step + query / amx::kTileRows * memory_.group_stride + query % amx::kTileRows * 2;
+      bfloat16* HWY_RESTRICT to = step + query / bf16::kTileRows * memory_.group_stride + query % bf16::kTileRows * 2;
       const Vec shift = hn::Load(d, shift_ + query);
       Vec sum = hn::Load(d, sum_ + query);
       HWY_UNROLL(4) for (std::int64_t key = 0; key < kPieceKeys; key += 2) {
-        Vec even = exp2(hn::MulSub(hn::Load(d, scores + key * amx::kBlock), scale, shift));
-        Vec odd = exp2(hn::MulSub(hn::Load(d, scores + (key + 1) * amx::kBlock), scale, shift));
+        Vec even = exp2(hn::MulSub(hn::Load(d, scores + key * bf16::kBlock), scale, shift));
+        Vec odd = exp2(hn::MulSub(hn::Load(d, scores + (key + 1) * bf16::kBlock), scale, shift));
         sum = hn::Add(sum, hn::Add(even, odd));
         if constexpr (kDropout) {
           even = hn::IfThenElseZero(kept_.at(v, drawn + key), even);
           odd = hn::IfThenElseZero(kept_.at(v, drawn + key + 1), odd);
         }
-        Unit::narrow_pairs(even, odd, to + key * amx::kTileRows);
+        Unit::narrow_pairs(even, odd, to + key * bf16::kTileRows);
       }
       hn::Store(sum, d, sum_ + query);
     }
@@ -222,14 +222,14 @@ class PanelSoftmax {
   std::int64_t pieces_per_call_ = 0;
   bool exponentials_ = false;
   bool done_ = false;
-  HWY_ALIGN float top_[amx::kBlock];
-  HWY_ALIGN float sum_[amx::kBlock];
-  HWY_ALIGN float shift_[amx::kBlock];
-  HWY_ALIGN float bias_[kBiasKeys * amx::kBlock];
+  HWY_ALIGN float top_[bf16::kBlock];
+  HWY_ALIGN float sum_[bf16::kBlock];
+  HWY_ALIGN float shift_[bf16::kBlock];
+  HWY_ALIGN float bias_[kBiasKeys * bf16::kBlock];
   HWY_ALIGN float row_[kTransposedRows * kBiasKeys];
 };
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
-STROBE_AFTER_AMX_NAMESPACE();
+STROBE_AFTER_BFLOAT16_NAMESPACE();
 
-#endif  // STROBE_CPU_AMX_SOFTMAX_INL_H_
+#endif  // STROBE_CPU_BFLOAT16_SOFTMAX_INL_H_

@@ -1,66 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrix unit of the processor: AMX tiles, AVX512_BF16 conversion and a transposition in registers.
-#if defined(STROBE_CPU_AMX_HARDWARE_UNIT_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef STROBE_CPU_AMX_HARDWARE_UNIT_INL_H_
-#undef STROBE_CPU_AMX_HARDWARE_UNIT_INL_H_
+// Rounding to bfloat16 and a transposition in registers, by AVX-512 and AVX512-BF16.
+#if defined(STROBE_CPU_BFLOAT16_CONVERSIONS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_BFLOAT16_CONVERSIONS_INL_H_
+#undef STROBE_CPU_BFLOAT16_CONVERSIONS_INL_H_
 #else
-#define STROBE_CPU_AMX_HARDWARE_UNIT_INL_H_
+#define STROBE_CPU_BFLOAT16_CONVERSIONS_INL_H_
 #endif
 
-#include "cpu/amx/attributes-inl.h"
-#include "cpu/amx/scratch.h"
+#include "cpu/bfloat16/attributes-inl.h"
+#include "cpu/bfloat16/scratch.h"
 #include "cpu/kernels/vector-inl.h"
 
-#if STROBE_HAS_AMX
+#if STROBE_HAS_BFLOAT16
 #include <immintrin.h>
 
-STROBE_BEFORE_AMX_NAMESPACE();
+STROBE_BEFORE_BFLOAT16_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
 
-// Written as instructions, since the compilers' intrinsics take tile numbers as literal text only.
-struct HardwareUnit {
-  /// Tiles exist from here to the end of the object's life: the operating system then has nothing to save of them.
-  class Session {
-   public:
-    Session() {
-      struct alignas(64) {
-        std::uint8_t palette = 1;
-        std::uint8_t start_row = 0;
-        std::uint8_t reserved[14] = {};
-        std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-        std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-      } shape;
-      asm volatile("ldtilecfg %0" ::"m"(shape));
-    }
-    ~Session() { asm volatile("tilerelease"); }
-    Session(const Session&) = delete;
-    Session& operator=(const Session&) = delete;
-  };
-
-  template <int kTile>
-  static HWY_INLINE void load(const void* from, std::size_t stride) {
-    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
-  }
-  template <int kTile>
-  static HWY_INLINE void store(void* to, std::size_t stride) {
-    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(kTile) : "memory");
-  }
-  template <int kTile>
-  static HWY_INLINE void zero() {
-    asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
-  }
-  template <int kSum, int kLeft, int kRight>
-  static HWY_INLINE void multiply() {
-    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kLeft), "i"(kRight));
-  }
-
+struct Avx512Conversions {
   /// kLanes float32 to as many bfloat16.
   static HWY_INLINE void narrow(Vec value, bfloat16* to) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh(value.raw));
   }
 
   /// Pairs (even[i], odd[i]) of bfloat16, halves rounded away from zero. A NaN's lower half must be 0: it could
-  /// overflow otherwise. Integers, since conversion instructions compete with the matrix unit for a port.
+  /// overflow otherwise. Integers, since conversion instructions compete with AMX's matrix unit for a port, and beside
+  /// dot products are no faster.
   static HWY_INLINE void narrow_pairs(Vec even, Vec odd, bfloat16* to) {
     const __m512i half = _mm512_set1_epi32(0x8000);
     const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even.raw), half), 16);
@@ -101,7 +66,7 @@ struct HardwareUnit {
 };
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
-STROBE_AFTER_AMX_NAMESPACE();
-#endif  // STROBE_HAS_AMX
+STROBE_AFTER_BFLOAT16_NAMESPACE();
+#endif  // STROBE_HAS_BFLOAT16
 
-#endif  // STROBE_CPU_AMX_HARDWARE_UNIT_INL_H_
+#endif  // STROBE_CPU_BFLOAT16_CONVERSIONS_INL_H_

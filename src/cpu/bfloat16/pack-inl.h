@@ -6,31 +6,31 @@
 //   rows, transposed     right operand M^T:  pairs of M's columns down, 16 rows of M across
 //   row pairs            right operand M:    pairs of M's rows down, 16 columns across
 //   pairs, transposed    left operand M^T:   16 columns of M down, 32 rows of M side by side
-#if defined(STROBE_CPU_AMX_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef STROBE_CPU_AMX_PACK_INL_H_
-#undef STROBE_CPU_AMX_PACK_INL_H_
+#if defined(STROBE_CPU_BFLOAT16_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_BFLOAT16_PACK_INL_H_
+#undef STROBE_CPU_BFLOAT16_PACK_INL_H_
 #else
-#define STROBE_CPU_AMX_PACK_INL_H_
+#define STROBE_CPU_BFLOAT16_PACK_INL_H_
 #endif
 
 #include <cstring>
 
-#include "cpu/amx/attributes-inl.h"
-#include "cpu/amx/scratch.h"
+#include "cpu/bfloat16/attributes-inl.h"
+#include "cpu/bfloat16/scratch.h"
 #include "cpu/kernels/pack-inl.h"
 
-STROBE_BEFORE_AMX_NAMESPACE();
+STROBE_BEFORE_BFLOAT16_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
 
 /// Rows [row, row + 16) and columns [column, column + 32) of `from`, zero beyond it.
 HWY_INLINE void copy_tile(const Source& from, std::int64_t row, std::int64_t column, bfloat16* HWY_RESTRICT to) {
-  const std::int64_t columns = std::clamp<std::int64_t>(from.columns - column, 0, amx::kTileDepth);
-  for (std::int64_t r = row; r < row + amx::kTileRows; ++r, to += amx::kTileDepth) {
-    if (r < from.count && columns == amx::kTileDepth) {
-      std::memcpy(to, from.row<bfloat16>(r) + column, amx::kTileDepth * sizeof(bfloat16));
+  const std::int64_t columns = std::clamp<std::int64_t>(from.columns - column, 0, bf16::kTileDepth);
+  for (std::int64_t r = row; r < row + bf16::kTileRows; ++r, to += bf16::kTileDepth) {
+    if (r < from.count && columns == bf16::kTileDepth) {
+      std::memcpy(to, from.row<bfloat16>(r) + column, bf16::kTileDepth * sizeof(bfloat16));
       continue;
     }
-    std::fill_n(to, amx::kTileDepth, bfloat16{});
+    std::fill_n(to, bf16::kTileDepth, bfloat16{});
     if (r < from.count && columns > 0) {
       std::memcpy(to, from.row<bfloat16>(r) + column, static_cast<std::size_t>(columns) * sizeof(bfloat16));
     }
@@ -41,21 +41,21 @@ HWY_INLINE void copy_tile(const Source& from, std::int64_t row, std::int64_t col
 HWY_INLINE void interleave_tile(const Source& from, std::int64_t row, std::int64_t column, bfloat16* HWY_RESTRICT to) {
   const hn::RebindToUnsigned<Floats> wide;
   const hn::Rebind<std::uint16_t, Floats> half;
-  const std::int64_t columns = std::clamp<std::int64_t>(from.columns - column, 0, amx::kTileRows);
-  HWY_ALIGN std::uint16_t buffer[2][amx::kTileRows] = {};
-  for (std::int64_t r = row; r < row + amx::kTileDepth; r += 2, to += amx::kTileDepth) {
+  const std::int64_t columns = std::clamp<std::int64_t>(from.columns - column, 0, bf16::kTileRows);
+  HWY_ALIGN std::uint16_t buffer[2][bf16::kTileRows] = {};
+  for (std::int64_t r = row; r < row + bf16::kTileDepth; r += 2, to += bf16::kTileDepth) {
     const std::uint16_t* rows[2];
     for (std::int64_t i = 0; i < 2; ++i) {
       rows[i] = buffer[i];
       if (r + i >= from.count) {
         std::memset(buffer[i], 0, sizeof(buffer[i]));
-      } else if (columns == amx::kTileRows) {
+      } else if (columns == bf16::kTileRows) {
         rows[i] = reinterpret_cast<const std::uint16_t*>(from.row<bfloat16>(r + i) + column);
       } else if (columns > 0) {
         std::memcpy(buffer[i], from.row<bfloat16>(r + i) + column, static_cast<std::size_t>(columns) * 2);
       }
     }
-    for (std::int64_t c = 0; c < amx::kTileRows; c += kLanes) {
+    for (std::int64_t c = 0; c < bf16::kTileRows; c += kLanes) {
       const auto even = hn::PromoteTo(wide, hn::LoadU(half, rows[0] + c));
       const auto odd = hn::PromoteTo(wide, hn::LoadU(half, rows[1] + c));
       hn::StoreU(hn::Or(even, hn::ShiftLeft<16>(odd)), wide, reinterpret_cast<std::uint32_t*>(to) + c);
@@ -66,9 +66,9 @@ HWY_INLINE void interleave_tile(const Source& from, std::int64_t row, std::int64
 /// All tiles of `rows` x `columns` elements of `from` (multiples of kBlock), in groups of 16 rows, along the columns.
 template <class Unit, bool kTransposed>
 HWY_INLINE void pack_rows(const Source& from, std::int64_t rows, std::int64_t columns, bfloat16* HWY_RESTRICT to) {
-  for (std::int64_t row = 0; row < rows; row += amx::kTileRows) {
-    for (std::int64_t r = row + amx::kTileRows; r < row + 2 * amx::kTileRows; ++r) prefetch_row<bfloat16>(from, r);
-    for (std::int64_t column = 0; column < columns; column += amx::kTileDepth, to += amx::kTileElements) {
+  for (std::int64_t row = 0; row < rows; row += bf16::kTileRows) {
+    for (std::int64_t r = row + bf16::kTileRows; r < row + 2 * bf16::kTileRows; ++r) prefetch_row<bfloat16>(from, r);
+    for (std::int64_t column = 0; column < columns; column += bf16::kTileDepth, to += bf16::kTileElements) {
       copy_tile(from, row, column, to);
       if constexpr (kTransposed) Unit::transpose(to);
     }
@@ -78,10 +78,10 @@ HWY_INLINE void pack_rows(const Source& from, std::int64_t rows, std::int64_t co
 /// The same in groups of 16 columns, along the rows.
 template <class Unit, bool kTransposed>
 HWY_INLINE void pack_row_pairs(const Source& from, std::int64_t rows, std::int64_t columns, bfloat16* HWY_RESTRICT to) {
-  for (std::int64_t row = 0; row < rows; row += amx::kTileDepth) {
-    for (std::int64_t r = row + amx::kTileDepth; r < row + 2 * amx::kTileDepth; ++r) prefetch_row<bfloat16>(from, r);
-    for (std::int64_t column = 0; column < columns; column += amx::kTileRows) {
-      bfloat16* tile = to + column * rows + row * amx::kTileRows;
+  for (std::int64_t row = 0; row < rows; row += bf16::kTileDepth) {
+    for (std::int64_t r = row + bf16::kTileDepth; r < row + 2 * bf16::kTileDepth; ++r) prefetch_row<bfloat16>(from, r);
+    for (std::int64_t column = 0; column < columns; column += bf16::kTileRows) {
+      bfloat16* tile = to + column * rows + row * bf16::kTileRows;
       interleave_tile(from, row, column, tile);
       if constexpr (kTransposed) Unit::transpose(tile);
     }
@@ -104,24 +104,24 @@ template <class Unit>
 HWY_INLINE void store_transposed(const float* HWY_RESTRICT panels, std::int64_t padded_columns,
                                  const float* HWY_RESTRICT factors, const OutputRows& to) {
   const Floats d;
-  HWY_ALIGN float tile[amx::kTileRows * amx::kTileRows];
-  HWY_ALIGN bfloat16 tail[amx::kTileRows];
-  for (std::int64_t row = 0; row < to.count; row += amx::kTileRows) {
-    const std::int64_t rows = std::min(amx::kTileRows, to.count - row);
-    const float* panel = panels + round_down(row, amx::kBlock) * padded_columns + row % amx::kBlock;
-    for (std::int64_t column = 0; column < to.columns; column += amx::kTileRows) {
-      const std::int64_t columns = std::min(amx::kTileRows, to.columns - column);
-      for (std::int64_t c = 0; c < amx::kTileRows; ++c) {
-        std::memcpy(tile + c * amx::kTileRows, panel + (column + c) * amx::kBlock, amx::kTileRows * sizeof(float));
+  HWY_ALIGN float tile[bf16::kTileRows * bf16::kTileRows];
+  HWY_ALIGN bfloat16 tail[bf16::kTileRows];
+  for (std::int64_t row = 0; row < to.count; row += bf16::kTileRows) {
+    const std::int64_t rows = std::min(bf16::kTileRows, to.count - row);
+    const float* panel = panels + round_down(row, bf16::kBlock) * padded_columns + row % bf16::kBlock;
+    for (std::int64_t column = 0; column < to.columns; column += bf16::kTileRows) {
+      const std::int64_t columns = std::min(bf16::kTileRows, to.columns - column);
+      for (std::int64_t c = 0; c < bf16::kTileRows; ++c) {
+        std::memcpy(tile + c * bf16::kTileRows, panel + (column + c) * bf16::kBlock, bf16::kTileRows * sizeof(float));
       }
       Unit::transpose(tile);
       for (std::int64_t r = 0; r < rows; ++r) {
         const Vec factor = hn::Set(d, factors[row + r]);
-        bfloat16* result = columns == amx::kTileRows ? to.row(row + r) + column : tail;
-        for (std::int64_t c = 0; c < amx::kTileRows; c += kLanes) {
-          Unit::narrow(hn::Mul(hn::Load(d, tile + r * amx::kTileRows + c), factor), result + c);
+        bfloat16* result = columns == bf16::kTileRows ? to.row(row + r) + column : tail;
+        for (std::int64_t c = 0; c < bf16::kTileRows; c += kLanes) {
+          Unit::narrow(hn::Mul(hn::Load(d, tile + r * bf16::kTileRows + c), factor), result + c);
         }
-        if (columns < amx::kTileRows) {
+        if (columns < bf16::kTileRows) {
           std::memcpy(to.row(row + r) + column, tail, static_cast<std::size_t>(columns) * sizeof(bfloat16));
         }
       }
@@ -144,6 +144,6 @@ inline bool all_finite(const bfloat16* data, std::int64_t count) {
 }
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
-STROBE_AFTER_AMX_NAMESPACE();
+STROBE_AFTER_BFLOAT16_NAMESPACE();
 
-#endif  // STROBE_CPU_AMX_PACK_INL_H_
+#endif  // STROBE_CPU_BFLOAT16_PACK_INL_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/amx/permission.h"
+#include "cpu/bfloat16/unit.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>
@@ -9,7 +9,7 @@
 #include <cstdint>
 #endif
 
-namespace strobe::cpu::amx {
+namespace strobe::cpu::bf16 {
 
 #if defined(__x86_64__) && defined(__linux__)
 namespace {
@@ -17,15 +17,21 @@ namespace {
 bool bit(std::uint64_t word, int index) { return ((word >> index) & 1U) != 0; }
 
 // Intel's Software Developer's Manual, volume 2, CPUID; volume 1, chapters 13 and 18.
-bool processor_has_it() {
+bool has_dot_products() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && bit(eax, 5);  // AVX512_BF16
+}
+
+bool has_tiles() {
   unsigned eax = 0;
   unsigned ebx = 0;
   unsigned ecx = 0;
   unsigned edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-  const bool amx = bit(edx, 22) && bit(edx, 24);  // AMX-BF16, AMX-TILE
-  if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) == 0) return false;
-  return amx && bit(eax, 5);  // AVX512_BF16
+  return bit(edx, 22) && bit(edx, 24);  // AMX-BF16, AMX-TILE
 }
 
 bool system_saves_tiles() {
@@ -47,9 +53,13 @@ bool ask_for_permission() {
 
 }  // namespace
 
-bool permission() { return processor_has_it() && system_saves_tiles() && ask_for_permission(); }
+// Rounding needs AVX512_BF16 beside AMX, too.
+Unit processor_unit() {
+  if (!has_dot_products()) return Unit::none;
+  return has_tiles() && system_saves_tiles() && ask_for_permission() ? Unit::tiles : Unit::dot_products;
+}
 #else
-bool permission() { return false; }
+Unit processor_unit() { return Unit::none; }
 #endif
 
-}  // namespace strobe::cpu::amx
+}  // namespace strobe::cpu::bf16

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers that AMX's matrix unit and its integer rounding treat in ways of their own.
+// Numbers that the bfloat16 units, AMX's and AVX512-BF16's, and the integer rounding treat in ways of their own.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -7,10 +7,14 @@
 #include <cstdint>
 
 #include "matches_reference.h"
+#include "needs_unit.h"
 #include "reference/bound/arithmetic.h"
 
 namespace strobe::test {
 namespace {
+
+class Bfloat16Subnormals : public NeedsUnit {};
+class Bfloat16NaN : public NeedsUnit {};
 
 constexpr std::int64_t kHeadDim = 32;
 constexpr std::int64_t kSeqlen = 70;
@@ -45,7 +49,7 @@ double worst_without_the_term(CaseTensors& tensors, const AttentionCase& attenti
 }
 
 // Products of a subnormal and a large number that are as large as the others.
-TEST(AmxSubnormals, OfScoresStayWithinTheBound) {
+TEST_F(Bfloat16Subnormals, OfScoresStayWithinTheBound) {
   for (GuardedTensor CaseTensors::* tiny : {&CaseTensors::q, &CaseTensors::k}) {
     const AttentionCase attention = plain();
     CaseTensors tensors(attention);
@@ -56,7 +60,7 @@ TEST(AmxSubnormals, OfScoresStayWithinTheBound) {
   }
 }
 
-TEST(AmxSubnormals, OfOutputGradientsStayWithinTheBound) {
+TEST_F(Bfloat16Subnormals, OfOutputGradientsStayWithinTheBound) {
   const AttentionCase attention = plain();
   CaseTensors tensors(attention);
   set_columns(tensors.d_o, kSubnormal);
@@ -64,7 +68,7 @@ TEST(AmxSubnormals, OfOutputGradientsStayWithinTheBound) {
   expect_tensors_match_reference(tensors, attention);
 }
 
-TEST(AmxSubnormals, AloneStayWithinTheBound) {
+TEST_F(Bfloat16Subnormals, AloneStayWithinTheBound) {
   for (GuardedTensor CaseTensors::* tiny : {&CaseTensors::q, &CaseTensors::k, &CaseTensors::v, &CaseTensors::d_o}) {
     const AttentionCase attention = plain();
     CaseTensors tensors(attention);
@@ -84,7 +88,7 @@ AttentionCase with_terms() {
   return attention;
 }
 
-TEST(AmxNaN, OfAnyBitsStaysNaN) {
+TEST_F(Bfloat16NaN, OfAnyBitsStaysNaN) {
   for (const std::uint32_t bits : kFullNaNs) {
     const AttentionCase attention = with_terms();
     CaseTensors tensors(attention);
@@ -98,7 +102,7 @@ TEST(AmxNaN, OfAnyBitsStaysNaN) {
 }
 
 // LSE of a NaN row is NaN already. Here it is of the call before the bias became NaN.
-TEST(AmxNaN, OfABiasReachesDqBesideAnLseThatIsNone) {
+TEST_F(Bfloat16NaN, OfABiasReachesDqBesideAnLseThatIsNone) {
   for (const std::uint32_t bits : kFullNaNs) {
     const AttentionCase attention = with_terms();
     CaseTensors tensors(attention);

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // P^T and dS^T of a block of keys and queries, in small pieces, so that the products of the next block can run between
 // them on the matrix unit.
-#if defined(STROBE_CPU_AMX_DIFFERENTIATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef STROBE_CPU_AMX_DIFFERENTIATE_INL_H_
-#undef STROBE_CPU_AMX_DIFFERENTIATE_INL_H_
+#if defined(STROBE_CPU_BFLOAT16_DIFFERENTIATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_BFLOAT16_DIFFERENTIATE_INL_H_
+#undef STROBE_CPU_BFLOAT16_DIFFERENTIATE_INL_H_
 #else
-#define STROBE_CPU_AMX_DIFFERENTIATE_INL_H_
+#define STROBE_CPU_BFLOAT16_DIFFERENTIATE_INL_H_
 #endif
 
 #include <limits>
 #include <optional>
 
-#include "cpu/amx/attributes-inl.h"
-#include "cpu/amx/kept_pairs-inl.h"
-#include "cpu/amx/scratch.h"
+#include "cpu/bfloat16/attributes-inl.h"
+#include "cpu/bfloat16/kept_pairs-inl.h"
+#include "cpu/bfloat16/scratch.h"
 #include "cpu/kernels/task.h"
 #include "cpu/kernels/terms-inl.h"
 
-STROBE_BEFORE_AMX_NAMESPACE();
+STROBE_BEFORE_BFLOAT16_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
 
 /// kBlock keys and kBlock queries, counted from the first key of the task and the first row of the block of queries.
@@ -65,14 +65,14 @@ class Differentiation {
                .diagonal = task.visible.diagonal,
                .group = queries.q.group,
                .row = block.first + pairs.row,
-               .rows = std::min(amx::kBlock, block.last - block.first - pairs.row),
+               .rows = std::min(bf16::kBlock, block.last - block.first - pairs.row),
                .key_begin = task.key_begin,
                .keys = task.key_end - task.key_begin,
                .more_rows = 0},
         kept_(queries.dropout, terms_.row, terms_.group),
         inverse_keep_(queries.dropout.given ? 1.0F / queries.dropout.key.keep_probability() : 1.0F),
         changed_(pairs.masked || scale_.capped || terms_.terms.given() || kept_.given() || memory.unsloped != nullptr),
-        key_(pairs.given ? 0 : amx::kBlock) {
+        key_(pairs.given ? 0 : bf16::kBlock) {
     if (!pairs.given || !changed_) return;
     if (kept_.given()) kept_.draw(task.key_begin + pairs.key);
     for (int v = 0; v < kBlockVecs; ++v) {
@@ -81,15 +81,15 @@ class Differentiation {
       if (terms_.terms.given()) lanes_[v].emplace(terms_, v * kLanes, *visible_[v]);
     }
     if (terms_.terms.bias.data == nullptr) return;
-    const std::int64_t end = pairs.key + amx::kBlock;
-    pack_bias<amx::kBlock>(terms_, pairs.key, end, pairs.key, end, row_, bias_);
+    const std::int64_t end = pairs.key + bf16::kBlock;
+    pack_bias<bf16::kBlock>(terms_, pairs.key, end, pairs.key, end, row_, bias_);
   }
 
   /// Spreads what is to do over `calls` calls of advance().
-  void pace(std::int64_t calls) { keys_per_call_ = calls > 0 ? round_up(ceil_div(amx::kBlock, calls), 2) : 0; }
+  void pace(std::int64_t calls) { keys_per_call_ = calls > 0 ? round_up(ceil_div(bf16::kBlock, calls), 2) : 0; }
 
-  HWY_INLINE void advance() { until(std::min(key_ + keys_per_call_, amx::kBlock)); }
-  void finish() { until(amx::kBlock); }
+  HWY_INLINE void advance() { until(std::min(key_ + keys_per_call_, bf16::kBlock)); }
+  void finish() { until(bf16::kBlock); }
 
  private:
   HWY_INLINE void until(std::int64_t last) { changed_ ? keys<true>(last) : keys<false>(last); }
@@ -102,8 +102,8 @@ class Differentiation {
         const Vec even = one_key<kChanged>(key, v);
         const Vec odd = one_key<kChanged>(key + 1, v);
         Unit::narrow_pairs(even, odd,
-                           memory_.d_score_pairs + query / amx::kTileRows * memory_.pair_group_stride +
-                               key / 2 * amx::kTileDepth + query % amx::kTileRows * 2);
+                           memory_.d_score_pairs + query / bf16::kTileRows * memory_.pair_group_stride +
+                               key / 2 * bf16::kTileDepth + query % bf16::kTileRows * 2);
       }
     }
     key_ = last;
@@ -114,7 +114,7 @@ class Differentiation {
   HWY_INLINE Vec one_key(std::int64_t key, int v) const {
     const Floats d;
     const std::int64_t query = v * kLanes;
-    const std::int64_t at = key * amx::kBlock + query;
+    const std::int64_t at = key * bf16::kBlock + query;
     Vec s = hn::Load(d, pairs_.scores + at);
     if (kChanged && scale_.capped) s = tanh(hn::Mul(s, hn::Set(d, scale_.softcap_scale)));
     Vec exponent = hn::MulSub(s, hn::Set(d, scale_.scale_log2), hn::Load(d, memory_.lse + query));
@@ -139,7 +139,7 @@ class Differentiation {
       if (scale_.capped) ds = hn::IfThenElseZero(seen, hn::Mul(ds, hn::NegMulAdd(s, s, hn::Set(d, 1.0F))));
     }
     const std::int64_t row =
-        key / amx::kTileRows * memory_.row_group_stride + key % amx::kTileRows * amx::kTileDepth + query;
+        key / bf16::kTileRows * memory_.row_group_stride + key % bf16::kTileRows * bf16::kTileDepth + query;
     Unit::narrow(p, memory_.probability_rows + row);
     Unit::narrow(ds, memory_.d_score_rows + row);
     return ds;
@@ -151,7 +151,7 @@ class Differentiation {
     }
     if (terms_.terms.bias.data != nullptr) {
       exponent =
-          lanes_[v]->template join<false, true>(exponent, pairs_.key + key, bias_ + key * amx::kBlock + v * kLanes);
+          lanes_[v]->template join<false, true>(exponent, pairs_.key + key, bias_ + key * bf16::kBlock + v * kLanes);
     }
     // The caller's slopes and biases may be NaN with any bits, of which Unit::narrow_pairs takes arithmetic's alone.
     const Floats d;
@@ -159,8 +159,8 @@ class Differentiation {
   }
 
   static std::int64_t tile_element(std::int64_t key, std::int64_t query) {
-    const std::int64_t tile = key / amx::kTileRows * 2 + query / amx::kTileRows;
-    return (tile * amx::kTileRows + key % amx::kTileRows) * amx::kTileRows + query % amx::kTileRows;
+    const std::int64_t tile = key / bf16::kTileRows * 2 + query / bf16::kTileRows;
+    return (tile * bf16::kTileRows + key % bf16::kTileRows) * bf16::kTileRows + query % bf16::kTileRows;
   }
 
   const Pairs pairs_;
@@ -174,11 +174,11 @@ class Differentiation {
   std::optional<TermsLanes> lanes_[kBlockVecs];
   std::int64_t key_;
   std::int64_t keys_per_call_ = 0;
-  HWY_ALIGN float bias_[amx::kBlock * amx::kBlock];
-  HWY_ALIGN float row_[kTransposedRows * amx::kBlock];
+  HWY_ALIGN float bias_[bf16::kBlock * bf16::kBlock];
+  HWY_ALIGN float row_[kTransposedRows * bf16::kBlock];
 };
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
-STROBE_AFTER_AMX_NAMESPACE();
+STROBE_AFTER_BFLOAT16_NAMESPACE();
 
-#endif  // STROBE_CPU_AMX_DIFFERENTIATE_INL_H_
+#endif  // STROBE_CPU_BFLOAT16_DIFFERENTIATE_INL_H_

@@ -12,7 +12,7 @@
 #include "cpu/kernels/task.h"
 #include "strobe/float16.h"
 
-namespace strobe::cpu::amx {
+namespace strobe::cpu::bf16 {
 
 /// A matrix tile holds 16 rows of 64 bytes: 16 x 32 bfloat16 of a left operand, 32 x 16 of a right one (in pairs of
 /// rows), 16 x 16 float32 of a sum.
@@ -89,4 +89,4 @@ struct BackwardScratch {
   float* const row = arena.take<float>(std::max(columns, columns_v));      // one row on its way out
 };
 
-}  // namespace strobe::cpu::amx
+}  // namespace strobe::cpu::bf16

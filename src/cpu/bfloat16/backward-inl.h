@@ -1,43 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward of kernels/backward-inl.h on matrix tiles. As in the forward, queries lie across the lanes: S^T = K Q^T
-// and dP^T = V dO^T make P^T and dS^T, which dV = P^T dO and dK = dS^T Q take as rows and dQ^T = K^T dS^T as pairs.
+// The backward of kernels/backward-inl.h in bfloat16 with float32 sums. `Unit` is what multiplies: TileUnit or DotUnit.
+// As in the forward, queries lie across the lanes: S^T = K Q^T and dP^T = V dO^T make P^T and dS^T, which dV = P^T dO
+// and dK = dS^T Q take as rows and dQ^T = K^T dS^T as pairs.
 //
-// While the vector units differentiate one block of 32 keys and 32 queries, the matrix unit makes the products of the
+// While the vector units differentiate one block of 32 keys and 32 queries, matrix tiles make the products of the
 // next. dQ^T is added to float32 sums in the order of the keys, as in the vector kernels.
-#if defined(STROBE_CPU_AMX_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef STROBE_CPU_AMX_BACKWARD_INL_H_
-#undef STROBE_CPU_AMX_BACKWARD_INL_H_
+#if defined(STROBE_CPU_BFLOAT16_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STROBE_CPU_BFLOAT16_BACKWARD_INL_H_
+#undef STROBE_CPU_BFLOAT16_BACKWARD_INL_H_
 #else
-#define STROBE_CPU_AMX_BACKWARD_INL_H_
+#define STROBE_CPU_BFLOAT16_BACKWARD_INL_H_
 #endif
 
-#include "cpu/amx/attributes-inl.h"
-#include "cpu/amx/differentiate-inl.h"
-#include "cpu/amx/pack-inl.h"
-#include "cpu/amx/scratch.h"
-#include "cpu/amx/tile_product-inl.h"
+#include "cpu/bfloat16/attributes-inl.h"
+#include "cpu/bfloat16/differentiate-inl.h"
+#include "cpu/bfloat16/operands.h"
+#include "cpu/bfloat16/pack-inl.h"
+#include "cpu/bfloat16/scratch.h"
 #include "cpu/kernels/bias_gradient-inl.h"
 #include "cpu/kernels/row_statistics.h"
 #include "cpu/kernels/turn.h"
 
-STROBE_BEFORE_AMX_NAMESPACE();
+STROBE_BEFORE_BFLOAT16_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
 
 template <class Unit>
-class AmxBackwardBlock {
+class Bfloat16BackwardBlock {
  public:
-  AmxBackwardBlock(const BackwardTask& task, std::byte* scratch)
+  Bfloat16BackwardBlock(const BackwardTask& task, std::byte* scratch)
       : task_(task),
         queries_of_(task.queries),
         scratch_(scratch, task.head_dim, task.head_dim_v, task.tiles),
         count_(task.key_end - task.key_begin),
-        padded_keys_(round_up(count_, amx::kBlock)),
+        padded_keys_(round_up(count_, bf16::kBlock)),
         d_(scratch_.columns),
         dv_(scratch_.columns_v),
         bias_gradient_(task.bias_turn, task.key_begin, count_, d_bias_) {}
 
   void run() {
-    const typename Unit::Session session;
+    [[maybe_unused]] const typename Unit::Session session;
     begin();
     for_each_query_block(task_, queries_of_, bias_gradient_, task_.tiles.block_m * d_,
                          [this](std::int64_t row_begin, std::int64_t row_end, bool is_last_head) {
@@ -68,7 +69,7 @@ class AmxBackwardBlock {
   void query_block(std::int64_t row_begin, std::int64_t row_end) {
     row_begin_ = row_begin;
     rows_ = row_end - row_begin;
-    padded_rows_ = round_up(rows_, amx::kBlock);
+    padded_rows_ = round_up(rows_, bf16::kBlock);
     const Source queries{queries_of_.q, row_begin, rows_, task_.head_dim};
     const Source d_o{queries_of_.d_o, row_begin, rows_, task_.head_dim_v};
     pack_rows<Unit, true>(queries, padded_rows_, d_, scratch_.queries_transposed);
@@ -87,7 +88,7 @@ class AmxBackwardBlock {
     if (hidden_poison) {
       add_visible_key_gradients();
     } else {
-      for (std::int64_t key = 0; key < padded_keys_; key += amx::kBlock) add_key_gradients(key);
+      for (std::int64_t key = 0; key < padded_keys_; key += bf16::kBlock) add_key_gradients(key);
     }
     add_query_gradient(hidden_poison);
   }
@@ -113,20 +114,20 @@ class AmxBackwardBlock {
 
   /// The keys, in whole blocks, that any of the kBlock queries from `row` on sees.
   KeyRange keys_of(std::int64_t row) const {
-    const std::int64_t last_row = std::min(row + amx::kBlock, rows_) - 1;
+    const std::int64_t last_row = std::min(row + bf16::kBlock, rows_) - 1;
     const std::int64_t first = std::clamp<std::int64_t>(scratch_.visible_begin[row] - task_.key_begin, 0, count_);
     const std::int64_t last = std::clamp<std::int64_t>(scratch_.visible_end[last_row] - task_.key_begin, 0, count_);
     if (first >= last) return {};
-    return {round_down(first, amx::kBlock), round_up(last, amx::kBlock)};
+    return {round_down(first, bf16::kBlock), round_up(last, bf16::kBlock)};
   }
 
   /// P^T and dS^T of every block of keys and queries that see each other.
   void differentiate() {
     Pairs made;  // waits for its derivative
-    for (std::int64_t row = 0; row < padded_rows_; row += amx::kBlock) {
+    for (std::int64_t row = 0; row < padded_rows_; row += bf16::kBlock) {
       const KeyRange keys = keys_of(row);
       if (bias_gradient_.writes_all()) clear_bias_gradient(row, keys);
-      for (std::int64_t key = keys.first; key < keys.last; key += amx::kBlock) {
+      for (std::int64_t key = keys.first; key < keys.last; key += bf16::kBlock) {
         const Pairs next = pairs(key, row);
         stage(next, made);
         made = next;
@@ -141,24 +142,24 @@ class AmxBackwardBlock {
     return {.key = key,
             .row = row,
             .given = true,
-            .masked = scratch_.visible_begin[row + amx::kBlock - 1] > begin ||
-                      scratch_.visible_end[row] < begin + amx::kBlock,
-            .scores = scratch_.scores + half_ * amx::kBlock * amx::kBlock,
-            .d_probabilities = scratch_.d_probabilities + half_ * amx::kBlock * amx::kBlock};
+            .masked = scratch_.visible_begin[row + bf16::kBlock - 1] > begin ||
+                      scratch_.visible_end[row] < begin + bf16::kBlock,
+            .scores = scratch_.scores + half_ * bf16::kBlock * bf16::kBlock,
+            .d_probabilities = scratch_.d_probabilities + half_ * bf16::kBlock * bf16::kBlock};
   }
 
   void stage(const Pairs& next, const Pairs& made) {
-    const std::int64_t steps = (d_ + dv_) / amx::kTileDepth;
+    const std::int64_t steps = (d_ + dv_) / bf16::kTileDepth;
     Differentiation<Unit> derivative(task_, queries_of_, {row_begin_, row_begin_ + rows_}, made, memory_of(made));
     derivative.pace(next.given ? steps : 0);
     const auto between = [&derivative] { derivative.advance(); };
     if (next.given) {
-      multiply_tiles<Unit>({scratch_.keys + next.key * d_, amx::kTileRows * d_},
-                           {scratch_.queries_transposed + next.row * d_, amx::kTileRows * d_}, d_ / amx::kTileDepth,
-                           {next.scores, amx::kBlock}, between);
-      multiply_tiles<Unit>({scratch_.values + next.key * dv_, amx::kTileRows * dv_},
-                           {scratch_.d_o_transposed + next.row * dv_, amx::kTileRows * dv_}, dv_ / amx::kTileDepth,
-                           {next.d_probabilities, amx::kBlock}, between);
+      Unit::multiply({scratch_.keys + next.key * d_, bf16::kTileRows * d_},
+                     {scratch_.queries_transposed + next.row * d_, bf16::kTileRows * d_}, d_ / bf16::kTileDepth,
+                     {next.scores, bf16::kBlock}, between);
+      Unit::multiply({scratch_.values + next.key * dv_, bf16::kTileRows * dv_},
+                     {scratch_.d_o_transposed + next.row * dv_, bf16::kTileRows * dv_}, dv_ / bf16::kTileDepth,
+                     {next.d_probabilities, bf16::kBlock}, between);
     }
     derivative.finish();
     if (made.given && bias_gradient_.wanted()) store_bias_gradient(made);
@@ -166,33 +167,33 @@ class AmxBackwardBlock {
 
   void store_bias_gradient(const Pairs& made) {
     for (std::int64_t tile = 0; tile < 4; ++tile) {
-      float* keys = unsloped_ + tile * amx::kTileRows * amx::kTileRows;
+      float* keys = unsloped_ + tile * bf16::kTileRows * bf16::kTileRows;
       Unit::transpose(keys);
-      float* panel = d_bias_ + tile % 2 * amx::kTileRows * amx::kBlock + tile / 2 * amx::kTileRows;
-      for (std::int64_t row = 0; row < amx::kTileRows; ++row) {
-        std::copy_n(keys + row * amx::kTileRows, amx::kTileRows, panel + row * amx::kBlock);
+      float* panel = d_bias_ + tile % 2 * bf16::kTileRows * bf16::kBlock + tile / 2 * bf16::kTileRows;
+      for (std::int64_t row = 0; row < bf16::kTileRows; ++row) {
+        std::copy_n(keys + row * bf16::kTileRows, bf16::kTileRows, panel + row * bf16::kBlock);
       }
     }
-    const std::int64_t rows = std::min(amx::kBlock, rows_ - made.row);
-    bias_gradient_.template store<amx::kBlock>(made.key, row_begin_ + made.row, 0, rows, rows);
+    const std::int64_t rows = std::min(bf16::kBlock, rows_ - made.row);
+    bias_gradient_.template store<bf16::kBlock>(made.key, row_begin_ + made.row, 0, rows, rows);
   }
 
   /// Zeros for the keys that none of the kBlock queries from `row` on sees.
   void clear_bias_gradient(std::int64_t row, const KeyRange& seen) const {
     const std::int64_t begin = row_begin_ + row;
-    const std::int64_t end = row_begin_ + std::min(row + amx::kBlock, rows_);
+    const std::int64_t end = row_begin_ + std::min(row + bf16::kBlock, rows_);
     const std::int64_t last = std::min(seen.last, count_);
     bias_gradient_.store_zeros(0, seen.first, begin, end);
     bias_gradient_.store_zeros(last, count_ - last, begin, end);
   }
 
   DerivativeMemory memory_of(const Pairs& made) {
-    const std::int64_t rows = made.key * padded_rows_ + made.row * amx::kTileRows;
+    const std::int64_t rows = made.key * padded_rows_ + made.row * bf16::kTileRows;
     return {.probability_rows = scratch_.probability_rows + rows,
             .d_score_rows = scratch_.d_score_rows + rows,
-            .row_group_stride = amx::kTileRows * padded_rows_,
-            .d_score_pairs = scratch_.d_score_pairs + made.row * padded_keys_ + made.key * amx::kTileRows,
-            .pair_group_stride = amx::kTileRows * padded_keys_,
+            .row_group_stride = bf16::kTileRows * padded_rows_,
+            .d_score_pairs = scratch_.d_score_pairs + made.row * padded_keys_ + made.key * bf16::kTileRows,
+            .pair_group_stride = bf16::kTileRows * padded_keys_,
             .unsloped = bias_gradient_.wanted() ? unsloped_ : nullptr,
             .lse = scratch_.lse + made.row,
             .delta = scratch_.delta + made.row,
@@ -203,15 +204,15 @@ class AmxBackwardBlock {
   /// dV += P^T dO and dK += dS^T Q for kBlock keys, over the queries that see any of them.
   void add_key_gradients(std::int64_t key) {
     std::int64_t first = 0;
-    while (first < padded_rows_ && !sees(first, key)) first += amx::kBlock;
+    while (first < padded_rows_ && !sees(first, key)) first += bf16::kBlock;
     std::int64_t last = first;
-    while (last < padded_rows_ && sees(last, key)) last += amx::kBlock;
-    const std::int64_t steps = (last - first) / amx::kTileDepth;
+    while (last < padded_rows_ && sees(last, key)) last += bf16::kBlock;
+    const std::int64_t steps = (last - first) / bf16::kTileDepth;
     if (steps == 0) return;
-    const std::int64_t rows = key * padded_rows_ + first * amx::kTileRows;
-    add_columns(scratch_.probability_rows + rows, scratch_.d_o + first * amx::kTileRows, steps, dv_,
+    const std::int64_t rows = key * padded_rows_ + first * bf16::kTileRows;
+    add_columns(scratch_.probability_rows + rows, scratch_.d_o + first * bf16::kTileRows, steps, dv_,
                 scratch_.dv + key * dv_);
-    add_columns(scratch_.d_score_rows + rows, scratch_.queries + first * amx::kTileRows, steps, d_,
+    add_columns(scratch_.d_score_rows + rows, scratch_.queries + first * bf16::kTileRows, steps, d_,
                 scratch_.dk + key * d_);
   }
 
@@ -222,10 +223,9 @@ class AmxBackwardBlock {
 
   /// sums [kBlock, columns] += rows * right, over `steps` blocks of queries.
   void add_columns(const bfloat16* rows, const bfloat16* right, std::int64_t steps, std::int64_t columns, float* sums) {
-    for (std::int64_t c = 0; c < columns; c += amx::kBlock) {
-      multiply_add_tiles<Unit>({rows, amx::kTileRows * padded_rows_},
-                               {right + c * padded_rows_, amx::kTileRows * padded_rows_}, steps, {sums + c, columns},
-                               [] {});
+    for (std::int64_t c = 0; c < columns; c += bf16::kBlock) {
+      Unit::multiply_add({rows, bf16::kTileRows * padded_rows_},
+                         {right + c * padded_rows_, bf16::kTileRows * padded_rows_}, steps, {sums + c, columns}, [] {});
     }
   }
 
@@ -235,9 +235,9 @@ class AmxBackwardBlock {
       const bfloat16* q = row_of(queries_of_.q, row_begin_ + row);
       const bfloat16* d_o = row_of(queries_of_.d_o, row_begin_ + row);
       for_each_visible(row, [&](std::int64_t key) {
-        const std::int64_t at = round_down(key, amx::kTileRows) * padded_rows_ +
-                                row / amx::kTileDepth * amx::kTileElements + key % amx::kTileRows * amx::kTileDepth +
-                                row % amx::kTileDepth;
+        const std::int64_t at = round_down(key, bf16::kTileRows) * padded_rows_ +
+                                row / bf16::kTileDepth * bf16::kTileElements +
+                                key % bf16::kTileRows * bf16::kTileDepth + row % bf16::kTileDepth;
         add_multiple(to_float(scratch_.probability_rows[at]), d_o, task_.head_dim_v, scratch_.dv + key * dv_, 1);
         add_multiple(to_float(scratch_.d_score_rows[at]), q, task_.head_dim, scratch_.dk + key * d_, 1);
       });
@@ -268,7 +268,7 @@ class AmxBackwardBlock {
     const auto own = static_cast<std::int32_t>(task_.key_begin / task_.tiles.block_n);
     wait_for_turn(turn, own);
     float* sums = queries_of_.dq + row_begin_ * d_;
-    for (std::int64_t row = 0; row < padded_rows_; row += amx::kBlock) {
+    for (std::int64_t row = 0; row < padded_rows_; row += bf16::kBlock) {
       hidden_poison ? add_visible_queries(row, sums + row * d_) : add_queries(row, sums + row * d_);
     }
     pass_turn(turn, own, queries_of_.blocks, row_begin_ / queries_of_.q.group, task_.tiles.block_n, task_.visible.keys);
@@ -277,24 +277,25 @@ class AmxBackwardBlock {
   /// sums [head_dim, kBlock queries] += K^T dS^T.
   void add_queries(std::int64_t row, float* sums) {
     const KeyRange keys = keys_of(row);
-    const std::int64_t steps = (keys.last - keys.first) / amx::kTileDepth;
+    const std::int64_t steps = (keys.last - keys.first) / bf16::kTileDepth;
     if (steps == 0) return;
-    const std::int64_t first = keys.first * amx::kTileRows;
-    for (std::int64_t c = 0; c < d_; c += amx::kBlock) {
-      multiply_add_tiles<Unit>({scratch_.keys_transposed + c * padded_keys_ + first, amx::kTileRows * padded_keys_},
-                               {scratch_.d_score_pairs + row * padded_keys_ + first, amx::kTileRows * padded_keys_},
-                               steps, {sums + c * amx::kBlock, amx::kBlock}, [] {});
+    const std::int64_t first = keys.first * bf16::kTileRows;
+    for (std::int64_t c = 0; c < d_; c += bf16::kBlock) {
+      Unit::multiply_add({scratch_.keys_transposed + c * padded_keys_ + first, bf16::kTileRows * padded_keys_},
+                         {scratch_.d_score_pairs + row * padded_keys_ + first, bf16::kTileRows * padded_keys_}, steps,
+                         {sums + c * bf16::kBlock, bf16::kBlock}, [] {});
     }
   }
 
   void add_visible_queries(std::int64_t first_row, float* HWY_RESTRICT sums) const {
-    for (std::int64_t row = first_row; row < std::min(first_row + amx::kBlock, rows_); ++row) {
+    for (std::int64_t row = first_row; row < std::min(first_row + bf16::kBlock, rows_); ++row) {
       for_each_visible(row, [&](std::int64_t key) {
-        const bfloat16* pairs = scratch_.d_score_pairs + round_down(row, amx::kTileRows) * padded_keys_ +
-                                key / amx::kTileDepth * amx::kTileElements;
+        const bfloat16* pairs = scratch_.d_score_pairs + round_down(row, bf16::kTileRows) * padded_keys_ +
+                                key / bf16::kTileDepth * bf16::kTileElements;
         const float ds =
-            to_float(pairs[key % amx::kTileDepth / 2 * amx::kTileDepth + row % amx::kTileRows * 2 + key % 2]);
-        add_multiple(ds, row_of(task_.k, task_.key_begin + key), task_.head_dim, sums + row % amx::kBlock, amx::kBlock);
+            to_float(pairs[key % bf16::kTileDepth / 2 * bf16::kTileDepth + row % bf16::kTileRows * 2 + key % 2]);
+        add_multiple(ds, row_of(task_.k, task_.key_begin + key), task_.head_dim, sums + row % bf16::kBlock,
+                     bf16::kBlock);
       });
     }
   }
@@ -309,13 +310,13 @@ class AmxBackwardBlock {
 
   const BackwardTask& task_;
   BackwardQueries queries_of_;  // the current head's, or group's
-  const amx::BackwardScratch scratch_;
-  const std::int64_t count_;                             // keys of this block
-  const std::int64_t padded_keys_;                       // in whole blocks of kBlock
-  const std::int64_t d_;                                 // head_dim likewise
-  const std::int64_t dv_;                                // head_dim_v likewise
-  HWY_ALIGN float unsloped_[amx::kBlock * amx::kBlock];  // dS of one block of pairs before the softcap's slope
-  HWY_ALIGN float d_bias_[amx::kBlock * amx::kBlock];    // the same as rows of keys
+  const bf16::BackwardScratch scratch_;
+  const std::int64_t count_;                               // keys of this block
+  const std::int64_t padded_keys_;                         // in whole blocks of kBlock
+  const std::int64_t d_;                                   // head_dim likewise
+  const std::int64_t dv_;                                  // head_dim_v likewise
+  HWY_ALIGN float unsloped_[bf16::kBlock * bf16::kBlock];  // dS of one block of pairs before the softcap's slope
+  HWY_ALIGN float d_bias_[bf16::kBlock * bf16::kBlock];    // the same as rows of keys
   BiasGradient bias_gradient_;
   bool is_last_head_ = true;
   std::int64_t row_begin_ = 0;  // of the current block of queries
@@ -325,18 +326,18 @@ class AmxBackwardBlock {
   bool keys_finite_ = true;
 };
 
-/// dQ of a block of rows from the transposed sums of AmxBackwardBlock.
-template <class Unit>
-void amx_write_query_gradient(const QueryGradientTask& task) {
-  HWY_ALIGN float factors[amx::kBlock];
-  std::fill_n(factors, amx::kBlock, task.scale);
-  for (std::int64_t row = task.row_begin; row < task.row_end; row += amx::kBlock) {
-    const OutputRows to{task.dq, row, std::min(amx::kBlock, task.row_end - row), task.head_dim};
-    store_transposed<Unit>(task.sums + (row - task.row_begin) * task.row_stride, task.row_stride, factors, to);
+/// dQ of a block of rows from the transposed sums of Bfloat16BackwardBlock.
+template <class Conversions>
+void bfloat16_write_query_gradient(const QueryGradientTask& task) {
+  HWY_ALIGN float factors[bf16::kBlock];
+  std::fill_n(factors, bf16::kBlock, task.scale);
+  for (std::int64_t row = task.row_begin; row < task.row_end; row += bf16::kBlock) {
+    const OutputRows to{task.dq, row, std::min(bf16::kBlock, task.row_end - row), task.head_dim};
+    store_transposed<Conversions>(task.sums + (row - task.row_begin) * task.row_stride, task.row_stride, factors, to);
   }
 }
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
-STROBE_AFTER_AMX_NAMESPACE();
+STROBE_AFTER_BFLOAT16_NAMESPACE();
 
-#endif  // STROBE_CPU_AMX_BACKWARD_INL_H_
+#endif  // STROBE_CPU_BFLOAT16_BACKWARD_INL_H_
