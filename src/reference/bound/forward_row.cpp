@@ -135,8 +135,7 @@ void bound_output(ForwardRow& row, const Softmax& softmax, const Scores& scores,
   const double division = gamma(2.0, model.unit_roundoff);  // a reciprocal and a product
   for (std::size_t column = 0; column < head_dim_v; ++column) {
     const double magnitude = std::fabs(row.o[column]);
-    const double sums =
-        row.o_bound[column] + magnitude * (softmax.summation * weights + softmax.sink_error) + lost;
+    const double sums = row.o_bound[column] + magnitude * (softmax.summation * weights + softmax.sink_error) + lost;
     const double quotient = softmax.sum_error < 1.0 ? sums / (1.0 - softmax.sum_error) : kInfinity;
     const double error = quotient + division * (magnitude + quotient) + model.underflow;
     row.o_bound[column] = rounding_to(output).stored_error(row.o[column], error);
