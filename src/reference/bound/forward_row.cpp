@@ -115,9 +115,11 @@ void bound_output(ForwardRow& row, const Softmax& softmax, const Scores& scores,
                   const ArithmeticModel& model) {
   const std::size_t head_dim_v = row.o.size();
   double weights = softmax.sink + softmax.sink_error;
+  double largest_factor = 1.0;  // of dropout, which may multiply sums
   for (std::size_t index = 0; index < softmax.probability.size(); ++index) {
     const double common = softmax.common_error[index];
     const double factor = scores.dropout[index];
+    largest_factor = std::max(largest_factor, factor);
     const double numerator = softmax.numerator_error[index] * factor;
     weights += softmax.probability[index] + common;
     const double* line = v + scores.keys[index] * head_dim_v;
@@ -129,12 +131,11 @@ void bound_output(ForwardRow& row, const Softmax& softmax, const Scores& scores,
       }
     }
   }
-  const double count = static_cast<double>(softmax.probability.size());
+  const double lost = static_cast<double>(softmax.probability.size()) * model.underflow * largest_factor;
   const double division = gamma(2.0, model.unit_roundoff);  // a reciprocal and a product
   for (std::size_t column = 0; column < head_dim_v; ++column) {
     const double magnitude = std::fabs(row.o[column]);
-    const double sums =
-        row.o_bound[column] + magnitude * (softmax.summation * weights + softmax.sink_error) + count * model.underflow;
+    const double sums = row.o_bound[column] + magnitude * (softmax.summation * weights + softmax.sink_error) + lost;
     const double quotient = softmax.sum_error < 1.0 ? sums / (1.0 - softmax.sum_error) : kInfinity;
     const double error = quotient + division * (magnitude + quotient) + model.underflow;
     row.o_bound[column] = rounding_to(output).stored_error(row.o[column], error);
