@@ -33,6 +33,8 @@ PLOTS = {
         "bench/plot.py", XEON, "--pass", "backward", "--dtype", "bfloat16"),
     f"{BENCHMARKS}/cpu/epyc-zen5.svg": (
         "bench/plot.py", ZEN5, "--pass", "forward", "backward", "--dtype", "bfloat16"),
+    f"{BENCHMARKS}/cpu/epyc-zen5-decode.svg": (
+        "bench/plot_decode.py", f"{BENCHMARKS}/cpu/epyc-zen5-decode.json"),
 }  # fmt: skip
 
 

@@ -50,7 +50,7 @@ class Counts:
 
     def __init__(self, options):
         self.options = options
-        self.deadline = time.monotonic() + options.seconds
+        self.deadline = 0.0
         self.outcomes = Counter()
         self.messages = Counter()
 
@@ -65,6 +65,7 @@ class Counts:
 
     def pytest_collection_modifyitems(self, items):
         random.Random(self.options.seed).shuffle(items)  # the time may end before the tests do
+        self.deadline = time.monotonic() + self.options.seconds  # collecting takes a minute of its own
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem):
@@ -80,11 +81,11 @@ class Counts:
         report = yield
         if call.when == "call":
             error = call.excinfo.value if report.failed else None
-            refusal = next((e for e in causes(error) if isinstance(e, NotImplementedError)), None)
-            self.outcomes["unsupported" if refusal else report.outcome] += 1
+            unsupported = next((e for e in causes(error) if isinstance(e, NotImplementedError)), None)
+            self.outcomes["unsupported" if unsupported else report.outcome] += 1
             if error is not None:
-                self.messages[str(refusal or repr(error)).partition("\n")[0][:150]] += 1
-            if report.failed and refusal is None:
+                self.messages[str(unsupported or repr(error)).partition("\n")[0][:150]] += 1
+            if report.failed and unsupported is None:
                 print(f"FAILED {item.name}: {error!r}"[:1500])
                 print(report.capstdout[-600:])
         return report
