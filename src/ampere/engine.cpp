@@ -5,6 +5,7 @@
 
 #include "ampere/backward.h"
 #include "ampere/forward.h"
+#include "gpu/append.h"
 #include "gpu/merge.h"
 #include "runtime/device.h"
 
@@ -37,6 +38,12 @@ class AmpereEngine final : public engine::Implementation {
     const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.o.device.index);
     if (!device.ok()) return device.status();
     return gpu::merge(arguments, execution, **device, fmt::format("sm_{}0", (*device)->compute_major));
+  }
+
+  Status append(const AppendArguments& arguments, const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.k_cache.device.index);
+    if (!device.ok()) return device.status();
+    return gpu::append(arguments, execution, **device, fmt::format("sm_{}0", (*device)->compute_major));
   }
 };
 

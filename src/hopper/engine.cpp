@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "gpu/append.h"
 #include "gpu/merge.h"
 #include "gpu/quantize.h"
 #include "hopper/backward.h"
@@ -44,6 +45,12 @@ class HopperEngine final : public engine::Implementation {
     const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.o.device.index);
     if (!device.ok()) return device.status();
     return gpu::merge(arguments, execution, **device, "sm_90a");
+  }
+
+  Status append(const AppendArguments& arguments, const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.k_cache.device.index);
+    if (!device.ok()) return device.status();
+    return gpu::append(arguments, execution, **device, "sm_90a");
   }
 };
 
