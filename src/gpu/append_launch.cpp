@@ -85,7 +85,8 @@ AppendedRows rows_of(const AppendConfig& config, const ConstTensorView& from, co
   const bool packed = cu_seqlens.given();
   const std::int64_t vector = append_vector(config);
   // A pair of vectors is one item, but where pairs are neighbours and a vector holds some of them.
-  const std::int64_t rotated = config.rotation == Rotation::interleaved && vector > 1 ? 2 * pairs / vector : pairs / vector;
+  const std::int64_t rotated =
+      config.rotation == Rotation::interleaved && vector > 1 ? 2 * pairs / vector : pairs / vector;
   const std::int64_t items_per_head = rotated + (extent_of(from, 1) - 2 * pairs) / vector;
   AppendedRows rows{};
   rows.from = from.data;
@@ -139,8 +140,7 @@ void cut_all(int multiprocessors, AppendParams& params) {
   constexpr std::int64_t kBlocksPerMultiprocessor = 4;
   const std::int64_t of_thread =
       items / (kBlocksPerMultiprocessor * std::max(multiprocessors, 1) * steps::kAppendThreads);
-  const std::int64_t block_items =
-      steps::kAppendThreads * std::clamp<std::int64_t>(of_thread, 1, steps::kMostItems);
+  const std::int64_t block_items = steps::kAppendThreads * std::clamp<std::int64_t>(of_thread, 1, steps::kMostItems);
   for (AppendedRows* const rows : all) cut(block_items, *rows);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// strobe::append on a GPU: the bits of the CPU engine, which float64 bounds, and nothing written elsewhere, whatever the
-// numbers on the device say.
+// strobe::append on a GPU: the bits of the CPU engine, which float64 bounds, and nothing written elsewhere, whatever
+// the numbers on the device say.
 #include "append/append_case.h"
 
 #include <limits>
@@ -213,7 +213,9 @@ TEST_F(HopperAppend, WritesNothingWithoutAPlace) {
   EXPECT_EQ(written([](BadNumbers& x) { x.cu_seqlens = {0, 1, 2, 2, 2}; }), rows({0, 13}));
   EXPECT_EQ(written([](BadNumbers& x) { x.cu_seqlens = {0, 0, 0, 0, 1}; }), rows({23}));
   EXPECT_EQ(written([](BadNumbers& x) { x.cu_seqlens = {0, 0, 0, 0, 0}; }), rows({}));
-  written([](BadNumbers& x) { x.cu_seqlens = {kMostNumber, kLeastNumber, 7, -3, 2}; });  // any rows, but whole ones of the cache
+  written([](BadNumbers& x) {
+    x.cu_seqlens = {kMostNumber, kLeastNumber, 7, -3, 2};
+  });  // any rows, but whole ones of the cache
 }
 
 TEST_F(HopperAppend, QueriesWithoutAnglesAreNaN) {

@@ -145,7 +145,8 @@ __device__ __forceinline__ VectorWords<stored, count> from_floats(const float (&
 
 /// Cosines or sines.
 template <int count>
-__device__ __forceinline__ void load_angles(const void* table, Stored holds, long long element, float (&angles)[count]) {
+__device__ __forceinline__ void load_angles(const void* table, Stored holds, long long element,
+                                            float (&angles)[count]) {
   if (holds == Stored::fp32) {
     to_floats(load_words<Stored::fp32, count>(table, element), angles);
   } else if (holds == Stored::fp16) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host hands to the kernel of strobe::append, its variants and its sizes. Plain C++ without std headers, shared
-// by host and device.
+// What the host hands to the kernel of strobe::append, its variants and its sizes. Plain C++ without std headers,
+// shared by host and device.
 #pragma once
 
 #include "kernels/math/divisor.h"
@@ -45,7 +45,7 @@ struct AppendedRows {
   const int* cu_seqlens;  // null: batched
   const int* positions;   // null: from the lengths
   long long positions_batch;
-  Divisor seqlen;         // of batched rows
+  Divisor seqlen;  // of batched rows
   Divisor items_per_head;
   Divisor items_of_chunk;  // of a row, that one block takes
   int rotated_items;       // the first of a head's
