@@ -9,7 +9,7 @@ namespace strobe::gpu {
 
 struct AppendLaunch {
   steps::AppendConfig config;
-  steps::AppendParams params;
+  steps::AppendParams params{};
   std::int64_t blocks = 0;
 };
 

@@ -3,6 +3,8 @@
 // the numbers on the device say.
 #include "append/append_case.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "attention/seeds.h"
@@ -107,6 +109,108 @@ TEST_F(HopperAppend, IsCaptured) {
   one.expect_appended();
 }
 
+/// Tensors on the device, without gaps.
+class OnDevice {
+ public:
+  explicit OnDevice(const runtime::CudaDevice& device) : device_(device) {}
+
+  template <class T>
+  TensorView operator()(const std::vector<T>& values, const std::vector<std::int64_t>& shape, DType dtype) {
+    Result<gpu::DeviceMemory> memory = gpu::DeviceMemory::allocate(device_, values.size() * sizeof(T));
+    EXPECT_TRUE(memory.ok()) << memory.status().message();
+    EXPECT_TRUE(memory->upload(values.data()).ok());
+    memory_.push_back(std::move(*memory));
+    TensorView view{.data = memory_.back().data(),
+                    .dtype = dtype,
+                    .device = {DeviceType::cuda, device_.index},
+                    .rank = static_cast<int>(shape.size())};
+    std::int64_t stride = 1;
+    for (std::size_t axis = shape.size(); axis-- > 0;) {
+      view.shape[axis] = shape[axis];
+      view.strides[axis] = stride;
+      stride *= shape[axis];
+    }
+    return view;
+  }
+
+  /// Of the index-th tensor.
+  template <class T>
+  void download(std::size_t index, std::vector<T>& to) const {
+    const Status status = memory_[index].download(to.data());
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+
+ private:
+  const runtime::CudaDevice& device_;
+  std::vector<gpu::DeviceMemory> memory_;
+};
+
+/// Numbers around those that scale * 8-bit numbers and their middles are.
+std::vector<float> numbers_around(float scale, DType dtype) {
+  std::vector<float> numbers{0.0F,
+                             -0.0F,
+                             1e30F,
+                             -1e30F,
+                             std::numeric_limits<float>::infinity(),
+                             -std::numeric_limits<float>::infinity(),
+                             std::numeric_limits<float>::quiet_NaN()};
+  for (int i = 0; i < 0x7e; ++i) {
+    const auto at = [&](int bits) {
+      return dtype == DType::int8 ? static_cast<float>(bits) : to_float(float8_e4m3{static_cast<std::uint8_t>(bits)});
+    };
+    const float quotients[] = {at(i), (at(i) + at(i + 1)) / 2.0F, at(i) * 1e-4F};
+    for (const float quotient : quotients) {
+      const float x = quotient * scale;
+      for (const float one : {x, std::nextafter(x, 0.0F), std::nextafter(x, 1e38F)}) {
+        numbers.push_back(i % 2 == 0 ? one : -one);
+      }
+    }
+  }
+  numbers.resize((numbers.size() + 63) / 64 * 64, scale);
+  return numbers;
+}
+
+TEST_F(HopperAppend, QuotientsHaveTheBitsOfTheCpu) {
+  for (const DType dtype : {DType::int8, DType::float8_e4m3}) {
+    for (const float scale : {1.0F, 0.0123F, 3e-5F, 777.7F, 0x1.fffffep-3F, 0x1p-70F, 0x1.234p-100F, 0x1p70F}) {
+      const std::vector<float> numbers = numbers_around(scale, dtype);
+      const auto rows = static_cast<std::int64_t>(numbers.size() / 64);
+      std::vector<std::uint8_t> k(numbers.size(), 0x55);
+      std::vector<std::uint8_t> v = k;
+      const std::vector<std::int32_t> lengths{0};
+      const std::vector<float> scales{scale};
+      AppendArguments host;
+      const auto view = [&](auto& values, DType type) {
+        TensorView tensor{.data = values.data(), .dtype = type, .device = {}, .rank = 4};
+        tensor.shape = {1, rows, 1, 64};
+        tensor.strides = {rows * 64, 64, 64, 1};
+        return tensor;
+      };
+      std::vector<float> news = numbers;
+      host.k_cache = view(k, dtype);
+      host.v_cache = view(v, dtype);
+      host.k_new = host.v_new = view(news, DType::float32);
+      host.cache_seqlens = tensor(lengths.data(), {1});
+      host.k_descale = host.v_descale = tensor(scales.data(), {1, 1, 1});
+      OnDevice on_device(device());
+      AppendArguments a = host;
+      a.k_cache = on_device(k, {1, rows, 1, 64}, dtype);
+      a.v_cache = on_device(v, {1, rows, 1, 64}, dtype);
+      a.k_new = a.v_new = on_device(numbers, {1, rows, 1, 64}, DType::float32);
+      a.cache_seqlens = on_device(lengths, {1}, DType::int32);
+      a.k_descale = a.v_descale = on_device(scales, {1, 1, 1}, DType::float32);
+      const Status status = append(a, {.engine = tested_engine(), .stream = stream().get()});
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_TRUE(append(host).ok());
+      std::vector<std::uint8_t> got(k.size());
+      on_device.download(0, got);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        ASSERT_EQ(got[i], k[i]) << numbers[i] << " / " << scale << " as " << name_of(dtype);
+      }
+    }
+  }
+}
+
 /// Four sequences of one new row each, behind lengths in the device's memory.
 class BadNumbers {
  public:
@@ -122,7 +226,7 @@ class BadNumbers {
 
   /// Runs; the rows of the cache that were written, in order.
   std::vector<std::int64_t> run(const runtime::CudaDevice& device, const gpu::Stream& stream) {
-    device_ = &device;
+    OnDevice on_device(device);
     const std::vector<std::uint16_t> rows(kBatch * kColumns, kNew);
     const std::vector<std::uint16_t> cos(kPositions * kColumns / 2, kNew);
     const std::vector<std::uint16_t> sin(kPositions * kColumns / 2, 0);
@@ -141,10 +245,11 @@ class BadNumbers {
     a.q_out = on_device(queries, {kBatch, 1, kColumns}, DType::float16);
     const Status status = append(a, {.engine = tested_engine(), .stream = stream.get()});
     EXPECT_TRUE(status.ok()) << status.message();
-    EXPECT_TRUE(memory_.back().download(queries.data()).ok());
+    constexpr std::size_t kQueries = 11;  // in the order above
+    on_device.download(kQueries, queries);
     std::vector<std::vector<std::int64_t>> written;
     for (std::size_t i = 0; i < 2; ++i) {
-      EXPECT_TRUE(memory_[i].download(cache.data()).ok());
+      on_device.download(i, cache);
       written.push_back(new_rows());
     }
     EXPECT_EQ(written[0], written[1]) << "K and V went to different places";
@@ -152,25 +257,6 @@ class BadNumbers {
   }
 
  private:
-  template <class T>
-  TensorView on_device(const std::vector<T>& values, const std::vector<std::int64_t>& shape, DType dtype) {
-    Result<gpu::DeviceMemory> memory = gpu::DeviceMemory::allocate(*device_, values.size() * sizeof(T));
-    EXPECT_TRUE(memory.ok()) << memory.status().message();
-    EXPECT_TRUE(memory->upload(values.data()).ok());
-    memory_.push_back(std::move(*memory));
-    TensorView view{.data = memory_.back().data(),
-                    .dtype = dtype,
-                    .device = {DeviceType::cuda, device_->index},
-                    .rank = static_cast<int>(shape.size())};
-    std::int64_t stride = 1;
-    for (std::size_t axis = shape.size(); axis-- > 0;) {
-      view.shape[axis] = shape[axis];
-      view.strides[axis] = stride;
-      stride *= shape[axis];
-    }
-    return view;
-  }
-
   /// Rows that are new as a whole; all others must be old.
   std::vector<std::int64_t> new_rows() const {
     std::vector<std::int64_t> rows;
@@ -183,9 +269,6 @@ class BadNumbers {
     }
     return rows;
   }
-
-  const runtime::CudaDevice* device_ = nullptr;
-  std::vector<gpu::DeviceMemory> memory_;
 };
 
 constexpr auto kLeastNumber = std::numeric_limits<std::int32_t>::min();

@@ -51,10 +51,8 @@ __device__ __forceinline__ void finish_item(const AppendParams& params, const Ap
       if (item.second >= 0) to_floats<C.source>(loaded.second, b);
       if (item.angle >= 0) rotate_item<C, rotation>(params, item.angle, place.position, a, b);
     }
-    float scale = 1.0F;
-    if constexpr (stored_bytes(to) == 1) {
-      scale = rows.scales[place.sequence * rows.scale_batch + item.head * rows.scale_head];
-    }
+    constexpr bool kScaled = stored_bytes(to) == 1;
+    const Scale scale(kScaled ? rows.scales[place.sequence * rows.scale_batch + item.head * rows.scale_head] : 1.0F);
     store_words<to, kVector>(rows.to, head + item.first, from_floats<to>(a, scale));
     if constexpr (rotation != Rotation::none) {
       if (item.second >= 0) store_words<to, kVector>(rows.to, head + item.second, from_floats<to>(b, scale));

@@ -116,9 +116,28 @@ __device__ __forceinline__ unsigned to_bytes(const float (&x)[4]) {
   return bytes;
 }
 
+/// What elements are divided by before they are rounded to 8 bits.
+struct Scale {
+  float scale, reciprocal;
+  bool ordinary;  // no product or remainder below is too small for float32
+
+  __device__ __forceinline__ explicit Scale(float scale_in)
+      : scale(scale_in), reciprocal(__frcp_rn(scale_in)), ordinary(scale_in >= 0x1p-60F && scale_in <= 0x1p60F) {}
+
+  /// x / scale as 8 bits see it: rounded to nearest even where they tell numbers apart, beyond that on the same side.
+  /// One step of Newton's method from a reciprocal that is rounded to nearest gives the rounded quotient.
+  /// Source: Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor" (1990), theorem 8.
+  __device__ __forceinline__ float quotient(float x) const {
+    if (!ordinary) return __fdiv_rn(x, scale);
+    const float near = __fmul_rn(x, reciprocal);
+    const float rounded = __fmaf_rn(__fmaf_rn(-near, scale, x), reciprocal, near);
+    return fabsf(near) >= 0x1p-12F && fabsf(near) <= 0x1p10F ? rounded : near;
+  }
+};
+
 /// Rounded to nearest even; for 8 bits the quotients with their scale.
 template <Stored stored, int count>
-__device__ __forceinline__ VectorWords<stored, count> from_floats(const float (&x)[count], float scale) {
+__device__ __forceinline__ VectorWords<stored, count> from_floats(const float (&x)[count], const Scale& scale) {
   VectorWords<stored, count> vector;
   if constexpr (stored == Stored::fp32) {
 #pragma unroll
@@ -136,7 +155,7 @@ __device__ __forceinline__ VectorWords<stored, count> from_floats(const float (&
     for (int i = 0; i < count; i += 4) {
       float quotients[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) quotients[j] = i + j < count ? __fdiv_rn(x[(i + j) % count], scale) : 0.0F;
+      for (int j = 0; j < 4; ++j) quotients[j] = i + j < count ? scale.quotient(x[(i + j) % count]) : 0.0F;
       vector.words[i / 4] = to_bytes<stored>(quotients);
     }
   }
