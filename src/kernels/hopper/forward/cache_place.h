@@ -12,7 +12,7 @@ namespace strobe::hopper::forward {
 template <Config C>
 constexpr bool kInCache = C.entries || in_pages(C);
 
-constexpr int kNoEntry = -1;  // TMA reads zeros there
+constexpr int kNoEntry = -1;
 
 /// The number of a page or an entry, or kNoEntry.
 __device__ __forceinline__ int existing(const CacheParams& cache, int number) {

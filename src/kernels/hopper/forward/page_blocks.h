@@ -24,10 +24,13 @@ class PageBoxes {
     const int page_size = static_cast<int>(cache.by_page_size.divisor);
     row_in_block_ = static_cast<int>(threadIdx.x % kWarpSize) * cache.box_rows;
     const int row = cursor.block() * C.block_n + row_in_block_;
+    page_ = no_rows(page_size);
     if (row_in_block_ < C.block_n && row < work.k.used) {
       const CachePlace place = cache_place<C>(cache, work.tile.sequence, row);
-      page_ = {page_start(row, place.row, work.k.used, page_size), place.entry};
-      row_in_page_ = place.row;
+      if (place.entry != kNoEntry) {
+        page_ = {page_start(row, place.row, work.k.used, page_size), place.entry};
+        row_in_page_ = place.row;
+      }
     }
   }
 
@@ -49,7 +52,7 @@ class PageBoxes {
   }
 
  private:
-  SequenceStart page_{{0, 0}, kNoEntry};
+  SequenceStart page_;
   int row_in_block_, row_in_page_ = 0;
   const int head_;
 };
