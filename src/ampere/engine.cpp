@@ -7,6 +7,7 @@
 #include "ampere/forward.h"
 #include "gpu/append.h"
 #include "gpu/merge.h"
+#include "gpu/read_back.h"
 #include "runtime/device.h"
 
 namespace strobe::ampere {
@@ -44,6 +45,12 @@ class AmpereEngine final : public engine::Implementation {
     const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.k_cache.device.index);
     if (!device.ok()) return device.status();
     return gpu::append(arguments, execution, **device, fmt::format("sm_{}0", (*device)->compute_major));
+  }
+
+  Status read_back(const Device& on, void* to, const void* from, std::size_t bytes,
+                   const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(on.index);
+    return device.ok() ? gpu::read_back(**device, to, from, bytes, execution) : device.status();
   }
 };
 

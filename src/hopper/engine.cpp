@@ -6,6 +6,7 @@
 #include "gpu/append.h"
 #include "gpu/merge.h"
 #include "gpu/quantize.h"
+#include "gpu/read_back.h"
 #include "hopper/backward.h"
 #include "hopper/forward.h"
 #include "runtime/device.h"
@@ -51,6 +52,12 @@ class HopperEngine final : public engine::Implementation {
     const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.k_cache.device.index);
     if (!device.ok()) return device.status();
     return gpu::append(arguments, execution, **device, "sm_90a");
+  }
+
+  Status read_back(const Device& on, void* to, const void* from, std::size_t bytes,
+                   const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(on.index);
+    return device.ok() ? gpu::read_back(**device, to, from, bytes, execution) : device.status();
   }
 };
 

@@ -18,9 +18,12 @@ __device__ __forceinline__ SequenceStart query_start(const Params& params, const
 /// Of the keys in use.
 template <Config C>
 __device__ __forceinline__ SequenceStart key_start(const Params& params, const TileWork& work) {
+  const int bound = params.sequences.seqlen_k;
   const int entry = C.entries ? existing(params.cache, params.cache.entries[work.tile.sequence]) : work.tile.sequence;
-  return sequence_start<C.rule.varlen>(work.k, work.k.used, params.sequences.seqlen_k,
-                                       params.sequences.cu_seqlens_k != nullptr, entry);
+  if (C.entries && entry == kNoEntry) {
+    return no_rows(bound);
+  }
+  return sequence_start<C.rule.varlen>(work.k, work.k.used, bound, params.sequences.cu_seqlens_k != nullptr, entry);
 }
 
 /// A box of Q or O that begins with a tile's row.

@@ -154,6 +154,39 @@ class KeyFeeder {
   RingPosition<C.stages> at_{0, 1};
 };
 
+/// The pages of one block after another, one ahead of the block that is wanted. `Block` is PageBoxes or PageRows.
+template <Config C, typename Block>
+class PageCursor {
+ public:
+  __device__ __forceinline__ PageCursor(const Params& params, const ScheduleOf<C>& schedule)
+      : params_(params), cursor_(params, schedule) {
+    look_ahead();
+  }
+
+  /// False when there is no other block.
+  __device__ __forceinline__ bool next(Block& block) {
+    if (!has_next_) {
+      return false;
+    }
+    block = next_;
+    look_ahead();
+    return true;
+  }
+
+ private:
+  __device__ __forceinline__ void look_ahead() {
+    has_next_ = cursor_.next();
+    if (has_next_) {
+      next_ = Block(params_, cursor_);
+    }
+  }
+
+  const Params& params_;
+  KeyCursor<C> cursor_;
+  Block next_;
+  bool has_next_;
+};
+
 /// Blocks of K or V out of pages, by TMA.
 template <Config C, bool values>
   requires(C.keys == KeySource::page_boxes)
@@ -163,15 +196,15 @@ class KeyFeeder<C, values> {
 
   __device__ __forceinline__ KeyFeeder(const TensorMap& map, const Params& params, const ScheduleOf<C>& schedule,
                                        unsigned char* ring, unsigned char*, StageBarriers full, StageBarriers empty)
-      : map_(map), params_(params), cursor_(params, schedule), ring_(ring), full_(full), empty_(empty) {}
+      : map_(map), params_(params), pages_(params, schedule), ring_(ring), full_(full), empty_(empty) {}
 
   __device__ __forceinline__ bool feed() {
-    if (!cursor_.next()) {
+    PageBoxes<C> boxes;
+    if (!pages_.next(boxes)) {
       return false;
     }
-    const PageBoxes<C> boxes(params_, cursor_);
     wait<C>(empty_[at_.stage], at_.parity);
-    boxes.load(map_, kPanels, kColumns<C>, ring_ + at_.stage * kStageBytes, full_[at_.stage]);
+    boxes.load(params_.cache, map_, kPanels, kColumns<C>, ring_ + at_.stage * kStageBytes, full_[at_.stage]);
     at_.advance();
     return true;
   }
@@ -183,7 +216,7 @@ class KeyFeeder<C, values> {
 
   const TensorMap& map_;
   const Params& params_;
-  KeyCursor<C> cursor_;
+  PageCursor<C, PageBoxes<C>> pages_;
   unsigned char* ring_;
   StageBarriers full_;
   StageBarriers empty_;
@@ -200,20 +233,21 @@ class KeyFeeder<C, values> {
 
   __device__ __forceinline__ KeyFeeder(const TensorMap&, const Params& params, const ScheduleOf<C>& schedule,
                                        unsigned char* ring, unsigned char*, StageBarriers full, StageBarriers empty)
-      : params_(params), cursor_(params, schedule), ring_(ring), full_(full), empty_(empty) {}
+      : params_(params), pages_(params, schedule), ring_(ring), full_(full), empty_(empty) {}
 
   __device__ __forceinline__ bool feed() {
-    if (!cursor_.next()) {
+    PageRows<C> rows;
+    if (!pages_.next(rows)) {
       publish<0>();
       return false;
     }
-    const PageRows<C> rows(params_, values ? params_.v : params_.k, cursor_);
     const bool is_free = __all_sync(kFullWarp, cuda::ptx::mbarrier_try_wait_parity(&empty_[at_.stage], at_.parity));
     if (!is_free) {
       publish<0>();
       wait<C>(empty_[at_.stage], at_.parity);
     }
-    rows.template copy<2 * (values ? C.head_dim_v : C.head_dim)>(2 * (values ? params_.head_dim_v : params_.head_dim),
+    rows.template copy<2 * (values ? C.head_dim_v : C.head_dim)>(params_.cache, values ? params_.v : params_.k,
+                                                                 2 * (values ? params_.head_dim_v : params_.head_dim),
                                                                  ring_ + at_.stage * kStageBytes);
     ptx::cp_async_commit_group();
     publish<1>();
@@ -241,7 +275,7 @@ class KeyFeeder<C, values> {
   }
 
   const Params& params_;
-  KeyCursor<C> cursor_;
+  PageCursor<C, PageRows<C>> pages_;
   unsigned char* ring_;
   StageBarriers full_;
   StageBarriers empty_;
