@@ -2,17 +2,21 @@
 """Steps of a server on a GPU: serving.py [OUT.json]
 
 Mixed batches: chunks of prompts and decodes in one packed call over pages, beside a call of each kind. Shared prefixes:
-strobe.shared_prefix_attention beside the plain call. Decode steps: append and attention, beside attention alone. Times
-are medians between CUDA events, all in turns.
+strobe.shared_prefix_attention beside the plain call. Decode steps: append and attention, beside attention alone, and
+flash_attn_with_kvcache of the drop-in beside itself where pages are copied first, as for engines that read none. Times
+are medians between CUDA events over CUDA graphs, all in turns.
 """
 
 import json
 import statistics
 import sys
+import time
 from pathlib import Path
 
+import flash_attn
 import strobe
 import torch
+from strobe.integrations import kv_cache
 
 HEADS, HEADS_KV, HEAD_DIM, PAGE_SIZE = 32, 8, 128, 16
 DTYPE = torch.bfloat16
@@ -33,6 +37,19 @@ def medians(runs, rounds=15, launches=5):
             if turn > 0:
                 times[name] += [1e3 * begin.elapsed_time(end) for begin, end in events]
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def microseconds(run, calls=100, loops=10):
+    """The host's time of a call: the least of some loops."""
+
+    def loop():
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            run()
+        return time.perf_counter() - start
+
+    return 1e6 * min(loop() for _ in range(loops)) / calls
 
 
 def captured(run):
@@ -148,6 +165,33 @@ def measure_step(batch, keys):
     return times
 
 
+def measure_drop_in(batch, keys):
+    """A decode step of one layer by the drop-in, and the host's time for it."""
+    cache = Pages([keys] * batch)
+    q, k, v = (draw(batch, 1, heads, HEAD_DIM) for heads in (HEADS, HEADS_KV, HEADS_KV))
+    angles = torch.outer(torch.arange(float(keys)), 10000.0 ** -(torch.arange(HEAD_DIM // 2) / 64)).cuda()
+    rotary = {"rotary_cos": angles.cos().to(DTYPE), "rotary_sin": angles.sin().to(DTYPE), "rotary_interleaved": False}
+    before = cache.lengths - 1
+
+    def step():
+        flash_attn.flash_attn_with_kvcache(
+            q, cache.k, cache.v, k, v, cache_seqlens=before, block_table=cache.table, causal=True, **rotary
+        )
+
+    runs = {"in place": captured(step)}
+    host = microseconds(step)
+    in_place, kv_cache.reads_in_place = kv_cache.reads_in_place, lambda q, cache: False
+    runs["copied"] = captured(step)
+    kv_cache.reads_in_place = in_place
+    times = medians(runs)
+    print(
+        f"flash_attn_with_kvcache of {batch} x {keys} keys: {times['in place']:.1f} us, pages copied first "
+        f"{times['copied']:.1f} us; {host:.1f} us of the host",
+        flush=True,
+    )
+    return times | {"host": host}
+
+
 def main():
     torch.manual_seed(0)
     results = {}
@@ -157,6 +201,8 @@ def main():
         results[f"prefix {shape}"] = measure_prefix(*shape)
     for shape in ((1, 4096), (64, 4096), (256, 1024)):
         results[f"step {shape}"] = measure_step(*shape)
+    for shape in ((1, 4096), (64, 4096)):
+        results[f"drop-in {shape}"] = measure_drop_in(*shape)
     if len(sys.argv) > 1:
         Path(sys.argv[1]).write_text(json.dumps(results, indent=1))
 

@@ -58,7 +58,9 @@ class Walk {
         const int row_of_block = rows_.items_of_chunk.quotient(index);
         const int row = own.first + row_of_block;
         ASSERT_LT(row_of_block, own.count);
-        const RowPlace place = queries_ ? place_of_query(params_, row, 0) : place_in_cache(params_, rows_, row, 0);
+        const steps::NearSequence near{0, std::min(row, 1)};  // as far from the row's as can be
+        const RowPlace place =
+            queries_ ? place_of_query(params_, row, near) : place_in_cache(params_, rows_, row, near);
         if (place.to < 0) continue;
         move(steps::item_place<C, rotation>(params_, rows_,
                                             index - row_of_block * chunk_items + own.chunk * chunk_items),

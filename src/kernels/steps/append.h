@@ -13,6 +13,8 @@ namespace strobe::steps {
 
 /// The last of `batch` sequences that begins at or before a row, the same one of all lanes of a warp.
 __device__ __forceinline__ int sequence_of_warp(const int* cu_seqlens, int batch, int row) {
+  const int one_each = min(row, batch - 1);  // decodes
+  if (is_in_sequence(cu_seqlens, one_each, row)) return one_each;
   int low = 0;
   int high = batch;
   while (high - low > 1) {
@@ -44,18 +46,28 @@ __device__ __forceinline__ void finish_item(const AppendParams& params, const Ap
   if constexpr (rotation == Rotation::none && to == C.source) {  // as they are, NaNs and all
     store_words<to, kVector>(rows.to, head + item.first, loaded.first);
   } else {
-    float a[kVector];
-    to_floats<C.source>(loaded.first, a);
-    float b[kVector];
-    if constexpr (rotation != Rotation::none) {
-      if (item.second >= 0) to_floats<C.source>(loaded.second, b);
-      if (item.angle >= 0) rotate_item<C, rotation>(params, item.angle, place.position, a, b);
-    }
     constexpr bool kScaled = stored_bytes(to) == 1;
     const Scale scale(kScaled ? rows.scales[place.sequence * rows.scale_batch + item.head * rows.scale_head] : 1.0F);
-    store_words<to, kVector>(rows.to, head + item.first, from_floats<to>(a, scale));
+    constexpr bool kNeighbours = rotation == Rotation::interleaved && kVector > 1;
+    constexpr int kPart = kNeighbours || kVector < 4 ? kVector : 4;  // at once, for registers
+    VectorWords<to, kVector> first;
+    VectorWords<to, kVector> second;
+#pragma unroll
+    for (int i = 0; i < kVector; i += kPart) {
+      float a[kPart];
+      float b[kPart];
+      to_floats(loaded.first, i, a);
+      if constexpr (rotation != Rotation::none) {
+        if (item.second >= 0) to_floats(loaded.second, i, b);
+        if (item.angle >= 0)
+          rotate_part<kNeighbours>(params, item.angle + (kNeighbours ? i / 2 : i), place.position, a, b);
+        if (item.second >= 0) from_floats(b, scale, i, second);
+      }
+      from_floats(a, scale, i, first);
+    }
+    store_words<to, kVector>(rows.to, head + item.first, first);
     if constexpr (rotation != Rotation::none) {
-      if (item.second >= 0) store_words<to, kVector>(rows.to, head + item.second, from_floats<to>(b, scale));
+      if (item.second >= 0) store_words<to, kVector>(rows.to, head + item.second, second);
     }
   }
 }
@@ -89,7 +101,8 @@ __device__ __forceinline__ void append_rows(const AppendParams& params, const Ap
     }
   }
   if (static_cast<int>(threadIdx.x) < (own.count + 31) / 32 * 32) {
-    const int near = rows.cu_seqlens == nullptr ? 0 : sequence_of_warp(rows.cu_seqlens, params.batch, own.first);
+    const bool packed = rows.cu_seqlens != nullptr;
+    const NearSequence near{packed ? sequence_of_warp(rows.cu_seqlens, params.batch, own.first) : 0, own.first};
     const int index = static_cast<int>(threadIdx.x);
     if (index < own.count) {
       places[index] = queries ? place_of_query(params, own.first + index, near)

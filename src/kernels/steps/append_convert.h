@@ -67,17 +67,18 @@ __device__ __forceinline__ void store_words(void* to, long long element, const V
   }
 }
 
-template <Stored stored, int count>
-__device__ __forceinline__ void to_floats(const VectorWords<stored, count>& vector, float (&x)[count]) {
+/// Elements [first, first + part).
+template <Stored stored, int count, int part>
+__device__ __forceinline__ void to_floats(const VectorWords<stored, count>& vector, int first, float (&x)[part]) {
   if constexpr (stored == Stored::fp32) {
 #pragma unroll
-    for (int i = 0; i < count; ++i) x[i] = __uint_as_float(vector.words[i]);
+    for (int i = 0; i < part; ++i) x[i] = __uint_as_float(vector.words[first + i]);
   } else if constexpr (count == 1) {
     x[0] = to_float<kElementOf<stored>>(static_cast<unsigned short>(vector.words[0]));
   } else {
 #pragma unroll
-    for (int i = 0; i < count; i += 2) {
-      const float2 pair = strobe::to_floats<kElementOf<stored>>(vector.words[i / 2]);
+    for (int i = 0; i < part; i += 2) {
+      const float2 pair = strobe::to_floats<kElementOf<stored>>(vector.words[(first + i) / 2]);
       x[i] = pair.x;
       x[i + 1] = pair.y;
     }
@@ -86,8 +87,9 @@ __device__ __forceinline__ void to_floats(const VectorWords<stored, count>& vect
 
 /// Rounded to nearest even and limited to +-127; NaN becomes 0.
 __device__ __forceinline__ unsigned to_int8(float x) {
-  const int rounded = __float2int_rn(fminf(fmaxf(x, -127.0F), 127.0F));
-  return x == x ? static_cast<unsigned>(rounded) & 0xffU : 0U;
+  const float limited = fminf(fmaxf(x, -127.0F), 127.0F);
+  const unsigned bits = __float_as_uint(__fadd_rn(limited, 12582912.0F));  // 1.5 * 2^23: the last bits are the integer
+  return x == x ? bits & 0xffU : 0U;
 }
 
 /// Rounded to nearest even and limited to +-448; GPUs before sm_89 have no instruction for it.
@@ -135,31 +137,30 @@ struct Scale {
   }
 };
 
-/// Rounded to nearest even; for 8 bits the quotients with their scale.
-template <Stored stored, int count>
-__device__ __forceinline__ VectorWords<stored, count> from_floats(const float (&x)[count], const Scale& scale) {
-  VectorWords<stored, count> vector;
+/// Elements [first, first + part), rounded to nearest even; for 8 bits the quotients with their scale.
+template <Stored stored, int count, int part>
+__device__ __forceinline__ void from_floats(const float (&x)[part], const Scale& scale, int first,
+                                            VectorWords<stored, count>& vector) {
   if constexpr (stored == Stored::fp32) {
 #pragma unroll
-    for (int i = 0; i < count; ++i) vector.words[i] = __float_as_uint(x[i]);
+    for (int i = 0; i < part; ++i) vector.words[first + i] = __float_as_uint(x[i]);
   } else if constexpr (stored_bytes(stored) == 2) {
     constexpr Element kElement = kElementOf<stored>;
     if constexpr (count == 1) {
       vector.words[0] = pack<kElement>(x[0], 0.0F);
     } else {
 #pragma unroll
-      for (int i = 0; i < count; i += 2) vector.words[i / 2] = pack<kElement>(x[i], x[i + 1]);
+      for (int i = 0; i < part; i += 2) vector.words[(first + i) / 2] = pack<kElement>(x[i], x[i + 1]);
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < count; i += 4) {
+    for (int i = 0; i < part; i += 4) {
       float quotients[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) quotients[j] = i + j < count ? scale.quotient(x[(i + j) % count]) : 0.0F;
-      vector.words[i / 4] = to_bytes<stored>(quotients);
+      for (int j = 0; j < 4; ++j) quotients[j] = i + j < part ? scale.quotient(x[(i + j) % part]) : 0.0F;
+      vector.words[(first + i) / 4] = to_bytes<stored>(quotients);
     }
   }
-  return vector;
 }
 
 /// Cosines or sines.
@@ -167,11 +168,11 @@ template <int count>
 __device__ __forceinline__ void load_angles(const void* table, Stored holds, long long element,
                                             float (&angles)[count]) {
   if (holds == Stored::fp32) {
-    to_floats(load_words<Stored::fp32, count>(table, element), angles);
+    to_floats(load_words<Stored::fp32, count>(table, element), 0, angles);
   } else if (holds == Stored::fp16) {
-    to_floats(load_words<Stored::fp16, count>(table, element), angles);
+    to_floats(load_words<Stored::fp16, count>(table, element), 0, angles);
   } else {
-    to_floats(load_words<Stored::bf16, count>(table, element), angles);
+    to_floats(load_words<Stored::bf16, count>(table, element), 0, angles);
   }
 }
 
@@ -182,13 +183,11 @@ __device__ __forceinline__ void rotate_pair(float cos, float sin, float& a, floa
   a = turned;
 }
 
-/// a with b, or the pairs of neighbours in a. NaNs where the position is less than 0.
-template <AppendConfig C, Rotation rotation>
-__device__ __forceinline__ void rotate_item(const AppendParams& params, int angle, int position,
-                                            float (&a)[append_vector(C)], float (&b)[append_vector(C)]) {
-  constexpr int kVector = append_vector(C);
-  constexpr bool kNeighbours = rotation == Rotation::interleaved && kVector > 1;
-  constexpr int kAngles = kNeighbours ? kVector / 2 : kVector;
+/// a with b, or the pairs of neighbours in a, by the angles from `angle` on. NaNs where the position is less than 0.
+template <bool neighbours, int part>
+__device__ __forceinline__ void rotate_part(const AppendParams& params, int angle, int position, float (&a)[part],
+                                            float (&b)[part]) {
+  constexpr int kAngles = neighbours ? part / 2 : part;
   float cos[kAngles];
   float sin[kAngles];
   if (position >= 0) {
@@ -200,7 +199,7 @@ __device__ __forceinline__ void rotate_item(const AppendParams& params, int angl
   }
 #pragma unroll
   for (int i = 0; i < kAngles; ++i) {
-    if constexpr (kNeighbours) {
+    if constexpr (neighbours) {
       rotate_pair(cos[i], sin[i], a[2 * i], a[2 * i + 1]);
     } else {
       rotate_pair(cos[i], sin[i], a[i], b[i]);

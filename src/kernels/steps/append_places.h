@@ -36,13 +36,29 @@ struct RowOfSequence {
   int index;  // less than 0: of no sequence
 };
 
-/// `near`: a sequence at or before that of the row.
-constexpr RowOfSequence row_of_sequence(const AppendedRows& rows, int batch, int row, int near) {
+/// The sequence of `row`, or one before it: where the search for rows behind it begins.
+struct NearSequence {
+  int sequence;
+  int row;
+};
+
+/// Whether a row is of this sequence.
+constexpr bool is_in_sequence(const int* cu_seqlens, int sequence, int row) {
+  const int begin = cu_seqlens[sequence];
+  const int end = cu_seqlens[sequence + 1];  // two loads at once
+  return begin <= row && row < end;
+}
+
+constexpr RowOfSequence row_of_sequence(const AppendedRows& rows, int batch, int row, const NearSequence& near) {
   if (rows.cu_seqlens == nullptr) {
     const int sequence = rows.seqlen.quotient(row);
     return {sequence, row - sequence * static_cast<int>(rows.seqlen.divisor)};
   }
-  const int sequence = sequence_from(rows.cu_seqlens, batch, row, near);
+  // Decodes have a row each.
+  int sequence = near.sequence + (row - near.row);
+  if (sequence >= batch || !is_in_sequence(rows.cu_seqlens, sequence, row)) {
+    sequence = sequence_from(rows.cu_seqlens, batch, row, near.sequence);
+  }
   const int begin = rows.cu_seqlens[sequence];
   const bool inside = begin >= 0 && row >= begin && row < rows.cu_seqlens[sequence + 1];
   return {sequence, inside ? row - begin : -1};
@@ -64,7 +80,8 @@ constexpr int position_of(const AppendParams& params, const AppendedRows& rows, 
 }
 
 /// The place of a new row in the cache.
-constexpr RowPlace place_in_cache(const AppendParams& params, const AppendedRows& rows, int row, int near) {
+constexpr RowPlace place_in_cache(const AppendParams& params, const AppendedRows& rows, int row,
+                                  const NearSequence& near) {
   constexpr RowPlace kNowhere{-1, 0, -1};
   const RowOfSequence of = row_of_sequence(rows, params.batch, row, near);
   if (of.index < 0) return kNowhere;
@@ -88,7 +105,7 @@ constexpr RowPlace place_in_cache(const AppendParams& params, const AppendedRows
 }
 
 /// The place of a rotated query.
-constexpr RowPlace place_of_query(const AppendParams& params, int row, int near) {
+constexpr RowPlace place_of_query(const AppendParams& params, int row, const NearSequence& near) {
   const RowOfSequence of = row_of_sequence(params.q, params.batch, row, near);
   if (of.index < 0) return {-1, 0, -1};
   const long long to = params.q.cu_seqlens != nullptr ? row * params.q.to_row
