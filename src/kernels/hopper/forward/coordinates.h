@@ -21,7 +21,7 @@ __device__ __forceinline__ SequenceStart key_start(const Params& params, const T
   const int bound = params.sequences.seqlen_k;
   const int entry = C.entries ? existing(params.cache, params.cache.entries[work.tile.sequence]) : work.tile.sequence;
   if (C.entries && entry == kNoEntry) {
-    return no_rows(bound);
+    return no_rows<C.rule.varlen>(bound);
   }
   return sequence_start<C.rule.varlen>(work.k, work.k.used, bound, params.sequences.cu_seqlens_k != nullptr, entry);
 }

@@ -76,12 +76,14 @@ class PageBoxes {
         break;
       }
       const CachePlace place = numbers_.place(cache, i, cache.box_rows);
-      SequenceStart page = no_rows(page_size);
+      SequenceStart page = no_rows<true>(page_size);
+      int row_in_page = 0;
       if (place.entry != kNoEntry) {
         page = {page_start(numbers_.row(i, cache.box_rows), place.row, numbers_.end(), page_size), place.entry};
+        row_in_page = place.row;
       }
       for (int panel = 0; panel < panels; ++panel) {
-        load_panel<false>(map, page.box(panel * columns, place.row, numbers_.head()),
+        load_panel<false>(map, page.box(panel * columns, row_in_page, numbers_.head()),
                           stage + panel * kPanelBytes + row * kPanelRowBytes, full);
       }
     }

@@ -14,9 +14,14 @@ namespace cptx = cuda::ptx;
 struct SequenceStart {
   RowStart first;
   int batch;
+  int column = 0;  // the first
 
-  __device__ __forceinline__ BoxStart box(int column, int row, int head) const {
-    return {.column = column, .row = first.row + row, .offset = first.offset, .head = head, .batch = batch};
+  __device__ __forceinline__ BoxStart box(int column_in_row, int row, int head) const {
+    return {.column = column + column_in_row,
+            .row = first.row + row,
+            .offset = first.offset,
+            .head = head,
+            .batch = batch};
   }
 };
 
@@ -32,10 +37,14 @@ __device__ __forceinline__ SequenceStart sequence_start(const score::SequenceRow
   }
 }
 
-/// Rows that TMA reads as zeros, of a map whose row axis has `bound` entries: behind the rows of the first sequence.
-/// A batch index of -1 is outside, too, but TMA was seen to fault where no memory is mapped at the address that it
-/// stands for.
-__device__ __forceinline__ SequenceStart no_rows(int bound) { return {{bound, 0}, 0}; }
+/// Rows of zeros: columns of batch 0 that no head has. Rows or batches outside a map would be zeros, too, but of a box
+/// that is wholly outside TMA looks up an address all the same, and faults where no memory is mapped: that of rows which
+/// a varlen map has before its tensor.
+template <bool varlen>
+__device__ __forceinline__ SequenceStart no_rows(int bound) {
+  constexpr int kNoColumn = 256;
+  return {varlen ? varlen_row(0, bound, bound) : RowStart{0, 0}, 0, kNoColumn};
+}
 
 struct Coordinates {
   cuda::std::int32_t at[kAxes];
