@@ -14,14 +14,9 @@ namespace cptx = cuda::ptx;
 struct SequenceStart {
   RowStart first;
   int batch;
-  int column = 0;  // the first
 
-  __device__ __forceinline__ BoxStart box(int column_in_row, int row, int head) const {
-    return {.column = column + column_in_row,
-            .row = first.row + row,
-            .offset = first.offset,
-            .head = head,
-            .batch = batch};
+  __device__ __forceinline__ BoxStart box(int column, int row, int head) const {
+    return {.column = column, .row = first.row + row, .offset = first.offset, .head = head, .batch = batch};
   }
 };
 
@@ -35,15 +30,6 @@ __device__ __forceinline__ SequenceStart sequence_start(const score::SequenceRow
   } else {
     return {{0, 0}, sequence};
   }
-}
-
-/// Rows of zeros: columns of batch 0 that no head has. Rows or batches outside a map would be zeros, too, but of a box
-/// that is wholly outside TMA looks up an address all the same, and faults where no memory is mapped: that of rows which
-/// a varlen map has before its tensor.
-template <bool varlen>
-__device__ __forceinline__ SequenceStart no_rows(int bound) {
-  constexpr int kNoColumn = 256;
-  return {varlen ? varlen_row(0, bound, bound) : RowStart{0, 0}, 0, kNoColumn};
 }
 
 struct Coordinates {
