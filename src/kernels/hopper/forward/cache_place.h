@@ -5,6 +5,7 @@
 
 #include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/forward/tile_work.h"
+#include "kernels/hopper/ptx/cuda_ptx.h"
 
 namespace strobe::hopper::forward {
 
@@ -13,6 +14,17 @@ template <Config C>
 constexpr bool kInCache = C.entries || in_pages(C);
 
 constexpr int kNoEntry = -1;
+
+/// `bytes` of zeros in shared memory, by one thread, for WGMMA and TMA: rows that do not exist. A box of them would be
+/// zeros as well, but TMA looks up an address even of a box that lies wholly outside its tensor, and was seen to fault
+/// where that of a varlen map, which begins before its tensor, is not mapped.
+__device__ __forceinline__ void store_zeros(unsigned char* to, int bytes) {
+#pragma unroll 1
+  for (int i = 0; i < bytes; i += static_cast<int>(sizeof(uint4))) {
+    *reinterpret_cast<uint4*>(to + i) = uint4{};
+  }
+  cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+}
 
 /// The number of a page or an entry, or kNoEntry.
 __device__ __forceinline__ int existing(const CacheParams& cache, int number) {

@@ -15,15 +15,12 @@ __device__ __forceinline__ SequenceStart query_start(const Params& params, const
                                        params.sequences.cu_seqlens_q != nullptr, work.tile.sequence);
 }
 
-/// Of the keys in use.
+/// Of the keys in use. Batch kNoEntry: of an entry that does not exist.
 template <Config C>
 __device__ __forceinline__ SequenceStart key_start(const Params& params, const TileWork& work) {
-  const int bound = params.sequences.seqlen_k;
   const int entry = C.entries ? existing(params.cache, params.cache.entries[work.tile.sequence]) : work.tile.sequence;
-  if (C.entries && entry == kNoEntry) {
-    return no_rows(bound);
-  }
-  return sequence_start<C.rule.varlen>(work.k, work.k.used, bound, params.sequences.cu_seqlens_k != nullptr, entry);
+  return sequence_start<C.rule.varlen>(work.k, work.k.used, params.sequences.seqlen_k,
+                                       params.sequences.cu_seqlens_k != nullptr, entry);
 }
 
 /// A box of Q or O that begins with a tile's row.

@@ -125,12 +125,17 @@ class KeyFeeder {
       wait<C>(empty_[at_.stage], at_.parity);
     }
     if (this_thread_feeds<C>()) {
-      expect(full, kStageBytes);
       unsigned char* destination = ring_ + at_.stage * kStageBytes;
-      for (int panel = 0; panel < kPanels; ++panel) {
-        const int along = panel * kColumns<C>;
-        const BoxStart box = kTransposed ? rows.box(first + along, 0, head) : rows.box(along, first, head);
-        load_panel<false>(map_, box, destination + panel * (kStageBytes / kPanels), full);
+      if (C.entries && rows.batch == kNoEntry) {
+        store_zeros(destination, kStageBytes);
+        arrive_once(full);
+      } else {
+        expect(full, kStageBytes);
+        for (int panel = 0; panel < kPanels; ++panel) {
+          const int along = panel * kColumns<C>;
+          const BoxStart box = kTransposed ? rows.box(first + along, 0, head) : rows.box(along, first, head);
+          load_panel<false>(map_, box, destination + panel * (kStageBytes / kPanels), full);
+        }
       }
     }
     at_.advance();
@@ -154,16 +159,37 @@ class KeyFeeder {
   RingPosition<C.stages> at_{0, 1};
 };
 
-/// The pages of one block after another, one ahead of the block that is wanted. `Block` is PageBoxes or PageRows.
+/// The pages of one block after another; `Block` is PageBoxes or PageRows.
 template <Config C, typename Block>
 class PageCursor {
+ public:
+  __device__ __forceinline__ PageCursor(const Params& params, const ScheduleOf<C>& schedule)
+      : params_(params), cursor_(params, schedule) {}
+
+  /// False when there is no other block.
+  __device__ __forceinline__ bool next(Block& block) {
+    if (!cursor_.next()) {
+      return false;
+    }
+    block = Block(params_, cursor_);
+    return true;
+  }
+
+ private:
+  const Params& params_;
+  KeyCursor<C> cursor_;
+};
+
+/// Few queries wait for their keys: the page table is read one block ahead of the block that is wanted.
+template <Config C, typename Block>
+  requires(C.consumer_warpgroups == 1)
+class PageCursor<C, Block> {
  public:
   __device__ __forceinline__ PageCursor(const Params& params, const ScheduleOf<C>& schedule)
       : params_(params), cursor_(params, schedule) {
     look_ahead();
   }
 
-  /// False when there is no other block.
   __device__ __forceinline__ bool next(Block& block) {
     if (!has_next_) {
       return false;
@@ -203,6 +229,7 @@ class KeyFeeder<C, values> {
     if (!pages_.next(boxes)) {
       return false;
     }
+    boxes.find(params_.cache);
     wait<C>(empty_[at_.stage], at_.parity);
     boxes.load(params_.cache, map_, kPanels, kColumns<C>, ring_ + at_.stage * kStageBytes, full_[at_.stage]);
     at_.advance();

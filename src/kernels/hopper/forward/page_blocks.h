@@ -49,7 +49,7 @@ class PageNumbers {
   int numbers_[kEach];
 };
 
-/// By TMA: a lane brings boxes of rows that lie in one page.
+/// By TMA: a lane brings a box of rows that lie in one page.
 ///
 /// The maps are those of varlen tensors (tile/tensor_map.h), a page in the place of a sequence: of a sequence's last
 /// page boxes reach no row behind its end.
@@ -60,35 +60,48 @@ class PageBoxes {
   __device__ __forceinline__ PageBoxes(const Params& params, const KeyCursor<C>& cursor)
       : numbers_(params.cache, cursor, params.cache.box_rows) {}
 
+  /// Where the box lies: all that can be said before a stage is free.
+  __device__ __forceinline__ void find(const CacheParams& cache) {
+    const int page_size = static_cast<int>(cache.by_page_size.divisor);
+    const CachePlace place = numbers_.place(cache, 0, cache.box_rows);
+    const RowStart first = page_start(numbers_.row(0, cache.box_rows), place.row, numbers_.end(), page_size);
+    row_ = first.row + place.row;
+    offset_ = first.offset;
+    page_ = place.entry;
+  }
+
   /// `panels` panels of `columns` columns each, once the stage is free.
   __device__ __forceinline__ void load(const CacheParams& cache, const TensorMap& map, int panels, int columns,
                                        unsigned char* stage, uint64_t& full) const {
     constexpr int kPanelBytes = C.block_n * kPanelRowBytes;
-    const int page_size = static_cast<int>(cache.by_page_size.divisor);
+    const int row_in_block = numbers_.row_in_block(0, cache.box_rows);
+    unsigned char* const destination = stage + row_in_block * kPanelRowBytes;
+    const int box_bytes = cache.box_rows * kPanelRowBytes;
+    const bool is_found = page_ != kNoEntry;
+    if (!is_found && row_in_block < C.block_n) {
+#pragma unroll 1
+      for (int panel = 0; panel < panels; ++panel) {
+        store_zeros(destination + panel * kPanelBytes, box_bytes);
+      }
+    }
+    const int found = __popc(__ballot_sync(kFullWarp, is_found));  // and zeros are stored
     if (threadIdx.x % kWarpSize == 0) {
-      expect(full, panels * kPanelBytes);
+      expect(full, panels * found * box_bytes);
     }
     __syncwarp();
-#pragma unroll
-    for (int i = 0; i < numbers_.kEach; ++i) {
-      const int row = numbers_.row_in_block(i, cache.box_rows);
-      if (row >= C.block_n) {
-        break;
-      }
-      const CachePlace place = numbers_.place(cache, i, cache.box_rows);
-      SequenceStart page = no_rows(page_size);
-      if (place.entry != kNoEntry) {
-        page = {page_start(numbers_.row(i, cache.box_rows), place.row, numbers_.end(), page_size), place.entry};
-      }
+    if (is_found) {
       for (int panel = 0; panel < panels; ++panel) {
-        load_panel<false>(map, page.box(panel * columns, place.row, numbers_.head()),
-                          stage + panel * kPanelBytes + row * kPanelRowBytes, full);
+        const BoxStart box{
+            .column = panel * columns, .row = row_, .offset = offset_, .head = numbers_.head(), .batch = page_};
+        load_panel<false>(map, box, destination + panel * kPanelBytes, full);
       }
     }
   }
 
  private:
   PageNumbers<C, kLeastBoxRows> numbers_;
+  int row_, offset_, page_;  // of the map
+  static_assert(PageNumbers<C, kLeastBoxRows>::kEach == 1);
 };
 
 /// By cp.async: a lane finds every 32nd row, and eight lanes copy 128 bytes of a row, into the swizzle that TMA writes.

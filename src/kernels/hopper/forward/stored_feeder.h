@@ -65,7 +65,8 @@ class StoredLoader {
   __device__ __forceinline__ void load(const TensorMap& map, const KeyCursor<C>& cursor, int panels) {
     uint64_t& full = feeders_.barriers.raw_full[at_.stage];
     if constexpr (C.keys == KeySource::page_boxes) {
-      const PageBoxes<C> boxes(feeders_.params, cursor);
+      PageBoxes<C> boxes(feeders_.params, cursor);
+      boxes.find(feeders_.params.cache);
       wait<C>(feeders_.barriers.raw_empty[at_.stage], at_.parity);
       boxes.load(feeders_.params.cache, map, panels, kPanelRowBytes,
                  feeders_.smem + kPlan.raw + at_.stage * kPlan.raw_bytes, full);
@@ -76,10 +77,16 @@ class StoredLoader {
     if (this_thread_feeds<C>()) {
       const SequenceStart rows = key_start<C>(feeders_.params, cursor.work());
       unsigned char* const destination = feeders_.smem + kPlan.raw + at_.stage * kPlan.raw_bytes;
-      expect(full, panels * C.block_n * kPanelRowBytes);
-      for (int panel = 0; panel < panels; ++panel) {
-        load_panel<false>(map, rows.box(panel * kPanelRowBytes, cursor.block() * C.block_n, cursor.head()),
-                          destination + panel * C.block_n * kPanelRowBytes, full);
+      const int bytes = panels * C.block_n * kPanelRowBytes;
+      if (C.entries && rows.batch == kNoEntry) {
+        store_zeros(destination, bytes);
+        arrive_once(full);
+      } else {
+        expect(full, bytes);
+        for (int panel = 0; panel < panels; ++panel) {
+          load_panel<false>(map, rows.box(panel * kPanelRowBytes, cursor.block() * C.block_n, cursor.head()),
+                            destination + panel * C.block_n * kPanelRowBytes, full);
+        }
       }
     }
     at_.advance();

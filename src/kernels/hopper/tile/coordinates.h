@@ -32,11 +32,6 @@ __device__ __forceinline__ SequenceStart sequence_start(const score::SequenceRow
   }
 }
 
-/// Rows that TMA reads as zeros, of a map whose row axis has `bound` entries: behind the rows of the first sequence.
-/// A batch index of -1 is outside, too, but TMA was seen to fault where no memory is mapped at the address that it
-/// stands for.
-__device__ __forceinline__ SequenceStart no_rows(int bound) { return {{bound, 0}, 0}; }
-
 struct Coordinates {
   cuda::std::int32_t at[kAxes];
 };
