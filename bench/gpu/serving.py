@@ -59,7 +59,11 @@ def captured(run):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    return graph.replay
+
+    def replay(_tensors_live_with=run):
+        graph.replay()
+
+    return replay
 
 
 def draw(*shape):
