@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text of transformers on a GPU through Strobe: a static cache, and continuous batching over pages by the drop-ins.
 
-Needs a GPU (STROBE_TEST_DEVICE=cpu does without, and without continuous batching) and transformers, and for continuous batching a distribution called flash-attn that holds Strobe's drop-in.
-The model is a Llama with random weights. Every token must be the best one, or within `--gap` of it, where the same
+Needs a GPU and transformers, and for continuous batching a distribution called flash-attn that holds Strobe's drop-in.
+STROBE_TEST_DEVICE=cpu: all but continuous batching on the CPU. The model is a Llama with random weights. Every token must be the best one, or within `--gap` of it, where the same
 model in float32 with transformers' own eager attention reads the prompt and the text; texts are compared, too.
 """
 
