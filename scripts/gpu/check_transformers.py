@@ -3,8 +3,11 @@
 """Text of transformers on a GPU through Strobe: a static cache, and continuous batching over pages by the drop-ins.
 
 Needs a GPU and transformers, and for continuous batching a distribution called flash-attn that holds Strobe's drop-in.
-STROBE_TEST_DEVICE=cpu: all but continuous batching on the CPU. The model is a Llama with random weights. Every token must be the best one, or within `--gap` of it, where the same
-model in float32 with transformers' own eager attention reads the prompt and the text; texts are compared, too.
+STROBE_TEST_DEVICE=cpu: all but continuous batching on the CPU.
+
+The model is a Llama with random weights in bfloat16. Every token must be the best one, or within `--gap` of it, where
+the same weights in float32 with transformers' own eager attention read the prompt and the text. The texts are compared
+with those of eager attention in bfloat16, too.
 """
 
 import argparse
