@@ -126,8 +126,8 @@ struct Scale {
   __device__ __forceinline__ explicit Scale(float scale_in)
       : scale(scale_in), reciprocal(__frcp_rn(scale_in)), ordinary(scale_in >= 0x1p-60F && scale_in <= 0x1p60F) {}
 
-  /// x / scale of an ordinary scale as 8 bits see it: rounded to nearest even where they tell numbers apart, beyond that
-  /// on the same side, and zeros with their sign.
+  /// x / scale of an ordinary scale as 8 bits see it: rounded to nearest even where they tell numbers apart, beyond
+  /// that on the same side, and zeros with their sign.
   /// One step of Newton's method from a reciprocal that is rounded to nearest gives the rounded quotient.
   /// Source: Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor" (1990), theorem 8.
   __device__ __forceinline__ float quotient(float x) const {
@@ -151,7 +151,8 @@ struct Scale {
   }
 };
 
-/// Elements [first, first + part), rounded to nearest even; for 8 bits the quotients with their scale, which x then holds.
+/// Elements [first, first + part), rounded to nearest even; for 8 bits the quotients with their scale, which x then
+/// holds.
 template <Stored stored, int count, int part>
 __device__ __forceinline__ void from_floats(float (&x)[part], const Scale& scale, int first,
                                             VectorWords<stored, count>& vector) {
