@@ -321,7 +321,7 @@ gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Co
 
 /// 0: the keys of a tile are one CTA's.
 int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape) {
-  if (eight_bit(config) || converts(config)) return 0;
+  if (eight_bit(config)) return 0;
   if (!config.persistent || config.consumer_warpgroups > 3) return 0;  // four have no registers for it
   const std::int64_t tiles = m_tiles_of(problem, config) * problem.batch * (problem.heads_q / config.packed_heads);
   return gpu::split_workers(problem, split_kernel(problem, config, shape), tiles,

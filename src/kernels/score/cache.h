@@ -23,7 +23,7 @@ struct CacheParams {
 
 namespace score {
 
-constexpr int kNoEntry = -1;  // TMA reads zeros there
+constexpr int kNoEntry = -1;
 
 /// The number of a page or an entry, or kNoEntry.
 __device__ __forceinline__ int existing(const CacheParams& cache, int number) {
@@ -35,13 +35,17 @@ struct CachePlace {
   int entry, row;
 };
 
+/// What the page table says of row `row` of a sequence, less than the sequence's used rows: any number.
+__device__ __forceinline__ int page_number(const CacheParams& cache, int sequence, int row) {
+  const int page = cache.by_page_size.quotient(row);
+  return __ldg(cache.page_table + sequence * cache.table_batch_stride + page * cache.table_page_stride);
+}
+
 /// Of row `row` of a sequence, padding counted in; less than the sequence's used rows.
 template <bool in_pages, bool in_entries>
 __device__ __forceinline__ CachePlace cache_place(const CacheParams& cache, int sequence, int row) {
   if constexpr (in_pages) {
-    const int page = cache.by_page_size.quotient(row);
-    const int number = __ldg(cache.page_table + sequence * cache.table_batch_stride + page * cache.table_page_stride);
-    return {existing(cache, number), row - page * static_cast<int>(cache.by_page_size.divisor)};
+    return {existing(cache, page_number(cache, sequence, row)), cache.by_page_size.remainder(row)};
   } else {
     return {in_entries ? existing(cache, cache.entries[sequence]) : sequence, row};
   }

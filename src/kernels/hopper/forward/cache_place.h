@@ -4,15 +4,27 @@
 
 #include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/forward/tile_work.h"
+#include "kernels/hopper/ptx/cuda_ptx.h"
 #include "kernels/score/cache.h"
 
 namespace strobe::hopper::forward {
 
-using score::CachePlace, score::existing, score::kNoEntry;
+using score::CachePlace, score::existing, score::kNoEntry, score::page_number;
 
 /// Whether K and V are not where the batch index says.
 template <Config C>
 constexpr bool kInCache = C.entries || in_pages(C);
+
+/// `bytes` of zeros in shared memory, by one thread, for WGMMA and TMA: rows that do not exist. A box of them would be
+/// zeros as well, but TMA looks up an address even of a box that lies wholly outside its tensor, and was seen to fault
+/// where that of a varlen map, which begins before its tensor, is not mapped.
+__device__ __forceinline__ void store_zeros(unsigned char* to, int bytes) {
+#pragma unroll 1
+  for (int i = 0; i < bytes; i += static_cast<int>(sizeof(uint4))) {
+    *reinterpret_cast<uint4*>(to + i) = uint4{};
+  }
+  cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+}
 
 /// Of row `row` of a sequence, padding counted in; less than the sequence's used rows.
 template <Config C>
