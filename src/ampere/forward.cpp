@@ -42,10 +42,10 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
   return params;
 }
 
-Status check_alignments(const ForwardArguments& arguments) {
+Status check_alignments(const ForwardArguments& arguments, std::string_view engine) {
   for (const RowsView& tensor : {RowsView{"q", arguments.q}, RowsView{"k", arguments.k}, RowsView{"v", arguments.v},
                                  RowsView{"o", arguments.o}}) {
-    if (Status status = gpu::check_alignment(tensor, kEngine); !status.ok()) return status;
+    if (Status status = gpu::check_alignment(tensor, engine); !status.ok()) return status;
   }
   return {};
 }
@@ -54,18 +54,23 @@ Status check_alignments(const ForwardArguments& arguments) {
 class ForwardCall final : public engine::PlannedCall {
  public:
   ForwardCall(const AttentionProblem& problem, const runtime::CudaDevice& device, const DeviceShape& shape,
-              const ForwardPlan& plan, const runtime::Kernel& kernel, const runtime::Kernel& combine)
+              const ForwardPlan& plan, const runtime::Kernel& kernel, const runtime::Kernel& combine,
+              const Caller& caller)
       : problem_(problem),
         device_(device),
         shape_(shape),
         plan_(plan),
         kernel_(kernel),
         combine_(combine),
+        caller_(caller),
         pool_(device, std::max<std::size_t>(plan_.split.total_bytes, 1)) {}
 
   std::size_t workspace_bytes() const override { return plan_.split.total_bytes; }
   DType probability_dtype() const override { return problem_.dtype; }
-  std::string explain() const override { return ampere::explain(problem_, shape_, plan_); }
+  std::string explain() const override {
+    const std::string engine = caller_.explanation.empty() ? ampere::explain(shape_) : caller_.explanation;
+    return engine + explain_kernel(problem_, shape_, plan_);
+  }
 
   /// Enqueues the kernels; waits for nothing, and allocates nothing where the call brings what workspace it needs.
   using PlannedCall::run;
@@ -77,7 +82,7 @@ class ForwardCall final : public engine::PlannedCall {
       return status;
     }
     if (plan_.tiles == 0) return {};
-    if (Status status = check_alignments(arguments); !status.ok()) return status;
+    if (Status status = check_alignments(arguments, caller_.engine); !status.ok()) return status;
     forward::Params params = parameters(problem_, plan_, arguments);
     return gpu::with_workspace(pool_, workspace_bytes(), execution, stream, [&](std::byte* workspace) {
       if (workspace != nullptr) params.split = gpu::split_params(plan_.split, workspace);
@@ -108,7 +113,8 @@ class ForwardCall final : public engine::PlannedCall {
   DeviceShape shape_;
   ForwardPlan plan_;
   runtime::Kernel kernel_;
-  runtime::Kernel combine_;              // split schedules
+  runtime::Kernel combine_;  // split schedules
+  Caller caller_;
   mutable runtime::WorkspacePool pool_;  // synchronises itself
 };
 
@@ -123,7 +129,7 @@ Result<runtime::Kernel> find_kernel(const forward::Config& config, const runtime
 
 }  // namespace
 
-engine::PlannedCallResult plan_forward(const AttentionProblem& problem) {
+engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Caller& caller) {
   const Result<const runtime::CudaDevice*> device = runtime::cuda_device(problem.device.index);
   if (!device.ok()) return device.status();
   DeviceShape shape = shape_of(**device);
@@ -137,7 +143,7 @@ engine::PlannedCallResult plan_forward(const AttentionProblem& problem) {
   Result<runtime::Kernel> combine = runtime::Kernel{};
   if (plan.split.total_bytes > 0) combine = gpu::find_combine(plan.split.combine, **device, architecture_of(shape));
   if (!combine.ok()) return combine.status();
-  return engine::make_planned<ForwardCall>(problem, **device, shape, plan, *kernel, *combine);
+  return engine::make_planned<ForwardCall>(problem, **device, shape, plan, *kernel, *combine, caller);
 }
 
 ForwardScope::ForwardScope(Change change) : previous_(std::exchange(scoped_change(), std::move(change))) {}

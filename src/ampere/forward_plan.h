@@ -30,4 +30,7 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
 /// The plan in a few lines of text.
 std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan);
 
+/// The same without the line on the engine.
+std::string explain_kernel(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan);
+
 }  // namespace strobe::ampere

@@ -18,6 +18,9 @@ namespace {
 // One of each amount of shared memory among the devices that run machine code for 8.0.
 constexpr ampere::DeviceShape kA100{
     .compute_major = 8, .compute_minor = 0, .multiprocessors = 108, .l2_bytes = 40 << 20, .shared_bytes = 163 << 10};
+// For calls of few query rows, which the Hopper engine hands on.
+constexpr ampere::DeviceShape kH200{
+    .compute_major = 9, .compute_minor = 0, .multiprocessors = 132, .l2_bytes = 60 << 20, .shared_bytes = 227 << 10};
 constexpr ampere::DeviceShape kL40{
     .compute_major = 8, .compute_minor = 9, .multiprocessors = 142, .l2_bytes = 96 << 20, .shared_bytes = 99 << 10};
 
@@ -52,9 +55,43 @@ void add_backward(const AttentionProblem& problem, const ampere::DeviceShape& sh
   variants.add(ampere::finish_variant(*config, shape), finish_smem_bytes(*config));
 }
 
+/// A query at a time, of `group` query heads for a key head, over a cache of used lengths: contiguous, and in pages.
+void add_decode(AttentionProblem problem, std::int64_t group, const ampere::DeviceShape& shape,
+                VariantList& variants) {
+  problem.dtype = DType::bfloat16;
+  problem.heads_q = group;
+  problem.seqlen_q = problem.total_q = 1;
+  problem.has_seqused_k = true;
+  add_forward(problem, shape, variants);
+  problem.page_size = 16;
+  add_forward(problem, shape, variants);
+}
+
+/// Servers' steps, and on Hopper also one of a batch without lengths.
+void add_decodes(AttentionProblem problem, VariantList& variants) {
+  problem.head_dim = problem.head_dim_v = 128;
+  for (const ampere::DeviceShape& shape : {kA100, kL40}) {
+    for (const std::int64_t group : {4, 8}) add_decode(problem, group, shape, variants);
+  }
+  for (const std::int64_t head_dim : {64, 128}) {
+    problem.head_dim = problem.head_dim_v = head_dim;
+    for (const std::int64_t group : {1, 4, 8}) {
+      add_decode(problem, group, kH200, variants);
+      AttentionProblem plain = problem;
+      plain.dtype = DType::bfloat16;
+      plain.heads_q = group;
+      plain.seqlen_q = plain.total_q = 1;
+      for (const std::int64_t batch : {1, 1024}) {  // few sequences, whose keys are split, and many
+        plain.batch = batch;
+        add_forward(plain, kH200, variants);
+      }
+    }
+  }
+}
+
 }  // namespace
 
-/// Training and prefill, as most models ask for them.
+/// Training and prefill, as most models ask for them, and decoding.
 std::vector<CommonVariant> ampere_variants() {
   VariantList variants;
   AttentionProblem problem;
@@ -74,6 +111,8 @@ std::vector<CommonVariant> ampere_variants() {
       }
     }
   }
+  problem.causal = CausalMask::none;
+  add_decodes(problem, variants);
   return variants.take();
 }
 

@@ -18,6 +18,7 @@
 #include "gpu/tensor_rows.h"
 #include "gpu/with_workspace.h"
 #include "hopper/engine.h"
+#include "hopper/few_rows.h"
 #include "hopper/forward_plan.h"
 #include "hopper/forward_variant.h"
 #include "hopper/pages.h"
@@ -213,6 +214,7 @@ engine::PlannedCallResult plan_forward(const AttentionProblem& problem) {
   const DeviceShape shape{(*device)->multiprocessors, (*device)->l2_bytes};
   Result<forward::Config> config = forward_config(problem, shape);
   if (!config.ok()) return config.status();
+  if (!variant_change() && has_few_rows(problem)) return ampere::plan_forward(problem, few_rows_caller());
   if (variant_change()) variant_change()(*config);
   const Result<runtime::Kernel> kernel = find_kernel(*config, **device);
   if (!kernel.ok()) return kernel.status();
