@@ -72,10 +72,9 @@ std::span<const Tiles> tiles_of(int widest) {
 }
 
 /// Of few rows: each group of warps takes keys of its own, and copies them for itself alone. Up to 16 rows, 32 and 64.
-constexpr Tiles kSixteenRows[] = {
-    {4, 16, 32, 3, 1, true, 4},  {4, 16, 32, 2, 2, true, 4},  
-    {4, 16, 16, 3, 2, true, 4},  {4, 16, 32, 2, 1, true, 4},  {4, 16, 16, 2, 2, true, 4},
-    {4, 16, 16, 3, 1, false, 4}, {4, 16, 16, 2, 1, false, 4}, {2, 16, 16, 2, 1, false, 2}};
+constexpr Tiles kSixteenRows[] = {{4, 16, 32, 3, 1, true, 4},  {4, 16, 32, 2, 2, true, 4}, {4, 16, 16, 3, 2, true, 4},
+                                  {4, 16, 32, 2, 1, true, 4},  {4, 16, 16, 2, 2, true, 4}, {4, 16, 16, 3, 1, false, 4},
+                                  {4, 16, 16, 2, 1, false, 4}, {2, 16, 16, 2, 1, false, 2}};
 constexpr Tiles kThirtyTwoRows[] = {
     {4, 32, 32, 3, 2, false, 4}, {4, 32, 32, 3, 1, false, 4}, {4, 32, 32, 2, 2, false, 4}, {4, 32, 32, 2, 1, false, 4},
     {4, 32, 16, 2, 1, false, 4}, {8, 16, 16, 2, 1, false, 4}, {4, 16, 16, 2, 1, false, 2}, {4, 16, 16, 2, 1, false, 1}};
@@ -211,9 +210,8 @@ std::string explain(const AttentionProblem& problem, const DeviceShape& shape, c
 
 std::string explain_kernel(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan) {
   const forward::Config& c = plan.config;
-  std::string text =
-      fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n", block_m(c),
-                      c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  std::string text = fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n",
+                                 block_m(c), c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
   text += fmt::format("warps         {} of {} rows{}\n", c.warps, c.rows_per_warp,
                       c.q_in_registers ? ", Q in registers" : "");
   if (c.key_groups > 1) {

@@ -55,35 +55,34 @@ void add_backward(const AttentionProblem& problem, const ampere::DeviceShape& sh
   variants.add(ampere::finish_variant(*config, shape), finish_smem_bytes(*config));
 }
 
-/// A query at a time, of `group` query heads for a key head, over a cache of used lengths: contiguous, and in pages.
-void add_decode(AttentionProblem problem, std::int64_t group, const ampere::DeviceShape& shape,
-                VariantList& variants) {
-  problem.dtype = DType::bfloat16;
-  problem.heads_q = group;
-  problem.seqlen_q = problem.total_q = 1;
-  problem.has_seqused_k = true;
-  add_forward(problem, shape, variants);
-  problem.page_size = 16;
-  add_forward(problem, shape, variants);
-}
-
-/// Servers' steps, and on Hopper also one of a batch without lengths.
+/// A query at a time in bfloat16. Servers' steps over a cache of used lengths, contiguous or in pages; on Hopper, whose
+/// engine reads pages itself, contiguous, and a batch without lengths.
 void add_decodes(AttentionProblem problem, VariantList& variants) {
-  problem.head_dim = problem.head_dim_v = 128;
-  for (const ampere::DeviceShape& shape : {kA100, kL40}) {
-    for (const std::int64_t group : {4, 8}) add_decode(problem, group, shape, variants);
+  problem.dtype = DType::bfloat16;
+  problem.causal = CausalMask::none;
+  problem.seqlen_q = problem.total_q = 1;
+  const auto add = [&](const ampere::DeviceShape& shape, std::int64_t head_dim, std::int64_t group, auto change) {
+    AttentionProblem decode = problem;
+    decode.head_dim = decode.head_dim_v = head_dim;
+    decode.heads_q = group;
+    change(decode);
+    add_forward(decode, shape, variants);
+  };
+  const auto used_lengths = [](AttentionProblem& decode) { decode.has_seqused_k = true; };
+  for (const std::int64_t group : {4, 8}) {
+    for (const ampere::DeviceShape& shape : {kA100, kL40}) {
+      add(shape, 128, group, used_lengths);
+      add(shape, 128, group, [](AttentionProblem& decode) {
+        decode.has_seqused_k = true;
+        decode.page_size = 16;
+      });
+    }
   }
   for (const std::int64_t head_dim : {64, 128}) {
-    problem.head_dim = problem.head_dim_v = head_dim;
     for (const std::int64_t group : {1, 4, 8}) {
-      add_decode(problem, group, kH200, variants);
-      AttentionProblem plain = problem;
-      plain.dtype = DType::bfloat16;
-      plain.heads_q = group;
-      plain.seqlen_q = plain.total_q = 1;
+      add(kH200, head_dim, group, used_lengths);
       for (const std::int64_t batch : {1, 1024}) {  // few sequences, whose keys are split, and many
-        plain.batch = batch;
-        add_forward(plain, kH200, variants);
+        add(kH200, head_dim, group, [=](AttentionProblem& decode) { decode.batch = batch; });
       }
     }
   }
@@ -111,7 +110,6 @@ std::vector<CommonVariant> ampere_variants() {
       }
     }
   }
-  problem.causal = CausalMask::none;
   add_decodes(problem, variants);
   return variants.take();
 }

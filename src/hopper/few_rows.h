@@ -7,8 +7,8 @@
 
 namespace strobe::hopper {
 
-/// Whether the Ampere engine's forward computes the call: its tiles are of 16 rows, its warps share out the keys, and
-/// its copies take pages of any size. Measured on an H200: docs/performance-log-hopper.md.
+/// Whether the Ampere engine's forward computes the call: its tiles are of 16 rows, and its warps share out the keys.
+/// Measured on an H200: docs/performance-log-hopper.md.
 bool has_few_rows(const AttentionProblem& problem);
 
 /// What plans of such calls say of it.

@@ -26,9 +26,11 @@ int compiled_head_dim(std::int64_t head_dim) {
 // The choices below were measured on an H200: docs/performance-log-hopper.md.
 
 /// Whether the third consumer warpgroup pays at head_dim 128: it hides more latency and wastes more of a tile's rows,
-/// and its masked blocks are more. Chunks take more registers than three leave.
+/// and its masked blocks are more. Chunks take more registers than three leave. Causal sequences whose lengths the
+/// device alone knows are not dealt evenly: smaller tiles leave shorter ends. And a page is more boxes for 80 keys than
+/// for 128.
 bool prefers_three_warpgroups(const AttentionProblem& problem, const ScoreRule& rule) {
-  if (rule.chunked) return false;
+  if (rule.chunked || (rule.varlen && rule.mask_right) || problem.page_size != 0) return false;
   const bool window = rule.mask_left && rule.mask_right;  // masked blocks at both ends
   return problem.seqlen_q >= 1024 && gpu::most_visible_keys(problem, rule) >= (window ? 8192 : 2048);
 }

@@ -18,7 +18,7 @@ struct ForwardPlan {
   TileParams tiles{};                    // tiles.tiles == 0: there is nothing to compute
   int workers = 0;                       // CTAs that walk over the tiles
   std::shared_ptr<const TileList> list;  // dealt schedules: what each of them computes
-  gpu::SplitPlan split;                       // split schedules
+  gpu::SplitPlan split;                  // split schedules
 };
 
 /// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.

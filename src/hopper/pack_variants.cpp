@@ -21,7 +21,8 @@ namespace {
 constexpr hopper::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
 
 /// The calls that the pack answers without a compiler: what most models ask for. Training and prefill of any length,
-/// batched and packed. Calls of few queries are in the Ampere engine's list.
+/// batched and packed, and in bfloat16 a query at a time over pages; other calls of few queries are in the Ampere
+/// engine's list.
 std::vector<AttentionProblem> common_problems() {
   std::vector<AttentionProblem> problems;
   AttentionProblem problem;
@@ -45,6 +46,14 @@ std::vector<AttentionProblem> common_problems() {
         }
         for (const std::int64_t seqlen : {512, 16384}) {  // short and long calls may take different tiles
           for (const bool packed : {false, true}) add(seqlen, seqlen, 1, packed);
+        }
+        for (const std::int64_t group : {1, 4, 8}) {
+          if (head_dim > 128 || dtype != DType::bfloat16 || causal != CausalMask::none) continue;
+          problem.has_seqused_k = true;
+          problem.page_size = 16;
+          add(1, 4096, group, false);
+          problem.has_seqused_k = false;
+          problem.page_size = 0;
         }
       }
     }

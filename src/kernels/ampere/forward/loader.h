@@ -10,6 +10,47 @@
 
 namespace strobe::ampere::forward {
 
+/// Whether a warp looks up the pages of a block while it copies the block before: a row a lane. Page tables are then
+/// read under the copies, and once for all lanes.
+template <Config C>
+constexpr bool kLooksAhead = C.pages && C.stages > 1 && threads_per_group(C) == kWarpSize&& C.block_n <= kWarpSize;
+
+/// Where the rows of one block after another lie.
+template <Config C>
+class BlockPlaces {
+ public:
+  __device__ __forceinline__ BlockPlaces(const Params& params, const TileWork& work)
+      : sequence_(work.tile.sequence), start_(work.k.start), head_(kv_head(params, work)) {}
+
+  /// `first`: the block's first key, of `used`.
+  __device__ __forceinline__ void find(const CacheParams& cache, int first, int used) {
+    const int key = first + static_cast<int>(threadIdx.x % kWarpSize);
+    place_.entry = score::kNoEntry;
+    if (key < used) {
+      place_ = score::cache_place<true, false>(cache, sequence_, start_ + key);
+    }
+  }
+
+  /// Row `row` of the block in K or V; null where it does not exist. All lanes call it together.
+  __device__ __forceinline__ const unsigned short* row_of(const Rows& tensor, int row) const {
+    const int entry = __shfl_sync(score::kFullWarp, place_.entry, row);
+    const int row_in_page = __shfl_sync(score::kFullWarp, place_.row, row);
+    return entry == score::kNoEntry ? nullptr : tensor.row(entry, row_in_page, head_);
+  }
+
+ private:
+  int sequence_, start_, head_;
+  score::CachePlace place_{score::kNoEntry, 0};  // of the lane's row
+};
+
+/// Others find each row when they copy it.
+template <Config C>
+  requires(!kLooksAhead<C>)
+class BlockPlaces<C> {
+ public:
+  __device__ __forceinline__ BlockPlaces(const Params&, const TileWork&) {}
+};
+
 /// Keys and values of one tile, block by block in the order of the walk of a group of warps. The group's threads meet
 /// in before_scores(): from then on none of them reads the stage of the step before. With a single stage, K of the next
 /// block arrives under the softmax and P V, V of this block under Q K^T, and the threads meet again in after_scores().
@@ -17,7 +58,7 @@ template <Config C>
 class KeyValueLoader {
  public:
   __device__ __forceinline__ KeyValueLoader(const Params& params, const TileWork& work)
-      : params_(params), used_(work.k.used), walk_(params, work) {
+      : params_(params), used_(work.k.used), walk_(params, work), next_(params, work) {
     if constexpr (!C.pages) {
       int batch = k_batch(params, work);
       if constexpr (C.entries) {
@@ -42,6 +83,7 @@ class KeyValueLoader {
       start_keys(0, n);
       ptx::cp_async_commit_group();
     } else {
+      find(n);
 #pragma unroll
       for (int stage = 0; stage < C.stages - 1; ++stage) {
         start_both(stage, n);
@@ -124,7 +166,10 @@ class KeyValueLoader {
   __device__ __forceinline__ void start_rows(uint32_t tile, const Rows& tensor, const unsigned short* data, int n,
                                              int columns) const {
     const int first = n * C.block_n;
-    if constexpr (C.pages) {
+    if constexpr (kLooksAhead<C>) {
+      start_scattered_copy<Tile, C.block_n, kThreads>(tile, tensor.data, columns,
+                                                      [&](int row) { return next_.row_of(tensor, row); });
+    } else if constexpr (C.pages) {
       const TileWork work = tile_work<C>(params_);
       const score::CachedRows<C.rule.element, true, false> rows(params_.cache, params_.k, params_.v, work.tile.sequence,
                                                                 kv_head(params_, work), work.k.start);
@@ -137,10 +182,20 @@ class KeyValueLoader {
     }
   }
 
-  __device__ __forceinline__ void start_both(int stage, int n) const {
+  /// Looks up the rows of block n, which is copied next.
+  __device__ __forceinline__ void find(int n) {
+    if constexpr (kLooksAhead<C>) {
+      if (walk_.has(n)) {
+        next_.find(params_.cache, n * C.block_n, used_);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void start_both(int stage, int n) {
     if (walk_.has(n)) {
       start_keys(stage, n);
       start_values(stage, n);
+      find(walk_.before(n));
     }
     ptx::cp_async_commit_group();  // an empty one counts, too
   }
@@ -162,7 +217,8 @@ class KeyValueLoader {
   const Params& params_;
   int used_;  // keys
   BlockWalk<C> walk_;
-  int stage_ = 0;  // of the block in use
+  BlockPlaces<C> next_;  // of the block that is copied next
+  int stage_ = 0;        // of the block in use
 };
 
 /// A warp's rows of Q as A operands.
