@@ -26,7 +26,15 @@ ALLOWED = {
     "src/reference": [PUBLIC, "src/call", "src/kernels/math/philox.h"],
     "src/cpu": [PUBLIC, "src/call", "src/engine/engine.h", "src/kernels/math/philox.h"],
     # Of device code, the headers that are plain constexpr C++: host and kernel agree on sizes by including the same.
-    "src/gpu": [PUBLIC, "src/call", "src/runtime", "src/kernels/score", "src/kernels/math", "src/kernels/scheduler", "src/kernels/steps"],
+    "src/gpu": [
+        PUBLIC,
+        "src/call",
+        "src/runtime",
+        "src/kernels/score",
+        "src/kernels/math",
+        "src/kernels/scheduler",
+        "src/kernels/steps",
+    ],
     **{
         f"src/{engine}": [
             PUBLIC,
