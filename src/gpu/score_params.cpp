@@ -111,6 +111,24 @@ BlockMaskParams block_mask_params(const AttentionProblem& problem, const ConstTe
           .row_stride = mask.strides[2]};
 }
 
+/// tanh(x) is x (a_0 + a_1 x^2 + ...) up to kReach, within 1.3e-7.
+void set_softcap_terms(const AttentionProblem& problem, double scale_log2, ScoreParams& params) {
+#if STROBE_TERMS == 3
+  constexpr double kReach = 0.25;
+  constexpr double kTerms[] = {0.9999986329824756, -0.33315701527846353, 0.12762231570345553};
+#else
+  constexpr double kReach = 0.5;
+  constexpr double kTerms[] = {0.9999976761847301, -0.3332065518643602, 0.13145145352504833, -0.043372475591129216};
+#endif
+  const double argument = static_cast<double>(problem.scale) / static_cast<double>(problem.softcap);
+  double power = argument * scale_log2;
+  for (int i = 0; i < kSoftcapTerms; ++i) {
+    params.softcap_terms[i] = static_cast<float>(kTerms[i] * power);
+    power *= argument * argument;
+  }
+  params.softcap_reach = static_cast<float>(kReach / argument);
+}
+
 ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& modifiers, const RandomState& random) {
   const ScoreScale scale = score_scale(problem);
   ScoreParams params{};
@@ -120,6 +138,7 @@ ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& 
     params.softcap_exponent = static_cast<float>(2.0 * std::numbers::log2e * static_cast<double>(problem.scale) /
                                                  static_cast<double>(problem.softcap));
     params.softcap_half = -0.5F / scale.scale_log2;
+    set_softcap_terms(problem, scale.scale_log2, params);
   }
   params.alibi_slopes = static_cast<const float*>(modifiers.alibi_slopes.data);
   params.alibi_batch_stride = problem.modifiers.alibi_per_batch ? modifiers.alibi_slopes.strides[0] : 0;

@@ -5,6 +5,7 @@
 #include <bit>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "call/arithmetic.h"
@@ -25,6 +26,7 @@
 #include "kernels/hopper/forward/smem.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"
+#include "runtime/tensor_map.h"
 #include "runtime/workspace_pool.h"
 
 namespace strobe::hopper {
@@ -94,6 +96,25 @@ forward::CacheParams cache_params(const AttentionProblem& problem, const Forward
   return params;
 }
 
+/// Whether all queries have the same bias.
+bool bias_is_rows_shared(const ConstTensorView& bias) { return bias.shape[2] == 1 || bias.strides[2] == 0; }
+
+/// Whether TMA takes the bias: its address and strides are multiples of 16 bytes.
+bool bias_is_aligned(const ConstTensorView& bias) {
+  const auto elements = static_cast<std::int64_t>(gpu::kAccessBytes / size_of(bias.dtype));
+  bool aligned = reinterpret_cast<std::uintptr_t>(bias.data) % gpu::kAccessBytes == 0;
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    aligned = aligned && bias.strides[axis] >= 0 && (bias.shape[axis] <= 1 || bias.strides[axis] % elements == 0);
+  }
+  return aligned;
+}
+
+forward::BiasBoxParams bias_box_params(const AttentionProblem& problem, const ConstTensorView& bias) {
+  return {.per_batch = problem.modifiers.bias_per_batch && bias.strides[0] != 0 ? 1 : 0,
+          .per_head = problem.modifiers.bias_per_head && bias.strides[1] != 0 ? 1 : 0,
+          .rows = bias_is_rows_shared(bias) ? 1 : kRowsPerWarpgroup};
+}
+
 /// What a call knows beside the problem and the plan: pointers and strides.
 forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& plan,
                            const ForwardArguments& arguments) {
@@ -102,6 +123,7 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
   params.by_heads_per_kv = Divisor::of(params.tiles.heads / static_cast<int>(problem.heads_kv));
   params.eight_bit = eight_bit_params(problem, arguments);
   params.cache = cache_params(problem, plan, arguments);
+  if (plan.config.bias_stages > 0) params.bias_boxes = bias_box_params(problem, arguments.modifiers.bias);
   if (in_pages(plan.config)) {  // copies of nothing name an address all the same
     if (params.k.data == nullptr) params.k.data = params.o.data;
     if (params.v.data == nullptr) params.v.data = params.o.data;
@@ -131,8 +153,32 @@ steps::CombineParams combine_params(const ForwardPlan& plan, const forward::Para
 }
 
 struct TensorMaps {
-  TensorMap q, k, v, o;
+  TensorMap q, k, v, o, bias;
 };
+
+/// The bias of a warpgroup's rows and a block's keys, or of one row where the queries share it.
+Status encode_bias(const runtime::Driver& driver, const AttentionProblem& problem, const forward::Config& config,
+                   const ForwardArguments& arguments, TensorMap& map) {
+  const ConstTensorView& bias = arguments.modifiers.bias;
+  const bool shared = bias_is_rows_shared(bias);
+  runtime::TiledTensor tiled;
+  tiled.data = const_cast<void*>(bias.data);
+  tiled.dtype = bias.dtype;
+  tiled.rank = 4;
+  tiled.swizzle = runtime::Swizzle::none;
+  const auto axis = [&](std::size_t to, std::size_t from, bool stepped, int box) {
+    const auto elements = static_cast<std::int64_t>(gpu::kAccessBytes / size_of(bias.dtype));
+    tiled.extents[to] = static_cast<std::uint64_t>(stepped ? std::max<std::int64_t>(bias.shape[from], 1) : 1);
+    tiled.strides[to] = static_cast<std::uint64_t>(stepped ? bias.strides[from] : elements);
+    tiled.box[to] = static_cast<std::uint32_t>(box);
+  };
+  axis(0, 3, true, bias_columns(config));
+  tiled.strides[0] = 1;
+  axis(1, 2, !shared, shared ? 1 : kRowsPerWarpgroup);
+  axis(2, 1, problem.modifiers.bias_per_head && bias.strides[1] != 0, 1);
+  axis(3, 0, problem.modifiers.bias_per_batch && bias.strides[0] != 0, 1);
+  return runtime::encode_tensor_map(driver, tiled, map);
+}
 
 Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem, const forward::Config& config,
                   const ForwardArguments& arguments, TensorMaps& maps) {
@@ -152,6 +198,7 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
   const Box values = eight_bit(config) ? Box{.rows = config.head_dim_v} : keys;
   if (status.ok()) status = encode(driver, {"v", rows_of_v(problem, arguments.v)}, k_bound, values, memory, maps.v);
   if (status.ok()) status = encode(driver, {"o", arguments.o}, q_bound, outputs, memory, maps.o);
+  if (status.ok() && config.bias_stages > 0) status = encode_bias(driver, problem, config, arguments, maps.bias);
   return status;
 }
 
@@ -208,7 +255,10 @@ class ForwardCall final : public engine::PlannedCall {
         .cluster = {},
         .dynamic_shared_bytes = static_cast<unsigned>(smem_plan(plan_.config).total_bytes)};
     const auto launched_with = [&](const auto& tiles) {
-      return runtime::launch(driver, function, shape, stream, maps.q, maps.k, maps.v, maps.o, params, tiles);
+      const auto launched = [&](const auto& bias) {
+        return runtime::launch(driver, function, shape, stream, maps.q, maps.k, maps.v, maps.o, params, tiles, bias);
+      };
+      return plan_.config.bias_stages > 0 ? launched(maps.bias) : launched(forward::NoBiasMap{});
     };
     if (plan_.config.schedule != Schedule::split) {
       return plan_.list != nullptr ? launched_with(*plan_.list) : launched_with(NoTileList{});
@@ -238,6 +288,25 @@ class ForwardCall final : public engine::PlannedCall {
   mutable runtime::WorkspacePool pool_;  // synchronises itself
 };
 
+/// A plan whose bias comes by TMA, and what takes its place where a call's bias is not aligned for that.
+class BiasedCall final : public engine::PlannedCall {
+ public:
+  using Part = std::shared_ptr<const engine::PlannedCall>;
+  BiasedCall(Part aligned, Part any) : aligned_(std::move(aligned)), any_(std::move(any)) {}
+
+  std::size_t workspace_bytes() const override { return std::max(aligned_->workspace_bytes(), any_->workspace_bytes()); }
+  DType probability_dtype() const override { return aligned_->probability_dtype(); }
+  std::string explain() const override { return aligned_->explain(); }
+
+  using PlannedCall::run;
+  Status run(const ForwardArguments& arguments, const Execution& execution) const override {
+    return (bias_is_aligned(arguments.modifiers.bias) ? aligned_ : any_)->run(arguments, execution);
+  }
+
+ private:
+  Part aligned_, any_;
+};
+
 Result<runtime::Kernel> find_kernel(const forward::Config& config, const runtime::CudaDevice& device) {
   static gpu::KernelTable<forward::Config>& table = *new gpu::KernelTable<forward::Config>;
   return table.find_or_load(config, device, [&] {
@@ -253,22 +322,32 @@ Result<runtime::Kernel> find_combine(const steps::CombineConfig& config, const r
   });
 }
 
+engine::PlannedCallResult plan_call(const AttentionProblem& problem, const runtime::CudaDevice& device,
+                                    const DeviceShape& shape, forward::Config config) {
+  if (variant_change()) variant_change()(config);
+  const Result<runtime::Kernel> kernel = find_kernel(config, device);
+  if (!kernel.ok()) return kernel.status();
+  ForwardPlan plan = forward_plan(problem, shape, config);
+  Result<runtime::Kernel> combine = runtime::Kernel{};
+  if (plan.split.total_bytes > 0) combine = find_combine(plan.split.combine, device);
+  if (!combine.ok()) return combine.status();
+  return engine::make_planned<ForwardCall>(problem, device, std::move(plan), *kernel, *combine);
+}
+
 }  // namespace
 
 engine::PlannedCallResult plan_forward(const AttentionProblem& problem) {
   const Result<const runtime::CudaDevice*> device = runtime::cuda_device(problem.device.index);
   if (!device.ok()) return device.status();
   const DeviceShape shape{(*device)->multiprocessors, (*device)->l2_bytes};
-  Result<forward::Config> config = forward_config(problem, shape);
+  const Result<forward::Config> config = forward_config(problem, shape);
   if (!config.ok()) return config.status();
-  if (variant_change()) variant_change()(*config);
-  const Result<runtime::Kernel> kernel = find_kernel(*config, **device);
-  if (!kernel.ok()) return kernel.status();
-  ForwardPlan plan = forward_plan(problem, shape, *config);
-  Result<runtime::Kernel> combine = runtime::Kernel{};
-  if (plan.split.total_bytes > 0) combine = find_combine(plan.split.combine, **device);
-  if (!combine.ok()) return combine.status();
-  return engine::make_planned<ForwardCall>(problem, **device, std::move(plan), *kernel, *combine);
+  const std::optional<forward::Config> aligned = aligned_bias_config(problem, shape, *config);
+  engine::PlannedCallResult any = plan_call(problem, **device, shape, *config);
+  if (!aligned.has_value() || !any.ok()) return any;
+  engine::PlannedCallResult call = plan_call(problem, **device, shape, *aligned);
+  if (!call.ok()) return call;
+  return engine::make_planned<BiasedCall>(*call, *any);
 }
 
 VariantScope::VariantScope(Change change) : previous_(std::exchange(variant_change(), std::move(change))) {}

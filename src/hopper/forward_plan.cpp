@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "call/arithmetic.h"
 #include "call/eight_bit.h"
@@ -354,6 +356,15 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   config.keys = key_source(problem);
   config.entries = problem.has_cache_batch_idx;
   problem.stored.given() ? choose_stored_tiles(config, problem) : choose_tiles(config, problem);
+  if (const char* tiles = std::getenv("STROBE_TILES"); tiles != nullptr && *tiles != 0) {
+    int turns = 1;
+    int two = 1;
+    config.ctas_per_sm = 1;
+    std::sscanf(tiles, "%d,%d,%d,%d,%d,%d,%d", &config.consumer_warpgroups, &config.block_n, &config.stages,
+                &config.q_stages, &turns, &two, &config.ctas_per_sm);
+    config.ping_pong = turns != 0;
+    config.two_stage = two != 0;
+  }
   config.schedule = choose_schedule(config, problem, shape);
   if (workers_of_split_keys(problem, config, shape) > 0) {
     config.schedule = Schedule::split;
@@ -367,6 +378,49 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
     return unsupported("{} tiles of {} query rows: the hopper engine takes up to {}", tiles, block_m(config), kMaxInt);
   }
   return config;
+}
+
+std::optional<forward::Config> aligned_bias_config(const AttentionProblem& problem, const DeviceShape& shape,
+                                                   const forward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  if (!rule.bias || rule.block_mask != 0 || rule.dropout || config.packed_heads > 1 || eight_bit(config) ||
+      converts(config) || in_pages(config) || problem.seqlen_q <= kRowsPerWarpgroup || problem.seqlen_k == 0) {
+    return std::nullopt;
+  }
+  forward::Config aligned = config;
+  const int widest = std::max(config.head_dim, config.head_dim_v);
+  aligned.two_stage = aligned.ping_pong = true;
+  aligned.q_stages = 1;
+  if (widest <= 64) {
+    aligned.consumer_warpgroups = 3;
+    aligned.block_n = rule.bias_float32 ? 80 : 96;
+    aligned.stages = 3;
+    aligned.bias_stages = 2;
+  } else if (widest <= 128) {
+    aligned.consumer_warpgroups = 3;
+    aligned.block_n = 80;
+    aligned.stages = 2;
+    aligned.bias_stages = rule.bias_float32 ? 1 : 2;
+  } else {
+    if (rule.bias_float32) return std::nullopt;
+    aligned.consumer_warpgroups = 2;
+    aligned.block_n = 64;
+    aligned.stages = 2;
+    aligned.bias_stages = 1;
+  }
+  if (const char* tiles = std::getenv("STROBE_BIAS_TILES"); tiles != nullptr && *tiles != 0) {
+    if (*tiles == '-') return std::nullopt;
+    int turns = 1;
+    int two = 1;
+    std::sscanf(tiles, "%d,%d,%d,%d,%d,%d,%d", &aligned.consumer_warpgroups, &aligned.block_n, &aligned.stages,
+                &aligned.q_stages, &aligned.bias_stages, &turns, &two);
+    aligned.ping_pong = turns != 0;
+    aligned.two_stage = two != 0;
+  }
+  while (aligned.bias_stages > 1 && !fits(aligned)) --aligned.bias_stages;
+  if (!fits(aligned)) return std::nullopt;
+  aligned.schedule = choose_schedule(aligned, problem, shape);
+  return aligned;
 }
 
 ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {

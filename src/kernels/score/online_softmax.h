@@ -47,36 +47,30 @@ struct OnlineSoftmax {
 
   /// As step(), of scores that are all visible and still to be softcapped (caps_in_softmax).
   __device__ __forceinline__ bool capped_step(float (&s)[block_n / 2], const ScoreParams& params) {
-    float highest[kRowsPerThread];
-    highest_or_zero(s, highest);
+    float furthest[kRowsPerThread] = {};
+    for_each_score(s, [&](const float& x, int r, int) { furthest[r] = fmaxf(furthest[r], fabsf(x)); });
     bool passes = false;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       // tanh(x) is at most x: near the cap the maximum is looked at more often than it need be.
-      const float twice = highest[r] * params.softcap_exponent;
-      passes |= twice * params.scale_log2 > (max_log2[r] + kSlack) * (2.0F * kLog2E) || twice > kSoftcapMostExponent;
+      const float twice = furthest[r] * params.softcap_exponent;
+      passes |= twice * params.scale_log2 > (max_log2[r] + kSlack) * (2.0F * kLog2E);
     }
     const bool grew = __any_sync(kFullWarp, passes);
     if (grew) {
+      float highest[kRowsPerThread];
+      highest_or_zero(s, highest);
       raise_maximum_to(s, highest, [&](float x) { return capped_exponent<R>(params, x); });
-      const float most = kSoftcapMostExponent / params.softcap_exponent;
-      for_each_score(s, [&](float& x, int, int) { x = ptx::min_nan(x, most); });
     }
-    const float offsets[kRowsPerThread] = {params.scale_log2 - shift(0), params.scale_log2 - shift(1)};
-    float part[kRowsPerThread][2] = {};
-#pragma unroll
-    for (int i = 0; i < block_n / 2; i += 2) {
-      const int r = i / 2 % kRowsPerThread;
-      capped_exponents(params, s[i], s[i + 1], offsets[r]);
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        s[i + c] = ptx::ex2_approx(s[i + c]);
-        part[r][c] += s[i + c];
+    const float reach = fmaxf(furthest[0], furthest[1]);
+    if (__any_sync(kFullWarp, reach > params.softcap_reach)) {
+      if (__any_sync(kFullWarp, reach * params.softcap_exponent > kSoftcapMostExponent)) {
+        const float most = kSoftcapMostExponent / params.softcap_exponent;
+        for_each_score(s, [&](float& x, int, int) { x = ptx::min_nan(x, most); });
       }
-    }
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      sum[r] += part[r][0] + part[r][1];
+      add_capped(s, params);
+    } else {
+      add_near_zero(s, params);
     }
     return grew;
   }
@@ -180,6 +174,40 @@ struct OnlineSoftmax {
   }
 
  private:
+  /// Scores become probabilities and join the sum, by exponentials and reciprocals.
+  __device__ __forceinline__ void add_capped(float (&s)[block_n / 2], const ScoreParams& params) {
+    const float offsets[kRowsPerThread] = {params.scale_log2 - shift(0), params.scale_log2 - shift(1)};
+    float part[kRowsPerThread][2] = {};
+#pragma unroll
+    for (int i = 0; i < block_n / 2; i += 2) {
+      const int r = i / 2 % kRowsPerThread;
+      capped_exponents(params, s[i], s[i + 1], offsets[r]);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        s[i + c] = ptx::ex2_approx(s[i + c]);
+        part[r][c] += s[i + c];
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      sum[r] += part[r][0] + part[r][1];
+    }
+  }
+
+  /// The same of scores of which none is further from 0 than softcap_reach.
+  __device__ __forceinline__ void add_near_zero(float (&s)[block_n / 2], const ScoreParams& params) {
+    const float shifts[kRowsPerThread] = {shift(0), shift(1)};
+    float part[kRowsPerThread][2] = {};
+    for_each_score(s, [&](float& x, int r, int column) {
+      x = ptx::ex2_approx(__fmaf_rn(x, capped_slope(params, x), -shifts[r]));
+      part[r][column % 2] += x;
+    });
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      sum[r] += part[r][0] + part[r][1];
+    }
+  }
+
   /// The highest score of each of this thread's rows, or 0 where none is positive. As integers, positive floats order
   /// as they do as floats and above all negative ones, so three-input maxima do with half the instructions.
   __device__ __forceinline__ static void highest_or_zero(const float (&s)[block_n / 2],

@@ -36,8 +36,9 @@ __device__ __forceinline__ float remaining_scale(const ScoreParams& params) {
 }
 
 /// The scores of one tile, block_n keys wide: softcap, scale where it must come first, bias and ALiBi. The second row
-/// of a thread is `query_step` queries after its first.
-template <ScoreRule R, int block_n, int query_step>
+/// of a thread is `query_step` queries after its first. The bias is fetched from global memory here, or comes another
+/// way.
+template <ScoreRule R, int block_n, int query_step, bool fetches_bias = R.bias>
 class Transform {
  public:
   struct Row {
@@ -65,11 +66,14 @@ class Transform {
   }
 
   /// What block n's scores need from global memory: to be fetched long before apply() wants it.
-  __device__ __forceinline__ BiasTile<R, block_n> fetch(int n) const { return bias_.template fetch<block_n>(n); }
+  __device__ __forceinline__ BiasTile<R, block_n, fetches_bias> fetch(int n) const {
+    return bias_.template fetch<block_n>(n);
+  }
 
-  /// Scores of block n. Where `all_visible`, one that is not a number may spoil its neighbours in the row.
-  template <bool all_visible>
-  __device__ __forceinline__ void apply(float (&s)[block_n / 2], int n, const BiasTile<R, block_n>& bias) const {
+  /// Scores of block n. `bias.pair(2 j + r)` is asked for in order. Where `all_visible`, one that is not a number may
+  /// spoil its neighbours in the row.
+  template <bool all_visible, typename Bias>
+  __device__ __forceinline__ void apply(float (&s)[block_n / 2], int n, Bias&& bias) const {
     const float center = R.alibi ? static_cast<float>(center_ - n * block_n) : 0.0F;
 #pragma unroll
     for (int i = 0; i < block_n / 2; i += 2) {
@@ -103,7 +107,7 @@ class Transform {
   }
 
   const ScoreParams& params_;
-  BiasRows<R> bias_;
+  BiasRows<R, fetches_bias> bias_;
   int center_;  // of the first row, less this thread's first column
   float slope_[kRowsPerThread];
 };

@@ -52,6 +52,9 @@ struct Config {
   KeySource keys = KeySource::tensor;
   bool entries = false;  // K and V of a sequence are an entry that a list names
 
+  // Bias rules: stages of the ring by which TMA brings each warpgroup its rows' bias; 0: consumers fetch it themselves.
+  int bias_stages = 0;
+
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN
 
   bool operator==(const Config&) const = default;

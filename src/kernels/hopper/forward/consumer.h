@@ -121,12 +121,13 @@ class Consumer : private Rings<C> {
   using Rings<C>::warpgroup, Rings<C>::queries, Rings<C>::keys, Rings<C>::values;
   using Rings<C>::wait_q, Rings<C>::wait_k, Rings<C>::wait_v, Rings<C>::pass_k, Rings<C>::pass_v;
   using Rings<C>::scores_done, Rings<C>::output_done, Rings<C>::release_q;
+  using Rings<C>::wait_bias, Rings<C>::bias_done;
 
   static constexpr SmemPlan kPlan = smem_plan(C);
 
   using Rules = TileRules<C>;
 
-  static constexpr bool kPlain = !C.rule.bias && !C.rule.dropout && C.rule.block_mask == 0;
+  static constexpr bool kPlain = !kFetchesBias<C> && !C.rule.dropout && C.rule.block_mask == 0;
 
   // Finding a tile takes hundreds of cycles of dependent integer arithmetic: it runs under the products of the first
   // step of the tile before. Four warpgroups have no registers for it, nor have three with a softcap, chunks, bias,
@@ -363,22 +364,33 @@ class Consumer : private Rings<C> {
   /// Scores become probabilities. True if the maximum grew.
   template <bool masked, typename Bias>
   __device__ __forceinline__ bool probabilities(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
-                                                const Bias& bias) const {
+                                                const Bias& bias) {
     if constexpr (!masked && score::caps_in_softmax(C.rule)) {
       return softmax.capped_step(s, params_.score);
     }
-    rules.transform.template apply<!masked>(s, n, bias);
+    transform<!masked>(s, rules, n, bias);
     if constexpr (masked) {
       rules.mask.apply(s, n);
     }
     return softmax.step(s, score::remaining_scale<C.rule>(params_.score));
   }
 
+  /// Scores of block n, by all that comes before masks and softmax. `bias`: what was fetched of it.
+  template <bool all_visible, typename Bias>
+  __device__ __forceinline__ void transform(Scores& s, const Rules& rules, int n, const Bias& bias) {
+    if constexpr (C.bias_stages > 0) {
+      rules.transform.template apply<all_visible>(s, n, wait_bias());
+      bias_done();
+    } else {
+      rules.transform.template apply<all_visible>(s, n, bias);
+    }
+  }
+
   /// Of a block that may be masked.
   template <typename Bias>
   __device__ __forceinline__ bool first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
-                                                const Bias& bias) const {
-    rules.transform.template apply<false>(s, n, bias);
+                                                const Bias& bias) {
+    transform<false>(s, rules, n, bias);
     if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }

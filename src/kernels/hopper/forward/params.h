@@ -36,6 +36,15 @@ struct CacheParams {
   Divisor by_page_size;  // rows
 };
 
+/// Variants without bias rings take this in the place of the bias's tensor map.
+struct NoBiasMap {};
+
+/// Bias rings: what the tensor map of the bias describes.
+struct BiasBoxParams {
+  int per_batch, per_head;  // 1, or 0: batch or head coordinates are always 0
+  int rows;                 // of a box: a warpgroup's, or 1 where all queries have the same
+};
+
 struct Params {
   Rows q, k, v;  // what the tensor maps describe, for rows recomputed one by one
   Rows o;
@@ -55,6 +64,7 @@ struct Params {
 
   EightBitParams eight_bit;
   CacheParams cache;
+  BiasBoxParams bias_boxes;
 };
 
 }  // namespace strobe::hopper::forward
