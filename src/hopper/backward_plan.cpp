@@ -2,6 +2,8 @@
 #include "hopper/backward_plan.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <initializer_list>
 
 #include "call/arithmetic.h"
@@ -238,6 +240,26 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
     }
   }
   return config;
+}
+
+std::optional<backward::Config> aligned_bias_config(const AttentionProblem& problem, const backward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  if (!rule.bias || !config.by_roles || rule.block_mask != 0 || problem.seqlen_q == 0 || problem.seqlen_k == 0) {
+    return std::nullopt;
+  }
+  backward::Config aligned = config;
+  aligned.bias_stages = 1;
+  if (rule.bias_float32 && config.block_m > 64) {
+    aligned.block_m = 64;
+    aligned.q_stages = aligned.do_stages = 3;
+    aligned.bias_stages = 2;
+  }
+  if (const char* tiles = std::getenv("STROBE_BIAS_BACKWARD"); tiles != nullptr && *tiles != 0) {
+    if (*tiles == '-') return std::nullopt;
+    std::sscanf(tiles, "%d,%d,%d,%d", &aligned.block_m, &aligned.q_stages, &aligned.do_stages, &aligned.bias_stages);
+  }
+  if (smem_plan(aligned).total_bytes > kMaxSmemBytes) return std::nullopt;
+  return aligned;
 }
 
 BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,

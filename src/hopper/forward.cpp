@@ -17,6 +17,7 @@
 #include "gpu/supported.h"
 #include "gpu/tensor_rows.h"
 #include "gpu/with_workspace.h"
+#include "hopper/bias_map.h"
 #include "hopper/engine.h"
 #include "hopper/forward_plan.h"
 #include "hopper/forward_variant.h"
@@ -26,7 +27,6 @@
 #include "kernels/hopper/forward/smem.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"
-#include "runtime/tensor_map.h"
 #include "runtime/workspace_pool.h"
 
 namespace strobe::hopper {
@@ -96,25 +96,6 @@ forward::CacheParams cache_params(const AttentionProblem& problem, const Forward
   return params;
 }
 
-/// Whether all queries have the same bias.
-bool bias_is_rows_shared(const ConstTensorView& bias) { return bias.shape[2] == 1 || bias.strides[2] == 0; }
-
-/// Whether TMA takes the bias: its address and strides are multiples of 16 bytes.
-bool bias_is_aligned(const ConstTensorView& bias) {
-  const auto elements = static_cast<std::int64_t>(gpu::kAccessBytes / size_of(bias.dtype));
-  bool aligned = reinterpret_cast<std::uintptr_t>(bias.data) % gpu::kAccessBytes == 0;
-  for (std::size_t axis = 0; axis < 3; ++axis) {
-    aligned = aligned && bias.strides[axis] >= 0 && (bias.shape[axis] <= 1 || bias.strides[axis] % elements == 0);
-  }
-  return aligned;
-}
-
-forward::BiasBoxParams bias_box_params(const AttentionProblem& problem, const ConstTensorView& bias) {
-  return {.per_batch = problem.modifiers.bias_per_batch && bias.strides[0] != 0 ? 1 : 0,
-          .per_head = problem.modifiers.bias_per_head && bias.strides[1] != 0 ? 1 : 0,
-          .rows = bias_is_rows_shared(bias) ? 1 : kRowsPerWarpgroup};
-}
-
 /// What a call knows beside the problem and the plan: pointers and strides.
 forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& plan,
                            const ForwardArguments& arguments) {
@@ -123,7 +104,9 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
   params.by_heads_per_kv = Divisor::of(params.tiles.heads / static_cast<int>(problem.heads_kv));
   params.eight_bit = eight_bit_params(problem, arguments);
   params.cache = cache_params(problem, plan, arguments);
-  if (plan.config.bias_stages > 0) params.bias_boxes = bias_box_params(problem, arguments.modifiers.bias);
+  if (plan.config.bias_stages > 0) {
+    params.bias_boxes = bias_boxes(problem, arguments.modifiers.bias, kRowsPerWarpgroup);
+  }
   if (in_pages(plan.config)) {  // copies of nothing name an address all the same
     if (params.k.data == nullptr) params.k.data = params.o.data;
     if (params.v.data == nullptr) params.v.data = params.o.data;
@@ -156,30 +139,6 @@ struct TensorMaps {
   TensorMap q, k, v, o, bias;
 };
 
-/// The bias of a warpgroup's rows and a block's keys, or of one row where the queries share it.
-Status encode_bias(const runtime::Driver& driver, const AttentionProblem& problem, const forward::Config& config,
-                   const ForwardArguments& arguments, TensorMap& map) {
-  const ConstTensorView& bias = arguments.modifiers.bias;
-  const bool shared = bias_is_rows_shared(bias);
-  runtime::TiledTensor tiled;
-  tiled.data = const_cast<void*>(bias.data);
-  tiled.dtype = bias.dtype;
-  tiled.rank = 4;
-  tiled.swizzle = runtime::Swizzle::none;
-  const auto axis = [&](std::size_t to, std::size_t from, bool stepped, int box) {
-    const auto elements = static_cast<std::int64_t>(gpu::kAccessBytes / size_of(bias.dtype));
-    tiled.extents[to] = static_cast<std::uint64_t>(stepped ? std::max<std::int64_t>(bias.shape[from], 1) : 1);
-    tiled.strides[to] = static_cast<std::uint64_t>(stepped ? bias.strides[from] : elements);
-    tiled.box[to] = static_cast<std::uint32_t>(box);
-  };
-  axis(0, 3, true, bias_columns(config));
-  tiled.strides[0] = 1;
-  axis(1, 2, !shared, shared ? 1 : kRowsPerWarpgroup);
-  axis(2, 1, problem.modifiers.bias_per_head && bias.strides[1] != 0, 1);
-  axis(3, 0, problem.modifiers.bias_per_batch && bias.strides[0] != 0, 1);
-  return runtime::encode_tensor_map(driver, tiled, map);
-}
-
 Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem, const forward::Config& config,
                   const ForwardArguments& arguments, TensorMaps& maps) {
   // Where each key is read once, by all multiprocessors at once, reading ahead costs 7%:
@@ -198,7 +157,11 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
   const Box values = eight_bit(config) ? Box{.rows = config.head_dim_v} : keys;
   if (status.ok()) status = encode(driver, {"v", rows_of_v(problem, arguments.v)}, k_bound, values, memory, maps.v);
   if (status.ok()) status = encode(driver, {"o", arguments.o}, q_bound, outputs, memory, maps.o);
-  if (status.ok() && config.bias_stages > 0) status = encode_bias(driver, problem, config, arguments, maps.bias);
+  if (status.ok() && config.bias_stages > 0) {
+    const ConstTensorView& bias = arguments.modifiers.bias;
+    status = encode_bias(driver, bias, bias_boxes(problem, bias, kRowsPerWarpgroup), bias_columns(config),
+                         runtime::Swizzle::none, maps.bias);
+  }
   return status;
 }
 

@@ -58,7 +58,7 @@ int choose_packed_heads(const AttentionProblem& problem) {
 /// Whether the third consumer warpgroup pays at head_dim 128: it hides more latency and wastes more of a tile's rows,
 /// and its masked blocks are more. Chunks take more registers than three leave.
 bool prefers_three_warpgroups(const AttentionProblem& problem, const ScoreRule& rule) {
-  if (rule.chunked) return false;
+  if (problem.chunk > 0) return false;
   const bool window = rule.mask_left && rule.mask_right;  // masked blocks at both ends
   return problem.seqlen_q >= 1024 && most_visible_keys(problem, rule) >= (window ? 8192 : 2048);
 }
@@ -282,6 +282,26 @@ Schedule choose_schedule(const forward::Config& config, const AttentionProblem& 
   return lengths_differ && fits_list ? Schedule::dealt : Schedule::rounds;
 }
 
+/// 0: the keys of a tile are one CTA's.
+int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape) {
+  const std::int64_t tiles = m_tiles_of(problem, config) * problem.batch * (problem.heads_q / config.packed_heads);
+  return split_workers(problem, config, tiles, most_visible_keys(problem, config.rule), shape);
+}
+
+/// Chunks as tiles' ends instead of masks: where chunks begin where tiles and blocks of keys do.
+void choose_whole_chunks(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
+  const VisibleKeys visible = visible_keys(problem);
+  if (!config.rule.chunked || config.rule.varlen || visible.left < VisibleKeys::kUnbounded) return;
+  forward::Config whole = config;
+  whole.whole_chunks = true;
+  whole.rule.chunked = whole.rule.mask_left = false;
+  choose_tiles(whole, problem);
+  const auto divides = [](std::int64_t rows, std::int64_t at) { return at % rows == 0; };
+  const bool aligned = divides(block_m(whole), visible.chunk) && divides(whole.block_n, visible.chunk) &&
+                       divides(block_m(whole), visible.diagonal);
+  if (aligned && workers_of_split_keys(problem, whole, shape) == 0) config = whole;
+}
+
 /// How long a tile takes, in blocks of keys that all of its warpgroups work on. Its start and end take about as long as
 /// one and a half of them. Where some warpgroups have no rows or see no keys further right, the others take less time,
 /// but not much: they wait for their own products.
@@ -338,12 +358,6 @@ std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, cons
   return std::make_shared<const TileList>(deal(tiles));
 }
 
-/// 0: the keys of a tile are one CTA's.
-int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape) {
-  const std::int64_t tiles = m_tiles_of(problem, config) * problem.batch * (problem.heads_q / config.packed_heads);
-  return split_workers(problem, config, tiles, most_visible_keys(problem, config.rule), shape);
-}
-
 }  // namespace
 
 Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape) {
@@ -356,6 +370,9 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   config.keys = key_source(problem);
   config.entries = problem.has_cache_batch_idx;
   problem.stored.given() ? choose_stored_tiles(config, problem) : choose_tiles(config, problem);
+  if (!problem.stored.given() && !problem.eight_bit.given() && std::getenv("STROBE_NO_WHOLE") == nullptr) {
+    choose_whole_chunks(config, problem, shape);
+  }
   if (const char* tiles = std::getenv("STROBE_TILES"); tiles != nullptr && *tiles != 0) {
     int turns = 1;
     int two = 1;
@@ -383,7 +400,7 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
 std::optional<forward::Config> aligned_bias_config(const AttentionProblem& problem, const DeviceShape& shape,
                                                    const forward::Config& config) {
   const ScoreRule& rule = config.rule;
-  if (!rule.bias || rule.block_mask != 0 || rule.dropout || config.packed_heads > 1 || eight_bit(config) ||
+  if (!rule.bias || rule.block_mask != 0 || rule.dropout || config.whole_chunks || config.packed_heads > 1 || eight_bit(config) ||
       converts(config) || in_pages(config) || problem.seqlen_q <= kRowsPerWarpgroup || problem.seqlen_k == 0) {
     return std::nullopt;
   }

@@ -16,6 +16,19 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t (&matrices)[4], uint32_t ro
                : "r"(row));
 }
 
+/// The same of the transposed matrices.
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&matrices)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+               : "r"(row));
+}
+
+__device__ __forceinline__ float ld_shared_float(uint32_t address) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(x) : "r"(address));
+  return x;
+}
+
 /// Two neighbours.
 __device__ __forceinline__ float2 ld_shared_float2(uint32_t address) {
   float2 both;

@@ -38,30 +38,21 @@ class Mask {
 #pragma unroll
       for (int word = 0; word < kWords; ++word) {
         const int column = first_column + word * kColumnsPerWord;
-        visible[r][word] = first_bits(rows_[r].last + 1 - column);
+        visible[r][word] = first_columns(rows_[r].last + 1 - column);
         if constexpr (R.mask_left) {
-          visible[r][word] &= ~first_bits(rows_[r].first - column);
+          visible[r][word] &= ~first_columns(rows_[r].first - column);
         }
       }
     }
     for_each_score(s, [&](float& x, int r, int column) {
-      const int bit = column % kColumnsPerWord / 8 * 2 + column % 8;
-      if ((visible[r][column / kColumnsPerWord] >> bit & 1U) == 0) {
+      if (!has_column(visible[r][column / kColumnsPerWord], column)) {
         x = kMinusInfinity;
       }
     });
   }
 
  private:
-  // A bit for each of this thread's columns, of which there are two in every eight.
-  static constexpr int kColumnsPerWord = 128;
   static constexpr int kWords = (block_n + kColumnsPerWord - 1) / kColumnsPerWord;
-
-  /// Those of the first `columns` keys from its first column on.
-  __device__ __forceinline__ static unsigned first_bits(int columns) {
-    const int count = max(columns, 0) / 8 * 2 + min(max(columns, 0) % 8, 2);
-    return count < 32 ? (1U << count) - 1U : ~0U;
-  }
 
   int first_full_, last_full_;
   KeyRange rows_[kRowsPerThread];

@@ -12,13 +12,6 @@ namespace strobe::ptx {
 
 using cuda::std::uint32_t;
 
-/// ldmatrix_x4() of the transposed matrices.
-__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&matrices)[4], uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(row));
-}
-
 /// D = A B + C of 16 x 16 by 16 x 8 elements. C and D lie as score/fragment.h says.
 template <Element element>
 __device__ __forceinline__ void mma_m16n8k16(float* d, const uint32_t (&a)[4], uint32_t b_low, uint32_t b_high,

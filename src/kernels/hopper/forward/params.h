@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/hopper/scheduler/schedule.h"
+#include "kernels/hopper/tile/tensor_map.h"
 #include "kernels/math/divisor.h"
 #include "kernels/math/rows.h"
 #include "kernels/score/params.h"
@@ -38,12 +39,6 @@ struct CacheParams {
 
 /// Variants without bias rings take this in the place of the bias's tensor map.
 struct NoBiasMap {};
-
-/// Bias rings: what the tensor map of the bias describes.
-struct BiasBoxParams {
-  int per_batch, per_head;  // 1, or 0: batch or head coordinates are always 0
-  int rows;                 // of a box: a warpgroup's, or 1 where all queries have the same
-};
 
 struct Params {
   Rows q, k, v;  // what the tensor maps describe, for rows recomputed one by one
