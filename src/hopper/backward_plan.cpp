@@ -249,14 +249,14 @@ std::optional<backward::Config> aligned_bias_config(const AttentionProblem& prob
   }
   backward::Config aligned = config;
   aligned.bias_stages = 1;
-  if (rule.bias_float32 && config.block_m > 64) {
-    aligned.block_m = 64;
-    aligned.q_stages = aligned.do_stages = 3;
-    aligned.bias_stages = 2;
-  }
+  // What shared memory has no room for otherwise.
+  const auto fits = [&] { return smem_plan(aligned).total_bytes <= kMaxSmemBytes; };
+  if (!fits()) aligned.p_stages = 1;
+  if (!fits()) aligned.ds_stages = 1;
   if (const char* tiles = std::getenv("STROBE_BIAS_BACKWARD"); tiles != nullptr && *tiles != 0) {
     if (*tiles == '-') return std::nullopt;
-    std::sscanf(tiles, "%d,%d,%d,%d", &aligned.block_m, &aligned.q_stages, &aligned.do_stages, &aligned.bias_stages);
+    std::sscanf(tiles, "%d,%d,%d,%d,%d,%d", &aligned.block_m, &aligned.q_stages, &aligned.do_stages,
+                &aligned.bias_stages, &aligned.p_stages, &aligned.ds_stages);
   }
   if (smem_plan(aligned).total_bytes > kMaxSmemBytes) return std::nullopt;
   return aligned;

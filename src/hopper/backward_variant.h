@@ -39,7 +39,8 @@ constexpr auto fields_of(const Config&) {
                          field("head_dim_v", &Config::head_dim_v), field("block_m", &Config::block_m),
                          field("q_stages", &Config::q_stages), field("do_stages", &Config::do_stages),
                          field("by_roles", &Config::by_roles), field("staged_dq", &Config::staged_dq),
-                         field("ordered", &Config::ordered), field("bias_stages", &Config::bias_stages),
+                         field("ordered", &Config::ordered), field("p_stages", &Config::p_stages),
+                         field("ds_stages", &Config::ds_stages), field("bias_stages", &Config::bias_stages),
                          field("debug", &Config::debug));
 }
 

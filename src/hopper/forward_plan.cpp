@@ -72,7 +72,7 @@ bool needs_own_tiles(const ScoreRule& rule) { return rule.bias || rule.dropout |
 
 /// Registers of a thread that hold scores, probabilities, output and a fetched bias.
 int tile_registers(const forward::Config& config, int block_n) {
-  const int bias = !config.rule.bias ? 0 : config.rule.bias_float32 ? block_n / 2 : block_n / 4;
+  const int bias = !config.rule.bias || config.bias_stages > 0 ? 0 : config.rule.bias_float32 ? block_n / 2 : block_n / 4;
   return block_n / 2 + block_n / 4 + config.head_dim_v / 2 + bias;
 }
 
@@ -406,24 +406,20 @@ std::optional<forward::Config> aligned_bias_config(const AttentionProblem& probl
   }
   forward::Config aligned = config;
   const int widest = std::max(config.head_dim, config.head_dim_v);
+  const bool crowded = rule.varlen || rule.chunked || rule.max_logits;
   aligned.two_stage = aligned.ping_pong = true;
   aligned.q_stages = 1;
+  aligned.stages = 2;
+  aligned.bias_stages = 1;
   if (widest <= 64) {
     aligned.consumer_warpgroups = 3;
-    aligned.block_n = rule.bias_float32 ? 80 : 96;
-    aligned.stages = 3;
-    aligned.bias_stages = 2;
-  } else if (widest <= 128) {
+    aligned.block_n = crowded ? 96 : 112;
+  } else if (widest <= 128 && prefers_three_warpgroups(problem, rule) && !crowded) {
     aligned.consumer_warpgroups = 3;
     aligned.block_n = 80;
-    aligned.stages = 2;
-    aligned.bias_stages = rule.bias_float32 ? 1 : 2;
   } else {
-    if (rule.bias_float32) return std::nullopt;
     aligned.consumer_warpgroups = 2;
-    aligned.block_n = 64;
-    aligned.stages = 2;
-    aligned.bias_stages = 1;
+    choose_block_n(aligned, 188);
   }
   if (const char* tiles = std::getenv("STROBE_BIAS_TILES"); tiles != nullptr && *tiles != 0) {
     if (*tiles == '-') return std::nullopt;
@@ -434,7 +430,6 @@ std::optional<forward::Config> aligned_bias_config(const AttentionProblem& probl
     aligned.ping_pong = turns != 0;
     aligned.two_stage = two != 0;
   }
-  while (aligned.bias_stages > 1 && !fits(aligned)) --aligned.bias_stages;
   if (!fits(aligned)) return std::nullopt;
   aligned.schedule = choose_schedule(aligned, problem, shape);
   return aligned;

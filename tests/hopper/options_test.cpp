@@ -58,7 +58,9 @@ void HopperOptions::expect_bias(std::int64_t head_dim) {
     AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
     for (const Sharing sharing : {Sharing{true, true}, Sharing{false, true}, Sharing{false, false}}) {
       attention.bias = {.dtype = dtype, .sharing = sharing, .hidden = 0.1};
-      expect_matches(attention, {{200, 333}, {333, 200}, {500, 904}});
+      expect_matches(attention, {{200, 333}, {500, 904}});
+      attention.bias->aligned = false;
+      expect_matches(attention, {{333, 201}});
     }
   }
 }
@@ -105,6 +107,17 @@ TEST_F(HopperOptions, Chunk128) {
     AttentionCase attention = grouped_case(DType::bfloat16, 128, causal);
     attention.options.chunk = 90;
     expect_matches(attention, {{400, 400}, {100, 333}});
+  }
+}
+
+// Chunks that begin where tiles and blocks of keys do, and some that do not.
+TEST_F(HopperOptions, WholeChunks) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right, CausalMask::top_left}) {
+      AttentionCase attention = grouped_case(DType::bfloat16, head_dim, causal);
+      attention.options.chunk = 256;
+      expect_matches(attention, {{700, 700}, {444, 700}, {700, 444}, {300, 301}});
+    }
   }
 }
 
@@ -186,7 +199,7 @@ TEST_F(HopperOptions, BlockMask) {
   }
 }
 
-// Its gradient is summed over what it is shared by. Rows of 333 elements are not aligned for TMA, others are.
+// Its gradient is summed over what it is shared by. TMA does not take what is not aligned.
 TEST_F(HopperOptions, Bias64) { expect_bias(64); }
 TEST_F(HopperOptions, Bias128) { expect_bias(128); }
 TEST_F(HopperOptions, Bias256) { expect_bias(256); }

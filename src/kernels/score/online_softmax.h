@@ -27,11 +27,19 @@ struct OnlineSoftmax {
   /// Turns scores into probabilities. True if what was accumulated before must be multiplied by `correction`: the same
   /// answer in all threads of a warp.
   __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2) {
+    return step(s, scale_log2, [] {});
+  }
+
+  /// The same, which calls `on_arrival` once all scores have been looked at: what they were computed from has then
+  /// arrived in registers.
+  template <typename OnArrival>
+  __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2, const OnArrival& on_arrival) {
     float highest[kRowsPerThread];
     const bool grew = __any_sync(kFullWarp, look_at(s, highest, scale_log2));
     if (grew) {
       raise_maximum(s, highest, scale_log2);
     }
+    on_arrival();
     const float shifts[kRowsPerThread] = {shift(0), shift(1)};
     float part[kRowsPerThread][2] = {};
     for_each_score(s, [&](float& x, int r, int column) {
@@ -63,15 +71,19 @@ struct OnlineSoftmax {
       raise_maximum_to(s, highest, [&](float x) { return capped_exponent<R>(params, x); });
     }
     const float reach = fmaxf(furthest[0], furthest[1]);
-    if (__any_sync(kFullWarp, reach > params.softcap_reach)) {
-      if (__any_sync(kFullWarp, reach * params.softcap_exponent > kSoftcapMostExponent)) {
-        const float most = kSoftcapMostExponent / params.softcap_exponent;
-        for_each_score(s, [&](float& x, int, int) { x = ptx::min_nan(x, most); });
-      }
-      add_capped(s, params);
-    } else {
-      add_near_zero(s, params);
+    if (__all_sync(kFullWarp, reach <= params.softcap_near.reach)) {
+      add_capped(s, params.softcap_near);
+      return grew;
     }
+    if (__all_sync(kFullWarp, reach <= params.softcap_far.reach)) {
+      add_capped(s, params.softcap_far);
+      return grew;
+    }
+    if (__any_sync(kFullWarp, reach * params.softcap_exponent > kSoftcapMostExponent)) {
+      const float most = kSoftcapMostExponent / params.softcap_exponent;
+      for_each_score(s, [&](float& x, int, int) { x = ptx::min_nan(x, most); });
+    }
+    add_capped(s, params);
     return grew;
   }
 
@@ -194,12 +206,13 @@ struct OnlineSoftmax {
     }
   }
 
-  /// The same of scores of which none is further from 0 than softcap_reach.
-  __device__ __forceinline__ void add_near_zero(float (&s)[block_n / 2], const ScoreParams& params) {
+  /// The same of scores that are all within a polynomial's reach.
+  template <int count>
+  __device__ __forceinline__ void add_capped(float (&s)[block_n / 2], const SoftcapTerms<count>& polynomial) {
     const float shifts[kRowsPerThread] = {shift(0), shift(1)};
     float part[kRowsPerThread][2] = {};
     for_each_score(s, [&](float& x, int r, int column) {
-      x = ptx::ex2_approx(__fmaf_rn(x, capped_slope(params, x), -shifts[r]));
+      x = ptx::ex2_approx(__fmaf_rn(x, capped_slope(polynomial, x), -shifts[r]));
       part[r][column % 2] += x;
     });
 #pragma unroll

@@ -50,10 +50,12 @@ struct DropoutParams {
   float keep_probability, keep_factor;  // the probability of being kept, and one over it
 };
 
-#ifndef STROBE_TERMS
-#define STROBE_TERMS 4
-#endif
-inline constexpr int kSoftcapTerms = STROBE_TERMS;
+/// Of scores s up to `reach` either side of 0 the capped exponent is s (terms[0] + terms[1] s^2 + ...), nearly.
+template <int count>
+struct SoftcapTerms {
+  float terms[count];
+  float reach;
+};
 
 /// What happens to a score.
 struct ScoreParams {
@@ -62,9 +64,8 @@ struct ScoreParams {
   // softcap, and scale_log2 and scale hold softcap in the place of the scale.
   float softcap_exponent;
   float softcap_half;  // -1/2 / scale_log2
-  // Of scores up to softcap_reach either side of 0 the capped exponent is s (terms[0] + terms[1] s^2 + ...), nearly.
-  float softcap_terms[kSoftcapTerms];
-  float softcap_reach;
+  SoftcapTerms<3> softcap_near;  // a quarter of the cap
+  SoftcapTerms<5> softcap_far;   // three quarters
   float scale;         // scale_log2 / log2(e): bias rules
 
   const float* alibi_slopes;  // alibi rules: [batch or 1, query heads]

@@ -51,13 +51,14 @@ __device__ __forceinline__ float capped_exponent(const ScoreParams& params, floa
   return softcapped<R>(params, score) * params.scale_log2;
 }
 
-/// What a score up to softcap_reach is multiplied with to be an exponent.
-__device__ __forceinline__ float capped_slope(const ScoreParams& params, float score) {
+/// What a score within reach is multiplied with to be an exponent.
+template <int count>
+__device__ __forceinline__ float capped_slope(const SoftcapTerms<count>& polynomial, float score) {
   const float square = score * score;
-  float slope = params.softcap_terms[kSoftcapTerms - 1];
+  float slope = polynomial.terms[count - 1];
 #pragma unroll
-  for (int i = kSoftcapTerms - 2; i >= 0; --i) {
-    slope = __fmaf_rn(slope, square, params.softcap_terms[i]);
+  for (int i = count - 2; i >= 0; --i) {
+    slope = __fmaf_rn(slope, square, polynomial.terms[i]);
   }
   return slope;
 }

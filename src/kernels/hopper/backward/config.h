@@ -25,6 +25,9 @@ struct Config {
   // That the sums of dQ are added to in order, so that the bits are the same every time; staged. By roles they always
   // are.
   bool ordered = false;
+  // By roles: of the probabilities that one warpgroup hands to the other, and of dS on its way out.
+  int p_stages = 2;
+  int ds_stages = 2;
   // Bias rules: stages of the ring by which TMA brings the bias; 0: the first role fetches it itself.
   int bias_stages = 0;
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN, every lane arrives for itself

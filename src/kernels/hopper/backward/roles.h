@@ -76,8 +76,8 @@ class Role {
   Barriers<C>& barriers_;
   RingPosition<C.q_stages> q_;
   RingPosition<C.do_stages> do_;
-  RingPosition<probability_stages(C)> p_;
-  RingPosition<kScoreGradientStages> ds_;
+  RingPosition<C.p_stages> p_;
+  RingPosition<C.ds_stages> ds_;
   bool started_ = false;
 };
 
@@ -127,11 +127,7 @@ class ProbabilityRole : Role<C> {
         } else {
           probabilities<C>(block, masked, s, p, lse_log2, bias);
         }
-        __syncwarp();  // all lanes have read LSE, and the bias
-        if constexpr (C.bias_stages > 0) {
-          arrive<C>(barriers_.bias_empty[bias_.stage]);
-          bias_.advance();
-        }
+        __syncwarp();  // all lanes have read LSE
       }
       arrive<C>(barriers_.q_empty[q_.stage]);
       if constexpr (C.rule.dropout) {
@@ -142,6 +138,10 @@ class ProbabilityRole : Role<C> {
       } else {
         hand_over(s, [](uint32_t halves, int, int) { return halves; });
         to_operand(p, s);
+      }
+      if constexpr (C.bias_stages > 0) {  // which has arrived, as P was stored
+        arrive<C>(barriers_.bias_empty[bias_.stage]);
+        bias_.advance();
       }
       wait<C>(barriers_.do_full[do_.stage], do_.parity);
       ptx::wgmma_fence();
@@ -267,7 +267,7 @@ class GradientRole : Role<C> {
     const bool elected = threadIdx.x % kWarpgroupSize == 0;
     unsigned char* tile = smem_ + kPlan.ds + ds_.stage * kPlan.ds_bytes;
     if (elected) {
-      cptx::cp_async_bulk_wait_group_read(cptx::n32_t<kScoreGradientStages - 1>{});
+      cptx::cp_async_bulk_wait_group_read(cptx::n32_t<C.ds_stages - 1>{});
     }
     ptx::bar_sync(kWarpgroup + 1, kWarpgroupSize);
     store_score_gradients<C>(ds, tile, 0);

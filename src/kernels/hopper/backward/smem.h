@@ -47,12 +47,6 @@ constexpr int barrier_count(const Config& c) {
   return 2 * (c.q_stages + c.do_stages + kScoreGradientStages + kSenders + c.bias_stages) + 3;
 }
 
-/// By roles: of the probabilities that one warpgroup hands to the other. Where a bias of 128 queries takes its place,
-/// shared memory has room for no more.
-constexpr int probability_stages(const Config& c) {
-  return c.bias_stages > 0 && c.block_m > kRowsPerWarpgroup ? 1 : kScoreGradientStages;
-}
-
 /// The bias of a step lies as Q does: panels of 128 bytes of keys x block_m queries, swizzled.
 constexpr int bias_panels(const Config& c) { return c.rule.bias_float32 ? 2 : 1; }
 constexpr int bias_bytes(const Config& c) { return bias_panels(c) * c.block_m * kPanelRowBytes; }
@@ -71,8 +65,8 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.q = plan.v + plan.v_bytes;
   plan.d_o = plan.q + c.q_stages * plan.q_bytes;
   plan.ds = plan.d_o + c.do_stages * plan.do_bytes;
-  plan.p = plan.ds + kScoreGradientStages * plan.ds_bytes;
-  plan.bias = plan.p + (c.by_roles ? probability_stages(c) * plan.ds_bytes : 0);
+  plan.p = plan.ds + c.ds_stages * plan.ds_bytes;
+  plan.bias = plan.p + (c.by_roles ? c.p_stages * plan.ds_bytes : 0);
   plan.dq = plan.bias + c.bias_stages * bias_bytes(c);
   plan.lse = plan.dq + (c.staged_dq && !c.by_roles ? kQueryGradientPieceBytes : 0);
   plan.d_sum = plan.lse + c.q_stages * plan.lse_bytes;

@@ -135,7 +135,6 @@ class BiasRing {
   }
 
   __device__ __forceinline__ void release(Barriers<C>& barriers, int warpgroup) {
-    __syncwarp();
     arrive_once(barriers.bias_empty[warpgroup][at_.stage]);
     at_.advance();
   }

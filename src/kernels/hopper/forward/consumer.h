@@ -133,7 +133,7 @@ class Consumer : private Rings<C> {
   // step of the tile before. Four warpgroups have no registers for it, nor have three with a softcap, chunks, bias,
   // dropout and block masks; split schedules have few tiles.
   static constexpr bool kLooksAhead =
-      C.consumer_warpgroups < (C.rule.softcap ? 3 : 4) && !C.rule.chunked && kPlain && !kSplits<C>;
+      C.consumer_warpgroups < (C.rule.softcap || C.rule.bias ? 3 : 4) && !C.rule.chunked && kPlain && !kSplits<C>;
 
   // Blocks that this warpgroup lets pass at the start of a tile wait for V stages that it still holds: at most
   // `stages` of them may, or the ring locks up. Chunks may be further apart: then no tile stays open.
@@ -372,7 +372,7 @@ class Consumer : private Rings<C> {
     if constexpr (masked) {
       rules.mask.apply(s, n);
     }
-    return softmax.step(s, score::remaining_scale<C.rule>(params_.score));
+    return soften(s, softmax);
   }
 
   /// Scores of block n, by all that comes before masks and softmax. `bias`: what was fetched of it.
@@ -380,10 +380,19 @@ class Consumer : private Rings<C> {
   __device__ __forceinline__ void transform(Scores& s, const Rules& rules, int n, const Bias& bias) {
     if constexpr (C.bias_stages > 0) {
       rules.transform.template apply<all_visible>(s, n, wait_bias());
-      bias_done();
     } else {
       rules.transform.template apply<all_visible>(s, n, bias);
     }
+  }
+
+  /// The bias's stage is given back when the softmax has looked at all scores, not where its last load was issued: an
+  /// arrival at a barrier may pass a load that waits for shared memory.
+  __device__ __forceinline__ bool soften(Scores& s, Softmax<C>& softmax) {
+    return softmax.step(s, score::remaining_scale<C.rule>(params_.score), [&]() __attribute__((always_inline)) {
+      if constexpr (C.bias_stages > 0) {
+        bias_done();
+      }
+    });
   }
 
   /// Of a block that may be masked.
@@ -394,7 +403,7 @@ class Consumer : private Rings<C> {
     if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
-    return softmax.step(s, score::remaining_scale<C.rule>(params_.score));
+    return soften(s, softmax);
   }
 
   const Params& params_;

@@ -45,7 +45,7 @@ constexpr int raw_bytes(const Config& c) {
 /// one's, when it ends.
 constexpr int output_stages(const Config& c) {
   const bool one = panels(c.head_dim_v) == 1 || c.schedule == Schedule::split || (converts(c) && c.head_dim_v > 128) ||
-                   c.bias_stages > 0;
+                   c.bias_stages > 1 || (c.bias_stages > 0 && c.rule.bias_float32);
   return one ? 1 : 2;
 }
 
