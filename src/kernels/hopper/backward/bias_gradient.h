@@ -112,11 +112,65 @@ __device__ __forceinline__ void feed_bias_gradient(const TensorMaps& maps, const
   });
 }
 
+/// The bias of a thread's pairs, which is the same for all who share it: fetched once, kept in shared memory. A thread's
+/// 16 bytes number i lie at [i][thread].
+template <Config C>
+class KeptBias {
+ public:
+  __device__ __forceinline__ KeptBias(const Params& params, const BiasTile& tile, int warpgroup, unsigned char* smem)
+      : chunks_(reinterpret_cast<uint4*>(smem + warpgroup * kept_bias_bytes(C)) + threadIdx.x % kWarpgroupSize) {
+    const BiasParams& bias = params.score.bias;
+    const int key = (tile.n * kKeyWarpgroups + warpgroup) * block_n(C) + warpgroup_row(0);
+    const int query = tile.m * C.block_m + static_cast<int>(2 * (threadIdx.x % 4));
+    const long long first =
+        tile.sequence * bias.batch_stride + tile.head * bias.head_stride + query * bias.row_stride + key;
+    const auto number = [&](int column, int row) {
+      const bool exists = query + column < params.sequences.seqlen_q && key + row < params.sequences.seqlen_k;
+      return exists ? score::bias_at<C.rule>(bias, first + column * bias.row_stride + row) : 0.0F;
+    };
+#pragma unroll
+    for (int chunk = 0; chunk < C.block_m / 4 / kPairs; ++chunk) {
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const int index = chunk * kPairs + i;
+        const int column = index / 2 * 8;
+        const int row = index % 2 * 8;
+        if constexpr (C.rule.bias_float32) {
+          words[2 * i] = __float_as_uint(number(column, row));
+          words[2 * i + 1] = __float_as_uint(number(column + 1, row));
+        } else {
+          words[i] = pack<C.rule.element>(number(column, row), number(column + 1, row));
+        }
+      }
+      chunks_[chunk * kWarpgroupSize] = {words[0], words[1], words[2], words[3]};
+    }
+  }
+
+  __device__ __forceinline__ float2 pair(int index) {
+    if (index % kPairs == 0) {
+      words_ = chunks_[index / kPairs * kWarpgroupSize];
+    }
+    const uint32_t words[4] = {words_.x, words_.y, words_.z, words_.w};
+    if constexpr (C.rule.bias_float32) {
+      return {__uint_as_float(words[index % 2 * 2]), __uint_as_float(words[index % 2 * 2 + 1])};
+    } else {
+      return to_floats<C.rule.element>(words[index % 4]);
+    }
+  }
+
+ private:
+  static constexpr int kPairs = C.rule.bias_float32 ? 2 : 4;  // in 16 bytes
+
+  uint4* chunks_;
+  uint4 words_;
+};
+
 /// S becomes P. `masked`: some of the pairs may be hidden, or of queries that do not exist. Of these P would be NaN
 /// where a key is.
 template <Config C>
 __device__ __forceinline__ void bias_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
-                                                   const unsigned char* lse, const StepBias<C>& bias) {
+                                                   const unsigned char* lse, KeptBias<C>& bias) {
   if constexpr (C.rule.softcap) {
 #pragma unroll
     for (int i = 0; i < C.block_m / 2; ++i) {
@@ -186,6 +240,7 @@ __device__ __forceinline__ void sum_bias_gradient(const Params& params, const Bi
   for (int i = 0; i < C.block_m / 2; ++i) {
     sums[i] = 0.0F;
   }
+  KeptBias<C> bias(params, tile, warpgroup, smem + kPlan.bias);
   uint32_t parity = 0;
   tile.for_each([&](int sequence, int head) {
     const BiasStep<C> own(params, tile, sequence, head, warpgroup);
@@ -203,8 +258,6 @@ __device__ __forceinline__ void sum_bias_gradient(const Params& params, const Bi
     }
     const ScoreBlock<C> block(params, own.work, sequence * params.heads + head, own.work.n * block_n(C), tile.m);
     const bool masked = !own.work.template sees_all<C>(tile.m) || block.query_first + C.block_m > own.work.q.used;
-    StepBias<C> bias;
-    bias.fetch(block);
     Scores<C> p;
     ptx::wgmma_fence();
     multiply_transposed<C, C.head_dim>(p, descriptor_k_major(smem + kPlan.k + warpgroup * kPlan.k_bytes),

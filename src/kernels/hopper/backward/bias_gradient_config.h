@@ -25,11 +25,15 @@ struct BiasGradientSmemPlan {
   int v = 0;
   int q = 0;
   int d_o = 0;
+  int bias = 0;
   int lse = 0;
   int d_sum = 0;
   int barriers = 0;
   int total_bytes = 0;
 };
+
+/// The bias of a warpgroup's tile, as its threads keep it.
+constexpr int kept_bias_bytes(const Config& c) { return block_n(c) * c.block_m * (c.rule.bias_float32 ? 4 : 2); }
 
 constexpr BiasGradientSmemPlan bias_gradient_smem_plan(const Config& c) {
   BiasGradientSmemPlan plan;
@@ -40,7 +44,8 @@ constexpr BiasGradientSmemPlan bias_gradient_smem_plan(const Config& c) {
   plan.v = plan.k + kKeyWarpgroups * plan.k_bytes;
   plan.q = plan.v + kKeyWarpgroups * plan.v_bytes;
   plan.d_o = plan.q + plan.q_bytes;
-  plan.lse = plan.d_o + plan.do_bytes;
+  plan.bias = plan.d_o + plan.do_bytes;
+  plan.lse = plan.bias + kKeyWarpgroups * kept_bias_bytes(c);
   plan.d_sum = plan.lse + 4 * c.block_m;
   plan.barriers = plan.d_sum + 4 * c.block_m;
   plan.total_bytes = plan.barriers + 4 * 8;
