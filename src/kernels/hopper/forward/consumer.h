@@ -93,8 +93,7 @@ class Consumer : private Rings<C> {
         open = work;
         is_open = true;
         if constexpr (kOwnBegins<C>) {
-          passed_k_ = walk.count(work.n_begin, n_begin);
-          pass_keys(passed_k_);
+          pass_last_keys(walk.count(work.n_begin, n_begin));
         }
         if constexpr (!kLooksAhead) {
           advance();
@@ -119,9 +118,10 @@ class Consumer : private Rings<C> {
 
  private:
   using Rings<C>::warpgroup, Rings<C>::queries, Rings<C>::keys, Rings<C>::values;
-  using Rings<C>::wait_q, Rings<C>::wait_k, Rings<C>::wait_v, Rings<C>::pass_k, Rings<C>::pass_v;
+  using Rings<C>::wait_q, Rings<C>::wait_k, Rings<C>::wait_v;
   using Rings<C>::scores_done, Rings<C>::output_done, Rings<C>::release_q;
   using Rings<C>::wait_bias, Rings<C>::bias_done;
+  using Rings<C>::pass_keys, Rings<C>::pass_last_keys, Rings<C>::pass_values, Rings<C>::pass_blocks;
 
   static constexpr SmemPlan kPlan = smem_plan(C);
 
@@ -255,34 +255,6 @@ class Consumer : private Rings<C> {
     accumulate_ = false;
   }
 
-  /// Blocks that other warpgroups work on and this one does not: their K.
-  __device__ __forceinline__ void pass_keys(int count) {
-    for (int passed = 0; passed < count; ++passed) {
-      Turns<C>::skip(warpgroup());
-      pass_k();
-    }
-  }
-
-  /// V of `count` such blocks, behind those at the end of the tile before.
-  __device__ __forceinline__ void pass_values(int count) {
-    if constexpr (kOwnBegins<C>) {
-      count += passed_k_;
-      passed_k_ = 0;
-    }
-    for (int passed = 0; passed < count; ++passed) {
-      pass_v();
-    }
-  }
-
-  /// Both.
-  __device__ __forceinline__ void pass_blocks(int count) {
-    for (; count > 0; --count) {
-      Turns<C>::skip(warpgroup());
-      pass_k();
-      pass_v();
-    }
-  }
-
   /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is
   /// other warpgroups' work, and P takes the registers of S. Blocks may be hidden from this warpgroup alone.
   __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk,
@@ -412,7 +384,6 @@ class Consumer : private Rings<C> {
   unsigned char* smem_;
   bool finite_ = true;       // whether everything that this thread stored was
   bool accumulate_ = false;  // whether O holds earlier blocks of its tile
-  int passed_k_ = 0;         // blocks at the end of the open tile of which this warpgroup let K pass and V not yet
 };
 
 }  // namespace strobe::hopper::forward

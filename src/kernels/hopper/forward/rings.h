@@ -65,14 +65,42 @@ class Rings {
     feeder_.released_q();
   }
 
-  __device__ __forceinline__ void pass_k() {
-    wait_k();
-    scores_done();
+  /// Blocks that other warpgroups work on and this one does not: their K.
+  __device__ __forceinline__ void pass_keys(int count) {
+    for (int passed = 0; passed < count; ++passed) {
+      Turns<C>::skip(warpgroup_);
+      wait_k();
+      scores_done();
+    }
   }
 
-  __device__ __forceinline__ void pass_v() {
-    wait_v();
-    output_done();
+  /// Such blocks at the end of a tile: their V is let pass with those of the next.
+  __device__ __forceinline__ void pass_last_keys(int count) {
+    passed_k_ = count;
+    pass_keys(count);
+  }
+
+  /// V of `count` such blocks, behind those at the end of the tile before.
+  __device__ __forceinline__ void pass_values(int count) {
+    if constexpr (kOwnBegins<C>) {
+      count += passed_k_;
+      passed_k_ = 0;
+    }
+    for (int passed = 0; passed < count; ++passed) {
+      wait_v();
+      output_done();
+    }
+  }
+
+  /// Both.
+  __device__ __forceinline__ void pass_blocks(int count) {
+    for (; count > 0; --count) {
+      Turns<C>::skip(warpgroup_);
+      wait_k();
+      scores_done();
+      wait_v();
+      output_done();
+    }
   }
 
  private:
@@ -82,6 +110,7 @@ class Rings {
   const int warpgroup_;
   SelfFeeder<C> feeder_;
   BiasRing<C> bias_;
+  int passed_k_ = 0;  // blocks at the end of a tile of which this warpgroup let K pass and V not yet
   Descriptor q_, k_, v_;  // of stage 0
   RingPosition<C.q_stages> q_at_;
   RingPosition<C.stages> k_at_, v_at_;
