@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "gpt"))
 from attentions import strobe_attention
-from model import Gpt
+from model import Attention, Gpt
 from text import Text
 from writer import Sampling, Sequence, write, write_without_cache
 
@@ -63,7 +63,7 @@ def pages_of(model: Gpt, sequences: list[Sequence], options: argparse.Namespace)
     block = model.blocks[0]
     head_dim = model.token.weight.shape[1] // block.heads
     # GPU engines take 16-bit tensors; on the CPU float32 leaves nothing but the order of sums to differ.
-    dtype = torch.bfloat16 if options.device.startswith("cuda") else torch.float32
+    dtype = torch.float16 if options.device.startswith("cuda") else torch.float32
     needed = [pages_for(sequence.length, options.page_size) for sequence in sequences]
     pages = options.pages or sum(needed)
     if pages < max(needed):
@@ -72,12 +72,17 @@ def pages_of(model: Gpt, sequences: list[Sequence], options: argparse.Namespace)
     return PagedCache(*sizes, dtype=dtype, device=options.device)
 
 
-def check(model: Gpt, written: list[Sequence], again: list[Sequence], options: argparse.Namespace) -> None:
+def attention_in(dtype: torch.dtype) -> Attention:
+    """Attention of tensors rounded to the cache's dtype."""
+    return lambda q, k, v: strobe_attention(*(x.to(dtype) for x in (q, k, v))).to(q.dtype)
+
+
+def check(model: Gpt, written: list[Sequence], again: list[Sequence], dtype: torch.dtype) -> None:
     """Ends the program if a text differs from the one without a cache."""
     count = sum(sequence.length - len(sequence.tokens) for sequence in again)
     start = time.perf_counter()
     with tqdm(desc="without a cache", total=count, unit="token", disable=None) as bar:
-        write_without_cache(model, again, strobe_attention, bar.update)
+        write_without_cache(model, again, attention_in(dtype), bar.update)
     seconds = time.perf_counter() - start
     print(f"without a cache: {count / seconds:,.0f} tokens/s")
     for a, b in zip(written, again, strict=True):
@@ -127,7 +132,7 @@ def main() -> None:
         print("".join(text.alphabet[token] for token in sequence.tokens), end="\n\n")
     print(f"{count:,} tokens of {len(prompts)} texts in {seconds:.2f} s: {count / seconds:,.0f} tokens/s")
     if options.check:
-        check(model, sequences, again, options)
+        check(model, sequences, again, cache.k.dtype)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,7 @@ Part = tuple[Tensor, Tensor]
 
 @dataclass
 class HybridCache:
-    """Of every sequence its old keys and values in pages in host memory, and its recent ones on the GPU, where they are
-    contiguous: the GPU engines have no pages."""
+    """Of every sequence its old keys and values in pages in host memory, and its recent ones contiguous on the GPU."""
 
     old_k: Tensor  # [num_pages, page_size, heads_kv, head_dim]
     old_v: Tensor

@@ -67,13 +67,14 @@ def check(
     head_dim = merged.shape[-1]
     # In float32, of each call: a score, which moves P and its sum; sums over the keys; the merge.
     roundings = 2 * (2 * (head_dim + 2) * score + 2 * keys + 20)
-    bound = roundings * UNIT_ROUNDOFF[torch.float32] * magnitude.float()
+    magnitude = magnitude.cpu().float()
+    bound = roundings * UNIT_ROUNDOFF[torch.float32] * magnitude
     if merged.dtype != torch.float32:
         stored = sum(x.cpu().float().abs() for x in (merged, plain, *parts))
         bound = 1.01 * bound + UNIT_ROUNDOFF[merged.dtype] * stored  # `magnitude` is rounded, too
-        if merged.is_cuda:  # tensor cores take P in 16 bits
-            bound += UNIT_ROUNDOFF[merged.dtype] * magnitude.float()
-    error = (merged.cpu().float() - plain.float()).abs()
+        on_gpu = int(merged.is_cuda) + int(plain.is_cuda)  # where tensor cores take P in 16 bits
+        bound += on_gpu * UNIT_ROUNDOFF[merged.dtype] * magnitude
+    error = (merged.cpu().float() - plain.cpu().float()).abs()
     if not (error <= bound).all():
         raise SystemExit(f"{name}: off by {error.max():.1e}, more than rounding explains")
     print(f"{name}: off by {error.max():.1e} at most, {(error / bound).max():.2g} of what rounding may cost")

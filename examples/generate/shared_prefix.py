@@ -4,7 +4,7 @@
     python examples/generate/shared_prefix.py                       # 32 sequences that share 8192 keys
     python examples/generate/shared_prefix.py --prefix 32768
 
-On the CPU: the GPU engines have no pages.
+On the GPU if there is one.
 """
 
 import argparse
@@ -15,18 +15,18 @@ from measure import DTYPES, check, describe, largest_score, milliseconds, parser
 from torch import Tensor
 
 
-def cache_of(options: argparse.Namespace) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+def cache_of(options: argparse.Namespace, device: str) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """k, v and the options of a call: the pages of the prefix, and for each sequence pages of its own."""
     shared, own = options.prefix // options.page_size, -(-options.own // options.page_size)
     pages = shared + options.batch * own
     shape = (pages, options.page_size, options.heads_kv, options.head_dim)
-    k, v = (torch.randn(shape).to(DTYPES[options.dtype]) for _ in range(2))
+    k, v = (torch.randn(shape, device=device).to(DTYPES[options.dtype]) for _ in range(2))
     v[:shared] += 1  # so that it shows how much the prefix counts
     table = torch.empty(options.batch, shared + own, dtype=torch.int32)
     table[:, :shared] = torch.arange(shared)
     table[:, shared:] = torch.arange(shared, pages).view(options.batch, own)
     lengths = torch.full((options.batch,), options.prefix + options.own, dtype=torch.int32)
-    return k, v, {"page_table": table, "seqused_k": lengths}
+    return k, v, {"page_table": table.to(device), "seqused_k": lengths.to(device)}
 
 
 def parse() -> argparse.Namespace:
@@ -41,9 +41,10 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    k, v, cache = cache_of(options)
-    q = torch.randn(options.batch, 1, options.heads, options.head_dim).to(k.dtype)
+    k, v, cache = cache_of(options, device)
+    q = torch.randn(options.batch, 1, options.heads, options.head_dim, device=device).to(k.dtype)
     prefix_pages = options.prefix // options.page_size
     calls = {
         "each sequence by itself": lambda: strobe.attention(q, k, v, **cache),
@@ -62,7 +63,7 @@ def main() -> None:
     slowest = max(times.values())
     print_table(
         ["", "ms", "times as fast"],
-        [[name, f"{time:.1f}", f"{slowest / time:.1f}"] for name, time in times.items()],
+        [[name, f"{time:.3g}", f"{slowest / time:.1f}"] for name, time in times.items()],
     )
 
 

@@ -2,7 +2,7 @@
 """A task that needs the whole context: the sum modulo 8 of two digits, anywhere among thousands of random tokens.
 
     python examples/gpt/long_context.py --length 2048 --cut 256 --device cpu
-    python examples/gpt/long_context.py --length 65536 --sparse
+    python examples/gpt/long_context.py --length 65536 --sparse --tokens 524288
 
 After the adding problem of Hochreiter and Schmidhuber ("Long short-term memory", 1997, section 5.4). The model, two
 layers without positions, is trained on ever longer sequences, once on all of their tokens and once on the last --cut of

@@ -50,36 +50,37 @@ def batches(lengths: np.ndarray, most: int, padded: bool) -> Iterator[np.ndarray
     yield np.array(batch)
 
 
-def packed_forward(model: BertModel, sentences: list[list[int]]) -> Tensor:
+def packed_forward(model: BertModel, sentences: list[np.ndarray]) -> Tensor:
     """The mean of every sentence's tokens, [sentences, hidden_size]. The sentences lie one after another."""
-    device = model.device
-    lengths = torch.tensor([len(x) for x in sentences])
-    cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int().to(device)
-    ids = torch.tensor([token for sentence in sentences for token in sentence])[None].to(device)
-    positions = torch.cat([torch.arange(x) for x in lengths])[None].to(device)
-    longest = int(lengths.max())
+    lengths = np.array([len(x) for x in sentences])
+    ends = lengths.cumsum()
+    positions = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+    cu_seqlens = torch.from_numpy(np.concatenate(([0], ends)).astype(np.int32)).to(model.device)
     tokens = model(
-        input_ids=ids,
-        position_ids=positions,
+        input_ids=torch.from_numpy(np.concatenate(sentences))[None].to(model.device),
+        position_ids=torch.from_numpy(positions)[None].to(model.device),
         cu_seq_lens_q=cu_seqlens,
         cu_seq_lens_k=cu_seqlens,
-        max_length_q=longest,
-        max_length_k=longest,
+        max_length_q=int(lengths.max()),
+        max_length_k=int(lengths.max()),
     ).last_hidden_state[0]
     return torch.segment_reduce(tokens.float(), "mean", offsets=cu_seqlens.long(), axis=0)
 
 
-def padded_forward(model: BertModel, sentences: list[list[int]]) -> Tensor:
+def padded_forward(model: BertModel, sentences: list[np.ndarray]) -> Tensor:
     """The same of a batch of equal rows, as PyTorch's attention takes it."""
-    rows = torch.nn.utils.rnn.pad_sequence([torch.tensor(x) for x in sentences], batch_first=True).to(model.device)
-    lengths = torch.tensor([len(x) for x in sentences], device=model.device)
-    mask = torch.arange(rows.shape[1], device=model.device) < lengths[:, None]
-    tokens = model(input_ids=rows, attention_mask=mask.long()).last_hidden_state.float()
-    return (tokens * mask[..., None]).sum(1) / lengths[:, None]
+    lengths = np.array([len(x) for x in sentences])
+    present = np.arange(lengths.max()) < lengths[:, None]
+    rows = np.zeros(present.shape, np.int64)
+    rows[present] = np.concatenate(sentences)
+    mask = torch.from_numpy(present).to(model.device)
+    ids = torch.from_numpy(rows).to(model.device)
+    tokens = model(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
+    return (tokens * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 
 
 @torch.no_grad()
-def encode(model: BertModel, sentences: list[list[int]], most: int, padded: bool) -> np.ndarray:
+def encode(model: BertModel, sentences: list[np.ndarray], most: int, padded: bool) -> np.ndarray:
     """Unit vectors, float32 [sentences, hidden_size]."""
     lengths = np.array([len(x) for x in sentences])
     forward = padded_forward if padded else packed_forward
@@ -92,7 +93,7 @@ def encode(model: BertModel, sentences: list[list[int]], most: int, padded: bool
     return embeddings
 
 
-def seconds(model: BertModel, sentences: list[list[int]], most: int, padded: bool) -> float:
+def seconds(model: BertModel, sentences: list[np.ndarray], most: int, padded: bool) -> float:
     encode(model, sentences, most, padded)  # the first call compiles and allocates
     times = []
     for _ in range(3):
@@ -102,7 +103,7 @@ def seconds(model: BertModel, sentences: list[list[int]], most: int, padded: boo
     return statistics.median(times)
 
 
-def compare(options: argparse.Namespace, model: BertModel, sentences: list[list[int]], embeddings: np.ndarray) -> None:
+def compare(options: argparse.Namespace, model: BertModel, sentences: list[np.ndarray], embeddings: np.ndarray) -> None:
     sample = np.linspace(0, len(sentences) - 1, min(CHECKED, len(sentences))).astype(int)
     cpu = load(options.model, "strobe", "cpu", torch.float32)
     exact = encode(cpu, [sentences[i] for i in sample], options.tokens, padded=False)
@@ -130,7 +131,7 @@ def main() -> None:
     register()
     passages = read_passages(options.program, options.text)
     tokenizer = BertTokenizerFast(str(options.model / "vocab.txt"), do_lower_case=True)
-    sentences = tokenizer(passages, truncation=True, max_length=LONGEST)["input_ids"]
+    sentences = [np.array(x) for x in tokenizer(passages, truncation=True, max_length=LONGEST)["input_ids"]]
     dtype = torch.float16 if options.device == "cuda" else torch.float32
     model = load(options.model, "strobe", options.device, dtype)
     start = time.perf_counter()

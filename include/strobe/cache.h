@@ -56,9 +56,14 @@ struct AppendArguments {
 /// every time. cache_seqlens is not changed: a forward over the longer sequences takes the new lengths.
 ///
 /// Reads of `execution` the engine, stream, threads and parallel_for; there is no workspace. invalid_argument, with
-/// nothing written, for tensors that contradict the descriptions above, rows that the cache does not have, pages that
-/// do not exist, positions without an angle, and two sequences that would write to the same row; unsupported where the
-/// device's engines have no append. Outputs must not overlap any other tensor.
+/// nothing written, for tensors that contradict the descriptions above and, on the CPU, rows that the cache does not
+/// have, pages that do not exist, positions without an angle, and two sequences that would write to the same row.
+/// Outputs must not overlap any other tensor.
+///
+/// On a GPU the call is enqueued on the stream, waits for nothing and looks at no number in the tensors. The kernel
+/// does not write a row of K or V whose page, entry, row or position does not exist, or that is of no sequence; queries
+/// without an angle become NaN. Where two sequences write to the same row, each element is either's. The bits are those
+/// of the CPU engine, but for the sign and payload of NaNs. unsupported for more rows than a launch has blocks for.
 STROBE_API Status append(const AppendArguments& arguments, const Execution& execution = {});
 
 }  // namespace strobe

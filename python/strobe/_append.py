@@ -53,9 +53,12 @@ def append(
     A cache of int8 or float8_e4m3fn has scales, ``k_descale`` and ``v_descale`` [batch or 1, heads_kv or 1, 1]: it
     stores x / scale, rounded to nearest even and limited to 127 or 448.
 
+    On a GPU the call returns when its launch is queued, and numbers in tensors are not looked at: rows whose page,
+    entry, row or position does not exist are not written, queries without angles become NaN.
+
     There are no gradients. Raises ValueError, with nothing written, for tensors that are recorded on PyTorch's tape or
-    contradict this description, rows or pages that the cache does not have, and two sequences that would write to one
-    row; TypeError for what are no tensors; NotImplementedError for devices whose engines have no append.
+    contradict this description and, on the CPU, rows or pages that the cache does not have and two sequences that would
+    write to one row; TypeError for what are no tensors.
 
     Sources: Kwon et al., "PagedAttention" (2023), section 4.3; Su et al., "RoFormer" (2021), section 3.4.2.
     """

@@ -29,6 +29,10 @@ def _find_framework(tensor: Any) -> str:
     return ""
 
 
+def is_on_gpu(tensor: Any) -> bool:
+    return framework_of(tensor) == "cupy" or bool(getattr(tensor, "is_cuda", False))
+
+
 def empty(shape: Sequence[int], like: Any, dtype: str | None = None) -> Any:
     """An array that nothing is in yet, of ``dtype`` or ``like``'s. TypeError where ``like`` does not tell how."""
     framework = framework_of(like)

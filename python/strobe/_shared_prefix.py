@@ -38,7 +38,8 @@ def shared_prefix_attention(
     of all sequences are those of one, a call over what follows, and ``merge``. The result is that of ``attention`` up
     to the order of sums; in 16 bits each of the two parts has been rounded as well.
 
-    Raises ValueError for a prefix that the page table or a sequence is too short for; otherwise what ``attention`` and
+    Raises ValueError for a prefix that the page table or a sequence is too short for, of which a GPU's numbers are not
+    looked at, since that would wait for it; otherwise what ``attention`` and
     ``merge`` raise. There are no gradients.
 
     Source: Juravsky et al., "Hydragen" (2024), section 3; Dao, "FlashAttention-2" (2023), section 2.3.1.
@@ -49,7 +50,7 @@ def shared_prefix_attention(
     queries = shape[1] if cu_seqlens_q is None else cu_seqlens_q[1:] - cu_seqlens_q[:-1]
     prefix = prefix_pages * _arrays.shape_of(k)[1]
     behind = seqused_k - prefix
-    if bool((behind < (queries if causal else 0)).any()):
+    if not _arrays.is_on_gpu(seqused_k) and bool((behind < (queries if causal else 0)).any()):
         wanted = " and as many more as it has queries" if causal else ""
         raise ValueError(f"seqused_k is too small: each sequence must have the {prefix} keys of the prefix{wanted}")
 

@@ -35,6 +35,9 @@ if python3 -c 'import xdist' 2>/dev/null; then # in many processes: kernels that
 else
   "${test[@]}" --junit-xml="$out/tests.xml" || failed+=(tests)
 fi
+# The drop-ins' caches by random options, and a captured decode step whose lengths change on the device.
+STROBE_TEST_DEVICE=cuda python3 -m pytest -q -p no:cacheprovider tests/python/test_kvcache.py -k random_calls || failed+=(caches)
+python3 scripts/gpu/check_replay.py || failed+=(replays)
 if [[ -n ${STROBE_TESTS:-} ]]; then
   "$STROBE_TESTS/cli_tests" --gtest_brief=1 --gtest_filter='OnAGpu.*' || failed+=(program)
 fi

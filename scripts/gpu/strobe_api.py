@@ -181,3 +181,26 @@ class Quantize:
 def quantize(q, k, v, **options):
     """What Quantize writes."""
     return Quantize(q, k, v, **options).run()
+
+
+class Append:
+    """Writes new rows into a cache: run() enqueues it on the current stream. Options: the fields of
+    strobe_append_arguments, by name."""
+
+    def __init__(self, k_cache, v_cache, k_new, v_new, cache_seqlens, *, engine=None, **options):
+        tensors = {"k_cache": k_cache, "v_cache": v_cache, "k_new": k_new, "v_new": v_new}
+        tensors["cache_seqlens"] = cache_seqlens
+        self._arguments = _struct("strobe_append_arguments")
+        self._execution = _struct("strobe_execution")
+        for name, value in (tensors | options).items():
+            kind = dict(self._arguments._fields_)[name]
+            setattr(self._arguments, name, _view(value) if kind is _TENSOR else value)
+        if engine is not None:
+            self._execution.engine = _HEADER.constants[f"STROBE_ENGINE_{engine.upper()}"]
+        self._kept = (tensors, options)
+        self._cuda = k_cache.is_cuda
+
+    def run(self):
+        if self._cuda:
+            self._execution.stream = torch.cuda.current_stream().cuda_stream
+        _check(_LIBRARY.strobe_append(ctypes.byref(self._arguments), ctypes.byref(self._execution)))

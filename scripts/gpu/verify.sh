@@ -66,11 +66,12 @@ for kilobytes in 227 163 99; do
   STROBE_ENGINE=ampere STROBE_SHARED_KB=$kilobytes \
     run_shards "ampere-$kilobytes" "$shards" $(((per_shard + 2) / 3)) 1 || failed=1
 done
-STROBE_ENGINE=ampere run_tests ampere 'HopperForward.*:HopperBackward.*:HopperOptions.*:-*InParts' || failed=1
+STROBE_ENGINE=ampere run_tests ampere 'HopperForward.*:HopperAppend.*:HopperBackward.*:HopperOptions.*:-*InParts' || failed=1
 python3 check_forward.py --configurations 1 || failed=1
 python3 check_eight_bit.py || failed=1
 python3 check_quantize.py || failed=1
 python3 check_pages.py || failed=1
+python3 check_append.py || failed=1
 "$tests/quickstart_gpu" || failed=1
 
 # 100 configurations of debug kernels, four of each kernel: waits that trap instead of hanging, shared memory that starts
@@ -85,10 +86,10 @@ if command -v compute-sanitizer >/dev/null; then
     tools+=($!)
   done
   for tool in "${tools[@]}"; do wait "$tool" || failed=1; done
-  # Page tables are read on the device: numbers of no page, and rows that no key uses.
+  # Page tables and lengths are read on the device: numbers of no page, and rows that no key uses.
   for tool in memcheck racecheck initcheck synccheck; do
-    compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests/hopper_tests" --gtest_brief=1 \
-      --gtest_filter='HopperCache.PagesBehindPadding:HopperCache.Entries:HopperCache.PagesThatDoNotExistAreZeros' \
+    STROBE_SEEDS=20 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests/hopper_tests" --gtest_brief=1 \
+      --gtest_filter='HopperCache.PagesBehindPadding:HopperCache.Entries:HopperCache.PagesThatDoNotExistAreZeros:HopperAppend.*' \
       >"$logs/pages-$tool.log" 2>&1 || { echo "FAIL  pages under $tool"; failed=1; }
   done
 fi

@@ -5,7 +5,9 @@
 
 #include "ampere/backward.h"
 #include "ampere/forward.h"
+#include "gpu/append.h"
 #include "gpu/merge.h"
+#include "gpu/read_back.h"
 #include "runtime/device.h"
 
 namespace strobe::ampere {
@@ -37,6 +39,18 @@ class AmpereEngine final : public engine::Implementation {
     const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.o.device.index);
     if (!device.ok()) return device.status();
     return gpu::merge(arguments, execution, **device, fmt::format("sm_{}0", (*device)->compute_major));
+  }
+
+  Status append(const AppendArguments& arguments, const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.k_cache.device.index);
+    if (!device.ok()) return device.status();
+    return gpu::append(arguments, execution, **device, fmt::format("sm_{}0", (*device)->compute_major));
+  }
+
+  Status read_back(const Device& on, void* to, const void* from, std::size_t bytes,
+                   const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(on.index);
+    return device.ok() ? gpu::read_back(**device, to, from, bytes, execution) : device.status();
   }
 };
 

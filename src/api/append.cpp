@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "api/choose_engine.h"
+#include "api/device_values.h"
 #include "api/tensor_checks.h"
 #include "call/eight_bit.h"
 #include "call/limits.h"
@@ -256,7 +257,10 @@ Status run_append(const AppendArguments& arguments, const Execution& execution) 
       api::choose_engine(engine::implementations(), arguments.k_cache.device, execution.engine);
   if (!chosen.ok()) return chosen.status();
   status = check_append_memory(arguments);
-  if (status.ok() && arguments.k_cache.device.type == DeviceType::cpu) status = api::check_append_values(arguments);
+  if (status.ok()) {
+    const bool on_cpu = arguments.k_cache.device.type == DeviceType::cpu;
+    status = on_cpu ? api::check_append_values(arguments) : api::check_device_values(arguments, execution);
+  }
   return status.ok() ? (*chosen)->append(arguments, execution) : status;
 }
 

@@ -92,7 +92,6 @@ struct SideLengths {
 };
 
 Status check_lengths(const AttentionProblem& problem, const Sequences& s) {
-  if (problem.device.type != DeviceType::cpu) return {};  // lengths on a device are not read back
   const SideLengths q{"cu_seqlens_q", "seqused_q", "total_q",        "max_seqlen_q",
                       s.cu_seqlens_q, s.seqused_q, problem.seqlen_q, problem.total_q};
   const SideLengths k{"cu_seqlens_k", "seqused_k", "total_k",        "max_seqlen_k",
@@ -108,14 +107,14 @@ Status check_pages(const AttentionProblem& problem, const ForwardArguments& a, s
   const auto* entries = static_cast<const std::int32_t*>(a.page_table.data) + b * a.page_table.strides[0];
   const std::int64_t end = ceil_div(keys.leftpad + keys.length, problem.page_size);
   for (std::int64_t entry = keys.leftpad / problem.page_size; entry < end; ++entry) {
-    if (Status status = check_page_number(b, entry, entries[entry], pages, "k and v"); !status.ok()) return status;
+    const std::int64_t page = entries[entry * a.page_table.strides[1]];
+    if (Status status = check_page_number(b, entry, page, pages, "k and v"); !status.ok()) return status;
   }
   return {};
 }
 
 /// Where the keys of a cache lie, after check_lengths().
 Status check_cache(const AttentionProblem& problem, const ForwardArguments& a) {
-  if (problem.device.type != DeviceType::cpu) return {};
   const Sequences& s = a.sequences;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const SequenceSide keys = key_side(b, problem.seqlen_k, s);
@@ -170,10 +169,11 @@ Status check_random_state(const AttentionProblem& problem, const RandomState& ra
   return invalid("random.on_device is not aligned to {} bytes", alignof(std::uint64_t));
 }
 
-/// What is checked beside the tensors.
-Status check_numbers(const AttentionProblem& problem, const Sequences& sequences, const RandomState& random) {
-  Status status = check_random_state(problem, random);
-  return status.ok() ? check_lengths(problem, sequences) : status;
+/// What is checked beside the tensors. Values on a device are not read back.
+template <class Arguments>
+Status check_numbers(const AttentionProblem& problem, const Arguments& a) {
+  Status status = check_random_state(problem, a.random);
+  return status.ok() && problem.device.type == DeviceType::cpu ? check_values(problem, a) : status;
 }
 
 }  // namespace
@@ -189,8 +189,7 @@ Status check_memory(const AttentionProblem& problem, const ForwardArguments& a) 
                                  {"q_shift", &a.q_shift},
                                  {"page_table", &a.page_table}},
                                 a.sequences, a.modifiers, {{"o", &o}, {"lse", &lse}, {"max_logits", &max_logits}});
-  return first_failure([&] { return status; }, [&] { return check_numbers(problem, a.sequences, a.random); },
-                       [&] { return check_cache(problem, a); });
+  return status.ok() ? check_numbers(problem, a) : status;
 }
 
 Status check_memory(const AttentionProblem& problem, const BackwardArguments& a) {
@@ -198,7 +197,16 @@ Status check_memory(const AttentionProblem& problem, const BackwardArguments& a)
   Status status = check_tensors(
       {{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"o", &a.o}, {"lse", &a.lse}, {"d_o", &a.d_o}, {"d_lse", &a.d_lse}},
       a.sequences, a.modifiers, {{"dq", &dq}, {"dk", &dk}, {"dv", &dv}, {"d_bias", &d_bias}, {"d_sink", &d_sink}});
-  return status.ok() ? check_numbers(problem, a.sequences, a.random) : status;
+  return status.ok() ? check_numbers(problem, a) : status;
+}
+
+Status check_values(const AttentionProblem& problem, const ForwardArguments& a) {
+  Status status = check_lengths(problem, a.sequences);
+  return status.ok() ? check_cache(problem, a) : status;
+}
+
+Status check_values(const AttentionProblem& problem, const BackwardArguments& a) {
+  return check_lengths(problem, a.sequences);
 }
 
 }  // namespace strobe::api

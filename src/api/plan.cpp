@@ -7,6 +7,7 @@
 #include <new>
 
 #include "api/choose_engine.h"
+#include "api/device_values.h"
 #include "api/plan_cache.h"
 #include "api/plan_state.h"
 #include "api/problem.h"
@@ -47,6 +48,7 @@ template <class Arguments>
 Status run_call(const AttentionProblem& problem, const engine::PlannedCall& call, const Arguments& arguments,
                 const Execution& execution) {
   if (Status status = api::check_memory(problem, arguments); !status.ok()) return status;
+  if (Status status = api::check_device_values(problem, arguments, execution); !status.ok()) return status;
   const std::size_t bytes = call.workspace_bytes();
   if (execution.allocate_workspace == nullptr || execution.workspace != nullptr || bytes == 0) {
     return call.run(arguments, execution);

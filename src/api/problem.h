@@ -11,8 +11,12 @@ namespace strobe::api {
 Result<AttentionProblem> make_problem(const ForwardArguments& arguments, const AttentionOptions& options);
 Result<AttentionProblem> make_problem(const BackwardArguments& arguments, const AttentionOptions& options);
 
-/// Pointers, overlaps and, on the CPU, the lengths in `sequences`.
+/// Pointers, overlaps and, on the CPU, check_values().
 Status check_memory(const AttentionProblem& problem, const ForwardArguments& arguments);
 Status check_memory(const AttentionProblem& problem, const BackwardArguments& arguments);
+
+/// Lengths, page numbers and entries, which lie in host memory.
+Status check_values(const AttentionProblem& problem, const ForwardArguments& arguments);
+Status check_values(const AttentionProblem& problem, const BackwardArguments& arguments);
 
 }  // namespace strobe::api

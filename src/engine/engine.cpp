@@ -48,5 +48,9 @@ Status Implementation::merge(const MergeArguments&, const Execution&) const { re
 
 Status Implementation::append(const AppendArguments&, const Execution&) const { return lacks(id(), "append"); }
 
+Status Implementation::read_back(const Device&, void*, const void*, std::size_t, const Execution&) const {
+  return lacks(id(), "memory of a device");
+}
+
 }  // namespace engine
 }  // namespace strobe

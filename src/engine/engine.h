@@ -74,6 +74,11 @@ class Implementation {
   /// Runs a checked append on a device that it serves; by default unsupported.
   virtual Status append(const AppendArguments& arguments, const Execution& execution) const;
 
+  /// Copies memory of a device that it serves to the host, behind what is queued on execution.stream, and waits for it.
+  /// By default unsupported.
+  virtual Status read_back(const Device& device, void* to, const void* from, std::size_t bytes,
+                           const Execution& execution) const;
+
  protected:
   ~Implementation() = default;  // engines live as long as the program
 };

@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include "gpu/append.h"
 #include "gpu/merge.h"
 #include "gpu/quantize.h"
+#include "gpu/read_back.h"
 #include "hopper/backward.h"
 #include "hopper/forward.h"
 #include "runtime/device.h"
@@ -44,6 +46,18 @@ class HopperEngine final : public engine::Implementation {
     const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.o.device.index);
     if (!device.ok()) return device.status();
     return gpu::merge(arguments, execution, **device, "sm_90a");
+  }
+
+  Status append(const AppendArguments& arguments, const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.k_cache.device.index);
+    if (!device.ok()) return device.status();
+    return gpu::append(arguments, execution, **device, "sm_90a");
+  }
+
+  Status read_back(const Device& on, void* to, const void* from, std::size_t bytes,
+                   const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(on.index);
+    return device.ok() ? gpu::read_back(**device, to, from, bytes, execution) : device.status();
   }
 };
 

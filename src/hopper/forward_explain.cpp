@@ -14,7 +14,8 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
   std::string text = "engine        hopper: the tensors are on a GPU of compute capability 9.0\n";
   text += fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n", block_m(c),
                       c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
-  text += fmt::format("warpgroups    {}{} consumers of 64 rows{}\n", c.warp_specialized ? "1 producer and " : "",
+  text += fmt::format("warpgroups    {}{} consumers of 64 rows{}\n",
+                      c.warp_specialized ? fmt::format("{} producer and ", producer_warpgroups(c)) : "",
                       c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
   if (eight_bit(c)) {
     text += fmt::format("8-bit inputs  {}; P rounded to {}\n", strobe::name_of(problem.dtype),
@@ -23,8 +24,9 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
                             : "float8_e4m3");
   }
   if (converts(c)) {
-    text += fmt::format("stored K, V   {}; converted to {} by three warps, {} blocks of them on their way\n",
-                        strobe::name_of(problem.stored.dtype), strobe::name_of(problem.dtype), c.raw_stages);
+    text += fmt::format("stored K, V   {}; converted to {} by {} warps, {} blocks of them on their way\n",
+                        strobe::name_of(problem.stored.dtype), strobe::name_of(problem.dtype), converter_warps(c),
+                        c.raw_stages);
   }
   if (in_pages(c)) {
     text += fmt::format("pages         of {} rows, {}\n", problem.page_size,

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "gpu/append_variant.h"
 #include "gpu/merge_variant.h"
 #include "gpu/quantize_variant.h"
 #include "hopper/backward_plan.h"
@@ -187,6 +188,18 @@ void add_merges(VariantList& variants) {
   }
 }
 
+/// Into caches of the rows' own dtype and of 8 bits.
+void add_appends(VariantList& variants) {
+  using enum steps::Stored;
+  for (const steps::Stored source : {bf16, fp16}) {
+    for (const steps::Stored cache : {source, int8, e4m3}) {
+      for (const auto rotation : {steps::Rotation::none, steps::Rotation::halves, steps::Rotation::interleaved}) {
+        variants.add(gpu::append_variant({.source = source, .cache = cache, .rotation = rotation}, "sm_90a"), 0);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<CommonVariant> hopper_variants() {
@@ -205,6 +218,7 @@ std::vector<CommonVariant> hopper_variants() {
   for (const AttentionProblem& problem : eight_bit_problems()) add_forward(problem, variants);
   add_quantizers(variants);
   add_merges(variants);
+  add_appends(variants);
   return variants.take();
 }
 

@@ -13,9 +13,8 @@ namespace strobe::hopper {
 /// By TMA where a page is whole atoms of the swizzle, of 8 rows: every block_n is a multiple of them, too. Behind left
 /// padding blocks of keys begin anywhere in a page.
 inline forward::KeySource key_source(const AttentionProblem& problem) {
-  constexpr std::int64_t kAtomRows = 8;
   if (problem.page_size == 0) return forward::KeySource::tensor;
-  const bool boxes = problem.page_size % kAtomRows == 0 && !problem.has_leftpad_k;
+  const bool boxes = problem.page_size % forward::kLeastBoxRows == 0 && !problem.has_leftpad_k;
   return boxes ? forward::KeySource::page_boxes : forward::KeySource::page_rows;
 }
 

@@ -12,6 +12,7 @@
 #include "attention/random.h"
 #include "attention/seeds.h"
 #include "devices.h"
+#include "gpu/append_variant.h"
 #include "hopper/plan_problem.h"
 #include "runtime/embedded.h"
 #include "runtime/kernel_store.h"
@@ -55,12 +56,33 @@ Result<runtime::Variant> variant_for(const AttentionProblem& problem, const ampe
   return random.chance(0.2) ? ampere::finish_variant(*config, shape) : ampere::backward_variant(*config, shape);
 }
 
-TEST(AmpereCompile, KeepsEverythingInRegisters) {
-  const Result<const runtime::Nvrtc*> nvrtc = runtime::nvrtc();
-  if (!nvrtc.ok()) GTEST_SKIP() << nvrtc.status().message();
-  const Result<runtime::Archive> sources = runtime::Archive::parse(runtime::embedded_sources());
-  ASSERT_TRUE(sources.ok());
-  const runtime::KernelStore store(*sources, {}, {}, runtime::nvrtc);
+class AmpereCompile : public testing::Test {
+ protected:
+  void SetUp() override {
+    const Result<const runtime::Nvrtc*> nvrtc = runtime::nvrtc();
+    if (!nvrtc.ok()) GTEST_SKIP() << nvrtc.status().message();
+    nvrtc_ = *nvrtc;
+    const Result<runtime::Archive> sources = runtime::Archive::parse(runtime::embedded_sources());
+    ASSERT_TRUE(sources.ok());
+    store_.emplace(*sources, runtime::Archive(), runtime::DiskCache(), runtime::nvrtc);
+  }
+
+  void expect_no_local_memory(const runtime::Variant& variant) const {
+    std::string log;
+    const Result<std::string> image = store_->compile(variant, *nvrtc_, &log);
+    ASSERT_TRUE(image.ok()) << image.status().message();
+    const std::optional<runtime::PtxasReport> report = runtime::parse_ptxas_log(log);
+    ASSERT_TRUE(report.has_value()) << log;
+    EXPECT_EQ(report->spill_bytes, 0);
+    EXPECT_EQ(report->stack_bytes, 0);
+  }
+
+ private:
+  const runtime::Nvrtc* nvrtc_ = nullptr;
+  std::optional<runtime::KernelStore> store_;
+};
+
+TEST_F(AmpereCompile, KeepsEverythingInRegisters) {
   for (const std::uint64_t seed : chosen_seeds(12)) {
     Random random(seed);
     const NamedDevice& device = kDevices[seed % kDevices.size()];
@@ -68,13 +90,25 @@ TEST(AmpereCompile, KeepsEverythingInRegisters) {
     const Result<runtime::Variant> variant = variant_for(problem, device.shape, random);
     ASSERT_TRUE(variant.ok()) << variant.status().message();
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant->name);
-    std::string log;
-    const Result<std::string> image = store.compile(*variant, **nvrtc, &log);
-    ASSERT_TRUE(image.ok()) << image.status().message();
-    const std::optional<runtime::PtxasReport> report = runtime::parse_ptxas_log(log);
-    ASSERT_TRUE(report.has_value()) << log;
-    EXPECT_EQ(report->spill_bytes, 0);
-    EXPECT_EQ(report->stack_bytes, 0);
+    expect_no_local_memory(*variant);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(AmpereCompile, KeepsAppendsInRegisters) {
+  using enum steps::Stored;
+  for (const std::uint64_t seed : chosen_seeds(6)) {
+    Random random(seed);
+    const NamedDevice& device = kDevices[seed % kDevices.size()];
+    const steps::AppendConfig config{
+        .source = random.one_of({bf16, fp16, fp32}),
+        .cache = random.one_of({bf16, fp16, fp32, int8, e4m3}),
+        .rotation = random.one_of({steps::Rotation::none, steps::Rotation::halves, steps::Rotation::interleaved}),
+        .aligned = random.chance(0.7)};
+    const runtime::Variant variant = gpu::append_variant(config, ampere::architecture_of(device.shape));
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant.name);
+    expect_no_local_memory(variant);
+    if (HasFailure()) return;
   }
 }
 

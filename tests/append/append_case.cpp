@@ -207,28 +207,28 @@ void AppendCase::fill(GuardedTensor& tensor, Random& random) const {
   for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, random.normal());
 }
 
-AppendArguments AppendCase::arguments() const {
+AppendArguments AppendCase::arguments(const std::function<TensorView(const GuardedTensor&)>& place) const {
   AppendArguments a;
-  a.k_cache = k_cache.view();
-  a.v_cache = v_cache.view();
-  a.k_new = k_new_.view();
-  a.v_new = v_new_.view();
-  a.cu_seqlens_new = cu_seqlens_new_.view();
-  a.cache_seqlens = cache_seqlens_.view();
-  a.page_table = page_table_.view();
-  a.leftpad_k = leftpad_k_.view();
-  a.cache_batch_idx = cache_batch_idx_.view();
-  a.cos = cos_.view();
-  a.sin = sin_.view();
+  a.k_cache = place(k_cache);
+  a.v_cache = place(v_cache);
+  a.k_new = place(k_new_);
+  a.v_new = place(v_new_);
+  a.cu_seqlens_new = place(cu_seqlens_new_);
+  a.cache_seqlens = place(cache_seqlens_);
+  a.page_table = place(page_table_);
+  a.leftpad_k = place(leftpad_k_);
+  a.cache_batch_idx = place(cache_batch_idx_);
+  a.cos = place(cos_);
+  a.sin = place(sin_);
   a.interleaved = shape_.interleaved;
-  a.positions = positions_.view();
-  a.q = q_.view();
-  a.q_out = q_out.view();
-  a.cu_seqlens_q = cu_seqlens_q_.view();
-  a.positions_q = positions_q_.view();
+  a.positions = place(positions_);
+  a.q = place(q_);
+  a.q_out = place(q_out);
+  a.cu_seqlens_q = place(cu_seqlens_q_);
+  a.positions_q = place(positions_q_);
   a.q_in_order = shape_.q_in_order;
-  a.k_descale = k_descale_.view();
-  a.v_descale = v_descale_.view();
+  a.k_descale = place(k_descale_);
+  a.v_descale = place(v_descale_);
   return a;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,12 @@ class AppendCase {
  public:
   AppendCase(const AppendShape& shape, const Placement& placement, std::uint64_t seed);
 
-  AppendArguments arguments() const;
+  AppendArguments arguments() const {
+    return arguments([](const GuardedTensor& tensor) { return tensor.view(); });
+  }
+
+  /// `place(tensor)` gives the view of each: those of host memory, or of copies.
+  AppendArguments arguments(const std::function<TensorView(const GuardedTensor&)>& place) const;
 
   /// The caches hold what they held but for the appended rows, which and q_out are within the bound of float64.
   void expect_appended() const;

@@ -61,6 +61,19 @@ class DeviceCache {
     }
   }
 
+  /// What the copy of an input holds now; waits for the device.
+  std::vector<std::byte> downloaded(const ConstTensorView& host) const {
+    for (const Copy& copy : copies_) {
+      if (copy.host.data != host.data) continue;
+      std::vector<std::byte> bytes(copy.memory.bytes());
+      const Status status = copy.memory.download(bytes.data());
+      EXPECT_TRUE(status.ok()) << status.message();
+      return bytes;
+    }
+    ADD_FAILURE() << "there is no copy of this tensor";
+    return {};
+  }
+
   /// Of `host`, a call on the CPU that reads the same keys.
   void expect_matches(const ForwardArguments& host, const AttentionOptions& options) const {
     const reference::ForwardResult expected =

@@ -2,7 +2,10 @@
 """flash_attn_with_kvcache of both drop-ins and paged varlen calls, by random options against float64.
 
 The options are those that flash-attn's own test of its cache goes through, and FlashAttention-3's beside them.
+STROBE_TEST_DEVICE=cuda: on a GPU; STROBE_TEST_CALLS and STROBE_TEST_FIRST: how many calls, from which seed on.
 """
+
+import os
 
 import flash_attn
 import flash_attn_interface
@@ -14,6 +17,14 @@ from strobe.integrations import kv_cache, vllm
 from strobe.integrations.flash_attention import forward_pass
 
 HEAD_DIM, CAPACITY, POSITIONS = 32, 40, 64
+DEVICE = os.environ.get("STROBE_TEST_DEVICE", "cpu")
+CALLS = int(os.environ.get("STROBE_TEST_CALLS", "40"))
+FIRST = int(os.environ.get("STROBE_TEST_FIRST", "0"))
+DTYPES = [torch.bfloat16, torch.float16] + ([torch.float32] if DEVICE == "cpu" else [])
+
+
+def on_device(x):
+    return x.to(DEVICE) if isinstance(x, torch.Tensor) else x
 
 
 class Call:
@@ -23,7 +34,7 @@ class Call:
         self.random = np.random.default_rng(seed)
         torch.manual_seed(seed)
         self.version = version
-        self.dtype = self.random.choice([torch.float32, torch.bfloat16, torch.float16])
+        self.dtype = self.random.choice(DTYPES)
         self.batch, self.heads_kv = self.integer(1, 4), self.integer(1, 2)
         self.heads = self.heads_kv * self.integer(1, 3)
         self.page_size = self.random.choice([0, 1, 3, 16])
@@ -113,19 +124,23 @@ class Call:
             "num_splits": self.integer(0, 3),
             "return_softmax_lse": True,
         }
+        caches = [on_device(cache) for cache in self.caches]
+        tensors = [on_device(x) for x in (self.q, *caches, self.k, self.v)]
         if self.version == 2:
             given |= {"block_table": self.table, "alibi_slopes": self.alibi_slopes}
-            out, lse = flash_attn.flash_attn_with_kvcache(self.q, *self.caches, self.k, self.v, **given)
+            given = {name: on_device(x) for name, x in given.items()}
+            out, lse = flash_attn.flash_attn_with_kvcache(*tensors, **given)
         else:
             given |= {"page_table": self.table, "rotary_seqlens": self.rotary_seqlens}
             if self.packed:
                 given |= {"cu_seqlens_q": self.cumulative(self.counts_q), "max_seqlen_q": max(self.counts_q)}
             if self.packed_new:
                 given |= {"cu_seqlens_k_new": self.cumulative(self.counts)}
-            out, lse, *rest = flash_attn_interface.flash_attn_with_kvcache(
-                self.q, *self.caches, self.k, self.v, **given
-            )
+            given = {name: on_device(x) for name, x in given.items()}
+            out, lse, *rest = flash_attn_interface.flash_attn_with_kvcache(*tensors, **given)
             assert rest == [None, None]
+        self.caches = [cache.cpu() for cache in caches]
+        out, lse = out.cpu(), lse.cpu()
         if self.packed:
             return out.split(self.counts_q), lse.split(self.counts_q, dim=1)
         return out.unbind(), lse.unbind()
@@ -181,27 +196,8 @@ class Call:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_random_calls(version):
-    for seed in range(40):
+    for seed in range(FIRST, FIRST + CALLS):
         Call(seed, version).check()
-
-
-def test_append_by_index_is_the_same(monkeypatch):
-    """What devices without an append take: the same caches, on the CPU for once."""
-    original = kv_cache.append
-    for seed in range(20):
-        calls = [Call(seed, 3) for _ in range(2)]
-        if not calls[0].new:
-            continue
-        results = []
-        for call, by_index in zip(calls, (False, True), strict=True):
-            with monkeypatch.context() as patch:
-                patch.setattr(kv_cache, "append", original if not by_index else appended_by_index)
-                results.append(call.run()[0])
-        tolerance = {"rtol": 2**-7, "atol": 2**-7, "equal_nan": True}
-        for caches in zip(*(call.caches for call in calls), strict=True):
-            torch.testing.assert_close(*caches, **tolerance)
-        for outs in zip(*results, strict=True):
-            torch.testing.assert_close(*outs, **tolerance)
 
 
 def test_gathered_keys_are_the_same(monkeypatch):
@@ -249,14 +245,6 @@ def test_the_cpu_reads_pages_where_they_are(monkeypatch):
         causal=True,
     )
     assert torch.equal(out, wanted)
-
-
-def appended_by_index(cache, new, lengths, *, q, rotary=None, q_in_order=True, **packing):
-    cu_new, cu_q = packing["cu_seqlens_new"], packing["cu_seqlens_q"]
-    positions = positions_q = None
-    if rotary is not None:
-        positions, positions_q = kv_cache.positions_of(rotary, lengths, new[0], cu_new, q, cu_q, q_in_order=q_in_order)
-    return kv_cache.append_by_index(cache, new, lengths, q, rotary, positions, positions_q, cu_new)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])

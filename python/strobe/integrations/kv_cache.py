@@ -5,6 +5,7 @@ A cache is [rows, seqlen, heads_kv, head_dim], of which cache_batch_idx may say 
 page_size, heads_kv, head_dim] with a page table [batch, max_pages]. Lengths count left padding in.
 """
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,10 +17,11 @@ from strobe.integrations.flash_attention import (
     forward_pass,
     padded_attention,
     reject_unsupported,
-    rotate,
     with_query_values,
 )
 from strobe.torch.ops import rows
+
+_MOST_COLUMNS_OF_GPUS = 256
 
 
 @dataclass(frozen=True)
@@ -139,19 +141,17 @@ def append(
         k, v = k.to(q.dtype), v.to(q.dtype)
         scales = {name: torch.ones((1, 1, 1), device=q.device) for name in scales}
     positions = positions_q = None
-    if rotary is not None and (k.is_cuda or cache.leftpad is not None or rotary.seqlens is not None):
+    if rotary is not None and (cache.leftpad is not None or rotary.seqlens is not None):
         positions, positions_q = positions_of(
             rotary, lengths, k, cu_seqlens_new, q, cu_seqlens_q, q_in_order=q_in_order
         )
-    if k.is_cuda:
-        return append_by_index(cache, (k, v), lengths, q, rotary, positions, positions_q, cu_seqlens_new)
     with torch.no_grad():
         turned = strobe.append(
-            *(*cache.first(lengths.shape[0]), k, v, lengths),
+            *(*cache.first(lengths.shape[0]), rows(k), rows(v), rows(lengths)),
             cu_seqlens_new=None if cu_seqlens_new is None else cu_seqlens_new.int(),
             **cache.indices(),
             positions=positions,
-            q=None if rotary is None else q.detach(),
+            q=None if rotary is None else rows(q.detach()),
             cu_seqlens_q=None if rotary is None or cu_seqlens_q is None else cu_seqlens_q.int(),
             positions_q=positions_q,
             q_in_order=q_in_order,
@@ -164,39 +164,27 @@ def append(
     return q if turned is None else turned
 
 
-def append_by_index(
-    cache: Cache,
-    new: tuple[Tensor, Tensor],
-    lengths: Tensor,
-    q: Tensor,
-    rotary: Rotary | None,
-    positions: Tensor | None,
-    positions_q: Tensor | None,
-    cu_seqlens_new: Tensor | None,
-) -> Tensor:
-    """The same by PyTorch's own operators, for devices whose engines have no append."""
-    k, v = new
-    if cache.k.dtype.itemsize == 1:
-        raise NotImplementedError(f"k is given with a cache of {cache.k.dtype} on {k.device}: write it to the cache")
-    if rotary is not None and positions is not None and positions_q is not None:
-        k = rotate(k, rotary.cos, rotary.sin, positions, interleaved=rotary.interleaved)
-        q = rotate(q, rotary.cos, rotary.sin, positions_q, interleaved=rotary.interleaved)
-    sequence, step = _rows(k, cu_seqlens_new)
-    row = lengths[sequence].long() + step
-    if cache.page_table is not None:
-        entry = cache.page_table[sequence, row // cache.k.shape[1]].long()
-        row = row % cache.k.shape[1]
-    else:
-        entry = sequence if cache.batch_idx is None else cache.batch_idx[sequence].long()
-    cache.k[entry, row] = k.to(cache.k.dtype)
-    cache.v[entry, row] = v.to(cache.v.dtype)
-    return q
+@functools.cache
+def _is_hopper(device: int) -> bool:
+    return torch.cuda.get_device_capability(device) == (9, 0)
+
+
+def reads_in_place(q: Tensor, cache: Cache) -> bool:
+    """Whether the engine of q's device reads this cache where it lies: pages, left padding and chosen entries."""
+    if not q.is_cuda:
+        return True
+    k, v = cache.k, cache.v
+    columns = (q.shape[-1], v.shape[-1])
+    if not _is_hopper(q.device.index) or any(x % 8 != 0 or x > _MOST_COLUMNS_OF_GPUS for x in columns):
+        return False
+    in_pages = cache.page_table is not None
+    return not (in_pages and k.dtype.itemsize == 1 and (k.shape[1] % 8 != 0 or cache.leftpad is not None))
 
 
 def gathered(cache: Cache, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """k, v [batch, seqlen, heads_kv, head_dim] without pages and left padding, and the lengths that count.
 
-    For devices whose engines read no pages. No length is read, which would wait for a GPU: seqlen is all that a
+    For calls that reads_in_place() excludes. No length is read, which would wait for a GPU: seqlen is all that a
     sequence may have, and numbers of pages are clamped.
     """
     if cache.page_table is None and cache.leftpad is None:
@@ -220,13 +208,14 @@ def cached_attention(
     q: Tensor, cache: Cache, lengths: Tensor, *, out: Tensor | None = None, **options: Any
 ) -> tuple[Tensor, Tensor]:
     """(out, lse) of q over the first `lengths` rows of each sequence in the cache."""
-    if q.is_cuda:
-        k, v, lengths = gathered(cache, lengths)
-    else:
+    in_place = reads_in_place(q, cache)
+    if in_place:
         k, v = cache.first(lengths.shape[0])
         options = options | cache.indices()
+    else:
+        k, v, lengths = gathered(cache, lengths)
     options = options | {"seqused_k": rows(lengths)}
-    if out is not None or not q.is_cuda:
+    if in_place or out is not None:
         return forward_pass(q.detach(), k.detach(), v.detach(), out=out, **options)
     with torch.no_grad():
         return padded_attention(q, k, v, return_lse=True, **options)

@@ -8,7 +8,10 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
 
+import strobe
+from strobe.integrations.kv_cache import Cache, reads_in_place
 from strobe.torch import attention
+from strobe.torch.ops import is_traced
 
 __all__ = ["register"]
 
@@ -80,6 +83,9 @@ def _padded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: dict[str, An
     batch, seqlen_q = q.shape[:2]
     seqlen_k = mask.shape[1]
     k, v = (x[:, :seqlen_k] for x in (k, v))  # a static cache has room for more
+    if seqlen_q == 1 and (rows := _rows_in_place(q, k, v, mask)) is not None:
+        given = {name: value for name, value in options.items() if value is not None}
+        return strobe.attention(q, k, v, **rows, **given)
     # One query a sequence is there even where its own key is masked, as transformers' other implementations have it.
     q_mask = mask[:, -seqlen_q:] if seqlen_q > 1 else torch.ones_like(mask[:, :1])
     rows_q, cu_seqlens_q = _packing(q_mask)
@@ -94,6 +100,23 @@ def _padded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: dict[str, An
     )
     padded = o.new_zeros(batch * seqlen_q, *o.shape[1:])
     return padded.index_copy(0, rows_q, o).unflatten(0, (batch, seqlen_q))
+
+
+def _rows_in_place(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> dict[str, Tensor] | None:
+    """Where the keys of a decode step lie in its cache, or None where they must be packed.
+
+    They are read in place if those of each sequence follow one another and nothing records or traces the call.
+    """
+    if is_traced(q, k, v) or (torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))):
+        return None
+    tokens = mask.int()
+    first = tokens.argmax(1).int()
+    end = (first + tokens.sum(1)).int()
+    if not reads_in_place(q, Cache(k, v, leftpad=first)):
+        return None
+    place = torch.arange(mask.shape[1], device=mask.device)
+    in_one_run = ((place >= first[:, None]) & (place < end[:, None])) == mask
+    return {"leftpad_k": first, "seqused_k": end} if bool(in_one_run.all()) else None
 
 
 def _packing(mask: Tensor) -> tuple[Tensor, Tensor]:

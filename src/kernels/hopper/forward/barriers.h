@@ -43,7 +43,7 @@ struct RawBarriers<C> {
   __device__ void init() {
     for (int s = 0; s < C.raw_stages; ++s) {
       cuda::ptx::mbarrier_init(&raw_full[s], 1);
-      cuda::ptx::mbarrier_init(&raw_empty[s], kConverterWarps);
+      cuda::ptx::mbarrier_init(&raw_empty[s], converter_warps(C));
     }
   }
 };
@@ -77,7 +77,7 @@ struct Barriers : RawBarriers<C>, BiasBarriers<C> {
   /// By one thread, before anyone uses them.
   __device__ void init() {
     constexpr int kReaders = kWarpsPerWarpgroup * C.consumer_warpgroups;
-    constexpr int kWriters = converts(C) ? kConverterWarps : 1;
+    constexpr int kWriters = converts(C) ? converter_warps(C) : 1;
     RawBarriers<C>::init();
     BiasBarriers<C>::init();
     for (int s = 0; s < C.stages; ++s) {

@@ -5,6 +5,7 @@
 
 #include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/forward/tile_work.h"
+#include "kernels/hopper/ptx/cuda_ptx.h"
 
 namespace strobe::hopper::forward {
 
@@ -12,7 +13,18 @@ namespace strobe::hopper::forward {
 template <Config C>
 constexpr bool kInCache = C.entries || in_pages(C);
 
-constexpr int kNoEntry = -1;  // TMA reads zeros there
+constexpr int kNoEntry = -1;
+
+/// `bytes` of zeros in shared memory, by one thread, for WGMMA and TMA: rows that do not exist. A box of them would be
+/// zeros as well, but TMA looks up an address even of a box that lies wholly outside its tensor, and was seen to fault
+/// where that of a varlen map, which begins before its tensor, is not mapped.
+__device__ __forceinline__ void store_zeros(unsigned char* to, int bytes) {
+#pragma unroll 1
+  for (int i = 0; i < bytes; i += static_cast<int>(sizeof(uint4))) {
+    *reinterpret_cast<uint4*>(to + i) = uint4{};
+  }
+  cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+}
 
 /// The number of a page or an entry, or kNoEntry.
 __device__ __forceinline__ int existing(const CacheParams& cache, int number) {
@@ -24,13 +36,17 @@ struct CachePlace {
   int entry, row;
 };
 
+/// What the page table says of row `row` of a sequence, less than the sequence's used rows: any number.
+__device__ __forceinline__ int page_number(const CacheParams& cache, int sequence, int row) {
+  const int page = cache.by_page_size.quotient(row);
+  return __ldg(cache.page_table + sequence * cache.table_batch_stride + page * cache.table_page_stride);
+}
+
 /// Of row `row` of a sequence, padding counted in; less than the sequence's used rows.
 template <Config C>
 __device__ __forceinline__ CachePlace cache_place(const CacheParams& cache, int sequence, int row) {
   if constexpr (in_pages(C)) {
-    const int page = cache.by_page_size.quotient(row);
-    const int number = __ldg(cache.page_table + sequence * cache.table_batch_stride + page * cache.table_page_stride);
-    return {existing(cache, number), row - page * static_cast<int>(cache.by_page_size.divisor)};
+    return {existing(cache, page_number(cache, sequence, row)), cache.by_page_size.remainder(row)};
   } else {
     return {C.entries ? existing(cache, cache.entries[sequence]) : sequence, row};
   }

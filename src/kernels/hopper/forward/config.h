@@ -69,12 +69,21 @@ constexpr int operand_bytes(const Config& c) { return eight_bit(c) ? 1 : 2; }
 
 constexpr bool converts(const Config& c) { return c.stored != Operands::elements; }
 
+/// Of page_boxes.
+inline constexpr int kLeastBoxRows = 8;
+
 constexpr bool in_pages(const Config& c) { return c.keys != KeySource::tensor; }
 
 constexpr int block_m(const Config& c) { return kRowsPerWarpgroup * c.consumer_warpgroups; }
 
+/// One consumer warpgroup reads keys and values faster than three warps convert them.
+constexpr int producer_warpgroups(const Config& c) {
+  const int wanted = converts(c) && c.consumer_warpgroups == 1 ? 2 : 1;
+  return c.warp_specialized ? wanted : 0;
+}
+
 constexpr int threads_per_block(const Config& c) {
-  return kWarpgroupSize * (c.consumer_warpgroups + (c.warp_specialized ? 1 : 0));
+  return kWarpgroupSize * (c.consumer_warpgroups + producer_warpgroups(c));
 }
 
 constexpr Tiling tiling(const Config& c) {

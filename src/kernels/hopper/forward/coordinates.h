@@ -15,7 +15,7 @@ __device__ __forceinline__ SequenceStart query_start(const Params& params, const
                                        params.sequences.cu_seqlens_q != nullptr, work.tile.sequence);
 }
 
-/// Of the keys in use.
+/// Of the keys in use. Batch kNoEntry: of an entry that does not exist.
 template <Config C>
 __device__ __forceinline__ SequenceStart key_start(const Params& params, const TileWork& work) {
   const int entry = C.entries ? existing(params.cache, params.cache.entries[work.tile.sequence]) : work.tile.sequence;

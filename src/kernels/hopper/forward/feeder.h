@@ -126,12 +126,17 @@ class KeyFeeder {
       wait<C>(empty_[at_.stage], at_.parity);
     }
     if (this_thread_feeds<C>()) {
-      expect(full, kStageBytes);
       unsigned char* destination = ring_ + at_.stage * kStageBytes;
-      for (int panel = 0; panel < kPanels; ++panel) {
-        const int along = panel * kColumns<C>;
-        const BoxStart box = kTransposed ? rows.box(first + along, 0, head) : rows.box(along, first, head);
-        load_panel<false>(map_, box, destination + panel * (kStageBytes / kPanels), full);
+      if (C.entries && rows.batch == kNoEntry) {
+        store_zeros(destination, kStageBytes);
+        arrive_once(full);
+      } else {
+        expect(full, kStageBytes);
+        for (int panel = 0; panel < kPanels; ++panel) {
+          const int along = panel * kColumns<C>;
+          const BoxStart box = kTransposed ? rows.box(first + along, 0, head) : rows.box(along, first, head);
+          load_panel<false>(map_, box, destination + panel * (kStageBytes / kPanels), full);
+        }
       }
     }
     at_.advance();
@@ -155,6 +160,60 @@ class KeyFeeder {
   RingPosition<C.stages> at_{0, 1};
 };
 
+/// The pages of one block after another; `Block` is PageBoxes or PageRows.
+template <Config C, typename Block>
+class PageCursor {
+ public:
+  __device__ __forceinline__ PageCursor(const Params& params, const ScheduleOf<C>& schedule)
+      : params_(params), cursor_(params, schedule) {}
+
+  /// False when there is no other block.
+  __device__ __forceinline__ bool next(Block& block) {
+    if (!cursor_.next()) {
+      return false;
+    }
+    block = Block(params_, cursor_);
+    return true;
+  }
+
+ private:
+  const Params& params_;
+  KeyCursor<C> cursor_;
+};
+
+/// Few queries wait for their keys: the page table is read one block ahead of the block that is wanted.
+template <Config C, typename Block>
+  requires(C.consumer_warpgroups == 1)
+class PageCursor<C, Block> {
+ public:
+  __device__ __forceinline__ PageCursor(const Params& params, const ScheduleOf<C>& schedule)
+      : params_(params), cursor_(params, schedule) {
+    look_ahead();
+  }
+
+  __device__ __forceinline__ bool next(Block& block) {
+    if (!has_next_) {
+      return false;
+    }
+    block = next_;
+    look_ahead();
+    return true;
+  }
+
+ private:
+  __device__ __forceinline__ void look_ahead() {
+    has_next_ = cursor_.next();
+    if (has_next_) {
+      next_ = Block(params_, cursor_);
+    }
+  }
+
+  const Params& params_;
+  KeyCursor<C> cursor_;
+  Block next_;
+  bool has_next_;
+};
+
 /// Blocks of K or V out of pages, by TMA.
 template <Config C, bool values>
   requires(C.keys == KeySource::page_boxes)
@@ -164,15 +223,16 @@ class KeyFeeder<C, values> {
 
   __device__ __forceinline__ KeyFeeder(const TensorMap& map, const Params& params, const ScheduleOf<C>& schedule,
                                        unsigned char* ring, unsigned char*, StageBarriers full, StageBarriers empty)
-      : map_(map), params_(params), cursor_(params, schedule), ring_(ring), full_(full), empty_(empty) {}
+      : map_(map), params_(params), pages_(params, schedule), ring_(ring), full_(full), empty_(empty) {}
 
   __device__ __forceinline__ bool feed() {
-    if (!cursor_.next()) {
+    PageBoxes<C> boxes;
+    if (!pages_.next(boxes)) {
       return false;
     }
-    const PageBoxes<C> boxes(params_, cursor_);
+    boxes.find(params_.cache);
     wait<C>(empty_[at_.stage], at_.parity);
-    boxes.load(map_, kPanels, kColumns<C>, ring_ + at_.stage * kStageBytes, full_[at_.stage]);
+    boxes.load(params_.cache, map_, kPanels, kColumns<C>, ring_ + at_.stage * kStageBytes, full_[at_.stage]);
     at_.advance();
     return true;
   }
@@ -184,7 +244,7 @@ class KeyFeeder<C, values> {
 
   const TensorMap& map_;
   const Params& params_;
-  KeyCursor<C> cursor_;
+  PageCursor<C, PageBoxes<C>> pages_;
   unsigned char* ring_;
   StageBarriers full_;
   StageBarriers empty_;
@@ -201,20 +261,21 @@ class KeyFeeder<C, values> {
 
   __device__ __forceinline__ KeyFeeder(const TensorMap&, const Params& params, const ScheduleOf<C>& schedule,
                                        unsigned char* ring, unsigned char*, StageBarriers full, StageBarriers empty)
-      : params_(params), cursor_(params, schedule), ring_(ring), full_(full), empty_(empty) {}
+      : params_(params), pages_(params, schedule), ring_(ring), full_(full), empty_(empty) {}
 
   __device__ __forceinline__ bool feed() {
-    if (!cursor_.next()) {
+    PageRows<C> rows;
+    if (!pages_.next(rows)) {
       publish<0>();
       return false;
     }
-    const PageRows<C> rows(params_, values ? params_.v : params_.k, cursor_);
     const bool is_free = __all_sync(kFullWarp, cuda::ptx::mbarrier_try_wait_parity(&empty_[at_.stage], at_.parity));
     if (!is_free) {
       publish<0>();
       wait<C>(empty_[at_.stage], at_.parity);
     }
-    rows.template copy<2 * (values ? C.head_dim_v : C.head_dim)>(2 * (values ? params_.head_dim_v : params_.head_dim),
+    rows.template copy<2 * (values ? C.head_dim_v : C.head_dim)>(params_.cache, values ? params_.v : params_.k,
+                                                                 2 * (values ? params_.head_dim_v : params_.head_dim),
                                                                  ring_ + at_.stage * kStageBytes);
     ptx::cp_async_commit_group();
     publish<1>();
@@ -242,7 +303,7 @@ class KeyFeeder<C, values> {
   }
 
   const Params& params_;
-  KeyCursor<C> cursor_;
+  PageCursor<C, PageRows<C>> pages_;
   unsigned char* ring_;
   StageBarriers full_;
   StageBarriers empty_;

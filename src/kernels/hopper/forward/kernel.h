@@ -41,7 +41,9 @@ struct RegisterBudget {
   static constexpr bool kBringsScales = eight_bit(C);
   static constexpr bool kConverts = converts(C);
   static constexpr bool kCopies = C.keys == KeySource::page_rows;  // row by row
-  static constexpr int kProducer = kConverts                       ? 88
+  static constexpr int kProducers = producer_warpgroups(C);
+  static constexpr int kProducer = kProducers > 1                  ? 120
+                                   : kConverts                     ? 88
                                    : C.consumer_warpgroups >= 3    ? 32
                                    : kCopies                       ? (C.ctas_per_sm == 2           ? 48
                                                                       : C.consumer_warpgroups == 1 ? 72
@@ -49,7 +51,8 @@ struct RegisterBudget {
                                    : kWalks                        ? 72
                                    : kManyNumbers || kBringsScales ? 40
                                                                    : 24;
-  static constexpr int kConsumer = kConverts                       ? 208
+  static constexpr int kConsumer = kProducers > 1                  ? 240
+                                   : kConverts                     ? 208
                                    : C.consumer_warpgroups == 4    ? 112
                                    : C.consumer_warpgroups == 3    ? 160
                                    : kWalks                        ? (C.ctas_per_sm == 2 ? 184 : 216)
@@ -60,7 +63,8 @@ struct RegisterBudget {
                                    : kManyNumbers || kBringsScales ? 232
                                                                    : 240;
   static constexpr int kAtLaunch = 65536 / (C.ctas_per_sm * threads_per_block(C)) / 8 * 8;
-  static_assert(kProducer + C.consumer_warpgroups * kConsumer <= kAtLaunch * (1 + C.consumer_warpgroups));
+  static_assert(kProducers * kProducer + C.consumer_warpgroups * kConsumer <=
+                kAtLaunch * (kProducers + C.consumer_warpgroups));
 };
 
 template <Config C>
@@ -153,12 +157,12 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
   if constexpr (!C.warp_specialized) {
     Consumer<C>(feeders, warpgroup).run();
-  } else if (warpgroup == 0) {
+  } else if (warpgroup < producer_warpgroups(C)) {
     ptx::setmaxnreg_dec<RegisterBudget<C>::kProducer>();
     produce<C>(feeders);
   } else {
     ptx::setmaxnreg_inc<RegisterBudget<C>::kConsumer>();
-    Consumer<C>(feeders, warpgroup - 1).run();
+    Consumer<C>(feeders, warpgroup - producer_warpgroups(C)).run();
   }
 }
 

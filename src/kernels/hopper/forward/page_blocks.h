@@ -11,6 +11,44 @@
 
 namespace strobe::hopper::forward {
 
+/// What the page table says of a block, read when the block before is on its way. Every lane has some of its pieces,
+/// of one or more rows each.
+template <Config C, int least_rows>
+class PageNumbers {
+ public:
+  static constexpr int kEach = (C.block_n + kWarpSize * least_rows - 1) / (kWarpSize * least_rows);
+
+  PageNumbers() = default;
+  __device__ __forceinline__ PageNumbers(const CacheParams& cache, const KeyCursor<C>& cursor, int piece_rows)
+      : head_(cursor.head()),
+        first_(cursor.work().k.start + cursor.block() * C.block_n),
+        end_(cursor.work().k.start + cursor.work().k.used) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = row_in_block(i, piece_rows);
+      numbers_[i] = kNoEntry;
+      if (row < C.block_n && first_ + row < end_) {
+        numbers_[i] = page_number(cache, cursor.work().tile.sequence, first_ + row);
+      }
+    }
+  }
+
+  /// The first row of this lane's i-th piece; block_n or more where it has none.
+  __device__ __forceinline__ static int row_in_block(int i, int piece_rows) {
+    return (i * kWarpSize + static_cast<int>(threadIdx.x % kWarpSize)) * piece_rows;
+  }
+  __device__ __forceinline__ CachePlace place(const CacheParams& cache, int i, int piece_rows) const {
+    return {existing(cache, numbers_[i]), cache.by_page_size.remainder(first_ + row_in_block(i, piece_rows))};
+  }
+  __device__ __forceinline__ int head() const { return head_; }
+  __device__ __forceinline__ int row(int i, int piece_rows) const { return first_ + row_in_block(i, piece_rows); }
+  __device__ __forceinline__ int end() const { return end_; }
+
+ private:
+  int head_, first_, end_;
+  int numbers_[kEach];
+};
+
 /// By TMA: a lane brings a box of rows that lie in one page.
 ///
 /// The maps are those of varlen tensors (tile/tensor_map.h), a page in the place of a sequence: of a sequence's last
@@ -18,77 +56,81 @@ namespace strobe::hopper::forward {
 template <Config C>
 class PageBoxes {
  public:
-  __device__ __forceinline__ PageBoxes(const Params& params, const KeyCursor<C>& cursor) : head_(cursor.head()) {
-    const CacheParams& cache = params.cache;
-    const TileWork& work = cursor.work();
+  PageBoxes() = default;
+  __device__ __forceinline__ PageBoxes(const Params& params, const KeyCursor<C>& cursor)
+      : numbers_(params.cache, cursor, params.cache.box_rows) {}
+
+  /// Where the box lies: all that can be said before a stage is free.
+  __device__ __forceinline__ void find(const CacheParams& cache) {
     const int page_size = static_cast<int>(cache.by_page_size.divisor);
-    row_in_block_ = static_cast<int>(threadIdx.x % kWarpSize) * cache.box_rows;
-    const int row = cursor.block() * C.block_n + row_in_block_;
-    if (row_in_block_ < C.block_n && row < work.k.used) {
-      const CachePlace place = cache_place<C>(cache, work.tile.sequence, row);
-      page_ = {page_start(row, place.row, work.k.used, page_size), place.entry};
-      row_in_page_ = place.row;
-    }
+    const CachePlace place = numbers_.place(cache, 0, cache.box_rows);
+    const RowStart first = page_start(numbers_.row(0, cache.box_rows), place.row, numbers_.end(), page_size);
+    row_ = first.row + place.row;
+    offset_ = first.offset;
+    page_ = place.entry;
   }
 
   /// `panels` panels of `columns` columns each, once the stage is free.
-  __device__ __forceinline__ void load(const TensorMap& map, int panels, int columns, unsigned char* stage,
-                                       uint64_t& full) const {
+  __device__ __forceinline__ void load(const CacheParams& cache, const TensorMap& map, int panels, int columns,
+                                       unsigned char* stage, uint64_t& full) const {
     constexpr int kPanelBytes = C.block_n * kPanelRowBytes;
+    const int row_in_block = numbers_.row_in_block(0, cache.box_rows);
+    unsigned char* const destination = stage + row_in_block * kPanelRowBytes;
+    const int box_bytes = cache.box_rows * kPanelRowBytes;
+    const bool is_found = page_ != kNoEntry;
+    if (!is_found && row_in_block < C.block_n) {
+#pragma unroll 1
+      for (int panel = 0; panel < panels; ++panel) {
+        store_zeros(destination + panel * kPanelBytes, box_bytes);
+      }
+    }
+    const int found = __popc(__ballot_sync(kFullWarp, is_found));  // and zeros are stored
     if (threadIdx.x % kWarpSize == 0) {
-      expect(full, panels * kPanelBytes);
+      expect(full, panels * found * box_bytes);
     }
     __syncwarp();
-    if (row_in_block_ < C.block_n) {
-      unsigned char* const destination = stage + row_in_block_ * kPanelRowBytes;
+    if (is_found) {
       for (int panel = 0; panel < panels; ++panel) {
-        load_panel<false>(map, page_.box(panel * columns, row_in_page_, head_), destination + panel * kPanelBytes,
-                          full);
+        const BoxStart box{
+            .column = panel * columns, .row = row_, .offset = offset_, .head = numbers_.head(), .batch = page_};
+        load_panel<false>(map, box, destination + panel * kPanelBytes, full);
       }
     }
   }
 
  private:
-  SequenceStart page_{{0, 0}, kNoEntry};
-  int row_in_block_, row_in_page_ = 0;
-  const int head_;
+  PageNumbers<C, kLeastBoxRows> numbers_;
+  int row_, offset_, page_;  // of the map
+  static_assert(PageNumbers<C, kLeastBoxRows>::kEach == 1);
 };
 
 /// By cp.async: a lane finds every 32nd row, and eight lanes copy 128 bytes of a row, into the swizzle that TMA writes.
 template <Config C>
 class PageRows {
  public:
-  __device__ __forceinline__ PageRows(const Params& params, const Rows& rows, const KeyCursor<C>& cursor) {
-    const TileWork& work = cursor.work();
-    data_ = reinterpret_cast<const unsigned char*>(rows.data);
-    const int head = cursor.head();
-#pragma unroll
-    for (int i = 0; i < kOwnRows; ++i) {
-      const int key = cursor.block() * C.block_n + i * kWarpSize + static_cast<int>(threadIdx.x % kWarpSize);
-      offset_[i] = -1;
-      if (key < work.k.used) {
-        const CachePlace place = cache_place<C>(params.cache, work.tile.sequence, work.k.start + key);
-        if (place.entry != kNoEntry) {
-          offset_[i] = rows.offset(place.entry, place.row, head) * kElementBytes;
-        }
-      }
-    }
-  }
+  PageRows() = default;
+  __device__ __forceinline__ PageRows(const Params& params, const KeyCursor<C>& cursor)
+      : numbers_(params.cache, cursor, 1) {}
 
   /// `row_bytes` of each row, once the stage is free. Rows that do not exist become zeros.
   template <int row_bytes>
-  __device__ __forceinline__ void copy(int existing_bytes, unsigned char* stage) const {
+  __device__ __forceinline__ void copy(const CacheParams& cache, const Rows& rows, int existing_bytes,
+                                       unsigned char* stage) const {
     constexpr int kPieces = row_bytes / kPieceBytes;
     constexpr int kPanels = (kPieces + kPanelPieces - 1) / kPanelPieces;
+    const auto* const data = reinterpret_cast<const unsigned char*>(rows.data);
     const int lane = threadIdx.x % kWarpSize;
     const int piece = lane % kPanelPieces;
     const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(stage));
 #pragma unroll
-    for (int i = 0; i < kOwnRows; ++i) {
-#pragma unroll 2
+    for (int i = 0; i < numbers_.kEach; ++i) {
+      const CachePlace place = numbers_.place(cache, i, 1);
+      const long long own =
+          place.entry == kNoEntry ? -1 : rows.offset(place.entry, place.row, numbers_.head()) * kElementBytes;
+#pragma unroll
       for (int j = 0; j < kPanelPieces; ++j) {
         const int from = j * kRowsAtOnce + lane / kPanelPieces;
-        const long long offset = __shfl_sync(kFullWarp, offset_[i], from);
+        const long long offset = __shfl_sync(kFullWarp, own, from);
         const int row = i * kWarpSize + from;
         if (C.block_n % kWarpSize == 0 || row < C.block_n) {
 #pragma unroll
@@ -97,7 +139,7 @@ class PageRows {
             if ((panel + 1) * kPanelPieces <= kPieces || at < row_bytes) {
               const bool exists = offset >= 0 && at < existing_bytes;
               ptx::cp_async_16(to + panel * C.block_n * kPanelRowBytes + piece_offset(row, piece),
-                               data_ + (exists ? offset + at : 0), exists ? kPieceBytes : 0);
+                               data + (exists ? offset + at : 0), exists ? kPieceBytes : 0);
             }
           }
         }
@@ -107,11 +149,9 @@ class PageRows {
 
  private:
   static constexpr int kRowsAtOnce = kWarpSize / kPanelPieces;
-  static constexpr int kOwnRows = (C.block_n + kWarpSize - 1) / kWarpSize;
   static constexpr int kElementBytes = converts(C) ? 1 : 2;
 
-  const unsigned char* data_;
-  long long offset_[kOwnRows];  // bytes; negative: no such row
+  PageNumbers<C, 1> numbers_;
 };
 
 }  // namespace strobe::hopper::forward

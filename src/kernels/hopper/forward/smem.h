@@ -32,8 +32,8 @@ constexpr int value_tile_bytes(const Config& c) {
                       : tile_bytes(c.block_n, c.head_dim_v);
 }
 
-// Warps that convert K and V.
-constexpr int kConverterWarps = 3;
+/// Those that convert K and V: all but the one that loads.
+constexpr int converter_warps(const Config& c) { return kWarpsPerWarpgroup * producer_warpgroups(c) - 1; }
 
 /// A block of K or V as it is stored.
 constexpr int raw_bytes(const Config& c) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// K and V stored in 8 bits: one warp loads Q, and blocks of K and V as they are stored into a ring of their own; three
-// warps convert those into the rings that consumers read, which know nothing of it.
+// K and V stored in 8 bits: one warp loads Q, and blocks of K and V as they are stored into a ring of their own; the
+// other producer warps convert those into the rings that consumers read, which know nothing of it.
 //
 // Blocks pass the ring in the order in which consumers need them: the first K, and then each K before the V of the
 // block before it. So the warps that convert never wait for a stage that consumers free only after a later block.
@@ -65,9 +65,11 @@ class StoredLoader {
   __device__ __forceinline__ void load(const TensorMap& map, const KeyCursor<C>& cursor, int panels) {
     uint64_t& full = feeders_.barriers.raw_full[at_.stage];
     if constexpr (C.keys == KeySource::page_boxes) {
-      const PageBoxes<C> boxes(feeders_.params, cursor);
+      PageBoxes<C> boxes(feeders_.params, cursor);
+      boxes.find(feeders_.params.cache);
       wait<C>(feeders_.barriers.raw_empty[at_.stage], at_.parity);
-      boxes.load(map, panels, kPanelRowBytes, feeders_.smem + kPlan.raw + at_.stage * kPlan.raw_bytes, full);
+      boxes.load(feeders_.params.cache, map, panels, kPanelRowBytes,
+                 feeders_.smem + kPlan.raw + at_.stage * kPlan.raw_bytes, full);
       at_.advance();
       return;
     }
@@ -75,10 +77,16 @@ class StoredLoader {
     if (this_thread_feeds<C>()) {
       const SequenceStart rows = key_start<C>(feeders_.params, cursor.work());
       unsigned char* const destination = feeders_.smem + kPlan.raw + at_.stage * kPlan.raw_bytes;
-      expect(full, panels * C.block_n * kPanelRowBytes);
-      for (int panel = 0; panel < panels; ++panel) {
-        load_panel<false>(map, rows.box(panel * kPanelRowBytes, cursor.block() * C.block_n, cursor.head()),
-                          destination + panel * C.block_n * kPanelRowBytes, full);
+      const int bytes = panels * C.block_n * kPanelRowBytes;
+      if (C.entries && rows.batch == kNoEntry) {
+        store_zeros(destination, bytes);
+        arrive_once(full);
+      } else {
+        expect(full, bytes);
+        for (int panel = 0; panel < panels; ++panel) {
+          load_panel<false>(map, rows.box(panel * kPanelRowBytes, cursor.block() * C.block_n, cursor.head()),
+                            destination + panel * C.block_n * kPanelRowBytes, full);
+        }
       }
     }
     at_.advance();
@@ -92,7 +100,7 @@ class StoredLoader {
   bool is_first_ = true;
 };
 
-/// By all lanes of each of kConverterWarps warps, of which this is number `warp`.
+/// By all lanes of each of the converter warps, of which this is number `warp`.
 ///
 /// A warp converts 8 rows by 64 columns at a time, which is one 1024-byte atom of the swizzle. Four lanes share a row
 /// of 16-byte pieces, and of eight neighbouring lanes the rows are r and r ^ 5: so they hit all banks, in the stored
@@ -136,6 +144,7 @@ class StoredConverter {
   static constexpr int kPieces = 4;  // of 16 bytes, in 64 columns
   static constexpr int kAtomRows = 8;
   static constexpr int kAtoms = C.block_n / kAtomRows;  // rows of them
+  static constexpr int kConverterWarps = converter_warps(C);
   static constexpr int kAtomsPerWarp = (kAtoms + kConverterWarps - 1) / kConverterWarps;
   static constexpr int kPanelBytes = C.block_n * kPanelRowBytes;
   static_assert(C.block_n % kAtomRows == 0);

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an append is cut for a GPU: the launch's blocks, threads and items, walked one after another on the host, write
+// what the CPU engine's append writes.
+#include "gpu/append_launch.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "append_case.h"
+#include "kernels/steps/append_places.h"
+
+namespace strobe::test {
+namespace {
+
+using gpu::AppendLaunch;
+using steps::AppendedRows;
+using steps::AppendParams;
+using steps::Rotation;
+using steps::RowPlace;
+using steps::Stored;
+
+double read(const void* from, std::int64_t element, DType dtype) {
+  const auto* const at = static_cast<const std::byte*>(from) + element * static_cast<std::int64_t>(size_of(dtype));
+  if (dtype == DType::float32) return *reinterpret_cast<const float*>(at);
+  if (dtype == DType::float16) return to_float(*reinterpret_cast<const float16*>(at));
+  return to_float(*reinterpret_cast<const bfloat16*>(at));
+}
+
+void write(void* to, std::int64_t element, DType dtype, float value) {
+  auto* const at = static_cast<std::byte*>(to) + element * static_cast<std::int64_t>(size_of(dtype));
+  switch (dtype) {
+    case DType::float32: return void(std::memcpy(at, &value, sizeof(value)));
+    case DType::float16: *reinterpret_cast<float16*>(at) = to_float16(value); return;
+    case DType::bfloat16: *reinterpret_cast<bfloat16*>(at) = to_bfloat16(value); return;
+    case DType::float8_e4m3: *reinterpret_cast<float8_e4m3*>(at) = to_float8_e4m3(value); return;
+    default:
+      *reinterpret_cast<std::int8_t*>(at) = static_cast<std::int8_t>(std::lrint(std::clamp(value, -127.0F, 127.0F)));
+  }
+}
+
+/// What the kernel does to one of its three tensors, for the variant C whose rotation here is `rotation`.
+template <steps::AppendConfig C, Rotation rotation>
+class Walk {
+ public:
+  Walk(const AppendArguments& a, const AppendParams& params, const AppendedRows& rows, bool queries, DType to)
+      : a_(a), params_(params), rows_(rows), queries_(queries), to_(to) {}
+
+  void run() const {
+    EXPECT_LE(rows_.rows_per_block, steps::kMostRows);
+    for (int block = 0; block < rows_.blocks; ++block) {
+      const steps::BlockRows own(rows_, block);
+      ASSERT_GT(own.items, 0) << "block " << block;
+      ASSERT_LE(own.items, steps::kAppendThreads * steps::kMostItems) << "block " << block;
+      for (int index = 0; index < own.items; ++index) {
+        const int chunk_items = static_cast<int>(rows_.items_of_chunk.divisor);
+        const int row_of_block = rows_.items_of_chunk.quotient(index);
+        const int row = own.first + row_of_block;
+        ASSERT_LT(row_of_block, own.count);
+        const steps::NearSequence near{0, std::min(row, 1)};  // as far from the row's as can be
+        const RowPlace place =
+            queries_ ? place_of_query(params_, row, near) : place_in_cache(params_, rows_, row, near);
+        if (place.to < 0) continue;
+        move(steps::item_place<C, rotation>(params_, rows_,
+                                            index - row_of_block * chunk_items + own.chunk * chunk_items),
+             row, place);
+      }
+    }
+  }
+
+ private:
+  void move(const steps::ItemPlace& item, int row, const RowPlace& place) const {
+    std::int64_t from = rows_.cu_seqlens != nullptr ? row * rows_.from_row
+                                                    : rows_.seqlen.quotient(row) * rows_.from_batch +
+                                                          rows_.seqlen.remainder(row) * rows_.from_row;
+    from += item.head * rows_.from_head;
+    const std::int64_t to = place.to + item.head * rows_.to_head;
+    const float scale = rows_.scales == nullptr
+                            ? 1.0F
+                            : rows_.scales[place.sequence * rows_.scale_batch + item.head * rows_.scale_head];
+    const auto at = [&](int column) { return static_cast<float>(read(rows_.from, from + column, a_.k_new.dtype)); };
+    const auto put = [&](int column, float x) {
+      write(rows_.to, to + column, to_, rows_.scales == nullptr ? x : x / scale);
+    };
+    constexpr int kVector = steps::append_vector(C);
+    const int step = item.angle >= 0 && item.second < 0 ? 2 : 1;
+    for (int i = 0; i < kVector; i += step) {
+      const int first = item.first + i;
+      const int second = item.second >= 0 ? item.second + i : first + 1;
+      if (item.angle < 0) {
+        put(first, at(first));
+        continue;
+      }
+      const int angle = item.angle + i / step;
+      const auto cos = static_cast<float>(read(a_.cos.data, place.position * a_.cos.strides[0] + angle, a_.cos.dtype));
+      const auto sin = static_cast<float>(read(a_.sin.data, place.position * a_.sin.strides[0] + angle, a_.sin.dtype));
+      const float products[] = {at(first) * cos, at(second) * sin, at(first) * sin, at(second) * cos};
+      put(first, products[0] - products[1]);
+      put(second, products[2] + products[3]);
+    }
+  }
+
+  const AppendArguments& a_;
+  const AppendParams& params_;
+  const AppendedRows& rows_;
+  bool queries_;
+  DType to_;
+};
+
+template <Stored source, Rotation rotation, bool aligned>
+void walk(const AppendArguments& a, const AppendLaunch& launch) {
+  constexpr steps::AppendConfig kConfig{.source = source, .rotation = rotation, .aligned = aligned};
+  const AppendParams& params = launch.params;
+  EXPECT_EQ(launch.blocks, params.k.blocks + params.v.blocks + params.q.blocks);
+  Walk<kConfig, rotation>(a, params, params.k, false, a.k_cache.dtype).run();
+  Walk<kConfig, Rotation::none>(a, params, params.v, false, a.v_cache.dtype).run();
+  if (a.q.given()) Walk<kConfig, rotation>(a, params, params.q, true, a.q_out.dtype).run();
+}
+
+template <Stored source, bool aligned>
+void walk(const AppendArguments& a, const AppendLaunch& launch) {
+  switch (launch.config.rotation) {
+    case Rotation::none: return walk<source, Rotation::none, aligned>(a, launch);
+    case Rotation::halves: return walk<source, Rotation::halves, aligned>(a, launch);
+    case Rotation::interleaved: return walk<source, Rotation::interleaved, aligned>(a, launch);
+  }
+}
+
+void walk(const AppendArguments& a, const AppendLaunch& launch) {
+  const bool wide = launch.config.source == Stored::fp32;  // of the two 16-bit formats, vectors have the same length
+  if (launch.config.aligned) return wide ? walk<Stored::fp32, true>(a, launch) : walk<Stored::bf16, true>(a, launch);
+  return wide ? walk<Stored::fp32, false>(a, launch) : walk<Stored::bf16, false>(a, launch);
+}
+
+TEST(AppendLaunch, WritesWhatTheCpuWrites) {
+  int aligned = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    Random random(seed);
+    AppendShape shape = AppendShape::random(random);
+    Placement placement{.layout = random.one_of({Layout::contiguous, Layout::padded, Layout::transposed}),
+                        .guard = Guard::bytes,
+                        .alignment = 1};
+    if (seed % 2 == 0) {
+      placement.alignment = 16;
+      shape.head_dim = random.one_of<std::int64_t>({16, 64, 80, 128, 256});
+      shape.head_dim_v = random.one_of<std::int64_t>({16, 64, 128});
+      shape.rotary_dim = random.one_of<std::int64_t>({0, 16, shape.head_dim, shape.head_dim / 32 * 16});
+    }
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + shape.text());
+    const AppendCase walked(shape, placement, seed);
+    const AppendCase on_cpu(shape, placement, seed);
+    const AppendArguments arguments = walked.arguments();
+    const Result<AppendLaunch> launch = gpu::append_launch(arguments, static_cast<int>(random.integer(1, 200)));
+    ASSERT_TRUE(launch.ok()) << launch.status().message();
+    aligned += launch->config.aligned ? 1 : 0;
+    walk(arguments, *launch);
+    ASSERT_TRUE(append(on_cpu.arguments()).ok());
+    ASSERT_TRUE(walked.output_bytes() == on_cpu.output_bytes());
+    walked.expect_appended();
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(aligned, 50);
+}
+
+/// Tensors without data: what a launch is cut into.
+AppendArguments large(std::int64_t batch, std::int64_t count, std::int64_t heads, std::int64_t head_dim) {
+  static const std::int32_t zero = 0;
+  const auto rows = [&](std::int64_t first, std::int64_t second) {
+    TensorView view{.data = nullptr, .dtype = DType::bfloat16, .device = {}, .rank = 4};
+    view.shape = {first, second, heads, head_dim};
+    view.strides = {second * heads * head_dim, heads * head_dim, head_dim, 1};
+    return view;
+  };
+  AppendArguments a;
+  a.k_cache = a.v_cache = rows(batch, count);
+  a.k_new = a.v_new = rows(batch, count);
+  a.cache_seqlens = tensor(&zero, {batch});
+  return a;
+}
+
+constexpr int kMultiprocessors = 132;
+
+TEST(AppendLaunch, GivesEveryMultiprocessorWork) {
+  const Result<AppendLaunch> decode = gpu::append_launch(large(64, 1, 8, 128), kMultiprocessors);
+  ASSERT_TRUE(decode.ok());
+  EXPECT_EQ(decode->params.k.rows_per_block, 2);  // 128 vectors each, and 256 threads
+  EXPECT_EQ(decode->blocks, 64);
+  const Result<AppendLaunch> prompt = gpu::append_launch(large(8, 4096, 8, 128), kMultiprocessors);
+  ASSERT_TRUE(prompt.ok());
+  EXPECT_EQ(prompt->params.k.rows_per_block, 8);  // four vectors a thread
+  EXPECT_EQ(prompt->blocks, 2 * 8 * 4096 / 8);
+}
+
+TEST(AppendLaunch, CutsLongRows) {
+  const Result<AppendLaunch> launch = gpu::append_launch(large(1, 2, 100, 512), kMultiprocessors);
+  ASSERT_TRUE(launch.ok());
+  EXPECT_EQ(launch->params.k.rows_per_block, 1);
+  EXPECT_EQ(launch->params.k.chunks, 25);
+}
+
+TEST(AppendLaunch, HasNoBlocksWithoutRows) {
+  for (const auto& [batch, count, heads] : {std::tuple{0, 5, 2}, std::tuple{5, 0, 2}, std::tuple{5, 5, 0}}) {
+    const Result<AppendLaunch> launch = gpu::append_launch(large(batch, count, heads, 64), kMultiprocessors);
+    ASSERT_TRUE(launch.ok());
+    EXPECT_EQ(launch->blocks, 0);
+  }
+}
+
+TEST(AppendLaunch, SaysWhatItCannotCount) {
+  const Result<AppendLaunch> launch = gpu::append_launch(large(1 << 16, 1 << 16, 1, 1), kMultiprocessors);
+  ASSERT_FALSE(launch.ok());
+  EXPECT_EQ(launch.status().code(), StatusCode::unsupported);
+  EXPECT_NE(launch.status().message().find("appending 4294967296 rows"), std::string::npos)
+      << launch.status().message();
+}
+
+}  // namespace
+}  // namespace strobe::test
