@@ -191,16 +191,17 @@ class BackwardCall final : public engine::PlannedCall {
     const TensorView& d_bias = arguments.d_bias;
     const bool per_batch = problem_.modifiers.bias_per_batch;
     const bool per_head = problem_.modifiers.bias_per_head;
+    const std::int64_t planes = (per_batch ? problem_.batch : 1) * (per_head ? params.heads : 1);
+    const std::int64_t tiles = planes * params.m_blocks * backward::bias_key_tiles(params.n_blocks);
     const backward::BiasGradientParams bias{.data = static_cast<float*>(d_bias.data),
                                             .batch_stride = d_bias.strides[0],
                                             .head_stride = d_bias.strides[1],
                                             .row_stride = d_bias.strides[2],
                                             .per_batch = per_batch ? 1 : 0,
                                             .per_head = per_head ? 1 : 0,
-                                            .heads = per_head ? params.heads : 1};
-    const std::int64_t planes = (per_batch ? problem_.batch : 1) * bias.heads;
-    const std::int64_t tiles = planes * params.m_blocks * backward::bias_key_tiles(params.n_blocks);
-    return launch(kernels_.bias, static_cast<int>(tiles), backward::kBiasGradientThreads,
+                                            .heads = per_head ? params.heads : 1,
+                                            .tiles = static_cast<int>(tiles)};
+    return launch(kernels_.bias, std::min(bias.tiles, device_.multiprocessors), backward::kBiasGradientThreads,
                   bias_gradient_smem_plan(plan_.config).total_bytes, true, stream, maps.main, params, bias);
   }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hopper/backward_kernels.h"
 
+#include <algorithm>
 #include <future>
 
 #include "gpu/kernel_table.h"
@@ -45,7 +46,7 @@ Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, c
                : find_kernel(finishes, plan.config, finish_variant, 0, device);
   };
   backward::Config gradient_config = plan.config;
-  gradient_config.bias_stages = 0;  // it fetches the bias itself
+  gradient_config.bias_stages = std::min(plan.config.bias_stages, 1);  // it keeps one tile's
   const auto find_bias = [&, gradient_config] {
     return find_kernel(biases, gradient_config, bias_gradient_variant,
                        bias_gradient_smem_plan(gradient_config).total_bytes, device);
