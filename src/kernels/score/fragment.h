@@ -70,4 +70,9 @@ __device__ __forceinline__ void to_operand(unsigned (&p)[n / 8][4], const float 
   }
 }
 
+/// What is to be added to the exponents of a thread's rows.
+struct RowOrigins {
+  float row[kRowsPerThread] = {};
+};
+
 }  // namespace strobe::score

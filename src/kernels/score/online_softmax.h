@@ -40,16 +40,29 @@ struct OnlineSoftmax {
       raise_maximum(s, highest, scale_log2);
     }
     on_arrival();
-    const float shifts[kRowsPerThread] = {shift(0), shift(1)};
-    float part[kRowsPerThread][2] = {};
-    for_each_score(s, [&](float& x, int r, int column) {
-      x = ptx::ex2_approx(__fmaf_rn(x, scale_log2, -shifts[r]));
-      part[r][column % 2] += x;
-    });
+    add_exponentials(s, scale_log2, {{shift(0), shift(1)}});
+    return grew;
+  }
+
+  /// The same of scores that lack a row's origin.
+  template <typename OnArrival>
+  __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2, const RowOrigins& origins,
+                                       const OnArrival& on_arrival) {
+    static_assert(!R.max_logits);
+    const auto exponent = [&](float score, int r) { return __fmaf_rn(score, scale_log2, origins.row[r]); };
+    float highest[kRowsPerThread];
+    highest_or_zero(s, highest);
+    bool passes = false;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      sum[r] += part[r][0] + part[r][1];
+      passes |= exponent(highest[r], r) > max_log2[r] + kSlack;
     }
+    const bool grew = __any_sync(kFullWarp, passes);
+    if (grew) {
+      raise_maximum_to(s, highest, exponent);
+    }
+    on_arrival();
+    add_exponentials(s, scale_log2, {{shift(0) - origins.row[0], shift(1) - origins.row[1]}});
     return grew;
   }
 
@@ -68,7 +81,7 @@ struct OnlineSoftmax {
     if (grew) {
       float highest[kRowsPerThread];
       highest_or_zero(s, highest);
-      raise_maximum_to(s, highest, [&](float x) { return capped_exponent<R>(params, x); });
+      raise_maximum_to(s, highest, [&](float x, int) { return capped_exponent<R>(params, x); });
     }
     const float reach = fmaxf(furthest[0], furthest[1]);
     if (__all_sync(kFullWarp, reach <= params.softcap_near.reach)) {
@@ -107,10 +120,10 @@ struct OnlineSoftmax {
   /// By all threads of a warp. What was accumulated before is to be multiplied by `correction`.
   __device__ __forceinline__ void raise_maximum(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
                                                 float scale_log2) {
-    raise_maximum_to(s, highest, [&](float score) { return score * scale_log2; });
+    raise_maximum_to(s, highest, [&](float score, int) { return score * scale_log2; });
   }
 
-  /// The same, of scores that `exponent_of` makes exponents: a function that never falls.
+  /// The same, of scores that `exponent_of(score, r)` makes exponents: a function that never falls.
   template <typename ExponentOf>
   __device__ __forceinline__ void raise_maximum_to(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
                                                    const ExponentOf& exponent_of) {
@@ -133,7 +146,7 @@ struct OnlineSoftmax {
     }
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      const float raised = fmaxf(max_log2[r], exponent_of(highest[r]));
+      const float raised = fmaxf(max_log2[r], exponent_of(highest[r], r));
       correction[r] = raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
       max_log2[r] = raised;
       sum[r] *= correction[r];
@@ -186,7 +199,21 @@ struct OnlineSoftmax {
   }
 
  private:
-  /// Scores become probabilities and join the sum, by exponentials and reciprocals.
+  /// Scores become probabilities and join the sum.
+  __device__ __forceinline__ void add_exponentials(float (&s)[block_n / 2], float scale_log2,
+                                                   const RowOrigins& shifts) {
+    float part[kRowsPerThread][2] = {};
+    for_each_score(s, [&](float& x, int r, int column) {
+      x = ptx::ex2_approx(__fmaf_rn(x, scale_log2, -shifts.row[r]));
+      part[r][column % 2] += x;
+    });
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      sum[r] += part[r][0] + part[r][1];
+    }
+  }
+
+  /// The same by exponentials and reciprocals.
   __device__ __forceinline__ void add_capped(float (&s)[block_n / 2], const ScoreParams& params) {
     const float offsets[kRowsPerThread] = {params.scale_log2 - shift(0), params.scale_log2 - shift(1)};
     float part[kRowsPerThread][2] = {};

@@ -124,6 +124,8 @@ class Consumer : private Rings<C> {
   using Rings<C>::pass_keys, Rings<C>::pass_last_keys, Rings<C>::pass_values, Rings<C>::pass_blocks;
 
   static constexpr SmemPlan kPlan = smem_plan(C);
+  // Whether scores come without what ALiBi adds to all of a row's. Of the largest scores nothing may be missing.
+  static constexpr bool kRelative = C.rule.alibi && !C.rule.max_logits;
 
   using Rules = TileRules<C>;
 
@@ -340,42 +342,56 @@ class Consumer : private Rings<C> {
     if constexpr (!masked && score::caps_in_softmax(C.rule)) {
       return softmax.capped_step(s, params_.score);
     }
-    transform<!masked>(s, rules, n, bias);
+    const score::RowOrigins origins = transform<!masked>(s, rules, n, bias);
     if constexpr (masked) {
       rules.mask.apply(s, n);
     }
-    return soften(s, softmax);
+    return soften(s, softmax, origins);
   }
 
   /// Scores of block n, by all that comes before masks and softmax. `bias`: what was fetched of it.
   template <bool all_visible, typename Bias>
-  __device__ __forceinline__ void transform(Scores& s, const Rules& rules, int n, const Bias& bias) {
+  __device__ __forceinline__ score::RowOrigins transform(Scores& s, const Rules& rules, int n, const Bias& bias) {
+    const auto apply = [&](auto&& terms) __attribute__((always_inline)) -> score::RowOrigins {
+      if constexpr (kRelative) {
+        return rules.transform.template apply_relative<all_visible>(s, n, terms);
+      } else {
+        rules.transform.template apply<all_visible>(s, n, terms);
+        return {};
+      }
+    };
     if constexpr (C.bias_stages > 0) {
-      rules.transform.template apply<all_visible>(s, n, wait_bias());
+      return apply(wait_bias());
     } else {
-      rules.transform.template apply<all_visible>(s, n, bias);
+      return apply(bias);
     }
   }
 
   /// The bias's stage is given back when the softmax has looked at all scores, not where its last load was issued: an
   /// arrival at a barrier may pass a load that waits for shared memory.
-  __device__ __forceinline__ bool soften(Scores& s, Softmax<C>& softmax) {
-    return softmax.step(s, score::remaining_scale<C.rule>(params_.score), [&]() __attribute__((always_inline)) {
+  __device__ __forceinline__ bool soften(Scores& s, Softmax<C>& softmax, const score::RowOrigins& origins) {
+    const auto on_arrival = [&]() __attribute__((always_inline)) {
       if constexpr (C.bias_stages > 0) {
         bias_done();
       }
-    });
+    };
+    const float scale = score::remaining_scale<C.rule>(params_.score);
+    if constexpr (kRelative) {
+      return softmax.step(s, scale, origins, on_arrival);
+    } else {
+      return softmax.step(s, scale, on_arrival);
+    }
   }
 
   /// Of a block that may be masked.
   template <typename Bias>
   __device__ __forceinline__ bool first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
                                                 const Bias& bias) {
-    transform<false>(s, rules, n, bias);
+    const score::RowOrigins origins = transform<false>(s, rules, n, bias);
     if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
-    return soften(s, softmax);
+    return soften(s, softmax, origins);
   }
 
   const Params& params_;
