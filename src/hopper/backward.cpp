@@ -269,7 +269,9 @@ class BiasedBackwardCall final : public engine::PlannedCall {
   using Part = std::shared_ptr<const engine::PlannedCall>;
   BiasedBackwardCall(Part aligned, Part any) : aligned_(std::move(aligned)), any_(std::move(any)) {}
 
-  std::size_t workspace_bytes() const override { return std::max(aligned_->workspace_bytes(), any_->workspace_bytes()); }
+  std::size_t workspace_bytes() const override {
+    return std::max(aligned_->workspace_bytes(), any_->workspace_bytes());
+  }
   DType probability_dtype() const override { return aligned_->probability_dtype(); }
   std::string explain() const override { return aligned_->explain(); }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hopper/backward_kernels.h"
 
-#include <algorithm>
 #include <future>
 
 #include "gpu/kernel_table.h"
@@ -45,8 +44,7 @@ Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, c
                ? find_kernel(queries, plan.query, query_gradient_variant, smem_plan(plan.query).total_bytes, device)
                : find_kernel(finishes, plan.config, finish_variant, 0, device);
   };
-  backward::Config gradient_config = plan.config;
-  gradient_config.bias_stages = std::min(plan.config.bias_stages, 1);  // it keeps one tile's
+  const backward::Config gradient_config = bias_gradient_config(plan.config);
   const auto find_bias = [&, gradient_config] {
     return find_kernel(biases, gradient_config, bias_gradient_variant,
                        bias_gradient_smem_plan(gradient_config).total_bytes, device);

@@ -2,8 +2,6 @@
 #include "hopper/backward_plan.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <initializer_list>
 
 #include "call/arithmetic.h"
@@ -248,18 +246,19 @@ std::optional<backward::Config> aligned_bias_config(const AttentionProblem& prob
     return std::nullopt;
   }
   backward::Config aligned = config;
-  aligned.bias_stages = 1;
+  aligned.bias_stages = std::max(config.head_dim, config.head_dim_v) <= 64 && !rule.bias_float32 ? 2 : 1;
   // What shared memory has no room for otherwise.
   const auto fits = [&] { return smem_plan(aligned).total_bytes <= kMaxSmemBytes; };
   if (!fits()) aligned.p_stages = 1;
   if (!fits()) aligned.ds_stages = 1;
-  if (const char* tiles = std::getenv("STROBE_BIAS_BACKWARD"); tiles != nullptr && *tiles != 0) {
-    if (*tiles == '-') return std::nullopt;
-    std::sscanf(tiles, "%d,%d,%d,%d,%d,%d", &aligned.block_m, &aligned.q_stages, &aligned.do_stages,
-                &aligned.bias_stages, &aligned.p_stages, &aligned.ds_stages);
-  }
   if (smem_plan(aligned).total_bytes > kMaxSmemBytes) return std::nullopt;
   return aligned;
+}
+
+backward::Config bias_gradient_config(const backward::Config& config) {
+  backward::Config gradient = config;
+  gradient.bias_stages = std::min(config.bias_stages, 1);  // it keeps one tile's
+  return gradient;
 }
 
 BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,

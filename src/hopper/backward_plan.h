@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "call/problem.h"
@@ -61,6 +61,9 @@ Result<backward::Config> backward_config(const AttentionProblem& problem);
 /// With a bias whose address and strides are multiples of 16 bytes: the variant in the place of `config`, if there is
 /// one for this problem.
 std::optional<backward::Config> aligned_bias_config(const AttentionProblem& problem, const backward::Config& config);
+
+/// The variant of the kernel that computes the bias's gradient.
+backward::Config bias_gradient_config(const backward::Config& config);
 
 /// The plan of a variant that fits the problem.
 BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,

@@ -70,7 +70,9 @@ bool needs_own_tiles(const ScoreRule& rule) { return rule.bias || rule.dropout |
 
 /// Registers of a thread that hold scores, probabilities, output and a fetched bias.
 int tile_registers(const forward::Config& config, int block_n) {
-  const int bias = !config.rule.bias || config.bias_stages > 0 ? 0 : config.rule.bias_float32 ? block_n / 2 : block_n / 4;
+  const int bias = !config.rule.bias || config.bias_stages > 0 ? 0
+                   : config.rule.bias_float32                  ? block_n / 2
+                                                               : block_n / 4;
   return block_n / 2 + block_n / 4 + config.head_dim_v / 2 + bias;
 }
 
@@ -328,8 +330,9 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
 std::optional<forward::Config> aligned_bias_config(const AttentionProblem& problem, const DeviceShape& shape,
                                                    const forward::Config& config) {
   const ScoreRule& rule = config.rule;
-  if (!rule.bias || rule.block_mask != 0 || rule.dropout || config.whole_chunks || config.packed_heads > 1 || eight_bit(config) ||
-      converts(config) || in_pages(config) || problem.seqlen_q <= kRowsPerWarpgroup || problem.seqlen_k == 0) {
+  if (!rule.bias || rule.block_mask != 0 || rule.dropout || config.whole_chunks || config.packed_heads > 1 ||
+      eight_bit(config) || converts(config) || in_pages(config) || problem.seqlen_q <= kRowsPerWarpgroup ||
+      problem.seqlen_k == 0) {
     return std::nullopt;
   }
   forward::Config aligned = config;
@@ -341,7 +344,10 @@ std::optional<forward::Config> aligned_bias_config(const AttentionProblem& probl
   aligned.bias_stages = 1;
   if (widest <= 64) {
     aligned.consumer_warpgroups = 3;
-    aligned.block_n = crowded ? 96 : 112;
+    // Of 16 bits and with room for it: a longer ring of the bias.
+    const bool narrow = !rule.bias_float32 && !crowded && option_registers(rule) <= 8;
+    aligned.block_n = crowded ? 96 : narrow ? 128 : 112;
+    aligned.bias_stages = narrow ? 2 : 1;
   } else if (widest <= 128 && prefers_three_warpgroups(problem, rule) && !crowded) {
     aligned.consumer_warpgroups = 3;
     aligned.block_n = 80;

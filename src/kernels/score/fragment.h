@@ -70,8 +70,8 @@ __device__ __forceinline__ void to_operand(unsigned (&p)[n / 8][4], const float 
   }
 }
 
-/// What is to be added to the exponents of a thread's rows.
-struct RowOrigins {
+/// A number of each of a thread's rows.
+struct RowNumbers {
   float row[kRowsPerThread] = {};
 };
 

@@ -46,20 +46,26 @@ struct OnlineSoftmax {
 
   /// The same of scores that lack a row's origin.
   template <typename OnArrival>
-  __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2, const RowOrigins& origins,
+  __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2, const RowNumbers& origins,
                                        const OnArrival& on_arrival) {
     static_assert(!R.max_logits);
     const auto exponent = [&](float score, int r) { return __fmaf_rn(score, scale_log2, origins.row[r]); };
     float highest[kRowsPerThread];
     highest_or_zero(s, highest);
     bool passes = false;
+    bool all_positive = true;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       passes |= exponent(highest[r], r) > max_log2[r] + kSlack;
+      all_positive = all_positive && highest[r] > 0.0F;
     }
     const bool grew = __any_sync(kFullWarp, passes);
     if (grew) {
-      raise_maximum_to(s, highest, exponent);
+      if (!__all_sync(kFullWarp, all_positive)) {
+        find_highest(s, highest);
+      }
+      // Threads of a row have origins of their own, so that scores of theirs do not compare.
+      raise_maximum_to({{highest_of_quad(exponent(highest[0], 0)), highest_of_quad(exponent(highest[1], 1))}});
     }
     on_arrival();
     add_exponentials(s, scale_log2, {{shift(0) - origins.row[0], shift(1) - origins.row[1]}});
@@ -81,7 +87,7 @@ struct OnlineSoftmax {
     if (grew) {
       float highest[kRowsPerThread];
       highest_or_zero(s, highest);
-      raise_maximum_to(s, highest, [&](float x, int) { return capped_exponent<R>(params, x); });
+      raise_maximum_to(s, highest, [&](float x) { return capped_exponent<R>(params, x); });
     }
     const float reach = fmaxf(furthest[0], furthest[1]);
     if (__all_sync(kFullWarp, reach <= params.softcap_near.reach)) {
@@ -120,10 +126,10 @@ struct OnlineSoftmax {
   /// By all threads of a warp. What was accumulated before is to be multiplied by `correction`.
   __device__ __forceinline__ void raise_maximum(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
                                                 float scale_log2) {
-    raise_maximum_to(s, highest, [&](float score, int) { return score * scale_log2; });
+    raise_maximum_to(s, highest, [&](float score) { return score * scale_log2; });
   }
 
-  /// The same, of scores that `exponent_of(score, r)` makes exponents: a function that never falls.
+  /// The same, of scores that `exponent_of` makes exponents: a function that never falls.
   template <typename ExponentOf>
   __device__ __forceinline__ void raise_maximum_to(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
                                                    const ExponentOf& exponent_of) {
@@ -134,23 +140,13 @@ struct OnlineSoftmax {
       some_positive = some_positive && highest[r] > 0.0F;
     }
     if (!__all_sync(kFullWarp, some_positive)) {
+      find_highest(s, highest);
 #pragma unroll
       for (int r = 0; r < kRowsPerThread; ++r) {
-        highest[r] = fmaxf(s[2 * r], s[2 * r + 1]);
-#pragma unroll
-        for (int j = 1; j < block_n / 8; ++j) {
-          highest[r] = fmaxf(highest[r], fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-        }
         highest[r] = highest_of_quad(highest[r]);
       }
     }
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      const float raised = fmaxf(max_log2[r], exponent_of(highest[r], r));
-      correction[r] = raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
-      max_log2[r] = raised;
-      sum[r] *= correction[r];
-    }
+    raise_maximum_to({{exponent_of(highest[0]), exponent_of(highest[1])}});
   }
 
   /// Turns the scores of sixteen keys, those of the operand `step`, into probabilities.
@@ -201,7 +197,7 @@ struct OnlineSoftmax {
  private:
   /// Scores become probabilities and join the sum.
   __device__ __forceinline__ void add_exponentials(float (&s)[block_n / 2], float scale_log2,
-                                                   const RowOrigins& shifts) {
+                                                   const RowNumbers& shifts) {
     float part[kRowsPerThread][2] = {};
     for_each_score(s, [&](float& x, int r, int column) {
       x = ptx::ex2_approx(__fmaf_rn(x, scale_log2, -shifts.row[r]));
@@ -264,6 +260,29 @@ struct OnlineSoftmax {
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       highest[r] = __int_as_float(max(bits[r][0], bits[r][1]));
+    }
+  }
+
+  /// The highest score of each of this thread's rows.
+  __device__ __forceinline__ static void find_highest(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread]) {
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      highest[r] = fmaxf(s[2 * r], s[2 * r + 1]);
+#pragma unroll
+      for (int j = 1; j < block_n / 8; ++j) {
+        highest[r] = fmaxf(highest[r], fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+      }
+    }
+  }
+
+  /// The maxima become those of the rows' exponents, where these are higher.
+  __device__ __forceinline__ void raise_maximum_to(const RowNumbers& exponents) {
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      const float raised = fmaxf(max_log2[r], exponents.row[r]);
+      correction[r] = raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
+      max_log2[r] = raised;
+      sum[r] *= correction[r];
     }
   }
 

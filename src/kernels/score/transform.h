@@ -83,9 +83,9 @@ class Transform {
 
   /// The same but for ALiBi's part that all scores of a row have in common where all keys lie on one side of the
   /// diagonal: returns what is to be added to a row's exponents. The rest is in proportion to the distance from the key
-  /// that is nearest to the diagonal, so that no score loses more of its precision than in apply().
+  /// of this thread that is nearest to the diagonal, so that no score loses more of its precision than in apply().
   template <bool all_visible, typename Bias>
-  __device__ __forceinline__ RowOrigins apply_relative(float (&s)[block_n / 2], int n, Bias&& bias) const {
+  __device__ __forceinline__ RowNumbers apply_relative(float (&s)[block_n / 2], int n, Bias&& bias) const {
     static_assert(R.alibi);
     constexpr int kLast = block_n - 7;  // of this thread's columns
     const int center = center_ - n * block_n;
@@ -98,11 +98,13 @@ class Transform {
       });
       return {{-origin(0, center - kLast), -origin(1, center - kLast)}};
     }
-    if (__all_sync(kFullWarp, center + query_step <= 0)) {
-      apply_with<all_visible>(s, bias, [&](float score, int r, int column) {
-        return __fmaf_rn(-slope_[r], static_cast<float>(column), score);
-      });
-      return {{origin(0, center), origin(1, center)}};
+    if constexpr (!R.mask_right) {
+      if (__all_sync(kFullWarp, center + query_step <= 0)) {
+        apply_with<all_visible>(s, bias, [&](float score, int r, int column) {
+          return __fmaf_rn(-slope_[r], static_cast<float>(column), score);
+        });
+        return {{origin(0, center), origin(1, center)}};
+      }
     }
     apply<all_visible>(s, n, bias);
     return {};

@@ -3,8 +3,8 @@
 // block_m queries, in registers, and walks over those who share it, computing S and dP of the tile again. So sums are
 // added in the same order every time, need no atomics, and every element is written once, zeros included.
 //
-// Warpgroup 0 produces: one thread brings Q, K and LSE, then dO, V and D, and each tile's bias. The two after it hold 64
-// keys each. A CTA computes tile after tile, so that what one needs arrives while the one before is stored.
+// Warpgroup 0 produces: one thread brings Q, K and LSE, then dO, V and D, and each tile's bias. The two after it hold
+// 64 keys each. A CTA computes tile after tile, so that what one needs arrives while the one before is stored.
 #pragma once
 
 #include "kernels/hopper/backward/bias_gradient_tile.h"
@@ -97,6 +97,8 @@ class BiasGradient {
  private:
   static constexpr BiasGradientSmemPlan kPlan = bias_gradient_smem_plan(C);
   static constexpr int kRowBytes = 4 * C.block_m;
+  // Whether dP is computed under the softmax: where registers are enough.
+  static constexpr bool kBothAtOnce = !C.rule.softcap;
 
   __device__ __forceinline__ void sum(const BiasTile& tile, Scores<C>& sums) {
     bool any = false;   // whether the producer brings something
@@ -152,14 +154,12 @@ class BiasGradient {
     ptx::wgmma_commit_group();
     RowNumbers<C> lse_log2;
     load_row_numbers<C>(lse_log2, reinterpret_cast<const float*>(smem_ + kPlan.lse + at * kRowBytes));
-    wait<C>(barriers_.gradients_full[dp_at], gradients_.parity);
-    multiply_transposed<C, C.head_dim_v>(
-        dp, descriptor_k_major(smem_ + kPlan.v + (dp_at * kKeyWarpgroups + warpgroup) * kPlan.v_bytes),
-        descriptor_k_major(smem_ + kPlan.d_o + dp_at * kPlan.do_bytes));
-    ptx::wgmma_commit_group();
-    RowNumbers<C> d_sum;
-    load_row_numbers<C>(d_sum, reinterpret_cast<const float*>(smem_ + kPlan.d_sum + dp_at * kRowBytes));
-    ptx::wgmma_wait_group<1>(p);
+    if constexpr (kBothAtOnce) {
+      issue_gradients(dp);
+      ptx::wgmma_wait_group<1>(p);
+    } else {
+      ptx::wgmma_wait_group<0>(p);
+    }
     __syncwarp();  // all lanes have read LSE
     arrive<C>(barriers_.scores_empty[at]);
     if constexpr (C.bias_stages > 0) {
@@ -170,18 +170,34 @@ class BiasGradient {
     KeptBias<C> bias(smem_ + kPlan.bias + warpgroup * kept_bias_bytes(C), params_);
     bias_probabilities<C>(block, masked, p, lse_log2, bias);
     kept = true;
+    if constexpr (!kBothAtOnce) {
+      ptx::wgmma_fence();
+      issue_gradients(dp);
+    }
+    RowNumbers<C> d_sum;
+    load_row_numbers<C>(d_sum, reinterpret_cast<const float*>(smem_ + kPlan.d_sum + dp_at * kRowBytes));
     ptx::wgmma_wait_group<0>(dp);
     __syncwarp();  // all lanes have read D
     arrive<C>(barriers_.gradients_empty[dp_at]);
     add_score_gradients<C>(block, masked, p, dp, d_sum, sums);
   }
 
+  /// dP^T = V dO^T.
+  __device__ __forceinline__ void issue_gradients(Scores<C>& dp) {
+    const int at = gradients_.stage;
+    wait<C>(barriers_.gradients_full[at], gradients_.parity);
+    multiply_transposed<C, C.head_dim_v>(
+        dp, descriptor_k_major(smem_ + kPlan.v + (at * kKeyWarpgroups + warpgroup) * kPlan.v_bytes),
+        descriptor_k_major(smem_ + kPlan.d_o + at * kPlan.do_bytes));
+    ptx::wgmma_commit_group();
+  }
+
   __device__ __forceinline__ void store(const BiasGradientParams& bias, const BiasTile& tile,
                                         const Scores<C>& sums) const {
     const int key = (tile.n * kKeyWarpgroups + warpgroup) * block_n(C) + warpgroup_row(0);
     const int query = tile.m * C.block_m + static_cast<int>(2 * (threadIdx.x % 4));
-    float* const first = bias.data + tile.sequence * bias.batch_stride + tile.head * bias.head_stride +
-                         query * bias.row_stride + key;
+    float* const first =
+        bias.data + tile.sequence * bias.batch_stride + tile.head * bias.head_stride + query * bias.row_stride + key;
     const int rows = params_.sequences.seqlen_q - query;
     const int columns = params_.sequences.seqlen_k - key;
 #pragma unroll

@@ -20,10 +20,10 @@ struct BiasGradientParams {
 struct BiasGradientSmemPlan {
   int score_stages = 1;     // of Q, K and LSE
   int gradient_stages = 1;  // of dO, V and D
-  int q_bytes = 0;   // of a stage
-  int do_bytes = 0;  // of a stage
-  int k_bytes = 0;   // of a stage and a warpgroup
-  int v_bytes = 0;   // of a stage and a warpgroup
+  int q_bytes = 0;          // of a stage
+  int do_bytes = 0;         // of a stage
+  int k_bytes = 0;          // of a stage and a warpgroup
+  int v_bytes = 0;          // of a stage and a warpgroup
   int k = 0;
   int v = 0;
   int q = 0;

@@ -60,12 +60,16 @@ struct BiasStep {
   }
 };
 
-/// Calls visit(tile) for this CTA's tiles in order.
+/// Calls visit(tile) for this CTA's tiles in order. In each round the CTAs take neighbouring tiles, another of them
+/// each time: else under a mask some would have hidden tiles alone.
 template <typename Visit>
 __device__ __forceinline__ void for_each_bias_tile(const Params& params, const BiasGradientParams& bias,
                                                    const Visit& visit) {
-  for (int number = static_cast<int>(blockIdx.x); number < bias.tiles; number += static_cast<int>(gridDim.x)) {
-    visit(BiasTile::of(params, bias, number));
+  for (unsigned round = 0; round * gridDim.x < static_cast<unsigned>(bias.tiles); ++round) {
+    const unsigned number = round * gridDim.x + (blockIdx.x + round * (gridDim.x * 3 / 8 | 1U)) % gridDim.x;
+    if (number < static_cast<unsigned>(bias.tiles)) {
+      visit(BiasTile::of(params, bias, static_cast<int>(number)));
+    }
   }
 }
 

@@ -124,8 +124,10 @@ class Consumer : private Rings<C> {
   using Rings<C>::pass_keys, Rings<C>::pass_last_keys, Rings<C>::pass_values, Rings<C>::pass_blocks;
 
   static constexpr SmemPlan kPlan = smem_plan(C);
-  // Whether scores come without what ALiBi adds to all of a row's. Of the largest scores nothing may be missing.
-  static constexpr bool kRelative = C.rule.alibi && !C.rule.max_logits;
+  // Whether scores come without what ALiBi adds to all of a row's. Of the largest scores nothing may be missing; and of
+  // more warpgroups ptxas spills what it takes to know on which side of the diagonal a block is.
+  static constexpr bool kRelative =
+      C.rule.alibi && !C.rule.max_logits && (C.consumer_warpgroups <= 2 || (C.rule.mask_right && !C.rule.varlen));
 
   using Rules = TileRules<C>;
 
@@ -342,7 +344,7 @@ class Consumer : private Rings<C> {
     if constexpr (!masked && score::caps_in_softmax(C.rule)) {
       return softmax.capped_step(s, params_.score);
     }
-    const score::RowOrigins origins = transform<!masked>(s, rules, n, bias);
+    const score::RowNumbers origins = transform<!masked>(s, rules, n, bias);
     if constexpr (masked) {
       rules.mask.apply(s, n);
     }
@@ -351,8 +353,8 @@ class Consumer : private Rings<C> {
 
   /// Scores of block n, by all that comes before masks and softmax. `bias`: what was fetched of it.
   template <bool all_visible, typename Bias>
-  __device__ __forceinline__ score::RowOrigins transform(Scores& s, const Rules& rules, int n, const Bias& bias) {
-    const auto apply = [&](auto&& terms) __attribute__((always_inline)) -> score::RowOrigins {
+  __device__ __forceinline__ score::RowNumbers transform(Scores& s, const Rules& rules, int n, const Bias& bias) {
+    const auto apply = [&](auto&& terms) __attribute__((always_inline)) -> score::RowNumbers {
       if constexpr (kRelative) {
         return rules.transform.template apply_relative<all_visible>(s, n, terms);
       } else {
@@ -369,7 +371,7 @@ class Consumer : private Rings<C> {
 
   /// The bias's stage is given back when the softmax has looked at all scores, not where its last load was issued: an
   /// arrival at a barrier may pass a load that waits for shared memory.
-  __device__ __forceinline__ bool soften(Scores& s, Softmax<C>& softmax, const score::RowOrigins& origins) {
+  __device__ __forceinline__ bool soften(Scores& s, Softmax<C>& softmax, const score::RowNumbers& origins) {
     const auto on_arrival = [&]() __attribute__((always_inline)) {
       if constexpr (C.bias_stages > 0) {
         bias_done();
@@ -387,7 +389,7 @@ class Consumer : private Rings<C> {
   template <typename Bias>
   __device__ __forceinline__ bool first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
                                                 const Bias& bias) {
-    const score::RowOrigins origins = transform<false>(s, rules, n, bias);
+    const score::RowNumbers origins = transform<false>(s, rules, n, bias);
     if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
