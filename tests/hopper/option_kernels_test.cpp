@@ -28,7 +28,7 @@ struct Option {
   void (*set)(AttentionProblem& problem);
 };
 
-void PrintTo(const Option& option, std::ostream* out) { *out << option.name; }
+std::ostream& operator<<(std::ostream& out, const Option& option) { return out << option.name; }
 
 void set_bias(AttentionProblem& problem, DType dtype) {
   problem.modifiers.has_bias = problem.modifiers.bias_per_head = true;

@@ -110,6 +110,17 @@ class Transform {
     return {};
   }
 
+  /// One or the other.
+  template <bool relative, bool all_visible, typename Bias>
+  __device__ __forceinline__ RowNumbers apply_as(float (&s)[block_n / 2], int n, Bias&& bias) const {
+    if constexpr (relative) {
+      return apply_relative<all_visible>(s, n, bias);
+    } else {
+      apply<all_visible>(s, n, bias);
+      return {};
+    }
+  }
+
  private:
   template <bool all_visible>
   __device__ __forceinline__ void softcap(float& x, float& y) const {

@@ -84,7 +84,8 @@ class Role {
 template <Config C>
 class ProbabilityRole : Role<C> {
   using Base = Role<C>;
-  using Base::barriers_, Base::params_, Base::smem_, Base::q_, Base::do_, Base::p_, Base::ds_, Base::started_, Base::kPlan;
+  using Base::barriers_, Base::params_, Base::smem_, Base::q_, Base::do_, Base::p_, Base::ds_, Base::started_,
+      Base::kPlan;
 
  public:
   using Base::Base;
@@ -196,7 +197,8 @@ class ProbabilityRole : Role<C> {
 template <Config C>
 class GradientRole : Role<C> {
   using Base = Role<C>;
-  using Base::barriers_, Base::params_, Base::smem_, Base::q_, Base::do_, Base::p_, Base::ds_, Base::started_, Base::kPlan;
+  using Base::barriers_, Base::params_, Base::smem_, Base::q_, Base::do_, Base::p_, Base::ds_, Base::started_,
+      Base::kPlan;
 
  public:
   using Base::Base;

@@ -354,18 +354,10 @@ class Consumer : private Rings<C> {
   /// Scores of block n, by all that comes before masks and softmax. `bias`: what was fetched of it.
   template <bool all_visible, typename Bias>
   __device__ __forceinline__ score::RowNumbers transform(Scores& s, const Rules& rules, int n, const Bias& bias) {
-    const auto apply = [&](auto&& terms) __attribute__((always_inline)) -> score::RowNumbers {
-      if constexpr (kRelative) {
-        return rules.transform.template apply_relative<all_visible>(s, n, terms);
-      } else {
-        rules.transform.template apply<all_visible>(s, n, terms);
-        return {};
-      }
-    };
     if constexpr (C.bias_stages > 0) {
-      return apply(wait_bias());
+      return rules.transform.template apply_as<kRelative, all_visible>(s, n, wait_bias());
     } else {
-      return apply(bias);
+      return rules.transform.template apply_as<kRelative, all_visible>(s, n, bias);
     }
   }
 
