@@ -18,14 +18,23 @@ ALLOWED = {
     "src/kernels": [],
     "src/kernels/score": ["src/kernels/math"],
     "src/kernels/math": ["src/kernels/score"],
+    "src/kernels/scheduler": ["src/kernels/score", "src/kernels/math"],
     "src/kernels/steps": ["src/kernels/score", "src/kernels/math"],
-    "src/kernels/hopper": ["src/kernels/score", "src/kernels/math"],
-    "src/kernels/ampere": ["src/kernels/score", "src/kernels/math"],
+    "src/kernels/hopper": ["src/kernels/scheduler", "src/kernels/score", "src/kernels/math"],
+    "src/kernels/ampere": ["src/kernels/scheduler", "src/kernels/score", "src/kernels/math"],
     # philox.h is plain C++: every engine and the reference draw the same dropout mask from it.
     "src/reference": [PUBLIC, "src/call", "src/kernels/math/philox.h"],
     "src/cpu": [PUBLIC, "src/call", "src/engine/engine.h", "src/kernels/math/philox.h"],
     # Of device code, the headers that are plain constexpr C++: host and kernel agree on sizes by including the same.
-    "src/gpu": [PUBLIC, "src/call", "src/runtime", "src/kernels/score", "src/kernels/math", "src/kernels/steps"],
+    "src/gpu": [
+        PUBLIC,
+        "src/call",
+        "src/runtime",
+        "src/kernels/score",
+        "src/kernels/math",
+        "src/kernels/scheduler",
+        "src/kernels/steps",
+    ],
     **{
         f"src/{engine}": [
             PUBLIC,
@@ -34,12 +43,15 @@ ALLOWED = {
             "src/runtime",
             "src/engine/engine.h",
             f"src/kernels/{engine}",
+            "src/kernels/scheduler",
             "src/kernels/steps",
             "src/kernels/score",
             "src/kernels/math",
         ]
         for engine in ("hopper", "ampere")
     },
+    # Calls of few query rows are the Ampere engine's, whichever engine is asked.
+    "src/hopper/few_rows.h": [PUBLIC, "src/call", "src/ampere/forward.h"],
     "src/engine": [PUBLIC, "src/call"],
     "src/engine/registry.cpp": [
         PUBLIC,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ampere/forward.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -8,12 +9,16 @@
 #include "ampere/forward_plan.h"
 #include "ampere/forward_variant.h"
 #include "ampere/supported.h"
+#include "gpu/cache_params.h"
+#include "gpu/combine.h"
 #include "gpu/forward_params.h"
 #include "gpu/kernel_table.h"
 #include "gpu/max_logits.h"
+#include "gpu/with_workspace.h"
 #include "kernels/ampere/forward/smem.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"
+#include "runtime/workspace_pool.h"
 
 namespace strobe::ampere {
 namespace {
@@ -29,54 +34,88 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
                            const ForwardArguments& arguments) {
   auto params = gpu::forward_params<forward::Params>(problem, arguments);
   params.tiles = plan.order;
-  params.by_heads_per_kv = Divisor::of(static_cast<int>(problem.heads_q / problem.heads_kv));
+  params.by_heads_per_kv = Divisor::of(plan.order.heads / static_cast<int>(problem.heads_kv));
+  params.cache = gpu::cache_params(problem, arguments, 0);
+  // Copies of nothing name an address all the same.
+  if (params.k.data == nullptr) params.k.data = params.o.data;
+  if (params.v.data == nullptr) params.v.data = params.o.data;
   return params;
 }
 
-Status check_alignments(const ForwardArguments& arguments) {
+Status check_alignments(const ForwardArguments& arguments, std::string_view engine) {
   for (const RowsView& tensor : {RowsView{"q", arguments.q}, RowsView{"k", arguments.k}, RowsView{"v", arguments.v},
                                  RowsView{"o", arguments.o}}) {
-    if (Status status = gpu::check_alignment(tensor, kEngine); !status.ok()) return status;
+    if (Status status = gpu::check_alignment(tensor, engine); !status.ok()) return status;
   }
   return {};
 }
 
-/// One problem on one device with its kernel. It needs no workspace.
+/// One problem on one device with its kernel, and where keys are split the kernel that puts their parts together.
 class ForwardCall final : public engine::PlannedCall {
  public:
   ForwardCall(const AttentionProblem& problem, const runtime::CudaDevice& device, const DeviceShape& shape,
-              const ForwardPlan& plan, const runtime::Kernel& kernel)
-      : problem_(problem), device_(device), shape_(shape), plan_(plan), kernel_(kernel) {}
+              const ForwardPlan& plan, const runtime::Kernel& kernel, const runtime::Kernel& combine,
+              const Caller& caller)
+      : problem_(problem),
+        device_(device),
+        shape_(shape),
+        plan_(plan),
+        kernel_(kernel),
+        combine_(combine),
+        caller_(caller),
+        pool_(device, std::max<std::size_t>(plan_.split.total_bytes, 1)) {}
 
-  std::size_t workspace_bytes() const override { return 0; }
+  std::size_t workspace_bytes() const override { return plan_.split.total_bytes; }
   DType probability_dtype() const override { return problem_.dtype; }
-  std::string explain() const override { return ampere::explain(problem_, shape_, plan_); }
+  std::string explain() const override {
+    const std::string engine = caller_.explanation.empty() ? ampere::explain(shape_) : caller_.explanation;
+    return engine + explain_kernel(problem_, shape_, plan_);
+  }
 
-  /// Enqueues the kernel; neither allocates nor waits.
+  /// Enqueues the kernels; waits for nothing, and allocates nothing where the call brings what workspace it needs.
   using PlannedCall::run;
   Status run(const ForwardArguments& arguments, const Execution& execution) const override {
-    const runtime::Driver& driver = *device_.driver;
     auto* const stream = static_cast<runtime::CUstream>(execution.stream);
     const runtime::ContextScope context(device_);
     if (!context.status().ok()) return context.status();
-    if (Status status = gpu::clear_max_logits(driver, arguments.max_logits, stream); !status.ok()) return status;
+    if (Status status = gpu::clear_max_logits(*device_.driver, arguments.max_logits, stream); !status.ok()) {
+      return status;
+    }
     if (plan_.tiles == 0) return {};
-    if (Status status = check_alignments(arguments); !status.ok()) return status;
-    const runtime::LaunchShape shape{
-        .grid = {.x = static_cast<unsigned>(plan_.tiles)},
-        .block = {.x = static_cast<unsigned>(threads_per_block(plan_.config))},
-        .cluster = {},
-        .dynamic_shared_bytes = static_cast<unsigned>(smem_plan(plan_.config).total_bytes)};
-    return runtime::launch(driver, kernel_.launched_in(context.current()), shape, stream,
-                           parameters(problem_, plan_, arguments));
+    if (Status status = check_alignments(arguments, caller_.engine); !status.ok()) return status;
+    forward::Params params = parameters(problem_, plan_, arguments);
+    return gpu::with_workspace(pool_, workspace_bytes(), execution, stream, [&](std::byte* workspace) {
+      if (workspace != nullptr) params.split = gpu::split_params(plan_.split, workspace);
+      return launch(context.current(), stream, params);
+    });
   }
 
  private:
+  Status launch(runtime::CUcontext context, runtime::CUstream stream, const forward::Params& params) const {
+    const runtime::LaunchShape shape{
+        .grid = {.x = static_cast<unsigned>(plan_.workers)},
+        .block = {.x = static_cast<unsigned>(threads_per_block(plan_.config))},
+        .cluster = {},
+        .dynamic_shared_bytes = static_cast<unsigned>(smem_plan(plan_.config).total_bytes)};
+    Status status = runtime::launch(*device_.driver, kernel_.launched_in(context), shape, stream, params);
+    if (!status.ok() || !splits(plan_.config)) return status;
+    const gpu::CombinedTiles tiles{.heads = plan_.order.heads,
+                                   .packed_heads = plan_.config.packed_heads,
+                                   .m_tiles = plan_.order.m_tiles,
+                                   .tiles = plan_.tiles,
+                                   .block_m = block_m(plan_.config)};
+    return gpu::launch_combine(device_, combine_, context, stream, plan_.split.combine,
+                               gpu::combine_params(params, params.split, tiles));
+  }
+
   AttentionProblem problem_;
   const runtime::CudaDevice& device_;
   DeviceShape shape_;
   ForwardPlan plan_;
   runtime::Kernel kernel_;
+  runtime::Kernel combine_;  // split schedules
+  Caller caller_;
+  mutable runtime::WorkspacePool pool_;  // synchronises itself
 };
 
 Result<runtime::Kernel> find_kernel(const forward::Config& config, const runtime::CudaDevice& device,
@@ -90,7 +129,7 @@ Result<runtime::Kernel> find_kernel(const forward::Config& config, const runtime
 
 }  // namespace
 
-engine::PlannedCallResult plan_forward(const AttentionProblem& problem) {
+engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Caller& caller) {
   const Result<const runtime::CudaDevice*> device = runtime::cuda_device(problem.device.index);
   if (!device.ok()) return device.status();
   DeviceShape shape = shape_of(**device);
@@ -100,7 +139,11 @@ engine::PlannedCallResult plan_forward(const AttentionProblem& problem) {
   if (scoped_change().config) scoped_change().config(*config);
   const Result<runtime::Kernel> kernel = find_kernel(*config, **device, shape);
   if (!kernel.ok()) return kernel.status();
-  return engine::make_planned<ForwardCall>(problem, **device, shape, forward_plan(problem, shape, *config), *kernel);
+  const ForwardPlan plan = forward_plan(problem, shape, *config);
+  Result<runtime::Kernel> combine = runtime::Kernel{};
+  if (plan.split.total_bytes > 0) combine = gpu::find_combine(plan.split.combine, **device, architecture_of(shape));
+  if (!combine.ok()) return combine.status();
+  return engine::make_planned<ForwardCall>(problem, **device, shape, plan, *kernel, *combine, caller);
 }
 
 ForwardScope::ForwardScope(Change change) : previous_(std::exchange(scoped_change(), std::move(change))) {}

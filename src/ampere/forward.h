@@ -3,17 +3,26 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <string_view>
 
 #include "ampere/device_shape.h"
+#include "ampere/engine.h"
 #include "engine/engine.h"
 #include "kernels/ampere/forward/config.h"
 #include "strobe/export.h"
 
 namespace strobe::ampere {
 
+/// The engine that was asked for a forward.
+struct Caller {
+  std::string_view engine = kEngine;  // in errors
+  std::string explanation;            // what explain() begins with, where that is another engine
+};
+
 /// Chooses the kernel and loads it, compiling it first where neither the pack nor the cache has it. `problem` is on a
 /// device that the engine serves.
-engine::PlannedCallResult plan_forward(const AttentionProblem& problem);
+engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Caller& caller = {});
 
 /// While it lives, the forwards that this thread plans (by make_plan) are planned for what `device` makes of the
 /// device's shape, and take the variant that `config` makes of the planner's, which must fit the problem. For tests of

@@ -19,6 +19,7 @@ namespace {
 struct Tiles {
   int warps, rows_per_warp, block_n, stages, ctas_per_sm;
   bool q_in_registers = false;
+  int key_groups = 1;
 };
 
 forward::Config with(forward::Config config, const Tiles& tiles) {
@@ -28,6 +29,7 @@ forward::Config with(forward::Config config, const Tiles& tiles) {
   config.stages = tiles.stages;
   config.ctas_per_sm = tiles.ctas_per_sm;
   config.q_in_registers = tiles.q_in_registers;
+  config.key_groups = tiles.key_groups;
   return config;
 }
 
@@ -49,8 +51,9 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
   if (config.block_n == 48 && shape.compute_major != 8) return false;
   const bool whole = (!rule.dropout || config.block_n % kDropoutColumns == 0) && rule.block_mask % config.block_n == 0;
   const int registers = std::min(255, 65536 / (config.ctas_per_sm * threads_per_block(config)));
-  constexpr int kOthers = 62;  // operands, addresses, running maxima and sums; found by compiling
-  return whole && tile_registers(config) + kOthers <= registers &&
+  // Operands, addresses, running maxima and sums; found by compiling.
+  const int others = 62 + (config.pages ? 24 : 0) + (splits(config) ? 12 : 0);
+  return whole && tile_registers(config) + others <= registers &&
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
 }
 
@@ -68,9 +71,38 @@ std::span<const Tiles> tiles_of(int widest) {
   return kWide;
 }
 
+/// Of few rows: each group of warps takes keys of its own, and copies them for itself alone. Up to 16 rows, 32 and 64.
+constexpr Tiles kSixteenRows[] = {{4, 16, 32, 3, 1, true, 4},  {4, 16, 32, 2, 2, true, 4}, {4, 16, 16, 3, 2, true, 4},
+                                  {4, 16, 32, 2, 1, true, 4},  {4, 16, 16, 2, 2, true, 4}, {4, 16, 16, 3, 1, false, 4},
+                                  {4, 16, 16, 2, 1, false, 4}, {2, 16, 16, 2, 1, false, 2}};
+constexpr Tiles kThirtyTwoRows[] = {
+    {4, 32, 32, 3, 2, false, 4}, {4, 32, 32, 3, 1, false, 4}, {4, 32, 32, 2, 2, false, 4}, {4, 32, 32, 2, 1, false, 4},
+    {4, 32, 16, 2, 1, false, 4}, {8, 16, 16, 2, 1, false, 4}, {4, 16, 16, 2, 1, false, 2}, {4, 16, 16, 2, 1, false, 1}};
+constexpr Tiles kSixtyFourRows[] = {
+    {4, 32, 32, 2, 2, false, 2}, {8, 32, 32, 3, 1, false, 4}, {8, 32, 32, 2, 1, false, 4}, {4, 32, 32, 2, 1, false, 2},
+    {8, 16, 32, 2, 1, false, 2}, {8, 16, 16, 3, 1, false, 2}, {8, 16, 16, 2, 1, false, 2}, {4, 16, 16, 2, 1, false, 1}};
+
+std::int64_t rows_of(const AttentionProblem& problem, const forward::Config& config) {
+  return problem.seqlen_q * config.packed_heads;
+}
+
+/// Whether a tile is over when its keys and values are read.
+bool has_few_rows(const AttentionProblem& problem, const forward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  return rows_of(problem, config) <= gpu::kFewRows && !rule.bias && !rule.dropout && rule.block_mask == 0;
+}
+
+std::span<const Tiles> tiles_of(const AttentionProblem& problem, const forward::Config& config) {
+  if (!has_few_rows(problem, config)) return tiles_of(std::max(config.head_dim, config.head_dim_v));
+  const std::int64_t rows = rows_of(problem, config);
+  if (rows <= 16) return kSixteenRows;
+  if (rows <= 32) return kThirtyTwoRows;
+  return kSixtyFourRows;
+}
+
 /// The first that fits. The last one does always.
-void choose_tiles(forward::Config& config, const DeviceShape& shape) {
-  for (const Tiles& tiles : tiles_of(std::max(config.head_dim, config.head_dim_v))) {
+void choose_tiles(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
+  for (const Tiles& tiles : tiles_of(problem, config)) {
     config = with(config, tiles);
     if (fits(config, shape)) return;
   }
@@ -78,7 +110,12 @@ void choose_tiles(forward::Config& config, const DeviceShape& shape) {
 
 /// Tiles of one sequence and head.
 std::int64_t m_tiles_of(const AttentionProblem& problem, const forward::Config& config) {
-  return std::max<std::int64_t>(1, ceil_div<std::int64_t>(problem.seqlen_q, block_m(config)));
+  return std::max<std::int64_t>(1, ceil_div<std::int64_t>(rows_of(problem, config), block_m(config)));
+}
+
+/// Query heads of a tile together.
+std::int64_t heads_of(const AttentionProblem& problem, const forward::Config& config) {
+  return problem.heads_q / config.packed_heads;
 }
 
 /// Sequences, and one for the rows that may lie behind the last.
@@ -91,15 +128,33 @@ std::int64_t sequences_of(const AttentionProblem& problem) { return problem.batc
 int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {
   if (!config.rule.mask_right || config.rule.mask_left) return 1;
   constexpr std::int64_t kRounds = 3;
-  const std::int64_t all = sequences_of(problem) * problem.heads_q;
+  const std::int64_t all = sequences_of(problem) * heads_of(problem, config);
   const std::int64_t head_bytes = std::max<std::int64_t>(1, problem.seqlen_k * (problem.head_dim + problem.head_dim_v) *
                                                                 static_cast<std::int64_t>(size_of(problem.dtype)));
   const std::int64_t in_l2 =
-      static_cast<std::int64_t>(shape.l2_bytes) / 4 / head_bytes * (problem.heads_q / problem.heads_kv);
+      static_cast<std::int64_t>(shape.l2_bytes) / 4 / head_bytes * (heads_of(problem, config) / problem.heads_kv);
   const std::int64_t in_rounds =
       ceil_div<std::int64_t>(kRounds * shape.multiprocessors * config.ctas_per_sm, m_tiles_of(problem, config));
   const std::int64_t sections = std::max<std::int64_t>(1, all / std::max<std::int64_t>({1, in_l2, in_rounds}));
   return static_cast<int>(ceil_div<std::int64_t>(all, sections));
+}
+
+gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Config& config,
+                              const DeviceShape& shape) {
+  constexpr std::int64_t kMostCtas = steps::kMostParts;
+  return {.rule = config.rule,
+          .block_m = block_m(config),
+          .block_n = config.block_n,
+          .head_dim_v = config.head_dim_v,
+          .rows = rows_of(problem, config),
+          .ctas = std::min<std::int64_t>(kMostCtas, shape.multiprocessors * config.ctas_per_sm)};
+}
+
+/// 0: the keys of a tile are one CTA's.
+int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape) {
+  const std::int64_t tiles = m_tiles_of(problem, config) * problem.batch * heads_of(problem, config);
+  return gpu::split_workers(problem, split_kernel(problem, config, shape), tiles,
+                            gpu::most_visible_keys(problem, config.rule));
 }
 
 }  // namespace
@@ -110,8 +165,16 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   config.rule = gpu::score_rule(problem);
   config.head_dim = compiled_head_dim(problem.head_dim);
   config.head_dim_v = compiled_head_dim(problem.head_dim_v);
-  choose_tiles(config, shape);
-  const std::int64_t tiles = m_tiles_of(problem, config) * sequences_of(problem) * problem.heads_q;
+  config.packed_heads = gpu::choose_packed_heads(problem);
+  config.pages = problem.page_size != 0;
+  config.entries = problem.has_cache_batch_idx;
+  config.schedule = Schedule::split;
+  choose_tiles(config, problem, shape);
+  if (workers_of_split_keys(problem, config, shape) == 0) {
+    config.schedule = Schedule::rounds;
+    choose_tiles(config, problem, shape);
+  }
+  const std::int64_t tiles = m_tiles_of(problem, config) * sequences_of(problem) * heads_of(problem, config);
   if (tiles > gpu::kMaxInt) {
     return gpu::unsupported("{} tiles of {} query rows: the ampere engine takes up to {}", tiles, block_m(config),
                             gpu::kMaxInt);
@@ -122,10 +185,10 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
 ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {
   ForwardPlan plan;
   plan.config = config;
-  const int heads = static_cast<int>(sequences_of(problem) * problem.heads_q);
+  const int heads = static_cast<int>(sequences_of(problem) * heads_of(problem, config));
   if (heads == 0 || problem.total_q == 0) return plan;
   forward::TileOrder& order = plan.order;
-  order.heads = static_cast<int>(problem.heads_q);
+  order.heads = static_cast<int>(heads_of(problem, config));
   order.m_tiles = static_cast<int>(m_tiles_of(problem, config));
   order.section_heads = section_heads(problem, shape, config);
   order.full_sections = heads / order.section_heads;
@@ -133,17 +196,33 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
   order.by_heads = Divisor::of(order.heads);
   order.by_section_heads = Divisor::of(order.section_heads);
   order.by_last = Divisor::of(std::max(1, heads % order.section_heads));
-  plan.tiles = heads * order.m_tiles;
+  plan.tiles = plan.workers = heads * order.m_tiles;
+  if (splits(config)) {
+    plan.workers = std::max(1, workers_of_split_keys(problem, config, shape));
+    plan.split = gpu::split_plan(split_kernel(problem, config, shape), plan.tiles, plan.workers);
+  }
   return plan;
 }
 
 std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan) {
+  return explain(shape) + explain_kernel(problem, shape, plan);
+}
+
+std::string explain_kernel(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan) {
   const forward::Config& c = plan.config;
-  std::string text = explain(shape);
-  text += fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n", block_m(c),
-                      c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  std::string text = fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n",
+                                 block_m(c), c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
   text += fmt::format("warps         {} of {} rows{}\n", c.warps, c.rows_per_warp,
                       c.q_in_registers ? ", Q in registers" : "");
+  if (c.key_groups > 1) {
+    text +=
+        fmt::format("keys          {} groups of warps take turns at the blocks: there are few queries\n", c.key_groups);
+  }
+  if (c.packed_heads > 1) {
+    text +=
+        fmt::format("heads         {} query heads of a key head share a tile: there are few queries\n", c.packed_heads);
+  }
+  if (c.pages) text += fmt::format("pages         of {} rows, read row by row\n", problem.page_size);
   text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
   text += c.stages > 1 ? fmt::format("pipeline      {} stages of K and V\n", c.stages)
                        : std::string("pipeline      one stage of K and of V: each arrives under the other's product\n");
@@ -151,7 +230,9 @@ std::string explain(const AttentionProblem& problem, const DeviceShape& shape, c
       fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, shared_bytes_of(shape, c.ctas_per_sm));
   text += fmt::format("schedule      {} tiles{}\n", plan.tiles,
                       plan.order.section_heads > 1 ? ", the longest of several heads first" : "");
-  text += "workspace     none\n";
+  if (splits(c)) text += gpu::explain_split(problem, plan.tiles, plan.workers);
+  text += plan.split.total_bytes == 0 ? "workspace     none\n"
+                                      : fmt::format("workspace     {} bytes\n", plan.split.total_bytes);
   return text;
 }
 

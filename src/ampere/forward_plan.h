@@ -6,6 +6,7 @@
 
 #include "ampere/device_shape.h"
 #include "call/problem.h"
+#include "gpu/few_queries.h"
 #include "kernels/ampere/forward/config.h"
 #include "kernels/ampere/forward/params.h"
 #include "strobe/status.h"
@@ -15,7 +16,9 @@ namespace strobe::ampere {
 struct ForwardPlan {
   forward::Config config;
   forward::TileOrder order{};
-  int tiles = 0;  // CTAs; 0: there is nothing to compute
+  int tiles = 0;         // 0: there is nothing to compute
+  int workers = 0;       // CTAs: one for each tile, or those that share the keys of all
+  gpu::SplitPlan split;  // split schedules
 };
 
 /// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.
@@ -26,5 +29,8 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
 
 /// The plan in a few lines of text.
 std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan);
+
+/// The same without the line on the engine.
+std::string explain_kernel(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan);
 
 }  // namespace strobe::ampere

@@ -26,9 +26,12 @@ constexpr auto fields_of(const Config&) {
   using gpu::field;
   return gpu::all_fields(field("rule", &Config::rule), field("head_dim", &Config::head_dim),
                          field("head_dim_v", &Config::head_dim_v), field("warps", &Config::warps),
-                         field("rows_per_warp", &Config::rows_per_warp), field("block_n", &Config::block_n),
-                         field("stages", &Config::stages), field("q_in_registers", &Config::q_in_registers),
-                         field("ctas_per_sm", &Config::ctas_per_sm), field("debug", &Config::debug));
+                         field("key_groups", &Config::key_groups), field("rows_per_warp", &Config::rows_per_warp),
+                         field("block_n", &Config::block_n), field("stages", &Config::stages),
+                         field("q_in_registers", &Config::q_in_registers), field("ctas_per_sm", &Config::ctas_per_sm),
+                         field("packed_heads", &Config::packed_heads), field("schedule", &Config::schedule),
+                         field("pages", &Config::pages), field("entries", &Config::entries),
+                         field("debug", &Config::debug));
 }
 
 }  // namespace forward

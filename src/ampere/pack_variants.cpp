@@ -18,6 +18,9 @@ namespace {
 // One of each amount of shared memory among the devices that run machine code for 8.0.
 constexpr ampere::DeviceShape kA100{
     .compute_major = 8, .compute_minor = 0, .multiprocessors = 108, .l2_bytes = 40 << 20, .shared_bytes = 163 << 10};
+// For calls of few query rows, which the Hopper engine hands on.
+constexpr ampere::DeviceShape kH200{
+    .compute_major = 9, .compute_minor = 0, .multiprocessors = 132, .l2_bytes = 60 << 20, .shared_bytes = 227 << 10};
 constexpr ampere::DeviceShape kL40{
     .compute_major = 8, .compute_minor = 9, .multiprocessors = 142, .l2_bytes = 96 << 20, .shared_bytes = 99 << 10};
 
@@ -52,9 +55,42 @@ void add_backward(const AttentionProblem& problem, const ampere::DeviceShape& sh
   variants.add(ampere::finish_variant(*config, shape), finish_smem_bytes(*config));
 }
 
+/// A query at a time in bfloat16. Servers' steps over a cache of used lengths, contiguous or in pages; on Hopper, whose
+/// engine reads pages itself, contiguous, and a batch without lengths.
+void add_decodes(AttentionProblem problem, VariantList& variants) {
+  problem.dtype = DType::bfloat16;
+  problem.causal = CausalMask::none;
+  problem.seqlen_q = problem.total_q = 1;
+  const auto add = [&](const ampere::DeviceShape& shape, std::int64_t head_dim, std::int64_t group, auto change) {
+    AttentionProblem decode = problem;
+    decode.head_dim = decode.head_dim_v = head_dim;
+    decode.heads_q = group;
+    change(decode);
+    add_forward(decode, shape, variants);
+  };
+  const auto used_lengths = [](AttentionProblem& decode) { decode.has_seqused_k = true; };
+  for (const std::int64_t group : {4, 8}) {
+    for (const ampere::DeviceShape& shape : {kA100, kL40}) {
+      add(shape, 128, group, used_lengths);
+      add(shape, 128, group, [](AttentionProblem& decode) {
+        decode.has_seqused_k = true;
+        decode.page_size = 16;
+      });
+    }
+  }
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const std::int64_t group : {1, 4, 8}) {
+      add(kH200, head_dim, group, used_lengths);
+      for (const std::int64_t batch : {1, 1024}) {  // few sequences, whose keys are split, and many
+        add(kH200, head_dim, group, [=](AttentionProblem& decode) { decode.batch = batch; });
+      }
+    }
+  }
+}
+
 }  // namespace
 
-/// Training and prefill, as most models ask for them.
+/// Training and prefill, as most models ask for them, and decoding.
 std::vector<CommonVariant> ampere_variants() {
   VariantList variants;
   AttentionProblem problem;
@@ -74,6 +110,7 @@ std::vector<CommonVariant> ampere_variants() {
       }
     }
   }
+  add_decodes(problem, variants);
   return variants.take();
 }
 

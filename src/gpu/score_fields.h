@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "gpu/fields.h"
+#include "kernels/scheduler/tiling.h"
 #include "kernels/score/rule.h"
 
 namespace strobe {
@@ -15,6 +16,16 @@ constexpr std::string_view name_of(Element element) { return element == Element:
 constexpr std::string_view type_name(Operands) { return "strobe::Operands"; }
 constexpr std::string_view name_of(Operands operands) {
   return operands == Operands::int8 ? "int8" : operands == Operands::e4m3 ? "e4m3" : "elements";
+}
+
+constexpr std::string_view type_name(Schedule) { return "strobe::Schedule"; }
+constexpr std::string_view name_of(Schedule schedule) {
+  switch (schedule) {
+    case Schedule::dealt: return "dealt";
+    case Schedule::sorted: return "sorted";
+    case Schedule::split: return "split";
+    default: return "rounds";
+  }
 }
 
 constexpr std::string_view type_name(const ScoreRule&) { return "strobe::ScoreRule"; }

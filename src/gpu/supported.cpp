@@ -14,16 +14,6 @@ Status check_keys_dtype(const AttentionProblem& problem, std::string_view engine
                      name_of(problem.stored.dtype), name_of(problem.dtype), engine);
 }
 
-Status check_caches(const AttentionProblem& problem, std::string_view engine) {
-  for (const auto& [name, wanted] :
-       {std::pair{"page_table", problem.page_size != 0}, std::pair{"leftpad_k", problem.has_leftpad_k},
-        std::pair{"cache_batch_idx", problem.has_cache_batch_idx}}) {
-    if (!wanted) continue;
-    return unsupported("{} is not supported by the {} engine; the cpu engine supports it", name, engine);
-  }
-  return {};
-}
-
 Status check_row_invariant(const AttentionProblem& problem, std::string_view engine) {
   if (!problem.row_invariant || problem.pass == Pass::backward) return {};
   return unsupported("row_invariant is not supported by the {} engine; the cpu engine supports it", engine);

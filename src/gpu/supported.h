@@ -27,9 +27,6 @@ Status check_dtype(const AttentionProblem& problem, std::string_view engine);
 /// Unsupported where k and v are stored in 8 bits and q is not.
 Status check_keys_dtype(const AttentionProblem& problem, std::string_view engine);
 
-/// Unsupported where k and v are a cache in pages, with left padding or with an index of its entries.
-Status check_caches(const AttentionProblem& problem, std::string_view engine);
-
 /// Unsupported where a row's bits must not depend on what else the call computes.
 Status check_row_invariant(const AttentionProblem& problem, std::string_view engine);
 

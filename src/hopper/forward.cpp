@@ -10,15 +10,17 @@
 
 #include "call/arithmetic.h"
 #include "call/eight_bit.h"
+#include "gpu/cache_params.h"
+#include "gpu/combine.h"
 #include "gpu/forward_params.h"
 #include "gpu/kernel_table.h"
 #include "gpu/max_logits.h"
-#include "gpu/merge_variant.h"
 #include "gpu/supported.h"
 #include "gpu/tensor_rows.h"
 #include "gpu/with_workspace.h"
 #include "hopper/bias_map.h"
 #include "hopper/engine.h"
+#include "hopper/few_rows.h"
 #include "hopper/forward_plan.h"
 #include "hopper/forward_variant.h"
 #include "hopper/pages.h"
@@ -81,21 +83,6 @@ ConstTensorView rows_of_v(const AttentionProblem& problem, const ConstTensorView
   return rows;
 }
 
-forward::CacheParams cache_params(const AttentionProblem& problem, const ForwardPlan& plan,
-                                  const ForwardArguments& arguments) {
-  forward::CacheParams params{};
-  const auto in_32_bits = [](std::int64_t count) { return static_cast<int>(std::min(count, gpu::kMaxInt)); };
-  params.entries = static_cast<const int*>(arguments.sequences.cache_batch_idx.data);
-  params.count = problem.packed_k ? 0 : in_32_bits(arguments.k.shape[0]);
-  if (problem.page_size == 0) return params;
-  params.page_table = static_cast<const int*>(arguments.page_table.data);
-  params.table_batch_stride = arguments.page_table.strides[0];
-  params.table_page_stride = arguments.page_table.strides[1];
-  params.box_rows = page_box_rows(problem, plan.config);
-  params.by_page_size = Divisor::of(in_32_bits(problem.page_size));
-  return params;
-}
-
 /// What a call knows beside the problem and the plan: pointers and strides.
 forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& plan,
                            const ForwardArguments& arguments) {
@@ -103,7 +90,7 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
   params.tiles = plan.tiles;
   params.by_heads_per_kv = Divisor::of(params.tiles.heads / static_cast<int>(problem.heads_kv));
   params.eight_bit = eight_bit_params(problem, arguments);
-  params.cache = cache_params(problem, plan, arguments);
+  params.cache = gpu::cache_params(problem, arguments, page_box_rows(problem, plan.config));
   if (plan.config.bias_stages > 0) {
     params.bias_boxes = bias_boxes(problem, arguments.modifiers.bias, kRowsPerWarpgroup);
   }
@@ -112,27 +99,6 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
     if (params.v.data == nullptr) params.v.data = params.o.data;
   }
   return params;
-}
-
-/// What puts the parts of split keys together.
-steps::CombineParams combine_params(const ForwardPlan& plan, const forward::Params& params, const SplitParams& split) {
-  steps::CombineParams combine{};
-  combine.tiles = split.tiles;
-  combine.statistics = split.statistics;
-  combine.sums = split.sums;
-  combine.slot_rows = split.slot_rows;
-  combine.o = params.o;
-  combine.lse = params.lse;
-  combine.lse_batch_stride = params.lse_batch_stride;
-  combine.lse_head_stride = params.lse_head_stride;
-  combine.sequences = params.sequences;
-  combine.heads = plan.tiles.heads;
-  combine.packed_heads = plan.config.packed_heads;
-  combine.block_m = block_m(plan.config);
-  combine.m_tiles = plan.tiles.m_tiles;
-  combine.head_dim_v = params.head_dim_v;
-  combine.jobs = plan.tiles.tiles * split.slot_rows;
-  return combine;
 }
 
 struct TensorMaps {
@@ -226,21 +192,15 @@ class ForwardCall final : public engine::PlannedCall {
     if (plan_.config.schedule != Schedule::split) {
       return plan_.list != nullptr ? launched_with(*plan_.list) : launched_with(NoTileList{});
     }
-    const SplitParams split = split_params(plan_.split, workspace);
-    Status status = launched_with(split);
-    return status.ok() ? launch_combine(context, stream, params, split) : status;
-  }
-
-  Status launch_combine(runtime::CUcontext context, runtime::CUstream stream, const forward::Params& params,
-                        const SplitParams& split) const {
-    const steps::CombineParams combine = combine_params(plan_, params, split);
-    const int blocks = ceil_div(combine.jobs, rows_per_block(plan_.split.combine));
-    const runtime::LaunchShape shape{.grid = {.x = static_cast<unsigned>(blocks)},
-                                     .block = {.x = steps::kCombineThreads},
-                                     .cluster = {},
-                                     .dynamic_shared_bytes = 0,
-                                     .overlaps_previous = true};
-    return runtime::launch(*device_.driver, combine_.launched_in(context), shape, stream, combine);
+    const SplitParams split = gpu::split_params(plan_.split, workspace);
+    if (Status status = launched_with(split); !status.ok()) return status;
+    const gpu::CombinedTiles tiles{.heads = plan_.tiles.heads,
+                                   .packed_heads = plan_.config.packed_heads,
+                                   .m_tiles = plan_.tiles.m_tiles,
+                                   .tiles = plan_.tiles.tiles,
+                                   .block_m = block_m(plan_.config)};
+    return gpu::launch_combine(device_, combine_, context, stream, plan_.split.combine,
+                               gpu::combine_params(params, split, tiles));
   }
 
   AttentionProblem problem_;
@@ -280,13 +240,6 @@ Result<runtime::Kernel> find_kernel(const forward::Config& config, const runtime
   });
 }
 
-Result<runtime::Kernel> find_combine(const steps::CombineConfig& config, const runtime::CudaDevice& device) {
-  static auto& table = *new gpu::KernelTable<steps::CombineConfig>;
-  return table.find_or_load(config, device, [&] {
-    return runtime::load_kernel(runtime::kernel_store(), gpu::combine_variant(config, "sm_90a"), device, 0);
-  });
-}
-
 engine::PlannedCallResult plan_call(const AttentionProblem& problem, const runtime::CudaDevice& device,
                                     const DeviceShape& shape, forward::Config config) {
   if (variant_change()) variant_change()(config);
@@ -294,7 +247,7 @@ engine::PlannedCallResult plan_call(const AttentionProblem& problem, const runti
   if (!kernel.ok()) return kernel.status();
   ForwardPlan plan = forward_plan(problem, shape, config);
   Result<runtime::Kernel> combine = runtime::Kernel{};
-  if (plan.split.total_bytes > 0) combine = find_combine(plan.split.combine, device);
+  if (plan.split.total_bytes > 0) combine = gpu::find_combine(plan.split.combine, device, "sm_90a");
   if (!combine.ok()) return combine.status();
   return engine::make_planned<ForwardCall>(problem, device, std::move(plan), *kernel, *combine);
 }
@@ -307,6 +260,7 @@ engine::PlannedCallResult plan_forward(const AttentionProblem& problem) {
   const DeviceShape shape{(*device)->multiprocessors, (*device)->l2_bytes};
   const Result<forward::Config> config = forward_config(problem, shape);
   if (!config.ok()) return config.status();
+  if (!variant_change() && has_few_rows(problem)) return ampere::plan_forward(problem, few_rows_caller());
   const std::optional<forward::Config> aligned = aligned_bias_config(problem, shape, *config);
   engine::PlannedCallResult any = plan_call(problem, **device, shape, *config);
   if (!aligned.has_value() || !any.ok()) return any;

@@ -4,7 +4,6 @@
 
 #include "hopper/forward_plan.h"
 #include "hopper/pages.h"
-#include "hopper/split_keys.h"
 #include "kernels/hopper/forward/smem.h"
 
 namespace strobe::hopper {
@@ -49,7 +48,7 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
                   c.schedule == Schedule::dealt ? ", dealt out by length, the longest first"
                   : sorted                      ? ", sequences sorted by length on the device, the longest first"
                                                 : "");
-  if (c.schedule == Schedule::split) text += explain_split(problem, plan.tiles, plan.workers);
+  if (c.schedule == Schedule::split) text += gpu::explain_split(problem, plan.tiles.tiles, plan.workers);
   text += plan.split.total_bytes == 0 ? "workspace     none\n"
                                       : fmt::format("workspace     {} bytes\n", plan.split.total_bytes);
   return text;

@@ -23,42 +23,16 @@ int compiled_head_dim(std::int64_t head_dim) {
   return *std::lower_bound(std::begin(kCompiledHeadDims), std::end(kCompiledHeadDims), static_cast<int>(head_dim));
 }
 
-/// Keys that a query of the longest sequence sees at most.
-std::int64_t most_visible_keys(const AttentionProblem& problem, const ScoreRule& rule) {
-  if (!rule.mask_left || !rule.mask_right) return problem.seqlen_k;
-  const VisibleKeys visible = visible_keys(problem);
-  const std::int64_t band = std::min(problem.seqlen_k, visible.left + visible.right + 1);
-  return visible.chunk > 0 ? std::min(band, visible.chunk) : band;
-}
-
-/// Queries of a sequence, on average.
-std::int64_t mean_queries(const AttentionProblem& problem) {
-  if (!problem.packed_q || problem.batch == 0) return problem.seqlen_q;
-  return std::min(problem.seqlen_q, problem.total_q / problem.batch + 1);
-}
-
 // The choices below were measured on an H200: docs/performance-log-hopper.md.
 
-/// How many query heads share a tile: as many as a power of two can, if that saves a tenth of the tiles.
-int choose_packed_heads(const AttentionProblem& problem) {
-  if (problem.heads_kv == 0 || problem.heads_q == problem.heads_kv) return 1;
-  if (problem.modifiers.block_size != 0) return 1;  // a tile's rows lie in one row of the block mask
-  if (problem.eight_bit.given()) return 1;          // and have scales of their own
-  if (problem.dropout != 0.0F) return 1;            // neighbouring rows are neighbouring queries
-  constexpr std::int64_t kRows = 2 * kRowsPerWarpgroup;
-  const std::int64_t group = problem.heads_q / problem.heads_kv;
-  const int packed = static_cast<int>(std::min<std::int64_t>(group & -group, kRowsPerWarpgroup));
-  if (problem.seqlen_q > kMaxInt / 4 / packed) return 1;  // rows are counted in 32 bits
-  const std::int64_t alone = packed * ceil_div<std::int64_t>(mean_queries(problem), kRows);
-  return 10 * ceil_div<std::int64_t>(mean_queries(problem) * packed, kRows) <= 9 * alone ? packed : 1;
-}
-
 /// Whether the third consumer warpgroup pays at head_dim 128: it hides more latency and wastes more of a tile's rows,
-/// and its masked blocks are more. Chunks take more registers than three leave.
+/// and its masked blocks are more. Chunks take more registers than three leave. Causal sequences whose lengths the
+/// device alone knows are not dealt evenly: smaller tiles leave shorter ends. And a page is more boxes for 80 keys than
+/// for 128.
 bool prefers_three_warpgroups(const AttentionProblem& problem, const ScoreRule& rule) {
-  if (problem.chunk > 0) return false;
+  if (problem.chunk > 0 || (rule.varlen && rule.mask_right) || problem.page_size != 0) return false;
   const bool window = rule.mask_left && rule.mask_right;  // masked blocks at both ends
-  return problem.seqlen_q >= 1024 && most_visible_keys(problem, rule) >= (window ? 8192 : 2048);
+  return problem.seqlen_q >= 1024 && gpu::most_visible_keys(problem, rule) >= (window ? 8192 : 2048);
 }
 
 bool fits(const forward::Config& config) {
@@ -145,7 +119,8 @@ void choose_two_ctas(forward::Config& config, int block_n) {
 
 /// Windows of two or three blocks of keys on a row of queries: tiles are over soon, as those of short sequences.
 bool has_narrow_window(const AttentionProblem& problem, const ScoreRule& rule) {
-  return rule.mask_left && rule.mask_right && !rule.varlen && !rule.chunked && most_visible_keys(problem, rule) <= 128;
+  return rule.mask_left && rule.mask_right && !rule.varlen && !rule.chunked &&
+         gpu::most_visible_keys(problem, rule) <= 128;
 }
 
 /// Under a block mask each of two CTAs on a multiprocessor goes its own way through the blocks, and hides the latency
@@ -277,10 +252,23 @@ Schedule choose_schedule(const forward::Config& config, const AttentionProblem& 
   return lengths_differ && fits_list ? Schedule::dealt : Schedule::rounds;
 }
 
+gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Config& config,
+                              const DeviceShape& shape) {
+  return {.rule = config.rule,
+          .block_m = block_m(config),
+          .block_n = config.block_n,
+          .head_dim_v = config.head_dim_v,
+          .rows = problem.seqlen_q * config.packed_heads,
+          .ctas = shape.multiprocessors};
+}
+
 /// 0: the keys of a tile are one CTA's.
 int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape) {
+  if (eight_bit(config)) return 0;
+  if (!config.persistent || config.consumer_warpgroups > 3) return 0;  // four have no registers for it
   const std::int64_t tiles = m_tiles_of(problem, config) * problem.batch * (problem.heads_q / config.packed_heads);
-  return split_workers(problem, config, tiles, most_visible_keys(problem, config.rule), shape);
+  return gpu::split_workers(problem, split_kernel(problem, config, shape), tiles,
+                            gpu::most_visible_keys(problem, config.rule));
 }
 
 /// Chunks as tiles' ends instead of masks: where chunks begin where tiles and blocks of keys do.
@@ -305,7 +293,7 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   config.rule = gpu::score_rule(problem);
   config.head_dim = compiled_head_dim(problem.head_dim);
   config.head_dim_v = compiled_head_dim(problem.head_dim_v);
-  config.packed_heads = choose_packed_heads(problem);
+  config.packed_heads = gpu::choose_packed_heads(problem);
   config.keys = key_source(problem);
   config.entries = problem.has_cache_batch_idx;
   problem.stored.given() ? choose_stored_tiles(config, problem) : choose_tiles(config, problem);
@@ -375,7 +363,7 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
   if (config.schedule == Schedule::dealt) plan.list = deal_tiles(problem, shape, plan);
   if (config.schedule == Schedule::split) {
     plan.workers = std::max(1, workers_of_split_keys(problem, config, shape));
-    plan.split = split_plan(problem, config, plan.tiles, plan.workers);
+    plan.split = gpu::split_plan(split_kernel(problem, config, shape), plan.tiles.tiles, plan.workers);
   }
   return plan;
 }

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "call/problem.h"
+#include "gpu/few_queries.h"
 #include "hopper/device_shape.h"
-#include "hopper/split_keys.h"
 #include "kernels/hopper/forward/config.h"
 #include "strobe/status.h"
 
@@ -19,7 +19,7 @@ struct ForwardPlan {
   TileParams tiles{};                    // tiles.tiles == 0: there is nothing to compute
   int workers = 0;                       // CTAs that walk over the tiles
   std::shared_ptr<const TileList> list;  // dealt schedules: what each of them computes
-  SplitPlan split;                       // split schedules
+  gpu::SplitPlan split;                  // split schedules
 };
 
 /// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.

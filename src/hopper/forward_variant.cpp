@@ -5,15 +5,6 @@
 
 namespace strobe::hopper {
 
-std::string_view name_of(Schedule schedule) {
-  switch (schedule) {
-    case Schedule::dealt: return "dealt";
-    case Schedule::sorted: return "sorted";
-    case Schedule::split: return "split";
-    default: return "rounds";
-  }
-}
-
 runtime::Variant forward_variant(const forward::Config& config) {
   return {.name = fmt::format("hopper forward ({})", gpu::short_text(config)),
           .include = "kernels/hopper/forward/kernel.h",

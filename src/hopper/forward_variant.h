@@ -10,9 +10,6 @@
 
 namespace strobe::hopper {
 
-constexpr std::string_view type_name(Schedule) { return "strobe::hopper::Schedule"; }
-std::string_view name_of(Schedule schedule);
-
 /// The kernel of a variant, for the kernel store.
 runtime::Variant forward_variant(const forward::Config& config);
 

@@ -21,7 +21,8 @@ namespace {
 constexpr hopper::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
 
 /// The calls that the pack answers without a compiler: what most models ask for. Training and prefill of any length,
-/// batched and packed, and in bfloat16 a query at a time of ungrouped heads and groups of 4 and 8.
+/// batched and packed, and in bfloat16 a query at a time over pages; other calls of few queries are in the Ampere
+/// engine's list.
 std::vector<AttentionProblem> common_problems() {
   std::vector<AttentionProblem> problems;
   AttentionProblem problem;
@@ -48,14 +49,11 @@ std::vector<AttentionProblem> common_problems() {
         }
         for (const std::int64_t group : {1, 4, 8}) {
           if (head_dim > 128 || dtype != DType::bfloat16 || causal != CausalMask::none) continue;
-          for (const std::int64_t batch : {1, 1024}) {  // few sequences, whose keys are split, and many
-            problem.batch = batch;
-            add(2, 4096, group, false);
-          }
-          problem.batch = 1;
-          problem.has_seqused_k = true;  // a server's step
+          problem.has_seqused_k = true;
+          problem.page_size = 16;
           add(1, 4096, group, false);
           problem.has_seqused_k = false;
+          problem.page_size = 0;
         }
       }
     }

@@ -42,11 +42,31 @@ AttentionProblem random_problem(Random& random) {
   return problem;
 }
 
-/// A kernel of a plan for the problem: every third one of the forward.
+/// A few queries of grouped heads, and perhaps a cache: of the forward alone.
+AttentionProblem few_queries_of(AttentionProblem problem, Random& random) {
+  problem.heads_q = problem.heads_kv * random.one_of<std::int64_t>({1, 2, 4, 8});
+  problem.seqlen_q = random.one_of<std::int64_t>({1, 4, 16});
+  problem.total_q = problem.batch * problem.seqlen_q;
+  problem.packed_k = false;
+  if (random.chance(0.5)) {  // of calls that are not split
+    problem.modifiers.has_bias = false;
+    problem.modifiers.block_size = 0;
+    problem.dropout = 0.0F;
+  }
+  if (random.chance(0.3)) problem.has_seqused_k = true;
+  if (random.chance(0.3)) problem.page_size = 16;
+  if (random.chance(0.2)) problem.has_leftpad_k = true;
+  problem.has_cache_batch_idx = problem.page_size == 0 && random.chance(0.2);
+  return problem;
+}
+
+/// A kernel of a plan for the problem, or of a few queries in its place: half of them of the forward.
 Result<runtime::Variant> variant_for(const AttentionProblem& problem, const ampere::DeviceShape& shape,
                                      Random& random) {
-  if (random.chance(0.33)) {
-    const Result<ampere::forward::Config> config = ampere::forward_config(problem, shape);
+  if (random.chance(0.5)) {
+    const bool few = random.chance(0.5);
+    const Result<ampere::forward::Config> config =
+        ampere::forward_config(few ? few_queries_of(problem, random) : problem, shape);
     if (!config.ok()) return config.status();
     return ampere::forward_variant(*config, shape);
   }

@@ -124,14 +124,8 @@ TEST(AmpereForwardPlan, NamesWhatTheEngineLacks) {
               p.eight_bit.q_rows = 1;
             }),
             "q is int8: the ampere engine has no 8-bit inputs; the hopper and cpu engines have");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.page_size = 16; }),
-            "page_table is not supported by the ampere engine; the cpu engine supports it");
   EXPECT_EQ(message([](AttentionProblem& p) { p.row_invariant = true; }),
             "row_invariant is not supported by the ampere engine; the cpu engine supports it");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.has_leftpad_k = true; }),
-            "leftpad_k is not supported by the ampere engine; the cpu engine supports it");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.has_cache_batch_idx = true; }),
-            "cache_batch_idx is not supported by the ampere engine; the cpu engine supports it");
 }
 
 TEST(AmpereForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {
@@ -145,8 +139,9 @@ TEST(AmpereForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {
               "false, .varlen = false, .leftpad = false, .softcap = false, .alibi = false, .bias = false, "
               ".bias_float32 = false, .sink = "
               "false, .max_logits = false, .dropout = false, .block_mask = 0, .scale_first = false}, .head_dim = 64, "
-              ".head_dim_v = 64, .warps = 4, .rows_per_warp = 32, .block_n = 64, .stages = 2, .q_in_registers = false, "
-              ".ctas_per_sm = 2, .debug = false}>");
+              ".head_dim_v = 64, .warps = 4, .key_groups = 1, .rows_per_warp = 32, .block_n = 64, .stages = 2, "
+              ".q_in_registers = false, .ctas_per_sm = 2, .packed_heads = 1, .schedule = strobe::Schedule::rounds, "
+              ".pages = false, .entries = false, .debug = false}>");
   }
 }
 

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "hopper/few_rows.h"
 #include "hopper/pages.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/tile/panel.h"
@@ -50,11 +51,33 @@ TEST(HopperCachePlan, ReadsBoxesWhereAPageIsWholeAtomsOfTheSwizzle) {
 TEST(HopperCachePlan, TilesAreThoseOfUsedLengths) {
   for (const std::int64_t queries : {1, 16, 128, 4096}) {
     AttentionProblem problem = paged_problem(16, 128, queries);
+    problem.causal = CausalMask::bottom_right;
     forward::Config config = config_of(problem);
     problem.page_size = 0;
     config.keys = KeySource::tensor;
     EXPECT_EQ(config, config_of(problem));
   }
+  const AttentionProblem full = paged_problem(64, 128, 4096);
+  EXPECT_EQ(config_of(full).block_n, 128);  // two pages, not parts of them
+}
+
+TEST(HopperCachePlan, FewContiguousRowsAreTheAmpereEngines) {
+  AttentionProblem problem = paged_problem(16, 128, 4);  // each head of queries has its own keys
+  EXPECT_FALSE(has_few_rows(problem));
+  problem.page_size = 0;
+  EXPECT_TRUE(has_few_rows(problem));
+  const auto changed = [&](auto change) {
+    AttentionProblem other = problem;
+    change(other);
+    return has_few_rows(other);
+  };
+  EXPECT_FALSE(changed([](AttentionProblem& p) { p.seqlen_q = 17; }));
+  EXPECT_FALSE(changed([](AttentionProblem& p) { p.dropout = 0.5F; }));
+  EXPECT_FALSE(
+      changed([](AttentionProblem& p) { p.stored.dtype = DType::int8, p.stored.k_rows = p.stored.v_rows = 1; }));
+  EXPECT_FALSE(changed([](AttentionProblem& p) { p.seqlen_k = 511; }));
+  EXPECT_TRUE(changed([](AttentionProblem& p) { p.page_size = 1; }));
+  EXPECT_FALSE(changed([](AttentionProblem& p) { p.page_size = 1, p.head_dim = 64; }));
 }
 
 TEST(HopperCachePlan, PaddingAndEntries) {

@@ -113,7 +113,6 @@ TEST_F(HopperRandom, MatchReference) { run_seeds(hopper_limits, 400, true); }
 
 /// Keys in pages or chosen entries, half of them behind padding.
 TEST_F(HopperRandom, CachesMatchReference) {
-  if (tested_engine() != Engine::hopper) GTEST_SKIP() << "the ampere engine has no caches";
   const std::vector<std::uint64_t> seeds = chosen_seeds(400);
   for (const std::uint64_t seed : seeds) {
     const std::uint64_t group = seed / kSeedsPerKernel;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which calls split their keys, and among how many CTAs.
-#include "hopper/split_keys.h"
-
 #include <gtest/gtest.h>
 
 #include <string>

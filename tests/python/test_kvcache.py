@@ -373,8 +373,9 @@ def test_what_a_cache_lacks_is_said():
     wrong[1, 0] = 24
     with pytest.raises(ValueError, match="page"):
         call(q, k, v, cache_seqlens=lengths, block_table=wrong)
-    with pytest.raises(ValueError, match="49"):
-        call(q, k, v, cache_seqlens=lengths + 12, block_table=table)
+    for new, lengths_before in ((None, lengths + 12), (k[:3, :1], lengths + 11), (None, 49)):
+        with pytest.raises(RuntimeError, match="49 rows with its new ones, but block_table has 3 pages of 16 rows"):
+            call(q, k, v, new, new, cache_seqlens=lengths_before, block_table=table)
     with pytest.raises(ValueError, match="cache_batch_idx"):
         call(q, k, v, cache_seqlens=lengths, block_table=table, cache_batch_idx=lengths)
     with pytest.raises(ValueError, match="rotary_cos is given without k"):

@@ -105,12 +105,16 @@ def test_sliding_window(padded):
     torch.testing.assert_close(logits("strobe"), logits("eager"), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("with_padding", [False, True])
 @pytest.mark.parametrize("cache", [None, "static"])
-def test_generation_with_a_cache(padded, cache):
+def test_generation_with_a_cache(padded, cache, with_padding):
+    """Without padding no mask says which rows of a static cache are tokens."""
+    inputs = padded if with_padding else {"input_ids": padded["input_ids"].clamp(min=3)}
+
     def generate(implementation):
         settings = {} if cache is None else {"cache_implementation": cache}
         return llama(implementation).generate(
-            **padded, max_new_tokens=12, do_sample=False, pad_token_id=0, disable_compile=True, **settings
+            **inputs, max_new_tokens=12, do_sample=False, pad_token_id=0, disable_compile=True, **settings
         )
 
     assert torch.equal(generate("strobe"), generate("eager"))

@@ -157,6 +157,22 @@ def flash_attn_varlen_qkvpacked_func(
     )
 
 
+def _check_room(cache: Cache, cache_seqlens: Tensor | int | None, new: int) -> None:
+    """RuntimeError where pages are too few for the longest sequence and its `new` rows."""
+    if cache.page_table is None or cache_seqlens is None:
+        return
+    if isinstance(cache_seqlens, Tensor):
+        if not cache_seqlens.numel() or (cache_seqlens.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return
+        cache_seqlens = int(cache_seqlens.max())
+    if cache_seqlens + new > cache.capacity:
+        columns = cache.page_table.shape[1]
+        raise RuntimeError(
+            f"a sequence has {cache_seqlens + new} rows with its new ones, but block_table has {columns} pages of "
+            f"{cache.k.shape[1]} rows for it: give block_table more columns"
+        )
+
+
 def flash_attn_with_kvcache(
     q: Tensor,
     k_cache: Tensor,
@@ -178,10 +194,16 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Any:
-    """out, or (out, lse) with return_softmax_lse. Writes k and v to the cache, which may be pages of any size."""
+    """out, or (out, lse) with return_softmax_lse. Writes k and v to the cache, which may be pages of any size.
+
+    RuntimeError where a sequence is longer than its row of block_table: as in flash-attn the call waits for the GPU to
+    know, but not while a CUDA graph is captured.
+    """
+    cache = Cache(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad)
+    _check_room(cache, cache_seqlens, 0 if k is None else k.shape[1])
     out, lse = with_cache(
         q,
-        Cache(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad),
+        cache,
         (k, v),
         rotary_cos=rotary_cos,
         rotary_sin=rotary_sin,

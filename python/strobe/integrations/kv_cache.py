@@ -175,10 +175,12 @@ def reads_in_place(q: Tensor, cache: Cache) -> bool:
         return True
     k, v = cache.k, cache.v
     columns = (q.shape[-1], v.shape[-1])
-    if not _is_hopper(q.device.index) or any(x % 8 != 0 or x > _MOST_COLUMNS_OF_GPUS for x in columns):
+    if any(x % 8 != 0 or x > _MOST_COLUMNS_OF_GPUS for x in columns):
         return False
-    in_pages = cache.page_table is not None
-    return not (in_pages and k.dtype.itemsize == 1 and (k.shape[1] % 8 != 0 or cache.leftpad is not None))
+    if k.dtype.itemsize > 1:
+        return True
+    boxes = cache.page_table is None or (k.shape[1] % 8 == 0 and cache.leftpad is None)
+    return boxes and _is_hopper(q.device.index)
 
 
 def gathered(cache: Cache, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:

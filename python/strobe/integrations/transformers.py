@@ -23,7 +23,24 @@ def register() -> None:
     or 1, seqlen_q, seqlen_k], becomes a bias. Attention weights are not returned.
     """
     AttentionInterface.register("strobe", _attention)
-    AttentionMaskInterface.register("strobe", flash_attention_mask)
+    AttentionMaskInterface.register("strobe", _mask)
+
+
+def _mask(**options: Any) -> Tensor | None:
+    """Which keys are tokens, [batch, tokens], or None where all are: as flash_attention_mask.
+
+    But without a mask for padding a causal call says the tokens of a static cache, which has room for more.
+    """
+    if options.get("attention_mask") is not None or "allow_is_bidirectional_skip" in options:
+        return flash_attention_mask(**options)
+    if "cache_position" in options:  # transformers 4
+        end = int(options["cache_position"][-1]) + 1
+    else:
+        end = int(options.get("q_offset", 0)) + options["q_length"]
+    tokens = end - options.get("kv_offset", 0)
+    if tokens >= options["kv_length"]:
+        return None
+    return torch.ones(options["batch_size"], tokens, dtype=torch.bool, device=options.get("device"))
 
 
 def _attention(
@@ -86,6 +103,8 @@ def _padded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: dict[str, An
     if seqlen_q == 1 and (rows := _rows_in_place(q, k, v, mask)) is not None:
         given = {name: value for name, value in options.items() if value is not None}
         return strobe.attention(q, k, v, **rows, **given)
+    if seqlen_q > 1 and bool(mask.all()):
+        return attention(q, k, v, **options)
     # One query a sequence is there even where its own key is masked, as transformers' other implementations have it.
     q_mask = mask[:, -seqlen_q:] if seqlen_q > 1 else torch.ones_like(mask[:, :1])
     rows_q, cu_seqlens_q = _packing(q_mask)

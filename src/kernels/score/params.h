@@ -63,10 +63,10 @@ struct ScoreParams {
   // Softcap rules: s -> tanh(s * scale / softcap), for which s is multiplied with softcap_exponent = 2 log2(e) scale /
   // softcap, and scale_log2 and scale hold softcap in the place of the scale.
   float softcap_exponent;
-  float softcap_half;  // -1/2 / scale_log2
+  float softcap_half;            // -1/2 / scale_log2
   SoftcapTerms<3> softcap_near;  // a quarter of the cap
   SoftcapTerms<5> softcap_far;   // three quarters
-  float scale;         // scale_log2 / log2(e): bias rules
+  float scale;                   // scale_log2 / log2(e): bias rules
 
   const float* alibi_slopes;  // alibi rules: [batch or 1, query heads]
   long long alibi_batch_stride;

@@ -49,7 +49,8 @@ __device__ __forceinline__ void finish_item(const AppendParams& params, const Ap
     constexpr bool kScaled = stored_bytes(to) == 1;
     const Scale scale(kScaled ? rows.scales[place.sequence * rows.scale_batch + item.head * rows.scale_head] : 1.0F);
     constexpr bool kNeighbours = rotation == Rotation::interleaved && kVector > 1;
-    constexpr int kPart = kNeighbours || kVector < 4 ? kVector : 4;  // at once, for registers
+    // At once: four are fewer registers than a rotation of all takes.
+    constexpr int kPart = kNeighbours || kVector < 4 || (kScaled && rotation == Rotation::none) ? kVector : 4;
     VectorWords<to, kVector> first;
     VectorWords<to, kVector> second;
 #pragma unroll

@@ -126,20 +126,35 @@ struct Scale {
   __device__ __forceinline__ explicit Scale(float scale_in)
       : scale(scale_in), reciprocal(__frcp_rn(scale_in)), ordinary(scale_in >= 0x1p-60F && scale_in <= 0x1p60F) {}
 
-  /// x / scale as 8 bits see it: rounded to nearest even where they tell numbers apart, beyond that on the same side.
+  /// x / scale of an ordinary scale as 8 bits see it: rounded to nearest even where they tell numbers apart, beyond
+  /// that on the same side, and zeros with their sign.
   /// One step of Newton's method from a reciprocal that is rounded to nearest gives the rounded quotient.
   /// Source: Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor" (1990), theorem 8.
   __device__ __forceinline__ float quotient(float x) const {
-    if (!ordinary) return __fdiv_rn(x, scale);
     const float near = __fmul_rn(x, reciprocal);
-    const float rounded = __fmaf_rn(__fmaf_rn(-near, scale, x), reciprocal, near);
-    return fabsf(near) >= 0x1p-12F && fabsf(near) <= 0x1p10F ? rounded : near;
+    // near * scale - x and not its negative, which would give a zero of x another sign.
+    const float excess = __fmaf_rn(near, scale, -x);
+    const float rounded = __fmaf_rn(excess, -reciprocal, near);
+    return fabsf(near) <= 0x1p10F ? rounded : near;
+  }
+
+  /// Quotients in place of x. One branch for all of them: what follows can be interleaved.
+  template <int count>
+  __device__ __forceinline__ void divide(float (&x)[count]) const {
+    if (ordinary) {
+#pragma unroll
+      for (int i = 0; i < count; ++i) x[i] = quotient(x[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < count; ++i) x[i] = __fdiv_rn(x[i], scale);
+    }
   }
 };
 
-/// Elements [first, first + part), rounded to nearest even; for 8 bits the quotients with their scale.
+/// Elements [first, first + part), rounded to nearest even; for 8 bits the quotients with their scale, which x then
+/// holds.
 template <Stored stored, int count, int part>
-__device__ __forceinline__ void from_floats(const float (&x)[part], const Scale& scale, int first,
+__device__ __forceinline__ void from_floats(float (&x)[part], const Scale& scale, int first,
                                             VectorWords<stored, count>& vector) {
   if constexpr (stored == Stored::fp32) {
 #pragma unroll
@@ -153,11 +168,12 @@ __device__ __forceinline__ void from_floats(const float (&x)[part], const Scale&
       for (int i = 0; i < part; i += 2) vector.words[(first + i) / 2] = pack<kElement>(x[i], x[i + 1]);
     }
   } else {
+    scale.divide(x);
 #pragma unroll
     for (int i = 0; i < part; i += 4) {
       float quotients[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) quotients[j] = i + j < part ? scale.quotient(x[(i + j) % part]) : 0.0F;
+      for (int j = 0; j < 4; ++j) quotients[j] = i + j < part ? x[(i + j) % part] : 0.0F;
       vector.words[(first + i) / 4] = to_bytes<stored>(quotients);
     }
   }

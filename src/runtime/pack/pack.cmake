@@ -22,6 +22,7 @@ set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/ampere/supported.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/append_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/backward_variant.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/few_queries.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/score_params.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/merge_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/quantize_variant.cpp
@@ -33,7 +34,6 @@ set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/hopper/forward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/pack_variants.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/schedule.cpp
-  ${PROJECT_SOURCE_DIR}/src/hopper/split_keys.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/supported.cpp
 )
 add_library(strobe_pack_variants OBJECT ${variant_sources})

@@ -12,8 +12,11 @@ class BlockWalk {
  public:
   __device__ __forceinline__ BlockWalk(const Params&, const TileWork& work) : begin_(work.n_begin) {}
 
-  /// The last block before n; less than the tile's first where there is none.
-  __device__ __forceinline__ int before(int n) { return n - 1; }
+  /// Whether the tile sees any block.
+  __device__ __forceinline__ bool any(const TileWork& work) const { return work.n_end > begin_; }
+
+  /// The block before n of a group of warps; less than the tile's first where there is none.
+  __device__ __forceinline__ int before(int n) { return n - C.key_groups; }
   __device__ __forceinline__ bool has(int n) const { return n >= begin_; }
 
   /// Whether the rows of a warp may see something of a block that the tile sees.
@@ -31,8 +34,8 @@ class BlockWalk<C> {
  public:
   __device__ __forceinline__ BlockWalk(const Params& params, const TileWork& work) : begin_(work.n_begin) {
     const BlockMaskParams& blocks = params.blocks;
-    const unsigned char* const first =
-        blocks.data + work.sequence * blocks.batch_stride + static_cast<long long>(work.head) * blocks.head_stride;
+    const unsigned char* const first = blocks.data + work.tile.sequence * blocks.batch_stride +
+                                       static_cast<long long>(work.tile.head) * blocks.head_stride;
     const int row_last = (work.q.used - 1) / C.rule.block_mask;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -40,6 +43,8 @@ class BlockWalk<C> {
     }
     column_end_ = (work.k.used + C.rule.block_mask - 1) / C.rule.block_mask;
   }
+
+  __device__ __forceinline__ bool any(const TileWork& work) { return has(before(work.n_end)); }
 
   __device__ __forceinline__ int before(int n) {
     while (n > begin_) {
@@ -73,7 +78,7 @@ class BlockWalk<C> {
  private:
   // Rows of the mask that a tile lies in.
   static constexpr int kRows = block_m(C) > C.rule.block_mask ? block_m(C) / C.rule.block_mask : 1;
-  static_assert(kRows <= 2 && C.rule.block_mask % C.block_n == 0);
+  static_assert(kRows <= 2 && C.rule.block_mask % C.block_n == 0 && C.key_groups == 1 && C.packed_heads == 1);
 
   __device__ __forceinline__ void load(int window) {
     constexpr int kColumnsPerBlock = C.rule.block_mask / C.block_n;  // blocks of this kernel in one of the mask

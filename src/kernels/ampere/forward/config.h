@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/ampere/tile/warp.h"
+#include "kernels/scheduler/tiling.h"
 #include "kernels/score/rule.h"
 
 namespace strobe::ampere::forward {
@@ -13,19 +14,40 @@ struct Config {
   ScoreRule rule;
   int head_dim = 128;      // of Q and K as compiled: 32, 64, 96, 128, 192 or 256; narrower heads are padded by zeros
   int head_dim_v = 128;    // of V and O, likewise
-  int warps = 4;           // each owns its rows of Q, and sees all keys
+  int warps = 4;           // each owns its rows of Q
+  int key_groups = 1;      // of warps: all groups have the same rows, and take turns at the key blocks
   int rows_per_warp = 32;  // 16, or 32: then each operand that is read of K and V serves two products
   int block_n = 64;        // keys per step
-  int stages = 2;          // of K and of V; with 1, each arrives under the product with the other
+  int stages = 2;          // of K and of V, of a group; with 1, each arrives under the product with the other
   bool q_in_registers = false;  // else read from shared memory in each step
   int ctas_per_sm = 2;          // resident CTAs: the softmax of one runs under the products of the other
-  bool debug = false;           // shared memory starts as NaN
+
+  // Query heads of one key head that share a tile, its rows being position * packed_heads + head: so that few queries
+  // fill it. A power of two.
+  int packed_heads = 1;
+  Schedule schedule = Schedule::rounds;  // a tile for each CTA; or split
+
+  bool pages = false;    // K and V lie in pages
+  bool entries = false;  // K and V of a sequence are an entry that a list names
+  bool debug = false;    // shared memory starts as NaN
 
   bool operator==(const Config&) const = default;
 };
 
-constexpr int block_m(const Config& c) { return c.warps * c.rows_per_warp; }
+constexpr int row_warps(const Config& c) { return c.warps / c.key_groups; }  // of a group
+constexpr int block_m(const Config& c) { return row_warps(c) * c.rows_per_warp; }
 constexpr int threads_per_block(const Config& c) { return c.warps * kWarpSize; }
+constexpr int threads_per_group(const Config& c) { return row_warps(c) * kWarpSize; }
 constexpr int fragments(const Config& c) { return c.rows_per_warp / kFragmentRows; }
+constexpr bool splits(const Config& c) { return c.schedule == Schedule::split; }
+
+constexpr Tiling tiling(const Config& c) {
+  return {.rule = c.rule,
+          .schedule = c.schedule,
+          .block_m = block_m(c),
+          .block_n = c.block_n,
+          .packed_heads = c.packed_heads,
+          .threads = threads_per_block(c)};
+}
 
 }  // namespace strobe::ampere::forward

@@ -4,22 +4,24 @@
 
 #include "kernels/ampere/forward/row_rules.h"
 #include "kernels/ampere/forward/smem.h"
+#include "kernels/scheduler/part.h"
 
 namespace strobe::ampere::forward {
 
+template <Config C>
 __device__ __forceinline__ void store_lse(const Params& params, const TileWork& work, int row, float value) {
   if (params.lse != nullptr) {
-    params.lse[q_batch(params, work) * params.lse_batch_stride + work.head * params.lse_head_stride + work.q.start +
-               row] = value;
+    params.lse[q_batch(params, work) * params.lse_batch_stride + head_of<C>(work, row) * params.lse_head_stride +
+               work.q.start + row / C.packed_heads] = value;
   }
 }
 
 /// A row's largest score joins its head's. Floats order as integers do, negative ones the other way round.
 template <Config C>
-__device__ __forceinline__ void store_max_logit(const Params& params, const TileWork& work, float score) {
+__device__ __forceinline__ void store_max_logit(const Params& params, const TileWork& work, int row, float score) {
   if (score != kMinusInfinity) {
     const float logit = score * score::remaining_scale<C.rule>(params.score) * kLn2;
-    float* largest = params.max_logits + work.sequence * params.max_logits_batch_stride + work.head;
+    float* largest = params.max_logits + work.tile.sequence * params.max_logits_batch_stride + head_of<C>(work, row);
     if (__float_as_int(logit) >= 0) {
       atomicMax(reinterpret_cast<int*>(largest), __float_as_int(logit));
     } else {
@@ -34,27 +36,30 @@ template <Config C>
 __device__ __forceinline__ void finish_rows(const Params& params, const TileWork& work, int first_row,
                                             Softmax<C>& softmax, float (&factor)[kRowsPerThread],
                                             bool (&sees)[kRowsPerThread]) {
-  softmax.finish();
+  if constexpr (C.key_groups == 1) {  // else merge_groups() has done so
+    softmax.finish();
+  }
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     const int row = first_row + score::fragment_row(r);
-    const bool exists = row < work.q.used;
+    const bool exists = row < used_rows<C>(work);
     sees[r] = exists && softmax.sum[r] != 0.0F;
     factor[r] = 1.0F;
     if constexpr (C.rule.max_logits) {
       if (exists) {
-        store_max_logit<C>(params, work, softmax.top[r]);
+        store_max_logit<C>(params, work, row, softmax.top[r]);
       }
     }
     if constexpr (C.rule.sink) {
-      factor[r] = softmax.join(r, exists ? score::sink_log2<C.rule>(params.score, work.head) : kMinusInfinity);
+      factor[r] =
+          softmax.join(r, exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
     }
     factor[r] *= ptx::rcp_approx(softmax.sum[r]);
     if constexpr (C.rule.dropout) {
       factor[r] *= params.score.dropout.keep_factor;
     }
-    if (threadIdx.x % 4 == 0 && row < work.q.owned) {
-      store_lse(params, work, row, exists ? softmax.lse(r) : kMinusInfinity);
+    if (threadIdx.x % 4 == 0 && row < owned_rows<C>(work)) {
+      store_lse<C>(params, work, row, exists ? softmax.lse(r) : kMinusInfinity);
     }
   }
 }
@@ -93,10 +98,10 @@ __device__ __forceinline__ void store_rows(const Params& params, const TileWork&
 #pragma unroll
   for (int i = 0; i < C.rows_per_warp; i += kWarpSize / Tile::kChunks) {
     const int row = i + lane_of_warp() / Tile::kChunks;
-    if (first_row + row >= work.q.owned) {
+    if (first_row + row >= owned_rows<C>(work)) {
       break;
     }
-    unsigned short* to = output_row(params, work, first_row + row);
+    unsigned short* to = query_row<C>(params.o, params, work, first_row + row);
 #pragma unroll
     for (int panel = 0; panel < Tile::kPanels; ++panel) {
       const int column = (panel * Tile::kChunks + chunk) * kChunkElements;
@@ -108,19 +113,89 @@ __device__ __forceinline__ void store_rows(const Params& params, const TileWork&
   }
 }
 
-/// Rows of a tile none of which sees a key, by the whole CTA. Rows behind the last sequence may be more than one
-/// tile's: hence the stride.
+/// Rows of a tile, [first, end), none of which sees a key, by the whole CTA.
+template <Config C>
+__device__ __forceinline__ void store_nothing(const Params& params, const TileWork& work, int first, int end) {
+  const int chunks = params.head_dim_v / kChunkElements;
+  for (int i = threadIdx.x; i < (end - first) * chunks; i += threads_per_block(C)) {
+    const int row = first + i / chunks;
+    *reinterpret_cast<uint4*>(query_row<C>(params.o, params, work, row) + i % chunks * kChunkElements) =
+        make_uint4(0, 0, 0, 0);
+    if (i % chunks == 0) {
+      const bool exists = row < used_rows<C>(work);
+      store_lse<C>(params, work, row,
+                   exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) / kLog2E : kMinusInfinity);
+    }
+  }
+}
+
+/// Such a tile. Rows behind the last sequence may be more than one tile's: hence the stride.
 template <Config C>
 __device__ __forceinline__ void store_nothing_visible(const Params& params, const TileWork& work) {
-  const int chunks = params.head_dim_v / kChunkElements;
-  for (int first = work.m_begin; first < work.q.owned; first += params.tiles.m_tiles * block_m(C)) {
-    const int rows = min(block_m(C), work.q.owned - first);
-    for (int i = threadIdx.x; i < rows * chunks; i += threads_per_block(C)) {
-      const int row = first + i / chunks;
-      *reinterpret_cast<uint4*>(output_row(params, work, row) + i % chunks * kChunkElements) = make_uint4(0, 0, 0, 0);
-      if (i % chunks == 0) {
-        store_lse(params, work, row,
-                  row < work.q.used ? score::sink_log2<C.rule>(params.score, work.head) / kLog2E : kMinusInfinity);
+  const int owned = owned_rows<C>(work);
+  for (int first = work.m_begin; first < owned; first += params.tiles.m_tiles * block_m(C)) {
+    store_nothing<C>(params, work, first, min(first + block_m(C), owned));
+  }
+}
+
+/// A tile, or this CTA's part of one, none of whose rows sees a key.
+template <Config C>
+__device__ __forceinline__ void store_without_keys(const Params& params, const TileWork& work) {
+  if constexpr (splits(C)) {
+    if (work.tile.part.slot >= 0) {
+      const int row = threadIdx.x;
+      static_assert(block_m(C) <= threads_per_block(C));
+      if (row < block_m(C) && work.m_begin + row < used_rows<C>(work)) {
+        *part_row<C.head_dim_v>(params.split, work.tile.part.slot, row).statistics = {kMinusInfinity, 0.0F};
+      }
+      return;
+    }
+  }
+  store_nothing_visible<C>(params, work);
+}
+
+/// Sixteen rows of this CTA's part of a tile. False if a value of a masked variant is not finite.
+template <Config C>
+__device__ __forceinline__ bool store_part_rows(const Params& params, const TileWork& work, int first_row,
+                                                Softmax<C>& softmax, const float (&o)[C.head_dim_v / 2]) {
+  if constexpr (C.key_groups == 1) {
+    softmax.finish();
+  }
+  bool finite = true;
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+    const int row = first_row + score::fragment_row(r);
+    if (row >= used_rows<C>(work)) {
+      continue;
+    }
+    if constexpr (C.rule.max_logits) {
+      store_max_logit<C>(params, work, row, softmax.top[r]);
+    }
+    float factor = 1.0F;
+    if constexpr (C.rule.sink) {
+      const bool joins = work.tile.part.first == 0;  // once
+      factor = softmax.join(r, joins ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
+    }
+    const PartRow to = part_row<C.head_dim_v>(params.split, work.tile.part.slot, row - work.m_begin);
+    finite &= store_part_row<C.rule, C.head_dim_v>(to, r, o, factor, softmax.max_log2[r], softmax.sum[r]);
+  }
+  return finite;
+}
+
+/// Split schedules have no tiles without a row in use: the rows behind those, of all sequences, are shared out among
+/// the CTAs.
+template <Config C>
+__device__ __forceinline__ void clear_unused_rows(const Params& params) {
+  TileWork work{};
+  for (int sequence = params.sequences.seqused_q != nullptr ? 0 : params.sequences.sequences;
+       sequence < params.sequences.batch; ++sequence) {
+    work.q = score::query_rows<C.rule>(params.sequences, sequence);
+    work.tile.sequence = sequence;
+    const int owned = owned_rows<C>(work);
+    const int unused = tiles_of<tiling(C)>(work.q) * block_m(C);
+    for (int first = unused + blockIdx.x * block_m(C); first < owned; first += gridDim.x * block_m(C)) {
+      for (work.tile.head = 0; work.tile.head < params.tiles.heads; ++work.tile.head) {
+        store_nothing<C>(params, work, first, min(first + block_m(C), owned));
       }
     }
   }

@@ -11,6 +11,7 @@
 //   ../../score/online_softmax.h, mask.h, transform.h    what a step does to its scores
 //   ../tile/gemm.h, swizzled.h    the two products, and how their operands lie
 //   loader.h             copies ahead of their use
+//   merge.h              groups of warps that took turns at the keys
 //   epilogue.h           O and LSE to global memory
 //   tile_work.h          which tile a CTA computes
 //   block_walk.h, exact_rows.h    block masks; non-finite values
@@ -22,10 +23,42 @@
 #include "kernels/ampere/forward/params.h"
 #include "kernels/ampere/forward/smem.h"
 #include "kernels/ampere/forward/tile.h"
+#include "kernels/math/grid.h"
+#include "kernels/scheduler/split_scheduler.h"
 
 namespace strobe::ampere::forward {
 
-/// Grid: tiles.
+template <Config C>
+__device__ __forceinline__ void compute_tile(const Params& params, const TileWork& work) {
+  BlockWalk<C> walk(params, work);
+  if (walk.any(work)) {
+    TileForward<C>(params, work).run();
+  } else {
+    store_without_keys<C>(params, work);
+  }
+}
+
+/// Split schedules: this CTA's share of the key blocks of all tiles.
+template <Config C>
+__device__ __forceinline__ void compute_share(const Params& params) {
+  make_split_work<tiling(C)>(params.sequences, params.visibility, params.split, split_work<C>());
+  __syncthreads();
+  SplitScheduler<tiling(C)> scheduler(params.tiles, params.sequences, split_work<C>());
+  for (Tile tile; scheduler.next(tile);) {
+    const TileWork work = work_of<C>(params, tile);
+    __syncthreads();  // nobody needs the tile before this one, nor its memory
+    if (threadIdx.x == 0) {
+      kept_work<C>() = work;
+      store_sharers(params.split, params.tiles.heads, params.tiles.m_tiles, tile);
+    }
+    __syncthreads();
+    compute_tile<C>(params, work);
+  }
+  clear_unused_rows<C>(params);
+  launch_next_grid();
+}
+
+/// Grid: tiles, or the CTAs that share them.
 template <Config C>
 __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm) kernel(const __grid_constant__ Params params) {
   if constexpr (C.debug) {
@@ -34,12 +67,10 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm) kernel(co
     }
     __syncthreads();
   }
-  const TileWork work = tile_work<C>(params);
-  BlockWalk<C> walk(params, work);
-  if (walk.has(walk.before(work.n_end))) {
-    TileForward<C>(params, work).run();
+  if constexpr (splits(C)) {
+    compute_share<C>(params);
   } else {
-    store_nothing_visible<C>(params, work);
+    compute_tile<C>(params, work_of<C>(params, tile_of_cta(params.tiles)));
   }
 }
 

@@ -4,24 +4,78 @@
 
 #include "kernels/ampere/forward/block_walk.h"
 #include "kernels/ampere/forward/smem.h"
+#include "kernels/ampere/ptx/mbarrier.h"
 #include "kernels/ampere/tile/copy.h"
+#include "kernels/score/cache.h"
 
 namespace strobe::ampere::forward {
 
-/// Keys and values of one tile, block by block in the order of the walk. The CTA's threads meet in before_scores():
-/// from then on nobody reads the stage of the step before. With a single stage, K of the next block arrives under the
-/// softmax and P V, V of this block under Q K^T, and the threads meet again in after_scores().
+/// Whether a warp looks up the pages of a block while it copies the block before: a row a lane. Page tables are then
+/// read under the copies, and once for all lanes.
+template <Config C>
+constexpr bool kLooksAhead = C.pages && C.stages > 1 && threads_per_group(C) == kWarpSize&& C.block_n <= kWarpSize;
+
+/// Where the rows of one block after another lie.
+template <Config C>
+class BlockPlaces {
+ public:
+  __device__ __forceinline__ BlockPlaces(const Params& params, const TileWork& work)
+      : sequence_(work.tile.sequence), start_(work.k.start), head_(kv_head(params, work)) {}
+
+  /// `first`: the block's first key, of `used`.
+  __device__ __forceinline__ void find(const CacheParams& cache, int first, int used) {
+    const int key = first + static_cast<int>(threadIdx.x % kWarpSize);
+    place_.entry = score::kNoEntry;
+    if (key < used) {
+      place_ = score::cache_place<true, false>(cache, sequence_, start_ + key);
+    }
+  }
+
+  /// Row `row` of the block in K or V; null where it does not exist. All lanes call it together.
+  __device__ __forceinline__ const unsigned short* row_of(const Rows& tensor, int row) const {
+    const int entry = __shfl_sync(score::kFullWarp, place_.entry, row);
+    const int row_in_page = __shfl_sync(score::kFullWarp, place_.row, row);
+    return entry == score::kNoEntry ? nullptr : tensor.row(entry, row_in_page, head_);
+  }
+
+ private:
+  int sequence_, start_, head_;
+  score::CachePlace place_{score::kNoEntry, 0};  // of the lane's row
+};
+
+/// Others find each row when they copy it.
+template <Config C>
+  requires(!kLooksAhead<C>)
+class BlockPlaces<C> {
+ public:
+  __device__ __forceinline__ BlockPlaces(const Params&, const TileWork&) {}
+};
+
+/// Keys and values of one tile, block by block in the order of the walk of a group of warps. The group's threads meet
+/// in before_scores(): from then on none of them reads the stage of the step before. With a single stage, K of the next
+/// block arrives under the softmax and P V, V of this block under Q K^T, and the threads meet again in after_scores().
 template <Config C>
 class KeyValueLoader {
  public:
   __device__ __forceinline__ KeyValueLoader(const Params& params, const TileWork& work)
-      : params_(params), used_(work.k.used), walk_(params, work) {
-    const int head = kv_head(params, work);
-    rows().keys = params.k.row(k_batch(params, work), work.k.start, head);
-    rows().values = params.v.row(k_batch(params, work), work.k.start, head);
+      : params_(params), used_(work.k.used), walk_(params, work), next_(params, work) {
+    if constexpr (!C.pages) {
+      int batch = k_batch(params, work);
+      if constexpr (C.entries) {
+        batch = score::cache_place<false, true>(params.cache, batch, 0).entry;
+        used_ = batch == score::kNoEntry ? 0 : used_;
+        batch = max(batch, 0);
+      }
+      const int head = kv_head(params, work);
+      rows().keys = params.k.row(batch, work.k.start, head);
+      rows().values = params.v.row(batch, work.k.start, head);
+    }
   }
 
   __device__ __forceinline__ BlockWalk<C>& walk() { return walk_; }
+
+  /// Which of the groups this thread's is, all lanes of a warp knowing that they agree.
+  __device__ __forceinline__ static int group() { return C.key_groups == 1 ? 0 : warp_of_cta() / row_warps(C); }
 
   /// With the first block; what else the thread has on its way (Q) belongs to it.
   __device__ __forceinline__ void start(int n) {
@@ -29,6 +83,7 @@ class KeyValueLoader {
       start_keys(0, n);
       ptx::cp_async_commit_group();
     } else {
+      find(n);
 #pragma unroll
       for (int stage = 0; stage < C.stages - 1; ++stage) {
         start_both(stage, n);
@@ -40,10 +95,12 @@ class KeyValueLoader {
   /// Waits for K of block n, and with several stages for V.
   __device__ __forceinline__ void before_scores(int n) {
     ptx::cp_async_wait_group<kAlternates ? 0 : C.stages - 2>();
-    __syncthreads();
+    meet();
     if constexpr (kAlternates) {
       start_values(0, n);
       ptx::cp_async_commit_group();
+    } else if constexpr (kReads) {
+      start_ahead(n);
     }
   }
 
@@ -51,18 +108,14 @@ class KeyValueLoader {
   __device__ __forceinline__ void after_scores(int n) {
     if constexpr (kAlternates) {
       ptx::cp_async_wait_group<0>();
-      __syncthreads();
+      meet();
       n = walk_.before(n);
       if (walk_.has(n)) {
         start_keys(0, n);
       }
       ptx::cp_async_commit_group();
-    } else {
-#pragma unroll
-      for (int ahead = 1; ahead < C.stages; ++ahead) {
-        n = walk_.before(n);
-      }
-      start_both(stage_ == 0 ? C.stages - 1 : stage_ - 1, n);
+    } else if constexpr (!kReads) {
+      start_ahead(n);
     }
   }
 
@@ -72,36 +125,88 @@ class KeyValueLoader {
     }
   }
 
-  __device__ __forceinline__ uint32_t keys() const { return tiles() + kPlan.k + stage_ * kPlan.k_bytes; }
-  __device__ __forceinline__ uint32_t values() const { return tiles() + kPlan.v + stage_ * kPlan.v_bytes; }
+  __device__ __forceinline__ uint32_t keys() const { return keys(stage_); }
+  __device__ __forceinline__ uint32_t values() const { return values(stage_); }
 
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
   static constexpr bool kAlternates = C.stages == 1;
+  // Of few queries reading is all the time there is: copies start as soon as there is a stage for them.
+  static constexpr bool kReads = C.key_groups > 1;
 
-  static constexpr int kThreads = threads_per_block(C);
+  static constexpr int kThreads = threads_per_group(C);
 
   __device__ __forceinline__ static uint32_t tiles() { return shared_address(shared_memory()); }
+  __device__ __forceinline__ static uint32_t keys(int stage) {
+    return tiles() + kPlan.k + (group() * C.stages + stage) * kPlan.k_bytes;
+  }
+  __device__ __forceinline__ static uint32_t values(int stage) {
+    return tiles() + kPlan.v + (group() * C.stages + stage) * kPlan.v_bytes;
+  }
+
+  /// The threads of the group.
+  __device__ __forceinline__ static void meet() {
+    if constexpr (C.key_groups == 1) {
+      __syncthreads();
+    } else if constexpr (row_warps(C) == 1) {
+      __syncwarp();
+    } else {
+      ptx::barrier_cta_sync(1 + group(), kThreads);
+    }
+  }
 
   __device__ __forceinline__ void start_keys(int stage, int n) const {
-    const int first = n * C.block_n;
-    start_copy<KTile<C>, C.block_n, kThreads>(tiles() + kPlan.k + stage * kPlan.k_bytes,
-                                              rows().keys + first * params_.k.row_stride, params_.k.row_stride,
-                                              used_ - first, params_.head_dim);
+    start_rows<KTile<C>>(keys(stage), params_.k, rows().keys, n, params_.head_dim);
   }
   __device__ __forceinline__ void start_values(int stage, int n) const {
-    const int first = n * C.block_n;
-    start_copy<VTile<C>, C.block_n, kThreads>(tiles() + kPlan.v + stage * kPlan.v_bytes,
-                                              rows().values + first * params_.v.row_stride, params_.v.row_stride,
-                                              used_ - first, params_.head_dim_v);
+    start_rows<VTile<C>>(values(stage), params_.v, rows().values, n, params_.head_dim_v);
   }
 
-  __device__ __forceinline__ void start_both(int stage, int n) const {
+  template <typename Tile>
+  __device__ __forceinline__ void start_rows(uint32_t tile, const Rows& tensor, const unsigned short* data, int n,
+                                             int columns) const {
+    const int first = n * C.block_n;
+    if constexpr (kLooksAhead<C>) {
+      start_scattered_copy<Tile, C.block_n, kThreads>(tile, tensor.data, columns,
+                                                      [&](int row) { return next_.row_of(tensor, row); });
+    } else if constexpr (C.pages) {
+      const TileWork work = tile_work<C>(params_);
+      const score::CachedRows<C.rule.element, true, false> rows(params_.cache, params_.k, params_.v, work.tile.sequence,
+                                                                kv_head(params_, work), work.k.start);
+      start_scattered_copy<Tile, C.block_n, kThreads>(tile, tensor.data, columns, [&](int row) {
+        return first + row < used_ ? rows.row_of(tensor, first + row) : nullptr;
+      });
+    } else {
+      start_copy<Tile, C.block_n, kThreads>(tile, data + first * tensor.row_stride, tensor.row_stride, used_ - first,
+                                            columns);
+    }
+  }
+
+  /// Looks up the rows of block n, which is copied next.
+  __device__ __forceinline__ void find(int n) {
+    if constexpr (kLooksAhead<C>) {
+      if (walk_.has(n)) {
+        next_.find(params_.cache, n * C.block_n, used_);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void start_both(int stage, int n) {
     if (walk_.has(n)) {
       start_keys(stage, n);
       start_values(stage, n);
+      find(walk_.before(n));
     }
     ptx::cp_async_commit_group();  // an empty one counts, too
+  }
+
+  /// What follows block n, into the stage of the block before it.
+  __device__ __forceinline__ void start_ahead(int n) {
+#pragma unroll
+    for (int ahead = 1; ahead < C.stages; ++ahead) {
+      n = walk_.before(n);
+    }
+    start_both(stage_ == 0 ? C.stages - 1 : stage_ - 1, n);
   }
 
   /// In shared memory, as they are four registers that the widest tiles lack: volatile, so that they stay there.
@@ -112,7 +217,8 @@ class KeyValueLoader {
   const Params& params_;
   int used_;  // keys
   BlockWalk<C> walk_;
-  int stage_ = 0;  // of the block in use
+  BlockPlaces<C> next_;  // of the block that is copied next
+  int stage_ = 0;        // of the block in use
 };
 
 /// A warp's rows of Q as A operands.
@@ -124,12 +230,22 @@ class Queries {
   /// Starts the copy; `tile`: of this warp.
   __device__ __forceinline__ Queries(const Params& params, const TileWork& work, uint32_t tile, int first_row)
       : tile_(tile) {
-    start_copy<QTile<C>, C.rows_per_warp, kWarpSize>(
-        tile, params.q.row(q_batch(params, work), work.q.start + first_row, work.head), params.q.row_stride,
-        work.q.used - first_row, params.head_dim);
+    if constexpr (C.key_groups > 1) {  // the first group copies for all
+      if (KeyValueLoader<C>::group() != 0) {
+        return;
+      }
+    }
+    if constexpr (C.packed_heads == 1) {
+      start_copy<QTile<C>, C.rows_per_warp, kWarpSize>(tile, query_row<C>(params.q, params, work, first_row),
+                                                       params.q.row_stride, work.q.used - first_row, params.head_dim);
+    } else {
+      start_scattered_copy<QTile<C>, C.rows_per_warp, kWarpSize>(tile, params.q.data, params.head_dim, [&](int row) {
+        return first_row + row < used_rows<C>(work) ? query_row<C>(params.q, params, work, first_row + row) : nullptr;
+      });
+    }
   }
 
-  /// When the copy is done and seen by the whole warp.
+  /// When the copy is done and seen by all warps that read it.
   __device__ __forceinline__ void arrived() {
     if constexpr (C.q_in_registers) {
 #pragma unroll

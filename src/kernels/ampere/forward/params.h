@@ -4,6 +4,8 @@
 
 #include "kernels/math/divisor.h"
 #include "kernels/math/rows.h"
+#include "kernels/scheduler/split.h"
+#include "kernels/score/cache.h"
 #include "kernels/score/params.h"
 
 namespace strobe::ampere::forward {
@@ -11,7 +13,7 @@ namespace strobe::ampere::forward {
 /// Which tile of Q a CTA computes. The multiprocessors take CTAs in the order of their numbers: sections of heads whose
 /// keys and values fit in L2 together follow one another, and within one the tiles with the most keys come first.
 struct TileOrder {
-  int heads;    // of q
+  int heads;    // of q, divided by packed_heads
   int m_tiles;  // per sequence and head
   int section_heads;
   int full_sections;                  // those of section_heads heads; at most one shorter section follows
@@ -30,10 +32,13 @@ struct Params {
   BlockMaskParams blocks;
   ScoreParams score;
   TileOrder tiles;
-  Divisor by_heads_per_kv;
+  Divisor by_heads_per_kv;  // of tiles.heads, those that read one key head
 
   float* max_logits;  // rules with max_logits: [batch, query heads], -inf before the kernel
   long long max_logits_batch_stride;
+
+  SplitParams split;  // split schedules
+  CacheParams cache;
 };
 
 }  // namespace strobe::ampere::forward

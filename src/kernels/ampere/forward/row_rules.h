@@ -16,7 +16,7 @@ using Softmax = score::OnlineSoftmax<C.rule, C.block_n>;
 template <Config C>
 struct RowRules {
   // A thread's second row is eight after its first.
-  using Transform = score::Transform<C.rule, C.block_n, 8>;
+  using Transform = score::Transform<C.rule, C.block_n, 8 / C.packed_heads>;
 
   Transform transform;
   RowDropout<C> dropout;
@@ -32,12 +32,13 @@ template <Config C>
 __device__ __forceinline__ RowRules<C> row_rules(const Params& params, const TileWork& work, int first_row) {
   const auto row_of = [&](int r) { return first_row + score::fragment_row(r); };
   const auto transformed_row = [&](int r) -> typename RowRules<C>::Transform::Row {
-    return {.center = center_of(work, row_of(r)),
-            .batch = work.sequence,
-            .head = work.head,
-            .query = min(row_of(r), work.q.used - 1)};
+    return {.center = center_of<C>(work, row_of(r)),
+            .batch = work.tile.sequence,
+            .head = head_of<C>(work, row_of(r)),
+            .query = min(row_of(r) / C.packed_heads, work.q.used - 1)};
   };
-  return {{params.score, work.k.used, transformed_row}, {params.score.dropout, head_in_batch(params, work), row_of(0)}};
+  return {{params.score, work.k.used, transformed_row},
+          {params.score.dropout, head_in_batch<C>(params, work, row_of(0)), row_of(0)}};
 }
 
 /// What the rows of a fragment see.

@@ -4,6 +4,7 @@
 
 #include "kernels/ampere/forward/config.h"
 #include "kernels/ampere/tile/swizzled.h"
+#include "kernels/scheduler/split.h"
 
 namespace strobe::ampere::forward {
 
@@ -22,13 +23,18 @@ struct KeyValueRows {
   const unsigned short* values;
 };
 
+constexpr int kTileWorkBytes = 80;  // TileWork
+
 struct SmemPlan {
-  int warp_bytes = 0;  // a warp's rows of Q, and when it is done with them, of O
+  int warp_bytes = 0;  // a warp's rows of Q, which all groups read, and when they are done with them, of O
   int k_bytes = 0;     // of one stage
   int v_bytes = 0;     // of one stage
   int k = 0;           // offsets
   int v = 0;
-  int rows = 0;  // KeyValueRows, for each warp its own
+  int sums = 0;    // where K and V were: O of all groups but the first
+  int maxima = 0;  // and all groups' maxima and sums
+  int rows = 0;    // KeyValueRows, for each warp its own
+  int work = 0;    // split schedules: SplitWork and the tile
   int total_bytes = 0;
 };
 
@@ -37,10 +43,23 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.warp_bytes = c.rows_per_warp * (c.head_dim > c.head_dim_v ? c.head_dim : c.head_dim_v) * kElementBytes;
   plan.k_bytes = c.block_n * c.head_dim * kElementBytes;
   plan.v_bytes = c.block_n * c.head_dim_v * kElementBytes;
-  plan.k = c.warps * plan.warp_bytes;
-  plan.v = plan.k + c.stages * plan.k_bytes;
-  plan.rows = plan.v + c.stages * plan.v_bytes;
-  plan.total_bytes = plan.rows + c.warps * static_cast<int>(sizeof(KeyValueRows));
+  plan.k = row_warps(c) * plan.warp_bytes;
+  plan.v = plan.k + c.key_groups * c.stages * plan.k_bytes;
+  plan.rows = plan.v + c.key_groups * c.stages * plan.v_bytes;
+  if (c.key_groups > 1) {
+    constexpr int kFloats = 3;  // maximum, sum and largest score, of each of a thread's rows
+    plan.sums = plan.k;
+    plan.maxima = plan.sums + (c.key_groups - 1) * block_m(c) * c.head_dim_v * static_cast<int>(sizeof(float));
+    const int end = plan.maxima + threads_per_block(c) * fragments(c) * 2 * kFloats * static_cast<int>(sizeof(float));
+    plan.rows = end > plan.rows ? end : plan.rows;
+  }
+  plan.work = plan.rows + c.warps * static_cast<int>(sizeof(KeyValueRows));
+  plan.total_bytes = plan.work;
+  if (splits(c)) {
+    constexpr int kAlignment = 16;
+    plan.total_bytes += static_cast<int>(sizeof(SplitWork)) + kTileWorkBytes;
+    plan.total_bytes = (plan.total_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
   return plan;
 }
 

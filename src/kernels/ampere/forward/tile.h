@@ -10,6 +10,7 @@
 #include "kernels/ampere/forward/epilogue.h"
 #include "kernels/ampere/forward/exact_rows.h"
 #include "kernels/ampere/forward/loader.h"
+#include "kernels/ampere/forward/merge.h"
 
 namespace strobe::ampere::forward {
 
@@ -28,14 +29,23 @@ class TileForward {
         loader_(params, work) {}
 
   __device__ __forceinline__ void run() {
-    const int last = loader_.walk().before(work_.n_end);
+    if constexpr (C.key_groups > 1) {
+      ptx::cp_async_commit_group();  // Q apart from the blocks
+    }
+    const int last =
+        C.key_groups == 1 ? loader_.walk().before(work_.n_end) : work_.n_end - 1 - KeyValueLoader<C>::group();
     loader_.start(last);
     WarpRules<C> rules = warp_rules<C>(params_, work_, first_row(work_));
     const score::KeyBlocks full = full_blocks();
     Output o = {};
     Softmax<C> softmax[fragments(C)];
-    ptx::cp_async_wait_group<0>();  // Q, and the first blocks: nothing else is to be done meanwhile
-    __syncwarp();
+    if constexpr (C.key_groups > 1) {
+      ptx::cp_async_wait_group<C.stages - 1>();
+      __syncthreads();
+    } else {
+      ptx::cp_async_wait_group<0>();  // Q, and the first blocks: nothing else is to be done meanwhile
+      __syncwarp();
+    }
     queries_.arrived();
     int n = last;
     while (n >= max(full.end, work_.n_begin)) {
@@ -53,17 +63,20 @@ class TileForward {
   }
 
  private:
+  /// Of this warp, within its group.
+  __device__ __forceinline__ int row_warp() const { return C.key_groups == 1 ? warp_ : warp_ % row_warps(C); }
+
   /// Of this warp.
   __device__ __forceinline__ int first_row(const TileWork& work) const {
-    return work.m_begin + warp_ * C.rows_per_warp;
+    return work.m_begin + row_warp() * C.rows_per_warp;
   }
   __device__ __forceinline__ unsigned char* staging() const {
-    return shared_memory() + warp_ * smem_plan(C).warp_bytes;
+    return shared_memory() + row_warp() * smem_plan(C).warp_bytes;
   }
 
   /// Blocks that all rows of the tile see whole.
   __device__ __forceinline__ score::KeyBlocks full_blocks() const {
-    const int last_row = min(work_.m_begin + block_m(C), work_.q.used) - 1;
+    const int last_row = min(work_.m_begin + block_m(C), used_rows<C>(work_)) - 1;
     return {(keys_of<C>(params_, work_, last_row).first + C.block_n - 1) / C.block_n,
             (keys_of<C>(params_, work_, work_.m_begin).last + 1) / C.block_n};
   }
@@ -72,7 +85,7 @@ class TileForward {
   template <bool masked>
   __device__ __forceinline__ int step(Output& o, Softmax<C> (&softmax)[fragments(C)], WarpRules<C>& rules, int n) {
     loader_.before_scores(n);
-    const bool sees = (!masked || rows_see(n)) && loader_.walk().shows(n, warp_);
+    const bool sees = (!masked || rows_see(n)) && loader_.walk().shows(n, row_warp());
     Scores s;
     if (sees) {
       gemm_scores<C.rule.element, KTile<C>, Queries<C>::kSteps>(s, queries_, k_operand<KTile<C>>(loader_.keys()));
@@ -152,10 +165,28 @@ class TileForward {
   }
 
   /// Through the shared memory that held Q.
-  __device__ __forceinline__ void store(const Output& o, Softmax<C> (&softmax)[fragments(C)]) {
+  __device__ __forceinline__ void store(Output& o, Softmax<C> (&softmax)[fragments(C)]) {
+    if constexpr (C.key_groups > 1) {
+      merge_groups<C>(o, softmax, KeyValueLoader<C>::group());
+      if (KeyValueLoader<C>::group() != 0) {
+        return;
+      }
+    }
     const TileWork work = tile_work<C>(params_);
     const int first = first_row(work);
     bool finite = true;
+    if constexpr (splits(C)) {
+      if (work.tile.part.slot >= 0) {
+#pragma unroll
+        for (int f = 0; f < fragments(C); ++f) {
+          finite &= store_part_rows<C>(params_, work, first + f * kFragmentRows, softmax[f], o[f]);
+        }
+        if (is_masked(C.rule) && !__all_sync(kFullWarp, finite)) {
+          repair_part<C>(params_, work, first);
+        }
+        return;
+      }
+    }
 #pragma unroll
     for (int f = 0; f < fragments(C); ++f) {
       float factor[kRowsPerThread];

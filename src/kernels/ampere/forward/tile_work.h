@@ -4,8 +4,11 @@
 
 #include "kernels/ampere/forward/config.h"
 #include "kernels/ampere/forward/params.h"
+#include "kernels/ampere/forward/smem.h"
 #include "kernels/ampere/tile/cta.h"
 #include "kernels/ampere/tile/gemm.h"
+#include "kernels/scheduler/tile.h"
+#include "kernels/scheduler/tile_rows.h"
 #include "kernels/score/visible_keys.h"
 
 namespace strobe::ampere::forward {
@@ -14,72 +17,120 @@ using score::kFullWarp;
 using score::kRowsPerThread;
 
 struct TileWork : score::Sequence {
-  int sequence;        // batch index
-  int head;            // of q
+  Tile tile;
   int m_begin;         // first row of the tile in its sequence
-  int n_begin, n_end;  // key blocks that some row of the tile sees
+  int n_begin, n_end;  // key blocks that some row of the tile sees; split schedules: this CTA's of them
 };
+static_assert(sizeof(TileWork) <= kTileWorkBytes);
 
 /// The key on the diagonal of a row.
-__device__ __forceinline__ int center_of(const TileWork& work, int row) { return row + work.diagonal; }
+template <Config C>
+__device__ __forceinline__ int center_of(const TileWork& work, int row) {
+  return strobe::center_of<tiling(C)>(work, row);
+}
 
 /// The keys that a row sees.
 template <Config C>
 __device__ __forceinline__ score::KeyRange keys_of(const Params& params, const TileWork& work, int row) {
-  return score::visible_keys<C.rule>(params.visibility, work, center_of(work, row));
+  return strobe::keys_of<tiling(C)>(params.visibility, work, row);
 }
 
 /// Blocks of keys that some of the rows [first, first + rows) see.
 template <Config C>
 __device__ __forceinline__ score::KeyBlocks key_blocks(const Params& params, const TileWork& work, int first,
                                                        int rows) {
-  const int last = min(first + rows, work.q.used) - 1;
-  if (last < first) {
-    return {0, 0};
-  }
-  return score::key_blocks<C.block_n>(keys_of<C>(params, work, first), keys_of<C>(params, work, last));
+  return strobe::key_blocks<tiling(C)>(params.visibility, work, first, rows);
 }
 
-/// The tile of this CTA. What is found here anew need not be kept in registers meanwhile: hence `volatile`.
+/// Rows of the tile's sequence that exist, and those that are to be written.
 template <Config C>
-__device__ __forceinline__ TileWork tile_work(const Params& params) {
+__device__ __forceinline__ int used_rows(const TileWork& work) {
+  return work.q.used * C.packed_heads;
+}
+template <Config C>
+__device__ __forceinline__ int owned_rows(const TileWork& work) {
+  return work.q.owned * C.packed_heads;
+}
+
+/// The tile of this CTA where it has but one.
+__device__ __forceinline__ Tile tile_of_cta(const TileOrder& order) {
   int index;
   asm volatile("mov.u32 %0, %%ctaid.x;\n" : "=r"(index));
-  const TileOrder& order = params.tiles;
   const int section = order.by_section.quotient(index);
   const int within = order.by_section.remainder(index);
   const Divisor& by_heads = section < order.full_sections ? order.by_section_heads : order.by_last;
   const int flat_head = section * order.section_heads + by_heads.remainder(within);
-  const int sequence = order.by_heads.quotient(flat_head);
-  TileWork work{score::sequence_of<C.rule>(params.sequences, params.visibility, sequence)};
-  work.sequence = sequence;
-  work.head = order.by_heads.remainder(flat_head);
-  work.m_begin = (order.m_tiles - 1 - by_heads.quotient(within)) * block_m(C);
+  return {order.m_tiles - 1 - by_heads.quotient(within),
+          order.by_heads.quotient(flat_head),
+          order.by_heads.remainder(flat_head),
+          {}};
+}
+
+template <Config C>
+__device__ __forceinline__ TileWork work_of(const Params& params, const Tile& tile) {
+  TileWork work{score::sequence_of<C.rule>(params.sequences, params.visibility, tile.sequence)};
+  work.tile = tile;
+  work.m_begin = tile.m * block_m(C);
   const score::KeyBlocks blocks = key_blocks<C>(params, work, work.m_begin, block_m(C));
   work.n_begin = blocks.begin;
   work.n_end = blocks.end;
+  if constexpr (splits(C)) {
+    work.n_end = min(blocks.end, blocks.begin + tile.part.end);
+    work.n_begin = blocks.begin + tile.part.first;
+  }
   return work;
+}
+
+/// Split schedules: what a CTA knows of its share, and the tile that it is at.
+template <Config C>
+__device__ __forceinline__ SplitWork& split_work() {
+  return *reinterpret_cast<SplitWork*>(shared_memory() + smem_plan(C).work);
+}
+template <Config C>
+__device__ __forceinline__ TileWork& kept_work() {
+  return *reinterpret_cast<TileWork*>(shared_memory() + smem_plan(C).work + sizeof(SplitWork));
+}
+
+/// The tile that this CTA is at. What is found here anew need not be kept in registers meanwhile: hence the volatile
+/// instruction, or shared memory.
+template <Config C>
+__device__ __forceinline__ TileWork tile_work(const Params& params) {
+  if constexpr (splits(C)) {
+    return kept_work<C>();
+  } else {
+    return work_of<C>(params, tile_of_cta(params.tiles));
+  }
 }
 
 /// Batch indices of the tensors: packed ones have one batch.
 __device__ __forceinline__ int q_batch(const Params& params, const TileWork& work) {
-  return params.sequences.cu_seqlens_q != nullptr ? 0 : work.sequence;
+  return params.sequences.cu_seqlens_q != nullptr ? 0 : work.tile.sequence;
 }
 __device__ __forceinline__ int k_batch(const Params& params, const TileWork& work) {
-  return params.sequences.cu_seqlens_k != nullptr ? 0 : work.sequence;
+  return params.sequences.cu_seqlens_k != nullptr ? 0 : work.tile.sequence;
 }
 
 __device__ __forceinline__ int kv_head(const Params& params, const TileWork& work) {
-  return params.by_heads_per_kv.quotient(work.head);
+  return params.by_heads_per_kv.quotient(work.tile.head);
+}
+
+/// The query head of a tile's row.
+template <Config C>
+__device__ __forceinline__ int head_of(const TileWork& work, int row) {
+  return work.tile.head * C.packed_heads + row % C.packed_heads;
 }
 
 /// Counted through the batch.
-__device__ __forceinline__ int head_in_batch(const Params& params, const TileWork& work) {
-  return work.sequence * params.tiles.heads + work.head;
+template <Config C>
+__device__ __forceinline__ int head_in_batch(const Params& params, const TileWork& work, int row) {
+  return work.tile.sequence * params.tiles.heads * C.packed_heads + head_of<C>(work, row);
 }
 
-__device__ __forceinline__ unsigned short* output_row(const Params& params, const TileWork& work, int row) {
-  return params.o.row(q_batch(params, work), work.q.start + row, work.head);
+/// A tile's row in Q or O.
+template <Config C>
+__device__ __forceinline__ unsigned short* query_row(const Rows& rows, const Params& params, const TileWork& work,
+                                                     int row) {
+  return rows.row(q_batch(params, work), work.q.start + row / C.packed_heads, head_of<C>(work, row));
 }
 
 }  // namespace strobe::ampere::forward

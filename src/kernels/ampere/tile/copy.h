@@ -61,4 +61,33 @@ __device__ __forceinline__ void start_copy(uint32_t tile, const unsigned short* 
   }
 }
 
+/// Likewise of rows that lie anywhere: row_of(row) is where a row of the tile begins, null where it does not exist.
+/// `memory`: any address, which copies of nothing name. All rows are found before the first is copied: page tables are
+/// read meanwhile.
+template <typename Tile, int rows, int threads, typename RowOf>
+__device__ __forceinline__ void start_scattered_copy(uint32_t tile, const unsigned short* memory, int columns,
+                                                     const RowOf& row_of) {
+  using Lane = CopyLane<Tile, threads>;
+  constexpr int kOwnRows = (rows + Lane::kRowsAtATime - 1) / Lane::kRowsAtATime;
+  const unsigned short* from[kOwnRows];
+#pragma unroll
+  for (int i = 0; i < kOwnRows; ++i) {
+    const int row = i * Lane::kRowsAtATime + Lane::row();
+    from[i] = row < rows ? row_of(row) : nullptr;
+  }
+#pragma unroll
+  for (int i = 0; i < kOwnRows; ++i) {
+    if ((i + 1) * Lane::kRowsAtATime > rows && i * Lane::kRowsAtATime + Lane::row() >= rows) {
+      break;
+    }
+#pragma unroll
+    for (int panel = 0; panel < Tile::kPanels; ++panel) {
+      const int column = (panel * Tile::kChunks + Lane::chunk()) * kChunkElements;
+      const bool exists = from[i] != nullptr && column < columns;
+      ptx::cp_async_16(tile + Lane::offset(i * Lane::kRowsAtATime) + panel * Tile::kPanelBytes,
+                       exists ? from[i] + column : memory, exists ? kChunkBytes : 0);
+    }
+  }
+}
+
 }  // namespace strobe::ampere

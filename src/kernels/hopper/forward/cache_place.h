@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where rows of a cache of keys and values lie. Page tables and lists of entries are read on the device alone, so
-// numbers that do not exist are found here: their rows are zeros, and never memory of something else.
+// Where rows of a cache of keys and values lie: see kernels/score/cache.h.
 #pragma once
 
 #include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/forward/tile_work.h"
 #include "kernels/hopper/ptx/cuda_ptx.h"
+#include "kernels/score/cache.h"
 
 namespace strobe::hopper::forward {
+
+using score::CachePlace, score::existing, score::kNoEntry, score::page_number;
 
 /// Whether K and V are not where the batch index says.
 template <Config C>
 constexpr bool kInCache = C.entries || in_pages(C);
-
-constexpr int kNoEntry = -1;
 
 /// `bytes` of zeros in shared memory, by one thread, for WGMMA and TMA: rows that do not exist. A box of them would be
 /// zeros as well, but TMA looks up an address even of a box that lies wholly outside its tensor, and was seen to fault
@@ -26,38 +26,20 @@ __device__ __forceinline__ void store_zeros(unsigned char* to, int bytes) {
   cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
 }
 
-/// The number of a page or an entry, or kNoEntry.
-__device__ __forceinline__ int existing(const CacheParams& cache, int number) {
-  return static_cast<unsigned>(number) < static_cast<unsigned>(cache.count) ? number : kNoEntry;
-}
-
-/// Page or entry, and the row in it.
-struct CachePlace {
-  int entry, row;
-};
-
-/// What the page table says of row `row` of a sequence, less than the sequence's used rows: any number.
-__device__ __forceinline__ int page_number(const CacheParams& cache, int sequence, int row) {
-  const int page = cache.by_page_size.quotient(row);
-  return __ldg(cache.page_table + sequence * cache.table_batch_stride + page * cache.table_page_stride);
-}
-
 /// Of row `row` of a sequence, padding counted in; less than the sequence's used rows.
 template <Config C>
 __device__ __forceinline__ CachePlace cache_place(const CacheParams& cache, int sequence, int row) {
-  if constexpr (in_pages(C)) {
-    return {existing(cache, page_number(cache, sequence, row)), cache.by_page_size.remainder(row)};
-  } else {
-    return {C.entries ? existing(cache, cache.entries[sequence]) : sequence, row};
-  }
+  return score::cache_place<in_pages(C), C.entries>(cache, sequence, row);
 }
 
-/// Key `key` of a tile's sequence in K or V; null where its page or entry does not exist.
+/// A tile's rows of K and V.
 template <Config C>
-__device__ __forceinline__ const unsigned short* cached_row(const Params& params, const Rows& rows,
-                                                            const TileWork& work, int head, int key) {
-  const CachePlace place = cache_place<C>(params.cache, work.tile.sequence, work.k.start + key);
-  return place.entry == kNoEntry ? nullptr : rows.row(place.entry, place.row, head);
+using CachedRows = score::CachedRows<C.rule.element, in_pages(C), C.entries>;
+
+template <Config C>
+__device__ __forceinline__ CachedRows<C> cached_rows(const Params& params, const TileWork& work) {
+  return {params.cache, params.k, params.v, work.tile.sequence, params.by_heads_per_kv.quotient(work.tile.head),
+          work.k.start};
 }
 
 }  // namespace strobe::hopper::forward

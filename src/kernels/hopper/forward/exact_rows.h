@@ -34,38 +34,11 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
           .center = center_of<tiling(C)>(work, row)};
 }
 
-/// Rows of K and V in pages or chosen entries, of one sequence and head. Those that do not exist are zeros.
-template <Config C>
-class CachedRows {
- public:
-  struct Row {
-    const unsigned short* elements;
-    __device__ __forceinline__ float operator[](int column) const {
-      return elements == nullptr ? 0.0F : to_float<C.rule.element>(elements[column]);
-    }
-  };
-
-  __device__ __forceinline__ CachedRows(const Params& params, const TileWork& work)
-      : params_(params), work_(work), head_(params.by_heads_per_kv.quotient(work.tile.head)) {}
-
-  __device__ __forceinline__ Row key(const score::ExactRow&, int key) const {
-    return {cached_row<C>(params_, params_.k, work_, head_, key)};
-  }
-  __device__ __forceinline__ Row value(const score::ExactRow&, int key) const {
-    return {cached_row<C>(params_, params_.v, work_, head_, key)};
-  }
-
- private:
-  const Params& params_;
-  const TileWork& work_;
-  const int head_;
-};
-
 /// What reads a tile's rows of K and V of 16-bit elements.
 template <Config C>
 __device__ __forceinline__ auto element_rows(const Params& params, const TileWork& work) {
   if constexpr (kInCache<C>) {
-    return CachedRows<C>(params, work);
+    return cached_rows<C>(params, work);
   } else {
     return score::ElementRows<C.rule.element>{};
   }
@@ -75,27 +48,15 @@ __device__ __forceinline__ auto element_rows(const Params& params, const TileWor
 template <Config C>
 __device__ __forceinline__ void repair_part_row(const Params& params, const SplitParams& split, const TileWork& work,
                                                 int row) {
-  const PartRow stored = part_row<C>(split, work, row - work.m_begin);
-  if (stored.statistics->sum == 0.0F || score::sums_are_finite(stored.sums, params.head_dim_v)) {
-    return;
-  }
-  score::ExactRow exact = exact_row<C>(params, work, row);
-  exact.keys.first = max(exact.keys.first, work.n_begin * C.block_n);
-  exact.keys.last = min(exact.keys.last, work.n_end * C.block_n - 1);
-  score::RowSums<C.head_dim_v> sums =
-      score::row_sums<C.rule, C.head_dim_v>(params.score, params.blocks, exact, element_rows<C>(params, work));
-  const float shrunk =
-      sums.join(work.tile.part.first == 0 ? score::sink_log2<C.rule>(params.score, exact.head) : kMinusInfinity);
-  const int lane = threadIdx.x % kWarpSize;
-  if (lane == 0) {
-    *stored.statistics = {sums.max_log2, sums.sum};
-  }
-#pragma unroll
-  for (int i = 0; i < sums.kColumns; ++i) {
-    if (lane + i * kWarpSize < params.head_dim_v) {
-      stored.sums[lane + i * kWarpSize] = sums.o[i] * shrunk;
-    }
-  }
+  const auto exact_of = [&] {
+    score::ExactRow exact = exact_row<C>(params, work, row);
+    exact.keys.first = max(exact.keys.first, work.n_begin * C.block_n);
+    exact.keys.last = min(exact.keys.last, work.n_end * C.block_n - 1);
+    return exact;
+  };
+  strobe::repair_part_row<C.rule, C.head_dim_v>(params.score, params.blocks,
+                                                part_row<C>(split, work, row - work.m_begin), params.head_dim_v,
+                                                exact_of, work.tile.part.first == 0, element_rows<C>(params, work));
 }
 
 /// Rows of K and V stored in 8 bits, of one sequence and head.
@@ -138,7 +99,7 @@ class StoredRows {
   __device__ __forceinline__ const unsigned char* key_bytes(const Rows& rows, const unsigned char* in_order,
                                                             int key) const {
     if constexpr (kInCache<C>) {
-      const unsigned short* const row = cached_row<C>(params_, rows, work_, head_, key);
+      const unsigned short* const row = cached_rows<C>(params_, work_).row_of(rows, key);
       return row == nullptr ? nullptr : bytes_from(rows, row);
     }
     return in_order;

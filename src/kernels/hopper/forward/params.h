@@ -7,6 +7,7 @@
 #include "kernels/hopper/tile/tensor_map.h"
 #include "kernels/math/divisor.h"
 #include "kernels/math/rows.h"
+#include "kernels/score/cache.h"
 #include "kernels/score/params.h"
 
 namespace strobe::hopper::forward {
@@ -25,16 +26,6 @@ struct EightBitParams {
   ScaleParams q, k, v;
   ScaleParams q_shift;            // data null: none
   unsigned long long v_signs[4];  // of V's rotation, a bit for each column
-};
-
-/// K and V as a cache.
-struct CacheParams {
-  const int* entries;     // Config::entries: [batch]
-  const int* page_table;  // pages: [batch, max_pages]
-  long long table_batch_stride, table_page_stride;
-  int count;             // pages or entries of K and V
-  int box_rows;          // page boxes
-  Divisor by_page_size;  // rows
 };
 
 /// Variants without bias rings take this in the place of the bias's tensor map.

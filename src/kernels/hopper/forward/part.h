@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Split schedules: what a CTA leaves of a tile that it shares with others, P V in float32 and each row's maximum and
-// sum, for steps/combine.h. See scheduler/split_scheduler.h.
+// Split schedules: what a CTA leaves of a tile that it shares with others. See kernels/scheduler/part.h.
 #pragma once
 
 #include "kernels/hopper/forward/config.h"
@@ -8,55 +7,35 @@
 #include "kernels/hopper/forward/tile_work.h"
 #include "kernels/hopper/tile/fragment.h"
 #include "kernels/math/constants.h"
+#include "kernels/scheduler/part.h"
 
 namespace strobe::hopper::forward {
 
 template <Config C>
 constexpr bool kSplits = C.schedule == Schedule::split;
 
-/// One row of a part.
-struct PartRow {
-  PartStatistics* statistics;
-  float* sums;
-};
-
 /// `row` is the tile's: its sequence's less m_begin.
 template <Config C>
 __device__ __forceinline__ PartRow part_row(const SplitParams& split, const TileWork& work, int row) {
-  const long long index = static_cast<long long>(work.tile.part.slot) * split.slot_rows + row;
-  return {split.statistics + index, split.sums + index * C.head_dim_v};
+  return strobe::part_row<C.head_dim_v>(split, work.tile.part.slot, row);
 }
 
 /// By the CTA that has a tile's first key block: who else has some.
 template <Config C>
 __device__ __forceinline__ void store_sharers(const Params& params, const SplitParams& split, const TileWork& work,
                                               int warpgroup) {
-  if (warpgroup == 0 && threadIdx.x % kWarpgroupSize == 0 && work.tile.part.first == 0) {
-    const long long head = static_cast<long long>(work.tile.sequence) * params.tiles.heads + work.tile.head;
-    split.tiles[head * params.tiles.m_tiles + work.tile.m] = work.tile.part.sharers;
+  if (warpgroup == 0 && threadIdx.x % kWarpgroupSize == 0) {
+    strobe::store_sharers(split, params.tiles.heads, params.tiles.m_tiles, work.tile);
   }
 }
 
-/// Row r of this thread: o * factor, of exponentials relative to 2^max_log2 whose sum is `sum`. False if a value of a
-/// row that saw a key is not finite.
+/// Row r of this thread, as strobe::store_part_row has it.
 template <Config C>
 __device__ __forceinline__ bool store_part_row(const SplitParams& split, const TileWork& work, int warpgroup, int r,
                                                const float (&o)[C.head_dim_v / 2], float factor, float max_log2,
                                                float sum) {
   const PartRow to = part_row<C>(split, work, warpgroup * kRowsPerWarpgroup + warpgroup_row(r));
-  if (threadIdx.x % 4 == 0) {
-    *to.statistics = {max_log2, sum};
-  }
-  float zero = 0.0F;
-#pragma unroll
-  for (int j = 0; j < C.head_dim_v / 8; ++j) {
-    const float2 pair = make_float2(o[4 * j + 2 * r] * factor, o[4 * j + 2 * r + 1] * factor);
-    *reinterpret_cast<float2*>(to.sums + 8 * j + fragment_column()) = pair;
-    if constexpr (is_masked(C.rule)) {
-      zero = __fmaf_rn(pair.x, 0.0F, __fmaf_rn(pair.y, 0.0F, zero));
-    }
-  }
-  return zero == 0.0F || sum == 0.0F;
+  return strobe::store_part_row<C.rule, C.head_dim_v>(to, r, o, factor, max_log2, sum);
 }
 
 /// One warpgroup's rows of a part in which they see no key.

@@ -110,7 +110,7 @@ class Rings {
   const int warpgroup_;
   SelfFeeder<C> feeder_;
   BiasRing<C> bias_;
-  int passed_k_ = 0;  // blocks at the end of a tile of which this warpgroup let K pass and V not yet
+  int passed_k_ = 0;      // blocks at the end of a tile of which this warpgroup let K pass and V not yet
   Descriptor q_, k_, v_;  // of stage 0
   RingPosition<C.q_stages> q_at_;
   RingPosition<C.stages> k_at_, v_at_;

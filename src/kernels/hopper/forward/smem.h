@@ -73,7 +73,8 @@ struct SmemPlan {
   int total_bytes = 0;
 };
 
-/// mbarriers: full and empty for each stage of K and V, of blocks as they are stored, and of each warpgroup's Q and bias.
+/// mbarriers: full and empty for each stage of K and V, of blocks as they are stored, and of each warpgroup's Q and
+/// bias.
 constexpr int barrier_count(const Config& c) {
   return 4 * c.stages + 2 * c.raw_stages + 2 * (c.q_stages + c.bias_stages) * c.consumer_warpgroups;
 }

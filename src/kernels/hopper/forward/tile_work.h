@@ -4,8 +4,8 @@
 
 #include "kernels/hopper/forward/config.h"
 #include "kernels/hopper/forward/params.h"
-#include "kernels/hopper/scheduler/tile_rows.h"
 #include "kernels/hopper/scheduler/tile_scheduler.h"
+#include "kernels/scheduler/tile_rows.h"
 
 namespace strobe::hopper::forward {
 
@@ -26,7 +26,7 @@ using ScheduleOf = typename Scheduler<C>::Source;
 /// The keys that a row sees.
 template <Config C>
 __device__ __forceinline__ score::KeyRange keys_of(const Params& params, const TileWork& work, int row) {
-  score::KeyRange keys = hopper::keys_of<tiling(C)>(params.visibility, work, row);
+  score::KeyRange keys = strobe::keys_of<tiling(C)>(params.visibility, work, row);
   if constexpr (C.whole_chunks) {
     keys.first = work.first_key;
   }

@@ -3,29 +3,10 @@
 #pragma once
 
 #include "kernels/math/divisor.h"
-#include "kernels/score/params.h"
-#include "kernels/score/parts.h"
-#include "kernels/score/rule.h"
+#include "kernels/scheduler/split.h"
+#include "kernels/scheduler/tiling.h"
 
 namespace strobe::hopper {
-
-enum class Schedule : unsigned char {
-  rounds,  // tiles of one length, one after another to each CTA
-  dealt,   // the host knows the tiles' lengths and deals them out, longest first
-  sorted,  // the lengths lie on the device: each CTA sorts the sequences itself
-  split,   // each CTA takes as many key blocks as the others: a tile may be several CTAs', who leave parts of it
-};
-
-/// What a scheduler must know of a kernel.
-struct Tiling {
-  ScoreRule rule;
-  Schedule schedule = Schedule::rounds;
-  int block_m = 0;
-  int block_n = 0;
-  int packed_heads = 1;    // query heads whose rows are interleaved in a tile
-  int threads = 0;         // of a CTA
-  bool persistent = true;  // each CTA computes many tiles
-};
 
 struct TileParams {
   int heads;    // of q, divided by packed_heads
@@ -60,22 +41,6 @@ struct SequenceOrder {
   unsigned short sequence[kMaxSortedSequences];
 };
 
-/// Split schedules: where CTAs leave their parts of tiles, in the workspace. CTA w has slot 2 w for the tile that it
-/// goes on with and slot 2 w + 1 for one that it begins and does not end. kernels/steps/combine.h reads them.
-struct SplitParams {
-  TileParts* tiles;            // [sequences, heads, m_tiles]
-  PartStatistics* statistics;  // [slots, slot_rows]
-  float* sums;                 // [slots, slot_rows, head_dim_v as compiled]
-  int slot_rows;
-};
-
-/// Split schedules: what each CTA makes of that in shared memory.
-struct SplitWork {
-  SplitParams params;
-  VisibilityParams visibility;
-  int blocks_of_head;                        // key blocks of all tiles of a head, where sequences are of one length
-  int first_block[kMaxSortedSequences + 1];  // else: of one head, of all sequences before each; at last: of all
-};
 static_assert(sizeof(SplitWork) <= sizeof(SequenceOrder));  // no tile needs another size for it
 
 }  // namespace strobe::hopper

@@ -8,8 +8,8 @@
 #pragma once
 
 #include "kernels/hopper/scheduler/schedule.h"
-#include "kernels/hopper/scheduler/tile_rows.h"
 #include "kernels/hopper/tile/warpgroup.h"
+#include "kernels/scheduler/tile_rows.h"
 
 namespace strobe::hopper {
 

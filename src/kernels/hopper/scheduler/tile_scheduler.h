@@ -5,8 +5,8 @@
 
 #include "kernels/hopper/scheduler/schedule.h"
 #include "kernels/hopper/scheduler/sequence_order.h"
-#include "kernels/hopper/scheduler/split_scheduler.h"
-#include "kernels/hopper/scheduler/tile.h"
+#include "kernels/scheduler/split_scheduler.h"
+#include "kernels/scheduler/tile.h"
 #include "kernels/score/params.h"
 
 namespace strobe::hopper {

@@ -7,11 +7,11 @@
 // same.
 #pragma once
 
-#include "kernels/hopper/scheduler/schedule.h"
-#include "kernels/hopper/scheduler/tile.h"
-#include "kernels/hopper/scheduler/tile_rows.h"
+#include "kernels/scheduler/split.h"
+#include "kernels/scheduler/tile.h"
+#include "kernels/scheduler/tile_rows.h"
 
-namespace strobe::hopper {
+namespace strobe {
 
 /// Key blocks of a tile; 1 where it sees none, as its result must be written all the same.
 template <Tiling T>
@@ -38,10 +38,12 @@ class SplitScheduler {
  public:
   using Source = SplitWork;
 
-  __device__ SplitScheduler(const TileParams& tiles, const SequenceParams& sequences, const SplitWork& work)
-      : params_(tiles), sequences_(sequences), work_(work) {
-    blocks_ = T.rule.varlen ? work.first_block[sequences.sequences] * tiles.heads
-                            : work.blocks_of_head * tiles.heads * sequences.sequences;
+  /// `tiles.heads`: of q, divided by packed_heads.
+  template <typename Tiles>
+  __device__ SplitScheduler(const Tiles& tiles, const SequenceParams& sequences, const SplitWork& work)
+      : heads_(tiles.heads), sequences_(sequences), work_(work) {
+    blocks_ = T.rule.varlen ? work.first_block[sequences.sequences] * heads_
+                            : work.blocks_of_head * heads_ * sequences.sequences;
     workers_ = min(static_cast<int>(gridDim.x), blocks_);  // each of them has a block: no part is left out
     const int worker = blockIdx.x;
     at_ = worker < workers_ ? first_of(worker) : 0;
@@ -50,7 +52,7 @@ class SplitScheduler {
       int end = sequences.sequences;  // of those that may hold at_
       while (end - sequence_ > 1) {
         const int middle = (sequence_ + end) / 2;
-        (work.first_block[middle] * tiles.heads <= at_ ? sequence_ : end) = middle;
+        (work.first_block[middle] * heads_ <= at_ ? sequence_ : end) = middle;
       }
     }
   }
@@ -95,18 +97,18 @@ class SplitScheduler {
   /// Moves to the sequence of at_, and says where its blocks begin.
   __device__ __forceinline__ int find_sequence() {
     if constexpr (T.rule.varlen) {
-      while (at_ >= work_.first_block[sequence_ + 1] * params_.heads) {
+      while (at_ >= work_.first_block[sequence_ + 1] * heads_) {
         ++sequence_;
       }
-      return work_.first_block[sequence_] * params_.heads;
+      return work_.first_block[sequence_] * heads_;
     } else {
-      const int blocks = work_.blocks_of_head * params_.heads;
+      const int blocks = work_.blocks_of_head * heads_;
       sequence_ = at_ / blocks;
       return sequence_ * blocks;
     }
   }
 
-  const TileParams& params_;
+  const int heads_;
   const SequenceParams& sequences_;
   const SplitWork& work_;
   int sequence_ = 0;
@@ -128,7 +130,7 @@ __device__ __forceinline__ void make_split_work(const SequenceParams& sequences,
       work.blocks_of_head = blocks_of_head<T>(visibility, score::sequence_of<T.rule>(sequences, visibility, 0));
     }
   } else {
-    constexpr int kMost = kMaxSortedSequences / T.threads + 1;
+    constexpr int kMost = kMaxSplitSequences / T.threads + 1;
     int before[kMost];
     for (int index = threadIdx.x; index < sequences.sequences; index += T.threads) {
       work.first_block[index] = blocks_of_head<T>(visibility, score::sequence_of<T.rule>(sequences, visibility, index));
@@ -153,4 +155,4 @@ __device__ __forceinline__ void make_split_work(const SequenceParams& sequences,
   }
 }
 
-}  // namespace strobe::hopper
+}  // namespace strobe

@@ -2,10 +2,10 @@
 // Rows of a tile: query positions with packed_heads heads each, counted from the sequence's first.
 #pragma once
 
-#include "kernels/hopper/scheduler/schedule.h"
+#include "kernels/scheduler/tiling.h"
 #include "kernels/score/visible_keys.h"
 
-namespace strobe::hopper {
+namespace strobe {
 
 /// The key on the diagonal of a row.
 template <Tiling T>
@@ -37,4 +37,4 @@ __device__ __forceinline__ int tiles_of(const score::SequenceRows& q) {
   return (q.used * T.packed_heads + T.block_m - 1) / T.block_m;
 }
 
-}  // namespace strobe::hopper
+}  // namespace strobe

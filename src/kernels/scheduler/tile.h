@@ -4,7 +4,7 @@
 
 #include "kernels/score/parts.h"
 
-namespace strobe::hopper {
+namespace strobe {
 
 /// Split schedules: what of a tile is this CTA's.
 struct PartOfTile {
@@ -20,4 +20,4 @@ struct Tile {
   PartOfTile part;
 };
 
-}  // namespace strobe::hopper
+}  // namespace strobe

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/combine.h"
+
+#include "call/arithmetic.h"
+#include "gpu/kernel_table.h"
+#include "gpu/merge_variant.h"
+#include "runtime/launch.h"
+
+namespace strobe::gpu {
+
+Result<runtime::Kernel> find_combine(const steps::CombineConfig& config, const runtime::CudaDevice& device,
+                                     std::string_view architecture) {
+  static auto& hopper = *new KernelTable<steps::CombineConfig>;
+  static auto& others = *new KernelTable<steps::CombineConfig>;
+  KernelTable<steps::CombineConfig>& table = architecture.ends_with('a') ? hopper : others;
+  return table.find_or_load(config, device, [&] {
+    return runtime::load_kernel(runtime::kernel_store(), combine_variant(config, architecture), device, 0);
+  });
+}
+
+Status launch_combine(const runtime::CudaDevice& device, const runtime::Kernel& kernel, runtime::CUcontext context,
+                      runtime::CUstream stream, const steps::CombineConfig& config,
+                      const steps::CombineParams& params) {
+  const int blocks = ceil_div(params.jobs, rows_per_block(config));
+  const runtime::LaunchShape shape{.grid = {.x = static_cast<unsigned>(blocks)},
+                                   .block = {.x = steps::kCombineThreads},
+                                   .cluster = {},
+                                   .dynamic_shared_bytes = 0,
+                                   .overlaps_previous = true};
+  return runtime::launch(*device.driver, kernel.launched_in(context), shape, stream, params);
+}
+
+}  // namespace strobe::gpu

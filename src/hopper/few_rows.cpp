@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hopper/few_rows.h"
+
+#include <algorithm>
+
+#include "gpu/few_queries.h"
+#include "gpu/score_params.h"
+#include "hopper/engine.h"
+#include "hopper/pages.h"
+
+namespace strobe::hopper {
+namespace {
+
+/// TMA brings pages of whole boxes faster than warps look up their rows; of other pages, only wide rows take longer to
+/// copy than to find.
+bool reads_rows_faster(const AttentionProblem& problem) {
+  constexpr std::int64_t kLeastKeys = 512;
+  constexpr std::int64_t kWideRow = 128;
+  switch (key_source(problem)) {
+    case forward::KeySource::tensor: return problem.seqlen_k >= kLeastKeys;
+    case forward::KeySource::page_rows: return std::min(problem.head_dim, problem.head_dim_v) >= kWideRow;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+bool has_few_rows(const AttentionProblem& problem) {
+  constexpr std::int64_t kRowsOfMmaSync = 16;
+  if (problem.eight_bit.given() || problem.stored.given()) return false;
+  const ScoreRule rule = gpu::score_rule(problem);
+  if (rule.bias || rule.dropout || rule.block_mask != 0) return false;
+  return problem.seqlen_q * gpu::choose_packed_heads(problem) <= kRowsOfMmaSync && reads_rows_faster(problem);
+}
+
+ampere::Caller few_rows_caller() {
+  return {.engine = kEngine,
+          .explanation =
+              "engine        hopper: the tensors are on a GPU of compute capability 9.0\n"
+              "kernel        the ampere engine's, by mma.sync: there are few query rows\n"};
+}
+
+}  // namespace strobe::hopper

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls of so few query rows that WGMMA's 64 would be mostly idle.
+#pragma once
+
+#include "ampere/forward.h"
+#include "call/problem.h"
+
+namespace strobe::hopper {
+
+/// Whether the Ampere engine's forward computes the call: its tiles are of 16 rows, and its warps share out the keys.
+/// Measured on an H200: docs/performance-log-hopper.md.
+bool has_few_rows(const AttentionProblem& problem);
+
+/// What plans of such calls say of it.
+ampere::Caller few_rows_caller();
+
+}  // namespace strobe::hopper

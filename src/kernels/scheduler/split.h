@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Split schedules: what the host hands over, and what each CTA makes of it in shared memory. Plain C++ without std
+// headers, shared by host and device.
+#pragma once
+
+#include "kernels/score/params.h"
+#include "kernels/score/parts.h"
+
+namespace strobe {
+
+/// Where CTAs leave their parts of tiles, in the workspace. CTA w has slot 2 w for the tile that it goes on with and
+/// slot 2 w + 1 for one that it begins and does not end. kernels/steps/combine.h reads them.
+struct SplitParams {
+  TileParts* tiles;            // [sequences, heads, m_tiles]
+  PartStatistics* statistics;  // [slots, slot_rows]
+  float* sums;                 // [slots, slot_rows, head_dim_v as compiled]
+  int slot_rows;
+};
+
+inline constexpr int kMaxSplitSequences = 480;  // whose lengths the device finds
+
+struct SplitWork {
+  SplitParams params;
+  VisibilityParams visibility;
+  int blocks_of_head;                       // key blocks of all tiles of a head, where sequences are of one length
+  int first_block[kMaxSplitSequences + 1];  // else: of one head, of all sequences before each; at last: of all
+};
+
+}  // namespace strobe

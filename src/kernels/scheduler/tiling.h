@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a scheduler must know of a kernel's tiles. Plain constexpr C++ without std headers, shared by host and device.
+#pragma once
+
+#include "kernels/score/rule.h"
+
+namespace strobe {
+
+enum class Schedule : unsigned char {
+  rounds,  // tiles of one length, one after another to each CTA
+  dealt,   // the host knows the tiles' lengths and deals them out, longest first
+  sorted,  // the lengths lie on the device: each CTA sorts the sequences itself
+  split,   // each CTA takes as many key blocks as the others: a tile may be several CTAs', who leave parts of it
+};
+
+struct Tiling {
+  ScoreRule rule;
+  Schedule schedule = Schedule::rounds;
+  int block_m = 0;
+  int block_n = 0;
+  int packed_heads = 1;    // query heads whose rows are interleaved in a tile
+  int threads = 0;         // of a CTA
+  bool persistent = true;  // each CTA computes many tiles
+};
+
+}  // namespace strobe
