@@ -48,7 +48,7 @@ BOTH_PASSES = [
     ),
     KernelMutation(
         "the softcap is too steep",
-        f"{SCORE}/transform.h",
+        f"{SCORE}/softcap.h",
         "score * params.softcap_exponent",
         "score * 1.05F * params.softcap_exponent",
         "Softcap64",
@@ -89,7 +89,11 @@ SOFTMAX = [
         "Alibi128",
     ),
     KernelMutation(
-        "a negative scale is left out", f"{SCORE}/transform.h", "score *= params_.scale_log2;", "", "NegativeScale64"
+        "a negative scale is left out",
+        f"{SCORE}/transform.h",
+        "return score * params_.scale_log2;",
+        "return score;",
+        "NegativeScale64",
     ),
     KernelMutation(
         "the largest score is the last one",

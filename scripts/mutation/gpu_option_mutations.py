@@ -14,7 +14,7 @@ OPTIONS = [
     KernelMutation(
         "by roles, dS does not know what was dropped",
         f"{BACKWARD}/roles.h",
-        "return mark_dropped(params_.score, halves, slices, i, j);",
+        "return mark_dropped(halves, slices, i, j);",
         "return halves;",
         "Dropout",
     ),
@@ -42,8 +42,8 @@ OPTIONS = [
     KernelMutation(
         "the backward's bias is subtracted",
         f"{BACKWARD}/scores.h",
-        "__fmaf_rn(terms[0], -kLog2E, shift.x)",
-        "__fmaf_rn(terms[0], kLog2E, shift.x)",
+        "__fmaf_rn(terms.x, -kLog2E, shift.x)",
+        "__fmaf_rn(terms.x, kLog2E, shift.x)",
         "Bias",
     ),
     KernelMutation(
@@ -55,7 +55,7 @@ OPTIONS = [
     ),
     KernelMutation(
         "the bias's gradient is that of the first sequence that shares it",
-        f"{BACKWARD}/bias_gradient.h",
+        f"{BACKWARD}/bias_gradient_tile.h",
         "bias.per_batch != 0 ? 1 : params.sequences.sequences",
         "1",
         "Bias",

@@ -111,6 +111,26 @@ BlockMaskParams block_mask_params(const AttentionProblem& problem, const ConstTe
           .row_stride = mask.strides[2]};
 }
 
+/// tanh(x) is x (a_0 + a_1 x^2 + ...) for |x| up to `reach`: of scores, as exponents.
+template <int count>
+SoftcapTerms<count> softcap_terms(const AttentionProblem& problem, double scale_log2, double reach,
+                                  const double (&terms)[count]) {
+  const double argument = static_cast<double>(problem.scale) / static_cast<double>(problem.softcap);
+  SoftcapTerms<count> of_scores{};
+  double power = argument * scale_log2;
+  for (int i = 0; i < count; ++i) {
+    of_scores.terms[i] = static_cast<float>(terms[i] * power);
+    power *= argument * argument;
+  }
+  of_scores.reach = static_cast<float>(reach / argument);
+  return of_scores;
+}
+
+// Minimax in the absolute error, which is 4.9e-8 and 1.9e-7.
+constexpr double kNearTerms[] = {0.9999986329824756, -0.33315701527846353, 0.12762231570345553};
+constexpr double kFarTerms[] = {0.9999972283173021, -0.33323076474971747, 0.13226091568200624, -0.049280445822051176,
+                                0.012318830693037658};
+
 ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& modifiers, const RandomState& random) {
   const ScoreScale scale = score_scale(problem);
   ScoreParams params{};
@@ -120,6 +140,8 @@ ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& 
     params.softcap_exponent = static_cast<float>(2.0 * std::numbers::log2e * static_cast<double>(problem.scale) /
                                                  static_cast<double>(problem.softcap));
     params.softcap_half = -0.5F / scale.scale_log2;
+    params.softcap_near = softcap_terms(problem, scale.scale_log2, 0.25, kNearTerms);
+    params.softcap_far = softcap_terms(problem, scale.scale_log2, 0.75, kFarTerms);
   }
   params.alibi_slopes = static_cast<const float*>(modifiers.alibi_slopes.data);
   params.alibi_batch_stride = problem.modifiers.alibi_per_batch ? modifiers.alibi_slopes.strides[0] : 0;

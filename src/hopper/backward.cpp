@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "call/arithmetic.h"
@@ -11,6 +12,7 @@
 #include "gpu/tensor_rows.h"
 #include "gpu/with_workspace.h"
 #include "hopper/backward_kernels.h"
+#include "hopper/bias_map.h"
 #include "hopper/engine.h"
 #include "hopper/tensor_maps.h"
 #include "kernels/hopper/backward/bias_gradient_config.h"
@@ -59,7 +61,11 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
     Status status = encode(driver, item.tensor, item.bound, item.box, memory, item.map);
     if (!status.ok()) return status;
   }
-  return {};
+  if (config.bias_stages == 0) return {};
+  const ConstTensorView& bias = a.modifiers.bias;
+  return encode_bias(driver, bias, bias_boxes(problem, bias, config.block_m),
+                     kPanelRowBytes / static_cast<int>(size_of(bias.dtype)), runtime::Swizzle::bytes_128,
+                     maps.main.bias);
 }
 
 Status check_alignments(const BackwardArguments& a) {
@@ -96,6 +102,9 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   params.sequences = gpu::sequence_params(problem, gpu::backward_sequences(problem, a));
   params.blocks = gpu::block_mask_params(problem, a.modifiers.block_mask);
   params.score = gpu::score_params(problem, a.modifiers, a.random);
+  if (plan.config.bias_stages > 0) {
+    params.bias_boxes = bias_boxes(problem, a.modifiers.bias, plan.config.block_m);
+  }
   return params;
 }
 
@@ -182,16 +191,17 @@ class BackwardCall final : public engine::PlannedCall {
     const TensorView& d_bias = arguments.d_bias;
     const bool per_batch = problem_.modifiers.bias_per_batch;
     const bool per_head = problem_.modifiers.bias_per_head;
+    const std::int64_t planes = (per_batch ? problem_.batch : 1) * (per_head ? params.heads : 1);
+    const std::int64_t tiles = planes * params.m_blocks * backward::bias_key_tiles(params.n_blocks);
     const backward::BiasGradientParams bias{.data = static_cast<float*>(d_bias.data),
                                             .batch_stride = d_bias.strides[0],
                                             .head_stride = d_bias.strides[1],
                                             .row_stride = d_bias.strides[2],
                                             .per_batch = per_batch ? 1 : 0,
                                             .per_head = per_head ? 1 : 0,
-                                            .heads = per_head ? params.heads : 1};
-    const std::int64_t planes = (per_batch ? problem_.batch : 1) * bias.heads;
-    const std::int64_t tiles = planes * params.m_blocks * backward::bias_key_tiles(params.n_blocks);
-    return launch(kernels_.bias, static_cast<int>(tiles), backward::kBiasGradientThreads,
+                                            .heads = per_head ? params.heads : 1,
+                                            .tiles = static_cast<int>(tiles)};
+    return launch(kernels_.bias, std::min(bias.tiles, device_.multiprocessors), backward::kBiasGradientThreads,
                   bias_gradient_smem_plan(plan_.config).total_bytes, true, stream, maps.main, params, bias);
   }
 
@@ -253,21 +263,51 @@ class BackwardCall final : public engine::PlannedCall {
   mutable runtime::WorkspacePool pool_;  // synchronises itself
 };
 
+/// A plan whose bias comes by TMA, and what takes its place where a call's bias is not aligned for that.
+class BiasedBackwardCall final : public engine::PlannedCall {
+ public:
+  using Part = std::shared_ptr<const engine::PlannedCall>;
+  BiasedBackwardCall(Part aligned, Part any) : aligned_(std::move(aligned)), any_(std::move(any)) {}
+
+  std::size_t workspace_bytes() const override {
+    return std::max(aligned_->workspace_bytes(), any_->workspace_bytes());
+  }
+  DType probability_dtype() const override { return aligned_->probability_dtype(); }
+  std::string explain() const override { return aligned_->explain(); }
+
+  using PlannedCall::run;
+  Status run(const BackwardArguments& arguments, const Execution& execution) const override {
+    return (bias_is_aligned(arguments.modifiers.bias) ? aligned_ : any_)->run(arguments, execution);
+  }
+
+ private:
+  Part aligned_, any_;
+};
+
+engine::PlannedCallResult plan_call(const AttentionProblem& problem, const runtime::CudaDevice& device,
+                                    backward::Config config) {
+  ScoreGradientLimits limits;
+  if (scope_change()) scope_change()(config, limits);
+  BackwardPlan plan = backward_plan(problem, {device.multiprocessors, device.l2_bytes}, config, limits);
+  const Result<BackwardKernels> kernels = find_backward_kernels(problem, plan, device);
+  if (!kernels.ok()) return kernels.status();
+  return engine::make_planned<BackwardCall>(problem, device, std::move(plan), *kernels);
+}
+
 }  // namespace
 
 engine::PlannedCallResult plan_backward(const AttentionProblem& problem) {
   const AttentionProblem planned = gpu::without_headless_queries(problem);
   const Result<const runtime::CudaDevice*> device = runtime::cuda_device(planned.device.index);
   if (!device.ok()) return device.status();
-  Result<backward::Config> config = backward_config(planned);
+  const Result<backward::Config> config = backward_config(planned);
   if (!config.ok()) return config.status();
-  ScoreGradientLimits limits;
-  if (scope_change()) scope_change()(*config, limits);
-  const DeviceShape shape{(*device)->multiprocessors, (*device)->l2_bytes};
-  BackwardPlan plan = backward_plan(planned, shape, *config, limits);
-  const Result<BackwardKernels> kernels = find_backward_kernels(planned, plan, **device);
-  if (!kernels.ok()) return kernels.status();
-  return engine::make_planned<BackwardCall>(planned, **device, std::move(plan), *kernels);
+  engine::PlannedCallResult any = plan_call(planned, **device, *config);
+  const std::optional<backward::Config> aligned = aligned_bias_config(planned, *config);
+  if (!any.ok() || !aligned.has_value()) return any;
+  engine::PlannedCallResult call = plan_call(planned, **device, *aligned);
+  if (!call.ok()) return call;
+  return engine::make_planned<BiasedBackwardCall>(*call, *any);
 }
 
 BackwardScope::BackwardScope(Change change) : previous_(std::exchange(scope_change(), std::move(change))) {}

@@ -44,9 +44,10 @@ Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, c
                ? find_kernel(queries, plan.query, query_gradient_variant, smem_plan(plan.query).total_bytes, device)
                : find_kernel(finishes, plan.config, finish_variant, 0, device);
   };
-  const auto find_bias = [&] {
-    return find_kernel(biases, plan.config, bias_gradient_variant, bias_gradient_smem_plan(plan.config).total_bytes,
-                       device);
+  const backward::Config gradient_config = bias_gradient_config(plan.config);
+  const auto find_bias = [&, gradient_config] {
+    return find_kernel(biases, gradient_config, bias_gradient_variant,
+                       bias_gradient_smem_plan(gradient_config).total_bytes, device);
   };
   [[maybe_unused]] const std::future<void> main_ahead = gpu::load_ahead(mains.holds(plan.config, device), find_main);
   [[maybe_unused]] const std::future<void> query_ahead =
@@ -54,7 +55,7 @@ Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, c
                                                               : finishes.holds(plan.config, device)),
                       find_query);
   [[maybe_unused]] const std::future<void> bias_ahead =
-      gpu::load_ahead(!problem.wants_d_bias || biases.holds(plan.config, device), find_bias);
+      gpu::load_ahead(!problem.wants_d_bias || biases.holds(gradient_config, device), find_bias);
   const Result<runtime::Kernel> prepare = find_kernel(prepares, plan.prepare, prepare_variant, 0, device);
   if (!prepare.ok()) return prepare.status();
   const Result<runtime::Kernel> main = find_main();

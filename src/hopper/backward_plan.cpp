@@ -240,6 +240,27 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
   return config;
 }
 
+std::optional<backward::Config> aligned_bias_config(const AttentionProblem& problem, const backward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  if (!rule.bias || !config.by_roles || rule.block_mask != 0 || problem.seqlen_q == 0 || problem.seqlen_k == 0) {
+    return std::nullopt;
+  }
+  backward::Config aligned = config;
+  aligned.bias_stages = std::max(config.head_dim, config.head_dim_v) <= 64 && !rule.bias_float32 ? 2 : 1;
+  // What shared memory has no room for otherwise.
+  const auto fits = [&] { return smem_plan(aligned).total_bytes <= kMaxSmemBytes; };
+  if (!fits()) aligned.p_stages = 1;
+  if (!fits()) aligned.ds_stages = 1;
+  if (smem_plan(aligned).total_bytes > kMaxSmemBytes) return std::nullopt;
+  return aligned;
+}
+
+backward::Config bias_gradient_config(const backward::Config& config) {
+  backward::Config gradient = config;
+  gradient.bias_stages = std::min(config.bias_stages, 1);  // it keeps one tile's
+  return gradient;
+}
+
 BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
                            const ScoreGradientLimits& limits) {
   BackwardPlan plan;

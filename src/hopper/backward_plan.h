@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,13 @@ struct BackwardPlan {
 
 /// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.
 Result<backward::Config> backward_config(const AttentionProblem& problem);
+
+/// With a bias whose address and strides are multiples of 16 bytes: the variant in the place of `config`, if there is
+/// one for this problem.
+std::optional<backward::Config> aligned_bias_config(const AttentionProblem& problem, const backward::Config& config);
+
+/// The variant of the kernel that computes the bias's gradient.
+backward::Config bias_gradient_config(const backward::Config& config);
 
 /// The plan of a variant that fits the problem.
 BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,

@@ -5,6 +5,7 @@
 #include <bit>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "call/arithmetic.h"
@@ -17,6 +18,7 @@
 #include "gpu/supported.h"
 #include "gpu/tensor_rows.h"
 #include "gpu/with_workspace.h"
+#include "hopper/bias_map.h"
 #include "hopper/engine.h"
 #include "hopper/few_rows.h"
 #include "hopper/forward_plan.h"
@@ -89,6 +91,9 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
   params.by_heads_per_kv = Divisor::of(params.tiles.heads / static_cast<int>(problem.heads_kv));
   params.eight_bit = eight_bit_params(problem, arguments);
   params.cache = gpu::cache_params(problem, arguments, page_box_rows(problem, plan.config));
+  if (plan.config.bias_stages > 0) {
+    params.bias_boxes = bias_boxes(problem, arguments.modifiers.bias, kRowsPerWarpgroup);
+  }
   if (in_pages(plan.config)) {  // copies of nothing name an address all the same
     if (params.k.data == nullptr) params.k.data = params.o.data;
     if (params.v.data == nullptr) params.v.data = params.o.data;
@@ -97,7 +102,7 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
 }
 
 struct TensorMaps {
-  TensorMap q, k, v, o;
+  TensorMap q, k, v, o, bias;
 };
 
 Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem, const forward::Config& config,
@@ -118,6 +123,11 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
   const Box values = eight_bit(config) ? Box{.rows = config.head_dim_v} : keys;
   if (status.ok()) status = encode(driver, {"v", rows_of_v(problem, arguments.v)}, k_bound, values, memory, maps.v);
   if (status.ok()) status = encode(driver, {"o", arguments.o}, q_bound, outputs, memory, maps.o);
+  if (status.ok() && config.bias_stages > 0) {
+    const ConstTensorView& bias = arguments.modifiers.bias;
+    status = encode_bias(driver, bias, bias_boxes(problem, bias, kRowsPerWarpgroup), bias_columns(config),
+                         runtime::Swizzle::none, maps.bias);
+  }
   return status;
 }
 
@@ -174,7 +184,10 @@ class ForwardCall final : public engine::PlannedCall {
         .cluster = {},
         .dynamic_shared_bytes = static_cast<unsigned>(smem_plan(plan_.config).total_bytes)};
     const auto launched_with = [&](const auto& tiles) {
-      return runtime::launch(driver, function, shape, stream, maps.q, maps.k, maps.v, maps.o, params, tiles);
+      const auto launched = [&](const auto& bias) {
+        return runtime::launch(driver, function, shape, stream, maps.q, maps.k, maps.v, maps.o, params, tiles, bias);
+      };
+      return plan_.config.bias_stages > 0 ? launched(maps.bias) : launched(forward::NoBiasMap{});
     };
     if (plan_.config.schedule != Schedule::split) {
       return plan_.list != nullptr ? launched_with(*plan_.list) : launched_with(NoTileList{});
@@ -198,6 +211,27 @@ class ForwardCall final : public engine::PlannedCall {
   mutable runtime::WorkspacePool pool_;  // synchronises itself
 };
 
+/// A plan whose bias comes by TMA, and what takes its place where a call's bias is not aligned for that.
+class BiasedCall final : public engine::PlannedCall {
+ public:
+  using Part = std::shared_ptr<const engine::PlannedCall>;
+  BiasedCall(Part aligned, Part any) : aligned_(std::move(aligned)), any_(std::move(any)) {}
+
+  std::size_t workspace_bytes() const override {
+    return std::max(aligned_->workspace_bytes(), any_->workspace_bytes());
+  }
+  DType probability_dtype() const override { return aligned_->probability_dtype(); }
+  std::string explain() const override { return aligned_->explain(); }
+
+  using PlannedCall::run;
+  Status run(const ForwardArguments& arguments, const Execution& execution) const override {
+    return (bias_is_aligned(arguments.modifiers.bias) ? aligned_ : any_)->run(arguments, execution);
+  }
+
+ private:
+  Part aligned_, any_;
+};
+
 Result<runtime::Kernel> find_kernel(const forward::Config& config, const runtime::CudaDevice& device) {
   static gpu::KernelTable<forward::Config>& table = *new gpu::KernelTable<forward::Config>;
   return table.find_or_load(config, device, [&] {
@@ -206,23 +240,33 @@ Result<runtime::Kernel> find_kernel(const forward::Config& config, const runtime
   });
 }
 
+engine::PlannedCallResult plan_call(const AttentionProblem& problem, const runtime::CudaDevice& device,
+                                    const DeviceShape& shape, forward::Config config) {
+  if (variant_change()) variant_change()(config);
+  const Result<runtime::Kernel> kernel = find_kernel(config, device);
+  if (!kernel.ok()) return kernel.status();
+  ForwardPlan plan = forward_plan(problem, shape, config);
+  Result<runtime::Kernel> combine = runtime::Kernel{};
+  if (plan.split.total_bytes > 0) combine = gpu::find_combine(plan.split.combine, device, "sm_90a");
+  if (!combine.ok()) return combine.status();
+  return engine::make_planned<ForwardCall>(problem, device, std::move(plan), *kernel, *combine);
+}
+
 }  // namespace
 
 engine::PlannedCallResult plan_forward(const AttentionProblem& problem) {
   const Result<const runtime::CudaDevice*> device = runtime::cuda_device(problem.device.index);
   if (!device.ok()) return device.status();
   const DeviceShape shape{(*device)->multiprocessors, (*device)->l2_bytes};
-  Result<forward::Config> config = forward_config(problem, shape);
+  const Result<forward::Config> config = forward_config(problem, shape);
   if (!config.ok()) return config.status();
   if (!variant_change() && has_few_rows(problem)) return ampere::plan_forward(problem, few_rows_caller());
-  if (variant_change()) variant_change()(*config);
-  const Result<runtime::Kernel> kernel = find_kernel(*config, **device);
-  if (!kernel.ok()) return kernel.status();
-  ForwardPlan plan = forward_plan(problem, shape, *config);
-  Result<runtime::Kernel> combine = runtime::Kernel{};
-  if (plan.split.total_bytes > 0) combine = gpu::find_combine(plan.split.combine, **device, "sm_90a");
-  if (!combine.ok()) return combine.status();
-  return engine::make_planned<ForwardCall>(problem, **device, std::move(plan), *kernel, *combine);
+  const std::optional<forward::Config> aligned = aligned_bias_config(problem, shape, *config);
+  engine::PlannedCallResult any = plan_call(problem, **device, shape, *config);
+  if (!aligned.has_value() || !any.ok()) return any;
+  engine::PlannedCallResult call = plan_call(problem, **device, shape, *aligned);
+  if (!call.ok()) return call;
+  return engine::make_planned<BiasedCall>(*call, *any);
 }
 
 VariantScope::VariantScope(Change change) : previous_(std::exchange(variant_change(), std::move(change))) {}

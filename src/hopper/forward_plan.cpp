@@ -9,8 +9,8 @@
 #include "call/eight_bit.h"
 #include "call/visible_keys.h"
 #include "gpu/score_params.h"
+#include "hopper/dealt_tiles.h"
 #include "hopper/pages.h"
-#include "hopper/schedule.h"
 #include "hopper/supported.h"
 #include "kernels/hopper/forward/smem.h"
 
@@ -30,7 +30,7 @@ int compiled_head_dim(std::int64_t head_dim) {
 /// device alone knows are not dealt evenly: smaller tiles leave shorter ends. And a page is more boxes for 80 keys than
 /// for 128.
 bool prefers_three_warpgroups(const AttentionProblem& problem, const ScoreRule& rule) {
-  if (rule.chunked || (rule.varlen && rule.mask_right) || problem.page_size != 0) return false;
+  if (problem.chunk > 0 || (rule.varlen && rule.mask_right) || problem.page_size != 0) return false;
   const bool window = rule.mask_left && rule.mask_right;  // masked blocks at both ends
   return problem.seqlen_q >= 1024 && gpu::most_visible_keys(problem, rule) >= (window ? 8192 : 2048);
 }
@@ -44,7 +44,9 @@ bool needs_own_tiles(const ScoreRule& rule) { return rule.bias || rule.dropout |
 
 /// Registers of a thread that hold scores, probabilities, output and a fetched bias.
 int tile_registers(const forward::Config& config, int block_n) {
-  const int bias = !config.rule.bias ? 0 : config.rule.bias_float32 ? block_n / 2 : block_n / 4;
+  const int bias = !config.rule.bias || config.bias_stages > 0 ? 0
+                   : config.rule.bias_float32                  ? block_n / 2
+                                                               : block_n / 4;
   return block_n / 2 + block_n / 4 + config.head_dim_v / 2 + bias;
 }
 
@@ -240,11 +242,6 @@ void choose_stored_tiles(forward::Config& config, const AttentionProblem& proble
   if (!fits(config) && config.raw_stages > 1) --config.raw_stages;
 }
 
-/// Tiles of one sequence and head.
-std::int64_t m_tiles_of(const AttentionProblem& problem, const forward::Config& config) {
-  return ceil_div<std::int64_t>(problem.seqlen_q * config.packed_heads, block_m(config));
-}
-
 Schedule choose_schedule(const forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
   if (config.rule.varlen) return problem.batch <= kMaxSortedSequences ? Schedule::sorted : Schedule::rounds;
   // Of two CTAs on a multiprocessor and a window most tiles are as long, and those of a head share keys in L2.
@@ -253,62 +250,6 @@ Schedule choose_schedule(const forward::Config& config, const AttentionProblem& 
   const bool fits_list = shape.multiprocessors * config.ctas_per_sm <= TileList::kMaxWorkers &&
                          m_tiles_of(problem, config) <= TileList::kMaxTiles;
   return lengths_differ && fits_list ? Schedule::dealt : Schedule::rounds;
-}
-
-/// How long a tile takes, in blocks of keys that all of its warpgroups work on. Its start and end take about as long as
-/// one and a half of them. Where some warpgroups have no rows or see no keys further right, the others take less time,
-/// but not much: they wait for their own products.
-double tile_cost(const AttentionProblem& problem, const VisibleKeys& visible, const forward::Config& config, int m) {
-  constexpr double kTileOverhead = 1.5;
-  constexpr double kLeastShare = 0.75;
-  const std::int64_t rows = problem.seqlen_q * config.packed_heads;
-  const std::int64_t first_row = static_cast<std::int64_t>(m) * block_m(config);
-  const std::int64_t warpgroups =
-      std::min<std::int64_t>(config.consumer_warpgroups, ceil_div<std::int64_t>(rows - first_row, kRowsPerWarpgroup));
-  double cost = kTileOverhead;
-  const std::int64_t first_key = visible.begin(first_row / config.packed_heads);
-  std::int64_t counted = first_key / config.block_n;  // blocks, from the first key on
-  for (std::int64_t warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
-    const std::int64_t last_row = std::min(first_row + (warpgroup + 1) * kRowsPerWarpgroup, rows) - 1;
-    const std::int64_t end = ceil_div<std::int64_t>(visible.end(last_row / config.packed_heads), config.block_n);
-    const std::int64_t blocks = std::max(counted, end);
-    const double share = static_cast<double>(warpgroups - warpgroup) / config.consumer_warpgroups;
-    cost += static_cast<double>(blocks - counted) * std::max(share, kLeastShare);
-    counted = blocks;
-  }
-  return cost;
-}
-
-/// Heads whose keys and values are in use at a time: a quarter of L2, as the other half of each line's copies is on the
-/// far partition, and Q and O pass through, too. Heads of 2 MB and more may take three fifths of it, for two rounds of
-/// tiles.
-int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan) {
-  constexpr std::int64_t kLongHead = 2 << 20;
-  constexpr std::int64_t kRounds = 2;
-  const std::int64_t head_bytes =
-      std::max<std::int64_t>(1, problem.seqlen_k * (problem.head_dim + problem.head_dim_v) *
-                                    static_cast<std::int64_t>(size_of(stored_dtype(problem))));
-  const auto l2_bytes = static_cast<std::int64_t>(shape.l2_bytes);
-  const std::int64_t group = problem.heads_q / problem.heads_kv / plan.config.packed_heads;
-  std::int64_t heads = l2_bytes / 4 / head_bytes * group;
-  if (head_bytes >= kLongHead) {
-    const std::int64_t most = l2_bytes * 3 / 5 / head_bytes * group;
-    heads = std::max(heads, std::min(most, kRounds * plan.workers / plan.tiles.m_tiles));
-  }
-  return static_cast<int>(std::clamp<std::int64_t>(heads, 1, plan.tiles.heads * problem.batch));
-}
-
-std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, const DeviceShape& shape,
-                                           const ForwardPlan& plan) {
-  const VisibleKeys visible = visible_keys(problem);
-  const int packed = plan.config.packed_heads;
-  DealtTiles tiles;
-  tiles.m_tiles = plan.tiles.m_tiles;
-  tiles.heads = static_cast<int>(problem.batch * problem.heads_q) / packed;
-  tiles.section_heads = section_heads(problem, shape, plan);
-  tiles.workers = plan.workers;
-  tiles.cost = [&](int m) { return tile_cost(problem, visible, plan.config, m); };
-  return std::make_shared<const TileList>(deal(tiles));
 }
 
 gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Config& config,
@@ -330,6 +271,20 @@ int workers_of_split_keys(const AttentionProblem& problem, const forward::Config
                             gpu::most_visible_keys(problem, config.rule));
 }
 
+/// Chunks as tiles' ends instead of masks: where chunks begin where tiles and blocks of keys do.
+void choose_whole_chunks(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
+  const VisibleKeys visible = visible_keys(problem);
+  if (!config.rule.chunked || config.rule.varlen || visible.left < VisibleKeys::kUnbounded) return;
+  forward::Config whole = config;
+  whole.whole_chunks = true;
+  whole.rule.chunked = whole.rule.mask_left = false;
+  choose_tiles(whole, problem);
+  const auto divides = [](std::int64_t rows, std::int64_t at) { return at % rows == 0; };
+  const bool aligned = divides(block_m(whole), visible.chunk) && divides(whole.block_n, visible.chunk) &&
+                       divides(block_m(whole), visible.diagonal);
+  if (aligned && workers_of_split_keys(problem, whole, shape) == 0) config = whole;
+}
+
 }  // namespace
 
 Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape) {
@@ -342,6 +297,9 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   config.keys = key_source(problem);
   config.entries = problem.has_cache_batch_idx;
   problem.stored.given() ? choose_stored_tiles(config, problem) : choose_tiles(config, problem);
+  if (!problem.stored.given() && !problem.eight_bit.given()) {
+    choose_whole_chunks(config, problem, shape);
+  }
   config.schedule = choose_schedule(config, problem, shape);
   if (workers_of_split_keys(problem, config, shape) > 0) {
     config.schedule = Schedule::split;
@@ -355,6 +313,39 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
     return unsupported("{} tiles of {} query rows: the hopper engine takes up to {}", tiles, block_m(config), kMaxInt);
   }
   return config;
+}
+
+std::optional<forward::Config> aligned_bias_config(const AttentionProblem& problem, const DeviceShape& shape,
+                                                   const forward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  if (!rule.bias || rule.block_mask != 0 || rule.dropout || config.whole_chunks || config.packed_heads > 1 ||
+      eight_bit(config) || converts(config) || in_pages(config) || problem.seqlen_q <= kRowsPerWarpgroup ||
+      problem.seqlen_k == 0) {
+    return std::nullopt;
+  }
+  forward::Config aligned = config;
+  const int widest = std::max(config.head_dim, config.head_dim_v);
+  const bool crowded = rule.varlen || rule.chunked || rule.max_logits;
+  aligned.two_stage = aligned.ping_pong = true;
+  aligned.q_stages = 1;
+  aligned.stages = 2;
+  aligned.bias_stages = 1;
+  if (widest <= 64) {
+    aligned.consumer_warpgroups = 3;
+    // Of 16 bits and with room for it: a longer ring of the bias.
+    const bool narrow = !rule.bias_float32 && !crowded && option_registers(rule) <= 8;
+    aligned.block_n = crowded ? 96 : narrow ? 128 : 112;
+    aligned.bias_stages = narrow ? 2 : 1;
+  } else if (widest <= 128 && prefers_three_warpgroups(problem, rule) && !crowded) {
+    aligned.consumer_warpgroups = 3;
+    aligned.block_n = 80;
+  } else {
+    aligned.consumer_warpgroups = 2;
+    choose_block_n(aligned, 188);
+  }
+  if (!fits(aligned)) return std::nullopt;
+  aligned.schedule = choose_schedule(aligned, problem, shape);
+  return aligned;
 }
 
 ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "call/problem.h"
@@ -23,6 +24,11 @@ struct ForwardPlan {
 
 /// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.
 Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape);
+
+/// With a bias whose address and strides are multiples of 16 bytes: the variant in the place of `config`, if there is
+/// one for this problem.
+std::optional<forward::Config> aligned_bias_config(const AttentionProblem& problem, const DeviceShape& shape,
+                                                   const forward::Config& config);
 
 /// The plan of a variant that fits the problem.
 ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config);

@@ -33,6 +33,7 @@ constexpr auto fields_of(const Config&) {
       field("keys_per_value_scale", &Config::keys_per_value_scale), field("rotate_back", &Config::rotate_back),
       field("float_output", &Config::float_output), field("stored", &Config::stored),
       field("raw_stages", &Config::raw_stages), field("keys", &Config::keys), field("entries", &Config::entries),
+      field("whole_chunks", &Config::whole_chunks), field("bias_stages", &Config::bias_stages),
       field("debug", &Config::debug));
 }
 

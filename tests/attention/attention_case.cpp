@@ -71,7 +71,8 @@ void append_modifiers(std::ostream& out, const AttentionCase& attention) {
   if (attention.alibi == Alibi::per_batch_and_head) out << " alibi [batch, heads]";
   if (attention.bias) {
     out << " bias " << name_of(attention.bias->dtype) << text_of(attention.bias->sharing) << " -inf "
-        << attention.bias->hidden << " d_bias " << attention.bias->wants_gradient;
+        << attention.bias->hidden << " d_bias " << attention.bias->wants_gradient << " aligned "
+        << attention.bias->aligned;
   }
   if (attention.has_sink) out << " sink d_sink " << attention.wants_d_sink;
   if (attention.blocks) {

@@ -45,6 +45,7 @@ struct BiasCase {
   Sharing sharing;
   double hidden = 0.0;  // the share of elements that are -inf; a tenth of it comes as whole rows
   bool wants_gradient = true;
+  bool aligned = true;  // as the case's other tensors; else to nothing
 };
 
 struct BlockCase {

@@ -132,7 +132,9 @@ void CaseTensors::make_modifiers() {
   if (case_.alibi == Alibi::per_batch_and_head) alibi_slopes = make(DType::float32, {case_.batch, case_.heads_q});
   if (case_.bias) {
     const std::vector<std::int64_t> shape = shared_shape(case_.bias->sharing, case_.q.rows, case_.k.rows);
-    bias = make(case_.bias->dtype, shape);
+    Placement placement = case_.placement;
+    if (!case_.bias->aligned) placement.alignment = 1;
+    bias = {case_.bias->dtype, shape, placement, random_};
     if (case_.bias->wants_gradient) d_bias = make(DType::float32, shape);
   }
   if (case_.has_sink) {

@@ -321,7 +321,7 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
       ".schedule = strobe::Schedule::dealt, .operands = strobe::Operands::elements, "
       ".keys_per_value_scale = 1, .rotate_back = false, .float_output = false, "
       ".stored = strobe::Operands::elements, .raw_stages = 0, "
-      ".keys = strobe::hopper::forward::KeySource::tensor, .entries = false, "
+      ".keys = strobe::hopper::forward::KeySource::tensor, .entries = false, .whole_chunks = false, .bias_stages = 0, "
       ".debug = false}>");
 }
 

@@ -33,6 +33,8 @@ class HopperOptions : public HopperTest {
     expect_backward_matches(one.tensors, attention, model);
   }
 
+  void expect_bias(std::int64_t head_dim);
+
   void expect_matches(AttentionCase attention, const std::vector<Lengths>& shapes) {
     for (const auto& [queries, keys] : shapes) {
       attention.q.rows = queries;
@@ -49,6 +51,18 @@ AttentionCase grouped_case(DType dtype, std::int64_t head_dim, CausalMask causal
   attention.dtype = dtype;
   attention.heads_q = 4;
   return attention;
+}
+
+void HopperOptions::expect_bias(std::int64_t head_dim) {
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
+    for (const Sharing sharing : {Sharing{true, true}, Sharing{false, true}, Sharing{false, false}}) {
+      attention.bias = {.dtype = dtype, .sharing = sharing, .hidden = 0.1};
+      expect_matches(attention, {{200, 333}, {500, 904}});
+      attention.bias->aligned = false;
+      expect_matches(attention, {{333, 201}});
+    }
+  }
 }
 
 TEST_F(HopperOptions, Full64) {
@@ -96,12 +110,34 @@ TEST_F(HopperOptions, Chunk128) {
   }
 }
 
+// Chunks that begin where tiles and blocks of keys do, and some that do not.
+TEST_F(HopperOptions, WholeChunks) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right, CausalMask::top_left}) {
+      AttentionCase attention = grouped_case(DType::bfloat16, head_dim, causal);
+      attention.options.chunk = 256;
+      expect_matches(attention, {{700, 700}, {444, 700}, {700, 444}, {300, 301}});
+    }
+  }
+}
+
 TEST_F(HopperOptions, Softcap64) {
   AttentionCase attention = grouped_case(DType::float16, 64, CausalMask::bottom_right);
   attention.options.softcap = 2.0F;
   expect_matches(attention, {{200, 300}, {333, 65}});
   attention.options.softcap = 0.02F;  // exponentials beyond what is computed of two of them
   expect_matches(attention, {{200, 300}});
+}
+
+// Scores all near 0, relative to the cap, and some that are not.
+TEST_F(HopperOptions, WideSoftcap) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const float softcap : {50.0F, 8.0F}) {
+      AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
+      attention.options.softcap = softcap;
+      expect_matches(attention, {{300, 900}, {700, 700}});
+    }
+  }
 }
 
 TEST_F(HopperOptions, Alibi128) {
@@ -163,18 +199,10 @@ TEST_F(HopperOptions, BlockMask) {
   }
 }
 
-// Its gradient is summed over what it is shared by.
-TEST_F(HopperOptions, Bias) {
-  for (const DType dtype : {DType::float32, DType::bfloat16}) {
-    for (const std::int64_t head_dim : {128, 256}) {
-      AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
-      for (const Sharing sharing : {Sharing{true, true}, Sharing{false, true}, Sharing{false, false}}) {
-        attention.bias = {.dtype = dtype, .sharing = sharing, .hidden = 0.1};
-        expect_matches(attention, {{200, 333}, {333, 200}});
-      }
-    }
-  }
-}
+// Its gradient is summed over what it is shared by. TMA does not take what is not aligned.
+TEST_F(HopperOptions, Bias64) { expect_bias(64); }
+TEST_F(HopperOptions, Bias128) { expect_bias(128); }
+TEST_F(HopperOptions, Bias256) { expect_bias(256); }
 
 // One key outweighs the others of its row: the maximum is raised late, and what was summed before must shrink.
 TEST_F(HopperOptions, SharpScores128) {

@@ -56,6 +56,7 @@ AttentionCase hopper_case(std::uint64_t seed, const EngineLimits& limits) {
   attention.alibi = shared.alibi;
   const bool packed = !attention.q.cu_seqlens.empty() || !attention.k.cu_seqlens.empty();
   attention.bias = packed ? std::nullopt : shared.bias;
+  if (attention.bias) attention.bias->aligned = seed % 4 != 1;  // else TMA does not take it
   attention.blocks = shared.blocks;
   attention.has_sink = shared.has_sink;
   attention.wants_max_logits = shared.wants_max_logits;

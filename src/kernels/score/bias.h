@@ -20,7 +20,7 @@ __device__ __forceinline__ float bias_at(const BiasParams& params, long long ind
 }
 
 /// What a thread adds to its scores of one tile, block_n keys wide. Numbers of 16 bits stay in pairs.
-template <ScoreRule R, int block_n>
+template <ScoreRule R, int block_n, bool fetches = R.bias>
 struct BiasTile {
   static constexpr int kPairRegisters = R.bias_float32 ? 2 : 1;
   unsigned bits[block_n / 4][kPairRegisters];
@@ -35,15 +35,14 @@ struct BiasTile {
   }
 };
 
-/// Rules without a bias.
+/// Rules without a bias, and those whose bias comes another way.
 template <ScoreRule R, int block_n>
-  requires(!R.bias)
-struct BiasTile<R, block_n> {
+struct BiasTile<R, block_n, false> {
   __device__ __forceinline__ float2 pair(int) const { return {0.0F, 0.0F}; }
 };
 
 /// This thread's two rows of the bias.
-template <ScoreRule R>
+template <ScoreRule R, bool fetches = R.bias>
 class BiasRows {
  public:
   /// `row(r)`: its first element's index; `keys`: how many the rows hold.
@@ -58,8 +57,8 @@ class BiasRows {
 
   /// The part of block n; keys that do not exist get 0.
   template <int block_n>
-  __device__ __forceinline__ BiasTile<R, block_n> fetch(int n) const {
-    BiasTile<R, block_n> tile;
+  __device__ __forceinline__ BiasTile<R, block_n, true> fetch(int n) const {
+    BiasTile<R, block_n, true> tile;
     const int first = n * block_n;
     const char* const at[kRowsPerThread] = {rows_[0] + first * kBytes, rows_[1] + first * kBytes};
     if (in_pairs_ && first + block_n <= keys_) {
@@ -115,15 +114,14 @@ class BiasRows {
   const char* rows_[kRowsPerThread];  // this thread's first elements
 };
 
-/// Rules without a bias.
+/// Rules without a bias, and those whose bias comes another way.
 template <ScoreRule R>
-  requires(!R.bias)
-class BiasRows<R> {
+class BiasRows<R, false> {
  public:
   template <typename RowOf>
   __device__ __forceinline__ BiasRows(const BiasParams&, int, const RowOf&) {}
   template <int block_n>
-  __device__ __forceinline__ BiasTile<R, block_n> fetch(int) const {
+  __device__ __forceinline__ BiasTile<R, block_n, false> fetch(int) const {
     return {};
   }
 };

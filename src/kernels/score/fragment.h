@@ -19,6 +19,20 @@ __device__ __forceinline__ int fragment_row(int r) { return threadIdx.x % kThrea
 /// First column of this thread within every eight.
 __device__ __forceinline__ int fragment_column() { return 2 * (threadIdx.x % 4); }
 
+// A word has a bit for each of a thread's columns of a row, of which there are two in every eight.
+constexpr int kColumnsPerWord = 128;
+
+/// The bits of the first `columns` columns from this thread's first one on, none where that is negative.
+__device__ __forceinline__ unsigned first_columns(int columns) {
+  const int count = max(columns, 0) / 8 * 2 + min(max(columns, 0) % 8, 2);
+  return count < 32 ? (1U << count) - 1U : ~0U;
+}
+
+/// Whether the bit of a column is set, relative to this thread's first one.
+__device__ __forceinline__ bool has_column(unsigned word, int column) {
+  return (word >> (column % kColumnsPerWord / 8 * 2 + column % 8) & 1U) != 0;
+}
+
 /// A number that is the same in all lanes, for the compiler to keep in a uniform register.
 __device__ __forceinline__ unsigned uniform(unsigned x) { return __reduce_max_sync(kFullWarp, x); }
 
@@ -55,5 +69,10 @@ __device__ __forceinline__ void to_operand(unsigned (&p)[n / 8][4], const float 
     to_operand<element>(p[step], s, step);
   }
 }
+
+/// A number of each of a thread's rows.
+struct RowNumbers {
+  float row[kRowsPerThread] = {};
+};
 
 }  // namespace strobe::score

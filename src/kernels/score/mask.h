@@ -32,16 +32,28 @@ class Mask {
   /// Scores of keys that a row does not see become -inf, whatever they were.
   __device__ __forceinline__ void apply(float (&s)[block_n / 2], int n) const {
     const int first_column = n * block_n + fragment_column();
-    const int last[kRowsPerThread] = {rows_[0].last - first_column, rows_[1].last - first_column};
-    const int first[kRowsPerThread] = {rows_[0].first - first_column, rows_[1].first - first_column};
+    unsigned visible[kRowsPerThread][kWords];
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+#pragma unroll
+      for (int word = 0; word < kWords; ++word) {
+        const int column = first_column + word * kColumnsPerWord;
+        visible[r][word] = first_columns(rows_[r].last + 1 - column);
+        if constexpr (R.mask_left) {
+          visible[r][word] &= ~first_columns(rows_[r].first - column);
+        }
+      }
+    }
     for_each_score(s, [&](float& x, int r, int column) {
-      if (column > last[r] || (R.mask_left && column < first[r])) {
+      if (!has_column(visible[r][column / kColumnsPerWord], column)) {
         x = kMinusInfinity;
       }
     });
   }
 
  private:
+  static constexpr int kWords = (block_n + kColumnsPerWord - 1) / kColumnsPerWord;
+
   int first_full_, last_full_;
   KeyRange rows_[kRowsPerThread];
 };

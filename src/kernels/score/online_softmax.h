@@ -27,57 +27,82 @@ struct OnlineSoftmax {
   /// Turns scores into probabilities. True if what was accumulated before must be multiplied by `correction`: the same
   /// answer in all threads of a warp.
   __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2) {
+    return step(s, scale_log2, [] {});
+  }
+
+  /// The same, which calls `on_arrival` once all scores have been looked at: what they were computed from has then
+  /// arrived in registers.
+  template <typename OnArrival>
+  __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2, const OnArrival& on_arrival) {
     float highest[kRowsPerThread];
     const bool grew = __any_sync(kFullWarp, look_at(s, highest, scale_log2));
     if (grew) {
       raise_maximum(s, highest, scale_log2);
     }
-    const float shifts[kRowsPerThread] = {shift(0), shift(1)};
-    float part[kRowsPerThread][2] = {};
-    for_each_score(s, [&](float& x, int r, int column) {
-      x = ptx::ex2_approx(__fmaf_rn(x, scale_log2, -shifts[r]));
-      part[r][column % 2] += x;
-    });
+    on_arrival();
+    add_exponentials(s, scale_log2, {{shift(0), shift(1)}});
+    return grew;
+  }
+
+  /// The same of scores that lack a row's origin.
+  template <typename OnArrival>
+  __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2, const RowNumbers& origins,
+                                       const OnArrival& on_arrival) {
+    static_assert(!R.max_logits);
+    const auto exponent = [&](float score, int r) { return __fmaf_rn(score, scale_log2, origins.row[r]); };
+    float highest[kRowsPerThread];
+    highest_or_zero(s, highest);
+    bool passes = false;
+    bool all_positive = true;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      sum[r] += part[r][0] + part[r][1];
+      passes |= exponent(highest[r], r) > max_log2[r] + kSlack;
+      all_positive = all_positive && highest[r] > 0.0F;
     }
+    const bool grew = __any_sync(kFullWarp, passes);
+    if (grew) {
+      if (!__all_sync(kFullWarp, all_positive)) {
+        find_highest(s, highest);
+      }
+      // Threads of a row have origins of their own, so that scores of theirs do not compare.
+      raise_maximum_to({{highest_of_quad(exponent(highest[0], 0)), highest_of_quad(exponent(highest[1], 1))}});
+    }
+    on_arrival();
+    add_exponentials(s, scale_log2, {{shift(0) - origins.row[0], shift(1) - origins.row[1]}});
     return grew;
   }
 
   /// As step(), of scores that are all visible and still to be softcapped (caps_in_softmax).
   __device__ __forceinline__ bool capped_step(float (&s)[block_n / 2], const ScoreParams& params) {
-    float highest[kRowsPerThread];
-    highest_or_zero(s, highest);
+    float furthest[kRowsPerThread] = {};
+    for_each_score(s, [&](const float& x, int r, int) { furthest[r] = fmaxf(furthest[r], fabsf(x)); });
     bool passes = false;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       // tanh(x) is at most x: near the cap the maximum is looked at more often than it need be.
-      const float twice = highest[r] * params.softcap_exponent;
-      passes |= twice * params.scale_log2 > (max_log2[r] + kSlack) * (2.0F * kLog2E) || twice > kSoftcapMostExponent;
+      const float twice = furthest[r] * params.softcap_exponent;
+      passes |= twice * params.scale_log2 > (max_log2[r] + kSlack) * (2.0F * kLog2E);
     }
     const bool grew = __any_sync(kFullWarp, passes);
     if (grew) {
+      float highest[kRowsPerThread];
+      highest_or_zero(s, highest);
       raise_maximum_to(s, highest, [&](float x) { return capped_exponent<R>(params, x); });
+    }
+    const float reach = fmaxf(furthest[0], furthest[1]);
+    if (__all_sync(kFullWarp, reach <= params.softcap_near.reach)) {
+      add_capped(s, params.softcap_near);
+      return grew;
+    }
+    if (__all_sync(kFullWarp, reach <= params.softcap_far.reach)) {
+      add_capped(s, params.softcap_far);
+      return grew;
+    }
+    if (__any_sync(kFullWarp, reach * params.softcap_exponent > kSoftcapMostExponent)) {
       const float most = kSoftcapMostExponent / params.softcap_exponent;
       for_each_score(s, [&](float& x, int, int) { x = ptx::min_nan(x, most); });
     }
-    const float offsets[kRowsPerThread] = {params.scale_log2 - shift(0), params.scale_log2 - shift(1)};
-    float part[kRowsPerThread][2] = {};
-#pragma unroll
-    for (int i = 0; i < block_n / 2; i += 2) {
-      const int r = i / 2 % kRowsPerThread;
-      capped_exponents(params, s[i], s[i + 1], offsets[r]);
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        s[i + c] = ptx::ex2_approx(s[i + c]);
-        part[r][c] += s[i + c];
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      sum[r] += part[r][0] + part[r][1];
-    }
+    add_capped(s, params);
     return grew;
   }
 
@@ -115,23 +140,13 @@ struct OnlineSoftmax {
       some_positive = some_positive && highest[r] > 0.0F;
     }
     if (!__all_sync(kFullWarp, some_positive)) {
+      find_highest(s, highest);
 #pragma unroll
       for (int r = 0; r < kRowsPerThread; ++r) {
-        highest[r] = fmaxf(s[2 * r], s[2 * r + 1]);
-#pragma unroll
-        for (int j = 1; j < block_n / 8; ++j) {
-          highest[r] = fmaxf(highest[r], fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-        }
         highest[r] = highest_of_quad(highest[r]);
       }
     }
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      const float raised = fmaxf(max_log2[r], exponent_of(highest[r]));
-      correction[r] = raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
-      max_log2[r] = raised;
-      sum[r] *= correction[r];
-    }
+    raise_maximum_to({{exponent_of(highest[0]), exponent_of(highest[1])}});
   }
 
   /// Turns the scores of sixteen keys, those of the operand `step`, into probabilities.
@@ -180,6 +195,55 @@ struct OnlineSoftmax {
   }
 
  private:
+  /// Scores become probabilities and join the sum.
+  __device__ __forceinline__ void add_exponentials(float (&s)[block_n / 2], float scale_log2,
+                                                   const RowNumbers& shifts) {
+    float part[kRowsPerThread][2] = {};
+    for_each_score(s, [&](float& x, int r, int column) {
+      x = ptx::ex2_approx(__fmaf_rn(x, scale_log2, -shifts.row[r]));
+      part[r][column % 2] += x;
+    });
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      sum[r] += part[r][0] + part[r][1];
+    }
+  }
+
+  /// The same by exponentials and reciprocals.
+  __device__ __forceinline__ void add_capped(float (&s)[block_n / 2], const ScoreParams& params) {
+    const float offsets[kRowsPerThread] = {params.scale_log2 - shift(0), params.scale_log2 - shift(1)};
+    float part[kRowsPerThread][2] = {};
+#pragma unroll
+    for (int i = 0; i < block_n / 2; i += 2) {
+      const int r = i / 2 % kRowsPerThread;
+      capped_exponents(params, s[i], s[i + 1], offsets[r]);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        s[i + c] = ptx::ex2_approx(s[i + c]);
+        part[r][c] += s[i + c];
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      sum[r] += part[r][0] + part[r][1];
+    }
+  }
+
+  /// The same of scores that are all within a polynomial's reach.
+  template <int count>
+  __device__ __forceinline__ void add_capped(float (&s)[block_n / 2], const SoftcapTerms<count>& polynomial) {
+    const float shifts[kRowsPerThread] = {shift(0), shift(1)};
+    float part[kRowsPerThread][2] = {};
+    for_each_score(s, [&](float& x, int r, int column) {
+      x = ptx::ex2_approx(__fmaf_rn(x, capped_slope(polynomial, x), -shifts[r]));
+      part[r][column % 2] += x;
+    });
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      sum[r] += part[r][0] + part[r][1];
+    }
+  }
+
   /// The highest score of each of this thread's rows, or 0 where none is positive. As integers, positive floats order
   /// as they do as floats and above all negative ones, so three-input maxima do with half the instructions.
   __device__ __forceinline__ static void highest_or_zero(const float (&s)[block_n / 2],
@@ -196,6 +260,29 @@ struct OnlineSoftmax {
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       highest[r] = __int_as_float(max(bits[r][0], bits[r][1]));
+    }
+  }
+
+  /// The highest score of each of this thread's rows.
+  __device__ __forceinline__ static void find_highest(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread]) {
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      highest[r] = fmaxf(s[2 * r], s[2 * r + 1]);
+#pragma unroll
+      for (int j = 1; j < block_n / 8; ++j) {
+        highest[r] = fmaxf(highest[r], fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+      }
+    }
+  }
+
+  /// The maxima become those of the rows' exponents, where these are higher.
+  __device__ __forceinline__ void raise_maximum_to(const RowNumbers& exponents) {
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      const float raised = fmaxf(max_log2[r], exponents.row[r]);
+      correction[r] = raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
+      max_log2[r] = raised;
+      sum[r] *= correction[r];
     }
   }
 

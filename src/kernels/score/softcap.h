@@ -51,6 +51,18 @@ __device__ __forceinline__ float capped_exponent(const ScoreParams& params, floa
   return softcapped<R>(params, score) * params.scale_log2;
 }
 
+/// What a score within reach is multiplied with to be an exponent.
+template <int count>
+__device__ __forceinline__ float capped_slope(const SoftcapTerms<count>& polynomial, float score) {
+  const float square = score * score;
+  float slope = polynomial.terms[count - 1];
+#pragma unroll
+  for (int i = count - 2; i >= 0; --i) {
+    slope = __fmaf_rn(slope, square, polynomial.terms[i]);
+  }
+  return slope;
+}
+
 /// Two scores of one row, as exponents relative to what `offset` is scale_log2 less. Neither is so large that its
 /// exponential must be limited.
 __device__ __forceinline__ void capped_exponents(const ScoreParams& params, float& x, float& y, float offset) {

@@ -36,8 +36,9 @@ __device__ __forceinline__ float remaining_scale(const ScoreParams& params) {
 }
 
 /// The scores of one tile, block_n keys wide: softcap, scale where it must come first, bias and ALiBi. The second row
-/// of a thread is `query_step` queries after its first.
-template <ScoreRule R, int block_n, int query_step>
+/// of a thread is `query_step` queries after its first. The bias is fetched from global memory here, or comes another
+/// way.
+template <ScoreRule R, int block_n, int query_step, bool fetches_bias = R.bias>
 class Transform {
  public:
   struct Row {
@@ -65,20 +66,58 @@ class Transform {
   }
 
   /// What block n's scores need from global memory: to be fetched long before apply() wants it.
-  __device__ __forceinline__ BiasTile<R, block_n> fetch(int n) const { return bias_.template fetch<block_n>(n); }
+  __device__ __forceinline__ BiasTile<R, block_n, fetches_bias> fetch(int n) const {
+    return bias_.template fetch<block_n>(n);
+  }
 
-  /// Scores of block n. Where `all_visible`, one that is not a number may spoil its neighbours in the row.
-  template <bool all_visible>
-  __device__ __forceinline__ void apply(float (&s)[block_n / 2], int n, const BiasTile<R, block_n>& bias) const {
+  /// Scores of block n. `bias.pair(2 j + r)` is asked for in order. Where `all_visible`, one that is not a number may
+  /// spoil its neighbours in the row.
+  template <bool all_visible, typename Bias>
+  __device__ __forceinline__ void apply(float (&s)[block_n / 2], int n, Bias&& bias) const {
     const float center = R.alibi ? static_cast<float>(center_ - n * block_n) : 0.0F;
-#pragma unroll
-    for (int i = 0; i < block_n / 2; i += 2) {
-      const int r = i / 2 % kRowsPerThread;
-      const int column = i / 4 * 8;
-      softcap<all_visible>(s[i], s[i + 1]);
-      const float2 terms = bias.pair(i / 2);
-      s[i] = add(s[i], terms.x, r, center - static_cast<float>(column - r * query_step));
-      s[i + 1] = add(s[i + 1], terms.y, r, center - static_cast<float>(column + 1 - r * query_step));
+    apply_with<all_visible>(s, bias, [&](float score, int r, int column) {
+      const float distance = center - static_cast<float>(column - r * query_step);
+      return R.alibi ? __fmaf_rn(-slope_[r], fabsf(distance), score) : score;
+    });
+  }
+
+  /// The same but for ALiBi's part that all scores of a row have in common where all keys lie on one side of the
+  /// diagonal: returns what is to be added to a row's exponents. The rest is in proportion to the distance from the key
+  /// of this thread that is nearest to the diagonal, so that no score loses more of its precision than in apply().
+  template <bool all_visible, typename Bias>
+  __device__ __forceinline__ RowNumbers apply_relative(float (&s)[block_n / 2], int n, Bias&& bias) const {
+    static_assert(R.alibi);
+    constexpr int kLast = block_n - 7;  // of this thread's columns
+    const int center = center_ - n * block_n;
+    const auto origin = [&](int r, int distance) {
+      return slope_[r] * remaining_scale<R>(params_) * static_cast<float>(distance + r * query_step);
+    };
+    if (__all_sync(kFullWarp, center >= kLast)) {
+      apply_with<all_visible>(s, bias, [&](float score, int r, int column) {
+        return __fmaf_rn(slope_[r], static_cast<float>(column - kLast), score);
+      });
+      return {{-origin(0, center - kLast), -origin(1, center - kLast)}};
+    }
+    if constexpr (!R.mask_right) {
+      if (__all_sync(kFullWarp, center + query_step <= 0)) {
+        apply_with<all_visible>(s, bias, [&](float score, int r, int column) {
+          return __fmaf_rn(-slope_[r], static_cast<float>(column), score);
+        });
+        return {{origin(0, center), origin(1, center)}};
+      }
+    }
+    apply<all_visible>(s, n, bias);
+    return {};
+  }
+
+  /// One or the other.
+  template <bool relative, bool all_visible, typename Bias>
+  __device__ __forceinline__ RowNumbers apply_as(float (&s)[block_n / 2], int n, Bias&& bias) const {
+    if constexpr (relative) {
+      return apply_relative<all_visible>(s, n, bias);
+    } else {
+      apply<all_visible>(s, n, bias);
+      return {};
     }
   }
 
@@ -93,17 +132,31 @@ class Transform {
     }
   }
 
-  __device__ __forceinline__ float add(float score, float bias, int r, float distance) const {
-    if constexpr (R.bias) {
-      score = __fmaf_rn(score, params_.scale, bias);
-    } else if constexpr (R.scale_first) {
-      score *= params_.scale_log2;
+  /// `alibi(score, r, column)` is done last.
+  template <bool all_visible, typename Bias, typename Alibi>
+  __device__ __forceinline__ void apply_with(float (&s)[block_n / 2], Bias&& bias, const Alibi& alibi) const {
+#pragma unroll
+    for (int i = 0; i < block_n / 2; i += 2) {
+      const int r = i / 2 % kRowsPerThread;
+      const int column = i / 4 * 8;
+      softcap<all_visible>(s[i], s[i + 1]);
+      const float2 terms = bias.pair(i / 2);
+      s[i] = alibi(add(s[i], terms.x), r, column);
+      s[i + 1] = alibi(add(s[i + 1], terms.y), r, column + 1);
     }
-    return R.alibi ? __fmaf_rn(-slope_[r], fabsf(distance), score) : score;
+  }
+
+  __device__ __forceinline__ float add(float score, float bias) const {
+    if constexpr (R.bias) {
+      return __fmaf_rn(score, params_.scale, bias);
+    } else if constexpr (R.scale_first) {
+      return score * params_.scale_log2;
+    }
+    return score;
   }
 
   const ScoreParams& params_;
-  BiasRows<R> bias_;
+  BiasRows<R, fetches_bias> bias_;
   int center_;  // of the first row, less this thread's first column
   float slope_[kRowsPerThread];
 };

@@ -29,6 +29,7 @@ set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/gpu/supported.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/backward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/backward_variant.cpp
+  ${PROJECT_SOURCE_DIR}/src/hopper/dealt_tiles.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/forward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/forward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/pack_variants.cpp

@@ -6,25 +6,11 @@
 #include <cuda/std/cstdint>
 
 #include "kernels/math/element.h"
+#include "kernels/math/shared_memory.h"
 
 namespace strobe::ptx {
 
 using cuda::std::uint32_t;
-
-/// Four matrices of 8 x 8 elements: lane l gives the address of row l % 8 of matrix l / 8, and gets of each matrix the
-/// elements 2 (l % 4) and the next of row l / 4.
-__device__ __forceinline__ void ldmatrix_x4(uint32_t (&matrices)[4], uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(row));
-}
-
-/// The same of the transposed matrices.
-__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&matrices)[4], uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(row));
-}
 
 /// D = A B + C of 16 x 16 by 16 x 8 elements. C and D lie as score/fragment.h says.
 template <Element element>

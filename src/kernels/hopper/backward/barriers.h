@@ -57,7 +57,25 @@ __device__ __forceinline__ void arrive(uint64_t& barrier) {
 }
 
 template <Config C>
-struct Barriers {
+struct BiasBarriers {
+  __device__ void init() {}
+};
+
+template <Config C>
+  requires(C.bias_stages > 0)
+struct BiasBarriers<C> {
+  uint64_t bias_full[C.bias_stages], bias_empty[C.bias_stages];
+
+  __device__ void init() {
+    for (int s = 0; s < C.bias_stages; ++s) {
+      cuda::ptx::mbarrier_init(&bias_full[s], 1);
+      cuda::ptx::mbarrier_init(&bias_empty[s], kWarpsPerWarpgroup * kWarpArrivals<C>);
+    }
+  }
+};
+
+template <Config C>
+struct Barriers : BiasBarriers<C> {
   uint64_t q_full[C.q_stages], q_empty[C.q_stages];
   uint64_t do_full[C.do_stages], do_empty[C.do_stages];
   uint64_t handed_full[kScoreGradientStages], handed_empty[kScoreGradientStages];
@@ -66,6 +84,7 @@ struct Barriers {
 
   /// By one thread, before anyone uses them.
   __device__ void init() {
+    BiasBarriers<C>::init();
     constexpr uint32_t kWarpgroupArrivals = kWarpsPerWarpgroup * kWarpArrivals<C>;
     constexpr uint32_t kKeyArrivals = kKeyWarpgroups * kWarpgroupArrivals;
     for (int s = 0; s < C.q_stages; ++s) {

@@ -3,128 +3,29 @@
 // block_m queries, in registers, and walks over those who share it, computing S and dP of the tile again. So sums are
 // added in the same order every time, need no atomics, and every element is written once, zeros included.
 //
-// Warpgroup 0 produces: one thread brings Q, K and LSE, then dO, V and D. The two after it hold 64 keys each.
+// Warpgroup 0 produces: one thread brings Q, K and LSE, then dO, V and D, and each tile's bias. The two after it hold
+// 64 keys each. A CTA computes tile after tile, so that what one needs arrives while the one before is stored.
 #pragma once
 
-#include "kernels/hopper/backward/barriers.h"
-#include "kernels/hopper/backward/bias_gradient_config.h"
-#include "kernels/hopper/backward/coordinates.h"
+#include "kernels/hopper/backward/bias_gradient_tile.h"
+#include "kernels/hopper/backward/kept_bias.h"
 #include "kernels/hopper/backward/products.h"
 #include "kernels/hopper/backward/scores.h"
-#include "kernels/hopper/backward/visible_blocks.h"
-#include "kernels/hopper/ptx/cuda_ptx.h"
 #include "kernels/hopper/ptx/grid.h"
 
 namespace strobe::hopper::backward {
-
-/// Which tile of which plane of the gradient a CTA computes.
-struct BiasTile {
-  int sequence, head;  // of the first who shares it
-  int sequences, heads;
-  int n, m;  // blocks of 128 keys and of block_m queries
-
-  __device__ __forceinline__ static BiasTile of(const Params& params, const BiasGradientParams& bias, int number) {
-    const int key_tiles = bias_key_tiles(params.n_blocks);
-    const int plane = number / (key_tiles * params.m_blocks);
-    const int within = number - plane * key_tiles * params.m_blocks;
-    BiasTile tile{};
-    tile.sequence = plane / bias.heads;
-    tile.head = plane - tile.sequence * bias.heads;
-    tile.sequences = bias.per_batch != 0 ? 1 : params.sequences.sequences;
-    tile.heads = bias.per_head != 0 ? 1 : params.heads;
-    tile.m = within / key_tiles;
-    tile.n = within - tile.m * key_tiles;
-    return tile;
-  }
-
-  /// visit(sequence, head) for all who share the tile.
-  template <typename Visit>
-  __device__ __forceinline__ void for_each(const Visit& visit) const {
-    for (int b = 0; b < sequences; ++b) {
-      for (int h = 0; h < heads; ++h) {
-        visit(sequence + b, head + h);
-      }
-    }
-  }
-};
-
-/// The pairs of one sequence and head that a warpgroup looks at.
-template <Config C>
-struct BiasStep {
-  Work work;
-  int head;
-  bool visible;  // some of the pairs are
-
-  __device__ __forceinline__ BiasStep(const Params& params, const BiasTile& tile, int sequence, int head_in,
-                                      int warpgroup)
-      : work{sequence_of<C.rule>(params, sequence)}, head(head_in) {
-    work.sequence = sequence;
-    work.head_kv = head / params.heads_per_kv;
-    work.n = tile.n * kKeyWarpgroups + warpgroup;
-    find_query_blocks<C>(params, work);
-    visible = tile.m >= work.m_begin && tile.m < work.m_end &&
-              shows_pair<C.rule>(params, sequence, head, tile.m * C.block_m, work.n * block_n(C));
-  }
-};
-
-struct BiasGradientBarriers {
-  uint64_t scores_full, scores_empty;        // Q, K, LSE
-  uint64_t gradients_full, gradients_empty;  // dO, V, D
-};
-
-template <Config C>
-__device__ __forceinline__ void feed_bias_gradient(const TensorMaps& maps, const Params& params, const BiasTile& tile,
-                                                   unsigned char* smem, BiasGradientBarriers& barriers) {
-  constexpr BiasGradientSmemPlan kPlan = bias_gradient_smem_plan(C);
-  constexpr int kRowBytes = 4 * C.block_m;
-  uint32_t parity = 1;
-  tile.for_each([&](int sequence, int head) {
-    const BiasStep<C> steps[kKeyWarpgroups] = {{params, tile, sequence, head, 0}, {params, tile, sequence, head, 1}};
-    if (!steps[0].visible && !steps[1].visible) {
-      return;
-    }
-    const Work& work = steps[0].work;
-    const SequenceStart queries = query_start<C.rule>(params, work, sequence, work.q.used);
-    const SequenceStart keys = key_start<C.rule>(params, work, sequence, work.k.used);
-    const long long block = first_block_of<C.rule>(params, sequence, head, C.block_m) + tile.m;
-    const auto load_rows = [&](const float* rows, int offset, uint64_t& full) {
-      cptx::cp_async_bulk(cptx::space_cluster, cptx::space_global, smem + offset, rows + block * C.block_m, kRowBytes,
-                          &full);
-    };
-    wait<C>(barriers.scores_empty, parity);
-    expect(barriers.scores_full, kPlan.q_bytes + kKeyWarpgroups * kPlan.k_bytes + kRowBytes);
-    load_tile<C.head_dim, C.block_m>(maps.q, queries, tile.m * C.block_m, head, smem + kPlan.q, barriers.scores_full);
-    load_rows(params.lse_log2, kPlan.lse, barriers.scores_full);
-    wait<C>(barriers.gradients_empty, parity);
-    expect(barriers.gradients_full, kPlan.do_bytes + kKeyWarpgroups * kPlan.v_bytes + kRowBytes);
-    load_tile<C.head_dim_v, C.block_m>(maps.d_o, queries, tile.m * C.block_m, head, smem + kPlan.d_o,
-                                       barriers.gradients_full);
-    load_rows(params.d_sum, kPlan.d_sum, barriers.gradients_full);
-#pragma unroll
-    for (int w = 0; w < kKeyWarpgroups; ++w) {
-      const int row = steps[w].work.n * block_n(C);
-      load_tile<C.head_dim, block_n(C)>(maps.k, keys, row, work.head_kv, smem + kPlan.k + w * kPlan.k_bytes,
-                                        barriers.scores_full);
-      load_tile<C.head_dim_v, block_n(C)>(maps.v, keys, row, work.head_kv, smem + kPlan.v + w * kPlan.v_bytes,
-                                          barriers.gradients_full);
-    }
-    parity ^= 1;
-  });
-}
 
 /// S becomes P. `masked`: some of the pairs may be hidden, or of queries that do not exist. Of these P would be NaN
 /// where a key is.
 template <Config C>
 __device__ __forceinline__ void bias_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
-                                                   const unsigned char* lse, const StepBias<C>& bias) {
+                                                   const RowNumbers<C>& lse_log2, KeptBias<C>& bias) {
   if constexpr (C.rule.softcap) {
 #pragma unroll
     for (int i = 0; i < C.block_m / 2; ++i) {
       s[i] = score::softcapped<C.rule>(block.params.score, s[i]);
     }
   }
-  RowNumbers<C> lse_log2;
-  load_row_numbers<C>(lse_log2, reinterpret_cast<const float*>(lse));
   plain_probabilities<C>(block, masked, s, lse_log2, bias);
   if (masked) {
     const int left = block.work.q.used - block.query();
@@ -138,9 +39,7 @@ __device__ __forceinline__ void bias_probabilities(const ScoreBlock<C>& block, b
 /// sums += P (dP - D), dP without what is dropped.
 template <Config C>
 __device__ __forceinline__ void add_score_gradients(const ScoreBlock<C>& block, bool masked, const Scores<C>& p,
-                                                    const Scores<C>& dp, const unsigned char* d_rows, Scores<C>& sums) {
-  RowNumbers<C> d_sum;
-  load_row_numbers<C>(d_sum, reinterpret_cast<const float*>(d_rows));
+                                                    const Scores<C>& dp, const RowNumbers<C>& d_sum, Scores<C>& sums) {
   const auto add = [&](int i, float gradient, float d) {
     // Of a pair that is hidden, dP may be anything.
     sums[i] += masked && p[i] == 0.0F ? 0.0F : p[i] * (gradient - d);
@@ -176,103 +75,176 @@ __device__ __forceinline__ void add_score_gradients(const ScoreBlock<C>& block, 
   }
 }
 
+/// The tiles of one warpgroup.
 template <Config C, int warpgroup>
-__device__ __forceinline__ void sum_bias_gradient(const Params& params, const BiasGradientParams& bias_gradient,
-                                                  const BiasTile& tile, unsigned char* smem,
-                                                  BiasGradientBarriers& barriers) {
-  constexpr BiasGradientSmemPlan kPlan = bias_gradient_smem_plan(C);
-  Scores<C> sums;
-#pragma unroll
-  for (int i = 0; i < C.block_m / 2; ++i) {
-    sums[i] = 0.0F;
-  }
-  uint32_t parity = 0;
-  tile.for_each([&](int sequence, int head) {
-    const BiasStep<C> own(params, tile, sequence, head, warpgroup);
-    const bool loaded = own.visible || BiasStep<C>(params, tile, sequence, head, 1 - warpgroup).visible;
-    if (!loaded) {
-      return;
-    }
-    wait<C>(barriers.scores_full, parity);
-    if (!own.visible) {
-      arrive<C>(barriers.scores_empty);
-      wait<C>(barriers.gradients_full, parity);
-      arrive<C>(barriers.gradients_empty);
-      parity ^= 1;
-      return;
-    }
-    const ScoreBlock<C> block(params, own.work, sequence * params.heads + head, own.work.n * block_n(C), tile.m);
-    const bool masked = !own.work.template sees_all<C>(tile.m) || block.query_first + C.block_m > own.work.q.used;
-    StepBias<C> bias;
-    bias.fetch(block);
-    Scores<C> p;
-    ptx::wgmma_fence();
-    multiply_transposed<C, C.head_dim>(p, descriptor_k_major(smem + kPlan.k + warpgroup * kPlan.k_bytes),
-                                       descriptor_k_major(smem + kPlan.q));
-    ptx::wgmma_commit_group();
-    ptx::wgmma_wait_group<0>(p);
-    bias_probabilities<C>(block, masked, p, smem + kPlan.lse, bias);
-    __syncwarp();  // all lanes have read LSE
-    arrive<C>(barriers.scores_empty);
-    wait<C>(barriers.gradients_full, parity);
-    Scores<C> dp;
-    ptx::wgmma_fence();
-    multiply_transposed<C, C.head_dim_v>(dp, descriptor_k_major(smem + kPlan.v + warpgroup * kPlan.v_bytes),
-                                         descriptor_k_major(smem + kPlan.d_o));
-    ptx::wgmma_commit_group();
-    ptx::wgmma_wait_group<0>(dp);
-    add_score_gradients<C>(block, masked, p, dp, smem + kPlan.d_sum, sums);
-    __syncwarp();  // all lanes have read D
-    arrive<C>(barriers.gradients_empty);
-    parity ^= 1;
-  });
-  const int key_first = (tile.n * kKeyWarpgroups + warpgroup) * block_n(C) + warpgroup_row(0);
-  const int query_first = tile.m * C.block_m + static_cast<int>(2 * (threadIdx.x % 4));
-  float* plane =
-      bias_gradient.data + tile.sequence * bias_gradient.batch_stride + tile.head * bias_gradient.head_stride;
-#pragma unroll
-  for (int i = 0; i < C.block_m / 2; ++i) {
-    const int query = query_first + i / 4 * 8 + i % 2;
-    const int key = key_first + 8 * (i / 2 % kRowsPerThread);
-    if (query < params.sequences.seqlen_q && key < params.sequences.seqlen_k) {
-      plane[query * bias_gradient.row_stride + key] = sums[i];
-    }
-  }
-}
+class BiasGradient {
+ public:
+  __device__ __forceinline__ BiasGradient(const Params& params, unsigned char* smem, BiasGradientBarriers<C>& barriers)
+      : params_(params), smem_(smem), barriers_(barriers) {}
 
-/// Grid: planes of the gradient * m_blocks * bias_key_tiles().
+  __device__ __forceinline__ void run(const BiasGradientParams& bias) {
+    for_each_bias_tile(params_, bias, [&](const BiasTile& tile) {
+      Scores<C> sums;
+#pragma unroll
+      for (int i = 0; i < C.block_m / 2; ++i) {
+        sums[i] = 0.0F;
+      }
+      sum(tile, sums);
+      store(bias, tile, sums);
+    });
+  }
+
+ private:
+  static constexpr BiasGradientSmemPlan kPlan = bias_gradient_smem_plan(C);
+  static constexpr int kRowBytes = 4 * C.block_m;
+  // Whether dP is computed under the softmax: where registers are enough.
+  static constexpr bool kBothAtOnce = !C.rule.softcap;
+
+  __device__ __forceinline__ void sum(const BiasTile& tile, Scores<C>& sums) {
+    bool any = false;   // whether the producer brings something
+    bool kept = false;  // whether the bias is there
+    tile.for_each([&](int sequence, int head) {
+      const BiasStep<C> own(params_, tile, sequence, head, warpgroup);
+      if (!own.visible && !BiasStep<C>(params_, tile, sequence, head, 1 - warpgroup).visible) {
+        return;
+      }
+      any = true;
+      if (own.visible) {
+        add_step(tile, own, kept, sums);
+      } else {
+        wait<C>(barriers_.scores_full[scores_.stage], scores_.parity);
+        arrive<C>(barriers_.scores_empty[scores_.stage]);
+        wait<C>(barriers_.gradients_full[gradients_.stage], gradients_.parity);
+        arrive<C>(barriers_.gradients_empty[gradients_.stage]);
+      }
+      scores_.advance();
+      gradients_.advance();
+    });
+    if constexpr (C.bias_stages > 0) {
+      if (any) {
+        if (!kept) {
+          wait<C>(barriers_.bias_full, bias_parity_);
+        }
+        __syncwarp();  // all lanes have read it
+        arrive<C>(barriers_.bias_empty);
+        bias_parity_ ^= 1;
+      }
+    }
+  }
+
+  /// sums += dS of one sequence and head.
+  __device__ __forceinline__ void add_step(const BiasTile& tile, const BiasStep<C>& step, bool& kept, Scores<C>& sums) {
+    const ScoreBlock<C> block(params_, step.work, step.work.sequence * params_.heads + step.head,
+                              step.work.n * block_n(C), tile.m);
+    const bool masked = !step.work.template sees_all<C>(tile.m) || block.query_first + C.block_m > step.work.q.used;
+    const int at = scores_.stage;
+    const int dp_at = gradients_.stage;
+    if constexpr (C.bias_stages == 0) {  // before the registers are full
+      if (!kept) {
+        KeptBias<C>(smem_ + kPlan.bias + warpgroup * kept_bias_bytes(C), params_).fetch(params_, tile, warpgroup);
+      }
+    }
+    Scores<C> p;
+    Scores<C> dp;
+    wait<C>(barriers_.scores_full[at], scores_.parity);
+    ptx::wgmma_fence();
+    multiply_transposed<C, C.head_dim>(
+        p, descriptor_k_major(smem_ + kPlan.k + (at * kKeyWarpgroups + warpgroup) * kPlan.k_bytes),
+        descriptor_k_major(smem_ + kPlan.q + at * kPlan.q_bytes));
+    ptx::wgmma_commit_group();
+    RowNumbers<C> lse_log2;
+    load_row_numbers<C>(lse_log2, reinterpret_cast<const float*>(smem_ + kPlan.lse + at * kRowBytes));
+    if constexpr (kBothAtOnce) {
+      issue_gradients(dp);
+      ptx::wgmma_wait_group<1>(p);
+    } else {
+      ptx::wgmma_wait_group<0>(p);
+    }
+    __syncwarp();  // all lanes have read LSE
+    arrive<C>(barriers_.scores_empty[at]);
+    if constexpr (C.bias_stages > 0) {
+      if (!kept) {
+        wait<C>(barriers_.bias_full, bias_parity_);
+      }
+    }
+    KeptBias<C> bias(smem_ + kPlan.bias + warpgroup * kept_bias_bytes(C), params_);
+    bias_probabilities<C>(block, masked, p, lse_log2, bias);
+    kept = true;
+    if constexpr (!kBothAtOnce) {
+      ptx::wgmma_fence();
+      issue_gradients(dp);
+    }
+    RowNumbers<C> d_sum;
+    load_row_numbers<C>(d_sum, reinterpret_cast<const float*>(smem_ + kPlan.d_sum + dp_at * kRowBytes));
+    ptx::wgmma_wait_group<0>(dp);
+    __syncwarp();  // all lanes have read D
+    arrive<C>(barriers_.gradients_empty[dp_at]);
+    add_score_gradients<C>(block, masked, p, dp, d_sum, sums);
+  }
+
+  /// dP^T = V dO^T.
+  __device__ __forceinline__ void issue_gradients(Scores<C>& dp) {
+    const int at = gradients_.stage;
+    wait<C>(barriers_.gradients_full[at], gradients_.parity);
+    multiply_transposed<C, C.head_dim_v>(
+        dp, descriptor_k_major(smem_ + kPlan.v + (at * kKeyWarpgroups + warpgroup) * kPlan.v_bytes),
+        descriptor_k_major(smem_ + kPlan.d_o + at * kPlan.do_bytes));
+    ptx::wgmma_commit_group();
+  }
+
+  __device__ __forceinline__ void store(const BiasGradientParams& bias, const BiasTile& tile,
+                                        const Scores<C>& sums) const {
+    const int key = (tile.n * kKeyWarpgroups + warpgroup) * block_n(C) + warpgroup_row(0);
+    const int query = tile.m * C.block_m + static_cast<int>(2 * (threadIdx.x % 4));
+    float* const first =
+        bias.data + tile.sequence * bias.batch_stride + tile.head * bias.head_stride + query * bias.row_stride + key;
+    const int rows = params_.sequences.seqlen_q - query;
+    const int columns = params_.sequences.seqlen_k - key;
+#pragma unroll
+    for (int i = 0; i < C.block_m / 2; ++i) {
+      const int row = i / 4 * 8 + i % 2;
+      const int column = 8 * (i / 2 % kRowsPerThread);
+      if (row < rows && column < columns) {
+        first[row * bias.row_stride + column] = sums[i];
+      }
+    }
+  }
+
+  const Params& params_;
+  unsigned char* smem_;
+  BiasGradientBarriers<C>& barriers_;
+  RingPosition<kPlan.score_stages> scores_;
+  RingPosition<kPlan.gradient_stages> gradients_;
+  uint32_t bias_parity_ = 0;
+};
+
+/// Grid: as many CTAs as run at once, or one for each tile where these are fewer.
 template <Config C>
 __global__ void __launch_bounds__(kBiasGradientThreads, 1)
     bias_gradient(const __grid_constant__ TensorMaps maps, const __grid_constant__ Params params,
                   const __grid_constant__ BiasGradientParams bias) {
   static_assert(C.by_roles && C.rule.bias);
   extern __shared__ __align__(1024) unsigned char smem[];
-  auto& barriers = *reinterpret_cast<BiasGradientBarriers*>(smem + bias_gradient_smem_plan(C).barriers);
+  auto& barriers = *reinterpret_cast<BiasGradientBarriers<C>*>(smem + bias_gradient_smem_plan(C).barriers);
   if (threadIdx.x == 0) {
-    constexpr uint32_t kArrivals = kKeyWarpgroups * kWarpsPerWarpgroup * kWarpArrivals<C>;
-    cptx::mbarrier_init(&barriers.scores_full, 1);
-    cptx::mbarrier_init(&barriers.scores_empty, kArrivals);
-    cptx::mbarrier_init(&barriers.gradients_full, 1);
-    cptx::mbarrier_init(&barriers.gradients_empty, kArrivals);
-    cptx::fence_mbarrier_init(cptx::sem_release, cptx::scope_cluster);
+    barriers.init();
   }
   poison<C.debug>(smem, bias_gradient_smem_plan(C).barriers);
   ptx::griddepcontrol_launch_dependents();
   __syncthreads();
   ptx::griddepcontrol_wait();
-  const auto tile = BiasTile::of(params, bias, blockIdx.x);
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<40>();
     if (threadIdx.x == 0) {
-      feed_bias_gradient<C>(maps, params, tile, smem, barriers);
+      BiasGradientFeeder<C>(maps, params, smem, barriers).run(bias);
     }
   } else if (warpgroup == 1) {
     ptx::setmaxnreg_inc<232>();
-    sum_bias_gradient<C, 0>(params, bias, tile, smem, barriers);
+    BiasGradient<C, 0>(params, smem, barriers).run(bias);
   } else {
     ptx::setmaxnreg_inc<232>();
-    sum_bias_gradient<C, 1>(params, bias, tile, smem, barriers);
+    BiasGradient<C, 1>(params, smem, barriers).run(bias);
   }
 }
 

@@ -25,6 +25,11 @@ struct Config {
   // That the sums of dQ are added to in order, so that the bits are the same every time; staged. By roles they always
   // are.
   bool ordered = false;
+  // By roles: of the probabilities that one warpgroup hands to the other, and of dS on its way out.
+  int p_stages = 2;
+  int ds_stages = 2;
+  // Bias rules: stages of the ring by which TMA brings the bias; 0: the first role fetches it itself.
+  int bias_stages = 0;
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN, every lane arrives for itself
 
   bool operator==(const Config&) const = default;
@@ -43,7 +48,7 @@ struct RegisterBudget {
   int producer, keys, queries;
 };
 constexpr RegisterBudget register_budget(const Config& c) {
-  if (c.by_roles && c.rule.block_mask != 0) return {.producer = 40, .keys = 232, .queries = 0};
+  if (c.by_roles && (c.rule.block_mask != 0 || c.bias_stages > 0)) return {.producer = 40, .keys = 232, .queries = 0};
   if (c.by_roles) return {.producer = 24, .keys = 240, .queries = 0};
   if (c.head_dim > 64) return {.producer = 24, .keys = 208, .queries = 72};
   // Found by trial: what spills nowhere.

@@ -14,7 +14,8 @@ __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& blo
     difference_probabilities<C>(block, masked, s);
   } else {
     scale_probabilities<C>(lse_log2);
-    plain_probabilities<C>(block, masked, s, lse_log2, {});
+    StepBias<C> none;  // the joint design takes no bias
+    plain_probabilities<C>(block, masked, s, lse_log2, none);
   }
 #pragma unroll
   for (int i = 0; i < C.block_m / 4; ++i) {

@@ -14,6 +14,7 @@ namespace strobe::hopper::backward {
 /// The tensor maps of one call. Boxes of Q and dO have block_m rows, of K and V block_n, of dK and dV 64.
 struct TensorMaps {
   TensorMap q, k, v, d_o, dk, dv;
+  TensorMap bias;  // variants with bias_stages
 };
 
 /// Those of dQ's kernel: boxes of 64 rows.
@@ -44,6 +45,7 @@ struct Params {
   VisibilityParams visibility;
   BlockMaskParams blocks;
   ScoreParams score;
+  BiasBoxParams bias_boxes;
   float scale;  // dK and dQ are multiplied by it at the end; under dropout divided by the probability of being kept
 
   int total_k;               // rows of a packed k

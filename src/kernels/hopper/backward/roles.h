@@ -10,6 +10,7 @@
 #pragma once
 
 #include "kernels/hopper/backward/barriers.h"
+#include "kernels/hopper/backward/bias_ring.h"
 #include "kernels/hopper/backward/epilogue.h"
 #include "kernels/hopper/backward/producer.h"
 #include "kernels/hopper/backward/products.h"
@@ -66,6 +67,7 @@ class Role {
     q_.advance();
     do_.advance();
     p_.advance();
+    ds_.advance();
     started_ = true;
   }
 
@@ -74,14 +76,16 @@ class Role {
   Barriers<C>& barriers_;
   RingPosition<C.q_stages> q_;
   RingPosition<C.do_stages> do_;
-  RingPosition<kScoreGradientStages> p_;
+  RingPosition<C.p_stages> p_;
+  RingPosition<C.ds_stages> ds_;
   bool started_ = false;
 };
 
 template <Config C>
 class ProbabilityRole : Role<C> {
   using Base = Role<C>;
-  using Base::barriers_, Base::params_, Base::smem_, Base::q_, Base::do_, Base::p_, Base::started_, Base::kPlan;
+  using Base::barriers_, Base::params_, Base::smem_, Base::q_, Base::do_, Base::p_, Base::ds_, Base::started_,
+      Base::kPlan;
 
  public:
   using Base::Base;
@@ -93,7 +97,9 @@ class ProbabilityRole : Role<C> {
       const int head_in_batch = work.sequence * params_.heads + work.head_kv * params_.heads_per_kv + head;
       const ScoreBlock<C> block(params_, work, head_in_batch, work.n * block_n(C), m);
       StepBias<C> bias;
-      bias.fetch(block);
+      if constexpr (C.bias_stages == 0) {
+        bias.fetch(block);
+      }
       wait<C>(barriers_.q_full[q_.stage], q_.parity);
       ptx::wgmma_fence();
       const Descriptor queries = descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4);
@@ -115,7 +121,13 @@ class ProbabilityRole : Role<C> {
       if constexpr (splits_lse(C)) {
         difference_probabilities<C>(block, masked, s);
       } else {
-        probabilities<C>(block, masked, s, p, lse_log2, bias);
+        if constexpr (C.bias_stages > 0) {
+          wait<C>(barriers_.bias_full[bias_.stage], bias_.parity);
+          SharedBias<C> shared(smem_address(kPlan.bias + bias_.stage * bias_bytes(C)), params_.bias_boxes.rows == 1);
+          probabilities<C>(block, masked, s, p, lse_log2, shared);
+        } else {
+          probabilities<C>(block, masked, s, p, lse_log2, bias);
+        }
         __syncwarp();  // all lanes have read LSE
       }
       arrive<C>(barriers_.q_empty[q_.stage]);
@@ -127,6 +139,10 @@ class ProbabilityRole : Role<C> {
       } else {
         hand_over(s, [](uint32_t halves, int, int) { return halves; });
         to_operand(p, s);
+      }
+      if constexpr (C.bias_stages > 0) {  // which has arrived, as P was stored
+        arrive<C>(barriers_.bias_empty[bias_.stage]);
+        bias_.advance();
       }
       wait<C>(barriers_.do_full[do_.stage], do_.parity);
       ptx::wgmma_fence();
@@ -170,12 +186,19 @@ class ProbabilityRole : Role<C> {
     __syncwarp();
     arrive<C>(barriers_.handed_full[p_.stage]);
   }
+
+  __device__ __forceinline__ uint32_t smem_address(int offset) const {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(smem_ + offset));
+  }
+
+  RingPosition<(C.bias_stages > 0 ? C.bias_stages : 1)> bias_;
 };
 
 template <Config C>
 class GradientRole : Role<C> {
   using Base = Role<C>;
-  using Base::barriers_, Base::params_, Base::smem_, Base::q_, Base::do_, Base::p_, Base::started_, Base::kPlan;
+  using Base::barriers_, Base::params_, Base::smem_, Base::q_, Base::do_, Base::p_, Base::ds_, Base::started_,
+      Base::kPlan;
 
  public:
   using Base::Base;
@@ -244,9 +267,9 @@ class GradientRole : Role<C> {
   /// dS to global memory, for the kernel that computes dQ.
   __device__ __forceinline__ void send(const Work& work, int head, int m, const Operand<C>& ds) {
     const bool elected = threadIdx.x % kWarpgroupSize == 0;
-    unsigned char* tile = smem_ + kPlan.ds + p_.stage * kPlan.ds_bytes;
+    unsigned char* tile = smem_ + kPlan.ds + ds_.stage * kPlan.ds_bytes;
     if (elected) {
-      cptx::cp_async_bulk_wait_group_read(cptx::n32_t<kScoreGradientStages - 1>{});
+      cptx::cp_async_bulk_wait_group_read(cptx::n32_t<C.ds_stages - 1>{});
     }
     ptx::bar_sync(kWarpgroup + 1, kWarpgroupSize);
     store_score_gradients<C>(ds, tile, 0);

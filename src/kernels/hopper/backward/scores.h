@@ -116,6 +116,9 @@ template <Config C>
 struct StepBias {
   Scores<C> terms;
 
+  /// Of scores 2 index and the next.
+  __device__ __forceinline__ float2 pair(int index) const { return {terms[2 * index], terms[2 * index + 1]}; }
+
   /// Pairs that do not exist get 0.
   __device__ __forceinline__ void fetch(const ScoreBlock<C>& block) {
     const BiasParams& params = block.params.score.bias;
@@ -148,13 +151,14 @@ template <Config C>
   requires(!C.rule.bias)
 struct StepBias<C> {
   __device__ __forceinline__ void fetch(const ScoreBlock<C>&) {}
+  __device__ __forceinline__ float2 pair(int) const { return {0.0F, 0.0F}; }
 };
 
 /// visit(i, shift) for each pair of neighbouring scores s[i], s[i + 1]: what is to be subtracted from exponents of 2,
-/// LSE and ALiBi's slope times the distance, less the bias.
-template <Config C, typename Visit>
-__device__ __forceinline__ void for_each_shift(const ScoreBlock<C>& block, const RowNumbers<C>& lse_log2,
-                                               const StepBias<C>& bias, const Visit& visit) {
+/// LSE and ALiBi's slope times the distance, less the bias, of which pair(2 j + r) is asked for in order.
+template <Config C, typename Bias, typename Visit>
+__device__ __forceinline__ void for_each_shift(const ScoreBlock<C>& block, const RowNumbers<C>& lse_log2, Bias& bias,
+                                               const Visit& visit) {
   float distance[kRowsPerThread] = {};  // of this thread's first column from its key's diagonal
   if constexpr (C.rule.alibi) {
 #pragma unroll
@@ -174,8 +178,8 @@ __device__ __forceinline__ void for_each_shift(const ScoreBlock<C>& block, const
                  __fmaf_rn(fabsf(first + 1.0F), block.slope_log2, lse.y)};
       }
       if constexpr (C.rule.bias) {
-        const float* terms = &bias.terms[4 * j + 2 * r];
-        shift = {__fmaf_rn(terms[0], -kLog2E, shift.x), __fmaf_rn(terms[1], -kLog2E, shift.y)};
+        const float2 terms = bias.pair(2 * j + r);
+        shift = {__fmaf_rn(terms.x, -kLog2E, shift.x), __fmaf_rn(terms.y, -kLog2E, shift.y)};
       }
       visit(4 * j + 2 * r, shift);
     }
@@ -183,9 +187,9 @@ __device__ __forceinline__ void for_each_shift(const ScoreBlock<C>& block, const
 }
 
 /// P, in the place of S.
-template <Config C>
+template <Config C, typename Bias>
 __device__ __forceinline__ void plain_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
-                                                    const RowNumbers<C>& lse_log2, const StepBias<C>& bias) {
+                                                    const RowNumbers<C>& lse_log2, Bias& bias) {
   const float scale_log2 = block.params.score.scale_log2;
   for_each_shift<C>(block, lse_log2, bias, [&](int i, const float2& shift) {
     s[i] = __fmaf_rn(s[i], scale_log2, -shift.x);
@@ -213,10 +217,9 @@ __device__ __forceinline__ void difference_probabilities(const ScoreBlock<C>& bl
 }
 
 /// P as operand, and P (1 - tanh^2), the softcap's derivative, in the place of S.
-template <Config C>
+template <Config C, typename Bias>
 __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
-                                                     Operand<C>& p, const RowNumbers<C>& lse_log2,
-                                                     const StepBias<C>& bias) {
+                                                     Operand<C>& p, const RowNumbers<C>& lse_log2, Bias& bias) {
   const ScoreParams& params = block.params.score;
   if (masked) {
 #pragma unroll
@@ -244,9 +247,9 @@ __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block,
 
 /// S becomes what dP - D is multiplied with: P = exp2(S - LSE), and with a softcap its derivative. There P becomes an
 /// operand here, else in to_operands().
-template <Config C>
+template <Config C, typename Bias>
 __device__ __forceinline__ void probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s, Operand<C>& p,
-                                              const RowNumbers<C>& lse_log2, const StepBias<C>& bias) {
+                                              const RowNumbers<C>& lse_log2, Bias& bias) {
   if constexpr (C.rule.softcap) {
     capped_probabilities<C>(block, masked, s, p, lse_log2, bias);
   } else {

@@ -23,6 +23,7 @@ struct SmemPlan {
   int ds = 0;
   int dq = 0;  // staged
   int p = 0;   // by roles: probabilities on their way from one warpgroup to the other
+  int bias = 0;
   int lse = 0;
   int d_sum = 0;
   int query_state = 0;
@@ -43,8 +44,12 @@ inline constexpr int kQueryStateBytes = 128;  // query_turns.h
 /// mbarriers: full and empty for each stage of Q, dO and what the warpgroups hand to each other; two for each sender
 /// and staged dQ's empty; K full and V full.
 constexpr int barrier_count(const Config& c) {
-  return 2 * (c.q_stages + c.do_stages + kScoreGradientStages + kSenders) + 3;
+  return 2 * (c.q_stages + c.do_stages + kScoreGradientStages + kSenders + c.bias_stages) + 3;
 }
+
+/// The bias of a step lies as Q does: panels of 128 bytes of keys x block_m queries, swizzled.
+constexpr int bias_panels(const Config& c) { return c.rule.bias_float32 ? 2 : 1; }
+constexpr int bias_bytes(const Config& c) { return bias_panels(c) * c.block_m * kPanelRowBytes; }
 
 constexpr SmemPlan smem_plan(const Config& c) {
   SmemPlan plan;
@@ -60,8 +65,9 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.q = plan.v + plan.v_bytes;
   plan.d_o = plan.q + c.q_stages * plan.q_bytes;
   plan.ds = plan.d_o + c.do_stages * plan.do_bytes;
-  plan.p = plan.ds + kScoreGradientStages * plan.ds_bytes;
-  plan.dq = plan.p + (c.by_roles ? kScoreGradientStages * plan.ds_bytes : 0);
+  plan.p = plan.ds + c.ds_stages * plan.ds_bytes;
+  plan.bias = plan.p + (c.by_roles ? c.p_stages * plan.ds_bytes : 0);
+  plan.dq = plan.bias + c.bias_stages * bias_bytes(c);
   plan.lse = plan.dq + (c.staged_dq && !c.by_roles ? kQueryGradientPieceBytes : 0);
   plan.d_sum = plan.lse + c.q_stages * plan.lse_bytes;
   plan.query_state = plan.d_sum + c.do_stages * plan.d_bytes;

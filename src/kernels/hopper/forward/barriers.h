@@ -8,6 +8,8 @@
 //   k_full[s]                 1: K producer                       K tile  consumers   stage s holds a block of keys
 //   k_empty[s]                4 x consumer warpgroups     K producer  no warp reads stage s any more
 //   v_full[s], v_empty[s]     as K
+//   bias_full[w, s]           1: bias producer                    bias    w           stage s holds the bias of a block
+//   bias_empty[w, s]          4: one lane of each warp of w               producer    w has read stage s
 // Where K and V are stored in 8 bits, three warps convert them, which each arrive at k_full[s] and v_full[s], and
 //   raw_full[s]               1: loader                       K or V  converters  stage s holds a block as it is stored
 //   raw_empty[s]              3: one lane of each converter           loader      stage s was read
@@ -47,7 +49,27 @@ struct RawBarriers<C> {
 };
 
 template <Config C>
-struct Barriers : RawBarriers<C> {
+struct BiasBarriers {
+  __device__ void init() {}
+};
+
+template <Config C>
+  requires(C.bias_stages > 0)
+struct BiasBarriers<C> {
+  uint64_t bias_full[C.consumer_warpgroups][C.bias_stages], bias_empty[C.consumer_warpgroups][C.bias_stages];
+
+  __device__ void init() {
+    for (int w = 0; w < C.consumer_warpgroups; ++w) {
+      for (int s = 0; s < C.bias_stages; ++s) {
+        cuda::ptx::mbarrier_init(&bias_full[w][s], 1);
+        cuda::ptx::mbarrier_init(&bias_empty[w][s], kWarpsPerWarpgroup);
+      }
+    }
+  }
+};
+
+template <Config C>
+struct Barriers : RawBarriers<C>, BiasBarriers<C> {
   uint64_t k_full[C.stages], k_empty[C.stages];
   uint64_t v_full[C.stages], v_empty[C.stages];
   uint64_t q_full[C.consumer_warpgroups][C.q_stages], q_empty[C.consumer_warpgroups][C.q_stages];
@@ -57,6 +79,7 @@ struct Barriers : RawBarriers<C> {
     constexpr int kReaders = kWarpsPerWarpgroup * C.consumer_warpgroups;
     constexpr int kWriters = converts(C) ? converter_warps(C) : 1;
     RawBarriers<C>::init();
+    BiasBarriers<C>::init();
     for (int s = 0; s < C.stages; ++s) {
       cuda::ptx::mbarrier_init(&k_full[s], kWriters);
       cuda::ptx::mbarrier_init(&v_full[s], kWriters);

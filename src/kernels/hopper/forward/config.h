@@ -52,6 +52,13 @@ struct Config {
   KeySource keys = KeySource::tensor;
   bool entries = false;  // K and V of a sequence are an entry that a list names
 
+  // Queries see keys of their own chunk only, and chunks begin where tiles and blocks of keys do: a tile's keys end and
+  // begin with its chunk, and no score is looked at for that. The rule is that of a call without chunks.
+  bool whole_chunks = false;
+
+  // Bias rules: stages of the ring by which TMA brings each warpgroup its rows' bias; 0: consumers fetch it themselves.
+  int bias_stages = 0;
+
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN
 
   bool operator==(const Config&) const = default;

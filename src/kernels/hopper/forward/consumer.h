@@ -93,8 +93,7 @@ class Consumer : private Rings<C> {
         open = work;
         is_open = true;
         if constexpr (kOwnBegins<C>) {
-          passed_k_ = walk.count(work.n_begin, n_begin);
-          pass_keys(passed_k_);
+          pass_last_keys(walk.count(work.n_begin, n_begin));
         }
         if constexpr (!kLooksAhead) {
           advance();
@@ -119,20 +118,26 @@ class Consumer : private Rings<C> {
 
  private:
   using Rings<C>::warpgroup, Rings<C>::queries, Rings<C>::keys, Rings<C>::values;
-  using Rings<C>::wait_q, Rings<C>::wait_k, Rings<C>::wait_v, Rings<C>::pass_k, Rings<C>::pass_v;
+  using Rings<C>::wait_q, Rings<C>::wait_k, Rings<C>::wait_v;
   using Rings<C>::scores_done, Rings<C>::output_done, Rings<C>::release_q;
+  using Rings<C>::wait_bias, Rings<C>::bias_done;
+  using Rings<C>::pass_keys, Rings<C>::pass_last_keys, Rings<C>::pass_values, Rings<C>::pass_blocks;
 
   static constexpr SmemPlan kPlan = smem_plan(C);
+  // Whether scores come without what ALiBi adds to all of a row's. Of the largest scores nothing may be missing; and of
+  // more warpgroups ptxas spills what it takes to know on which side of the diagonal a block is.
+  static constexpr bool kRelative =
+      C.rule.alibi && !C.rule.max_logits && (C.consumer_warpgroups <= 2 || (C.rule.mask_right && !C.rule.varlen));
 
   using Rules = TileRules<C>;
 
-  static constexpr bool kPlain = !C.rule.bias && !C.rule.dropout && C.rule.block_mask == 0;
+  static constexpr bool kPlain = !kFetchesBias<C> && !C.rule.dropout && C.rule.block_mask == 0;
 
   // Finding a tile takes hundreds of cycles of dependent integer arithmetic: it runs under the products of the first
   // step of the tile before. Four warpgroups have no registers for it, nor have three with a softcap, chunks, bias,
   // dropout and block masks; split schedules have few tiles.
   static constexpr bool kLooksAhead =
-      C.consumer_warpgroups < (C.rule.softcap ? 3 : 4) && !C.rule.chunked && kPlain && !kSplits<C>;
+      C.consumer_warpgroups < (C.rule.softcap || C.rule.bias ? 3 : 4) && !C.rule.chunked && kPlain && !kSplits<C>;
 
   // Blocks that this warpgroup lets pass at the start of a tile wait for V stages that it still holds: at most
   // `stages` of them may, or the ring locks up. Chunks may be further apart: then no tile stays open.
@@ -254,34 +259,6 @@ class Consumer : private Rings<C> {
     accumulate_ = false;
   }
 
-  /// Blocks that other warpgroups work on and this one does not: their K.
-  __device__ __forceinline__ void pass_keys(int count) {
-    for (int passed = 0; passed < count; ++passed) {
-      Turns<C>::skip(warpgroup());
-      pass_k();
-    }
-  }
-
-  /// V of `count` such blocks, behind those at the end of the tile before.
-  __device__ __forceinline__ void pass_values(int count) {
-    if constexpr (kOwnBegins<C>) {
-      count += passed_k_;
-      passed_k_ = 0;
-    }
-    for (int passed = 0; passed < count; ++passed) {
-      pass_v();
-    }
-  }
-
-  /// Both.
-  __device__ __forceinline__ void pass_blocks(int count) {
-    for (; count > 0; --count) {
-      Turns<C>::skip(warpgroup());
-      pass_k();
-      pass_v();
-    }
-  }
-
   /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is
   /// other warpgroups' work, and P takes the registers of S. Blocks may be hidden from this warpgroup alone.
   __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk,
@@ -363,26 +340,52 @@ class Consumer : private Rings<C> {
   /// Scores become probabilities. True if the maximum grew.
   template <bool masked, typename Bias>
   __device__ __forceinline__ bool probabilities(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
-                                                const Bias& bias) const {
+                                                const Bias& bias) {
     if constexpr (!masked && score::caps_in_softmax(C.rule)) {
       return softmax.capped_step(s, params_.score);
     }
-    rules.transform.template apply<!masked>(s, n, bias);
+    const score::RowNumbers origins = transform<!masked>(s, rules, n, bias);
     if constexpr (masked) {
       rules.mask.apply(s, n);
     }
-    return softmax.step(s, score::remaining_scale<C.rule>(params_.score));
+    return soften(s, softmax, origins);
+  }
+
+  /// Scores of block n, by all that comes before masks and softmax. `bias`: what was fetched of it.
+  template <bool all_visible, typename Bias>
+  __device__ __forceinline__ score::RowNumbers transform(Scores& s, const Rules& rules, int n, const Bias& bias) {
+    if constexpr (C.bias_stages > 0) {
+      return rules.transform.template apply_as<kRelative, all_visible>(s, n, wait_bias());
+    } else {
+      return rules.transform.template apply_as<kRelative, all_visible>(s, n, bias);
+    }
+  }
+
+  /// The bias's stage is given back when the softmax has looked at all scores, not where its last load was issued: an
+  /// arrival at a barrier may pass a load that waits for shared memory.
+  __device__ __forceinline__ bool soften(Scores& s, Softmax<C>& softmax, const score::RowNumbers& origins) {
+    const auto on_arrival = [&]() __attribute__((always_inline)) {
+      if constexpr (C.bias_stages > 0) {
+        bias_done();
+      }
+    };
+    const float scale = score::remaining_scale<C.rule>(params_.score);
+    if constexpr (kRelative) {
+      return softmax.step(s, scale, origins, on_arrival);
+    } else {
+      return softmax.step(s, scale, on_arrival);
+    }
   }
 
   /// Of a block that may be masked.
   template <typename Bias>
   __device__ __forceinline__ bool first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
-                                                const Bias& bias) const {
-    rules.transform.template apply<false>(s, n, bias);
+                                                const Bias& bias) {
+    const score::RowNumbers origins = transform<false>(s, rules, n, bias);
     if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
-    return softmax.step(s, score::remaining_scale<C.rule>(params_.score));
+    return soften(s, softmax, origins);
   }
 
   const Params& params_;
@@ -391,7 +394,6 @@ class Consumer : private Rings<C> {
   unsigned char* smem_;
   bool finite_ = true;       // whether everything that this thread stored was
   bool accumulate_ = false;  // whether O holds earlier blocks of its tile
-  int passed_k_ = 0;         // blocks at the end of the open tile of which this warpgroup let K pass and V not yet
 };
 
 }  // namespace strobe::hopper::forward

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/hopper/forward/barriers.h"
+#include "kernels/hopper/forward/bias_ring.h"
 #include "kernels/hopper/forward/block_walk.h"
 #include "kernels/hopper/forward/coordinates.h"
 #include "kernels/hopper/forward/key_cursor.h"
@@ -310,13 +311,14 @@ class KeyFeeder<C, values> {
   int pending_ = kNone;  // the stage of the last block, until consumers may read it
 };
 
-/// The three of them, made from what the kernel was given.
+/// All of them, made from what the kernel was given.
 template <Config C>
 struct Feeders {
   const TensorMap& q;
   const TensorMap& k;
   const TensorMap& v;
   const TensorMap& o;
+  const BiasMap<C>& bias;
   const Params& params;
   const ScheduleOf<C>& schedule;
   unsigned char* smem;
@@ -329,6 +331,7 @@ struct Feeders {
   __device__ __forceinline__ KeyFeeder<C, true> values() const {
     return {v, params, schedule, smem + smem_plan(C).v, smem + smem_plan(C).scales, barriers.v_full, barriers.v_empty};
   }
+  __device__ __forceinline__ BiasFeeder<C> biases() const { return {bias, params, schedule, smem, barriers}; }
 };
 
 }  // namespace strobe::hopper::forward

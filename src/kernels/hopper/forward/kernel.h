@@ -93,6 +93,10 @@ __device__ __forceinline__ void produce(const Feeders<C>& feeders) {
     auto values = feeders.values();
     while (values.feed()) {
     }
+  } else if constexpr (C.bias_stages > 0) {
+    auto biases = feeders.biases();
+    while (biases.feed()) {
+    }
   }
 }
 
@@ -122,16 +126,20 @@ template <Config C>
 __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
     kernel(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
            const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o,
-           const __grid_constant__ Params params, const __grid_constant__ typename TileListOf<C.schedule>::type list) {
+           const __grid_constant__ Params params, const __grid_constant__ typename TileListOf<C.schedule>::type list,
+           const __grid_constant__ BiasMap<C> bias) {
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);
   const ScheduleOf<C>& schedule = schedule_in<C>(list, smem);
-  const Feeders<C> feeders{q, k, v, o, params, schedule, smem, barriers};
+  const Feeders<C> feeders{q, k, v, o, bias, params, schedule, smem, barriers};
 
   // Set-up
   if (threadIdx.x == 0) {
     for (const TensorMap* map : {&q, &k, &v, &o}) {
       ptx::prefetch_tensor_map(map);
+    }
+    if constexpr (C.bias_stages > 0) {
+      ptx::prefetch_tensor_map(&bias);
     }
   }
   if constexpr (C.schedule == Schedule::sorted) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/hopper/scheduler/schedule.h"
+#include "kernels/hopper/tile/tensor_map.h"
 #include "kernels/math/divisor.h"
 #include "kernels/math/rows.h"
 #include "kernels/score/cache.h"
@@ -27,6 +28,9 @@ struct EightBitParams {
   unsigned long long v_signs[4];  // of V's rotation, a bit for each column
 };
 
+/// Variants without bias rings take this in the place of the bias's tensor map.
+struct NoBiasMap {};
+
 struct Params {
   Rows q, k, v;  // what the tensor maps describe, for rows recomputed one by one
   Rows o;
@@ -46,6 +50,7 @@ struct Params {
 
   EightBitParams eight_bit;
   CacheParams cache;
+  BiasBoxParams bias_boxes;
 };
 
 }  // namespace strobe::hopper::forward

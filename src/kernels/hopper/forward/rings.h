@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/hopper/forward/barriers.h"
+#include "kernels/hopper/forward/bias_ring.h"
 #include "kernels/hopper/forward/self_feeder.h"
 #include "kernels/hopper/tile/descriptor.h"
 
@@ -12,7 +13,10 @@ template <Config C>
 class Rings {
  public:
   __device__ __forceinline__ Rings(const Feeders<C>& feeders, int warpgroup)
-      : barriers_(feeders.barriers), warpgroup_(warpgroup), feeder_(feeders, warpgroup) {
+      : barriers_(feeders.barriers),
+        warpgroup_(warpgroup),
+        feeder_(feeders, warpgroup),
+        bias_(feeders.smem, feeders.params, warpgroup) {
     q_ = descriptor_k_major(feeders.smem + kPlan.q + warpgroup * C.q_stages * kPlan.q_bytes);
     k_ = descriptor_k_major(feeders.smem + kPlan.k);
     unsigned char* const values = feeders.smem + kPlan.v;
@@ -28,6 +32,10 @@ class Rings {
   __device__ __forceinline__ void wait_q() { wait<C>(barriers_.q_full[warpgroup_][q_at_.stage], q_at_.parity); }
   __device__ __forceinline__ void wait_k() { wait<C>(barriers_.k_full[k_at_.stage], k_at_.parity); }
   __device__ __forceinline__ void wait_v() { wait<C>(barriers_.v_full[v_at_.stage], v_at_.parity); }
+
+  /// The next block's bias, to be read before bias_done().
+  __device__ __forceinline__ SharedBias<C> wait_bias() { return bias_.wait_tile(barriers_, warpgroup_); }
+  __device__ __forceinline__ void bias_done() { bias_.release(barriers_, warpgroup_); }
 
   /// Waits for the V of `blocks` blocks after the next, and says in which stage it is.
   __device__ __forceinline__ int wait_v_after(int blocks) {
@@ -57,14 +65,42 @@ class Rings {
     feeder_.released_q();
   }
 
-  __device__ __forceinline__ void pass_k() {
-    wait_k();
-    scores_done();
+  /// Blocks that other warpgroups work on and this one does not: their K.
+  __device__ __forceinline__ void pass_keys(int count) {
+    for (int passed = 0; passed < count; ++passed) {
+      Turns<C>::skip(warpgroup_);
+      wait_k();
+      scores_done();
+    }
   }
 
-  __device__ __forceinline__ void pass_v() {
-    wait_v();
-    output_done();
+  /// Such blocks at the end of a tile: their V is let pass with those of the next.
+  __device__ __forceinline__ void pass_last_keys(int count) {
+    passed_k_ = count;
+    pass_keys(count);
+  }
+
+  /// V of `count` such blocks, behind those at the end of the tile before.
+  __device__ __forceinline__ void pass_values(int count) {
+    if constexpr (kOwnBegins<C>) {
+      count += passed_k_;
+      passed_k_ = 0;
+    }
+    for (int passed = 0; passed < count; ++passed) {
+      wait_v();
+      output_done();
+    }
+  }
+
+  /// Both.
+  __device__ __forceinline__ void pass_blocks(int count) {
+    for (; count > 0; --count) {
+      Turns<C>::skip(warpgroup_);
+      wait_k();
+      scores_done();
+      wait_v();
+      output_done();
+    }
   }
 
  private:
@@ -73,6 +109,8 @@ class Rings {
   Barriers<C>& barriers_;
   const int warpgroup_;
   SelfFeeder<C> feeder_;
+  BiasRing<C> bias_;
+  int passed_k_ = 0;      // blocks at the end of a tile of which this warpgroup let K pass and V not yet
   Descriptor q_, k_, v_;  // of stage 0
   RingPosition<C.q_stages> q_at_;
   RingPosition<C.stages> k_at_, v_at_;

@@ -44,9 +44,16 @@ constexpr int raw_bytes(const Config& c) {
 /// Of split schedules, whose CTAs store few tiles whole, one: what is left lets CTAs of `combine` be there beside this
 /// one's, when it ends.
 constexpr int output_stages(const Config& c) {
-  const bool one = panels(c.head_dim_v) == 1 || c.schedule == Schedule::split || (converts(c) && c.head_dim_v > 128);
+  const bool one = panels(c.head_dim_v) == 1 || c.schedule == Schedule::split || (converts(c) && c.head_dim_v > 128) ||
+                   c.bias_stages > 1 || (c.bias_stages > 0 && c.rule.bias_float32);
   return one ? 1 : 2;
 }
+
+/// The bias of a warpgroup's rows and a block's keys lies as TMA writes it without a swizzle, row after row. Eight
+/// columns more than are used make eight rows' pieces of 16 bits, and four rows' of 32, lie in different banks.
+constexpr int bias_columns(const Config& c) { return c.block_n + 8; }
+constexpr int bias_row_bytes(const Config& c) { return bias_columns(c) * (c.rule.bias_float32 ? 4 : 2); }
+constexpr int bias_bytes(const Config& c) { return kRowsPerWarpgroup * bias_row_bytes(c); }  // of a stage
 
 struct SmemPlan {
   int q_bytes = 0;    // of one warpgroup and stage
@@ -60,14 +67,16 @@ struct SmemPlan {
   int o = 0;
   int kept = 0;    // 8-bit operands: float32 sums of O
   int scales = 0;  // 8-bit operands: a stage goes with one of V
+  int bias = 0;    // of each warpgroup, stage by stage; 128-byte aligned
   int barriers = 0;
   int order = 0;  // sorted and split schedules: SequenceOrder, SplitWork
   int total_bytes = 0;
 };
 
-/// mbarriers: full and empty for each stage of K and V, of blocks as they are stored, and of each warpgroup's Q.
+/// mbarriers: full and empty for each stage of K and V, of blocks as they are stored, and of each warpgroup's Q and
+/// bias.
 constexpr int barrier_count(const Config& c) {
-  return 4 * c.stages + 2 * c.raw_stages + 2 * c.q_stages * c.consumer_warpgroups;
+  return 4 * c.stages + 2 * c.raw_stages + 2 * (c.q_stages + c.bias_stages) * c.consumer_warpgroups;
 }
 
 constexpr SmemPlan smem_plan(const Config& c) {
@@ -84,7 +93,8 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.o = plan.raw + c.raw_stages * plan.raw_bytes;
   plan.kept = plan.o + c.consumer_warpgroups * kWarpsPerWarpgroup * output_stages(c) * kOutputPanelBytes;
   plan.scales = plan.kept + c.consumer_warpgroups * kept_bytes(c);
-  plan.barriers = plan.scales + c.stages * scale_bytes(c);
+  plan.bias = plan.scales + c.stages * scale_bytes(c);
+  plan.barriers = plan.bias + c.consumer_warpgroups * c.bias_stages * bias_bytes(c);
   plan.order = plan.barriers + 8 * barrier_count(c);
   const int order_bytes = c.schedule == Schedule::sorted  ? static_cast<int>(sizeof(SequenceOrder))
                           : c.schedule == Schedule::split ? static_cast<int>(sizeof(SplitWork))

@@ -18,10 +18,14 @@ namespace strobe::hopper::forward {
 template <Config C>
 constexpr int kQueryStep = 8 / C.packed_heads;
 
+/// Whether consumers fetch the bias to registers.
+template <Config C>
+constexpr bool kFetchesBias = C.rule.bias && C.bias_stages == 0;
+
 template <Config C>
 struct TileRules {
   using Mask = score::Mask<C.rule, C.block_n>;
-  using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>>;
+  using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>, kFetchesBias<C>>;
   using Dropout = score::Dropout<C.rule, C.block_n>;
 
   Mask mask;
@@ -51,9 +55,10 @@ __device__ __forceinline__ TileRules<C> tile_rules(const Params& params, const T
 /// The bias of a tile's first block, which is fetched before the block's products are issued; the rules are found under
 /// them.
 template <Config C>
-__device__ __forceinline__ score::BiasTile<C.rule, C.block_n> first_bias(const Params& params, const TileWork& work,
-                                                                         int warpgroup, int n) {
-  if constexpr (C.rule.bias) {
+__device__ __forceinline__ score::BiasTile<C.rule, C.block_n, kFetchesBias<C>> first_bias(const Params& params,
+                                                                                          const TileWork& work,
+                                                                                          int warpgroup, int n) {
+  if constexpr (kFetchesBias<C>) {
     return tile_rules<C>(params, work, warpgroup).transform.fetch(n);
   } else {
     return {};

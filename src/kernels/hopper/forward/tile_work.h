@@ -13,6 +13,7 @@ struct TileWork : score::Sequence {
   Tile tile;
   int m_begin;         // first row of the tile in its sequence
   int n_begin, n_end;  // key blocks that some row of the tile sees; split schedules: this CTA's of them
+  int first_key;       // whole chunks: of the tile's, whose keys end at k.used
 
   __device__ __forceinline__ int row_of(int warpgroup) const { return m_begin + warpgroup * kRowsPerWarpgroup; }
 };
@@ -25,7 +26,11 @@ using ScheduleOf = typename Scheduler<C>::Source;
 /// The keys that a row sees.
 template <Config C>
 __device__ __forceinline__ score::KeyRange keys_of(const Params& params, const TileWork& work, int row) {
-  return strobe::keys_of<tiling(C)>(params.visibility, work, row);
+  score::KeyRange keys = strobe::keys_of<tiling(C)>(params.visibility, work, row);
+  if constexpr (C.whole_chunks) {
+    keys.first = work.first_key;
+  }
+  return keys;
 }
 
 template <Config C>
@@ -33,8 +38,13 @@ __device__ __forceinline__ TileWork tile_work(const Params& params, const Tile& 
   TileWork work{score::sequence_of<C.rule>(params.sequences, params.visibility, tile.sequence)};
   work.tile = tile;
   work.m_begin = tile.m * block_m(C);
+  if constexpr (C.whole_chunks) {
+    const int begin = score::chunk_begin(center_of<tiling(C)>(work, work.m_begin), params.visibility.chunk);
+    work.first_key = max(begin, 0);
+    work.k.used = max(min(work.k.used, begin + params.visibility.chunk), 0);
+  }
   const score::KeyBlocks blocks = key_blocks<tiling(C)>(params.visibility, work, work.m_begin, block_m(C));
-  work.n_begin = blocks.begin;
+  work.n_begin = C.whole_chunks ? min(work.first_key / C.block_n, blocks.end) : blocks.begin;
   work.n_end = blocks.end;
   if constexpr (C.schedule == Schedule::split) {
     work.n_end = min(blocks.end, blocks.begin + tile.part.end);

@@ -10,7 +10,13 @@ struct alignas(64) TensorMap {
   unsigned char bytes[128];
 };
 
-/// The axes of every map. In varlen variants a sequence's rows are reached from its end: the row axis has `bound`
+/// What the tensor map of a bias describes, whose axes are key, query, head and batch.
+struct BiasBoxParams {
+  int per_batch, per_head;  // 1, or 0: batch or head coordinates are always 0
+  int rows;                 // of a box; 1 where all queries have the same
+};
+
+/// The axes of every other map. In varlen variants a sequence's rows are reached from its end: the row axis has `bound`
 /// entries and the map begins that many rows before the tensor, so that entry bound - count + i at offset start + count
 /// is row start + i, and every entry from `bound` on lies outside: TMA reads zeros there, never a neighbour's values,
 /// and writes nothing. Batched tensors use offset 0.

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which CTA of a forward computes which tile, where the host knows how long tiles take.
+#pragma once
+
+#include <memory>
+
+#include "call/arithmetic.h"
+#include "hopper/forward_plan.h"
+
+namespace strobe::hopper {
+
+/// Tiles of one sequence and head.
+inline std::int64_t m_tiles_of(const AttentionProblem& problem, const forward::Config& config) {
+  return ceil_div<std::int64_t>(problem.seqlen_q * config.packed_heads, block_m(config));
+}
+
+/// `plan` has its tiles and workers.
+std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, const DeviceShape& shape,
+                                           const ForwardPlan& plan);
+
+}  // namespace strobe::hopper

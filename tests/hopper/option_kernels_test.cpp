@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of every option compile, without a GPU, with the tiles that the plan chooses. Tests on a GPU compile only
+// what they run.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hopper/backward_plan.h"
+#include "hopper/backward_variant.h"
+#include "hopper/forward_variant.h"
+#include "plan_problem.h"
+#include "runtime/kernel_store.h"
+#include "runtime/pack/ptxas_report.h"
+
+namespace strobe::hopper {
+namespace {
+
+using test::kH200;
+
+struct Option {
+  const char* name;
+  void (*set)(AttentionProblem& problem);
+};
+
+std::ostream& operator<<(std::ostream& out, const Option& option) { return out << option.name; }
+
+void set_bias(AttentionProblem& problem, DType dtype) {
+  problem.modifiers.has_bias = problem.modifiers.bias_per_head = true;
+  problem.modifiers.bias_dtype = dtype;
+  problem.wants_d_bias = true;
+}
+
+const std::vector<Option> kOptions{
+    {"alibi", [](AttentionProblem& p) { p.modifiers.has_alibi = true; }},
+    {"alibi_deterministic", [](AttentionProblem& p) { p.modifiers.has_alibi = p.deterministic = true; }},
+    {"alibi_packed", [](AttentionProblem& p) { p.modifiers.has_alibi = p.packed_q = p.packed_k = true; }},
+    {"bias", [](AttentionProblem& p) { set_bias(p, p.dtype); }},
+    {"bias_float32", [](AttentionProblem& p) { set_bias(p, DType::float32); }},
+    {"chunk",
+     [](AttentionProblem& p) {
+       p.chunk = 1024;
+       p.window.right = p.causal == CausalMask::none ? p.window.right : 0;
+     }},
+    {"dropout", [](AttentionProblem& p) { p.dropout = 0.1F; }},
+    {"max_logits", [](AttentionProblem& p) { p.wants_max_logits = true; }},
+    {"sink", [](AttentionProblem& p) { p.modifiers.has_sink = true; }},
+    {"softcap", [](AttentionProblem& p) { p.softcap = 30.0F; }},
+    {"softcap_bias",
+     [](AttentionProblem& p) {
+       p.softcap = 30.0F;
+       set_bias(p, p.dtype);
+     }},
+    {"window", [](AttentionProblem& p) { p.window.left = 1023; }},
+};
+
+class HopperOptionKernels : public testing::TestWithParam<Option> {
+ protected:
+  void SetUp() override {
+    const char* const path = std::getenv("STROBE_NVRTC");
+    if (path == nullptr) GTEST_SKIP() << "this build has no NVRTC";
+    Result<std::unique_ptr<const runtime::Nvrtc>> opened = runtime::Nvrtc::open(path);
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    nvrtc_ = std::move(*opened);
+  }
+
+  void expect_compiles(const runtime::Variant& variant) const {
+    std::string log;
+    const Result<std::string> image = runtime::kernel_store().compile(variant, *nvrtc_, &log);
+    ASSERT_TRUE(image.ok()) << image.status().message();
+    const std::optional<runtime::PtxasReport> report = runtime::parse_ptxas_log(log);
+    ASSERT_TRUE(report.has_value()) << log;
+    EXPECT_FALSE(report->wgmma_serialized) << variant.expression << '\n' << log;
+  }
+
+  void expect_forward(const AttentionProblem& problem) const {
+    const Result<forward::Config> config = forward_config(problem, kH200);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    expect_compiles(forward_variant(*config));
+    if (const auto aligned = aligned_bias_config(problem, kH200, *config)) expect_compiles(forward_variant(*aligned));
+  }
+
+  void expect_backward(const AttentionProblem& problem) const {
+    const Result<backward::Config> config = backward_config(problem);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    std::vector<backward::Config> configs{*config};
+    if (const auto aligned = aligned_bias_config(problem, *config)) configs.push_back(*aligned);
+    for (const backward::Config& each : configs) {
+      expect_compiles(backward_variant(each));
+      if (problem.wants_d_bias) expect_compiles(bias_gradient_variant(bias_gradient_config(each)));
+    }
+  }
+
+ private:
+  std::unique_ptr<const runtime::Nvrtc> nvrtc_;
+};
+
+TEST_P(HopperOptionKernels, Compile) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    AttentionProblem problem = test::problem_of(4096, head_dim, head_dim);
+    problem.dtype = head_dim == 64 ? DType::float16 : DType::bfloat16;
+    problem.causal = head_dim == 64 ? CausalMask::none : CausalMask::bottom_right;
+    GetParam().set(problem);
+    expect_forward(problem);
+    problem.pass = Pass::backward;
+    expect_backward(problem);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, HopperOptionKernels, testing::ValuesIn(kOptions),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+}  // namespace
+}  // namespace strobe::hopper
