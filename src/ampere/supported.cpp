@@ -27,7 +27,6 @@ Status check_supported(const AttentionProblem& problem) {
   if (Status status = gpu::check_dtype(problem, kEngine); !status.ok()) return status;
   if (Status status = gpu::check_keys_dtype(problem, kEngine); !status.ok()) return status;
   if (Status status = gpu::check_caches(problem, kEngine); !status.ok()) return status;
-  if (Status status = gpu::check_tree_mask(problem, kEngine); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem, kEngine); !status.ok()) return status;
   return gpu::check_sizes(problem, kEngine);
 }

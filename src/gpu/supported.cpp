@@ -24,11 +24,6 @@ Status check_caches(const AttentionProblem& problem, std::string_view engine) {
   return {};
 }
 
-Status check_tree_mask(const AttentionProblem& problem, std::string_view engine) {
-  if (!problem.has_tree_mask) return {};
-  return unsupported("tree_mask is not supported by the {} engine; the cpu engine supports it", engine);
-}
-
 Status check_row_invariant(const AttentionProblem& problem, std::string_view engine) {
   if (!problem.row_invariant || problem.pass == Pass::backward) return {};
   return unsupported("row_invariant is not supported by the {} engine; the cpu engine supports it", engine);

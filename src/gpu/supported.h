@@ -30,9 +30,6 @@ Status check_keys_dtype(const AttentionProblem& problem, std::string_view engine
 /// Unsupported where k and v are a cache in pages, with left padding or with an index of its entries.
 Status check_caches(const AttentionProblem& problem, std::string_view engine);
 
-/// Unsupported where there is a tree mask.
-Status check_tree_mask(const AttentionProblem& problem, std::string_view engine);
-
 /// Unsupported where a row's bits must not depend on what else the call computes.
 Status check_row_invariant(const AttentionProblem& problem, std::string_view engine);
 

@@ -69,7 +69,7 @@ SplitPlan split_plan(const AttentionProblem& problem, const forward::Config& con
   plan.statistics = take(rows, sizeof(PartStatistics));
   plan.sums = take(rows, static_cast<std::size_t>(config.head_dim_v) * sizeof(float));
   // A tile's last CTA may have begun it anywhere, and its first one before it.
-  const bool one_length = !config.rule.varlen && !is_masked(config.rule);
+  const bool one_length = !config.rule.varlen && !has_diagonal(config.rule);
   plan.combine = {.element = config.rule.element,
                   .head_dim_v = config.head_dim_v,
                   .few_parts = one_length && ceil_div(workers, tiles.tiles) < steps::kFewParts,

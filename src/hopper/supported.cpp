@@ -58,7 +58,6 @@ Status check_supported(const AttentionProblem& problem) {
   if (problem.stored.given()) {
     if (Status status = check_stored_pages(problem); !status.ok()) return status;
   }
-  if (Status status = gpu::check_tree_mask(problem, kEngine); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem, kEngine); !status.ok()) return status;
   return gpu::check_sizes(problem, kEngine);
 }

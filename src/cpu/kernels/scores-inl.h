@@ -66,8 +66,8 @@ class LaneInterval {
   FixedVec begin_;
   FixedVec end_;
   std::int64_t tree_begin_ = std::numeric_limits<std::int64_t>::max();
-  HWY_ALIGN std::uint32_t tree_low_[kLanes];  // of each lane's word; read from tree_begin_ on
-  HWY_ALIGN std::uint32_t tree_high_[kLanes];
+  HWY_ALIGN std::uint32_t tree_low_[kLanes] = {};  // of each lane's word; read from tree_begin_ on
+  HWY_ALIGN std::uint32_t tree_high_[kLanes] = {};
 };
 
 /// s -> tanh(softcap_scale * s) over rows [first, last) of kWidth lanes; all of them, for what lanes without a row hold

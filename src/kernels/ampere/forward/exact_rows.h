@@ -22,7 +22,8 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
           .head = work.head,
           .query = row,
           .head_in_batch = head_in_batch(params, work),
-          .center = center_of(work, row)};
+          .center = center_of(work, row),
+          .tree = score::tree_row<C.rule>(params.tree, work, work.sequence, row)};
 }
 
 /// Of this warp's rows, after it has stored them.

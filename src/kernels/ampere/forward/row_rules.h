@@ -42,11 +42,12 @@ __device__ __forceinline__ RowRules<C> row_rules(const Params& params, const Til
 
 /// What the rows of a fragment see.
 template <Config C>
-__device__ __forceinline__ score::Mask<C.rule, C.block_n> row_mask(const Params& params, const TileWork& work,
-                                                                   int first_row) {
+__device__ __forceinline__ score::Mask<C.rule, C.block_n, 8> row_mask(const Params& params, const TileWork& work,
+                                                                      int first_row) {
   const auto keys = [&](int row) { return keys_of<C>(params, work, first_row + row); };
   const score::KeyRange rows[kRowsPerThread] = {keys(score::fragment_row(0)), keys(score::fragment_row(1))};
-  return {keys(0), keys(kFragmentRows - 1), rows};
+  const score::TreeRows<C.rule, 8> tree{params.tree, work, work.sequence, first_row + score::fragment_row(0)};
+  return {keys(0), keys(kFragmentRows - 1), rows, work, tree};
 }
 
 template <Config C>
