@@ -5,8 +5,8 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <limits>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "case_tensors.h"
@@ -27,7 +27,7 @@ AttentionCase tree_case(DType dtype, std::int64_t queries, std::int64_t keys) {
   return attention;
 }
 
-/// Rows that see nothing but themselves and what lies before them.
+/// A number for each query, of every sequence alike.
 void set_words(CaseTensors& tensors, const std::vector<std::uint64_t>& words) {
   const auto count = static_cast<std::int64_t>(words.size());
   for (std::int64_t i = 0; i < tensors.tree_mask.size(); ++i) {
@@ -104,8 +104,8 @@ TEST_P(TreeMasks, KeepHiddenKeysOut) {
 
 INSTANTIATE_TEST_SUITE_P(Of, TreeMasks, testing::Values(DType::float32, DType::float16, DType::bfloat16), dtype_name);
 
-/// Bits of o of a call in which sequence 1 of a batch stands alone, in packed tensors or not.
-TEST(TreeMask, GivesARowTheSameBitsInEveryLayout) {
+// Sequences of a batch have the bits of calls of their own.
+TEST(TreeMask, GivesASequenceTheSameBitsAlone) {
   for (const std::int64_t queries : {2, 24}) {
     AttentionCase attention = tree_case(DType::float32, queries, 90);
     CaseTensors tensors(attention);
@@ -167,7 +167,7 @@ TEST(TreeMask, IsExplained) {
   EXPECT_NE(plan->explain().find("tree mask     a bit for each of a sequence's last keys"), std::string::npos);
 }
 
-const std::int64_t words[130] = {};
+const std::int64_t kWords[130] = {};
 
 AttentionCase wide_case() {
   AttentionCase attention = valid_case();
@@ -176,11 +176,11 @@ AttentionCase wide_case() {
 }
 
 TEST(Misuse, OfTreeMasks) {
-  const ConstTensorView mask = tensor(words, {2, 3});
+  const ConstTensorView mask = tensor(kWords, {2, 3});
   for (const ForwardMisuse& misuse : std::vector<ForwardMisuse>{
-           {"Rank", [](ForwardCall& c) { c.arguments.tree_mask = tensor(words, {6}); }, kInvalid,
+           {"Rank", [](ForwardCall& c) { c.arguments.tree_mask = tensor(kWords, {6}); }, kInvalid,
             "tree_mask has rank 1: it must have rank 2 [batch, seqlen_q]"},
-           {"Shape", [](ForwardCall& c) { c.arguments.tree_mask = tensor(words, {2, 4}); }, kInvalid,
+           {"Shape", [](ForwardCall& c) { c.arguments.tree_mask = tensor(kWords, {2, 4}); }, kInvalid,
             "tree_mask has shape [2, 4]: it must be [2, 3] [batch, seqlen_q]"},
            {"DType", [&](ForwardCall& c) { (c.arguments.tree_mask = mask).dtype = DType::int32; }, kInvalid,
             "tree_mask is int32: it must be int64"},
@@ -199,7 +199,7 @@ TEST(Misuse, OfTreeMasks) {
   }
   expect_refused(
       wide_case(),
-      ForwardMisuse{"Queries", [](ForwardCall& c) { c.arguments.tree_mask = tensor(words, {2, 65}); }, kInvalid,
+      ForwardMisuse{"Queries", [](ForwardCall& c) { c.arguments.tree_mask = tensor(kWords, {2, 65}); }, kInvalid,
                     "tree_mask is given with seqlen_q of 65: it has a bit for each of at most "
                     "64 queries"});
 }
