@@ -132,6 +132,12 @@ struct ForwardArguments {
   // beyond the pages that hold a sequence's used rows are never read. On a GPU the rows of a page that does not exist
   // are zeros; elsewhere it is an error. Not with cu_seqlens_k; 8-bit k and v take scales with n = 1.
   ConstTensorView page_table;
+  // Tree masks, for the draft tokens of speculative decoding (Miao et al., "SpecInfer", 2023): int64, [batch,
+  // seqlen_q], packed [total_q]. Of a sequence of n queries, at most 64, the last n keys are the queries' own: bit j of
+  // query i's number says whether it sees key j of those n, its ancestors' and its own. Keys before them are seen as
+  // the options say, and what options hide stays hidden. Bits from n on are not read. seqlen_q or, packed, max_seqlen_q
+  // may not be above 64. Not with 8-bit q, nor with a block mask. Forward only: a backward has no such argument.
+  ConstTensorView tree_mask;
 };
 
 /// The tensors of a backward: the forward's inputs and outputs, dO, and the gradients. A gradient has its tensor's

@@ -33,7 +33,8 @@ typedef enum strobe_dtype {
   STROBE_INT32 = 3,
   STROBE_FLOAT8_E4M3 = 4,
   STROBE_UINT8 = 5,
-  STROBE_INT8 = 6
+  STROBE_INT8 = 6,
+  STROBE_INT64 = 7
 } strobe_dtype;
 
 typedef enum strobe_device_type { STROBE_CPU = 0, STROBE_CUDA = 1 } strobe_device_type;
@@ -127,6 +128,7 @@ typedef struct strobe_forward_arguments {
   /* As those of strobe::Sequences: optional. */
   strobe_tensor leftpad_k;
   strobe_tensor cache_batch_idx;
+  strobe_tensor tree_mask; /* optional: int64, a bit for each of the sequence's last keys */
 } strobe_forward_arguments;
 
 /* As strobe::ScaleUnit. */

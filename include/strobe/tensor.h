@@ -14,7 +14,7 @@
 
 namespace strobe {
 
-enum class DType : std::uint8_t { float32, float16, bfloat16, int32, float8_e4m3, uint8, int8 };
+enum class DType : std::uint8_t { float32, float16, bfloat16, int32, float8_e4m3, uint8, int8, int64 };
 
 /// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) {
@@ -26,6 +26,7 @@ constexpr std::size_t size_of(DType dtype) {
     case DType::float8_e4m3:
     case DType::uint8:
     case DType::int8: return 1;
+    case DType::int64: return 8;
   }
   return 0;
 }
@@ -77,13 +78,15 @@ constexpr DType dtype_of() {
   if constexpr (std::is_same_v<Element, std::int32_t>) return DType::int32;
   if constexpr (std::is_same_v<Element, std::uint8_t>) return DType::uint8;
   if constexpr (std::is_same_v<Element, std::int8_t>) return DType::int8;
+  if constexpr (std::is_same_v<Element, std::int64_t>) return DType::int64;
   if constexpr (std::is_same_v<Element, float8_e4m3>) return DType::float8_e4m3;
 }
 }  // namespace detail
 
 /// A view of contiguous (row-major) host memory; `shape` has at most kMaxRank extents. For memory of a GPU, set the
 /// view's `device`.
-/// T is float, float16, bfloat16, float8_e4m3, int32_t, int8_t or uint8_t, or const-qualified for a ConstTensorView.
+/// T is float, float16, bfloat16, float8_e4m3, int32_t, int64_t, int8_t or uint8_t, or const-qualified for a
+/// ConstTensorView.
 template <class T>
 auto tensor(T* data, std::initializer_list<std::int64_t> shape) {
   BasicTensorView<std::conditional_t<std::is_const_v<T>, const void*, void*>> view;

@@ -134,6 +134,7 @@ struct Keyword {
 
 constexpr const char* kFloat32 = "float32";
 constexpr const char* kInt32 = "int32";
+constexpr const char* kInt64 = "int64";
 
 constexpr Keyword kKeywords[] = {
     {"scale", [](CallOptions& o, Imports&, const Given& g) { o.attention.scale = number(g); }},
@@ -186,6 +187,7 @@ constexpr Keyword kKeywords[] = {
      [](CallOptions& o, Imports& i, const Given& g) { o.sequences.leftpad_k = i.view(g.value, {g.name, kInt32}); }},
     {"cache_batch_idx", [](CallOptions& o, Imports& i,
                            const Given& g) { o.sequences.cache_batch_idx = i.view(g.value, {g.name, kInt32}); }},
+    {"tree_mask", [](CallOptions& o, Imports& i, const Given& g) { o.tree_mask = i.view(g.value, {g.name, kInt64}); }},
 };
 
 const Keyword& keyword(std::string_view name) {

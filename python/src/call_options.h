@@ -26,6 +26,7 @@ struct CallOptions {
   Rotation v_rotation;
   std::optional<DType> out_dtype;  // of 8-bit inputs, for a plan: a call has its output
   ConstTensorView page_table;
+  ConstTensorView tree_mask;
 };
 
 /// Reads `keywords`, in which None stands for an option's default; its tensors come in through `imports`. TypeError for

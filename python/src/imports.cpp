@@ -32,6 +32,7 @@ constexpr NamedDType kDTypes[] = {
     {"float16", DType::float16, dtype_of(dlpack::dtype_code::Float, 16)},
     {"bfloat16", DType::bfloat16, dtype_of(dlpack::dtype_code::Bfloat, 16)},
     {"int32", DType::int32, dtype_of(dlpack::dtype_code::Int, 32)},
+    {"int64", DType::int64, dtype_of(dlpack::dtype_code::Int, 64)},
     {"int8", DType::int8, dtype_of(dlpack::dtype_code::Int, 8)},
     {"uint8", DType::uint8, dtype_of(dlpack::dtype_code::UInt, 8)},
     {"bool", DType::uint8, dtype_of(dlpack::dtype_code::Bool, 8)},

@@ -38,12 +38,16 @@ void add_options(const CallOptions& options, ForwardArguments& arguments) {
     raise(PyExc_ValueError, "out_dtype is given, but q is {}: it belongs to 8-bit inputs", name_of(arguments.q.dtype));
   }
   arguments.page_table = options.page_table;
+  arguments.tree_mask = options.tree_mask;
 }
 
 void add_options(const CallOptions& options, BackwardArguments& arguments) {
   add_shared_options(options, arguments);
   if (options.page_table.given()) {
     raise(PyExc_NotImplementedError, "page_table is given: no engine has the backward of a key-value cache");
+  }
+  if (options.tree_mask.given()) {
+    raise(PyExc_NotImplementedError, "tree_mask is given: no engine has the backward of tree masks");
   }
 }
 

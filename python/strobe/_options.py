@@ -103,3 +103,7 @@ class Options(TensorOptions, total=False):
     sequence b: its first key is at row leftpad_k[b]. Forward only."""
     cache_batch_idx: Tensor
     """[batch] int32: sequence b lies in entry cache_batch_idx[b] of k and v. Not with pages. Forward only."""
+    tree_mask: Tensor
+    """[batch, seqlen_q] or packed [total_q] int64, for the draft tokens of speculative decoding: of a sequence of n
+    queries, at most 64, query i sees key j of the last n if bit j of its number is set, and keys before those as the
+    other options say. seqlen_q or max_seqlen_q must be 64 or less. Not with block_mask. Forward only."""

@@ -22,7 +22,15 @@ _TENSOR = _HEADER.structs["strobe_tensor"]
 _ROTATION = _HEADER.structs["strobe_rotation"]
 _DTYPES = {
     getattr(torch, name.removeprefix("STROBE_").lower()): _HEADER.constants[name]
-    for name in ("STROBE_FLOAT32", "STROBE_FLOAT16", "STROBE_BFLOAT16", "STROBE_INT32", "STROBE_UINT8", "STROBE_INT8")
+    for name in (
+        "STROBE_FLOAT32",
+        "STROBE_FLOAT16",
+        "STROBE_BFLOAT16",
+        "STROBE_INT32",
+        "STROBE_UINT8",
+        "STROBE_INT8",
+        "STROBE_INT64",
+    )
 }
 _DTYPES[torch.float8_e4m3fn] = _HEADER.constants["STROBE_FLOAT8_E4M3"]
 _CAUSAL = {name: _HEADER.constants[f"STROBE_CAUSAL_{str(name).upper()}"] for name in (None, "bottom_right", "top_left")}

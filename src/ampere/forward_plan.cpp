@@ -39,7 +39,7 @@ int tile_registers(const forward::Config& config) {
   const int bias = !rule.bias ? 0 : rule.bias_float32 ? config.block_n / 2 : config.block_n / 4;
   const int options =
       2 * (int{rule.alibi} + int{rule.max_logits} + int{rule.softcap} + int{rule.mask_left} + int{rule.varlen} +
-           5 * int{rule.chunked} + 4 * int{rule.block_mask != 0} + 4 * int{rule.bias});
+           3 * int{rule.tree_mask} + 5 * int{rule.chunked} + 4 * int{rule.block_mask != 0} + 4 * int{rule.bias});
   const int queries = config.q_in_registers ? config.head_dim / 4 : 0;
   return fragments(config) * (config.block_n / 2 + config.head_dim_v / 2 + bias + options + queries) +
          (rule.dropout ? 40 : 0);
@@ -228,6 +228,7 @@ std::string explain_kernel(const AttentionProblem& problem, const DeviceShape& s
                        : std::string("pipeline      one stage of K and of V: each arrives under the other's product\n");
   text +=
       fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, shared_bytes_of(shape, c.ctas_per_sm));
+  if (c.rule.tree_mask) text += "tree mask     a bit for each of a sequence's last keys, as many as its queries\n";
   text += fmt::format("schedule      {} tiles{}\n", plan.tiles,
                       plan.order.section_heads > 1 ? ", the longest of several heads first" : "");
   if (splits(c)) text += gpu::explain_split(problem, plan.tiles, plan.workers);

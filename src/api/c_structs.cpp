@@ -51,7 +51,7 @@ class TensorReader {
     if (tensor.rank < 0 || tensor.rank > STROBE_MAX_RANK) {
       return invalid("{} has rank {}: it must be from 1 to {}, or 0 for not given", name, tensor.rank, STROBE_MAX_RANK);
     }
-    if (Status status = check_enum(tensor.dtype, STROBE_INT8, fmt::format("{}.dtype", name)); !status.ok()) {
+    if (Status status = check_enum(tensor.dtype, STROBE_INT64, fmt::format("{}.dtype", name)); !status.ok()) {
       return status;
     }
     return check_enum(tensor.device_type, STROBE_CUDA, fmt::format("{}.device_type", name));
@@ -114,6 +114,7 @@ Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given) {
   reader.read(from->page_table, "page_table", arguments.page_table);
   reader.read(from->leftpad_k, "leftpad_k", arguments.sequences.leftpad_k);
   reader.read(from->cache_batch_idx, "cache_batch_idx", arguments.sequences.cache_batch_idx);
+  reader.read(from->tree_mask, "tree_mask", arguments.tree_mask);
   reader.read(from->max_logits, "max_logits", arguments.max_logits);
   reader.read(from->q_shift, "q_shift", arguments.q_shift);
   if (from->v_rotation.reserved != 0) {

@@ -48,7 +48,7 @@ class Tensors {
     const ConstTensorView* view = nullptr;
     Span span;
   };
-  static constexpr std::size_t kMost = 21;  // of a forward, the larger pass
+  static constexpr std::size_t kMost = 22;  // of a forward, the larger pass
   std::array<Tensor, kMost> tensors_;
   std::size_t count_ = 0;
 };
@@ -187,7 +187,8 @@ Status check_memory(const AttentionProblem& problem, const ForwardArguments& a) 
                                  {"k_descale", &a.k_descale},
                                  {"v_descale", &a.v_descale},
                                  {"q_shift", &a.q_shift},
-                                 {"page_table", &a.page_table}},
+                                 {"page_table", &a.page_table},
+                                 {"tree_mask", &a.tree_mask}},
                                 a.sequences, a.modifiers, {{"o", &o}, {"lse", &lse}, {"max_logits", &max_logits}});
   return status.ok() ? check_numbers(problem, a) : status;
 }

@@ -5,6 +5,8 @@
 
 #include <span>
 
+#include "call/limits.h"
+
 namespace strobe::api {
 namespace {
 
@@ -96,6 +98,26 @@ Status read_modifiers(const ScoreModifiers& given, AttentionProblem& problem) {
                        [&] { return read_bias({"bias", given.bias}, problem); },
                        [&] { return read_sink({"sink", given.sink}, problem); },
                        [&] { return read_block_mask({"block_mask", given.block_mask}, given.block_size, problem); });
+}
+
+Status read_tree_mask(const NamedTensor& mask, AttentionProblem& problem) {
+  if (!mask.view.given()) return {};
+  problem.has_tree_mask = true;
+  const std::string_view layout = problem.packed_q ? "[total_q]" : "[batch, seqlen_q]";
+  Status status = first_failure(
+      [&] { return check_layout(mask, problem.packed_q ? 1 : 2, layout); },
+      [&] { return check_dtype(mask, DType::int64, ""); }, [&] { return check_device(mask, problem.device); },
+      [&] {
+        return problem.packed_q ? check_shape(mask, {problem.total_q}, layout)
+                                : check_shape(mask, {problem.batch, problem.seqlen_q}, layout);
+      });
+  if (!status.ok()) return status;
+  if (problem.seqlen_q > kMaxTreeQueries) {
+    return invalid("tree_mask is given with {} of {}: it has a bit for each of at most {} queries",
+                   problem.packed_q ? "max_seqlen_q" : "seqlen_q", problem.seqlen_q, kMaxTreeQueries);
+  }
+  if (problem.modifiers.block_size == 0) return {};
+  return unsupported("tree_mask is given with block_mask: no engine combines the two");
 }
 
 Status check_modifier_gradients(const BackwardArguments& arguments, const AttentionProblem& problem) {

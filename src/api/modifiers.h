@@ -11,6 +11,10 @@ namespace strobe::api {
 /// Shapes, dtypes, strides and devices of what is given; fills problem.modifiers. The problem's extents must be there.
 Status read_modifiers(const ScoreModifiers& given, AttentionProblem& problem);
 
+/// Of a forward: shape, dtype, stride and device of what is given, and that its sequences are short enough; fills
+/// problem.has_tree_mask. The modifiers must have been read.
+Status read_tree_mask(const NamedTensor& mask, AttentionProblem& problem);
+
 /// d_bias and d_sink, where given, belong to a bias and a sink and have their shapes.
 Status check_modifier_gradients(const BackwardArguments& arguments, const AttentionProblem& problem);
 

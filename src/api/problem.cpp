@@ -69,6 +69,7 @@ Status check_input_dtype(const ConstTensorView& q, Pass pass) {
       if (pass == Pass::forward) return {};
       return unsupported("q is {}: no engine of this build has a backward of 8-bit inputs", name_of(q.dtype));
     case DType::int32:
+    case DType::int64:
     case DType::uint8: break;
   }
   return invalid("q is {}: it must be float32, float16 or bfloat16", name_of(q.dtype));
@@ -345,6 +346,7 @@ Result<AttentionProblem> make_problem(const ForwardArguments& a, const Attention
                            [&] { return check_distinct_elements({"lse", a.lse}); });
   }
   if (status.ok()) status = read_modifiers(a.modifiers, *problem);
+  if (status.ok()) status = read_tree_mask({"tree_mask", a.tree_mask}, *problem);
   if (status.ok()) status = check_max_logits({"max_logits", a.max_logits}, *problem);
   if (status.ok() && eight_bit) status = read_eight_bit(a, *problem);
   if (status.ok() && stored) status = read_stored(a, *problem);

@@ -12,6 +12,7 @@ const char* name_of(DType dtype) {
     case DType::float8_e4m3: return "float8_e4m3";
     case DType::uint8: return "uint8";
     case DType::int8: return "int8";
+    case DType::int64: return "int64";
   }
   return "unknown";
 }

@@ -8,4 +8,7 @@ namespace strobe {
 
 inline constexpr std::int64_t kMaxHeadDim = 512;
 
+/// Queries of a sequence with a tree mask: bits of its numbers.
+inline constexpr std::int64_t kMaxTreeQueries = 64;
+
 }  // namespace strobe

@@ -72,6 +72,7 @@ struct AttentionProblem {
   std::int64_t page_size = 0;  // rows of a page of k and v; 0: they are not in pages
   bool has_leftpad_k = false;
   bool has_cache_batch_idx = false;
+  bool has_tree_mask = false;  // of forwards
   float scale = 0.0F;
   CausalMask causal = CausalMask::none;
   Window window;

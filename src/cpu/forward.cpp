@@ -73,6 +73,14 @@ StoredOperands stored_operands(const AttentionProblem& problem, const ForwardArg
           .v = row_scales(arguments.v_descale, batch, head_k, shape.v_rows)};
 }
 
+TreeMask tree_mask(const AttentionProblem& problem, const ConstTensorView& mask, const Sequence& sequence) {
+  if (!mask.given()) return {};
+  const std::int64_t stride = problem.packed_q ? 1 : mask.strides[0];
+  return {.words = static_cast<const std::int64_t*>(mask.data) + sequence.q.begin * stride,
+          .queries = sequence.q.length,
+          .begin = sequence.k.length - sequence.q.length};
+}
+
 }  // namespace
 
 void forward(const Call& call, const ForwardArguments& arguments) {
@@ -105,6 +113,7 @@ void forward(const Call& call, const ForwardArguments& arguments) {
                        .query_factor = query_factor,
                        .score_scale = scale,
                        .blocks = modifiers.blocks(b, group),
+                       .tree = tree_mask(problem, arguments.tree_mask, sequence),
                        .terms = modifiers.terms(b, group),
                        .dropout = modifiers.dropout(b, group),
                        .sinks = modifiers.sinks(group),

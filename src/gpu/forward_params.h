@@ -26,7 +26,11 @@ Params forward_params(const AttentionProblem& problem, const ForwardArguments& a
   params.head_dim_v = static_cast<int>(problem.head_dim_v);
   params.sequences = sequence_params(problem, arguments.sequences);
   params.visibility = visibility_params(problem);
-  params.blocks = block_mask_params(problem, arguments.modifiers.block_mask);
+  if (problem.has_tree_mask) {
+    params.tree = tree_params(problem, arguments.tree_mask);
+  } else {
+    params.blocks = block_mask_params(problem, arguments.modifiers.block_mask);
+  }
   params.score = score_params(problem, arguments.modifiers, arguments.random);
   params.max_logits = static_cast<float*>(arguments.max_logits.data);
   params.max_logits_batch_stride = arguments.max_logits.strides[0];

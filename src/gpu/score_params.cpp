@@ -77,6 +77,7 @@ ScoreRule score_rule(const AttentionProblem& problem) {
   rule.max_logits = problem.wants_max_logits;
   rule.dropout = problem.dropout != 0.0F;
   rule.block_mask = static_cast<int>(problem.modifiers.block_size);
+  rule.tree_mask = problem.has_tree_mask;
   rule.scale_first = !rule.bias && scales_first(problem, rule);
   return rule;
 }
@@ -109,6 +110,11 @@ BlockMaskParams block_mask_params(const AttentionProblem& problem, const ConstTe
           .batch_stride = problem.modifiers.blocks_per_batch ? mask.strides[0] : 0,
           .head_stride = problem.modifiers.blocks_per_head ? mask.strides[1] : 0,
           .row_stride = mask.strides[2]};
+}
+
+TreeParams tree_params(const AttentionProblem& problem, const ConstTensorView& mask) {
+  return {.words = static_cast<const unsigned long long*>(mask.data),
+          .batch_stride = problem.packed_q ? 0 : mask.strides[0]};
 }
 
 /// tanh(x) is x (a_0 + a_1 x^2 + ...) for |x| up to `reach`: of scores, as exponents.

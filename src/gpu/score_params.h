@@ -14,6 +14,7 @@ ScoreRule score_rule(const AttentionProblem& problem);
 SequenceParams sequence_params(const AttentionProblem& problem, const Sequences& sequences);
 VisibilityParams visibility_params(const AttentionProblem& problem);
 BlockMaskParams block_mask_params(const AttentionProblem& problem, const ConstTensorView& mask);
+TreeParams tree_params(const AttentionProblem& problem, const ConstTensorView& tree_mask);
 ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& modifiers, const RandomState& random);
 
 }  // namespace strobe::gpu

@@ -64,14 +64,15 @@ void choose_block_n(forward::Config& config, int registers) {
 /// Philox computes in.
 int option_registers(const ScoreRule& rule) {
   const int options = int{rule.alibi} + int{rule.bias} + int{rule.max_logits} + int{rule.softcap} +
-                      int{rule.mask_left} + int{rule.varlen || rule.chunked} + int{rule.block_mask != 0};
+                      int{rule.mask_left} + int{rule.tree_mask} + int{rule.varlen || rule.chunked} +
+                      int{rule.block_mask != 0};
   return 8 * options + (rule.dropout ? 40 : 0);
 }
 
 /// Two warpgroups, of which a thread has 240 registers.
 void choose_wide_tiles(forward::Config& config) {
   const ScoreRule& rule = config.rule;
-  choose_block_n(config, rule.dropout ? 176 : 188);
+  choose_block_n(config, rule.dropout ? 176 : rule.tree_mask ? 156 : 188);
   // One step after another, P takes the registers of S; and warpgroups whose rows see different blocks must go from
   // block to block on their own.
   const bool crowded = tile_registers(config, config.block_n) + option_registers(rule) > 220;
@@ -246,7 +247,7 @@ Schedule choose_schedule(const forward::Config& config, const AttentionProblem& 
   if (config.rule.varlen) return problem.batch <= kMaxSortedSequences ? Schedule::sorted : Schedule::rounds;
   // Of two CTAs on a multiprocessor and a window most tiles are as long, and those of a head share keys in L2.
   const bool as_long = config.rule.mask_left && config.ctas_per_sm > 1;
-  const bool lengths_differ = is_masked(config.rule) && !as_long && m_tiles_of(problem, config) > 1;
+  const bool lengths_differ = has_diagonal(config.rule) && !as_long && m_tiles_of(problem, config) > 1;
   const bool fits_list = shape.multiprocessors * config.ctas_per_sm <= TileList::kMaxWorkers &&
                          m_tiles_of(problem, config) <= TileList::kMaxTiles;
   return lengths_differ && fits_list ? Schedule::dealt : Schedule::rounds;

@@ -40,6 +40,18 @@ bool HeadModifiers::shows_block(std::int64_t query_block, std::int64_t key_block
   return static_cast<const std::uint8_t*>(mask.data)[offset] != 0;
 }
 
+HeadModifiers HeadModifiers::with_tree(const ConstTensorView& tree_mask, std::int64_t first_q) const {
+  HeadModifiers modifiers = *this;
+  modifiers.tree_mask_ = tree_mask;
+  modifiers.tree_offset_ = tree_mask.rank == 1 ? first_q : sequence_ * tree_mask.strides[0];
+  return modifiers;
+}
+
+bool HeadModifiers::shows_node(std::int64_t query, std::int64_t node) const {
+  const std::int64_t word = static_cast<const std::int64_t*>(tree_mask_.data)[tree_offset_ + query];
+  return (static_cast<std::uint64_t>(word) >> node & 1U) != 0;
+}
+
 double HeadModifiers::dropout_factor(std::int64_t query, std::int64_t key) const {
   const auto row = static_cast<unsigned>(query);
   const auto column = static_cast<unsigned>(key);

@@ -17,6 +17,10 @@ class HeadModifiers {
   HeadModifiers(const ScoreModifiers& given, const AttentionOptions& options, const RandomState& random,
                 std::int64_t sequence, std::int64_t head, std::int64_t heads_q);
 
+  /// The same with ForwardArguments::tree_mask, which may not be given, for a sequence whose first query is row
+  /// `first_q` of a packed q.
+  HeadModifiers with_tree(const ConstTensorView& tree_mask, std::int64_t first_q) const;
+
   bool has_alibi() const { return given_.alibi_slopes.given(); }
   double slope() const;
 
@@ -28,6 +32,10 @@ class HeadModifiers {
   bool has_blocks() const { return given_.block_mask.given(); }
   std::int64_t block_size() const { return given_.block_size; }
   bool shows_block(std::int64_t query_block, std::int64_t key_block) const;
+
+  bool has_tree() const { return tree_mask_.given(); }
+  /// Whether a query sees key `node` of the sequence's last, as many as it has queries.
+  bool shows_node(std::int64_t query, std::int64_t node) const;
 
   bool has_dropout() const { return dropout_.threshold != 0; }
   double keep_probability() const { return static_cast<double>(dropout_.keep_probability()); }
@@ -45,6 +53,8 @@ class HeadModifiers {
   std::int64_t head_ = 0;
   std::int64_t heads_q_ = 0;
   DropoutKey dropout_;
+  ConstTensorView tree_mask_;
+  std::int64_t tree_offset_ = 0;  // of the first query
 };
 
 }  // namespace strobe::reference

@@ -17,6 +17,7 @@ CUtensorMapDataType type_of(DType dtype) {
     case DType::float16: return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     case DType::bfloat16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     case DType::int32: return CU_TENSOR_MAP_DATA_TYPE_INT32;
+    case DType::int64: return CU_TENSOR_MAP_DATA_TYPE_INT64;
     case DType::float8_e4m3:
     case DType::int8:
     case DType::uint8: return CU_TENSOR_MAP_DATA_TYPE_UINT8;

@@ -39,6 +39,11 @@ AttentionProblem random_problem(Random& random) {
   problem.modifiers.has_sink = random.chance(0.25);
   problem.wants_max_logits = random.chance(0.25);
   if (random.chance(0.25)) problem.modifiers.block_size = random.one_of<std::int64_t>({64, 128});
+  if (problem.modifiers.block_size == 0 && random.chance(0.15)) {
+    problem.has_tree_mask = true;
+    problem.seqlen_q = 64;
+    problem.total_q = problem.batch * problem.seqlen_q;
+  }
   return problem;
 }
 
@@ -63,7 +68,7 @@ AttentionProblem few_queries_of(AttentionProblem problem, Random& random) {
 /// A kernel of a plan for the problem, or of a few queries in its place: half of them of the forward.
 Result<runtime::Variant> variant_for(const AttentionProblem& problem, const ampere::DeviceShape& shape,
                                      Random& random) {
-  if (random.chance(0.5)) {
+  if (problem.has_tree_mask || random.chance(0.5)) {
     const bool few = random.chance(0.5);
     const Result<ampere::forward::Config> config =
         ampere::forward_config(few ? few_queries_of(problem, random) : problem, shape);

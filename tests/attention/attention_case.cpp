@@ -79,6 +79,10 @@ void append_modifiers(std::ostream& out, const AttentionCase& attention) {
     out << " blocks " << attention.blocks->size << text_of(attention.blocks->sharing) << " visible "
         << attention.blocks->visible;
   }
+  if (attention.tree) {
+    out << " tree";
+    if (attention.tree->random_bits) out << " of random bits, visible " << attention.tree->visible;
+  }
   if (attention.options.dropout != 0.0F) {
     out << " dropout " << attention.options.dropout << " random " << attention.random.seed << ' '
         << attention.random.offset;
@@ -105,6 +109,7 @@ std::string describe(const AttentionCase& attention) {
 std::vector<std::string> options_of(const AttentionCase& attention) {
   const AttentionOptions& options = attention.options;
   std::vector<std::string> names;
+  const bool backward = attention.wants_lse && !attention.tree;
   const auto add = [&names](const char* name, bool asked) {
     if (asked) names.emplace_back(name);
   };
@@ -123,13 +128,14 @@ std::vector<std::string> options_of(const AttentionCase& attention) {
   add("row_invariant", options.row_invariant);
   add("alibi", attention.alibi != Alibi::none);
   add("bias", attention.bias.has_value());
-  add("d_bias", attention.bias && attention.bias->wants_gradient && attention.wants_lse);
+  add("d_bias", attention.bias && attention.bias->wants_gradient && backward);
   add("sink", attention.has_sink);
-  add("d_sink", attention.has_sink && attention.wants_d_sink && attention.wants_lse);
+  add("d_sink", attention.has_sink && attention.wants_d_sink && backward);
   add("block_mask", attention.blocks.has_value());
   add("max_logits", attention.wants_max_logits);
-  add("d_lse", attention.has_d_lse && attention.wants_lse);
-  add("backward", attention.wants_lse);
+  add("d_lse", attention.has_d_lse && backward);
+  add("tree_mask", attention.tree.has_value());
+  add("backward", backward);
   return names;
 }
 

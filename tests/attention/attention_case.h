@@ -54,6 +54,14 @@ struct BlockCase {
   double visible = 0.5;  // the share of blocks; rows of blocks without any come up by themselves
 };
 
+/// Forward only: sequences of at most 64 queries.
+struct TreeCase {
+  // Numbers of the trees of speculative decoding, each node below an earlier one, or random bits of which so many are
+  // set. Bits past the queries are random in both.
+  bool random_bits = false;
+  double visible = 0.5;
+};
+
 struct AttentionCase {
   DType dtype = DType::float32;
   std::int64_t batch = 1;
@@ -67,6 +75,7 @@ struct AttentionCase {
   Alibi alibi = Alibi::none;
   std::optional<BiasCase> bias;
   std::optional<BlockCase> blocks;
+  std::optional<TreeCase> tree;
   bool has_sink = false;
   RandomState random;  // of the dropout
   bool wants_lse = true;

@@ -49,8 +49,9 @@ void forget_rows(GuardedTensor& tensor, const std::vector<char>& used) {
 void mark_head(const AttentionCase& attention, const ForwardArguments& arguments, const reference::SequenceRows& rows,
                std::int64_t head, Used& used) {
   const std::int64_t head_k = head / (attention.heads_q / attention.heads_kv);
-  const reference::HeadModifiers modifiers(arguments.modifiers, attention.options, {}, rows.sequence, head,
-                                           attention.heads_q);
+  const auto modifiers =
+      reference::HeadModifiers(arguments.modifiers, attention.options, {}, rows.sequence, head, attention.heads_q)
+          .with_tree(arguments.tree_mask, rows.first_q);
   const auto& shape = arguments.modifiers.bias.shape;
   const std::int64_t plane =
       (shape[0] == 1 ? 0 : rows.sequence) * shape[1] + (shape[1] == 1 ? 0 : head);  // of the bias
@@ -96,6 +97,7 @@ CaseTensors::CaseTensors(const AttentionCase& attention) : case_(attention), ran
   make_modifiers();
   fill_inputs();
   fill_modifiers();
+  fill_tree();
   forget_hidden();
 }
 
@@ -147,6 +149,33 @@ void CaseTensors::make_modifiers() {
       return ceil_div(bounded ? side.max_seqlen : side.rows, case_.blocks->size);
     };
     block_mask = make(DType::uint8, shared_shape(case_.blocks->sharing, blocks(case_.q), blocks(case_.k)));
+  }
+}
+
+void CaseTensors::fill_tree() {
+  if (!case_.tree) return;
+  const bool packed = !case_.q.cu_seqlens.empty();
+  tree_mask = packed ? make(DType::int64, {case_.q.rows}) : make(DType::int64, {case_.batch, case_.q.rows});
+  const auto random_bits = [&](double set) {
+    std::uint64_t bits = 0;
+    for (int bit = 0; bit < 64; ++bit) bits |= static_cast<std::uint64_t>(random_.chance(set)) << bit;
+    return bits;
+  };
+  for (std::int64_t index = 0; index < tree_mask.size(); ++index) tree_mask.set_bits(index, random_bits(0.5));
+  const ForwardArguments arguments = forward_arguments();
+  for (const reference::SequenceRows& rows : reference::sequence_rows(arguments.q, arguments.k, arguments.sequences)) {
+    std::vector<std::uint64_t> words;
+    for (std::int64_t node = 0; node < rows.seqlen_q; ++node) {
+      const std::uint64_t ancestors =
+          node == 0 || random_.chance(0.1) ? 0 : words[static_cast<std::size_t>(random_.integer(0, node - 1))];
+      words.push_back(ancestors | std::uint64_t{1} << node);
+    }
+    const std::uint64_t own = rows.seqlen_q < 64 ? (std::uint64_t{1} << rows.seqlen_q) - 1 : ~std::uint64_t{0};
+    for (std::int64_t node = 0; node < rows.seqlen_q; ++node) {
+      const std::uint64_t word =
+          case_.tree->random_bits ? random_bits(case_.tree->visible) : words[static_cast<std::size_t>(node)];
+      tree_mask.set_bits(rows.first_q + node, (word & own) | (random_bits(0.5) & ~own));
+    }
   }
 }
 
@@ -222,7 +251,8 @@ ForwardArguments CaseTensors::forward_arguments(const Place& place) const {
           .q_descale = {},
           .k_descale = {},
           .v_descale = {},
-          .page_table = {}};
+          .page_table = {},
+          .tree_mask = place(tree_mask)};
 }
 
 BackwardArguments CaseTensors::backward_arguments(const Place& place) const {
@@ -244,8 +274,8 @@ BackwardArguments CaseTensors::backward_arguments(const Place& place) const {
 }
 
 std::vector<GuardedTensor*> CaseTensors::inputs() {
-  return given({&q, &k, &v, &d_o, &d_lse, &alibi_slopes, &bias, &sink, &block_mask, &cu_seqlens_q, &cu_seqlens_k,
-                &seqused_q, &seqused_k});
+  return given({&q, &k, &v, &d_o, &d_lse, &alibi_slopes, &bias, &sink, &block_mask, &tree_mask, &cu_seqlens_q,
+                &cu_seqlens_k, &seqused_q, &seqused_k});
 }
 
 std::vector<GuardedTensor*> CaseTensors::forward_outputs() { return given({&o, &lse, &max_logits}); }

@@ -29,7 +29,7 @@ class CaseTensors {
   std::vector<GuardedTensor*> backward_outputs();
 
   GuardedTensor q, k, v, o, lse, max_logits, d_o, d_lse, dq, dk, dv;
-  GuardedTensor alibi_slopes, bias, sink, block_mask, d_bias, d_sink;
+  GuardedTensor alibi_slopes, bias, sink, block_mask, tree_mask, d_bias, d_sink;
   GuardedTensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
 
  private:
@@ -43,6 +43,7 @@ class CaseTensors {
   void make_modifiers();
   void fill_inputs();
   void fill_modifiers();
+  void fill_tree();
   void forget_hidden();
   Sequences sequences(const Place& place) const;
   ScoreModifiers modifiers(const Place& place) const;

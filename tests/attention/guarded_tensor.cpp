@@ -82,11 +82,14 @@ void GuardedTensor::set(std::int64_t index, double value) {
     case DType::bfloat16: store(target, to_bfloat16(static_cast<float>(value))); break;
     case DType::float16: store(target, to_float16(static_cast<float>(value))); break;
     case DType::int32: store(target, static_cast<std::int32_t>(value)); break;
+    case DType::int64: store(target, static_cast<std::int64_t>(value)); break;
     case DType::uint8:
     case DType::int8:
     case DType::float8_e4m3: store(target, static_cast<std::uint8_t>(value)); break;
   }
 }
+
+void GuardedTensor::set_bits(std::int64_t index, std::uint64_t bits) { store(element(index), bits); }
 
 double GuardedTensor::get(std::int64_t index) const {
   const std::byte* source = element(index);
@@ -95,6 +98,7 @@ double GuardedTensor::get(std::int64_t index) const {
     case DType::bfloat16: return to_float(load<bfloat16>(source));
     case DType::float16: return to_float(load<float16>(source));
     case DType::int32: return load<std::int32_t>(source);
+    case DType::int64: return static_cast<double>(load<std::int64_t>(source));
     case DType::uint8:
     case DType::int8:
     case DType::float8_e4m3: break;

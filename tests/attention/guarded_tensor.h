@@ -40,6 +40,8 @@ class GuardedTensor {
 
   /// Elements in row-major order of the view's shape.
   void set(std::int64_t index, double value);
+  /// Of int64.
+  void set_bits(std::int64_t index, std::uint64_t bits);
   double get(std::int64_t index) const;
 
   /// Turns every element into NaN again.

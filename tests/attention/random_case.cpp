@@ -129,6 +129,18 @@ void add_modifiers(AttentionCase& attention, const EngineLimits& limits, Random&
   attention.wants_max_logits = limits.max_logits && random.chance(0.3);
 }
 
+// Sequences of at most 64 queries, which the plan must know.
+void draw_tree(AttentionCase& attention, Random& random) {
+  constexpr std::int64_t kMostQueries = 64;
+  attention.q = random_side(attention.batch, random.one_of<std::int64_t>({8, kMostQueries}), random);
+  const bool packed = !attention.q.cu_seqlens.empty();
+  if (packed && attention.q.rows > kMostQueries && attention.q.max_seqlen < 0) attention.q.max_seqlen = kMostQueries;
+  if (packed) attention.bias.reset();
+  attention.blocks.reset();
+  attention.has_d_lse = false;
+  attention.tree = {.random_bits = random.chance(0.5), .visible = random.one_of({0.05, 0.5, 0.9})};
+}
+
 double work(const AttentionCase& attention) {
   const double entries = attention.q.cu_seqlens.empty() || attention.k.cu_seqlens.empty()
                              ? static_cast<double>(std::max<std::int64_t>(1, attention.batch))
@@ -171,6 +183,7 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
   attention.values = random.one_of({Values::normal, Values::normal, Values::outliers, Values::small, Values::sharp});
   attention.placement = random_placement(limits, random);
   attention.options.row_invariant = limits.row_invariant && random.chance(0.2);
+  if (limits.tree_mask && random.chance(0.15)) draw_tree(attention, random);
   attention.seed = seed;
   return attention;
 }

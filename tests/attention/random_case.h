@@ -29,6 +29,7 @@ struct EngineLimits {
   bool dropout = true;
   bool max_logits = true;
   bool row_invariant = true;
+  bool tree_mask = true;
   bool backward = true;
 };
 

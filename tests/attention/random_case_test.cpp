@@ -21,10 +21,10 @@ TEST(RandomCase, HasEveryOptionOften) {
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     for (const std::string& name : options_of(random_case(seed))) ++counts[name];
   }
-  for (const char* name : {"packed q",        "packed k", "seqused",  "grouped heads", "scale",   "causal",
-                           "causal top_left", "window",   "chunk",    "softcap",       "dropout", "deterministic",
-                           "alibi",           "bias",     "d_bias",   "sink",          "d_sink",  "block_mask",
-                           "max_logits",      "d_lse",    "backward", "row_invariant"}) {
+  for (const char* name : {"packed q",        "packed k", "seqused",  "grouped heads", "scale",    "causal",
+                           "causal top_left", "window",   "chunk",    "softcap",       "dropout",  "deterministic",
+                           "alibi",           "bias",     "d_bias",   "sink",          "d_sink",   "block_mask",
+                           "max_logits",      "d_lse",    "backward", "row_invariant", "tree_mask"}) {
     EXPECT_GE(counts[name], 1000) << name;
     RecordProperty(name, counts[name]);
   }
@@ -41,7 +41,11 @@ TEST(RandomCase, HasEveryPairOfOptions) {
   }
   for (const auto& [one, others] : counts) {
     for (const auto& [other, unused] : counts) {
-      const bool contradict = (one.ends_with("bias") && other.starts_with("packed")) ||
+      const auto forbids = [](const std::string& name, const std::string& with) {
+        return name == "tree_mask" && (with == "block_mask" || with == "backward" || with.starts_with("d_"));
+      };
+      const bool contradict = forbids(one, other) || forbids(other, one) ||
+                              (one.ends_with("bias") && other.starts_with("packed")) ||
                               (other.ends_with("bias") && one.starts_with("packed")) ||
                               (one.starts_with("causal") && other.starts_with("causal") && one != other);
       const auto met = others.find(other);

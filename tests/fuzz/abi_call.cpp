@@ -155,6 +155,7 @@ std::vector<strobe_tensor*> inputs_of(strobe_forward_arguments& a) {
           &a.page_table,
           &a.leftpad_k,
           &a.cache_batch_idx,
+          &a.tree_mask,
           &a.modifiers.alibi_slopes,
           &a.modifiers.bias,
           &a.modifiers.sink,

@@ -96,6 +96,7 @@ class DeviceCache {
             &a.k,
             &a.v,
             &a.page_table,
+            &a.tree_mask,
             &a.k_descale,
             &a.v_descale,
             &a.sequences.cu_seqlens_q,

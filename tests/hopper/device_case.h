@@ -37,7 +37,7 @@ class DeviceCase {
     const auto place = [this](const GuardedTensor& tensor) { return copies.place(tensor); };
     forward_arguments_ = tensors.forward_arguments(place);
     forward_ = planned(forward_arguments_, attention.options);
-    if (!attention.wants_lse) return;
+    if (!attention.wants_lse || attention.tree) return;
     backward_arguments_ = tensors.backward_arguments(place);
     backward_ = planned(backward_arguments_, attention.options);
   }

@@ -315,7 +315,8 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
       "strobe::Element::fp16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
       "false, "
       ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
-      ".dropout = false, .block_mask = 0, .scale_first = false}, .head_dim = 128, .head_dim_v = 128, "
+      ".dropout = false, .block_mask = 0, .tree_mask = false, .scale_first = false}, .head_dim = 128, .head_dim_v = "
+      "128, "
       ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .warp_specialized = true, .ping_pong = "
       "true, .two_stage = true, .persistent = true, .ctas_per_sm = 1, .packed_heads = 1, "
       ".schedule = strobe::Schedule::dealt, .operands = strobe::Operands::elements, "
@@ -354,6 +355,23 @@ TEST(ForwardVariant, EveryFieldChangesItsHash) {
       },
       fields_of(standard));
   EXPECT_EQ(hashes.size(), variants);
+}
+
+// A tree mask takes registers, not the choices of masks along the diagonal.
+TEST(HopperForwardPlan, TreeMasks) {
+  AttentionProblem problem = problem_of(4096, 128, 128);
+  problem.heads_kv = 2;
+  problem.seqlen_q = 16;
+  problem.total_q = problem.batch * problem.seqlen_q;
+  const forward::Config plain = config_of(problem);
+  problem.has_tree_mask = true;
+  const forward::Config config = config_of(problem);
+  EXPECT_TRUE(config.rule.tree_mask);
+  EXPECT_TRUE(is_masked(config.rule));
+  EXPECT_EQ(config.packed_heads, 4);
+  EXPECT_EQ(config.schedule, plain.schedule);
+  EXPECT_EQ(config.block_n, 112);
+  EXPECT_NE(explain(problem, plan_of(problem)).find("tree mask     a bit for each"), std::string::npos);
 }
 
 }  // namespace

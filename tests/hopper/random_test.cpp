@@ -32,6 +32,7 @@ EngineLimits hopper_limits(std::uint64_t group) {
   limits.dtypes = {random.one_of({DType::float16, DType::bfloat16})};
   limits.alignment = 8;
   limits.row_invariant = false;
+  limits.tree_mask = false;  // see add_tree()
   using HeadDims = std::array<std::int64_t, 2>;
   limits.head_dims = {random.one_of({HeadDims{32, 32}, HeadDims{64, 64}, HeadDims{64, 64}, HeadDims{96, 96},
                                      HeadDims{128, 128}, HeadDims{128, 128}, HeadDims{192, 128}, HeadDims{192, 192},
@@ -40,13 +41,23 @@ EngineLimits hopper_limits(std::uint64_t group) {
   return limits;
 }
 
+/// Whether the calls of a group of few queries have tree masks.
+bool has_trees(std::uint64_t group) { return group / 2 % 2 == 1; }
+
 /// A few queries and a long cache: keys are split among CTAs.
 EngineLimits few_queries_limits(std::uint64_t group) {
   EngineLimits limits = hopper_limits(group);
-  limits.most_queries = 20;
+  limits.most_queries = has_trees(group) ? 64 : 20;
   limits.longest *= 3;
   limits.bias = limits.block_mask = limits.dropout = false;  // of calls that are not split
   return limits;
+}
+
+/// Queries of few_queries_limits().
+void add_tree(AttentionCase& attention, std::uint64_t seed) {
+  attention.tree = {.random_bits = seed % 2 == 1, .visible = seed % 4 == 1 ? 0.05 : 0.5};
+  attention.has_d_lse = false;
+  if (!attention.q.cu_seqlens.empty()) attention.q.max_seqlen = 64;
 }
 
 AttentionCase hopper_case(std::uint64_t seed, const EngineLimits& limits) {
@@ -60,6 +71,7 @@ AttentionCase hopper_case(std::uint64_t seed, const EngineLimits& limits) {
   attention.blocks = shared.blocks;
   attention.has_sink = shared.has_sink;
   attention.wants_max_logits = shared.wants_max_logits;
+  if (limits.most_queries > 0 && has_trees(seed / kSeedsPerKernel)) add_tree(attention, seed);
   return attention;
 }
 
@@ -79,7 +91,7 @@ class HopperRandom : public HopperTest {
 
  private:
   void run_case(std::uint64_t seed, const AttentionCase& attention, bool passes) {
-    const bool backward = passes && attention.wants_lse;
+    const bool backward = passes && attention.wants_lse && !attention.tree;
     SCOPED_TRACE(describe(attention));
     const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
     DeviceCase one(attention, device());

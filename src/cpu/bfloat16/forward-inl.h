@@ -81,7 +81,8 @@ class Bfloat16ForwardBlock {
                            scratch_.keys);
     pack_row_pairs<Unit, true>({stored.values(task_.v, task_.head_dim_v), stored.first(), count, task_.head_dim_v},
                                packed_, dv_, scratch_.values);
-    const bool uniform = scratch_.visible_begin[rows_ - 1] <= key_begin && scratch_.visible_end[0] >= key_end;
+    const bool uniform = scratch_.visible_begin[rows_ - 1] <= key_begin && scratch_.visible_end[0] >= key_end &&
+                         !task_.tree.reaches(key_end);
     // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
     hidden_poison_ = !uniform && !all_finite(scratch_.values, packed_ * dv_);
 
@@ -114,7 +115,8 @@ class Bfloat16ForwardBlock {
                 .last = std::clamp<std::int64_t>(end[bf16::kBlock - 1] - key_begin_, 0, count_)};
     if (panel.empty()) return {};
     panel.last = round_up(panel.last, bf16::kBlock);
-    panel.masked = begin[bf16::kBlock - 1] - key_begin_ > panel.first || end[0] - key_begin_ < panel.last;
+    panel.masked = begin[bf16::kBlock - 1] - key_begin_ > panel.first || end[0] - key_begin_ < panel.last ||
+                   task_.tree.reaches(key_begin_ + panel.last);
     return panel;
   }
 
@@ -173,8 +175,9 @@ class Bfloat16ForwardBlock {
     const hn::RebindToUnsigned<Floats> bits;
     for (int v = 0; v < kBlockVecs; ++v) {
       const std::int64_t query = v * kLanes;
-      const LaneInterval visible(scratch_.visible_begin + panel.row + query, scratch_.visible_end + panel.row + query,
-                                 key_begin_);
+      LaneInterval visible(scratch_.visible_begin + panel.row + query, scratch_.visible_end + panel.row + query,
+                           key_begin_);
+      visible.cut(task_.tree, task_.row_begin + panel.row + query, task_.q.group, key_begin_);
       const bfloat16* pairs =
           probabilities_of(panel) + query / bf16::kTileRows * probability_stride() + query % bf16::kTileRows * 2;
       for (std::int64_t c = 0; c < dv_; ++c) {

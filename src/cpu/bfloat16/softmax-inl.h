@@ -65,6 +65,7 @@ class PanelSoftmax {
     if (panel.empty() || !(panel.masked || joined)) return;
     for (int v = 0; v < kBlockVecs; ++v) {
       visible_[v].emplace(memory.visible_begin + v * kLanes, memory.visible_end + v * kLanes, key_begin);
+      visible_[v]->cut(task.tree, terms_.row + v * kLanes, task.q.group, key_begin);
       if (joined) lanes_[v].emplace(terms_, v * kLanes, *visible_[v]);
     }
   }

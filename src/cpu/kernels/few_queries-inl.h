@@ -188,7 +188,7 @@ class FewQueriesChunk {
     prefetch_step(task, task.v, key + last, task.head_dim_v);
     const bool widen = panel_rows_ > 0 && !task.row_invariant;
     with_rows({values, stored.first(), last - first, task.head_dim_v}, scratch_.columns_v, widen,
-              [&](const auto& rows) { add_visible_values(head, rows, first, last); });
+              [&](const auto& rows) { add_visible_values(head, rows, key, first, last); });
   }
 
   /// Calls use() with rows as they lie, or widened to float32 where they are not whole vectors or of several pages, or
@@ -269,6 +269,12 @@ class FewQueriesChunk {
     const std::int64_t from = round_down(first, kLanes);
     if (task.score_scale.capped) cap_scores<1>(scores, from, round_up(last, kLanes), task.score_scale.softcap_scale);
     if (task.terms.given()) add_terms(task, row, key, count, from, last, scores);
+    if (task.tree.reaches(key + last)) {
+      const std::int64_t position = row / task.q.group;
+      for (std::int64_t at = std::max(first, task.tree.begin - key); at < last; ++at) {
+        if (!task.tree.shows(position, key + at)) scores[at] = -kInfinity;
+      }
+    }
     const Vec positions = hn::Iota(d, 0.0F);
     Vec top = hn::Set(d, -kInfinity);
     for (std::int64_t at = from; at < last; at += kLanes) {
@@ -342,25 +348,25 @@ class FewQueriesChunk {
   }
 
   /// Keys that every row of a group sees are added together, the others row by row: a hidden value is never read.
-  /// `values` are those of keys [first, last) of the block.
+  /// `values` are those of keys [first, last) of the block that begins at `key`.
   template <class T>
-  HWY_INLINE void add_visible_values(std::int64_t head, const BlockRows<T>& values, std::int64_t first,
-                                     std::int64_t last) {
+  HWY_INLINE void add_visible_values(std::int64_t head, const BlockRows<T>& values, std::int64_t key,
+                                     std::int64_t first, std::int64_t last) {
     std::int64_t row = 0;
     if constexpr (kManyRegisters) {
-      for (; row + 8 <= rows_; row += 8) add_group<8>(head, row, values, first, last);
+      for (; row + 8 <= rows_; row += 8) add_group<8>(head, row, values, key, first, last);
     }
-    for (; row + kRowGroup <= rows_; row += kRowGroup) add_group<kRowGroup>(head, row, values, first, last);
+    for (; row + kRowGroup <= rows_; row += kRowGroup) add_group<kRowGroup>(head, row, values, key, first, last);
     if (kRowGroup > 2 && row + 2 <= rows_) {
-      add_group<2>(head, row, values, first, last);
+      add_group<2>(head, row, values, key, first, last);
       row += 2;
     }
-    if (row < rows_) add_group<1>(head, row, values, first, last);
+    if (row < rows_) add_group<1>(head, row, values, key, first, last);
   }
 
   template <int kRows, class T>
-  HWY_INLINE void add_group(std::int64_t head, std::int64_t row, const BlockRows<T>& values, std::int64_t first,
-                            std::int64_t last) {
+  HWY_INLINE void add_group(std::int64_t head, std::int64_t row, const BlockRows<T>& values, std::int64_t key,
+                            std::int64_t first, std::int64_t last) {
     const float* p = scores(head) + row * kFewQueriesKeys + first;
     float* output = output_of(head) + row * scratch_.columns_v;
     std::int64_t begin[kRows];  // visible keys of each row, counted from `first`
@@ -369,11 +375,22 @@ class FewQueriesChunk {
       begin[i] = std::clamp(begin_of(head)[row + i], first, last) - first;
       end[i] = std::clamp(end_of(head)[row + i], first, last) - first;
     }
+    const TreeMask& tree = first_.tree;
+    const std::int64_t before_tree = tree.given() ? std::max<std::int64_t>(tree.begin - key - first, 0) : last - first;
     const std::int64_t all_begin = *std::max_element(begin, begin + kRows);
-    const std::int64_t all_end = std::max(all_begin, *std::min_element(end, end + kRows));
-    const auto add_edge = [&](int i, std::int64_t from, std::int64_t to) {
+    const std::int64_t all_end = std::max(all_begin, std::min(*std::min_element(end, end + kRows), before_tree));
+    const auto add_run = [&](int i, std::int64_t from, std::int64_t to) {
       if (from >= to) return;
       add_values<1>(p + i * kFewQueriesKeys, values, from, to, scratch_.columns_v, output + i * scratch_.columns_v);
+    };
+    const auto add_edge = [&](int i, std::int64_t from, std::int64_t to) {
+      add_run(i, from, std::min(to, before_tree));
+      const auto shows = [&](std::int64_t at) { return tree.shows((row + i) / first_.q.group, key + first + at); };
+      for (std::int64_t at = std::max(from, before_tree); at < to; ++at) {
+        const std::int64_t run = at;
+        while (at < to && shows(at)) ++at;
+        add_run(i, run, at);
+      }
     };
     if (all_begin > 0) {
       for (int i = 0; i < kRows; ++i) add_edge(i, begin[i], std::min(all_begin, end[i]));

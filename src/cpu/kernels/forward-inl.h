@@ -121,7 +121,8 @@ class ForwardBlock {
     // The first rows of O, which finish() writes; it fetches the next ones itself.
     prefetch_rows(task_.dtype_o, task_.o, task_.row_begin, task_.row_begin + std::min(rows_, kTransposedRows),
                   task_.head_dim_v);
-    const bool uniform = scratch_.visible_begin[lanes() - 1] <= key_begin && scratch_.visible_end[0] >= key_end;
+    const bool uniform = scratch_.visible_begin[lanes() - 1] <= key_begin && scratch_.visible_end[0] >= key_end &&
+                         !task_.tree.reaches(key_end);
     // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
     const bool hidden_poison = !uniform && !all_finite(scratch_.values, value_layout_, packed, dv_);
     for (std::int64_t index = 0; index < parts(); ++index) {
@@ -159,7 +160,8 @@ class ForwardBlock {
     if (first >= last) return;
     first = round_down(first, kStrip);
     last = round_up(last, kStrip);
-    const bool masked = begin[last_lane] - key_begin > first || end[0] - key_begin < last;
+    const bool masked =
+        begin[last_lane] - key_begin > first || end[0] - key_begin < last || task_.tree.reaches(key_begin + last);
 
     with_vectors(vectors, [&](auto own) { multiply_queries<own>(lane, first, last); });
     if (task_.eight_bit.given()) scale_scores(scratch_, lane, vectors, first, last, task_.score_scale.capped);
@@ -167,7 +169,7 @@ class ForwardBlock {
     if (task_.terms.given()) {
       softmax_of_terms(rest, key_begin, count, first, last, masked);
     } else {
-      if (masked) hide_scores(scratch_.scores, vectors, first, last, begin, end, key_begin);
+      if (masked) hide_scores(scratch_.scores, vectors, first, last, begin, end, key_begin, task_, rest.row);
       softmax(lane, vectors, first, last);
     }
     if (task_.dropout.given) drop(rest, key_begin, first, last);
@@ -176,7 +178,7 @@ class ForwardBlock {
     if (masked && hidden_poison) {
       if (!summed) clear_output(lane);
       summed = true;
-      return add_visible_values(scratch_.output + lane * dv_, vectors, first, last, begin, end, key_begin);
+      return add_visible_values(rest, vectors, first, last, key_begin);
     }
     with_vectors(vectors, [&](auto own) { multiply_values<own>(lane, first, last, summed); });
     summed = true;
@@ -240,8 +242,9 @@ class ForwardBlock {
     std::optional<TermsLanes> lanes[kTileVecs];
     for (int n = 0; n < vectors; ++n) {
       const std::int64_t lane = rest.lane + n * kLanes;
-      lanes[n].emplace(terms, n * kLanes,
-                       LaneInterval(scratch_.visible_begin + lane, scratch_.visible_end + lane, key_begin));
+      LaneInterval visible(scratch_.visible_begin + lane, scratch_.visible_end + lane, key_begin);
+      visible.cut(task_.tree, rest.row + n * kLanes, task_.q.group, key_begin);
+      lanes[n].emplace(terms, n * kLanes, visible);
     }
     for (std::int64_t key = first; key < last; key += kBiasKeys) {
       const std::int64_t end = std::min(key + kBiasKeys, last);
@@ -291,11 +294,14 @@ class ForwardBlock {
   }
 
   /// O^T = rescale O^T + V^T P^T over visible pairs alone, in the order of multiply_values().
-  void add_visible_values(float* HWY_RESTRICT output, int vectors, std::int64_t first, std::int64_t last,
-                          const std::int64_t* begin, const std::int64_t* end, std::int64_t key_begin) {
+  void add_visible_values(const Part& rest, int vectors, std::int64_t first, std::int64_t last,
+                          std::int64_t key_begin) {
     const Floats d;
+    float* HWY_RESTRICT output = scratch_.output + rest.lane * dv_;
     for (int n = 0; n < vectors; ++n) {
-      const LaneInterval visible(begin + n * kLanes, end + n * kLanes, key_begin);
+      const std::int64_t lane = rest.lane + n * kLanes;
+      LaneInterval visible(scratch_.visible_begin + lane, scratch_.visible_end + lane, key_begin);
+      visible.cut(task_.tree, rest.row + n * kLanes, task_.q.group, key_begin);
       const Vec factor = hn::Load(d, scratch_.block_factor + n * kLanes);
       for (std::int64_t c = 0; c < dv_; ++c) {
         float* HWY_RESTRICT out = output + c * kPanel + n * kLanes;

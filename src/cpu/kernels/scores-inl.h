@@ -9,8 +9,11 @@
 #endif
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
 #include "call/score_rule.h"
+#include "cpu/kernels/task.h"
 #include "cpu/kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,10 +30,30 @@ class LaneInterval {
     const Vec at = hn::Set(Floats(), static_cast<float>(row));
     const Vec begin = begin_;
     const Vec end = end_;
-    return hn::And(hn::Ge(at, begin), hn::Lt(at, end));
+    const auto inside = hn::And(hn::Ge(at, begin), hn::Lt(at, end));
+    return row < tree_begin_ ? inside : hn::And(inside, tree_shows(row - tree_begin_));
+  }
+
+  /// Takes out what a tree mask hides from the lanes, which are query rows from `row` on; those past the last row
+  /// repeat it. The interval's rows are keys, counted from `origin`.
+  void cut(const TreeMask& tree, std::int64_t row, std::int64_t group, std::int64_t origin) {
+    if (!tree.given()) return;
+    tree_begin_ = tree.begin - origin;
+    for_each_lane(row, group, [&](std::int64_t lane, std::int64_t position, std::int64_t) {
+      const std::uint64_t word = tree.word(std::min(position, tree.queries - 1));
+      tree_low_[lane] = static_cast<std::uint32_t>(word);
+      tree_high_[lane] = static_cast<std::uint32_t>(word >> 32U);
+    });
   }
 
  private:
+  /// Which lanes' words have a bit. Keys past the sequence's last, of which tiles have some, are hidden anyway.
+  HWY_INLINE hn::Mask<Floats> tree_shows(std::int64_t bit) const {
+    const hn::RebindToUnsigned<Floats> words;
+    const auto word = hn::Load(words, bit < 32 ? tree_low_ : tree_high_);
+    return hn::RebindMask(Floats(), hn::TestBit(word, hn::Set(words, 1U << (bit % 32))));
+  }
+
   /// Clamped to what float32 holds exactly: tiles are far smaller.
   static HWY_INLINE Vec bounds(const std::int64_t* rows, std::int64_t origin) {
     HWY_ALIGN float counted[kLanes];
@@ -42,6 +65,9 @@ class LaneInterval {
 
   FixedVec begin_;
   FixedVec end_;
+  std::int64_t tree_begin_ = std::numeric_limits<std::int64_t>::max();
+  HWY_ALIGN std::uint32_t tree_low_[kLanes] = {};  // of each lane's word; read from tree_begin_ on
+  HWY_ALIGN std::uint32_t tree_high_[kLanes] = {};
 };
 
 /// s -> tanh(softcap_scale * s) over rows [first, last) of kWidth lanes; all of them, for what lanes without a row hold
@@ -55,21 +81,25 @@ HWY_INLINE void cap_scores(float* HWY_RESTRICT scores, std::int64_t first, std::
   }
 }
 
-/// Scores of hidden keys -> -inf over rows [first, last) of `vectors` vectors. Keys that every lane sees, from the last
-/// lane's first to the first lane's last, are left alone.
+/// Scores of hidden keys -> -inf over keys [first, last) of `vectors` vectors. Keys that every lane sees, from the last
+/// lane's first to the first lane's last or to those that `task` has a tree mask for, are left alone. The lanes are
+/// query rows from `row` on.
 HWY_INLINE void hide_scores(float* HWY_RESTRICT scores, int vectors, std::int64_t first, std::int64_t last,
-                            const std::int64_t* begin, const std::int64_t* end, std::int64_t origin) {
+                            const std::int64_t* begin, const std::int64_t* end, std::int64_t origin,
+                            const ForwardTask& task, std::int64_t row) {
   const Floats d;
   const std::int64_t all_from = std::clamp(begin[vectors * kLanes - 1] - origin, first, last);
-  const std::int64_t all_to = std::clamp(end[0] - origin, all_from, last);
+  const std::int64_t shown = task.tree.given() ? std::min(end[0], task.tree.begin) : end[0];
+  const std::int64_t all_to = std::clamp(shown - origin, all_from, last);
   for (int n = 0; n < vectors; ++n) {
-    const LaneInterval visible(begin + n * kLanes, end + n * kLanes, origin);
-    const auto hide = [&](std::int64_t row) {
-      float* HWY_RESTRICT at = scores + row * kPanel + n * kLanes;
-      hn::Store(hn::IfThenElse(visible.contains(row), hn::Load(d, at), hn::Set(d, -kInfinity)), d, at);
+    LaneInterval visible(begin + n * kLanes, end + n * kLanes, origin);
+    visible.cut(task.tree, row + n * kLanes, task.q.group, origin);
+    const auto hide = [&](std::int64_t key) {
+      float* HWY_RESTRICT at = scores + key * kPanel + n * kLanes;
+      hn::Store(hn::IfThenElse(visible.contains(key), hn::Load(d, at), hn::Set(d, -kInfinity)), d, at);
     };
-    for (std::int64_t row = first; row < all_from; ++row) hide(row);
-    for (std::int64_t row = all_to; row < last; ++row) hide(row);
+    for (std::int64_t key = first; key < all_from; ++key) hide(key);
+    for (std::int64_t key = all_to; key < last; ++key) hide(key);
   }
 }
 

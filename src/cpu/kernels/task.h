@@ -87,6 +87,22 @@ struct BlockMask {
   }
 };
 
+/// The tree mask of one sequence: a number for each query, whose bits say which of the sequence's last keys it sees.
+struct TreeMask {
+  const std::int64_t* words = nullptr;  // null: the call has none
+  std::int64_t queries = 0;
+  std::int64_t begin = 0;  // the key of bit 0; less than 0 where there are more queries than keys
+
+  bool given() const { return words != nullptr; }
+  /// Whether it may hide one of the keys before `end`.
+  bool reaches(std::int64_t end) const { return given() && end > begin; }
+  std::uint64_t word(std::int64_t position) const { return static_cast<std::uint64_t>(words[position]); }
+  /// `key` is one of the sequence.
+  bool shows(std::int64_t position, std::int64_t key) const {
+    return key < begin || (word(position) >> (key - begin) & 1U) != 0;
+  }
+};
+
 /// Scales of neighbouring rows. The heads of a group are head_stride apart.
 struct RowScales {
   const float* data = nullptr;
@@ -156,6 +172,7 @@ struct ForwardTask {
   float query_factor = 1.0F;  // -1, 0 or 1, with the sign of the scale: q is multiplied by it
   ScoreScale score_scale;     // positive, so that the largest product has the largest exponent
   BlockMask blocks;
+  TreeMask tree;
   ScoreTerms terms;
   GroupDropout dropout;
   const float* sinks = nullptr;  // one for each head of the group; null: none

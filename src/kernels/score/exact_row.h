@@ -9,6 +9,7 @@
 #include "kernels/score/bias.h"
 #include "kernels/score/dropout.h"
 #include "kernels/score/transform.h"
+#include "kernels/score/tree_mask.h"
 #include "kernels/score/visible_keys.h"
 
 namespace strobe::score {
@@ -25,6 +26,7 @@ struct ExactRow {
   int batch, head, query;
   int head_in_batch;  // the head, counted through the batch
   int center;         // the key on the diagonal
+  TreeRow tree = {};  // tree-mask rules
 };
 
 /// A visible key's part of the exponent of 2 that is not the product's.
@@ -84,6 +86,11 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
   for (int key = row.keys.first; key <= row.keys.last; ++key) {
     if constexpr (R.block_mask != 0) {
       if (!block_is_shown<R>(blocks, row, key)) {
+        continue;
+      }
+    }
+    if constexpr (R.tree_mask) {
+      if (!shows(row.tree, key)) {
         continue;
       }
     }

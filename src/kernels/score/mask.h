@@ -5,18 +5,24 @@
 #include "kernels/math/constants.h"
 #include "kernels/score/fragment.h"
 #include "kernels/score/rule.h"
+#include "kernels/score/tree_mask.h"
 #include "kernels/score/visible_keys.h"
 
 namespace strobe::score {
 
-/// The visible keys of the rows of one tile of scores, block_n keys wide.
-template <ScoreRule R, int block_n>
+/// The visible keys of the rows of one tile of scores, block_n keys wide. The second row of a thread is `query_step`
+/// queries after its first.
+template <ScoreRule R, int block_n, int query_step>
 class Mask {
  public:
-  /// What the tile's first and last row see, and this thread's own.
+  using Tree = TreeRows<R, query_step>;
+
+  /// What the tile's first and last row see, and this thread's own. All are of `sequence`.
   __device__ __forceinline__ Mask(const KeyRange& first_row, const KeyRange& last_row,
-                                  const KeyRange (&rows)[kRowsPerThread])
-      : first_full_((last_row.first + block_n - 1) / block_n), last_full_((first_row.last + 1) / block_n) {
+                                  const KeyRange (&rows)[kRowsPerThread], const Sequence& sequence, const Tree& tree)
+      : first_full_((last_row.first + block_n - 1) / block_n),
+        last_full_(first_tree_block<R>(sequence, block_n, (first_row.last + 1) / block_n)),
+        tree_(tree) {
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       rows_[r] = rows[r];
@@ -49,6 +55,7 @@ class Mask {
         x = kMinusInfinity;
       }
     });
+    tree_.apply(s, n * block_n);
   }
 
  private:
@@ -56,6 +63,7 @@ class Mask {
 
   int first_full_, last_full_;
   KeyRange rows_[kRowsPerThread];
+  Tree tree_;
 };
 
 }  // namespace strobe::score

@@ -36,6 +36,12 @@ struct BlockMaskParams {
   long long batch_stride, head_stride, row_stride;
 };
 
+/// Tree-mask rules: a number for each query, [batch, seqlen_q], packed [total_q].
+struct TreeParams {
+  const unsigned long long* words;
+  long long batch_stride;  // packed: 0
+};
+
 /// Bias rules: [batch or 1, query heads or 1, seqlen_q, seqlen_k].
 struct BiasParams {
   const void* data;

@@ -22,6 +22,7 @@ struct ScoreRule {
   bool max_logits = false;    // each head's largest score is wanted, too
   bool dropout = false;       // probabilities become 0 at random
   int block_mask = 0;         // rows and keys of the blocks that a mask hides or shows: 64 or 128; 0: there is none
+  bool tree_mask = false;     // forwards: of a sequence's last keys a query sees those that a number's bits say
   bool scale_first = false;   // scores are scaled before their maximum is taken: for scales that are not positive
 
   bool operator==(const ScoreRule&) const = default;
@@ -30,8 +31,11 @@ struct ScoreRule {
 // Columns of a tile that two lanes draw dropout's random numbers for, one block each.
 inline constexpr int kDropoutColumns = 32;
 
+/// Whether rows may begin or end at different keys.
+constexpr bool has_diagonal(const ScoreRule& rule) { return rule.mask_left || rule.mask_right; }
+
 /// Whether a row may see none of a block's keys, or none at all.
-constexpr bool is_masked(const ScoreRule& rule) { return rule.mask_left || rule.mask_right; }
+constexpr bool is_masked(const ScoreRule& rule) { return has_diagonal(rule) || rule.tree_mask; }
 
 /// Whether the scores of a row may all be -inf.
 constexpr bool may_hide_all(const ScoreRule& rule) { return is_masked(rule) || rule.bias; }

@@ -104,7 +104,8 @@ ForwardResult forward(const ForwardArguments& arguments, const AttentionOptions&
   run_tasks(tasks, threads, [&](std::int64_t task) {
     const SequenceRows& rows = sequences[task / heads];
     const HeadModifiers modifiers(arguments.modifiers, used, arguments.random, rows.sequence, task % heads, heads);
-    forward_head(arguments, {used, model, rows, modifiers}, task % heads, result);
+    forward_head(arguments, {used, model, rows, modifiers.with_tree(arguments.tree_mask, rows.first_q)}, task % heads,
+                 result);
   });
   return result;
 }

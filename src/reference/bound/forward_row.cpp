@@ -37,13 +37,16 @@ struct Softmax {
 };
 
 // How often a running maximum may be replaced: an interval of n keys touches at most 1 + ceil((n - 1) / block_n) tiles,
-// and only the first of all tiles replaces nothing. The sink may replace it once more.
+// and only the first of all tiles replaces nothing. Intervals may share tiles: all touch no more than one from the
+// first key to the last. The sink may replace it once more.
 double rescalings(const Scores& scores, const ArithmeticModel& model) {
-  double tiles = scores.sink ? 1.0 : 0.0;
-  for (const KeyRange& keys : scores.ranges) {
-    tiles += 1.0 + std::ceil((static_cast<double>(keys.size()) - 1.0) / static_cast<double>(model.block_n));
+  const auto touched = [&](double keys) { return 1.0 + std::ceil((keys - 1.0) / static_cast<double>(model.block_n)); };
+  double tiles = 0.0;
+  for (const KeyRange& keys : scores.ranges) tiles += touched(static_cast<double>(keys.size()));
+  if (!scores.ranges.empty()) {
+    tiles = std::min(tiles, touched(static_cast<double>(scores.ranges.back().end - scores.ranges.front().begin)));
   }
-  return std::max(0.0, tiles - 1.0);
+  return std::max(0.0, tiles - (scores.sink ? 0.0 : 1.0));
 }
 
 // p delta of one weight.

@@ -23,6 +23,28 @@ KeyRange interval(std::int64_t center, const SequenceRows& rows, const Attention
   return keys;
 }
 
+void append(const KeyRange& part, std::vector<KeyRange>& ranges) {
+  if (part.size() == 0) return;
+  if (!ranges.empty() && ranges.back().end == part.begin) {
+    ranges.back().end = part.end;
+  } else {
+    ranges.push_back(part);
+  }
+}
+
+std::vector<KeyRange> cut_by_tree(std::int64_t query, const SequenceRows& rows, const std::vector<KeyRange>& ranges,
+                                  const HeadModifiers& modifiers) {
+  const std::int64_t first = rows.seqlen_k - rows.seqlen_q;
+  std::vector<KeyRange> visible;
+  for (const KeyRange& range : ranges) {
+    append({range.begin, std::min(range.end, first)}, visible);
+    for (std::int64_t key = std::max(range.begin, first); key < range.end; ++key) {
+      if (modifiers.shows_node(query, key - first)) append({key, key + 1}, visible);
+    }
+  }
+  return visible;
+}
+
 }  // namespace
 
 std::int64_t center_of(std::int64_t query, const SequenceRows& rows, const AttentionOptions& options) {
@@ -33,17 +55,13 @@ std::vector<KeyRange> visible_keys(std::int64_t query, const SequenceRows& rows,
                                    const HeadModifiers& modifiers) {
   const KeyRange keys = interval(center_of(query, rows, options), rows, options);
   if (keys.size() == 0) return {};
+  if (modifiers.has_tree()) return cut_by_tree(query, rows, {keys}, modifiers);
   if (!modifiers.has_blocks()) return {keys};
   std::vector<KeyRange> visible;
   const std::int64_t size = modifiers.block_size();
   for (std::int64_t block = keys.begin / size; block * size < keys.end; ++block) {
     if (!modifiers.shows_block(query / size, block)) continue;
-    const KeyRange part{std::max(keys.begin, block * size), std::min(keys.end, (block + 1) * size)};
-    if (!visible.empty() && visible.back().end == part.begin) {
-      visible.back().end = part.end;
-    } else {
-      visible.push_back(part);
-    }
+    append({std::max(keys.begin, block * size), std::min(keys.end, (block + 1) * size)}, visible);
   }
   return visible;
 }

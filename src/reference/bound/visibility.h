@@ -20,7 +20,7 @@ struct KeyRange {
 /// The position that masks and ALiBi measure from: the query's own, counted on the diagonal.
 std::int64_t center_of(std::int64_t query, const SequenceRows& rows, const AttentionOptions& options);
 
-/// Ascending and apart, none of them empty. Without a block mask there is one at most.
+/// Ascending and apart, none of them empty. Without a block mask or a tree mask there is one at most.
 std::vector<KeyRange> visible_keys(std::int64_t query, const SequenceRows& rows, const AttentionOptions& options,
                                    const HeadModifiers& modifiers);
 

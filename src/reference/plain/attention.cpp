@@ -30,6 +30,8 @@ std::vector<std::int64_t> visible_keys(const Head& head, std::int64_t i) {
     if (right >= 0 && j - center > right) continue;
     if (head.options.chunk > 0 && chunk_of(j) != chunk_of(center)) continue;
     if (head.modifiers.has_blocks() && !head.modifiers.shows_block(i / size, j / size)) continue;
+    const std::int64_t node = j - (head.k.rows - head.q.rows);
+    if (head.modifiers.has_tree() && node >= 0 && !head.modifiers.shows_node(i, node)) continue;
     keys.push_back(j);
   }
   return keys;

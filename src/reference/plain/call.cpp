@@ -24,6 +24,9 @@ void add_head(const Matrix& from, std::int64_t first, std::int64_t head, std::in
   }
 }
 
+const ConstTensorView& tree_mask_of(const ForwardArguments& arguments) { return arguments.tree_mask; }
+ConstTensorView tree_mask_of(const BackwardArguments&) { return {}; }
+
 /// Calls visit(head, rows, h, head_k) for every query head h of every sequence; it reads key head
 /// h / (heads_q / heads_kv).
 template <class Arguments, class Visit>
@@ -35,12 +38,13 @@ void for_each_head(const Arguments& arguments, const AttentionOptions& options, 
   for (const SequenceRows& rows : sequence_rows(q, k, arguments.sequences)) {
     for (std::int64_t h = 0; h < heads_q; ++h) {
       const std::int64_t head_k = h / (heads_q / heads_of(k));
+      const HeadModifiers modifiers(arguments.modifiers, options, arguments.random, rows.sequence, h, heads_q);
       const Head head{.q = read_matrix(q, rows.first_q, rows.seqlen_q, h),
                       .k = read_matrix(k, rows.first_k, rows.seqlen_k, head_k),
                       .v = read_matrix(arguments.v, rows.first_k, rows.seqlen_k, head_k),
                       .scale = options.scale ? static_cast<double>(*options.scale) : default_scale,
                       .options = options,
-                      .modifiers{arguments.modifiers, options, arguments.random, rows.sequence, h, heads_q}};
+                      .modifiers = modifiers.with_tree(tree_mask_of(arguments), rows.first_q)};
       visit(head, rows, h, head_k);
     }
   }

@@ -13,10 +13,16 @@ namespace strobe::ampere::forward {
 template <Config C>
 using Softmax = score::OnlineSoftmax<C.rule, C.block_n>;
 
+/// Queries from a thread's first row to its second, which is eight rows on.
+template <Config C>
+constexpr int kQueryStep = 8 / C.packed_heads;
+
+template <Config C>
+using FragmentMask = score::Mask<C.rule, C.block_n, kQueryStep<C>>;
+
 template <Config C>
 struct RowRules {
-  // A thread's second row is eight after its first.
-  using Transform = score::Transform<C.rule, C.block_n, 8 / C.packed_heads>;
+  using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>>;
 
   Transform transform;
   RowDropout<C> dropout;
@@ -43,11 +49,12 @@ __device__ __forceinline__ RowRules<C> row_rules(const Params& params, const Til
 
 /// What the rows of a fragment see.
 template <Config C>
-__device__ __forceinline__ score::Mask<C.rule, C.block_n> row_mask(const Params& params, const TileWork& work,
-                                                                   int first_row) {
+__device__ __forceinline__ FragmentMask<C> row_mask(const Params& params, const TileWork& work, int first_row) {
   const auto keys = [&](int row) { return keys_of<C>(params, work, first_row + row); };
   const score::KeyRange rows[kRowsPerThread] = {keys(score::fragment_row(0)), keys(score::fragment_row(1))};
-  return {keys(0), keys(kFragmentRows - 1), rows};
+  const int query = (first_row + score::fragment_row(0)) / C.packed_heads;
+  const typename FragmentMask<C>::Tree tree{params.tree, work, work.tile.sequence, query};
+  return {keys(0), keys(kFragmentRows - 1), rows, work, tree};
 }
 
 template <Config C>

@@ -78,7 +78,8 @@ class TileForward {
   __device__ __forceinline__ score::KeyBlocks full_blocks() const {
     const int last_row = min(work_.m_begin + block_m(C), used_rows<C>(work_)) - 1;
     return {(keys_of<C>(params_, work_, last_row).first + C.block_n - 1) / C.block_n,
-            (keys_of<C>(params_, work_, work_.m_begin).last + 1) / C.block_n};
+            score::first_tree_block<C.rule>(work_, C.block_n,
+                                            (keys_of<C>(params_, work_, work_.m_begin).last + 1) / C.block_n)};
   }
 
   /// Block n; returns the next.

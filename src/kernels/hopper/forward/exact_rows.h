@@ -31,7 +31,8 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
           .head = head_of<C>(work, row),
           .query = row / C.packed_heads,
           .head_in_batch = head_in_batch<C>(params, work, row),
-          .center = center_of<tiling(C)>(work, row)};
+          .center = center_of<tiling(C)>(work, row),
+          .tree = score::tree_row<C.rule>(params.tree, work, sequence, row / C.packed_heads)};
 }
 
 /// What reads a tile's rows of K and V of 16-bit elements.

@@ -40,7 +40,10 @@ struct Params {
 
   SequenceParams sequences;
   VisibilityParams visibility;
-  BlockMaskParams blocks;
+  union {  // no rule has both
+    BlockMaskParams blocks;
+    TreeParams tree;
+  };
   ScoreParams score;
   TileParams tiles;
   Divisor by_heads_per_kv;  // of tiles.heads, those that read one key head

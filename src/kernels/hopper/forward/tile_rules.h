@@ -24,7 +24,7 @@ constexpr bool kFetchesBias = C.rule.bias && C.bias_stages == 0;
 
 template <Config C>
 struct TileRules {
-  using Mask = score::Mask<C.rule, C.block_n>;
+  using Mask = score::Mask<C.rule, C.block_n, kQueryStep<C>>;
   using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>, kFetchesBias<C>>;
   using Dropout = score::Dropout<C.rule, C.block_n>;
 
@@ -47,7 +47,8 @@ __device__ __forceinline__ TileRules<C> tile_rules(const Params& params, const T
             .query = min(row / C.packed_heads, work.q.used - 1)};
   };
   const int row = first + warpgroup_row(0);
-  return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows},
+  const typename Rules::Mask::Tree tree{params.tree, work, work.tile.sequence, row / C.packed_heads};
+  return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows, work, tree},
           {params.score, work.k.used, transformed_row},
           {params.score.dropout, {.head = head_in_batch<C>(params, work, row), .query = row}}};
 }
