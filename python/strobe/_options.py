@@ -97,10 +97,9 @@ class Options(TensorOptions, total=False):
     page_table: Tensor
     """[batch, max_pages] int32: k and v are pools of pages, [num_pages, page_size, heads_kv, head_dim], and row r of
     sequence b is row r % page_size of page page_table[b, r // page_size]. seqused_k has the lengths, max_pages *
-    page_size by default; entries beyond them are never read. Forward only, on the CPU and on Hopper."""
+    page_size by default; entries beyond them are never read. Forward only."""
     leftpad_k: Tensor
     """[batch] int32: the first leftpad_k[b] rows of a cache, which seqused_k[b] counts, are none of the keys of
-    sequence b: its first key is at row leftpad_k[b]. Forward only, on the CPU and on Hopper."""
+    sequence b: its first key is at row leftpad_k[b]. Forward only."""
     cache_batch_idx: Tensor
-    """[batch] int32: sequence b lies in entry cache_batch_idx[b] of k and v. Not with pages. Forward only, on the CPU
-    and on Hopper."""
+    """[batch] int32: sequence b lies in entry cache_batch_idx[b] of k and v. Not with pages. Forward only."""

@@ -24,12 +24,14 @@ inline bool serves(const runtime::CudaDevice& device) {
   return tested_engine() == Engine::ampere ? device.compute_major >= 8 : device.compute_major == 9;
 }
 
-/// While it lives, plans take debug variants where `debug`. STROBE_SHARED_KB: the Ampere engine's tiles for devices
-/// whose CTAs have so much shared memory.
+/// While it lives, plans take debug variants where `debug`. Others change nothing of the Hopper engine's forward: where
+/// a variant is changed, it takes none of another engine's kernels. STROBE_SHARED_KB: the Ampere engine's tiles for
+/// devices whose CTAs have so much shared memory.
 class TestedVariants {
  public:
   explicit TestedVariants(bool debug)
-      : hopper_forward_([debug](hopper::forward::Config& config) { config.debug = debug; }),
+      : hopper_forward_(debug ? [](hopper::forward::Config& config) { config.debug = true; }
+                              : hopper::VariantScope::Change()),
         hopper_backward_([debug](auto& config, auto&) { config.debug = debug; }),
         ampere_forward_({.device = limit_shared_memory,
                          .config = [debug](ampere::forward::Config& config) { config.debug = debug; }}),

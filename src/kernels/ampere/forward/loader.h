@@ -149,7 +149,7 @@ class KeyValueLoader {
     if constexpr (C.key_groups == 1) {
       __syncthreads();
     } else if constexpr (row_warps(C) == 1) {
-      __syncwarp();
+      meet_lanes<C>();
     } else {
       ptx::barrier_cta_sync(1 + group(), kThreads);
     }

@@ -44,7 +44,7 @@ class TileForward {
       __syncthreads();
     } else {
       ptx::cp_async_wait_group<0>();  // Q, and the first blocks: nothing else is to be done meanwhile
-      __syncwarp();
+      meet_lanes<C>();
     }
     queries_.arrived();
     int n = last;
@@ -194,7 +194,7 @@ class TileForward {
       finish_rows<C>(params_, work, first + f * kFragmentRows, softmax[f], factor, sees);
       finite &= stage_rows<C>(staging(), f * kFragmentRows, o[f], factor, sees);
     }
-    __syncwarp();
+    meet_lanes<C>();
     store_rows<C>(params_, work, staging(), first);
     if constexpr (is_masked(C.rule)) {
       if (!__all_sync(kFullWarp, finite)) {

@@ -5,6 +5,7 @@
 #include "kernels/ampere/forward/config.h"
 #include "kernels/ampere/forward/params.h"
 #include "kernels/ampere/forward/smem.h"
+#include "kernels/ampere/ptx/mbarrier.h"
 #include "kernels/ampere/tile/cta.h"
 #include "kernels/ampere/tile/gemm.h"
 #include "kernels/scheduler/tile.h"
@@ -15,6 +16,19 @@ namespace strobe::ampere::forward {
 
 using score::kFullWarp;
 using score::kRowsPerThread;
+
+/// The lanes of a warp: what they wrote to shared memory is there for all of them. In debug variants they meet at a
+/// barrier of their own: racecheck sees nothing of the __syncwarp() of a converged warp, which ptxas makes a NOP.
+template <Config C>
+__device__ __forceinline__ void meet_lanes() {
+  if constexpr (C.debug) {
+    constexpr int kFirst = 8;  // those before are groups'
+    static_assert(C.warps <= 8);
+    ptx::barrier_cta_sync(kFirst + warp_of_cta(), kWarpSize);
+  } else {
+    __syncwarp();
+  }
+}
 
 struct TileWork : score::Sequence {
   Tile tile;
