@@ -123,6 +123,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=40, help="new tokens of a prompt")
     parser.add_argument("--gap", type=float, default=0.1, help="of logits, whose standard deviation is about 1.1")
+    parser.add_argument("--only", default="", help="runs whose name begins with this, and eager attention")
     arguments = parser.parse_args()
     register()
     print(f"transformers {transformers.__version__}, torch {torch.__version__}", flush=True)
@@ -140,6 +141,7 @@ def main():
             "flash_attention_2", count, max_blocks_per_request=16
         ),
     }
+    runs = {name: run for name, run in runs.items() if name.startswith((arguments.only, "eager"))}
     if DEVICE == "cpu":
         runs = {name: run for name, run in runs.items() if not name.startswith("continuous")}
     good = True

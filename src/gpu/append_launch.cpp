@@ -127,6 +127,8 @@ void cut(std::int64_t block_items, AppendedRows& rows) {
   const std::int64_t chunk_items = ceil_div<std::int64_t>(rows.items, chunks);
   rows.chunks = static_cast<int>(ceil_div<std::int64_t>(rows.items, chunk_items));
   rows.items_of_chunk = divisor_of(chunk_items);
+  rows.rows_apart =
+      steps::kAppendThreads % chunk_items == 0 ? static_cast<int>(steps::kAppendThreads / chunk_items) : 0;
   rows.rows_per_block =
       rows.chunks > 1 ? 1 : static_cast<int>(std::min<std::int64_t>(block_items / chunk_items, steps::kMostRows));
   rows.blocks = static_cast<int>(ceil_div(rows.rows, rows.rows_per_block) * rows.chunks);

@@ -73,15 +73,26 @@ __device__ __forceinline__ void finish_item(const AppendParams& params, const Ap
   }
 }
 
-template <AppendConfig C, Stored to, Rotation rotation, bool queries>
-__device__ __forceinline__ void append_rows(const AppendParams& params, const AppendedRows& rows, int block,
-                                            RowPlace (&places)[kMostRows]) {
+/// `same_columns`: the items of a thread are of the same columns, in rows that are `rows_apart` apart.
+template <AppendConfig C, Stored to, Rotation rotation, bool queries, bool same_columns>
+__device__ __forceinline__ void append_block(const AppendParams& params, const AppendedRows& rows, int block,
+                                             RowPlace (&places)[kMostRows]) {
   using Item = LoadedItem<C, rotation>;
   const BlockRows own(rows, block);
-  const auto row_of = [&](int index) { return rows.items_of_chunk.quotient(index); };
-  const auto item_of = [&](int index) {
+  const auto any_row = [&](int index) { return rows.items_of_chunk.quotient(index); };
+  const auto any_item = [&](int index) {
     const int chunk_items = static_cast<int>(rows.items_of_chunk.divisor);
-    return item_place<C, rotation>(params, rows, index - row_of(index) * chunk_items + own.chunk * chunk_items);
+    return item_place<C, rotation>(params, rows, index - any_row(index) * chunk_items + own.chunk * chunk_items);
+  };
+  const int first_row = any_row(static_cast<int>(threadIdx.x));
+  const ItemPlace first_item = any_item(static_cast<int>(threadIdx.x));
+  const auto row_of = [&](int index) {
+    if constexpr (!same_columns) return any_row(index);
+    return first_row + (index - static_cast<int>(threadIdx.x)) / kAppendThreads * rows.rows_apart;
+  };
+  const auto item_of = [&](int index) {
+    if constexpr (!same_columns) return any_item(index);
+    return first_item;
   };
   Item loaded[kMostItems];
 #pragma unroll
@@ -117,6 +128,16 @@ __device__ __forceinline__ void append_rows(const AppendParams& params, const Ap
     if (index >= own.items) break;
     const RowPlace place = places[row_of(index)];
     if (place.to >= 0) finish_item<C, to, rotation>(params, rows, loaded[i], item_of(index), place);
+  }
+}
+
+template <AppendConfig C, Stored to, Rotation rotation, bool queries>
+__device__ __forceinline__ void append_rows(const AppendParams& params, const AppendedRows& rows, int block,
+                                            RowPlace (&places)[kMostRows]) {
+  if (C.aligned && rows.rows_apart > 0) {
+    append_block<C, to, rotation, queries, true>(params, rows, block, places);
+  } else {
+    append_block<C, to, rotation, queries, false>(params, rows, block, places);
   }
 }
 

@@ -48,6 +48,7 @@ struct AppendedRows {
   Divisor seqlen;  // of batched rows
   Divisor items_per_head;
   Divisor items_of_chunk;  // of a row, that one block takes
+  int rows_apart;          // those of a thread's items, which have the same columns; 0: they have not
   int rotated_items;       // the first of a head's
   int items;               // of a row
   int chunks;              // of a row
