@@ -202,6 +202,7 @@ void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& pro
     if (config.head_dim_v > 64 && problem.seqlen_q >= 8192 && problem.seqlen_k >= 8192) config.block_n = 192;
   }
   config.stages = 4;
+  if (rule.varlen) config.schedule = Schedule::sorted;  // whose table must fit, too
   while (config.stages > 2 && !fits(config)) --config.stages;
   if (!fits(config)) config.q_stages = 1;
 }
