@@ -187,6 +187,7 @@ void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& pro
   config.two_stage = false;  // its own pipeline
   config.consumer_warpgroups = 2;
   config.block_n = kProbabilityKeys;
+  config.ping_pong = !integers;  // whose time is that of instructions, not of products
   config.q_stages = 2;
   const int shared = integers ? config.block_n : forward::kKeysPerScale;
   const std::int64_t v_rows = problem.eight_bit.v_rows;
