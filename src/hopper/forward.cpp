@@ -120,8 +120,10 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
   const void* memory = arguments.o.data;
   Status status = encode(driver, {"q", arguments.q}, q_bound, queries, memory, maps.q);
   if (status.ok()) status = encode(driver, {"k", arguments.k}, k_bound, keys, memory, maps.k);
+  // Rows of an 8-bit V are its columns: none lies behind a sequence's end.
   const Box values = eight_bit(config) ? Box{.rows = config.head_dim_v} : keys;
-  if (status.ok()) status = encode(driver, {"v", rows_of_v(problem, arguments.v)}, k_bound, values, memory, maps.v);
+  const VarlenBound v_bound = eight_bit(config) ? VarlenBound{} : k_bound;
+  if (status.ok()) status = encode(driver, {"v", rows_of_v(problem, arguments.v)}, v_bound, values, memory, maps.v);
   if (status.ok()) status = encode(driver, {"o", arguments.o}, q_bound, outputs, memory, maps.o);
   if (status.ok() && config.bias_stages > 0) {
     const ConstTensorView& bias = arguments.modifiers.bias;

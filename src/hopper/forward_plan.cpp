@@ -165,6 +165,7 @@ void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& pro
   config.two_stage = false;  // its own pipeline
   config.consumer_warpgroups = 2;
   config.block_n = kProbabilityKeys;
+  config.ping_pong = !integers;  // whose time is that of instructions, not of products
   config.q_stages = 2;
   const int shared = integers ? config.block_n : forward::kKeysPerScale;
   const std::int64_t v_rows = problem.eight_bit.v_rows;
@@ -180,6 +181,7 @@ void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& pro
     if (config.head_dim_v > 64 && problem.seqlen_q >= 8192 && problem.seqlen_k >= 8192) config.block_n = 192;
   }
   config.stages = 4;
+  if (rule.varlen) config.schedule = Schedule::sorted;  // whose table must fit, too
   while (config.stages > 2 && !fits(config)) --config.stages;
   if (!fits(config)) config.q_stages = 1;
 }

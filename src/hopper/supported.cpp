@@ -25,12 +25,6 @@ Status check_eight_bit(const AttentionProblem& problem) {
   if (problem.eight_bit.k_rows < std::min(kGroupRows, problem.seqlen_k)) {
     return unsupported("k_descale has a scale for each row: the hopper engine takes one for 32 rows or more");
   }
-  for (const auto& [name, wanted] :
-       {std::pair{"seqused_q", problem.has_seqused_q}, std::pair{"seqused_k", problem.has_seqused_k}}) {
-    if (!wanted) continue;
-    return unsupported("{} is not supported by the hopper engine with {} inputs; the cpu engine supports it", name,
-                       name_of(problem.dtype));
-  }
   return {};
 }
 

@@ -60,8 +60,17 @@ TEST(EightBitPlan, NamesWhatEightBitOperandsLack) {
             "head_dim is 256: the hopper engine takes 64 and 128 with int8 inputs; the cpu engine takes any");
   EXPECT_EQ(message([](AttentionProblem& p) { p.eight_bit.k_rows = 1; }),
             "k_descale has a scale for each row: the hopper engine takes one for 32 rows or more");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.has_seqused_k = true; }),
-            "seqused_k is not supported by the hopper engine with int8 inputs; the cpu engine supports it");
+}
+
+TEST(EightBitPlan, UsedLengthsAreSorted) {
+  for (const DType dtype : {DType::int8, DType::float8_e4m3}) {
+    AttentionProblem problem = eight_bit_problem(128, dtype);
+    problem.has_seqused_k = true;
+    const forward::Config config = config_of(problem);
+    EXPECT_TRUE(config.rule.varlen);
+    EXPECT_EQ(config.schedule, Schedule::sorted);
+    EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes);
+  }
 }
 
 TEST(EightBitPlan, EightBitOperandsTakeEveryScoreOption) {

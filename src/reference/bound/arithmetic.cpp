@@ -24,7 +24,8 @@ ArithmeticModel arithmetic_of(Engine engine, DType probabilities) {
   model.block_n = engine == Engine::ampere ? 32 : 64;  // the fewest keys of a step
   model.keep_joins_sums = true;
   if (engine == Engine::hopper) {
-    model.joining_parts = 4.0;                    // float16's; bfloat16 has three
+    if (probabilities == DType::float8_e4m3) model.unit_roundoff = 0x1p-13;  // what they keep of sums of such products
+    model.joining_parts = 4.0;                                               // float16's; bfloat16 has three
     model.passed_probabilities = DType::float16;  // from the warpgroup that computes P to the one that computes dS
     model.passed_scale = 0x1p12;                  // so that few are below float16's normal range
   }

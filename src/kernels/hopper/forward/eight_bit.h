@@ -56,8 +56,8 @@ class EightBitSoftmax : public score::OnlineSoftmax<C.rule, C.block_n>, public E
     }
   }
 
-  /// P as operand from what measure() left; sets block_factor. `when_begun()` is called once, when the first
-  /// exponentials have begun and before `p` is written: it may still use the factor of the block before. True as
+  /// P as operand from what measure() left; sets block_factor. `when_begun()` is called once, when the exponentials of
+  /// kAhead operands have begun and before `p` is written: it may still use the factor of the block before. True as
   /// measure(), of what was accumulated until then.
   template <typename WhenBegun>
   __device__ __forceinline__ bool exponentiate(Operand& p, const Sums& sums, const Reference& reference,
@@ -102,6 +102,10 @@ class EightBitSoftmax : public score::OnlineSoftmax<C.rule, C.block_n>, public E
 
   using Exponentials = float[kOperandKeys / 2];
 
+  /// Operands whose exponentials begin while P V of the block before may still read P, as registers allow. e4m3's wait
+  /// for it: faster than beside it.
+  static constexpr int kAhead = !sums_by_block(C) ? 0 : is_masked(C.rule) && C.head_dim_v > 64 ? 1 : 2;
+
   /// What is added to row r's exponents for their reference to become the levels' logarithm.
   __device__ __forceinline__ float shift_of_row(const Reference& reference, int r) const {
     const float relative_to = sums_by_block(C) ? reference.own[r] : this->max_log2[r];
@@ -135,15 +139,23 @@ class EightBitSoftmax : public score::OnlineSoftmax<C.rule, C.block_n>, public E
       shift[r] = shift_of_row(reference, r);
       sum[r] = 0.0F;
     }
+    Exponentials ahead[kAhead > 0 ? kAhead : 1];  // where their sums were
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      begin_operand<exponents>(ahead[i], sums, i, shift, exponents || reference.scaled, scales);
+      ptx::tie(ahead[i]);
+    }
+    when_begun();
 #pragma unroll
     for (int i = 0; i < C.block_n / kOperandKeys; ++i) {
       asm volatile("" ::: "memory");  // scales are not to be fetched long before they are used: there are no registers
-      Exponentials e;
-      begin_operand<exponents>(e, sums, i, shift, exponents || reference.scaled, scales);
-      if (i == 0) {
-        when_begun();
+      if (i < kAhead) {
+        end_operand(p[i], ahead[i], i, scales, sum);
+      } else {
+        Exponentials e;
+        begin_operand<exponents>(e, sums, i, shift, exponents || reference.scaled, scales);
+        end_operand(p[i], e, i, scales, sum);
       }
-      end_operand(p[i], e, i, scales, sum);
     }
   }
 

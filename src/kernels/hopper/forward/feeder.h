@@ -114,7 +114,9 @@ class KeyFeeder {
     if (!cursor_.next()) {
       return false;
     }
-    const SequenceStart rows = key_start<C>(params_, cursor_.work());
+    // V that lies transposed has keys as columns, which no bound ends: zeros and what is hidden meet there.
+    const SequenceStart rows =
+        kTransposed ? SequenceStart{{0, 0}, cursor_.work().tile.sequence} : key_start<C>(params_, cursor_.work());
     const int head = cursor_.head();
     const int first = cursor_.block() * C.block_n;
     uint64_t& full = full_[at_.stage];
