@@ -78,6 +78,7 @@ ScoreRule score_rule(const AttentionProblem& problem) {
   rule.dropout = problem.dropout != 0.0F;
   rule.block_mask = static_cast<int>(problem.modifiers.block_size);
   rule.scale_first = !rule.bias && scales_first(problem, rule);
+  rule.row_invariant = problem.pass == Pass::forward && problem.row_invariant;
   return rule;
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "call/arithmetic.h"
 #include "call/eight_bit.h"
@@ -206,7 +207,43 @@ void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& pro
   if (!fits(config)) config.q_stages = 1;
 }
 
+/// Keys per step of row-invariant calls: a row's sums are made of blocks of so many keys, whatever the call's shape.
+int invariant_block_n(const forward::Config& config) {
+  const int widest = std::max(config.head_dim, config.head_dim_v);
+  if (widest <= 64) return 64;
+  if (widest <= 128) return std::getenv("STROBE_N128") ? std::atoi(std::getenv("STROBE_N128")) : 80;
+  return widest <= 192 ? 96 : 80;
+}
+
+/// Row-invariant calls: as many warpgroups as the call's rows and the registers allow, for one number of keys per step.
+void choose_invariant_tiles(forward::Config& config, const AttentionProblem& problem) {
+  const ScoreRule& rule = config.rule;
+  const int widest = std::max(config.head_dim, config.head_dim_v);
+  const bool copies = config.keys == forward::KeySource::page_rows;
+  config.block_n = invariant_block_n(config);
+  config.consumer_warpgroups = 2;
+  config.stages = 2;
+  config.q_stages = 1;
+  if (problem.seqlen_q * config.packed_heads <= kRowsPerWarpgroup) {
+    config.consumer_warpgroups = 1;
+  } else if (widest <= 64 && !copies) {
+    config.consumer_warpgroups = rule.alibi && rule.mask_left ? 3 : 4;
+    config.ping_pong = false;
+  } else if (widest <= 128 && config.block_n <= 80 && prefers_three_warpgroups(problem, rule) && !rule.alibi && !rule.softcap && !copies) {
+    config.consumer_warpgroups = 3;
+  }
+  const bool few = config.consumer_warpgroups <= 2;
+  if (few && tile_registers(config, config.block_n) + option_registers(rule) > 220) config.two_stage = false;
+  while (config.stages < 4 && fits(config)) ++config.stages;
+  while (config.stages > 2 && !fits(config)) --config.stages;
+  if (config.consumer_warpgroups > 1) {
+    config.q_stages = 2;
+    if (!fits(config)) config.q_stages = 1;
+  }
+}
+
 void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
+  if (config.rule.row_invariant) return choose_invariant_tiles(config, problem);
   if (problem.eight_bit.given()) return choose_eight_bit_tiles(config, problem);
   const int widest = std::max(config.head_dim, config.head_dim_v);
   config.consumer_warpgroups = 2;

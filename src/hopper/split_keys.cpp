@@ -25,7 +25,7 @@ std::int64_t rows_of(const AttentionProblem& problem, const forward::Config& con
 
 bool can_split(const AttentionProblem& problem, const forward::Config& config) {
   const ScoreRule& rule = config.rule;
-  if (eight_bit(config) || rule.bias || rule.dropout || rule.block_mask != 0) return false;
+  if (rule.row_invariant || eight_bit(config) || rule.bias || rule.dropout || rule.block_mask != 0) return false;
   // Four warpgroups have no registers for it.
   if (!config.persistent || config.consumer_warpgroups > 3) return false;
   return !rule.varlen || problem.batch <= kMaxSortedSequences;

@@ -34,6 +34,19 @@ Status check_eight_bit(const AttentionProblem& problem) {
   return {};
 }
 
+/// What row-invariant forwards lack.
+Status check_row_invariant(const AttentionProblem& problem) {
+  if (!problem.row_invariant || problem.pass == Pass::backward) return {};
+  for (const auto& [name, wanted] :
+       {std::pair{"dropout", problem.dropout != 0.0F}, std::pair{"a bias", problem.modifiers.has_bias},
+        std::pair{"a block mask", problem.modifiers.block_size != 0},
+        std::pair{"k in 8 bits", problem.stored.given()}}) {
+    if (!wanted) continue;
+    return unsupported("row_invariant with {} is not supported by the hopper engine; the cpu engine supports it", name);
+  }
+  return {};
+}
+
 /// What the kernel that converts K and V lacks.
 Status check_stored_pages(const AttentionProblem& problem) {
   if (key_source(problem) != forward::KeySource::page_rows) return {};
@@ -58,7 +71,7 @@ Status check_supported(const AttentionProblem& problem) {
   if (problem.stored.given()) {
     if (Status status = check_stored_pages(problem); !status.ok()) return status;
   }
-  if (Status status = gpu::check_row_invariant(problem, kEngine); !status.ok()) return status;
+  if (Status status = check_row_invariant(problem); !status.ok()) return status;
   return gpu::check_sizes(problem, kEngine);
 }
 

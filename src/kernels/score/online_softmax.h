@@ -98,10 +98,11 @@ struct OnlineSoftmax {
     return passes;
   }
 
-  /// By all threads of a warp. What was accumulated before is to be multiplied by `correction`.
+  /// By all threads of a warp. What was accumulated before is to be multiplied by `correction`. Row-invariant rules ask
+  /// each row whether it passes its own maximum; others raise all rows of the warp.
   __device__ __forceinline__ void raise_maximum(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
                                                 float scale_log2) {
-    raise_maximum_to(s, highest, [&](float score) { return score * scale_log2; });
+    raise_maximum_to(s, highest, [&](float score) { return __fmul_rn(score, scale_log2); });
   }
 
   /// The same, of scores that `exponent_of` makes exponents: a function that never falls.
@@ -127,10 +128,12 @@ struct OnlineSoftmax {
     }
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      const float raised = fmaxf(max_log2[r], exponent_of(highest[r]));
-      correction[r] = raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
+      const float exponent = exponent_of(highest[r]);
+      const bool stays = R.row_invariant && !(exponent > max_log2[r] + kSlack);
+      const float raised = stays ? max_log2[r] : fmaxf(max_log2[r], exponent);
+      correction[r] = stays || raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
       max_log2[r] = raised;
-      sum[r] *= correction[r];
+      sum[r] = __fmul_rn(sum[r], correction[r]);  // never one instruction with the addition that follows
     }
   }
 
@@ -168,7 +171,7 @@ struct OnlineSoftmax {
       return 1.0F;
     }
     const float shrunk = ptx::ex2_approx(max_log2[r] - raised);
-    sum[r] = sum[r] * shrunk + ptx::ex2_approx(logit_log2 - raised);
+    sum[r] = __fmaf_rn(sum[r], shrunk, ptx::ex2_approx(logit_log2 - raised));
     max_log2[r] = raised;
     return shrunk;
   }

@@ -23,6 +23,7 @@ struct ScoreRule {
   bool dropout = false;       // probabilities become 0 at random
   int block_mask = 0;         // rows and keys of the blocks that a mask hides or shows: 64 or 128; 0: there is none
   bool scale_first = false;   // scores are scaled before their maximum is taken: for scales that are not positive
+  bool row_invariant = false;  // a row's bits depend on its own query and keys, not on the rows that share its tile
 
   bool operator==(const ScoreRule&) const = default;
 };

@@ -85,7 +85,7 @@ class Transform {
  private:
   template <bool all_visible>
   __device__ __forceinline__ void softcap(float& x, float& y) const {
-    if constexpr (R.softcap && all_visible) {
+    if constexpr (R.softcap && all_visible && !R.row_invariant) {
       softcap_two<R>(params_, x, y);
     } else {
       x = softcapped<R>(params_, x);
@@ -97,7 +97,7 @@ class Transform {
     if constexpr (R.bias) {
       score = __fmaf_rn(score, params_.scale, bias);
     } else if constexpr (R.scale_first) {
-      score *= params_.scale_log2;
+      score = __fmul_rn(score, params_.scale_log2);
     }
     return R.alibi ? __fmaf_rn(-slope_[r], fabsf(distance), score) : score;
   }
