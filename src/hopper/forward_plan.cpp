@@ -212,7 +212,7 @@ int invariant_block_n(const forward::Config& config) {
   const int widest = std::max(config.head_dim, config.head_dim_v);
   if (widest <= 64) return 64;
   if (widest <= 128) return std::getenv("STROBE_N128") ? std::atoi(std::getenv("STROBE_N128")) : 80;
-  return widest <= 192 ? 96 : 80;
+  return widest <= 192 ? 96 : 64;
 }
 
 /// Row-invariant calls: as many warpgroups as the call's rows and the registers allow, for one number of keys per step.
@@ -221,25 +221,39 @@ void choose_invariant_tiles(forward::Config& config, const AttentionProblem& pro
   const int widest = std::max(config.head_dim, config.head_dim_v);
   const bool copies = config.keys == forward::KeySource::page_rows;
   config.block_n = invariant_block_n(config);
+  const int segment = (std::getenv("STROBE_SEGMENT") ? std::atoi(std::getenv("STROBE_SEGMENT")) : 1024) / config.block_n;
+  if (segment > 0 && problem.seqlen_k > std::int64_t{segment} * config.block_n) config.segment_blocks = segment;
+  const bool joins = config.segment_blocks > 0;
   config.consumer_warpgroups = 2;
   config.stages = 2;
   config.q_stages = 1;
   if (problem.seqlen_q * config.packed_heads <= kRowsPerWarpgroup) {
     config.consumer_warpgroups = 1;
   } else if (widest <= 64 && !copies) {
-    config.consumer_warpgroups = rule.alibi && rule.mask_left ? 3 : 4;
+    config.consumer_warpgroups = joins || (rule.alibi && rule.mask_left) ? 3 : 4;
     config.ping_pong = false;
-  } else if (widest <= 128 && config.block_n <= 80 && prefers_three_warpgroups(problem, rule) && !rule.alibi && !rule.softcap && !copies) {
+  } else if ((!joins || (getenv("STROBE_WG") && atoi(getenv("STROBE_WG")) == 3)) && widest <= 128 && (config.block_n <= 80 || getenv("STROBE_TWO")) && prefers_three_warpgroups(problem, rule) && !rule.alibi && !rule.softcap && !copies) {
     config.consumer_warpgroups = 3;
   }
   const bool few = config.consumer_warpgroups <= 2;
-  if (few && tile_registers(config, config.block_n) + option_registers(rule) > 220) config.two_stage = false;
+  if (std::getenv("STROBE_TWO") && config.consumer_warpgroups == 3 && joins) config.two_stage = false;
+  if (few && tile_registers(config, config.block_n) + option_registers(rule) > (joins ? 180 : 220)) config.two_stage = false;
   while (config.stages < 4 && fits(config)) ++config.stages;
   while (config.stages > 2 && !fits(config)) --config.stages;
   if (config.consumer_warpgroups > 1) {
     config.q_stages = 2;
     if (!fits(config)) config.q_stages = 1;
   }
+}
+
+/// Row-invariant calls: what segments leave stays in shared memory where stages of K and V are left beside it.
+void choose_kept(forward::Config& config) {
+  if (!folds(config) || (std::getenv("STROBE_KEEP") && std::atoi(std::getenv("STROBE_KEEP")) == 0)) return;
+  forward::Config kept = config;
+  kept.keeps_in_smem = true;
+  if (!fits(kept)) kept.q_stages = 1;
+  while (!fits(kept) && kept.stages > 2) --kept.stages;
+  if (fits(kept)) config = kept;
 }
 
 void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
@@ -392,8 +406,10 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   config.entries = problem.has_cache_batch_idx;
   problem.stored.given() ? choose_stored_tiles(config, problem) : choose_tiles(config, problem);
   config.schedule = choose_schedule(config, problem, shape);
+  choose_kept(config);
   if (workers_of_split_keys(problem, config, shape) > 0) {
     config.schedule = Schedule::split;
+    config.keeps_in_smem = false;
     config.ctas_per_sm = 1;
     // A part's numbers take registers, too; and one step after another still is faster than keys arrive.
     const int left = config.keys == forward::KeySource::page_rows && config.consumer_warpgroups > 1 ? 167 : 175;
@@ -422,6 +438,10 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
   if (config.schedule == Schedule::split) {
     plan.workers = std::max(1, workers_of_split_keys(problem, config, shape));
     plan.split = split_plan(problem, config, plan.tiles, plan.workers);
+  }
+  if (folds(config) && !config.keeps_in_smem) {
+    plan.kept_bytes = sizeof(float) * static_cast<std::size_t>(plan.workers) *
+                      static_cast<std::size_t>(block_m(config) * config.head_dim_v);
   }
   return plan;
 }

@@ -25,19 +25,38 @@ std::int64_t rows_of(const AttentionProblem& problem, const forward::Config& con
 
 bool can_split(const AttentionProblem& problem, const forward::Config& config) {
   const ScoreRule& rule = config.rule;
-  if (rule.row_invariant || eight_bit(config) || rule.bias || rule.dropout || rule.block_mask != 0) return false;
+  if (rule.row_invariant && config.segment_blocks == 0) return false;
+  if (eight_bit(config) || rule.bias || rule.dropout || rule.block_mask != 0) return false;
   // Four warpgroups have no registers for it.
   if (!config.persistent || config.consumer_warpgroups > 3) return false;
   return !rule.varlen || problem.batch <= kMaxSortedSequences;
 }
 
+/// Of row-invariant calls, whose parts are segments of so many keys that the memory which they take is little.
+int segment_workers(const AttentionProblem& problem, const forward::Config& config, std::int64_t tiles,
+                    std::int64_t multiprocessors) {
+  constexpr std::int64_t kMostSlotBytes = std::int64_t{512} << 20;
+  const std::int64_t segments = segments_of(problem, config);
+  const bool few_rows = rows_of(problem, config) <= kRowsPerWarpgroup;
+  const std::int64_t slot_bytes = std::min<std::int64_t>(block_m(config), rows_of(problem, config)) *
+                                  (4 * config.head_dim_v + static_cast<std::int64_t>(sizeof(PartStatistics)));
+  if (segments > steps::kMostParts || tiles * segments * slot_bytes > kMostSlotBytes) return 0;
+  if (few_rows ? tiles >= kRounds * multiprocessors : 2 * tiles > multiprocessors) return 0;
+  return static_cast<int>(std::min(multiprocessors, tiles * segments));
+}
+
 }  // namespace
+
+std::int64_t segments_of(const AttentionProblem& problem, const forward::Config& config) {
+  return ceil_div<std::int64_t>(problem.seqlen_k, std::int64_t{config.segment_blocks} * config.block_n);
+}
 
 int split_workers(const AttentionProblem& problem, const forward::Config& config, std::int64_t tiles, std::int64_t keys,
                   const DeviceShape& shape) {
   if (tiles == 0 || !can_split(problem, config)) return 0;
-  const bool few_rows = rows_of(problem, config) <= kRowsPerWarpgroup;
   const std::int64_t multiprocessors = shape.multiprocessors;
+  if (config.segment_blocks > 0) return segment_workers(problem, config, tiles, multiprocessors);
+  const bool few_rows = rows_of(problem, config) <= kRowsPerWarpgroup;
   const std::int64_t blocks = ceil_div<std::int64_t>(keys, config.block_n);
   if (keys < (few_rows ? kLeastKeys : kLeastKeysOfManyRows) || tiles * blocks > kMostBlocks) return 0;
   if (few_rows ? tiles >= kRounds * multiprocessors : 2 * tiles > multiprocessors) return 0;
@@ -64,7 +83,9 @@ SplitPlan split_plan(const AttentionProblem& problem, const forward::Config& con
     plan.total_bytes += round_up(static_cast<std::size_t>(count) * size, kAlignment);
     return at;
   };
-  const std::int64_t rows = std::int64_t{2} * workers * plan.slot_rows;
+  const bool segments = config.segment_blocks > 0;
+  const std::int64_t slots = segments ? tiles.tiles * segments_of(problem, config) : std::int64_t{2} * workers;
+  const std::int64_t rows = slots * plan.slot_rows;
   plan.tiles = take(tiles.tiles, sizeof(TileParts));
   plan.statistics = take(rows, sizeof(PartStatistics));
   plan.sums = take(rows, static_cast<std::size_t>(config.head_dim_v) * sizeof(float));
@@ -73,7 +94,9 @@ SplitPlan split_plan(const AttentionProblem& problem, const forward::Config& con
   plan.combine = {.element = config.rule.element,
                   .head_dim_v = config.head_dim_v,
                   .few_parts = one_length && ceil_div(workers, tiles.tiles) < steps::kFewParts,
-                  .varlen = config.rule.varlen};
+                  .varlen = config.rule.varlen,
+                  .segments = segments,
+                  .sink = segments && config.rule.sink};
   return plan;
 }
 

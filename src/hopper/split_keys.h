@@ -17,6 +17,9 @@ namespace strobe::hopper {
 int split_workers(const AttentionProblem& problem, const forward::Config& config, std::int64_t tiles, std::int64_t keys,
                   const DeviceShape& shape);
 
+/// Segments of a row's keys, at most.
+std::int64_t segments_of(const AttentionProblem& problem, const forward::Config& config);
+
 /// The workspace of a split call and the kernel that puts its parts together.
 struct SplitPlan {
   int slot_rows = 0;

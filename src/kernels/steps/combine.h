@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/math/constants.h"
+#include "kernels/score/join_rows.h"
 #include "kernels/score/visible_keys.h"
 #include "kernels/steps/combine_params.h"
 #include "kernels/steps/source.h"
@@ -250,7 +251,115 @@ __global__ void __launch_bounds__(kCombineThreads) merge(const __grid_constant__
   }
 }
 
+// -- Segments of a row-invariant call -----------------------------------------------------------------------------------
+
+/// A row's segments, by all threads of the CTA.
+class RowSegments {
+ public:
+  struct Shared {
+    score::JoinFactors factors[kMostParts];
+    float sums[kMostParts];
+    PartStatistics row;
+  };
+
+  /// statistics(i) gives a segment's. They join from the last to the first: a prefix maximum tells each what it meets.
+  template <typename Statistics>
+  __device__ __forceinline__ RowSegments(Shared& shared, int count, const Statistics& statistics) : shared_(shared) {
+    if (threadIdx.x < kWarp) {
+      float highest = kMinusInfinity;  // of those before this round's
+      for (int first = 0; first < count; first += kWarp) {
+        const int at = first + static_cast<int>(threadIdx.x);
+        const PartStatistics own = at < count ? statistics(count - 1 - at) : PartStatistics{kMinusInfinity, 0.0F};
+        const float before = highest;
+        float most = own.sum != 0.0F ? own.max_log2 : kMinusInfinity;
+#pragma unroll
+        for (int distance = 1; distance < kWarp; distance *= 2) {
+          const float other = __shfl_up_sync(0xffffffffU, most, distance);
+          most = threadIdx.x >= distance ? fmaxf(other, most) : most;
+        }
+        const float earlier = __shfl_up_sync(0xffffffffU, most, 1);
+        const float met = threadIdx.x == 0 ? before : fmaxf(before, earlier);
+        highest = fmaxf(before, __shfl_sync(0xffffffffU, most, kWarp - 1));
+        if (at < count) {
+          shared.factors[at] = score::join_factors(met, own, fmaxf(before, most));
+          shared.sums[at] = own.sum;
+        }
+      }
+      if (threadIdx.x == 0) {
+        shared.row.max_log2 = highest;
+      }
+    }
+    __syncthreads();
+    float sum = 0.0F;
+    for (int at = 0; at < count; ++at) {
+      sum = score::joined(sum, shared.sums[at], shared.factors[at]);
+    }
+    row_ = {shared.row.max_log2, sum};
+  }
+
+  __device__ __forceinline__ const PartStatistics& row() const { return row_; }
+
+  /// A column of P V; value(i) is segment i's.
+  template <typename Value>
+  __device__ __forceinline__ float column(int count, const Value& value) const {
+    constexpr int kAtOnce = 16;  // loads on their way
+    float x = 0.0F;
+    for (int first = 0; first < count; first += kAtOnce) {
+      float next[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        next[i] = first + i < count ? value(count - 1 - first - i) : 0.0F;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + i < count) {
+          x = score::joined(x, next[i], shared_.factors[first + i]);
+        }
+      }
+    }
+    return x;
+  }
+
+ private:
+  const Shared& shared_;
+  PartStatistics row_;
+};
+
 // -- Split keys -------------------------------------------------------------------------------------------------------
+
+/// The sink joins a row, as OnlineSoftmax::join. Returns by what the row's output shrinks.
+__device__ __forceinline__ float join_sink(PartStatistics& row, float logit_log2) {
+  const float raised = fmaxf(row.max_log2, logit_log2);
+  if (raised == kMinusInfinity) {
+    return 1.0F;
+  }
+  const float shrunk = ptx::ex2_approx(row.max_log2 - raised);
+  row = {raised, __fmaf_rn(row.sum, shrunk, ptx::ex2_approx(logit_log2 - raised))};
+  return shrunk;
+}
+
+/// Joins a row's segments and stores it. slot_row(i): where segment i lies; `o` and `lse`: the row's.
+template <CombineConfig C, typename SlotRow>
+__device__ __forceinline__ void join_segments(const CombineParams& params, int count, bool exists, int q_head,
+                                              const SlotRow& slot_row, unsigned short* o, float* lse) {
+  __shared__ RowSegments::Shared shared;
+  const RowSegments segments(shared, count, [&](int part) { return params.statistics[slot_row(part)]; });
+  PartStatistics row = segments.row();
+  const bool sees = row.sum != 0.0F;
+  float factor = 1.0F;
+  if constexpr (C.sink) {
+    factor = exists ? join_sink(row, params.sink[q_head] * kLog2E) : 1.0F;
+  }
+  factor *= ptx::rcp_approx(row.sum);
+  for (int column = threadIdx.x; column < params.head_dim_v; column += kCombineThreads) {
+    const float x =
+        segments.column(count, [&](int part) { return params.sums[slot_row(part) * C.head_dim_v + column]; });
+    o[column] = static_cast<unsigned short>(pack<C.element>(sees ? x * factor : 0.0F, 0.0F));
+  }
+  if (lse != nullptr && threadIdx.x == 0) {
+    *lse = row.sum == 0.0F ? kMinusInfinity : (row.max_log2 + ptx::lg2_approx(row.sum)) * kLn2;
+  }
+}
 
 /// Grid: jobs / rows_per_block, rounded up. Tiles that are whole are left as they are.
 template <CombineConfig C>
@@ -283,15 +392,25 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
     parts.count = 0;  // a row that is not in use
   }
   const auto slot_row = [&](int part) {
-    const int slot = part == 0 ? 2 * parts.first + 1 : 2 * (parts.first + part);
+    const int slot = C.segments  ? parts.first + part
+                     : part == 0 ? 2 * parts.first + 1
+                                 : 2 * (parts.first + part);
     return static_cast<long long>(slot) * params.slot_rows + row_of_tile;
   };
-  const Weights weights(shared[own], parts.count, 1.0F, [&](int part) { return params.statistics[slot_row(part)]; });
-  const float factor = weights.sum == 0.0F ? 0.0F : 1.0F / weights.sum;
-  const bool stores = kWarps == 1 || threadIdx.x < kWarp;
   const long long batch = params.sequences.cu_seqlens_q != nullptr ? 0 : sequence;
   const int q_head = head * params.packed_heads + row % params.packed_heads;
   const int q_row = q.start + row / params.packed_heads;
+  if constexpr (C.segments) {
+    float* const lse = params.lse == nullptr ? nullptr
+                                             : params.lse + batch * params.lse_batch_stride +
+                                                   q_head * params.lse_head_stride + q_row;
+    join_segments<C>(params, parts.count, row < q.used * params.packed_heads, q_head, slot_row,
+                     params.o.row(batch, q_row, q_head), lse);
+    return;
+  }
+  const Weights weights(shared[own], parts.count, 1.0F, [&](int part) { return params.statistics[slot_row(part)]; });
+  const float factor = weights.sum == 0.0F ? 0.0F : 1.0F / weights.sum;
+  const bool stores = kWarps == 1 || threadIdx.x < kWarp;
 #pragma unroll
   for (int first = 0; first < C.head_dim_v; first += kWarpColumns) {
     const int column = first + 4 * static_cast<int>(threadIdx.x % kWarp);

@@ -16,6 +16,7 @@
 #include "kernels/hopper/forward/eight_bit_tile.h"
 #include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/exact_rows.h"
+#include "kernels/hopper/forward/kept_rows.h"
 #include "kernels/hopper/forward/rings.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_rules.h"
@@ -37,6 +38,7 @@ class Consumer : private Rings<C> {
         params_(feeders.params),
         schedule_(feeders.schedule),
         pipe_(feeders.o, feeders.smem, warpgroup),
+        kept_(feeders.params, feeders.smem, warpgroup),
         smem_(feeders.smem) {
     Turns<C>::open(warpgroup);
   }
@@ -49,8 +51,9 @@ class Consumer : private Rings<C> {
     SoftmaxOf<C> softmax;
     TileWork open;  // the tile whose last P V is still to come
     bool is_open = false;
-    Assignment next = next_assignment<C>(scheduler, params_, warpgroup());
-    const auto advance = [&] { next = next_assignment<C>(scheduler, params_, warpgroup()); };
+    Assignment next{};
+    const auto advance = [&] { advance_to_next<C>(next, scheduler, params_, warpgroup()); };
+    advance();
     const auto look_ahead = [&] {
       if constexpr (kLooksAhead) {
         advance();
@@ -69,7 +72,9 @@ class Consumer : private Rings<C> {
           }
         }
         pass_blocks(walk.count(work.n_begin, work.n_end));
-        store_without_keys<C>(params_, pipe_, work, warpgroup());
+        if (ends_tile<C>(work)) {
+          store_without_keys<C>(params_, pipe_, work, warpgroup());
+        }
         advance();
         continue;
       }
@@ -90,6 +95,9 @@ class Consumer : private Rings<C> {
         const Rules rules = is_open ? cross_step(o, p, softmax, open, walk, work, n_begin, n_end - 1, look_ahead)
                                     : first_step(p, softmax, walk, work, n_begin, n_end - 1, look_ahead);
         remaining_steps(o, p, softmax, rules, walk, n_begin, n_end - 1);
+        if (ends_tile<C>(work)) {
+          release_q();
+        }
         open = work;
         is_open = true;
         if constexpr (kOwnBegins<C>) {
@@ -132,7 +140,7 @@ class Consumer : private Rings<C> {
   // step of the tile before. Four warpgroups have no registers for it, nor have three with a softcap, chunks, bias,
   // dropout and block masks; split schedules have few tiles.
   static constexpr bool kLooksAhead =
-      C.consumer_warpgroups < (C.rule.softcap ? 3 : 4) && !C.rule.chunked && kPlain && !kSplits<C>;
+      C.consumer_warpgroups < (C.rule.softcap || folds(C) ? 3 : 4) && !C.rule.chunked && kPlain && !kSplits<C>;
 
   // Blocks that this warpgroup lets pass at the start of a tile wait for V stages that it still holds: at most
   // `stages` of them may, or the ring locks up. Chunks may be further apart: then no tile stays open.
@@ -191,11 +199,15 @@ class Consumer : private Rings<C> {
     ptx::wgmma_wait_group<0>(o);
     output_done();
     pass_values(others);
-    softmax.finish();
-    finite_ &= store_tile<C>(params_, pipe_, open, warpgroup(), o, softmax);
+    if constexpr (folds(C)) {  // joining segments takes registers that P gives back
+      rules.dropout.to_operand(p, s, slices);
+    }
+    store(open, o, softmax);
     softmax = next;
     accumulate_ = false;
-    rules.dropout.to_operand(p, s, slices);
+    if constexpr (!folds(C)) {
+      rules.dropout.to_operand(p, s, slices);
+    }
     return rules;
   }
 
@@ -214,7 +226,6 @@ class Consumer : private Rings<C> {
         n = step<true>(o, p, softmax, rules, walk, n_begin, n);
       }
     }
-    release_q();
   }
 
   /// Block n; returns the next.
@@ -249,9 +260,28 @@ class Consumer : private Rings<C> {
     ptx::wgmma_wait_group<0>(o);
     output_done();
     pass_values(0);
-    softmax.finish();
-    finite_ &= store_tile<C>(params_, pipe_, open, warpgroup(), o, softmax);
+    store(open, o, softmax);
     accumulate_ = false;
+  }
+
+  /// What became of `work`: its results, or those of a segment for the next one to join.
+  __device__ __forceinline__ void store(const TileWork& work, Output& o, Softmax<C>& softmax) {
+    softmax.finish();
+    if constexpr (!folds(C)) {
+      finite_ &= store_tile<C>(params_, pipe_, work, warpgroup(), o, softmax);
+    } else {
+      kept_.join(pipe_, o, softmax);
+      if (ends_tile<C>(work)) {
+        finite_ &= store_tile<C>(params_, pipe_, work, warpgroup(), o, softmax);
+        kept_.clear();
+      } else {
+        if constexpr (C.rule.max_logits) {
+          store_max_logits<C>(params_, work, warpgroup(), softmax);
+        }
+        kept_.keep(o);
+      }
+      clear<C>(o);  // else the compiler carries all of it past both
+    }
   }
 
   /// Blocks that other warpgroups work on and this one does not: their K.
@@ -314,9 +344,10 @@ class Consumer : private Rings<C> {
       ptx::wgmma_wait_group<0>(o);
       output_done();
     }
-    release_q();
-    softmax.finish();
-    finite_ &= store_tile<C>(params_, pipe_, work, warpgroup(), o, softmax);
+    if (ends_tile<C>(work)) {
+      release_q();
+    }
+    store(work, o, softmax);
     accumulate_ = false;
   }
 
@@ -388,6 +419,7 @@ class Consumer : private Rings<C> {
   const Params& params_;
   const ScheduleOf<C>& schedule_;
   OutputPipe<C> pipe_;
+  KeptRows<C> kept_;
   unsigned char* smem_;
   bool finite_ = true;       // whether everything that this thread stored was
   bool accumulate_ = false;  // whether O holds earlier blocks of its tile

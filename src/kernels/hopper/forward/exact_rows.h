@@ -85,7 +85,7 @@ __device__ __forceinline__ void repair_part_row(const Params& params, const Spli
   score::RowSums<C.head_dim_v> sums =
       score::row_sums<C.rule, C.head_dim_v>(params.score, params.blocks, exact, element_rows<C>(params, work));
   const float shrunk =
-      sums.join(work.tile.part.first == 0 ? score::sink_log2<C.rule>(params.score, exact.head) : kMinusInfinity);
+      sums.join(joins_sink<C>(work.tile.part) ? score::sink_log2<C.rule>(params.score, exact.head) : kMinusInfinity);
   const int lane = threadIdx.x % kWarpSize;
   if (lane == 0) {
     *stored.statistics = {sums.max_log2, sums.sum};

@@ -25,6 +25,7 @@ struct Tiling {
   int packed_heads = 1;    // query heads whose rows are interleaved in a tile
   int threads = 0;         // of a CTA
   bool persistent = true;  // each CTA computes many tiles
+  int segment_blocks = 0;  // row-invariant calls: key blocks that a part has at most; 0: any number
 };
 
 struct TileParams {
@@ -61,7 +62,8 @@ struct SequenceOrder {
 };
 
 /// Split schedules: where CTAs leave their parts of tiles, in the workspace. CTA w has slot 2 w for the tile that it
-/// goes on with and slot 2 w + 1 for one that it begins and does not end. kernels/steps/combine.h reads them.
+/// goes on with and slot 2 w + 1 for one that it begins and does not end. Segments have a slot each, in the order of
+/// tiles and keys. kernels/steps/combine.h reads them.
 struct SplitParams {
   TileParts* tiles;            // [sequences, heads, m_tiles]
   PartStatistics* statistics;  // [slots, slot_rows]
