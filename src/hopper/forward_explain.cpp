@@ -52,10 +52,10 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
   if (c.schedule == Schedule::split) text += explain_split(problem, plan.tiles, plan.workers);
   if (c.rule.row_invariant) {
     text += fmt::format("row-invariant a row's keys in blocks of {}, counted from its sequence's first{}\n", c.block_n,
-                        c.segment_blocks == 0 ? std::string()
-                                              : fmt::format("; {} keys are a segment, and segments join from the last{}",
-                                                            c.segment_blocks * c.block_n,
-                                                            c.keeps_in_smem ? " in shared memory" : ""));
+                        c.segment_blocks == 0
+                            ? std::string()
+                            : fmt::format("; {} keys are a segment, and segments join from the last{}",
+                                          c.segment_blocks * c.block_n, c.keeps_in_smem ? " in shared memory" : ""));
   }
   const std::size_t bytes = workspace_bytes(plan);
   text += bytes == 0 ? "workspace     none\n" : fmt::format("workspace     {} bytes\n", bytes);

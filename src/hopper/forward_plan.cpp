@@ -221,9 +221,11 @@ void choose_invariant_tiles(forward::Config& config, const AttentionProblem& pro
   const int widest = std::max(config.head_dim, config.head_dim_v);
   const bool copies = config.keys == forward::KeySource::page_rows;
   config.block_n = invariant_block_n(config);
-  const int segment = (std::getenv("STROBE_SEGMENT") ? std::atoi(std::getenv("STROBE_SEGMENT")) : 1024) / config.block_n;
+  const int segment =
+      (std::getenv("STROBE_SEGMENT") ? std::atoi(std::getenv("STROBE_SEGMENT")) : 1024) / config.block_n;
   if (segment > 0 && problem.seqlen_k > std::int64_t{segment} * config.block_n) config.segment_blocks = segment;
   const bool joins = config.segment_blocks > 0;
+  if (rule.varlen) config.schedule = Schedule::sorted;  // whose table must fit, too
   config.consumer_warpgroups = 2;
   config.stages = 2;
   config.q_stages = 1;
@@ -232,12 +234,15 @@ void choose_invariant_tiles(forward::Config& config, const AttentionProblem& pro
   } else if (widest <= 64 && !copies) {
     config.consumer_warpgroups = joins || (rule.alibi && rule.mask_left) ? 3 : 4;
     config.ping_pong = false;
-  } else if ((!joins || (getenv("STROBE_WG") && atoi(getenv("STROBE_WG")) == 3)) && widest <= 128 && (config.block_n <= 80 || getenv("STROBE_TWO")) && prefers_three_warpgroups(problem, rule) && !rule.alibi && !rule.softcap && !copies) {
+  } else if ((!joins || (getenv("STROBE_WG") && atoi(getenv("STROBE_WG")) == 3)) && widest <= 128 &&
+             (config.block_n <= 80 || getenv("STROBE_TWO")) && prefers_three_warpgroups(problem, rule) && !rule.alibi &&
+             !rule.softcap && !copies) {
     config.consumer_warpgroups = 3;
   }
   const bool few = config.consumer_warpgroups <= 2;
   if (std::getenv("STROBE_TWO") && config.consumer_warpgroups == 3 && joins) config.two_stage = false;
-  if (few && tile_registers(config, config.block_n) + option_registers(rule) > (joins ? 180 : 220)) config.two_stage = false;
+  if (few && tile_registers(config, config.block_n) + option_registers(rule) > (joins ? 180 : 220))
+    config.two_stage = false;
   while (config.stages < 4 && fits(config)) ++config.stages;
   while (config.stages > 2 && !fits(config)) --config.stages;
   if (config.consumer_warpgroups > 1) {

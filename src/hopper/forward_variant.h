@@ -36,8 +36,8 @@ constexpr auto fields_of(const Config&) {
       field("keys_per_value_scale", &Config::keys_per_value_scale), field("rotate_back", &Config::rotate_back),
       field("float_output", &Config::float_output), field("stored", &Config::stored),
       field("raw_stages", &Config::raw_stages), field("keys", &Config::keys), field("entries", &Config::entries),
-      field("segment_blocks", &Config::segment_blocks),
-      field("keeps_in_smem", &Config::keeps_in_smem), field("debug", &Config::debug));
+      field("segment_blocks", &Config::segment_blocks), field("keeps_in_smem", &Config::keeps_in_smem),
+      field("debug", &Config::debug));
 }
 
 }  // namespace forward

@@ -86,8 +86,57 @@ TEST(HopperForwardPlan, NamesWhatItLacks) {
             "head_dim is 36: the hopper engine takes multiples of 8 up to 256");
   EXPECT_EQ(refusal([](AttentionProblem& p) { p.head_dim_v = 264; }),
             "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
-  EXPECT_EQ(refusal([](AttentionProblem& p) { p.row_invariant = true; }),
-            "row_invariant is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(refusal([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.dropout = 0.1F;
+            }),
+            "row_invariant with dropout is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(refusal([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.modifiers.has_bias = true;
+            }),
+            "row_invariant with a bias is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(refusal([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.modifiers.block_size = 64;
+            }),
+            "row_invariant with a block mask is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(refusal([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.stored = {.dtype = DType::int8, .k_rows = 32, .v_rows = 32};
+            }),
+            "row_invariant with k in 8 bits is not supported by the hopper engine; the cpu engine supports it");
+}
+
+/// A row's blocks and segments of keys do not depend on the call's shape, and every variant fits.
+TEST(HopperForwardPlan, RowInvariantCallsHaveOneGridOfKeys) {
+  for (const auto& [head_dim, head_dim_v] :
+       {std::pair{32, 32}, {64, 64}, {96, 128}, {128, 128}, {192, 128}, {64, 256}, {256, 256}}) {
+    for (const std::int64_t queries : {1, 4, 16, 200, 5000}) {
+      for (const std::int64_t keys : {100, 5000, 70000}) {
+        for (int layout = 0; layout < 4; ++layout) {
+          AttentionProblem problem = problem_of(keys, head_dim, head_dim_v);
+          problem.row_invariant = true;
+          problem.heads_kv = layout % 2 == 0 ? 8 : 2;
+          problem.seqlen_q = queries;
+          problem.total_q = queries * problem.batch;
+          problem.causal = layout == 1 ? CausalMask::none : CausalMask::bottom_right;
+          problem.has_seqused_k = layout > 1;
+          problem.page_size = layout == 3 ? 12 : 0;
+          const forward::Config config = config_of(problem);
+          AttentionProblem other = problem_of(100000, head_dim, head_dim_v);
+          other.row_invariant = true;
+          const forward::Config longest = config_of(other);
+          EXPECT_EQ(config.block_n, longest.block_n);
+          EXPECT_GT(longest.segment_blocks, 0);
+          if (keys > 1024) {
+            EXPECT_EQ(config.segment_blocks, longest.segment_blocks);
+          }
+          EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << queries << " rows, layout " << layout;
+        }
+      }
+    }
+  }
 }
 
 TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {
@@ -315,14 +364,15 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
       "strobe::Element::fp16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
       "false, "
       ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
-      ".dropout = false, .block_mask = 0, .scale_first = false}, .head_dim = 128, .head_dim_v = 128, "
+      ".dropout = false, .block_mask = 0, .scale_first = false, "
+      ".row_invariant = false}, .head_dim = 128, .head_dim_v = 128, "
       ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .warp_specialized = true, .ping_pong = "
       "true, .two_stage = true, .persistent = true, .ctas_per_sm = 1, .packed_heads = 1, "
       ".schedule = strobe::hopper::Schedule::dealt, .operands = strobe::Operands::elements, "
       ".keys_per_value_scale = 1, .rotate_back = false, .float_output = false, "
       ".stored = strobe::Operands::elements, .raw_stages = 0, "
       ".keys = strobe::hopper::forward::KeySource::tensor, .entries = false, "
-      ".debug = false}>");
+      ".segment_blocks = 0, .keeps_in_smem = false, .debug = false}>");
 }
 
 TEST(ForwardVariant, EveryFieldChangesItsHash) {

@@ -251,7 +251,8 @@ __global__ void __launch_bounds__(kCombineThreads) merge(const __grid_constant__
   }
 }
 
-// -- Segments of a row-invariant call -----------------------------------------------------------------------------------
+// -- Segments of a row-invariant call
+// -----------------------------------------------------------------------------------
 
 /// A row's segments, by all threads of the CTA.
 class RowSegments {
@@ -392,18 +393,16 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
     parts.count = 0;  // a row that is not in use
   }
   const auto slot_row = [&](int part) {
-    const int slot = C.segments  ? parts.first + part
-                     : part == 0 ? 2 * parts.first + 1
-                                 : 2 * (parts.first + part);
+    const int slot = C.segments ? parts.first + part : part == 0 ? 2 * parts.first + 1 : 2 * (parts.first + part);
     return static_cast<long long>(slot) * params.slot_rows + row_of_tile;
   };
   const long long batch = params.sequences.cu_seqlens_q != nullptr ? 0 : sequence;
   const int q_head = head * params.packed_heads + row % params.packed_heads;
   const int q_row = q.start + row / params.packed_heads;
   if constexpr (C.segments) {
-    float* const lse = params.lse == nullptr ? nullptr
-                                             : params.lse + batch * params.lse_batch_stride +
-                                                   q_head * params.lse_head_stride + q_row;
+    float* const lse = params.lse == nullptr
+                           ? nullptr
+                           : params.lse + batch * params.lse_batch_stride + q_head * params.lse_head_stride + q_row;
     join_segments<C>(params, parts.count, row < q.used * params.packed_heads, q_head, slot_row,
                      params.o.row(batch, q_row, q_head), lse);
     return;

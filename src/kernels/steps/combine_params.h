@@ -77,8 +77,8 @@ struct CombineParams {
   SequenceParams sequences;
   int heads, packed_heads;  // query heads / packed_heads, whose rows are interleaved
   int block_m, m_tiles;
-  int head_dim_v;  // columns that exist
-  int jobs;        // tiles * slot_rows
+  int head_dim_v;     // columns that exist
+  int jobs;           // tiles * slot_rows
   const float* sink;  // [query heads]
 };
 

@@ -85,8 +85,8 @@ class OutputPipe {
  public:
   __device__ __forceinline__ OutputPipe(const TensorMap& map, unsigned char* smem, int warpgroup) : map_(map) {
     const int warp = warpgroup * kWarpsPerWarpgroup + warp_of_warpgroup();
-    stage_ = smem + smem_plan(C).o + warp * (C.keeps_in_smem ? kept_bytes(C) / kWarpsPerWarpgroup
-                                                             : kStages * kOutputPanelBytes);
+    stage_ = smem + smem_plan(C).o +
+             warp * (C.keeps_in_smem ? kept_bytes(C) / kWarpsPerWarpgroup : kStages * kOutputPanelBytes);
     if constexpr (kSplits<C>) {
       split_ = &reinterpret_cast<const SplitWork*>(smem + smem_plan(C).order)->params;
     }

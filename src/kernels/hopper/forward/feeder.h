@@ -74,7 +74,8 @@ class QueryFeeder {
         expect(full, kPlan.q_bytes);
         unsigned char* destination = smem_ + (w * C.q_stages + stage) * kPlan.q_bytes;
         for (int panel = 0; panel < kRowPanels<C>; ++panel) {
-          load_panel<(C.packed_heads > 1)>(map_, query_box<C>(rows, panel * kColumns<C>, work.row_of(w), work.tile.head),
+          load_panel<(C.packed_heads > 1)>(map_,
+                                           query_box<C>(rows, panel * kColumns<C>, work.row_of(w), work.tile.head),
                                            destination + panel * tile_bytes(kRowsPerWarpgroup, kPanelColumns), full);
         }
       }

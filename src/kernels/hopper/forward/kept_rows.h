@@ -34,8 +34,9 @@ class KeptRows<C> {
     if constexpr (C.keeps_in_smem) {
       kept_ = __cvta_generic_to_shared(smem + smem_plan(C).kept) + own;
     } else {
-      kept_ = reinterpret_cast<unsigned long long>(
-                  params.kept + static_cast<long long>(blockIdx.x) * block_m(C) * C.head_dim_v) + own;
+      kept_ = reinterpret_cast<unsigned long long>(params.kept +
+                                                   static_cast<long long>(blockIdx.x) * block_m(C) * C.head_dim_v) +
+              own;
     }
   }
 
@@ -99,8 +100,8 @@ class KeptRows<C> {
   }
   __device__ __forceinline__ void put(int j, const float4& x) const {
     if constexpr (C.keeps_in_smem) {
-      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(static_cast<unsigned>(kept_) + j * kVectorBytes), "f"(x.x), "f"(x.y),
-                   "f"(x.z), "f"(x.w)
+      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(static_cast<unsigned>(kept_) + j * kVectorBytes),
+                   "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
                    : "memory");
     } else {
       asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(kept_ + j * kVectorBytes), "f"(x.x), "f"(x.y),

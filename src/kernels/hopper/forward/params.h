@@ -55,7 +55,8 @@ struct Params {
 
   EightBitParams eight_bit;
   CacheParams cache;
-  float* kept;  // variants that keep what segments leave in global memory: [CTAs, consumer rows, head_dim_v as compiled]
+  float*
+      kept;  // variants that keep what segments leave in global memory: [CTAs, consumer rows, head_dim_v as compiled]
 };
 
 }  // namespace strobe::hopper::forward

@@ -23,7 +23,8 @@ constexpr int scale_bytes(const Config& c) {
 /// memory.
 constexpr bool sums_by_block(const Config& c) { return c.operands == Operands::int8; }
 constexpr int kept_bytes(const Config& c) {
-  return (eight_bit(c) && !sums_by_block(c)) || c.keeps_in_smem ? 4 * kRowsPerWarpgroup * c.head_dim_v : 0;  // of one warpgroup
+  return (eight_bit(c) && !sums_by_block(c)) || c.keeps_in_smem ? 4 * kRowsPerWarpgroup * c.head_dim_v
+                                                                : 0;  // of one warpgroup
 }
 
 /// V lies as it does in memory: its rows are keys, or 8-bit columns.

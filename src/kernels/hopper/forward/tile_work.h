@@ -121,8 +121,8 @@ constexpr int most_blocks_between() {
 template <Config C>
 constexpr bool kOwnBegins =
     C.rule.mask_left && C.consumer_warpgroups > 1 && C.block_n <= kRowsPerWarpgroup && !C.rule.chunked &&
-    !C.rule.softcap && !C.rule.alibi && !C.rule.max_logits && !eight_bit(C) && C.schedule != Schedule::split && C.segment_blocks == 0 &&
-    most_blocks_between<C>() <= C.stages - (C.ping_pong ? 1 : 0);
+    !C.rule.softcap && !C.rule.alibi && !C.rule.max_logits && !eight_bit(C) && C.schedule != Schedule::split &&
+    C.segment_blocks == 0 && most_blocks_between<C>() <= C.stages - (C.ping_pong ? 1 : 0);
 
 /// The first of the key blocks that one warpgroup's rows see. Blocks before it are other warpgroups'.
 template <Config C>
