@@ -211,7 +211,7 @@ void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& pro
 int invariant_block_n(const forward::Config& config) {
   const int widest = std::max(config.head_dim, config.head_dim_v);
   if (widest <= 64) return 64;
-  if (widest <= 128) return std::getenv("STROBE_N128") ? std::atoi(std::getenv("STROBE_N128")) : 80;
+  if (widest <= 128) return std::getenv("STROBE_N128") ? std::atoi(std::getenv("STROBE_N128")) : 128;
   return widest <= 192 ? 96 : 64;
 }
 
@@ -222,7 +222,7 @@ void choose_invariant_tiles(forward::Config& config, const AttentionProblem& pro
   const bool copies = config.keys == forward::KeySource::page_rows;
   config.block_n = invariant_block_n(config);
   const int segment =
-      (std::getenv("STROBE_SEGMENT") ? std::atoi(std::getenv("STROBE_SEGMENT")) : 1024) / config.block_n;
+      (std::getenv("STROBE_SEGMENT") ? std::atoi(std::getenv("STROBE_SEGMENT")) : widest <= 128 ? 1024 : 4096) / config.block_n;
   if (segment > 0 && problem.seqlen_k > std::int64_t{segment} * config.block_n) config.segment_blocks = segment;
   const bool joins = config.segment_blocks > 0;
   if (rule.varlen) config.schedule = Schedule::sorted;  // whose table must fit, too
@@ -253,6 +253,8 @@ void choose_invariant_tiles(forward::Config& config, const AttentionProblem& pro
 
 /// Row-invariant calls: what segments leave stays in shared memory where stages of K and V are left beside it.
 void choose_kept(forward::Config& config) {
+  config.joins_early = folds(config) && config.two_stage && std::getenv("STROBE_EARLY");
+  if (folds(config) && std::getenv("STROBE_PP")) config.ping_pong = std::atoi(std::getenv("STROBE_PP")) != 0;
   if (!folds(config) || (std::getenv("STROBE_KEEP") && std::atoi(std::getenv("STROBE_KEEP")) == 0)) return;
   forward::Config kept = config;
   kept.keeps_in_smem = true;

@@ -41,6 +41,10 @@ int segment_workers(const AttentionProblem& problem, const forward::Config& conf
   const std::int64_t slot_bytes = std::min<std::int64_t>(block_m(config), rows_of(problem, config)) *
                                   (4 * config.head_dim_v + static_cast<std::int64_t>(sizeof(PartStatistics)));
   if (segments > steps::kMostParts || tiles * segments * slot_bytes > kMostSlotBytes) return 0;
+  // Tiles that occupy most of the multiprocessors join their own segments: parts would be written and read once more.
+  constexpr double kMost = 0.85;
+  const std::int64_t rounds = ceil_div(tiles, multiprocessors);
+  if (static_cast<double>(tiles) >= kMost * static_cast<double>(rounds * multiprocessors)) return 0;
   if (few_rows ? tiles >= kRounds * multiprocessors : 2 * tiles > multiprocessors) return 0;
   return static_cast<int>(std::min(multiprocessors, tiles * segments));
 }

@@ -86,6 +86,7 @@ class DeviceCache {
             &a.k_descale,
             &a.v_descale,
             &a.sequences.cu_seqlens_q,
+            &a.sequences.cu_seqlens_k,
             &a.sequences.seqused_q,
             &a.sequences.seqused_k,
             &a.sequences.leftpad_k,

@@ -258,20 +258,23 @@ __global__ void __launch_bounds__(kCombineThreads) merge(const __grid_constant__
 class RowSegments {
  public:
   struct Shared {
-    score::JoinFactors factors[kMostParts];
-    float sums[kMostParts];
-    PartStatistics row;
+    PartStatistics statistics[kMostParts];
+    float4 joins[kMostParts];  // factors of what was before and of the segment; its sum; whether both are looked at
+    float max_log2;
   };
 
   /// statistics(i) gives a segment's. They join from the last to the first: a prefix maximum tells each what it meets.
   template <typename Statistics>
   __device__ __forceinline__ RowSegments(Shared& shared, int count, const Statistics& statistics) : shared_(shared) {
+    for (int at = threadIdx.x; at < count; at += kCombineThreads) {
+      shared.statistics[at] = statistics(count - 1 - at);
+    }
+    __syncthreads();
     if (threadIdx.x < kWarp) {
       float highest = kMinusInfinity;  // of those before this round's
       for (int first = 0; first < count; first += kWarp) {
         const int at = first + static_cast<int>(threadIdx.x);
-        const PartStatistics own = at < count ? statistics(count - 1 - at) : PartStatistics{kMinusInfinity, 0.0F};
-        const float before = highest;
+        const PartStatistics own = at < count ? shared.statistics[at] : PartStatistics{kMinusInfinity, 0.0F};
         float most = own.sum != 0.0F ? own.max_log2 : kMinusInfinity;
 #pragma unroll
         for (int distance = 1; distance < kWarp; distance *= 2) {
@@ -279,32 +282,28 @@ class RowSegments {
           most = threadIdx.x >= distance ? fmaxf(other, most) : most;
         }
         const float earlier = __shfl_up_sync(0xffffffffU, most, 1);
-        const float met = threadIdx.x == 0 ? before : fmaxf(before, earlier);
-        highest = fmaxf(before, __shfl_sync(0xffffffffU, most, kWarp - 1));
+        const float met = threadIdx.x == 0 ? highest : fmaxf(highest, earlier);
+        const score::JoinFactors factors = score::join_factors(met, own, fmaxf(highest, most));
         if (at < count) {
-          shared.factors[at] = score::join_factors(met, own, fmaxf(before, most));
-          shared.sums[at] = own.sum;
+          const unsigned looked_at = (factors.takes_kept ? 1U : 0U) | (factors.takes_next ? 2U : 0U);
+          shared.joins[at] = make_float4(factors.kept, factors.next, own.sum, __uint_as_float(looked_at));
         }
+        highest = fmaxf(highest, __shfl_sync(0xffffffffU, most, kWarp - 1));
       }
       if (threadIdx.x == 0) {
-        shared.row.max_log2 = highest;
+        shared.max_log2 = highest;
       }
     }
     __syncthreads();
-    float sum = 0.0F;
-    for (int at = 0; at < count; ++at) {
-      sum = score::joined(sum, shared.sums[at], shared.factors[at]);
-    }
-    row_ = {shared.row.max_log2, sum};
   }
 
-  __device__ __forceinline__ const PartStatistics& row() const { return row_; }
+  __device__ __forceinline__ float max_log2() const { return shared_.max_log2; }
 
-  /// A column of P V; value(i) is segment i's.
+  /// A column of P V, of which value(i) is segment i's, and the sum of exponentials.
   template <typename Value>
-  __device__ __forceinline__ float column(int count, const Value& value) const {
-    constexpr int kAtOnce = 16;  // loads on their way
-    float x = 0.0F;
+  __device__ __forceinline__ float2 column_and_sum(int count, const Value& value) const {
+    constexpr int kAtOnce = 32;  // loads on their way
+    float2 x = make_float2(0.0F, 0.0F);
     for (int first = 0; first < count; first += kAtOnce) {
       float next[kAtOnce];
 #pragma unroll
@@ -314,7 +313,10 @@ class RowSegments {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         if (first + i < count) {
-          x = score::joined(x, next[i], shared_.factors[first + i]);
+          const float4 join = shared_.joins[first + i];
+          const unsigned looked_at = __float_as_uint(join.w);
+          const score::JoinFactors factors{join.x, join.y, (looked_at & 1U) != 0, (looked_at & 2U) != 0};
+          x = make_float2(score::joined(x.x, next[i], factors), score::joined(x.y, join.z, factors));
         }
       }
     }
@@ -323,7 +325,6 @@ class RowSegments {
 
  private:
   const Shared& shared_;
-  PartStatistics row_;
 };
 
 // -- Split keys -------------------------------------------------------------------------------------------------------
@@ -345,20 +346,20 @@ __device__ __forceinline__ void join_segments(const CombineParams& params, int c
                                               const SlotRow& slot_row, unsigned short* o, float* lse) {
   __shared__ RowSegments::Shared shared;
   const RowSegments segments(shared, count, [&](int part) { return params.statistics[slot_row(part)]; });
-  PartStatistics row = segments.row();
-  const bool sees = row.sum != 0.0F;
-  float factor = 1.0F;
-  if constexpr (C.sink) {
-    factor = exists ? join_sink(row, params.sink[q_head] * kLog2E) : 1.0F;
-  }
-  factor *= ptx::rcp_approx(row.sum);
   for (int column = threadIdx.x; column < params.head_dim_v; column += kCombineThreads) {
-    const float x =
-        segments.column(count, [&](int part) { return params.sums[slot_row(part) * C.head_dim_v + column]; });
-    o[column] = static_cast<unsigned short>(pack<C.element>(sees ? x * factor : 0.0F, 0.0F));
-  }
-  if (lse != nullptr && threadIdx.x == 0) {
-    *lse = row.sum == 0.0F ? kMinusInfinity : (row.max_log2 + ptx::lg2_approx(row.sum)) * kLn2;
+    const float2 x = segments.column_and_sum(
+        count, [&](int part) { return params.sums[slot_row(part) * C.head_dim_v + column]; });
+    PartStatistics row{segments.max_log2(), x.y};
+    const bool sees = row.sum != 0.0F;
+    float factor = 1.0F;
+    if constexpr (C.sink) {
+      factor = exists ? join_sink(row, params.sink[q_head] * kLog2E) : 1.0F;
+    }
+    factor *= ptx::rcp_approx(row.sum);
+    o[column] = static_cast<unsigned short>(pack<C.element>(sees ? x.x * factor : 0.0F, 0.0F));
+    if (lse != nullptr && column == 0) {
+      *lse = row.sum == 0.0F ? kMinusInfinity : (row.max_log2 + ptx::lg2_approx(row.sum)) * kLn2;
+    }
   }
 }
 

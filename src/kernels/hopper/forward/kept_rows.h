@@ -52,13 +52,18 @@ class KeptRows<C> {
       softmax.max_log2[r] = rows_[r].max_log2;
       softmax.sum[r] = rows_[r].sum;
     }
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      const float4 kept = get(j);
-      o[4 * j] = score::joined(kept.x, o[4 * j], factors[0]);
-      o[4 * j + 1] = score::joined(kept.y, o[4 * j + 1], factors[0]);
-      o[4 * j + 2] = score::joined(kept.z, o[4 * j + 2], factors[1]);
-      o[4 * j + 3] = score::joined(kept.w, o[4 * j + 3], factors[1]);
+    const auto by_row = [&](float kept, float next, int r) { return score::joined(kept, next, factors[r]); };
+    if constexpr (C.head_dim_v > 128) {  // registers for one way
+      join_vectors(o, by_row);
+    } else {
+      const bool all = factors[0].takes_kept && factors[0].takes_next && factors[1].takes_kept && factors[1].takes_next;
+      if (__all_sync(kFullWarp, all)) {  // nearly always
+        join_vectors(o, [&](float kept, float next, int r) {
+          return __fmaf_rn(next, factors[r].next, __fmul_rn(kept, factors[r].kept));
+        });
+      } else if (__any_sync(kFullWarp, factors[0].takes_kept || factors[1].takes_kept)) {
+        join_vectors(o, by_row);
+      }
     }
   }
 
@@ -81,6 +86,29 @@ class KeptRows<C> {
  private:
   static constexpr int kVectors = C.head_dim_v / 8;
   static constexpr int kVectorBytes = 16 * kWarpSize;  // of a warp
+
+  /// A few vectors at a time: as many as registers are left for.
+  template <typename Join>
+  __device__ __forceinline__ void join_vectors(Output& o, const Join& join) const {
+    constexpr int kAtOnce = 4;
+    static_assert(kVectors % 4 == 0);
+#pragma unroll
+    for (int first = 0; first < kVectors; first += kAtOnce) {
+      float4 kept[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce && first + i < kVectors; ++i) {
+        kept[i] = get(first + i);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce && first + i < kVectors; ++i) {
+        float* const own = &o[4 * (first + i)];
+        own[0] = join(kept[i].x, own[0], 0);
+        own[1] = join(kept[i].y, own[1], 0);
+        own[2] = join(kept[i].z, own[2], 1);
+        own[3] = join(kept[i].w, own[3], 1);
+      }
+    }
+  }
 
   /// Volatile: else the compiler loads all of it at once, for which there are no registers.
   __device__ __forceinline__ float4 get(int j) const {
