@@ -4,15 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "call/arithmetic.h"
 #include "call/eight_bit.h"
 #include "call/visible_keys.h"
 #include "gpu/score_params.h"
 #include "hopper/pages.h"
+#include "hopper/row_invariant.h"
 #include "hopper/schedule.h"
 #include "hopper/supported.h"
+#include "hopper/tile_room.h"
 #include "kernels/hopper/forward/smem.h"
 
 namespace strobe::hopper {
@@ -62,18 +63,8 @@ bool prefers_three_warpgroups(const AttentionProblem& problem, const ScoreRule& 
   return problem.seqlen_q >= 1024 && most_visible_keys(problem, rule) >= (window ? 8192 : 2048);
 }
 
-bool fits(const forward::Config& config) {
-  return smem_plan(config).total_bytes <= (config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
-}
-
 /// Options that choose their own tiles: for registers, and for the keys that they take at a time.
 bool needs_own_tiles(const ScoreRule& rule) { return rule.bias || rule.dropout || rule.block_mask != 0; }
-
-/// Registers of a thread that hold scores, probabilities, output and a fetched bias.
-int tile_registers(const forward::Config& config, int block_n) {
-  const int bias = !config.rule.bias ? 0 : config.rule.bias_float32 ? block_n / 2 : block_n / 4;
-  return block_n / 2 + block_n / 4 + config.head_dim_v / 2 + bias;
-}
 
 /// As many keys per step as registers and shared memory hold.
 void choose_block_n(forward::Config& config, int registers) {
@@ -83,14 +74,6 @@ void choose_block_n(forward::Config& config, int registers) {
         (!config.rule.dropout || block_n % kDropoutColumns == 0) && config.rule.block_mask % block_n == 0;
     if (whole && tile_registers(config, block_n) <= registers && fits(config)) break;
   }
-}
-
-/// Registers of a thread beside the tile's, roughly: eight for each option that keeps numbers of its rows, and what
-/// Philox computes in.
-int option_registers(const ScoreRule& rule) {
-  const int options = int{rule.alibi} + int{rule.bias} + int{rule.max_logits} + int{rule.softcap} +
-                      int{rule.mask_left} + int{rule.varlen || rule.chunked} + int{rule.block_mask != 0};
-  return 8 * options + (rule.dropout ? 40 : 0);
 }
 
 /// Two warpgroups, of which a thread has 240 registers.
@@ -207,64 +190,8 @@ void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& pro
   if (!fits(config)) config.q_stages = 1;
 }
 
-/// Keys per step of row-invariant calls: a row's sums are made of blocks of so many keys, whatever the call's shape.
-int invariant_block_n(const forward::Config& config) {
-  const int widest = std::max(config.head_dim, config.head_dim_v);
-  if (widest <= 64) return 64;
-  if (widest <= 128) return std::getenv("STROBE_N128") ? std::atoi(std::getenv("STROBE_N128")) : 128;
-  return widest <= 192 ? 96 : 64;
-}
-
-/// Row-invariant calls: as many warpgroups as the call's rows and the registers allow, for one number of keys per step.
-void choose_invariant_tiles(forward::Config& config, const AttentionProblem& problem) {
-  const ScoreRule& rule = config.rule;
-  const int widest = std::max(config.head_dim, config.head_dim_v);
-  const bool copies = config.keys == forward::KeySource::page_rows;
-  config.block_n = invariant_block_n(config);
-  const int segment =
-      (std::getenv("STROBE_SEGMENT") ? std::atoi(std::getenv("STROBE_SEGMENT")) : widest <= 128 ? 1024 : 4096) / config.block_n;
-  if (segment > 0 && problem.seqlen_k > std::int64_t{segment} * config.block_n) config.segment_blocks = segment;
-  const bool joins = config.segment_blocks > 0;
-  if (rule.varlen) config.schedule = Schedule::sorted;  // whose table must fit, too
-  config.consumer_warpgroups = 2;
-  config.stages = 2;
-  config.q_stages = 1;
-  if (problem.seqlen_q * config.packed_heads <= kRowsPerWarpgroup) {
-    config.consumer_warpgroups = 1;
-  } else if (widest <= 64 && !copies) {
-    config.consumer_warpgroups = joins || (rule.alibi && rule.mask_left) ? 3 : 4;
-    config.ping_pong = false;
-  } else if ((!joins || (getenv("STROBE_WG") && atoi(getenv("STROBE_WG")) == 3)) && widest <= 128 &&
-             (config.block_n <= 80 || getenv("STROBE_TWO")) && prefers_three_warpgroups(problem, rule) && !rule.alibi &&
-             !rule.softcap && !copies) {
-    config.consumer_warpgroups = 3;
-  }
-  const bool few = config.consumer_warpgroups <= 2;
-  if (std::getenv("STROBE_TWO") && config.consumer_warpgroups == 3 && joins) config.two_stage = false;
-  if (few && tile_registers(config, config.block_n) + option_registers(rule) > (joins ? 180 : 220))
-    config.two_stage = false;
-  while (config.stages < 4 && fits(config)) ++config.stages;
-  while (config.stages > 2 && !fits(config)) --config.stages;
-  if (config.consumer_warpgroups > 1) {
-    config.q_stages = 2;
-    if (!fits(config)) config.q_stages = 1;
-  }
-}
-
-/// Row-invariant calls: what segments leave stays in shared memory where stages of K and V are left beside it.
-void choose_kept(forward::Config& config) {
-  config.joins_early = folds(config) && config.two_stage && std::getenv("STROBE_EARLY");
-  if (folds(config) && std::getenv("STROBE_PP")) config.ping_pong = std::atoi(std::getenv("STROBE_PP")) != 0;
-  if (!folds(config) || (std::getenv("STROBE_KEEP") && std::atoi(std::getenv("STROBE_KEEP")) == 0)) return;
-  forward::Config kept = config;
-  kept.keeps_in_smem = true;
-  if (!fits(kept)) kept.q_stages = 1;
-  while (!fits(kept) && kept.stages > 2) --kept.stages;
-  if (fits(kept)) config = kept;
-}
-
 void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
-  if (config.rule.row_invariant) return choose_invariant_tiles(config, problem);
+  if (config.rule.row_invariant) return choose_row_invariant_tiles(config, problem);
   if (problem.eight_bit.given()) return choose_eight_bit_tiles(config, problem);
   const int widest = std::max(config.head_dim, config.head_dim_v);
   config.consumer_warpgroups = 2;

@@ -8,6 +8,7 @@
 #include "call/eight_bit.h"
 #include "hopper/engine.h"
 #include "hopper/pages.h"
+#include "hopper/row_invariant.h"
 
 namespace strobe::hopper {
 
@@ -30,19 +31,6 @@ Status check_eight_bit(const AttentionProblem& problem) {
     if (!wanted) continue;
     return unsupported("{} is not supported by the hopper engine with {} inputs; the cpu engine supports it", name,
                        name_of(problem.dtype));
-  }
-  return {};
-}
-
-/// What row-invariant forwards lack.
-Status check_row_invariant(const AttentionProblem& problem) {
-  if (!problem.row_invariant || problem.pass == Pass::backward) return {};
-  for (const auto& [name, wanted] :
-       {std::pair{"dropout", problem.dropout != 0.0F}, std::pair{"a bias", problem.modifiers.has_bias},
-        std::pair{"a block mask", problem.modifiers.block_size != 0},
-        std::pair{"k in 8 bits", problem.stored.given()}}) {
-    if (!wanted) continue;
-    return unsupported("row_invariant with {} is not supported by the hopper engine; the cpu engine supports it", name);
   }
   return {};
 }
