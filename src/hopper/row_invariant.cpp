@@ -60,11 +60,9 @@ void choose_row_invariant_tiles(forward::Config& config, const AttentionProblem&
     config.ping_pong = false;
   }
   // One step after another, P takes the registers of S.
-  const int most_registers = joins ? 180 : 220;
-  if (config.consumer_warpgroups <= 2 &&
-      tile_registers(config, config.block_n) + option_registers(rule) > most_registers) {
-    config.two_stage = false;
-  }
+  const int most_registers = !joins ? 220 : config.head_dim_v > 128 ? 0 : 180;
+  const int registers = tile_registers(config, config.block_n) + option_registers(rule);
+  if (config.consumer_warpgroups <= 2 && registers > most_registers) config.two_stage = false;
   config.q_stages = 1;
   config.stages = 4;
   while (config.stages > 2 && !fits(config)) --config.stages;
