@@ -36,7 +36,7 @@ constexpr auto fields_of(const Config&) {
       field("keys_per_value_scale", &Config::keys_per_value_scale), field("rotate_back", &Config::rotate_back),
       field("float_output", &Config::float_output), field("stored", &Config::stored),
       field("raw_stages", &Config::raw_stages), field("keys", &Config::keys), field("entries", &Config::entries),
-      field("segment_blocks", &Config::segment_blocks), field("joins_early", &Config::joins_early), field("keeps_in_smem", &Config::keeps_in_smem),
+      field("segment_blocks", &Config::segment_blocks), field("keeps_in_smem", &Config::keeps_in_smem),
       field("debug", &Config::debug));
 }
 

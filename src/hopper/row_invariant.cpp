@@ -2,7 +2,6 @@
 #include "hopper/row_invariant.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include "gpu/supported.h"
@@ -23,10 +22,7 @@ int keys_per_step(int widest) {
 
 /// Keys of a segment, at most. Few queries are as many CTAs' as they have segments; a prompt takes time to join them,
 /// the longer the wider V is.
-int keys_per_segment(int widest) {
-  if (const char* keys = std::getenv("STROBE_SEGMENT")) return std::atoi(keys);
-  return widest <= 128 ? 1024 : 4096;
-}
+int keys_per_segment(int widest) { return widest <= 128 ? 2048 : 4096; }
 
 }  // namespace
 
@@ -49,7 +45,7 @@ void choose_row_invariant_tiles(forward::Config& config, const AttentionProblem&
   const bool copies = config.keys == forward::KeySource::page_rows;
   config.block_n = keys_per_step(widest);
   const int segment = keys_per_segment(widest) / config.block_n;
-  if (segment > 0 && problem.seqlen_k > std::int64_t{segment} * config.block_n) config.segment_blocks = segment;
+  if (problem.seqlen_k > std::int64_t{segment} * config.block_n) config.segment_blocks = segment;
   const bool joins = config.segment_blocks > 0;
   if (rule.varlen) config.schedule = Schedule::sorted;  // whose table must fit, too
   config.consumer_warpgroups = 2;
@@ -74,8 +70,6 @@ void choose_row_invariant_tiles(forward::Config& config, const AttentionProblem&
 
 void choose_kept(forward::Config& config) {
   if (!folds(config)) return;
-  config.joins_early = config.two_stage && std::getenv("STROBE_EARLY");
-  if (std::getenv("STROBE_PP")) config.ping_pong = std::atoi(std::getenv("STROBE_PP")) != 0;
   forward::Config kept = config;
   kept.keeps_in_smem = true;
   if (!fits(kept)) kept.q_stages = 1;

@@ -103,8 +103,8 @@ __device__ __forceinline__ void join_segments(const CombineParams& params, int c
   __shared__ RowSegments::Shared shared;
   const RowSegments segments(shared, count, [&](int part) { return params.statistics[slot_row(part)]; });
   for (int column = threadIdx.x; column < params.head_dim_v; column += kCombineThreads) {
-    const float2 x = segments.column_and_sum(
-        count, [&](int part) { return params.sums[slot_row(part) * C.head_dim_v + column]; });
+    const float2 x =
+        segments.column_and_sum(count, [&](int part) { return params.sums[slot_row(part) * C.head_dim_v + column]; });
     PartStatistics row{segments.max_log2(), x.y};
     const bool sees = row.sum != 0.0F;
     float factor = 1.0F;

@@ -55,7 +55,6 @@ struct Config {
   // Row-invariant calls: key blocks of a segment, counted from the sequence's first key, whose sums begin afresh and
   // then join those of the segments after it; 0: a row's keys are one segment.
   int segment_blocks = 0;
-  bool joins_early = false;
   bool keeps_in_smem = false;  // what later segments left: else in global memory
 
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN

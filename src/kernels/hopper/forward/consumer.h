@@ -92,10 +92,9 @@ class Consumer : private Rings<C> {
           close(o, p, softmax, open);
           is_open = false;
         }
-        int at = n_end - 1;
-        const Rules rules = is_open ? cross_step(o, p, softmax, open, walk, work, n_begin, at, look_ahead)
-                                    : first_step(p, softmax, walk, work, n_begin, at, look_ahead);
-        remaining_steps(o, p, softmax, rules, walk, n_begin, at);
+        const Rules rules = is_open ? cross_step(o, p, softmax, open, walk, work, n_begin, n_end - 1, look_ahead)
+                                    : first_step(p, softmax, walk, work, n_begin, n_end - 1, look_ahead);
+        remaining_steps(o, p, softmax, rules, walk, n_begin, n_end - 1);
         if (ends_tile<C>(work)) {
           release_q();
         }
@@ -178,7 +177,7 @@ class Consumer : private Rings<C> {
   /// The first block of `work`, as first_step(), and the last P V of `open`.
   template <typename LookAhead>
   __device__ __forceinline__ Rules cross_step(Output& o, Operand& p, Softmax<C>& softmax, const TileWork& open,
-                                              BlockWalk<C>& walk, const TileWork& work, int n_begin, int& n,
+                                              BlockWalk<C>& walk, const TileWork& work, int n_begin, int n,
                                               const LookAhead& look_ahead) {
     Scores s;
     const auto bias = first_bias<C>(params_, work, warpgroup(), n);
@@ -202,10 +201,6 @@ class Consumer : private Rings<C> {
     pass_values(others);
     if constexpr (folds(C)) {  // joining segments takes registers that P gives back
       rules.dropout.to_operand(p, s, slices);
-      if (C.joins_early && walk.has_before(n, n_begin)) {
-        n = store_under_scores(s, o, p, softmax, open, rules, walk, n_begin, n, next);
-        return rules;
-      }
     }
     store(open, o, softmax);
     softmax = next;
@@ -214,37 +209,6 @@ class Consumer : private Rings<C> {
       rules.dropout.to_operand(p, s, slices);
     }
     return rules;
-  }
-
-  /// Stores `open` under the scores of the block after n, which it is then done with: returns it. Segments are short:
-  /// without that the tensor cores wait while one joins the next.
-  __device__ __forceinline__ int store_under_scores(Scores& s, Output& o, Operand& p, Softmax<C>& softmax,
-                                                    const TileWork& open, const Rules& rules, BlockWalk<C>& walk,
-                                                    int n_begin, int n, const Softmax<C>& of_n) {
-    n = walk.before(n);
-    Turns<C>::wait(warpgroup());
-    ptx::wgmma_fence();
-    issue_scores(s);
-    Turns<C>::pass(warpgroup());
-    store(open, o, softmax);
-    softmax = of_n;
-    accumulate_ = false;
-    wait_v();
-    ptx::wgmma_fence();
-    issue_output(o, p);
-
-    ptx::wgmma_wait_group<1>(s);
-    scores_done();
-    const bool grew = first_softmax(s, softmax, rules, n, rules.transform.fetch(n));
-    end_of_step(walk.has_before(n, n_begin) || softmax.sums_are_negative());
-
-    ptx::wgmma_wait_group<0>(o);
-    output_done();
-    rules.dropout.to_operand(p, s, rules.dropout.draw(n));
-    if (grew) {
-      rescale<C>(o, softmax.correction);
-    }
-    return n;
   }
 
   /// From the block after n down.
