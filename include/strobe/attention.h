@@ -50,8 +50,8 @@ struct AttentionOptions {
   bool deterministic = false;  // bit-reproducible backward; forwards and the CPU engine always are
   // Forward, CPU and Hopper engine: the bits of a row of o and lse depend on its query, the keys that it sees, its
   // center and the options alone, not on what else the call computes: other rows, sequences and heads, layouts, pages
-  // and padding. Dropout draws by the row's place in the call. A backward does not read it; 8-bit q, k and v do not go
-  // with it, nor do bias, dropout, block masks and k and v in 8 bits on the Hopper engine.
+  // and padding. Dropout draws by the row's place in the call. A backward does not read it. 8-bit q, k and v do not go
+  // with it; on the Hopper engine nor do a bias, dropout, a block mask, and k and v in 8 bits.
   bool row_invariant = false;
 };
 
