@@ -162,13 +162,13 @@ class Consumer : private Rings<C> {
     ptx::wgmma_fence();
     issue_scores(s);
     Turns<C>::pass(warpgroup());
-    const Rules rules = rules_of(work);
+    const Rules rules = tile_rules<C>(params_, work, warpgroup());
     look_ahead();
 
     ptx::wgmma_wait_group<0>(s);
     scores_done();
     softmax = {};
-    first_softmax(s, softmax, rules, n, bias);
+    first_softmax<C>(params_, s, softmax, rules, n, bias);
     rules.dropout.to_operand(p, s, rules.dropout.draw(n));
     end_of_step(walk.has_before(n, n_begin));
     return rules;
@@ -186,13 +186,13 @@ class Consumer : private Rings<C> {
     wait_q();
     wait_k();
     issue_both(s, o, p);
-    const Rules rules = rules_of(work);
+    const Rules rules = tile_rules<C>(params_, work, warpgroup());
     look_ahead();
 
     ptx::wgmma_wait_group<1>(s);
     scores_done();
     Softmax<C> next;
-    first_softmax(s, next, rules, n, bias);
+    first_softmax<C>(params_, s, next, rules, n, bias);
     const auto slices = rules.dropout.draw(n);
     end_of_step(walk.has_before(n, n_begin) || next.sums_are_negative());
 
@@ -267,21 +267,7 @@ class Consumer : private Rings<C> {
   /// What became of `work`: its results, or those of a segment for the next one to join.
   __device__ __forceinline__ void store(const TileWork& work, Output& o, Softmax<C>& softmax) {
     softmax.finish();
-    if constexpr (!folds(C)) {
-      finite_ &= store_tile<C>(params_, pipe_, work, warpgroup(), o, softmax);
-    } else {
-      kept_.join(pipe_, o, softmax);
-      if (ends_tile<C>(work)) {
-        finite_ &= store_tile<C>(params_, pipe_, work, warpgroup(), o, softmax);
-        kept_.clear();
-      } else {
-        if constexpr (C.rule.max_logits) {
-          store_max_logits<C>(params_, work, warpgroup(), softmax);
-        }
-        kept_.keep(o);
-      }
-      clear<C>(o);  // else the compiler carries all of it past both
-    }
+    finite_ &= store_work<C>(params_, pipe_, kept_, work, warpgroup(), o, softmax);
   }
 
   /// Blocks that other warpgroups work on and this one does not: their K.
@@ -316,7 +302,7 @@ class Consumer : private Rings<C> {
   /// other warpgroups' work, and P takes the registers of S. Blocks may be hidden from this warpgroup alone.
   __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk,
                                                const TileWork& work, int n_begin, int n) {
-    const Rules rules = rules_of(work);
+    const Rules rules = tile_rules<C>(params_, work, warpgroup());
     pass_blocks(walk.count(n + 1, work.n_end));
     softmax = {};
     wait_q();
@@ -334,7 +320,7 @@ class Consumer : private Rings<C> {
       ptx::wgmma_wait_group<0>(s);
       Turns<C>::pass(warpgroup());
       scores_done();
-      if (first_softmax(s, softmax, rules, n, bias)) {
+      if (first_softmax<C>(params_, s, softmax, rules, n, bias)) {
         rescale<C>(o, softmax.correction);
       }
       rules.dropout.to_operand(p, s, rules.dropout.draw(n));
@@ -352,10 +338,6 @@ class Consumer : private Rings<C> {
   }
 
   // -- Its parts ------------------------------------------------------------------------------------------------------
-
-  __device__ __forceinline__ Rules rules_of(const TileWork& work) const {
-    return tile_rules<C>(params_, work, warpgroup());
-  }
 
   /// Waiting for the next K here, not when it is used, ends a basic block: else ptxas moves the wait for P V up, above
   /// the exponentials that it should run under, and the additions of the sums down.
@@ -400,17 +382,6 @@ class Consumer : private Rings<C> {
     }
     rules.transform.template apply<!masked>(s, n, bias);
     if constexpr (masked) {
-      rules.mask.apply(s, n);
-    }
-    return softmax.step(s, score::remaining_scale<C.rule>(params_.score));
-  }
-
-  /// Of a block that may be masked.
-  template <typename Bias>
-  __device__ __forceinline__ bool first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
-                                                const Bias& bias) const {
-    rules.transform.template apply<false>(s, n, bias);
-    if (rules.mask.needed(n)) {
       rules.mask.apply(s, n);
     }
     return softmax.step(s, score::remaining_scale<C.rule>(params_.score));

@@ -142,4 +142,28 @@ class KeptRows<C> {
   PartStatistics rows_[kRowsPerThread] = {{kMinusInfinity, 0.0F}, {kMinusInfinity, 0.0F}};
 };
 
+/// Stores a tile as store_tile() does. Where tiles have segments, one joins those after it, and the last is stored.
+template <Config C>
+__device__ __forceinline__ bool store_work(const Params& params, OutputPipe<C>& pipe, KeptRows<C>& kept,
+                                           const TileWork& work, int warpgroup, float (&o)[C.head_dim_v / 2],
+                                           Softmax<C>& softmax) {
+  if constexpr (!folds(C)) {
+    return store_tile<C>(params, pipe, work, warpgroup, o, softmax);
+  } else {
+    bool is_finite = true;
+    kept.join(pipe, o, softmax);
+    if (ends_tile<C>(work)) {
+      is_finite = store_tile<C>(params, pipe, work, warpgroup, o, softmax);
+      kept.clear();
+    } else {
+      if constexpr (C.rule.max_logits) {
+        store_max_logits<C>(params, work, warpgroup, softmax);
+      }
+      kept.keep(o);
+    }
+    clear<C>(o);  // else the compiler carries all of it past both
+    return is_finite;
+  }
+}
+
 }  // namespace strobe::hopper::forward

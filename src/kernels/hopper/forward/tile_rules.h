@@ -60,4 +60,15 @@ __device__ __forceinline__ score::BiasTile<C.rule, C.block_n> first_bias(const P
   }
 }
 
+/// Scores of a block that may be masked become probabilities. True if the maximum grew.
+template <Config C, typename Bias>
+__device__ __forceinline__ bool first_softmax(const Params& params, float (&s)[C.block_n / 2], Softmax<C>& softmax,
+                                              const TileRules<C>& rules, int n, const Bias& bias) {
+  rules.transform.template apply<false>(s, n, bias);
+  if (rules.mask.needed(n)) {
+    rules.mask.apply(s, n);
+  }
+  return softmax.step(s, score::remaining_scale<C.rule>(params.score));
+}
+
 }  // namespace strobe::hopper::forward
