@@ -41,6 +41,7 @@ With --seqlen-k, which is for decoding, they are in GB/s of the bytes of Q, K, V
 With --device cuda a turn is the median of 2 to 10 calls between CUDA events, and speeds are in
 TFLOP/s. L2 is not flushed between calls. PyTorch runs the peers in a process of its own:
   strobe    this library
+  row-invariant  the same with row_invariant, which forwards read; only where --implementation names it
   cudnn, flash_attention_2  backends of scaled_dot_product_attention
   standard  S and P whole in memory, as separate operations
 
@@ -65,7 +66,7 @@ using Peers = std::vector<std::unique_ptr<Peer>>;
 Status check_implementations(const BenchFlags& flags) {
   const std::vector<std::string> known =
       flags.execution.on_gpu()
-          ? std::vector<std::string>{"strobe", "cudnn", "flash_attention_2", "standard"}
+          ? std::vector<std::string>{"strobe", kRowInvariantPeer, "cudnn", "flash_attention_2", "standard"}
           : std::vector<std::string>{"strobe", kRowInvariantPeer, "standard", "pytorch", "probe", "copy"};
   for (const std::string& name : flags.implementations) {
     if (std::ranges::find(known, name) != known.end()) continue;
@@ -106,7 +107,9 @@ Result<Peers> make_peers(const BenchFlags& flags) {
   const bool gpu = flags.execution.on_gpu();
   Peers peers;
   if (flags.wants("strobe")) peers.push_back(gpu ? make_strobe_gpu_peer() : make_strobe_peer());
-  if (!gpu && !flags.implementations.empty() && flags.wants(kRowInvariantPeer)) peers.push_back(make_strobe_peer(true));
+  if (!flags.implementations.empty() && flags.wants(kRowInvariantPeer)) {
+    peers.push_back(gpu ? make_strobe_gpu_peer(true) : make_strobe_peer(true));
+  }
   if (!gpu && flags.wants("standard")) peers.push_back(make_standard_peer());
   if (Status status = add_torch_peers(flags, peers); !status.ok()) return status;
   if (!gpu && flags.wants("probe") && !flags.decodes()) peers.push_back(make_probe_peer());

@@ -15,7 +15,9 @@ namespace {
 /// Calls a Plan made once on a stream of its own.
 class StrobeGpuPeer : public Peer {
  public:
-  std::string name() const override { return "strobe"; }
+  explicit StrobeGpuPeer(bool row_invariant) : row_invariant_(row_invariant) {}
+
+  std::string name() const override { return row_invariant_ ? kRowInvariantPeer : "strobe"; }
 
   Status prepare(const std::shared_ptr<CellInputs>& inputs) override {
     call_ = nullptr;  // the last cell's memory goes before the next one's is taken
@@ -41,11 +43,14 @@ class StrobeGpuPeer : public Peer {
  private:
   template <class Arguments>
   Status plan(const Arguments& host, const CellInputs& inputs, const runtime::CudaDevice& device) {
-    Result<std::function<Status()>> call = gpu_call(host, inputs.options, inputs.execution, device, *stream_);
+    AttentionOptions options = inputs.options;
+    options.row_invariant = row_invariant_;
+    Result<std::function<Status()>> call = gpu_call(host, options, inputs.execution, device, *stream_);
     if (call.ok()) call_ = std::move(*call);
     return call.status();
   }
 
+  const bool row_invariant_;
   std::unique_ptr<gpu::Stream> stream_;
   std::function<Status()> call_;
   int launches_ = 1;
@@ -76,7 +81,9 @@ int gpu_launches(const bench::Cell& cell) {
   return static_cast<int>(std::clamp(kFlopsOfATurn / bench::flops(cell), 2.0, 10.0));
 }
 
-std::unique_ptr<Peer> make_strobe_gpu_peer() { return std::make_unique<StrobeGpuPeer>(); }
+std::unique_ptr<Peer> make_strobe_gpu_peer(bool row_invariant) {
+  return std::make_unique<StrobeGpuPeer>(row_invariant);
+}
 
 Result<std::vector<std::unique_ptr<Peer>>> make_torch_gpu_peers(const std::string& python,
                                                                 const std::vector<std::string>& implementations) {

@@ -63,7 +63,7 @@ std::unique_ptr<Peer> make_copy_peer();
 Result<std::unique_ptr<Peer>> make_torch_peer(const std::string& python);
 
 /// Strobe on tensors of a GPU.
-std::unique_ptr<Peer> make_strobe_gpu_peer();
+std::unique_ptr<Peer> make_strobe_gpu_peer(bool row_invariant = false);
 
 /// What PyTorch computes on a GPU, of "cudnn", "flash_attention_2" and "standard": they share one process.
 Result<std::vector<std::unique_ptr<Peer>>> make_torch_gpu_peers(const std::string& python,

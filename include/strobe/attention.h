@@ -48,9 +48,10 @@ struct AttentionOptions {
   // multiple of 1 / 256. Which ones become 0 depends on RandomState and position alone: dropout_mask() in dropout.h.
   float dropout = 0.0F;
   bool deterministic = false;  // bit-reproducible backward; forwards and the CPU engine always are
-  // Forward, CPU engine: the bits of a row of o and lse depend on its query, the keys that it sees, its center and the
-  // options alone, not on what else the call computes: other rows, sequences and heads, layouts, pages and padding.
-  // Dropout draws by the row's place in the call. A backward does not read it; 8-bit q, k and v do not go with it.
+  // Forward, CPU and Hopper engine: the bits of a row of o and lse depend on its query, the keys that it sees, its
+  // center and the options alone, not on what else the call computes: other rows, sequences and heads, layouts, pages
+  // and padding. Dropout draws by the row's place in the call. A backward does not read it. 8-bit q, k and v do not go
+  // with it; on the Hopper engine nor do a bias, dropout, a block mask, and k and v in 8 bits.
   bool row_invariant = false;
 };
 

@@ -47,3 +47,14 @@ def test_block_mask(block_size):
         draw_call(2, 700, 700, 4, 2, 128, 128),
         BF16,
     )
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_row_invariant(head_dim):
+    q, k, v = (x.detach() for x in draw_call(1, 2100, 2100, 4, 2, head_dim, head_dim))
+    prompt = strobe.attention(q, k, v, causal=True, row_invariant=True)
+    for row in (0, 5, 64, 700, 2047, 2048, 2099):
+        decode = strobe.attention(
+            q[:, row : row + 1], k[:, : row + 1], v[:, : row + 1], causal=True, row_invariant=True
+        )
+        assert torch.equal(decode, prompt[:, row : row + 1])

@@ -44,6 +44,7 @@ steps::CombineParams combine_params(const Params& params, const SplitParams& spl
   combine.m_tiles = tiles.m_tiles;
   combine.head_dim_v = params.head_dim_v;
   combine.jobs = tiles.tiles * split.slot_rows;
+  combine.sink = params.score.sink;
   return combine;
 }
 

@@ -29,9 +29,25 @@ std::int64_t mean_queries(const AttentionProblem& problem) {
   return std::min(problem.seqlen_q, problem.total_q / problem.batch + 1);
 }
 
-bool can_split(const AttentionProblem& problem, const ScoreRule& rule) {
+bool can_split(const AttentionProblem& problem, const SplitKernel& kernel) {
+  const ScoreRule& rule = kernel.rule;
+  if (rule.row_invariant && kernel.segments == 0) return false;
   if (rule.bias || rule.dropout || rule.block_mask != 0) return false;
   return !rule.varlen || problem.batch <= kMaxSplitSequences;
+}
+
+/// Row-invariant calls: parts are segments, of so many keys that the memory which they take is little.
+int segment_workers(const SplitKernel& kernel, std::int64_t tiles) {
+  constexpr std::int64_t kMostSlotBytes = std::int64_t{512} << 20;
+  const std::int64_t slot_bytes = std::min<std::int64_t>(kernel.block_m, kernel.rows) *
+                                  (4 * kernel.head_dim_v + static_cast<std::int64_t>(sizeof(PartStatistics)));
+  if (kernel.segments > steps::kMostParts || tiles * kernel.segments * slot_bytes > kMostSlotBytes) return 0;
+  // Tiles that occupy most of the multiprocessors join their own segments: parts would be written and read once more.
+  constexpr double kMost = 0.85;
+  const std::int64_t rounds = ceil_div(tiles, kernel.ctas);
+  if (static_cast<double>(tiles) >= kMost * static_cast<double>(rounds * kernel.ctas)) return 0;
+  if (kernel.rows <= kFewRows ? tiles >= kRounds * kernel.ctas : 2 * tiles > kernel.ctas) return 0;
+  return static_cast<int>(std::min(kernel.ctas, tiles * kernel.segments));
 }
 
 }  // namespace
@@ -58,7 +74,8 @@ int choose_packed_heads(const AttentionProblem& problem) {
 }
 
 int split_workers(const AttentionProblem& problem, const SplitKernel& kernel, std::int64_t tiles, std::int64_t keys) {
-  if (tiles == 0 || !can_split(problem, kernel.rule)) return 0;
+  if (tiles == 0 || !can_split(problem, kernel)) return 0;
+  if (kernel.segments > 0) return segment_workers(kernel, tiles);
   const bool few_rows = kernel.rows <= kFewRows;
   const std::int64_t blocks = ceil_div<std::int64_t>(keys, kernel.block_n);
   if (keys < (few_rows ? kLeastKeys : kLeastKeysOfManyRows) || tiles * blocks > kMostKeyBlocks) return 0;
@@ -85,7 +102,9 @@ SplitPlan split_plan(const SplitKernel& kernel, int tiles, int workers) {
     plan.total_bytes += round_up(static_cast<std::size_t>(count) * size, kAlignment);
     return at;
   };
-  const std::int64_t rows = std::int64_t{2} * workers * plan.slot_rows;
+  const bool segments = kernel.segments > 0;
+  const std::int64_t slots = segments ? tiles * kernel.segments : std::int64_t{2} * workers;
+  const std::int64_t rows = slots * plan.slot_rows;
   plan.tiles = take(tiles, sizeof(TileParts));
   plan.statistics = take(rows, sizeof(PartStatistics));
   plan.sums = take(rows, static_cast<std::size_t>(kernel.head_dim_v) * sizeof(float));
@@ -94,7 +113,9 @@ SplitPlan split_plan(const SplitKernel& kernel, int tiles, int workers) {
   plan.combine = {.element = kernel.rule.element,
                   .head_dim_v = kernel.head_dim_v,
                   .few_parts = one_length && ceil_div(workers, tiles) < steps::kFewParts,
-                  .varlen = kernel.rule.varlen};
+                  .varlen = kernel.rule.varlen,
+                  .segments = segments,
+                  .sink = segments && kernel.rule.sink};
   return plan;
 }
 

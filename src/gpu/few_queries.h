@@ -27,9 +27,10 @@ struct SplitKernel {
   ScoreRule rule;
   int block_m = 0;
   int block_n = 0;
-  int head_dim_v = 0;     // as compiled
-  std::int64_t rows = 0;  // of a sequence and head, packed heads counted in
-  std::int64_t ctas = 0;  // that run at a time
+  int head_dim_v = 0;         // as compiled
+  std::int64_t rows = 0;      // of a sequence and head, packed heads counted in
+  std::int64_t ctas = 0;      // that run at a time
+  std::int64_t segments = 0;  // row-invariant calls: of a row's keys, at most; parts are segments. 0: the keys are one
 };
 
 /// CTAs that share the keys of `tiles` tiles, each of which sees up to `keys`; 0: a tile is one CTA's.

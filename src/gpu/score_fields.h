@@ -38,7 +38,8 @@ constexpr auto fields_of(const ScoreRule&) {
                          field("bias", &ScoreRule::bias), field("bias_float32", &ScoreRule::bias_float32),
                          field("sink", &ScoreRule::sink), field("max_logits", &ScoreRule::max_logits),
                          field("dropout", &ScoreRule::dropout), field("block_mask", &ScoreRule::block_mask),
-                         field("tree_mask", &ScoreRule::tree_mask), field("scale_first", &ScoreRule::scale_first));
+                         field("tree_mask", &ScoreRule::tree_mask), field("scale_first", &ScoreRule::scale_first),
+                         field("row_invariant", &ScoreRule::row_invariant));
 }
 
 }  // namespace strobe

@@ -79,6 +79,7 @@ ScoreRule score_rule(const AttentionProblem& problem) {
   rule.block_mask = static_cast<int>(problem.modifiers.block_size);
   rule.tree_mask = problem.has_tree_mask;
   rule.scale_first = !rule.bias && scales_first(problem, rule);
+  rule.row_invariant = problem.pass == Pass::forward && problem.row_invariant;
   return rule;
 }
 

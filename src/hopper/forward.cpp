@@ -151,9 +151,9 @@ class ForwardCall final : public engine::PlannedCall {
         plan_(std::move(plan)),
         kernel_(kernel),
         combine_(combine),
-        pool_(device, std::max<std::size_t>(plan_.split.total_bytes, 1)) {}
+        pool_(device, std::max<std::size_t>(hopper::workspace_bytes(plan_), 1)) {}
 
-  std::size_t workspace_bytes() const override { return plan_.split.total_bytes; }
+  std::size_t workspace_bytes() const override { return hopper::workspace_bytes(plan_); }
   DType probability_dtype() const override { return problem_.dtype == DType::int8 ? DType::uint8 : problem_.dtype; }
   std::string explain() const override { return hopper::explain(problem_, plan_); }
 
@@ -169,8 +169,9 @@ class ForwardCall final : public engine::PlannedCall {
     if (Status status = check_alignments(problem_, arguments); !status.ok()) return status;
     TensorMaps maps{};
     if (Status status = encode_all(driver, problem_, plan_.config, arguments, maps); !status.ok()) return status;
-    const forward::Params params = parameters(problem_, plan_, arguments);
+    forward::Params params = parameters(problem_, plan_, arguments);
     return gpu::with_workspace(pool_, workspace_bytes(), execution, stream, [&](std::byte* workspace) {
+      params.kept = reinterpret_cast<float*>(workspace);
       return launch(context.current(), stream, maps, params, workspace);
     });
   }

@@ -50,8 +50,15 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
                   : sorted                      ? ", sequences sorted by length on the device, the longest first"
                                                 : "");
   if (c.schedule == Schedule::split) text += gpu::explain_split(problem, plan.tiles.tiles, plan.workers);
-  text += plan.split.total_bytes == 0 ? "workspace     none\n"
-                                      : fmt::format("workspace     {} bytes\n", plan.split.total_bytes);
+  if (c.rule.row_invariant) {
+    text += fmt::format("row-invariant a row's keys in blocks of {}, counted from its sequence's first{}\n", c.block_n,
+                        c.segment_blocks == 0
+                            ? std::string()
+                            : fmt::format("; {} keys are a segment, and segments join from the last{}",
+                                          c.segment_blocks * c.block_n, c.keeps_in_smem ? " in shared memory" : ""));
+  }
+  const std::size_t bytes = workspace_bytes(plan);
+  text += bytes == 0 ? "workspace     none\n" : fmt::format("workspace     {} bytes\n", bytes);
   return text;
 }
 

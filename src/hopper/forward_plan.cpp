@@ -11,7 +11,9 @@
 #include "gpu/score_params.h"
 #include "hopper/dealt_tiles.h"
 #include "hopper/pages.h"
+#include "hopper/row_invariant.h"
 #include "hopper/supported.h"
+#include "hopper/tile_fit.h"
 #include "kernels/hopper/forward/smem.h"
 
 namespace strobe::hopper {
@@ -35,20 +37,8 @@ bool prefers_three_warpgroups(const AttentionProblem& problem, const ScoreRule& 
   return problem.seqlen_q >= 1024 && gpu::most_visible_keys(problem, rule) >= (window ? 8192 : 2048);
 }
 
-bool fits(const forward::Config& config) {
-  return smem_plan(config).total_bytes <= (config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
-}
-
 /// Options that choose their own tiles: for registers, and for the keys that they take at a time.
 bool needs_own_tiles(const ScoreRule& rule) { return rule.bias || rule.dropout || rule.block_mask != 0; }
-
-/// Registers of a thread that hold scores, probabilities, output and a fetched bias.
-int tile_registers(const forward::Config& config, int block_n) {
-  const int bias = !config.rule.bias || config.bias_stages > 0 ? 0
-                   : config.rule.bias_float32                  ? block_n / 2
-                                                               : block_n / 4;
-  return block_n / 2 + block_n / 4 + config.head_dim_v / 2 + bias;
-}
 
 /// As many keys per step as registers and shared memory hold.
 void choose_block_n(forward::Config& config, int registers) {
@@ -58,15 +48,6 @@ void choose_block_n(forward::Config& config, int registers) {
         (!config.rule.dropout || block_n % kDropoutColumns == 0) && config.rule.block_mask % block_n == 0;
     if (whole && tile_registers(config, block_n) <= registers && fits(config)) break;
   }
-}
-
-/// Registers of a thread beside the tile's, roughly: eight for each option that keeps numbers of its rows, and what
-/// Philox computes in.
-int option_registers(const ScoreRule& rule) {
-  const int options = int{rule.alibi} + int{rule.bias} + int{rule.max_logits} + int{rule.softcap} +
-                      int{rule.mask_left} + int{rule.tree_mask} + int{rule.varlen || rule.chunked} +
-                      int{rule.block_mask != 0};
-  return 8 * options + (rule.dropout ? 40 : 0);
 }
 
 /// Two warpgroups, of which a thread has 240 registers.
@@ -187,6 +168,7 @@ void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& pro
 }
 
 void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
+  if (config.rule.row_invariant) return choose_row_invariant_tiles(config, problem);
   if (problem.eight_bit.given()) return choose_eight_bit_tiles(config, problem);
   const int widest = std::max(config.head_dim, config.head_dim_v);
   config.consumer_warpgroups = 2;
@@ -262,7 +244,8 @@ gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Co
           .block_n = config.block_n,
           .head_dim_v = config.head_dim_v,
           .rows = problem.seqlen_q * config.packed_heads,
-          .ctas = shape.multiprocessors};
+          .ctas = shape.multiprocessors,
+          .segments = segments_of(problem, config)};
 }
 
 /// 0: the keys of a tile are one CTA's.
@@ -277,7 +260,8 @@ int workers_of_split_keys(const AttentionProblem& problem, const forward::Config
 /// Chunks as tiles' ends instead of masks: where chunks begin where tiles and blocks of keys do.
 void choose_whole_chunks(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
   const VisibleKeys visible = visible_keys(problem);
-  if (!config.rule.chunked || config.rule.varlen || visible.left < VisibleKeys::kUnbounded) return;
+  if (!config.rule.chunked || config.rule.varlen || config.rule.row_invariant || visible.left < VisibleKeys::kUnbounded)
+    return;
   forward::Config whole = config;
   whole.whole_chunks = true;
   whole.rule.chunked = whole.rule.mask_left = false;
@@ -304,8 +288,10 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
     choose_whole_chunks(config, problem, shape);
   }
   config.schedule = choose_schedule(config, problem, shape);
+  choose_kept(config);
   if (workers_of_split_keys(problem, config, shape) > 0) {
     config.schedule = Schedule::split;
+    config.keeps_in_smem = false;
     config.ctas_per_sm = 1;
     // A part's numbers take registers, too; and one step after another still is faster than keys arrive.
     const int left = config.keys == forward::KeySource::page_rows && config.consumer_warpgroups > 1 ? 167 : 175;
@@ -367,6 +353,10 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
   if (config.schedule == Schedule::split) {
     plan.workers = std::max(1, workers_of_split_keys(problem, config, shape));
     plan.split = gpu::split_plan(split_kernel(problem, config, shape), plan.tiles.tiles, plan.workers);
+  }
+  if (folds(config) && !config.keeps_in_smem) {
+    plan.kept_bytes = sizeof(float) * static_cast<std::size_t>(plan.workers) *
+                      static_cast<std::size_t>(block_m(config) * config.head_dim_v);
   }
   return plan;
 }

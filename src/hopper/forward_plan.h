@@ -20,7 +20,11 @@ struct ForwardPlan {
   int workers = 0;                       // CTAs that walk over the tiles
   std::shared_ptr<const TileList> list;  // dealt schedules: what each of them computes
   gpu::SplitPlan split;                  // split schedules
+  std::size_t kept_bytes = 0;            // of device memory, where segments leave their sums there
 };
+
+/// Device memory that a run takes.
+inline std::size_t workspace_bytes(const ForwardPlan& plan) { return plan.split.total_bytes + plan.kept_bytes; }
 
 /// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.
 Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape);

@@ -34,6 +34,7 @@ constexpr auto fields_of(const Config&) {
       field("float_output", &Config::float_output), field("stored", &Config::stored),
       field("raw_stages", &Config::raw_stages), field("keys", &Config::keys), field("entries", &Config::entries),
       field("whole_chunks", &Config::whole_chunks), field("bias_stages", &Config::bias_stages),
+      field("segment_blocks", &Config::segment_blocks), field("keeps_in_smem", &Config::keeps_in_smem),
       field("debug", &Config::debug));
 }
 

@@ -138,7 +138,8 @@ TEST(AmpereForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {
               "strobe::ScoreRule{.element = strobe::Element::bf16, .mask_right = false, .mask_left = false, .chunked = "
               "false, .varlen = false, .leftpad = false, .softcap = false, .alibi = false, .bias = false, "
               ".bias_float32 = false, .sink = "
-              "false, .max_logits = false, .dropout = false, .block_mask = 0, .tree_mask = false, .scale_first = false}, .head_dim = 64, "
+              "false, .max_logits = false, .dropout = false, .block_mask = 0, .tree_mask = false, .scale_first = "
+              "false, .row_invariant = false}, .head_dim = 64, "
               ".head_dim_v = 64, .warps = 4, .key_groups = 1, .rows_per_warp = 32, .block_n = 64, .stages = 2, "
               ".q_in_registers = false, .ctas_per_sm = 2, .packed_heads = 1, .schedule = strobe::Schedule::rounds, "
               ".pages = false, .entries = false, .debug = false}>");

@@ -182,6 +182,14 @@ TensorView CacheCopy::output_like(const TensorView& from, std::vector<std::byte>
   return view;
 }
 
+bool CacheCopy::has_the_same_bits() const {
+  const auto same = [](const TensorView& a, const TensorView& b) {
+    return !b.given() || element_bytes(a) == element_bytes(b);
+  };
+  return same(arguments_.o, from_.o) && same(arguments_.lse, from_.lse) &&
+         same(arguments_.max_logits, from_.max_logits);
+}
+
 bool CacheCopy::expect_the_same_results(const AttentionOptions& options, const Execution& execution) const {
   const Result<Plan> plan = make_plan(arguments_, options, execution);
   const Result<Plan> contiguous = make_plan(from_, options, execution);

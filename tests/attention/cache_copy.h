@@ -29,6 +29,9 @@ class CacheCopy {
   /// in another order than from's, results within the reference's bound instead, and returns false.
   bool expect_the_same_results(const AttentionOptions& options, const Execution& execution) const;
 
+  /// Whether the outputs, which the call has written, are those of `from`, bit by bit.
+  bool has_the_same_bits() const;
+
  private:
   /// Where row `row` of sequence b lies: page or entry, and the row within it.
   struct Place {

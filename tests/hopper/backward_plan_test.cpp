@@ -206,7 +206,8 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
       "strobe::Element::bf16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
       "false, "
       ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
-      ".dropout = false, .block_mask = 0, .tree_mask = false, .scale_first = false}, .head_dim = 128, "
+      ".dropout = false, .block_mask = 0, .tree_mask = false, .scale_first = false, .row_invariant = false}, .head_dim "
+      "= 128, "
       ".head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, .by_roles = true, "
       ".staged_dq = true, .ordered = false, .p_stages = 2, .ds_stages = 2, .bias_stages = 0, .debug = false}>");
   EXPECT_EQ(prepare_variant({.element = Element::fp16, .varlen = true}).expression,

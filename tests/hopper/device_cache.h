@@ -102,6 +102,7 @@ class DeviceCache {
             &a.v_descale,
             &a.q_shift,
             &a.sequences.cu_seqlens_q,
+            &a.sequences.cu_seqlens_k,
             &a.sequences.seqused_q,
             &a.sequences.seqused_k,
             &a.sequences.leftpad_k,

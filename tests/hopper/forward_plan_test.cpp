@@ -86,8 +86,26 @@ TEST(HopperForwardPlan, NamesWhatItLacks) {
             "head_dim is 36: the hopper engine takes multiples of 8 up to 256");
   EXPECT_EQ(refusal([](AttentionProblem& p) { p.head_dim_v = 264; }),
             "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
-  EXPECT_EQ(refusal([](AttentionProblem& p) { p.row_invariant = true; }),
-            "row_invariant is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(refusal([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.dropout = 0.1F;
+            }),
+            "row_invariant with dropout is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(refusal([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.modifiers.has_bias = true;
+            }),
+            "row_invariant with a bias is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(refusal([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.modifiers.block_size = 64;
+            }),
+            "row_invariant with a block mask is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(refusal([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.stored = {.dtype = DType::int8, .k_rows = 32, .v_rows = 32};
+            }),
+            "row_invariant with k in 8 bits is not supported by the hopper engine; the cpu engine supports it");
 }
 
 TEST(HopperForwardPlan, OptionsBecomeFieldsOfTheVariant) {
@@ -315,7 +333,8 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
       "strobe::Element::fp16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
       "false, "
       ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
-      ".dropout = false, .block_mask = 0, .tree_mask = false, .scale_first = false}, .head_dim = 128, .head_dim_v = "
+      ".dropout = false, .block_mask = 0, .tree_mask = false, .scale_first = false, .row_invariant = false}, .head_dim "
+      "= 128, .head_dim_v = "
       "128, "
       ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .warp_specialized = true, .ping_pong = "
       "true, .two_stage = true, .persistent = true, .ctas_per_sm = 1, .packed_heads = 1, "
@@ -323,6 +342,7 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
       ".keys_per_value_scale = 1, .rotate_back = false, .float_output = false, "
       ".stored = strobe::Operands::elements, .raw_stages = 0, "
       ".keys = strobe::hopper::forward::KeySource::tensor, .entries = false, .whole_chunks = false, .bias_stages = 0, "
+      ".segment_blocks = 0, .keeps_in_smem = false, "
       ".debug = false}>");
 }
 

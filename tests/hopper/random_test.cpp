@@ -4,11 +4,13 @@
 // it. seeds.h says how seeds are chosen. STROBE_DEBUG_KERNELS=1 takes kernels whose waits trap and whose shared memory
 // starts as NaN.
 #include <array>
+#include <cmath>
 #include <iostream>
 #include <optional>
 
 #include "attention/cache_copy.h"
 #include "attention/matches_reference.h"
+#include "attention/pieces.h"
 #include "attention/random_case.h"
 #include "attention/seeds.h"
 #include "device_cache.h"
@@ -89,6 +91,32 @@ class HopperRandom : public HopperTest {
     std::cout << seeds.size() << " configurations\n";
   }
 
+  void expect_row_invariance(const AttentionCase& attention, const ForwardArguments& whole, std::uint64_t seed) {
+    const auto run = [&](const ForwardArguments& host) {
+      DeviceCache call(host, device());
+      call.run(attention.options, stream());
+      return HasFailure() ? Status{StatusCode::device_error, call.explained()} : Status{};
+    };
+    DeviceCache call(whole, device());
+    call.run(attention.options, stream());
+    if (!HasFailure()) call.expect_matches(whole, attention.options);
+    if (HasFailure()) return;
+    Random random(seed);
+    for (const CacheKind kind : {CacheKind::pages, CacheKind::entries}) {
+      const CacheCopy copy(whole, kind, random);
+      ASSERT_TRUE(run(copy.arguments()).ok());
+      EXPECT_TRUE(copy.has_the_same_bits());
+    }
+    for (const reference::SequenceRows& sequence : reference::sequence_rows(whole.q, whole.k, whole.sequences)) {
+      for (int count = 0; count < 2 && sequence.seqlen_q > 0 && !HasFailure(); ++count) {
+        const Piece piece = random_piece(attention, sequence, random);
+        SCOPED_TRACE("sequence " + std::to_string(sequence.sequence) + ", rows " + std::to_string(piece.row_begin) +
+                     " to " + std::to_string(piece.row_end) + ", head " + std::to_string(piece.head));
+        PieceCall(whole, piece).expect_the_bits_of_the_whole(run);
+      }
+    }
+  }
+
  private:
   void run_case(std::uint64_t seed, const AttentionCase& attention, bool passes) {
     const bool backward = passes && attention.wants_lse && !attention.tree;
@@ -141,6 +169,31 @@ TEST_F(HopperRandom, CachesMatchReference) {
     if (!HasFailure()) cache.expect_matches(copy.arguments(), attention.options);
     if (HasFailure())
       FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path << '\n' << cache.explained();
+  }
+  std::cout << seeds.size() << " configurations\n";
+}
+
+/// Row-invariant calls: of some rows by themselves, and on the same keys in pages or chosen entries.
+TEST_F(HopperRandom, RowInvariantCallsMatchReferenceAndTheirParts) {
+  if (tested_engine() != Engine::hopper) GTEST_SKIP() << "the ampere engine has no row-invariant calls";
+  const std::vector<std::uint64_t> seeds = chosen_seeds(400);
+  for (const std::uint64_t seed : seeds) {
+    const std::uint64_t group = seed / kSeedsPerKernel;
+    EngineLimits limits = group % 2 == 1 ? few_queries_limits(group) : hopper_limits(group);
+    limits.bias = limits.block_mask = limits.dropout = false;
+    AttentionCase attention = hopper_case(seed, limits);
+    attention.options.row_invariant = true;
+    SCOPED_TRACE(describe(attention));
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+    CaseTensors tensors(attention);
+    // Keys that no row sees, but some rows' blocks hold: where their values are not finite, rows are recomputed.
+    for (GuardedTensor* const rows : {&tensors.k, &tensors.v}) {
+      for (std::int64_t index = 0; index < rows->size(); ++index) {
+        if (!std::isfinite(rows->get(index))) rows->set(index, 1.0);
+      }
+    }
+    expect_row_invariance(attention, tensors.forward_arguments(), seed);
+    if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path;
   }
   std::cout << seeds.size() << " configurations\n";
 }

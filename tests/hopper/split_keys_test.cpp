@@ -65,6 +65,36 @@ TEST(HopperSplitKeys, SplitsTheKeysOfFewQueries) {
   }
 }
 
+/// Row-invariant calls: no more CTAs than segments, and none where tiles occupy the multiprocessors.
+TEST(HopperSplitKeys, SplitsRowInvariantCallsAtSegments) {
+  for (const SplitShape& s : {
+           SplitShape{1, 1, 2048, 32, 8, 128, false, 0},      // one segment
+           SplitShape{1, 1, 2049, 32, 8, 128, false, 16},     // two
+           SplitShape{1, 1, 32768, 32, 8, 128, false, 128},   // 16 of 8 tiles
+           SplitShape{1, 1, 131072, 32, 8, 128, true, 132},   // 512 segments
+           SplitShape{16, 1, 8192, 32, 8, 128, false, 0},     // 128 tiles
+           SplitShape{32, 1, 8192, 32, 8, 128, false, 0},     // two rounds
+           SplitShape{1, 1, 131072, 32, 8, 256, false, 132},  // of 4,096 keys
+           SplitShape{1, 1, 1 << 21, 32, 8, 128, false, 0},   // more segments than a row's may be
+           SplitShape{1, 4096, 4096, 32, 8, 128, false, 0},   // prefill
+       }) {
+    AttentionProblem problem = problem_of(s.keys, s.head_dim, s.head_dim);
+    problem.row_invariant = true;
+    problem.batch = s.batch;
+    problem.heads_q = s.heads_q;
+    problem.heads_kv = s.heads_kv;
+    problem.seqlen_q = s.queries;
+    problem.total_q = s.batch * s.queries;
+    problem.total_k = s.batch * s.keys;
+    problem.has_seqused_k = s.used_lengths;
+    const ForwardPlan plan = planned_for(problem);
+    const std::string text = explain(problem, plan);
+    EXPECT_EQ(plan.config.schedule == Schedule::split ? plan.workers : 0, s.workers) << text;
+    EXPECT_EQ(plan.split.combine.segments, s.workers > 0) << text;
+    EXPECT_NE(text.find("row-invariant"), std::string::npos);
+  }
+}
+
 TEST(HopperSplitKeys, SaysHowKeysAreSplit) {
   AttentionProblem problem = problem_of(8192, 128, 128);
   problem.seqlen_q = 1;

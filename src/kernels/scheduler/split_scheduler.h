@@ -13,12 +13,16 @@
 
 namespace strobe {
 
-/// Key blocks of a tile; 1 where it sees none, as its result must be written all the same.
+/// Key blocks of a tile, or their segments; 1 where it sees none, as its result must be written all the same.
 template <Tiling T>
 __device__ __forceinline__ int blocks_of_tile(const VisibilityParams& visibility, const score::Sequence& sequence,
                                               int m) {
   const score::KeyBlocks blocks = key_blocks<T>(visibility, sequence, m * T.block_m, T.block_m);
-  return max(blocks.end - blocks.begin, 1);
+  if constexpr (T.segment_blocks > 0) {
+    return blocks.end > blocks.begin ? (blocks.end - 1) / T.segment_blocks - blocks.begin / T.segment_blocks + 1 : 1;
+  } else {
+    return max(blocks.end - blocks.begin, 1);
+  }
 }
 
 /// Of all tiles of one head of a sequence.
@@ -32,7 +36,7 @@ __device__ __forceinline__ int blocks_of_head(const VisibilityParams& visibility
 }
 
 /// The key blocks of all tiles in a row, sequence by sequence, head by head: CTA w of W takes the w-th W-th of them,
-/// whatever lengths the device finds.
+/// whatever lengths the device finds. Where keys have segments, those are what is laid in a row, and each is a part.
 template <Tiling T>
 class SplitScheduler {
  public:
@@ -77,11 +81,17 @@ class SplitScheduler {
     }
     PartOfTile& part = tile.part;
     part.first = within;
-    part.end = min(blocks, within + end_ - at_);
-    const bool whole = part.end - part.first == blocks;
-    const int worker = blockIdx.x;
-    part.slot = whole ? -1 : 2 * worker + (within == 0 ? 1 : 0);
-    part.sharers = {worker, whole ? 1 : worker_of(at_ - within + blocks - 1) + 1 - worker};
+    if constexpr (T.segment_blocks > 0) {
+      part.end = within + 1;
+      part.slot = blocks == 1 ? -1 : at_;
+      part.sharers = {at_, blocks};
+    } else {
+      part.end = min(blocks, within + end_ - at_);
+      const bool whole = part.end - part.first == blocks;
+      const int worker = blockIdx.x;
+      part.slot = whole ? -1 : 2 * worker + (within == 0 ? 1 : 0);
+      part.sharers = {worker, whole ? 1 : worker_of(at_ - within + blocks - 1) + 1 - worker};
+    }
     at_ += part.end - part.first;
     return true;
   }

@@ -8,7 +8,7 @@ namespace strobe {
 
 /// Split schedules: what of a tile is this CTA's.
 struct PartOfTile {
-  int first, end;     // of its key blocks, from the first that it sees on; one where it sees none
+  int first, end;     // of its key blocks, or segments, from the first that it sees on; one where it sees none
   int slot;           // where the part is left; -1: the tile is whole
   TileParts sharers;  // where first is 0
 };

@@ -126,7 +126,7 @@ struct OnlineSoftmax {
   /// By all threads of a warp. What was accumulated before is to be multiplied by `correction`.
   __device__ __forceinline__ void raise_maximum(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
                                                 float scale_log2) {
-    raise_maximum_to(s, highest, [&](float score) { return score * scale_log2; });
+    raise_maximum_to(s, highest, [&](float score) { return __fmul_rn(score, scale_log2); });
   }
 
   /// The same, of scores that `exponent_of` makes exponents: a function that never falls.
@@ -183,7 +183,7 @@ struct OnlineSoftmax {
       return 1.0F;
     }
     const float shrunk = ptx::ex2_approx(max_log2[r] - raised);
-    sum[r] = sum[r] * shrunk + ptx::ex2_approx(logit_log2 - raised);
+    sum[r] = __fmaf_rn(sum[r], shrunk, ptx::ex2_approx(logit_log2 - raised));
     max_log2[r] = raised;
     return shrunk;
   }
@@ -275,14 +275,17 @@ struct OnlineSoftmax {
     }
   }
 
-  /// The maxima become those of the rows' exponents, where these are higher.
+  /// The maxima become those of the rows' exponents, where these are higher. Of row-invariant rules only the rows move
+  /// whose scores pass their own maximum: others multiply by exactly 1.
   __device__ __forceinline__ void raise_maximum_to(const RowNumbers& exponents) {
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      const float raised = fmaxf(max_log2[r], exponents.row[r]);
-      correction[r] = raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
+      const bool stays = R.row_invariant && !(exponents.row[r] > max_log2[r] + kSlack);
+      const float raised = stays ? max_log2[r] : fmaxf(max_log2[r], exponents.row[r]);
+      correction[r] = stays || raised == kMinusInfinity ? 1.0F : ptx::ex2_approx(max_log2[r] - raised);
       max_log2[r] = raised;
-      sum[r] *= correction[r];
+      // Of row-invariant rules never one instruction with the addition that follows, which not all variants have there.
+      sum[r] = R.row_invariant ? __fmul_rn(sum[r], correction[r]) : sum[r] * correction[r];
     }
   }
 

@@ -15,15 +15,16 @@ struct ScoreRule {
   bool varlen = false;      // packed sequences, used lengths, left padding or pages
   bool leftpad = false;     // keys begin behind rows that are none; varlen is on, too
   bool softcap = false;
-  bool alibi = false;         // a slope per head times the distance from the diagonal
-  bool bias = false;          // a tensor that is added to the scores
-  bool bias_float32 = false;  // and holds float32, else what Q, K and V hold
-  bool sink = false;          // a logit per head that joins the row's sum and has no value
-  bool max_logits = false;    // each head's largest score is wanted, too
-  bool dropout = false;       // probabilities become 0 at random
-  int block_mask = 0;         // rows and keys of the blocks that a mask hides or shows: 64 or 128; 0: there is none
-  bool tree_mask = false;     // forwards: of a sequence's last keys a query sees those that a number's bits say
-  bool scale_first = false;   // scores are scaled before their maximum is taken: for scales that are not positive
+  bool alibi = false;          // a slope per head times the distance from the diagonal
+  bool bias = false;           // a tensor that is added to the scores
+  bool bias_float32 = false;   // and holds float32, else what Q, K and V hold
+  bool sink = false;           // a logit per head that joins the row's sum and has no value
+  bool max_logits = false;     // each head's largest score is wanted, too
+  bool dropout = false;        // probabilities become 0 at random
+  int block_mask = 0;          // rows and keys of the blocks that a mask hides or shows: 64 or 128; 0: there is none
+  bool tree_mask = false;      // forwards: of a sequence's last keys a query sees those that a number's bits say
+  bool scale_first = false;    // scores are scaled before their maximum is taken: for scales that are not positive
+  bool row_invariant = false;  // a row's bits depend on its own query and keys, not on the rows that share its tile
 
   bool operator==(const ScoreRule&) const = default;
 };

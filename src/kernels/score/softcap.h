@@ -42,7 +42,7 @@ __device__ __forceinline__ void softcap_two(const ScoreParams& params, float& x,
 /// Whether nothing comes between softcap and softmax where all keys are visible, so that the two share a multiply-add:
 /// with a = -(e^2x + 1) / 2 the exponent scale_log2 tanh(x) - m is scale_log2 / a + (scale_log2 - m).
 constexpr bool caps_in_softmax(const ScoreRule& rule) {
-  return rule.softcap && !rule.alibi && !rule.bias && !rule.max_logits && !rule.scale_first;
+  return rule.softcap && !rule.alibi && !rule.bias && !rule.max_logits && !rule.scale_first && !rule.row_invariant;
 }
 
 /// The exponent of a score of such a rule.

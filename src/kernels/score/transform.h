@@ -124,7 +124,7 @@ class Transform {
  private:
   template <bool all_visible>
   __device__ __forceinline__ void softcap(float& x, float& y) const {
-    if constexpr (R.softcap && all_visible) {
+    if constexpr (R.softcap && all_visible && !R.row_invariant) {
       softcap_two<R>(params_, x, y);
     } else {
       x = softcapped<R>(params_, x);
@@ -150,7 +150,7 @@ class Transform {
     if constexpr (R.bias) {
       return __fmaf_rn(score, params_.scale, bias);
     } else if constexpr (R.scale_first) {
-      return score * params_.scale_log2;
+      return __fmul_rn(score, params_.scale_log2);
     }
     return score;
   }

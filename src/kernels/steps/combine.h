@@ -9,11 +9,11 @@
 #include "kernels/math/constants.h"
 #include "kernels/score/visible_keys.h"
 #include "kernels/steps/combine_params.h"
+#include "kernels/steps/join_segments.h"
 #include "kernels/steps/source.h"
 
 namespace strobe::steps {
 
-constexpr int kWarp = 32;
 constexpr int kWarpColumns = 4 * kWarp;  // four neighbours a lane
 
 /// One row by `warps` warps: each part's weight, the sum of weights, and the part that weighs most. `most` bounds the
@@ -283,15 +283,23 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
     parts.count = 0;  // a row that is not in use
   }
   const auto slot_row = [&](int part) {
-    const int slot = part == 0 ? 2 * parts.first + 1 : 2 * (parts.first + part);
+    const int slot = C.segments ? parts.first + part : part == 0 ? 2 * parts.first + 1 : 2 * (parts.first + part);
     return static_cast<long long>(slot) * params.slot_rows + row_of_tile;
   };
-  const Weights weights(shared[own], parts.count, 1.0F, [&](int part) { return params.statistics[slot_row(part)]; });
-  const float factor = weights.sum == 0.0F ? 0.0F : 1.0F / weights.sum;
-  const bool stores = kWarps == 1 || threadIdx.x < kWarp;
   const long long batch = params.sequences.cu_seqlens_q != nullptr ? 0 : sequence;
   const int q_head = head * params.packed_heads + row % params.packed_heads;
   const int q_row = q.start + row / params.packed_heads;
+  if constexpr (C.segments) {
+    float* const lse = params.lse == nullptr
+                           ? nullptr
+                           : params.lse + batch * params.lse_batch_stride + q_head * params.lse_head_stride + q_row;
+    join_segments<C>(params, parts.count, row < q.used * params.packed_heads, q_head, slot_row,
+                     params.o.row(batch, q_row, q_head), lse);
+    return;
+  }
+  const Weights weights(shared[own], parts.count, 1.0F, [&](int part) { return params.statistics[slot_row(part)]; });
+  const float factor = weights.sum == 0.0F ? 0.0F : 1.0F / weights.sum;
+  const bool stores = kWarps == 1 || threadIdx.x < kWarp;
 #pragma unroll
   for (int first = 0; first < C.head_dim_v; first += kWarpColumns) {
     const int column = first + 4 * static_cast<int>(threadIdx.x % kWarp);

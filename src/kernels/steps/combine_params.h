@@ -56,11 +56,13 @@ struct CombineConfig {
   int head_dim_v = 128;   // columns of the partial sums, a multiple of 32
   bool few_parts = true;  // a tile has kFewParts parts at most
   bool varlen = false;
+  bool segments = false;  // parts are segments of a row-invariant call: joined one by one, from the last
+  bool sink = false;      // which joins segments; else it is part of a part
 
   bool operator==(const CombineConfig&) const = default;
 };
 
-constexpr int warps_per_row(const CombineConfig& c) { return c.few_parts ? 1 : kCombineThreads / 32; }
+constexpr int warps_per_row(const CombineConfig& c) { return c.few_parts && !c.segments ? 1 : kCombineThreads / 32; }
 constexpr int rows_per_block(const CombineConfig& c) { return kCombineThreads / 32 / warps_per_row(c); }
 
 struct CombineParams {
@@ -75,8 +77,9 @@ struct CombineParams {
   SequenceParams sequences;
   int heads, packed_heads;  // query heads / packed_heads, whose rows are interleaved
   int block_m, m_tiles;
-  int head_dim_v;  // columns that exist
-  int jobs;        // tiles * slot_rows
+  int head_dim_v;     // columns that exist
+  int jobs;           // tiles * slot_rows
+  const float* sink;  // [query heads]
 };
 
 }  // namespace strobe::steps

@@ -33,8 +33,10 @@ set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/hopper/forward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/forward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/pack_variants.cpp
+  ${PROJECT_SOURCE_DIR}/src/hopper/row_invariant.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/schedule.cpp
   ${PROJECT_SOURCE_DIR}/src/hopper/supported.cpp
+  ${PROJECT_SOURCE_DIR}/src/hopper/tile_fit.cpp
 )
 add_library(strobe_pack_variants OBJECT ${variant_sources})
 target_include_directories(strobe_pack_variants PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)

@@ -59,6 +59,11 @@ struct Config {
   // Bias rules: stages of the ring by which TMA brings each warpgroup its rows' bias; 0: consumers fetch it themselves.
   int bias_stages = 0;
 
+  // Row-invariant calls: key blocks of a segment, counted from the sequence's first key, whose sums begin afresh and
+  // then join those of the segments after it; 0: a row's keys are one segment.
+  int segment_blocks = 0;
+  bool keeps_in_smem = false;  // what later segments left: else in global memory
+
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN
 
   bool operator==(const Config&) const = default;
@@ -73,6 +78,9 @@ constexpr bool converts(const Config& c) { return c.stored != Operands::elements
 inline constexpr int kLeastBoxRows = 8;
 
 constexpr bool in_pages(const Config& c) { return c.keys != KeySource::tensor; }
+
+/// Whether a CTA joins the segments of its tiles; on split schedules each segment is a part.
+constexpr bool folds(const Config& c) { return c.segment_blocks > 0 && c.schedule != Schedule::split; }
 
 constexpr int block_m(const Config& c) { return kRowsPerWarpgroup * c.consumer_warpgroups; }
 
@@ -93,7 +101,8 @@ constexpr Tiling tiling(const Config& c) {
           .block_n = c.block_n,
           .packed_heads = c.packed_heads,
           .threads = threads_per_block(c),
-          .persistent = c.persistent};
+          .persistent = c.persistent,
+          .segment_blocks = c.segment_blocks};
 }
 
 }  // namespace strobe::hopper::forward

@@ -16,6 +16,7 @@
 #include "kernels/hopper/forward/eight_bit_tile.h"
 #include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/exact_rows.h"
+#include "kernels/hopper/forward/kept_rows.h"
 #include "kernels/hopper/forward/rings.h"
 #include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/forward/tile_rules.h"
@@ -37,6 +38,7 @@ class Consumer : private Rings<C> {
         params_(feeders.params),
         schedule_(feeders.schedule),
         pipe_(feeders.o, feeders.smem, warpgroup),
+        kept_(feeders.params, feeders.smem, warpgroup),
         smem_(feeders.smem) {
     Turns<C>::open(warpgroup);
   }
@@ -49,10 +51,11 @@ class Consumer : private Rings<C> {
     SoftmaxOf<C> softmax;
     TileWork open;  // the tile whose last P V is still to come
     bool is_open = false;
-    Assignment next = next_assignment<C>(scheduler, params_, warpgroup());
-    const auto advance = [&] { next = next_assignment<C>(scheduler, params_, warpgroup()); };
+    Assignment next{};
+    const auto advance = [&] { advance_to_next<C>(next, scheduler, params_, warpgroup()); };
+    advance();
     const auto look_ahead = [&] {
-      if constexpr (kLooksAhead) {
+      if constexpr (kLooksAhead<C>) {
         advance();
       }
     };
@@ -69,7 +72,9 @@ class Consumer : private Rings<C> {
           }
         }
         pass_blocks(walk.count(work.n_begin, work.n_end));
-        store_without_keys<C>(params_, pipe_, work, warpgroup());
+        if (ends_tile<C>(work)) {
+          store_without_keys<C>(params_, pipe_, work, warpgroup());
+        }
         advance();
         continue;
       }
@@ -90,12 +95,15 @@ class Consumer : private Rings<C> {
         const Rules rules = is_open ? cross_step(o, p, softmax, open, walk, work, n_begin, n_end - 1, look_ahead)
                                     : first_step(p, softmax, walk, work, n_begin, n_end - 1, look_ahead);
         remaining_steps(o, p, softmax, rules, walk, n_begin, n_end - 1);
+        if (ends_tile<C>(work)) {
+          release_q();
+        }
         open = work;
         is_open = true;
         if constexpr (kOwnBegins<C>) {
           pass_last_keys(walk.count(work.n_begin, n_begin));
         }
-        if constexpr (!kLooksAhead) {
+        if constexpr (!kLooksAhead<C>) {
           advance();
         }
       }
@@ -124,20 +132,7 @@ class Consumer : private Rings<C> {
   using Rings<C>::pass_keys, Rings<C>::pass_last_keys, Rings<C>::pass_values, Rings<C>::pass_blocks;
 
   static constexpr SmemPlan kPlan = smem_plan(C);
-  // Whether scores come without what ALiBi adds to all of a row's. Of the largest scores nothing may be missing; and of
-  // more warpgroups ptxas spills what it takes to know on which side of the diagonal a block is.
-  static constexpr bool kRelative =
-      C.rule.alibi && !C.rule.max_logits && (C.consumer_warpgroups <= 2 || (C.rule.mask_right && !C.rule.varlen));
-
   using Rules = TileRules<C>;
-
-  static constexpr bool kPlain = !kFetchesBias<C> && !C.rule.dropout && C.rule.block_mask == 0;
-
-  // Finding a tile takes hundreds of cycles of dependent integer arithmetic: it runs under the products of the first
-  // step of the tile before. Four warpgroups have no registers for it, nor have three with a softcap, chunks, bias,
-  // dropout and block masks; split schedules have few tiles.
-  static constexpr bool kLooksAhead =
-      C.consumer_warpgroups < (C.rule.softcap || C.rule.bias ? 3 : 4) && !C.rule.chunked && kPlain && !kSplits<C>;
 
   // Blocks that this warpgroup lets pass at the start of a tile wait for V stages that it still holds: at most
   // `stages` of them may, or the ring locks up. Chunks may be further apart: then no tile stays open.
@@ -159,7 +154,7 @@ class Consumer : private Rings<C> {
     ptx::wgmma_fence();
     issue_scores(s);
     Turns<C>::pass(warpgroup());
-    const Rules rules = rules_of(work);
+    const Rules rules = tile_rules<C>(params_, work, warpgroup());
     look_ahead();
 
     ptx::wgmma_wait_group<0>(s);
@@ -183,7 +178,7 @@ class Consumer : private Rings<C> {
     wait_q();
     wait_k();
     issue_both(s, o, p);
-    const Rules rules = rules_of(work);
+    const Rules rules = tile_rules<C>(params_, work, warpgroup());
     look_ahead();
 
     ptx::wgmma_wait_group<1>(s);
@@ -196,11 +191,15 @@ class Consumer : private Rings<C> {
     ptx::wgmma_wait_group<0>(o);
     output_done();
     pass_values(others);
-    softmax.finish();
-    finite_ &= store_tile<C>(params_, pipe_, open, warpgroup(), o, softmax);
+    if constexpr (folds(C)) {  // joining segments takes registers that P gives back
+      rules.dropout.to_operand(p, s, slices);
+    }
+    store(open, o, softmax);
     softmax = next;
     accumulate_ = false;
-    rules.dropout.to_operand(p, s, slices);
+    if constexpr (!folds(C)) {
+      rules.dropout.to_operand(p, s, slices);
+    }
     return rules;
   }
 
@@ -219,7 +218,6 @@ class Consumer : private Rings<C> {
         n = step<true>(o, p, softmax, rules, walk, n_begin, n);
       }
     }
-    release_q();
   }
 
   /// Block n; returns the next.
@@ -254,16 +252,21 @@ class Consumer : private Rings<C> {
     ptx::wgmma_wait_group<0>(o);
     output_done();
     pass_values(0);
-    softmax.finish();
-    finite_ &= store_tile<C>(params_, pipe_, open, warpgroup(), o, softmax);
+    store(open, o, softmax);
     accumulate_ = false;
+  }
+
+  /// What became of `work`: its results, or those of a segment for the next one to join.
+  __device__ __forceinline__ void store(const TileWork& work, Output& o, Softmax<C>& softmax) {
+    softmax.finish();
+    finite_ &= store_work<C>(params_, pipe_, kept_, work, warpgroup(), o, softmax);
   }
 
   /// A tile without the two-stage pipeline: each block's scores, softmax and P V one after another. What overlaps is
   /// other warpgroups' work, and P takes the registers of S. Blocks may be hidden from this warpgroup alone.
   __device__ __forceinline__ void serial_steps(Output& o, Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk,
                                                const TileWork& work, int n_begin, int n) {
-    const Rules rules = rules_of(work);
+    const Rules rules = tile_rules<C>(params_, work, warpgroup());
     pass_blocks(walk.count(n + 1, work.n_end));
     softmax = {};
     wait_q();
@@ -291,17 +294,14 @@ class Consumer : private Rings<C> {
       ptx::wgmma_wait_group<0>(o);
       output_done();
     }
-    release_q();
-    softmax.finish();
-    finite_ &= store_tile<C>(params_, pipe_, work, warpgroup(), o, softmax);
+    if (ends_tile<C>(work)) {
+      release_q();
+    }
+    store(work, o, softmax);
     accumulate_ = false;
   }
 
   // -- Its parts ------------------------------------------------------------------------------------------------------
-
-  __device__ __forceinline__ Rules rules_of(const TileWork& work) const {
-    return tile_rules<C>(params_, work, warpgroup());
-  }
 
   /// Waiting for the next K here, not when it is used, ends a basic block: else ptxas moves the wait for P V up, above
   /// the exponentials that it should run under, and the additions of the sums down.
@@ -324,13 +324,13 @@ class Consumer : private Rings<C> {
 
   /// S = Q K^T of a block and P V of the one before, in this warpgroup's turn. V may arrive while Q K^T runs.
   __device__ __forceinline__ void issue_both(Scores& s, Output& o, const Operand& p) {
-    if constexpr (!kPlain) {
+    if constexpr (!kPlain<C>) {
       wait_v();
     }
     Turns<C>::wait(warpgroup());
     ptx::wgmma_fence();
     issue_scores(s);
-    if constexpr (kPlain) {
+    if constexpr (kPlain<C>) {
       wait_v();
     }
     issue_output(o, p);
@@ -355,9 +355,9 @@ class Consumer : private Rings<C> {
   template <bool all_visible, typename Bias>
   __device__ __forceinline__ score::RowNumbers transform(Scores& s, const Rules& rules, int n, const Bias& bias) {
     if constexpr (C.bias_stages > 0) {
-      return rules.transform.template apply_as<kRelative, all_visible>(s, n, wait_bias());
+      return rules.transform.template apply_as<kRelative<C>, all_visible>(s, n, wait_bias());
     } else {
-      return rules.transform.template apply_as<kRelative, all_visible>(s, n, bias);
+      return rules.transform.template apply_as<kRelative<C>, all_visible>(s, n, bias);
     }
   }
 
@@ -370,7 +370,7 @@ class Consumer : private Rings<C> {
       }
     };
     const float scale = score::remaining_scale<C.rule>(params_.score);
-    if constexpr (kRelative) {
+    if constexpr (kRelative<C>) {
       return softmax.step(s, scale, origins, on_arrival);
     } else {
       return softmax.step(s, scale, on_arrival);
@@ -391,6 +391,7 @@ class Consumer : private Rings<C> {
   const Params& params_;
   const ScheduleOf<C>& schedule_;
   OutputPipe<C> pipe_;
+  KeptRows<C> kept_;
   unsigned char* smem_;
   bool finite_ = true;       // whether everything that this thread stored was
   bool accumulate_ = false;  // whether O holds earlier blocks of its tile

@@ -85,7 +85,8 @@ class OutputPipe {
  public:
   __device__ __forceinline__ OutputPipe(const TensorMap& map, unsigned char* smem, int warpgroup) : map_(map) {
     const int warp = warpgroup * kWarpsPerWarpgroup + warp_of_warpgroup();
-    stage_ = smem + smem_plan(C).o + warp * kStages * kOutputPanelBytes;
+    stage_ = smem + smem_plan(C).o +
+             warp * (C.keeps_in_smem ? kept_bytes(C) / kWarpsPerWarpgroup : kStages * kOutputPanelBytes);
     if constexpr (kSplits<C>) {
       split_ = &reinterpret_cast<const SplitWork*>(smem + smem_plan(C).order)->params;
     }
@@ -93,6 +94,14 @@ class OutputPipe {
 
   /// Split schedules: where parts go.
   __device__ __forceinline__ const SplitParams& split() const { return *split_; }
+
+  /// What was stored before has left shared memory.
+  __device__ __forceinline__ static void wait_for_reads() {
+    if (threadIdx.x % kWarpSize == 0) {
+      cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
+    }
+    __syncwarp();
+  }
 
   /// 16 rows of `work` from `first_row` on: o[4 j + 2 r + c] * factor[r] (see fragment.h), or 0 where not `sees`. False
   /// if this thread of a masked variant had a value that is not finite.
@@ -199,6 +208,19 @@ __device__ __forceinline__ void store_floats(const Params& params, const TileWor
   }
 }
 
+/// The largest scores of a segment's rows, where they are wanted.
+template <Config C>
+__device__ __forceinline__ void store_max_logits(const Params& params, const TileWork& work, int warpgroup,
+                                                 const Softmax<C>& softmax) {
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+    const int row = work.row_of(warpgroup) + warpgroup_row(r);
+    if (row < work.q.used * C.packed_heads) {
+      store_max_logit<C>(params, work, row, softmax.top[r]);
+    }
+  }
+}
+
 /// Divides by the row's sum and stores. A row without a visible key gives O = 0 and as LSE the sink, or -inf; rows that
 /// are owned and not used give O = 0 and LSE = -inf. False if this thread of a masked variant stored a value that is
 /// not finite. Of a tile that this CTA shares with others, its part is stored, undivided.
@@ -227,7 +249,7 @@ __device__ __forceinline__ bool store_tile(const Params& params, OutputPipe<C>& 
       }
     }
     if constexpr (C.rule.sink) {
-      const bool joins = exists && (!kSplits<C> || work.tile.part.first == 0);  // once
+      const bool joins = exists && joins_sink<C>(work.tile.part);
       factor[r] =
           softmax.join(r, joins ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
     }
@@ -269,7 +291,7 @@ __device__ __forceinline__ void store_nothing(const Params& params, const TileWo
     if (i % chunks == 0) {
       const bool exists = row < work.q.used * C.packed_heads;
       store_lse<C>(params, work, row,
-                   exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) / kLog2E : kMinusInfinity);
+                   exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) * kLn2 : kMinusInfinity);
     }
   }
 }

@@ -57,7 +57,7 @@ __device__ __forceinline__ void repair_part_row(const Params& params, const Spli
   };
   strobe::repair_part_row<C.rule, C.head_dim_v>(params.score, params.blocks,
                                                 part_row<C>(split, work, row - work.m_begin), params.head_dim_v,
-                                                exact_of, work.tile.part.first == 0, element_rows<C>(params, work));
+                                                exact_of, joins_sink<C>(work.tile.part), element_rows<C>(params, work));
 }
 
 /// Rows of K and V stored in 8 bits, of one sequence and head.

@@ -51,18 +51,21 @@ class QueryFeeder {
     }
   }
 
-  /// The next tile's rows. False when there is none.
+  /// The next tile's rows, which stay for all of its segments. False when there is none.
   __device__ __forceinline__ bool feed() {
-    Tile tile;
-    if (!scheduler_.next(tile)) {
+    if (!next_work<C>(scheduler_, params_, work_)) {
       return false;
     }
-    const TileWork work = tile_work<C>(params_, tile);
+    const TileWork& work = work_;
+    if (folds(C) && !work.begins_tile) {
+      return true;
+    }
     BlockWalk<C> walk(params_, work);
     const SequenceStart rows = query_start<C>(params_, work, work.q.used);
 #pragma unroll
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
-      if (walk.own_end(n_end_of<C>(params_, work, w), w) <= n_begin_of<C>(params_, work, w)) {
+      const int first = folds(C) ? work.tile_begin : n_begin_of<C>(params_, work, w);
+      if (walk.own_end(n_end_of<C>(params_, work, w), w) <= first) {
         continue;
       }
       const int stage = at_[w].stage;
@@ -72,7 +75,8 @@ class QueryFeeder {
         expect(full, kPlan.q_bytes);
         unsigned char* destination = smem_ + (w * C.q_stages + stage) * kPlan.q_bytes;
         for (int panel = 0; panel < kRowPanels<C>; ++panel) {
-          load_panel<(C.packed_heads > 1)>(map_, query_box<C>(rows, panel * kColumns<C>, work.row_of(w), tile.head),
+          load_panel<(C.packed_heads > 1)>(map_,
+                                           query_box<C>(rows, panel * kColumns<C>, work.row_of(w), work.tile.head),
                                            destination + panel * tile_bytes(kRowsPerWarpgroup, kPanelColumns), full);
         }
       }
@@ -87,6 +91,7 @@ class QueryFeeder {
   const TensorMap& map_;
   const Params& params_;
   Scheduler<C> scheduler_;
+  TileWork work_{};
   unsigned char* smem_;
   Barriers<C>& barriers_;
   RingPosition<C.q_stages> at_[C.consumer_warpgroups];

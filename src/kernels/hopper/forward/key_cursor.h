@@ -16,12 +16,10 @@ class KeyCursor {
   /// On to the next block, of the next tile where this one's are done. False when there is none.
   __device__ __forceinline__ bool next() {
     for (n_ = walk_.before(n_); !walk_.has(n_); n_ = walk_.before(work_.n_end)) {
-      Tile tile;
-      if (!scheduler_.next(tile)) {
+      if (!next_work<C>(scheduler_, params_, work_)) {
         return false;
       }
       ++tiles_;
-      work_ = tile_work<C>(params_, tile);
       walk_ = {params_, work_};
     }
     return true;
@@ -31,7 +29,7 @@ class KeyCursor {
   __device__ __forceinline__ int block() const { return n_; }
   __device__ __forceinline__ int head() const { return params_.by_heads_per_kv.quotient(work_.tile.head); }
 
-  /// Tiles begun so far, those without visible keys among them.
+  /// Tiles, or segments of them, begun so far, those without visible keys among them.
   __device__ __forceinline__ int tiles() const { return tiles_; }
 
  private:

@@ -54,6 +54,8 @@ struct Params {
   EightBitParams eight_bit;
   CacheParams cache;
   BiasBoxParams bias_boxes;
+  float*
+      kept;  // variants that keep what segments leave in global memory: [CTAs, consumer rows, head_dim_v as compiled]
 };
 
 }  // namespace strobe::hopper::forward

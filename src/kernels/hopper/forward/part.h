@@ -14,6 +14,12 @@ namespace strobe::hopper::forward {
 template <Config C>
 constexpr bool kSplits = C.schedule == Schedule::split;
 
+/// Whether the sink joins this part: the first of a tile. That of segments joins when they have been joined.
+template <Config C>
+__device__ __forceinline__ bool joins_sink(const PartOfTile& part) {
+  return !kSplits<C> || (C.segment_blocks > 0 ? part.slot < 0 : part.first == 0);
+}
+
 /// `row` is the tile's: its sequence's less m_begin.
 template <Config C>
 __device__ __forceinline__ PartRow part_row(const SplitParams& split, const TileWork& work, int row) {

@@ -23,7 +23,8 @@ constexpr int scale_bytes(const Config& c) {
 /// memory.
 constexpr bool sums_by_block(const Config& c) { return c.operands == Operands::int8; }
 constexpr int kept_bytes(const Config& c) {
-  return eight_bit(c) && !sums_by_block(c) ? 4 * kRowsPerWarpgroup * c.head_dim_v : 0;  // of one warpgroup
+  return (eight_bit(c) && !sums_by_block(c)) || c.keeps_in_smem ? 4 * kRowsPerWarpgroup * c.head_dim_v
+                                                                : 0;  // of one warpgroup
 }
 
 /// V lies as it does in memory: its rows are keys, or 8-bit columns.
@@ -65,7 +66,7 @@ struct SmemPlan {
   int v = 0;
   int raw = 0;
   int o = 0;
-  int kept = 0;    // 8-bit operands: float32 sums of O
+  int kept = 0;    // float32 sums of O: of 8-bit operands, and of segments
   int scales = 0;  // 8-bit operands: a stage goes with one of V
   int bias = 0;    // of each warpgroup, stage by stage; 128-byte aligned
   int barriers = 0;
@@ -91,7 +92,9 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.raw_bytes = raw_bytes(c);
   plan.raw = plan.v + c.stages * plan.v_bytes;
   plan.o = plan.raw + c.raw_stages * plan.raw_bytes;
-  plan.kept = plan.o + c.consumer_warpgroups * kWarpsPerWarpgroup * output_stages(c) * kOutputPanelBytes;
+  // What segments leave is not in use when a tile's rows are stored: they pass through its memory.
+  const int staged = c.keeps_in_smem ? 0 : c.consumer_warpgroups * kWarpsPerWarpgroup * output_stages(c);
+  plan.kept = plan.o + staged * kOutputPanelBytes;
   plan.scales = plan.kept + c.consumer_warpgroups * kept_bytes(c);
   plan.bias = plan.scales + c.stages * scale_bytes(c);
   plan.barriers = plan.bias + c.consumer_warpgroups * c.bias_stages * bias_bytes(c);

@@ -22,6 +22,24 @@ constexpr int kQueryStep = 8 / C.packed_heads;
 template <Config C>
 constexpr bool kFetchesBias = C.rule.bias && C.bias_stages == 0;
 
+/// Whether a step takes nothing from elsewhere that its products wait for.
+template <Config C>
+constexpr bool kPlain = !kFetchesBias<C> && !C.rule.dropout && C.rule.block_mask == 0;
+
+/// Whether scores come without what ALiBi adds to all of a row's. Of the largest scores nothing may be missing; and of
+/// more warpgroups ptxas spills what it takes to know on which side of the diagonal a block is. Row-invariant variants
+/// all do the same, however many their warpgroups are.
+template <Config C>
+constexpr bool kRelative = C.rule.alibi && !C.rule.max_logits && !C.rule.row_invariant &&
+                           (C.consumer_warpgroups <= 2 || (C.rule.mask_right && !C.rule.varlen));
+
+/// Finding a tile takes hundreds of cycles of dependent integer arithmetic: it runs under the products of the first
+/// step of the tile before. Four warpgroups have no registers for it, nor have three with a softcap, chunks, bias,
+/// segments, dropout and block masks; split schedules have few tiles.
+template <Config C>
+constexpr bool kLooksAhead = C.consumer_warpgroups < (C.rule.softcap || C.rule.bias || folds(C) ? 3 : 4) &&
+                             !C.rule.chunked && kPlain<C> && !kSplits<C>;
+
 template <Config C>
 struct TileRules {
   using Mask = score::Mask<C.rule, C.block_n, kQueryStep<C>>;

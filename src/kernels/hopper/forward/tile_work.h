@@ -14,6 +14,8 @@ struct TileWork : score::Sequence {
   int m_begin;         // first row of the tile in its sequence
   int n_begin, n_end;  // key blocks that some row of the tile sees; split schedules: this CTA's of them
   int first_key;       // whole chunks: of the tile's, whose keys end at k.used
+  int tile_begin;      // where segments are joined: the first block of the tile, n_begin being the segment's
+  bool begins_tile;    // likewise: no segment of the tile went before
 
   __device__ __forceinline__ int row_of(int warpgroup) const { return m_begin + warpgroup * kRowsPerWarpgroup; }
 };
@@ -46,11 +48,52 @@ __device__ __forceinline__ TileWork tile_work(const Params& params, const Tile& 
   const score::KeyBlocks blocks = key_blocks<tiling(C)>(params.visibility, work, work.m_begin, block_m(C));
   work.n_begin = C.whole_chunks ? min(work.first_key / C.block_n, blocks.end) : blocks.begin;
   work.n_end = blocks.end;
-  if constexpr (C.schedule == Schedule::split) {
+  if constexpr (C.schedule == Schedule::split && C.segment_blocks > 0) {
+    const int segment = blocks.begin / C.segment_blocks + tile.part.first;
+    work.n_end = min(blocks.end, (segment + 1) * C.segment_blocks);
+    work.n_begin = min(max(blocks.begin, segment * C.segment_blocks), work.n_end);
+  } else if constexpr (C.schedule == Schedule::split) {
     work.n_end = min(blocks.end, blocks.begin + tile.part.end);
     work.n_begin = blocks.begin + tile.part.first;
   }
   return work;
+}
+
+/// From one tile to the next or, where segments are joined, to the next segment of it, from right to left. `work` is
+/// empty at first. False when there is none.
+template <Config C>
+__device__ __forceinline__ bool next_work(Scheduler<C>& scheduler, const Params& params, TileWork& work) {
+  if constexpr (folds(C)) {
+    if (work.n_begin > work.tile_begin) {
+      work.n_end = work.n_begin;
+      work.n_begin = max(work.tile_begin, work.n_end - C.segment_blocks);
+      work.begins_tile = false;
+      return true;
+    }
+  }
+  Tile tile;
+  if (!scheduler.next(tile)) {
+    return false;
+  }
+  work = tile_work<C>(params, tile);
+  if constexpr (folds(C)) {
+    work.tile_begin = work.n_begin;
+    work.begins_tile = true;
+    work.n_begin = max(work.tile_begin, (work.n_end - 1) / C.segment_blocks * C.segment_blocks);
+  }
+  return true;
+}
+
+/// Whether no segment of the tile follows.
+template <Config C>
+__device__ __forceinline__ bool ends_tile(const TileWork& work) {
+  return !folds(C) || work.n_begin == work.tile_begin;
+}
+
+/// The first block of the whole tile.
+template <Config C>
+__device__ __forceinline__ int first_block(const TileWork& work) {
+  return folds(C) ? work.tile_begin : work.n_begin;
 }
 
 /// The end of the key blocks that one warpgroup's rows see; the tile's n_begin or less where they see none. Blocks from
@@ -60,7 +103,7 @@ __device__ __forceinline__ int n_end_of(const Params& params, const TileWork& wo
   const int row = work.row_of(warpgroup);
   const int rows_used = work.q.used * C.packed_heads;
   if (row >= rows_used) {
-    return work.n_begin;
+    return first_block<C>(work);
   }
   if constexpr (C.rule.mask_right) {
     const int row_last = min(row + kRowsPerWarpgroup, rows_used) - 1;
@@ -89,7 +132,7 @@ template <Config C>
 constexpr bool kOwnBegins =
     C.rule.mask_left && C.consumer_warpgroups > 1 && C.block_n <= kRowsPerWarpgroup && !C.rule.chunked &&
     !C.rule.softcap && !C.rule.alibi && !C.rule.max_logits && !eight_bit(C) && C.schedule != Schedule::split &&
-    most_blocks_between<C>() <= C.stages - (C.ping_pong ? 1 : 0);
+    C.segment_blocks == 0 && most_blocks_between<C>() <= C.stages - (C.ping_pong ? 1 : 0);
 
 /// The first of the key blocks that one warpgroup's rows see. Blocks before it are other warpgroups'.
 template <Config C>
@@ -109,16 +152,13 @@ struct Assignment {
 };
 
 template <Config C>
-__device__ __forceinline__ Assignment next_assignment(Scheduler<C>& scheduler, const Params& params, int warpgroup) {
-  Assignment next{};
-  Tile tile;
-  next.exists = scheduler.next(tile);
+__device__ __forceinline__ void advance_to_next(Assignment& next, Scheduler<C>& scheduler, const Params& params,
+                                                int warpgroup) {
+  next.exists = next_work<C>(scheduler, params, next.work);
   if (next.exists) {
-    next.work = tile_work<C>(params, tile);
     next.n_begin = n_begin_of<C>(params, next.work, warpgroup);
     next.n_end = n_end_of<C>(params, next.work, warpgroup);
   }
-  return next;
 }
 
 }  // namespace strobe::hopper::forward
