@@ -158,8 +158,8 @@ static void test_masks_that_cannot_be_written_are_refused(void) {
   CHECK_REFUSED(strobe_strided_block_mask(&view, 0), STROBE_INVALID_ARGUMENT, "stride is 0: it must be 1 or more");
   view.dtype = STROBE_INT32;
   CHECK_REFUSED(strobe_butterfly_block_mask(&view), STROBE_INVALID_ARGUMENT, "mask is int32: it must be uint8");
-  view.dtype = 7;
-  CHECK_REFUSED(strobe_butterfly_block_mask(&view), STROBE_INVALID_ARGUMENT, "mask.dtype is 7: it must be from 0 to 6");
+  view.dtype = 8;
+  CHECK_REFUSED(strobe_butterfly_block_mask(&view), STROBE_INVALID_ARGUMENT, "mask.dtype is 8: it must be from 0 to 7");
   view.rank = 0;
   CHECK_REFUSED(strobe_butterfly_block_mask(&view), STROBE_INVALID_ARGUMENT,
                 "mask has rank 0: it must be [.., query blocks, key blocks]");
@@ -199,7 +199,7 @@ static void test_modifiers_that_name_nothing_are_refused(void) {
   float value = 0.0F;
   forward.modifiers.alibi_slopes = vector_of(&value, 9, 1);
   CHECK_REFUSED(strobe_forward(&forward, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "alibi_slopes.dtype is 9: it must be from 0 to 6");
+                "alibi_slopes.dtype is 9: it must be from 0 to 7");
   forward = forward_of(&call);
   forward.modifiers.bias = of_rank_4(&value, STROBE_FLOAT32, 1);
   forward.modifiers.bias.rank = 7;
@@ -216,9 +216,9 @@ static void test_modifiers_that_name_nothing_are_refused(void) {
   CHECK_REFUSED(strobe_forward(&forward, NULL, NULL), STROBE_INVALID_ARGUMENT,
                 "max_logits has rank -1: it must be from 1 to 4, or 0 for not given");
   strobe_backward_arguments backward = backward_of(&call);
-  backward.d_sink = vector_of(&value, 7, 1);
+  backward.d_sink = vector_of(&value, 8, 1);
   CHECK_REFUSED(strobe_backward(&backward, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "d_sink.dtype is 7: it must be from 0 to 6");
+                "d_sink.dtype is 8: it must be from 0 to 7");
   backward = backward_of(&call);
   backward.d_bias = of_rank_4(&value, STROBE_FLOAT32, 1);
   CHECK_REFUSED(strobe_backward(&backward, NULL, NULL), STROBE_INVALID_ARGUMENT,

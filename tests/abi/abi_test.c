@@ -131,7 +131,7 @@ static void test_numbers_that_name_nothing_are_refused(void) {
                 "engine is -1: it must be from 0 to 3");
   arguments.k.dtype = 9;
   CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "k.dtype is 9: it must be from 0 to 6");
+                "k.dtype is 9: it must be from 0 to 7");
   arguments = forward_of(&call);
   arguments.v.device_type = 2;
   CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
