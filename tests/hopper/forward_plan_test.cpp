@@ -75,18 +75,18 @@ TEST(ScoreParams, WindowsAndCausalMasksMakeOneBand) {
 }
 
 TEST(HopperForwardPlan, NamesWhatItLacks) {
-  const auto refusal = [](auto change) {
+  const auto rejection = [](auto change) {
     AttentionProblem problem = problem_of(64, 64, 64);
     change(problem);
     return std::string(forward_config(problem, kH200).status().message());
   };
-  EXPECT_EQ(refusal([](AttentionProblem& p) { p.dtype = DType::float32; }),
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.dtype = DType::float32; }),
             "q is float32: the hopper engine computes in float16 and bfloat16");
-  EXPECT_EQ(refusal([](AttentionProblem& p) { p.head_dim = 36; }),
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.head_dim = 36; }),
             "head_dim is 36: the hopper engine takes multiples of 8 up to 256");
-  EXPECT_EQ(refusal([](AttentionProblem& p) { p.head_dim_v = 264; }),
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.head_dim_v = 264; }),
             "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
-  EXPECT_EQ(refusal([](AttentionProblem& p) { p.row_invariant = true; }),
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.row_invariant = true; }),
             "row_invariant is not supported by the hopper engine; the cpu engine supports it");
 }
 
