@@ -24,7 +24,9 @@ constexpr bool kFetchesBias = C.rule.bias && C.bias_stages == 0;
 
 template <Config C>
 struct TileRules {
-  using Mask = score::Mask<C.rule, C.block_n, kQueryStep<C>>;
+  // Of registers, as compiling them shows.
+  static constexpr bool kIsTight = eight_bit(C) && sums_by_block(C) && C.head_dim_v > 64 && has_diagonal(C.rule);
+  using Mask = score::Mask<C.rule, C.block_n, kQueryStep<C>, !kIsTight>;
   using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>, kFetchesBias<C>>;
   using Dropout = score::Dropout<C.rule, C.block_n>;
 
