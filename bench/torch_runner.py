@@ -98,7 +98,7 @@ class Cell:
 
         if self.cell["device"] == "cpu":
             return lambda: self.host_milliseconds(run)
-        run()  # refusals and a lack of memory show here
+        run()  # rejections and a lack of memory show here
         return lambda: self.device_milliseconds(run)
 
     @staticmethod

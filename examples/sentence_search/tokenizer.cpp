@@ -46,17 +46,17 @@ std::pair<std::size_t, std::u32string_view> find_special(std::u32string_view tex
 }  // namespace
 
 strobe::Result<Tokenizer> Tokenizer::load(const std::filesystem::path& vocabulary) {
-  const auto refuse = [&](const char* reason) {
+  const auto reject = [&](const char* reason) {
     return strobe::Status(strobe::StatusCode::invalid_argument, fmt::format("'{}' {}", vocabulary.string(), reason));
   };
   std::ifstream file(vocabulary);
-  if (!file) return refuse("cannot be read");
+  if (!file) return reject("cannot be read");
   Vocabulary pieces;
   std::int32_t id = 0;
   for (std::string line; std::getline(file, line); ++id) pieces.emplace(decode_utf8(line), id);
   for (const std::u32string_view piece : kSpecialPieces) {
     if (!pieces.contains(piece))
-      return refuse("is not a BERT vocabulary: [PAD], [UNK], [CLS], [SEP] or [MASK] is missing");
+      return reject("is not a BERT vocabulary: [PAD], [UNK], [CLS], [SEP] or [MASK] is missing");
   }
   return Tokenizer(std::move(pieces));
 }

@@ -72,7 +72,7 @@ void run(const Arguments& arguments, const CallOptions& options) {
 template <class... Views>
 void swap_seqlen_and_heads(Views&... views) {
   const auto swap = [](auto& view) {
-    if (view.rank != kMaxRank) return;  // which the call refuses
+    if (view.rank != kMaxRank) return;  // which the call rejects
     std::swap(view.shape[1], view.shape[2]);
     std::swap(view.strides[1], view.strides[2]);
   };

@@ -46,7 +46,7 @@ def attention(
     if framework == "jax":
         return _jax_attention(q, k, v, out, return_lse, return_max_logits, options)
     if framework == "torch":
-        _refuse_gradients(q, k, v, options)
+        _reject_gradients(q, k, v, options)
     elif framework == "cupy" and options.get("stream") is None:
         options["stream"] = _arrays.cupy_stream()
     return run(q, k, v, out, return_lse, return_max_logits, options)
@@ -169,7 +169,7 @@ def _float32_like(tensor: Tensor | None, name: str) -> Tensor:
     return _arrays.empty(_arrays.shape_of(tensor), tensor, "float32")
 
 
-def _refuse_gradients(q: Tensor, k: Tensor, v: Tensor, options: Any) -> None:
+def _reject_gradients(q: Tensor, k: Tensor, v: Tensor, options: Any) -> None:
     """PyTorch's tape is strobe.torch's; a gradient that went missing here would be a wrong one."""
     if not sys.modules["torch"].is_grad_enabled():
         return

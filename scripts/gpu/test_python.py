@@ -146,7 +146,7 @@ def test_drop_in_takes_any_head_dim(head_dim):
     torch.testing.assert_close(lse.double(), scores.logsumexp(-1), rtol=1e-4, atol=1e-4)
 
 
-def test_refusals():
+def test_rejections():
     q, k, v = (draw(1, 8, 2, 64) for _ in range(3))
     with pytest.raises(ValueError, match="k is on cpu and q on cuda:0: all tensors must be on one device"):
         strobe.attention(q, k.cpu(), v)

@@ -99,7 +99,7 @@ Status check_data(const NamedTensor& tensor);
 Status check_distinct_elements(const NamedTensor& output);
 
 /// Memory of two tensors apart. Interleaved views of one buffer (q, k and v of a packed projection) pass; where the
-/// strides leave it open, the pair is refused.
+/// strides leave it open, the pair is rejected.
 Status check_apart(const NamedTensor& output, const NamedTensor& other);
 
 }  // namespace strobe::api

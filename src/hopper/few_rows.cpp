@@ -29,6 +29,7 @@ bool has_few_rows(const AttentionProblem& problem) {
   constexpr std::int64_t kRowsOfMmaSync = 16;
   if (problem.eight_bit.given() || problem.stored.given()) return false;
   if (problem.row_invariant) return false;  // one kernel, however many rows there are
+  if (problem.has_tree_mask) return false;  // measured with WGMMA alone
   const ScoreRule rule = gpu::score_rule(problem);
   if (rule.bias || rule.dropout || rule.block_mask != 0) return false;
   return problem.seqlen_q * gpu::choose_packed_heads(problem) <= kRowsOfMmaSync && reads_rows_faster(problem);

@@ -33,7 +33,7 @@ class Archive {
   /// Reads `bytes` of our own making, as embedded in the library: the structure is checked, the digest is not.
   static Result<Archive> parse(std::string_view bytes);
 
-  /// Reads bytes of any origin: refused unless the digest is that of the content.
+  /// Reads bytes of any origin: rejected unless the digest is that of the content.
   static Result<Archive> parse_untrusted(std::string_view bytes);
 
   std::optional<std::string_view> find(std::string_view name) const;

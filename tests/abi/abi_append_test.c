@@ -59,25 +59,25 @@ static void test_queries_advance_by_default(void) {
   append_call c;
   make_call(&c);
   c.arguments.q_at_first_position = 0;
-  CHECK_REFUSED(strobe_append(&c.arguments, NULL), STROBE_INVALID_ARGUMENT,
-                "query 1 of sequence 0 is at position 2: cos and sin have 2 positions");
+  CHECK_REJECTED(strobe_append(&c.arguments, NULL), STROBE_INVALID_ARGUMENT,
+                 "query 1 of sequence 0 is at position 2: cos and sin have 2 positions");
 }
 
-static void test_appends_that_are_not_valid_are_refused(void) {
+static void test_appends_that_are_not_valid_are_rejected(void) {
   append_call c;
   make_call(&c);
-  CHECK_REFUSED(strobe_append(NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "arguments is null: give a strobe_append_arguments");
+  CHECK_REJECTED(strobe_append(NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "arguments is null: give a strobe_append_arguments");
   c.page_table[1] = 2;
-  CHECK_REFUSED(strobe_append(&c.arguments, NULL), STROBE_INVALID_ARGUMENT,
-                "page_table[0][1] is 2: the pages of k_cache and v_cache are numbered from 0 to 1");
+  CHECK_REJECTED(strobe_append(&c.arguments, NULL), STROBE_INVALID_ARGUMENT,
+                 "page_table[0][1] is 2: the pages of k_cache and v_cache are numbered from 0 to 1");
   CHECK(c.k[0] == 0.0F);
 }
 
 static const named_test kTests[] = {
     TEST(a_row_is_appended_to_its_page),
     TEST(queries_advance_by_default),
-    TEST(appends_that_are_not_valid_are_refused),
+    TEST(appends_that_are_not_valid_are_rejected),
 };
 
 int main(int argc, char** argv) { return run_tests(kTests, sizeof kTests / sizeof kTests[0], argc, argv); }

@@ -97,24 +97,24 @@ static void test_a_rotation_that_is_not_undone_shows(void) {
   CHECK(!within(call.o[0], 3.0 * p - (1.0 - p), 0.05));
 }
 
-static void test_quantisations_that_are_not_valid_are_refused(void) {
+static void test_quantisations_that_are_not_valid_are_rejected(void) {
   eight_bit_call call;
   make_call(&call);
-  CHECK_REFUSED(strobe_quantize(NULL, &call.options, NULL), STROBE_INVALID_ARGUMENT,
-                "arguments is null: give a strobe_quantize_arguments");
-  CHECK_REFUSED(strobe_quantize(&call.arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "options is null: give a strobe_quantize_options");
+  CHECK_REJECTED(strobe_quantize(NULL, &call.options, NULL), STROBE_INVALID_ARGUMENT,
+                 "arguments is null: give a strobe_quantize_arguments");
+  CHECK_REJECTED(strobe_quantize(&call.arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "options is null: give a strobe_quantize_options");
   call.options.k_scales = 5;
-  CHECK_REFUSED(strobe_quantize(&call.arguments, &call.options, NULL), STROBE_INVALID_ARGUMENT,
-                "k_scales is 5: it must be from 0 to 4");
+  CHECK_REJECTED(strobe_quantize(&call.arguments, &call.options, NULL), STROBE_INVALID_ARGUMENT,
+                 "k_scales is 5: it must be from 0 to 4");
   call.options.k_scales = STROBE_SCALE_GROUP;
   call.options.element = STROBE_FLOAT16;
-  CHECK_REFUSED(strobe_quantize(&call.arguments, &call.options, NULL), STROBE_INVALID_ARGUMENT,
-                "element is float16: it must be int8 or float8_e4m3");
+  CHECK_REJECTED(strobe_quantize(&call.arguments, &call.options, NULL), STROBE_INVALID_ARGUMENT,
+                 "element is float16: it must be int8 or float8_e4m3");
   strobe_forward_arguments arguments = forward_of_call(&call);
   arguments.v_rotation.reserved = 1;
-  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "strobe_rotation.reserved is 1: it must be 0");
+  CHECK_REJECTED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "strobe_rotation.reserved is 1: it must be 0");
 }
 
 static void test_a_budget_is_planned(void) {
@@ -131,19 +131,19 @@ static void test_a_budget_is_planned(void) {
   budget.max_rmse = 1e-9;
   CHECK(strobe_plan_quantization(&a->q, &a->k, &a->v, &budget, NULL, 5, &plan) == STROBE_UNSUPPORTED);
   budget.max_rmse = -1.0;
-  CHECK_REFUSED(strobe_plan_quantization(&a->q, &a->k, &a->v, &budget, NULL, 5, &plan), STROBE_INVALID_ARGUMENT,
-                "max_rmse is -1: it must be positive, or 0 for none");
-  CHECK_REFUSED(strobe_plan_quantization(&a->q, &a->k, &a->v, NULL, NULL, 5, NULL), STROBE_INVALID_ARGUMENT,
-                "plan is null: give a strobe_quantization_plan");
+  CHECK_REJECTED(strobe_plan_quantization(&a->q, &a->k, &a->v, &budget, NULL, 5, &plan), STROBE_INVALID_ARGUMENT,
+                 "max_rmse is -1: it must be positive, or 0 for none");
+  CHECK_REJECTED(strobe_plan_quantization(&a->q, &a->k, &a->v, NULL, NULL, 5, NULL), STROBE_INVALID_ARGUMENT,
+                 "plan is null: give a strobe_quantization_plan");
   plan.struct_size = 0;
-  CHECK_REFUSED(strobe_plan_quantization(&a->q, &a->k, &a->v, NULL, NULL, 5, &plan), STROBE_INVALID_ARGUMENT,
-                "strobe_quantization_plan.struct_size is 0: set it to sizeof(strobe_quantization_plan)");
+  CHECK_REJECTED(strobe_plan_quantization(&a->q, &a->k, &a->v, NULL, NULL, 5, &plan), STROBE_INVALID_ARGUMENT,
+                 "strobe_quantization_plan.struct_size is 0: set it to sizeof(strobe_quantization_plan)");
 }
 
 static const named_test kTests[] = {
     TEST(quantised_tensors_give_the_same_output),
     TEST(a_rotation_that_is_not_undone_shows),
-    TEST(quantisations_that_are_not_valid_are_refused),
+    TEST(quantisations_that_are_not_valid_are_rejected),
     TEST(a_budget_is_planned),
 };
 

@@ -45,25 +45,25 @@ static void test_two_parts_become_one(void) {
   CHECK(near(c.merged_lse[0], log(4.0)));
 }
 
-static void test_merges_that_are_not_valid_are_refused(void) {
+static void test_merges_that_are_not_valid_are_rejected(void) {
   merge_call c;
   make_call(&c);
-  CHECK_REFUSED(strobe_merge(NULL, NULL), STROBE_INVALID_ARGUMENT, "arguments is null: give a strobe_merge_arguments");
+  CHECK_REJECTED(strobe_merge(NULL, NULL), STROBE_INVALID_ARGUMENT, "arguments is null: give a strobe_merge_arguments");
   c.arguments.parts = 257;
-  CHECK_REFUSED(strobe_merge(&c.arguments, NULL), STROBE_INVALID_ARGUMENT,
-                "strobe_merge_arguments.parts is 257: a merge takes from 1 to 256");
+  CHECK_REJECTED(strobe_merge(&c.arguments, NULL), STROBE_INVALID_ARGUMENT,
+                 "strobe_merge_arguments.parts is 257: a merge takes from 1 to 256");
   c.arguments.parts = 0;
-  CHECK_REFUSED(strobe_merge(&c.arguments, NULL), STROBE_INVALID_ARGUMENT,
-                "0 parts are given: a merge takes from 1 to 256");
+  CHECK_REJECTED(strobe_merge(&c.arguments, NULL), STROBE_INVALID_ARGUMENT,
+                 "0 parts are given: a merge takes from 1 to 256");
   c.arguments.parts = 2;
   c.arguments.part_lse = NULL;
-  CHECK_REFUSED(strobe_merge(&c.arguments, NULL), STROBE_INVALID_ARGUMENT,
-                "part_o or part_lse is null: give arrays of 2 tensors");
+  CHECK_REJECTED(strobe_merge(&c.arguments, NULL), STROBE_INVALID_ARGUMENT,
+                 "part_o or part_lse is null: give arrays of 2 tensors");
 }
 
 static const named_test kTests[] = {
     TEST(two_parts_become_one),
-    TEST(merges_that_are_not_valid_are_refused),
+    TEST(merges_that_are_not_valid_are_rejected),
 };
 
 int main(int argc, char** argv) { return run_tests(kTests, sizeof kTests / sizeof kTests[0], argc, argv); }

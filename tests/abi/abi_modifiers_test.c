@@ -74,8 +74,8 @@ static void test_a_block_mask_reaches_the_engine(void) {
   arguments.modifiers.block_size = 64;
   CHECK(strobe_forward(&arguments, NULL, NULL) == STROBE_OK);
   arguments.modifiers.block_size = 7;
-  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "block_size is 7: it must be 64 or 128");
+  CHECK_REJECTED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "block_size is 7: it must be 64 or 128");
 }
 
 static void test_the_largest_score_comes_out(void) {
@@ -107,8 +107,8 @@ static void test_chunk_and_deterministic_reach_the_engine(void) {
   CHECK(strobe_forward(&arguments, &options, NULL) == STROBE_OK);
   CHECK(call.o[0] == -1.0F); /* the last key is a chunk of its own */
   options.chunk = -1;
-  CHECK_REFUSED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
-                "chunk is -1: it must be positive, or 0 for none");
+  CHECK_REJECTED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
+                 "chunk is -1: it must be positive, or 0 for none");
 }
 
 static void test_dropout_drops_what_its_mask_says(void) {
@@ -142,27 +142,28 @@ static void test_the_dropout_mask_is_philox(void) {
   CHECK(mask[0] == 0 && mask[1] == 1 && mask[8] == 1 && mask[9] == 0);
 }
 
-static void test_masks_that_cannot_be_written_are_refused(void) {
+static void test_masks_that_cannot_be_written_are_rejected(void) {
   uint8_t mask[4];
   strobe_tensor view = of_rank_4(mask, STROBE_UINT8, 4);
   const strobe_random_state random = {.seed = 0, .offset = 0};
-  CHECK_REFUSED(strobe_dropout_mask(0.5F, &random, NULL), STROBE_INVALID_ARGUMENT,
-                "mask is null: give a strobe_tensor");
-  CHECK_REFUSED(strobe_dropout_mask(0.5F, NULL, &view), STROBE_INVALID_ARGUMENT,
-                "random is null: give a strobe_random_state");
-  CHECK_REFUSED(strobe_dropout_mask(1.5F, &random, &view), STROBE_INVALID_ARGUMENT,
-                "dropout is 1.5: it must be at least 0 and less than 1");
-  CHECK_REFUSED(strobe_local_block_mask(NULL, 0, 0), STROBE_INVALID_ARGUMENT, "mask is null: give a strobe_tensor");
-  CHECK_REFUSED(strobe_local_block_mask(&view, -2, 0), STROBE_INVALID_ARGUMENT,
-                "left is -2 and right 0: each must be 0 or more, or -1 for no bound");
-  CHECK_REFUSED(strobe_strided_block_mask(&view, 0), STROBE_INVALID_ARGUMENT, "stride is 0: it must be 1 or more");
+  CHECK_REJECTED(strobe_dropout_mask(0.5F, &random, NULL), STROBE_INVALID_ARGUMENT,
+                 "mask is null: give a strobe_tensor");
+  CHECK_REJECTED(strobe_dropout_mask(0.5F, NULL, &view), STROBE_INVALID_ARGUMENT,
+                 "random is null: give a strobe_random_state");
+  CHECK_REJECTED(strobe_dropout_mask(1.5F, &random, &view), STROBE_INVALID_ARGUMENT,
+                 "dropout is 1.5: it must be at least 0 and less than 1");
+  CHECK_REJECTED(strobe_local_block_mask(NULL, 0, 0), STROBE_INVALID_ARGUMENT, "mask is null: give a strobe_tensor");
+  CHECK_REJECTED(strobe_local_block_mask(&view, -2, 0), STROBE_INVALID_ARGUMENT,
+                 "left is -2 and right 0: each must be 0 or more, or -1 for no bound");
+  CHECK_REJECTED(strobe_strided_block_mask(&view, 0), STROBE_INVALID_ARGUMENT, "stride is 0: it must be 1 or more");
   view.dtype = STROBE_INT32;
-  CHECK_REFUSED(strobe_butterfly_block_mask(&view), STROBE_INVALID_ARGUMENT, "mask is int32: it must be uint8");
-  view.dtype = 7;
-  CHECK_REFUSED(strobe_butterfly_block_mask(&view), STROBE_INVALID_ARGUMENT, "mask.dtype is 7: it must be from 0 to 6");
+  CHECK_REJECTED(strobe_butterfly_block_mask(&view), STROBE_INVALID_ARGUMENT, "mask is int32: it must be uint8");
+  view.dtype = 8;
+  CHECK_REJECTED(strobe_butterfly_block_mask(&view), STROBE_INVALID_ARGUMENT,
+                 "mask.dtype is 8: it must be from 0 to 7");
   view.rank = 0;
-  CHECK_REFUSED(strobe_butterfly_block_mask(&view), STROBE_INVALID_ARGUMENT,
-                "mask has rank 0: it must be [.., query blocks, key blocks]");
+  CHECK_REJECTED(strobe_butterfly_block_mask(&view), STROBE_INVALID_ARGUMENT,
+                 "mask has rank 0: it must be [.., query blocks, key blocks]");
 }
 
 static void test_block_masks_are_written(void) {
@@ -193,36 +194,36 @@ static void test_structs_from_before_the_modifiers_get_defaults(void) {
   free(options);
 }
 
-static void test_modifiers_that_name_nothing_are_refused(void) {
+static void test_modifiers_that_name_nothing_are_rejected(void) {
   two_keys call = make_two_keys();
   strobe_forward_arguments forward = forward_of(&call);
   float value = 0.0F;
   forward.modifiers.alibi_slopes = vector_of(&value, 9, 1);
-  CHECK_REFUSED(strobe_forward(&forward, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "alibi_slopes.dtype is 9: it must be from 0 to 6");
+  CHECK_REJECTED(strobe_forward(&forward, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "alibi_slopes.dtype is 9: it must be from 0 to 7");
   forward = forward_of(&call);
   forward.modifiers.bias = of_rank_4(&value, STROBE_FLOAT32, 1);
   forward.modifiers.bias.rank = 7;
-  CHECK_REFUSED(strobe_forward(&forward, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "bias has rank 7: it must be from 1 to 4, or 0 for not given");
+  CHECK_REJECTED(strobe_forward(&forward, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "bias has rank 7: it must be from 1 to 4, or 0 for not given");
   forward = forward_of(&call);
   forward.modifiers.block_mask = of_rank_4(&value, STROBE_UINT8, 1);
   forward.modifiers.block_mask.device_type = -1;
-  CHECK_REFUSED(strobe_forward(&forward, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "block_mask.device_type is -1: it must be from 0 to 1");
+  CHECK_REJECTED(strobe_forward(&forward, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "block_mask.device_type is -1: it must be from 0 to 1");
   forward = forward_of(&call);
   forward.max_logits = vector_of(&value, STROBE_FLOAT32, 1);
   forward.max_logits.rank = -1;
-  CHECK_REFUSED(strobe_forward(&forward, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "max_logits has rank -1: it must be from 1 to 4, or 0 for not given");
+  CHECK_REJECTED(strobe_forward(&forward, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "max_logits has rank -1: it must be from 1 to 4, or 0 for not given");
   strobe_backward_arguments backward = backward_of(&call);
-  backward.d_sink = vector_of(&value, 7, 1);
-  CHECK_REFUSED(strobe_backward(&backward, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "d_sink.dtype is 7: it must be from 0 to 6");
+  backward.d_sink = vector_of(&value, 8, 1);
+  CHECK_REJECTED(strobe_backward(&backward, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "d_sink.dtype is 8: it must be from 0 to 7");
   backward = backward_of(&call);
   backward.d_bias = of_rank_4(&value, STROBE_FLOAT32, 1);
-  CHECK_REFUSED(strobe_backward(&backward, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "d_bias is given without a bias: give modifiers.bias, too");
+  CHECK_REJECTED(strobe_backward(&backward, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "d_bias is given without a bias: give modifiers.bias, too");
 }
 
 static const named_test kTests[] = {
@@ -235,10 +236,10 @@ static const named_test kTests[] = {
     TEST(row_invariant_reaches_the_plan),
     TEST(dropout_drops_what_its_mask_says),
     TEST(the_dropout_mask_is_philox),
-    TEST(masks_that_cannot_be_written_are_refused),
+    TEST(masks_that_cannot_be_written_are_rejected),
     TEST(block_masks_are_written),
     TEST(structs_from_before_the_modifiers_get_defaults),
-    TEST(modifiers_that_name_nothing_are_refused),
+    TEST(modifiers_that_name_nothing_are_rejected),
 };
 
 int main(int argc, char** argv) { return run_tests(kTests, sizeof kTests / sizeof kTests[0], argc, argv); }

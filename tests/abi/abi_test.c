@@ -84,7 +84,7 @@ static void test_a_larger_newer_struct_passes_while_its_news_are_zero(void) {
   free(options);
   call.o[0] = -7.0F;
   options = with_new_field(&our_options, sizeof our_options, 1);
-  CHECK_REFUSED(
+  CHECK_REJECTED(
       strobe_forward(arguments, options, NULL), STROBE_UNSUPPORTED,
       "strobe_options has a field at byte 64 that this version of the library does not know: it must be zero");
   CHECK(call.o[0] == -7.0F);
@@ -92,62 +92,62 @@ static void test_a_larger_newer_struct_passes_while_its_news_are_zero(void) {
   free(arguments);
 }
 
-static void test_a_missing_struct_size_is_refused(void) {
+static void test_a_missing_struct_size_is_rejected(void) {
   two_keys call = make_two_keys();
   strobe_forward_arguments arguments = forward_of(&call);
   strobe_options options = unit_scale();
   options.struct_size = 0;
-  CHECK_REFUSED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
-                "strobe_options.struct_size is 0: set it to sizeof(strobe_options)");
+  CHECK_REJECTED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
+                 "strobe_options.struct_size is 0: set it to sizeof(strobe_options)");
   arguments.struct_size = 7;
-  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "strobe_forward_arguments.struct_size is 7: set it to sizeof(strobe_forward_arguments)");
+  CHECK_REJECTED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "strobe_forward_arguments.struct_size is 7: set it to sizeof(strobe_forward_arguments)");
   arguments.struct_size = 13; /* would cut a pointer */
-  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "strobe_forward_arguments.struct_size is 13: set it to sizeof(strobe_forward_arguments)");
+  CHECK_REJECTED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "strobe_forward_arguments.struct_size is 13: set it to sizeof(strobe_forward_arguments)");
   arguments.struct_size = (size_t)1 << 40;
-  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "strobe_forward_arguments.struct_size is 1099511627776: it must be at most 65536");
+  CHECK_REJECTED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "strobe_forward_arguments.struct_size is 1099511627776: it must be at most 65536");
 }
 
-static void test_null_arguments_are_refused(void) {
-  CHECK_REFUSED(strobe_forward(NULL, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "arguments is null: give a strobe_forward_arguments");
-  CHECK_REFUSED(strobe_backward(NULL, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "arguments is null: give a strobe_backward_arguments");
+static void test_null_arguments_are_rejected(void) {
+  CHECK_REJECTED(strobe_forward(NULL, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "arguments is null: give a strobe_forward_arguments");
+  CHECK_REJECTED(strobe_backward(NULL, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "arguments is null: give a strobe_backward_arguments");
 }
 
-static void test_numbers_that_name_nothing_are_refused(void) {
+static void test_numbers_that_name_nothing_are_rejected(void) {
   two_keys call = make_two_keys();
   strobe_forward_arguments arguments = forward_of(&call);
   strobe_options options = {.struct_size = sizeof options, .causal = 3};
-  CHECK_REFUSED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
-                "causal is 3: it must be from 0 to 2");
+  CHECK_REJECTED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
+                 "causal is 3: it must be from 0 to 2");
   options = (strobe_options){.struct_size = sizeof options, .row_invariant = 2};
-  CHECK_REFUSED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
-                "row_invariant is 2: it must be from 0 to 1");
+  CHECK_REJECTED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
+                 "row_invariant is 2: it must be from 0 to 1");
   const strobe_execution execution = {.struct_size = sizeof execution, .engine = -1};
-  CHECK_REFUSED(strobe_forward(&arguments, NULL, &execution), STROBE_INVALID_ARGUMENT,
-                "engine is -1: it must be from 0 to 3");
+  CHECK_REJECTED(strobe_forward(&arguments, NULL, &execution), STROBE_INVALID_ARGUMENT,
+                 "engine is -1: it must be from 0 to 3");
   arguments.k.dtype = 9;
-  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "k.dtype is 9: it must be from 0 to 6");
+  CHECK_REJECTED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "k.dtype is 9: it must be from 0 to 7");
   arguments = forward_of(&call);
   arguments.v.device_type = 2;
-  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "v.device_type is 2: it must be from 0 to 1");
+  CHECK_REJECTED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "v.device_type is 2: it must be from 0 to 1");
   arguments = forward_of(&call);
   arguments.o.rank = 5;
-  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "o has rank 5: it must be from 1 to 4, or 0 for not given");
+  CHECK_REJECTED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "o has rank 5: it must be from 1 to 4, or 0 for not given");
 }
 
 static void test_the_last_error_is_of_the_last_call(void) {
   two_keys call = make_two_keys();
   strobe_forward_arguments arguments = forward_of(&call);
   arguments.q.rank = 0;
-  CHECK_REFUSED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "q is missing: give a tensor [batch, seqlen_q, heads_q, head_dim]");
+  CHECK_REJECTED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "q is missing: give a tensor [batch, seqlen_q, heads_q, head_dim]");
   arguments = forward_of(&call);
   CHECK(strobe_forward(&arguments, NULL, NULL) == STROBE_OK);
   CHECK(strcmp(strobe_last_error(), "") == 0);
@@ -235,13 +235,13 @@ static void test_the_caller_allocates_the_workspace(void) {
   CHECK(bytes > 0);
 }
 
-static void test_null_plans_are_refused(void) {
+static void test_null_plans_are_rejected(void) {
   two_keys call = make_two_keys();
   const strobe_forward_arguments arguments = forward_of(&call);
-  CHECK_REFUSED(strobe_plan_forward(&arguments, NULL, NULL, NULL), STROBE_INVALID_ARGUMENT,
-                "plan is null: give the address of a strobe_plan pointer");
-  CHECK_REFUSED(strobe_plan_run_forward(NULL, &arguments, NULL), STROBE_INVALID_ARGUMENT,
-                "plan is null: give a plan that strobe_plan_forward or strobe_plan_backward made");
+  CHECK_REJECTED(strobe_plan_forward(&arguments, NULL, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "plan is null: give the address of a strobe_plan pointer");
+  CHECK_REJECTED(strobe_plan_run_forward(NULL, &arguments, NULL), STROBE_INVALID_ARGUMENT,
+                 "plan is null: give a plan that strobe_plan_forward or strobe_plan_backward made");
   CHECK(strobe_plan_workspace_size(NULL) == 0);
   CHECK(strcmp(strobe_plan_explain(NULL), "") == 0);
   strobe_plan_destroy(NULL);
@@ -255,14 +255,14 @@ static const named_test kTests[] = {
     TEST(lengths_reach_the_engine),
     TEST(a_smaller_older_struct_gets_defaults),
     TEST(a_larger_newer_struct_passes_while_its_news_are_zero),
-    TEST(a_missing_struct_size_is_refused),
-    TEST(null_arguments_are_refused),
-    TEST(numbers_that_name_nothing_are_refused),
+    TEST(a_missing_struct_size_is_rejected),
+    TEST(null_arguments_are_rejected),
+    TEST(numbers_that_name_nothing_are_rejected),
     TEST(the_last_error_is_of_the_last_call),
     TEST(the_callers_parallel_for_runs_everything),
     TEST(a_plan_runs_in_the_callers_workspace),
     TEST(the_caller_allocates_the_workspace),
-    TEST(null_plans_are_refused),
+    TEST(null_plans_are_rejected),
 };
 
 int main(int argc, char** argv) { return run_tests(kTests, sizeof kTests / sizeof kTests[0], argc, argv); }

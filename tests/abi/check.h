@@ -19,7 +19,7 @@
     }                                                                                                          \
   } while (0)
 
-#define CHECK_REFUSED(call, code, message)              \
+#define CHECK_REJECTED(call, code, message)             \
   do {                                                  \
     CHECK((call) == (code));                            \
     CHECK(strcmp(strobe_last_error(), (message)) == 0); \

@@ -285,8 +285,8 @@ std::vector<ForwardMisuse> cache_value_misuses() {
 }
 
 TEST(Misuse, OfCaches) {
-  for (const ForwardMisuse& misuse : cache_misuses()) expect_refused(valid_case(), misuse);
-  for (const ForwardMisuse& misuse : cache_value_misuses()) expect_refused(valid_case(), misuse);
+  for (const ForwardMisuse& misuse : cache_misuses()) expect_rejected(valid_case(), misuse);
+  for (const ForwardMisuse& misuse : cache_value_misuses()) expect_rejected(valid_case(), misuse);
 }
 
 TEST(Misuse, OfCachesInTheBackward) {
@@ -296,7 +296,7 @@ TEST(Misuse, OfCachesInTheBackward) {
             "leftpad_k is given: no engine has the backward of a key-value cache"},
            {"Entries", [](C& c) { c.arguments.sequences.cache_batch_idx = lengths_of({0, 1}); }, kUnsupported,
             "cache_batch_idx is given: no engine has the backward of a key-value cache"}}) {
-    expect_refused(valid_case(), misuse);
+    expect_rejected(valid_case(), misuse);
   }
 }
 

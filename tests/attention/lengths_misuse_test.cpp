@@ -83,19 +83,19 @@ std::vector<Misuse<Arguments>> packed_misuses() {
 }
 
 TEST(Misuse, OfUsedLengthsInTheForward) {
-  for (const ForwardMisuse& misuse : seqused_misuses<ForwardArguments>()) expect_refused(valid_case(), misuse);
+  for (const ForwardMisuse& misuse : seqused_misuses<ForwardArguments>()) expect_rejected(valid_case(), misuse);
 }
 
 TEST(Misuse, OfUsedLengthsInTheBackward) {
-  for (const BackwardMisuse& misuse : seqused_misuses<BackwardArguments>()) expect_refused(valid_case(), misuse);
+  for (const BackwardMisuse& misuse : seqused_misuses<BackwardArguments>()) expect_rejected(valid_case(), misuse);
 }
 
 TEST(Misuse, OfPackedLengthsInTheForward) {
-  for (const ForwardMisuse& misuse : packed_misuses<ForwardArguments>()) expect_refused(packed_case(), misuse);
+  for (const ForwardMisuse& misuse : packed_misuses<ForwardArguments>()) expect_rejected(packed_case(), misuse);
 }
 
 TEST(Misuse, OfPackedLengthsInTheBackward) {
-  for (const BackwardMisuse& misuse : packed_misuses<BackwardArguments>()) expect_refused(packed_case(), misuse);
+  for (const BackwardMisuse& misuse : packed_misuses<BackwardArguments>()) expect_rejected(packed_case(), misuse);
 }
 
 }  // namespace

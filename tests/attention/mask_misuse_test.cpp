@@ -35,8 +35,8 @@ std::vector<MaskMisuse> view_misuses(const std::string& shape, const std::string
   };
 }
 
-void expect_refused(const TensorView& valid, const MaskMisuse& misuse,
-                    const std::function<Status(const TensorView&)>& write) {
+void expect_rejected(const TensorView& valid, const MaskMisuse& misuse,
+                     const std::function<Status(const TensorView&)>& write) {
   memory.fill(7);
   TensorView mask = valid;
   misuse.change(mask);
@@ -51,17 +51,17 @@ TEST(Misuse, OfMasksThatDropoutWrites) {
   const auto write = [](const TensorView& mask) { return dropout_mask(0.5F, {}, mask); };
   ASSERT_TRUE(write(valid).ok());
   for (const MaskMisuse& misuse : view_misuses("[1, 2, 3, 4]", "[-1, 2, 3, 4]", "[24, 12, 1, 1]"))
-    expect_refused(valid, misuse, write);
-  expect_refused(valid,
-                 {[](TensorView& mask) { mask.rank = 3; },
-                  "mask has rank 3: it must have rank 4 [batch, heads_q, seqlen_q, seqlen_k]"},
-                 write);
-  expect_refused(
+    expect_rejected(valid, misuse, write);
+  expect_rejected(valid,
+                  {[](TensorView& mask) { mask.rank = 3; },
+                   "mask has rank 3: it must have rank 4 [batch, heads_q, seqlen_q, seqlen_k]"},
+                  write);
+  expect_rejected(
       valid,
       {[](TensorView& mask) { mask = {}; }, "mask is missing: give a tensor [batch, heads_q, seqlen_q, seqlen_k]"},
       write);
   const auto of_all = [](const TensorView& mask) { return dropout_mask(1.0F, {}, mask); };
-  expect_refused(valid, {[](TensorView&) {}, "dropout is 1: it must be at least 0 and less than 1"}, of_all);
+  expect_rejected(valid, {[](TensorView&) {}, "dropout is 1: it must be at least 0 and less than 1"}, of_all);
 }
 
 TEST(Misuse, OfMasksThatTheBuildersWrite) {
@@ -71,12 +71,12 @@ TEST(Misuse, OfMasksThatTheBuildersWrite) {
       [](const TensorView& mask) { return strided_block_mask(mask, 2); }, butterfly_block_mask};
   for (const auto& write : builders) {
     ASSERT_TRUE(write(valid).ok());
-    for (const MaskMisuse& misuse : view_misuses("[3, 4]", "[-1, 4]", "[1, 1]")) expect_refused(valid, misuse, write);
+    for (const MaskMisuse& misuse : view_misuses("[3, 4]", "[-1, 4]", "[1, 1]")) expect_rejected(valid, misuse, write);
     for (const int rank : {-1, 0, 1, 5}) {
-      expect_refused(valid,
-                     {[rank](TensorView& mask) { mask.rank = rank; },
-                      "mask has rank " + std::to_string(rank) + ": it must be [.., query blocks, key blocks]"},
-                     write);
+      expect_rejected(valid,
+                      {[rank](TensorView& mask) { mask.rank = rank; },
+                       "mask has rank " + std::to_string(rank) + ": it must be [.., query blocks, key blocks]"},
+                      write);
     }
   }
 }

@@ -81,7 +81,7 @@ std::vector<GuardedTensor*> outputs_of(CaseTensors& tensors) {
 }
 
 template <class Arguments>
-void expect_refused(const AttentionCase& attention, const Misuse<Arguments>& misuse) {
+void expect_rejected(const AttentionCase& attention, const Misuse<Arguments>& misuse) {
   SCOPED_TRACE(misuse.name);
   CaseTensors tensors(attention);
   Call<Arguments> call = call_of<Arguments>(tensors);

@@ -178,21 +178,21 @@ std::vector<BackwardMisuse> backward_misuses() {
 }
 
 TEST(Misuse, OfEveryTensorAndOptionInTheForward) {
-  for (const ForwardMisuse& misuse : tensor_misuses<ForwardArguments>()) expect_refused(valid_case(), misuse);
-  for (const ForwardMisuse& misuse : option_misuses<ForwardArguments>()) expect_refused(valid_case(), misuse);
+  for (const ForwardMisuse& misuse : tensor_misuses<ForwardArguments>()) expect_rejected(valid_case(), misuse);
+  for (const ForwardMisuse& misuse : option_misuses<ForwardArguments>()) expect_rejected(valid_case(), misuse);
 }
 
 TEST(Misuse, OfEveryTensorAndOptionInTheBackward) {
-  for (const BackwardMisuse& misuse : tensor_misuses<BackwardArguments>()) expect_refused(valid_case(), misuse);
-  for (const BackwardMisuse& misuse : option_misuses<BackwardArguments>()) expect_refused(valid_case(), misuse);
+  for (const BackwardMisuse& misuse : tensor_misuses<BackwardArguments>()) expect_rejected(valid_case(), misuse);
+  for (const BackwardMisuse& misuse : option_misuses<BackwardArguments>()) expect_rejected(valid_case(), misuse);
 }
 
 TEST(Misuse, OfTheForwardAlone) {
-  for (const ForwardMisuse& misuse : forward_misuses()) expect_refused(valid_case(), misuse);
+  for (const ForwardMisuse& misuse : forward_misuses()) expect_rejected(valid_case(), misuse);
 }
 
 TEST(Misuse, OfTheBackwardAlone) {
-  for (const BackwardMisuse& misuse : backward_misuses()) expect_refused(valid_case(), misuse);
+  for (const BackwardMisuse& misuse : backward_misuses()) expect_rejected(valid_case(), misuse);
 }
 
 TEST(Misuse, OfTheCpuEngineForTensorsOnAGpu) {

@@ -220,29 +220,29 @@ std::vector<BackwardMisuse> modifier_gradient_misuses() {
 }
 
 template <class Arguments>
-void expect_modifiers_refused() {
+void expect_modifiers_rejected() {
   for (const auto& table : {slope_misuses<Arguments>(), bias_misuses<Arguments>(), sink_misuses<Arguments>(),
                             block_misuses<Arguments>(), dropout_and_chunk_misuses<Arguments>()}) {
-    for (const Misuse<Arguments>& misuse : table) expect_refused(modified_case(), misuse);
+    for (const Misuse<Arguments>& misuse : table) expect_rejected(modified_case(), misuse);
   }
 }
 
-TEST(Misuse, OfModifiersInTheForward) { expect_modifiers_refused<ForwardArguments>(); }
+TEST(Misuse, OfModifiersInTheForward) { expect_modifiers_rejected<ForwardArguments>(); }
 
-TEST(Misuse, OfModifiersInTheBackward) { expect_modifiers_refused<BackwardArguments>(); }
+TEST(Misuse, OfModifiersInTheBackward) { expect_modifiers_rejected<BackwardArguments>(); }
 
 TEST(Misuse, OfTheLargestScores) {
-  for (const ForwardMisuse& misuse : largest_score_misuses()) expect_refused(modified_case(), misuse);
+  for (const ForwardMisuse& misuse : largest_score_misuses()) expect_rejected(modified_case(), misuse);
 }
 
 TEST(Misuse, OfTheModifiersGradients) {
-  for (const BackwardMisuse& misuse : modifier_gradient_misuses()) expect_refused(modified_case(), misuse);
+  for (const BackwardMisuse& misuse : modifier_gradient_misuses()) expect_rejected(modified_case(), misuse);
 }
 
 TEST(Misuse, OfABiasForSixteenBitInputs) {
   AttentionCase attention = modified_case();
   attention.dtype = DType::bfloat16;
-  expect_refused<ForwardArguments>(
+  expect_rejected<ForwardArguments>(
       attention, {"BiasOfAnotherDType", [](ForwardCall& c) { c.arguments.modifiers.bias.dtype = DType::float16; },
                   kInvalid, "bias is float16: it must be float32 or bfloat16, as q is"});
 }
@@ -254,13 +254,13 @@ TEST(Misuse, OfABiasWithPackedSequences) {
   };
   AttentionCase attention = valid_case();
   attention.k = {.rows = 9, .cu_seqlens = {0, 4, 9}};
-  expect_refused<ForwardArguments>(
+  expect_rejected<ForwardArguments>(
       attention, {"PackedKeys", give_bias, kInvalid, "bias is given with cu_seqlens_k: a bias needs batched q and k"});
   attention.q = {.rows = 6, .cu_seqlens = {0, 2, 6}};
-  expect_refused<ForwardArguments>(attention, {"PackedQueries", give_bias, kInvalid,
-                                               "bias is given with cu_seqlens_q: a bias needs batched q and k"});
-  expect_refused<BackwardArguments>(attention, {"PackedQueries", give_bias, kInvalid,
+  expect_rejected<ForwardArguments>(attention, {"PackedQueries", give_bias, kInvalid,
                                                 "bias is given with cu_seqlens_q: a bias needs batched q and k"});
+  expect_rejected<BackwardArguments>(attention, {"PackedQueries", give_bias, kInvalid,
+                                                 "bias is given with cu_seqlens_q: a bias needs batched q and k"});
 }
 
 TEST(Misuse, OfAPlanForOtherModifiers) {

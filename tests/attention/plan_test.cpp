@@ -182,7 +182,7 @@ TEST(Plan, RunsOnManyThreadsAtOnce) {
   EXPECT_EQ(same, std::vector<int>(4, 1));
 }
 
-TEST(Plan, RefusesACallItWasNotMadeFor) {
+TEST(Plan, RejectsACallItWasNotMadeFor) {
   const AttentionCase attention = some_case();
   CaseTensors planned(attention);
   const Result<Plan> plan = make_plan(planned.forward_arguments(), attention.options);

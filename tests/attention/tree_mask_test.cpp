@@ -195,9 +195,9 @@ TEST(Misuse, OfTreeMasks) {
               c.arguments.modifiers.block_mask = tensor(blocks, {1, 1, 1, 1});
             },
             kUnsupported, "tree_mask is given with block_mask: no engine combines the two"}}) {
-    expect_refused(valid_case(), misuse);
+    expect_rejected(valid_case(), misuse);
   }
-  expect_refused(
+  expect_rejected(
       wide_case(),
       ForwardMisuse{"Queries", [](ForwardCall& c) { c.arguments.tree_mask = tensor(kWords, {2, 65}); }, kInvalid,
                     "tree_mask is given with seqlen_q of 65: it has a bit for each of at most "

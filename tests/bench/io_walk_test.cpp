@@ -187,7 +187,7 @@ TEST(IoWalk, MovesEverythingOnceWhenAllOfItFits) {
   EXPECT_EQ(walk_forward(Order::flash_attention_2, problem, slow)->traffic.elements(), 4 * 32 * 32 + 32);
 }
 
-TEST(IoWalk, RefusesAFastMemoryThatHoldsNoRow) {
+TEST(IoWalk, RejectsAFastMemoryThatHoldsNoRow) {
   const IoProblem problem{.seqlen = 64, .head_dim = 64, .fast_memory = 258};
   bench::SlowMemory slow = make_slow_memory(problem, false);
   EXPECT_TRUE(walk_forward(Order::standard, problem, slow).ok());

@@ -127,7 +127,7 @@ TEST(StandardAttention, RowsWithoutKeysGiveZeroAndMinusInfinity) {
   EXPECT_EQ(o, 0.0F);
 }
 
-TEST(StandardAttention, RefusesWhatItDoesNotCompute) {
+TEST(StandardAttention, RejectsWhatItDoesNotCompute) {
   Tensors tensors(DType::float32, 4, 4);
   ForwardArguments packed = tensors.forward();
   packed.q.rank = 3;

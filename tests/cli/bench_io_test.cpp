@@ -44,10 +44,10 @@ TEST(BenchIo, WritesWhatItCounted) {
   EXPECT_EQ(rows[9]["loads"], 1024 * 64 + 22 * 2 * 128 * 64);
 }
 
-TEST(BenchIo, RefusesWhatCannotBeWalked) {
-  expect_refusal(run_program({"bench", "--io", "--head-dim", "64", "--fast-memory", "100"}), 2,
-                 "the fast memory has 100 elements");
-  expect_refusal(run_program({"bench", "--io", "--fast-memory", "0"}), 2, "--fast-memory");
+TEST(BenchIo, RejectsWhatCannotBeWalked) {
+  expect_rejection(run_program({"bench", "--io", "--head-dim", "64", "--fast-memory", "100"}), 2,
+                   "the fast memory has 100 elements");
+  expect_rejection(run_program({"bench", "--io", "--fast-memory", "0"}), 2, "--fast-memory");
 }
 
 }  // namespace

@@ -109,24 +109,24 @@ TEST(Bench, TakesQueryAndKeyLengthsApart) {
     const double pairs = queries * keys - (row["causal"].get<bool>() ? queries * (queries - 1) / 2 : 0.0);
     EXPECT_NEAR(row["tflops"].get<double>() * ms * 1e9 / (2.0 * 2 * pairs * 32), 1.0, 1e-12);
   }
-  expect_refusal(run_program({"bench", "--seqlen-k", "64", "--options"}), 2, "--options");
+  expect_rejection(run_program({"bench", "--seqlen-k", "64", "--options"}), 2, "--options");
 }
 
 TEST(Bench, LeavesPyTorchOutUnlessItWasAskedFor) {
   const Outcome without = run_program(tiny_cell_with({"--pass", "forward", "--python", "/bin/false"}));
   EXPECT_EQ(without.exit_code, 0) << without.err;
   EXPECT_NE(without.err.find("pytorch is left out"), std::string::npos) << without.err;
-  expect_refusal(run_program(tiny_cell_with({"--implementation", "pytorch", "--python", "/bin/false"})), 3, "torch");
-  expect_refusal(run_program(tiny_cell_with({"--implementation", "pytorch", "--python", "/no/such/python"})), 3,
-                 "/no/such/python");
+  expect_rejection(run_program(tiny_cell_with({"--implementation", "pytorch", "--python", "/bin/false"})), 3, "torch");
+  expect_rejection(run_program(tiny_cell_with({"--implementation", "pytorch", "--python", "/no/such/python"})), 3,
+                   "/no/such/python");
 }
 
-TEST(Bench, RefusesWrongCells) {
-  expect_refusal(run_program({"bench", "--seqlen", "0"}), 2, "--seqlen: 0 is not a positive number");
-  expect_refusal(run_program({"bench", "--head-dim", "64,0"}), 2, "--head-dim: 0 is not a positive number");
-  expect_refusal(run_program({"bench", "--repeats", "many"}), 2, "--repeats");
-  expect_refusal(run_program({"bench", "--pass", "sideways"}), 2, "sideways");
-  expect_refusal(run_program({"bench", "--dtype", "float32,float9"}), 2, "float9");
+TEST(Bench, RejectsWrongCells) {
+  expect_rejection(run_program({"bench", "--seqlen", "0"}), 2, "--seqlen: 0 is not a positive number");
+  expect_rejection(run_program({"bench", "--head-dim", "64,0"}), 2, "--head-dim: 0 is not a positive number");
+  expect_rejection(run_program({"bench", "--repeats", "many"}), 2, "--repeats");
+  expect_rejection(run_program({"bench", "--pass", "sideways"}), 2, "sideways");
+  expect_rejection(run_program({"bench", "--dtype", "float32,float9"}), 2, "float9");
   EXPECT_EQ(run_program(tiny_cell_with({"--engine", "hopper"})).exit_code, 3);
   EXPECT_EQ(run_program(tiny_cell_with({"--json", "/no/such/folder/bench.json"})).exit_code, 2);
 }

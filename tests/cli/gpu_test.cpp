@@ -34,15 +34,15 @@ std::vector<std::vector<std::string>> calls(const TemporaryFolder& folder) {
   };
 }
 
-TEST(OnAGpu, IsRefusedInOneSentenceWhereThereIsNone) {
+TEST(OnAGpu, IsRejectedInOneSentenceWhereThereIsNone) {
   const Result<const runtime::CudaDevice*> device = runtime::cuda_device(0);
   if (device.ok()) GTEST_SKIP() << "there is a GPU";
   const int code = device.status().code() == StatusCode::invalid_argument ? 2 : 3;
   const TemporaryFolder folder;
   for (const std::vector<std::string>& call : calls(folder)) {
-    expect_refusal(run_program(call), code, device.status().message());
+    expect_rejection(run_program(call), code, device.status().message());
   }
-  expect_refusal(run_program({"bench", "--device", "cuda", "--ablation"}), code, device.status().message());
+  expect_rejection(run_program({"bench", "--device", "cuda", "--ablation"}), code, device.status().message());
 }
 
 TEST(OnAGpu, EveryCommandRuns) {
@@ -56,17 +56,17 @@ TEST(OnAGpu, EveryCommandRuns) {
   }
 }
 
-TEST(OnAGpu, WrongDevicesAndWrongMixesAreRefused) {
+TEST(OnAGpu, WrongDevicesAndWrongMixesAreRejected) {
   for (const char* const device : {"gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda0"}) {
-    expect_refusal(run_program({"explain", "--device", device}), 2, "--device");
+    expect_rejection(run_program({"explain", "--device", device}), 2, "--device");
   }
-  expect_refusal(run_program({"explain", "--engine", "hopper"}), 3, "CUDA device");
-  expect_refusal(run_program({"explain", "--engine", "cpu", "--device", "cuda"}), 3, "cuda:0");
-  expect_refusal(run_program({"bench", "--ablation"}), 2, "--device cuda");
-  expect_refusal(run_program({"bench", "--host-time"}), 2, "--device cuda");
-  expect_refusal(run_program({"bench", "--implementation", "cudnn"}), 2, "cudnn");
-  expect_refusal(run_program({"bench", "--tokens", "100", "--seqlen", "64"}), 2, "--tokens");
-  expect_refusal(run_program({"bench", "--hidden", "100", "--head-dim", "64"}), 2, "--hidden");
+  expect_rejection(run_program({"explain", "--engine", "hopper"}), 3, "CUDA device");
+  expect_rejection(run_program({"explain", "--engine", "cpu", "--device", "cuda"}), 3, "cuda:0");
+  expect_rejection(run_program({"bench", "--ablation"}), 2, "--device cuda");
+  expect_rejection(run_program({"bench", "--host-time"}), 2, "--device cuda");
+  expect_rejection(run_program({"bench", "--implementation", "cudnn"}), 2, "cudnn");
+  expect_rejection(run_program({"bench", "--tokens", "100", "--seqlen", "64"}), 2, "--tokens");
+  expect_rejection(run_program({"bench", "--hidden", "100", "--head-dim", "64"}), 2, "--hidden");
 }
 
 }  // namespace

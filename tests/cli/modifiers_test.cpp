@@ -128,14 +128,14 @@ TEST_F(RunWithModifiers, WritesOnlyWhatWasAskedFor) {
   }
 }
 
-TEST_F(RunWithModifiers, WrongFilesAreRefused) {
-  expect_refusal(run_program(arguments({"--bias", file("none")})), 2, "none.npy");
-  expect_refusal(run_program(arguments({"--bias", file("sink")})), 2, "bias");
-  expect_refusal(run_program(arguments({"--sink", file("bias")})), 2, "sink");
-  expect_refusal(run_program(arguments({"--block-mask", file("blocks")})), 2, "block_mask");
-  expect_refusal(run_program(arguments({"--block-mask", file("blocks"), "--block-size", "32"})), 2, "block_size");
-  expect_refusal(run_program(arguments({"--dropout", "1"})), 2, "dropout");
-  expect_refusal(run_program(arguments({"--chunk", "-1"})), 2, "chunk");
+TEST_F(RunWithModifiers, WrongFilesAreRejected) {
+  expect_rejection(run_program(arguments({"--bias", file("none")})), 2, "none.npy");
+  expect_rejection(run_program(arguments({"--bias", file("sink")})), 2, "bias");
+  expect_rejection(run_program(arguments({"--sink", file("bias")})), 2, "sink");
+  expect_rejection(run_program(arguments({"--block-mask", file("blocks")})), 2, "block_mask");
+  expect_rejection(run_program(arguments({"--block-mask", file("blocks"), "--block-size", "32"})), 2, "block_size");
+  expect_rejection(run_program(arguments({"--dropout", "1"})), 2, "dropout");
+  expect_rejection(run_program(arguments({"--chunk", "-1"})), 2, "chunk");
 }
 
 TEST(VerifyWithModifiers, PassesWithoutStandardAttention) {

@@ -51,7 +51,7 @@ Outcome run_program(const std::vector<std::string>& arguments) {
   return {WIFEXITED(state) ? WEXITSTATUS(state) : -1, content_of(out), content_of(err)};
 }
 
-void expect_refusal(const Outcome& outcome, int code, const std::string& words) {
+void expect_rejection(const Outcome& outcome, int code, const std::string& words) {
   EXPECT_EQ(outcome.exit_code, code);
   EXPECT_EQ(outcome.out, "");
   EXPECT_EQ(outcome.err.rfind("strobe: ", 0), 0U) << outcome.err;

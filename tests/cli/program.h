@@ -18,6 +18,6 @@ Outcome run_program(const std::vector<std::string>& arguments);
 
 /// Expects exit code `code`, nothing on standard output, and one line "strobe: ..." with `words` in it on standard
 /// error.
-void expect_refusal(const Outcome& outcome, int code, const std::string& words);
+void expect_rejection(const Outcome& outcome, int code, const std::string& words);
 
 }  // namespace strobe::test

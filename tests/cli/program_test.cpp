@@ -33,26 +33,26 @@ TEST(Program, SaysItsVersion) {
 }
 
 TEST(Program, RejectsWrongUseInOneLine) {
-  expect_refusal(run_program({}), 2, "A subcommand is required");
-  expect_refusal(run_program({"polish"}), 2, "polish");
-  expect_refusal(run_program({"info", "--loud"}), 2, "--loud");
-  expect_refusal(run_program({"explain", "--dtype", "float8"}), 2, "float8");
-  expect_refusal(run_program({"explain", "--seqlen", "many"}), 2, "--seqlen");
-  expect_refusal(run_program({"explain", "--seqlen", "-1"}), 2, "--seqlen");
-  expect_refusal(run_program({"explain", "--window", "3"}), 2, "--window");
-  expect_refusal(run_program({"explain", "--causal", "--causal-top-left"}), 2, "--causal");
-  expect_refusal(run_program({"verify", "--inputs", "zeros"}), 2, "zeros");
+  expect_rejection(run_program({}), 2, "A subcommand is required");
+  expect_rejection(run_program({"polish"}), 2, "polish");
+  expect_rejection(run_program({"info", "--loud"}), 2, "--loud");
+  expect_rejection(run_program({"explain", "--dtype", "float8"}), 2, "float8");
+  expect_rejection(run_program({"explain", "--seqlen", "many"}), 2, "--seqlen");
+  expect_rejection(run_program({"explain", "--seqlen", "-1"}), 2, "--seqlen");
+  expect_rejection(run_program({"explain", "--window", "3"}), 2, "--window");
+  expect_rejection(run_program({"explain", "--causal", "--causal-top-left"}), 2, "--causal");
+  expect_rejection(run_program({"verify", "--inputs", "zeros"}), 2, "zeros");
 }
 
-TEST(Program, PassesOnWhatTheLibraryRefuses) {
-  expect_refusal(run_program({"explain", "--heads", "3", "--heads-kv", "2"}), 2, "heads");
-  expect_refusal(run_program({"verify", "--heads", "3", "--heads-kv", "2"}), 2, "heads");
-  expect_refusal(run_program({"explain", "--engine", "hopper"}), 3, "CUDA");
-  expect_refusal(run_program({"verify", "--engine", "hopper"}), 3, "CUDA");
-  expect_refusal(run_program({"verify", "--eight-bit", "--device", "cuda"}), 3, "--eight-bit runs on the cpu");
-  expect_refusal(run_program({"explain", "--head-dim", "513"}), 2, "512");
+TEST(Program, PassesOnWhatTheLibraryRejects) {
+  expect_rejection(run_program({"explain", "--heads", "3", "--heads-kv", "2"}), 2, "heads");
+  expect_rejection(run_program({"verify", "--heads", "3", "--heads-kv", "2"}), 2, "heads");
+  expect_rejection(run_program({"explain", "--engine", "hopper"}), 3, "CUDA");
+  expect_rejection(run_program({"verify", "--engine", "hopper"}), 3, "CUDA");
+  expect_rejection(run_program({"verify", "--eight-bit", "--device", "cuda"}), 3, "--eight-bit runs on the cpu");
+  expect_rejection(run_program({"explain", "--head-dim", "513"}), 2, "512");
   const std::string huge = "4611686018427387904";
-  expect_refusal(run_program({"explain", "--batch", huge, "--seqlen", huge}), 2, "");
+  expect_rejection(run_program({"explain", "--batch", huge, "--seqlen", huge}), 2, "");
 }
 
 TEST(Info, ShowsEnginesAndProcessor) {
@@ -102,7 +102,7 @@ TEST(Verify, EightBitOfLongContextsFindsNeedles) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   EXPECT_TRUE(contains(outcome.out, " needles")) << outcome.out;
   EXPECT_TRUE(contains(outcome.out, "of the last 8 queries")) << outcome.out;
-  expect_refusal(run_program({"verify", "--eight-bit", "--seqlen", "8", "--seqlen-k", "4"}), 2, "--seqlen-k must be");
+  expect_rejection(run_program({"verify", "--eight-bit", "--seqlen", "8", "--seqlen-k", "4"}), 2, "--seqlen-k must be");
 }
 
 TEST(Verify, DrawsTheSameInputsEveryTime) {

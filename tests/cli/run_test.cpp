@@ -146,7 +146,7 @@ TEST_F(Run, ReadsSafetensorsLikeNpy) {
   EXPECT_EQ(result("o").bytes, from_npy.bytes);
 
   write_bytes(folder_ / "qkv.safetensors", file.substr(0, 100));
-  expect_refusal(run_program({"run", "--input", folder_ / "qkv.safetensors", "--out", out_}), 2, "qkv.safetensors");
+  expect_rejection(run_program({"run", "--input", folder_ / "qkv.safetensors", "--out", out_}), 2, "qkv.safetensors");
 }
 
 TEST_F(Run, ComputesOnQuantisedTensors) {
@@ -179,7 +179,7 @@ TEST_F(Run, RejectsBadFilesInOneLine) {
   const std::string good = read_bytes(q);
   const auto expect_bad_q = [&](const std::string& bytes, const std::string& words) {
     write_bytes(q, bytes);
-    expect_refusal(run_program(flags), 2, words);
+    expect_rejection(run_program(flags), 2, words);
   };
   expect_bad_q(good.substr(0, good.size() - 1), "q.npy");
   expect_bad_q(good.substr(0, 20), "header");
@@ -191,25 +191,25 @@ TEST_F(Run, RejectsBadFilesInOneLine) {
   expect_bad_q(npy_bytes(1, "{'descr': '<i4', 'fortran_order': False, 'shape': (1, 1, 1, 2), }", std::string(8, ' ')),
                "int32");
   std::filesystem::remove(q);
-  expect_refusal(run_program(flags), 2, "No such file");
+  expect_rejection(run_program(flags), 2, "No such file");
   EXPECT_FALSE(wrote("o"));
 }
 
 TEST_F(Run, RejectsWrongFlagsInOneLine) {
   const std::vector<std::string> flags = write(Inputs(DType::float32));
-  expect_refusal(run_program({"run"}), 2, "--input");
-  expect_refusal(run_program({"run", "--q", folder_ / "q.npy"}), 2, "--k");
-  expect_refusal(run_program(flags + std::vector<std::string>{"--input", "x"}), 2, "--input");
-  expect_refusal(run_program(flags + std::vector<std::string>{"--threads", "-3"}), 2, "--threads");
+  expect_rejection(run_program({"run"}), 2, "--input");
+  expect_rejection(run_program({"run", "--q", folder_ / "q.npy"}), 2, "--k");
+  expect_rejection(run_program(flags + std::vector<std::string>{"--input", "x"}), 2, "--input");
+  expect_rejection(run_program(flags + std::vector<std::string>{"--threads", "-3"}), 2, "--threads");
   EXPECT_FALSE(wrote("o"));
 }
 
-TEST_F(Run, ReportsWhatTheLibraryRefuses) {
+TEST_F(Run, ReportsWhatTheLibraryRejects) {
   const std::vector<std::string> flags = write(Inputs(DType::float32));
-  expect_refusal(run_program(flags + std::vector<std::string>{"--engine", "hopper"}), 3, "CUDA");
-  expect_refusal(run_program(flags + std::vector<std::string>{"--softcap", "-1"}), 2, "softcap");
+  expect_rejection(run_program(flags + std::vector<std::string>{"--engine", "hopper"}), 3, "CUDA");
+  expect_rejection(run_program(flags + std::vector<std::string>{"--softcap", "-1"}), 2, "softcap");
   // q's head_dim, where d_o needs v's.
-  expect_refusal(run_program(flags + std::vector<std::string>{"--do", folder_ / "q.npy"}), 2, "d_o");
+  expect_rejection(run_program(flags + std::vector<std::string>{"--do", folder_ / "q.npy"}), 2, "d_o");
   EXPECT_FALSE(wrote("o"));
 }
 

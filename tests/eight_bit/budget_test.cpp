@@ -80,7 +80,7 @@ TEST(Budget, WithoutDataElementsAreTakenToBeNormal) {
   }
 }
 
-TEST(Budget, ABoundOnEveryElementIsKeptOrRefused) {
+TEST(Budget, ABoundOnEveryElementIsKeptOrRejected) {
   Accuracy accuracy(EightBitInputs::normal, 1, kBudgetSeqlen);
   const Result<QuantizationPlan> plan = plan_for(accuracy, {.mode = QuantizationMode::accurate});
   ASSERT_TRUE(plan.ok());

@@ -164,7 +164,7 @@ TEST_F(AllMiniLm, EmbeddingsStayCloseWithFewerBits) {
   }
 }
 
-TEST_F(AllMiniLm, RefusesAFolderWithoutAModel) {
+TEST_F(AllMiniLm, RejectsAFolderWithoutAModel) {
   const auto model = Model::load(REFERENCE_FOLDER);
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.status().message(), "'" REFERENCE_FOLDER "/config.json' cannot be read");

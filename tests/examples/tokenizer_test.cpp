@@ -101,7 +101,7 @@ TEST_F(SmallTokenizer, GivesUpOnWordsOfMoreThanAHundredCharacters) {
   EXPECT_EQ(tokenizer->encode("u" + std::string(100, 'x'), 256), (std::vector<std::int32_t>{2, 1, 3}));
 }
 
-TEST_F(SmallTokenizer, RefusesOtherFiles) {
+TEST_F(SmallTokenizer, RejectsOtherFiles) {
   const std::string file = fmt::format("'{}' ", path_.string());
   EXPECT_EQ(load("a\nb\n").status().message(),
             file + "is not a BERT vocabulary: [PAD], [UNK], [CLS], [SEP] or [MASK] is missing");

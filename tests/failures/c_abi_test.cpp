@@ -117,7 +117,7 @@ TEST_P(CAbi, PlanAndRun) {
 }
 
 /// A message about a wrong call needs memory, too.
-TEST_P(CAbi, SentencesOfRefusals) {
+TEST_P(CAbi, ErrorMessages) {
   strobe_forward_arguments arguments = forward_of(tensors_);
   arguments.k.dtype = STROBE_INT32;
   ASSERT_EQ(strobe_forward(&arguments, nullptr, &execution_), STROBE_INVALID_ARGUMENT);

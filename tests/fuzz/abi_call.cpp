@@ -215,7 +215,7 @@ void TensorMemory::place(strobe_tensor& tensor, std::span<const std::uint8_t> co
 }
 
 StructMemory::StructMemory(const void* from, std::size_t bytes, std::size_t claimed) {
-  // Larger claims are refused by their size alone, smaller ones than the claim itself, too.
+  // Larger claims are rejected by their size alone, smaller ones than the claim itself, too.
   const std::size_t held = claimed > kMostBytes ? bytes : std::max(claimed, sizeof(claimed));
   bytes_ = std::make_unique<std::byte[]>(held);
   std::memcpy(bytes_.get(), from, std::min(held, bytes));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as the C ABI's structs: every call returns a code and, when it failed, a message; what was refused has
+// Any bytes as the C ABI's structs: every call returns a code and, when it failed, a message; what was rejected has
 // written nothing, and no call writes to its inputs.
 #include <algorithm>
 #include <cstddef>
@@ -88,7 +88,7 @@ void call(How how, const EditedCall<Arguments>& valid, std::span<const std::uint
                                                               : run_planned(&valid.arguments, o, a, e);
   expect_sentence(code);
   expect(memory.inputs_unchanged(), "inputs are never written");
-  expect(code == STROBE_OK || memory.unchanged(), "a refused call writes nothing");
+  expect(code == STROBE_OK || memory.unchanged(), "a rejected call writes nothing");
 }
 
 /// What the mask functions take.
@@ -119,7 +119,7 @@ void call_mask(std::span<const std::uint8_t> edits) {
     }
   }();
   expect_sentence(code);
-  expect(code == STROBE_OK || memory.unchanged(), "a refused call writes nothing");
+  expect(code == STROBE_OK || memory.unchanged(), "a rejected call writes nothing");
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const strobe::Result<strobe::io::HostTensor> tensor = strobe::io::read_npy(file.path());
   if (!tensor.ok()) {
     expect(tensor.status().code() == strobe::StatusCode::invalid_argument, "a bad file is an invalid argument");
-    expect(!tensor.status().message().empty(), "a refusal has a message");
+    expect(!tensor.status().message().empty(), "a rejection has a message");
     return 0;
   }
   expect(!tensor->shape.empty() && tensor->shape.size() <= strobe::kMaxRank, "the rank is from 1 to kMaxRank");

@@ -26,8 +26,8 @@ std::size_t bytes_of(const ConstTensorView& view) {
 void visit(const io::SafetensorsFile& file, const std::string& name) {
   const Result<io::HostTensor> copy = file.read(name);
   const Result<ConstTensorView> view = file.find(name);
-  expect(copy.ok() || !copy.status().message().empty(), "a refused copy has a message");
-  expect(view.ok() || !view.status().message().empty(), "a refused view has a message");
+  expect(copy.ok() || !copy.status().message().empty(), "a rejected copy has a message");
+  expect(view.ok() || !view.status().message().empty(), "a rejected view has a message");
   if (!view.ok()) return;
   expect(copy.ok(), "what can be viewed can be copied");
   const std::span bytes(static_cast<const std::byte*>(view->data), bytes_of(*view));
@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto file = strobe::io::SafetensorsFile::open(memory.path());
   if (!file.ok()) {
     expect(file.status().code() == strobe::StatusCode::invalid_argument, "a bad file is an invalid argument");
-    expect(!file.status().message().empty(), "a refusal has a message");
+    expect(!file.status().message().empty(), "a rejection has a message");
     return 0;
   }
   const std::vector<std::string> names = file->names();

@@ -74,6 +74,7 @@ TEST(HopperCachePlan, FewContiguousRowsAreTheAmpereEngines) {
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.seqlen_q = 17; }));
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.dropout = 0.5F; }));
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.row_invariant = true; }));
+  EXPECT_FALSE(changed([](AttentionProblem& p) { p.has_tree_mask = true; }));
   EXPECT_FALSE(
       changed([](AttentionProblem& p) { p.stored.dtype = DType::int8, p.stored.k_rows = p.stored.v_rows = 1; }));
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.seqlen_k = 511; }));

@@ -59,6 +59,55 @@ const std::vector<Option> kOptions{
     {"window", [](AttentionProblem& p) { p.window.left = 1023; }},
 };
 
+void set_eight_bit(AttentionProblem& problem, DType dtype) {
+  problem.dtype = dtype;
+  problem.eight_bit = {.q_rows = 1, .k_rows = 32, .v_rows = 1, .output = DType::bfloat16, .v_rotated = true};
+}
+
+void set_few_queries(AttentionProblem& problem, std::int64_t queries) {
+  problem.heads_q = 4 * problem.heads_kv;
+  problem.seqlen_q = queries;
+  problem.total_q = problem.batch * queries;
+  problem.has_seqused_k = true;
+}
+
+/// What forwards alone have.
+const std::vector<Option> kForwardOptions{
+    {"e4m3_alibi",
+     [](AttentionProblem& p) {
+       set_eight_bit(p, DType::float8_e4m3);
+       p.modifiers.has_alibi = true;
+     }},
+    {"int8_softcap",
+     [](AttentionProblem& p) {
+       set_eight_bit(p, DType::int8);
+       p.softcap = 30.0F;
+     }},
+    {"int8_window_and_sink",
+     [](AttentionProblem& p) {
+       set_eight_bit(p, DType::int8);
+       p.window.left = 1023;
+       p.modifiers.has_sink = true;
+     }},
+    {"decode_softcap",
+     [](AttentionProblem& p) {
+       set_few_queries(p, 4);
+       p.softcap = 30.0F;
+     }},
+    {"pages_alibi",
+     [](AttentionProblem& p) {
+       set_few_queries(p, 32);
+       p.page_size = 12;
+       p.modifiers.has_alibi = true;
+     }},
+    {"tree_mask_and_pages",
+     [](AttentionProblem& p) {
+       set_few_queries(p, 16);
+       p.page_size = 16;
+       p.has_tree_mask = true;
+     }},
+};
+
 class HopperOptionKernels : public testing::TestWithParam<Option> {
  protected:
   void SetUp() override {
@@ -113,6 +162,17 @@ TEST_P(HopperOptionKernels, Compile) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, HopperOptionKernels, testing::ValuesIn(kOptions),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+class HopperForwardKernels : public HopperOptionKernels {};
+
+TEST_P(HopperForwardKernels, Compile) {
+  AttentionProblem problem = test::problem_of(4096, 128, 128);
+  GetParam().set(problem);
+  expect_forward(problem);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, HopperForwardKernels, testing::ValuesIn(kForwardOptions),
                          [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// .npy files: what is read, what is refused and in which words, and that a write is whole or not there.
+// .npy files: what is read, what is rejected and in which words, and that a write is whole or not there.
 #include "io/npy.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class Npy : public ::testing::Test {
   }
 
   /// Expects a message that names the file and holds `words`.
-  void expect_refused(std::string_view bytes, const std::string& words) {
+  void expect_rejected(std::string_view bytes, const std::string& words) {
     const Result<io::HostTensor> tensor = read(bytes);
     ASSERT_FALSE(tensor.ok()) << words;
     EXPECT_EQ(tensor.status().code(), StatusCode::invalid_argument);
@@ -75,23 +75,23 @@ TEST_F(Npy, ReadsEveryFormatVersionAndSpelling) {
   }
 }
 
-TEST_F(Npy, RefusesWhatIsNotAnArrayOfOurs) {
+TEST_F(Npy, RejectsWhatIsNotAnArrayOfOurs) {
   const std::string data(8, '\x01');
   const auto with = [](const char* descr, const char* order, const char* shape) {
     return std::string("{'descr': '") + descr + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }";
   };
-  expect_refused("", "not a .npy file");
-  expect_refused("PK\x03\x04 something else", "not a .npy file");
-  expect_refused(npy_bytes(4, kFloats, data), "format version 4");
-  expect_refused(npy_bytes(1, with("<f8", "False", "(1,)"), data), "numpy.float32");
-  expect_refused(npy_bytes(1, with(">f4", "False", "(2,)"), data), "'>f4'");
-  expect_refused(npy_bytes(1, with("<i8", "False", "(1,)"), data), "'<i8'");
-  expect_refused(npy_bytes(1, with("<f4", "True", "(2, 1)"), data), "Fortran order");
-  expect_refused(npy_bytes(1, with("<f4", "False", "()"), data), "rank 0");
-  expect_refused(npy_bytes(1, with("<f4", "False", "(1, 1, 1, 1, 2)"), data), "rank 5");
-  expect_refused(npy_bytes(1, with("<f4", "False", "(3,)"), data), "8 bytes of data");
-  expect_refused(npy_bytes(1, with("<f4", "False", "(1,)"), data), "8 bytes of data");
-  expect_refused(npy_bytes(1, with("<f4", "False", "(4294967296, 4294967296, 4)"), data), "8 bytes of data");
+  expect_rejected("", "not a .npy file");
+  expect_rejected("PK\x03\x04 something else", "not a .npy file");
+  expect_rejected(npy_bytes(4, kFloats, data), "format version 4");
+  expect_rejected(npy_bytes(1, with("<f8", "False", "(1,)"), data), "numpy.float32");
+  expect_rejected(npy_bytes(1, with(">f4", "False", "(2,)"), data), "'>f4'");
+  expect_rejected(npy_bytes(1, with("<i8", "False", "(1,)"), data), "'<i8'");
+  expect_rejected(npy_bytes(1, with("<f4", "True", "(2, 1)"), data), "Fortran order");
+  expect_rejected(npy_bytes(1, with("<f4", "False", "()"), data), "rank 0");
+  expect_rejected(npy_bytes(1, with("<f4", "False", "(1, 1, 1, 1, 2)"), data), "rank 5");
+  expect_rejected(npy_bytes(1, with("<f4", "False", "(3,)"), data), "8 bytes of data");
+  expect_rejected(npy_bytes(1, with("<f4", "False", "(1,)"), data), "8 bytes of data");
+  expect_rejected(npy_bytes(1, with("<f4", "False", "(4294967296, 4294967296, 4)"), data), "8 bytes of data");
   for (const char* const header :
        {"", "{}", "[]", "{'descr': '<f4'}", "{'descr': '<f4', 'fortran_order': False, 'shape': (2,)", "{'descr': 3}",
         "{'descr': '<f4', 'fortran_order': 0, 'shape': (2,)}", "{'descr': '<f4', 'fortran_order': False, 'shape': 2}",
@@ -101,11 +101,11 @@ TEST_F(Npy, RefusesWhatIsNotAnArrayOfOurs) {
         "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,)}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'more': True}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (2,)} and more"}) {
-    expect_refused(npy_bytes(1, header, data), "dictionary");
+    expect_rejected(npy_bytes(1, header, data), "dictionary");
   }
 }
 
-TEST_F(Npy, RefusesEveryTruncation) {
+TEST_F(Npy, RejectsEveryTruncation) {
   const std::string whole = npy_bytes(2, kFloats, std::string(8, '\x01'));
   ASSERT_TRUE(read(whole).ok());
   for (std::size_t length = 0; length < whole.size(); ++length) {

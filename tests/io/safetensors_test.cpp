@@ -34,8 +34,8 @@ class Safetensors : public testing::Test {
     return SafetensorsFile::open(path_);
   }
 
-  /// The message that a file of these bytes is refused with, without the file's name.
-  std::string refusal(const std::string& bytes) const {
+  /// The message that a file of these bytes is rejected with, without the file's name.
+  std::string rejection(const std::string& bytes) const {
     const Result<SafetensorsFile> file = open(bytes);
     if (file.ok()) return "accepted";
     EXPECT_EQ(file.status().code(), StatusCode::invalid_argument);
@@ -121,27 +121,29 @@ TEST_F(Safetensors, SaysWhatItCannotView) {
   EXPECT_EQ(file->find("none").status().code(), StatusCode::invalid_argument);
 }
 
-TEST_F(Safetensors, RefusesWhatIsNoFile) {
+TEST_F(Safetensors, RejectsWhatIsNoFile) {
   const auto missing = SafetensorsFile::open(path_);
   EXPECT_EQ(missing.status().message(), fmt::format("'{}' cannot be read: No such file or directory", path_.string()));
   const auto folder = SafetensorsFile::open(testing::TempDir());
   EXPECT_NE(folder.status().message().find("cannot be read: it is not a regular file"), std::string::npos);
 }
 
-TEST_F(Safetensors, RefusesDamagedHeaders) {
-  EXPECT_EQ(refusal(""), "is not a safetensors file: it has 0 bytes, less than the header's length takes");
-  EXPECT_EQ(refusal("1234567"), "is not a safetensors file: it has 7 bytes, less than the header's length takes");
-  EXPECT_EQ(refusal(std::string(8, '\xff')),
+TEST_F(Safetensors, RejectsDamagedHeaders) {
+  EXPECT_EQ(rejection(""), "is not a safetensors file: it has 0 bytes, less than the header's length takes");
+  EXPECT_EQ(rejection("1234567"), "is not a safetensors file: it has 7 bytes, less than the header's length takes");
+  EXPECT_EQ(rejection(std::string(8, '\xff')),
             "claims a header of 18446744073709551615 bytes; the format allows 100000000");
-  EXPECT_EQ(refusal(file_of("{}", "").substr(0, 9)), "is truncated: its header has 8 bytes, of which 1 are there");
-  EXPECT_EQ(refusal(file_of("[]", "")), "is not a safetensors file: its header does not start with '{'");
-  EXPECT_EQ(refusal(file_of("", "")), "is not a safetensors file: its header does not start with '{'");
-  EXPECT_EQ(refusal(file_of("{\"x\":", "")), "has a header that is not a JSON object");
-  EXPECT_EQ(refusal(file_of("{\"\xff\":1}", "")), "has a header that is not a JSON object");
+  EXPECT_EQ(rejection(file_of("{}", "").substr(0, 9)), "is truncated: its header has 8 bytes, of which 1 are there");
+  EXPECT_EQ(rejection(file_of("[]", "")), "is not a safetensors file: its header does not start with '{'");
+  EXPECT_EQ(rejection(file_of("", "")), "is not a safetensors file: its header does not start with '{'");
+  EXPECT_EQ(rejection(file_of("{\"x\":", "")), "has a header that is not a JSON object");
+  EXPECT_EQ(rejection(file_of("{\"\xff\":1}", "")), "has a header that is not a JSON object");
 }
 
-TEST_F(Safetensors, RefusesDamagedEntries) {
-  const auto entry = [&](const std::string& fields) { return refusal(file_of("{\"x\":" + fields + "}", "01234567")); };
+TEST_F(Safetensors, RejectsDamagedEntries) {
+  const auto entry = [&](const std::string& fields) {
+    return rejection(file_of("{\"x\":" + fields + "}", "01234567"));
+  };
   const std::string tensor = "has a tensor 'x' ";
   EXPECT_EQ(entry("3"), tensor + "without dtype, shape and data_offsets");
   EXPECT_EQ(entry(R"({"dtype":"F32","shape":[2]})"), tensor + "without dtype, shape and data_offsets");
@@ -169,14 +171,14 @@ TEST_F(Safetensors, RefusesDamagedEntries) {
                 "takes");
 }
 
-TEST_F(Safetensors, RefusesTensorsThatDoNotFillTheData) {
+TEST_F(Safetensors, RejectsTensorsThatDoNotFillTheData) {
   const std::string x = R"("x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]})";
-  EXPECT_EQ(refusal(file_of("{" + x + R"(,"y":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", "012")),
+  EXPECT_EQ(rejection(file_of("{" + x + R"(,"y":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", "012")),
             "has tensors that overlap at byte 1 of the data");
-  EXPECT_EQ(refusal(file_of("{" + x + R"(,"y":{"dtype":"U8","shape":[1],"data_offsets":[3,4]}})", "0123")),
+  EXPECT_EQ(rejection(file_of("{" + x + R"(,"y":{"dtype":"U8","shape":[1],"data_offsets":[3,4]}})", "0123")),
             "has a hole between its tensors at byte 2 of the data");
-  EXPECT_EQ(refusal(file_of("{" + x + "}", "01234")), "has 3 bytes that belong to no tensor at its end");
-  EXPECT_EQ(refusal(file_of("{" + x + "," + x + "}", "01")), "names tensor 'x' twice");
+  EXPECT_EQ(rejection(file_of("{" + x + "}", "01234")), "has 3 bytes that belong to no tensor at its end");
+  EXPECT_EQ(rejection(file_of("{" + x + "," + x + "}", "01")), "names tensor 'x' twice");
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ def test_what_cannot_be_appended_changes_nothing(generator):
     assert not v_cache.any()
 
 
-def test_gradients_and_jax_are_refused(generator):
+def test_gradients_and_jax_are_rejected(generator):
     new = torch.from_numpy(normal(generator, 3, NEW, HEADS, HEAD_DIM)).requires_grad_()
     cache = torch.zeros(3, 12, HEADS, HEAD_DIM)
     lengths = torch.from_numpy(LENGTHS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every wrong argument is refused with one message, and the outputs stay as they were."""
+"""Every wrong argument is rejected with one message, and the outputs stay as they were."""
 
 import numpy as np
 import pytest
@@ -229,7 +229,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), CASES)
-def test_forward_refuses(arguments, error, message):
+def test_forward_rejects(arguments, error, message):
     out = np.full((2, 8, 4, 16), 7, np.float32)
     call = {"q": zeros(2, 8, 4, 16), "k": zeros(2, 8, 2, 16), "v": zeros(2, 8, 2, 16), "out": out, **arguments}
     with pytest.raises(error) as caught:
@@ -252,7 +252,7 @@ BACKWARD_CASES = [
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), BACKWARD_CASES)
-def test_backward_refuses(arguments, error, message):
+def test_backward_rejects(arguments, error, message):
     o, lse, k = zeros(2, 8, 4, 16), zeros(2, 4, 8), zeros(2, 8, 2, 16)
     call = {"d_o": o.copy(), "q": o.copy(), "k": k, "v": k.copy(), "o": o, "lse": lse, **arguments}
     with pytest.raises(error) as caught:
@@ -260,7 +260,7 @@ def test_backward_refuses(arguments, error, message):
     assert str(caught.value) == message
 
 
-def test_explain_refuses():
+def test_explain_rejects():
     shape = (1, 8, 2, 16)
     with pytest.raises(ValueError, match='device is "gpu": it must be cpu, cuda or cuda:INDEX'):
         strobe.explain(shape, shape, shape, device="gpu")
@@ -270,7 +270,7 @@ def test_explain_refuses():
         strobe.explain(None, None, None)
 
 
-def test_masks_refuse():
+def test_masks_reject():
     with pytest.raises(ValueError, match="block_size is 100: it must be 64 or 128"):
         strobe.local_block_mask(256, 256, block_size=100)
     with pytest.raises(ValueError, match="stride is 0: it must be 1 or more"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as their frameworks hand them over: whatever their layout, without a copy, or refused."""
+"""Tensors as their frameworks hand them over: whatever their layout, without a copy, or rejected."""
 
 import ml_dtypes
 import numpy as np
@@ -101,7 +101,7 @@ def test_read_only_inputs_are_read(qkv):
     assert (out == wanted).all()
 
 
-def test_read_only_outputs_are_refused(qkv):
+def test_read_only_outputs_are_rejected(qkv):
     out = np.zeros_like(qkv[0])
     out.flags.writeable = False
     for given in (out, Producer(out)):
@@ -109,13 +109,13 @@ def test_read_only_outputs_are_refused(qkv):
             strobe.attention(*qkv, out=given)
 
 
-def test_elements_that_lie_apart_are_refused(qkv):
+def test_elements_that_lie_apart_are_rejected(qkv):
     packed = np.zeros((2, 40, 4, 16), np.dtype([("value", np.float32), ("tag", np.uint8)]))
     with pytest.raises(ValueError, match="q has a stride of 5 bytes on axis 3: it must be a multiple"):
         strobe.attention(packed["value"], *qkv[1:])
 
 
-def test_other_devices_are_refused(qkv):
+def test_other_devices_are_rejected(qkv):
     with pytest.raises(ValueError, match="q is on meta: it must be on the cpu or on a CUDA device"):
         strobe.attention(*(torch.from_numpy(x).to("meta") for x in qkv))
 
@@ -134,7 +134,7 @@ def test_torch_tensors(qkv):
     assert (half.float().numpy() == numpy_half.astype(np.float32)).all()
 
 
-def test_torch_tensors_that_require_gradients_are_refused(qkv):
+def test_torch_tensors_that_require_gradients_are_rejected(qkv):
     tensors = [torch.from_numpy(x) for x in qkv]
     tensors[1].requires_grad_()
     with pytest.raises(ValueError, match="k requires a gradient, which strobe"):

@@ -99,7 +99,7 @@ def test_half_precision_and_vmap(qkv):
         assert (batched[index] == strobe.jax.attention(*(x[index] for x in stacked))).all()
 
 
-def test_refusals(qkv):
+def test_rejections(qkv):
     q, k, v = qkv
     with pytest.raises(ValueError, match="k has head_dim 8 and q has 16: they must be equal"):
         jax.jit(strobe.jax.attention)(q, k[..., :8], v)

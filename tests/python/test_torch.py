@@ -194,14 +194,14 @@ def test_max_logits_has_no_gradient():
     assert not strobe.torch.attention(q, k, v, return_max_logits=True)[1].requires_grad
 
 
-def test_second_derivatives_are_refused():
+def test_second_derivatives_are_rejected():
     q, k, v = draw(*[(1, 4, 1, 8)] * 3)
     (dq,) = torch.autograd.grad(strobe.torch.attention(q, k, v).sum(), q, create_graph=True)
     with pytest.raises(NotImplementedError, match="the second derivative of attention was asked for: Strobe has the"):
         dq.sum().backward()
 
 
-def test_gradient_of_slopes_is_refused():
+def test_gradient_of_slopes_is_rejected():
     q, k, v = draw(*[(1, 4, 1, 8)] * 3)
     with pytest.raises(NotImplementedError, match="alibi_slopes requires a gradient, which attention does not have"):
         strobe.torch.attention(q, k, v, alibi_slopes=torch.ones(1, requires_grad=True))

@@ -36,7 +36,7 @@ TEST(Archive, HasTheSameBytesWhateverTheOrder) {
   EXPECT_EQ(make_archive({{"a", "1"}, {"b", "2"}}), make_archive({{"b", "2"}, {"a", "1"}}));
 }
 
-TEST(Archive, RefusesEveryTruncation) {
+TEST(Archive, RejectsEveryTruncation) {
   const std::string bytes = example();
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_FALSE(Archive::parse(std::string_view(bytes).substr(0, size)).ok()) << size;
@@ -44,7 +44,7 @@ TEST(Archive, RefusesEveryTruncation) {
   }
 }
 
-TEST(Archive, RefusesEveryFlippedBitOfUntrustedBytes) {
+TEST(Archive, RejectsEveryFlippedBitOfUntrustedBytes) {
   const std::string bytes = example();
   for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
     std::string damaged = bytes;
@@ -54,7 +54,7 @@ TEST(Archive, RefusesEveryFlippedBitOfUntrustedBytes) {
   }
 }
 
-TEST(Archive, RefusesWhatFollowsTheEnd) { EXPECT_FALSE(Archive::parse(example() + "x").ok()); }
+TEST(Archive, RejectsWhatFollowsTheEnd) { EXPECT_FALSE(Archive::parse(example() + "x").ok()); }
 
 }  // namespace
 }  // namespace strobe::runtime

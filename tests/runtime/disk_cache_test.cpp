@@ -65,7 +65,7 @@ TEST_F(DiskCacheTest, WithoutAFolderKeepsNothing) {
   EXPECT_EQ(cache.load("key"), std::nullopt);
 }
 
-TEST_F(DiskCacheTest, RefusesAFolderThatOthersHaveAccessTo) {
+TEST_F(DiskCacheTest, RejectsAFolderThatOthersHaveAccessTo) {
   for (const mode_t mode : {0770U, 0701U, 0755U, 0777U}) {
     fs::create_directory(folder_);
     ASSERT_EQ(::chmod(folder_.c_str(), mode), 0);
@@ -73,19 +73,19 @@ TEST_F(DiskCacheTest, RefusesAFolderThatOthersHaveAccessTo) {
   }
 }
 
-TEST_F(DiskCacheTest, RefusesALinkInTheFoldersPlace) {
+TEST_F(DiskCacheTest, RejectsALinkInTheFoldersPlace) {
   ASSERT_TRUE(DiskCache::open(parent_ / "real").usable());
   fs::create_directory_symlink(parent_ / "real", folder_);
   EXPECT_FALSE(DiskCache::open(folder_).usable());
 }
 
-TEST_F(DiskCacheTest, RefusesAFileInTheFoldersPlace) {
+TEST_F(DiskCacheTest, RejectsAFileInTheFoldersPlace) {
   write_file(folder_, "");
   EXPECT_FALSE(DiskCache::open(folder_).usable());
   EXPECT_FALSE(DiskCache::open(folder_ + "/below").usable());
 }
 
-TEST_F(DiskCacheTest, RefusesAnotherUsersFolder) {
+TEST_F(DiskCacheTest, RejectsAnotherUsersFolder) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
   fs::create_directory(folder_);
   ASSERT_EQ(::chmod(folder_.c_str(), 0700), 0);
@@ -95,7 +95,7 @@ TEST_F(DiskCacheTest, RefusesAnotherUsersFolder) {
   EXPECT_NE(cache.reason().find("another user"), std::string::npos) << cache.reason();
 }
 
-TEST_F(DiskCacheTest, RefusesAnotherUsersFile) {
+TEST_F(DiskCacheTest, RejectsAnotherUsersFile) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
   const DiskCache cache = DiskCache::open(folder_);
   ASSERT_TRUE(cache.store("key", bytes_));

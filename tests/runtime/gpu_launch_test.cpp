@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels on a real GPU: every kind of launch that engines use, and every way in which one is refused.
+// Kernels on a real GPU: every kind of launch that engines use, and every way in which one is rejected.
 #include <thread>
 
 #include "any_tensor_map.h"
@@ -200,7 +200,7 @@ TEST_F(GpuLaunch, EveryKernelOfThePackLoadsAndKeepsToRegisters) {
   }
 }
 
-TEST_F(GpuLaunch, RefusalsHaveTheDriversWords) {
+TEST_F(GpuLaunch, RejectionsHaveTheDriversWords) {
   const Result<Kernel> kernel = load(test::kKernelText, "test::change<Config{.by = 9}>");
   ASSERT_TRUE(kernel.ok());
   const Status status = launch(driver(), kernel->handle, {.grid = {1}, .block = {2048}}, nullptr, CUdeviceptr{0}, 0);
@@ -211,7 +211,7 @@ TEST_F(GpuLaunch, RefusalsHaveTheDriversWords) {
   EXPECT_NE(shared.message().find("has 232448 for it"), std::string::npos) << shared.message();
 }
 
-TEST_F(GpuLaunch, CodeThatIsNoneIsRefused) {
+TEST_F(GpuLaunch, CodeThatIsNoneIsRejected) {
   const std::string& sources = *new std::string(test::test_sources());
   const KernelStore compiling(*Archive::parse(sources), Archive(), DiskCache(), nvrtc);
   const NvrtcVersion version = (*nvrtc())->version();

@@ -45,7 +45,7 @@ class TensorMapTest : public LaunchTest {
  protected:
   Status encode() { return encode_tensor_map(fake_.driver(), tensor_, map_); }
 
-  void expect_refused(const std::string& message) {
+  void expect_rejected(const std::string& message) {
     const Status status = encode();
     EXPECT_EQ(status.code(), StatusCode::invalid_argument);
     EXPECT_EQ(status.message(), message);
@@ -70,42 +70,42 @@ TEST_F(TensorMapTest, PassesStridesInBytes) {
       ElementsAre("TensorMapEncodeTiled type 9 extents 128,1000,4 strides 1024,1024000 box 64,128,1 swizzle 3"));
 }
 
-TEST_F(TensorMapTest, RefusesRank) {
+TEST_F(TensorMapTest, RejectsRank) {
   tensor_.rank = 6;
-  expect_refused("a tensor map has rank 6; 1 to 5 are accepted");
+  expect_rejected("a tensor map has rank 6; 1 to 5 are accepted");
 }
 
-TEST_F(TensorMapTest, RefusesUnalignedData) {
+TEST_F(TensorMapTest, RejectsUnalignedData) {
   tensor_.data = data_ + 2;
   EXPECT_EQ(encode().code(), StatusCode::invalid_argument);
   tensor_.data = nullptr;
   EXPECT_EQ(encode().code(), StatusCode::invalid_argument);
 }
 
-TEST_F(TensorMapTest, RefusesAnEmptyAxis) {
+TEST_F(TensorMapTest, RejectsAnEmptyAxis) {
   tensor_.extents[1] = 0;
-  expect_refused("a tensor map's axis 1 has 0 elements; 1 to 2^32 are accepted");
+  expect_rejected("a tensor map's axis 1 has 0 elements; 1 to 2^32 are accepted");
 }
 
-TEST_F(TensorMapTest, RefusesALargeBox) {
+TEST_F(TensorMapTest, RejectsALargeBox) {
   tensor_.box[1] = 257;
-  expect_refused("a tensor map's box has 257 elements on axis 1; 1 to 256 are accepted");
+  expect_rejected("a tensor map's box has 257 elements on axis 1; 1 to 256 are accepted");
 }
 
-TEST_F(TensorMapTest, RefusesStridesOffSixteenBytes) {
+TEST_F(TensorMapTest, RejectsStridesOffSixteenBytes) {
   tensor_.strides[1] = 129;
-  expect_refused(
+  expect_rejected(
       "a tensor map's axis 1 has a stride of 129 elements of 2 bytes; a multiple of 16 bytes below 2^40 is accepted");
 }
 
-TEST_F(TensorMapTest, RefusesAStrideOnTheInnermostAxis) {
+TEST_F(TensorMapTest, RejectsAStrideOnTheInnermostAxis) {
   tensor_.strides[0] = 2;
-  expect_refused("a tensor map's innermost stride is 2; it must be 1");
+  expect_rejected("a tensor map's innermost stride is 2; it must be 1");
 }
 
-TEST_F(TensorMapTest, RefusesABoxWiderThanItsSwizzle) {
+TEST_F(TensorMapTest, RejectsABoxWiderThanItsSwizzle) {
   tensor_.box[0] = 72;
-  expect_refused("a tensor map's box is 144 bytes along axis 0; a multiple of 16 that fits in its swizzle is needed");
+  expect_rejected("a tensor map's box is 144 bytes along axis 0; a multiple of 16 that fits in its swizzle is needed");
 }
 
 class ContextScopeTest : public LaunchTest {};

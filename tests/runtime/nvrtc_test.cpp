@@ -67,13 +67,13 @@ TEST_F(NvrtcSearch, FindsTheWheelsOfBothMajors) {
   }
 }
 
-TEST(Nvrtc, RefusesWhatIsNotThere) {
+TEST(Nvrtc, RejectsWhatIsNotThere) {
   const Status status = Nvrtc::open("/nowhere/libnvrtc.so.13").status();
   EXPECT_EQ(status.code(), StatusCode::unsupported);
   EXPECT_NE(status.message().find("/nowhere/libnvrtc.so.13"), std::string::npos) << status.message();
 }
 
-TEST(Nvrtc, RefusesAnotherLibrary) {
+TEST(Nvrtc, RejectsAnotherLibrary) {
   const Status status = Nvrtc::open("libm.so.6").status();
   EXPECT_EQ(status.message(), "libm.so.6 is not a usable NVRTC");
 }

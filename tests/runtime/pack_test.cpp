@@ -64,7 +64,7 @@ class PackTest : public testing::Test {
             .dynamic_shared_bytes = 0};
   }
 
-  void expect_refused(const std::string& text, const std::string& reason) {
+  void expect_rejected(const std::string& text, const std::string& reason) {
     testing::internal::CaptureStderr();
     const Result<Pack> pack = build(text, {plain_kernel()});
     const std::string printed = testing::internal::GetCapturedStderr();
@@ -102,7 +102,7 @@ TEST_F(PackTest, HasTheSameBytesEachTime) {
   EXPECT_EQ(first->archive, second->archive);
 }
 
-TEST_F(PackTest, RefusesSpills) { expect_refused(kSpilling, "spills registers"); }
+TEST_F(PackTest, RejectsSpills) { expect_rejected(kSpilling, "spills registers"); }
 
 // A kernel that only the older NVRTC makes badly is compiled by the newer one, the others by the older.
 TEST_F(PackTest, LeavesToTheNewerNvrtcWhatTheOlderSpills) {
@@ -142,11 +142,11 @@ TEST_F(PackTest, LeavesToTheNewerNvrtcWhatTheOlderSpills) {
   EXPECT_EQ(packed.find(indexed.variant, both[0]->version()).status().message(), "not in the pack");
 }
 
-TEST_F(PackTest, RefusesArraysInLocalMemory) { expect_refused(kLocalArray, "keeps an array in local memory"); }
+TEST_F(PackTest, RejectsArraysInLocalMemory) { expect_rejected(kLocalArray, "keeps an array in local memory"); }
 
-TEST_F(PackTest, RefusesSerializedWgmma) { expect_refused(kSerialized, "C75"); }
+TEST_F(PackTest, RejectsSerializedWgmma) { expect_rejected(kSerialized, "C75"); }
 
-TEST_F(PackTest, RefusesWhatDoesNotCompile) { expect_refused("nonsense", "nonsense"); }
+TEST_F(PackTest, RejectsWhatDoesNotCompile) { expect_rejected("nonsense", "nonsense"); }
 
 TEST(PtxasReport, ReadsTheNumbers) {
   const std::optional<PtxasReport> report = parse_ptxas_log(

@@ -137,7 +137,7 @@ std::string_view descr_of_dtype(DType dtype) {
 }
 
 /// The message for a dtype that is not read; float64, NumPy's default, gets told what to do.
-std::string refused_dtype(std::string_view descr) {
+std::string rejected_dtype(std::string_view descr) {
   std::string message = fmt::format(
       "holds dtype '{}'; accepted are '<f4' (float32), '<f2' (float16), '<V2' (bfloat16), '<V1' (float8_e4m3), '<i4' "
       "(int32), '|i1' (int8) and '|u1' (uint8)",
@@ -191,7 +191,7 @@ Result<HostTensor> read_whole(const std::filesystem::path& path) {
   if (!header) return failure(path, "has a header that is not a dictionary of descr, fortran_order and shape");
 
   const std::optional<DType> dtype = dtype_of_descr(header->descr);
-  if (!dtype) return failure(path, refused_dtype(header->descr));
+  if (!dtype) return failure(path, rejected_dtype(header->descr));
   const std::size_t rank = header->shape.size();
   if (rank < 1 || rank > static_cast<std::size_t>(kMaxRank)) {
     return failure(path, fmt::format("has rank {}; 1 to {} is accepted", rank, kMaxRank));

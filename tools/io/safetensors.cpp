@@ -108,36 +108,36 @@ class SafetensorsFile::Parser {
   }
 
   Result<Entry> read_entry(const std::string& name, const HeaderEntry& given) const {
-    const auto refuse_tensor = [&](const std::string& reason) {
+    const auto reject_tensor = [&](const std::string& reason) {
       return failure(fmt::format("has a tensor '{}' {}", name, reason));
     };
     if (!given.dtype.given || !given.shape.given || !given.data_offsets.given) {
-      return refuse_tensor("without dtype, shape and data_offsets");
+      return reject_tensor("without dtype, shape and data_offsets");
     }
     Entry entry;
-    if (!given.dtype.text) return refuse_tensor("whose dtype is not a string");
+    if (!given.dtype.text) return reject_tensor("whose dtype is not a string");
     entry.dtype = *given.dtype.text;
     const std::optional<std::size_t> element_bits = bits_of(entry.dtype);
-    if (!element_bits) return refuse_tensor(fmt::format("of dtype '{}', which the format does not know", entry.dtype));
+    if (!element_bits) return reject_tensor(fmt::format("of dtype '{}', which the format does not know", entry.dtype));
 
-    if (!given.shape.sizes) return refuse_tensor("whose shape is not a list of sizes from 0 to 2^63 - 1");
+    if (!given.shape.sizes) return reject_tensor("whose shape is not a list of sizes from 0 to 2^63 - 1");
     entry.shape = *given.shape.sizes;
 
     const std::optional<std::vector<std::int64_t>>& offsets = given.data_offsets.sizes;
     if (!offsets || offsets->size() != 2 || (*offsets)[0] > (*offsets)[1]) {
-      return refuse_tensor("whose data_offsets are not [begin, end] with begin <= end");
+      return reject_tensor("whose data_offsets are not [begin, end] with begin <= end");
     }
     const auto begin = static_cast<std::size_t>((*offsets)[0]);
     const auto end = static_cast<std::size_t>((*offsets)[1]);
     const std::size_t available = bytes_.size() - data_begin();
     if (end > available) {
-      return refuse_tensor(
+      return reject_tensor(
           fmt::format("that ends at byte {} of {} bytes of data: the file is truncated or damaged", end, available));
     }
     entry.offset = data_begin() + begin;
     entry.bytes = end - begin;
     if (const auto bytes = byte_count(entry.shape, *element_bits); bytes != entry.bytes) {
-      return refuse_tensor(fmt::format("with {} bytes of data, which is not what {} of shape [{}] takes", entry.bytes,
+      return reject_tensor(fmt::format("with {} bytes of data, which is not what {} of shape [{}] takes", entry.bytes,
                                        entry.dtype, fmt::join(entry.shape, ", ")));
     }
     return entry;

@@ -17,7 +17,7 @@
 namespace strobe::program {
 namespace {
 
-/// "available", or why a small call on tensors of that engine's device is refused.
+/// "available", or why a small call on tensors of that engine's device is rejected.
 std::string availability(Engine engine, DeviceType device) {
   const ForwardArguments arguments =
       planned_forward({.seqlen_q = 128, .seqlen_k = 128, .head_dim = 64, .head_dim_v = 64}, DType::float16);

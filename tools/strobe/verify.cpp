@@ -193,7 +193,7 @@ ExitCode verify(const VerifyFlags& flags) {
   const Result<Modifiers> modifiers = flags.modifiers.read(shape.heads_q);
   if (!modifiers.ok()) return report(modifiers.status());
   Engine engine = Engine::automatic;
-  for (const std::string& dtype : flags.dtypes) {  // what the library refuses, it refuses before anything is allocated
+  for (const std::string& dtype : flags.dtypes) {  // what the library rejects, it rejects before anything is allocated
     const Result<Plan> plan = planned(flags, dtype_of(dtype), *modifiers);
     if (!plan.ok()) return report(plan.status());
     engine = plan->engine();

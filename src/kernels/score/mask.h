@@ -11,8 +11,8 @@
 namespace strobe::score {
 
 /// The visible keys of the rows of one tile of scores, block_n keys wide. The second row of a thread is `query_step`
-/// queries after its first.
-template <ScoreRule R, int block_n, int query_step>
+/// queries after its first. Without `by_words` each score's column is compared: more instructions, fewer registers.
+template <ScoreRule R, int block_n, int query_step, bool by_words = true>
 class Mask {
  public:
   using Tree = TreeRows<R, query_step>;
@@ -38,6 +38,22 @@ class Mask {
   /// Scores of keys that a row does not see become -inf, whatever they were.
   __device__ __forceinline__ void apply(float (&s)[block_n / 2], int n) const {
     const int first_column = n * block_n + fragment_column();
+    if constexpr (by_words) {
+      apply_words(s, first_column);
+    } else {
+      for_each_score(s, [&](float& x, int r, int column) {
+        if (column > rows_[r].last - first_column || (R.mask_left && column < rows_[r].first - first_column)) {
+          x = kMinusInfinity;
+        }
+      });
+    }
+    tree_.apply(s, n * block_n);
+  }
+
+ private:
+  static constexpr int kWords = (block_n + kColumnsPerWord - 1) / kColumnsPerWord;
+
+  __device__ __forceinline__ void apply_words(float (&s)[block_n / 2], int first_column) const {
     unsigned visible[kRowsPerThread][kWords];
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
@@ -55,11 +71,7 @@ class Mask {
         x = kMinusInfinity;
       }
     });
-    tree_.apply(s, n * block_n);
   }
-
- private:
-  static constexpr int kWords = (block_n + kColumnsPerWord - 1) / kColumnsPerWord;
 
   int first_full_, last_full_;
   KeyRange rows_[kRowsPerThread];

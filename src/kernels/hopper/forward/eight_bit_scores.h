@@ -221,7 +221,7 @@ class EightBitScores {
     }
     if constexpr (kTransforms<C>) {
       const auto rules = rules_of();
-      rules.transform.template apply<false>(x, n, {});
+      rules.transform.template apply<false>(x, n, rules.transform.fetch(n));
 #pragma unroll
       for (int i = 0; i < C.block_n / 2; ++i) {
         x[i] = __fmaf_rn(x[i], remaining_scale, kFoldsValueScales<C> ? scales.values[i / kPerGroup] : 0.0F);
