@@ -312,8 +312,8 @@ class FewQueriesChunk {
   }
 
   /// Products -> base-2 exponents with ALiBi and bias, from key `from` of the block on.
-  void add_terms(const ForwardTask& task, std::int64_t row, std::int64_t key, std::int64_t count, std::int64_t from,
-                 std::int64_t last, float* scores) const {
+  static void add_terms(const ForwardTask& task, std::int64_t row, std::int64_t key, std::int64_t count,
+                        std::int64_t from, std::int64_t last, float* scores) {
     const TermsPanel panel{.terms = task.terms,
                            .diagonal = task.visible.diagonal,
                            .group = task.q.group,
@@ -322,29 +322,7 @@ class FewQueriesChunk {
                            .key_begin = key,
                            .keys = count,
                            .more_rows = 0};
-    switch (task.terms.bias_dtype) {
-      case DType::float16: return add_terms_of<float16>(panel, task.score_scale.scale_log2, from, last, scores);
-      case DType::bfloat16: return add_terms_of<bfloat16>(panel, task.score_scale.scale_log2, from, last, scores);
-      default: return add_terms_of<float>(panel, task.score_scale.scale_log2, from, last, scores);
-    }
-  }
-
-  template <class Bias>
-  static HWY_INLINE void add_terms_of(const TermsPanel& panel, float scale, std::int64_t from, std::int64_t last,
-                                      float* HWY_RESTRICT scores) {
-    const Floats d;
-    const Vec center = hn::Set(d, panel.center(0));
-    const Vec slope = hn::Set(d, panel.slope(0));
-    const Bias* bias = static_cast<const Bias*>(panel.terms.bias.data);
-    if (bias != nullptr) bias += panel.terms.bias.offset(panel.row) + panel.key_begin;
-    for (std::int64_t at = from; at < last; at += kLanes) {
-      Vec sum = hn::Mul(hn::Load(d, scores + at), hn::Set(d, scale));
-      if (panel.terms.alibi_slopes != nullptr) {
-        sum = add_alibi(sum, slope, center, hn::Iota(d, static_cast<float>(at)));
-      }
-      if (bias != nullptr) sum = hn::MulAdd(load_some(bias + at, panel.keys - at), hn::Set(d, kLog2E), sum);
-      hn::Store(sum, d, scores + at);
-    }
+    add_row_terms(panel, task.score_scale.scale_log2, from, last, scores);
   }
 
   /// Keys that every row of a group sees are added together, the others row by row: a hidden value is never read.

@@ -189,6 +189,34 @@ HWY_INLINE void terms_of_keys(const TermsPanel& panel, std::int64_t key, std::in
   terms_of_keys<true>(panel, key, first, last, out);
 }
 
+/// Products [from, last) of the panel's first row, a multiple of the lanes from `from` on, become exponents.
+template <class Bias>
+HWY_INLINE void add_row_terms_of(const TermsPanel& panel, float scale, std::int64_t from, std::int64_t last,
+                                 float* HWY_RESTRICT products) {
+  const Floats d;
+  const Vec center = hn::Set(d, panel.center(0));
+  const Vec slope = hn::Set(d, panel.slope(0));
+  const Bias* bias = static_cast<const Bias*>(panel.terms.bias.data);
+  if (bias != nullptr) bias += panel.terms.bias.offset(panel.row) + panel.key_begin;
+  for (std::int64_t at = from; at < last; at += kLanes) {
+    Vec sum = hn::Mul(hn::Load(d, products + at), hn::Set(d, scale));
+    if (panel.terms.alibi_slopes != nullptr) {
+      sum = add_alibi(sum, slope, center, hn::Iota(d, static_cast<float>(at)));
+    }
+    if (bias != nullptr) sum = hn::MulAdd(load_some(bias + at, panel.keys - at), hn::Set(d, kLog2E), sum);
+    hn::Store(sum, d, products + at);
+  }
+}
+
+/// Keys across the lanes: base-2 exponents of one row, with ALiBi and bias.
+inline void add_row_terms(const TermsPanel& panel, float scale, std::int64_t from, std::int64_t last, float* products) {
+  switch (panel.terms.bias_dtype) {
+    case DType::float16: return add_row_terms_of<float16>(panel, scale, from, last, products);
+    case DType::bfloat16: return add_row_terms_of<bfloat16>(panel, scale, from, last, products);
+    default: return add_row_terms_of<float>(panel, scale, from, last, products);
+  }
+}
+
 }  // namespace strobe::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
