@@ -51,9 +51,8 @@ class Consumer : private Rings<C> {
     SoftmaxOf<C> softmax;
     TileWork open;  // the tile whose last P V is still to come
     bool is_open = false;
-    Assignment next{};
-    const auto advance = [&] { advance_to_next<C>(next, scheduler, params_, warpgroup()); };
-    advance();
+    Assignment next = next_assignment<C>({}, scheduler, params_, warpgroup());
+    const auto advance = [&] { next = next_assignment<C>(next, scheduler, params_, warpgroup()); };
     const auto look_ahead = [&] {
       if constexpr (kLooksAhead<C>) {
         advance();

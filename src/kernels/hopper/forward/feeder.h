@@ -53,12 +53,15 @@ class QueryFeeder {
 
   /// The next tile's rows, which stay for all of its segments. False when there is none.
   __device__ __forceinline__ bool feed() {
-    if (!next_work<C>(scheduler_, params_, work_)) {
+    TileWork work = before_;
+    if (!next_work<C>(scheduler_, params_, work)) {
       return false;
     }
-    const TileWork& work = work_;
-    if (folds(C) && !work.begins_tile) {
-      return true;
+    if constexpr (folds(C)) {
+      before_ = work;
+      if (!work.begins_tile) {
+        return true;
+      }
     }
     BlockWalk<C> walk(params_, work);
     const SequenceStart rows = query_start<C>(params_, work, work.q.used);
@@ -91,7 +94,7 @@ class QueryFeeder {
   const TensorMap& map_;
   const Params& params_;
   Scheduler<C> scheduler_;
-  TileWork work_{};
+  TileWork before_{};  // where segments are joined: what was fed last
   unsigned char* smem_;
   Barriers<C>& barriers_;
   RingPosition<C.q_stages> at_[C.consumer_warpgroups];

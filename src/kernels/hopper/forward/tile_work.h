@@ -59,15 +59,36 @@ __device__ __forceinline__ TileWork tile_work(const Params& params, const Tile& 
   return work;
 }
 
-/// From one tile to the next or, where segments are joined, to the next segment of it, from right to left. `work` is
-/// empty at first. False when there is none.
+/// On to the next segment of a tile, from right to left. False where it has no more.
+template <Config C>
+__device__ __forceinline__ bool next_segment(TileWork& work) {
+  if (work.n_begin <= work.tile_begin) {
+    return false;
+  }
+  work.n_end = work.n_begin;
+  work.n_begin = max(work.tile_begin, work.n_end - C.segment_blocks);
+  work.begins_tile = false;
+  return true;
+}
+
+/// A tile of which everything is to be done; where segments are joined, its first segment.
+template <Config C>
+__device__ __forceinline__ TileWork first_work(const Params& params, const Tile& tile) {
+  TileWork work = tile_work<C>(params, tile);
+  if constexpr (folds(C)) {
+    work.tile_begin = work.n_begin;
+    work.begins_tile = true;
+    work.n_begin = max(work.tile_begin, (work.n_end - 1) / C.segment_blocks * C.segment_blocks);
+  }
+  return work;
+}
+
+/// From one tile to the next or, where segments are joined, to the next segment of it. `work` is empty at first. False
+/// when there is none.
 template <Config C>
 __device__ __forceinline__ bool next_work(Scheduler<C>& scheduler, const Params& params, TileWork& work) {
   if constexpr (folds(C)) {
-    if (work.n_begin > work.tile_begin) {
-      work.n_end = work.n_begin;
-      work.n_begin = max(work.tile_begin, work.n_end - C.segment_blocks);
-      work.begins_tile = false;
+    if (next_segment<C>(work)) {
       return true;
     }
   }
@@ -75,12 +96,7 @@ __device__ __forceinline__ bool next_work(Scheduler<C>& scheduler, const Params&
   if (!scheduler.next(tile)) {
     return false;
   }
-  work = tile_work<C>(params, tile);
-  if constexpr (folds(C)) {
-    work.tile_begin = work.n_begin;
-    work.begins_tile = true;
-    work.n_begin = max(work.tile_begin, (work.n_end - 1) / C.segment_blocks * C.segment_blocks);
-  }
+  work = first_work<C>(params, tile);
   return true;
 }
 
@@ -151,14 +167,26 @@ struct Assignment {
   bool exists;
 };
 
+/// What follows `before`. Where segments are not joined nothing of that stays in registers.
 template <Config C>
-__device__ __forceinline__ void advance_to_next(Assignment& next, Scheduler<C>& scheduler, const Params& params,
-                                                int warpgroup) {
-  next.exists = next_work<C>(scheduler, params, next.work);
+__device__ __forceinline__ Assignment next_assignment(const Assignment& before, Scheduler<C>& scheduler,
+                                                      const Params& params, int warpgroup) {
+  Assignment next{};
+  Tile tile;
+  if constexpr (folds(C)) {
+    next.work = before.work;
+    next.exists = next_work<C>(scheduler, params, next.work);
+  } else {
+    next.exists = scheduler.next(tile);
+  }
   if (next.exists) {
+    if constexpr (!folds(C)) {
+      next.work = tile_work<C>(params, tile);
+    }
     next.n_begin = n_begin_of<C>(params, next.work, warpgroup);
     next.n_end = n_end_of<C>(params, next.work, warpgroup);
   }
+  return next;
 }
 
 }  // namespace strobe::hopper::forward
