@@ -141,6 +141,12 @@ Status check_dropout(float probability) {
   return invalid("dropout is {}: it must be at least 0 and less than 1", probability);
 }
 
+Status check_random_state(float dropout, const RandomState& random) {
+  const auto address = reinterpret_cast<std::uintptr_t>(random.on_device);
+  if (dropout == 0.0F || address % alignof(std::uint64_t) == 0) return {};
+  return invalid("random.on_device is not aligned to {} bytes", alignof(std::uint64_t));
+}
+
 Status check_shape(const NamedTensor& tensor, std::initializer_list<std::int64_t> wanted, std::string_view layout) {
   if (std::ranges::equal(extents(tensor.view), wanted)) return {};
   return invalid("{} has shape {}: it must be [{}] {}", tensor.name, shape_text(tensor.view), fmt::join(wanted, ", "),

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "strobe/attention.h"
 #include "strobe/status.h"
 #include "strobe/tensor.h"
 
@@ -88,6 +89,9 @@ Status check_threads(int threads);
 
 /// The dropout probability of any call.
 Status check_dropout(float probability);
+
+/// What dropout draws from: its pointer, where it is read.
+Status check_random_state(float dropout, const RandomState& random);
 
 /// Equal shapes; `layout` names the axes.
 Status check_shape(const NamedTensor& tensor, std::initializer_list<std::int64_t> wanted, std::string_view layout);

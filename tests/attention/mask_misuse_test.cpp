@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -62,6 +63,11 @@ TEST(Misuse, OfMasksThatDropoutWrites) {
       write);
   const auto of_all = [](const TensorView& mask) { return dropout_mask(1.0F, {}, mask); };
   expect_rejected(valid, {[](TensorView&) {}, "dropout is 1: it must be at least 0 and less than 1"}, of_all);
+  const auto of_odd_state = [](const TensorView& mask) {
+    alignas(8) static const std::array<unsigned char, 24> bytes{};
+    return dropout_mask(0.5F, {.on_device = reinterpret_cast<const std::uint64_t*>(bytes.data() + 4)}, mask);
+  };
+  expect_rejected(valid, {[](TensorView&) {}, "random.on_device is not aligned to 8 bytes"}, of_odd_state);
 }
 
 TEST(Misuse, OfMasksThatTheBuildersWrite) {
