@@ -33,6 +33,7 @@ class FewQueriesChunk {
         first_(task.heads.front()),
         rows_(first_.row_end),
         panel_rows_(first_.row_invariant ? (rows_ <= kRowGroup ? 0 : rows_) : panel_rows(rows_)),
+        fetches_ahead_(!first_.row_invariant && fetches_with_reads(first_, rows_)),
         scratch_(scratch, first_.head_dim, first_.head_dim_v, first_.stored.given(), rows_,
                  static_cast<std::int64_t>(task.heads.size()), kernel_traits()) {}
 
@@ -159,7 +160,7 @@ class FewQueriesChunk {
     const ForwardTask& task = head_task(head);
     const StoredTile stored{task.stored, task.dtype, key + first, last - first, scratch_.converted};
     const ConstRows keys = stored.keys(task.k, task.head_dim);
-    prefetch_step(task, task.k, key + last, task.head_dim);
+    if (!fetches_ahead_) prefetch_step(task, task.k, key + last, task.head_dim);
     const bool widen = panel_rows_ > 0 || task.row_invariant;
     with_rows({keys, stored.first(), last - first, task.head_dim}, scratch_.columns, widen, [&](const auto& rows) {
       float* to = scores(head) + first;
@@ -185,7 +186,7 @@ class FewQueriesChunk {
     const ForwardTask& task = head_task(head);
     const StoredTile stored{task.stored, task.dtype, key + first, last - first, scratch_.converted};
     const ConstRows values = stored.values(task.v, task.head_dim_v);
-    prefetch_step(task, task.v, key + last, task.head_dim_v);
+    if (!fetches_ahead_) prefetch_step(task, task.v, key + last, task.head_dim_v);
     const bool widen = panel_rows_ > 0 && !task.row_invariant;
     with_rows({values, stored.first(), last - first, task.head_dim_v}, scratch_.columns_v, widen,
               [&](const auto& rows) { add_visible_values(head, rows, key, first, last); });
@@ -208,7 +209,8 @@ class FewQueriesChunk {
     const bool in_place = (std::is_same_v<T, float> || (kCheap && rows_ <= kRowGroup && !widen)) &&
                           from.rows.pages.holds_together(from.first, from.count);
     if (in_place && from.columns == columns) {
-      return use(BlockRows<T>{from.row<T>(0), from.rows.position_stride});
+      const std::int64_t ahead = fetches_ahead_ ? kStep * from.rows.position_stride : 0;
+      return use(BlockRows<T>{from.row<T>(0), from.rows.position_stride, ahead});
     }
     for (std::int64_t i = 0; i < from.count; ++i) {
       load_source_row<T>(from, i, columns, 1.0F, scratch_.widened + i * columns);
@@ -343,8 +345,9 @@ class FewQueriesChunk {
   }
 
   template <int kRows, class T>
-  HWY_INLINE void add_group(std::int64_t head, std::int64_t row, const BlockRows<T>& values, std::int64_t key,
+  HWY_INLINE void add_group(std::int64_t head, std::int64_t row, const BlockRows<T>& block, std::int64_t key,
                             std::int64_t first, std::int64_t last) {
+    const BlockRows<T> values{block.data, block.stride, row == 0 ? block.ahead : 0};  // fetched once
     const float* p = scores(head) + row * kFewQueriesKeys + first;
     float* output = output_of(head) + row * scratch_.columns_v;
     std::int64_t begin[kRows];  // visible keys of each row, counted from `first`
@@ -383,6 +386,7 @@ class FewQueriesChunk {
   const ForwardTask& first_;
   const std::int64_t rows_;
   const std::int64_t panel_rows_;  // of them, those whose scores are made with queries across the lanes
+  const bool fetches_ahead_;       // rows of the next step with those of this one
   const FewQueriesScratch scratch_;
 };
 

@@ -30,8 +30,19 @@ inline constexpr std::int64_t kPanelKeys = 8;
 inline constexpr std::int64_t kStep = 16;
 static_assert(kStep % kLanes == 0);
 
-/// Fetches the 16-bit rows, from `position` on, that a head takes in the next step: converting them leaves too few
-/// loads under way. Rows of float32 are read as fast without it.
+/// Whether each row that is read fetches the row of the next step, as products of several queries leave too few loads
+/// under way. One row of float32 is read as fast without it, and so are several that lie in a cache.
+HWY_INLINE bool fetches_with_reads(const ForwardTask& task, std::int64_t rows) {
+  constexpr std::int64_t kCacheBytes = std::int64_t{32} << 20;
+  if (rows == 1 || rows >= kPanelLeast || task.stored.given()) return false;
+  const std::int64_t bytes =
+      task.visible.keys * (task.k.position_stride + task.v.position_stride) * static_cast<std::int64_t>(sizeof(float));
+  if (task.dtype == DType::bfloat16) return rows <= kRowGroup;  // more are widened first
+  return task.dtype == DType::float32 && bytes > kCacheBytes;
+}
+
+/// Else fetches the 16-bit rows, from `position` on, that a head takes in the next step: converting them leaves too few
+/// loads under way, too.
 HWY_INLINE void prefetch_step(const ForwardTask& task, const ConstRows& rows, std::int64_t position,
                               std::int64_t columns) {
   if (task.dtype == DType::float32 || task.stored.given()) return;
@@ -45,8 +56,18 @@ struct BlockRows {
   const T* data = nullptr;
   std::int64_t stride = 0;
 
+  /// What is added to a row's address for that of the row kStep after it, which reading the row then fetches; 0: not.
+  std::int64_t ahead = 0;
+
   const T* operator[](std::int64_t index) const { return data + index * stride; }
 };
+
+/// Every 64 bytes of a row, where `ahead` says so.
+template <class T>
+HWY_INLINE void fetch_ahead(const T* at, std::int64_t column, std::int64_t ahead) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  if (ahead != 0 && column % kLine == 0) hwy::Prefetch(at + ahead);
+}
 
 #if HWY_TARGET != HWY_SCALAR
 /// The sum of a vector's 128-bit blocks.
@@ -74,10 +95,10 @@ HWY_INLINE void store_sums(FixedVec (&v)[kKeyQuad], float* HWY_RESTRICT to) {
 }
 
 /// to[row * kFewQueriesKeys + i] = query `row` . keys[i] for kRows rows and kKeyQuad keys. `columns` are a multiple of
-/// kVecs vectors, which one turn of the loop takes.
+/// kVecs vectors, which one turn of the loop takes. `ahead`: as of BlockRows.
 template <int kRows, int kVecs, class T>
 HWY_INLINE void multiply_quad(const float* HWY_RESTRICT queries, std::int64_t columns, const T* const (&keys)[kKeyQuad],
-                              float* HWY_RESTRICT to) {
+                              std::int64_t ahead, float* HWY_RESTRICT to) {
   const Floats d;
   FixedVec sums[kRows][kKeyQuad];
   for (int row = 0; row < kRows; ++row) {
@@ -90,6 +111,7 @@ HWY_INLINE void multiply_quad(const float* HWY_RESTRICT queries, std::int64_t co
       HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) query[row] = hn::LoadU(d, queries + row * columns + c);
       HWY_UNROLL(4) for (int i = 0; i < kKeyQuad; ++i) {
         const Vec key = load(d, keys[i] + c);
+        fetch_ahead(keys[i] + c, c, ahead);
         HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) sums[row][i] = hn::MulAdd(query[row], key, sums[row][i]);
       }
     }
@@ -101,13 +123,13 @@ HWY_INLINE void multiply_quad(const float* HWY_RESTRICT queries, std::int64_t co
 /// Hardware prefetchers follow each load instruction by itself: its addresses are then one row apart.
 template <int kRows, class T>
 HWY_INLINE void multiply_quad_unrolled(const float* HWY_RESTRICT queries, std::int64_t columns,
-                                       const T* const (&keys)[kKeyQuad], float* HWY_RESTRICT to) {
+                                       const T* const (&keys)[kKeyQuad], std::int64_t ahead, float* HWY_RESTRICT to) {
   if (columns % (8 * kLanes) == 0) {
-    multiply_quad<kRows, 8>(queries, columns, keys, to);
+    multiply_quad<kRows, 8>(queries, columns, keys, ahead, to);
   } else if (columns % (4 * kLanes) == 0) {
-    multiply_quad<kRows, 4>(queries, columns, keys, to);
+    multiply_quad<kRows, 4>(queries, columns, keys, ahead, to);
   } else {
-    multiply_quad<kRows, 1>(queries, columns, keys, to);
+    multiply_quad<kRows, 1>(queries, columns, keys, ahead, to);
   }
 }
 
@@ -119,15 +141,17 @@ HWY_INLINE void multiply_queries(const float* HWY_RESTRICT queries, std::int64_t
     const T* quad[kKeyQuad];
     for (std::int64_t i = 0; i < kKeyQuad; ++i) quad[i] = keys[std::min(key + i, count - 1)];
     std::int64_t row = 0;
+    const auto ahead = [&] { return row == 0 ? keys.ahead : 0; };  // once
     for (; row + kRowGroup <= rows; row += kRowGroup) {
-      multiply_quad<kRowGroup, 1>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
+      multiply_quad<kRowGroup, 1>(queries + row * columns, columns, quad, ahead(),
+                                  scores + row * kFewQueriesKeys + key);
     }
     if (kRowGroup > 2 && row + 2 <= rows) {
-      multiply_quad_unrolled<2>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
+      multiply_quad_unrolled<2>(queries + row * columns, columns, quad, ahead(), scores + row * kFewQueriesKeys + key);
       row += 2;
     }
     if (row == rows) continue;
-    multiply_quad_unrolled<1>(queries + row * columns, columns, quad, scores + row * kFewQueriesKeys + key);
+    multiply_quad_unrolled<1>(queries + row * columns, columns, quad, ahead(), scores + row * kFewQueriesKeys + key);
   }
 }
 
@@ -231,6 +255,7 @@ HWY_INLINE void add_columns(const float* HWY_RESTRICT p, const BlockRows<T>& val
     HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) weight[row] = hn::Set(d, p[row * kFewQueriesKeys + key]);
     HWY_UNROLL(8) for (int n = 0; n < kVecs; ++n) {
       const Vec v = load(d, value + n * kLanes);
+      fetch_ahead(value + n * kLanes, column + n * kLanes, values.ahead);
       HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) sums[row][n] = hn::MulAdd(weight[row], v, sums[row][n]);
     }
   }
