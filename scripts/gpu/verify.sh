@@ -66,7 +66,8 @@ for kilobytes in 227 163 99; do
   STROBE_ENGINE=ampere STROBE_SHARED_KB=$kilobytes \
     run_shards "ampere-$kilobytes" "$shards" $(((per_shard + 2) / 3)) 1 || failed=1
 done
-STROBE_ENGINE=ampere run_tests ampere 'HopperForward.*:HopperAppend.*:HopperBackward.*:HopperOptions.*:-*InParts' || failed=1
+STROBE_ENGINE=ampere run_tests ampere \
+  'HopperForward.*:HopperMerge.*:HopperAppend.*:HopperBackward.*:HopperOptions.*:HopperCache.*:HopperTree.*:-*InParts' || failed=1
 python3 check_forward.py --configurations 1 || failed=1
 python3 check_eight_bit.py || failed=1
 python3 check_quantize.py || failed=1
