@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C ABI's structs as the C++ face's.
+// The C ABI's structs as the C++ API's.
 #pragma once
 
 #include <fmt/format.h>

@@ -96,7 +96,7 @@ void expect_equal(const bench::SlowMatrix& actual, const reference::BoundedTenso
   }
 }
 
-/// Both passes, in values and in room.
+/// Both passes, in values and in space.
 void expect_attention(Order order, const IoProblem& problem) {
   SCOPED_TRACE("order " + std::to_string(static_cast<int>(order)) + ", seqlen " + std::to_string(problem.seqlen) +
                ", head_dim " + std::to_string(problem.head_dim) + ", M " + std::to_string(problem.fast_memory));

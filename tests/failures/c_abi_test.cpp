@@ -58,7 +58,7 @@ strobe_backward_arguments backward_of(const CaseTensors& tensors) {
   return arguments;
 }
 
-/// A call's code and message as the C++ face gives them. The message is cut where it would need memory.
+/// A call's code and message as the C++ API gives them. The message is cut where it would need memory.
 Status said(strobe_code code) {
   EXPECT_EQ(code == STROBE_OK, std::string_view(strobe_last_error()).empty());
   return {static_cast<StatusCode>(code), std::string(std::string_view(strobe_last_error()).substr(0, 15))};

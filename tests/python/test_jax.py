@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""strobe.jax: eager, compiled, differentiated, batched; against the float64 reference and the NumPy face."""
+"""strobe.jax: eager, compiled, differentiated, batched; against the float64 reference and the NumPy interface."""
 
 import jax
 import numpy as np

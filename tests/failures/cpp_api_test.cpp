@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C++ face without memory: forward, backward and plans.
+// The C++ API without memory: forward, backward and plans.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -31,7 +31,7 @@ void expect_known(const std::vector<std::string>& messages, std::size_t workspac
   }
 }
 
-class CppFace : public testing::TestWithParam<Failure> {
+class CppApi : public testing::TestWithParam<Failure> {
  protected:
   template <class Arguments>
   void attack(const std::function<Arguments(const CaseTensors&)>& arguments_of) {
@@ -69,18 +69,18 @@ class CppFace : public testing::TestWithParam<Failure> {
   const AttentionCase attention_ = small_case();
 };
 
-INSTANTIATE_TEST_SUITE_P(Failures, CppFace, testing::Values(Failure::once, Failure::from_then),
+INSTANTIATE_TEST_SUITE_P(Failures, CppApi, testing::Values(Failure::once, Failure::from_then),
                          [](const auto& failure) { return failure.param == Failure::once ? "Once" : "FromThen"; });
 
-TEST_P(CppFace, Forward) {
+TEST_P(CppApi, Forward) {
   attack<ForwardArguments>([](const CaseTensors& tensors) { return tensors.forward_arguments(); });
 }
 
-TEST_P(CppFace, Backward) {
+TEST_P(CppApi, Backward) {
   attack<BackwardArguments>([](const CaseTensors& tensors) { return tensors.backward_arguments(); });
 }
 
-TEST_P(CppFace, APlanWithTheCallersAllocatorAllocatesNothing) {
+TEST_P(CppApi, APlanWithTheCallersAllocatorAllocatesNothing) {
   const AllocateWorkspace in_place = [](std::size_t bytes) -> void* {
     alignas(64) static std::array<std::byte, 1 << 20> memory;
     return bytes <= memory.size() ? memory.data() : nullptr;
