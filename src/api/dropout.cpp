@@ -23,8 +23,7 @@ void write_row(const DropoutKey& dropout, unsigned head, unsigned query, std::in
 Status dropout_mask(float dropout, const RandomState& random, const TensorView& mask) {
   const api::NamedTensor named{"mask", mask};
   Status status = api::first_failure(
-      [&] { return api::check_dropout(dropout); },
-      [&] { return api::check_random_state(dropout, random); },
+      [&] { return api::check_dropout(dropout); }, [&] { return api::check_random_state(dropout, random); },
       [&] { return api::check_layout(named, 4, "[batch, heads_q, seqlen_q, seqlen_k]"); },
       [&] { return api::check_dtype(named, DType::uint8, ""); }, [&] { return api::check_on_host(named); },
       [&] { return api::check_data(named); }, [&] { return api::check_distinct_elements(named); });

@@ -128,6 +128,7 @@ std::string_view descr_of_dtype(DType dtype) {
     case DType::float32: return "<f4";
     case DType::float16: return "<f2";
     case DType::int32: return "<i4";
+    case DType::int64: return "<i8";
     case DType::bfloat16: return "<V2";
     case DType::uint8: return "|u1";
     case DType::int8: return "|i1";
