@@ -22,6 +22,7 @@ constexpr std::int64_t kLeastKeysOfManyRows = 8192;
 // With so many rounds of tiles the last one's idle multiprocessors are few.
 constexpr std::int64_t kRounds = 4;
 constexpr std::int64_t kMostKeyBlocks = 1 << 30;  // of all tiles: counted in 32 bits
+constexpr double kMostlyOccupied = 0.85;          // of multiprocessors, by whole tiles or parts
 
 /// Queries of a sequence, on average.
 std::int64_t mean_queries(const AttentionProblem& problem) {
@@ -43,9 +44,8 @@ int segment_workers(const SplitKernel& kernel, std::int64_t tiles) {
                                   (4 * kernel.head_dim_v + static_cast<std::int64_t>(sizeof(PartStatistics)));
   if (kernel.segments > steps::kMostParts || tiles * kernel.segments * slot_bytes > kMostSlotBytes) return 0;
   // Tiles that occupy most of the multiprocessors join their own segments: parts would be written and read once more.
-  constexpr double kMost = 0.85;
   const std::int64_t rounds = ceil_div(tiles, kernel.ctas);
-  if (static_cast<double>(tiles) >= kMost * static_cast<double>(rounds * kernel.ctas)) return 0;
+  if (static_cast<double>(tiles) >= kMostlyOccupied * static_cast<double>(rounds * kernel.ctas)) return 0;
   if (kernel.rows <= kFewRows ? tiles >= kRounds * kernel.ctas : 2 * tiles > kernel.ctas) return 0;
   return static_cast<int>(std::min(kernel.ctas, tiles * kernel.segments));
 }
@@ -86,8 +86,7 @@ int split_workers(const AttentionProblem& problem, const SplitKernel& kernel, st
   // Whole parts of tiles, where they occupy most of the multiprocessors: no CTA then works on two tiles.
   const std::int64_t parts = std::min(kernel.ctas / tiles, most_parts);
   const std::int64_t whole = tiles * parts;
-  constexpr double kMost = 0.85;
-  if (parts == most_parts || static_cast<double>(whole) >= kMost * static_cast<double>(kernel.ctas)) {
+  if (parts == most_parts || static_cast<double>(whole) >= kMostlyOccupied * static_cast<double>(kernel.ctas)) {
     return parts <= 1 ? 0 : static_cast<int>(whole);
   }
   return static_cast<int>(kernel.ctas);
