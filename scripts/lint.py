@@ -89,6 +89,12 @@ def check_generated(files):
     return complaints
 
 
+def check_mutations():
+    """Whether what mutations replace is still there."""
+    ok, output = run([sys.executable, ROOT / "scripts" / "mutation" / "check.py"])
+    return [] if ok else output.splitlines(keepends=True)
+
+
 def check_rules(files):
     """The rules that no tool knows."""
     complaints = []
@@ -245,6 +251,7 @@ def main():
     passed &= report("types", "python/strobe", check_types())
     passed &= report("rules", f"{len(files)} files", check_rules(files))
     passed &= report("scripts", f"{len(generated)} generated files", check_generated(generated))
+    passed &= report("mutants", "the code that they replace", check_mutations())
     entries = tidy_entries()
     complaints, looked_at = check_tidy(entries, arguments.jobs)
     passed &= report("tidy", f"{looked_at} files, {len(entries) - looked_at} unchanged", complaints)

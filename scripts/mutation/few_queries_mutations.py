@@ -5,6 +5,7 @@ from tree import Mutation
 
 FORWARD = "src/cpu/kernels/forward-inl.h"
 FEW_QUERIES = "src/cpu/kernels/few_queries-inl.h"
+TERMS = "src/cpu/kernels/terms-inl.h"
 FEW_QUERIES_MERGE = "src/cpu/kernels/few_queries_merge-inl.h"
 FEW_QUERIES_PRODUCTS = "src/cpu/kernels/few_queries_products-inl.h"
 FEW_QUERIES_CALL = "src/cpu/few_queries.h"
@@ -77,15 +78,15 @@ DECODING = [
     Mutation(
         "few queries: rows of a group share the keys of the first",
         FEW_QUERIES,
-        "std::max(all_begin, *std::min_element(end, end + kRows))",
-        "std::max(all_begin, end[0])",
+        "*std::min_element(end, end + kRows)",
+        "end[0]",
     ),
     Mutation("few queries: keys before the group's are left out", FEW_QUERIES, "all_begin > 0", "false"),
     Mutation("few queries: keys after the group's are left out", FEW_QUERIES, "all_end < last - first", "false"),
     Mutation("few queries: dropped keys are kept", FEW_QUERIES, "hn::IfThenElseZero(kept.at(row, at), p)", "p"),
     Mutation(
         "few queries: ALiBi has the distances of the first row",
-        FEW_QUERIES,
+        TERMS,
         "hn::Set(d, panel.center(0))",
         "hn::Set(d, panel.center(-panel.row))",
     ),

@@ -64,7 +64,11 @@ SOFTMAX = [
         "Causal128",
     ),
     KernelMutation(
-        "the row sum is not rescaled", f"{SCORE}/online_softmax.h", "sum[r] *= correction[r];", "", "SharpScores128"
+        "the row sum is not rescaled",
+        f"{SCORE}/online_softmax.h",
+        "R.row_invariant ? __fmul_rn(sum[r], correction[r]) : sum[r] * correction[r]",
+        "sum[r]",
+        "SharpScores128",
     ),
     KernelMutation(
         "the output is not rescaled",
@@ -77,7 +81,7 @@ SOFTMAX = [
     KernelMutation(
         "the sink is dropped",
         f"{SCORE}/online_softmax.h",
-        "sum[r] * shrunk + ptx::ex2_approx(logit_log2 - raised)",
+        "__fmaf_rn(sum[r], shrunk, ptx::ex2_approx(logit_log2 - raised))",
         "sum[r] * shrunk",
         "SinkAndLargestScores64",
     ),
@@ -91,7 +95,7 @@ SOFTMAX = [
     KernelMutation(
         "a negative scale is left out",
         f"{SCORE}/transform.h",
-        "return score * params_.scale_log2;",
+        "return __fmul_rn(score, params_.scale_log2);",
         "return score;",
         "NegativeScale64",
     ),
@@ -121,7 +125,7 @@ FORWARD_PIPELINE = [
     ),
     KernelMutation(
         "all query heads read the first key head",
-        f"{FORWARD}/feeder.h",
+        f"{FORWARD}/key_cursor.h",
         "params_.by_heads_per_kv.quotient(work_.tile.head)",
         "0",
         "Full64",
@@ -150,7 +154,7 @@ FORWARD_PIPELINE = [
     KernelMutation(
         "LSE of rows that see no key is 0",
         f"{FORWARD}/epilogue.h",
-        "exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) / kLog2E : kMinusInfinity",
+        "exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) * kLn2 : kMinusInfinity",
         "0.0F",
         "Causal128",
     ),

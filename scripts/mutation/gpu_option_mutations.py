@@ -35,7 +35,7 @@ OPTIONS = [
     KernelMutation(
         "dQ's kernel looks at the block mask of the next queries",
         f"{BACKWARD}/query_kernel.h",
-        "tile_.m_first * kScoreTile, tile * kScoreTile",
+        "tile_.m_first * kScoreTile,\n                                         tile * kScoreTile",
         "0, tile * kScoreTile",
         "BlockMask",
     ),
@@ -55,7 +55,7 @@ OPTIONS = [
     ),
     KernelMutation(
         "the bias's gradient is that of the first sequence that shares it",
-        f"{BACKWARD}/bias_gradient_tile.h",
+        f"{SCORE}/backward_work.h",
         "bias.per_batch != 0 ? 1 : params.sequences.sequences",
         "1",
         "Bias",

@@ -79,7 +79,7 @@ MASKS = [
     Mutation(
         "keys after a panel's first lane sees any are not hidden",
         SCORES,
-        "std::clamp(end[0] - origin, all_from, last)",
+        "std::clamp(shown - origin, all_from, last)",
         "last",
     ),
     Mutation(

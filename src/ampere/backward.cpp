@@ -8,12 +8,10 @@
 #include "ampere/backward_plan.h"
 #include "ampere/engine.h"
 #include "ampere/supported.h"
+#include "gpu/backward_plan.h"
 #include "gpu/backward_steps.h"
-#include "gpu/score_params.h"
-#include "gpu/tensor_rows.h"
 #include "gpu/with_workspace.h"
 #include "kernels/ampere/backward/smem.h"
-#include "kernels/steps/sink_gradient_params.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"
 #include "runtime/workspace_pool.h"
@@ -21,41 +19,21 @@
 namespace strobe::ampere {
 namespace {
 
-using gpu::RowsView;
-
 BackwardScope::Change& scoped_backward_change() {
   thread_local BackwardScope::Change change;
   return change;
 }
 
-Status check_alignments(const BackwardArguments& a) {
-  for (const RowsView& tensor :
-       {RowsView{"q", a.q}, RowsView{"k", a.k}, RowsView{"v", a.v}, RowsView{"o", a.o}, RowsView{"d_o", a.d_o},
-        RowsView{"dq", a.dq}, RowsView{"dk", a.dk}, RowsView{"dv", a.dv}}) {
-    if (Status status = gpu::check_alignment(tensor, kEngine); !status.ok()) return status;
-  }
-  return {};
-}
-
 /// What a run adds to the plan's parameters: pointers and strides.
-backward::Params parameters(const AttentionProblem& problem, const BackwardPlan& plan, const BackwardArguments& a,
-                            std::byte* workspace) {
-  backward::Params params = plan.params;
+BackwardParams parameters(const AttentionProblem& problem, const BackwardPlan& plan, const BackwardArguments& a,
+                          std::byte* workspace) {
+  BackwardParams params = plan.params;
   const BackwardWorkspace& offsets = plan.workspace;
   params.lse_log2 = reinterpret_cast<float*>(workspace + offsets.lse_log2);
   params.d_sum = reinterpret_cast<float*>(workspace + offsets.d_sum);
   params.dq_sum = reinterpret_cast<float*>(workspace + offsets.dq_sum);
   params.turns = plan.config.ordered ? reinterpret_cast<unsigned*>(workspace + offsets.turns) : nullptr;
-  params.q = gpu::rows_of({"q", a.q});
-  params.k = gpu::rows_of({"k", a.k});
-  params.v = gpu::rows_of({"v", a.v});
-  params.d_o = gpu::rows_of({"d_o", a.d_o});
-  params.dq = gpu::rows_of({"dq", a.dq});
-  params.dk = gpu::rows_of({"dk", a.dk});
-  params.dv = gpu::rows_of({"dv", a.dv});
-  params.sequences = gpu::sequence_params(problem, gpu::backward_sequences(problem, a));
-  params.blocks = gpu::block_mask_params(problem, a.modifiers.block_mask);
-  params.score = gpu::score_params(problem, a.modifiers, a.random);
+  gpu::set_tensors(problem, a, params);
   return params;
 }
 
@@ -84,7 +62,7 @@ class BackwardCall final : public engine::PlannedCall {
     if (plan_.items == 0) {
       return gpu::clear_modifier_gradients(*device_.driver, problem_, arguments, stream.handle);
     }
-    if (Status status = check_alignments(arguments); !status.ok()) return status;
+    if (Status status = gpu::check_alignments(arguments, kEngine); !status.ok()) return status;
     return gpu::with_workspace(pool_, plan_.workspace.total_bytes, execution, stream.handle,
                                [&](std::byte* workspace) { return enqueue(arguments, stream, workspace); });
   }
@@ -97,7 +75,7 @@ class BackwardCall final : public engine::PlannedCall {
 
   Status enqueue(const BackwardArguments& arguments, const Stream& stream, std::byte* workspace) const {
     const backward::Config& config = plan_.config;
-    const backward::Params params = parameters(problem_, plan_, arguments, workspace);
+    const BackwardParams params = parameters(problem_, plan_, arguments, workspace);
     const bool prepared = params.heads * params.sequences.sequences > 0 && problem_.total_q > 0;
     Status status;
     if (prepared) status = launch_prepare(arguments, params, stream);
@@ -116,56 +94,33 @@ class BackwardCall final : public engine::PlannedCall {
   }
 
   /// LSE and D of every row, and zeros where dQ will be summed.
-  Status launch_prepare(const BackwardArguments& arguments, const backward::Params& params,
-                        const Stream& stream) const {
-    steps::PrepareBackwardParams prepare = gpu::prepare_params(problem_, arguments);
-    prepare.lse_log2 = const_cast<float*>(params.lse_log2);
-    prepare.d_sum = const_cast<float*>(params.d_sum);
+  Status launch_prepare(const BackwardArguments& arguments, const BackwardParams& params, const Stream& stream) const {
+    steps::PrepareBackwardParams prepare = gpu::prepare_params(problem_, arguments, params, plan_.config.block_m);
     prepare.zeros = params.dq_sum;
     prepare.zeros_16_bytes = static_cast<long long>(plan_.workspace.zeros_bytes / 16);
-    prepare.block_m = plan_.config.block_m;
-    prepare.m_blocks = params.m_blocks;
-    prepare.query_blocks = params.query_blocks;
     const int groups = steps::prepare_groups(plan_.prepare, params.m_blocks, prepare.block_m);
     return launch(kernels_.prepare, groups * params.heads * params.sequences.sequences, steps::kPrepareThreads, 0,
                   false, stream, prepare);
   }
 
   /// The gradient of the bias, whose planes other heads or sequences may share.
-  Status launch_bias(const BackwardArguments& arguments, const backward::Params& params, const Stream& stream) const {
-    const TensorView& d_bias = arguments.d_bias;
-    const bool per_batch = problem_.modifiers.bias_per_batch;
-    const bool per_head = problem_.modifiers.bias_per_head;
-    const backward::BiasGradientParams bias{.data = static_cast<float*>(d_bias.data),
-                                            .batch_stride = d_bias.strides[0],
-                                            .head_stride = d_bias.strides[1],
-                                            .row_stride = d_bias.strides[2],
-                                            .per_batch = per_batch ? 1 : 0,
-                                            .per_head = per_head ? 1 : 0,
-                                            .heads = per_head ? params.heads : 1};
-    const std::int64_t planes = (per_batch ? problem_.batch : 1) * bias.heads;
-    return launch(kernels_.bias, static_cast<int>(planes * params.m_blocks * params.n_blocks),
-                  threads_per_block(plan_.config), smem_plan(plan_.config).total_bytes, true, stream, params, bias);
+  Status launch_bias(const BackwardArguments& arguments, const BackwardParams& params, const Stream& stream) const {
+    const BiasGradientParams bias = gpu::bias_gradient_params(problem_, arguments, params, params.n_blocks);
+    return launch(kernels_.bias, bias.tiles, threads_per_block(plan_.config), smem_plan(plan_.config).total_bytes, true,
+                  stream, params, bias);
   }
 
-  Status launch_sink(const BackwardArguments& arguments, const backward::Params& params, const Stream& stream) const {
-    const steps::SinkGradientParams sink{.lse_log2 = params.lse_log2,
-                                         .d_sum = params.d_sum,
-                                         .sink = params.score.sink,
-                                         .d_sink = static_cast<float*>(arguments.d_sink.data),
-                                         .rows = static_cast<long long>(params.query_blocks) * plan_.config.block_m};
-    return launch(kernels_.sink, params.heads, steps::kSinkThreads, 0, true, stream, sink);
+  Status launch_sink(const BackwardArguments& arguments, const BackwardParams& params, const Stream& stream) const {
+    return launch(kernels_.sink, params.heads, steps::kSinkThreads, 0, true, stream,
+                  gpu::sink_gradient_params(arguments, params, plan_.config.block_m));
   }
 
   /// `follows`: a kernel of this call comes before it, and where the device can, this one starts while that one ends.
   template <class... Parameters>
   Status launch(const runtime::Kernel& kernel, int blocks, int threads, int smem_bytes, bool follows,
                 const Stream& stream, const Parameters&... parameters) const {
-    const runtime::LaunchShape shape{.grid = {.x = static_cast<unsigned>(blocks)},
-                                     .block = {.x = static_cast<unsigned>(threads)},
-                                     .cluster = {},
-                                     .dynamic_shared_bytes = static_cast<unsigned>(smem_bytes),
-                                     .overlaps_previous = follows && shape_.compute_major >= 9};
+    const runtime::LaunchShape shape =
+        runtime::row_of_blocks(blocks, threads, smem_bytes, follows && shape_.compute_major >= 9);
     return runtime::launch(*device_.driver, kernel.launched_in(stream.context), shape, stream.handle, parameters...);
   }
 

@@ -10,11 +10,11 @@
 #include "call/arithmetic.h"
 #include "call/heads.h"
 #include "call/workspace.h"
+#include "gpu/backward_plan.h"
 #include "gpu/backward_variant.h"
 #include "gpu/score_params.h"
 #include "gpu/supported.h"
 #include "kernels/ampere/backward/smem.h"
-#include "kernels/math/philox.h"
 
 namespace strobe::ampere {
 namespace {
@@ -88,23 +88,12 @@ void choose_tiles(backward::Config& config, const DeviceShape& shape) {
   }
 }
 
-/// Sequences, and the rows behind the last one.
-std::int64_t backward_sequences_of(const AttentionProblem& problem) {
-  return backward::batch_of(static_cast<int>(problem.batch), problem.packed_q, problem.packed_k);
-}
-
 std::int64_t m_blocks_of(const AttentionProblem& problem, const backward::Config& config) {
-  return std::max<std::int64_t>(1, ceil_div<std::int64_t>(problem.seqlen_q, config.block_m));
+  return gpu::backward_blocks(problem.seqlen_q, config.block_m);
 }
 
 std::int64_t n_blocks_of(const AttentionProblem& problem, const backward::Config& config) {
-  return std::max<std::int64_t>(1, ceil_div<std::int64_t>(problem.seqlen_k, block_n(config)));
-}
-
-/// Planes of d_bias.
-std::int64_t bias_planes(const AttentionProblem& problem) {
-  const ModifierShape& shape = problem.modifiers;
-  return (shape.bias_per_batch ? problem.batch : 1) * (shape.bias_per_head ? problem.heads_q : 1);
+  return gpu::backward_blocks(problem.seqlen_k, block_n(config));
 }
 
 /// Key heads that are in flight at once: as many as have what they read and add to in two fifths of L2, whose
@@ -119,8 +108,8 @@ int section_heads(const AttentionProblem& problem, const DeviceShape& shape, con
         ceil_div<std::int64_t>(kRounds * shape.multiprocessors * config.ctas_per_sm, n_blocks_of(problem, config));
     section = std::max(section, in_rounds);
   }
-  return static_cast<int>(std::clamp<std::int64_t>(
-      section, 1, std::max<std::int64_t>(1, backward_sequences_of(problem) * problem.heads_kv)));
+  return static_cast<int>(
+      std::clamp<std::int64_t>(section, 1, std::max<std::int64_t>(1, gpu::backward_batch(problem) * problem.heads_kv)));
 }
 
 BackwardWorkspace workspace_of(const BackwardPlan& plan) {
@@ -153,8 +142,8 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
   choose_tiles(config, shape);
   const std::int64_t m_blocks = m_blocks_of(problem, config);
   const std::int64_t n_blocks = n_blocks_of(problem, config);
-  const std::int64_t sequences = backward_sequences_of(problem);
-  const std::int64_t bias_tiles = problem.wants_d_bias ? bias_planes(problem) * m_blocks * n_blocks : 0;
+  const std::int64_t sequences = gpu::backward_batch(problem);
+  const std::int64_t bias_tiles = problem.wants_d_bias ? gpu::bias_planes(problem) * m_blocks * n_blocks : 0;
   const std::int64_t tiles =
       std::max({m_blocks * problem.heads_q * sequences, n_blocks * problem.heads_kv * sequences, bias_tiles});
   if (tiles > gpu::kMaxInt) {
@@ -168,25 +157,12 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   BackwardPlan plan;
   plan.config = config;
   plan.prepare = gpu::prepare_config(problem, config.rule.element, config.rule.varlen);
-  backward::Params& params = plan.params;
-  params.visibility = gpu::visibility_params(problem);
-  params.scale = problem.scale;
-  if (config.rule.dropout) params.scale /= dropout_key(problem.dropout, 0, 0).keep_probability();
-  params.total_k = static_cast<int>(problem.total_k);
-  params.head_dim = static_cast<int>(problem.head_dim);
-  params.head_dim_v = static_cast<int>(problem.head_dim_v);
-  params.heads = static_cast<int>(problem.heads_q);
-  params.heads_kv = static_cast<int>(problem.heads_kv);
-  params.heads_per_kv = static_cast<int>(heads_per_key_head(problem));
-  params.m_blocks = static_cast<int>(m_blocks_of(problem, config));
-  params.n_blocks = static_cast<int>(n_blocks_of(problem, config));
-  params.query_blocks =
-      score::query_blocks(problem.packed_q, static_cast<int>(problem.batch), static_cast<int>(problem.seqlen_q),
-                          static_cast<int>(problem.total_q), config.block_m);
+  BackwardParams& params = plan.params;
+  params = gpu::planned_params(problem, config.block_m, block_n(config));
   params.section_heads = section_heads(problem, shape, config);
   const bool has_queries = problem.total_q * problem.heads_q > 0;
   if (!has_queries && problem.total_k == 0) return plan;
-  plan.items = static_cast<int>(backward_sequences_of(problem) * problem.heads_kv * params.n_blocks);
+  plan.items = static_cast<int>(gpu::backward_batch(problem) * problem.heads_kv * params.n_blocks);
   if (has_queries && plan.items > 0) {
     plan.query_blocks =
         static_cast<int>((problem.batch + (problem.packed_q ? 1 : 0)) * problem.heads_q * params.m_blocks);

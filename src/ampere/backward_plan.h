@@ -8,7 +8,7 @@
 #include "ampere/device_shape.h"
 #include "call/problem.h"
 #include "kernels/ampere/backward/config.h"
-#include "kernels/ampere/backward/params.h"
+#include "kernels/score/backward_params.h"
 #include "kernels/steps/prepare_backward_params.h"
 #include "strobe/status.h"
 
@@ -28,9 +28,9 @@ struct BackwardWorkspace {
 struct BackwardPlan {
   backward::Config config;
   steps::PrepareBackwardConfig prepare;
-  backward::Params params{};  // without addresses and strides
-  int items = 0;              // CTAs of the main kernel; 0: there is nothing to compute
-  int query_blocks = 0;       // CTAs of the kernel that converts dQ; 0: there is no dQ
+  BackwardParams params{};  // without addresses and strides
+  int items = 0;            // CTAs of the main kernel; 0: there is nothing to compute
+  int query_blocks = 0;     // CTAs of the kernel that converts dQ; 0: there is no dQ
   BackwardWorkspace workspace;
 };
 

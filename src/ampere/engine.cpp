@@ -5,27 +5,14 @@
 
 #include "ampere/backward.h"
 #include "ampere/forward.h"
-#include "gpu/append.h"
-#include "gpu/merge.h"
-#include "gpu/read_back.h"
-#include "runtime/device.h"
+#include "gpu/engine.h"
 
 namespace strobe::ampere {
 namespace {
 
-class AmpereEngine final : public engine::Implementation {
+class AmpereEngine final : public gpu::GpuEngine {
  public:
   Engine id() const override { return Engine::ampere; }
-  DeviceType device_type() const override { return DeviceType::cuda; }
-
-  Status serves(const Device& device) const override {
-    const Result<const runtime::CudaDevice*> cuda = runtime::cuda_device(device.index);
-    if (!cuda.ok()) return cuda.status();
-    if ((*cuda)->compute_major >= 8) return {};
-    return {StatusCode::unsupported,
-            fmt::format("{} has compute capability {}.{}: the GPU engines are for 8.0 and later", (*cuda)->name,
-                        (*cuda)->compute_major, (*cuda)->compute_minor)};
-  }
 
   engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution&) const override {
     return ampere::plan_forward(problem);
@@ -35,22 +22,16 @@ class AmpereEngine final : public engine::Implementation {
     return ampere::plan_backward(problem);
   }
 
-  Status merge(const MergeArguments& arguments, const Execution& execution) const override {
-    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.o.device.index);
-    if (!device.ok()) return device.status();
-    return gpu::merge(arguments, execution, **device, fmt::format("sm_{}0", (*device)->compute_major));
+ private:
+  Status serves_gpu(const runtime::CudaDevice& device) const override {
+    if (device.compute_major >= 8) return {};
+    return {StatusCode::unsupported,
+            fmt::format("{} has compute capability {}.{}: the GPU engines are for 8.0 and later", device.name,
+                        device.compute_major, device.compute_minor)};
   }
 
-  Status append(const AppendArguments& arguments, const Execution& execution) const override {
-    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(arguments.k_cache.device.index);
-    if (!device.ok()) return device.status();
-    return gpu::append(arguments, execution, **device, fmt::format("sm_{}0", (*device)->compute_major));
-  }
-
-  Status read_back(const Device& on, void* to, const void* from, std::size_t bytes,
-                   const Execution& execution) const override {
-    const Result<const runtime::CudaDevice*> device = runtime::cuda_device(on.index);
-    return device.ok() ? gpu::read_back(**device, to, from, bytes, execution) : device.status();
+  std::string architecture(const runtime::CudaDevice& device) const override {
+    return fmt::format("sm_{}0", device.compute_major);
   }
 };
 

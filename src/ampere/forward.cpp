@@ -92,11 +92,8 @@ class ForwardCall final : public engine::PlannedCall {
 
  private:
   Status launch(runtime::CUcontext context, runtime::CUstream stream, const forward::Params& params) const {
-    const runtime::LaunchShape shape{
-        .grid = {.x = static_cast<unsigned>(plan_.workers)},
-        .block = {.x = static_cast<unsigned>(threads_per_block(plan_.config))},
-        .cluster = {},
-        .dynamic_shared_bytes = static_cast<unsigned>(smem_plan(plan_.config).total_bytes)};
+    const runtime::LaunchShape shape =
+        runtime::row_of_blocks(plan_.workers, threads_per_block(plan_.config), smem_plan(plan_.config).total_bytes);
     Status status = runtime::launch(*device_.driver, kernel_.launched_in(context), shape, stream, params);
     if (!status.ok() || !splits(plan_.config)) return status;
     const gpu::CombinedTiles tiles{.heads = plan_.order.heads,

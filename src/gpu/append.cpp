@@ -21,11 +21,8 @@ Status append(const AppendArguments& arguments, const Execution& execution, cons
   if (!kernel.ok()) return kernel.status();
   const runtime::ContextScope context(device);
   if (!context.status().ok()) return context.status();
-  const runtime::LaunchShape shape{.grid = {.x = static_cast<unsigned>(launch->blocks)},
-                                   .block = {.x = steps::kAppendThreads},
-                                   .cluster = {},
-                                   .dynamic_shared_bytes = 0};
-  return runtime::launch(*device.driver, kernel->launched_in(context.current()), shape,
+  return runtime::launch(*device.driver, kernel->launched_in(context.current()),
+                         runtime::row_of_blocks(launch->blocks, steps::kAppendThreads),
                          static_cast<runtime::CUstream>(execution.stream), launch->params);
 }
 

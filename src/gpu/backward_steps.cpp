@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/backward_steps.h"
 
-#include <cstdint>
-
 #include "gpu/score_params.h"
 #include "gpu/tensor_rows.h"
 
@@ -20,23 +18,39 @@ Status clear_sink_gradient(const runtime::Driver& driver, const AttentionProblem
 
 }  // namespace
 
-AttentionProblem without_headless_queries(AttentionProblem problem) {
-  if (problem.heads_q > 0) return problem;
-  problem.packed_q = problem.has_seqused_q = false;
-  problem.seqlen_q = problem.total_q = 0;
-  return problem;
-}
-
 Sequences backward_sequences(const AttentionProblem& problem, const BackwardArguments& arguments) {
   Sequences sequences = arguments.sequences;
   if (problem.heads_q == 0) sequences.cu_seqlens_q = sequences.seqused_q = {};
   return sequences;
 }
 
-steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments) {
+Status check_alignments(const BackwardArguments& a, std::string_view engine) {
+  for (const RowsView& tensor :
+       {RowsView{"q", a.q}, RowsView{"k", a.k}, RowsView{"v", a.v}, RowsView{"o", a.o}, RowsView{"d_o", a.d_o},
+        RowsView{"dq", a.dq}, RowsView{"dk", a.dk}, RowsView{"dv", a.dv}}) {
+    if (Status status = check_alignment(tensor, engine); !status.ok()) return status;
+  }
+  return {};
+}
+
+void set_tensors(const AttentionProblem& problem, const BackwardArguments& a, BackwardParams& params) {
+  params.q = rows_of({"q", a.q});
+  params.k = rows_of({"k", a.k});
+  params.v = rows_of({"v", a.v});
+  params.d_o = rows_of({"d_o", a.d_o});
+  params.dq = rows_of({"dq", a.dq});
+  params.dk = rows_of({"dk", a.dk});
+  params.dv = rows_of({"dv", a.dv});
+  params.sequences = sequence_params(problem, backward_sequences(problem, a));
+  params.blocks = block_mask_params(problem, a.modifiers.block_mask);
+  params.score = score_params(problem, a.modifiers, a.random);
+}
+
+steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments,
+                                            const BackwardParams& params, int block_m) {
   steps::PrepareBackwardParams prepare{};
   prepare.o = rows_of({"o", arguments.o});
-  prepare.d_o = rows_of({"d_o", arguments.d_o});
+  prepare.d_o = params.d_o;
   const auto head_stride = [&](const ConstTensorView& view) { return view.strides[problem.packed_q ? 0 : 1]; };
   const auto batch_stride = [&](const ConstTensorView& view) { return problem.packed_q ? 0 : view.strides[0]; };
   prepare.lse = static_cast<const float*>(arguments.lse.data);
@@ -45,10 +59,38 @@ steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, con
   prepare.d_lse = static_cast<const float*>(arguments.d_lse.data);
   prepare.d_lse_batch_stride = batch_stride(arguments.d_lse);
   prepare.d_lse_head_stride = head_stride(arguments.d_lse);
-  prepare.sequences = sequence_params(problem, backward_sequences(problem, arguments));
-  prepare.heads = static_cast<int>(problem.heads_q);
-  prepare.head_dim_v = static_cast<int>(problem.head_dim_v);
+  prepare.lse_log2 = const_cast<float*>(params.lse_log2);
+  prepare.d_sum = const_cast<float*>(params.d_sum);
+  prepare.sequences = params.sequences;
+  prepare.heads = params.heads;
+  prepare.head_dim_v = params.head_dim_v;
+  prepare.block_m = block_m;
+  prepare.m_blocks = params.m_blocks;
+  prepare.query_blocks = params.query_blocks;
   return prepare;
+}
+
+BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
+                                        const BackwardParams& params, int key_tiles) {
+  const TensorView& d_bias = arguments.d_bias;
+  const ModifierShape& shape = problem.modifiers;
+  return {.data = static_cast<float*>(d_bias.data),
+          .batch_stride = d_bias.strides[0],
+          .head_stride = d_bias.strides[1],
+          .row_stride = d_bias.strides[2],
+          .per_batch = shape.bias_per_batch ? 1 : 0,
+          .per_head = shape.bias_per_head ? 1 : 0,
+          .heads = shape.bias_per_head ? params.heads : 1,
+          .tiles = static_cast<int>(bias_planes(problem) * params.m_blocks * key_tiles)};
+}
+
+steps::SinkGradientParams sink_gradient_params(const BackwardArguments& arguments, const BackwardParams& params,
+                                               int block_m) {
+  return {.lse_log2 = params.lse_log2,
+          .d_sum = params.d_sum,
+          .sink = params.score.sink,
+          .d_sink = static_cast<float*>(arguments.d_sink.data),
+          .rows = static_cast<long long>(params.query_blocks) * block_m};
 }
 
 Status clear_modifier_gradients(const runtime::Driver& driver, const AttentionProblem& problem,

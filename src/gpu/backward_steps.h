@@ -2,21 +2,36 @@
 // What the backwards of all GPU engines do around their own kernels.
 #pragma once
 
+#include <string_view>
+
 #include "call/problem.h"
+#include "kernels/score/backward_params.h"
 #include "kernels/steps/prepare_backward_params.h"
+#include "kernels/steps/sink_gradient_params.h"
 #include "runtime/driver.h"
 #include "strobe/attention.h"
 
 namespace strobe::gpu {
 
-/// The problem without its queries where there are no query heads: keys get zero gradients.
-AttentionProblem without_headless_queries(AttentionProblem problem);
-
-/// The lengths of such a problem's sequences: without query heads, lengths of queries mean nothing.
+/// The lengths of the planned problem's sequences: without query heads, lengths of queries mean nothing.
 Sequences backward_sequences(const AttentionProblem& problem, const BackwardArguments& arguments);
 
-/// The step's inputs, as a call has them; what an engine chooses is still to be set.
-steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments);
+/// invalid_argument, naming the first tensor whose address or strides the engine's copies cannot take.
+Status check_alignments(const BackwardArguments& arguments, std::string_view engine);
+
+/// What a run adds to planned_params(): pointers and strides, but those of the workspace.
+void set_tensors(const AttentionProblem& problem, const BackwardArguments& arguments, BackwardParams& params);
+
+/// LSE and D of every row, and zeros where the call wants them; what an engine chooses is still to be set.
+steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments,
+                                            const BackwardParams& params, int block_m);
+
+/// The gradient of the bias, whose planes other heads or sequences may share, in rows of `key_tiles` tiles.
+BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
+                                        const BackwardParams& params, int key_tiles);
+
+steps::SinkGradientParams sink_gradient_params(const BackwardArguments& arguments, const BackwardParams& params,
+                                               int block_m);
 
 /// Enqueues zeros for the gradients of a bias and of sinks, where there is no row, or no sequence or head.
 Status clear_modifier_gradients(const runtime::Driver& driver, const AttentionProblem& problem,

@@ -21,12 +21,8 @@ Result<runtime::Kernel> find_combine(const steps::CombineConfig& config, const r
 Status launch_combine(const runtime::CudaDevice& device, const runtime::Kernel& kernel, runtime::CUcontext context,
                       runtime::CUstream stream, const steps::CombineConfig& config,
                       const steps::CombineParams& params) {
-  const int blocks = ceil_div(params.jobs, rows_per_block(config));
-  const runtime::LaunchShape shape{.grid = {.x = static_cast<unsigned>(blocks)},
-                                   .block = {.x = steps::kCombineThreads},
-                                   .cluster = {},
-                                   .dynamic_shared_bytes = 0,
-                                   .overlaps_previous = true};
+  const runtime::LaunchShape shape =
+      runtime::row_of_blocks(ceil_div(params.jobs, rows_per_block(config)), steps::kCombineThreads, 0, true);
   return runtime::launch(*device.driver, kernel.launched_in(context), shape, stream, params);
 }
 

@@ -87,11 +87,8 @@ Status launch(const MergeArguments& a, const Execution& execution, const runtime
   if (!kernel.ok()) return kernel.status();
   const runtime::ContextScope context(device);
   if (!context.status().ok()) return context.status();
-  const runtime::LaunchShape shape{.grid = {.x = static_cast<unsigned>(blocks)},
-                                   .block = {.x = steps::kCombineThreads},
-                                   .cluster = {},
-                                   .dynamic_shared_bytes = 0};
-  return runtime::launch(*device.driver, kernel->launched_in(context.current()), shape,
+  return runtime::launch(*device.driver, kernel->launched_in(context.current()),
+                         runtime::row_of_blocks(blocks, steps::kCombineThreads),
                          static_cast<runtime::CUstream>(execution.stream), params);
 }
 

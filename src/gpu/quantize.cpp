@@ -46,11 +46,8 @@ struct Launcher {
   template <class Params>
   Status operator()(const runtime::Kernel& kernel, std::int64_t blocks, int threads, int smem_bytes,
                     const Params& params) {
-    const runtime::LaunchShape shape{.grid = {.x = static_cast<unsigned>(blocks)},
-                                     .block = {.x = static_cast<unsigned>(threads)},
-                                     .cluster = {},
-                                     .dynamic_shared_bytes = static_cast<unsigned>(smem_bytes),
-                                     .overlaps_previous = std::exchange(follows, true)};
+    const runtime::LaunchShape shape =
+        runtime::row_of_blocks(blocks, threads, smem_bytes, std::exchange(follows, true));
     return runtime::launch(*device.driver, kernel.launched_in(context), shape, stream, params);
   }
 };

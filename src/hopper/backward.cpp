@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "call/arithmetic.h"
+#include "gpu/backward_plan.h"
 #include "gpu/backward_steps.h"
-#include "gpu/score_params.h"
 #include "gpu/tensor_rows.h"
 #include "gpu/with_workspace.h"
 #include "hopper/backward_kernels.h"
@@ -17,7 +17,6 @@
 #include "hopper/tensor_maps.h"
 #include "kernels/hopper/backward/bias_gradient_config.h"
 #include "kernels/hopper/backward/smem.h"
-#include "kernels/steps/sink_gradient_params.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"
 #include "runtime/workspace_pool.h"
@@ -68,15 +67,6 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
                      maps.main.bias);
 }
 
-Status check_alignments(const BackwardArguments& a) {
-  for (const RowsView& tensor :
-       {RowsView{"q", a.q}, RowsView{"k", a.k}, RowsView{"v", a.v}, RowsView{"o", a.o}, RowsView{"d_o", a.d_o},
-        RowsView{"dq", a.dq}, RowsView{"dk", a.dk}, RowsView{"dv", a.dv}}) {
-    if (Status status = gpu::check_alignment(tensor, kEngine); !status.ok()) return status;
-  }
-  return {};
-}
-
 /// What a run adds to the plan's parameters: pointers and strides.
 backward::Params parameters(const AttentionProblem& problem, const BackwardPlan& plan, const BackwardArguments& a,
                             std::byte* workspace) {
@@ -92,16 +82,7 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   params.turns = plan.config.ordered ? reinterpret_cast<unsigned*>(workspace + offsets.turns) : nullptr;
   params.ds = plan.config.by_roles ? bytes(offsets.ds) : nullptr;
   params.dq_before = plan.config.by_roles ? floats(offsets.dq_before) : nullptr;
-  params.q = gpu::rows_of({"q", a.q});
-  params.k = gpu::rows_of({"k", a.k});
-  params.v = gpu::rows_of({"v", a.v});
-  params.d_o = gpu::rows_of({"d_o", a.d_o});
-  params.dq = gpu::rows_of({"dq", a.dq});
-  params.dk = gpu::rows_of({"dk", a.dk});
-  params.dv = gpu::rows_of({"dv", a.dv});
-  params.sequences = gpu::sequence_params(problem, gpu::backward_sequences(problem, a));
-  params.blocks = gpu::block_mask_params(problem, a.modifiers.block_mask);
-  params.score = gpu::score_params(problem, a.modifiers, a.random);
+  gpu::set_tensors(problem, a, params);
   if (plan.config.bias_stages > 0) {
     params.bias_boxes = bias_boxes(problem, a.modifiers.bias, plan.config.block_m);
   }
@@ -110,9 +91,7 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
 
 steps::PrepareBackwardParams prepare_parameters(const AttentionProblem& problem, const BackwardPlan& plan,
                                                 const BackwardArguments& a, const backward::Params& params) {
-  steps::PrepareBackwardParams prepare = gpu::prepare_params(problem, a);
-  prepare.lse_log2 = const_cast<float*>(params.lse_log2);
-  prepare.d_sum = const_cast<float*>(params.d_sum);
+  steps::PrepareBackwardParams prepare = gpu::prepare_params(problem, a, params, plan.config.block_m);
   prepare.lse_split = const_cast<unsigned char*>(params.lse_split);
   prepare.d_split = const_cast<unsigned char*>(params.d_split);
   prepare.lse_shift = backward::kProbabilityLog2;
@@ -127,9 +106,6 @@ steps::PrepareBackwardParams prepare_parameters(const AttentionProblem& problem,
     clear(params.dq_sum, 4 * backward::query_gradient_floats(params.heads, params.query_blocks, plan.config.block_m,
                                                              plan.config.head_dim));
   }
-  prepare.block_m = plan.config.block_m;
-  prepare.m_blocks = params.m_blocks;
-  prepare.query_blocks = params.query_blocks;
   return prepare;
 }
 
@@ -155,7 +131,7 @@ class BackwardCall final : public engine::PlannedCall {
     if (!context.status().ok()) return context.status();
     const Stream stream{static_cast<runtime::CUstream>(execution.stream), context.current()};
     if (plan_.launches.empty()) return clear_modifier_gradients(arguments, stream);
-    if (Status status = check_alignments(arguments); !status.ok()) return status;
+    if (Status status = gpu::check_alignments(arguments, kEngine); !status.ok()) return status;
     return gpu::with_workspace(pool_, plan_.workspace.total_bytes, execution, stream.handle,
                                [&](std::byte* workspace) { return enqueue(arguments, stream, workspace); });
   }
@@ -188,19 +164,8 @@ class BackwardCall final : public engine::PlannedCall {
   /// The gradient of the bias, whose planes other heads or sequences may share.
   Status launch_bias(const AllMaps& maps, const BackwardArguments& arguments, const backward::Params& params,
                      const Stream& stream) const {
-    const TensorView& d_bias = arguments.d_bias;
-    const bool per_batch = problem_.modifiers.bias_per_batch;
-    const bool per_head = problem_.modifiers.bias_per_head;
-    const std::int64_t planes = (per_batch ? problem_.batch : 1) * (per_head ? params.heads : 1);
-    const std::int64_t tiles = planes * params.m_blocks * backward::bias_key_tiles(params.n_blocks);
-    const backward::BiasGradientParams bias{.data = static_cast<float*>(d_bias.data),
-                                            .batch_stride = d_bias.strides[0],
-                                            .head_stride = d_bias.strides[1],
-                                            .row_stride = d_bias.strides[2],
-                                            .per_batch = per_batch ? 1 : 0,
-                                            .per_head = per_head ? 1 : 0,
-                                            .heads = per_head ? params.heads : 1,
-                                            .tiles = static_cast<int>(tiles)};
+    const BiasGradientParams bias =
+        gpu::bias_gradient_params(problem_, arguments, params, backward::bias_key_tiles(params.n_blocks));
     return launch(kernels_.bias, std::min(bias.tiles, device_.multiprocessors), backward::kBiasGradientThreads,
                   bias_gradient_smem_plan(plan_.config).total_bytes, true, stream, maps.main, params, bias);
   }
@@ -210,12 +175,8 @@ class BackwardCall final : public engine::PlannedCall {
   }
 
   Status launch_sink(const BackwardArguments& arguments, const backward::Params& params, const Stream& stream) const {
-    const steps::SinkGradientParams sink{.lse_log2 = params.lse_log2,
-                                         .d_sum = params.d_sum,
-                                         .sink = params.score.sink,
-                                         .d_sink = static_cast<float*>(arguments.d_sink.data),
-                                         .rows = static_cast<long long>(params.query_blocks) * plan_.config.block_m};
-    return launch(kernels_.sink, params.heads, steps::kSinkThreads, 0, true, stream, sink);
+    return launch(kernels_.sink, params.heads, steps::kSinkThreads, 0, true, stream,
+                  gpu::sink_gradient_params(arguments, params, plan_.config.block_m));
   }
 
   Status launch_prepare(const steps::PrepareBackwardParams& params, const Stream& stream) const {
@@ -248,11 +209,7 @@ class BackwardCall final : public engine::PlannedCall {
   template <class... Parameters>
   Status launch(const runtime::Kernel& kernel, int blocks, int threads, int smem_bytes, bool overlaps_previous,
                 const Stream& stream, const Parameters&... parameters) const {
-    const runtime::LaunchShape shape{.grid = {.x = static_cast<unsigned>(blocks)},
-                                     .block = {.x = static_cast<unsigned>(threads)},
-                                     .cluster = {},
-                                     .dynamic_shared_bytes = static_cast<unsigned>(smem_bytes),
-                                     .overlaps_previous = overlaps_previous};
+    const runtime::LaunchShape shape = runtime::row_of_blocks(blocks, threads, smem_bytes, overlaps_previous);
     return runtime::launch(*device_.driver, kernel.launched_in(stream.context), shape, stream.handle, parameters...);
   }
 

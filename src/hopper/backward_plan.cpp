@@ -7,12 +7,12 @@
 #include "call/arithmetic.h"
 #include "call/heads.h"
 #include "call/workspace.h"
+#include "gpu/backward_plan.h"
 #include "gpu/backward_variant.h"
 #include "gpu/score_params.h"
 #include "hopper/supported.h"
 #include "kernels/hopper/backward/smem.h"
 #include "kernels/hopper/backward/variants.h"
-#include "kernels/math/philox.h"
 
 namespace strobe::hopper {
 namespace {
@@ -24,17 +24,12 @@ ScoreRule backward_rule(const AttentionProblem& problem) {
   return rule;
 }
 
-/// Sequences, and the rows behind the last one.
-std::int64_t sequences_of(const AttentionProblem& problem) {
-  return backward::batch_of(static_cast<int>(problem.batch), problem.packed_q, problem.packed_k);
-}
-
 std::int64_t m_blocks_of(const AttentionProblem& problem, const backward::Config& config) {
-  return std::max<std::int64_t>(1, ceil_div<std::int64_t>(problem.seqlen_q, config.block_m));
+  return gpu::backward_blocks(problem.seqlen_q, config.block_m);
 }
 
 std::int64_t n_blocks_of(const AttentionProblem& problem, const backward::Config& config) {
-  return std::max<std::int64_t>(1, ceil_div<std::int64_t>(problem.seqlen_k, block_n(config)));
+  return gpu::backward_blocks(problem.seqlen_k, block_n(config));
 }
 
 // The choices below were measured on an H200: docs/performance-log-backward.md.
@@ -138,7 +133,7 @@ int section_heads(const AttentionProblem& problem, const DeviceShape& shape, con
       section = rule.mask_right ? causal_section(problem, shape, plan) : full_section(problem, shape, plan);
     }
   }
-  return static_cast<int>(std::clamp<std::int64_t>(section, 1, sequences_of(problem) * problem.heads_kv));
+  return static_cast<int>(std::clamp<std::int64_t>(section, 1, gpu::backward_batch(problem) * problem.heads_kv));
 }
 
 /// Shares `total` out in as few parts of at most `most` as there can be, all but the last as large.
@@ -222,17 +217,14 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
   for (const auto& [blocks, rows, what] :
        {std::tuple{m_blocks_of(problem, config) * problem.heads_q, config.block_m, "query"},
         std::tuple{n_blocks_of(problem, config) * problem.heads_kv, block_n(config), "key"}}) {
-    const std::int64_t tiles = blocks * sequences_of(problem);
+    const std::int64_t tiles = blocks * gpu::backward_batch(problem);
     if (tiles > kMaxInt) {
       return unsupported("{} backward tiles of {} {} rows: the hopper engine takes up to {}", tiles, rows, what,
                          kMaxInt);
     }
   }
   if (problem.wants_d_bias) {
-    const ModifierShape& shape = problem.modifiers;
-    const std::int64_t planes =
-        (shape.bias_per_batch ? problem.batch : 1) * (shape.bias_per_head ? problem.heads_q : 1);
-    const std::int64_t tiles = planes * m_blocks_of(problem, config) * n_blocks_of(problem, config);
+    const std::int64_t tiles = gpu::bias_planes(problem) * m_blocks_of(problem, config) * n_blocks_of(problem, config);
     if (tiles > kMaxInt) {
       return unsupported("{} tiles of d_bias: the hopper engine takes up to {}", tiles, kMaxInt);
     }
@@ -268,21 +260,8 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   plan.prepare = gpu::prepare_config(problem, config.rule.element, config.rule.varlen);
   plan.query = query_config(config);
   backward::Params& params = plan.params;
-  params.visibility = gpu::visibility_params(problem);
-  params.scale = problem.scale;
-  if (config.rule.dropout) params.scale /= dropout_key(problem.dropout, 0, 0).keep_probability();
-  params.total_k = static_cast<int>(problem.total_k);
-  params.head_dim = static_cast<int>(problem.head_dim);
-  params.head_dim_v = static_cast<int>(problem.head_dim_v);
-  params.heads = static_cast<int>(problem.heads_q);
-  params.heads_kv = static_cast<int>(problem.heads_kv);
-  params.heads_per_kv = static_cast<int>(heads_per_key_head(problem));
-  params.m_blocks = static_cast<int>(m_blocks_of(problem, config));
-  params.n_blocks = static_cast<int>(n_blocks_of(problem, config));
-  params.query_blocks =
-      score::query_blocks(problem.packed_q, static_cast<int>(problem.batch), static_cast<int>(problem.seqlen_q),
-                          static_cast<int>(problem.total_q), config.block_m);
-  const std::int64_t heads = sequences_of(problem) * problem.heads_kv;
+  static_cast<BackwardParams&>(params) = gpu::planned_params(problem, config.block_m, block_n(config));
+  const std::int64_t heads = gpu::backward_batch(problem) * problem.heads_kv;
   if (heads == 0 || (problem.total_q * problem.heads_q == 0 && problem.total_k == 0)) return plan;
   params.section_heads = section_heads(problem, shape, plan);
   plan.launches = config.by_roles ? launches_by_roles(plan, heads, shape, limits)

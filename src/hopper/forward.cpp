@@ -181,11 +181,8 @@ class ForwardCall final : public engine::PlannedCall {
                 const forward::Params& params, std::byte* workspace) const {
     const runtime::Driver& driver = *device_.driver;
     const runtime::CUfunction function = kernel_.launched_in(context);
-    const runtime::LaunchShape shape{
-        .grid = {.x = static_cast<unsigned>(plan_.workers)},
-        .block = {.x = static_cast<unsigned>(threads_per_block(plan_.config))},
-        .cluster = {},
-        .dynamic_shared_bytes = static_cast<unsigned>(smem_plan(plan_.config).total_bytes)};
+    const runtime::LaunchShape shape =
+        runtime::row_of_blocks(plan_.workers, threads_per_block(plan_.config), smem_plan(plan_.config).total_bytes);
     const auto launched_with = [&](const auto& tiles) {
       const auto launched = [&](const auto& bias) {
         return runtime::launch(driver, function, shape, stream, maps.q, maps.k, maps.v, maps.o, params, tiles, bias);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 
 #include "runtime/driver.h"
 
@@ -24,6 +25,16 @@ struct LaunchShape {
   // (griddepcontrol.wait).
   bool overlaps_previous = false;
 };
+
+/// Blocks and threads in one row, with bytes of dynamic shared memory.
+constexpr LaunchShape row_of_blocks(std::int64_t blocks, int threads, int shared_bytes = 0,
+                                    bool overlaps_previous = false) {
+  return {.grid = {.x = static_cast<unsigned>(blocks)},
+          .block = {.x = static_cast<unsigned>(threads)},
+          .cluster = {},
+          .dynamic_shared_bytes = static_cast<unsigned>(shared_bytes),
+          .overlaps_previous = overlaps_previous};
+}
 
 /// Enqueues a function of the calling thread's current context (see ContextScope) on the stream. `parameters` holds the
 /// address of each kernel parameter in order; their values are copied before this returns. device_error with the

@@ -6,16 +6,14 @@
 // does not see, and likewise a key dQ. Copies zero what lies outside a sequence; rows that only a part of a tile sees
 // cannot be zeroed. So where masks hide something, whoever stores a gradient that is not finite computes its row again,
 // with plain loops. That is slow and rare; a row that is all NaN is known after one pair.
-//
-// `Params` is what an engine's kernels take: its namespace has q_batch(), k_batch(), first_block_of() and shows_pair().
 #pragma once
 
-#include "kernels/math/rows.h"
+#include "kernels/score/backward_work.h"
 #include "kernels/score/bias.h"
+#include "kernels/score/block_mask.h"
 #include "kernels/score/dropout.h"
 #include "kernels/score/exact_row.h"
 #include "kernels/score/transform.h"
-#include "kernels/score/visible_keys.h"
 
 namespace strobe::score {
 
@@ -78,10 +76,11 @@ __device__ __forceinline__ float dot_product(const unsigned short* a, const unsi
 }
 
 /// Pairs of one query head and one key head of a sequence, by one warp.
-template <ScoreRule R, typename Params>
+template <ScoreRule R>
 class ExactPairs {
  public:
-  __device__ __forceinline__ ExactPairs(const Params& params, const Sequence& rows, int sequence, int head, int block_m)
+  __device__ __forceinline__ ExactPairs(const BackwardParams& params, const Sequence& rows, int sequence, int head,
+                                        int block_m)
       : params_(params),
         rows_(rows),
         head_(head),
@@ -136,7 +135,7 @@ class ExactPairs {
     return {ptx::ex2_approx(exponent - params_.lse_log2[first_row_ + i]), softcapped<R>(params_.score, score)};
   }
 
-  const Params& params_;
+  const BackwardParams& params_;
   const Sequence& rows_;
   const int head_, head_in_batch_, head_kv_, q_batch_, k_batch_;
   const long long first_row_;  // of the sequence in the workspaces
@@ -145,10 +144,10 @@ class ExactPairs {
 };
 
 /// dQ of one query, by one warp.
-template <ScoreRule R, int head_dim, typename Params>
-__device__ __forceinline__ void recompute_query(const Params& params, const Sequence& rows, int sequence, int head,
-                                                int block_m, int query, unsigned short* stored) {
-  const ExactPairs<R, Params> pairs(params, rows, sequence, head, block_m);
+template <ScoreRule R, int head_dim>
+__device__ __forceinline__ void recompute_query(const BackwardParams& params, const Sequence& rows, int sequence,
+                                                int head, int block_m, int query, unsigned short* stored) {
+  const ExactPairs<R> pairs(params, rows, sequence, head, block_m);
   const KeyRange keys = visible_keys<R>(params.visibility, rows, query + rows.diagonal);
   ExactGradient<R.element, head_dim> sum(params.head_dim);
 #pragma unroll 1
@@ -161,9 +160,9 @@ __device__ __forceinline__ void recompute_query(const Params& params, const Sequ
 }
 
 /// Of rows [first, end) of one head of a sequence those whose dQ is not finite, by one warp.
-template <ScoreRule R, int head_dim, typename Params>
-__device__ __forceinline__ void repair_queries(const Params& params, const Sequence& rows, int sequence, int head,
-                                               int block_m, int first, int end) {
+template <ScoreRule R, int head_dim>
+__device__ __forceinline__ void repair_queries(const BackwardParams& params, const Sequence& rows, int sequence,
+                                               int head, int block_m, int first, int end) {
 #pragma unroll 1
   for (int query = first; query < min(end, rows.q.used); ++query) {
     unsigned short* stored = params.dq.row(q_batch(params, sequence), rows.q.start + query, head);
@@ -181,8 +180,8 @@ struct KeyHead {
 };
 
 /// dK or dV of one key, by one warp. `head_dim`: of that side, as compiled.
-template <ScoreRule R, int head_dim, KeySide side, typename Params>
-__device__ __forceinline__ void recompute_key(const Params& params, const Sequence& rows, const KeyHead& of,
+template <ScoreRule R, int head_dim, KeySide side>
+__device__ __forceinline__ void recompute_key(const BackwardParams& params, const Sequence& rows, const KeyHead& of,
                                               int block_m, int key, unsigned short* stored) {
   constexpr bool kOfK = side == KeySide::k;
   const QueryRange queries = visible_queries<R>(params.visibility, rows.diagonal, key);
@@ -191,7 +190,7 @@ __device__ __forceinline__ void recompute_key(const Params& params, const Sequen
 #pragma unroll 1
   for (int group = 0; group < params.heads_per_kv; ++group) {
     const int head = of.head_kv * params.heads_per_kv + group;
-    const ExactPairs<R, Params> pairs(params, rows, of.sequence, head, block_m);
+    const ExactPairs<R> pairs(params, rows, of.sequence, head, block_m);
 #pragma unroll 1
     for (int query = queries.first; query <= last && !sum.all_nan(); ++query) {
       if (!shows_pair<R>(params, of.sequence, head, query, key)) {
@@ -206,9 +205,9 @@ __device__ __forceinline__ void recompute_key(const Params& params, const Sequen
 }
 
 /// Of keys [first, end) of one head of a sequence those whose dK or dV is not finite, by one warp.
-template <ScoreRule R, int head_dim, KeySide side, typename Params>
-__device__ __forceinline__ void repair_keys(const Params& params, const Sequence& rows, const KeyHead& of, int block_m,
-                                            int first, int end) {
+template <ScoreRule R, int head_dim, KeySide side>
+__device__ __forceinline__ void repair_keys(const BackwardParams& params, const Sequence& rows, const KeyHead& of,
+                                            int block_m, int first, int end) {
 #pragma unroll 1
   for (int key = first; key < min(end, rows.k.used); ++key) {
     const Rows& gradient = side == KeySide::k ? params.dk : params.dv;

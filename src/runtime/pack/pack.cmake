@@ -21,6 +21,7 @@ set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/ampere/pack_variants.cpp
   ${PROJECT_SOURCE_DIR}/src/ampere/supported.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/append_variant.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/backward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/backward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/few_queries.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/score_params.cpp

@@ -7,41 +7,20 @@
 #include "kernels/ampere/backward/loader.h"
 #include "kernels/ampere/backward/products.h"
 #include "kernels/math/grid.h"
+#include "kernels/score/block_mask.h"
 
 namespace strobe::ampere::backward {
 
-/// Which tile of which plane of the gradient a CTA computes.
-struct BiasTile {
-  int sequence, head;  // of the first who shares it
-  int sequences, heads;
-  int n, m;  // blocks of keys and of queries
-
-  __device__ __forceinline__ static BiasTile of(const Params& params, const BiasGradientParams& bias, int number) {
-    const int plane = number / (params.n_blocks * params.m_blocks);
-    const int within = number - plane * params.n_blocks * params.m_blocks;
-    BiasTile tile{};
-    tile.sequence = plane / bias.heads;
-    tile.head = plane - tile.sequence * bias.heads;
-    tile.sequences = bias.per_batch != 0 ? 1 : params.sequences.sequences;
-    tile.heads = bias.per_head != 0 ? 1 : params.heads;
-    tile.m = within / params.n_blocks;
-    tile.n = within - tile.m * params.n_blocks;
-    return tile;
-  }
-};
+using score::BiasGradientTile;
 
 template <Config C>
 class BiasGradient {
  public:
-  __device__ __forceinline__ BiasGradient(const Params& params, const BiasTile& tile)
+  __device__ __forceinline__ BiasGradient(const Params& params, const BiasGradientTile& tile)
       : params_(params), tile_(tile), smem_(shared_address(shared_memory())) {}
 
   __device__ __forceinline__ void run(const BiasGradientParams& bias) {
-    for (int b = 0; b < tile_.sequences; ++b) {
-      for (int h = 0; h < tile_.heads; ++h) {
-        add(tile_.sequence + b, tile_.head + h);
-      }
-    }
+    tile_.for_each([&](int sequence, int head) { add(sequence, head); });
     store(bias);
   }
 
@@ -57,13 +36,13 @@ class BiasGradient {
 
   /// What the pairs of one sequence and head add.
   __device__ __forceinline__ void add(int sequence, int head) {
-    Work work{sequence_of<C.rule>(params_, sequence)};
+    Work work{score::sequence_of<C.rule>(params_, sequence)};
     work.sequence = sequence;
     work.head_kv = head / params_.heads_per_kv;
     work.n = tile_.n;
-    find_query_blocks<C>(params_, work);
+    score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params_.visibility, work);
     const bool visible = tile_.m >= work.m_begin && tile_.m < work.m_end &&
-                         shows_pair<C.rule>(params_, sequence, head, tile_.m * C.block_m, work.n * block_n(C));
+                         score::shows_pair<C.rule>(params_, sequence, head, tile_.m * C.block_m, work.n * block_n(C));
     if (!visible) {
       return;
     }
@@ -138,19 +117,19 @@ class BiasGradient {
   }
 
   const Params& params_;
-  const BiasTile& tile_;
+  const BiasGradientTile& tile_;
   const uint32_t smem_;
   WarpScores<C> sums_[kParts] = {};
 };
 
-/// Grid: planes of the gradient * m_blocks * n_blocks.
+/// Grid: bias.tiles.
 template <Config C>
 __global__ void __launch_bounds__(threads_per_block(C), 1)
     bias_gradient(const __grid_constant__ Params params, const __grid_constant__ BiasGradientParams bias) {
   static_assert(C.rule.bias);
   launch_next_grid();
   wait_for_previous_grid();
-  const auto tile = BiasTile::of(params, bias, blockIdx.x);
+  const auto tile = BiasGradientTile::of(params, bias, blockIdx.x, params.n_blocks);
   BiasGradient<C>(params, tile).run(bias);
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/ampere/backward/exact_rows.h"
 #include "kernels/ampere/backward/smem.h"
 #include "kernels/ampere/tile/rows.h"
+#include "kernels/math/clear_rows.h"
 
 namespace strobe::ampere::backward {
 
@@ -36,7 +37,7 @@ __device__ __forceinline__ void store_gradients(const Params& params, const Work
   finite &= stage_keys<C, VTile<C>>(smem + kPlan.v, dv, value_factor);
   const bool repair = __syncthreads_or(finite ? 0 : 1) != 0;
   const int first = work.n * block_n(C);
-  const int batch = k_batch(params, work.sequence);
+  const int batch = score::k_batch(params, work.sequence);
   const auto store = [&]<typename Tile>(Tile, const Rows& rows, int offset, int columns) {
     store_tile<Tile, block_n(C), threads_per_block(C)>(
         smem + offset, rows.row(batch, work.k.start + first, work.head_kv), rows.row_stride, work.k.used - first,
@@ -53,12 +54,12 @@ __device__ __forceinline__ void store_gradients(const Params& params, const Work
 /// Keys that no query sees. Those behind the last sequence may be more than its blocks: hence the stride.
 template <Config C>
 __device__ __forceinline__ void store_no_gradients(const Params& params, const Work& work) {
-  const int batch = k_batch(params, work.sequence);
+  const int batch = score::k_batch(params, work.sequence);
   for (int first = work.n * block_n(C); first < work.k.owned; first += params.n_blocks * block_n(C)) {
     const int begin = work.k.start + first;
     const int end = work.k.start + min(first + block_n(C), work.k.owned);
-    clear_rows(params.dk, params.head_dim, batch, work.head_kv, begin, end);
-    clear_rows(params.dv, params.head_dim_v, batch, work.head_kv, begin, end);
+    clear_rows(params.dk, params.head_dim, batch, work.head_kv, begin, end, threadIdx.x, blockDim.x);
+    clear_rows(params.dv, params.head_dim_v, batch, work.head_kv, begin, end, threadIdx.x, blockDim.x);
   }
 }
 

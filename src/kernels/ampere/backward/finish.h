@@ -6,32 +6,19 @@
 #include "kernels/ampere/backward/exact_rows.h"
 #include "kernels/ampere/backward/query_gradient.h"
 #include "kernels/ampere/tile/rows.h"
+#include "kernels/math/clear_rows.h"
 #include "kernels/math/grid.h"
 
 namespace strobe::ampere::backward {
 
-/// A block of queries and its head, by the number of a CTA: all blocks of a head before the next head's.
-struct QueryBlock : score::Sequence {
-  int sequence, head, m;
-
-  template <ScoreRule R>
-  __device__ __forceinline__ static QueryBlock of(const Params& params, int number) {
-    const int flat = number / params.m_blocks;
-    const int sequence = flat / params.heads;
-    QueryBlock block{sequence_of<R>(params, sequence)};
-    block.sequence = sequence;
-    block.head = flat - sequence * params.heads;
-    block.m = number - flat * params.m_blocks;
-    return block;
-  }
-};
+using score::QueryBlock;
 
 /// dQ of a block from its sums.
 template <Config C>
 __device__ __forceinline__ void convert_query_gradient(const Params& params, const QueryBlock& block) {
   using Part = QueryPart<C>;
   const Part part;
-  const long long number = first_block_of<C.rule>(params, block.sequence, block.head, C.block_m) + block.m;
+  const long long number = block.in_workspaces<C.rule>(params, C.block_m);
   typename Part::Sums dq;
   load_sums(part.sums(params, number), dq);
   bool finite = true;
@@ -43,7 +30,7 @@ __device__ __forceinline__ void convert_query_gradient(const Params& params, con
   const bool repair = __syncthreads_or(finite ? 0 : 1) != 0;
   const int first = block.m * C.block_m;
   store_tile<QTile<C>, C.block_m, threads_per_block(C)>(
-      shared_memory(), params.dq.row(q_batch(params, block.sequence), block.q.start + first, block.head),
+      shared_memory(), params.dq.row(score::q_batch(params, block.sequence), block.q.start + first, block.head),
       params.dq.row_stride, block.q.used - first, block.q.owned - first, params.head_dim);
   if (is_masked(C.rule) && repair) {
     __syncthreads();
@@ -63,8 +50,8 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)  // registers for rep
     convert_query_gradient<C>(params, block);
   } else {  // those behind the last sequence may be more than its blocks: hence the stride
     for (int row = first; row < block.q.owned; row += params.m_blocks * C.block_m) {
-      clear_rows(params.dq, params.head_dim, q_batch(params, block.sequence), block.head, block.q.start + row,
-                 block.q.start + min(row + C.block_m, block.q.owned));
+      clear_rows(params.dq, params.head_dim, score::q_batch(params, block.sequence), block.head, block.q.start + row,
+                 block.q.start + min(row + C.block_m, block.q.owned), threadIdx.x, blockDim.x);
     }
   }
 }

@@ -25,7 +25,7 @@ __device__ __forceinline__ void start_keys(const Params& params, const score::Se
   constexpr SmemPlan kPlan = smem_plan(C);
   constexpr int kThreads = threads_per_block(C);
   const int first = n * block_n(C);
-  const int batch = k_batch(params, sequence);
+  const int batch = score::k_batch(params, sequence);
   start_copy<KTile<C>, block_n(C), kThreads>(smem + kPlan.k, params.k.row(batch, rows.k.start + first, head_kv),
                                              params.k.row_stride, rows.k.used - first, params.head_dim);
   start_copy<VTile<C>, block_n(C), kThreads>(smem + kPlan.v, params.v.row(batch, rows.k.start + first, head_kv),
@@ -39,7 +39,7 @@ __device__ __forceinline__ void start_queries(const Params& params, const score:
   constexpr SmemPlan kPlan = smem_plan(C);
   constexpr int kThreads = threads_per_block(C);
   const int first = m * C.block_m;
-  const int batch = q_batch(params, sequence);
+  const int batch = score::q_batch(params, sequence);
   start_copy<QTile<C>, C.block_m, kThreads>(smem + kPlan.q + stage * kPlan.q_bytes,
                                             params.q.row(batch, rows.q.start + first, head), params.q.row_stride,
                                             rows.q.used - first, params.head_dim);
@@ -54,7 +54,7 @@ __device__ __forceinline__ void start_rows(const Params& params, int sequence, i
                                            int stage) {
   constexpr SmemPlan kPlan = smem_plan(C);
   static_assert(C.block_m / 2 <= threads_per_block(C));
-  const long long row = (first_block_of<C.rule>(params, sequence, head, C.block_m) + m) * C.block_m;
+  const long long row = (score::first_block_of<C.rule>(params, sequence, head, C.block_m) + m) * C.block_m;
   start_row_copy<C>(smem + kPlan.lse + stage * kPlan.row_bytes, params.lse_log2 + row, 0);
   start_row_copy<C>(smem + kPlan.d_sum + stage * kPlan.row_bytes, params.d_sum + row, C.block_m / 4);
 }

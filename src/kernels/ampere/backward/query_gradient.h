@@ -10,6 +10,7 @@
 #include "kernels/ampere/backward/steps.h"
 #include "kernels/ampere/ptx/reduce.h"
 #include "kernels/ampere/tile/gemm.h"
+#include "kernels/score/block_mask.h"
 
 namespace strobe::ampere::backward {
 
@@ -101,11 +102,11 @@ struct Turn {
       : state(params.turns + block), before(0) {
     Work other = work;
     for (other.n = work.n - 1; other.n >= 0; --other.n) {
-      find_query_blocks<C>(params, other);
+      score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params.visibility, other);
       if (m < other.m_begin || m >= other.m_end) {
         break;  // nor does any block of keys before it
       }
-      if (shows_pair<C.rule>(params, work.sequence, head, m * C.block_m, other.n * block_n(C))) {
+      if (score::shows_pair<C.rule>(params, work.sequence, head, m * C.block_m, other.n * block_n(C))) {
         before = other.n + 1;
         break;
       }
@@ -122,7 +123,7 @@ struct Turn {
 template <Config C>
 __device__ __forceinline__ void add_query_gradient(const Params& params, const Work& work, int head, int m,
                                                    const typename QueryPart<C>::Sums& dq) {
-  const long long block = first_block_of<C.rule>(params, work.sequence, head, C.block_m) + m;
+  const long long block = score::first_block_of<C.rule>(params, work.sequence, head, C.block_m) + m;
   float* const sums = QueryPart<C>().sums(params, block);
   if constexpr (C.ordered) {
     if (threadIdx.x == 0) {

@@ -4,20 +4,9 @@
 #pragma once
 
 #include "kernels/ampere/backward/work.h"
+#include "kernels/score/block_mask.h"
 
 namespace strobe::ampere::backward {
-
-/// Whether a block mask shows a pair of a query and a key.
-template <ScoreRule R>
-__device__ __forceinline__ bool shows_pair(const Params& params, int sequence, int head, int query, int key) {
-  if constexpr (R.block_mask != 0) {
-    const BlockMaskParams& blocks = params.blocks;
-    return __ldg(blocks.data + sequence * blocks.batch_stride + head * blocks.head_stride +
-                 query / R.block_mask * blocks.row_stride + key / R.block_mask) != 0;
-  } else {
-    return true;
-  }
-}
 
 struct Step {
   int head;  // within the group; the number of heads where there are no more steps
@@ -80,8 +69,8 @@ class Steps<C> {
     window_ = window;
     const int block = window + lane_of_warp();
     const int first_head = work_.head_kv * params_.heads_per_kv;
-    const bool shown = block < work_.m_end && shows_pair<C.rule>(params_, work_.sequence, first_head + head,
-                                                                 block * C.block_m, work_.n * block_n(C));
+    const bool shown = block < work_.m_end && score::shows_pair<C.rule>(params_, work_.sequence, first_head + head,
+                                                                        block * C.block_m, work_.n * block_n(C));
     shown_ = __ballot_sync(kFullWarp, shown);
   }
 

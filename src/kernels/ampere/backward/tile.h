@@ -139,7 +139,7 @@ class TileBackward {
     WarpScores<C> s, dp, slope;
     multiply_rows<C, KTile<C>, QTile<C>, C.head_dim>(s, smem_ + kPlan.k, key_row(), queries(), row);
     multiply_rows<C, VTile<C>, DoTile<C>, C.head_dim_v>(dp, smem_ + kPlan.v, key_row(), output_gradients(), row);
-    if (work_.sees_all<C>(step.m)) {
+    if (work_.template sees_all<C.rule>(step.m)) {
       to_probabilities<false>(first, s, slope, row_numbers(kPlan.lse) + row, bias);
     } else {
       to_probabilities<true>(first, s, slope, row_numbers(kPlan.lse) + row, bias);

@@ -51,13 +51,4 @@ __device__ __forceinline__ void store_tile(const unsigned char* tile, unsigned s
   }
 }
 
-/// Zeros in rows [first, end) of one head, by the CTA.
-__device__ __forceinline__ void clear_rows(const Rows& rows, int columns, int batch, int head, int first, int end) {
-  const int chunks = columns / kChunkElements;
-  for (long long i = threadIdx.x; i < static_cast<long long>(max(end - first, 0)) * chunks; i += blockDim.x) {
-    *reinterpret_cast<uint4*>(rows.row(batch, first + i / chunks, head) + i % chunks * kChunkElements) =
-        make_uint4(0, 0, 0, 0);
-  }
-}
-
 }  // namespace strobe::ampere

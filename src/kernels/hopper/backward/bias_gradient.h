@@ -83,7 +83,7 @@ class BiasGradient {
       : params_(params), smem_(smem), barriers_(barriers) {}
 
   __device__ __forceinline__ void run(const BiasGradientParams& bias) {
-    for_each_bias_tile(params_, bias, [&](const BiasTile& tile) {
+    for_each_bias_tile(params_, bias, [&](const BiasGradientTile& tile) {
       Scores<C> sums;
 #pragma unroll
       for (int i = 0; i < C.block_m / 2; ++i) {
@@ -100,7 +100,7 @@ class BiasGradient {
   // Whether dP is computed under the softmax: where registers are enough.
   static constexpr bool kBothAtOnce = !C.rule.softcap;
 
-  __device__ __forceinline__ void sum(const BiasTile& tile, Scores<C>& sums) {
+  __device__ __forceinline__ void sum(const BiasGradientTile& tile, Scores<C>& sums) {
     bool any = false;   // whether the producer brings something
     bool kept = false;  // whether the bias is there
     tile.for_each([&](int sequence, int head) {
@@ -133,10 +133,12 @@ class BiasGradient {
   }
 
   /// sums += dS of one sequence and head.
-  __device__ __forceinline__ void add_step(const BiasTile& tile, const BiasStep<C>& step, bool& kept, Scores<C>& sums) {
+  __device__ __forceinline__ void add_step(const BiasGradientTile& tile, const BiasStep<C>& step, bool& kept,
+                                           Scores<C>& sums) {
     const ScoreBlock<C> block(params_, step.work, step.work.sequence * params_.heads + step.head,
                               step.work.n * block_n(C), tile.m);
-    const bool masked = !step.work.template sees_all<C>(tile.m) || block.query_first + C.block_m > step.work.q.used;
+    const bool masked =
+        !step.work.template sees_all<C.rule>(tile.m) || block.query_first + C.block_m > step.work.q.used;
     const int at = scores_.stage;
     const int dp_at = gradients_.stage;
     if constexpr (C.bias_stages == 0) {  // before the registers are full
@@ -192,7 +194,7 @@ class BiasGradient {
     ptx::wgmma_commit_group();
   }
 
-  __device__ __forceinline__ void store(const BiasGradientParams& bias, const BiasTile& tile,
+  __device__ __forceinline__ void store(const BiasGradientParams& bias, const BiasGradientTile& tile,
                                         const Scores<C>& sums) const {
     const int key = (tile.n * kKeyWarpgroups + warpgroup) * block_n(C) + warpgroup_row(0);
     const int query = tile.m * C.block_m + static_cast<int>(2 * (threadIdx.x % 4));

@@ -8,15 +8,6 @@
 
 namespace strobe::hopper::backward {
 
-/// The gradient: [batch or 1, query heads or 1, seqlen_q, seqlen_k].
-struct BiasGradientParams {
-  float* data;
-  long long batch_stride, head_stride, row_stride;  // elements
-  int per_batch, per_head;                          // 0: all share it
-  int heads;                                        // query heads or 1
-  int tiles;                                        // of all planes
-};
-
 struct BiasGradientSmemPlan {
   int score_stages = 1;     // of Q, K and LSE
   int gradient_stages = 1;  // of dO, V and D

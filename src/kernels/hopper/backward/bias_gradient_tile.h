@@ -7,39 +7,11 @@
 #include "kernels/hopper/backward/coordinates.h"
 #include "kernels/hopper/backward/visible_blocks.h"
 #include "kernels/hopper/ptx/cuda_ptx.h"
+#include "kernels/score/block_mask.h"
 
 namespace strobe::hopper::backward {
 
-/// Which tile of which plane of the gradient a CTA computes.
-struct BiasTile {
-  int sequence, head;  // of the first who shares it
-  int sequences, heads;
-  int n, m;  // blocks of 128 keys and of block_m queries
-
-  __device__ __forceinline__ static BiasTile of(const Params& params, const BiasGradientParams& bias, int number) {
-    const int key_tiles = bias_key_tiles(params.n_blocks);
-    const int plane = number / (key_tiles * params.m_blocks);
-    const int within = number - plane * key_tiles * params.m_blocks;
-    BiasTile tile{};
-    tile.sequence = plane / bias.heads;
-    tile.head = plane - tile.sequence * bias.heads;
-    tile.sequences = bias.per_batch != 0 ? 1 : params.sequences.sequences;
-    tile.heads = bias.per_head != 0 ? 1 : params.heads;
-    tile.m = within / key_tiles;
-    tile.n = within - tile.m * key_tiles;
-    return tile;
-  }
-
-  /// visit(sequence, head) for all who share the tile.
-  template <typename Visit>
-  __device__ __forceinline__ void for_each(const Visit& visit) const {
-    for (int b = 0; b < sequences; ++b) {
-      for (int h = 0; h < heads; ++h) {
-        visit(sequence + b, head + h);
-      }
-    }
-  }
-};
+using score::BiasGradientTile;
 
 /// The pairs of one sequence and head that a warpgroup looks at.
 template <Config C>
@@ -48,15 +20,15 @@ struct BiasStep {
   int head;
   bool visible;  // some of the pairs are
 
-  __device__ __forceinline__ BiasStep(const Params& params, const BiasTile& tile, int sequence, int head_in,
+  __device__ __forceinline__ BiasStep(const Params& params, const BiasGradientTile& tile, int sequence, int head_in,
                                       int warpgroup)
-      : work{sequence_of<C.rule>(params, sequence)}, head(head_in) {
+      : work{score::sequence_of<C.rule>(params, sequence)}, head(head_in) {
     work.sequence = sequence;
     work.head_kv = head / params.heads_per_kv;
     work.n = tile.n * kKeyWarpgroups + warpgroup;
-    find_query_blocks<C>(params, work);
+    score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params.visibility, work);
     visible = tile.m >= work.m_begin && tile.m < work.m_end &&
-              shows_pair<C.rule>(params, sequence, head, tile.m * C.block_m, work.n * block_n(C));
+              score::shows_pair<C.rule>(params, sequence, head, tile.m * C.block_m, work.n * block_n(C));
   }
 };
 
@@ -65,10 +37,11 @@ struct BiasStep {
 template <typename Visit>
 __device__ __forceinline__ void for_each_bias_tile(const Params& params, const BiasGradientParams& bias,
                                                    const Visit& visit) {
+  const int key_tiles = bias_key_tiles(params.n_blocks);
   for (unsigned round = 0; round * gridDim.x < static_cast<unsigned>(bias.tiles); ++round) {
     const unsigned number = round * gridDim.x + (blockIdx.x + round * (gridDim.x * 3 / 8 | 1U)) % gridDim.x;
     if (number < static_cast<unsigned>(bias.tiles)) {
-      visit(BiasTile::of(params, bias, static_cast<int>(number)));
+      visit(BiasGradientTile::of(params, bias, static_cast<int>(number), key_tiles));
     }
   }
 }
@@ -109,7 +82,7 @@ class BiasGradientFeeder {
       : maps_(maps), params_(params), smem_(smem), barriers_(barriers) {}
 
   __device__ __forceinline__ void run(const BiasGradientParams& bias) {
-    for_each_bias_tile(params_, bias, [&](const BiasTile& tile) {
+    for_each_bias_tile(params_, bias, [&](const BiasGradientTile& tile) {
       bool first = true;
       tile.for_each([&](int sequence, int head) {
         const BiasStep<C> steps[kKeyWarpgroups] = {{params_, tile, sequence, head, 0},
@@ -134,14 +107,15 @@ class BiasGradientFeeder {
   static constexpr BiasGradientSmemPlan kPlan = bias_gradient_smem_plan(C);
   static constexpr int kRowBytes = 4 * C.block_m;
 
-  __device__ __forceinline__ void load_rows(const BiasTile& tile, const BiasStep<C>& step, const float* rows,
+  __device__ __forceinline__ void load_rows(const BiasGradientTile& tile, const BiasStep<C>& step, const float* rows,
                                             int offset, uint64_t& full) {
-    const long long block = first_block_of<C.rule>(params_, step.work.sequence, step.head, C.block_m) + tile.m;
+    const long long block = score::first_block_of<C.rule>(params_, step.work.sequence, step.head, C.block_m) + tile.m;
     cptx::cp_async_bulk(cptx::space_cluster, cptx::space_global, smem_ + offset, rows + block * C.block_m, kRowBytes,
                         &full);
   }
 
-  __device__ __forceinline__ void feed_scores(const BiasTile& tile, const BiasStep<C> (&steps)[kKeyWarpgroups]) {
+  __device__ __forceinline__ void feed_scores(const BiasGradientTile& tile,
+                                              const BiasStep<C> (&steps)[kKeyWarpgroups]) {
     const Work& work = steps[0].work;
     const int stage = scores_.stage;
     uint64_t& full = barriers_.scores_full[stage];
@@ -160,7 +134,8 @@ class BiasGradientFeeder {
     scores_.advance();
   }
 
-  __device__ __forceinline__ void feed_gradients(const BiasTile& tile, const BiasStep<C> (&steps)[kKeyWarpgroups]) {
+  __device__ __forceinline__ void feed_gradients(const BiasGradientTile& tile,
+                                                 const BiasStep<C> (&steps)[kKeyWarpgroups]) {
     const Work& work = steps[0].work;
     const int stage = gradients_.stage;
     uint64_t& full = barriers_.gradients_full[stage];
@@ -179,7 +154,7 @@ class BiasGradientFeeder {
     gradients_.advance();
   }
 
-  __device__ __forceinline__ void feed_bias(const BiasTile& tile) {
+  __device__ __forceinline__ void feed_bias(const BiasGradientTile& tile) {
     const BiasBoxParams& boxes = params_.bias_boxes;
     uint64_t& full = barriers_.bias_full;
     const int warpgroups = min(kKeyWarpgroups, params_.n_blocks - tile.n * kKeyWarpgroups);

@@ -23,14 +23,6 @@ __device__ __forceinline__ SequenceStart key_start(const Params& params, const s
                                   sequence);
 }
 
-/// Block 0 of a sequence in the workspaces of rows.
-template <ScoreRule R>
-__device__ __forceinline__ long long first_block_of(const Params& params, int sequence, int head, int block_m) {
-  const int first =
-      R.varlen ? score::first_query_block(params.sequences, sequence, block_m) : sequence * params.m_blocks;
-  return static_cast<long long>(head) * params.query_blocks + first;
-}
-
 /// A tile of `rows` rows, panel by panel, to shared memory; `start` is its first row.
 template <int columns, int rows>
 __device__ __forceinline__ void load_tile(const TensorMap& map, const SequenceStart& start, int row, int head,
@@ -53,15 +45,6 @@ __device__ __forceinline__ void store_rows(const TensorMap& map, const SequenceS
                                source + panel * tile_rows * kPanelRowBytes);
   }
   cptx::cp_async_bulk_commit_group();
-}
-
-/// Zeros in rows [first, end) of one head, by a group of `threads` of which this thread is number `thread`.
-__device__ __forceinline__ void clear_rows(const Rows& rows, int columns, int batch, int head, int first, int end,
-                                           int thread, int threads) {
-  const int chunks = columns / 8;  // of 16 bytes
-  for (long long i = thread; i < static_cast<long long>(max(end - first, 0)) * chunks; i += threads) {
-    *reinterpret_cast<uint4*>(rows.row(batch, first + i / chunks, head) + i % chunks * 8) = make_uint4(0, 0, 0, 0);
-  }
 }
 
 }  // namespace strobe::hopper::backward

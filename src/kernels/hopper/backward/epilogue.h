@@ -9,6 +9,7 @@
 #include "kernels/hopper/backward/producer.h"
 #include "kernels/hopper/backward/scores.h"
 #include "kernels/hopper/backward/smem.h"
+#include "kernels/math/clear_rows.h"
 
 namespace strobe::hopper::backward {
 
@@ -86,7 +87,7 @@ __device__ __forceinline__ void store_gradients(const TensorMaps& maps, const Pa
 template <Config C>
 __device__ __forceinline__ void store_no_gradients(const Params& params, const Work& work, int warpgroup) {
   constexpr int kRows = block_n(C) / kKeyWarpgroups;
-  const int batch = k_batch(params, work.sequence);
+  const int batch = score::k_batch(params, work.sequence);
   const int thread = threadIdx.x % kWarpgroupSize;
   for (int first = work.n * block_n(C) + warpgroup * kRows; first < work.k.owned;
        first += params.n_blocks * block_n(C)) {

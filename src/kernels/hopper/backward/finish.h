@@ -11,34 +11,15 @@
 #include "kernels/hopper/backward/query_rows.h"
 #include "kernels/hopper/backward/query_turns.h"
 #include "kernels/hopper/ptx/grid.h"
+#include "kernels/math/clear_rows.h"
 
 namespace strobe::hopper::backward {
 
-/// A block of queries and its head, by the number of a CTA: all blocks of a head before the next head's.
-struct QueryBlock : score::Sequence {
-  int sequence, head, m;
-
-  template <ScoreRule R>
-  __device__ __forceinline__ static QueryBlock of(const Params& params, int number) {
-    const int flat = number / params.m_blocks;
-    const int sequence = flat / params.heads;
-    QueryBlock block{sequence_of<R>(params, sequence)};
-    block.sequence = sequence;
-    block.head = flat - sequence * params.heads;
-    block.m = number - flat * params.m_blocks;
-    return block;
-  }
-
-  /// Its number in the workspaces.
-  template <Config C>
-  __device__ __forceinline__ long long in_workspaces(const Params& params) const {
-    return first_block_of<C.rule>(params, sequence, head, C.block_m) + m;
-  }
-};
+using score::QueryBlock;
 
 /// Zeros in rows [first, end) of the block's sequence.
 __device__ __forceinline__ void clear_queries(const Params& params, const QueryBlock& block, int first, int end) {
-  clear_rows(params.dq, params.head_dim, q_batch(params, block.sequence), block.head, block.q.start + first,
+  clear_rows(params.dq, params.head_dim, score::q_batch(params, block.sequence), block.head, block.q.start + first,
              block.q.start + min(end, block.q.owned), threadIdx.x, blockDim.x);
 }
 
@@ -46,7 +27,7 @@ __device__ __forceinline__ void clear_queries(const Params& params, const QueryB
 template <Config C>
 __device__ __forceinline__ bool convert_query_gradient(const Params& params, const QueryBlock& block) {
   const int part = threadIdx.x / kWarpgroupSize;
-  const float4* sums = own_sums(part_sums<C>(params, block.in_workspaces<C>(params), part));
+  const float4* sums = own_sums(part_sums<C>(params, block.in_workspaces<C.rule>(params, C.block_m), part));
   const QueryPart<C> place(block.m, part);
   const float factor = params.scale * score_gradient_factor(C);
   float zero = 0.0F;
@@ -73,7 +54,7 @@ __device__ __forceinline__ bool convert_query_gradient(const Params& params, con
 /// Zeros where no block of keys came to. False if a value is not finite.
 template <Config C>
 __device__ __forceinline__ bool check_query_gradient(const Params& params, const QueryBlock& block) {
-  const unsigned* turns = params.turns + block.in_workspaces<C>(params) * kQueryGradientParts;
+  const unsigned* turns = params.turns + block.in_workspaces<C.rule>(params, C.block_m) * kQueryGradientParts;
   if (turns[0] == 0) {
     clear_queries(params, block, block.m * C.block_m, (block.m + 1) * C.block_m);
   }

@@ -16,7 +16,7 @@ class KeptBias {
   __device__ __forceinline__ KeptBias(unsigned char* smem, const Params&)
       : chunks_(reinterpret_cast<uint4*>(smem) + threadIdx.x % kWarpgroupSize) {}
 
-  __device__ __forceinline__ void fetch(const Params& params, const BiasTile& tile, int warpgroup) {
+  __device__ __forceinline__ void fetch(const Params& params, const BiasGradientTile& tile, int warpgroup) {
     const BiasParams& bias = params.score.bias;
     const int key = (tile.n * kKeyWarpgroups + warpgroup) * block_n(C) + warpgroup_row(0);
     const int query = tile.m * C.block_m + static_cast<int>(2 * (threadIdx.x % 4));

@@ -44,7 +44,7 @@ class OrderedQueryWarpgroup {
     ptx::bar_sync(kQueries, kWarpgroupSize);
     const Turns& turns = state().turns;
     int head = work.head_kv * params_.heads_per_kv;
-    auto first_block = static_cast<int>(first_block_of<C.rule>(params_, work.sequence, head, C.block_m));
+    auto first_block = static_cast<int>(score::first_block_of<C.rule>(params_, work.sequence, head, C.block_m));
     wait<C>(barriers_.k_full, 0);
     for (int group = params_.heads_per_kv; group > 0; --group) {
       for (int m = turns.m_first; m != turns.m_past; m += turns.direction) {

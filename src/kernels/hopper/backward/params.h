@@ -5,9 +5,7 @@
 
 #include "kernels/hopper/backward/config.h"
 #include "kernels/hopper/tile/tensor_map.h"
-#include "kernels/math/rows.h"
-#include "kernels/score/params.h"
-#include "kernels/score/query_blocks.h"
+#include "kernels/score/backward_params.h"
 
 namespace strobe::hopper::backward {
 
@@ -22,42 +20,18 @@ struct QueryGradientMaps {
   TensorMap k, dq;
 };
 
-/// Workspaces that hold something for each query row are [heads, query_blocks] blocks of block_m rows, as
-/// score/query_blocks.h places them.
-struct Params {
-  const float* lse_log2;  // LSE times log2(e); +inf where a row sees no key or does not exist
-  const float* d_sum;     // rowsum(dO O), less the gradient of LSE; 0 where LSE above is +inf
+/// The sums of dQ are null by roles; else [block_m * head_dim (as compiled)] floats of each block (query_gradient.h).
+struct Params : BackwardParams {
   // Where Config says so, for the tensor cores (kernels/math/split.h): what they add to S and dP instead.
   const unsigned char* lse_split;  // null where Config says that LSE is not split
   const unsigned char* d_split;
-  // dQ / scale in float32: of each block, block_m * head_dim (as compiled) sums in the order of the accumulators'
-  // registers (query_gradient.h). Null by roles.
-  float* dq_sum;
-  unsigned* turns;  // null where the sums are not added to in order
   // By roles: dS^T in tiles of 64 keys x 64 queries, swizzled as in shared memory: [query heads of this launch,
   // key_blocks, m_blocks * block_m / 64], where a launch covers `items` from first_head_kv on. Null otherwise.
   unsigned char* ds;
-
-  Rows q, k, v, d_o;  // what the tensor maps describe, for rows computed one by one
-  Rows dq, dk, dv;
-
-  SequenceParams sequences;
-  VisibilityParams visibility;
-  BlockMaskParams blocks;
-  ScoreParams score;
   BiasBoxParams bias_boxes;
-  float scale;  // dK and dQ are multiplied by it at the end; under dropout divided by the probability of being kept
 
-  int total_k;               // rows of a packed k
-  int head_dim, head_dim_v;  // columns that exist
-  int heads, heads_kv;
-  int heads_per_kv;
-  int m_blocks, n_blocks;  // of the longest sequence, at least 1
-  int query_blocks;        // of one head
-  int first_head_kv;       // of [batch, heads_kv]: where this launch begins; only by roles other than 0
-  int items;               // key blocks of all key heads: key_blocks * heads_kv * batch, or those of this launch
-  int section_heads;       // key heads that are in flight at once, so that what they read and reduce to stays in L2
-
+  int first_head_kv;  // of [batch, heads_kv]: where this launch begins; only by roles other than 0
+  int items;          // key blocks of all key heads: key_blocks * heads_kv * batch, or those of this launch
   // The key blocks [first_key_block, first_key_block + key_blocks) of every sequence that this launch covers; only by
   // roles others than all n_blocks.
   int first_key_block, key_blocks;
@@ -65,11 +39,6 @@ struct Params {
   // this launch, m_blocks * block_m / 64] tiles of 64 queries in the order of the accumulators' registers.
   float* dq_before;
 };
-
-// `batch` above is sequences, and one more where q or k is packed: rows behind the last sequence.
-constexpr int batch_of(int sequences, bool packed_q, bool packed_k) {
-  return sequences + (packed_q || packed_k ? 1 : 0);
-}
 
 /// Floats of lse_log2, and of d_sum.
 constexpr long long row_floats(int heads, int query_blocks, int block_m) {

@@ -94,7 +94,7 @@ class Producer {
   /// LSE or D of a block.
   __device__ __forceinline__ void load_rows(const void* rows, int offset, int bytes, const Work& work, int head, int m,
                                             uint64_t& full) {
-    const long long block = first_block_of<C.rule>(params_, work.sequence, head, C.block_m) + m;
+    const long long block = score::first_block_of<C.rule>(params_, work.sequence, head, C.block_m) + m;
     cptx::cp_async_bulk(cptx::space_cluster, cptx::space_global, smem_ + offset,
                         static_cast<const unsigned char*>(rows) + block * bytes, bytes, &full);
   }

@@ -23,7 +23,7 @@ __device__ __forceinline__ void red_add(float* address, float a, float b, float 
 /// Of a head, its first block; those of the next block are block_m * head_dim further.
 template <Config C>
 __device__ __forceinline__ float* query_gradient_sums(const Params& params, int sequence, int head) {
-  return params.dq_sum + first_block_of<C.rule>(params, sequence, head, C.block_m) * (C.block_m * C.head_dim);
+  return params.dq_sum + score::first_block_of<C.rule>(params, sequence, head, C.block_m) * (C.block_m * C.head_dim);
 }
 
 template <Config C>

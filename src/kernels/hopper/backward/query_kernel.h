@@ -12,6 +12,8 @@
 #include "kernels/hopper/ptx/grid.h"
 #include "kernels/hopper/ptx/wgmma.h"
 #include "kernels/hopper/tile/descriptor.h"
+#include "kernels/math/clear_rows.h"
+#include "kernels/score/block_mask.h"
 
 namespace strobe::hopper::backward {
 
@@ -47,7 +49,7 @@ struct QueryTile : score::Sequence {
       sequence = flat / params.heads;
       head = flat - sequence * params.heads;
     }
-    QueryTile tile{sequence_of<C.rule>(params, sequence)};
+    QueryTile tile{score::sequence_of<C.rule>(params, sequence)};
     tile.m_first = (per_head - 1 - (number - launch_head * per_head)) * C.consumer_warpgroups;
     tile.launch_head = launch_head;
     tile.head = head;
@@ -88,7 +90,8 @@ class KeyTiles {
     if constexpr (C.rule.block_mask != 0) {
       static_assert(C.rule.block_mask % (C.consumer_warpgroups * kScoreTile) == 0);
       return search_.find(end, n, end, [&](int tile) {
-        return shows_pair<C.rule>(params_, tile_.sequence, tile_.head, tile_.m_first * kScoreTile, tile * kScoreTile);
+        return score::shows_pair<C.rule>(params_, tile_.sequence, tile_.head, tile_.m_first * kScoreTile,
+                                         tile * kScoreTile);
       });
     } else {
       return min(n, end);
@@ -214,7 +217,7 @@ __device__ __forceinline__ void add_launches_before(const Params& params, const 
 template <QueryGradientConfig C>
 __device__ __forceinline__ void clear_query_tile(const Params& params, const QueryTile<C>& tile, int m) {
   for (int row = m * kScoreTile; row < tile.q.owned; row += query_tiles<C>(params) * kScoreTile) {
-    clear_rows(params.dq, params.head_dim, q_batch(params, tile.sequence), tile.head, tile.q.start + row,
+    clear_rows(params.dq, params.head_dim, score::q_batch(params, tile.sequence), tile.head, tile.q.start + row,
                tile.q.start + min(row + kScoreTile, tile.q.owned), threadIdx.x % kWarpgroupSize, kWarpgroupSize);
   }
 }

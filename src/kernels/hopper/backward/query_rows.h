@@ -49,7 +49,7 @@ __device__ __forceinline__ void store_query_columns(const Params& params, const 
   const int at = part.column + (first + static_cast<int>(threadIdx.x % 4)) * 8;
   const int query = part.row + warpgroup_row(r);
   if (query < rows.q.owned && at < params.head_dim) {
-    unsigned short* to = params.dq.row(q_batch(params, sequence), rows.q.start + query, head) + at;
+    unsigned short* to = params.dq.row(score::q_batch(params, sequence), rows.q.start + query, head) + at;
     *reinterpret_cast<uint4*>(to) = query < rows.q.used ? chunk : make_uint4(0, 0, 0, 0);
   }
 }

@@ -117,7 +117,7 @@ class ProbabilityRole : Role<C> {
       }
       ptx::wgmma_wait_group<0>(s);
       Operand<C> p;
-      const bool masked = !work.template sees_all<C>(m);
+      const bool masked = !work.template sees_all<C.rule>(m);
       if constexpr (splits_lse(C)) {
         difference_probabilities<C>(block, masked, s);
       } else {

@@ -40,7 +40,7 @@ struct Turns {
       return {0, 0};
     }
     work.n = n;
-    find_query_blocks<C>(params, work);
+    score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params.visibility, work);
     return {work.m_begin, work.m_end};
   }
 };

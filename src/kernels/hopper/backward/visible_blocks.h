@@ -6,24 +6,9 @@
 #include "kernels/hopper/backward/query_config.h"
 #include "kernels/hopper/backward/work.h"
 #include "kernels/hopper/tile/fragment.h"
+#include "kernels/score/block_mask.h"
 
 namespace strobe::hopper::backward {
-
-/// The mask's block of query 0 and key 0 of one query head.
-__device__ __forceinline__ const unsigned char* first_mask_block(const Params& params, int sequence, int head) {
-  return params.blocks.data + sequence * params.blocks.batch_stride + head * params.blocks.head_stride;
-}
-
-/// Whether the mask shows a pair of a query and a key.
-template <ScoreRule R>
-__device__ __forceinline__ bool shows_pair(const Params& params, int sequence, int head, int query, int key) {
-  if constexpr (R.block_mask != 0) {
-    const long long row = query / R.block_mask * params.blocks.row_stride;
-    return __ldg(first_mask_block(params, sequence, head) + row + key / R.block_mask) != 0;
-  } else {
-    return true;
-  }
-}
 
 /// A search through blocks in order, by whole warps, which look at as many blocks at once as they have lanes.
 class BlockSearch {
@@ -79,7 +64,8 @@ class VisibleSteps<C> {
   __device__ __forceinline__ int from(int head, int m) {
     const int first_head = work_.head_kv * params_.heads_per_kv;
     return search_.find(head, m, work_.m_end, [&](int block) {
-      return shows_pair<C.rule>(params_, work_.sequence, first_head + head, block * C.block_m, work_.n * block_n(C));
+      return score::shows_pair<C.rule>(params_, work_.sequence, first_head + head, block * C.block_m,
+                                       work_.n * block_n(C));
     });
   }
 

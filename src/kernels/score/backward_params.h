@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host hands to the backward's kernels: the same values to each of them. Plain C++ without std headers, shared
-// by host and device.
+// What the host hands to the kernels of a backward, whatever their loops. Plain C++ without std headers, shared by host
+// and device.
 #pragma once
 
 #include "kernels/math/rows.h"
 #include "kernels/score/params.h"
-#include "kernels/score/query_blocks.h"
 
-namespace strobe::ampere::backward {
+namespace strobe {
 
-/// Workspaces that hold something for each query row are [heads, query_blocks] blocks of block_m rows, as
-/// score/query_blocks.h places them.
-struct Params {
+/// The same values for each kernel of a call. Workspaces that hold something for each query row are
+/// [heads, query_blocks] blocks of block_m rows, as query_blocks.h places them.
+struct BackwardParams {
   Rows q, k, v, d_o;
   Rows dq, dk, dv;
   const float* lse_log2;  // LSE times log2(e); +inf where a row sees no key or does not exist
   const float* d_sum;     // rowsum(dO O), less the gradient of LSE; 0 where LSE above is +inf
-  float* dq_sum;          // dQ / scale in float32, each block in the order of the accumulators' registers
-  unsigned* turns;  // of each block the number of the block of keys that added to it last, plus 1; null: any order
+  float* dq_sum;          // dQ / scale in float32, each block in the order of the accumulators' registers; may be null
+  unsigned* turns;        // how far each block's sums are, where they are added to in order; null: any order
 
   SequenceParams sequences;
   VisibilityParams visibility;
@@ -40,11 +39,7 @@ struct BiasGradientParams {
   long long batch_stride, head_stride, row_stride;  // elements
   int per_batch, per_head;                          // 0: all share it
   int heads;                                        // query heads or 1
+  int tiles;                                        // of all planes
 };
 
-/// Sequences, and one more where q or k is packed: rows behind the last sequence.
-constexpr int batch_of(int sequences, bool packed_q, bool packed_k) {
-  return sequences + (packed_q || packed_k ? 1 : 0);
-}
-
-}  // namespace strobe::ampere::backward
+}  // namespace strobe
