@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/backward_steps.h"
 
+#include "gpu/backward_plan.h"
 #include "gpu/score_params.h"
 #include "gpu/tensor_rows.h"
 
