@@ -5,6 +5,8 @@ from tree import Mutation
 
 FORWARD = "src/cpu/kernels/forward-inl.h"
 FEW_QUERIES = "src/cpu/kernels/few_queries-inl.h"
+FEW_QUERIES_BLOCK = "src/cpu/kernels/few_queries_block-inl.h"
+FEW_QUERIES_STEPS = "src/cpu/kernels/few_queries_steps-inl.h"
 TERMS = "src/cpu/kernels/terms-inl.h"
 FEW_QUERIES_MERGE = "src/cpu/kernels/few_queries_merge-inl.h"
 FEW_QUERIES_PRODUCTS = "src/cpu/kernels/few_queries_products-inl.h"
@@ -15,7 +17,7 @@ FEW_QUERIES_PLAN = "src/cpu/few_queries.cpp"
 ROW_INVARIANCE = [
     Mutation(
         "row-invariant: few queries sum across lanes",
-        FEW_QUERIES,
+        FEW_QUERIES_BLOCK,
         "hn::Set(d, in_order)",
         "hn::Set(d, hn::GetLane(hn::SumOfLanes(d, sum)))",
     ),
@@ -27,7 +29,7 @@ ROW_INVARIANCE = [
     ),
     Mutation(
         "row-invariant: few queries add a block to what was summed before",
-        FEW_QUERIES,
+        FEW_QUERIES_BLOCK,
         "first_.row_invariant ? scratch_.block_output + head * rows_ * scratch_.columns_v : state(head).output",
         "state(head).output",
     ),
@@ -51,11 +53,13 @@ ROW_INVARIANCE = [
 DECODING = [
     Mutation(
         "few queries: the output is not rescaled",
-        FEW_QUERIES,
+        FEW_QUERIES_BLOCK,
         "hn::Mul(hn::LoadU(d, output + c), hn::Set(d, factor))",
         "hn::LoadU(d, output + c)",
     ),
-    Mutation("few queries: the row sum is not rescaled", FEW_QUERIES, "row_sum * scratch_.rescale[row]", "row_sum"),
+    Mutation(
+        "few queries: the row sum is not rescaled", FEW_QUERIES_BLOCK, "row_sum * scratch_.rescale[row]", "row_sum"
+    ),
     Mutation(
         "few queries: a row without a key yet gives NaN",
         FEW_QUERIES_MERGE,
@@ -68,22 +72,70 @@ DECODING = [
         "exp2(hn::Sub(hn::Set(d, part.row_max[row]), shift_of(hn::Set(d, statistics.max))))",
         "hn::Set(d, 1.0F)",
     ),
-    Mutation("few queries: hidden keys are not masked", FEW_QUERIES, "at < first || at + kLanes > last", "false"),
+    Mutation("few queries: hidden keys are not masked", FEW_QUERIES_BLOCK, "at < first || at + kLanes > last", "false"),
     Mutation(
         "few queries: hidden blocks are computed",
-        FEW_QUERIES,
+        FEW_QUERIES_BLOCK,
         "shown ? std::clamp<std::int64_t>(scratch_.visible_end[row] - key, 0, count) : 0",
         "std::clamp<std::int64_t>(scratch_.visible_end[row] - key, 0, count)",
     ),
     Mutation(
-        "few queries: rows of a group share the keys of the first",
+        "few queries: rows of a group share the keys of the last",
         FEW_QUERIES,
         "*std::min_element(end, end + kRows)",
-        "end[0]",
+        "end[kRows - 1]",
+    ),
+    Mutation(
+        "few queries, in place: keys hidden at the end are seen",
+        FEW_QUERIES_BLOCK,
+        "return end == count;",
+        "return end > 0;",
+    ),
+    Mutation(
+        "few queries, in place: keys hidden at the start are seen",
+        FEW_QUERIES_BLOCK,
+        "return begin == 0;",
+        "return begin < kFewQueriesKeys;",
+    ),
+    Mutation(
+        "few queries, in place: a tree's drafts are seen",
+        FEW_QUERIES_BLOCK,
+        "!first_.tree.reaches(key + count)",
+        "true",
+    ),
+    Mutation(
+        "few queries, in place: every step has the rows of the first",
+        FEW_QUERIES_STEPS,
+        "rows.offset(first)",
+        "rows.offset(key)",
+    ),
+    Mutation(
+        "few queries, in place: a step of two pages is read as of one",
+        FEW_QUERIES_STEPS,
+        "!rows.pages.holds_together(first, kStep)",
+        "false",
+    ),
+    Mutation(
+        "few queries, in place: keys that are no whole step are left out",
+        FEW_QUERIES_STEPS,
+        "if (count % kStep != 0) return std::nullopt;",
+        "",
+    ),
+    Mutation(
+        "few queries, in place: columns that are no whole vector are left out",
+        FEW_QUERIES_STEPS,
+        "if (task.head_dim % kLanes != 0 || task.head_dim_v % kLanes != 0) return false;",
+        "",
+    ),
+    Mutation(
+        "few queries, in place: rows share the probabilities of the first",
+        FEW_QUERIES_STEPS,
+        "head.factors + row * kFewQueriesKeys + first",
+        "head.factors + first",
     ),
     Mutation("few queries: keys before the group's are left out", FEW_QUERIES, "all_begin > 0", "false"),
     Mutation("few queries: keys after the group's are left out", FEW_QUERIES, "all_end < last - first", "false"),
-    Mutation("few queries: dropped keys are kept", FEW_QUERIES, "hn::IfThenElseZero(kept.at(row, at), p)", "p"),
+    Mutation("few queries: dropped keys are kept", FEW_QUERIES_BLOCK, "hn::IfThenElseZero(kept.at(row, at), p)", "p"),
     Mutation(
         "few queries: ALiBi has the distances of the first row",
         TERMS,

@@ -53,7 +53,9 @@ INSTANTIATE_TEST_SUITE_P(DTypes, FewQueries, testing::Values(DType::float32, DTy
 // Rows that share registers come in ones, twos, fours, eights and whole vectors, and what is left of each.
 TEST_P(FewQueries, EveryNumberOfRows) {
   const std::int64_t most = most_rows(GetParam());
-  for (std::int64_t rows = 1; rows <= most; ++rows) expect_path_matches_reference(decoding(GetParam(), 1, 1, rows, 20));
+  for (std::int64_t rows = 1; rows <= most; ++rows) {
+    for (const std::int64_t keys : {20, 80}) expect_path_matches_reference(decoding(GetParam(), 1, 1, rows, keys));
+  }
   EXPECT_FALSE(takes_the_path(decoding(GetParam(), 1, 1, most + 1, 20)));
   expect_path_matches_reference(decoding(GetParam(), 4, 1, most / 4, 70));
 }
@@ -132,6 +134,18 @@ TEST_P(FewQueries, HiddenNaNReachesNothing) {
       tensors.v.set(key * attention.heads_kv * 64 + 3, kNaN);
       expect_tensors_match_reference(tensors, attention, {.threads = 2});
     }
+  }
+}
+
+// Keys in whole steps are used where they lie, unless a row does not see the last of them.
+TEST_P(FewQueries, HiddenNaNAtTheEndOfAStepReachesNothing) {
+  for (const std::int64_t rows : {2, 4, 8}) {
+    AttentionCase attention = decoding(GetParam(), 2, 2, rows, 128);
+    attention.options.causal = CausalMask::bottom_right;
+    CaseTensors tensors(attention);
+    const std::int64_t last = 127 * attention.heads_kv * 64;
+    tensors.v.set(last + 3, kNaN);
+    expect_tensors_match_reference(tensors, attention, {.threads = 2});
   }
 }
 

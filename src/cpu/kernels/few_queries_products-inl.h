@@ -30,19 +30,8 @@ inline constexpr std::int64_t kPanelKeys = 8;
 inline constexpr std::int64_t kStep = 16;
 static_assert(kStep % kLanes == 0);
 
-/// Whether each row that is read fetches the row of the next step, as products of several queries leave too few loads
-/// under way. One row of float32 is read as fast without it, and so are several that lie in a cache.
-HWY_INLINE bool fetches_with_reads(const ForwardTask& task, std::int64_t rows) {
-  constexpr std::int64_t kCacheBytes = std::int64_t{32} << 20;
-  if (rows == 1 || rows >= kPanelLeast || task.stored.given()) return false;
-  const std::int64_t bytes =
-      task.visible.keys * (task.k.position_stride + task.v.position_stride) * static_cast<std::int64_t>(sizeof(float));
-  if (task.dtype == DType::bfloat16) return rows <= kRowGroup;  // more are widened first
-  return task.dtype == DType::float32 && bytes > kCacheBytes;
-}
-
-/// Else fetches the 16-bit rows, from `position` on, that a head takes in the next step: converting them leaves too few
-/// loads under way, too.
+/// Fetches the 16-bit rows, from `position` on, that a head takes in the next step: converting them leaves too few
+/// loads under way.
 HWY_INLINE void prefetch_step(const ForwardTask& task, const ConstRows& rows, std::int64_t position,
                               std::int64_t columns) {
   if (task.dtype == DType::float32 || task.stored.given()) return;
@@ -50,23 +39,23 @@ HWY_INLINE void prefetch_step(const ForwardTask& task, const ConstRows& rows, st
   for (std::int64_t row = 0; row < kStep; ++row) prefetch_row<bfloat16>(next, row);
 }
 
-/// Neighbouring rows of K or V, in whole vectors.
-template <class T>
+/// Neighbouring rows of K or V, in whole vectors. kFetches: reading one fetches the row kStep after it.
+template <class T, bool kFetches = false>
 struct BlockRows {
   const T* data = nullptr;
   std::int64_t stride = 0;
-
-  /// What is added to a row's address for that of the row kStep after it, which reading the row then fetches; 0: not.
-  std::int64_t ahead = 0;
+  std::int64_t ahead = 0;  // from a row to the one that is fetched
 
   const T* operator[](std::int64_t index) const { return data + index * stride; }
 };
 
-/// Every 64 bytes of a row, where `ahead` says so.
-template <class T>
+/// Every 64 bytes of a row.
+template <bool kFetches, class T>
 HWY_INLINE void fetch_ahead(const T* at, std::int64_t column, std::int64_t ahead) {
   constexpr std::int64_t kLine = 64 / sizeof(T);
-  if (ahead != 0 && column % kLine == 0) hwy::Prefetch(at + ahead);
+  if constexpr (kFetches) {
+    if (column % kLine == 0) __builtin_prefetch(at + ahead, 0, 2);
+  }
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -95,8 +84,8 @@ HWY_INLINE void store_sums(FixedVec (&v)[kKeyQuad], float* HWY_RESTRICT to) {
 }
 
 /// to[row * kFewQueriesKeys + i] = query `row` . keys[i] for kRows rows and kKeyQuad keys. `columns` are a multiple of
-/// kVecs vectors, which one turn of the loop takes. `ahead`: as of BlockRows.
-template <int kRows, int kVecs, class T>
+/// kVecs vectors, which one turn of the loop takes. kFetches and `ahead`: as of BlockRows.
+template <int kRows, int kVecs, bool kFetches, class T>
 HWY_INLINE void multiply_quad(const float* HWY_RESTRICT queries, std::int64_t columns, const T* const (&keys)[kKeyQuad],
                               std::int64_t ahead, float* HWY_RESTRICT to) {
   const Floats d;
@@ -111,7 +100,7 @@ HWY_INLINE void multiply_quad(const float* HWY_RESTRICT queries, std::int64_t co
       HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) query[row] = hn::LoadU(d, queries + row * columns + c);
       HWY_UNROLL(4) for (int i = 0; i < kKeyQuad; ++i) {
         const Vec key = load(d, keys[i] + c);
-        fetch_ahead(keys[i] + c, c, ahead);
+        fetch_ahead<kFetches>(keys[i] + c, c, ahead);
         HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) sums[row][i] = hn::MulAdd(query[row], key, sums[row][i]);
       }
     }
@@ -119,39 +108,64 @@ HWY_INLINE void multiply_quad(const float* HWY_RESTRICT queries, std::int64_t co
   HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) store_sums(sums[row], to + row * kFewQueriesKeys);
 }
 
-/// The same of rows that are few enough for registers when all columns of a usual head_dim are one turn of the loop.
+/// The same in a function of its own, whose registers hold all addresses.
+template <int kRows, bool kFetches, class T>
+HWY_NOINLINE void multiply_quad_apart(const float* HWY_RESTRICT queries, std::int64_t columns,
+                                      const T* const (&keys)[kKeyQuad], std::int64_t ahead, float* HWY_RESTRICT to) {
+  if (columns % (4 * kLanes) == 0) return multiply_quad<kRows, 4, kFetches>(queries, columns, keys, ahead, to);
+  multiply_quad<kRows, 1, kFetches>(queries, columns, keys, ahead, to);
+}
+
+/// The same; of rows that are few enough for registers, all columns of a usual head_dim in one turn of the loop.
 /// Hardware prefetchers follow each load instruction by itself: its addresses are then one row apart.
-template <int kRows, class T>
-HWY_INLINE void multiply_quad_unrolled(const float* HWY_RESTRICT queries, std::int64_t columns,
-                                       const T* const (&keys)[kKeyQuad], std::int64_t ahead, float* HWY_RESTRICT to) {
-  if (columns % (8 * kLanes) == 0) {
-    multiply_quad<kRows, 8>(queries, columns, keys, ahead, to);
-  } else if (columns % (4 * kLanes) == 0) {
-    multiply_quad<kRows, 4>(queries, columns, keys, ahead, to);
+template <int kRows, bool kFetches, class T>
+HWY_INLINE void multiply_quad_of(const float* HWY_RESTRICT queries, std::int64_t columns,
+                                 const T* const (&keys)[kKeyQuad], std::int64_t ahead, float* HWY_RESTRICT to) {
+  if constexpr (kRows == kRowGroup) return multiply_quad_apart<kRows, kFetches>(queries, columns, keys, ahead, to);
+  if (columns % (4 * kLanes) != 0) {
+    multiply_quad<kRows, 1, kFetches>(queries, columns, keys, ahead, to);
+  } else if (columns % (8 * kLanes) == 0) {
+    multiply_quad<kRows, 8, kFetches>(queries, columns, keys, ahead, to);
   } else {
-    multiply_quad<kRows, 1>(queries, columns, keys, ahead, to);
+    multiply_quad<kRows, 4, kFetches>(queries, columns, keys, ahead, to);
   }
 }
 
+/// Calls use(std::integral_constant<int, count>(), row) for the groups of rows whose products are made together.
+template <class Use>
+HWY_INLINE void for_each_row_group(std::int64_t rows, const Use& use) {
+  std::int64_t row = 0;
+  for (; row + kRowGroup <= rows; row += kRowGroup) use(std::integral_constant<int, kRowGroup>(), row);
+  if (kRowGroup > 2 && row + 2 <= rows) {
+    use(std::integral_constant<int, 2>(), row);
+    row += 2;
+  }
+  if (row < rows) use(std::integral_constant<int, 1>(), row);
+}
+
 /// The products of every query with `count` keys, in whole quads.
-template <class T>
+template <class T, bool kFetches>
 HWY_INLINE void multiply_queries(const float* HWY_RESTRICT queries, std::int64_t rows, std::int64_t columns,
-                                 const BlockRows<T>& keys, std::int64_t count, float* HWY_RESTRICT scores) {
+                                 const BlockRows<T, kFetches>& keys, std::int64_t count, float* HWY_RESTRICT scores) {
   for (std::int64_t key = 0; key < count; key += kKeyQuad) {
     const T* quad[kKeyQuad];
     for (std::int64_t i = 0; i < kKeyQuad; ++i) quad[i] = keys[std::min(key + i, count - 1)];
-    std::int64_t row = 0;
-    const auto ahead = [&] { return row == 0 ? keys.ahead : 0; };  // once
-    for (; row + kRowGroup <= rows; row += kRowGroup) {
-      multiply_quad<kRowGroup, 1>(queries + row * columns, columns, quad, ahead(),
-                                  scores + row * kFewQueriesKeys + key);
-    }
-    if (kRowGroup > 2 && row + 2 <= rows) {
-      multiply_quad_unrolled<2>(queries + row * columns, columns, quad, ahead(), scores + row * kFewQueriesKeys + key);
-      row += 2;
-    }
-    if (row == rows) continue;
-    multiply_quad_unrolled<1>(queries + row * columns, columns, quad, ahead(), scores + row * kFewQueriesKeys + key);
+    for_each_row_group(rows, [&](auto group, std::int64_t row) {
+      const float* own = queries + row * columns;
+      float* to = scores + row * kFewQueriesKeys + key;
+      if (row == 0) return multiply_quad_of<group, kFetches>(own, columns, quad, keys.ahead, to);
+      multiply_quad_of<group, false>(own, columns, quad, 0, to);  // fetched once
+    });
+  }
+}
+
+/// The same of kRows queries, if that is the size of a group, and kStep keys.
+template <int kRows, class T, bool kFetches>
+HWY_INLINE void multiply_step(const float* HWY_RESTRICT queries, std::int64_t columns,
+                              const BlockRows<T, kFetches>& keys, float* HWY_RESTRICT scores) {
+  for (std::int64_t key = 0; key < kStep; key += kKeyQuad) {
+    const T* const quad[kKeyQuad] = {keys[key], keys[key + 1], keys[key + 2], keys[key + 3]};
+    multiply_quad_of<kRows, kFetches>(queries, columns, quad, keys.ahead, scores + key);
   }
 }
 
@@ -241,8 +255,8 @@ HWY_INLINE void multiply_across_keys(const float* HWY_RESTRICT queries, std::int
 
 /// output[row][column lanes] += sum of p[row][key] * values[key] for kRows rows, kVecs vectors of columns and keys
 /// [first, last), in the order of the keys.
-template <int kRows, int kVecs, class T>
-HWY_INLINE void add_columns(const float* HWY_RESTRICT p, const BlockRows<T>& values, std::int64_t first,
+template <int kRows, int kVecs, class T, bool kFetches>
+HWY_INLINE void add_columns(const float* HWY_RESTRICT p, const BlockRows<T, kFetches>& values, std::int64_t first,
                             std::int64_t last, std::int64_t column, float* HWY_RESTRICT output, std::int64_t stride) {
   const Floats d;
   FixedVec sums[kRows][kVecs];
@@ -255,7 +269,7 @@ HWY_INLINE void add_columns(const float* HWY_RESTRICT p, const BlockRows<T>& val
     HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) weight[row] = hn::Set(d, p[row * kFewQueriesKeys + key]);
     HWY_UNROLL(8) for (int n = 0; n < kVecs; ++n) {
       const Vec v = load(d, value + n * kLanes);
-      fetch_ahead(value + n * kLanes, column + n * kLanes, values.ahead);
+      fetch_ahead<kFetches>(value + n * kLanes, column + n * kLanes, values.ahead);
       HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) sums[row][n] = hn::MulAdd(weight[row], v, sums[row][n]);
     }
   }
@@ -265,22 +279,32 @@ HWY_INLINE void add_columns(const float* HWY_RESTRICT p, const BlockRows<T>& val
 }
 
 /// The same of all columns.
-template <int kRows, class T>
-HWY_INLINE void add_values(const float* p, const BlockRows<T>& values, std::int64_t first, std::int64_t last,
+template <int kRows, class T, bool kFetches>
+HWY_INLINE void add_values(const float* p, const BlockRows<T, kFetches>& values, std::int64_t first, std::int64_t last,
                            std::int64_t columns, float* output) {
   // Eight sums or sixteen: enough to hide an addition's latency, and few enough for the registers.
-  constexpr int kVecs = kRows == 8 ? 2 : (kRows == 1 ? 8 : 4);
+  constexpr int kVecs = kRows == 8 ? 2 : (kRows == 1 || (kRows == 2 && kManyRegisters) ? 8 : 4);
   std::int64_t column = 0;
   for (; column + kVecs * kLanes <= columns; column += kVecs * kLanes) {
     add_columns<kRows, kVecs>(p, values, first, last, column, output, columns);
   }
-  if (kRows == 1 && column + 4 * kLanes <= columns) {
+  if (kVecs == 8 && column + 4 * kLanes <= columns) {
     add_columns<kRows, 4>(p, values, first, last, column, output, columns);
     column += 4 * kLanes;
   }
   for (; column < columns; column += kLanes) {
     add_columns<kRows, 1>(p, values, first, last, column, output, columns);
   }
+}
+
+/// Calls use(std::integral_constant<int, count>(), row) for the groups of rows whose values are added together.
+template <class Use>
+HWY_INLINE void for_each_value_group(std::int64_t rows, const Use& use) {
+  std::int64_t row = 0;
+  if constexpr (kManyRegisters) {
+    for (; row + 8 <= rows; row += 8) use(std::integral_constant<int, 8>(), row);
+  }
+  for_each_row_group(rows - row, [&](auto group, std::int64_t index) { use(group, row + index); });
 }
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
