@@ -2,6 +2,8 @@
 // A tensor that owns its host memory: what the file readers give and the programs compute on.
 #pragma once
 
+#include <oneapi/tbb/cache_aligned_allocator.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -12,10 +14,13 @@
 
 namespace strobe::io {
 
+/// Memory that begins with a cache line, as frameworks' does.
+using HostBytes = std::vector<std::byte, oneapi::tbb::cache_aligned_allocator<std::byte>>;
+
 struct HostTensor {
   DType dtype = DType::float32;
   std::vector<std::int64_t> shape;  // row-major, at most kMaxRank extents
-  std::vector<std::byte> bytes;
+  HostBytes bytes;
 };
 
 inline std::size_t element_count(const HostTensor& tensor) { return tensor.bytes.size() / size_of(tensor.dtype); }
@@ -24,7 +29,7 @@ inline std::size_t element_count(const HostTensor& tensor) { return tensor.bytes
 inline HostTensor make_tensor(DType dtype, std::vector<std::int64_t> shape) {
   std::size_t bytes = size_of(dtype);
   for (const std::int64_t extent : shape) bytes *= static_cast<std::size_t>(extent);
-  return {dtype, std::move(shape), std::vector<std::byte>(bytes)};
+  return {dtype, std::move(shape), HostBytes(bytes)};
 }
 
 /// Views contiguous row-major memory; `shape` has at most kMaxRank extents.

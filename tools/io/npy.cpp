@@ -207,7 +207,7 @@ Result<HostTensor> read_whole(const std::filesystem::path& path) {
                                      name_of(*dtype), fmt::join(header->shape, ", ")));
   }
 
-  HostTensor tensor{*dtype, std::move(header->shape), std::vector<std::byte>(*bytes)};
+  HostTensor tensor{*dtype, std::move(header->shape), HostBytes(*bytes)};
   if (!stream.read(reinterpret_cast<char*>(tensor.bytes.data()), static_cast<std::streamsize>(*bytes))) {
     return failure(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   }

@@ -30,8 +30,7 @@ class FewQueriesChunk : FewQueriesBlock {
   FewQueriesChunk(const FewQueriesTask& task, std::byte* scratch)
       : FewQueriesBlock(task, scratch),
         panel_rows_(first_.row_invariant ? (rows_ <= kRowGroup ? 0 : rows_) : panel_rows(rows_)),
-        in_place_(used_in_place(first_, rows_)),
-        fetches_(fetches_with_reads(first_, rows_)) {}
+        in_place_(used_in_place(first_, rows_, panel_rows_)) {}
 
   void run() {
     for (std::int64_t row = 0; row < rows_; ++row) {
@@ -113,7 +112,7 @@ class FewQueriesChunk : FewQueriesBlock {
     std::array<HeadRows<T>, kFewQueriesHeads> rows;
     const std::span<const HeadRows<T>> used(rows.data(), task_.heads.size());
     const auto row = [&](std::int64_t head) -> HeadRows<T>& { return rows[static_cast<std::size_t>(head)]; };
-    with_step_constants<T>(rows_, fetches_, [&](auto own, auto fetches) {
+    with_step_constants<T>(rows_, panel_rows_, [&](auto own, auto fetches) {
       for (std::int64_t head = 0; head < heads(); ++head) {
         row(head) = {static_cast<const T*>(head_task(head).k.data), queries(head), scores(head)};
       }
@@ -244,7 +243,6 @@ class FewQueriesChunk : FewQueriesBlock {
 
   const std::int64_t panel_rows_;  // rows whose scores are made with queries across the lanes
   const bool in_place_;            // rows of K and V are used where they lie
-  const bool fetches_;             // reading one fetches a later one
 };
 
 }  // namespace strobe::cpu::HWY_NAMESPACE

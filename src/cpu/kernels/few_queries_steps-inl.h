@@ -21,22 +21,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
 
-/// Whether rows of K and V are used where they lie. 16-bit rows of many queries are widened once instead of for each
-/// group of them.
-HWY_INLINE bool used_in_place(const ForwardTask& task, std::int64_t rows) {
+/// Whether rows of K and V are used where they lie. 16-bit rows of many queries, or of queries across the lanes, are
+/// widened once instead of for each group of them.
+HWY_INLINE bool used_in_place(const ForwardTask& task, std::int64_t rows, std::int64_t panel_rows) {
   if (task.row_invariant || task.stored.given()) return false;
   if (task.head_dim % kLanes != 0 || task.head_dim_v % kLanes != 0) return false;
   if (task.dtype == DType::float32) return true;
-  return rows <= kRowGroup && (task.dtype == DType::bfloat16 || kNativeFloat16);
-}
-
-/// Whether each row that is read fetches the row of the next step, as products of several queries and conversions leave
-/// too few reads under way. One row of float32 is read as fast without it, and so are several that lie in a cache.
-HWY_INLINE bool fetches_with_reads(const ForwardTask& task, std::int64_t rows) {
-  constexpr std::int64_t kCacheBytes = std::int64_t{32} << 20;
-  const std::int64_t bytes =
-      task.visible.keys * (task.k.position_stride + task.v.position_stride) * static_cast<std::int64_t>(sizeof(float));
-  return task.dtype != DType::float32 || (rows > 1 && rows < kPanelLeast && bytes > kCacheBytes);
+  return rows <= kRowGroup && panel_rows == 0 && (task.dtype == DType::bfloat16 || kNativeFloat16);
 }
 
 /// A head's keys with its queries and scores, or its values with its probabilities and output.
@@ -119,21 +110,23 @@ HWY_NOINLINE void add_steps(std::span<const HeadRows<T>> heads, const StepPlaces
   });
 }
 
-/// Calls run(rows, fetches) with the template arguments of multiply_steps() and add_steps().
+/// Calls run(rows, fetches) with the template arguments of multiply_steps() and add_steps(). Conversions and the
+/// products of several queries leave too few reads under way: there each row that is read fetches the row of the next
+/// step. That costs a fifth where rows lie in a cache, and from memory brings as much and more. One and two rows of
+/// float32 are read as fast without.
 template <class T, class Run>
-HWY_INLINE void with_step_constants(std::int64_t rows, bool fetches, const Run& run) {
-  constexpr bool kConverts = !std::is_same_v<T, float>;
-  const auto with_rows = [&](auto own) {
-    if constexpr (kConverts) return run(own, std::true_type());
-    if constexpr (own == 1 || own == 2) return run(own, std::false_type());
-    return fetches ? run(own, std::true_type()) : run(own, std::false_type());
-  };
-  switch (rows) {
-    case 1: return with_rows(std::integral_constant<int, 1>());
-    case 2: return with_rows(std::integral_constant<int, 2>());
-    case 4: return with_rows(std::integral_constant<int, 4>());
-    default: return with_rows(std::integral_constant<int, 0>());
+HWY_INLINE void with_step_constants(std::int64_t rows, std::int64_t panel_rows, const Run& run) {
+  using Any = std::integral_constant<int, 0>;
+  using Converts = std::bool_constant<!std::is_same_v<T, float>>;
+  if constexpr (!Converts::value) {
+    if (panel_rows > 0) return run(Any(), std::false_type());
   }
+  if (rows == 1) return run(std::integral_constant<int, 1>(), Converts());
+  if (rows == 2) return run(std::integral_constant<int, 2>(), Converts());
+  if constexpr (kRowGroup > 2) {
+    if (rows == kRowGroup) return run(std::integral_constant<int, kRowGroup>(), std::true_type());
+  }
+  run(Any(), std::true_type());
 }
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
