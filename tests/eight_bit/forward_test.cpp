@@ -29,7 +29,7 @@ TEST(EightBitForward, ThreadsDoNotChangeTheBits) {
   c.seqlen_q = 500;
   c.fill(5);
   ASSERT_TRUE(c.run().ok());
-  const std::vector<std::byte> one = c.o.bytes;
+  const io::HostBytes one = c.o.bytes;
   c.threads = 4;
   ASSERT_TRUE(c.run().ok());
   EXPECT_EQ(one, c.o.bytes);

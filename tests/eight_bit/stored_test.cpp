@@ -108,7 +108,7 @@ struct StoredCase {
   }
 
   /// o and lse of these keys and values.
-  void run(ForwardArguments arguments, std::vector<std::byte>& o, std::vector<std::byte>& lse) {
+  void run(ForwardArguments arguments, io::HostBytes& o, io::HostBytes& lse) {
     o_ = io::make_tensor(dtype, {batch, seqlen_q, heads_q, head_dim_v});
     lse_ = io::make_tensor(DType::float32, {batch, heads_q, seqlen_q});
     arguments.o = io::view(o_);
@@ -152,7 +152,7 @@ struct StoredCase {
     ForwardArguments converted = common();
     converted.k = io::view(wide_k);
     converted.v = io::view(wide_v);
-    std::vector<std::byte> o, lse, expected_o, expected_lse;
+    io::HostBytes o, lse, expected_o, expected_lse;
     run(converted, expected_o, expected_lse);
     run(stored(), o, lse);
     EXPECT_TRUE(o == expected_o);
@@ -160,7 +160,7 @@ struct StoredCase {
   }
 
   void expect_matches_reference() {
-    std::vector<std::byte> o, lse;
+    io::HostBytes o, lse;
     run(stored(), o, lse);
     ForwardArguments arguments = stored();
     arguments.o = io::view(o_);
@@ -234,7 +234,7 @@ TEST(StoredIn8Bits, HiddenKeysLeaveNoTrace) {
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(io::element_count(scales)); ++i) {
       if (i % 100 >= 60) floats_of(scales)[i] = std::numeric_limits<float>::quiet_NaN();
     }
-    std::vector<std::byte> o, lse;
+    io::HostBytes o, lse;
     c.run(c.stored(), o, lse);
     const auto* values = reinterpret_cast<const float*>(o.data());
     for (std::int64_t i = 0; i < c.batch * c.seqlen_q * c.heads_q * c.head_dim_v; ++i) {

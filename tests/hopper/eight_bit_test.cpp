@@ -90,7 +90,7 @@ TEST_F(HopperEightBit, RowsThatAreNotUsedLeaveNoTrace) {
     c.fill(11);
     run_case(c);
     if (HasFailure()) return;
-    const std::vector<std::byte> first = c.o.bytes;
+    const io::HostBytes first = c.o.bytes;
     for (std::size_t i = 160 * 64; i < 300 * 64; ++i) floats(c.k)[i] = floats(c.v)[i] = 100.0F;
     run_case(c);
     EXPECT_EQ(c.o.bytes, first);

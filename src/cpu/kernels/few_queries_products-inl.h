@@ -59,14 +59,16 @@ HWY_INLINE void fetch_ahead(const T* at, std::int64_t column, std::int64_t ahead
 }
 
 #if HWY_TARGET != HWY_SCALAR
-/// The sum of a vector's 128-bit blocks.
-template <class D>
-HWY_INLINE hn::Vec<hn::FixedTag<float, kKeyQuad>> sum_blocks(D, hn::Vec<D> v) {
-  if constexpr (hn::MaxLanes(D()) == kKeyQuad) {
+using KeyQuad = hn::FixedTag<float, kKeyQuad>;
+
+/// The sum of the 128-bit blocks of a vector of `lanes` lanes.
+template <int lanes, class V>
+HWY_INLINE hn::Vec<KeyQuad> sum_blocks(V v) {
+  if constexpr (lanes == kKeyQuad) {
     return v;
   } else {
-    const hn::Half<D> half;
-    return sum_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+    const hn::FixedTag<float, lanes / 2> half;
+    return sum_blocks<lanes / 2>(hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
   }
 }
 #endif
@@ -78,8 +80,7 @@ HWY_INLINE void store_sums(FixedVec (&v)[kKeyQuad], float* HWY_RESTRICT to) {
 #else
   transpose_blocks(v);
   const Vec sums = hn::Add(hn::Add(v[0], v[1]), hn::Add(v[2], v[3]));
-  const hn::FixedTag<float, kKeyQuad> quad;
-  hn::StoreU(sum_blocks(Floats(), sums), quad, to);
+  hn::StoreU(sum_blocks<kLanes>(sums), KeyQuad(), to);
 #endif
 }
 
@@ -179,7 +180,7 @@ HWY_INLINE void multiply_panel(const float* HWY_RESTRICT panel, std::int64_t col
                                const float* const (&keys)[kPanelKeys], float* HWY_RESTRICT to) {
   const Floats d;
   FixedVec sums[kPanelKeys];
-  for (Vec& sum : sums) sum = hn::Zero(d);
+  for (FixedVec& sum : sums) sum = hn::Zero(d);
   for (std::int64_t c = 0; c < columns; ++c) {
     const Vec query = hn::Load(d, panel + c * kLanes);
     HWY_UNROLL(8) for (int i = 0; i < kPanelKeys; ++i) sums[i] = hn::MulAdd(hn::Set(d, keys[i][c]), query, sums[i]);
@@ -229,7 +230,7 @@ HWY_INLINE void multiply_across_keys(const float* HWY_RESTRICT queries, std::int
   for (std::int64_t key = 0; key < count; key += kWidth) {
     FixedVec sums[kRows][kVecs];
     for (auto& row : sums) {
-      for (Vec& sum : row) sum = hn::Zero(d);
+      for (FixedVec& sum : row) sum = hn::Zero(d);
     }
     for (std::int64_t first = 0; first < columns; first += kColumns) {
       const std::int64_t some = std::min(kColumns, columns - first);

@@ -218,7 +218,7 @@ class ForwardBlock {
     for (int n = 0; n < vectors; ++n) {
       const float* HWY_RESTRICT scores = scratch_.scores + n * kLanes;
       FixedVec top[4];  // one would wait for the last maximum at every key
-      for (Vec& one : top) one = hn::Set(d, -kInfinity);
+      for (FixedVec& one : top) one = hn::Set(d, -kInfinity);
       for (std::int64_t key = first; key < last; key += 4) {
         HWY_UNROLL(4) for (int i = 0; i < 4; ++i) top[i] = hn::Max(top[i], hn::Load(d, scores + (key + i) * kPanel));
       }
