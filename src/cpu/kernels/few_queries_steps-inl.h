@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The products of few queries with a block of keys that every row of every head sees, and whose rows are used where
-// they lie. Reading K and V takes the time, and as many reads are under way at once as the processor's window of
-// instructions holds: so there is as little as possible between one row and the next, and what does not change is a
-// constant.
+// they lie. Reading K and V takes the time, and the processor's instruction window limits how many reads are in flight:
+// so there is as little as possible between one row and the next, and what does not change is a constant.
 #if defined(STROBE_CPU_FEW_QUERIES_STEPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STROBE_CPU_FEW_QUERIES_STEPS_INL_H_
 #undef STROBE_CPU_FEW_QUERIES_STEPS_INL_H_
@@ -60,10 +59,10 @@ inline std::optional<StepPlaces> places_of(const ConstRows& rows, std::int64_t k
   return places;
 }
 
-/// What the rows meet.
+/// The query rows of each head, and the columns of what they are multiplied by.
 struct StepShape {
-  std::int64_t query_rows = 0;  // of a head
-  std::int64_t panel_rows = 0;  // of them, across the lanes
+  std::int64_t query_rows = 0;
+  std::int64_t panel_rows = 0;  // of them, those that lie across the lanes
   std::int64_t columns = 0;     // whole vectors
 };
 
@@ -111,9 +110,9 @@ HWY_NOINLINE void add_steps(std::span<const HeadRows<T>> heads, const StepPlaces
 }
 
 /// Calls run(rows, fetches) with the template arguments of multiply_steps() and add_steps(). Conversions and the
-/// products of several queries leave too few reads under way: there each row that is read fetches the row of the next
-/// step. That costs a fifth where rows lie in a cache, and from memory brings as much and more. One and two rows of
-/// float32 are read as fast without.
+/// products of several queries leave too few reads in flight: there each row that is read fetches the row of the next
+/// step, which gains a fifth and more from memory and costs a fifth in a cache. One and two rows of float32 are read as
+/// fast without.
 template <class T, class Run>
 HWY_INLINE void with_step_constants(std::int64_t rows, std::int64_t panel_rows, const Run& run) {
   using Any = std::integral_constant<int, 0>;
