@@ -30,6 +30,7 @@ ALLOWED = {
         PUBLIC,
         "src/call",
         "src/runtime",
+        "src/engine/engine.h",
         "src/kernels/score",
         "src/kernels/math",
         "src/kernels/scheduler",

@@ -112,16 +112,16 @@ class FewQueriesChunk : FewQueriesBlock {
     std::array<HeadRows<T>, kFewQueriesHeads> rows;
     const std::span<const HeadRows<T>> used(rows.data(), task_.heads.size());
     const auto row = [&](std::int64_t head) -> HeadRows<T>& { return rows[static_cast<std::size_t>(head)]; };
-    with_step_constants<T>(rows_, panel_rows_, [&](auto own, auto fetches) {
+    with_step_rows(panel_rows_ > 0 ? 0 : rows_, [&](auto own) {
       for (std::int64_t head = 0; head < heads(); ++head) {
         row(head) = {static_cast<const T*>(head_task(head).k.data), queries(head), scores(head)};
       }
-      multiply_steps<own, fetches>(used, keys, {rows_, panel_rows_, scratch_.columns});
+      multiply_steps<own>(used, keys, {rows_, panel_rows_, scratch_.columns});
       for (std::int64_t head = 0; head < heads(); ++head) {
         softmax(head, key, count);
         row(head) = {static_cast<const T*>(head_task(head).v.data), scores(head), output_of(head)};
       }
-      add_steps<own, fetches>(used, values, {rows_, 0, scratch_.columns_v});
+      add_steps<own>(used, values, {rows_, 0, scratch_.columns_v});
     });
   }
 

@@ -66,29 +66,43 @@ struct StepShape {
   std::int64_t columns = 0;     // whole vectors
 };
 
+/// Whether each row that is read fetches the row of the next step: conversions and the products of several queries
+/// leave too few reads in flight. That gains a fifth and more from memory and costs a fifth in a cache. One and two
+/// rows of float32 are read as fast without. kRows: of a head; 0: any number.
+template <int kRows, class T>
+inline constexpr bool kFetchesRows = !std::is_same_v<T, float> || kRows == 0 || kRows > 2;
+
 /// Calls use(head, rows, first) for kStep keys from `first` on and every head, then the next keys.
-template <bool kFetches, class T, class Use>
+template <int kRows, class T, class Use>
 HWY_INLINE void for_each_step_of_heads(std::span<const HeadRows<T>> heads, const StepPlaces& places, const Use& use) {
   for (std::int64_t step = 0; step < places.steps; ++step) {
     const std::int64_t offset = places.offsets[static_cast<std::size_t>(step)];
     const std::int64_t ahead = places.offsets[static_cast<std::size_t>(step + 1)] - offset;
     for (const HeadRows<T>& head : heads) {
-      use(head, BlockRows<T, kFetches>{head.rows + offset, places.stride, ahead}, step * kStep);
+      use(head, BlockRows<T, kFetchesRows<kRows, T>>{head.rows + offset, places.stride, ahead}, step * kStep);
     }
   }
 }
 
+/// The products of queries across the lanes. Elements of K are broadcast one by one: its rows are fetched apart.
+HWY_INLINE void multiply_panels(const HeadRows<float>& head, const StepShape& shape, const BlockRows<float, true>& keys,
+                                std::int64_t first) {
+  if (shape.panel_rows == 0) return;
+  for (std::int64_t key = 0; key < kStep; ++key) {
+    for (std::int64_t c = 0; c < shape.columns; c += kLanes) fetch_ahead<true>(keys[key] + c, c, keys.ahead);
+  }
+  for (std::int64_t row = 0; row < shape.panel_rows; row += kLanes) {
+    multiply_panel_queries(head.factors + row * shape.columns, shape.columns, BlockRows<float>{keys.data, keys.stride},
+                           kStep, head.results + row * kFewQueriesKeys + first);
+  }
+}
+
 /// S = Q K^T of all heads. kRows: of a head, the size of a group; 0: as many as `shape` says.
-template <int kRows, bool kFetches, class T>
+template <int kRows, class T>
 HWY_NOINLINE void multiply_steps(std::span<const HeadRows<T>> heads, const StepPlaces& places, const StepShape& shape) {
-  for_each_step_of_heads<kFetches>(heads, places, [&](const HeadRows<T>& head, const auto& keys, std::int64_t first) {
+  for_each_step_of_heads<kRows>(heads, places, [&](const HeadRows<T>& head, const auto& keys, std::int64_t first) {
     if constexpr (kRows > 0) return multiply_step<kRows>(head.factors, shape.columns, keys, head.results + first);
-    if constexpr (std::is_same_v<T, float> && !kFetches) {
-      for (std::int64_t row = 0; row < shape.panel_rows; row += kLanes) {
-        multiply_panel_queries(head.factors + row * shape.columns, shape.columns, keys, kStep,
-                               head.results + row * kFewQueriesKeys + first);
-      }
-    }
+    if constexpr (kRows == 0 && std::is_same_v<T, float>) multiply_panels(head, shape, keys, first);
     multiply_queries(head.factors + round_up(shape.panel_rows, kLanes) * shape.columns,
                      shape.query_rows - shape.panel_rows, shape.columns, keys, kStep,
                      head.results + shape.panel_rows * kFewQueriesKeys + first);
@@ -96,10 +110,10 @@ HWY_NOINLINE void multiply_steps(std::span<const HeadRows<T>> heads, const StepP
 }
 
 /// O += P V of all heads.
-template <int kRows, bool kFetches, class T>
+template <int kRows, class T>
 HWY_NOINLINE void add_steps(std::span<const HeadRows<T>> heads, const StepPlaces& places, const StepShape& shape) {
   const std::int64_t rows = kRows > 0 ? kRows : shape.query_rows;
-  for_each_step_of_heads<kFetches>(heads, places, [&](const HeadRows<T>& head, const auto& values, std::int64_t first) {
+  for_each_step_of_heads<kRows>(heads, places, [&](const HeadRows<T>& head, const auto& values, std::int64_t first) {
     for_each_value_group(rows, [&](auto group, std::int64_t row) {
       const float* p = head.factors + row * kFewQueriesKeys + first;
       float* output = head.results + row * shape.columns;
@@ -109,23 +123,15 @@ HWY_NOINLINE void add_steps(std::span<const HeadRows<T>> heads, const StepPlaces
   });
 }
 
-/// Calls run(rows, fetches) with the template arguments of multiply_steps() and add_steps(). Conversions and the
-/// products of several queries leave too few reads in flight: there each row that is read fetches the row of the next
-/// step, which gains a fifth and more from memory and costs a fifth in a cache. One and two rows of float32 are read as
-/// fast without.
-template <class T, class Run>
-HWY_INLINE void with_step_constants(std::int64_t rows, std::int64_t panel_rows, const Run& run) {
-  using Any = std::integral_constant<int, 0>;
-  using Converts = std::bool_constant<!std::is_same_v<T, float>>;
-  if constexpr (!Converts::value) {
-    if (panel_rows > 0) return run(Any(), std::false_type());
-  }
-  if (rows == 1) return run(std::integral_constant<int, 1>(), Converts());
-  if (rows == 2) return run(std::integral_constant<int, 2>(), Converts());
+/// Calls run(rows) with the constant that multiply_steps() and add_steps() take.
+template <class Run>
+HWY_INLINE void with_step_rows(std::int64_t rows, const Run& run) {
+  if (rows == 1) return run(std::integral_constant<int, 1>());
+  if (rows == 2) return run(std::integral_constant<int, 2>());
   if constexpr (kRowGroup > 2) {
-    if (rows == kRowGroup) return run(std::integral_constant<int, kRowGroup>(), std::true_type());
+    if (rows == kRowGroup) return run(std::integral_constant<int, kRowGroup>());
   }
-  run(Any(), std::true_type());
+  run(std::integral_constant<int, 0>());
 }
 
 }  // namespace strobe::cpu::HWY_NAMESPACE
