@@ -113,15 +113,24 @@ TEST(RowInvariant, ValuesThatAreNotFinite) {
   }
 }
 
-// A sum that underflows to -0 before keys that its row does not see.
+// The sum of the first 64 keys underflows to -0 when key 70 outweighs them. In a prompt, tiles that a row does not see
+// follow; alone, none do.
 TEST(RowInvariant, SumsThatUnderflow) {
-  AttentionCase attention = prompt(DType::float32, 2, 20, 20);
+  constexpr std::int64_t kLength = 192;
+  constexpr std::int64_t kHeavy = 70;
+  const AttentionCase attention = prompt(DType::float32, 2, kLength, kLength);
   CaseTensors tensors(attention);
-  for (std::int64_t index = 0; index < tensors.v.size(); ++index) tensors.v.set(index, -0x1p-149);
+  for (std::int64_t index = 0; index < tensors.q.size(); ++index) {
+    tensors.q.set(index, 1.0);
+    tensors.k.set(index, index / (2 * 64) == kHeavy ? 1.0 : 0.0);
+  }
+  for (std::int64_t index = 0; index < tensors.v.size(); ++index) {
+    tensors.v.set(index, index / (2 * 80) == kHeavy ? 0.0 : -0x1p-149);
+  }
   const ForwardArguments whole = tensors.forward_arguments();
   ASSERT_TRUE(forward(whole, attention.options).ok());
-  for (std::int64_t row = 0; row < 20; ++row) {
-    const Piece piece{.sequence = {.seqlen_q = 20, .seqlen_k = 20},
+  for (std::int64_t row = 0; row < kLength; ++row) {
+    const Piece piece{.sequence = {.seqlen_q = kLength, .seqlen_k = kLength},
                       .row_begin = row,
                       .row_end = row + 1,
                       .keys = row + 1,
