@@ -67,7 +67,7 @@ struct StepShape {
 };
 
 /// Whether each row that is read fetches the row of the next step: conversions and the products of several queries
-/// leave too few reads in flight. That gains a fifth and more from memory and costs a fifth in a cache. One and two
+/// leave too few reads in flight. That gains a quarter and more from memory and costs an eighth in a cache. One and two
 /// rows of float32 are read as fast without. kRows: of a head; 0: any number.
 template <int kRows, class T>
 inline constexpr bool kFetchesRows = !std::is_same_v<T, float> || kRows == 0 || kRows > 2;
