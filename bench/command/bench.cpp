@@ -29,7 +29,7 @@ constexpr const char* kBenchFooter =
 take turns, one each per round, after one round to warm up; medians are shown. One that cannot run a
 cell is left out of it, with a word on standard error.
 
-On the CPU a turn is one call, and speeds are in GFLOP/s:
+On the CPU a turn is the median of the calls that 50 ms hold, and speeds are in GFLOP/s:
   strobe    this library
   row-invariant  the same with row_invariant, which forwards read; only where --implementation names it
   standard  S and P whole in memory, products by OpenBLAS (bench/standard_attention.cpp)

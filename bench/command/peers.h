@@ -39,8 +39,8 @@ class Peer {
   /// Takes the next cell.
   virtual Status prepare(const std::shared_ptr<CellInputs>& inputs) = 0;
 
-  /// Takes one turn at the cell; milliseconds of one call. On the CPU a turn is a call, on a GPU one call to warm up
-  /// and the median of as many as gpu_launches() says, all enqueued at once.
+  /// Takes one turn at the cell; milliseconds of one call. On the CPU a turn is the median of the calls that
+  /// 50 ms hold, on a GPU one call to warm up and the median of as many as gpu_launches() says, all enqueued at once.
   virtual Result<double> run() = 0;
 };
 

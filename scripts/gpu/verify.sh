@@ -8,8 +8,10 @@
 # (kernels that the library's pack lacks are compiled on first use), the other tests there, the same of the Ampere
 # engine with the tiles of each amount of shared memory that its devices have, the checks of check_forward.py, the GPU
 # program of examples/quickstart, compute-sanitizer's four tools, and the mutations of scripts/mutation/run_gpu.py,
-# which it builds first unless $STROBE_MUTATION_TESTS names the folder of its programs. Logs stay in $LOGS.
+# which it builds first unless $STROBE_MUTATION_TESTS names the folder of its programs. $PARTS names what to run of
+# "random tests ampere checks sanitizers mutations", all of it unless set. Logs stay in $LOGS.
 set -u
+parts=" ${PARTS:-random tests ampere checks sanitizers mutations} "
 tests=$(realpath "${STROBE_TESTS:-build/release/bin}")
 [[ -n ${STROBE_MUTATION_TESTS:-} ]] && STROBE_MUTATION_TESTS=$(realpath "$STROBE_MUTATION_TESTS")
 cd "$(dirname "$0")" || exit 1
@@ -18,6 +20,8 @@ shards=$(nproc)
 logs=${LOGS:-$(mktemp -d)}
 per_shard=$(((configurations + shards - 1) / shards))
 failed=0
+
+wanted() { [[ $parts == *" $1 "* ]]; }
 
 # run_shards NAME COUNT PER_SHARD STRIDE COMMAND...: runs COMMAND in COUNT processes, each with its own seeds, and says how
 # it went.
@@ -59,45 +63,66 @@ run_tests() {
   ((bad == 0))
 }
 
-run_shards random "$shards" "$per_shard" 1 || failed=1
-run_tests tests '-HopperLargeTensors.*' || failed=1
-"$tests/hopper_tests" --gtest_brief=1 --gtest_filter=HopperLargeTensors.* || failed=1  # it takes most of a GPU's memory
-for kilobytes in 227 163 99; do
-  STROBE_ENGINE=ampere STROBE_SHARED_KB=$kilobytes \
-    run_shards "ampere-$kilobytes" "$shards" $(((per_shard + 2) / 3)) 1 || failed=1
-done
-STROBE_ENGINE=ampere run_tests ampere \
-  'HopperForward.*:HopperMerge.*:HopperAppend.*:HopperBackward.*:HopperOptions.*:HopperCache.*:HopperTree.*:-*InParts' || failed=1
-python3 check_forward.py --configurations 1 || failed=1
-python3 check_eight_bit.py || failed=1
-python3 check_quantize.py || failed=1
-python3 check_pages.py || failed=1
-python3 check_append.py || failed=1
-"$tests/quickstart_gpu" || failed=1
+check_random() { run_shards random "$shards" "$per_shard" 1 || failed=1; }
+
+check_tests() {
+  run_tests tests '-HopperLargeTensors.*' || failed=1
+  "$tests/hopper_tests" --gtest_brief=1 --gtest_filter=HopperLargeTensors.* || failed=1  # it takes most of a GPU's memory
+}
+
+check_ampere() {
+  local kilobytes
+  for kilobytes in 227 163 99; do
+    STROBE_ENGINE=ampere STROBE_SHARED_KB=$kilobytes \
+      run_shards "ampere-$kilobytes" "$shards" $(((per_shard + 2) / 3)) 1 || failed=1
+  done
+  STROBE_ENGINE=ampere run_tests ampere \
+    'HopperForward.*:HopperMerge.*:HopperAppend.*:HopperBackward.*:HopperOptions.*:HopperCache.*:HopperTree.*:-*InParts' || failed=1
+}
+
+check_scripts() {
+  python3 check_forward.py --configurations 1 || failed=1
+  python3 check_eight_bit.py || failed=1
+  python3 check_quantize.py || failed=1
+  python3 check_pages.py || failed=1
+  python3 check_append.py || failed=1
+  "$tests/quickstart_gpu" || failed=1
+}
 
 # 100 configurations of debug kernels, four of each kernel: waits that trap instead of hanging, shared memory that starts
 # as NaN, and mbarriers at which each lane arrives for itself. Of a lane that arrives for its warp behind a __syncwarp(),
 # racecheck knows only that lane's accesses: ptxas makes the __syncwarp() of a converged warp a NOP.
-export STROBE_DEBUG_KERNELS=1 STROBE_LONGEST=500
-run_shards poisoned 20 5 8 || failed=1
-if command -v compute-sanitizer >/dev/null; then
-  tools=()
-  for tool in memcheck racecheck initcheck synccheck; do
-    run_shards "$tool" 4 25 8 compute-sanitizer --tool "$tool" --error-exitcode 9 &
-    tools+=($!)
-  done
-  for tool in "${tools[@]}"; do wait "$tool" || failed=1; done
-  # Page tables and lengths are read on the device: numbers of no page, and rows that no key uses.
-  for tool in memcheck racecheck initcheck synccheck; do
-    STROBE_SEEDS=20 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests/hopper_tests" --gtest_brief=1 \
-      --gtest_filter='HopperCache.PagesBehindPadding:HopperCache.Entries:HopperCache.PagesThatDoNotExistAreZeros:HopperAppend.*' \
-      >"$logs/pages-$tool.log" 2>&1 || { echo "FAIL  pages under $tool"; failed=1; }
-  done
-fi
-unset STROBE_DEBUG_KERNELS STROBE_LONGEST
+check_sanitizers() {
+  local tool tools=()
+  export STROBE_DEBUG_KERNELS=1 STROBE_LONGEST=500
+  run_shards poisoned 20 5 8 || failed=1
+  if command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck initcheck synccheck; do
+      run_shards "$tool" 4 25 8 compute-sanitizer --tool "$tool" --error-exitcode 9 &
+      tools+=($!)
+    done
+    for tool in "${tools[@]}"; do wait "$tool" || failed=1; done
+    # Page tables and lengths are read on the device: numbers of no page, and rows that no key uses.
+    for tool in memcheck racecheck initcheck synccheck; do
+      STROBE_SEEDS=20 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests/hopper_tests" --gtest_brief=1 \
+        --gtest_filter='HopperCache.PagesBehindPadding:HopperCache.Entries:HopperCache.PagesThatDoNotExistAreZeros:HopperAppend.*' \
+        >"$logs/pages-$tool.log" 2>&1 || { echo "FAIL  pages under $tool"; failed=1; }
+    done
+  fi
+  unset STROBE_DEBUG_KERNELS STROBE_LONGEST
+}
 
-mutations=(python3 ../mutation/run_gpu.py)
-[[ -n ${STROBE_MUTATION_TESTS:-} ]] && mutations+=(--programs "$STROBE_MUTATION_TESTS")
-"${mutations[@]}" >"$logs/mutations.log" || failed=1
-grep -v '^  \(noticed\|passed\)' "$logs/mutations.log"
+check_mutations() {
+  local mutations=(python3 ../mutation/run_gpu.py)
+  [[ -n ${STROBE_MUTATION_TESTS:-} ]] && mutations+=(--programs "$STROBE_MUTATION_TESTS")
+  "${mutations[@]}" >"$logs/mutations.log" || failed=1
+  grep -v '^  \(noticed\|passed\)' "$logs/mutations.log"
+}
+
+wanted random && check_random
+wanted tests && check_tests
+wanted ampere && check_ampere
+wanted checks && check_scripts
+wanted sanitizers && check_sanitizers
+wanted mutations && check_mutations
 exit $failed

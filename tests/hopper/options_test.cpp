@@ -61,6 +61,10 @@ void HopperOptions::expect_bias(std::int64_t head_dim) {
       expect_matches(attention, {{200, 333}, {500, 904}});
       attention.bias->aligned = false;
       expect_matches(attention, {{333, 201}});
+      attention.bias->aligned = true;
+      attention.q.seqused = {300, 77};
+      expect_matches(attention, {{500, 201}});
+      attention.q.seqused.clear();
     }
   }
 }

@@ -67,8 +67,10 @@ class KeyValueLoader {
         batch = max(batch, 0);
       }
       const int head = kv_head(params, work);
-      rows().keys = params.k.row(batch, work.k.start, head);
-      rows().values = params.v.row(batch, work.k.start, head);
+      by_all_lanes([&] {
+        rows().keys = params.k.row(batch, work.k.start, head);
+        rows().values = params.v.row(batch, work.k.start, head);
+      });
     }
   }
 
@@ -212,6 +214,20 @@ class KeyValueLoader {
   /// In shared memory, as they are four registers that the widest tiles lack: volatile, so that they stay there.
   __device__ __forceinline__ static volatile KeyValueRows& rows() {
     return reinterpret_cast<volatile KeyValueRows*>(shared_memory() + kPlan.rows)[threadIdx.x / kWarpSize];
+  }
+
+  /// All lanes store the same numbers. In debug variants one does, as racecheck takes the others for a race.
+  template <typename Store>
+  __device__ __forceinline__ static void by_all_lanes(const Store& store) {
+    if constexpr (C.debug) {
+      __syncwarp();
+      if (lane_of_warp() == 0) {
+        store();
+      }
+      __syncwarp();
+    } else {
+      store();
+    }
   }
 
   const Params& params_;

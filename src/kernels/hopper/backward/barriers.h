@@ -40,20 +40,9 @@ __device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) {
   hopper::wait<C.debug>(barrier, parity);
 }
 
-/// How often a warp arrives at a barrier that has "1 per warp" above. In debug variants each lane does: of a lane that
-/// arrives for its warp racecheck takes only that lane's accesses to come before it, as ptxas leaves out the
-/// __syncwarp() before it where it knows the warp to be converged.
-template <auto C>
-constexpr uint32_t kWarpArrivals = C.debug ? kWarpSize : 1;
-
-/// This warp's arrival, after __syncwarp() where its lanes have read or written the stage themselves.
 template <auto C>
 __device__ __forceinline__ void arrive(uint64_t& barrier) {
-  if constexpr (C.debug) {
-    cuda::ptx::mbarrier_arrive(&barrier);
-  } else {
-    arrive_once(barrier);
-  }
+  hopper::arrive<C.debug>(barrier);
 }
 
 template <Config C>
@@ -69,7 +58,7 @@ struct BiasBarriers<C> {
   __device__ void init() {
     for (int s = 0; s < C.bias_stages; ++s) {
       cuda::ptx::mbarrier_init(&bias_full[s], 1);
-      cuda::ptx::mbarrier_init(&bias_empty[s], kWarpsPerWarpgroup * kWarpArrivals<C>);
+      cuda::ptx::mbarrier_init(&bias_empty[s], kWarpsPerWarpgroup * kWarpArrivals<C.debug>);
     }
   }
 };
@@ -85,7 +74,7 @@ struct Barriers : BiasBarriers<C> {
   /// By one thread, before anyone uses them.
   __device__ void init() {
     BiasBarriers<C>::init();
-    constexpr uint32_t kWarpgroupArrivals = kWarpsPerWarpgroup * kWarpArrivals<C>;
+    constexpr uint32_t kWarpgroupArrivals = kWarpsPerWarpgroup * kWarpArrivals<C.debug>;
     constexpr uint32_t kKeyArrivals = kKeyWarpgroups * kWarpgroupArrivals;
     for (int s = 0; s < C.q_stages; ++s) {
       cuda::ptx::mbarrier_init(&q_full[s], 1);

@@ -57,7 +57,7 @@ struct BiasGradientBarriers {
   /// By one thread, before anyone uses them.
   __device__ void init() {
     static_assert(sizeof(BiasGradientBarriers) <= kBiasGradientBarrierBytes);
-    constexpr uint32_t kArrivals = kKeyWarpgroups * kWarpsPerWarpgroup * kWarpArrivals<C>;
+    constexpr uint32_t kArrivals = kKeyWarpgroups * kWarpsPerWarpgroup * kWarpArrivals<C.debug>;
     const auto both = [](uint64_t& full, uint64_t& empty) {
       cptx::mbarrier_init(&full, 1);
       cptx::mbarrier_init(&empty, kArrivals);

@@ -7,7 +7,9 @@
 #include "kernels/hopper/backward/params.h"
 #include "kernels/hopper/backward/scores.h"
 #include "kernels/hopper/backward/visible_blocks.h"
+#include "kernels/hopper/ptx/cuda_ptx.h"
 #include "kernels/hopper/ptx/grid.h"
+#include "kernels/hopper/tile/panel.h"
 #include "kernels/math/shared_memory.h"
 
 namespace strobe::hopper::backward {
@@ -39,6 +41,22 @@ __device__ __forceinline__ void feed_bias(const TensorMap& map, const Params& pa
       at.advance();
     }
   }
+}
+
+/// Zeros in this warp's part of a stage, from the block's query `first` on. Queries that do not exist have an LSE of
+/// infinity, and P = 0 only if their bias is a number.
+template <Config C>
+__device__ __forceinline__ void clear_bias(unsigned char* stage, int first) {
+  constexpr int kPieces = kRowsPerWarp * (C.rule.bias_float32 ? 4 : 2) / kPieceBytes;  // of a query, for a warp's keys
+  const int thread = thread_of_warpgroup();
+  const int piece = thread / kWarpSize * kPieces + thread % kPieces;
+  unsigned char* const panel = stage + piece / kPanelPieces * C.block_m * kPanelRowBytes;
+#pragma unroll 1
+  for (int query = first + thread % kWarpSize / kPieces; query < C.block_m; query += kWarpSize / kPieces) {
+    *reinterpret_cast<uint4*>(panel + piece_offset(query, piece % kPanelPieces)) = make_uint4(0, 0, 0, 0);
+  }
+  cptx::fence_proxy_async(cptx::space_shared);  // before TMA writes there again
+  __syncwarp();
 }
 
 /// A step's bias of 16 bits, where this thread's scores want it: four 8x8 matrices at a time, transposed.

@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < C.stages; ++s) {
       cptx::mbarrier_init(&barriers.full[s], 1);
-      cptx::mbarrier_init(&barriers.empty[s], kWarpsPerWarpgroup * C.consumer_warpgroups * kWarpArrivals<C>);
+      cptx::mbarrier_init(&barriers.empty[s], kWarpsPerWarpgroup * C.consumer_warpgroups * kWarpArrivals<C.debug>);
     }
     cptx::fence_mbarrier_init(cptx::sem_release, cptx::scope_cluster);
   }

@@ -123,6 +123,9 @@ class ProbabilityRole : Role<C> {
       } else {
         if constexpr (C.bias_stages > 0) {
           wait<C>(barriers_.bias_full[bias_.stage], bias_.parity);
+          if (const int queries = work.q.used - block.query_first; queries < C.block_m && params_.bias_boxes.rows > 1) {
+            clear_bias<C>(smem_ + kPlan.bias + bias_.stage * bias_bytes(C), queries);
+          }
           SharedBias<C> shared(smem_address(kPlan.bias + bias_.stage * bias_bytes(C)), params_.bias_boxes.rows == 1);
           probabilities<C>(block, masked, s, p, lse_log2, shared);
         } else {

@@ -7,12 +7,13 @@
 //   q_empty[w, s]             4: one lane of each warp of w               Q producer  w needs stage s no more
 //   k_full[s]                 1: K producer                       K tile  consumers   stage s holds a block of keys
 //   k_empty[s]                4 x consumer warpgroups     K producer  no warp reads stage s any more
-//   v_full[s], v_empty[s]     as K
+//   v_full[s], v_empty[s]     as K; with 8-bit V the scales of both, too
 //   bias_full[w, s]           1: bias producer                    bias    w           stage s holds the bias of a block
 //   bias_empty[w, s]          4: one lane of each warp of w               producer    w has read stage s
 // Where K and V are stored in 8 bits, three warps convert them, which each arrive at k_full[s] and v_full[s], and
 //   raw_full[s]               1: loader                       K or V  converters  stage s holds a block as it is stored
 //   raw_empty[s]              3: one lane of each converter           loader      stage s was read
+// In debug variants every lane of a warp that arrives does: kWarpArrivals.
 // clang-format on
 //
 // Named barriers (0 is __syncthreads): kTurn + w, 2 x 128 threads: warpgroup w waits for its turn on the tensor cores,
@@ -43,7 +44,7 @@ struct RawBarriers<C> {
   __device__ void init() {
     for (int s = 0; s < C.raw_stages; ++s) {
       cuda::ptx::mbarrier_init(&raw_full[s], 1);
-      cuda::ptx::mbarrier_init(&raw_empty[s], converter_warps(C));
+      cuda::ptx::mbarrier_init(&raw_empty[s], converter_warps(C) * kWarpArrivals<C.debug>);
     }
   }
 };
@@ -62,7 +63,7 @@ struct BiasBarriers<C> {
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
       for (int s = 0; s < C.bias_stages; ++s) {
         cuda::ptx::mbarrier_init(&bias_full[w][s], 1);
-        cuda::ptx::mbarrier_init(&bias_empty[w][s], kWarpsPerWarpgroup);
+        cuda::ptx::mbarrier_init(&bias_empty[w][s], kWarpsPerWarpgroup * kWarpArrivals<C.debug>);
       }
     }
   }
@@ -76,20 +77,20 @@ struct Barriers : RawBarriers<C>, BiasBarriers<C> {
 
   /// By one thread, before anyone uses them.
   __device__ void init() {
-    constexpr int kReaders = kWarpsPerWarpgroup * C.consumer_warpgroups;
-    constexpr int kWriters = converts(C) ? converter_warps(C) : 1;
+    constexpr int kReaders = kWarpsPerWarpgroup * C.consumer_warpgroups * kWarpArrivals<C.debug>;
+    constexpr int kWriters = converts(C) ? converter_warps(C) * kWarpArrivals<C.debug> : 1;
     RawBarriers<C>::init();
     BiasBarriers<C>::init();
     for (int s = 0; s < C.stages; ++s) {
       cuda::ptx::mbarrier_init(&k_full[s], kWriters);
-      cuda::ptx::mbarrier_init(&v_full[s], kWriters);
+      cuda::ptx::mbarrier_init(&v_full[s], eight_bit(C) ? kWarpArrivals<C.debug> : kWriters);
       cuda::ptx::mbarrier_init(&k_empty[s], kReaders);
       cuda::ptx::mbarrier_init(&v_empty[s], kReaders);
     }
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
       for (int s = 0; s < C.q_stages; ++s) {
         cuda::ptx::mbarrier_init(&q_full[w][s], 1);
-        cuda::ptx::mbarrier_init(&q_empty[w][s], kWarpsPerWarpgroup);
+        cuda::ptx::mbarrier_init(&q_empty[w][s], kWarpsPerWarpgroup * kWarpArrivals<C.debug>);
       }
     }
     cuda::ptx::fence_mbarrier_init(cuda::ptx::sem_release, cuda::ptx::scope_cluster);
@@ -99,6 +100,11 @@ struct Barriers : RawBarriers<C>, BiasBarriers<C> {
 template <Config C>
 __device__ __forceinline__ void wait(uint64_t& barrier, uint32_t parity) {
   hopper::wait<C.debug>(barrier, parity);
+}
+
+template <Config C>
+__device__ __forceinline__ void arrive(uint64_t& barrier) {
+  hopper::arrive<C.debug>(barrier);
 }
 
 /// The warpgroups take turns on the tensor cores.

@@ -135,7 +135,7 @@ class BiasRing {
   }
 
   __device__ __forceinline__ void release(Barriers<C>& barriers, int warpgroup) {
-    arrive_once(barriers.bias_empty[warpgroup][at_.stage]);
+    arrive<C>(barriers.bias_empty[warpgroup][at_.stage]);
     at_.advance();
   }
 

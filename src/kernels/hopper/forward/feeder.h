@@ -148,6 +148,8 @@ class KeyFeeder {
           load_panel<false>(map_, box, destination + panel * (kStageBytes / kPanels), full);
         }
       }
+    } else if constexpr (kTransposed && C.debug) {
+      arrive<C>(full);  // this lane has written scales
     }
     at_.advance();
     return true;

@@ -48,19 +48,20 @@ class Rings {
   }
 
   __device__ __forceinline__ void scores_done() {
-    arrive_once(barriers_.k_empty[k_at_.stage]);
+    arrive<C>(barriers_.k_empty[k_at_.stage]);
     k_at_.advance();
     feeder_.released_k();
   }
 
+  /// After the wait for P V: of 8-bit operands, all lanes have made P of the stage's scales by then.
   __device__ __forceinline__ void output_done() {
-    arrive_once(barriers_.v_empty[v_at_.stage]);
+    arrive<C>(barriers_.v_empty[v_at_.stage]);
     v_at_.advance();
     feeder_.released_v();
   }
 
   __device__ __forceinline__ void release_q() {
-    arrive_once(barriers_.q_empty[warpgroup_][q_at_.stage]);
+    arrive<C>(barriers_.q_empty[warpgroup_][q_at_.stage]);
     q_at_.advance();
     feeder_.released_q();
   }

@@ -201,8 +201,8 @@ class StoredConverter {
     }
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);  // WGMMAs read what was written here
     __syncwarp();
-    arrive_once(feeders_.barriers.raw_empty[raw_at_.stage]);
-    arrive_once(full);
+    arrive<C>(feeders_.barriers.raw_empty[raw_at_.stage]);
+    arrive<C>(full);
     raw_at_.advance();
   }
 

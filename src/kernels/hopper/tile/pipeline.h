@@ -75,6 +75,22 @@ __device__ __forceinline__ void arrive_once(uint64_t& barrier) {
   }
 }
 
+/// How often a warp arrives at a barrier at which it counts once. In debug variants each lane does: of a lane that
+/// arrives for its warp racecheck takes only that lane's accesses to come before it, as ptxas leaves out the
+/// __syncwarp() before it where it knows the warp to be converged.
+template <bool debug>
+inline constexpr uint32_t kWarpArrivals = debug ? kWarpSize : 1;
+
+/// This warp's arrival, after __syncwarp() where its lanes have read or written the stage themselves.
+template <bool debug>
+__device__ __forceinline__ void arrive(uint64_t& barrier) {
+  if constexpr (debug) {
+    cuda::ptx::mbarrier_arrive(&barrier);
+  } else {
+    arrive_once(barrier);
+  }
+}
+
 /// Announces `bytes` that TMA will write before the phase completes.
 __device__ __forceinline__ void expect(uint64_t& full, int bytes) {
   cuda::ptx::mbarrier_arrive_expect_tx(cuda::ptx::sem_release, cuda::ptx::scope_cta, cuda::ptx::space_shared, &full,
