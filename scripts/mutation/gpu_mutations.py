@@ -140,7 +140,7 @@ FORWARD_PIPELINE = [
     KernelMutation(
         "stages of K are never released",
         f"{FORWARD}/rings.h",
-        "arrive_once(barriers_.k_empty[k_at_.stage]);",
+        "arrive<C>(barriers_.k_empty[k_at_.stage]);",
         "",
         "Causal128",
     ),
