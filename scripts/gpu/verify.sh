@@ -84,6 +84,7 @@ check_scripts() {
   python3 check_forward.py --configurations 1 || failed=1
   python3 check_eight_bit.py || failed=1
   python3 check_quantize.py || failed=1
+  python3 check_stored.py || failed=1
   python3 check_pages.py || failed=1
   python3 check_append.py || failed=1
   "$tests/quickstart_gpu" || failed=1

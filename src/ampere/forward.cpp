@@ -14,6 +14,7 @@
 #include "gpu/forward_params.h"
 #include "gpu/kernel_table.h"
 #include "gpu/max_logits.h"
+#include "gpu/scale_params.h"
 #include "gpu/with_workspace.h"
 #include "kernels/ampere/forward/smem.h"
 #include "runtime/device.h"
@@ -36,6 +37,10 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
   params.tiles = plan.order;
   params.by_heads_per_kv = Divisor::of(plan.order.heads / static_cast<int>(problem.heads_kv));
   params.cache = gpu::cache_params(problem, arguments, 0);
+  if (problem.stored.given()) {
+    params.k_scales = gpu::scale_params(arguments.k_descale, problem.stored.k_rows);
+    params.v_scales = gpu::scale_params(arguments.v_descale, problem.stored.v_rows);
+  }
   // Copies of nothing name an address all the same.
   if (params.k.data == nullptr) params.k.data = params.o.data;
   if (params.v.data == nullptr) params.v.data = params.o.data;

@@ -52,7 +52,8 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
   const bool whole = (!rule.dropout || config.block_n % kDropoutColumns == 0) && rule.block_mask % config.block_n == 0;
   const int registers = std::min(255, 65536 / (config.ctas_per_sm * threads_per_block(config)));
   // Operands, addresses, running maxima and sums; found by compiling.
-  const int others = 62 + (config.pages ? 24 : 0) + (splits(config) ? 12 : 0);
+  const int conversion = !converts(config) ? 0 : 30 + (config.key_groups > 1 ? 12 : 0) + (rule.softcap ? 36 : 0);
+  const int others = 62 + (config.pages ? 24 : 0) + (splits(config) ? 12 : 0) + conversion;
   return whole && tile_registers(config) + others <= registers &&
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
 }
@@ -63,7 +64,8 @@ constexpr Tiles kNarrow[] = {{4, 32, 64, 2, 2, true}, {4, 32, 64, 2, 2}, {4, 32,
                              {4, 32, 32, 1, 2},       {4, 16, 64, 1, 2}, {4, 16, 32, 1, 2}};
 constexpr Tiles kMiddle[] = {{4, 32, 64, 2, 2}, {4, 32, 48, 2, 2}, {4, 32, 32, 2, 2}, {4, 32, 32, 1, 2},
                              {8, 16, 64, 2, 1}, {8, 16, 64, 1, 1}, {8, 16, 32, 1, 1}};
-constexpr Tiles kWide[] = {{4, 16, 64, 1, 2}, {8, 16, 64, 2, 1}, {8, 16, 64, 1, 1}, {8, 16, 32, 1, 1}};
+constexpr Tiles kWide[] = {
+    {4, 16, 64, 1, 2}, {8, 16, 64, 2, 1}, {8, 16, 64, 1, 1}, {8, 16, 32, 1, 1}, {4, 16, 32, 1, 1}};
 
 std::span<const Tiles> tiles_of(int widest) {
   if (widest <= 64) return kNarrow;
@@ -104,6 +106,11 @@ std::span<const Tiles> tiles_of(const AttentionProblem& problem, const forward::
 void choose_tiles(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
   for (const Tiles& tiles : tiles_of(problem, config)) {
     config = with(config, tiles);
+    if (converts(config)) {  // blocks of half the bytes: more of them are as many on their way
+      ++config.stages;
+      if (fits(config, shape)) return;
+      --config.stages;
+    }
     if (fits(config, shape)) return;
   }
 }
@@ -168,6 +175,9 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   config.packed_heads = gpu::choose_packed_heads(problem);
   config.pages = problem.page_size != 0;
   config.entries = problem.has_cache_batch_idx;
+  if (problem.stored.given()) {
+    config.stored = problem.stored.dtype == DType::int8 ? Operands::int8 : Operands::e4m3;
+  }
   config.schedule = Schedule::split;
   choose_tiles(config, problem, shape);
   if (workers_of_split_keys(problem, config, shape) == 0) {
@@ -222,10 +232,15 @@ std::string explain_kernel(const AttentionProblem& problem, const DeviceShape& s
     text +=
         fmt::format("heads         {} query heads of a key head share a tile: there are few queries\n", c.packed_heads);
   }
+  if (converts(c)) {
+    text += fmt::format("stored K, V   {}; converted to {} block by block\n", strobe::name_of(problem.stored.dtype),
+                        strobe::name_of(problem.dtype));
+  }
   if (c.pages) text += fmt::format("pages         of {} rows, read row by row\n", problem.page_size);
   text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
-  text += c.stages > 1 ? fmt::format("pipeline      {} stages of K and V\n", c.stages)
-                       : std::string("pipeline      one stage of K and of V: each arrives under the other's product\n");
+  text += c.stages > 1 || converts(c)
+              ? fmt::format("pipeline      {} stages of K and V\n", c.stages)
+              : std::string("pipeline      one stage of K and of V: each arrives under the other's product\n");
   text +=
       fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, shared_bytes_of(shape, c.ctas_per_sm));
   if (c.rule.tree_mask) text += "tree mask     a bit for each of a sequence's last keys, as many as its queries\n";

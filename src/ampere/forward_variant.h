@@ -31,7 +31,7 @@ constexpr auto fields_of(const Config&) {
                          field("q_in_registers", &Config::q_in_registers), field("ctas_per_sm", &Config::ctas_per_sm),
                          field("packed_heads", &Config::packed_heads), field("schedule", &Config::schedule),
                          field("pages", &Config::pages), field("entries", &Config::entries),
-                         field("debug", &Config::debug));
+                         field("stored", &Config::stored), field("debug", &Config::debug));
 }
 
 }  // namespace forward

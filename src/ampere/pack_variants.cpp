@@ -55,8 +55,8 @@ void add_backward(const AttentionProblem& problem, const ampere::DeviceShape& sh
   variants.add(ampere::finish_variant(*config, shape), finish_smem_bytes(*config));
 }
 
-/// A query at a time in bfloat16. Servers' steps over a cache of used lengths, contiguous or in pages; on Hopper, whose
-/// engine reads pages itself, contiguous, and a batch without lengths.
+/// A query at a time in bfloat16. Servers' steps over a cache of used lengths, contiguous, in 8 bits or in pages; on
+/// Hopper, whose engine reads pages itself, contiguous, and a batch without lengths.
 void add_decodes(AttentionProblem problem, VariantList& variants) {
   problem.dtype = DType::bfloat16;
   problem.causal = CausalMask::none;
@@ -70,6 +70,14 @@ void add_decodes(AttentionProblem problem, VariantList& variants) {
   };
   const auto used_lengths = [](AttentionProblem& decode) { decode.has_seqused_k = true; };
   for (const std::int64_t group : {4, 8}) {
+    for (const DType stored : {DType::int8, DType::float8_e4m3}) {
+      for (const ampere::DeviceShape& shape : {kA100, kL40, kH200}) {
+        add(shape, 128, group, [=](AttentionProblem& decode) {
+          decode.has_seqused_k = true;
+          decode.stored = {stored, decode.seqlen_k, decode.seqlen_k};
+        });
+      }
+    }
     for (const ampere::DeviceShape& shape : {kA100, kL40}) {
       add(shape, 128, group, used_lengths);
       add(shape, 128, group, [](AttentionProblem& decode) {

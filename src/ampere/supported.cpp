@@ -19,13 +19,31 @@ DeviceShape shape_of(const runtime::CudaDevice& device) {
           .shared_bytes = device.max_shared_bytes};
 }
 
+namespace {
+
+/// Copies are of 16 bytes.
+Status check_stored(const AttentionProblem& problem) {
+  if (!problem.stored.given()) return {};
+  constexpr std::int64_t kElements = 16;
+  for (const auto& [name, value] :
+       {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {
+    if (value % kElements != 0) {
+      return gpu::unsupported("{} is {} and k is {}: the ampere engine takes multiples of {}; the cpu engine takes any",
+                              name, value, name_of(problem.stored.dtype), kElements);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 Status check_supported(const AttentionProblem& problem) {
   if (problem.eight_bit.given()) {
     return gpu::unsupported("q is {}: the ampere engine has no 8-bit inputs; the hopper and cpu engines have",
                             name_of(problem.dtype));
   }
   if (Status status = gpu::check_dtype(problem, kEngine); !status.ok()) return status;
-  if (Status status = gpu::check_keys_dtype(problem, kEngine); !status.ok()) return status;
+  if (Status status = check_stored(problem); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem, kEngine); !status.ok()) return status;
   return gpu::check_sizes(problem, kEngine);
 }

@@ -9,13 +9,16 @@
 
 namespace strobe::gpu {
 
-/// All but the tiles.
+/// All but the tiles. Rows of K and V stored in 8 bits count pairs of elements.
 template <class Params>
 Params forward_params(const AttentionProblem& problem, const ForwardArguments& arguments) {
   Params params{};
   params.q = rows_of({"q", arguments.q});
-  params.k = rows_of({"k", arguments.k});
-  params.v = rows_of({"v", arguments.v});
+  const auto key_rows = [&](const RowsView& tensor) {
+    return problem.stored.given() ? rows_of_pairs(tensor) : rows_of(tensor);
+  };
+  params.k = key_rows({"k", arguments.k});
+  params.v = key_rows({"v", arguments.v});
   params.o = rows_of({"o", arguments.o});
   if (arguments.lse.given()) {
     params.lse = static_cast<float*>(arguments.lse.data);

@@ -8,12 +8,6 @@ Status check_dtype(const AttentionProblem& problem, std::string_view engine) {
   return unsupported("q is {}: the {} engine computes in float16 and bfloat16", name_of(problem.dtype), engine);
 }
 
-Status check_keys_dtype(const AttentionProblem& problem, std::string_view engine) {
-  if (!problem.stored.given()) return {};
-  return unsupported("k is {} and q is {}: the {} engine takes keys of q's dtype; the cpu engine converts them",
-                     name_of(problem.stored.dtype), name_of(problem.dtype), engine);
-}
-
 Status check_row_invariant(const AttentionProblem& problem, std::string_view engine) {
   if (!problem.row_invariant || problem.pass == Pass::backward) return {};
   return unsupported("row_invariant is not supported by the {} engine; the cpu engine supports it", engine);

@@ -33,4 +33,7 @@ Status check_alignment(const RowsView& tensor, std::string_view engine);
 /// As kernels address them, of 16-bit elements.
 Rows rows_of(const RowsView& tensor);
 
+/// Of 8-bit elements, counted in pairs.
+Rows rows_of_pairs(const RowsView& tensor);
+
 }  // namespace strobe::gpu

@@ -23,11 +23,19 @@ bool reads_rows_faster(const AttentionProblem& problem) {
   }
 }
 
+/// K and V in 8 bits: whole copies, of rows that lie one behind another.
+bool reads_stored_rows(const AttentionProblem& problem) {
+  constexpr std::int64_t kCopiedElements = 16;
+  return key_source(problem) == forward::KeySource::tensor && problem.head_dim % kCopiedElements == 0 &&
+         problem.head_dim_v % kCopiedElements == 0;
+}
+
 }  // namespace
 
 bool has_few_rows(const AttentionProblem& problem) {
   constexpr std::int64_t kRowsOfMmaSync = 16;
-  if (problem.eight_bit.given() || problem.stored.given()) return false;
+  if (problem.eight_bit.given()) return false;
+  if (problem.stored.given() && !reads_stored_rows(problem)) return false;
   if (problem.row_invariant) return false;  // one kernel, however many rows there are
   if (problem.has_tree_mask) return false;  // measured with WGMMA alone
   const ScoreRule rule = gpu::score_rule(problem);

@@ -15,6 +15,7 @@
 #include "gpu/forward_params.h"
 #include "gpu/kernel_table.h"
 #include "gpu/max_logits.h"
+#include "gpu/scale_params.h"
 #include "gpu/supported.h"
 #include "gpu/tensor_rows.h"
 #include "gpu/with_workspace.h"
@@ -41,31 +42,19 @@ VariantScope::Change& variant_change() {
   return change;
 }
 
-/// Scales of `rows` rows each; extents of 1 are every entry's.
-forward::ScaleParams scale_params(const ConstTensorView& scales, std::int64_t rows) {
-  forward::ScaleParams params{};
-  params.data = static_cast<const float*>(scales.data);
-  params.batch_stride = scales.shape[0] == 1 ? 0 : scales.strides[0];
-  params.head_stride = scales.shape[1] == 1 ? 0 : scales.strides[1];
-  constexpr int kAllRows = 31;
-  const bool shared = scales.shape[2] == 1;
-  params.shift = shared ? kAllRows : std::countr_zero(static_cast<std::uint64_t>(rows));
-  return params;
-}
-
 forward::EightBitParams eight_bit_params(const AttentionProblem& problem, const ForwardArguments& arguments) {
   const EightBitShape& shape = problem.eight_bit;
   forward::EightBitParams params{};
   if (problem.stored.given()) {
-    params.k = scale_params(arguments.k_descale, problem.stored.k_rows);
-    params.v = scale_params(arguments.v_descale, problem.stored.v_rows);
+    params.k = gpu::scale_params(arguments.k_descale, problem.stored.k_rows);
+    params.v = gpu::scale_params(arguments.v_descale, problem.stored.v_rows);
   }
   if (!shape.given()) return params;
-  params.q = scale_params(arguments.q_descale, shape.q_rows);
-  params.k = scale_params(arguments.k_descale, shape.k_rows);
-  params.v = scale_params(arguments.v_descale, shape.v_rows);
+  params.q = gpu::scale_params(arguments.q_descale, shape.q_rows);
+  params.k = gpu::scale_params(arguments.k_descale, shape.k_rows);
+  params.v = gpu::scale_params(arguments.v_descale, shape.v_rows);
   if (shape.has_q_shift) {
-    params.q_shift = scale_params(arguments.q_shift, 1);
+    params.q_shift = gpu::scale_params(arguments.q_shift, 1);
     params.q_shift.shift = 0;
   }
   for (std::size_t i = 0; i < std::size(params.v_signs); ++i) {

@@ -14,6 +14,7 @@
 #include "devices.h"
 #include "gpu/append_variant.h"
 #include "hopper/plan_problem.h"
+#include "kernels/ampere/forward/smem.h"
 #include "runtime/embedded.h"
 #include "runtime/kernel_store.h"
 #include "runtime/pack/ptxas_report.h"
@@ -116,6 +117,24 @@ TEST_F(AmpereCompile, KeepsEverythingInRegisters) {
     ASSERT_TRUE(variant.ok()) << variant.status().message();
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant->name);
     expect_no_local_memory(*variant);
+    if (HasFailure()) return;
+  }
+}
+
+// K and V in 8 bits.
+TEST_F(AmpereCompile, KeepsConvertedBlocksInRegisters) {
+  for (const std::uint64_t seed : chosen_seeds(6)) {
+    Random random(seed);
+    const NamedDevice& device = kDevices[seed % kDevices.size()];
+    AttentionProblem problem = random_problem(random);
+    if (random.chance(0.5)) problem = few_queries_of(problem, random);
+    problem.stored = {random.one_of({DType::int8, DType::float8_e4m3}), 1, 1};
+    const Result<ampere::forward::Config> config = ampere::forward_config(problem, device.shape);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    const runtime::Variant variant = ampere::forward_variant(*config, device.shape);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant.name);
+    EXPECT_LE(smem_plan(*config).total_bytes, shared_bytes_of(device.shape, config->ctas_per_sm));
+    expect_no_local_memory(variant);
     if (HasFailure()) return;
   }
 }

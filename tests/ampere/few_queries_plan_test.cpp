@@ -40,6 +40,25 @@ ForwardPlan few_plan(const AttentionProblem& problem, const DeviceShape& shape) 
   return forward_plan(problem, shape, *forward_config(problem, shape));
 }
 
+// K and V in 8 bits: the tiles of 16-bit ones, so that results have their bits, with more blocks on their way.
+TEST(AmpereFewQueries, StoredKeysTakeTheSameTiles) {
+  for (const DeviceShape& shape : {kFewOnA100, kFewOnRtx4090, kFewOnH200}) {
+    AttentionProblem problem =
+        few_problem({.batch = 8, .queries = 1, .keys = 8192, .heads_q = 8, .heads_kv = 2, .head_dim = 128});
+    const ForwardPlan wide = few_plan(problem, shape);
+    problem.stored = {.dtype = DType::int8, .k_rows = 1, .v_rows = 1};
+    const ForwardPlan plan = few_plan(problem, shape);
+    EXPECT_EQ(plan.config.stored, Operands::int8);
+    EXPECT_EQ(plan.config.key_groups, wide.config.key_groups);
+    EXPECT_EQ(plan.config.rows_per_warp, wide.config.rows_per_warp);
+    EXPECT_GE(plan.config.stages, wide.config.stages);
+    EXPECT_NE(explain(problem, shape, plan).find("stored K, V   int8; converted to bfloat16"), std::string::npos);
+    problem.head_dim = 72;
+    EXPECT_EQ(forward_config(problem, shape).status().message(),
+              "head_dim is 72 and k is int8: the ampere engine takes multiples of 16; the cpu engine takes any");
+  }
+}
+
 TEST(AmpereFewQueries, FitEveryDevice) {
   for (const auto& [name, shape] : kDevices) {
     for (const std::int64_t head_dim : {8, 40, 64, 96, 128, 192, 256}) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "io/host_tensor.h"
-#include "random.h"
+#include "attention/random.h"
 #include "strobe/float16.h"
 
 namespace strobe::test {

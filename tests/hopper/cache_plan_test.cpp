@@ -75,8 +75,10 @@ TEST(HopperCachePlan, FewContiguousRowsAreTheAmpereEngines) {
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.dropout = 0.5F; }));
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.row_invariant = true; }));
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.has_tree_mask = true; }));
-  EXPECT_FALSE(
-      changed([](AttentionProblem& p) { p.stored.dtype = DType::int8, p.stored.k_rows = p.stored.v_rows = 1; }));
+  const auto store = [](AttentionProblem& p) { p.stored = {.dtype = DType::int8, .k_rows = 1, .v_rows = 1}; };
+  EXPECT_TRUE(changed(store));
+  EXPECT_FALSE(changed([&](AttentionProblem& p) { store(p), p.head_dim = 72; }));
+  EXPECT_FALSE(changed([&](AttentionProblem& p) { store(p), p.page_size = 16; }));
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.seqlen_k = 511; }));
   EXPECT_TRUE(changed([](AttentionProblem& p) { p.page_size = 1; }));
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.page_size = 1, p.head_dim = 64; }));

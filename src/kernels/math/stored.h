@@ -7,6 +7,15 @@
 
 namespace strobe {
 
+/// Scales of 8-bit elements: row r of a head has element r >> shift.
+struct ScaleParams {
+  const float* data;
+  long long batch_stride, head_stride;
+  int shift;  // 31: one for all rows
+
+  constexpr const float* of(int batch, int head) const { return data + batch * batch_stride + head * head_stride; }
+};
+
 #ifdef __CUDACC_RTC__
 
 /// Four neighbours, the first in the lowest byte.
@@ -19,12 +28,22 @@ __device__ __forceinline__ void to_floats(unsigned four, float (&elements)[4]) {
       elements[i] = __uint_as_float(__byte_perm(biased, 0x4b000000U, 0x7540U + i)) - 8388736.0F;
     }
   } else {
+#if __CUDA_ARCH__ >= 890
     const float2 low = ptx::cvt_f32x2_from_f16x2(ptx::cvt_f16x2_from_e4m3x2(four));
     const float2 high = ptx::cvt_f32x2_from_f16x2(ptx::cvt_f16x2_from_e4m3x2(four >> 16));
     elements[0] = low.x;
     elements[1] = low.y;
     elements[2] = high.x;
     elements[3] = high.y;
+#else  // sign, exponent and mantissa where float32 has them: 2^120 is what the exponents' biases differ by
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const unsigned byte = four >> 8 * i;
+      const unsigned magnitude = (byte & 0x7fU) << 20;
+      const float x = __uint_as_float(magnitude | (byte & 0x80U) << 24) * 0x1p120F;
+      elements[i] = magnitude == 0x7fU << 20 ? __uint_as_float(0x7fffffffU) : x;
+    }
+#endif
   }
 }
 

@@ -29,7 +29,10 @@ struct Config {
 
   bool pages = false;    // K and V lie in pages
   bool entries = false;  // K and V of a sequence are an entry that a list names
-  bool debug = false;    // shared memory starts as NaN
+
+  // K and V in 8 bits: each block is converted to rule.element in shared memory.
+  Operands stored = Operands::elements;
+  bool debug = false;  // shared memory starts as NaN
 
   bool operator==(const Config&) const = default;
 };
@@ -40,6 +43,11 @@ constexpr int threads_per_block(const Config& c) { return c.warps * kWarpSize; }
 constexpr int threads_per_group(const Config& c) { return row_warps(c) * kWarpSize; }
 constexpr int fragments(const Config& c) { return c.rows_per_warp / kFragmentRows; }
 constexpr bool splits(const Config& c) { return c.schedule == Schedule::split; }
+
+constexpr bool converts(const Config& c) { return c.stored != Operands::elements; }
+
+/// Blocks on their way while one is in use. A stage is free as soon as its block is converted.
+constexpr int stages_ahead(const Config& c) { return converts(c) ? c.stages : c.stages - 1; }
 
 constexpr Tiling tiling(const Config& c) {
   return {.rule = c.rule,

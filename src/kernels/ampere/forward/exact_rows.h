@@ -6,6 +6,7 @@
 #include "kernels/scheduler/part.h"
 #include "kernels/score/cache.h"
 #include "kernels/score/exact_row.h"
+#include "kernels/score/stored_rows.h"
 
 namespace strobe::ampere::forward {
 
@@ -29,14 +30,26 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
           .tree = score::tree_row<C.rule>(params.tree, work, work.tile.sequence, row / C.packed_heads)};
 }
 
-/// What reads a tile's rows of K and V.
+/// Where a tile's rows of K and V lie.
 template <Config C>
-__device__ __forceinline__ auto element_rows(const Params& params, const TileWork& work) {
+__device__ __forceinline__ auto row_places(const Params& params, const TileWork& work) {
   if constexpr (C.pages || C.entries) {
     return score::CachedRows<C.rule.element, C.pages, C.entries>(params.cache, params.k, params.v, work.tile.sequence,
                                                                  kv_head(params, work), work.k.start);
   } else {
     return score::ElementRows<C.rule.element>{};
+  }
+}
+
+/// What reads them.
+template <Config C>
+__device__ __forceinline__ auto element_rows(const Params& params, const TileWork& work) {
+  const auto places = row_places<C>(params, work);
+  if constexpr (converts(C)) {
+    return score::StoredRows<C.stored, C.rule.element, decltype(row_places<C>(params, work))>(
+        places, params.k_scales, params.v_scales, work.tile.sequence, kv_head(params, work));
+  } else {
+    return places;
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "kernels/ampere/forward/block_walk.h"
 #include "kernels/ampere/forward/smem.h"
+#include "kernels/ampere/forward/stored_block.h"
 #include "kernels/ampere/ptx/mbarrier.h"
 #include "kernels/ampere/tile/copy.h"
 #include "kernels/score/cache.h"
@@ -51,14 +52,47 @@ class BlockPlaces<C> {
   __device__ __forceinline__ BlockPlaces(const Params&, const TileWork&) {}
 };
 
+/// What turns blocks of 8-bit keys and values into the tiles that products read, and knows their scales.
+template <Config C>
+class BlockConverter {
+ public:
+  __device__ __forceinline__ BlockConverter(const Params& params, const TileWork& work)
+      : keys_(params.k_scales.of(work.tile.sequence, kv_head(params, work)), params.k_scales.shift),
+        values_(params.v_scales.of(work.tile.sequence, kv_head(params, work)), params.v_scales.shift) {}
+
+  /// Of the block that is converted next: its first key, of `used`.
+  __device__ __forceinline__ void fetch_scales(int first, int used) {
+    keys_.fetch_scales(first, used);
+    values_.fetch_scales(first, used);
+  }
+  __device__ __forceinline__ void convert(const unsigned char* k, const unsigned char* v, unsigned char* wide_k,
+                                          unsigned char* wide_v) const {
+    keys_.convert(k, wide_k);
+    values_.convert(v, wide_v);
+  }
+
+ private:
+  StoredBlocks<C, CopiedKTile<C>, KTile<C>> keys_;
+  StoredBlocks<C, CopiedVTile<C>, VTile<C>> values_;
+};
+
+/// K and V of 16 bits.
+template <Config C>
+  requires(!converts(C))
+class BlockConverter<C> {
+ public:
+  __device__ __forceinline__ BlockConverter(const Params&, const TileWork&) {}
+};
+
 /// Keys and values of one tile, block by block in the order of the walk of a group of warps. The group's threads meet
 /// in before_scores(): from then on none of them reads the stage of the step before. With a single stage, K of the next
 /// block arrives under the softmax and P V, V of this block under Q K^T, and the threads meet again in after_scores().
+/// Blocks of 8-bit elements are converted in before_scores(), all of their stages being on their way meanwhile.
 template <Config C>
 class KeyValueLoader {
  public:
   __device__ __forceinline__ KeyValueLoader(const Params& params, const TileWork& work)
-      : params_(params), used_(work.k.used), walk_(params, work), next_(params, work) {
+      : params_(params), used_(work.k.used), walk_(params, work), next_(params, work), converter_(params, work) {
     if constexpr (!C.pages) {
       int batch = k_batch(params, work);
       if constexpr (C.entries) {
@@ -86,8 +120,9 @@ class KeyValueLoader {
       ptx::cp_async_commit_group();
     } else {
       find(n);
+      fetch_scales(n);
 #pragma unroll
-      for (int stage = 0; stage < C.stages - 1; ++stage) {
+      for (int stage = 0; stage < stages_ahead(C); ++stage) {
         start_both(stage, n);
         n = walk_.before(n);
       }
@@ -96,9 +131,12 @@ class KeyValueLoader {
 
   /// Waits for K of block n, and with several stages for V.
   __device__ __forceinline__ void before_scores(int n) {
-    ptx::cp_async_wait_group<kAlternates ? 0 : C.stages - 2>();
+    ptx::cp_async_wait_group<kAlternates ? 0 : stages_ahead(C) - 1>();
     meet();
-    if constexpr (kAlternates) {
+    if constexpr (converts(C)) {
+      convert(n);
+      start_ahead(n);
+    } else if constexpr (kAlternates) {
       start_values(0, n);
       ptx::cp_async_commit_group();
     } else if constexpr (kReads) {
@@ -116,7 +154,7 @@ class KeyValueLoader {
         start_keys(0, n);
       }
       ptx::cp_async_commit_group();
-    } else if constexpr (!kReads) {
+    } else if constexpr (!kReads && !converts(C)) {
       start_ahead(n);
     }
   }
@@ -127,16 +165,22 @@ class KeyValueLoader {
     }
   }
 
-  __device__ __forceinline__ uint32_t keys() const { return keys(stage_); }
-  __device__ __forceinline__ uint32_t values() const { return values(stage_); }
+  __device__ __forceinline__ uint32_t keys() const {
+    return converts(C) ? tiles() + kPlan.wide_k + group() * kPlan.wide_k_bytes : keys(stage_);
+  }
+  __device__ __forceinline__ uint32_t values() const {
+    return converts(C) ? tiles() + kPlan.wide_v + group() * kPlan.wide_v_bytes : values(stage_);
+  }
 
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
-  static constexpr bool kAlternates = C.stages == 1;
+  static constexpr bool kAlternates = C.stages == 1 && !converts(C);
   // Of few queries reading is all the time there is: copies start as soon as there is a stage for them.
   static constexpr bool kReads = C.key_groups > 1;
 
   static constexpr int kThreads = threads_per_group(C);
+
+  static constexpr int kElementsOfCopied = converts(C) ? 2 : 1;  // copies count 16 bits
 
   __device__ __forceinline__ static uint32_t tiles() { return shared_address(shared_memory()); }
   __device__ __forceinline__ static uint32_t keys(int stage) {
@@ -158,10 +202,10 @@ class KeyValueLoader {
   }
 
   __device__ __forceinline__ void start_keys(int stage, int n) const {
-    start_rows<KTile<C>>(keys(stage), params_.k, rows().keys, n, params_.head_dim);
+    start_rows<CopiedKTile<C>>(keys(stage), params_.k, rows().keys, n, params_.head_dim / kElementsOfCopied);
   }
   __device__ __forceinline__ void start_values(int stage, int n) const {
-    start_rows<VTile<C>>(values(stage), params_.v, rows().values, n, params_.head_dim_v);
+    start_rows<CopiedVTile<C>>(values(stage), params_.v, rows().values, n, params_.head_dim_v / kElementsOfCopied);
   }
 
   template <typename Tile>
@@ -202,13 +246,31 @@ class KeyValueLoader {
     ptx::cp_async_commit_group();  // an empty one counts, too
   }
 
-  /// What follows block n, into the stage of the block before it.
+  /// What follows block n, into the stage of the block before it, or if that is converted of its own.
   __device__ __forceinline__ void start_ahead(int n) {
 #pragma unroll
-    for (int ahead = 1; ahead < C.stages; ++ahead) {
+    for (int ahead = 0; ahead < stages_ahead(C); ++ahead) {
       n = walk_.before(n);
     }
-    start_both(stage_ == 0 ? C.stages - 1 : stage_ - 1, n);
+    start_both(converts(C) ? stage_ : stage_ == 0 ? C.stages - 1 : stage_ - 1, n);
+  }
+
+  /// Scales of block n, which is converted next.
+  __device__ __forceinline__ void fetch_scales(int n) {
+    if constexpr (converts(C)) {
+      converter_.fetch_scales(n * C.block_n, used_);
+    }
+  }
+
+  /// Block n from its stage to the tiles that products read.
+  __device__ __forceinline__ void convert(int n) {
+    unsigned char* const memory = shared_memory();
+    const int stage = group() * C.stages + stage_;
+    converter_.convert(memory + kPlan.k + stage * kPlan.k_bytes, memory + kPlan.v + stage * kPlan.v_bytes,
+                       memory + kPlan.wide_k + group() * kPlan.wide_k_bytes,
+                       memory + kPlan.wide_v + group() * kPlan.wide_v_bytes);
+    fetch_scales(walk_.before(n));
+    meet();
   }
 
   /// In shared memory, as they are four registers that the widest tiles lack: volatile, so that they stay there.
@@ -220,11 +282,11 @@ class KeyValueLoader {
   template <typename Store>
   __device__ __forceinline__ static void by_all_lanes(const Store& store) {
     if constexpr (C.debug) {
-      __syncwarp();
+      meet_lanes<C>();
       if (lane_of_warp() == 0) {
         store();
       }
-      __syncwarp();
+      meet_lanes<C>();
     } else {
       store();
     }
@@ -234,7 +296,8 @@ class KeyValueLoader {
   int used_;  // keys
   BlockWalk<C> walk_;
   BlockPlaces<C> next_;  // of the block that is copied next
-  int stage_ = 0;        // of the block in use
+  BlockConverter<C> converter_;
+  int stage_ = 0;  // of the block in use
 };
 
 /// A warp's rows of Q as A operands.

@@ -4,6 +4,7 @@
 
 #include "kernels/math/divisor.h"
 #include "kernels/math/rows.h"
+#include "kernels/math/stored.h"
 #include "kernels/scheduler/split.h"
 #include "kernels/score/cache.h"
 #include "kernels/score/params.h"
@@ -42,6 +43,7 @@ struct Params {
 
   SplitParams split;  // split schedules
   CacheParams cache;
+  ScaleParams k_scales, v_scales;  // of K and V in 8 bits, whose rows count pairs of elements
 };
 
 }  // namespace strobe::ampere::forward

@@ -40,7 +40,7 @@ class TileForward {
     Output o = {};
     Softmax<C> softmax[fragments(C)];
     if constexpr (C.key_groups > 1) {
-      ptx::cp_async_wait_group<C.stages - 1>();
+      ptx::cp_async_wait_group<stages_ahead(C)>();
       __syncthreads();
     } else {
       ptx::cp_async_wait_group<0>();  // Q, and the first blocks: nothing else is to be done meanwhile
@@ -175,6 +175,9 @@ class TileForward {
     }
     const TileWork work = tile_work<C>(params_);
     const int first = first_row(work);
+    if constexpr (C.debug) {
+      meet_lanes<C>();  // O takes the place of Q, which racecheck does not know all lanes to have read
+    }
     bool finite = true;
     if constexpr (splits(C)) {
       if (work.tile.part.slot >= 0) {

@@ -8,8 +8,8 @@
 #include "kernels/hopper/forward/params.h"
 #include "kernels/hopper/forward/part.h"
 #include "kernels/hopper/forward/tile_work.h"
-#include "kernels/math/stored.h"
 #include "kernels/score/exact_row.h"
+#include "kernels/score/stored_rows.h"
 
 namespace strobe::hopper::forward {
 
@@ -35,13 +35,26 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
           .tree = score::tree_row<C.rule>(params.tree, work, sequence, row / C.packed_heads)};
 }
 
-/// What reads a tile's rows of K and V of 16-bit elements.
+/// Where a tile's rows of K and V lie.
 template <Config C>
-__device__ __forceinline__ auto element_rows(const Params& params, const TileWork& work) {
+__device__ __forceinline__ auto row_places(const Params& params, const TileWork& work) {
   if constexpr (kInCache<C>) {
     return cached_rows<C>(params, work);
   } else {
     return score::ElementRows<C.rule.element>{};
+  }
+}
+
+/// What reads them.
+template <Config C>
+__device__ __forceinline__ auto element_rows(const Params& params, const TileWork& work) {
+  const auto places = row_places<C>(params, work);
+  if constexpr (converts(C)) {
+    return score::StoredRows<C.stored, C.rule.element, decltype(row_places<C>(params, work))>(
+        places, params.eight_bit.k, params.eight_bit.v, work.tile.sequence,
+        params.by_heads_per_kv.quotient(work.tile.head));
+  } else {
+    return places;
   }
 }
 
@@ -60,72 +73,11 @@ __device__ __forceinline__ void repair_part_row(const Params& params, const Spli
                                                 exact_of, joins_sink<C>(work.tile.part), element_rows<C>(params, work));
 }
 
-/// Rows of K and V stored in 8 bits, of one sequence and head.
-template <Config C>
-class StoredRows {
- public:
-  struct Row {
-    const unsigned char* elements;
-    float scale;
-    __device__ __forceinline__ float operator[](int column) const {
-      if (kInCache<C> && elements == nullptr) {
-        return 0.0F;
-      }
-      return converted<C.stored, C.rule.element>(elements[column], scale);
-    }
-  };
-
-  __device__ __forceinline__ StoredRows(const Params& params, const TileWork& work, const score::ExactRow& row)
-      : params_(params),
-        work_(work),
-        sequence_(work.tile.sequence),
-        head_(params.by_heads_per_kv.quotient(work.tile.head)) {
-    k_ = bytes_from(params.k, row.k);
-    v_ = bytes_from(params.v, row.v);
-  }
-
-  __device__ __forceinline__ Row key(const score::ExactRow& row, int key) const {
-    return {key_bytes(params_.k, k_ + key * row.k_stride, key), scale(params_.eight_bit.k, key)};
-  }
-  __device__ __forceinline__ Row value(const score::ExactRow& row, int key) const {
-    return {key_bytes(params_.v, v_ + key * row.v_stride, key), scale(params_.eight_bit.v, key)};
-  }
-
- private:
-  /// Rows count 16-bit elements.
-  __device__ __forceinline__ static const unsigned char* bytes_from(const Rows& rows, const unsigned short* element) {
-    return reinterpret_cast<const unsigned char*>(rows.data) + (element - rows.data);
-  }
-  /// `in_order`: where the row lies in a tensor of sequences.
-  __device__ __forceinline__ const unsigned char* key_bytes(const Rows& rows, const unsigned char* in_order,
-                                                            int key) const {
-    if constexpr (kInCache<C>) {
-      const unsigned short* const row = cached_rows<C>(params_, work_).row_of(rows, key);
-      return row == nullptr ? nullptr : bytes_from(rows, row);
-    }
-    return in_order;
-  }
-  __device__ __forceinline__ float scale(const ScaleParams& scales, int key) const {
-    return scales.of(sequence_, head_)[key >> scales.shift];
-  }
-
-  const Params& params_;
-  const TileWork& work_;
-  const int sequence_, head_;
-  const unsigned char *k_, *v_;
-};
-
 /// One row, from K and V as they lie in memory.
 template <Config C>
 __device__ __forceinline__ void recompute(const Params& params, const TileWork& work, int row, unsigned short* stored) {
-  const score::ExactRow exact = exact_row<C>(params, work, row);
-  if constexpr (converts(C)) {
-    score::recompute_row<C.rule, C.head_dim_v>(params.score, params.blocks, exact, stored,
-                                               StoredRows<C>(params, work, exact));
-  } else {
-    score::recompute_row<C.rule, C.head_dim_v>(params.score, params.blocks, exact, stored,
-                                               element_rows<C>(params, work));
-  }
+  score::recompute_row<C.rule, C.head_dim_v>(params.score, params.blocks, exact_row<C>(params, work, row), stored,
+                                             element_rows<C>(params, work));
 }
 
 /// All of this warp's rows, tile by tile, after it has stored them.

@@ -7,19 +7,11 @@
 #include "kernels/hopper/tile/tensor_map.h"
 #include "kernels/math/divisor.h"
 #include "kernels/math/rows.h"
+#include "kernels/math/stored.h"
 #include "kernels/score/cache.h"
 #include "kernels/score/params.h"
 
 namespace strobe::hopper::forward {
-
-/// One of the scales of 8-bit operands: row r of a head has element r >> shift.
-struct ScaleParams {
-  const float* data;
-  long long batch_stride, head_stride;
-  int shift;  // 31: one for all rows
-
-  constexpr const float* of(int batch, int head) const { return data + batch * batch_stride + head * head_stride; }
-};
 
 /// 8-bit operands.
 struct EightBitParams {
