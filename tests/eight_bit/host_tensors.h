@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "io/host_tensor.h"
 #include "attention/random.h"
+#include "io/host_tensor.h"
 #include "strobe/float16.h"
 
 namespace strobe::test {
