@@ -7,7 +7,7 @@
 
 namespace strobe::ampere::forward {
 
-/// The blocks of K, or of V, that a group of `warps` warps converts. A warp takes 8 rows by 64 columns at a time. Four
+/// The blocks of K, or of V, that a group of warps converts. A warp takes 8 rows by 64 columns at a time. Four
 /// lanes share a row of 16-byte chunks, and of eight neighbouring lanes the rows are r and r ^ 5: in the stored tile as
 /// in the converted one, whose chunks are twice as many, no two of them meet in a bank.
 template <Config C, typename Stored, typename Wide>
