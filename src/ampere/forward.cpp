@@ -35,6 +35,7 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
                            const ForwardArguments& arguments) {
   auto params = gpu::forward_params<forward::Params>(problem, arguments);
   params.tiles = plan.order;
+  params.tile_count = plan.tiles;
   params.by_heads_per_kv = Divisor::of(plan.order.heads / static_cast<int>(problem.heads_kv));
   params.cache = gpu::cache_params(problem, arguments, 0);
   if (problem.stored.given()) {
@@ -68,9 +69,9 @@ class ForwardCall final : public engine::PlannedCall {
         kernel_(kernel),
         combine_(combine),
         caller_(caller),
-        pool_(device, std::max<std::size_t>(plan_.split.total_bytes, 1)) {}
+        pool_(device, std::max<std::size_t>(ampere::workspace_bytes(plan_), 1)) {}
 
-  std::size_t workspace_bytes() const override { return plan_.split.total_bytes; }
+  std::size_t workspace_bytes() const override { return ampere::workspace_bytes(plan_); }
   DType probability_dtype() const override { return problem_.dtype; }
   std::string explain() const override {
     const std::string engine = caller_.explanation.empty() ? ampere::explain(shape_) : caller_.explanation;
@@ -90,7 +91,8 @@ class ForwardCall final : public engine::PlannedCall {
     if (Status status = check_alignments(arguments, caller_.engine); !status.ok()) return status;
     forward::Params params = parameters(problem_, plan_, arguments);
     return gpu::with_workspace(pool_, workspace_bytes(), execution, stream, [&](std::byte* workspace) {
-      if (workspace != nullptr) params.split = gpu::split_params(plan_.split, workspace);
+      if (splits(plan_.config)) params.split = gpu::split_params(plan_.split, workspace);
+      params.kept = reinterpret_cast<float*>(workspace);  // read by variants that fold
       return launch(context.current(), stream, params);
     });
   }

@@ -2,6 +2,7 @@
 // Kernel, tiles and their order of the Ampere forward: a pure function of the problem and the device's shape.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "ampere/device_shape.h"
@@ -16,10 +17,14 @@ namespace strobe::ampere {
 struct ForwardPlan {
   forward::Config config;
   forward::TileOrder order{};
-  int tiles = 0;         // 0: there is nothing to compute
-  int workers = 0;       // CTAs: one for each tile, or those that share the keys of all
-  gpu::SplitPlan split;  // split schedules
+  int tiles = 0;               // 0: there is nothing to compute
+  int workers = 0;             // CTAs: one for each tile, or those that share all
+  gpu::SplitPlan split;        // split schedules
+  std::size_t kept_bytes = 0;  // of device memory, for what segments leave
 };
+
+/// Of device memory, that a call needs.
+constexpr std::size_t workspace_bytes(const ForwardPlan& plan) { return plan.split.total_bytes + plan.kept_bytes; }
 
 /// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.
 Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape);

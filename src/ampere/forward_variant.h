@@ -30,8 +30,9 @@ constexpr auto fields_of(const Config&) {
                          field("block_n", &Config::block_n), field("stages", &Config::stages),
                          field("q_in_registers", &Config::q_in_registers), field("ctas_per_sm", &Config::ctas_per_sm),
                          field("packed_heads", &Config::packed_heads), field("schedule", &Config::schedule),
-                         field("pages", &Config::pages), field("entries", &Config::entries),
-                         field("stored", &Config::stored), field("debug", &Config::debug));
+                         field("segment_blocks", &Config::segment_blocks), field("pages", &Config::pages),
+                         field("entries", &Config::entries), field("stored", &Config::stored),
+                         field("debug", &Config::debug));
 }
 
 }  // namespace forward

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "ampere/engine.h"
+#include "gpu/row_invariant.h"
 #include "gpu/supported.h"
 
 namespace strobe::ampere {

@@ -74,7 +74,7 @@ int choose_packed_heads(const AttentionProblem& problem) {
 }
 
 int split_workers(const AttentionProblem& problem, const SplitKernel& kernel, std::int64_t tiles, std::int64_t keys) {
-  if (tiles == 0 || !can_split(problem, kernel)) return 0;
+  if (tiles == 0 || problem.total_q == 0 || !can_split(problem, kernel)) return 0;
   if (kernel.segments > 0) return segment_workers(kernel, tiles);
   const bool few_rows = kernel.rows <= kFewRows;
   const std::int64_t blocks = ceil_div<std::int64_t>(keys, kernel.block_n);

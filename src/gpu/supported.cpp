@@ -8,11 +8,6 @@ Status check_dtype(const AttentionProblem& problem, std::string_view engine) {
   return unsupported("q is {}: the {} engine computes in float16 and bfloat16", name_of(problem.dtype), engine);
 }
 
-Status check_row_invariant(const AttentionProblem& problem, std::string_view engine) {
-  if (!problem.row_invariant || problem.pass == Pass::backward) return {};
-  return unsupported("row_invariant is not supported by the {} engine; the cpu engine supports it", engine);
-}
-
 Status check_sizes(const AttentionProblem& problem, std::string_view engine) {
   for (const auto& [name, value] :
        {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {

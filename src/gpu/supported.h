@@ -24,9 +24,6 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
 /// That the inputs are of 16 bits. `engine`: for the message.
 Status check_dtype(const AttentionProblem& problem, std::string_view engine);
 
-/// Unsupported where a row's bits must not depend on what else the call computes.
-Status check_row_invariant(const AttentionProblem& problem, std::string_view engine);
-
 /// head_dims and lengths.
 Status check_sizes(const AttentionProblem& problem, std::string_view engine);
 

@@ -2,6 +2,7 @@
 // What explain() says of a forward.
 #include <fmt/format.h>
 
+#include "gpu/row_invariant.h"
 #include "hopper/forward_plan.h"
 #include "hopper/pages.h"
 #include "kernels/hopper/forward/smem.h"
@@ -51,11 +52,8 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
                                                 : "");
   if (c.schedule == Schedule::split) text += gpu::explain_split(problem, plan.tiles.tiles, plan.workers);
   if (c.rule.row_invariant) {
-    text += fmt::format("row-invariant a row's keys in blocks of {}, counted from its sequence's first{}\n", c.block_n,
-                        c.segment_blocks == 0
-                            ? std::string()
-                            : fmt::format("; {} keys are a segment, and segments join from the last{}",
-                                          c.segment_blocks * c.block_n, c.keeps_in_smem ? " in shared memory" : ""));
+    text += gpu::explain_row_invariant(c.block_n, c.segment_blocks);
+    text += c.keeps_in_smem ? " in shared memory\n" : "\n";
   }
   const std::size_t bytes = workspace_bytes(plan);
   text += bytes == 0 ? "workspace     none\n" : fmt::format("workspace     {} bytes\n", bytes);

@@ -8,6 +8,7 @@
 #include "call/arithmetic.h"
 #include "call/eight_bit.h"
 #include "call/visible_keys.h"
+#include "gpu/row_invariant.h"
 #include "gpu/score_params.h"
 #include "hopper/dealt_tiles.h"
 #include "hopper/pages.h"
@@ -245,7 +246,7 @@ gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Co
           .head_dim_v = config.head_dim_v,
           .rows = problem.seqlen_q * config.packed_heads,
           .ctas = shape.multiprocessors,
-          .segments = segments_of(problem, config)};
+          .segments = gpu::segments_of(problem, config.segment_blocks * config.block_n)};
 }
 
 /// 0: the keys of a tile are one CTA's.

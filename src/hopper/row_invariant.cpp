@@ -2,11 +2,8 @@
 #include "hopper/row_invariant.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "call/arithmetic.h"
-#include "gpu/supported.h"
-#include "hopper/engine.h"
+#include "gpu/row_invariant.h"
 #include "hopper/tile_fit.h"
 
 namespace strobe::hopper {
@@ -21,32 +18,14 @@ int keys_per_step(int widest) {
   return widest <= 192 ? 96 : 64;
 }
 
-/// Keys of a segment, at most. Few queries are as many CTAs' as they have segments; a prompt takes time to join them,
-/// the longer the wider V is.
-int keys_per_segment(int widest) { return widest <= 128 ? 2048 : 4096; }
-
 }  // namespace
-
-Status check_row_invariant(const AttentionProblem& problem) {
-  if (!problem.row_invariant || problem.pass == Pass::backward) return {};
-  for (const auto& [name, wanted] :
-       {std::pair{"dropout", problem.dropout != 0.0F}, std::pair{"a bias", problem.modifiers.has_bias},
-        std::pair{"a block mask", problem.modifiers.block_size != 0},
-        std::pair{"k in 8 bits", problem.stored.given()}}) {
-    if (!wanted) continue;
-    return gpu::unsupported("row_invariant with {} is not supported by the hopper engine; the cpu engine supports it",
-                            name);
-  }
-  return {};
-}
 
 void choose_row_invariant_tiles(forward::Config& config, const AttentionProblem& problem) {
   const ScoreRule& rule = config.rule;
   const int widest = std::max(config.head_dim, config.head_dim_v);
   const bool copies = config.keys == forward::KeySource::page_rows;
   config.block_n = keys_per_step(widest);
-  const int segment = keys_per_segment(widest) / config.block_n;
-  if (problem.seqlen_k > std::int64_t{segment} * config.block_n) config.segment_blocks = segment;
+  config.segment_blocks = gpu::segment_blocks(problem, widest, config.block_n);
   const bool joins = config.segment_blocks > 0;
   if (rule.varlen) config.schedule = Schedule::sorted;  // whose table must fit, too
   config.consumer_warpgroups = 2;
@@ -67,11 +46,6 @@ void choose_row_invariant_tiles(forward::Config& config, const AttentionProblem&
     config.q_stages = 2;
     if (!fits(config)) config.q_stages = 1;
   }
-}
-
-std::int64_t segments_of(const AttentionProblem& problem, const forward::Config& config) {
-  if (config.segment_blocks == 0) return 0;
-  return ceil_div<std::int64_t>(problem.seqlen_k, std::int64_t{config.segment_blocks} * config.block_n);
 }
 
 void choose_kept(forward::Config& config) {

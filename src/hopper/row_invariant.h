@@ -2,22 +2,13 @@
 // Tiles of row-invariant forwards: a row's blocks and segments of keys are the same in every call.
 #pragma once
 
-#include <cstdint>
-
 #include "call/problem.h"
 #include "kernels/hopper/forward/config.h"
-#include "strobe/status.h"
 
 namespace strobe::hopper {
 
-/// Unsupported where a row-invariant forward has an option that this engine's lacks.
-Status check_row_invariant(const AttentionProblem& problem);
-
 /// As many warpgroups as the call's rows and the registers allow, for one number of keys per step and segment.
 void choose_row_invariant_tiles(forward::Config& config, const AttentionProblem& problem);
-
-/// Segments of a row's keys, at most; 0 where they are one.
-std::int64_t segments_of(const AttentionProblem& problem, const forward::Config& config);
 
 /// Once the schedule is chosen: what segments leave stays in shared memory where stages of K and V are left beside it.
 void choose_kept(forward::Config& config);

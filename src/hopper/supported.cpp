@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "call/eight_bit.h"
+#include "gpu/row_invariant.h"
 #include "hopper/engine.h"
 #include "hopper/pages.h"
-#include "hopper/row_invariant.h"
 
 namespace strobe::hopper {
 
@@ -53,7 +53,7 @@ Status check_supported(const AttentionProblem& problem) {
   if (problem.stored.given()) {
     if (Status status = check_stored_pages(problem); !status.ok()) return status;
   }
-  if (Status status = check_row_invariant(problem); !status.ok()) return status;
+  if (Status status = gpu::check_row_invariant(problem, kEngine); !status.ok()) return status;
   return gpu::check_sizes(problem, kEngine);
 }
 

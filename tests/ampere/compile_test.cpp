@@ -139,6 +139,27 @@ TEST_F(AmpereCompile, KeepsConvertedBlocksInRegisters) {
   }
 }
 
+TEST_F(AmpereCompile, KeepsRowInvariantCallsInRegisters) {
+  for (const std::uint64_t seed : chosen_seeds(6)) {
+    Random random(seed);
+    const NamedDevice& device = kDevices[seed % kDevices.size()];
+    AttentionProblem problem = random_problem(random);
+    if (random.chance(0.5)) problem = few_queries_of(problem, random);
+    problem.row_invariant = true;
+    problem.modifiers.has_bias = false;
+    problem.modifiers.block_size = 0;
+    problem.dropout = 0.0F;
+    problem.batch = random.one_of<std::int64_t>({1, 4, 300});  // segments are parts, or a CTA's
+    problem.total_q = problem.batch * problem.seqlen_q;
+    const Result<ampere::forward::Config> config = ampere::forward_config(problem, device.shape);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    const runtime::Variant variant = ampere::forward_variant(*config, device.shape);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant.name);
+    expect_no_local_memory(variant);
+    if (HasFailure()) return;
+  }
+}
+
 TEST_F(AmpereCompile, KeepsAppendsInRegisters) {
   using enum steps::Stored;
   for (const std::uint64_t seed : chosen_seeds(6)) {

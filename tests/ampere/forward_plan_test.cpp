@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "ampere/forward_variant.h"
 #include "devices.h"
@@ -103,9 +104,14 @@ TEST(AmpereForwardPlan, NothingToComputeIsNoTiles) {
                       },
                       +[](AttentionProblem& p) { p.heads_q = p.heads_kv = 0; },
                       +[](AttentionProblem& p) { p.seqlen_q = p.total_q = 0; }}) {
-    AttentionProblem problem = problem_of(64, 64, 64);
-    change(problem);
-    EXPECT_EQ(forward_plan(problem, kA100, config_of(problem)).tiles, 0);
+    for (const auto& [seqlen, row_invariant] : {std::pair{64, false}, {30000, false}, {30000, true}}) {
+      AttentionProblem problem = problem_of(seqlen, 64, 64);
+      problem.row_invariant = row_invariant;
+      change(problem);
+      const ForwardPlan plan = forward_plan(problem, kA100, config_of(problem));
+      EXPECT_EQ(plan.tiles, 0);
+      EXPECT_NE(explain(problem, kA100, plan).find("workspace     none"), std::string::npos);
+    }
   }
 }
 
@@ -124,8 +130,11 @@ TEST(AmpereForwardPlan, NamesWhatTheEngineLacks) {
               p.eight_bit.q_rows = 1;
             }),
             "q is int8: the ampere engine has no 8-bit inputs; the hopper and cpu engines have");
-  EXPECT_EQ(message([](AttentionProblem& p) { p.row_invariant = true; }),
-            "row_invariant is not supported by the ampere engine; the cpu engine supports it");
+  EXPECT_EQ(message([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.dropout = 0.5F;
+            }),
+            "row_invariant with dropout is not supported by the ampere engine; the cpu engine supports it");
 }
 
 TEST(AmpereForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {
@@ -142,7 +151,8 @@ TEST(AmpereForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {
               "false, .row_invariant = false}, .head_dim = 64, "
               ".head_dim_v = 64, .warps = 4, .key_groups = 1, .rows_per_warp = 32, .block_n = 64, .stages = 2, "
               ".q_in_registers = false, .ctas_per_sm = 2, .packed_heads = 1, .schedule = strobe::Schedule::rounds, "
-              ".pages = false, .entries = false, .stored = strobe::Operands::elements, .debug = false}>");
+              ".segment_blocks = 0, .pages = false, .entries = false, .stored = strobe::Operands::elements, .debug = "
+              "false}>");
   }
 }
 

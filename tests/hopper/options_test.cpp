@@ -63,7 +63,10 @@ void HopperOptions::expect_bias(std::int64_t head_dim) {
       expect_matches(attention, {{333, 201}});
       attention.bias->aligned = true;
       attention.q.seqused = {300, 77};
-      expect_matches(attention, {{500, 201}});
+      for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+        attention.options.causal = causal;
+        expect_matches(attention, {{500, 201}});
+      }
       attention.q.seqused.clear();
     }
   }

@@ -175,7 +175,6 @@ TEST_F(HopperRandom, CachesMatchReference) {
 
 /// Row-invariant calls: of some rows by themselves, and on the same keys in pages or chosen entries.
 TEST_F(HopperRandom, RowInvariantCallsMatchReferenceAndTheirParts) {
-  if (tested_engine() != Engine::hopper) GTEST_SKIP() << "the ampere engine has no row-invariant calls";
   const std::vector<std::uint64_t> seeds = chosen_seeds(400);
   for (const std::uint64_t seed : seeds) {
     const std::uint64_t group = seed / kSeedsPerKernel;

@@ -65,6 +65,14 @@ TEST(HopperSplitKeys, SplitsTheKeysOfFewQueries) {
   }
 }
 
+TEST(HopperSplitKeys, NothingIsSplitWithoutQueries) {
+  AttentionProblem problem = problem_of(30000, 128, 128);
+  problem.seqlen_q = problem.total_q = 0;
+  const ForwardPlan plan = planned_for(problem);
+  EXPECT_NE(plan.config.schedule, Schedule::split);
+  EXPECT_EQ(plan.tiles.tiles, 0);
+}
+
 /// Row-invariant calls: no more CTAs than segments, and none where tiles occupy the multiprocessors.
 TEST(HopperSplitKeys, SplitsRowInvariantCallsAtSegments) {
   for (const SplitShape& s : {

@@ -16,17 +16,20 @@ struct JoinFactors {
   bool takes_kept, takes_next;
 };
 
-/// Factors of segments whose rows have these statistics; `highest` is their maximum.
+/// Factors of segments whose rows have these statistics; `highest` is their maximum. A segment that joins nothing stays
+/// as it is.
 __device__ __forceinline__ JoinFactors join_factors(float kept_max, const PartStatistics& next, float highest) {
-  return {ptx::ex2_approx(kept_max - highest), ptx::ex2_approx(next.max_log2 - highest), kept_max != kMinusInfinity,
-          next.sum != 0.0F};
+  const bool takes_kept = kept_max != kMinusInfinity;
+  const bool takes_next = next.sum != 0.0F;
+  const bool both = takes_kept && takes_next;
+  return {both ? ptx::ex2_approx(kept_max - highest) : 1.0F, both ? ptx::ex2_approx(next.max_log2 - highest) : 1.0F,
+          takes_kept, takes_next};
 }
 
+/// Without a branch, which would take registers of all that it chooses from.
 __device__ __forceinline__ float joined(float kept, float next, const JoinFactors& factors) {
-  if (!factors.takes_next) {
-    return kept;
-  }
-  return factors.takes_kept ? __fmaf_rn(next, factors.next, __fmul_rn(kept, factors.kept)) : next;
+  return __fmaf_rn(factors.takes_next ? next : 0.0F, factors.next,
+                   __fmul_rn(factors.takes_kept ? kept : 0.0F, factors.kept));
 }
 
 /// `next` joins `kept`.

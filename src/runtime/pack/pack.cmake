@@ -17,6 +17,7 @@ set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/ampere/backward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/ampere/backward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/ampere/forward_plan.cpp
+  ${PROJECT_SOURCE_DIR}/src/ampere/forward_tiles.cpp
   ${PROJECT_SOURCE_DIR}/src/ampere/forward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/ampere/pack_variants.cpp
   ${PROJECT_SOURCE_DIR}/src/ampere/supported.cpp
@@ -24,6 +25,7 @@ set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/gpu/backward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/backward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/few_queries.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/row_invariant.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/score_params.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/merge_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/quantize_variant.cpp

@@ -27,6 +27,10 @@ struct Config {
   int packed_heads = 1;
   Schedule schedule = Schedule::rounds;  // a tile for each CTA; or split
 
+  // Row-invariant calls: key blocks of a segment, counted from the sequence's first key, whose sums begin afresh and
+  // then join those of the segments after it; 0: a row's keys are one segment.
+  int segment_blocks = 0;
+
   bool pages = false;    // K and V lie in pages
   bool entries = false;  // K and V of a sequence are an entry that a list names
 
@@ -44,6 +48,12 @@ constexpr int threads_per_group(const Config& c) { return row_warps(c) * kWarpSi
 constexpr int fragments(const Config& c) { return c.rows_per_warp / kFragmentRows; }
 constexpr bool splits(const Config& c) { return c.schedule == Schedule::split; }
 
+/// Whether a CTA joins the segments of its tiles, one tile after another; on split schedules each segment is a part.
+constexpr bool folds(const Config& c) { return c.segment_blocks > 0 && !splits(c); }
+
+/// What a thread of such a CTA keeps: vectors of four floats of O, and for each fragment its rows' maxima and sums.
+constexpr int kept_vectors(const Config& c) { return fragments(c) * (c.head_dim_v / 8 + 1); }
+
 constexpr bool converts(const Config& c) { return c.stored != Operands::elements; }
 
 /// Blocks on their way while one is in use. A stage is free as soon as its block is converted.
@@ -55,7 +65,8 @@ constexpr Tiling tiling(const Config& c) {
           .block_m = block_m(c),
           .block_n = c.block_n,
           .packed_heads = c.packed_heads,
-          .threads = threads_per_block(c)};
+          .threads = threads_per_block(c),
+          .segment_blocks = c.segment_blocks};
 }
 
 }  // namespace strobe::ampere::forward

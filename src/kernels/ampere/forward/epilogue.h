@@ -30,26 +30,37 @@ __device__ __forceinline__ void store_max_logit(const Params& params, const Tile
   }
 }
 
+/// The largest scores of a fragment's rows, of rules that want them.
+template <Config C>
+__device__ __forceinline__ void store_max_logits(const Params& params, const TileWork& work, int first_row,
+                                                 const Softmax<C>& softmax) {
+  if constexpr (C.rule.max_logits) {
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      const int row = first_row + score::fragment_row(r);
+      if (row < used_rows<C>(work)) {
+        store_max_logit<C>(params, work, row, softmax.top[r]);
+      }
+    }
+  }
+}
+
 /// What the rows of a fragment are multiplied by, 0 for one that saw nothing; and their LSE, which it stores. A row
 /// without a visible key gives as LSE the sink, or -inf; rows that are owned and not used give -inf.
 template <Config C>
 __device__ __forceinline__ void finish_rows(const Params& params, const TileWork& work, int first_row,
                                             Softmax<C>& softmax, float (&factor)[kRowsPerThread],
                                             bool (&sees)[kRowsPerThread]) {
-  if constexpr (C.key_groups == 1) {  // else merge_groups() has done so
+  if constexpr (C.key_groups == 1 && !folds(C)) {  // else whoever joined groups or segments has done so
     softmax.finish();
   }
+  store_max_logits<C>(params, work, first_row, softmax);
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     const int row = first_row + score::fragment_row(r);
     const bool exists = row < used_rows<C>(work);
     sees[r] = exists && softmax.sum[r] != 0.0F;
     factor[r] = 1.0F;
-    if constexpr (C.rule.max_logits) {
-      if (exists) {
-        store_max_logit<C>(params, work, row, softmax.top[r]);
-      }
-    }
     if constexpr (C.rule.sink) {
       factor[r] =
           softmax.join(r, exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
@@ -161,6 +172,7 @@ __device__ __forceinline__ bool store_part_rows(const Params& params, const Tile
   if constexpr (C.key_groups == 1) {
     softmax.finish();
   }
+  store_max_logits<C>(params, work, first_row, softmax);
   bool finite = true;
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
@@ -168,13 +180,10 @@ __device__ __forceinline__ bool store_part_rows(const Params& params, const Tile
     if (row >= used_rows<C>(work)) {
       continue;
     }
-    if constexpr (C.rule.max_logits) {
-      store_max_logit<C>(params, work, row, softmax.top[r]);
-    }
     float factor = 1.0F;
     if constexpr (C.rule.sink) {
-      const bool joins = work.tile.part.first == 0;  // once
-      factor = softmax.join(r, joins ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
+      factor = softmax.join(
+          r, sink_joins_part<C>(work) ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
     }
     const PartRow to = part_row<C.head_dim_v>(params.split, work.tile.part.slot, row - work.m_begin);
     finite &= store_part_row<C.rule, C.head_dim_v>(to, r, o, factor, softmax.max_log2[r], softmax.sum[r]);

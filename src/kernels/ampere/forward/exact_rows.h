@@ -81,7 +81,7 @@ __device__ __forceinline__ void repair_part(const Params& params, const TileWork
     };
     const PartRow stored = part_row<C.head_dim_v>(params.split, work.tile.part.slot, row - work.m_begin);
     repair_part_row<C.rule, C.head_dim_v>(params.score, params.blocks, stored, params.head_dim_v, exact_of,
-                                          work.tile.part.first == 0, element_rows<C>(params, work));
+                                          sink_joins_part<C>(work), element_rows<C>(params, work));
   }
 }
 

@@ -12,6 +12,7 @@
 //   ../tile/gemm.h, swizzled.h    the two products, and how their operands lie
 //   loader.h             copies ahead of their use
 //   merge.h              groups of warps that took turns at the keys
+//   kept_rows.h          row-invariant calls: segments of keys, one joining those after it
 //   epilogue.h           O and LSE to global memory
 //   tile_work.h          which tile a CTA computes
 //   block_walk.h, exact_rows.h    block masks; non-finite values
@@ -46,16 +47,40 @@ __device__ __forceinline__ void compute_share(const Params& params) {
   SplitScheduler<tiling(C)> scheduler(params.tiles, params.sequences, split_work<C>());
   for (Tile tile; scheduler.next(tile);) {
     const TileWork work = work_of<C>(params, tile);
-    __syncthreads();  // nobody needs the tile before this one, nor its memory
+    share_work<C>(work);
     if (threadIdx.x == 0) {
-      kept_work<C>() = work;
       store_sharers(params.split, params.tiles.heads, params.tiles.m_tiles, tile);
     }
-    __syncthreads();
     compute_tile<C>(params, work);
   }
   clear_unused_rows<C>(params);
   launch_next_grid();
+}
+
+/// Tiles whose keys have segments: this CTA's tiles one after another, and the segments of each from right to left.
+template <Config C>
+__device__ __forceinline__ void compute_segments(const Params& params) {
+  for (int round = 0;; round = shared_work<C>().round + 1) {
+    // Tiles become shorter: every other round the other way round, so that CTAs have about as much to do.
+    const int within = round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
+    const int index = round * static_cast<int>(gridDim.x) + within;
+    if (index >= params.tile_count) {
+      return;
+    }
+    TileWork work = work_of<C>(params, tile_at(params.tiles, index));
+    work.round = round;
+    work.tile_begin = work.n_begin;
+    work.tile_end = work.n_end;
+    do {
+      if (work.n_end > work.tile_begin) {
+        work.n_begin = max(work.tile_begin, (work.n_end - 1) / C.segment_blocks * C.segment_blocks);
+      }
+      share_work<C>(work);
+      compute_tile<C>(params, shared_work<C>());
+      work = shared_work<C>();
+      work.n_end = work.n_begin;
+    } while (work.n_end > work.tile_begin);
+  }
 }
 
 /// Grid: tiles, or the CTAs that share them.
@@ -69,6 +94,8 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm) kernel(co
   }
   if constexpr (splits(C)) {
     compute_share<C>(params);
+  } else if constexpr (folds(C)) {
+    compute_segments<C>(params);
   } else {
     compute_tile<C>(params, work_of<C>(params, tile_of_cta(params.tiles)));
   }

@@ -42,6 +42,8 @@ struct Params {
   long long max_logits_batch_stride;
 
   SplitParams split;  // split schedules
+  float* kept;        // variants that fold: [CTAs, kept_vectors(C), threads of a CTA, 4]
+  int tile_count;     // likewise: of all CTAs
   CacheParams cache;
   ScaleParams k_scales, v_scales;  // of K and V in 8 bits, whose rows count pairs of elements
 };

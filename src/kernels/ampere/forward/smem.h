@@ -33,7 +33,7 @@ struct KeyValueRows {
   const unsigned short* values;
 };
 
-constexpr int kTileWorkBytes = 80;  // TileWork
+constexpr int kTileWorkBytes = 96;  // TileWork
 
 struct SmemPlan {
   int warp_bytes = 0;  // a warp's rows of Q, which all groups read, and when they are done with them, of O
@@ -48,7 +48,8 @@ struct SmemPlan {
   int sums = 0;    // where K and V were: O of all groups but the first
   int maxima = 0;  // and all groups' maxima and sums
   int rows = 0;    // KeyValueRows, for each warp its own
-  int work = 0;    // split schedules: SplitWork and the tile
+  int split = 0;   // split schedules: SplitWork
+  int work = 0;    // CTAs of several tiles or segments: the one that they are at
   int total_bytes = 0;
 };
 
@@ -71,11 +72,12 @@ constexpr SmemPlan smem_plan(const Config& c) {
     const int end = plan.maxima + threads_per_block(c) * fragments(c) * 2 * kFloats * static_cast<int>(sizeof(float));
     plan.rows = end > plan.rows ? end : plan.rows;
   }
-  plan.work = plan.rows + c.warps * static_cast<int>(sizeof(KeyValueRows));
+  plan.split = plan.rows + c.warps * static_cast<int>(sizeof(KeyValueRows));
+  plan.work = plan.split + (splits(c) ? static_cast<int>(sizeof(SplitWork)) : 0);
   plan.total_bytes = plan.work;
-  if (splits(c)) {
+  if (splits(c) || folds(c)) {
     constexpr int kAlignment = 16;
-    plan.total_bytes += static_cast<int>(sizeof(SplitWork)) + kTileWorkBytes;
+    plan.total_bytes += kTileWorkBytes;
     plan.total_bytes = (plan.total_bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
   return plan;

@@ -9,6 +9,7 @@
 
 #include "kernels/ampere/forward/epilogue.h"
 #include "kernels/ampere/forward/exact_rows.h"
+#include "kernels/ampere/forward/kept_rows.h"
 #include "kernels/ampere/forward/loader.h"
 #include "kernels/ampere/forward/merge.h"
 
@@ -175,6 +176,11 @@ class TileForward {
     }
     const TileWork work = tile_work<C>(params_);
     const int first = first_row(work);
+    if constexpr (folds(C)) {
+      if (!join_segments<C>(params_, work, first, o, softmax)) {
+        return;
+      }
+    }
     if constexpr (C.debug) {
       meet_lanes<C>();  // O takes the place of Q, which racecheck does not know all lanes to have read
     }

@@ -32,8 +32,10 @@ __device__ __forceinline__ void meet_lanes() {
 
 struct TileWork : score::Sequence {
   Tile tile;
-  int m_begin;         // first row of the tile in its sequence
-  int n_begin, n_end;  // key blocks that some row of the tile sees; split schedules: this CTA's of them
+  int m_begin;               // first row of the tile in its sequence
+  int n_begin, n_end;        // key blocks that some row of the tile sees; of a part or segment: its own of them
+  int tile_begin, tile_end;  // variants that fold: those of all segments
+  int round;                 // likewise: of the CTA's tiles
 };
 static_assert(sizeof(TileWork) <= kTileWorkBytes);
 
@@ -66,10 +68,7 @@ __device__ __forceinline__ int owned_rows(const TileWork& work) {
   return work.q.owned * C.packed_heads;
 }
 
-/// The tile of this CTA where it has but one.
-__device__ __forceinline__ Tile tile_of_cta(const TileOrder& order) {
-  int index;
-  asm volatile("mov.u32 %0, %%ctaid.x;\n" : "=r"(index));
+__device__ __forceinline__ Tile tile_at(const TileOrder& order, int index) {
   const int section = order.by_section.quotient(index);
   const int within = order.by_section.remainder(index);
   const Divisor& by_heads = section < order.full_sections ? order.by_section_heads : order.by_last;
@@ -80,6 +79,13 @@ __device__ __forceinline__ Tile tile_of_cta(const TileOrder& order) {
           {}};
 }
 
+/// The tile of this CTA where it has but one.
+__device__ __forceinline__ Tile tile_of_cta(const TileOrder& order) {
+  int index;
+  asm volatile("mov.u32 %0, %%ctaid.x;\n" : "=r"(index));
+  return tile_at(order, index);
+}
+
 template <Config C>
 __device__ __forceinline__ TileWork work_of(const Params& params, const Tile& tile) {
   TileWork work{score::sequence_of<C.rule>(params.sequences, params.visibility, tile.sequence)};
@@ -88,7 +94,11 @@ __device__ __forceinline__ TileWork work_of(const Params& params, const Tile& ti
   const score::KeyBlocks blocks = key_blocks<C>(params, work, work.m_begin, block_m(C));
   work.n_begin = blocks.begin;
   work.n_end = blocks.end;
-  if constexpr (splits(C)) {
+  if constexpr (splits(C) && C.segment_blocks > 0) {
+    const int segment = blocks.begin / C.segment_blocks + tile.part.first;
+    work.n_end = min(blocks.end, (segment + 1) * C.segment_blocks);
+    work.n_begin = min(max(blocks.begin, segment * C.segment_blocks), work.n_end);
+  } else if constexpr (splits(C)) {
     work.n_end = min(blocks.end, blocks.begin + tile.part.end);
     work.n_begin = blocks.begin + tile.part.first;
   }
@@ -98,22 +108,40 @@ __device__ __forceinline__ TileWork work_of(const Params& params, const Tile& ti
 /// Split schedules: what a CTA knows of its share, and the tile that it is at.
 template <Config C>
 __device__ __forceinline__ SplitWork& split_work() {
-  return *reinterpret_cast<SplitWork*>(shared_memory() + smem_plan(C).work);
+  return *reinterpret_cast<SplitWork*>(shared_memory() + smem_plan(C).split);
 }
+
+/// Of CTAs of several tiles or segments: the one that they are at.
 template <Config C>
-__device__ __forceinline__ TileWork& kept_work() {
-  return *reinterpret_cast<TileWork*>(shared_memory() + smem_plan(C).work + sizeof(SplitWork));
+__device__ __forceinline__ TileWork& shared_work() {
+  return *reinterpret_cast<TileWork*>(shared_memory() + smem_plan(C).work);
+}
+
+/// By all threads: on to `work`, when nobody needs the one before any more, nor its memory.
+template <Config C>
+__device__ __forceinline__ void share_work(const TileWork& work) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    shared_work<C>() = work;
+  }
+  __syncthreads();
 }
 
 /// The tile that this CTA is at. What is found here anew need not be kept in registers meanwhile: hence the volatile
 /// instruction, or shared memory.
 template <Config C>
 __device__ __forceinline__ TileWork tile_work(const Params& params) {
-  if constexpr (splits(C)) {
-    return kept_work<C>();
+  if constexpr (splits(C) || folds(C)) {
+    return shared_work<C>();
   } else {
     return work_of<C>(params, tile_of_cta(params.tiles));
   }
+}
+
+/// Whether the sink joins this CTA's part of a tile: the first. That of segments joins when they have been joined.
+template <Config C>
+__device__ __forceinline__ bool sink_joins_part(const TileWork& work) {
+  return C.segment_blocks == 0 && work.tile.part.first == 0;
 }
 
 /// Batch indices of the tensors: packed ones have one batch.
