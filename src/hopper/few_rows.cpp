@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hopper/few_rows.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string_view>
 
 #include "gpu/few_queries.h"
 #include "gpu/score_params.h"
@@ -30,6 +33,13 @@ bool reads_stored_rows(const AttentionProblem& problem) {
          problem.head_dim_v % kCopiedElements == 0;
 }
 
+ampere::Caller caller(std::string_view reason) {
+  return {.engine = kEngine,
+          .explanation = fmt::format("engine        hopper: the tensors are on a GPU of compute capability 9.0\n"
+                                     "kernel        the ampere engine's, by mma.sync: {}\n",
+                                     reason)};
+}
+
 }  // namespace
 
 bool has_few_rows(const AttentionProblem& problem) {
@@ -43,11 +53,8 @@ bool has_few_rows(const AttentionProblem& problem) {
   return problem.seqlen_q * gpu::choose_packed_heads(problem) <= kRowsOfMmaSync && reads_rows_faster(problem);
 }
 
-ampere::Caller few_rows_caller() {
-  return {.engine = kEngine,
-          .explanation =
-              "engine        hopper: the tensors are on a GPU of compute capability 9.0\n"
-              "kernel        the ampere engine's, by mma.sync: there are few query rows\n"};
-}
+ampere::Caller few_rows_caller() { return caller("there are few query rows"); }
+
+ampere::Caller stored_page_rows_caller() { return caller("keys in 8 bits are read row by row"); }
 
 }  // namespace strobe::hopper

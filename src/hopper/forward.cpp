@@ -249,6 +249,7 @@ engine::PlannedCallResult plan_forward(const AttentionProblem& problem) {
   const DeviceShape shape{(*device)->multiprocessors, (*device)->l2_bytes};
   const Result<forward::Config> config = forward_config(problem, shape);
   if (!config.ok()) return config.status();
+  if (reads_stored_page_rows(problem)) return ampere::plan_forward(problem, stored_page_rows_caller());
   if (!variant_change() && has_few_rows(problem)) return ampere::plan_forward(problem, few_rows_caller());
   const std::optional<forward::Config> aligned = aligned_bias_config(problem, shape, *config);
   engine::PlannedCallResult any = plan_call(problem, **device, shape, *config);

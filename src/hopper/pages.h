@@ -18,6 +18,12 @@ inline forward::KeySource key_source(const AttentionProblem& problem) {
   return boxes ? forward::KeySource::page_boxes : forward::KeySource::page_rows;
 }
 
+/// Whether K and V in 8 bits are to be read out of pages row by row: the Ampere engine's forward computes the call,
+/// however many rows there are.
+inline bool reads_stored_page_rows(const AttentionProblem& problem) {
+  return problem.stored.given() && key_source(problem) == forward::KeySource::page_rows;
+}
+
 /// Rows of the boxes that TMA reads: of a block of keys each lies in one page.
 inline int page_box_rows(const AttentionProblem& problem, const forward::Config& config) {
   return static_cast<int>(std::gcd(problem.page_size, static_cast<std::int64_t>(config.block_n)));

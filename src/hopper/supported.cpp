@@ -29,17 +29,19 @@ Status check_eight_bit(const AttentionProblem& problem) {
   return {};
 }
 
-/// What the kernel that converts K and V lacks.
+/// What the kernel lacks that reads K and V in 8 bits out of pages row by row, 16 bytes at a time.
 Status check_stored_pages(const AttentionProblem& problem) {
-  if (key_source(problem) != forward::KeySource::page_rows) return {};
-  const std::string_view dtype = name_of(problem.stored.dtype);
-  if (problem.has_leftpad_k) {
+  if (!reads_stored_page_rows(problem)) return {};
+  constexpr std::int64_t kCopiedElements = 16;
+  for (const auto& [name, value] :
+       {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {
+    if (value % kCopiedElements == 0) continue;
     return unsupported(
-        "k is {} in pages, and leftpad_k is given: the hopper engine takes one of them; the cpu engine takes both",
-        dtype);
+        "{} is {} and k is {} in pages of {} rows{}: the hopper engine takes multiples of {}; the cpu engine takes any",
+        name, value, name_of(problem.stored.dtype), problem.page_size, problem.has_leftpad_k ? " with leftpad_k" : "",
+        kCopiedElements);
   }
-  return unsupported("k is {} in pages of {} rows: the hopper engine takes multiples of 8; the cpu engine takes any",
-                     dtype, problem.page_size);
+  return {};
 }
 
 }  // namespace
@@ -50,9 +52,7 @@ Status check_supported(const AttentionProblem& problem) {
   } else if (Status status = gpu::check_dtype(problem, kEngine); !status.ok()) {
     return status;
   }
-  if (problem.stored.given()) {
-    if (Status status = check_stored_pages(problem); !status.ok()) return status;
-  }
+  if (Status status = check_stored_pages(problem); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem, kEngine); !status.ok()) return status;
   return gpu::check_sizes(problem, kEngine);
 }

@@ -98,18 +98,21 @@ TEST(HopperCachePlan, PaddingAndEntries) {
   EXPECT_FALSE(config_of(problem_of(4096, 128, 128)).entries);
 }
 
-TEST(HopperCachePlan, StoredKeysAreReadInBoxesAlone) {
+TEST(HopperCachePlan, StoredKeysThatTmaDoesNotBringAreTheAmpereEngines) {
   AttentionProblem problem = paged_problem(16, 128, 1);
   problem.stored = {.dtype = DType::int8, .k_rows = problem.seqlen_k, .v_rows = problem.seqlen_k};
   EXPECT_EQ(config_of(problem).keys, KeySource::page_boxes);
+  EXPECT_FALSE(reads_stored_page_rows(problem));
   problem.has_leftpad_k = true;
-  EXPECT_EQ(forward_config(problem, test::kH200).status().message(),
-            "k is int8 in pages, and leftpad_k is given: the hopper engine takes one of them; the cpu engine takes "
-            "both");
+  EXPECT_TRUE(reads_stored_page_rows(problem));
   problem.has_leftpad_k = false;
   problem.page_size = 1;
+  EXPECT_TRUE(reads_stored_page_rows(problem));
+  EXPECT_TRUE(forward_config(problem, test::kH200).ok());
+  problem.head_dim_v = 72;
   EXPECT_EQ(forward_config(problem, test::kH200).status().message(),
-            "k is int8 in pages of 1 rows: the hopper engine takes multiples of 8; the cpu engine takes any");
+            "head_dim_v is 72 and k is int8 in pages of 1 rows: the hopper engine takes multiples of 16; the cpu "
+            "engine takes any");
 }
 
 TEST(HopperCachePlan, SaysHowPagesAreRead) {

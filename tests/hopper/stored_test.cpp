@@ -6,6 +6,8 @@
 #include <iostream>
 #include <string>
 
+#include "attention/cache_copy.h"
+#include "attention/random.h"
 #include "attention/seeds.h"
 #include "device_cache.h"
 #include "eight_bit/stored_case.h"
@@ -64,6 +66,26 @@ TEST_F(HopperStored, RandomCallsMatchReference) {
     DeviceCache call(arguments, device());
     call.run(c.options, stream());
     if (!HasFailure()) call.expect_matches(arguments, c.options);
+    if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << '\n' << call.explained();
+  }
+  std::cout << seeds.size() << " configurations\n";
+}
+
+/// Of any size, by TMA and row by row, with left padding and without.
+TEST_F(HopperStored, PagesMatchReference) {
+  const std::vector<std::uint64_t> seeds = chosen_seeds(100);
+  for (const std::uint64_t seed : seeds) {
+    StoredCase c = hopper_stored_case(seed);
+    c.packed = c.used = c.bias = false;
+    c.k_rows = c.v_rows = c.seqlen_k;
+    c.fill(seed);
+    SCOPED_TRACE(describe(c));
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+    Random random(seed);
+    const CacheCopy pages(c.with_outputs(c.stored()), CacheKind::pages, random);
+    DeviceCache call(pages.arguments(), device());
+    call.run(c.options, stream());
+    if (!HasFailure()) call.expect_matches(pages.arguments(), c.options);
     if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << '\n' << call.explained();
   }
   std::cout << seeds.size() << " configurations\n";

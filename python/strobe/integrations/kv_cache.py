@@ -177,7 +177,7 @@ def reads_in_place(q: Tensor, cache: Cache) -> bool:
     columns = (q.shape[-1], v.shape[-1])
     if any(x % 8 != 0 or x > _MOST_COLUMNS_OF_GPUS for x in columns):
         return False
-    if k.dtype.itemsize > 1:
+    if k.dtype.itemsize > 1 or all(x % 16 == 0 for x in columns):
         return True
     boxes = cache.page_table is None or (k.shape[1] % 8 == 0 and cache.leftpad is None)
     return boxes and _is_hopper(q.device.index)

@@ -84,7 +84,8 @@ class PageBoxes {
         store_zeros(destination + panel * kPanelBytes, box_bytes);
       }
     }
-    const int found = __popc(__ballot_sync(kFullWarp, is_found));  // and zeros are stored
+    const int found = __popc(__ballot_sync(kFullWarp, is_found));
+    __syncwarp();  // all lanes' zeros are stored
     if (threadIdx.x % kWarpSize == 0) {
       expect(full, panels * found * box_bytes);
     }
