@@ -43,17 +43,19 @@ int tile_registers(const forward::Config& config) {
 
 bool fits(const forward::Config& config, const DeviceShape& shape) {
   const ScoreRule& rule = config.rule;
+  const bool later = shape.compute_major >= 10;
   // 48 keys are more than 32 where 64 do not fit; on later architectures ptxas spills what they need.
-  if (config.block_n == 48 && shape.compute_major != 8) return false;
+  if (config.block_n == 48 && (shape.compute_major != 8 || rule.max_logits)) return false;
   const bool whole = (!rule.dropout || config.block_n % kDropoutColumns == 0) && rule.block_mask % config.block_n == 0;
   const int registers = std::min(255, 65536 / (config.ctas_per_sm * threads_per_block(config)));
   // Operands, addresses, running maxima and sums; found by compiling.
-  const int conversion = !converts(config) ? 0 : 30 + (config.key_groups > 1 ? 12 : 0) + (rule.softcap ? 36 : 0);
-  const int joining = (!folds(config) ? 0
-                       : rule.softcap ? 48
-                                      : 32) +
-                      (rule.row_invariant && shape.compute_major >= 10 ? 48 : 0);
-  const int others = 62 + (config.pages ? 24 : 0) + (splits(config) ? 12 : 0) + conversion + joining;
+  const int conversion = !converts(config) ? 0
+                                           : 34 + (config.key_groups > 1 ? 12 : 0) + (rule.softcap ? 36 : 0) +
+                                                 (rule.softcap && later ? 28 : 0);
+  const int joining = (!folds(config) ? 0 : rule.softcap ? 48 : 32) + (rule.row_invariant && later ? 48 : 0);
+  const int parts = !splits(config) ? 0 : 12 + (rule.softcap ? 12 : 0) + (later ? 12 : 0);
+  const int scaling = rule.scale_first && later ? 4 : 0;
+  const int others = 62 + (config.pages ? 24 : 0) + parts + conversion + joining + scaling;
   return whole && tile_registers(config) + others <= registers &&
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
 }

@@ -97,7 +97,11 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm) kernel(co
   } else if constexpr (folds(C)) {
     compute_segments<C>(params);
   } else {
-    compute_tile<C>(params, work_of<C>(params, tile_of_cta(params.tiles)));
+    const TileWork work = work_of<C>(params, tile_of_cta(params.tiles));
+    if constexpr (keeps_work(C)) {
+      share_work<C>(work);
+    }
+    compute_tile<C>(params, work);
   }
 }
 

@@ -111,7 +111,7 @@ __device__ __forceinline__ SplitWork& split_work() {
   return *reinterpret_cast<SplitWork*>(shared_memory() + smem_plan(C).split);
 }
 
-/// Of CTAs of several tiles or segments: the one that they are at.
+/// Variants that keep it: the tile that the CTA is at.
 template <Config C>
 __device__ __forceinline__ TileWork& shared_work() {
   return *reinterpret_cast<TileWork*>(shared_memory() + smem_plan(C).work);
@@ -131,7 +131,7 @@ __device__ __forceinline__ void share_work(const TileWork& work) {
 /// instruction, or shared memory.
 template <Config C>
 __device__ __forceinline__ TileWork tile_work(const Params& params) {
-  if constexpr (splits(C) || folds(C)) {
+  if constexpr (keeps_work(C)) {
     return shared_work<C>();
   } else {
     return work_of<C>(params, tile_of_cta(params.tiles));
