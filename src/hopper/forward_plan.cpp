@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "call/arithmetic.h"
 #include "call/eight_bit.h"
@@ -22,8 +23,12 @@ namespace {
 
 constexpr int kCompiledHeadDims[] = {32, 64, 96, 128, 192, 256};
 
-int compiled_head_dim(std::int64_t head_dim) {
-  return *std::lower_bound(std::begin(kCompiledHeadDims), std::end(kCompiledHeadDims), static_cast<int>(head_dim));
+constexpr int kCompiledHeadDims8[] = {64, 128, 192, 256};  // of 8-bit operands
+
+int compiled_head_dim(std::int64_t head_dim, const AttentionProblem& problem) {
+  const std::span<const int> compiled =
+      problem.eight_bit.given() ? std::span<const int>(kCompiledHeadDims8) : kCompiledHeadDims;
+  return *std::ranges::lower_bound(compiled, static_cast<int>(head_dim));
 }
 
 // The choices below were measured on an H200: docs/performance-log-hopper.md.
@@ -142,7 +147,7 @@ bool choose_short_tiles(forward::Config& config, const AttentionProblem& problem
 void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& problem) {
   const bool integers = problem.dtype == DType::int8;
   config.operands = integers ? Operands::int8 : Operands::e4m3;
-  config.rotate_back = problem.eight_bit.v_rotated;
+  config.rotated_columns = problem.eight_bit.v_rotated ? static_cast<int>(problem.head_dim_v) : 0;
   config.float_output = problem.eight_bit.output == DType::float32;
   config.two_stage = false;  // its own pipeline
   config.consumer_warpgroups = 2;
@@ -160,7 +165,9 @@ void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& pro
       config.consumer_warpgroups = 3;
       config.ping_pong = false;
     }
-    if (config.head_dim_v > 64 && problem.seqlen_q >= 8192 && problem.seqlen_k >= 8192) config.block_n = 192;
+    const bool long_enough = problem.seqlen_q >= 8192 && problem.seqlen_k >= 8192;
+    const bool wide = config.head_dim > 128 || one_after_another(config);
+    if (config.head_dim_v > 64 && long_enough && !wide) config.block_n = 192;
   }
   config.stages = 4;
   if (rule.varlen) config.schedule = Schedule::sorted;  // whose table must fit, too
@@ -279,8 +286,8 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   if (Status status = check_supported(problem); !status.ok()) return status;
   forward::Config config;
   config.rule = gpu::score_rule(problem);
-  config.head_dim = compiled_head_dim(problem.head_dim);
-  config.head_dim_v = compiled_head_dim(problem.head_dim_v);
+  config.head_dim = compiled_head_dim(problem.head_dim, problem);
+  config.head_dim_v = compiled_head_dim(problem.head_dim_v, problem);
   config.packed_heads = gpu::choose_packed_heads(problem);
   config.keys = key_source(problem);
   config.entries = problem.has_cache_batch_idx;

@@ -30,7 +30,7 @@ constexpr auto fields_of(const Config&) {
       field("two_stage", &Config::two_stage), field("persistent", &Config::persistent),
       field("ctas_per_sm", &Config::ctas_per_sm), field("packed_heads", &Config::packed_heads),
       field("schedule", &Config::schedule), field("operands", &Config::operands),
-      field("keys_per_value_scale", &Config::keys_per_value_scale), field("rotate_back", &Config::rotate_back),
+      field("keys_per_value_scale", &Config::keys_per_value_scale), field("rotated_columns", &Config::rotated_columns),
       field("float_output", &Config::float_output), field("stored", &Config::stored),
       field("raw_stages", &Config::raw_stages), field("keys", &Config::keys), field("entries", &Config::entries),
       field("whole_chunks", &Config::whole_chunks), field("bias_stages", &Config::bias_stages),

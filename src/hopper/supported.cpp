@@ -16,11 +16,12 @@ namespace {
 
 /// What the kernel for 8-bit operands lacks.
 Status check_eight_bit(const AttentionProblem& problem) {
+  constexpr std::int64_t kAlignedElements = 16;  // bytes: TMA's
   for (const auto& [name, value] :
        {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {
-    if (value != 64 && value != 128) {
-      return unsupported("{} is {}: the hopper engine takes 64 and 128 with {} inputs; the cpu engine takes any", name,
-                         value, name_of(problem.dtype));
+    if (value % kAlignedElements != 0) {
+      return unsupported("{} is {}: the hopper engine takes multiples of {} with {} inputs; the cpu engine takes any",
+                         name, value, kAlignedElements, name_of(problem.dtype));
     }
   }
   if (problem.eight_bit.k_rows < std::min(kGroupRows, problem.seqlen_k)) {

@@ -29,7 +29,7 @@ TEST(EightBitPlan, EightBitOperandsRoundAsOnTheCpu) {
     const forward::Config config = config_of(eight_bit_problem(head_dim, DType::float8_e4m3));
     EXPECT_EQ(config.operands, Operands::e4m3);
     EXPECT_EQ(config.rule.element, Element::bf16);
-    EXPECT_TRUE(config.rotate_back);
+    EXPECT_EQ(config.rotated_columns, head_dim);
     EXPECT_EQ(config.block_n, kProbabilityKeys);
     EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes);
     EXPECT_EQ(smem_plan(config).scales % 16, 0);
@@ -50,14 +50,36 @@ TEST(EightBitPlan, IntegersKeepTheKeysThatTheirProbabilitiesAreRoundedBy) {
   EXPECT_EQ(config_of(problem).keys_per_value_scale, 1);
 }
 
+TEST(EightBitPlan, EveryHeadDimFits) {
+  for (const DType dtype : {DType::int8, DType::float8_e4m3}) {
+    for (std::int64_t head_dim = 16; head_dim <= 256; head_dim += 16) {
+      for (std::int64_t head_dim_v = 16; head_dim_v <= 256; head_dim_v += 16) {
+        AttentionProblem problem = eight_bit_problem(head_dim, dtype);
+        problem.head_dim_v = head_dim_v;
+        for (const std::int64_t tokens : {4096, 16384}) {
+          problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = tokens;
+          for (const bool used : {false, true}) {
+            problem.has_seqused_k = used;
+            const forward::Config config = config_of(problem);
+            EXPECT_GE(config.head_dim, head_dim);
+            EXPECT_GE(config.head_dim_v, head_dim_v);
+            EXPECT_EQ(config.rotated_columns, head_dim_v);
+            EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << explain(problem, plan_of(problem));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(EightBitPlan, NamesWhatEightBitOperandsLack) {
   const auto message = [](auto change) {
     AttentionProblem problem = eight_bit_problem(128, DType::int8);
     change(problem);
     return std::string(forward_config(problem, kH200).status().message());
   };
-  EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 256; }),
-            "head_dim is 256: the hopper engine takes 64 and 128 with int8 inputs; the cpu engine takes any");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 72; }),
+            "head_dim is 72: the hopper engine takes multiples of 16 with int8 inputs; the cpu engine takes any");
   EXPECT_EQ(message([](AttentionProblem& p) { p.eight_bit.k_rows = 1; }),
             "k_descale has a scale for each row: the hopper engine takes one for 32 rows or more");
 }

@@ -339,7 +339,7 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
       ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .warp_specialized = true, .ping_pong = "
       "true, .two_stage = true, .persistent = true, .ctas_per_sm = 1, .packed_heads = 1, "
       ".schedule = strobe::Schedule::dealt, .operands = strobe::Operands::elements, "
-      ".keys_per_value_scale = 1, .rotate_back = false, .float_output = false, "
+      ".keys_per_value_scale = 1, .rotated_columns = 0, .float_output = false, "
       ".stored = strobe::Operands::elements, .raw_stages = 0, "
       ".keys = strobe::hopper::forward::KeySource::tensor, .entries = false, .whole_chunks = false, .bias_stages = 0, "
       ".segment_blocks = 0, .keeps_in_smem = false, "

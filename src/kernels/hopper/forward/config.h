@@ -42,7 +42,7 @@ struct Config {
   // 8-bit operands: V lies transposed, and one step comes after another. rule.element is O's.
   Operands operands = Operands::elements;
   int keys_per_value_scale = 1;  // 1, or e4m3: 32, int8: block_n; 32 keys share a scale of K
-  bool rotate_back = false;      // O by V's rotation
+  int rotated_columns = 0;       // O is rotated back, as V of so many columns was rotated; 0: not
   bool float_output = false;     // O holds float32, whatever rule.element says
 
   // K and V in 8 bits that producers convert to rule.element.

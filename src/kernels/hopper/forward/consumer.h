@@ -79,8 +79,9 @@ class Consumer : private Rings<C> {
       }
       if constexpr (eight_bit(C)) {
         pass_blocks(walk.count(n_end, work.n_end));
-        eight_bit_tile<C>(o, softmax, *this, params_, smem_, tile_rules<C>(params_, work, warpgroup()), work,
-                          n_end - 1);
+        EightBitTile<C> tile(o, softmax, *this, params_, smem_, work);
+        tile.run(tile_rules<C>(params_, work, warpgroup()), n_end - 1);
+        tile.finish();
         store_tile<C>(params_, pipe_, work, warpgroup(), o, softmax);
         advance();
       } else if constexpr (!C.two_stage) {

@@ -2,11 +2,13 @@
 // A tile of 8-bit operands, by one warpgroup.
 //
 // In its turn a warpgroup issues Q K^T of a block and P V of the one before it. The softmax runs under P V and under
-// the other warpgroups' products; P V's sums join O between the exponentials, which wait for other units.
+// the other warpgroups' products; P V's sums join O between the exponentials, which wait for other units. Where
+// registers do not hold as much at a time, one step comes after another.
 #pragma once
 
 #include "kernels/hopper/forward/eight_bit.h"
 #include "kernels/hopper/forward/output.h"
+#include "kernels/hopper/forward/output_sums.h"
 #include "kernels/hopper/forward/rings.h"
 #include "kernels/hopper/forward/tile_rules.h"
 #include "kernels/hopper/tile/gemm.h"
@@ -14,182 +16,155 @@
 namespace strobe::hopper::forward {
 
 template <Config C>
-__device__ __forceinline__ void issue_scores_8(ProductSum<C> (&sums)[C.block_n / 2], const Rings<C>& rings) {
-  gemm_scores_8<C.operands, C.head_dim>(sums, rings.queries(), rings.keys());
-  ptx::wgmma_commit_group();
-}
-
-/// Where P V goes: to sums of its own that join O block by block, exact where they are integers.
-template <Config C>
-class OutputSums {
+class EightBitTile {
  public:
   using Output = float[C.head_dim_v / 2];
-  using Operand = typename EightBitSoftmax<C>::Operand;
 
-  __device__ __forceinline__ OutputSums(Output& o, float*) : o_(o) { clear<C>(o); }
-
-  __device__ __forceinline__ void issue(const Operand& p, const Rings<C>& rings) {
-    gemm_output_8<C.operands, false>(block_, p, rings.values());
-    ptx::wgmma_commit_group();
-  }
-  __device__ __forceinline__ void wait() { ptx::wgmma_wait_group<0>(block_); }
-
-  /// After wait(), while the softmax has the block's factor.
-  __device__ __forceinline__ void add(const EightBitSoftmax<C>& softmax, bool) {
-    add_block<C>(o_, block_, softmax.block_factor);
-  }
-  __device__ __forceinline__ void finish() {}
-
- private:
-  Output& o_;
-  ProductSum<C> block_[C.head_dim_v / 2];
-};
-
-/// Float sums stay in O. The tensor cores keep 13 bits or so of a sum, so that each addition may cut off as much as
-/// 2^-13 of it: after kKeysPerSum keys, 64 additions, a hundredth at most, where rounding to e4m3 changes a probability
-/// by up to a sixteenth. Then they join float32 sums in shared memory.
-template <Config C>
-  requires(!sums_by_block(C))
-class OutputSums<C> {
- public:
-  using Output = float[C.head_dim_v / 2];
-  using Operand = typename EightBitSoftmax<C>::Operand;
-
-  /// `kept` is this warpgroup's, in shared memory.
-  __device__ __forceinline__ OutputSums(Output& o, float* kept) : o_(o), kept_(kept + threadIdx.x % kWarpgroupSize) {
-    clear<C>(o);
+  __device__ __forceinline__ EightBitTile(Output& o, EightBitSoftmax<C>& softmax, Rings<C>& rings, const Params& params,
+                                          unsigned char* smem, const TileWork& work)
+      : output_(o, params, smem, rings.warpgroup()),
+        o_(o),
+        softmax_(softmax),
+        rings_(rings),
+        params_(params),
+        smem_(smem),
+        work_(work) {
+    softmax = {};
+    softmax.begin(params, work, rings.warpgroup());
+    rings.wait_q();
   }
 
-  __device__ __forceinline__ void issue(const Operand& p, const Rings<C>& rings) {
-    gemm_output_8<C.operands, true>(o_, p, rings.values());
-    ptx::wgmma_commit_group();
-  }
-  __device__ __forceinline__ void wait() { ptx::wgmma_wait_group<0>(o_); }
-
-  /// After wait(). Where `grew`, what was summed before is multiplied by the softmax's correction.
-  __device__ __forceinline__ void add(const EightBitSoftmax<C>& softmax, bool grew) {
-    if (grew) {
-      rescale<C>(o_, softmax.correction);
-#pragma unroll
-      for (int r = 0; r < kRowsPerThread; ++r) {
-        kept_factor_[r] *= softmax.correction[r];
-      }
-    }
-    if (++blocks_ == kKeysPerSum / C.block_n) {
-      finish();
-      put_away();
-      clear<C>(o_);
-      blocks_ = 0;
+  /// Blocks from n down to the tile's first.
+  __device__ __forceinline__ void run(const TileRules<C>& rules, int n) {
+    if constexpr (one_after_another(C)) {
+      serial(rules, n);
+    } else {
+      overlapped(rules, n);
     }
   }
 
+  /// O as it is to be divided by the rows' sums.
   __device__ __forceinline__ void finish() {
-    if (has_kept_) {
-      take_back();
-    }
+    rings_.release_q();
+    softmax_.finish(params_, work_, rings_.warpgroup());
+    rotate_back<C>(o_, params_.eight_bit.v_signs);
   }
 
  private:
-  static constexpr int kKeysPerSum = 2048;
-
-  __device__ __forceinline__ void put_away() {
-#pragma unroll
-    for (int i = 0; i < C.head_dim_v / 2; ++i) {
-      kept_[i * kWarpgroupSize] = o_[i];
-    }
-    has_kept_ = true;
-    kept_factor_[0] = kept_factor_[1] = 1.0F;
-  }
-
-  __device__ __forceinline__ void take_back() {
-#pragma unroll
-    for (int i = 0; i < C.head_dim_v / 2; ++i) {
-      o_[i] = __fmaf_rn(kept_[i * kWarpgroupSize], kept_factor_[i / 2 % kRowsPerThread], o_[i]);
-    }
-  }
-
-  Output& o_;
-  float* kept_;  // this thread's: every kWarpgroupSize-th
-  float kept_factor_[kRowsPerThread] = {1.0F, 1.0F};
-  int blocks_ = 0;
-  bool has_kept_ = false;
-};
-
-/// Blocks from n down to the tile's first; O as it is to be divided by the row's sum.
-template <Config C>
-__device__ __forceinline__ void eight_bit_tile(float (&o)[C.head_dim_v / 2], EightBitSoftmax<C>& softmax,
-                                               Rings<C>& rings, const Params& params, unsigned char* smem,
-                                               const TileRules<C>& rules, const TileWork& work, int n) {
   using Softmax = EightBitSoftmax<C>;
-  const int warpgroup = rings.warpgroup();
-  const auto scales_after = [&](int blocks) -> const BlockScales<C>& {
-    return *reinterpret_cast<const BlockScales<C>*>(smem + smem_plan(C).scales +
-                                                    rings.wait_v_after(blocks) * scale_bytes(C));
-  };
-  const auto rules_again = [&] {
-    TileWork again = work;
-    asm volatile("" : "+r"(again.m_begin));  // worked out where they are wanted: there are no registers to keep them
-    return tile_rules<C>(params, again, warpgroup);
-  };
-  ProductSum<C> sums[C.block_n / 2];
-  OutputSums<C> output(o, reinterpret_cast<float*>(smem + smem_plan(C).kept + warpgroup * kept_bytes(C)));
-  typename Softmax::Operand p;
-  typename Softmax::Reference reference;
-  softmax = {};
-  softmax.begin(params, work, warpgroup);
-  rings.wait_q();
-  rings.wait_k();
-  Turns<C>::wait(warpgroup);
-  ptx::wgmma_fence();
-  issue_scores_8<C>(sums, rings);
-  Turns<C>::pass(warpgroup);
-  ptx::wgmma_wait_group<0>(sums);
-  rings.scores_done();
-  {
-    const auto& scales = scales_after(0);
-    softmax.measure(reference, sums, scales, rules_again, rules.mask.needed(n), n);
-    softmax.exponentiate(p, sums, reference, scales, [] {});
-  }
+
+  __device__ __forceinline__ void serial(const TileRules<C>& rules, int n) {
+    Turns<C>::wait(rings_.warpgroup());
+    issue_scores();
 #pragma unroll 1
-  while (--n >= work.n_begin) {
-    rings.wait_k();
-    Turns<C>::wait(warpgroup);
+    while (true) {
+      Turns<C>::pass(rings_.warpgroup());
+      const BlockScales<C>& scales = scales_after(0);
+      ptx::wgmma_wait_group<0>(sums_);
+      rings_.scores_done();
+      const bool grew = softmax_.measure(reference_, sums_, scales, rules_again(), masked(rules, n), n);
+      if constexpr (!sums_by_block(C)) {
+        if (grew) {
+          rescale<C>(o_, softmax_.correction);
+        }
+      }
+      if (softmax_.exponentiate(p_, sums_, reference_, scales, [] {})) {
+        rescale<C>(o_, softmax_.correction);
+      }
+      Turns<C>::wait(rings_.warpgroup());
+      output_.multiply(p_, rings_, softmax_);
+      rings_.output_done();
+      if (--n < work_.n_begin) {
+        break;
+      }
+      issue_scores();
+    }
+    Turns<C>::pass(rings_.warpgroup());
+  }
+
+  __device__ __forceinline__ void overlapped(const TileRules<C>& rules, int n) {
+    Turns<C>::wait(rings_.warpgroup());
+    issue_scores();
+    Turns<C>::pass(rings_.warpgroup());
+    ptx::wgmma_wait_group<0>(sums_);
+    rings_.scores_done();
+    {
+      const BlockScales<C>& scales = scales_after(0);
+      softmax_.measure(reference_, sums_, scales, rules_again(), rules.mask.needed(n), n);
+      softmax_.exponentiate(p_, sums_, reference_, scales, [] {});
+    }
+#pragma unroll 1
+    while (--n >= work_.n_begin) {
+      Turns<C>::wait(rings_.warpgroup());
+      issue_scores();
+      output_.issue(p_, rings_);
+      Turns<C>::pass(rings_.warpgroup());
+      const BlockScales<C>& scales = scales_after(1);
+      ptx::wgmma_wait_group<1>(sums_);
+      rings_.scores_done();
+      const bool grew = softmax_.measure(reference_, sums_, scales, rules_again(), masked(rules, n), n);
+      finish_block(scales, grew);
+    }
     ptx::wgmma_fence();
-    issue_scores_8<C>(sums, rings);
-    output.issue(p, rings);
-    Turns<C>::pass(warpgroup);
-    const auto& scales = scales_after(1);
+    output_.issue(p_, rings_);
+    take_output(false);
+    output_.finish();
+  }
 
-    ptx::wgmma_wait_group<1>(sums);
-    rings.scores_done();
-    const bool grew =
-        softmax.measure(reference, sums, scales, rules_again, is_masked(C.rule) && rules.mask.needed(n), n);
-
-    const auto take_output = [&] {
-      output.wait();
-      rings.output_done();
-      output.add(softmax, grew);
-    };
+  /// P of this block, and before it P V of the one before: integers' while exponentials are on their way.
+  __device__ __forceinline__ void finish_block(const BlockScales<C>& scales, bool grew) {
     if constexpr (sums_by_block(C)) {
-      if (softmax.exponentiate(p, sums, reference, scales, take_output)) {
-        rescale<C>(o, softmax.correction);
+      if (softmax_.exponentiate(p_, sums_, reference_, scales, [&] { take_output(grew); })) {
+        rescale<C>(o_, softmax_.correction);
       }
     } else {
-      take_output();
-      softmax.exponentiate(p, sums, reference, scales, [] {});
+      take_output(grew);
+      softmax_.exponentiate(p_, sums_, reference_, scales, [] {});
     }
   }
-  ptx::wgmma_fence();
-  output.issue(p, rings);
-  output.wait();
-  rings.output_done();
-  output.add(softmax, false);
-  output.finish();
-  rings.release_q();
-  softmax.finish(params, work, warpgroup);
-  if constexpr (C.rotate_back) {
-    rotate_back<C>(o, params.eight_bit.v_signs);
+
+  __device__ __forceinline__ void take_output(bool grew) {
+    output_.wait();
+    rings_.output_done();
+    output_.add(softmax_, grew);
   }
-}
+
+  __device__ __forceinline__ void issue_scores() {
+    rings_.wait_k();
+    ptx::wgmma_fence();
+    gemm_scores_8<C.operands, C.head_dim>(sums_, rings_.queries(), rings_.keys());
+    ptx::wgmma_commit_group();
+  }
+
+  /// Of the block whose V comes `blocks` after the next.
+  __device__ __forceinline__ const BlockScales<C>& scales_after(int blocks) {
+    return *reinterpret_cast<const BlockScales<C>*>(smem_ + smem_plan(C).scales +
+                                                    rings_.wait_v_after(blocks) * scale_bytes(C));
+  }
+
+  __device__ __forceinline__ static bool masked(const TileRules<C>& rules, int n) {
+    return is_masked(C.rule) && rules.mask.needed(n);
+  }
+
+  /// Worked out where they are wanted: there are no registers to keep them.
+  __device__ __forceinline__ auto rules_again() const {
+    return [this] {
+      TileWork again = work_;
+      asm volatile("" : "+r"(again.m_begin));
+      return tile_rules<C>(params_, again, rings_.warpgroup());
+    };
+  }
+
+  OutputSums<C> output_;
+  ProductSum<C> sums_[C.block_n / 2];
+  typename Softmax::Operand p_;
+  typename Softmax::Reference reference_;
+  Output& o_;
+  Softmax& softmax_;
+  Rings<C>& rings_;
+  const Params& params_;
+  unsigned char* smem_;
+  const TileWork& work_;
+};
 
 }  // namespace strobe::hopper::forward

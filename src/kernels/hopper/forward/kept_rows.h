@@ -6,8 +6,8 @@
 
 #include "kernels/hopper/forward/config.h"
 #include "kernels/hopper/forward/epilogue.h"
+#include "kernels/hopper/forward/kept_output.h"
 #include "kernels/hopper/forward/params.h"
-#include "kernels/hopper/forward/smem.h"
 #include "kernels/hopper/tile/fragment.h"
 #include "kernels/score/join_rows.h"
 
@@ -27,18 +27,8 @@ class KeptRows<C> {
  public:
   using Output = float[C.head_dim_v / 2];
 
-  __device__ __forceinline__ KeptRows(const Params& params, unsigned char* smem, int warpgroup) {
-    constexpr int kWarpFloats = kRowsPerWarp * C.head_dim_v;
-    const int warp = warpgroup * kWarpsPerWarpgroup + warp_of_warpgroup();
-    const int own = 4 * (warp * kWarpFloats + 4 * static_cast<int>(threadIdx.x % kWarpSize));  // bytes
-    if constexpr (C.keeps_in_smem) {
-      kept_ = __cvta_generic_to_shared(smem + smem_plan(C).kept) + own;
-    } else {
-      kept_ = reinterpret_cast<unsigned long long>(params.kept +
-                                                   static_cast<long long>(blockIdx.x) * block_m(C) * C.head_dim_v) +
-              own;
-    }
-  }
+  __device__ __forceinline__ KeptRows(const Params& params, unsigned char* smem, int warpgroup)
+      : kept_(params, smem, warpgroup) {}
 
   /// What was kept joins a segment: `o` and `softmax` become those of both.
   __device__ __forceinline__ void join(const OutputPipe<C>& pipe, Output& o, Softmax<C>& softmax) {
@@ -54,26 +44,21 @@ class KeptRows<C> {
     }
     const auto by_row = [&](float kept, float next, int r) { return score::joined(kept, next, factors[r]); };
     if constexpr (C.head_dim_v > 128) {  // registers for one way
-      join_vectors(o, by_row);
+      join_all(o, by_row);
     } else {
       const bool all = factors[0].takes_kept && factors[0].takes_next && factors[1].takes_kept && factors[1].takes_next;
       if (__all_sync(kFullWarp, all)) {  // nearly always
-        join_vectors(o, [&](float kept, float next, int r) {
+        join_all(o, [&](float kept, float next, int r) {
           return __fmaf_rn(next, factors[r].next, __fmul_rn(kept, factors[r].kept));
         });
       } else if (__any_sync(kFullWarp, factors[0].takes_kept || factors[1].takes_kept)) {
-        join_vectors(o, by_row);
+        join_all(o, by_row);
       }
     }
   }
 
   /// For the next segment to be joined with.
-  __device__ __forceinline__ void keep(const Output& o) const {
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      put(j, {o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]});
-    }
-  }
+  __device__ __forceinline__ void keep(const Output& o) const { kept_.put(o); }
 
   /// The next segment is a tile's first.
   __device__ __forceinline__ void clear() {
@@ -84,61 +69,12 @@ class KeptRows<C> {
   }
 
  private:
-  static constexpr int kVectors = C.head_dim_v / 8;
-  static constexpr int kVectorBytes = 16 * kWarpSize;  // of a warp
-
-  /// A few vectors at a time: as many as registers are left for.
   template <typename Join>
-  __device__ __forceinline__ void join_vectors(Output& o, const Join& join) const {
-    constexpr int kAtOnce = 4;
-    static_assert(kVectors % 4 == 0);
-#pragma unroll
-    for (int first = 0; first < kVectors; first += kAtOnce) {
-      float4 kept[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce && first + i < kVectors; ++i) {
-        kept[i] = get(first + i);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce && first + i < kVectors; ++i) {
-        float* const own = &o[4 * (first + i)];
-        own[0] = join(kept[i].x, own[0], 0);
-        own[1] = join(kept[i].y, own[1], 0);
-        own[2] = join(kept[i].z, own[2], 1);
-        own[3] = join(kept[i].w, own[3], 1);
-      }
-    }
+  __device__ __forceinline__ void join_all(Output& o, const Join& join) const {
+    kept_.take([&](float kept, int i) { o[i] = join(kept, o[i], i / 2 % kRowsPerThread); });
   }
 
-  /// Volatile: else the compiler loads all of it at once, for which there are no registers.
-  __device__ __forceinline__ float4 get(int j) const {
-    float4 x;
-    if constexpr (C.keeps_in_smem) {
-      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                   : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                   : "r"(static_cast<unsigned>(kept_) + j * kVectorBytes)
-                   : "memory");
-    } else {
-      asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-                   : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                   : "l"(kept_ + j * kVectorBytes)
-                   : "memory");
-    }
-    return x;
-  }
-  __device__ __forceinline__ void put(int j, const float4& x) const {
-    if constexpr (C.keeps_in_smem) {
-      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(static_cast<unsigned>(kept_) + j * kVectorBytes),
-                   "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
-                   : "memory");
-    } else {
-      asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(kept_ + j * kVectorBytes), "f"(x.x), "f"(x.y),
-                   "f"(x.z), "f"(x.w)
-                   : "memory");
-    }
-  }
-
-  unsigned long long kept_;  // this thread's first vector
+  KeptOutput<C> kept_;
   PartStatistics rows_[kRowsPerThread] = {{kMinusInfinity, 0.0F}, {kMinusInfinity, 0.0F}};
 };
 

@@ -33,21 +33,31 @@ __device__ __forceinline__ void add_block(float (&o)[C.head_dim_v / 2], const Su
   }
 }
 
-/// A row of O times the Hadamard matrix of V's rotation, and its signs. Columns 8 j + 2 (t % 4) + c of a row are
-/// register 4 j + 2 r + c of thread t: a butterfly's partner is another register, or another thread of the quad.
-template <Config C>
-__device__ __forceinline__ void rotate_back(float (&o)[C.head_dim_v / 2], const unsigned long long (&signs)[4]) {
-  static_assert((C.head_dim_v & (C.head_dim_v - 1)) == 0);
-  constexpr float kFactor = C.head_dim_v == 64 ? 0.125F : C.head_dim_v == 128 ? 0.0883883461F : 0.0625F;
-  constexpr int kRegisters = C.head_dim_v / 2;
+/// 1 / sqrt(size) of a power of two.
+constexpr float hadamard_factor(int size) {
+  float factor = 1.0F;
+  for (; size >= 4; size /= 4) {
+    factor *= 0.5F;
+  }
+  return size == 2 ? factor * 0.707106781F : factor;
+}
+
+/// Columns [first, first + size) of a row of O times a Hadamard matrix, and their signs. Columns 8 j + 2 (t % 4) + c of
+/// a row are register 4 j + 2 r + c of thread t: a butterfly's partner is another register, or another thread of the
+/// quad.
+template <int first, int size, int registers>
+__device__ __forceinline__ void rotate_columns_back(float (&o)[registers], const unsigned long long (&signs)[4]) {
+  static_assert((size & (size - 1)) == 0 && size >= 8);
+  constexpr int kBegin = first / 2;
+  constexpr int kEnd = (first + size) / 2;
 #pragma unroll
-  for (int half = 1; half < kRegisters; half *= 2) {
+  for (int half = 1; half < size / 2; half *= 2) {
     if (half == 2) {
       continue;  // the bit that tells the rows
     }
 #pragma unroll
-    for (int i = 0; i < kRegisters; ++i) {
-      if ((i & half) == 0) {
+    for (int i = kBegin; i < kEnd; ++i) {
+      if (((i - kBegin) & half) == 0) {
         const float sum = o[i] + o[i + half];
         o[i + half] = o[i] - o[i + half];
         o[i] = sum;
@@ -57,16 +67,35 @@ __device__ __forceinline__ void rotate_back(float (&o)[C.head_dim_v / 2], const 
 #pragma unroll
   for (int lane = 1; lane < 4; lane *= 2) {
 #pragma unroll
-    for (int i = 0; i < kRegisters; ++i) {
+    for (int i = kBegin; i < kEnd; ++i) {
       const float other = __shfl_xor_sync(kFullWarp, o[i], lane);
       o[i] = (threadIdx.x & lane) == 0 ? o[i] + other : other - o[i];
     }
   }
+  constexpr float kFactor = hadamard_factor(size);
 #pragma unroll
-  for (int i = 0; i < kRegisters; ++i) {
+  for (int i = kBegin; i < kEnd; ++i) {
     const int column = i / 4 * 8 + fragment_column() + i % 2;
     const bool negative = (signs[i / 32] >> (column % 64) & 1) != 0;
     o[i] *= negative ? -kFactor : kFactor;
+  }
+}
+
+constexpr int largest_power_of_two(int most) {
+  int power = 1;
+  while (2 * power <= most) {
+    power *= 2;
+  }
+  return power;
+}
+
+/// A row of O by the inverse of V's rotation, whose columns are cut into powers of two, the largest first.
+template <Config C, int first = 0>
+__device__ __forceinline__ void rotate_back(float (&o)[C.head_dim_v / 2], const unsigned long long (&signs)[4]) {
+  if constexpr (first < C.rotated_columns) {
+    constexpr int kSize = largest_power_of_two(C.rotated_columns - first);
+    rotate_columns_back<first, kSize>(o, signs);
+    rotate_back<C, first + kSize>(o, signs);
   }
 }
 

@@ -22,9 +22,19 @@ constexpr int scale_bytes(const Config& c) {
 /// whose precision is relative, has one reference for the row, and sums on in O, until what it has joins sums in shared
 /// memory.
 constexpr bool sums_by_block(const Config& c) { return c.operands == Operands::int8; }
+/// Of e4m3's, see output_sums.h.
+constexpr int kKeysPerSum = 2048;
+
+/// 8-bit operands: whether O leaves no registers for P beside the scores of the next block: P V is then done before
+/// those begin, and joins O in pieces.
+constexpr bool one_after_another(const Config& c) { return eight_bit(c) && c.head_dim_v > 128; }
+
+/// Whether sums of O lie outside of registers for a while: those of e4m3, in shared memory, and what segments leave.
+constexpr bool keeps_output_in_smem(const Config& c) {
+  return folds(c) ? c.keeps_in_smem : eight_bit(c) && !sums_by_block(c) && !one_after_another(c);
+}
 constexpr int kept_bytes(const Config& c) {
-  return (eight_bit(c) && !sums_by_block(c)) || c.keeps_in_smem ? 4 * kRowsPerWarpgroup * c.head_dim_v
-                                                                : 0;  // of one warpgroup
+  return keeps_output_in_smem(c) ? 4 * kRowsPerWarpgroup * c.head_dim_v : 0;  // of one warpgroup
 }
 
 /// V lies as it does in memory: its rows are keys, or 8-bit columns.
