@@ -191,6 +191,31 @@ def quantize(q, k, v, **options):
     return Quantize(q, k, v, **options).run()
 
 
+def quantized_forward(x, q8, k8, v8, scales, causal):
+    """What to time beside a peer's fp8 forward on `q8`, `k8` and `v8`, whose `scales` are 1: callables by name, of the
+    tensors `x` that those were rounded from. e4m3 is what the FlashAttention-3 paper describes: scales by blocks, Q and
+    K rotated; int8 the default, with V's scales by rows, or by blocks; bfloat16 the 16-bit forward."""
+    q, k, v = (tensor.bfloat16() for tensor in x)
+    mask = "bottom_right" if causal else None
+    blocks = {f"{name}_scales": "block" for name in "qkv"}
+    runs = {}
+    for name, quantizer in (
+        ("strobe_e4m3", Quantize(q, k, v, element="float8_e4m3", rotate_v=False, center_k=False, **blocks)),
+        ("strobe_int8", Quantize(q, k, v)),
+        ("strobe_int8_by_blocks", Quantize(q, k, v, v_scales="block")),
+    ):
+        forward = Forward(**quantizer.run(), o=torch.empty_like(q), causal=mask)
+        runs[name] = forward.run
+
+        def with_quantizer(quantize=quantizer.run, run=forward.run):
+            quantize()
+            run()
+
+        runs[f"{name}_with_quantizer"] = with_quantizer
+    runs["strobe_bfloat16"] = Forward(q, k, v, torch.empty_like(q), causal=mask).run
+    return runs
+
+
 class Append:
     """Writes new rows into a cache: run() enqueues it on the current stream. Options: the fields of
     strobe_append_arguments, by name."""

@@ -31,10 +31,21 @@ float element_at(const ConstTensorView& tensor, std::int64_t at) {
   return static_cast<const float*>(tensor.data)[at];
 }
 
+double largest_magnitude(std::span<const float> row) {
+  float largest = 0.0F;
+  for (const float x : row) largest = std::max(largest, std::fabs(x));
+  return static_cast<double>(largest);
+}
+
 /// Rows of one head, less `mean` where that is not empty, rotated.
 HeadRows read_rows(const ConstTensorView& tensor, std::int64_t batch, std::int64_t head, const std::vector<float>& mean,
                    std::uint64_t seed) {
-  HeadRows rows{.count = tensor.shape[1], .columns = tensor.shape[3], .elements = {}, .square = {}, .largest = {}};
+  HeadRows rows{.count = tensor.shape[1],
+                .columns = tensor.shape[3],
+                .elements = {},
+                .square = {},
+                .largest = {},
+                .largest_unrotated = {}};
   rows.elements.resize(static_cast<std::size_t>(rows.count * rows.columns));
   for (std::int64_t i = 0; i < rows.count; ++i) {
     float* const row = rows.elements.data() + i * rows.columns;
@@ -42,15 +53,12 @@ HeadRows read_rows(const ConstTensorView& tensor, std::int64_t batch, std::int64
     for (std::int64_t c = 0; c < rows.columns; ++c) {
       row[c] = element_at(tensor, at + c) - (mean.empty() ? 0.0F : mean[static_cast<std::size_t>(c)]);
     }
+    rows.largest_unrotated.push_back(largest_magnitude({row, static_cast<std::size_t>(rows.columns)}));
     rotate(seed, row, rows.columns);
     double square = 0.0;
-    double largest = 0.0;
-    for (std::int64_t c = 0; c < rows.columns; ++c) {
-      square += static_cast<double>(row[c]) * static_cast<double>(row[c]);
-      largest = std::max(largest, std::fabs(static_cast<double>(row[c])));
-    }
+    for (std::int64_t c = 0; c < rows.columns; ++c) square += static_cast<double>(row[c]) * static_cast<double>(row[c]);
     rows.square.push_back(square);
-    rows.largest.push_back(largest);
+    rows.largest.push_back(largest_magnitude({row, static_cast<std::size_t>(rows.columns)}));
   }
   return rows;
 }
@@ -79,13 +87,14 @@ struct RoundedRows {
   double most = 0.0;             // norm of any row's errors, at most
 };
 
-RoundedRows rounded(const HeadRows& rows, ScaleUnit unit, DType element) {
+RoundedRows rounded(const HeadRows& rows, ScaleUnit unit, DType element, bool rotated) {
   RoundedRows to;
+  const std::vector<double>& largest = rotated ? rows.largest : rows.largest_unrotated;
   const std::int64_t together = rows_per_scale(unit, rows.count);
   const auto columns = static_cast<double>(rows.columns);
   for (std::int64_t i = 0; i < rows.count; ++i) {
-    const auto first = rows.largest.begin() + round_down(i, together);
-    const auto last = rows.largest.end() - first > together ? first + together : rows.largest.end();
+    const auto first = largest.begin() + round_down(i, together);
+    const auto last = largest.end() - first > together ? first + together : largest.end();
     const double scale = *std::max_element(first, last) / static_cast<double>(largest_element(element));
     const double square = rows.square[static_cast<std::size_t>(i)];
     to.scale.push_back(std::max(scale, static_cast<double>(kSmallestScale)));
@@ -324,14 +333,16 @@ void measure(const ConstTensorView& q, const ConstTensorView& k, const ConstTens
     std::vector<RoundedKeys> noise;
     for (const Candidate& candidate : candidates) {
       const QuantizeOptions& o = candidate.options;
-      noise.push_back({rounded(keys.k, o.k_scales, o.element), rounded(keys.v, o.v_scales, o.element)});
+      noise.push_back(
+          {rounded(keys.k, o.k_scales, o.element, o.rotate_qk), rounded(keys.v, o.v_scales, o.element, o.rotate_v)});
     }
     for (std::int64_t h = head_k * group; h < (head_k + 1) * group; ++h) {
       const HeadRows queries = read_rows(q, b, h, {}, candidates[0].options.seed);
       std::vector<RoundedRows> q_noise;
       for (std::size_t c = 0; c < candidates.size(); ++c) {
-        q_noise.push_back(rounded(queries, candidates[c].options.q_scales, candidates[c].options.element));
-        const double bound = bound_of(problem, keys, queries, q_noise[c], candidates[c].options, noise[c]);
+        const QuantizeOptions& o = candidates[c].options;
+        q_noise.push_back(rounded(queries, o.q_scales, o.element, o.rotate_qk));
+        const double bound = bound_of(problem, keys, queries, q_noise[c], o, noise[c]);
         candidates[c].errors.bound = std::max(candidates[c].errors.bound, bound);
       }
       for (std::int64_t s = 0; s < samples; ++s) {

@@ -22,7 +22,8 @@ struct HeadRows {
   std::int64_t columns = 0;
   std::vector<float> elements;
   std::vector<double> square;   // of each row's norm
-  std::vector<double> largest;  // magnitude of each row
+  std::vector<double> largest;  // magnitude of each row, rotated
+  std::vector<double> largest_unrotated;
 
   std::span<const float> row(std::int64_t index) const {
     return std::span(elements).subspan(static_cast<std::size_t>(index * columns), static_cast<std::size_t>(columns));

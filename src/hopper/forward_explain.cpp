@@ -36,7 +36,7 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
   }
   if (c.ctas_per_sm > 1) text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
   text += fmt::format("pipeline      {} stages of K and V, {} of Q; {}\n", c.stages, c.q_stages,
-                      c.two_stage || (eight_bit(c) && !one_after_another(c)) ? "softmax under the P V before" : "one step after another");
+                      c.two_stage ? "softmax under the P V before" : "one step after another");
   text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes,
                       c.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
   if (c.packed_heads > 1) {

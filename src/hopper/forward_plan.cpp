@@ -143,13 +143,33 @@ bool choose_short_tiles(forward::Config& config, const AttentionProblem& problem
   return false;
 }
 
+/// Tiles of 8-bit operands of which one step comes after another: registers hold a third and a fourth warpgroup, whose
+/// exponentials run under the others' products. The wide ones take the registers of two.
+void choose_serial_tiles(forward::Config& config, const AttentionProblem& problem, bool plain) {
+  const bool integers = config.operands == Operands::int8;
+  const bool by_rows = config.keys_per_value_scale == 1;
+  const int widest = std::max(config.head_dim, config.head_dim_v);
+  // Integers with V scales by rows: as registers allow.
+  const bool pays_by_rows = widest <= 64 ? problem.seqlen_k >= 4096
+                                         : !is_masked(config.rule) && !config.rule.scale_first && !config.float_output;
+  if (config.head_dim_v > 128 || (config.head_dim > 128 && !integers)) {  // registers, or memory for sums
+    config.two_stage = false;
+  } else if (plain && !integers && !by_rows) {
+    config.two_stage = config.ping_pong = false;
+    config.consumer_warpgroups = widest <= 64 ? 4 : 3;
+    if (widest <= 64) config.block_n = 96;
+  } else if (plain && integers && (!by_rows || pays_by_rows)) {
+    config.two_stage = false;
+    config.consumer_warpgroups = 3;
+  }
+}
+
 /// 8-bit operands. Integers' probabilities are rounded relative to the largest of kProbabilityKeys, whatever the tiles.
 void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& problem) {
   const bool integers = problem.dtype == DType::int8;
   config.operands = integers ? Operands::int8 : Operands::e4m3;
   config.rotated_columns = problem.eight_bit.v_rotated ? static_cast<int>(problem.head_dim_v) : 0;
   config.float_output = problem.eight_bit.output == DType::float32;
-  config.two_stage = false;  // its own pipeline
   config.consumer_warpgroups = 2;
   config.block_n = kProbabilityKeys;
   config.ping_pong = !integers;  // whose time is that of instructions, not of products
@@ -158,17 +178,7 @@ void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& pro
   const std::int64_t v_rows = problem.eight_bit.v_rows;
   if (v_rows >= problem.seqlen_k || v_rows % shared == 0) config.keys_per_value_scale = shared;
   const ScoreRule& rule = config.rule;
-  const bool plain =
-      !rule.mask_left && !rule.varlen && !rule.sink && !rule.softcap && !rule.alibi && config.keys_per_value_scale > 1;
-  if (!integers && plain) {  // registers for more
-    if (config.head_dim <= 64 && config.head_dim_v <= 64) {
-      config.consumer_warpgroups = 3;
-      config.ping_pong = false;
-    }
-    const bool long_enough = problem.seqlen_q >= 8192 && problem.seqlen_k >= 8192;
-    const bool wide = config.head_dim > 128 || one_after_another(config);
-    if (config.head_dim_v > 64 && long_enough && !wide) config.block_n = 192;
-  }
+  choose_serial_tiles(config, problem, !rule.mask_left && !rule.sink && !rule.softcap && !rule.alibi);
   config.stages = 4;
   if (rule.varlen) config.schedule = Schedule::sorted;  // whose table must fit, too
   while (config.stages > 2 && !fits(config)) --config.stages;

@@ -99,26 +99,25 @@ std::vector<AttentionProblem> options_of_models() {
   return problems;
 }
 
-/// 8-bit operands as quantize() makes them by default, and e4m3 with scales by blocks; O in bfloat16.
+/// 8-bit operands as quantize() makes them by default, and e4m3 as an error budget's fast mode does; O in bfloat16.
 std::vector<AttentionProblem> eight_bit_problems() {
   std::vector<AttentionProblem> problems;
   AttentionProblem problem;
   problem.batch = problem.heads_q = problem.heads_kv = 1;
   problem.scale = 1.0F;
-  problem.eight_bit = {.q_rows = 1, .k_rows = 32, .v_rows = 1, .output = DType::bfloat16, .v_rotated = true};
   for (const DType dtype : {DType::int8, DType::float8_e4m3}) {
-    for (const std::int64_t head_dim : {64, 128}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
       for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
         problem.dtype = dtype;
         problem.head_dim = problem.head_dim_v = head_dim;
         problem.causal = causal;
-        for (const std::int64_t seqlen : {4096, 16384}) {
+        for (const std::int64_t seqlen : {2048, 16384}) {
           problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = seqlen;
-          problem.eight_bit.k_rows = 32;
-          problem.eight_bit.v_rows = 1;
+          problem.eight_bit = {.q_rows = 1, .k_rows = 32, .v_rows = 1, .output = DType::bfloat16, .v_rotated = true};
           problems.push_back(problem);
           if (dtype == DType::int8) continue;
           problem.eight_bit.k_rows = problem.eight_bit.v_rows = 128;
+          problem.eight_bit.v_rotated = false;
           problems.push_back(problem);
         }
       }
@@ -167,7 +166,7 @@ void add_backward(AttentionProblem problem, bool deterministic, VariantList& var
 /// The quantiser's kernels for the operands of eight_bit_problems().
 void add_quantizers(VariantList& variants) {
   constexpr std::string_view kArchitecture = "sm_90a";
-  for (const int head_dim : {64, 128}) {
+  for (const int head_dim : {64, 128, 256}) {
     variants.add(gpu::key_sums_variant({.head_dim = head_dim}, kArchitecture), 0);
     variants.add(gpu::key_mean_variant(head_dim, kArchitecture), 0);
     for (const bool e4m3 : {false, true}) {

@@ -21,9 +21,9 @@ constexpr std::uint64_t kSeedsPerVariant = 16;
 EightBitCase hopper_eight_bit_case(std::uint64_t seed) {
   EightBitCase c = random_eight_bit_case(seed / kSeedsPerVariant * kSeedsPerVariant);
   Random random(seed);
-  const auto head_dim = [&] { return random.one_of({std::int64_t{64}, std::int64_t{128}}); };
   Random group(seed / kSeedsPerVariant);
-  c.head_dim = group.one_of({std::int64_t{64}, std::int64_t{128}});
+  const auto head_dim = [&] { return group.one_of<std::int64_t>({64, 64, 128, 128, 256, 256, 16, 80, 96, 192, 208}); };
+  c.head_dim = head_dim();
   c.head_dim_v = group.chance(0.7) ? c.head_dim : head_dim();
   if (c.quantize.k_scales == ScaleUnit::row) c.quantize.k_scales = ScaleUnit::group;
   c.batch = random.integer(1, 3);

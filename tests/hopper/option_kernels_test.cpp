@@ -78,6 +78,31 @@ const std::vector<Option> kForwardOptions{
        set_eight_bit(p, DType::float8_e4m3);
        p.modifiers.has_alibi = true;
      }},
+    {"e4m3_blocks",
+     [](AttentionProblem& p) {
+       set_eight_bit(p, DType::float8_e4m3);
+       p.eight_bit.k_rows = p.eight_bit.v_rows = 128;
+       p.eight_bit.v_rotated = false;
+       p.causal = CausalMask::bottom_right;
+     }},
+    {"int8_blocks",
+     [](AttentionProblem& p) {
+       set_eight_bit(p, DType::int8);
+       p.eight_bit.v_rows = 128;
+       p.has_seqused_k = true;
+     }},
+    {"e4m3_256",
+     [](AttentionProblem& p) {
+       set_eight_bit(p, DType::float8_e4m3);
+       p.head_dim = p.head_dim_v = 256;
+     }},
+    {"int8_192_and_256",
+     [](AttentionProblem& p) {
+       set_eight_bit(p, DType::int8);
+       p.head_dim = 192;
+       p.head_dim_v = 256;
+       p.causal = CausalMask::bottom_right;
+     }},
     {"int8_softcap",
      [](AttentionProblem& p) {
        set_eight_bit(p, DType::int8);

@@ -64,13 +64,16 @@ class Consumer : private Rings<C> {
       const int n_begin = next.n_begin;
       const int n_end = walk.own_end(next.n_end, warpgroup());
       if (n_end <= n_begin) {
-        if constexpr (C.two_stage) {
+        if constexpr (C.two_stage && !eight_bit(C)) {
           if (is_open) {
             close(o, p, softmax, open);
             is_open = false;
           }
         }
         pass_blocks(walk.count(work.n_begin, work.n_end));
+        if (one_after_another(C) && work.n_begin < work.n_end) {
+          Turns<C>::skip(warpgroup());  // that of the last P V
+        }
         if (ends_tile<C>(work)) {
           store_without_keys<C>(params_, pipe_, work, warpgroup());
         }
@@ -108,7 +111,7 @@ class Consumer : private Rings<C> {
         }
       }
     }
-    if constexpr (C.two_stage) {
+    if constexpr (C.two_stage && !eight_bit(C)) {
       if (is_open) {
         close(o, p, softmax, open);
       }

@@ -62,7 +62,7 @@ class EightBitTile {
       const BlockScales<C>& scales = scales_after(0);
       ptx::wgmma_wait_group<0>(sums_);
       rings_.scores_done();
-      const bool grew = softmax_.measure(reference_, sums_, scales, rules_again(), masked(rules, n), n);
+      const bool grew = softmax_.measure(reference_, sums_, scales, rules_again(), rules.mask.needed(n), n);
       if constexpr (!sums_by_block(C)) {
         if (grew) {
           rescale<C>(o_, softmax_.correction);

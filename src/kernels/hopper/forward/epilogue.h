@@ -201,6 +201,9 @@ __device__ __forceinline__ void store_floats(const Params& params, const TileWor
     float* const to = output_row<C>(params, work, row) + fragment_column();
 #pragma unroll
     for (int j = 0; j < C.head_dim_v / 8; ++j) {
+      if (8 * j >= params.head_dim_v) {
+        break;
+      }
       const float* const pair = &o[4 * j + 2 * r];
       const float2 both = {pair[0] * factor[r], pair[1] * factor[r]};
       *reinterpret_cast<float2*>(to + 8 * j) = sees[r] ? both : float2{0.0F, 0.0F};

@@ -66,18 +66,20 @@ __device__ __forceinline__ void rotate_columns_back(float (&o)[registers], const
   }
 #pragma unroll
   for (int lane = 1; lane < 4; lane *= 2) {
+    const float own = (threadIdx.x & lane) == 0 ? 1.0F : -1.0F;
 #pragma unroll
     for (int i = kBegin; i < kEnd; ++i) {
-      const float other = __shfl_xor_sync(kFullWarp, o[i], lane);
-      o[i] = (threadIdx.x & lane) == 0 ? o[i] + other : other - o[i];
+      o[i] = __fmaf_rn(o[i], own, __shfl_xor_sync(kFullWarp, o[i], lane));
     }
   }
   constexpr float kFactor = hadamard_factor(size);
+  constexpr unsigned kSign = 0x80000000U;
 #pragma unroll
   for (int i = kBegin; i < kEnd; ++i) {
-    const int column = i / 4 * 8 + fragment_column() + i % 2;
-    const bool negative = (signs[i / 32] >> (column % 64) & 1) != 0;
-    o[i] *= negative ? -kFactor : kFactor;
+    const int column = i / 4 * 8 % 64 + i % 2;  // of this thread's in 64
+    const unsigned long long own = signs[i / 32] >> fragment_column();
+    const auto bits = static_cast<unsigned>(own >> (column & 32));
+    o[i] = __uint_as_float(__float_as_uint(o[i] * kFactor) ^ (bits << (31 - column % 32) & kSign));
   }
 }
 

@@ -20,7 +20,7 @@ class OutputSums {
   __device__ __forceinline__ OutputSums(Output& o, const Params&, unsigned char*, int) : o_(o) { clear<C>(o); }
 
   __device__ __forceinline__ void issue(const Operand& p, const Rings<C>& rings) {
-    gemm_output_8<C.operands, false>(block_, p, rings.values());
+    gemm_output_8<C.operands, false, C.head_dim_v>(block_, p, rings.values());
     ptx::wgmma_commit_group();
   }
   __device__ __forceinline__ void wait() { ptx::wgmma_wait_group<0>(block_); }
@@ -46,8 +46,7 @@ class OutputSums<C> {
 
   __device__ __forceinline__ OutputSums(Output& o, const Params&, unsigned char*, int) : o_(o) { clear<C>(o); }
 
-  __device__ __forceinline__ void multiply(const Operand& p, const Rings<C>& rings,
-                                           const EightBitSoftmax<C>& softmax) {
+  __device__ __forceinline__ void multiply(const Operand& p, const Rings<C>& rings, const EightBitSoftmax<C>& softmax) {
     Piece pieces[2];
     issue(pieces[0], p, rings, 0);
 #pragma unroll
@@ -70,16 +69,16 @@ class OutputSums<C> {
       }
     }
   }
+
  private:
   static constexpr int kColumns = 64;
   static constexpr int kRegisters = kColumns / 2;
   static constexpr int kPieces = C.head_dim_v / kColumns;
-  static_assert(panels_of_bytes(C.block_n) == 1);  // of keys: a piece's columns of V lie one after another
   using Piece = ProductSum<C>[kRegisters];
 
   __device__ __forceinline__ static void issue(Piece& piece, const Operand& p, const Rings<C>& rings, int i) {
     ptx::wgmma_fence();
-    gemm_output_8<C.operands, false>(piece, p, rings.values() + (i * kColumns * kPanelRowBytes >> 4));
+    gemm_output_8<C.operands, false, C.head_dim_v>(piece, p, rings.values() + (i * kColumns * kPanelRowBytes >> 4));
     ptx::wgmma_commit_group();
   }
 
@@ -102,7 +101,7 @@ class OutputSums<C> {
   }
 
   __device__ __forceinline__ void issue(const Operand& p, const Rings<C>& rings) {
-    gemm_output_8<C.operands, true>(o_, p, rings.values());
+    gemm_output_8<C.operands, true, C.head_dim_v>(o_, p, rings.values());
     ptx::wgmma_commit_group();
   }
   __device__ __forceinline__ void wait() { ptx::wgmma_wait_group<0>(o_); }

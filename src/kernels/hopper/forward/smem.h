@@ -25,9 +25,9 @@ constexpr bool sums_by_block(const Config& c) { return c.operands == Operands::i
 /// Of e4m3's, see output_sums.h.
 constexpr int kKeysPerSum = 2048;
 
-/// 8-bit operands: whether O leaves no registers for P beside the scores of the next block: P V is then done before
-/// those begin, and joins O in pieces.
-constexpr bool one_after_another(const Config& c) { return eight_bit(c) && c.head_dim_v > 128; }
+/// 8-bit operands, one step after another: P V is done before the scores of the next block begin, and joins O in
+/// pieces.
+constexpr bool one_after_another(const Config& c) { return eight_bit(c) && !c.two_stage; }
 
 /// Whether sums of O lie outside of registers for a while: those of e4m3, in shared memory, and what segments leave.
 constexpr bool keeps_output_in_smem(const Config& c) {

@@ -43,7 +43,8 @@ constexpr bool kLooksAhead = C.consumer_warpgroups < (C.rule.softcap || C.rule.b
 template <Config C>
 struct TileRules {
   // Of registers, as compiling them shows.
-  static constexpr bool kIsTight = eight_bit(C) && sums_by_block(C) && C.head_dim_v > 64 && has_diagonal(C.rule);
+  static constexpr bool kIsTight = eight_bit(C) && (sums_by_block(C) || one_after_another(C)) && C.head_dim_v > 64 &&
+                                   has_diagonal(C.rule);
   using Mask = score::Mask<C.rule, C.block_n, kQueryStep<C>, !kIsTight>;
   using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>, kFetchesBias<C>>;
   using Dropout = score::Dropout<C.rule, C.block_n>;

@@ -14,8 +14,8 @@ SCORES_N = (64, 80, 96, 112, 128)  # S = Q K^T: A and B in shared memory, both K
 ROWS_N = (64, 128)  # S += numbers of the queries: A in registers, B in shared memory and K-major
 OUTPUT_N = (32, 64, 96, 128, 192, 256)  # O += P V: A in registers, B in shared memory and MN-major
 QUERY_GRADIENT_N = (32, 64, 128, 192, 256)  # dQ += dS K: A and B in shared memory, both MN-major
-SCORES_8_N = (96, 128, 192)  # S = Q K^T of 8-bit operands: A and B in shared memory
-OUTPUT_8_N = (64, 128, 192, 256)  # P V of a block: A in registers, B in shared memory
+SCORES_8_N = (96, 128)  # S = Q K^T of 8-bit operands: A and B in shared memory
+OUTPUT_8_N = (64, 128)  # P V of a block: A in registers, B in shared memory
 # (enumerator, C++ type, constraint and PTX type of the sums, PTX types of Q K^T and of P V, immediates)
 OPERANDS_8 = (
     ("e4m3", "float", "f", "f32", "e4m3.e4m3", "e4m3.e4m3", ", 1, 1"),

@@ -41,13 +41,14 @@ __device__ __forceinline__ void gemm_scores_8(Sum (&s)[registers], Descriptor q,
   }
 }
 
-/// O (+)= P V of 8-bit operands: P is this thread's A fragments, 32 keys each; V lies transposed, and so K-major.
-template <Operands operands, bool accumulate, typename Sum, int registers, int steps>
+/// O (+)= P V of 8-bit operands, or some of its columns: P is this thread's A fragments, 32 keys each; V, of
+/// `head_dim_v` columns, lies transposed, and so K-major.
+template <Operands operands, bool accumulate, int head_dim_v, typename Sum, int registers, int steps>
 __device__ __forceinline__ void gemm_output_8(Sum (&o)[registers], const uint32_t (&p)[steps][4], Descriptor v) {
   ptx::wgmma_rs_8<operands, accumulate>(o, p[0], v);
 #pragma unroll
   for (int step = 1; step < steps; ++step) {
-    ptx::wgmma_rs_8<operands, true>(o, p[step], v + k_major_step(step, 2 * registers));
+    ptx::wgmma_rs_8<operands, true>(o, p[step], v + k_major_step(step, head_dim_v));
   }
 }
 
