@@ -35,9 +35,18 @@ class EightBitSoftmax : public score::OnlineSoftmax<C.rule, C.block_n>, public E
   __device__ __forceinline__ bool measure(Reference& reference, Sums& sums, const BlockScales<C>& scales,
                                           const RulesOf& rules_of, bool masked, int n) {
     const float close = scales.largest_log2;
-    reference.scaled = kTransforms<C> || C.rule.scale_first || close != close || masked;
-    if (reference.scaled) {
-      read_visible(sums, reference.own, scales, rules_of, masked, n);
+    reference.scaled = kTransforms<C> || C.rule.scale_first || close != close || (masked && !kMasksSums<C>);
+    if (reference.scaled || (kMasksSums<C> && masked)) {
+      if constexpr (kMasksSums<C>) {
+        if (masked) {
+          rules_of().mask.apply(sums, n);
+        }
+      }
+      if (reference.scaled) {
+        read_visible(sums, reference.own, scales, rules_of, masked, n);
+      } else {
+        this->template read_all<true>(sums, reference.own, scales);
+      }
     } else {
       this->template read_all<sums_by_block(C)>(sums, reference.own, scales);
     }

@@ -29,7 +29,8 @@ struct BlockScales {
   float values[value_scales(C)];  // kFoldsValueScales: their log2
   float keys[key_scales(C)];
   float inverses[key_scales(C)];  // kFoldsValueScales: of the values, 1 where they are not numbers
-  float largest_log2;  // of V's scales; NaN where they are further apart than kCloseScales, or one is not a number
+  // Of V's scales; NaN where they are further apart than kCloseScales, one is not a number, or one of K's is unusual.
+  float largest_log2;
 };
 
 // V's scales that are no further apart than this factor have one reference.
@@ -57,6 +58,12 @@ constexpr bool kFoldsValueScales = !sums_by_block(C) && C.keys_per_value_scale >
 template <Config C>
 constexpr bool kTransforms = C.rule.softcap || C.rule.alibi;
 
+/// Whether hidden keys can have sums of -inf, which stay so when they are scaled: by scales that are positive, the
+/// products of two of which are no smaller than a float can be.
+template <Config C>
+constexpr bool kMasksSums = !sums_by_block(C) && !kTransforms<C> && !C.rule.scale_first;
+constexpr float kLeastUsualScale = 0x1p-60F;
+
 /// The scores of two rows, block by block: from sums of products to exponents of 2 and their largest.
 template <Config C>
 class EightBitScores {
@@ -71,6 +78,10 @@ class EightBitScores {
       query_scale[r] = q.of(work.tile.sequence, work.tile.head)[query_of(work, warpgroup, r) >> q.shift];
       if constexpr (!kTransforms<C>) {
         query_scale[r] *= params.score.scale_log2;
+      }
+      if constexpr (kMasksSums<C>) {  // what is not a number stays so, and what is negative becomes so
+        query_scale[r] =
+            query_scale[r] < 0.0F ? __int_as_float(0x7fffffff) : ptx::max_nan(query_scale[r], kLeastUsualScale);
       }
       transformed_shift[r] = C.rule.softcap ? shift_of(params, work, warpgroup, r) : 0.0F;
     }
@@ -217,7 +228,11 @@ class EightBitScores {
       const float term = kTransforms<C>         ? transformed_shift[r]
                          : kFoldsValueScales<C> ? scales.values[i / kPerGroup]
                                                 : 0.0F;
-      x[i] = __fmaf_rn(static_cast<float>(sums[i]), query_scale[r] * scales.keys[i / kPerGroup], term);
+      const auto sum = static_cast<float>(sums[i]);
+      x[i] = __fmaf_rn(sum, query_scale[r] * scales.keys[i / kPerGroup], term);
+      if (kMasksSums<C> && masked && sum == kMinusInfinity) {
+        x[i] = sum;  // whatever the scales
+      }
     }
     if constexpr (kTransforms<C>) {
       const auto rules = rules_of();
@@ -227,7 +242,7 @@ class EightBitScores {
         x[i] = __fmaf_rn(x[i], remaining_scale, kFoldsValueScales<C> ? scales.values[i / kPerGroup] : 0.0F);
       }
       rules.mask.apply(x, n);
-    } else if (masked) {
+    } else if (!kMasksSums<C> && masked) {
       rules_of().mask.apply(x, n);
     }
   }

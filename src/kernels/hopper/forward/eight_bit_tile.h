@@ -15,6 +15,18 @@
 
 namespace strobe::hopper::forward {
 
+/// Whether a tile's numbers are found anew where they are wanted, from its place alone: there are no registers to keep
+/// them.
+template <Config C>
+constexpr bool kFindsWorkAgain = one_after_another(C) && !sums_by_block(C);
+
+template <Config C>
+__device__ __forceinline__ TileWork work_again(const Params& params, const TileWork& work) {
+  Tile tile = work.tile;
+  asm volatile("" : "+r"(tile.m), "+r"(tile.head), "+r"(tile.sequence));
+  return tile_work<C>(params, tile);
+}
+
 template <Config C>
 class EightBitTile {
  public:
@@ -44,9 +56,9 @@ class EightBitTile {
   }
 
   /// O as it is to be divided by the rows' sums.
-  __device__ __forceinline__ void finish() {
+  __device__ __forceinline__ void finish(const TileWork& work) {
     rings_.release_q();
-    softmax_.finish(params_, work_, rings_.warpgroup());
+    softmax_.finish(params_, work, rings_.warpgroup());
     rotate_back<C>(o_, params_.eight_bit.v_signs);
   }
 
@@ -146,12 +158,15 @@ class EightBitTile {
     return is_masked(C.rule) && rules.mask.needed(n);
   }
 
-  /// Worked out where they are wanted: there are no registers to keep them.
   __device__ __forceinline__ auto rules_again() const {
     return [this] {
-      TileWork again = work_;
-      asm volatile("" : "+r"(again.m_begin));
-      return tile_rules<C>(params_, again, rings_.warpgroup());
+      if constexpr (kFindsWorkAgain<C>) {
+        return tile_rules<C>(params_, work_again<C>(params_, work_), rings_.warpgroup());
+      } else {
+        TileWork again = work_;
+        asm volatile("" : "+r"(again.m_begin));  // the rules are not to be kept from block to block
+        return tile_rules<C>(params_, again, rings_.warpgroup());
+      }
     };
   }
 

@@ -55,6 +55,9 @@ class ScaleFeeder {
     if (lane < key_scales(C)) {
       scales.keys[lane] = keys_ == keys_ ? keys_ : 1.0F;
     }
+    if (kMasksSums<C> && keys_ < kLeastUsualScale) {
+      largest = kNotANumber;
+    }
     largest = __reduce_max_sync(kFullWarp, largest);
     if constexpr (C.keys_per_value_scale == 1) {
       const bool close =
