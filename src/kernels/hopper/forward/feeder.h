@@ -122,9 +122,9 @@ class KeyFeeder {
     if (!cursor_.next()) {
       return false;
     }
-    // V that lies transposed has keys as columns, which no bound ends: zeros and what is hidden meet there.
-    const SequenceStart rows =
-        kTransposed ? SequenceStart{{0, 0}, cursor_.work().tile.sequence} : key_start<C>(params_, cursor_.work());
+    // V that lies transposed has keys as columns. No bound ends those of a batch entry: zeros and what is hidden meet
+    // there.
+    const auto rows = start();
     const int head = cursor_.head();
     const int first = cursor_.block() * C.block_n;
     uint64_t& full = full_[at_.stage];
@@ -144,7 +144,7 @@ class KeyFeeder {
         expect(full, kStageBytes);
         for (int panel = 0; panel < kPanels; ++panel) {
           const int along = panel * kColumns<C>;
-          const BoxStart box = kTransposed ? rows.box(first + along, 0, head) : rows.box(along, first, head);
+          const BoxStart box = box_of(rows, along, first, head);
           load_panel<false>(map_, box, destination + panel * (kStageBytes / kPanels), full);
         }
       }
@@ -157,6 +157,23 @@ class KeyFeeder {
 
  private:
   static constexpr bool kTransposed = values && eight_bit(C);
+
+  __device__ __forceinline__ auto start() const {
+    if constexpr (kTransposed) {
+      return value_start<C>(params_, cursor_.work());
+    } else {
+      return key_start<C>(params_, cursor_.work());
+    }
+  }
+
+  /// Of a panel `along` a row of the stage.
+  __device__ __forceinline__ static BoxStart box_of(const ValueStart& start, int along, int first, int head) {
+    return start.box(first + along, head);
+  }
+  __device__ __forceinline__ static BoxStart box_of(const SequenceStart& start, int along, int first, int head) {
+    return start.box(along, first, head);
+  }
+
   static constexpr int kPanels = kTransposed ? panels_of_bytes(C.block_n)
                                  : values    ? panels(C.head_dim_v)
                                              : kRowPanels<C>;
