@@ -57,17 +57,6 @@ constexpr bool kFoldsValueScales = !sums_by_block(C) && C.keys_per_value_scale >
 template <Config C>
 constexpr bool kTransforms = C.rule.softcap || C.rule.alibi;
 
-/// The last of `used` rows that a scale belongs to, of as many as a sequence may have: `used` of packed sequences may
-/// be wrong.
-template <Config C>
-__device__ __forceinline__ int last_scaled(int used, int seqlen) {
-  if constexpr (C.rule.varlen) {
-    return max(min(used, seqlen), 1) - 1;
-  } else {
-    return used - 1;
-  }
-}
-
 /// The scores of two rows, block by block: from sums of products to exponents of 2 and their largest.
 template <Config C>
 class EightBitScores {
@@ -79,7 +68,7 @@ class EightBitScores {
     const ScaleParams& q = params.eight_bit.q;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      query_scale[r] = q.of(work.tile.sequence, work.tile.head)[query_of(params, work, warpgroup, r) >> q.shift];
+      query_scale[r] = q.of(work.tile.sequence, work.tile.head)[query_of(work, warpgroup, r) >> q.shift];
       if constexpr (!kTransforms<C>) {
         query_scale[r] *= params.score.scale_log2;
       }
@@ -94,14 +83,13 @@ class EightBitScores {
   float remaining_scale;                    // and what they are multiplied with then
 
   /// The query of this thread's row r, or the last.
-  __device__ __forceinline__ static int query_of(const Params& params, const TileWork& work, int warpgroup, int r) {
-    return min(work.row_of(warpgroup) + warpgroup_row(r), last_scaled<C>(work.q.used, params.sequences.seqlen_q));
+  __device__ __forceinline__ static int query_of(const TileWork& work, int warpgroup, int r) {
+    return min(work.row_of(warpgroup) + warpgroup_row(r), work.q.used - 1);
   }
 
   __device__ __forceinline__ static float shift_of(const Params& params, const TileWork& work, int warpgroup, int r) {
     const ScaleParams& shift = params.eight_bit.q_shift;
-    return shift.data == nullptr ? 0.0F
-                                 : shift.of(work.tile.sequence, work.tile.head)[query_of(params, work, warpgroup, r)];
+    return shift.data == nullptr ? 0.0F : shift.of(work.tile.sequence, work.tile.head)[query_of(work, warpgroup, r)];
   }
 
   /// V's scales of this thread's two columns of the j-th eight.

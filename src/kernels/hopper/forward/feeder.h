@@ -122,9 +122,8 @@ class KeyFeeder {
     if (!cursor_.next()) {
       return false;
     }
-    // V that lies transposed has keys as columns. No bound ends those of a batch entry: zeros and what is hidden meet
-    // there.
-    const auto rows = start();
+    const SequenceStart rows =
+        kTransposed ? SequenceStart{{0, 0}, cursor_.work().tile.sequence} : key_start<C>(params_, cursor_.work());
     const int head = cursor_.head();
     const int first = cursor_.block() * C.block_n;
     uint64_t& full = full_[at_.stage];
@@ -158,20 +157,16 @@ class KeyFeeder {
  private:
   static constexpr bool kTransposed = values && eight_bit(C);
 
-  __device__ __forceinline__ auto start() const {
-    if constexpr (kTransposed) {
-      return value_start<C>(params_, cursor_.work());
-    } else {
-      return key_start<C>(params_, cursor_.work());
-    }
-  }
-
   /// Of a panel `along` a row of the stage.
-  __device__ __forceinline__ static BoxStart box_of(const ValueStart& start, int along, int first, int head) {
-    return start.box(first + along, head);
-  }
-  __device__ __forceinline__ static BoxStart box_of(const SequenceStart& start, int along, int first, int head) {
-    return start.box(along, first, head);
+  __device__ __forceinline__ BoxStart box_of(const SequenceStart& rows, int along, int first, int head) const {
+    if constexpr (!kTransposed) {
+      return rows.box(along, first, head);
+    } else if (is_packed_value<C>(params_)) {
+      return packed_value_box<C>(params_, cursor_.work(), first + along, head);
+    } else {
+      // V that lies transposed has keys as columns, which no bound ends: zeros and what is hidden meet there.
+      return rows.box(first + along, 0, head);
+    }
   }
 
   static constexpr int kPanels = kTransposed ? panels_of_bytes(C.block_n)

@@ -15,8 +15,7 @@ class ScaleFeeder {
     const ScaleParams& v = params.eight_bit.v;
     const ScaleParams& k = params.eight_bit.k;
     const float* const of_values = v.of(work.tile.sequence, head);
-    // Keys after it are hidden; their scales must be numbers that exist.
-    const int last = last_scaled<C>(work.k.used, params.sequences.seqlen_k);
+    const int last = work.k.used - 1;  // keys after it are hidden; their scales must be numbers that exist
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       values_[i] = of_values[min(n * C.block_n + (lane + i * kWarpSize) * C.keys_per_value_scale, last) >> v.shift];
