@@ -78,6 +78,11 @@ const std::vector<Option> kForwardOptions{
        set_eight_bit(p, DType::float8_e4m3);
        p.modifiers.has_alibi = true;
      }},
+    {"int8_packed",
+     [](AttentionProblem& p) {
+       set_eight_bit(p, DType::int8);
+       p.packed_q = p.packed_k = true;
+     }},
     {"int8_softcap",
      [](AttentionProblem& p) {
        set_eight_bit(p, DType::int8);
