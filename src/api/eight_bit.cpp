@@ -77,7 +77,7 @@ Status check_packed_layouts(const ForwardArguments& a) {
   return first_failure([&] { return check_layout(cu_seqlens, 1, "[batch + 1]"); },
                        [&]() -> Status {
                          if (cu_seqlens.view.shape[0] >= 1) return {};
-                         return invalid("cu_seqlens_k has shape [0]: it must be [batch + 1]");
+                         return invalid("{} has shape [0]: it must be [batch + 1]", cu_seqlens.name);
                        },
                        [&] { return check_layout({"k", a.k}, 3, "[total_k, heads_kv, head_dim]"); },
                        [&] { return check_layout(v, 3, kPackedValueLayout); },

@@ -25,10 +25,10 @@ Status check_sequences(const Sequences& s, const Device& device) {
         NamedTensor{"leftpad_k", s.leftpad_k}, NamedTensor{"cache_batch_idx", s.cache_batch_idx}}) {
     if (view.given()) return api::invalid("{} is given: quantize() takes all rows of its sequences", name);
   }
-  for (const auto& [name, max] :
-       {std::pair{"max_seqlen_q", s.max_seqlen_q}, std::pair{"max_seqlen_k", s.max_seqlen_k}}) {
-    if (max < -1) return api::invalid("{} is {}: it must be 0 or more, or -1 for unknown", name, max);
-  }
+  if (s.max_seqlen_q < -1)
+    return api::invalid("max_seqlen_q is {}: it must be 0 or more, or -1 for unknown", s.max_seqlen_q);
+  if (s.max_seqlen_k < -1)
+    return api::invalid("max_seqlen_k is {}: it must be 0 or more, or -1 for unknown", s.max_seqlen_k);
   for (const NamedTensor& lengths :
        {NamedTensor{"cu_seqlens_q", s.cu_seqlens_q}, NamedTensor{"cu_seqlens_k", s.cu_seqlens_k}}) {
     if (!lengths.view.given()) continue;

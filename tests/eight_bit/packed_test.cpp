@@ -229,16 +229,15 @@ TEST(EightBitPacked, QueryThatIsNotFiniteSpoilsItsRowAlone) {
 }
 
 struct PackedMisuse {
-  const char* name;
+  const char* name = nullptr;
   std::function<void(ForwardArguments&)> make;
-  const char* message;
+  const char* message = nullptr;
 };
 
 class EightBitPackedMisuse : public testing::TestWithParam<PackedMisuse> {};
 
 const std::vector<std::int32_t> kShort{0, 20};
 const std::vector<std::int32_t> kFalling{0, 30, 20};
-const std::vector<std::int32_t> kNone;
 
 TEST_P(EightBitPackedMisuse, IsReported) {
   PackedCase c;
