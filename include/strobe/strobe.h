@@ -157,6 +157,7 @@ typedef struct strobe_quantize_arguments {
   strobe_tensor q8, k8, v8;
   strobe_tensor q_descale, k_descale, v_descale;
   strobe_tensor q_shift;
+  strobe_sequences sequences; /* packed q, k and v */
 } strobe_quantize_arguments;
 
 /* As strobe::MergeArguments: part i is part_o[i] and part_lse[i]. */

@@ -238,7 +238,11 @@ Status run_quantize(const Call& call) {
                    .q_descale = t.q_descale,
                    .k_descale = t.k_descale,
                    .v_descale = t.v_descale,
-                   .q_shift = t.q_shift},
+                   .q_shift = t.q_shift,
+                   .sequences = {.cu_seqlens_q = t.cu_seqlens_q,
+                                 .cu_seqlens_k = t.cu_seqlens_k,
+                                 .max_seqlen_q = call.max_seqlen_q,
+                                 .max_seqlen_k = call.max_seqlen_k}},
                   options, call.execution);
 }
 

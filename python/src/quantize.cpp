@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize.h"
 
+#include <fmt/format.h>
+
 #include <functional>
+#include <utility>
 
 #include "call_options.h"
 #include "errors.h"
@@ -27,6 +30,7 @@ void quantize(nb::handle q, nb::handle k, nb::handle v, nb::handle q8, nb::handl
   arguments.k = imports.view(k, {"k", "q's dtype"});
   arguments.v = imports.view(v, {"v", "q's dtype"});
   CallOptions call = read_options(keywords, imports);
+  arguments.sequences = call.sequences;
   arguments.q8 = imports.view(q8, {"q8", kElements, true});
   arguments.k8 = imports.view(k8, {"k8", kElements, true});
   arguments.v8 = imports.view(v8, {"v8", kElements, true});
@@ -61,6 +65,12 @@ nb::dict plan_quantization(nb::handle q, nb::handle k, nb::handle v, int mode, d
   const ConstTensorView key = imports.view(k, {"k", "q's dtype"});
   const ConstTensorView value = imports.view(v, {"v", "q's dtype"});
   const CallOptions call = read_options(keywords, imports);
+  for (const auto& [name, lengths] : {std::pair{"cu_seqlens_q", &call.sequences.cu_seqlens_q},
+                                      std::pair{"cu_seqlens_k", &call.sequences.cu_seqlens_k}}) {
+    if (!lengths->given()) continue;
+    raise_if_failed(
+        {StatusCode::unsupported, fmt::format("{} is given: plan_quantization takes tensors with a batch axis", name)});
+  }
   const ErrorBudget budget{static_cast<QuantizationMode>(mode), max_rmse, max_error};
   const auto plan = [&] {
     const nb::gil_scoped_release released;

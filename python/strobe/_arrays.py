@@ -88,7 +88,7 @@ def output_shape(q: Any, v: Any) -> tuple[int, ...]:
 
 
 def eight_bit_output_shape(q: Any, v: Any) -> tuple[int, ...]:
-    """The same for v [batch, heads_kv, head_dim_v, keys]."""
+    """The same for v [batch, heads_kv, head_dim_v, keys], or packed [heads_kv, head_dim_v, keys]."""
     return (*shape_of(q)[:-1], *shape_of(v)[-2:-1])
 
 

@@ -65,10 +65,11 @@ class EightBitOptions(TypedDict, total=False):
     """What a call has besides its tensors where q, k and v are int8 or float8_e4m3fn: Quantized.options gives them.
 
     v is [batch, heads_kv, head_dim_v, seqlen_k rounded up to 32], with the keys in the order of strobe/quantize.h. An
-    element stands for itself times its rows' scale.
+    element stands for itself times its rows' scale. Packed, v is [heads_kv, head_dim_v, 32 * (total_k // 32 + batch)]
+    (strobe.Quantized says where sequences begin), and seqlen_q and seqlen_k below are the bounds on the longest.
 
     Or k and v alone are, laid out as ever, with k_descale and v_descale: q and out keep their dtype, and the result has
-    the bits of a call on k and v converted to it. Packed keys take scales [batch or 1, heads_kv or 1, 1].
+    the bits of a call on k and v converted to it. Packed keys then take scales [batch or 1, heads_kv or 1, 1].
     """
 
     q_descale: Tensor

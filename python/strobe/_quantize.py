@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Q, K and V in 8 bits."""
 
+import operator
 import sys
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -21,21 +22,29 @@ class Quantized:
     """8-bit tensors and what else ``strobe.attention`` needs: attention(x.q, x.k, x.v, **x.options)."""
 
     q: Tensor
-    """[batch, seqlen_q, heads_q, head_dim], int8 or float8_e4m3fn."""
+    """[batch, seqlen_q, heads_q, head_dim], or packed [total_q, heads_q, head_dim]; int8 or float8_e4m3fn."""
     k: Tensor
-    """[batch, seqlen_k, heads_kv, head_dim]."""
+    """[batch, seqlen_k, heads_kv, head_dim], or [total_k, heads_kv, head_dim]."""
     v: Tensor
-    """[batch, heads_kv, head_dim_v, seqlen_k rounded up to 32]: transposed, keys in the order of strobe/quantize.h."""
+    """[batch, heads_kv, head_dim_v, seqlen_k rounded up to 32]: transposed, keys in the order of strobe/quantize.h.
+    Packed [heads_kv, head_dim_v, 32 * (total_k // 32 + batch)], sequence b from 32 * (cu_seqlens_k[b] // 32 + b) on."""
     q_descale: Tensor
-    """[batch, heads_q, units of the queries] float32; [1, 1, 1] for one scale per tensor."""
+    """[batch, heads_q, units of the queries] float32; [1, 1, 1] for one scale per tensor. Of packed sequences the units
+    of the longest, counted from the start of each."""
     k_descale: Tensor
     v_descale: Tensor
     q_shift: Tensor | None
-    """[batch, heads_q, seqlen_q] float32: products of the queries and the keys' mean; None without center_k."""
+    """[batch, heads_q, seqlen_q] float32: products of the queries and the keys' mean; None without center_k. Packed:
+    max_seqlen_q positions."""
     v_rotation: int | None
     """The seed of the rotation of V's rows; None if they are not rotated."""
     out_dtype: str
     """The dtype of the tensors that these were: "float32", "float16" or "bfloat16"."""
+    cu_seqlens_q: Tensor | None = None
+    """As they were given, with the bounds."""
+    cu_seqlens_k: Tensor | None = None
+    max_seqlen_q: int | None = None
+    max_seqlen_k: int | None = None
 
     @property
     def options(self) -> TensorOptions:
@@ -47,6 +56,14 @@ class Quantized:
             options["q_shift"] = self.q_shift
         if self.v_rotation is not None:
             options["v_rotation"] = self.v_rotation
+        if self.cu_seqlens_q is not None:
+            options["cu_seqlens_q"] = self.cu_seqlens_q
+        if self.cu_seqlens_k is not None:
+            options["cu_seqlens_k"] = self.cu_seqlens_k
+        if self.max_seqlen_q is not None:
+            options["max_seqlen_q"] = self.max_seqlen_q
+        if self.max_seqlen_k is not None:
+            options["max_seqlen_k"] = self.max_seqlen_k
         return options
 
 
@@ -57,6 +74,8 @@ class Plan(NamedTuple):
     dtypes: dict[str, str]
     settings: dict[str, int]
     out_dtype: str
+    cu_seqlens: dict[str, Any]  # those that are given
+    max_seqlens: dict[str, int]
 
     def result(self, outputs: dict[str, Any]) -> Quantized:
         seed = self.settings["seed"]
@@ -70,6 +89,8 @@ class Plan(NamedTuple):
             q_shift=outputs.get("q_shift"),
             v_rotation=seed if self.settings["rotate_v"] else None,
             out_dtype=self.out_dtype,
+            **self.cu_seqlens,
+            **self.max_seqlens,
         )
 
 
@@ -86,6 +107,10 @@ def quantize(
     rotate_v: bool = True,
     center_k: bool = True,
     seed: int = 0,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     threads: int = 0,
     engine: str = "automatic",
     stream: int | None = None,
@@ -103,6 +128,11 @@ def quantize(
     mean from them, which the softmax does not notice. What each does to the error: docs/eight-bit.md. Results do not
     depend on threads.
 
+    With ``cu_seqlens_q`` or ``cu_seqlens_k`` that side is packed, as of ``strobe.attention``: q [total_q, heads_q,
+    head_dim], k [total_k, heads_kv, head_dim] and v [total_k, heads_kv, head_dim_v]. Each sequence has the elements and
+    scales that it has alone, but for scales of the "tensor". Scales take memory for the longest sequence in place of
+    each: give ``max_seqlen_q`` and ``max_seqlen_k``. The options of the result have all four.
+
     There are no gradients. Raises ValueError for tensors that are recorded on PyTorch's tape and for arguments that
     contradict this description, TypeError for what are no tensors, NotImplementedError for what no engine of this build
     supports. On a GPU the call returns when its launches are queued.
@@ -114,6 +144,8 @@ def quantize(
         units={"q_scales": q_scales, "k_scales": k_scales, "v_scales": v_scales},
         flags={"rotate_qk": rotate_qk, "rotate_v": rotate_v, "center_k": center_k},
         seed=seed,
+        cu_seqlens={"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k},
+        max_seqlens={"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k},
     )
     framework = _arrays.framework_of(q)
     if framework == "jax":
@@ -127,7 +159,7 @@ def quantize(
     outputs = {name: _arrays.empty(shape, q, plan.dtypes[name]) for name, shape in plan.shapes.items()}
     _core.quantize(
         *(q, k, v),
-        **({"q_shift": None} | outputs | plan.settings),
+        **({"q_shift": None} | outputs | plan.settings | plan.cu_seqlens | plan.max_seqlens),
         allocate_workspace=_arrays.workspace_allocator(q, stream),
         threads=threads,
         engine=engine,
@@ -192,8 +224,54 @@ def plan_quantization(
     return QuantizationPlan(settings, *(plan[name] for name in results))
 
 
+class _Side(NamedTuple):
+    """Queries or keys: batched [batch, seqlen, heads, columns], or packed [total, heads, columns]."""
+
+    packed: bool
+    batch: int
+    seqlen: int  # packed: of the longest sequence
+    total: int
+    heads: int
+
+    @staticmethod
+    def of(name: str, tensor: Tensor, cu_seqlens: Tensor | None, max_seqlen: int | None) -> "_Side":
+        shape = tensor.shape
+        if cu_seqlens is None:
+            if len(shape) != 4:
+                raise ValueError(f"{name} has rank {len(shape)}: it must be [batch, seqlen, heads, head_dim]")
+            return _Side(False, shape[0], shape[1], shape[0] * shape[1], shape[2])
+        if len(shape) != 3:
+            raise ValueError(f"{name} has rank {len(shape)}: it must be [total, heads, head_dim] with cu_seqlens")
+        lengths = _arrays.shape_of(cu_seqlens)
+        if len(lengths) != 1 or lengths[0] < 1:
+            raise ValueError(f"cu_seqlens has shape {list(lengths)}: it must be [batch + 1]")
+        bound = shape[0] if max_seqlen is None or max_seqlen < 0 else min(max_seqlen, shape[0])
+        return _Side(True, lengths[0] - 1, bound, *shape[:2])
+
+    def scales_shape(self, unit: Unit) -> tuple[int, ...]:
+        if unit == "tensor":
+            return (1, 1, 1)
+        rows = _ROWS[unit] or max(self.seqlen, 1)
+        return (self.batch, self.heads, max(-(-self.seqlen // rows), 1))
+
+    def values_shape(self, columns: int) -> tuple[int, ...]:
+        """Of 8-bit values of these keys."""
+        if self.packed:
+            return (self.heads, columns, _VALUE_KEYS * (self.total // _VALUE_KEYS + self.batch))
+        return (self.batch, self.heads, columns, -(-self.seqlen // _VALUE_KEYS) * _VALUE_KEYS)
+
+
 def _plan(
-    q: Tensor, k: Tensor, v: Tensor, element: str, *, units: dict[str, Unit], flags: dict[str, bool], seed: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    element: str,
+    *,
+    units: dict[str, Unit],
+    flags: dict[str, bool],
+    seed: int,
+    cu_seqlens: dict[str, Tensor | None],
+    max_seqlens: dict[str, int | None],
 ) -> Plan:
     """ValueError for what would leave the outputs without a shape; the rest is for the call to see."""
     if element not in _ELEMENTS:
@@ -206,28 +284,24 @@ def _plan(
             raise TypeError(f"{name} is of type {type(flag).__name__}: it must be True or False")
     if not isinstance(seed, int) or not 0 <= seed < 2**64:
         raise ValueError(f"seed is {seed}: it must be an integer from 0 to 2^64 - 1")
+    bounds = {name: operator.index(bound) for name, bound in max_seqlens.items() if bound is not None}
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not hasattr(tensor, "shape"):
             raise TypeError(f"{name} is of type {type(tensor).__name__}: it must be a tensor")
-        if len(tensor.shape) != 4:
-            raise ValueError(f"{name} has rank {len(tensor.shape)}: it must be [batch, seqlen, heads, head_dim]")
-    keys = -(-k.shape[1] // _VALUE_KEYS) * _VALUE_KEYS
-    shapes = {"q8": tuple(q.shape), "k8": tuple(k.shape), "v8": (v.shape[0], v.shape[2], v.shape[3], keys)}
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        shapes[f"{name}_descale"] = _scales_shape(units[f"{name}_scales"], tensor.shape)
+    sides = {
+        name: _Side.of(name, tensor, cu_seqlens[f"cu_seqlens_{side}"], bounds.get(f"max_seqlen_{side}"))
+        for name, tensor, side in (("q", q, "q"), ("k", k, "k"), ("v", v, "k"))
+    }
+    shapes = {"q8": tuple(q.shape), "k8": tuple(k.shape), "v8": sides["v"].values_shape(v.shape[-1])}
+    for name, side in sides.items():
+        shapes[f"{name}_descale"] = side.scales_shape(units[f"{name}_scales"])
     if flags["center_k"]:
-        shapes["q_shift"] = _arrays.lse_shape(q)
+        shapes["q_shift"] = (sides["q"].batch, sides["q"].heads, sides["q"].seqlen)
     dtypes = {name: element if name in ("q8", "k8", "v8") else "float32" for name in shapes}
     settings = {name: _UNITS.index(unit) for name, unit in units.items()}
     settings |= {"rotate_qk": flags["rotate_qk"], "rotate_v": flags["rotate_v"], "seed": seed}
-    return Plan(shapes, dtypes, settings, _arrays.dtype_name(q.dtype))
-
-
-def _scales_shape(unit: Unit, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if unit == "tensor":
-        return (1, 1, 1)
-    rows = _ROWS[unit] or max(shape[1], 1)
-    return (shape[0], shape[2], max(-(-shape[1] // rows), 1))
+    given = {name: lengths for name, lengths in cu_seqlens.items() if lengths is not None}
+    return Plan(shapes, dtypes, settings, _arrays.dtype_name(q.dtype), given, bounds)
 
 
 def _check_no_gradients(*tensors: Tensor) -> None:

@@ -23,8 +23,8 @@ for _name, _handler in _core.jax_handlers().items():
 
 jax.tree_util.register_dataclass(
     Quantized,
-    data_fields=["q", "k", "v", "q_descale", "k_descale", "v_descale", "q_shift"],
-    meta_fields=["v_rotation", "out_dtype"],
+    data_fields=["q", "k", "v", "q_descale", "k_descale", "v_descale", "q_shift", "cu_seqlens_q", "cu_seqlens_k"],
+    meta_fields=["v_rotation", "out_dtype", "max_seqlen_q", "max_seqlen_k"],
 )
 
 _TENSORS = (
@@ -86,12 +86,14 @@ def attention(
 
 def run_quantize(plan: Plan, q: Array, k: Array, v: Array, threads: int) -> Quantized:
     """strobe.quantize on JAX's arrays, under jit and vmap, too."""
+    tensors = {"q": q, "k": k, "v": v} | {name: jnp.asarray(lengths) for name, lengths in plan.cu_seqlens.items()}
     results = {
         name: jax.ShapeDtypeStruct(shape, _arrays.numpy_dtype(plan.dtypes[name])) for name, shape in plan.shapes.items()
     }
     attributes: dict[str, Any] = {name: np.int64(value) for name, value in plan.settings.items() if name != "seed"}
+    attributes |= {name: np.int64(bound) for name, bound in plan.max_seqlens.items()}
     attributes |= {"seed": _signed(plan.settings["seed"]), "threads": np.int64(threads)}
-    outputs = _quantize(_Quantization(tuple(sorted(attributes.items())), tuple(results.items())), q, k, v)
+    outputs = _quantize(_Quantization(tuple(sorted(attributes.items())), tuple(results.items())), tensors)
     return plan.result(outputs)
 
 
@@ -151,11 +153,11 @@ class _Quantization(NamedTuple):
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _quantize(call: _Quantization, q: Array, k: Array, v: Array) -> Tensors:
-    return _call("quantize", {"q": q, "k": k, "v": v}, dict(call.results), call)
+def _quantize(call: _Quantization, tensors: Tensors) -> Tensors:
+    return _call("quantize", tensors, dict(call.results), call)
 
 
-def _quantize_forward(call: _Quantization, q: Array, k: Array, v: Array) -> Any:
+def _quantize_forward(call: _Quantization, tensors: Tensors) -> Any:
     raise NotImplementedError("8-bit tensors have no gradients: take stop_gradient of q, k and v before quantize")
 
 

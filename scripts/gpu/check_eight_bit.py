@@ -25,6 +25,8 @@ SHAPES = [  # batch, heads_q, heads_kv, seqlen_q, seqlen_k
 ]
 
 
+PACKED = (4, 2, (200, 0, 1, 77, 130), (333, 32, 2, 0, 700))  # heads_q, heads_kv, lengths of q and of k
+
 # What changes scores or O, each in a call of its own.
 OPTIONS = [
     {"softcap": 20.0},
@@ -101,6 +103,84 @@ def check(element, head_dims, shape, quantizer, options, output=torch.bfloat16):
     return good
 
 
+def run_on(device, operands, options, shape):
+    """o and lse of a packed or batched call on operands of the CPU; both were NaN before."""
+    *rows, heads, _ = shape
+    o = torch.full(shape, float("nan"), dtype=torch.bfloat16, device=device)
+    lse = torch.full((*rows[:-1], heads, rows[-1]), float("nan"), device=device)
+    given = {**operands, **options}
+    placed = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in given.items()}
+    strobe_api.Forward(**placed, o=o, lse=lse).run()
+    return o.cpu(), lse.cpu()
+
+
+def packed_operands(element, head_dim, quantizer):
+    """Operands of PACKED, with the tensors and the ends of its sequences."""
+    heads_q, heads_kv, seqlens_q, seqlens_k = PACKED
+    ends = [torch.tensor([0, *itertools.accumulate(x)], dtype=torch.int32) for x in (seqlens_q, seqlens_k)]
+    q = 1.5 * torch.randn(int(ends[0][-1]), heads_q, head_dim)
+    k, v = (torch.randn(int(ends[1][-1]) + 5, heads_kv, head_dim) + 0.3 for _ in range(2))
+    lengths = {"cu_seqlens_q": ends[0], "cu_seqlens_k": ends[1]}
+    lengths |= {"max_seqlen_q": max(seqlens_q), "max_seqlen_k": max(seqlens_k)}
+    return strobe_api.quantize(q, k, v, element=element, lengths=lengths, **quantizer), (q, k, v), ends
+
+
+def check_packed(element, head_dim, quantizer, options, device, used=False):
+    """Each sequence of a packed call has the bits of a call on it alone."""
+    operands, (q, k, v), ends = packed_operands(element, head_dim, quantizer)
+    given = dict(options)
+    if used:
+        given["seqused_k"] = torch.tensor([n - n // 3 for n in PACKED[3]], dtype=torch.int32)
+    o, lse = run_on(device, operands, given, q.shape)
+    cpu, _ = run_on("cpu", operands, given, q.shape)
+    size, apart = rms(cpu), rms(o.float() - cpu.float())
+    wrong = []
+    for b, (rows_q, rows_k) in enumerate(zip(PACKED[2], PACKED[3], strict=True)):
+        own_q, own_k = (slice(int(e[b]), int(e[b + 1])) for e in ends)
+        if rows_q == 0 or rows_k == 0:
+            continue
+        alone = strobe_api.quantize(q[None, own_q], k[None, own_k], v[None, own_k], element=element, **quantizer)
+        alone_options = options | ({"seqused_k": given["seqused_k"][b : b + 1].clone()} if used else {})
+        wanted, wanted_lse = run_on(device, alone, alone_options, (1, *q[own_q].shape))
+        if not torch.equal(o[own_q], wanted[0]) or not torch.equal(lse[:, own_q], wanted_lse[0]):
+            wrong.append(b)
+    # e4m3's roundings are independent in the two engines, and each is off by 3% of O.
+    good = not wrong and o.isfinite().all().item() and apart <= (0.05 if element == "int8" else 0.1) * size
+    print(
+        f"{element:12s} d{head_dim} packed {PACKED} {quantizer} {', '.join(options)} {'used' if used else ''}: apart "
+        f"from the cpu {apart:.2e} of {size:.2e} {'' if good else f'WRONG, sequences {wrong}'}",
+        flush=True,
+    )
+    return good
+
+
+def check_neighbour(element, device):
+    """What is not finite in one packed sequence reaches no other, though its columns of V are neighbours."""
+    ends = torch.tensor([0, 40, 80, 120], dtype=torch.int32)
+    q, k, v = (torch.randn(120, 2, 128) for _ in range(3))
+    v[45, 1, 5] = float("nan")
+    lengths = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": 40, "max_seqlen_k": 40}
+    operands = strobe_api.quantize(q, k, v, element=element, lengths=lengths)
+    if element == "float8_e4m3":
+        operands["v"].view(torch.uint8)[1, :, 64:96] = 0x7F  # NaN of one's own, in the first columns of the second
+    o, _ = run_on(device, operands, {}, q.shape)
+    expected = torch.zeros(120, 2, dtype=torch.bool)
+    expected[40:80, 1] = True
+    good = torch.equal(o.isnan().any(-1), expected)
+    print(f"{element:12s} NaN {'stays in its sequence' if good else 'WRONG: it reaches other sequences'}", flush=True)
+    return good
+
+
+def check_all_packed(element, head_dim, device="cuda"):
+    good = True
+    for causal, used in itertools.product((None, "bottom_right"), (False, True)):
+        good &= check_packed(element, head_dim, {}, {"causal": causal}, device, used)
+    good &= check_packed(element, head_dim, BLOCKS, {}, device)
+    for options in ({"window": (60, 20)}, {"softcap": 15.0, "causal": "bottom_right"}):
+        good &= check_packed(element, head_dim, {}, options, device)
+    return good and check_neighbour(element, device)
+
+
 def check_not_finite(element, head_dim):
     """A NaN in a hidden key reaches no row, in a visible one every row that sees it."""
     q, k, v = (torch.randn(1, 300, 2, head_dim) for _ in range(3))
@@ -137,6 +217,7 @@ def check_head_dim(element, head_dim):
     for causal, shape in itertools.product((None, "bottom_right"), SHAPES):
         good &= check(element, both, shape, {}, {"causal": causal})
     good &= check(element, both, SHAPES[0], BLOCKS, {}, torch.float32)
+    good &= check_all_packed(element, head_dim)
     if head_dim == 64:
         return good
     for quantizer in QUANTIZERS:

@@ -21,6 +21,12 @@ from timing import median_milliseconds
 NAMES = ("q", "k", "v", "q_descale", "k_descale", "v_descale", "q_shift")
 SHAPES = [(2, 4, 2, 200, 333), (1, 3, 1, 130, 1), (1, 2, 2, 1, 700), (1, 2, 1, 1025, 1024)]  # batch, heads, lengths
 UNITS = ("tensor", "head", "block", "group", "row")
+# Heads, lengths of sequences, and rows that no sequence has.
+PACKED = [
+    (4, 2, (200, 0, 1, 77, 128), (333, 32, 1, 0, 129), 0),
+    (2, 1, (64,), (64,), 40),
+    (2, 2, (33, 700, 5), (1000, 31, 160), 3),
+]
 
 
 def cases():
@@ -45,6 +51,25 @@ def cases():
             yield torch.bfloat16, 128, 128, SHAPES[0], layout, {"element": element}
 
 
+def packed_cases():
+    """(dtype, head_dim, head_dim_v, shape, how the tensors lie, options, sides without their bound, batched side)."""
+    for dtype, element, shape in itertools.product(
+        (torch.bfloat16, torch.float16, torch.float32), ("int8", "float8_e4m3"), PACKED
+    ):
+        yield dtype, 128, 128, shape, "dense", {"element": element}, "", ""
+    for head_dims in ((64, 64), (256, 256), (96, 64), (192, 128), (40, 136)):
+        yield torch.bfloat16, *head_dims, PACKED[0], "dense", {"seed": 5}, "", ""
+    for unit, shape in itertools.product(UNITS, PACKED):
+        units = {f"{name}_scales": unit for name in "qkv"}
+        yield torch.bfloat16, 128, 128, shape, "not finite", units, "", ""
+        yield torch.bfloat16, 256, 256, shape, "dense", units | {"element": "float8_e4m3"}, "qk", ""
+    for layout in ("heads first", "unaligned", "not finite", "constant"):
+        yield torch.bfloat16, 128, 128, PACKED[0], layout, {}, "k", ""
+    yield torch.bfloat16, 128, 128, PACKED[0], "dense", {"center_k": False}, "", ""
+    for batched in "qk":
+        yield torch.bfloat16, 128, 128, PACKED[0], "dense", {}, "", batched
+
+
 def draw(dtype, shape, head_dim, layout):
     batch, seqlen, heads = shape
     x = 1.5 * torch.randn(batch, seqlen, heads, head_dim) + 0.3
@@ -60,7 +85,7 @@ def lay(x, layout, device):
     """x on the device; with its heads in front of its rows, or at an address that is no multiple of 16 bytes."""
     x = x.to(device)
     if layout == "heads first":
-        return x.transpose(1, 2).contiguous().transpose(1, 2)
+        return x.transpose(-3, -2).contiguous().transpose(-3, -2)
     if layout == "unaligned":
         memory = torch.empty(x.numel() + 1, dtype=x.dtype, device=device)
         return memory[1:].view(x.shape).copy_(x)
@@ -81,8 +106,51 @@ def check(dtype, head_dim, head_dim_v, shape, layout, options):
         draw(dtype, (batch, seqlen_k, heads_kv), head_dim, layout),
         draw(dtype, (batch, seqlen_k, heads_kv), head_dim_v, layout),
     ]
-    wanted = strobe_api.quantize(*tensors, **options)
-    call = strobe_api.Quantize(*(lay(x, layout, "cuda") for x in tensors), **options)
+    text = f"{str(dtype)[6:]} {head_dim}/{head_dim_v} {shape} {layout} {options}"
+    return same_bits(tensors, {}, layout, options, text)
+
+
+def check_packed(dtype, head_dim, head_dim_v, shape, layout, options, unbounded, batched):
+    heads_q, heads_kv, *seqlens, behind = shape
+    lengths, rows = {}, {}
+    for side, of_side in zip("qk", seqlens, strict=True):
+        rows[side] = (1, sum(of_side) + behind)
+        if side == batched:
+            rows[side] = (len(of_side), max(of_side))
+            continue
+        lengths[f"cu_seqlens_{side}"] = torch.tensor([0, *itertools.accumulate(of_side)], dtype=torch.int32)
+        if side not in unbounded:
+            lengths[f"max_seqlen_{side}"] = max(of_side)
+    tensors = [
+        draw(dtype, (*rows[side], heads), columns, layout)
+        for side, heads, columns in (("q", heads_q, head_dim), ("k", heads_kv, head_dim), ("k", heads_kv, head_dim_v))
+    ]
+    tensors = [x if side == batched else x[0] for side, x in zip("qkk", tensors, strict=True)]
+    text = f"packed {str(dtype)[6:]} {head_dim}/{head_dim_v} {shape} {layout} {options} no bounds of {unbounded!r}"
+    return same_bits(tensors, lengths, layout, options, f"{text}, batched {batched!r}")
+
+
+def check_wrong_lengths():
+    """Lengths that lead out of the tensors: nothing beside the outputs is written, and nothing faults."""
+    good = True
+    for ends in ([0, 500, -3, 10000, 90], [-(2**31), 2**31 - 1, 5, 5, 7], [90, 80, 70, 60, 50]):
+        lengths = {f"cu_seqlens_{side}": torch.tensor(ends, dtype=torch.int32, device="cuda") for side in "qk"}
+        q, k, v = (torch.randn(90, 2, 128, dtype=torch.bfloat16, device="cuda") for _ in range(3))
+        for bounds in ({}, {"max_seqlen_q": 40, "max_seqlen_k": 40}):
+            call = strobe_api.Quantize(q, k, v, lengths=lengths | bounds, v_scales="block", guard=4096)
+            call.run()
+            torch.cuda.synchronize()
+            intact = call.guards_are_intact()
+            good &= intact
+            print(f"lengths {ends} {bounds}: {'stay inside' if intact else 'WRONG'}", flush=True)
+    return good
+
+
+def same_bits(tensors, lengths, layout, options, text):
+    """Whether both engines write the same; prints where they do not."""
+    wanted = strobe_api.quantize(*tensors, lengths=lengths, **options)
+    on_device = {name: x.cuda() if isinstance(x, torch.Tensor) else x for name, x in lengths.items()}
+    call = strobe_api.Quantize(*(lay(x, layout, "cuda") for x in tensors), lengths=on_device, **options)
     for name in NAMES:
         if name in call.results:
             call.results[name].view(torch.uint8).fill_(0x5A)
@@ -94,7 +162,6 @@ def check(dtype, head_dim, head_dim_v, shape, layout, options):
             apart = (bits(wanted[name]) != bits(given[name])).sum().item()
             if apart:
                 wrong[name] = f"{apart} of {wanted[name].numel()}"
-    text = f"{str(dtype)[6:]} {head_dim}/{head_dim_v} {shape} {layout} {options}"
     if wrong:
         print(f"WRONG {text}: {wrong}", flush=True)
     return not wrong
@@ -157,10 +224,12 @@ def main():
         return
     torch.manual_seed(1)
     first, parts = map(int, arguments.part.split("/"))
-    chosen = list(cases())[first::parts]
-    good = sum(check(*case) for case in chosen)
+    chosen = [(check, case) for case in cases()] + [(check_packed, case) for case in packed_cases()]
+    chosen = chosen[first::parts]
+    good = sum(of(*case) for of, case in chosen)
     print(f"{good} of {len(chosen)} cases have the CPU engine's bits")
-    sys.exit(0 if good == len(chosen) else 1)
+    inside = first != 0 or check_wrong_lengths()
+    sys.exit(0 if good == len(chosen) and inside else 1)
 
 
 if __name__ == "__main__":

@@ -136,27 +136,61 @@ class Backward(_Call):
 
 class Quantize:
     """8-bit tensors of q, k and v: run() writes them to `results`, which are arguments of Forward. Options: rotate_qk,
-    rotate_v, center_k, seed."""
+    rotate_v, center_k, seed. Packed tensors have `lengths`: cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k.
+    With `guard` as many bytes on both sides of every result are there to see that nothing else is written."""
 
-    def __init__(self, q, k, v, *, element="int8", q_scales="row", k_scales="group", v_scales="row", **options):
+    def __init__(
+        self,
+        q,
+        k,
+        v,
+        *,
+        element="int8",
+        q_scales="row",
+        k_scales="group",
+        v_scales="row",
+        lengths=None,
+        guard=0,
+        **options,
+    ):
+        lengths = lengths or {}
+        self._guarded = []
         dtype = {"int8": torch.int8, "float8_e4m3": torch.float8_e4m3fn}[element]
         units = {"q": q_scales, "k": k_scales, "v": v_scales}
         rows = {"tensor": None, "head": None, "block": 128, "group": 32, "row": 1}
 
         def empty(*shape, dtype=torch.float32):
-            return torch.empty(shape, dtype=dtype, device=q.device)
+            x = torch.empty(shape, dtype=dtype, device=q.device)
+            if guard == 0:
+                return x
+            size = x.numel() * x.element_size()
+            memory = torch.full((size + 2 * guard,), 0x5A, dtype=torch.uint8, device=q.device)
+            self._guarded += [memory[:guard], memory[guard + size :]]
+            return memory[guard : guard + size].view(dtype).view(shape)
 
-        def scales(x, unit):
+        def extents(x, side):
+            """Sequences, rows of each or at most, heads."""
+            ends = lengths.get(f"cu_seqlens_{side}")
+            if ends is None:
+                return x.shape[:3]
+            return len(ends) - 1, min(lengths.get(f"max_seqlen_{side}") or x.shape[0], x.shape[0]), x.shape[1]
+
+        def scales(x, side, unit):
             if unit == "tensor":
                 return empty(1, 1, 1)
-            return empty(x.shape[0], x.shape[2], -(-x.shape[1] // (rows[unit] or x.shape[1])))
+            sequences, seqlen, heads = extents(x, side)
+            return empty(sequences, heads, max(-(-seqlen // (rows[unit] or max(seqlen, 1))), 1))
 
-        keys = -(-k.shape[1] // 32) * 32
+        sequences, seqlen, heads = extents(k, "k")
+        packed = lengths.get("cu_seqlens_k") is not None
+        columns = 32 * (k.shape[0] // 32 + sequences) if packed else -(-seqlen // 32) * 32
         results = {
             "q": empty(*q.shape, dtype=dtype),
             "k": empty(*k.shape, dtype=dtype),
-            "v": empty(v.shape[0], v.shape[2], v.shape[3], keys, dtype=dtype),
-            **{f"{name}_descale": scales(x, units[name]) for name, x in (("q", q), ("k", k), ("v", v))},
+            "v": empty(*(() if packed else (sequences,)), heads, v.shape[-1], columns, dtype=dtype),
+            "q_descale": scales(q, "q", q_scales),
+            "k_descale": scales(k, "k", k_scales),
+            "v_descale": scales(v, "k", v_scales),
         }
         settings = _struct("strobe_quantize_options")
         settings.element = _HEADER.constants[f"STROBE_{element.upper()}"]
@@ -165,7 +199,8 @@ class Quantize:
         for name, value in ({"rotate_qk": True, "rotate_v": True, "center_k": True, "seed": 0} | options).items():
             setattr(settings, name, value)
         if settings.center_k:
-            results["q_shift"] = empty(q.shape[0], q.shape[2], q.shape[1])
+            sequences, seqlen, heads = extents(q, "q")
+            results["q_shift"] = empty(sequences, heads, seqlen)
         arguments = _struct("strobe_quantize_arguments")
         for name, tensor in {"q": q, "k": k, "v": v}.items():
             setattr(arguments, name, _view(tensor))
@@ -175,9 +210,16 @@ class Quantize:
         self.bytes = sum(x.numel() * x.element_size() for x in (q, k, v, *results.values()))  # read and written
         if settings.rotate_v:
             results["v_rotation"] = settings.seed
+        for name, value in lengths.items():
+            if value is not None:
+                setattr(arguments.sequences, name, _view(value) if isinstance(value, torch.Tensor) else value)
+                results[name] = value
         self.results = results
-        self._kept = (q, k, v)
+        self._kept = (q, k, v, lengths)
         self._structs = (arguments, settings, _struct("strobe_execution"))
+
+    def guards_are_intact(self):
+        return all((memory == 0x5A).all().item() for memory in self._guarded)
 
     def run(self):
         if self.results["q"].is_cuda:

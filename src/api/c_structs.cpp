@@ -141,6 +141,7 @@ Result<QuantizeArguments> read_arguments(const strobe_quantize_arguments* given)
   reader.read(from->k_descale, "k_descale", arguments.k_descale);
   reader.read(from->v_descale, "v_descale", arguments.v_descale);
   reader.read(from->q_shift, "q_shift", arguments.q_shift);
+  reader.read(from->sequences, arguments.sequences);
   if (!reader.status().ok()) return reader.status();
   return arguments;
 }

@@ -10,6 +10,7 @@ namespace strobe::api {
 namespace {
 
 constexpr std::string_view kValueLayout = "[batch, heads_kv, head_dim_v, round_up(seqlen_k, 32)]";
+constexpr std::string_view kPackedValueLayout = "[heads_kv, head_dim_v, 32 * (total_k / 32 + batch)]";
 constexpr std::string_view kScaleLayout = "[batch or 1, heads or 1, scales]";
 
 /// The rows that share one of `scales` scales of a sequence of `seqlen` rows; 0 if no unit has as many.
@@ -50,8 +51,7 @@ Status check_scales_without_rows(const NamedTensor& scales, const AttentionProbl
 /// What no engine combines with 8-bit inputs.
 Status check_options(const ForwardArguments& arguments, const AttentionProblem& problem) {
   for (const auto& [name, wanted] :
-       {std::pair{"cu_seqlens_q", problem.packed_q}, std::pair{"cu_seqlens_k", problem.packed_k},
-        std::pair{"bias", problem.modifiers.has_bias}, std::pair{"block_mask", problem.modifiers.block_size != 0},
+       {std::pair{"bias", problem.modifiers.has_bias}, std::pair{"block_mask", problem.modifiers.block_size != 0},
         std::pair{"dropout", problem.dropout != 0.0F}, std::pair{"max_logits", arguments.max_logits.given()},
         std::pair{"page_table", problem.page_size != 0}, std::pair{"leftpad_k", problem.has_leftpad_k},
         std::pair{"cache_batch_idx", problem.has_cache_batch_idx}, std::pair{"row_invariant", problem.row_invariant},
@@ -70,10 +70,32 @@ Status check_no_query_scales(const ForwardArguments& a) {
   return invalid("v_rotation is given, but q is {}: it belongs to 8-bit inputs", name_of(a.q.dtype));
 }
 
+/// 8-bit K and V whose sequences lie one behind the other.
+Status check_packed_layouts(const ForwardArguments& a) {
+  const NamedTensor cu_seqlens{"cu_seqlens_k", a.sequences.cu_seqlens_k};
+  const NamedTensor v{"v", a.v};
+  return first_failure([&] { return check_layout(cu_seqlens, 1, "[batch + 1]"); },
+                       [&]() -> Status {
+                         if (cu_seqlens.view.shape[0] >= 1) return {};
+                         return invalid("{} has shape [0]: it must be [batch + 1]", cu_seqlens.name);
+                       },
+                       [&] { return check_layout({"k", a.k}, 3, "[total_k, heads_kv, head_dim]"); },
+                       [&] { return check_layout(v, 3, kPackedValueLayout); },
+                       [&] {
+                         const std::int64_t columns = packed_value_start(a.k.shape[0], cu_seqlens.view.shape[0] - 1);
+                         return check_shape(v, {a.k.shape[1], a.v.shape[1], columns}, kPackedValueLayout);
+                       });
+}
+
 }  // namespace
 
 ConstTensorView rows_of_values(const ConstTensorView& v, const ConstTensorView& k) {
   ConstTensorView rows = v;
+  if (k.rank == 3) {
+    rows.shape = {k.shape[0], v.shape[0], v.shape[1]};
+    rows.strides = {0, 0, 1};
+    return rows;
+  }
   rows.shape = {v.shape[0], k.shape[1], v.shape[1], v.shape[2]};
   rows.strides = {0, 0, 0, 1};
   return rows;
@@ -84,6 +106,7 @@ Status check_eight_bit(const ForwardArguments& a) {
                                    NamedTensor{"v_descale", a.v_descale}}) {
     if (!view.given()) return invalid("{} is not given: 8-bit inputs need scales", name);
   }
+  if (a.sequences.cu_seqlens_k.given()) return check_packed_layouts(a);
   const NamedTensor v{"v", a.v};
   Status status = first_failure([&] { return check_layout({"k", a.k}, 4, "[batch, seqlen_k, heads_kv, head_dim]"); },
                                 [&] { return check_layout(v, 4, kValueLayout); });

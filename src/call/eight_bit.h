@@ -65,6 +65,45 @@ constexpr std::int64_t value_position(std::int64_t key) {
   return round_down(key, kValueKeys) + 16 * a + 4 * c + 2 * b + key % 2;
 }
 
+/// The first column of a packed V that belongs to a sequence whose first key is `first_key`: see quantize.h. Of the
+/// batch's end and its number of sequences it is where the columns end that belong to any.
+constexpr std::int64_t packed_value_start(std::int64_t first_key, std::int64_t sequence) {
+  return kValueKeys * (first_key / kValueKeys + sequence);
+}
+
+/// One side of a quantisation, queries or keys: a batched tensor [batch, seqlen, heads, columns], or a packed one
+/// [total, heads, columns].
+struct QuantizedSide {
+  QuantizedSide(const ConstTensorView& rows, const ConstTensorView& cu_seqlens, std::int64_t max_seqlen)
+      : packed(cu_seqlens.given()),
+        batch(packed ? cu_seqlens.shape[0] - 1 : rows.shape[0]),
+        total(packed ? rows.shape[0] : batch * rows.shape[1]),
+        seqlen(!packed                                ? rows.shape[1]
+               : max_seqlen < 0 || max_seqlen > total ? total
+                                                      : max_seqlen),
+        heads(rows.shape[packed ? 1 : 2]),
+        columns(rows.shape[packed ? 2 : 3]) {}
+
+  bool packed;
+  std::int64_t batch;
+  std::int64_t total;   // rows
+  std::int64_t seqlen;  // of every sequence; packed: the bound on the longest
+  std::int64_t heads;
+  std::int64_t columns;
+
+  /// Columns of a V of these keys: of one batch entry, or of all sequences.
+  std::int64_t value_columns() const {
+    return packed ? packed_value_start(total, batch) : round_up(seqlen, kValueKeys);
+  }
+};
+
+inline QuantizedSide queries_of(const QuantizeArguments& a) {
+  return {a.q, a.sequences.cu_seqlens_q, a.sequences.max_seqlen_q};
+}
+inline QuantizedSide keys_of(const QuantizeArguments& a) {
+  return {a.k, a.sequences.cu_seqlens_k, a.sequences.max_seqlen_k};
+}
+
 /// 64 columns' signs, a bit each: 1 is negative. SplitMix64 of the seed and the columns' number.
 /// Source: Steele et al., "Fast splittable pseudorandom number generators" (2014).
 constexpr std::uint64_t rotation_signs(std::uint64_t seed, std::int64_t first_column) {

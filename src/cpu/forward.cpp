@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "call/eight_bit.h"
 #include "cpu/bfloat16/kernels.h"
 #include "cpu/call.h"
 #include "cpu/few_queries.h"
@@ -36,9 +37,13 @@ float* max_logits_of(const TensorView& max_logits, std::int64_t batch, std::int6
 
 /// Rows of keys; of 8-bit operands rows of V's columns.
 ConstRows value_rows(const AttentionProblem& problem, const ForwardArguments& arguments, const Sequence& sequence,
-                     std::int64_t head_k) {
+                     std::int64_t batch, std::int64_t head_k) {
   const ConstTensorView& v = arguments.v;
   if (!problem.eight_bit.given()) return cache_rows(problem, v, arguments.page_table, sequence, head_k);
+  if (problem.packed_k) {
+    const auto* columns = static_cast<const std::byte*>(v.data) + packed_value_start(sequence.k.begin, batch);
+    return {.data = columns + head_k * v.strides[0], .position_stride = v.strides[1]};
+  }
   const auto* data = static_cast<const std::byte*>(v.data) + sequence.k.begin * v.strides[0] + head_k * v.strides[1];
   return {.data = data, .position_stride = v.strides[2]};
 }
@@ -102,7 +107,7 @@ void forward(const Call& call, const ForwardArguments& arguments) {
                        .dtype_o = output_dtype(problem),
                        .q = query_rows(problem, arguments.q, sequence, group),
                        .k = cache_rows(problem, arguments.k, arguments.page_table, sequence, head_k),
-                       .v = value_rows(problem, arguments, sequence, head_k),
+                       .v = value_rows(problem, arguments, sequence, b, head_k),
                        .o = query_rows(problem, arguments.o, sequence, group),
                        .lse = lse_rows(problem, arguments.lse, sequence, group),
                        .row_begin = 0,

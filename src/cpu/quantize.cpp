@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "call/eight_bit.h"
+#include "call/sequences.h"
 #include "cpu/passes.h"
 #include "cpu/workers.h"
 
@@ -23,18 +24,38 @@ using Row = std::array<float, kMostColumns>;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-/// Rows of one head of a batched tensor.
+/// Queries or keys.
+struct HostSide : QuantizedSide {
+  HostSide(const QuantizedSide& side, const ConstTensorView& lengths) : QuantizedSide(side), cu_seqlens(lengths) {}
+
+  const ConstTensorView& cu_seqlens;
+
+  SequenceSide sequence(std::int64_t index) const { return sequence_side(index, seqlen, cu_seqlens, {}); }
+  /// Rows of a packed tensor that belong to a sequence.
+  std::int64_t used() const { return int32_at(cu_seqlens, batch); }
+};
+
+/// A tensor's stride: of its last axes but `from_last` - 1.
+template <class Pointer>
+std::int64_t stride(const BasicTensorView<Pointer>& tensor, int from_last) {
+  return tensor.strides[static_cast<std::size_t>(tensor.rank - from_last)];
+}
+
+/// Rows of one head of a sequence.
 class Head {
  public:
-  Head(const ConstTensorView& tensor, std::int64_t batch, std::int64_t head)
-      : tensor_(tensor), start_(batch * tensor.strides[0] + head * tensor.strides[2]) {}
+  Head(const ConstTensorView& tensor, const SequenceSide& sequence, std::int64_t head)
+      : tensor_(tensor),
+        start_(sequence_offset(tensor, sequence) + head * stride(tensor, 2)),
+        rows_(sequence.length),
+        columns_(tensor.shape[static_cast<std::size_t>(tensor.rank - 1)]) {}
 
-  std::int64_t rows() const { return tensor_.shape[1]; }
-  std::int64_t columns() const { return tensor_.shape[3]; }
+  std::int64_t rows() const { return rows_; }
+  std::int64_t columns() const { return columns_; }
 
   /// Widened to float32. False if an element is not finite.
   bool read(std::int64_t row, Row& to) const {
-    const std::int64_t at = start_ + row * tensor_.strides[1];
+    const std::int64_t at = start_ + row * stride(tensor_, 3);
     switch (tensor_.dtype) {
       case DType::float16: return read_as<float16>(at, to);
       case DType::bfloat16: return read_as<bfloat16>(at, to);
@@ -55,7 +76,7 @@ class Head {
   }
 
   const ConstTensorView& tensor_;
-  std::int64_t start_;
+  std::int64_t start_, rows_, columns_;
 };
 
 /// What happens to the rows of a tensor before they are rounded.
@@ -126,6 +147,7 @@ std::uint8_t to_element(DType element, float value, float inverse_scale) {
 
 /// One of the three tensors: how it is read, and where its elements and scales go.
 struct Quantisation {
+  const HostSide& side;
   const ConstTensorView& from;
   const TensorView& to;
   const TensorView& scales;
@@ -135,7 +157,7 @@ struct Quantisation {
   const ConstTensorView* companion = nullptr;  // V with scales by rows: of keys that are not finite, too
   bool forgives = false;                       // K, where such a companion tells
 
-  std::int64_t rows_per_scale() const { return strobe::rows_per_scale(unit, from.shape[1]); }
+  std::int64_t rows_per_scale() const { return strobe::rows_per_scale(unit, side.seqlen); }
 
   float& scale(std::int64_t batch, std::int64_t head, std::int64_t row) const {
     const bool shared = unit == ScaleUnit::tensor;
@@ -146,15 +168,55 @@ struct Quantisation {
   /// Transforms row `row`; false if it is not to be had.
   bool read(const Head& head, const Transform& transform, std::int64_t row, Row& to_row) const {
     if (!head.read(row, to_row)) return false;
-    transform.apply(to_row, from.shape[3]);
+    transform.apply(to_row, head.columns());
     return true;
   }
 };
 
+/// Columns of V.
+struct ColumnRange {
+  std::int64_t first, end;
+};
+
+/// Of a sequence: those of its keys and the padding up to the next one's.
+ColumnRange columns_of(const HostSide& side, const SequenceSide& sequence, std::int64_t index) {
+  if (!side.packed) return {0, side.value_columns()};
+  return {packed_value_start(sequence.begin, index), packed_value_start(sequence.begin + sequence.length, index + 1)};
+}
+
+/// Where a head of V begins, of a batch entry or of all sequences.
+std::uint8_t* values_of(const Quantisation& q, std::int64_t batch, std::int64_t head) {
+  return static_cast<std::uint8_t*>(q.to.data) + (q.side.packed ? 0 : batch * q.to.strides[0]) + head * stride(q.to, 3);
+}
+
+void clear_columns(const Quantisation& q, std::uint8_t* of_head, std::int64_t columns, const ColumnRange& range) {
+  for (std::int64_t c = 0; c < columns; ++c) {
+    std::memset(of_head + c * stride(q.to, 2) + range.first, 0, static_cast<std::size_t>(range.end - range.first));
+  }
+}
+
+/// What belongs to no sequence of a packed tensor.
+void clear_behind(const Quantisation& q) {
+  if (!q.side.packed) return;
+  const std::int64_t columns = q.from.shape[2];
+  for (std::int64_t head = 0; head < q.side.heads; ++head) {
+    if (q.transposed) {
+      const ColumnRange range{packed_value_start(q.side.used(), q.side.batch), q.side.value_columns()};
+      clear_columns(q, values_of(q, 0, head), columns, range);
+      continue;
+    }
+    auto* const of_head = static_cast<std::uint8_t*>(q.to.data) + head * q.to.strides[1];
+    for (std::int64_t row = q.side.used(); row < q.side.total; ++row) {
+      std::memset(of_head + row * q.to.strides[0], 0, static_cast<std::size_t>(columns));
+    }
+  }
+}
+
 /// The largest magnitudes of one head's units, in `largest`; NaN where a row that counts is not finite.
 void find_largest(const Quantisation& q, std::int64_t batch, std::int64_t head, const Transform& transform,
                   std::span<float> largest) {
-  const Head rows(q.from, batch, head);
+  const SequenceSide sequence = q.side.sequence(batch);
+  const Head rows(q.from, sequence, head);
   const std::int64_t step = q.rows_per_scale();
   Row row;
   for (std::int64_t i = 0; i < rows.rows(); ++i) {
@@ -162,29 +224,33 @@ void find_largest(const Quantisation& q, std::int64_t batch, std::int64_t head, 
     bool finite = q.read(rows, transform, i, row);
     float top = 0.0F;
     for (std::int64_t c = 0; finite && c < rows.columns(); ++c) top = std::max(top, std::fabs(row[c]));
-    if (q.companion != nullptr) finite = Head(*q.companion, batch, head).read(i, row) && finite;
+    if (q.companion != nullptr) finite = Head(*q.companion, sequence, head).read(i, row) && finite;
     if (!finite) top = q.forgives ? 0.0F : kNaN;
     if (!(top <= unit)) unit = std::isnan(unit) ? unit : top;
   }
 }
 
 void write_rows(const Quantisation& q, std::int64_t batch, std::int64_t head, const Transform& transform) {
-  const Head rows(q.from, batch, head);
-  auto* const data = static_cast<std::uint8_t*>(q.to.data) + batch * q.to.strides[0];
+  const SequenceSide sequence = q.side.sequence(batch);
+  const Head rows(q.from, sequence, head);
+  std::uint8_t* data = nullptr;
   if (q.transposed) {
-    for (std::int64_t c = 0; c < rows.columns(); ++c) {
-      std::memset(data + head * q.to.strides[1] + c * q.to.strides[2], 0, static_cast<std::size_t>(q.to.shape[3]));
-    }
+    const ColumnRange range = columns_of(q.side, sequence, batch);
+    data = values_of(q, batch, head);
+    clear_columns(q, data, rows.columns(), range);
+    data += range.first;
+  } else {
+    data = static_cast<std::uint8_t*>(q.to.data) + sequence_offset(q.to, sequence) + head * stride(q.to, 2);
   }
+  const std::int64_t row_stride = stride(q.to, 3);  // of Q and K
+  const std::int64_t column_stride = stride(q.to, 2);
   Row row;
   for (std::int64_t i = 0; i < rows.rows(); ++i) {
     const float scale = q.scale(batch, head, i);
     const bool finite = q.read(rows, transform, i, row) && !std::isnan(scale);
     for (std::int64_t c = 0; c < rows.columns(); ++c) {
       const std::uint8_t element = finite ? to_element(q.options.element, row[c], 1.0F / scale) : 0;
-      const std::int64_t at = q.transposed ? head * q.to.strides[1] + c * q.to.strides[2] + value_position(i)
-                                           : i * q.to.strides[1] + head * q.to.strides[2] + c;
-      data[at] = element;
+      data[q.transposed ? c * column_stride + value_position(i) : i * row_stride + c] = element;
     }
   }
 }
@@ -192,10 +258,10 @@ void write_rows(const Quantisation& q, std::int64_t batch, std::int64_t head, co
 /// Both walks over a tensor. `means` of its heads [batch * heads, columns], or empty.
 void quantize_tensor(const Quantisation& q, bool rotated, const std::vector<float>& means, const Execution& execution,
                      int workers) {
-  const std::int64_t heads = q.from.shape[2];
-  const std::int64_t count = q.from.shape[0] * heads;
+  const std::int64_t heads = q.side.heads;
+  const std::int64_t count = q.side.batch * heads;
   const auto transform = [&](std::int64_t index) {
-    return Transform{rotated, q.options.seed, means.empty() ? nullptr : means.data() + index * q.from.shape[3]};
+    return Transform{rotated, q.options.seed, means.empty() ? nullptr : means.data() + index * q.side.columns};
   };
   const std::int64_t units = q.scales.shape[2];
   std::vector<float> largest(static_cast<std::size_t>(count * units), 0.0F);
@@ -222,6 +288,7 @@ void quantize_tensor(const Quantisation& q, bool rotated, const std::vector<floa
   };
   if (q.unit == ScaleUnit::tensor) q.scale(0, 0, 0) = to_scale(count > 0 ? largest[0] : 0.0F);
   for_each_task(count, workers, execution.parallel_for, write);
+  clear_behind(q);
 }
 
 /// The product of a query and the mean, in the order that call/eight_bit.h prescribes.
@@ -237,53 +304,59 @@ float product(const Row& row, const float* mean, std::int64_t columns) {
   return static_cast<float>(sum);
 }
 
-/// q_shift: the products of the queries and their keys' mean.
-void write_shift(const QuantizeArguments& a, const std::vector<float>& means, const Execution& execution, int workers) {
-  const std::int64_t heads = a.q.shape[2];
-  const std::int64_t heads_kv = a.k.shape[2];
+/// q_shift: the products of the queries and their keys' mean; 0 behind a sequence's end.
+void write_shift(const QuantizeArguments& a, const HostSide& queries, const HostSide& keys,
+                 const std::vector<float>& means, const Execution& execution, int workers) {
+  const std::int64_t heads = queries.heads;
   const auto write = [&](std::int64_t index, int) {
     const std::int64_t batch = index / heads;
     const std::int64_t head = index % heads;
-    const float* mean = means.data() + (batch * heads_kv + head * heads_kv / heads) * a.k.shape[3];
-    const Head queries(a.q, batch, head);
+    const float* mean = means.data() + (batch * keys.heads + head * keys.heads / heads) * keys.columns;
+    const Head rows(a.q, queries.sequence(batch), head);
     float* to = static_cast<float*>(a.q_shift.data) + batch * a.q_shift.strides[0] + head * a.q_shift.strides[1];
     Row row;
-    for (std::int64_t i = 0; i < queries.rows(); ++i) {
-      queries.read(i, row);
-      to[i] = product(row, mean, queries.columns());
+    for (std::int64_t i = 0; i < rows.rows(); ++i) {
+      rows.read(i, row);
+      to[i] = product(row, mean, rows.columns());
     }
+    std::fill(to + rows.rows(), to + queries.seqlen, 0.0F);
   };
-  for_each_task(a.q.shape[0] * heads, workers, execution.parallel_for, write);
+  for_each_task(queries.batch * heads, workers, execution.parallel_for, write);
 }
 
 }  // namespace
 
 void quantize(const QuantizeArguments& a, const QuantizeOptions& options, const Execution& execution) {
   const int workers = worker_count(execution.threads);
+  const HostSide queries(queries_of(a), a.sequences.cu_seqlens_q);
+  const HostSide keys(keys_of(a), a.sequences.cu_seqlens_k);
   std::vector<float> means;
   if (options.center_k) {
-    const std::int64_t heads = a.k.shape[0] * a.k.shape[2];
-    means.resize(static_cast<std::size_t>(heads * a.k.shape[3]));
+    const std::int64_t heads = keys.batch * keys.heads;
+    means.resize(static_cast<std::size_t>(heads * keys.columns));
     const auto find = [&](std::int64_t index, int) {
-      write_mean(Head(a.k, index / a.k.shape[2], index % a.k.shape[2]), means.data() + index * a.k.shape[3]);
+      write_mean(Head(a.k, keys.sequence(index / keys.heads), index % keys.heads), means.data() + index * keys.columns);
     };
     for_each_task(heads, workers, execution.parallel_for, find);
-    write_shift(a, means, execution, workers);
+    write_shift(a, queries, keys, means, execution, workers);
     for (std::int64_t head = 0; options.rotate_qk && head < heads; ++head) {
-      flip_signs(options.seed, means.data() + head * a.k.shape[3], a.k.shape[3]);
+      flip_signs(options.seed, means.data() + head * keys.columns, keys.columns);
     }
   }
   const bool by_rows = options.v_scales == ScaleUnit::row;
-  quantize_tensor({.from = a.q, .to = a.q8, .scales = a.q_descale, .unit = options.q_scales, .options = options},
-                  options.rotate_qk, {}, execution, workers);
-  quantize_tensor({.from = a.k,
+  quantize_tensor(
+      {.side = queries, .from = a.q, .to = a.q8, .scales = a.q_descale, .unit = options.q_scales, .options = options},
+      options.rotate_qk, {}, execution, workers);
+  quantize_tensor({.side = keys,
+                   .from = a.k,
                    .to = a.k8,
                    .scales = a.k_descale,
                    .unit = options.k_scales,
                    .options = options,
                    .forgives = by_rows},
                   options.rotate_qk, means, execution, workers);
-  quantize_tensor({.from = a.v,
+  quantize_tensor({.side = keys,
+                   .from = a.v,
                    .to = a.v8,
                    .scales = a.v_descale,
                    .unit = options.v_scales,

@@ -55,9 +55,11 @@ struct Launcher {
 bool is_aligned(const ConstTensorView& view, std::int64_t bytes) {
   if (reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(bytes) != 0) return false;
   const auto size = static_cast<std::int64_t>(size_of(view.dtype));
-  return std::all_of(view.strides.begin(), view.strides.begin() + 3,
+  return std::all_of(view.strides.begin(), view.strides.begin() + view.rank - 1,
                      [&](std::int64_t stride) { return stride * size % bytes == 0; });
 }
+
+std::int64_t columns_of(const ConstTensorView& rows) { return rows.shape[static_cast<std::size_t>(rows.rank - 1)]; }
 
 steps::QuantizeConfig config_of(const QuantizeArguments& a, const QuantizeOptions& options) {
   const auto source = a.q.dtype == DType::float32   ? steps::Source::fp32
@@ -66,10 +68,11 @@ steps::QuantizeConfig config_of(const QuantizeArguments& a, const QuantizeOption
   const bool aligned = is_aligned(a.q, 16) && is_aligned(a.k, 16) && is_aligned(a.v, 16) && is_aligned(a.q8, 8) &&
                        is_aligned(a.k8, 8) && is_aligned(a.v8, 8);
   return {.source = source,
-          .head_dim = static_cast<int>(a.q.shape[3]),
-          .head_dim_v = static_cast<int>(a.v.shape[3]),
+          .head_dim = static_cast<int>(columns_of(a.q)),
+          .head_dim_v = static_cast<int>(columns_of(a.v)),
           .e4m3 = options.element == DType::float8_e4m3,
-          .aligned = aligned};
+          .aligned = aligned,
+          .packed = a.sequences.cu_seqlens_q.given() || a.sequences.cu_seqlens_k.given()};
 }
 
 /// Whether the scales' units are larger than a tile, and their magnitudes are found ahead.
@@ -78,24 +81,43 @@ bool is_measured(ScaleUnit unit, const steps::QuantizeConfig& config) {
          (unit == ScaleUnit::block && kBlockRows > steps::tile_rows(config));
 }
 
-steps::QuantizedTensor tensor_of(const ConstTensorView& from, const TensorView& to, const TensorView& scales,
-                                 ScaleUnit unit, bool rotated, bool transposed) {
+/// Queries or keys.
+struct RowsOfSide : QuantizedSide {
+  RowsOfSide(const QuantizedSide& side, const ConstTensorView& lengths)
+      : QuantizedSide(side), cu_seqlens(static_cast<const int*>(lengths.data)) {}
+
+  const int* cu_seqlens;  // null: batched
+
+  /// Of jobs: one more is for what lies behind the last sequence.
+  std::int64_t entries() const { return packed ? batch + 1 : batch; }
+  /// Blocks of keys whose sums are kept.
+  std::int64_t mean_blocks() const { return heads * (packed ? total / kMeanRows + batch : batch * mean_chunks()); }
+  std::int64_t mean_chunks() const { return std::max<std::int64_t>(ceil_div(seqlen, kMeanRows), 1); }
+};
+
+steps::QuantizedTensor tensor_of(const RowsOfSide& side, const ConstTensorView& from, const TensorView& to,
+                                 const TensorView& scales, ScaleUnit unit, bool rotated, bool transposed) {
+  const auto stride = [](const auto& view, int from_last) {
+    return from_last > view.rank ? 0 : view.strides[static_cast<std::size_t>(view.rank - from_last)];
+  };
   steps::QuantizedTensor tensor{};
   tensor.from = from.data;
-  tensor.from_batch = from.strides[0];
-  tensor.from_row = from.strides[1];
-  tensor.from_head = from.strides[2];
+  tensor.from_batch = stride(from, 4);
+  tensor.from_row = stride(from, 3);
+  tensor.from_head = stride(from, 2);
   tensor.to = static_cast<unsigned char*>(to.data);
-  tensor.to_batch = to.strides[0];
-  tensor.to_row = to.strides[transposed ? 2 : 1];
-  tensor.to_head = to.strides[transposed ? 1 : 2];
+  tensor.to_batch = stride(to, 4);
+  tensor.to_row = stride(to, transposed ? 2 : 3);
+  tensor.to_head = stride(to, transposed ? 3 : 2);
   tensor.scales = static_cast<float*>(scales.data);
   tensor.scale_batch = scales.strides[0];
   tensor.scale_head = scales.strides[1];
-  tensor.rows = static_cast<int>(from.shape[1]);
-  tensor.heads = static_cast<int>(from.shape[2]);
+  tensor.rows = static_cast<int>(side.seqlen);
+  tensor.heads = static_cast<int>(side.heads);
+  tensor.cu_seqlens = side.cu_seqlens;
+  tensor.total = static_cast<int>(side.total);
   const bool whole_heads = unit == ScaleUnit::tensor || unit == ScaleUnit::head;
-  const auto unit_rows = static_cast<std::uint64_t>(rows_per_scale(unit, from.shape[1]));
+  const auto unit_rows = static_cast<std::uint64_t>(rows_per_scale(unit, side.seqlen));
   tensor.unit_shift = whole_heads ? steps::kAllRows : std::countr_zero(unit_rows);
   tensor.shared = unit == ScaleUnit::tensor;
   tensor.rotated = rotated;
@@ -110,7 +132,7 @@ Result<runtime::Kernel> find_kernel(KernelTable<Config>& table, const Config& co
   });
 }
 
-Result<Kernels> find_kernels(const steps::QuantizeConfig& config, bool centred, bool measured,
+Result<Kernels> find_kernels(const steps::QuantizeConfig& config, bool centred, bool measured, bool packed_keys,
                              const runtime::CudaDevice& device, std::string_view architecture) {
   static auto& sums = *new KernelTable<steps::KeyMeanConfig>;
   static auto& means = *new KernelTable<int>;
@@ -121,7 +143,7 @@ Result<Kernels> find_kernels(const steps::QuantizeConfig& config, bool centred, 
                        [&] { return quantize_variant(one, architecture); });
   };
   if (centred) {
-    const steps::KeyMeanConfig one{config.source, config.head_dim, config.aligned};
+    const steps::KeyMeanConfig one{config.source, config.head_dim, config.aligned, packed_keys};
     const auto sum = find_kernel(sums, one, 0, device, [&] { return key_sums_variant(one, architecture); });
     if (!sum.ok()) return sum.status();
     const auto mean =
@@ -159,20 +181,26 @@ runtime::WorkspacePool& workspace_pool(const runtime::CudaDevice& device, std::s
 class Quantisation {
  public:
   Quantisation(const QuantizeArguments& arguments, const QuantizeOptions& options, const runtime::CudaDevice& device)
-      : a_(arguments), options_(options), device_(device), config_(config_of(arguments, options)) {
-    params_.q = tensor_of(a_.q, a_.q8, a_.q_descale, options.q_scales, options.rotate_qk, false);
-    params_.k = tensor_of(a_.k, a_.k8, a_.k_descale, options.k_scales, options.rotate_qk, false);
-    params_.v = tensor_of(a_.v, a_.v8, a_.v_descale, options.v_scales, options.rotate_v, true);
+      : a_(arguments),
+        options_(options),
+        device_(device),
+        queries_(queries_of(arguments), arguments.sequences.cu_seqlens_q),
+        keys_(keys_of(arguments), arguments.sequences.cu_seqlens_k),
+        config_(config_of(arguments, options)) {
+    params_.q = tensor_of(queries_, a_.q, a_.q8, a_.q_descale, options.q_scales, options.rotate_qk, false);
+    params_.k = tensor_of(keys_, a_.k, a_.k8, a_.k_descale, options.k_scales, options.rotate_qk, false);
+    params_.v = tensor_of(keys_, a_.v, a_.v8, a_.v_descale, options.v_scales, options.rotate_v, true);
     params_.q_shift = static_cast<float*>(a_.q_shift.data);
     params_.shift_batch = a_.q_shift.strides[0];
     params_.shift_head = a_.q_shift.strides[1];
     params_.largest_element = largest_element(options.element);
     params_.smallest_scale = kSmallestScale;
+    params_.sequences = static_cast<int>(keys_.batch);
     params_.heads_per_kv =
-        static_cast<int>(a_.k.shape[2] == 0 ? 1 : std::max<std::int64_t>(a_.q.shape[2] / a_.k.shape[2], 1));
+        static_cast<int>(keys_.heads == 0 ? 1 : std::max<std::int64_t>(queries_.heads / keys_.heads, 1));
     const std::int64_t rows = steps::tile_rows(config_);
-    params_.query_jobs = static_cast<int>(std::max<std::int64_t>(ceil_div(a_.q.shape[1], 2 * rows), 1));
-    params_.key_jobs = static_cast<int>(std::max<std::int64_t>(ceil_div(a_.k.shape[1], rows), 1));
+    params_.query_jobs = static_cast<int>(std::max<std::int64_t>(ceil_div(queries_.seqlen, 2 * rows), 1));
+    params_.key_jobs = static_cast<int>(std::max<std::int64_t>(ceil_div(keys_.seqlen, rows), 1));
     params_.values_tell = options.v_scales == ScaleUnit::row;
     for (std::size_t i = 0; i < std::size(params_.signs); ++i) {
       params_.signs[i] = rotation_signs(options.seed, static_cast<std::int64_t>(64 * i));
@@ -183,15 +211,16 @@ class Quantisation {
   std::size_t workspace_bytes() const { return workspace_.end; }
 
   Status run(const Execution& execution, std::string_view architecture) {
-    const std::int64_t key_blocks = key_heads() * params_.key_jobs;
-    const std::int64_t blocks = key_blocks + a_.q.shape[0] * a_.q.shape[2] * params_.query_jobs;
+    const std::int64_t key_blocks = keys_.entries() * keys_.heads * params_.key_jobs;
+    const std::int64_t blocks = key_blocks + queries_.entries() * queries_.heads * params_.query_jobs;
     if (blocks == 0) return {};
     constexpr std::int64_t kMostBlocks = (1LL << 31) - 1;
-    if (std::max({blocks, a_.q.shape[1], a_.k.shape[1], key_heads() * mean_chunks()}) > kMostBlocks) {
+    if (std::max({blocks, queries_.seqlen, keys_.seqlen, queries_.packed ? queries_.total : 0,
+                  keys_.packed ? keys_.total : 0, key_heads() * keys_.mean_chunks()}) > kMostBlocks) {
       return {StatusCode::unsupported, "quantising more than 2^31 - 1 tiles or rows is not supported"};
     }
     const Result<Kernels> kernels =
-        find_kernels(config_, options_.center_k && key_heads() > 0, measured_, device_, architecture);
+        find_kernels(config_, options_.center_k && key_heads() > 0, measured_, keys_.packed, device_, architecture);
     if (!kernels.ok()) return kernels.status();
     params_.key_blocks = static_cast<int>(key_blocks);
     params_.jobs = static_cast<int>(blocks);
@@ -213,8 +242,7 @@ class Quantisation {
   }
 
  private:
-  std::int64_t key_heads() const { return a_.k.shape[0] * a_.k.shape[2]; }
-  std::int64_t mean_chunks() const { return std::max<std::int64_t>(ceil_div(a_.k.shape[1], kMeanRows), 1); }
+  std::int64_t key_heads() const { return keys_.batch * keys_.heads; }
 
   void place_workspace() {
     const auto take = [&](std::int64_t count, std::size_t size) {
@@ -224,8 +252,8 @@ class Quantisation {
       return at;
     };
     if (options_.center_k) {
-      workspace_.sums = take(key_heads() * mean_chunks() * config_.head_dim, sizeof(double));
-      workspace_.counts = take(key_heads() * mean_chunks(), sizeof(int));
+      workspace_.sums = take(keys_.mean_blocks() * config_.head_dim, sizeof(double));
+      workspace_.counts = take(keys_.mean_blocks(), sizeof(int));
       workspace_.mean = take(key_heads() * config_.head_dim, sizeof(float));
     }
     workspace_.first_largest = workspace_.end;
@@ -254,9 +282,11 @@ class Quantisation {
       mean.mean = reinterpret_cast<float*>(workspace + workspace_.mean);
       mean.rows = params_.k.rows;
       mean.heads = params_.k.heads;
-      mean.chunks = static_cast<int>(mean_chunks());
+      mean.chunks = static_cast<int>(keys_.mean_chunks());
+      mean.cu_seqlens = keys_.cu_seqlens;
+      mean.total = params_.k.total;
       params_.mean = mean.mean;
-      status = launch(*kernels.sums, key_heads() * mean_chunks(),
+      status = launch(*kernels.sums, key_heads() * keys_.mean_chunks(),
                       steps::kMeanPhases * steps::mean_lanes(config_.head_dim), 0, mean);
       if (status.ok()) status = launch(*kernels.mean, key_heads(), steps::kFinishThreads, 0, mean);
     }
@@ -282,6 +312,7 @@ class Quantisation {
   const QuantizeArguments& a_;
   const QuantizeOptions& options_;
   const runtime::CudaDevice& device_;
+  RowsOfSide queries_, keys_;
   steps::QuantizeConfig config_;
   steps::QuantizeParams params_{};
   Workspace workspace_;
@@ -293,7 +324,7 @@ class Quantisation {
 Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options, const Execution& execution,
                 const runtime::CudaDevice& device, std::string_view engine, std::string_view architecture) {
   for (const auto& [name, columns] :
-       {std::pair{"head_dim", arguments.q.shape[3]}, std::pair{"head_dim_v", arguments.v.shape[3]}}) {
+       {std::pair{"head_dim", columns_of(arguments.q)}, std::pair{"head_dim_v", columns_of(arguments.v)}}) {
     if (columns % 8 != 0 || columns > steps::kMostColumns) {
       return {StatusCode::unsupported, fmt::format("{} is {}: the {} engine quantises multiples of 8 up to {}", name,
                                                    columns, engine, steps::kMostColumns)};

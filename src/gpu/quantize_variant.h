@@ -21,7 +21,8 @@ constexpr auto fields_of(const QuantizeConfig&) {
   using gpu::field;
   return gpu::all_fields(field("source", &Config::source), field("head_dim", &Config::head_dim),
                          field("head_dim_v", &Config::head_dim_v), field("e4m3", &Config::e4m3),
-                         field("aligned", &Config::aligned), field("measure", &Config::measure));
+                         field("aligned", &Config::aligned), field("measure", &Config::measure),
+                         field("packed", &Config::packed));
 }
 
 constexpr std::string_view type_name(const KeyMeanConfig&) { return "strobe::steps::KeyMeanConfig"; }
@@ -29,7 +30,7 @@ constexpr auto fields_of(const KeyMeanConfig&) {
   using Config = KeyMeanConfig;
   using gpu::field;
   return gpu::all_fields(field("source", &Config::source), field("head_dim", &Config::head_dim),
-                         field("aligned", &Config::aligned));
+                         field("aligned", &Config::aligned), field("packed", &Config::packed));
 }
 
 }  // namespace strobe::steps

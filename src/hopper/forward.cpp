@@ -67,6 +67,11 @@ forward::EightBitParams eight_bit_params(const AttentionProblem& problem, const 
 ConstTensorView rows_of_v(const AttentionProblem& problem, const ConstTensorView& v) {
   if (!problem.eight_bit.given()) return v;
   ConstTensorView rows = v;
+  if (problem.packed_k) {
+    std::swap(rows.shape[0], rows.shape[1]);
+    std::swap(rows.strides[0], rows.strides[1]);
+    return rows;
+  }
   rows.shape = {v.shape[0], v.shape[2], v.shape[1], v.shape[3]};
   rows.strides = {v.strides[0], v.strides[2], v.strides[1], v.strides[3]};
   return rows;
@@ -109,9 +114,10 @@ Status encode_all(const runtime::Driver& driver, const AttentionProblem& problem
   const void* memory = arguments.o.data;
   Status status = encode(driver, {"q", arguments.q}, q_bound, queries, memory, maps.q);
   if (status.ok()) status = encode(driver, {"k", arguments.k}, k_bound, keys, memory, maps.k);
-  // Rows of an 8-bit V are its columns: none lies behind a sequence's end.
+  // Rows of an 8-bit V are its columns: none lies behind a sequence's end. A packed one's keys do.
   const Box values = eight_bit(config) ? Box{.rows = config.head_dim_v} : keys;
-  const VarlenBound v_bound = eight_bit(config) ? VarlenBound{} : k_bound;
+  const VarlenBound columns{.rows = round_up(problem.seqlen_k, kValueKeys), .columns = problem.packed_k};
+  const VarlenBound v_bound = eight_bit(config) ? columns : k_bound;
   if (status.ok()) status = encode(driver, {"v", rows_of_v(problem, arguments.v)}, v_bound, values, memory, maps.v);
   if (status.ok()) status = encode(driver, {"o", arguments.o}, q_bound, outputs, memory, maps.o);
   if (status.ok() && config.bias_stages > 0) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "call/eight_bit.h"
 #include "kernels/hopper/tile/panel.h"
 #include "runtime/tensor_map.h"
 
@@ -34,10 +35,16 @@ Status encode(const runtime::Driver& driver, const gpu::RowsView& tensor, const 
   at(Axis::batch) = axis_of(tensor.batch(), tensor.batch_stride());
 
   runtime::TiledTensor tiled;
-  tiled.data = const_cast<void*>(tensor.empty() ? any_memory : tensor.view.data);
+  tiled.data = const_cast<void*>(tensor.empty() || tensor.extent(1) == 0 ? any_memory : tensor.view.data);
   tiled.dtype = tensor.view.dtype;
   tiled.reads_ahead = box.reads_ahead;
-  if (bound.varlen) {
+  if (bound.columns) {
+    tiled.data = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(tiled.data) -
+                                         static_cast<std::uintptr_t>(bound.rows) * size_of(tiled.dtype));
+    at(Axis::column).extent = static_cast<std::uint64_t>(std::max<std::int64_t>(bound.rows, 1));
+    at(Axis::offset) = {static_cast<std::uint64_t>(tensor.extent(1) / kValueKeys) + 1,
+                        static_cast<std::uint64_t>(kValueKeys), 1};
+  } else if (bound.varlen) {
     const std::uint64_t row_bytes = at(Axis::row).stride * size_of(tiled.dtype);
     tiled.data = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(tiled.data) -
                                          static_cast<std::uintptr_t>(bound.rows) * row_bytes);

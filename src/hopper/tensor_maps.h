@@ -21,6 +21,9 @@ struct Box {
 struct VarlenBound {
   bool varlen = false;
   std::int64_t rows = 0;
+  // A packed 8-bit V: its columns are keys, and it is the column axis that has as many entries. Offsets count
+  // kValueKeys columns.
+  bool columns = false;
 };
 
 /// `any_memory` is mapped, and never read, where the tensor has no elements.

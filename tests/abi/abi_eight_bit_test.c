@@ -97,6 +97,51 @@ static void test_a_rotation_that_is_not_undone_shows(void) {
   CHECK(!within(call.o[0], 3.0 * p - (1.0 - p), 0.05));
 }
 
+/* [1, b, c, d] as [b, c, d]. */
+static strobe_tensor without_batch(strobe_tensor tensor) {
+  for (int axis = 0; axis + 1 < tensor.rank; ++axis) {
+    tensor.shape[axis] = tensor.shape[axis + 1];
+    tensor.strides[axis] = tensor.strides[axis + 1];
+  }
+  tensor.rank -= 1;
+  return tensor;
+}
+
+static strobe_tensor ends_tensor(int32_t* ends) {
+  return (strobe_tensor){.data = ends, .dtype = STROBE_INT32, .rank = 1, .shape = {2}, .strides = {1}};
+}
+
+static void test_a_packed_sequence_gives_the_same_output(void) {
+  eight_bit_call call;
+  make_call(&call);
+  CHECK(strobe_quantize(&call.arguments, &call.options, NULL) == STROBE_OK);
+  strobe_forward_arguments arguments = forward_of_call(&call);
+  const strobe_options options = unit_scale();
+  CHECK(strobe_forward(&arguments, &options, NULL) == STROBE_OK);
+  eight_bit_call packed;
+  make_call(&packed);
+  int32_t ends_q[2] = {0, 1}, ends_k[2] = {0, 2};
+  strobe_tensor* const tensors[] = {&packed.arguments.q,  &packed.arguments.k,  &packed.arguments.v,
+                                    &packed.arguments.q8, &packed.arguments.k8, &packed.arguments.v8};
+  for (int i = 0; i < 6; ++i) *tensors[i] = without_batch(*tensors[i]);
+  strobe_sequences* const sequences = &packed.arguments.sequences;
+  sequences->cu_seqlens_q = ends_tensor(ends_q);
+  sequences->cu_seqlens_k = ends_tensor(ends_k);
+  CHECK(strobe_quantize(&packed.arguments, &packed.options, NULL) == STROBE_OK);
+  CHECK(memcmp(packed.v8, call.v8, sizeof(call.v8)) == 0);
+  arguments = forward_of_call(&packed);
+  arguments.o = without_batch(arguments.o);
+  arguments.lse = without_batch(arguments.lse);
+  arguments.lse.rank = 2;
+  arguments.sequences = *sequences;
+  CHECK(strobe_forward(&arguments, &options, NULL) == STROBE_OK);
+  CHECK(memcmp(packed.o, call.o, sizeof(call.o)) == 0);
+  CHECK(memcmp(packed.lse, call.lse, sizeof(call.lse)) == 0);
+  sequences->seqused_k = sequences->cu_seqlens_k;
+  CHECK_REJECTED(strobe_quantize(&packed.arguments, &packed.options, NULL), STROBE_INVALID_ARGUMENT,
+                 "seqused_k is given: quantize() takes all rows of its sequences");
+}
+
 static void test_quantisations_that_are_not_valid_are_rejected(void) {
   eight_bit_call call;
   make_call(&call);
@@ -143,6 +188,7 @@ static void test_a_budget_is_planned(void) {
 static const named_test kTests[] = {
     TEST(quantised_tensors_give_the_same_output),
     TEST(a_rotation_that_is_not_undone_shows),
+    TEST(a_packed_sequence_gives_the_same_output),
     TEST(quantisations_that_are_not_valid_are_rejected),
     TEST(a_budget_is_planned),
 };

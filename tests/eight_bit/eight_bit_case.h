@@ -41,16 +41,16 @@ struct EightBitCase {
   bool alibi = false, sink = false;
   std::vector<std::int32_t> used_q, used_k;  // of each sequence; empty: all
   int threads = 1;
-  io::HostTensor q, k, v;
+  io::HostTensor q, k, v, slopes, sinks;
 
   void fill(std::uint64_t seed) {
     Random random(seed);
     q = normal_tensor({batch, seqlen_q, heads_q, head_dim}, random, 1.5);
     k = normal_tensor({batch, seqlen_k, heads_kv, head_dim}, random);
     v = normal_tensor({batch, seqlen_k, heads_kv, head_dim_v}, random);
-    slopes_ = normal_tensor({heads_q}, random, 0.05);
-    for (float& slope : floats(slopes_)) slope = std::fabs(slope);
-    sinks_ = normal_tensor({heads_q}, random, 3.0);
+    slopes = normal_tensor({heads_q}, random, 0.05);
+    for (float& slope : floats(slopes)) slope = std::fabs(slope);
+    sinks = normal_tensor({heads_q}, random, 3.0);
   }
 
   /// Quantises; o and lse are NaN.
@@ -75,8 +75,8 @@ struct EightBitCase {
     ForwardArguments a = operands.arguments();
     a.o = io::view(o);
     a.lse = io::view(lse);
-    if (alibi) a.modifiers.alibi_slopes = io::view(std::as_const(slopes_));
-    if (sink) a.modifiers.sink = io::view(std::as_const(sinks_));
+    if (alibi) a.modifiers.alibi_slopes = io::view(std::as_const(slopes));
+    if (sink) a.modifiers.sink = io::view(std::as_const(sinks));
     a.sequences.seqused_q = lengths(used_q);
     a.sequences.seqused_k = lengths(used_k);
     return a;
@@ -113,8 +113,6 @@ struct EightBitCase {
             .shape = {static_cast<std::int64_t>(used.size())},
             .strides = {1}};
   }
-
-  io::HostTensor slopes_, sinks_;
 };
 
 /// One call of any that the CPU engine takes.

@@ -95,6 +95,19 @@ TEST(EightBitPlan, UsedLengthsAreSorted) {
   }
 }
 
+// Whether sequences are packed is the kernel's to see when it runs.
+TEST(EightBitPlan, PackedSequencesTakeTheKernelOfUsedLengths) {
+  for (const DType dtype : {DType::int8, DType::float8_e4m3}) {
+    AttentionProblem packed = eight_bit_problem(128, dtype);
+    AttentionProblem used = packed;
+    packed.packed_q = packed.packed_k = true;
+    used.has_seqused_k = true;
+    EXPECT_EQ(config_of(packed), config_of(used));
+    EXPECT_EQ(config_of(packed).block_n, kProbabilityKeys);
+    EXPECT_EQ(config_of(packed).packed_heads, 1);
+  }
+}
+
 TEST(EightBitPlan, EightBitOperandsTakeEveryScoreOption) {
   for (const DType dtype : {DType::int8, DType::float8_e4m3}) {
     AttentionProblem problem = eight_bit_problem(128, dtype);

@@ -103,6 +103,11 @@ const std::vector<Option> kForwardOptions{
        p.head_dim_v = 256;
        p.causal = CausalMask::bottom_right;
      }},
+    {"int8_packed",
+     [](AttentionProblem& p) {
+       set_eight_bit(p, DType::int8);
+       p.packed_q = p.packed_k = true;
+     }},
     {"int8_softcap",
      [](AttentionProblem& p) {
        set_eight_bit(p, DType::int8);

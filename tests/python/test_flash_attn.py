@@ -265,9 +265,6 @@ def test_what_is_missing_is_said(qkv):
         "qv is given with float8_e4m3fn q": lambda: flash_attn_interface.flash_attn_func(
             *(x.to(torch.float8_e4m3fn) for x in (q, k, v)), qv=q
         ),
-        "k_descale is given, but no": lambda: flash_attn_interface.flash_attn_varlen_func(
-            q, k, v, ones, ones, 1, 1, k_descale=ones
-        ),
         "leftpad_k is given without block_table": lambda: flash_attn.flash_attn_interface._flash_attn_varlen_forward(
             *(q, k, v, ones, ones, 1, 1, 0.0, None, False), leftpad_k=table
         ),
@@ -331,6 +328,37 @@ def test_scales_belong_to_float8(qkv):
     q, k, v = (x.detach() for x in qkv)
     with pytest.raises(ValueError, match=r"k_descale is given, but q is torch\.bfloat16: it belongs to float8_e4m3fn"):
         flash_attn_interface.flash_attn_func(*(x.bfloat16() for x in (q, k, v)), k_descale=torch.ones(2, 2))
+    bounds = torch.tensor([0, 3], dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"v_descale is given, but q is torch\.bfloat16: it belongs to float8_e4m3fn"):
+        flash_attn_interface.flash_attn_varlen_func(*(q[0], k[0], v[0]), *(bounds, bounds, 3, 3), v_descale=bounds)
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window_size": (20, 3)}])
+@pytest.mark.parametrize("used", [False, True])
+def test_packed_float8(options, used):
+    """Every sequence of FlashAttention-3's packed float8 call has the bits of a call on it alone."""
+    torch.manual_seed(1)
+    rows_q, rows_k, heads_kv = (70, 0, 1, 40), (33, 20, 64, 75), 2
+    q = torch.randn(sum(rows_q), 4, 64).to(torch.float8_e4m3fn)
+    k, v = (torch.randn(sum(rows_k) + 5, heads_kv, 64).to(torch.float8_e4m3fn) for _ in range(2))
+    bounds = [torch.tensor([0, *rows]).cumsum(0).int() for rows in (rows_q, rows_k)]
+    scales = {f"{name}_descale": 0.5 + torch.rand(4, heads_kv) for name in "qkv"}
+    lengths = {"seqused_k": torch.tensor([30, 0, 64, 40], dtype=torch.int32)} if used else {}
+    out, lse = flash_attn_interface.flash_attn_varlen_func(
+        *(q, k, v), *bounds, 70, 75, return_attn_probs=True, **scales, **lengths, **options
+    )
+    assert out.dtype == torch.bfloat16
+    for b in range(4):
+        own_q, own_k = (slice(bound[b], bound[b + 1]) for bound in bounds)
+        own_k = slice(own_k.start, own_k.start + int(lengths["seqused_k"][b])) if used else own_k
+        alone, alone_lse = flash_attn_interface.flash_attn_func(
+            *(q[None, own_q], k[None, own_k], v[None, own_k]),
+            return_attn_probs=True,
+            **{name: scale[b : b + 1] for name, scale in scales.items()},
+            **options,
+        )
+        assert torch.equal(out[own_q], alone[0])
+        assert torch.equal(lse[:, own_q], alone_lse[0])
 
 
 def test_caches_in_8_bits():

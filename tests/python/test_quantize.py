@@ -244,3 +244,87 @@ def test_plan_quantization():
         strobe.plan_quantization(q, k, v, max_rmse=1e-6)
     with pytest.raises(ValueError, match="mode is"):
         strobe.plan_quantization(q, k, v, mode="best")
+
+
+LENGTHS_Q, LENGTHS_K = (70, 0, 1, 29), (33, 20, 64, 13)
+
+
+@pytest.fixture
+def packed():
+    """Four sequences as q, k, v, and the options of a call on them."""
+    generator = np.random.default_rng(11)
+    shapes = ((100, 4, 64), (130, 2, 64), (130, 2, 48))
+    bounds = [np.cumsum((0, *lengths)).astype(np.int32) for lengths in (LENGTHS_Q, LENGTHS_K)]
+    options = {"cu_seqlens_q": bounds[0], "cu_seqlens_k": bounds[1], "max_seqlen_q": 70, "max_seqlen_k": 64}
+    return [generator.standard_normal(shape, dtype=np.float32) for shape in shapes], options
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("bounded", [False, True])
+def test_packed_sequences_have_the_bits_that_they_have_alone(packed, element, bounded):
+    tensors, options = packed
+    if not bounded:
+        del options["max_seqlen_q"], options["max_seqlen_k"]
+    x = strobe.quantize(*tensors, element=element, **options)
+    longest_q, longest_k = (70, 64) if bounded else (100, 130)
+    assert (x.q.shape, x.k.shape, x.v.shape) == ((100, 4, 64), (130, 2, 64), (2, 48, 32 * (130 // 32 + 4)))
+    assert (x.q_descale.shape, x.v_descale.shape) == ((4, 4, longest_q), (4, 2, longest_k))
+    assert x.k_descale.shape == (4, 2, -(-longest_k // 32))
+    assert x.q_shift.shape == (4, 4, longest_q)
+    o, lse = call(x, causal=True)
+    for b in range(4):
+        rows_q, rows_k = (slice(*options[f"cu_seqlens_{side}"][b : b + 2]) for side in "qk")
+        own = zip(tensors, (rows_q, rows_k, rows_k), strict=True)
+        alone = strobe.quantize(*(tensor[None, rows] for tensor, rows in own), element=element)
+        np.testing.assert_array_equal(bits(x.q[rows_q]), bits(alone.q[0]))
+        wanted, wanted_lse = call(alone, causal=True)
+        np.testing.assert_array_equal(bits(o[rows_q]), bits(wanted[0]))
+        np.testing.assert_array_equal(bits(lse[:, rows_q]), bits(wanted_lse[0]))
+
+
+def test_packed_sequences_of_every_framework(packed):
+    tensors, options = packed
+    from_numpy = strobe.quantize(*tensors, **options)
+    as_torch = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
+    from_torch = strobe.quantize(*(torch.from_numpy(x) for x in tensors), **as_torch)
+    from_jax = jax.jit(lambda *tensors: strobe.quantize(*tensors, **options))(*tensors)
+    for name in ("q", "k", "v", "q_descale", "k_descale", "v_descale", "q_shift"):
+        wanted = bits(getattr(from_numpy, name))
+        np.testing.assert_array_equal(bits(getattr(from_torch, name)), wanted)
+        np.testing.assert_array_equal(bits(getattr(from_jax, name)), wanted)
+    results = call(from_numpy)
+    for wanted, *others in zip(results, call(from_torch), call(from_jax), strict=True):
+        for other in others:
+            np.testing.assert_array_equal(bits(other), bits(wanted))
+    attended = strobe.torch.attention(from_torch.q, from_torch.k, from_torch.v, **from_torch.options)
+    np.testing.assert_array_equal(bits(attended), bits(results[0]))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (dict(cu_seqlens_q=None), ValueError, r"q has rank 3: it must be \[batch, seqlen, heads, head_dim\]"),
+        (dict(cu_seqlens_k=np.zeros((2, 2), np.int32)), ValueError, r"cu_seqlens has shape \[2, 2\]: it must be"),
+        (dict(cu_seqlens_k=np.zeros(4, np.int32)), ValueError, "q has batch 4 and k has batch 3: they must be equal"),
+        (dict(max_seqlen_k=63), ValueError, "sequence 2 has length 64 in cu_seqlens_k: max_seqlen_k is 63"),
+        (dict(max_seqlen_q=-2), ValueError, "max_seqlen_q is -2: it must be 0 or more, or -1 for unknown"),
+        (dict(max_seqlen_q=7.5), TypeError, "float"),
+        (
+            dict(cu_seqlens_q=np.array([0, 70, 60, 71, 100], np.int32)),
+            ValueError,
+            "cumulative lengths must not decrease",
+        ),
+    ],
+)
+def test_misuse_of_packed_sequences(packed, change, error, message):
+    tensors, options = packed
+    with pytest.raises(error, match=message):
+        strobe.quantize(*tensors, **options | change)
+
+
+def test_plan_quantization_takes_no_packed_sequences(packed):
+    tensors, options = packed
+    with pytest.raises(
+        NotImplementedError, match="cu_seqlens_q is given: plan_quantization takes tensors with a batch"
+    ):
+        strobe.plan_quantization(*tensors, **options)

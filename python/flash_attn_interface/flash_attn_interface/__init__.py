@@ -6,11 +6,10 @@ from typing import Any
 import torch
 from strobe import merge
 from strobe.integrations.flash_attention import (
-    float8_attention,
+    float8_call,
     given_lengths,
     options_of,
     padded_attention,
-    reject_unsupported,
     with_query_values,
 )
 from strobe.integrations.kv_cache import Cache, with_cache
@@ -63,13 +62,9 @@ def flash_attn_func(
         deterministic=deterministic,
     )
     descales = (q_descale, k_descale, v_descale)
-    if q.dtype == torch.float8_e4m3fn:
-        if qv is not None:
-            raise NotImplementedError("qv is given with float8_e4m3fn q: it is supported with 16 bits or more")
-        return float8_attention(q, k, v, descales, return_lse=return_attn_probs, **options)
-    for name, descale in zip("qkv", descales, strict=True):
-        if descale is not None:
-            raise ValueError(f"{name}_descale is given, but q is {q.dtype}: it belongs to float8_e4m3fn inputs")
+    result = float8_call(q, k, v, descales, qv, return_lse=return_attn_probs, **options)
+    if result is not None:
+        return result
     q, k, options = with_query_values(q, k, v, qv, options)
     return padded_attention(q, k, v, return_lse=return_attn_probs, **options)
 
@@ -99,8 +94,7 @@ def flash_attn_varlen_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Any:
-    """out, or (out, lse [heads, total_q]) with return_attn_probs."""
-    reject_unsupported(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    """out, or (out, lse [heads, total_q]) with return_attn_probs. float8_e4m3fn as flash_attn_func has it."""
     options = options_of(
         softmax_scale=softmax_scale,
         causal=causal,
@@ -109,8 +103,12 @@ def flash_attn_varlen_func(
         softcap=softcap,
         deterministic=deterministic,
     )
-    q, k, options = with_query_values(q, k, v, qv, options)
     lengths = given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k)
+    descales = (q_descale, k_descale, v_descale)
+    result = float8_call(q, k, v, descales, qv, return_lse=return_attn_probs, **options, **lengths)
+    if result is not None:
+        return result
+    q, k, options = with_query_values(q, k, v, qv, options)
     return padded_attention(q, k, v, return_lse=return_attn_probs, **options, **lengths)
 
 

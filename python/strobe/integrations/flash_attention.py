@@ -62,21 +62,43 @@ def options_of(
     return options
 
 
-def _by_head(descale: Tensor | None, q: Tensor, heads: int, heads_kv: int) -> Tensor:
-    """A scale of each batch entry and key head, [batch, heads_kv], as [batch, heads, 1]; ones where none is given."""
+def _by_head(descale: Tensor | None, q: Tensor, batch: int, heads: int, heads_kv: int) -> Tensor:
+    """A scale of each sequence and key head, [batch, heads_kv], as [batch, heads, 1]; ones where none is given."""
     if descale is None:
         return torch.ones((1, 1, 1), device=q.device)
-    return descale.float().expand(q.shape[0], heads_kv).repeat_interleave(heads // heads_kv, dim=1).unsqueeze(-1)
+    return descale.float().expand(batch, heads_kv).repeat_interleave(heads // heads_kv, dim=1).unsqueeze(-1)
+
+
+def _key_at(place: Tensor) -> Tensor:
+    """The key of each column of 8-bit values: at 16 a + 4 c + 2 b + d lies key 16 a + 8 b + 2 c + d."""
+    return (place & ~15) | (place & 12) >> 1 | (place & 2) << 2 | (place & 1)
 
 
 def _transposed_values(v: Tensor) -> Tensor:
     """v [batch, seqlen, heads, head_dim] as [batch, heads, head_dim, keys], in the order of strobe/quantize.h."""
     keys = -(-v.shape[1] // 32) * 32
-    place = torch.arange(keys, device=v.device)
-    # What lies at 16 a + 4 c + 2 b + d is key 16 a + 8 b + 2 c + d.
-    key = (place & ~15) | (place & 12) >> 1 | (place & 2) << 2 | (place & 1)
+    key = _key_at(torch.arange(keys, device=v.device))
     rows = torch.nn.functional.pad(v.view(torch.uint8), (0, 0, 0, 0, 0, keys - v.shape[1]))
     return rows[:, key].permute(0, 2, 3, 1).contiguous().view(v.dtype)
+
+
+def _packed_values(v: Tensor, cu_seqlens_k: Tensor) -> Tensor:
+    """v [total, heads, head_dim] as [heads, head_dim, columns], laid out as strobe/quantize.h has packed sequences.
+
+    Nothing waits for the device: the number of columns depends on shapes alone.
+    """
+    total, batch = v.shape[0], cu_seqlens_k.shape[0] - 1
+    columns = 32 * (total // 32 + batch)
+    if total == 0 or batch == 0:
+        return torch.zeros((*v.shape[1:], columns), dtype=torch.uint8, device=v.device).view(v.dtype)
+    begins, ends = cu_seqlens_k[:-1].long(), cu_seqlens_k[1:].long()
+    first = 32 * (begins // 32 + torch.arange(batch, device=v.device))
+    column = torch.arange(columns, device=v.device)
+    sequence = torch.searchsorted(first, column, right=True) - 1
+    row = begins[sequence] + _key_at(column - first[sequence])
+    exists = (row < ends[sequence]).view(-1, 1, 1)
+    values = v.view(torch.uint8)[row.clamp(0, total - 1)].masked_fill(~exists, 0)
+    return values.permute(1, 2, 0).contiguous().view(v.dtype)
 
 
 def with_query_values(
@@ -108,20 +130,41 @@ def float8_attention(
     descales: tuple[Tensor | None, Tensor | None, Tensor | None],
     **options: Any,
 ) -> Any:
-    """FlashAttention-3's call of float8_e4m3fn tensors: scales of a batch entry and key head, output in bfloat16.
+    """FlashAttention-3's call of float8_e4m3fn tensors: scales of a sequence and key head, output in bfloat16.
 
-    V is copied: the tensor cores need it transposed. Without gradients, as FlashAttention-3's: out is detached.
+    With cu_seqlens_q or cu_seqlens_k among the options that side is packed. V is copied: the tensor cores need it
+    transposed. Without gradients, as FlashAttention-3's: out is detached.
     """
     q, k, v = q.detach(), k.detach(), v.detach()
-    if q.dim() != 4 or k.dim() != 4:
-        raise NotImplementedError("q, k or v is packed: float8 inputs are supported with a batch axis alone")
-    heads_kv = k.shape[2]
+    cu_seqlens_q, cu_seqlens_k = options.get("cu_seqlens_q"), options.get("cu_seqlens_k")
+    batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+    heads_kv = k.shape[-2]
     scales = {
-        f"{name}_descale": _by_head(descale, q, heads, heads_kv)
-        for name, descale, heads in zip("qkv", descales, (q.shape[2], heads_kv, heads_kv), strict=True)
+        f"{name}_descale": _by_head(descale, q, batch, heads, heads_kv)
+        for name, descale, heads in zip("qkv", descales, (q.shape[-2], heads_kv, heads_kv), strict=True)
     }
     options |= scales | {"out_dtype": torch.bfloat16}
-    return attention(rows(q), rows(k), _transposed_values(v), **options)
+    values = _transposed_values(v) if cu_seqlens_k is None else _packed_values(v, cu_seqlens_k)
+    return attention(rows(q), rows(k), values, **options)
+
+
+def float8_call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    descales: tuple[Tensor | None, Tensor | None, Tensor | None],
+    qv: Tensor | None,
+    **options: Any,
+) -> Any:
+    """float8_attention where q is float8_e4m3fn; None for other calls, which ValueError says where they have scales."""
+    if q.dtype == torch.float8_e4m3fn:
+        if qv is not None:
+            raise NotImplementedError("qv is given with float8_e4m3fn q: it is supported with 16 bits or more")
+        return float8_attention(q, k, v, descales, **options)
+    for name, descale in zip("qkv", descales, strict=True):
+        if descale is not None:
+            raise ValueError(f"{name}_descale is given, but q is {q.dtype}: it belongs to float8_e4m3fn inputs")
+    return None
 
 
 def padded_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:

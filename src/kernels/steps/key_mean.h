@@ -22,6 +22,17 @@ __device__ __forceinline__ void add_phases(const double (&sums)[kMeanPhases][hea
   }
 }
 
+/// Where the sums of a head's blocks of rows lie: from which on, and how far apart. Blocks of packed sequences begin
+/// where no two share one.
+struct ChunkPlaces {
+  long long first;
+  int step;
+};
+
+__device__ __forceinline__ ChunkPlaces packed_chunks(int start, int batch, int head, int heads) {
+  return {static_cast<long long>(start / kMeanRows + batch) * heads + head, heads};
+}
+
 /// Grid: chunks * heads * batch; kMeanPhases * mean_lanes threads, of which neighbours share a row.
 template <KeyMeanConfig C>
 __global__ void __launch_bounds__(kMeanPhases* mean_lanes(C.head_dim))
@@ -35,10 +46,22 @@ __global__ void __launch_bounds__(kMeanPhases* mean_lanes(C.head_dim))
   const int head = blockIdx.x / params.chunks;
   const int chunk = blockIdx.x - head * params.chunks;
   const int batch = head / params.heads;
+  int start = 0;
+  int rows = params.rows;
+  long long place = blockIdx.x;
+  if constexpr (C.packed) {
+    const SequenceSpan span = packed_span(params.cu_seqlens, batch, params.total, params.rows);
+    start = span.start;
+    rows = span.rows;
+    if (chunk * kMeanRows >= rows) return;
+    const ChunkPlaces places = packed_chunks(start, batch, head - batch * params.heads, params.heads);
+    place = places.first + chunk * places.step;
+  }
   const int phase = threadIdx.x / kLanes;
   const int column = threadIdx.x % kLanes * kMeanColumns;
   const char* k = static_cast<const char*>(params.k) +
-                  (batch * params.k_batch + (head - batch * params.heads) * params.k_head) * source_bytes(C.source);
+                  (batch * params.k_batch + start * params.k_row + (head - batch * params.heads) * params.k_head) *
+                      source_bytes(C.source);
   const unsigned row_lanes = (kLanes == 32 ? ~0U : (1U << kLanes) - 1) << (threadIdx.x % 32 / kLanes * kLanes);
   double sum[kMeanColumns] = {};
   int count = 0;
@@ -52,7 +75,7 @@ __global__ void __launch_bounds__(kMeanPhases* mean_lanes(C.head_dim))
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) {
         bits[i][j] = make_uint4(0, 0, 0, 0);
-        if (row < params.rows && column < C.head_dim) {
+        if (row < rows && column < C.head_dim) {
           bits[i][j] = load_vector<C.source, C.aligned>(k, row * params.k_row + column + j * kVector<C.source>);
         }
       }
@@ -64,7 +87,7 @@ __global__ void __launch_bounds__(kMeanPhases* mean_lanes(C.head_dim))
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) widen<C.source>(bits[i][j], x + j * kVector<C.source>, nan);
       const unsigned bad = __ballot_sync(0xffffffffU, !is_zero<C.source>(nan));
-      if (first + i * kMeanPhases < params.rows && (bad & row_lanes) == 0) {
+      if (first + i * kMeanPhases < rows && (bad & row_lanes) == 0) {
         ++count;
 #pragma unroll
         for (int c = 0; c < kMeanColumns; ++c) sum[c] += static_cast<double>(x[c]);
@@ -77,10 +100,10 @@ __global__ void __launch_bounds__(kMeanPhases* mean_lanes(C.head_dim))
   }
   if (column == 0) counts[phase] = count;
   __syncthreads();
-  double* to = params.sums + static_cast<long long>(blockIdx.x) * C.head_dim;
-  add_phases(sums, counts, [&](int c, double total, int rows) {
+  double* to = params.sums + place * C.head_dim;
+  add_phases(sums, counts, [&](int c, double total, int finite) {
     to[c] = total;
-    if (c == 0) params.counts[blockIdx.x] = rows;
+    if (c == 0) params.counts[place] = finite;
   });
 }
 
@@ -92,15 +115,23 @@ __global__ void __launch_bounds__(kFinishThreads) finish_key_mean(const __grid_c
   constexpr int kColumnsAtOnce = kFinishThreads / kMeanPhases;
   __shared__ double sums[kMeanPhases][head_dim];
   __shared__ int counts[kMeanPhases];
-  const long long first_chunk = static_cast<long long>(blockIdx.x) * params.chunks;
+  ChunkPlaces places{static_cast<long long>(blockIdx.x) * params.chunks, 1};
+  int chunks = params.chunks;
+  if (params.cu_seqlens != nullptr) {
+    const int batch = blockIdx.x / params.heads;
+    const SequenceSpan span = packed_span(params.cu_seqlens, batch, params.total, params.rows);
+    places = packed_chunks(span.start, batch, blockIdx.x - batch * params.heads, params.heads);
+    chunks = (span.rows + kMeanRows - 1) / kMeanRows;
+  }
   const int phase = threadIdx.x / kColumnsAtOnce;
   for (int c = threadIdx.x % kColumnsAtOnce; c < head_dim; c += kColumnsAtOnce) {
     double sum = 0.0;
     int count = 0;
 #pragma unroll 8
-    for (int chunk = phase; chunk < params.chunks; chunk += kMeanPhases) {
-      sum += params.sums[(first_chunk + chunk) * head_dim + c];
-      if (c == 0) count += params.counts[first_chunk + chunk];
+    for (int chunk = phase; chunk < chunks; chunk += kMeanPhases) {
+      const long long place = places.first + chunk * places.step;
+      sum += params.sums[place * head_dim + c];
+      if (c == 0) count += params.counts[place];
     }
     sums[phase][c] = sum;
     if (c == 0) counts[phase] = count;

@@ -6,13 +6,11 @@
 
 #include "kernels/steps/hadamard.h"
 #include "kernels/steps/quantize_tile.h"
+#include "kernels/steps/quantize_unused.h"
 
 namespace strobe::steps {
 
-enum class Role : unsigned char { query, key, value };
-
 constexpr unsigned kNaNBits = 0x7fc00000U;  // larger than the bits of every other magnitude
-constexpr unsigned kInfinityBits = 0x7f800000U;
 
 /// What the threads of a block share besides tiles.
 template <QuantizeConfig C>
@@ -22,11 +20,6 @@ struct QuantizeShared {
   float minus_mean[C.head_dim];                       // with the rotation's signs
   unsigned warp_largest[quantize_threads(C) / 32];
   bool key_finite[tile_rows(C)];  // of the tile of K, for that of V
-};
-
-/// One tile: rows of one head.
-struct TilePlace {
-  int batch, head, first;
 };
 
 /// The row's slice, widened, with the signs of the rotation. False where an element is not finite.
@@ -154,12 +147,12 @@ __device__ __forceinline__ unsigned largest_of_unit(const QuantizedTensor& tenso
 }
 
 /// Finds the largest magnitudes of units that are larger than tiles.
-template <class Shape>
+template <QuantizeConfig C, class Shape>
 __device__ __forceinline__ void measure(const QuantizedTensor& tensor, const TilePlace& place,
                                         const Slice<Shape>& slice, unsigned bits) {
   const unsigned warp_largest = __reduce_max_sync(0xffffffffU, bits);
   const int first = place.first + slice.row;
-  if (threadIdx.x % 32 != 0 || first >= tensor.rows) return;
+  if (threadIdx.x % 32 != 0 || first >= rows_of<C>(tensor, place)) return;
   const long long head = tensor.shared ? 0 : place.batch * tensor.heads + place.head;
   const int unit = first >> tensor.unit_shift;
   atomicMax(tensor.largest + head * tensor.largest_head + unit, warp_largest);
@@ -191,7 +184,7 @@ __device__ __forceinline__ void quantize_tile(const QuantizeParams& params, cons
         const float shift = shift_of<C, head_dim>(tile, slice, shared.mean);
         if (!slice.index != 0 && place.first + slice.row < tensor.rows) {
           params.q_shift[place.batch * params.shift_batch + place.head * params.shift_head + place.first + slice.row] =
-              shift;
+              !C.packed || place.first + slice.row < place.rows ? shift : 0.0F;
         }
       }
     }
@@ -201,21 +194,19 @@ __device__ __forceinline__ void quantize_tile(const QuantizeParams& params, cons
     if constexpr (role == Role::key) shared.key_finite[slice.row] = finite;
     const bool counts = finite && (role != Role::value || !params.values_tell || shared.key_finite[slice.row]);
     if (!counts) bits = role == Role::key && params.values_tell ? 0U : kNaNBits;
-    if (place.first + slice.row >= tensor.rows) bits = 0;
+    if (place.first + slice.row >= rows_of<C>(tensor, place)) bits = 0;
   }
   if constexpr (C.measure) {
-    if (slice.active() && tensor.largest != nullptr) measure(tensor, place, slice, bits);
+    if (slice.active() && tensor.largest != nullptr) measure<C>(tensor, place, slice, bits);
     return;
   }
   bits = largest_of_unit<C, head_dim>(tensor, place, slice, bits, shared);
   if constexpr (role == Role::value) __syncthreads();  // the tile has been read, and is written in another order
   if (slice.active()) {
     const bool has_scale = bits < kInfinityBits;
-    const float scale = has_scale
-                            ? fmaxf(__fdiv_rn(__uint_as_float(bits), params.largest_element), params.smallest_scale)
-                            : __uint_as_float(kNaNBits);
+    const float scale = scale_of(params, bits);
     store_scale(tensor, place, slice, scale);
-    const bool is_kept = finite && has_scale && place.first + slice.row < tensor.rows;
+    const bool is_kept = finite && has_scale && place.first + slice.row < rows_of<C>(tensor, place);
     const Rounding rounding{__frcp_rn(scale), is_kept ? ~0U : 0U};
     if constexpr (role == Role::value) {
       stage_values<Shape, C.e4m3>(x, rounding, slice, tile);
@@ -225,9 +216,9 @@ __device__ __forceinline__ void quantize_tile(const QuantizeParams& params, cons
   }
   __syncthreads();
   if constexpr (role == Role::value) {
-    store_values<C, head_dim>(tensor, place.batch, place.head, place.first, tile);
+    store_values<C, head_dim>(tensor, place, tile);
   } else {
-    store_rows<C, head_dim>(tensor, place.batch, place.head, place.first, tile);
+    store_rows<C, head_dim>(tensor, place, tile);
   }
 }
 
@@ -256,19 +247,21 @@ __device__ __forceinline__ Job job_of(const QuantizeParams& params, int index) {
   const int heads = keys ? params.k.heads : params.q.heads;
   const int flat = job / jobs;
   const int batch = flat / heads;
-  return {keys, {batch, flat - batch * heads, (job - flat * jobs) * tile_rows(C) * (keys ? 1 : 2)}};
+  const int first = (job - flat * jobs) * tile_rows(C) * (keys ? 1 : 2);
+  return {keys, place_of<C>(keys ? params.k : params.q, batch, flat - batch * heads, first, params.sequences)};
 }
 
 /// Starts to load one of the job's tiles.
 template <QuantizeConfig C>
 __device__ __forceinline__ void load_job(const QuantizeParams& params, const Job& job, int which, unsigned char* tile) {
-  const TilePlace& place = job.place;
+  TilePlace place = job.place;
   if (!job.keys) {
-    load_tile<C, C.head_dim>(params.q, place.batch, place.head, place.first + which * tile_rows(C), tile);
+    place.first += which * tile_rows(C);
+    load_tile<C, C.head_dim>(params.q, place, tile);
   } else if (which == 0) {
-    load_tile<C, C.head_dim>(params.k, place.batch, place.head, place.first, tile);
+    load_tile<C, C.head_dim>(params.k, place, tile);
   } else {
-    load_tile<C, C.head_dim_v>(params.v, place.batch, place.head, place.first, tile);
+    load_tile<C, C.head_dim_v>(params.v, place, tile);
   }
 }
 
@@ -276,8 +269,8 @@ template <QuantizeConfig C>
 __device__ __forceinline__ void run_job(const QuantizeParams& params, const Job& job, int which, unsigned char* tile,
                                         QuantizeShared<C>& shared) {
   if (!job.keys) {
-    const TilePlace& first = job.place;
-    const TilePlace place{first.batch, first.head, first.first + which * tile_rows(C)};
+    TilePlace place = job.place;
+    place.first += which * tile_rows(C);
     quantize_tile<C, C.head_dim, Role::query>(params, params.q, place, tile, shared);
   } else if (which == 0) {
     quantize_tile<C, C.head_dim, Role::key>(params, params.k, job.place, tile, shared);
@@ -309,6 +302,14 @@ __global__ void __launch_bounds__(quantize_threads(C), quantize_blocks(C))
   const auto tile = [&](int which) { return tiles + which * tile_smem_bytes(C, C.head_dim); };
   launch_next_grid();
   const Job job = job_of<C>(params, blockIdx.x);
+  if constexpr (C.packed) {
+    if (has_no_rows(params, job.place, job.keys)) {
+      wait_for_previous_grid();
+      if constexpr (!C.measure) write_unused<C>(params, job.place, job.keys);
+      return;
+    }
+    if (!C.measure && job.keys && job.place.first == 0) clear_behind_keys<C>(params.v, job.place);
+  }
   load_job<C>(params, job, 0, tile(0));
   commit_tile();
   load_job<C>(params, job, 1, tile(1));

@@ -17,6 +17,7 @@ struct QuantizeConfig {
   bool e4m3 = false;     // or int8
   bool aligned = true;   // rows of Q, K and V lie at multiples of 16 bytes, what is written at multiples of 8
   bool measure = false;  // find the largest magnitude of units that are larger than a tile; write nothing else
+  bool packed = false;   // sequences of Q, of K and V, or of all lie one behind the other
 
   bool operator==(const QuantizeConfig&) const = default;
 };
@@ -25,6 +26,7 @@ struct KeyMeanConfig {
   Source source = Source::bf16;
   int head_dim = 128;
   bool aligned = true;
+  bool packed = false;
 
   bool operator==(const KeyMeanConfig&) const = default;
 };
@@ -74,7 +76,7 @@ constexpr int kValueKeys = 32;
 
 constexpr int kAllRows = 31;
 
-/// One of the three tensors. Strides are in elements.
+/// One of the three tensors. Strides are in elements; of packed ones those of the batch are 0.
 struct QuantizedTensor {
   const void* from;
   long long from_batch, from_row, from_head;
@@ -84,10 +86,12 @@ struct QuantizedTensor {
   long long scale_batch, scale_head;
   unsigned* largest;  // bits of the magnitudes that were measured; null: units are parts of tiles
   long long largest_head;
-  int rows, heads;
-  int unit_shift;  // 2^unit_shift rows share a scale; kAllRows: all of a head
-  bool shared;     // by all heads
+  int rows, heads;  // packed: the bound on a sequence's rows
+  int unit_shift;   // 2^unit_shift rows share a scale; kAllRows: all of a head
+  bool shared;      // by all heads
   bool rotated;
+  const int* cu_seqlens;  // [sequences + 1]; null: batched
+  int total;              // rows of a packed tensor
 };
 
 struct QuantizeParams {
@@ -99,6 +103,7 @@ struct QuantizeParams {
   int heads_per_kv;
   int query_jobs, key_jobs;                     // of one head: pairs of tiles of Q, and tiles of K and V
   int key_blocks, jobs;                         // jobs of K and V, which come first, and all
+  int sequences;                                // of a packed tensor; one more job of a head is for what lies behind
   bool values_tell;                             // of keys that are not finite: V's scales are of rows
   unsigned long long signs[kMostColumns / 64];  // of the rotation: a bit a column, 1 is negative
 };
@@ -119,10 +124,26 @@ constexpr int kFinishThreads = 1024;
 struct KeyMeanParams {
   const void* k;
   long long k_batch, k_row, k_head;
-  double* sums;  // [batch * heads_kv, chunks, head_dim]
-  int* counts;   // [batch * heads_kv, chunks]: rows that are finite
+  double* sums;  // [batch * heads_kv, chunks, head_dim]; packed: [total / kMeanRows + batch, heads_kv, head_dim]
+  int* counts;   // without the columns: rows that are finite
   float* mean;   // [batch * heads_kv, head_dim]
   int rows, heads, chunks;
+  const int* cu_seqlens;  // null: batched
+  int total;
 };
+
+/// The rows of one sequence.
+struct SequenceSpan {
+  int start, rows;
+};
+
+/// Of a packed tensor of `total` rows. Lengths that the caller got wrong lead to no row outside it, and to none behind
+/// the bound.
+inline SequenceSpan packed_span(const int* cu_seqlens, int sequence, int total, int bound) {
+  const auto inside = [&](int row) { return row < 0 ? 0 : row > total ? total : row; };
+  const int start = inside(cu_seqlens[sequence]);
+  const int rows = inside(cu_seqlens[sequence + 1]) - start;
+  return {start, rows < 0 ? 0 : rows > bound ? bound : rows};
+}
 
 }  // namespace strobe::steps

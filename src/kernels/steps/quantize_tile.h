@@ -37,6 +37,40 @@ struct TileShape {
   static constexpr int column_at(int column) { return column * kValuePitch + column / kSliceColumns * (128 / kSlices); }
 };
 
+/// One tile: rows of one head, from `first` of its sequence on.
+struct TilePlace {
+  int batch, head, first;
+  int rows;   // packed variants: of the sequence
+  int start;  // of the sequence in a packed tensor, or 0
+};
+
+/// The place of `tensor`'s tile at row `first`.
+template <QuantizeConfig C>
+__device__ __forceinline__ TilePlace place_of(const QuantizedTensor& tensor, int batch, int head, int first,
+                                              int sequences) {
+  TilePlace place{batch, head, first, 0, 0};
+  if constexpr (C.packed) {
+    place.rows = tensor.rows;
+    if (tensor.cu_seqlens != nullptr && batch < sequences) {
+      const SequenceSpan span = packed_span(tensor.cu_seqlens, batch, tensor.total, tensor.rows);
+      place.rows = span.rows;
+      place.start = span.start;
+    }
+  }
+  return place;
+}
+
+/// Rows of the place's sequence.
+template <QuantizeConfig C>
+__device__ __forceinline__ int rows_of(const QuantizedTensor& tensor, const TilePlace& place) {
+  return C.packed ? place.rows : tensor.rows;
+}
+
+/// Where the columns of a sequence begin in a packed V whose first key is `start`: strobe/quantize.h.
+__device__ __forceinline__ long long packed_column(int start, int sequence) {
+  return static_cast<long long>(start / kValueKeys + sequence) * kValueKeys;
+}
+
 /// threadIdx.x, which the compiler must not know: it would keep addresses that depend on it from tile to tile, in
 /// registers that rows need.
 __device__ __forceinline__ int thread_of_tile() {
@@ -97,14 +131,13 @@ __device__ __forceinline__ void copy_vector(unsigned char* to, const char* from,
 
 /// Starts to load rows from `first` on to `tile`; zeros beyond the last.
 template <QuantizeConfig C, int head_dim>
-__device__ __forceinline__ void load_tile(const QuantizedTensor& tensor, int batch, int head, int first,
-                                          unsigned char* tile) {
+__device__ __forceinline__ void load_tile(const QuantizedTensor& tensor, const TilePlace& at, unsigned char* tile) {
   using Shape = TileShape<C, head_dim>;
   using Parts = Turns<quantize_threads(C), Shape::kRows, Shape::kVectors>;
   const long long row_bytes = tensor.from_row * source_bytes(C.source);
-  const char* from = static_cast<const char*>(tensor.from) + first * row_bytes +
-                     (batch * tensor.from_batch + head * tensor.from_head) * source_bytes(C.source);
-  const int limit = tensor.rows - first;
+  const char* from = static_cast<const char*>(tensor.from) + (at.start + at.first) * row_bytes +
+                     (at.batch * tensor.from_batch + at.head * tensor.from_head) * source_bytes(C.source);
+  const int limit = rows_of<C>(tensor, at) - at.first;
   const auto place = [&](int row, int vector) {
     return tile + Shape::vector_at(row * Shape::kSlices + vector / Shape::kSliceVectors, vector % Shape::kSliceVectors);
   };
@@ -197,18 +230,19 @@ __device__ __forceinline__ void store_8(unsigned char* to, const uint2& bytes) {
 
 /// Rows of Q or K from shared memory to where they belong.
 template <QuantizeConfig C, int head_dim>
-__device__ __forceinline__ void store_rows(const QuantizedTensor& tensor, int batch, int head, int first,
+__device__ __forceinline__ void store_rows(const QuantizedTensor& tensor, const TilePlace& at,
                                            const unsigned char* tile) {
   using Shape = TileShape<C, head_dim>;
   using Parts = Turns<quantize_threads(C), Shape::kRows, head_dim / 8>;
   constexpr int kSliceParts = Shape::kColumns / 8;
-  unsigned char* const to = tensor.to + batch * tensor.to_batch + head * tensor.to_head + first * tensor.to_row;
-  const int limit = tensor.rows - first;
+  unsigned char* const to =
+      tensor.to + at.batch * tensor.to_batch + at.head * tensor.to_head + (at.start + at.first) * tensor.to_row;
+  const int limit = rows_of<C>(tensor, at) - at.first;
   const auto place = [&](int row, int part) {
     return tile + Shape::part_at(row * Shape::kSlices + part / kSliceParts, part % kSliceParts);
   };
-  const auto store = [&](const unsigned char* from, unsigned char* at, bool is_there) {
-    if (is_there) store_8<C.aligned>(at, *reinterpret_cast<const uint2*>(from));
+  const auto store = [&](const unsigned char* from, unsigned char* part_to, bool is_there) {
+    if (is_there) store_8<C.aligned>(part_to, *reinterpret_cast<const uint2*>(from));
   };
   if constexpr (Parts::kRegular && Parts::kStep * Shape::kSlices % 16 == 0) {
     Parts::regular(limit, [&](int row, int part, int turn, bool is_there) {
@@ -222,12 +256,15 @@ __device__ __forceinline__ void store_rows(const QuantizedTensor& tensor, int ba
 
 /// Columns of V from shared memory to where they belong, padding included.
 template <QuantizeConfig C, int head_dim>
-__device__ __forceinline__ void store_values(const QuantizedTensor& tensor, int batch, int head, int first,
+__device__ __forceinline__ void store_values(const QuantizedTensor& tensor, const TilePlace& place,
                                              const unsigned char* tile) {
   using Shape = TileShape<C, head_dim>;
   using Parts = Turns<quantize_threads(C), head_dim, Shape::kRows / 8>;
-  unsigned char* const to = tensor.to + batch * tensor.to_batch + head * tensor.to_head + first;
-  const int keys = (tensor.rows + kValueKeys - 1) / kValueKeys * kValueKeys - first;
+  unsigned char* to = tensor.to + place.batch * tensor.to_batch + place.head * tensor.to_head + place.first;
+  if constexpr (C.packed) {
+    if (tensor.cu_seqlens != nullptr) to += packed_column(place.start, place.batch);
+  }
+  const int keys = (rows_of<C>(tensor, place) + kValueKeys - 1) / kValueKeys * kValueKeys - place.first;
   const auto store = [&](int at, unsigned char* column, int part) {
     if (part * 8 < keys) store_8<C.aligned>(column + part * 8, *reinterpret_cast<const uint2*>(tile + at + part * 8));
   };

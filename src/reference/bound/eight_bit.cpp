@@ -38,6 +38,18 @@ double reference_scale(const std::vector<double>& scales, std::int64_t key) {
   return *largest <= static_cast<double>(kCloseScales) * *least ? *largest : scales[static_cast<std::size_t>(key)];
 }
 
+/// What scales' shapes count: the length of batched sequences, the bound of packed ones.
+std::int64_t scaled_rows(const ConstTensorView& rows, const ConstTensorView& cu_seqlens, std::int64_t max_seqlen) {
+  return QuantizedSide(rows, cu_seqlens, max_seqlen).seqlen;
+}
+
+/// Where column 0 of V has key 0.
+std::int64_t first_value(const ForwardArguments& a, const SequenceRows& rows, std::int64_t head) {
+  const auto& strides = a.v.strides;
+  return a.sequences.cu_seqlens_k.given() ? head * strides[0] + packed_value_start(rows.first_k, rows.sequence)
+                                          : rows.sequence * strides[0] + head * strides[1];
+}
+
 }  // namespace
 
 HeadOperands eight_bit_operands(const ForwardArguments& a, const Head& head) {
@@ -47,24 +59,27 @@ HeadOperands eight_bit_operands(const ForwardArguments& a, const Head& head) {
   const std::int64_t head_k = h / (heads_of(a.q) / heads_of(a.k));
   const std::int64_t d = head_dim_of(a.q);
   const std::int64_t dv = head_dim_of(a.o);
+  const std::int64_t seqlen_q = scaled_rows(a.q, a.sequences.cu_seqlens_q, a.sequences.max_seqlen_q);
+  const std::int64_t seqlen_k = scaled_rows(a.k, a.sequences.cu_seqlens_k, a.sequences.max_seqlen_k);
+  const std::int64_t value_stride = a.v.strides[static_cast<std::size_t>(a.v.rank - 2)];
   const std::vector<double> q = read_head(a.q, rows.first_q, rows.seqlen_q, h);
   const std::vector<double> k = read_head(a.k, rows.first_k, rows.seqlen_k, head_k);
   HeadOperands operands{.head_dim = d + 1, .q = {}, .k_transposed = {}, .v = {}, .value_scales = {}};
   for (std::int64_t i = 0; i < rows.seqlen_q; ++i) {
-    const double scale = scale_at(a.q_descale, b, h, i, a.q.shape[1]);
+    const double scale = scale_at(a.q_descale, b, h, i, seqlen_q);
     for (std::int64_t c = 0; c < d; ++c) operands.q.push_back(q[i * d + c] * scale);
     operands.q.push_back(a.q_shift.given() ? load(a.q_shift, b * a.q_shift.strides[0] + h * a.q_shift.strides[1] + i)
                                            : 0.0);
   }
   std::vector<double> scaled;
   for (std::int64_t j = 0; j < rows.seqlen_k; ++j) {
-    const double scale = scale_at(a.k_descale, b, head_k, j, a.k.shape[1]);
+    const double scale = scale_at(a.k_descale, b, head_k, j, seqlen_k);
     for (std::int64_t c = 0; c < d; ++c) scaled.push_back(k[j * d + c] * scale);
     scaled.push_back(1.0);
-    operands.value_scales.push_back(scale_at(a.v_descale, b, head_k, j, a.k.shape[1]));
-    const std::int64_t at = b * a.v.strides[0] + head_k * a.v.strides[1] + value_position(j);
+    operands.value_scales.push_back(scale_at(a.v_descale, b, head_k, j, seqlen_k));
+    const std::int64_t at = first_value(a, rows, head_k) + value_position(j);
     for (std::int64_t c = 0; c < dv; ++c) {
-      operands.v.push_back(load(a.v, at + c * a.v.strides[2]) * operands.value_scales.back());
+      operands.v.push_back(load(a.v, at + c * value_stride) * operands.value_scales.back());
     }
   }
   operands.k_transposed = transpose(scaled, rows.seqlen_k, d + 1);

@@ -23,6 +23,26 @@ __device__ __forceinline__ SequenceStart key_start(const Params& params, const T
                                        params.sequences.cu_seqlens_k != nullptr, entry);
 }
 
+/// Keys of a packed 8-bit V that lie at multiples of as many columns: strobe/quantize.h.
+constexpr int kValueKeys = 32;
+
+template <Config C>
+__device__ __forceinline__ bool is_packed_value(const Params& params) {
+  return C.rule.varlen && params.sequences.cu_seqlens_k != nullptr;
+}
+
+/// Of columns of a packed 8-bit V from `key` on: the keys in use, padded to 32, and none behind those.
+template <Config C>
+__device__ __forceinline__ BoxStart packed_value_box(const Params& params, const TileWork& work, int key, int head) {
+  const int bound = (params.sequences.seqlen_k + kValueKeys - 1) / kValueKeys;
+  const int count = (work.k.used + kValueKeys - 1) / kValueKeys;
+  return {.column = (bound - count) * kValueKeys + key,
+          .row = 0,
+          .offset = work.k.start / kValueKeys + work.tile.sequence + count,
+          .head = head,
+          .batch = 0};
+}
+
 /// A box of Q or O that begins with a tile's row.
 template <Config C>
 __device__ __forceinline__ BoxStart query_box(const SequenceStart& start, int column, int row, int head) {

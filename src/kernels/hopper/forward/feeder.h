@@ -122,7 +122,6 @@ class KeyFeeder {
     if (!cursor_.next()) {
       return false;
     }
-    // V that lies transposed has keys as columns, which no bound ends: zeros and what is hidden meet there.
     const SequenceStart rows =
         kTransposed ? SequenceStart{{0, 0}, cursor_.work().tile.sequence} : key_start<C>(params_, cursor_.work());
     const int head = cursor_.head();
@@ -144,7 +143,7 @@ class KeyFeeder {
         expect(full, kStageBytes);
         for (int panel = 0; panel < kPanels; ++panel) {
           const int along = panel * kColumns<C>;
-          const BoxStart box = kTransposed ? rows.box(first + along, 0, head) : rows.box(along, first, head);
+          const BoxStart box = box_of(rows, along, first, head);
           load_panel<false>(map_, box, destination + panel * (kStageBytes / kPanels), full);
         }
       }
@@ -157,6 +156,19 @@ class KeyFeeder {
 
  private:
   static constexpr bool kTransposed = values && eight_bit(C);
+
+  /// Of a panel `along` a row of the stage.
+  __device__ __forceinline__ BoxStart box_of(const SequenceStart& rows, int along, int first, int head) const {
+    if constexpr (!kTransposed) {
+      return rows.box(along, first, head);
+    } else if (is_packed_value<C>(params_)) {
+      return packed_value_box<C>(params_, cursor_.work(), first + along, head);
+    } else {
+      // V that lies transposed has keys as columns, which no bound ends: zeros and what is hidden meet there.
+      return rows.box(first + along, 0, head);
+    }
+  }
+
   static constexpr int kPanels = kTransposed ? panels_of_bytes(C.block_n)
                                  : values    ? panels(C.head_dim_v)
                                              : kRowPanels<C>;

@@ -35,11 +35,22 @@ __device__ __forceinline__ score::KeyRange keys_of(const Params& params, const T
   return keys;
 }
 
+/// 8-bit operands have scales for as many rows as a sequence may have: lengths that the caller got wrong must not lead
+/// out of them, nor before the tensors.
+__device__ __forceinline__ void keep_inside(score::SequenceRows& rows, int seqlen) {
+  rows.start = max(rows.start, 0);
+  rows.used = min(rows.used, seqlen);
+}
+
 template <Config C>
 __device__ __forceinline__ TileWork tile_work(const Params& params, const Tile& tile) {
   TileWork work{score::sequence_of<C.rule>(params.sequences, params.visibility, tile.sequence)};
   work.tile = tile;
   work.m_begin = tile.m * block_m(C);
+  if constexpr (eight_bit(C) && C.rule.varlen) {
+    keep_inside(work.q, params.sequences.seqlen_q);
+    keep_inside(work.k, params.sequences.seqlen_k);
+  }
   if constexpr (C.whole_chunks) {
     const int begin = score::chunk_begin(center_of<tiling(C)>(work, work.m_begin), params.visibility.chunk);
     work.first_key = max(begin, 0);

@@ -20,6 +20,8 @@ struct BiasBoxParams {
 /// entries and the map begins that many rows before the tensor, so that entry bound - count + i at offset start + count
 /// is row start + i, and every entry from `bound` on lies outside: TMA reads zeros there, never a neighbour's values,
 /// and writes nothing. Batched tensors use offset 0.
+/// Keys are the columns of an 8-bit V, and where it is packed they are reached from their end in the same way: an
+/// offset is 32 columns, which is what sequences begin at multiples of.
 enum class Axis { column, row, offset, head, batch };
 inline constexpr int kAxes = 5;
 
