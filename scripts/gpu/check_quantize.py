@@ -188,8 +188,11 @@ def speed(head_dims):
                 runs[f"{element} both"] = lambda call=call, forward=forward: (call.run(), forward.run())
         if head_dim <= 128 and seqlen in (4096, 16384):
             runs["bf16 forward"] = strobe_api.Forward(q, k, v, torch.empty_like(q)).run
+        paper = {"q_scales": "block", "k_scales": "block", "v_scales": "block", "rotate_v": False}
         calls["int8, not centred"] = strobe_api.Quantize(q, k, v, center_k=False)
-        runs["int8, not centred"] = calls["int8, not centred"].run
+        calls["paper"] = strobe_api.Quantize(q, k, v, element="float8_e4m3", center_k=False, **paper)
+        for name in ("int8, not centred", "paper"):
+            runs[name] = calls[name].run
         size = calls["int8"].bytes // 2
         source, to = (torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(2))
         runs["copy"] = lambda to=to, source=source: to.copy_(source)
@@ -203,7 +206,8 @@ def speed(head_dims):
         print(
             f"d{head_dim} {seqlen:6d}: copy {row['copy_gb_s']:.0f} GB/s, "
             f"int8 {row['int8_of_copy']:.2f}, e4m3 {row['float8_e4m3_of_copy']:.2f}, "
-            f"not centred {row['int8, not centred_of_copy']:.2f} of it; "
+            f"not centred {row['int8, not centred_of_copy']:.2f}, "
+            f"e4m3 as in the paper {row['paper_of_copy']:.2f} of it; "
             + ", ".join(f"{name} {1000 * t:.0f}" for name, t in times.items() if "o" in name[-7:] and name != "copy"),
             flush=True,
         )

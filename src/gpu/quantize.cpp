@@ -67,12 +67,20 @@ steps::QuantizeConfig config_of(const QuantizeArguments& a, const QuantizeOption
                                                     : steps::Source::bf16;
   const bool aligned = is_aligned(a.q, 16) && is_aligned(a.k, 16) && is_aligned(a.v, 16) && is_aligned(a.q8, 8) &&
                        is_aligned(a.k8, 8) && is_aligned(a.v8, 8);
-  return {.source = source,
-          .head_dim = static_cast<int>(columns_of(a.q)),
-          .head_dim_v = static_cast<int>(columns_of(a.v)),
-          .e4m3 = options.element == DType::float8_e4m3,
-          .aligned = aligned,
-          .packed = a.sequences.cu_seqlens_q.given() || a.sequences.cu_seqlens_k.given()};
+  steps::QuantizeConfig config{.source = source,
+                               .head_dim = static_cast<int>(columns_of(a.q)),
+                               .head_dim_v = static_cast<int>(columns_of(a.v)),
+                               .e4m3 = options.element == DType::float8_e4m3,
+                               .aligned = aligned,
+                               .packed = a.sequences.cu_seqlens_q.given() || a.sequences.cu_seqlens_k.given()};
+  // Blocks that are tiles need not be measured ahead.
+  constexpr int kRoom = 200 * 1024;
+  steps::QuantizeConfig whole = config;
+  whole.whole_blocks = true;
+  const bool has_blocks = options.q_scales == ScaleUnit::block || options.k_scales == ScaleUnit::block ||
+                          options.v_scales == ScaleUnit::block;
+  return has_blocks && steps::tile_rows(config) < kBlockRows && steps::quantize_smem_bytes(whole) <= kRoom ? whole
+                                                                                                           : config;
 }
 
 /// Whether the scales' units are larger than a tile, and their magnitudes are found ahead.

@@ -22,7 +22,7 @@ constexpr auto fields_of(const QuantizeConfig&) {
   return gpu::all_fields(field("source", &Config::source), field("head_dim", &Config::head_dim),
                          field("head_dim_v", &Config::head_dim_v), field("e4m3", &Config::e4m3),
                          field("aligned", &Config::aligned), field("measure", &Config::measure),
-                         field("packed", &Config::packed));
+                         field("packed", &Config::packed), field("whole_blocks", &Config::whole_blocks));
 }
 
 constexpr std::string_view type_name(const KeyMeanConfig&) { return "strobe::steps::KeyMeanConfig"; }

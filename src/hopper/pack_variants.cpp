@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "call/eight_bit.h"
 #include "gpu/append_variant.h"
 #include "gpu/merge_variant.h"
 #include "gpu/quantize_variant.h"
@@ -170,7 +171,8 @@ void add_quantizers(VariantList& variants) {
     variants.add(gpu::key_sums_variant({.head_dim = head_dim}, kArchitecture), 0);
     variants.add(gpu::key_mean_variant(head_dim, kArchitecture), 0);
     for (const bool e4m3 : {false, true}) {
-      const steps::QuantizeConfig config{.head_dim = head_dim, .head_dim_v = head_dim, .e4m3 = e4m3};
+      steps::QuantizeConfig config{.head_dim = head_dim, .head_dim_v = head_dim, .e4m3 = e4m3};
+      config.whole_blocks = e4m3 && steps::tile_rows(config) < kBlockRows;
       variants.add(gpu::quantize_variant(config, kArchitecture), steps::quantize_smem_bytes(config));
     }
   }

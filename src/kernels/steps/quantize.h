@@ -12,12 +12,21 @@ namespace strobe::steps {
 
 constexpr unsigned kNaNBits = 0x7fc00000U;  // larger than the bits of every other magnitude
 
+/// Where a column's numbers of so many bytes lie: slices 16 bytes further apart than they are long, since the threads
+/// of a row read the same place of each at once.
+template <QuantizeConfig C, int bytes>
+constexpr int spread(int column) {
+  const bool shares_rows = row_slices(C.head_dim > C.head_dim_v ? C.head_dim : C.head_dim_v) > 1;
+  return column + (shares_rows ? column / kSliceColumns * (16 / bytes) : 0);
+}
+
 /// What the threads of a block share besides tiles.
 template <QuantizeConfig C>
 struct QuantizeShared {
-  uint4 sign_bits[kMostColumns / kVector<C.source>];  // of the rotation, where the sources' elements have theirs
-  double mean[C.head_dim];                            // for q_shift
-  float minus_mean[C.head_dim];                       // with the rotation's signs
+  // Of the rotation, where the sources' elements have theirs; spread() as the means are.
+  uint4 sign_bits[spread<C, source_bytes(C.source)>(kMostColumns) / kVector<C.source>];
+  double mean[spread<C, 8>(C.head_dim)];       // for q_shift
+  float minus_mean[spread<C, 4>(C.head_dim)];  // with the rotation's signs
   unsigned warp_largest[quantize_threads(C) / 32];
   bool key_finite[tile_rows(C)];  // of the tile of K, for that of V
 };
@@ -35,7 +44,8 @@ __device__ __forceinline__ bool read_slice(const unsigned char* tile, const uint
     if (slice.has(c)) {
       bits = *reinterpret_cast<const uint4*>(tile + Shape::vector_at(slice.thread, c / kVector<C.source>));
       if (sign_bits != nullptr) {
-        const uint4 signs = sign_bits[(slice.index * kSliceColumns + c) / kVector<C.source>];
+        const uint4 signs =
+            sign_bits[spread<C, source_bytes(C.source)>(slice.index * kSliceColumns + c) / kVector<C.source>];
         bits = make_uint4(bits.x ^ signs.x, bits.y ^ signs.y, bits.z ^ signs.z, bits.w ^ signs.w);
       }
     }
@@ -65,7 +75,8 @@ __device__ __forceinline__ float shift_of(const unsigned char* tile, const Slice
                     nan);
 #pragma unroll
     for (int i = 0; i < kVector<C.source>; ++i) {
-      phases[i % 4] = fma(static_cast<double>(x[i]), mean[slice.index * kSliceColumns + c + i], phases[i % 4]);
+      phases[i % 4] =
+          fma(static_cast<double>(x[i]), mean[spread<C, 8>(slice.index * kSliceColumns) + c + i], phases[i % 4]);
     }
   }
   const double own = (phases[0] + phases[1]) + (phases[2] + phases[3]);
@@ -110,7 +121,7 @@ __device__ __forceinline__ unsigned transform(bool rotated, const QuantizeShared
   if constexpr (role == Role::key) {
 #pragma unroll
     for (int c = 0; c < Shape::kColumns; ++c) {
-      if (slice.has(c)) x[c] += shared.minus_mean[slice.index * kSliceColumns + c];
+      if (slice.has(c)) x[c] += shared.minus_mean[spread<C, 4>(slice.index * kSliceColumns) + c];
     }
   }
   if (rotated) rotate<C, head_dim>(x, slice);
@@ -229,7 +240,8 @@ __device__ __forceinline__ void load_signs(const QuantizeParams& params, Quantiz
     const int column = i * kMostColumns / kWords;
     const unsigned bits = static_cast<unsigned>(params.signs[column / 64] >> (column % 64));
     const unsigned word = C.source == Source::fp32 ? bits << 31 : (bits & 1) << 15 | (bits & 2) << 30;
-    reinterpret_cast<unsigned*>(shared.sign_bits)[i] = word;
+    reinterpret_cast<unsigned*>(
+        shared.sign_bits)[spread<C, source_bytes(C.source)>(column) * source_bytes(C.source) / 4] = word;
   }
 }
 
@@ -287,8 +299,8 @@ __device__ __forceinline__ void load_mean(const QuantizeParams& params, const Jo
   for (int c = threadIdx.x; c < C.head_dim; c += blockDim.x) {
     const float mean = params.mean == nullptr ? 0.0F : from[c];
     const bool flipped = params.k.rotated && (params.signs[c / 64] >> (c % 64) & 1) != 0;
-    shared.mean[c] = static_cast<double>(mean);
-    shared.minus_mean[c] = flipped ? mean : -mean;
+    shared.mean[spread<C, 8>(c)] = static_cast<double>(mean);
+    shared.minus_mean[spread<C, 4>(c)] = flipped ? mean : -mean;
   }
 }
 

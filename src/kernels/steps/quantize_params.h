@@ -14,10 +14,11 @@ struct QuantizeConfig {
   Source source = Source::bf16;
   int head_dim = 128;  // both multiples of 8, up to 256
   int head_dim_v = 128;
-  bool e4m3 = false;     // or int8
-  bool aligned = true;   // rows of Q, K and V lie at multiples of 16 bytes, what is written at multiples of 8
-  bool measure = false;  // find the largest magnitude of units that are larger than a tile; write nothing else
-  bool packed = false;   // sequences of Q, of K and V, or of all lie one behind the other
+  bool e4m3 = false;          // or int8
+  bool aligned = true;        // rows of Q, K and V lie at multiples of 16 bytes, what is written at multiples of 8
+  bool measure = false;       // find the largest magnitude of units that are larger than a tile; write nothing else
+  bool packed = false;        // sequences of Q, of K and V, or of all lie one behind the other
+  bool whole_blocks = false;  // a tile holds the 128 rows that share a scale, whatever room that takes
 
   bool operator==(const QuantizeConfig&) const = default;
 };
@@ -41,7 +42,7 @@ constexpr int row_slices(int head_dim) { return head_dim <= 64 ? 1 : head_dim <=
 /// Rows of a tile: as many of K as of V.
 constexpr int tile_rows(const QuantizeConfig& c) {
   const int columns = c.head_dim > c.head_dim_v ? c.head_dim : c.head_dim_v;
-  return columns * source_bytes(c.source) * 128 <= kTileBytes ? 128 : 64;
+  return c.whole_blocks || columns * source_bytes(c.source) * 128 <= kTileBytes ? 128 : 64;
 }
 
 constexpr int quantize_threads(const QuantizeConfig& c) {
