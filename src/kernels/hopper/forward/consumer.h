@@ -82,17 +82,7 @@ class Consumer : private Rings<C> {
       }
       if constexpr (eight_bit(C)) {
         pass_blocks(walk.count(n_end, work.n_end));
-        EightBitTile<C> tile(o, softmax, *this, params_, smem_, work);
-        tile.run(tile_rules<C>(params_, work, warpgroup()), n_end - 1);
-        const auto store = [&](const TileWork& of_tile) {
-          tile.finish(of_tile);
-          store_tile<C>(params_, pipe_, of_tile, warpgroup(), o, softmax);
-        };
-        if constexpr (kFindsWorkAgain<C>) {
-          store(work_again<C>(params_, work));
-        } else {
-          store(work);
-        }
+        eight_bit_tile<C>(o, softmax, *this, pipe_, params_, smem_, work, n_end - 1);
         advance();
       } else if constexpr (!C.two_stage) {
         serial_steps(o, p, softmax, walk, work, n_begin, n_end - 1);

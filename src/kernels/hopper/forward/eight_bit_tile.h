@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/hopper/forward/eight_bit.h"
+#include "kernels/hopper/forward/epilogue.h"
 #include "kernels/hopper/forward/output.h"
 #include "kernels/hopper/forward/output_sums.h"
 #include "kernels/hopper/forward/rings.h"
@@ -181,5 +182,23 @@ class EightBitTile {
   unsigned char* smem_;
   const TileWork& work_;
 };
+
+/// Blocks of keys from n down to the tile's first, and O to memory.
+template <Config C>
+__device__ __forceinline__ void eight_bit_tile(float (&o)[C.head_dim_v / 2], EightBitSoftmax<C>& softmax,
+                                               Rings<C>& rings, OutputPipe<C>& pipe, const Params& params,
+                                               unsigned char* smem, const TileWork& work, int n) {
+  EightBitTile<C> tile(o, softmax, rings, params, smem, work);
+  tile.run(tile_rules<C>(params, work, rings.warpgroup()), n);
+  const auto store = [&](const TileWork& of_tile) {
+    tile.finish(of_tile);
+    store_tile<C>(params, pipe, of_tile, rings.warpgroup(), o, softmax);
+  };
+  if constexpr (kFindsWorkAgain<C>) {
+    store(work_again<C>(params, work));
+  } else {
+    store(work);
+  }
+}
 
 }  // namespace strobe::hopper::forward
