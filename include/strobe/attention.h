@@ -120,7 +120,8 @@ struct ForwardArguments {
   RandomState random;     // read when options.dropout is not 0
   TensorView max_logits;  // optional: [batch, heads_q] float32, the largest visible score; -inf where there is none
   // int8 and float8_e4m3 tensors (quantize.h): scales, float32 [batch or 1, heads or 1, n] of the tensor's own heads,
-  // with n = 1, ceil(seqlen / 128), ceil(seqlen / 32) or seqlen: an element stands for itself times its rows' scale.
+  // with n = 1, ceil(seqlen / 128), ceil(seqlen / 32) or seqlen: an element stands for itself times its rows' scale,
+  // which must not be negative.
   // Beside a packed 8-bit q, k or v, seqlen is the bound on the longest sequence, here and of q_shift.
   // Packed k and v, and those of a cache in pages or with left padding, beside a q that is not 8-bit: n = 1.
   ConstTensorView q_descale;

@@ -58,8 +58,8 @@ constexpr bool kFoldsValueScales = !sums_by_block(C) && C.keys_per_value_scale >
 template <Config C>
 constexpr bool kTransforms = C.rule.softcap || C.rule.alibi;
 
-/// Whether hidden keys can have sums of -inf, which stay so when they are scaled: by scales that are positive, the
-/// products of two of which are no smaller than a float can be.
+/// Whether the sums of hidden keys become -inf, which they must still be after scaling. So the scales are positive, and
+/// at least kLeastUsualScale, lest the product of two be zero; blocks with smaller scales of K take the special path.
 template <Config C>
 constexpr bool kMasksSums = !sums_by_block(C) && !kTransforms<C> && !C.rule.scale_first;
 constexpr float kLeastUsualScale = 0x1p-60F;
@@ -79,7 +79,7 @@ class EightBitScores {
       if constexpr (!kTransforms<C>) {
         query_scale[r] *= params.score.scale_log2;
       }
-      if constexpr (kMasksSums<C>) {  // what is not a number stays so, and what is negative becomes so
+      if constexpr (kMasksSums<C>) {  // NaN stays NaN, and what is negative, which no scale may be, becomes NaN
         query_scale[r] =
             query_scale[r] < 0.0F ? __int_as_float(0x7fffffff) : ptx::max_nan(query_scale[r], kLeastUsualScale);
       }
