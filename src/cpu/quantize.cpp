@@ -190,6 +190,7 @@ std::uint8_t* values_of(const Quantisation& q, std::int64_t batch, std::int64_t 
 }
 
 void clear_columns(const Quantisation& q, std::uint8_t* of_head, std::int64_t columns, const ColumnRange& range) {
+  if (range.first == range.end) return;  // then there may be no memory
   for (std::int64_t c = 0; c < columns; ++c) {
     std::memset(of_head + c * stride(q.to, 2) + range.first, 0, static_cast<std::size_t>(range.end - range.first));
   }
