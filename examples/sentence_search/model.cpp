@@ -7,8 +7,11 @@
 #include <fstream>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 #include <utility>
+
+#include "io/safetensors.h"
 
 namespace sentence_search {
 namespace {
@@ -17,6 +20,7 @@ using Json = nlohmann::json;
 using strobe::Result;
 using strobe::Status;
 using strobe::StatusCode;
+using strobe::io::HostTensor;
 
 /// Settings of one JSON file; remembers the first thing that is wrong with it.
 class Settings {
@@ -93,10 +97,10 @@ Result<ModelConfig> read_config(const std::filesystem::path& folder) {
 
 }  // namespace
 
-/// Finds weights by name, checks their shapes and remembers the first thing that is wrong.
+/// Reads weights by name, checks their shapes and remembers the first thing that is wrong.
 class Model::Loader {
  public:
-  explicit Loader(Model& model) : model_(model) {}
+  Loader(Model& model, const strobe::io::SafetensorsFile& file) : model_(model), file_(file) {}
 
   Status load() {
     const ModelConfig& config = model_.config_;
@@ -120,19 +124,24 @@ class Model::Loader {
  private:
   static constexpr std::size_t kTokenTypes = 2;  // BERT tells the first sentence of a pair from the second
 
-  const float* find(const std::string& name, const std::vector<std::size_t>& shape) {
-    if (!status_.ok()) return nullptr;
-    const Result<strobe::ConstTensorView> found = model_.file_.find(name);
-    if (!found.ok()) {
-      status_ = found.status();
-      return nullptr;
-    }
-    const bool same = found->dtype == strobe::DType::float32 &&
-                      std::equal(shape.begin(), shape.end(), found->shape.begin(), found->shape.begin() + found->rank);
-    if (same) return static_cast<const float*>(found->data);
+  /// A weight in memory of its own; nothing once something was wrong.
+  std::optional<HostTensor> read(const std::string& name, const std::vector<std::size_t>& shape) {
+    if (!status_.ok()) return std::nullopt;
+    Result<HostTensor> weight = file_.read(name);
+    status_ = weight.status();
+    if (!status_.ok()) return std::nullopt;
+    if (weight->dtype == strobe::DType::float32 && std::ranges::equal(shape, weight->shape)) return std::move(*weight);
     status_ = Status(StatusCode::invalid_argument,
                      fmt::format("weight '{}' is not float32 of the shape that config.json asks for", name));
-    return nullptr;
+    return std::nullopt;
+  }
+
+  /// The same for as long as the model lives.
+  const float* find(const std::string& name, const std::vector<std::size_t>& shape) {
+    std::optional<HostTensor> weight = read(name, shape);
+    if (!weight) return nullptr;
+    model_.weights_.push_back(std::move(weight->bytes));
+    return reinterpret_cast<const float*>(model_.weights_.back().data());
   }
 
   LayerNorm layer_norm(const std::string& name) {
@@ -146,31 +155,35 @@ class Model::Loader {
 
   Linear stacked_linear(const std::string& prefix, std::initializer_list<const char*> names) {
     const std::size_t hidden = model_.config_.hidden_size;
-    std::vector<float> weight;
-    std::vector<float> bias;
+    return {stacked(prefix, names, ".weight", {hidden, hidden}), stacked(prefix, names, ".bias", {hidden}),
+            names.size() * hidden, hidden};
+  }
+
+  /// Weights of one shape, one behind the other.
+  const float* stacked(const std::string& prefix, std::initializer_list<const char*> names, const char* suffix,
+                       const std::vector<std::size_t>& shape) {
+    strobe::io::HostBytes all;
     for (const char* name : names) {
-      const Linear part = linear(prefix + name, hidden, hidden);
-      if (!status_.ok()) return {};
-      weight.insert(weight.end(), part.weight, part.weight + hidden * hidden);
-      bias.insert(bias.end(), part.bias, part.bias + hidden);
+      const std::optional<HostTensor> part = read(prefix + name + suffix, shape);
+      if (!part) return nullptr;
+      all.insert(all.end(), part->bytes.begin(), part->bytes.end());
     }
-    const Linear stacked{weight.data(), bias.data(), bias.size(), hidden};
-    model_.stacked_.push_back(std::move(weight));
-    model_.stacked_.push_back(std::move(bias));
-    return stacked;
+    model_.weights_.push_back(std::move(all));
+    return reinterpret_cast<const float*>(model_.weights_.back().data());
   }
 
   Model& model_;
+  const strobe::io::SafetensorsFile& file_;
   Status status_;
 };
 
 Result<Model> Model::load(const std::filesystem::path& folder) {
   const Result<ModelConfig> config = read_config(folder);
   if (!config.ok()) return config.status();
-  Result<strobe::io::SafetensorsFile> file = strobe::io::SafetensorsFile::open(folder / "model.safetensors");
+  const Result<strobe::io::SafetensorsFile> file = strobe::io::SafetensorsFile::open(folder / "model.safetensors");
   if (!file.ok()) return file.status();
-  Model model(*config, std::move(*file));
-  if (Status status = Loader(model).load(); !status.ok()) return status;
+  Model model(*config);
+  if (Status status = Loader(model, *file).load(); !status.ok()) return status;
   return model;
 }
 

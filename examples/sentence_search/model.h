@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "io/safetensors.h"
+#include "io/host_tensor.h"
 #include "row_kernels.h"
 #include "strobe/status.h"
 
@@ -51,7 +51,7 @@ struct Layer {
   LayerNorm output_norm;
 };
 
-/// Points into the mapped weight file, except for the stacked projections, which it owns. Moves keep both in place.
+/// Owns its weights, which moves keep in place.
 class Model {
  public:
   /// Reads config.json, sentence_bert_config.json and model.safetensors of `folder`.
@@ -65,11 +65,10 @@ class Model {
 
  private:
   class Loader;
-  Model(ModelConfig config, strobe::io::SafetensorsFile file) : config_(config), file_(std::move(file)) {}
+  explicit Model(ModelConfig config) : config_(config) {}
 
   ModelConfig config_;
-  strobe::io::SafetensorsFile file_;
-  std::vector<std::vector<float>> stacked_;
+  std::vector<strobe::io::HostBytes> weights_;
   Embeddings embeddings_{};
   std::vector<Layer> layers_;
 };

@@ -25,10 +25,9 @@ struct Reference {
 };
 
 template <class T>
-const T* data_of(const strobe::io::SafetensorsFile& file, const char* name) {
-  const auto view = file.find(name);
-  EXPECT_TRUE(view.ok()) << view.status().message();
-  return static_cast<const T*>(view->data);
+const T* data_of(const strobe::Result<strobe::io::HostTensor>& tensor) {
+  EXPECT_TRUE(tensor.ok()) << tensor.status().message();
+  return reinterpret_cast<const T*>(tensor->bytes.data());
 }
 
 Reference read_reference() {
@@ -39,11 +38,12 @@ Reference read_reference() {
 
   const auto file = strobe::io::SafetensorsFile::open(folder / "reference.safetensors");
   EXPECT_TRUE(file.ok()) << file.status().message();
-  const auto width = static_cast<std::size_t>(file->find("embeddings")->shape[1]);
-  const auto* const cu_seqlens = data_of<std::int32_t>(*file, "cu_seqlens");
-  const auto* const token_ids = data_of<std::int32_t>(*file, "token_ids");
-  const auto* const embeddings = data_of<float>(*file, "embeddings");
-  EXPECT_EQ(file->find("embeddings")->shape[0], reference.sentences.size());
+  const auto all_lengths = file->read("cu_seqlens"), all_ids = file->read("token_ids"), all = file->read("embeddings");
+  const auto* const cu_seqlens = data_of<std::int32_t>(all_lengths);
+  const auto* const token_ids = data_of<std::int32_t>(all_ids);
+  const auto* const embeddings = data_of<float>(all);
+  const auto width = static_cast<std::size_t>(all->shape[1]);
+  EXPECT_EQ(all->shape[0], reference.sentences.size());
   for (std::size_t i = 0; i < reference.sentences.size(); ++i) {
     reference.token_ids.emplace_back(token_ids + cu_seqlens[i], token_ids + cu_seqlens[i + 1]);
     reference.embeddings.emplace_back(embeddings + i * width, embeddings + (i + 1) * width);

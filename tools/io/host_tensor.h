@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -25,11 +27,25 @@ struct HostTensor {
 
 inline std::size_t element_count(const HostTensor& tensor) { return tensor.bytes.size() / size_of(tensor.dtype); }
 
-/// A tensor of zeros.
+/// Bytes of a row-major tensor; nothing when they end inside a byte, or when they or a stride do not fit 63 bits: an
+/// extent of 0 hides no others.
+inline std::optional<std::size_t> byte_count(const std::vector<std::int64_t>& shape, std::size_t element_bits) {
+  auto bits = static_cast<std::int64_t>(element_bits);
+  bool is_empty = false;
+  for (const std::int64_t extent : shape) {
+    is_empty = is_empty || extent == 0;
+    if (extent != 0 && __builtin_mul_overflow(bits, extent, &bits)) return std::nullopt;
+  }
+  if (is_empty) return 0;
+  if (bits % 8 != 0) return std::nullopt;
+  return static_cast<std::size_t>(bits / 8);
+}
+
+/// A tensor of zeros. Throws std::bad_alloc for more bytes than memory or 63 bits hold.
 inline HostTensor make_tensor(DType dtype, std::vector<std::int64_t> shape) {
-  std::size_t bytes = size_of(dtype);
-  for (const std::int64_t extent : shape) bytes *= static_cast<std::size_t>(extent);
-  return {dtype, std::move(shape), HostBytes(bytes)};
+  const std::optional<std::size_t> bytes = byte_count(shape, 8 * size_of(dtype));
+  if (!bytes) throw std::bad_alloc();
+  return {dtype, std::move(shape), HostBytes(*bytes)};
 }
 
 /// Views contiguous row-major memory; `shape` has at most kMaxRank extents.

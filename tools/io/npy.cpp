@@ -5,15 +5,13 @@
 #include <fmt/ranges.h>
 
 #include <array>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
-#include <fstream>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
-#include "io/atomic_file.h"
+#include "io/input_file.h"
 #include "io/out_of_memory.h"
 
 namespace strobe::io {
@@ -21,10 +19,6 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kAlignment = 64;  // NEP 1: the data starts at a multiple of 64 bytes
-
-Status failure(const std::filesystem::path& path, const std::string& reason) {
-  return {StatusCode::invalid_argument, fmt::format("'{}' {}", path.string(), reason)};
-}
 
 struct Header {
   std::string descr;
@@ -147,74 +141,84 @@ std::string rejected_dtype(std::string_view descr) {
   return message;
 }
 
-/// Bytes of `shape`, or nothing when they do not fit 63 bits.
-std::optional<std::size_t> byte_count(const std::vector<std::int64_t>& shape, DType dtype) {
-  auto bytes = static_cast<std::int64_t>(size_of(dtype));
-  for (const std::int64_t extent : shape) {
-    if (__builtin_mul_overflow(bytes, extent, &bytes)) return std::nullopt;
-  }
-  return static_cast<std::size_t>(bytes);
-}
+/// Reads a file's parts one after another.
+class Reader {
+ public:
+  explicit Reader(const InputFile& file) : file_(file) {}
 
-/// Reads magic, version, header length and header; leaves `stream` at the first byte of data.
-Result<std::string> read_header_text(std::ifstream& stream, const std::filesystem::path& path) {
-  std::array<char, 8> preamble{};
-  if (!stream.read(preamble.data(), preamble.size()) || !std::string_view(preamble.data(), 6).starts_with(kMagic)) {
-    return failure(path, "is not a .npy file: it does not start with \\x93NUMPY");
+  std::uint64_t rest() const { return file_.size() - offset_; }
+
+  /// Fills `to`; a failure with the words `if_short` where the file has less.
+  Status read(std::span<std::byte> to, const char* if_short) {
+    if (to.size() > rest()) return file_.failure(if_short);
+    Status status = file_.read(offset_, to);
+    offset_ += to.size();
+    return status;
   }
+
+ private:
+  const InputFile& file_;
+  std::uint64_t offset_ = 0;
+};
+
+/// Reads magic, version, header length and header; leaves `reader` at the first byte of data.
+Result<std::string> read_header_text(const InputFile& file, Reader& reader) {
+  constexpr const char* kNoMagic = "is not a .npy file: it does not start with \\x93NUMPY";
+  constexpr const char* kShort = "ends inside its header";
+  std::array<char, 8> preamble{};
+  if (Status status = reader.read(std::as_writable_bytes(std::span(preamble)), kNoMagic); !status.ok()) return status;
+  if (!std::string_view(preamble.data(), 6).starts_with(kMagic)) return file.failure(kNoMagic);
   const int version = static_cast<unsigned char>(preamble[6]);
   if (version < 1 || version > 3) {
-    return failure(path, fmt::format("is .npy format version {}; versions 1, 2 and 3 are accepted", version));
+    return file.failure(fmt::format("is .npy format version {}; versions 1, 2 and 3 are accepted", version));
   }
   std::array<unsigned char, 4> raw{};
-  const int length_bytes = version == 1 ? 2 : 4;
-  if (!stream.read(reinterpret_cast<char*>(raw.data()), length_bytes)) return failure(path, "ends inside its header");
+  const auto own_bytes = std::span(raw).first(version == 1 ? 2 : 4);
+  if (Status status = reader.read(std::as_writable_bytes(own_bytes), kShort); !status.ok()) return status;
   std::size_t length = 0;
-  for (int i = length_bytes - 1; i >= 0; --i) length = (length << 8U) | raw[static_cast<std::size_t>(i)];
+  for (std::size_t i = own_bytes.size(); i-- > 0;) length = (length << 8U) | raw[i];
 
   constexpr std::size_t kLongestHeader = 65536;  // a header of rank 4 needs about 100 bytes
-  if (length > kLongestHeader) return failure(path, fmt::format("claims a header of {} bytes", length));
+  if (length > kLongestHeader) return file.failure(fmt::format("claims a header of {} bytes", length));
   std::string text(length, '\0');
-  if (!stream.read(text.data(), static_cast<std::streamsize>(length))) return failure(path, "ends inside its header");
+  if (Status status = reader.read(std::as_writable_bytes(std::span(text)), kShort); !status.ok()) return status;
   return text;
 }
 
 Result<HostTensor> read_whole(const std::filesystem::path& path) {
-  std::error_code error;
-  const std::uintmax_t file_bytes = std::filesystem::file_size(path, error);
-  if (error) return failure(path, fmt::format("cannot be read: {}", error.message()));
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return failure(path, fmt::format("cannot be read: {}", std::strerror(errno)));
-
-  const Result<std::string> text = read_header_text(stream, path);
+  const Result<InputFile> file = InputFile::open(path);
+  if (!file.ok()) return file.status();
+  Reader reader(*file);
+  const Result<std::string> text = read_header_text(*file, reader);
   if (!text.ok()) return text.status();
   std::optional<Header> header = HeaderParser(*text).parse();
-  if (!header) return failure(path, "has a header that is not a dictionary of descr, fortran_order and shape");
+  if (!header) return file->failure("has a header that is not a dictionary of descr, fortran_order and shape");
 
   const std::optional<DType> dtype = dtype_of_descr(header->descr);
-  if (!dtype) return failure(path, rejected_dtype(header->descr));
+  if (!dtype) return file->failure(rejected_dtype(header->descr));
   const std::size_t rank = header->shape.size();
   if (rank < 1 || rank > static_cast<std::size_t>(kMaxRank)) {
-    return failure(path, fmt::format("has rank {}; 1 to {} is accepted", rank, kMaxRank));
+    return file->failure(fmt::format("has rank {}; 1 to {} is accepted", rank, kMaxRank));
   }
   if (header->fortran_order && rank > 1) {
-    return failure(path, "is in Fortran order; C order is accepted: save numpy.ascontiguousarray(array)");
+    return file->failure("is in Fortran order; C order is accepted: save numpy.ascontiguousarray(array)");
   }
-  const std::optional<std::size_t> bytes = byte_count(header->shape, *dtype);
-  const std::uintmax_t available = file_bytes - static_cast<std::uintmax_t>(stream.tellg());
-  if (!bytes || *bytes != available) {
-    return failure(path, fmt::format("holds {} bytes of data, which is not what {} of shape ({}) takes", available,
+  const std::optional<std::size_t> bytes = byte_count(header->shape, 8 * size_of(*dtype));
+  if (!bytes) {
+    return file->failure(fmt::format("has shape ({}), whose extents multiply to more than 63 bits hold",
+                                     fmt::join(header->shape, ", ")));
+  }
+  if (*bytes != reader.rest()) {
+    return file->failure(fmt::format("holds {} bytes of data, which is not what {} of shape ({}) takes", reader.rest(),
                                      name_of(*dtype), fmt::join(header->shape, ", ")));
   }
 
   HostTensor tensor{*dtype, std::move(header->shape), HostBytes(*bytes)};
-  if (!stream.read(reinterpret_cast<char*>(tensor.bytes.data()), static_cast<std::streamsize>(*bytes))) {
-    return failure(path, fmt::format("cannot be read: {}", std::strerror(errno)));
-  }
+  if (Status status = reader.read(tensor.bytes, "ends inside its data"); !status.ok()) return status;
   return tensor;
 }
 
-Status write_whole(const std::filesystem::path& path, const HostTensor& tensor) {
+std::string header_of(const HostTensor& tensor) {
   const char* const trailing_comma = tensor.shape.size() == 1 ? "," : "";  // Python: (3,) is a tuple, (3) is not
   std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}",
                                  descr_of_dtype(tensor.dtype), fmt::join(tensor.shape, ", "), trailing_comma);
@@ -226,8 +230,7 @@ Status write_whole(const std::filesystem::path& path, const HostTensor& tensor) 
 
   std::string head(kMagic);
   head += {'\x01', '\x00', static_cast<char>(text.size() & 0xFFU), static_cast<char>(text.size() >> 8U)};
-  head += text;
-  return write_file(path, {std::as_bytes(std::span(head)), std::span(tensor.bytes)});
+  return head + text;
 }
 
 }  // namespace
@@ -236,8 +239,21 @@ Result<HostTensor> read_npy(const std::filesystem::path& path) {
   return or_out_of_memory(path, [&] { return read_whole(path); });
 }
 
+Status write_npy(AtomicFile& file, const HostTensor& tensor) {
+  const std::string header = header_of(tensor);
+  for (const std::span<const std::byte> part : {std::as_bytes(std::span(header)), std::as_bytes(std::span(tensor.bytes))}) {
+    if (Status status = file.write(part); !status.ok()) return status;
+  }
+  return file.close();
+}
+
 Status write_npy(const std::filesystem::path& path, const HostTensor& tensor) {
-  return or_out_of_memory(path, [&] { return write_whole(path, tensor); });
+  return or_out_of_memory(path, [&]() -> Status {
+    Result<AtomicFile> file = AtomicFile::create(path);
+    if (!file.ok()) return file.status();
+    if (Status status = write_npy(*file, tensor); !status.ok()) return status;
+    return file->commit();
+  });
 }
 
 }  // namespace strobe::io

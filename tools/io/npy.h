@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "io/atomic_file.h"
 #include "io/host_tensor.h"
 #include "strobe/status.h"
 
@@ -16,8 +17,11 @@ namespace strobe::io {
 /// something else; out_of_memory when it does not fit.
 Result<HostTensor> read_npy(const std::filesystem::path& path);
 
+/// Writes the same as below into a file that the caller commits.
+Status write_npy(AtomicFile& file, const HostTensor& tensor);
+
 /// Writes format version 1.0, whole or not at all; bfloat16 as '<V2', which numpy.load(...).view(ml_dtypes.bfloat16)
-/// reads back. invalid_argument, with the system's words, when the file cannot be written.
+/// reads back. Failures are those of AtomicFile, and out_of_memory.
 Status write_npy(const std::filesystem::path& path, const HostTensor& tensor);
 
 }  // namespace strobe::io

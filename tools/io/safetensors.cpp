@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 #include <optional>
 #include <span>
 
@@ -30,7 +30,7 @@ std::optional<std::size_t> bits_of(std::string_view dtype) {
   return found == kBits.end() ? std::nullopt : std::optional(found->second);
 }
 
-std::optional<DType> view_dtype(std::string_view dtype) {
+std::optional<DType> tensor_dtype(std::string_view dtype) {
   if (dtype == "F32") return DType::float32;
   if (dtype == "F16") return DType::float16;
   if (dtype == "BF16") return DType::bfloat16;
@@ -40,22 +40,12 @@ std::optional<DType> view_dtype(std::string_view dtype) {
   return std::nullopt;
 }
 
-/// Bytes of a row-major tensor, or nothing when they overflow 63 bits or end inside a byte.
-std::optional<std::size_t> byte_count(const std::vector<std::int64_t>& shape, std::size_t element_bits) {
-  auto bits = static_cast<std::int64_t>(element_bits);
-  for (const std::int64_t extent : shape) {
-    if (__builtin_mul_overflow(bits, extent, &bits)) return std::nullopt;
-  }
-  if (bits % 8 != 0) return std::nullopt;
-  return static_cast<std::size_t>(bits / 8);
-}
-
 }  // namespace
 
-/// Turns a file's bytes into entries, or into the message that says what is wrong.
+/// Turns a file's header into entries, or into the message that says what is wrong.
 class SafetensorsFile::Parser {
  public:
-  Parser(const std::filesystem::path& path, std::span<const std::byte> bytes) : path_(path), bytes_(bytes) {}
+  explicit Parser(const InputFile& file) : file_(file) {}
 
   Result<Entries> parse() {
     if (Status status = read_header_length(); !status.ok()) return status;
@@ -73,32 +63,33 @@ class SafetensorsFile::Parser {
   }
 
  private:
-  Status failure(const std::string& reason) const {
-    return {StatusCode::invalid_argument, fmt::format("'{}' {}", path_.string(), reason)};
-  }
+  Status failure(const std::string& reason) const { return file_.failure(reason); }
 
   std::size_t data_begin() const { return kLengthBytes + header_bytes_; }
 
   Status read_header_length() {
-    if (bytes_.size() < kLengthBytes) {
+    if (file_.size() < kLengthBytes) {
       return failure(fmt::format("is not a safetensors file: it has {} bytes, less than the header's length takes",
-                                 bytes_.size()));
+                                 file_.size()));
     }
+    std::array<std::byte, kLengthBytes> bytes{};
+    if (Status status = file_.read(0, bytes); !status.ok()) return status;
     std::uint64_t length = 0;
-    for (std::size_t i = kLengthBytes; i-- > 0;) length = (length << 8U) | std::to_integer<std::uint64_t>(bytes_[i]);
+    for (std::size_t i = kLengthBytes; i-- > 0;) length = (length << 8U) | std::to_integer<std::uint64_t>(bytes[i]);
     if (length > kLongestHeader) {
       return failure(fmt::format("claims a header of {} bytes; the format allows {}", length, kLongestHeader));
     }
-    if (length > bytes_.size() - kLengthBytes) {
+    if (length > file_.size() - kLengthBytes) {
       return failure(fmt::format("is truncated: its header has {} bytes, of which {} are there", length,
-                                 bytes_.size() - kLengthBytes));
+                                 file_.size() - kLengthBytes));
     }
     header_bytes_ = static_cast<std::size_t>(length);
     return {};
   }
 
   Result<SafetensorsHeader> read_header() const {
-    const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + kLengthBytes, header_bytes_);
+    std::string text(header_bytes_, '\0');
+    if (Status status = file_.read(kLengthBytes, std::as_writable_bytes(std::span(text))); !status.ok()) return status;
     if (!text.starts_with('{')) return failure("is not a safetensors file: its header does not start with '{'");
     std::optional<SafetensorsHeader> header = parse_safetensors_header(text);
     if (!header) return failure("has a header that is not a JSON object");
@@ -129,7 +120,7 @@ class SafetensorsFile::Parser {
     }
     const auto begin = static_cast<std::size_t>((*offsets)[0]);
     const auto end = static_cast<std::size_t>((*offsets)[1]);
-    const std::size_t available = bytes_.size() - data_begin();
+    const std::size_t available = file_.size() - data_begin();
     if (end > available) {
       return reject_tensor(
           fmt::format("that ends at byte {} of {} bytes of data: the file is truncated or damaged", end, available));
@@ -155,24 +146,23 @@ class SafetensorsFile::Parser {
         return failure(fmt::format("has a hole between its tensors at byte {} of the data", covered));
       covered = offset + bytes;
     }
-    if (const std::size_t rest = bytes_.size() - data_begin() - covered; rest != 0) {
+    if (const std::size_t rest = file_.size() - data_begin() - covered; rest != 0) {
       return failure(fmt::format("has {} bytes that belong to no tensor at its end", rest));
     }
     return {};
   }
 
-  const std::filesystem::path& path_;
-  std::span<const std::byte> bytes_;
+  const InputFile& file_;
   std::size_t header_bytes_ = 0;
 };
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
   return or_out_of_memory(path, [&]() -> Result<SafetensorsFile> {
-    Result<MappedFile> file = MappedFile::open(path);
+    Result<InputFile> file = InputFile::open(path);
     if (!file.ok()) return file.status();
-    Result<Entries> entries = Parser(path, file->bytes()).parse();
+    Result<Entries> entries = Parser(*file).parse();
     if (!entries.ok()) return entries.status();
-    return SafetensorsFile(path, std::move(*file), std::move(*entries));
+    return SafetensorsFile(std::move(*file), std::move(*entries));
   });
 }
 
@@ -191,42 +181,30 @@ Result<const SafetensorsFile::Entry*> SafetensorsFile::entry(std::string_view na
       some.emplace_back("...");
     }
     return Status(StatusCode::invalid_argument,
-                  fmt::format("'{}' has no tensor '{}'; it has {}", path_.string(), name,
+                  fmt::format("'{}' has no tensor '{}'; it has {}", file_.path().string(), name,
                               some.empty() ? "none" : fmt::format("{}", fmt::join(some, ", "))));
   }
   const Entry& entry = found->second;
-  if (!view_dtype(entry.dtype)) {
+  if (!tensor_dtype(entry.dtype)) {
     return Status(StatusCode::unsupported,
                   fmt::format("tensor '{}' of '{}' is {}; F32, F16, BF16, I32, F8_E4M3 and I8 are accepted", name,
-                              path_.string(), entry.dtype));
+                              file_.path().string(), entry.dtype));
   }
   if (entry.shape.empty() || entry.shape.size() > static_cast<std::size_t>(kMaxRank)) {
     return Status(StatusCode::unsupported, fmt::format("tensor '{}' of '{}' has rank {}; 1 to {} is accepted", name,
-                                                       path_.string(), entry.shape.size(), kMaxRank));
+                                                       file_.path().string(), entry.shape.size(), kMaxRank));
   }
   return &entry;
 }
 
-Result<ConstTensorView> SafetensorsFile::find(std::string_view name) const {
-  const Result<const Entry*> found = entry(name);
-  if (!found.ok()) return found.status();
-  const Entry& entry = **found;
-  const DType dtype = *view_dtype(entry.dtype);
-  if (entry.offset % size_of(dtype) != 0) {
-    return Status(StatusCode::unsupported,
-                  fmt::format("tensor '{}' of '{}' starts at byte {}, which is not a multiple of {}; read a copy of it",
-                              name, path_.string(), entry.offset, size_of(dtype)));
-  }
-  return row_major_view(static_cast<const void*>(file_.bytes().data() + entry.offset), dtype, entry.shape);
-}
-
 Result<HostTensor> SafetensorsFile::read(std::string_view name) const {
-  return or_out_of_memory(path_, [&]() -> Result<HostTensor> {
+  return or_out_of_memory(file_.path(), [&]() -> Result<HostTensor> {
     const Result<const Entry*> found = entry(name);
     if (!found.ok()) return found.status();
     const Entry& entry = **found;
-    const auto data = file_.bytes().subspan(entry.offset, entry.bytes);
-    return HostTensor{*view_dtype(entry.dtype), entry.shape, {data.begin(), data.end()}};
+    HostTensor tensor{*tensor_dtype(entry.dtype), entry.shape, HostBytes(entry.bytes)};
+    if (Status status = file_.read(entry.offset, tensor.bytes); !status.ok()) return status;
+    return tensor;
   });
 }
 
