@@ -14,6 +14,7 @@
 #include "hopper/ablation.h"
 #include "io/progress.h"
 #include "strobe/plan.h"
+#include "tools/strobe/output.h"
 #include "tools/strobe/table.h"
 
 namespace strobe::program {
@@ -99,7 +100,7 @@ ExitCode run_ablation(const BenchFlags& flags) {
     table.add_row({strobe::name_of(row.cell.dtype), row.implementation.substr(row.implementation.find(' ') + 1),
                    fmt::format("{:.3f}", row.median_ms), fmt::format("{:.0f}", row.tflops())});
   }
-  fmt::print("{}; forward, batch 4, seqlen 8448, heads 16, head_dim 128, full; medians of {} interleaved turns\n\n{}",
+  print_text("{}; forward, batch 4, seqlen 8448, heads 16, head_dim 128, full; medians of {} interleaved turns\n\n{}",
              (*opened)->name, flags.repeats, table.text());
   return ExitCode::ok;
 }

@@ -20,6 +20,8 @@
 #include "io/progress.h"
 #include "tools/strobe/commands.h"
 #include "tools/strobe/machine.h"
+#include "tools/strobe/number_flag.h"
+#include "tools/strobe/output.h"
 
 namespace strobe::program {
 namespace {
@@ -97,7 +99,7 @@ Status add_torch_peers(const BenchFlags& flags, Peers& peers) {
   }
   std::ranges::move(from_torch, std::back_inserter(peers));
   if (status.ok() || !flags.implementations.empty()) return status;
-  fmt::print(stderr, "pytorch is left out: {}\n", status.message());
+  print_note("pytorch is left out: " + status.message());
   return {};
 }
 
@@ -129,7 +131,7 @@ Status settle(Turns& turns, const Status& status) {
   turns.status = status;
   if (status.ok()) return {};
   if (turns.peer->name() == "strobe") return status;
-  fmt::print(stderr, "{} is left out of a cell: {}\n", turns.peer->name(), status.message());
+  print_note(fmt::format("{} is left out of a cell: {}", turns.peer->name(), status.message()));
   return {};
 }
 
@@ -195,7 +197,7 @@ ExitCode run_cells(const BenchFlags& flags) {
 
   std::vector<std::string> implementations;
   for (const auto& peer : *peers) implementations.push_back(peer->name());
-  fmt::print("{}; {}; {}, medians of {} interleaved turns\n\n{}", *device, flags.batch_and_heads(),
+  print_text("{}; {}; {}, medians of {} interleaved turns\n\n{}", *device, flags.batch_and_heads(),
              flags.decodes()            ? "GB/s"
              : flags.execution.on_gpu() ? "TFLOP/s"
                                         : "GFLOP/s",
@@ -225,8 +227,7 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
           {"strobe", kRowInvariantPeer, "standard", "pytorch", "probe", "copy", "cudnn", "flash_attention_2"}))
       ->delimiter(',')
       ->type_name("NAME,...");
-  command.add_option("--repeats", flags->repeats, "timed turns of each")
-      ->check(check_positive)
+  add_number(command, "--repeats", flags->repeats, "timed turns of each", 1, 1'000'000)
       ->type_name("N")
       ->capture_default_str();
   command.add_option("--python", flags->python, "the interpreter that has torch")

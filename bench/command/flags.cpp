@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "tools/strobe/number_flag.h"
+
 namespace strobe::program {
 namespace {
 
@@ -88,39 +90,29 @@ std::string BenchFlags::batch_and_heads() const {
 }
 
 void BenchFlags::add_cells_to(CLI::App& command) {
+  const auto add_names = [&](const char* name, std::vector<std::string>& values, const char* text) {
+    return command.add_option(name, values, text)->delimiter(',')->type_name("NAME,...")->group("Cells");
+  };
   const auto add_list = [&](const char* name, auto& values, const char* text) {
-    return command.add_option(name, values, text)->delimiter(',')->group("Cells");
+    return add_number(command, name, values, text, 1)->delimiter(',')->type_name("N,...")->group("Cells");
   };
-  const auto add_number = [&](const char* name, std::int64_t& value, const char* text) {
-    return command.add_option(name, value, text)->type_name("N")->check(check_positive)->group("Cells");
+  const auto add_one = [&](const char* name, std::int64_t& value, const char* text) {
+    return add_number(command, name, value, text, 1)->type_name("N")->group("Cells");
   };
-  add_list("--pass", passes, "forward, backward (default both)")
-      ->check(CLI::IsMember({"forward", "backward"}))
-      ->type_name("NAME,...");
-  add_list("--dtype", dtypes, "float32, float16, bfloat16 (default float32,bfloat16; bfloat16 on a GPU)")
-      ->check(CLI::IsMember(dtype_names()))
-      ->type_name("NAME,...");
-  add_list("--head-dim", head_dims, "of Q and K")->check(check_positive)->type_name("N,...")->capture_default_str();
-  add_number("--head-dim-v", head_dim_v, "of V and O (default as --head-dim)");
-  add_list("--mask", masks, "full, causal")
-      ->check(CLI::IsMember({"full", "causal"}))
-      ->type_name("NAME,...")
-      ->capture_default_str();
-  add_list("--seqlen", seqlens, "queries, and as many keys without --seqlen-k")
-      ->check(check_positive)
-      ->type_name("N,...")
-      ->capture_default_str();
-  add_list("--seqlen-k", seqlens_k, "keys (default as many as queries); speeds are then in GB/s")
-      ->check(check_positive)
-      ->type_name("N,...");
-  CLI::Option* const batches = add_number("--batch", batch, "sequences")->capture_default_str();
-  add_number("--tokens", tokens, "as many sequences as have N tokens together")->excludes(batches);
-  CLI::Option* const query_heads = add_number("--heads", heads, "query heads")->capture_default_str();
-  add_number("--hidden", hidden, "as many heads as have N columns together")->excludes(query_heads);
-  add_number("--heads-kv", heads_kv, "key and value heads (default as --heads)");
-  add_list("--threads", threads, "workers on the CPU (default one per hardware thread)")
-      ->check(check_positive)
-      ->type_name("N,...");
+  add_names("--pass", passes, "forward, backward (default both)")->check(CLI::IsMember({"forward", "backward"}));
+  add_names("--dtype", dtypes, "float32, float16, bfloat16 (default float32,bfloat16; bfloat16 on a GPU)")
+      ->check(CLI::IsMember(dtype_names()));
+  add_list("--head-dim", head_dims, "of Q and K")->capture_default_str();
+  add_one("--head-dim-v", head_dim_v, "of V and O (default as --head-dim)");
+  add_names("--mask", masks, "full, causal")->check(CLI::IsMember({"full", "causal"}))->capture_default_str();
+  add_list("--seqlen", seqlens, "queries, and as many keys without --seqlen-k")->capture_default_str();
+  add_list("--seqlen-k", seqlens_k, "keys (default as many as queries); speeds are then in GB/s");
+  CLI::Option* const batches = add_one("--batch", batch, "sequences")->capture_default_str();
+  add_one("--tokens", tokens, "as many sequences as have N tokens together")->excludes(batches);
+  CLI::Option* const query_heads = add_one("--heads", heads, "query heads")->capture_default_str();
+  add_one("--hidden", hidden, "as many heads as have N columns together")->excludes(query_heads);
+  add_one("--heads-kv", heads_kv, "key and value heads (default as --heads)");
+  add_list("--threads", threads, "workers on the CPU (default one per hardware thread)");
 }
 
 }  // namespace strobe::program

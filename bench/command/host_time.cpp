@@ -15,6 +15,7 @@
 #include "gpu/stream.h"
 #include "strobe/plan.h"
 #include "tools/strobe/attention_tensors.h"
+#include "tools/strobe/output.h"
 #include "tools/strobe/table.h"
 
 namespace strobe::program {
@@ -146,7 +147,7 @@ ExitCode run_host_time(const BenchFlags& flags) {
   for (const HostTime& row : *rows) {
     table.add_row({row.call, row.options, fmt::format("{:.2f}", row.median_us), fmt::format("{:.2f}", row.p90_us)});
   }
-  fmt::print("{}; host time of one call, 4000 of each\n\n{}", (*opened)->name, table.text());
+  print_text("{}; host time of one call, 4000 of each\n\n{}", (*opened)->name, table.text());
   return ExitCode::ok;
 }
 

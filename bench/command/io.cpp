@@ -12,12 +12,15 @@
 #include "bench/command/report.h"
 #include "bench/io_walk.h"
 #include "strobe/block_mask.h"
-#include "tools/strobe/flags.h"
+#include "tools/strobe/number_flag.h"
+#include "tools/strobe/output.h"
 #include "tools/strobe/table.h"
 
 namespace strobe::program {
 namespace {
 
+constexpr std::int64_t kLongest = 1 << 20;  // squared and times the widest, its traffic still fits 63 bits
+constexpr std::int64_t kWidest = 1 << 16;
 constexpr std::int64_t kMaskBlock = 128;  // the default of ScoreModifiers::block_size
 
 /// One way to walk through attention; `pattern` fills a square of blocks.
@@ -52,6 +55,10 @@ struct IoRow {
 };
 
 Result<IoRow> walk_cell(const IoCell& cell, const Subject& subject) {
+  if (cell.seqlen > kLongest || cell.head_dim > kWidest) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("--io counts up to --seqlen {} and --head-dim {}", kLongest, kWidest));
+  }
   bench::IoProblem problem{.seqlen = cell.seqlen, .head_dim = cell.head_dim, .fast_memory = cell.fast_memory};
   if (subject.pattern != nullptr) {
     bench::BlockMask& mask = problem.mask;
@@ -124,8 +131,7 @@ void IoFlags::add_to(CLI::App& command) {
   command
       .add_flag("--io", wanted, "count elements moved instead of timing; --pass, --head-dim, --seqlen, --json apply")
       ->group(group);
-  command.add_option("--fast-memory", fast_memories, "elements that the fast memory holds")
-      ->check(check_positive)
+  add_number(command, "--fast-memory", fast_memories, "elements that the fast memory holds", 1)
       ->delimiter(',')
       ->type_name("N,...")
       ->capture_default_str()
@@ -146,7 +152,7 @@ ExitCode run_io_bench(const IoCells& cells, const std::string& json) {
     for (const IoRow& row : rows) objects.push_back(json_row(row));
     if (Status status = write_json_rows(json, std::move(objects)); !status.ok()) return report(status);
   }
-  fmt::print(
+  print_text(
       "Millions of elements moved between slow memory and a fast one of M elements, counted: one head,\n"
       "tiles walked in the order of each algorithm; butterfly and local: block-sparse FlashAttention-2,\n"
       "blocks of {}, local with one neighbour on each side; gain: standard over flash_attention_2.\n\n{}",

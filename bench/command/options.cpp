@@ -16,6 +16,7 @@
 #include "bench/command/peers.h"
 #include "bench/command/report.h"
 #include "io/progress.h"
+#include "tools/strobe/output.h"
 #include "tools/strobe/table.h"
 
 namespace strobe::program {
@@ -172,7 +173,7 @@ ExitCode run_option_costs(const BenchFlags& flags) {
     }
   }
   progress.finish();
-  fmt::print("{}; {}, medians of {} interleaved turns\n\n{}", *device, flags.batch_and_heads(), flags.repeats,
+  print_text("{}; {}, medians of {} interleaved turns\n\n{}", *device, flags.batch_and_heads(), flags.repeats,
              table.text());
   if (flags.json.empty()) return ExitCode::ok;
   const Status written = write_json_rows(flags.json, std::move(json));

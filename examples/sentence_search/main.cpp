@@ -16,6 +16,7 @@
 #include "comparison.h"
 #include "encoder.h"
 #include "index.h"
+#include "io/printable.h"
 #include "passages.h"
 #include "report.h"
 #include "strobe/status.h"
@@ -43,7 +44,7 @@ struct Options {
 };
 
 std::string failure_message(const CLI::App*, const CLI::Error& error) {
-  return fmt::format("sentence_search: {} (see sentence_search --help)\n", error.what());
+  return fmt::format("sentence_search: {} (see sentence_search --help)\n", strobe::io::printable(error.what()));
 }
 
 void add_options(CLI::App& app, Options& options) {
@@ -61,6 +62,7 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--comparison-tokens", options.comparison_tokens,
                  "sequence length of the comparison with standard attention; 0 leaves it out")
+      ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   const std::map<std::string, Operands> operands = {{"float32", Operands::float32},
                                                     {"bfloat16", Operands::bfloat16},
@@ -127,8 +129,9 @@ strobe::Status search(const Options& options) {
   const Encoder encoder(std::move(*model), options.threads, options.operands);
 
   const Report report;
-  report.print_title(
-      fmt::format("Search {} by meaning", options.text.empty() ? "the King James Bible" : options.text.string()));
+  report.print_title(fmt::format("Search {} by meaning", options.text.empty()
+                                                             ? "the King James Bible"
+                                                             : strobe::io::printable(options.text.string())));
   const strobe::Result<Index> index = index_of(encoder, *tokenizer, *passages, options);
   if (!index.ok()) return index.status();
   report.print_index(*index, passages->size());
@@ -155,7 +158,7 @@ int run(int argc, char** argv) {
   }
   const strobe::Status status = options.print_passages ? print_passages(options) : search(options);
   if (status.ok()) return 0;
-  fmt::print(stderr, "sentence_search: {}\n", status.message());
+  fmt::print(stderr, "sentence_search: {}\n", strobe::io::printable(status.message()));
   return kFailure;
 }
 
@@ -166,7 +169,7 @@ int main(int argc, char** argv) {
   try {
     return sentence_search::run(argc, argv);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "sentence_search: {}\n", error.what());
+    fmt::print(stderr, "sentence_search: {}\n", strobe::io::printable(error.what()));
     return sentence_search::kFailure;
   }
 }

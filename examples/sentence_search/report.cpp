@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "io/number_text.h"
+#include "io/printable.h"
 #include "io/terminal.h"
 
 namespace sentence_search {
@@ -80,11 +81,11 @@ void Report::print_hits(const std::string& query, const std::vector<Hit>& hits,
   std::size_t name_width = 0;
   for (const Hit& hit : hits) name_width = std::max(name_width, passages[hit.passage].reference.size());
   const std::size_t indent = 2 + 5 + 2 + name_width + 2;  // margin, score, gap, reference, gap
-  fmt::print("\n{}\n", bold("\"" + query + "\""));
+  fmt::print("\n{}\n", bold("\"" + strobe::io::printable(query) + "\""));
   for (const Hit& hit : hits) {
     const Passage& passage = passages[hit.passage];
     fmt::print("  {:.3f}  {}  {}\n", hit.score, dim(fmt::format("{:<{}}", passage.reference, name_width)),
-               wrapped(passage.text, columns_ - std::min(indent, columns_ / 2), indent));
+               wrapped(strobe::io::printable(passage.text), columns_ - std::min(indent, columns_ / 2), indent));
   }
 }
 

@@ -122,8 +122,8 @@ TEST(Bench, LeavesPyTorchOutUnlessItWasAskedFor) {
 }
 
 TEST(Bench, RejectsWrongCells) {
-  expect_rejection(run_program({"bench", "--seqlen", "0"}), 2, "--seqlen: 0 is not a positive number");
-  expect_rejection(run_program({"bench", "--head-dim", "64,0"}), 2, "--head-dim: 0 is not a positive number");
+  expect_rejection(run_program({"bench", "--seqlen", "0"}), 2, "--seqlen: '0' is not an integer from 1");
+  expect_rejection(run_program({"bench", "--head-dim", "64,0"}), 2, "--head-dim: '0' is not an integer from 1");
   expect_rejection(run_program({"bench", "--repeats", "many"}), 2, "--repeats");
   expect_rejection(run_program({"bench", "--pass", "sideways"}), 2, "sideways");
   expect_rejection(run_program({"bench", "--dtype", "float32,float9"}), 2, "float9");

@@ -25,9 +25,9 @@ std::string content_of(const std::string& path) {
 
 }  // namespace
 
-Outcome run_program(const std::vector<std::string>& arguments) {
+Outcome run_program(const std::vector<std::string>& arguments, const std::string& other_out) {
   const TemporaryFolder folder;
-  const std::string out = folder / "out";
+  const std::string out = other_out.empty() ? folder / "out" : other_out;
   const std::string err = folder / "err";
   std::vector<std::string> words{STROBE_PROGRAM};
   words.insert(words.end(), arguments.begin(), arguments.end());
@@ -48,7 +48,7 @@ Outcome run_program(const std::vector<std::string>& arguments) {
 
   int state = 0;
   EXPECT_EQ(::waitpid(process, &state, 0), process);
-  return {WIFEXITED(state) ? WEXITSTATUS(state) : -1, content_of(out), content_of(err)};
+  return {WIFEXITED(state) ? WEXITSTATUS(state) : -1, other_out.empty() ? content_of(out) : "", content_of(err)};
 }
 
 void expect_rejection(const Outcome& outcome, int code, const std::string& words) {

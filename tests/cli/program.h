@@ -13,8 +13,9 @@ struct Outcome {
   std::string err;
 };
 
-/// Runs `strobe arguments...` and waits for it.
-Outcome run_program(const std::vector<std::string>& arguments);
+/// Runs `strobe arguments...` and waits for it. Standard output goes to `out`, where that is given, and is not
+/// collected.
+Outcome run_program(const std::vector<std::string>& arguments, const std::string& out = "");
 
 /// Expects exit code `code`, nothing on standard output, and one line "strobe: ..." with `words` in it on standard
 /// error.

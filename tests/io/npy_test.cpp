@@ -91,7 +91,8 @@ TEST_F(Npy, RejectsWhatIsNotAnArrayOfOurs) {
   expect_rejected(npy_bytes(1, with("<f4", "False", "(1, 1, 1, 1, 2)"), data), "rank 5");
   expect_rejected(npy_bytes(1, with("<f4", "False", "(3,)"), data), "8 bytes of data");
   expect_rejected(npy_bytes(1, with("<f4", "False", "(1,)"), data), "8 bytes of data");
-  for (const char* const shape : {"(4294967296, 4294967296, 4)", "(0, 9223372036854775807)", "(4294967296, 0, 4294967296)"}) {
+  for (const char* const shape :
+       {"(4294967296, 4294967296, 4)", "(0, 9223372036854775807)", "(4294967296, 0, 4294967296)"}) {
     expect_rejected(npy_bytes(1, with("<f4", "False", shape), ""), "multiply to more than 63 bits hold");
   }
   for (const char* const header :

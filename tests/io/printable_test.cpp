@@ -25,9 +25,9 @@ TEST(Printable, EscapesWhatIsNotUtf8) {
   EXPECT_EQ(printable("\xff\x80x"), "\\xff\\x80x");
   EXPECT_EQ(printable("\xc3"), "\\xc3");
   EXPECT_EQ(printable("\xe4\xb8x"), "\\xe4\\xb8x");
-  EXPECT_EQ(printable("\xc1\x9b"), "\\xc1\\x9b");                  // two bytes where one does
-  EXPECT_EQ(printable("\xe0\x82\x9b"), "\\xe0\\x82\\x9b");         // three where two do
-  EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80");         // a surrogate
+  EXPECT_EQ(printable("\xc1\x9b"), "\\xc1\\x9b");                    // two bytes where one does
+  EXPECT_EQ(printable("\xe0\x82\x9b"), "\\xe0\\x82\\x9b");           // three where two do
+  EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80");           // a surrogate
   EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");  // beyond Unicode
 }
 

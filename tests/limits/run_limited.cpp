@@ -25,7 +25,7 @@
 namespace strobe::test {
 namespace {
 
-constexpr int kTimedOut = 124;      // as timeout(1) has them
+constexpr int kTimedOut = 124;  // as timeout(1) has them
 constexpr int kUsage = 125;
 constexpr int kCannotRun = 127;
 constexpr int kSecondsToPrint = 30;  // for the stacks of one process

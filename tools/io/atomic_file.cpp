@@ -52,8 +52,8 @@ Status AtomicFile::open_temporary() {
     std::uint64_t random = 0;
     if (::getrandom(&random, sizeof random, 0) != sizeof random) return cannot_write(path_);
     std::string name = fmt::format(".strobe-{:016x}.part", random);
-    file_ = Descriptor(
-        ::openat(folder_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    file_ =
+        Descriptor(::openat(folder_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (file_.is_open()) {
       temporary_ = std::move(name);
       return {};

@@ -241,7 +241,8 @@ Result<HostTensor> read_npy(const std::filesystem::path& path) {
 
 Status write_npy(AtomicFile& file, const HostTensor& tensor) {
   const std::string header = header_of(tensor);
-  for (const std::span<const std::byte> part : {std::as_bytes(std::span(header)), std::as_bytes(std::span(tensor.bytes))}) {
+  for (const std::span<const std::byte> part :
+       {std::as_bytes(std::span(header)), std::as_bytes(std::span(tensor.bytes))}) {
     if (Status status = file.write(part); !status.ok()) return status;
   }
   return file.close();

@@ -69,8 +69,8 @@ class SafetensorsFile::Parser {
 
   Status read_header_length() {
     if (file_.size() < kLengthBytes) {
-      return failure(fmt::format("is not a safetensors file: it has {} bytes, less than the header's length takes",
-                                 file_.size()));
+      return failure(
+          fmt::format("is not a safetensors file: it has {} bytes, less than the header's length takes", file_.size()));
     }
     std::array<std::byte, kLengthBytes> bytes{};
     if (Status status = file_.read(0, bytes); !status.ok()) return status;

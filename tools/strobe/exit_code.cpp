@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exit_code.h"
 
-#include <fmt/format.h>
-
-#include <cstdio>
+#include "output.h"
 
 namespace strobe::program {
 
 ExitCode report(const Status& status) {
   if (status.ok()) return ExitCode::ok;
-  fmt::print(stderr, "strobe: {}\n", status.message());
+  print_error(status.message());
   switch (status.code()) {
     case StatusCode::ok: return ExitCode::ok;
     case StatusCode::invalid_argument: return ExitCode::usage;

@@ -11,7 +11,7 @@ enum class ExitCode : int {
   check_failed = 1,  // verify: an element is outside its bound
   usage = 2,         // a wrong flag, file or shape
   unsupported = 3,   // a valid call that this build or machine cannot serve
-  failure = 4,       // out of memory, or a device's error
+  failure = 4,       // out of memory, a device's error, or output that cannot be written
 };
 
 /// Prints a failed Status as one line on standard error.

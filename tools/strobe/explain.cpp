@@ -9,6 +9,7 @@
 #include "attention_tensors.h"
 #include "commands.h"
 #include "flags.h"
+#include "output.h"
 #include "strobe/plan.h"
 
 namespace strobe::program {
@@ -42,9 +43,9 @@ ExitCode explain(const ExplainFlags& flags) {
       flags.backward ? make_plan(placed(planned_backward(shape, dtype, *modifiers), device), options, execution)
                      : make_plan(placed(forward, device), options, execution);
   if (!plan.ok()) return report(plan.status());
-  fmt::print("{}, {}, {}, {}{}\n\n", flags.backward ? "backward" : "forward", flags.dtype, shape.describe(),
+  print_text("{}, {}, {}, {}{}\n\n", flags.backward ? "backward" : "forward", flags.dtype, shape.describe(),
              flags.options.describe(), flags.modifiers.describe());
-  fmt::print("{}", plan->explain());
+  write_output(plan->explain());
   return ExitCode::ok;
 }
 

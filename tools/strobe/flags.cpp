@@ -8,6 +8,8 @@
 #include <charconv>
 #include <thread>
 
+#include "number_flag.h"
+
 namespace strobe::program {
 namespace {
 
@@ -26,24 +28,7 @@ std::string check_device(const std::string& text) {
   return fmt::format("'{}' is not a device: give cpu, cuda or cuda:N", text);
 }
 
-/// The integer that `text` is; nothing for any other text, which CLI11 complains of when it converts it.
-std::optional<std::int64_t> integer_of(const std::string& text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return {};
-  return value;
-}
-
 }  // namespace
-
-// CLI11's own validators of these names print the range of double, 300 digits.
-std::string check_positive(const std::string& text) {
-  return integer_of(text).value_or(1) > 0 ? "" : fmt::format("{} is not a positive number", text);
-}
-
-std::string check_not_negative(const std::string& text) {
-  return integer_of(text).value_or(0) >= 0 ? "" : fmt::format("{} is negative", text);
-}
 
 void OptionFlags::add_to(CLI::App& command) {
   const char* const group = "Attention";
@@ -52,18 +37,18 @@ void OptionFlags::add_to(CLI::App& command) {
   command.add_flag("--causal-top-left", causal_top_left, "causal, but the first query sees the first key")
       ->excludes(bottom_right)
       ->group(group);
-  command.add_option("--window", window, "see L keys to the left, R to the right; -1: no limit")
+  add_number(command, "--window", window, "see L keys to the left, R to the right; -1: no limit", -1)
       ->expected(2)
       ->type_name("L R")
       ->group(group);
-  command.add_option("--chunk", chunk, "see only keys of the query's own chunk of N; 0 turns it off")
+  add_number(command, "--chunk", chunk, "see only keys of the query's own chunk of N; 0 turns it off", 0)
       ->type_name("N")
       ->group(group);
-  command.add_option("--softcap", softcap, "scores become X tanh(score / X); 0 turns it off")
+  add_number(command, "--softcap", softcap, "scores become X tanh(score / X); 0 turns it off")
       ->type_name("X")
       ->group(group);
-  command.add_option("--scale", scale, "multiplies Q K^T (default 1/sqrt(head_dim))")->type_name("X")->group(group);
-  command.add_option("--dropout", dropout, "drop each probability with this probability (see --seed)")
+  add_number(command, "--scale", scale, "multiplies Q K^T (default 1/sqrt(head_dim))")->type_name("X")->group(group);
+  add_number(command, "--dropout", dropout, "drop each probability with this probability (see --seed)")
       ->type_name("P")
       ->group(group);
   command.add_flag("--row-invariant", row_invariant, "a row's bits depend on nothing else in the call")->group(group);
@@ -107,16 +92,16 @@ std::string Shape::describe() const {
 }
 
 void ShapeFlags::add_to(CLI::App& command) {
-  const auto add = [&](const char* name, auto& value, const char* text) {
-    return command.add_option(name, value, text)->type_name("N")->check(check_not_negative)->group("Shape");
+  const auto add = [&](const char* name, auto& value, const char* text, std::int64_t least) {
+    return add_number(command, name, value, text, least)->type_name("N")->group("Shape");
   };
-  add("--batch", batch, "sequences")->capture_default_str();
-  add("--seqlen", seqlen_q, "queries of each sequence")->capture_default_str();
-  add("--seqlen-k", seqlen_k, "keys of each sequence (default as --seqlen)");
-  add("--heads", heads_q, "query heads")->capture_default_str();
-  add("--heads-kv", heads_kv, "key and value heads (default as --heads)");
-  add("--head-dim", head_dim, "of Q and K")->capture_default_str();
-  add("--head-dim-v", head_dim_v, "of V and O (default as --head-dim)");
+  add("--batch", batch, "sequences", 0)->capture_default_str();
+  add("--seqlen", seqlen_q, "queries of each sequence", 0)->capture_default_str();
+  add("--seqlen-k", seqlen_k, "keys of each sequence (default as --seqlen)", 0);
+  add("--heads", heads_q, "query heads", 1)->capture_default_str();
+  add("--heads-kv", heads_kv, "key and value heads (default as --heads)", 1);
+  add("--head-dim", head_dim, "of Q and K", 1)->capture_default_str();
+  add("--head-dim-v", head_dim_v, "of V and O (default as --head-dim)", 1);
 }
 
 Shape ShapeFlags::shape() const {
@@ -144,9 +129,8 @@ void ExecutionFlags::add_device_to(CLI::App& command) {
 
 void ExecutionFlags::add_to(CLI::App& command) {
   add_device_to(command);
-  command.add_option("--threads", threads, "workers (default one per hardware thread)")
+  add_number(command, "--threads", threads, "workers (default one per hardware thread)", 0)
       ->type_name("N")
-      ->check(check_not_negative)
       ->group("Execution");
 }
 

@@ -73,10 +73,6 @@ struct ExecutionFlags {
   bool on_gpu() const { return tensor_device().type == DeviceType::cuda; }
 };
 
-/// Checks of CLI11's for a flag's integer: "" or what is wrong with it.
-std::string check_positive(const std::string& text);
-std::string check_not_negative(const std::string& text);
-
 /// "float32", "float16", "bfloat16".
 const std::vector<std::string>& dtype_names();
 

@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "flags.h"
 #include "machine.h"
+#include "output.h"
 #include "strobe/gpu_report.h"
 #include "strobe/plan.h"
 
@@ -26,32 +27,32 @@ std::string availability(Engine engine, DeviceType device) {
 }
 
 void print_gpu(const GpuReport& report) {
-  fmt::print("GPU\n");
-  fmt::print("  driver           {}\n", report.driver);
+  print_text("GPU\n");
+  print_text("  driver           {}\n", report.driver);
   for (std::size_t i = 0; i < report.devices.size(); ++i) {
-    fmt::print("  device {:<10}{}\n", i, report.devices[i]);
+    print_text("  device {:<10}{}\n", i, report.devices[i]);
   }
-  fmt::print("  compiled ahead   {}\n", report.pack);
+  print_text("  compiled ahead   {}\n", report.pack);
   for (std::size_t i = 0; i < report.compiler.size(); ++i) {
-    fmt::print("  {:<17}{}\n", i == 0 ? "compiler" : "", report.compiler[i]);
+    print_text("  {:<17}{}\n", i == 0 ? "compiler" : "", report.compiler[i]);
   }
-  fmt::print("  kernel cache     {}\n\n", report.cache);
+  print_text("  kernel cache     {}\n\n", report.cache);
 }
 
 ExitCode info() {
   const std::vector<std::string> sets = instruction_sets();
-  fmt::print("strobe {}\n\n", STROBE_VERSION);
-  fmt::print("engines\n");
-  fmt::print("  cpu              {}\n", availability(Engine::cpu, DeviceType::cpu));
-  fmt::print("  ampere           {}\n", availability(Engine::ampere, DeviceType::cuda));
-  fmt::print("  hopper           {}\n\n", availability(Engine::hopper, DeviceType::cuda));
+  print_text("strobe {}\n\n", STROBE_VERSION);
+  print_text("engines\n");
+  print_text("  cpu              {}\n", availability(Engine::cpu, DeviceType::cpu));
+  print_text("  ampere           {}\n", availability(Engine::ampere, DeviceType::cuda));
+  print_text("  hopper           {}\n\n", availability(Engine::hopper, DeviceType::cuda));
   print_gpu(gpu_report());
-  fmt::print("processor\n");
-  fmt::print("  name             {}\n", processor_name());
-  fmt::print("  threads          {}\n", resolved_threads(0));
-  fmt::print("  caches           {}\n", cache_sizes());
-  fmt::print("  features         {}\n", fmt::join(processor_features(), " "));
-  fmt::print("  instruction set  {}, chosen of {}\n", sets.front(), fmt::join(sets, ", "));
+  print_text("processor\n");
+  print_text("  name             {}\n", processor_name());
+  print_text("  threads          {}\n", resolved_threads(0));
+  print_text("  caches           {}\n", cache_sizes());
+  print_text("  features         {}\n", fmt::join(processor_features(), " "));
+  print_text("  instruction set  {}, chosen of {}\n", sets.front(), fmt::join(sets, ", "));
   return ExitCode::ok;
 }
 

@@ -8,12 +8,15 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "commands.h"
 #include "help_formatter.h"
 #include "io/terminal.h"
+#include "output.h"
 
 namespace strobe::program {
 namespace {
@@ -34,14 +37,26 @@ Exit codes:
   1  verify: an element is outside its error bound
   2  a wrong flag, file or shape
   3  a valid call that this build or machine cannot serve
-  4  out of memory, or a device's error
+  4  out of memory, a device's error, or output that cannot be written
 Errors are one message on standard error.)";
 
 std::string failure_message(const CLI::App* app, const CLI::Error& error) {
   const std::vector<std::string> unknown = app->remaining();
   const bool no_command = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError) && !unknown.empty();
   const std::string message = no_command ? fmt::format("there is no command '{}'", unknown.front()) : error.what();
-  return fmt::format("strobe: {} (see strobe --help)\n", message);
+  const std::vector<CLI::App*> commands = app->get_subcommands();
+  const std::string command = commands.empty() ? "strobe" : "strobe " + commands.front()->get_name();
+  return fmt::format("{} (see {} --help)", message, command);
+}
+
+/// Prints the help or version that was asked for, or what is wrong with the arguments.
+ExitCode settle(const CLI::App& app, const CLI::ParseError& error) {
+  std::ostringstream output;
+  std::ostringstream message;
+  const bool asked_for = app.exit(error, output, message) == 0;
+  write_output(output.str());
+  if (!asked_for) print_error(message.str());
+  return asked_for ? ExitCode::ok : ExitCode::usage;
 }
 
 ExitCode run(int argc, char** argv) {
@@ -63,10 +78,10 @@ ExitCode run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // --help and --version arrive here too, with exit code 0.
-    return app.exit(error) == 0 ? ExitCode::ok : ExitCode::usage;
+    exit_code = settle(app, error);
   }
-  return exit_code;
+  const ExitCode written = report(finish_output());
+  return exit_code == ExitCode::ok ? written : exit_code;
 }
 
 }  // namespace
@@ -77,9 +92,11 @@ int main(int argc, char** argv) {
   try {
     return static_cast<int>(strobe::program::run(argc, argv));
   } catch (const std::bad_alloc&) {
-    std::fputs("strobe: out of memory\n", stderr);
+    std::fputs("strobe: out of memory\n", stderr);  // without any
+  } catch (const std::length_error&) {
+    std::fputs("strobe: out of memory: a tensor is larger than any memory\n", stderr);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "strobe: %s\n", error.what());
+    strobe::program::print_error(error.what());
   }
   return static_cast<int>(ExitCode::failure);
 }

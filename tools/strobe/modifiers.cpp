@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "io/npy.h"
+#include "number_flag.h"
 
 namespace strobe::program {
 
@@ -27,7 +28,7 @@ void ModifierFlags::add_to(CLI::App& command) {
   add_file("--bias", bias, "added to the scores (.npy): [batch or 1, heads or 1, queries, keys]");
   add_file("--sink", sink, "a logit of each head without a value (.npy): [heads] float32");
   add_file("--block-mask", block_mask, "visible blocks (.npy, uint8): [batch or 1, heads or 1, blocks, blocks]");
-  command.add_option("--block-size", block_size, "queries and keys of a block: 64 or 128")
+  add_number(command, "--block-size", block_size, "queries and keys of a block: 64 or 128")
       ->type_name("N")
       ->capture_default_str()
       ->group(group);

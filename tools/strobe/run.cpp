@@ -16,8 +16,12 @@
 #include "commands.h"
 #include "device_run.h"
 #include "flags.h"
+#include "io/atomic_file.h"
 #include "io/npy.h"
+#include "io/printable.h"
 #include "io/safetensors.h"
+#include "number_flag.h"
+#include "output.h"
 #include "strobe/plan.h"
 
 namespace strobe::program {
@@ -109,39 +113,53 @@ void convert_all(AttentionTensors& tensors, DType dtype) {
 }
 
 void print_tensor(const char* name, const io::HostTensor& tensor) {
-  fmt::print("  {:<4} [{}] {}\n", name, fmt::join(tensor.shape, ", "), name_of(tensor.dtype));
+  print_text("  {:<4} [{}] {}\n", name, fmt::join(tensor.shape, ", "), name_of(tensor.dtype));
 }
 
 /// Says how long a pass took; its Status.
 Status print_time(const char* pass, const Result<double>& milliseconds) {
-  if (milliseconds.ok()) fmt::print("{:<9} {:.{}f} ms\n", pass, *milliseconds, *milliseconds < 1.0 ? 3 : 1);
+  if (milliseconds.ok()) print_text("{:<9} {:.{}f} ms\n", pass, *milliseconds, *milliseconds < 1.0 ? 3 : 1);
   return milliseconds.status();
 }
 
-/// Writes every result that there is.
-Status write_results(const std::filesystem::path& directory, const AttentionTensors& tensors, bool backward) {
+Status make_directory(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) {
-    return {StatusCode::invalid_argument,
-            fmt::format("cannot make the directory '{}': {}", directory.string(), error.message())};
+  if (!error) return {};
+  return {StatusCode::invalid_argument,
+          fmt::format("cannot make the directory '{}': {}", directory.string(), error.message())};
+}
+
+/// Every result that there is, by the name of its file.
+std::vector<std::pair<const char*, const io::HostTensor*>> results(const AttentionTensors& tensors, bool backward) {
+  std::vector<std::pair<const char*, const io::HostTensor*>> all{
+      {"o", &tensors.o}, {"lse", &tensors.lse}, {"max_logits", &tensors.max_logits}};
+  if (backward) {
+    all.insert(all.end(), {{"dq", &tensors.dq},
+                           {"dk", &tensors.dk},
+                           {"dv", &tensors.dv},
+                           {"dbias", &tensors.d_bias},
+                           {"dsink", &tensors.d_sink}});
   }
-  fmt::print("wrote to {}\n", directory.string());
-  const auto write = [&](const char* name, const io::HostTensor& tensor) {
-    if (tensor.shape.empty()) return Status();
-    Status status = io::write_npy(directory / fmt::format("{}.npy", name), tensor);
-    if (status.ok()) print_tensor(name, tensor);
-    return status;
-  };
-  if (Status status = write("o", tensors.o); !status.ok()) return status;
-  if (Status status = write("lse", tensors.lse); !status.ok()) return status;
-  if (Status status = write("max_logits", tensors.max_logits); !status.ok()) return status;
-  if (!backward) return {};
-  for (const auto& [name, tensor] :
-       {std::pair{"dq", &tensors.dq}, std::pair{"dk", &tensors.dk}, std::pair{"dv", &tensors.dv},
-        std::pair{"dbias", &tensors.d_bias}, std::pair{"dsink", &tensors.d_sink}}) {
-    if (Status status = write(name, *tensor); !status.ok()) return status;
+  std::erase_if(all, [](const auto& result) { return result.second->shape.empty(); });
+  return all;
+}
+
+/// Writes all results before the first gets its name: when one cannot be written, the directory is as it was.
+Status write_results(const std::filesystem::path& directory, const AttentionTensors& tensors, bool backward) {
+  const auto all = results(tensors, backward);
+  std::vector<io::AtomicFile> files;
+  for (const auto& [name, tensor] : all) {
+    Result<io::AtomicFile> file = io::AtomicFile::create(directory / fmt::format("{}.npy", name));
+    if (!file.ok()) return file.status();
+    if (Status status = io::write_npy(*file, *tensor); !status.ok()) return status;
+    files.push_back(std::move(*file));
   }
+  for (io::AtomicFile& file : files) {
+    if (Status status = file.commit(); !status.ok()) return status;
+  }
+  print_text("wrote to {}\n", io::printable(directory.string()));
+  for (const auto& [name, tensor] : all) print_tensor(name, *tensor);
   return {};
 }
 
@@ -163,8 +181,9 @@ ExitCode run(const RunFlags& flags) {
   const Result<Plan> backward =
       backward_too ? make_plan(placed(tensors.backward(), device), options, execution) : forward;
   if (!backward.ok()) return report(backward.status());
+  if (Status status = make_directory(flags.out); !status.ok()) return report(status);
 
-  fmt::print("{}, {}{}\n", name_of(forward->engine()), flags.options.describe(), flags.modifiers.describe());
+  print_text("{}, {}{}\n", name_of(forward->engine()), flags.options.describe(), flags.modifiers.describe());
   print_tensor("q", tensors.q);
   print_tensor("k", tensors.k);
   print_tensor("v", tensors.v);
@@ -207,9 +226,9 @@ void add_run_command(CLI::App& app, ExitCode& exit_code) {
       ->group("Files");
   flags->options.add_to(command);
   flags->modifiers.add_to(command);
-  command.add_option("--seed", flags->seed, "of dropout")->type_name("N")->capture_default_str()->group("Attention");
-  command
-      .add_option("--v-rotation", flags->v_rotation, "8-bit inputs: the seed of the rotation of V, if it is rotated")
+  add_number(command, "--seed", flags->seed, "of dropout")->type_name("N")->capture_default_str()->group("Attention");
+  add_number(command, "--v-rotation", flags->v_rotation,
+             "8-bit inputs: the seed of the rotation of V, if it is rotated")
       ->type_name("SEED")
       ->group("Attention");
   flags->execution.add_to(command);

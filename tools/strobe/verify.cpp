@@ -13,6 +13,8 @@
 #include "commands.h"
 #include "device_run.h"
 #include "flags.h"
+#include "number_flag.h"
+#include "output.h"
 #include "reference/bound/arithmetic.h"
 #include "reference/bound/reference.h"
 #include "strobe/plan.h"
@@ -91,12 +93,12 @@ class Verification {
   }
 
   ExitCode print() const {
-    fmt::print("{}\n", table_.text());
+    print_text("{}\n", table_.text());
     if (failures_.empty()) {
-      fmt::print("pass: every element is within its bound\n");
+      print_text("pass: every element is within its bound\n");
       return ExitCode::ok;
     }
-    for (const std::string& failure : failures_) fmt::print("FAIL: {}\n", failure);
+    for (const std::string& failure : failures_) print_text("FAIL: {}\n", failure);
     return ExitCode::check_failed;
   }
 
@@ -198,7 +200,7 @@ ExitCode verify(const VerifyFlags& flags) {
     if (!plan.ok()) return report(plan.status());
     engine = plan->engine();
   }
-  fmt::print("against float64: {}, {}{}, seed {}, engine {}\n\n", shape.describe(), flags.options.describe(),
+  print_text("against float64: {}, {}{}, seed {}, engine {}\n\n", shape.describe(), flags.options.describe(),
              flags.modifiers.describe(), flags.seed, name_of(engine));
   Verification verification(flags, *modifiers);
   for (const std::string& inputs : flags.inputs) {
@@ -227,7 +229,7 @@ void add_verify_command(CLI::App& app, ExitCode& exit_code) {
       ->check(CLI::IsMember({"forward", "backward", "both"}))
       ->capture_default_str()
       ->type_name("NAME");
-  command.add_option("--seed", flags->seed, "of the pseudo-random inputs and of dropout")
+  add_number(command, "--seed", flags->seed, "of the pseudo-random inputs and of dropout")
       ->type_name("N")
       ->capture_default_str();
   command.add_flag("--eight-bit", flags->eight_bit,

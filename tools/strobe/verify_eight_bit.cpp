@@ -11,6 +11,7 @@
 
 #include "attention_tensors.h"
 #include "io/quantized.h"
+#include "output.h"
 #include "reference/eight_bit_inputs.h"
 #include "strobe/error_budget.h"
 #include "table.h"
@@ -179,6 +180,10 @@ ExitCode verify_eight_bit(const ShapeFlags& shape, const AttentionOptions& optio
                    "--eight-bit takes the last of as many queries as keys: --seqlen-k "
                    "must be --seqlen or more"});
   }
+  if (extents.queries == 0) return report({StatusCode::invalid_argument, "--eight-bit needs a --seqlen of 1 or more"});
+  if (!io::byte_count({extents.keys, extents.heads, extents.head_dim}, 32)) {
+    return report({StatusCode::out_of_memory, "the inputs take more bytes than 63 bits count"});
+  }
   const bool is_long = extents.keys > extents.queries;
   const std::vector<Ingredients> rows = ingredients();
   std::vector<std::vector<std::string>> cells = empty_rows(rows);
@@ -213,7 +218,7 @@ ExitCode verify_eight_bit(const ShapeFlags& shape, const AttentionOptions& optio
   }
   Table table(titles);
   for (std::vector<std::string>& row : cells) table.add_row(std::move(row));
-  fmt::print("RMSE of O against float32, quantisation included{}: seqlen {}, {} heads, head_dim {}, seed {}\n\n{}\n",
+  print_text("RMSE of O against float32, quantisation included{}: seqlen {}, {} heads, head_dim {}, seed {}\n\n{}\n",
              is_long ? fmt::format(", over O's root mean square, of the last {} queries; and how many of {} keys were "
                                    "found, one for each query and head",
                                    extents.queries, extents.queries * extents.heads)
@@ -222,7 +227,7 @@ ExitCode verify_eight_bit(const ShapeFlags& shape, const AttentionOptions& optio
   if (!is_long) {
     Table budget(titles);
     for (std::vector<std::string>& row : plans) budget.add_row(std::move(row));
-    fmt::print("What plan_quantization() expects of its modes\n\n{}\n", budget.text());
+    print_text("What plan_quantization() expects of its modes\n\n{}\n", budget.text());
   }
   return ExitCode::ok;
 }

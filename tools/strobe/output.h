@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one way to standard output and standard error: what a terminal would obey is escaped, and text that cannot be
+// written is not forgotten.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+#include "strobe/status.h"
+
+namespace strobe::program {
+
+/// Writes to standard output, line ends as they are. A name from a file or an argument goes through io::printable()
+/// first, so that it stays on its line.
+void write_output(std::string_view text);
+
+/// The same for formatted text.
+template <class... Arguments>
+void print_text(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  write_output(fmt::format(format, std::forward<Arguments>(arguments)...));
+}
+
+/// One line on standard error, whatever the message holds.
+void print_note(std::string_view message);
+
+/// The same after "strobe: ".
+void print_error(std::string_view message);
+
+/// Brings everything to standard output. device_error, with the system's words, when some of it could not be written.
+Status finish_output();
+
+}  // namespace strobe::program
