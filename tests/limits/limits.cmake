@@ -8,6 +8,7 @@ endif()
 
 if(NOT CMAKE_CROSSCOMPILING) # there the limit is the test preset's, which prints no stacks
   add_library(strobe_stack_traces OBJECT limits/stack_traces.c)
+  target_compile_definitions(strobe_stack_traces PRIVATE _GNU_SOURCE)
   add_subdirectory(limits)
   add_dependencies(strobe_stack_traces run_limited) # so that it is there whichever test is built
   link_libraries(strobe_stack_traces)

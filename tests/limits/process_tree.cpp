@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process_tree.h"
 
-#include <signal.h>
 #include <unistd.h>
+#include <csignal>
 
 #include <algorithm>
 #include <charconv>

@@ -3,11 +3,11 @@
 // it. After SECONDS, or STROBE_TEST_SECONDS where that is set, every process of the test is told by SIGABRT to print
 // its stacks and end; the exit code is then 124. SIGALRM does the same at once; any other signal that ends a process
 // ends the test too.
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <csignal>
 
 #include <array>
 #include <cerrno>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What hangs is ended, with the stacks of its threads, and nothing that it started stays behind.
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <csignal>
 
 #include <array>
 #include <cerrno>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every test program links this: on SIGABRT, which run_limited sends to what hangs, the stacks of all threads go to
 // standard error. Frames are program(+offset); `addr2line -Cfpe PROGRAM OFFSET` names their lines.
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <execinfo.h>
 #include <signal.h>
@@ -13,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kMostFrames = 64, kSlices = 2000 };  // a thread has two seconds to answer
+enum { most_frames = 64, slices = 2000 };  // a thread has two seconds to answer
 
 static const int kPrintYourStack = SIGUSR2;
 static atomic_int printed;  // stacks so far
@@ -24,17 +23,17 @@ static void write_text(const char* text) {
 
 static void print_own_stack(int signal_number) {
   (void)signal_number;
-  void* frames[kMostFrames];
+  void* frames[most_frames];
   char title[64];
   snprintf(title, sizeof title, "stack of thread %ld:\n", syscall(SYS_gettid));
   write_text(title);
-  backtrace_symbols_fd(frames, backtrace(frames, kMostFrames), STDERR_FILENO);
+  backtrace_symbols_fd(frames, backtrace(frames, most_frames), STDERR_FILENO);
   atomic_fetch_add(&printed, 1);
 }
 
 static void wait_for_stack(int count, const char* thread) {
   const struct timespec slice = {.tv_sec = 0, .tv_nsec = 1000000};
-  for (int i = 0; i < kSlices && atomic_load(&printed) < count; ++i) nanosleep(&slice, NULL);
+  for (int i = 0; i < slices && atomic_load(&printed) < count; ++i) nanosleep(&slice, NULL);
   if (atomic_load(&printed) >= count) return;
   write_text("no answer from thread ");
   write_text(thread);

@@ -57,9 +57,10 @@ std::string made_printable(std::string_view text, bool keeps_line_ends) {
   while (!text.empty()) {
     const Character character = first_character(text);
     const std::size_t bytes = character.bytes == 0 ? 1 : character.bytes;
+    const bool stays = keeps_line_ends && text[0] == '\n';
     if (character.bytes == 0) {
       result += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[0]));
-    } else if (is_command(character.code) && !(keeps_line_ends && character.code == '\n')) {
+    } else if (is_command(character.code) && !stays) {
       result += escaped(character.code);
     } else {
       result += text.substr(0, bytes);

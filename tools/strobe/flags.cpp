@@ -37,11 +37,11 @@ void OptionFlags::add_to(CLI::App& command) {
   command.add_flag("--causal-top-left", causal_top_left, "causal, but the first query sees the first key")
       ->excludes(bottom_right)
       ->group(group);
-  add_number(command, "--window", window, "see L keys to the left, R to the right; -1: no limit", -1)
+  add_number(command, "--window", window, "see L keys to the left, R to the right; -1: no limit")
       ->expected(2)
       ->type_name("L R")
       ->group(group);
-  add_number(command, "--chunk", chunk, "see only keys of the query's own chunk of N; 0 turns it off", 0)
+  add_number(command, "--chunk", chunk, "see only keys of the query's own chunk of N; 0 turns it off")
       ->type_name("N")
       ->group(group);
   add_number(command, "--softcap", softcap, "scores become X tanh(score / X); 0 turns it off")
