@@ -121,8 +121,9 @@ TEST(RunLimited, EndsATestThatHangsAndPrintsItsStacks) {
 TEST(RunLimited, PrintsTheStacksOfPython) {
   Command command = limited({PYTHON, "-c",
                              "import os, threading\n"
-                             "def wait_for_ever(): threading.Event().wait()\n"
-                             "print('ready', os.getpid(), flush=True)\n"
+                             "def wait_for_ever():\n"
+                             "  print('ready', os.getpid(), flush=True)\n"
+                             "  threading.Event().wait()\n"
                              "wait_for_ever()\n"});
   command.wait_until_ready();
   command.send(SIGALRM);
