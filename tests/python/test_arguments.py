@@ -264,7 +264,7 @@ def test_explain_rejects():
     shape = (1, 8, 2, 16)
     with pytest.raises(ValueError, match='device is "gpu": it must be cpu, cuda or cuda:INDEX'):
         strobe.explain(shape, shape, shape, device="gpu")
-    with pytest.raises(ValueError, match="dtype is int4: it must be float32, float16 or bfloat16"):
+    with pytest.raises(ValueError, match="q is int4: it must be float32, float16 or bfloat16"):
         strobe.explain(shape, shape, shape, dtype="int4")
     with pytest.raises(TypeError, match="q, k and v must be given"):
         strobe.explain(None, None, None)
