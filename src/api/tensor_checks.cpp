@@ -142,8 +142,9 @@ Status check_dropout(float probability) {
   }
   constexpr float kDropsAll = 511.0F / 512.0F;  // the least that is rounded to 256/256
   if (probability < kDropsAll) return {};
-  return invalid("dropout is {}: it is rounded to a multiple of 1/256, which must be less than 1: give less than 511/512",
-                 probability);
+  return invalid(
+      "dropout is {}: it is rounded to a multiple of 1/256, which must be less than 1: give less than 511/512",
+      probability);
 }
 
 Status check_random_state(float dropout, const RandomState& random) {
