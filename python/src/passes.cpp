@@ -64,7 +64,8 @@ void add_options(const CallOptions& options, BackwardArguments& arguments) {
 /// A seed of our own would be the same in every call, and a drawn one unknown to the backward.
 void check_seeded(const CallOptions& options) {
   const float dropout = options.attention.dropout;
-  if (options.seeded || !(dropout > 0.0F && dropout < 1.0F)) return;  // which the call rejects
+  const bool draws = dropout > 0.0F && dropout < 1.0F;  // the call rejects what is outside
+  if (!draws || options.seeded) return;
   raise(PyExc_ValueError,
         "dropout is given without a seed: give seed or random_state, and another one, or another offset, in each call");
 }
