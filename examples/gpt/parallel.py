@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training by several processes, which torchrun starts: each computes its share of a batch."""
 
+import gc
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,7 +25,12 @@ def processes() -> int:
 
 @contextmanager
 def process_group(device: str) -> Iterator[str]:
-    """This process's device: with torchrun on GPUs each has its own."""
+    """This process's device: with torchrun on GPUs each has its own.
+
+    Whoever is in here leaves nothing behind that holds the group, such as a model that `distribute` gave: whatever
+    drops the group's last reference waits for the group's threads, and a model does so with the interpreter's lock,
+    which one of those threads may need to release a tensor.
+    """
     if "WORLD_SIZE" not in os.environ:
         yield device
         return
@@ -33,7 +40,12 @@ def process_group(device: str) -> Iterator[str]:
     distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     try:
         yield device
+        distributed.barrier()
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # what they hold, the model among it
+        raise
     finally:
+        gc.collect()
         distributed.destroy_process_group()
 
 

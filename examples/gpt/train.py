@@ -122,20 +122,25 @@ def report(text: Text, model: nn.Module, losses: dict[str, list[float]], options
     print("the model writes:\n" + "".join(text.alphabet[index] for index in written[0].tolist()))
 
 
+def compare(text: Text, options: argparse.Namespace) -> None:
+    """Trains with each attention. No model outlives this function, since models hold the process group."""
+    losses: dict[str, list[float]] = {}
+    for name in options.attention:
+        start = time.perf_counter()
+        model, losses[name] = train(name, text, options)
+        if parallel.rank() == 0:
+            print(f"{name}: loss {losses[name][-1]:.4f} after {time.perf_counter() - start:.0f} s")
+    if parallel.rank() == 0:
+        report(text, model, losses, options)
+
+
 def main() -> None:
     options = parse()
     text = Text.read(options.text)
     if options.checkpoint is not None:
         options.checkpoint.mkdir(parents=True, exist_ok=True)
-    losses: dict[str, list[float]] = {}
     with parallel.process_group(options.device) as options.device:
-        for name in options.attention:
-            start = time.perf_counter()
-            model, losses[name] = train(name, text, options)
-            if parallel.rank() == 0:
-                print(f"{name}: loss {losses[name][-1]:.4f} after {time.perf_counter() - start:.0f} s")
-        if parallel.rank() == 0:
-            report(text, model, losses, options)
+        compare(text, options)
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ struct AttentionOptions {
   // off.
   std::int64_t chunk = 0;
   float softcap = 0.0F;  // s -> softcap * tanh(s / softcap) after scaling; 0 turns it off
-  // Each probability becomes 0 with this probability, in [0, 1), and is divided by 1 - dropout otherwise; rounded to a
-  // multiple of 1 / 256. Which ones become 0 depends on RandomState and position alone: dropout_mask() in dropout.h.
+  // Each probability becomes 0 with this probability, in [0, 511/512) and rounded to a multiple of 1/256, and is
+  // divided by 1 - dropout otherwise. RandomState and position alone decide which ones: dropout_mask() in dropout.h.
   float dropout = 0.0F;
   bool deterministic = false;  // bit-reproducible backward; forwards and the CPU engine always are
   // Forward, CPU and Hopper engine: the bits of a row of o and lse depend on its query, the keys that it sees, its

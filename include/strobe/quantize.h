@@ -23,7 +23,7 @@
 
 namespace strobe {
 
-/// Which rows of a tensor share a scale.
+/// Which rows of a tensor share a scale. A head without rows has one all the same, whatever the unit.
 enum class ScaleUnit : std::uint8_t {
   tensor,  // all, of every sequence: scales [1, 1, 1]
   head,    // those of a sequence and head: [batch, heads, 1]

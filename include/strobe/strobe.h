@@ -72,7 +72,7 @@ typedef struct strobe_options {
   int64_t window_left;  /* keys before the diagonal; -1: no bound */
   int64_t window_right; /* keys after the diagonal; -1: no bound */
   float softcap;        /* 0: none */
-  float dropout;        /* in [0, 1); 0: none */
+  float dropout;        /* in [0, 511/512), rounded to 1/256; 0: none */
   int64_t chunk;        /* chunked attention; 0: none */
   int32_t deterministic;
   int32_t row_invariant; /* 0 or 1: the bits of a forward's row depend on nothing but what belongs to it */

@@ -5,6 +5,7 @@
 #include "errors.h"
 #include "imports.h"
 #include "strobe/cache.h"
+#include "values.h"
 
 namespace nb = nanobind;
 
@@ -39,7 +40,7 @@ constexpr OptionalTensor kOptional[] = {
 }  // namespace
 
 void append(nb::handle k_cache, nb::handle v_cache, nb::handle k_new, nb::handle v_new, nb::handle cache_seqlens,
-            const nb::dict& tensors, bool interleaved, bool q_in_order, const nb::kwargs& keywords) {
+            const nb::dict& tensors, nb::handle interleaved, nb::handle q_in_order, const nb::kwargs& keywords) {
   constexpr const char* kStored = "float32, float16, bfloat16, int8 or float8_e4m3fn";
   Imports imports = imports_for(keywords);
   AppendArguments arguments;
@@ -52,8 +53,8 @@ void append(nb::handle k_cache, nb::handle v_cache, nb::handle k_new, nb::handle
     arguments.*tensor.member = imports.view(tensors.get(tensor.name, nb::none()), {tensor.name, tensor.dtypes});
   }
   arguments.q_out = imports.view(tensors.get("q_out", nb::none()), {"q_out", kFloats, true});
-  arguments.interleaved = interleaved;
-  arguments.q_in_order = q_in_order;
+  arguments.interleaved = boolean({"interleaved", interleaved});
+  arguments.q_in_order = boolean({"q_in_order", q_in_order});
   const CallOptions call = read_options(keywords, imports);
   Status status;
   {

@@ -8,74 +8,15 @@
 
 #include "errors.h"
 #include "thread_pool.h"
+#include "values.h"
 
 namespace nb = nanobind;
 
 namespace strobe::python {
 namespace {
 
-std::string type_of(nb::handle value) { return nb::type_name(value.type()).c_str(); }
-
-/// A value and the keyword it came by.
-struct Given {
-  const char* name;
-  nb::handle value;
-};
-
-std::int64_t integer(const Given& given) {
-  const nb::object index = nb::steal(PyNumber_Index(given.value.ptr()));
-  if (!index.is_valid()) {
-    PyErr_Clear();
-    raise(PyExc_TypeError, "{} is of type {}: it must be an integer", given.name, type_of(given.value));
-  }
-  int overflow = 0;
-  const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-  if (overflow != 0) raise(PyExc_ValueError, "{} is {}: it must fit 64 bits", given.name, nb::str(index).c_str());
-  return number;
-}
-
-std::uint64_t unsigned_integer(const Given& given) {
-  const nb::object index = nb::steal(PyNumber_Index(given.value.ptr()));
-  if (!index.is_valid()) {
-    PyErr_Clear();
-    raise(PyExc_TypeError, "{} is of type {}: it must be an integer", given.name, type_of(given.value));
-  }
-  const unsigned long long number = PyLong_AsUnsignedLongLong(index.ptr());
-  if (PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
-    raise(PyExc_ValueError, "{} is {}: it must be from 0 to 2^64 - 1", given.name, nb::str(index).c_str());
-  }
-  return number;
-}
-
-float number(const Given& given) {
-  const double value = PyFloat_AsDouble(given.value.ptr());
-  if (PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
-    raise(PyExc_TypeError, "{} is of type {}: it must be a number", given.name, type_of(given.value));
-  }
-  return static_cast<float>(value);
-}
-
-bool boolean(const Given& given) {
-  if (!PyBool_Check(given.value.ptr())) {
-    raise(PyExc_TypeError, "{} is of type {}: it must be True or False", given.name, type_of(given.value));
-  }
-  return given.value.ptr() == Py_True;
-}
-
-std::string_view string(const Given& given, const char* accepted) {
-  if (!PyUnicode_Check(given.value.ptr())) {
-    raise(PyExc_TypeError, "{} is of type {}: it must be {}", given.name, type_of(given.value), accepted);
-  }
-  Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(given.value.ptr(), &size);
-  if (text == nullptr) throw nb::python_error();
-  return {text, static_cast<std::size_t>(size)};
-}
-
 CausalMask causal(const Given& given) {
-  if (PyBool_Check(given.value.ptr())) return boolean(given) ? CausalMask::bottom_right : CausalMask::none;
+  if (is_boolean(given.value)) return boolean(given) ? CausalMask::bottom_right : CausalMask::none;
   constexpr const char* kAccepted = "True, False, \"bottom_right\" or \"top_left\"";
   const std::string_view text = string(given, kAccepted);
   if (text == "bottom_right") return CausalMask::bottom_right;
@@ -97,20 +38,14 @@ Engine engine(const Given& given) {
 Window window(const Given& given) {
   constexpr const char* kAccepted = "a pair of integers (left, right)";
   if (PySequence_Check(given.value.ptr()) == 0 || PyUnicode_Check(given.value.ptr())) {
-    raise(PyExc_TypeError, "{} is of type {}: it must be {}", given.name, type_of(given.value), kAccepted);
+    raise(PyExc_TypeError, "{} is of type {}: it must be {}", given.name, nb::type_name(given.value.type()).c_str(),
+          kAccepted);
   }
   const Py_ssize_t size = PySequence_Size(given.value.ptr());
   if (size != 2) raise(PyExc_ValueError, "{} has {} values: it must be {}", given.name, size, kAccepted);
   const nb::object left = given.value[0];
   const nb::object right = given.value[1];
   return {.left = integer({given.name, left}), .right = integer({given.name, right})};
-}
-
-int threads(const Given& given) {
-  const std::int64_t wanted = integer(given);
-  const auto fits = static_cast<int>(wanted);
-  if (fits != wanted) raise(PyExc_ValueError, "{} is {}: it must fit 32 bits", given.name, wanted);
-  return fits;
 }
 
 DType out_dtype(const Given& given) {
@@ -137,11 +72,11 @@ constexpr const char* kInt32 = "int32";
 constexpr const char* kInt64 = "int64";
 
 constexpr Keyword kKeywords[] = {
-    {"scale", [](CallOptions& o, Imports&, const Given& g) { o.attention.scale = number(g); }},
+    {"scale", [](CallOptions& o, Imports&, const Given& g) { o.attention.scale = float32_number(g); }},
     {"causal", [](CallOptions& o, Imports&, const Given& g) { o.attention.causal = causal(g); }},
     {"window", [](CallOptions& o, Imports&, const Given& g) { o.attention.window = window(g); }},
     {"chunk", [](CallOptions& o, Imports&, const Given& g) { o.attention.chunk = integer(g); }},
-    {"softcap", [](CallOptions& o, Imports&, const Given& g) { o.attention.softcap = number(g); }},
+    {"softcap", [](CallOptions& o, Imports&, const Given& g) { o.attention.softcap = float32_number(g); }},
     {"alibi_slopes", [](CallOptions& o, Imports& i,
                         const Given& g) { o.modifiers.alibi_slopes = i.view(g.value, {g.name, kFloat32}); }},
     {"bias", [](CallOptions& o, Imports& i,
@@ -151,11 +86,22 @@ constexpr Keyword kKeywords[] = {
     {"block_mask", [](CallOptions& o, Imports& i,
                       const Given& g) { o.modifiers.block_mask = i.view(g.value, {g.name, "uint8 or bool"}); }},
     {"block_size", [](CallOptions& o, Imports&, const Given& g) { o.modifiers.block_size = integer(g); }},
-    {"dropout", [](CallOptions& o, Imports&, const Given& g) { o.attention.dropout = number(g); }},
-    {"seed", [](CallOptions& o, Imports&, const Given& g) { o.random.seed = unsigned_integer(g); }},
-    {"offset", [](CallOptions& o, Imports&, const Given& g) { o.random.offset = unsigned_integer(g); }},
-    {"random_state", [](CallOptions& o, Imports& i,
-                        const Given& g) { o.random.on_device = random_state(i.view(g.value, {g.name, kInt32})); }},
+    {"dropout", [](CallOptions& o, Imports&, const Given& g) { o.attention.dropout = float32_number(g); }},
+    {"seed",
+     [](CallOptions& o, Imports&, const Given& g) {
+       o.random.seed = unsigned_integer(g);
+       o.seeded = true;
+     }},
+    {"offset",
+     [](CallOptions& o, Imports&, const Given& g) {
+       o.random.offset = unsigned_integer(g);
+       o.seeded = true;
+     }},
+    {"random_state",
+     [](CallOptions& o, Imports& i, const Given& g) {
+       o.random.on_device = random_state(i.view(g.value, {g.name, kInt32}));
+       o.seeded = true;
+     }},
     {"deterministic", [](CallOptions& o, Imports&, const Given& g) { o.attention.deterministic = boolean(g); }},
     {"row_invariant", [](CallOptions& o, Imports&, const Given& g) { o.attention.row_invariant = boolean(g); }},
     {"cu_seqlens_q",
@@ -168,7 +114,7 @@ constexpr Keyword kKeywords[] = {
      [](CallOptions& o, Imports& i, const Given& g) { o.sequences.seqused_k = i.view(g.value, {g.name, kInt32}); }},
     {"max_seqlen_q", [](CallOptions& o, Imports&, const Given& g) { o.sequences.max_seqlen_q = integer(g); }},
     {"max_seqlen_k", [](CallOptions& o, Imports&, const Given& g) { o.sequences.max_seqlen_k = integer(g); }},
-    {"threads", [](CallOptions& o, Imports&, const Given& g) { o.execution.threads = threads(g); }},
+    {"threads", [](CallOptions& o, Imports&, const Given& g) { o.execution.threads = short_integer(g); }},
     {"q_descale",
      [](CallOptions& o, Imports& i, const Given& g) { o.q_descale = i.view(g.value, {g.name, kFloat32}); }},
     {"k_descale",
@@ -204,7 +150,7 @@ const Keyword& keyword(std::string_view name) {
 CallOptions read_options(const nb::kwargs& keywords, Imports& imports) {
   CallOptions options;
   for (const auto& [name, value] : keywords) {
-    const Keyword& found = keyword(nb::cast<const char*>(name));
+    const Keyword& found = keyword(string({"an option's name", name}, "text"));
     if (!value.is_none()) found.read(options, imports, {found.name.data(), value});
   }
   options.execution.stream = imports.stream();

@@ -17,6 +17,7 @@ struct CallOptions {
   Sequences sequences;
   ScoreModifiers modifiers;
   RandomState random;
+  bool seeded = false;  // random was given, in any of its forms
   Execution execution;
   // The forward's alone.
   ConstTensorView q_descale;

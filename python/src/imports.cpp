@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "imports.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "dense_strides.h"
 #include "errors.h"
 #include "exchange_api.h"
+#include "values.h"
 
 namespace nb = nanobind;
 
@@ -69,13 +73,16 @@ Device device_of(std::int32_t kind, std::int32_t index, const Role& role) {
         kind);
 }
 
-/// Row-major strides; some frameworks give a tensor without elements strides of 0.
-void set_dense_strides(TensorView& view) {
-  std::int64_t stride = 1;
-  for (auto axis = static_cast<std::size_t>(view.rank); axis-- > 0;) {
-    view.strides[axis] = stride;
-    stride *= std::max<std::int64_t>(view.shape[axis], 1);
-  }
+[[noreturn]] void raise_no_tensor(nb::handle object, const Role& role) {
+  raise(PyExc_TypeError, "{} is of type {}: it must be a tensor that speaks DLPack, of NumPy, PyTorch, JAX or CuPy",
+        role.name, nb::type_name(object.type()).c_str());
+}
+
+/// Some frameworks give a tensor without elements strides of 0.
+void make_dense(TensorView& view, const Role& role) {
+  if (set_dense_strides(view)) return;
+  raise(PyExc_ValueError, "{} has shape [{}]: it must span at most 2^48 elements of memory", role.name,
+        fmt::join(view.shape.begin(), view.shape.begin() + view.rank, ", "));
 }
 
 bool empty(const TensorView& view) {
@@ -84,6 +91,7 @@ bool empty(const TensorView& view) {
 
 TensorView view_of(const dlpack::dltensor& tensor, const Role& role) {
   if (tensor.ndim < 1 || tensor.ndim > kMaxRank) raise_rank(role, tensor.ndim);
+  if (tensor.shape == nullptr) raise(PyExc_ValueError, "{} comes without a shape through DLPack", role.name);
   const auto* dtype = std::ranges::find(kDTypes, tensor.dtype, &NamedDType::dlpack);
   if (dtype == std::end(kDTypes)) raise_dtype(role, text_of(tensor.dtype));
   TensorView view;
@@ -93,7 +101,7 @@ TensorView view_of(const dlpack::dltensor& tensor, const Role& role) {
   view.rank = tensor.ndim;
   std::copy_n(tensor.shape, tensor.ndim, view.shape.begin());
   if (tensor.strides == nullptr || empty(view)) {
-    set_dense_strides(view);
+    make_dense(view, role);
   } else {
     std::copy_n(tensor.strides, tensor.ndim, view.strides.begin());
   }
@@ -119,11 +127,63 @@ TensorView view_of_capsule(nb::handle capsule, const Role& role) {
   return view_of(*static_cast<dlpack::dltensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor")), role);
 }
 
-/// PyTorch's own words for a device that DLPack has no number for are a page of C++.
-void check_device_name(nb::handle tensor, const Role& role) {
+/// PyTorch's own words for devices and layouts that DLPack does not have are a page of C++.
+void check_device_and_layout(nb::handle tensor, const Role& role) {
+  const std::string layout = nb::str(nb::getattr(tensor, "layout", nb::str("torch.strided"))).c_str();
+  if (layout != "torch.strided") {
+    raise(PyExc_ValueError, "{} has the layout {}: it must be dense, torch.strided", role.name, layout);
+  }
   const std::string device = nb::str(nb::getattr(tensor, "device", nb::str("cpu"))).c_str();
   if (device.starts_with("cpu") || device.starts_with("cuda")) return;
   raise(PyExc_ValueError, "{} is on {}: it must be on the cpu or on a CUDA device", role.name, device);
+}
+
+/// What the package needs of NumPy, for as long as the process lives.
+struct NumPy {
+  nb::object array_type;
+  nb::object masked_array_type;
+  nb::object asarray;
+
+  static const NumPy& get() {
+    static const NumPy& numpy =
+        *new NumPy{nb::module_::import_("numpy").attr("ndarray"), nb::module_::import_("numpy.ma").attr("MaskedArray"),
+                   nb::module_::import_("numpy").attr("asarray")};
+    return numpy;
+  }
+};
+
+/// numpy.asarray of something that is no plain array, without a copy. NumPy checks whatever it says of itself.
+nb::object plain_array(nb::handle object, const Role& role) {
+  const NumPy& numpy = NumPy::get();
+  if (nb::isinstance(object, numpy.masked_array_type)) {
+    raise(PyExc_TypeError, "{} is a masked array, whose mask no call reads: give {}.filled(...), or its data",
+          role.name, role.name);
+  }
+  nb::object array;
+  try {
+    array = numpy.asarray(object);
+  } catch (const nb::python_error& error) {
+    const bool malformed = error.matches(PyExc_TypeError) || error.matches(PyExc_ValueError) ||
+                           error.matches(PyExc_OverflowError) || error.matches(PyExc_KeyError);
+    if (!malformed) throw;
+    raise(PyExc_TypeError, "{} has a malformed __array_interface__: {}", role.name, nb::str(error.value()).c_str());
+  }
+  const bool copied = nb::cast<bool>(array.attr("flags").attr("owndata"));  // a scalar
+  if ((copied && role.written) || nb::cast<bool>(array.attr("dtype").attr("hasobject"))) raise_no_tensor(object, role);
+  return array;
+}
+
+/// What an object says of its device: (type, index).
+std::pair<int, int> dlpack_device(nb::handle object, const Role& role) {
+  if (!nb::hasattr(object, "__dlpack_device__")) {
+    raise(PyExc_TypeError, "{} has __dlpack__ without __dlpack_device__", role.name);
+  }
+  const nb::object device = object.attr("__dlpack_device__")();
+  const std::string name = fmt::format("{}.__dlpack_device__()", role.name);
+  if (PyTuple_Check(device.ptr()) == 0 || PyTuple_Size(device.ptr()) != 2) {
+    raise(PyExc_TypeError, "{} is {}: it must be a tuple (type, index)", name, nb::repr(device).c_str());
+  }
+  return {short_integer({name.c_str(), device[0]}), short_integer({name.c_str(), device[1]})};
 }
 
 /// NumPy's own dtype names; a dtype of another byte order has the same.
@@ -143,6 +203,10 @@ DType dtype_named(std::string_view name, const Role& role) {
   return dtype->dtype;
 }
 
+TensorView view_of(const NamedShape& shape, const Role& role) {
+  return view_of(TensorShape{shape.shape, dtype_named(shape.dtype, role), shape.device}, role);
+}
+
 TensorView view_of(const TensorShape& shape, const Role& role) {
   if (shape.shape.empty() || shape.shape.size() > kMaxRank) {
     raise_rank(role, static_cast<std::int64_t>(shape.shape.size()));
@@ -152,18 +216,21 @@ TensorView view_of(const TensorShape& shape, const Role& role) {
   view.device = shape.device;
   view.rank = static_cast<int>(shape.shape.size());
   std::ranges::copy(shape.shape, view.shape.begin());
-  set_dense_strides(view);
+  make_dense(view, role);
   return view;
 }
 
 TensorView Imports::view(nb::handle object, const Role& role) {
   if (object.is_none()) return {};
   if (exchange_api_of(object) != nullptr) return from_exchange_api(object, role);
-  if (nb::isinstance<TensorShape>(object)) return view_of(*nb::cast<TensorShape*>(object), role);
-  if (nb::hasattr(object, "__array_interface__")) return from_array_interface(object, role);
+  if (nb::isinstance<NamedShape>(object)) return view_of(*nb::cast<NamedShape*>(object), role);
+  if (object.type().is(NumPy::get().array_type)) return from_array(object, role);
+  if (nb::hasattr(object, "__array_interface__")) {
+    held_.push_back(plain_array(object, role));
+    return from_array(held_.back(), role);
+  }
   if (nb::hasattr(object, "__dlpack__")) return from_dlpack(object, role);
-  raise(PyExc_TypeError, "{} is of type {}: it must be a tensor that speaks DLPack, of NumPy, PyTorch, JAX or CuPy",
-        role.name, nb::type_name(object.type()).c_str());
+  raise_no_tensor(object, role);
 }
 
 TensorView Imports::from_exchange_api(nb::handle object, const Role& role) {
@@ -171,7 +238,7 @@ TensorView Imports::from_exchange_api(nb::handle object, const Role& role) {
   dlpack::dltensor tensor;
   if (api.tensor_from_object(object.ptr(), &tensor) != 0) {
     nb::python_error error;
-    check_device_name(object, role);
+    check_device_and_layout(object, role);
     error.restore();
     nb::raise_python_error();
   }
@@ -204,17 +271,17 @@ void* Imports::allocate(std::size_t bytes) {
   return static_cast<char*>(memory_->tensor.data) + memory_->tensor.byte_offset;
 }
 
-/// NumPy's arrays: unlike DLPack this knows bfloat16 (of ml_dtypes), and says what is wrong with the rest.
-TensorView Imports::from_array_interface(nb::handle object, const Role& role) {
-  const nb::dict interface = object.attr("__array_interface__");
-  TensorShape shape{.dtype = dtype_of_array(object, role)};
+/// NumPy's own interface: unlike DLPack it knows bfloat16 (of ml_dtypes), and says what is wrong with the rest.
+TensorView Imports::from_array(nb::handle array, const Role& role) {
+  const nb::dict interface = array.attr("__array_interface__");
+  TensorShape shape{.dtype = dtype_of_array(array, role)};
   for (const nb::handle extent : nb::tuple(interface["shape"])) shape.shape.push_back(nb::cast<std::int64_t>(extent));
   TensorView view = view_of(shape, role);
   const nb::tuple data = interface["data"];
   view.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(data[0]));
   if (role.written && nb::cast<bool>(data[1])) raise_read_only(role);
   if (empty(view)) return view;
-  const nb::tuple strides(object.attr("strides"));  // in bytes
+  const nb::tuple strides(array.attr("strides"));  // in bytes
   const auto size = static_cast<std::int64_t>(size_of(view.dtype));
   for (std::size_t axis = 0; axis < shape.shape.size(); ++axis) {
     const auto bytes = nb::cast<std::int64_t>(strides[axis]);
@@ -228,13 +295,12 @@ TensorView Imports::from_array_interface(nb::handle object, const Role& role) {
 }
 
 TensorView Imports::from_dlpack(nb::handle object, const Role& role) {
-  held_.push_back(dlpack_capsule(object));
+  held_.push_back(dlpack_capsule(object, role));
   return view_of_capsule(held_.back(), role);
 }
 
-nb::object Imports::dlpack_capsule(nb::handle object) {
-  const nb::tuple device(object.attr("__dlpack_device__")());
-  const bool on_cuda = nb::cast<std::int32_t>(device[0]) == static_cast<std::int32_t>(DeviceKind::cuda);
+nb::object Imports::dlpack_capsule(nb::handle object, const Role& role) {
+  const bool on_cuda = dlpack_device(object, role).first == static_cast<int>(DeviceKind::cuda);
   // The producer makes this stream wait for its own work; 1 is DLPack's name for CUDA's default stream.
   constexpr std::uintptr_t kDefaultStream = 1;
   nb::dict keywords;

@@ -6,6 +6,8 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "exchange_api.h"
@@ -27,8 +29,16 @@ struct TensorShape {
   Device device;
 };
 
+/// The same with a dtype as Python names it, which the tensor's role accepts or not.
+struct NamedShape {
+  std::vector<std::int64_t> shape;
+  std::string dtype;
+  Device device;
+};
+
 /// A view of contiguous memory, with a null pointer. ValueError beyond rank 4.
 TensorView view_of(const TensorShape& shape, const Role& role);
+TensorView view_of(const NamedShape& shape, const Role& role);
 
 /// "float32", "bool", ...; ValueError for what no tensor of a call can be.
 DType dtype_named(std::string_view name, const Role& role);
@@ -57,9 +67,9 @@ class Imports {
 
  private:
   TensorView from_exchange_api(nanobind::handle object, const Role& role);
-  TensorView from_array_interface(nanobind::handle object, const Role& role);
+  TensorView from_array(nanobind::handle array, const Role& role);
   TensorView from_dlpack(nanobind::handle object, const Role& role);
-  nanobind::object dlpack_capsule(nanobind::handle object);
+  nanobind::object dlpack_capsule(nanobind::handle object, const Role& role);
 
   void* stream_;
   bool has_stream_;

@@ -3,6 +3,8 @@
 // attribute is an option.
 #include "jax_calls.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <functional>
@@ -12,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "dense_strides.h"
 #include "strobe/attention.h"
 #include "strobe/quantize.h"
 #include "thread_pool.h"
@@ -100,18 +103,14 @@ Status failure(std::string message) { return {StatusCode::invalid_argument, std:
 Status read_buffer(const xla::Buffer& buffer, std::string_view name, const Device& device, TensorView& view) {
   const std::optional<DType> dtype = dtype_of(buffer.dtype);
   if (!dtype || buffer.rank < 1 || buffer.rank > kMaxRank) {
-    return failure(std::string(name) + " is of a dtype or rank that no tensor of a call has");
+    return failure(fmt::format("{} is of a dtype or rank that no tensor of a call has", name));
   }
   view.data = buffer.data;
   view.dtype = *dtype;
   view.device = device;
   view.rank = static_cast<int>(buffer.rank);
-  std::int64_t stride = 1;
-  for (auto axis = static_cast<std::size_t>(buffer.rank); axis-- > 0;) {
-    view.shape[axis] = buffer.extents[axis];
-    view.strides[axis] = stride;
-    stride *= std::max<std::int64_t>(buffer.extents[axis], 1);
-  }
+  std::copy_n(buffer.extents, buffer.rank, view.shape.begin());
+  if (!set_dense_strides(view)) return failure(fmt::format("{} must span at most 2^48 elements of memory", name));
   return {};
 }
 
@@ -121,7 +120,7 @@ Status read_buffers(const xla::Buffers& buffers, std::string_view names, const D
     const std::string_view name = names.substr(0, names.find(' '));
     names.remove_prefix(std::min(names.size(), name.size() + 1));
     const auto* named = std::ranges::find(kTensors, name, &NamedTensor::name);
-    if (named == std::end(kTensors)) return failure("\"" + std::string(name) + "\" is no tensor of a call");
+    if (named == std::end(kTensors)) return failure(fmt::format("\"{}\" is no tensor of a call", name));
     if (Status status = read_buffer(*buffers.buffers[index], name, device, tensors.*(named->member)); !status.ok()) {
       return status;
     }
@@ -160,6 +159,13 @@ void read_number(std::string_view name, const xla::Scalar& scalar, Call& call) {
   if (name == "threads") call.execution.threads = static_cast<int>(integer());
 }
 
+/// Seed and offset are read through a pointer, without a shape.
+Status check_random(const TensorView& random) {
+  const bool words = random.rank == 1 && random.shape[0] == 4 && random.dtype == DType::int32;
+  if (!random.given() || words) return {};
+  return failure("random must be four int32: the words of seed and offset, low first");
+}
+
 Status read_call(const CallFrame& frame, const Device& device, Call& call) {
   for (std::int64_t index = 0; index < frame.attributes.count; ++index) {
     const xla::ByteSpan& span = *frame.attributes.names[index];
@@ -174,7 +180,7 @@ Status read_call(const CallFrame& frame, const Device& device, Call& call) {
     }
     if (!status.ok()) return status;
   }
-  return {};
+  return check_random(call.tensors.random);
 }
 
 template <class Arguments>

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "masks.h"
 
+#include <cstdint>
+
 #include "errors.h"
 #include "imports.h"
 #include "strobe/block_mask.h"
 #include "strobe/dropout.h"
+#include "values.h"
 
 namespace nb = nanobind;
 
@@ -23,22 +26,27 @@ void write_mask(nb::handle mask, const Write& write) {
 void bind_masks(nb::module_& module) {
   module.def(
       "dropout_mask",
-      [](nb::handle mask, float dropout, std::uint64_t seed, std::uint64_t offset) {
-        write_mask(mask, [&](const TensorView& view) { return dropout_mask(dropout, {seed, offset}, view); });
+      [](nb::handle mask, nb::handle dropout, nb::handle seed, nb::handle offset) {
+        const float probability = float32_number({"dropout", dropout});
+        const RandomState random{unsigned_integer({"seed", seed}), unsigned_integer({"offset", offset})};
+        write_mask(mask, [&](const TensorView& view) { return dropout_mask(probability, random, view); });
       },
-      nb::arg("mask"), nb::arg("dropout"), nb::arg("seed"), nb::arg("offset"));
+      nb::arg("mask"), nb::arg("dropout").none(), nb::arg("seed").none(), nb::arg("offset").none());
   module.def(
       "local_block_mask",
-      [](nb::handle mask, std::int64_t left, std::int64_t right) {
-        write_mask(mask, [&](const TensorView& view) { return local_block_mask(view, left, right); });
+      [](nb::handle mask, nb::handle left, nb::handle right) {
+        const std::int64_t before = integer({"left", left});
+        const std::int64_t after = integer({"right", right});
+        write_mask(mask, [&](const TensorView& view) { return local_block_mask(view, before, after); });
       },
-      nb::arg("mask"), nb::arg("left"), nb::arg("right"));
+      nb::arg("mask"), nb::arg("left").none(), nb::arg("right").none());
   module.def(
       "strided_block_mask",
-      [](nb::handle mask, std::int64_t stride) {
-        write_mask(mask, [&](const TensorView& view) { return strided_block_mask(view, stride); });
+      [](nb::handle mask, nb::handle stride) {
+        const std::int64_t distance = integer({"stride", stride});
+        write_mask(mask, [&](const TensorView& view) { return strided_block_mask(view, distance); });
       },
-      nb::arg("mask"), nb::arg("stride"));
+      nb::arg("mask"), nb::arg("stride").none());
   module.def(
       "butterfly_block_mask",
       [](nb::handle mask) { write_mask(mask, [](const TensorView& view) { return butterfly_block_mask(view); }); },

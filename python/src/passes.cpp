@@ -3,6 +3,8 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "call_options.h"
 #include "errors.h"
@@ -43,12 +45,29 @@ void add_options(const CallOptions& options, ForwardArguments& arguments) {
 
 void add_options(const CallOptions& options, BackwardArguments& arguments) {
   add_shared_options(options, arguments);
+  for (const auto& [name, scales] :
+       {std::pair{"q_descale", &options.q_descale}, std::pair{"k_descale", &options.k_descale},
+        std::pair{"v_descale", &options.v_descale}, std::pair{"q_shift", &options.q_shift}}) {
+    if (scales->given()) raise(PyExc_NotImplementedError, "{} is given: 8-bit inputs have no backward", name);
+  }
+  if (options.v_rotation.given) {
+    raise(PyExc_NotImplementedError, "v_rotation is given: 8-bit inputs have no backward");
+  }
   if (options.page_table.given()) {
     raise(PyExc_NotImplementedError, "page_table is given: no engine has the backward of a key-value cache");
   }
   if (options.tree_mask.given()) {
     raise(PyExc_NotImplementedError, "tree_mask is given: no engine has the backward of tree masks");
   }
+}
+
+/// A seed of our own would be the same in every call, and a drawn one unknown to the backward.
+void check_seeded(const CallOptions& options) {
+  const float dropout = options.attention.dropout;
+  const bool draws = dropout > 0.0F && dropout < 1.0F;  // the call rejects what is outside
+  if (!draws || options.seeded) return;
+  raise(PyExc_ValueError,
+        "dropout is given without a seed: give seed or random_state, and another one, or another offset, in each call");
 }
 
 Status call(const ForwardArguments& arguments, const CallOptions& options) {
@@ -79,9 +98,9 @@ void swap_seqlen_and_heads(Views&... views) {
   (swap(views), ...);
 }
 
-/// A contiguous tensor beside `like`, without memory.
-TensorView planned(const ConstTensorView& like, std::vector<std::int64_t> shape, DType dtype) {
-  return view_of({.shape = std::move(shape), .dtype = dtype, .device = like.device}, {"a planned tensor", kFloats});
+/// A contiguous tensor beside `like`, without memory; messages call it by `name`.
+TensorView planned(const char* name, const ConstTensorView& like, std::vector<std::int64_t> shape, DType dtype) {
+  return view_of(TensorShape{.shape = std::move(shape), .dtype = dtype, .device = like.device}, {name, kFloats});
 }
 
 std::vector<std::int64_t> extents(const ConstTensorView& view) {
@@ -92,14 +111,16 @@ std::vector<std::int64_t> extents(const ConstTensorView& view) {
 struct PlannedOutputs {
   PlannedOutputs(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                  std::optional<DType> out_dtype)
-      : dq(planned(q, extents(q), q.dtype)), dk(planned(q, extents(k), q.dtype)), dv(planned(q, extents(v), q.dtype)) {
-    if (q.rank < 3) return;
+      : dq(planned("q", q, extents(q), q.dtype)),
+        dk(planned("k", q, extents(k), q.dtype)),
+        dv(planned("v", q, extents(v), q.dtype)) {
+    const int columns = v.rank - (out_dtype.has_value() ? 2 : 1);  // V of 8-bit inputs is transposed
+    if (q.rank < 3 || columns < 0) return;
     std::vector<std::int64_t> shape = extents(q);
-    lse = q.rank == 3 ? planned(q, {shape[1], shape[0]}, DType::float32)
-                      : planned(q, {shape[0], shape[2], shape[1]}, DType::float32);
-    const bool transposed = out_dtype.has_value();  // V of 8-bit inputs
-    shape.back() = v.shape[static_cast<std::size_t>(v.rank - (transposed ? 2 : 1))];
-    o = planned(q, shape, out_dtype.value_or(q.dtype));
+    lse = q.rank == 3 ? planned("lse", q, {shape[1], shape[0]}, DType::float32)
+                      : planned("lse", q, {shape[0], shape[2], shape[1]}, DType::float32);
+    shape.back() = v.shape[static_cast<std::size_t>(columns)];
+    o = planned("o", q, shape, out_dtype.value_or(q.dtype));
   }
 
   TensorView o, lse, dq, dk, dv;
@@ -125,6 +146,7 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle 
   arguments.k = imports.view(k, {"k", kLikeQ});
   arguments.v = imports.view(v, {"v", kLikeQ});
   const CallOptions options = read_options(keywords, imports);
+  check_seeded(options);
   arguments.o = imports.view(o, {"o", kLikeQ, true});
   arguments.lse = imports.view(lse, {"lse", kFloat32, true});
   arguments.max_logits = imports.view(max_logits, {"max_logits", kFloat32, true});
@@ -146,6 +168,7 @@ void backward(nb::handle d_o, nb::handle q, nb::handle k, nb::handle v, nb::hand
   arguments.d_o = imports.view(d_o, {"d_o", kLikeQ});
   arguments.d_lse = imports.view(d_lse, {"d_lse", kFloat32});
   CallOptions options = read_options(keywords, imports);
+  check_seeded(options);
   arguments.dq = imports.view(dq, {"dq", kLikeQ, true});
   arguments.dk = imports.view(dk, {"dk", kLikeQ, true});
   arguments.dv = imports.view(dv, {"dv", kLikeQ, true});

@@ -11,6 +11,7 @@
 #include "imports.h"
 #include "strobe/error_budget.h"
 #include "strobe/quantize.h"
+#include "values.h"
 #include "workspace.h"
 
 namespace nb = nanobind;
@@ -19,7 +20,7 @@ namespace strobe::python {
 
 void quantize(nb::handle q, nb::handle k, nb::handle v, nb::handle q8, nb::handle k8, nb::handle v8,
               nb::handle q_descale, nb::handle k_descale, nb::handle v_descale, nb::handle q_shift, int q_scales,
-              int k_scales, int v_scales, bool rotate_qk, bool rotate_v, std::uint64_t seed,
+              int k_scales, int v_scales, nb::handle rotate_qk, nb::handle rotate_v, nb::handle seed,
               nb::handle allocate_workspace, const nb::kwargs& keywords) {
   constexpr const char* kFloats = "float32, float16 or bfloat16";
   constexpr const char* kElements = "int8 or float8_e4m3fn";
@@ -42,9 +43,9 @@ void quantize(nb::handle q, nb::handle k, nb::handle v, nb::handle q8, nb::handl
                                 .q_scales = static_cast<ScaleUnit>(q_scales),
                                 .k_scales = static_cast<ScaleUnit>(k_scales),
                                 .v_scales = static_cast<ScaleUnit>(v_scales),
-                                .rotate_qk = rotate_qk,
-                                .rotate_v = rotate_v,
-                                .seed = seed,
+                                .rotate_qk = boolean({"rotate_qk", rotate_qk}),
+                                .rotate_v = boolean({"rotate_v", rotate_v}),
+                                .seed = unsigned_integer({"seed", seed}),
                                 .center_k = arguments.q_shift.given()};
   WorkspaceFunction workspace(allocate_workspace, imports);
   const AllocateWorkspace allocate = std::ref(workspace);
@@ -57,8 +58,8 @@ void quantize(nb::handle q, nb::handle k, nb::handle v, nb::handle q8, nb::handl
   raise_if_failed(status);
 }
 
-nb::dict plan_quantization(nb::handle q, nb::handle k, nb::handle v, int mode, double max_rmse, double max_error,
-                           std::uint64_t seed, const nb::kwargs& keywords) {
+nb::dict plan_quantization(nb::handle q, nb::handle k, nb::handle v, int mode, nb::handle max_rmse,
+                           nb::handle max_error, nb::handle seed, const nb::kwargs& keywords) {
   constexpr const char* kFloats = "float32, float16 or bfloat16";
   Imports imports = imports_for(keywords);
   const ConstTensorView query = imports.view(q, {"q", kFloats});
@@ -71,10 +72,12 @@ nb::dict plan_quantization(nb::handle q, nb::handle k, nb::handle v, int mode, d
     raise_if_failed(
         {StatusCode::unsupported, fmt::format("{} is given: plan_quantization takes tensors with a batch axis", name)});
   }
-  const ErrorBudget budget{static_cast<QuantizationMode>(mode), max_rmse, max_error};
+  const ErrorBudget budget{static_cast<QuantizationMode>(mode), number({"max_rmse", max_rmse}),
+                           number({"max_error", max_error})};
+  const std::uint64_t rotation = unsigned_integer({"seed", seed});
   const auto plan = [&] {
     const nb::gil_scoped_release released;
-    return strobe::plan_quantization(query, key, value, budget, call.attention, seed);
+    return strobe::plan_quantization(query, key, value, budget, call.attention, rotation);
   }();
   raise_if_failed(plan.status());
   nb::dict to;

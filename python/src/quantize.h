@@ -13,12 +13,14 @@ namespace strobe::python {
 /// `allocate_workspace`: as backward()'s.
 void quantize(nanobind::handle q, nanobind::handle k, nanobind::handle v, nanobind::handle q8, nanobind::handle k8,
               nanobind::handle v8, nanobind::handle q_descale, nanobind::handle k_descale, nanobind::handle v_descale,
-              nanobind::handle q_shift, int q_scales, int k_scales, int v_scales, bool rotate_qk, bool rotate_v,
-              std::uint64_t seed, nanobind::handle allocate_workspace, const nanobind::kwargs& keywords);
+              nanobind::handle q_shift, int q_scales, int k_scales, int v_scales, nanobind::handle rotate_qk,
+              nanobind::handle rotate_v, nanobind::handle seed, nanobind::handle allocate_workspace,
+              const nanobind::kwargs& keywords);
 
 /// plan_quantization(): a dict of the plan's fields, its options by their names. `keywords` are the options of a
 /// forward.
-nanobind::dict plan_quantization(nanobind::handle q, nanobind::handle k, nanobind::handle v, int mode, double max_rmse,
-                                 double max_error, std::uint64_t seed, const nanobind::kwargs& keywords);
+nanobind::dict plan_quantization(nanobind::handle q, nanobind::handle k, nanobind::handle v, int mode,
+                                 nanobind::handle max_rmse, nanobind::handle max_error, nanobind::handle seed,
+                                 const nanobind::kwargs& keywords);
 
 }  // namespace strobe::python

@@ -34,7 +34,8 @@ def attention(
     ``return_lse`` also lse [batch, heads_q, seqlen_q] float32, the natural logarithm of each row's sum of
     exponentials; with ``return_max_logits`` also the largest visible score, [batch, heads_q] float32; as a tuple.
 
-    Options: see ``strobe.Options``. On a GPU the call returns when the launch is queued.
+    Options: see ``strobe.Options``. On a GPU the call returns when the launch is queued. With dropout a seed must be
+    given, but for tensors of PyTorch: for those the call draws one from PyTorch's generator.
 
     Raises ValueError for arguments that contradict each other or this description, TypeError for arguments that are not
     tensors or unknown options, NotImplementedError for calls that no engine of this build supports, MemoryError, and
@@ -47,6 +48,8 @@ def attention(
         return _jax_attention(q, k, v, out, return_lse, return_max_logits, options)
     if framework == "torch":
         _reject_gradients(q, k, v, options)
+        if options.get("dropout"):
+            options = _with_random_state(q, options)
     elif framework == "cupy" and options.get("stream") is None:
         options["stream"] = _arrays.cupy_stream()
     return run(q, k, v, out, return_lse, return_max_logits, options)
@@ -98,10 +101,11 @@ def attention_backward(
 ) -> tuple[Tensor, ...]:
     """(dq, dk, dv), the gradients of a loss whose gradient with respect to attention's output is ``d_o``.
 
-    q, k, v, o, lse and the options are the forward's; d_o has o's shape and dtype; ``d_lse``, in lse's shape, is the
-    gradient that comes in through lse. The gradients have their tensor's shape and dtype, and are written to ``dq``,
-    ``dk`` and ``dv`` where those are given. With ``return_d_bias`` and ``return_d_sink`` the tuple goes on with the
-    gradients of bias and sink, in their shapes, float32. Raises as ``attention`` does.
+    q, k, v, o, lse and the options, a seed of dropout among them, are the forward's; d_o has o's shape and dtype;
+    ``d_lse``, in lse's shape, is the gradient that comes in through lse. The gradients have their tensor's shape and
+    dtype, and are written to ``dq``, ``dk`` and ``dv`` where those are given. With ``return_d_bias`` and
+    ``return_d_sink`` the tuple goes on with the gradients of bias and sink, in their shapes, float32. Raises as
+    ``attention`` does.
 
     Source: Dao et al., "FlashAttention" (2022), algorithm 4; Dao, "FlashAttention-2" (2023), algorithm 2.
     """
@@ -144,7 +148,7 @@ def tensor_shape(shape: tuple[int, ...], dtype: str, device: str) -> _core.Tenso
     kind, _, index = device.partition(":")
     if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
         raise ValueError(f'device is "{device}": it must be cpu, cuda or cuda:INDEX')
-    return _core.TensorShape([int(extent) for extent in shape], dtype, kind == "cuda", int(index or 0))
+    return _core.TensorShape(list(shape), dtype, kind == "cuda", int(index or 0))
 
 
 def info() -> dict[str, Any]:
@@ -178,6 +182,15 @@ def _reject_gradients(q: Tensor, k: Tensor, v: Tensor, options: Any) -> None:
             raise ValueError(
                 f"{name} requires a gradient, which strobe.attention does not record: call strobe.torch.attention"
             )
+
+
+def _with_random_state(q: Tensor, options: Any) -> Any:
+    """PyTorch's rule for dropout without a seed: the call draws one from the generator of q's device."""
+    from strobe.torch import ops
+
+    if ops.is_seeded(options):
+        return options
+    return options | {"random_state": ops.draw_random(q).view(sys.modules["torch"].int32)}
 
 
 def _jax_attention(

@@ -14,7 +14,8 @@ Mask = Any
 def dropout_mask(shape: tuple[int, int, int, int], dropout: float, *, seed: int = 0, offset: int = 0) -> Mask:
     """1 where a call with this dropout, seed and offset keeps a probability, 0 where it takes it.
 
-    ``shape`` is (batch, heads_q, seqlen_q, seqlen_k), and the array's, of uint8.
+    ``shape`` is (batch, heads_q, seqlen_q, seqlen_k), and the array's, of uint8. dropout is rounded to a multiple of
+    1/256, as ``strobe.Options`` says.
 
     Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011), section 3.3.
     """
@@ -56,4 +57,12 @@ def butterfly_block_mask(seqlen_q: int, seqlen_k: int, *, block_size: int = 128)
 def _empty_mask(seqlen_q: int, seqlen_k: int, block_size: int) -> Mask:
     if block_size not in (64, 128):
         raise ValueError(f"block_size is {block_size}: it must be 64 or 128")
-    return np.empty((1, 1, -(-seqlen_q // block_size), -(-seqlen_k // block_size)), dtype=np.uint8)
+    rows, columns = (_blocks(*named, block_size) for named in (("seqlen_q", seqlen_q), ("seqlen_k", seqlen_k)))
+    return np.empty((1, 1, rows, columns), dtype=np.uint8)
+
+
+def _blocks(name: str, seqlen: int, block_size: int) -> int:
+    seqlen = _core.integer(name, seqlen)
+    if seqlen < 0:
+        raise ValueError(f"{name} is {seqlen}: it must be 0 or more")
+    return -(-seqlen // block_size)

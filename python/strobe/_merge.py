@@ -35,9 +35,7 @@ def merge(
 
     Source: Dao, "FlashAttention-2" (2023), section 2.3.1.
     """
-    if not parts:
-        raise ValueError("parts is empty: a merge takes from 1 to 256 parts")
-    outputs, logarithms = [list(tensors) for tensors in zip(*parts, strict=True)]
+    outputs, logarithms = _outputs_and_logarithms(parts)
     first = outputs[0]
     framework = _arrays.framework_of(first)
     if framework == "torch":
@@ -49,13 +47,32 @@ def merge(
     if out is None:
         dtype = None if out_dtype is None else _arrays.dtype_name(out_dtype)
         out = _arrays.empty(_arrays.shape_of(first), first, dtype)
-    elif out_dtype is not None and _arrays.dtype_name(out_dtype) != _arrays.dtype_name(out.dtype):
+    elif (
+        out_dtype is not None
+        and hasattr(out, "dtype")
+        and _arrays.dtype_name(out_dtype) != _arrays.dtype_name(out.dtype)
+    ):
         raise ValueError(f"out_dtype is {_arrays.dtype_name(out_dtype)}, but out is {_arrays.dtype_name(out.dtype)}")
     lse = _arrays.empty(_arrays.shape_of(logarithms[0]), logarithms[0], "float32")
     _core.merge(outputs, logarithms, out, lse, threads=threads, engine=engine, stream=stream)
     return out, lse
 
 
+def _outputs_and_logarithms(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
+    if not isinstance(parts, Sequence):
+        raise TypeError(f"parts is of type {type(parts).__name__}: it must be a list of pairs (o, lse)")
+    if not parts:
+        raise ValueError("parts is empty: a merge takes from 1 to 256 parts")
+    for index, part in enumerate(parts):
+        if not isinstance(part, (tuple, list)) or len(part) != 2:
+            given = (
+                f"has {len(part)} values" if isinstance(part, (tuple, list)) else f"is of type {type(part).__name__}"
+            )
+            raise TypeError(f"parts[{index}] {given}: it must be a pair (o, lse)")
+    return [o for o, _ in parts], [lse for _, lse in parts]
+
+
 def _check_no_gradients(*lists: list[Tensor]) -> None:
-    if sys.modules["torch"].is_grad_enabled() and any(tensor.requires_grad for tensors in lists for tensor in tensors):
+    tensors = [tensor for tensors in lists for tensor in tensors]
+    if sys.modules["torch"].is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors):
         raise ValueError("a part requires a gradient, which a merge does not have: detach it")

@@ -33,9 +33,11 @@ class ScoreOptions(TypedDict, total=False):
     block_size: int
     """Rows and columns of a block of block_mask: 64 or 128, which is the default."""
     dropout: float
-    """Each probability becomes 0 with this probability and is divided by 1 - dropout otherwise."""
+    """Each probability becomes 0 with this probability and is divided by 1 - dropout otherwise. It is rounded to a
+    multiple of 1/256: less than 1/512 drops nothing, and 511/512 or more, which would drop everything, is an error."""
     seed: int
-    """With offset: which probabilities dropout takes, see dropout_mask."""
+    """With offset: which probabilities dropout takes, see dropout_mask. Each is from 0 to 2^64 - 1. With dropout one of
+    the two or random_state must be given; for tensors of PyTorch alone a call without them draws a seed."""
     offset: int
     random_state: Tensor
     """[4] int32 on q's device: the words of seed and offset, low first, in place of both. They are read when the call
@@ -73,7 +75,8 @@ class EightBitOptions(TypedDict, total=False):
     """
 
     q_descale: Tensor
-    """[batch or 1, heads_q or 1, n] float32, where n is 1, ceil(seqlen_q / 128), ceil(seqlen_q / 32) or seqlen_q."""
+    """[batch or 1, heads_q or 1, n] float32, where n is 1, ceil(seqlen_q / 128), ceil(seqlen_q / 32) or seqlen_q; 1 of
+    no rows."""
     k_descale: Tensor
     """Likewise of the keys."""
     v_descale: Tensor

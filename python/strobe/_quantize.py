@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Q, K and V in 8 bits."""
 
-import operator
 import sys
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -29,8 +28,8 @@ class Quantized:
     """[batch, heads_kv, head_dim_v, seqlen_k rounded up to 32]: transposed, keys in the order of strobe/quantize.h.
     Packed [heads_kv, head_dim_v, 32 * (total_k // 32 + batch)], sequence b from 32 * (cu_seqlens_k[b] // 32 + b) on."""
     q_descale: Tensor
-    """[batch, heads_q, units of the queries] float32; [1, 1, 1] for one scale per tensor. Of packed sequences the units
-    of the longest, counted from the start of each."""
+    """[batch, heads_q, units of the queries] float32; [1, 1, 1] for one scale per tensor. No rows are one unit. Of
+    packed sequences the units of the longest, counted from the start of each."""
     k_descale: Tensor
     v_descale: Tensor
     q_shift: Tensor | None
@@ -279,14 +278,11 @@ def _plan(
     for name, unit in units.items():
         if unit not in _ROWS:
             raise ValueError(f'{name} is "{unit}": it must be one of {", ".join(_UNITS)}')
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise TypeError(f"{name} is of type {type(flag).__name__}: it must be True or False")
-    if not isinstance(seed, int) or not 0 <= seed < 2**64:
-        raise ValueError(f"seed is {seed}: it must be an integer from 0 to 2^64 - 1")
-    bounds = {name: operator.index(bound) for name, bound in max_seqlens.items() if bound is not None}
+    flags = {name: _core.boolean(name, flag) for name, flag in flags.items()}
+    seed = _core.unsigned_integer("seed", seed)
+    bounds = {name: _core.integer(name, bound) for name, bound in max_seqlens.items() if bound is not None}
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not hasattr(tensor, "shape"):
+        if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
             raise TypeError(f"{name} is of type {type(tensor).__name__}: it must be a tensor")
     sides = {
         name: _Side.of(name, tensor, cu_seqlens[f"cu_seqlens_{side}"], bounds.get(f"max_seqlen_{side}"))
@@ -308,5 +304,5 @@ def _check_no_gradients(*tensors: Tensor) -> None:
     if not sys.modules["torch"].is_grad_enabled():
         return
     for name, tensor in zip("qkv", tensors, strict=True):
-        if tensor.requires_grad:
+        if getattr(tensor, "requires_grad", False):
             raise ValueError(f"{name} requires a gradient, which 8-bit tensors do not have: detach it")

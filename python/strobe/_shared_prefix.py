@@ -44,7 +44,10 @@ def shared_prefix_attention(
 
     Source: Juravsky et al., "Hydragen" (2024), section 3; Dao, "FlashAttention-2" (2023), section 2.3.1.
     """
-    shape, columns = _arrays.shape_of(q), _arrays.shape_of(page_table)[1]
+    shape, table = _arrays.shape_of(q), _arrays.shape_of(page_table)
+    if len(table) != 2:
+        raise ValueError(f"page_table has rank {len(table)}: it must have rank 2 [batch, max_pages]")
+    columns = table[1]
     if not 0 < prefix_pages <= columns:
         raise ValueError(f"prefix_pages is {prefix_pages}: it must be from 1 to the columns of page_table, {columns}")
     queries = shape[1] if cu_seqlens_q is None else cu_seqlens_q[1:] - cu_seqlens_q[:-1]

@@ -34,6 +34,7 @@ _EIGHT_BIT_TENSORS = ("q_descale", "k_descale", "v_descale", "q_shift")
 _ALL_TENSORS = (*_TENSORS, *_EIGHT_BIT_TENSORS)
 _FLOATS = ("scale", "softcap", "dropout")
 _INTEGERS = ("chunk", "block_size", "max_seqlen_q", "max_seqlen_k", "threads")
+_WORDS = ("seed", "offset")
 _CAUSAL = {False: 0, True: 1, "bottom_right": 1, "top_left": 2}
 
 Tensors = dict[str, Array]
@@ -59,24 +60,25 @@ def attention(
     """``strobe.attention`` with gradients, for q, k, v, bias and sink, through the output and through lse.
 
     Shapes, dtypes, options (strobe.ScoreOptions and strobe.EightBitOptions) and errors are those of strobe.attention.
-    Options that are no arrays are constants of the compiled program, but for seed and offset, which may be traced.
+    Options that are no arrays are constants of the compiled program, but for seed and offset, which may be traced
+    integers, 0 or more. With dropout one of them, or random_state, must be given: JAX has no generator to draw from.
     Arrays that are not row-major are copied, by XLA. 8-bit inputs have no gradients: NotImplementedError.
     """
     accepted = TensorOptions.__annotations__
     unknown = options.keys() - accepted.keys()
     if unknown:
         raise TypeError(f"{min(unknown)} is no option of strobe.jax.attention: the options are {', '.join(accepted)}")
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        _check_array(name, tensor)
     if options.get("out_dtype") is not None:
         options["out_dtype"] = _arrays.dtype_name(options["out_dtype"])
     elif str(q.dtype) in _arrays.EIGHT_BIT:
         raise ValueError(f"q is {q.dtype}: give out_dtype")
-    _check(q, k, v, dict(options))
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    _check(q, k, v, given)
     tensors = {"q": q, "k": k, "v": v} | {name: jnp.asarray(given[name]) for name in _ALL_TENSORS if name in given}
     if given.get("dropout"):
-        words = [_words(given.get("seed", 0)), _words(given.get("offset", 0))]
-        state = given.get("random_state")
-        tensors["random"] = jnp.concatenate(words) if state is None else jnp.asarray(state).astype(jnp.uint32)
+        tensors["random"] = _random_state(given)
     call = _Call(_attributes(given), return_max_logits, given.get("out_dtype"))
     o, lse, max_logits = _attention(call, tensors)
     if not return_lse and not return_max_logits:
@@ -86,13 +88,15 @@ def attention(
 
 def run_quantize(plan: Plan, q: Array, k: Array, v: Array, threads: int) -> Quantized:
     """strobe.quantize on JAX's arrays, under jit and vmap, too."""
-    tensors = {"q": q, "k": k, "v": v} | {name: jnp.asarray(lengths) for name, lengths in plan.cu_seqlens.items()}
+    tensors = {"q": q, "k": k, "v": v} | plan.cu_seqlens
+    for name, tensor in tensors.items():
+        _check_array(name, tensor)
     results = {
         name: jax.ShapeDtypeStruct(shape, _arrays.numpy_dtype(plan.dtypes[name])) for name, shape in plan.shapes.items()
     }
     attributes: dict[str, Any] = {name: np.int64(value) for name, value in plan.settings.items() if name != "seed"}
     attributes |= {name: np.int64(bound) for name, bound in plan.max_seqlens.items()}
-    attributes |= {"seed": _signed(plan.settings["seed"]), "threads": np.int64(threads)}
+    attributes |= {"seed": _signed(plan.settings["seed"]), "threads": np.int64(_core.integer("threads", threads))}
     outputs = _quantize(_Quantization(tuple(sorted(attributes.items())), tuple(results.items())), tensors)
     return plan.result(outputs)
 
@@ -104,28 +108,64 @@ def values_or_shapes(*tensors: Array) -> tuple[Any, ...]:
     return tuple(tensor_shape(x.shape, str(x.dtype), "cpu") for x in tensors)
 
 
-def _check(q: Array, k: Array, v: Array, options: dict[str, Any]) -> None:
+def _check_array(name: str, value: Any) -> None:
+    if not isinstance(value, (Array, np.ndarray)) or isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} is of type {type(value).__name__}: it must be an array of JAX or NumPy")
+
+
+def _check(q: Array, k: Array, v: Array, given: dict[str, Any]) -> None:
     """Raises what the call would, before it is compiled: shapes and options are known, values are not."""
     query, key, value = (tensor_shape(x.shape, str(x.dtype), "cpu") for x in (q, k, v))
-    for name in _ALL_TENSORS:
-        if options.get(name) is not None:
-            options[name] = tensor_shape(jnp.shape(options[name]), str(jnp.asarray(options[name]).dtype), "cpu")
-    for name in ("seed", "offset", "random_state"):
-        options.pop(name, None)
+    options = dict(given)
+    for name in (*_ALL_TENSORS, "random_state"):
+        if name in options:
+            _check_array(name, options[name])
+            options[name] = tensor_shape(options[name].shape, str(options[name].dtype), "cpu")
+    for name in options:
+        if isinstance(options[name], jax.core.Tracer):
+            _check_traced(name, options[name])
+    for name in _WORDS:
+        if isinstance(options.get(name), jax.core.Tracer):
+            del options[name]
     _core.explain(query, key, value, False, **options)
 
 
-def _words(number: Any) -> Array:
-    """A 64-bit number as two of 32, the low one first; a traced one has 32 bits already."""
-    if isinstance(number, int):
+def _check_traced(name: str, value: Array) -> None:
+    """Of an option that is no array."""
+    if name not in _WORDS:
+        instead = ": multiply q by it instead" if name == "scale" else ""
+        raise TypeError(f"{name} is traced, but it is a constant of the compiled program{instead}")
+    if value.shape != () or not jnp.issubdtype(value.dtype, jnp.integer):
+        raise TypeError(f"{name} has shape {list(value.shape)} and is {value.dtype}: it must be an integer")
+
+
+def _random_state(options: dict[str, Any]) -> Array:
+    """The words of seed and offset."""
+    if "random_state" in options:
+        return jnp.asarray(options["random_state"])
+    if not options.keys() & set(_WORDS):
+        raise ValueError(
+            "dropout is given without a seed: give seed, a new one in each call, as jax.random.bits(key, "
+            'dtype="uint32") draws it'
+        )
+    return jnp.concatenate([_words(name, options.get(name, 0)) for name in _WORDS])
+
+
+def _words(name: str, number: Any) -> Array:
+    """A number of up to 64 bits as two of 32, the low one first."""
+    if not isinstance(number, jax.core.Tracer):
+        number = _core.unsigned_integer(name, number)
         return jnp.asarray([number & 0xFFFFFFFF, number >> 32], jnp.uint32)
-    return jnp.stack([jnp.asarray(number).astype(jnp.uint32).reshape(()), jnp.uint32(0)])
+    low = number.astype(jnp.uint32)
+    high = (number >> 32).astype(jnp.uint32) if number.dtype.itemsize == 8 else jnp.zeros_like(low)
+    return jnp.stack([low, high])
 
 
 def _attributes(options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     left, right = options.get("window", (-1, -1))
     attributes: dict[str, Any] = {"window_left": np.int64(left), "window_right": np.int64(right)}
-    attributes["causal"] = np.int64(_CAUSAL[options.get("causal", False)])
+    causal = options.get("causal", False)
+    attributes["causal"] = np.int64(_CAUSAL[causal if isinstance(causal, str) else bool(causal)])
     attributes |= {name: np.int64(options.get(name, False)) for name in ("deterministic", "row_invariant")}
     attributes |= {name: np.float32(options[name]) for name in _FLOATS if name in options}
     attributes |= {name: np.int64(options[name]) for name in _INTEGERS if name in options}

@@ -33,7 +33,8 @@ except Exception as error:
 def say(check, page=5, used=33, function="call", appended=2):
     environment = {**os.environ, "STROBE_CHECK_VALUES": check}
     code = CALL.format(page=page, used=used, function=function, appended=appended)
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300).stdout
 
 
 @pytest.mark.parametrize(

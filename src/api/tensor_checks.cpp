@@ -137,8 +137,13 @@ Status check_threads(int threads) {
 }
 
 Status check_dropout(float probability) {
-  if (probability >= 0.0F && probability < 1.0F) return {};
-  return invalid("dropout is {}: it must be at least 0 and less than 1", probability);
+  const bool probable = probability >= 0.0F && probability < 1.0F;
+  if (!probable) return invalid("dropout is {}: it must be at least 0 and less than 1", probability);
+  constexpr float kDropsAll = 511.0F / 512.0F;  // the least that is rounded to 256/256
+  if (probability < kDropsAll) return {};
+  return invalid(
+      "dropout is {}: it is rounded to a multiple of 1/256, which must be less than 1: give less than 511/512",
+      probability);
 }
 
 Status check_random_state(float dropout, const RandomState& random) {

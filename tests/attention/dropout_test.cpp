@@ -140,7 +140,19 @@ TEST(DropoutMask, RoundsTheProbabilityToAMultipleOf256ths) {
   EXPECT_EQ(kept_of(0.0F), 1048576.0);
   EXPECT_EQ(kept_of(0x1p-10F), 1048576.0);               // rounds to 0
   EXPECT_NEAR(kept_of(0x1p-9F), 1044480.0, 5.0 * 64.0);  // rounds to 1 of 256
-  EXPECT_NEAR(kept_of(0.9999999F), 4096.0, 5.0 * 64.0);  // 255 of 256 at most: something is kept
+  EXPECT_NEAR(kept_of(0.998F), 4096.0, 5.0 * 64.0);      // rounds to 255 of 256
+}
+
+TEST(DropoutMask, RefusesToDropEverything) {
+  std::vector<std::uint8_t> mask(4, 7);
+  for (const float dropout : {511.0F / 512.0F, 0.9999999F}) {
+    const Status status = dropout_mask(dropout, {}, tensor(mask.data(), {1, 1, 2, 2}));
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_TRUE(status.message().ends_with(
+        ": it is rounded to a multiple of 1/256, which must be less than 1: give less than 511/512"));
+  }
+  EXPECT_EQ(mask, std::vector<std::uint8_t>(4, 7));
+  EXPECT_TRUE(dropout_mask(std::nextafter(511.0F / 512.0F, 0.0F), {}, tensor(mask.data(), {1, 1, 2, 2})).ok());
 }
 
 // O and dV show which pairs each pass kept: P is 1 / n everywhere, V and dO are identities.

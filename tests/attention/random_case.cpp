@@ -100,7 +100,7 @@ AttentionOptions random_options(DType dtype, const EngineLimits& limits, Random&
   // The last two round to nothing and, but for float16, to all but one in 256.
   if (limits.dropout && random.chance(0.25)) {
     options.dropout =
-        random.one_of({0.1F, 0.1F, 0.5F, 0.5F, 0.9F, 0.99F, 1e-6F, dtype == DType::float16 ? 0.95F : 0.999999F});
+        random.one_of({0.1F, 0.1F, 0.5F, 0.5F, 0.9F, 0.99F, 1e-6F, dtype == DType::float16 ? 0.95F : 0.998F});
   }
   options.deterministic = random.chance(0.2);
   return options;

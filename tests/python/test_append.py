@@ -98,8 +98,10 @@ def test_what_cannot_be_appended_changes_nothing(generator):
     k = normal(generator, 3, NEW, HEADS, HEAD_DIM)
     with pytest.raises(ValueError, match="sequence 2 has 6 rows and appends 3: its part of the cache has 8"):
         strobe.append(k_cache, v_cache, k, k, LENGTHS)
-    with pytest.raises(TypeError, match="k_new"):
+    with pytest.raises(ValueError, match="k_new is missing: give a tensor"):
         strobe.append(k_cache, v_cache, None, k, LENGTHS)
+    with pytest.raises(TypeError, match="interleaved is of type int: it must be True or False"):
+        strobe.append(k_cache, v_cache, k[:, :1], k[:, :1], LENGTHS, interleaved=1)
     k_cache.flags.writeable = False
     with pytest.raises(ValueError, match="k_cache"):
         strobe.append(k_cache, v_cache, k[:, :1], k[:, :1], LENGTHS)

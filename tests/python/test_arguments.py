@@ -112,6 +112,11 @@ CASES = [
     (dict(softcap=float("nan")), ValueError, "softcap is nan: it must be positive, or 0 for none"),
     (dict(softcap=[]), TypeError, "softcap is of type list: it must be a number"),
     (dict(dropout=1.0), ValueError, "dropout is 1: it must be at least 0 and less than 1"),
+    (
+        dict(dropout=0.999, seed=1),
+        ValueError,
+        "dropout is 0.999: it is rounded to a multiple of 1/256, which must be less than 1: give less than 511/512",
+    ),
     (dict(dropout=-0.1), ValueError, "dropout is -0.1: it must be at least 0 and less than 1"),
     (
         dict(dropout=0.5, random_state=np.zeros(2, np.int32)),
@@ -264,7 +269,7 @@ def test_explain_rejects():
     shape = (1, 8, 2, 16)
     with pytest.raises(ValueError, match='device is "gpu": it must be cpu, cuda or cuda:INDEX'):
         strobe.explain(shape, shape, shape, device="gpu")
-    with pytest.raises(ValueError, match="dtype is int4: it must be float32, float16 or bfloat16"):
+    with pytest.raises(ValueError, match="q is int4: it must be float32, float16 or bfloat16"):
         strobe.explain(shape, shape, shape, dtype="int4")
     with pytest.raises(TypeError, match="q, k and v must be given"):
         strobe.explain(None, None, None)
@@ -279,3 +284,5 @@ def test_masks_reject():
         strobe.local_block_mask(256, 256, left=-2, right=0)
     with pytest.raises(ValueError, match="dropout is 2: it must be at least 0 and less than 1"):
         strobe.dropout_mask((1, 1, 2, 2), 2.0)
+    with pytest.raises(ValueError, match=r"dropout is 0\.999: it is rounded to a multiple of 1/256"):
+        strobe.dropout_mask((1, 1, 2, 2), 0.999)

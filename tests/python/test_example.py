@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import children
 import pytest
 import torch
 
@@ -31,8 +32,7 @@ def command(tmp_path):
 def train(command, folder, *, launcher=(), check=True):
     """What it printed, as errors too, and the losses of each attention."""
     arguments = [sys.executable, *launcher, *command]
-    ended = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=folder, env=ENVIRONMENT)
-    assert not check or ended.returncode == 0, ended.stderr
+    ended = children.run(arguments, check=check, cwd=folder, env=ENVIRONMENT)
     path = folder / "losses.json"
     return ended, json.loads(path.read_text())["losses"] if path.exists() else {}
 
@@ -66,7 +66,8 @@ def test_a_killed_run_goes_on_from_its_checkpoint(command, tmp_path):
     _, whole = train(command, tmp_path)
     command += ["--checkpoint", "runs", "--save-every", "2"]
     path = tmp_path / "runs" / "strobe.pt"
-    process = subprocess.Popen([sys.executable, *command], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    settings = {"cwd": tmp_path, "env": ENVIRONMENT, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, *command], preexec_fn=children.die_with_parent, **settings)
     deadline = time.monotonic() + 120
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -92,7 +93,7 @@ def test_shares_must_be_whole(command, tmp_path):
 def test_speed_of_each_attention_is_written_and_drawn(tmp_path):
     settings = ["--device", "cpu", "--sizes", "tiny", "--contexts", "32", "64", "--tokens", "64", "--rounds", "1"]
     command = [sys.executable, str(FOLDER / "speed.py"), *settings, "--attention", "strobe", "math"]
-    subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=ENVIRONMENT)
+    children.run(command, cwd=tmp_path, env=ENVIRONMENT)
     rows = json.loads((tmp_path / "speed.json").read_text())["rows"]
     places = [(row["context"], row["attention"], row["batch"]) for row in rows]
     assert places == [(32, "strobe", 2), (32, "math", 2), (64, "strobe", 1), (64, "math", 1)]
@@ -107,7 +108,7 @@ def test_eight_bit_attention_keeps_the_loss(tmp_path):
     (tmp_path / "text").write_text(TEXT, encoding="utf-8")
     settings = {"--text": "text", "--steps": 8, "--batches": 2, "--context": 32, "--width": 64, "--heads": 2}
     command = [sys.executable, str(FOLDER / "eight_bit.py"), *(str(x) for pair in settings.items() for x in pair)]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=ENVIRONMENT)
+    run = children.run(command, cwd=tmp_path, env=ENVIRONMENT)
     losses = {name: float(loss) for name, _, loss, _ in map(str.split, run.stdout.splitlines())}
     assert list(losses) == ["float32", "bfloat16", "int8", "float8_e4m3fn"]
     for loss in losses.values():

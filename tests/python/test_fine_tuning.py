@@ -6,8 +6,7 @@ On the CPU everything is float32. On a GPU Strobe runs in bfloat16, and may be a
 eager's own bfloat16.
 """
 
-import subprocess
-
+import children
 import pytest
 import torch
 import transformers
@@ -222,7 +221,7 @@ class Verses(torch.utils.data.Dataset):
     """Genesis, a byte a token."""
 
     def __init__(self):
-        printed = subprocess.run(["bible", "-f", "gen1:1-10:32"], capture_output=True, check=True).stdout
+        printed = children.run(["bible", "-f", "gen1:1-10:32"]).stdout.encode()
         self.lines = [list(line[:96]) for line in printed.splitlines() if line]
 
     def __len__(self):

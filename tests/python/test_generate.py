@@ -4,10 +4,10 @@
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import children
 import pytest
 import torch
 
@@ -20,9 +20,7 @@ PROMPTS = ["the quick", "s", "brown fox jumps over the l"]
 
 def run(program, *options, folder, check=True):
     command = [sys.executable, str(EXAMPLES / program), *map(str, options)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=ENVIRONMENT)
-    assert not check or ended.returncode == 0, ended.stderr
-    return ended
+    return children.run(command, check=check, cwd=folder, env=ENVIRONMENT)
 
 
 @pytest.fixture(scope="module")

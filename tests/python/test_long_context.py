@@ -3,9 +3,10 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+import children
 
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "gpt" / "long_context.py"
 SETTINGS = ["--device", "cpu", "--cut", "16", "--steps", "12", "--tokens", "2048", "--questions", "200"]
@@ -14,7 +15,7 @@ SETTINGS = ["--device", "cpu", "--cut", "16", "--steps", "12", "--tokens", "2048
 def test_the_whole_context_is_needed(tmp_path):
     command = [sys.executable, str(PROGRAM), *SETTINGS, "--length", "256", "--sparse"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
+    children.run(command, cwd=tmp_path, env=environment)
     whole, cut = json.loads((tmp_path / "long_context.json").read_text())["runs"]
     assert (whole["seen"], cut["seen"]) == (256, 16)
     assert whole["accuracy"] > 0.9

@@ -52,6 +52,19 @@ def test_misuse_is_reported(qkv):
     parts = halves(*qkv)
     with pytest.raises(ValueError, match="parts is empty"):
         strobe.merge([])
+    for wrong, message in (
+        (1, "parts is of type int: it must be a list of pairs (o, lse)"),
+        ([1], "parts[0] is of type int: it must be a pair (o, lse)"),
+        ([parts[0], (*parts[1], 3)], "parts[1] has 3 values: it must be a pair (o, lse)"),
+        (
+            [(1, 2)],
+            "o of a part is of type int: it must be a tensor that speaks DLPack, of NumPy, PyTorch, JAX or CuPy",
+        ),
+        ([(parts[0][0], None)], "parts[0].lse is missing: give a tensor [batch, heads_q, seqlen_q]"),
+    ):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            strobe.merge(wrong)
+        assert str(caught.value) == message
     with pytest.raises(ValueError, match=r"parts\[1\]\.o has shape"):
         strobe.merge([parts[0], (parts[1][0][:, :3], parts[1][1])])
     with pytest.raises(ValueError, match="out_dtype is float16, but out is float32"):

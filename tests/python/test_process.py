@@ -6,6 +6,7 @@ import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import children
 import numpy as np
 import pytest
 import strobe
@@ -48,6 +49,7 @@ def test_threads_at_once():
 
 
 def in_child(pipe, q, k, v):
+    children.die_with_parent()
     pipe.send(strobe.attention(q, k, v, threads=4))
     pipe.send(strobe.attention_backward(*pipe.recv(), threads=4)[0])
 

@@ -148,7 +148,7 @@ def test_float8_without_ml_dtypes_name(qkv):
     [
         (dict(element="int4"), ValueError, 'element is "int4": it must be "int8" or "float8_e4m3fn"'),
         (dict(q_scales="rows"), ValueError, 'q_scales is "rows": it must be one of tensor, head, block, group, row'),
-        (dict(seed=-1), ValueError, "seed is -1: it must be an integer from 0 to"),
+        (dict(seed=-1), ValueError, "seed is -1: it must be from 0 to 2"),
         (dict(rotate_v=1), TypeError, "rotate_v is of type int: it must be True or False"),
         (dict(q=np.zeros((2, 100, 64), np.float32)), ValueError, "q has rank 3: it must be"),
         (dict(k=np.zeros((1, 130, 2, 64), np.float32)), ValueError, "k has shape .* batch and head_dim must be equal"),
@@ -308,7 +308,7 @@ def test_packed_sequences_of_every_framework(packed):
         (dict(cu_seqlens_k=np.zeros(4, np.int32)), ValueError, "q has batch 4 and k has batch 3: they must be equal"),
         (dict(max_seqlen_k=63), ValueError, "sequence 2 has length 64 in cu_seqlens_k: max_seqlen_k is 63"),
         (dict(max_seqlen_q=-2), ValueError, "max_seqlen_q is -2: it must be 0 or more, or -1 for unknown"),
-        (dict(max_seqlen_q=7.5), TypeError, "float"),
+        (dict(max_seqlen_q=7.5), TypeError, "max_seqlen_q is of type float: it must be an integer"),
         (
             dict(cu_seqlens_q=np.array([0, 70, 60, 71, 100], np.int32)),
             ValueError,

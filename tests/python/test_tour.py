@@ -3,10 +3,10 @@
 
 import contextlib
 import io
-import subprocess
 import sys
 from pathlib import Path
 
+import children
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ def run(page, until=None):
 
 @pytest.mark.parametrize("part", ["readme", "tour", "page", "serving"])
 def test_runs(part):
-    subprocess.run([sys.executable, __file__, part], check=True)
+    children.run([sys.executable, __file__, part])
 
 
 if __name__ == "__main__":

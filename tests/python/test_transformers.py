@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """attn_implementation="strobe" beside "sdpa" and "eager": a trained encoder, small decoders, generation."""
 
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
+import children
 import pytest
 import torch
 import transformers
@@ -28,7 +28,7 @@ def registered():
 
 @pytest.fixture(scope="module")
 def minilm():
-    subprocess.run([ROOT / "scripts" / "fetch-model.sh"], check=True)
+    children.run([ROOT / "scripts" / "fetch-model.sh"])
     return ROOT / "build" / "models" / "all-MiniLM-L6-v2"
 
 
