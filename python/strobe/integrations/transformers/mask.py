@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mask that a model hands to its layers: a boolean tensor for the model, options of attention for Strobe."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from strobe.integrations.transformers.mask_functions import Rule
+
+T = TypeVar("T")
+
+
+class Kind(Enum):
+    """How Strobe computes a mask."""
+
+    RULE = "the rule alone"
+    USED = "the rule on the first keys and the first queries of each sequence"
+    RUN = "the rule on neighbouring keys of each sequence"
+    HOLES = "the rule and a bias that hides keys"
+    DOCUMENTS = "the rule within documents that lie one after another"
+    EXACT = "a bias for each query and key"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a mask says besides its tensors."""
+
+    kind: Kind
+    rule: Rule = Rule()
+    unused: int = 0
+    """So many of the last keys no query sees. Where the rule has a diagonal, the last query is at the last key before
+    them."""
+
+
+TENSORS = ("anchor", "first", "end", "used_q", "tokens", "documents", "cu_seqlens", "exact")
+
+
+class Mask(Tensor):
+    """A boolean mask [batch, 1, seqlen_q, seqlen_k], which is made only where something other than Strobe reads it.
+
+    Every operation but detach() sees the boolean tensor, which is kept. Once a model has written to it, it alone counts.
+
+    anchor: an empty tensor on the mask's device. first, end [batch] int32: the keys of a sequence. used_q [batch]
+    int32: how many queries of a sequence there are. tokens [batch, keys] bool: false where a key is hidden. documents
+    [batch, keys]: queries see keys with the same number; cu_seqlens int32: where they begin, counted through the batch.
+    exact: the mask itself.
+    """
+
+    plan: Plan
+    anchor: Tensor
+    first: Tensor | None
+    end: Tensor | None
+    used_q: Tensor | None
+    tokens: Tensor | None
+    documents: Tensor | None
+    cu_seqlens: Tensor | None
+    exact: Tensor | None
+    _dense: Tensor | None
+    _dense_version: int
+    _derived: dict[Any, Any]
+
+    @staticmethod
+    def __new__(cls, plan: Plan, shape: Any, **tensors: Tensor | None) -> "Mask":
+        anchor = tensors["anchor"]
+        mask = Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=torch.bool, device=anchor.device)
+        mask.plan = plan
+        for name in TENSORS:
+            setattr(mask, name, tensors.get(name))
+        mask._dense = mask.exact
+        mask._dense_version = 0 if mask.exact is None else _version(mask.exact)
+        mask._derived = {}
+        return mask
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __repr__(self, **_: Any) -> str:
+        return f"Mask({tuple(self.shape)}, {self.plan})"
+
+    def dense(self) -> Tensor:
+        """The boolean tensor."""
+        if self._dense is None:
+            dense = self._visible()
+            if torch.compiler.is_compiling():
+                return dense
+            self._dense, self._dense_version = dense, _version(dense)
+        return self._dense
+
+    def settle(self) -> "Mask":
+        """Itself, exact from now on if the boolean tensor was written to."""
+        if self._dense is not None and _version(self._dense) != self._dense_version:
+            self.exact, self._dense_version = self._dense, _version(self._dense)
+            self.plan = replace(self.plan, kind=Kind.EXACT)
+            self._derived = {}
+        return self
+
+    def derived(self, key: Any, make: Callable[[], T]) -> T:
+        """What every layer needs of it, made once."""
+        if torch.compiler.is_compiling():
+            return make()
+        if key not in self._derived:
+            self._derived[key] = make()
+        return self._derived[key]
+
+    def _visible(self) -> Tensor:
+        batch, _, seqlen_q, seqlen_k = self.shape
+        keys = seqlen_k - self.plan.unused
+        # In inference mode tensors do not count what is written to them.
+        with nullcontext() if torch.compiler.is_compiling() else torch.inference_mode(False):
+            k = torch.arange(keys, device=self.device)[None, None, None, :]
+            q = torch.arange(seqlen_q, device=self.device)[None, None, :, None] + (keys - seqlen_q)
+            first = self.first[:, None, None, None] if self.first is not None else 0
+            visible = self.plan.rule.shows(q - first, k - first)
+            if self.end is not None:
+                visible = visible & (k >= first) & (k < self.end[:, None, None, None])
+            if self.tokens is not None:
+                visible = visible & self.tokens[:, None, None, :]
+            if self.documents is not None:
+                visible = visible & (self.documents[:, None, :, None] == self.documents[:, None, None, :])
+            visible = torch.nn.functional.pad(visible, (0, self.plan.unused))
+            return visible.expand(batch, 1, seqlen_q, seqlen_k).contiguous()
+
+    def __tensor_flatten__(self) -> tuple[list[str], Plan]:
+        self.settle()
+        return [name for name in TENSORS if getattr(self, name) is not None], self.plan
+
+    @staticmethod
+    def __tensor_unflatten__(tensors: dict[str, Tensor], plan: Plan, size: Any, stride: Any) -> "Mask":
+        return Mask(plan, size, **tensors)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return args[0]._copy()
+        args, kwargs = pytree.tree_map_only(Mask, Mask.dense, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def _copy(self) -> "Mask":
+        self.settle()
+        copy = Mask(self.plan, self.shape, **{name: getattr(self, name) for name in TENSORS})
+        copy._dense, copy._dense_version, copy._derived = self._dense, self._dense_version, self._derived
+        return copy
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
