@@ -13,6 +13,7 @@ _WITHOUT_EFFECT = frozenset(
     {
         *("cache_position", "position_ids", "seq_idx", "sliding_window"),  # the mask has said it
         *("num_items_in_batch", "output_hidden_states", "output_router_logits", "return_dict", "use_cache"),
+        *("labels", "logits_to_keep"),
     }
 )
 _BOUNDS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
@@ -35,8 +36,9 @@ def attend(
 ) -> tuple[Tensor, None]:
     """query [batch, heads_q, seqlen_q, head_dim], key and value likewise; gives [batch, seqlen_q, heads_q, ..].
 
-    The mask alone says which keys a query sees, `sliding_window` is not read. Without a mask the attention of more than
-    one query is causal from the first key on where `is_causal`, or else the module, says that it is.
+    The mask alone says which keys a query sees, as for "eager": without one it sees all, and neither `sliding_window`
+    nor `is_causal` is read. A compiled call without a mask is causal where `is_causal`, or else the module, says that
+    it is, as for "sdpa": there make_mask leaves out plain causal masks.
     """
     bounds = {name: others.pop(name) for name in _BOUNDS if others.get(name) is not None}
     _reject(others)
@@ -49,22 +51,23 @@ def attend(
         "deterministic": deterministic,
     }
     options = {name: value for name, value in options.items() if value is not None}
-    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    if "cu_seq_lens_q" in bounds and not _has_documents(attention_mask):
-        return compute.flattened(q, k, v, attention_mask, causal, bounds, options), None
-    if attention_mask is None:
-        return compute.without_mask(q, k, v, causal, position_bias, options), None
-    if isinstance(attention_mask, Mask) and _fits(attention_mask, q, k):
-        return compute.described(q, k, v, attention_mask.settle(), position_bias, options), None
-    return compute.biased(q, k, v, attention_mask, position_bias, options), None
+    causal = torch.compiler.is_compiling() and bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    mask = _described(attention_mask, q, k)
+    if "cu_seq_lens_q" in bounds and (mask is None or mask.plan.kind is not Kind.DOCUMENTS):
+        compute.check_bounds(attention_mask, mask)
+        return compute.flattened(q, k, v, mask, causal, bounds, options), None
+    if mask is not None:
+        return compute.described(q, k, v, mask, position_bias, options), None
+    if attention_mask is not None:
+        return compute.biased(q, k, v, attention_mask, position_bias, options), None
+    return compute.without_mask(q, k, v, causal, position_bias, options), None
 
 
-def _has_documents(mask: Tensor | None) -> bool:
-    return isinstance(mask, Mask) and mask.plan.kind is Kind.DOCUMENTS
-
-
-def _fits(mask: Mask, q: Tensor, k: Tensor) -> bool:
-    return mask.shape == (q.shape[0], 1, q.shape[1], k.shape[1])
+def _described(mask: Tensor | None, q: Tensor, k: Tensor) -> Mask | None:
+    """The mask, if what it says besides its tensor can be read: a compiler sees the tensor alone."""
+    if not isinstance(mask, Mask) or torch.compiler.is_compiling():
+        return None
+    return mask.settle() if mask.shape == (q.shape[0], 1, q.shape[1], k.shape[1]) else None
 
 
 def _reject(keywords: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ _CUTS_MASKS = transformers.__version__.startswith("4.")
 def without_mask(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, position_bias: Tensor | None, options: Options
 ) -> Tensor:
-    """The first query of a causal call is at the first key: keys beyond the queries are room in a static cache."""
+    """The first query of a causal call is at the first key; keys beyond the queries are room in a static cache."""
     seqlen_q = q.shape[1]
     if causal and seqlen_q > 1:
         k, v = k[:, :seqlen_q], v[:, :seqlen_q]
@@ -38,9 +38,9 @@ def without_mask(
 def described(q: Tensor, k: Tensor, v: Tensor, mask: Mask, position_bias: Tensor | None, options: Options) -> Tensor:
     kind = mask.plan.kind
     if position_bias is not None and kind not in (Kind.RULE, Kind.USED):
-        return biased(q, k, v, mask.dense(), position_bias, options)
-    if kind is Kind.EXACT or (kind in (Kind.RUN, Kind.DOCUMENTS) and torch.compiler.is_compiling()):
-        bias = mask.derived(("bias", q.dtype), lambda: _as_bias(mask.dense(), q, k))
+        return biased(q, k, v, mask.visible(), position_bias, options)
+    if kind is Kind.EXACT:
+        bias = mask.derived(("bias", q.dtype), lambda: _as_bias(mask.visible(), q, k))
         return attention(q, k, v, bias=bias, **options)
     keys = k.shape[1] - mask.plan.unused
     k, v = k[:, :keys], v[:, :keys]
@@ -104,25 +104,20 @@ def _on_documents(q: Tensor, k: Tensor, v: Tensor, mask: Mask, options: Options)
     return _on_packed(q, k, v, bounds | {"max_seqlen_q": longest, "max_seqlen_k": longest}, options)
 
 
+def check_bounds(given: Tensor | None, mask: Mask | None) -> None:
+    """NotImplementedError where a mask beside cu_seq_lens_q says more than causal, window and chunk."""
+    if given is not None and (mask is None or mask.plan.kind is not Kind.RULE or mask.plan.unused):
+        raise NotImplementedError(
+            'attn_implementation="strobe" was given cu_seq_lens_q and a mask that says more than causal, window and '
+            "chunk: give one of them"
+        )
+
+
 def flattened(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    given: Mapping[str, Any],
-    options: Options,
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask | None, causal: bool, given: Mapping[str, Any], options: Options
 ) -> Tensor:
     """A batch of 1 that holds sequences one after another, whose bounds the caller gave."""
-    if mask is not None:
-        if not isinstance(mask, Mask) or mask.settle().plan.kind is not Kind.RULE or mask.plan.unused:
-            raise NotImplementedError(
-                'attn_implementation="strobe" was given cu_seq_lens_q and a mask that says more than causal, window and '
-                "chunk: give one of them"
-            )
-        options |= _options_of(mask.plan.rule)
-    elif causal:
-        options["causal"] = True
+    options |= _options_of(mask.plan.rule) if mask is not None else {"causal": causal}
     cu_seqlens_q = given["cu_seq_lens_q"]
     bounds = {
         "cu_seqlens_q": cu_seqlens_q.int(),
@@ -150,7 +145,9 @@ def biased(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, position_bias: Tensor 
     if _CUTS_MASKS:
         mask = mask[..., : k.shape[1]]
     bias = _as_bias(mask, q, k)
-    return attention(q, k, v, bias=bias if position_bias is None else bias + position_bias, **options)
+    if position_bias is not None:
+        bias = _as_bias(bias + position_bias, q, k)
+    return attention(q, k, v, bias=bias, **options)
 
 
 def _as_bias(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mask that a model hands to its layers: a boolean tensor for the model, options of attention for Strobe."""
+"""The mask that a model hands to its layers: a tensor to add to scores for the model, options of attention for Strobe."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import astuple, dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.utils import _pytree as pytree
 
 from strobe.integrations.transformers.mask_functions import Rule
@@ -42,14 +43,15 @@ TENSORS = ("anchor", "first", "end", "used_q", "tokens", "documents", "cu_seqlen
 
 
 class Mask(Tensor):
-    """A boolean mask [batch, 1, seqlen_q, seqlen_k], which is made only where something other than Strobe reads it.
+    """What "eager" adds to scores, [batch, 1, seqlen_q, seqlen_k], made only where something other than Strobe reads it.
 
-    Every operation but detach() sees the boolean tensor, which is kept. Once a model has written to it, it alone counts.
+    It is 0 where a query sees a key and the least number of its dtype elsewhere, as every model expects it. Every
+    operation but detach() sees that tensor, which is kept. Once a model has written to it, it alone counts.
 
-    anchor: an empty tensor on the mask's device. first, end [batch] int32: the keys of a sequence. used_q [batch]
-    int32: how many queries of a sequence there are. tokens [batch, keys] bool: false where a key is hidden. documents
-    [batch, keys]: queries see keys with the same number; cu_seqlens int32: where they begin, counted through the batch.
-    exact: the mask itself.
+    anchor: an empty tensor of the mask's device and dtype. first, end [batch] int32: the keys of a sequence. used_q
+    [batch] int32: how many queries of a sequence there are. tokens [batch, keys] bool: false where a key is hidden.
+    documents [batch, keys]: queries see keys with the same number; cu_seqlens int32: where they begin, counted through
+    the batch. exact: the mask itself, bool, or what the model has written.
     """
 
     plan: Plan
@@ -62,18 +64,17 @@ class Mask(Tensor):
     cu_seqlens: Tensor | None
     exact: Tensor | None
     _dense: Tensor | None
-    _dense_version: int
     _derived: dict[Any, Any]
 
     @staticmethod
     def __new__(cls, plan: Plan, shape: Any, **tensors: Tensor | None) -> "Mask":
         anchor = tensors["anchor"]
-        mask = Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=torch.bool, device=anchor.device)
+        assert anchor is not None
+        mask = Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=anchor.dtype, device=anchor.device)
         mask.plan = plan
         for name in TENSORS:
             setattr(mask, name, tensors.get(name))
-        mask._dense = mask.exact
-        mask._dense_version = 0 if mask.exact is None else _version(mask.exact)
+        mask._dense = None
         mask._derived = {}
         return mask
 
@@ -84,55 +85,61 @@ class Mask(Tensor):
         return f"Mask({tuple(self.shape)}, {self.plan})"
 
     def dense(self) -> Tensor:
-        """The boolean tensor."""
-        if self._dense is None:
-            dense = self._visible()
-            if torch.compiler.is_compiling():
-                return dense
-            self._dense, self._dense_version = dense, _version(dense)
-        return self._dense
+        """The tensor to add to scores."""
+        if self._dense is not None:
+            return self._dense
+        with _where_writes_are_counted():
+            visible = self.visible()
+            dense = visible
+            if visible.dtype == torch.bool:
+                zero = torch.zeros((), dtype=self.dtype, device=self.device)
+                dense = torch.where(visible, zero, torch.finfo(self.dtype).min)
+        if torch.compiler.is_compiling():
+            return dense
+        self._dense, self._derived["version"] = dense, dense._version
+        return dense
 
     def settle(self) -> "Mask":
-        """Itself, exact from now on if the boolean tensor was written to."""
-        if self._dense is not None and _version(self._dense) != self._dense_version:
-            self.exact, self._dense_version = self._dense, _version(self._dense)
-            self.plan = replace(self.plan, kind=Kind.EXACT)
-            self._derived = {}
+        """Itself, exact from now on if the model has written to its tensor."""
+        if self._dense is not None and self._dense._version != self._derived["version"]:
+            self.exact, self.plan = self._dense, Plan(Kind.EXACT)
+            self._derived = {"version": self._dense._version}
         return self
 
     def derived(self, key: Any, make: Callable[[], T]) -> T:
         """What every layer needs of it, made once."""
-        if torch.compiler.is_compiling():
-            return make()
         if key not in self._derived:
             self._derived[key] = make()
         return self._derived[key]
 
-    def _visible(self) -> Tensor:
+    def visible(self) -> Tensor:
+        """True where a query sees a key; what the model has written, if it has."""
+        if self.exact is not None:
+            return self.exact
         batch, _, seqlen_q, seqlen_k = self.shape
         keys = seqlen_k - self.plan.unused
-        # In inference mode tensors do not count what is written to them.
-        with nullcontext() if torch.compiler.is_compiling() else torch.inference_mode(False):
-            k = torch.arange(keys, device=self.device)[None, None, None, :]
-            q = torch.arange(seqlen_q, device=self.device)[None, None, :, None] + (keys - seqlen_q)
-            first = self.first[:, None, None, None] if self.first is not None else 0
-            visible = self.plan.rule.shows(q - first, k - first)
-            if self.end is not None:
-                visible = visible & (k >= first) & (k < self.end[:, None, None, None])
-            if self.tokens is not None:
-                visible = visible & self.tokens[:, None, None, :]
-            if self.documents is not None:
-                visible = visible & (self.documents[:, None, :, None] == self.documents[:, None, None, :])
-            visible = torch.nn.functional.pad(visible, (0, self.plan.unused))
-            return visible.expand(batch, 1, seqlen_q, seqlen_k).contiguous()
+        k = torch.arange(keys, device=self.device)[None, None, None, :]
+        q = torch.arange(seqlen_q, device=self.device)[None, None, :, None] + (keys - seqlen_q)
+        first = self.first[:, None, None, None] if self.first is not None else 0
+        visible = self.plan.rule.shows(q - first, k - first)
+        if self.end is not None:
+            visible = visible & (k >= first) & (k < self.end[:, None, None, None])
+        if self.tokens is not None:
+            visible = visible & self.tokens[:, None, None, :]
+        if self.documents is not None:
+            visible = visible & (self.documents[:, None, :, None] == self.documents[:, None, None, :])
+        return pad(visible, (0, self.plan.unused)).expand(batch, 1, seqlen_q, seqlen_k)
 
-    def __tensor_flatten__(self) -> tuple[list[str], Plan]:
+    def __tensor_flatten__(self) -> tuple[list[str], tuple[Any, ...]]:
+        """The plan as plain values, which compilers know."""
         self.settle()
-        return [name for name in TENSORS if getattr(self, name) is not None], self.plan
+        plan = (self.plan.kind.name, astuple(self.plan.rule), self.plan.unused)
+        return [name for name in TENSORS if getattr(self, name) is not None], plan
 
     @staticmethod
-    def __tensor_unflatten__(tensors: dict[str, Tensor], plan: Plan, size: Any, stride: Any) -> "Mask":
-        return Mask(plan, size, **tensors)
+    def __tensor_unflatten__(tensors: dict[str, Tensor], plan: tuple[Any, ...], size: Any, stride: Any) -> "Mask":
+        kind, rule, unused = plan
+        return Mask(Plan(Kind[kind], Rule(*rule), unused), size, **tensors)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -144,9 +151,10 @@ class Mask(Tensor):
     def _copy(self) -> "Mask":
         self.settle()
         copy = Mask(self.plan, self.shape, **{name: getattr(self, name) for name in TENSORS})
-        copy._dense, copy._dense_version, copy._derived = self._dense, self._dense_version, self._derived
+        copy._dense, copy._derived = self._dense, self._derived
         return copy
 
 
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+def _where_writes_are_counted() -> AbstractContextManager[Any]:
+    """Outside of inference mode."""
+    return nullcontext() if torch.compiler.is_compiling() else torch.inference_mode(False)

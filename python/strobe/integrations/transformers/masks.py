@@ -16,52 +16,51 @@ from strobe.torch.ops import is_traced
 
 
 def make_mask(**call: Any) -> Tensor | None:
-    """The mask of the mask function in `call`; None where causal attention without a mask computes the same.
+    """The mask of the mask function in `call`; None where every query sees every key and the model allows that.
 
     This waits for the GPU so that no layer has to: where there is padding decides how the mask is computed. A compiler
-    cannot wait and gets the boolean tensor, or None as for "sdpa".
+    cannot wait. It gets the tensor that "eager" has, but none for a plain causal mask, as for "sdpa".
     """
+    if not getattr(call.get("config"), "is_causal", True):
+        call["allow_is_bidirectional_skip"] = False  # its layers say that they are causal, and count if compiled
     if torch.jit.is_tracing() or is_traced(*call.values()):
-        if not getattr(call.get("config"), "is_causal", True):
-            call["allow_is_bidirectional_skip"] = False  # the layers without a mask are causal nevertheless
-        return masking_utils.sdpa_mask(**call)
+        return _traced(call)
     mask = None if _is_captured() else _described(call)
     if mask is None:
-        return _exact(call)
-    return None if _can_be_left_out(mask, call) else mask
+        with torch.inference_mode(False):
+            exact = _boolean(call)
+        return Mask(Plan(Kind.EXACT), exact.shape, anchor=_anchor(call, exact.device), exact=exact)
+    return None if mask.plan == Plan(Kind.RULE) and call.get("allow_is_bidirectional_skip", False) else mask
 
 
 def _is_captured() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
-def _exact(call: dict[str, Any]) -> Mask:
-    with torch.inference_mode(False):  # where tensors count what is written to them
-        mask = masking_utils.sdpa_mask(**call | {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
-    return Mask(Plan(Kind.EXACT), mask.shape, anchor=mask.new_empty(0), exact=mask)
+def _traced(call: dict[str, Any]) -> Tensor | None:
+    if masking_utils.sdpa_mask(**call) is None:
+        return None
+    return masking_utils.eager_mask(**call)
 
 
-def _can_be_left_out(mask: Mask, call: dict[str, Any]) -> bool:
-    """Where the layers do the same without a mask: causal from the first key on, or one query that sees every key.
+def _boolean(call: dict[str, Any]) -> Tensor:
+    """The mask itself, whatever could be left out."""
+    return masking_utils.sdpa_mask(**call | {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
 
-    Full attention of more queries is not left out, since some models have it in layers that say that they are causal.
-    """
-    seqlen_q, seqlen_k = mask.shape[-2:]
-    if mask.plan.kind is not Kind.RULE or not call.get("allow_is_causal_skip", True):
-        return False
-    if seqlen_q == 1:
-        return mask.plan == Plan(Kind.RULE)
-    return mask.plan.rule == Rule(causal=True) and seqlen_k - mask.plan.unused == seqlen_q
+
+def _anchor(call: dict[str, Any], device: torch.device) -> Tensor:
+    return torch.empty(0, dtype=call.get("dtype", torch.float32), device=device)
 
 
 def _place(call: dict[str, Any]) -> Place | None:
     batch, seqlen_k, kv_offset = call["batch_size"], call["kv_length"], int(call.get("kv_offset", 0))
     if "cache_position" not in call:
         q_offset, device = int(call.get("q_offset", 0)), torch.device(call.get("device", "cpu"))
-        return Place(batch, call["q_length"], seqlen_k, q_offset, kv_offset, device)
+        return Place(batch, call["q_length"], seqlen_k, q_offset, kv_offset, _anchor(call, device))
     positions = call["cache_position"]  # of transformers 4
     first, follow = torch.stack((positions[0], (positions.diff() == 1).all().to(positions.dtype))).tolist()
-    return Place(batch, positions.shape[0], seqlen_k, first, kv_offset, positions.device) if follow else None
+    anchor = _anchor(call, positions.device)
+    return Place(batch, positions.shape[0], seqlen_k, first, kv_offset, anchor) if follow else None
 
 
 def _described(call: dict[str, Any]) -> Mask | None:

@@ -20,7 +20,11 @@ class Place:
     seqlen_k: int
     q_offset: int
     kv_offset: int
-    device: torch.device
+    anchor: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        return self.anchor.device
 
     @property
     def offset(self) -> int:
@@ -87,8 +91,7 @@ def packed(form: Form, place: Place) -> Mask | None:
 
 
 def _mask(place: Place, plan: Plan, **tensors: Tensor | None) -> Mask:
-    anchor = torch.empty(0, device=place.device)
-    return Mask(plan, (place.batch, 1, place.seqlen_q, place.seqlen_k), anchor=anchor, **tensors)
+    return Mask(plan, (place.batch, 1, place.seqlen_q, place.seqlen_k), anchor=place.anchor, **tensors)
 
 
 def _runs(tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
