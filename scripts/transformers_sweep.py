@@ -42,7 +42,11 @@ def run(architecture, names, verbose):
     results = {kind for kind, _ in outcomes.values()}
     if results <= {"not comparable", "not served"}:
         reason = next((words for kind, words in outcomes.values() if kind == "not served"), None)
-        return f"not served: {reason}" if reason else f"not run: {' '.join(next(iter(outcomes.values()))[1].split())[:140]}"
+        return (
+            f"not served: {reason}"
+            if reason
+            else f"not run: {' '.join(next(iter(outcomes.values()))[1].split())[:140]}"
+        )
     return outcomes
 
 
@@ -80,7 +84,8 @@ def main():
     print(f"\n{len(left_out)} architectures without a result:")
     for architecture, reason in left_out.items():
         print(f"    {architecture}: {reason}")
-    print(f"\n{len(served)} architectures in {time.time() - began:.0f} s: {', '.join(f'{n} {kind}' for kind, n in totals.items())}")
+    counts = ", ".join(f"{number} {kind}" for kind, number in totals.items())
+    print(f"\n{len(served)} architectures in {time.time() - began:.0f} s: {counts}")
     return 1 if totals["wrong"] or totals["failed"] or not served else 0
 
 

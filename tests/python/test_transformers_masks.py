@@ -8,10 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from strobe.integrations.transformers import compute
 from strobe.integrations.transformers.attention import attend
-from strobe.integrations.transformers.mask import Kind, Mask
-from strobe.integrations.transformers.mask_functions import Rule, recognise
+from strobe.integrations.transformers.mask import Kind
 from strobe.integrations.transformers.masks import make_mask
 from transformers import masking_utils
 
@@ -177,9 +175,7 @@ def test_cross_attention(seqlen_q, padding):
     module = SimpleNamespace(is_causal=False)
     mask, wanted = make_mask(**call), wanted_mask(call)
     q, k, v = tensors(seqlen_q, SEQLEN, grad=True)
-    torch.testing.assert_close(
-        strobe(q, k, v, mask, module).double(), reference(q, k, v, wanted), rtol=1e-5, atol=1e-5
-    )
+    torch.testing.assert_close(strobe(q, k, v, mask, module).double(), reference(q, k, v, wanted), rtol=1e-5, atol=1e-5)
     with torch.no_grad():
         torch.testing.assert_close(
             strobe(q, k, v, mask, module).double(), reference(q, k, v, wanted), rtol=1e-5, atol=1e-5

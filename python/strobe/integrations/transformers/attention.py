@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention of a layer of transformers: its mask becomes options of Strobe's attention, its result is transposed."""
+"""The attention of a layer of transformers: its mask becomes options of Strobe's attention."""
 
 from typing import Any
 
@@ -51,7 +51,9 @@ def attend(
         "deterministic": deterministic,
     }
     options = {name: value for name, value in options.items() if value is not None}
-    causal = torch.compiler.is_compiling() and bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    causal = torch.compiler.is_compiling() and bool(
+        getattr(module, "is_causal", True) if is_causal is None else is_causal
+    )
     mask = _described(attention_mask, q, k)
     if "cu_seq_lens_q" in bounds and (mask is None or mask.plan.kind is not Kind.DOCUMENTS):
         compute.check_bounds(attention_mask, mask)

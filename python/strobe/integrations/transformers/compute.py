@@ -74,7 +74,8 @@ def _on_runs(q: Tensor, k: Tensor, v: Tensor, mask: Mask, options: Options) -> T
     """Keys from `first` to `end` of each sequence: read in place, or packed with the padding as sequences between."""
     if is_eager_inference(q, k, v) and reads_in_place(q, Cache(k, v, leftpad=mask.first)):
         in_place = {"leftpad_k": mask.first, "seqused_k": mask.end, "seqused_q": mask.used_q}
-        return strobe.attention(*cast(q, k, v), **{name: x for name, x in in_place.items() if x is not None}, **options)
+        q, k, v = cast(q, k, v)
+        return strobe.attention(q, k, v, **{name: x for name, x in in_place.items() if x is not None}, **options)
     bounds = mask.derived("bounds", lambda: _bounds_of_runs(mask, q.shape[1], k.shape[1]))
     return _on_packed(q, k, v, bounds, options)
 
@@ -134,14 +135,19 @@ def _bound(length: Any) -> int:
 
 
 def _on_packed(q: Tensor, k: Tensor, v: Tensor, bounds: Options, options: Options) -> Tensor:
-    o = attention(*(x.flatten(0, 1) for x in (q, k, v)), **bounds, **options)
-    return o.unflatten(0, q.shape[:2])
+    batch_and_seqlen = q.shape[:2]
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    o = attention(q, k, v, **bounds, **options)
+    result: Tensor = o.unflatten(0, batch_and_seqlen)
+    return result
 
 
 def biased(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, position_bias: Tensor | None, options: Options) -> Tensor:
-    """A mask that broadcasts to [batch, heads, seqlen_q, seqlen_k]: true where a query sees a key, or added to scores."""
+    """The mask broadcasts to [batch, heads, seqlen_q, seqlen_k]: true where a query sees a key, or added to scores."""
     if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
-        raise TypeError(f"attention_mask is {str(mask.dtype).removeprefix('torch.')}: it must be bool or floating point")
+        raise TypeError(
+            f"attention_mask is {str(mask.dtype).removeprefix('torch.')}: it must be bool or floating point"
+        )
     if _CUTS_MASKS:
         mask = mask[..., : k.shape[1]]
     bias = _as_bias(mask, q, k)

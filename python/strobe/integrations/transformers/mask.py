@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mask that a model hands to its layers: a tensor to add to scores for the model, options of attention for Strobe."""
+"""The mask that a model hands to its layers: to the model a tensor to add to scores, to Strobe options of attention."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils import _pytree as pytree
 
-from strobe.integrations.transformers.mask_functions import Rule
+from strobe.integrations.transformers.mask_functions import NO_RULE, Rule
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class Plan:
     """What a mask says besides its tensors."""
 
     kind: Kind
-    rule: Rule = Rule()
+    rule: Rule = NO_RULE
     unused: int = 0
     """So many of the last keys no query sees. Where the rule has a diagonal, the last query is at the last key before
     them."""
@@ -43,7 +43,7 @@ TENSORS = ("anchor", "first", "end", "used_q", "tokens", "documents", "cu_seqlen
 
 
 class Mask(Tensor):
-    """What "eager" adds to scores, [batch, 1, seqlen_q, seqlen_k], made only where something other than Strobe reads it.
+    """What "eager" adds to scores, [batch, 1, seqlen_q, seqlen_k], made only where another than Strobe reads it.
 
     It is 0 where a query sees a key and the least number of its dtype elsewhere, as every model expects it. Every
     operation but detach() sees that tensor, which is kept. Once a model has written to it, it alone counts.

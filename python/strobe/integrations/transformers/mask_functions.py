@@ -54,6 +54,10 @@ class Rule:
         return visible
 
 
+NO_RULE = Rule()
+"""Every query sees every key."""
+
+
 @dataclass(frozen=True)
 class Form:
     """A recognised mask function."""

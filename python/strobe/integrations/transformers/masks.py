@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import masking_utils
 
-from strobe.integrations.transformers.mask import Kind, Plan, Mask
+from strobe.integrations.transformers.mask import Kind, Mask, Plan
 from strobe.integrations.transformers.mask_functions import Form, Rule, recognise
 from strobe.integrations.transformers.padding import Place, packed, padded
 from strobe.torch.ops import is_traced

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from strobe.integrations.transformers.mask import Kind, Plan, Mask
+from strobe.integrations.transformers.mask import Kind, Mask, Plan
 from strobe.integrations.transformers.mask_functions import Form
 
 
@@ -58,9 +58,7 @@ def padded(form: Form, tokens: Tensor | None, place: Place, keys: int) -> Mask |
         return _mask(place, Plan(Kind.HOLES, rule, unused), tokens=tokens)
     used_q = (end - keys + place.seqlen_q).clamp(0, place.seqlen_q) if rule.has_diagonal else None
     kind = Kind.USED if from_the_first else Kind.RUN
-    return _mask(
-        place, Plan(kind, rule, unused), first=None if from_the_first else first, end=end, used_q=used_q
-    )
+    return _mask(place, Plan(kind, rule, unused), first=None if from_the_first else first, end=end, used_q=used_q)
 
 
 def packed(form: Form, place: Place) -> Mask | None:
