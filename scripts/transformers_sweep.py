@@ -18,6 +18,7 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
+import torch
 import transformers
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
@@ -68,6 +69,7 @@ def main():
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
     cases.count_calls()
     print(f"transformers {transformers.__version__}; {', '.join(f'{mark} {kind}' for kind, mark in MARKS.items())}")
     began, totals, left_out, served = time.time(), Counter(), {}, set()

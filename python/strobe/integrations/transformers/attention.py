@@ -69,7 +69,7 @@ def _described(mask: Tensor | None, q: Tensor, k: Tensor) -> Mask | None:
     """The mask, if what it says besides its tensor can be read: a compiler sees the tensor alone."""
     if not isinstance(mask, Mask) or torch.compiler.is_compiling():
         return None
-    return mask.settle() if mask.shape == (q.shape[0], 1, q.shape[1], k.shape[1]) else None
+    return mask if mask.shape == (q.shape[0], 1, q.shape[1], k.shape[1]) else None
 
 
 def _reject(keywords: dict[str, Any]) -> None:

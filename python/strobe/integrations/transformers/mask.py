@@ -2,7 +2,6 @@
 """The mask that a model hands to its layers: to the model a tensor to add to scores, to Strobe options of attention."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass
 from enum import Enum
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from torch.nn.functional import pad
 from torch.utils import _pytree as pytree
 
 from strobe.integrations.transformers.mask_functions import NO_RULE, Rule
+from strobe.torch.ops import is_traced
 
 T = TypeVar("T")
 
@@ -46,12 +46,12 @@ class Mask(Tensor):
     """What "eager" adds to scores, [batch, 1, seqlen_q, seqlen_k], made only where another than Strobe reads it.
 
     It is 0 where a query sees a key and the least number of its dtype elsewhere, as every model expects it. Every
-    operation but detach() sees that tensor, which is kept. Once a model has written to it, it alone counts.
+    operation but detach() sees that tensor, which is kept. Once a model could write to it, it alone counts.
 
     anchor: an empty tensor of the mask's device and dtype. first, end [batch] int32: the keys of a sequence. used_q
     [batch] int32: how many queries of a sequence there are. tokens [batch, keys] bool: false where a key is hidden.
     documents [batch, keys]: queries see keys with the same number; cu_seqlens int32: where they begin, counted through
-    the batch. exact: the mask itself, bool, or what the model has written.
+    the batch. exact: the mask itself, bool, or the tensor that the model can write to.
     """
 
     plan: Plan
@@ -86,25 +86,20 @@ class Mask(Tensor):
 
     def dense(self) -> Tensor:
         """The tensor to add to scores."""
-        if self._dense is not None:
-            return self._dense
-        with _where_writes_are_counted():
+        if self._dense is None:
             visible = self.visible()
-            dense = visible
             if visible.dtype == torch.bool:
                 zero = torch.zeros((), dtype=self.dtype, device=self.device)
-                dense = torch.where(visible, zero, torch.finfo(self.dtype).min)
-        if torch.compiler.is_compiling():
-            return dense
-        self._dense, self._derived["version"] = dense, dense._version
-        return dense
+                visible = torch.where(visible, zero, torch.finfo(self.dtype).min)
+            self._dense = visible
+        return self._dense
 
-    def settle(self) -> "Mask":
-        """Itself, exact from now on if the model has written to its tensor."""
-        if self._dense is not None and self._dense._version != self._derived["version"]:
-            self.exact, self.plan = self._dense, Plan(Kind.EXACT)
-            self._derived = {"version": self._dense._version}
-        return self
+    def _hand_out(self) -> None:
+        """Its tensor alone counts from now on, since the caller may write to it. A compiler's tensors stay as they are."""
+        if is_traced(self.anchor):
+            return
+        self.exact, self.plan = self.dense(), Plan(Kind.EXACT)
+        self._derived = {}
 
     def derived(self, key: Any, make: Callable[[], T]) -> T:
         """What every layer needs of it, made once."""
@@ -113,7 +108,7 @@ class Mask(Tensor):
         return self._derived[key]
 
     def visible(self) -> Tensor:
-        """True where a query sees a key; what the model has written, if it has."""
+        """True where a query sees a key, or the tensor that the model can write to."""
         if self.exact is not None:
             return self.exact
         batch, _, seqlen_q, seqlen_k = self.shape
@@ -132,7 +127,6 @@ class Mask(Tensor):
 
     def __tensor_flatten__(self) -> tuple[list[str], tuple[Any, ...]]:
         """The plan as plain values, which compilers know."""
-        self.settle()
         plan = (self.plan.kind.name, astuple(self.plan.rule), self.plan.unused)
         return [name for name in TENSORS if getattr(self, name) is not None], plan
 
@@ -145,16 +139,12 @@ class Mask(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.detach.default:
             return args[0]._copy()
-        args, kwargs = pytree.tree_map_only(Mask, Mask.dense, (args, kwargs or {}))
-        return func(*args, **kwargs)
+        plain_args, plain_kwargs = pytree.tree_map_only(Mask, Mask.dense, (args, kwargs or {}))
+        if func._schema.is_mutable or any(output.alias_info is not None for output in func._schema.returns):
+            pytree.tree_map_only(Mask, Mask._hand_out, (args, kwargs))
+        return func(*plain_args, **plain_kwargs)
 
     def _copy(self) -> "Mask":
-        self.settle()
         copy = Mask(self.plan, self.shape, **{name: getattr(self, name) for name in TENSORS})
         copy._dense, copy._derived = self._dense, self._derived
         return copy
-
-
-def _where_writes_are_counted() -> AbstractContextManager[Any]:
-    """Outside of inference mode."""
-    return nullcontext() if torch.compiler.is_compiling() else torch.inference_mode(False)

@@ -27,8 +27,7 @@ def make_mask(**call: Any) -> Tensor | None:
         return _traced(call)
     mask = None if _is_captured() else _described(call)
     if mask is None:
-        with torch.inference_mode(False):
-            exact = _boolean(call)
+        exact = _boolean(call)
         return Mask(Plan(Kind.EXACT), exact.shape, anchor=_anchor(call, exact.device), exact=exact)
     return None if mask.plan == Plan(Kind.RULE) and call.get("allow_is_bidirectional_skip", False) else mask
 
