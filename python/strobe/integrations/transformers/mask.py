@@ -95,7 +95,7 @@ class Mask(Tensor):
         return self._dense
 
     def _hand_out(self) -> None:
-        """Its tensor alone counts from now on, since the caller may write to it. A compiler's tensors stay as they are."""
+        """Its tensor alone counts from now on, since the caller may write to it; not while a compiler traces it."""
         if is_traced(self.anchor):
             return
         self.exact, self.plan = self.dense(), Plan(Kind.EXACT)
