@@ -7,7 +7,7 @@ padding, packed documents, masks of the caller's own, caches, generation, cross-
 equal to eager in float32, to rounding, or says what it needs that Strobe has not; anything else is a failure and the
 exit status 1. Run with a Python that has strobe and transformers:
 
-    python scripts/transformers_sweep.py                  # about ten minutes
+    python scripts/transformers_sweep.py                  # about two minutes
     python scripts/transformers_sweep.py llama t5 --verbose
 """
 

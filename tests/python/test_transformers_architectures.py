@@ -9,7 +9,7 @@ ARCHITECTURES = (
     *("llama", "mistral", "gemma2", "gemma3_text", "llama4_text", "gpt_oss", "qwen3_moe"),  # decoders
     *("bert", "modernbert", "t5gemma", "bart", "t5", "vit", "whisper"),
 )
-REFUSED = {"inkling2_text": "sinks"}
+REFUSED = {"inkling2_text": "sinks", "deepseek_v32": "indices"}
 
 
 def models(architecture):

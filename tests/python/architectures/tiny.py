@@ -36,7 +36,8 @@ _SIZES = (
     (r"max_(en|de)coder_position_embeddings|model_max_length|max_seq_len|max_sequence_length", 64),
     (r"image_size|resolution", 32),
     (r"patch_size", 8),
-    (r"index_(n_heads|head_dim|topk)", 4),
+    (r"index_(n_heads|topk)", 4),
+    (r"index_head_dim", 2 * HEAD),
     (r"mamba_n_heads|mamba_num_heads|linear_num_(key|value)_heads|linear_num_heads|num_linear_key_value_heads", 4),
     (r"mamba_d_head|mamba_head_dim|linear_(key|value|)_?head_dim", 16),
     (r"mamba_d_state|ssm_state_size|state_size", 16),
@@ -78,6 +79,8 @@ def _small(settings):
             small[name] = _size(str(name), value)
         else:
             small[name] = value
+    if "kv_lora_rank" in small and "num_key_value_heads" in small:
+        small["num_key_value_heads"] = HEADS  # latent attention has keys for each head
     return _with_fewer_layers(small, settings)
 
 
@@ -97,7 +100,7 @@ def _with_fewer_layers(small, settings):
                 small[name] = [48] * small[layers]
     for name in ("rope_parameters", "rope_scaling"):
         parameters = small.get(name)
-        if isinstance(parameters, dict) and "mrope_section" in parameters:
+        if isinstance(parameters, dict) and "rope_type" in parameters:
             small[name] = parameters | {"mrope_section": [2, 1, 1]}  # half a head
     return small
 
