@@ -81,16 +81,19 @@ def device(request):
 
 @pytest.fixture
 def same_dropout(monkeypatch):
-    """Lets eager drop what Strobe drops: the mask of the sequence's own positions, which padding on the left moves."""
+    """Lets eager drop what Strobe drops. Padding on the left counts as a sequence of its own, as does that behind."""
 
     def dropout(weights, p=0.5, training=True, inplace=False):
         if p == 0.0 or not training:
             return weights
         seed, offset = (number % 2**64 for number in draw_random(weights).tolist())
         kept = torch.zeros(weights.shape, dtype=torch.bool)
-        drawn = torch.from_numpy(dropout_mask(tuple(weights.shape), p, seed=seed, offset=offset)).bool()
+        batch, *rest = weights.shape
+        drawn = torch.from_numpy(dropout_mask((3 * batch, *rest), p, seed=seed, offset=offset)).bool()[1::3]
+        is_causal = weights[0, 0, -2, -1] == 0
         for row, length in enumerate(LENGTHS):
-            kept[row, :, -length:, -length:] = drawn[row, :, :length, :length]
+            queries = slice(length) if is_causal else slice(-length, None)
+            kept[row, :, -length:, -length:] = drawn[row, :, queries, :length]
         return weights * kept.to(weights.device) / (1 - p)
 
     monkeypatch.setattr(functional, "dropout", dropout)

@@ -2,14 +2,12 @@
 """attn_implementation="strobe" beside "sdpa" and "eager": a trained encoder, small decoders, generation."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import children
 import pytest
 import torch
 import transformers
-from strobe.integrations import transformers as integration
-from strobe.integrations.transformers import register
+from strobe.integrations.transformers import compute, register
 
 ROOT = Path(__file__).resolve().parents[2]
 SENTENCES = [
@@ -120,25 +118,12 @@ def test_generation_with_a_cache(padded, cache, with_padding):
     assert torch.equal(generate("strobe"), generate("eager"))
 
 
-def test_a_decode_reads_its_cache_in_place(monkeypatch):
-    """Left padding and room behind the tokens; with a gap among them keys are packed."""
-    generator = torch.Generator().manual_seed(5)
-    q, k, v = (torch.randn(3, heads, rows, 16, generator=generator) for heads, rows in ((4, 1), (2, 20), (2, 20)))
-    module = SimpleNamespace(is_causal=True)
-    for has_gap in (False, True):
-        mask = torch.ones(3, 17, dtype=torch.long)
-        mask[1, :9] = 0
-        mask[2, 12:] = 0
-        mask[2, 5] = int(not has_gap)
-        with monkeypatch.context() as patch:
-            if not has_gap:
-                patch.setattr(integration, "_packing", None)
-            o, _ = integration._attention(module, q, k, v, mask)
-        for b in range(3):
-            kept = mask[b].bool()
-            keys, values = (x[b : b + 1, :, :17][:, :, kept] for x in (k, v))
-            wanted = torch.nn.functional.scaled_dot_product_attention(q[b : b + 1], keys, values, enable_gqa=True)
-            torch.testing.assert_close(o[b : b + 1], wanted.transpose(1, 2), rtol=1e-5, atol=1e-5)
+def test_a_decode_reads_its_cache_in_place(padded, monkeypatch):
+    """Left padding and room behind the tokens: nothing is packed, and no bias is read."""
+    monkeypatch.setattr(compute, "_on_packed", None)
+    monkeypatch.setattr(compute, "_as_bias", None)
+    test_generation_with_a_cache(padded, "static", True)
+    test_generation_with_a_cache(padded, None, True)
 
 
 def test_training():
