@@ -53,7 +53,7 @@ class PanelSoftmax {
         memory_(memory),
         scale_(task.score_scale),
         terms_(terms_of(task, panel, key_begin, keys)),
-        exponent_scale_(task.terms.given() ? 1.0F : scale_.scale_log2),
+        exponent_factor_(task.exponent_factor()),
         kept_(task.dropout, terms_.row, task.q.group),
         key_(panel.first) {
     const Floats d;
@@ -119,7 +119,7 @@ class PanelSoftmax {
             .more_rows = std::max<std::int64_t>(task.row_end - row - bf16::kBlock, 0)};
   }
 
-  /// ALiBi, bias and masks, which make base-2 exponents of kPieceKeys keys' scores, and their maximum.
+  /// ALiBi, bias and masks, which make scores of kPieceKeys keys' products, and their maximum.
   void add_terms() {
     const std::int64_t packed = (key_ - panel_.first) % kBiasKeys;
     if (terms_.terms.bias.data != nullptr && packed == 0) {
@@ -127,7 +127,7 @@ class PanelSoftmax {
                               bias_);
     }
     for (int v = 0; v < kBlockVecs; ++v) {
-      lanes_[v]->template add<bf16::kBlock>(panel_.masked, key_, key_ + kPieceKeys, scale_.scale_log2,
+      lanes_[v]->template add<bf16::kBlock>(panel_.masked, key_, key_ + kPieceKeys, scale_.scale,
                                             bias_ + packed * bf16::kBlock + v * kLanes, memory_.scores + v * kLanes);
     }
   }
@@ -160,16 +160,16 @@ class PanelSoftmax {
 
   void settle_maximum() {
     const Floats d;
-    const Vec scale = hn::Set(d, scale_.scale_log2);
+    const Vec factor = hn::Set(d, exponent_factor_);
     for (int v = 0; v < kBlockVecs; ++v) {
       float* HWY_RESTRICT row_max = memory_.row_max + v * kLanes;
       const Vec old_max = hn::Load(d, row_max);
-      const Vec top = lanes_[v] ? lanes_[v]->top() : hn::Mul(hn::Load(d, top_ + v * kLanes), scale);
+      const Vec top = lanes_[v] ? lanes_[v]->top() : hn::Load(d, top_ + v * kLanes);
       const Vec new_max = hn::Max(old_max, top);
       // A row that has seen no key yet keeps -inf; subtracting 0 instead makes its probabilities 0 and not NaN.
       const Vec shift = hn::IfThenElse(hn::Eq(new_max, hn::Set(d, -kInfinity)), hn::Zero(d), new_max);
       hn::Store(shift, d, shift_ + v * kLanes);
-      hn::Store(exp2(hn::Sub(old_max, shift)), d, memory_.rescale + v * kLanes);
+      hn::Store(exp2(hn::Mul(hn::Sub(old_max, shift), factor)), d, memory_.rescale + v * kLanes);
       hn::Store(new_max, d, row_max);
     }
   }
@@ -177,7 +177,7 @@ class PanelSoftmax {
   template <bool kDropout>
   HWY_INLINE void exponentiate() {
     const Floats d;
-    const Vec scale = hn::Set(d, exponent_scale_);
+    const Vec factor = hn::Set(d, exponent_factor_);
     const std::int64_t drawn = key_ % bf16::kBlock;
     if (kDropout && drawn == 0) kept_.draw(terms_.key_begin + key_);
     bfloat16* HWY_RESTRICT step = memory_.probabilities + key_ / bf16::kTileDepth * bf16::kTileElements +
@@ -189,8 +189,8 @@ class PanelSoftmax {
       const Vec shift = hn::Load(d, shift_ + query);
       Vec sum = hn::Load(d, sum_ + query);
       HWY_UNROLL(4) for (std::int64_t key = 0; key < kPieceKeys; key += 2) {
-        Vec even = exp2(hn::MulSub(hn::Load(d, scores + key * bf16::kBlock), scale, shift));
-        Vec odd = exp2(hn::MulSub(hn::Load(d, scores + (key + 1) * bf16::kBlock), scale, shift));
+        Vec even = exp2(hn::Mul(hn::Sub(hn::Load(d, scores + key * bf16::kBlock), shift), factor));
+        Vec odd = exp2(hn::Mul(hn::Sub(hn::Load(d, scores + (key + 1) * bf16::kBlock), shift), factor));
         sum = hn::Add(sum, hn::Add(even, odd));
         if constexpr (kDropout) {
           even = hn::IfThenElseZero(kept_.at(v, drawn + key), even);
@@ -215,7 +215,7 @@ class PanelSoftmax {
   const SoftmaxMemory memory_;
   const ScoreScale& scale_;
   const TermsPanel terms_;
-  const float exponent_scale_;  // of what lies in the scores once the maximum is known
+  const float exponent_factor_;
   KeptPairs kept_;
   std::optional<LaneInterval> visible_[kBlockVecs];
   std::optional<TermsLanes> lanes_[kBlockVecs];
