@@ -86,11 +86,16 @@ class PanelSoftmax {
 
  private:
   static constexpr std::int64_t kPieceKeys = 8;
+  static constexpr float kFusedExponents = 1024.0F;
 
   HWY_INLINE void one_piece() {
     if (panel_.empty()) return;
     if (exponentials_) {
-      kept_.given() ? exponentiate<true>() : exponentiate<false>();
+      if (fused_) {
+        kept_.given() ? exponentiate<true, true>() : exponentiate<false, true>();
+      } else {
+        kept_.given() ? exponentiate<true, false>() : exponentiate<false, false>();
+      }
     } else {
       if (scale_.capped) cap_scores<bf16::kBlock>(memory_.scores, key_, key_ + kPieceKeys, scale_.softcap_scale);
       if (terms_.terms.given()) {
@@ -158,8 +163,11 @@ class PanelSoftmax {
     }
   }
 
+  /// Below kFusedExponents a product with the factor is rounded by less than P is, and one fused instruction makes an
+  /// exponent; larger maxima are subtracted first.
   void settle_maximum() {
     const Floats d;
+    fused_ = true;
     const Vec factor = hn::Set(d, exponent_factor_);
     for (int v = 0; v < kBlockVecs; ++v) {
       float* HWY_RESTRICT row_max = memory_.row_max + v * kLanes;
@@ -168,13 +176,27 @@ class PanelSoftmax {
       const Vec new_max = hn::Max(old_max, top);
       // A row that has seen no key yet keeps -inf; subtracting 0 instead makes its probabilities 0 and not NaN.
       const Vec shift = hn::IfThenElse(hn::Eq(new_max, hn::Set(d, -kInfinity)), hn::Zero(d), new_max);
+      fused_ = fused_ && hn::AllTrue(d, hn::Lt(hn::Abs(hn::Mul(shift, factor)), hn::Set(d, kFusedExponents)));
       hn::Store(shift, d, shift_ + v * kLanes);
-      hn::Store(exp2(hn::Mul(hn::Sub(old_max, shift), factor)), d, memory_.rescale + v * kLanes);
+      hn::Store(old_max, d, old_max_ + v * kLanes);
       hn::Store(new_max, d, row_max);
+    }
+    for (int v = 0; v < kBlockVecs; ++v) {
+      const Vec old_max = hn::Load(d, old_max_ + v * kLanes);
+      const Vec shift = hn::Load(d, shift_ + v * kLanes);
+      const Vec product = hn::Mul(shift, factor);
+      const Vec below = fused_ ? hn::Sub(hn::Mul(old_max, factor), product) : hn::Mul(hn::Sub(old_max, shift), factor);
+      hn::Store(exp2(below), d, memory_.rescale + v * kLanes);
+      if (fused_) hn::Store(product, d, shift_ + v * kLanes);
     }
   }
 
-  template <bool kDropout>
+  template <bool kFused>
+  static HWY_INLINE Vec exponent(Vec score, Vec shift, Vec factor) {
+    return kFused ? hn::MulSub(score, factor, shift) : hn::Mul(hn::Sub(score, shift), factor);
+  }
+
+  template <bool kDropout, bool kFused>
   HWY_INLINE void exponentiate() {
     const Floats d;
     const Vec factor = hn::Set(d, exponent_factor_);
@@ -189,8 +211,8 @@ class PanelSoftmax {
       const Vec shift = hn::Load(d, shift_ + query);
       Vec sum = hn::Load(d, sum_ + query);
       HWY_UNROLL(4) for (std::int64_t key = 0; key < kPieceKeys; key += 2) {
-        Vec even = exp2(hn::Mul(hn::Sub(hn::Load(d, scores + key * bf16::kBlock), shift), factor));
-        Vec odd = exp2(hn::Mul(hn::Sub(hn::Load(d, scores + (key + 1) * bf16::kBlock), shift), factor));
+        Vec even = exp2(exponent<kFused>(hn::Load(d, scores + key * bf16::kBlock), shift, factor));
+        Vec odd = exp2(exponent<kFused>(hn::Load(d, scores + (key + 1) * bf16::kBlock), shift, factor));
         sum = hn::Add(sum, hn::Add(even, odd));
         if constexpr (kDropout) {
           even = hn::IfThenElseZero(kept_.at(v, drawn + key), even);
@@ -223,9 +245,11 @@ class PanelSoftmax {
   std::int64_t pieces_per_call_ = 0;
   bool exponentials_ = false;
   bool done_ = false;
+  bool fused_ = true;  // whether shift_ is of exponents, else of scores
   HWY_ALIGN float top_[bf16::kBlock];
   HWY_ALIGN float sum_[bf16::kBlock];
   HWY_ALIGN float shift_[bf16::kBlock];
+  HWY_ALIGN float old_max_[bf16::kBlock];
   HWY_ALIGN float bias_[kBiasKeys * bf16::kBlock];
   HWY_ALIGN float row_[kTransposedRows * kBiasKeys];
 };
