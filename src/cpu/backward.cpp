@@ -39,13 +39,13 @@ class Backward {
 
  private:
   void each_phase() {
-    each_row_block([this](const BlockPlace& place) { start_rows(place, first_block(place)); });
+    each_row_block([this](const BlockPlace& place, int worker) { start_rows(place, first_block(place), worker); });
     const auto keys = [this](std::int64_t index, int worker) {
       const BlockPlace place = key_block_place(problem_, batch_, index);
       key_block(place, first_block({place.sequence, first_group(place.head), 0}), worker);
     };
     for_each_task(batch_.key_blocks * problem_.heads_kv, call_.plan.threads, call_.parallel_for, keys);
-    each_row_block([this](const BlockPlace& place) { finish_rows(place, first_block(place)); });
+    each_row_block([this](const BlockPlace& place, int) { finish_rows(place, first_block(place)); });
   }
 
   /// A task has all the keys of its rows: it sums their dQ in memory of its worker's, where the next task's follow.
@@ -67,7 +67,7 @@ class Backward {
         visit(BlockPlace{place.sequence, first_group(place.head) + group, index % blocks}, dq_block + group * blocks);
       }
     };
-    each_row_block([this](const BlockPlace& rows, std::int64_t sums) { start_rows(rows, sums); });
+    each_row_block([this, worker](const BlockPlace& rows, std::int64_t sums) { start_rows(rows, sums, worker); });
     if (place.sequence.k.length > 0) key_block(place, dq_block, worker);
     each_row_block([this](const BlockPlace& rows, std::int64_t sums) { finish_rows(rows, sums); });
   }
@@ -79,12 +79,12 @@ class Backward {
   template <class Visit>
   void each_row_block(const Visit& visit) {
     for_each_task(batch_.row_blocks * head_groups(problem_), call_.plan.threads, call_.parallel_for,
-                  [&](std::int64_t index, int) { visit(row_block_place(problem_, batch_, index)); });
+                  [&](std::int64_t index, int worker) { visit(row_block_place(problem_, batch_, index), worker); });
   }
 
-  /// delta of the block's rows, zeroed dQ sums, and whose turn it is to add to them. The sums of the group's first
-  /// block of rows are `dq_block`.
-  void start_rows(const BlockPlace& place, std::int64_t dq_block) {
+  /// delta and normalizers of the block's rows, zeroed dQ sums, and whose turn it is to add to them. The sums of the
+  /// group's first block of rows are `dq_block`.
+  void start_rows(const BlockPlace& place, std::int64_t dq_block, int worker) {
     const std::int64_t row_begin = place.block * tiles_.block_m;
     const std::int64_t row_end = std::min(row_begin + tiles_.block_m, rows(place.sequence));
     compute_delta({.dtype = problem_.dtype,
@@ -95,9 +95,30 @@ class Backward {
                    .row_begin = row_begin,
                    .row_end = row_end,
                    .head_dim_v = problem_.head_dim_v});
+    normalize(place, row_begin, row_end, worker);
     std::fill_n(dq_sums(dq_block + place.block), workspace_.dq_block, 0.0F);
     new (turns(place) + place.block)
         std::atomic<std::int32_t>(first_key_block(place, row_begin / heads_per_group(problem_)));
+  }
+
+  void normalize(const BlockPlace& place, std::int64_t row_begin, std::int64_t row_end, int worker) {
+    const std::int64_t b = batch_index(place);
+    const NormalizerTask task{.dtype = problem_.dtype,
+                              .q = query_rows(problem_, arguments_.q, place.sequence, place.head),
+                              .k = key_rows(problem_, arguments_.k, place.sequence, place.head / groups()),
+                              .lse = lse_rows(problem_, arguments_.lse, place.sequence, place.head),
+                              .normalizers = normalizers(place),
+                              .row_begin = row_begin,
+                              .row_end = row_end,
+                              .head_dim = problem_.head_dim,
+                              .visible = visible(place.sequence),
+                              .score_scale = score_scale_,
+                              .blocks = modifiers_.blocks(b, place.head),
+                              .terms = modifiers_.terms(b, place.head),
+                              .sinks = modifiers_.sinks(place.head)};
+    std::byte* scratch = workspace_.scratch_of(worker);
+    call_.plan.bfloat16_serves() ? bf16::normalize_rows(call_.plan.bfloat16, task, scratch)
+                                 : normalize_rows(task, scratch);
   }
 
   /// Key blocks add in the order of the keys, beginning with the first that any row of the block sees.
@@ -137,7 +158,7 @@ class Backward {
     const std::int64_t b = batch_index(place);
     return {.q = query_rows(problem_, arguments_.q, place.sequence, place.head),
             .d_o = query_rows(problem_, arguments_.d_o, place.sequence, place.head),
-            .lse = lse_rows(problem_, arguments_.lse, place.sequence, place.head),
+            .normalizers = normalizers(place),
             .delta = delta(place),
             .dq = dq_sums(dq_block),
             .turn = turns(place),
@@ -170,11 +191,11 @@ class Backward {
       const float sink = modifiers_.sinks(group)[head % heads_per_group(problem_)];
       double sum = 0.0;
       for (const Sequence& sequence : batch_.sequences) {
-        const GroupRows<const float*> lse = lse_rows(problem_, arguments_.lse, sequence, group);
+        const RowNormalizers normalizers = this->normalizers({sequence, group, 0});
         const float* deltas = delta({sequence, group, 0});
         for (std::int64_t row = head % heads_per_group(problem_); row < rows(sequence);
              row += heads_per_group(problem_)) {
-          sum += sink_gradient(sink, lse.data[lse.offset(row)], deltas[row]);
+          sum += sink_gradient(sink, normalizers.shift[row], normalizers.log2_sum[row], deltas[row]);
         }
       }
       d_sink[head] = static_cast<float>(sum);
@@ -193,6 +214,9 @@ class Backward {
     return place.sequence.first_row_block * head_groups(problem_) + place.head * row_blocks(place.sequence);
   }
 
+  RowNormalizers normalizers(const BlockPlace& place) const {
+    return workspace_.normalizers.from_row(first_block(place) * tiles_.block_m);
+  }
   float* delta(const BlockPlace& place) const { return workspace_.delta + first_block(place) * tiles_.block_m; }
   float* dq_sums(std::int64_t block) const { return workspace_.dq + block * workspace_.dq_block; }
   std::atomic<std::int32_t>* turns(const BlockPlace& place) const { return workspace_.turns + first_block(place); }

@@ -24,10 +24,12 @@ void clear_max_logits(const AttentionProblem& problem, const TensorView& max_log
 /// Leaves `scale` positive: the online softmax takes the largest product for the largest exponent. Returns what the
 /// queries are to be multiplied by instead, which is exact: the sign, or 0 where the scale is 0.
 float move_sign_to_queries(ScoreScale& scale) {
-  float& factor = scale.capped ? scale.softcap_scale : scale.scale_log2;
-  const float sign = factor == 0.0F ? 0.0F : (factor < 0.0F ? -1.0F : 1.0F);
-  factor = factor == 0.0F ? 1.0F : std::abs(factor);
-  return sign;
+  const float signed_scale = scale.capped ? scale.softcap_scale : scale.scale_log2;
+  const auto without_sign = [](float factor) { return factor == 0.0F ? 1.0F : std::abs(factor); };
+  scale.softcap_scale = without_sign(scale.softcap_scale);
+  scale.scale_log2 = without_sign(scale.scale_log2);
+  scale.scale = without_sign(scale.scale);
+  return signed_scale == 0.0F ? 0.0F : (signed_scale < 0.0F ? -1.0F : 1.0F);
 }
 
 float* max_logits_of(const TensorView& max_logits, std::int64_t batch, std::int64_t first_head) {

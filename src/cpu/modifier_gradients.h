@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <numbers>
 
 #include "cpu/call.h"
 #include "cpu/kernels/task.h"
@@ -17,10 +18,11 @@ bool writes_bias_gradient_alone(const AttentionProblem& problem);
 /// Zeros all of d_bias, if it is given and tasks add to it.
 void clear_bias_gradient(const Call& call, const TensorView& d_bias);
 
-/// One row's share of d_sink: exp(sink - lse) times -delta, as the sink has a probability and no value.
-inline double sink_gradient(float sink, float lse, float delta) {
+/// One row's share of d_sink: its probability by RowNormalizers times -delta, as the sink has no value.
+inline double sink_gradient(float sink, float shift, float log2_sum, float delta) {
   if (std::isinf(sink) && sink < 0.0F) return 0.0;
-  return -std::exp(static_cast<double>(sink) - static_cast<double>(lse)) * static_cast<double>(delta);
+  const double below = static_cast<double>(sink) - static_cast<double>(shift);
+  return -std::exp(below - log2_sum * std::numbers::ln2) * static_cast<double>(delta);
 }
 
 /// Where heads or sequences share a bias, several tasks add to the same elements of d_bias: those of one block of keys

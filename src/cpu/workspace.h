@@ -9,6 +9,7 @@
 #include "call/heads.h"
 #include "call/sequences.h"
 #include "cpu/kernels/arena.h"
+#include "cpu/kernels/task.h"
 #include "cpu/plan.h"
 
 namespace strobe::cpu {
@@ -54,7 +55,8 @@ struct Workspace {
 
   Sequence* const sequences = arena.take<Sequence>(batch);
   float* const delta = arena.take<float>(row_blocks * block_m);  // of each query row
-  float* const dq = arena.take<float>(dq_blocks * dq_block);     // [dq_blocks, dq_rows, dq_columns] sums
+  const RowNormalizers normalizers{arena.take<float>(row_blocks * block_m), arena.take<float>(row_blocks * block_m)};
+  float* const dq = arena.take<float>(dq_blocks * dq_block);  // [dq_blocks, dq_rows, dq_columns] sums
   std::atomic<std::int32_t>* const turns = arena.take<std::atomic<std::int32_t>>(row_blocks);
   std::atomic<std::int32_t>* const bias_turns = arena.take<std::atomic<std::int32_t>>(key_blocks * heads_kv);
   float* const few_query_states = arena.take<float>(few_query_floats);  // [chunk, group of heads] FewQueriesState

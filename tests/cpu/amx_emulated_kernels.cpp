@@ -3,6 +3,7 @@
 #include "cpu/bfloat16/backward-inl.h"
 #include "cpu/bfloat16/forward-inl.h"
 #include "cpu/bfloat16/kernels.h"
+#include "cpu/bfloat16/row_normalizers-inl.h"
 #include "cpu/bfloat16/tile_unit-inl.h"
 #include "emulated_unit.h"
 
@@ -16,6 +17,10 @@ void forward_block(Unit, const ForwardTask& task, std::byte* scratch) {
 
 void backward_block(Unit, const BackwardTask& task, std::byte* scratch) {
   HWY_NAMESPACE::Bfloat16BackwardBlock<HWY_NAMESPACE::TileUnit<test::EmulatedRegisters>>(task, scratch).run();
+}
+
+void normalize_rows(Unit, const NormalizerTask& task, std::byte* scratch) {
+  HWY_NAMESPACE::Bfloat16RowNormalizing<HWY_NAMESPACE::TileUnit<test::EmulatedRegisters>>(task, scratch).run();
 }
 
 void write_query_gradient(const QueryGradientTask& task) {

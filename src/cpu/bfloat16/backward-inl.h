@@ -18,7 +18,6 @@
 #include "cpu/bfloat16/pack-inl.h"
 #include "cpu/bfloat16/scratch.h"
 #include "cpu/kernels/bias_gradient-inl.h"
-#include "cpu/kernels/row_statistics.h"
 #include "cpu/kernels/turn.h"
 
 STROBE_BEFORE_BFLOAT16_NAMESPACE();
@@ -95,14 +94,16 @@ class Bfloat16BackwardBlock {
 
   void load_statistics() {
     for (std::int64_t row = 0; row < rows_; ++row) {
-      scratch_.lse[row] = plain_nan(lse_log2(queries_of_.lse.data[queries_of_.lse.offset(row_begin_ + row)]));
+      scratch_.shift[row] = plain_nan(queries_of_.normalizers.shift[row_begin_ + row]);
+      scratch_.log2_sum[row] = queries_of_.normalizers.log2_sum[row_begin_ + row];
       scratch_.delta[row] = plain_nan(queries_of_.delta[row_begin_ + row]);
       const std::int64_t position = (row_begin_ + row) / queries_of_.q.group;
       scratch_.visible_begin[row] = task_.visible.begin(position);
       scratch_.visible_end[row] = task_.visible.end(position);
     }
     for (std::int64_t row = rows_; row < padded_rows_; ++row) {  // padding sees no key
-      scratch_.lse[row] = kInfinity;
+      scratch_.shift[row] = kInfinity;
+      scratch_.log2_sum[row] = 0.0F;
       scratch_.delta[row] = 0.0F;
       scratch_.visible_begin[row] = task_.visible.keys;
       scratch_.visible_end[row] = scratch_.visible_end[rows_ - 1];
@@ -195,7 +196,8 @@ class Bfloat16BackwardBlock {
             .d_score_pairs = scratch_.d_score_pairs + made.row * padded_keys_ + made.key * bf16::kTileRows,
             .pair_group_stride = bf16::kTileRows * padded_keys_,
             .unsloped = bias_gradient_.wanted() ? unsloped_ : nullptr,
-            .lse = scratch_.lse + made.row,
+            .shift = scratch_.shift + made.row,
+            .log2_sum = scratch_.log2_sum + made.row,
             .delta = scratch_.delta + made.row,
             .visible_begin = scratch_.visible_begin + made.row,
             .visible_end = scratch_.visible_end + made.row};

@@ -44,14 +44,15 @@ struct DerivativeMemory {
   bfloat16* d_score_pairs;  // right operand: pairs of keys, two groups of 16 queries
   std::int64_t pair_group_stride;
   float* unsloped;  // dS before the softcap's slope, 2 x 2 tiles of 16 keys by 16 queries; null: not wanted
-  const float* lse;
+  const float* shift;
+  const float* log2_sum;
   const float* delta;
   const std::int64_t* visible_begin;
   const std::int64_t* visible_end;
 };
 
-/// P = 2^(S - LSE) and dS = P (dP - delta) [(1 - t^2) under softcap], rounded to bfloat16. ALiBi and bias join the
-/// exponents; dropout takes its share of P and dP.
+/// P, of RowNormalizers, and dS = P (dP - delta) [(1 - t^2) under softcap], rounded to bfloat16. ALiBi and bias join
+/// the scores; dropout takes its share of P and dP.
 template <class Unit>
 class Differentiation {
  public:
@@ -117,10 +118,12 @@ class Differentiation {
     const std::int64_t at = key * bf16::kBlock + query;
     Vec s = hn::Load(d, pairs_.scores + at);
     if (kChanged && scale_.capped) s = tanh(hn::Mul(s, hn::Set(d, scale_.softcap_scale)));
-    Vec exponent = hn::MulSub(s, hn::Set(d, scale_.scale_log2), hn::Load(d, memory_.lse + query));
-    if constexpr (kChanged) exponent = join_terms(exponent, key, v);
-    // An lse that does not belong to these inputs must not overflow P. NaN passes.
-    const Vec most = hn::Set(d, 127.0F);
+    Vec score = hn::Mul(s, hn::Set(d, scale_.scale));
+    if (kChanged && terms_.terms.given()) score = with_terms(s, key, v);
+    const Vec exponent = hn::MulSub(hn::Sub(score, hn::Load(d, memory_.shift + query)), hn::Set(d, kLog2E),
+                                    hn::Load(d, memory_.log2_sum + query));
+    // P exceeds 1 by rounding alone: not where an lse does not belong to these inputs, either. NaN passes.
+    const Vec most = hn::Set(d, 1.0F);
     Vec p = exp2(hn::IfThenElse(hn::Gt(exponent, most), most, exponent));
     Vec dp = hn::Load(d, pairs_.d_probabilities + at);
     const Vec whole = p;
@@ -145,17 +148,12 @@ class Differentiation {
     return ds;
   }
 
-  HWY_INLINE Vec join_terms(Vec exponent, std::int64_t key, int v) const {
-    if (terms_.terms.alibi_slopes != nullptr) {
-      exponent = lanes_[v]->template join<true, false>(exponent, pairs_.key + key, nullptr);
-    }
-    if (terms_.terms.bias.data != nullptr) {
-      exponent =
-          lanes_[v]->template join<false, true>(exponent, pairs_.key + key, bias_ + key * bf16::kBlock + v * kLanes);
-    }
-    // The caller's slopes and biases may be NaN with any bits, of which Unit::narrow_pairs takes arithmetic's alone.
+  HWY_INLINE Vec with_terms(Vec s, std::int64_t key, int v) const {
     const Floats d;
-    return hn::IfThenElse(hn::IsNaN(exponent), hn::Set(d, std::numeric_limits<float>::quiet_NaN()), exponent);
+    const Vec terms = lanes_[v]->sum(pairs_.key + key, bias_ + key * bf16::kBlock + v * kLanes);
+    const Vec score = hn::MulAdd(s, hn::Set(d, scale_.scale), terms);
+    // The caller's slopes and biases may be NaN with any bits, of which Unit::narrow_pairs takes arithmetic's alone.
+    return hn::IfThenElse(hn::IsNaN(score), hn::Set(d, std::numeric_limits<float>::quiet_NaN()), score);
   }
 
   static std::int64_t tile_element(std::int64_t key, std::int64_t query) {

@@ -200,7 +200,7 @@ class Bfloat16ForwardBlock {
   void finish() {
     for (std::int64_t row = 0; row < rows_; ++row) {
       scratch_.rescale[row] =
-          finish_statistics(task_, task_.row_begin + row, {scratch_.row_max[row], scratch_.row_sum[row]});
+          finish_statistics(task_, task_.row_begin + row, {scratch_.row_max[row]}, scratch_.row_sum[row]);
     }
     const OutputRows to{task_.o, task_.row_begin, rows_, task_.head_dim_v};
     store_transposed<Unit>(scratch_.output, dv_, scratch_.rescale, to);

@@ -7,6 +7,7 @@
 #include "cpu/bfloat16/backward-inl.h"
 #include "cpu/bfloat16/dot_unit-inl.h"
 #include "cpu/bfloat16/forward-inl.h"
+#include "cpu/bfloat16/row_normalizers-inl.h"
 #include "cpu/bfloat16/tile_unit-inl.h"
 #include "cpu/bfloat16/unit.h"
 #include "hwy/highway.h"
@@ -26,6 +27,10 @@ void run_bfloat16_backward_block(bf16::Unit unit, const BackwardTask& task, std:
   if (unit == bf16::Unit::tiles) return Bfloat16BackwardBlock<AmxUnit>(task, scratch).run();
   Bfloat16BackwardBlock<DotUnit>(task, scratch).run();
 }
+void run_bfloat16_normalize_rows(bf16::Unit unit, const NormalizerTask& task, std::byte* scratch) {
+  if (unit == bf16::Unit::tiles) return Bfloat16RowNormalizing<AmxUnit>(task, scratch).run();
+  Bfloat16RowNormalizing<DotUnit>(task, scratch).run();
+}
 void run_bfloat16_write_query_gradient(const QueryGradientTask& task) {
   bfloat16_write_query_gradient<Avx512Conversions>(task);
 }
@@ -33,6 +38,7 @@ void run_bfloat16_write_query_gradient(const QueryGradientTask& task) {
 bool has_bfloat16_kernels() { return false; }
 void run_bfloat16_forward_block(bf16::Unit, const ForwardTask&, std::byte*) {}
 void run_bfloat16_backward_block(bf16::Unit, const BackwardTask&, std::byte*) {}
+void run_bfloat16_normalize_rows(bf16::Unit, const NormalizerTask&, std::byte*) {}
 void run_bfloat16_write_query_gradient(const QueryGradientTask&) {}
 #endif
 
@@ -47,6 +53,7 @@ namespace strobe::cpu {
 HWY_EXPORT(has_bfloat16_kernels);
 HWY_EXPORT(run_bfloat16_forward_block);
 HWY_EXPORT(run_bfloat16_backward_block);
+HWY_EXPORT(run_bfloat16_normalize_rows);
 HWY_EXPORT(run_bfloat16_write_query_gradient);
 
 namespace bf16 {
@@ -59,6 +66,10 @@ void forward_block(Unit unit, const ForwardTask& task, std::byte* scratch) {
 
 void backward_block(Unit unit, const BackwardTask& task, std::byte* scratch) {
   HWY_DYNAMIC_DISPATCH(run_bfloat16_backward_block)(unit, task, scratch);
+}
+
+void normalize_rows(Unit unit, const NormalizerTask& task, std::byte* scratch) {
+  HWY_DYNAMIC_DISPATCH(run_bfloat16_normalize_rows)(unit, task, scratch);
 }
 
 void write_query_gradient(const QueryGradientTask& task) {

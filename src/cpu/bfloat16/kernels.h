@@ -24,6 +24,9 @@ void forward_block(Unit unit, const ForwardTask& task, std::byte* scratch);
 /// blocks][kBlock].
 void backward_block(Unit unit, const BackwardTask& task, std::byte* scratch);
 
+/// Scratch is what bf16::NormalizerScratch takes, 64-byte aligned.
+void normalize_rows(Unit unit, const NormalizerTask& task, std::byte* scratch);
+
 /// dQ from transposed sums.
 void write_query_gradient(const QueryGradientTask& task);
 

@@ -45,12 +45,28 @@ struct ForwardScratch {
   float* const output = arena.take<float>(m * columns_v);                // O^T unscaled, panels of kBlock queries
   float* const scores = arena.take<float>(2 * n * kBlock);               // S^T of two panels
   bfloat16* const probabilities = arena.take<bfloat16>(2 * n * kBlock);  // P^T of two panels, right operands
-  float* const row_max = arena.take<float>(m);                           // of scale_log2 * s, a lane per row
-  float* const row_sum = arena.take<float>(m);                           // of exp2(scale_log2 * s - row_max)
+  float* const row_max = arena.take<float>(m);                           // of scores, as the task's softmax has them
+  float* const row_sum = arena.take<float>(m);                           // of exp2(exponent - row_max's)
   float* const rescale = arena.take<float>(m);                           // of earlier sums, by the latest tile
   std::int64_t* const visible_begin = arena.take<std::int64_t>(m);       // first visible key of each row
   std::int64_t* const visible_end = arena.take<std::int64_t>(m);         // one past the last
   std::byte* const converted = arena.take<std::byte>(tile_bytes);        // of K or V stored in 8 bits
+};
+
+/// Of row_normalizers-inl.h.
+struct NormalizerScratch {
+  NormalizerScratch(std::byte* memory, std::int64_t head_dim) : columns(round_up(head_dim, kBlock)), arena(memory) {}
+
+  const std::int64_t columns;  // head_dim in whole blocks
+  Arena arena;
+
+  bfloat16* const keys = arena.take<bfloat16>(kBlock * columns);     // left operand
+  bfloat16* const queries = arena.take<bfloat16>(kBlock * columns);  // Q^T, right operand
+  float* const scores = arena.take<float>(kBlock * kBlock);          // S^T
+  float* const bias = arena.take<float>(kBlock * kBlock);
+  float* const row = arena.take<float>(kBlock * kBlock);  // rows of the bias on their way
+  std::int64_t* const visible_begin = arena.take<std::int64_t>(kBlock);
+  std::int64_t* const visible_end = arena.take<std::int64_t>(kBlock);
 };
 
 /// Of backward-inl.h. Tiles are multiples of kBlock.
@@ -82,11 +98,12 @@ struct BackwardScratch {
   bfloat16* const probability_rows = arena.take<bfloat16>(m * n);          // P^T, left operand
   bfloat16* const d_score_rows = arena.take<bfloat16>(m * n);              // dS^T, left operand
   bfloat16* const d_score_pairs = arena.take<bfloat16>(m * n);             // dS^T, right operand
-  float* const lse = arena.take<float>(m);                                 // of the block, times log2(e)
-  float* const delta = arena.take<float>(m);                               // of the block
-  std::int64_t* const visible_begin = arena.take<std::int64_t>(m);         // first visible key of each row
-  std::int64_t* const visible_end = arena.take<std::int64_t>(m);           // one past the last
-  float* const row = arena.take<float>(std::max(columns, columns_v));      // one row on its way out
+  float* const shift = arena.take<float>(m);                               // of the block: RowNormalizers
+  float* const log2_sum = arena.take<float>(m);
+  float* const delta = arena.take<float>(m);                           // of the block
+  std::int64_t* const visible_begin = arena.take<std::int64_t>(m);     // first visible key of each row
+  std::int64_t* const visible_end = arena.take<std::int64_t>(m);       // one past the last
+  float* const row = arena.take<float>(std::max(columns, columns_v));  // one row on its way out
 };
 
 }  // namespace strobe::cpu::bf16

@@ -53,7 +53,7 @@ class PanelSoftmax {
         memory_(memory),
         scale_(task.score_scale),
         terms_(terms_of(task, panel, key_begin, keys)),
-        exponent_scale_(task.terms.given() ? 1.0F : scale_.scale_log2),
+        exponent_factor_(task.exponent_factor()),
         kept_(task.dropout, terms_.row, task.q.group),
         key_(panel.first) {
     const Floats d;
@@ -86,11 +86,16 @@ class PanelSoftmax {
 
  private:
   static constexpr std::int64_t kPieceKeys = 8;
+  static constexpr float kFusedExponents = 1024.0F;
 
   HWY_INLINE void one_piece() {
     if (panel_.empty()) return;
     if (exponentials_) {
-      kept_.given() ? exponentiate<true>() : exponentiate<false>();
+      if (fused_) {
+        kept_.given() ? exponentiate<true, true>() : exponentiate<false, true>();
+      } else {
+        kept_.given() ? exponentiate<true, false>() : exponentiate<false, false>();
+      }
     } else {
       if (scale_.capped) cap_scores<bf16::kBlock>(memory_.scores, key_, key_ + kPieceKeys, scale_.softcap_scale);
       if (terms_.terms.given()) {
@@ -119,7 +124,7 @@ class PanelSoftmax {
             .more_rows = std::max<std::int64_t>(task.row_end - row - bf16::kBlock, 0)};
   }
 
-  /// ALiBi, bias and masks, which make base-2 exponents of kPieceKeys keys' scores, and their maximum.
+  /// ALiBi, bias and masks, which make scores of kPieceKeys keys' products, and their maximum.
   void add_terms() {
     const std::int64_t packed = (key_ - panel_.first) % kBiasKeys;
     if (terms_.terms.bias.data != nullptr && packed == 0) {
@@ -127,7 +132,7 @@ class PanelSoftmax {
                               bias_);
     }
     for (int v = 0; v < kBlockVecs; ++v) {
-      lanes_[v]->template add<bf16::kBlock>(panel_.masked, key_, key_ + kPieceKeys, scale_.scale_log2,
+      lanes_[v]->template add<bf16::kBlock>(panel_.masked, key_, key_ + kPieceKeys, scale_.scale,
                                             bias_ + packed * bf16::kBlock + v * kLanes, memory_.scores + v * kLanes);
     }
   }
@@ -158,26 +163,43 @@ class PanelSoftmax {
     }
   }
 
+  /// Below kFusedExponents a product with the factor is rounded by less than P is, and one fused instruction makes an
+  /// exponent; larger maxima are subtracted first.
   void settle_maximum() {
     const Floats d;
-    const Vec scale = hn::Set(d, scale_.scale_log2);
+    fused_ = true;
+    const Vec factor = hn::Set(d, exponent_factor_);
     for (int v = 0; v < kBlockVecs; ++v) {
       float* HWY_RESTRICT row_max = memory_.row_max + v * kLanes;
       const Vec old_max = hn::Load(d, row_max);
-      const Vec top = lanes_[v] ? lanes_[v]->top() : hn::Mul(hn::Load(d, top_ + v * kLanes), scale);
+      const Vec top = lanes_[v] ? lanes_[v]->top() : hn::Load(d, top_ + v * kLanes);
       const Vec new_max = hn::Max(old_max, top);
       // A row that has seen no key yet keeps -inf; subtracting 0 instead makes its probabilities 0 and not NaN.
       const Vec shift = hn::IfThenElse(hn::Eq(new_max, hn::Set(d, -kInfinity)), hn::Zero(d), new_max);
+      fused_ = fused_ && hn::AllTrue(d, hn::Lt(hn::Abs(hn::Mul(shift, factor)), hn::Set(d, kFusedExponents)));
       hn::Store(shift, d, shift_ + v * kLanes);
-      hn::Store(exp2(hn::Sub(old_max, shift)), d, memory_.rescale + v * kLanes);
+      hn::Store(old_max, d, old_max_ + v * kLanes);
       hn::Store(new_max, d, row_max);
+    }
+    for (int v = 0; v < kBlockVecs; ++v) {
+      const Vec old_max = hn::Load(d, old_max_ + v * kLanes);
+      const Vec shift = hn::Load(d, shift_ + v * kLanes);
+      const Vec product = hn::Mul(shift, factor);
+      const Vec below = fused_ ? hn::Sub(hn::Mul(old_max, factor), product) : hn::Mul(hn::Sub(old_max, shift), factor);
+      hn::Store(exp2(below), d, memory_.rescale + v * kLanes);
+      if (fused_) hn::Store(product, d, shift_ + v * kLanes);
     }
   }
 
-  template <bool kDropout>
+  template <bool kFused>
+  static HWY_INLINE Vec exponent(Vec score, Vec shift, Vec factor) {
+    return kFused ? hn::MulSub(score, factor, shift) : hn::Mul(hn::Sub(score, shift), factor);
+  }
+
+  template <bool kDropout, bool kFused>
   HWY_INLINE void exponentiate() {
     const Floats d;
-    const Vec scale = hn::Set(d, exponent_scale_);
+    const Vec factor = hn::Set(d, exponent_factor_);
     const std::int64_t drawn = key_ % bf16::kBlock;
     if (kDropout && drawn == 0) kept_.draw(terms_.key_begin + key_);
     bfloat16* HWY_RESTRICT step = memory_.probabilities + key_ / bf16::kTileDepth * bf16::kTileElements +
@@ -189,8 +211,8 @@ class PanelSoftmax {
       const Vec shift = hn::Load(d, shift_ + query);
       Vec sum = hn::Load(d, sum_ + query);
       HWY_UNROLL(4) for (std::int64_t key = 0; key < kPieceKeys; key += 2) {
-        Vec even = exp2(hn::MulSub(hn::Load(d, scores + key * bf16::kBlock), scale, shift));
-        Vec odd = exp2(hn::MulSub(hn::Load(d, scores + (key + 1) * bf16::kBlock), scale, shift));
+        Vec even = exp2(exponent<kFused>(hn::Load(d, scores + key * bf16::kBlock), shift, factor));
+        Vec odd = exp2(exponent<kFused>(hn::Load(d, scores + (key + 1) * bf16::kBlock), shift, factor));
         sum = hn::Add(sum, hn::Add(even, odd));
         if constexpr (kDropout) {
           even = hn::IfThenElseZero(kept_.at(v, drawn + key), even);
@@ -215,7 +237,7 @@ class PanelSoftmax {
   const SoftmaxMemory memory_;
   const ScoreScale& scale_;
   const TermsPanel terms_;
-  const float exponent_scale_;  // of what lies in the scores once the maximum is known
+  const float exponent_factor_;
   KeptPairs kept_;
   std::optional<LaneInterval> visible_[kBlockVecs];
   std::optional<TermsLanes> lanes_[kBlockVecs];
@@ -223,9 +245,11 @@ class PanelSoftmax {
   std::int64_t pieces_per_call_ = 0;
   bool exponentials_ = false;
   bool done_ = false;
+  bool fused_ = true;  // whether shift_ is of exponents, else of scores
   HWY_ALIGN float top_[bf16::kBlock];
   HWY_ALIGN float sum_[bf16::kBlock];
   HWY_ALIGN float shift_[bf16::kBlock];
+  HWY_ALIGN float old_max_[bf16::kBlock];
   HWY_ALIGN float bias_[kBiasKeys * bf16::kBlock];
   HWY_ALIGN float row_[kTransposedRows * kBiasKeys];
 };

@@ -16,7 +16,6 @@
 #include "cpu/kernels/dropout-inl.h"
 #include "cpu/kernels/multiply-inl.h"
 #include "cpu/kernels/pack-inl.h"
-#include "cpu/kernels/row_statistics.h"
 #include "cpu/kernels/scores-inl.h"
 #include "cpu/kernels/scratch.h"
 #include "cpu/kernels/terms-inl.h"
@@ -88,9 +87,6 @@ class BackwardBlock {
                scratch_.queries);
     pack_tiles(task_.dtype, {queries_of_.d_o, row_begin, rows, task_.head_dim_v}, block_rows_, d_o_layout_,
                scratch_.d_o);
-    for (std::int64_t row = 0; row < rows; ++row) {
-      scratch_.lse[row] = lse_log2(queries_of_.lse.data[queries_of_.lse.offset(row_begin + row)]);
-    }
     const std::int64_t block = row_begin / task_.tiles.block_m;
     bias_gradient_.wait(row_end, queries_of_.q.group, task_.tiles.block_m);
     if (queries_of_.dropout.given) {
@@ -146,13 +142,13 @@ class BackwardBlock {
     }
     for (int n = 0; n < vectors; ++n) {
       const LaneInterval visible(begin + n * kLanes, end + n * kLanes, row_begin);
-      const float* delta = queries_of_.delta + row_begin;
+      const RowRange range{row_begin, first, last, valid};
       if (masked) {
-        has_extras_ ? differentiate<true, true>(key, n * kLanes, visible, first, last, valid, delta, d_scores)
-                    : differentiate<true, false>(key, n * kLanes, visible, first, last, valid, delta, d_scores);
+        has_extras_ ? differentiate<true, true>(key, n * kLanes, visible, range, d_scores)
+                    : differentiate<true, false>(key, n * kLanes, visible, range, d_scores);
       } else {
-        has_extras_ ? differentiate<false, true>(key, n * kLanes, visible, first, last, valid, delta, d_scores)
-                    : differentiate<false, false>(key, n * kLanes, visible, first, last, valid, delta, d_scores);
+        has_extras_ ? differentiate<false, true>(key, n * kLanes, visible, range, d_scores)
+                    : differentiate<false, false>(key, n * kLanes, visible, range, d_scores);
       }
     }
     if (bias_gradient_.wanted()) bias_gradient_.store(key, row_begin, first, valid, rows);
@@ -179,31 +175,43 @@ class BackwardBlock {
     });
   }
 
-  /// P in place of S, and dS = P (dP - delta) [(1 - t^2) under softcap], for one vector of keys over rows [first,
-  /// last). Rows from `valid` on are padding. Extras: terms join the exponents, dropout takes its share of P and dP,
+  /// Rows [first, last) of the block that begins at `block`; from `valid` on they are padding.
+  struct RowRange {
+    std::int64_t block;
+    std::int64_t first;
+    std::int64_t last;
+    std::int64_t valid;
+  };
+
+  /// P in place of S, and dS = P (dP - delta) [(1 - t^2) under softcap], for one vector of keys. Extras: terms join the
+  /// scores, dropout takes its share of P and dP,
   /// and dS before the softcap, which is the bias's gradient, takes the place of the terms.
   template <bool kMasked, bool kExtras>
-  HWY_INLINE void differentiate(std::int64_t key, std::int64_t lane, const LaneInterval& visible, std::int64_t first,
-                                std::int64_t last, std::int64_t valid, const float* HWY_RESTRICT delta,
+  HWY_INLINE void differentiate(std::int64_t key, std::int64_t lane, const LaneInterval& visible, const RowRange& rows,
                                 float* HWY_RESTRICT d_scores) {
     const Floats d;
-    const Vec scale = hn::Set(d, task_.score_scale.scale_log2);
+    const float* HWY_RESTRICT delta = queries_of_.delta + rows.block;
+    const float* HWY_RESTRICT shift = queries_of_.normalizers.shift + rows.block;
+    const float* HWY_RESTRICT log2_sum = queries_of_.normalizers.log2_sum + rows.block;
+    const Vec scale = hn::Set(d, task_.score_scale.scale);
     const Vec softcap_scale = hn::Set(d, task_.score_scale.softcap_scale);
     const bool capped = task_.score_scale.capped;
     const bool has_terms = queries_of_.terms.given();
     const bool wants_d_bias = bias_gradient_.wanted();
     const GroupDropout& dropout = queries_of_.dropout;
     const Vec inverse_keep = hn::Set(d, dropout.given ? 1.0F / dropout.key.keep_probability() : 1.0F);
-    for (std::int64_t row = first; row < valid; ++row) {
+    for (std::int64_t row = rows.first; row < rows.valid; ++row) {
       float* HWY_RESTRICT score = scratch_.scores + row * kPanel + lane;
       Vec s = hn::Load(d, score);
       if (capped) s = tanh(hn::Mul(s, softcap_scale));
-      Vec exponent = hn::MulSub(s, scale, hn::Set(d, scratch_.lse[row]));
+      Vec x = hn::Mul(s, scale);
       if constexpr (kExtras) {
-        if (has_terms) exponent = hn::Add(exponent, hn::Load(d, scratch_.terms + row * kPanel + lane));
+        if (has_terms) x = hn::MulAdd(s, scale, hn::Load(d, scratch_.terms + row * kPanel + lane));
       }
-      // An lse that does not belong to these inputs must not overflow exp2's exponent. NaN passes, as it does in exp2.
-      Vec p = exp2(hn::IfThenElse(hn::Gt(exponent, hn::Set(d, 127.0F)), hn::Set(d, 127.0F), exponent));
+      const Vec exponent =
+          hn::MulSub(hn::Sub(x, hn::Set(d, shift[row])), hn::Set(d, kLog2E), hn::Set(d, log2_sum[row]));
+      // P exceeds 1 by rounding alone: not where an lse does not belong to these inputs, either. NaN passes.
+      Vec p = exp2(hn::IfThenElse(hn::Gt(exponent, hn::Set(d, 1.0F)), hn::Set(d, 1.0F), exponent));
       Vec dp = hn::Load(d, scratch_.d_probabilities + row * kPanel + lane);
       Vec p_kept = p;
       if constexpr (kExtras) {
@@ -228,7 +236,7 @@ class BackwardBlock {
       hn::Store(p_kept, d, score);
       hn::Store(ds, d, d_scores + row * kPanel + lane);
     }
-    for (std::int64_t row = valid; row < last; ++row) {
+    for (std::int64_t row = rows.valid; row < rows.last; ++row) {
       hn::Store(hn::Zero(d), d, scratch_.scores + row * kPanel + lane);
       hn::Store(hn::Zero(d), d, d_scores + row * kPanel + lane);
     }

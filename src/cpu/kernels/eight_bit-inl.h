@@ -21,6 +21,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
 
+/// Base-2 exponents that even the largest scale of V does not bring within a row's reach.
+inline constexpr float kFarAboveLog2 = 4096.0F;
+
 /// Keys [key_begin, key_begin + count) of V, whose `rows` are its columns, into tiles as pack_tiles() does.
 template <class T>
 HWY_INLINE void pack_values_of(const ConstRows& rows, std::int64_t key_begin, std::int64_t count, std::int64_t columns,
@@ -102,23 +105,28 @@ HWY_INLINE Vec round_probability(Vec p, bool integers) {
 }
 
 /// P in place of one vector of scores, at `lane` of the panel that begins at `panel`, times the key's V scale and
-/// rounded to 8 bits relative to the row's reference of these keys. Updates statistics; what has been summed before is
-/// to be multiplied by scratch.rescale, this block's P V by scratch.block_factor.
+/// rounded to 8 bits relative to the row's reference of these keys. `top` is the largest score: exponents count from
+/// it. Updates statistics; what has been summed before is to be multiplied by scratch.rescale, this block's P V by
+/// scratch.block_factor.
 HWY_INLINE void exponentiate_to_8_bits(const ForwardScratch& scratch, DType element, std::int64_t panel,
-                                       std::int64_t lane, std::int64_t first, std::int64_t last, Vec scale) {
+                                       std::int64_t lane, std::int64_t first, std::int64_t last, Vec top, Vec factor) {
   const Floats d;
   const Vec hidden = hn::Set(d, -kInfinity);
+  const Vec origin = hn::IfThenElse(hn::Eq(top, hidden), hn::Zero(d), top);
   float* HWY_RESTRICT scores = scratch.scores + lane;
   Vec own = hidden;
   for (std::int64_t key = first; key < last; ++key) {
-    const Vec s = hn::Load(d, scores + key * kPanel);
-    const Vec exponent = hn::IfThenElse(hn::Eq(s, hidden), hidden, hn::Mul(s, scale));
+    const Vec exponent = hn::Mul(hn::Sub(hn::Load(d, scores + key * kPanel), origin), factor);
     own = hn::Max(own, hn::Add(exponent, hn::Set(d, scratch.reference_scales_log2[key])));
     hn::Store(exponent, d, scores + key * kPanel);
   }
   float* HWY_RESTRICT row_max = scratch.row_max + panel + lane;
+  float* HWY_RESTRICT row_offset = scratch.row_offset + panel + lane;
   float* HWY_RESTRICT row_sum = scratch.row_sum + panel + lane;
-  const Vec old_max = hn::Load(d, row_max);
+  const Vec old_units = hn::Load(d, row_max);
+  const Vec old_offset = hn::Load(d, row_offset);
+  // A reference so far above these keys leaves nothing of them; its rounding must leave nothing, either.
+  const Vec old_max = hn::Min(hn::MulAdd(hn::Sub(old_units, origin), factor, old_offset), hn::Set(d, kFarAboveLog2));
   Vec new_max = hn::Max(old_max, own);
   if (element != DType::int8) {
     // e4m3's precision is relative: its reference is the row's, raised only where there is no room for larger numbers.
@@ -139,11 +147,13 @@ HWY_INLINE void exponentiate_to_8_bits(const ForwardScratch& scratch, DType elem
   }
   const Vec reference = hn::IfThenElse(hn::Eq(new_max, hidden), hn::Zero(d), new_max);
   const Vec rescale = exp2(hn::Sub(old_max, reference));
-  const Vec factor = hn::IfThenElse(hn::Eq(own, hidden), hn::Zero(d), exp2(hn::Neg(hn::Add(shift, reference))));
+  const Vec block_factor = hn::IfThenElse(hn::Eq(own, hidden), hn::Zero(d), exp2(hn::Neg(hn::Add(shift, reference))));
   hn::Store(rescale, d, scratch.rescale + lane);
-  hn::Store(factor, d, scratch.block_factor + lane);
-  hn::Store(new_max, d, row_max);
-  hn::Store(hn::MulAdd(hn::Load(d, row_sum), rescale, hn::Mul(sum, factor)), d, row_sum);
+  hn::Store(block_factor, d, scratch.block_factor + lane);
+  const auto kept = hn::Eq(new_max, old_max);
+  hn::Store(hn::IfThenElse(kept, old_units, origin), d, row_max);
+  hn::Store(hn::IfThenElse(kept, old_offset, new_max), d, row_offset);
+  hn::Store(hn::MulAdd(hn::Load(d, row_sum), rescale, hn::Mul(sum, block_factor)), d, row_sum);
 }
 
 }  // namespace strobe::cpu::HWY_NAMESPACE

@@ -34,8 +34,8 @@ struct BasicFewQueriesState {
     return 2 * round_up(rows, kLine) + round_up(rows * columns, kLine);
   }
 
-  Float* row_max;  // of base-2 exponents
-  Float* row_sum;  // of 2^(exponent - row_max)
+  Float* row_max;  // of scores, as the task's softmax has them
+  Float* row_sum;  // of exp2(exponent - row_max's)
   Float* output;   // [rows, columns]
 
  private:
@@ -81,8 +81,8 @@ struct FewQueriesScratch {
   float* const queries = arena.take<float>(all_heads * m_padded * columns);         // [heads, rows, columns]
   float* const scores = arena.take<float>(all_heads * m_padded * kFewQueriesKeys);  // then probabilities
   float* const widened = arena.take<float>(kFewQueriesKeys * (columns > columns_v ? columns : columns_v));  // K or V
-  float* const top = arena.take<float>(m_padded);                   // of a block's exponents, of each row
-  float* const shift = arena.take<float>(m_padded);                 // taken from the exponents
+  float* const top = arena.take<float>(m_padded);                   // of a block's scores, of each row
+  float* const shift = arena.take<float>(m_padded);                 // taken from the scores
   float* const rescale = arena.take<float>(m_padded);               // of what was summed before
   std::int64_t* const visible_begin = arena.take<std::int64_t>(m);  // of each row: in the sequence
   std::int64_t* const visible_end = arena.take<std::int64_t>(m);

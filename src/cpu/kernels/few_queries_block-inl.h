@@ -79,9 +79,9 @@ class FewQueriesBlock {
     if (any_begin(head) >= any_end(head)) return;
     const ForwardTask& task = head_task(head);
     const FewQueriesState of_head = state(head);
-    const float factor = task.terms.given() ? 1.0F : task.score_scale.scale_log2;
-    for (std::int64_t row = 0; row < rows_; ++row) scratch_.top[row] = top_of_row(head, row, key, count) * factor;
-    raise_maxima(of_head);
+    const float factor = task.exponent_factor();
+    for (std::int64_t row = 0; row < rows_; ++row) scratch_.top[row] = top_of_row(head, row, key, count);
+    raise_maxima(of_head, factor);
     if (task.row_invariant) std::copy_n(scratch_.rescale, rows_, scratch_.block_rescale + head * rows_);
     KeptKeys kept(scratch_.kept);
     if (task.dropout.given) kept.draw(task.dropout, task.q.group, 0, rows_, key, key + count);
@@ -95,7 +95,7 @@ class FewQueriesBlock {
       Vec sum = hn::Zero(d);
       float in_order = 0.0F;  // the sum of a tile, key by key
       for (std::int64_t at = round_down(first, kLanes); at < last; at += kLanes) {
-        Vec p = exp2(hn::MulSub(hn::Load(d, scores + at), hn::Set(d, factor), shift));
+        Vec p = exp2(hn::Mul(hn::Sub(hn::Load(d, scores + at), shift), hn::Set(d, factor)));
         sum = hn::Add(sum, p);
         if (task.row_invariant) {
           hn::Store(p, d, scores + at);
@@ -115,7 +115,7 @@ class FewQueriesBlock {
     }
   }
 
-  /// The largest score of a row, hidden ones made -inf; with terms the largest exponent.
+  /// The largest score of a row, hidden ones made -inf.
   float top_of_row(std::int64_t head, std::int64_t row, std::int64_t key, std::int64_t count) {
     const Floats d;
     const ForwardTask& task = head_task(head);
@@ -147,8 +147,8 @@ class FewQueriesBlock {
     return hn::GetLane(hn::MaxOfLanes(d, top));
   }
 
-  /// Rows across the lanes: their maxima with the block's, and what these make of the exponents and of earlier sums.
-  void raise_maxima(const FewQueriesState& of_head) const {
+  /// Rows across the lanes: their maxima with the block's, and what these make of the scores and of earlier sums.
+  void raise_maxima(const FewQueriesState& of_head, float factor) const {
     const Floats d;
     for (std::int64_t row = 0; row < rows_; row += kLanes) {
       const Vec old_max = hn::LoadU(d, of_head.row_max + row);
@@ -157,7 +157,7 @@ class FewQueriesBlock {
       const Vec shift = shift_of(new_max);
       hn::StoreU(new_max, d, of_head.row_max + row);
       hn::Store(shift, d, scratch_.shift + row);
-      hn::Store(exp2(hn::Sub(old_max, shift)), d, scratch_.rescale + row);
+      hn::Store(exp2(hn::Mul(hn::Sub(old_max, shift), hn::Set(d, factor))), d, scratch_.rescale + row);
     }
   }
 
@@ -168,7 +168,7 @@ class FewQueriesBlock {
     }
   }
 
-  /// Products -> base-2 exponents with ALiBi and bias, from key `from` of the block on.
+  /// Products -> scores with ALiBi and bias, from key `from` of the block on.
   static void add_terms(const ForwardTask& task, std::int64_t row, std::int64_t key, std::int64_t count,
                         std::int64_t from, std::int64_t last, float* scores) {
     const TermsPanel panel{.terms = task.terms,
@@ -179,7 +179,7 @@ class FewQueriesBlock {
                            .key_begin = key,
                            .keys = count,
                            .more_rows = 0};
-    add_row_terms(panel, task.score_scale.scale_log2, from, last, scores);
+    add_row_terms(panel, task.score_scale.scale, from, last, scores);
   }
 
   /// O = rescale O + P V of the block, in the order of a tile's.

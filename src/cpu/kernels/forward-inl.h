@@ -84,6 +84,7 @@ class ForwardBlock {
 
   void begin() {
     std::fill_n(scratch_.row_max, lanes(), -kInfinity);
+    std::fill_n(scratch_.row_offset, lanes(), 0.0F);
     std::fill_n(scratch_.block_factor, kPanel, 1.0F);
     std::fill_n(scratch_.row_sum, lanes(), 0.0F);
     std::fill_n(scratch_.summed, ceil_div(lanes(), kPanel), false);
@@ -213,7 +214,6 @@ class ForwardBlock {
   /// what has been summed before in scratch_.rescale.
   void softmax(std::int64_t lane, int vectors, std::int64_t first, std::int64_t last) {
     const Floats d;
-    const Vec scale = hn::Set(d, task_.score_scale.scale_log2);
     static_assert(kStrip % 4 == 0);
     for (int n = 0; n < vectors; ++n) {
       const float* HWY_RESTRICT scores = scratch_.scores + n * kLanes;
@@ -223,11 +223,11 @@ class ForwardBlock {
         HWY_UNROLL(4) for (int i = 0; i < 4; ++i) top[i] = hn::Max(top[i], hn::Load(d, scores + (key + i) * kPanel));
       }
       const Vec all = hn::Max(hn::Max(top[0], top[1]), hn::Max(top[2], top[3]));
-      exponentiate(lane, n * kLanes, first, last, hn::Mul(all, scale), scale);
+      exponentiate(lane, n * kLanes, first, last, all);
     }
   }
 
-  /// The same of scores that ALiBi or a bias joins first, which makes base-2 exponents of them.
+  /// The same of products that become scores first, which ALiBi or a bias joins.
   void softmax_of_terms(const Part& rest, std::int64_t key_begin, std::int64_t count, std::int64_t first,
                         std::int64_t last, bool masked) {
     const TermsPanel terms{.terms = task_.terms,
@@ -250,23 +250,23 @@ class ForwardBlock {
       const std::int64_t end = std::min(key + kBiasKeys, last);
       if (task_.terms.bias.data != nullptr) pack_bias(terms, key, end, first, last, scratch_.row, scratch_.bias);
       for (int n = 0; n < vectors; ++n) {
-        lanes[n]->add(masked, key, end, task_.score_scale.scale_log2, scratch_.bias + n * kLanes,
+        lanes[n]->add(masked, key, end, task_.score_scale.scale, scratch_.bias + n * kLanes,
                       scratch_.scores + n * kLanes);
       }
     }
     for (int n = 0; n < vectors; ++n) {
-      exponentiate(rest.lane, n * kLanes, first, last, lanes[n]->top(), hn::Set(Floats(), 1.0F));
+      exponentiate(rest.lane, n * kLanes, first, last, lanes[n]->top());
     }
   }
 
-  /// P = exp2(scale S - max) for one vector of queries, at `lane` of the panel that begins at `panel`, whose largest
-  /// exponent in these rows is `top`.
-  HWY_INLINE void exponentiate(std::int64_t panel, std::int64_t lane, std::int64_t first, std::int64_t last, Vec top,
-                               Vec scale) {
-    if (task_.eight_bit.given()) {
-      return exponentiate_to_8_bits(scratch_, task_.dtype, panel, lane, first, last, scale);
-    }
+  /// P = exp2(factor (S - max)) for one vector of queries, at `lane` of the panel that begins at `panel`, whose largest
+  /// score in these rows is `top`.
+  HWY_INLINE void exponentiate(std::int64_t panel, std::int64_t lane, std::int64_t first, std::int64_t last, Vec top) {
     const Floats d;
+    const Vec factor = hn::Set(d, task_.exponent_factor());
+    if (task_.eight_bit.given()) {
+      return exponentiate_to_8_bits(scratch_, task_.dtype, panel, lane, first, last, top, factor);
+    }
     float* HWY_RESTRICT scores = scratch_.scores + lane;
     float* HWY_RESTRICT row_max = scratch_.row_max + panel + lane;
     float* HWY_RESTRICT row_sum = scratch_.row_sum + panel + lane;
@@ -276,11 +276,11 @@ class ForwardBlock {
     const Vec shift = hn::IfThenElse(hn::Eq(new_max, hn::Set(d, -kInfinity)), hn::Zero(d), new_max);
     Vec sum = hn::Zero(d);
     for (std::int64_t key = first; key < last; ++key) {
-      const Vec p = exp2(hn::MulSub(hn::Load(d, scores + key * kPanel), scale, shift));
+      const Vec p = exp2(hn::Mul(hn::Sub(hn::Load(d, scores + key * kPanel), shift), factor));
       hn::Store(p, d, scores + key * kPanel);
       sum = hn::Add(sum, p);
     }
-    const Vec rescale = exp2(hn::Sub(old_max, shift));
+    const Vec rescale = exp2(hn::Mul(hn::Sub(old_max, shift), factor));
     hn::Store(rescale, d, scratch_.rescale + lane);
     hn::Store(new_max, d, row_max);
     hn::Store(hn::MulAdd(hn::Load(d, row_sum), rescale, sum), d, row_sum);
@@ -339,9 +339,10 @@ class ForwardBlock {
   /// Divides the row's output by its sum, in place where it is rotated after that, and writes what the caller asked
   /// for.
   void finish_row(std::int64_t row, std::int64_t lane, float* HWY_RESTRICT output) {
-    const float shift = task_.eight_bit.given() ? scratch_.query_shifts[lane] : 0.0F;
-    const RowStatistics statistics{scratch_.row_max[lane], scratch_.row_sum[lane]};
-    float factor = finish_statistics(task_, row, statistics, shift);
+    const RowMaximum maximum{.units = scratch_.row_max[lane],
+                             .shift = task_.eight_bit.given() ? scratch_.query_shifts[lane] : 0.0F,
+                             .log2_offset = scratch_.row_offset[lane]};
+    float factor = finish_statistics(task_, row, maximum, scratch_.row_sum[lane]);
     // A hidden key's 0 * V makes +0 of a sum that has underflowed to -0: rows that meet no hidden key do the same.
     for (std::int64_t c = 0; c < task_.head_dim_v; ++c) output[c] += 0.0F;
     const Rotation& rotation = task_.eight_bit.rotation;

@@ -7,6 +7,7 @@
 #include "cpu/kernels/backward_rows-inl.h"
 #include "cpu/kernels/few_queries-inl.h"
 #include "cpu/kernels/forward-inl.h"
+#include "cpu/kernels/row_normalizers-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,6 +21,7 @@ void run_merge_few_queries(const ForwardTask& task, const float* states, std::in
   merge_few_queries(task, states, chunks, stride, reinterpret_cast<float*>(scratch));
 }
 void run_compute_delta(const DeltaTask& task) { compute_delta(task); }
+void run_normalize_rows(const NormalizerTask& task, std::byte* scratch) { RowNormalizing(task, scratch).run(); }
 void run_write_query_gradient(const QueryGradientTask& task) { write_query_gradient(task); }
 KernelTraits get_kernel_traits() { return kernel_traits(); }
 
@@ -36,6 +38,7 @@ HWY_EXPORT(run_backward_block);
 HWY_EXPORT(run_few_queries_chunk);
 HWY_EXPORT(run_merge_few_queries);
 HWY_EXPORT(run_compute_delta);
+HWY_EXPORT(run_normalize_rows);
 HWY_EXPORT(run_write_query_gradient);
 HWY_EXPORT(get_kernel_traits);
 
@@ -57,6 +60,10 @@ void merge_few_queries(const ForwardTask& task, const float* states, std::int64_
 }
 
 void compute_delta(const DeltaTask& task) { HWY_DYNAMIC_DISPATCH(run_compute_delta)(task); }
+
+void normalize_rows(const NormalizerTask& task, std::byte* scratch) {
+  HWY_DYNAMIC_DISPATCH(run_normalize_rows)(task, scratch);
+}
 
 void write_query_gradient(const QueryGradientTask& task) { HWY_DYNAMIC_DISPATCH(run_write_query_gradient)(task); }
 

@@ -27,6 +27,9 @@ void merge_few_queries(const ForwardTask& task, const float* states, std::int64_
 void backward_block(const BackwardTask& task, std::byte* scratch);
 
 void compute_delta(const DeltaTask& task);
+
+/// Scratch is what NormalizerScratch takes, 64-byte aligned.
+void normalize_rows(const NormalizerTask& task, std::byte* scratch);
 void write_query_gradient(const QueryGradientTask& task);
 
 }  // namespace strobe::cpu

@@ -54,8 +54,9 @@ struct ForwardScratch {
   float* const queries = arena.take<float>(m * columns);                                 // Q^T, panels
   float* const output = arena.take<float>(m * columns_v);                                // O^T unscaled, panels
   float* const scores = arena.take<float>(n * traits.panel);                             // S^T, then P^T, of one panel
-  float* const row_max = arena.take<float>(m);                  // of scale_log2 * s, a lane per row
-  float* const row_sum = arena.take<float>(m);                  // of exp2(scale_log2 * s - row_max)
+  float* const row_max = arena.take<float>(m);                  // of scores, as the task's softmax has them
+  float* const row_offset = arena.take<float>(m);               // of 8-bit operands: added to row_max's exponent
+  float* const row_sum = arena.take<float>(m);                  // of exp2(exponent - row_max's)
   float* const rescale = arena.take<float>(traits.panel);       // of one panel
   bool* const summed = arena.take<bool>(m / traits.panel);      // whether anything has been added to a panel of output
   float* const block_factor = arena.take<float>(traits.panel);  // of one panel; 1 but for 8-bit operands
@@ -68,8 +69,25 @@ struct ForwardScratch {
   std::int64_t* const visible_end = arena.take<std::int64_t>(m);    // one past the last
   float* const row =
       arena.take<float>(pack_buffer(std::max({columns, columns_v, n}), traits));  // rows on their way in or out
-  float* const bias = arena.take<float>(n * traits.panel);                        // of one panel, times log2(e)
+  float* const bias = arena.take<float>(n * traits.panel);                        // of one panel
   std::byte* const converted = arena.take<std::byte>(tile_bytes);                 // of K or V stored in 8 bits
+};
+
+/// Of row_normalizers-inl.h.
+struct NormalizerScratch {
+  NormalizerScratch(std::byte* memory, std::int64_t head_dim, const KernelTraits& traits)
+      : columns(round_up(head_dim, traits.lanes)), lanes(traits.lanes), arena(memory) {}
+
+  static constexpr std::int64_t kRows = 4;      // of queries together, at most
+  static constexpr std::int64_t kRowKeys = 64;  // from one row's scores to the next's
+
+  const std::int64_t columns;  // head_dim in whole vectors
+  const std::int64_t lanes;
+  Arena arena;
+
+  float* const queries = arena.take<float>(kRows * columns);
+  float* const keys = arena.take<float>(lanes * columns);
+  float* const scores = arena.take<float>(kRows * kRowKeys);
 };
 
 /// Of backward-inl.h.
@@ -107,7 +125,6 @@ struct BackwardScratch {
   float* const scores = arena.take<float>(m * traits.panel);           // S, then P, of one panel
   float* const d_probabilities = arena.take<float>(m * traits.panel);  // dP of one panel
   float* const d_scores = arena.take<float>(m * n);                    // dS of the block, panels
-  float* const lse = arena.take<float>(m);                             // of the block, times log2(e)
   std::int64_t* const row_begin = arena.take<std::int64_t>(n);         // first row that sees each key
   std::int64_t* const row_end = arena.take<std::int64_t>(n);           // one past the last
   float* const row = arena.take<float>(pack_buffer(widest, traits));   // rows on their way in or out

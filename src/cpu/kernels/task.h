@@ -181,6 +181,20 @@ struct ForwardTask {
   StoredOperands stored;         // given: k and v are of its dtype
   bool row_invariant = false;    // few queries: sums in the order of forward-inl.h, with tiles of kFewQueriesKeys
   Tiles tiles;
+
+  // The softmax works on products, on their tanh under softcap, and on scores where terms join them. Differences of
+  // these are exact where they matter, however large they are: no factor is applied before the maximum is subtracted.
+  float exponent_factor() const { return terms.given() ? kLog2E : score_scale.scale_log2; }
+  float score_factor() const { return terms.given() ? 1.0F : score_scale.scale; }
+};
+
+/// What probabilities are made of in the backward, an element per row: P = 2^(log2(e) (score - shift) - log2_sum). LSE
+/// and 0, but where LSE is so large that its rounding would show.
+struct RowNormalizers {
+  float* shift = nullptr;
+  float* log2_sum = nullptr;
+
+  RowNormalizers from_row(std::int64_t row) const { return {shift + row, log2_sum + row}; }
 };
 
 /// Rows of queries in order, one group of heads of one sequence: what every key block's task shares. The next group's
@@ -188,7 +202,7 @@ struct ForwardTask {
 struct BackwardQueries {
   ConstRows q;
   ConstRows d_o;
-  GroupRows<const float*> lse;
+  RowNormalizers normalizers;
   const float* delta = nullptr;  // [rows]: rowsum(dO * O) - dLSE
   float* dq = nullptr;  // [blocks of padded rows, head_dim in whole wide panels] float32 sums, without the scale
   std::atomic<std::int32_t>* turn = nullptr;  // a block of rows each: the key block that may add to dq next
@@ -203,7 +217,7 @@ struct BackwardQueries {
     const std::int64_t row_blocks = ceil_div(rows, block_m);
     q = q.next_head(dtype);
     d_o = d_o.next_head(dtype);
-    lse = lse.next_head(DType::float32);
+    normalizers = normalizers.from_row(row_blocks * block_m);
     delta += row_blocks * block_m;
     dq += row_blocks * dq_block;
     turn += row_blocks;
@@ -252,6 +266,23 @@ struct DeltaTask {
   std::int64_t row_begin = 0;
   std::int64_t row_end = 0;
   std::int64_t head_dim_v = 0;
+};
+
+/// RowNormalizers of a block of rows of one group of heads: in the backward's first phase, too.
+struct NormalizerTask {
+  DType dtype = DType::float32;
+  ConstRows q;
+  ConstRows k;
+  GroupRows<const float*> lse;
+  RowNormalizers normalizers;  // of row 0
+  std::int64_t row_begin = 0;
+  std::int64_t row_end = 0;
+  std::int64_t head_dim = 0;
+  VisibleKeys visible;
+  ScoreScale score_scale;
+  BlockMask blocks;
+  ScoreTerms terms;
+  const float* sinks = nullptr;  // one for each head of the group; null: none
 };
 
 /// dQ of a block of rows from its float32 sums: the backward's last phase.

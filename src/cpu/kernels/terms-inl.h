@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ALiBi and bias: what joins the base-2 exponents between the products.
+// ALiBi and bias: what joins the scores between the products. Both passes add them up in the same order, so that a
+// score has the same bits in both.
 #if defined(STROBE_CPU_TERMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STROBE_CPU_TERMS_INL_H_
 #undef STROBE_CPU_TERMS_INL_H_
@@ -26,9 +27,7 @@ struct TermsPanel {
 
   /// Distances are counted from key_begin, so that float32 holds them exactly as far as 2^24.
   float center_of(std::int64_t position) const { return static_cast<float>(position + diagonal - key_begin); }
-  float slope_of(std::int64_t head) const {
-    return terms.alibi_slopes == nullptr ? 0.0F : -terms.alibi_slopes[head] * kLog2E;
-  }
+  float slope_of(std::int64_t head) const { return terms.alibi_slopes == nullptr ? 0.0F : -terms.alibi_slopes[head]; }
   float center(std::int64_t index) const { return center_of(row_place(row + index, group).position); }
   float slope(std::int64_t index) const { return slope_of(row_place(row + index, group).head); }
 };
@@ -83,13 +82,18 @@ class TermsLanes {
     slope_ = hn::Load(Floats(), slopes);
   }
 
-  /// exponent + terms of `key` of the tile, whose bias is at `bias`.
+  /// The terms of `key` of the tile, whose bias is at `bias`.
   template <bool kAlibi, bool kBias>
-  HWY_INLINE Vec join(Vec exponent, std::int64_t key, const float* HWY_RESTRICT bias) const {
+  HWY_INLINE Vec sum(std::int64_t key, const float* HWY_RESTRICT bias) const {
     const Floats d;
-    if constexpr (kAlibi) exponent = add_alibi(exponent, slope_, center_, hn::Set(d, static_cast<float>(key)));
-    if constexpr (kBias) exponent = hn::MulAdd(hn::Load(d, bias), hn::Set(d, kLog2E), exponent);
-    return exponent;
+    Vec terms = hn::Zero(d);
+    if constexpr (kBias) terms = hn::Load(d, bias);
+    if constexpr (kAlibi) terms = add_alibi(terms, slope_, center_, hn::Set(d, static_cast<float>(key)));
+    return terms;
+  }
+  HWY_INLINE Vec sum(std::int64_t key, const float* bias) const {
+    if (terms_.bias.data == nullptr) return sum<true, false>(key, bias);
+    return terms_.alibi_slopes == nullptr ? sum<false, true>(key, bias) : sum<true, true>(key, bias);
   }
 
   /// scores = scale * scores + terms over keys [first, last) of the tile, -inf where the key is hidden; keys are
@@ -119,8 +123,8 @@ class TermsLanes {
     Vec top = top_;
     for (std::int64_t key = first; key < last; ++key) {
       float* HWY_RESTRICT score = scores + key * kStride;
-      Vec sum = hn::Mul(hn::Load(d, score), hn::Set(d, scale));
-      sum = join<kAlibi, kBias>(sum, key, bias + (key - first) * kStride);
+      const Vec terms = this->sum<kAlibi, kBias>(key, bias + (key - first) * kStride);
+      Vec sum = hn::MulAdd(hn::Load(d, score), hn::Set(d, scale), terms);
       if constexpr (kMasked) sum = hn::IfThenElse(visible_.contains(key), sum, hn::Set(d, -kInfinity));
       top = hn::Max(top, sum);
       hn::Store(sum, d, score);
@@ -164,9 +168,7 @@ HWY_INLINE void terms_of_keys(const TermsPanel& panel, std::int64_t key, std::in
     for (int n = 0; n < kTileVecs; ++n) {
       const std::int64_t at = key + n * kLanes;
       Vec sum = hn::Zero(d);
-      if (bias != nullptr && at < panel.keys) {
-        sum = hn::Mul(load_some(bias + at, panel.keys - at), hn::Set(d, kLog2E));
-      }
+      if (bias != nullptr && at < panel.keys) sum = load_some(bias + at, panel.keys - at);
       if constexpr (kAlibi) sum = add_alibi(sum, slope, center, hn::Iota(d, static_cast<float>(at)));
       hn::Store(sum, d, out + row * kPanel + n * kLanes);
     }
@@ -189,7 +191,7 @@ HWY_INLINE void terms_of_keys(const TermsPanel& panel, std::int64_t key, std::in
   terms_of_keys<true>(panel, key, first, last, out);
 }
 
-/// Products [from, last) of the panel's first row, a multiple of the lanes from `from` on, become exponents.
+/// Products [from, last) of the panel's first row, a multiple of the lanes from `from` on, become scores.
 template <class Bias>
 HWY_INLINE void add_row_terms_of(const TermsPanel& panel, float scale, std::int64_t from, std::int64_t last,
                                  float* HWY_RESTRICT products) {
@@ -199,16 +201,15 @@ HWY_INLINE void add_row_terms_of(const TermsPanel& panel, float scale, std::int6
   const Bias* bias = static_cast<const Bias*>(panel.terms.bias.data);
   if (bias != nullptr) bias += panel.terms.bias.offset(panel.row) + panel.key_begin;
   for (std::int64_t at = from; at < last; at += kLanes) {
-    Vec sum = hn::Mul(hn::Load(d, products + at), hn::Set(d, scale));
+    Vec terms = bias == nullptr ? hn::Zero(d) : load_some(bias + at, panel.keys - at);
     if (panel.terms.alibi_slopes != nullptr) {
-      sum = add_alibi(sum, slope, center, hn::Iota(d, static_cast<float>(at)));
+      terms = add_alibi(terms, slope, center, hn::Iota(d, static_cast<float>(at)));
     }
-    if (bias != nullptr) sum = hn::MulAdd(load_some(bias + at, panel.keys - at), hn::Set(d, kLog2E), sum);
-    hn::Store(sum, d, products + at);
+    hn::Store(hn::MulAdd(hn::Load(d, products + at), hn::Set(d, scale), terms), d, products + at);
   }
 }
 
-/// Keys across the lanes: base-2 exponents of one row, with ALiBi and bias.
+/// Keys across the lanes: scores of one row, with ALiBi and bias.
 inline void add_row_terms(const TermsPanel& panel, float scale, std::int64_t from, std::int64_t last, float* products) {
   switch (panel.terms.bias_dtype) {
     case DType::float16: return add_row_terms_of<float16>(panel, scale, from, last, products);

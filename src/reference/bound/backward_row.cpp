@@ -27,7 +27,8 @@ Bounded probability(double score, double error, double joined, const ForwardRow&
   const double more =
       joined > 0.0 ? 1.0 + model.joining_parts / joined : 1.0;  // every product meets the parts' additions
   const double moved = more * error + row.lse_bound + gamma((scaled ? 3.0 : 2.0) + joining, u) * magnitude;
-  const double shift = moved + u * (std::fabs(exponent) + moved) + std::log1p(model.exp2_error);
+  // Where LSE is subtracted before log2(e) is multiplied, the difference meets three roundings.
+  const double shift = moved + gamma(3.0, u) * (std::fabs(exponent) + moved) + std::log1p(model.exp2_error);
   return {p, weight_error(exponent, 1.0, p, shift) + model.underflow};
 }
 

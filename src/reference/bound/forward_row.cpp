@@ -53,7 +53,8 @@ double rescalings(const Scores& scores, const ArithmeticModel& model) {
 double common_error(const Softmax& softmax, double score, double error, double p, const ArithmeticModel& model) {
   if (std::isinf(score)) return 0.0;  // a score of -inf has no weight, exactly
   const double distance = softmax.maximum - score + model.maximum_slack + error + 3.0 * softmax.largest_error;
-  const double shift = error + model.unit_roundoff * distance + softmax.exponentials;
+  // Roundings of the distance: the subtraction, the product with the factor that makes an exponent, and that factor.
+  const double shift = error + gamma(3.0, model.unit_roundoff) * distance + softmax.exponentials;
   return weight_error(score - softmax.maximum, softmax.row_sum, p, shift) + model.underflow / softmax.row_sum;
 }
 
