@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/problem.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -116,13 +117,13 @@ class ProblemMaker {
         keys_(key_layout(sequences, page_table)) {}
 
   Result<AttentionProblem> make(Pass pass) {
-    Status status =
-        first_failure([&] { return check_layout(q_, queries_.rank(), queries_.axes); },
-                      [&] { return check_layout(k_, keys_.rank(), keys_.axes); },
-                      [&] { return check_layout(v_, keys_.rank(), keys_.value_axes); },
-                      [&] { return check_input_dtype(q_.view, pass); }, [&] { return check_keys(pass); },
-                      [&] { return check_page_table(); }, [&] { return check_batch(); }, [&] { return check_heads(); },
-                      [&] { return check_sequences(); }, [&] { return check_options(options_); });
+    Status status = first_failure([&] { return check_layout(q_, queries_.rank(), queries_.axes); },
+                                  [&] { return check_layout(k_, keys_.rank(), keys_.axes); },
+                                  [&] { return check_layout(v_, keys_.rank(), keys_.value_axes); },
+                                  [&] { return check_input_dtype(q_.view, pass); }, [&] { return check_keys(pass); },
+                                  [&] { return check_page_table(); }, [&] { return check_batch(); },
+                                  [&] { return check_heads(); }, [&] { return check_elements(); },
+                                  [&] { return check_sequences(); }, [&] { return check_options(options_); });
     if (!status.ok()) return status;
     return problem(pass);
   }
@@ -229,6 +230,27 @@ class ProblemMaker {
     const std::int64_t keys_batch = batch_of(k_.view, sequences_.cu_seqlens_k);
     if (batch() == keys_batch || sequences_.cache_batch_idx.given()) return {};
     return invalid("q has batch {} and k has batch {}: they must be equal", batch(), keys_batch);
+  }
+
+  /// Elements through the batch, of which a key-value cache in pages or entries may hold fewer.
+  Status check_elements() const {
+    for (const NamedTensor* tensor : {&q_, &k_, &v_}) {
+      const ConstTensorView& view = tensor->view;
+      std::int64_t first = batch();
+      bool fits = tensor == &q_ || !page_table_.view.given() ||
+                  !__builtin_mul_overflow(first, page_table_.view.shape[1], &first);
+      std::int64_t elements = 16;  // the most bytes that workspaces take for one
+      fits = fits && !__builtin_mul_overflow(elements, std::max({view.shape[0], first, std::int64_t{1}}), &elements);
+      for (int axis = 1; axis < view.rank; ++axis) {
+        const std::int64_t extent = view.shape[static_cast<std::size_t>(axis)];
+        fits = fits && !__builtin_mul_overflow(elements, std::max<std::int64_t>(extent, 1), &elements);
+      }
+      if (!fits) {
+        return invalid("{} has shape {} and the batch is {}: its elements through the batch must be fewer than 2^59",
+                       tensor->name, shape_text(view), batch());
+      }
+    }
+    return {};
   }
 
   Status check_heads() const {

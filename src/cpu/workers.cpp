@@ -5,9 +5,13 @@
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <functional>
+#include <memory>
 
 namespace strobe::cpu {
 
@@ -27,6 +31,27 @@ struct Tasks {
   }
 };
 
+/// A thread's arena, kept from call to call: oneTBB does not give arenas back while calls follow one another. A process
+/// that was forked makes its own, as the workers have stayed behind, and leaves the old one alone.
+class KeptArena {
+ public:
+  tbb::task_arena& of(int workers) {
+    if (arena_ != nullptr && process_ != getpid()) static_cast<void>(arena_.release());
+    if (arena_ == nullptr || workers_ != workers) {
+      arena_ = std::make_unique<tbb::task_arena>(workers);
+      workers_ = workers;
+      process_ = getpid();
+    }
+    return *arena_;
+  }
+  void drop() { arena_.reset(); }
+
+ private:
+  std::unique_ptr<tbb::task_arena> arena_;
+  int workers_ = 0;
+  pid_t process_ = 0;
+};
+
 }  // namespace
 
 void for_each_task(std::int64_t count, int workers, const ParallelFor* parallel_for, TaskRef task) {
@@ -38,8 +63,16 @@ void for_each_task(std::int64_t count, int workers, const ParallelFor* parallel_
   // oneTBB warns on standard error when asked for more threads than it may run; the rest of the workers find no task
   // left.
   const auto allowed = tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);
-  tbb::task_arena arena(std::min(useful, static_cast<int>(allowed)));
-  arena.execute([&] { tbb::parallel_for(0, useful, work, tbb::simple_partitioner()); });
+  thread_local KeptArena kept;
+  try {
+    kept.of(std::min(useful, static_cast<int>(allowed))).execute([&] {
+      tbb::parallel_for(0, useful, work, tbb::simple_partitioner());
+    });
+  } catch (const std::exception&) {
+    // Tasks do not throw: a thread could not be started. Those that ran are done, and this one takes the rest.
+    kept.drop();
+    work(0);
+  }
 }
 
 }  // namespace strobe::cpu

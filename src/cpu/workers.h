@@ -26,7 +26,8 @@ class TaskRef {
 
 /// Calls task(index, worker) for every index below `count`, in the order of the indices as workers come free. Worker w
 /// runs its tasks one after another, so what it owns needs no lock; a task may wait for one of a smaller index. Runs on
-/// the caller's `parallel_for`, or on oneTBB when that is null; `workers` >= 1. Allocates nothing itself.
+/// the caller's `parallel_for`, or on oneTBB when that is null; `workers` >= 1. Where no thread can be started the
+/// caller's runs all tasks.
 void for_each_task(std::int64_t count, int workers, const ParallelFor* parallel_for, TaskRef task);
 
 }  // namespace strobe::cpu
