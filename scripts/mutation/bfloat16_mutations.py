@@ -34,12 +34,12 @@ AMX = [
         "kept(hn::Load(Words(), words_ + v * kLanes), key | 1)",
     ),
     Mutation("AMX: hidden pairs reach dV", AMX_DIFFERENTIATE, "p = hn::IfThenElseZero(seen, p);", ""),
-    Mutation("AMX: ALiBi is not in the backward", AMX_DIFFERENTIATE, "terms_.terms.alibi_slopes != nullptr", "false"),
+    Mutation("AMX: ALiBi is not in the backward", AMX_DIFFERENTIATE, "score = with_terms(s, key, v);", ""),
     Mutation(
         "AMX: NaN of any bits is rounded to a number",
         AMX_DIFFERENTIATE,
-        "hn::IfThenElse(hn::IsNaN(exponent), hn::Set(d, std::numeric_limits<float>::quiet_NaN()), exponent)",
-        "exponent",
+        "hn::IfThenElse(hn::IsNaN(score), hn::Set(d, std::numeric_limits<float>::quiet_NaN()), score)",
+        "score",
     ),
     Mutation("AMX: d_bias has keys for queries", AMX_BACKWARD, "Unit::transpose(keys);", ""),
     Mutation(

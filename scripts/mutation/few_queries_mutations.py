@@ -69,7 +69,7 @@ DECODING = [
     Mutation(
         "few queries: chunks are merged without their weights",
         FEW_QUERIES_MERGE,
-        "exp2(hn::Sub(hn::Set(d, part.row_max[row]), shift_of(hn::Set(d, statistics.max))))",
+        "exp2(hn::Mul(below, hn::Set(d, task.exponent_factor())))",
         "hn::Set(d, 1.0F)",
     ),
     Mutation("few queries: hidden keys are not masked", FEW_QUERIES_BLOCK, "at < first || at + kLanes > last", "false"),

@@ -14,6 +14,7 @@ MULTIPLY = "src/cpu/kernels/multiply-inl.h"
 SCORES = "src/cpu/kernels/scores-inl.h"
 TERMS = "src/cpu/kernels/terms-inl.h"
 STATISTICS = "src/cpu/kernels/row_statistics.h"
+NORMALIZERS = "src/cpu/kernels/row_normalizers.h"
 TASK = "src/cpu/kernels/task.h"
 TURN = "src/cpu/kernels/turn.h"
 SCORE_RULE = "src/call/score_rule.h"
@@ -46,14 +47,14 @@ ONLINE_SOFTMAX = [
     Mutation(
         "LSE is in base 2",
         STATISTICS,
-        "static_cast<double>(max) * kLn2 + std::log(static_cast<double>(sum))",
-        "static_cast<double>(max) + std::log2(static_cast<double>(sum))",
+        "max + std::log(static_cast<double>(sum))",
+        "max + std::log2(static_cast<double>(sum))",
     ),
     Mutation(
         "a row that sees nothing has an LSE of 0",
         STATISTICS,
-        "if (sum == 0.0F) return -kInfinity;",
-        "if (sum == 0.0F) return 0.0F;",
+        "sum == 0.0F ? -kInfinity :",
+        "sum == 0.0F ? 0.0F :",
     ),
     Mutation(
         "NaN of hidden values reaches the output",
@@ -64,8 +65,8 @@ ONLINE_SOFTMAX = [
     Mutation(
         "max_logits is in base 2",
         STATISTICS,
-        "static_cast<float>(static_cast<double>(max) * kLn2)",
-        "max",
+        "return static_cast<float>(max);",
+        "return static_cast<float>(max * std::numbers::log2e);",
     ),
 ]
 
@@ -182,14 +183,14 @@ SCALES = [
     Mutation(
         "the sign of the scale is lost",
         FORWARD_CALL,
-        "(factor < 0.0F ? -1.0F : 1.0F)",
+        "(signed_scale < 0.0F ? -1.0F : 1.0F)",
         "1.0F",
     ),
     Mutation(
         "softcap does not divide the score",
         SCORE_RULE,
-        "static_cast<float>(scale / softcap)",
-        "static_cast<float>(scale)",
+        "static_cast<float>(problem.scale / softcap)",
+        "static_cast<float>(problem.scale)",
     ),
     Mutation(
         "dK lacks the scale",
@@ -228,16 +229,16 @@ BACKWARD_PASS = [
     ),
     Mutation(
         "a row that sees no key has probabilities",
-        STATISTICS,
-        "lse == -kInfinity ? kInfinity : lse * kLog2E",
-        "lse * kLog2E",
+        NORMALIZERS,
+        "lse == -kInfinity ? kInfinity : lse",
+        "lse",
     ),
     Mutation("dQ is not added in turn", TURN, "now != own", "false"),
     Mutation("dQ's turn is never passed on", TURN, "turn.store(next, std::memory_order_release);", ""),
     Mutation(
         "heads under a block mask share the first one's LSE",
         TASK,
-        "lse = lse.next_head(DType::float32);",
+        "normalizers = normalizers.from_row(row_blocks * block_m);",
         "",
     ),
 ]
@@ -258,8 +259,8 @@ MODIFIERS = [
     Mutation(
         "the bias is not in the backward",
         BACKWARD,
-        "hn::Add(exponent, hn::Load(d, scratch_.terms + row * kPanel + lane))",
-        "exponent",
+        "hn::MulAdd(s, scale, hn::Load(d, scratch_.terms + row * kPanel + lane))",
+        "hn::Mul(s, scale)",
     ),
     Mutation(
         "d_bias has softcap's derivative",
@@ -276,15 +277,15 @@ MODIFIERS = [
     Mutation(
         "the sink is not in the sum",
         STATISTICS,
-        "sum = sum * rescale + std::exp2(exponent - largest);",
-        "sum = sum * rescale;",
+        "sum * rescale + std::exp(score - largest)",
+        "sum * rescale",
     ),
-    Mutation("the sink is in base 2", STATISTICS, "task.sinks[head] * kLog2E", "task.sinks[head]"),
+    Mutation("the sink is in base 2", STATISTICS, "add_sink(task.sinks[head])", "add_sink(task.sinks[head] * kLog2E)"),
     Mutation(
         "d_sink lacks its sign",
         SINK_GRADIENT,
-        "-std::exp(static_cast<double>(sink) - static_cast<double>(lse))",
-        "std::exp(static_cast<double>(sink) - static_cast<double>(lse))",
+        "-std::exp(below - log2_sum * std::numbers::ln2)",
+        "std::exp(below - log2_sum * std::numbers::ln2)",
     ),
 ]
 

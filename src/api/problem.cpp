@@ -235,20 +235,10 @@ class ProblemMaker {
   /// Elements through the batch, of which a key-value cache in pages or entries may hold fewer.
   Status check_elements() const {
     for (const NamedTensor* tensor : {&q_, &k_, &v_}) {
-      const ConstTensorView& view = tensor->view;
-      std::int64_t first = batch();
-      bool fits = tensor == &q_ || !page_table_.view.given() ||
-                  !__builtin_mul_overflow(first, page_table_.view.shape[1], &first);
-      std::int64_t elements = 16;  // the most bytes that workspaces take for one
-      fits = fits && !__builtin_mul_overflow(elements, std::max({view.shape[0], first, std::int64_t{1}}), &elements);
-      for (int axis = 1; axis < view.rank; ++axis) {
-        const std::int64_t extent = view.shape[static_cast<std::size_t>(axis)];
-        fits = fits && !__builtin_mul_overflow(elements, std::max<std::int64_t>(extent, 1), &elements);
-      }
-      if (!fits) {
-        return invalid("{} has shape {} and the batch is {}: its elements through the batch must be fewer than 2^59",
-                       tensor->name, shape_text(view), batch());
-      }
+      const bool paged = tensor != &q_ && page_table_.view.given();
+      if (counts_elements(tensor->view, batch(), paged ? page_table_.view.shape[1] : 1)) continue;
+      return invalid("{} has shape {} and the batch is {}: its elements through the batch must be fewer than 2^59",
+                     tensor->name, shape_text(tensor->view), batch());
     }
     return {};
   }

@@ -79,6 +79,18 @@ bool empty(const ConstTensorView& tensor) {
   return false;
 }
 
+bool counts_elements(const ConstTensorView& tensor, std::int64_t batch, std::int64_t pages) {
+  std::int64_t entries = 0;
+  bool fits = !__builtin_mul_overflow(batch, pages, &entries);
+  std::int64_t bytes = 16;
+  fits = fits && !__builtin_mul_overflow(bytes, std::max({tensor.shape[0], entries, std::int64_t{1}}), &bytes);
+  for (int axis = 1; axis < tensor.rank; ++axis) {
+    const std::int64_t extent = tensor.shape[static_cast<std::size_t>(axis)];
+    fits = fits && !__builtin_mul_overflow(bytes, std::max<std::int64_t>(extent, 1), &bytes);
+  }
+  return fits;
+}
+
 std::string shape_text(const ConstTensorView& tensor) { return fmt::format("[{}]", fmt::join(extents(tensor), ", ")); }
 
 std::string device_text(const Device& device) {

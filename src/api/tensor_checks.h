@@ -71,6 +71,10 @@ bool empty(const ConstTensorView& tensor);
 /// "[2, 5, 8, 64]"
 std::string shape_text(const ConstTensorView& tensor);
 
+/// Whether 64 bits count the bytes that workspaces take, at most 16 an element, where the first axis of `tensor` is
+/// repeated until it has `batch * pages` entries.
+bool counts_elements(const ConstTensorView& tensor, std::int64_t batch, std::int64_t pages);
+
 /// "cpu" or "cuda:0"
 std::string device_text(const Device& device);
 
