@@ -36,7 +36,8 @@ struct Tasks {
 class KeptArena {
  public:
   tbb::task_arena& of(int workers) {
-    if (arena_ != nullptr && process_ != getpid()) static_cast<void>(arena_.release());
+    if (process_ != getpid()) [[maybe_unused]]
+      tbb::task_arena* const left = arena_.release();
     if (arena_ == nullptr || workers_ != workers) {
       arena_ = std::make_unique<tbb::task_arena>(workers);
       workers_ = workers;
