@@ -201,7 +201,7 @@ def test_cache(qkv):
         assert torch.equal(lse, wanted[1])
         assert all(torch.equal(a, b) for a, b in zip(caches, full, strict=True))
     swapped = flash_attn.flash_attn_with_kvcache(
-        q[:, :5], *full, cache_seqlens=(lengths + 5).flip(0), cache_batch_idx=torch.tensor([1, 0]), causal=True
+        q[:, :5], *full, cache_seqlens=(lengths + 5).flip(0), cache_batch_idx=torch.tensor([1, 0]).int(), causal=True
     )
     other_way = strobe.torch.attention(
         q[:, :5], *(x.flip(0) for x in full), causal=True, seqused_k=(lengths + 5).flip(0)

@@ -230,9 +230,9 @@ def test_the_cpu_reads_pages_where_they_are(monkeypatch):
     out = call(queries, k, v, cache_seqlens=lengths, block_table=strided, causal=True)
     assert torch.equal(out, wanted)
     assert not out.requires_grad
-    entries = torch.tensor([2, 0, 1])
+    entries = torch.tensor([2, 0, 1], dtype=torch.int32)
     contiguous = [torch.zeros(3, 48, 2, HEAD_DIM) for _ in "kv"]
-    padding = torch.tensor([7, 0, 3])
+    padding = torch.tensor([7, 0, 3], dtype=torch.int32)
     for pages, cache in zip((k, v), contiguous, strict=True):
         for b, length in enumerate(lengths.tolist()):
             row = torch.arange(length)
@@ -337,7 +337,7 @@ def test_varlen_with_a_block_table():
     torch.testing.assert_close((beneath, beneath_lse), (out, lse), rtol=0, atol=0)
     assert probabilities.numel() == 0
     by_use = flash_attn.flash_attn_interface._flash_attn_varlen_forward(
-        *arguments, 0.0, None, True, block_table=table, seqused_k=lengths, leftpad_k=torch.tensor([0, 0, 5])
+        *arguments, 0.0, None, True, block_table=table, seqused_k=lengths, leftpad_k=torch.tensor([0, 0, 5]).int()
     )[0]
     torch.testing.assert_close(by_use[:10], out[:10], rtol=0, atol=0)
     last = (x[:, 5:] for x in sequences[2])

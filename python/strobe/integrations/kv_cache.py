@@ -24,6 +24,21 @@ from strobe.torch.ops import rows
 _MOST_COLUMNS_OF_GPUS = 256
 
 
+def check_int32(name: str, index: Tensor) -> Tensor:
+    """The tensor itself; ValueError for another dtype, as FlashAttention has it: a conversion would change numbers."""
+    if index.dtype != torch.int32:
+        raise ValueError(f"{name} is {str(index.dtype).removeprefix('torch.')}: it must be int32")
+    return index
+
+
+def check_pair(**pair: Any) -> None:
+    """ValueError if one of the two is given and not the other."""
+    given = [name for name, value in pair.items() if value is not None]
+    if len(given) == 1:
+        missing = next(name for name in pair if name not in given)
+        raise ValueError(f"{given[0]} is given without {missing}: give both or neither")
+
+
 @dataclass(frozen=True)
 class Cache:
     """Keys and values, and where those of a call's sequences lie among them."""
@@ -52,7 +67,7 @@ class Cache:
     def indices(self) -> dict[str, Tensor]:
         """Those that are given, as int32 and with dense rows, by their names in Strobe's own calls."""
         given = {"page_table": self.page_table, "leftpad_k": self.leftpad, "cache_batch_idx": self.batch_idx}
-        return {name: rows(index.int()) for name, index in given.items() if index is not None}
+        return {name: rows(check_int32(name, index)) for name, index in given.items() if index is not None}
 
 
 @dataclass(frozen=True)
@@ -68,7 +83,9 @@ class Rotary:
 def lengths_of(cache_seqlens: Tensor | int | None, batch: int, cache: Cache) -> Tensor:
     """int32 [batch]; all that the cache holds where nothing is given."""
     if isinstance(cache_seqlens, Tensor):
-        return cache_seqlens.int()
+        return check_int32("cache_seqlens", cache_seqlens)
+    if isinstance(cache_seqlens, float):
+        raise TypeError(f"cache_seqlens is {cache_seqlens}: it must be an integer or a tensor of int32")
     filled = cache.capacity if cache_seqlens is None else cache_seqlens
     return torch.full((batch,), filled, dtype=torch.int32, device=cache.k.device)
 
@@ -245,14 +262,15 @@ def with_cache(
     New keys and values, where they are given, are first written to the cache behind those, in place; with rotary tables
     q and they are rotated to their positions. qv adds its products with V to the scores. `options` are Strobe's own.
     """
+    k, v = new
+    check_pair(k=k, v=v)
+    check_pair(rotary_cos=rotary_cos, rotary_sin=rotary_sin)
+    if k is None and rotary_cos is not None:
+        raise ValueError("rotary_cos is given without k and v: what is rotated is what is new")
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     lengths = lengths_of(cache_seqlens, batch, cache)
     q, stored = cache_scales(q, cache, scales or dict.fromkeys(("q_descale", "k_descale", "v_descale")))
-    k, v = new
-    if k is None or v is None:
-        if rotary_cos is not None:
-            raise ValueError("rotary_cos is given without k and v: what is rotated is what is new")
-    else:
+    if k is not None and v is not None:
         # Without a mask along the diagonal all queries are at the position of the first new key.
         has_diagonal = bool(options["causal"]) or options.get("window", (-1, -1)) != (-1, -1)
         rotary = None

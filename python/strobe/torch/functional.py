@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention of PyTorch's tensors: past the dispatcher where nothing records the call, else as an operator."""
 
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from strobe._attention import run
 from strobe._options import ScoreOptions
@@ -28,11 +30,9 @@ def attention(
     PyTorch's generator of q's device. Runs on the current stream. Second derivatives raise NotImplementedError; so does
     the backward of a call that the engine has in the forward alone.
     """
+    _check_derivatives(q, k, v, options)
     q, k, v = cast(q, k, v)
     q, k, v = ops.rows(q), ops.rows(k), ops.rows(v)
-    alibi_slopes = options.get("alibi_slopes")
-    if alibi_slopes is not None and alibi_slopes.requires_grad and torch.is_grad_enabled():
-        raise NotImplementedError("alibi_slopes requires a gradient, which attention does not have: detach it")
     if ops.is_traced(q, k, v, *options.values()):
         arguments = ops.operator_arguments(q, k, v, options, return_max_logits)
         o, lse, max_logits = torch.ops.strobe.attention(*arguments)
@@ -51,6 +51,19 @@ def attention(
     return run(q, k, v, None, return_lse, return_max_logits, options)
 
 
+def _check_derivatives(q: Tensor, k: Tensor, v: Tensor, options: Mapping[str, Any]) -> None:
+    """NotImplementedError where a derivative that attention does not have would be lost without a word."""
+    if torch.is_grad_enabled():
+        for name in ("alibi_slopes", "scale", "softcap"):
+            value = options.get(name)
+            if isinstance(value, Tensor) and value.requires_grad:
+                raise NotImplementedError(f"{name} requires a gradient, which attention does not have: detach it")
+    if forward_ad._current_level >= 0:
+        for tensor in (q, k, v, options.get("bias"), options.get("sink")):
+            if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+                raise NotImplementedError("attention has no forward-mode derivative: take it in reverse mode")
+
+
 def cast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in autocast's dtype, where it is on."""
     device = "cuda" if tensors[0].is_cuda else "cpu"
@@ -62,7 +75,7 @@ def cast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def is_eager_inference(*tensors: Tensor | None) -> bool:
     """Nothing records the call, neither the dispatcher nor a gradient's tape."""
-    return not ops.is_traced(*tensors) and not _is_recorded(*tensors)
+    return forward_ad._current_level < 0 and not ops.is_traced(*tensors) and not _is_recorded(*tensors)
 
 
 def _is_recorded(*tensors: Tensor | None) -> bool:

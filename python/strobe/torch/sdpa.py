@@ -5,13 +5,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
+from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from strobe import _core
 from strobe._arrays import empty_output
 from strobe.torch.functional import attention, cast, is_eager_inference
-from strobe.torch.ops import rows
+from strobe.torch.ops import is_traced, rows
 
 
 class sdpa(TorchFunctionMode):  # noqa: N801
@@ -33,7 +35,7 @@ class sdpa(TorchFunctionMode):  # noqa: N801
             return func(*args, **kwargs)
         try:
             return _attention(*args, **kwargs)
-        except NotImplementedError:
+        except (NotImplementedError, ValueError):
             if not self.fallback:
                 raise
             return func(*args, **kwargs)
@@ -53,6 +55,11 @@ def _attention(
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask is given with is_causal: give one of them")
     options: dict[str, Any] = {"scale": scale, "causal": "top_left" if is_causal else False}
+    if isinstance(attn_mask, CausalBias):  # whose own elements are never written
+        options["causal"] = _ALIGNMENTS[attn_mask.variant]
+        attn_mask = None
+    if attn_mask is not None:
+        _check_mask(attn_mask, query)
     dense = query.dim() == 4 and query.shape[0] == key.shape[0] and key.shape[:-1] == value.shape[:-1]
     if dense and not enable_gqa:
         dense = query.shape[1] == key.shape[1]
@@ -66,6 +73,17 @@ def _attention(
         options["dropout"] = dropout_p
     out = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **options).transpose(1, 2)
     return out if len(leading) == 2 else out.reshape(*leading, *out.shape[2:])
+
+
+_ALIGNMENTS = {CausalVariant.UPPER_LEFT: "top_left", CausalVariant.LOWER_RIGHT: "bottom_right"}
+
+
+def _check_mask(mask: Tensor, query: Tensor) -> None:
+    """As PyTorch: an integer mask would be added, which hides nothing."""
+    if type(mask) not in (Tensor, Parameter) and not is_traced(query):
+        raise NotImplementedError(f"attn_mask is a {type(mask).__name__}: Strobe takes masks of plain tensors")
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise TypeError(f"attn_mask is {str(mask.dtype).removeprefix('torch.')}: it must be bool or floating point")
 
 
 def _eager(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
