@@ -70,6 +70,20 @@ def dtype_name(dtype: Any) -> str:
     return name.removeprefix("torch.")
 
 
+def check_outputs(**outputs: Any) -> None:
+    """ValueError for a tensor of PyTorch that requires a gradient, which what is written to it would not have."""
+    for name, output in outputs.items():
+        if framework_of(output) == "torch" and output.requires_grad and sys.modules["torch"].is_grad_enabled():
+            raise ValueError(f"{name} requires a gradient, which what is written to it does not have: detach it")
+
+
+def mark_written(*outputs: Any) -> None:
+    """Tells PyTorch's tape that the caller's tensors have changed, so that the backward of what saved them raises."""
+    for output in outputs:
+        if framework_of(output) == "torch" and not output.is_inference():
+            sys.modules["torch"].autograd.graph.increment_version(output)
+
+
 def empty_output(q: Any, v: Any) -> Any:
     """An array for attention's output, row-major."""
     if framework_of(q) == "torch" == framework_of(v) and q.ndim and v.ndim and q.shape[-1] == v.shape[-1]:

@@ -52,7 +52,12 @@ def attention(
             options = _with_random_state(q, options)
     elif framework == "cupy" and options.get("stream") is None:
         options["stream"] = _arrays.cupy_stream()
-    return run(q, k, v, out, return_lse, return_max_logits, options)
+    if out is None:
+        return run(q, k, v, None, return_lse, return_max_logits, options)
+    _arrays.check_outputs(out=out)
+    result = run(q, k, v, out, return_lse, return_max_logits, options)
+    _arrays.mark_written(out)
+    return result
 
 
 def run(
@@ -109,6 +114,8 @@ def attention_backward(
 
     Source: Dao et al., "FlashAttention" (2022), algorithm 4; Dao, "FlashAttention-2" (2023), algorithm 2.
     """
+    given_outputs = (dq, dk, dv)
+    _arrays.check_outputs(dq=dq, dk=dk, dv=dv)
     dq, dk, dv = (
         _arrays.empty(_arrays.shape_of(like), like) if given is None else given
         for given, like in ((dq, q), (dk, k), (dv, v))
@@ -119,6 +126,7 @@ def attention_backward(
     if options.get("stream") is None and _arrays.framework_of(q) == "cupy":
         options["stream"] = _arrays.cupy_stream()
     _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, **options)
+    _arrays.mark_written(*given_outputs)
     return tuple(gradient for gradient in (dq, dk, dv, d_bias, d_sink) if gradient is not None)
 
 
