@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.nn.functional.scaled_dot_product_attention through Strobe."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,10 +10,11 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.nn.functional import scaled_dot_product_attention
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from strobe import _core
 from strobe._arrays import empty_output
+from strobe.torch import checkpoints
 from strobe.torch.functional import attention, cast, is_eager_inference
 from strobe.torch.ops import is_traced, rows
 
@@ -21,13 +24,22 @@ class sdpa(TorchFunctionMode):  # noqa: N801
 
     While it is entered, scaled_dot_product_attention runs on Strobe, with the same arguments and gradients.
 
-    What Strobe does not do raises NotImplementedError; with ``fallback`` PyTorch does it instead. Modules that call
-    PyTorch's fused kernels by other names, as nn.MultiheadAttention does in inference, are not reached.
+    What Strobe does not do raises NotImplementedError or ValueError; with ``fallback`` PyTorch does it instead. What
+    torch.utils.checkpoint computes again in the backward runs on Strobe, too. nn.MultiheadAttention and nn.Transformer,
+    which PyTorch computes by a function of its own, are not reached, nor are threads that start inside of the context.
     """
 
     def __init__(self, *, fallback: bool = False) -> None:
         super().__init__()
         self.fallback = fallback
+
+    def __enter__(self) -> "sdpa":
+        checkpoints.enter(_carried)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        checkpoints.leave()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -39,6 +51,21 @@ class sdpa(TorchFunctionMode):  # noqa: N801
             if not self.fallback:
                 raise
             return func(*args, **kwargs)
+
+
+def _carried(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with the mode that this thread is in, if it is in one."""
+    mode = next((mode for mode in reversed(_get_current_function_mode_stack()) if isinstance(mode, sdpa)), None)
+    if mode is None:
+        return function
+    fallback = mode.fallback
+
+    @functools.wraps(function)
+    def in_mode(*args: Any, **kwargs: Any) -> Any:
+        with sdpa(fallback=fallback):
+            return function(*args, **kwargs)
+
+    return in_mode
 
 
 def _attention(
@@ -65,6 +92,9 @@ def _attention(
         dense = query.shape[1] == key.shape[1]
     if dense and attn_mask is None and not dropout_p and is_eager_inference(query, key, value):
         return _eager(query, key, value, options)
+    if dropout_p == 1.0:  # which leaves nothing, and divides by what it leaves
+        kept = _attention(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)
+        return torch.nn.functional.dropout(kept, 1.0)
     leading = _leading_axes(query, key, value, enable_gqa)
     q, k, v = _batched(query, key, value, leading, enable_gqa)
     if attn_mask is not None:
@@ -132,7 +162,7 @@ def _bias(mask: Tensor, query: Tensor, key: Tensor, leading: tuple[int, ...]) ->
     """The mask [.., seqlen_q, seqlen_k], whose axes broadcast, as a bias; True stands for a visible key."""
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_fill(~mask, float("-inf"))
-    elif mask.dtype not in (torch.float32, query.dtype):
+    elif mask.dtype not in (torch.float32, cast(query)[0].dtype):
         mask = mask.to(torch.float32)
     rank = max(len(leading), 1) + 2
     if mask.dim() > rank:
