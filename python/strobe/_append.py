@@ -70,7 +70,6 @@ def append(
     elif framework == "cupy" and stream is None:
         stream = _arrays.cupy_stream()
     _arrays.check_outputs(q_out=q_out)
-    given_q_out = q_out
     if q is not None and q_out is None:
         q_out = _arrays.empty(_arrays.shape_of(q), q)
     tensors: dict[str, Any] = {
@@ -94,7 +93,7 @@ def append(
         engine=engine,
         stream=stream,
     )
-    _arrays.mark_written(k_cache, v_cache, given_q_out)
+    _arrays.mark_written(k_cache, v_cache, q_out)
     return q_out
 
 

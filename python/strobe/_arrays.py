@@ -70,6 +70,14 @@ def dtype_name(dtype: Any) -> str:
     return name.removeprefix("torch.")
 
 
+def without_negative_bit(*tensors: Any) -> tuple[Any, ...]:
+    """PyTorch's tensors, where one is a view of -x copies: the dispatcher resolves such views, and we go past it."""
+    for tensor in tensors:
+        if tensor.is_neg():
+            return tuple(x.resolve_neg() for x in tensors)
+    return tensors
+
+
 def check_outputs(**outputs: Any) -> None:
     """ValueError for a tensor of PyTorch that requires a gradient, which what is written to it would not have."""
     for name, output in outputs.items():

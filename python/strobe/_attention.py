@@ -48,6 +48,7 @@ def attention(
         return _jax_attention(q, k, v, out, return_lse, return_max_logits, options)
     if framework == "torch":
         _reject_gradients(q, k, v, options)
+        q, k, v = _arrays.without_negative_bit(q, k, v)
         if options.get("dropout"):
             options = _with_random_state(q, options)
     elif framework == "cupy" and options.get("stream") is None:
@@ -114,7 +115,6 @@ def attention_backward(
 
     Source: Dao et al., "FlashAttention" (2022), algorithm 4; Dao, "FlashAttention-2" (2023), algorithm 2.
     """
-    given_outputs = (dq, dk, dv)
     _arrays.check_outputs(dq=dq, dk=dk, dv=dv)
     dq, dk, dv = (
         _arrays.empty(_arrays.shape_of(like), like) if given is None else given
@@ -126,7 +126,7 @@ def attention_backward(
     if options.get("stream") is None and _arrays.framework_of(q) == "cupy":
         options["stream"] = _arrays.cupy_stream()
     _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, **options)
-    _arrays.mark_written(*given_outputs)
+    _arrays.mark_written(dq, dk, dv)
     return tuple(gradient for gradient in (dq, dk, dv, d_bias, d_sink) if gradient is not None)
 
 

@@ -45,7 +45,6 @@ def merge(
     elif framework == "cupy" and stream is None:
         stream = _arrays.cupy_stream()
     _arrays.check_outputs(out=out)
-    given_out = out
     if out is None:
         dtype = None if out_dtype is None else _arrays.dtype_name(out_dtype)
         out = _arrays.empty(_arrays.shape_of(first), first, dtype)
@@ -57,7 +56,7 @@ def merge(
         raise ValueError(f"out_dtype is {_arrays.dtype_name(out_dtype)}, but out is {_arrays.dtype_name(out.dtype)}")
     lse = _arrays.empty(_arrays.shape_of(logarithms[0]), logarithms[0], "float32")
     _core.merge(outputs, logarithms, out, lse, threads=threads, engine=engine, stream=stream)
-    _arrays.mark_written(given_out)
+    _arrays.mark_written(out)
     return out, lse
 
 

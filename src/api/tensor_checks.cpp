@@ -84,8 +84,7 @@ bool counts_elements(const ConstTensorView& tensor, std::int64_t batch, std::int
   bool fits = !__builtin_mul_overflow(batch, pages, &entries);
   std::int64_t bytes = 16;
   fits = fits && !__builtin_mul_overflow(bytes, std::max({tensor.shape[0], entries, std::int64_t{1}}), &bytes);
-  for (int axis = 1; axis < tensor.rank; ++axis) {
-    const std::int64_t extent = tensor.shape[static_cast<std::size_t>(axis)];
+  for (const std::int64_t extent : extents(tensor).subspan(1)) {
     fits = fits && !__builtin_mul_overflow(bytes, std::max<std::int64_t>(extent, 1), &bytes);
   }
   return fits;

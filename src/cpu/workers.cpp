@@ -4,7 +4,6 @@
 #include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,14 +30,16 @@ struct Tasks {
   }
 };
 
-/// A thread's arena, kept from call to call: oneTBB does not give arenas back while calls follow one another. A process
-/// that was forked makes its own, as the workers have stayed behind, and leaves the old one alone.
+/// A thread's arena, kept from call to call: oneTBB does not give arenas back while calls follow one another. It has
+/// room for the most workers that a call has had, of which a call with fewer tasks takes fewer. A process that was
+/// forked makes its own, as the workers have stayed behind, and leaves the old one alone.
 class KeptArena {
  public:
-  tbb::task_arena& of(int workers) {
-    if (process_ != getpid()) [[maybe_unused]]
-      tbb::task_arena* const left = arena_.release();
-    if (arena_ == nullptr || workers_ != workers) {
+  tbb::task_arena& for_workers(int workers) {
+    if (process_ != getpid()) {
+      [[maybe_unused]] const tbb::task_arena* const of_the_parent = arena_.release();
+    }
+    if (arena_ == nullptr || workers_ < workers) {
       arena_ = std::make_unique<tbb::task_arena>(workers);
       workers_ = workers;
       process_ = getpid();
@@ -66,7 +67,7 @@ void for_each_task(std::int64_t count, int workers, const ParallelFor* parallel_
   const auto allowed = tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);
   thread_local KeptArena kept;
   try {
-    kept.of(std::min(useful, static_cast<int>(allowed))).execute([&] {
+    kept.for_workers(std::min(useful, static_cast<int>(allowed))).execute([&] {
       tbb::parallel_for(0, useful, work, tbb::simple_partitioner());
     });
   } catch (const std::exception&) {

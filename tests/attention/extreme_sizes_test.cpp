@@ -95,9 +95,11 @@ TEST(ExtremeSizes, ManyShortCallsHoldNoMoreMemory) {
   arguments.q = arguments.k = arguments.v = tensor(from, {1, 64, 4, 8});
   arguments.o = tensor(o.data(), {1, 64, 4, 8});
   Execution execution;
-  execution.threads = 2;
   const auto calls = [&](int count) {
-    for (int i = 0; i < count; ++i) ASSERT_TRUE(forward(arguments, {}, execution).ok());
+    for (int i = 0; i < count; ++i) {
+      execution.threads = 2 + i % 3;
+      ASSERT_TRUE(forward(arguments, {}, execution).ok());
+    }
   };
   calls(1000);
   const std::int64_t before = resident_pages();

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from strobe._arrays import without_negative_bit
 from strobe._attention import run
 from strobe._options import ScoreOptions
 from strobe.torch import ops
@@ -39,9 +40,12 @@ def attention(
         if not return_lse and not return_max_logits:
             return o
         return (o, *((lse,) if return_lse else ()), *((max_logits,) if return_max_logits else ()))
+    q, k, v = without_negative_bit(q, k, v)
     if options.get("dropout") and not ops.is_seeded(options):
         options["random_state"] = ops.draw_random(q).view(torch.int32)
     bias, sink = options.get("bias"), options.get("sink")
+    if bias is not None and bias.is_neg():
+        options["bias"] = bias = bias.resolve_neg()
     if _is_recorded(q, k, v, bias, sink):
         ops.check_names(options)
         call = Call(dict(options), return_lse, return_max_logits)

@@ -200,9 +200,7 @@ def backward_fake(
 
 
 def rows(tensor: Tensor) -> Tensor:
-    """The tensor itself if its last axis is dense, as every engine needs it, else a copy; never a view of -x."""
-    if not torch.compiler.is_compiling() and tensor.is_neg():  # compilers have resolved it
-        tensor = tensor.resolve_neg()
+    """The tensor itself if its last axis is dense, as every engine needs it, else a copy."""
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] <= 1 else tensor.contiguous()
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from strobe import _core
-from strobe._arrays import empty_output
+from strobe._arrays import empty_output, without_negative_bit
 from strobe.torch import checkpoints
 from strobe.torch.functional import attention, cast, is_eager_inference
 from strobe.torch.ops import is_traced, rows
@@ -118,7 +118,7 @@ def _check_mask(mask: Tensor, query: Tensor) -> None:
 
 def _eager(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
     """The same without transposing tensors, which takes PyTorch longer than planning the call."""
-    q, k, v = (rows(x) for x in cast(query, key, value))
+    q, k, v = (rows(x) for x in without_negative_bit(*cast(query, key, value)))
     out = empty_output(q, v)
     _core.forward(q, k, v, out, None, None, heads_first=True, **options)
     return out

@@ -73,6 +73,7 @@ class Recorded(torch.autograd.Function):
                 d_o, d_lse, q, k, v, o, lse, *arguments, needs_d_bias, needs_d_sink
             )
         else:
+            d_o = d_o.resolve_neg() if d_o.is_neg() else d_o
             dq = torch.empty_like(q, memory_format=torch.contiguous_format)
             dk = torch.empty_like(k, memory_format=torch.contiguous_format)
             dv = torch.empty_like(v, memory_format=torch.contiguous_format)

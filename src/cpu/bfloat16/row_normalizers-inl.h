@@ -29,13 +29,8 @@ class Bfloat16RowNormalizing {
       : task_(task), columns_(round_up(task.head_dim, bf16::kBlock)), scratch_(scratch, task.head_dim) {}
 
   void run() {
-    for (std::int64_t row = task_.row_begin; row < task_.row_end; ++row) set_from_lse(task_, row);
-    for (std::int64_t row = task_.row_begin; row < task_.row_end; row += bf16::kBlock) {
-      const std::int64_t end = std::min(row + bf16::kBlock, task_.row_end);
-      bool large = false;
-      for (std::int64_t i = row; i < end; ++i) large = large || has_large_lse(task_, i);
-      if (large) some_rows(row, end - row);
-    }
+    for_each_group_with_large_lse(task_, bf16::kBlock,
+                                  [this](std::int64_t row, std::int64_t count) { some_rows(row, count); });
   }
 
  private:

@@ -25,13 +25,9 @@ class RowNormalizing {
       : task_(task), columns_(round_up(task.head_dim, kLanes)), scratch_(scratch, task.head_dim, kernel_traits()) {}
 
   void run() {
-    for (std::int64_t row = task_.row_begin; row < task_.row_end; ++row) set_from_lse(task_, row);
-    for (std::int64_t row = task_.row_begin; row < task_.row_end; row += kRowGroup) {
-      const std::int64_t count = std::min<std::int64_t>(kRowGroup, task_.row_end - row);
-      bool large = false;
-      for (std::int64_t i = 0; i < count; ++i) large = large || has_large_lse(task_, row + i);
-      if (large) with_row_group(count, [&](auto own) { some_rows<own>(row); });
-    }
+    for_each_group_with_large_lse(task_, kRowGroup, [this](std::int64_t row, std::int64_t count) {
+      with_row_group(count, [&](auto own) { some_rows<own>(row); });
+    });
   }
 
  private:

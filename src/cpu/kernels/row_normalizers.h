@@ -3,8 +3,9 @@
 // pass over their keys finds.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
-#include <numbers>
+#include <cstdint>
 
 #include "cpu/kernels/row_statistics.h"
 #include "cpu/kernels/task.h"
@@ -25,6 +26,18 @@ inline void set_from_lse(const NormalizerTask& task, std::int64_t row) {
 inline bool has_large_lse(const NormalizerTask& task, std::int64_t row) {
   const float lse = std::fabs(task.normalizers.shift[row]);
   return lse >= kLargeLse && lse < kInfinity;
+}
+
+/// Sets all of the task's rows from LSE, and calls use(row, rows) for each `group` of them that has a large one.
+template <class Use>
+void for_each_group_with_large_lse(const NormalizerTask& task, std::int64_t group, const Use& use) {
+  for (std::int64_t row = task.row_begin; row < task.row_end; ++row) set_from_lse(task, row);
+  for (std::int64_t first = task.row_begin; first < task.row_end; first += group) {
+    const std::int64_t rows = std::min(group, task.row_end - first);
+    bool large = false;
+    for (std::int64_t i = 0; i < rows; ++i) large = large || has_large_lse(task, first + i);
+    if (large) use(first, rows);
+  }
 }
 
 /// The row's own statistics, which hold what LSE has lost; the sink joins them. Where LSE is another one, as that of a
