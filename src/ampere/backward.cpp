@@ -31,6 +31,8 @@ BackwardParams parameters(const AttentionProblem& problem, const BackwardPlan& p
   const BackwardWorkspace& offsets = plan.workspace;
   params.lse_log2 = reinterpret_cast<float*>(workspace + offsets.lse_log2);
   params.d_sum = reinterpret_cast<float*>(workspace + offsets.d_sum);
+  params.row_max = reinterpret_cast<float*>(workspace + offsets.row_max);
+  params.large_rows = reinterpret_cast<unsigned*>(workspace + offsets.large_rows);
   params.dq_sum = reinterpret_cast<float*>(workspace + offsets.dq_sum);
   params.turns = plan.config.ordered ? reinterpret_cast<unsigned*>(workspace + offsets.turns) : nullptr;
   gpu::set_tensors(problem, a, params);
@@ -95,12 +97,14 @@ class BackwardCall final : public engine::PlannedCall {
 
   /// LSE and D of every row, and zeros where dQ will be summed.
   Status launch_prepare(const BackwardArguments& arguments, const BackwardParams& params, const Stream& stream) const {
-    steps::PrepareBackwardParams prepare = gpu::prepare_params(problem_, arguments, params, plan_.config.block_m);
+    steps::PrepareBackwardParams prepare = gpu::prepare_params(problem_, arguments, params, plan_.config.rule, plan_.config.block_m);
     prepare.zeros = params.dq_sum;
     prepare.zeros_16_bytes = static_cast<long long>(plan_.workspace.zeros_bytes / 16);
-    const int groups = steps::prepare_groups(plan_.prepare, params.m_blocks, prepare.block_m);
-    return launch(kernels_.prepare, groups * params.heads * params.sequences.sequences, steps::kPrepareThreads, 0,
-                  false, stream, prepare);
+    Status status = launch(kernels_.large_rows, gpu::large_row_ctas(problem_, params), steps::kLargeRowsThreads, 0,
+                           false, stream, prepare);
+    if (!status.ok()) return status;
+    return launch(kernels_.prepare, gpu::prepare_ctas(problem_, plan_.prepare, prepare), steps::kPrepareThreads, 0, true,
+                  stream, prepare);
   }
 
   /// The gradient of the bias, whose planes other heads or sequences may share.
@@ -112,7 +116,7 @@ class BackwardCall final : public engine::PlannedCall {
 
   Status launch_sink(const BackwardArguments& arguments, const BackwardParams& params, const Stream& stream) const {
     return launch(kernels_.sink, params.heads, steps::kSinkThreads, 0, true, stream,
-                  gpu::sink_gradient_params(arguments, params, plan_.config.block_m));
+                  gpu::sink_gradient_params(problem_, arguments, params, plan_.config.block_m));
   }
 
   /// `follows`: a kernel of this call comes before it, and where the device can, this one starts while that one ends.

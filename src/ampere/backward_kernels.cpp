@@ -26,6 +26,7 @@ Result<runtime::Kernel> find_kernel(gpu::KernelTable<Config>& table, const Confi
 Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, const BackwardPlan& plan,
                                               const runtime::CudaDevice& device, const DeviceShape& shape) {
   static auto& prepares = *new gpu::KernelTable<steps::PrepareBackwardConfig>;
+  static auto& large_rows = *new gpu::KernelTable<steps::PrepareBackwardConfig>;
   static auto& mains = *new gpu::KernelTable<backward::Config>;
   static auto& finishes = *new gpu::KernelTable<backward::Config>;
   static auto& biases = *new gpu::KernelTable<backward::Config>;
@@ -46,6 +47,11 @@ Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, c
     return find_kernel(prepares, plan.prepare, device, 0,
                        [&] { return gpu::prepare_variant(plan.prepare, architecture_of(shape)); });
   };
+  const auto find_large_rows = [&] {
+    const steps::PrepareBackwardConfig large = gpu::large_rows_config(plan.prepare);
+    return find_kernel(large_rows, large, device, 0,
+                       [&] { return gpu::large_rows_variant(large, architecture_of(shape)); });
+  };
   const auto find_sink = [&] {
     return find_kernel(sinks, 0, device, 0, [&] { return gpu::sink_variant(architecture_of(shape)); });
   };
@@ -64,6 +70,7 @@ Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, c
       status = found.status();
     }
   };
+  take(true, kernels.large_rows, find_large_rows);
   take(true, kernels.prepare, find_prepare);
   take(true, kernels.main, find_main);
   take(true, kernels.finish, find_finish);

@@ -10,6 +10,7 @@ namespace strobe::ampere {
 
 /// The kernels of one plan.
 struct BackwardKernels {
+  runtime::Kernel large_rows;
   runtime::Kernel prepare;
   runtime::Kernel main;
   runtime::Kernel finish;

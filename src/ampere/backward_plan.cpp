@@ -22,7 +22,7 @@ namespace {
 /// Of the rule, what gradients depend on: the LSE has the sink in it already, and there is no maximum to find.
 ScoreRule backward_rule(const AttentionProblem& problem) {
   ScoreRule rule = gpu::score_rule(problem);
-  rule.sink = rule.max_logits = rule.scale_first = false;
+  rule.sink = rule.max_logits = false;
   return rule;
 }
 
@@ -112,7 +112,7 @@ int section_heads(const AttentionProblem& problem, const DeviceShape& shape, con
       std::clamp<std::int64_t>(section, 1, std::max<std::int64_t>(1, gpu::backward_batch(problem) * problem.heads_kv)));
 }
 
-BackwardWorkspace workspace_of(const BackwardPlan& plan) {
+BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPlan& plan) {
   const backward::Config& config = plan.config;
   const auto blocks = static_cast<std::size_t>(plan.params.heads) * static_cast<std::size_t>(plan.params.query_blocks);
   BackwardWorkspace workspace;
@@ -124,6 +124,8 @@ BackwardWorkspace workspace_of(const BackwardPlan& plan) {
   const std::size_t row_bytes = 4 * blocks * static_cast<std::size_t>(config.block_m);
   workspace.lse_log2 = take(row_bytes);
   workspace.d_sum = take(row_bytes);
+  workspace.row_max = take(row_bytes);
+  workspace.large_rows = take(4 * static_cast<std::size_t>(gpu::large_row_ctas(problem, plan.params)));
   workspace.dq_sum = take(row_bytes * static_cast<std::size_t>(config.head_dim));
   workspace.turns = take(config.ordered ? 4 * blocks : 0);
   workspace.zeros_bytes = workspace.total_bytes - workspace.dq_sum;
@@ -159,6 +161,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   plan.prepare = gpu::prepare_config(problem, config.rule.element, config.rule.varlen);
   BackwardParams& params = plan.params;
   params = gpu::planned_params(problem, config.block_m, block_n(config));
+  params.row_groups = steps::large_row_groups(params.m_blocks, config.block_m);
   params.section_heads = section_heads(problem, shape, config);
   const bool has_queries = problem.total_q * problem.heads_q > 0;
   if (!has_queries && problem.total_k == 0) return plan;
@@ -167,7 +170,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
     plan.query_blocks =
         static_cast<int>((problem.batch + (problem.packed_q ? 1 : 0)) * problem.heads_q * params.m_blocks);
   }
-  plan.workspace = workspace_of(plan);
+  plan.workspace = workspace_of(problem, plan);
   return plan;
 }
 

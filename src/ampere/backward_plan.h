@@ -19,6 +19,8 @@ namespace strobe::ampere {
 struct BackwardWorkspace {
   std::size_t lse_log2 = 0;
   std::size_t d_sum = 0;
+  std::size_t row_max = 0;
+  std::size_t large_rows = 0;
   std::size_t dq_sum = 0;
   std::size_t turns = 0;
   std::size_t zeros_bytes = 0;  // from dq_sum on

@@ -6,6 +6,7 @@
 #include "ampere/backward.h"
 #include "ampere/forward.h"
 #include "gpu/engine.h"
+#include "gpu/score_params.h"
 
 namespace strobe::ampere {
 namespace {
@@ -15,11 +16,11 @@ class AmpereEngine final : public gpu::GpuEngine {
   Engine id() const override { return Engine::ampere; }
 
   engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution&) const override {
-    return ampere::plan_forward(problem);
+    return ampere::plan_forward(gpu::without_idle_softcap(problem));
   }
 
   engine::PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution&) const override {
-    return ampere::plan_backward(problem);
+    return ampere::plan_backward(gpu::without_idle_softcap(problem));
   }
 
  private:

@@ -50,6 +50,7 @@ void add_backward(const AttentionProblem& problem, const ampere::DeviceShape& sh
   const Result<ampere::backward::Config> config = ampere::backward_config(problem, shape);
   if (!config.ok()) return;
   const ampere::BackwardPlan plan = ampere::backward_plan(problem, shape, *config);
+  variants.add(gpu::large_rows_variant(gpu::large_rows_config(plan.prepare), ampere::architecture_of(shape)), 0);
   variants.add(gpu::prepare_variant(plan.prepare, ampere::architecture_of(shape)), 0);
   variants.add(ampere::backward_variant(*config, shape), smem_plan(*config).total_bytes);
   variants.add(ampere::finish_variant(*config, shape), finish_smem_bytes(*config));

@@ -31,6 +31,10 @@ std::int64_t bias_planes(const AttentionProblem& problem) {
   return (shape.bias_per_batch ? problem.batch : 1) * (shape.bias_per_head ? problem.heads_q : 1);
 }
 
+int large_row_ctas(const AttentionProblem& problem, const BackwardParams& params) {
+  return params.row_groups * params.heads * static_cast<int>(problem.batch);
+}
+
 BackwardParams planned_params(const AttentionProblem& problem, int block_m, int block_n) {
   BackwardParams params{};
   params.visibility = visibility_params(problem);

@@ -21,6 +21,9 @@ std::int64_t backward_blocks(std::int64_t seqlen, int block);
 /// Planes of a bias: those that sequences or heads share count once.
 std::int64_t bias_planes(const AttentionProblem& problem);
 
+/// CTAs of the step that finds rows of a large LSE, one for each group.
+int large_row_ctas(const AttentionProblem& problem, const BackwardParams& params);
+
 /// What a plan knows of a kernel's parameters; blocks of block_m queries and block_n keys.
 BackwardParams planned_params(const AttentionProblem& problem, int block_m, int block_n);
 

@@ -4,6 +4,7 @@
 #include "gpu/backward_plan.h"
 #include "gpu/score_params.h"
 #include "gpu/tensor_rows.h"
+#include "kernels/math/constants.h"
 
 namespace strobe::gpu {
 namespace {
@@ -48,10 +49,9 @@ void set_tensors(const AttentionProblem& problem, const BackwardArguments& a, Ba
 }
 
 steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments,
-                                            const BackwardParams& params, int block_m) {
+                                            const BackwardParams& params, ScoreRule rule, int block_m) {
   steps::PrepareBackwardParams prepare{};
   prepare.o = rows_of({"o", arguments.o});
-  prepare.d_o = params.d_o;
   const auto head_stride = [&](const ConstTensorView& view) { return view.strides[problem.packed_q ? 0 : 1]; };
   const auto batch_stride = [&](const ConstTensorView& view) { return problem.packed_q ? 0 : view.strides[0]; };
   prepare.lse = static_cast<const float*>(arguments.lse.data);
@@ -62,13 +62,19 @@ steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, con
   prepare.d_lse_head_stride = head_stride(arguments.d_lse);
   prepare.lse_log2 = const_cast<float*>(params.lse_log2);
   prepare.d_sum = const_cast<float*>(params.d_sum);
-  prepare.sequences = params.sequences;
-  prepare.heads = params.heads;
-  prepare.head_dim_v = params.head_dim_v;
+  prepare.row_max = const_cast<float*>(params.row_max);
+  prepare.large_rows = const_cast<unsigned*>(params.large_rows);
   prepare.block_m = block_m;
-  prepare.m_blocks = params.m_blocks;
-  prepare.query_blocks = params.query_blocks;
+  prepare.backward = params;
+  prepare.rule = rule;
+  prepare.rule.sink = problem.modifiers.has_sink;
   return prepare;
+}
+
+int prepare_ctas(const AttentionProblem& problem, const steps::PrepareBackwardConfig& config,
+                 const steps::PrepareBackwardParams& params) {
+  return prepare_groups(config, params.backward.m_blocks, params.block_m) * params.backward.heads *
+         static_cast<int>(problem.batch);
 }
 
 BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
@@ -85,9 +91,12 @@ BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const B
           .tiles = static_cast<int>(bias_planes(problem) * params.m_blocks * key_tiles)};
 }
 
-steps::SinkGradientParams sink_gradient_params(const BackwardArguments& arguments, const BackwardParams& params,
+steps::SinkGradientParams sink_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments, const BackwardParams& params,
                                                int block_m) {
+  const ScoreRule rule = score_rule(problem);
   return {.lse_log2 = params.lse_log2,
+          .row_max = params.row_max,
+          .score_scale = rule.bias ? kLog2E : rule.scale_first ? 1.0F : params.score.scale_log2,
           .d_sum = params.d_sum,
           .sink = params.score.sink,
           .d_sink = static_cast<float*>(arguments.d_sink.data),

@@ -22,15 +22,20 @@ Status check_alignments(const BackwardArguments& arguments, std::string_view eng
 /// What a run adds to planned_params(): pointers and strides, but those of the workspace.
 void set_tensors(const AttentionProblem& problem, const BackwardArguments& arguments, BackwardParams& params);
 
-/// LSE and D of every row, and zeros where the call wants them; what an engine chooses is still to be set.
+/// LSE and D of every row, and zeros where the call wants them; what an engine chooses is still to be set. `rule`: of the
+/// backward's kernels.
 steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments,
-                                            const BackwardParams& params, int block_m);
+                                            const BackwardParams& params, ScoreRule rule, int block_m);
+
+/// CTAs of that step.
+int prepare_ctas(const AttentionProblem& problem, const steps::PrepareBackwardConfig& config,
+                 const steps::PrepareBackwardParams& params);
 
 /// The gradient of the bias, whose planes other heads or sequences may share, in rows of `key_tiles` tiles.
 BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
                                         const BackwardParams& params, int key_tiles);
 
-steps::SinkGradientParams sink_gradient_params(const BackwardArguments& arguments, const BackwardParams& params,
+steps::SinkGradientParams sink_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments, const BackwardParams& params,
                                                int block_m);
 
 /// Enqueues zeros for the gradients of a bias and of sinks, where there is no row, or no sequence or head.

@@ -20,6 +20,14 @@ runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config, std
           .options = {}};
 }
 
+runtime::Variant large_rows_variant(const steps::PrepareBackwardConfig& config, std::string_view architecture) {
+  return {.name = fmt::format("large rows ({})", short_text(config)),
+          .include = "kernels/steps/large_rows.h",
+          .expression = fmt::format("strobe::steps::find_large_rows<{}>", cpp_text(config)),
+          .architecture = std::string(architecture),
+          .options = {}};
+}
+
 runtime::Variant sink_variant(std::string_view architecture) {
   return {.name = "sink gradient",
           .include = "kernels/steps/sink_gradient.h",

@@ -26,8 +26,16 @@ namespace strobe::gpu {
 /// LSE and D of every query row. `architecture`: what NVRTC compiles for, "sm_90a".
 runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config, std::string_view architecture);
 
+/// Query rows of a large LSE, once more, before that.
+runtime::Variant large_rows_variant(const steps::PrepareBackwardConfig& config, std::string_view architecture);
+
 /// The gradient of sinks; the same for all calls.
 runtime::Variant sink_variant(std::string_view architecture);
+
+/// Its variant: whatever a row's threads are.
+constexpr steps::PrepareBackwardConfig large_rows_config(const steps::PrepareBackwardConfig& prepare) {
+  return {.element = prepare.element, .varlen = prepare.varlen};
+}
 
 /// `varlen`: of the rule.
 steps::PrepareBackwardConfig prepare_config(const AttentionProblem& problem, Element element, bool varlen);

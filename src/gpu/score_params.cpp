@@ -59,6 +59,12 @@ DropoutParams dropout_params(const AttentionProblem& problem, const RandomState&
 
 }  // namespace
 
+AttentionProblem without_idle_softcap(AttentionProblem problem) {
+  constexpr float kIdleSoftcap = 0x1p120F;
+  if (problem.softcap >= kIdleSoftcap) problem.softcap = 0.0F;
+  return problem;
+}
+
 ScoreRule score_rule(const AttentionProblem& problem) {
   const VisibleKeys visible = visible_keys(problem);
   ScoreRule rule;

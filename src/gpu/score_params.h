@@ -8,6 +8,10 @@
 
 namespace strobe::gpu {
 
+/// The problem without a softcap that is so large that it leaves scores up to 1e30 as they are, to float32's rounding:
+/// kernels compute tanh with an error in proportion to it.
+AttentionProblem without_idle_softcap(AttentionProblem problem);
+
 /// `problem.dtype`, or O's where it is 8-bit, is bfloat16 or float16.
 ScoreRule score_rule(const AttentionProblem& problem);
 

@@ -75,6 +75,8 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   const auto floats = [&](std::size_t offset) { return reinterpret_cast<float*>(workspace + offset); };
   params.lse_log2 = floats(offsets.lse_log2);
   params.d_sum = floats(offsets.d_sum);
+  params.row_max = floats(offsets.row_max);
+  params.large_rows = reinterpret_cast<unsigned*>(workspace + offsets.large_rows);
   const auto bytes = [&](std::size_t offset) { return reinterpret_cast<unsigned char*>(workspace + offset); };
   params.lse_split = splits_lse(plan.config) ? bytes(offsets.lse_split) : nullptr;
   params.d_split = splits_d(plan.config) ? bytes(offsets.d_split) : nullptr;
@@ -91,7 +93,7 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
 
 steps::PrepareBackwardParams prepare_parameters(const AttentionProblem& problem, const BackwardPlan& plan,
                                                 const BackwardArguments& a, const backward::Params& params) {
-  steps::PrepareBackwardParams prepare = gpu::prepare_params(problem, a, params, plan.config.block_m);
+  steps::PrepareBackwardParams prepare = gpu::prepare_params(problem, a, params, plan.config.rule, plan.config.block_m);
   prepare.lse_split = const_cast<unsigned char*>(params.lse_split);
   prepare.d_split = const_cast<unsigned char*>(params.d_split);
   prepare.lse_shift = backward::kProbabilityLog2;
@@ -176,13 +178,16 @@ class BackwardCall final : public engine::PlannedCall {
 
   Status launch_sink(const BackwardArguments& arguments, const backward::Params& params, const Stream& stream) const {
     return launch(kernels_.sink, params.heads, steps::kSinkThreads, 0, true, stream,
-                  gpu::sink_gradient_params(arguments, params, plan_.config.block_m));
+                  gpu::sink_gradient_params(problem_, arguments, params, plan_.config.block_m));
   }
 
+  /// LSE and D of every row, and zeros where dQ will be summed.
   Status launch_prepare(const steps::PrepareBackwardParams& params, const Stream& stream) const {
-    const int groups = steps::prepare_groups(plan_.prepare, params.m_blocks, params.block_m);
-    return launch(kernels_.prepare, groups * params.heads * params.sequences.sequences, steps::kPrepareThreads, 0,
-                  false, stream, params);
+    Status status = launch(kernels_.large_rows, gpu::large_row_ctas(problem_, params.backward),
+                           steps::kLargeRowsThreads, 0, false, stream, params);
+    if (!status.ok()) return status;
+    return launch(kernels_.prepare, gpu::prepare_ctas(problem_, plan_.prepare, params), steps::kPrepareThreads, 0, true,
+                  stream, params);
   }
 
   /// dK and dV of some keys, and then what they add to dQ.

@@ -32,6 +32,7 @@ Result<runtime::Kernel> find_sink_kernel(const runtime::CudaDevice& device) {
 Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, const BackwardPlan& plan,
                                               const runtime::CudaDevice& device) {
   static auto& prepares = *new gpu::KernelTable<steps::PrepareBackwardConfig>;
+  static auto& large_rows = *new gpu::KernelTable<steps::PrepareBackwardConfig>;
   static auto& mains = *new gpu::KernelTable<backward::Config>;
   static auto& finishes = *new gpu::KernelTable<backward::Config>;
   static auto& biases = *new gpu::KernelTable<backward::Config>;
@@ -56,11 +57,14 @@ Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, c
                       find_query);
   [[maybe_unused]] const std::future<void> bias_ahead =
       gpu::load_ahead(!problem.wants_d_bias || biases.holds(gradient_config, device), find_bias);
+  const Result<runtime::Kernel> large =
+      find_kernel(large_rows, gpu::large_rows_config(plan.prepare), large_rows_variant, 0, device);
+  if (!large.ok()) return large.status();
   const Result<runtime::Kernel> prepare = find_kernel(prepares, plan.prepare, prepare_variant, 0, device);
   if (!prepare.ok()) return prepare.status();
   const Result<runtime::Kernel> main = find_main();
   if (!main.ok()) return main.status();
-  BackwardKernels kernels{*prepare, *main, {}, {}, {}};
+  BackwardKernels kernels{*large, *prepare, *main, {}, {}, {}};
   if (plan.finishes) {
     const Result<runtime::Kernel> query = find_query();
     if (!query.ok()) return query.status();

@@ -11,6 +11,7 @@ namespace strobe::hopper {
 
 /// The kernels of one plan.
 struct BackwardKernels {
+  runtime::Kernel large_rows;
   runtime::Kernel prepare;
   runtime::Kernel main;
   runtime::Kernel query;  // dQ, of its sums or of dS

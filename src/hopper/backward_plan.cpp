@@ -165,7 +165,7 @@ std::vector<BackwardLaunch> launches_by_roles(const BackwardPlan& plan, std::int
   return launches;
 }
 
-BackwardWorkspace workspace_of(const BackwardPlan& plan) {
+BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPlan& plan) {
   const backward::Config& config = plan.config;
   const backward::Params& params = plan.params;
   BackwardWorkspace workspace;
@@ -177,6 +177,8 @@ BackwardWorkspace workspace_of(const BackwardPlan& plan) {
   const long long row_bytes = 4 * backward::row_floats(params.heads, params.query_blocks, config.block_m);
   workspace.lse_log2 = take(row_bytes);
   workspace.d_sum = take(row_bytes);
+  workspace.row_max = take(row_bytes);
+  workspace.large_rows = take(4 * gpu::large_row_ctas(problem, params));
   if (splits_lse(config)) workspace.lse_split = take(row_bytes / 4 * kSplitBytes);
   if (splits_d(config)) workspace.d_split = take(row_bytes / 4 * kSplitBytes);
   if (!config.by_roles) {
@@ -261,13 +263,14 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   plan.query = query_config(config);
   backward::Params& params = plan.params;
   static_cast<BackwardParams&>(params) = gpu::planned_params(problem, config.block_m, block_n(config));
+  params.row_groups = steps::large_row_groups(params.m_blocks, config.block_m);
   const std::int64_t heads = gpu::backward_batch(problem) * problem.heads_kv;
   if (heads == 0 || (problem.total_q * problem.heads_q == 0 && problem.total_k == 0)) return plan;
   params.section_heads = section_heads(problem, shape, plan);
   plan.launches = config.by_roles ? launches_by_roles(plan, heads, shape, limits)
                                   : std::vector<BackwardLaunch>{{0, static_cast<int>(heads), 0, params.n_blocks}};
   plan.finishes = finishes(problem, config);
-  plan.workspace = workspace_of(plan);
+  plan.workspace = workspace_of(problem, plan);
   return plan;
 }
 
@@ -283,7 +286,7 @@ std::string explain(const AttentionProblem& problem, const BackwardPlan& plan) {
   text += c.by_roles  ? "dQ            by a kernel of its own from dS: the same bits every time\n"
           : c.ordered ? "dQ            sums in float32 that blocks of keys add to in order: the same bits every time\n"
                       : "dQ            sums in float32 that blocks of keys add to in any order\n";
-  const std::size_t kernels = plan.launches.empty() ? 0 : 1 + (plan.finishes ? 2 : 1) * plan.launches.size();
+  const std::size_t kernels = plan.launches.empty() ? 0 : 2 + (plan.finishes ? 2 : 1) * plan.launches.size();
   text += fmt::format("launches      {}\n", kernels);
   text += fmt::format("workspace     {} bytes\n", plan.workspace.total_bytes);
   return text;

@@ -28,6 +28,8 @@ struct ScoreGradientLimits {
 struct BackwardWorkspace {
   std::size_t lse_log2 = 0;
   std::size_t d_sum = 0;
+  std::size_t row_max = 0;
+  std::size_t large_rows = 0;
   std::size_t lse_split = 0;
   std::size_t d_split = 0;
   std::size_t dq_sum = 0;

@@ -24,6 +24,10 @@ runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config) {
   return gpu::prepare_variant(config, kArchitecture);
 }
 
+runtime::Variant large_rows_variant(const steps::PrepareBackwardConfig& config) {
+  return gpu::large_rows_variant(config, kArchitecture);
+}
+
 runtime::Variant backward_variant(const backward::Config& config) {
   return variant_of("hopper backward", "hopper/backward/kernel.h", "hopper::backward::kernel", config);
 }

@@ -15,6 +15,9 @@ namespace strobe::hopper {
 /// LSE and D of every query row.
 runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config);
 
+/// Query rows of a large LSE, once more, before that.
+runtime::Variant large_rows_variant(const steps::PrepareBackwardConfig& config);
+
 /// dK, dV, and dQ's sums or dS.
 runtime::Variant backward_variant(const backward::Config& config);
 

@@ -5,6 +5,7 @@
 
 #include "gpu/engine.h"
 #include "gpu/quantize.h"
+#include "gpu/score_params.h"
 #include "hopper/backward.h"
 #include "hopper/forward.h"
 
@@ -16,11 +17,11 @@ class HopperEngine final : public gpu::GpuEngine {
   Engine id() const override { return Engine::hopper; }
 
   engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution&) const override {
-    return hopper::plan_forward(problem);
+    return hopper::plan_forward(gpu::without_idle_softcap(problem));
   }
 
   engine::PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution&) const override {
-    return hopper::plan_backward(problem);
+    return hopper::plan_backward(gpu::without_idle_softcap(problem));
   }
 
   Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options,

@@ -155,6 +155,7 @@ void add_backward(AttentionProblem problem, bool deterministic, VariantList& var
   const Result<hopper::backward::Config> config = hopper::backward_config(problem);
   if (!config.ok()) return;
   const hopper::BackwardPlan plan = hopper::backward_plan(problem, kH200, *config);
+  variants.add(hopper::large_rows_variant(gpu::large_rows_config(plan.prepare)), 0);
   variants.add(hopper::prepare_variant(plan.prepare), 0);
   variants.add(hopper::backward_variant(*config), smem_plan(*config).total_bytes);
   if (config->by_roles) {

@@ -24,6 +24,10 @@ __device__ __forceinline__ unsigned split_factors(int pair) {
   return pair == 0 ? kFirst : pair == 1 ? kSecond : 0U;
 }
 
+/// Whether parts hold a score of any size.
+template <Element element>
+constexpr bool splits_any = element == Element::bf16;
+
 template <Element element>
 __device__ __forceinline__ uint4 split(float x) {
   constexpr bool kHalf = element == Element::fp16;

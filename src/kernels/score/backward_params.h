@@ -8,12 +8,18 @@
 
 namespace strobe {
 
+inline constexpr int kLargeRowsGroup = 256;
+
 /// The same values for each kernel of a call. Workspaces that hold something for each query row are
 /// [heads, query_blocks] blocks of block_m rows, as query_blocks.h places them.
 struct BackwardParams {
   Rows q, k, v, d_o;
   Rows dq, dk, dv;
   const float* lse_log2;  // LSE times log2(e); +inf where a row sees no key or does not exist
+  const float* row_max;   // 0, or of a row of a large LSE its largest score, which LSE above is then relative to
+  // Of row_groups groups of kLargeRowsGroup rows of each query head of each sequence: not 0 where one has a row_max.
+  const unsigned* large_rows;
+  int row_groups;
   const float* d_sum;     // rowsum(dO O), less the gradient of LSE; 0 where LSE above is +inf
   float* dq_sum;          // dQ / scale in float32, each block in the order of the accumulators' registers; may be null
   unsigned* turns;        // how far each block's sums are, where they are added to in order; null: any order

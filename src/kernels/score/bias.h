@@ -10,13 +10,15 @@
 namespace strobe::score {
 
 /// One number of the bias, `index` elements from its first.
+template <Element element>
+__device__ __forceinline__ float bias_at(bool is_float32, const BiasParams& params, long long index) {
+  return is_float32 ? __ldg(static_cast<const float*>(params.data) + index)
+                    : to_float<element>(__ldg(static_cast<const unsigned short*>(params.data) + index));
+}
+
 template <ScoreRule R>
 __device__ __forceinline__ float bias_at(const BiasParams& params, long long index) {
-  if constexpr (R.bias_float32) {
-    return __ldg(static_cast<const float*>(params.data) + index);
-  } else {
-    return to_float<R.element>(__ldg(static_cast<const unsigned short*>(params.data) + index));
-  }
+  return bias_at<R.element>(R.bias_float32, params, index);
 }
 
 /// What a thread adds to its scores of one tile, block_n keys wide. Numbers of 16 bits stay in pairs.

@@ -13,14 +13,19 @@ __device__ __forceinline__ const unsigned char* first_mask_block(const BackwardP
 }
 
 /// Whether a block mask shows a pair of a query and a key.
-template <ScoreRule R>
-__device__ __forceinline__ bool shows_pair(const BackwardParams& params, int sequence, int head, int query, int key) {
-  if constexpr (R.block_mask != 0) {
-    const long long row = query / R.block_mask * params.blocks.row_stride;
-    return __ldg(first_mask_block(params, sequence, head) + row + key / R.block_mask) != 0;
-  } else {
+__device__ __forceinline__ bool shows_pair(const ScoreRule& rule, const BackwardParams& params, int sequence, int head,
+                                           int query, int key) {
+  if (rule.block_mask == 0) {
     return true;
   }
+  const auto block_of = [&](int row) { return rule.block_mask == 64 ? row / 64 : row / 128; };  // not by a variable
+  const long long row = block_of(query) * params.blocks.row_stride;
+  return __ldg(first_mask_block(params, sequence, head) + row + block_of(key)) != 0;
+}
+
+template <ScoreRule R>
+__device__ __forceinline__ bool shows_pair(const BackwardParams& params, int sequence, int head, int query, int key) {
+  return shows_pair(R, params, sequence, head, query, key);
 }
 
 }  // namespace strobe::score

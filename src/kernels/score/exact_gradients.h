@@ -13,6 +13,7 @@
 #include "kernels/score/block_mask.h"
 #include "kernels/score/dropout.h"
 #include "kernels/score/exact_row.h"
+#include "kernels/score/large_rows.h"
 #include "kernels/score/transform.h"
 
 namespace strobe::score {
@@ -128,11 +129,15 @@ class ExactPairs {
 
   __device__ __forceinline__ Pair pair(int i, int j) const {
     const float score = dot_product<R.element>(query(params_.q, i), key(params_.k, j), params_.head_dim);
-    float exponent = exponent_of<R>(params_.score, score, slope_, i + rows_.diagonal - j);
+    float term = 0.0F;
     if constexpr (R.bias) {
-      exponent += bias_at<R>(params_.score.bias, bias_plane_ + i * params_.score.bias.row_stride + j) * kLog2E;
+      term = bias_at<R>(params_.score.bias, bias_plane_ + i * params_.score.bias.row_stride + j);
     }
-    return {ptx::ex2_approx(exponent - params_.lse_log2[first_row_ + i]), softcapped<R>(params_.score, score)};
+    const float scale = remaining_scale<R>(params_.score);
+    const float exponent = large_exponent(
+        transformed(R, params_.score, score, slope_ / scale, i + rows_.diagonal - j, term), scale,
+        params_.row_max[first_row_ + i], params_.lse_log2[first_row_ + i], -kMinusInfinity);
+    return {ptx::ex2_approx(exponent), softcapped<R>(params_.score, score)};
   }
 
   const BackwardParams& params_;

@@ -29,12 +29,14 @@ struct ExactRow {
   TreeRow tree = {};  // tree-mask rules
 };
 
-/// A visible key's part of the exponent of 2 that is not the product's.
+/// What is added to the score of a visible key.
 template <ScoreRule R>
-__device__ __forceinline__ float bias_log2(const BiasParams& bias, const ExactRow& row, int key) {
-  const long long index =
-      row.batch * bias.batch_stride + row.head * bias.head_stride + row.query * bias.row_stride + key;
-  return bias_at<R>(bias, index) * kLog2E;
+__device__ __forceinline__ float bias_of(const BiasParams& bias, const ExactRow& row, int key) {
+  if constexpr (R.bias) {
+    return bias_at<R>(bias, row.batch * bias.batch_stride + row.head * bias.head_stride + row.query * bias.row_stride +
+                                key);
+  }
+  return 0.0F;
 }
 
 /// Whether a row's block mask shows a key.
@@ -79,7 +81,8 @@ template <ScoreRule R, int head_dim_v, typename KeyRows = ElementRows<R.element>
 __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& params, const BlockMaskParams& blocks,
                                                         const ExactRow& row, const KeyRows& rows = {}) {
   const int lane = threadIdx.x % kThreadsPerWarp;
-  const float slope = R.alibi ? slope_log2(params, row.batch, row.head) : 0.0F;
+  const float scale = remaining_scale<R>(params);
+  const float slope = R.alibi ? slope_log2(params, row.batch, row.head) / scale : 0.0F;
   const DropoutKey dropout = dropout_key_of(params.dropout);
   RowSums<head_dim_v> sums;
 #pragma unroll 1
@@ -103,10 +106,9 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
     for (int distance = kThreadsPerWarp / 2; distance > 0; distance /= 2) {
       score += __shfl_xor_sync(kFullWarp, score, distance);
     }
-    float exponent = exponent_of<R>(params, score, slope, row.center - key);
-    if constexpr (R.bias) {
-      exponent += bias_log2<R>(params.bias, row, key);
-    }
+    // Rounded before the maximum is subtracted, and towards zero, as OnlineSoftmax's of large scores.
+    const float bias = bias_of<R>(params.bias, row, key);
+    const float exponent = __fmul_rz(transformed(R, params, score, slope, row.center - key, bias), scale);
     const float raised = fmaxf(sums.max_log2, exponent);
     const float shift = raised == kMinusInfinity ? 0.0F : raised;
     const float correction = ptx::ex2_approx(sums.max_log2 - shift);

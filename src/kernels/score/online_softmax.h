@@ -7,6 +7,7 @@
 
 #include "kernels/math/constants.h"
 #include "kernels/score/fragment.h"
+#include "kernels/score/lse.h"
 #include "kernels/score/rule.h"
 #include "kernels/score/softcap.h"
 
@@ -19,9 +20,17 @@ struct OnlineSoftmax {
   // every step.
   static constexpr float kSlack = 8.0F;
 
+  // An exponent is one multiply-add, score * scale - max_log2, of which max_log2 is rounded: half an ulp of it stays in
+  // every exponent of the row. The row's sum has it, too, so that it cancels, but from here on P might leave its range:
+  // then the products are rounded first, as the maximum was.
+  static constexpr float kMostFused = 0x1p25F;
+
   float max_log2[kRowsPerThread] = {kMinusInfinity, kMinusInfinity};
   float sum[kRowsPerThread] = {0.0F, 0.0F};  // of this thread's columns only, until finish()
   float correction[kRowsPerThread] = {1.0F, 1.0F};
+  // By how much a score may pass the maximum: kSlack, or -inf where a row of the warp's is large, so that each step looks
+  // at that case. The same in all threads.
+  float slack = kSlack;
   float top[kRowsPerThread] = {kMinusInfinity, kMinusInfinity};  // max_logits rules: the largest score so far
 
   /// Turns scores into probabilities. True if what was accumulated before must be multiplied by `correction`: the same
@@ -35,12 +44,18 @@ struct OnlineSoftmax {
   template <typename OnArrival>
   __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2, const OnArrival& on_arrival) {
     float highest[kRowsPerThread];
+    RowNumbers shifts{{max_log2[0], max_log2[1]}};
     const bool grew = __any_sync(kFullWarp, look_at(s, highest, scale_log2));
     if (grew) {
       raise_maximum(s, highest, scale_log2);
+      shifts = {{shift(0), shift(1)}};
+      if (has_large()) {
+        subtract_maximum(s, scale_log2);
+        shifts = {{is_large(0) ? 0.0F : shift(0), is_large(1) ? 0.0F : shift(1)}};
+      }
     }
     on_arrival();
-    add_exponentials(s, scale_log2, {{shift(0), shift(1)}});
+    add_exponentials(s, scale_log2, shifts);
     return grew;
   }
 
@@ -49,14 +64,14 @@ struct OnlineSoftmax {
   __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2, const RowNumbers& origins,
                                        const OnArrival& on_arrival) {
     static_assert(!R.max_logits);
-    const auto exponent = [&](float score, int r) { return __fmaf_rn(score, scale_log2, origins.row[r]); };
+    const auto exponent = [&](float score, int r) { return __fmaf_rz(score, scale_log2, origins.row[r]); };
     float highest[kRowsPerThread];
     highest_or_zero(s, highest);
     bool passes = false;
     bool all_positive = true;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      passes |= exponent(highest[r], r) > max_log2[r] + kSlack;
+      passes |= exponent(highest[r], r) > max_log2[r] + slack;
       all_positive = all_positive && highest[r] > 0.0F;
     }
     const bool grew = __any_sync(kFullWarp, passes);
@@ -66,6 +81,11 @@ struct OnlineSoftmax {
       }
       // Threads of a row have origins of their own, so that scores of theirs do not compare.
       raise_maximum_to({{highest_of_quad(exponent(highest[0], 0)), highest_of_quad(exponent(highest[1], 1))}});
+      if (has_large()) {
+        on_arrival();
+        add_large(s, exponent);
+        return true;
+      }
     }
     on_arrival();
     add_exponentials(s, scale_log2, {{shift(0) - origins.row[0], shift(1) - origins.row[1]}});
@@ -74,6 +94,10 @@ struct OnlineSoftmax {
 
   /// As step(), of scores that are all visible and still to be softcapped (caps_in_softmax).
   __device__ __forceinline__ bool capped_step(float (&s)[block_n / 2], const ScoreParams& params) {
+    if (params.scale_log2 >= kMostFused) {  // a cap that leaves them large
+      for_each_score(s, [&](float& x, int, int) { x = capped_exponent<R>(params, x); });
+      return step(s, 1.0F);
+    }
     float furthest[kRowsPerThread] = {};
     for_each_score(s, [&](const float& x, int r, int) { furthest[r] = fmaxf(furthest[r], fabsf(x)); });
     bool passes = false;
@@ -108,7 +132,8 @@ struct OnlineSoftmax {
 
   // The parts of step(), for those who put other work between them.
 
-  /// Whether this thread's scores pass the maximum: then the whole warp must raise it. `highest`: for raise_maximum().
+  /// Whether this thread's scores pass the maximum, or some are large: then the whole warp must call raise_maximum().
+  /// `highest`: for it.
   __device__ __forceinline__ bool look_at(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
                                           float scale_log2) {
     highest_or_zero(s, highest);
@@ -118,15 +143,35 @@ struct OnlineSoftmax {
     bool passes = false;
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      passes |= highest[r] * scale_log2 > max_log2[r] + kSlack;
+      passes |= __fmul_rz(highest[r], scale_log2) > max_log2[r] + slack;
     }
     return passes;
   }
 
-  /// By all threads of a warp. What was accumulated before is to be multiplied by `correction`.
+  /// By all threads of a warp. What was accumulated before is to be multiplied by `correction`. Rounded towards zero,
+  /// products of finite scores are finite.
   __device__ __forceinline__ void raise_maximum(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
                                                 float scale_log2) {
-    raise_maximum_to(s, highest, [&](float score) { return __fmul_rn(score, scale_log2); });
+    raise_maximum_to(s, highest, [&](float score) { return __fmul_rz(score, scale_log2); });
+  }
+
+  /// Whether a row of the warp's is large, so that its exponents are not one operation.
+  __device__ __forceinline__ bool has_large() const { return slack == kMinusInfinity; }
+
+  /// For exponentiate(), where has_large(): large scores become what times the scale is their exponent.
+  __device__ __forceinline__ void subtract_maximum(float (&s)[block_n / 2], float scale_log2) const {
+    const float inverse = ptx::rcp_approx(scale_log2);
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      if (is_large(r)) {
+#pragma unroll
+        for (int j = 0; j < block_n / 8; ++j) {
+          float* const pair = &s[4 * j + 2 * r];
+          pair[0] = (__fmul_rz(pair[0], scale_log2) - max_log2[r]) * inverse;
+          pair[1] = (__fmul_rz(pair[1], scale_log2) - max_log2[r]) * inverse;
+        }
+      }
+    }
   }
 
   /// The same, of scores that `exponent_of` makes exponents: a function that never falls.
@@ -155,7 +200,7 @@ struct OnlineSoftmax {
 #pragma unroll
     for (int i = 8 * step; i < 8 * step + 8; ++i) {
       const int r = i / 2 % kRowsPerThread;
-      s[i] = ptx::ex2_approx(__fmaf_rn(s[i], scale_log2, -shift(r)));
+      s[i] = ptx::ex2_approx(__fmaf_rn(s[i], scale_log2, is_large(r) ? 0.0F : -shift(r)));
       part[r] += s[i];
     }
 #pragma unroll
@@ -189,12 +234,28 @@ struct OnlineSoftmax {
   }
 
   /// Natural logarithm of the row's sum of exponentials, after finish(); -inf for a row that saw no key.
-  __device__ __forceinline__ float lse(int r) const { return lse_log2(r) * kLn2; }
-  __device__ __forceinline__ float lse_log2(int r) const {
-    return sum[r] == 0.0F ? kMinusInfinity : max_log2[r] + ptx::lg2_approx(sum[r]);
-  }
+  __device__ __forceinline__ float lse(int r) const { return lse_of(max_log2[r], sum[r]); }
 
  private:
+  __device__ __forceinline__ bool is_large(int r) const {
+    return fabsf(max_log2[r]) >= kMostFused && max_log2[r] != kMinusInfinity;
+  }
+
+  /// Scores become probabilities and join the sum: by exponents that are rounded before the maximum is subtracted.
+  template <typename ExponentOf>
+  __device__ __forceinline__ void add_large(float (&s)[block_n / 2], const ExponentOf& exponent_of) {
+    const float shifts[kRowsPerThread] = {shift(0), shift(1)};
+    float part[kRowsPerThread] = {};
+    for_each_score(s, [&](float& x, int r, int) {
+      x = ptx::ex2_approx(exponent_of(x, r) - shifts[r]);
+      part[r] += x;
+    });
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      sum[r] += part[r];
+    }
+  }
+
   /// Scores become probabilities and join the sum.
   __device__ __forceinline__ void add_exponentials(float (&s)[block_n / 2], float scale_log2,
                                                    const RowNumbers& shifts) {
@@ -287,6 +348,8 @@ struct OnlineSoftmax {
       // Of row-invariant rules never one instruction with the addition that follows, which not all variants have there.
       sum[r] = R.row_invariant ? __fmul_rn(sum[r], correction[r]) : sum[r] * correction[r];
     }
+    slack = __any_sync(kFullWarp, is_large(0) || is_large(1)) ? kMinusInfinity : kSlack;
+
   }
 
   /// Looks at each score only while none was positive: then `highest` does not tell.

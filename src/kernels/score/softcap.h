@@ -12,28 +12,27 @@ namespace strobe::score {
 constexpr float kSoftcapMostExponent = 60.0F;
 
 /// The exponential of softcap's tanh(x) = 1 - 2 / (e^2x + 1). Not a number stays so.
-template <ScoreRule R>
 __device__ __forceinline__ float softcap_exponential(const ScoreParams& params, float score) {
   return ptx::ex2_approx(ptx::min_nan(score * params.softcap_exponent, kSoftcapMostExponent));
 }
 
 /// Softcap, of which the factor `softcap` itself is part of scale_log2. Its absolute error is near 1e-7, where
 /// tanh.approx has 5e-4.
+__device__ __forceinline__ float softcapped(const ScoreRule& rule, const ScoreParams& params, float score) {
+  return rule.softcap ? __fmaf_rn(-2.0F, ptx::rcp_approx(softcap_exponential(params, score) + 1.0F), 1.0F) : score;
+}
+
 template <ScoreRule R>
 __device__ __forceinline__ float softcapped(const ScoreParams& params, float score) {
-  if constexpr (R.softcap) {
-    return __fmaf_rn(-2.0F, ptx::rcp_approx(softcap_exponential<R>(params, score) + 1.0F), 1.0F);
-  } else {
-    return score;
-  }
+  return softcapped(R, params, score);
 }
 
 /// Two scores of one row, of which one that is not a number spoils the other: they share a reciprocal, as 1 / a = b /
 /// (a b), since special functions are what softcap waits for.
 template <ScoreRule R>
 __device__ __forceinline__ void softcap_two(const ScoreParams& params, float& x, float& y) {
-  const float a = __fmaf_rn(softcap_exponential<R>(params, x), -0.5F, -0.5F);  // so that tanh = 1 + 1 / a
-  const float b = __fmaf_rn(softcap_exponential<R>(params, y), -0.5F, -0.5F);
+  const float a = __fmaf_rn(softcap_exponential(params, x), -0.5F, -0.5F);  // so that tanh = 1 + 1 / a
+  const float b = __fmaf_rn(softcap_exponential(params, y), -0.5F, -0.5F);
   const float reciprocal = ptx::rcp_approx(a * b);
   x = __fmaf_rn(reciprocal, b, 1.0F);
   y = __fmaf_rn(reciprocal, a, 1.0F);
@@ -48,7 +47,7 @@ constexpr bool caps_in_softmax(const ScoreRule& rule) {
 /// The exponent of a score of such a rule.
 template <ScoreRule R>
 __device__ __forceinline__ float capped_exponent(const ScoreParams& params, float score) {
-  return softcapped<R>(params, score) * params.scale_log2;
+  return __fmul_rz(softcapped<R>(params, score), params.scale_log2);
 }
 
 /// What a score within reach is multiplied with to be an exponent.

@@ -22,17 +22,29 @@ __device__ __forceinline__ float sink_log2(const ScoreParams& params, int head) 
   return R.sink ? params.sink[head] * kLog2E : kMinusInfinity;
 }
 
-/// A single score as exponent of 2. `distance`: from the key on the query's diagonal.
-template <ScoreRule R>
-__device__ __forceinline__ float exponent_of(const ScoreParams& params, float score, float slope, int distance) {
-  const float exponent = softcapped<R>(params, score) * params.scale_log2;
-  return R.alibi ? exponent - slope * fabsf(static_cast<float>(distance)) : exponent;
+/// What scores are still to be multiplied with, to be exponents of 2, when Transform is done with them.
+__device__ __forceinline__ float remaining_scale(const ScoreRule& rule, const ScoreParams& params) {
+  return rule.bias ? kLog2E : rule.scale_first ? 1.0F : params.scale_log2;
 }
 
-/// What scores are still to be multiplied with, to be exponents of 2, when Transform is done with them.
 template <ScoreRule R>
 __device__ __forceinline__ float remaining_scale(const ScoreParams& params) {
-  return R.bias ? kLog2E : R.scale_first ? 1.0F : params.scale_log2;
+  return remaining_scale(R, params);
+}
+
+/// A softcapped score with the bias, or the scale where that comes first.
+__device__ __forceinline__ float with_scale_and_bias(const ScoreRule& rule, const ScoreParams& params, float score,
+                                                     float bias) {
+  return rule.bias ? __fmaf_rn(score, params.scale, bias)
+         : rule.scale_first ? __fmul_rn(score, params.scale_log2) : score;
+}
+
+/// A single score, to be multiplied with remaining_scale(), by which `slope` is divided. `distance`: from the key on the
+/// query's diagonal.
+__device__ __forceinline__ float transformed(const ScoreRule& rule, const ScoreParams& params, float score, float slope,
+                                             int distance, float bias) {
+  score = with_scale_and_bias(rule, params, softcapped(rule, params, score), bias);
+  return rule.alibi ? __fmaf_rn(-slope, fabsf(static_cast<float>(distance)), score) : score;
 }
 
 /// The scores of one tile, block_n keys wide: softcap, scale where it must come first, bias and ALiBi. The second row
@@ -141,18 +153,9 @@ class Transform {
       const int column = i / 4 * 8;
       softcap<all_visible>(s[i], s[i + 1]);
       const float2 terms = bias.pair(i / 2);
-      s[i] = alibi(add(s[i], terms.x), r, column);
-      s[i + 1] = alibi(add(s[i + 1], terms.y), r, column + 1);
+      s[i] = alibi(with_scale_and_bias(R, params_, s[i], terms.x), r, column);
+      s[i + 1] = alibi(with_scale_and_bias(R, params_, s[i + 1], terms.y), r, column + 1);
     }
-  }
-
-  __device__ __forceinline__ float add(float score, float bias) const {
-    if constexpr (R.bias) {
-      return __fmaf_rn(score, params_.scale, bias);
-    } else if constexpr (R.scale_first) {
-      return __fmul_rn(score, params_.scale_log2);
-    }
-    return score;
   }
 
   const ScoreParams& params_;

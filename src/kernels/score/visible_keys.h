@@ -82,21 +82,26 @@ struct KeyRange {
 
 /// The keys that the query sees whose key on the diagonal is `center`. Neither end ever falls from one query to the
 /// next.
-template <ScoreRule R>
-__device__ __forceinline__ KeyRange visible_keys(const VisibilityParams& params, const Sequence& sequence, int center) {
+__device__ __forceinline__ KeyRange visible_keys(const ScoreRule& rule, const VisibilityParams& params,
+                                                 const Sequence& sequence, int center) {
   KeyRange keys{0, sequence.k.used - 1};
-  if constexpr (R.mask_left) {
+  if (rule.mask_left) {
     keys.first = max(keys.first, center - params.window_left);
   }
-  if constexpr (R.mask_right) {
+  if (rule.mask_right) {
     keys.last = max(min(keys.last, center + params.window_right), -1);
   }
-  if constexpr (R.chunked) {
+  if (rule.chunked) {
     const int begin = chunk_begin(center, params.chunk);
     keys.first = max(keys.first, begin);
     keys.last = max(min(keys.last, begin + params.chunk - 1), -1);
   }
   return keys;
+}
+
+template <ScoreRule R>
+__device__ __forceinline__ KeyRange visible_keys(const VisibilityParams& params, const Sequence& sequence, int center) {
+  return visible_keys(R, params, sequence, center);
 }
 
 /// Queries from first to last; none where last < first.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/math/constants.h"
+#include "kernels/score/lse.h"
 #include "kernels/score/visible_keys.h"
 #include "kernels/steps/combine_params.h"
 #include "kernels/steps/join_segments.h"
@@ -315,7 +316,7 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
   }
   if (params.lse != nullptr && stores && threadIdx.x % kWarp == 0) {
     params.lse[batch * params.lse_batch_stride + q_head * params.lse_head_stride + q_row] =
-        weights.sum == 0.0F ? kMinusInfinity : (weights.max + ptx::lg2_approx(weights.sum)) * kLn2;
+        score::lse_of(weights.max, weights.sum);
   }
 }
 

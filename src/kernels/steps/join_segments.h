@@ -5,6 +5,7 @@
 
 #include "kernels/math/constants.h"
 #include "kernels/score/join_rows.h"
+#include "kernels/score/lse.h"
 #include "kernels/steps/combine_params.h"
 #include "kernels/steps/source.h"
 
@@ -114,7 +115,7 @@ __device__ __forceinline__ void join_segments(const CombineParams& params, int c
     factor *= ptx::rcp_approx(row.sum);
     o[column] = static_cast<unsigned short>(pack<C.element>(sees ? x.x * factor : 0.0F, 0.0F));
     if (lse != nullptr && column == 0) {
-      *lse = row.sum == 0.0F ? kMinusInfinity : (row.max_log2 + ptx::lg2_approx(row.sum)) * kLn2;
+      *lse = score::lse_of(row.max_log2, row.sum);
     }
   }
 }

@@ -1,53 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Before a backward: D = rowsum(dO O), less the gradient of LSE, and LSE in powers of two, for every row of whole
-// blocks; and zeros where dQ will be summed. One group of threads a row, 16 bytes a thread and turn.
+// blocks; and zeros where dQ will be summed. One group of threads a row, 16 bytes a thread and turn. Of rows of a large
+// LSE, steps/large_rows.h has left numbers in its place.
 #pragma once
 
 #include "kernels/math/constants.h"
 #include "kernels/math/grid.h"
 #include "kernels/math/split.h"
-#include "kernels/score/query_blocks.h"
-#include "kernels/score/visible_keys.h"
-#include "kernels/steps/prepare_backward_params.h"
+#include "kernels/steps/prepared_rows.h"
 
 namespace strobe::steps {
 
 constexpr int kPrepareBlocks = 5;  // CTAs of a multiprocessor: the most whose registers do not spill
-
-/// Rows of one head of a sequence: how many are in use, how many the workspaces have for it and up to the next
-/// sequence, and where row 0 of each lies.
-struct PreparedRows {
-  int used, count;
-  const unsigned short* o;
-  const unsigned short* d_o;
-  const float* lse;
-  const float* d_lse;
-  long long at;  // in lse_log2 and d_sum
-};
-
-template <PrepareBackwardConfig C>
-__device__ __forceinline__ PreparedRows prepared_rows(const PrepareBackwardParams& params, int sequence, int head) {
-  const SequenceParams& sequences = params.sequences;
-  const score::SequenceRows q = score::query_rows<ScoreRule{.varlen = C.varlen}>(sequences, sequence);
-  const long long batch = C.varlen && sequences.cu_seqlens_q != nullptr ? 0 : sequence;
-  const int block =
-      C.varlen ? score::first_query_block(sequences, sequence, params.block_m) : sequence * params.m_blocks;
-  int blocks = params.m_blocks;
-  if constexpr (C.varlen) {
-    blocks = sequence + 1 == sequences.sequences
-                 ? params.query_blocks - block
-                 : score::first_query_block(sequences, sequence + 1, params.block_m) - block;
-  }
-  return {.used = q.used,
-          .count = blocks * params.block_m,
-          .o = params.o.row(batch, q.start, head),
-          .d_o = params.d_o.row(batch, q.start, head),
-          .lse = params.lse + batch * params.lse_batch_stride + head * params.lse_head_stride + q.start,
-          .d_lse = params.d_lse == nullptr
-                       ? nullptr
-                       : params.d_lse + batch * params.d_lse_batch_stride + head * params.d_lse_head_stride + q.start,
-          .at = (static_cast<long long>(head) * params.query_blocks + block) * params.block_m};
-}
 
 template <Element element>
 __device__ __forceinline__ float dot(const uint4& a, const uint4& b, float sum) {
@@ -70,18 +34,28 @@ template <Element element>
 __device__ __forceinline__ void store_row(const PrepareBackwardParams& params, const PreparedRows& rows, int row,
                                           float sum, int which) {
   constexpr float kInfinity = -kMinusInfinity;
+  const long long at = rows.at + row;
   float lse_log2 = kInfinity;
+  float row_max = 0.0F;
   if (row < rows.used) {
     const float lse = rows.lse[row];
     if (rows.d_lse != nullptr) {
       sum -= rows.d_lse[row];
     }
     lse_log2 = lse == -kInfinity ? kInfinity : lse * kLog2E;
+    if (is_large(lse)) {
+      lse_log2 = params.lse_log2[at];
+      row_max = params.row_max[at];
+    }
   }
   const float d = lse_log2 == kInfinity ? 0.0F : sum;
-  const long long at = rows.at + row;
-  if (which < 2) {
-    (which == 0 ? params.lse_log2 : params.d_sum)[at] = which == 0 ? lse_log2 : d;
+  if (which == 0) {
+    params.lse_log2[at] = lse_log2;
+    params.row_max[at] = row_max;
+    return;
+  }
+  if (which == 1) {
+    params.d_sum[at] = d;
     return;
   }
   auto* parts = static_cast<uint4*>(which == 2 ? params.lse_split : params.d_split);
@@ -89,6 +63,9 @@ __device__ __forceinline__ void store_row(const PrepareBackwardParams& params, c
     constexpr float kLeast = -1.0e38F;  // -inf has no parts; NaN stays NaN
     float score = (params.lse_shift - lse_log2) * params.lse_factor;
     score = score < kLeast ? kLeast : score;
+    if (row_max != 0.0F) {  // the backward subtracts the rest
+      score = splits_any<element> ? -row_max : 0.0F;
+    }
     parts[at] = split<element>(which == 2 ? score : -d);
   }
 }
@@ -105,11 +82,12 @@ __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& param
   for (int i = 0; i < kPrepareRowsPerThread; ++i) {
     const int row = first + threadIdx.x / C.threads_per_row + i * kRows;
     o[i] = d_o[i] = make_uint4(0, 0, 0, 0);
-    if (row < rows.used && lane < params.head_dim_v / 8) {
+    if (row < rows.used && lane < params.backward.head_dim_v / 8) {
       o[i] = reinterpret_cast<const uint4*>(rows.o + row * params.o.row_stride)[lane];
-      d_o[i] = reinterpret_cast<const uint4*>(rows.d_o + row * params.d_o.row_stride)[lane];
+      d_o[i] = reinterpret_cast<const uint4*>(rows.d_o + row * params.backward.d_o.row_stride)[lane];
     }
   }
+  wait_for_previous_grid();  // large rows' numbers; those who wrote O and dO ended before that grid began
 #pragma unroll
   for (int i = 0; i < kPrepareRowsPerThread; ++i) {
     const int row = first + threadIdx.x / C.threads_per_row + i * kRows;
@@ -128,17 +106,16 @@ __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& param
 template <PrepareBackwardConfig C>
 __global__ void __launch_bounds__(kPrepareThreads, C.varlen ? kPrepareBlocks - 1 : kPrepareBlocks)
     prepare_backward(const __grid_constant__ PrepareBackwardParams params) {
-  wait_for_previous_grid();  // O and dO may be the kernel's before
   launch_next_grid();
   const long long step = static_cast<long long>(gridDim.x) * kPrepareThreads;
   for (long long i = static_cast<long long>(blockIdx.x) * kPrepareThreads + threadIdx.x; i < params.zeros_16_bytes;
        i += step) {
     static_cast<uint4*>(params.zeros)[i] = make_uint4(0, 0, 0, 0);
   }
-  const int groups = prepare_groups(C, params.m_blocks, params.block_m);
+  const int groups = prepare_groups(C, params.backward.m_blocks, params.block_m);
   const int flat = blockIdx.x / groups;
-  const int sequence = flat / params.heads;
-  const PreparedRows rows = prepared_rows<C>(params, sequence, flat - sequence * params.heads);
+  const int sequence = flat / params.backward.heads;
+  const PreparedRows rows = prepared_rows<C>(params, sequence, flat - sequence * params.backward.heads);
   int first = (blockIdx.x - flat * groups) * rows_per_block(C);
   do {  // once, but for what the workspaces have behind a packed sequence
     prepare_group<C>(params, rows, first);

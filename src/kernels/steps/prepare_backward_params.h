@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host hands to the step before a backward, and that step's variants and sizes. Plain C++ without std headers,
+// What the host hands to the steps before a backward, and these steps' variants and sizes. Plain C++ without std headers,
 // shared by host and device.
 #pragma once
 
 #include "kernels/math/element.h"
 #include "kernels/math/rows.h"
-#include "kernels/score/params.h"
+#include "kernels/score/backward_params.h"
+#include "kernels/score/rule.h"
 
 namespace strobe::steps {
 
@@ -19,6 +20,8 @@ struct PrepareBackwardParams {
   // [heads, query_blocks, block_m], as score/query_blocks.h places rows. Every element is written.
   float* lse_log2;
   float* d_sum;
+  float* row_max;
+  unsigned* large_rows;  // one for each CTA of find_large_rows
   // The same for the tensor cores (kernels/math/split.h); null: not wanted.
   void* lse_split;  // (lse_shift - LSE) * lse_factor, both in powers of two
   void* d_split;    // -D
@@ -26,10 +29,9 @@ struct PrepareBackwardParams {
   void* zeros;  // null: none
   long long zeros_16_bytes;
 
-  SequenceParams sequences;
-  int heads, head_dim_v;
-  int block_m, m_blocks;  // m_blocks: of the longest sequence, at least 1
-  int query_blocks;       // of one head
+  int block_m;
+  BackwardParams backward;
+  ScoreRule rule;  // without dropout
 };
 
 struct PrepareBackwardConfig {
@@ -39,6 +41,14 @@ struct PrepareBackwardConfig {
 
   bool operator==(const PrepareBackwardConfig&) const = default;
 };
+
+// Of find_large_rows.
+constexpr int kLargeRowsThreads = kLargeRowsGroup;
+
+/// CTAs of one head of one sequence.
+constexpr int large_row_groups(int m_blocks, int block_m) {
+  return (m_blocks * block_m + kLargeRowsGroup - 1) / kLargeRowsGroup;
+}
 
 constexpr int kPrepareThreads = 256;
 constexpr int kPrepareRowsPerThread = 4;  // so many are on their way at once

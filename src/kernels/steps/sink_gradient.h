@@ -20,17 +20,23 @@ __global__ void __launch_bounds__(kSinkThreads) sink_gradient(const __grid_const
   const long long head = blockIdx.x;
   const float sink_log2 = params.sink[head] * kLog2E;
   const auto* lse_log2 = reinterpret_cast<const float4*>(params.lse_log2 + head * params.rows);
+  const auto* row_max = reinterpret_cast<const float4*>(params.row_max + head * params.rows);
   const auto* d_sum = reinterpret_cast<const float4*>(params.d_sum + head * params.rows);
   float sum = 0.0F;
+  const auto add = [&](float lse, float maximum, float d) {
+    const float exponent = __fmaf_rn(maximum, -params.score_scale, sink_log2) - lse;
+    sum = __fmaf_rn(ptx::ex2_approx(exponent), -d, sum);
+  };
   if (sink_log2 != kMinusInfinity) {  // which takes no part, whatever D is
 #pragma unroll 4
     for (long long i = threadIdx.x; i < params.rows / 4; i += kSinkThreads) {
       const float4 lse = lse_log2[i];
+      const float4 highest = row_max[i];
       const float4 d = d_sum[i];
-      sum = __fmaf_rn(ptx::ex2_approx(sink_log2 - lse.x), -d.x, sum);
-      sum = __fmaf_rn(ptx::ex2_approx(sink_log2 - lse.y), -d.y, sum);
-      sum = __fmaf_rn(ptx::ex2_approx(sink_log2 - lse.z), -d.z, sum);
-      sum = __fmaf_rn(ptx::ex2_approx(sink_log2 - lse.w), -d.w, sum);
+      add(lse.x, highest.x, d.x);
+      add(lse.y, highest.y, d.y);
+      add(lse.z, highest.z, d.z);
+      add(lse.w, highest.w, d.w);
     }
   }
   const auto sum_of_warp = [](float x) {

@@ -7,6 +7,8 @@ namespace strobe::steps {
 
 struct SinkGradientParams {
   const float* lse_log2;  // [heads, rows]; +inf where there is no row
+  const float* row_max;   // likewise, see BackwardParams
+  float score_scale;      // by which scores of row_max become exponents of 2
   const float* d_sum;     // likewise; 0 where there is no row
   const float* sink;      // [heads]
   float* d_sink;          // [heads]

@@ -7,6 +7,7 @@
 #include "kernels/math/constants.h"
 #include "kernels/score/bias.h"
 #include "kernels/score/dropout.h"
+#include "kernels/score/large_rows.h"
 #include "kernels/score/transform.h"
 
 namespace strobe::ampere::backward {
@@ -26,6 +27,7 @@ struct ScoreBlock {
   const Work& work;
   int head;  // of q
   int key_first, query_first;
+  bool has_large_rows;  // of some block of the call's, perhaps not this one
 
   /// This thread's row r, and its first column.
   __device__ __forceinline__ int key(int r) const { return key_first + score::fragment_row(r); }
@@ -84,33 +86,80 @@ struct VisiblePart {
   }
 };
 
-/// S becomes P = exp2(S - LSE). With a softcap `slope` becomes its derivative times P, else it is not touched.
-/// `lse_log2`: of the block's first query, in shared memory. Hidden scores give 0, whatever they were.
-template <bool masked, Config C>
-__device__ __forceinline__ void to_probabilities(const ScoreBlock<C>& block, Scores<C>& s, Scores<C>& slope,
-                                                 const float* lse_log2, const PartBias<C>& bias) {
-  const ScoreParams& params = block.params.score;
-  const VisiblePart<C> visible(block);
-  float alibi = 0.0F;
-  float distance[kRowsPerThread] = {};  // of this thread's first column from its key's diagonal
-  if constexpr (C.rule.alibi) {
-    alibi = score::slope_log2(params, block.work.sequence, block.head);
+/// The exponents of a thread's scores where a row may have a maximum of its own (score/large_rows.h).
+template <Config C>
+class LargeExponents {
+ public:
+  __device__ __forceinline__ explicit LargeExponents(const ScoreBlock<C>& block)
+      : params_(block.params.score),
+        scale_(score::remaining_scale<C.rule>(params_)),
+        slope_(C.rule.alibi ? score::slope_log2(params_, block.work.sequence, block.head) / scale_ : 0.0F),
+        distance_(block.query() + block.work.diagonal - block.key(0)),
+        row_max_(block.params.row_max +
+                 score::first_block_of<C.rule>(block.params, block.work.sequence, block.head, C.block_m) * C.block_m +
+                 block.query()) {}
+
+  /// Of a softcapped score in a column of row r.
+  __device__ __forceinline__ float of(float score, int r, int column, float term, float lse_log2) const {
+    score = score::with_scale_and_bias(C.rule, params_, score, term);
+    if constexpr (C.rule.alibi) {
+      score = __fmaf_rn(-slope_, fabsf(static_cast<float>(distance_ - 8 * r + column)), score);
+    }
+    return score::large_exponent(score, scale_, row_max_[column], lse_log2, 0.0F);
+  }
+
+ private:
+  const ScoreParams& params_;
+  const float scale_, slope_;
+  const int distance_;
+  const float* const row_max_;
+};
+
+/// Others: less LSE and ALiBi's slope times the distance.
+template <Config C>
+class Exponents {
+ public:
+  __device__ __forceinline__ explicit Exponents(const ScoreBlock<C>& block) : scale_log2_(block.params.score.scale_log2) {
+    if constexpr (C.rule.alibi) {
+      alibi_ = score::slope_log2(block.params.score, block.work.sequence, block.head);
 #pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      distance[r] = static_cast<float>(block.query() + block.work.diagonal - block.key(r));
+      for (int r = 0; r < kRowsPerThread; ++r) {
+        distance_[r] = static_cast<float>(block.query() + block.work.diagonal - block.key(r));
+      }
     }
   }
-  const auto probability = [&](int i, int r, int column, float lse) {
-    const float x = score::softcapped<C.rule>(params, s[i]);
-    float shift = lse;
+
+  __device__ __forceinline__ float of(float score, int r, int column, float term, float lse_log2) const {
+    float shift = lse_log2;
     if constexpr (C.rule.alibi) {
-      shift = __fmaf_rn(fabsf(distance[r] + static_cast<float>(column)), alibi, shift);
+      shift = __fmaf_rn(fabsf(distance_[r] + static_cast<float>(column)), alibi_, shift);
     }
     if constexpr (C.rule.bias) {
-      shift = __fmaf_rn(bias.terms[i], -kLog2E, shift);
+      shift = __fmaf_rn(term, -kLog2E, shift);
+    }
+    return __fmaf_rn(score, scale_log2_, -shift);
+  }
+
+ private:
+  const float scale_log2_;
+  float alibi_ = 0.0F;
+  float distance_[kRowsPerThread] = {};  // of this thread's first column from its key's diagonal
+};
+
+/// to_probabilities(), by these exponents.
+template <bool masked, typename ExponentsOf, Config C>
+__device__ __forceinline__ void to_probabilities_by(const ExponentsOf& exponents, const ScoreBlock<C>& block,
+                                                    Scores<C>& s, Scores<C>& slope, const float* lse_log2,
+                                                    const PartBias<C>& bias) {
+  const VisiblePart<C> visible(block);
+  const auto probability = [&](int i, int r, int column, float lse) {
+    const float x = score::softcapped<C.rule>(block.params.score, s[i]);
+    float term = 0.0F;
+    if constexpr (C.rule.bias) {
+      term = bias.terms[i];
     }
     const bool hidden = masked && visible.hides(r, column);
-    s[i] = ptx::ex2_approx(hidden ? kMinusInfinity : __fmaf_rn(x, params.scale_log2, -shift));
+    s[i] = ptx::ex2_approx(hidden ? kMinusInfinity : exponents.of(x, r, column, term, lse));
     if constexpr (C.rule.softcap) {
       slope[i] = hidden ? 0.0F : s[i] * fmaxf(__fmaf_rn(-x, x, 1.0F), 0.0F);
     }
@@ -123,6 +172,18 @@ __device__ __forceinline__ void to_probabilities(const ScoreBlock<C>& block, Sco
       probability(4 * j + 2 * r, r, 8 * j, lse.x);
       probability(4 * j + 2 * r + 1, r, 8 * j + 1, lse.y);
     }
+  }
+}
+
+/// S becomes P = exp2(S - LSE). With a softcap `slope` becomes its derivative times P, else it is not touched.
+/// `lse_log2`: of the block's first query, in shared memory. Hidden scores give 0, whatever they were.
+template <bool masked, Config C>
+__device__ __forceinline__ void to_probabilities(const ScoreBlock<C>& block, Scores<C>& s, Scores<C>& slope,
+                                                 const float* lse_log2, const PartBias<C>& bias) {
+  if (block.has_large_rows) {
+    to_probabilities_by<true>(LargeExponents<C>(block), block, s, slope, lse_log2, bias);
+  } else {
+    to_probabilities_by<masked>(Exponents<C>(block), block, s, slope, lse_log2, bias);
   }
 }
 

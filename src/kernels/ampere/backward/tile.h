@@ -19,7 +19,13 @@ template <Config C>
 class TileBackward {
  public:
   __device__ __forceinline__ TileBackward(const Params& params, const Work& work)
-      : params_(params), work_(work), warp_(warp_of_cta()), smem_(shared_address(shared_memory())), barriers_(smem_) {}
+      : params_(params),
+        work_(work),
+        warp_(warp_of_cta()),
+        smem_(shared_address(shared_memory())),
+        barriers_(smem_),
+        has_large_rows_(score::has_large_rows(params, work.sequence, work.head_kv * params.heads_per_kv,
+                                              params.heads_per_kv)) {}
 
   /// `step`: the first, which exists.
   __device__ __forceinline__ void run(Steps<C>& steps, Step step) {
@@ -128,7 +134,7 @@ class TileBackward {
   __device__ __forceinline__ void compute_part(const Step& step, int row, Operand<C> (&p)[fragments(C)],
                                                Operand<C> (&ds)[fragments(C)]) const {
     const ScoreBlock<C> first{params_, work_, query_head(step), work_.n * block_n(C) + key_row(),
-                              step.m * C.block_m + row};
+                              step.m * C.block_m + row, has_large_rows_};
     PartBias<C> bias[fragments(C)];
 #pragma unroll
     for (int f = 0; f < fragments(C); ++f) {
@@ -190,6 +196,7 @@ class TileBackward {
   const int warp_;
   const uint32_t smem_;
   const Barriers<C> barriers_;
+  const bool has_large_rows_;
   int stage_ = 0;
 };
 

@@ -146,7 +146,7 @@ class TileForward {
 
   /// Raises the rows' maxima where scores pass them; what was summed before shrinks. One branch for all fragments, so
   /// that the exponentials and the products that follow are one basic block: ptxas mixes them.
-  __device__ __forceinline__ void shift(Output& o, Softmax<C> (&softmax)[fragments(C)], const Scores& s) const {
+  __device__ __forceinline__ void shift(Output& o, Softmax<C> (&softmax)[fragments(C)], Scores& s) const {
     const float scale = score::remaining_scale<C.rule>(params_.score);
     float highest[fragments(C)][kRowsPerThread];
     bool passes = false;
@@ -161,6 +161,12 @@ class TileForward {
 #pragma unroll
         for (int i = 0; i < C.head_dim_v / 2; ++i) {
           o[f][i] *= softmax[f].correction[i / 2 % kRowsPerThread];
+        }
+      }
+#pragma unroll
+      for (int f = 0; f < fragments(C); ++f) {
+        if (softmax[f].has_large()) {
+          softmax[f].subtract_maximum(s[f], scale);
         }
       }
     }

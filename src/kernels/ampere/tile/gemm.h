@@ -3,7 +3,7 @@
 // memory serves all fragments.
 #pragma once
 
-#include "kernels/ampere/ptx/tensor_core.h"
+#include "kernels/math/tensor_core.h"
 #include "kernels/ampere/tile/swizzled.h"
 #include "kernels/ampere/tile/warp.h"
 #include "kernels/score/fragment.h"

@@ -18,15 +18,15 @@ namespace strobe::hopper::backward {
 /// S becomes P. `masked`: some of the pairs may be hidden, or of queries that do not exist. Of these P would be NaN
 /// where a key is.
 template <Config C>
-__device__ __forceinline__ void bias_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
-                                                   const RowNumbers<C>& lse_log2, KeptBias<C>& bias) {
+__device__ __forceinline__ void bias_probabilities(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
+                                                   Scores<C>& s, const RowNumbers<C>& lse_log2, KeptBias<C>& bias) {
   if constexpr (C.rule.softcap) {
 #pragma unroll
     for (int i = 0; i < C.block_m / 2; ++i) {
       s[i] = score::softcapped<C.rule>(block.params.score, s[i]);
     }
   }
-  plain_probabilities<C>(block, masked, s, lse_log2, bias);
+  plain_probabilities<C>(block, masked, has_large_rows, s, lse_log2, bias);
   if (masked) {
     const int left = block.work.q.used - block.query();
 #pragma unroll
@@ -170,7 +170,7 @@ class BiasGradient {
       }
     }
     KeptBias<C> bias(smem_ + kPlan.bias + warpgroup * kept_bias_bytes(C), params_);
-    bias_probabilities<C>(block, masked, p, lse_log2, bias);
+    bias_probabilities<C>(block, masked, block.has_large_rows(), p, lse_log2, bias);
     kept = true;
     if constexpr (!kBothAtOnce) {
       ptx::wgmma_fence();

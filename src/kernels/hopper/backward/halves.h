@@ -8,14 +8,15 @@ namespace strobe::hopper::backward {
 
 /// P = exp2(S - LSE) as float16, of S from which LSE was subtracted where the variant splits it.
 template <Config C>
-__device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
+__device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
+                                                        Scores<C>& s,
                                                         RowNumbers<C>& lse_log2, Operand<C>& halves) {
   if constexpr (splits_lse(C)) {
-    difference_probabilities<C>(block, masked, s);
+    difference_probabilities<C>(block, masked, has_large_rows, s);
   } else {
     scale_probabilities<C>(lse_log2);
     StepBias<C> none;  // the joint design takes no bias
-    plain_probabilities<C>(block, masked, s, lse_log2, none);
+    plain_probabilities<C>(block, masked, has_large_rows, s, lse_log2, none);
   }
 #pragma unroll
   for (int i = 0; i < C.block_m / 4; ++i) {

@@ -19,15 +19,16 @@
 
 namespace strobe::hopper::backward {
 
-/// The warpgroup's number is a constant to each: what follows from it takes no registers.
+/// The warpgroup's number is a constant to each: what follows from it takes no registers. False: see KeyWarpgroup::run.
 template <Config C, int warpgroup>
-__device__ __forceinline__ void consume(const TensorMaps& maps, const Params& params, unsigned char* smem,
+__device__ __forceinline__ bool consume(const TensorMaps& maps, const Params& params, unsigned char* smem,
                                         Barriers<C>& barriers) {
   ptx::setmaxnreg_inc<register_budget(C).keys>();
   if constexpr (C.by_roles) {
     consume_by_role<C, warpgroup>(maps, params, smem, barriers);
+    return true;
   } else {
-    KeyWarpgroup<C, warpgroup>(maps, params, smem, barriers).run();
+    return KeyWarpgroup<C, warpgroup>(maps, params, smem, barriers).run();
   }
 }
 
@@ -60,6 +61,7 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
   ptx::griddepcontrol_launch_dependents();
   __syncthreads();
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
+  bool done = true;
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<register_budget(C).producer>();
     if constexpr (C.ordered) {
@@ -72,15 +74,20 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)
       Producer<C>(maps, params, smem, barriers).run();
     }
   } else if (warpgroup == 1) {
-    consume<C, 0>(maps, params, smem, barriers);
+    done = consume<C, 0>(maps, params, smem, barriers);
   } else if (C.by_roles || warpgroup == 2) {
-    consume<C, 1>(maps, params, smem, barriers);
+    done = consume<C, 1>(maps, params, smem, barriers);
   } else if constexpr (!C.by_roles) {
     ptx::setmaxnreg_dec<register_budget(C).queries>();
     if constexpr (C.ordered) {
       OrderedQueryWarpgroup<C>(params, smem, barriers).run();
     } else {
       QueryWarpgroup<C>(params, smem, barriers).run();
+    }
+  }
+  if constexpr (!C.by_roles) {
+    if (!done) {
+      KeyWarpgroup<C, kEitherWarpgroup>(maps, params, smem, barriers).run_large();
     }
   }
 }

@@ -16,46 +16,69 @@
 
 namespace strobe::hopper::backward {
 
-template <Config C, int warpgroup>
+inline constexpr int kEitherWarpgroup = -1;
+
+/// `number`: of the warpgroup; or either, where it need not be fast, for there to be less code.
+template <Config C, int number>
 class KeyWarpgroup {
  public:
   __device__ __forceinline__ KeyWarpgroup(const TensorMaps& maps, const Params& params, unsigned char* smem,
                                           Barriers<C>& barriers)
       : maps_(maps), params_(params), smem_(smem), barriers_(barriers) {}
 
-  __device__ __forceinline__ void run() {
+  /// False where some queries are rows of a large LSE: then run_large() is to be called. It has a loop of its own, as
+  /// whatever a step asks delays its products.
+  __device__ __forceinline__ bool run() {
     ptx::griddepcontrol_wait();
     const Work work = work_of<C>(params_, blockIdx.x);
     if (work.steps() == 0) {
-      store_no_gradients<C>(params_, work, warpgroup);
-      return;
+      store_no_gradients<C>(params_, work, warpgroup());
+      return true;
     }
-    KeyGradient dk;
-    ValueGradient dv;
-    all_steps(dk, dv, work);
-    int item = blockIdx.x;
-    asm volatile("" : "+r"(item));  // computed anew, so that it takes no registers during the steps
-    store_gradients<C>(maps_, params_, smem_, work_of<C>(params_, item), warpgroup, dk, dv);
+    if (score::has_large_rows(params_, work.sequence, work.head_kv * params_.heads_per_kv, params_.heads_per_kv)) {
+      return false;
+    }
+    run_steps<false>(work);
+    return true;
   }
+  __device__ __forceinline__ void run_large() { run_steps<true>(work_of<C>(params_, blockIdx.x)); }
 
  private:
+  __device__ __forceinline__ static int warpgroup() {
+    if constexpr (number == kEitherWarpgroup) {
+      return static_cast<int>(__shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0)) - 1;
+    } else {
+      return number;
+    }
+  }
+
+  template <bool has_large_rows>
+  __device__ __forceinline__ void run_steps(const Work& work) {
+    KeyGradient dk;
+    ValueGradient dv;
+    all_steps<has_large_rows>(dk, dv, work);
+    int item = blockIdx.x;
+    asm volatile("" : "+r"(item));  // computed anew, so that it takes no registers during the steps
+    store_gradients<C>(maps_, params_, smem_, work_of<C>(params_, item), warpgroup(), dk, dv);
+  }
+
   using KeyGradient = float[C.head_dim / 2];
   using ValueGradient = float[C.head_dim_v / 2];
   static_assert(!C.rule.bias && !C.rule.dropout && C.rule.block_mask == 0);
   static_assert(C.by_roles || !C.rule.softcap);  // P and its derivative at once: the registers are too few
   static constexpr SmemPlan kPlan = smem_plan(C);
 
+  template <bool has_large_rows>
   __device__ __forceinline__ void all_steps(KeyGradient& dk, ValueGradient& dv, const Work& work) {
     wait<C>(barriers_.k_full, 0);
     wait<C>(barriers_.v_full, 0);
     bool started = false;
-    int head_in_batch = work.sequence * params_.heads + work.head_kv * params_.heads_per_kv;
     int heads = params_.heads_per_kv;
     do {  // not for: a loop that may be empty takes ptxas more registers
       for (int m = work.template first<C>(); work.template goes_on<C>(m); m += work.template step<C>()) {
-        const ScoreBlock<C> block(params_, work, head_in_batch, key_first(work), m);
+        const ScoreBlock<C> block(params_, work, head_in_batch(work, heads), key_first(work), m);
         Operand<C> halves, p, ds;
-        compute_probabilities(block, !work.sees_all<C.rule>(m), halves);
+        compute_probabilities<has_large_rows>(block, !work.sees_all<C.rule>(m), halves);
         compute_score_gradients(halves, p, ds);
         hand_over(ds);
         add_to_gradients(dk, dv, p, ds, started);
@@ -64,10 +87,10 @@ class KeyWarpgroup {
         do_.advance();
         ds_.advance();
       }
-      ++head_in_batch;
     } while (--heads > 0);
   }
 
+  template <bool has_large_rows>
   __device__ __forceinline__ void compute_probabilities(const ScoreBlock<C>& block, bool masked, Operand<C>& halves) {
     Scores<C> s;
     RowNumbers<C> lse_log2;
@@ -85,7 +108,7 @@ class KeyWarpgroup {
       load_row_numbers<C>(lse_log2, reinterpret_cast<const float*>(smem_ + kPlan.lse + q_.stage * kPlan.lse_bytes));
     }
     ptx::wgmma_wait_group<0>(s);
-    probabilities_in_halves<C>(block, masked, s, lse_log2, halves);
+    probabilities_in_halves<C>(block, masked, has_large_rows && block.has_large_rows(), s, lse_log2, halves);
   }
 
   __device__ __forceinline__ void compute_score_gradients(const Operand<C>& halves, Operand<C>& p, Operand<C>& ds) {
@@ -103,7 +126,7 @@ class KeyWarpgroup {
   /// dS to the queries' warpgroup.
   __device__ __forceinline__ void hand_over(const Operand<C>& ds) {
     wait<C>(barriers_.handed_empty[ds_.stage], ds_.parity ^ 1);
-    store_score_gradients<C>(ds, smem_ + kPlan.ds + ds_.stage * kPlan.ds_bytes, warpgroup);
+    store_score_gradients<C>(ds, smem_ + kPlan.ds + ds_.stage * kPlan.ds_bytes, warpgroup());
     cptx::fence_proxy_async(cptx::space_shared);
     __syncwarp();
     arrive<C>(barriers_.handed_full[ds_.stage]);
@@ -123,13 +146,19 @@ class KeyWarpgroup {
     arrive<C>(barriers_.q_empty[q_.stage]);
   }
 
+  /// The query head when `left` of the key head's are left.
+  __device__ __forceinline__ int head_in_batch(const Work& work, int left) const {
+    asm volatile("" : "+r"(left));  // so that what follows from it does not stay in registers between steps
+    return work.sequence * params_.heads + (work.head_kv + 1) * params_.heads_per_kv - left;
+  }
+
   __device__ __forceinline__ static int key_first(const Work& work) {
-    return work.n * block_n(C) + warpgroup * kRowsPerWarpgroup;
+    return work.n * block_n(C) + warpgroup() * kRowsPerWarpgroup;
   }
 
   /// The warpgroup's 64 rows of K or V.
   __device__ __forceinline__ Descriptor own_keys(int offset) const {
-    return descriptor_k_major(smem_ + offset) + warpgroup * (kRowsPerWarpgroup * kPanelRowBytes >> 4);
+    return descriptor_k_major(smem_ + offset) + warpgroup() * (kRowsPerWarpgroup * kPanelRowBytes >> 4);
   }
 
   __device__ __forceinline__ RowsDescriptor rows(int offset) const { return descriptor_of_rows(smem_ + offset); }

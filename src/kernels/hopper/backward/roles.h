@@ -90,6 +90,8 @@ class ProbabilityRole : Role<C> {
  public:
   using Base::Base;
 
+  /// `has_large_rows`: some of the queries may be rows of a large LSE.
+  template <bool has_large_rows>
   __device__ __forceinline__ void run(const Work& work, float (&dv)[C.head_dim_v / 2]) {
     wait<C>(barriers_.k_full, 0);
     this->for_each_step(work, [&](int head, int m) __attribute__((always_inline)) {
@@ -119,7 +121,7 @@ class ProbabilityRole : Role<C> {
       Operand<C> p;
       const bool masked = !work.template sees_all<C.rule>(m);
       if constexpr (splits_lse(C)) {
-        difference_probabilities<C>(block, masked, s);
+        difference_probabilities<C>(block, masked, has_large_rows && block.has_large_rows(), s);
       } else {
         if constexpr (C.bias_stages > 0) {
           wait<C>(barriers_.bias_full[bias_.stage], bias_.parity);
@@ -127,9 +129,9 @@ class ProbabilityRole : Role<C> {
             clear_bias<C>(smem_ + kPlan.bias + bias_.stage * bias_bytes(C), queries);
           }
           SharedBias<C> shared(smem_address(kPlan.bias + bias_.stage * bias_bytes(C)), params_.bias_boxes.rows == 1);
-          probabilities<C>(block, masked, s, p, lse_log2, shared);
+          probabilities<C>(block, masked, has_large_rows && block.has_large_rows(), s, p, lse_log2, shared);
         } else {
-          probabilities<C>(block, masked, s, p, lse_log2, bias);
+          probabilities<C>(block, masked, has_large_rows && block.has_large_rows(), s, p, lse_log2, bias);
         }
         __syncwarp();  // all lanes have read LSE
       }
@@ -294,22 +296,16 @@ class GradientRole : Role<C> {
   }
 };
 
-/// One item, of the warpgroup of that number.
-template <Config C, int role>
-__device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Params& params, unsigned char* smem,
-                                                Barriers<C>& barriers) {
+/// One item that has steps, of the warpgroup of that number.
+template <Config C, int role, bool has_large_rows>
+__device__ __forceinline__ void run_role(const TensorMaps& maps, const Params& params, unsigned char* smem,
+                                         Barriers<C>& barriers, const Work& work) {
   constexpr SmemPlan kPlan = smem_plan(C);
-  ptx::griddepcontrol_wait();
-  const Work work = work_of<C>(params, blockIdx.x);
-  if (!VisibleSteps<C>(params, work).any()) {
-    store_no_gradients<C>(params, work, role);
-    return;
-  }
   const bool elected = threadIdx.x % kWarpgroupSize == 0;
   float sums[(role == 0 ? C.head_dim_v : C.head_dim) / 2];
   unsigned char* rows = smem + (role == 0 ? kPlan.v : kPlan.k);
   if constexpr (role == 0) {
-    ProbabilityRole<C>(params, smem, barriers).run(work, sums);
+    ProbabilityRole<C>(params, smem, barriers).template run<has_large_rows>(work, sums);
   } else {
     GradientRole<C>(params, smem, barriers).run(work, sums);
   }
@@ -332,6 +328,23 @@ __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Pa
   if (is_masked(C.rule) && repair) {
     finish_stores(kWarpgroup + role);
     repair_keys<C, role == 0 ? KeySide::v : KeySide::k>(params, work, row);
+  }
+}
+
+/// One item, of the warpgroup of that number.
+template <Config C, int role>
+__device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Params& params, unsigned char* smem,
+                                                Barriers<C>& barriers) {
+  ptx::griddepcontrol_wait();
+  const Work work = work_of<C>(params, blockIdx.x);
+  if (!VisibleSteps<C>(params, work).any()) {
+    store_no_gradients<C>(params, work, role);
+    return;
+  }
+  if (role == 0 && score::has_large_rows(params, work.sequence, work.head_kv * params.heads_per_kv, params.heads_per_kv)) {
+    run_role<C, role, role == 0>(maps, params, smem, barriers, work);
+  } else {
+    run_role<C, role, false>(maps, params, smem, barriers, work);
   }
 }
 

@@ -10,8 +10,10 @@
 #include "kernels/hopper/ptx/warpgroup.h"
 #include "kernels/hopper/tile/fragment.h"
 #include "kernels/math/constants.h"
+#include "kernels/math/split.h"
 #include "kernels/score/bias.h"
 #include "kernels/score/dropout.h"
+#include "kernels/score/large_rows.h"
 #include "kernels/score/transform.h"
 
 namespace strobe::hopper::backward {
@@ -59,6 +61,17 @@ struct ScoreBlock {
   }
   /// Its first column.
   __device__ __forceinline__ int query() const { return query_first + 2 * (thread_of_warpgroup() % 4); }
+
+  /// Whether one of these queries, or of their neighbours, may be a row of a large LSE.
+  __device__ __forceinline__ bool has_large_rows() const {
+    return score::has_large_rows(params, head_in_batch, query_first);
+  }
+
+  /// Of this thread's first column: an element of a workspace that has one for each row.
+  __device__ __forceinline__ const float* of_query(const float* rows) const {
+    const int head = head_in_batch - work.sequence * params.heads;
+    return rows + score::first_block_of<C.rule>(params, work.sequence, head, C.block_m) * C.block_m + query();
+  }
 };
 
 /// Each of this thread's scores whose key its query does not see becomes -inf, whatever it was.
@@ -154,11 +167,12 @@ struct StepBias<C> {
   __device__ __forceinline__ float2 pair(int) const { return {0.0F, 0.0F}; }
 };
 
-/// visit(i, shift) for each pair of neighbouring scores s[i], s[i + 1]: what is to be subtracted from exponents of 2,
-/// LSE and ALiBi's slope times the distance, less the bias, of which pair(2 j + r) is asked for in order.
+/// visit(i, x, y) for each pair of neighbouring scores s[i], s[i + 1], softcapped: their exponents of 2, less LSE and
+/// ALiBi's slope times the distance, with the bias, of which pair(2 j + r) is asked for in order.
 template <Config C, typename Bias, typename Visit>
-__device__ __forceinline__ void for_each_shift(const ScoreBlock<C>& block, const RowNumbers<C>& lse_log2, Bias& bias,
-                                               const Visit& visit) {
+__device__ __forceinline__ void for_each_exponent(const ScoreBlock<C>& block, const Scores<C>& s,
+                                                  const RowNumbers<C>& lse_log2, Bias& bias, const Visit& visit) {
+  const float scale_log2 = block.params.score.scale_log2;
   float distance[kRowsPerThread] = {};  // of this thread's first column from its key's diagonal
   if constexpr (C.rule.alibi) {
 #pragma unroll
@@ -181,20 +195,59 @@ __device__ __forceinline__ void for_each_shift(const ScoreBlock<C>& block, const
         const float2 terms = bias.pair(2 * j + r);
         shift = {__fmaf_rn(terms.x, -kLog2E, shift.x), __fmaf_rn(terms.y, -kLog2E, shift.y)};
       }
-      visit(4 * j + 2 * r, shift);
+      const int i = 4 * j + 2 * r;
+      visit(i, __fmaf_rn(s[i], scale_log2, -shift.x), __fmaf_rn(s[i + 1], scale_log2, -shift.y));
     }
   }
 }
 
-/// P, in the place of S.
+/// The same where a row may have a maximum of its own (score/large_rows.h).
+template <Config C, typename Bias, typename Visit>
+__device__ __forceinline__ void for_each_large_exponent(const ScoreBlock<C>& block, const Scores<C>& s,
+                                                        const RowNumbers<C>& lse_log2, Bias& bias,
+                                                        const Visit& visit) {
+  const ScoreParams& params = block.params.score;
+  const float scale = score::remaining_scale<C.rule>(params);
+  const float slope = C.rule.alibi ? block.slope_log2 / scale : 0.0F;
+  const auto* row_max = reinterpret_cast<const float2*>(block.of_query(block.params.row_max));
+  const int distance = block.query() + block.work.diagonal - block.key(0);
+#pragma unroll
+  for (int j = 0; j < C.block_m / 8; ++j) {
+    const float2 lse = row_numbers<C>(lse_log2, j);
+    const float2 highest = row_max[4 * j];
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      float2 terms{};
+      if constexpr (C.rule.bias) {
+        terms = bias.pair(2 * j + r);
+      }
+      const auto exponent = [&](float score, int column, float term, float maximum, float row_lse) {
+        score = score::with_scale_and_bias(C.rule, params, score, term);
+        if constexpr (C.rule.alibi) {
+          score = __fmaf_rn(-slope, fabsf(static_cast<float>(distance - 8 * r + column)), score);
+        }
+        return score::large_exponent(score, scale, maximum, row_lse, kProbabilityLog2);
+      };
+      const int i = 4 * j + 2 * r;
+      visit(i, exponent(s[i], 8 * j, terms.x, highest.x, lse.x), exponent(s[i + 1], 8 * j + 1, terms.y, highest.y, lse.y));
+    }
+  }
+}
+
+/// P, in the place of S. `has_large_rows`: some row of the call's may be one, perhaps none of this block.
 template <Config C, typename Bias>
-__device__ __forceinline__ void plain_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
+__device__ __forceinline__ void plain_probabilities(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
+                                                    Scores<C>& s,
                                                     const RowNumbers<C>& lse_log2, Bias& bias) {
-  const float scale_log2 = block.params.score.scale_log2;
-  for_each_shift<C>(block, lse_log2, bias, [&](int i, const float2& shift) {
-    s[i] = __fmaf_rn(s[i], scale_log2, -shift.x);
-    s[i + 1] = __fmaf_rn(s[i + 1], scale_log2, -shift.y);
-  });
+  const auto put = [&](int i, float x, float y) {
+    s[i] = x;
+    s[i + 1] = y;
+  };
+  if (has_large_rows) {
+    for_each_large_exponent<C>(block, s, lse_log2, bias, put);
+  } else {
+    for_each_exponent<C>(block, s, lse_log2, bias, put);
+  }
   if (masked) {  // behind the scale, which may be negative or zero
     hide<C>(block, s);
   }
@@ -204,9 +257,37 @@ __device__ __forceinline__ void plain_probabilities(const ScoreBlock<C>& block, 
   }
 }
 
+/// Of scores from which the tensor cores subtracted a row's maximum, where it has one of its own and not its LSE: what
+/// is left to be subtracted, so that they are exponents over the scale.
+template <Config C>
+__device__ __forceinline__ void subtract_large_lse(const ScoreBlock<C>& block, Scores<C>& s) {
+  const float inverse = ptx::rcp_approx(block.params.score.scale_log2);
+  const float most = kProbabilityLog2 * inverse;
+  const auto* row_max = reinterpret_cast<const float2*>(block.of_query(block.params.row_max));
+  const auto* lse_log2 = reinterpret_cast<const float2*>(block.of_query(block.params.lse_log2));
+  const auto subtract = [&](int i, float maximum, float lse) {
+    const float rest = maximum == 0.0F ? 0.0F : lse * inverse - most;
+    const float left = splits_any<C.rule.element> ? 0.0F : maximum;
+    s[i] = ptx::min_nan(s[i] - left - rest, most);
+    s[i + 2] = ptx::min_nan(s[i + 2] - left - rest, most);
+  };
+#pragma unroll
+  for (int i = 0; i < C.block_m / 2; i += 4) {
+    asm volatile("" ::: "memory");  // one after another: else loads take registers that others need
+    const float2 highest = row_max[i];
+    const float2 lse = lse_log2[i];
+    subtract(i, highest.x, lse.x);
+    subtract(i + 1, highest.y, lse.y);
+  }
+}
+
 /// P, in the place of S from which LSE was subtracted.
 template <Config C>
-__device__ __forceinline__ void difference_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s) {
+__device__ __forceinline__ void difference_probabilities(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
+                                                         Scores<C>& s) {
+  if (has_large_rows) {
+    subtract_large_lse<C>(block, s);
+  }
   if (masked) {
     hide<C>(block, s);
   }
@@ -218,8 +299,8 @@ __device__ __forceinline__ void difference_probabilities(const ScoreBlock<C>& bl
 
 /// P as operand, and P (1 - tanh^2), the softcap's derivative, in the place of S.
 template <Config C, typename Bias>
-__device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s,
-                                                     Operand<C>& p, const RowNumbers<C>& lse_log2, Bias& bias) {
+__device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
+                                                     Scores<C>& s, Operand<C>& p, const RowNumbers<C>& lse_log2, Bias& bias) {
   const ScoreParams& params = block.params.score;
   if (masked) {
 #pragma unroll
@@ -236,24 +317,29 @@ __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block,
   const auto times_derivative = [](float probability, float tanh) {
     return probability * fmaxf(__fmaf_rn(-tanh, tanh, 1.0F), 0.0F);  // of hidden scores 0, not 0 * -inf
   };
-  for_each_shift<C>(block, lse_log2, bias, [&](int i, const float2& shift) {
-    const float low = ptx::ex2_approx(__fmaf_rn(s[i], params.scale_log2, -shift.x));
-    const float high = ptx::ex2_approx(__fmaf_rn(s[i + 1], params.scale_log2, -shift.y));
+  const auto put = [&](int i, float x, float y) {
+    const float low = ptx::ex2_approx(x);
+    const float high = ptx::ex2_approx(y);
     p[i / 8][i % 8 / 2] = pack<C.rule.element>(low, high);
     s[i] = times_derivative(low, s[i]);
     s[i + 1] = times_derivative(high, s[i + 1]);
-  });
+  };
+  if (has_large_rows) {
+    for_each_large_exponent<C>(block, s, lse_log2, bias, put);
+  } else {
+    for_each_exponent<C>(block, s, lse_log2, bias, put);
+  }
 }
 
 /// S becomes what dP - D is multiplied with: P = exp2(S - LSE), and with a softcap its derivative. There P becomes an
 /// operand here, else in to_operands().
 template <Config C, typename Bias>
-__device__ __forceinline__ void probabilities(const ScoreBlock<C>& block, bool masked, Scores<C>& s, Operand<C>& p,
-                                              const RowNumbers<C>& lse_log2, Bias& bias) {
+__device__ __forceinline__ void probabilities(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
+                                              Scores<C>& s, Operand<C>& p, const RowNumbers<C>& lse_log2, Bias& bias) {
   if constexpr (C.rule.softcap) {
-    capped_probabilities<C>(block, masked, s, p, lse_log2, bias);
+    capped_probabilities<C>(block, masked, has_large_rows, s, p, lse_log2, bias);
   } else {
-    plain_probabilities<C>(block, masked, s, lse_log2, bias);
+    plain_probabilities<C>(block, masked, has_large_rows, s, lse_log2, bias);
   }
 }
 
