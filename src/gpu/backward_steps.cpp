@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/backward_steps.h"
 
+#include "call/checked.h"
 #include "gpu/backward_plan.h"
 #include "gpu/score_params.h"
 #include "gpu/tensor_rows.h"
@@ -82,7 +83,7 @@ BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const B
           .per_batch = shape.bias_per_batch ? 1 : 0,
           .per_head = shape.bias_per_head ? 1 : 0,
           .heads = shape.bias_per_head ? params.heads : 1,
-          .tiles = static_cast<int>(bias_planes(problem) * params.m_blocks * key_tiles)};
+          .tiles = (Checked(bias_planes(problem)) * params.m_blocks * key_tiles).value<int>()};
 }
 
 steps::SinkGradientParams sink_gradient_params(const BackwardArguments& arguments, const BackwardParams& params,
