@@ -20,8 +20,8 @@ auto guarded(const Function& function) -> decltype(function()) {
     return function();
   } catch (const CallersException& callers) {
     std::rethrow_exception(callers.exception);
-  } catch (const SizeOverflow& overflow) {
-    return invalid("{}", overflow.what());
+  } catch (const SizeOverflow&) {
+    return invalid("a product of this call's extents does not fit in 64 bits");
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::out_of_memory, kMemoryRanOut);
   } catch (const std::length_error&) {  // of a container, for more than any memory

@@ -13,7 +13,7 @@ namespace strobe {
 /// Thrown by Checked::value(). The API makes an error of it: no caller sees it.
 class SizeOverflow : public std::exception {
  public:
-  const char* what() const noexcept override { return "a product of this call's extents does not fit in 64 bits"; }
+  const char* what() const noexcept override { return "a size does not fit in its type"; }
 };
 
 /// A size: a number of elements, bytes, tiles or tasks, from 0 to 2^63 - 1. One that does not fit, a negative number

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <new>
 #include <stdexcept>
 #include <vector>
 
@@ -130,11 +131,21 @@ TEST(SameBits, OfRandomCases) {
   }
 }
 
-TEST(ParallelFor, ItsExceptionReachesTheCaller) {
+/// The exception as it was thrown, not as an error: those of the library's own kinds and what is no std::exception, too.
+template <class Thrown>
+void expect_passed_on(const Thrown& thrown) {
   CaseTensors tensors(cases().front());
-  const ParallelFor pool = [](int, const std::function<void(int)>&) { throw std::runtime_error("no thread left"); };
-  EXPECT_THROW(static_cast<void>(forward(tensors.forward_arguments(), {}, {.threads = 2, .parallel_for = &pool})),
-               std::runtime_error);
+  const ParallelFor pool = [&](int, const std::function<void(int)>&) { throw thrown; };
+  const Execution execution{.threads = 2, .parallel_for = &pool};
+  EXPECT_THROW(static_cast<void>(forward(tensors.forward_arguments(), {}, execution)), Thrown);
+  EXPECT_THROW(static_cast<void>(backward(tensors.backward_arguments(), {}, execution)), Thrown);
+}
+
+TEST(ParallelFor, ItsExceptionReachesTheCaller) {
+  expect_passed_on(std::runtime_error("no thread left"));
+  expect_passed_on(std::bad_alloc());
+  expect_passed_on(std::length_error("too long"));
+  expect_passed_on(7);
 }
 
 }  // namespace
