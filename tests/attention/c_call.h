@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// C++ arguments as calls of the C ABI.
+// C++ arguments as calls of the C ABI, in which a max_seqlen of 0 means unknown.
 #pragma once
 
 #include "strobe/attention.h"
