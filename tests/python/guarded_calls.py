@@ -142,7 +142,7 @@ def packed_call(rng, shape):
     lengths_q = rng.integers(0, shape.seqlen_q + 1, shape.batch)
     lengths_k = rng.integers(0, shape.seqlen_k + 1, shape.batch)
     ends_q, ends_k = (integers([0, *np.cumsum(lengths)]) for lengths in (lengths_q, lengths_k))
-    behind = int(rng.integers(0, 4))
+    behind = int(rng.integers(1, 4)) if rng.random() < 0.4 else 0
     q = numbers(rng, (ends_q[-1] + behind, shape.heads, shape.head_dim), shape.dtype)
     k = numbers(rng, (ends_k[-1] + behind, shape.heads_kv, shape.head_dim), shape.dtype)
     v = numbers(rng, (ends_k[-1] + behind, shape.heads_kv, shape.head_dim_v), shape.dtype)
