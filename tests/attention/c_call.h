@@ -3,6 +3,9 @@
 #pragma once
 
 #include "strobe/attention.h"
+#include "strobe/cache.h"
+#include "strobe/merge.h"
+#include "strobe/quantize.h"
 
 namespace strobe::test {
 
@@ -13,5 +16,10 @@ Status call_from_c(const BackwardArguments& arguments, const AttentionOptions& o
 /// The same by strobe_plan_forward or strobe_plan_backward, and the plan's run.
 Status plan_from_c(const ForwardArguments& arguments, const AttentionOptions& options = {});
 Status plan_from_c(const BackwardArguments& arguments, const AttentionOptions& options = {});
+
+/// strobe_quantize, strobe_append and strobe_merge.
+Status call_from_c(const QuantizeArguments& arguments, const QuantizeOptions& options);
+Status call_from_c(const AppendArguments& arguments);
+Status call_from_c(const MergeArguments& arguments);
 
 }  // namespace strobe::test

@@ -29,11 +29,13 @@
 namespace strobe::test {
 namespace {
 
+constexpr std::uint64_t kKinds = 7;  // of calls
+
 /// Runs calls twice, on the tensors that they have and on guarded copies.
 class GuardedRun {
  public:
   explicit GuardedRun(std::uint64_t seed)
-      : seed_(seed), copies_(seed % 2 == 0 ? Guard::page_after : Guard::page_before, seed) {
+      : way_(seed / kKinds / 2 % 4), copies_(seed / kKinds % 2 == 0 ? Guard::page_after : Guard::page_before, seed) {
     execution_.threads = static_cast<int>(seed % 3) + 1;
   }
 
@@ -53,12 +55,10 @@ class GuardedRun {
   template <class Arguments>
   void attend(const Arguments& plain, const AttentionOptions& options) {
     expect_the_same(plain, [&](const Arguments& arguments, bool is_copy) {
-      const Sequences& s = arguments.sequences;
-      const bool c_has_words = s.max_seqlen_q != 0 && s.max_seqlen_k != 0;  // for bounds, of which 0 is none there
-      if (is_copy && seed_ % 4 == 1 && c_has_words) return call_from_c(arguments, options);
+      if (is_copy && is_from_c(arguments.sequences)) return call_from_c(arguments, options);
       const Result<Plan> plan = make_plan(arguments, options, execution_);
       if (!plan.ok()) return plan.status();
-      if (!is_copy || seed_ % 4 == 2) return plan->run(arguments, execution_);
+      if (!is_copy || way_ == 2) return plan->run(arguments, execution_);
       const GuardedMemory workspace(plan->workspace_size(), Guard::page_after);
       Execution own = execution_;
       if (plan->workspace_size() > 0) {
@@ -69,10 +69,15 @@ class GuardedRun {
     });
   }
 
+  /// Whether the copies' call comes from C, where a bound of 0 on the longest sequence means that there is none.
+  bool is_from_c(const Sequences& sequences = {}) const {
+    return way_ == 1 && sequences.max_seqlen_q != 0 && sequences.max_seqlen_k != 0;
+  }
+
   const Execution& execution() const { return execution_; }
 
  private:
-  std::uint64_t seed_;
+  std::uint64_t way_;
   Execution execution_;
   GuardedCopies copies_;
 };
@@ -106,7 +111,9 @@ void run_cache(std::uint64_t seed) {
 void run_eight_bit(std::uint64_t seed) {
   PackedCase call = random_packed_case(seed);
   ASSERT_TRUE(call.prepare().ok());
-  GuardedRun(seed).expect_the_same(call.quantize_arguments(), [&](const QuantizeArguments& arguments, bool) {
+  GuardedRun run(seed);
+  run.expect_the_same(call.quantize_arguments(), [&](const QuantizeArguments& arguments, bool is_copy) {
+    if (is_copy && run.is_from_c(arguments.sequences)) return call_from_c(arguments, call.quantize);
     return quantize(arguments, call.quantize, {.threads = call.threads});
   });
   GuardedRun(seed).attend(call.arguments(), call.options);
@@ -123,8 +130,9 @@ void run_append(std::uint64_t seed) {
   SCOPED_TRACE(shape.text());
   const AppendCase call(shape, {}, seed);
   GuardedRun run(seed);
-  run.expect_the_same(call.arguments(),
-                      [&](const AppendArguments& arguments, bool) { return append(arguments, run.execution()); });
+  run.expect_the_same(call.arguments(), [&](const AppendArguments& arguments, bool is_copy) {
+    return is_copy && run.is_from_c() ? call_from_c(arguments) : append(arguments, run.execution());
+  });
 }
 
 /// As arguments whose parts can be replaced.
@@ -147,16 +155,18 @@ void run_merge(std::uint64_t seed) {
   MergeCase call(shape, static_cast<std::size_t>(random.integer(1, 9)), source, dtype(), {}, seed);
   const MergeArguments arguments = call.arguments([](const GuardedTensor& tensor) { return tensor.view(); });
   GuardedRun run(seed);
-  run.expect_the_same(
-      MergeParts{{arguments.parts.begin(), arguments.parts.end()}, arguments.o, arguments.lse},
-      [&](const MergeParts& merged, bool) { return merge({merged.parts, merged.o, merged.lse}, run.execution()); });
+  const MergeParts parts{{arguments.parts.begin(), arguments.parts.end()}, arguments.o, arguments.lse};
+  run.expect_the_same(parts, [&](const MergeParts& given, bool is_copy) {
+    const MergeArguments merged{given.parts, given.o, given.lse};
+    return is_copy && run.is_from_c() ? call_from_c(merged) : merge(merged, run.execution());
+  });
 }
 
 void run_seed(std::uint64_t seed) {
-  constexpr std::pair<const char*, void (*)(std::uint64_t)> kKinds[] = {
+  constexpr std::pair<const char*, void (*)(std::uint64_t)> kCalls[kKinds] = {
       {"attention", run_attention},     {"attention", run_attention}, {"cache", run_cache}, {"8-bit", run_eight_bit},
       {"stored in 8 bits", run_stored}, {"append", run_append},       {"merge", run_merge}};
-  const auto& [name, run] = kKinds[seed / 4 % std::size(kKinds)];
+  const auto& [name, run] = kCalls[seed % kKinds];
   SCOPED_TRACE(std::string(name) + ", seed " + std::to_string(seed));
   run(seed);
 }

@@ -3,9 +3,9 @@
 
     python tests/python/guarded_calls.py --count 100000 [--first-seed N]
 
-Each call runs twice, on plain arrays and on copies between guard pages, in other layouts, from NumPy or PyTorch. A stray
-access ends the program, whose last line on standard error, with --verbose, is the seed; results must agree bit by bit,
-plain calls of float32 also with float64; what lies between the elements of outputs must stay as it was.
+Each call runs twice, on plain arrays and on copies between guard pages, in other layouts, from NumPy or PyTorch. A
+stray access ends the program, whose last line on standard error, with --verbose, is the seed; results must agree bit
+by bit, plain calls of float32 also with float64; what lies between the elements of outputs must stay as it was.
 """
 
 import argparse

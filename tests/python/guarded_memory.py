@@ -38,7 +38,7 @@ class Pages:
 
 
 def random_strides(shape, rng):
-    """Of elements: the last axis innermost, the others in any order, with gaps or none. The second value is the span."""
+    """In elements, the last axis innermost, the others in any order, with gaps or none; and the span of all of them."""
     leading = [int(axis) for axis in rng.permutation(max(len(shape) - 1, 0))]
     gaps = int(rng.integers(0, 2))
     strides, step = [1] * len(shape), 1
