@@ -48,60 +48,60 @@ struct Extents {
 class UnitCall {
  public:
   UnitCall(const Extents& e, DType dtype) : e_(e), dtype_(dtype) {
-    q = rows(e.packed_q, e.seqlen_q, e.heads_q, e.head_dim, true);
-    k = keys(e.head_dim, true);
-    v = keys(e.head_dim_v, true);
-    d_o = rows(e.packed_q, e.seqlen_q, e.heads_q, e.head_dim_v, true);
-    o_given = rows(e.packed_q, e.seqlen_q, e.heads_q, e.head_dim_v, true);
-    lse_given = lse_like();
-    fill(lse_given, e.seqlen_k == 0 ? -std::numeric_limits<double>::infinity() : log_sum());
-    if (e.seqlen_k == 0) fill(o_given, 0.0);
-    o = rows(e.packed_q, e.seqlen_q, e.heads_q, e.head_dim_v, false);
-    lse = lse_like();
-    dq = rows(e.packed_q, e.seqlen_q, e.heads_q, e.head_dim, false);
-    dk = keys(e.head_dim, false);
-    dv = keys(e.head_dim_v, false);
-    if (e.packed_q) ends_q = integers({e.batch + 1}, [&](std::int64_t b) { return b * e.seqlen_q; });
-    if (e.keys == KeyLayout::packed) ends_k = integers({e.batch + 1}, [&](std::int64_t b) { return b * e.seqlen_k; });
-    if (e.keys == KeyLayout::entries) entries = integers({e.batch}, [&](std::int64_t b) { return e.batch - 1 - b; });
-    if (e.keys == KeyLayout::pages) pages = integers({e.batch, e.seqlen_k}, [](std::int64_t page) { return page; });
+    q_ = rows(e.packed_q, e.seqlen_q, e.heads_q, e.head_dim, true);
+    k_ = keys(e.head_dim, true);
+    v_ = keys(e.head_dim_v, true);
+    d_o_ = rows(e.packed_q, e.seqlen_q, e.heads_q, e.head_dim_v, true);
+    o_given_ = rows(e.packed_q, e.seqlen_q, e.heads_q, e.head_dim_v, true);
+    lse_given_ = lse_like();
+    fill(lse_given_, e.seqlen_k == 0 ? -std::numeric_limits<double>::infinity() : log_sum());
+    if (e.seqlen_k == 0) fill(o_given_, 0.0);
+    o_ = rows(e.packed_q, e.seqlen_q, e.heads_q, e.head_dim_v, false);
+    lse_ = lse_like();
+    dq_ = rows(e.packed_q, e.seqlen_q, e.heads_q, e.head_dim, false);
+    dk_ = keys(e.head_dim, false);
+    dv_ = keys(e.head_dim_v, false);
+    if (e.packed_q) ends_q_ = integers({e.batch + 1}, [&](std::int64_t b) { return b * e.seqlen_q; });
+    if (e.keys == KeyLayout::packed) ends_k_ = integers({e.batch + 1}, [&](std::int64_t b) { return b * e.seqlen_k; });
+    if (e.keys == KeyLayout::entries) entries_ = integers({e.batch}, [&](std::int64_t b) { return e.batch - 1 - b; });
+    if (e.keys == KeyLayout::pages) pages_ = integers({e.batch, e.seqlen_k}, [](std::int64_t page) { return page; });
   }
 
   ForwardArguments forward_arguments() const {
-    ForwardArguments a{.q = q.view(), .k = k.view(), .v = v.view(), .o = o.view(), .lse = lse.view()};
+    ForwardArguments a{.q = q_.view(), .k = k_.view(), .v = v_.view(), .o = o_.view(), .lse = lse_.view()};
     a.sequences = sequences();
-    a.page_table = pages.view();
+    a.page_table = pages_.view();
     return a;
   }
   BackwardArguments backward_arguments() const {
-    BackwardArguments a{.q = q.view(), .k = k.view(), .v = v.view(), .o = o_given.view(), .lse = lse_given.view()};
-    a.d_o = d_o.view();
-    a.dq = dq.view();
-    a.dk = dk.view();
-    a.dv = dv.view();
+    BackwardArguments a{.q = q_.view(), .k = k_.view(), .v = v_.view(), .o = o_given_.view(), .lse = lse_given_.view()};
+    a.d_o = d_o_.view();
+    a.dq = dq_.view();
+    a.dk = dk_.view();
+    a.dv = dv_.view();
     a.sequences = sequences();
     return a;
   }
 
-  std::vector<GuardedTensor*> outputs() { return {&o, &lse, &dq, &dk, &dv}; }
+  std::vector<GuardedTensor*> outputs() { return {&o_, &lse_, &dq_, &dk_, &dv_}; }
 
   void expect_forward() {
-    expect_all(o, e_.seqlen_k == 0 ? 0.0 : 1.0, "o");
-    expect_all(lse, e_.seqlen_k == 0 ? -std::numeric_limits<double>::infinity() : log_sum(), "lse");
+    expect_all(o_, e_.seqlen_k == 0 ? 0.0 : 1.0, "o");
+    expect_all(lse_, e_.seqlen_k == 0 ? -std::numeric_limits<double>::infinity() : log_sum(), "lse");
   }
   void expect_backward() {
     const std::int64_t rows = e_.heads_kv == 0 ? 0 : e_.heads_q / e_.heads_kv * e_.seqlen_q;
-    expect_all(dq, 0.0, "dq");
-    expect_all(dk, 0.0, "dk");
-    expect_all(dv, static_cast<double>(rows) / static_cast<double>(e_.seqlen_k), "dv");
+    expect_all(dq_, 0.0, "dq");
+    expect_all(dk_, 0.0, "dk");
+    expect_all(dv_, static_cast<double>(rows) / static_cast<double>(e_.seqlen_k), "dv");
   }
 
  private:
   Sequences sequences() const {
     Sequences s;
-    s.cu_seqlens_q = ends_q.view();
-    s.cu_seqlens_k = ends_k.view();
-    s.cache_batch_idx = entries.view();
+    s.cu_seqlens_q = ends_q_.view();
+    s.cu_seqlens_k = ends_k_.view();
+    s.cache_batch_idx = entries_.view();
     return s;
   }
 
@@ -153,7 +153,7 @@ class UnitCall {
   const Extents e_;
   const DType dtype_;
   Random random_{1};
-  GuardedTensor q, k, v, d_o, o_given, lse_given, o, lse, dq, dk, dv, ends_q, ends_k, entries, pages;
+  GuardedTensor q_, k_, v_, d_o_, o_given_, lse_given_, o_, lse_, dq_, dk_, dv_, ends_q_, ends_k_, entries_, pages_;
 };
 
 /// A call, its plan's run, and both from C.

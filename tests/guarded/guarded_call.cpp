@@ -54,7 +54,7 @@ const GuardedTensor& GuardedCopies::add(const ConstTensorView& view, bool is_inp
   return copy.tensor;
 }
 
-void GuardedCopies::place(CallTensors tensors) {
+void GuardedCopies::place(const CallTensors& tensors) {
   for (ConstTensorView* const input : tensors.inputs) {
     if (input->given()) *input = add(*input, true).view();
   }

@@ -31,7 +31,7 @@ class GuardedCopies {
   GuardedCopies(Guard guard, std::uint64_t seed) : guard_(guard), random_(seed) {}
 
   /// Makes the arguments' tensors copies; `arguments` must not move.
-  void place(CallTensors tensors);
+  void place(const CallTensors& tensors);
 
   /// The outputs hold, bit by bit, what the tensors hold that they were copies of and that the same call has written;
   /// the inputs are as they were, and so is every byte between and beside the elements of the outputs.
