@@ -276,6 +276,12 @@ MODIFIERS = [
         "hn::LoadU(d, from + i)",
     ),
     Mutation(
+        "the turn at a shared d_bias is passed on before it has come",
+        BIAS_GRADIENT,
+        "wait_for(kAll);",
+        "static_cast<void>(kAll);",
+    ),
+    Mutation(
         "the sink is not in the sum",
         STATISTICS,
         "sum * rescale + std::exp(score - largest)",

@@ -127,7 +127,12 @@ AttentionProblem without_repeats(const ConstTensorView& q, const ConstTensorView
   return problem;
 }
 
-bool can_read(const ConstTensorView& tensor) { return tensor.data != nullptr && tensor.device.type == DeviceType::cpu; }
+/// Whether its memory can be read, and reading its rows takes no longer than what it holds is worth.
+bool can_read(const ConstTensorView& tensor) {
+  constexpr std::int64_t kMostRepeatedRows = 1 << 20;
+  const bool endless = tensor.strides[1] == 0 && tensor.shape[1] > kMostRepeatedRows;
+  return tensor.data != nullptr && tensor.device.type == DeviceType::cpu && !endless;
+}
 
 Result<QuantizationPlan> plan(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                               const ErrorBudget& budget, const AttentionOptions& options, std::uint64_t seed) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "accuracy.h"
 #include "strobe/error_budget.h"
@@ -116,6 +117,16 @@ TEST(Budget, RepeatedHeadsAndBatchEntriesAreReadOnce) {
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->rmse, once->rmse);
   EXPECT_EQ(plan->error_bound, once->error_bound);
+}
+
+TEST(Budget, OneRowForEverIsNotRead) {
+  const std::vector<float> row(64, 1.0F);
+  ConstTensorView endless = tensor(row.data(), {1, 1, 1, 64});
+  endless.shape[1] = std::int64_t{1} << 40;
+  endless.strides[1] = 0;
+  const Result<QuantizationPlan> plan = plan_quantization(endless, endless, endless, {});
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_FALSE(plan->measured);
 }
 
 TEST(Budget, MisuseIsReported) {
