@@ -8,6 +8,7 @@
 #include "ampere/backward_plan.h"
 #include "ampere/engine.h"
 #include "ampere/supported.h"
+#include "call/checked.h"
 #include "gpu/backward_plan.h"
 #include "gpu/backward_steps.h"
 #include "gpu/with_workspace.h"
@@ -99,8 +100,8 @@ class BackwardCall final : public engine::PlannedCall {
     prepare.zeros = params.dq_sum;
     prepare.zeros_16_bytes = static_cast<long long>(plan_.workspace.zeros_bytes / 16);
     const int groups = steps::prepare_groups(plan_.prepare, params.m_blocks, prepare.block_m);
-    return launch(kernels_.prepare, groups * params.heads * params.sequences.sequences, steps::kPrepareThreads, 0,
-                  false, stream, prepare);
+    return launch(kernels_.prepare, (Checked(groups) * params.heads * params.sequences.sequences).value<int>(),
+                  steps::kPrepareThreads, 0, false, stream, prepare);
   }
 
   /// The gradient of the bias, whose planes other heads or sequences may share.

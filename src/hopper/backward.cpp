@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "gpu/backward_plan.h"
 #include "gpu/backward_steps.h"
 #include "gpu/tensor_rows.h"
@@ -181,8 +182,8 @@ class BackwardCall final : public engine::PlannedCall {
 
   Status launch_prepare(const steps::PrepareBackwardParams& params, const Stream& stream) const {
     const int groups = steps::prepare_groups(plan_.prepare, params.m_blocks, params.block_m);
-    return launch(kernels_.prepare, groups * params.heads * params.sequences.sequences, steps::kPrepareThreads, 0,
-                  false, stream, params);
+    return launch(kernels_.prepare, (Checked(groups) * params.heads * params.sequences.sequences).value<int>(),
+                  steps::kPrepareThreads, 0, false, stream, params);
   }
 
   /// dK and dV of some keys, and then what they add to dQ.
