@@ -34,16 +34,19 @@ inline double flops(const Cell& cell) {
   const auto queries = static_cast<double>(cell.seqlen);
   const auto keys = static_cast<double>(cell.seqlen_k);
   const double visible = !cell.causal ? 1.0 : (queries == keys ? 0.5 : 1.0 - 0.5 * (queries - 1.0) / keys);
-  const double scores = static_cast<double>(cell.batch * cell.heads) * queries * keys * visible;
+  const double scores = static_cast<double>(cell.batch) * static_cast<double>(cell.heads) * queries * keys * visible;
   const double forward = 2.0 * scores * static_cast<double>(cell.head_dim + cell.head_dim_v);
   return cell.pass == BenchPass::forward ? forward : 2.5 * forward;
 }
 
 /// Bytes of Q, K, V and O: what a forward of few queries takes time for.
 inline double tensor_bytes(const Cell& cell) {
-  const std::int64_t columns = cell.head_dim + cell.head_dim_v;
-  const std::int64_t elements = (cell.seqlen * cell.heads + cell.seqlen_k * cell.heads_kv) * columns;
-  return static_cast<double>(cell.batch * elements) * static_cast<double>(size_of(cell.dtype));
+  const auto rows = [](std::int64_t seqlen, std::int64_t heads) {
+    return static_cast<double>(seqlen) * static_cast<double>(heads);
+  };
+  const double all = rows(cell.seqlen, cell.heads) + rows(cell.seqlen_k, cell.heads_kv);
+  const auto columns = static_cast<double>(cell.head_dim + cell.head_dim_v);
+  return static_cast<double>(cell.batch) * all * columns * static_cast<double>(size_of(cell.dtype));
 }
 
 inline const char* name_of(BenchPass pass) { return pass == BenchPass::forward ? "forward" : "backward"; }

@@ -165,7 +165,7 @@ struct BackwardArguments {
 };
 
 /// Runs body(0) ... body(count - 1), in parallel or one after another, and returns when all are done. body does not
-/// throw. An exception of the function itself passes through forward and backward to their caller.
+/// throw. An exception of the function itself passes through the call to its caller, as it was thrown.
 using ParallelFor = std::function<void(int count, const std::function<void(int index)>& body)>;
 
 /// Allocates the workspace of a call: `bytes` bytes on the device of its tensors, 64-byte aligned, or null where there

@@ -41,7 +41,8 @@ struct QuantizationPlan {
 /// Chooses the options of a quantisation of q, k and v, laid out as in quantize(), for a forward with `options`.
 /// Tensors in host memory are read: norms, scales and largest elements of every row, and the exact probabilities of up
 /// to 256 queries, drawn by `seed`. Where data pointers are null, or on a GPU, all elements are taken to be independent
-/// and N(0, 1), which says nothing of real tensors: give what calls are like from host memory, once.
+/// and N(0, 1), which says nothing of real tensors: give what calls are like from host memory, once. The same holds for
+/// more than 2^20 rows that a stride of 0 makes of one.
 ///
 /// Unsupported where nothing keeps to the budget; the message says how near one comes.
 STROBE_API Result<QuantizationPlan> plan_quantization(const ConstTensorView& q, const ConstTensorView& k,

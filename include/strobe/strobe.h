@@ -23,7 +23,7 @@ typedef enum strobe_code {
   STROBE_UNSUPPORTED = 2,
   STROBE_OUT_OF_MEMORY = 3,
   STROBE_DEVICE_ERROR = 4,
-  STROBE_INTERNAL_ERROR = 5 /* an exception in the caller's parallel_for */
+  STROBE_INTERNAL_ERROR = 5 /* an exception in the caller's parallel_for or allocate_workspace */
 } strobe_code;
 
 typedef enum strobe_dtype {

@@ -3,6 +3,7 @@
 
 from bfloat16_mutations import AMX, DOT_PRODUCTS
 from few_queries_mutations import DECODING, ROW_INVARIANCE
+from memory_mutations import MEMORY
 from tree import Mutation
 
 FORWARD = "src/cpu/kernels/forward-inl.h"
@@ -53,8 +54,8 @@ ONLINE_SOFTMAX = [
     Mutation(
         "a row that sees nothing has an LSE of 0",
         STATISTICS,
-        "sum == 0.0F ? -kInfinity :",
-        "sum == 0.0F ? 0.0F :",
+        "sum == 0.0F ? -kInfinity : static_cast<float>(exact_lse())",
+        "sum == 0.0F ? 0.0F : static_cast<float>(exact_lse())",
     ),
     Mutation(
         "NaN of hidden values reaches the output",
@@ -275,12 +276,23 @@ MODIFIERS = [
         "hn::LoadU(d, from + i)",
     ),
     Mutation(
+        "the turn at a shared d_bias is passed on before it has come",
+        BIAS_GRADIENT,
+        "wait_for(kAll);",
+        "static_cast<void>(kAll);",
+    ),
+    Mutation(
         "the sink is not in the sum",
         STATISTICS,
         "sum * rescale + std::exp(score - largest)",
         "sum * rescale",
     ),
-    Mutation("the sink is in base 2", STATISTICS, "add_sink(task.sinks[head])", "add_sink(task.sinks[head] * kLog2E)"),
+    Mutation(
+        "the sink is in base 2",
+        STATISTICS,
+        "statistics.add_sink(task.sinks[head])",
+        "statistics.add_sink(task.sinks[head] * kLog2E)",
+    ),
     Mutation(
         "d_sink lacks its sign",
         SINK_GRADIENT,
@@ -344,6 +356,7 @@ MUTATIONS = [
     *DROPOUTS,
     *DECODING,
     *ROW_INVARIANCE,
+    *MEMORY,
     *AMX,
     *DOT_PRODUCTS,
 ]

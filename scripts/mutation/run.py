@@ -39,6 +39,8 @@ VECTOR_TESTS = [
 AMX_TESTS = [("amx_emulated_tests", ["--gtest_brief=1", "--gtest_fail_fast"], {"STROBE_SEEDS": "150"})]
 # Of AVX512-BF16, which some machines run.
 DOT_TESTS = [("dot_product_tests", ["--gtest_brief=1", "--gtest_fail_fast"], {"STROBE_SEEDS": "150"})]
+# Of accesses beyond tensors.
+GUARDED_TESTS = [("guarded_tests", ["--gtest_brief=1"], {"STROBE_SEEDS": "400"})]
 
 
 def of_dot_products(mutation):
@@ -55,6 +57,8 @@ def has_dot_products():
 def tests_of(mutation):
     if of_dot_products(mutation):
         return DOT_TESTS
+    if mutation.name.startswith("memory: "):
+        return GUARDED_TESTS
     return AMX_TESTS if mutation.file.startswith("src/cpu/bfloat16/") else VECTOR_TESTS
 
 
@@ -123,7 +127,7 @@ def main():
     print(f"building the library with {len(MUTATIONS)} mutations", flush=True)
     files = {mutation.file for mutation in MUTATIONS}
     complaints = make_tree(TREE, files, lambda name, text: with_mutations(name, text, MUTATIONS, alternatives))
-    every = VECTOR_TESTS + AMX_TESTS + DOT_TESTS
+    every = VECTOR_TESTS + AMX_TESTS + DOT_TESTS + GUARDED_TESTS
     tests = [test for test in every if any(test in tests_of(MUTATIONS[n - 1]) for n in chosen)]
     build(tests)
     limits = measure(tests)

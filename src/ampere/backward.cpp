@@ -8,6 +8,7 @@
 #include "ampere/backward_plan.h"
 #include "ampere/engine.h"
 #include "ampere/supported.h"
+#include "call/checked.h"
 #include "gpu/backward_plan.h"
 #include "gpu/backward_steps.h"
 #include "gpu/with_workspace.h"

@@ -8,6 +8,7 @@
 
 #include "ampere/supported.h"
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "call/heads.h"
 #include "call/workspace.h"
 #include "gpu/backward_plan.h"
@@ -99,8 +100,9 @@ std::int64_t n_blocks_of(const AttentionProblem& problem, const backward::Config
 /// Key heads that are in flight at once: as many as have what they read and add to in two fifths of L2, whose
 /// partitions each keep a copy; under a causal mask enough for the short items to fill up behind the long ones.
 int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
-  const std::int64_t head_bytes = std::max<std::int64_t>(
-      1, heads_per_key_head(problem) * problem.seqlen_q * (6 * problem.head_dim + 2 * problem.head_dim_v));
+  const Checked row_bytes = 6 * problem.head_dim + 2 * problem.head_dim_v;
+  const auto head_bytes =
+      std::max<std::int64_t>(1, (Checked(heads_per_key_head(problem)) * problem.seqlen_q * row_bytes).value());
   std::int64_t section = static_cast<std::int64_t>(shape.l2_bytes) * 2 / 5 / head_bytes;
   if (config.rule.mask_right && !config.rule.mask_left) {
     constexpr std::int64_t kRounds = 3;
@@ -108,25 +110,25 @@ int section_heads(const AttentionProblem& problem, const DeviceShape& shape, con
         ceil_div<std::int64_t>(kRounds * shape.multiprocessors * config.ctas_per_sm, n_blocks_of(problem, config));
     section = std::max(section, in_rounds);
   }
-  return static_cast<int>(
-      std::clamp<std::int64_t>(section, 1, std::max<std::int64_t>(1, gpu::backward_batch(problem) * problem.heads_kv)));
+  const std::int64_t heads = (Checked(gpu::backward_batch(problem)) * problem.heads_kv).value();
+  return static_cast<int>(std::clamp<std::int64_t>(section, 1, std::max<std::int64_t>(1, heads)));
 }
 
 BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPlan& plan) {
   const backward::Config& config = plan.config;
-  const auto blocks = static_cast<std::size_t>(plan.params.heads) * static_cast<std::size_t>(plan.params.query_blocks);
+  const Checked blocks = Checked(plan.params.heads) * plan.params.query_blocks;
   BackwardWorkspace workspace;
-  const auto take = [&](std::size_t bytes) {
+  const auto take = [&](Checked bytes) {
     const std::size_t offset = workspace.total_bytes;
-    workspace.total_bytes += round_up(bytes, kWorkspaceAlignment);
+    workspace.total_bytes = (offset + round_up(bytes, kWorkspaceAlignment)).value<std::size_t>();
     return offset;
   };
-  const std::size_t row_bytes = 4 * blocks * static_cast<std::size_t>(config.block_m);
+  const Checked row_bytes = 4 * blocks * config.block_m;
   workspace.lse_log2 = take(row_bytes);
   workspace.d_sum = take(row_bytes);
   workspace.row_max = take(row_bytes);
-  workspace.large_rows = take(4 * static_cast<std::size_t>(gpu::large_row_ctas(problem, plan.params)));
-  workspace.dq_sum = take(row_bytes * static_cast<std::size_t>(config.head_dim));
+  workspace.large_rows = take(4 * Checked(gpu::large_row_ctas(problem, plan.params)));
+  workspace.dq_sum = take(row_bytes * config.head_dim);
   workspace.turns = take(config.ordered ? 4 * blocks : 0);
   workspace.zeros_bytes = workspace.total_bytes - workspace.dq_sum;
   return workspace;
@@ -145,9 +147,9 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
   const std::int64_t m_blocks = m_blocks_of(problem, config);
   const std::int64_t n_blocks = n_blocks_of(problem, config);
   const std::int64_t sequences = gpu::backward_batch(problem);
-  const std::int64_t bias_tiles = problem.wants_d_bias ? gpu::bias_planes(problem) * m_blocks * n_blocks : 0;
-  const std::int64_t tiles =
-      std::max({m_blocks * problem.heads_q * sequences, n_blocks * problem.heads_kv * sequences, bias_tiles});
+  const Checked bias_tiles = problem.wants_d_bias ? Checked(gpu::bias_planes(problem)) * m_blocks * n_blocks : 0;
+  const std::int64_t tiles = std::max({(Checked(m_blocks) * problem.heads_q * sequences).value(),
+                                       (Checked(n_blocks) * problem.heads_kv * sequences).value(), bias_tiles.value()});
   if (tiles > gpu::kMaxInt) {
     return gpu::unsupported("{} backward tiles of {} queries and {} keys: the ampere engine takes up to {}", tiles,
                             config.block_m, block_n(config), gpu::kMaxInt);
@@ -163,12 +165,12 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   params = gpu::planned_params(problem, config.block_m, block_n(config));
   params.row_groups = steps::large_row_groups(params.m_blocks, config.block_m);
   params.section_heads = section_heads(problem, shape, config);
-  const bool has_queries = problem.total_q * problem.heads_q > 0;
+  const bool has_queries = problem.total_q > 0 && problem.heads_q > 0;
   if (!has_queries && problem.total_k == 0) return plan;
-  plan.items = static_cast<int>(gpu::backward_batch(problem) * problem.heads_kv * params.n_blocks);
+  plan.items = (Checked(gpu::backward_batch(problem)) * problem.heads_kv * params.n_blocks).value<int>();
   if (has_queries && plan.items > 0) {
-    plan.query_blocks =
-        static_cast<int>((problem.batch + (problem.packed_q ? 1 : 0)) * problem.heads_q * params.m_blocks);
+    const Checked sequences = problem.batch + (problem.packed_q ? 1 : 0);
+    plan.query_blocks = (sequences * problem.heads_q * params.m_blocks).value<int>();
   }
   plan.workspace = workspace_of(problem, plan);
   return plan;

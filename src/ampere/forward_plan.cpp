@@ -8,6 +8,7 @@
 #include "ampere/forward_tiles.h"
 #include "ampere/supported.h"
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "gpu/row_invariant.h"
 #include "gpu/score_params.h"
 #include "gpu/supported.h"
@@ -36,9 +37,9 @@ std::int64_t sequences_of(const AttentionProblem& problem) { return problem.batc
 int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {
   if (!config.rule.mask_right || config.rule.mask_left) return 1;
   constexpr std::int64_t kRounds = 3;
-  const std::int64_t all = sequences_of(problem) * heads_of(problem, config);
-  const std::int64_t head_bytes = std::max<std::int64_t>(1, problem.seqlen_k * (problem.head_dim + problem.head_dim_v) *
-                                                                static_cast<std::int64_t>(size_of(problem.dtype)));
+  const std::int64_t all = (Checked(sequences_of(problem)) * heads_of(problem, config)).value();
+  const Checked row_bytes = (problem.head_dim + problem.head_dim_v) * Checked(size_of(problem.dtype));
+  const auto head_bytes = std::max<std::int64_t>(1, (problem.seqlen_k * row_bytes).value());
   const std::int64_t in_l2 =
       static_cast<std::int64_t>(shape.l2_bytes) / 4 / head_bytes * (heads_of(problem, config) / problem.heads_kv);
   const std::int64_t in_rounds =
@@ -61,7 +62,7 @@ gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Co
 
 /// 0: the keys of a tile are one CTA's.
 int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape) {
-  const std::int64_t tiles = m_tiles_of(problem, config) * problem.batch * heads_of(problem, config);
+  const std::int64_t tiles = (Checked(m_tiles_of(problem, config)) * problem.batch * heads_of(problem, config)).value();
   return gpu::split_workers(problem, split_kernel(problem, config, shape), tiles,
                             gpu::most_visible_keys(problem, config.rule));
 }
@@ -86,7 +87,8 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
     config.schedule = Schedule::rounds;
     choose_tiles(config, problem, shape);
   }
-  const std::int64_t tiles = m_tiles_of(problem, config) * sequences_of(problem) * heads_of(problem, config);
+  const std::int64_t tiles =
+      (Checked(m_tiles_of(problem, config)) * sequences_of(problem) * heads_of(problem, config)).value();
   if (tiles > gpu::kMaxInt) {
     return gpu::unsupported("{} tiles of {} query rows: the ampere engine takes up to {}", tiles, block_m(config),
                             gpu::kMaxInt);
@@ -97,26 +99,26 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
 ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {
   ForwardPlan plan;
   plan.config = config;
-  const int heads = static_cast<int>(sequences_of(problem) * heads_of(problem, config));
+  const int heads = (Checked(sequences_of(problem)) * heads_of(problem, config)).value<int>();
   if (heads == 0 || problem.total_q == 0) return plan;
   forward::TileOrder& order = plan.order;
   order.heads = static_cast<int>(heads_of(problem, config));
   order.m_tiles = static_cast<int>(m_tiles_of(problem, config));
   order.section_heads = section_heads(problem, shape, config);
   order.full_sections = heads / order.section_heads;
-  order.by_section = Divisor::of(order.section_heads * order.m_tiles);
+  order.by_section = Divisor::of((Checked(order.section_heads) * order.m_tiles).value<int>());
   order.by_heads = Divisor::of(order.heads);
   order.by_section_heads = Divisor::of(order.section_heads);
   order.by_last = Divisor::of(std::max(1, heads % order.section_heads));
-  plan.tiles = plan.workers = heads * order.m_tiles;
+  plan.tiles = plan.workers = (Checked(heads) * order.m_tiles).value<int>();
   if (splits(config)) {
     plan.workers = std::max(1, workers_of_split_keys(problem, config, shape));
     plan.split = gpu::split_plan(split_kernel(problem, config, shape), plan.tiles, plan.workers);
   }
   if (folds(config)) {
     plan.workers = std::min(plan.tiles, shape.multiprocessors * config.ctas_per_sm);
-    plan.kept_bytes =
-        sizeof(float) * 4 * kept_vectors(config) * threads_per_block(config) * static_cast<std::size_t>(plan.workers);
+    plan.kept_bytes = (sizeof(float) * 4 * Checked(kept_vectors(config)) * threads_per_block(config) * plan.workers)
+                          .value<std::size_t>();
   }
   return plan;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <span>
 
+#include "call/checked.h"
 #include "gpu/few_queries.h"
 #include "gpu/row_invariant.h"
 #include "kernels/ampere/forward/smem.h"
@@ -137,7 +138,7 @@ void choose_row_invariant_tiles(forward::Config& config, const AttentionProblem&
 }  // namespace
 
 std::int64_t rows_of(const AttentionProblem& problem, const forward::Config& config) {
-  return problem.seqlen_q * config.packed_heads;
+  return (Checked(problem.seqlen_q) * config.packed_heads).value();
 }
 
 void choose_tiles(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {

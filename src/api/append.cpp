@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <new>
 #include <string_view>
 
 #include "api/choose_engine.h"
 #include "api/device_values.h"
+#include "api/guarded.h"
 #include "api/tensor_checks.h"
 #include "call/eight_bit.h"
 #include "call/limits.h"
@@ -267,11 +267,7 @@ Status run_append(const AppendArguments& arguments, const Execution& execution) 
 }  // namespace
 
 Status append(const AppendArguments& arguments, const Execution& execution) {
-  try {
-    return run_append(arguments, execution);
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::out_of_memory, api::kMemoryRanOut};
-  }
+  return api::guarded([&] { return run_append(arguments, execution); });
 }
 
 }  // namespace strobe

@@ -6,6 +6,7 @@
 #include "api/cache_checks.h"
 #include "api/tensor_checks.h"
 #include "call/cache_rows.h"
+#include "call/checked.h"
 
 namespace strobe::api {
 namespace {
@@ -65,10 +66,10 @@ class AppendValues {
     const std::int64_t begin = int32_at(a_.cache_seqlens, b);
     const std::int64_t end = begin + new_.count(b);
     if (begin == end) return {};
-    const std::int64_t capacity = per_entry * (cache_.paged() ? a_.page_table.shape[1] : 1);
-    if (end > capacity) {
+    const Checked capacity = Checked(per_entry) * (cache_.paged() ? a_.page_table.shape[1] : 1);
+    if (capacity.at_most(end - 1)) {
       return invalid("sequence {} has {} rows and appends {}: its part of the cache has {}", b, begin, end - begin,
-                     capacity);
+                     capacity.value());
     }
     if (!cache_.paged()) {
       const std::int64_t entry = cache_.entry(b);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdlib>
 
+#include "api/guarded.h"
 #include "api/tensor_checks.h"
 
 namespace strobe {
@@ -44,23 +45,29 @@ Status fill(const TensorView& mask, const Visible& visible) {
 }  // namespace
 
 Status local_block_mask(const TensorView& mask, std::int64_t left, std::int64_t right) {
-  if (left < -1 || right < -1) {
-    return api::invalid("left is {} and right {}: each must be 0 or more, or -1 for no bound", left, right);
-  }
-  // By distance: own + right may be more than an integer holds.
-  return fill(mask, [=](std::int64_t own, std::int64_t key) {
-    return (left < 0 || own - key <= left) && (right < 0 || key - own <= right);
+  return api::guarded([&]() -> Status {
+    if (left < -1 || right < -1) {
+      return api::invalid("left is {} and right {}: each must be 0 or more, or -1 for no bound", left, right);
+    }
+    // By distance: own + right may be more than an integer holds.
+    return fill(mask, [=](std::int64_t own, std::int64_t key) {
+      return (left < 0 || own - key <= left) && (right < 0 || key - own <= right);
+    });
   });
 }
 
 Status strided_block_mask(const TensorView& mask, std::int64_t stride) {
-  if (stride < 1) return api::invalid("stride is {}: it must be 1 or more", stride);
-  return fill(mask, [=](std::int64_t own, std::int64_t key) { return (own - key) % stride == 0; });
+  return api::guarded([&]() -> Status {
+    if (stride < 1) return api::invalid("stride is {}: it must be 1 or more", stride);
+    return fill(mask, [=](std::int64_t own, std::int64_t key) { return (own - key) % stride == 0; });
+  });
 }
 
 Status butterfly_block_mask(const TensorView& mask) {
-  return fill(mask, [](std::int64_t own, std::int64_t key) {
-    return own >= 0 && std::popcount(static_cast<std::uint64_t>(own ^ key)) <= 1;
+  return api::guarded([&] {
+    return fill(mask, [](std::int64_t own, std::int64_t key) {
+      return own >= 0 && std::popcount(static_cast<std::uint64_t>(own ^ key)) <= 1;
+    });
   });
 }
 

@@ -34,9 +34,10 @@ std::string& last_error() {
   return message;
 }
 
-/// Runs `function`, keeps its message for strobe_last_error and turns every exception into a code.
+/// Runs `function`, keeps its message for strobe_last_error and turns every exception into a code: what functions of
+/// the caller's throw, too.
 template <class Function>
-strobe_code guarded(const Function& function) noexcept {
+strobe_code with_code(const Function& function) noexcept {
   try {
     last_error().clear();
     const Status status = function();
@@ -75,7 +76,7 @@ Status run(const BackwardArguments& arguments, const AttentionOptions& options, 
 
 template <class CArguments>
 strobe_code call(const CArguments* arguments, const strobe_options* c_options, const strobe_execution* execution) {
-  return guarded([&]() -> Status {
+  return with_code([&]() -> Status {
     const Result<AttentionOptions> options = read_options(c_options);
     if (!options.ok()) return options.status();
     return with_call(arguments, execution, [&](const auto& a, const Execution& e) { return run(a, *options, e); });
@@ -85,7 +86,7 @@ strobe_code call(const CArguments* arguments, const strobe_options* c_options, c
 template <class CArguments>
 strobe_code plan_call(const CArguments* arguments, const strobe_options* c_options, const strobe_execution* execution,
                       strobe_plan** to) {
-  return guarded([&]() -> Status {
+  return with_code([&]() -> Status {
     if (to == nullptr) return invalid("plan is null: give the address of a strobe_plan pointer");
     const Result<AttentionOptions> options = read_options(c_options);
     if (!options.ok()) return options.status();
@@ -100,7 +101,7 @@ strobe_code plan_call(const CArguments* arguments, const strobe_options* c_optio
 
 template <class CArguments>
 strobe_code run_plan(const strobe_plan* plan, const CArguments* arguments, const strobe_execution* execution) {
-  return guarded([&]() -> Status {
+  return with_code([&]() -> Status {
     if (plan == nullptr)
       return invalid("plan is null: give a plan that strobe_plan_forward or strobe_plan_backward made");
     return with_call(arguments, execution, [&](const auto& a, const Execution& e) { return plan->plan.run(a, e); });
@@ -110,7 +111,7 @@ strobe_code run_plan(const strobe_plan* plan, const CArguments* arguments, const
 /// Calls build(mask) on the tensor as read.
 template <class Build>
 strobe_code build_mask(const strobe_tensor* c_mask, const Build& build) {
-  return guarded([&]() -> Status {
+  return with_code([&]() -> Status {
     const Result<TensorView> mask = read_tensor(c_mask, "mask");
     return mask.ok() ? build(*mask) : mask.status();
   });
@@ -138,7 +139,7 @@ strobe_code strobe_backward(const strobe_backward_arguments* arguments, const st
 strobe_code strobe_quantize(const strobe_quantize_arguments* arguments, const strobe_quantize_options* c_options,
                             const strobe_execution* execution) {
   using namespace strobe;
-  return api::guarded([&]() -> Status {
+  return api::with_code([&]() -> Status {
     const Result<QuantizeOptions> options = api::read_options(c_options);
     if (!options.ok()) return options.status();
     return api::with_call(arguments, execution,
@@ -148,7 +149,7 @@ strobe_code strobe_quantize(const strobe_quantize_arguments* arguments, const st
 
 strobe_code strobe_merge(const strobe_merge_arguments* arguments, const strobe_execution* execution) {
   using namespace strobe;
-  return api::guarded([&]() -> Status {
+  return api::with_code([&]() -> Status {
     return api::with_call(arguments, execution, [](const api::ReadMerge& merged, const Execution& e) {
       return merge(merged.arguments(), e);
     });
@@ -157,7 +158,7 @@ strobe_code strobe_merge(const strobe_merge_arguments* arguments, const strobe_e
 
 strobe_code strobe_append(const strobe_append_arguments* arguments, const strobe_execution* execution) {
   using namespace strobe;
-  return api::guarded([&]() -> Status {
+  return api::with_code([&]() -> Status {
     return api::with_call(arguments, execution,
                           [](const AppendArguments& a, const Execution& e) { return append(a, e); });
   });
@@ -167,9 +168,9 @@ strobe_code strobe_plan_quantization(const strobe_tensor* q, const strobe_tensor
                                      const strobe_error_budget* c_budget, const strobe_options* c_options,
                                      uint64_t seed, strobe_quantization_plan* to) {
   using namespace strobe;
-  return api::guarded([&]() -> Status {
+  return api::with_code([&]() -> Status {
     thread_local std::string explanation;
-    if (to == nullptr) return api::invalid("plan is null: give a strobe_quantization_plan");
+    if (Status status = api::check_plan(to); !status.ok()) return status;
     const Result<TensorView> query = api::read_tensor(q, "q");
     const Result<TensorView> key = api::read_tensor(k, "k");
     const Result<TensorView> value = api::read_tensor(v, "v");
@@ -183,7 +184,8 @@ strobe_code strobe_plan_quantization(const strobe_tensor* q, const strobe_tensor
     Result<QuantizationPlan> plan = plan_quantization(*query, *key, *value, *budget, *options, seed);
     if (!plan.ok()) return plan.status();
     explanation = std::move(plan->explanation);
-    return api::write_plan(*plan, explanation.c_str(), to);
+    api::write_plan(*plan, explanation.c_str(), to);
+    return {};
   });
 }
 

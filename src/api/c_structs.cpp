@@ -229,13 +229,16 @@ Result<ErrorBudget> read_budget(const strobe_error_budget* given) {
   return ErrorBudget{static_cast<QuantizationMode>(from->mode), from->max_rmse, from->max_error};
 }
 
-Status write_plan(const QuantizationPlan& from, const char* explanation, strobe_quantization_plan* to) {
+Status check_plan(const strobe_quantization_plan* to) {
+  if (to == nullptr) return invalid("plan is null: give a strobe_quantization_plan");
+  std::size_t size = 0;
+  std::memcpy(&size, to, sizeof size);
+  return check_struct_size<strobe_quantization_plan>(size, "strobe_quantization_plan");
+}
+
+void write_plan(const QuantizationPlan& from, const char* explanation, strobe_quantization_plan* to) {
   strobe_quantization_plan plan{};
   std::memcpy(&plan.struct_size, to, sizeof plan.struct_size);
-  if (!is_struct_size<strobe_quantization_plan>(plan.struct_size)) {
-    return invalid("strobe_quantization_plan.struct_size is {}: set it to sizeof(strobe_quantization_plan)",
-                   plan.struct_size);
-  }
   const QuantizeOptions& options = from.options;
   plan.options = {.struct_size = sizeof plan.options,
                   .element = static_cast<std::int32_t>(options.element),
@@ -253,7 +256,6 @@ Status write_plan(const QuantizationPlan& from, const char* explanation, strobe_
   plan.keys_per_sum = from.keys_per_sum;
   plan.explanation = explanation;
   std::memcpy(to, &plan, std::min(plan.struct_size, sizeof plan));
-  return {};
 }
 
 Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given) {

@@ -21,8 +21,13 @@ namespace strobe::api {
 
 /// Whether a struct of this version or another can have that size. One that is not whole words would cut a pointer.
 template <class Struct>
-bool is_struct_size(std::size_t size) {
-  return size >= sizeof(size) && size % alignof(Struct) == 0;
+Status check_struct_size(std::size_t size, std::string_view name) {
+  if (size < sizeof(size) || size % alignof(Struct) != 0) {
+    return invalid("{}.struct_size is {}: set it to sizeof({})", name, size, name);
+  }
+  constexpr std::size_t kLargestStruct = 1 << 16;
+  if (size <= kLargestStruct) return {};
+  return invalid("{}.struct_size is {}: it must be at most {}", name, size, kLargestStruct);
 }
 
 /// Reads a size-versioned struct: the fields that the caller has, zero for newer ones. Errors: a struct_size that no
@@ -33,12 +38,7 @@ Result<Struct> read_versioned(const Struct* from, std::string_view name) {
   if (from == nullptr) return own;
   std::size_t given = 0;
   std::memcpy(&given, from, sizeof(given));
-  if (!is_struct_size<Struct>(given)) {
-    return invalid("{}.struct_size is {}: set it to sizeof({})", name, given, name);
-  }
-  constexpr std::size_t kLargestStruct = 1 << 16;
-  if (given > kLargestStruct)
-    return invalid("{}.struct_size is {}: it must be at most {}", name, given, kLargestStruct);
+  if (Status status = check_struct_size<Struct>(given, name); !status.ok()) return status;
   const auto* bytes = reinterpret_cast<const unsigned char*>(from);
   for (std::size_t i = sizeof(Struct); i < given; ++i) {
     if (bytes[i] != 0) {
@@ -70,8 +70,11 @@ Result<ReadMerge> read_arguments(const strobe_merge_arguments* given);
 
 Result<ErrorBudget> read_budget(const strobe_error_budget* given);
 
-/// As many bytes of it as the caller's struct has; `explanation` is what it points to.
-Status write_plan(const QuantizationPlan& from, const char* explanation, strobe_quantization_plan* to);
+/// Whether a plan can be written to the caller's struct: its struct_size.
+Status check_plan(const strobe_quantization_plan* to);
+
+/// As many bytes of it as the caller's struct has, which check_plan() accepts; `explanation` is what it points to.
+void write_plan(const QuantizationPlan& from, const char* explanation, strobe_quantization_plan* to);
 
 /// An Execution and the adapters that its parallel_for and allocate_workspace point to.
 struct ReadExecution {

@@ -11,6 +11,7 @@
 #include "api/append.h"
 #include "api/choose_engine.h"
 #include "api/problem.h"
+#include "call/checked.h"
 #include "engine/registry.h"
 
 namespace strobe::api {
@@ -40,12 +41,12 @@ class HostCopies {
 
  private:
   Status replace(ConstTensorView& view) {
-    std::int64_t last = 0;
+    Checked elements = 1;
     for (std::size_t axis = 0; axis < static_cast<std::size_t>(view.rank); ++axis) {
       if (view.shape[axis] == 0) return {};
-      last += (view.shape[axis] - 1) * view.strides[axis];
+      elements = elements + Checked(view.shape[axis] - 1) * view.strides[axis];
     }
-    std::vector<std::int32_t>& copy = copies_.emplace_back(static_cast<std::size_t>(last + 1));
+    std::vector<std::int32_t>& copy = copies_.emplace_back(elements.value<std::size_t>());
     Status status =
         engine_.read_back(view.device, copy.data(), view.data, copy.size() * sizeof(std::int32_t), execution_);
     view.data = copy.data();

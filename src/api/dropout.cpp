@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "api/guarded.h"
 #include "api/tensor_checks.h"
 #include "call/random_state.h"
 #include "kernels/math/philox.h"
@@ -18,9 +19,7 @@ void write_row(const DropoutKey& dropout, unsigned head, unsigned query, std::in
   }
 }
 
-}  // namespace
-
-Status dropout_mask(float dropout, const RandomState& random, const TensorView& mask) {
+Status write_mask(float dropout, const RandomState& random, const TensorView& mask) {
   const api::NamedTensor named{"mask", mask};
   Status status = api::first_failure(
       [&] { return api::check_dropout(dropout); }, [&] { return api::check_random_state(dropout, random); },
@@ -40,6 +39,12 @@ Status dropout_mask(float dropout, const RandomState& random, const TensorView& 
     }
   }
   return {};
+}
+
+}  // namespace
+
+Status dropout_mask(float dropout, const RandomState& random, const TensorView& mask) {
+  return api::guarded([&] { return write_mask(dropout, random, mask); });
 }
 
 }  // namespace strobe

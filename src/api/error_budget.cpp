@@ -3,12 +3,13 @@
 
 #include <array>
 #include <cmath>
-#include <new>
 
 #include "api/eight_bit.h"
 #include "api/error_model.h"
+#include "api/guarded.h"
 #include "api/problem.h"
 #include "api/tensor_checks.h"
+#include "call/checked.h"
 #include "call/eight_bit.h"
 
 namespace strobe {
@@ -93,29 +94,56 @@ Status check_budget(const ErrorBudget& budget) {
 /// The forward on q, k and v as they are, for what its checks and defaults say.
 Result<AttentionProblem> problem_of(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                                     const AttentionOptions& options) {
+  if (q.rank != 4 || v.rank != 4) return api::invalid("q and v must be [batch, seqlen, heads, head_dim]");
+  if (is_eight_bit(q.dtype)) return api::invalid("q is {}: it must be float32, float16 or bfloat16", name_of(q.dtype));
+  for (const api::NamedTensor& tensor :
+       {api::NamedTensor{"q", q}, api::NamedTensor{"k", k}, api::NamedTensor{"v", v}}) {
+    if (Status status = api::check_layout(tensor, 4, "[batch, seqlen, heads, head_dim]"); !status.ok()) return status;
+    if (tensor.view.data == nullptr) continue;  // shapes may be all there is
+    if (Status status = api::check_data(tensor); !status.ok()) return status;
+  }
   TensorView o;
   o.dtype = q.dtype;
   o.device = q.device;
   o.rank = 4;
   o.shape = {q.shape[0], q.shape[1], q.shape[2], v.shape[3]};
-  o.strides = {q.shape[1] * q.shape[2] * v.shape[3], q.shape[2] * v.shape[3], v.shape[3], 1};
-  if (q.rank != 4 || v.rank != 4) return api::invalid("q and v must be [batch, seqlen, heads, head_dim]");
-  if (is_eight_bit(q.dtype)) return api::invalid("q is {}: it must be float32, float16 or bfloat16", name_of(q.dtype));
+  const Checked row = Checked(q.shape[2]) * v.shape[3];
+  o.strides = {(row * q.shape[1]).value(), row.value(), v.shape[3], 1};
   return api::make_problem(ForwardArguments{.q = q, .k = k, .v = v, .o = o}, options);
 }
 
-bool can_read(const ConstTensorView& tensor) { return tensor.data != nullptr && tensor.device.type == DeviceType::cpu; }
+/// The call without batch entries and heads that are the memory of others again, by strides of 0: to measure it takes
+/// no longer than what there is takes to be read, whatever the extents are.
+AttentionProblem without_repeats(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                                 AttentionProblem problem) {
+  constexpr std::size_t kBatchAxis = 0;
+  constexpr std::size_t kHeadAxis = 2;
+  const auto repeat = [&](std::size_t axis) {
+    return q.strides[axis] == 0 && k.strides[axis] == 0 && v.strides[axis] == 0;
+  };
+  if (repeat(kBatchAxis)) problem.batch = 1;
+  if (q.strides[kHeadAxis] == 0) problem.heads_q = problem.heads_kv;
+  if (repeat(kHeadAxis)) problem.heads_q = problem.heads_kv = 1;
+  return problem;
+}
+
+/// Whether its memory can be read, and reading its rows takes no longer than what it holds is worth.
+bool can_read(const ConstTensorView& tensor) {
+  constexpr std::int64_t kMostRepeatedRows = 1 << 20;
+  const bool endless = tensor.strides[1] == 0 && tensor.shape[1] > kMostRepeatedRows;
+  return tensor.data != nullptr && tensor.device.type == DeviceType::cpu && !endless;
+}
 
 Result<QuantizationPlan> plan(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                               const ErrorBudget& budget, const AttentionOptions& options, std::uint64_t seed) {
   if (Status status = check_budget(budget); !status.ok()) return status;
   const Result<AttentionProblem> problem = problem_of(q, k, v, options);
   if (!problem.ok()) return problem.status();
-  const bool empty = problem->batch * problem->heads_q * problem->seqlen_q * problem->seqlen_k == 0;
+  const bool empty = api::empty(q) || api::empty(k);
   const bool measured = !empty && can_read(q) && can_read(k) && can_read(v);
   std::array<Candidate, 3> all = candidates(seed);
   if (measured) {
-    api::measure(q, k, v, *problem, seed, all);
+    api::measure(q, k, v, without_repeats(q, k, v, *problem), seed, all);
   } else if (!empty) {
     api::assume_normal(*problem, all);
   }
@@ -142,11 +170,7 @@ Result<QuantizationPlan> plan(const ConstTensorView& q, const ConstTensorView& k
 Result<QuantizationPlan> plan_quantization(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                                            const ErrorBudget& budget, const AttentionOptions& options,
                                            std::uint64_t seed) {
-  try {
-    return plan(q, k, v, budget, options, seed);
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::out_of_memory, api::kMemoryRanOut);
-  }
+  return api::guarded([&] { return plan(q, k, v, budget, options, seed); });
 }
 
 }  // namespace strobe

@@ -3,11 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <new>
 #include <string>
 #include <string_view>
 
 #include "api/choose_engine.h"
+#include "api/guarded.h"
 #include "api/tensor_checks.h"
 #include "call/limits.h"
 #include "engine/registry.h"
@@ -115,11 +115,7 @@ Status run(const MergeArguments& arguments, const Execution& execution) {
 }  // namespace
 
 Status merge(const MergeArguments& arguments, const Execution& execution) {
-  try {
-    return run(arguments, execution);
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::out_of_memory, api::kMemoryRanOut};
-  }
+  return api::guarded([&] { return run(arguments, execution); });
 }
 
 }  // namespace strobe

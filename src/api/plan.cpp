@@ -4,14 +4,15 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <new>
 
 #include "api/choose_engine.h"
 #include "api/device_values.h"
+#include "api/guarded.h"
 #include "api/plan_cache.h"
 #include "api/plan_state.h"
 #include "api/problem.h"
 #include "api/tensor_checks.h"
+#include "call/callers_exception.h"
 #include "engine/registry.h"
 #include "strobe/attention.h"
 
@@ -54,7 +55,7 @@ Status run_call(const AttentionProblem& problem, const engine::PlannedCall& call
     return call.run(arguments, execution);
   }
   Execution with_workspace = execution;
-  with_workspace.workspace = (*execution.allocate_workspace)(bytes);
+  with_workspace.workspace = call_callers(*execution.allocate_workspace, bytes);
   with_workspace.workspace_bytes = bytes;
   if (with_workspace.workspace == nullptr) {
     return {StatusCode::out_of_memory, fmt::format("allocate_workspace gave null for {} bytes", bytes)};
@@ -88,16 +89,6 @@ Status plan_and_run(const Arguments& arguments, const AttentionOptions& options,
   return run_call(*problem, *call, arguments, execution);
 }
 
-/// Small host allocations are the only ones that throw here.
-template <class Function>
-auto without_bad_alloc(const Function& function) -> decltype(function()) {
-  try {
-    return function();
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::out_of_memory, api::kMemoryRanOut);
-  }
-}
-
 }  // namespace
 
 std::size_t Plan::workspace_size() const { return state_->call->workspace_bytes(); }
@@ -109,28 +100,28 @@ DType Plan::probability_dtype() const { return state_->call->probability_dtype()
 std::string Plan::explain() const { return state_->call->explain(); }
 
 Status Plan::run(const ForwardArguments& arguments, const Execution& execution) const {
-  return without_bad_alloc([&] { return run_plan(*state_, arguments, execution); });
+  return api::guarded([&] { return run_plan(*state_, arguments, execution); });
 }
 
 Status Plan::run(const BackwardArguments& arguments, const Execution& execution) const {
-  return without_bad_alloc([&] { return run_plan(*state_, arguments, execution); });
+  return api::guarded([&] { return run_plan(*state_, arguments, execution); });
 }
 
 Result<Plan> make_plan(const ForwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
-  return without_bad_alloc([&] { return plan_call(arguments, options, execution); });
+  return api::guarded([&] { return plan_call(arguments, options, execution); });
 }
 
 Result<Plan> make_plan(const BackwardArguments& arguments, const AttentionOptions& options,
                        const Execution& execution) {
-  return without_bad_alloc([&] { return plan_call(arguments, options, execution); });
+  return api::guarded([&] { return plan_call(arguments, options, execution); });
 }
 
 Status forward(const ForwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
-  return without_bad_alloc([&] { return plan_and_run(arguments, options, execution); });
+  return api::guarded([&] { return plan_and_run(arguments, options, execution); });
 }
 
 Status backward(const BackwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
-  return without_bad_alloc([&] { return plan_and_run(arguments, options, execution); });
+  return api::guarded([&] { return plan_and_run(arguments, options, execution); });
 }
 
 }  // namespace strobe

@@ -8,6 +8,7 @@
 #include "api/eight_bit.h"
 #include "api/modifiers.h"
 #include "api/tensor_checks.h"
+#include "call/checked.h"
 #include "call/eight_bit.h"
 #include "call/limits.h"
 
@@ -211,7 +212,8 @@ class ProblemMaker {
                              return invalid("k has shape {}: a page must have 1 row or more", shape_text(k_.view));
                            }
                            const auto& shape = page_table_.view.shape;
-                           if (shape[0] * shape[1] <= kMostRows / page_size) return {};
+                           const Checked sequences = std::max<std::int64_t>(shape[0], 1);
+                           if ((sequences * shape[1] * page_size).at_most(kMostRows)) return {};
                            return invalid("page_table has shape {} of pages of {} rows: it must span at most 2^48 rows",
                                           shape_text(page_table_.view), page_size);
                          });
@@ -305,10 +307,11 @@ class ProblemMaker {
     problem.seqlen_k = problem.packed_k ? bound(sequences_.max_seqlen_k, k_.view.shape[0]) : k_.view.shape[1];
     if (page_table_.view.given()) {
       problem.page_size = k_.view.shape[1];
-      problem.seqlen_k = page_table_.view.shape[1] * problem.page_size;
+      problem.seqlen_k = (Checked(page_table_.view.shape[1]) * problem.page_size).value();
     }
-    problem.total_q = problem.packed_q ? q_.view.shape[0] : problem.batch * problem.seqlen_q;
-    problem.total_k = problem.packed_k ? k_.view.shape[0] : problem.batch * problem.seqlen_k;
+    const Checked batch = problem.batch;
+    problem.total_q = problem.packed_q ? q_.view.shape[0] : (batch * problem.seqlen_q).value();
+    problem.total_k = problem.packed_k ? k_.view.shape[0] : (batch * problem.seqlen_k).value();
     problem.has_seqused_q = sequences_.seqused_q.given();
     problem.has_seqused_k = sequences_.seqused_k.given();
     problem.has_leftpad_k = sequences_.leftpad_k.given();

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <new>
 #include <string_view>
 
 #include "api/choose_engine.h"
+#include "api/guarded.h"
 #include "api/problem.h"
 #include "api/tensor_checks.h"
 #include "call/eight_bit.h"
@@ -204,11 +204,7 @@ Status run(const QuantizeArguments& arguments, const QuantizeOptions& options, c
 }  // namespace
 
 Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options, const Execution& execution) {
-  try {
-    return run(arguments, options, execution);
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::out_of_memory, api::kMemoryRanOut};
-  }
+  return api::guarded([&] { return run(arguments, options, execution); });
 }
 
 }  // namespace strobe

@@ -9,10 +9,13 @@
 #include <numeric>
 #include <span>
 
+#include "call/checked.h"
+
 namespace strobe::api {
 namespace {
 
-// Far more than memory holds, and small enough that no product of sizes below overflows 64 bits.
+// Of one tensor, extents of 0 counted as 1: far more than memory holds, and so few that products of its own extents,
+// and of its extents and strides, need no Checked.
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 48;
 
 std::span<const std::int64_t> extents(const ConstTensorView& tensor) {
@@ -80,14 +83,11 @@ bool empty(const ConstTensorView& tensor) {
 }
 
 bool counts_elements(const ConstTensorView& tensor, std::int64_t batch, std::int64_t pages) {
-  std::int64_t entries = 0;
-  bool fits = !__builtin_mul_overflow(batch, pages, &entries);
-  std::int64_t bytes = 16;
-  fits = fits && !__builtin_mul_overflow(bytes, std::max({tensor.shape[0], entries, std::int64_t{1}}), &bytes);
-  for (const std::int64_t extent : extents(tensor).subspan(1)) {
-    fits = fits && !__builtin_mul_overflow(bytes, std::max<std::int64_t>(extent, 1), &bytes);
-  }
-  return fits;
+  const Checked entries = Checked(batch) * pages;
+  if (!entries.fits()) return false;
+  Checked bytes = Checked(16) * std::max({tensor.shape[0], entries.value(), std::int64_t{1}});
+  for (const std::int64_t extent : extents(tensor).subspan(1)) bytes = bytes * std::max<std::int64_t>(extent, 1);
+  return bytes.fits();
 }
 
 std::string shape_text(const ConstTensorView& tensor) { return fmt::format("[{}]", fmt::join(extents(tensor), ", ")); }
@@ -100,26 +100,30 @@ Status check_layout(const NamedTensor& tensor, int rank, std::string_view layout
   const auto& [name, view] = tensor;
   if (!view.given()) return invalid("{} is missing: give a tensor {}", name, layout);
   if (view.rank != rank) return invalid("{} has rank {}: it must have rank {} {}", name, view.rank, rank, layout);
-  std::int64_t elements = 1;
-  std::int64_t span = 1;
+  if (view.device.type == DeviceType::cpu && view.device.index != 0) {
+    return invalid("{} is on device {} of the cpu: its index must be 0", name, view.device.index);
+  }
+  Checked elements = 1;
+  Checked span = 1;
   for (std::size_t a = 0; a < static_cast<std::size_t>(rank); ++a) {
     const std::int64_t extent = view.shape[a];
     const std::int64_t stride = view.strides[a];
     if (extent < 0) return invalid("{} has shape {}: an extent must not be negative", name, shape_text(view));
-    if (__builtin_mul_overflow(elements, std::max<std::int64_t>(extent, 1), &elements) || elements > kMaxElements) {
+    elements = elements * std::max<std::int64_t>(extent, 1);
+    if (!elements.at_most(kMaxElements)) {
       return invalid("{} has shape {}: it must span at most 2^48 elements of memory", name, shape_text(view));
     }
     if (extent <= 1) continue;
     if (stride < 0) return invalid("{} has stride {} on axis {}: strides must not be negative", name, stride, a);
-    std::int64_t reach = 0;
-    if (__builtin_mul_overflow(extent - 1, stride, &reach) || __builtin_add_overflow(span, reach, &span) ||
-        span > kMaxElements) {
+    span = span + Checked(extent - 1) * stride;
+    if (!span.at_most(kMaxElements)) {
       return invalid("{} has shape {} and strides {}: it must span at most 2^48 elements of memory", name,
                      shape_text(view), strides_text(view));
     }
   }
   const auto last = static_cast<std::size_t>(rank - 1);
-  if (view.shape[last] > 1 && view.strides[last] != 1) {
+  // NumPy gives a tensor without elements strides of 0.
+  if (view.shape[last] > 1 && view.strides[last] != 1 && !empty(view)) {
     return invalid("{} has stride {} on its last axis: it must be 1", name, view.strides[last]);
   }
   return {};

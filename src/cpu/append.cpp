@@ -8,6 +8,7 @@
 
 #include "call/arithmetic.h"
 #include "call/cache_rows.h"
+#include "call/checked.h"
 #include "cpu/kernels/append.h"
 #include "cpu/passes.h"
 #include "cpu/workers.h"
@@ -65,7 +66,7 @@ struct RowCopy {
   std::int64_t heads() const { return to.shape[static_cast<std::size_t>(to.rank - 2)]; }
   std::int64_t columns() const { return to.shape[static_cast<std::size_t>(to.rank - 1)]; }
   std::int64_t to_head_stride() const { return to.strides[static_cast<std::size_t>(to.rank - 2)]; }
-  std::int64_t row_bytes() const { return heads() * columns() * static_cast<std::int64_t>(size_of(from.tensor.dtype)); }
+  std::int64_t row_bytes() const { return (Checked(heads()) * columns() * size_of(from.tensor.dtype)).value(); }
 
   const std::byte* source(std::int64_t row) const {
     const auto size = static_cast<std::int64_t>(size_of(from.tensor.dtype));

@@ -3,6 +3,7 @@
 #include <new>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "cpu/bfloat16/kernels.h"
 #include "cpu/call.h"
 #include "cpu/kernels/kernels.h"
@@ -44,7 +45,8 @@ class Backward {
       const BlockPlace place = key_block_place(problem_, batch_, index);
       key_block(place, first_block({place.sequence, first_group(place.head), 0}), worker);
     };
-    for_each_task(batch_.key_blocks * problem_.heads_kv, call_.plan.threads, call_.parallel_for, keys);
+    for_each_task((Checked(batch_.key_blocks) * problem_.heads_kv).value(), call_.plan.threads, call_.parallel_for,
+                  keys);
     each_row_block([this](const BlockPlace& place, int) { finish_rows(place, first_block(place)); });
   }
 
@@ -52,7 +54,7 @@ class Backward {
   void each_sequence() {
     const std::int64_t heads_kv = problem_.heads_kv;
     const std::int64_t longest = ceil_div(problem_.seqlen_q * heads_per_group(problem_), tiles_.block_m) * groups();
-    for_each_task(problem_.batch * heads_kv, call_.plan.threads, call_.parallel_for,
+    for_each_task((Checked(problem_.batch) * heads_kv).value(), call_.plan.threads, call_.parallel_for,
                   [&](std::int64_t index, int worker) {
                     const Sequence& sequence = batch_.sequences[static_cast<std::size_t>(index / heads_kv)];
                     whole_sequence({sequence, index % heads_kv, 0}, worker * longest, worker);
@@ -78,7 +80,7 @@ class Backward {
 
   template <class Visit>
   void each_row_block(const Visit& visit) {
-    for_each_task(batch_.row_blocks * head_groups(problem_), call_.plan.threads, call_.parallel_for,
+    for_each_task((Checked(batch_.row_blocks) * head_groups(problem_)).value(), call_.plan.threads, call_.parallel_for,
                   [&](std::int64_t index, int worker) { visit(row_block_place(problem_, batch_, index), worker); });
   }
 

@@ -27,9 +27,8 @@ Tiles bfloat16_forward_tiles(const AttentionProblem& problem, const Machine& mac
   constexpr std::int64_t kMostRows = 1024;
   constexpr std::int64_t kBlocksPerWorker = 2;
   const std::int64_t part = masked ? masked_block(problem, kMostRows, kBlock) : kBlock;
-  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
-  tiles.block_m = even_block(rows, round_up(kMostRows, part), problem.batch * head_groups(problem),
-                             kBlocksPerWorker * threads, part);
+  tiles.block_m = even_block(longest_group_rows(problem), round_up(kMostRows, part),
+                             (Checked(problem.batch) * head_groups(problem)).value(), kBlocksPerWorker * threads, part);
   tiles.part_m = masked ? part : tiles.block_m;
   return tiles;
 }
@@ -46,10 +45,9 @@ Tiles bfloat16_backward_tiles(const AttentionProblem& problem, const Machine&) {
     const std::int64_t part = masked_block(problem, kMostRows, kBlock);
     return {.block_m = part, .block_n = problem.modifiers.block_size, .part_m = part};
   }
-  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
   const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
-  return {.block_m = std::min(round_up(rows, kBlock), kMostRows),
-          .block_n = even_block(keys, kMostKeys, problem.batch * problem.heads_kv, kBlocks, kLeastKeys)};
+  return {.block_m = std::min(round_up(longest_group_rows(problem), kBlock), kMostRows),
+          .block_n = even_block(keys, kMostKeys, key_heads(problem), kBlocks, kLeastKeys)};
 }
 
 }  // namespace strobe::cpu

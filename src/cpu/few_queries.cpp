@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/few_queries.h"
 
+#include "call/checked.h"
 #include "call/heads.h"
 #include "call/visible_keys.h"
 #include "cpu/bfloat16_tiles.h"
@@ -10,7 +11,7 @@ namespace strobe::cpu {
 
 FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& machine, int threads) {
   if (problem.pass != Pass::forward || problem.eight_bit.given()) return {};
-  const std::int64_t rows = problem.seqlen_q * heads_per_group(problem);
+  const std::int64_t rows = (Checked(problem.seqlen_q) * heads_per_group(problem)).value();
   // Up to here columns across the lanes are faster than queries across the lanes. The bfloat16 kernels overtake them
   // sooner: at 8 to 16 rows on one thread, later where chunks of keys keep more threads busy than heads do.
   constexpr std::int64_t kRowsBesideBfloat16 = 16;
@@ -26,10 +27,12 @@ FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& 
   const std::int64_t groups = head_groups(problem);
   plan.groups_per_task = std::clamp<std::int64_t>(ceil_div(kPage, row_bytes), 1, std::min(groups, kFewQueriesHeads));
   if (problem.row_invariant) {  // whose sequences are not cut: tasks take fewer groups, for every worker to have one
-    plan.groups_per_task = std::clamp<std::int64_t>(groups * problem.batch / threads, 1, plan.groups_per_task);
+    plan.groups_per_task =
+        std::clamp<std::int64_t>((Checked(groups) * problem.batch / threads).value(), 1, plan.groups_per_task);
   }
   plan.runs = ceil_div(groups, plan.groups_per_task);
   plan.chunks = (problem.row_invariant ? 0 : problem.total_k / kFewQueriesChunk) + problem.batch;
+  plan.tasks = (Checked(plan.chunks) * plan.runs).value();
   plan.state_floats = FewQueriesState::size(rows, round_up(problem.head_dim_v, machine.kernels.lanes));
   return plan;
 }

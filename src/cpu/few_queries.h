@@ -9,6 +9,7 @@
 #include <new>
 #include <span>
 
+#include "call/checked.h"
 #include "cpu/call.h"
 #include "cpu/few_queries_plan.h"
 #include "cpu/kernels/few_queries.h"
@@ -42,9 +43,9 @@ void forward_few_queries(const Call& call, const Workspace& workspace, const Tas
   const std::int64_t groups = head_groups(problem);
   const std::int64_t runs = ceil_div(groups, plan.groups_per_task);
   for (const Sequence& sequence : sequences) {
-    const auto own = static_cast<std::int32_t>(chunks_of(problem, sequence).count());
+    const std::int64_t own = chunks_of(problem, sequence).count();
     for (std::int64_t run = 0; run < runs; ++run) {
-      new (workspace.chunks_left + (&sequence - sequences.data()) * runs + run) std::atomic<std::int32_t>(own);
+      new (workspace.chunks_left + (&sequence - sequences.data()) * runs + run) std::atomic<std::int64_t>(own);
     }
   }
   const auto chunk = [&](std::int64_t index, int worker) {
@@ -68,14 +69,14 @@ void forward_few_queries(const Call& call, const Workspace& workspace, const Tas
          .states = states_at(place),
          .state_floats = plan.state_floats},
         workspace.scratch_of(worker));
-    std::atomic<std::int32_t>& left = workspace.chunks_left[(&sequence - sequences.data()) * runs + run];
+    std::atomic<std::int64_t>& left = workspace.chunks_left[(&sequence - sequences.data()) * runs + run];
     if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
     for (std::int64_t i = 0; i < count; ++i) {
       merge_few_queries(heads[static_cast<std::size_t>(i)], states_at(sequence.first_key_block) + i * plan.state_floats,
                         range.count(), groups * plan.state_floats, workspace.scratch_of(worker));
     }
   };
-  for_each_task(chunks * runs, call.plan.threads, call.parallel_for, chunk);
+  for_each_task((Checked(chunks) * runs).value(), call.plan.threads, call.parallel_for, chunk);
 }
 
 }  // namespace strobe::cpu

@@ -19,6 +19,7 @@ struct FewQueriesPlan {
   std::int64_t groups_per_task = 0;  // groups of heads, which lie side by side in memory
   std::int64_t chunks = 0;           // bound on the chunks of all sequences
   std::int64_t runs = 0;             // of groups_per_task groups
+  std::int64_t tasks = 0;            // bound: chunks times runs
   std::int64_t state_floats = 0;     // of one chunk and group of heads
 
   bool serves() const { return rows > 0; }

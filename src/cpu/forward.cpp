@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "call/checked.h"
 #include "call/eight_bit.h"
 #include "cpu/bfloat16/kernels.h"
 #include "cpu/call.h"
@@ -139,7 +140,7 @@ void forward(const Call& call, const ForwardArguments& arguments) {
     std::byte* scratch = workspace.scratch_of(worker);
     plan.bfloat16_serves() ? bf16::forward_block(plan.bfloat16, task, scratch) : forward_block(task, scratch);
   };
-  for_each_task(batch.row_blocks * head_groups(problem), plan.threads, call.parallel_for, block);
+  for_each_task((Checked(batch.row_blocks) * head_groups(problem)).value(), plan.threads, call.parallel_for, block);
 }
 
 }  // namespace strobe::cpu

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "call/limits.h"
 #include "cpu/passes.h"
 #include "cpu/workers.h"
@@ -122,7 +123,8 @@ void merge_as(const MergeArguments& a, const Execution& execution) {
       if (a.lse.given()) static_cast<float*>(a.lse.data)[index_in_lse(a.lse, at)] = weights.lse;
     }
   };
-  for_each_task(extents.batch * extents.heads * chunks, worker_count(execution.threads), execution.parallel_for, task);
+  for_each_task((Checked(extents.batch) * extents.heads * chunks).value(), worker_count(execution.threads),
+                execution.parallel_for, task);
 }
 
 template <class From>

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <new>
 
+#include "call/checked.h"
 #include "cpu/workers.h"
 
 namespace strobe::cpu {
@@ -35,7 +36,8 @@ BiasTurns::BiasTurns(const AttentionProblem& problem, const Batch& batch, std::a
 
 void BiasTurns::start() const {
   if (turns_ == nullptr) return;
-  for (std::int64_t index = 0; index < batch_.key_blocks * problem_.heads_kv; ++index) {
+  const std::int64_t tasks = (Checked(batch_.key_blocks) * problem_.heads_kv).value();
+  for (std::int64_t index = 0; index < tasks; ++index) {
     new (turns_ + index) std::atomic<std::int32_t>(0);
   }
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "call/eight_bit.h"
 #include "call/heads.h"
 #include "cpu/bfloat16/scratch.h"
@@ -21,8 +22,8 @@ namespace {
 
 /// Bound on the blocks of `block` rows when every sequence starts a new one.
 std::int64_t row_blocks_of(const AttentionProblem& problem, std::int64_t block) {
-  const std::int64_t rows = problem.total_q * heads_per_group(problem);
-  return head_groups(problem) * (rows / block + problem.batch);
+  const Checked rows = Checked(problem.total_q) * heads_per_group(problem);
+  return (head_groups(problem) * (rows / block + problem.batch)).value();
 }
 
 Tiles forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads) {
@@ -43,16 +44,15 @@ Tiles forward_tiles(const AttentionProblem& problem, const Machine& machine, int
   if (masked) tiles.block_n = problem.modifiers.block_size;
   if (problem.eight_bit.given()) tiles.block_n = kProbabilityKeys;
   if (problem.row_invariant) tiles.block_n = kFewQueriesKeys;  // few queries have the same tiles
-  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
-  tiles.block_m = even_block(rows, round_up(kMostRows, part), problem.batch * head_groups(problem),
-                             kBlocksPerWorker * threads, part);
+  tiles.block_m = even_block(longest_group_rows(problem), round_up(kMostRows, part),
+                             (Checked(problem.batch) * head_groups(problem)).value(), kBlocksPerWorker * threads, part);
   tiles.part_m = masked ? part : tiles.block_m;
   return tiles;
 }
 
 Tiles backward_tiles(const AttentionProblem& problem, const Machine& machine) {
   const std::int64_t panel = machine.kernels.panel;
-  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * heads_per_group(problem), 1);
+  const std::int64_t rows = longest_group_rows(problem);
   const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
   // K twice, V, dK and dV of a block of keys. Half of L2 holds the least block; a larger one streams through it, which
   // costs less than packing Q and dO more often. 64 blocks in all keep any machine busy; the sums depend on the block's
@@ -61,8 +61,7 @@ Tiles backward_tiles(const AttentionProblem& problem, const Machine& machine) {
   constexpr std::int64_t kBlocks = 64;
   const std::int64_t key_bytes = (3 * problem.head_dim + 2 * problem.head_dim_v) * 4;
   const std::int64_t least = whole_multiple(machine.l2_bytes / 2 / key_bytes, panel);
-  const std::int64_t even =
-      even_block(keys, whole_multiple(kMostKeys, panel), problem.batch * problem.heads_kv, kBlocks, panel);
+  const std::int64_t even = even_block(keys, whole_multiple(kMostKeys, panel), key_heads(problem), kBlocks, panel);
   Tiles tiles;
   tiles.block_n = even_block(keys, std::max(least, even), 1, 1, panel);
   // Q, dO and dS of a block of queries in 0.3 of L2, as if the block of keys were the least.
@@ -81,8 +80,8 @@ Tiles backward_tiles(const AttentionProblem& problem, const Machine& machine) {
 
 /// Blocks of query rows whose dQ a task sums when it has all the keys of a sequence.
 std::int64_t sequence_dq_blocks(const AttentionProblem& problem, const Tiles& tiles) {
-  const std::int64_t rows = problem.seqlen_q * heads_per_group(problem);
-  return ceil_div(rows, tiles.block_m) * heads_per_key_head(problem) / heads_per_group(problem);
+  const Checked rows = Checked(problem.seqlen_q) * heads_per_group(problem);
+  return (ceil_div(rows, tiles.block_m) * heads_per_key_head(problem) / heads_per_group(problem)).value();
 }
 
 /// Where one block holds all the keys of a sequence, its task has dQ alone: the phases become one, and the sums of dQ
@@ -90,9 +89,8 @@ std::int64_t sequence_dq_blocks(const AttentionProblem& problem, const Tiles& ti
 /// the workers' sums would take more memory than those of all rows.
 void plan_dq(const AttentionProblem& problem, CallPlan& plan) {
   if (problem.pass == Pass::forward) return;
-  const std::int64_t blocks = plan.threads * sequence_dq_blocks(problem, plan.tiles);
-  plan.whole_sequences =
-      plan.key_blocks <= 1 && problem.batch * problem.heads_kv >= plan.threads && blocks <= plan.row_blocks;
+  const std::int64_t blocks = (Checked(plan.threads) * sequence_dq_blocks(problem, plan.tiles)).value();
+  plan.whole_sequences = plan.key_blocks <= 1 && key_heads(problem) >= plan.threads && blocks <= plan.row_blocks;
   plan.dq_blocks = plan.whole_sequences ? blocks : plan.row_blocks;
 }
 
@@ -142,6 +140,7 @@ CallPlan make_call_plan(const AttentionProblem& problem, const Machine& machine,
   plan.tiles = tiles_of(problem, machine, plan);
   plan.row_blocks = row_blocks_of(problem, plan.tiles.block_m);
   plan.key_blocks = ceil_div(problem.seqlen_k, plan.tiles.block_n);
+  plan.key_tasks = (Checked(plan.key_blocks) * key_heads(problem)).value();
   plan_dq(problem, plan);
   plan.dq_rows = round_up(plan.tiles.block_m, plan.bfloat16_serves() ? bf16::kBlock : machine.kernels.row_multiple);
   plan.dq_columns = round_up(problem.head_dim, plan.bfloat16_serves() ? bf16::kBlock : machine.kernels.wide_panel);
@@ -190,21 +189,21 @@ std::string explain(const AttentionProblem& problem, const Machine& machine, con
   }
   if (problem.has_tree_mask) text += "tree mask     a bit for each of a sequence's last keys, as many as its queries\n";
   if (few.serves() && problem.row_invariant) {
-    text += fmt::format("tasks         up to {}, each all the keys of a sequence for {} head groups\n",
-                        problem.batch * few.runs, few.groups_per_task);
+    text += fmt::format("tasks         up to {}, each all the keys of a sequence for {} head groups\n", few.tasks,
+                        few.groups_per_task);
   } else if (few.serves()) {
     text += fmt::format("tasks         up to {} chunks of {} keys for {} head groups, merged in the keys' order\n",
-                        few.chunks * few.runs, kFewQueriesChunk, few.groups_per_task);
+                        few.tasks, kFewQueriesChunk, few.groups_per_task);
   } else if (forward) {
     text +=
         fmt::format("tasks         up to {} blocks of query rows, each over all the keys it sees\n", plan.row_blocks);
   } else if (plan.whole_sequences) {
     text += fmt::format("tasks         {} sequences and key heads, each with all its keys and queries\n",
-                        problem.batch * problem.heads_kv);
+                        key_heads(problem));
   } else {
     text +=
         fmt::format("tasks         up to {} blocks of keys, each over all the queries that see it; dQ in key order\n",
-                    plan.key_blocks * problem.batch * problem.heads_kv);
+                    plan.key_tasks);
   }
   text += fmt::format("threads       {}; the result's bits do not depend on their number\n", plan.threads);
   text += fmt::format("workspace     {} bytes ({} a thread)\n", plan.workspace_bytes, plan.worker_bytes);

@@ -28,6 +28,7 @@ struct CallPlan {
   Tiles tiles;
   std::int64_t row_blocks = 0;      // bound on the blocks of query rows over batch and heads
   std::int64_t key_blocks = 0;      // bound on the blocks of keys of one sequence
+  std::int64_t key_tasks = 0;       // the same over batch and key heads
   bool whole_sequences = false;     // backward: one task a sequence and key head does all that its heads need
   std::int64_t dq_blocks = 0;       // blocks of query rows that dQ sums are kept for
   std::int64_t dq_rows = 0;         // of a block of query rows in the dQ sums, padded

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "call/checked.h"
 #include "call/eight_bit.h"
 #include "call/sequences.h"
 #include "cpu/passes.h"
@@ -260,12 +261,12 @@ void write_rows(const Quantisation& q, std::int64_t batch, std::int64_t head, co
 void quantize_tensor(const Quantisation& q, bool rotated, const std::vector<float>& means, const Execution& execution,
                      int workers) {
   const std::int64_t heads = q.side.heads;
-  const std::int64_t count = q.side.batch * heads;
+  const std::int64_t count = (Checked(q.side.batch) * heads).value();
   const auto transform = [&](std::int64_t index) {
     return Transform{rotated, q.options.seed, means.empty() ? nullptr : means.data() + index * q.side.columns};
   };
   const std::int64_t units = q.scales.shape[2];
-  std::vector<float> largest(static_cast<std::size_t>(count * units), 0.0F);
+  std::vector<float> largest((Checked(count) * units).value<std::size_t>(), 0.0F);
   const auto of_head = [&](std::int64_t index) {
     return std::span(largest).subspan(static_cast<std::size_t>(index * units), static_cast<std::size_t>(units));
   };
@@ -322,7 +323,7 @@ void write_shift(const QuantizeArguments& a, const HostSide& queries, const Host
     }
     std::fill(to + rows.rows(), to + queries.seqlen, 0.0F);
   };
-  for_each_task(queries.batch * heads, workers, execution.parallel_for, write);
+  for_each_task((Checked(queries.batch) * heads).value(), workers, execution.parallel_for, write);
 }
 
 }  // namespace
@@ -333,8 +334,8 @@ void quantize(const QuantizeArguments& a, const QuantizeOptions& options, const 
   const HostSide keys(keys_of(a), a.sequences.cu_seqlens_k);
   std::vector<float> means;
   if (options.center_k) {
-    const std::int64_t heads = keys.batch * keys.heads;
-    means.resize(static_cast<std::size_t>(heads * keys.columns));
+    const std::int64_t heads = (Checked(keys.batch) * keys.heads).value();
+    means.resize((Checked(heads) * keys.columns).value<std::size_t>());
     const auto find = [&](std::int64_t index, int) {
       write_mean(Head(a.k, keys.sequence(index / keys.heads), index % keys.heads), means.data() + index * keys.columns);
     };

@@ -12,6 +12,8 @@
 #include <functional>
 #include <memory>
 
+#include "call/callers_exception.h"
+
 namespace strobe::cpu {
 
 namespace {
@@ -61,7 +63,7 @@ void for_each_task(std::int64_t count, int workers, const ParallelFor* parallel_
   const std::function<void(int)> work = [&tasks](int worker) { tasks.work(worker); };  // so small that it lies in place
   const int useful = static_cast<int>(std::min<std::int64_t>(workers, count));
   if (useful <= 1) return work(0);
-  if (parallel_for != nullptr) return (*parallel_for)(useful, work);
+  if (parallel_for != nullptr) return call_callers(*parallel_for, useful, work);
   // oneTBB warns on standard error when asked for more threads than it may run; the rest of the workers find no task
   // left.
   const auto allowed = tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "call/checked.h"
 #include "call/heads.h"
 #include "call/sequences.h"
 #include "cpu/kernels/arena.h"
@@ -28,13 +29,13 @@ struct Workspace {
       : batch(problem.batch),
         row_blocks(problem.pass == Pass::backward ? plan.row_blocks : 0),
         dq_blocks(plan.dq_blocks),
-        key_blocks(problem.wants_d_bias ? plan.key_blocks * problem.batch : 0),
+        key_tasks(problem.wants_d_bias ? plan.key_tasks : 0),
         block_m(plan.tiles.block_m),
-        dq_block(plan.dq_rows * plan.dq_columns),
-        heads_kv(problem.heads_kv),
+        dq_block((Checked(plan.dq_rows) * plan.dq_columns).value()),
         few_query_chunks(plan.few_queries.chunks),
-        few_query_floats(few_query_chunks * head_groups(problem) * plan.few_queries.state_floats),
-        few_query_runs(problem.batch * plan.few_queries.runs),
+        few_query_groups(head_groups(problem)),
+        few_query_floats(plan.few_queries.state_floats),
+        few_query_runs(plan.few_queries.runs),
         worker_bytes(static_cast<std::int64_t>(plan.worker_bytes)),
         threads(plan.threads),
         arena(memory) {}
@@ -42,26 +43,27 @@ struct Workspace {
   const std::int64_t batch;
   const std::int64_t row_blocks;  // of query rows, over batch and heads
   const std::int64_t dq_blocks;   // of query rows that dQ sums are kept for
-  const std::int64_t key_blocks;  // over the batch
+  const std::int64_t key_tasks;   // blocks of keys, over batch and key heads
   const std::int64_t block_m;
   const std::int64_t dq_block;  // floats of a block of query rows in the dQ sums
-  const std::int64_t heads_kv;
   const std::int64_t few_query_chunks;
-  const std::int64_t few_query_floats;
+  const std::int64_t few_query_groups;  // of heads
+  const std::int64_t few_query_floats;  // of one chunk and group
   const std::int64_t few_query_runs;
   const std::int64_t worker_bytes;
   const std::int64_t threads;
   Arena arena;
 
   Sequence* const sequences = arena.take<Sequence>(batch);
-  float* const delta = arena.take<float>(row_blocks * block_m);  // of each query row
-  const RowNormalizers normalizers{arena.take<float>(row_blocks * block_m), arena.take<float>(row_blocks * block_m)};
-  float* const dq = arena.take<float>(dq_blocks * dq_block);  // [dq_blocks, dq_rows, dq_columns] sums
+  float* const delta = arena.take<float>(row_blocks, block_m);  // of each query row
+  const RowNormalizers normalizers{arena.take<float>(row_blocks, block_m), arena.take<float>(row_blocks, block_m)};
+  float* const dq = arena.take<float>(dq_blocks, dq_block);  // [dq_blocks, dq_rows, dq_columns] sums
   std::atomic<std::int32_t>* const turns = arena.take<std::atomic<std::int32_t>>(row_blocks);
-  std::atomic<std::int32_t>* const bias_turns = arena.take<std::atomic<std::int32_t>>(key_blocks * heads_kv);
-  float* const few_query_states = arena.take<float>(few_query_floats);  // [chunk, group of heads] FewQueriesState
-  std::atomic<std::int32_t>* const chunks_left = arena.take<std::atomic<std::int32_t>>(few_query_runs);
-  std::byte* const scratch = arena.take<std::byte>(worker_bytes * threads);
+  std::atomic<std::int32_t>* const bias_turns = arena.take<std::atomic<std::int32_t>>(key_tasks);
+  float* const few_query_states = arena.take<float>(few_query_chunks, few_query_groups,
+                                                    few_query_floats);  // [chunk, group of heads] FewQueriesState
+  std::atomic<std::int64_t>* const chunks_left = arena.take<std::atomic<std::int64_t>>(batch, few_query_runs);
+  std::byte* const scratch = arena.take<std::byte>(worker_bytes, threads);
 
   std::byte* scratch_of(int worker) const { return scratch + worker * worker_bytes; }
 };

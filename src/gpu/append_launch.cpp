@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "call/eight_bit.h"
 
 namespace strobe::gpu {
@@ -197,7 +198,7 @@ Result<AppendLaunch> append_launch(const AppendArguments& a, int multiprocessors
     const std::int64_t count = rows->rank == 3 ? rows->shape[0] : rows->shape[0] * rows->shape[1];
     const std::int64_t elements = extent_of(*rows, 2) * extent_of(*rows, 1);
     const std::int64_t chunks = ceil_div<std::int64_t>(elements, steps::kAppendThreads);
-    if (count > kMost || elements > kMost || 3 * count * chunks > kMost) {
+    if (count > kMost || elements > kMost || !(Checked(3) * count * chunks).at_most(kMost)) {
       return Status{StatusCode::unsupported,
                     fmt::format("appending {} rows of {} elements is not supported: the GPU engines take up to {} "
                                 "blocks of {} elements",

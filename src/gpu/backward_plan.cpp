@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "call/heads.h"
 #include "gpu/score_params.h"
 #include "kernels/math/philox.h"
@@ -28,11 +29,11 @@ std::int64_t backward_blocks(std::int64_t seqlen, int block) {
 
 std::int64_t bias_planes(const AttentionProblem& problem) {
   const ModifierShape& shape = problem.modifiers;
-  return (shape.bias_per_batch ? problem.batch : 1) * (shape.bias_per_head ? problem.heads_q : 1);
+  return (Checked(shape.bias_per_batch ? problem.batch : 1) * (shape.bias_per_head ? problem.heads_q : 1)).value();
 }
 
 int large_row_ctas(const AttentionProblem& problem, const BackwardParams& params) {
-  return params.row_groups * params.heads * static_cast<int>(problem.batch);
+  return (Checked(params.row_groups) * params.heads * problem.batch).value<int>();
 }
 
 BackwardParams planned_params(const AttentionProblem& problem, int block_m, int block_n) {

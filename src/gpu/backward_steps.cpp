@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/backward_steps.h"
 
+#include "call/checked.h"
 #include "gpu/backward_plan.h"
 #include "gpu/score_params.h"
 #include "gpu/tensor_rows.h"
@@ -73,8 +74,8 @@ steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, con
 
 int prepare_ctas(const AttentionProblem& problem, const steps::PrepareBackwardConfig& config,
                  const steps::PrepareBackwardParams& params) {
-  return prepare_groups(config, params.backward.m_blocks, params.block_m) * params.backward.heads *
-         static_cast<int>(problem.batch);
+  const int groups = prepare_groups(config, params.backward.m_blocks, params.block_m);
+  return (Checked(groups) * params.backward.heads * problem.batch).value<int>();
 }
 
 BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
@@ -88,7 +89,7 @@ BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const B
           .per_batch = shape.bias_per_batch ? 1 : 0,
           .per_head = shape.bias_per_head ? 1 : 0,
           .heads = shape.bias_per_head ? params.heads : 1,
-          .tiles = static_cast<int>(bias_planes(problem) * params.m_blocks * key_tiles)};
+          .tiles = (Checked(bias_planes(problem)) * params.m_blocks * key_tiles).value<int>()};
 }
 
 steps::SinkGradientParams sink_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments, const BackwardParams& params,

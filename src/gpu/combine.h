@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "call/checked.h"
 #include "kernels/scheduler/split.h"
 #include "kernels/steps/combine_params.h"
 #include "runtime/device.h"
@@ -43,7 +44,7 @@ steps::CombineParams combine_params(const Params& params, const SplitParams& spl
   combine.block_m = tiles.block_m;
   combine.m_tiles = tiles.m_tiles;
   combine.head_dim_v = params.head_dim_v;
-  combine.jobs = tiles.tiles * split.slot_rows;
+  combine.jobs = (Checked(tiles.tiles) * split.slot_rows).value<int>();
   combine.sink = params.score.sink;
   return combine;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "call/visible_keys.h"
 #include "gpu/supported.h"
 
@@ -42,7 +43,8 @@ int segment_workers(const SplitKernel& kernel, std::int64_t tiles) {
   constexpr std::int64_t kMostSlotBytes = std::int64_t{512} << 20;
   const std::int64_t slot_bytes = std::min<std::int64_t>(kernel.block_m, kernel.rows) *
                                   (4 * kernel.head_dim_v + static_cast<std::int64_t>(sizeof(PartStatistics)));
-  if (kernel.segments > steps::kMostParts || tiles * kernel.segments * slot_bytes > kMostSlotBytes) return 0;
+  if (kernel.segments > steps::kMostParts) return 0;
+  if (!(Checked(tiles) * kernel.segments * slot_bytes).at_most(kMostSlotBytes)) return 0;
   // Tiles that occupy most of the multiprocessors join their own segments: parts would be written and read once more.
   const std::int64_t rounds = ceil_div(tiles, kernel.ctas);
   if (static_cast<double>(tiles) >= kMostlyOccupied * static_cast<double>(rounds * kernel.ctas)) return 0;
@@ -78,7 +80,8 @@ int split_workers(const AttentionProblem& problem, const SplitKernel& kernel, st
   if (kernel.segments > 0) return segment_workers(kernel, tiles);
   const bool few_rows = kernel.rows <= kFewRows;
   const std::int64_t blocks = ceil_div<std::int64_t>(keys, kernel.block_n);
-  if (keys < (few_rows ? kLeastKeys : kLeastKeysOfManyRows) || tiles * blocks > kMostKeyBlocks) return 0;
+  if (keys < (few_rows ? kLeastKeys : kLeastKeysOfManyRows)) return 0;
+  if (!(Checked(tiles) * blocks).at_most(kMostKeyBlocks)) return 0;
   if (few_rows ? tiles >= kRounds * kernel.ctas : 2 * tiles > kernel.ctas) return 0;
   const std::int64_t most_parts = std::max<std::int64_t>(1, keys / kLeastKeysOfPart);
   // Lengths that only the device knows: all CTAs, whatever they are.
@@ -96,14 +99,14 @@ SplitPlan split_plan(const SplitKernel& kernel, int tiles, int workers) {
   SplitPlan plan;
   plan.slot_rows = static_cast<int>(std::min<std::int64_t>(kernel.block_m, kernel.rows));
   const auto take = [&](std::int64_t count, std::size_t size) {
-    constexpr std::size_t kAlignment = 256;
+    constexpr std::int64_t kAlignment = 256;
     const std::size_t at = plan.total_bytes;
-    plan.total_bytes += round_up(static_cast<std::size_t>(count) * size, kAlignment);
+    plan.total_bytes = (at + round_up(Checked(count) * size, kAlignment)).value<std::size_t>();
     return at;
   };
   const bool segments = kernel.segments > 0;
-  const std::int64_t slots = segments ? tiles * kernel.segments : std::int64_t{2} * workers;
-  const std::int64_t rows = slots * plan.slot_rows;
+  const Checked slots = segments ? Checked(tiles) * kernel.segments : Checked(2) * workers;
+  const std::int64_t rows = (slots * plan.slot_rows).value<int>();  // jobs of the kernel that combines them
   plan.tiles = take(tiles, sizeof(TileParts));
   plan.statistics = take(rows, sizeof(PartStatistics));
   plan.sums = take(rows, static_cast<std::size_t>(kernel.head_dim_v) * sizeof(float));

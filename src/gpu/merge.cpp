@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "gpu/kernel_table.h"
 #include "gpu/merge_variant.h"
 #include "runtime/kernel.h"
@@ -75,7 +76,7 @@ Status launch(const MergeArguments& a, const Execution& execution, const runtime
   params.rows = static_cast<int>(a.o.shape[rows]);
   params.heads = static_cast<int>(a.o.shape[rows + 1]);
   params.columns = static_cast<int>(a.o.shape[rows + 2]);
-  params.jobs = batch * params.rows * params.heads;
+  params.jobs = (Checked(batch) * a.o.shape[rows] * a.o.shape[rows + 1]).value();
   if (params.jobs == 0) return {};
   const std::int64_t blocks = ceil_div<std::int64_t>(params.jobs, rows_per_block(config));
   constexpr std::int64_t kMostBlocks = (1LL << 31) - 1;

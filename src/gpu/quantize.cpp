@@ -13,6 +13,8 @@
 #include <optional>
 #include <utility>
 
+#include "call/callers_exception.h"
+#include "call/checked.h"
 #include "call/eight_bit.h"
 #include "gpu/kernel_table.h"
 #include "gpu/quantize_variant.h"
@@ -99,7 +101,9 @@ struct RowsOfSide : QuantizedSide {
   /// Of jobs: one more is for what lies behind the last sequence.
   std::int64_t entries() const { return packed ? batch + 1 : batch; }
   /// Blocks of keys whose sums are kept.
-  std::int64_t mean_blocks() const { return heads * (packed ? total / kMeanRows + batch : batch * mean_chunks()); }
+  Checked mean_blocks() const {
+    return heads * (packed ? Checked(total / kMeanRows) + batch : Checked(batch) * mean_chunks());
+  }
   std::int64_t mean_chunks() const { return std::max<std::int64_t>(ceil_div(seqlen, kMeanRows), 1); }
 };
 
@@ -219,25 +223,28 @@ class Quantisation {
   std::size_t workspace_bytes() const { return workspace_.end; }
 
   Status run(const Execution& execution, std::string_view architecture) {
-    const std::int64_t key_blocks = keys_.entries() * keys_.heads * params_.key_jobs;
-    const std::int64_t blocks = key_blocks + queries_.entries() * queries_.heads * params_.query_jobs;
-    if (blocks == 0) return {};
+    const Checked key_blocks = Checked(keys_.entries()) * keys_.heads * params_.key_jobs;
+    const Checked blocks = key_blocks + Checked(queries_.entries()) * queries_.heads * params_.query_jobs;
+    if (blocks.at_most(0)) return {};
     constexpr std::int64_t kMostBlocks = (1LL << 31) - 1;
-    if (std::max({blocks, queries_.seqlen, keys_.seqlen, queries_.packed ? queries_.total : 0,
-                  keys_.packed ? keys_.total : 0, key_heads() * keys_.mean_chunks()}) > kMostBlocks) {
+    const auto too_many = [](const Checked& count) { return !count.at_most(kMostBlocks); };
+    const Checked counts[] = {
+        blocks,     queries_.seqlen, keys_.seqlen, queries_.packed ? queries_.total : 0, keys_.packed ? keys_.total : 0,
+        mean_jobs()};
+    if (std::ranges::any_of(counts, too_many)) {
       return {StatusCode::unsupported, "quantising more than 2^31 - 1 tiles or rows is not supported"};
     }
-    const Result<Kernels> kernels =
-        find_kernels(config_, options_.center_k && key_heads() > 0, measured_, keys_.packed, device_, architecture);
+    const Result<Kernels> kernels = find_kernels(config_, options_.center_k && !key_heads().at_most(0), measured_,
+                                                 keys_.packed, device_, architecture);
     if (!kernels.ok()) return kernels.status();
-    params_.key_blocks = static_cast<int>(key_blocks);
-    params_.jobs = static_cast<int>(blocks);
+    params_.key_blocks = key_blocks.value<int>();
+    params_.jobs = blocks.value<int>();
     const runtime::ContextScope context(device_);
     if (!context.status().ok()) return context.status();
     Launcher launch{device_, static_cast<runtime::CUstream>(execution.stream), context.current()};
     if (workspace_.end == 0) return enqueue(*kernels, nullptr, launch);
     if (execution.allocate_workspace != nullptr) {
-      auto* const memory = static_cast<std::byte*>((*execution.allocate_workspace)(workspace_.end));
+      auto* const memory = static_cast<std::byte*>(call_callers(*execution.allocate_workspace, workspace_.end));
       if (memory == nullptr)
         return {StatusCode::out_of_memory, fmt::format("allocate_workspace gave null for {} bytes", workspace_.end)};
       return enqueue(*kernels, memory, launch);
@@ -250,13 +257,14 @@ class Quantisation {
   }
 
  private:
-  std::int64_t key_heads() const { return keys_.batch * keys_.heads; }
+  Checked key_heads() const { return Checked(keys_.batch) * keys_.heads; }
+  Checked mean_jobs() const { return key_heads() * keys_.mean_chunks(); }
 
   void place_workspace() {
-    const auto take = [&](std::int64_t count, std::size_t size) {
+    const auto take = [&](Checked count, std::size_t size) {
       const std::size_t at = workspace_.end;
-      constexpr std::size_t kAlignment = 256;
-      workspace_.end += round_up(static_cast<std::size_t>(count) * size, kAlignment);
+      constexpr std::int64_t kAlignment = 256;
+      workspace_.end = (at + round_up(count * size, kAlignment)).value<std::size_t>();
       return at;
     };
     if (options_.center_k) {
@@ -294,9 +302,9 @@ class Quantisation {
       mean.cu_seqlens = keys_.cu_seqlens;
       mean.total = params_.k.total;
       params_.mean = mean.mean;
-      status = launch(*kernels.sums, key_heads() * keys_.mean_chunks(),
-                      steps::kMeanPhases * steps::mean_lanes(config_.head_dim), 0, mean);
-      if (status.ok()) status = launch(*kernels.mean, key_heads(), steps::kFinishThreads, 0, mean);
+      status =
+          launch(*kernels.sums, mean_jobs().value(), steps::kMeanPhases * steps::mean_lanes(config_.head_dim), 0, mean);
+      if (status.ok()) status = launch(*kernels.mean, key_heads().value(), steps::kFinishThreads, 0, mean);
     }
     const int threads = steps::quantize_threads(config_);
     const int smem_bytes = steps::quantize_smem_bytes(config_);

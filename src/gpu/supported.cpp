@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/supported.h"
+#include "call/checked.h"
 
 namespace strobe::gpu {
 
@@ -15,9 +16,11 @@ Status check_sizes(const AttentionProblem& problem, std::string_view engine) {
       return unsupported("{} is {}: the {} engine takes multiples of 8 up to 256", name, value, engine);
     }
   }
-  for (const auto& [name, value] : {std::pair{"seqlen_q", problem.seqlen_q}, std::pair{"seqlen_k", problem.seqlen_k},
-                                    std::pair{"total_q", problem.total_q}, std::pair{"total_k", problem.total_k},
-                                    std::pair{"batch * heads_q", problem.batch * problem.heads_q}}) {
+  for (const auto& [name, value] :
+       {std::pair{"seqlen_q", problem.seqlen_q}, std::pair{"seqlen_k", problem.seqlen_k},
+        std::pair{"total_q", problem.total_q}, std::pair{"total_k", problem.total_k}, std::pair{"batch", problem.batch},
+        std::pair{"heads_q", problem.heads_q}, std::pair{"heads_kv", problem.heads_kv},
+        std::pair{"batch * heads_q", (Checked(problem.batch) * problem.heads_q).value()}}) {
     if (value > kMaxInt / 4) {
       return unsupported("{} is {}: the {} engine takes up to {}", name, value, engine, kMaxInt / 4);
     }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "gpu/backward_plan.h"
 #include "gpu/backward_steps.h"
 #include "gpu/tensor_rows.h"

@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "call/heads.h"
 #include "call/workspace.h"
 #include "gpu/backward_plan.h"
@@ -77,8 +78,8 @@ backward::QueryGradientConfig query_config(const backward::Config& config) {
 /// Bytes that the items of one key head read and add to.
 std::int64_t head_bytes(const AttentionProblem& problem, const BackwardPlan& plan) {
   const std::int64_t sums = plan.config.by_roles ? 0 : 4 * problem.head_dim;
-  return std::max<std::int64_t>(
-      1, heads_per_key_head(problem) * problem.seqlen_q * (2 * problem.head_dim + 2 * problem.head_dim_v + sums));
+  const Checked row_bytes = 2 * problem.head_dim + 2 * problem.head_dim_v + sums;
+  return std::max<std::int64_t>(1, (Checked(heads_per_key_head(problem)) * problem.seqlen_q * row_bytes).value());
 }
 
 /// Key heads that fit in L2 together. More than half of it stays for the rest, as the lines that the far partition
@@ -119,6 +120,11 @@ std::int64_t ordered_section(const AttentionProblem& problem, const DeviceShape&
   return std::max(least / heads_per_key_head(problem), heads_in_l2(problem, shape, plan));
 }
 
+/// Key heads of all sequences.
+std::int64_t launched_heads(const AttentionProblem& problem) {
+  return (Checked(gpu::backward_batch(problem)) * problem.heads_kv).value();
+}
+
 /// Key heads that are in flight at once. Windows, packed sequences and, by roles, grouped heads were not measured.
 int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
   const backward::Config& config = plan.config;
@@ -133,7 +139,7 @@ int section_heads(const AttentionProblem& problem, const DeviceShape& shape, con
       section = rule.mask_right ? causal_section(problem, shape, plan) : full_section(problem, shape, plan);
     }
   }
-  return static_cast<int>(std::clamp<std::int64_t>(section, 1, gpu::backward_batch(problem) * problem.heads_kv));
+  return static_cast<int>(std::clamp<std::int64_t>(section, 1, launched_heads(problem)));
 }
 
 /// Shares `total` out in as few parts of at most `most` as there can be, all but the last as large.
@@ -145,10 +151,10 @@ std::int64_t even_part(std::int64_t total, std::int64_t most) {
 std::vector<BackwardLaunch> launches_by_roles(const BackwardPlan& plan, std::int64_t heads, const DeviceShape& shape,
                                               const ScoreGradientLimits& limits) {
   const backward::Params& params = plan.params;
-  const auto block_bytes = static_cast<std::size_t>(
-      params.heads_per_kv * backward::score_gradient_bytes(params.m_blocks, 1, plan.config.block_m));
+  const Checked head_bytes = backward::score_gradient_bytes(params.m_blocks, 1, plan.config.block_m);
+  const auto block_bytes = (head_bytes * params.heads_per_kv).value<std::size_t>();
   if (block_bytes == 0) return {{0, static_cast<int>(heads), 0, params.n_blocks}};
-  const std::size_t wave_bytes = static_cast<std::size_t>(shape.multiprocessors) * block_bytes;
+  const auto wave_bytes = (Checked(shape.multiprocessors) * block_bytes).value<std::size_t>();
   const std::size_t limit = std::max(limits.bytes, std::min(wave_bytes, limits.most_bytes));
   const auto most_blocks = static_cast<std::int64_t>(limit / block_bytes);
   const std::int64_t launch_heads = even_part(heads, most_blocks / params.n_blocks);
@@ -169,25 +175,25 @@ BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPl
   const backward::Config& config = plan.config;
   const backward::Params& params = plan.params;
   BackwardWorkspace workspace;
-  const auto take = [&](long long bytes) {
+  const auto take = [&](Checked bytes) {
     const std::size_t offset = workspace.total_bytes;
-    workspace.total_bytes += round_up(static_cast<std::size_t>(bytes), kWorkspaceAlignment);
+    workspace.total_bytes = (offset + round_up(bytes, kWorkspaceAlignment)).value<std::size_t>();
     return offset;
   };
-  const long long row_bytes = 4 * backward::row_floats(params.heads, params.query_blocks, config.block_m);
+  const Checked row_bytes = 4 * Checked(params.heads) * params.query_blocks * config.block_m;
   workspace.lse_log2 = take(row_bytes);
   workspace.d_sum = take(row_bytes);
   workspace.row_max = take(row_bytes);
-  workspace.large_rows = take(4 * gpu::large_row_ctas(problem, params));
+  workspace.large_rows = take(4 * Checked(gpu::large_row_ctas(problem, params)));
   if (splits_lse(config)) workspace.lse_split = take(row_bytes / 4 * kSplitBytes);
   if (splits_d(config)) workspace.d_split = take(row_bytes / 4 * kSplitBytes);
   if (!config.by_roles) {
-    if (config.ordered) workspace.turns = take(4 * backward::turn_count(params.heads, params.query_blocks));
+    if (config.ordered) workspace.turns = take(4 * Checked(backward::turn_count(params.heads, params.query_blocks)));
     workspace.dq_sum = take(row_bytes * config.head_dim);
     return workspace;
   }
   const BackwardLaunch& largest = plan.launches.front();
-  const long long launch_heads = static_cast<long long>(largest.heads_kv) * params.heads_per_kv;
+  const Checked launch_heads = Checked(largest.heads_kv) * params.heads_per_kv;
   workspace.ds =
       take(launch_heads * backward::score_gradient_bytes(params.m_blocks, largest.key_blocks, config.block_m));
   if (largest.key_blocks < params.n_blocks) {
@@ -198,7 +204,7 @@ BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPl
 
 /// Whether a kernel after the main one has something to do: by roles all of dQ, else what it may have left out.
 bool finishes(const AttentionProblem& problem, const backward::Config& config) {
-  if (problem.total_q * problem.heads_q == 0) return false;
+  if (problem.total_q == 0 || problem.heads_q == 0) return false;
   return config.by_roles || !config.ordered || is_masked(config.rule) || config.rule.varlen || problem.seqlen_k == 0;
 }
 
@@ -217,16 +223,17 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
     choose_roles(config);
   }
   for (const auto& [blocks, rows, what] :
-       {std::tuple{m_blocks_of(problem, config) * problem.heads_q, config.block_m, "query"},
-        std::tuple{n_blocks_of(problem, config) * problem.heads_kv, block_n(config), "key"}}) {
-    const std::int64_t tiles = blocks * gpu::backward_batch(problem);
+       {std::tuple{Checked(m_blocks_of(problem, config)) * problem.heads_q, config.block_m, "query"},
+        std::tuple{Checked(n_blocks_of(problem, config)) * problem.heads_kv, block_n(config), "key"}}) {
+    const std::int64_t tiles = (blocks * gpu::backward_batch(problem)).value();
     if (tiles > kMaxInt) {
       return unsupported("{} backward tiles of {} {} rows: the hopper engine takes up to {}", tiles, rows, what,
                          kMaxInt);
     }
   }
   if (problem.wants_d_bias) {
-    const std::int64_t tiles = gpu::bias_planes(problem) * m_blocks_of(problem, config) * n_blocks_of(problem, config);
+    const Checked blocks = Checked(m_blocks_of(problem, config)) * n_blocks_of(problem, config);
+    const std::int64_t tiles = (blocks * gpu::bias_planes(problem)).value();
     if (tiles > kMaxInt) {
       return unsupported("{} tiles of d_bias: the hopper engine takes up to {}", tiles, kMaxInt);
     }
@@ -264,8 +271,8 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   backward::Params& params = plan.params;
   static_cast<BackwardParams&>(params) = gpu::planned_params(problem, config.block_m, block_n(config));
   params.row_groups = steps::large_row_groups(params.m_blocks, config.block_m);
-  const std::int64_t heads = gpu::backward_batch(problem) * problem.heads_kv;
-  if (heads == 0 || (problem.total_q * problem.heads_q == 0 && problem.total_k == 0)) return plan;
+  const std::int64_t heads = launched_heads(problem);
+  if (heads == 0 || ((problem.total_q == 0 || problem.heads_q == 0) && problem.total_k == 0)) return plan;
   params.section_heads = section_heads(problem, shape, plan);
   plan.launches = config.by_roles ? launches_by_roles(plan, heads, shape, limits)
                                   : std::vector<BackwardLaunch>{{0, static_cast<int>(heads), 0, params.n_blocks}};

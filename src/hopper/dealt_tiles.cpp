@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "call/eight_bit.h"
 #include "call/visible_keys.h"
 #include "hopper/schedule.h"
@@ -17,7 +18,7 @@ namespace {
 double tile_cost(const AttentionProblem& problem, const VisibleKeys& visible, const forward::Config& config, int m) {
   constexpr double kTileOverhead = 1.5;
   constexpr double kLeastShare = 0.75;
-  const std::int64_t rows = problem.seqlen_q * config.packed_heads;
+  const std::int64_t rows = packed_rows(problem, config);
   const std::int64_t first_row = static_cast<std::int64_t>(m) * block_m(config);
   const std::int64_t warpgroups =
       std::min<std::int64_t>(config.consumer_warpgroups, ceil_div<std::int64_t>(rows - first_row, kRowsPerWarpgroup));
@@ -51,7 +52,7 @@ int section_heads(const AttentionProblem& problem, const DeviceShape& shape, con
     const std::int64_t most = l2_bytes * 3 / 5 / head_bytes * group;
     heads = std::max(heads, std::min(most, kRounds * plan.workers / plan.tiles.m_tiles));
   }
-  return static_cast<int>(std::clamp<std::int64_t>(heads, 1, plan.tiles.heads * problem.batch));
+  return static_cast<int>(std::clamp<std::int64_t>(heads, 1, (Checked(plan.tiles.heads) * problem.batch).value()));
 }
 
 }  // namespace
@@ -62,7 +63,7 @@ std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, cons
   const int packed = plan.config.packed_heads;
   DealtTiles tiles;
   tiles.m_tiles = plan.tiles.m_tiles;
-  tiles.heads = static_cast<int>(problem.batch * problem.heads_q) / packed;
+  tiles.heads = (Checked(problem.batch) * problem.heads_q / packed).value<int>();
   tiles.section_heads = section_heads(problem, shape, plan);
   tiles.workers = plan.workers;
   tiles.cost = [&](int m) { return tile_cost(problem, visible, plan.config, m); };

@@ -5,13 +5,14 @@
 #include <memory>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "hopper/forward_plan.h"
 
 namespace strobe::hopper {
 
 /// Tiles of one sequence and head.
 inline std::int64_t m_tiles_of(const AttentionProblem& problem, const forward::Config& config) {
-  return ceil_div<std::int64_t>(problem.seqlen_q * config.packed_heads, block_m(config));
+  return ceil_div(packed_rows(problem, config), block_m(config));
 }
 
 /// `plan` has its tiles and workers.

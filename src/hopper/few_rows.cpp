@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "call/checked.h"
 #include "gpu/few_queries.h"
 #include "gpu/score_params.h"
 #include "hopper/engine.h"
@@ -50,7 +51,8 @@ bool has_few_rows(const AttentionProblem& problem) {
   if (problem.has_tree_mask) return false;  // measured with WGMMA alone
   const ScoreRule rule = gpu::score_rule(problem);
   if (rule.bias || rule.dropout || rule.block_mask != 0) return false;
-  return problem.seqlen_q * gpu::choose_packed_heads(problem) <= kRowsOfMmaSync && reads_rows_faster(problem);
+  return (Checked(problem.seqlen_q) * gpu::choose_packed_heads(problem)).at_most(kRowsOfMmaSync) &&
+         reads_rows_faster(problem);
 }
 
 ampere::Caller few_rows_caller() { return caller("there are few query rows"); }

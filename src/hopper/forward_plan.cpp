@@ -7,6 +7,7 @@
 #include <span>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "call/eight_bit.h"
 #include "call/visible_keys.h"
 #include "gpu/row_invariant.h"
@@ -123,7 +124,7 @@ bool takes_two_ctas_for_blocks(const forward::Config& config) {
 /// Whether a sequence is one block of rows or two, with few keys, and its tiles were chosen.
 bool choose_short_tiles(forward::Config& config, const AttentionProblem& problem) {
   const int widest = std::max(config.head_dim, config.head_dim_v);
-  const std::int64_t rows = problem.seqlen_q * config.packed_heads;
+  const std::int64_t rows = packed_rows(problem, config);
   if (rows <= kRowsPerWarpgroup && problem.seqlen_k <= 4 * kRowsPerWarpgroup && widest <= 128) {
     choose_two_ctas(config, 64);
     return true;
@@ -195,7 +196,7 @@ void choose_tiles(forward::Config& config, const AttentionProblem& problem) {
   if (!needs_own_tiles(config.rule) && choose_short_tiles(config, problem)) return;
   const bool copies =
       config.keys == forward::KeySource::page_rows;  // with registers that three warpgroups do not leave
-  if (problem.seqlen_q * config.packed_heads <= kRowsPerWarpgroup) {
+  if (packed_rows(problem, config) <= kRowsPerWarpgroup) {
     // Reading keys and values is all the time there is: the more of them are on their way, the better.
     config.consumer_warpgroups = 1;
     choose_wide_tiles(config);
@@ -233,7 +234,7 @@ void choose_stored_tiles(forward::Config& config, const AttentionProblem& proble
   config.q_stages = 1;
   config.raw_stages = 2;
   if (config.rule.varlen) config.schedule = Schedule::sorted;  // whose table must fit, too
-  config.consumer_warpgroups = problem.seqlen_q * config.packed_heads <= kRowsPerWarpgroup ? 1 : 2;
+  config.consumer_warpgroups = packed_rows(problem, config) <= kRowsPerWarpgroup ? 1 : 2;
   if (!fits(config)) config.consumer_warpgroups = 1;
   if (!fits(config)) config.raw_stages = 1;
   if (!fits(config)) choose_block_n(config, tile_registers(config, config.block_n));
@@ -261,7 +262,7 @@ gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Co
           .block_m = block_m(config),
           .block_n = config.block_n,
           .head_dim_v = config.head_dim_v,
-          .rows = problem.seqlen_q * config.packed_heads,
+          .rows = packed_rows(problem, config),
           .ctas = shape.multiprocessors,
           .segments = gpu::segments_of(problem, config.segment_blocks * config.block_n)};
 }
@@ -270,7 +271,8 @@ gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Co
 int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape) {
   if (eight_bit(config)) return 0;
   if (!config.persistent || config.consumer_warpgroups > 3) return 0;  // four have no registers for it
-  const std::int64_t tiles = m_tiles_of(problem, config) * problem.batch * (problem.heads_q / config.packed_heads);
+  const Checked heads = Checked(problem.batch) * (problem.heads_q / config.packed_heads);
+  const std::int64_t tiles = (heads * m_tiles_of(problem, config)).value();
   return gpu::split_workers(problem, split_kernel(problem, config, shape), tiles,
                             gpu::most_visible_keys(problem, config.rule));
 }
@@ -315,7 +317,7 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
     const int left = config.keys == forward::KeySource::page_rows && config.consumer_warpgroups > 1 ? 167 : 175;
     if (tile_registers(config, config.block_n) + option_registers(config.rule) > left) config.two_stage = false;
   }
-  const std::int64_t tiles = m_tiles_of(problem, config) * (problem.batch + 1) * problem.heads_q;
+  const std::int64_t tiles = (Checked(m_tiles_of(problem, config)) * (problem.batch + 1) * problem.heads_q).value();
   if (tiles > kMaxInt) {
     return unsupported("{} tiles of {} query rows: the hopper engine takes up to {}", tiles, block_m(config), kMaxInt);
   }
@@ -359,10 +361,10 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
   ForwardPlan plan;
   plan.config = config;
   const std::int64_t sequences = problem.batch + (problem.packed_q ? 1 : 0);  // rows behind the last one are one more
-  if (sequences * problem.heads_q == 0 || problem.total_q == 0) return plan;
+  if (sequences == 0 || problem.heads_q == 0 || problem.total_q == 0) return plan;
   plan.tiles.heads = static_cast<int>(problem.heads_q) / config.packed_heads;
   plan.tiles.m_tiles = static_cast<int>(std::max<std::int64_t>(1, m_tiles_of(problem, config)));
-  plan.tiles.tiles = static_cast<int>(plan.tiles.m_tiles * sequences * plan.tiles.heads);
+  plan.tiles.tiles = (Checked(plan.tiles.m_tiles) * sequences * plan.tiles.heads).value<int>();
   plan.tiles.by_m_tiles = Divisor::of(plan.tiles.m_tiles);
   plan.tiles.by_inner = Divisor::of(sequences_are_inner(config.rule) ? static_cast<int>(sequences) : plan.tiles.heads);
   plan.workers =
@@ -373,8 +375,8 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
     plan.split = gpu::split_plan(split_kernel(problem, config, shape), plan.tiles.tiles, plan.workers);
   }
   if (folds(config) && !config.keeps_in_smem) {
-    plan.kept_bytes = sizeof(float) * static_cast<std::size_t>(plan.workers) *
-                      static_cast<std::size_t>(block_m(config) * config.head_dim_v);
+    plan.kept_bytes =
+        (sizeof(float) * Checked(plan.workers) * block_m(config) * config.head_dim_v).value<std::size_t>();
   }
   return plan;
 }

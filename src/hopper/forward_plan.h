@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "call/checked.h"
 #include "call/problem.h"
 #include "gpu/few_queries.h"
 #include "hopper/device_shape.h"
@@ -39,5 +40,10 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
 
 /// The plan in a few lines of text.
 std::string explain(const AttentionProblem& problem, const ForwardPlan& plan);
+
+/// Rows of the longest sequence and of the heads that share a tile.
+inline std::int64_t packed_rows(const AttentionProblem& problem, const forward::Config& config) {
+  return (Checked(problem.seqlen_q) * config.packed_heads).value();
+}
 
 }  // namespace strobe::hopper

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "gpu/row_invariant.h"
+#include "hopper/forward_plan.h"
 #include "hopper/tile_fit.h"
 
 namespace strobe::hopper {
@@ -29,7 +30,7 @@ void choose_row_invariant_tiles(forward::Config& config, const AttentionProblem&
   const bool joins = config.segment_blocks > 0;
   if (rule.varlen) config.schedule = Schedule::sorted;  // whose table must fit, too
   config.consumer_warpgroups = 2;
-  if (problem.seqlen_q * config.packed_heads <= kRowsPerWarpgroup) {
+  if (packed_rows(problem, config) <= kRowsPerWarpgroup) {
     config.consumer_warpgroups = 1;
   } else if (widest <= 64 && !copies) {  // joining takes registers that four do not leave
     config.consumer_warpgroups = joins || (rule.alibi && rule.mask_left) ? 3 : 4;

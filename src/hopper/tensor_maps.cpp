@@ -29,10 +29,12 @@ Status encode(const runtime::Driver& driver, const gpu::RowsView& tensor, const 
   const auto at = [&](Axis axis) -> AxisExtent& { return axes[static_cast<int>(axis)]; };
   at(Axis::column) = {axis_of(tensor.extent(1), 1).extent, 1,
                       static_cast<std::uint32_t>(kPanelRowBytes / size_of(tensor.view.dtype))};
-  at(Axis::row) = axis_of(tensor.rows(), tensor.stride(3), box.rows / box.heads);
+  // Nothing is read of a tensor without elements, whose strides may be any: its map has some that TMA takes.
+  const auto stride = [&](std::int64_t own) { return tensor.empty() ? gpu::kAccessBytes : own; };
+  at(Axis::row) = axis_of(tensor.rows(), stride(tensor.stride(3)), box.rows / box.heads);
   at(Axis::offset) = {1, at(Axis::row).stride, 1};
-  at(Axis::head) = axis_of(tensor.extent(2), tensor.stride(2), box.heads);
-  at(Axis::batch) = axis_of(tensor.batch(), tensor.batch_stride());
+  at(Axis::head) = axis_of(tensor.extent(2), stride(tensor.stride(2)), box.heads);
+  at(Axis::batch) = axis_of(tensor.batch(), stride(tensor.batch_stride()));
 
   runtime::TiledTensor tiled;
   tiled.data = const_cast<void*>(tensor.empty() || tensor.extent(1) == 0 ? any_memory : tensor.view.data);

@@ -180,6 +180,9 @@ static void test_a_budget_is_planned(void) {
                  "max_rmse is -1: it must be positive, or 0 for none");
   CHECK_REJECTED(strobe_plan_quantization(&a->q, &a->k, &a->v, NULL, NULL, 5, NULL), STROBE_INVALID_ARGUMENT,
                  "plan is null: give a strobe_quantization_plan");
+  plan.struct_size = (size_t)1 << 63;
+  CHECK_REJECTED(strobe_plan_quantization(&a->q, &a->k, &a->v, NULL, NULL, 5, &plan), STROBE_INVALID_ARGUMENT,
+                 "strobe_quantization_plan.struct_size is 9223372036854775808: it must be at most 65536");
   plan.struct_size = 0;
   CHECK_REJECTED(strobe_plan_quantization(&a->q, &a->k, &a->v, NULL, NULL, 5, &plan), STROBE_INVALID_ARGUMENT,
                  "strobe_quantization_plan.struct_size is 0: set it to sizeof(strobe_quantization_plan)");

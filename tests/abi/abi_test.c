@@ -110,6 +110,29 @@ static void test_a_missing_struct_size_is_rejected(void) {
                  "strobe_forward_arguments.struct_size is 1099511627776: it must be at most 65536");
 }
 
+static void test_an_empty_tensor_may_have_strides_of_0(void) {
+  two_keys call = make_two_keys();
+  strobe_forward_arguments arguments = forward_of(&call);
+  arguments.k.data = NULL;
+  arguments.k.shape[1] = 0;
+  memset(arguments.k.strides, 0, sizeof arguments.k.strides); /* NumPy's */
+  arguments.v = arguments.k;
+  CHECK(strobe_forward(&arguments, NULL, NULL) == STROBE_OK);
+  CHECK(call.o[0] == 0.0F && call.lse[0] == -INFINITY);
+}
+
+static void test_another_device_than_the_cpus_only_one_is_rejected(void) {
+  two_keys call = make_two_keys();
+  strobe_forward_arguments arguments = forward_of(&call);
+  strobe_tensor* const tensors[] = {&arguments.q, &arguments.k, &arguments.v, &arguments.o, &arguments.lse};
+  for (int i = 0; i < 5; ++i) tensors[i]->device_index = 99;
+  strobe_plan* plan = NULL;
+  CHECK_REJECTED(strobe_plan_forward(&arguments, NULL, NULL, &plan), STROBE_INVALID_ARGUMENT,
+                 "q is on device 99 of the cpu: its index must be 0");
+  CHECK_REJECTED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
+                 "q is on device 99 of the cpu: its index must be 0");
+}
+
 static void test_null_arguments_are_rejected(void) {
   CHECK_REJECTED(strobe_forward(NULL, NULL, NULL), STROBE_INVALID_ARGUMENT,
                  "arguments is null: give a strobe_forward_arguments");
@@ -256,6 +279,8 @@ static const named_test kTests[] = {
     TEST(a_smaller_older_struct_gets_defaults),
     TEST(a_larger_newer_struct_passes_while_its_news_are_zero),
     TEST(a_missing_struct_size_is_rejected),
+    TEST(an_empty_tensor_may_have_strides_of_0),
+    TEST(another_device_than_the_cpus_only_one_is_rejected),
     TEST(null_arguments_are_rejected),
     TEST(numbers_that_name_nothing_are_rejected),
     TEST(the_last_error_is_of_the_last_call),

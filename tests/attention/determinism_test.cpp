@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <new>
 #include <stdexcept>
 #include <vector>
 
@@ -130,11 +131,37 @@ TEST(SameBits, OfRandomCases) {
   }
 }
 
-TEST(ParallelFor, ItsExceptionReachesTheCaller) {
+/// The exception as it was thrown, not as an error: those of the library's own kinds and what is no std::exception,
+/// too.
+template <class Thrown>
+void expect_passed_on(const Thrown& thrown) {
   CaseTensors tensors(cases().front());
-  const ParallelFor pool = [](int, const std::function<void(int)>&) { throw std::runtime_error("no thread left"); };
-  EXPECT_THROW(static_cast<void>(forward(tensors.forward_arguments(), {}, {.threads = 2, .parallel_for = &pool})),
-               std::runtime_error);
+  const ParallelFor pool = [&](int, const std::function<void(int)>&) { throw thrown; };
+  const Execution execution{.threads = 2, .parallel_for = &pool};
+  EXPECT_THROW(static_cast<void>(forward(tensors.forward_arguments(), {}, execution)), Thrown);
+  EXPECT_THROW(static_cast<void>(backward(tensors.backward_arguments(), {}, execution)), Thrown);
+}
+
+// Heads to which the mask shows nothing pass their turn at the bias's gradient on, not before they have it themselves.
+TEST(SameBits, OfASharedBiasUnderABlockMask) {
+  AttentionCase attention{.batch = 4, .heads_q = 6, .heads_kv = 3, .head_dim = 18, .head_dim_v = 18};
+  attention.q.rows = 19;
+  attention.k.rows = 6;
+  attention.bias = BiasCase{.hidden = 0.1};
+  attention.blocks = BlockCase{.sharing = {.per_batch = true, .per_head = true}};
+  attention.seed = 5;
+  CaseTensors tensors(attention);
+  const auto expected = result_bytes(tensors, attention, {.threads = 1});
+  for (int repetition = 0; repetition < 2000; ++repetition) {
+    ASSERT_TRUE(result_bytes(tensors, attention, {.threads = 3}) == expected) << repetition;
+  }
+}
+
+TEST(ParallelFor, ItsExceptionReachesTheCaller) {
+  expect_passed_on(std::runtime_error("no thread left"));
+  expect_passed_on(std::bad_alloc());
+  expect_passed_on(std::length_error("too long"));
+  expect_passed_on(7);
 }
 
 }  // namespace

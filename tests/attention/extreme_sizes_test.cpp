@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "strobe/attention.h"
+#include "strobe/plan.h"
 
 namespace strobe::test {
 namespace {
@@ -81,6 +82,40 @@ TEST(ExtremeSizes, EntriesThatAreUsedMoreOftenThanSixtyFourBitsCount) {
             "k has shape [1, 281474976710656, 1, 1] and the batch is 65536: its elements through the batch must be "
             "fewer than 2^59");
   EXPECT_THAT(o, testing::Each(7.0F));
+}
+
+TEST(ExtremeSizes, WorkspacesThatSixtyFourBitsDoNotCountAreAnError) {
+  constexpr std::int64_t kHeads = (std::int64_t{1} << 47) + 1;  // odd: a block of the mask is one of 2^47 rows
+  const float one = 1.0F;
+  float none = 7.0F;
+  const std::uint8_t visible = 1;
+  ForwardArguments arguments;
+  arguments.q = tensor(&one, {1, 1, kHeads, 1});
+  arguments.q.strides = {0, 0, 0, 1};
+  arguments.k = arguments.v = tensor(&one, {1, 64, 1, 1});
+  arguments.k.strides = arguments.v.strides = {0, 0, 0, 1};
+  arguments.o = tensor(&none, {1, 1, kHeads, 1});
+  arguments.modifiers.block_mask = tensor(&visible, {1, 1, 1, 1});
+  arguments.modifiers.block_size = 64;
+  const Result<Plan> plan = make_plan(arguments, {}, {.threads = 4096});
+  EXPECT_EQ(plan.status().code(), StatusCode::invalid_argument);
+  EXPECT_EQ(plan.status().message(), "a product of this call's extents does not fit in 64 bits");
+}
+
+TEST(ExtremeSizes, TensorsWithoutElementsMayHaveStridesOfZero) {
+  std::vector<float> q(24, 1.0F);
+  std::vector<float> o(24, 7.0F);
+  const float* from = q.data();
+  ForwardArguments arguments;
+  arguments.q = tensor(from, {1, 3, 2, 4});
+  arguments.k = tensor(from, {1, 0, 2, 4});
+  arguments.k.strides = {};
+  arguments.k.data = nullptr;
+  arguments.v = arguments.k;
+  arguments.o = tensor(o.data(), {1, 3, 2, 4});
+  const Status status = forward(arguments);
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_THAT(o, testing::Each(0.0F));
 }
 
 TEST(ExtremeSizes, ManyShortCallsHoldNoMoreMemory) {

@@ -22,6 +22,16 @@ std::vector<int> memory_order(int rank, Layout layout, Random& random) {
   return order;
 }
 
+/// Element `index` in row-major order of the view's shape.
+const std::byte* element_of(const ConstTensorView& view, std::int64_t index) {
+  std::int64_t offset = 0;
+  for (int axis = view.rank - 1; axis >= 0; --axis) {
+    offset += index % view.shape[axis] * view.strides[axis];
+    index /= view.shape[axis];
+  }
+  return static_cast<const std::byte*>(view.data) + offset * static_cast<std::int64_t>(size_of(view.dtype));
+}
+
 template <class T>
 void store(std::byte* target, T value) {
   std::memcpy(target, &value, sizeof value);
@@ -104,6 +114,19 @@ double GuardedTensor::get(std::int64_t index) const {
     case DType::float8_e4m3: break;
   }
   return load<std::uint8_t>(source);
+}
+
+void GuardedTensor::copy(const ConstTensorView& from) {
+  const std::size_t width = size_of(view_.dtype);
+  for (std::int64_t index = 0; index < size(); ++index) std::memcpy(element(index), element_of(from, index), width);
+}
+
+bool GuardedTensor::has_the_bits_of(const ConstTensorView& other) const {
+  const std::size_t width = size_of(view_.dtype);
+  for (std::int64_t index = 0; index < size(); ++index) {
+    if (std::memcmp(element(index), element_of(other, index), width) != 0) return false;
+  }
+  return true;
 }
 
 void GuardedTensor::poison() { std::ranges::fill(memory_.accessible(), kPoison); }

@@ -44,6 +44,11 @@ class GuardedTensor {
   void set_bits(std::int64_t index, std::uint64_t bits);
   double get(std::int64_t index) const;
 
+  /// Takes over the elements of a view of the same dtype and shape.
+  void copy(const ConstTensorView& from);
+  /// Whether it has the bits of such a view's elements.
+  bool has_the_bits_of(const ConstTensorView& other) const;
+
   /// Turns every element into NaN again.
   void poison();
 

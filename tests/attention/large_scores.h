@@ -17,6 +17,7 @@
 
 namespace strobe::test {
 
+inline constexpr std::int64_t kColumns = 16;  // unless a test asks for others
 inline constexpr double kLargestFloat = std::numeric_limits<float>::max();
 
 // Queries of the tests: few, and as many as tiles take.
@@ -35,10 +36,11 @@ inline ScoreTolerance tolerance_of(DType dtype) {
   }
 }
 
-/// One head of so many columns whose scores are query * key: the first column alone is not 0.
+/// One head of `columns` columns whose scores are query * key: the first column alone is not 0.
 class LargeScoresCall {
  public:
-  LargeScoresCall(AttentionCase attention, double query, const std::vector<double>& keys, std::int64_t columns = 16)
+  LargeScoresCall(AttentionCase attention, double query, const std::vector<double>& keys,
+                  std::int64_t columns = kColumns)
       : attention_(completed(std::move(attention), keys, columns)),
         tensors(attention_),
         columns_(columns),

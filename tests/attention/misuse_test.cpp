@@ -88,6 +88,8 @@ std::vector<Misuse<Arguments>> tensor_misuses() {
        "head_dim_v is 600: it must be from 1 to 512"},
       {"DeviceOfV", [](C& c) { c.arguments.v.device = {DeviceType::cuda, 1}; }, kInvalid,
        "v is on cuda:1 and q on cpu: all tensors must be on one device"},
+      {"DeviceIndexOfTheCpu", [](C& c) { c.arguments.q.device.index = 99; }, kInvalid,
+       "q is on device 99 of the cpu: its index must be 0"},
   };
 }
 

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
+#include <limits>
 #include <string>
+#include <vector>
 
 #include "accuracy.h"
 #include "strobe/error_budget.h"
@@ -99,10 +102,44 @@ TEST(Budget, SaysWhatItChose) {
   }
 }
 
+TEST(Budget, RepeatedHeadsAndBatchEntriesAreReadOnce) {
+  Accuracy accuracy(EightBitInputs::normal, 1, 256);
+  const auto repeated = [](ConstTensorView view, std::int64_t heads) {
+    view.shape[0] = std::int64_t{1} << 30;
+    view.shape[2] = heads;
+    view.strides[0] = view.strides[2] = 0;
+    return view;
+  };
+  const Result<QuantizationPlan> once = plan_for(accuracy, {});
+  const Result<QuantizationPlan> plan =
+      plan_quantization(repeated(accuracy.q(), 8), repeated(accuracy.k(), 8), repeated(accuracy.v(), 8), {});
+  ASSERT_TRUE(once.ok());
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->rmse, once->rmse);
+  EXPECT_EQ(plan->error_bound, once->error_bound);
+}
+
+TEST(Budget, OneRowForEverIsNotRead) {
+  const std::vector<float> row(64, 1.0F);
+  ConstTensorView endless = tensor(row.data(), {1, 1, 1, 64});
+  endless.shape[1] = std::int64_t{1} << 40;
+  endless.strides[1] = 0;
+  const Result<QuantizationPlan> plan = plan_quantization(endless, endless, endless, {});
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_FALSE(plan->measured);
+}
+
 TEST(Budget, MisuseIsReported) {
   Accuracy accuracy(EightBitInputs::normal, 1, 64);
   EXPECT_EQ(plan_for(accuracy, {.max_rmse = -1.0}).status().message(),
             "max_rmse is -1: it must be positive, or 0 for none");
+  ConstTensorView q = accuracy.q();
+  q.data = static_cast<const std::byte*>(q.data) + 1;
+  EXPECT_EQ(plan_quantization(q, accuracy.k(), accuracy.v(), {}).status().message(),
+            "q's pointer must be aligned to its 4-byte elements");
+  q = accuracy.q();
+  q.shape[1] = q.shape[2] = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(plan_quantization(q, accuracy.k(), accuracy.v(), {}).status().code(), StatusCode::invalid_argument);
   ConstTensorView k = accuracy.k();
   k.shape[3] = 64;
   EXPECT_EQ(plan_quantization(accuracy.q(), k, accuracy.v(), {}).status().code(), StatusCode::invalid_argument);

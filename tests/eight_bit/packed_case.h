@@ -76,12 +76,9 @@ struct PackedCase {
     return s;
   }
 
-  /// Once more, into memory that held something else.
-  Status quantize_poisoned() {
+  /// Into `operands`, which have their memory.
+  QuantizeArguments quantize_arguments() {
     io::Quantized& to = operands;
-    for (io::HostTensor* tensor : {&to.q8, &to.k8, &to.v8, &to.q_descale, &to.k_descale, &to.v_descale, &to.q_shift}) {
-      std::ranges::fill(tensor->bytes, std::byte{0xff});
-    }
     QuantizeArguments a{.q = io::view(std::as_const(q)),
                         .k = io::view(std::as_const(k)),
                         .v = io::view(std::as_const(v)),
@@ -94,7 +91,16 @@ struct PackedCase {
                         .q_shift = {},
                         .sequences = sequences()};
     if (quantize.center_k) a.q_shift = io::view(to.q_shift);
-    return strobe::quantize(a, quantize, {.threads = threads});
+    return a;
+  }
+
+  /// Once more, into memory that held something else.
+  Status quantize_poisoned() {
+    io::Quantized& to = operands;
+    for (io::HostTensor* tensor : {&to.q8, &to.k8, &to.v8, &to.q_descale, &to.k_descale, &to.v_descale, &to.q_shift}) {
+      std::ranges::fill(tensor->bytes, std::byte{0xff});
+    }
+    return strobe::quantize(quantize_arguments(), quantize, {.threads = threads});
   }
 
   /// Quantises; o and lse are NaN.

@@ -3,17 +3,19 @@
 
 #include <initializer_list>
 
+#include "call/checked.h"
+
 namespace strobe::gpu {
 namespace {
 
 /// Bytes from the first element to past the last; 0 for a tensor without elements.
 std::size_t span_bytes(const ConstTensorView& view) {
-  std::int64_t last = 0;
+  Checked elements = 1;
   for (std::size_t axis = 0; axis < static_cast<std::size_t>(view.rank); ++axis) {
     if (view.shape[axis] == 0) return 0;
-    last += (view.shape[axis] - 1) * view.strides[axis];
+    elements = elements + Checked(view.shape[axis] - 1) * view.strides[axis];
   }
-  return static_cast<std::size_t>(last + 1) * size_of(view.dtype);
+  return (elements * size_of(view.dtype)).value<std::size_t>();
 }
 
 template <class View>

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "call/checked.h"
 #include "strobe/tensor.h"
 
 namespace strobe::io {
@@ -30,15 +31,16 @@ inline std::size_t element_count(const HostTensor& tensor) { return tensor.bytes
 /// Bytes of a row-major tensor; nothing when they end inside a byte, or when they or a stride do not fit 63 bits: an
 /// extent of 0 hides no others.
 inline std::optional<std::size_t> byte_count(const std::vector<std::int64_t>& shape, std::size_t element_bits) {
-  auto bits = static_cast<std::int64_t>(element_bits);
+  Checked bits = element_bits;
   bool is_empty = false;
   for (const std::int64_t extent : shape) {
     is_empty = is_empty || extent == 0;
-    if (extent != 0 && __builtin_mul_overflow(bits, extent, &bits)) return std::nullopt;
+    if (extent != 0) bits = bits * extent;
   }
+  if (!bits.fits()) return std::nullopt;
   if (is_empty) return 0;
-  if (bits % 8 != 0) return std::nullopt;
-  return static_cast<std::size_t>(bits / 8);
+  if (bits.value() % 8 != 0) return std::nullopt;
+  return static_cast<std::size_t>(bits.value() / 8);
 }
 
 /// A tensor of zeros. Throws std::bad_alloc for more bytes than memory or 63 bits hold.

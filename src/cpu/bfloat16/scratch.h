@@ -39,18 +39,18 @@ struct ForwardScratch {
   const std::int64_t n;
   Arena arena;
 
-  bfloat16* const keys = arena.take<bfloat16>(n * columns);              // K tile, left operand
-  bfloat16* const values = arena.take<bfloat16>(n * columns_v);          // V^T tile, left operand
-  bfloat16* const queries = arena.take<bfloat16>(m * columns);           // Q^T, right operand
-  float* const output = arena.take<float>(m * columns_v);                // O^T unscaled, panels of kBlock queries
-  float* const scores = arena.take<float>(2 * n * kBlock);               // S^T of two panels
-  bfloat16* const probabilities = arena.take<bfloat16>(2 * n * kBlock);  // P^T of two panels, right operands
-  float* const row_max = arena.take<float>(m);                           // of scores, as the task's softmax has them
-  float* const row_sum = arena.take<float>(m);                           // of exp2(exponent - row_max's)
-  float* const rescale = arena.take<float>(m);                           // of earlier sums, by the latest tile
-  std::int64_t* const visible_begin = arena.take<std::int64_t>(m);       // first visible key of each row
-  std::int64_t* const visible_end = arena.take<std::int64_t>(m);         // one past the last
-  std::byte* const converted = arena.take<std::byte>(tile_bytes);        // of K or V stored in 8 bits
+  bfloat16* const keys = arena.take<bfloat16>(n, columns);             // K tile, left operand
+  bfloat16* const values = arena.take<bfloat16>(n, columns_v);         // V^T tile, left operand
+  bfloat16* const queries = arena.take<bfloat16>(m, columns);          // Q^T, right operand
+  float* const output = arena.take<float>(m, columns_v);               // O^T unscaled, panels of kBlock queries
+  float* const scores = arena.take<float>(2, n, kBlock);               // S^T of two panels
+  bfloat16* const probabilities = arena.take<bfloat16>(2, n, kBlock);  // P^T of two panels, right operands
+  float* const row_max = arena.take<float>(m);                         // of scores, as the task's softmax has them
+  float* const row_sum = arena.take<float>(m);                         // of exp2(exponent - row_max's)
+  float* const rescale = arena.take<float>(m);                         // of earlier sums, by the latest tile
+  std::int64_t* const visible_begin = arena.take<std::int64_t>(m);     // first visible key of each row
+  std::int64_t* const visible_end = arena.take<std::int64_t>(m);       // one past the last
+  std::byte* const converted = arena.take<std::byte>(tile_bytes);      // of K or V stored in 8 bits
 };
 
 /// Of row_normalizers-inl.h.
@@ -60,11 +60,11 @@ struct NormalizerScratch {
   const std::int64_t columns;  // head_dim in whole blocks
   Arena arena;
 
-  bfloat16* const keys = arena.take<bfloat16>(kBlock * columns);     // left operand
-  bfloat16* const queries = arena.take<bfloat16>(kBlock * columns);  // Q^T, right operand
-  float* const scores = arena.take<float>(kBlock * kBlock);          // S^T
-  float* const bias = arena.take<float>(kBlock * kBlock);
-  float* const row = arena.take<float>(kBlock * kBlock);  // rows of the bias on their way
+  bfloat16* const keys = arena.take<bfloat16>(kBlock, columns);     // left operand
+  bfloat16* const queries = arena.take<bfloat16>(kBlock, columns);  // Q^T, right operand
+  float* const scores = arena.take<float>(kBlock, kBlock);          // S^T
+  float* const bias = arena.take<float>(kBlock, kBlock);
+  float* const row = arena.take<float>(kBlock, kBlock);  // rows of the bias on their way
   std::int64_t* const visible_begin = arena.take<std::int64_t>(kBlock);
   std::int64_t* const visible_end = arena.take<std::int64_t>(kBlock);
 };
@@ -84,21 +84,21 @@ struct BackwardScratch {
   const std::int64_t n;
   Arena arena;
 
-  bfloat16* const keys = arena.take<bfloat16>(n * columns);                // K, left operand
-  bfloat16* const values = arena.take<bfloat16>(n * columns_v);            // V, left operand
-  bfloat16* const keys_transposed = arena.take<bfloat16>(n * columns);     // K^T, left operand
-  float* const dk = arena.take<float>(n * columns);                        // sums, [keys, head_dim]
-  float* const dv = arena.take<float>(n * columns_v);                      // sums, [keys, head_dim_v]
-  bfloat16* const queries = arena.take<bfloat16>(m * columns);             // Q of the block, right operand
-  bfloat16* const d_o = arena.take<bfloat16>(m * columns_v);               // dO, right operand
-  bfloat16* const queries_transposed = arena.take<bfloat16>(m * columns);  // Q^T, right operand
-  bfloat16* const d_o_transposed = arena.take<bfloat16>(m * columns_v);    // dO^T, right operand
-  float* const scores = arena.take<float>(2 * kBlock * kBlock);            // S^T of two blocks of pairs
-  float* const d_probabilities = arena.take<float>(2 * kBlock * kBlock);   // dP^T likewise
-  bfloat16* const probability_rows = arena.take<bfloat16>(m * n);          // P^T, left operand
-  bfloat16* const d_score_rows = arena.take<bfloat16>(m * n);              // dS^T, left operand
-  bfloat16* const d_score_pairs = arena.take<bfloat16>(m * n);             // dS^T, right operand
-  float* const shift = arena.take<float>(m);                               // of the block: RowNormalizers
+  bfloat16* const keys = arena.take<bfloat16>(n, columns);                // K, left operand
+  bfloat16* const values = arena.take<bfloat16>(n, columns_v);            // V, left operand
+  bfloat16* const keys_transposed = arena.take<bfloat16>(n, columns);     // K^T, left operand
+  float* const dk = arena.take<float>(n, columns);                        // sums, [keys, head_dim]
+  float* const dv = arena.take<float>(n, columns_v);                      // sums, [keys, head_dim_v]
+  bfloat16* const queries = arena.take<bfloat16>(m, columns);             // Q of the block, right operand
+  bfloat16* const d_o = arena.take<bfloat16>(m, columns_v);               // dO, right operand
+  bfloat16* const queries_transposed = arena.take<bfloat16>(m, columns);  // Q^T, right operand
+  bfloat16* const d_o_transposed = arena.take<bfloat16>(m, columns_v);    // dO^T, right operand
+  float* const scores = arena.take<float>(2, kBlock, kBlock);             // S^T of two blocks of pairs
+  float* const d_probabilities = arena.take<float>(2, kBlock, kBlock);    // dP^T likewise
+  bfloat16* const probability_rows = arena.take<bfloat16>(m, n);          // P^T, left operand
+  bfloat16* const d_score_rows = arena.take<bfloat16>(m, n);              // dS^T, left operand
+  bfloat16* const d_score_pairs = arena.take<bfloat16>(m, n);             // dS^T, right operand
+  float* const shift = arena.take<float>(m);                              // of the block: RowNormalizers
   float* const log2_sum = arena.take<float>(m);
   float* const delta = arena.take<float>(m);                           // of the block
   std::int64_t* const visible_begin = arena.take<std::int64_t>(m);     // first visible key of each row

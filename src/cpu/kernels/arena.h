@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "call/arithmetic.h"
+#include "call/checked.h"
 
 namespace strobe::cpu {
 
@@ -15,10 +15,12 @@ class Arena {
  public:
   explicit Arena(std::byte* memory) : memory_(memory) {}
 
-  template <class T>
-  T* take(std::int64_t elements) {
+  /// A piece of as many elements as the product of `extents`. Throws SizeOverflow where 63 bits do not count its bytes.
+  template <class T, class... Extents>
+  T* take(Extents... extents) {
     std::byte* piece = memory_ == nullptr ? nullptr : memory_ + bytes_;
-    bytes_ += round_up(static_cast<std::size_t>(elements) * sizeof(T), kAlignment);
+    const Checked size = (Checked(sizeof(T)) * ... * extents);
+    bytes_ = (bytes_ + round_up(size, kAlignment)).template value<std::size_t>();
     return reinterpret_cast<T*>(piece);
   }
 
@@ -26,7 +28,7 @@ class Arena {
   std::size_t bytes() const { return bytes_; }
 
  private:
-  static constexpr std::size_t kAlignment = 64;
+  static constexpr std::int64_t kAlignment = 64;
 
   std::byte* memory_;
   std::size_t bytes_ = 0;

@@ -32,13 +32,7 @@ class BiasGradient {
   /// Waits until the rows before row_end are done by the task before this one, in blocks of `block_rows`. Heads of a
   /// position share the elements of a bias that serves all heads, and may lie in the next blocks, too.
   void wait(std::int64_t row_end, std::int64_t group, std::int64_t block_rows) const {
-    const std::atomic<std::int32_t>* before = turn_.before;
-    if (!wanted() || before == nullptr) return;
-    const std::int64_t block = (round_up(row_end, group) - 1) / block_rows;
-    for (std::int32_t now = before->load(std::memory_order_acquire); now <= block;
-         now = before->load(std::memory_order_acquire)) {
-      before->wait(now, std::memory_order_acquire);
-    }
+    wait_for((round_up(row_end, group) - 1) / block_rows + 1);
   }
 
   /// `blocks` blocks of rows are done.
@@ -47,7 +41,14 @@ class BiasGradient {
     turn_.own->store(static_cast<std::int32_t>(blocks), std::memory_order_release);
     turn_.own->notify_all();
   }
-  void pass_all() const { pass(std::numeric_limits<std::int32_t>::max()); }
+
+  /// All blocks are done. A task that skipped some, which a mask hides from its heads, has not waited for them: the
+  /// next one must not find them passed on while a task before this one still adds to them.
+  void pass_all() const {
+    constexpr std::int32_t kAll = std::numeric_limits<std::int32_t>::max();
+    wait_for(kAll);
+    pass(kAll);
+  }
 
   /// Fetches what store() will write while a product runs: hardware does not follow from row to row.
   void prefetch(std::int64_t key, std::int64_t row_begin, std::int64_t row_end) const {
@@ -79,6 +80,16 @@ class BiasGradient {
   }
 
  private:
+  /// Until the task before this one has passed on so many blocks.
+  void wait_for(std::int64_t blocks) const {
+    const std::atomic<std::int32_t>* before = turn_.before;
+    if (!wanted() || before == nullptr) return;
+    for (std::int32_t now = before->load(std::memory_order_acquire); now < blocks;
+         now = before->load(std::memory_order_acquire)) {
+      before->wait(now, std::memory_order_acquire);
+    }
+  }
+
   static void add(const float* HWY_RESTRICT from, std::int64_t count, float* HWY_RESTRICT to) {
     const Floats d;
     std::int64_t i = 0;

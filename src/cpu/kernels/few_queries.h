@@ -78,8 +78,8 @@ struct FewQueriesScratch {
   const std::int64_t tile_bytes;
   Arena arena;
 
-  float* const queries = arena.take<float>(all_heads * m_padded * columns);         // [heads, rows, columns]
-  float* const scores = arena.take<float>(all_heads * m_padded * kFewQueriesKeys);  // then probabilities
+  float* const queries = arena.take<float>(all_heads, m_padded, columns);         // [heads, rows, columns]
+  float* const scores = arena.take<float>(all_heads, m_padded, kFewQueriesKeys);  // then probabilities
   float* const widened = arena.take<float>(kFewQueriesKeys * (columns > columns_v ? columns : columns_v));  // K or V
   float* const top = arena.take<float>(m_padded);                   // of a block's scores, of each row
   float* const shift = arena.take<float>(m_padded);                 // taken from the scores
@@ -90,7 +90,7 @@ struct FewQueriesScratch {
   std::int64_t* const end = arena.take<std::int64_t>(all_rows);
   std::int64_t* const any_begin = arena.take<std::int64_t>(all_heads);  // what any row of a head sees
   std::int64_t* const any_end = arena.take<std::int64_t>(all_heads);
-  float* const block_output = arena.take<float>(all_rows * columns_v);  // of row-invariant calls: P V of a block
+  float* const block_output = arena.take<float>(all_rows, columns_v);  // of row-invariant calls: P V of a block
   float* const block_rescale = arena.take<float>(all_rows);
   std::uint32_t* const kept = arena.take<std::uint32_t>(words);
   std::byte* const converted = arena.take<std::byte>(tile_bytes);  // of K or V stored in 8 bits

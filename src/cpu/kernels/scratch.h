@@ -51,9 +51,9 @@ struct ForwardScratch {
   float* const keys = arena.take<float>((columns * traits.strip + kStripPadding) * n / traits.strip);  // K tile, packed
   float* const values =
       arena.take<float>((n * traits.strip + kStripPadding) * columns_v / traits.strip);  // V tile, packed
-  float* const queries = arena.take<float>(m * columns);                                 // Q^T, panels
-  float* const output = arena.take<float>(m * columns_v);                                // O^T unscaled, panels
-  float* const scores = arena.take<float>(n * traits.panel);                             // S^T, then P^T, of one panel
+  float* const queries = arena.take<float>(m, columns);                                  // Q^T, panels
+  float* const output = arena.take<float>(m, columns_v);                                 // O^T unscaled, panels
+  float* const scores = arena.take<float>(n, traits.panel);                              // S^T, then P^T, of one panel
   float* const row_max = arena.take<float>(m);                  // of scores, as the task's softmax has them
   float* const row_offset = arena.take<float>(m);               // of 8-bit operands: added to row_max's exponent
   float* const row_sum = arena.take<float>(m);                  // of exp2(exponent - row_max's)
@@ -69,7 +69,7 @@ struct ForwardScratch {
   std::int64_t* const visible_end = arena.take<std::int64_t>(m);    // one past the last
   float* const row =
       arena.take<float>(pack_buffer(std::max({columns, columns_v, n}), traits));  // rows on their way in or out
-  float* const bias = arena.take<float>(n * traits.panel);                        // of one panel
+  float* const bias = arena.take<float>(n, traits.panel);                         // of one panel
   std::byte* const converted = arena.take<std::byte>(tile_bytes);                 // of K or V stored in 8 bits
 };
 
@@ -85,9 +85,9 @@ struct NormalizerScratch {
   const std::int64_t lanes;
   Arena arena;
 
-  float* const queries = arena.take<float>(kRows * columns);
-  float* const keys = arena.take<float>(lanes * columns);
-  float* const scores = arena.take<float>(kRows * kRowKeys);
+  float* const queries = arena.take<float>(kRows, columns);
+  float* const keys = arena.take<float>(lanes, columns);
+  float* const scores = arena.take<float>(kRows, kRowKeys);
 };
 
 /// Of backward-inl.h.
@@ -114,22 +114,23 @@ struct BackwardScratch {
   const std::int64_t words;         // of kept keys in a row
   Arena arena;
 
-  float* const keys = arena.take<float>(n * columns);            // K^T, panels
-  float* const values = arena.take<float>(n * columns_v);        // V^T, panels
-  float* const wide_keys = arena.take<float>(n * wide_columns);  // K, wide panels
-  float* const dk = arena.take<float>(n * columns);              // dK^T sums, panels
-  float* const dv = arena.take<float>(n * columns_v);            // dV^T sums, panels
-  float* const queries =
-      arena.take<float>((columns * traits.strip + kStripPadding) * m / traits.strip);  // Q of the block, packed
-  float* const d_o = arena.take<float>((columns_v * traits.strip + kStripPadding) * m / traits.strip);  // dO likewise
-  float* const scores = arena.take<float>(m * traits.panel);           // S, then P, of one panel
-  float* const d_probabilities = arena.take<float>(m * traits.panel);  // dP of one panel
-  float* const d_scores = arena.take<float>(m * n);                    // dS of the block, panels
-  std::int64_t* const row_begin = arena.take<std::int64_t>(n);         // first row that sees each key
-  std::int64_t* const row_end = arena.take<std::int64_t>(n);           // one past the last
-  float* const row = arena.take<float>(pack_buffer(widest, traits));   // rows on their way in or out
-  float* const terms = arena.take<float>(m * traits.panel);          // of one panel; then dS before the softcap's slope
-  std::uint32_t* const kept = arena.take<std::uint32_t>(m * words);  // of dropout: KeptKeys
+  float* const keys = arena.take<float>(n, columns);            // K^T, panels
+  float* const values = arena.take<float>(n, columns_v);        // V^T, panels
+  float* const wide_keys = arena.take<float>(n, wide_columns);  // K, wide panels
+  float* const dk = arena.take<float>(n, columns);              // dK^T sums, panels
+  float* const dv = arena.take<float>(n, columns_v);            // dV^T sums, panels
+  float* const queries = arena.take<float>(Checked(m) * (columns * traits.strip + kStripPadding) /
+                                           traits.strip);  // Q of the block, packed
+  float* const d_o =
+      arena.take<float>(Checked(m) * (columns_v * traits.strip + kStripPadding) / traits.strip);  // dO likewise
+  float* const scores = arena.take<float>(m, traits.panel);           // S, then P, of one panel
+  float* const d_probabilities = arena.take<float>(m, traits.panel);  // dP of one panel
+  float* const d_scores = arena.take<float>(m, n);                    // dS of the block, panels
+  std::int64_t* const row_begin = arena.take<std::int64_t>(n);        // first row that sees each key
+  std::int64_t* const row_end = arena.take<std::int64_t>(n);          // one past the last
+  float* const row = arena.take<float>(pack_buffer(widest, traits));  // rows on their way in or out
+  float* const terms = arena.take<float>(m, traits.panel);          // of one panel; then dS before the softcap's slope
+  std::uint32_t* const kept = arena.take<std::uint32_t>(m, words);  // of dropout: KeptKeys
 };
 
 }  // namespace strobe::cpu
