@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
@@ -16,7 +15,8 @@ from strobe import _core
 from strobe._arrays import empty_output, without_negative_bit
 from strobe.torch import checkpoints
 from strobe.torch.functional import attention, cast, is_eager_inference
-from strobe.torch.ops import is_traced, rows
+from strobe.torch.masks import as_bias, batched_mask, check_mask, without_hidden_keys
+from strobe.torch.ops import rows
 
 
 class sdpa(TorchFunctionMode):  # noqa: N801
@@ -26,20 +26,30 @@ class sdpa(TorchFunctionMode):  # noqa: N801
 
     What Strobe does not do raises NotImplementedError or ValueError; with ``fallback`` PyTorch does it instead. What
     torch.utils.checkpoint computes again in the backward runs on Strobe, too. nn.MultiheadAttention and nn.Transformer,
-    which PyTorch computes by a function of its own, are not reached, nor are threads that start inside of the context.
+    which PyTorch computes by a function of its own, are not reached. The context is that of the thread that enters it:
+    threads that start inside of it enter one of their own.
+
+    A key that a boolean attn_mask hides from all queries of its sample and head may hold anything, NaN included: it
+    reaches no result and gets a gradient of 0. A key that some queries see must be finite, since its weight of 0 in the
+    other queries is multiplied by what it holds. So must keys behind the -inf of a floating-point mask, which is added.
     """
 
     def __init__(self, *, fallback: bool = False) -> None:
         super().__init__()
         self.fallback = fallback
+        self._carries: list[bool] = []  # for each time that it is entered, whether checkpoints carry it
 
     def __enter__(self) -> "sdpa":
-        checkpoints.enter(_carried)
+        # A compiler sees the body of a checkpoint in the mode that it is traced in.
+        self._carries.append(not torch.compiler.is_compiling())
+        if self._carries[-1]:
+            checkpoints.enter(_carried)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        checkpoints.leave()
+        if self._carries.pop():
+            checkpoints.leave()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -86,7 +96,7 @@ def _attention(
         options["causal"] = _ALIGNMENTS[attn_mask.variant]
         attn_mask = None
     if attn_mask is not None:
-        _check_mask(attn_mask, query)
+        check_mask(attn_mask, query)
     dense = query.dim() == 4 and query.shape[0] == key.shape[0] and key.shape[:-1] == value.shape[:-1]
     if dense and not enable_gqa:
         dense = query.shape[1] == key.shape[1]
@@ -98,7 +108,11 @@ def _attention(
     leading = _leading_axes(query, key, value, enable_gqa)
     q, k, v = _batched(query, key, value, leading, enable_gqa)
     if attn_mask is not None:
-        options["bias"] = _bias(attn_mask, query, key, leading)
+        seqlens = query.shape[-2], key.shape[-2]
+        mask = batched_mask(attn_mask, [*leading, *seqlens])
+        if mask.dtype == torch.bool:
+            k, v = without_hidden_keys(mask, k, v)
+        options["bias"] = as_bias(mask, *seqlens, cast(query)[0].dtype)
     if dropout_p:
         options["dropout"] = dropout_p
     out = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **options).transpose(1, 2)
@@ -106,14 +120,6 @@ def _attention(
 
 
 _ALIGNMENTS = {CausalVariant.UPPER_LEFT: "top_left", CausalVariant.LOWER_RIGHT: "bottom_right"}
-
-
-def _check_mask(mask: Tensor, query: Tensor) -> None:
-    """As PyTorch: an integer mask would be added, which hides nothing."""
-    if type(mask) not in (Tensor, Parameter) and not is_traced(query):
-        raise NotImplementedError(f"attn_mask is a {type(mask).__name__}: Strobe takes masks of plain tensors")
-    if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise TypeError(f"attn_mask is {str(mask.dtype).removeprefix('torch.')}: it must be bool or floating point")
 
 
 def _eager(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
@@ -156,22 +162,3 @@ def _batched(
         return tensor if len(batch) == 1 else tensor.reshape(-1, *tensor.shape[-3:])
 
     return with_heads(query, heads), with_heads(key, key_heads), with_heads(value, key_heads)
-
-
-def _bias(mask: Tensor, query: Tensor, key: Tensor, leading: tuple[int, ...]) -> Tensor:
-    """The mask [.., seqlen_q, seqlen_k], whose axes broadcast, as a bias; True stands for a visible key."""
-    if mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_fill(~mask, float("-inf"))
-    elif mask.dtype not in (torch.float32, cast(query)[0].dtype):
-        mask = mask.to(torch.float32)
-    rank = max(len(leading), 1) + 2
-    if mask.dim() > rank:
-        shape = [*leading, query.shape[-2], key.shape[-2]]
-        raise ValueError(f"attn_mask has rank {mask.dim()}: it must broadcast to {shape}")
-    mask = mask.reshape((1,) * (rank - mask.dim()) + mask.shape)
-    mask = mask.expand(*mask.shape[:-2], query.shape[-2], key.shape[-2])
-    if rank != 4:
-        shared = all(extent == 1 for extent in mask.shape[:-3])
-        mask = mask if shared else mask.expand(*leading[:-1], *mask.shape[-3:])
-        mask = mask.reshape(-1, *mask.shape[-3:])
-    return mask if mask.stride(-1) == 1 or mask.shape[-1] <= 1 else mask.contiguous()
