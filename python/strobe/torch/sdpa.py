@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.nn.attention.bias import CausalBias, CausalVariant
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from strobe import _core
@@ -16,6 +17,7 @@ from strobe._arrays import empty_output, without_negative_bit
 from strobe.torch import checkpoints
 from strobe.torch.functional import attention, cast, is_eager_inference
 from strobe.torch.masks import as_bias, batched_mask, check_mask, without_hidden_keys
+from strobe.torch.multi_head import with_attention
 from strobe.torch.ops import rows
 
 
@@ -25,8 +27,8 @@ class sdpa(TorchFunctionMode):  # noqa: N801
     While it is entered, scaled_dot_product_attention runs on Strobe, with the same arguments and gradients.
 
     What Strobe does not do raises NotImplementedError or ValueError; with ``fallback`` PyTorch does it instead. What
-    torch.utils.checkpoint computes again in the backward runs on Strobe, too. nn.MultiheadAttention and nn.Transformer,
-    which PyTorch computes by a function of its own, are not reached. The context is that of the thread that enters it:
+    torch.utils.checkpoint computes again in the backward runs on Strobe, too, and so do nn.MultiheadAttention and
+    nn.Transformer, but where they return weights (``need_weights``). The context is that of the thread that enters it:
     threads that start inside of it enter one of their own.
 
     A key that a boolean attn_mask hides from all queries of its sample and head may hold anything, NaN included: it
@@ -53,14 +55,11 @@ class sdpa(TorchFunctionMode):  # noqa: N801
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is not scaled_dot_product_attention:
-            return func(*args, **kwargs)
-        try:
-            return _attention(*args, **kwargs)
-        except (NotImplementedError, ValueError):
-            if not self.fallback:
-                raise
-            return func(*args, **kwargs)
+        if func is scaled_dot_product_attention:
+            return _ATTENTIONS[self.fallback](*args, **kwargs)
+        if func is multi_head_attention_forward and _PLAIN_TYPES.issuperset(types):
+            return _MULTI_HEAD[self.fallback](*args, **kwargs)
+        return func(*args, **kwargs)
 
 
 def _carried(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,3 +161,15 @@ def _batched(
         return tensor if len(batch) == 1 else tensor.reshape(-1, *tensor.shape[-3:])
 
     return with_heads(query, heads), with_heads(key, key_heads), with_heads(value, key_heads)
+
+
+def _attention_or_fallback(*args: Any, **kwargs: Any) -> Tensor:
+    try:
+        return _attention(*args, **kwargs)
+    except (NotImplementedError, ValueError):
+        return scaled_dot_product_attention(*args, **kwargs)
+
+
+_PLAIN_TYPES = frozenset({Tensor, Parameter})
+_ATTENTIONS = {False: _attention, True: _attention_or_fallback}
+_MULTI_HEAD = {fallback: with_attention(attention) for fallback, attention in _ATTENTIONS.items()}
