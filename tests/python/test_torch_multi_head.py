@@ -32,7 +32,7 @@ CASES = {
     "heads, padding": (multi_head, 1, {"key_padding_mask": PADDING}),
     "heads, mask": (multi_head, 1, {"attn_mask": torch.ones(9, 9).triu(1).bool()}),
     "heads, both": (multi_head, 1, {"key_padding_mask": PADDING, "attn_mask": torch.ones(9, 9).triu(1).bool()}),
-    "heads, bias and zero": (lambda: multi_head(add_bias_kv=True, add_zero_attn=True), 1, {"key_padding_mask": PADDING}),
+    "heads, more keys": (lambda: multi_head(add_bias_kv=True, add_zero_attn=True), 1, {"key_padding_mask": PADDING}),
     "transformer": (
         lambda: nn.Transformer(32, 4, 2, 1, 64, dropout=0.0, batch_first=True),
         4,
