@@ -88,6 +88,8 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """query [.., heads_q, seqlen_q, head_dim], key and value likewise; leading axes broadcast."""
+    if query.is_nested or key.is_nested or value.is_nested:
+        raise NotImplementedError("query, key or value is a nested tensor: Strobe takes dense ones")
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask is given with is_causal: give one of them")
     options: dict[str, Any] = {"scale": scale, "causal": "top_left" if is_causal else False}
