@@ -109,5 +109,6 @@ def test_nested_tensors_fall_back():
         nested = torch.nested.nested_tensor([torch.zeros(3, 1, 8)], layout=layout).transpose(1, 2)
         with strobe.torch.sdpa(), pytest.raises(NotImplementedError, match="nested tensor: Strobe takes dense ones"):
             scaled_dot_product_attention(nested, nested, nested)
-        with strobe.torch.sdpa(fallback=True):
-            assert scaled_dot_product_attention(nested, nested, nested).is_nested
+    jagged = torch.nested.nested_tensor([torch.zeros(3, 1, 8)], layout=torch.jagged).transpose(1, 2)
+    with strobe.torch.sdpa(fallback=True):
+        assert scaled_dot_product_attention(jagged, jagged, jagged).is_nested
