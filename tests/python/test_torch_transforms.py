@@ -53,7 +53,6 @@ def transforms(attention):
     }
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("attention", [attend, attend_by_sdpa])
 @pytest.mark.parametrize("name", transforms(attend))
 def test_values(name, attention):
@@ -68,7 +67,15 @@ def test_values(name, attention):
         torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", ["grad", "vjp", "vmap", "vmap grad", "jacrev"])
+def test_compiled(name):
+    torch._dynamo.reset()
+    inputs = (*TENSORS, BIAS)
+    results = torch.compile(transforms(attend)[name], backend="aot_eager", fullgraph=name == "vmap")(*inputs)
+    wanted = transforms(attend)[name](*inputs)
+    assert all(map(torch.equal, [results] if name == "vmap" else results, [wanted] if name == "vmap" else wanted))
+
+
 def test_vmap_beneath_the_tape():
     q, k, v = (x.clone().requires_grad_() for x in TENSORS)
     out = vmap(lambda q, k, v: attend(q[None], k[None], v[None])[0])(q, k, v)
@@ -91,7 +98,6 @@ def test_lse_and_sinks_have_gradients():
         assert torch.equal(result, exact)
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize(
     "transform", [hessian, lambda f: grad(lambda x: grad(f)(x).sum()), lambda f: jacrev(jacrev(f))]
 )

@@ -30,7 +30,7 @@ def attention(
     Shapes, dtypes, options and errors are those of strobe.attention; where the last axis is not dense the tensor is
     copied. Under autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from
     PyTorch's generator of q's device. Runs on the current stream. grad, vjp, jacrev and vmap of torch.func take the
-    call, vmap in a loop over its axis. Second and forward-mode derivatives raise NotImplementedError; so does the
+    call; vmap's axis joins the batch. Second and forward-mode derivatives raise NotImplementedError; so does the
     backward of a call that the engine has in the forward alone.
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):

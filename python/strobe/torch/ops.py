@@ -48,12 +48,12 @@ _OPTIONS = (
     + ", float? scale, str causal, SymInt window_left, SymInt window_right, SymInt chunk, float softcap, float dropout"
     + ", bool deterministic, bool row_invariant, int block_size, SymInt max_seqlen_q, SymInt max_seqlen_k, int threads"
 )
-_LIBRARY = torch.library.Library("strobe", "DEF")
-_LIBRARY.define(
+LIBRARY = torch.library.Library("strobe", "DEF")
+LIBRARY.define(
     f"attention(Tensor q, Tensor k, Tensor v, {_OPTIONS}, bool return_max_logits) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
-_LIBRARY.define(
+LIBRARY.define(
     f"attention_backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_OPTIONS}, "
     "bool needs_d_bias, bool needs_d_sink) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
@@ -261,9 +261,9 @@ def _register(
     name: str, compute: Callable[..., Any], fake: Callable[..., Any], derivative: Callable[..., Any], setup: Any
 ) -> None:
     for device in ("CPU", "CUDA"):
-        _LIBRARY.impl(name, compute, device)
-    torch.library.register_fake(f"strobe::{name}", fake, lib=_LIBRARY)
-    torch.library.register_autograd(f"strobe::{name}", derivative, setup_context=setup, lib=_LIBRARY)
+        LIBRARY.impl(name, compute, device)
+    torch.library.register_fake(f"strobe::{name}", fake, lib=LIBRARY)
+    torch.library.register_autograd(f"strobe::{name}", derivative, setup_context=setup, lib=LIBRARY)
 
 
 _register("attention", forward, forward_fake, autograd_backward, setup_context)

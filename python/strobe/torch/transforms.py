@@ -1,22 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention under the transforms of torch.func: grad, vjp, jacrev, vmap and what they are combined to.
 
-The operators' own nodes on the tape save in the forward, which transforms do not allow. vmap loops over its axis.
+The operators' own nodes on the tape save in the forward, which transforms do not allow. batching.py has what vmap does.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _functorch
+from torch._C import _are_functorch_transforms_active
+from torch._C._functorch import TransformType
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.autograd import Function
 
 from strobe.torch import ops
 
 
 def is_transformed() -> bool:
-    """Whether a transform runs now, and no compiler, which has rules of its own for the operators."""
-    return _functorch.peek_interpreter_stack() is not None and not torch.compiler.is_compiling()
+    """Whether a transform runs now, in no compiler: compilers know vmap of the operators.
+
+    They do not know derivatives of the operators under transforms: there the graph breaks.
+    """
+    if not _are_functorch_transforms_active():
+        return False
+    if not torch.compiler.is_compiling():
+        return True
+    if retrieve_current_functorch_interpreter().key() == TransformType.Grad:
+        torch._dynamo.graph_break("torch.func takes a derivative of strobe.torch.attention")
+    return False
 
 
 def _no_forward_mode(ctx: Any, *tangents: Tensor | None) -> Any:
