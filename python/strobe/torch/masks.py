@@ -36,8 +36,8 @@ def batched_mask(mask: Tensor, shape: list[int]) -> Tensor:
 def without_hidden_keys(mask: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
     """K or V [batch, heads_kv, seqlen_k, ..] with zeros, which get no gradient, where `mask` shows a key to no query.
 
-    A bias takes their weight alone: 0 times NaN is NaN, and NaN minus infinity as well. Whether there are such keys is
-    known where the mask lies; a GPU is not waited for.
+    A bias takes their weight alone: 0 times NaN is NaN, and NaN minus infinity as well. Nobody waits for a GPU to learn
+    whether there are such keys.
     """
     seen = mask.any(-2)
     heads, heads_kv = seen.shape[1], tensors[0].shape[1]

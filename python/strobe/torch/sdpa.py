@@ -108,16 +108,31 @@ def _attention(
         return torch.nn.functional.dropout(kept, 1.0)
     leading = _leading_axes(query, key, value, enable_gqa)
     q, k, v = _batched(query, key, value, leading, enable_gqa)
-    if attn_mask is not None:
-        seqlens = query.shape[-2], key.shape[-2]
-        mask = batched_mask(attn_mask, [*leading, *seqlens])
-        if mask.dtype == torch.bool:
-            k, v = without_hidden_keys(mask, k, v)
-        options["bias"] = as_bias(mask, *seqlens, cast(query)[0].dtype)
     if dropout_p:
         options["dropout"] = dropout_p
-    out = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **options).transpose(1, 2)
+    if attn_mask is None:
+        out = _heads_first(q, k, v, options)
+    else:
+        out = _masked(q, k, v, batched_mask(attn_mask, [*leading, query.shape[-2], key.shape[-2]]), options)
     return out if len(leading) == 2 else out.reshape(*leading, *out.shape[2:])
+
+
+def _heads_first(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
+    """Of tensors [batch, heads, seqlen, head_dim]."""
+    return attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **options).transpose(1, 2)
+
+
+def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: dict[str, Any]) -> Tensor:
+    """The same with what batched_mask() gave; keys that a boolean mask shows to no query may hold anything."""
+    options["bias"] = as_bias(mask, q.shape[2], k.shape[2], cast(q)[0].dtype)
+    if mask.dtype == torch.bool:
+        if not (q.is_cuda or "dropout" in options) and is_eager_inference(q, k, v):
+            out = _heads_first(q, k, v, dict(options))
+            # A weight of 0 lets what a key holds through as NaN or not at all. To look is cheaper than to copy K and V.
+            if not out.sum().isnan():
+                return out
+        k, v = without_hidden_keys(mask, k, v)
+    return _heads_first(q, k, v, options)
 
 
 _ALIGNMENTS = {CausalVariant.UPPER_LEFT: "top_left", CausalVariant.LOWER_RIGHT: "bottom_right"}
