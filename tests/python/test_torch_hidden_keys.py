@@ -78,16 +78,20 @@ def test_hidden_keys_reach_nothing(q_shape, k_shape, mask, poison):
         assert torch.equal(sdpa(*poisoned, **arguments), results[0])
 
 
+@pytest.mark.parametrize("head_dim", [8, 64])
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 3e4])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_in_16_bits(dtype):
-    q, k, v = (draw(3, 4, 9, 8, seed=seed).to(dtype) for seed in range(3))
+def test_in_16_bits(dtype, poison, head_dim):
+    q, k, v = (draw(3, 4, 9, head_dim, seed=seed).to(dtype) for seed in range(3))
     hidden = ~padding().transpose(-1, -2)
-    poisoned = [q, *(x.masked_fill(hidden, math.nan) for x in (k, v))]
+    poisoned = [q, *(x.masked_fill(hidden, poison) for x in (k, v))]
     clean = [q, *(x.masked_fill(hidden, 0.0) for x in (k, v))]
     results, wanted = (with_gradients(sdpa, inputs, attn_mask=padding()) for inputs in (poisoned, clean))
     for result, exact in zip(results, wanted, strict=True):
         assert result.isfinite().all()
         assert torch.equal(result, exact)
+    with torch.no_grad():
+        assert torch.equal(sdpa(*poisoned, attn_mask=padding()), wanted[0])
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
