@@ -73,8 +73,8 @@ def dtype_name(dtype: Any) -> str:
 def without_negative_bit(*tensors: Any) -> tuple[Any, ...]:
     """PyTorch's tensors, where one is a view of -x copies: the dispatcher resolves such views, and we go past it."""
     for tensor in tensors:
-        if tensor.is_neg():
-            return tuple(x.resolve_neg() for x in tensors)
+        if framework_of(tensor) == "torch" and tensor.is_neg():
+            return tuple(x.resolve_neg() if framework_of(x) == "torch" else x for x in tensors)
     return tensors
 
 
@@ -96,7 +96,12 @@ def empty_output(q: Any, v: Any) -> Any:
     """An array for attention's output, row-major."""
     if framework_of(q) == "torch" == framework_of(v) and q.ndim and v.ndim and q.shape[-1] == v.shape[-1]:
         torch = sys.modules["torch"]
-        return torch.empty_like(q, memory_format=torch.contiguous_format)  # in half the time of new_empty
+        try:
+            return torch.empty_like(q, memory_format=torch.contiguous_format)  # in half the time of new_empty
+        except RuntimeError as error:
+            if q.layout == torch.strided:
+                raise
+            raise ValueError(f"q has the layout {q.layout}: it must be dense, torch.strided") from error
     return empty(output_shape(q, v), q)
 
 

@@ -138,3 +138,67 @@ def test_jax_reads_random_state(qkv):
 def test_bfloat16_is_no_integer(qkv):
     with pytest.raises(TypeError, match=r"seed is of type ml_dtypes\.bfloat16: it must be an integer"):
         strobe.attention(*qkv, dropout=0.5, seed=ml_dtypes.bfloat16(1))
+
+
+SEEDS_OF_GRAPHS = [7, 2**40 + 3, 2**63 + 7, 2**64 - 1, np.int64(2**40 + 3), np.uint8(200), torch.tensor(7)]
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("number", SEEDS_OF_GRAPHS)
+@pytest.mark.parametrize("name", ["seed", "offset"])
+def test_all_bits_count_in_graphs(qkv, name, number, fullgraph):
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda number, *qkv: strobe.torch.attention(*qkv, dropout=0.5, **{name: number}),
+        backend="aot_eager",
+        fullgraph=fullgraph,
+    )
+    mask = strobe.dropout_mask((1, 2, 33, 33), 0.5, **{name: int(number)})
+    wanted, _, _ = reference.attention(*qkv, dropout=0.5, keep=mask)
+    np.testing.assert_allclose(compiled(number, *map(torch.from_numpy, qkv)), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("name", ["seed", "offset"])
+@pytest.mark.parametrize(
+    ("number", "error", "message"),
+    [
+        (-1, ValueError, "is -1: it must be from 0 to 2^64 - 1"),
+        (2**64, ValueError, "is 18446744073709551616: it must be from 0 to 2^64 - 1"),
+        (1.5, TypeError, "is of type float: it must be an integer"),
+        (np.float32(1), TypeError, "is of type float32: it must be an integer"),
+        (True, TypeError, "is of type bool: it must be an integer"),
+        (np.bool_(True), TypeError, "is of type bool: it must be an integer"),
+        (torch.tensor(True), TypeError, "is of type torch.Tensor: it must be an integer"),
+        (torch.tensor(1.5), TypeError, "is of type torch.Tensor: it must be an integer"),
+        ("1", TypeError, "is of type str: it must be an integer"),
+        (np.array([1]), TypeError, "is of type ndarray: it must be an integer"),
+    ],
+)
+def test_what_is_no_seed_of_a_graph(qkv, name, number, error, message, dropout):
+    qkv = [torch.from_numpy(x) for x in qkv]
+
+    def attend(number, *qkv):
+        return strobe.torch.attention(*qkv, dropout=dropout, **{name: number})
+
+    def attend_in_vmap(*arguments):
+        return torch.func.vmap(lambda q: attend(number, q, *qkv[1:]))(qkv[0][None])
+
+    torch._dynamo.reset()
+    for call in (torch.compile(attend, backend="aot_eager"), attend_in_vmap):
+        with pytest.raises(error) as caught:
+            call(number, *qkv)
+        assert str(caught.value) == f"{name} {message}"
+    # A graph without breaks has PyTorch's own error, which quotes this one.
+    if error is TypeError and not isinstance(number, (np.generic, np.ndarray)):
+        with pytest.raises(Exception, match=message):
+            torch.compile(attend, backend="aot_eager", fullgraph=True)(number, *qkv)
+
+
+def test_negative_tensors_are_no_seeds_of_a_graph(qkv):
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda seed, *qkv: strobe.torch.attention(*qkv, dropout=0.5, seed=seed), backend="aot_eager"
+    )
+    with pytest.raises((ValueError, RuntimeError), match="it must be from 0 to 2"):  # where the graph breaks, or in it
+        compiled(torch.tensor(-1), *map(torch.from_numpy, qkv))

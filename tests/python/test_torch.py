@@ -336,7 +336,7 @@ def test_sdpa_names_what_does_not_fit():
     assert message((4, 9, 8), (9, 8), enable_gqa=True) == "key has rank 2: it must be 3 or more"
     assert message((2, 4, 9, 8), (2, 2, 9, 8)) == "query has 4 heads and key 2: set enable_gqa"
     mask = torch.zeros(1, 1, 1, 9, 9)
-    wanted = "attn_mask has rank 5: it must broadcast to [2, 4, 9, 9]"
+    wanted = "attn_mask has shape [1, 1, 1, 9, 9]: it must broadcast to [2, 4, 9, 9]"
     assert message((2, 4, 9, 8), (2, 4, 9, 8), attn_mask=mask) == wanted
 
 

@@ -7,6 +7,7 @@ None of them records a gradient. head_dim is a multiple of 8 on a GPU: what pads
 from typing import Any
 
 import torch
+from strobe.integrations.checks import check_given, check_int32, max_seqlen
 from strobe.integrations.flash_attention import (
     backward_pass,
     forward_pass,
@@ -27,6 +28,8 @@ def _forward(
     options = options_of(dropout_p=dropout_p, alibi_slopes=alibi_slopes, **others)
     probabilities = q.new_empty(0)
     if not dropout_p:
+        if return_softmax:
+            raise ValueError("return_softmax is given with dropout_p of 0: it is for tests of dropout")
         return (*forward_pass(q, k, v, **options, **lengths), probabilities, q.new_empty(2, dtype=torch.int64))
     random = torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=q.device)
     out, lse = forward_pass(q, k, v, random_state=random.view(torch.int32), **options, **lengths)
@@ -103,6 +106,7 @@ def _flash_attn_varlen_forward(
     With block_table [batch, max_pages] k and v are pages [num_pages, page_size, heads_kv, head_dim], of which a
     sequence's first seqused_k rows count, or as many as cu_seqlens_k says; leftpad_k [batch] of them are left out.
     """
+    check_given(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     if block_table is not None:
         if dropout_p:
             raise NotImplementedError(f"dropout_p is {dropout_p} with block_table: pages are for inference")
@@ -113,9 +117,10 @@ def _flash_attn_varlen_forward(
             softcap=softcap,
             alibi_slopes=alibi_slopes,
         )
-        options |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": int(max_seqlen_q)}
+        options |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen("q", cu_seqlens_q, max_seqlen_q)}
+        check_int32(cu_seqlens_k=cu_seqlens_k, seqused_k=seqused_k)
         lengths = cu_seqlens_k.diff() if seqused_k is None else seqused_k
-        out, lse = cached_attention(q, Cache(k, v, block_table, leftpad=leftpad_k), lengths.int(), **options)
+        out, lse = cached_attention(q, Cache(k, v, block_table, leftpad=leftpad_k), lengths, **options)
         return out, lse, q.new_empty(0), q.new_empty(2, dtype=torch.int64)
     if leftpad_k is not None:
         raise NotImplementedError("leftpad_k is given without block_table: left padding is supported in pages alone")
@@ -187,6 +192,7 @@ def _flash_attn_varlen_backward(
     zero_tensors: bool = False,
 ) -> None:
     """As _flash_attn_backward."""
+    check_given(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     _backward(
         *((dout, q, k, v, out, softmax_lse), (dq, dk, dv)),
         *(dropout_p, alibi_slopes, rng_state),

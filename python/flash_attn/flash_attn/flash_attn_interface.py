@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from strobe.integrations.checks import check_given, check_int32, check_packed, max_seqlen
 from strobe.integrations.flash_attention import (
     given_lengths,
     options_of,
@@ -94,11 +95,13 @@ def flash_attn_func(
 
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Any:
     """kv [batch, seqlen_k, 2, heads_kv, head_dim]; the rest as flash_attn_func."""
+    check_packed("kv", kv, 2, 2)
     return flash_attn_func(q, *kv.unbind(dim=2), *arguments, **options)
 
 
 def flash_attn_qkvpacked_func(qkv: Tensor, *arguments: Any, **options: Any) -> Any:
     """qkv [batch, seqlen, 3, heads, head_dim]; the rest as flash_attn_func."""
+    check_packed("qkv", qkv, 2, 3)
     return flash_attn_func(*qkv.unbind(dim=2), *arguments, **options)
 
 
@@ -123,6 +126,7 @@ def flash_attn_varlen_func(
     """out, or (out, lse, None) with return_attn_probs. With block_table [batch, max_pages] k and v are pages
     [num_pages, page_size, heads_kv, head_dim], and cu_seqlens_k gives the sequences' numbers of keys; without gradients
     then."""
+    check_given(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     if block_table is not None:
         if dropout_p:
             raise NotImplementedError(f"dropout_p is {dropout_p} with block_table: pages are for inference")
@@ -133,8 +137,9 @@ def flash_attn_varlen_func(
             softcap=softcap,
             alibi_slopes=alibi_slopes,
         )
-        options |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": int(max_seqlen_q)}
-        result = cached_attention(q, Cache(k, v, block_table), cu_seqlens_k.diff().int(), **options)
+        options |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen("q", cu_seqlens_q, max_seqlen_q)}
+        check_int32(cu_seqlens_k=cu_seqlens_k)
+        result = cached_attention(q, Cache(k, v, block_table), cu_seqlens_k.diff(), **options)
         return (*result, None) if return_attn_probs else result[0]
     return _attention(
         *(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap),
@@ -145,6 +150,7 @@ def flash_attn_varlen_func(
 
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Any:
     """kv [total_k, 2, heads_kv, head_dim]; the rest as flash_attn_varlen_func."""
+    check_packed("kv", kv, 1, 2)
     return flash_attn_varlen_func(q, *kv.unbind(dim=1), *arguments, **options)
 
 
@@ -152,6 +158,7 @@ def flash_attn_varlen_qkvpacked_func(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *arguments: Any, **options: Any
 ) -> Any:
     """qkv [total, 3, heads, head_dim]; the rest as flash_attn_varlen_func."""
+    check_packed("qkv", qkv, 1, 3)
     return flash_attn_varlen_func(
         *qkv.unbind(dim=1), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *arguments, **options
     )
@@ -208,6 +215,7 @@ def flash_attn_with_kvcache(
         rotary_cos=rotary_cos,
         rotary_sin=rotary_sin,
         rotary_interleaved=rotary_interleaved,
+        tables_cover_cache=True,
         cache_seqlens=cache_seqlens,
         options=options_of(
             softmax_scale=softmax_scale,

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from strobe import merge
+from strobe.integrations.checks import check_int32, check_packed, check_shape
 from strobe.integrations.flash_attention import (
     float8_call,
     given_lengths,
@@ -129,11 +130,13 @@ def flash_attn_qkvpacked_func(
 ) -> Any:
     """qkv [batch, seqlen, 3, heads, head_dim], or [batch, seqlen, heads_q + 2 heads_kv, head_dim] with num_heads_q."""
     if qkv.dim() == 5:
+        check_packed("qkv", qkv, -3, 3)
         q, k, v = qkv.unbind(dim=-3)
     else:
         if num_heads_q is None:
             raise ValueError("qkv has rank 4 and num_heads_q is None: give the number of query heads")
         heads_kv = (qkv.shape[2] - num_heads_q) // 2
+        check_packed("qkv", qkv, 2, num_heads_q + 2 * heads_kv)
         q, k, v = qkv.split([num_heads_q, heads_kv, heads_kv], dim=-2)
     return flash_attn_func(
         *(q, k, v, softmax_scale, causal, None, q_descale, k_descale, v_descale, window_size),
@@ -183,7 +186,11 @@ def flash_attn_with_kvcache(
     becomes bfloat16, as out is.
     """
     if page_table is not None and cache_batch_idx is not None:
-        page_table, cache_batch_idx = page_table[cache_batch_idx.long()], None
+        check_int32(page_table=page_table, cache_batch_idx=cache_batch_idx)
+        page_table, cache_batch_idx = page_table.index_select(0, cache_batch_idx), None
+    elif page_table is None and cache_batch_idx is None:
+        batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+        check_shape("k_cache", k_cache, (batch, *k_cache.shape[1:]), "[batch, seqlen, heads_kv, head_dim]")
     out, lse = with_cache(
         q,
         Cache(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad),
@@ -193,6 +200,7 @@ def flash_attn_with_kvcache(
         rotary_interleaved=rotary_interleaved,
         cache_seqlens=cache_seqlens,
         rotary_seqlens=rotary_seqlens,
+        tables_cover_cache=page_table is not None,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_new=cu_seqlens_k_new,
         max_seqlen_q=max_seqlen_q,

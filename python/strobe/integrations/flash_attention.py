@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import strobe
+from strobe.integrations import checks
 from strobe.torch import attention
 from strobe.torch.ops import rows
 
@@ -28,7 +29,7 @@ def reject_unsupported(**arguments: Any) -> None:
 
 def window_of(window_size: Any) -> tuple[int, int]:
     """A pair, or a tensor of two numbers; every negative number stands for no bound."""
-    left, right = (int(side) for side in window_size)
+    left, right = (checks.whole("window_size", side) for side in window_size)
     return (max(left, -1), max(right, -1))
 
 
@@ -58,15 +59,16 @@ def options_of(
     if dropout_p:
         options["dropout"] = dropout_p
     if alibi_slopes is not None:
-        options["alibi_slopes"] = alibi_slopes.float()
+        checks.check_float32(alibi_slopes=alibi_slopes)
+        options["alibi_slopes"] = alibi_slopes
     return options
 
 
-def _by_head(descale: Tensor | None, q: Tensor, batch: int, heads: int, heads_kv: int) -> Tensor:
+def _by_head(descale: Tensor | None, q: Tensor, heads: int, heads_kv: int) -> Tensor:
     """A scale of each sequence and key head, [batch, heads_kv], as [batch, heads, 1]; ones where none is given."""
     if descale is None:
         return torch.ones((1, 1, 1), device=q.device)
-    return descale.float().expand(batch, heads_kv).repeat_interleave(heads // heads_kv, dim=1).unsqueeze(-1)
+    return descale.repeat_interleave(heads // heads_kv, dim=1).unsqueeze(-1)
 
 
 def _key_at(place: Tensor) -> Tensor:
@@ -111,6 +113,7 @@ def with_query_values(
     """
     if qv is None:
         return q, k, options
+    checks.check_as("q", q, qv=qv)
     if qv.shape != (*q.shape[:-1], v.shape[-1]):
         raise ValueError(f"qv is {tuple(qv.shape)}, but q {tuple(q.shape)} and v {tuple(v.shape)}: it has v's head_dim")
     if k.dtype.itemsize == 1:
@@ -139,8 +142,10 @@ def float8_attention(
     cu_seqlens_q, cu_seqlens_k = options.get("cu_seqlens_q"), options.get("cu_seqlens_k")
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     heads_kv = k.shape[-2]
+    checks.check_as("q", q, k=k, v=v)
+    checks.check_scales(batch, heads_kv, **dict(zip(("q_descale", "k_descale", "v_descale"), descales, strict=True)))
     scales = {
-        f"{name}_descale": _by_head(descale, q, batch, heads, heads_kv)
+        f"{name}_descale": _by_head(descale, q, heads, heads_kv)
         for name, descale, heads in zip("qkv", descales, (q.shape[-2], heads_kv, heads_kv), strict=True)
     }
     options |= scales | {"out_dtype": torch.bfloat16}
@@ -202,12 +207,12 @@ def given_lengths(
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
 ) -> dict[str, Any]:
-    """Those that are given."""
+    """Those that are given, each packed side with the length of its longest sequence."""
     lengths = {
         "cu_seqlens_q": cu_seqlens_q,
         "cu_seqlens_k": cu_seqlens_k,
-        "max_seqlen_q": None if cu_seqlens_q is None or max_seqlen_q is None else int(max_seqlen_q),
-        "max_seqlen_k": None if cu_seqlens_k is None or max_seqlen_k is None else int(max_seqlen_k),
+        "max_seqlen_q": checks.max_seqlen("q", cu_seqlens_q, max_seqlen_q),
+        "max_seqlen_k": checks.max_seqlen("k", cu_seqlens_k, max_seqlen_k),
         "seqused_q": seqused_q,
         "seqused_k": seqused_k,
     }

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import strobe
+from strobe.integrations import checks
 from strobe.integrations.flash_attention import (
     forward_pass,
     padded_attention,
@@ -22,21 +23,6 @@ from strobe.integrations.flash_attention import (
 from strobe.torch.ops import rows
 
 _MOST_COLUMNS_OF_GPUS = 256
-
-
-def check_int32(name: str, index: Tensor) -> Tensor:
-    """The tensor itself; ValueError for another dtype, as FlashAttention has it: a conversion would change numbers."""
-    if index.dtype != torch.int32:
-        raise ValueError(f"{name} is {str(index.dtype).removeprefix('torch.')}: it must be int32")
-    return index
-
-
-def check_pair(**pair: Any) -> None:
-    """ValueError if one of the two is given and not the other."""
-    given = [name for name, value in pair.items() if value is not None]
-    if len(given) == 1:
-        missing = next(name for name in pair if name not in given)
-        raise ValueError(f"{given[0]} is given without {missing}: give both or neither")
 
 
 @dataclass(frozen=True)
@@ -52,6 +38,9 @@ class Cache:
     def __post_init__(self) -> None:
         if self.page_table is not None and self.batch_idx is not None:
             raise ValueError("cache_batch_idx is given with a page table, whose rows say as much: give one of them")
+        checks.check_int32(**self._indices())
+        if self.page_table is not None and self.page_table.dim() != 2:
+            raise ValueError(f"page_table has rank {self.page_table.dim()}: it must be [batch, max_pages]")
 
     @property
     def capacity(self) -> int:
@@ -64,10 +53,12 @@ class Cache:
             return self.k[:batch], self.v[:batch]
         return self.k, self.v
 
+    def _indices(self) -> dict[str, Tensor | None]:
+        return {"page_table": self.page_table, "leftpad_k": self.leftpad, "cache_batch_idx": self.batch_idx}
+
     def indices(self) -> dict[str, Tensor]:
-        """Those that are given, as int32 and with dense rows, by their names in Strobe's own calls."""
-        given = {"page_table": self.page_table, "leftpad_k": self.leftpad, "cache_batch_idx": self.batch_idx}
-        return {name: rows(check_int32(name, index)) for name, index in given.items() if index is not None}
+        """Those that are given, with dense rows, by their names in Strobe's own calls."""
+        return {name: rows(index) for name, index in self._indices().items() if index is not None}
 
 
 @dataclass(frozen=True)
@@ -83,14 +74,16 @@ class Rotary:
 def lengths_of(cache_seqlens: Tensor | int | None, batch: int, cache: Cache) -> Tensor:
     """int32 [batch]; all that the cache holds where nothing is given."""
     if isinstance(cache_seqlens, Tensor):
-        return check_int32("cache_seqlens", cache_seqlens)
-    if isinstance(cache_seqlens, float):
-        raise TypeError(f"cache_seqlens is {cache_seqlens}: it must be an integer or a tensor of int32")
-    filled = cache.capacity if cache_seqlens is None else cache_seqlens
+        checks.check_int32(cache_seqlens=cache_seqlens)
+        checks.check_shape("cache_seqlens", cache_seqlens, (batch,), "[batch]")
+        return cache_seqlens
+    filled = cache.capacity if cache_seqlens is None else checks.whole("cache_seqlens", cache_seqlens)
     return torch.full((batch,), filled, dtype=torch.int32, device=cache.k.device)
 
 
-def cache_scales(q: Tensor, cache: Cache, scales: dict[str, Tensor | None]) -> tuple[Tensor, dict[str, Tensor]]:
+def cache_scales(
+    q: Tensor, cache: Cache, batch: int, scales: dict[str, Tensor | None]
+) -> tuple[Tensor, dict[str, Tensor]]:
     """q and the options of a cache stored in 8 bits, by q_descale, k_descale and v_descale [batch, heads_kv].
 
     A float8 q becomes bfloat16, which holds all its values; its scale joins that of K.
@@ -98,8 +91,9 @@ def cache_scales(q: Tensor, cache: Cache, scales: dict[str, Tensor | None]) -> t
     if cache.k.dtype.itemsize > 1:
         reject_unsupported(**scales)
         return q, {}
+    checks.check_scales(batch, cache.k.shape[-2], **scales)
     by_head = {
-        name: torch.ones((1, 1, 1), device=q.device) if scale is None else scale.float().unsqueeze(-1)
+        name: torch.ones((1, 1, 1), device=q.device) if scale is None else scale.unsqueeze(-1)
         for name, scale in scales.items()
     }
     q_descale = by_head.pop("q_descale")
@@ -165,11 +159,11 @@ def append(
     with torch.no_grad():
         turned = strobe.append(
             *(*cache.first(lengths.shape[0]), rows(k), rows(v), rows(lengths)),
-            cu_seqlens_new=None if cu_seqlens_new is None else cu_seqlens_new.int(),
+            cu_seqlens_new=cu_seqlens_new,
             **cache.indices(),
             positions=positions,
             q=None if rotary is None else rows(q.detach()),
-            cu_seqlens_q=None if rotary is None or cu_seqlens_q is None else cu_seqlens_q.int(),
+            cu_seqlens_q=None if rotary is None else cu_seqlens_q,
             positions_q=positions_q,
             q_in_order=q_in_order,
             cos=None if rotary is None else rotary.cos,
@@ -216,7 +210,7 @@ def gathered(cache: Cache, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if table is None:
         entries = torch.arange(batch, device=lengths.device) if cache.batch_idx is None else cache.batch_idx
         table = entries[:, None]
-    first = torch.zeros_like(lengths) if cache.leftpad is None else cache.leftpad.int()
+    first = torch.zeros_like(lengths) if cache.leftpad is None else cache.leftpad
     row = first[:, None] + torch.arange(cache.capacity, device=lengths.device)
     page = table.long().gather(1, (row // page_size).clamp(max=table.shape[1] - 1))
     at = page.clamp(0, cache.k.shape[0] - 1), row % page_size
@@ -255,21 +249,40 @@ def with_cache(
     max_seqlen_q: int | None = None,
     scales: dict[str, Tensor | None] | None = None,
     qv: Tensor | None = None,
+    tables_cover_cache: bool = False,
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor]:
     """(out, lse) of q over a cache of which the first cache_seqlens rows count.
 
     New keys and values, where they are given, are first written to the cache behind those, in place; with rotary tables
-    q and they are rotated to their positions. qv adds its products with V to the scores. `options` are Strobe's own.
+    q and they are rotated to their positions, of which the tables must have as many as the cache where they are to
+    cover it. qv adds its products with V to the scores. `options` are Strobe's own.
     """
     k, v = new
-    check_pair(k=k, v=v)
-    check_pair(rotary_cos=rotary_cos, rotary_sin=rotary_sin)
+    checks.check_pair(k=k, v=v)
+    checks.check_pair(rotary_cos=rotary_cos, rotary_sin=rotary_sin)
     if k is None and rotary_cos is not None:
         raise ValueError("rotary_cos is given without k and v: what is rotated is what is new")
+    if k is not None and cache_seqlens is None:
+        raise ValueError("k is given without cache_seqlens: give the number of rows behind which it is written")
+    checks.check_int32(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k_new=cu_seqlens_new, rotary_seqlens=rotary_seqlens)
+    longest = checks.max_seqlen("q", cu_seqlens_q, max_seqlen_q)
+    if k is not None and (q.shape[1] if longest is None else longest) > cache.capacity:
+        raise ValueError(f"q is longer than the cache, which has {cache.capacity} rows for a sequence")
+    if rotary_cos is not None:
+        checks.check_as("rotary_cos", rotary_cos, rotary_sin=rotary_sin)
+    if tables_cover_cache and rotary_cos is not None and rotary_cos.shape[0] < cache.capacity:
+        raise ValueError(
+            f"rotary_cos has {rotary_cos.shape[0]} positions and the cache {cache.capacity} rows for a sequence: "
+            "it must have as many or more"
+        )
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     lengths = lengths_of(cache_seqlens, batch, cache)
-    q, stored = cache_scales(q, cache, scales or dict.fromkeys(("q_descale", "k_descale", "v_descale")))
+    checks.check_shape("rotary_seqlens", rotary_seqlens, (batch,), "[batch]")
+    if k is not None and k.dtype.itemsize > 1:
+        checks.check_as("q", q, k=k, v=v)
+    scales = scales or dict.fromkeys(("q_descale", "k_descale", "v_descale"))
+    q, stored = cache_scales(q, cache, batch, scales)
     if k is not None and v is not None:
         # Without a mask along the diagonal all queries are at the position of the first new key.
         has_diagonal = bool(options["causal"]) or options.get("window", (-1, -1)) != (-1, -1)
@@ -279,7 +292,7 @@ def with_cache(
             cos, sin = (x.float() if x.dtype.itemsize == 1 else x for x in (rotary_cos, rotary_sin))
             rotary = Rotary(cos, sin, rotary_interleaved, rotary_seqlens)
         # A scale of q has no part in what is stored.
-        append_scales = stored and cache_scales(q, cache, (scales or {}) | {"q_descale": None})[1]
+        append_scales = stored and cache_scales(q, cache, batch, scales | {"q_descale": None})[1]
         q = append(
             *(cache, (k, v), lengths),
             q=q,
@@ -290,8 +303,6 @@ def with_cache(
             scales=append_scales,
         )
         lengths = lengths + (k.shape[1] if cu_seqlens_new is None else cu_seqlens_new.diff().int())
-    packing = {} if cu_seqlens_q is None else {"cu_seqlens_q": cu_seqlens_q.int()}
-    if packing and max_seqlen_q is not None:
-        packing["max_seqlen_q"] = int(max_seqlen_q)
+    packing = {} if cu_seqlens_q is None else {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": longest}
     q, k_cache, options = with_query_values(q, cache.k, cache.v, qv, options)
     return cached_attention(q, replace(cache, k=k_cache), lengths, **packing, **stored, **options)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from strobe.integrations.checks import check_int32, max_seqlen
 from strobe.integrations.flash_attention import forward_pass, options_of, padded_attention, reject_unsupported
 from strobe.integrations.kv_cache import Cache, cache_scales, cached_attention
 
@@ -60,23 +61,25 @@ def flash_attn_varlen_func(
         softcap=softcap,
         alibi_slopes=alibi_slopes,
     )
-    options |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": int(max_seqlen_q)}
+    options |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen("q", cu_seqlens_q, max_seqlen_q)}
     if s_aux is not None:
         options["sink"] = s_aux.float()
+    check_int32(seqused_k=seqused_k)
+    batch = cu_seqlens_q.shape[0] - 1
     scales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
     if block_table is not None:
         if seqused_k is None:
             raise ValueError("block_table is given without seqused_k: give the number of keys of each sequence")
         cache = Cache(k, v, page_table=block_table)
-        q, stored = cache_scales(q, cache, scales)
-        result, lse = cached_attention(q, cache, seqused_k.int(), out=out, **stored, **options)
+        q, stored = cache_scales(q, cache, batch, scales)
+        result, lse = cached_attention(q, cache, seqused_k, out=out, **stored, **options)
     else:
         if cu_seqlens_k is None:
             raise ValueError("cu_seqlens_k is None and block_table, too: give one of them")
         reject_unsupported(**scales)
-        options |= {"cu_seqlens_k": cu_seqlens_k, "max_seqlen_k": int(max_seqlen_k)}
+        options |= {"cu_seqlens_k": cu_seqlens_k, "max_seqlen_k": max_seqlen("k", cu_seqlens_k, max_seqlen_k)}
         if seqused_k is not None:
-            options["seqused_k"] = seqused_k.int()
+            options["seqused_k"] = seqused_k
         if out is not None:
             result, lse = forward_pass(q, k, v, out=out, **options)
         else:

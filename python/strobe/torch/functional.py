@@ -11,7 +11,8 @@ from torch.autograd import forward_ad
 from strobe._arrays import without_negative_bit
 from strobe._attention import run
 from strobe._options import ScoreOptions
-from strobe.torch import ops
+from strobe.torch import ops, transforms
+from strobe.torch.checks import check_layouts, check_types
 from strobe.torch.tape import Call, Recorded
 
 
@@ -28,22 +29,34 @@ def attention(
 
     Shapes, dtypes, options and errors are those of strobe.attention; where the last axis is not dense the tensor is
     copied. Under autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from
-    PyTorch's generator of q's device. Runs on the current stream. Second derivatives raise NotImplementedError; so does
-    the backward of a call that the engine has in the forward alone.
+    PyTorch's generator of q's device. Runs on the current stream. grad, vjp, jacrev and vmap of torch.func take the
+    call; vmap's axis joins the batch. Second and forward-mode derivatives raise NotImplementedError; so does the
+    backward of a call that the engine has in the forward alone.
     """
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        check_types(q=q, k=k, v=v)
+    bias, sink = options.get("bias"), options.get("sink")
+    if bias is not None:
+        check_types(bias=bias)
+    if sink is not None:
+        check_types(sink=sink)
     _check_derivatives(q, k, v, options)
     q, k, v = cast(q, k, v)
-    q, k, v = ops.rows(q), ops.rows(k), ops.rows(v)
+    try:
+        q, k, v = ops.rows(q), ops.rows(k), ops.rows(v)
+    except (IndexError, RuntimeError):
+        check_layouts(q=q, k=k, v=v)
+        raise
     if ops.is_traced(q, k, v, *options.values()):
         arguments = ops.operator_arguments(q, k, v, options, return_max_logits)
-        o, lse, max_logits = torch.ops.strobe.attention(*arguments)
+        compute = transforms.Attention.apply if transforms.is_transformed() else torch.ops.strobe.attention
+        o, lse, max_logits = compute(*arguments)
         if not return_lse and not return_max_logits:
             return o
         return (o, *((lse,) if return_lse else ()), *((max_logits,) if return_max_logits else ()))
     q, k, v = without_negative_bit(q, k, v)
     if options.get("dropout") and not ops.is_seeded(options):
         options["random_state"] = ops.draw_random(q).view(torch.int32)
-    bias, sink = options.get("bias"), options.get("sink")
     if bias is not None and bias.is_neg():
         options["bias"] = bias = bias.resolve_neg()
     if _is_recorded(q, k, v, bias, sink):
@@ -65,7 +78,7 @@ def _check_derivatives(q: Tensor, k: Tensor, v: Tensor, options: Mapping[str, An
     if forward_ad._current_level >= 0:
         for tensor in (q, k, v, options.get("bias"), options.get("sink")):
             if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
-                raise NotImplementedError("attention has no forward-mode derivative: take it in reverse mode")
+                raise NotImplementedError(ops.NO_FORWARD_MODE)
 
 
 def cast(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from strobe import _core
 from strobe._arrays import lse_shape, max_logits_shape, output_shape, workspace_allocator
 from strobe._options import EightBitOptions, ScoreOptions
+from strobe.torch import checks
 
 _TENSORS = "alibi_slopes bias sink block_mask cu_seqlens_q cu_seqlens_k seqused_q seqused_k random"
 _VALUES = (
@@ -25,6 +26,8 @@ _VALUES = (
 TENSOR_NAMES = tuple(_TENSORS.split())
 VALUE_NAMES = tuple(_VALUES.split())
 TENSORS = 3 + len(TENSOR_NAMES)  # of attention's arguments, q, k and v among them, which come first
+
+NO_FORWARD_MODE = "attention has no forward-mode derivative: take it in reverse mode"
 
 _NAMES = frozenset(ScoreOptions.__annotations__)
 _DEFAULTS: dict[str, Any] = {
@@ -39,19 +42,18 @@ _DEFAULTS: dict[str, Any] = {
     "max_seqlen_k": -1,
     "threads": 0,
 }
-_CAUSAL = {False: "none", None: "none", True: "bottom_right", "bottom_right": "bottom_right", "top_left": "top_left"}
 
 _OPTIONS = (
     ", ".join(f"Tensor? {name}" for name in TENSOR_NAMES)
     + ", float? scale, str causal, SymInt window_left, SymInt window_right, SymInt chunk, float softcap, float dropout"
     + ", bool deterministic, bool row_invariant, int block_size, SymInt max_seqlen_q, SymInt max_seqlen_k, int threads"
 )
-_LIBRARY = torch.library.Library("strobe", "DEF")
-_LIBRARY.define(
+LIBRARY = torch.library.Library("strobe", "DEF")
+LIBRARY.define(
     f"attention(Tensor q, Tensor k, Tensor v, {_OPTIONS}, bool return_max_logits) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
-_LIBRARY.define(
+LIBRARY.define(
     f"attention_backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_OPTIONS}, "
     "bool needs_d_bias, bool needs_d_sink) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
@@ -96,11 +98,12 @@ def operator_arguments(
     """What torch.ops.strobe.attention takes for such a call."""
     check_names(options)
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    causal = given.pop("causal", False)
-    if causal not in _CAUSAL:
-        raise ValueError(f'causal is "{causal}": it must be True, False, "bottom_right" or "top_left"')
-    left, right = given.pop("window", (-1, -1))
-    given |= {"causal": _CAUSAL[causal], "window_left": left, "window_right": right, "random": _random(q, given)}
+    checks.check_layouts(q=q, k=k, v=v)
+    given |= checks.tensors_of(given, (*TENSOR_NAMES, "random_state"))
+    checks.check_numbers(given, "scale", "softcap", "dropout")
+    left, right = checks.window_of(given)
+    causal = checks.causal_of(given)
+    given |= {"causal": causal, "window_left": left, "window_right": right, "random": _random(q, given)}
     return (
         *(q, k, v),
         *(given.get(name) for name in TENSOR_NAMES),
@@ -120,14 +123,14 @@ def draw_random(q: Tensor) -> Tensor:
 
 def _random(q: Tensor, options: dict[str, Any]) -> Tensor | None:
     """Seed and offset as a tensor, since compiled graphs take new ones as data and not as code."""
+    pair = [checks.word(name, options.get(name, 0)) for name in ("seed", "offset")]
     if not options.get("dropout"):
         return None
     if options.get("random_state") is not None:
         return options["random_state"].view(torch.int64)
     if not is_seeded(options):
         return draw_random(q)
-    pair = (int(options.get(name, 0)) for name in ("seed", "offset"))
-    return torch.tensor([number - 2**64 if number >= 2**63 else number for number in pair], dtype=torch.int64)
+    return torch.tensor(pair, dtype=torch.int64)
 
 
 def keywords(options: tuple[Any, ...]) -> dict[str, Any]:
@@ -214,6 +217,17 @@ def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
 
 
 def autograd_backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None, d_max_logits: Tensor | None) -> Any:
+    return gradients(ctx, None, d_o, d_lse, d_max_logits)
+
+
+def gradients(
+    ctx: Any,
+    compute: Callable[..., Any] | None,
+    d_o: Tensor | None,
+    d_lse: Tensor | None,
+    d_max_logits: Tensor | None,
+) -> Any:
+    """Of all arguments of the operator, by ``compute``, or by whatever of the backward's forms suffices."""
     if d_max_logits is not None:
         raise NotImplementedError("max_logits is part of the loss: it has no gradient, detach it")
     q, k, v, o, lse, *tensors = ctx.saved_tensors
@@ -221,21 +235,22 @@ def autograd_backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None, d_max_
     d_o = torch.zeros_like(o) if d_o is None else rows(d_o)
     if d_lse is not None:
         d_lse = rows(d_lse)
-    # With create_graph the operator records the call, to say that there is no second derivative.
-    recorded = torch.is_grad_enabled() or is_traced(d_o, d_lse, q, k, v, o, lse, *tensors)
-    compute = torch.ops.strobe.attention_backward if recorded else backward
+    if compute is None:
+        # With create_graph the operator records the call, to say that there is no second derivative.
+        recorded = torch.is_grad_enabled() or is_traced(d_o, d_lse, q, k, v, o, lse, *tensors)
+        compute = torch.ops.strobe.attention_backward if recorded else backward
     dq, dk, dv, d_bias, d_sink = compute(
         d_o, d_lse, q, k, v, o, lse, *tensors, *ctx.values, needs["bias"], needs["sink"]
     )
-    gradients: dict[str, Tensor] = {}
+    by_name: dict[str, Tensor] = {}
     if needs["bias"]:
-        gradients["bias"] = d_bias.to(tensors[TENSOR_NAMES.index("bias")].dtype)
+        by_name["bias"] = d_bias.to(tensors[TENSOR_NAMES.index("bias")].dtype)
     if needs["sink"]:
-        gradients["sink"] = d_sink
-    return (dq, dk, dv, *(gradients.get(name) for name in TENSOR_NAMES), *(None for _ in VALUE_NAMES), None)
+        by_name["sink"] = d_sink
+    return (dq, dk, dv, *(by_name.get(name) for name in TENSOR_NAMES), *(None for _ in VALUE_NAMES), None)
 
 
-def _no_second_derivative(ctx: Any, *gradients: Tensor) -> Any:
+def no_second_derivative(ctx: Any, *gradients: Tensor) -> Any:
     raise NotImplementedError(
         "the second derivative of attention was asked for: Strobe has the first alone, call backward without "
         "create_graph"
@@ -246,10 +261,10 @@ def _register(
     name: str, compute: Callable[..., Any], fake: Callable[..., Any], derivative: Callable[..., Any], setup: Any
 ) -> None:
     for device in ("CPU", "CUDA"):
-        _LIBRARY.impl(name, compute, device)
-    torch.library.register_fake(f"strobe::{name}", fake, lib=_LIBRARY)
-    torch.library.register_autograd(f"strobe::{name}", derivative, setup_context=setup, lib=_LIBRARY)
+        LIBRARY.impl(name, compute, device)
+    torch.library.register_fake(f"strobe::{name}", fake, lib=LIBRARY)
+    torch.library.register_autograd(f"strobe::{name}", derivative, setup_context=setup, lib=LIBRARY)
 
 
 _register("attention", forward, forward_fake, autograd_backward, setup_context)
-_register("attention_backward", backward, backward_fake, _no_second_derivative, None)
+_register("attention_backward", backward, backward_fake, no_second_derivative, None)

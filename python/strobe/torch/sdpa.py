@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.attention.bias import CausalBias, CausalVariant
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from strobe import _core
 from strobe._arrays import empty_output, without_negative_bit
 from strobe.torch import checkpoints
 from strobe.torch.functional import attention, cast, is_eager_inference
-from strobe.torch.ops import is_traced, rows
+from strobe.torch.masks import as_bias, batched_mask, check_mask, without_hidden_keys
+from strobe.torch.multi_head import with_attention
+from strobe.torch.ops import rows
 
 
 class sdpa(TorchFunctionMode):  # noqa: N801
@@ -25,32 +27,39 @@ class sdpa(TorchFunctionMode):  # noqa: N801
     While it is entered, scaled_dot_product_attention runs on Strobe, with the same arguments and gradients.
 
     What Strobe does not do raises NotImplementedError or ValueError; with ``fallback`` PyTorch does it instead. What
-    torch.utils.checkpoint computes again in the backward runs on Strobe, too. nn.MultiheadAttention and nn.Transformer,
-    which PyTorch computes by a function of its own, are not reached, nor are threads that start inside of the context.
+    torch.utils.checkpoint computes again in the backward runs on Strobe, too, and so do nn.MultiheadAttention and
+    nn.Transformer, but where they return weights (``need_weights``). The context is that of the thread that enters it:
+    threads that start inside of it enter one of their own.
+
+    A key that a boolean attn_mask hides from all queries of its sample and head may hold anything, NaN included: it
+    reaches no result and gets a gradient of 0. A key that some queries see must be finite, since its weight of 0 in the
+    other queries is multiplied by what it holds. So must keys behind the -inf of a floating-point mask, which is added.
     """
 
     def __init__(self, *, fallback: bool = False) -> None:
         super().__init__()
         self.fallback = fallback
+        self._carries: list[bool] = []  # for each time that it is entered, whether checkpoints carry it
 
     def __enter__(self) -> "sdpa":
-        checkpoints.enter(_carried)
+        # A compiler sees the body of a checkpoint in the mode that it is traced in.
+        self._carries.append(not torch.compiler.is_compiling())
+        if self._carries[-1]:
+            checkpoints.enter(_carried)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        checkpoints.leave()
+        if self._carries.pop():
+            checkpoints.leave()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is not scaled_dot_product_attention:
-            return func(*args, **kwargs)
-        try:
-            return _attention(*args, **kwargs)
-        except (NotImplementedError, ValueError):
-            if not self.fallback:
-                raise
-            return func(*args, **kwargs)
+        if func is scaled_dot_product_attention:
+            return _ATTENTIONS[self.fallback](*args, **kwargs)
+        if func is multi_head_attention_forward and _PLAIN_TYPES.issuperset(types):
+            return _MULTI_HEAD[self.fallback](*args, **kwargs)
+        return func(*args, **kwargs)
 
 
 def _carried(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,6 +88,8 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """query [.., heads_q, seqlen_q, head_dim], key and value likewise; leading axes broadcast."""
+    if query.is_nested or key.is_nested or value.is_nested:
+        raise NotImplementedError("query, key or value is a nested tensor: Strobe takes dense ones")
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask is given with is_causal: give one of them")
     options: dict[str, Any] = {"scale": scale, "causal": "top_left" if is_causal else False}
@@ -86,7 +97,7 @@ def _attention(
         options["causal"] = _ALIGNMENTS[attn_mask.variant]
         attn_mask = None
     if attn_mask is not None:
-        _check_mask(attn_mask, query)
+        check_mask(attn_mask, query)
     dense = query.dim() == 4 and query.shape[0] == key.shape[0] and key.shape[:-1] == value.shape[:-1]
     if dense and not enable_gqa:
         dense = query.shape[1] == key.shape[1]
@@ -97,23 +108,34 @@ def _attention(
         return torch.nn.functional.dropout(kept, 1.0)
     leading = _leading_axes(query, key, value, enable_gqa)
     q, k, v = _batched(query, key, value, leading, enable_gqa)
-    if attn_mask is not None:
-        options["bias"] = _bias(attn_mask, query, key, leading)
     if dropout_p:
         options["dropout"] = dropout_p
-    out = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **options).transpose(1, 2)
+    if attn_mask is None:
+        out = _heads_first(q, k, v, options)
+    else:
+        out = _masked(q, k, v, batched_mask(attn_mask, [*leading, query.shape[-2], key.shape[-2]]), options)
     return out if len(leading) == 2 else out.reshape(*leading, *out.shape[2:])
 
 
+def _heads_first(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
+    """Of tensors [batch, heads, seqlen, head_dim]."""
+    return attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **options).transpose(1, 2)
+
+
+def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: dict[str, Any]) -> Tensor:
+    """The same with what batched_mask() gave; keys that a boolean mask shows to no query may hold anything."""
+    options["bias"] = as_bias(mask, q.shape[2], k.shape[2], cast(q)[0].dtype)
+    if mask.dtype == torch.bool:
+        if not (q.is_cuda or "dropout" in options) and is_eager_inference(q, k, v):
+            out = _heads_first(q, k, v, dict(options))
+            # A weight of 0 lets what a key holds through as NaN or not at all. To look is cheaper than to copy K and V.
+            if not out.sum().isnan():
+                return out
+        k, v = without_hidden_keys(mask, k, v)
+    return _heads_first(q, k, v, options)
+
+
 _ALIGNMENTS = {CausalVariant.UPPER_LEFT: "top_left", CausalVariant.LOWER_RIGHT: "bottom_right"}
-
-
-def _check_mask(mask: Tensor, query: Tensor) -> None:
-    """As PyTorch: an integer mask would be added, which hides nothing."""
-    if type(mask) not in (Tensor, Parameter) and not is_traced(query):
-        raise NotImplementedError(f"attn_mask is a {type(mask).__name__}: Strobe takes masks of plain tensors")
-    if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise TypeError(f"attn_mask is {str(mask.dtype).removeprefix('torch.')}: it must be bool or floating point")
 
 
 def _eager(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
@@ -158,20 +180,13 @@ def _batched(
     return with_heads(query, heads), with_heads(key, key_heads), with_heads(value, key_heads)
 
 
-def _bias(mask: Tensor, query: Tensor, key: Tensor, leading: tuple[int, ...]) -> Tensor:
-    """The mask [.., seqlen_q, seqlen_k], whose axes broadcast, as a bias; True stands for a visible key."""
-    if mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_fill(~mask, float("-inf"))
-    elif mask.dtype not in (torch.float32, cast(query)[0].dtype):
-        mask = mask.to(torch.float32)
-    rank = max(len(leading), 1) + 2
-    if mask.dim() > rank:
-        shape = [*leading, query.shape[-2], key.shape[-2]]
-        raise ValueError(f"attn_mask has rank {mask.dim()}: it must broadcast to {shape}")
-    mask = mask.reshape((1,) * (rank - mask.dim()) + mask.shape)
-    mask = mask.expand(*mask.shape[:-2], query.shape[-2], key.shape[-2])
-    if rank != 4:
-        shared = all(extent == 1 for extent in mask.shape[:-3])
-        mask = mask if shared else mask.expand(*leading[:-1], *mask.shape[-3:])
-        mask = mask.reshape(-1, *mask.shape[-3:])
-    return mask if mask.stride(-1) == 1 or mask.shape[-1] <= 1 else mask.contiguous()
+def _attention_or_fallback(*args: Any, **kwargs: Any) -> Tensor:
+    try:
+        return _attention(*args, **kwargs)
+    except (NotImplementedError, ValueError):
+        return scaled_dot_product_attention(*args, **kwargs)
+
+
+_PLAIN_TYPES = frozenset({Tensor, Parameter})
+_ATTENTIONS = {False: _attention, True: _attention_or_fallback}
+_MULTI_HEAD = {fallback: with_attention(attention) for fallback, attention in _ATTENTIONS.items()}

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attn_mask of scaled_dot_product_attention as a bias, and the keys that it hides."""
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from strobe.torch.ops import is_traced
+
+
+def check_mask(mask: Tensor, query: Tensor) -> None:
+    """As PyTorch: an integer mask would be added, which hides nothing."""
+    if type(mask) not in (Tensor, Parameter) and not is_traced(query):
+        raise NotImplementedError(f"attn_mask is a {type(mask).__name__}: Strobe takes masks of plain tensors")
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise TypeError(f"attn_mask is {str(mask.dtype).removeprefix('torch.')}: it must be bool or floating point")
+
+
+def batched_mask(mask: Tensor, shape: list[int]) -> Tensor:
+    """The mask, which broadcasts to `shape` [.., seqlen_q, seqlen_k], as [batch, heads, seqlen_q, seqlen_k].
+
+    An extent that is not the call's own is 1.
+    """
+    whole = shape if len(shape) > 2 else [1, *shape]
+    missing = len(whole) - mask.dim()
+    if missing < 0 or any(n not in (1, wanted) for n, wanted in zip(mask.shape, whole[missing:], strict=True)):
+        raise ValueError(f"attn_mask has shape {list(mask.shape)}: it must broadcast to {shape}")
+    mask = mask.reshape((1,) * missing + mask.shape)
+    if len(whole) == 4:
+        return mask
+    if any(n != 1 for n in mask.shape[:-3]):
+        mask = mask.expand(*whole[:-3], *mask.shape[-3:])
+    return mask.reshape(-1, *mask.shape[-3:])
+
+
+def without_hidden_keys(mask: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """K or V [batch, heads_kv, seqlen_k, ..] with zeros, which get no gradient, where `mask` shows a key to no query.
+
+    A bias takes their weight alone: 0 times NaN is NaN, and NaN minus infinity as well. Nobody waits for a GPU to learn
+    whether there are such keys.
+    """
+    seen = mask.any(-2)
+    heads, heads_kv = seen.shape[1], tensors[0].shape[1]
+    if heads not in (1, heads_kv):
+        seen = seen.unflatten(1, (heads_kv, heads // heads_kv)).any(2)
+    if not seen.is_cuda and not is_traced(seen) and seen.all():
+        return tensors
+    return tuple(torch.where(seen.unsqueeze(-1), x, 0) for x in tensors)
+
+
+def as_bias(mask: Tensor, seqlen_q: int, seqlen_k: int, dtype: torch.dtype) -> Tensor:
+    """What batched_mask() gave as a bias of float32, or of q's dtype; True stands for a visible key."""
+    if mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_fill(~mask, float("-inf"))
+    elif mask.dtype not in (torch.float32, dtype):
+        mask = mask.to(torch.float32)
+    mask = mask.expand(*mask.shape[:-2], seqlen_q, seqlen_k)
+    return mask if mask.stride(-1) == 1 or mask.shape[-1] <= 1 else mask.contiguous()
