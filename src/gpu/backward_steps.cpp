@@ -92,12 +92,14 @@ BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const B
           .tiles = (Checked(bias_planes(problem)) * params.m_blocks * key_tiles).value<int>()};
 }
 
-steps::SinkGradientParams sink_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments, const BackwardParams& params,
-                                               int block_m) {
+steps::SinkGradientParams sink_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
+                                               const BackwardParams& params, int block_m) {
   const ScoreRule rule = score_rule(problem);
   return {.lse_log2 = params.lse_log2,
           .row_max = params.row_max,
-          .score_scale = rule.bias ? kLog2E : rule.scale_first ? 1.0F : params.score.scale_log2,
+          .score_scale = rule.bias          ? kLog2E
+                         : rule.scale_first ? 1.0F
+                                            : params.score.scale_log2,
           .d_sum = params.d_sum,
           .sink = params.score.sink,
           .d_sink = static_cast<float*>(arguments.d_sink.data),

@@ -22,8 +22,8 @@ Status check_alignments(const BackwardArguments& arguments, std::string_view eng
 /// What a run adds to planned_params(): pointers and strides, but those of the workspace.
 void set_tensors(const AttentionProblem& problem, const BackwardArguments& arguments, BackwardParams& params);
 
-/// LSE and D of every row, and zeros where the call wants them; what an engine chooses is still to be set. `rule`: of the
-/// backward's kernels.
+/// LSE and D of every row, and zeros where the call wants them; what an engine chooses is still to be set. `rule`: of
+/// the backward's kernels.
 steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments,
                                             const BackwardParams& params, ScoreRule rule, int block_m);
 
@@ -35,8 +35,8 @@ int prepare_ctas(const AttentionProblem& problem, const steps::PrepareBackwardCo
 BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
                                         const BackwardParams& params, int key_tiles);
 
-steps::SinkGradientParams sink_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments, const BackwardParams& params,
-                                               int block_m);
+steps::SinkGradientParams sink_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
+                                               const BackwardParams& params, int block_m);
 
 /// Enqueues zeros for the gradients of a bias and of sinks, where there is no row, or no sequence or head.
 Status clear_modifier_gradients(const runtime::Driver& driver, const AttentionProblem& problem,

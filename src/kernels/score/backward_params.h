@@ -20,9 +20,9 @@ struct BackwardParams {
   // Of row_groups groups of kLargeRowsGroup rows of each query head of each sequence: not 0 where one has a row_max.
   const unsigned* large_rows;
   int row_groups;
-  const float* d_sum;     // rowsum(dO O), less the gradient of LSE; 0 where LSE above is +inf
-  float* dq_sum;          // dQ / scale in float32, each block in the order of the accumulators' registers; may be null
-  unsigned* turns;        // how far each block's sums are, where they are added to in order; null: any order
+  const float* d_sum;  // rowsum(dO O), less the gradient of LSE; 0 where LSE above is +inf
+  float* dq_sum;       // dQ / scale in float32, each block in the order of the accumulators' registers; may be null
+  unsigned* turns;     // how far each block's sums are, where they are added to in order; null: any order
 
   SequenceParams sequences;
   VisibilityParams visibility;

@@ -134,9 +134,9 @@ class ExactPairs {
       term = bias_at<R>(params_.score.bias, bias_plane_ + i * params_.score.bias.row_stride + j);
     }
     const float scale = remaining_scale<R>(params_.score);
-    const float exponent = large_exponent(
-        transformed(R, params_.score, score, slope_ / scale, i + rows_.diagonal - j, term), scale,
-        params_.row_max[first_row_ + i], params_.lse_log2[first_row_ + i], -kMinusInfinity);
+    const float exponent =
+        large_exponent(transformed(R, params_.score, score, slope_ / scale, i + rows_.diagonal - j, term), scale,
+                       params_.row_max[first_row_ + i], params_.lse_log2[first_row_ + i], -kMinusInfinity);
     return {ptx::ex2_approx(exponent), softcapped<R>(params_.score, score)};
   }
 

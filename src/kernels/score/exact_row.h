@@ -33,8 +33,8 @@ struct ExactRow {
 template <ScoreRule R>
 __device__ __forceinline__ float bias_of(const BiasParams& bias, const ExactRow& row, int key) {
   if constexpr (R.bias) {
-    return bias_at<R>(bias, row.batch * bias.batch_stride + row.head * bias.head_stride + row.query * bias.row_stride +
-                                key);
+    return bias_at<R>(bias,
+                      row.batch * bias.batch_stride + row.head * bias.head_stride + row.query * bias.row_stride + key);
   }
   return 0.0F;
 }

@@ -28,8 +28,8 @@ struct OnlineSoftmax {
   float max_log2[kRowsPerThread] = {kMinusInfinity, kMinusInfinity};
   float sum[kRowsPerThread] = {0.0F, 0.0F};  // of this thread's columns only, until finish()
   float correction[kRowsPerThread] = {1.0F, 1.0F};
-  // By how much a score may pass the maximum: kSlack, or -inf where a row of the warp's is large, so that each step looks
-  // at that case. The same in all threads.
+  // By how much a score may pass the maximum: kSlack, or -inf where a row of the warp's is large, so that each step
+  // looks at that case. The same in all threads.
   float slack = kSlack;
   float top[kRowsPerThread] = {kMinusInfinity, kMinusInfinity};  // max_logits rules: the largest score so far
 
@@ -349,7 +349,6 @@ struct OnlineSoftmax {
       sum[r] = R.row_invariant ? __fmul_rn(sum[r], correction[r]) : sum[r] * correction[r];
     }
     slack = __any_sync(kFullWarp, is_large(0) || is_large(1)) ? kMinusInfinity : kSlack;
-
   }
 
   /// Looks at each score only while none was positive: then `highest` does not tell.

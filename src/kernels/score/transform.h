@@ -35,12 +35,13 @@ __device__ __forceinline__ float remaining_scale(const ScoreParams& params) {
 /// A softcapped score with the bias, or the scale where that comes first.
 __device__ __forceinline__ float with_scale_and_bias(const ScoreRule& rule, const ScoreParams& params, float score,
                                                      float bias) {
-  return rule.bias ? __fmaf_rn(score, params.scale, bias)
-         : rule.scale_first ? __fmul_rn(score, params.scale_log2) : score;
+  return rule.bias          ? __fmaf_rn(score, params.scale, bias)
+         : rule.scale_first ? __fmul_rn(score, params.scale_log2)
+                            : score;
 }
 
-/// A single score, to be multiplied with remaining_scale(), by which `slope` is divided. `distance`: from the key on the
-/// query's diagonal.
+/// A single score, to be multiplied with remaining_scale(), by which `slope` is divided. `distance`: from the key on
+/// the query's diagonal.
 __device__ __forceinline__ float transformed(const ScoreRule& rule, const ScoreParams& params, float score, float slope,
                                              int distance, float bias) {
   score = with_scale_and_bias(rule, params, softcapped(rule, params, score), bias);

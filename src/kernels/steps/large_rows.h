@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before a backward: the largest score and the sum of exponentials of rows whose LSE is large (score/large_rows.h). Sixteen
-// rows at a time, by one CTA. The tensor cores multiply as they do in the backward, sixteen columns after another, so
-// that scores have the same bits there. Operands come straight from global memory: such rows are rare.
+// Before a backward: the largest score and the sum of exponentials of rows whose LSE is large (score/large_rows.h).
+// Sixteen rows at a time, by one CTA. The tensor cores multiply as they do in the backward, sixteen columns after
+// another, so that scores have the same bits there. Operands come straight from global memory: such rows are rare.
 #pragma once
 
 #include "kernels/math/grid.h"
@@ -80,9 +80,8 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
     return score::visible_keys(of.rule, params.visibility, of.rows, query + of.rows.diagonal);
   };
   const auto query_words = [&](int query) -> RowWords {
-    return {query < of.rows.q.used
-                ? params.q.row(score::q_batch(params, of.sequence), of.rows.q.start + query, of.head)
-                : nullptr,
+    return {query < of.rows.q.used ? params.q.row(score::q_batch(params, of.sequence), of.rows.q.start + query, of.head)
+                                   : nullptr,
             params.head_dim};
   };
   const int last_row = min(of.first + kFragmentRows, of.rows.q.used) - 1;
@@ -108,11 +107,11 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
           !score::shows_pair(of.rule, params, of.sequence, of.head, query, key)) {
         continue;
       }
-      const float term = of.rule.bias ? score::bias_at<element>(of.rule.bias_float32, bias,
-                                                                of.sequence * bias.batch_stride +
-                                                                    of.head * bias.head_stride +
-                                                                    query * bias.row_stride + key)
-                                      : 0.0F;
+      const float term = of.rule.bias
+                             ? score::bias_at<element>(of.rule.bias_float32, bias,
+                                                       of.sequence * bias.batch_stride + of.head * bias.head_stride +
+                                                           query * bias.row_stride + key)
+                             : 0.0F;
       own[r].join(score::transformed(of.rule, params.score, s[i], slope, query + of.rows.diagonal - key, term), 1.0F,
                   scale);
     }
@@ -220,8 +219,7 @@ __global__ void __launch_bounds__(kLargeRowsThreads, 2)
   int some = 0;
   if (__syncthreads_or(row < rows.used && is_large(rows.lse[row]) ? 1 : 0) != 0) {
     constexpr ScoreRule kLengths{.varlen = C.varlen};
-    const score::Sequence lengths =
-        score::sequence_of<kLengths>(backward.sequences, backward.visibility, sequence);
+    const score::Sequence lengths = score::sequence_of<kLengths>(backward.sequences, backward.visibility, sequence);
     bool found = false;
 #pragma unroll 1
     for (int i = first; i < min(first + kLargeRowsGroup, rows.used); i += kFragmentRows) {

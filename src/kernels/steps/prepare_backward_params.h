@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host hands to the steps before a backward, and these steps' variants and sizes. Plain C++ without std headers,
-// shared by host and device.
+// What the host hands to the steps before a backward, and these steps' variants and sizes. Plain C++ without std
+// headers, shared by host and device.
 #pragma once
 
 #include "kernels/math/element.h"

@@ -60,7 +60,11 @@ class BiasGradient {
   }
 
   __device__ __forceinline__ void add_part(const Work& work, int head, int row, WarpScores<C>& sums) const {
-    const ScoreBlock<C> first{params_, work, head, work.n * block_n(C) + key_row(), tile_.m * C.block_m + row,
+    const ScoreBlock<C> first{params_,
+                              work,
+                              head,
+                              work.n * block_n(C) + key_row(),
+                              tile_.m * C.block_m + row,
                               score::has_large_rows(params_, work.sequence, head, 1)};
     PartBias<C> bias[fragments(C)];
     WarpScores<C> s, dp, slope;

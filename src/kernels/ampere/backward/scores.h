@@ -119,7 +119,8 @@ class LargeExponents {
 template <Config C>
 class Exponents {
  public:
-  __device__ __forceinline__ explicit Exponents(const ScoreBlock<C>& block) : scale_log2_(block.params.score.scale_log2) {
+  __device__ __forceinline__ explicit Exponents(const ScoreBlock<C>& block)
+      : scale_log2_(block.params.score.scale_log2) {
     if constexpr (C.rule.alibi) {
       alibi_ = score::slope_log2(block.params.score, block.work.sequence, block.head);
 #pragma unroll

@@ -24,8 +24,8 @@ class TileBackward {
         warp_(warp_of_cta()),
         smem_(shared_address(shared_memory())),
         barriers_(smem_),
-        has_large_rows_(score::has_large_rows(params, work.sequence, work.head_kv * params.heads_per_kv,
-                                              params.heads_per_kv)) {}
+        has_large_rows_(
+            score::has_large_rows(params, work.sequence, work.head_kv * params.heads_per_kv, params.heads_per_kv)) {}
 
   /// `step`: the first, which exists.
   __device__ __forceinline__ void run(Steps<C>& steps, Step step) {
@@ -133,8 +133,8 @@ class TileBackward {
   /// P and dS of the queries from `row` of the step on.
   __device__ __forceinline__ void compute_part(const Step& step, int row, Operand<C> (&p)[fragments(C)],
                                                Operand<C> (&ds)[fragments(C)]) const {
-    const ScoreBlock<C> first{params_, work_, query_head(step), work_.n * block_n(C) + key_row(),
-                              step.m * C.block_m + row, has_large_rows_};
+    const ScoreBlock<C> first{
+        params_, work_, query_head(step), work_.n * block_n(C) + key_row(), step.m * C.block_m + row, has_large_rows_};
     PartBias<C> bias[fragments(C)];
 #pragma unroll
     for (int f = 0; f < fragments(C); ++f) {

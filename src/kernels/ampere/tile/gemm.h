@@ -3,9 +3,9 @@
 // memory serves all fragments.
 #pragma once
 
-#include "kernels/math/tensor_core.h"
 #include "kernels/ampere/tile/swizzled.h"
 #include "kernels/ampere/tile/warp.h"
+#include "kernels/math/tensor_core.h"
 #include "kernels/score/fragment.h"
 
 namespace strobe::ampere {

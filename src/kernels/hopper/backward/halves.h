@@ -9,8 +9,7 @@ namespace strobe::hopper::backward {
 /// P = exp2(S - LSE) as float16, of S from which LSE was subtracted where the variant splits it.
 template <Config C>
 __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
-                                                        Scores<C>& s,
-                                                        RowNumbers<C>& lse_log2, Operand<C>& halves) {
+                                                        Scores<C>& s, RowNumbers<C>& lse_log2, Operand<C>& halves) {
   if constexpr (splits_lse(C)) {
     difference_probabilities<C>(block, masked, has_large_rows, s);
   } else {
