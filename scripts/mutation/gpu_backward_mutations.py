@@ -24,9 +24,30 @@ PREPARATION = [
     KernelMutation(
         "a quarter of the rows is missing in the sink's gradient",
         f"{STEPS}/sink_gradient.h",
-        "sum = __fmaf_rn(ptx::ex2_approx(sink_log2 - lse.w), -d.w, sum);",
+        "add(lse.w, highest.w, d.w);",
         "",
         "SinkAndLargestScores64",
+    ),
+    KernelMutation(
+        "no row has a large LSE",
+        f"{STEPS}/prepared_rows.h",
+        "return fabsf(lse) > kLargeLse &&",
+        "return fabsf(lse) < kLargeLse &&",
+        "HopperLargeScores.RowsMaskedByAFiniteBiasTakeTheMean",
+    ),
+    KernelMutation(
+        "the sink is no part of a large row's sum",
+        f"{STEPS}/large_rows.h",
+        "if (of.rule.sink) {",
+        "if (false) {",
+        "HopperLargeScores.ASinkOfTheSameSizeIsOneMoreKey",
+    ),
+    KernelMutation(
+        "the sum of a large row is that of its first warp's keys",
+        f"{STEPS}/large_rows.h",
+        "for (const auto& warp : of_warps) {",
+        "for (const auto& warp : {of_warps[0]}) {",
+        "HopperLargeScores.RowsMaskedByAFiniteBiasTakeTheMean",
     ),
 ]
 
@@ -68,7 +89,7 @@ BACKWARD_TILES = [
     ),
     KernelMutation(
         "the query on the diagonal is hidden",
-        f"{BACKWARD}/scores.h",
+        f"{BACKWARD}/score_block.h",
         "8 * j + c < first",
         "8 * j + c <= first",
         "Causal128",

@@ -77,7 +77,7 @@ SOFTMAX = [
         "",
         "SharpScores128",
     ),
-    KernelMutation("LSE is in base 2", f"{SCORE}/online_softmax.h", "lse_log2(r) * kLn2", "lse_log2(r)", "Full64"),
+    KernelMutation("LSE is in base 2", f"{SCORE}/lse.h", "ptx::lg2_approx(sum)) * kLn2", "ptx::lg2_approx(sum))", "Full64"),
     KernelMutation(
         "the sink is dropped",
         f"{SCORE}/online_softmax.h",
@@ -93,10 +93,17 @@ SOFTMAX = [
         "Alibi128",
     ),
     KernelMutation(
+        "exponents of large scores are one operation, too",
+        f"{SCORE}/online_softmax.h",
+        "return fabsf(max_log2[r]) >= kMostFused &&",
+        "return false &&",
+        "HopperLargeScores.RandomScoresHaveTheSameRoundingsInBothPasses",
+    ),
+    KernelMutation(
         "a negative scale is left out",
         f"{SCORE}/transform.h",
-        "return __fmul_rn(score, params_.scale_log2);",
-        "return score;",
+        "rule.scale_first ? __fmul_rn(score, params.scale_log2)",
+        "rule.scale_first ? score",
         "NegativeScale64",
     ),
     KernelMutation(
