@@ -103,10 +103,11 @@ check_sanitizers() {
       tools+=($!)
     done
     for tool in "${tools[@]}"; do wait "$tool" || failed=1; done
-    # Page tables and lengths are read on the device: numbers of no page, and rows that no key uses.
+    # Page tables and lengths are read on the device: numbers of no page, and rows that no key uses. Rows of a large LSE
+    # are found by a kernel that random configurations leave at once.
     for tool in memcheck racecheck initcheck synccheck; do
       STROBE_SEEDS=20 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests/hopper_tests" --gtest_brief=1 \
-        --gtest_filter='HopperCache.PagesBehindPadding:HopperCache.Entries:HopperCache.PagesThatDoNotExistAreZeros:HopperAppend.*' \
+        --gtest_filter='HopperCache.PagesBehindPadding:HopperCache.Entries:HopperCache.PagesThatDoNotExistAreZeros:HopperAppend.*:HopperLargeScores.ASink*' \
         >"$logs/pages-$tool.log" 2>&1 || { echo "FAIL  pages under $tool"; failed=1; }
     done
   fi

@@ -235,7 +235,7 @@ BACKWARD_PASS = [
         "lse",
     ),
     Mutation("dQ is not added in turn", TURN, "now != own", "false"),
-    Mutation("dQ's turn is never passed on", TURN, "turn.store(next, std::memory_order_release);", ""),
+    Mutation("dQ's turn is never passed on", TURN, "store_and_notify(turn, next);", ""),
     Mutation(
         "heads under a block mask share the first one's LSE",
         TASK,

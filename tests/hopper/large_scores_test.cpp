@@ -43,7 +43,7 @@ class HopperLargeScores : public HopperTest {
   static constexpr std::int64_t kRowCounts[] = {1, 40, 300};
 
   void run(LargeScoresCall& call) {
-    const TestedVariants variants(false);
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);  // as sanitizers need them
     DeviceCopies copies(device());
     const auto place = [&](const GuardedTensor& tensor) { return copies.place(tensor); };
     const AttentionOptions& options = call.attention().options;

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "cpu/kernels/task.h"
+#include "cpu/kernels/turn.h"
 #include "cpu/kernels/vector-inl.h"
 #include "hwy/cache_control.h"
 
@@ -38,8 +39,7 @@ class BiasGradient {
   /// `blocks` blocks of rows are done.
   void pass(std::int64_t blocks) const {
     if (turn_.own == nullptr) return;
-    turn_.own->store(static_cast<std::int32_t>(blocks), std::memory_order_release);
-    turn_.own->notify_all();
+    store_and_notify(*turn_.own, static_cast<std::int32_t>(blocks));
   }
 
   /// All blocks are done. A task that skipped some, which a mask hides from its heads, has not waited for them: the

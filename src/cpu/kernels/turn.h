@@ -17,14 +17,20 @@ inline void wait_for_turn(const std::atomic<std::int32_t>& turn, std::int32_t ow
   }
 }
 
+/// Sets what others wait for, and wakes them. In the order that all threads see: libstdc++'s notify_all() looks whether
+/// somebody waits, which must not come before the store, or one who has just looked at the old value sleeps for good.
+inline void store_and_notify(std::atomic<std::int32_t>& value, std::int32_t next) {
+  value.store(next, std::memory_order_seq_cst);
+  value.notify_all();
+}
+
 /// Passes the turn on from the block of keys `own`, of `block_n` of `keys` keys. Blocks that the mask hides from
 /// `position`, which stands for the block of rows, never come: the turn passes over them.
 inline void pass_turn(std::atomic<std::int32_t>& turn, std::int32_t own, const BlockMask& blocks, std::int64_t position,
                       std::int64_t block_n, std::int64_t keys) {
   std::int32_t next = own + 1;
   while (next * block_n < keys && !blocks.visible(position, next * block_n)) ++next;
-  turn.store(next, std::memory_order_release);
-  turn.notify_all();
+  store_and_notify(turn, next);
 }
 
 }  // namespace strobe::cpu
