@@ -77,7 +77,9 @@ SOFTMAX = [
         "",
         "SharpScores128",
     ),
-    KernelMutation("LSE is in base 2", f"{SCORE}/lse.h", "ptx::lg2_approx(sum)) * kLn2", "ptx::lg2_approx(sum))", "Full64"),
+    KernelMutation(
+        "LSE is in base 2", f"{SCORE}/lse.h", "ptx::lg2_approx(sum)) * kLn2", "ptx::lg2_approx(sum))", "Full64"
+    ),
     KernelMutation(
         "the sink is dropped",
         f"{SCORE}/online_softmax.h",

@@ -11,27 +11,27 @@
 namespace strobe::steps {
 
 struct PrepareBackwardParams {
-  Rows o, d_o;
-  const float* lse;  // packed: batch strides are 0
-  long long lse_batch_stride, lse_head_stride;
-  const float* d_lse;  // null: none
-  long long d_lse_batch_stride, d_lse_head_stride;
+  Rows o{};
+  const float* lse = nullptr;  // packed: batch strides are 0
+  long long lse_batch_stride = 0, lse_head_stride = 0;
+  const float* d_lse = nullptr;  // null: none
+  long long d_lse_batch_stride = 0, d_lse_head_stride = 0;
 
   // [heads, query_blocks, block_m], as score/query_blocks.h places rows. Every element is written.
-  float* lse_log2;
-  float* d_sum;
-  float* row_max;
-  unsigned* large_rows;  // one for each CTA of find_large_rows
+  float* lse_log2 = nullptr;
+  float* d_sum = nullptr;
+  float* row_max = nullptr;
+  unsigned* large_rows = nullptr;  // one for each CTA of find_large_rows
   // The same for the tensor cores (kernels/math/split.h); null: not wanted.
-  void* lse_split;  // (lse_shift - LSE) * lse_factor, both in powers of two
-  void* d_split;    // -D
-  float lse_shift, lse_factor;
-  void* zeros;  // null: none
-  long long zeros_16_bytes;
+  void* lse_split = nullptr;  // (lse_shift - LSE) * lse_factor, both in powers of two
+  void* d_split = nullptr;    // -D
+  float lse_shift = 0.0F, lse_factor = 0.0F;
+  void* zeros = nullptr;  // null: none
+  long long zeros_16_bytes = 0;
 
-  int block_m;
-  BackwardParams backward;
-  ScoreRule rule;  // without dropout
+  int block_m = 0;
+  BackwardParams backward{};
+  ScoreRule rule;  // of the backward's kernels, and with its sink
 };
 
 struct PrepareBackwardConfig {
