@@ -53,14 +53,19 @@ class HopperLargeScores : public HopperTest {
     if (!options.row_invariant) copies.download(call.tensors.backward_outputs());
   }
 
+  static AttentionCase queries(DType dtype, std::int64_t rows) {
+    AttentionCase attention{.dtype = dtype};
+    attention.q.rows = rows;
+    attention.placement.alignment = 8;
+    return attention;
+  }
+
   /// For each dtype, size of scores, head_dim and number of queries.
   void for_each(const Rule& rule, const std::function<void(const AttentionCase&, double, std::int64_t)>& visit) {
     for (const DType dtype : {DType::bfloat16, DType::float16}) {
       for (const std::int64_t head_dim : kHeadDims) {
         for (const std::int64_t rows : kRowCounts) {
-          AttentionCase attention{.dtype = dtype};
-          attention.q.rows = rows;
-          attention.placement.alignment = 8;
+          AttentionCase attention = queries(dtype, rows);
           rule.set(attention);
           for (const int exponent : sizes(dtype)) {
             SCOPED_TRACE(testing::Message()
@@ -203,9 +208,7 @@ TEST_F(HopperLargeScores, RowsMaskedByAFiniteBiasTakeTheMean) {
           for (const Alibi alibi : {Alibi::none, Alibi::per_head}) {
             SCOPED_TRACE(testing::Message()
                          << name_of(dtype) << ' ' << value << " head_dim " << head_dim << ", " << rows);
-            AttentionCase attention{.dtype = dtype};
-            attention.q.rows = rows;
-            attention.placement.alignment = 8;
+            AttentionCase attention = queries(dtype, rows);
             attention.bias = BiasCase{};
             attention.alibi = alibi;
             LargeScoresCall call(attention, 1.0, std::vector<double>(77, 2.0), head_dim);
@@ -233,9 +236,7 @@ TEST_F(HopperLargeScores, RandomScoresHaveTheSameRoundingsInBothPasses) {
         for (const double scale : {1e3, 1e5, 1e7, 1e12, 1e25}) {
           SCOPED_TRACE(testing::Message() << name_of(dtype) << " head_dim " << head_dim << ", scale " << scale
                                           << (biased ? ", bias" : ""));
-          AttentionCase attention{.dtype = dtype};
-          attention.q.rows = kRows;
-          attention.placement.alignment = 8;
+          AttentionCase attention = queries(dtype, kRows);
           attention.options.scale = static_cast<float>(scale);
           if (biased) attention.bias = BiasCase{};
           LargeScoresCall call(attention, 1.0, std::vector<double>(kKeys, 1.0), head_dim);
@@ -251,9 +252,7 @@ TEST_F(HopperLargeScores, TheLargestBiasPicksItsKey) {
   for (const std::int64_t head_dim : kHeadDims) {
     for (const std::int64_t rows : kRowCounts) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", " << rows);
-      AttentionCase attention{.dtype = DType::bfloat16};
-      attention.q.rows = rows;
-      attention.placement.alignment = 8;
+      AttentionCase attention = queries(DType::bfloat16, rows);
       attention.bias = BiasCase{};
       LargeScoresCall call(attention, 1.0, std::vector<double>(50, 2.0), head_dim);
       for (std::int64_t i = 0; i < call.tensors.bias.size(); ++i) {
@@ -271,9 +270,7 @@ TEST_F(HopperLargeScores, ALargeScaleOrSoftcap) {
   for (const std::int64_t head_dim : kHeadDims) {
     for (const std::int64_t rows : kRowCounts) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", " << rows);
-      AttentionCase attention{.dtype = DType::bfloat16};
-      attention.q.rows = rows;
-      attention.placement.alignment = 8;
+      AttentionCase attention = queries(DType::bfloat16, rows);
       attention.options.scale = 1e10F;
       LargeScoresCall hard(attention, 1.0, {2.0, 1.0, 2.0, -4.0}, head_dim);
       run(hard);
