@@ -20,8 +20,8 @@ ALLOWED = {
     "src/kernels/math": ["src/kernels/score"],
     "src/kernels/scheduler": ["src/kernels/score", "src/kernels/math"],
     "src/kernels/steps": ["src/kernels/score", "src/kernels/math"],
-    "src/kernels/hopper": ["src/kernels/scheduler", "src/kernels/score", "src/kernels/math"],
-    "src/kernels/ampere": ["src/kernels/scheduler", "src/kernels/score", "src/kernels/math"],
+    "src/kernels/sm90": ["src/kernels/scheduler", "src/kernels/score", "src/kernels/math"],
+    "src/kernels/sm80": ["src/kernels/scheduler", "src/kernels/score", "src/kernels/math"],
     # philox.h is plain C++: every engine and the reference draw the same dropout mask from it.
     "src/reference": [PUBLIC, "src/call", "src/kernels/math/philox.h"],
     "src/cpu": [PUBLIC, "src/call", "src/engine/engine.h", "src/kernels/math/philox.h"],
@@ -37,30 +37,30 @@ ALLOWED = {
         "src/kernels/steps",
     ],
     **{
-        f"src/{engine}": [
+        f"src/{family}": [
             PUBLIC,
             "src/call",
             "src/gpu",
             "src/runtime",
             "src/engine/engine.h",
-            f"src/kernels/{engine}",
+            f"src/kernels/{family}",
             "src/kernels/scheduler",
             "src/kernels/steps",
             "src/kernels/score",
             "src/kernels/math",
         ]
-        for engine in ("hopper", "ampere")
+        for family in ("sm90", "sm80")
     },
     # Calls of few query rows are the Ampere engine's, whichever engine is asked.
-    "src/hopper/few_rows.h": [PUBLIC, "src/call", "src/ampere/forward.h"],
+    "src/sm90/few_rows.h": [PUBLIC, "src/call", "src/sm80/forward.h"],
     "src/engine": [PUBLIC, "src/call"],
     "src/engine/registry.cpp": [
         PUBLIC,
         "src/engine",
         "src/call",
         "src/cpu/engine.h",
-        "src/hopper/engine.h",
-        "src/ampere/engine.h",
+        "src/sm90/engine.h",
+        "src/sm80/engine.h",
     ],
     "src/api": [PUBLIC, "src/call", "src/engine", "src/kernels/math/philox.h"],
     # checked.h is the one type of sizes, everywhere.
@@ -70,7 +70,7 @@ ALLOWED = {
     "tools/gpu": [PUBLIC, "src/call/checked.h", "src/runtime/device.h"],
     "tools/strobe": [PUBLIC, "tools", "bench", "src/reference", "src/runtime/device.h"],
     # The ablation measures variants that only the engine itself can name.
-    "bench": [PUBLIC, "tools", "src/reference", "src/runtime/device.h", "src/hopper"],
+    "bench": [PUBLIC, "tools", "src/reference", "src/runtime/device.h", "src/sm90"],
     "examples": [PUBLIC, "tools/io", "tools/gpu", "bench", "src/reference"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)')

@@ -11,8 +11,8 @@
 #include "bench/command/report.h"
 #include "gpu/mirrored_call.h"
 #include "gpu/stream.h"
-#include "hopper/ablation.h"
 #include "io/progress.h"
+#include "sm90/ablation.h"
 #include "strobe/plan.h"
 #include "tools/strobe/output.h"
 #include "tools/strobe/table.h"
@@ -40,10 +40,10 @@ struct VariantTimes {
 
 Result<std::vector<VariantTimes>> make_plans(const ForwardArguments& arguments) {
   std::vector<VariantTimes> variants;
-  std::vector<hopper::AblationVariant> changes = hopper::ablation_variants();
-  changes.push_back({"as planned", [](hopper::forward::Config&) {}});
-  for (const hopper::AblationVariant& variant : changes) {
-    const hopper::VariantScope scope(variant.change);
+  std::vector<sm90::AblationVariant> changes = sm90::ablation_variants();
+  changes.push_back({"as planned", [](sm90::forward::Config&) {}});
+  for (const sm90::AblationVariant& variant : changes) {
+    const sm90::VariantScope scope(variant.change);
     Result<Plan> plan = make_plan(arguments);
     if (!plan.ok()) return plan.status();
     variants.push_back({variant.name, std::move(*plan), {}});

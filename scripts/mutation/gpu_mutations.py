@@ -8,8 +8,8 @@ from tree import Mutation
 KERNELS = "src/kernels"
 SCORE = f"{KERNELS}/score"
 STEPS = f"{KERNELS}/steps"
-FORWARD = f"{KERNELS}/hopper/forward"
-BACKWARD = f"{KERNELS}/hopper/backward"
+FORWARD = f"{KERNELS}/sm90/forward"
+BACKWARD = f"{KERNELS}/sm90/backward"
 
 
 @dataclass(frozen=True)

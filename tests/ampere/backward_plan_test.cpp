@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ampere/backward_plan.h"
+#include "sm80/backward_plan.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <string>
 
-#include "ampere/backward_variant.h"
 #include "devices.h"
 #include "hopper/plan_problem.h"
-#include "kernels/ampere/backward/smem.h"
+#include "kernels/sm80/backward/smem.h"
 #include "plan_options.h"
+#include "sm80/backward_variant.h"
 
-namespace strobe::ampere {
+namespace strobe::sm80 {
 namespace {
 
 using test::kDevices;
@@ -135,4 +135,4 @@ TEST(AmpereBackwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {
 }
 
 }  // namespace
-}  // namespace strobe::ampere
+}  // namespace strobe::sm80

@@ -5,19 +5,19 @@
 
 #include <optional>
 
-#include "ampere/backward_plan.h"
-#include "ampere/backward_variant.h"
-#include "ampere/forward_plan.h"
-#include "ampere/forward_variant.h"
 #include "attention/random.h"
 #include "attention/seeds.h"
 #include "devices.h"
 #include "gpu/append_variant.h"
 #include "hopper/plan_problem.h"
-#include "kernels/ampere/forward/smem.h"
+#include "kernels/sm80/forward/smem.h"
 #include "runtime/embedded.h"
 #include "runtime/kernel_store.h"
 #include "runtime/pack/ptxas_report.h"
+#include "sm80/backward_plan.h"
+#include "sm80/backward_variant.h"
+#include "sm80/forward_plan.h"
+#include "sm80/forward_variant.h"
 
 namespace strobe::test {
 namespace {
@@ -67,19 +67,18 @@ AttentionProblem few_queries_of(AttentionProblem problem, Random& random) {
 }
 
 /// A kernel of a plan for the problem, or of a few queries in its place: half of them of the forward.
-Result<runtime::Variant> variant_for(const AttentionProblem& problem, const ampere::DeviceShape& shape,
-                                     Random& random) {
+Result<runtime::Variant> variant_for(const AttentionProblem& problem, const sm80::DeviceShape& shape, Random& random) {
   if (problem.has_tree_mask || random.chance(0.5)) {
     const bool few = random.chance(0.5);
-    const Result<ampere::forward::Config> config =
-        ampere::forward_config(few ? few_queries_of(problem, random) : problem, shape);
+    const Result<sm80::forward::Config> config =
+        sm80::forward_config(few ? few_queries_of(problem, random) : problem, shape);
     if (!config.ok()) return config.status();
-    return ampere::forward_variant(*config, shape);
+    return sm80::forward_variant(*config, shape);
   }
-  const Result<ampere::backward::Config> config = ampere::backward_config(problem, shape);
+  const Result<sm80::backward::Config> config = sm80::backward_config(problem, shape);
   if (!config.ok()) return config.status();
-  if (config->rule.bias && random.chance(0.5)) return ampere::bias_gradient_variant(*config, shape);
-  return random.chance(0.2) ? ampere::finish_variant(*config, shape) : ampere::backward_variant(*config, shape);
+  if (config->rule.bias && random.chance(0.5)) return sm80::bias_gradient_variant(*config, shape);
+  return random.chance(0.2) ? sm80::finish_variant(*config, shape) : sm80::backward_variant(*config, shape);
 }
 
 class AmpereCompile : public testing::Test {
@@ -129,9 +128,9 @@ TEST_F(AmpereCompile, KeepsConvertedBlocksInRegisters) {
     AttentionProblem problem = random_problem(random);
     if (random.chance(0.5)) problem = few_queries_of(problem, random);
     problem.stored = {random.one_of({DType::int8, DType::float8_e4m3}), 1, 1};
-    const Result<ampere::forward::Config> config = ampere::forward_config(problem, device.shape);
+    const Result<sm80::forward::Config> config = sm80::forward_config(problem, device.shape);
     ASSERT_TRUE(config.ok()) << config.status().message();
-    const runtime::Variant variant = ampere::forward_variant(*config, device.shape);
+    const runtime::Variant variant = sm80::forward_variant(*config, device.shape);
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant.name);
     EXPECT_LE(smem_plan(*config).total_bytes, shared_bytes_of(device.shape, config->ctas_per_sm));
     expect_no_local_memory(variant);
@@ -151,9 +150,9 @@ TEST_F(AmpereCompile, KeepsRowInvariantCallsInRegisters) {
     problem.dropout = 0.0F;
     problem.batch = random.one_of<std::int64_t>({1, 4, 300});  // segments are parts, or a CTA's
     problem.total_q = problem.batch * problem.seqlen_q;
-    const Result<ampere::forward::Config> config = ampere::forward_config(problem, device.shape);
+    const Result<sm80::forward::Config> config = sm80::forward_config(problem, device.shape);
     ASSERT_TRUE(config.ok()) << config.status().message();
-    const runtime::Variant variant = ampere::forward_variant(*config, device.shape);
+    const runtime::Variant variant = sm80::forward_variant(*config, device.shape);
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant.name);
     expect_no_local_memory(variant);
     if (HasFailure()) return;
@@ -170,7 +169,7 @@ TEST_F(AmpereCompile, KeepsAppendsInRegisters) {
         .cache = random.one_of({bf16, fp16, fp32, int8, e4m3}),
         .rotation = random.one_of({steps::Rotation::none, steps::Rotation::halves, steps::Rotation::interleaved}),
         .aligned = random.chance(0.7)};
-    const runtime::Variant variant = gpu::append_variant(config, ampere::architecture_of(device.shape));
+    const runtime::Variant variant = gpu::append_variant(config, sm80::architecture_of(device.shape));
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant.name);
     expect_no_local_memory(variant);
     if (HasFailure()) return;

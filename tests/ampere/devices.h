@@ -5,13 +5,13 @@
 #include <array>
 #include <string_view>
 
-#include "ampere/device_shape.h"
+#include "sm80/device_shape.h"
 
 namespace strobe::test {
 
 struct NamedDevice {
   std::string_view name;
-  ampere::DeviceShape shape;
+  sm80::DeviceShape shape;
 };
 
 /// Source: NVIDIA's architecture whitepapers; shared memory: CUDA Programming Guide, "Compute Capabilities".

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <string>
 
-#include "ampere/forward_plan.h"
 #include "devices.h"
 #include "hopper/plan_problem.h"
-#include "kernels/ampere/forward/smem.h"
+#include "kernels/sm80/forward/smem.h"
 #include "plan_options.h"
+#include "sm80/forward_plan.h"
 
-namespace strobe::ampere {
+namespace strobe::sm80 {
 namespace {
 
 using test::kDevices;
@@ -149,4 +149,4 @@ TEST(AmpereCaches, AreReadRowByRow) {
 }
 
 }  // namespace
-}  // namespace strobe::ampere
+}  // namespace strobe::sm80

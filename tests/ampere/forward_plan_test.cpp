@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ampere/forward_plan.h"
+#include "sm80/forward_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -9,13 +9,13 @@
 #include <tuple>
 #include <utility>
 
-#include "ampere/forward_variant.h"
 #include "devices.h"
 #include "hopper/plan_problem.h"
-#include "kernels/ampere/forward/smem.h"
+#include "kernels/sm80/forward/smem.h"
 #include "plan_options.h"
+#include "sm80/forward_variant.h"
 
-namespace strobe::ampere {
+namespace strobe::sm80 {
 namespace {
 
 using test::kDevices;
@@ -52,7 +52,7 @@ TEST(AmpereForwardPlan, FitsEveryDevice) {
   }
 }
 
-/// The tile that a CTA computes, as kernels/ampere/forward/tile_work.h finds it.
+/// The tile that a CTA computes, as kernels/sm80/forward/tile_work.h finds it.
 std::tuple<int, int> tile_of(const forward::TileOrder& order, int index) {
   const int section = order.by_section.quotient(index);
   const int within = order.by_section.remainder(index);
@@ -143,7 +143,7 @@ TEST(AmpereForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {
     const runtime::Variant variant = forward_variant(config, shape);
     EXPECT_EQ(variant.architecture, "sm_" + std::to_string(shape.compute_major) + "0");
     EXPECT_EQ(variant.expression,
-              "strobe::ampere::forward::kernel<strobe::ampere::forward::Config{.rule = "
+              "strobe::sm80::forward::kernel<strobe::sm80::forward::Config{.rule = "
               "strobe::ScoreRule{.element = strobe::Element::bf16, .mask_right = false, .mask_left = false, .chunked = "
               "false, .varlen = false, .leftpad = false, .softcap = false, .alibi = false, .bias = false, "
               ".bias_float32 = false, .sink = "
@@ -157,4 +157,4 @@ TEST(AmpereForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {
 }
 
 }  // namespace
-}  // namespace strobe::ampere
+}  // namespace strobe::sm80

@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <utility>
 
-#include "ampere/forward_plan.h"
 #include "devices.h"
 #include "hopper/plan_problem.h"
-#include "kernels/ampere/forward/smem.h"
+#include "kernels/sm80/forward/smem.h"
+#include "sm80/forward_plan.h"
 
-namespace strobe::ampere {
+namespace strobe::sm80 {
 namespace {
 
 using test::kDevices;
@@ -74,4 +74,4 @@ TEST(AmpereForwardPlan, WhatSegmentsLeaveDoesNotGrowWithThePrompt) {
 }
 
 }  // namespace
-}  // namespace strobe::ampere
+}  // namespace strobe::sm80

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every variant that the ablation measures, against the reference.
-#include "hopper/ablation.h"
+#include "sm90/ablation.h"
 
 #include "attention/matches_reference.h"
 #include "device_copies.h"
@@ -27,12 +27,12 @@ AttentionCase ablation_case(std::int64_t head_dim, CausalMask causal) {
 
 class HopperAblation : public HopperTest {
  protected:
-  void expect_matches(const AttentionCase& attention, const hopper::VariantScope::Change& change) {
+  void expect_matches(const AttentionCase& attention, const sm90::VariantScope::Change& change) {
     CaseTensors tensors(attention);
     DeviceCopies copies(device());
     const ForwardArguments arguments =
         tensors.forward_arguments([&](const GuardedTensor& tensor) { return copies.place(tensor); });
-    const hopper::VariantScope scope(change);
+    const sm90::VariantScope scope(change);
     const Result<Plan> plan = make_plan(arguments, attention.options);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     const Status status = plan->run(arguments, {.stream = stream().get()});
@@ -43,7 +43,7 @@ class HopperAblation : public HopperTest {
 };
 
 TEST_F(HopperAblation, EveryVariantMatchesTheReference) {
-  for (const hopper::AblationVariant& variant : hopper::ablation_variants()) {
+  for (const sm90::AblationVariant& variant : sm90::ablation_variants()) {
     for (const std::int64_t head_dim : {64, 128}) {
       for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
         SCOPED_TRACE(variant.name);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hopper/backward_plan.h"
+#include "sm90/backward_plan.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "hopper/backward_variant.h"
-#include "kernels/hopper/backward/bias_gradient_config.h"
-#include "kernels/hopper/backward/smem.h"
-#include "kernels/hopper/tile/panel.h"
+#include "kernels/sm90/backward/bias_gradient_config.h"
+#include "kernels/sm90/backward/smem.h"
+#include "kernels/sm90/tile/panel.h"
 #include "plan_problem.h"
+#include "sm90/backward_variant.h"
 
-namespace strobe::hopper {
+namespace strobe::sm90 {
 namespace {
 
 using test::kH200;
@@ -199,10 +199,10 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
   config.rule.mask_right = true;
   config.by_roles = true;
   const runtime::Variant variant = backward_variant(config);
-  EXPECT_EQ(variant.name, "hopper backward (mask_right, by_roles)");
+  EXPECT_EQ(variant.name, "sm90 backward (mask_right, by_roles)");
   EXPECT_EQ(
       variant.expression,
-      "strobe::hopper::backward::kernel<strobe::hopper::backward::Config{.rule = strobe::ScoreRule{.element = "
+      "strobe::sm90::backward::kernel<strobe::sm90::backward::Config{.rule = strobe::ScoreRule{.element = "
       "strobe::Element::bf16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
       "false, "
       ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
@@ -216,4 +216,4 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
 }
 
 }  // namespace
-}  // namespace strobe::hopper
+}  // namespace strobe::sm90

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward of a GPU engine against the float64 reference, and run many times: from graphs, on several streams, on a
 // poisoned workspace, with dS in several parts; with `deterministic` always the same bits.
-#include "hopper/backward.h"
+#include "sm90/backward.h"
 
 #include <algorithm>
 #include <array>
@@ -81,8 +81,8 @@ TEST_F(HopperBackward, SumsScoreGradientsInParts) {
       attention.heads_q = 4;
       attention.k.rows = 280;
       for (const std::size_t bytes : {std::size_t{1} << 19U, std::size_t{1} << 17U, std::size_t{1}}) {
-        const hopper::BackwardScope scope(
-            [bytes](auto&, hopper::ScoreGradientLimits& limits) { limits = {.bytes = bytes, .most_bytes = bytes}; });
+        const sm90::BackwardScope scope(
+            [bytes](auto&, sm90::ScoreGradientLimits& limits) { limits = {.bytes = bytes, .most_bytes = bytes}; });
         SCOPED_TRACE(bytes);
         expect_matches_reference(attention);
       }

@@ -5,14 +5,14 @@
 #include <set>
 #include <string>
 
-#include "hopper/few_rows.h"
-#include "hopper/pages.h"
-#include "kernels/hopper/forward/smem.h"
-#include "kernels/hopper/tile/panel.h"
-#include "kernels/hopper/tile/tensor_map.h"
+#include "kernels/sm90/forward/smem.h"
+#include "kernels/sm90/tile/panel.h"
+#include "kernels/sm90/tile/tensor_map.h"
 #include "plan_problem.h"
+#include "sm90/few_rows.h"
+#include "sm90/pages.h"
 
-namespace strobe::hopper {
+namespace strobe::sm90 {
 namespace {
 
 using forward::KeySource;
@@ -159,4 +159,4 @@ TEST(HopperPageRows, LieInTheSwizzle) {
 }
 
 }  // namespace
-}  // namespace strobe::hopper
+}  // namespace strobe::sm90

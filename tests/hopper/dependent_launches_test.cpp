@@ -10,9 +10,9 @@
 #include "attention/matches_reference.h"
 #include "device_case.h"
 #include "gpu/device_memory.h"
-#include "hopper/backward.h"
 #include "hopper_test.h"
 #include "reference/bound/arithmetic.h"
+#include "sm90/backward.h"
 
 namespace strobe::test {
 namespace {
@@ -166,8 +166,8 @@ TEST_F(HopperDependentLaunches, Of256) { expect_nothing_is_read_too_early(256); 
 
 // Two kernels for each head and block of keys, whose dS lies in the same place.
 TEST_F(HopperDependentLaunches, OfParts) {
-  const hopper::BackwardScope scope(
-      [](auto&, hopper::ScoreGradientLimits& limits) { limits = {.bytes = 1, .most_bytes = 1}; });
+  const sm90::BackwardScope scope(
+      [](auto&, sm90::ScoreGradientLimits& limits) { limits = {.bytes = 1, .most_bytes = 1}; });
   for (const std::int64_t head_dim : {64, 128, 256}) {
     expect_turns_keep_apart(short_case(200, head_dim, CausalMask::none, true));
   }

@@ -5,11 +5,11 @@
 #include <string>
 
 #include "call/eight_bit.h"
-#include "hopper/forward_plan.h"
-#include "kernels/hopper/forward/smem.h"
+#include "kernels/sm90/forward/smem.h"
 #include "plan_problem.h"
+#include "sm90/forward_plan.h"
 
-namespace strobe::hopper {
+namespace strobe::sm90 {
 namespace {
 
 using test::config_of;
@@ -150,4 +150,4 @@ TEST(EightBitPlan, StoredKeysComeInTheBlocksOf16BitOnes) {
 }
 
 }  // namespace
-}  // namespace strobe::hopper
+}  // namespace strobe::sm90

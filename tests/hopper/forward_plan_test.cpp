@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hopper/forward_plan.h"
+#include "sm90/forward_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -9,12 +9,12 @@
 #include <type_traits>
 
 #include "gpu/score_params.h"
-#include "hopper/forward_variant.h"
-#include "kernels/hopper/forward/smem.h"
-#include "kernels/hopper/tile/panel.h"
+#include "kernels/sm90/forward/smem.h"
+#include "kernels/sm90/tile/panel.h"
 #include "plan_problem.h"
+#include "sm90/forward_variant.h"
 
-namespace strobe::hopper {
+namespace strobe::sm90 {
 namespace {
 
 using test::config_of;
@@ -326,10 +326,10 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
   config.block_n = 112;
   config.schedule = Schedule::dealt;
   const runtime::Variant variant = forward_variant(config);
-  EXPECT_EQ(variant.name, "hopper forward (fp16, mask_right, block_n 112, dealt)");
+  EXPECT_EQ(variant.name, "sm90 forward (fp16, mask_right, block_n 112, dealt)");
   EXPECT_EQ(
       variant.expression,
-      "strobe::hopper::forward::kernel<strobe::hopper::forward::Config{.rule = strobe::ScoreRule{.element = "
+      "strobe::sm90::forward::kernel<strobe::sm90::forward::Config{.rule = strobe::ScoreRule{.element = "
       "strobe::Element::fp16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
       "false, "
       ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
@@ -341,7 +341,7 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
       ".schedule = strobe::Schedule::dealt, .operands = strobe::Operands::elements, "
       ".keys_per_value_scale = 1, .rotated_columns = 0, .float_output = false, "
       ".stored = strobe::Operands::elements, .raw_stages = 0, "
-      ".keys = strobe::hopper::forward::KeySource::tensor, .entries = false, .whole_chunks = false, .bias_stages = 0, "
+      ".keys = strobe::sm90::forward::KeySource::tensor, .entries = false, .whole_chunks = false, .bias_stages = 0, "
       ".segment_blocks = 0, .keeps_in_smem = false, "
       ".debug = false}>");
 }
@@ -395,4 +395,4 @@ TEST(HopperForwardPlan, TreeMasks) {
 }
 
 }  // namespace
-}  // namespace strobe::hopper
+}  // namespace strobe::sm90

@@ -7,9 +7,9 @@
 #include "attention/matches_reference.h"
 #include "device_case.h"
 #include "gpu/device_memory.h"
-#include "hopper/backward.h"
 #include "hopper_test.h"
 #include "reference/bound/arithmetic.h"
+#include "sm90/backward.h"
 
 namespace strobe::test {
 namespace {
@@ -143,8 +143,8 @@ TEST_F(HopperLargeTensors, GradientsOfSums) {
 
 TEST_F(HopperLargeTensors, GradientsByRoles) {
   // All dS in one launch: more than 2^31 bytes of it.
-  const hopper::BackwardScope scope(
-      [](auto&, hopper::ScoreGradientLimits& limits) { limits.bytes = std::size_t{1} << 33U; });
+  const sm90::BackwardScope scope(
+      [](auto&, sm90::ScoreGradientLimits& limits) { limits.bytes = std::size_t{1} << 33U; });
   for (const bool packed : {false, true}) expect_copies_match(small_case(256), packed);
 }
 

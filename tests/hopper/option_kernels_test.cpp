@@ -11,14 +11,14 @@
 #include <utility>
 #include <vector>
 
-#include "hopper/backward_plan.h"
-#include "hopper/backward_variant.h"
-#include "hopper/forward_variant.h"
 #include "plan_problem.h"
 #include "runtime/kernel_store.h"
 #include "runtime/pack/ptxas_report.h"
+#include "sm90/backward_plan.h"
+#include "sm90/backward_variant.h"
+#include "sm90/forward_variant.h"
 
-namespace strobe::hopper {
+namespace strobe::sm90 {
 namespace {
 
 using test::kH200;
@@ -206,4 +206,4 @@ INSTANTIATE_TEST_SUITE_P(All, HopperForwardKernels, testing::ValuesIn(kForwardOp
                          [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace
-}  // namespace strobe::hopper
+}  // namespace strobe::sm90

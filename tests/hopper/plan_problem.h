@@ -3,12 +3,12 @@
 #pragma once
 
 #include "call/problem.h"
-#include "hopper/device_shape.h"
-#include "hopper/forward_plan.h"
+#include "sm90/device_shape.h"
+#include "sm90/forward_plan.h"
 
 namespace strobe::test {
 
-inline constexpr hopper::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
+inline constexpr sm90::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
 
 /// Self-attention of two sequences with eight heads, in bfloat16.
 inline AttentionProblem problem_of(std::int64_t seqlen, std::int64_t head_dim, std::int64_t head_dim_v) {
@@ -24,12 +24,12 @@ inline AttentionProblem problem_of(std::int64_t seqlen, std::int64_t head_dim, s
   return problem;
 }
 
-inline hopper::forward::Config config_of(const AttentionProblem& problem) {
-  return *hopper::forward_config(problem, kH200);
+inline sm90::forward::Config config_of(const AttentionProblem& problem) {
+  return *sm90::forward_config(problem, kH200);
 }
 
-inline hopper::ForwardPlan plan_of(const AttentionProblem& problem) {
-  return hopper::forward_plan(problem, kH200, config_of(problem));
+inline sm90::ForwardPlan plan_of(const AttentionProblem& problem) {
+  return sm90::forward_plan(problem, kH200, config_of(problem));
 }
 
 }  // namespace strobe::test

@@ -4,11 +4,11 @@
 
 #include <utility>
 
-#include "kernels/hopper/forward/smem.h"
-#include "kernels/hopper/tile/panel.h"
+#include "kernels/sm90/forward/smem.h"
+#include "kernels/sm90/tile/panel.h"
 #include "plan_problem.h"
 
-namespace strobe::hopper {
+namespace strobe::sm90 {
 namespace {
 
 using test::config_of;
@@ -46,4 +46,4 @@ TEST(HopperForwardPlan, RowInvariantCallsHaveOneGridOfKeys) {
 }
 
 }  // namespace
-}  // namespace strobe::hopper
+}  // namespace strobe::sm90

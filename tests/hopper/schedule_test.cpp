@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hopper/schedule.h"
+#include "sm90/schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace strobe::hopper {
+namespace strobe::sm90 {
 namespace {
 
 /// Causal tiles as the forward has them: cost in key blocks.
@@ -80,4 +80,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, HopperSchedules,
                                          causal(3, 4097, 4097, 66)));
 
 }  // namespace
-}  // namespace strobe::hopper
+}  // namespace strobe::sm90

@@ -4,12 +4,12 @@
 
 #include <string>
 
-#include "hopper/forward_plan.h"
-#include "kernels/hopper/forward/smem.h"
-#include "kernels/hopper/tile/panel.h"
+#include "kernels/sm90/forward/smem.h"
+#include "kernels/sm90/tile/panel.h"
 #include "plan_problem.h"
+#include "sm90/forward_plan.h"
 
-namespace strobe::hopper {
+namespace strobe::sm90 {
 namespace {
 
 using test::kH200;
@@ -133,4 +133,4 @@ TEST(HopperSplitKeys, OptionsThatNeedWholeTilesAreNotSplit) {
 }
 
 }  // namespace
-}  // namespace strobe::hopper
+}  // namespace strobe::sm90

@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "ampere/backward.h"
-#include "ampere/forward.h"
 #include "attention/seeds.h"
-#include "hopper/backward.h"
-#include "hopper/forward.h"
 #include "runtime/device.h"
+#include "sm80/backward.h"
+#include "sm80/forward.h"
+#include "sm90/backward.h"
+#include "sm90/forward.h"
 
 namespace strobe::test {
 
@@ -30,24 +30,24 @@ inline bool serves(const runtime::CudaDevice& device) {
 class TestedVariants {
  public:
   explicit TestedVariants(bool debug)
-      : hopper_forward_(debug ? [](hopper::forward::Config& config) { config.debug = true; }
-                              : hopper::VariantScope::Change()),
+      : hopper_forward_(debug ? [](sm90::forward::Config& config) { config.debug = true; }
+                              : sm90::VariantScope::Change()),
         hopper_backward_([debug](auto& config, auto&) { config.debug = debug; }),
         ampere_forward_({.device = limit_shared_memory,
-                         .config = [debug](ampere::forward::Config& config) { config.debug = debug; }}),
+                         .config = [debug](sm80::forward::Config& config) { config.debug = debug; }}),
         ampere_backward_({.device = limit_shared_memory,
-                          .config = [debug](ampere::backward::Config& config) { config.debug = debug; }}) {}
+                          .config = [debug](sm80::backward::Config& config) { config.debug = debug; }}) {}
 
  private:
-  static void limit_shared_memory(ampere::DeviceShape& shape) {
+  static void limit_shared_memory(sm80::DeviceShape& shape) {
     const auto kilobytes = static_cast<int>(number_from("STROBE_SHARED_KB", 0));
     if (kilobytes != 0) shape.shared_bytes = kilobytes << 10;
   }
 
-  hopper::VariantScope hopper_forward_;
-  hopper::BackwardScope hopper_backward_;
-  ampere::ForwardScope ampere_forward_;
-  ampere::BackwardScope ampere_backward_;
+  sm90::VariantScope hopper_forward_;
+  sm90::BackwardScope hopper_backward_;
+  sm80::ForwardScope ampere_forward_;
+  sm80::BackwardScope ampere_backward_;
 };
 
 }  // namespace strobe::test

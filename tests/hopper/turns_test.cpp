@@ -9,12 +9,12 @@
 using std::max;
 using std::min;
 // NOLINTEND(misc-unused-using-decls)
-#include "kernels/hopper/backward/turns.h"
+#include "kernels/sm90/backward/turns.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-namespace strobe::hopper::backward {
+namespace strobe::sm90::backward {
 namespace {
 
 /// A call of one launch, in numbers that kernels read.
@@ -149,4 +149,4 @@ TEST(Turns, UsedLengths) {
 }
 
 }  // namespace
-}  // namespace strobe::hopper::backward
+}  // namespace strobe::sm90::backward

@@ -24,8 +24,8 @@ class IncludeRules(unittest.TestCase):
             "src/kernels/math/philox.h",
             "src/kernels/math/divisor.h",
             "src/kernels/score/mask.h",
-            "src/kernels/hopper/forward/config.h",
-            "src/kernels/ampere/tile/gemm.h",
+            "src/kernels/sm90/forward/config.h",
+            "src/kernels/sm80/tile/gemm.h",
         ):
             self.write(header, "#pragma once\n")
 
@@ -42,8 +42,8 @@ class IncludeRules(unittest.TestCase):
         allowed = {
             "src/cpu/plan.cpp": ['"cpu/engine.h"', '"call/problem.h"', '"engine/engine.h"', '"kernels/math/philox.h"'],
             "src/api/plan.cpp": ['"engine/engine.h"', '"strobe/tensor.h"', "<strobe/tensor.h>", "<vector>"],
-            "src/kernels/hopper/forward/consumer.h": ['"kernels/score/mask.h"', '"config.h"'],
-            "src/hopper/plan.cpp": ['"kernels/hopper/forward/config.h"', '"kernels/math/divisor.h"'],
+            "src/kernels/sm90/forward/consumer.h": ['"kernels/score/mask.h"', '"config.h"'],
+            "src/sm90/plan.cpp": ['"kernels/sm90/forward/config.h"', '"kernels/math/divisor.h"'],
             "src/engine/registry.cpp": ['"cpu/engine.h"', '"engine/engine.h"'],
             "tests/cpu/plan_test.cpp": ['"cpu/engine.h"', '"api/problem.h"'],
         }
@@ -62,9 +62,9 @@ class IncludeRules(unittest.TestCase):
             "src/call/heads.h": '"api/problem.h"',
             "src/cpu/forward.cpp": '"kernels/math/divisor.h"',
             "src/engine/engine.cpp": '"cpu/engine.h"',
-            "src/hopper/plan.cpp": '"kernels/ampere/tile/gemm.h"',
-            "src/kernels/score/transform.h": '"kernels/hopper/forward/config.h"',
-            "src/kernels/hopper/tile/gemm.h": '"kernels/ampere/tile/gemm.h"',
+            "src/sm90/plan.cpp": '"kernels/sm80/tile/gemm.h"',
+            "src/kernels/score/transform.h": '"kernels/sm90/forward/config.h"',
+            "src/kernels/sm90/tile/gemm.h": '"kernels/sm80/tile/gemm.h"',
             "src/reference/plain/forward.cpp": '"cpu/engine.h"',
             "src/runtime/kernel.cpp": '"call/problem.h"',
             "python/src/module.cpp": '"api/problem.h"',

@@ -14,10 +14,10 @@ namespace strobe::runtime {
 namespace {
 
 TEST(CompileProgress, LineFitsTheTerminal) {
-  EXPECT_EQ(progress_line(1, "ampere forward", 80), "strobe: compiling ampere forward");
-  EXPECT_EQ(progress_line(3, "ampere forward", 80), "strobe: compiling 3 kernels, the last ampere forward");
-  EXPECT_EQ(progress_line(1, "ampere forward", 25), "strobe: compiling amp...");
-  EXPECT_EQ(progress_line(1, "ampere forward", 1), "");
+  EXPECT_EQ(progress_line(1, "sm80 forward", 80), "strobe: compiling sm80 forward");
+  EXPECT_EQ(progress_line(3, "sm80 forward", 80), "strobe: compiling 3 kernels, the last sm80 forward");
+  EXPECT_EQ(progress_line(1, "sm80 forward", 25), "strobe: compiling sm8...");
+  EXPECT_EQ(progress_line(1, "sm80 forward", 1), "");
 }
 
 /// Standard error is a terminal of 80 columns while this lives.

@@ -76,7 +76,7 @@ TEST_F(GpuLaunch, TensorMapReadsABoxAndZerosOutside) {
   constexpr int kBoxColumns = 32;
   constexpr int kBoxRows = 8;
   const Result<Kernel> kernel = load(R"(
-    #include "kernels/hopper/ptx/cuda_ptx.h"
+    #include "kernels/sm90/ptx/cuda_ptx.h"
     #include <cuda/std/cstdint>
     struct alignas(64) TensorMap { unsigned long long opaque[16]; };
     __global__ void kernel(const __grid_constant__ TensorMap map, int column, int row, float* out) {

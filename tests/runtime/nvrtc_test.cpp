@@ -108,7 +108,7 @@ TEST_F(NvrtcCompile, FindsTheEmbeddedHeaders) {
   if (embedded_sources().empty()) GTEST_SKIP() << "this build has no GPU kernels";
   CompileOutput output;
   const Status status = compile(R"(
-    #include "kernels/hopper/ptx/cuda_ptx.h"
+    #include "kernels/sm90/ptx/cuda_ptx.h"
     #include <cuda/std/cstdint>
     __global__ void kernel() {
       __shared__ alignas(8) cuda::std::uint64_t barrier;

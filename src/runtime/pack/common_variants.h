@@ -13,7 +13,7 @@ struct CommonVariant {
   unsigned dynamic_shared_bytes = 0;  // what a launch asks for; for the report
 };
 
-/// Of each GPU engine, by its own choice of kernels: defined in src/hopper and src/ampere.
+/// Of each GPU engine, by its own choice of kernels: defined in src/sm90 and src/sm80.
 std::vector<CommonVariant> hopper_variants();
 std::vector<CommonVariant> ampere_variants();
 

@@ -14,13 +14,13 @@ target_link_libraries(strobe_pack_parts PUBLIC strobe_kernel_store PRIVATE fmt::
 # The planning code that says which kernels are common: every GPU engine's.
 set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/api/tensor.cpp
-  ${PROJECT_SOURCE_DIR}/src/ampere/backward_plan.cpp
-  ${PROJECT_SOURCE_DIR}/src/ampere/backward_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/ampere/forward_plan.cpp
-  ${PROJECT_SOURCE_DIR}/src/ampere/forward_tiles.cpp
-  ${PROJECT_SOURCE_DIR}/src/ampere/forward_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/ampere/pack_variants.cpp
-  ${PROJECT_SOURCE_DIR}/src/ampere/supported.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm80/backward_plan.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm80/backward_variant.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm80/forward_plan.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm80/forward_tiles.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm80/forward_variant.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm80/pack_variants.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm80/supported.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/append_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/backward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/backward_variant.cpp
@@ -30,16 +30,16 @@ set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/gpu/merge_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/quantize_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/gpu/supported.cpp
-  ${PROJECT_SOURCE_DIR}/src/hopper/backward_plan.cpp
-  ${PROJECT_SOURCE_DIR}/src/hopper/backward_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/hopper/dealt_tiles.cpp
-  ${PROJECT_SOURCE_DIR}/src/hopper/forward_plan.cpp
-  ${PROJECT_SOURCE_DIR}/src/hopper/forward_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/hopper/pack_variants.cpp
-  ${PROJECT_SOURCE_DIR}/src/hopper/row_invariant.cpp
-  ${PROJECT_SOURCE_DIR}/src/hopper/schedule.cpp
-  ${PROJECT_SOURCE_DIR}/src/hopper/supported.cpp
-  ${PROJECT_SOURCE_DIR}/src/hopper/tile_fit.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/backward_plan.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/backward_variant.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/dealt_tiles.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/forward_plan.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/forward_variant.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/pack_variants.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/row_invariant.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/schedule.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/supported.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/tile_fit.cpp
 )
 add_library(strobe_pack_variants OBJECT ${variant_sources})
 target_include_directories(strobe_pack_variants PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a thread does to its scores: probabilities, their gradients, masks. Tiles are transposed: rows are keys, columns
+// are queries, so that P^T and dS^T are operands where they are.
+#pragma once
+
+#include "kernels/math/constants.h"
+#include "kernels/score/bias.h"
+#include "kernels/score/dropout.h"
+#include "kernels/score/large_rows.h"
+#include "kernels/score/transform.h"
+#include "kernels/sm80/backward/work.h"
+
+namespace strobe::sm80::backward {
+
+/// Of sixteen keys and part_m queries.
+template <Config C>
+using Scores = float[C.part_m / 2];
+
+/// The same as operand of a product: sixteen queries each.
+template <Config C>
+using Operand = uint32_t[C.part_m / kStep][4];
+
+/// Where scores of one fragment stand: sixteen keys from key_first on by part_m queries from query_first on.
+template <Config C>
+struct ScoreBlock {
+  const Params& params;
+  const Work& work;
+  int head;  // of q
+  int key_first, query_first;
+  bool has_large_rows;  // of some block of the call's, perhaps not this one
+
+  /// This thread's row r, and its first column.
+  __device__ __forceinline__ int key(int r) const { return key_first + score::fragment_row(r); }
+  __device__ __forceinline__ int query() const { return query_first + score::fragment_column(); }
+  __device__ __forceinline__ int head_in_batch() const { return work.sequence * params.heads + head; }
+};
+
+/// The bias of a block's scores, fetched ahead of its use.
+template <Config C>
+struct PartBias {
+  Scores<C> terms;
+
+  /// Pairs that do not exist get 0.
+  __device__ __forceinline__ void fetch(const ScoreBlock<C>& block) {
+    const BiasParams& params = block.params.score.bias;
+    const long long first = block.work.sequence * params.batch_stride + block.head * params.head_stride +
+                            block.query() * params.row_stride + block.key(0);
+    const int queries = block.work.q.used - block.query();
+    const int keys = block.work.k.used - block.key(0);
+#pragma unroll
+    for (int i = 0; i < C.part_m / 2; ++i) {
+      const int column = i / 4 * 8 + i % 2;
+      const int row = 8 * (i / 2 % kRowsPerThread);
+      terms[i] = column < queries && row < keys
+                     ? score::bias_at<C.rule>(params, first + column * params.row_stride + row)
+                     : 0.0F;
+    }
+  }
+};
+
+/// Rules without a bias.
+template <Config C>
+  requires(!C.rule.bias)
+struct PartBias<C> {
+  __device__ __forceinline__ void fetch(const ScoreBlock<C>&) {}
+};
+
+/// Which of a thread's queries see its keys: as distances from its first column.
+template <Config C>
+struct VisiblePart {
+  int first[kRowsPerThread], last[kRowsPerThread];
+
+  __device__ __forceinline__ explicit VisiblePart(const ScoreBlock<C>& block) {
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      const int key = block.key(r);
+      const score::QueryRange queries =
+          score::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
+      first[r] = key < block.work.k.used ? queries.first - block.query() : C.part_m;
+      last[r] = queries.last - block.query();
+    }
+  }
+
+  __device__ __forceinline__ bool hides(int r, int column) const {
+    return column < first[r] || (C.rule.mask_left && column > last[r]);
+  }
+};
+
+/// The exponents of a thread's scores where a row may have a maximum of its own (score/large_rows.h).
+template <Config C>
+class LargeExponents {
+ public:
+  __device__ __forceinline__ explicit LargeExponents(const ScoreBlock<C>& block)
+      : params_(block.params.score),
+        scale_(score::remaining_scale<C.rule>(params_)),
+        slope_(C.rule.alibi ? score::slope_log2(params_, block.work.sequence, block.head) / scale_ : 0.0F),
+        distance_(block.query() + block.work.diagonal - block.key(0)),
+        row_max_(block.params.row_max +
+                 score::first_block_of<C.rule>(block.params, block.work.sequence, block.head, C.block_m) * C.block_m +
+                 block.query()) {}
+
+  /// Of a softcapped score in a column of row r.
+  __device__ __forceinline__ float of(float score, int r, int column, float term, float lse_log2) const {
+    score = score::with_scale_and_bias(C.rule, params_, score, term);
+    if constexpr (C.rule.alibi) {
+      score = __fmaf_rn(-slope_, fabsf(static_cast<float>(distance_ - 8 * r + column)), score);
+    }
+    return score::large_exponent(score, scale_, row_max_[column], lse_log2, 0.0F);
+  }
+
+ private:
+  const ScoreParams& params_;
+  const float scale_, slope_;
+  const int distance_;
+  const float* const row_max_;
+};
+
+/// Others: less LSE and ALiBi's slope times the distance.
+template <Config C>
+class Exponents {
+ public:
+  __device__ __forceinline__ explicit Exponents(const ScoreBlock<C>& block)
+      : scale_log2_(block.params.score.scale_log2) {
+    if constexpr (C.rule.alibi) {
+      alibi_ = score::slope_log2(block.params.score, block.work.sequence, block.head);
+#pragma unroll
+      for (int r = 0; r < kRowsPerThread; ++r) {
+        distance_[r] = static_cast<float>(block.query() + block.work.diagonal - block.key(r));
+      }
+    }
+  }
+
+  __device__ __forceinline__ float of(float score, int r, int column, float term, float lse_log2) const {
+    float shift = lse_log2;
+    if constexpr (C.rule.alibi) {
+      shift = __fmaf_rn(fabsf(distance_[r] + static_cast<float>(column)), alibi_, shift);
+    }
+    if constexpr (C.rule.bias) {
+      shift = __fmaf_rn(term, -kLog2E, shift);
+    }
+    return __fmaf_rn(score, scale_log2_, -shift);
+  }
+
+ private:
+  const float scale_log2_;
+  float alibi_ = 0.0F;
+  float distance_[kRowsPerThread] = {};  // of this thread's first column from its key's diagonal
+};
+
+/// to_probabilities(), by these exponents.
+template <bool masked, typename ExponentsOf, Config C>
+__device__ __forceinline__ void to_probabilities_by(const ExponentsOf& exponents, const ScoreBlock<C>& block,
+                                                    Scores<C>& s, Scores<C>& slope, const float* lse_log2,
+                                                    const PartBias<C>& bias) {
+  const VisiblePart<C> visible(block);
+  const auto probability = [&](int i, int r, int column, float lse) {
+    const float x = score::softcapped<C.rule>(block.params.score, s[i]);
+    float term = 0.0F;
+    if constexpr (C.rule.bias) {
+      term = bias.terms[i];
+    }
+    const bool hidden = masked && visible.hides(r, column);
+    s[i] = ptx::ex2_approx(hidden ? kMinusInfinity : exponents.of(x, r, column, term, lse));
+    if constexpr (C.rule.softcap) {
+      slope[i] = hidden ? 0.0F : s[i] * fmaxf(__fmaf_rn(-x, x, 1.0F), 0.0F);
+    }
+  };
+#pragma unroll
+  for (int j = 0; j < C.part_m / 8; ++j) {
+    const float2 lse = reinterpret_cast<const float2*>(lse_log2)[4 * j + threadIdx.x % 4];
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      probability(4 * j + 2 * r, r, 8 * j, lse.x);
+      probability(4 * j + 2 * r + 1, r, 8 * j + 1, lse.y);
+    }
+  }
+}
+
+/// S becomes P = exp2(S - LSE). With a softcap `slope` becomes its derivative times P, else it is not touched.
+/// `lse_log2`: of the block's first query, in shared memory. Hidden scores give 0, whatever they were.
+template <bool masked, Config C>
+__device__ __forceinline__ void to_probabilities(const ScoreBlock<C>& block, Scores<C>& s, Scores<C>& slope,
+                                                 const float* lse_log2, const PartBias<C>& bias) {
+  if (block.has_large_rows) {
+    to_probabilities_by<true>(LargeExponents<C>(block), block, s, slope, lse_log2, bias);
+  } else {
+    to_probabilities_by<masked>(Exponents<C>(block), block, s, slope, lse_log2, bias);
+  }
+}
+
+/// Which of a block's probabilities are dropped.
+template <Config C>
+class PartDropout {
+ public:
+  __device__ __forceinline__ explicit PartDropout(const ScoreBlock<C>& block)
+      : slices_(score::draw_columns<kDrawn>(score::dropout_key_of(block.params.score.dropout), block.head_in_batch(),
+                                            block.query(), block.key(0))) {}
+
+  /// Ones in the halves of a pair of columns that are dropped: of the eight columns number j, row r.
+  __device__ __forceinline__ unsigned of(int j, int r) const { return slices_.dropped(j / 2, j % 2, r); }
+
+ private:
+  // Of a narrower part the rest is not used.
+  static constexpr int kDrawn = C.part_m < kDropoutColumns ? kDropoutColumns : C.part_m;
+  score::DropoutSlices<kDrawn> slices_;
+};
+
+/// Rules without dropout.
+template <Config C>
+  requires(!C.rule.dropout)
+class PartDropout<C> {
+ public:
+  __device__ __forceinline__ explicit PartDropout(const ScoreBlock<C>&) {}
+  __device__ __forceinline__ unsigned of(int, int) const { return 0; }
+};
+
+/// visit(i, d, dropped) for each pair of neighbouring scores i and i + 1: the D of their queries, under dropout times
+/// the probability of being kept, and which are dropped. `d_sum`: of the block's first query, in shared memory.
+template <Config C, typename Visit>
+__device__ __forceinline__ void for_each_gradient(const ScoreBlock<C>& block, const float* d_sum, const Visit& visit) {
+  const PartDropout<C> dropout(block);
+  const float keep = C.rule.dropout ? block.params.score.dropout.keep_probability : 1.0F;
+#pragma unroll
+  for (int j = 0; j < C.part_m / 8; ++j) {
+    float2 d = reinterpret_cast<const float2*>(d_sum)[4 * j + threadIdx.x % 4];
+    if constexpr (C.rule.dropout) {
+      d = {d.x * keep, d.y * keep};
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsPerThread; ++r) {
+      visit(4 * j + 2 * r, d, dropout.of(j, r));
+    }
+  }
+}
+
+/// dP without what is dropped.
+__device__ __forceinline__ float2 kept(const float* dp, unsigned dropped) {
+  return {(dropped & 1U) != 0 ? 0.0F : dp[0], (dropped >> 31) != 0 ? 0.0F : dp[1]};
+}
+
+/// P and dS = P (dP - D) as operands. A hidden pair's P is 0, and its dS is 0 unless dP - D is not finite: see
+/// score/exact_gradients.h. Under dropout dS is computed times the probability of being kept.
+template <Config C>
+__device__ __forceinline__ void to_operands(const ScoreBlock<C>& block, const Scores<C>& s, const Scores<C>& slope,
+                                            const Scores<C>& dp, const float* d_sum, Operand<C>& p, Operand<C>& ds) {
+  for_each_gradient<C>(block, d_sum, [&](int i, const float2& d, unsigned dropped) {
+    const float2 gradient = kept(&dp[i], dropped);
+    const float* const factor = C.rule.softcap ? &slope[i] : &s[i];
+    p[i / 8][i % 8 / 2] = pack<C.rule.element>(s[i], s[i + 1]) & ~dropped;
+    ds[i / 8][i % 8 / 2] = pack<C.rule.element>(factor[0] * (gradient.x - d.x), factor[1] * (gradient.y - d.y));
+  });
+}
+
+/// An operand to rows first_row on of a tile of scores, columns 16 * first_pair on.
+template <typename Tile, int steps>
+__device__ __forceinline__ void store_scores(unsigned char* tile, int first_row, int first_pair,
+                                             const uint32_t (&x)[steps][4]) {
+#pragma unroll
+  for (int i = 0; i < 4 * steps; ++i) {
+    const unsigned first = Tile::offset(first_row + score::fragment_row(i % kRowsPerThread), i / kRowsPerThread % 2);
+    *reinterpret_cast<uint32_t*>(tile + Tile::pair_after(first, first_pair + i / 4) + threadIdx.x % 4 * 4) =
+        x[i / 4][i % 4];
+  }
+}
+
+}  // namespace strobe::sm80::backward

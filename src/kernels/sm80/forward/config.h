@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// One variant of the forward kernel is one value of Config: a structural type, so that it is the kernel's only template
+// argument, printed, compared and hashed by its fields. Plain constexpr C++ without std headers: the host's compiler
+// reads it for the launch and NVRTC for the kernel.
+#pragma once
+
+#include "kernels/scheduler/tiling.h"
+#include "kernels/score/rule.h"
+#include "kernels/sm80/tile/warp.h"
+
+namespace strobe::sm80::forward {
+
+struct Config {
+  ScoreRule rule;
+  int head_dim = 128;      // of Q and K as compiled: 32, 64, 96, 128, 192 or 256; narrower heads are padded by zeros
+  int head_dim_v = 128;    // of V and O, likewise
+  int warps = 4;           // each owns its rows of Q
+  int key_groups = 1;      // of warps: all groups have the same rows, and take turns at the key blocks
+  int rows_per_warp = 32;  // 16, or 32: then each operand that is read of K and V serves two products
+  int block_n = 64;        // keys per step
+  int stages = 2;          // of K and of V, of a group; with 1, each arrives under the product with the other
+  bool q_in_registers = false;  // else read from shared memory in each step
+  int ctas_per_sm = 2;          // resident CTAs: the softmax of one runs under the products of the other
+
+  // Query heads of one key head that share a tile, its rows being position * packed_heads + head: so that few queries
+  // fill it. A power of two.
+  int packed_heads = 1;
+  Schedule schedule = Schedule::rounds;  // a tile for each CTA; or split
+
+  // Row-invariant calls: key blocks of a segment, counted from the sequence's first key, whose sums begin afresh and
+  // then join those of the segments after it; 0: a row's keys are one segment.
+  int segment_blocks = 0;
+
+  bool pages = false;    // K and V lie in pages
+  bool entries = false;  // K and V of a sequence are an entry that a list names
+
+  // K and V in 8 bits: each block is converted to rule.element in shared memory.
+  Operands stored = Operands::elements;
+  bool debug = false;  // shared memory starts as NaN
+
+  bool operator==(const Config&) const = default;
+};
+
+constexpr int row_warps(const Config& c) { return c.warps / c.key_groups; }  // of a group
+constexpr int block_m(const Config& c) { return row_warps(c) * c.rows_per_warp; }
+constexpr int threads_per_block(const Config& c) { return c.warps * kWarpSize; }
+constexpr int threads_per_group(const Config& c) { return row_warps(c) * kWarpSize; }
+constexpr int fragments(const Config& c) { return c.rows_per_warp / kFragmentRows; }
+constexpr bool splits(const Config& c) { return c.schedule == Schedule::split; }
+
+/// Whether a CTA joins the segments of its tiles, one tile after another; on split schedules each segment is a part.
+constexpr bool folds(const Config& c) { return c.segment_blocks > 0 && !splits(c); }
+
+/// What a thread of such a CTA keeps: vectors of four floats of O, and for each fragment its rows' maxima and sums.
+constexpr int kept_vectors(const Config& c) { return fragments(c) * (c.head_dim_v / 8 + 1); }
+
+constexpr bool converts(const Config& c) { return c.stored != Operands::elements; }
+
+/// Blocks on their way while one is in use. A stage is free as soon as its block is converted.
+constexpr int stages_ahead(const Config& c) { return converts(c) ? c.stages : c.stages - 1; }
+
+constexpr Tiling tiling(const Config& c) {
+  return {.rule = c.rule,
+          .schedule = c.schedule,
+          .block_m = block_m(c),
+          .block_n = c.block_n,
+          .packed_heads = c.packed_heads,
+          .threads = threads_per_block(c),
+          .segment_blocks = c.segment_blocks};
+}
+
+}  // namespace strobe::sm80::forward

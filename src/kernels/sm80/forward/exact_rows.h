@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tile's rows whose output is not finite, once more: see score/exact_row.h.
+#pragma once
+
+#include "kernels/scheduler/part.h"
+#include "kernels/score/cache.h"
+#include "kernels/score/exact_row.h"
+#include "kernels/score/stored_rows.h"
+#include "kernels/sm80/forward/tile_work.h"
+
+namespace strobe::sm80::forward {
+
+template <Config C>
+__device__ __forceinline__ score::ExactRow exact_row(const Params& params, const TileWork& work, int row) {
+  const int k_head = kv_head(params, work);
+  const int batch = C.pages || C.entries ? 0 : k_batch(params, work);
+  return {.q = query_row<C>(params.q, params, work, row),
+          .k = params.k.row(batch, work.k.start, k_head),
+          .v = params.v.row(batch, work.k.start, k_head),
+          .k_stride = params.k.row_stride,
+          .v_stride = params.v.row_stride,
+          .head_dim = params.head_dim,
+          .head_dim_v = params.head_dim_v,
+          .keys = keys_of<C>(params, work, row),
+          .batch = work.tile.sequence,
+          .head = head_of<C>(work, row),
+          .query = row / C.packed_heads,
+          .head_in_batch = head_in_batch<C>(params, work, row),
+          .center = center_of<C>(work, row),
+          .tree = score::tree_row<C.rule>(params.tree, work, work.tile.sequence, row / C.packed_heads)};
+}
+
+/// Where a tile's rows of K and V lie.
+template <Config C>
+__device__ __forceinline__ auto row_places(const Params& params, const TileWork& work) {
+  if constexpr (C.pages || C.entries) {
+    return score::CachedRows<C.rule.element, C.pages, C.entries>(params.cache, params.k, params.v, work.tile.sequence,
+                                                                 kv_head(params, work), work.k.start);
+  } else {
+    return score::ElementRows<C.rule.element>{};
+  }
+}
+
+/// What reads them.
+template <Config C>
+__device__ __forceinline__ auto element_rows(const Params& params, const TileWork& work) {
+  const auto places = row_places<C>(params, work);
+  if constexpr (converts(C)) {
+    return score::StoredRows<C.stored, C.rule.element, decltype(row_places<C>(params, work))>(
+        places, params.k_scales, params.v_scales, work.tile.sequence, kv_head(params, work));
+  } else {
+    return places;
+  }
+}
+
+/// Of this warp's rows, after it has stored them.
+template <Config C>
+__device__ __forceinline__ void repair_rows(const Params& params, const TileWork& work, int first_row) {
+  __syncwarp();
+#pragma unroll 1
+  for (int row = first_row; row < min(first_row + C.rows_per_warp, used_rows<C>(work)); ++row) {
+    unsigned short* stored = query_row<C>(params.o, params, work, row);
+    if (!score::row_is_finite<C.rule.element>(stored, params.head_dim_v)) {
+      score::recompute_row<C.rule, C.head_dim_v>(params.score, params.blocks, exact_row<C>(params, work, row), stored,
+                                                 element_rows<C>(params, work));
+    }
+  }
+}
+
+/// The same of this CTA's part of a tile.
+template <Config C>
+__device__ __forceinline__ void repair_part(const Params& params, const TileWork& work, int first_row) {
+  __syncwarp();
+#pragma unroll 1
+  for (int row = first_row; row < min(first_row + C.rows_per_warp, used_rows<C>(work)); ++row) {
+    const auto exact_of = [&] {
+      score::ExactRow exact = exact_row<C>(params, work, row);
+      exact.keys.first = max(exact.keys.first, work.n_begin * C.block_n);
+      exact.keys.last = min(exact.keys.last, work.n_end * C.block_n - 1);
+      return exact;
+    };
+    const PartRow stored = part_row<C.head_dim_v>(params.split, work.tile.part.slot, row - work.m_begin);
+    repair_part_row<C.rule, C.head_dim_v>(params.score, params.blocks, stored, params.head_dim_v, exact_of,
+                                          sink_joins_part<C>(work), element_rows<C>(params, work));
+  }
+}
+
+}  // namespace strobe::sm80::forward

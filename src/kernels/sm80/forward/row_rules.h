@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to the scores and probabilities of the sixteen rows of one fragment.
+#pragma once
+
+#include "kernels/score/mask.h"
+#include "kernels/score/online_softmax.h"
+#include "kernels/score/transform.h"
+#include "kernels/sm80/forward/dropout.h"
+#include "kernels/sm80/forward/tile_work.h"
+
+namespace strobe::sm80::forward {
+
+template <Config C>
+using Softmax = score::OnlineSoftmax<C.rule, C.block_n>;
+
+/// Queries from a thread's first row to its second, which is eight rows on.
+template <Config C>
+constexpr int kQueryStep = 8 / C.packed_heads;
+
+template <Config C>
+using FragmentMask = score::Mask<C.rule, C.block_n, kQueryStep<C>>;
+
+template <Config C>
+struct RowRules {
+  using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>>;
+
+  Transform transform;
+  RowDropout<C> dropout;
+};
+
+/// Of a warp.
+template <Config C>
+struct WarpRules {
+  RowRules<C> of[fragments(C)];
+};
+
+template <Config C>
+__device__ __forceinline__ RowRules<C> row_rules(const Params& params, const TileWork& work, int first_row) {
+  const auto row_of = [&](int r) { return first_row + score::fragment_row(r); };
+  const auto transformed_row = [&](int r) -> typename RowRules<C>::Transform::Row {
+    return {.center = center_of<C>(work, row_of(r)),
+            .batch = work.tile.sequence,
+            .head = head_of<C>(work, row_of(r)),
+            .query = min(row_of(r) / C.packed_heads, work.q.used - 1)};
+  };
+  return {{params.score, work.k.used, transformed_row},
+          {params.score.dropout, head_in_batch<C>(params, work, row_of(0)), row_of(0)}};
+}
+
+/// What the rows of a fragment see.
+template <Config C>
+__device__ __forceinline__ FragmentMask<C> row_mask(const Params& params, const TileWork& work, int first_row) {
+  const auto keys = [&](int row) { return keys_of<C>(params, work, first_row + row); };
+  const score::KeyRange rows[kRowsPerThread] = {keys(score::fragment_row(0)), keys(score::fragment_row(1))};
+  const int query = (first_row + score::fragment_row(0)) / C.packed_heads;
+  const typename FragmentMask<C>::Tree tree{params.tree, work, work.tile.sequence, query};
+  return {keys(0), keys(kFragmentRows - 1), rows, work, tree};
+}
+
+template <Config C>
+__device__ __forceinline__ WarpRules<C> warp_rules(const Params& params, const TileWork& work, int first_row) {
+  if constexpr (fragments(C) == 1) {
+    return {{row_rules<C>(params, work, first_row)}};
+  } else {
+    return {{row_rules<C>(params, work, first_row), row_rules<C>(params, work, first_row + kFragmentRows)}};
+  }
+}
+
+}  // namespace strobe::sm80::forward

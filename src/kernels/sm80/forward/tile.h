@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// One tile: each warp holds its rows of Q and walks over the key blocks from right to left.
+//
+// One step: wait until K and V of the block are there; S = Q K^T; start the copies of a later block; softmax; P V.
+// Masked blocks are at either end of the walk; the loop is one step function, peeled by trip count. Softmax and
+// products overlap in two ways: exponentials of later keys run under the P V of earlier ones, in one basic block that
+// ptxas mixes, and under the products of the other CTA on the multiprocessor.
+#pragma once
+
+#include "kernels/sm80/forward/epilogue.h"
+#include "kernels/sm80/forward/exact_rows.h"
+#include "kernels/sm80/forward/kept_rows.h"
+#include "kernels/sm80/forward/loader.h"
+#include "kernels/sm80/forward/merge.h"
+
+namespace strobe::sm80::forward {
+
+template <Config C>
+class TileForward {
+ public:
+  using Scores = float[fragments(C)][C.block_n / 2];
+  using Output = float[fragments(C)][C.head_dim_v / 2];
+
+  /// Starts the copy of Q.
+  __device__ __forceinline__ TileForward(const Params& params, const TileWork& work)
+      : params_(params),
+        work_(work),
+        warp_(warp_of_cta()),
+        queries_(params, work, shared_address(staging()), first_row(work)),
+        loader_(params, work) {}
+
+  __device__ __forceinline__ void run() {
+    if constexpr (C.key_groups > 1) {
+      ptx::cp_async_commit_group();  // Q apart from the blocks
+    }
+    const int last =
+        C.key_groups == 1 ? loader_.walk().before(work_.n_end) : work_.n_end - 1 - KeyValueLoader<C>::group();
+    loader_.start(last);
+    WarpRules<C> rules = warp_rules<C>(params_, work_, first_row(work_));
+    const score::KeyBlocks full = full_blocks();
+    Output o = {};
+    Softmax<C> softmax[fragments(C)];
+    if constexpr (C.key_groups > 1) {
+      ptx::cp_async_wait_group<stages_ahead(C)>();
+      __syncthreads();
+    } else {
+      ptx::cp_async_wait_group<0>();  // Q, and the first blocks: nothing else is to be done meanwhile
+      meet_lanes<C>();
+    }
+    queries_.arrived();
+    int n = last;
+    while (n >= max(full.end, work_.n_begin)) {
+      n = step<true>(o, softmax, rules, n);
+    }
+    while (n >= max(full.begin, work_.n_begin)) {
+      n = step<false>(o, softmax, rules, n);
+    }
+    if constexpr (C.rule.mask_left) {
+      while (n >= work_.n_begin) {
+        n = step<true>(o, softmax, rules, n);
+      }
+    }
+    store(o, softmax);
+  }
+
+ private:
+  /// Of this warp, within its group.
+  __device__ __forceinline__ int row_warp() const { return C.key_groups == 1 ? warp_ : warp_ % row_warps(C); }
+
+  /// Of this warp.
+  __device__ __forceinline__ int first_row(const TileWork& work) const {
+    return work.m_begin + row_warp() * C.rows_per_warp;
+  }
+  __device__ __forceinline__ unsigned char* staging() const {
+    return shared_memory() + row_warp() * smem_plan(C).warp_bytes;
+  }
+
+  /// Blocks that all rows of the tile see whole.
+  __device__ __forceinline__ score::KeyBlocks full_blocks() const {
+    const int last_row = min(work_.m_begin + block_m(C), used_rows<C>(work_)) - 1;
+    return {(keys_of<C>(params_, work_, last_row).first + C.block_n - 1) / C.block_n,
+            score::first_tree_block<C.rule>(work_, C.block_n,
+                                            (keys_of<C>(params_, work_, work_.m_begin).last + 1) / C.block_n)};
+  }
+
+  /// Block n; returns the next.
+  template <bool masked>
+  __device__ __forceinline__ int step(Output& o, Softmax<C> (&softmax)[fragments(C)], WarpRules<C>& rules, int n) {
+    loader_.before_scores(n);
+    const bool sees = (!masked || rows_see(n)) && loader_.walk().shows(n, row_warp());
+    Scores s;
+    if (sees) {
+      gemm_scores<C.rule.element, KTile<C>, Queries<C>::kSteps>(s, queries_, k_operand<KTile<C>>(loader_.keys()));
+    }
+    loader_.after_scores(n);
+    if (sees) {
+      transform<masked>(s, rules, n);
+      shift(o, softmax, s);
+#pragma unroll
+      for (int step = 0; step < C.block_n / kStep; ++step) {
+        uint32_t p[fragments(C)][4];
+#pragma unroll
+        for (int f = 0; f < fragments(C); ++f) {
+          softmax[f].exponentiate(s[f], step, score::remaining_scale<C.rule>(params_.score));
+          score::to_operand<C.rule.element>(p[f], s[f], step);
+          rules.of[f].dropout.apply(p[f], n, step);
+        }
+        output_step<C.rule.element, VTile<C>>(o, p, v_operand<VTile<C>>(loader_.values()), step);
+      }
+    }
+    loader_.end_step();
+    return loader_.walk().before(n);
+  }
+
+  // Masked steps are few. What they need to know of the tile is found anew in each, and takes no registers from others.
+
+  /// Whether some row of this warp may see a key of the block.
+  __device__ __forceinline__ bool rows_see(int n) const {
+    const TileWork work = tile_work<C>(params_);
+    const score::KeyBlocks own = key_blocks<C>(params_, work, first_row(work), C.rows_per_warp);
+    return n >= own.begin && n < own.end;
+  }
+
+  __device__ __forceinline__ void mask(Scores& s, int n) const {
+    const TileWork work = tile_work<C>(params_);
+#pragma unroll
+    for (int f = 0; f < fragments(C); ++f) {
+      const auto rows = row_mask<C>(params_, work, first_row(work) + f * kFragmentRows);
+      if (rows.needed(n)) {
+        rows.apply(s[f], n);
+      }
+    }
+  }
+
+  template <bool masked>
+  __device__ __forceinline__ void transform(Scores& s, const WarpRules<C>& rules, int n) const {
+#pragma unroll
+    for (int f = 0; f < fragments(C); ++f) {
+      const auto& transform = rules.of[f].transform;
+      transform.template apply<!masked>(s[f], n, transform.fetch(n));
+    }
+    if constexpr (masked) {
+      mask(s, n);
+    }
+  }
+
+  /// Raises the rows' maxima where scores pass them; what was summed before shrinks. One branch for all fragments, so
+  /// that the exponentials and the products that follow are one basic block: ptxas mixes them.
+  __device__ __forceinline__ void shift(Output& o, Softmax<C> (&softmax)[fragments(C)], Scores& s) const {
+    const float scale = score::remaining_scale<C.rule>(params_.score);
+    float highest[fragments(C)][kRowsPerThread];
+    bool passes = false;
+#pragma unroll
+    for (int f = 0; f < fragments(C); ++f) {
+      passes |= softmax[f].look_at(s[f], highest[f], scale);
+    }
+    if (__any_sync(kFullWarp, passes)) {
+#pragma unroll
+      for (int f = 0; f < fragments(C); ++f) {
+        softmax[f].raise_maximum(s[f], highest[f], scale);
+#pragma unroll
+        for (int i = 0; i < C.head_dim_v / 2; ++i) {
+          o[f][i] *= softmax[f].correction[i / 2 % kRowsPerThread];
+        }
+      }
+#pragma unroll
+      for (int f = 0; f < fragments(C); ++f) {
+        if (softmax[f].has_large()) {
+          softmax[f].subtract_maximum(s[f], scale);
+        }
+      }
+    }
+  }
+
+  /// Through the shared memory that held Q.
+  __device__ __forceinline__ void store(Output& o, Softmax<C> (&softmax)[fragments(C)]) {
+    if constexpr (C.key_groups > 1) {
+      merge_groups<C>(o, softmax, KeyValueLoader<C>::group());
+      if (KeyValueLoader<C>::group() != 0) {
+        return;
+      }
+    }
+    const TileWork work = tile_work<C>(params_);
+    const int first = first_row(work);
+    if constexpr (folds(C)) {
+      if (!join_segments<C>(params_, work, first, o, softmax)) {
+        return;
+      }
+    }
+    if constexpr (C.debug) {
+      meet_lanes<C>();  // O takes the place of Q, which racecheck does not know all lanes to have read
+    }
+    bool finite = true;
+    if constexpr (splits(C)) {
+      if (work.tile.part.slot >= 0) {
+#pragma unroll
+        for (int f = 0; f < fragments(C); ++f) {
+          finite &= store_part_rows<C>(params_, work, first + f * kFragmentRows, softmax[f], o[f]);
+        }
+        if (is_masked(C.rule) && !__all_sync(kFullWarp, finite)) {
+          repair_part<C>(params_, work, first);
+        }
+        return;
+      }
+    }
+#pragma unroll
+    for (int f = 0; f < fragments(C); ++f) {
+      float factor[kRowsPerThread];
+      bool sees[kRowsPerThread];
+      finish_rows<C>(params_, work, first + f * kFragmentRows, softmax[f], factor, sees);
+      finite &= stage_rows<C>(staging(), f * kFragmentRows, o[f], factor, sees);
+    }
+    meet_lanes<C>();
+    store_rows<C>(params_, work, staging(), first);
+    if constexpr (is_masked(C.rule)) {
+      if (!__all_sync(kFullWarp, finite)) {
+        repair_rows<C>(params_, work, first);
+      }
+    }
+  }
+
+  const Params& params_;
+  const TileWork& work_;
+  const int warp_;
+  Queries<C> queries_;
+  KeyValueLoader<C> loader_;
+};
+
+}  // namespace strobe::sm80::forward

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// One variant of the backward kernel is one value of Config, its only template argument. Plain constexpr C++:
+// the host's compiler reads it for the launch and NVRTC for the kernel.
+#pragma once
+
+#include "kernels/score/rule.h"
+#include "kernels/sm90/tile/warpgroup.h"
+
+namespace strobe::sm90::backward {
+
+struct Config {
+  ScoreRule rule;
+  int head_dim = 128;    // of Q and K as compiled; narrower heads are padded by TMA's bounds
+  int head_dim_v = 128;  // of V, O and dO, likewise
+  int block_m = 64;      // queries per step
+  int q_stages = 3;      // of Q and the LSE of its rows
+  int do_stages = 3;     // of dO and the D of its rows
+
+  // Of two warpgroups, one computes P and dV and the other dS and dK of the same 64 keys: for heads whose dK and dV do
+  // not fit one warpgroup's registers. dS goes to global memory, and another kernel multiplies it with K.
+  // Else each of two warpgroups computes dK and dV of 64 keys, and a third one dQ.
+  bool by_roles = false;
+  // That parts of dQ leave through shared memory and bulk reductions, not from registers.
+  bool staged_dq = true;
+  // That the sums of dQ are added to in order, so that the bits are the same every time; staged. By roles they always
+  // are.
+  bool ordered = false;
+  // By roles: of the probabilities that one warpgroup hands to the other, and of dS on its way out.
+  int p_stages = 2;
+  int ds_stages = 2;
+  // Bias rules: stages of the ring by which TMA brings the bias; 0: the first role fetches it itself.
+  int bias_stages = 0;
+  bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN, every lane arrives for itself
+
+  bool operator==(const Config&) const = default;
+};
+
+inline constexpr int kKeyWarpgroups = 2;
+
+/// Keys of a CTA.
+constexpr int block_n(const Config& c) { return kRowsPerWarpgroup * (c.by_roles ? 1 : kKeyWarpgroups); }
+
+/// One warpgroup produces.
+constexpr int threads_per_block(const Config& c) { return kWarpgroupSize * (kKeyWarpgroups + (c.by_roles ? 1 : 2)); }
+
+// By way of setmaxnreg; they add up to what the CTA is launched with.
+struct RegisterBudget {
+  int producer, keys, queries;
+};
+constexpr RegisterBudget register_budget(const Config& c) {
+  if (c.by_roles && (c.rule.block_mask != 0 || c.bias_stages > 0)) return {.producer = 40, .keys = 232, .queries = 0};
+  if (c.by_roles) return {.producer = 24, .keys = 240, .queries = 0};
+  if (c.head_dim > 64) return {.producer = 24, .keys = 208, .queries = 72};
+  // Found by trial: what spills nowhere.
+  if (c.rule.element == Element::fp16 && c.ordered && !c.rule.mask_right) {
+    return {.producer = 24, .keys = 208, .queries = 72};
+  }
+  return c.rule.element == Element::fp16 ? RegisterBudget{.producer = 24, .keys = 200, .queries = 88}
+                                         : RegisterBudget{.producer = 24, .keys = 192, .queries = 104};
+}
+
+// dQ of a step is computed in two parts, for which the registers are enough: by 64 rows where a step has as many of
+// them, else by columns.
+inline constexpr int kQueryGradientParts = 2;
+constexpr bool query_gradient_by_rows(const Config& c) { return c.block_m == kRowsPerWarpgroup * kQueryGradientParts; }
+constexpr int query_gradient_columns(const Config& c) {
+  return query_gradient_by_rows(c) ? c.head_dim : c.head_dim / kQueryGradientParts;
+}
+/// Whether every second section of items begins with its shortest (work.h). With used lengths nobody knows which these
+/// are.
+constexpr bool alternates(const Config& c) { return c.ordered && c.rule.mask_right && !c.rule.varlen; }
+
+inline constexpr int kFinishThreads = kWarpgroupSize * kQueryGradientParts;
+
+/// Whether the tensor cores subtract D from dP, and LSE from S where nothing is done to S before, as products with one
+/// more block of columns (kernels/math/split.h): no thread has to fetch them, which the WGMMAs' operands would delay.
+/// By roles it pays for LSE, and at 128 shared memory is full.
+constexpr bool splits_d(const Config& c) { return !c.by_roles; }
+constexpr bool splits_lse(const Config& c) {
+  return !c.rule.scale_first && !c.rule.softcap && !c.rule.bias && (!c.by_roles || c.block_m == kRowsPerWarpgroup);
+}
+
+// P is kept as float16 times 2^12 on its way to dP: in half the registers, or half the shared memory. So it loses as
+// little of its precision at 10^-8 as at 1, and an LSE that is too small by 4 in powers of two does not overflow it. dV
+// is divided by that in the end; the joint design's dK and dQ, too, but in float16, which dS might overflow.
+inline constexpr float kProbabilityLog2 = 12.0F;
+inline constexpr float kProbabilityScale = 1.0F / 4096.0F;
+
+// Under dropout P carries a sign on its way to dP: that of a dropped probability is negative. dS is computed times the
+// probability of being kept, as P (dP - keep D) or -P keep D; dK, dQ and dV are divided by that in the end.
+
+/// What the sums of dK and dQ are multiplied by at the end, beside the call's scale.
+constexpr float score_gradient_factor(const Config& c) {
+  return c.by_roles || c.rule.element == Element::fp16 ? 1.0F : kProbabilityScale;
+}
+
+}  // namespace strobe::sm90::backward

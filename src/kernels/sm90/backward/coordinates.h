@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the boxes of a sequence lie in the tensors' maps, and its blocks in the workspaces.
+#pragma once
+
+#include "kernels/sm90/backward/work.h"
+#include "kernels/sm90/tile/coordinates.h"
+
+namespace strobe::sm90::backward {
+
+/// Of the first `count` rows of a sequence's Q, dO or dQ: those in use to read, those owned to write.
+template <ScoreRule R>
+__device__ __forceinline__ SequenceStart query_start(const Params& params, const score::Sequence& rows, int sequence,
+                                                     int count) {
+  return sequence_start<R.varlen>(rows.q, count, params.sequences.seqlen_q, params.sequences.cu_seqlens_q != nullptr,
+                                  sequence);
+}
+
+/// Likewise of K, V, dK or dV.
+template <ScoreRule R>
+__device__ __forceinline__ SequenceStart key_start(const Params& params, const score::Sequence& rows, int sequence,
+                                                   int count) {
+  return sequence_start<R.varlen>(rows.k, count, params.sequences.seqlen_k, params.sequences.cu_seqlens_k != nullptr,
+                                  sequence);
+}
+
+/// A tile of `rows` rows, panel by panel, to shared memory; `start` is its first row.
+template <int columns, int rows>
+__device__ __forceinline__ void load_tile(const TensorMap& map, const SequenceStart& start, int row, int head,
+                                          unsigned char* destination, cuda::std::uint64_t& full) {
+#pragma unroll
+  for (int panel = 0; panel < panels(columns); ++panel) {
+    load_panel<false>(map, start.box(panel * kPanelColumns, row, head), destination + panel * rows * kPanelRowBytes,
+                      full);
+  }
+}
+
+/// The way back: 64 rows out of a tile of `tile_rows`.
+template <int columns, int tile_rows>
+__device__ __forceinline__ void store_rows(const TensorMap& map, const SequenceStart& start, int row, int head,
+                                           const unsigned char* source) {
+#pragma unroll
+  for (int panel = 0; panel < panels(columns); ++panel) {
+    const Coordinates to = coordinates_of<false>(start.box(panel * kPanelColumns, row, head));
+    cptx::cp_async_bulk_tensor(cptx::space_global, cptx::space_shared, &map, to.at,
+                               source + panel * tile_rows * kPanelRowBytes);
+  }
+  cptx::cp_async_bulk_commit_group();
+}
+
+}  // namespace strobe::sm90::backward

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step's scores of a warpgroup: where they stand, which of them are hidden, and what joins them. All tiles are
+// transposed: rows are keys, columns are queries.
+#pragma once
+
+#include "kernels/math/constants.h"
+#include "kernels/score/bias.h"
+#include "kernels/score/large_rows.h"
+#include "kernels/score/transform.h"
+#include "kernels/sm90/backward/config.h"
+#include "kernels/sm90/backward/params.h"
+#include "kernels/sm90/backward/smem.h"
+#include "kernels/sm90/backward/work.h"
+#include "kernels/sm90/ptx/warpgroup.h"
+#include "kernels/sm90/tile/fragment.h"
+
+namespace strobe::sm90::backward {
+
+/// This thread within its warpgroup, read anew: what is computed from it does not stay in registers between steps.
+__device__ __forceinline__ int thread_of_warpgroup() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(thread));
+  return thread % kWarpgroupSize;
+}
+
+template <Config C>
+using Scores = float[C.block_m / 2];
+
+/// A block of scores as operand of a product: sixteen queries each.
+template <Config C>
+using Operand = uint32_t[C.block_m / 16][4];
+
+/// One step's scores of a warpgroup: 64 keys from key_first on by block_m queries from query_first on.
+template <Config C>
+struct ScoreBlock {
+  const Params& params;
+  const Work& work;
+  int head_in_batch;  // the query head, counted through the batch
+  int key_first, query_first;
+  float slope_log2;  // ALiBi's; loaded here, so that its latency passes under the products
+
+  __device__ __forceinline__ ScoreBlock(const Params& params_in, const Work& work_in, int head_in_batch_in,
+                                        int key_first_in, int m)
+      : params(params_in),
+        work(work_in),
+        head_in_batch(head_in_batch_in),
+        key_first(key_first_in),
+        query_first(m * C.block_m),
+        slope_log2(0.0F) {
+    if constexpr (C.rule.alibi) {
+      slope_log2 = score::slope_log2(params.score, work.sequence, head_in_batch - work.sequence * params.heads);
+    }
+  }
+
+  /// This thread's row r.
+  __device__ __forceinline__ int key(int r) const {
+    const int thread = thread_of_warpgroup();
+    return key_first + thread / kWarpSize * kRowsPerWarp + thread % kWarpSize / 4 + 8 * r;
+  }
+  /// Its first column.
+  __device__ __forceinline__ int query() const { return query_first + 2 * (thread_of_warpgroup() % 4); }
+
+  /// Whether one of these queries, or of their neighbours, may be a row of a large LSE.
+  __device__ __forceinline__ bool has_large_rows() const {
+    return score::has_large_rows(params, head_in_batch, query_first);
+  }
+
+  /// Of this thread's first column: an element of a workspace that has one for each row.
+  __device__ __forceinline__ const float* of_query(const float* rows) const {
+    const int head = head_in_batch - work.sequence * params.heads;
+    return rows + score::first_block_of<C.rule>(params, work.sequence, head, C.block_m) * C.block_m + query();
+  }
+};
+
+/// Each of this thread's scores whose key its query does not see becomes -inf, whatever it was.
+template <Config C>
+__device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+    const int key = block.key(r);
+    const score::QueryRange queries = score::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
+    // Queries [first, last] of this block see the key; as distances from this thread's first column.
+    const int first = key < block.work.k.used ? queries.first - block.query() : C.block_m;
+    const int last = queries.last - block.query();
+#pragma unroll
+    for (int j = 0; j < C.block_m / 8; ++j) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const bool hidden = 8 * j + c < first || (C.rule.mask_left && 8 * j + c > last);
+        float& score = s[4 * j + 2 * r + c];
+        score = hidden ? kMinusInfinity : score;
+      }
+    }
+  }
+}
+
+/// LSE or D of a step's queries: of every 64, each lane of a warp keeps two, and asks others for those that it needs.
+/// If each read its own, the warps would take a tenth of shared memory's time, which the WGMMAs need.
+template <Config C>
+using RowNumbers = float2[C.block_m / 64];
+
+template <Config C>
+__device__ __forceinline__ void load_row_numbers(RowNumbers<C>& x, const float* rows) {
+#pragma unroll
+  for (int i = 0; i < C.block_m / 64; ++i) {
+    x[i] = reinterpret_cast<const float2*>(rows + 64 * i)[threadIdx.x % kWarpSize];
+  }
+}
+
+/// Of LSE: so that P comes out times 2^12.
+template <Config C>
+__device__ __forceinline__ void scale_probabilities(RowNumbers<C>& lse_log2) {
+#pragma unroll
+  for (float2& two : lse_log2) {
+    two = {two.x - kProbabilityLog2, two.y - kProbabilityLog2};
+  }
+}
+
+/// Those of this thread's columns within eight, number j of the block's.
+template <Config C>
+__device__ __forceinline__ float2 row_numbers(const RowNumbers<C>& x, int j) {
+  return {ptx::shfl_quad(x[j / 8].x, j % 8), ptx::shfl_quad(x[j / 8].y, j % 8)};
+}
+
+/// The bias of a step's scores, fetched ahead of its use.
+template <Config C>
+struct StepBias {
+  Scores<C> terms;
+
+  /// Of scores 2 index and the next.
+  __device__ __forceinline__ float2 pair(int index) const { return {terms[2 * index], terms[2 * index + 1]}; }
+
+  /// Pairs that do not exist get 0.
+  __device__ __forceinline__ void fetch(const ScoreBlock<C>& block) {
+    const BiasParams& params = block.params.score.bias;
+    const Work& work = block.work;
+    const int head = block.head_in_batch - work.sequence * block.params.heads;
+    const int query = block.query();
+    const int key = block.key(0);
+    const long long first =
+        work.sequence * params.batch_stride + head * params.head_stride + query * params.row_stride + key;
+    const auto fetch_those = [&](const auto& exists) {
+#pragma unroll
+      for (int i = 0; i < C.block_m / 2; ++i) {
+        const int column = i / 4 * 8 + i % 2;
+        const int row = 8 * (i / 2 % kRowsPerThread);
+        terms[i] = exists(query + column, key + row)
+                       ? score::bias_at<C.rule>(params, first + column * params.row_stride + row)
+                       : 0.0F;
+      }
+    };
+    if (block.query_first + C.block_m <= work.q.used && block.key_first + kRowsPerWarpgroup <= work.k.used) {
+      fetch_those([](int, int) { return true; });
+    } else {
+      fetch_those([&](int i, int j) { return i < work.q.used && j < work.k.used; });
+    }
+  }
+};
+
+/// Rules without a bias.
+template <Config C>
+  requires(!C.rule.bias)
+struct StepBias<C> {
+  __device__ __forceinline__ void fetch(const ScoreBlock<C>&) {}
+  __device__ __forceinline__ float2 pair(int) const { return {0.0F, 0.0F}; }
+};
+
+}  // namespace strobe::sm90::backward

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which kernels there are: sizes that are compiled, and the design that takes them. Plain constexpr C++, for the host's
+// plan.
+#pragma once
+
+#include "kernels/score/rule.h"
+
+namespace strobe::sm90::backward {
+
+inline constexpr int kCompiledHeadDims[] = {64, 128, 192, 256};
+
+/// The smallest compiled size that holds `head_dim`, which is at most 256: TMA's bounds pad with zeros.
+constexpr int compiled_head_dim(int head_dim) {
+  for (const int size : kCompiledHeadDims) {
+    if (head_dim <= size) return size;
+  }
+  return 0;
+}
+
+/// What of a rule the backward's kernels are compiled for: the LSE has the sink in it already. dQ's kernel by roles
+/// takes the same: it computes rows again that are not finite.
+constexpr ScoreRule kernel_rule(ScoreRule rule) {
+  rule.sink = false;
+  rule.max_logits = false;
+  return rule;
+}
+
+/// Whether the joint design takes these compiled sizes: a warpgroup's registers hold dK, dV and two blocks of scores,
+/// and what else a rule needs must fit there, too. These are the rules whose kernels ptxas compiles without spills;
+/// what the joint design does not take the design by roles does, which takes everything. A step by roles lies in one
+/// block of a block mask.
+constexpr bool joint_takes(const ScoreRule& rule, int head_dim, int head_dim_v) {
+  const bool needs_registers = rule.softcap || rule.bias || rule.dropout || (rule.scale_first && !rule.alibi);
+  return !needs_registers && rule.block_mask == 0 &&
+         ((head_dim == 64 && head_dim_v == 64) || (head_dim == 128 && head_dim_v <= 128));
+}
+
+}  // namespace strobe::sm90::backward

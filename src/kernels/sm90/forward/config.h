@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// One variant of the forward kernel is one value of Config: a structural type, so that it is the kernel's only template
+// argument, printed, compared and hashed by its fields. Plain constexpr C++ without std headers: the host's compiler
+// reads it for the launch and NVRTC for the kernel.
+#pragma once
+
+#include "kernels/score/rule.h"
+#include "kernels/sm90/scheduler/schedule.h"
+#include "kernels/sm90/tile/warpgroup.h"
+
+namespace strobe::sm90::forward {
+
+/// How producers bring K and V to shared memory.
+enum class KeySource : unsigned char {
+  tensor,      // TMA, a box a block
+  page_boxes,  // from pages, TMA: boxes that lie in one page each
+  page_rows,   // from pages of any size: every lane copies pieces of rows
+};
+
+struct Config {
+  ScoreRule rule;
+  int head_dim = 128;           // of Q and K as compiled: 32, 64, 96, 128, 192 or 256; TMA's bounds pad narrower heads
+  int head_dim_v = 128;         // of V and O, likewise
+  int consumer_warpgroups = 2;  // each owns 64 rows of Q
+  int block_n = 128;            // keys per step
+  int stages = 2;               // of the K ring and of the V ring
+  int q_stages = 1;  // of each warpgroup's Q: with 2, the next tile's rows arrive while this one's are in use
+
+  // The ingredients of the FlashAttention-3 paper.
+  bool warp_specialized = true;  // TMA issued by warps of its own, registers moved to the consumers by setmaxnreg
+  bool ping_pong = true;         // one warpgroup's softmax runs under the other's GEMMs
+  bool two_stage = true;         // inside a warpgroup: softmax of this block under P V of the previous one
+  bool persistent = true;        // as many CTAs as are resident walk over the tiles
+
+  int ctas_per_sm = 1;  // resident CTAs: with 2, one loads and stores while the other computes
+
+  // Query heads of one key head that share a tile, its rows being position * packed_heads + head: so that few queries
+  // fill it. A power of two, at most 64.
+  int packed_heads = 1;
+  Schedule schedule = Schedule::rounds;
+
+  // 8-bit operands: V lies transposed, and one step comes after another. rule.element is O's.
+  Operands operands = Operands::elements;
+  int keys_per_value_scale = 1;  // 1, or e4m3: 32, int8: block_n; 32 keys share a scale of K
+  int rotated_columns = 0;       // O is rotated back, as V of so many columns was rotated; 0: not
+  bool float_output = false;     // O holds float32, whatever rule.element says
+
+  // K and V in 8 bits that producers convert to rule.element.
+  Operands stored = Operands::elements;
+  int raw_stages = 0;  // of the ring of blocks of K and V as they are stored
+
+  KeySource keys = KeySource::tensor;
+  bool entries = false;  // K and V of a sequence are an entry that a list names
+
+  // Queries see keys of their own chunk only, and chunks begin where tiles and blocks of keys do: a tile's keys end and
+  // begin with its chunk, and no score is looked at for that. The rule is that of a call without chunks.
+  bool whole_chunks = false;
+
+  // Bias rules: stages of the ring by which TMA brings each warpgroup its rows' bias; 0: consumers fetch it themselves.
+  int bias_stages = 0;
+
+  // Row-invariant calls: key blocks of a segment, counted from the sequence's first key, whose sums begin afresh and
+  // then join those of the segments after it; 0: a row's keys are one segment.
+  int segment_blocks = 0;
+  bool keeps_in_smem = false;  // what later segments left: else in global memory
+
+  bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN
+
+  bool operator==(const Config&) const = default;
+};
+
+constexpr bool eight_bit(const Config& c) { return c.operands != Operands::elements; }
+constexpr int operand_bytes(const Config& c) { return eight_bit(c) ? 1 : 2; }
+
+constexpr bool converts(const Config& c) { return c.stored != Operands::elements; }
+
+/// Of page_boxes.
+inline constexpr int kLeastBoxRows = 8;
+
+constexpr bool in_pages(const Config& c) { return c.keys != KeySource::tensor; }
+
+/// Whether a CTA joins the segments of its tiles; on split schedules each segment is a part.
+constexpr bool folds(const Config& c) { return c.segment_blocks > 0 && c.schedule != Schedule::split; }
+
+constexpr int block_m(const Config& c) { return kRowsPerWarpgroup * c.consumer_warpgroups; }
+
+/// One consumer warpgroup reads keys and values faster than three warps convert them.
+constexpr int producer_warpgroups(const Config& c) {
+  const int wanted = converts(c) && c.consumer_warpgroups == 1 ? 2 : 1;
+  return c.warp_specialized ? wanted : 0;
+}
+
+constexpr int threads_per_block(const Config& c) {
+  return kWarpgroupSize * (c.consumer_warpgroups + producer_warpgroups(c));
+}
+
+constexpr Tiling tiling(const Config& c) {
+  return {.rule = c.rule,
+          .schedule = c.schedule,
+          .block_m = block_m(c),
+          .block_n = c.block_n,
+          .packed_heads = c.packed_heads,
+          .threads = threads_per_block(c),
+          .persistent = c.persistent,
+          .segment_blocks = c.segment_blocks};
+}
+
+}  // namespace strobe::sm90::forward

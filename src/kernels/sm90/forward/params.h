@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the host hands to a forward kernel beside the tensor maps. Plain C++ without std headers, shared by host and
+// device.
+#pragma once
+
+#include "kernels/math/divisor.h"
+#include "kernels/math/rows.h"
+#include "kernels/math/stored.h"
+#include "kernels/score/cache.h"
+#include "kernels/score/params.h"
+#include "kernels/sm90/scheduler/schedule.h"
+#include "kernels/sm90/tile/tensor_map.h"
+
+namespace strobe::sm90::forward {
+
+/// 8-bit operands.
+struct EightBitParams {
+  ScaleParams q, k, v;
+  ScaleParams q_shift;            // data null: none
+  unsigned long long v_signs[4];  // of V's rotation, a bit for each column
+};
+
+/// Variants without bias rings take this in the place of the bias's tensor map.
+struct NoBiasMap {};
+
+struct Params {
+  Rows q, k, v;  // what the tensor maps describe, for rows recomputed one by one
+  Rows o;
+  float* lse;  // null: not wanted
+  long long lse_batch_stride, lse_head_stride;
+  int head_dim, head_dim_v;  // columns that exist
+
+  SequenceParams sequences;
+  VisibilityParams visibility;
+  union {  // no rule has both
+    BlockMaskParams blocks;
+    TreeParams tree;
+  };
+  ScoreParams score;
+  TileParams tiles;
+  Divisor by_heads_per_kv;  // of tiles.heads, those that read one key head
+
+  float* max_logits;  // rules with max_logits: [batch, query heads], -inf before the kernel
+  long long max_logits_batch_stride;
+
+  EightBitParams eight_bit;
+  CacheParams cache;
+  BiasBoxParams bias_boxes;
+  float*
+      kept;  // variants that keep what segments leave in global memory: [CTAs, consumer rows, head_dim_v as compiled]
+};
+
+}  // namespace strobe::sm90::forward

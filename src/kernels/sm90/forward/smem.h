@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where everything lies in a CTA's shared memory: evaluated by the host for the launch and by NVRTC for the kernel.
+#pragma once
+
+#include "kernels/sm90/forward/config.h"
+#include "kernels/sm90/tile/panel.h"
+
+namespace strobe::sm90::forward {
+
+// O leaves a warp panel by panel through a small ring of its own, so that Q, K and V need not wait for it.
+constexpr int kOutputPanelBytes = tile_bytes(kRowsPerWarp, kPanelColumns);
+// 8-bit operands: keys that an A operand of P holds, keys that share a scale of K, and what a block's scales take.
+constexpr int kOperandKeys = 32;
+constexpr int kKeysPerScale = 32;
+constexpr int key_scales(const Config& c) { return c.block_n / kKeysPerScale; }
+constexpr int value_scales(const Config& c) { return c.block_n / c.keys_per_value_scale; }
+constexpr int scale_bytes(const Config& c) {
+  return eight_bit(c) ? (4 * (value_scales(c) + 2 * key_scales(c) + 1) + 15) / 16 * 16 : 0;
+}
+
+/// Whether P V of a block is summed apart: integers, whose probabilities are relative to the block's largest. e4m3,
+/// whose precision is relative, has one reference for the row, and sums on in O, until what it has joins sums in shared
+/// memory.
+constexpr bool sums_by_block(const Config& c) { return c.operands == Operands::int8; }
+/// Of e4m3's, see output_sums.h.
+constexpr int kKeysPerSum = 2048;
+
+/// 8-bit operands, one step after another: P V is done before the scores of the next block begin, and joins O in
+/// pieces.
+constexpr bool one_after_another(const Config& c) { return eight_bit(c) && !c.two_stage; }
+
+/// Whether sums of O lie outside of registers for a while: those of e4m3, in shared memory, and what segments leave.
+constexpr bool keeps_output_in_smem(const Config& c) {
+  return folds(c) ? c.keeps_in_smem : eight_bit(c) && !sums_by_block(c) && !one_after_another(c);
+}
+constexpr int kept_bytes(const Config& c) {
+  return keeps_output_in_smem(c) ? 4 * kRowsPerWarpgroup * c.head_dim_v : 0;  // of one warpgroup
+}
+
+/// V lies as it does in memory: its rows are keys, or 8-bit columns.
+constexpr int value_tile_bytes(const Config& c) {
+  return eight_bit(c) ? c.head_dim_v * panels_of_bytes(c.block_n) * kPanelRowBytes
+                      : tile_bytes(c.block_n, c.head_dim_v);
+}
+
+/// Those that convert K and V: all but the one that loads.
+constexpr int converter_warps(const Config& c) { return kWarpsPerWarpgroup * producer_warpgroups(c) - 1; }
+
+/// A block of K or V as it is stored.
+constexpr int raw_bytes(const Config& c) {
+  const int widest = c.head_dim > c.head_dim_v ? c.head_dim : c.head_dim_v;
+  return converts(c) ? c.block_n * panels_of_bytes(widest) * kPanelRowBytes : 0;
+}
+
+/// Of split schedules, whose CTAs store few tiles whole, one: what is left lets CTAs of `combine` be there beside this
+/// one's, when it ends.
+constexpr int output_stages(const Config& c) {
+  const bool one = panels(c.head_dim_v) == 1 || c.schedule == Schedule::split || (converts(c) && c.head_dim_v > 128) ||
+                   c.bias_stages > 1 || (c.bias_stages > 0 && c.rule.bias_float32);
+  return one ? 1 : 2;
+}
+
+/// The bias of a warpgroup's rows and a block's keys lies as TMA writes it without a swizzle, row after row. Eight
+/// columns more than are used make eight rows' pieces of 16 bits, and four rows' of 32, lie in different banks.
+constexpr int bias_columns(const Config& c) { return c.block_n + 8; }
+constexpr int bias_row_bytes(const Config& c) { return bias_columns(c) * (c.rule.bias_float32 ? 4 : 2); }
+constexpr int bias_bytes(const Config& c) { return kRowsPerWarpgroup * bias_row_bytes(c); }  // of a stage
+
+struct SmemPlan {
+  int q_bytes = 0;    // of one warpgroup and stage
+  int k_bytes = 0;    // of one stage
+  int v_bytes = 0;    // of one stage
+  int raw_bytes = 0;  // of one stage
+  int q = 0;          // offsets; tiles are 1024-byte aligned, as the swizzle asks
+  int k = 0;
+  int v = 0;
+  int raw = 0;
+  int o = 0;
+  int kept = 0;    // float32 sums of O: of 8-bit operands, and of segments
+  int scales = 0;  // 8-bit operands: a stage goes with one of V
+  int bias = 0;    // of each warpgroup, stage by stage; 128-byte aligned
+  int barriers = 0;
+  int order = 0;  // sorted and split schedules: SequenceOrder, SplitWork
+  int total_bytes = 0;
+};
+
+/// mbarriers: full and empty for each stage of K and V, of blocks as they are stored, and of each warpgroup's Q and
+/// bias.
+constexpr int barrier_count(const Config& c) {
+  return 4 * c.stages + 2 * c.raw_stages + 2 * (c.q_stages + c.bias_stages) * c.consumer_warpgroups;
+}
+
+constexpr SmemPlan smem_plan(const Config& c) {
+  SmemPlan plan;
+  const int row_bytes = panels_of_bytes(c.head_dim * operand_bytes(c)) * kPanelRowBytes;
+  plan.q_bytes = kRowsPerWarpgroup * row_bytes;
+  plan.k_bytes = c.block_n * row_bytes;
+  plan.v_bytes = value_tile_bytes(c);
+  plan.q = 0;
+  plan.k = plan.q + c.consumer_warpgroups * c.q_stages * plan.q_bytes;
+  plan.v = plan.k + c.stages * plan.k_bytes;
+  plan.raw_bytes = raw_bytes(c);
+  plan.raw = plan.v + c.stages * plan.v_bytes;
+  plan.o = plan.raw + c.raw_stages * plan.raw_bytes;
+  // What segments leave is not in use when a tile's rows are stored: they pass through its memory.
+  const int staged = c.keeps_in_smem ? 0 : c.consumer_warpgroups * kWarpsPerWarpgroup * output_stages(c);
+  plan.kept = plan.o + staged * kOutputPanelBytes;
+  plan.scales = plan.kept + c.consumer_warpgroups * kept_bytes(c);
+  plan.bias = plan.scales + c.stages * scale_bytes(c);
+  plan.barriers = plan.bias + c.consumer_warpgroups * c.bias_stages * bias_bytes(c);
+  plan.order = plan.barriers + 8 * barrier_count(c);
+  const int order_bytes = c.schedule == Schedule::sorted  ? static_cast<int>(sizeof(SequenceOrder))
+                          : c.schedule == Schedule::split ? static_cast<int>(sizeof(SplitWork))
+                                                          : 0;
+  plan.total_bytes = plan.order + order_bytes;
+  return plan;
+}
+
+}  // namespace strobe::sm90::forward

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packed sequences in the order in which they are computed, and where each one's work begins: every CTA makes the same
+// table for itself when it starts, so that lengths need not leave the device and no kernel must run before.
+//
+// The longest tiles come first and the CTAs take turns, there and back: none ends far behind another. Where a
+// causal mask makes the tiles of one sequence differ, its first and its last, second and last but one ... are taken
+// together, as their sum is the same.
+#pragma once
+
+#include "kernels/scheduler/tile_rows.h"
+#include "kernels/sm90/scheduler/schedule.h"
+#include "kernels/sm90/tile/warpgroup.h"
+
+namespace strobe::sm90 {
+
+template <Tiling T>
+constexpr bool kTilesInPairs = T.rule.mask_right && !T.rule.mask_left;
+
+template <Tiling T>
+__device__ __forceinline__ int units_of(const score::SequenceRows& q) {
+  return kTilesInPairs<T> ? (tiles_of<T>(q) + 1) / 2 : tiles_of<T>(q);
+}
+
+/// How long a unit of the sequence takes, in key blocks.
+template <Tiling T>
+__device__ __forceinline__ int cost_of(const VisibilityParams& params, const score::Sequence& sequence) {
+  const score::KeyBlocks first = key_blocks<T>(params, sequence, 0, T.block_m);
+  const score::KeyBlocks last = key_blocks<T>(params, sequence, (tiles_of<T>(sequence.q) - 1) * T.block_m, T.block_m);
+  return first.end - first.begin + last.end - last.begin;
+}
+
+/// A stable sort by counting, then a running sum. By all threads of the CTA; `order` is ready after a __syncthreads.
+template <Tiling T>
+__device__ __forceinline__ void make_order(const SequenceParams& params, const VisibilityParams& visibility,
+                                           SequenceOrder& order) {
+  constexpr int kMost = (kMaxSortedSequences + T.threads - 1) / T.threads;
+  int place[kMost];
+  int* costs = order.first_unit;
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    const int sequence = threadIdx.x + i * T.threads;
+    if (sequence < params.sequences) {
+      costs[sequence] = cost_of<T>(visibility, score::sequence_of<T.rule>(params, visibility, sequence));
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    const int sequence = threadIdx.x + i * T.threads;
+    place[i] = 0;
+    if (sequence < params.sequences) {
+      const int cost = costs[sequence];
+      for (int other = 0; other < params.sequences; ++other) {
+        place[i] += costs[other] > cost || (costs[other] == cost && other < sequence) ? 1 : 0;
+      }
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    const int sequence = threadIdx.x + i * T.threads;
+    if (sequence < params.sequences) {
+      order.sequence[place[i]] = static_cast<unsigned short>(sequence);
+      order.first_unit[place[i]] = units_of<T>(score::query_rows<T.rule>(params, sequence));
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x < kWarpSize) {
+    int sum = 0;
+    for (int first = 0; first < params.sequences; first += kWarpSize) {
+      const int at = first + static_cast<int>(threadIdx.x);
+      const int units = at < params.sequences ? order.first_unit[at] : 0;
+      int up_to = units;
+      for (int distance = 1; distance < kWarpSize; distance *= 2) {
+        const int before = __shfl_up_sync(0xffffffffU, up_to, distance);
+        up_to += static_cast<int>(threadIdx.x) >= distance ? before : 0;
+      }
+      if (at < params.sequences) {
+        order.first_unit[at] = sum + up_to - units;
+      }
+      sum += __shfl_sync(0xffffffffU, up_to, kWarpSize - 1);
+    }
+    if (threadIdx.x == 0) {
+      order.first_unit[params.sequences] = sum;
+    }
+  }
+}
+
+}  // namespace strobe::sm90

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tiles of Q a CTA computes, in which order. Every role walks the same list by itself, so the
+// schedule needs no memory, no atomics and no broadcast, and the same call always does the same.
+#pragma once
+
+#include "kernels/scheduler/split_scheduler.h"
+#include "kernels/scheduler/tile.h"
+#include "kernels/score/params.h"
+#include "kernels/sm90/scheduler/schedule.h"
+#include "kernels/sm90/scheduler/sequence_order.h"
+
+namespace strobe::sm90 {
+
+template <Tiling T>
+__device__ __forceinline__ Tile tile_of(const TileParams& params, int flat_head, int m) {
+  const int outer = params.by_inner.quotient(flat_head);
+  const int inner = params.by_inner.remainder(flat_head);
+  return sequences_are_inner(T.rule) ? Tile{m, inner, outer, {}} : Tile{m, outer, inner, {}};
+}
+
+/// Tiles of one length: dealt in rounds, the tiles of a head together.
+template <Tiling T>
+class RoundScheduler {
+ public:
+  using Source = NoTileList;
+
+  __device__ RoundScheduler(const TileParams& tiles, const SequenceParams&, const NoTileList&)
+      : params_(tiles), index_(blockIdx.x), workers_(gridDim.x) {}
+
+  /// False when there are no more.
+  __device__ __forceinline__ bool next(Tile& tile) {
+    if (index_ >= params_.tiles) {
+      return false;
+    }
+    tile = tile_of<T>(params_, params_.by_m_tiles.quotient(index_),
+                      params_.m_tiles - 1 - params_.by_m_tiles.remainder(index_));
+    index_ = T.persistent ? index_ + workers_ : params_.tiles;
+    return true;
+  }
+
+ private:
+  const TileParams& params_;
+  int index_;
+  const int workers_;
+};
+
+/// Tiles dealt out by the host.
+template <Tiling T>
+class DealtScheduler {
+ public:
+  using Source = TileList;
+
+  __device__ DealtScheduler(const TileParams& tiles, const SequenceParams& sequences, const TileList& list)
+      : params_(tiles),
+        flat_heads_(sequences.batch * tiles.heads),
+        list_(list),
+        worker_(blockIdx.x),
+        at_(list.first[worker_]) {}
+
+  __device__ __forceinline__ bool next(Tile& tile) {
+    for (; period_ < list_.periods; ++period_, at_ = list_.first[worker_]) {
+      while (at_ < list_.first[worker_ + 1]) {
+        const int entry = list_.tiles[at_++];
+        const int head = period_ * list_.period_heads + params_.by_m_tiles.quotient(entry);
+        if (head < flat_heads_) {  // the last period need not be full
+          tile = tile_of<T>(params_, head, params_.by_m_tiles.remainder(entry));
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+ private:
+  const TileParams& params_;
+  const int flat_heads_;
+  const TileList& list_;
+  const int worker_;
+  int at_;
+  int period_ = 0;
+};
+
+/// Tiles of sequences whose lengths only the device knows, as sequence_order.h puts them; CTAs take units in turns.
+template <Tiling T>
+class SortedScheduler {
+ public:
+  using Source = SequenceOrder;
+
+  __device__ SortedScheduler(const TileParams& tiles, const SequenceParams& sequences, const SequenceOrder& order)
+      : params_(tiles), sequences_(sequences), order_(order) {}
+
+  __device__ __forceinline__ bool next(Tile& tile) {
+    if (mirrored_ >= 0) {
+      tile = {mirrored_, sequence_, head_};
+      mirrored_ = -1;
+      return true;
+    }
+    const int worker = blockIdx.x;
+    const int workers = gridDim.x;
+    const int unit = round_ * workers + (round_ % 2 == 0 ? worker : workers - 1 - worker);
+    if (unit >= order_.first_unit[sequences_.sequences] * params_.heads) {
+      return false;
+    }
+    ++round_;
+    while (unit >= order_.first_unit[place_ + 1] * params_.heads) {
+      ++place_;
+    }
+    const int units = order_.first_unit[place_ + 1] - order_.first_unit[place_];
+    const int within = unit - order_.first_unit[place_] * params_.heads;
+    sequence_ = order_.sequence[place_];
+    head_ = within / units;
+    const int m = within % units;
+    const int last = tiles_of<T>(score::query_rows<T.rule>(sequences_, sequence_)) - 1 - m;
+    tile = {last, sequence_, head_};
+    if (kTilesInPairs<T> && m != last) {
+      mirrored_ = m;
+    }
+    return true;
+  }
+
+ private:
+  const TileParams& params_;
+  const SequenceParams& sequences_;
+  const SequenceOrder& order_;
+  int round_ = 0;
+  int place_ = 0;
+  int sequence_ = 0, head_ = 0;
+  int mirrored_ = -1;  // the other tile of a pair, if it is still to come
+};
+
+template <Tiling T, Schedule schedule>
+struct SchedulerOf {
+  using type = RoundScheduler<T>;
+};
+template <Tiling T>
+struct SchedulerOf<T, Schedule::dealt> {
+  using type = DealtScheduler<T>;
+};
+template <Tiling T>
+struct SchedulerOf<T, Schedule::sorted> {
+  using type = SortedScheduler<T>;
+};
+template <Tiling T>
+struct SchedulerOf<T, Schedule::split> {
+  using type = SplitScheduler<T>;
+};
+
+template <Tiling T>
+using TileScheduler = typename SchedulerOf<T, T.schedule>::type;
+
+/// The kernel's last parameter.
+template <Schedule schedule>
+struct TileListOf {
+  using type = NoTileList;
+};
+template <>
+struct TileListOf<Schedule::dealt> {
+  using type = TileList;
+};
+template <>
+struct TileListOf<Schedule::split> {
+  using type = SplitParams;
+};
+
+}  // namespace strobe::sm90

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sm80/backward_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "call/arithmetic.h"
+#include "call/checked.h"
+#include "call/heads.h"
+#include "call/workspace.h"
+#include "gpu/backward_plan.h"
+#include "gpu/backward_variant.h"
+#include "gpu/score_params.h"
+#include "gpu/supported.h"
+#include "kernels/sm80/backward/smem.h"
+#include "sm80/supported.h"
+
+namespace strobe::sm80 {
+namespace {
+
+/// Of the rule, what gradients depend on: the LSE has the sink in it already, and there is no maximum to find.
+ScoreRule backward_rule(const AttentionProblem& problem) {
+  ScoreRule rule = gpu::score_rule(problem);
+  rule.sink = rule.max_logits = false;
+  return rule;
+}
+
+/// How a CTA's work is cut.
+struct BackwardTiles {
+  int warps, rows_per_warp, column_warps, block_m, part_m, stages, ctas_per_sm;
+};
+
+backward::Config with(backward::Config config, const BackwardTiles& tiles) {
+  config.warps = tiles.warps;
+  config.rows_per_warp = tiles.rows_per_warp;
+  config.column_warps = tiles.column_warps;
+  config.block_m = tiles.block_m;
+  config.part_m = tiles.part_m;
+  config.stages = tiles.stages;
+  config.ctas_per_sm = tiles.ctas_per_sm;
+  return config;
+}
+
+/// Registers of a thread that hold dK, dV, S, dP and what options keep beside these.
+int tile_registers(const backward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  const int scores = fragments(config) * config.part_m / 2 * (2 + int{rule.softcap} + int{rule.bias});
+  const int gradients = fragments(config) * (key_columns(config) + value_columns(config)) / 2;
+  int options = 8 * int{rule.alibi} + 20 * int{rule.bias} + 6 * int{rule.softcap};
+  if (rule.dropout) options += config.ordered ? 32 : 24;
+  if (rule.block_mask != 0) options += 34;
+  return gradients + scores + options;
+}
+
+bool fits(const backward::Config& config, const DeviceShape& shape) {
+  if (!is_consistent(config)) return false;
+  const int registers = std::min(255, 65536 / (config.ctas_per_sm * threads_per_block(config)));
+  constexpr int kOthers = 62;  // operands and addresses; found by compiling
+  return tile_registers(config) + kOthers <= registers &&
+         smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
+}
+
+/// Tiles by head_dim, fastest first: docs/ampere-engine.md has what was measured.
+constexpr BackwardTiles kNarrowBackward[] = {{4, 32, 1, 64, 32, 1, 2}, {4, 32, 1, 32, 32, 2, 2},
+                                             {8, 16, 1, 64, 32, 2, 1}, {4, 16, 1, 64, 32, 2, 2},
+                                             {4, 16, 1, 64, 32, 1, 2}, {4, 16, 1, 64, 16, 1, 1}};
+constexpr BackwardTiles kMiddleBackward[] = {{8, 32, 2, 64, 32, 2, 1}, {4, 32, 2, 64, 32, 2, 2},
+                                             {8, 16, 1, 64, 32, 2, 1}, {8, 16, 2, 64, 32, 2, 1},
+                                             {8, 16, 2, 64, 32, 1, 1}, {8, 16, 2, 64, 16, 1, 1}};
+constexpr BackwardTiles kWideBackward[] = {{8, 16, 2, 64, 32, 2, 1},
+                                           {8, 16, 2, 64, 32, 1, 1},
+                                           {8, 16, 4, 64, 16, 2, 1},
+                                           {8, 16, 4, 64, 16, 1, 1},
+                                           {4, 16, 2, 32, 16, 1, 1}};
+
+std::span<const BackwardTiles> backward_tiles_of(int widest) {
+  if (widest <= 64) return kNarrowBackward;
+  if (widest <= 128) return kMiddleBackward;
+  return kWideBackward;
+}
+
+/// The first that fits. The last one does always.
+void choose_tiles(backward::Config& config, const DeviceShape& shape) {
+  for (const BackwardTiles& tiles : backward_tiles_of(std::max(config.head_dim, config.head_dim_v))) {
+    config = with(config, tiles);
+    if (fits(config, shape)) return;
+  }
+}
+
+std::int64_t m_blocks_of(const AttentionProblem& problem, const backward::Config& config) {
+  return gpu::backward_blocks(problem.seqlen_q, config.block_m);
+}
+
+std::int64_t n_blocks_of(const AttentionProblem& problem, const backward::Config& config) {
+  return gpu::backward_blocks(problem.seqlen_k, block_n(config));
+}
+
+/// Key heads that are in flight at once: as many as have what they read and add to in two fifths of L2, whose
+/// partitions each keep a copy; under a causal mask enough for the short items to fill up behind the long ones.
+int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
+  const Checked row_bytes = 6 * problem.head_dim + 2 * problem.head_dim_v;
+  const auto head_bytes =
+      std::max<std::int64_t>(1, (Checked(heads_per_key_head(problem)) * problem.seqlen_q * row_bytes).value());
+  std::int64_t section = static_cast<std::int64_t>(shape.l2_bytes) * 2 / 5 / head_bytes;
+  if (config.rule.mask_right && !config.rule.mask_left) {
+    constexpr std::int64_t kRounds = 3;
+    const std::int64_t in_rounds =
+        ceil_div<std::int64_t>(kRounds * shape.multiprocessors * config.ctas_per_sm, n_blocks_of(problem, config));
+    section = std::max(section, in_rounds);
+  }
+  const std::int64_t heads = (Checked(gpu::backward_batch(problem)) * problem.heads_kv).value();
+  return static_cast<int>(std::clamp<std::int64_t>(section, 1, std::max<std::int64_t>(1, heads)));
+}
+
+BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPlan& plan) {
+  const backward::Config& config = plan.config;
+  const Checked blocks = Checked(plan.params.heads) * plan.params.query_blocks;
+  BackwardWorkspace workspace;
+  const auto take = [&](Checked bytes) {
+    const std::size_t offset = workspace.total_bytes;
+    workspace.total_bytes = (offset + round_up(bytes, kWorkspaceAlignment)).value<std::size_t>();
+    return offset;
+  };
+  const Checked row_bytes = 4 * blocks * config.block_m;
+  workspace.lse_log2 = take(row_bytes);
+  workspace.d_sum = take(row_bytes);
+  workspace.row_max = take(row_bytes);
+  workspace.large_rows = take(4 * Checked(gpu::large_row_ctas(problem, plan.params)));
+  workspace.dq_sum = take(row_bytes * config.head_dim);
+  workspace.turns = take(config.ordered ? 4 * blocks : 0);
+  workspace.zeros_bytes = workspace.total_bytes - workspace.dq_sum;
+  return workspace;
+}
+
+}  // namespace
+
+Result<backward::Config> backward_config(const AttentionProblem& problem, const DeviceShape& shape) {
+  if (Status status = check_supported(problem); !status.ok()) return status;
+  backward::Config config;
+  config.rule = backward_rule(problem);
+  config.head_dim = compiled_head_dim(problem.head_dim);
+  config.head_dim_v = compiled_head_dim(problem.head_dim_v);
+  config.ordered = problem.deterministic;
+  choose_tiles(config, shape);
+  const std::int64_t m_blocks = m_blocks_of(problem, config);
+  const std::int64_t n_blocks = n_blocks_of(problem, config);
+  const std::int64_t sequences = gpu::backward_batch(problem);
+  const Checked bias_tiles = problem.wants_d_bias ? Checked(gpu::bias_planes(problem)) * m_blocks * n_blocks : 0;
+  const std::int64_t tiles = std::max({(Checked(m_blocks) * problem.heads_q * sequences).value(),
+                                       (Checked(n_blocks) * problem.heads_kv * sequences).value(), bias_tiles.value()});
+  if (tiles > gpu::kMaxInt) {
+    return gpu::unsupported("{} backward tiles of {} queries and {} keys: the ampere engine takes up to {}", tiles,
+                            config.block_m, block_n(config), gpu::kMaxInt);
+  }
+  return config;
+}
+
+BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
+  BackwardPlan plan;
+  plan.config = config;
+  plan.prepare = gpu::prepare_config(problem, config.rule.element, config.rule.varlen);
+  BackwardParams& params = plan.params;
+  params = gpu::planned_params(problem, config.block_m, block_n(config));
+  params.row_groups = steps::large_row_groups(params.m_blocks, config.block_m);
+  params.section_heads = section_heads(problem, shape, config);
+  const bool has_queries = problem.total_q > 0 && problem.heads_q > 0;
+  if (!has_queries && problem.total_k == 0) return plan;
+  plan.items = (Checked(gpu::backward_batch(problem)) * problem.heads_kv * params.n_blocks).value<int>();
+  if (has_queries && plan.items > 0) {
+    const Checked sequences = problem.batch + (problem.packed_q ? 1 : 0);
+    plan.query_blocks = (sequences * problem.heads_q * params.m_blocks).value<int>();
+  }
+  plan.workspace = workspace_of(problem, plan);
+  return plan;
+}
+
+std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+  const backward::Config& c = plan.config;
+  std::string text = explain(shape);
+  text += fmt::format("tiles         {} keys x {} query rows, head_dim {} as {}, head_dim_v {} as {}\n", block_n(c),
+                      c.block_m, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  text += fmt::format("warps         {}, {} for each {} keys\n", c.warps, c.column_warps, c.rows_per_warp);
+  text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
+  text += c.stages > 1 ? fmt::format("pipeline      {} stages of Q and dO\n", c.stages)
+                       : std::string("pipeline      one stage of Q and dO, which arrive under dQ's product\n");
+  text +=
+      fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, shared_bytes_of(shape, c.ctas_per_sm));
+  text += c.ordered ? "dQ            sums in float32 that blocks of keys add to in order: the same bits every time\n"
+                    : "dQ            sums in float32 that blocks of keys add to in any order\n";
+  text += fmt::format("launches      {}\n", plan.items == 0 ? 0 : plan.query_blocks == 0 ? 1 : 3);
+  text += fmt::format("workspace     {} bytes\n", plan.workspace.total_bytes);
+  return text;
+}
+
+}  // namespace strobe::sm80

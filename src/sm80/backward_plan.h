@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels, tiles and workspace of the Ampere backward: a pure function of the problem and the device's shape.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "call/problem.h"
+#include "kernels/score/backward_params.h"
+#include "kernels/sm80/backward/config.h"
+#include "kernels/steps/prepare_backward_params.h"
+#include "sm80/device_shape.h"
+#include "strobe/status.h"
+
+namespace strobe::sm80 {
+
+/// Where the parts of the workspace begin, in bytes. What must be zero at the start is one part: the sums of dQ, and
+/// behind them the turns.
+struct BackwardWorkspace {
+  std::size_t lse_log2 = 0;
+  std::size_t d_sum = 0;
+  std::size_t row_max = 0;
+  std::size_t large_rows = 0;
+  std::size_t dq_sum = 0;
+  std::size_t turns = 0;
+  std::size_t zeros_bytes = 0;  // from dq_sum on
+  std::size_t total_bytes = 0;
+};
+
+struct BackwardPlan {
+  backward::Config config;
+  steps::PrepareBackwardConfig prepare;
+  BackwardParams params{};  // without addresses and strides
+  int items = 0;            // CTAs of the main kernel; 0: there is nothing to compute
+  int query_blocks = 0;     // CTAs of the kernel that converts dQ; 0: there is no dQ
+  BackwardWorkspace workspace;
+};
+
+/// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.
+Result<backward::Config> backward_config(const AttentionProblem& problem, const DeviceShape& shape);
+
+/// The plan of a variant that fits the problem.
+BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config);
+
+/// The plan in a few lines of text.
+std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan);
+
+}  // namespace strobe::sm80

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sm80/forward_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "call/arithmetic.h"
+#include "call/checked.h"
+#include "gpu/row_invariant.h"
+#include "gpu/score_params.h"
+#include "gpu/supported.h"
+#include "kernels/sm80/forward/smem.h"
+#include "sm80/forward_tiles.h"
+#include "sm80/supported.h"
+
+namespace strobe::sm80 {
+namespace {
+
+/// Tiles of one sequence and head.
+std::int64_t m_tiles_of(const AttentionProblem& problem, const forward::Config& config) {
+  return std::max<std::int64_t>(1, ceil_div<std::int64_t>(rows_of(problem, config), block_m(config)));
+}
+
+/// Query heads of a tile together.
+std::int64_t heads_of(const AttentionProblem& problem, const forward::Config& config) {
+  return problem.heads_q / config.packed_heads;
+}
+
+/// Sequences, and one for the rows that may lie behind the last.
+std::int64_t sequences_of(const AttentionProblem& problem) { return problem.batch + (problem.packed_q ? 1 : 0); }
+
+/// Heads whose tiles are computed longest first, side by side. Where all tiles are as long, those of a head follow one
+/// another, as they read the same keys. Otherwise as many heads as their keys and values fit in a quarter of L2, whose
+/// partitions each keep a copy; but some rounds of tiles at least, so that short ones fill the gaps at the end: with
+/// three, a simulation loses 1% to 3% there, with one up to 14%.
+int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {
+  if (!config.rule.mask_right || config.rule.mask_left) return 1;
+  constexpr std::int64_t kRounds = 3;
+  const std::int64_t all = (Checked(sequences_of(problem)) * heads_of(problem, config)).value();
+  const Checked row_bytes = (problem.head_dim + problem.head_dim_v) * Checked(size_of(problem.dtype));
+  const auto head_bytes = std::max<std::int64_t>(1, (problem.seqlen_k * row_bytes).value());
+  const std::int64_t in_l2 =
+      static_cast<std::int64_t>(shape.l2_bytes) / 4 / head_bytes * (heads_of(problem, config) / problem.heads_kv);
+  const std::int64_t in_rounds =
+      ceil_div<std::int64_t>(kRounds * shape.multiprocessors * config.ctas_per_sm, m_tiles_of(problem, config));
+  const std::int64_t sections = std::max<std::int64_t>(1, all / std::max<std::int64_t>({1, in_l2, in_rounds}));
+  return static_cast<int>(ceil_div<std::int64_t>(all, sections));
+}
+
+gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Config& config,
+                              const DeviceShape& shape) {
+  constexpr std::int64_t kMostCtas = steps::kMostParts;
+  return {.rule = config.rule,
+          .block_m = block_m(config),
+          .block_n = config.block_n,
+          .head_dim_v = config.head_dim_v,
+          .rows = rows_of(problem, config),
+          .ctas = std::min<std::int64_t>(kMostCtas, shape.multiprocessors * config.ctas_per_sm),
+          .segments = gpu::segments_of(problem, config.segment_blocks * config.block_n)};
+}
+
+/// 0: the keys of a tile are one CTA's.
+int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape) {
+  const std::int64_t tiles = (Checked(m_tiles_of(problem, config)) * problem.batch * heads_of(problem, config)).value();
+  return gpu::split_workers(problem, split_kernel(problem, config, shape), tiles,
+                            gpu::most_visible_keys(problem, config.rule));
+}
+
+}  // namespace
+
+Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape) {
+  if (Status status = check_supported(problem); !status.ok()) return status;
+  forward::Config config;
+  config.rule = gpu::score_rule(problem);
+  config.head_dim = compiled_head_dim(problem.head_dim);
+  config.head_dim_v = compiled_head_dim(problem.head_dim_v);
+  config.packed_heads = gpu::choose_packed_heads(problem);
+  config.pages = problem.page_size != 0;
+  config.entries = problem.has_cache_batch_idx;
+  if (problem.stored.given()) {
+    config.stored = problem.stored.dtype == DType::int8 ? Operands::int8 : Operands::e4m3;
+  }
+  config.schedule = Schedule::split;
+  choose_tiles(config, problem, shape);
+  if (workers_of_split_keys(problem, config, shape) == 0) {
+    config.schedule = Schedule::rounds;
+    choose_tiles(config, problem, shape);
+  }
+  const std::int64_t tiles =
+      (Checked(m_tiles_of(problem, config)) * sequences_of(problem) * heads_of(problem, config)).value();
+  if (tiles > gpu::kMaxInt) {
+    return gpu::unsupported("{} tiles of {} query rows: the ampere engine takes up to {}", tiles, block_m(config),
+                            gpu::kMaxInt);
+  }
+  return config;
+}
+
+ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {
+  ForwardPlan plan;
+  plan.config = config;
+  const int heads = (Checked(sequences_of(problem)) * heads_of(problem, config)).value<int>();
+  if (heads == 0 || problem.total_q == 0) return plan;
+  forward::TileOrder& order = plan.order;
+  order.heads = static_cast<int>(heads_of(problem, config));
+  order.m_tiles = static_cast<int>(m_tiles_of(problem, config));
+  order.section_heads = section_heads(problem, shape, config);
+  order.full_sections = heads / order.section_heads;
+  order.by_section = Divisor::of((Checked(order.section_heads) * order.m_tiles).value<int>());
+  order.by_heads = Divisor::of(order.heads);
+  order.by_section_heads = Divisor::of(order.section_heads);
+  order.by_last = Divisor::of(std::max(1, heads % order.section_heads));
+  plan.tiles = plan.workers = (Checked(heads) * order.m_tiles).value<int>();
+  if (splits(config)) {
+    plan.workers = std::max(1, workers_of_split_keys(problem, config, shape));
+    plan.split = gpu::split_plan(split_kernel(problem, config, shape), plan.tiles, plan.workers);
+  }
+  if (folds(config)) {
+    plan.workers = std::min(plan.tiles, shape.multiprocessors * config.ctas_per_sm);
+    plan.kept_bytes = (sizeof(float) * 4 * Checked(kept_vectors(config)) * threads_per_block(config) * plan.workers)
+                          .value<std::size_t>();
+  }
+  return plan;
+}
+
+std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan) {
+  return explain(shape) + explain_kernel(problem, shape, plan);
+}
+
+std::string explain_kernel(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan) {
+  const forward::Config& c = plan.config;
+  std::string text = fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n",
+                                 block_m(c), c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  text += fmt::format("warps         {} of {} rows{}\n", c.warps, c.rows_per_warp,
+                      c.q_in_registers ? ", Q in registers" : "");
+  if (c.key_groups > 1) {
+    text +=
+        fmt::format("keys          {} groups of warps take turns at the blocks: there are few queries\n", c.key_groups);
+  }
+  if (c.packed_heads > 1) {
+    text +=
+        fmt::format("heads         {} query heads of a key head share a tile: there are few queries\n", c.packed_heads);
+  }
+  if (converts(c)) {
+    text += fmt::format("stored K, V   {}; converted to {} block by block\n", strobe::name_of(problem.stored.dtype),
+                        strobe::name_of(problem.dtype));
+  }
+  if (c.pages) text += fmt::format("pages         of {} rows, read row by row\n", problem.page_size);
+  text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
+  text += c.stages > 1 || converts(c)
+              ? fmt::format("pipeline      {} stages of K and V\n", c.stages)
+              : std::string("pipeline      one stage of K and of V: each arrives under the other's product\n");
+  text +=
+      fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, shared_bytes_of(shape, c.ctas_per_sm));
+  if (c.rule.tree_mask) text += "tree mask     a bit for each of a sequence's last keys, as many as its queries\n";
+  text += fmt::format("schedule      {} tiles{}\n", plan.tiles,
+                      plan.order.section_heads > 1 ? ", the longest of several heads first" : "");
+  if (splits(c)) text += gpu::explain_split(problem, plan.tiles, plan.workers);
+  if (c.rule.row_invariant) text += gpu::explain_row_invariant(c.block_n, c.segment_blocks) + '\n';
+  const std::size_t bytes = workspace_bytes(plan);
+  text += bytes == 0 ? "workspace     none\n" : fmt::format("workspace     {} bytes\n", bytes);
+  return text;
+}
+
+}  // namespace strobe::sm80

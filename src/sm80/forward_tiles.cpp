@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sm80/forward_tiles.h"
+
+#include <algorithm>
+#include <span>
+
+#include "call/checked.h"
+#include "gpu/few_queries.h"
+#include "gpu/row_invariant.h"
+#include "kernels/sm80/forward/smem.h"
+
+namespace strobe::sm80 {
+namespace {
+
+/// How a CTA's work is cut.
+struct Tiles {
+  int warps, rows_per_warp, block_n, stages, ctas_per_sm;
+  bool q_in_registers = false;
+  int key_groups = 1;
+};
+
+forward::Config with(forward::Config config, const Tiles& tiles) {
+  config.warps = tiles.warps;
+  config.rows_per_warp = tiles.rows_per_warp;
+  config.block_n = tiles.block_n;
+  config.stages = tiles.stages;
+  config.ctas_per_sm = tiles.ctas_per_sm;
+  config.q_in_registers = tiles.q_in_registers;
+  config.key_groups = tiles.key_groups;
+  return config;
+}
+
+/// Registers of a thread that hold scores, output, Q and a fetched bias, and what options keep of its rows.
+int tile_registers(const forward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  const int bias = !rule.bias ? 0 : rule.bias_float32 ? config.block_n / 2 : config.block_n / 4;
+  const int options =
+      2 * (int{rule.alibi} + int{rule.max_logits} + int{rule.softcap} + int{rule.mask_left} + int{rule.varlen} +
+           3 * int{rule.tree_mask} + 5 * int{rule.chunked} + 4 * int{rule.block_mask != 0} + 4 * int{rule.bias});
+  const int queries = config.q_in_registers ? config.head_dim / 4 : 0;
+  return fragments(config) * (config.block_n / 2 + config.head_dim_v / 2 + bias + options + queries) +
+         (rule.dropout ? 40 : 0);
+}
+
+bool fits(const forward::Config& config, const DeviceShape& shape) {
+  const ScoreRule& rule = config.rule;
+  const bool later = shape.compute_major >= 10;
+  // 48 keys are more than 32 where 64 do not fit; on later architectures ptxas spills what they need.
+  if (config.block_n == 48 && (shape.compute_major != 8 || rule.max_logits)) return false;
+  const bool whole = (!rule.dropout || config.block_n % kDropoutColumns == 0) && rule.block_mask % config.block_n == 0;
+  const int registers = std::min(255, 65536 / (config.ctas_per_sm * threads_per_block(config)));
+  // Operands, addresses, running maxima and sums; found by compiling.
+  const int conversion = !converts(config) ? 0
+                                           : 34 + (config.key_groups > 1 ? 12 : 0) + (rule.softcap ? 36 : 0) +
+                                                 (rule.softcap && later ? 28 : 0);
+  const int joining = (!folds(config) ? 0 : rule.softcap ? 48 : 32) + (rule.row_invariant && later ? 48 : 0);
+  const int parts = !splits(config) ? 0 : 12 + (rule.softcap ? 12 : 0) + (later ? 12 : 0);
+  const int scaling = rule.scale_first && later ? 4 : 0;
+  const int others = 62 + (config.pages ? 24 : 0) + parts + conversion + joining + scaling;
+  return whole && tile_registers(config) + others <= registers &&
+         smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
+}
+
+/// Tiles by head_dim, fastest first. What was measured on an H200 is in docs/ampere-engine.md; what devices with less
+/// shared memory take follows FlashAttention-2's choices.
+constexpr Tiles kNarrow[] = {{4, 32, 64, 2, 2, true}, {4, 32, 64, 2, 2}, {4, 32, 64, 1, 2, true}, {4, 32, 64, 1, 2},
+                             {4, 32, 32, 1, 2},       {4, 16, 64, 1, 2}, {4, 16, 32, 1, 2}};
+constexpr Tiles kMiddle[] = {{4, 32, 64, 2, 2}, {4, 32, 48, 2, 2}, {4, 32, 32, 2, 2}, {4, 32, 32, 1, 2},
+                             {8, 16, 64, 2, 1}, {8, 16, 64, 1, 1}, {8, 16, 32, 1, 1}};
+constexpr Tiles kWide[] = {
+    {4, 16, 64, 1, 2}, {8, 16, 64, 2, 1}, {8, 16, 64, 1, 1}, {8, 16, 32, 1, 1}, {4, 16, 32, 1, 1}};
+
+std::span<const Tiles> tiles_of(int widest) {
+  if (widest <= 64) return kNarrow;
+  if (widest <= 128) return kMiddle;
+  return kWide;
+}
+
+/// Of few rows: each group of warps takes keys of its own, and copies them for itself alone. Up to 16 rows, 32 and 64.
+constexpr Tiles kSixteenRows[] = {{4, 16, 32, 3, 1, true, 4},  {4, 16, 32, 2, 2, true, 4}, {4, 16, 16, 3, 2, true, 4},
+                                  {4, 16, 32, 2, 1, true, 4},  {4, 16, 16, 2, 2, true, 4}, {4, 16, 16, 3, 1, false, 4},
+                                  {4, 16, 16, 2, 1, false, 4}, {2, 16, 16, 2, 1, false, 2}};
+constexpr Tiles kThirtyTwoRows[] = {
+    {4, 32, 32, 3, 2, false, 4}, {4, 32, 32, 3, 1, false, 4}, {4, 32, 32, 2, 2, false, 4}, {4, 32, 32, 2, 1, false, 4},
+    {4, 32, 16, 2, 1, false, 4}, {8, 16, 16, 2, 1, false, 4}, {4, 16, 16, 2, 1, false, 2}, {4, 16, 16, 2, 1, false, 1}};
+constexpr Tiles kSixtyFourRows[] = {
+    {4, 32, 32, 2, 2, false, 2}, {8, 32, 32, 3, 1, false, 4}, {8, 32, 32, 2, 1, false, 4}, {4, 32, 32, 2, 1, false, 2},
+    {8, 16, 32, 2, 1, false, 2}, {8, 16, 16, 3, 1, false, 2}, {8, 16, 16, 2, 1, false, 2}, {4, 16, 16, 2, 1, false, 1}};
+
+/// Whether a tile is over when its keys and values are read.
+bool has_few_rows(const AttentionProblem& problem, const forward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  return rows_of(problem, config) <= gpu::kFewRows && !rule.bias && !rule.dropout && rule.block_mask == 0;
+}
+
+std::span<const Tiles> tiles_of(const AttentionProblem& problem, const forward::Config& config) {
+  if (!has_few_rows(problem, config)) return tiles_of(std::max(config.head_dim, config.head_dim_v));
+  const std::int64_t rows = rows_of(problem, config);
+  if (rows <= 16) return kSixteenRows;
+  if (rows <= 32) return kThirtyTwoRows;
+  return kSixtyFourRows;
+}
+
+/// Row-invariant calls: one number of keys per step, whatever else their tiles are, and no groups of warps, which would
+/// sum them in another order. By rows as above.
+int keys_per_step(int widest) { return widest <= 64 ? 64 : 32; }
+
+constexpr Tiles invariant(int warps, int rows_per_warp, int stages, int ctas_per_sm) {
+  return {warps, rows_per_warp, 0, stages, ctas_per_sm};
+}
+constexpr Tiles kInvariantSixteen[] = {invariant(1, 16, 3, 4), invariant(1, 16, 2, 4), invariant(1, 16, 2, 3),
+                                       invariant(1, 16, 2, 2), invariant(1, 16, 1, 2), invariant(1, 16, 1, 1)};
+constexpr Tiles kInvariantThirtyTwo[] = {invariant(1, 32, 2, 3), invariant(1, 32, 2, 2), invariant(2, 16, 2, 2),
+                                         invariant(2, 16, 1, 2), invariant(2, 16, 1, 1)};
+constexpr Tiles kInvariantSixtyFour[] = {invariant(2, 32, 2, 2), invariant(4, 16, 2, 2), invariant(4, 16, 1, 2),
+                                         invariant(4, 16, 1, 1)};
+constexpr Tiles kInvariantMany[] = {invariant(4, 32, 2, 2), invariant(4, 32, 1, 2), invariant(4, 16, 2, 2),
+                                    invariant(8, 16, 2, 1), invariant(8, 16, 1, 1), invariant(4, 16, 1, 1)};
+
+std::span<const Tiles> invariant_tiles_of(std::int64_t rows) {
+  if (rows <= 16) return kInvariantSixteen;
+  if (rows <= 32) return kInvariantThirtyTwo;
+  return rows <= gpu::kFewRows ? std::span<const Tiles>(kInvariantSixtyFour) : kInvariantMany;
+}
+
+/// The first that fits. The last one does always.
+void choose_row_invariant_tiles(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
+  const int widest = std::max(config.head_dim, config.head_dim_v);
+  const int keys = keys_per_step(widest);
+  config.segment_blocks = gpu::segment_blocks(problem, widest, keys);
+  for (Tiles tiles : invariant_tiles_of(rows_of(problem, config))) {
+    tiles.block_n = keys;
+    config = with(config, tiles);
+    if (fits(config, shape)) return;
+  }
+}
+
+}  // namespace
+
+std::int64_t rows_of(const AttentionProblem& problem, const forward::Config& config) {
+  return (Checked(problem.seqlen_q) * config.packed_heads).value();
+}
+
+void choose_tiles(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
+  if (config.rule.row_invariant) return choose_row_invariant_tiles(config, problem, shape);
+  for (const Tiles& tiles : tiles_of(problem, config)) {
+    config = with(config, tiles);
+    if (converts(config)) {  // blocks of half the bytes: more of them are as many on their way
+      ++config.stages;
+      if (fits(config, shape)) return;
+      --config.stages;
+    }
+    if (fits(config, shape)) return;
+  }
+}
+
+}  // namespace strobe::sm80

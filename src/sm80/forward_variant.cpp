@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sm80/forward_variant.h"
+
+#include <fmt/format.h>
+
+namespace strobe::sm80 {
+
+std::string architecture_of(const DeviceShape& shape) { return fmt::format("sm_{}0", shape.compute_major); }
+
+runtime::Variant forward_variant(const forward::Config& config, const DeviceShape& shape) {
+  return {.name = fmt::format("sm80 forward ({})", gpu::short_text(config)),
+          .include = "kernels/sm80/forward/kernel.h",
+          .expression = fmt::format("strobe::sm80::forward::kernel<{}>", gpu::cpp_text(config)),
+          .architecture = architecture_of(shape),
+          .options = {}};
+}
+
+}  // namespace strobe::sm80

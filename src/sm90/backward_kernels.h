@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of a backward: from the pack, from the user's cache, or compiled.
+#pragma once
+
+#include "call/problem.h"
+#include "runtime/device.h"
+#include "runtime/kernel.h"
+#include "sm90/backward_plan.h"
+
+namespace strobe::sm90 {
+
+/// The kernels of one plan.
+struct BackwardKernels {
+  runtime::Kernel large_rows;
+  runtime::Kernel prepare;
+  runtime::Kernel main;
+  runtime::Kernel query;  // dQ, of its sums or of dS
+  runtime::Kernel bias;   // where the gradient of the bias is wanted
+  runtime::Kernel sink;   // where the gradient of sinks is wanted
+};
+
+Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, const BackwardPlan& plan,
+                                              const runtime::CudaDevice& device);
+
+}  // namespace strobe::sm90

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sm90/backward_plan.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "call/arithmetic.h"
+#include "call/checked.h"
+#include "call/heads.h"
+#include "call/workspace.h"
+#include "gpu/backward_plan.h"
+#include "gpu/backward_variant.h"
+#include "gpu/score_params.h"
+#include "kernels/sm90/backward/smem.h"
+#include "kernels/sm90/backward/variants.h"
+#include "sm90/supported.h"
+
+namespace strobe::sm90 {
+namespace {
+
+/// Of the rule, what gradients depend on.
+ScoreRule backward_rule(const AttentionProblem& problem) {
+  ScoreRule rule = backward::kernel_rule(gpu::score_rule(problem));
+  if (rule.alibi || (!rule.softcap && problem.scale < kLeastSplitScale)) rule.scale_first = true;
+  return rule;
+}
+
+std::int64_t m_blocks_of(const AttentionProblem& problem, const backward::Config& config) {
+  return gpu::backward_blocks(problem.seqlen_q, config.block_m);
+}
+
+std::int64_t n_blocks_of(const AttentionProblem& problem, const backward::Config& config) {
+  return gpu::backward_blocks(problem.seqlen_k, block_n(config));
+}
+
+// The choices below were measured on an H200: docs/performance-log-backward.md.
+
+/// Sequences that are long enough for blocks of keys of a head to follow each other without waiting, where they start
+/// in different waves.
+constexpr std::int64_t kLongCausal = 8192;
+
+/// Whether the joint design takes these where the same bits are wanted every time. Some rules need more registers then,
+/// and at 128 under a causal mask blocks of short sequences wait for each other too long.
+bool orders_sums(const AttentionProblem& problem, const backward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  if (rule.alibi) return false;
+  if (!rule.mask_right) return !rule.varlen;
+  return config.head_dim <= 64 || (!rule.varlen && problem.seqlen_k >= kLongCausal);
+}
+
+/// Two warpgroups that each hold dK and dV of 64 keys, and one that adds to dQ's sums.
+void choose_sums(backward::Config& config, bool deterministic) {
+  config.ordered = deterministic;
+  if (config.head_dim > 64) return;
+  config.block_m = 128;
+  config.staged_dq = deterministic;
+}
+
+/// Two warpgroups that share 64 keys, and a kernel after them that computes dQ: what does not fit one warpgroup's
+/// registers. The same bits every time.
+void choose_roles(backward::Config& config) {
+  config.by_roles = true;
+  config.block_m = std::max(config.head_dim, config.head_dim_v) <= 128 && config.rule.block_mask != 64 ? 128 : 64;
+  config.q_stages = config.do_stages = 2;
+  config.staged_dq = false;
+}
+
+backward::QueryGradientConfig query_config(const backward::Config& config) {
+  backward::QueryGradientConfig query;
+  query.rule = config.rule;
+  query.head_dim = config.head_dim;
+  query.block_m = config.block_m;
+  query.consumer_warpgroups = config.rule.block_mask == backward::kScoreTile ? 1 : 2;
+  query.debug = config.debug;
+  return query;
+}
+
+/// Bytes that the items of one key head read and add to.
+std::int64_t head_bytes(const AttentionProblem& problem, const BackwardPlan& plan) {
+  const std::int64_t sums = plan.config.by_roles ? 0 : 4 * problem.head_dim;
+  const Checked row_bytes = 2 * problem.head_dim + 2 * problem.head_dim_v + sums;
+  return std::max<std::int64_t>(1, (Checked(heads_per_key_head(problem)) * problem.seqlen_q * row_bytes).value());
+}
+
+/// Key heads that fit in L2 together. More than half of it stays for the rest, as the lines that the far partition
+/// holds are there twice.
+std::int64_t heads_in_l2(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+  return static_cast<std::int64_t>(shape.l2_bytes) * 2 / 5 / head_bytes(problem, plan);
+}
+
+/// Under a causal mask: enough heads for the short items of a section to fill up behind the long ones. Of grouped
+/// heads, whose items are long, at least an item for each multiprocessor.
+std::int64_t causal_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+  std::int64_t least = 8;
+  if (heads_per_key_head(problem) > 1) {
+    least = std::max(least, ceil_div<std::int64_t>(shape.multiprocessors, plan.params.n_blocks));
+  }
+  return std::clamp(heads_in_l2(problem, shape, plan), least, std::max<std::int64_t>(16, least));
+}
+
+/// Without a mask: what is read again may come from memory now and then, the more so the longer its products take.
+std::int64_t full_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+  const std::int64_t bytes = static_cast<std::int64_t>(shape.l2_bytes) * 4 / 5 * plan.config.head_dim / 64;
+  return std::min(bytes / head_bytes(problem, plan), 12 / std::max<std::int64_t>(1, heads_per_key_head(problem)));
+}
+
+/// By roles nothing is added to in global memory, and of a few heads Q and dO are read while they are in L2.
+std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+  constexpr std::int64_t kMost = 8;
+  if (plan.config.rule.mask_right) return kMost;
+  return std::clamp<std::int64_t>(heads_in_l2(problem, shape, plan), kMost / 2, kMost);
+}
+
+/// Where dQ's sums are added to in order. Under a causal mask blocks of keys of a long head should start far apart; at
+/// 64 every second section takes care of that.
+std::int64_t ordered_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+  const bool long_causal = alternates(plan.config) && problem.seqlen_k >= kLongCausal;
+  if (long_causal) return plan.config.head_dim <= 64 ? 8 : 64;
+  const std::int64_t least = plan.config.rule.mask_right ? 1 : 4;
+  return std::max(least / heads_per_key_head(problem), heads_in_l2(problem, shape, plan));
+}
+
+/// Key heads of all sequences.
+std::int64_t launched_heads(const AttentionProblem& problem) {
+  return (Checked(gpu::backward_batch(problem)) * problem.heads_kv).value();
+}
+
+/// Key heads that are in flight at once. Windows, packed sequences and, by roles, grouped heads were not measured.
+int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+  const backward::Config& config = plan.config;
+  const ScoreRule& rule = config.rule;
+  std::int64_t section = heads_in_l2(problem, shape, plan);
+  if (config.ordered) {
+    section = ordered_section(problem, shape, plan);
+  } else if (!rule.mask_left && !rule.varlen) {
+    if (config.by_roles) {
+      if (heads_per_key_head(problem) == 1) section = roles_section(problem, shape, plan);
+    } else {
+      section = rule.mask_right ? causal_section(problem, shape, plan) : full_section(problem, shape, plan);
+    }
+  }
+  return static_cast<int>(std::clamp<std::int64_t>(section, 1, launched_heads(problem)));
+}
+
+/// Shares `total` out in as few parts of at most `most` as there can be, all but the last as large.
+std::int64_t even_part(std::int64_t total, std::int64_t most) {
+  return ceil_div<std::int64_t>(total, ceil_div<std::int64_t>(total, std::clamp<std::int64_t>(most, 1, total)));
+}
+
+/// As many key heads a launch as hold their dS within `limits`, or parts of one head's keys.
+std::vector<BackwardLaunch> launches_by_roles(const BackwardPlan& plan, std::int64_t heads, const DeviceShape& shape,
+                                              const ScoreGradientLimits& limits) {
+  const backward::Params& params = plan.params;
+  const Checked head_bytes = backward::score_gradient_bytes(params.m_blocks, 1, plan.config.block_m);
+  const auto block_bytes = (head_bytes * params.heads_per_kv).value<std::size_t>();
+  if (block_bytes == 0) return {{0, static_cast<int>(heads), 0, params.n_blocks}};
+  const auto wave_bytes = (Checked(shape.multiprocessors) * block_bytes).value<std::size_t>();
+  const std::size_t limit = std::max(limits.bytes, std::min(wave_bytes, limits.most_bytes));
+  const auto most_blocks = static_cast<std::int64_t>(limit / block_bytes);
+  const std::int64_t launch_heads = even_part(heads, most_blocks / params.n_blocks);
+  const std::int64_t launch_blocks = even_part(params.n_blocks, most_blocks);
+  std::vector<BackwardLaunch> launches;
+  for (std::int64_t head = 0; head < heads; head += launch_heads) {
+    for (std::int64_t block = 0; block < params.n_blocks; block += launch_blocks) {
+      launches.push_back({.first_head_kv = static_cast<int>(head),
+                          .heads_kv = static_cast<int>(std::min(launch_heads, heads - head)),
+                          .first_key_block = static_cast<int>(block),
+                          .key_blocks = static_cast<int>(std::min(launch_blocks, params.n_blocks - block))});
+    }
+  }
+  return launches;
+}
+
+BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPlan& plan) {
+  const backward::Config& config = plan.config;
+  const backward::Params& params = plan.params;
+  BackwardWorkspace workspace;
+  const auto take = [&](Checked bytes) {
+    const std::size_t offset = workspace.total_bytes;
+    workspace.total_bytes = (offset + round_up(bytes, kWorkspaceAlignment)).value<std::size_t>();
+    return offset;
+  };
+  const Checked row_bytes = 4 * Checked(params.heads) * params.query_blocks * config.block_m;
+  workspace.lse_log2 = take(row_bytes);
+  workspace.d_sum = take(row_bytes);
+  workspace.row_max = take(row_bytes);
+  workspace.large_rows = take(4 * Checked(gpu::large_row_ctas(problem, params)));
+  if (splits_lse(config)) workspace.lse_split = take(row_bytes / 4 * kSplitBytes);
+  if (splits_d(config)) workspace.d_split = take(row_bytes / 4 * kSplitBytes);
+  if (!config.by_roles) {
+    if (config.ordered) workspace.turns = take(4 * Checked(backward::turn_count(params.heads, params.query_blocks)));
+    workspace.dq_sum = take(row_bytes * config.head_dim);
+    return workspace;
+  }
+  const BackwardLaunch& largest = plan.launches.front();
+  const Checked launch_heads = Checked(largest.heads_kv) * params.heads_per_kv;
+  workspace.ds =
+      take(launch_heads * backward::score_gradient_bytes(params.m_blocks, largest.key_blocks, config.block_m));
+  if (largest.key_blocks < params.n_blocks) {
+    workspace.dq_before = take(4 * launch_heads * params.m_blocks * config.block_m * config.head_dim);
+  }
+  return workspace;
+}
+
+/// Whether a kernel after the main one has something to do: by roles all of dQ, else what it may have left out.
+bool finishes(const AttentionProblem& problem, const backward::Config& config) {
+  if (problem.total_q == 0 || problem.heads_q == 0) return false;
+  return config.by_roles || !config.ordered || is_masked(config.rule) || config.rule.varlen || problem.seqlen_k == 0;
+}
+
+}  // namespace
+
+Result<backward::Config> backward_config(const AttentionProblem& problem) {
+  if (Status status = check_supported(problem); !status.ok()) return status;
+  backward::Config config;
+  config.rule = backward_rule(problem);
+  config.head_dim = backward::compiled_head_dim(static_cast<int>(problem.head_dim));
+  config.head_dim_v = backward::compiled_head_dim(static_cast<int>(problem.head_dim_v));
+  if (backward::joint_takes(config.rule, config.head_dim, config.head_dim_v) &&
+      (!problem.deterministic || orders_sums(problem, config))) {
+    choose_sums(config, problem.deterministic);
+  } else {
+    choose_roles(config);
+  }
+  for (const auto& [blocks, rows, what] :
+       {std::tuple{Checked(m_blocks_of(problem, config)) * problem.heads_q, config.block_m, "query"},
+        std::tuple{Checked(n_blocks_of(problem, config)) * problem.heads_kv, block_n(config), "key"}}) {
+    const std::int64_t tiles = (blocks * gpu::backward_batch(problem)).value();
+    if (tiles > kMaxInt) {
+      return unsupported("{} backward tiles of {} {} rows: the hopper engine takes up to {}", tiles, rows, what,
+                         kMaxInt);
+    }
+  }
+  if (problem.wants_d_bias) {
+    const Checked blocks = Checked(m_blocks_of(problem, config)) * n_blocks_of(problem, config);
+    const std::int64_t tiles = (blocks * gpu::bias_planes(problem)).value();
+    if (tiles > kMaxInt) {
+      return unsupported("{} tiles of d_bias: the hopper engine takes up to {}", tiles, kMaxInt);
+    }
+  }
+  return config;
+}
+
+std::optional<backward::Config> aligned_bias_config(const AttentionProblem& problem, const backward::Config& config) {
+  const ScoreRule& rule = config.rule;
+  if (!rule.bias || !config.by_roles || rule.block_mask != 0 || problem.seqlen_q == 0 || problem.seqlen_k == 0) {
+    return std::nullopt;
+  }
+  backward::Config aligned = config;
+  aligned.bias_stages = std::max(config.head_dim, config.head_dim_v) <= 64 && !rule.bias_float32 ? 2 : 1;
+  // What shared memory has no room for otherwise.
+  const auto fits = [&] { return smem_plan(aligned).total_bytes <= kMaxSmemBytes; };
+  if (!fits()) aligned.p_stages = 1;
+  if (!fits()) aligned.ds_stages = 1;
+  if (smem_plan(aligned).total_bytes > kMaxSmemBytes) return std::nullopt;
+  return aligned;
+}
+
+backward::Config bias_gradient_config(const backward::Config& config) {
+  backward::Config gradient = config;
+  gradient.bias_stages = std::min(config.bias_stages, 1);  // it keeps one tile's
+  return gradient;
+}
+
+BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
+                           const ScoreGradientLimits& limits) {
+  BackwardPlan plan;
+  plan.config = config;
+  plan.prepare = gpu::prepare_config(problem, config.rule.element, config.rule.varlen);
+  plan.query = query_config(config);
+  backward::Params& params = plan.params;
+  static_cast<BackwardParams&>(params) = gpu::planned_params(problem, config.block_m, block_n(config));
+  params.row_groups = steps::large_row_groups(params.m_blocks, config.block_m);
+  const std::int64_t heads = launched_heads(problem);
+  if (heads == 0 || ((problem.total_q == 0 || problem.heads_q == 0) && problem.total_k == 0)) return plan;
+  params.section_heads = section_heads(problem, shape, plan);
+  plan.launches = config.by_roles ? launches_by_roles(plan, heads, shape, limits)
+                                  : std::vector<BackwardLaunch>{{0, static_cast<int>(heads), 0, params.n_blocks}};
+  plan.finishes = finishes(problem, config);
+  plan.workspace = workspace_of(problem, plan);
+  return plan;
+}
+
+std::string explain(const AttentionProblem& problem, const BackwardPlan& plan) {
+  const backward::Config& c = plan.config;
+  std::string text = "engine        hopper: the tensors are on a GPU of compute capability 9.0\n";
+  text += fmt::format("tiles         {} keys x {} query rows, head_dim {} as {}, head_dim_v {} as {}\n", block_n(c),
+                      c.block_m, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  text += c.by_roles ? "warpgroups    1 producer, 1 for P and dV, 1 for dS and dK\n"
+                     : "warpgroups    1 producer, 2 for dV and dK of 64 keys each, 1 for dQ\n";
+  text += fmt::format("pipeline      {} stages of Q, {} of dO\n", c.q_stages, c.do_stages);
+  text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, kMaxSmemBytes);
+  text += c.by_roles  ? "dQ            by a kernel of its own from dS: the same bits every time\n"
+          : c.ordered ? "dQ            sums in float32 that blocks of keys add to in order: the same bits every time\n"
+                      : "dQ            sums in float32 that blocks of keys add to in any order\n";
+  const std::size_t kernels = plan.launches.empty() ? 0 : 2 + (plan.finishes ? 2 : 1) * plan.launches.size();
+  text += fmt::format("launches      {}\n", kernels);
+  text += fmt::format("workspace     {} bytes\n", plan.workspace.total_bytes);
+  return text;
+}
+
+}  // namespace strobe::sm90

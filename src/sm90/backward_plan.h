@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels, launches and workspace of the Hopper backward: a pure function of the problem and the device's shape.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "call/problem.h"
+#include "kernels/sm90/backward/config.h"
+#include "kernels/sm90/backward/query_config.h"
+#include "kernels/steps/prepare_backward_params.h"
+#include "sm90/device_shape.h"
+#include "strobe/status.h"
+
+namespace strobe::sm90 {
+
+/// How much workspace dS may take by roles, where it is kept for the kernel that computes dQ.
+struct ScoreGradientLimits {
+  // Launches that write less leave multiprocessors without work; larger ones are not faster.
+  std::size_t bytes = std::size_t{1} << 30U;
+  // For the longest sequences, where `bytes` holds less than a block of keys for each multiprocessor.
+  std::size_t most_bytes = std::size_t{4} << 30U;
+};
+
+/// Where the parts of the workspace begin, in bytes.
+struct BackwardWorkspace {
+  std::size_t lse_log2 = 0;
+  std::size_t d_sum = 0;
+  std::size_t row_max = 0;
+  std::size_t large_rows = 0;
+  std::size_t lse_split = 0;
+  std::size_t d_split = 0;
+  std::size_t dq_sum = 0;
+  std::size_t turns = 0;
+  std::size_t ds = 0;
+  std::size_t dq_before = 0;
+  std::size_t total_bytes = 0;
+};
+
+/// What one launch of the main kernel covers, and by roles the one after it that computes dQ.
+struct BackwardLaunch {
+  int first_head_kv = 0;  // of [batch, heads_kv]
+  int heads_kv = 0;
+  int first_key_block = 0;  // of each of these heads
+  int key_blocks = 0;
+};
+
+struct BackwardPlan {
+  backward::Config config;
+  steps::PrepareBackwardConfig prepare;
+  backward::QueryGradientConfig query;   // by roles
+  backward::Params params{};             // what all launches have in common; without addresses
+  std::vector<BackwardLaunch> launches;  // none: there is nothing to compute
+  bool finishes = false;                 // whether a kernel for dQ follows each
+  BackwardWorkspace workspace;
+};
+
+/// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.
+Result<backward::Config> backward_config(const AttentionProblem& problem);
+
+/// With a bias whose address and strides are multiples of 16 bytes: the variant in the place of `config`, if there is
+/// one for this problem.
+std::optional<backward::Config> aligned_bias_config(const AttentionProblem& problem, const backward::Config& config);
+
+/// The variant of the kernel that computes the bias's gradient.
+backward::Config bias_gradient_config(const backward::Config& config);
+
+/// The plan of a variant that fits the problem.
+BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
+                           const ScoreGradientLimits& limits = {});
+
+/// The plan in a few lines of text.
+std::string explain(const AttentionProblem& problem, const BackwardPlan& plan);
+
+}  // namespace strobe::sm90

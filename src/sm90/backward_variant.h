@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The variants of the backward's kernels for the kernel store: name, source and hash from one list of the fields each.
+#pragma once
+
+#include <string_view>
+
+#include "gpu/backward_variant.h"
+#include "gpu/score_fields.h"
+#include "kernels/sm90/backward/config.h"
+#include "kernels/sm90/backward/query_config.h"
+#include "runtime/variant.h"
+
+namespace strobe::sm90 {
+
+/// LSE and D of every query row.
+runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config);
+
+/// Query rows of a large LSE, once more, before that.
+runtime::Variant large_rows_variant(const steps::PrepareBackwardConfig& config);
+
+/// dK, dV, and dQ's sums or dS.
+runtime::Variant backward_variant(const backward::Config& config);
+
+/// dQ from its sums.
+runtime::Variant finish_variant(const backward::Config& config);
+
+/// dQ from dS.
+runtime::Variant query_gradient_variant(const backward::QueryGradientConfig& config);
+
+/// The bias's gradient.
+runtime::Variant bias_gradient_variant(const backward::Config& config);
+
+/// The gradient of sinks; the same for all calls.
+runtime::Variant sink_variant();
+
+namespace backward {
+
+constexpr std::string_view type_name(const Config&) { return "strobe::sm90::backward::Config"; }
+constexpr auto fields_of(const Config&) {
+  using gpu::field;
+  return gpu::all_fields(
+      field("rule", &Config::rule), field("head_dim", &Config::head_dim), field("head_dim_v", &Config::head_dim_v),
+      field("block_m", &Config::block_m), field("q_stages", &Config::q_stages), field("do_stages", &Config::do_stages),
+      field("by_roles", &Config::by_roles), field("staged_dq", &Config::staged_dq), field("ordered", &Config::ordered),
+      field("p_stages", &Config::p_stages), field("ds_stages", &Config::ds_stages),
+      field("bias_stages", &Config::bias_stages), field("debug", &Config::debug));
+}
+
+constexpr std::string_view type_name(const QueryGradientConfig&) {
+  return "strobe::sm90::backward::QueryGradientConfig";
+}
+constexpr auto fields_of(const QueryGradientConfig&) {
+  using Query = QueryGradientConfig;
+  using gpu::field;
+  return gpu::all_fields(field("rule", &Query::rule), field("head_dim", &Query::head_dim),
+                         field("block_m", &Query::block_m), field("consumer_warpgroups", &Query::consumer_warpgroups),
+                         field("stages", &Query::stages), field("debug", &Query::debug));
+}
+
+}  // namespace backward
+}  // namespace strobe::sm90

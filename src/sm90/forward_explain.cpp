@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What explain() says of a forward.
+#include <fmt/format.h>
+
+#include "gpu/row_invariant.h"
+#include "kernels/sm90/forward/smem.h"
+#include "sm90/forward_plan.h"
+#include "sm90/pages.h"
+
+namespace strobe::sm90 {
+
+std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
+  const forward::Config& c = plan.config;
+  std::string text = "engine        hopper: the tensors are on a GPU of compute capability 9.0\n";
+  text += fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n", block_m(c),
+                      c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  text += fmt::format("warpgroups    {}{} consumers of 64 rows{}\n",
+                      c.warp_specialized ? fmt::format("{} producer and ", producer_warpgroups(c)) : "",
+                      c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
+  if (eight_bit(c)) {
+    text += fmt::format("8-bit inputs  {}; P rounded to {}\n", strobe::name_of(problem.dtype),
+                        problem.dtype == DType::int8
+                            ? fmt::format("8 unsigned bits relative to its row's largest of every {} keys", c.block_n)
+                            : "float8_e4m3");
+  }
+  if (converts(c)) {
+    text += fmt::format("stored K, V   {}; converted to {} by {} warps, {} blocks of them on their way\n",
+                        strobe::name_of(problem.stored.dtype), strobe::name_of(problem.dtype), converter_warps(c),
+                        c.raw_stages);
+  }
+  if (in_pages(c)) {
+    text += fmt::format("pages         of {} rows, {}\n", problem.page_size,
+                        c.keys == forward::KeySource::page_boxes
+                            ? fmt::format("read by TMA, {} rows at a time", page_box_rows(problem, c))
+                            : "read row by row");
+  }
+  if (c.ctas_per_sm > 1) text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
+  text += fmt::format("pipeline      {} stages of K and V, {} of Q; {}\n", c.stages, c.q_stages,
+                      c.two_stage ? "softmax under the P V before" : "one step after another");
+  text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes,
+                      c.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
+  if (c.packed_heads > 1) {
+    text +=
+        fmt::format("heads         {} query heads of a key head share a tile: there are few queries\n", c.packed_heads);
+  }
+  if (c.rule.tree_mask) text += "tree mask     a bit for each of a sequence's last keys, as many as its queries\n";
+  const bool sorted = c.schedule == Schedule::sorted;
+  text +=
+      fmt::format("schedule      {}{} tiles on {} CTAs{}\n", sorted ? "at most " : "", plan.tiles.tiles, plan.workers,
+                  c.schedule == Schedule::dealt ? ", dealt out by length, the longest first"
+                  : sorted                      ? ", sequences sorted by length on the device, the longest first"
+                                                : "");
+  if (c.schedule == Schedule::split) text += gpu::explain_split(problem, plan.tiles.tiles, plan.workers);
+  if (c.rule.row_invariant) {
+    text += gpu::explain_row_invariant(c.block_n, c.segment_blocks);
+    text += c.keeps_in_smem ? " in shared memory\n" : "\n";
+  }
+  const std::size_t bytes = workspace_bytes(plan);
+  text += bytes == 0 ? "workspace     none\n" : fmt::format("workspace     {} bytes\n", bytes);
+  return text;
+}
+
+}  // namespace strobe::sm90

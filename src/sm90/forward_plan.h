@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernel, tiles and schedule of the Hopper forward: a pure function of the problem and the device's shape.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "call/checked.h"
+#include "call/problem.h"
+#include "gpu/few_queries.h"
+#include "kernels/sm90/forward/config.h"
+#include "sm90/device_shape.h"
+#include "strobe/status.h"
+
+namespace strobe::sm90 {
+
+struct ForwardPlan {
+  forward::Config config;
+  TileParams tiles{};                    // tiles.tiles == 0: there is nothing to compute
+  int workers = 0;                       // CTAs that walk over the tiles
+  std::shared_ptr<const TileList> list;  // dealt schedules: what each of them computes
+  gpu::SplitPlan split;                  // split schedules
+  std::size_t kept_bytes = 0;            // of device memory, where segments leave their sums there
+};
+
+/// Device memory that a run takes.
+inline std::size_t workspace_bytes(const ForwardPlan& plan) { return plan.split.total_bytes + plan.kept_bytes; }
+
+/// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.
+Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape);
+
+/// With a bias whose address and strides are multiples of 16 bytes: the variant in the place of `config`, if there is
+/// one for this problem.
+std::optional<forward::Config> aligned_bias_config(const AttentionProblem& problem, const DeviceShape& shape,
+                                                   const forward::Config& config);
+
+/// The plan of a variant that fits the problem.
+ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config);
+
+/// The plan in a few lines of text.
+std::string explain(const AttentionProblem& problem, const ForwardPlan& plan);
+
+/// Rows of the longest sequence and of the heads that share a tile.
+inline std::int64_t packed_rows(const AttentionProblem& problem, const forward::Config& config) {
+  return (Checked(problem.seqlen_q) * config.packed_heads).value();
+}
+
+}  // namespace strobe::sm90

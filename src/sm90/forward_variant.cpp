@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sm90/forward_variant.h"
+
+#include <fmt/format.h>
+
+namespace strobe::sm90 {
+
+runtime::Variant forward_variant(const forward::Config& config) {
+  return {.name = fmt::format("sm90 forward ({})", gpu::short_text(config)),
+          .include = "kernels/sm90/forward/kernel.h",
+          .expression = fmt::format("strobe::sm90::forward::kernel<{}>", gpu::cpp_text(config)),
+          .architecture = "sm_90a",
+          .options = {}};
+}
+
+}  // namespace strobe::sm90

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/pack/common_variants.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "call/eight_bit.h"
+#include "gpu/append_variant.h"
+#include "gpu/merge_variant.h"
+#include "gpu/quantize_variant.h"
+#include "kernels/sm90/backward/smem.h"
+#include "kernels/sm90/forward/smem.h"
+#include "sm90/backward_plan.h"
+#include "sm90/backward_variant.h"
+#include "sm90/forward_plan.h"
+#include "sm90/forward_variant.h"
+
+namespace strobe::runtime {
+namespace {
+
+constexpr sm90::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
+
+/// The calls that the pack answers without a compiler: what most models ask for. Training and prefill of any length,
+/// batched and packed, and in bfloat16 a query at a time over pages; other calls of few queries are in the Ampere
+/// engine's list.
+std::vector<AttentionProblem> common_problems() {
+  std::vector<AttentionProblem> problems;
+  AttentionProblem problem;
+  problem.batch = problem.heads_kv = 1;
+  problem.scale = 1.0F;
+  const auto add = [&](std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t group, bool packed) {
+    problem.heads_q = group;
+    problem.seqlen_q = problem.total_q = seqlen_q;
+    problem.seqlen_k = problem.total_k = seqlen_k;
+    problem.packed_q = problem.packed_k = packed;
+    problems.push_back(problem);
+  };
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+        problem.dtype = dtype;
+        problem.head_dim = problem.head_dim_v = head_dim;
+        problem.causal = causal;
+        for (const std::int64_t seqlen : {64, 128}) {
+          if (seqlen == 128 || head_dim <= 128) add(seqlen, seqlen, 1, false);
+        }
+        for (const std::int64_t seqlen : {512, 16384}) {  // short and long calls may take different tiles
+          for (const bool packed : {false, true}) add(seqlen, seqlen, 1, packed);
+        }
+        for (const std::int64_t group : {1, 4, 8}) {
+          if (head_dim > 128 || dtype != DType::bfloat16 || causal != CausalMask::none) continue;
+          problem.has_seqused_k = true;
+          problem.page_size = 16;
+          add(1, 4096, group, false);
+          problem.has_seqused_k = false;
+          problem.page_size = 0;
+        }
+      }
+    }
+  }
+  return problems;
+}
+
+/// Options that models are known for: windows with and without sinks, softcap, dropout in training.
+std::vector<AttentionProblem> options_of_models() {
+  AttentionProblem plain;
+  plain.dtype = DType::bfloat16;
+  plain.batch = plain.heads_q = plain.heads_kv = 1;
+  plain.seqlen_q = plain.seqlen_k = plain.total_q = plain.total_k = 4096;
+  plain.scale = 1.0F;
+  plain.causal = CausalMask::bottom_right;
+  std::vector<AttentionProblem> problems;
+  const auto add = [&](std::int64_t head_dim, auto change) {
+    AttentionProblem& problem = problems.emplace_back(plain);
+    problem.head_dim = problem.head_dim_v = head_dim;
+    change(problem);
+  };
+  add(128, [](AttentionProblem& p) { p.window.left = 4095; });  // Mistral
+  for (const std::int64_t window : {-1, 4095}) {                // Gemma 2
+    add(256, [=](AttentionProblem& p) {
+      p.softcap = 50.0F;
+      p.window.left = window;
+    });
+  }
+  for (const std::int64_t window : {-1, 127}) {  // gpt-oss
+    add(64, [=](AttentionProblem& p) {
+      p.modifiers.has_sink = true;
+      p.window.left = window;
+    });
+  }
+  for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      add(head_dim, [=](AttentionProblem& p) {
+        p.dropout = 0.1F;
+        p.causal = causal;
+      });
+    }
+  }
+  return problems;
+}
+
+/// 8-bit operands as quantize() makes them by default, and e4m3 as an error budget's fast mode does; O in bfloat16.
+std::vector<AttentionProblem> eight_bit_problems() {
+  std::vector<AttentionProblem> problems;
+  AttentionProblem problem;
+  problem.batch = problem.heads_q = problem.heads_kv = 1;
+  problem.scale = 1.0F;
+  for (const DType dtype : {DType::int8, DType::float8_e4m3}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+        problem.dtype = dtype;
+        problem.head_dim = problem.head_dim_v = head_dim;
+        problem.causal = causal;
+        for (const std::int64_t seqlen : {2048, 16384}) {
+          problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = seqlen;
+          problem.eight_bit = {.q_rows = 1, .k_rows = 32, .v_rows = 1, .output = DType::bfloat16, .v_rotated = true};
+          if (dtype == DType::int8 || head_dim < 256) problems.push_back(problem);  // else it spills
+          if (dtype == DType::int8) continue;
+          problem.eight_bit.k_rows = problem.eight_bit.v_rows = 128;
+          problem.eight_bit.v_rotated = false;
+          problems.push_back(problem);
+        }
+      }
+    }
+  }
+  return problems;
+}
+
+class VariantList {
+ public:
+  /// Different problems share kernels.
+  void add(Variant variant, int dynamic_shared_bytes) {
+    const auto same = [&](const CommonVariant& other) { return other.variant.expression == variant.expression; };
+    if (std::ranges::any_of(variants_, same)) return;
+    variants_.push_back({std::move(variant), static_cast<unsigned>(dynamic_shared_bytes)});
+  }
+
+  std::vector<CommonVariant> take() { return std::move(variants_); }
+
+ private:
+  std::vector<CommonVariant> variants_;
+};
+
+void add_forward(const AttentionProblem& problem, VariantList& variants) {
+  const Result<sm90::forward::Config> config = sm90::forward_config(problem, kH200);
+  if (!config.ok()) return;
+  variants.add(sm90::forward_variant(*config), smem_plan(*config).total_bytes);
+  const sm90::ForwardPlan plan = forward_plan(problem, kH200, *config);
+  if (plan.split.total_bytes > 0) variants.add(gpu::combine_variant(plan.split.combine, "sm_90a"), 0);
+}
+
+void add_backward(AttentionProblem problem, bool deterministic, VariantList& variants) {
+  problem.deterministic = deterministic;
+  const Result<sm90::backward::Config> config = sm90::backward_config(problem);
+  if (!config.ok()) return;
+  const sm90::BackwardPlan plan = sm90::backward_plan(problem, kH200, *config);
+  variants.add(sm90::large_rows_variant(gpu::large_rows_config(plan.prepare)), 0);
+  variants.add(sm90::prepare_variant(plan.prepare), 0);
+  variants.add(sm90::backward_variant(*config), smem_plan(*config).total_bytes);
+  if (config->by_roles) {
+    variants.add(sm90::query_gradient_variant(plan.query), smem_plan(plan.query).total_bytes);
+  } else if (plan.finishes) {
+    variants.add(sm90::finish_variant(*config), 0);
+  }
+}
+
+/// The quantiser's kernels for the operands of eight_bit_problems().
+void add_quantizers(VariantList& variants) {
+  constexpr std::string_view kArchitecture = "sm_90a";
+  for (const int head_dim : {64, 128, 256}) {
+    variants.add(gpu::key_sums_variant({.head_dim = head_dim}, kArchitecture), 0);
+    variants.add(gpu::key_mean_variant(head_dim, kArchitecture), 0);
+    for (const bool e4m3 : {false, true}) {
+      steps::QuantizeConfig config{.head_dim = head_dim, .head_dim_v = head_dim, .e4m3 = e4m3};
+      config.whole_blocks = e4m3 && steps::tile_rows(config) < kBlockRows;
+      variants.add(gpu::quantize_variant(config, kArchitecture), steps::quantize_smem_bytes(config));
+    }
+  }
+}
+
+/// Of float32 results, and of those of 16 bits.
+void add_merges(VariantList& variants) {
+  using enum steps::Source;
+  for (const auto& [source, destination] :
+       {std::pair{fp32, bf16}, std::pair{fp32, fp16}, std::pair{bf16, bf16}, std::pair{fp16, fp16}}) {
+    variants.add(gpu::merge_variant({.source = source, .destination = destination}, "sm_90a"), 0);
+  }
+}
+
+/// Into caches of the rows' own dtype and of 8 bits.
+void add_appends(VariantList& variants) {
+  using enum steps::Stored;
+  for (const steps::Stored source : {bf16, fp16}) {
+    for (const steps::Stored cache : {source, int8, e4m3}) {
+      for (const auto rotation : {steps::Rotation::none, steps::Rotation::halves, steps::Rotation::interleaved}) {
+        variants.add(gpu::append_variant({.source = source, .cache = cache, .rotation = rotation}, "sm_90a"), 0);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<CommonVariant> hopper_variants() {
+  VariantList variants;
+  for (const AttentionProblem& problem : common_problems()) {
+    add_forward(problem, variants);
+    if (problem.seqlen_q != problem.seqlen_k) continue;  // no training
+    add_backward(problem, false, variants);
+    if (!problem.packed_q) add_backward(problem, true, variants);
+  }
+  for (const AttentionProblem& problem : options_of_models()) {
+    add_forward(problem, variants);
+    if (problem.seqlen_q == problem.seqlen_k) add_backward(problem, false, variants);
+    if (problem.modifiers.has_sink) variants.add(sm90::sink_variant(), 0);
+  }
+  for (const AttentionProblem& problem : eight_bit_problems()) add_forward(problem, variants);
+  add_quantizers(variants);
+  add_merges(variants);
+  add_appends(variants);
+  return variants.take();
+}
+
+}  // namespace strobe::runtime
