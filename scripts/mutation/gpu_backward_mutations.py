@@ -33,7 +33,7 @@ PREPARATION = [
         f"{STEPS}/prepared_rows.h",
         "return fabsf(lse) > kLargeLse &&",
         "return fabsf(lse) < kLargeLse &&",
-        "HopperLargeScores.RowsMaskedByAFiniteBiasTakeTheMean",
+        "Tensors/HopperLargeScoresWith.RowsMaskedByAFiniteBiasTakeTheMean/bfloat16_d64",
     ),
     KernelMutation(
         "the sink is no part of a large row's sum",
@@ -47,7 +47,7 @@ PREPARATION = [
         f"{STEPS}/large_rows.h",
         "for (const auto& warp : of_warps) {",
         "for (const auto& warp : {of_warps[0]}) {",
-        "HopperLargeScores.RowsMaskedByAFiniteBiasTakeTheMean",
+        "Tensors/HopperLargeScoresWith.RowsMaskedByAFiniteBiasTakeTheMean/bfloat16_d64",
     ),
 ]
 

@@ -99,7 +99,7 @@ SOFTMAX = [
         f"{SCORE}/online_softmax.h",
         "return fabsf(max_log2[r]) >= kMostFused &&",
         "return false &&",
-        "HopperLargeScores.RandomScoresHaveTheSameRoundingsInBothPasses",
+        "Tensors/HopperLargeScoresWith.RandomScoresHaveTheSameRoundingsInBothPasses/bfloat16_d64",
     ),
     KernelMutation(
         "a negative scale is left out",
