@@ -48,10 +48,10 @@ struct AttentionOptions {
   // divided by 1 - dropout otherwise. RandomState and position alone decide which ones: dropout_mask() in dropout.h.
   float dropout = 0.0F;
   bool deterministic = false;  // bit-reproducible backward; forwards and the CPU engine always are
-  // Forward, CPU and Hopper engine: the bits of a row of o and lse depend on its query, the keys that it sees, its
-  // center and the options alone, not on what else the call computes: other rows, sequences and heads, layouts, pages
-  // and padding. Dropout draws by the row's place in the call. A backward does not read it. 8-bit q, k and v do not go
-  // with it; on the Hopper engine nor do a bias, dropout, a block mask, and k and v in 8 bits.
+  // Forward: the bits of a row of o and lse depend only on its query, the keys that it sees, its center and the
+  // options, not on the other rows, sequences and heads of the call, nor on its layout, pages and padding. Not
+  // supported with 8-bit q, or on GPUs with a bias, dropout, a block mask or 8-bit k and v. Dropout (CPU) still draws
+  // by the row's place in the call. A backward ignores it.
   bool row_invariant = false;
 };
 

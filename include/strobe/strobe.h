@@ -75,7 +75,7 @@ typedef struct strobe_options {
   float dropout;        /* in [0, 511/512), rounded to 1/256; 0: none */
   int64_t chunk;        /* chunked attention; 0: none */
   int32_t deterministic;
-  int32_t row_invariant; /* 0 or 1: the bits of a forward's row depend on nothing but what belongs to it */
+  int32_t row_invariant; /* 0 or 1: a row's bits do not depend on the rest of the call (attention.h) */
 } strobe_options;
 
 /* As strobe::Sequences. A max_seqlen of 0 means unknown. */

@@ -45,9 +45,9 @@ class ScoreOptions(TypedDict, total=False):
     deterministic: bool
     """Bit-reproducible backward; forwards and the CPU engine always are."""
     row_invariant: bool
-    """Forward, CPU and Hopper engine: the bits of a row of out and lse depend on its query, the keys that it sees, its
-    center and the options alone: a prompt in one call, in chunks, or a query a call, alone or in a batch, gives the
-    same bits."""
+    """Forward: the bits of a row of out and lse depend only on its query, the keys that it sees, its center and the
+    options. A prompt in one call, in chunks or one query per call, alone or in a batch, gives the same bits. Not
+    supported with 8-bit q, or on GPUs with a bias, dropout, a block mask or 8-bit k and v."""
     cu_seqlens_q: Tensor
     """[batch + 1] int32: q is packed, sequence b has the rows from cu_seqlens_q[b] to cu_seqlens_q[b + 1]."""
     cu_seqlens_k: Tensor

@@ -2,8 +2,8 @@
 """The project's extensions of MkDocs, which mkdocs.yml names under `hooks`.
 
 The pages are written to be read on GitHub, too. So the site takes its front page from README.md, renders GitHub's
-formulas, makes the API reference from the public headers and the Python package, and rewrites links that lead out of
-docs/.
+formulas, makes the API reference from the public headers and the Python package and the performance logs from their
+data, and rewrites links that lead out of docs/.
 """
 
 import re
@@ -15,6 +15,7 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parent))
 import headers
+import performance_logs
 import python_reference
 from formulas import Formulas
 
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 EXAMPLES = ("quickstart", "sentence_search", "gpt", "generate")
 PAGES |= {f"examples/{name}/README.md": f"examples/{name}.md" for name in EXAMPLES}
+PAGES |= {f"docs/log/{path.name}": f"log/{path.stem}.md" for path in performance_logs.log_files(ROOT)}
 PAGES |= {f"include/strobe/{path.name}": f"api/{path.stem}.md" for path in headers.public_headers(ROOT)}
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 WIDE = re.compile(r"<table>.*?</table>|<p><img [^>]*></p>", re.DOTALL)  # scrolls on a narrow screen
@@ -77,11 +79,17 @@ def linked_sources(files):
                 yield target
 
 
+def text_of(path):
+    """A page that is made from a public header or a log, or lies outside docs/."""
+    if path.suffix == ".h":
+        return headers.page(path)
+    return performance_logs.page(path) if path.suffix == ".json" else path.read_text(encoding="utf-8")
+
+
 def on_files(files, config):
     for repository, site in PAGES.items():
         path = ROOT / repository
-        text = headers.page(path) if path.suffix == ".h" else path.read_text(encoding="utf-8")
-        files.append(File.generated(config, site, content=text))
+        files.append(File.generated(config, site, content=text_of(path)))
     files.append(File.generated(config, "api/python.md", content=python_reference.page()))
     for target in sorted(set(linked_sources(files))):
         files.append(File.generated(config, f"source/{target}", abs_src_path=str(ROOT / target)))

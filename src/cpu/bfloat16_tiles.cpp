@@ -14,6 +14,7 @@ bool takes_bfloat16(const AttentionProblem& problem) { return problem.dtype == D
 Tiles bfloat16_forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads) {
   Tiles tiles;
   // K and V tile in a quarter of L2. The more keys a tile has, the more rarely O is rescaled, loaded and stored.
+  // log: amx-tile-keys, bf16-forward-tile-keys
   constexpr std::int64_t kMostKeys = 1024;
   const std::int64_t key_bytes = 2 * (problem.head_dim + problem.head_dim_v);
   const std::int64_t keys = std::max<std::int64_t>(problem.seqlen_k, 1);
@@ -24,7 +25,9 @@ Tiles bfloat16_forward_tiles(const AttentionProblem& problem, const Machine& mac
   if (masked) tiles.block_n = problem.modifiers.block_size;
   // As many rows as the vector kernels, for the same reasons, but fewer blocks: their keys' packing is dearer here,
   // since the products are faster. Two a worker still balance a causal mask, the longest coming first.
+  // log: amx-forward-tiles
   constexpr std::int64_t kMostRows = 1024;
+  // log: amx-two-blocks-a-worker
   constexpr std::int64_t kBlocksPerWorker = 2;
   const std::int64_t part = masked ? masked_block(problem, kMostRows, kBlock) : kBlock;
   tiles.block_m = even_block(longest_group_rows(problem), round_up(kMostRows, part),
@@ -38,6 +41,7 @@ Tiles bfloat16_backward_tiles(const AttentionProblem& problem, const Machine&) {
   // blocks in all keep any machine busy. The more queries a block has, the more rarely dK and dV are loaded and stored;
   // its P and dS stay in L2.
   constexpr std::int64_t kMostKeys = 512;
+  // log: amx-backward-128-keys
   constexpr std::int64_t kLeastKeys = 128;
   constexpr std::int64_t kBlocks = 64;
   constexpr std::int64_t kMostRows = 192;

@@ -14,6 +14,7 @@ FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& 
   const std::int64_t rows = (Checked(problem.seqlen_q) * heads_per_group(problem)).value();
   // Up to here columns across the lanes are faster than queries across the lanes. The bfloat16 kernels overtake them
   // sooner: at 8 to 16 rows on one thread, later where chunks of keys keep more threads busy than heads do.
+  // log: bf16-decode-row-limit
   constexpr std::int64_t kRowsBesideBfloat16 = 16;
   const bool beside_bfloat16 =
       machine.bfloat16 != bf16::Unit::none && takes_bfloat16(problem) && !problem.row_invariant;

@@ -37,6 +37,7 @@ Tiles forward_tiles(const AttentionProblem& problem, const Machine& machine, int
   // The more rows a block has, the less often K and V are read and packed; their Q and O stream through L2 in order,
   // where rows of K and V can be pages apart. Every worker should get several blocks: the last to finish then cost
   // little. Rows do not depend on one another, so the bits do not depend on block_m.
+  // log: forward-query-rows
   constexpr std::int64_t kMostRows = 1024;
   constexpr std::int64_t kBlocksPerWorker = 4;
   const bool masked = problem.modifiers.block_size != 0;
@@ -57,6 +58,7 @@ Tiles backward_tiles(const AttentionProblem& problem, const Machine& machine) {
   // K twice, V, dK and dV of a block of keys. Half of L2 holds the least block; a larger one streams through it, which
   // costs less than packing Q and dO more often. 64 blocks in all keep any machine busy; the sums depend on the block's
   // size, so it must not depend on the number of threads.
+  // log: backward-block-keys, backward-even-blocks
   constexpr std::int64_t kMostKeys = 384;
   constexpr std::int64_t kBlocks = 64;
   const std::int64_t key_bytes = (3 * problem.head_dim + 2 * problem.head_dim_v) * 4;
@@ -68,6 +70,7 @@ Tiles backward_tiles(const AttentionProblem& problem, const Machine& machine) {
   const std::int64_t query_bytes =
       (problem.head_dim + problem.head_dim_v + std::min(least, tiles.block_n) + 2 * panel) * 4;
   const std::int64_t multiple = machine.kernels.row_multiple;
+  // log: backward-query-block
   constexpr std::int64_t kMostRows = 192;
   if (problem.modifiers.block_size != 0) {
     const std::int64_t part = masked_block(problem, kMostRows, 1);

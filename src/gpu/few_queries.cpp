@@ -13,7 +13,7 @@
 namespace strobe::gpu {
 namespace {
 
-// The numbers below were measured on an H200: docs/performance-log-hopper.md.
+// log: sm90-forward-split-keys-table
 
 // A part of fewer keys takes less time than putting it together does.
 constexpr std::int64_t kLeastKeysOfPart = 256;

@@ -12,7 +12,7 @@ namespace strobe::gpu {
 namespace {
 
 /// Few queries are as many CTAs' as they have segments; a prompt takes time to join them, the longer the wider V is.
-/// Measured on an H200: docs/performance-log-hopper.md.
+// log: ri-segment-2048
 int keys_per_segment(int widest) { return widest <= 128 ? 2048 : 4096; }
 
 }  // namespace

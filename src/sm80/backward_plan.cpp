@@ -62,7 +62,7 @@ bool fits(const backward::Config& config, const DeviceShape& shape) {
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
 }
 
-/// Tiles by head_dim, fastest first: docs/ampere-engine.md has what was measured.
+/// Tiles by head_dim, fastest first: docs/log/sm80.json has what was measured.
 constexpr BackwardTiles kNarrowBackward[] = {{4, 32, 1, 64, 32, 1, 2}, {4, 32, 1, 32, 32, 2, 2},
                                              {8, 16, 1, 64, 32, 2, 1}, {4, 16, 1, 64, 32, 2, 2},
                                              {4, 16, 1, 64, 32, 1, 2}, {4, 16, 1, 64, 16, 1, 1}};

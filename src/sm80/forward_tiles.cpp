@@ -61,7 +61,7 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
 }
 
-/// Tiles by head_dim, fastest first. What was measured on an H200 is in docs/ampere-engine.md; what devices with less
+/// Tiles by head_dim, fastest first. What was measured on an H200 is in docs/log/sm80.json; what devices with less
 /// shared memory take follows FlashAttention-2's choices.
 constexpr Tiles kNarrow[] = {{4, 32, 64, 2, 2, true}, {4, 32, 64, 2, 2}, {4, 32, 64, 1, 2, true}, {4, 32, 64, 1, 2},
                              {4, 32, 32, 1, 2},       {4, 16, 64, 1, 2}, {4, 16, 32, 1, 2}};

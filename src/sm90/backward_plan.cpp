@@ -33,10 +33,9 @@ std::int64_t n_blocks_of(const AttentionProblem& problem, const backward::Config
   return gpu::backward_blocks(problem.seqlen_k, block_n(config));
 }
 
-// The choices below were measured on an H200: docs/performance-log-backward.md.
-
 /// Sequences that are long enough for blocks of keys of a head to follow each other without waiting, where they start
 /// in different waves.
+// log: dq-order-more-heads
 constexpr std::int64_t kLongCausal = 8192;
 
 /// Whether the joint design takes these where the same bits are wanted every time. Some rules need more registers then,

@@ -9,7 +9,7 @@
 namespace strobe::sm90 {
 
 /// Whether the Ampere engine's forward computes the call: its tiles are of 16 rows, and its warps share out the keys.
-/// Measured on an H200: docs/performance-log-hopper.md.
+// log: sm90-forward-few-rows-by-mmasync-table
 bool has_few_rows(const AttentionProblem& problem);
 
 /// What plans of such calls say of it, and those of reads_stored_page_rows() (pages.h).

@@ -32,12 +32,11 @@ int compiled_head_dim(std::int64_t head_dim, const AttentionProblem& problem) {
   return *std::ranges::lower_bound(compiled, static_cast<int>(head_dim));
 }
 
-// The choices below were measured on an H200: docs/performance-log-hopper.md.
-
 /// Whether the third consumer warpgroup pays at head_dim 128: it hides more latency and wastes more of a tile's rows,
 /// and its masked blocks are more. Chunks take more registers than three leave. Causal sequences whose lengths the
 /// device alone knows are not dealt evenly: smaller tiles leave shorter ends. And a page is more boxes for 80 keys than
 /// for 128.
+// log: d128-three-warpgroups, d128-causal-192x80
 bool prefers_three_warpgroups(const AttentionProblem& problem, const ScoreRule& rule) {
   if (problem.chunk > 0 || (rule.varlen && rule.mask_right) || problem.page_size != 0) return false;
   const bool window = rule.mask_left && rule.mask_right;  // masked blocks at both ends
