@@ -4,7 +4,7 @@
 #
 #   STROBE_LIBRARY=build/release/lib/libstrobe.so STROBE_TESTS=build/release/bin scripts/gpu/verify.sh [CONFIGURATIONS]
 #
-# Random configurations of tests/hopper, forward and backward, against float64 in as many processes as there are cores
+# Random configurations of tests/gpu, forward and backward, against float64 in as many processes as there are cores
 # (kernels that the library's pack lacks are compiled on first use), the other tests there, the same of the Ampere
 # engine with the tiles of each amount of shared memory that its devices have, the checks of check_forward.py, the GPU
 # program of examples/quickstart, compute-sanitizer's four tools, and the mutations of scripts/mutation/run_gpu.py,
@@ -30,7 +30,7 @@ run_shards() {
   shift 4
   for ((i = 0; i < count; ++i)); do
     STROBE_SEEDS=$each STROBE_STRIDE=$stride STROBE_FIRST_SEED=$((32 + i * each * stride)) \
-      "$@" "$tests/hopper_random_tests" >"$logs/$name-$i.log" 2>&1 &
+      "$@" "$tests/gpu_random_tests" >"$logs/$name-$i.log" 2>&1 &
     pids+=($!)
   done
   for i in "${!pids[@]}"; do
@@ -48,7 +48,7 @@ run_shards() {
 run_tests() {
   local name=$1 filter=$2 start=$SECONDS bad=0 pids=() i
   for ((i = 0; i < shards; ++i)); do
-    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i "$tests/hopper_tests" --gtest_brief=1 \
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i "$tests/gpu_tests" --gtest_brief=1 \
       --gtest_filter="$filter" >"$logs/$name-$i.log" 2>&1 &
     pids+=($!)
   done
@@ -66,8 +66,8 @@ run_tests() {
 check_random() { run_shards random "$shards" "$per_shard" 1 || failed=1; }
 
 check_tests() {
-  run_tests tests '-HopperLargeTensors.*' || failed=1
-  "$tests/hopper_tests" --gtest_brief=1 --gtest_filter=HopperLargeTensors.* || failed=1  # it takes most of a GPU's memory
+  run_tests tests '-GpuLargeTensors.*' || failed=1
+  "$tests/gpu_tests" --gtest_brief=1 --gtest_filter=GpuLargeTensors.* || failed=1  # it takes most of a GPU's memory
 }
 
 check_ampere() {
@@ -77,7 +77,7 @@ check_ampere() {
       run_shards "ampere-$kilobytes" "$shards" $(((per_shard + 2) / 3)) 1 || failed=1
   done
   STROBE_ENGINE=ampere run_tests ampere \
-    'HopperForward.*:HopperMerge.*:HopperAppend.*:HopperBackward.*:HopperOptions.*:HopperCache.*:HopperTree.*:-*InParts' || failed=1
+    'GpuForward.*:GpuMerge.*:GpuAppend.*:GpuBackward.*:GpuOptions.*:GpuCache.*:GpuTree.*:-*InParts' || failed=1
 }
 
 check_scripts() {
@@ -106,8 +106,8 @@ check_sanitizers() {
     # Page tables and lengths are read on the device: numbers of no page, and rows that no key uses. Rows of a large LSE
     # are found by a kernel that random configurations leave at once.
     for tool in memcheck racecheck initcheck synccheck; do
-      STROBE_SEEDS=20 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests/hopper_tests" --gtest_brief=1 \
-        --gtest_filter='HopperCache.PagesBehindPadding:HopperCache.Entries:HopperCache.PagesThatDoNotExistAreZeros:HopperAppend.*:HopperLargeScores.ASink*' \
+      STROBE_SEEDS=20 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests/gpu_tests" --gtest_brief=1 \
+        --gtest_filter='GpuCache.PagesBehindPadding:GpuCache.Entries:GpuCache.PagesThatDoNotExistAreZeros:GpuAppend.*:GpuLargeScores.ASink*' \
         >"$logs/pages-$tool.log" 2>&1 || { echo "FAIL  pages under $tool"; failed=1; }
     done
   fi
