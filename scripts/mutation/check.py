@@ -19,8 +19,9 @@ def complaint(mutation):
 
 def gpu_tests():
     files = (ROOT / "tests" / "gpu").glob("*.cpp")
-    found = (re.findall(r"^TEST_F\((\w+), (\w+)\)", path.read_text(encoding="utf-8"), re.MULTILINE) for path in files)
-    return {f"{suite}.{name}" for tests in found for suite, name in tests}
+    pattern = re.compile(r"^TEST_([FP])\((\w+), (\w+)\)", re.MULTILINE)
+    found = (pattern.findall(path.read_text(encoding="utf-8")) for path in files)
+    return {f"{suite}.{name}{'/sm90' * (kind == 'P')}" for tests in found for kind, suite, name in tests}
 
 
 def main():

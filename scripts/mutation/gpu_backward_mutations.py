@@ -224,7 +224,7 @@ IN_ORDER = [
         f"{BACKWARD}/query_sender.h",
         "if (turn.first()) {\n        cptx::cp_async_bulk(",
         "if (false) {\n        cptx::cp_async_bulk(",
-        "GpuBackward.GivesTheSameBitsEveryTime",
+        "GpuBackward.GivesTheSameBitsEveryTime/sm90",
     ),
     KernelMutation(
         "the last to come forgets what the others added",
@@ -261,7 +261,7 @@ IN_ORDER = [
         f"{BACKWARD}/ordered_query_warpgroup.h",
         "wait<C>(barriers_.staged_empty, staged_parity_ ^ 1);\n      stage_sums",
         "stage_sums",
-        "GpuBackward.GivesTheSameBitsEveryTime",
+        "GpuBackward.GivesTheSameBitsEveryTime/sm90",
     ),
     KernelMutation(
         "dQ of the last to come is not scaled",

@@ -14,7 +14,7 @@ BACKWARD = f"{KERNELS}/sm90/backward"
 
 @dataclass(frozen=True)
 class KernelMutation(Mutation):
-    test: str  # a filter for gpu_tests; without GpuOptions. where it is one of those
+    test: str  # a filter for gpu_tests; alone the name of one of GpuOptions
 
 
 BOTH_PASSES = [

@@ -72,7 +72,7 @@ def build():
 
 
 def test_filter(test):
-    return test if "." in test else f"GpuOptions.{test}"
+    return test if "." in test else f"GpuOptions.{test}/sm90"
 
 
 def run_test(programs, number, test):

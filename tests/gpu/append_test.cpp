@@ -15,7 +15,7 @@
 namespace strobe::test {
 namespace {
 
-class GpuAppend : public GpuTest {
+class GpuAppend : public FamilyTest {
  protected:
   /// The case on the GPU, in its own tensors.
   void run(AppendCase& one) {
@@ -44,8 +44,10 @@ class GpuAppend : public GpuTest {
   }
 };
 
+INSTANTIATE_TEST_SUITE_P(, GpuAppend, kFamilies, family_name);
+
 /// Every other one so that its rows are moved in vectors.
-TEST_F(GpuAppend, HasTheBitsOfTheCpu) {
+TEST_P(GpuAppend, HasTheBitsOfTheCpu) {
   for (const std::uint64_t seed : chosen_seeds(120)) {
     Random random(seed);
     AppendShape shape = AppendShape::random(random);
@@ -64,7 +66,7 @@ TEST_F(GpuAppend, HasTheBitsOfTheCpu) {
 }
 
 /// Rows of several blocks, blocks of many rows, and every pair of dtypes.
-TEST_F(GpuAppend, LongRowsAndManySequences) {
+TEST_P(GpuAppend, LongRowsAndManySequences) {
   for (const DType source : {DType::float32, DType::float16, DType::bfloat16}) {
     for (const DType cache : {source, DType::bfloat16, DType::int8, DType::float8_e4m3}) {
       AppendShape shape;
@@ -89,7 +91,7 @@ TEST_F(GpuAppend, LongRowsAndManySequences) {
 }
 
 /// A replay does the same append again.
-TEST_F(GpuAppend, IsCaptured) {
+TEST_P(GpuAppend, IsCaptured) {
   AppendShape shape;
   shape.rotary_dim = 64;
   shape.queries = true;
@@ -170,7 +172,7 @@ std::vector<float> numbers_around(float scale, DType dtype) {
   return numbers;
 }
 
-TEST_F(GpuAppend, QuotientsHaveTheBitsOfTheCpu) {
+TEST_P(GpuAppend, QuotientsHaveTheBitsOfTheCpu) {
   for (const DType dtype : {DType::int8, DType::float8_e4m3}) {
     for (const float scale : {1.0F, 0.0123F, 3e-5F, 777.7F, 0x1.fffffep-3F, 0x1p-70F, 0x1.234p-100F, 0x1p70F}) {
       const std::vector<float> numbers = numbers_around(scale, dtype);
@@ -274,7 +276,7 @@ class BadNumbers {
 constexpr auto kLeastNumber = std::numeric_limits<std::int32_t>::min();
 constexpr auto kMostNumber = std::numeric_limits<std::int32_t>::max();
 
-TEST_F(GpuAppend, WritesNothingWithoutAPlace) {
+TEST_P(GpuAppend, WritesNothingWithoutAPlace) {
   const auto written = [&](const auto& change) {
     BadNumbers numbers;
     numbers.table = {0, 1, 2, 2, 3, 1, 4, 5, 5, 5, 5, 5};
@@ -301,7 +303,7 @@ TEST_F(GpuAppend, WritesNothingWithoutAPlace) {
   });  // any rows, but whole ones of the cache
 }
 
-TEST_F(GpuAppend, QueriesWithoutAnglesAreNaN) {
+TEST_P(GpuAppend, QueriesWithoutAnglesAreNaN) {
   BadNumbers numbers;
   numbers.positions[1] = BadNumbers::kPositions;
   numbers.cu_seqlens = {0, 1, 2, 3, 3};  // the last row is of no sequence

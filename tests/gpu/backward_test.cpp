@@ -30,7 +30,7 @@ void expect_backward_right(DeviceCase& one, const AttentionCase& attention) {
   expect_backward_matches(one.tensors, attention, reference::arithmetic_of(tested_engine(), attention.dtype));
 }
 
-class GpuBackward : public GpuTest {
+class GpuBackward : public FamilyTest {
  protected:
   void expect_matches_reference(const AttentionCase& attention) {
     SCOPED_TRACE(describe(attention));
@@ -41,7 +41,9 @@ class GpuBackward : public GpuTest {
   }
 };
 
-TEST_F(GpuBackward, MatchesTheReference) {
+INSTANTIATE_TEST_SUITE_P(, GpuBackward, kFamilies, family_name);
+
+TEST_P(GpuBackward, MatchesTheReference) {
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     for (const std::int64_t head_dim : {64, 128, 256}) {
       for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
@@ -58,7 +60,7 @@ TEST_F(GpuBackward, MatchesTheReference) {
   }
 }
 
-TEST_F(GpuBackward, TakesSequencesWithoutQueriesOrKeys) {
+TEST_P(GpuBackward, TakesSequencesWithoutQueriesOrKeys) {
   for (const std::int64_t head_dim : {64, 128, 256}) {
     for (const auto& [queries, keys] : {std::array{0, 100}, std::array{100, 0}, std::array{0, 0}, std::array{1, 1}}) {
       AttentionCase attention = plain_case(queries, head_dim, CausalMask::none);
@@ -74,7 +76,8 @@ TEST_F(GpuBackward, TakesSequencesWithoutQueriesOrKeys) {
   }
 }
 
-TEST_F(GpuBackward, SumsScoreGradientsInParts) {
+TEST_P(GpuBackward, SumsScoreGradientsInParts) {
+  if (GetParam() != Family::sm90) GTEST_SKIP() << "the sm80 kernels keep no score gradients";
   for (const std::int64_t head_dim : {64, 128, 256}) {
     for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
       AttentionCase attention = backward_case(300, head_dim, causal);
@@ -90,7 +93,7 @@ TEST_F(GpuBackward, SumsScoreGradientsInParts) {
   }
 }
 
-TEST_F(GpuBackward, GivesTheSameBitsEveryTime) {
+TEST_P(GpuBackward, GivesTheSameBitsEveryTime) {
   for (const std::int64_t head_dim : {64, 128, 256}) {
     for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
       DeviceCase one(backward_case(1900, head_dim, causal), device());
@@ -107,7 +110,7 @@ TEST_F(GpuBackward, GivesTheSameBitsEveryTime) {
   }
 }
 
-TEST_F(GpuBackward, TakesAPoisonedWorkspaceAndNoMore) {
+TEST_P(GpuBackward, TakesAPoisonedWorkspaceAndNoMore) {
   constexpr std::size_t kGuard = 4096;
   for (const std::int64_t head_dim : {64, 128, 256}) {
     for (const bool deterministic : {false, true}) {
@@ -129,7 +132,7 @@ TEST_F(GpuBackward, TakesAPoisonedWorkspaceAndNoMore) {
   }
 }
 
-TEST_F(GpuBackward, RejectsAWorkspaceThatIsTooSmall) {
+TEST_P(GpuBackward, RejectsAWorkspaceThatIsTooSmall) {
   DeviceCase one(plain_case(100, 128, CausalMask::none), device());
   const BackwardArguments arguments =
       one.tensors.backward_arguments([&](const GuardedTensor& tensor) { return one.copies.place(tensor); });
@@ -141,7 +144,7 @@ TEST_F(GpuBackward, RejectsAWorkspaceThatIsTooSmall) {
   EXPECT_EQ(status.message(), "workspace has 4 bytes: this plan needs " + std::to_string(plan->workspace_size()));
 }
 
-TEST_F(GpuBackward, IsReplayedFromAGraph) {
+TEST_P(GpuBackward, IsReplayedFromAGraph) {
   for (const std::int64_t head_dim : {64, 128, 256}) {
     DeviceCase one(backward_case(1000, head_dim, CausalMask::bottom_right), device());
     const auto outputs = one.tensors.backward_outputs();
@@ -162,7 +165,7 @@ TEST_F(GpuBackward, IsReplayedFromAGraph) {
 }
 
 /// Seed and offset on the device: a graph reads them in each replay.
-TEST_F(GpuBackward, DrawsTheMaskOfTheStateThatItReads) {
+TEST_P(GpuBackward, DrawsTheMaskOfTheStateThatItReads) {
   for (const std::int64_t head_dim : {64, 128}) {
     AttentionCase attention = backward_case(700, head_dim, CausalMask::bottom_right);
     attention.options.dropout = 0.3F;
@@ -197,7 +200,7 @@ TEST_F(GpuBackward, DrawsTheMaskOfTheStateThatItReads) {
   }
 }
 
-TEST_F(GpuBackward, RunsOnTwoStreamsAtOnce) {
+TEST_P(GpuBackward, RunsOnTwoStreamsAtOnce) {
   const Result<gpu::Stream> other = gpu::Stream::create(device());
   ASSERT_TRUE(other.ok()) << other.status().message();
   const std::array<const gpu::Stream*, 2> streams{&stream(), &*other};
@@ -223,7 +226,7 @@ TEST_F(GpuBackward, RunsOnTwoStreamsAtOnce) {
 }
 
 // One plan, and so one pool of workspaces, on two streams.
-TEST_F(GpuBackward, StreamsShareAPlan) {
+TEST_P(GpuBackward, StreamsShareAPlan) {
   const Result<gpu::Stream> other = gpu::Stream::create(device());
   ASSERT_TRUE(other.ok()) << other.status().message();
   DeviceCase one(backward_case(900, 128, CausalMask::none), device());
@@ -239,7 +242,7 @@ TEST_F(GpuBackward, StreamsShareAPlan) {
 }
 
 // docs/accuracy.md, "NaN and infinity": the reference knows what each of them leads to.
-TEST_F(GpuBackward, TakesNaNWhereItIsSeenAndOnlyThere) {
+TEST_P(GpuBackward, TakesNaNWhereItIsSeenAndOnlyThere) {
   Random random(1);
   for (int round = 0; round < 60; ++round) {
     AttentionCase attention =

@@ -13,7 +13,7 @@
 namespace strobe::test {
 namespace {
 
-class GpuCache : public GpuTest {
+class GpuCache : public FamilyTest {
  protected:
   /// Drawn until the copy has left padding, or none; returns what the plan says.
   std::string expect_matches(const AttentionCase& attention, CacheKind kind, std::int64_t page_size, bool padded,
@@ -34,6 +34,8 @@ class GpuCache : public GpuTest {
   }
 };
 
+INSTANTIATE_TEST_SUITE_P(, GpuCache, kFamilies, family_name);
+
 /// Three sequences, the second without keys, six query heads on two key heads.
 AttentionCase cached_case(std::int64_t queries, std::int64_t keys, std::int64_t head_dim, CausalMask causal) {
   AttentionCase attention = plain_case(0, head_dim, causal);
@@ -46,19 +48,19 @@ AttentionCase cached_case(std::int64_t queries, std::int64_t keys, std::int64_t 
   return attention;
 }
 
-TEST_F(GpuCache, PagesOfEverySize) {
+TEST_P(GpuCache, PagesOfEverySize) {
   for (const std::int64_t page_size : {1, 2, 7, 8, 16, 24, 33, 48, 64, 80, 100, 127, 128, 129, 256, 257}) {
     for (const std::int64_t queries : {1, 130}) {
       const std::string plan =
           expect_matches(cached_case(queries, 530, 128, CausalMask::bottom_right), CacheKind::pages, page_size, false);
       if (HasFailure()) FAIL() << plan;
-      const bool by_tma = tested_engine() == Engine::hopper && page_size % 8 == 0;
+      const bool by_tma = tested_family() == Family::sm90 && page_size % 8 == 0;
       EXPECT_EQ(plan.find("by TMA") != std::string::npos, by_tma) << plan;
     }
   }
 }
 
-TEST_F(GpuCache, PagesOfEveryHeadDim) {
+TEST_P(GpuCache, PagesOfEveryHeadDim) {
   for (const std::int64_t head_dim : {24, 64, 72, 96, 128, 192, 256}) {
     for (const std::int64_t page_size : {5, 32}) {
       expect_matches(cached_case(70, 333, head_dim, CausalMask::none), CacheKind::pages, page_size, false);
@@ -68,7 +70,7 @@ TEST_F(GpuCache, PagesOfEveryHeadDim) {
   }
 }
 
-TEST_F(GpuCache, PagesBehindPadding) {
+TEST_P(GpuCache, PagesBehindPadding) {
   for (const std::int64_t page_size : {1, 16, 100}) {
     for (std::uint64_t seed = 1; seed <= 4; ++seed) {
       expect_matches(cached_case(33, 400, 64, CausalMask::bottom_right), CacheKind::pages, page_size, true, seed);
@@ -78,7 +80,7 @@ TEST_F(GpuCache, PagesBehindPadding) {
   }
 }
 
-TEST_F(GpuCache, Entries) {
+TEST_P(GpuCache, Entries) {
   for (const bool padded : {false, true}) {
     for (std::uint64_t seed = 1; seed <= 4; ++seed) {
       expect_matches(cached_case(33, 400, 64, CausalMask::bottom_right), CacheKind::entries, 0, padded, seed);
@@ -88,7 +90,7 @@ TEST_F(GpuCache, Entries) {
   }
 }
 
-TEST_F(GpuCache, PackedQueriesOfAMixedBatch) {
+TEST_P(GpuCache, PackedQueriesOfAMixedBatch) {
   for (const std::int64_t page_size : {1, 16, 64}) {
     AttentionCase attention = cached_case(0, 700, 128, CausalMask::bottom_right);
     attention.k.seqused = {700, 41, 300};
@@ -97,7 +99,7 @@ TEST_F(GpuCache, PackedQueriesOfAMixedBatch) {
   }
 }
 
-TEST_F(GpuCache, WindowsSoftcapAlibiAndSinks) {
+TEST_P(GpuCache, WindowsSoftcapAlibiAndSinks) {
   for (const std::int64_t page_size : {3, 16}) {
     AttentionCase attention = cached_case(130, 600, 128, CausalMask::none);
     attention.options.window = {100, 0};
@@ -109,7 +111,7 @@ TEST_F(GpuCache, WindowsSoftcapAlibiAndSinks) {
 }
 
 /// Bad numbers of pages in use: their rows are zeros, and nothing else is read.
-TEST_F(GpuCache, PagesThatDoNotExistAreZeros) {
+TEST_P(GpuCache, PagesThatDoNotExistAreZeros) {
   constexpr std::int64_t kHeadDim = 64, kHeads = 2, kPages = 4;
   constexpr std::int32_t kZeros = 3;
   constexpr auto kMost = std::numeric_limits<std::int32_t>::max();

@@ -65,7 +65,6 @@ class GpuEightBit : public GpuTest {
 };
 
 TEST_F(GpuEightBit, RandomCallsMatchReference) {
-  if (tested_engine() != Engine::hopper) GTEST_SKIP() << "the ampere engine has no 8-bit operands";
   const std::vector<std::uint64_t> seeds = chosen_seeds(200);
   for (const std::uint64_t seed : seeds) {
     EightBitCase c = gpu_eight_bit_case(seed);
@@ -79,7 +78,6 @@ TEST_F(GpuEightBit, RandomCallsMatchReference) {
 
 // What lies behind a sequence's used rows is in no result.
 TEST_F(GpuEightBit, RowsThatAreNotUsedLeaveNoTrace) {
-  if (tested_engine() != Engine::hopper) GTEST_SKIP() << "the ampere engine has no 8-bit operands";
   for (const DType element : {DType::int8, DType::float8_e4m3}) {
     EightBitCase c;
     c.seqlen_q = 200;

@@ -26,9 +26,11 @@ class ForwardCase : public DeviceCase {
   Bits bits() { return DeviceCase::bits(tensors.forward_outputs()); }
 };
 
-class GpuForward : public GpuTest {};
+class GpuForward : public FamilyTest {};
 
-TEST_F(GpuForward, GivesTheSameBitsEveryTime) {
+INSTANTIATE_TEST_SUITE_P(, GpuForward, kFamilies, family_name);
+
+TEST_P(GpuForward, GivesTheSameBitsEveryTime) {
   for (const std::int64_t head_dim : {64, 128, 256}) {
     for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
       ForwardCase one(plain_case(1900, head_dim, causal), device());
@@ -43,7 +45,7 @@ TEST_F(GpuForward, GivesTheSameBitsEveryTime) {
   }
 }
 
-TEST_F(GpuForward, IsReplayedFromAGraph) {
+TEST_P(GpuForward, IsReplayedFromAGraph) {
   ForwardCase one(plain_case(1000, 128, CausalMask::bottom_right), device());
   one.forward(stream());
   const auto eager = one.bits();
@@ -57,7 +59,7 @@ TEST_F(GpuForward, IsReplayedFromAGraph) {
 }
 
 /// Used lengths on the device: a graph reads them in each replay, and splits the keys by them.
-TEST_F(GpuForward, SplitsTheKeysOfTheLengthsThatItReads) {
+TEST_P(GpuForward, SplitsTheKeysOfTheLengthsThatItReads) {
   AttentionCase attention = plain_case(3, 128, CausalMask::bottom_right);
   attention.batch = 3;
   attention.heads_q = 8;
@@ -86,7 +88,7 @@ TEST_F(GpuForward, SplitsTheKeysOfTheLengthsThatItReads) {
 }
 
 /// Keys behind a causal mask that others of the tile see, in parts of a tile.
-TEST_F(GpuForward, KeepsNaNOfHiddenKeysOutOfParts) {
+TEST_P(GpuForward, KeepsNaNOfHiddenKeysOutOfParts) {
   Random random(2);
   for (int round = 0; round < 30; ++round) {
     AttentionCase attention = plain_case(random.integer(2, 16), random.one_of<std::int64_t>({64, 128}),
@@ -107,7 +109,7 @@ TEST_F(GpuForward, KeepsNaNOfHiddenKeysOutOfParts) {
 }
 
 /// Seed and offset on the device: a graph reads them in each replay.
-TEST_F(GpuForward, DrawsTheMaskOfTheStateThatItReads) {
+TEST_P(GpuForward, DrawsTheMaskOfTheStateThatItReads) {
   AttentionCase attention = plain_case(700, 128, CausalMask::bottom_right);
   attention.options.dropout = 0.3F;
   const auto bits_of = [&](const RandomState& random) {
@@ -135,7 +137,7 @@ TEST_F(GpuForward, DrawsTheMaskOfTheStateThatItReads) {
   }
 }
 
-TEST_F(GpuForward, RunsOnTwoStreamsAtOnce) {
+TEST_P(GpuForward, RunsOnTwoStreamsAtOnce) {
   const Result<gpu::Stream> other = gpu::Stream::create(device());
   ASSERT_TRUE(other.ok()) << other.status().message();
   const std::array<const gpu::Stream*, 2> streams{&stream(), &*other};
@@ -155,7 +157,7 @@ TEST_F(GpuForward, RunsOnTwoStreamsAtOnce) {
 }
 
 // docs/accuracy.md, "NaN and infinity": the reference knows what each of them leads to.
-TEST_F(GpuForward, TakesNaNWhereItIsSeenAndOnlyThere) {
+TEST_P(GpuForward, TakesNaNWhereItIsSeenAndOnlyThere) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   Random random(1);
   for (int round = 0; round < 60; ++round) {

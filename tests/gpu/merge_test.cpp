@@ -9,9 +9,11 @@
 namespace strobe::test {
 namespace {
 
-class GpuMerge : public GpuTest {};
+class GpuMerge : public FamilyTest {};
 
-TEST_F(GpuMerge, MatchesFloat64) {
+INSTANTIATE_TEST_SUITE_P(, GpuMerge, kFamilies, family_name);
+
+TEST_P(GpuMerge, MatchesFloat64) {
   for_each_merge_case(8, [&](MergeCase& one) {
     DeviceCopies copies(device());
     const MergeArguments arguments = one.arguments([&](const GuardedTensor& tensor) { return copies.place(tensor); });

@@ -17,7 +17,7 @@ namespace {
 
 using Lengths = std::pair<std::int64_t, std::int64_t>;  // of queries and keys
 
-class GpuOptions : public GpuTest {
+class GpuOptions : public FamilyTest {
  protected:
   void expect_matches(const AttentionCase& attention) {
     SCOPED_TRACE(describe(attention));
@@ -44,6 +44,8 @@ class GpuOptions : public GpuTest {
     }
   }
 };
+
+INSTANTIATE_TEST_SUITE_P(, GpuOptions, kFamilies, family_name);
 
 /// Four query heads on two key heads.
 AttentionCase grouped_case(DType dtype, std::int64_t head_dim, CausalMask causal) {
@@ -72,44 +74,44 @@ void GpuOptions::expect_bias(std::int64_t head_dim) {
   }
 }
 
-TEST_F(GpuOptions, Full64) {
+TEST_P(GpuOptions, Full64) {
   expect_matches(grouped_case(DType::float16, 64, CausalMask::none), {{127, 500}, {500, 129}, {1, 1}});
 }
 
-TEST_F(GpuOptions, Causal128) {
+TEST_P(GpuOptions, Causal128) {
   expect_matches(grouped_case(DType::bfloat16, 128, CausalMask::bottom_right),
                  {{200, 200}, {129, 700}, {333, 65}, {600, 600}});
 }
 
-TEST_F(GpuOptions, Causal256) {
+TEST_P(GpuOptions, Causal256) {
   expect_matches(grouped_case(DType::bfloat16, 256, CausalMask::bottom_right), {{200, 200}, {130, 500}, {333, 65}});
 }
 
-TEST_F(GpuOptions, DeterministicTopLeft128) {
+TEST_P(GpuOptions, DeterministicTopLeft128) {
   AttentionCase attention = grouped_case(DType::float16, 128, CausalMask::top_left);
   attention.options.deterministic = true;
   expect_matches(attention, {{200, 200}, {129, 500}, {333, 65}});
 }
 
-TEST_F(GpuOptions, DeterministicCausal64) {
+TEST_P(GpuOptions, DeterministicCausal64) {
   AttentionCase attention = grouped_case(DType::bfloat16, 64, CausalMask::bottom_right);
   attention.options.deterministic = true;
   expect_matches(attention, {{600, 600}, {129, 700}, {333, 65}});
 }
 
-TEST_F(GpuOptions, DeterministicFull128) {
+TEST_P(GpuOptions, DeterministicFull128) {
   AttentionCase attention = grouped_case(DType::bfloat16, 128, CausalMask::none);
   attention.options.deterministic = true;
   expect_matches(attention, {{300, 900}, {129, 65}});
 }
 
-TEST_F(GpuOptions, Window64) {
+TEST_P(GpuOptions, Window64) {
   AttentionCase attention = grouped_case(DType::bfloat16, 64, CausalMask::none);
   attention.options.window = {.left = 70, .right = 30};
   expect_matches(attention, {{400, 400}, {100, 600}});
 }
 
-TEST_F(GpuOptions, Chunk128) {
+TEST_P(GpuOptions, Chunk128) {
   for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
     AttentionCase attention = grouped_case(DType::bfloat16, 128, causal);
     attention.options.chunk = 90;
@@ -118,7 +120,7 @@ TEST_F(GpuOptions, Chunk128) {
 }
 
 // Chunks that begin where tiles and blocks of keys do, and some that do not.
-TEST_F(GpuOptions, WholeChunks) {
+TEST_P(GpuOptions, WholeChunks) {
   for (const std::int64_t head_dim : {64, 128, 256}) {
     for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right, CausalMask::top_left}) {
       AttentionCase attention = grouped_case(DType::bfloat16, head_dim, causal);
@@ -128,7 +130,7 @@ TEST_F(GpuOptions, WholeChunks) {
   }
 }
 
-TEST_F(GpuOptions, Softcap64) {
+TEST_P(GpuOptions, Softcap64) {
   AttentionCase attention = grouped_case(DType::float16, 64, CausalMask::bottom_right);
   attention.options.softcap = 2.0F;
   expect_matches(attention, {{200, 300}, {333, 65}});
@@ -137,7 +139,7 @@ TEST_F(GpuOptions, Softcap64) {
 }
 
 // Scores all near 0, relative to the cap, and some that are not.
-TEST_F(GpuOptions, WideSoftcap) {
+TEST_P(GpuOptions, WideSoftcap) {
   for (const std::int64_t head_dim : {64, 128}) {
     for (const float softcap : {50.0F, 8.0F}) {
       AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
@@ -147,25 +149,25 @@ TEST_F(GpuOptions, WideSoftcap) {
   }
 }
 
-TEST_F(GpuOptions, Alibi128) {
+TEST_P(GpuOptions, Alibi128) {
   AttentionCase attention = grouped_case(DType::bfloat16, 128, CausalMask::bottom_right);
   attention.alibi = Alibi::per_batch_and_head;
   expect_matches(attention, {{200, 300}, {333, 65}});
 }
 
-TEST_F(GpuOptions, NegativeScale64) {
+TEST_P(GpuOptions, NegativeScale64) {
   AttentionCase attention = grouped_case(DType::bfloat16, 64, CausalMask::none);
   attention.options.scale = -0.3F;
   expect_matches(attention, {{200, 300}});
 }
 
-TEST_F(GpuOptions, SinkAndLargestScores64) {
+TEST_P(GpuOptions, SinkAndLargestScores64) {
   AttentionCase attention = grouped_case(DType::bfloat16, 64, CausalMask::bottom_right);
   attention.has_sink = attention.wants_max_logits = true;
   expect_matches(attention, {{200, 300}, {333, 65}});
 }
 
-TEST_F(GpuOptions, Dropout) {
+TEST_P(GpuOptions, Dropout) {
   for (const std::int64_t head_dim : {64, 128, 256}) {
     for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
       AttentionCase attention = grouped_case(DType::bfloat16, head_dim, causal);
@@ -178,7 +180,7 @@ TEST_F(GpuOptions, Dropout) {
   }
 }
 
-TEST_F(GpuOptions, DropoutWithAlibi) {
+TEST_P(GpuOptions, DropoutWithAlibi) {
   for (const std::int64_t head_dim : {96, 128}) {
     AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
     attention.options.dropout = 0.2F;
@@ -188,7 +190,7 @@ TEST_F(GpuOptions, DropoutWithAlibi) {
   }
 }
 
-TEST_F(GpuOptions, NarrowWindows) {
+TEST_P(GpuOptions, NarrowWindows) {
   for (const std::int64_t head_dim : {64, 128}) {
     AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
     attention.options.window.left = 100;
@@ -196,7 +198,7 @@ TEST_F(GpuOptions, NarrowWindows) {
   }
 }
 
-TEST_F(GpuOptions, BlockMask) {
+TEST_P(GpuOptions, BlockMask) {
   for (const std::int64_t size : {64, 128}) {
     for (const std::int64_t head_dim : {128, 256}) {
       AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
@@ -207,19 +209,19 @@ TEST_F(GpuOptions, BlockMask) {
 }
 
 // Its gradient is summed over what it is shared by. TMA does not take what is not aligned.
-TEST_F(GpuOptions, Bias64) { expect_bias(64); }
-TEST_F(GpuOptions, Bias128) { expect_bias(128); }
-TEST_F(GpuOptions, Bias256) { expect_bias(256); }
+TEST_P(GpuOptions, Bias64) { expect_bias(64); }
+TEST_P(GpuOptions, Bias128) { expect_bias(128); }
+TEST_P(GpuOptions, Bias256) { expect_bias(256); }
 
 // One key outweighs the others of its row: the maximum is raised late, and what was summed before must shrink.
-TEST_F(GpuOptions, SharpScores128) {
+TEST_P(GpuOptions, SharpScores128) {
   AttentionCase attention = grouped_case(DType::float16, 128, CausalMask::none);
   attention.values = Values::sharp;
   expect_matches(attention, {{200, 900}});
 }
 
 // Lengths that are no multiples of a tile, none, and rows behind the last sequence.
-TEST_F(GpuOptions, Packed) {
+TEST_P(GpuOptions, Packed) {
   for (const std::int64_t head_dim : {64, 256}) {
     AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
     attention.batch = 4;

@@ -77,7 +77,7 @@ AttentionCase gpu_case(std::uint64_t seed, const EngineLimits& limits) {
   return attention;
 }
 
-class GpuRandom : public GpuTest {
+class GpuRandom : public FamilyTest {
  protected:
   using LimitsOf = EngineLimits (&)(std::uint64_t group);
 
@@ -149,10 +149,12 @@ class GpuRandom : public GpuTest {
   }
 };
 
-TEST_F(GpuRandom, MatchReference) { run_seeds(gpu_limits, 400, true); }
+INSTANTIATE_TEST_SUITE_P(, GpuRandom, kFamilies, family_name);
+
+TEST_P(GpuRandom, MatchReference) { run_seeds(gpu_limits, 400, true); }
 
 /// Keys in pages or chosen entries, half of them behind padding.
-TEST_F(GpuRandom, CachesMatchReference) {
+TEST_P(GpuRandom, CachesMatchReference) {
   const std::vector<std::uint64_t> seeds = chosen_seeds(400);
   for (const std::uint64_t seed : seeds) {
     const std::uint64_t group = seed / kSeedsPerKernel;
@@ -174,7 +176,7 @@ TEST_F(GpuRandom, CachesMatchReference) {
 }
 
 /// Row-invariant calls: of some rows by themselves, and on the same keys in pages or chosen entries.
-TEST_F(GpuRandom, RowInvariantCallsMatchReferenceAndTheirParts) {
+TEST_P(GpuRandom, RowInvariantCallsMatchReferenceAndTheirParts) {
   const std::vector<std::uint64_t> seeds = chosen_seeds(400);
   for (const std::uint64_t seed : seeds) {
     const std::uint64_t group = seed / kSeedsPerKernel;
@@ -198,7 +200,7 @@ TEST_F(GpuRandom, RowInvariantCallsMatchReferenceAndTheirParts) {
   std::cout << seeds.size() << " configurations\n";
 }
 
-TEST_F(GpuRandom, FewQueriesMatchReference) { run_seeds(few_queries_limits, 400, false); }
+TEST_P(GpuRandom, FewQueriesMatchReference) { run_seeds(few_queries_limits, 400, false); }
 
 }  // namespace
 }  // namespace strobe::test

@@ -54,9 +54,11 @@ std::string describe(const StoredCase& c) {
          std::to_string(c.v_rows) + (c.packed ? ", packed" : "") + (c.used ? ", used lengths" : "");
 }
 
-class GpuStored : public GpuTest {};
+class GpuStored : public FamilyTest {};
 
-TEST_F(GpuStored, RandomCallsMatchReference) {
+INSTANTIATE_TEST_SUITE_P(, GpuStored, kFamilies, family_name);
+
+TEST_P(GpuStored, RandomCallsMatchReference) {
   const std::vector<std::uint64_t> seeds = chosen_seeds(200);
   for (const std::uint64_t seed : seeds) {
     StoredCase c = gpu_stored_case(seed);
@@ -72,7 +74,7 @@ TEST_F(GpuStored, RandomCallsMatchReference) {
 }
 
 /// Of any size, by TMA and row by row, with left padding and without.
-TEST_F(GpuStored, PagesMatchReference) {
+TEST_P(GpuStored, PagesMatchReference) {
   const std::vector<std::uint64_t> seeds = chosen_seeds(100);
   for (const std::uint64_t seed : seeds) {
     StoredCase c = gpu_stored_case(seed);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which GPU engine the tests of this folder run: STROBE_ENGINE=ampere, or hopper. Those that are about one engine's own
-// design do not ask.
+// Which family of kernels a test runs: the one it is instantiated for, or sm90 where it is about that family's own
+// design.
 #pragma once
 
-#include <cstdlib>
-#include <string_view>
+#include <cstdint>
 
 #include "attention/seeds.h"
 #include "runtime/device.h"
@@ -15,28 +14,35 @@
 
 namespace strobe::test {
 
-inline Engine tested_engine() {
-  const char* const name = std::getenv("STROBE_ENGINE");
-  return name != nullptr && std::string_view(name) == "ampere" ? Engine::ampere : Engine::hopper;
+enum class Family : std::uint8_t { sm90, sm80 };
+
+inline const char* name_of(Family family) { return family == Family::sm80 ? "sm80" : "sm90"; }
+
+/// The running test's, which its fixture sets.
+inline Family& tested_family() {
+  static Family family = Family::sm90;
+  return family;
 }
+
+inline Engine tested_engine() { return tested_family() == Family::sm80 ? Engine::ampere : Engine::hopper; }
 
 inline bool serves(const runtime::CudaDevice& device) {
-  return tested_engine() == Engine::ampere ? device.compute_major >= 8 : device.compute_major == 9;
+  return tested_family() == Family::sm80 ? device.compute_major >= 8 : device.compute_major == 9;
 }
 
-/// While it lives, plans take debug variants where `debug`. Others change nothing of the Hopper engine's forward: where
-/// a variant is changed, it takes none of another engine's kernels. STROBE_SHARED_KB: the Ampere engine's tiles for
+/// While it lives, plans take debug variants where `debug`. Others change nothing of an sm90 forward: where
+/// a variant is changed, it takes none of another family's kernels. STROBE_SHARED_KB: the sm80 tiles for
 /// devices whose CTAs have so much shared memory.
 class TestedVariants {
  public:
   explicit TestedVariants(bool debug)
-      : hopper_forward_(debug ? [](sm90::forward::Config& config) { config.debug = true; }
-                              : sm90::VariantScope::Change()),
-        hopper_backward_([debug](auto& config, auto&) { config.debug = debug; }),
-        ampere_forward_({.device = limit_shared_memory,
-                         .config = [debug](sm80::forward::Config& config) { config.debug = debug; }}),
-        ampere_backward_({.device = limit_shared_memory,
-                          .config = [debug](sm80::backward::Config& config) { config.debug = debug; }}) {}
+      : sm90_forward_(debug ? [](sm90::forward::Config& config) { config.debug = true; }
+                            : sm90::VariantScope::Change()),
+        sm90_backward_([debug](auto& config, auto&) { config.debug = debug; }),
+        sm80_forward_({.device = limit_shared_memory,
+                       .config = [debug](sm80::forward::Config& config) { config.debug = debug; }}),
+        sm80_backward_({.device = limit_shared_memory,
+                        .config = [debug](sm80::backward::Config& config) { config.debug = debug; }}) {}
 
  private:
   static void limit_shared_memory(sm80::DeviceShape& shape) {
@@ -44,10 +50,10 @@ class TestedVariants {
     if (kilobytes != 0) shape.shared_bytes = kilobytes << 10;
   }
 
-  sm90::VariantScope hopper_forward_;
-  sm90::BackwardScope hopper_backward_;
-  sm80::ForwardScope ampere_forward_;
-  sm80::BackwardScope ampere_backward_;
+  sm90::VariantScope sm90_forward_;
+  sm90::BackwardScope sm90_backward_;
+  sm80::ForwardScope sm80_forward_;
+  sm80::BackwardScope sm80_backward_;
 };
 
 }  // namespace strobe::test

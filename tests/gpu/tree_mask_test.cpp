@@ -17,7 +17,7 @@
 namespace strobe::test {
 namespace {
 
-class GpuTree : public GpuTest {
+class GpuTree : public FamilyTest {
  protected:
   void expect_matches(const AttentionCase& attention) {
     SCOPED_TRACE(describe(attention));
@@ -44,6 +44,8 @@ class GpuTree : public GpuTest {
   }
 };
 
+INSTANTIATE_TEST_SUITE_P(, GpuTree, kFamilies, family_name);
+
 AttentionCase tree_case(DType dtype, std::int64_t head_dim, std::int64_t heads_q) {
   AttentionCase attention = plain_case(0, head_dim, CausalMask::none);
   attention.dtype = dtype;
@@ -52,13 +54,13 @@ AttentionCase tree_case(DType dtype, std::int64_t head_dim, std::int64_t heads_q
   return attention;
 }
 
-TEST_F(GpuTree, Of64) { expect_all_match(tree_case(DType::float16, 64, 2)); }
-TEST_F(GpuTree, OfGroupedHeads64) { expect_all_match(tree_case(DType::bfloat16, 64, 16)); }
-TEST_F(GpuTree, Of128) { expect_all_match(tree_case(DType::bfloat16, 128, 2)); }
-TEST_F(GpuTree, OfGroupedHeads128) { expect_all_match(tree_case(DType::float16, 128, 8)); }
-TEST_F(GpuTree, Of256) { expect_all_match(tree_case(DType::bfloat16, 256, 4)); }
+TEST_P(GpuTree, Of64) { expect_all_match(tree_case(DType::float16, 64, 2)); }
+TEST_P(GpuTree, OfGroupedHeads64) { expect_all_match(tree_case(DType::bfloat16, 64, 16)); }
+TEST_P(GpuTree, Of128) { expect_all_match(tree_case(DType::bfloat16, 128, 2)); }
+TEST_P(GpuTree, OfGroupedHeads128) { expect_all_match(tree_case(DType::float16, 128, 8)); }
+TEST_P(GpuTree, Of256) { expect_all_match(tree_case(DType::bfloat16, 256, 4)); }
 
-TEST_F(GpuTree, OfUsedLengths) {
+TEST_P(GpuTree, OfUsedLengths) {
   AttentionCase attention = tree_case(DType::bfloat16, 128, 8);
   attention.tree = TreeCase{.random_bits = true};
   attention.q.rows = 40;
@@ -70,7 +72,7 @@ TEST_F(GpuTree, OfUsedLengths) {
   expect_matches(attention);
 }
 
-TEST_F(GpuTree, OfPackedQueries) {
+TEST_P(GpuTree, OfPackedQueries) {
   AttentionCase attention = tree_case(DType::float16, 64, 8);
   attention.tree = TreeCase{};
   attention.q = {.rows = 90, .cu_seqlens = {0, 61, 88}, .seqused = {}, .max_seqlen = 64};
@@ -80,7 +82,7 @@ TEST_F(GpuTree, OfPackedQueries) {
   expect_matches(attention);
 }
 
-TEST_F(GpuTree, WithOtherOptions) {
+TEST_P(GpuTree, WithOtherOptions) {
   AttentionCase attention = tree_case(DType::bfloat16, 128, 4);
   attention.tree = TreeCase{.random_bits = true};
   attention.q.rows = 50;
@@ -105,7 +107,7 @@ TEST_F(GpuTree, WithOtherOptions) {
 }
 
 // Rows that see one key each, one of which holds NaN and infinity: no other row meets it.
-TEST_F(GpuTree, KeepsHiddenKeysOut) {
+TEST_P(GpuTree, KeepsHiddenKeysOut) {
   for (const std::int64_t keys : {100, 2000}) {
     AttentionCase attention = tree_case(DType::bfloat16, 128, 8);
     attention.tree = TreeCase{};
@@ -135,8 +137,8 @@ TEST_F(GpuTree, KeepsHiddenKeysOut) {
   }
 }
 
-TEST_F(GpuTree, OfPages) {
-  if (tested_engine() != Engine::hopper) GTEST_SKIP() << "the ampere engine has no caches";
+TEST_P(GpuTree, OfPages) {
+  if (tested_family() != Family::sm90) GTEST_SKIP() << "the sm80 kernels have no caches";
   AttentionCase attention = tree_case(DType::bfloat16, 128, 8);
   attention.tree = TreeCase{};
   attention.q.rows = 24;
