@@ -80,12 +80,12 @@ check_sm80() {
 }
 
 check_scripts() {
-  python3 check_forward.py --configurations 1 || failed=1
-  python3 check_eight_bit.py || failed=1
-  python3 check_quantize.py || failed=1
-  python3 check_stored.py || failed=1
-  python3 check_pages.py || failed=1
-  python3 check_append.py || failed=1
+  python3 ../../tests/gpu/python/check_forward.py --configurations 1 || failed=1
+  python3 ../../tests/gpu/python/check_eight_bit.py || failed=1
+  python3 ../../tests/gpu/python/check_quantize.py || failed=1
+  python3 ../../tests/gpu/python/check_stored.py || failed=1
+  python3 ../../tests/gpu/python/check_pages.py || failed=1
+  python3 ../../tests/gpu/python/check_append.py || failed=1
   "$tests/quickstart_gpu" || failed=1
 }
 

@@ -13,9 +13,13 @@ A failing seed is printed with its configuration.
 import argparse
 import math
 import random
+import sys
 import time
+from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts" / "gpu"))
 from cases import CANARY, PAD, Side, random_tensor
 from reference import attention, bound
 from strobe_api import Forward

@@ -8,9 +8,12 @@ Needs a Hopper GPU and PyTorch; STROBE_LIBRARY and STROBE_HEADER as strobe_api.p
 import argparse
 import itertools
 import sys
+from pathlib import Path
 
-import strobe_api
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts" / "gpu"))
+import strobe_api
 from timing import median_milliseconds
 
 SHAPES = [  # batch, heads_q, heads_kv, seqlen_q, seqlen_k

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of transformers train on a GPU: pytest scripts/gpu/test_training.py, where PyTorch and transformers are."""
+"""Models of transformers train on a GPU: pytest tests/gpu/python/test_training.py, where
+PyTorch and transformers are."""
 
 import pytest
 import torch

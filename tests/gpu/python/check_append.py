@@ -9,9 +9,12 @@ with a copy of as many bytes, and the appends of decode steps with the same by P
 import argparse
 import itertools
 import sys
+from pathlib import Path
 
-import strobe_api
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts" / "gpu"))
+import strobe_api
 from timing import median_milliseconds
 
 FP8 = torch.float8_e4m3fn

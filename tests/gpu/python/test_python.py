@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python package's forward on a GPU: pytest scripts/gpu/test_python.py, where PyTorch, transformers and JAX are."""
+"""The package's forward on a GPU: pytest tests/gpu/python/test_python.py, where PyTorch, transformers and JAX are."""
 
 import flash_attn_interface
 import numpy as np

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training with a bias, dropout and block masks on a GPU: pytest scripts/gpu/test_python_options.py, where PyTorch is
-installed."""
+"""Training with a bias, dropout and block masks on a GPU: pytest tests/gpu/python/test_python_options.py, where PyTorch
+is installed."""
 
 import plain_attention as plain
 import pytest

@@ -14,8 +14,10 @@ import json
 import sys
 from pathlib import Path
 
-import strobe_api
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts" / "gpu"))
+import strobe_api
 from timing import median_milliseconds
 
 NAMES = ("q", "k", "v", "q_descale", "k_descale", "v_descale", "q_shift")

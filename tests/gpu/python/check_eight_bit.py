@@ -12,9 +12,12 @@ order of the blocks, which is not the same in both: they round independently, an
 import argparse
 import itertools
 import sys
+from pathlib import Path
 
-import strobe_api
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts" / "gpu"))
+import strobe_api
 
 SHAPES = [  # batch, heads_q, heads_kv, seqlen_q, seqlen_k
     (2, 4, 2, 200, 333),

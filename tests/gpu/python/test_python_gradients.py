@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training with strobe.torch on a GPU: pytest scripts/gpu/test_python_gradients.py, where PyTorch is installed."""
+"""Training with strobe.torch on a GPU: pytest tests/gpu/python/test_python_gradients.py, where PyTorch is installed."""
 
 import itertools
 import os
