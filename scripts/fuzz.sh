@@ -14,17 +14,20 @@ build=build/fuzz
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-for folder in "$corpus"/*; do
-  name=$(basename "$folder")
+for inputs in "$corpus"/*.hex; do
+  name=$(basename "$inputs" .hex)
+  seeds=$build/seeds/$name
   found=$build/found/$name
+  rm -rf "$seeds"
   mkdir -p "$found"
+  python3 scripts/fuzz_corpus.py unpack "$inputs" "$seeds"
   if [[ $1 == merge ]]; then
-    "$build/bin/${name}_fuzz" -merge=1 -max_len=512 "$folder" "$found" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
-    echo "$name: $(find "$folder" -type f | wc -l) inputs"
+    "$build/bin/${name}_fuzz" -merge=1 -max_len=512 "$seeds" "$found" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+    python3 scripts/fuzz_corpus.py add "$inputs" "$seeds"
     continue
   fi
   if ! "$build/bin/${name}_fuzz" -max_total_time="$1" -max_len=512 -timeout=20 -rss_limit_mb=4096 \
-    -artifact_prefix="$build/crash-$name-" -print_final_stats=1 "$found" "$folder" >"$log" 2>&1; then
+    -artifact_prefix="$build/crash-$name-" -print_final_stats=1 "$found" "$seeds" >"$log" 2>&1; then
     grep -v '^#' "$log" >&2
     echo "$name: an input fails; reproduce with: $build/bin/${name}_fuzz $build/crash-$name-..." >&2
     exit 1

@@ -63,12 +63,12 @@ ALLOWED = {
         "src/sm80/engine.h",
     ],
     "src/api": [PUBLIC, "src/call", "src/engine", "src/kernels/math/philox.h"],
-    # checked.h is the one type of sizes, everywhere.
-    "python": [PUBLIC, "src/call/checked.h"],
+    # checked.h is the one type of sizes, tensors.h the one list of a call's tensors, everywhere.
+    "python": [PUBLIC, "src/call/checked.h", "src/call/tensors.h"],
     # Programs hold device memory through the driver that the library opens, and compare with the reference.
     "tools/io": [PUBLIC, "src/call/checked.h"],
-    "tools/gpu": [PUBLIC, "src/call/checked.h", "src/runtime/device.h"],
-    "tools/strobe": [PUBLIC, "tools", "bench", "src/reference", "src/runtime/device.h"],
+    "tools/gpu": [PUBLIC, "src/call/checked.h", "src/call/tensors.h", "src/runtime/device.h"],
+    "tools/strobe": [PUBLIC, "tools", "bench", "src/call/tensors.h", "src/reference", "src/runtime/device.h"],
     # The ablation measures variants that only the engine itself can name.
     "bench": [PUBLIC, "tools", "src/reference", "src/runtime/device.h", "src/sm90"],
     "examples": [PUBLIC, "tools/io", "tools/gpu", "bench", "src/reference"],

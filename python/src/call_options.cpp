@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call_options.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "call_tensors.h"
 #include "errors.h"
 #include "thread_pool.h"
 #include "values.h"
@@ -67,9 +69,9 @@ struct Keyword {
   void (*read)(CallOptions& options, Imports& imports, const Given& given);
 };
 
-constexpr const char* kFloat32 = "float32";
-constexpr const char* kInt32 = "int32";
-constexpr const char* kInt64 = "int64";
+void read_tensor(CallOptions& options, Imports& imports, const Given& given) {
+  import_tensors(imports, options.arguments, {{given.name, given.value}});
+}
 
 constexpr Keyword kKeywords[] = {
     {"scale", [](CallOptions& o, Imports&, const Given& g) { o.attention.scale = float32_number(g); }},
@@ -77,64 +79,59 @@ constexpr Keyword kKeywords[] = {
     {"window", [](CallOptions& o, Imports&, const Given& g) { o.attention.window = window(g); }},
     {"chunk", [](CallOptions& o, Imports&, const Given& g) { o.attention.chunk = integer(g); }},
     {"softcap", [](CallOptions& o, Imports&, const Given& g) { o.attention.softcap = float32_number(g); }},
-    {"alibi_slopes", [](CallOptions& o, Imports& i,
-                        const Given& g) { o.modifiers.alibi_slopes = i.view(g.value, {g.name, kFloat32}); }},
-    {"bias", [](CallOptions& o, Imports& i,
-                const Given& g) { o.modifiers.bias = i.view(g.value, {g.name, "float32 or q's dtype"}); }},
-    {"sink",
-     [](CallOptions& o, Imports& i, const Given& g) { o.modifiers.sink = i.view(g.value, {g.name, kFloat32}); }},
-    {"block_mask", [](CallOptions& o, Imports& i,
-                      const Given& g) { o.modifiers.block_mask = i.view(g.value, {g.name, "uint8 or bool"}); }},
-    {"block_size", [](CallOptions& o, Imports&, const Given& g) { o.modifiers.block_size = integer(g); }},
+    {"alibi_slopes", read_tensor},
+    {"bias", read_tensor},
+    {"sink", read_tensor},
+    {"block_mask", read_tensor},
+    {"block_size", [](CallOptions& o, Imports&, const Given& g) { o.arguments.modifiers.block_size = integer(g); }},
     {"dropout", [](CallOptions& o, Imports&, const Given& g) { o.attention.dropout = float32_number(g); }},
     {"seed",
      [](CallOptions& o, Imports&, const Given& g) {
-       o.random.seed = unsigned_integer(g);
+       o.arguments.random.seed = unsigned_integer(g);
        o.seeded = true;
      }},
     {"offset",
      [](CallOptions& o, Imports&, const Given& g) {
-       o.random.offset = unsigned_integer(g);
+       o.arguments.random.offset = unsigned_integer(g);
        o.seeded = true;
      }},
     {"random_state",
      [](CallOptions& o, Imports& i, const Given& g) {
-       o.random.on_device = random_state(i.view(g.value, {g.name, kInt32}));
+       o.arguments.random.on_device = random_state(i.view(g.value, {g.name, "int32"}));
        o.seeded = true;
      }},
     {"deterministic", [](CallOptions& o, Imports&, const Given& g) { o.attention.deterministic = boolean(g); }},
     {"row_invariant", [](CallOptions& o, Imports&, const Given& g) { o.attention.row_invariant = boolean(g); }},
-    {"cu_seqlens_q",
-     [](CallOptions& o, Imports& i, const Given& g) { o.sequences.cu_seqlens_q = i.view(g.value, {g.name, kInt32}); }},
-    {"cu_seqlens_k",
-     [](CallOptions& o, Imports& i, const Given& g) { o.sequences.cu_seqlens_k = i.view(g.value, {g.name, kInt32}); }},
-    {"seqused_q",
-     [](CallOptions& o, Imports& i, const Given& g) { o.sequences.seqused_q = i.view(g.value, {g.name, kInt32}); }},
-    {"seqused_k",
-     [](CallOptions& o, Imports& i, const Given& g) { o.sequences.seqused_k = i.view(g.value, {g.name, kInt32}); }},
-    {"max_seqlen_q", [](CallOptions& o, Imports&, const Given& g) { o.sequences.max_seqlen_q = integer(g); }},
-    {"max_seqlen_k", [](CallOptions& o, Imports&, const Given& g) { o.sequences.max_seqlen_k = integer(g); }},
+    {"cu_seqlens_q", read_tensor},
+    {"cu_seqlens_k", read_tensor},
+    {"seqused_q", read_tensor},
+    {"seqused_k", read_tensor},
+    {"max_seqlen_q", [](CallOptions& o, Imports&, const Given& g) { o.arguments.sequences.max_seqlen_q = integer(g); }},
+    {"max_seqlen_k", [](CallOptions& o, Imports&, const Given& g) { o.arguments.sequences.max_seqlen_k = integer(g); }},
     {"threads", [](CallOptions& o, Imports&, const Given& g) { o.execution.threads = short_integer(g); }},
-    {"q_descale",
-     [](CallOptions& o, Imports& i, const Given& g) { o.q_descale = i.view(g.value, {g.name, kFloat32}); }},
-    {"k_descale",
-     [](CallOptions& o, Imports& i, const Given& g) { o.k_descale = i.view(g.value, {g.name, kFloat32}); }},
-    {"v_descale",
-     [](CallOptions& o, Imports& i, const Given& g) { o.v_descale = i.view(g.value, {g.name, kFloat32}); }},
-    {"q_shift", [](CallOptions& o, Imports& i, const Given& g) { o.q_shift = i.view(g.value, {g.name, kFloat32}); }},
-    {"v_rotation",
-     [](CallOptions& o, Imports&, const Given& g) { o.v_rotation = {.given = true, .seed = unsigned_integer(g)}; }},
+    {"q_descale", read_tensor},
+    {"k_descale", read_tensor},
+    {"v_descale", read_tensor},
+    {"q_shift", read_tensor},
+    {"v_rotation", [](CallOptions& o, Imports&,
+                      const Given& g) { o.arguments.v_rotation = {.given = true, .seed = unsigned_integer(g)}; }},
     {"out_dtype", [](CallOptions& o, Imports&, const Given& g) { o.out_dtype = out_dtype(g); }},
     {"engine", [](CallOptions& o, Imports&, const Given& g) { o.execution.engine = engine(g); }},
     {"stream", [](CallOptions&, Imports&, const Given&) {}},  // read by imports_for
-    {"page_table",
-     [](CallOptions& o, Imports& i, const Given& g) { o.page_table = i.view(g.value, {g.name, kInt32}); }},
-    {"leftpad_k",
-     [](CallOptions& o, Imports& i, const Given& g) { o.sequences.leftpad_k = i.view(g.value, {g.name, kInt32}); }},
-    {"cache_batch_idx", [](CallOptions& o, Imports& i,
-                           const Given& g) { o.sequences.cache_batch_idx = i.view(g.value, {g.name, kInt32}); }},
-    {"tree_mask", [](CallOptions& o, Imports& i, const Given& g) { o.tree_mask = i.view(g.value, {g.name, kInt64}); }},
+    {"page_table", read_tensor},
+    {"leftpad_k", read_tensor},
+    {"cache_batch_idx", read_tensor},
+    {"tree_mask", read_tensor},
 };
+
+constexpr bool is_keyword(std::string_view name) {
+  return std::ranges::find(kKeywords, name, &Keyword::name) != std::end(kKeywords);
+}
+
+static_assert(std::ranges::all_of(kTensors<ForwardArguments>, [](const CallTensor& tensor) {
+  const bool positional = tensor.name == "q" || tensor.name == "k" || tensor.name == "v";
+  return tensor.role == TensorRole::output || positional || is_keyword(tensor.name);
+}));
 
 const Keyword& keyword(std::string_view name) {
   for (const Keyword& keyword : kKeywords) {
@@ -147,14 +144,18 @@ const Keyword& keyword(std::string_view name) {
 
 }  // namespace
 
-CallOptions read_options(const nb::kwargs& keywords, Imports& imports) {
-  CallOptions options;
+void read_options(const nb::kwargs& keywords, Imports& imports, CallOptions& options) {
   for (const auto& [name, value] : keywords) {
     const Keyword& found = keyword(string({"an option's name", name}, "text"));
     if (!value.is_none()) found.read(options, imports, {found.name.data(), value});
   }
   options.execution.stream = imports.stream();
   options.execution.parallel_for = parallel_for();
+}
+
+CallOptions read_options(const nb::kwargs& keywords, Imports& imports) {
+  CallOptions options;
+  read_options(keywords, imports, options);
   return options;
 }
 

@@ -11,27 +11,18 @@
 
 namespace strobe::python {
 
-/// What both passes take beside their tensors.
+/// What calls take by keyword.
 struct CallOptions {
   AttentionOptions attention;
-  Sequences sequences;
-  ScoreModifiers modifiers;
-  RandomState random;
-  bool seeded = false;  // random was given, in any of its forms
+  ForwardArguments arguments;  // its optional inputs, those of a backward among them
+  bool seeded = false;         // arguments.random was given, in any of its forms
   Execution execution;
-  // The forward's alone.
-  ConstTensorView q_descale;
-  ConstTensorView k_descale;
-  ConstTensorView v_descale;
-  ConstTensorView q_shift;
-  Rotation v_rotation;
   std::optional<DType> out_dtype;  // of 8-bit inputs, for a plan: a call has its output
-  ConstTensorView page_table;
-  ConstTensorView tree_mask;
 };
 
 /// Reads `keywords`, in which None stands for an option's default; its tensors come in through `imports`. TypeError for
 /// a name that is no option or a value that is not of its kind, ValueError for a value out of range.
+void read_options(const nanobind::kwargs& keywords, Imports& imports, CallOptions& options);
 CallOptions read_options(const nanobind::kwargs& keywords, Imports& imports);
 
 /// The value of the keyword "stream" as it is given.

@@ -13,7 +13,9 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "call/tensors.h"
 #include "dense_strides.h"
 #include "strobe/attention.h"
 #include "strobe/quantize.h"
@@ -27,51 +29,13 @@ namespace {
 
 using xla::CallFrame;
 
-/// A call's tensors of both passes; what a pass does not have stays not given.
-struct Tensors {
-  TensorView q, k, v, o, lse, max_logits, d_o, d_lse, dq, dk, dv, d_bias, d_sink;
-  TensorView alibi_slopes, bias, sink, block_mask, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, random;
-  TensorView q8, k8, v8, q_descale, k_descale, v_descale, q_shift;
-};
-
 struct NamedTensor {
   std::string_view name;
-  TensorView Tensors::* member;
-};
-constexpr NamedTensor kTensors[] = {
-    {"q", &Tensors::q},
-    {"k", &Tensors::k},
-    {"v", &Tensors::v},
-    {"o", &Tensors::o},
-    {"lse", &Tensors::lse},
-    {"max_logits", &Tensors::max_logits},
-    {"d_o", &Tensors::d_o},
-    {"d_lse", &Tensors::d_lse},
-    {"dq", &Tensors::dq},
-    {"dk", &Tensors::dk},
-    {"dv", &Tensors::dv},
-    {"d_bias", &Tensors::d_bias},
-    {"d_sink", &Tensors::d_sink},
-    {"alibi_slopes", &Tensors::alibi_slopes},
-    {"bias", &Tensors::bias},
-    {"sink", &Tensors::sink},
-    {"block_mask", &Tensors::block_mask},
-    {"cu_seqlens_q", &Tensors::cu_seqlens_q},
-    {"cu_seqlens_k", &Tensors::cu_seqlens_k},
-    {"seqused_q", &Tensors::seqused_q},
-    {"seqused_k", &Tensors::seqused_k},
-    {"random", &Tensors::random},
-    {"q8", &Tensors::q8},
-    {"k8", &Tensors::k8},
-    {"v8", &Tensors::v8},
-    {"q_descale", &Tensors::q_descale},
-    {"k_descale", &Tensors::k_descale},
-    {"v_descale", &Tensors::v_descale},
-    {"q_shift", &Tensors::q_shift},
+  TensorView view;
 };
 
 struct Call {
-  Tensors tensors;
+  std::vector<NamedTensor> tensors;
   AttentionOptions options;
   QuantizeOptions quantize;
   Rotation v_rotation;
@@ -79,7 +43,19 @@ struct Call {
   std::int64_t block_size = 128;
   std::int64_t max_seqlen_q = -1;
   std::int64_t max_seqlen_k = -1;
+
+  /// Not given where the call has none of that name.
+  TensorView tensor(std::string_view name) const {
+    const auto found = std::ranges::find(tensors, name, &NamedTensor::name);
+    return found == tensors.end() ? TensorView() : found->view;
+  }
 };
+
+/// "random" are the words of dropout's seed and offset.
+bool is_tensor(std::string_view name) {
+  return name == "random" || find_tensor<ForwardArguments>(name) != nullptr ||
+         find_tensor<BackwardArguments>(name) != nullptr || find_tensor<QuantizeArguments>(name) != nullptr;
+}
 
 std::optional<DType> dtype_of(xla::DataType dtype) {
   switch (dtype) {
@@ -115,15 +91,13 @@ Status read_buffer(const xla::Buffer& buffer, std::string_view name, const Devic
 }
 
 /// Reads `buffers` by the names in `names`, which blanks separate.
-Status read_buffers(const xla::Buffers& buffers, std::string_view names, const Device& device, Tensors& tensors) {
+Status read_buffers(const xla::Buffers& buffers, std::string_view names, const Device& device, Call& call) {
   for (std::int64_t index = 0; index < buffers.count; ++index) {
     const std::string_view name = names.substr(0, names.find(' '));
     names.remove_prefix(std::min(names.size(), name.size() + 1));
-    const auto* named = std::ranges::find(kTensors, name, &NamedTensor::name);
-    if (named == std::end(kTensors)) return failure(fmt::format("\"{}\" is no tensor of a call", name));
-    if (Status status = read_buffer(*buffers.buffers[index], name, device, tensors.*(named->member)); !status.ok()) {
-      return status;
-    }
+    if (!is_tensor(name)) return failure(fmt::format("\"{}\" is no tensor of a call", name));
+    NamedTensor& tensor = call.tensors.emplace_back(NamedTensor{name, {}});
+    if (Status status = read_buffer(*buffers.buffers[index], name, device, tensor.view); !status.ok()) return status;
   }
   return {};
 }
@@ -172,84 +146,51 @@ Status read_call(const CallFrame& frame, const Device& device, Call& call) {
     const std::string_view name(span.data, span.size);
     Status status;
     if (name == "operands") {
-      status = read_buffers(frame.operands, text_of(frame.attributes, index), device, call.tensors);
+      status = read_buffers(frame.operands, text_of(frame.attributes, index), device, call);
     } else if (name == "results") {
-      status = read_buffers(frame.results, text_of(frame.attributes, index), device, call.tensors);
+      status = read_buffers(frame.results, text_of(frame.attributes, index), device, call);
     } else if (frame.attributes.kinds[index] == xla::AttributeKind::scalar) {
       read_number(name, *static_cast<const xla::Scalar*>(frame.attributes.values[index]), call);
     }
     if (!status.ok()) return status;
   }
-  return check_random(call.tensors.random);
+  return check_random(call.tensor("random"));
 }
 
 template <class Arguments>
-void add_shared(const Call& call, Arguments& arguments) {
-  const Tensors& t = call.tensors;
-  arguments.q = t.q;
-  arguments.k = t.k;
-  arguments.v = t.v;
-  arguments.sequences = {.cu_seqlens_q = t.cu_seqlens_q,
-                         .cu_seqlens_k = t.cu_seqlens_k,
-                         .seqused_q = t.seqused_q,
-                         .seqused_k = t.seqused_k,
-                         .max_seqlen_q = call.max_seqlen_q,
-                         .max_seqlen_k = call.max_seqlen_k};
-  arguments.modifiers = {t.alibi_slopes, t.bias, t.sink, t.block_mask, call.block_size};
+Arguments arguments_of(const Call& call) {
+  Arguments arguments;
+  for_each_tensor(arguments, [&call](const CallTensor& tensor, auto& view) { view = call.tensor(tensor.name); });
+  arguments.sequences.max_seqlen_q = call.max_seqlen_q;
+  arguments.sequences.max_seqlen_k = call.max_seqlen_k;
+  return arguments;
+}
+
+template <class Arguments>
+Arguments pass_of(const Call& call) {
+  auto arguments = arguments_of<Arguments>(call);
+  arguments.modifiers.block_size = call.block_size;
   // Words of seed and offset, low ones first, read when the call runs. XLA aligns its buffers to 16 bytes and more.
-  arguments.random.on_device = static_cast<const std::uint64_t*>(t.random.data);
+  arguments.random.on_device = static_cast<const std::uint64_t*>(call.tensor("random").data);
+  return arguments;
 }
 
 Status run_forward(const Call& call) {
-  ForwardArguments arguments;
-  add_shared(call, arguments);
-  arguments.o = call.tensors.o;
-  arguments.lse = call.tensors.lse;
-  arguments.max_logits = call.tensors.max_logits;
-  arguments.q_descale = call.tensors.q_descale;
-  arguments.k_descale = call.tensors.k_descale;
-  arguments.v_descale = call.tensors.v_descale;
-  arguments.q_shift = call.tensors.q_shift;
+  auto arguments = pass_of<ForwardArguments>(call);
   arguments.v_rotation = call.v_rotation;
   return forward(arguments, call.options, call.execution);
 }
 
 Status run_backward(const Call& call) {
-  const Tensors& t = call.tensors;
-  BackwardArguments arguments;
-  add_shared(call, arguments);
-  arguments.o = t.o;
-  arguments.lse = t.lse;
-  arguments.d_o = t.d_o;
-  arguments.d_lse = t.d_lse;
-  arguments.dq = t.dq;
-  arguments.dk = t.dk;
-  arguments.dv = t.dv;
-  arguments.d_bias = t.d_bias;
-  arguments.d_sink = t.d_sink;
-  return backward(arguments, call.options, call.execution);
+  return backward(pass_of<BackwardArguments>(call), call.options, call.execution);
 }
 
 Status run_quantize(const Call& call) {
-  const Tensors& t = call.tensors;
+  const auto arguments = arguments_of<QuantizeArguments>(call);
   QuantizeOptions options = call.quantize;
-  options.element = t.q8.dtype;
-  options.center_k = t.q_shift.given();
-  return quantize({.q = t.q,
-                   .k = t.k,
-                   .v = t.v,
-                   .q8 = t.q8,
-                   .k8 = t.k8,
-                   .v8 = t.v8,
-                   .q_descale = t.q_descale,
-                   .k_descale = t.k_descale,
-                   .v_descale = t.v_descale,
-                   .q_shift = t.q_shift,
-                   .sequences = {.cu_seqlens_q = t.cu_seqlens_q,
-                                 .cu_seqlens_k = t.cu_seqlens_k,
-                                 .max_seqlen_q = call.max_seqlen_q,
-                                 .max_seqlen_k = call.max_seqlen_k}},
-                  options, call.execution);
+  options.element = arguments.q8.dtype;
+  options.center_k = arguments.q_shift.given();
+  return quantize(arguments, options, call.execution);
 }
 
 xla::Error* report(const xla::Api& api, const Status& status) {

@@ -3,10 +3,12 @@
 
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "call_options.h"
+#include "call_tensors.h"
 #include "errors.h"
 #include "imports.h"
 #include "strobe/plan.h"
@@ -18,47 +20,33 @@ namespace strobe::python {
 namespace {
 
 constexpr const char* kFloats = "float32, float16 or bfloat16";
-constexpr const char* kFloat32 = "float32";
-constexpr const char* kLikeQ = "q's dtype";
 
-/// What the arguments of both passes have beside q, k and v.
-template <class Arguments>
-void add_shared_options(const CallOptions& options, Arguments& arguments) {
-  arguments.sequences = options.sequences;
-  arguments.modifiers = options.modifiers;
-  arguments.random = options.random;
+void check_out_dtype(const CallOptions& options) {
+  const DType q = options.arguments.q.dtype;
+  if (options.out_dtype && size_of(q) > 1) {
+    raise(PyExc_ValueError, "out_dtype is given, but q is {}: it belongs to 8-bit inputs", name_of(q));
+  }
 }
 
-void add_options(const CallOptions& options, ForwardArguments& arguments) {
-  add_shared_options(options, arguments);
-  arguments.q_descale = options.q_descale;
-  arguments.k_descale = options.k_descale;
-  arguments.v_descale = options.v_descale;
-  arguments.q_shift = options.q_shift;
-  arguments.v_rotation = options.v_rotation;
-  if (options.out_dtype && size_of(arguments.q.dtype) > 1) {
-    raise(PyExc_ValueError, "out_dtype is given, but q is {}: it belongs to 8-bit inputs", name_of(arguments.q.dtype));
-  }
-  arguments.page_table = options.page_table;
-  arguments.tree_mask = options.tree_mask;
+/// Why a tensor of a forward is none of a backward.
+const char* why_forward_alone(std::string_view name) {
+  if (name == "page_table") return "no engine has the backward of a key-value cache";
+  if (name == "tree_mask") return "no engine has the backward of tree masks";
+  return "8-bit inputs have no backward";
 }
 
 void add_options(const CallOptions& options, BackwardArguments& arguments) {
-  add_shared_options(options, arguments);
-  for (const auto& [name, scales] :
-       {std::pair{"q_descale", &options.q_descale}, std::pair{"k_descale", &options.k_descale},
-        std::pair{"v_descale", &options.v_descale}, std::pair{"q_shift", &options.q_shift}}) {
-    if (scales->given()) raise(PyExc_NotImplementedError, "{} is given: 8-bit inputs have no backward", name);
+  const ForwardArguments& given = options.arguments;
+  if (given.v_rotation.given) {
+    raise(PyExc_NotImplementedError, "v_rotation is given: {}", why_forward_alone("v_rotation"));
   }
-  if (options.v_rotation.given) {
-    raise(PyExc_NotImplementedError, "v_rotation is given: 8-bit inputs have no backward");
-  }
-  if (options.page_table.given()) {
-    raise(PyExc_NotImplementedError, "page_table is given: no engine has the backward of a key-value cache");
-  }
-  if (options.tree_mask.given()) {
-    raise(PyExc_NotImplementedError, "tree_mask is given: no engine has the backward of tree masks");
-  }
+  for_each_tensor(given, [](const CallTensor& tensor, const ConstTensorView& view) {
+    if (!view.given() || find_tensor<BackwardArguments>(tensor.name) != nullptr) return;
+    raise(PyExc_NotImplementedError, "{} is given: {}", tensor.name, why_forward_alone(tensor.name));
+  });
+  arguments.sequences = given.sequences;
+  arguments.modifiers = given.modifiers;
+  arguments.random = given.random;
 }
 
 /// A seed of our own would be the same in every call, and a drawn one unknown to the backward.
@@ -141,17 +129,14 @@ void raise_if_failed(const Status& status) {
 void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle max_logits,
              bool heads_first, const nb::kwargs& keywords) {
   Imports imports = imports_for(keywords);
-  ForwardArguments arguments;
-  arguments.q = imports.view(q, {"q", kFloats});
-  arguments.k = imports.view(k, {"k", kLikeQ});
-  arguments.v = imports.view(v, {"v", kLikeQ});
-  const CallOptions options = read_options(keywords, imports);
+  CallOptions options;
+  ForwardArguments& arguments = options.arguments;
+  import_tensors(imports, arguments, {{"q", q}, {"k", k}, {"v", v}});
+  read_options(keywords, imports, options);
   check_seeded(options);
-  arguments.o = imports.view(o, {"o", kLikeQ, true});
-  arguments.lse = imports.view(lse, {"lse", kFloat32, true});
-  arguments.max_logits = imports.view(max_logits, {"max_logits", kFloat32, true});
+  import_tensors(imports, arguments, {{"o", o}, {"lse", lse}, {"max_logits", max_logits}});
   if (heads_first) swap_seqlen_and_heads(arguments.q, arguments.k, arguments.v, arguments.o);
-  add_options(options, arguments);
+  check_out_dtype(options);
   run(arguments, options);
 }
 
@@ -160,20 +145,11 @@ void backward(nb::handle d_o, nb::handle q, nb::handle k, nb::handle v, nb::hand
               nb::handle allocate_workspace, const nb::kwargs& keywords) {
   Imports imports = imports_for(keywords);
   BackwardArguments arguments;
-  arguments.q = imports.view(q, {"q", kFloats});
-  arguments.k = imports.view(k, {"k", kLikeQ});
-  arguments.v = imports.view(v, {"v", kLikeQ});
-  arguments.o = imports.view(o, {"o", kLikeQ});
-  arguments.lse = imports.view(lse, {"lse", kFloat32});
-  arguments.d_o = imports.view(d_o, {"d_o", kLikeQ});
-  arguments.d_lse = imports.view(d_lse, {"d_lse", kFloat32});
+  import_tensors(imports, arguments,
+                 {{"q", q}, {"k", k}, {"v", v}, {"o", o}, {"lse", lse}, {"d_o", d_o}, {"d_lse", d_lse}});
   CallOptions options = read_options(keywords, imports);
   check_seeded(options);
-  arguments.dq = imports.view(dq, {"dq", kLikeQ, true});
-  arguments.dk = imports.view(dk, {"dk", kLikeQ, true});
-  arguments.dv = imports.view(dv, {"dv", kLikeQ, true});
-  arguments.d_bias = imports.view(d_bias, {"d_bias", kFloat32, true});
-  arguments.d_sink = imports.view(d_sink, {"d_sink", kFloat32, true});
+  import_tensors(imports, arguments, {{"dq", dq}, {"dk", dk}, {"dv", dv}, {"d_bias", d_bias}, {"d_sink", d_sink}});
   add_options(options, arguments);
   WorkspaceFunction workspace(allocate_workspace, imports);
   const AllocateWorkspace allocate = std::ref(workspace);
@@ -183,17 +159,19 @@ void backward(nb::handle d_o, nb::handle q, nb::handle k, nb::handle v, nb::hand
 
 std::string explain(nb::handle q, nb::handle k, nb::handle v, bool backward, const nb::kwargs& keywords) {
   Imports imports = imports_for(keywords);
-  const ConstTensorView query = imports.view(q, {"q", kFloats});
-  const ConstTensorView key = imports.view(k, {"k", kLikeQ});
-  const ConstTensorView value = imports.view(v, {"v", kLikeQ});
-  if (!query.given() || !key.given() || !value.given()) raise(PyExc_TypeError, "q, k and v must be given");
-  const CallOptions options = read_options(keywords, imports);
-  const PlannedOutputs out(query, key, value, options.out_dtype);
+  CallOptions options;
+  ForwardArguments& forward = options.arguments;
+  import_tensors(imports, forward, {{"q", q}, {"k", k}, {"v", v}});
+  if (!forward.q.given() || !forward.k.given() || !forward.v.given()) {
+    raise(PyExc_TypeError, "q, k and v must be given");
+  }
+  read_options(keywords, imports, options);
+  const PlannedOutputs out(forward.q, forward.k, forward.v, options.out_dtype);
   const auto plan = [&]() -> Result<Plan> {
     if (backward) {
-      BackwardArguments arguments{.q = query,
-                                  .k = key,
-                                  .v = value,
+      BackwardArguments arguments{.q = forward.q,
+                                  .k = forward.k,
+                                  .v = forward.v,
                                   .o = out.o,
                                   .lse = out.lse,
                                   .d_o = out.o,
@@ -203,9 +181,10 @@ std::string explain(nb::handle q, nb::handle k, nb::handle v, bool backward, con
       add_options(options, arguments);
       return make_plan(arguments, options.attention, options.execution);
     }
-    ForwardArguments arguments{.q = query, .k = key, .v = value, .o = out.o, .lse = out.lse};
-    add_options(options, arguments);
-    return make_plan(arguments, options.attention, options.execution);
+    forward.o = out.o;
+    forward.lse = out.lse;
+    check_out_dtype(options);
+    return make_plan(forward, options.attention, options.execution);
   }();
   raise_if_failed(plan.status());
   return plan->explain();

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <functional>
-#include <utility>
 
 #include "call_options.h"
+#include "call_tensors.h"
 #include "errors.h"
 #include "imports.h"
 #include "strobe/error_budget.h"
@@ -22,23 +22,19 @@ void quantize(nb::handle q, nb::handle k, nb::handle v, nb::handle q8, nb::handl
               nb::handle q_descale, nb::handle k_descale, nb::handle v_descale, nb::handle q_shift, int q_scales,
               int k_scales, int v_scales, nb::handle rotate_qk, nb::handle rotate_v, nb::handle seed,
               nb::handle allocate_workspace, const nb::kwargs& keywords) {
-  constexpr const char* kFloats = "float32, float16 or bfloat16";
-  constexpr const char* kElements = "int8 or float8_e4m3fn";
-  constexpr const char* kFloat32 = "float32";
   Imports imports = imports_for(keywords);
   QuantizeArguments arguments;
-  arguments.q = imports.view(q, {"q", kFloats});
-  arguments.k = imports.view(k, {"k", "q's dtype"});
-  arguments.v = imports.view(v, {"v", "q's dtype"});
+  import_tensors(imports, arguments, {{"q", q}, {"k", k}, {"v", v}});
   CallOptions call = read_options(keywords, imports);
-  arguments.sequences = call.sequences;
-  arguments.q8 = imports.view(q8, {"q8", kElements, true});
-  arguments.k8 = imports.view(k8, {"k8", kElements, true});
-  arguments.v8 = imports.view(v8, {"v8", kElements, true});
-  arguments.q_descale = imports.view(q_descale, {"q_descale", kFloat32, true});
-  arguments.k_descale = imports.view(k_descale, {"k_descale", kFloat32, true});
-  arguments.v_descale = imports.view(v_descale, {"v_descale", kFloat32, true});
-  arguments.q_shift = imports.view(q_shift, {"q_shift", kFloat32, true});
+  arguments.sequences = call.arguments.sequences;
+  import_tensors(imports, arguments,
+                 {{"q8", q8},
+                  {"k8", k8},
+                  {"v8", v8},
+                  {"q_descale", q_descale},
+                  {"k_descale", k_descale},
+                  {"v_descale", v_descale},
+                  {"q_shift", q_shift}});
   const QuantizeOptions options{.element = arguments.q8.dtype,
                                 .q_scales = static_cast<ScaleUnit>(q_scales),
                                 .k_scales = static_cast<ScaleUnit>(k_scales),
@@ -60,24 +56,22 @@ void quantize(nb::handle q, nb::handle k, nb::handle v, nb::handle q8, nb::handl
 
 nb::dict plan_quantization(nb::handle q, nb::handle k, nb::handle v, int mode, nb::handle max_rmse,
                            nb::handle max_error, nb::handle seed, const nb::kwargs& keywords) {
-  constexpr const char* kFloats = "float32, float16 or bfloat16";
   Imports imports = imports_for(keywords);
-  const ConstTensorView query = imports.view(q, {"q", kFloats});
-  const ConstTensorView key = imports.view(k, {"k", "q's dtype"});
-  const ConstTensorView value = imports.view(v, {"v", "q's dtype"});
-  const CallOptions call = read_options(keywords, imports);
-  for (const auto& [name, lengths] : {std::pair{"cu_seqlens_q", &call.sequences.cu_seqlens_q},
-                                      std::pair{"cu_seqlens_k", &call.sequences.cu_seqlens_k}}) {
-    if (!lengths->given()) continue;
-    raise_if_failed(
-        {StatusCode::unsupported, fmt::format("{} is given: plan_quantization takes tensors with a batch axis", name)});
-  }
+  CallOptions call;
+  ForwardArguments& given = call.arguments;
+  import_tensors(imports, given, {{"q", q}, {"k", k}, {"v", v}});
+  read_options(keywords, imports, call);
+  for_each_tensor(given.sequences, [](const CallTensor& tensor, const ConstTensorView& lengths) {
+    if (!is_cumulative(tensor) || !lengths.given()) return;
+    raise_if_failed({StatusCode::unsupported,
+                     fmt::format("{} is given: plan_quantization takes tensors with a batch axis", tensor.name)});
+  });
   const ErrorBudget budget{static_cast<QuantizationMode>(mode), number({"max_rmse", max_rmse}),
                            number({"max_error", max_error})};
   const std::uint64_t rotation = unsigned_integer({"seed", seed});
   const auto plan = [&] {
     const nb::gil_scoped_release released;
-    return strobe::plan_quantization(query, key, value, budget, call.attention, rotation);
+    return strobe::plan_quantization(given.q, given.k, given.v, budget, call.attention, rotation);
   }();
   raise_if_failed(plan.status());
   nb::dict to;

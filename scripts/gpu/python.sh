@@ -28,7 +28,7 @@ export PYTHONPATH=$site
 failed=()
 python3 -c 'import strobe; print(strobe._core.__file__, strobe.info())'
 python3 bench/gpu/python_host_time.py "$out/host_time.json" || failed+=("host time")
-test=(python3 -m pytest -q -s -p no:cacheprovider scripts/gpu)
+test=(python3 -m pytest -q -s -p no:cacheprovider tests/gpu/python)
 if python3 -c 'import xdist' 2>/dev/null; then # in many processes: kernels that the pack lacks are compiled on first use
   "${test[@]}" -n "$(nproc)" --junit-xml="$out/tests.xml" || failed+=(tests)
   "${test[@]}" -k device_memory || failed+=("device memory")
@@ -37,7 +37,7 @@ else
 fi
 # The drop-ins' caches by random options, and a captured decode step whose lengths change on the device.
 STROBE_TEST_DEVICE=cuda python3 -m pytest -q -p no:cacheprovider tests/python/test_kvcache.py -k random_calls || failed+=(caches)
-python3 scripts/gpu/check_replay.py || failed+=(replays)
+python3 tests/gpu/python/check_replay.py || failed+=(replays)
 if [[ -n ${STROBE_TESTS:-} ]]; then
   "$STROBE_TESTS/cli_tests" --gtest_brief=1 --gtest_filter='OnAGpu.*' || failed+=(program)
 fi

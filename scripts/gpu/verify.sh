@@ -1,17 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Verifies the GPU engines on a machine with a Hopper GPU and PyTorch, and prints a short table.
+# Verifies the kernels of both families on a machine with a Hopper GPU and PyTorch, and prints a short table.
 #
 #   STROBE_LIBRARY=build/release/lib/libstrobe.so STROBE_TESTS=build/release/bin scripts/gpu/verify.sh [CONFIGURATIONS]
 #
-# Random configurations of tests/hopper, forward and backward, against float64 in as many processes as there are cores
-# (kernels that the library's pack lacks are compiled on first use), the other tests there, the same of the Ampere
-# engine with the tiles of each amount of shared memory that its devices have, the checks of check_forward.py, the GPU
+# Random configurations of tests/gpu, forward and backward, against float64 in as many processes as there are cores
+# (kernels that the library's pack lacks are compiled on first use), the other tests there, the same of the sm80 kernels
+# with the tiles of each amount of shared memory that their devices have, the checks of check_forward.py, the GPU
 # program of examples/quickstart, compute-sanitizer's four tools, and the mutations of scripts/mutation/run_gpu.py,
 # which it builds first unless $STROBE_MUTATION_TESTS names the folder of its programs. $PARTS names what to run of
-# "random tests ampere checks sanitizers mutations", all of it unless set. Logs stay in $LOGS.
+# "random tests sm80 checks sanitizers mutations", all of it unless set. Logs stay in $LOGS.
 set -u
-parts=" ${PARTS:-random tests ampere checks sanitizers mutations} "
+parts=" ${PARTS:-random tests sm80 checks sanitizers mutations} "
 tests=$(realpath "${STROBE_TESTS:-build/release/bin}")
 [[ -n ${STROBE_MUTATION_TESTS:-} ]] && STROBE_MUTATION_TESTS=$(realpath "$STROBE_MUTATION_TESTS")
 cd "$(dirname "$0")" || exit 1
@@ -30,7 +30,7 @@ run_shards() {
   shift 4
   for ((i = 0; i < count; ++i)); do
     STROBE_SEEDS=$each STROBE_STRIDE=$stride STROBE_FIRST_SEED=$((32 + i * each * stride)) \
-      "$@" "$tests/hopper_random_tests" >"$logs/$name-$i.log" 2>&1 &
+      "$@" "$tests/gpu_random_tests" >"$logs/$name-$i.log" 2>&1 &
     pids+=($!)
   done
   for i in "${!pids[@]}"; do
@@ -48,7 +48,7 @@ run_shards() {
 run_tests() {
   local name=$1 filter=$2 start=$SECONDS bad=0 pids=() i
   for ((i = 0; i < shards; ++i)); do
-    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i "$tests/hopper_tests" --gtest_brief=1 \
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i "$tests/gpu_tests" --gtest_brief=1 \
       --gtest_filter="$filter" >"$logs/$name-$i.log" 2>&1 &
     pids+=($!)
   done
@@ -63,30 +63,29 @@ run_tests() {
   ((bad == 0))
 }
 
-check_random() { run_shards random "$shards" "$per_shard" 1 || failed=1; }
+check_random() { GTEST_FILTER='-*/sm80' run_shards random "$shards" "$per_shard" 1 || failed=1; }
 
 check_tests() {
-  run_tests tests '-HopperLargeTensors.*' || failed=1
-  "$tests/hopper_tests" --gtest_brief=1 --gtest_filter=HopperLargeTensors.* || failed=1  # it takes most of a GPU's memory
+  run_tests tests '-GpuLargeTensors.*:*/sm80' || failed=1
+  "$tests/gpu_tests" --gtest_brief=1 --gtest_filter=GpuLargeTensors.* || failed=1  # it takes most of a GPU's memory
 }
 
-check_ampere() {
+check_sm80() {
   local kilobytes
   for kilobytes in 227 163 99; do
-    STROBE_ENGINE=ampere STROBE_SHARED_KB=$kilobytes \
-      run_shards "ampere-$kilobytes" "$shards" $(((per_shard + 2) / 3)) 1 || failed=1
+    STROBE_SHARED_KB=$kilobytes GTEST_FILTER='*/sm80' \
+      run_shards "sm80-$kilobytes" "$shards" $(((per_shard + 2) / 3)) 1 || failed=1
   done
-  STROBE_ENGINE=ampere run_tests ampere \
-    'HopperForward.*:HopperMerge.*:HopperAppend.*:HopperBackward.*:HopperOptions.*:HopperCache.*:HopperTree.*:-*InParts' || failed=1
+  run_tests sm80 '*/sm80' || failed=1
 }
 
 check_scripts() {
-  python3 check_forward.py --configurations 1 || failed=1
-  python3 check_eight_bit.py || failed=1
-  python3 check_quantize.py || failed=1
-  python3 check_stored.py || failed=1
-  python3 check_pages.py || failed=1
-  python3 check_append.py || failed=1
+  python3 ../../tests/gpu/python/check_forward.py --configurations 1 || failed=1
+  python3 ../../tests/gpu/python/check_eight_bit.py || failed=1
+  python3 ../../tests/gpu/python/check_quantize.py || failed=1
+  python3 ../../tests/gpu/python/check_stored.py || failed=1
+  python3 ../../tests/gpu/python/check_pages.py || failed=1
+  python3 ../../tests/gpu/python/check_append.py || failed=1
   "$tests/quickstart_gpu" || failed=1
 }
 
@@ -95,7 +94,7 @@ check_scripts() {
 # racecheck knows only that lane's accesses: ptxas makes the __syncwarp() of a converged warp a NOP.
 check_sanitizers() {
   local tool tools=()
-  export STROBE_DEBUG_KERNELS=1 STROBE_LONGEST=500
+  export STROBE_DEBUG_KERNELS=1 STROBE_LONGEST=500 GTEST_FILTER='-*/sm80'
   run_shards poisoned 20 5 8 || failed=1
   if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck initcheck synccheck; do
@@ -106,12 +105,12 @@ check_sanitizers() {
     # Page tables and lengths are read on the device: numbers of no page, and rows that no key uses. Rows of a large LSE
     # are found by a kernel that random configurations leave at once.
     for tool in memcheck racecheck initcheck synccheck; do
-      STROBE_SEEDS=20 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests/hopper_tests" --gtest_brief=1 \
-        --gtest_filter='HopperCache.PagesBehindPadding:HopperCache.Entries:HopperCache.PagesThatDoNotExistAreZeros:HopperAppend.*:HopperLargeScores.ASink*' \
+      STROBE_SEEDS=20 compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests/gpu_tests" --gtest_brief=1 \
+        --gtest_filter='GpuCache.PagesBehindPadding/sm90:GpuCache.Entries/sm90:GpuCache.PagesThatDoNotExistAreZeros/sm90:GpuAppend.*/sm90:GpuLargeScores.ASink*' \
         >"$logs/pages-$tool.log" 2>&1 || { echo "FAIL  pages under $tool"; failed=1; }
     done
   fi
-  unset STROBE_DEBUG_KERNELS STROBE_LONGEST
+  unset STROBE_DEBUG_KERNELS STROBE_LONGEST GTEST_FILTER
 }
 
 check_mutations() {
@@ -123,7 +122,7 @@ check_mutations() {
 
 wanted random && check_random
 wanted tests && check_tests
-wanted ampere && check_ampere
+wanted sm80 && check_sm80
 wanted checks && check_scripts
 wanted sanitizers && check_sanitizers
 wanted mutations && check_mutations

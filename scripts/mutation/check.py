@@ -18,7 +18,7 @@ def complaint(mutation):
 
 
 def gpu_tests():
-    files = (ROOT / "tests" / "hopper").glob("*.cpp")
+    files = (ROOT / "tests" / "gpu").glob("*.cpp")
     found = (re.findall(r"^TEST_[FP]\((\w+), (\w+)\)", path.read_text(encoding="utf-8"), re.MULTILINE) for path in files)
     return {f"{suite}.{name}" for tests in found for suite, name in tests}
 

@@ -33,21 +33,21 @@ PREPARATION = [
         f"{STEPS}/prepared_rows.h",
         "return fabsf(lse) > kLargeLse &&",
         "return fabsf(lse) < kLargeLse &&",
-        "Tensors/HopperLargeScoresWith.RowsMaskedByAFiniteBiasTakeTheMean/bfloat16_d64",
+        "GpuLargeScoresWith.RowsMaskedByAFiniteBiasTakeTheMean/sm90_bfloat16_d64",
     ),
     KernelMutation(
         "the sink is no part of a large row's sum",
         f"{STEPS}/large_rows.h",
         "if (of.rule.sink) {",
         "if (false) {",
-        "HopperLargeScores.ASinkOfTheSameSizeIsOneMoreKey",
+        "GpuLargeScores.ASinkOfTheSameSizeIsOneMoreKey/sm90",
     ),
     KernelMutation(
         "the sum of a large row is that of its first warp's keys",
         f"{STEPS}/large_rows.h",
         "for (const auto& warp : of_warps) {",
         "for (const auto& warp : {of_warps[0]}) {",
-        "Tensors/HopperLargeScoresWith.RowsMaskedByAFiniteBiasTakeTheMean/bfloat16_d64",
+        "GpuLargeScoresWith.RowsMaskedByAFiniteBiasTakeTheMean/sm90_bfloat16_d64",
     ),
 ]
 
@@ -224,7 +224,7 @@ IN_ORDER = [
         f"{BACKWARD}/query_sender.h",
         "if (turn.first()) {\n        cptx::cp_async_bulk(",
         "if (false) {\n        cptx::cp_async_bulk(",
-        "HopperBackward.GivesTheSameBitsEveryTime",
+        "GpuBackward.GivesTheSameBitsEveryTime/sm90",
     ),
     KernelMutation(
         "the last to come forgets what the others added",
@@ -261,7 +261,7 @@ IN_ORDER = [
         f"{BACKWARD}/ordered_query_warpgroup.h",
         "wait<C>(barriers_.staged_empty, staged_parity_ ^ 1);\n      stage_sums",
         "stage_sums",
-        "HopperBackward.GivesTheSameBitsEveryTime",
+        "GpuBackward.GivesTheSameBitsEveryTime/sm90",
     ),
     KernelMutation(
         "dQ of the last to come is not scaled",
@@ -279,21 +279,21 @@ DEPENDENT_LAUNCHES = [
         f"{BACKWARD}/producer.h",
         "ptx::griddepcontrol_wait();",
         "",
-        "HopperDependentLaunches.Of64",
+        "GpuDependentLaunches.Of64",
     ),
     KernelMutation(
         "the sums of dQ are read before they are complete",
         f"{BACKWARD}/finish.h",
         "ptx::griddepcontrol_wait();",
         "",
-        "HopperDependentLaunches.Of64",
+        "GpuDependentLaunches.Of64",
     ),
     KernelMutation(
         "dS is read before it is written",
         f"{BACKWARD}/query_kernel.h",
         "ptx::griddepcontrol_wait();\n  const auto tile",
         "const auto tile",
-        "HopperDependentLaunches.Of256",
+        "GpuDependentLaunches.Of256",
     ),
 ]
 

@@ -14,7 +14,7 @@ BACKWARD = f"{KERNELS}/sm90/backward"
 
 @dataclass(frozen=True)
 class KernelMutation(Mutation):
-    test: str  # a filter for hopper_tests; without HopperOptions. where it is one of those
+    test: str  # a filter for gpu_tests; alone the name of one of GpuOptions
 
 
 BOTH_PASSES = [
@@ -99,7 +99,7 @@ SOFTMAX = [
         f"{SCORE}/online_softmax.h",
         "return fabsf(max_log2[r]) >= kMostFused &&",
         "return false &&",
-        "Tensors/HopperLargeScoresWith.RandomScoresHaveTheSameRoundingsInBothPasses/bfloat16_d64",
+        "GpuLargeScoresWith.RandomScoresHaveTheSameRoundingsInBothPasses/sm90_bfloat16_d64",
     ),
     KernelMutation(
         "a negative scale is left out",

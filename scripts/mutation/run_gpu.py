@@ -2,7 +2,7 @@
 """Breaks the Hopper engine's kernels in many ways, one at a time, and expects the tests to detect each.
 
 Needs a machine with such a GPU and NVRTC; `--build-only` does what needs neither, and `--programs FOLDER` takes what it
-built: FOLDER/hopper_tests and FOLDER/../lib. Every mutation of gpu_*mutations.py is compiled into a copy of the tree
+built: FOLDER/gpu_tests and FOLDER/../lib. Every mutation of gpu_*mutations.py is compiled into a copy of the tree
 beside what it replaces. The library there has no kernels, only their sources, and compiles those of the mutation that
 STROBE_MUTANT=number names. Each runs the one test that must notice it. Ends with 1 when a test fails without mutations,
 or notices none, or a text is no longer in its file, or a mutation does not compile.
@@ -64,7 +64,7 @@ def build():
     complaints = make_tree(TREE, {mutation.file for mutation in [*HOOKS, *MUTATIONS]}, change)
     if complaints:
         sys.exit("\n".join(complaints))
-    for command in (CONFIGURE, ["cmake", "--build", BUILD, "--target", "hopper_tests"]):
+    for command in (CONFIGURE, ["cmake", "--build", BUILD, "--target", "gpu_tests"]):
         result = run(command)
         if result.returncode != 0:
             sys.exit(result.stdout + result.stderr + "the tree does not build with the mutations")
@@ -72,7 +72,7 @@ def build():
 
 
 def test_filter(test):
-    return test if "." in test else f"HopperOptions.{test}"
+    return test if "." in test else f"GpuOptions.{test}/sm90"
 
 
 def run_test(programs, number, test):
@@ -80,7 +80,7 @@ def run_test(programs, number, test):
     with tempfile.TemporaryDirectory() as cache:
         libraries = f"{programs.parent / 'lib'}:{os.environ.get('LD_LIBRARY_PATH', '')}"
         variables = {"STROBE_MUTANT": str(number), "STROBE_CACHE_DIR": cache, "LD_LIBRARY_PATH": libraries}
-        command = [programs / "hopper_tests", "--gtest_brief=1", f"--gtest_filter={test_filter(test)}"]
+        command = [programs / "gpu_tests", "--gtest_brief=1", f"--gtest_filter={test_filter(test)}"]
         try:
             result = run(command, env=os.environ | variables, timeout=LIMIT)
         except subprocess.TimeoutExpired:

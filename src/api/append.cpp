@@ -3,13 +3,13 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <string_view>
 
 #include "api/choose_engine.h"
 #include "api/device_values.h"
 #include "api/guarded.h"
 #include "api/tensor_checks.h"
+#include "api/tensor_memory.h"
 #include "call/eight_bit.h"
 #include "call/limits.h"
 #include "engine/registry.h"
@@ -217,38 +217,6 @@ class AppendShapes {
   const AppendArguments& a_;
 };
 
-/// Pointers, and outputs apart from one another and from the inputs.
-Status check_append_memory(const AppendArguments& a) {
-  const std::array<NamedTensor, 18> tensors{{{"k_cache", a.k_cache},
-                                             {"v_cache", a.v_cache},
-                                             {"q_out", a.q_out},
-                                             {"k_new", a.k_new},
-                                             {"v_new", a.v_new},
-                                             {"q", a.q},
-                                             {"cache_seqlens", a.cache_seqlens},
-                                             {"cu_seqlens_new", a.cu_seqlens_new},
-                                             {"cu_seqlens_q", a.cu_seqlens_q},
-                                             {"page_table", a.page_table},
-                                             {"leftpad_k", a.leftpad_k},
-                                             {"cache_batch_idx", a.cache_batch_idx},
-                                             {"cos", a.cos},
-                                             {"sin", a.sin},
-                                             {"positions", a.positions},
-                                             {"positions_q", a.positions_q},
-                                             {"k_descale", a.k_descale},
-                                             {"v_descale", a.v_descale}}};
-  constexpr std::size_t kOutputs = 3;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].view.given()) continue;
-    if (Status status = api::check_data(tensors[i]); !status.ok()) return status;
-    for (std::size_t output = 0; output < std::min(i, kOutputs); ++output) {
-      if (!tensors[output].view.given()) continue;
-      if (Status status = api::check_apart(tensors[output], tensors[i]); !status.ok()) return status;
-    }
-  }
-  return {};
-}
-
 Status run_append(const AppendArguments& arguments, const Execution& execution) {
   Status status = api::first_failure([&] { return AppendShapes(arguments).check(); },
                                      [&] { return api::check_threads(execution.threads); });
@@ -256,7 +224,7 @@ Status run_append(const AppendArguments& arguments, const Execution& execution) 
   const Result<const engine::Implementation*> chosen =
       api::choose_engine(engine::implementations(), arguments.k_cache.device, execution.engine);
   if (!chosen.ok()) return chosen.status();
-  status = check_append_memory(arguments);
+  status = api::check_tensor_memory(arguments);
   if (status.ok()) {
     const bool on_cpu = arguments.k_cache.device.type == DeviceType::cpu;
     status = on_cpu ? api::check_append_values(arguments) : api::check_device_values(arguments, execution);

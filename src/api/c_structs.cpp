@@ -2,6 +2,10 @@
 #include "api/c_structs.h"
 
 #include <algorithm>
+#include <array>
+
+#include "api/c_tensors.h"
+#include "call/tensors.h"
 
 namespace strobe::api {
 namespace {
@@ -11,64 +15,65 @@ Status check_enum(std::int32_t value, std::int32_t last, std::string_view name) 
   return invalid("{} is {}: it must be from 0 to {}", name, value, last);
 }
 
-/// Reads tensors into views, keeping the first failure.
-class TensorReader {
- public:
-  template <class Pointer>
-  void read(const strobe_tensor& from, std::string_view name, BasicTensorView<Pointer>& to) {
-    if (!status_.ok() || from.rank == 0) return;
-    status_ = check(from, name);
-    if (!status_.ok()) return;
-    to.data = from.data;
-    to.dtype = static_cast<DType>(from.dtype);
-    to.device = {static_cast<DeviceType>(from.device_type), from.device_index};
-    to.rank = from.rank;
-    std::copy_n(from.shape, from.rank, to.shape.begin());
-    std::copy_n(from.strides, from.rank, to.strides.begin());
+template <class Pointer>
+Status read_view(const strobe_tensor& from, std::string_view name, BasicTensorView<Pointer>& to) {
+  if (from.rank == 0) return {};
+  if (from.rank < 0 || from.rank > STROBE_MAX_RANK) {
+    return invalid("{} has rank {}: it must be from 1 to {}, or 0 for not given", name, from.rank, STROBE_MAX_RANK);
   }
+  Status status =
+      first_failure([&] { return check_enum(from.dtype, STROBE_INT64, fmt::format("{}.dtype", name)); },
+                    [&] { return check_enum(from.device_type, STROBE_CUDA, fmt::format("{}.device_type", name)); });
+  if (!status.ok()) return status;
+  to.data = from.data;
+  to.dtype = static_cast<DType>(from.dtype);
+  to.device = {static_cast<DeviceType>(from.device_type), from.device_index};
+  to.rank = from.rank;
+  std::copy_n(from.shape, from.rank, to.shape.begin());
+  std::copy_n(from.strides, from.rank, to.strides.begin());
+  return {};
+}
 
-  void read(const strobe_sequences& from, Sequences& to) {
-    read(from.cu_seqlens_q, "cu_seqlens_q", to.cu_seqlens_q);
-    read(from.cu_seqlens_k, "cu_seqlens_k", to.cu_seqlens_k);
-    read(from.seqused_q, "seqused_q", to.seqused_q);
-    read(from.seqused_k, "seqused_k", to.seqused_k);
-    to.max_seqlen_q = from.max_seqlen_q == 0 ? -1 : from.max_seqlen_q;
-    to.max_seqlen_k = from.max_seqlen_k == 0 ? -1 : from.max_seqlen_k;
+/// In the order of for_each_tensor(): where `Struct` has the tensors of its call. 0, where its size lies, for one that
+/// it lacks.
+template <class Struct, class Arguments>
+constexpr auto tensor_offsets() {
+  std::array<std::size_t, tensor_count<Arguments>()> offsets{};
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    const auto* const found = std::ranges::find(kCTensors<Struct>, kTensors<Arguments>[i].name, &CTensor::name);
+    if (found != kCTensors<Struct>.end()) offsets[i] = found->offset;
   }
+  return offsets;
+}
 
-  void read(const strobe_score_modifiers& from, ScoreModifiers& to) {
-    read(from.alibi_slopes, "alibi_slopes", to.alibi_slopes);
-    read(from.bias, "bias", to.bias);
-    read(from.sink, "sink", to.sink);
-    read(from.block_mask, "block_mask", to.block_mask);
-    if (from.block_size != 0) to.block_size = from.block_size;
-  }
+template <class Struct, class Arguments>
+Status read_tensors(const Struct& from, Arguments& to) {
+  static constexpr auto kOffsets = tensor_offsets<Struct, Arguments>();
+  const auto* const bytes = reinterpret_cast<const std::byte*>(&from);
+  const std::size_t* offset = kOffsets.data();
+  return check_each_tensor(to, [&](const CallTensor& tensor, auto& view) -> Status {
+    const std::size_t at = *offset++;
+    return at == 0 ? Status() : read_view(*reinterpret_cast<const strobe_tensor*>(bytes + at), tensor.name, view);
+  });
+}
 
-  const Status& status() const { return status_; }
+void read_bounds(const strobe_sequences& from, Sequences& to) {
+  to.max_seqlen_q = from.max_seqlen_q == 0 ? -1 : from.max_seqlen_q;
+  to.max_seqlen_k = from.max_seqlen_k == 0 ? -1 : from.max_seqlen_k;
+}
 
- private:
-  static Status check(const strobe_tensor& tensor, std::string_view name) {
-    if (tensor.rank < 0 || tensor.rank > STROBE_MAX_RANK) {
-      return invalid("{} has rank {}: it must be from 1 to {}, or 0 for not given", name, tensor.rank, STROBE_MAX_RANK);
-    }
-    if (Status status = check_enum(tensor.dtype, STROBE_INT64, fmt::format("{}.dtype", name)); !status.ok()) {
-      return status;
-    }
-    return check_enum(tensor.device_type, STROBE_CUDA, fmt::format("{}.device_type", name));
-  }
-
-  Status status_;
-};
-
-/// What the arguments of both passes have.
+/// What the arguments of both passes have beside tensors.
 template <class From, class Arguments>
-void read_shared(const From& from, TensorReader& reader, Arguments& arguments) {
-  reader.read(from.q, "q", arguments.q);
-  reader.read(from.k, "k", arguments.k);
-  reader.read(from.v, "v", arguments.v);
-  reader.read(from.sequences, arguments.sequences);
-  reader.read(from.modifiers, arguments.modifiers);
+void read_shared(const From& from, Arguments& arguments) {
+  read_bounds(from.sequences, arguments.sequences);
+  if (from.modifiers.block_size != 0) arguments.modifiers.block_size = from.modifiers.block_size;
   arguments.random = {from.random.seed, from.random.offset, from.random_on_device};
+}
+
+template <class Struct>
+Result<Struct> read_given(const Struct* given, std::string_view name) {
+  if (given == nullptr) return invalid("arguments is null: give a {}", name);
+  return read_versioned(given, name);
 }
 
 }  // namespace
@@ -76,9 +81,7 @@ void read_shared(const From& from, TensorReader& reader, Arguments& arguments) {
 Result<TensorView> read_tensor(const strobe_tensor* given, std::string_view name) {
   if (given == nullptr) return invalid("{} is null: give a strobe_tensor", name);
   TensorView view;
-  TensorReader reader;
-  reader.read(*given, name, view);
-  if (!reader.status().ok()) return reader.status();
+  if (Status status = read_view(*given, name, view); !status.ok()) return status;
   return view;
 }
 
@@ -100,85 +103,48 @@ Result<AttentionOptions> read_options(const strobe_options* given) {
 }
 
 Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given) {
-  if (given == nullptr) return invalid("arguments is null: give a strobe_forward_arguments");
-  const Result<strobe_forward_arguments> from = read_versioned(given, "strobe_forward_arguments");
+  const Result<strobe_forward_arguments> from = read_given(given, "strobe_forward_arguments");
   if (!from.ok()) return from.status();
-  ForwardArguments arguments;
-  TensorReader reader;
-  read_shared(*from, reader, arguments);
-  reader.read(from->o, "o", arguments.o);
-  reader.read(from->lse, "lse", arguments.lse);
-  reader.read(from->q_descale, "q_descale", arguments.q_descale);
-  reader.read(from->k_descale, "k_descale", arguments.k_descale);
-  reader.read(from->v_descale, "v_descale", arguments.v_descale);
-  reader.read(from->page_table, "page_table", arguments.page_table);
-  reader.read(from->leftpad_k, "leftpad_k", arguments.sequences.leftpad_k);
-  reader.read(from->cache_batch_idx, "cache_batch_idx", arguments.sequences.cache_batch_idx);
-  reader.read(from->tree_mask, "tree_mask", arguments.tree_mask);
-  reader.read(from->max_logits, "max_logits", arguments.max_logits);
-  reader.read(from->q_shift, "q_shift", arguments.q_shift);
   if (from->v_rotation.reserved != 0) {
     return invalid("strobe_rotation.reserved is {}: it must be 0", from->v_rotation.reserved);
   }
+  ForwardArguments arguments;
+  if (Status status = read_tensors(*from, arguments); !status.ok()) return status;
+  read_shared(*from, arguments);
   arguments.v_rotation = {from->v_rotation.given != 0, from->v_rotation.seed};
-  if (!reader.status().ok()) return reader.status();
+  return arguments;
+}
+
+Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given) {
+  const Result<strobe_backward_arguments> from = read_given(given, "strobe_backward_arguments");
+  if (!from.ok()) return from.status();
+  BackwardArguments arguments;
+  if (Status status = read_tensors(*from, arguments); !status.ok()) return status;
+  read_shared(*from, arguments);
   return arguments;
 }
 
 Result<QuantizeArguments> read_arguments(const strobe_quantize_arguments* given) {
-  if (given == nullptr) return invalid("arguments is null: give a strobe_quantize_arguments");
-  const Result<strobe_quantize_arguments> from = read_versioned(given, "strobe_quantize_arguments");
+  const Result<strobe_quantize_arguments> from = read_given(given, "strobe_quantize_arguments");
   if (!from.ok()) return from.status();
   QuantizeArguments arguments;
-  TensorReader reader;
-  reader.read(from->q, "q", arguments.q);
-  reader.read(from->k, "k", arguments.k);
-  reader.read(from->v, "v", arguments.v);
-  reader.read(from->q8, "q8", arguments.q8);
-  reader.read(from->k8, "k8", arguments.k8);
-  reader.read(from->v8, "v8", arguments.v8);
-  reader.read(from->q_descale, "q_descale", arguments.q_descale);
-  reader.read(from->k_descale, "k_descale", arguments.k_descale);
-  reader.read(from->v_descale, "v_descale", arguments.v_descale);
-  reader.read(from->q_shift, "q_shift", arguments.q_shift);
-  reader.read(from->sequences, arguments.sequences);
-  if (!reader.status().ok()) return reader.status();
+  if (Status status = read_tensors(*from, arguments); !status.ok()) return status;
+  read_bounds(from->sequences, arguments.sequences);
   return arguments;
 }
 
 Result<AppendArguments> read_arguments(const strobe_append_arguments* given) {
-  if (given == nullptr) return invalid("arguments is null: give a strobe_append_arguments");
-  const Result<strobe_append_arguments> from = read_versioned(given, "strobe_append_arguments");
+  const Result<strobe_append_arguments> from = read_given(given, "strobe_append_arguments");
   if (!from.ok()) return from.status();
   AppendArguments arguments;
-  TensorReader reader;
-  reader.read(from->k_cache, "k_cache", arguments.k_cache);
-  reader.read(from->v_cache, "v_cache", arguments.v_cache);
-  reader.read(from->k_new, "k_new", arguments.k_new);
-  reader.read(from->v_new, "v_new", arguments.v_new);
-  reader.read(from->cu_seqlens_new, "cu_seqlens_new", arguments.cu_seqlens_new);
-  reader.read(from->cache_seqlens, "cache_seqlens", arguments.cache_seqlens);
-  reader.read(from->page_table, "page_table", arguments.page_table);
-  reader.read(from->leftpad_k, "leftpad_k", arguments.leftpad_k);
-  reader.read(from->cache_batch_idx, "cache_batch_idx", arguments.cache_batch_idx);
-  reader.read(from->cos, "cos", arguments.cos);
-  reader.read(from->sin, "sin", arguments.sin);
-  reader.read(from->positions, "positions", arguments.positions);
-  reader.read(from->q, "q", arguments.q);
-  reader.read(from->q_out, "q_out", arguments.q_out);
-  reader.read(from->cu_seqlens_q, "cu_seqlens_q", arguments.cu_seqlens_q);
-  reader.read(from->positions_q, "positions_q", arguments.positions_q);
-  reader.read(from->k_descale, "k_descale", arguments.k_descale);
-  reader.read(from->v_descale, "v_descale", arguments.v_descale);
-  if (!reader.status().ok()) return reader.status();
+  if (Status status = read_tensors(*from, arguments); !status.ok()) return status;
   arguments.interleaved = from->interleaved != 0;
   arguments.q_in_order = from->q_at_first_position == 0;
   return arguments;
 }
 
 Result<ReadMerge> read_arguments(const strobe_merge_arguments* given) {
-  if (given == nullptr) return invalid("arguments is null: give a strobe_merge_arguments");
-  const Result<strobe_merge_arguments> from = read_versioned(given, "strobe_merge_arguments");
+  const Result<strobe_merge_arguments> from = read_given(given, "strobe_merge_arguments");
   if (!from.ok()) return from.status();
   if (Status status = check_enum(from->reserved, 0, "strobe_merge_arguments.reserved"); !status.ok()) return status;
   if (from->parts < 0 || from->parts > kMaxMergedParts) {
@@ -188,15 +154,15 @@ Result<ReadMerge> read_arguments(const strobe_merge_arguments* given) {
     return invalid("part_o or part_lse is null: give arrays of {} tensors", from->parts);
   }
   ReadMerge merge;
-  TensorReader reader;
   for (std::int32_t i = 0; i < from->parts; ++i) {
     PartialResult& part = merge.parts.emplace_back();
-    reader.read(from->part_o[i], "part_o", part.o);
-    reader.read(from->part_lse[i], "part_lse", part.lse);
+    Status status = first_failure([&] { return read_view(from->part_o[i], "part_o", part.o); },
+                                  [&] { return read_view(from->part_lse[i], "part_lse", part.lse); });
+    if (!status.ok()) return status;
   }
-  reader.read(from->o, "o", merge.o);
-  reader.read(from->lse, "lse", merge.lse);
-  if (!reader.status().ok()) return reader.status();
+  Status status = first_failure([&] { return read_view(from->o, "o", merge.o); },
+                                [&] { return read_view(from->lse, "lse", merge.lse); });
+  if (!status.ok()) return status;
   return merge;
 }
 
@@ -256,26 +222,6 @@ void write_plan(const QuantizationPlan& from, const char* explanation, strobe_qu
   plan.keys_per_sum = from.keys_per_sum;
   plan.explanation = explanation;
   std::memcpy(to, &plan, std::min(plan.struct_size, sizeof plan));
-}
-
-Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given) {
-  if (given == nullptr) return invalid("arguments is null: give a strobe_backward_arguments");
-  const Result<strobe_backward_arguments> from = read_versioned(given, "strobe_backward_arguments");
-  if (!from.ok()) return from.status();
-  BackwardArguments arguments;
-  TensorReader reader;
-  read_shared(*from, reader, arguments);
-  reader.read(from->o, "o", arguments.o);
-  reader.read(from->lse, "lse", arguments.lse);
-  reader.read(from->d_o, "d_o", arguments.d_o);
-  reader.read(from->d_lse, "d_lse", arguments.d_lse);
-  reader.read(from->dq, "dq", arguments.dq);
-  reader.read(from->dk, "dk", arguments.dk);
-  reader.read(from->dv, "dv", arguments.dv);
-  reader.read(from->d_bias, "d_bias", arguments.d_bias);
-  reader.read(from->d_sink, "d_sink", arguments.d_sink);
-  if (!reader.status().ok()) return reader.status();
-  return arguments;
 }
 
 Result<ReadExecution> read_execution(const strobe_execution* given) {

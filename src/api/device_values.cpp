@@ -4,14 +4,15 @@
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
-#include <initializer_list>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "api/append.h"
 #include "api/choose_engine.h"
 #include "api/problem.h"
 #include "call/checked.h"
+#include "call/tensors.h"
 #include "engine/registry.h"
 
 namespace strobe::api {
@@ -31,12 +32,15 @@ class HostCopies {
   HostCopies(const engine::Implementation& engine, const Execution& execution)
       : engine_(engine), execution_(execution) {}
 
-  Status replace(std::initializer_list<ConstTensorView*> views) {
-    for (ConstTensorView* const view : views) {
-      if (!view->given()) continue;
-      if (Status status = replace(*view); !status.ok()) return status;
-    }
-    return {};
+  /// All tensors of `arguments` whose values are checked.
+  template <class Arguments>
+  Status replace_indices(Arguments& arguments) {
+    return check_each_tensor(arguments, [&]<class View>(const CallTensor& tensor, View& view) -> Status {
+      if constexpr (std::is_same_v<View, ConstTensorView>) {
+        if (tensor.role == TensorRole::indices && view.given()) return replace(view);
+      }
+      return {};
+    });
   }
 
  private:
@@ -58,18 +62,6 @@ class HostCopies {
   std::deque<std::vector<std::int32_t>> copies_;
 };
 
-Status replace_lengths(HostCopies& copies, Sequences& s) {
-  return copies.replace(
-      {&s.cu_seqlens_q, &s.cu_seqlens_k, &s.seqused_q, &s.seqused_k, &s.leftpad_k, &s.cache_batch_idx});
-}
-
-Status replace_values(HostCopies& copies, ForwardArguments& a) {
-  Status status = replace_lengths(copies, a.sequences);
-  return status.ok() ? copies.replace({&a.page_table}) : status;
-}
-
-Status replace_values(HostCopies& copies, BackwardArguments& a) { return replace_lengths(copies, a.sequences); }
-
 template <class Arguments>
 Status check(const AttentionProblem& problem, const Arguments& arguments, const Execution& execution) {
   if (problem.device.type == DeviceType::cpu || !is_wanted()) return {};
@@ -78,7 +70,7 @@ Status check(const AttentionProblem& problem, const Arguments& arguments, const 
   if (!engine.ok()) return engine.status();
   HostCopies copies(**engine, execution);
   Arguments on_host = arguments;
-  Status status = replace_values(copies, on_host);
+  Status status = copies.replace_indices(on_host);
   return status.ok() ? check_values(problem, on_host) : status;
 }
 
@@ -101,8 +93,7 @@ Status check_device_values(const AppendArguments& arguments, const Execution& ex
   if (!engine.ok()) return engine.status();
   HostCopies copies(**engine, execution);
   AppendArguments a = arguments;
-  Status status = copies.replace({&a.cu_seqlens_new, &a.cache_seqlens, &a.page_table, &a.leftpad_k, &a.cache_batch_idx,
-                                  &a.positions, &a.cu_seqlens_q, &a.positions_q});
+  Status status = copies.replace_indices(a);
   return status.ok() ? check_append_values(a) : status;
 }
 

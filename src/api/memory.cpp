@@ -1,57 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What must hold of a call's memory just before it runs: pointers, overlaps, and the lengths that sequences are cut by.
-#include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <string_view>
-#include <utility>
 
 #include "api/cache_checks.h"
 #include "api/problem.h"
 #include "api/tensor_checks.h"
+#include "api/tensor_memory.h"
 #include "call/arithmetic.h"
 #include "call/sequences.h"
 
 namespace strobe::api {
 namespace {
-
-/// The tensors of a call that have elements, in the order in which they are added; their pointers are checked then.
-/// Held by address: every run of a plan comes here.
-class Tensors {
- public:
-  Status add(std::string_view name, const ConstTensorView& view) {
-    if (!view.given()) return {};
-    if (Status status = check_data({name, view}); !status.ok()) return status;
-    if (!empty(view)) tensors_[count_++] = {name, &view, Span(view)};
-    return {};
-  }
-
-  /// The tensors from `first` on are outputs: apart from one another and from those before.
-  Status check_apart_from(std::size_t first) const {
-    for (std::size_t i = first; i < count_; ++i) {
-      for (std::size_t j = 0; j < i; ++j) {
-        if (tensors_[i].span.apart_from(tensors_[j].span)) continue;
-        const Tensor& output = tensors_[j < first ? i : j];  // of two outputs the first is named first
-        const Tensor& other = tensors_[j < first ? j : i];
-        Status status = check_apart({output.name, *output.view}, {other.name, *other.view});
-        if (!status.ok()) return status;
-      }
-    }
-    return {};
-  }
-
-  std::size_t count() const { return count_; }
-
- private:
-  struct Tensor {
-    std::string_view name;
-    const ConstTensorView* view = nullptr;
-    Span span;
-  };
-  static constexpr std::size_t kMost = 22;  // of a forward, the larger pass
-  std::array<Tensor, kMost> tensors_;
-  std::size_t count_ = 0;
-};
 
 /// One side's lengths: cumulative lengths from 0, never decreasing, within the tensor; used lengths within the
 /// sequence.
@@ -131,69 +91,19 @@ Status check_cache(const AttentionProblem& problem, const ForwardArguments& a) {
   return {};
 }
 
-using NamedViews = std::initializer_list<std::pair<std::string_view, const ConstTensorView*>>;
-
-/// Pointers of all tensors, and outputs apart from one another and from inputs.
-Status check_tensors(NamedViews inputs, const Sequences& s, const ScoreModifiers& m, NamedViews outputs) {
-  Tensors tensors;
-  const auto add_all = [&](NamedViews views) {
-    for (const auto& [name, view] : views) {
-      if (Status status = tensors.add(name, *view); !status.ok()) return status;
-    }
-    return Status();
-  };
-  std::size_t first_output = 0;
-  return first_failure([&] { return add_all(inputs); },
-                       [&] {
-                         return add_all(NamedViews{{"cu_seqlens_q", &s.cu_seqlens_q},
-                                                   {"cu_seqlens_k", &s.cu_seqlens_k},
-                                                   {"seqused_q", &s.seqused_q},
-                                                   {"seqused_k", &s.seqused_k},
-                                                   {"leftpad_k", &s.leftpad_k},
-                                                   {"cache_batch_idx", &s.cache_batch_idx},
-                                                   {"alibi_slopes", &m.alibi_slopes},
-                                                   {"bias", &m.bias},
-                                                   {"sink", &m.sink},
-                                                   {"block_mask", &m.block_mask}});
-                       },
-                       [&] {
-                         first_output = tensors.count();
-                         return add_all(outputs);
-                       },
-                       [&] { return tensors.check_apart_from(first_output); });
-}
-
-/// What is checked beside the tensors. Values on a device are not read back.
+/// Values on a device are not read back.
 template <class Arguments>
-Status check_numbers(const AttentionProblem& problem, const Arguments& a) {
-  Status status = check_random_state(problem.dropout, a.random);
-  return status.ok() && problem.device.type == DeviceType::cpu ? check_values(problem, a) : status;
+Status check(const AttentionProblem& problem, const Arguments& a) {
+  return first_failure([&] { return check_tensor_memory(a); },
+                       [&] { return check_random_state(problem.dropout, a.random); },
+                       [&] { return problem.device.type == DeviceType::cpu ? check_values(problem, a) : Status(); });
 }
 
 }  // namespace
 
-Status check_memory(const AttentionProblem& problem, const ForwardArguments& a) {
-  const ConstTensorView o = a.o, lse = a.lse, max_logits = a.max_logits;
-  Status status = check_tensors({{"q", &a.q},
-                                 {"k", &a.k},
-                                 {"v", &a.v},
-                                 {"q_descale", &a.q_descale},
-                                 {"k_descale", &a.k_descale},
-                                 {"v_descale", &a.v_descale},
-                                 {"q_shift", &a.q_shift},
-                                 {"page_table", &a.page_table},
-                                 {"tree_mask", &a.tree_mask}},
-                                a.sequences, a.modifiers, {{"o", &o}, {"lse", &lse}, {"max_logits", &max_logits}});
-  return status.ok() ? check_numbers(problem, a) : status;
-}
+Status check_memory(const AttentionProblem& problem, const ForwardArguments& a) { return check(problem, a); }
 
-Status check_memory(const AttentionProblem& problem, const BackwardArguments& a) {
-  const ConstTensorView dq = a.dq, dk = a.dk, dv = a.dv, d_bias = a.d_bias, d_sink = a.d_sink;
-  Status status = check_tensors(
-      {{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"o", &a.o}, {"lse", &a.lse}, {"d_o", &a.d_o}, {"d_lse", &a.d_lse}},
-      a.sequences, a.modifiers, {{"dq", &dq}, {"dk", &dk}, {"dv", &dv}, {"d_bias", &d_bias}, {"d_sink", &d_sink}});
-  return status.ok() ? check_numbers(problem, a) : status;
-}
+Status check_memory(const AttentionProblem& problem, const BackwardArguments& a) { return check(problem, a); }
 
 Status check_values(const AttentionProblem& problem, const ForwardArguments& a) {
   Status status = check_lengths(problem, a.sequences);

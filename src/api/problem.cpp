@@ -11,6 +11,7 @@
 #include "call/checked.h"
 #include "call/eight_bit.h"
 #include "call/limits.h"
+#include "call/tensors.h"
 
 namespace strobe::api {
 namespace {
@@ -268,16 +269,10 @@ class ProblemMaker {
     const Device device = q_.view.device;
     return first_failure(
         [&] {
-          return check_lengths_layout({"cu_seqlens_q", sequences_.cu_seqlens_q}, batch() + 1, "[batch + 1]", device);
-        },
-        [&] {
-          return check_lengths_layout({"cu_seqlens_k", sequences_.cu_seqlens_k}, batch() + 1, "[batch + 1]", device);
-        },
-        [&] { return check_lengths_layout({"seqused_q", sequences_.seqused_q}, batch(), "[batch]", device); },
-        [&] { return check_lengths_layout({"seqused_k", sequences_.seqused_k}, batch(), "[batch]", device); },
-        [&] { return check_lengths_layout({"leftpad_k", sequences_.leftpad_k}, batch(), "[batch]", device); },
-        [&] {
-          return check_lengths_layout({"cache_batch_idx", sequences_.cache_batch_idx}, batch(), "[batch]", device);
+          return check_each_tensor(sequences_, [&](const CallTensor& tensor, const ConstTensorView& view) {
+            return is_cumulative(tensor) ? check_lengths_layout({tensor.name, view}, batch() + 1, "[batch + 1]", device)
+                                         : check_lengths_layout({tensor.name, view}, batch(), "[batch]", device);
+          });
         },
         [&]() -> Status {
           if (sequences_.max_seqlen_q < -1)

@@ -2,15 +2,16 @@
 #include "strobe/quantize.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 #include "api/choose_engine.h"
 #include "api/guarded.h"
 #include "api/problem.h"
 #include "api/tensor_checks.h"
+#include "api/tensor_memory.h"
 #include "call/eight_bit.h"
 #include "call/limits.h"
+#include "call/tensors.h"
 #include "engine/registry.h"
 
 namespace strobe {
@@ -20,11 +21,11 @@ using api::NamedTensor;
 
 /// Which sequences there are; shapes alone.
 Status check_sequences(const Sequences& s, const Device& device) {
-  for (const auto& [name, view] :
-       {NamedTensor{"seqused_q", s.seqused_q}, NamedTensor{"seqused_k", s.seqused_k},
-        NamedTensor{"leftpad_k", s.leftpad_k}, NamedTensor{"cache_batch_idx", s.cache_batch_idx}}) {
-    if (view.given()) return api::invalid("{} is given: quantize() takes all rows of its sequences", name);
-  }
+  Status all_rows = check_each_tensor(s, [](const CallTensor& tensor, const ConstTensorView& view) -> Status {
+    if (is_cumulative(tensor) || !view.given()) return {};
+    return api::invalid("{} is given: quantize() takes all rows of its sequences", tensor.name);
+  });
+  if (!all_rows.ok()) return all_rows;
   if (s.max_seqlen_q < -1)
     return api::invalid("max_seqlen_q is {}: it must be 0 or more, or -1 for unknown", s.max_seqlen_q);
   if (s.max_seqlen_k < -1)
@@ -160,32 +161,6 @@ Status check_lengths(const QuantizeArguments& a) {
   return api::check_values(problem, lengths);
 }
 
-/// Pointers, and outputs apart from one another and from what is read.
-Status check_memory(const QuantizeArguments& a) {
-  const std::array<NamedTensor, 12> tensors{{{"q", a.q},
-                                             {"k", a.k},
-                                             {"v", a.v},
-                                             {"cu_seqlens_q", a.sequences.cu_seqlens_q},
-                                             {"cu_seqlens_k", a.sequences.cu_seqlens_k},
-                                             {"q8", a.q8},
-                                             {"k8", a.k8},
-                                             {"v8", a.v8},
-                                             {"q_descale", a.q_descale},
-                                             {"k_descale", a.k_descale},
-                                             {"v_descale", a.v_descale},
-                                             {"q_shift", a.q_shift}}};
-  constexpr std::size_t kFirstOutput = 5;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].view.given()) continue;
-    if (Status status = api::check_data(tensors[i]); !status.ok()) return status;
-    for (std::size_t j = 0; i >= kFirstOutput && j < i; ++j) {
-      if (!tensors[j].view.given()) continue;
-      if (Status status = api::check_apart(tensors[i], tensors[j]); !status.ok()) return status;
-    }
-  }
-  return {};
-}
-
 Status run(const QuantizeArguments& arguments, const QuantizeOptions& options, const Execution& execution) {
   if (!is_eight_bit(options.element)) {
     return api::invalid("element is {}: it must be int8 or float8_e4m3", name_of(options.element));
@@ -197,7 +172,8 @@ Status run(const QuantizeArguments& arguments, const QuantizeOptions& options, c
   const Result<const engine::Implementation*> chosen =
       api::choose_engine(engine::implementations(), arguments.q.device, execution.engine);
   if (!chosen.ok()) return chosen.status();
-  status = api::first_failure([&] { return check_memory(arguments); }, [&] { return check_lengths(arguments); });
+  status =
+      api::first_failure([&] { return api::check_tensor_memory(arguments); }, [&] { return check_lengths(arguments); });
   return status.ok() ? (*chosen)->quantize(arguments, options, execution) : status;
 }
 

@@ -4,13 +4,12 @@
 
 #include <cstddef>
 #include <deque>
+#include <type_traits>
 #include <vector>
 
 #include "attention/guarded_tensor.h"
-#include "strobe/attention.h"
-#include "strobe/cache.h"
+#include "call/tensors.h"
 #include "strobe/merge.h"
-#include "strobe/quantize.h"
 
 namespace strobe::test {
 
@@ -20,10 +19,18 @@ struct CallTensors {
   std::vector<TensorView*> outputs;
 };
 
-CallTensors tensors_of(ForwardArguments& arguments);
-CallTensors tensors_of(BackwardArguments& arguments);
-CallTensors tensors_of(QuantizeArguments& arguments);
-CallTensors tensors_of(AppendArguments& arguments);
+template <class Arguments>
+CallTensors tensors_of(Arguments& arguments) {
+  CallTensors tensors;
+  for_each_tensor(arguments, [&]<class View>(const CallTensor&, View& view) {
+    if constexpr (std::is_same_v<View, TensorView>) {
+      tensors.outputs.push_back(&view);
+    } else {
+      tensors.inputs.push_back(&view);
+    }
+  });
+  return tensors;
+}
 
 /// Copies of tensors, each with a page without access directly before its first byte, or directly after its last one.
 class GuardedCopies {

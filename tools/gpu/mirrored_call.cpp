@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/mirrored_call.h"
 
-#include <initializer_list>
-
 #include "call/checked.h"
+#include "call/tensors.h"
 
 namespace strobe::gpu {
 namespace {
@@ -16,30 +15,6 @@ std::size_t span_bytes(const ConstTensorView& view) {
     elements = elements + Checked(view.shape[axis] - 1) * view.strides[axis];
   }
   return (elements * size_of(view.dtype)).value<std::size_t>();
-}
-
-template <class View>
-using Views = std::initializer_list<View*>;
-
-template <class Mirror>
-Status mirror_shared(Sequences& s, ScoreModifiers& m, const Mirror& mirror) {
-  return mirror(Views<ConstTensorView>{&s.cu_seqlens_q, &s.cu_seqlens_k, &s.seqused_q, &s.seqused_k, &m.alibi_slopes,
-                                       &m.bias, &m.sink, &m.block_mask});
-}
-
-template <class Mirror>
-Status mirror_all(ForwardArguments& a, const Mirror& mirror) {
-  Status status =
-      mirror(Views<ConstTensorView>{&a.q, &a.k, &a.v, &a.q_descale, &a.k_descale, &a.v_descale, &a.q_shift});
-  if (status.ok()) status = mirror_shared(a.sequences, a.modifiers, mirror);
-  return status.ok() ? mirror(Views<TensorView>{&a.o, &a.lse, &a.max_logits}) : status;
-}
-
-template <class Mirror>
-Status mirror_all(BackwardArguments& a, const Mirror& mirror) {
-  Status status = mirror(Views<ConstTensorView>{&a.q, &a.k, &a.v, &a.o, &a.lse, &a.d_o, &a.d_lse});
-  if (status.ok()) status = mirror_shared(a.sequences, a.modifiers, mirror);
-  return status.ok() ? mirror(Views<TensorView>{&a.dq, &a.dk, &a.dv, &a.d_bias, &a.d_sink}) : status;
 }
 
 }  // namespace
@@ -73,12 +48,8 @@ Result<MirroredCall<Arguments>> MirroredCall<Arguments>::make(const Arguments& h
                                                               const runtime::CudaDevice& device) {
   MirroredCall mirrored;
   mirrored.arguments_ = host;
-  Status status = mirror_all(mirrored.arguments_, [&](const auto& views) -> Status {
-    for (auto* const view : views) {
-      if (Status one = mirrored.mirror(*view, device); !one.ok()) return one;
-    }
-    return {};
-  });
+  Status status = check_each_tensor(mirrored.arguments_,
+                                    [&](const CallTensor&, auto& view) { return mirrored.mirror(view, device); });
   if (!status.ok()) return status;
   return mirrored;
 }

@@ -73,13 +73,6 @@ io::HostTensor random_tensor(std::vector<std::int64_t> shape, DType dtype, Distr
   return tensor;
 }
 
-void place(ScoreModifiers& modifiers, const Device& device) {
-  for (ConstTensorView* const view :
-       {&modifiers.alibi_slopes, &modifiers.bias, &modifiers.sink, &modifiers.block_mask}) {
-    view->device = device;
-  }
-}
-
 TensorView without_data(DType dtype, std::initializer_list<std::int64_t> shape) {
   TensorView view = tensor(static_cast<float*>(nullptr), shape);
   view.dtype = dtype;
@@ -130,24 +123,6 @@ BackwardArguments AttentionTensors::backward() {
           .random = random,
           .d_bias = view(d_bias),
           .d_sink = view(d_sink)};
-}
-
-ForwardArguments placed(ForwardArguments arguments, const Device& device) {
-  ForwardArguments& a = arguments;
-  for (ConstTensorView* const view : {&a.q, &a.k, &a.v, &a.q_descale, &a.k_descale, &a.v_descale, &a.q_shift}) {
-    view->device = device;
-  }
-  for (TensorView* const view : {&a.o, &a.lse, &a.max_logits}) view->device = device;
-  place(a.modifiers, device);
-  return arguments;
-}
-
-BackwardArguments placed(BackwardArguments arguments, const Device& device) {
-  BackwardArguments& a = arguments;
-  for (ConstTensorView* const view : {&a.q, &a.k, &a.v, &a.o, &a.lse, &a.d_o}) view->device = device;
-  for (TensorView* const view : {&a.dq, &a.dk, &a.dv, &a.d_bias, &a.d_sink}) view->device = device;
-  place(a.modifiers, device);
-  return arguments;
 }
 
 ForwardArguments planned_forward(const Shape& shape, DType dtype, const Modifiers& modifiers) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "call/tensors.h"
 #include "flags.h"
 #include "io/host_tensor.h"
 #include "modifiers.h"
@@ -32,8 +33,11 @@ struct AttentionTensors {
 };
 
 /// The same call with every tensor said to be on `device`: for planning, which reads no data.
-ForwardArguments placed(ForwardArguments arguments, const Device& device);
-BackwardArguments placed(BackwardArguments arguments, const Device& device);
+template <class Arguments>
+Arguments placed(Arguments arguments, const Device& device) {
+  for_each_tensor(arguments, [&device](const CallTensor&, auto& view) { view.device = device; });
+  return arguments;
+}
 
 /// Arguments for planning, from shapes alone; `modifiers` lend theirs.
 ForwardArguments planned_forward(const Shape& shape, DType dtype, const Modifiers& modifiers = {});

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/tensor_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string_view>
+#include <type_traits>
+
+#include "api/tensor_checks.h"
+#include "call/tensors.h"
+
+namespace strobe::api {
+namespace {
+
+template <class Arguments>
+constexpr std::size_t output_count() {
+  return static_cast<std::size_t>(std::ranges::count(kTensors<Arguments>, TensorRole::output, &CallTensor::role));
+}
+
+/// The tensors of a call that have elements, in the order in which they are added; their pointers are checked then.
+/// Inputs are held by address: every run of a plan comes here.
+class Tensors {
+ public:
+  Status add_input(std::string_view name, const ConstTensorView& view) {
+    if (!view.given()) return {};
+    if (Status status = check_data({name, view}); !status.ok()) return status;
+    if (!empty(view)) tensors_[count_++] = {name, &view, Span(view)};
+    return {};
+  }
+
+  /// After all inputs.
+  Status add_output(std::string_view name, const TensorView& view) {
+    if (!view.given()) return {};
+    ConstTensorView& copy = outputs_[output_count_++];
+    copy = view;
+    return add_input(name, copy);
+  }
+
+  void end_inputs() { first_output_ = count_; }
+
+  /// Outputs apart from one another and from inputs.
+  Status check_outputs_apart() const {
+    for (std::size_t i = first_output_; i < count_; ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        if (tensors_[i].span.apart_from(tensors_[j].span)) continue;
+        const Tensor& output = tensors_[j < first_output_ ? i : j];  // of two outputs the first is named first
+        const Tensor& other = tensors_[j < first_output_ ? j : i];
+        Status status = check_apart({output.name, *output.view}, {other.name, *other.view});
+        if (!status.ok()) return status;
+      }
+    }
+    return {};
+  }
+
+ private:
+  struct Tensor {
+    std::string_view name;
+    const ConstTensorView* view = nullptr;
+    Span span;
+  };
+  static constexpr std::size_t kMost = std::max({tensor_count<ForwardArguments>(), tensor_count<BackwardArguments>(),
+                                                 tensor_count<QuantizeArguments>(), tensor_count<AppendArguments>()});
+  static constexpr std::size_t kMostOutputs =
+      std::max({output_count<ForwardArguments>(), output_count<BackwardArguments>(), output_count<QuantizeArguments>(),
+                output_count<AppendArguments>()});
+  std::array<Tensor, kMost> tensors_;
+  std::array<ConstTensorView, kMostOutputs> outputs_;
+  std::size_t count_ = 0;
+  std::size_t output_count_ = 0;
+  std::size_t first_output_ = 0;
+};
+
+template <class Arguments>
+Status check_tensors(const Arguments& arguments) {
+  Tensors tensors;
+  const auto add_input = [&]<class View>(const CallTensor& tensor, const View& view) -> Status {
+    if constexpr (std::is_same_v<View, ConstTensorView>) return tensors.add_input(tensor.name, view);
+    return {};
+  };
+  const auto add_output = [&]<class View>(const CallTensor& tensor, const View& view) -> Status {
+    if constexpr (std::is_same_v<View, TensorView>) return tensors.add_output(tensor.name, view);
+    return {};
+  };
+  return first_failure([&] { return check_each_tensor(arguments, add_input); },
+                       [&] {
+                         tensors.end_inputs();
+                         return check_each_tensor(arguments, add_output);
+                       },
+                       [&] { return tensors.check_outputs_apart(); });
+}
+
+}  // namespace
+
+Status check_tensor_memory(const ForwardArguments& arguments) { return check_tensors(arguments); }
+Status check_tensor_memory(const BackwardArguments& arguments) { return check_tensors(arguments); }
+Status check_tensor_memory(const QuantizeArguments& arguments) { return check_tensors(arguments); }
+Status check_tensor_memory(const AppendArguments& arguments) { return check_tensors(arguments); }
+
+}  // namespace strobe::api

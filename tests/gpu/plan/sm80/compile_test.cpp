@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels that plans choose, compiled for each architecture: none keeps anything in local memory. Every seed is one
+// kernel of one device, one shape and some options; seeds.h says how seeds are chosen.
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "attention/random.h"
+#include "attention/seeds.h"
+#include "devices.h"
+#include "gpu/append_variant.h"
+#include "gpu/plan/plan_problem.h"
+#include "kernels/sm80/forward/smem.h"
+#include "runtime/embedded.h"
+#include "runtime/kernel_store.h"
+#include "runtime/pack/ptxas_report.h"
+#include "sm80/backward_plan.h"
+#include "sm80/backward_variant.h"
+#include "sm80/forward_plan.h"
+#include "sm80/forward_variant.h"
+
+namespace strobe::test {
+namespace {
+
+AttentionProblem random_problem(Random& random) {
+  const std::int64_t head_dim = random.one_of<std::int64_t>({32, 64, 64, 96, 128, 128, 128, 192, 256, 256});
+  AttentionProblem problem = problem_of(4096, head_dim, head_dim == 192 ? 128 : head_dim);
+  problem.dtype = random.one_of({DType::bfloat16, DType::float16});
+  problem.causal = random.one_of({CausalMask::none, CausalMask::bottom_right});
+  if (random.chance(0.25)) problem.window = {100, 50};
+  if (random.chance(0.15)) problem.chunk = 200;
+  if (random.chance(0.3)) problem.packed_q = problem.packed_k = true;
+  if (random.chance(0.25)) problem.softcap = 30.0F;
+  if (random.chance(0.25)) problem.dropout = 0.1F;
+  if (random.chance(0.15)) problem.scale = -1.0F;
+  problem.deterministic = random.chance(0.25);
+  problem.modifiers.has_alibi = random.chance(0.25);
+  problem.modifiers.has_bias = !problem.packed_q && random.chance(0.25);
+  problem.modifiers.bias_dtype = random.one_of({DType::float32, problem.dtype});
+  problem.modifiers.has_sink = random.chance(0.25);
+  problem.wants_max_logits = random.chance(0.25);
+  if (random.chance(0.25)) problem.modifiers.block_size = random.one_of<std::int64_t>({64, 128});
+  if (problem.modifiers.block_size == 0 && random.chance(0.15)) {
+    problem.has_tree_mask = true;
+    problem.seqlen_q = 64;
+    problem.total_q = problem.batch * problem.seqlen_q;
+  }
+  return problem;
+}
+
+/// A few queries of grouped heads, and perhaps a cache: of the forward alone.
+AttentionProblem few_queries_of(AttentionProblem problem, Random& random) {
+  problem.heads_q = problem.heads_kv * random.one_of<std::int64_t>({1, 2, 4, 8});
+  problem.seqlen_q = random.one_of<std::int64_t>({1, 4, 16});
+  problem.total_q = problem.batch * problem.seqlen_q;
+  problem.packed_k = false;
+  if (random.chance(0.5)) {  // of calls that are not split
+    problem.modifiers.has_bias = false;
+    problem.modifiers.block_size = 0;
+    problem.dropout = 0.0F;
+  }
+  if (random.chance(0.3)) problem.has_seqused_k = true;
+  if (random.chance(0.3)) problem.page_size = 16;
+  if (random.chance(0.2)) problem.has_leftpad_k = true;
+  problem.has_cache_batch_idx = problem.page_size == 0 && random.chance(0.2);
+  return problem;
+}
+
+/// A kernel of a plan for the problem, or of a few queries in its place: half of them of the forward.
+Result<runtime::Variant> variant_for(const AttentionProblem& problem, const sm80::DeviceShape& shape, Random& random) {
+  if (problem.has_tree_mask || random.chance(0.5)) {
+    const bool few = random.chance(0.5);
+    const Result<sm80::forward::Config> config =
+        sm80::forward_config(few ? few_queries_of(problem, random) : problem, shape);
+    if (!config.ok()) return config.status();
+    return sm80::forward_variant(*config, shape);
+  }
+  const Result<sm80::backward::Config> config = sm80::backward_config(problem, shape);
+  if (!config.ok()) return config.status();
+  if (config->rule.bias && random.chance(0.5)) return sm80::bias_gradient_variant(*config, shape);
+  return random.chance(0.2) ? sm80::finish_variant(*config, shape) : sm80::backward_variant(*config, shape);
+}
+
+class Sm80Compile : public testing::Test {
+ protected:
+  void SetUp() override {
+    const Result<const runtime::Nvrtc*> nvrtc = runtime::nvrtc();
+    if (!nvrtc.ok()) GTEST_SKIP() << nvrtc.status().message();
+    nvrtc_ = *nvrtc;
+    const Result<runtime::Archive> sources = runtime::Archive::parse(runtime::embedded_sources());
+    ASSERT_TRUE(sources.ok());
+    store_.emplace(*sources, runtime::Archive(), runtime::DiskCache(), runtime::nvrtc);
+  }
+
+  void expect_no_local_memory(const runtime::Variant& variant) const {
+    std::string log;
+    const Result<std::string> image = store_->compile(variant, *nvrtc_, &log);
+    ASSERT_TRUE(image.ok()) << image.status().message();
+    const std::optional<runtime::PtxasReport> report = runtime::parse_ptxas_log(log);
+    ASSERT_TRUE(report.has_value()) << log;
+    EXPECT_EQ(report->spill_bytes, 0);
+    EXPECT_EQ(report->stack_bytes, 0);
+  }
+
+ private:
+  const runtime::Nvrtc* nvrtc_ = nullptr;
+  std::optional<runtime::KernelStore> store_;
+};
+
+TEST_F(Sm80Compile, KeepsEverythingInRegisters) {
+  for (const std::uint64_t seed : chosen_seeds(12)) {
+    Random random(seed);
+    const NamedDevice& device = kDevices[seed % kDevices.size()];
+    const AttentionProblem problem = random_problem(random);
+    const Result<runtime::Variant> variant = variant_for(problem, device.shape, random);
+    ASSERT_TRUE(variant.ok()) << variant.status().message();
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant->name);
+    expect_no_local_memory(*variant);
+    if (HasFailure()) return;
+  }
+}
+
+// K and V in 8 bits.
+TEST_F(Sm80Compile, KeepsConvertedBlocksInRegisters) {
+  for (const std::uint64_t seed : chosen_seeds(6)) {
+    Random random(seed);
+    const NamedDevice& device = kDevices[seed % kDevices.size()];
+    AttentionProblem problem = random_problem(random);
+    if (random.chance(0.5)) problem = few_queries_of(problem, random);
+    problem.stored = {random.one_of({DType::int8, DType::float8_e4m3}), 1, 1};
+    const Result<sm80::forward::Config> config = sm80::forward_config(problem, device.shape);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    const runtime::Variant variant = sm80::forward_variant(*config, device.shape);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant.name);
+    EXPECT_LE(smem_plan(*config).total_bytes, shared_bytes_of(device.shape, config->ctas_per_sm));
+    expect_no_local_memory(variant);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(Sm80Compile, KeepsRowInvariantCallsInRegisters) {
+  for (const std::uint64_t seed : chosen_seeds(6)) {
+    Random random(seed);
+    const NamedDevice& device = kDevices[seed % kDevices.size()];
+    AttentionProblem problem = random_problem(random);
+    if (random.chance(0.5)) problem = few_queries_of(problem, random);
+    problem.row_invariant = true;
+    problem.modifiers.has_bias = false;
+    problem.modifiers.block_size = 0;
+    problem.dropout = 0.0F;
+    problem.batch = random.one_of<std::int64_t>({1, 4, 300});  // segments are parts, or a CTA's
+    problem.total_q = problem.batch * problem.seqlen_q;
+    const Result<sm80::forward::Config> config = sm80::forward_config(problem, device.shape);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    const runtime::Variant variant = sm80::forward_variant(*config, device.shape);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant.name);
+    expect_no_local_memory(variant);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(Sm80Compile, KeepsAppendsInRegisters) {
+  using enum steps::Stored;
+  for (const std::uint64_t seed : chosen_seeds(6)) {
+    Random random(seed);
+    const NamedDevice& device = kDevices[seed % kDevices.size()];
+    const steps::AppendConfig config{
+        .source = random.one_of({bf16, fp16, fp32}),
+        .cache = random.one_of({bf16, fp16, fp32, int8, e4m3}),
+        .rotation = random.one_of({steps::Rotation::none, steps::Rotation::halves, steps::Rotation::interleaved}),
+        .aligned = random.chance(0.7)};
+    const runtime::Variant variant = gpu::append_variant(config, sm80::architecture_of(device.shape));
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << device.name << ", " << variant.name);
+    expect_no_local_memory(variant);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace strobe::test

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sm90/backward_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "gpu/plan/plan_problem.h"
+#include "kernels/sm90/backward/bias_gradient_config.h"
+#include "kernels/sm90/backward/smem.h"
+#include "kernels/sm90/tile/panel.h"
+#include "sm90/backward_variant.h"
+
+namespace strobe::sm90 {
+namespace {
+
+using test::kH200;
+using test::problem_of;
+
+BackwardPlan backward_plan_of(const AttentionProblem& problem, const ScoreGradientLimits& limits = {}) {
+  const auto config = backward_config(problem);
+  EXPECT_TRUE(config.ok()) << config.status().message();
+  return backward_plan(problem, kH200, *config, limits);
+}
+
+/// Every key block of every head in one launch, a head's in order.
+void expect_all_key_blocks_once(const BackwardPlan& plan, std::int64_t heads) {
+  std::vector<int> done(static_cast<std::size_t>(heads), 0);
+  for (const BackwardLaunch& launch : plan.launches) {
+    EXPECT_GT(launch.heads_kv * launch.key_blocks, 0);
+    for (int head = launch.first_head_kv; head < launch.first_head_kv + launch.heads_kv; ++head) {
+      ASSERT_LT(head, heads);
+      EXPECT_EQ(done[static_cast<std::size_t>(head)], launch.first_key_block);
+      done[static_cast<std::size_t>(head)] += launch.key_blocks;
+    }
+  }
+  for (const int blocks : done) EXPECT_EQ(blocks, plan.params.n_blocks);
+}
+
+TEST(Sm90BackwardPlan, FitsForEveryHeadDim) {
+  for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+    for (std::int64_t head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8) {
+      for (const bool deterministic : {false, true}) {
+        AttentionProblem problem = problem_of(1000, head_dim, head_dim_v);
+        problem.deterministic = deterministic;
+        const BackwardPlan plan = backward_plan_of(problem);
+        const backward::Config& config = plan.config;
+        backward::Config debug = config;
+        debug.debug = true;
+        EXPECT_LE(smem_plan(debug).total_bytes, kMaxSmemBytes);
+        EXPECT_GE(config.head_dim, head_dim);
+        EXPECT_GE(config.head_dim_v, head_dim_v);
+        EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << explain(problem, plan);
+        EXPECT_LE(smem_plan(plan.query).total_bytes, kMaxSmemBytes);
+        EXPECT_GE(plan.prepare.threads_per_row * 8, head_dim_v);
+        EXPECT_LE(plan.prepare.threads_per_row, 32);
+        EXPECT_GE(plan.params.m_blocks * config.block_m, 1000);
+        EXPECT_GE(plan.params.n_blocks * block_n(config), 1000);
+        const bool joint = head_dim_v <= 64 ? head_dim <= 128 : head_dim > 64 && std::max(head_dim, head_dim_v) <= 128;
+        EXPECT_EQ(config.by_roles, !joint);
+        EXPECT_EQ(config.ordered, joint && deterministic);
+        expect_all_key_blocks_once(plan, 16);
+      }
+    }
+  }
+}
+
+TEST(Sm90BackwardPlan, MemoryIsLinearInTheSequence) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    for (const bool deterministic : {false, true}) {
+      const auto bytes = [&](std::int64_t seqlen) {
+        AttentionProblem problem = problem_of(seqlen, head_dim, head_dim);
+        problem.deterministic = deterministic;
+        const BackwardPlan plan = backward_plan_of(problem);
+        expect_all_key_blocks_once(plan, 16);
+        return plan.workspace.total_bytes;
+      };
+      const std::size_t at_most = bytes(64 << 10) + 16 * (4 * 256 + 8) * (std::size_t{64} << 10);
+      EXPECT_LE(bytes(128 << 10), std::max(2 * bytes(64 << 10), at_most)) << head_dim;
+      EXPECT_LE(bytes(1 << 20), std::size_t{40} << 30U) << head_dim;
+    }
+  }
+}
+
+TEST(Sm90BackwardPlan, ManyHeadsAndLongKeysAreSharedOut) {
+  const AttentionProblem problem = problem_of(1000, 256, 256);
+  const std::size_t head_bytes = 16 * 16 * backward::kScoreTileBytes;
+  EXPECT_EQ(backward_plan_of(problem).launches.size(), 1U);
+  const auto launches_of = [&](std::size_t bytes) {
+    BackwardPlan plan = backward_plan_of(problem, {.bytes = bytes, .most_bytes = bytes});
+    expect_all_key_blocks_once(plan, 16);
+    return plan;
+  };
+  EXPECT_EQ(launches_of(16 * head_bytes).launches.size(), 1U);
+  EXPECT_EQ(launches_of(16 * head_bytes - 1).launches.size(), 2U);
+  EXPECT_EQ(launches_of(head_bytes).launches.size(), 16U);
+  EXPECT_EQ(launches_of(head_bytes).workspace.dq_before, 0U);
+  const BackwardPlan halves = launches_of(head_bytes - 1);
+  EXPECT_EQ(halves.launches.size(), 32U);
+  EXPECT_GT(halves.workspace.dq_before, halves.workspace.ds);
+  EXPECT_EQ(launches_of(1).launches.size(), 16U * 16U);
+}
+
+TEST(Sm90BackwardPlan, GroupedHeadsUnderACausalMaskFillTheDeviceBySections) {
+  for (const std::int64_t seqlen : {128, 512, 2048, 16384}) {
+    AttentionProblem problem = problem_of(seqlen, 128, 128);
+    problem.causal = CausalMask::bottom_right;
+    problem.batch = 256;
+    problem.heads_q = 16;
+    problem.heads_kv = 4;
+    const BackwardPlan plan = backward_plan_of(problem);
+    EXPECT_GE(plan.params.section_heads * plan.params.n_blocks, kH200.multiprocessors);
+    EXPECT_LE(plan.params.section_heads, problem.batch * problem.heads_kv);
+  }
+}
+
+TEST(Sm90BackwardPlan, ASectionHasAHeadHoweverLongItIs) {
+  for (const bool deterministic : {false, true}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      AttentionProblem problem = problem_of(1 << 20, head_dim, head_dim);
+      problem.deterministic = deterministic;
+      problem.heads_q = 64;
+      problem.heads_kv = 2;
+      EXPECT_EQ(backward_plan_of(problem).params.section_heads, 1);
+    }
+  }
+}
+
+TEST(Sm90BackwardPlan, NothingToComputeIsNoLaunch) {
+  AttentionProblem problem = problem_of(64, 64, 64);
+  problem.batch = 0;
+  problem.total_q = problem.total_k = 0;
+  EXPECT_TRUE(backward_plan_of(problem).launches.empty());
+  EXPECT_EQ(backward_plan_of(problem).workspace.total_bytes, 0U);
+  problem = problem_of(64, 64, 64);
+  problem.heads_q = problem.heads_kv = 0;
+  EXPECT_TRUE(backward_plan_of(problem).launches.empty());
+  problem = problem_of(64, 64, 64);
+  problem.seqlen_q = problem.total_q = 0;  // zeros for the keys
+  EXPECT_EQ(backward_plan_of(problem).launches.size(), 1U);
+  problem.seqlen_k = problem.total_k = 0;
+  EXPECT_TRUE(backward_plan_of(problem).launches.empty());
+}
+
+TEST(Sm90BackwardPlan, OptionsChooseTheDesign) {
+  const auto plan_with = [](auto change) {
+    AttentionProblem problem = problem_of(1000, 128, 128);
+    change(problem);
+    return backward_plan_of(problem);
+  };
+  const BackwardPlan dropped = plan_with([](AttentionProblem& p) { p.dropout = 0.25F; });
+  EXPECT_TRUE(dropped.config.by_roles);
+  EXPECT_EQ(dropped.params.scale, problem_of(1000, 128, 128).scale / 0.75F);
+  EXPECT_TRUE(plan_with([](AttentionProblem& p) { p.modifiers.has_bias = true; }).config.by_roles);
+  for (const int size : {64, 128}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      AttentionProblem problem = problem_of(1000, head_dim, head_dim);
+      problem.modifiers.block_size = size;
+      const BackwardPlan plan = backward_plan_of(problem);
+      EXPECT_TRUE(plan.config.by_roles);
+      EXPECT_EQ(size % plan.config.block_m, 0);  // a step lies in one block
+      EXPECT_EQ(size % (plan.query.consumer_warpgroups * backward::kScoreTile), 0);
+    }
+  }
+}
+
+TEST(Sm90BackwardPlan, TheBiasGradientFitsForEveryHeadDim) {
+  for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+    for (const std::int64_t head_dim_v : {std::int64_t{8}, head_dim, std::int64_t{256}}) {
+      AttentionProblem problem = problem_of(1000, head_dim, head_dim_v);
+      problem.modifiers.has_bias = true;
+      problem.wants_d_bias = true;
+      EXPECT_LE(bias_gradient_smem_plan(backward_plan_of(problem).config).total_bytes, kMaxSmemBytes) << head_dim;
+    }
+  }
+}
+
+TEST(Sm90BackwardPlan, UnsupportedOptionsAreNamed) {
+  const auto message = [](auto change) {
+    AttentionProblem problem = problem_of(64, 64, 64);
+    change(problem);
+    return std::string(backward_config(problem).status().message());
+  };
+  EXPECT_EQ(message([](AttentionProblem& p) { p.dtype = DType::float32; }),
+            "q is float32: the hopper engine computes in float16 and bfloat16");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 264; }),
+            "head_dim is 264: the hopper engine takes multiples of 8 up to 256");
+  EXPECT_EQ(message([](AttentionProblem& p) {
+              p.batch = 1 << 24;
+              p.seqlen_q = 128 * 300;
+            }),
+            "40265318400 backward tiles of 128 query rows: the hopper engine takes up to 2147483647");
+  EXPECT_EQ(message([](AttentionProblem& p) { p.deterministic = true; }), "");
+}
+
+TEST(BackwardVariant, IsSpelledFieldByField) {
+  backward::Config config;
+  config.rule.mask_right = true;
+  config.by_roles = true;
+  const runtime::Variant variant = backward_variant(config);
+  EXPECT_EQ(variant.name, "sm90 backward (mask_right, by_roles)");
+  EXPECT_EQ(
+      variant.expression,
+      "strobe::sm90::backward::kernel<strobe::sm90::backward::Config{.rule = strobe::ScoreRule{.element = "
+      "strobe::Element::bf16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
+      "false, "
+      ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
+      ".dropout = false, .block_mask = 0, .tree_mask = false, .scale_first = false, .row_invariant = false}, .head_dim "
+      "= 128, "
+      ".head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, .by_roles = true, "
+      ".staged_dq = true, .ordered = false, .p_stages = 2, .ds_stages = 2, .bias_stages = 0, .debug = false}>");
+  EXPECT_EQ(prepare_variant({.element = Element::fp16, .varlen = true}).expression,
+            "strobe::steps::prepare_backward<strobe::steps::PrepareBackwardConfig{.element = strobe::Element::fp16, "
+            ".varlen = true, .threads_per_row = 16}>");
+}
+
+}  // namespace
+}  // namespace strobe::sm90

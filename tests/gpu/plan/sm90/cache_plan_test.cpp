@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// How keys in pages are read: what the plan decides, and the arithmetic of both loaders.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "gpu/plan/plan_problem.h"
+#include "kernels/sm90/forward/smem.h"
+#include "kernels/sm90/tile/panel.h"
+#include "kernels/sm90/tile/tensor_map.h"
+#include "sm90/few_rows.h"
+#include "sm90/pages.h"
+
+namespace strobe::sm90 {
+namespace {
+
+using forward::KeySource;
+using test::config_of;
+using test::plan_of;
+using test::problem_of;
+
+AttentionProblem paged_problem(std::int64_t page_size, std::int64_t head_dim, std::int64_t queries) {
+  AttentionProblem problem = problem_of(4096 / page_size * page_size, head_dim, head_dim);
+  problem.seqlen_q = queries;
+  problem.total_q = problem.batch * queries;
+  problem.page_size = page_size;
+  problem.has_seqused_k = true;
+  return problem;
+}
+
+TEST(Sm90CachePlan, ReadsBoxesWhereAPageIsWholeAtomsOfTheSwizzle) {
+  for (std::int64_t page_size = 1; page_size <= 257; ++page_size) {
+    for (const std::int64_t head_dim : {64, 96, 128, 192, 256}) {
+      for (const std::int64_t queries : {1, 16, 128, 4096}) {
+        const AttentionProblem problem = paged_problem(page_size, head_dim, queries);
+        const forward::Config config = config_of(problem);
+        EXPECT_TRUE(config.rule.varlen);
+        EXPECT_EQ(config.keys, page_size % 8 == 0 ? KeySource::page_boxes : KeySource::page_rows) << page_size;
+        EXPECT_LE(smem_plan(config).total_bytes, config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
+        if (config.keys != KeySource::page_boxes) continue;
+        const int rows = page_box_rows(problem, config);
+        EXPECT_EQ(config.block_n % rows, 0);
+        EXPECT_EQ(page_size % rows, 0);
+        EXPECT_LE(config.block_n / rows, 32) << "a lane brings a box";
+      }
+    }
+  }
+}
+
+TEST(Sm90CachePlan, TilesAreThoseOfUsedLengths) {
+  for (const std::int64_t queries : {1, 16, 128, 4096}) {
+    AttentionProblem problem = paged_problem(16, 128, queries);
+    problem.causal = CausalMask::bottom_right;
+    forward::Config config = config_of(problem);
+    problem.page_size = 0;
+    config.keys = KeySource::tensor;
+    EXPECT_EQ(config, config_of(problem));
+  }
+  const AttentionProblem full = paged_problem(64, 128, 4096);
+  EXPECT_EQ(config_of(full).block_n, 128);  // two pages, not parts of them
+}
+
+TEST(Sm90CachePlan, FewContiguousRowsAreTheAmpereEngines) {
+  AttentionProblem problem = paged_problem(16, 128, 4);  // each head of queries has its own keys
+  EXPECT_FALSE(has_few_rows(problem));
+  problem.page_size = 0;
+  EXPECT_TRUE(has_few_rows(problem));
+  const auto changed = [&](auto change) {
+    AttentionProblem other = problem;
+    change(other);
+    return has_few_rows(other);
+  };
+  EXPECT_FALSE(changed([](AttentionProblem& p) { p.seqlen_q = 17; }));
+  EXPECT_FALSE(changed([](AttentionProblem& p) { p.dropout = 0.5F; }));
+  EXPECT_FALSE(changed([](AttentionProblem& p) { p.row_invariant = true; }));
+  EXPECT_FALSE(changed([](AttentionProblem& p) { p.has_tree_mask = true; }));
+  const auto store = [](AttentionProblem& p) { p.stored = {.dtype = DType::int8, .k_rows = 1, .v_rows = 1}; };
+  EXPECT_TRUE(changed(store));
+  EXPECT_FALSE(changed([&](AttentionProblem& p) { store(p), p.head_dim = 72; }));
+  EXPECT_FALSE(changed([&](AttentionProblem& p) { store(p), p.page_size = 16; }));
+  EXPECT_FALSE(changed([](AttentionProblem& p) { p.seqlen_k = 511; }));
+  EXPECT_TRUE(changed([](AttentionProblem& p) { p.page_size = 1; }));
+  EXPECT_FALSE(changed([](AttentionProblem& p) { p.page_size = 1, p.head_dim = 64; }));
+}
+
+TEST(Sm90CachePlan, PaddingAndEntries) {
+  AttentionProblem problem = paged_problem(16, 128, 1);
+  problem.has_leftpad_k = true;
+  EXPECT_EQ(config_of(problem).keys, KeySource::page_rows);
+  EXPECT_TRUE(config_of(problem).rule.leftpad);
+  problem.page_size = 0;
+  problem.has_seqused_k = false;
+  problem.has_cache_batch_idx = true;
+  EXPECT_EQ(config_of(problem).keys, KeySource::tensor);
+  EXPECT_TRUE(config_of(problem).rule.varlen);
+  EXPECT_TRUE(config_of(problem).entries);
+  EXPECT_FALSE(config_of(problem_of(4096, 128, 128)).entries);
+}
+
+TEST(Sm90CachePlan, StoredKeysThatTmaDoesNotBringAreTheAmpereEngines) {
+  AttentionProblem problem = paged_problem(16, 128, 1);
+  problem.stored = {.dtype = DType::int8, .k_rows = problem.seqlen_k, .v_rows = problem.seqlen_k};
+  EXPECT_EQ(config_of(problem).keys, KeySource::page_boxes);
+  EXPECT_FALSE(reads_stored_page_rows(problem));
+  problem.has_leftpad_k = true;
+  EXPECT_TRUE(reads_stored_page_rows(problem));
+  problem.has_leftpad_k = false;
+  problem.page_size = 1;
+  EXPECT_TRUE(reads_stored_page_rows(problem));
+  EXPECT_TRUE(forward_config(problem, test::kH200).ok());
+  problem.head_dim_v = 72;
+  EXPECT_EQ(forward_config(problem, test::kH200).status().message(),
+            "head_dim_v is 72 and k is int8 in pages of 1 rows: the hopper engine takes multiples of 16; the cpu "
+            "engine takes any");
+}
+
+TEST(Sm90CachePlan, SaysHowPagesAreRead) {
+  const auto says = [](std::int64_t page_size) {
+    const AttentionProblem problem = paged_problem(page_size, 128, 1);
+    return explain(problem, plan_of(problem));
+  };
+  EXPECT_NE(says(16).find("pages         of 16 rows, read by TMA, 16 rows at a time\n"), std::string::npos) << says(16);
+  EXPECT_NE(says(1).find("pages         of 1 rows, read row by row\n"), std::string::npos) << says(1);
+}
+
+// An entry (row, offset) of a page's map is row `row + offset - page_size` of the page, where row < page_size.
+TEST(Sm90PageBoxes, CoverTheRowsInUseAndNoOther) {
+  for (const int page_size : {8, 16, 24, 64}) {
+    for (int used = 1; used <= 3 * page_size; ++used) {
+      for (int row = 0; row < used; row += 8) {
+        const int in_page = row % page_size;
+        const RowStart start = page_start(row, in_page, used, page_size);
+        EXPECT_LE(start.offset, page_size);  // the axis has page_size + 1 entries
+        for (int i = 0; i < 8; ++i) {
+          const int entry = start.row + in_page + i;
+          EXPECT_EQ(entry < page_size, row + i < used);
+          if (entry < page_size) {
+            EXPECT_EQ(entry + start.offset - page_size, in_page + i);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Sm90PageRows, LieInTheSwizzle) {
+  std::set<int> places;
+  for (int row = 0; row < 128; ++row) {
+    for (int piece = 0; piece < kPanelPieces; ++piece) {
+      const int at = piece_offset(row, piece);
+      // Bits 4 to 6 of the address, exclusive or with bits 7 to 9: CUDA's 128-byte swizzle.
+      const int plain = row * kPanelRowBytes + piece * kPieceBytes;
+      EXPECT_EQ(at, plain ^ (plain >> 7 & 7) << 4);
+      places.insert(at);
+    }
+  }
+  EXPECT_EQ(places.size(), 128U * kPanelPieces);
+}
+
+}  // namespace
+}  // namespace strobe::sm90

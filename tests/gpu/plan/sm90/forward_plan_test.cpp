@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sm90/forward_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <tuple>
+#include <type_traits>
+
+#include "gpu/plan/plan_problem.h"
+#include "gpu/score_params.h"
+#include "kernels/sm90/forward/smem.h"
+#include "kernels/sm90/tile/panel.h"
+#include "sm90/forward_variant.h"
+
+namespace strobe::sm90 {
+namespace {
+
+using test::config_of;
+using test::kH200;
+using test::plan_of;
+using test::problem_of;
+
+TEST(Sm90ForwardPlan, FitsForEveryHeadDim) {
+  for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+    for (std::int64_t head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8) {
+      for (const std::int64_t seqlen : {1, 64, 128, 512, 16384}) {
+        for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+          AttentionProblem problem = problem_of(seqlen, head_dim, head_dim_v);
+          problem.causal = causal;
+          const auto chosen = forward_config(problem, kH200);
+          ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+          const forward::Config& config = *chosen;
+          const ForwardPlan plan = forward_plan(problem, kH200, config);
+          EXPECT_GE(config.head_dim, head_dim);
+          EXPECT_GE(config.head_dim_v, head_dim_v);
+          EXPECT_LE(smem_plan(config).total_bytes, config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes)
+              << explain(problem, plan);
+          EXPECT_LE(threads_per_block(config), 1024);
+          EXPECT_GE(plan.tiles.m_tiles * block_m(config), seqlen);
+          EXPECT_EQ(plan.list != nullptr, config.schedule == Schedule::dealt);
+        }
+      }
+    }
+  }
+}
+
+TEST(Sm90ForwardPlan, NothingToComputeIsNoTiles) {
+  for (auto change : {+[](AttentionProblem& p) {
+                        p.batch = 0;
+                        p.total_q = p.total_k = 0;
+                      },
+                      +[](AttentionProblem& p) { p.heads_q = p.heads_kv = 0; },
+                      +[](AttentionProblem& p) { p.seqlen_q = p.total_q = 0; }}) {
+    AttentionProblem problem = problem_of(64, 64, 64);
+    change(problem);
+    EXPECT_EQ(plan_of(problem).tiles.tiles, 0);
+  }
+}
+
+TEST(ScoreParams, WindowsAndCausalMasksMakeOneBand) {
+  AttentionProblem problem = problem_of(64, 64, 64);
+  EXPECT_FALSE(is_masked(gpu::score_rule(problem)));
+  problem.window = {5, 7};
+  EXPECT_EQ(gpu::visibility_params(problem).window_left, 5);
+  EXPECT_EQ(gpu::visibility_params(problem).window_right, 7);
+  EXPECT_EQ(gpu::visibility_params(problem).bottom_right, 1);
+  problem.causal = CausalMask::top_left;
+  EXPECT_EQ(gpu::visibility_params(problem).window_right, 0);
+  EXPECT_EQ(gpu::visibility_params(problem).bottom_right, 0);
+  problem.window = {};
+  EXPECT_TRUE(gpu::score_rule(problem).mask_right);
+  EXPECT_FALSE(gpu::score_rule(problem).mask_left);
+}
+
+TEST(Sm90ForwardPlan, NamesWhatItLacks) {
+  const auto rejection = [](auto change) {
+    AttentionProblem problem = problem_of(64, 64, 64);
+    change(problem);
+    return std::string(forward_config(problem, kH200).status().message());
+  };
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.dtype = DType::float32; }),
+            "q is float32: the hopper engine computes in float16 and bfloat16");
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.head_dim = 36; }),
+            "head_dim is 36: the hopper engine takes multiples of 8 up to 256");
+  EXPECT_EQ(rejection([](AttentionProblem& p) { p.head_dim_v = 264; }),
+            "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
+  EXPECT_EQ(rejection([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.dropout = 0.1F;
+            }),
+            "row_invariant with dropout is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(rejection([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.modifiers.has_bias = true;
+            }),
+            "row_invariant with a bias is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(rejection([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.modifiers.block_size = 64;
+            }),
+            "row_invariant with a block mask is not supported by the hopper engine; the cpu engine supports it");
+  EXPECT_EQ(rejection([](AttentionProblem& p) {
+              p.row_invariant = true;
+              p.stored = {.dtype = DType::int8, .k_rows = 32, .v_rows = 32};
+            }),
+            "row_invariant with k in 8 bits is not supported by the hopper engine; the cpu engine supports it");
+}
+
+TEST(Sm90ForwardPlan, OptionsBecomeFieldsOfTheVariant) {
+  AttentionProblem problem = problem_of(64, 64, 64);
+  EXPECT_FALSE(config_of(problem).rule.scale_first);
+  problem.scale = -0.5F;
+  EXPECT_TRUE(config_of(problem).rule.scale_first);
+  problem.softcap = 30.0F;  // which is what multiplies then
+  EXPECT_FALSE(config_of(problem).rule.scale_first);
+  problem.modifiers.has_alibi = problem.modifiers.has_sink = true;
+  EXPECT_TRUE(config_of(problem).rule.alibi && config_of(problem).rule.sink);
+  EXPECT_FALSE(config_of(problem).rule.scale_first);  // slopes are divided by the scale
+  problem.softcap = 0.0F;
+  EXPECT_TRUE(config_of(problem).rule.scale_first);
+  EXPECT_FALSE(config_of(problem).rule.max_logits);
+  problem.wants_max_logits = true;
+  EXPECT_TRUE(config_of(problem).rule.max_logits);
+}
+
+TEST(Sm90ForwardPlan, TakesBiasDropoutAndBlockMasksInWholeTiles) {
+  for (const std::int64_t head_dim : {32, 64, 96, 128, 192, 256}) {
+    for (const std::int64_t block_size : {0, 64, 128}) {
+      for (const bool bias : {false, true}) {
+        AttentionProblem problem = problem_of(8192, head_dim, head_dim);
+        problem.heads_kv = 2;
+        problem.modifiers.has_bias = bias;
+        problem.modifiers.block_size = block_size;
+        problem.dropout = 0.1F;
+        const forward::Config config = config_of(problem);
+        EXPECT_TRUE(config.rule.dropout);
+        EXPECT_EQ(config.rule.bias && config.rule.bias_float32, bias);
+        EXPECT_EQ(config.rule.block_mask, block_size);
+        EXPECT_EQ(config.block_n % kDropoutColumns, 0);
+        EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes);
+        if (block_size == 0) continue;
+        EXPECT_EQ(block_size % config.block_n, 0);
+        EXPECT_EQ(config.packed_heads, 1);
+        // Warpgroups of one row of the mask see the same blocks; others go from block to block on their own.
+        EXPECT_TRUE(block_m(config) <= block_size || !config.two_stage);
+      }
+    }
+  }
+}
+
+TEST(ScoreParams, BiasIsReadInPairsWhereTheyAreAligned) {
+  AttentionProblem problem = problem_of(64, 64, 64);
+  problem.modifiers.has_bias = problem.modifiers.bias_per_head = true;
+  problem.modifiers.bias_dtype = DType::bfloat16;
+  alignas(16) static unsigned short numbers[8];
+  ConstTensorView bias;
+  bias.data = numbers;
+  bias.dtype = DType::bfloat16;
+  bias.rank = 4;
+  bias.shape = {1, 8, 64, 64};
+  bias.strides = {0, 64 * 64, 64, 1};
+  const auto params = [&] { return gpu::score_params(problem, {.bias = bias}, {}).bias; };
+  EXPECT_EQ(params().in_pairs, 1);
+  EXPECT_EQ(params().batch_stride, 0);
+  EXPECT_EQ(params().head_stride, 64 * 64);
+  bias.strides[2] = 65;
+  EXPECT_EQ(params().in_pairs, 0);
+  bias.strides[2] = 64;
+  bias.data = numbers + 1;
+  EXPECT_EQ(params().in_pairs, 0);
+}
+
+TEST(ScoreParams, DropoutsStateIsTheCallsOrLiesOnTheDevice) {
+  AttentionProblem problem = problem_of(64, 64, 64);
+  problem.dropout = 0.5F;
+  const DropoutParams given = gpu::score_params(problem, {}, {.seed = 7, .offset = 9}).dropout;
+  EXPECT_EQ(given.state, nullptr);
+  EXPECT_EQ(given.key.key.low, 7U);
+  EXPECT_EQ(given.key.offset, 9U);
+  EXPECT_EQ(given.keep_factor, 2.0F);
+  const std::uint64_t state[] = {7, 9};
+  EXPECT_EQ(static_cast<const void*>(gpu::score_params(problem, {}, {.on_device = state}).dropout.state), state);
+}
+
+TEST(Sm90ForwardPlan, ChunksBoundBothSides) {
+  AttentionProblem problem = problem_of(1000, 64, 64);
+  problem.chunk = 256;
+  problem.window.left = 9;
+  const ScoreRule rule = gpu::score_rule(problem);
+  const VisibilityParams params = gpu::visibility_params(problem);
+  EXPECT_TRUE(rule.mask_left && rule.mask_right);
+  EXPECT_EQ(params.window_left, 9);
+  EXPECT_GE(params.window_right, 1000);
+  EXPECT_EQ(params.chunk, 256);
+  EXPECT_TRUE(config_of(problem).rule.chunked);
+}
+
+TEST(Sm90ForwardPlan, FewQueriesOfAGroupShareTiles) {
+  AttentionProblem problem = problem_of(4096, 128, 128);
+  problem.heads_q = 24;
+  problem.heads_kv = 2;
+  EXPECT_EQ(config_of(problem).packed_heads, 1);
+  problem.seqlen_q = 20;
+  problem.total_q = problem.batch * problem.seqlen_q;
+  const ForwardPlan plan = plan_of(problem);
+  EXPECT_EQ(plan.config.packed_heads, 4);  // of the twelve: the largest power of two that divides them
+  EXPECT_EQ(plan.tiles.tiles, problem.batch * problem.heads_q / 4);
+  EXPECT_NE(explain(problem, plan).find("4 query heads of a key head share a tile"), std::string::npos);
+}
+
+TEST(Sm90ForwardPlan, OneQueryIsNeverMaskedOnTheRight) {
+  AttentionProblem problem = problem_of(1, 128, 128);
+  problem.seqlen_k = 4096;
+  problem.causal = CausalMask::bottom_right;
+  EXPECT_FALSE(config_of(problem).rule.mask_right);
+  EXPECT_EQ(config_of(problem).consumer_warpgroups, 1);
+  problem.has_seqused_q = true;  // it may not exist
+  EXPECT_TRUE(config_of(problem).rule.mask_right);
+  problem.has_seqused_q = false;
+  problem.causal = CausalMask::top_left;
+  EXPECT_TRUE(config_of(problem).rule.mask_right);
+}
+
+TEST(Sm90ForwardPlan, LengthsOnTheDeviceAreSortedThere) {
+  AttentionProblem problem = problem_of(4096, 128, 128);
+  EXPECT_EQ(config_of(problem).schedule, Schedule::rounds);
+  problem.packed_q = problem.packed_k = true;
+  EXPECT_EQ(config_of(problem).schedule, Schedule::sorted);
+  problem.batch = kMaxSortedSequences + 1;
+  EXPECT_EQ(config_of(problem).schedule, Schedule::rounds);
+}
+
+TEST(Sm90ForwardPlan, ShortSequencesTakeTwoCtas) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    AttentionProblem problem = problem_of(64, head_dim, head_dim);
+    problem.batch = 256;
+    for (const bool packed : {false, true}) {
+      problem.packed_q = problem.packed_k = packed;
+      const ForwardPlan plan = plan_of(problem);
+      EXPECT_EQ(plan.workers, 2 * kH200.multiprocessors);
+      EXPECT_LE(smem_plan(plan.config).total_bytes, kMaxSmemBytesOfTwo);
+      EXPECT_NE(explain(problem, plan).find("2 on a multiprocessor"), std::string::npos);
+    }
+    problem.packed_q = problem.packed_k = false;
+    problem.seqlen_k = problem.total_k = 4096;  // reading keys is what takes the time
+    EXPECT_EQ(plan_of(problem).config.ctas_per_sm, 1);
+  }
+  EXPECT_EQ(config_of(problem_of(64, 256, 256)).ctas_per_sm, 1);  // no room in shared memory
+  AttentionProblem dropped = problem_of(64, 128, 128);
+  dropped.dropout = 0.1F;
+  EXPECT_EQ(config_of(dropped).ctas_per_sm, 1);  // dropout has tiles of its own
+}
+
+TEST(Sm90ForwardPlan, ChunksTakeTwoWarpgroups) {
+  AttentionProblem problem = problem_of(16384, 128, 128);
+  problem.causal = CausalMask::bottom_right;
+  EXPECT_EQ(config_of(problem).consumer_warpgroups, 3);
+  problem.chunk = 8192;
+  EXPECT_EQ(config_of(problem).consumer_warpgroups, 2);
+}
+
+TEST(Sm90ForwardPlan, TilesOfOneLengthAreNotDealt) {
+  AttentionProblem problem = problem_of(128, 128, 128);
+  problem.causal = CausalMask::bottom_right;
+  EXPECT_EQ(config_of(problem).schedule, Schedule::rounds);
+  problem.seqlen_q = problem.seqlen_k = 129;
+  EXPECT_EQ(config_of(problem).schedule, Schedule::dealt);
+}
+
+TEST(Sm90ForwardPlan, TilesOfWindowsAndChunksAreDealt) {
+  AttentionProblem problem = problem_of(4096, 128, 128);
+  problem.causal = CausalMask::bottom_right;
+  problem.window.left = 1023;
+  EXPECT_EQ(config_of(problem).schedule, Schedule::dealt);
+  problem.window.left = -1;
+  problem.chunk = 2048;
+  EXPECT_EQ(config_of(problem).schedule, Schedule::dealt);
+}
+
+TEST(Sm90ForwardPlan, NarrowWindowsTakeTwoCtas) {
+  AttentionProblem problem = problem_of(4096, 128, 128);
+  problem.causal = CausalMask::bottom_right;
+  problem.window.left = 127;
+  EXPECT_EQ(config_of(problem).ctas_per_sm, 2);
+  EXPECT_EQ(config_of(problem).schedule, Schedule::rounds);
+  problem.window.left = 1023;
+  EXPECT_EQ(config_of(problem).ctas_per_sm, 1);
+}
+
+TEST(Sm90ForwardPlan, BlockMasksTakeTwoCtasWhereTheyFit) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const std::int64_t block_size : {64, 128}) {
+      AttentionProblem problem = problem_of(4096, head_dim, head_dim);
+      problem.modifiers.block_size = block_size;
+      const forward::Config config = config_of(problem);
+      EXPECT_EQ(config.ctas_per_sm, head_dim == 128 && block_size == 128 ? 1 : 2);
+      EXPECT_TRUE(config.two_stage);
+      EXPECT_LE(smem_plan(config).total_bytes, config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
+    }
+  }
+}
+
+TEST(Sm90ForwardPlan, SequencesThatShareABiasAreNeighbours) {
+  AttentionProblem problem = problem_of(512, 128, 128);
+  EXPECT_EQ(plan_of(problem).tiles.by_inner.quotient(static_cast<int>(problem.heads_q)), 1);
+  problem.modifiers.has_bias = true;
+  EXPECT_EQ(plan_of(problem).tiles.by_inner.quotient(static_cast<int>(problem.batch)), 1);
+}
+
+TEST(Divisor, DividesAsTheProcessorDoes) {
+  for (const int divisor : {1, 2, 3, 5, 7, 12, 64, 127, 641, 65536, 1'000'003, 2'147'483'647}) {
+    const Divisor by = Divisor::of(divisor);
+    for (const int value : {0, 1, divisor - 1, divisor, 2'147'483'646, 2'147'483'647}) {
+      EXPECT_EQ(by.quotient(value), value / divisor) << value << " by " << divisor;
+      EXPECT_EQ(by.remainder(value), value % divisor) << value << " by " << divisor;
+    }
+  }
+}
+
+TEST(ForwardVariant, IsSpelledFieldByField) {
+  forward::Config config;
+  config.rule.element = Element::fp16;
+  config.rule.mask_right = true;
+  config.block_n = 112;
+  config.schedule = Schedule::dealt;
+  const runtime::Variant variant = forward_variant(config);
+  EXPECT_EQ(variant.name, "sm90 forward (fp16, mask_right, block_n 112, dealt)");
+  EXPECT_EQ(
+      variant.expression,
+      "strobe::sm90::forward::kernel<strobe::sm90::forward::Config{.rule = strobe::ScoreRule{.element = "
+      "strobe::Element::fp16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
+      "false, "
+      ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
+      ".dropout = false, .block_mask = 0, .tree_mask = false, .scale_first = false, .row_invariant = false}, .head_dim "
+      "= 128, .head_dim_v = "
+      "128, "
+      ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .warp_specialized = true, .ping_pong = "
+      "true, .two_stage = true, .persistent = true, .ctas_per_sm = 1, .packed_heads = 1, "
+      ".schedule = strobe::Schedule::dealt, .operands = strobe::Operands::elements, "
+      ".keys_per_value_scale = 1, .rotated_columns = 0, .float_output = false, "
+      ".stored = strobe::Operands::elements, .raw_stages = 0, "
+      ".keys = strobe::sm90::forward::KeySource::tensor, .entries = false, .whole_chunks = false, .bias_stages = 0, "
+      ".segment_blocks = 0, .keeps_in_smem = false, "
+      ".debug = false}>");
+}
+
+TEST(ForwardVariant, EveryFieldChangesItsHash) {
+  const forward::Config standard;
+  std::set<std::size_t> hashes{gpu::hash_of(standard)};
+  std::size_t variants = 1;
+  const auto add = [&](const forward::Config& config) {
+    hashes.insert(gpu::hash_of(config));
+    ++variants;
+  };
+  std::apply(
+      [&](const auto&... fields) {
+        const auto change = [&](const auto& field) {
+          forward::Config config = standard;
+          auto& value = config.*(field.member);
+          using Value = std::remove_cvref_t<decltype(value)>;
+          if constexpr (std::is_same_v<Value, bool>) {
+            value = !value;
+          } else if constexpr (std::is_same_v<Value, int>) {
+            ++value;
+          } else if constexpr (std::is_enum_v<Value>) {
+            value = static_cast<Value>(1);  // no default
+          } else {
+            value.softcap = true;
+          }
+          add(config);
+        };
+        (change(fields), ...);
+      },
+      fields_of(standard));
+  EXPECT_EQ(hashes.size(), variants);
+}
+
+// A tree mask takes registers, not the choices of masks along the diagonal.
+TEST(Sm90ForwardPlan, TreeMasks) {
+  AttentionProblem problem = problem_of(4096, 128, 128);
+  problem.heads_kv = 2;
+  problem.seqlen_q = 16;
+  problem.total_q = problem.batch * problem.seqlen_q;
+  const forward::Config plain = config_of(problem);
+  problem.has_tree_mask = true;
+  const forward::Config config = config_of(problem);
+  EXPECT_TRUE(config.rule.tree_mask);
+  EXPECT_TRUE(is_masked(config.rule));
+  EXPECT_EQ(config.packed_heads, 4);
+  EXPECT_EQ(config.schedule, plain.schedule);
+  EXPECT_EQ(config.block_n, 112);
+  EXPECT_NE(explain(problem, plan_of(problem)).find("tree mask     a bit for each"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace strobe::sm90

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random configurations on a GPU against the float64 reference: every option of the engine in any combination,
+// sequences up to STROBE_LONGEST (2,000), outputs and their guards poisoned, NaN wherever a result must not depend on
+// it. seeds.h says how seeds are chosen. STROBE_DEBUG_KERNELS=1 takes kernels whose waits trap and whose shared memory
+// starts as NaN.
+#include <array>
+#include <cmath>
+#include <iostream>
+#include <optional>
+
+#include "attention/cache_copy.h"
+#include "attention/matches_reference.h"
+#include "attention/pieces.h"
+#include "attention/random_case.h"
+#include "attention/seeds.h"
+#include "device_cache.h"
+#include "device_case.h"
+#include "gpu_test.h"
+#include "reference/bound/arithmetic.h"
+#include "tested_engine.h"
+
+namespace strobe::test {
+namespace {
+
+std::string program_path;
+
+// Kernels are compiled on first use: so many seeds in a row share dtype, compiled head_dims and options.
+constexpr std::uint64_t kSeedsPerKernel = 32;
+
+/// 16-bit dtypes, head_dims up to 256 that are multiples of 8, rows aligned to 16 bytes.
+EngineLimits gpu_limits(std::uint64_t group) {
+  Random random(group);
+  EngineLimits limits;
+  limits.dtypes = {random.one_of({DType::float16, DType::bfloat16})};
+  limits.alignment = 8;
+  limits.row_invariant = false;
+  limits.tree_mask = false;  // see add_tree()
+  using HeadDims = std::array<std::int64_t, 2>;
+  limits.head_dims = {random.one_of({HeadDims{32, 32}, HeadDims{64, 64}, HeadDims{64, 64}, HeadDims{96, 96},
+                                     HeadDims{128, 128}, HeadDims{128, 128}, HeadDims{192, 128}, HeadDims{192, 192},
+                                     HeadDims{256, 256}, HeadDims{64, 256}})};
+  limits.longest = static_cast<std::int64_t>(number_from("STROBE_LONGEST", 2000));
+  return limits;
+}
+
+/// Whether the calls of a group of few queries have tree masks.
+bool has_trees(std::uint64_t group) { return group / 2 % 2 == 1; }
+
+/// A few queries and a long cache: keys are split among CTAs.
+EngineLimits few_queries_limits(std::uint64_t group) {
+  EngineLimits limits = gpu_limits(group);
+  limits.most_queries = has_trees(group) ? 64 : 20;
+  limits.longest *= 3;
+  limits.bias = limits.block_mask = limits.dropout = false;  // of calls that are not split
+  return limits;
+}
+
+/// Queries of few_queries_limits().
+void add_tree(AttentionCase& attention, std::uint64_t seed) {
+  attention.tree = {.random_bits = seed % 2 == 1, .visible = seed % 4 == 1 ? 0.05 : 0.5};
+  attention.has_d_lse = false;
+  if (!attention.q.cu_seqlens.empty()) attention.q.max_seqlen = 64;
+}
+
+AttentionCase gpu_case(std::uint64_t seed, const EngineLimits& limits) {
+  AttentionCase attention = random_case(seed, limits);
+  const AttentionCase shared = random_case(seed / kSeedsPerKernel * kSeedsPerKernel, limits);
+  attention.options = shared.options;
+  attention.alibi = shared.alibi;
+  const bool packed = !attention.q.cu_seqlens.empty() || !attention.k.cu_seqlens.empty();
+  attention.bias = packed ? std::nullopt : shared.bias;
+  if (attention.bias) attention.bias->aligned = seed % 4 != 1;  // else TMA does not take it
+  attention.blocks = shared.blocks;
+  attention.has_sink = shared.has_sink;
+  attention.wants_max_logits = shared.wants_max_logits;
+  if (limits.most_queries > 0 && has_trees(seed / kSeedsPerKernel)) add_tree(attention, seed);
+  return attention;
+}
+
+class GpuRandom : public FamilyTest {
+ protected:
+  using LimitsOf = EngineLimits (&)(std::uint64_t group);
+
+  /// `passes`: whether the backward is run, too.
+  void run_seeds(LimitsOf limits_of, std::uint64_t count, bool passes) {
+    const std::vector<std::uint64_t> seeds = chosen_seeds(count);
+    for (const std::uint64_t seed : seeds) {
+      run_case(seed, gpu_case(seed, limits_of(seed / kSeedsPerKernel)), passes);
+      if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path;
+    }
+    std::cout << seeds.size() << " configurations\n";
+  }
+
+  void expect_row_invariance(const AttentionCase& attention, const ForwardArguments& whole, std::uint64_t seed) {
+    const auto run = [&](const ForwardArguments& host) {
+      DeviceCache call(host, device());
+      call.run(attention.options, stream());
+      return HasFailure() ? Status{StatusCode::device_error, call.explained()} : Status{};
+    };
+    DeviceCache call(whole, device());
+    call.run(attention.options, stream());
+    if (!HasFailure()) call.expect_matches(whole, attention.options);
+    if (HasFailure()) return;
+    Random random(seed);
+    for (const CacheKind kind : {CacheKind::pages, CacheKind::entries}) {
+      const CacheCopy copy(whole, kind, random);
+      ASSERT_TRUE(run(copy.arguments()).ok());
+      EXPECT_TRUE(copy.has_the_same_bits());
+    }
+    for (const reference::SequenceRows& sequence : reference::sequence_rows(whole.q, whole.k, whole.sequences)) {
+      for (int count = 0; count < 2 && sequence.seqlen_q > 0 && !HasFailure(); ++count) {
+        const Piece piece = random_piece(attention, sequence, random);
+        SCOPED_TRACE("sequence " + std::to_string(sequence.sequence) + ", rows " + std::to_string(piece.row_begin) +
+                     " to " + std::to_string(piece.row_end) + ", head " + std::to_string(piece.head));
+        PieceCall(whole, piece).expect_the_bits_of_the_whole(run);
+      }
+    }
+  }
+
+ private:
+  void run_case(std::uint64_t seed, const AttentionCase& attention, bool passes) {
+    const bool backward = passes && attention.wants_lse && !attention.tree;
+    SCOPED_TRACE(describe(attention));
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+    DeviceCase one(attention, device());
+    const reference::ArithmeticModel model = reference::arithmetic_of(tested_engine(), attention.dtype);
+    one.forward(stream());
+    if (backward) one.backward(stream());
+    if (HasFailure()) return;
+    one.copies.download(one.tensors.forward_outputs());
+    expect_forward_matches(one.tensors, attention, model);
+    const bool repeated = seed % 4 == 0;
+    if (repeated) expect_the_same_again(one.tensors.forward_outputs(), one, [&] { one.forward(stream()); });
+    if (!backward) return;
+    one.copies.download(one.tensors.backward_outputs());
+    expect_backward_matches(one.tensors, attention, model);
+    if (repeated && attention.options.deterministic) {
+      expect_the_same_again(one.tensors.backward_outputs(), one, [&] { one.backward(stream()); });
+    }
+  }
+
+  /// Poisons the outputs once more: another run gives the same bits.
+  template <class Run>
+  static void expect_the_same_again(const std::vector<GuardedTensor*>& outputs, DeviceCase& one, const Run& run) {
+    const DeviceCase::Bits first = one.bits(outputs);
+    one.poison(outputs);
+    run();
+    EXPECT_TRUE(one.bits(outputs) == first) << "another run gave other bits";
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, GpuRandom, kFamilies, family_name);
+
+TEST_P(GpuRandom, MatchReference) { run_seeds(gpu_limits, 400, true); }
+
+/// Keys in pages or chosen entries, half of them behind padding.
+TEST_P(GpuRandom, CachesMatchReference) {
+  const std::vector<std::uint64_t> seeds = chosen_seeds(400);
+  for (const std::uint64_t seed : seeds) {
+    const std::uint64_t group = seed / kSeedsPerKernel;
+    const bool few = group % 2 == 1;
+    const AttentionCase attention = gpu_case(seed, few ? few_queries_limits(group) : gpu_limits(group));
+    SCOPED_TRACE(describe(attention));
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+    const CaseTensors tensors(attention);
+    Random random(seed);
+    const CacheKind kind = random.chance(0.75) ? CacheKind::pages : CacheKind::entries;
+    const CacheCopy copy(tensors.forward_arguments(), kind, random);
+    DeviceCache cache(copy.arguments(), device());
+    cache.run(attention.options, stream());
+    if (!HasFailure()) cache.expect_matches(copy.arguments(), attention.options);
+    if (HasFailure())
+      FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path << '\n' << cache.explained();
+  }
+  std::cout << seeds.size() << " configurations\n";
+}
+
+/// Row-invariant calls: of some rows by themselves, and on the same keys in pages or chosen entries.
+TEST_P(GpuRandom, RowInvariantCallsMatchReferenceAndTheirParts) {
+  const std::vector<std::uint64_t> seeds = chosen_seeds(400);
+  for (const std::uint64_t seed : seeds) {
+    const std::uint64_t group = seed / kSeedsPerKernel;
+    EngineLimits limits = group % 2 == 1 ? few_queries_limits(group) : gpu_limits(group);
+    limits.bias = limits.block_mask = limits.dropout = false;
+    AttentionCase attention = gpu_case(seed, limits);
+    attention.options.row_invariant = true;
+    attention.tree.reset();  // parts have other trees
+    SCOPED_TRACE(describe(attention));
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+    CaseTensors tensors(attention);
+    // Keys that no row sees, but some rows' blocks hold: where their values are not finite, rows are recomputed.
+    for (GuardedTensor* const rows : {&tensors.k, &tensors.v}) {
+      for (std::int64_t index = 0; index < rows->size(); ++index) {
+        if (!std::isfinite(rows->get(index))) rows->set(index, 1.0);
+      }
+    }
+    expect_row_invariance(attention, tensors.forward_arguments(), seed);
+    if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << ' ' << program_path;
+  }
+  std::cout << seeds.size() << " configurations\n";
+}
+
+TEST_P(GpuRandom, FewQueriesMatchReference) { run_seeds(few_queries_limits, 400, false); }
+
+}  // namespace
+}  // namespace strobe::test
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  strobe::test::program_path = argv[0];
+  return RUN_ALL_TESTS();
+}

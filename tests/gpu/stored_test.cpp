@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random calls on K and V stored in 8 bits on a GPU against the float64 reference: units of scales, options, packed
+// keys and used lengths, few queries and many. seeds.h says how seeds are chosen.
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <string>
+
+#include "attention/cache_copy.h"
+#include "attention/random.h"
+#include "attention/seeds.h"
+#include "device_cache.h"
+#include "eight_bit/stored_case.h"
+#include "gpu_test.h"
+
+namespace strobe::test {
+namespace {
+
+// Kernels are compiled on first use: so many seeds in a row share what tells them apart.
+constexpr std::uint64_t kSeedsOfStored = 16;
+
+/// Options and dtypes of the seed's group, with shapes, lengths and data of its own. Every other group has few queries.
+StoredCase gpu_stored_case(std::uint64_t seed) {
+  const std::uint64_t group = seed / kSeedsOfStored;
+  Random of_group(group);
+  StoredCase c = random_stored_case(group);
+  c.dtype = of_group.one_of({DType::float16, DType::bfloat16});
+  c.head_dim = of_group.one_of<std::int64_t>({32, 64, 96, 128, 128, 192, 256});
+  c.head_dim_v = of_group.chance(0.8) ? c.head_dim : 64;
+  Random random(seed);
+  const bool few = group % 2 == 1;
+  if (few) {
+    c.bias = false;
+    c.options.dropout = 0.0F;
+  }
+  const auto longest = static_cast<std::int64_t>(number_from("STROBE_LONGEST", 1500));
+  c.batch = random.integer(1, 3);
+  c.heads_kv = random.integer(1, 2);
+  c.heads_q = c.heads_kv * of_group.one_of<std::int64_t>({1, 2, 4, few ? 8 : 3});
+  c.seqlen_q = few ? random.integer(1, 5) : random.integer(1, longest / 5);
+  c.seqlen_k = random.integer(10, few ? 3 * longest : longest);
+  const auto rows = [&] { return random.one_of<std::int64_t>({1, 32, 128, c.seqlen_k}); };
+  c.k_rows = rows();
+  c.v_rows = rows();
+  c.fill(seed);
+  return c;
+}
+
+std::string describe(const StoredCase& c) {
+  return "batch " + std::to_string(c.batch) + ", heads " + std::to_string(c.heads_q) + "/" +
+         std::to_string(c.heads_kv) + ", queries " + std::to_string(c.seqlen_q) + ", keys " +
+         std::to_string(c.seqlen_k) + ", head_dim " + std::to_string(c.head_dim) + "/" + std::to_string(c.head_dim_v) +
+         (c.element == DType::int8 ? ", int8" : ", e4m3") + ", scales of " + std::to_string(c.k_rows) + " and " +
+         std::to_string(c.v_rows) + (c.packed ? ", packed" : "") + (c.used ? ", used lengths" : "");
+}
+
+class GpuStored : public FamilyTest {};
+
+INSTANTIATE_TEST_SUITE_P(, GpuStored, kFamilies, family_name);
+
+TEST_P(GpuStored, RandomCallsMatchReference) {
+  const std::vector<std::uint64_t> seeds = chosen_seeds(200);
+  for (const std::uint64_t seed : seeds) {
+    StoredCase c = gpu_stored_case(seed);
+    SCOPED_TRACE(describe(c));
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+    const ForwardArguments arguments = c.with_outputs(c.stored());
+    DeviceCache call(arguments, device());
+    call.run(c.options, stream());
+    if (!HasFailure()) call.expect_matches(arguments, c.options);
+    if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << '\n' << call.explained();
+  }
+  std::cout << seeds.size() << " configurations\n";
+}
+
+/// Of any size, by TMA and row by row, with left padding and without.
+TEST_P(GpuStored, PagesMatchReference) {
+  const std::vector<std::uint64_t> seeds = chosen_seeds(100);
+  for (const std::uint64_t seed : seeds) {
+    StoredCase c = gpu_stored_case(seed);
+    c.packed = c.used = c.bias = false;
+    c.k_rows = c.v_rows = c.seqlen_k;
+    c.fill(seed);
+    SCOPED_TRACE(describe(c));
+    const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+    Random random(seed);
+    const CacheCopy pages(c.with_outputs(c.stored()), CacheKind::pages, random);
+    DeviceCache call(pages.arguments(), device());
+    call.run(c.options, stream());
+    if (!HasFailure()) call.expect_matches(pages.arguments(), c.options);
+    if (HasFailure()) FAIL() << "reproduce with: STROBE_SEED=" << seed << '\n' << call.explained();
+  }
+  std::cout << seeds.size() << " configurations\n";
+}
+
+}  // namespace
+}  // namespace strobe::test
