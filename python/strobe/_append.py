@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """New keys and values for a cache."""
 
-import sys
 from typing import Any
 
-from strobe import _arrays, _core
+from strobe import _core
+from strobe._frameworks import check_outputs, framework_of, mark_written
 from strobe._options import Tensor
+from strobe._shapes import shape_of
 
 
 def append(
@@ -62,16 +63,15 @@ def append(
 
     Sources: Kwon et al., "PagedAttention" (2023), section 4.3; Su et al., "RoFormer" (2021), section 3.4.2.
     """
-    framework = _arrays.framework_of(k_cache)
-    if framework == "torch":
-        _check_no_tape(k_cache, v_cache, k_new, v_new, q)
-    elif framework == "jax":
+    framework = framework_of(k_cache)
+    if framework.name == "jax":
         raise NotImplementedError("append writes to the cache, and arrays of JAX cannot be written to")
-    elif framework == "cupy" and stream is None:
-        stream = _arrays.cupy_stream()
-    _arrays.check_outputs(q_out=q_out)
+    framework.reject_gradients(
+        "an append does not have: detach it", k_cache=k_cache, v_cache=v_cache, k_new=k_new, v_new=v_new, q=q
+    )
+    check_outputs(q_out=q_out)
     if q is not None and q_out is None:
-        q_out = _arrays.empty(_arrays.shape_of(q), q)
+        q_out = framework_of(q).empty(shape_of(q), q)
     tensors: dict[str, Any] = {
         "cu_seqlens_new": cu_seqlens_new,
         "page_table": page_table,
@@ -91,12 +91,7 @@ def append(
         *(k_cache, v_cache, k_new, v_new, cache_seqlens, tensors, interleaved, q_in_order),
         threads=threads,
         engine=engine,
-        stream=stream,
+        stream=framework.stream(stream),
     )
-    _arrays.mark_written(k_cache, v_cache, q_out)
+    mark_written(k_cache, v_cache, q_out)
     return q_out
-
-
-def _check_no_tape(*tensors: Tensor | None) -> None:
-    if sys.modules["torch"].is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors):
-        raise ValueError("a tensor of an append requires a gradient, which an append does not have: detach it")

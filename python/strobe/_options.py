@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of a call; docs/options.md has the equation of each."""
 
+from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
 Tensor = Any
@@ -112,3 +113,8 @@ class Options(TensorOptions, total=False):
     """[batch, seqlen_q] or packed [total_q] int64, for the draft tokens of speculative decoding: of a sequence of n
     queries, at most 64, query i sees key j of the last n if bit j of its number is set, and keys before those as the
     other options say. seqlen_q or max_seqlen_q must be 64 or less. Not with block_mask. Forward only."""
+
+
+def is_seeded(options: Mapping[str, Any]) -> bool:
+    """Whether the options say which random numbers dropout takes."""
+    return any(options.get(name) is not None for name in ("seed", "offset", "random_state"))

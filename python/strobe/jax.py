@@ -10,10 +10,20 @@ import numpy as np
 from jax import Array
 from jax.custom_derivatives import CustomVJPPrimal
 
-from strobe import _arrays, _core
-from strobe._attention import tensor_shape
+from strobe import _core
+from strobe._forward import results
 from strobe._options import TensorOptions
-from strobe._quantize import Plan, Quantized
+from strobe._quantized import Plan, Quantized
+from strobe._shapes import (
+    EIGHT_BIT,
+    dtype_name,
+    eight_bit_output_shape,
+    lse_shape,
+    max_logits_shape,
+    numpy_dtype,
+    output_shape,
+    tensor_shape,
+)
 
 __all__ = ["attention"]
 
@@ -30,6 +40,7 @@ jax.tree_util.register_dataclass(
 _TENSORS = (
     "alibi_slopes bias sink block_mask cu_seqlens_q cu_seqlens_k seqused_q seqused_k".split()  # noqa: SIM905
 )
+_PACKED = ("cu_seqlens_q", "cu_seqlens_k")
 _EIGHT_BIT_TENSORS = ("q_descale", "k_descale", "v_descale", "q_shift")
 _ALL_TENSORS = (*_TENSORS, *_EIGHT_BIT_TENSORS)
 _FLOATS = ("scale", "softcap", "dropout")
@@ -71,8 +82,8 @@ def attention(
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         _check_array(name, tensor)
     if options.get("out_dtype") is not None:
-        options["out_dtype"] = _arrays.dtype_name(options["out_dtype"])
-    elif str(q.dtype) in _arrays.EIGHT_BIT:
+        options["out_dtype"] = dtype_name(options["out_dtype"])
+    elif str(q.dtype) in EIGHT_BIT:
         raise ValueError(f"q is {q.dtype}: give out_dtype")
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     _check(q, k, v, given)
@@ -81,23 +92,22 @@ def attention(
         tensors["random"] = _random_state(given)
     call = _Call(_attributes(given), return_max_logits, given.get("out_dtype"))
     o, lse, max_logits = _attention(call, tensors)
-    if not return_lse and not return_max_logits:
-        return o
-    return (o, *((lse,) if return_lse else ()), *((max_logits,) if return_max_logits else ()))
+    return results(o, lse if return_lse else None, max_logits)
 
 
 def run_quantize(plan: Plan, q: Array, k: Array, v: Array, threads: int) -> Quantized:
     """strobe.quantize on JAX's arrays, under jit and vmap, too."""
-    tensors = {"q": q, "k": k, "v": v} | plan.cu_seqlens
+    given = plan.sequences.given()
+    tensors = {"q": q, "k": k, "v": v} | {name: given.pop(name) for name in _PACKED if name in given}
     for name, tensor in tensors.items():
         _check_array(name, tensor)
-    results = {
-        name: jax.ShapeDtypeStruct(shape, _arrays.numpy_dtype(plan.dtypes[name])) for name, shape in plan.shapes.items()
-    }
-    attributes: dict[str, Any] = {name: np.int64(value) for name, value in plan.settings.items() if name != "seed"}
-    attributes |= {name: np.int64(bound) for name, bound in plan.max_seqlens.items()}
-    attributes |= {"seed": _signed(plan.settings["seed"]), "threads": np.int64(_core.integer("threads", threads))}
-    outputs = _quantize(_Quantization(tuple(sorted(attributes.items())), tuple(results.items())), tensors)
+    written = tuple(
+        (name, jax.ShapeDtypeStruct(shape, numpy_dtype(plan.dtypes[name]))) for name, shape in plan.shapes.items()
+    )
+    numbers = plan.quantization.settings() | given | {"threads": _core.integer("threads", threads)}
+    attributes = {name: np.int64(number) for name, number in numbers.items() if name != "seed"}
+    attributes["seed"] = _signed(numbers["seed"])
+    outputs = _quantize(_Quantization(tuple(sorted(attributes.items())), written), tensors)
     return plan.result(outputs)
 
 
@@ -211,18 +221,14 @@ _quantize.defvjp(_quantize_forward, _quantize_backward)
 def _forward(call: _Call, tensors: Tensors) -> tuple[Array, Array, Array | None]:
     q, v = tensors["q"], tensors["v"]
     if call.out_dtype is None:
-        o = jax.ShapeDtypeStruct(_arrays.output_shape(q, v), q.dtype)
+        o = jax.ShapeDtypeStruct(output_shape(q, v), q.dtype)
     else:
-        o = jax.ShapeDtypeStruct(_arrays.eight_bit_output_shape(q, v), _arrays.numpy_dtype(call.out_dtype))
-    results = {
-        "o": o,
-        "lse": jax.ShapeDtypeStruct(_arrays.lse_shape(q), jnp.float32),
-    }
+        o = jax.ShapeDtypeStruct(eight_bit_output_shape(q, v), numpy_dtype(call.out_dtype))
+    written = {"o": o, "lse": jax.ShapeDtypeStruct(lse_shape(q), jnp.float32)}
     if call.max_logits:
-        results["max_logits"] = jax.ShapeDtypeStruct(
-            _arrays.max_logits_shape(q, tensors.get("cu_seqlens_q")), jnp.float32
-        )
-    outputs = _call("forward", tensors, results, call)
+        shape = max_logits_shape(q, tensors.get("cu_seqlens_q"))
+        written["max_logits"] = jax.ShapeDtypeStruct(shape, jnp.float32)
+    outputs = _call("forward", tensors, written, call)
     return outputs["o"], outputs["lse"], outputs.get("max_logits")
 
 
@@ -237,7 +243,7 @@ def _attention_forward(call: _Call, primals: dict[str, CustomVJPPrimal]) -> Any:
             "alibi_slopes requires a gradient, which attention does not have: take jax.lax.stop_gradient of it"
         )
     tensors = {name: primal.value for name, primal in primals.items()}
-    if str(tensors["k"].dtype) in _arrays.EIGHT_BIT:
+    if str(tensors["k"].dtype) in EIGHT_BIT:
         name = "q" if call.out_dtype is not None else "k"
         raise NotImplementedError(f"{name} is {tensors[name].dtype}: calls of 8-bit tensors have no gradients")
     o, lse, max_logits = _forward(call, tensors)

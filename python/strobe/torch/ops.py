@@ -14,8 +14,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from strobe import _core
-from strobe._arrays import lse_shape, max_logits_shape, output_shape, workspace_allocator
-from strobe._options import EightBitOptions, ScoreOptions
+from strobe._frameworks import framework_of
+from strobe._frameworks.torch import draw_random
+from strobe._options import EightBitOptions, ScoreOptions, is_seeded
+from strobe._shapes import lse_shape, max_logits_shape, output_shape
 from strobe.torch import checks
 
 _TENSORS = "alibi_slopes bias sink block_mask cu_seqlens_q cu_seqlens_k seqused_q seqused_k random"
@@ -112,15 +114,6 @@ def operator_arguments(
     )
 
 
-def is_seeded(options: Mapping[str, Any]) -> bool:
-    return any(options.get(name) is not None for name in ("seed", "offset", "random_state"))
-
-
-def draw_random(q: Tensor) -> Tensor:
-    """From the generator of q's device: without waiting for it, and anew in each replay of a CUDA graph."""
-    return torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=q.device)
-
-
 def _random(q: Tensor, options: dict[str, Any]) -> Tensor | None:
     """Seed and offset as a tensor, since compiled graphs take new ones as data and not as code."""
     pair = [checks.word(name, options.get(name, 0)) for name in ("seed", "offset")]
@@ -190,7 +183,7 @@ def backward(
     _core.backward(
         *(d_o, q, k, v, o, lse, d_lse, dq, dk, dv),
         *(d_bias if needs_d_bias else None, d_sink if needs_d_sink else None),
-        workspace_allocator(q, None),
+        framework_of(q).workspace_allocator(q, None),
         **keywords(tuple(options)),
     )
     return gradients
