@@ -17,7 +17,8 @@ LAYERS = (
     ("strobe.torch", "strobe.jax"),
     ("strobe._forward", "strobe._quantized"),
     ("strobe._frameworks",),
-    ("strobe._shapes",),
+    ("strobe._documented",),
+    ("strobe._option_list", "strobe._shapes"),
     ("strobe._core",),  # C++; its stub names the types of options
     ("strobe._options",),
 )

@@ -5,12 +5,15 @@ import os
 from typing import Any, Unpack
 
 from strobe import _core
+from strobe._documented import with_options
 from strobe._forward import forward
 from strobe._frameworks import check_outputs, framework_of, mark_written
+from strobe._option_list import OPTIONS, check_options
 from strobe._options import Options, Tensor
 from strobe._shapes import Shape, dtype_name, shape_of, tensor_shape
 
 
+@with_options(Options)
 def attention(
     q: Tensor,
     k: Tensor,
@@ -34,15 +37,25 @@ def attention(
     ``return_lse`` also lse [batch, heads_q, seqlen_q] float32, the natural logarithm of each row's sum of
     exponentials; with ``return_max_logits`` also the largest visible score, [batch, heads_q] float32; as a tuple.
 
-    Options: see ``strobe.Options``. On a GPU the call returns when the launch is queued. With dropout a seed must be
+    On a GPU the call returns when the launch is queued. With dropout a seed must be
     given, but for tensors of PyTorch: for those the call draws one from PyTorch's generator.
 
     Raises ValueError for arguments that contradict each other or this description, TypeError for arguments that are not
     tensors or unknown options, NotImplementedError for calls that no engine of this build supports, MemoryError, and
     RuntimeError for errors of the driver. The outputs are then untouched.
 
+    Example: two heads of queries for each head of keys, a window of 64 keys along the diagonal.
+
+        q = np.random.rand(2, 300, 8, 64).astype(np.float32)
+        k, v = (np.random.rand(2, 300, 4, 64).astype(np.float32) for _ in range(2))
+        out, lse = strobe.attention(q, k, v, causal=True, window=(63, 0), return_lse=True)
+
+    The options are those of ``strobe.Options``.
+
     Source: Dao et al., "FlashAttention" (2022), algorithm 1; Dao, "FlashAttention-2" (2023), algorithm 1.
     """
+    if not options.keys() <= OPTIONS.keys():
+        check_options("strobe.attention", options)
     framework = framework_of(q)
     if framework.name == "jax":
         return _jax_attention(q, k, v, out, return_lse, return_max_logits, options)
@@ -55,6 +68,7 @@ def attention(
     return result
 
 
+@with_options(Options)
 def attention_backward(
     d_o: Tensor,
     q: Tensor,
@@ -81,6 +95,7 @@ def attention_backward(
 
     Source: Dao et al., "FlashAttention" (2022), algorithm 4; Dao, "FlashAttention-2" (2023), algorithm 2.
     """
+    check_options("strobe.attention_backward", options)
     check_outputs(dq=dq, dk=dk, dv=dv)
     framework = framework_of(q)
     dq, dk, dv = (
@@ -97,6 +112,7 @@ def attention_backward(
     return tuple(gradient for gradient in (dq, dk, dv, d_bias, d_sink) if gradient is not None)
 
 
+@with_options(Options)
 def explain(
     q: Tensor | Shape,
     k: Tensor | Shape,
@@ -112,6 +128,7 @@ def explain(
     q, k and v are tensors, or their shapes as tuples; those are of ``dtype`` on ``device``, "cpu" or "cuda:0". Raises
     what the call would raise.
     """
+    check_options("strobe.explain", options)
     query, key, value = (tensor_shape(x, dtype, device) if isinstance(x, tuple) else x for x in (q, k, v))
     if options.get("out_dtype") is not None:
         options["out_dtype"] = dtype_name(options["out_dtype"])

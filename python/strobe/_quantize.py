@@ -2,65 +2,42 @@
 """Q, K and V in 8 bits."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from strobe import _core
+from strobe._documented import with_options
 from strobe._frameworks import framework_of
-from strobe._options import Tensor
-from strobe._quantized import UNITS, Quantization, Quantized, Sequences, Unit, plan_of
-from strobe._shapes import dtype_name
+from strobe._option_list import check_options
+from strobe._options import QuantizeOptions, Tensor
+from strobe._quantized import UNITS, Quantized, plan_of
 
 
-def quantize(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    element: Any = "int8",
-    q_scales: Unit = "row",
-    k_scales: Unit = "group",
-    v_scales: Unit = "row",
-    rotate_qk: bool = True,
-    rotate_v: bool = True,
-    center_k: bool = True,
-    seed: int = 0,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    threads: int = 0,
-    engine: str = "automatic",
-    stream: int | None = None,
-) -> Quantized:
+@with_options(QuantizeOptions)
+def quantize(q: Tensor, k: Tensor, v: Tensor, **options: Unpack[QuantizeOptions]) -> Quantized:
     """q, k and v as 8-bit tensors with scales, for ``strobe.attention``.
 
     q [batch, seqlen_q, heads_q, head_dim], k [batch, seqlen_k, heads_kv, head_dim] and v [batch, seqlen_k, heads_kv,
     head_dim_v] are float32, float16 or bfloat16, of one framework and on one device, with any strides as long as the
-    last is 1. ``element`` is "int8" or "float8_e4m3fn", or the framework's dtype of that name; NumPy holds the latter
-    by ml_dtypes.
+    last is 1. With ``cu_seqlens_q`` or ``cu_seqlens_k`` that side is packed, as of ``strobe.attention``. Each sequence
+    has the elements and scales that it has alone, but for scales of the "tensor". The options of the result have the
+    lengths and their bounds.
 
-    Rows share a scale with all rows of the "tensor" or of their batch entry and "head", with 127 neighbours ("block"),
-    with 31 ("group") or with none ("row"). ``rotate_qk`` and ``rotate_v`` multiply the columns by random signs, which
-    ``seed`` draws, and a Hadamard matrix: scores stay, attention rotates its output back. ``center_k`` takes the keys'
-    mean from them, which the softmax does not notice. What each does to the error: docs/eight-bit.md. Results do not
-    depend on threads.
+    Example:
 
-    With ``cu_seqlens_q`` or ``cu_seqlens_k`` that side is packed, as of ``strobe.attention``: q [total_q, heads_q,
-    head_dim], k [total_k, heads_kv, head_dim] and v [total_k, heads_kv, head_dim_v]. Each sequence has the elements and
-    scales that it has alone, but for scales of the "tensor". Scales take memory for the longest sequence in place of
-    each: give ``max_seqlen_q`` and ``max_seqlen_k``. The options of the result have all four.
+        x = strobe.quantize(q, k, v)
+        out = strobe.attention(x.q, x.k, x.v, causal=True, **x.options)
 
     There are no gradients. Raises ValueError for tensors that are recorded on PyTorch's tape and for arguments that
     contradict this description, TypeError for what are no tensors, NotImplementedError for what no engine of this build
     supports. On a GPU the call returns when its launches are queued.
 
+    The options are those of ``strobe.QuantizeOptions``.
+
     Source: Shah et al., "FlashAttention-3" (2024), section 3.3; Zhang et al., "SageAttention" (2024), section 4.2.
     """
-    plan = plan_of(
-        *(q, k, v),
-        Quantization(dtype_name(element), q_scales, k_scales, v_scales, rotate_qk, rotate_v, center_k, seed),
-        Sequences(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
-    )
+    check_options("strobe.quantize", options, QuantizeOptions.__annotations__)
+    plan = plan_of(q, k, v, options)
+    threads, stream = options.get("threads", 0), options.get("stream")
     framework = framework_of(q)
     if framework.name == "jax":
         from strobe import jax
@@ -73,7 +50,7 @@ def quantize(
         **({"q_shift": None} | outputs | plan.quantization.settings() | plan.sequences.given()),
         allocate_workspace=framework.workspace_allocator(q, stream),
         threads=threads,
-        engine=engine,
+        engine=options.get("engine", "automatic"),
         stream=framework.stream(stream),
     )
     return plan.result(outputs)
@@ -122,6 +99,7 @@ def plan_quantization(
     Raises NotImplementedError where nothing keeps to the budget, and otherwise as ``quantize`` does. The model and what
     it assumes: docs/eight-bit.md.
     """
+    check_options("strobe.plan_quantization", options)
     if mode not in _MODES:
         raise ValueError(f'mode is "{mode}": it must be one of {", ".join(_MODES)}')
     if framework_of(q).name == "jax":

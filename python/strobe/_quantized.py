@@ -2,13 +2,12 @@
 """Tensors in 8 bits: their layout, and what a quantisation writes."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from strobe import _core
-from strobe._options import Tensor, TensorOptions
+from strobe._option_list import options_of
+from strobe._options import QuantizeOptions, Tensor, TensorOptions, Unit
 from strobe._shapes import dtype_name, shape_of
-
-Unit = Literal["tensor", "head", "block", "group", "row"]
 
 _ROWS = {"tensor": 0, "head": 0, "block": 128, "group": 32, "row": 1}  # that share a scale; 0: all of a head
 UNITS = tuple(_ROWS)  # in the order of strobe::ScaleUnit
@@ -56,6 +55,9 @@ class Quantized:
         return cast(TensorOptions, {name: value for name, value in options.items() if value is not None})
 
 
+_DEFAULTS = {name: option.default for name, option in options_of(QuantizeOptions).items()}
+
+
 class Sequences(NamedTuple):
     """Packed sequences, on either side, and bounds on the longest."""
 
@@ -63,6 +65,11 @@ class Sequences(NamedTuple):
     cu_seqlens_k: Tensor | None
     max_seqlen_q: int | None
     max_seqlen_k: int | None
+
+    @staticmethod
+    def of(options: QuantizeOptions) -> "Sequences":
+        given: dict[str, Any] = _DEFAULTS | options
+        return Sequences(*(given[name] for name in Sequences._fields))
 
     def checked(self) -> "Sequences":
         """The same with bounds that are integers."""
@@ -78,7 +85,7 @@ class Sequences(NamedTuple):
 class Quantization(NamedTuple):
     """How to quantise: the arguments of ``strobe.quantize``."""
 
-    element: str
+    element: Any
     q_scales: Unit
     k_scales: Unit
     v_scales: Unit
@@ -87,10 +94,16 @@ class Quantization(NamedTuple):
     center_k: bool
     seed: int
 
+    @staticmethod
+    def of(options: QuantizeOptions) -> "Quantization":
+        given: dict[str, Any] = _DEFAULTS | options
+        return Quantization(*(given[name] for name in Quantization._fields))
+
     def checked(self) -> "Quantization":
         """The same with values of their types; ValueError for names that there are not."""
-        if self.element not in _ELEMENTS:
-            raise ValueError(f'element is "{self.element}": it must be "int8" or "float8_e4m3fn"')
+        element = dtype_name(self.element)
+        if element not in _ELEMENTS:
+            raise ValueError(f'element is "{element}": it must be "int8" or "float8_e4m3fn"')
         for name in ("q_scales", "k_scales", "v_scales"):
             unit = getattr(self, name)
             if unit not in UNITS:
@@ -98,7 +111,7 @@ class Quantization(NamedTuple):
         flags: dict[str, Any] = {
             name: _core.boolean(name, getattr(self, name)) for name in ("rotate_qk", "rotate_v", "center_k")
         }
-        return self._replace(seed=_core.unsigned_integer("seed", self.seed), **flags)
+        return self._replace(element=element, seed=_core.unsigned_integer("seed", self.seed), **flags)
 
     def settings(self) -> dict[str, int]:
         """What _core.quantize takes beside tensors: the element and whether keys are centred follow from those."""
@@ -127,9 +140,9 @@ class Plan(NamedTuple):
         )
 
 
-def plan_of(q: Tensor, k: Tensor, v: Tensor, quantization: Quantization, sequences: Sequences) -> Plan:
+def plan_of(q: Tensor, k: Tensor, v: Tensor, options: QuantizeOptions) -> Plan:
     """ValueError for what would leave the outputs without a shape; the rest is for the call to see."""
-    how, sequences = quantization.checked(), sequences.checked()
+    how, sequences = Quantization.of(options).checked(), Sequences.of(options).checked()
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
             raise TypeError(f"{name} is of type {type(tensor).__name__}: it must be a tensor")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from strobe._frameworks.base import Framework
-from strobe._options import is_seeded
+from strobe._option_list import is_seeded
 from strobe._shapes import output_shape
 
 

@@ -8,14 +8,17 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from strobe._documented import with_options
 from strobe._forward import forward, results
 from strobe._frameworks.torch import draw_random, without_negative_bit
-from strobe._options import ScoreOptions, is_seeded
+from strobe._option_list import OPTIONS, check_options, is_seeded
+from strobe._options import ScoreOptions
 from strobe.torch import ops, transforms
 from strobe.torch.checks import check_layouts, check_types
 from strobe.torch.tape import Call, Recorded
 
 
+@with_options(ScoreOptions)
 def attention(
     q: Tensor,
     k: Tensor,
@@ -63,6 +66,8 @@ def attention(
         if bias is None and sink is None:
             return Recorded.apply(call, q, k, v)
         return Recorded.apply(call, q, k, v, bias, sink)
+    if not options.keys() <= OPTIONS.keys():
+        check_options("strobe.torch.attention", options)
     return forward(q, k, v, None, return_lse, return_max_logits, options)
 
 
