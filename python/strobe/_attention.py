@@ -129,17 +129,20 @@ def explain(
     what the call would raise.
     """
     check_options("strobe.explain", options)
-    query, key, value = (tensor_shape(x, dtype, device) if isinstance(x, tuple) else x for x in (q, k, v))
+    query, key, value = (tensor_shape(x, dtype_name(dtype), device) if isinstance(x, tuple) else x for x in (q, k, v))
     if options.get("out_dtype") is not None:
-        options["out_dtype"] = dtype_name(options["out_dtype"])
+        options["out_dtype"] = dtype_name(options["out_dtype"], "out_dtype")
     return _core.explain(query, key, value, backward, **options)
 
 
 def info() -> dict[str, Any]:
-    """This build and this machine: {"version": .., "threads": .., "engines": {name: "available" or why not}}."""
+    """This build and this machine: {"version": .., "threads": .., "engines": {name: "available" or why not}}.
+
+    threads are the hardware threads that the process may run on, which a call takes by default.
+    """
     devices = {"cpu": "cpu", "ampere": "cuda", "hopper": "cuda"}
     engines = {name: _availability(name, device) for name, device in devices.items()}
-    return {"version": _core.version, "threads": os.cpu_count(), "engines": engines}
+    return {"version": _core.version, "threads": len(os.sched_getaffinity(0)), "engines": engines}
 
 
 def _availability(engine: Any, device: str) -> str:

@@ -46,4 +46,4 @@ def _eight_bit_output(q: Tensor, v: Tensor, out: Tensor | None, options: Any) ->
         return out
     if dtype is None:
         raise ValueError(f"q is {dtype_name(q.dtype)}: give out, or out_dtype")
-    return framework_of(q).empty(eight_bit_output_shape(q, v), q, dtype_name(dtype))
+    return framework_of(q).empty(eight_bit_output_shape(q, v), q, dtype_name(dtype, "out_dtype"))

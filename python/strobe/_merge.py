@@ -44,7 +44,7 @@ def merge(
     for part in (*outputs, *logarithms):
         framework.reject_gradients("a merge does not have: detach it", **{"a part": part})
     check_outputs(out=out)
-    dtype = None if out_dtype is None else dtype_name(out_dtype)
+    dtype = None if out_dtype is None else dtype_name(out_dtype, "out_dtype")
     if out is None:
         out = framework.empty(shape_of(first), first, dtype)
     elif dtype is not None and hasattr(out, "dtype") and dtype != dtype_name(out.dtype):

@@ -10,6 +10,7 @@ from strobe._frameworks import framework_of
 from strobe._option_list import check_options
 from strobe._options import QuantizeOptions, Tensor
 from strobe._quantized import UNITS, Quantized, plan_of
+from strobe._shapes import wrong_type
 
 
 @with_options(QuantizeOptions)
@@ -100,6 +101,8 @@ def plan_quantization(
     it assumes: docs/eight-bit.md.
     """
     check_options("strobe.plan_quantization", options)
+    if not isinstance(mode, str):
+        raise wrong_type("mode", mode, f"one of {', '.join(_MODES)}")
     if mode not in _MODES:
         raise ValueError(f'mode is "{mode}": it must be one of {", ".join(_MODES)}')
     if framework_of(q).name == "jax":

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 from strobe import _core
 from strobe._option_list import options_of
 from strobe._options import QuantizeOptions, Tensor, TensorOptions, Unit
-from strobe._shapes import dtype_name, shape_of
+from strobe._shapes import check_tensors, dtype_name, shape_of, wrong_type
 
 _ROWS = {"tensor": 0, "head": 0, "block": 128, "group": 32, "row": 1}  # that share a scale; 0: all of a head
 UNITS = tuple(_ROWS)  # in the order of strobe::ScaleUnit
@@ -101,11 +101,13 @@ class Quantization(NamedTuple):
 
     def checked(self) -> "Quantization":
         """The same with values of their types; ValueError for names that there are not."""
-        element = dtype_name(self.element)
+        element = dtype_name(self.element, "element")
         if element not in _ELEMENTS:
             raise ValueError(f'element is "{element}": it must be "int8" or "float8_e4m3fn"')
         for name in ("q_scales", "k_scales", "v_scales"):
             unit = getattr(self, name)
+            if not isinstance(unit, str):
+                raise wrong_type(name, unit, f"one of {', '.join(UNITS)}")
             if unit not in UNITS:
                 raise ValueError(f'{name} is "{unit}": it must be one of {", ".join(UNITS)}')
         flags: dict[str, Any] = {
@@ -143,9 +145,7 @@ class Plan(NamedTuple):
 def plan_of(q: Tensor, k: Tensor, v: Tensor, options: QuantizeOptions) -> Plan:
     """ValueError for what would leave the outputs without a shape; the rest is for the call to see."""
     how, sequences = Quantization.of(options).checked(), Sequences.of(options).checked()
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
-            raise TypeError(f"{name} is of type {type(tensor).__name__}: it must be a tensor")
+    check_tensors(q=q, k=k, v=v)
     queries = _Side.of("q", q, sequences.cu_seqlens_q, sequences.max_seqlen_q)
     keys = _Side.of("k", k, sequences.cu_seqlens_k, sequences.max_seqlen_k)
     values = _Side.of("v", v, sequences.cu_seqlens_k, sequences.max_seqlen_k)

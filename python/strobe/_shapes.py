@@ -9,6 +9,8 @@ from strobe import _core
 
 Shape = tuple[int, ...]
 
+_HEAP_TYPE = 1 << 9  # CPython's Py_TPFLAGS_HEAPTYPE
+
 EIGHT_BIT = frozenset({"int8", "float8_e4m3fn", "torch.int8", "torch.float8_e4m3fn"})  # as dtypes print
 
 
@@ -42,6 +44,8 @@ def max_logits_shape(q: Any, cu_seqlens_q: Any) -> Shape:
 
 def tensor_shape(shape: Shape, dtype: str, device: str) -> _core.TensorShape:
     """What a plan needs of a tensor: ``dtype`` as "float16", ``device`` as "cpu", "cuda" or "cuda:1"."""
+    if not isinstance(device, str):
+        raise wrong_type("device", device, "text: cpu, cuda or cuda:INDEX")
     kind, _, index = device.partition(":")
     if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
         raise ValueError(f'device is "{device}": it must be cpu, cuda or cuda:INDEX')
@@ -57,9 +61,25 @@ def numpy_dtype(name: str) -> Any:
     return np.dtype(name)
 
 
-def dtype_name(dtype: Any) -> str:
-    """ "bfloat16" of itself, of torch.bfloat16, of a NumPy dtype and of a scalar type."""
+def dtype_name(dtype: Any, argument: str = "dtype") -> str:
+    """ "bfloat16" of itself, of torch.bfloat16, of a NumPy dtype and of a scalar type; TypeError for anything else."""
     if isinstance(dtype, str):
         return dtype
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    if not name.isidentifier() and not name.startswith("torch."):
+        raise wrong_type(argument, dtype, "a dtype or its name")
     return name.removeprefix("torch.")
+
+
+def check_tensors(**tensors: Any) -> None:
+    """TypeError for what has neither a shape nor a dtype."""
+    for name, tensor in tensors.items():
+        if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
+            raise wrong_type(name, tensor, "a tensor")
+
+
+def wrong_type(argument: str, value: Any, accepted: str) -> TypeError:
+    """In the words of the C++ module."""
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__name__}" if kind.__flags__ & _HEAP_TYPE else kind.__name__
+    return TypeError(f"{argument} is of type {name}: it must be {accepted}")

@@ -3,11 +3,12 @@
 
 from typing import Any
 
+from strobe import _core
 from strobe._attention import attention
 from strobe._frameworks import framework_of
 from strobe._merge import merge
 from strobe._options import Tensor
-from strobe._shapes import lse_shape, output_shape, shape_of
+from strobe._shapes import check_tensors, lse_shape, output_shape, shape_of
 
 
 def shared_prefix_attention(
@@ -45,6 +46,8 @@ def shared_prefix_attention(
 
     Source: Juravsky et al., "Hydragen" (2024), section 3; Dao, "FlashAttention-2" (2023), section 2.3.1.
     """
+    check_tensors(q=q, k=k, v=v, page_table=page_table, seqused_k=seqused_k)
+    prefix_pages = _core.integer("prefix_pages", prefix_pages)
     shape, table = shape_of(q), shape_of(page_table)
     if len(table) != 2:
         raise ValueError(f"page_table has rank {len(table)}: it must have rank 2 [batch, max_pages]")

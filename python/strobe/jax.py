@@ -78,7 +78,7 @@ def attention(
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         _check_array(name, tensor)
     if options.get("out_dtype") is not None:
-        options["out_dtype"] = dtype_name(options["out_dtype"])
+        options["out_dtype"] = dtype_name(options["out_dtype"], "out_dtype")
     elif str(q.dtype) in EIGHT_BIT:
         raise ValueError(f"q is {q.dtype}: give out_dtype")
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}

@@ -100,7 +100,7 @@ def operator_arguments(
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     checks.check_layouts(q=q, k=k, v=v)
     given |= checks.tensors_of(given, (*TENSOR_NAMES, "random_state"))
-    checks.check_numbers(given, "scale", "softcap", "dropout")
+    checks.check_values(given)
     left, right = checks.window_of(given)
     causal = checks.causal_of(given)
     given |= {"causal": causal, "window_left": left, "window_right": right, "random": _random(q, given)}
