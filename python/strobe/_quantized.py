@@ -2,7 +2,7 @@
 """Tensors in 8 bits: their layout, and what a quantisation writes."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
 from strobe import _core
 from strobe._option_list import options_of
@@ -10,7 +10,7 @@ from strobe._options import QuantizeOptions, Tensor, TensorOptions, Unit
 from strobe._shapes import check_tensors, dtype_name, shape_of, wrong_type
 
 _ROWS = {"tensor": 0, "head": 0, "block": 128, "group": 32, "row": 1}  # that share a scale; 0: all of a head
-UNITS = tuple(_ROWS)  # in the order of strobe::ScaleUnit
+UNITS = get_args(Unit)  # in the order of strobe::ScaleUnit
 _ELEMENTS = ("int8", "float8_e4m3fn")
 _VALUE_KEYS = 32  # to a multiple of which V's keys are padded
 _OPTIONS = (

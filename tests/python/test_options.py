@@ -69,15 +69,39 @@ def test_the_c_structs_have_the_same_options(structs):
     assert fields.keys() == results | groups | parts_of_options | callbacks | {"workspace", "workspace_bytes"}
 
 
-def test_defaults_are_those_of_c():
-    header = (ROOT / "include/strobe/attention.h").read_text()
-    compared = 0
-    for name, option in OPTIONS.items():
-        if option.default is not None and option.kind != "other":
-            (default,) = set(re.findall(rf"\b{name} = ([\w.-]+?)F?;", header))
-            assert option.default == {"false": False}.get(default, default) or option.default == float(default), name
-            compared += 1
-    assert compared == 11
+EXECUTION = {"threads", "engine", "stream"}
+
+
+def test_appends_and_quantisations_have_the_options_of_c(structs):
+    fields = {name for name, _ in structs["strobe_append_arguments"]._fields_}
+    required = {"struct_size", "k_cache", "v_cache", "k_new", "v_new", "cache_seqlens"}
+    options = options_of(strobe.AppendOptions).keys() - EXECUTION - {"q_in_order"} | {"q_at_first_position"}
+    assert fields == required | options
+
+    fields = {name for name, _ in structs["strobe_quantize_options"]._fields_}
+    fields |= {name for name, _ in structs["strobe_sequences"]._fields_ if not name.startswith("seqused")}
+    assert fields == {"struct_size", "reserved"} | (options_of(strobe.QuantizeOptions).keys() - EXECUTION)
+
+
+OF_TYPES = {"causal", "window"}  # whose default in C is that of a type of their own
+
+
+@pytest.mark.parametrize(
+    ("kind", "header", "elsewhere"),
+    [
+        (strobe.Options, "attention.h", OF_TYPES),
+        (strobe.AppendOptions, "cache.h", EXECUTION),
+        (strobe.QuantizeOptions, "quantize.h", EXECUTION),
+    ],
+    ids=["Options", "AppendOptions", "QuantizeOptions"],
+)
+def test_defaults_are_those_of_c(kind, header, elsewhere):
+    text = (ROOT / "include/strobe" / header).read_text()
+    literals = {"false": False, "true": True, "-1": -1, "0": 0, "0.0": 0.0, "128": 128}
+    for name, option in options_of(kind).items():
+        if option.default is not None and name not in elsewhere:
+            (default,) = set(re.findall(rf"\b{name} = (?:\w+::)?([\w.-]+?)F?;", text))
+            assert literals.get(default, default) == option.default, name
 
 
 def test_defaults_change_nothing():
