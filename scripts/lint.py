@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
 
+from import_rules import check_imports
 from include_rules import check_includes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -249,6 +250,7 @@ def main():
     passed = report("format", f"{len(cpp)} files", check_format(cpp))
     passed &= report("python", f"{len(python)} files", check_python(python))
     passed &= report("types", "python/strobe", check_types())
+    passed &= report("imports", "python/strobe", check_imports(ROOT / "python"))
     passed &= report("rules", f"{len(files)} files", check_rules(files))
     passed &= report("scripts", f"{len(generated)} generated files", check_generated(generated))
     passed &= report("mutants", "the code that they replace", check_mutations())

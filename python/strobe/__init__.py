@@ -11,14 +11,17 @@ from strobe._attention import attention, attention_backward, explain, info
 from strobe._core import version as __version__
 from strobe._masks import butterfly_block_mask, dropout_mask, local_block_mask, strided_block_mask
 from strobe._merge import merge
-from strobe._options import EightBitOptions, Options, ScoreOptions
-from strobe._quantize import QuantizationPlan, Quantized, plan_quantization, quantize
+from strobe._options import AppendOptions, EightBitOptions, Options, QuantizeOptions, ScoreOptions
+from strobe._quantize import QuantizationPlan, plan_quantization, quantize
+from strobe._quantized import Quantized
 from strobe._shared_prefix import shared_prefix_attention
 
 __all__ = [
+    "AppendOptions",
     "EightBitOptions",
     "Options",
     "QuantizationPlan",
+    "QuantizeOptions",
     "Quantized",
     "ScoreOptions",
     "__version__",

@@ -2,15 +2,18 @@
 """Attention on any framework's tensors, without gradients."""
 
 import os
-import sys
 from typing import Any, Unpack
 
-from strobe import _arrays, _core
+from strobe import _core
+from strobe._documented import with_options
+from strobe._forward import forward
+from strobe._frameworks import check_outputs, framework_of, mark_written
+from strobe._option_list import OPTIONS, check_options
 from strobe._options import Options, Tensor
+from strobe._shapes import Shape, dtype_name, shape_of, tensor_shape
 
-Shape = tuple[int, ...]
 
-
+@with_options(Options)
 def attention(
     q: Tensor,
     k: Tensor,
@@ -34,61 +37,38 @@ def attention(
     ``return_lse`` also lse [batch, heads_q, seqlen_q] float32, the natural logarithm of each row's sum of
     exponentials; with ``return_max_logits`` also the largest visible score, [batch, heads_q] float32; as a tuple.
 
-    Options: see ``strobe.Options``. On a GPU the call returns when the launch is queued. With dropout a seed must be
+    On a GPU the call returns when the launch is queued. With dropout a seed must be
     given, but for tensors of PyTorch: for those the call draws one from PyTorch's generator.
 
     Raises ValueError for arguments that contradict each other or this description, TypeError for arguments that are not
     tensors or unknown options, NotImplementedError for calls that no engine of this build supports, MemoryError, and
     RuntimeError for errors of the driver. The outputs are then untouched.
 
+    Example: two heads of queries for each head of keys, a window of 64 keys along the diagonal.
+
+        q = np.random.rand(2, 300, 8, 64).astype(np.float32)
+        k, v = (np.random.rand(2, 300, 4, 64).astype(np.float32) for _ in range(2))
+        out, lse = strobe.attention(q, k, v, causal=True, window=(63, 0), return_lse=True)
+
+    The options are those of ``strobe.Options``.
+
     Source: Dao et al., "FlashAttention" (2022), algorithm 1; Dao, "FlashAttention-2" (2023), algorithm 1.
     """
-    framework = _arrays.framework_of(q)
-    if framework == "jax":
+    if not options.keys() <= OPTIONS.keys():
+        check_options("strobe.attention", options)
+    framework = framework_of(q)
+    if framework.name == "jax":
         return _jax_attention(q, k, v, out, return_lse, return_max_logits, options)
-    if framework == "torch":
-        _reject_gradients(q, k, v, options)
-        q, k, v = _arrays.without_negative_bit(q, k, v)
-        if options.get("dropout"):
-            options = _with_random_state(q, options)
-    elif framework == "cupy" and options.get("stream") is None:
-        options["stream"] = _arrays.cupy_stream()
+    q, k, v = framework.without_tape(q, k, v, options)
     if out is None:
-        return run(q, k, v, None, return_lse, return_max_logits, options)
-    _arrays.check_outputs(out=out)
-    result = run(q, k, v, out, return_lse, return_max_logits, options)
-    _arrays.mark_written(out)
+        return forward(q, k, v, None, return_lse, return_max_logits, options)
+    check_outputs(out=out)
+    result = forward(q, k, v, out, return_lse, return_max_logits, options)
+    mark_written(out)
     return result
 
 
-def run(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, return_lse: bool, return_max_logits: bool, options: Any
-) -> Any:
-    """The call on tensors whose frameworks have nothing left to say."""
-    if "q_descale" in options:
-        out = _eight_bit_output(q, v, out, options)
-    if out is None:
-        out = _arrays.empty_output(q, v)
-    lse = _arrays.empty(_arrays.lse_shape(q), q, "float32") if return_lse else None
-    max_logits = None
-    if return_max_logits:
-        max_logits = _arrays.empty(_arrays.max_logits_shape(q, options.get("cu_seqlens_q")), q, "float32")
-    _core.forward(q, k, v, out, lse, max_logits, **options)
-    if max_logits is None:
-        return out if lse is None else (out, lse)
-    return tuple(result for result in (out, lse, max_logits) if result is not None)
-
-
-def _eight_bit_output(q: Tensor, v: Tensor, out: Tensor | None, options: Any) -> Tensor:
-    """``out``, or an array of options["out_dtype"], which is taken out of them; the call looks at out itself."""
-    dtype = options.pop("out_dtype", None)
-    if out is not None or str(getattr(q, "dtype", "")) not in _arrays.EIGHT_BIT:
-        return out
-    if dtype is None:
-        raise ValueError(f"q is {_arrays.dtype_name(q.dtype)}: give out, or out_dtype")
-    return _arrays.empty(_arrays.eight_bit_output_shape(q, v), q, _arrays.dtype_name(dtype))
-
-
+@with_options(Options)
 def attention_backward(
     d_o: Tensor,
     q: Tensor,
@@ -115,21 +95,24 @@ def attention_backward(
 
     Source: Dao et al., "FlashAttention" (2022), algorithm 4; Dao, "FlashAttention-2" (2023), algorithm 2.
     """
-    _arrays.check_outputs(dq=dq, dk=dk, dv=dv)
+    check_options("strobe.attention_backward", options)
+    check_outputs(dq=dq, dk=dk, dv=dv)
+    framework = framework_of(q)
     dq, dk, dv = (
-        _arrays.empty(_arrays.shape_of(like), like) if given is None else given
+        framework_of(like).empty(shape_of(like), like) if given is None else given
         for given, like in ((dq, q), (dk, k), (dv, v))
     )
     d_bias = _float32_like(options.get("bias"), "bias") if return_d_bias else None
     d_sink = _float32_like(options.get("sink"), "sink") if return_d_sink else None
-    allocate = _arrays.workspace_allocator(q, options.get("stream"))
-    if options.get("stream") is None and _arrays.framework_of(q) == "cupy":
-        options["stream"] = _arrays.cupy_stream()
-    _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, **options)
-    _arrays.mark_written(dq, dk, dv)
+    stream = options.get("stream")
+    allocate = framework.workspace_allocator(q, stream)
+    call: dict[str, Any] = {**options, "stream": framework.stream(stream)}
+    _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, **call)
+    mark_written(dq, dk, dv)
     return tuple(gradient for gradient in (dq, dk, dv, d_bias, d_sink) if gradient is not None)
 
 
+@with_options(Options)
 def explain(
     q: Tensor | Shape,
     k: Tensor | Shape,
@@ -145,25 +128,21 @@ def explain(
     q, k and v are tensors, or their shapes as tuples; those are of ``dtype`` on ``device``, "cpu" or "cuda:0". Raises
     what the call would raise.
     """
-    query, key, value = (tensor_shape(x, dtype, device) if isinstance(x, tuple) else x for x in (q, k, v))
+    check_options("strobe.explain", options)
+    query, key, value = (tensor_shape(x, dtype_name(dtype), device) if isinstance(x, tuple) else x for x in (q, k, v))
     if options.get("out_dtype") is not None:
-        options["out_dtype"] = _arrays.dtype_name(options["out_dtype"])
+        options["out_dtype"] = dtype_name(options["out_dtype"], "out_dtype")
     return _core.explain(query, key, value, backward, **options)
 
 
-def tensor_shape(shape: tuple[int, ...], dtype: str, device: str) -> _core.TensorShape:
-    """What a plan needs of a tensor: ``dtype`` as "float16", ``device`` as "cpu", "cuda" or "cuda:1"."""
-    kind, _, index = device.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
-        raise ValueError(f'device is "{device}": it must be cpu, cuda or cuda:INDEX')
-    return _core.TensorShape(list(shape), dtype, kind == "cuda", int(index or 0))
-
-
 def info() -> dict[str, Any]:
-    """This build and this machine: {"version": .., "threads": .., "engines": {name: "available" or why not}}."""
+    """This build and this machine: {"version": .., "threads": .., "engines": {name: "available" or why not}}.
+
+    threads are the hardware threads that the process may run on, which a call takes by default.
+    """
     devices = {"cpu": "cpu", "ampere": "cuda", "hopper": "cuda"}
     engines = {name: _availability(name, device) for name, device in devices.items()}
-    return {"version": _core.version, "threads": os.cpu_count(), "engines": engines}
+    return {"version": _core.version, "threads": len(os.sched_getaffinity(0)), "engines": engines}
 
 
 def _availability(engine: Any, device: str) -> str:
@@ -178,27 +157,7 @@ def _availability(engine: Any, device: str) -> str:
 def _float32_like(tensor: Tensor | None, name: str) -> Tensor:
     if tensor is None:
         raise ValueError(f"return_d_{name} is given without {name}: give {name}, too")
-    return _arrays.empty(_arrays.shape_of(tensor), tensor, "float32")
-
-
-def _reject_gradients(q: Tensor, k: Tensor, v: Tensor, options: Any) -> None:
-    """PyTorch's tape is strobe.torch's; a gradient that went missing here would be a wrong one."""
-    if not sys.modules["torch"].is_grad_enabled():
-        return
-    for name, tensor in (("q", q), ("k", k), ("v", v), ("bias", options.get("bias")), ("sink", options.get("sink"))):
-        if getattr(tensor, "requires_grad", False):
-            raise ValueError(
-                f"{name} requires a gradient, which strobe.attention does not record: call strobe.torch.attention"
-            )
-
-
-def _with_random_state(q: Tensor, options: Any) -> Any:
-    """PyTorch's rule for dropout without a seed: the call draws one from the generator of q's device."""
-    from strobe.torch import ops
-
-    if ops.is_seeded(options):
-        return options
-    return options | {"random_state": ops.draw_random(q).view(sys.modules["torch"].int32)}
+    return framework_of(tensor).empty(shape_of(tensor), tensor, "float32")
 
 
 def _jax_attention(

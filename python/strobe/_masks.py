@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dropout's mask, and the usual patterns of block_mask."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from strobe import _core
+from strobe._shapes import wrong_type
 
 Mask = Any
 """A NumPy array of uint8."""
@@ -19,7 +21,9 @@ def dropout_mask(shape: tuple[int, int, int, int], dropout: float, *, seed: int 
 
     Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011), section 3.3.
     """
-    mask = np.empty(shape, dtype=np.uint8)
+    if not isinstance(shape, Sequence) or isinstance(shape, str):
+        raise wrong_type("shape", shape, "four integers (batch, heads_q, seqlen_q, seqlen_k)")
+    mask = np.empty([_size("shape", extent) for extent in shape], dtype=np.uint8)
     _core.dropout_mask(mask, dropout, seed, offset)
     return mask
 
@@ -55,6 +59,7 @@ def butterfly_block_mask(seqlen_q: int, seqlen_k: int, *, block_size: int = 128)
 
 
 def _empty_mask(seqlen_q: int, seqlen_k: int, block_size: int) -> Mask:
+    block_size = _core.integer("block_size", block_size)
     if block_size not in (64, 128):
         raise ValueError(f"block_size is {block_size}: it must be 64 or 128")
     rows, columns = (_blocks(*named, block_size) for named in (("seqlen_q", seqlen_q), ("seqlen_k", seqlen_k)))
@@ -62,7 +67,11 @@ def _empty_mask(seqlen_q: int, seqlen_k: int, block_size: int) -> Mask:
 
 
 def _blocks(name: str, seqlen: int, block_size: int) -> int:
-    seqlen = _core.integer(name, seqlen)
-    if seqlen < 0:
-        raise ValueError(f"{name} is {seqlen}: it must be 0 or more")
-    return -(-seqlen // block_size)
+    return -(-_size(name, seqlen) // block_size)
+
+
+def _size(name: str, size: int) -> int:
+    size = _core.integer(name, size)
+    if size < 0:
+        raise ValueError(f"{name} is {size}: it must be 0 or more")
+    return size

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention over several sets of keys, merged."""
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-from strobe import _arrays, _core
+from strobe import _core
+from strobe._frameworks import check_outputs, framework_of, mark_written
 from strobe._options import Tensor
+from strobe._shapes import dtype_name, shape_of
 
 
 def merge(
@@ -37,26 +38,20 @@ def merge(
     """
     outputs, logarithms = _outputs_and_logarithms(parts)
     first = outputs[0]
-    framework = _arrays.framework_of(first)
-    if framework == "torch":
-        _check_no_gradients(outputs, logarithms)
-    elif framework == "jax":
+    framework = framework_of(first)
+    if framework.name == "jax":
         raise NotImplementedError("merge does not take arrays of JAX: jnp.logaddexp and a weighted sum do as much")
-    elif framework == "cupy" and stream is None:
-        stream = _arrays.cupy_stream()
-    _arrays.check_outputs(out=out)
+    for part in (*outputs, *logarithms):
+        framework.reject_gradients("a merge does not have: detach it", **{"a part": part})
+    check_outputs(out=out)
+    dtype = None if out_dtype is None else dtype_name(out_dtype, "out_dtype")
     if out is None:
-        dtype = None if out_dtype is None else _arrays.dtype_name(out_dtype)
-        out = _arrays.empty(_arrays.shape_of(first), first, dtype)
-    elif (
-        out_dtype is not None
-        and hasattr(out, "dtype")
-        and _arrays.dtype_name(out_dtype) != _arrays.dtype_name(out.dtype)
-    ):
-        raise ValueError(f"out_dtype is {_arrays.dtype_name(out_dtype)}, but out is {_arrays.dtype_name(out.dtype)}")
-    lse = _arrays.empty(_arrays.shape_of(logarithms[0]), logarithms[0], "float32")
-    _core.merge(outputs, logarithms, out, lse, threads=threads, engine=engine, stream=stream)
-    _arrays.mark_written(out)
+        out = framework.empty(shape_of(first), first, dtype)
+    elif dtype is not None and hasattr(out, "dtype") and dtype != dtype_name(out.dtype):
+        raise ValueError(f"out_dtype is {dtype}, but out is {dtype_name(out.dtype)}")
+    lse = framework_of(logarithms[0]).empty(shape_of(logarithms[0]), logarithms[0], "float32")
+    _core.merge(outputs, logarithms, out, lse, threads=threads, engine=engine, stream=framework.stream(stream))
+    mark_written(out)
     return out, lse
 
 
@@ -72,9 +67,3 @@ def _outputs_and_logarithms(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[lis
             )
             raise TypeError(f"parts[{index}] {given}: it must be a pair (o, lse)")
     return [o for o, _ in parts], [lse for _, lse in parts]
-
-
-def _check_no_gradients(*lists: list[Tensor]) -> None:
-    tensors = [tensor for tensors in lists for tensor in tensors]
-    if sys.modules["torch"].is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors):
-        raise ValueError("a part requires a gradient, which a merge does not have: detach it")

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a call; docs/options.md has the equation of each."""
+"""The options of a call, in one list: what Python, PyTorch's operators, JAX's calls and the documentation take from it.
 
-from typing import Any, Literal, TypedDict
+An option is a field with its type and its docstring, in Annotated with its default if that is not None.
+_option_list.py reads the list; docs/options.md has the equation of each option.
+"""
 
-Tensor = Any
+from typing import Annotated, Any, Literal, TypedDict
+
+Tensor = Annotated[Any, "tensor"]
 """An array of NumPy, PyTorch, JAX or CuPy, or of anything else that speaks DLPack."""
 
 Causal = bool | Literal["bottom_right", "top_left"]
+Word = Annotated[int, "word"]
+"""From 0 to 2^64 - 1."""
 
 
 class ScoreOptions(TypedDict, total=False):
@@ -14,14 +20,23 @@ class ScoreOptions(TypedDict, total=False):
 
     scale: float | None
     """Multiplies Q K^T; 1/sqrt(head_dim) where it is not given."""
-    causal: Causal
+    causal: Annotated[Causal, False]
     """True or "bottom_right": the last query sees every key. "top_left": the first query sees the first key alone."""
-    window: tuple[int, int]
+    window: Annotated[tuple[int, int], (-1, -1)]
     """Keys (left, right) of the diagonal that a query sees; -1 leaves a side open."""
-    chunk: int
+    chunk: Annotated[int, 0]
     """A query sees the keys of its own chunk of this many positions alone; 0: no chunks."""
-    softcap: float
+    softcap: Annotated[float, 0.0]
     """Scores become softcap * tanh(score / softcap); 0: they stay."""
+    dropout: Annotated[float, 0.0]
+    """Each probability becomes 0 with this probability and is divided by 1 - dropout otherwise. It is rounded to a
+    multiple of 1/256: less than 1/512 drops nothing, and 511/512 or more, which would drop everything, is an error."""
+    deterministic: Annotated[bool, False]
+    """Bit-reproducible backward; forwards and the CPU engine always are."""
+    row_invariant: Annotated[bool, False]
+    """Forward: the bits of a row of out and lse depend on its query, the keys that it sees, its center and the options
+    alone: a prompt in one call, in chunks, or a query a call, alone or in a batch, gives the same bits. On a GPU not
+    with bias, dropout or block_mask."""
     alibi_slopes: Tensor
     """[heads_q] or [batch, heads_q] float32: slope * distance is taken from each score."""
     bias: Tensor
@@ -30,24 +45,16 @@ class ScoreOptions(TypedDict, total=False):
     """[heads_q] float32: a logit that joins the softmax of every row and has no value."""
     block_mask: Tensor
     """[batch or 1, heads_q or 1, blocks of queries, blocks of keys] uint8 or bool: 0 hides a block."""
-    block_size: int
-    """Rows and columns of a block of block_mask: 64 or 128, which is the default."""
-    dropout: float
-    """Each probability becomes 0 with this probability and is divided by 1 - dropout otherwise. It is rounded to a
-    multiple of 1/256: less than 1/512 drops nothing, and 511/512 or more, which would drop everything, is an error."""
-    seed: int
+    block_size: Annotated[int, 128]
+    """Rows and columns of a block of block_mask: 64 or 128."""
+    seed: Annotated[Word, 0]
     """With offset: which probabilities dropout takes, see dropout_mask. Each is from 0 to 2^64 - 1. With dropout one of
     the two or random_state must be given; for tensors of PyTorch alone a call without them draws a seed."""
-    offset: int
+    offset: Annotated[Word, 0]
+    """The second number of dropout's seed: a counter of calls, for instance."""
     random_state: Tensor
     """[4] int32 on q's device: the words of seed and offset, low first, in place of both. They are read when the call
     runs there, so that each replay of a captured CUDA graph draws a new mask."""
-    deterministic: bool
-    """Bit-reproducible backward; forwards and the CPU engine always are."""
-    row_invariant: bool
-    """Forward: the bits of a row of out and lse depend only on its query, the keys that it sees, its center and the
-    options. A prompt in one call, in chunks or one query per call, alone or in a batch, gives the same bits. Not
-    supported with 8-bit q, or on GPUs with a bias, dropout, a block mask or 8-bit k and v."""
     cu_seqlens_q: Tensor
     """[batch + 1] int32: q is packed, sequence b has the rows from cu_seqlens_q[b] to cu_seqlens_q[b + 1]."""
     cu_seqlens_k: Tensor
@@ -56,10 +63,11 @@ class ScoreOptions(TypedDict, total=False):
     """[batch] int32: only the first seqused_q[b] queries of sequence b exist."""
     seqused_k: Tensor
     """[batch] int32: only the first seqused_k[b] keys of sequence b exist."""
-    max_seqlen_q: int
-    """The longest packed sequence, where the caller knows it: a tight bound makes a call faster."""
-    max_seqlen_k: int
-    threads: int
+    max_seqlen_q: Annotated[int, -1]
+    """The longest packed sequence of q, where the caller knows it: a tight bound makes a call faster. -1: unknown."""
+    max_seqlen_k: Annotated[int, -1]
+    """The longest packed sequence of k and v, likewise."""
+    threads: Annotated[int, 0]
     """CPU: workers; 0: one per hardware thread."""
 
 
@@ -78,11 +86,12 @@ class EightBitOptions(TypedDict, total=False):
     """[batch or 1, heads_q or 1, n] float32, where n is 1, ceil(seqlen_q / 128), ceil(seqlen_q / 32) or seqlen_q; 1 of
     no rows."""
     k_descale: Tensor
-    """Likewise of the keys."""
+    """[batch or 1, heads_kv or 1, n] float32, likewise of the keys."""
     v_descale: Tensor
+    """[batch or 1, heads_kv or 1, n] float32, likewise of the rows of v."""
     q_shift: Tensor
     """[batch, heads_q, seqlen_q] float32, added to each product of a query and a key: what centring took away."""
-    v_rotation: int
+    v_rotation: Word
     """The seed of the rotation that the rows of v went through; out is rotated back. Not given: there was none."""
     out_dtype: Any
     """Of out: "float32", "float16", "bfloat16", or the framework's own dtype. It must be given where out is not."""
@@ -93,7 +102,13 @@ class TensorOptions(ScoreOptions, EightBitOptions, total=False):
 
 
 class Options(TensorOptions, total=False):
-    """What is computed, and where."""
+    """What is computed, and where. ``None`` stands for the default of any option.
+
+    Example:
+
+        options = strobe.Options(causal=True, window=(1023, 0), softcap=30.0)
+        out = strobe.attention(q, k, v, **options)
+    """
 
     engine: Literal["automatic", "cpu", "ampere", "hopper"]
     """The engine of the tensors' device by default."""
@@ -112,3 +127,87 @@ class Options(TensorOptions, total=False):
     """[batch, seqlen_q] or packed [total_q] int64, for the draft tokens of speculative decoding: of a sequence of n
     queries, at most 64, query i sees key j of the last n if bit j of its number is set, and keys before those as the
     other options say. seqlen_q or max_seqlen_q must be 64 or less. Not with block_mask. Forward only."""
+
+
+class AppendOptions(TypedDict, total=False):
+    """What an append may have besides the cache, its lengths and the new rows."""
+
+    cu_seqlens_new: Tensor
+    """[batch + 1] int32: k_new and v_new are packed, sequence b has the rows from cu_seqlens_new[b] on."""
+    page_table: Tensor
+    """[batch, max_pages] int32: the caches are pools of pages, [num_pages, page_size, heads_kv, head_dim], and row j of
+    sequence b is row j % page_size of page page_table[b, j // page_size]."""
+    leftpad_k: Tensor
+    """[batch] int32: the first leftpad_k[b] of the rows that cache_seqlens[b] counts are left padding, no keys."""
+    cache_batch_idx: Tensor
+    """[batch] int32: sequence b lies in entry cache_batch_idx[b] of the caches. Not with pages."""
+    cos: Tensor
+    """[seqlen_ro, rotary_dim / 2]: with sin, the first rotary_dim columns of k_new and of q are rotated."""
+    sin: Tensor
+    """[seqlen_ro, rotary_dim / 2], of the dtype of cos."""
+    interleaved: Annotated[bool, False]
+    """Rotated pairs are columns 2 i and 2 i + 1; otherwise i and i + rotary_dim / 2."""
+    positions: Tensor
+    """[batch, seqlen_new] or packed [total_new] int32: the positions that rows of k_new are rotated to, by default
+    cache_seqlens - leftpad_k + i for row i of a sequence."""
+    q: Tensor
+    """[batch, seqlen_q, heads_q, head_dim], or packed [total_q, heads_q, head_dim]: rotated as k_new is."""
+    q_out: Tensor
+    """Of q's shape and dtype: the rotated q is written to it."""
+    cu_seqlens_q: Tensor
+    """[batch + 1] int32: q is packed."""
+    positions_q: Tensor
+    """[batch, seqlen_q] or packed [total_q] int32: likewise for the rows of q."""
+    q_in_order: Annotated[bool, True]
+    """Row i of q is at position i of the new rows; otherwise all rows of q are at that of i = 0."""
+    k_descale: Tensor
+    """[batch or 1, heads_kv or 1, 1] float32: scales of an int8 or float8_e4m3fn cache, which stores x / scale, rounded
+    to nearest even and limited to 127 or 448."""
+    v_descale: Tensor
+    """[batch or 1, heads_kv or 1, 1] float32, likewise of v_cache."""
+    threads: Annotated[int, 0]
+    """CPU: workers; 0: one per hardware thread."""
+    engine: Annotated[str, "automatic"]
+    """The engine of the tensors' device by default."""
+    stream: int | None
+    """GPU: the CUDA stream to launch on; by default the one that the tensors' framework works on."""
+
+
+Unit = Literal["tensor", "head", "block", "group", "row"]
+"""Rows that share a scale: all of the tensor, all of a head, 128 neighbours, 32 neighbours, or none."""
+
+
+class QuantizeOptions(TypedDict, total=False):
+    """How tensors are rounded to 8 bits; docs/eight-bit.md says what each step does to the error."""
+
+    element: Annotated[Any, "int8"]
+    """ "int8" or "float8_e4m3fn", or the framework's dtype of that name; NumPy holds the latter by ml_dtypes."""
+    q_scales: Annotated[Unit, "row"]
+    """Rows of q that share a scale: those of the whole "tensor", of their batch entry and "head", 128 neighbours
+    ("block"), 32 ("group"), or each has its own ("row")."""
+    k_scales: Annotated[Unit, "group"]
+    """Likewise of k."""
+    v_scales: Annotated[Unit, "row"]
+    """Likewise of v."""
+    rotate_qk: Annotated[bool, True]
+    """Multiplies the columns of q and k by random signs and a Hadamard matrix: scores stay."""
+    rotate_v: Annotated[bool, True]
+    """Multiplies the columns of v likewise; attention rotates its output back."""
+    center_k: Annotated[bool, True]
+    """Takes the mean of the keys from them, which the softmax does not notice."""
+    seed: Annotated[Word, 0]
+    """Of the random signs, from 0 to 2^64 - 1."""
+    cu_seqlens_q: Tensor
+    """[batch + 1] int32: q is packed, [total_q, heads_q, head_dim]."""
+    cu_seqlens_k: Tensor
+    """[batch + 1] int32: k and v are packed, [total_k, heads_kv, head_dim] and [total_k, heads_kv, head_dim_v]."""
+    max_seqlen_q: int | None
+    """The longest packed sequence of q: scales take memory for as many rows in each sequence."""
+    max_seqlen_k: int | None
+    """The longest packed sequence of k and v, likewise."""
+    threads: Annotated[int, 0]
+    """CPU: workers; 0: one per hardware thread. Results do not depend on it."""
+    engine: Annotated[str, "automatic"]
+    """The engine of the tensors' device by default."""
+    stream: int | None
+    """GPU: the CUDA stream to launch on; by default the one that the tensors' framework works on."""

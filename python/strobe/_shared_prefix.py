@@ -3,10 +3,12 @@
 
 from typing import Any
 
-from strobe import _arrays
+from strobe import _core
 from strobe._attention import attention
+from strobe._frameworks import framework_of
 from strobe._merge import merge
 from strobe._options import Tensor
+from strobe._shapes import check_tensors, lse_shape, output_shape, shape_of
 
 
 def shared_prefix_attention(
@@ -44,16 +46,18 @@ def shared_prefix_attention(
 
     Source: Juravsky et al., "Hydragen" (2024), section 3; Dao, "FlashAttention-2" (2023), section 2.3.1.
     """
-    shape, table = _arrays.shape_of(q), _arrays.shape_of(page_table)
+    check_tensors(q=q, k=k, v=v, page_table=page_table, seqused_k=seqused_k)
+    prefix_pages = _core.integer("prefix_pages", prefix_pages)
+    shape, table = shape_of(q), shape_of(page_table)
     if len(table) != 2:
         raise ValueError(f"page_table has rank {len(table)}: it must have rank 2 [batch, max_pages]")
     columns = table[1]
     if not 0 < prefix_pages <= columns:
         raise ValueError(f"prefix_pages is {prefix_pages}: it must be from 1 to the columns of page_table, {columns}")
     queries = shape[1] if cu_seqlens_q is None else cu_seqlens_q[1:] - cu_seqlens_q[:-1]
-    prefix = prefix_pages * _arrays.shape_of(k)[1]
+    prefix = prefix_pages * shape_of(k)[1]
     behind = seqused_k - prefix
-    if not _arrays.is_on_gpu(seqused_k) and bool((behind < (queries if causal else 0)).any()):
+    if not framework_of(seqused_k).is_on_gpu(seqused_k) and bool((behind < (queries if causal else 0)).any()):
         wanted = " and as many more as it has queries" if causal else ""
         raise ValueError(f"seqused_k is too small: each sequence must have the {prefix} keys of the prefix{wanted}")
 
@@ -64,7 +68,7 @@ def shared_prefix_attention(
     o, lse = attention(q.reshape(1, -1, *shape[-2:]), k, v, return_lse=True, **first, **options)
     if cu_seqlens_q is None:
         lse = lse.reshape(shape[2], *shape[:2]).swapaxes(0, 1)
-    shared = o.reshape(_arrays.output_shape(q, v)), lse.reshape(_arrays.lse_shape(q))
+    shared = o.reshape(output_shape(q, v)), lse.reshape(lse_shape(q))
     own = attention(q, k, v, return_lse=True, **rest, **packed, **options)
     result = merge([shared, own], out=out, threads=threads, engine=engine)
     return result if return_lse else result[0]

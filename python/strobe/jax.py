@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention with gradients for JAX: a custom call of XLA's, under jit, grad, vmap and on any device Strobe has."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Unpack
 
@@ -10,10 +11,22 @@ import numpy as np
 from jax import Array
 from jax.custom_derivatives import CustomVJPPrimal
 
-from strobe import _arrays, _core
-from strobe._attention import tensor_shape
+from strobe import _core
+from strobe._documented import with_options
+from strobe._forward import results
+from strobe._option_list import EIGHT_BIT_NAMES, OPTIONS, SCORE_NAMES, check_options, names_of
 from strobe._options import TensorOptions
-from strobe._quantize import Plan, Quantized
+from strobe._quantized import Plan, Quantized
+from strobe._shapes import (
+    EIGHT_BIT,
+    dtype_name,
+    eight_bit_output_shape,
+    lse_shape,
+    max_logits_shape,
+    numpy_dtype,
+    output_shape,
+    tensor_shape,
+)
 
 __all__ = ["attention"]
 
@@ -27,14 +40,10 @@ jax.tree_util.register_dataclass(
     meta_fields=["v_rotation", "out_dtype", "max_seqlen_q", "max_seqlen_k"],
 )
 
-_TENSORS = (
-    "alibi_slopes bias sink block_mask cu_seqlens_q cu_seqlens_k seqused_q seqused_k".split()  # noqa: SIM905
-)
-_EIGHT_BIT_TENSORS = ("q_descale", "k_descale", "v_descale", "q_shift")
-_ALL_TENSORS = (*_TENSORS, *_EIGHT_BIT_TENSORS)
-_FLOATS = ("scale", "softcap", "dropout")
-_INTEGERS = ("chunk", "block_size", "max_seqlen_q", "max_seqlen_k", "threads")
-_WORDS = ("seed", "offset")
+_NAMES = (*SCORE_NAMES, *EIGHT_BIT_NAMES)
+_PACKED = ("cu_seqlens_q", "cu_seqlens_k")
+_TENSORS = tuple(name for name in names_of("tensor", _NAMES) if name != "random_state")
+_SEEDS = ("seed", "offset")
 _CAUSAL = {False: 0, True: 1, "bottom_right": 1, "top_left": 2}
 
 Tensors = dict[str, Array]
@@ -48,6 +57,7 @@ class _Call(NamedTuple):
     out_dtype: str | None = None  # of 8-bit inputs
 
 
+@with_options(TensorOptions)
 def attention(
     q: Array,
     k: Array,
@@ -64,40 +74,36 @@ def attention(
     integers, 0 or more. With dropout one of them, or random_state, must be given: JAX has no generator to draw from.
     Arrays that are not row-major are copied, by XLA. 8-bit inputs have no gradients: NotImplementedError.
     """
-    accepted = TensorOptions.__annotations__
-    unknown = options.keys() - accepted.keys()
-    if unknown:
-        raise TypeError(f"{min(unknown)} is no option of strobe.jax.attention: the options are {', '.join(accepted)}")
+    check_options("strobe.jax.attention", options, _NAMES)
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         _check_array(name, tensor)
     if options.get("out_dtype") is not None:
-        options["out_dtype"] = _arrays.dtype_name(options["out_dtype"])
-    elif str(q.dtype) in _arrays.EIGHT_BIT:
+        options["out_dtype"] = dtype_name(options["out_dtype"], "out_dtype")
+    elif str(q.dtype) in EIGHT_BIT:
         raise ValueError(f"q is {q.dtype}: give out_dtype")
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     _check(q, k, v, given)
-    tensors = {"q": q, "k": k, "v": v} | {name: jnp.asarray(given[name]) for name in _ALL_TENSORS if name in given}
+    tensors = {"q": q, "k": k, "v": v} | {name: jnp.asarray(given[name]) for name in _TENSORS if name in given}
     if given.get("dropout"):
         tensors["random"] = _random_state(given)
     call = _Call(_attributes(given), return_max_logits, given.get("out_dtype"))
     o, lse, max_logits = _attention(call, tensors)
-    if not return_lse and not return_max_logits:
-        return o
-    return (o, *((lse,) if return_lse else ()), *((max_logits,) if return_max_logits else ()))
+    return results(o, lse if return_lse else None, max_logits)
 
 
 def run_quantize(plan: Plan, q: Array, k: Array, v: Array, threads: int) -> Quantized:
     """strobe.quantize on JAX's arrays, under jit and vmap, too."""
-    tensors = {"q": q, "k": k, "v": v} | plan.cu_seqlens
+    given = plan.sequences.given()
+    tensors = {"q": q, "k": k, "v": v} | {name: given.pop(name) for name in _PACKED if name in given}
     for name, tensor in tensors.items():
         _check_array(name, tensor)
-    results = {
-        name: jax.ShapeDtypeStruct(shape, _arrays.numpy_dtype(plan.dtypes[name])) for name, shape in plan.shapes.items()
-    }
-    attributes: dict[str, Any] = {name: np.int64(value) for name, value in plan.settings.items() if name != "seed"}
-    attributes |= {name: np.int64(bound) for name, bound in plan.max_seqlens.items()}
-    attributes |= {"seed": _signed(plan.settings["seed"]), "threads": np.int64(_core.integer("threads", threads))}
-    outputs = _quantize(_Quantization(tuple(sorted(attributes.items())), tuple(results.items())), tensors)
+    written = tuple(
+        (name, jax.ShapeDtypeStruct(shape, numpy_dtype(plan.dtypes[name]))) for name, shape in plan.shapes.items()
+    )
+    numbers = plan.quantization.settings() | given | {"threads": _core.integer("threads", threads)}
+    attributes = {name: np.int64(number) for name, number in numbers.items() if name != "seed"}
+    attributes["seed"] = _signed(numbers["seed"])
+    outputs = _quantize(_Quantization(tuple(sorted(attributes.items())), written), tensors)
     return plan.result(outputs)
 
 
@@ -117,14 +123,14 @@ def _check(q: Array, k: Array, v: Array, given: dict[str, Any]) -> None:
     """Raises what the call would, before it is compiled: shapes and options are known, values are not."""
     query, key, value = (tensor_shape(x.shape, str(x.dtype), "cpu") for x in (q, k, v))
     options = dict(given)
-    for name in (*_ALL_TENSORS, "random_state"):
+    for name in (*_TENSORS, "random_state"):
         if name in options:
             _check_array(name, options[name])
             options[name] = tensor_shape(options[name].shape, str(options[name].dtype), "cpu")
     for name in options:
         if isinstance(options[name], jax.core.Tracer):
             _check_traced(name, options[name])
-    for name in _WORDS:
+    for name in _SEEDS:
         if isinstance(options.get(name), jax.core.Tracer):
             del options[name]
     _core.explain(query, key, value, False, **options)
@@ -132,7 +138,7 @@ def _check(q: Array, k: Array, v: Array, given: dict[str, Any]) -> None:
 
 def _check_traced(name: str, value: Array) -> None:
     """Of an option that is no array."""
-    if name not in _WORDS:
+    if name not in _SEEDS:
         instead = ": multiply q by it instead" if name == "scale" else ""
         raise TypeError(f"{name} is traced, but it is a constant of the compiled program{instead}")
     if value.shape != () or not jnp.issubdtype(value.dtype, jnp.integer):
@@ -143,12 +149,12 @@ def _random_state(options: dict[str, Any]) -> Array:
     """The words of seed and offset."""
     if "random_state" in options:
         return jnp.asarray(options["random_state"])
-    if not options.keys() & set(_WORDS):
+    if not options.keys() & set(_SEEDS):
         raise ValueError(
             "dropout is given without a seed: give seed, a new one in each call, as jax.random.bits(key, "
             'dtype="uint32") draws it'
         )
-    return jnp.concatenate([_words(name, options.get(name, 0)) for name in _WORDS])
+    return jnp.concatenate([_words(name, options.get(name, 0)) for name in _SEEDS])
 
 
 def _words(name: str, number: Any) -> Array:
@@ -166,17 +172,25 @@ def _attributes(options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     attributes: dict[str, Any] = {"window_left": np.int64(left), "window_right": np.int64(right)}
     causal = options.get("causal", False)
     attributes["causal"] = np.int64(_CAUSAL[causal if isinstance(causal, str) else bool(causal)])
-    attributes |= {name: np.int64(options.get(name, False)) for name in ("deterministic", "row_invariant")}
-    attributes |= {name: np.float32(options[name]) for name in _FLOATS if name in options}
-    attributes |= {name: np.int64(options[name]) for name in _INTEGERS if name in options}
-    if "v_rotation" in options:
-        attributes["v_rotation"] = _signed(options["v_rotation"])
+    for name, value in options.items():
+        kind = OPTIONS[name].kind
+        if kind in _ATTRIBUTES and name not in _SEEDS:
+            attributes[name] = _ATTRIBUTES[kind](value)
     return tuple(sorted(attributes.items()))
 
 
 def _signed(number: int) -> np.int64:
     """A 64-bit number without a sign, of which attributes of a call have none, by its bits."""
     return np.uint64(number).astype(np.int64)
+
+
+# What an option is as an attribute of a call; seed and offset are operands.
+_ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
+    "number": np.float32,
+    "integer": np.int64,
+    "flag": np.int64,
+    "word": _signed,
+}
 
 
 def _call(target: str, operands: Tensors, results: dict[str, jax.ShapeDtypeStruct], call: Any) -> Tensors:
@@ -211,18 +225,14 @@ _quantize.defvjp(_quantize_forward, _quantize_backward)
 def _forward(call: _Call, tensors: Tensors) -> tuple[Array, Array, Array | None]:
     q, v = tensors["q"], tensors["v"]
     if call.out_dtype is None:
-        o = jax.ShapeDtypeStruct(_arrays.output_shape(q, v), q.dtype)
+        o = jax.ShapeDtypeStruct(output_shape(q, v), q.dtype)
     else:
-        o = jax.ShapeDtypeStruct(_arrays.eight_bit_output_shape(q, v), _arrays.numpy_dtype(call.out_dtype))
-    results = {
-        "o": o,
-        "lse": jax.ShapeDtypeStruct(_arrays.lse_shape(q), jnp.float32),
-    }
+        o = jax.ShapeDtypeStruct(eight_bit_output_shape(q, v), numpy_dtype(call.out_dtype))
+    written = {"o": o, "lse": jax.ShapeDtypeStruct(lse_shape(q), jnp.float32)}
     if call.max_logits:
-        results["max_logits"] = jax.ShapeDtypeStruct(
-            _arrays.max_logits_shape(q, tensors.get("cu_seqlens_q")), jnp.float32
-        )
-    outputs = _call("forward", tensors, results, call)
+        shape = max_logits_shape(q, tensors.get("cu_seqlens_q"))
+        written["max_logits"] = jax.ShapeDtypeStruct(shape, jnp.float32)
+    outputs = _call("forward", tensors, written, call)
     return outputs["o"], outputs["lse"], outputs.get("max_logits")
 
 
@@ -237,7 +247,7 @@ def _attention_forward(call: _Call, primals: dict[str, CustomVJPPrimal]) -> Any:
             "alibi_slopes requires a gradient, which attention does not have: take jax.lax.stop_gradient of it"
         )
     tensors = {name: primal.value for name, primal in primals.items()}
-    if str(tensors["k"].dtype) in _arrays.EIGHT_BIT:
+    if str(tensors["k"].dtype) in EIGHT_BIT:
         name = "q" if call.out_dtype is not None else "k"
         raise NotImplementedError(f"{name} is {tensors[name].dtype}: calls of 8-bit tensors have no gradients")
     o, lse, max_logits = _forward(call, tensors)

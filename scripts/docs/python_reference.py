@@ -7,8 +7,9 @@ import ast
 MODULES = {
     "strobe": (
         "attention", "attention_backward", "explain", "info", "ScoreOptions", "Options", "dropout_mask",
-        "local_block_mask", "strided_block_mask", "butterfly_block_mask", "append", "merge", "shared_prefix_attention",
-        "quantize", "Quantized", "plan_quantization", "QuantizationPlan", "EightBitOptions"),
+        "local_block_mask", "strided_block_mask", "butterfly_block_mask", "append", "AppendOptions", "merge",
+        "shared_prefix_attention", "quantize", "QuantizeOptions", "Quantized", "plan_quantization", "QuantizationPlan",
+        "EightBitOptions"),
     "strobe.torch": ("attention", "sdpa"),
     "strobe.jax": ("attention",),
     "strobe.integrations.transformers": ("register",),

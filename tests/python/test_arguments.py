@@ -229,7 +229,7 @@ CASES = [
         ValueError,
         "cache_batch_idx[1] is -1: the entries of k and v are numbered from 0 to 1",
     ),
-    (dict(softmax_scale=0.5), TypeError, f"softmax_scale is no option of a call: the options are {OPTIONS}"),
+    (dict(cuasal=True), TypeError, f"cuasal is no option of strobe.attention: the options are {OPTIONS}"),
 ]
 
 
@@ -241,6 +241,31 @@ def test_forward_rejects(arguments, error, message):
         strobe.attention(call.pop("q"), call.pop("k"), call.pop("v"), **call)
     assert str(caught.value) == message
     assert (out == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("attn_mask", "bias, with -inf where the mask hides a key, or call PyTorch's function in strobe.torch.sdpa()"),
+        ("is_causal", 'causal: "top_left" is what is_causal means, True aligns to the last key'),
+        ("softmax_scale", "scale"),
+        ("dropout_p", "dropout"),
+        ("window_size", "window"),
+        ("block_table", "page_table"),
+    ],
+)
+def test_names_of_other_libraries(name, ours):
+    x, lse = zeros(1, 8, 1, 16), zeros(1, 1, 8)
+    calls = {
+        "strobe.attention": lambda **options: strobe.attention(x, x, x, **options),
+        "strobe.attention_backward": lambda **options: strobe.attention_backward(x, x, x, x, x, lse, **options),
+        "strobe.explain": lambda **options: strobe.explain(x, x, x, **options),
+        "strobe.plan_quantization": lambda **options: strobe.plan_quantization(x, x, x, **options),
+    }
+    for function, call in calls.items():
+        with pytest.raises(TypeError) as caught:
+            call(**{name: None})
+        assert str(caught.value) == f"{name} is no option of {function}: give {ours}"
 
 
 BACKWARD_CASES = [

@@ -4,7 +4,8 @@
 import pytest
 import strobe
 import torch
-from strobe import _arrays, _core
+from strobe import _core
+from strobe._frameworks import framework_of
 
 ALIGNMENT = 64
 
@@ -55,4 +56,5 @@ def test_errors_of_the_allocator(call):
 
 
 def test_the_library_allocates_on_the_cpu():
-    assert _arrays.workspace_allocator(torch.empty(1), None) is None
+    tensor = torch.empty(1)
+    assert framework_of(tensor).workspace_allocator(tensor, None) is None

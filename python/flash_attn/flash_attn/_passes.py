@@ -20,14 +20,22 @@ from torch import Tensor
 from flash_attn._probabilities import signed_probabilities
 
 
+def paged_attention(
+    q: Tensor, cache: Cache, lengths: Tensor, cu_seqlens_q: Tensor, max_seqlen_q: int, options: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """(out, lse) of packed q over pages of a cache, for calls with block_table."""
+    if "dropout" in options:
+        raise NotImplementedError(f"dropout_p is {options['dropout']} with block_table: pages are for inference")
+    packing = {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen("q", cu_seqlens_q, max_seqlen_q)}
+    return cached_attention(q, cache, lengths, **options, **packing)
+
+
 def _forward(
-    q: Tensor, k: Tensor, v: Tensor, dropout_p: float, alibi_slopes: Tensor | None, return_softmax: bool, **others: Any
+    q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], return_softmax: bool, **lengths: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(out, lse, probabilities, rng_state): with dropout, seed and offset of the call, [2] int64 on q's device."""
-    lengths = others.pop("lengths", {})
-    options = options_of(dropout_p=dropout_p, alibi_slopes=alibi_slopes, **others)
     probabilities = q.new_empty(0)
-    if not dropout_p:
+    if "dropout" not in options:
         if return_softmax:
             raise ValueError("return_softmax is given with dropout_p of 0: it is for tests of dropout")
         return (*forward_pass(q, k, v, **options, **lengths), probabilities, q.new_empty(2, dtype=torch.int64))
@@ -42,14 +50,11 @@ def _forward(
 def _backward(
     tensors: tuple[Tensor, ...],
     gradients: tuple[Tensor | None, ...],
-    dropout_p: float,
-    alibi_slopes: Tensor | None,
+    options: dict[str, Any],
     rng_state: Tensor | None,
-    **others: Any,
+    **lengths: Any,
 ) -> None:
-    lengths = others.pop("lengths", {})
-    options = options_of(dropout_p=dropout_p, alibi_slopes=alibi_slopes, **others)
-    if dropout_p:
+    if "dropout" in options:
         if rng_state is None:
             raise ValueError("rng_state is None in a backward with dropout: give what the forward returned")
         options["random_state"] = rng_state.view(torch.int32)
@@ -71,13 +76,15 @@ def _flash_attn_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(out, lse [batch, heads, seqlen_q], probabilities, rng_state): the third without elements but for tests of
     dropout."""
-    return _forward(
-        *(q, k, v, dropout_p, alibi_slopes, return_softmax),
+    options = options_of(
         softmax_scale=softmax_scale,
         causal=causal,
         window_size=(window_size_left, window_size_right),
         softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        dropout_p=dropout_p,
     )
+    return _forward(q, k, v, options, return_softmax)
 
 
 def _flash_attn_varlen_forward(
@@ -107,31 +114,24 @@ def _flash_attn_varlen_forward(
     sequence's first seqused_k rows count, or as many as cu_seqlens_k says; leftpad_k [batch] of them are left out.
     """
     check_given(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
-    if block_table is not None:
-        if dropout_p:
-            raise NotImplementedError(f"dropout_p is {dropout_p} with block_table: pages are for inference")
-        options = options_of(
-            softmax_scale=softmax_scale,
-            causal=causal,
-            window_size=(window_size_left, window_size_right),
-            softcap=softcap,
-            alibi_slopes=alibi_slopes,
-        )
-        options |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen("q", cu_seqlens_q, max_seqlen_q)}
-        check_int32(cu_seqlens_k=cu_seqlens_k, seqused_k=seqused_k)
-        lengths = cu_seqlens_k.diff() if seqused_k is None else seqused_k
-        out, lse = cached_attention(q, Cache(k, v, block_table, leftpad=leftpad_k), lengths, **options)
-        return out, lse, q.new_empty(0), q.new_empty(2, dtype=torch.int64)
-    if leftpad_k is not None:
-        raise NotImplementedError("leftpad_k is given without block_table: left padding is supported in pages alone")
-    return _forward(
-        *(q, k, v, dropout_p, alibi_slopes, return_softmax),
+    options = options_of(
         softmax_scale=softmax_scale,
         causal=causal,
         window_size=(window_size_left, window_size_right),
         softcap=softcap,
-        lengths=given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k=seqused_k),
+        alibi_slopes=alibi_slopes,
+        dropout_p=dropout_p,
     )
+    if block_table is not None:
+        check_int32(cu_seqlens_k=cu_seqlens_k, seqused_k=seqused_k)
+        cache = Cache(k, v, block_table, leftpad=leftpad_k)
+        lengths = cu_seqlens_k.diff() if seqused_k is None else seqused_k
+        out, lse = paged_attention(q, cache, lengths, cu_seqlens_q, max_seqlen_q, options)
+        return out, lse, q.new_empty(0), q.new_empty(2, dtype=torch.int64)
+    if leftpad_k is not None:
+        raise NotImplementedError("leftpad_k is given without block_table: left padding is supported in pages alone")
+    packing = given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k=seqused_k)
+    return _forward(q, k, v, options, return_softmax, **packing)
 
 
 def _flash_attn_backward(
@@ -155,15 +155,16 @@ def _flash_attn_backward(
     rng_state: Tensor | None = None,
 ) -> None:
     """Writes dq, dk and dv. FlashAttention-2 returns softmax_d, which Strobe keeps to itself: None."""
-    _backward(
-        *((dout, q, k, v, out, softmax_lse), (dq, dk, dv)),
-        *(dropout_p, alibi_slopes, rng_state),
+    options = options_of(
         softmax_scale=softmax_scale,
         causal=causal,
         window_size=(window_size_left, window_size_right),
         softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        dropout_p=dropout_p,
         deterministic=deterministic,
     )
+    _backward((dout, q, k, v, out, softmax_lse), (dq, dk, dv), options, rng_state)
 
 
 def _flash_attn_varlen_backward(
@@ -193,13 +194,14 @@ def _flash_attn_varlen_backward(
 ) -> None:
     """As _flash_attn_backward."""
     check_given(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
-    _backward(
-        *((dout, q, k, v, out, softmax_lse), (dq, dk, dv)),
-        *(dropout_p, alibi_slopes, rng_state),
+    options = options_of(
         softmax_scale=softmax_scale,
         causal=causal,
         window_size=(window_size_left, window_size_right),
         softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        dropout_p=dropout_p,
         deterministic=deterministic,
-        lengths=given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
     )
+    packing = given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    _backward((dout, q, k, v, out, softmax_lse), (dq, dk, dv), options, rng_state, **packing)

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from strobe.integrations.checks import check_given, check_int32, check_packed, max_seqlen
+from strobe.integrations.checks import check_given, check_int32, check_packed
 from strobe.integrations.flash_attention import (
     given_lengths,
     options_of,
     padded_attention,
 )
-from strobe.integrations.kv_cache import Cache, cached_attention, with_cache
+from strobe.integrations.kv_cache import Cache, with_cache
 from torch import Tensor
 
 from flash_attn._passes import (
@@ -20,6 +20,7 @@ from flash_attn._passes import (
     _flash_attn_forward,
     _flash_attn_varlen_backward,
     _flash_attn_varlen_forward,
+    paged_attention,
 )
 from flash_attn._probabilities import signed_probabilities
 
@@ -42,32 +43,12 @@ Window = Any
 
 
 def _attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size: Window,
-    softcap: float,
-    alibi_slopes: Tensor | None,
-    deterministic: bool,
-    return_attn_probs: bool,
-    **lengths: Any,
+    q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], return_attn_probs: bool, **lengths: Any
 ) -> Any:
     """out, or (out, lse, None) with return_attn_probs: but for tests of dropout no probabilities are kept."""
-    options = options_of(
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window_size=window_size,
-        softcap=softcap,
-        deterministic=deterministic,
-        dropout_p=dropout_p,
-        alibi_slopes=alibi_slopes,
-    )
     if not return_attn_probs:
         return padded_attention(q, k, v, **options, **lengths)
-    if not dropout_p:
+    if "dropout" not in options:
         return (*padded_attention(q, k, v, return_lse=True, **options, **lengths), None)
     options["seed"], options["offset"] = torch.randint(2**63 - 1, (2,)).tolist()
     result = padded_attention(q, k, v, return_lse=True, **options, **lengths)
@@ -87,10 +68,16 @@ def flash_attn_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    return _attention(
-        *(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap),
-        *(alibi_slopes, deterministic, return_attn_probs),
+    options = options_of(
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap,
+        deterministic=deterministic,
+        dropout_p=dropout_p,
+        alibi_slopes=alibi_slopes,
     )
+    return _attention(q, k, v, options, return_attn_probs)
 
 
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Any:
@@ -127,25 +114,22 @@ def flash_attn_varlen_func(
     [num_pages, page_size, heads_kv, head_dim], and cu_seqlens_k gives the sequences' numbers of keys; without gradients
     then."""
     check_given(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
-    if block_table is not None:
-        if dropout_p:
-            raise NotImplementedError(f"dropout_p is {dropout_p} with block_table: pages are for inference")
-        options = options_of(
-            softmax_scale=softmax_scale,
-            causal=causal,
-            window_size=window_size,
-            softcap=softcap,
-            alibi_slopes=alibi_slopes,
-        )
-        options |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen("q", cu_seqlens_q, max_seqlen_q)}
-        check_int32(cu_seqlens_k=cu_seqlens_k)
-        result = cached_attention(q, Cache(k, v, block_table), cu_seqlens_k.diff(), **options)
-        return (*result, None) if return_attn_probs else result[0]
-    return _attention(
-        *(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap),
-        *(alibi_slopes, deterministic, return_attn_probs),
-        **given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
+    options = options_of(
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap,
+        deterministic=deterministic,
+        dropout_p=dropout_p,
+        alibi_slopes=alibi_slopes,
     )
+    if block_table is not None:
+        check_int32(cu_seqlens_k=cu_seqlens_k)
+        cache = Cache(k, v, block_table)
+        result = paged_attention(q, cache, cu_seqlens_k.diff(), cu_seqlens_q, max_seqlen_q, options)
+        return (*result, None) if return_attn_probs else result[0]
+    packing = given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    return _attention(q, k, v, options, return_attn_probs, **packing)
 
 
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Any:

@@ -30,6 +30,22 @@ __all__ = [
 ]
 
 
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    qv: Tensor | None,
+    descales: tuple[Tensor | None, Tensor | None, Tensor | None],
+    options: dict[str, Any],
+    return_lse: bool,
+) -> Any:
+    result = float8_call(q, k, v, descales, qv, return_lse=return_lse, **options)
+    if result is not None:
+        return result
+    q, k, options = with_query_values(q, k, v, qv, options)
+    return padded_attention(q, k, v, return_lse=return_lse, **options)
+
+
 def flash_attn_func(
     q: Tensor,
     k: Tensor,
@@ -62,12 +78,7 @@ def flash_attn_func(
         softcap=softcap,
         deterministic=deterministic,
     )
-    descales = (q_descale, k_descale, v_descale)
-    result = float8_call(q, k, v, descales, qv, return_lse=return_attn_probs, **options)
-    if result is not None:
-        return result
-    q, k, options = with_query_values(q, k, v, qv, options)
-    return padded_attention(q, k, v, return_lse=return_attn_probs, **options)
+    return _attention(q, k, v, qv, (q_descale, k_descale, v_descale), options, return_attn_probs)
 
 
 def flash_attn_varlen_func(
@@ -104,13 +115,8 @@ def flash_attn_varlen_func(
         softcap=softcap,
         deterministic=deterministic,
     )
-    lengths = given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k)
-    descales = (q_descale, k_descale, v_descale)
-    result = float8_call(q, k, v, descales, qv, return_lse=return_attn_probs, **options, **lengths)
-    if result is not None:
-        return result
-    q, k, options = with_query_values(q, k, v, qv, options)
-    return padded_attention(q, k, v, return_lse=return_attn_probs, **options, **lengths)
+    options |= given_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q, seqused_k)
+    return _attention(q, k, v, qv, (q_descale, k_descale, v_descale), options, return_attn_probs)
 
 
 def flash_attn_qkvpacked_func(

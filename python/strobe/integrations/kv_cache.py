@@ -259,21 +259,15 @@ def with_cache(
     cover it. qv adds its products with V to the scores. `options` are Strobe's own.
     """
     k, v = new
-    checks.check_pair(k=k, v=v)
-    checks.check_pair(rotary_cos=rotary_cos, rotary_sin=rotary_sin)
-    if k is None and rotary_cos is not None:
-        raise ValueError("rotary_cos is given without k and v: what is rotated is what is new")
-    if k is not None and cache_seqlens is None:
-        raise ValueError("k is given without cache_seqlens: give the number of rows behind which it is written")
-    checks.check_int32(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k_new=cu_seqlens_new, rotary_seqlens=rotary_seqlens)
     longest = checks.max_seqlen("q", cu_seqlens_q, max_seqlen_q)
-    if k is not None and (q.shape[1] if longest is None else longest) > cache.capacity:
-        raise ValueError(f"q is longer than the cache, which has {cache.capacity} rows for a sequence")
-    if rotary_cos is not None:
-        checks.check_as("rotary_cos", rotary_cos, rotary_sin=rotary_sin)
-    if tables_cover_cache and rotary_cos is not None and rotary_cos.shape[0] < cache.capacity:
+    _check_new(new, cache, cache_seqlens, q.shape[1] if longest is None else longest)
+    checks.check_int32(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k_new=cu_seqlens_new, rotary_seqlens=rotary_seqlens)
+    rotary = _rotary_of(rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens)
+    if rotary is not None and k is None:
+        raise ValueError("rotary_cos is given without k and v: what is rotated is what is new")
+    if tables_cover_cache and rotary is not None and rotary.cos.shape[0] < cache.capacity:
         raise ValueError(
-            f"rotary_cos has {rotary_cos.shape[0]} positions and the cache {cache.capacity} rows for a sequence: "
+            f"rotary_cos has {rotary.cos.shape[0]} positions and the cache {cache.capacity} rows for a sequence: "
             "it must have as many or more"
         )
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
@@ -284,25 +278,40 @@ def with_cache(
     scales = scales or dict.fromkeys(("q_descale", "k_descale", "v_descale"))
     q, stored = cache_scales(q, cache, batch, scales)
     if k is not None and v is not None:
-        # Without a mask along the diagonal all queries are at the position of the first new key.
-        has_diagonal = bool(options["causal"]) or options.get("window", (-1, -1)) != (-1, -1)
-        rotary = None
-        if rotary_cos is not None and rotary_sin is not None:
-            # FlashAttention-3 wants the tables in q's dtype, float8 among them.
-            cos, sin = (x.float() if x.dtype.itemsize == 1 else x for x in (rotary_cos, rotary_sin))
-            rotary = Rotary(cos, sin, rotary_interleaved, rotary_seqlens)
-        # A scale of q has no part in what is stored.
-        append_scales = stored and cache_scales(q, cache, batch, scales | {"q_descale": None})[1]
         q = append(
             *(cache, (k, v), lengths),
             q=q,
             rotary=rotary,
-            q_in_order=has_diagonal,
+            # Without a mask along the diagonal all queries are at the position of the first new key.
+            q_in_order=bool(options["causal"]) or options.get("window", (-1, -1)) != (-1, -1),
             cu_seqlens_new=cu_seqlens_new,
             cu_seqlens_q=cu_seqlens_q,
-            scales=append_scales,
+            # A scale of q has no part in what is stored.
+            scales=stored and cache_scales(q, cache, batch, scales | {"q_descale": None})[1],
         )
         lengths = lengths + (k.shape[1] if cu_seqlens_new is None else cu_seqlens_new.diff().int())
     packing = {} if cu_seqlens_q is None else {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": longest}
     q, k_cache, options = with_query_values(q, cache.k, cache.v, qv, options)
     return cached_attention(q, replace(cache, k=k_cache), lengths, **packing, **stored, **options)
+
+
+def _check_new(
+    new: tuple[Tensor | None, Tensor | None], cache: Cache, cache_seqlens: Tensor | int | None, seqlen_q: int
+) -> None:
+    """ValueError for new rows that cannot be placed in the cache."""
+    k, v = new
+    checks.check_pair(k=k, v=v)
+    if k is not None and cache_seqlens is None:
+        raise ValueError("k is given without cache_seqlens: give the number of rows behind which it is written")
+    if k is not None and seqlen_q > cache.capacity:
+        raise ValueError(f"q is longer than the cache, which has {cache.capacity} rows for a sequence")
+
+
+def _rotary_of(cos: Tensor | None, sin: Tensor | None, interleaved: bool, seqlens: Tensor | None) -> Rotary | None:
+    """The tables of a call; FlashAttention-3 wants them in q's dtype, float8 among them."""
+    checks.check_pair(rotary_cos=cos, rotary_sin=sin)
+    if cos is None or sin is None:
+        return None
+    checks.check_as("rotary_cos", cos, rotary_sin=sin)
+    cos, sin = (x.float() if x.dtype.itemsize == 1 else x for x in (cos, sin))
+    return Rotary(cos, sin, interleaved, seqlens)

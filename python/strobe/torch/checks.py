@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from strobe import _core
+from strobe._option_list import OPTIONS, Kind
+from strobe._shapes import wrong_type
 
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat, np.number, Tensor)
-_HEAP_TYPE = 1 << 9  # CPython's Py_TPFLAGS_HEAPTYPE
+_INTEGERS = (int, torch.SymInt, np.integer, Tensor)
 
 
 def check_types(**tensors: Any) -> None:
@@ -39,11 +41,19 @@ def tensors_of(options: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, 
     return given
 
 
-def check_numbers(options: Mapping[str, Any], *names: str) -> None:
-    for name in names:
-        value = options.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, _NUMBERS)):
-            raise wrong_type(name, value, "a number")
+_TYPES: dict[Kind, tuple[Any, str]] = {
+    "number": (_NUMBERS, "a number"),
+    "integer": (_INTEGERS, "an integer"),
+    "flag": ((bool, np.bool_), "True or False"),
+}
+
+
+def check_values(options: Mapping[str, Any]) -> None:
+    """TypeError for numbers, integers and flags of another type."""
+    for name, value in options.items():
+        types, accepted = _TYPES.get(OPTIONS[name].kind, (object, ""))
+        if not isinstance(value, types) or (isinstance(value, bool) and types in (_NUMBERS, _INTEGERS)):
+            raise wrong_type(name, value, accepted)
 
 
 def window_of(options: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -98,12 +108,3 @@ def _word_of(name: str, tensor: Tensor) -> int:
     number = int(tensor)
     torch._check(number >= 0, lambda: f"{name} is negative: it must be from 0 to 2^64 - 1")
     return number
-
-
-def wrong_type(name: str, value: Any, accepted: str) -> TypeError:
-    return TypeError(f"{name} is of type {_type_name(type(value))}: it must be {accepted}")
-
-
-def _type_name(kind: type) -> str:
-    """As strobe._core names it."""
-    return f"{kind.__module__}.{kind.__name__}" if kind.__flags__ & _HEAP_TYPE else kind.__name__

@@ -8,14 +8,17 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from strobe._arrays import without_negative_bit
-from strobe._attention import run
+from strobe._documented import with_options
+from strobe._forward import forward, results
+from strobe._frameworks.torch import draw_random, without_negative_bit
+from strobe._option_list import OPTIONS, check_options, is_seeded
 from strobe._options import ScoreOptions
 from strobe.torch import ops, transforms
 from strobe.torch.checks import check_layouts, check_types
 from strobe.torch.tape import Call, Recorded
 
 
+@with_options(ScoreOptions)
 def attention(
     q: Tensor,
     k: Tensor,
@@ -51,12 +54,10 @@ def attention(
         arguments = ops.operator_arguments(q, k, v, options, return_max_logits)
         compute = transforms.Attention.apply if transforms.is_transformed() else torch.ops.strobe.attention
         o, lse, max_logits = compute(*arguments)
-        if not return_lse and not return_max_logits:
-            return o
-        return (o, *((lse,) if return_lse else ()), *((max_logits,) if return_max_logits else ()))
+        return results(o, lse if return_lse else None, max_logits if return_max_logits else None)
     q, k, v = without_negative_bit(q, k, v)
-    if options.get("dropout") and not ops.is_seeded(options):
-        options["random_state"] = ops.draw_random(q).view(torch.int32)
+    if options.get("dropout") and not is_seeded(options):
+        options["random_state"] = draw_random(q).view(torch.int32)
     if bias is not None and bias.is_neg():
         options["bias"] = bias = bias.resolve_neg()
     if _is_recorded(q, k, v, bias, sink):
@@ -65,7 +66,9 @@ def attention(
         if bias is None and sink is None:
             return Recorded.apply(call, q, k, v)
         return Recorded.apply(call, q, k, v, bias, sink)
-    return run(q, k, v, None, return_lse, return_max_logits, options)
+    if not options.keys() <= OPTIONS.keys():
+        check_options("strobe.torch.attention", options)
+    return forward(q, k, v, None, return_lse, return_max_logits, options)
 
 
 def _check_derivatives(q: Tensor, k: Tensor, v: Tensor, options: Mapping[str, Any]) -> None:

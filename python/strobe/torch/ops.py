@@ -14,39 +14,41 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from strobe import _core
-from strobe._arrays import lse_shape, max_logits_shape, output_shape, workspace_allocator
-from strobe._options import EightBitOptions, ScoreOptions
+from strobe._frameworks import framework_of
+from strobe._frameworks.torch import draw_random
+from strobe._option_list import EIGHT_BIT_NAMES, OPTIONS, SCORE_NAMES, check_options, is_seeded, names_of
+from strobe._options import ScoreOptions
+from strobe._shapes import lse_shape, max_logits_shape, output_shape
 from strobe.torch import checks
 
-_TENSORS = "alibi_slopes bias sink block_mask cu_seqlens_q cu_seqlens_k seqused_q seqused_k random"
-_VALUES = (
-    "scale causal window_left window_right chunk softcap dropout deterministic row_invariant block_size max_seqlen_q "
-    "max_seqlen_k threads"
-)
-TENSOR_NAMES = tuple(_TENSORS.split())
-VALUE_NAMES = tuple(_VALUES.split())
-TENSORS = 3 + len(TENSOR_NAMES)  # of attention's arguments, q, k and v among them, which come first
+_SCHEMAS = {"number": "float", "integer": "SymInt", "flag": "bool"}
+
+
+def _schemas() -> dict[str, str]:
+    """The operators' arguments beside tensors with their types: "other" options as an operator can take them."""
+    schemas: dict[str, str] = {}
+    for name in SCORE_NAMES:
+        option = OPTIONS[name]
+        if name == "causal":
+            schemas[name] = "str"
+        elif name == "window":
+            schemas |= {"window_left": "SymInt", "window_right": "SymInt"}
+        elif option.kind in _SCHEMAS:
+            schemas[name] = _SCHEMAS[option.kind] + ("?" if option.default is None else "")
+    return schemas
+
+
+_VALUES = _schemas()
+# In place of seed, offset and random_state the operators take their words, "random".
+TENSOR_NAMES = (*(name for name in names_of("tensor", SCORE_NAMES) if name != "random_state"), "random")
+VALUE_NAMES = tuple(_VALUES)
+
+_NAMES = frozenset(SCORE_NAMES)
 
 NO_FORWARD_MODE = "attention has no forward-mode derivative: take it in reverse mode"
 
-_NAMES = frozenset(ScoreOptions.__annotations__)
-_DEFAULTS: dict[str, Any] = {
-    "scale": None,
-    "chunk": 0,
-    "softcap": 0.0,
-    "dropout": 0.0,
-    "deterministic": False,
-    "row_invariant": False,
-    "block_size": 128,
-    "max_seqlen_q": -1,
-    "max_seqlen_k": -1,
-    "threads": 0,
-}
-
-_OPTIONS = (
-    ", ".join(f"Tensor? {name}" for name in TENSOR_NAMES)
-    + ", float? scale, str causal, SymInt window_left, SymInt window_right, SymInt chunk, float softcap, float dropout"
-    + ", bool deterministic, bool row_invariant, int block_size, SymInt max_seqlen_q, SymInt max_seqlen_k, int threads"
+_OPTIONS = ", ".join(
+    [*(f"Tensor? {name}" for name in TENSOR_NAMES), *(f"{schema} {name}" for name, schema in _VALUES.items())]
 )
 LIBRARY = torch.library.Library("strobe", "DEF")
 LIBRARY.define(
@@ -80,16 +82,14 @@ def is_traced(*values: Any) -> bool:
 
 def check_names(options: Mapping[str, Any]) -> None:
     """TypeError for an option that there is not, NotImplementedError for one of calls that nothing may record."""
-    if not options.keys() <= _NAMES:
-        if options.keys() & EightBitOptions.__annotations__.keys():
-            raise NotImplementedError(
-                "q is of 8 bits: such calls have neither gradients nor an operator that torch.compile and torch.export "
-                "see; call strobe.attention on detached tensors, outside of what is compiled"
-            )
-        raise TypeError(
-            f"{min(options.keys() - _NAMES)} is no option of strobe.torch.attention: the options are "
-            f"{', '.join(ScoreOptions.__annotations__)}"
+    if options.keys() <= _NAMES:
+        return
+    if not options.keys().isdisjoint(EIGHT_BIT_NAMES):
+        raise NotImplementedError(
+            "q is of 8 bits: such calls have neither gradients nor an operator that torch.compile and torch.export "
+            "see; call strobe.attention on detached tensors, outside of what is compiled"
         )
+    check_options("strobe.torch.attention", options, SCORE_NAMES)
 
 
 def operator_arguments(
@@ -100,25 +100,16 @@ def operator_arguments(
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     checks.check_layouts(q=q, k=k, v=v)
     given |= checks.tensors_of(given, (*TENSOR_NAMES, "random_state"))
-    checks.check_numbers(given, "scale", "softcap", "dropout")
+    checks.check_values(given)
     left, right = checks.window_of(given)
     causal = checks.causal_of(given)
     given |= {"causal": causal, "window_left": left, "window_right": right, "random": _random(q, given)}
     return (
         *(q, k, v),
         *(given.get(name) for name in TENSOR_NAMES),
-        *(given.get(name, _DEFAULTS.get(name)) for name in VALUE_NAMES),
+        *(given[name] if name in given else OPTIONS[name].default for name in VALUE_NAMES),
         return_max_logits,
     )
-
-
-def is_seeded(options: Mapping[str, Any]) -> bool:
-    return any(options.get(name) is not None for name in ("seed", "offset", "random_state"))
-
-
-def draw_random(q: Tensor) -> Tensor:
-    """From the generator of q's device: without waiting for it, and anew in each replay of a CUDA graph."""
-    return torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=q.device)
 
 
 def _random(q: Tensor, options: dict[str, Any]) -> Tensor | None:
@@ -190,7 +181,7 @@ def backward(
     _core.backward(
         *(d_o, q, k, v, o, lse, d_lse, dq, dk, dv),
         *(d_bias if needs_d_bias else None, d_sink if needs_d_sink else None),
-        workspace_allocator(q, None),
+        framework_of(q).workspace_allocator(q, None),
         **keywords(tuple(options)),
     )
     return gradients

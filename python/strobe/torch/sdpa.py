@@ -13,7 +13,7 @@ from torch.nn.functional import multi_head_attention_forward, scaled_dot_product
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from strobe import _core
-from strobe._arrays import empty_output, without_negative_bit
+from strobe._frameworks.torch import Torch, without_negative_bit
 from strobe.torch import checkpoints
 from strobe.torch.functional import attention, cast, is_eager_inference
 from strobe.torch.masks import as_bias, batched_mask, check_mask, without_hidden_keys
@@ -135,13 +135,14 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: dict[str, An
     return _heads_first(q, k, v, options)
 
 
+_TORCH = Torch()
 _ALIGNMENTS = {CausalVariant.UPPER_LEFT: "top_left", CausalVariant.LOWER_RIGHT: "bottom_right"}
 
 
 def _eager(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
     """The same without transposing tensors, which takes PyTorch longer than planning the call."""
     q, k, v = (rows(x) for x in without_negative_bit(*cast(query, key, value)))
-    out = empty_output(q, v)
+    out = _TORCH.empty_output(q, v)
     _core.forward(q, k, v, out, None, None, heads_first=True, **options)
     return out
 

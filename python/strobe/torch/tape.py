@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from strobe import _core
-from strobe._arrays import lse_shape, max_logits_shape, output_shape, workspace_allocator
+from strobe._frameworks import framework_of
+from strobe._shapes import lse_shape, max_logits_shape, output_shape
 from strobe.torch import ops
 
 
@@ -79,7 +80,7 @@ class Recorded(torch.autograd.Function):
             dv = torch.empty_like(v, memory_format=torch.contiguous_format)
             d_bias = torch.empty_like(options["bias"], dtype=torch.float32) if needs_d_bias else None
             d_sink = torch.empty_like(options["sink"]) if needs_d_sink else None
-            allocate = workspace_allocator(q, None)
+            allocate = framework_of(q).workspace_allocator(q, None)
             _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, **options)
         if not modifiers:
             return None, dq, dk, dv

@@ -214,7 +214,7 @@ def test_opcheck(options):
     o, lse, _ = torch.ops.strobe.attention(*arguments)
     detached = (x.detach() for x in (torch.randn_like(o), torch.randn_like(lse), q, k, v, o, lse))
     torch.library.opcheck(torch.ops.strobe.attention_backward.default, (*detached, *arguments[3:-1], False, False))
-    assert len(arguments) == ops.TENSORS + len(ops.VALUE_NAMES) + 1
+    assert len(arguments) == 3 + len(ops.TENSOR_NAMES) + len(ops.VALUE_NAMES) + 1
 
 
 def test_autocast():

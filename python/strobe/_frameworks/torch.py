@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's tensors as memory that calls read and write; strobe.torch is what its tape and compilers see."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strobe._frameworks.base import Framework
+from strobe._option_list import is_seeded
+from strobe._shapes import output_shape
+
+
+class Torch(Framework):
+    name = "torch"
+
+    def empty(self, shape: Sequence[int], like: Any, dtype: str | None = None) -> Any:
+        return like.new_empty(shape) if dtype is None else like.new_empty(shape, dtype=getattr(torch, dtype))
+
+    def empty_output(self, q: Any, v: Any) -> Any:
+        if not isinstance(v, Tensor) or q.ndim == 0 or v.ndim == 0 or q.shape[-1] != v.shape[-1]:
+            return q.new_empty(output_shape(q, v))
+        try:
+            return torch.empty_like(q, memory_format=torch.contiguous_format)  # in half the time of new_empty
+        except RuntimeError as error:
+            if q.layout == torch.strided:
+                raise
+            raise ValueError(f"q has the layout {q.layout}: it must be dense, torch.strided") from error
+
+    def workspace_allocator(self, like: Any, stream: int | None) -> Callable[[int], Any] | None:
+        if not like.is_cuda:
+            return None
+        if stream is None:  # the call runs on the current one
+            return partial(torch.empty, dtype=torch.uint8, device=like.device)
+        return partial(_workspace, like.device, stream)
+
+    def without_tape(self, q: Any, k: Any, v: Any, options: Any) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():  # looked at first: a short call's time is what the host does before its launch
+            tensors = {"q": q, "k": k, "v": v, "bias": options.get("bias"), "sink": options.get("sink")}
+            self.reject_gradients("strobe.attention does not record: call strobe.torch.attention", **tensors)
+        if options.get("dropout") and not is_seeded(options):
+            options["random_state"] = draw_random(q).view(torch.int32)
+        return without_negative_bit(q, k, v)
+
+    def reject_gradients(self, why: str, **tensors: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        for name, tensor in tensors.items():
+            if getattr(tensor, "requires_grad", False):
+                raise ValueError(f"{name} requires a gradient, which {why}")
+
+    def mark_written(self, output: Any) -> None:
+        """Makes the backward of an operation that saved the tensor raise."""
+        if not output.is_inference():
+            torch.autograd.graph.increment_version(output)
+
+
+def _workspace(device: Any, stream: int, size: int) -> Any:
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
+        return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def without_negative_bit(*tensors: Any) -> tuple[Any, ...]:
+    """The tensors, where one is a view of -x copies: the dispatcher resolves such views, and calls go past it."""
+    for tensor in tensors:
+        if isinstance(tensor, Tensor) and tensor.is_neg():
+            return tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in tensors)
+    return tensors
+
+
+def draw_random(q: Tensor) -> Tensor:
+    """Seed and offset from the generator of q's device: without waiting for it, and anew in each replay of a graph."""
+    return torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=q.device)

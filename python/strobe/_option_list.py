@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of _options.py as values: names, kinds, defaults and texts."""
+
+import ast
+import inspect
+from collections.abc import Collection, Mapping
+from itertools import pairwise
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from strobe import _options
+from strobe._options import EightBitOptions, Options, ScoreOptions
+
+Kind = Literal["tensor", "number", "integer", "word", "flag", "other"]
+
+_KINDS: dict[Any, Kind] = {float: "number", float | None: "number", int: "integer", bool: "flag"}
+
+
+class Option(NamedTuple):
+    """One option of a call."""
+
+    name: str
+    kind: Kind
+    type_name: str
+    default: Any
+    text: str
+    """Its meaning, as one paragraph."""
+
+
+def _option(name: str, annotation: Any, text: str) -> Option:
+    """From a field's annotation; Annotated[Annotated[..], ..] has come as one list of metadata."""
+    kinds: list[Kind] = []
+    default = None
+    if get_origin(annotation) is Annotated:
+        annotation, *metadata = get_args(annotation)
+        kinds = [x for x in metadata if x in ("tensor", "word")]
+        default = next((x for x in metadata if x not in kinds), None)
+    kind = kinds[0] if kinds else _KINDS.get(annotation, "other")
+    return Option(name, kind, "Tensor" if kind == "tensor" else type_name(annotation), default, " ".join(text.split()))
+
+
+def type_name(annotation: Any) -> str:
+    """As a reader writes it: "Tensor | None"."""
+    if get_origin(annotation) is Annotated:
+        return "Tensor" if "tensor" in get_args(annotation) else type_name(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join("None" if x is type(None) else type_name(x) for x in get_args(annotation))
+    if get_origin(annotation) is tuple:
+        return f"tuple[{', '.join('...' if x is Ellipsis else type_name(x) for x in get_args(annotation))}]"
+    return inspect.formatannotation(annotation).removeprefix("typing.").replace("'", '"')
+
+
+def _texts() -> dict[str, dict[str, str]]:
+    """The docstrings below each type's fields, which Python does not keep; none where the source is not installed."""
+    try:
+        tree = ast.parse(inspect.getsource(_options))
+    except OSError:
+        return {}
+    texts: dict[str, dict[str, str]] = {}
+    for node in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        texts[node.name] = {}
+        for base in (base.id for base in node.bases if isinstance(base, ast.Name)):
+            texts[node.name] |= texts.get(base, {})
+        for field, text in pairwise(node.body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(value))):
+                    texts[node.name][name] = value
+    return texts
+
+
+_TEXTS = _texts()
+
+
+def options_of(kind: Any) -> dict[str, Option]:
+    """The fields of a TypedDict of _options.py, by name."""
+    texts = _TEXTS.get(kind.__name__, {})
+    return {name: _option(name, annotation, texts.get(name, "")) for name, annotation in kind.__annotations__.items()}
+
+
+OPTIONS = options_of(Options)
+"""Every option of a call, by name."""
+SCORE_NAMES = tuple(ScoreOptions.__annotations__)
+EIGHT_BIT_NAMES = tuple(EightBitOptions.__annotations__)
+
+
+def names_of(kind: Kind, names: Collection[str] = OPTIONS.keys()) -> tuple[str, ...]:
+    """Those of the names whose option is of this kind, in the order of the list."""
+    return tuple(name for name, option in OPTIONS.items() if option.kind == kind and name in names)
+
+
+def is_seeded(options: Mapping[str, Any]) -> bool:
+    """Whether the options say which random numbers dropout takes."""
+    return any(options.get(name) is not None for name in ("seed", "offset", "random_state"))
+
+
+# What an option is here that other libraries call by another name.
+_NAMES_ELSEWHERE = {
+    "attn_mask": "bias, with -inf where the mask hides a key, or call PyTorch's function in strobe.torch.sdpa()",
+    "is_causal": 'causal: "top_left" is what is_causal means, True aligns to the last key',
+    "softmax_scale": "scale",
+    "sm_scale": "scale",
+    "dropout_p": "dropout",
+    "window_size": "window",
+    "block_table": "page_table",
+    "cache_seqlens": "seqused_k",
+}
+
+
+def check_options(function: str, options: Mapping[str, Any], accepted: Collection[str] = OPTIONS.keys()) -> None:
+    """TypeError for an option that the function does not accept."""
+    unknown = options.keys() - accepted
+    if not unknown:
+        return
+    name = min(unknown)
+    if name in _NAMES_ELSEWHERE:
+        raise TypeError(f"{name} is no option of {function}: give {_NAMES_ELSEWHERE[name]}")
+    raise TypeError(f"{name} is no option of {function}: the options are {', '.join(accepted)}")
