@@ -34,9 +34,9 @@ class ScoreOptions(TypedDict, total=False):
     deterministic: Annotated[bool, False]
     """Bit-reproducible backward; forwards and the CPU engine always are."""
     row_invariant: Annotated[bool, False]
-    """Forward: the bits of a row of out and lse depend on its query, the keys that it sees, its center and the options
-    alone: a prompt in one call, in chunks, or a query a call, alone or in a batch, gives the same bits. On a GPU not
-    with bias, dropout or block_mask."""
+    """Forward: the bits of a row of out and lse depend only on its query, the keys that it sees, its center and the
+    options. A prompt in one call, in chunks or one query per call, alone or in a batch, gives the same bits. Not
+    supported with 8-bit q, or on GPUs with a bias, dropout, a block mask or 8-bit k and v."""
     alibi_slopes: Tensor
     """[heads_q] or [batch, heads_q] float32: slope * distance is taken from each score."""
     bias: Tensor
