@@ -4,6 +4,7 @@
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, TypeVar
 
 from strobe._option_list import Option, options_of, type_name
@@ -54,14 +55,17 @@ def _signature(function: Callable[..., Any], options: Iterable[Option]) -> inspe
     return signature.replace(parameters=parameters, return_annotation=_Type(type_name(signature.return_annotation)))
 
 
+@cache
+def _entry(option: Option) -> str:
+    """The option in a docstring; several functions share it, and to wrap a text takes long in an import."""
+    default = "" if option.default is None else f" = {option.default!r}"
+    text = textwrap.fill(option.text, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return f"{option.name}: {option.type_name}{default}\n{text}"
+
+
 def _text(introduction: str | None, options: Iterable[Option]) -> str:
     """The docstring, and what each option means below it."""
-    entries = []
-    for option in options:
-        default = "" if option.default is None else f" = {option.default!r}"
-        text = textwrap.fill(option.text, _WIDTH, initial_indent="    ", subsequent_indent="    ")
-        entries.append(f"{option.name}: {option.type_name}{default}\n{text}")
-    return "\n\n".join([inspect.cleandoc(introduction or ""), "Options:", *entries])
+    return "\n\n".join([inspect.cleandoc(introduction or ""), "Options:", *map(_entry, options)])
 
 
 for _type in (ScoreOptions, EightBitOptions, TensorOptions, Options, AppendOptions, QuantizeOptions):
