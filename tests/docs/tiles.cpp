@@ -13,8 +13,8 @@
 #include <string_view>
 #include <utility>
 
-#include "ampere/devices.h"
-#include "hopper/plan_problem.h"
+#include "gpu/plan/sm80/devices.h"
+#include "gpu/plan/plan_problem.h"
 #include "sm80/backward_plan.h"
 #include "sm80/forward_plan.h"
 
