@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <initializer_list>
 #include <string_view>
 
@@ -22,102 +23,99 @@ struct CTensor {
 
 namespace internal {
 
+template <std::size_t... counts>
+constexpr auto joined(const std::array<CTensor, counts>&... parts) {
+  std::array<CTensor, (counts + ...)> all{};
+  auto to = all.begin();
+  ((to = std::copy(parts.begin(), parts.end(), to)), ...);
+  return all;
+}
+
+/// The tensors of a part that begins at `offset`.
+template <std::size_t count>
+constexpr auto behind(std::size_t offset, std::array<CTensor, count> tensors) {
+  for (CTensor& tensor : tensors) tensor.offset += offset;
+  return tensors;
+}
+
+constexpr auto c_tensors(const strobe_sequences*) {
+  using S = strobe_sequences;
+  return std::array{CTensor{"cu_seqlens_q", offsetof(S, cu_seqlens_q)},
+                    CTensor{"cu_seqlens_k", offsetof(S, cu_seqlens_k)}, CTensor{"seqused_q", offsetof(S, seqused_q)},
+                    CTensor{"seqused_k", offsetof(S, seqused_k)}};
+}
+
+constexpr auto c_tensors(const strobe_score_modifiers*) {
+  using S = strobe_score_modifiers;
+  return std::array{CTensor{"alibi_slopes", offsetof(S, alibi_slopes)}, CTensor{"bias", offsetof(S, bias)},
+                    CTensor{"sink", offsetof(S, sink)}, CTensor{"block_mask", offsetof(S, block_mask)}};
+}
+
+template <class Struct>
+constexpr auto sequences_of() {
+  return behind(offsetof(Struct, sequences), c_tensors(static_cast<const strobe_sequences*>(nullptr)));
+}
+
+template <class Struct>
+constexpr auto modifiers_of() {
+  return behind(offsetof(Struct, modifiers), c_tensors(static_cast<const strobe_score_modifiers*>(nullptr)));
+}
+
 constexpr auto c_tensors(const strobe_forward_arguments*) {
   using S = strobe_forward_arguments;
-  return std::array{
-      CTensor{"q", offsetof(S, q)},
-      CTensor{"k", offsetof(S, k)},
-      CTensor{"v", offsetof(S, v)},
-      CTensor{"o", offsetof(S, o)},
-      CTensor{"lse", offsetof(S, lse)},
-      CTensor{"cu_seqlens_q", offsetof(S, sequences.cu_seqlens_q)},
-      CTensor{"cu_seqlens_k", offsetof(S, sequences.cu_seqlens_k)},
-      CTensor{"seqused_q", offsetof(S, sequences.seqused_q)},
-      CTensor{"seqused_k", offsetof(S, sequences.seqused_k)},
-      CTensor{"q_descale", offsetof(S, q_descale)},
-      CTensor{"k_descale", offsetof(S, k_descale)},
-      CTensor{"v_descale", offsetof(S, v_descale)},
-      CTensor{"page_table", offsetof(S, page_table)},
-      CTensor{"alibi_slopes", offsetof(S, modifiers.alibi_slopes)},
-      CTensor{"bias", offsetof(S, modifiers.bias)},
-      CTensor{"sink", offsetof(S, modifiers.sink)},
-      CTensor{"block_mask", offsetof(S, modifiers.block_mask)},
-      CTensor{"max_logits", offsetof(S, max_logits)},
-      CTensor{"q_shift", offsetof(S, q_shift)},
-      CTensor{"leftpad_k", offsetof(S, leftpad_k)},
-      CTensor{"cache_batch_idx", offsetof(S, cache_batch_idx)},
-      CTensor{"tree_mask", offsetof(S, tree_mask)},
-  };
+  return joined(
+      std::array{CTensor{"q", offsetof(S, q)}, CTensor{"k", offsetof(S, k)}, CTensor{"v", offsetof(S, v)},
+                 CTensor{"o", offsetof(S, o)}, CTensor{"lse", offsetof(S, lse)}},
+      sequences_of<S>(),
+      std::array{CTensor{"q_descale", offsetof(S, q_descale)}, CTensor{"k_descale", offsetof(S, k_descale)},
+                 CTensor{"v_descale", offsetof(S, v_descale)}, CTensor{"page_table", offsetof(S, page_table)}},
+      modifiers_of<S>(),
+      std::array{CTensor{"max_logits", offsetof(S, max_logits)}, CTensor{"q_shift", offsetof(S, q_shift)},
+                 CTensor{"leftpad_k", offsetof(S, leftpad_k)}, CTensor{"cache_batch_idx", offsetof(S, cache_batch_idx)},
+                 CTensor{"tree_mask", offsetof(S, tree_mask)}});
 }
 
 constexpr auto c_tensors(const strobe_backward_arguments*) {
   using S = strobe_backward_arguments;
-  return std::array{
-      CTensor{"q", offsetof(S, q)},
-      CTensor{"k", offsetof(S, k)},
-      CTensor{"v", offsetof(S, v)},
-      CTensor{"o", offsetof(S, o)},
-      CTensor{"lse", offsetof(S, lse)},
-      CTensor{"d_o", offsetof(S, d_o)},
-      CTensor{"d_lse", offsetof(S, d_lse)},
-      CTensor{"dq", offsetof(S, dq)},
-      CTensor{"dk", offsetof(S, dk)},
-      CTensor{"dv", offsetof(S, dv)},
-      CTensor{"cu_seqlens_q", offsetof(S, sequences.cu_seqlens_q)},
-      CTensor{"cu_seqlens_k", offsetof(S, sequences.cu_seqlens_k)},
-      CTensor{"seqused_q", offsetof(S, sequences.seqused_q)},
-      CTensor{"seqused_k", offsetof(S, sequences.seqused_k)},
-      CTensor{"alibi_slopes", offsetof(S, modifiers.alibi_slopes)},
-      CTensor{"bias", offsetof(S, modifiers.bias)},
-      CTensor{"sink", offsetof(S, modifiers.sink)},
-      CTensor{"block_mask", offsetof(S, modifiers.block_mask)},
-      CTensor{"d_bias", offsetof(S, d_bias)},
-      CTensor{"d_sink", offsetof(S, d_sink)},
-  };
+  return joined(
+      std::array{CTensor{"q", offsetof(S, q)}, CTensor{"k", offsetof(S, k)}, CTensor{"v", offsetof(S, v)},
+                 CTensor{"o", offsetof(S, o)}, CTensor{"lse", offsetof(S, lse)}, CTensor{"d_o", offsetof(S, d_o)},
+                 CTensor{"d_lse", offsetof(S, d_lse)}, CTensor{"dq", offsetof(S, dq)}, CTensor{"dk", offsetof(S, dk)},
+                 CTensor{"dv", offsetof(S, dv)}},
+      sequences_of<S>(), modifiers_of<S>(),
+      std::array{CTensor{"d_bias", offsetof(S, d_bias)}, CTensor{"d_sink", offsetof(S, d_sink)}});
 }
 
 constexpr auto c_tensors(const strobe_quantize_arguments*) {
   using S = strobe_quantize_arguments;
-  return std::array{
-      CTensor{"q", offsetof(S, q)},
-      CTensor{"k", offsetof(S, k)},
-      CTensor{"v", offsetof(S, v)},
-      CTensor{"q8", offsetof(S, q8)},
-      CTensor{"k8", offsetof(S, k8)},
-      CTensor{"v8", offsetof(S, v8)},
-      CTensor{"q_descale", offsetof(S, q_descale)},
-      CTensor{"k_descale", offsetof(S, k_descale)},
-      CTensor{"v_descale", offsetof(S, v_descale)},
-      CTensor{"q_shift", offsetof(S, q_shift)},
-      CTensor{"cu_seqlens_q", offsetof(S, sequences.cu_seqlens_q)},
-      CTensor{"cu_seqlens_k", offsetof(S, sequences.cu_seqlens_k)},
-      CTensor{"seqused_q", offsetof(S, sequences.seqused_q)},
-      CTensor{"seqused_k", offsetof(S, sequences.seqused_k)},
-  };
+  return joined(
+      std::array{CTensor{"q", offsetof(S, q)}, CTensor{"k", offsetof(S, k)}, CTensor{"v", offsetof(S, v)},
+                 CTensor{"q8", offsetof(S, q8)}, CTensor{"k8", offsetof(S, k8)}, CTensor{"v8", offsetof(S, v8)},
+                 CTensor{"q_descale", offsetof(S, q_descale)}, CTensor{"k_descale", offsetof(S, k_descale)},
+                 CTensor{"v_descale", offsetof(S, v_descale)}, CTensor{"q_shift", offsetof(S, q_shift)}},
+      sequences_of<S>());
 }
 
 constexpr auto c_tensors(const strobe_append_arguments*) {
   using S = strobe_append_arguments;
-  return std::array{
-      CTensor{"k_cache", offsetof(S, k_cache)},
-      CTensor{"v_cache", offsetof(S, v_cache)},
-      CTensor{"k_new", offsetof(S, k_new)},
-      CTensor{"v_new", offsetof(S, v_new)},
-      CTensor{"cu_seqlens_new", offsetof(S, cu_seqlens_new)},
-      CTensor{"cache_seqlens", offsetof(S, cache_seqlens)},
-      CTensor{"page_table", offsetof(S, page_table)},
-      CTensor{"leftpad_k", offsetof(S, leftpad_k)},
-      CTensor{"cache_batch_idx", offsetof(S, cache_batch_idx)},
-      CTensor{"cos", offsetof(S, cos)},
-      CTensor{"sin", offsetof(S, sin)},
-      CTensor{"positions", offsetof(S, positions)},
-      CTensor{"q", offsetof(S, q)},
-      CTensor{"q_out", offsetof(S, q_out)},
-      CTensor{"cu_seqlens_q", offsetof(S, cu_seqlens_q)},
-      CTensor{"positions_q", offsetof(S, positions_q)},
-      CTensor{"k_descale", offsetof(S, k_descale)},
-      CTensor{"v_descale", offsetof(S, v_descale)},
-  };
+  return std::array{CTensor{"k_cache", offsetof(S, k_cache)},
+                    CTensor{"v_cache", offsetof(S, v_cache)},
+                    CTensor{"k_new", offsetof(S, k_new)},
+                    CTensor{"v_new", offsetof(S, v_new)},
+                    CTensor{"cu_seqlens_new", offsetof(S, cu_seqlens_new)},
+                    CTensor{"cache_seqlens", offsetof(S, cache_seqlens)},
+                    CTensor{"page_table", offsetof(S, page_table)},
+                    CTensor{"leftpad_k", offsetof(S, leftpad_k)},
+                    CTensor{"cache_batch_idx", offsetof(S, cache_batch_idx)},
+                    CTensor{"cos", offsetof(S, cos)},
+                    CTensor{"sin", offsetof(S, sin)},
+                    CTensor{"positions", offsetof(S, positions)},
+                    CTensor{"q", offsetof(S, q)},
+                    CTensor{"q_out", offsetof(S, q_out)},
+                    CTensor{"cu_seqlens_q", offsetof(S, cu_seqlens_q)},
+                    CTensor{"positions_q", offsetof(S, positions_q)},
+                    CTensor{"k_descale", offsetof(S, k_descale)},
+                    CTensor{"v_descale", offsetof(S, v_descale)}};
 }
 
 /// In the order of the struct, none twice.

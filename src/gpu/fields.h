@@ -11,7 +11,8 @@
 #include <string_view>
 #include <tuple>
 #include <type_traits>
-#include <utility>
+
+#include "call/count_fields.h"
 
 namespace strobe::gpu {
 
@@ -27,37 +28,10 @@ constexpr Field<Struct, Value> field(std::string_view name, Value Struct::* memb
   return {name, member};
 }
 
-namespace internal {
-
-/// Initialises any field.
-struct Anything {
-  template <class T>
-  operator T() const;  // NOLINT(google-explicit-constructor): this is what it is for
-};
-
-template <std::size_t>
-using AnythingAt = Anything;
-
-template <class Struct, std::size_t... indices>
-constexpr bool takes(std::index_sequence<indices...>) {
-  return requires { Struct{AnythingAt<indices>{}...}; };
-}
-
-template <class Struct, std::size_t count = 1>
-constexpr std::size_t count_fields() {
-  if constexpr (takes<Struct>(std::make_index_sequence<count + 1>{})) {
-    return count_fields<Struct, count + 1>();
-  } else {
-    return count;
-  }
-}
-
-}  // namespace internal
-
 /// All fields of `Struct`, in order. Does not compile when one is missing.
 template <class Struct, class... Values>
 constexpr std::tuple<Field<Struct, Values>...> all_fields(const Field<Struct, Values>&... fields) {
-  static_assert(sizeof...(Values) == internal::count_fields<Struct>(), "every field of the struct must be listed");
+  static_assert(sizeof...(Values) == count_fields<Struct>(), "every field of the struct must be listed");
   return {fields...};
 }
 

@@ -95,6 +95,19 @@ strobe_options options_of(const AttentionOptions& from) {
 
 Status status_of(strobe_code code) { return {static_cast<StatusCode>(code), strobe_last_error()}; }
 
+template <class Arguments>
+Status plan_and_run(strobe_code (*make_plan)(const Arguments*, const strobe_options*, const strobe_execution*,
+                                             strobe_plan**),
+                    strobe_code (*run)(const strobe_plan*, const Arguments*, const strobe_execution*),
+                    const Arguments& arguments, const AttentionOptions& options) {
+  const strobe_options o = options_of(options);
+  strobe_plan* plan = nullptr;
+  Status status = status_of(make_plan(&arguments, &o, nullptr, &plan));
+  if (status.ok()) status = status_of(run(plan, &arguments, nullptr));
+  strobe_plan_destroy(plan);
+  return status;
+}
+
 }  // namespace
 
 Status call_from_c(const ForwardArguments& arguments, const AttentionOptions& options) {
@@ -110,23 +123,11 @@ Status call_from_c(const BackwardArguments& arguments, const AttentionOptions& o
 }
 
 Status plan_from_c(const ForwardArguments& arguments, const AttentionOptions& options) {
-  const strobe_forward_arguments a = arguments_of(arguments);
-  const strobe_options o = options_of(options);
-  strobe_plan* plan = nullptr;
-  Status status = status_of(strobe_plan_forward(&a, &o, nullptr, &plan));
-  if (status.ok()) status = status_of(strobe_plan_run_forward(plan, &a, nullptr));
-  strobe_plan_destroy(plan);
-  return status;
+  return plan_and_run(strobe_plan_forward, strobe_plan_run_forward, arguments_of(arguments), options);
 }
 
 Status plan_from_c(const BackwardArguments& arguments, const AttentionOptions& options) {
-  const strobe_backward_arguments a = arguments_of(arguments);
-  const strobe_options o = options_of(options);
-  strobe_plan* plan = nullptr;
-  Status status = status_of(strobe_plan_backward(&a, &o, nullptr, &plan));
-  if (status.ok()) status = status_of(strobe_plan_run_backward(plan, &a, nullptr));
-  strobe_plan_destroy(plan);
-  return status;
+  return plan_and_run(strobe_plan_backward, strobe_plan_run_backward, arguments_of(arguments), options);
 }
 
 Status call_from_c(const QuantizeArguments& arguments, const QuantizeOptions& options) {

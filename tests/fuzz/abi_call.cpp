@@ -5,6 +5,8 @@
 #include <limits>
 #include <new>
 
+#include "api/c_tensors.h"
+
 namespace strobe::fuzz {
 namespace {
 
@@ -106,6 +108,20 @@ std::int64_t edge_value(std::uint8_t number) {
   return kEdges[number % std::size(kEdges)];
 }
 
+/// Without those of strobe_sequences, whose content is Setting::lengths.
+template <class Arguments, class Struct>
+std::vector<strobe_tensor*> tensors_of(Struct& arguments, bool outputs) {
+  std::vector<strobe_tensor*> tensors;
+  for (const api::CTensor& one : api::kCTensors<Struct>) {
+    const bool is_output = find_tensor<Arguments>(one.name)->role == TensorRole::output;
+    const bool is_length = std::ranges::find(api::kCTensors<strobe_sequences>, one.name, &api::CTensor::name) !=
+                           api::kCTensors<strobe_sequences>.end();
+    if (is_output != outputs || is_length) continue;
+    tensors.push_back(reinterpret_cast<strobe_tensor*>(reinterpret_cast<std::byte*>(&arguments) + one.offset));
+  }
+  return tensors;
+}
+
 /// A byte as a number from -128 to 127.
 std::int64_t near_zero(std::uint8_t byte) { return byte < 128 ? byte : byte - 256; }
 
@@ -145,42 +161,10 @@ void apply_edits(std::span<std::byte> call, std::span<const std::uint8_t> edits)
   }
 }
 
-std::vector<strobe_tensor*> inputs_of(strobe_forward_arguments& a) {
-  return {&a.q,
-          &a.k,
-          &a.v,
-          &a.q_descale,
-          &a.k_descale,
-          &a.v_descale,
-          &a.page_table,
-          &a.leftpad_k,
-          &a.cache_batch_idx,
-          &a.tree_mask,
-          &a.modifiers.alibi_slopes,
-          &a.modifiers.bias,
-          &a.modifiers.sink,
-          &a.modifiers.block_mask};
-}
-
-std::vector<strobe_tensor*> inputs_of(strobe_backward_arguments& a) {
-  return {&a.q,
-          &a.k,
-          &a.v,
-          &a.o,
-          &a.lse,
-          &a.d_o,
-          &a.d_lse,
-          &a.modifiers.alibi_slopes,
-          &a.modifiers.bias,
-          &a.modifiers.sink,
-          &a.modifiers.block_mask};
-}
-
-std::vector<strobe_tensor*> outputs_of(strobe_forward_arguments& a) { return {&a.o, &a.lse, &a.max_logits}; }
-
-std::vector<strobe_tensor*> outputs_of(strobe_backward_arguments& a) {
-  return {&a.dq, &a.dk, &a.dv, &a.d_bias, &a.d_sink};
-}
+std::vector<strobe_tensor*> inputs_of(strobe_forward_arguments& a) { return tensors_of<ForwardArguments>(a, false); }
+std::vector<strobe_tensor*> inputs_of(strobe_backward_arguments& a) { return tensors_of<BackwardArguments>(a, false); }
+std::vector<strobe_tensor*> outputs_of(strobe_forward_arguments& a) { return tensors_of<ForwardArguments>(a, true); }
+std::vector<strobe_tensor*> outputs_of(strobe_backward_arguments& a) { return tensors_of<BackwardArguments>(a, true); }
 
 strobe_sequences& sequences_of(strobe_forward_arguments& arguments) { return arguments.sequences; }
 strobe_sequences& sequences_of(strobe_backward_arguments& arguments) { return arguments.sequences; }
