@@ -18,12 +18,11 @@ constexpr std::size_t output_count() {
   return static_cast<std::size_t>(std::ranges::count(kTensors<Arguments>, TensorRole::output, &CallTensor::role));
 }
 
-/// The tensors of a call that have elements, in the order in which they are added; their pointers are checked then.
+/// The given tensors of a call that have elements, in the order in which they are added, with their pointers checked.
 /// Inputs are held by address: every run of a plan comes here.
 class Tensors {
  public:
   Status add_input(std::string_view name, const ConstTensorView& view) {
-    if (!view.given()) return {};
     if (Status status = check_data({name, view}); !status.ok()) return status;
     if (!empty(view)) tensors_[count_++] = {name, &view, Span(view)};
     return {};
@@ -31,7 +30,6 @@ class Tensors {
 
   /// After all inputs.
   Status add_output(std::string_view name, const TensorView& view) {
-    if (!view.given()) return {};
     ConstTensorView& copy = outputs_[output_count_++];
     copy = view;
     return add_input(name, copy);
@@ -75,11 +73,15 @@ template <class Arguments>
 Status check_tensors(const Arguments& arguments) {
   Tensors tensors;
   const auto add_input = [&]<class View>(const CallTensor& tensor, const View& view) -> Status {
-    if constexpr (std::is_same_v<View, ConstTensorView>) return tensors.add_input(tensor.name, view);
+    if constexpr (std::is_same_v<View, ConstTensorView>) {
+      if (view.given()) return tensors.add_input(tensor.name, view);
+    }
     return {};
   };
   const auto add_output = [&]<class View>(const CallTensor& tensor, const View& view) -> Status {
-    if constexpr (std::is_same_v<View, TensorView>) return tensors.add_output(tensor.name, view);
+    if constexpr (std::is_same_v<View, TensorView>) {
+      if (view.given()) return tensors.add_output(tensor.name, view);
+    }
     return {};
   };
   return first_failure([&] { return check_each_tensor(arguments, add_input); },

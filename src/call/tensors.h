@@ -10,6 +10,7 @@
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "call/count_fields.h"
 #include "strobe/attention.h"
@@ -192,11 +193,12 @@ constexpr void for_each_tensor(Arguments& arguments, const Visit& visit) {
 /// The first failure of check(tensor, view) over a call's tensors.
 template <class Arguments, class Check>
 Status check_each_tensor(Arguments& arguments, const Check& check) {
-  Status status;
+  Status failure;
   for_each_tensor(arguments, [&](const CallTensor& tensor, auto& view) {
-    if (status.ok()) status = check(tensor, view);
+    if (!failure.ok()) return;
+    if (Status status = check(tensor, view); !status.ok()) failure = std::move(status);
   });
-  return status;
+  return failure;
 }
 
 template <class Arguments>
