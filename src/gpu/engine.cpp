@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/engine.h"
 
-#include "gpu/append.h"
-#include "gpu/merge.h"
+#include "gpu/auxiliary/append.h"
+#include "gpu/auxiliary/merge.h"
 #include "gpu/read_back.h"
 
 namespace strobe::gpu {

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "call/checked.h"
-#include "gpu/backward_plan.h"
-#include "gpu/backward_steps.h"
-#include "gpu/with_workspace.h"
+#include "gpu/auxiliary/backward_steps.h"
+#include "gpu/call/with_workspace.h"
+#include "gpu/plan/backward_plan.h"
 #include "kernels/sm80/backward/smem.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"

@@ -3,9 +3,9 @@
 
 #include <future>
 
-#include "gpu/backward_variant.h"
-#include "gpu/kernel_table.h"
-#include "gpu/load_ahead.h"
+#include "gpu/auxiliary/backward_variant.h"
+#include "gpu/variant/kernel_table.h"
+#include "gpu/variant/load_ahead.h"
 #include "kernels/sm80/backward/smem.h"
 #include "sm80/backward_variant.h"
 #include "sm80/forward_variant.h"

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "gpu/score_fields.h"
+#include "gpu/variant/score_fields.h"
 #include "kernels/sm80/backward/config.h"
 #include "runtime/variant.h"
 #include "sm80/device_shape.h"

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "gpu/engine.h"
-#include "gpu/score_params.h"
+#include "gpu/params/score.h"
 #include "sm80/backward.h"
 #include "sm80/forward.h"
 

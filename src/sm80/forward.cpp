@@ -5,13 +5,13 @@
 #include <string_view>
 #include <utility>
 
-#include "gpu/cache_params.h"
-#include "gpu/combine.h"
-#include "gpu/forward_params.h"
-#include "gpu/kernel_table.h"
-#include "gpu/max_logits.h"
-#include "gpu/scale_params.h"
-#include "gpu/with_workspace.h"
+#include "gpu/auxiliary/combine.h"
+#include "gpu/auxiliary/max_logits.h"
+#include "gpu/call/with_workspace.h"
+#include "gpu/params/cache.h"
+#include "gpu/params/forward.h"
+#include "gpu/params/scales.h"
+#include "gpu/variant/kernel_table.h"
 #include "kernels/sm80/forward/smem.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"

@@ -7,9 +7,9 @@
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
-#include "gpu/row_invariant.h"
-#include "gpu/score_params.h"
-#include "gpu/supported.h"
+#include "gpu/params/score.h"
+#include "gpu/plan/row_invariant.h"
+#include "gpu/plan/supported.h"
 #include "kernels/sm80/forward/smem.h"
 #include "sm80/forward_tiles.h"
 #include "sm80/supported.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "call/problem.h"
-#include "gpu/few_queries.h"
+#include "gpu/plan/few_queries.h"
 #include "kernels/sm80/forward/config.h"
 #include "kernels/sm80/forward/params.h"
 #include "sm80/device_shape.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "gpu/score_fields.h"
+#include "gpu/variant/score_fields.h"
 #include "kernels/sm80/forward/config.h"
 #include "runtime/variant.h"
 #include "sm80/device_shape.h"

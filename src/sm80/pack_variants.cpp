@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "gpu/backward_variant.h"
+#include "gpu/auxiliary/backward_variant.h"
 #include "kernels/sm80/backward/smem.h"
 #include "kernels/sm80/forward/smem.h"
 #include "sm80/backward_plan.h"

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include "gpu/row_invariant.h"
-#include "gpu/supported.h"
+#include "gpu/plan/row_invariant.h"
+#include "gpu/plan/supported.h"
 #include "sm80/engine.h"
 
 namespace strobe::sm80 {

@@ -3,8 +3,8 @@
 
 #include <future>
 
-#include "gpu/kernel_table.h"
-#include "gpu/load_ahead.h"
+#include "gpu/variant/kernel_table.h"
+#include "gpu/variant/load_ahead.h"
 #include "kernels/sm90/backward/bias_gradient_config.h"
 #include "kernels/sm90/backward/smem.h"
 #include "sm90/backward_variant.h"

@@ -4,8 +4,8 @@
 
 #include <string_view>
 
-#include "gpu/backward_variant.h"
-#include "gpu/score_fields.h"
+#include "gpu/auxiliary/backward_variant.h"
+#include "gpu/variant/score_fields.h"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/query_config.h"
 #include "runtime/variant.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "gpu/tensor_rows.h"
+#include "gpu/params/rows.h"
 
 namespace strobe::sm90 {
 namespace {

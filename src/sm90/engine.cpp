@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "gpu/auxiliary/quantize.h"
 #include "gpu/engine.h"
-#include "gpu/quantize.h"
-#include "gpu/score_params.h"
+#include "gpu/params/score.h"
 #include "sm90/backward.h"
 #include "sm90/forward.h"
 

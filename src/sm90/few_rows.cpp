@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "call/checked.h"
-#include "gpu/few_queries.h"
-#include "gpu/score_params.h"
+#include "gpu/params/score.h"
+#include "gpu/plan/few_queries.h"
 #include "sm90/engine.h"
 #include "sm90/pages.h"
 

@@ -2,7 +2,7 @@
 // What explain() says of a forward.
 #include <fmt/format.h>
 
-#include "gpu/row_invariant.h"
+#include "gpu/plan/row_invariant.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/forward_plan.h"
 #include "sm90/pages.h"

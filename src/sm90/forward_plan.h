@@ -8,7 +8,7 @@
 
 #include "call/checked.h"
 #include "call/problem.h"
-#include "gpu/few_queries.h"
+#include "gpu/plan/few_queries.h"
 #include "kernels/sm90/forward/config.h"
 #include "sm90/device_shape.h"
 #include "strobe/status.h"

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "call/eight_bit.h"
-#include "gpu/append_variant.h"
-#include "gpu/merge_variant.h"
-#include "gpu/quantize_variant.h"
+#include "gpu/auxiliary/append_variant.h"
+#include "gpu/auxiliary/merge_variant.h"
+#include "gpu/auxiliary/quantize_variant.h"
 #include "kernels/sm90/backward/smem.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/backward_plan.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "call/eight_bit.h"
-#include "gpu/row_invariant.h"
+#include "gpu/plan/row_invariant.h"
 #include "sm90/engine.h"
 #include "sm90/pages.h"
 

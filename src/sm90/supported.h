@@ -2,7 +2,7 @@
 // What this engine does not take, whatever its kernels.
 #pragma once
 
-#include "gpu/supported.h"
+#include "gpu/plan/supported.h"
 
 namespace strobe::sm90 {
 

@@ -8,7 +8,7 @@
 #include "attention/random.h"
 #include "attention/seeds.h"
 #include "devices.h"
-#include "gpu/append_variant.h"
+#include "gpu/auxiliary/append_variant.h"
 #include "hopper/plan_problem.h"
 #include "kernels/sm80/forward/smem.h"
 #include "runtime/embedded.h"

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "gpu/score_params.h"
+#include "gpu/params/score.h"
 #include "kernels/sm90/forward/smem.h"
 #include "kernels/sm90/tile/panel.h"
 #include "plan_problem.h"

@@ -21,15 +21,15 @@ set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/sm80/forward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/sm80/pack_variants.cpp
   ${PROJECT_SOURCE_DIR}/src/sm80/supported.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/append_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/backward_plan.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/backward_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/few_queries.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/row_invariant.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/score_params.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/merge_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/quantize_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/supported.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/auxiliary/append_variant.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/plan/backward_plan.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/auxiliary/backward_variant.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/plan/few_queries.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/plan/row_invariant.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/params/score.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/auxiliary/merge_variant.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/auxiliary/quantize_variant.cpp
+  ${PROJECT_SOURCE_DIR}/src/gpu/plan/supported.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/backward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/backward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/dealt_tiles.cpp

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "call/problem.h"
-#include "gpu/fields.h"
+#include "gpu/variant/fields.h"
 #include "kernels/steps/prepare_backward_params.h"
 #include "runtime/variant.h"
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/backward_steps.h"
+#include "gpu/auxiliary/backward_steps.h"
 
 #include "call/checked.h"
-#include "gpu/backward_plan.h"
-#include "gpu/score_params.h"
-#include "gpu/tensor_rows.h"
+#include "gpu/params/rows.h"
+#include "gpu/params/score.h"
+#include "gpu/plan/backward_plan.h"
 #include "kernels/math/constants.h"
 
 namespace strobe::gpu {

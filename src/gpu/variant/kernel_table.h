@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "gpu/fields.h"
+#include "gpu/variant/fields.h"
 #include "runtime/kernel.h"
 
 namespace strobe::gpu {

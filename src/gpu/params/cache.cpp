@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/cache_params.h"
+#include "gpu/params/cache.h"
 
 #include <algorithm>
 #include <cstdint>
 
-#include "gpu/supported.h"
+#include "gpu/plan/supported.h"
 
 namespace strobe::gpu {
 

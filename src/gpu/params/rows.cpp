@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/tensor_rows.h"
+#include "gpu/params/rows.h"
 
 #include <fmt/format.h>
 

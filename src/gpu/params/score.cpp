@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/score_params.h"
+#include "gpu/params/score.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/append.h"
+#include "gpu/auxiliary/append.h"
 
-#include "gpu/append_launch.h"
-#include "gpu/append_variant.h"
-#include "gpu/kernel_table.h"
+#include "gpu/auxiliary/append_launch.h"
+#include "gpu/auxiliary/append_variant.h"
+#include "gpu/variant/kernel_table.h"
 #include "runtime/kernel.h"
 #include "runtime/launch.h"
 

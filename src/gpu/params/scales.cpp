@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/scale_params.h"
+#include "gpu/params/scales.h"
 
 #include <bit>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/max_logits.h"
+#include "gpu/auxiliary/max_logits.h"
 
 #include <cstddef>
 #include <cstdint>

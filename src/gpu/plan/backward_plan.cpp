@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/backward_plan.h"
+#include "gpu/plan/backward_plan.h"
 
 #include <algorithm>
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
 #include "call/heads.h"
-#include "gpu/score_params.h"
+#include "gpu/params/score.h"
 #include "kernels/math/philox.h"
 #include "kernels/score/query_blocks.h"
 

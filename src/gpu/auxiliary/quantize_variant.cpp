@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/quantize_variant.h"
+#include "gpu/auxiliary/quantize_variant.h"
 
 #include <fmt/format.h>
 

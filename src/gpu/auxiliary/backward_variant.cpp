@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/backward_variant.h"
+#include "gpu/auxiliary/backward_variant.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "gpu/score_fields.h"
+#include "gpu/variant/score_fields.h"
 
 namespace strobe::gpu {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/merge_variant.h"
+#include "gpu/auxiliary/merge_variant.h"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/combine.h"
+#include "gpu/auxiliary/combine.h"
 
 #include "call/arithmetic.h"
-#include "gpu/kernel_table.h"
-#include "gpu/merge_variant.h"
+#include "gpu/auxiliary/merge_variant.h"
+#include "gpu/variant/kernel_table.h"
 #include "runtime/launch.h"
 
 namespace strobe::gpu {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/few_queries.h"
+#include "gpu/plan/few_queries.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include "call/arithmetic.h"
 #include "call/checked.h"
 #include "call/visible_keys.h"
-#include "gpu/supported.h"
+#include "gpu/plan/supported.h"
 
 namespace strobe::gpu {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/row_invariant.h"
+#include "gpu/plan/row_invariant.h"
 
 #include <fmt/format.h>
 
 #include <utility>
 
 #include "call/arithmetic.h"
-#include "gpu/supported.h"
+#include "gpu/plan/supported.h"
 
 namespace strobe::gpu {
 namespace {

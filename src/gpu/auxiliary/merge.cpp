@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/merge.h"
+#include "gpu/auxiliary/merge.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
-#include "gpu/kernel_table.h"
-#include "gpu/merge_variant.h"
+#include "gpu/auxiliary/merge_variant.h"
+#include "gpu/variant/kernel_table.h"
 #include "runtime/kernel.h"
 #include "runtime/launch.h"
 

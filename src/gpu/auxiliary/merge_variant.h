@@ -4,9 +4,9 @@
 
 #include <string_view>
 
-#include "gpu/fields.h"
-#include "gpu/quantize_variant.h"
-#include "gpu/score_fields.h"
+#include "gpu/auxiliary/quantize_variant.h"
+#include "gpu/variant/fields.h"
+#include "gpu/variant/score_fields.h"
 #include "kernels/steps/combine_params.h"
 #include "runtime/variant.h"
 

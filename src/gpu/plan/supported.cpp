@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/supported.h"
+#include "gpu/plan/supported.h"
 #include "call/checked.h"
 
 namespace strobe::gpu {

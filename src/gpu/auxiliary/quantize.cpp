@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Up to four kernels in a row: sums of blocks of keys and their mean, where keys are centred; the largest magnitudes of
 // units that are larger than a tile; and the rounding. Each may start while the one before it ends.
-#include "gpu/quantize.h"
+#include "gpu/auxiliary/quantize.h"
 
 #include <fmt/format.h>
 
@@ -16,8 +16,8 @@
 #include "call/callers_exception.h"
 #include "call/checked.h"
 #include "call/eight_bit.h"
-#include "gpu/kernel_table.h"
-#include "gpu/quantize_variant.h"
+#include "gpu/auxiliary/quantize_variant.h"
+#include "gpu/variant/kernel_table.h"
 #include "runtime/kernel.h"
 #include "runtime/launch.h"
 #include "runtime/workspace_pool.h"

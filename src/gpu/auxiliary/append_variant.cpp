@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/append_variant.h"
+#include "gpu/auxiliary/append_variant.h"
 
 #include <fmt/format.h>
 

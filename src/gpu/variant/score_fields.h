@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "gpu/fields.h"
+#include "gpu/variant/fields.h"
 #include "kernels/scheduler/tiling.h"
 #include "kernels/score/rule.h"
 

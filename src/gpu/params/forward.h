@@ -3,8 +3,8 @@
 // them in their parameters.
 #pragma once
 
-#include "gpu/score_params.h"
-#include "gpu/tensor_rows.h"
+#include "gpu/params/rows.h"
+#include "gpu/params/score.h"
 #include "strobe/attention.h"
 
 namespace strobe::gpu {
