@@ -9,6 +9,7 @@
 #include "bench/command/gpu_parts.h"
 #include "bench/command/peers.h"
 #include "bench/command/report.h"
+#include "gpu/call/override.h"
 #include "gpu/mirrored_call.h"
 #include "gpu/stream.h"
 #include "io/progress.h"
@@ -43,7 +44,7 @@ Result<std::vector<VariantTimes>> make_plans(const ForwardArguments& arguments) 
   std::vector<sm90::AblationVariant> changes = sm90::ablation_variants();
   changes.push_back({"as planned", [](sm90::forward::Config&) {}});
   for (const sm90::AblationVariant& variant : changes) {
-    const sm90::VariantScope scope(variant.change);
+    const gpu::Override<sm90::forward::Config> override(variant.change);
     Result<Plan> plan = make_plan(arguments);
     if (!plan.ok()) return plan.status();
     variants.push_back({variant.name, std::move(*plan), {}});

@@ -161,7 +161,7 @@ def tensor_shape(shape: tuple[int, ...], dtype: str, device: str) -> _core.Tenso
 
 def info() -> dict[str, Any]:
     """This build and this machine: {"version": .., "threads": .., "engines": {name: "available" or why not}}."""
-    devices = {"cpu": "cpu", "ampere": "cuda", "hopper": "cuda"}
+    devices = {"cpu": "cpu", "gpu": "cuda"}
     engines = {name: _availability(name, device) for name, device in devices.items()}
     return {"version": _core.version, "threads": os.cpu_count(), "engines": engines}
 

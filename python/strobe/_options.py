@@ -45,7 +45,7 @@ class ScoreOptions(TypedDict, total=False):
     deterministic: bool
     """Bit-reproducible backward; forwards and the CPU engine always are."""
     row_invariant: bool
-    """Forward, CPU and Hopper engine: the bits of a row of out and lse depend on its query, the keys that it sees, its
+    """Forward: the bits of a row of out and lse depend on its query, the keys that it sees, its
     center and the options alone: a prompt in one call, in chunks, or a query a call, alone or in a batch, gives the
     same bits."""
     cu_seqlens_q: Tensor
@@ -95,8 +95,11 @@ class TensorOptions(ScoreOptions, EightBitOptions, total=False):
 class Options(TensorOptions, total=False):
     """What is computed, and where."""
 
-    engine: Literal["automatic", "cpu", "ampere", "hopper"]
-    """The engine of the tensors' device by default."""
+    engine: Literal["automatic", "cpu", "gpu"]
+    """The engine of the tensors' device by default. Deprecated: "ampere", the same as "gpu" with ``kernels="sm80"``, and
+    "hopper", the same as "gpu"."""
+    kernels: Literal["sm90", "sm80"]
+    """GPU: the family of kernels, instead of the fastest that serves the call. For tests and benchmarks."""
     stream: int
     """GPU: the CUDA stream to launch on; by default the one that the tensors' framework works on."""
     page_table: Tensor

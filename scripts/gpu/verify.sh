@@ -73,10 +73,10 @@ check_tests() {
 check_ampere() {
   local kilobytes
   for kilobytes in 227 163 99; do
-    STROBE_ENGINE=ampere STROBE_SHARED_KB=$kilobytes \
+    STROBE_KERNELS=sm80 STROBE_SHARED_KB=$kilobytes \
       run_shards "ampere-$kilobytes" "$shards" $(((per_shard + 2) / 3)) 1 || failed=1
   done
-  STROBE_ENGINE=ampere run_tests ampere \
+  STROBE_KERNELS=sm80 run_tests ampere \
     'HopperForward.*:HopperMerge.*:HopperAppend.*:HopperBackward.*:HopperOptions.*:HopperCache.*:HopperTree.*:-*InParts' || failed=1
 }
 

@@ -319,7 +319,7 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   }
   const std::int64_t tiles = (Checked(m_tiles_of(problem, config)) * (problem.batch + 1) * problem.heads_q).value();
   if (tiles > kMaxInt) {
-    return unsupported("{} tiles of {} query rows: the hopper engine takes up to {}", tiles, block_m(config), kMaxInt);
+    return unsupported("{} tiles of {} query rows: the sm90 kernels take up to {}", tiles, block_m(config), kMaxInt);
   }
   return config;
 }

@@ -52,7 +52,7 @@ TEST_F(HopperCache, PagesOfEverySize) {
       const std::string plan =
           expect_matches(cached_case(queries, 530, 128, CausalMask::bottom_right), CacheKind::pages, page_size, false);
       if (HasFailure()) FAIL() << plan;
-      const bool by_tma = tested_engine() == Engine::hopper && page_size % 8 == 0;
+      const bool by_tma = tested_kernels() == "sm90" && page_size % 8 == 0;
       EXPECT_EQ(plan.find("by TMA") != std::string::npos, by_tma) << plan;
     }
   }

@@ -59,13 +59,13 @@ class HopperEightBit : public HopperTest {
     call.run(c.options, stream());
     if (HasFailure()) return;
     const DType probabilities = c.quantize.element == DType::int8 ? DType::uint8 : DType::float8_e4m3;
-    c.expect_within_bound(reference::arithmetic_of(Engine::hopper, probabilities));
+    c.expect_within_bound(reference::arithmetic_of("sm90", probabilities));
     if (HasFailure()) std::cout << call.explained() << '\n';
   }
 };
 
 TEST_F(HopperEightBit, RandomCallsMatchReference) {
-  if (tested_engine() != Engine::hopper) GTEST_SKIP() << "the ampere engine has no 8-bit operands";
+  if (tested_kernels() != "sm90") GTEST_SKIP() << "the sm80 kernels have no 8-bit operands";
   const std::vector<std::uint64_t> seeds = chosen_seeds(200);
   for (const std::uint64_t seed : seeds) {
     EightBitCase c = hopper_eight_bit_case(seed);
@@ -79,7 +79,7 @@ TEST_F(HopperEightBit, RandomCallsMatchReference) {
 
 // What lies behind a sequence's used rows is in no result.
 TEST_F(HopperEightBit, RowsThatAreNotUsedLeaveNoTrace) {
-  if (tested_engine() != Engine::hopper) GTEST_SKIP() << "the ampere engine has no 8-bit operands";
+  if (tested_kernels() != "sm90") GTEST_SKIP() << "the sm80 kernels have no 8-bit operands";
   for (const DType element : {DType::int8, DType::float8_e4m3}) {
     EightBitCase c;
     c.seqlen_q = 200;

@@ -77,7 +77,7 @@ TEST_F(HopperForward, SplitsTheKeysOfTheLengthsThatItReads) {
     one.poison();
     ASSERT_TRUE(graph.launch());
     const auto first = one.bits();
-    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_engine(), attention.dtype));
+    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_kernels(), attention.dtype));
     if (HasFailure()) return;
     one.poison();
     for (int i = 0; i < 100; ++i) ASSERT_TRUE(graph.launch());
@@ -102,7 +102,7 @@ TEST_F(HopperForward, KeepsNaNOfHiddenKeysOutOfParts) {
     one.copies.upload(one.tensors.v);
     one.forward(stream());
     one.copies.download(one.tensors.forward_outputs());
-    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_engine(), attention.dtype));
+    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_kernels(), attention.dtype));
   }
 }
 
@@ -173,7 +173,7 @@ TEST_F(HopperForward, TakesNaNWhereItIsSeenAndOnlyThere) {
     one.copies.upload(input);
     one.forward(stream());
     one.copies.download(one.tensors.forward_outputs());
-    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_engine(), attention.dtype));
+    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_kernels(), attention.dtype));
   }
 }
 

@@ -17,8 +17,7 @@ class HopperTest : public testing::Test {
   void SetUp() override {
     const Result<const runtime::CudaDevice*> opened = runtime::cuda_device(0);
     if (!opened.ok()) GTEST_SKIP() << opened.status().message();
-    if (!serves(**opened))
-      GTEST_SKIP() << "the " << name_of(tested_engine()) << " engine is not for " << (*opened)->name;
+    if (!serves(**opened)) GTEST_SKIP() << "the " << tested_kernels() << " kernels are not for " << (*opened)->name;
     device_ = *opened;
     Result<gpu::Stream> stream = gpu::Stream::create(*device_);
     ASSERT_TRUE(stream.ok()) << stream.status().message();

@@ -26,7 +26,7 @@ class HopperTree : public HopperTest {
     one.forward(stream());
     if (HasFailure()) return;
     one.copies.download(one.tensors.forward_outputs());
-    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_engine(), attention.dtype));
+    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_kernels(), attention.dtype));
   }
 
   /// Trees and random bits, queries around the edges of tiles and keys around those of blocks.
@@ -136,7 +136,7 @@ TEST_F(HopperTree, KeepsHiddenKeysOut) {
 }
 
 TEST_F(HopperTree, OfPages) {
-  if (tested_engine() != Engine::hopper) GTEST_SKIP() << "the ampere engine has no caches";
+  if (tested_kernels() != "sm90") GTEST_SKIP() << "the sm80 kernels have no caches";
   AttentionCase attention = tree_case(DType::bfloat16, 128, 8);
   attention.tree = TreeCase{};
   attention.q.rows = 24;

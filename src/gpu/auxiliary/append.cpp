@@ -3,21 +3,18 @@
 
 #include "gpu/auxiliary/append_launch.h"
 #include "gpu/auxiliary/append_variant.h"
-#include "gpu/variant/kernel_table.h"
-#include "runtime/kernel.h"
+#include "gpu/call/find_kernel.h"
+#include "gpu/variant/architecture.h"
 #include "runtime/launch.h"
 
 namespace strobe::gpu {
 
-Status append(const AppendArguments& arguments, const Execution& execution, const runtime::CudaDevice& device,
-              std::string_view architecture) {
+Status append(const AppendArguments& arguments, const Execution& execution, const runtime::CudaDevice& device) {
   const Result<AppendLaunch> launch = append_launch(arguments, device.multiprocessors);
   if (!launch.ok()) return launch.status();
   if (launch->blocks == 0) return {};
-  static auto& table = *new KernelTable<steps::AppendConfig>;
-  const Result<runtime::Kernel> kernel = table.find_or_load(launch->config, device, [&] {
-    return runtime::load_kernel(runtime::kernel_store(), append_variant(launch->config, architecture), device, 0);
-  });
+  const Result<runtime::Kernel> kernel =
+      find_kernel(launch->config, device, 0, [&] { return append_variant(launch->config, architecture_of(device)); });
   if (!kernel.ok()) return kernel.status();
   const runtime::ContextScope context(device);
   if (!context.status().ok()) return context.status();

@@ -200,7 +200,7 @@ Result<AppendLaunch> append_launch(const AppendArguments& a, int multiprocessors
     const std::int64_t chunks = ceil_div<std::int64_t>(elements, steps::kAppendThreads);
     if (count > kMost || elements > kMost || !(Checked(3) * count * chunks).at_most(kMost)) {
       return Status{StatusCode::unsupported,
-                    fmt::format("appending {} rows of {} elements is not supported: the GPU engines take up to {} "
+                    fmt::format("appending {} rows of {} elements is not supported: the gpu engine takes up to {} "
                                 "blocks of {} elements",
                                 count, elements, kMost / 3, steps::kAppendThreads)};
     }

@@ -27,15 +27,6 @@ Sequences backward_sequences(const AttentionProblem& problem, const BackwardArgu
   return sequences;
 }
 
-Status check_alignments(const BackwardArguments& a, std::string_view engine) {
-  for (const RowsView& tensor :
-       {RowsView{"q", a.q}, RowsView{"k", a.k}, RowsView{"v", a.v}, RowsView{"o", a.o}, RowsView{"d_o", a.d_o},
-        RowsView{"dq", a.dq}, RowsView{"dk", a.dk}, RowsView{"dv", a.dv}}) {
-    if (Status status = check_alignment(tensor, engine); !status.ok()) return status;
-  }
-  return {};
-}
-
 void set_tensors(const AttentionProblem& problem, const BackwardArguments& a, BackwardParams& params) {
   params.q = rows_of({"q", a.q});
   params.k = rows_of({"k", a.k});

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the backwards of all GPU engines do around their own kernels.
+// What the backwards of all families do around their own kernels.
 #pragma once
-
-#include <string_view>
 
 #include "call/problem.h"
 #include "kernels/score/backward_params.h"
@@ -16,13 +14,10 @@ namespace strobe::gpu {
 /// The lengths of the planned problem's sequences: without query heads, lengths of queries mean nothing.
 Sequences backward_sequences(const AttentionProblem& problem, const BackwardArguments& arguments);
 
-/// invalid_argument, naming the first tensor whose address or strides the engine's copies cannot take.
-Status check_alignments(const BackwardArguments& arguments, std::string_view engine);
-
 /// What a run adds to planned_params(): pointers and strides, but those of the workspace.
 void set_tensors(const AttentionProblem& problem, const BackwardArguments& arguments, BackwardParams& params);
 
-/// LSE and D of every row, and zeros where the call wants them; what an engine chooses is still to be set. `rule`: of
+/// LSE and D of every row, and zeros where the call wants them; what a family chooses is still to be set. `rule`: of
 /// the backward's kernels.
 steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments,
                                             const BackwardParams& params, ScoreRule rule, int block_m);

@@ -3,19 +3,14 @@
 
 #include "call/arithmetic.h"
 #include "gpu/auxiliary/merge_variant.h"
-#include "gpu/variant/kernel_table.h"
+#include "gpu/call/find_kernel.h"
+#include "gpu/variant/architecture.h"
 #include "runtime/launch.h"
 
 namespace strobe::gpu {
 
-Result<runtime::Kernel> find_combine(const steps::CombineConfig& config, const runtime::CudaDevice& device,
-                                     std::string_view architecture) {
-  static auto& hopper = *new KernelTable<steps::CombineConfig>;
-  static auto& others = *new KernelTable<steps::CombineConfig>;
-  KernelTable<steps::CombineConfig>& table = architecture.ends_with('a') ? hopper : others;
-  return table.find_or_load(config, device, [&] {
-    return runtime::load_kernel(runtime::kernel_store(), combine_variant(config, architecture), device, 0);
-  });
+Result<runtime::Kernel> find_combine(const steps::CombineConfig& config, const runtime::CudaDevice& device) {
+  return find_kernel(config, device, 0, [&] { return combine_variant(config, architecture_of(device)); });
 }
 
 Status launch_combine(const runtime::CudaDevice& device, const runtime::Kernel& kernel, runtime::CUcontext context,

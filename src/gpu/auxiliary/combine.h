@@ -2,8 +2,6 @@
 // The kernel that puts the parts of a forward together whose keys were split.
 #pragma once
 
-#include <string_view>
-
 #include "call/checked.h"
 #include "kernels/scheduler/split.h"
 #include "kernels/steps/combine_params.h"
@@ -14,8 +12,7 @@
 namespace strobe::gpu {
 
 /// Finds the kernel, compiling it first where neither the pack nor the cache has it.
-Result<runtime::Kernel> find_combine(const steps::CombineConfig& config, const runtime::CudaDevice& device,
-                                     std::string_view architecture);
+Result<runtime::Kernel> find_combine(const steps::CombineConfig& config, const runtime::CudaDevice& device);
 
 /// How the tiles of the forward were cut.
 struct CombinedTiles {

@@ -8,8 +8,8 @@
 #include "call/arithmetic.h"
 #include "call/checked.h"
 #include "gpu/auxiliary/merge_variant.h"
-#include "gpu/variant/kernel_table.h"
-#include "runtime/kernel.h"
+#include "gpu/call/find_kernel.h"
+#include "gpu/variant/architecture.h"
 #include "runtime/launch.h"
 
 namespace strobe::gpu {
@@ -57,17 +57,13 @@ steps::MergeConfig config_of(const MergeArguments& a) {
           .most_parts = a.parts.size() <= steps::kFewParts ? steps::kFewParts : steps::kMostMergedParts};
 }
 
-Result<runtime::Kernel> find_kernel(const steps::MergeConfig& config, const runtime::CudaDevice& device,
-                                    std::string_view architecture) {
-  static auto& table = *new KernelTable<steps::MergeConfig>;
-  return table.find_or_load(config, device, [&] {
-    return runtime::load_kernel(runtime::kernel_store(), merge_variant(config, architecture), device, 0);
-  });
+Result<runtime::Kernel> find_merge(const steps::MergeConfig& config, const runtime::CudaDevice& device) {
+  return find_kernel(config, device, 0, [&] { return merge_variant(config, architecture_of(device)); });
 }
 
 template <int most_parts>
 Status launch(const MergeArguments& a, const Execution& execution, const runtime::CudaDevice& device,
-              const steps::MergeConfig& config, std::string_view architecture) {
+              const steps::MergeConfig& config) {
   const auto rows = static_cast<std::size_t>(a.o.rank - 3);
   const std::int64_t batch = rows == 0 ? 1 : a.o.shape[0];
   steps::MergeParams<most_parts> params{};
@@ -81,10 +77,10 @@ Status launch(const MergeArguments& a, const Execution& execution, const runtime
   const std::int64_t blocks = ceil_div<std::int64_t>(params.jobs, rows_per_block(config));
   constexpr std::int64_t kMostBlocks = (1LL << 31) - 1;
   if (blocks > kMostBlocks) {
-    return {StatusCode::unsupported, fmt::format("merging {} rows is not supported: the GPU engines take up to {}",
+    return {StatusCode::unsupported, fmt::format("merging {} rows is not supported: the gpu engine takes up to {}",
                                                  params.jobs, kMostBlocks * rows_per_block(config))};
   }
-  const Result<runtime::Kernel> kernel = find_kernel(config, device, architecture);
+  const Result<runtime::Kernel> kernel = find_merge(config, device);
   if (!kernel.ok()) return kernel.status();
   const runtime::ContextScope context(device);
   if (!context.status().ok()) return context.status();
@@ -95,12 +91,10 @@ Status launch(const MergeArguments& a, const Execution& execution, const runtime
 
 }  // namespace
 
-Status merge(const MergeArguments& arguments, const Execution& execution, const runtime::CudaDevice& device,
-             std::string_view architecture) {
+Status merge(const MergeArguments& arguments, const Execution& execution, const runtime::CudaDevice& device) {
   const steps::MergeConfig config = config_of(arguments);
-  return config.most_parts == steps::kFewParts
-             ? launch<steps::kFewParts>(arguments, execution, device, config, architecture)
-             : launch<steps::kMostMergedParts>(arguments, execution, device, config, architecture);
+  return config.most_parts == steps::kFewParts ? launch<steps::kFewParts>(arguments, execution, device, config)
+                                               : launch<steps::kMostMergedParts>(arguments, execution, device, config);
 }
 
 }  // namespace strobe::gpu

@@ -17,7 +17,8 @@
 #include "call/checked.h"
 #include "call/eight_bit.h"
 #include "gpu/auxiliary/quantize_variant.h"
-#include "gpu/variant/kernel_table.h"
+#include "gpu/call/find_kernel.h"
+#include "gpu/variant/architecture.h"
 #include "runtime/kernel.h"
 #include "runtime/launch.h"
 #include "runtime/workspace_pool.h"
@@ -136,30 +137,19 @@ steps::QuantizedTensor tensor_of(const RowsOfSide& side, const ConstTensorView& 
   return tensor;
 }
 
-template <class Config, class MakeVariant>
-Result<runtime::Kernel> find_kernel(KernelTable<Config>& table, const Config& config, int smem_bytes,
-                                    const runtime::CudaDevice& device, const MakeVariant& variant) {
-  return table.find_or_load(config, device, [&] {
-    return runtime::load_kernel(runtime::kernel_store(), variant(), device, static_cast<unsigned>(smem_bytes));
-  });
-}
-
 Result<Kernels> find_kernels(const steps::QuantizeConfig& config, bool centred, bool measured, bool packed_keys,
-                             const runtime::CudaDevice& device, std::string_view architecture) {
-  static auto& sums = *new KernelTable<steps::KeyMeanConfig>;
-  static auto& means = *new KernelTable<int>;
-  static auto& quantizes = *new KernelTable<steps::QuantizeConfig>;
+                             const runtime::CudaDevice& device) {
   Kernels kernels;
   const auto find_quantize = [&](const steps::QuantizeConfig& one) {
-    return find_kernel(quantizes, one, steps::quantize_smem_bytes(one), device,
-                       [&] { return quantize_variant(one, architecture); });
+    return find_kernel(one, device, steps::quantize_smem_bytes(one),
+                       [&] { return quantize_variant(one, architecture_of(device)); });
   };
   if (centred) {
     const steps::KeyMeanConfig one{config.source, config.head_dim, config.aligned, packed_keys};
-    const auto sum = find_kernel(sums, one, 0, device, [&] { return key_sums_variant(one, architecture); });
+    const auto sum = find_kernel(one, device, 0, [&] { return key_sums_variant(one, architecture_of(device)); });
     if (!sum.ok()) return sum.status();
-    const auto mean =
-        find_kernel(means, config.head_dim, 0, device, [&] { return key_mean_variant(config.head_dim, architecture); });
+    const auto mean = find_kernel(config.head_dim, device, 0,
+                                  [&] { return key_mean_variant(config.head_dim, architecture_of(device)); });
     if (!mean.ok()) return mean.status();
     kernels.sums = *sum;
     kernels.mean = *mean;
@@ -222,7 +212,7 @@ class Quantisation {
 
   std::size_t workspace_bytes() const { return workspace_.end; }
 
-  Status run(const Execution& execution, std::string_view architecture) {
+  Status run(const Execution& execution) {
     const Checked key_blocks = Checked(keys_.entries()) * keys_.heads * params_.key_jobs;
     const Checked blocks = key_blocks + Checked(queries_.entries()) * queries_.heads * params_.query_jobs;
     if (blocks.at_most(0)) return {};
@@ -234,8 +224,8 @@ class Quantisation {
     if (std::ranges::any_of(counts, too_many)) {
       return {StatusCode::unsupported, "quantising more than 2^31 - 1 tiles or rows is not supported"};
     }
-    const Result<Kernels> kernels = find_kernels(config_, options_.center_k && !key_heads().at_most(0), measured_,
-                                                 keys_.packed, device_, architecture);
+    const Result<Kernels> kernels =
+        find_kernels(config_, options_.center_k && !key_heads().at_most(0), measured_, keys_.packed, device_);
     if (!kernels.ok()) return kernels.status();
     params_.key_blocks = key_blocks.value<int>();
     params_.jobs = blocks.value<int>();
@@ -338,15 +328,15 @@ class Quantisation {
 }  // namespace
 
 Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options, const Execution& execution,
-                const runtime::CudaDevice& device, std::string_view engine, std::string_view architecture) {
+                const runtime::CudaDevice& device) {
   for (const auto& [name, columns] :
        {std::pair{"head_dim", columns_of(arguments.q)}, std::pair{"head_dim_v", columns_of(arguments.v)}}) {
     if (columns % 8 != 0 || columns > steps::kMostColumns) {
-      return {StatusCode::unsupported, fmt::format("{} is {}: the {} engine quantises multiples of 8 up to {}", name,
-                                                   columns, engine, steps::kMostColumns)};
+      return {StatusCode::unsupported, fmt::format("{} is {}: the gpu engine quantises multiples of 8 up to {}", name,
+                                                   columns, steps::kMostColumns)};
     }
   }
-  return Quantisation(arguments, options, device).run(execution, architecture);
+  return Quantisation(arguments, options, device).run(execution);
 }
 
 }  // namespace strobe::gpu

@@ -20,6 +20,9 @@ Params forward_params(const AttentionProblem& problem, const ForwardArguments& a
   params.k = key_rows({"k", arguments.k});
   params.v = key_rows({"v", arguments.v});
   params.o = rows_of({"o", arguments.o});
+  // Copies of nothing name an address all the same.
+  if (params.k.data == nullptr) params.k.data = params.o.data;
+  if (params.v.data == nullptr) params.v.data = params.o.data;
   if (arguments.lse.given()) {
     params.lse = static_cast<float*>(arguments.lse.data);
     params.lse_batch_stride = problem.packed_q ? 0 : arguments.lse.strides[0];

@@ -5,13 +5,18 @@
 #include <cstdint>
 #include <string_view>
 
+#include "call/problem.h"
 #include "kernels/math/rows.h"
+#include "strobe/attention.h"
 #include "strobe/status.h"
 #include "strobe/tensor.h"
 
 namespace strobe::gpu {
 
 inline constexpr std::int64_t kAccessBytes = 16;  // of TMA's strides and of vector loads and stores
+
+/// Elements in that unit.
+inline std::int64_t access_elements(DType dtype) { return kAccessBytes / static_cast<std::int64_t>(size_of(dtype)); }
 
 /// A tensor [batch, rows, heads, columns] or packed [rows, heads, columns], which is a batch of 1.
 struct RowsView {
@@ -27,8 +32,13 @@ struct RowsView {
   bool empty() const { return batch() * rows() * extent(2) == 0; }
 };
 
-/// Data and strides in multiples of kAccessBytes; the Status names what is not. `engine`: for the message.
-Status check_alignment(const RowsView& tensor, std::string_view engine);
+/// 8-bit V lies transposed: as rows of keys, which its columns are. Other V as it is.
+ConstTensorView rows_of_v(const AttentionProblem& problem, const ConstTensorView& v);
+
+/// Whether addresses and strides are multiples of kAccessBytes; the Status names the first tensor that the kernels'
+/// copies cannot take.
+Status check_alignments(const AttentionProblem& problem, const ForwardArguments& arguments);
+Status check_alignments(const BackwardArguments& arguments);
 
 /// As kernels address them, of 16-bit elements.
 Rows rows_of(const RowsView& tensor);

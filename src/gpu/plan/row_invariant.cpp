@@ -17,15 +17,14 @@ int keys_per_segment(int widest) { return widest <= 128 ? 2048 : 4096; }
 
 }  // namespace
 
-Status check_row_invariant(const AttentionProblem& problem, std::string_view engine) {
+Status check_row_invariant(const AttentionProblem& problem) {
   if (!problem.row_invariant || problem.pass == Pass::backward) return {};
   for (const auto& [name, wanted] :
        {std::pair{"dropout", problem.dropout != 0.0F}, std::pair{"a bias", problem.modifiers.has_bias},
         std::pair{"a block mask", problem.modifiers.block_size != 0},
         std::pair{"k in 8 bits", problem.stored.given()}}) {
     if (!wanted) continue;
-    return unsupported("row_invariant with {} is not supported by the {} engine; the cpu engine supports it", name,
-                       engine);
+    return unsupported("row_invariant with {} is not supported by the gpu engine; the cpu engine supports it", name);
   }
   return {};
 }

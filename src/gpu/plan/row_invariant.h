@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row-invariant forwards on either engine: which calls there are, and how long the segments of a row's keys are.
+// Row-invariant forwards: which calls there are, and how long the segments of a row's keys are.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "call/problem.h"
 #include "strobe/status.h"
@@ -12,7 +11,7 @@
 namespace strobe::gpu {
 
 /// Unsupported where a row-invariant forward has an option that the kernels lack.
-Status check_row_invariant(const AttentionProblem& problem, std::string_view engine);
+Status check_row_invariant(const AttentionProblem& problem);
 
 /// Blocks of `block_n` keys in a segment; 0: no row has more than one segment. `widest`: head_dim as compiled.
 int segment_blocks(const AttentionProblem& problem, int widest, int block_n);

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What no GPU engine takes, whatever its kernels.
+// What no family of kernels takes.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <cstdint>
 #include <limits>
-#include <string_view>
 #include <utility>
 
 #include "call/problem.h"
@@ -21,10 +20,10 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
   return {StatusCode::unsupported, fmt::format(format, std::forward<Args>(args)...)};
 }
 
-/// That the inputs are of 16 bits. `engine`: for the message.
-Status check_dtype(const AttentionProblem& problem, std::string_view engine);
+/// That the inputs are of 16 bits.
+Status check_dtype(const AttentionProblem& problem);
 
 /// head_dims and lengths.
-Status check_sizes(const AttentionProblem& problem, std::string_view engine);
+Status check_sizes(const AttentionProblem& problem);
 
 }  // namespace strobe::gpu

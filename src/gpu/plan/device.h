@@ -4,7 +4,9 @@
 
 #include <cstddef>
 
-namespace strobe::sm80 {
+#include "runtime/device.h"
+
+namespace strobe::gpu {
 
 struct DeviceShape {
   int compute_major = 0;
@@ -14,6 +16,14 @@ struct DeviceShape {
   int shared_bytes = 0;  // that one CTA can have
 };
 
+inline DeviceShape shape_of(const runtime::CudaDevice& device) {
+  return {.compute_major = device.compute_major,
+          .compute_minor = device.compute_minor,
+          .multiprocessors = device.multiprocessors,
+          .l2_bytes = device.l2_bytes,
+          .shared_bytes = device.max_shared_bytes};
+}
+
 /// What each of several CTAs on a multiprocessor can have: every CTA takes 1 KB that belongs to the system, and
 /// `shared_bytes` is a multiprocessor's memory less that.
 constexpr int shared_bytes_of(const DeviceShape& shape, int ctas) {
@@ -21,4 +31,4 @@ constexpr int shared_bytes_of(const DeviceShape& shape, int ctas) {
   return (shape.shared_bytes + kReserved) / ctas - kReserved;
 }
 
-}  // namespace strobe::sm80
+}  // namespace strobe::gpu

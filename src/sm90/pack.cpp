@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/pack/common_variants.h"
+#include "sm90/pack.h"
 
-#include <algorithm>
-#include <string_view>
-#include <utility>
-
-#include "call/eight_bit.h"
-#include "gpu/auxiliary/append_variant.h"
+#include "gpu/auxiliary/backward_variant.h"
 #include "gpu/auxiliary/merge_variant.h"
-#include "gpu/auxiliary/quantize_variant.h"
+#include "gpu/auxiliary/pack.h"
+#include "gpu/variant/architecture.h"
 #include "kernels/sm90/backward/smem.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/backward_plan.h"
@@ -16,14 +12,14 @@
 #include "sm90/forward_plan.h"
 #include "sm90/forward_variant.h"
 
-namespace strobe::runtime {
+namespace strobe::sm90 {
 namespace {
 
-constexpr sm90::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
+constexpr gpu::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
 
 /// The calls that the pack answers without a compiler: what most models ask for. Training and prefill of any length,
-/// batched and packed, and in bfloat16 a query at a time over pages; other calls of few queries are in the Ampere
-/// engine's list.
+/// batched and packed, and in bfloat16 a query at a time over pages; other calls of few queries are in the
+/// list of sm80.
 std::vector<AttentionProblem> common_problems() {
   std::vector<AttentionProblem> problems;
   AttentionProblem problem;
@@ -127,99 +123,49 @@ std::vector<AttentionProblem> eight_bit_problems() {
   return problems;
 }
 
-class VariantList {
- public:
-  /// Different problems share kernels.
-  void add(Variant variant, int dynamic_shared_bytes) {
-    const auto same = [&](const CommonVariant& other) { return other.variant.expression == variant.expression; };
-    if (std::ranges::any_of(variants_, same)) return;
-    variants_.push_back({std::move(variant), static_cast<unsigned>(dynamic_shared_bytes)});
-  }
-
-  std::vector<CommonVariant> take() { return std::move(variants_); }
-
- private:
-  std::vector<CommonVariant> variants_;
-};
-
-void add_forward(const AttentionProblem& problem, VariantList& variants) {
-  const Result<sm90::forward::Config> config = sm90::forward_config(problem, kH200);
+void add_forward(const AttentionProblem& problem, gpu::PackList& list) {
+  const Result<forward::Config> config = forward_config(problem, kH200);
   if (!config.ok()) return;
-  variants.add(sm90::forward_variant(*config), smem_plan(*config).total_bytes);
-  const sm90::ForwardPlan plan = forward_plan(problem, kH200, *config);
-  if (plan.split.total_bytes > 0) variants.add(gpu::combine_variant(plan.split.combine, "sm_90a"), 0);
+  list.add(forward_variant(*config), smem_plan(*config).total_bytes);
+  const ForwardPlan plan = forward_plan(problem, kH200, *config);
+  if (plan.split.total_bytes > 0) list.add(gpu::combine_variant(plan.split.combine, gpu::kSm90a), 0);
 }
 
-void add_backward(AttentionProblem problem, bool deterministic, VariantList& variants) {
+void add_backward(AttentionProblem problem, bool deterministic, gpu::PackList& list) {
   problem.deterministic = deterministic;
-  const Result<sm90::backward::Config> config = sm90::backward_config(problem);
+  const Result<backward::Config> config = backward_config(problem);
   if (!config.ok()) return;
-  const sm90::BackwardPlan plan = sm90::backward_plan(problem, kH200, *config);
-  variants.add(sm90::large_rows_variant(gpu::large_rows_config(plan.prepare)), 0);
-  variants.add(sm90::prepare_variant(plan.prepare), 0);
-  variants.add(sm90::backward_variant(*config), smem_plan(*config).total_bytes);
+  const BackwardPlan plan = backward_plan(problem, kH200, *config);
+  list.add(gpu::large_rows_variant(gpu::large_rows_config(plan.prepare), gpu::kSm90a), 0);
+  list.add(gpu::prepare_variant(plan.prepare, gpu::kSm90a), 0);
+  list.add(backward_variant(*config), smem_plan(*config).total_bytes);
   if (config->by_roles) {
-    variants.add(sm90::query_gradient_variant(plan.query), smem_plan(plan.query).total_bytes);
+    list.add(query_gradient_variant(plan.query), smem_plan(plan.query).total_bytes);
   } else if (plan.finishes) {
-    variants.add(sm90::finish_variant(*config), 0);
-  }
-}
-
-/// The quantiser's kernels for the operands of eight_bit_problems().
-void add_quantizers(VariantList& variants) {
-  constexpr std::string_view kArchitecture = "sm_90a";
-  for (const int head_dim : {64, 128, 256}) {
-    variants.add(gpu::key_sums_variant({.head_dim = head_dim}, kArchitecture), 0);
-    variants.add(gpu::key_mean_variant(head_dim, kArchitecture), 0);
-    for (const bool e4m3 : {false, true}) {
-      steps::QuantizeConfig config{.head_dim = head_dim, .head_dim_v = head_dim, .e4m3 = e4m3};
-      config.whole_blocks = e4m3 && steps::tile_rows(config) < kBlockRows;
-      variants.add(gpu::quantize_variant(config, kArchitecture), steps::quantize_smem_bytes(config));
-    }
-  }
-}
-
-/// Of float32 results, and of those of 16 bits.
-void add_merges(VariantList& variants) {
-  using enum steps::Source;
-  for (const auto& [source, destination] :
-       {std::pair{fp32, bf16}, std::pair{fp32, fp16}, std::pair{bf16, bf16}, std::pair{fp16, fp16}}) {
-    variants.add(gpu::merge_variant({.source = source, .destination = destination}, "sm_90a"), 0);
-  }
-}
-
-/// Into caches of the rows' own dtype and of 8 bits.
-void add_appends(VariantList& variants) {
-  using enum steps::Stored;
-  for (const steps::Stored source : {bf16, fp16}) {
-    for (const steps::Stored cache : {source, int8, e4m3}) {
-      for (const auto rotation : {steps::Rotation::none, steps::Rotation::halves, steps::Rotation::interleaved}) {
-        variants.add(gpu::append_variant({.source = source, .cache = cache, .rotation = rotation}, "sm_90a"), 0);
-      }
-    }
+    list.add(finish_variant(*config), 0);
   }
 }
 
 }  // namespace
 
-std::vector<CommonVariant> hopper_variants() {
-  VariantList variants;
+std::vector<runtime::CommonVariant> pack() {
+  gpu::PackList list;
   for (const AttentionProblem& problem : common_problems()) {
-    add_forward(problem, variants);
+    add_forward(problem, list);
     if (problem.seqlen_q != problem.seqlen_k) continue;  // no training
-    add_backward(problem, false, variants);
-    if (!problem.packed_q) add_backward(problem, true, variants);
+    add_backward(problem, false, list);
+    if (!problem.packed_q) add_backward(problem, true, list);
   }
   for (const AttentionProblem& problem : options_of_models()) {
-    add_forward(problem, variants);
-    if (problem.seqlen_q == problem.seqlen_k) add_backward(problem, false, variants);
-    if (problem.modifiers.has_sink) variants.add(sm90::sink_variant(), 0);
+    add_forward(problem, list);
+    if (problem.seqlen_q == problem.seqlen_k) add_backward(problem, false, list);
+    if (problem.modifiers.has_sink) list.add(gpu::sink_variant(gpu::kSm90a), 0);
   }
-  for (const AttentionProblem& problem : eight_bit_problems()) add_forward(problem, variants);
-  add_quantizers(variants);
-  add_merges(variants);
-  add_appends(variants);
-  return variants.take();
+  for (const AttentionProblem& problem : eight_bit_problems()) add_forward(problem, list);
+  gpu::add_quantizers(gpu::kSm90a, list);
+  gpu::add_merges(gpu::kSm90a, list);
+  gpu::add_appends(gpu::kSm90a, list);
+  return list.take();
 }
 
-}  // namespace strobe::runtime
+}  // namespace strobe::sm90
