@@ -3,8 +3,8 @@
 """How much of the host code of one family of GPU kernels stands also in another's; `make lint` runs it.
 
 A line of code counts where it is one of RUN lines that follow one another in the other family, too: single lines that
-are the same, `return plan;`, are the language's. Comments, includes, braces and lines without a word are no code, and the
-family's own name is no difference. What is shared belongs to src/gpu.
+are the same, `return plan;`, are the language's. Comments, includes, braces and lines without a word are no code, and
+the family's own name is no difference. What is shared belongs to src/gpu.
 """
 
 import re

@@ -15,6 +15,7 @@
 #include "io/progress.h"
 #include "sm90/ablation.h"
 #include "strobe/plan.h"
+#include "tools/strobe/device_run.h"
 #include "tools/strobe/output.h"
 #include "tools/strobe/table.h"
 
@@ -72,7 +73,7 @@ Result<std::vector<BenchRow>> measure(const bench::Cell& cell, const runtime::Cu
   }
   std::vector<BenchRow> rows;
   for (const VariantTimes& variant : *variants) {
-    rows.push_back({cell, name_of(variant.plan.engine()), "strobe, " + variant.name, median(variant.milliseconds)});
+    rows.push_back({cell, engine_text(variant.plan), "strobe, " + variant.name, median(variant.milliseconds)});
   }
   return rows;
 }

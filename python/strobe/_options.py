@@ -96,8 +96,8 @@ class Options(TensorOptions, total=False):
     """What is computed, and where."""
 
     engine: Literal["automatic", "cpu", "gpu"]
-    """The engine of the tensors' device by default. Deprecated: "ampere", the same as "gpu" with ``kernels="sm80"``, and
-    "hopper", the same as "gpu"."""
+    """The engine of the tensors' device by default. Deprecated: "hopper", the same as "gpu", and "ampere", the same as
+    "gpu" with ``kernels="sm80"``."""
     kernels: Literal["sm90", "sm80"]
     """GPU: the family of kernels, instead of the fastest that serves the call. For tests and benchmarks."""
     stream: int
