@@ -10,6 +10,7 @@ from pathlib import Path
 # A folder's files may include their own folder and what stands here: folders, or single headers. The longest matching
 # folder counts. What is not listed, tests among it, may include everything.
 PUBLIC = "include"
+FAMILIES = ("sm90", "sm80")  # of GPU kernels
 ALLOWED = {
     PUBLIC: [],
     "src/call": [PUBLIC],
@@ -49,18 +50,18 @@ ALLOWED = {
             "src/kernels/score",
             "src/kernels/math",
         ]
-        for family in ("sm90", "sm80")
+        for family in FAMILIES
     },
-    # Calls of few query rows are the Ampere engine's, whichever engine is asked.
-    "src/sm90/few_rows.h": [PUBLIC, "src/call", "src/sm80/forward.h"],
+    # The lists of families.
+    "src/gpu/families.cpp": ["src/gpu", *(f"src/{family}/family.h" for family in FAMILIES)],
+    "src/gpu/pack.cpp": ["src/gpu", "src/runtime", *(f"src/{family}/pack.h" for family in FAMILIES)],
     "src/engine": [PUBLIC, "src/call"],
     "src/engine/registry.cpp": [
         PUBLIC,
         "src/engine",
         "src/call",
         "src/cpu/engine.h",
-        "src/sm90/engine.h",
-        "src/sm80/engine.h",
+        "src/gpu/engine.h",
     ],
     "src/api": [PUBLIC, "src/call", "src/engine", "src/kernels/math/philox.h"],
     # checked.h is the one type of sizes, tensors.h the one list of a call's tensors, everywhere.
@@ -70,7 +71,7 @@ ALLOWED = {
     "tools/gpu": [PUBLIC, "src/call/checked.h", "src/call/tensors.h", "src/runtime/device.h"],
     "tools/strobe": [PUBLIC, "tools", "bench", "src/call/tensors.h", "src/reference", "src/runtime/device.h"],
     # The ablation measures variants that only the engine itself can name.
-    "bench": [PUBLIC, "tools", "src/reference", "src/runtime/device.h", "src/sm90"],
+    "bench": [PUBLIC, "tools", "src/reference", "src/runtime/device.h", "src/gpu/call/override.h", "src/sm90"],
     "examples": [PUBLIC, "tools/io", "tools/gpu", "bench", "src/reference"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)')

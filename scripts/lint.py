@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from import_rules import check_imports
+import shared_lines
 from include_rules import check_includes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -254,6 +255,7 @@ def main():
     passed &= report("rules", f"{len(files)} files", check_rules(files))
     passed &= report("scripts", f"{len(generated)} generated files", check_generated(generated))
     passed &= report("mutants", "the code that they replace", check_mutations())
+    passed &= report("shared", "code of two families", list(shared_lines.complaints(ROOT)))
     entries = tidy_entries()
     complaints, looked_at = check_tidy(entries, arguments.jobs)
     passed &= report("tidy", f"{looked_at} files, {len(entries) - looked_at} unchanged", complaints)

@@ -9,11 +9,13 @@
 #include "bench/command/gpu_parts.h"
 #include "bench/command/peers.h"
 #include "bench/command/report.h"
+#include "gpu/call/override.h"
 #include "gpu/mirrored_call.h"
 #include "gpu/stream.h"
 #include "io/progress.h"
 #include "sm90/ablation.h"
 #include "strobe/plan.h"
+#include "tools/strobe/device_run.h"
 #include "tools/strobe/output.h"
 #include "tools/strobe/table.h"
 
@@ -43,7 +45,7 @@ Result<std::vector<VariantTimes>> make_plans(const ForwardArguments& arguments) 
   std::vector<sm90::AblationVariant> changes = sm90::ablation_variants();
   changes.push_back({"as planned", [](sm90::forward::Config&) {}});
   for (const sm90::AblationVariant& variant : changes) {
-    const sm90::VariantScope scope(variant.change);
+    const gpu::Override<sm90::forward::Config> override(variant.change);
     Result<Plan> plan = make_plan(arguments);
     if (!plan.ok()) return plan.status();
     variants.push_back({variant.name, std::move(*plan), {}});
@@ -71,7 +73,7 @@ Result<std::vector<BenchRow>> measure(const bench::Cell& cell, const runtime::Cu
   }
   std::vector<BenchRow> rows;
   for (const VariantTimes& variant : *variants) {
-    rows.push_back({cell, name_of(variant.plan.engine()), "strobe, " + variant.name, median(variant.milliseconds)});
+    rows.push_back({cell, engine_text(variant.plan), "strobe, " + variant.name, median(variant.milliseconds)});
   }
   return rows;
 }

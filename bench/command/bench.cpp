@@ -137,14 +137,14 @@ Status settle(Turns& turns, const Status& status) {
 
 std::string engine_of(const Turns& turns, const CellInputs& inputs) {
   const bool foreign = inputs.device.type == DeviceType::cuda && turns.peer->name() != "strobe";
-  return foreign ? "pytorch" : name_of(inputs.engine);
+  return foreign ? "pytorch" : inputs.engine;
 }
 
 /// Runs one cell's rounds; `step` is called after each turn.
 template <class Step>
 Result<std::vector<BenchRow>> run_cell(const bench::Cell& cell, const BenchFlags& flags, const Peers& peers,
                                        const Step& step) {
-  const auto inputs = make_cell_inputs(cell, flags.execution.tensor_device(), flags.execution.execution().engine);
+  const auto inputs = make_cell_inputs(cell, flags.execution.tensor_device(), flags.execution.execution());
   if (!inputs.ok()) return inputs.status();
   std::vector<Turns> all;
   for (const auto& peer : peers) {

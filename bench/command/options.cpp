@@ -67,7 +67,7 @@ struct GpuPlace {
 template <class Step>
 Result<std::vector<OptionRow>> run_cell(const bench::Cell& cell, const BenchFlags& flags, const GpuPlace* gpu,
                                         const Step& step) {
-  const auto inputs = make_cell_inputs(cell, flags.execution.tensor_device(), flags.execution.execution().engine);
+  const auto inputs = make_cell_inputs(cell, flags.execution.tensor_device(), flags.execution.execution());
   if (!inputs.ok()) return inputs.status();
   OptionCalls calls(**inputs);
   std::vector<OptionRow> rows;

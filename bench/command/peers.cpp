@@ -158,18 +158,20 @@ class TorchPeer : public Peer {
 
 }  // namespace
 
-Result<std::shared_ptr<CellInputs>> make_cell_inputs(const bench::Cell& cell, const Device& device, Engine engine) {
+Result<std::shared_ptr<CellInputs>> make_cell_inputs(const bench::Cell& cell, const Device& device,
+                                                     const Execution& execution) {
   const auto inputs = std::make_shared<CellInputs>();
   inputs->cell = cell;
   inputs->device = device;
   inputs->options.causal = cell.causal ? CausalMask::bottom_right : CausalMask::none;
-  inputs->execution = {.engine = engine, .threads = cell.threads};
+  inputs->execution = execution;
+  inputs->execution.threads = cell.threads;
   const Shape shape = shape_of(cell);
   const bool backward = cell.pass == bench::BenchPass::backward;
   const Result<Plan> plan =
       make_plan(placed(planned_forward(shape, cell.dtype), device), inputs->options, inputs->execution);
   if (!plan.ok()) return plan.status();  // before anything is allocated
-  inputs->engine = plan->engine();
+  inputs->engine = engine_text(*plan);
   if (backward) {
     const Result<Plan> backward_plan =
         make_plan(placed(planned_backward(shape, cell.dtype), device), inputs->options, inputs->execution);

@@ -20,11 +20,12 @@ struct CellInputs {
   AttentionTensors tensors;  // in host memory, whatever the device
   AttentionOptions options;
   Execution execution;
-  Engine engine = Engine::cpu;  // Strobe's
+  std::string engine;  // Strobe's: "cpu", "gpu (sm90)"
 };
 
 /// Random tensors for `cell` and, for a backward, what a forward gives it. The Status of Strobe's plan or forward.
-Result<std::shared_ptr<CellInputs>> make_cell_inputs(const bench::Cell& cell, const Device& device, Engine engine);
+Result<std::shared_ptr<CellInputs>> make_cell_inputs(const bench::Cell& cell, const Device& device,
+                                                     const Execution& execution);
 
 /// The processor with its instruction set, or the GPU; the Status that says why it cannot be used.
 Result<std::string> device_name(const Device& device);

@@ -8,7 +8,7 @@ The table of the FlashAttention-3 paper: 16k tokens a call, hidden size 2048, he
 FLOPs are 4 * batch * heads * seqlen^2 * head_dim, 10 instead of 4 in the backward, halved when causal.
 
 Usage: attention.py [--json FILE] [--passes forward,backward,deterministic] [--dtypes bfloat16,float16]
-                        [--head-dims 64,128,256] [--seqlens 512,...] [--rounds N] [--engine ampere]
+                        [--head-dims 64,128,256] [--seqlens 512,...] [--rounds N] [--kernels sm80]
 """
 
 import argparse
@@ -71,11 +71,11 @@ def has_flash_attention_3(which, dtype, head_dim):
     return flash_attention_3.is_available() and fits
 
 
-def forward_runs(q, k, v, causal, engine):
+def forward_runs(q, k, v, causal, kernels):
     batch, seqlen, heads, _ = q.shape
     outputs = [(torch.empty_like(q), torch.empty(batch, heads, seqlen, device="cuda")) for _ in range(2)]
     mask = "bottom_right" if causal else None
-    runs = {"strobe": Forward(q, k, v, *outputs[0], causal=mask, engine=engine).run}
+    runs = {"strobe": Forward(q, k, v, *outputs[0], causal=mask, kernels=kernels).run}
     if has_flash_attention_3("forward", q.dtype, q.shape[3]):
         runs["flash_attention_3"] = flash_attention_3.forward(q, k, v, *outputs[1], causal=causal).run
     runs |= {name: sdpa(backend, q, k, v, causal) for name, backend in BACKENDS.items()}
@@ -86,13 +86,13 @@ def forward_runs(q, k, v, causal, engine):
     return runs
 
 
-def backward_runs(q, k, v, causal, deterministic, engine):
+def backward_runs(q, k, v, causal, deterministic, kernels):
     batch, seqlen, heads, _ = q.shape
     o, lse, d_o = torch.empty_like(q), torch.empty(batch, heads, seqlen, device="cuda"), torch.randn_like(q)
     mask = "bottom_right" if causal else None
-    Forward(q, k, v, o, lse, causal=mask, engine=engine).run()
+    Forward(q, k, v, o, lse, causal=mask, kernels=kernels).run()
     ours, theirs = ({name: torch.empty_like(x) for name, x in (("dq", q), ("dk", k), ("dv", v))} for _ in range(2))
-    call = Backward(q, k, v, o, lse, d_o, **ours, causal=mask, deterministic=deterministic, engine=engine)
+    call = Backward(q, k, v, o, lse, d_o, **ours, causal=mask, deterministic=deterministic, kernels=kernels)
     runs = {"strobe": call.run}
     if has_flash_attention_3("deterministic" if deterministic else "backward", q.dtype, q.shape[3]):
         settings = {"causal": causal, "deterministic": deterministic}
@@ -112,20 +112,20 @@ def check(results, wanted):
             raise SystemExit(f"{name} differs from cuDNN's by {error:.3g}, where the largest is {largest:.3g}")
 
 
-def measure_cell(which, dtype, head_dim, causal, seqlen, rounds, engine):
+def measure_cell(which, dtype, head_dim, causal, seqlen, rounds, kernels):
     batch, heads = TOKENS // seqlen, HIDDEN // head_dim
     q, k, v = (torch.randn(batch, seqlen, heads, head_dim, device="cuda", dtype=dtype) for _ in range(3))
     runs = (
-        forward_runs(q, k, v, causal, engine)
+        forward_runs(q, k, v, causal, kernels)
         if which == "forward"
-        else backward_runs(q, k, v, causal, which == "deterministic", engine)
+        else backward_runs(q, k, v, causal, which == "deterministic", kernels)
     )
     flops = FLOPS[which] * batch * heads * seqlen**2 * head_dim * (0.5 if causal else 1)
     torch.cuda.synchronize()
     time.sleep(0.2)  # the cell before has warmed the device
     return [
         {
-            "engine": {"strobe": engine, "flash_attention_3": name}.get(name, "pytorch"),
+            "engine": {"strobe": f"gpu ({kernels})", "flash_attention_3": name}.get(name, "pytorch"),
             "device": torch.cuda.get_device_name(),
             "implementation": name,
             "pass": which,
@@ -169,7 +169,7 @@ def main():
     parser.add_argument("--head-dims", type=numbers, default=[64, 128, 256])
     parser.add_argument("--seqlens", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--engine", choices=("hopper", "ampere"), default="hopper")
+    parser.add_argument("--kernels", choices=("sm90", "sm80"), default="sm90")
     arguments = parser.parse_args()
     rows = []
     for which in arguments.passes.split(","):
@@ -178,7 +178,7 @@ def main():
             for head_dim in arguments.head_dims:
                 for causal in (False, True):
                     cells = [
-                        measure_cell(which, dtype, head_dim, causal, seqlen, arguments.rounds, arguments.engine)
+                        measure_cell(which, dtype, head_dim, causal, seqlen, arguments.rounds, arguments.kernels)
                         for seqlen in arguments.seqlens
                     ]
                     shape = f"head_dim {head_dim} {'causal' if causal else 'full'}"

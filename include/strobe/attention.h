@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string_view>
 
 #include "strobe/export.h"
 #include "strobe/status.h"
@@ -177,16 +178,20 @@ using AllocateWorkspace = std::function<void*(std::size_t bytes)>;
 enum class Engine : std::uint8_t {
   automatic,  // the engine of the tensors' device
   cpu,
-  ampere,  // GPUs of compute capability 8.0 and later
-  hopper   // GPUs of compute capability 9.0
+  ampere,  // deprecated: gpu with the kernels "sm80"
+  hopper,  // deprecated: gpu
+  gpu      // NVIDIA GPUs of compute capability 8.0 and later
 };
 
-/// "automatic", "cpu", "ampere" or "hopper".
+/// "automatic", "cpu" or "gpu"; "ampere" and "hopper" for the deprecated ones.
 STROBE_API const char* name_of(Engine engine);
 
 /// Where and how a call runs. Results never depend on threads, parallel_for or workspace.
 struct Execution {
   Engine engine = Engine::automatic;
+  // GPU, attention: the family of kernels to take, "sm90" or "sm80", instead of the fastest that serves the call. For
+  // tests and benchmarks.
+  std::string_view kernels;
   int threads = 0;                            // CPU: workers; 0 takes one per hardware thread
   const ParallelFor* parallel_for = nullptr;  // CPU: the caller's thread pool instead of oneTBB
   void* stream = nullptr;                     // GPU: the CUstream to launch on; must be null on the CPU

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "strobe/attention.h"
 
@@ -21,6 +22,10 @@ class STROBE_API Plan {
 
   Engine engine() const;
 
+  /// GPU: the family of kernels that computes the call, "sm90" or "sm80", after the least compute capability that they
+  /// need. Empty on the CPU.
+  std::string_view kernels() const;
+
   /// The dtype that P and dS are rounded to before the second product; float32 if they are not rounded.
   DType probability_dtype() const;
 
@@ -28,7 +33,7 @@ class STROBE_API Plan {
   std::string explain() const;
 
   /// Runs on new data. Shapes and dtypes must be those of the plan; pointers, strides and the contents of sequences may
-  /// differ. Ignores `execution.engine` and `execution.threads`, which are part of the plan. Running the other pass is
+  /// differ. Ignores `execution.engine`, `kernels` and `threads`, which are part of the plan. Running the other pass is
   /// an error.
   Status run(const ForwardArguments& arguments, const Execution& execution = {}) const;
   Status run(const BackwardArguments& arguments, const Execution& execution = {}) const;

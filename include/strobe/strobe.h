@@ -48,8 +48,9 @@ typedef enum strobe_causal {
 typedef enum strobe_engine {
   STROBE_ENGINE_AUTOMATIC = 0,
   STROBE_ENGINE_CPU = 1,
-  STROBE_ENGINE_AMPERE = 2, /* GPUs of compute capability 8.0 and later */
-  STROBE_ENGINE_HOPPER = 3
+  STROBE_ENGINE_AMPERE = 2, /* deprecated: STROBE_ENGINE_GPU with the kernels "sm80" */
+  STROBE_ENGINE_HOPPER = 3, /* deprecated: STROBE_ENGINE_GPU */
+  STROBE_ENGINE_GPU = 4     /* NVIDIA GPUs of compute capability 8.0 and later */
 } strobe_engine;
 
 /* A non-owning view. rank 0: not given. Strides are in elements; the last one must be 1. */
@@ -247,6 +248,7 @@ typedef struct strobe_execution {
   size_t workspace_bytes;
   strobe_allocate_workspace allocate_workspace; /* null: the library allocates what a call without workspace needs */
   void* allocate_workspace_context;
+  const char* kernels; /* GPU, attention: "sm90" or "sm80", for tests and benchmarks; null: the fastest of the call */
 } strobe_execution;
 
 typedef struct strobe_plan strobe_plan;

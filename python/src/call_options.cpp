@@ -27,12 +27,24 @@ CausalMask causal(const Given& given) {
 }
 
 Engine engine(const Given& given) {
-  constexpr const char* kAccepted = "automatic, cpu, ampere or hopper";
-  constexpr std::pair<std::string_view, Engine> kEngines[] = {
-      {"automatic", Engine::automatic}, {"cpu", Engine::cpu}, {"ampere", Engine::ampere}, {"hopper", Engine::hopper}};
+  constexpr const char* kAccepted = "automatic, cpu or gpu";
+  constexpr std::pair<std::string_view, Engine> kEngines[] = {{"automatic", Engine::automatic},
+                                                              {"cpu", Engine::cpu},
+                                                              {"gpu", Engine::gpu},
+                                                              {"ampere", Engine::ampere},   // deprecated, as
+                                                              {"hopper", Engine::hopper}};  // this one
   const std::string_view text = string(given, kAccepted);
   for (const auto& [name, engine] : kEngines) {
     if (name == text) return engine;
+  }
+  raise(PyExc_ValueError, "{} is \"{}\": it must be {}", given.name, text, kAccepted);
+}
+
+std::string_view kernels(const Given& given) {
+  constexpr const char* kAccepted = "sm90 or sm80";
+  const std::string_view text = string(given, kAccepted);
+  for (const std::string_view family : {"sm90", "sm80"}) {
+    if (family == text) return family;
   }
   raise(PyExc_ValueError, "{} is \"{}\": it must be {}", given.name, text, kAccepted);
 }
@@ -117,6 +129,7 @@ constexpr Keyword kKeywords[] = {
                       const Given& g) { o.arguments.v_rotation = {.given = true, .seed = unsigned_integer(g)}; }},
     {"out_dtype", [](CallOptions& o, Imports&, const Given& g) { o.out_dtype = out_dtype(g); }},
     {"engine", [](CallOptions& o, Imports&, const Given& g) { o.execution.engine = engine(g); }},
+    {"kernels", [](CallOptions& o, Imports&, const Given& g) { o.execution.kernels = kernels(g); }},
     {"stream", [](CallOptions&, Imports&, const Given&) {}},  // read by imports_for
     {"page_table", read_tensor},
     {"leftpad_k", read_tensor},

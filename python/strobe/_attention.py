@@ -140,7 +140,7 @@ def info() -> dict[str, Any]:
 
     threads are the hardware threads that the process may run on, which a call takes by default.
     """
-    devices = {"cpu": "cpu", "ampere": "cuda", "hopper": "cuda"}
+    devices = {"cpu": "cpu", "gpu": "cuda"}
     engines = {name: _availability(name, device) for name, device in devices.items()}
     return {"version": _core.version, "threads": len(os.sched_getaffinity(0)), "engines": engines}
 

@@ -110,8 +110,11 @@ class Options(TensorOptions, total=False):
         out = strobe.attention(q, k, v, **options)
     """
 
-    engine: Literal["automatic", "cpu", "ampere", "hopper"]
-    """The engine of the tensors' device by default."""
+    engine: Literal["automatic", "cpu", "gpu"]
+    """The engine of the tensors' device by default. Deprecated: "hopper", the same as "gpu", and "ampere", the same as
+    "gpu" with ``kernels="sm80"``."""
+    kernels: Literal["sm90", "sm80"]
+    """GPU: the family of kernels, instead of the fastest that serves the call. For tests and benchmarks."""
     stream: int
     """GPU: the CUDA stream to launch on; by default the one that the tensors' framework works on."""
     page_table: Tensor

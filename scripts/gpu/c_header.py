@@ -38,6 +38,7 @@ class Header:
             raise ValueError(f"a declaration of the C header is not understood: {declaration.strip()}")
         name, fields, extent = match.groups()
         ctype = ctypes.c_void_p if name.endswith("*") or name in self._callbacks else None
+        ctype = ctypes.c_char_p if re.fullmatch(r"(?:const\s+)?char\s*\*", name) else ctype
         ctype = ctype or _SCALARS.get(name) or self.structs[name]
         if extent:
             ctype *= self.constants[extent]

@@ -95,6 +95,8 @@ class _Call:
         kind = dict(struct._fields_)[name]
         if name == "engine":
             value = _HEADER.constants[f"STROBE_ENGINE_{value.upper()}"]
+        if kind is ctypes.c_char_p:
+            value = value.encode()
         if kind is _ROTATION:
             value = _ROTATION(1, 0, value)
         setattr(struct, name, _view(value) if kind is _TENSOR else value)
@@ -116,7 +118,7 @@ class _Call:
 
 class Forward(_Call):
     """Writes o, and lse where it is given. Options are the fields of strobe.h, by name: scale, softcap, chunk,
-    alibi_slopes, cu_seqlens_q, ...; window is (left, right), v_rotation the seed, engine a name."""
+    alibi_slopes, cu_seqlens_q, ...; window is (left, right), v_rotation the seed, engine and kernels are names."""
 
     _PASS = "forward"
 

@@ -36,7 +36,7 @@ CONFIGURE = [
 
 # Always on: a library without kernels, whose compiler is told the mutation.
 HOOKS = [
-    Mutation("no pack", "src/sm90/pack_variants.cpp", "return variants.take();", "return {};"),
+    Mutation("no pack", "src/sm90/pack.cpp", "return list.take();", "return {};"),
     Mutation(
         "the mutation's number",
         "src/runtime/kernel_store.cpp",

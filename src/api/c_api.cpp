@@ -27,7 +27,7 @@ static_assert(STROBE_INT8 == static_cast<int>(DType::int8));
 static_assert(STROBE_CAUSAL_TOP_LEFT == static_cast<int>(CausalMask::top_left));
 static_assert(STROBE_QUANTIZATION_ACCURATE == static_cast<int>(QuantizationMode::accurate));
 static_assert(STROBE_SCALE_ROW == static_cast<int>(ScaleUnit::row));
-static_assert(STROBE_ENGINE_HOPPER == static_cast<int>(Engine::hopper));
+static_assert(STROBE_ENGINE_GPU == static_cast<int>(Engine::gpu));
 
 std::string& last_error() {
   thread_local std::string message;

@@ -227,9 +227,10 @@ void write_plan(const QuantizationPlan& from, const char* explanation, strobe_qu
 Result<ReadExecution> read_execution(const strobe_execution* given) {
   const Result<strobe_execution> from = read_versioned(given, "strobe_execution");
   if (!from.ok()) return from.status();
-  if (Status status = check_enum(from->engine, STROBE_ENGINE_HOPPER, "engine"); !status.ok()) return status;
+  if (Status status = check_enum(from->engine, STROBE_ENGINE_GPU, "engine"); !status.ok()) return status;
   ReadExecution read;
   read.execution.engine = static_cast<Engine>(from->engine);
+  if (from->kernels != nullptr) read.execution.kernels = from->kernels;
   read.execution.threads = from->threads;
   read.execution.stream = from->stream;
   read.execution.workspace = from->workspace;

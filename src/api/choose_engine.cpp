@@ -10,7 +10,7 @@
 namespace strobe::api {
 namespace {
 
-/// "automatic, cpu, ampere or hopper": what Execution::engine accepts.
+/// "automatic, cpu or gpu": what Execution::engine accepts.
 std::string accepted(std::span<const engine::Implementation* const> engines) {
   std::string names = "automatic";
   for (std::size_t i = engines.size(); i-- > 0;) {
@@ -29,7 +29,8 @@ Status wrong_device(const Device& device, const engine::Implementation& wanted) 
 }  // namespace
 
 Result<const engine::Implementation*> choose_engine(std::span<const engine::Implementation* const> engines,
-                                                    const Device& device, Engine wanted) {
+                                                    const Device& device, Engine named) {
+  const Engine wanted = engine::current(named);
   Status reason;
   bool known = wanted == Engine::automatic;
   for (const engine::Implementation* const engine : engines) {

@@ -28,6 +28,9 @@ Result<Planned> plan_problem(const AttentionProblem& problem, const Execution& e
   const Result<const engine::Implementation*> chosen =
       api::choose_engine(engine::implementations(), problem.device, execution.engine);
   if (!chosen.ok()) return chosen.status();
+  if (!execution.kernels.empty() && (*chosen)->id() != Engine::gpu) {
+    return api::unsupported("kernels is {}: the {} engine has one family", execution.kernels, name_of((*chosen)->id()));
+  }
   if (Status status = api::check_threads(execution.threads); !status.ok()) return status;
   engine::PlannedCallResult call = problem.pass == Pass::forward ? (*chosen)->plan_forward(problem, execution)
                                                                  : (*chosen)->plan_backward(problem, execution);
@@ -94,6 +97,8 @@ Status plan_and_run(const Arguments& arguments, const AttentionOptions& options,
 std::size_t Plan::workspace_size() const { return state_->call->workspace_bytes(); }
 
 Engine Plan::engine() const { return state_->engine; }
+
+std::string_view Plan::kernels() const { return state_->call->kernels(); }
 
 DType Plan::probability_dtype() const { return state_->call->probability_dtype(); }
 

@@ -2,6 +2,7 @@
 #include "api/plan_cache.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@ constexpr std::size_t kMostPlans = 32;
 struct Entry {
   AttentionProblem problem;
   Engine engine;
+  std::string kernels;
   int threads;
   std::shared_ptr<const engine::PlannedCall> call;
 };
@@ -29,7 +31,8 @@ std::vector<Entry>& entries() {
 std::shared_ptr<const engine::PlannedCall> find_plan(const AttentionProblem& problem, const Execution& execution) {
   std::vector<Entry>& plans = entries();
   const auto found = std::ranges::find_if(plans, [&](const Entry& entry) {
-    return entry.problem == problem && entry.engine == execution.engine && entry.threads == execution.threads;
+    return entry.problem == problem && entry.engine == execution.engine && entry.kernels == execution.kernels &&
+           entry.threads == execution.threads;
   });
   if (found == plans.end()) return nullptr;
   std::rotate(plans.begin(), found, found + 1);
@@ -40,7 +43,8 @@ void keep_plan(const AttentionProblem& problem, const Execution& execution,
                std::shared_ptr<const engine::PlannedCall> call) {
   std::vector<Entry>& plans = entries();
   if (plans.size() == kMostPlans) plans.pop_back();
-  plans.insert(plans.begin(), {problem, execution.engine, execution.threads, std::move(call)});
+  plans.insert(plans.begin(),
+               {problem, execution.engine, std::string(execution.kernels), execution.threads, std::move(call)});
 }
 
 }  // namespace strobe::api

@@ -11,6 +11,7 @@ const char* name_of(Engine engine) {
     case Engine::cpu: return "cpu";
     case Engine::ampere: return "ampere";
     case Engine::hopper: return "hopper";
+    case Engine::gpu: return "gpu";
   }
   return "";
 }

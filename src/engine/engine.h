@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "call/problem.h"
@@ -31,6 +32,9 @@ class PlannedCall {
   /// The dtype that P and dS are rounded to before they are multiplied; float32 if they are not rounded.
   virtual DType probability_dtype() const = 0;
 
+  /// The family of kernels that computes the call; empty where the engine has one.
+  virtual std::string_view kernels() const { return {}; }
+
   virtual std::string explain() const = 0;
 
   /// Runs a checked call of the planned problem. A plan serves one pass; the other one returns an error.
@@ -43,6 +47,16 @@ using PlannedCallResult = Result<std::shared_ptr<const PlannedCall>>;
 template <class Call, class... Arguments>
 PlannedCallResult make_planned(Arguments&&... arguments) {
   return std::shared_ptr<const PlannedCall>(std::make_shared<const Call>(std::forward<Arguments>(arguments)...));
+}
+
+/// The engine that a name means: those of releases before are families of gpu's kernels now.
+constexpr Engine current(Engine engine) {
+  return engine == Engine::ampere || engine == Engine::hopper ? Engine::gpu : engine;
+}
+
+/// The family of kernels that a call is to take; empty: the engine's choice.
+constexpr std::string_view wanted_kernels(const Execution& execution) {
+  return execution.kernels.empty() && execution.engine == Engine::ampere ? "sm80" : execution.kernels;
 }
 
 class Implementation {

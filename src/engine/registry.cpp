@@ -2,13 +2,12 @@
 #include "engine/registry.h"
 
 #include "cpu/engine.h"
-#include "sm80/engine.h"
-#include "sm90/engine.h"
+#include "gpu/engine.h"
 
 namespace strobe::engine {
 
 std::span<const Implementation* const> implementations() {
-  static const Implementation* const engines[] = {&sm90::engine(), &sm80::engine(), &cpu::engine()};
+  static const Implementation* const engines[] = {&gpu::engine(), &cpu::engine()};
   return engines;
 }
 

@@ -1,31 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/engine.h"
 
-#include "gpu/append.h"
-#include "gpu/merge.h"
+#include <algorithm>
+
+#include "gpu/auxiliary/append.h"
+#include "gpu/auxiliary/merge.h"
+#include "gpu/auxiliary/quantize.h"
+#include "gpu/choose_family.h"
+#include "gpu/params/score.h"
+#include "gpu/plan/backward_plan.h"
+#include "gpu/plan/supported.h"
 #include "gpu/read_back.h"
 
 namespace strobe::gpu {
+namespace {
 
-Status GpuEngine::serves(const Device& device) const {
-  const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(device.index);
-  return gpu.ok() ? serves_gpu(**gpu) : gpu.status();
+engine::PlannedCallResult planned(const AttentionProblem& problem, const Execution& execution, FamilyPlan plan) {
+  const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(problem.device.index);
+  return gpu.ok() ? plan_by_family(problem, **gpu, engine::wanted_kernels(execution), plan) : gpu.status();
 }
 
-Status GpuEngine::merge(const MergeArguments& arguments, const Execution& execution) const {
-  const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(arguments.o.device.index);
-  return gpu.ok() ? gpu::merge(arguments, execution, **gpu, architecture(**gpu)) : gpu.status();
-}
+class GpuEngine final : public engine::Implementation {
+ public:
+  Engine id() const override { return Engine::gpu; }
 
-Status GpuEngine::append(const AppendArguments& arguments, const Execution& execution) const {
-  const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(arguments.k_cache.device.index);
-  return gpu.ok() ? gpu::append(arguments, execution, **gpu, architecture(**gpu)) : gpu.status();
-}
+  DeviceType device_type() const override { return DeviceType::cuda; }
 
-Status GpuEngine::read_back(const Device& device, void* to, const void* from, std::size_t bytes,
-                            const Execution& execution) const {
-  const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(device.index);
-  return gpu.ok() ? gpu::read_back(**gpu, to, from, bytes, execution) : gpu.status();
+  Status serves(const Device& device) const override {
+    const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(device.index);
+    if (!gpu.ok()) return gpu.status();
+    Status status;
+    for (const Family* const family : families()) {
+      status = family->serves(**gpu);
+      if (status.ok()) return status;
+    }
+    return status;  // that of the last one, which serves the most devices
+  }
+
+  engine::PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution& execution) const override {
+    return planned(without_idle_softcap(problem), execution, &Family::plan_forward);
+  }
+
+  engine::PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution& execution) const override {
+    return planned(without_headless_queries(without_idle_softcap(problem)), execution, &Family::plan_backward);
+  }
+
+  Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options,
+                  const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(arguments.q.device.index);
+    if (!gpu.ok()) return gpu.status();
+    const auto takes = [&](const Family* family) { return family->takes_eight_bit() && family->serves(**gpu).ok(); };
+    if (std::ranges::none_of(families(), takes)) {
+      return unsupported("{} has compute capability {}.{}: the gpu engine has no 8-bit kernels for it", (*gpu)->name,
+                         (*gpu)->compute_major, (*gpu)->compute_minor);
+    }
+    return gpu::quantize(arguments, options, execution, **gpu);
+  }
+
+  Status merge(const MergeArguments& arguments, const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(arguments.o.device.index);
+    return gpu.ok() ? gpu::merge(arguments, execution, **gpu) : gpu.status();
+  }
+
+  Status append(const AppendArguments& arguments, const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(arguments.k_cache.device.index);
+    return gpu.ok() ? gpu::append(arguments, execution, **gpu) : gpu.status();
+  }
+
+  Status read_back(const Device& device, void* to, const void* from, std::size_t bytes,
+                   const Execution& execution) const override {
+    const Result<const runtime::CudaDevice*> gpu = runtime::cuda_device(device.index);
+    return gpu.ok() ? gpu::read_back(**gpu, to, from, bytes, execution) : gpu.status();
+  }
+};
+
+}  // namespace
+
+const engine::Implementation& engine() {
+  static const GpuEngine engine;
+  return engine;
 }
 
 }  // namespace strobe::gpu

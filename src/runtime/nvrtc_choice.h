@@ -32,8 +32,8 @@ struct NvrtcCandidate {
 /// The oldest NVRTC that compiles the kernels at all.
 inline constexpr NvrtcVersion kOldestNvrtc{12, 4};
 
-/// The oldest whose kernels are as fast as those of the newest: before it, ptxas serialises WGMMAs of the Hopper
-/// engine (C7515). The pack is built with it.
+/// The oldest whose kernels are as fast as those of the newest: before it, ptxas serialises WGMMAs
+/// (C7515). The pack is built with it.
 inline constexpr NvrtcVersion kPreferredNvrtc{12, 9};
 
 /// Why code of that version cannot be used for the target; empty if it can. What is known of the candidate alone.

@@ -165,11 +165,12 @@ std::vector<std::string> describe_nvrtc(const CubinTarget& target) {
     return lines;
   }
   const NvrtcCandidate& taken = found.candidates[*chosen];
-  lines.push_back(fmt::format("NVRTC {} ({}): {}", to_string(taken.version), taken.path,
-                              taken.version >= kPreferredNvrtc
-                                  ? "the first that the driver and the device allow"
-                                  : "the newest that the driver and the device allow; from 12.9 on the Hopper engine's "
-                                    "kernels are faster"));
+  lines.push_back(
+      fmt::format("NVRTC {} ({}): {}", to_string(taken.version), taken.path,
+                  taken.version >= kPreferredNvrtc
+                      ? "the first that the driver and the device allow"
+                      : "the newest that the driver and the device allow; from 12.9 on kernels with WGMMA are "
+                        "faster"));
   for (const NvrtcCandidate& candidate : found.candidates) {
     if (!rejection(candidate, target).empty()) lines.push_back(fmt::format("not {}", reason_of(candidate, target)));
   }

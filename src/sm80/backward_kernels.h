@@ -2,6 +2,7 @@
 // The kernels of a backward: from the pack, from the user's cache, or compiled.
 #pragma once
 
+#include "gpu/call/backward_call.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"
 #include "sm80/backward_plan.h"
@@ -10,12 +11,10 @@ namespace strobe::sm80 {
 
 /// The kernels of one plan.
 struct BackwardKernels {
-  runtime::Kernel large_rows;
-  runtime::Kernel prepare;
   runtime::Kernel main;
   runtime::Kernel finish;
   runtime::Kernel bias;  // where the gradient of the bias is wanted
-  runtime::Kernel sink;  // where the gradient of sinks is wanted
+  gpu::SharedBackwardKernels shared;
 };
 
 Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, const BackwardPlan& plan,

@@ -9,11 +9,10 @@
 #include "call/arithmetic.h"
 #include "call/checked.h"
 #include "call/heads.h"
-#include "call/workspace.h"
-#include "gpu/backward_plan.h"
-#include "gpu/backward_variant.h"
-#include "gpu/score_params.h"
-#include "gpu/supported.h"
+#include "gpu/auxiliary/backward_variant.h"
+#include "gpu/params/score.h"
+#include "gpu/plan/backward_plan.h"
+#include "gpu/plan/supported.h"
 #include "kernels/sm80/backward/smem.h"
 #include "sm80/supported.h"
 
@@ -89,14 +88,6 @@ void choose_tiles(backward::Config& config, const DeviceShape& shape) {
   }
 }
 
-std::int64_t m_blocks_of(const AttentionProblem& problem, const backward::Config& config) {
-  return gpu::backward_blocks(problem.seqlen_q, config.block_m);
-}
-
-std::int64_t n_blocks_of(const AttentionProblem& problem, const backward::Config& config) {
-  return gpu::backward_blocks(problem.seqlen_k, block_n(config));
-}
-
 /// Key heads that are in flight at once: as many as have what they read and add to in two fifths of L2, whose
 /// partitions each keep a copy; under a causal mask enough for the short items to fill up behind the long ones.
 int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
@@ -106,8 +97,8 @@ int section_heads(const AttentionProblem& problem, const DeviceShape& shape, con
   std::int64_t section = static_cast<std::int64_t>(shape.l2_bytes) * 2 / 5 / head_bytes;
   if (config.rule.mask_right && !config.rule.mask_left) {
     constexpr std::int64_t kRounds = 3;
-    const std::int64_t in_rounds =
-        ceil_div<std::int64_t>(kRounds * shape.multiprocessors * config.ctas_per_sm, n_blocks_of(problem, config));
+    const std::int64_t in_rounds = ceil_div<std::int64_t>(kRounds * shape.multiprocessors * config.ctas_per_sm,
+                                                          gpu::backward_blocks(problem.seqlen_k, block_n(config)));
     section = std::max(section, in_rounds);
   }
   const std::int64_t heads = (Checked(gpu::backward_batch(problem)) * problem.heads_kv).value();
@@ -116,20 +107,10 @@ int section_heads(const AttentionProblem& problem, const DeviceShape& shape, con
 
 BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPlan& plan) {
   const backward::Config& config = plan.config;
-  const Checked blocks = Checked(plan.params.heads) * plan.params.query_blocks;
   BackwardWorkspace workspace;
-  const auto take = [&](Checked bytes) {
-    const std::size_t offset = workspace.total_bytes;
-    workspace.total_bytes = (offset + round_up(bytes, kWorkspaceAlignment)).value<std::size_t>();
-    return offset;
-  };
-  const Checked row_bytes = 4 * blocks * config.block_m;
-  workspace.lse_log2 = take(row_bytes);
-  workspace.d_sum = take(row_bytes);
-  workspace.row_max = take(row_bytes);
-  workspace.large_rows = take(4 * Checked(gpu::large_row_ctas(problem, plan.params)));
-  workspace.dq_sum = take(row_bytes * config.head_dim);
-  workspace.turns = take(config.ordered ? 4 * blocks : 0);
+  const Checked row_bytes = workspace.take_rows(problem, plan.params, config.block_m);
+  workspace.dq_sum = workspace.take(row_bytes * config.head_dim);
+  workspace.turns = workspace.take(config.ordered ? row_bytes / config.block_m : 0);
   workspace.zeros_bytes = workspace.total_bytes - workspace.dq_sum;
   return workspace;
 }
@@ -144,14 +125,14 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
   config.head_dim_v = compiled_head_dim(problem.head_dim_v);
   config.ordered = problem.deterministic;
   choose_tiles(config, shape);
-  const std::int64_t m_blocks = m_blocks_of(problem, config);
-  const std::int64_t n_blocks = n_blocks_of(problem, config);
+  const std::int64_t m_blocks = gpu::backward_blocks(problem.seqlen_q, config.block_m);
+  const std::int64_t n_blocks = gpu::backward_blocks(problem.seqlen_k, block_n(config));
   const std::int64_t sequences = gpu::backward_batch(problem);
   const Checked bias_tiles = problem.wants_d_bias ? Checked(gpu::bias_planes(problem)) * m_blocks * n_blocks : 0;
   const std::int64_t tiles = std::max({(Checked(m_blocks) * problem.heads_q * sequences).value(),
                                        (Checked(n_blocks) * problem.heads_kv * sequences).value(), bias_tiles.value()});
   if (tiles > gpu::kMaxInt) {
-    return gpu::unsupported("{} backward tiles of {} queries and {} keys: the ampere engine takes up to {}", tiles,
+    return gpu::unsupported("{} backward tiles of {} queries and {} keys: the sm80 kernels take up to {}", tiles,
                             config.block_m, block_n(config), gpu::kMaxInt);
   }
   return config;
@@ -178,9 +159,8 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
 
 std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
   const backward::Config& c = plan.config;
-  std::string text = explain(shape);
-  text += fmt::format("tiles         {} keys x {} query rows, head_dim {} as {}, head_dim_v {} as {}\n", block_n(c),
-                      c.block_m, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  std::string text = fmt::format("tiles         {} keys x {} query rows, head_dim {} as {}, head_dim_v {} as {}\n",
+                                 block_n(c), c.block_m, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
   text += fmt::format("warps         {}, {} for each {} keys\n", c.warps, c.column_warps, c.rows_per_warp);
   text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
   text += c.stages > 1 ? fmt::format("pipeline      {} stages of Q and dO\n", c.stages)
@@ -190,7 +170,6 @@ std::string explain(const AttentionProblem& problem, const DeviceShape& shape, c
   text += c.ordered ? "dQ            sums in float32 that blocks of keys add to in order: the same bits every time\n"
                     : "dQ            sums in float32 that blocks of keys add to in any order\n";
   text += fmt::format("launches      {}\n", plan.items == 0 ? 0 : plan.query_blocks == 0 ? 1 : 3);
-  text += fmt::format("workspace     {} bytes\n", plan.workspace.total_bytes);
   return text;
 }
 

@@ -1,30 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels, tiles and workspace of the Ampere backward: a pure function of the problem and the device's shape.
+// Kernels, tiles and workspace of the sm80 backward: a pure function of the problem and the device's shape.
 #pragma once
 
 #include <cstddef>
 #include <string>
 
 #include "call/problem.h"
+#include "gpu/plan/backward_workspace.h"
+#include "gpu/plan/device.h"
 #include "kernels/score/backward_params.h"
 #include "kernels/sm80/backward/config.h"
 #include "kernels/steps/prepare_backward_params.h"
-#include "sm80/device_shape.h"
 #include "strobe/status.h"
 
 namespace strobe::sm80 {
 
+using gpu::DeviceShape;
+
 /// Where the parts of the workspace begin, in bytes. What must be zero at the start is one part: the sums of dQ, and
 /// behind them the turns.
-struct BackwardWorkspace {
-  std::size_t lse_log2 = 0;
-  std::size_t d_sum = 0;
-  std::size_t row_max = 0;
-  std::size_t large_rows = 0;
+struct BackwardWorkspace : gpu::BackwardWorkspace {
   std::size_t dq_sum = 0;
   std::size_t turns = 0;
   std::size_t zeros_bytes = 0;  // from dq_sum on
-  std::size_t total_bytes = 0;
 };
 
 struct BackwardPlan {
@@ -36,7 +34,7 @@ struct BackwardPlan {
   BackwardWorkspace workspace;
 };
 
-/// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.
+/// The variant for a problem, or unsupported, naming what the kernels lack. Pointers and strides are not known here.
 Result<backward::Config> backward_config(const AttentionProblem& problem, const DeviceShape& shape);
 
 /// The plan of a variant that fits the problem.

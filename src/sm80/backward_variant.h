@@ -4,12 +4,14 @@
 
 #include <string_view>
 
-#include "gpu/score_fields.h"
+#include "gpu/plan/device.h"
+#include "gpu/variant/score_fields.h"
 #include "kernels/sm80/backward/config.h"
 #include "runtime/variant.h"
-#include "sm80/device_shape.h"
 
 namespace strobe::sm80 {
+
+using gpu::DeviceShape;
 
 /// dK, dV and the sums of dQ.
 runtime::Variant backward_variant(const backward::Config& config, const DeviceShape& shape);

@@ -7,9 +7,9 @@
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
-#include "gpu/row_invariant.h"
-#include "gpu/score_params.h"
-#include "gpu/supported.h"
+#include "gpu/params/score.h"
+#include "gpu/plan/row_invariant.h"
+#include "gpu/plan/supported.h"
 #include "kernels/sm80/forward/smem.h"
 #include "sm80/forward_tiles.h"
 #include "sm80/supported.h"
@@ -90,7 +90,7 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   const std::int64_t tiles =
       (Checked(m_tiles_of(problem, config)) * sequences_of(problem) * heads_of(problem, config)).value();
   if (tiles > gpu::kMaxInt) {
-    return gpu::unsupported("{} tiles of {} query rows: the ampere engine takes up to {}", tiles, block_m(config),
+    return gpu::unsupported("{} tiles of {} query rows: the sm80 kernels take up to {}", tiles, block_m(config),
                             gpu::kMaxInt);
   }
   return config;
@@ -124,10 +124,6 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
 }
 
 std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan) {
-  return explain(shape) + explain_kernel(problem, shape, plan);
-}
-
-std::string explain_kernel(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan) {
   const forward::Config& c = plan.config;
   std::string text = fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n",
                                  block_m(c), c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
@@ -157,8 +153,6 @@ std::string explain_kernel(const AttentionProblem& problem, const DeviceShape& s
                       plan.order.section_heads > 1 ? ", the longest of several heads first" : "");
   if (splits(c)) text += gpu::explain_split(problem, plan.tiles, plan.workers);
   if (c.rule.row_invariant) text += gpu::explain_row_invariant(c.block_n, c.segment_blocks) + '\n';
-  const std::size_t bytes = workspace_bytes(plan);
-  text += bytes == 0 ? "workspace     none\n" : fmt::format("workspace     {} bytes\n", bytes);
   return text;
 }
 

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel, tiles and their order of the Ampere forward: a pure function of the problem and the device's shape.
+// Kernel, tiles and their order of the sm80 forward: a pure function of the problem and the device's shape.
 #pragma once
 
 #include <cstddef>
 #include <string>
 
 #include "call/problem.h"
-#include "gpu/few_queries.h"
+#include "gpu/plan/device.h"
+#include "gpu/plan/few_queries.h"
 #include "kernels/sm80/forward/config.h"
 #include "kernels/sm80/forward/params.h"
-#include "sm80/device_shape.h"
 #include "strobe/status.h"
 
 namespace strobe::sm80 {
+
+using gpu::DeviceShape;
 
 struct ForwardPlan {
   forward::Config config;
@@ -26,7 +28,7 @@ struct ForwardPlan {
 /// Of device memory, that a call needs.
 constexpr std::size_t workspace_bytes(const ForwardPlan& plan) { return plan.split.total_bytes + plan.kept_bytes; }
 
-/// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.
+/// The variant for a problem, or unsupported, naming what the kernels lack. Pointers and strides are not known here.
 Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape);
 
 /// The plan of a variant that fits the problem.
@@ -34,8 +36,5 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
 
 /// The plan in a few lines of text.
 std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan);
-
-/// The same without the line on the engine.
-std::string explain_kernel(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan);
 
 }  // namespace strobe::sm80

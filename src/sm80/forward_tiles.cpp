@@ -5,8 +5,8 @@
 #include <span>
 
 #include "call/checked.h"
-#include "gpu/few_queries.h"
-#include "gpu/row_invariant.h"
+#include "gpu/plan/few_queries.h"
+#include "gpu/plan/row_invariant.h"
 #include "kernels/sm80/forward/smem.h"
 
 namespace strobe::sm80 {

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the Ampere forward cuts its work: by head_dim, rows, options, and the device's shared memory and registers.
+// How the sm80 forward cuts its work: by head_dim, rows, options, and the device's shared memory and registers.
 #pragma once
 
 #include <cstdint>
 
 #include "call/problem.h"
+#include "gpu/plan/device.h"
 #include "kernels/sm80/forward/config.h"
-#include "sm80/device_shape.h"
 
 namespace strobe::sm80 {
+
+using gpu::DeviceShape;
 
 /// Of a sequence and head, packed heads counted in.
 std::int64_t rows_of(const AttentionProblem& problem, const forward::Config& config);

@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include "gpu/variant/architecture.h"
+
 namespace strobe::sm80 {
 
-std::string architecture_of(const DeviceShape& shape) { return fmt::format("sm_{}0", shape.compute_major); }
+std::string architecture_of(const DeviceShape& shape) { return gpu::family_architecture(shape.compute_major); }
 
 runtime::Variant forward_variant(const forward::Config& config, const DeviceShape& shape) {
   return {.name = fmt::format("sm80 forward ({})", gpu::short_text(config)),

@@ -5,12 +5,14 @@
 #include <string>
 #include <string_view>
 
-#include "gpu/score_fields.h"
+#include "gpu/plan/device.h"
+#include "gpu/variant/score_fields.h"
 #include "kernels/sm80/forward/config.h"
 #include "runtime/variant.h"
-#include "sm80/device_shape.h"
 
 namespace strobe::sm80 {
+
+using gpu::DeviceShape;
 
 /// What kernels for a device are compiled for: what is compiled for compute capability 8.0 runs on 8.6
 /// and 8.9, too, and so with every other major number.

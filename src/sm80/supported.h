@@ -1,25 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine takes and says of itself, whatever the pass.
+// What the kernels take, whatever the pass.
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "call/problem.h"
-#include "runtime/device.h"
-#include "sm80/device_shape.h"
+#include "gpu/plan/device.h"
 #include "strobe/status.h"
 
 namespace strobe::sm80 {
 
-DeviceShape shape_of(const runtime::CudaDevice& device);
+using gpu::DeviceShape;
 
+/// dtypes, head_dims, options and lengths; the Status names the first that the kernels lack, and who has it.
 Status check_supported(const AttentionProblem& problem);
 
 /// The smallest compiled size that holds `head_dim`, which is at most 256.
 int compiled_head_dim(std::int64_t head_dim);
-
-/// The line of a plan's explanation that says why this engine has the call.
-std::string explain(const DeviceShape& shape);
 
 }  // namespace strobe::sm80

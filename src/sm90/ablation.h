@@ -5,13 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "sm90/forward.h"
+#include "gpu/call/override.h"
+#include "kernels/sm90/forward/config.h"
+#include "strobe/export.h"
 
 namespace strobe::sm90 {
 
 struct AblationVariant {
   std::string name;
-  VariantScope::Change change;
+  gpu::Override<forward::Config>::Change change;
 };
 
 /// The paper's 128 x 128 tiles with every ingredient, then without one each. For head_dim up to 128. Exported for the

@@ -2,35 +2,24 @@
 #include "sm90/backward.h"
 
 #include <algorithm>
-#include <memory>
-#include <optional>
+#include <string>
 #include <utility>
 
 #include "call/arithmetic.h"
-#include "call/checked.h"
-#include "gpu/backward_plan.h"
-#include "gpu/backward_steps.h"
-#include "gpu/tensor_rows.h"
-#include "gpu/with_workspace.h"
+#include "gpu/call/aligned_or_any.h"
+#include "gpu/call/backward_call.h"
+#include "gpu/call/override.h"
 #include "kernels/sm90/backward/bias_gradient_config.h"
 #include "kernels/sm90/backward/smem.h"
-#include "runtime/device.h"
-#include "runtime/kernel.h"
-#include "runtime/workspace_pool.h"
 #include "sm90/backward_kernels.h"
+#include "sm90/backward_plan.h"
 #include "sm90/bias_map.h"
-#include "sm90/engine.h"
 #include "sm90/tensor_maps.h"
 
 namespace strobe::sm90 {
 namespace {
 
 using gpu::RowsView;
-
-BackwardScope::Change& scope_change() {
-  thread_local BackwardScope::Change change;
-  return change;
-}
 
 struct AllMaps {
   backward::TensorMaps main;
@@ -74,10 +63,7 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   backward::Params params = plan.params;
   const BackwardWorkspace& offsets = plan.workspace;
   const auto floats = [&](std::size_t offset) { return reinterpret_cast<float*>(workspace + offset); };
-  params.lse_log2 = floats(offsets.lse_log2);
-  params.d_sum = floats(offsets.d_sum);
-  params.row_max = floats(offsets.row_max);
-  params.large_rows = reinterpret_cast<unsigned*>(workspace + offsets.large_rows);
+  gpu::set_rows(offsets, workspace, params);
   const auto bytes = [&](std::size_t offset) { return reinterpret_cast<unsigned char*>(workspace + offset); };
   params.lse_split = splits_lse(plan.config) ? bytes(offsets.lse_split) : nullptr;
   params.d_split = splits_d(plan.config) ? bytes(offsets.d_split) : nullptr;
@@ -92,9 +78,8 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   return params;
 }
 
-steps::PrepareBackwardParams prepare_parameters(const AttentionProblem& problem, const BackwardPlan& plan,
-                                                const BackwardArguments& a, const backward::Params& params) {
-  steps::PrepareBackwardParams prepare = gpu::prepare_params(problem, a, params, plan.config.rule, plan.config.block_m);
+/// Adds to LSE and D what the kernels read of them, and zeros where dQ will be summed.
+void set_prepared(const BackwardPlan& plan, const backward::Params& params, steps::PrepareBackwardParams& prepare) {
   prepare.lse_split = const_cast<unsigned char*>(params.lse_split);
   prepare.d_split = const_cast<unsigned char*>(params.d_split);
   prepare.lse_shift = backward::kProbabilityLog2;
@@ -109,91 +94,51 @@ steps::PrepareBackwardParams prepare_parameters(const AttentionProblem& problem,
     clear(params.dq_sum, 4 * backward::query_gradient_floats(params.heads, params.query_blocks, plan.config.block_m,
                                                              plan.config.head_dim));
   }
-  return prepare;
 }
 
-/// One problem on one device with its kernels.
-class BackwardCall final : public engine::PlannedCall {
+class Backward final : public gpu::BackwardCall {
  public:
-  BackwardCall(const AttentionProblem& problem, const runtime::CudaDevice& device, BackwardPlan plan,
-               const BackwardKernels& kernels)
-      : problem_(problem),
-        device_(device),
-        plan_(std::move(plan)),
-        kernels_(kernels),
-        pool_(device, std::max<std::size_t>(plan_.workspace.total_bytes, 1)) {}
-
-  std::size_t workspace_bytes() const override { return plan_.workspace.total_bytes; }
-  DType probability_dtype() const override { return problem_.dtype; }
-  std::string explain() const override { return sm90::explain(problem_, plan_); }
-
-  /// Enqueues the kernels; waits for nothing, and allocates nothing where the call brings a workspace.
-  using PlannedCall::run;
-  Status run(const BackwardArguments& arguments, const Execution& execution) const override {
-    const runtime::ContextScope context(device_);
-    if (!context.status().ok()) return context.status();
-    const Stream stream{static_cast<runtime::CUstream>(execution.stream), context.current()};
-    if (plan_.launches.empty()) return clear_modifier_gradients(arguments, stream);
-    if (Status status = gpu::check_alignments(arguments, kEngine); !status.ok()) return status;
-    return gpu::with_workspace(pool_, plan_.workspace.total_bytes, execution, stream.handle,
-                               [&](std::byte* workspace) { return enqueue(arguments, stream, workspace); });
-  }
+  Backward(const gpu::Request& request, const gpu::SharedBackwardLaunches& launch, BackwardPlan plan,
+           const BackwardKernels& kernels)
+      : BackwardCall(request, launch), plan_(std::move(plan)), kernels_(kernels) {}
 
  private:
-  struct Stream {
-    runtime::CUstream handle;
-    runtime::CUcontext context;
-  };
+  std::string explain_plan() const override { return sm90::explain(problem(), plan_); }
 
-  Status enqueue(const BackwardArguments& arguments, const Stream& stream, std::byte* workspace) const {
+  Status enqueue(const BackwardArguments& arguments, const gpu::CallStream& stream,
+                 std::byte* workspace) const override {
     AllMaps maps{};
-    Status status = encode_all(*device_.driver, problem_, plan_, arguments, maps);
-    if (!status.ok()) return status;
-    const backward::Params params = parameters(problem_, plan_, arguments, workspace);
-    const bool prepared = params.heads * params.sequences.sequences > 0 && problem_.total_q > 0;
-    if (prepared) status = launch_prepare(prepare_parameters(problem_, plan_, arguments, params), stream);
-    bool follows = prepared;  // the first kernel waits for all that precedes the call
-    for (const BackwardLaunch& part : plan_.launches) {
-      if (status.ok()) status = launch_part(maps, params, part, stream, follows);
-      follows = true;
-    }
-    if (!status.ok()) return status;
-    if (!prepared) return clear_modifier_gradients(arguments, stream);
-    if (problem_.wants_d_bias) status = launch_bias(maps, arguments, params, stream);
-    if (status.ok() && problem_.wants_d_sink) status = launch_sink(arguments, params, stream);
-    return status;
+    if (Status status = encode_all(*device().driver, problem(), plan_, arguments, maps); !status.ok()) return status;
+    const backward::Params params = parameters(problem(), plan_, arguments, workspace);
+    steps::PrepareBackwardParams prepare = prepare_params(arguments, params);
+    set_prepared(plan_, params, prepare);
+    return enqueue_around(
+        arguments, prepare, stream, [&](bool follows) { return launch_parts(maps, params, stream, follows); },
+        [&] { return launch_bias(maps, arguments, params, stream); });
   }
 
   /// The gradient of the bias, whose planes other heads or sequences may share.
   Status launch_bias(const AllMaps& maps, const BackwardArguments& arguments, const backward::Params& params,
-                     const Stream& stream) const {
+                     const gpu::CallStream& stream) const {
     const BiasGradientParams bias =
-        gpu::bias_gradient_params(problem_, arguments, params, backward::bias_key_tiles(params.n_blocks));
-    return launch(kernels_.bias, std::min(bias.tiles, device_.multiprocessors), backward::kBiasGradientThreads,
+        gpu::bias_gradient_params(problem(), arguments, params, backward::bias_key_tiles(params.n_blocks));
+    return launch(kernels_.bias, std::min(bias.tiles, device().multiprocessors), backward::kBiasGradientThreads,
                   bias_gradient_smem_plan(plan_.config).total_bytes, true, stream, maps.main, params, bias);
   }
 
-  Status clear_modifier_gradients(const BackwardArguments& arguments, const Stream& stream) const {
-    return gpu::clear_modifier_gradients(*device_.driver, problem_, arguments, stream.handle);
-  }
-
-  Status launch_sink(const BackwardArguments& arguments, const backward::Params& params, const Stream& stream) const {
-    return launch(kernels_.sink, params.heads, steps::kSinkThreads, 0, true, stream,
-                  gpu::sink_gradient_params(problem_, arguments, params, plan_.config.block_m));
-  }
-
-  /// LSE and D of every row, and zeros where dQ will be summed.
-  Status launch_prepare(const steps::PrepareBackwardParams& params, const Stream& stream) const {
-    Status status = launch(kernels_.large_rows, gpu::large_row_ctas(problem_, params.backward),
-                           steps::kLargeRowsThreads, 0, false, stream, params);
-    if (!status.ok()) return status;
-    return launch(kernels_.prepare, gpu::prepare_ctas(problem_, plan_.prepare, params), steps::kPrepareThreads, 0, true,
-                  stream, params);
+  Status launch_parts(const AllMaps& maps, const backward::Params& params, const gpu::CallStream& stream,
+                      bool follows) const {
+    Status status;
+    for (const BackwardLaunch& part : plan_.launches) {
+      if (status.ok()) status = launch_part(maps, params, part, stream, follows);
+      follows = true;
+    }
+    return status;
   }
 
   /// dK and dV of some keys, and then what they add to dQ.
-  Status launch_part(const AllMaps& maps, backward::Params params, const BackwardLaunch& part, const Stream& stream,
-                     bool follows) const {
+  Status launch_part(const AllMaps& maps, backward::Params params, const BackwardLaunch& part,
+                     const gpu::CallStream& stream, bool follows) const {
     const backward::Config& config = plan_.config;
     params.first_head_kv = part.first_head_kv;
     params.first_key_block = part.first_key_block;
@@ -212,68 +157,31 @@ class BackwardCall final : public engine::PlannedCall {
                   true, stream, params);
   }
 
-  template <class... Parameters>
-  Status launch(const runtime::Kernel& kernel, int blocks, int threads, int smem_bytes, bool overlaps_previous,
-                const Stream& stream, const Parameters&... parameters) const {
-    const runtime::LaunchShape shape = runtime::row_of_blocks(blocks, threads, smem_bytes, overlaps_previous);
-    return runtime::launch(*device_.driver, kernel.launched_in(stream.context), shape, stream.handle, parameters...);
-  }
-
-  AttentionProblem problem_;
-  const runtime::CudaDevice& device_;
   BackwardPlan plan_;
   BackwardKernels kernels_;
-  mutable runtime::WorkspacePool pool_;  // synchronises itself
 };
 
-/// A plan whose bias comes by TMA, and what takes its place where a call's bias is not aligned for that.
-class BiasedBackwardCall final : public engine::PlannedCall {
- public:
-  using Part = std::shared_ptr<const engine::PlannedCall>;
-  BiasedBackwardCall(Part aligned, Part any) : aligned_(std::move(aligned)), any_(std::move(any)) {}
-
-  std::size_t workspace_bytes() const override {
-    return std::max(aligned_->workspace_bytes(), any_->workspace_bytes());
-  }
-  DType probability_dtype() const override { return aligned_->probability_dtype(); }
-  std::string explain() const override { return aligned_->explain(); }
-
-  using PlannedCall::run;
-  Status run(const BackwardArguments& arguments, const Execution& execution) const override {
-    return (bias_is_aligned(arguments.modifiers.bias) ? aligned_ : any_)->run(arguments, execution);
-  }
-
- private:
-  Part aligned_, any_;
-};
-
-engine::PlannedCallResult plan_call(const AttentionProblem& problem, const runtime::CudaDevice& device,
-                                    backward::Config config) {
-  ScoreGradientLimits limits;
-  if (scope_change()) scope_change()(config, limits);
-  BackwardPlan plan = backward_plan(problem, {device.multiprocessors, device.l2_bytes}, config, limits);
-  const Result<BackwardKernels> kernels = find_backward_kernels(problem, plan, device);
+engine::PlannedCallResult plan_variant(const gpu::Request& request, const backward::Config& chosen) {
+  const backward::Config config = gpu::overridden(chosen);
+  BackwardPlan plan = backward_plan(request.problem, request.shape, config, gpu::overridden(ScoreGradientLimits{}));
+  const Result<BackwardKernels> kernels = find_backward_kernels(request.problem, plan, request.device);
   if (!kernels.ok()) return kernels.status();
-  return engine::make_planned<BackwardCall>(problem, device, std::move(plan), *kernels);
+  const gpu::SharedBackwardLaunches launch{.computes = !plan.launches.empty(),
+                                           .rule = config.rule,
+                                           .block_m = config.block_m,
+                                           .prepare = plan.prepare,
+                                           .workspace_bytes = plan.workspace.total_bytes,
+                                           .kernels = kernels->shared};
+  return engine::make_planned<Backward>(request, launch, std::move(plan), *kernels);
 }
 
 }  // namespace
 
-engine::PlannedCallResult plan_backward(const AttentionProblem& problem) {
-  const AttentionProblem planned = gpu::without_headless_queries(problem);
-  const Result<const runtime::CudaDevice*> device = runtime::cuda_device(planned.device.index);
-  if (!device.ok()) return device.status();
-  const Result<backward::Config> config = backward_config(planned);
+engine::PlannedCallResult plan_backward(const gpu::Request& request) {
+  const Result<backward::Config> config = backward_config(request.problem);
   if (!config.ok()) return config.status();
-  engine::PlannedCallResult any = plan_call(planned, **device, *config);
-  const std::optional<backward::Config> aligned = aligned_bias_config(planned, *config);
-  if (!any.ok() || !aligned.has_value()) return any;
-  engine::PlannedCallResult call = plan_call(planned, **device, *aligned);
-  if (!call.ok()) return call;
-  return engine::make_planned<BiasedBackwardCall>(*call, *any);
+  return gpu::plan_aligned_or_any(aligned_bias_config(request.problem, *config), *config,
+                                  [&](const backward::Config& chosen) { return plan_variant(request, chosen); });
 }
-
-BackwardScope::BackwardScope(Change change) : previous_(std::exchange(scope_change(), std::move(change))) {}
-BackwardScope::~BackwardScope() { scope_change() = std::move(previous_); }
 
 }  // namespace strobe::sm90

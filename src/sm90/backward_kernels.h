@@ -3,6 +3,7 @@
 #pragma once
 
 #include "call/problem.h"
+#include "gpu/call/backward_call.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"
 #include "sm90/backward_plan.h"
@@ -11,12 +12,10 @@ namespace strobe::sm90 {
 
 /// The kernels of one plan.
 struct BackwardKernels {
-  runtime::Kernel large_rows;
-  runtime::Kernel prepare;
   runtime::Kernel main;
   runtime::Kernel query;  // dQ, of its sums or of dS
   runtime::Kernel bias;   // where the gradient of the bias is wanted
-  runtime::Kernel sink;   // where the gradient of sinks is wanted
+  gpu::SharedBackwardKernels shared;
 };
 
 Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, const BackwardPlan& plan,

@@ -7,10 +7,9 @@
 #include "call/arithmetic.h"
 #include "call/checked.h"
 #include "call/heads.h"
-#include "call/workspace.h"
-#include "gpu/backward_plan.h"
-#include "gpu/backward_variant.h"
-#include "gpu/score_params.h"
+#include "gpu/auxiliary/backward_variant.h"
+#include "gpu/params/score.h"
+#include "gpu/plan/backward_plan.h"
 #include "kernels/sm90/backward/smem.h"
 #include "kernels/sm90/backward/variants.h"
 #include "sm90/supported.h"
@@ -23,14 +22,6 @@ ScoreRule backward_rule(const AttentionProblem& problem) {
   ScoreRule rule = backward::kernel_rule(gpu::score_rule(problem));
   if (rule.alibi || (!rule.softcap && problem.scale < kLeastSplitScale)) rule.scale_first = true;
   return rule;
-}
-
-std::int64_t m_blocks_of(const AttentionProblem& problem, const backward::Config& config) {
-  return gpu::backward_blocks(problem.seqlen_q, config.block_m);
-}
-
-std::int64_t n_blocks_of(const AttentionProblem& problem, const backward::Config& config) {
-  return gpu::backward_blocks(problem.seqlen_k, block_n(config));
 }
 
 /// Sequences that are long enough for blocks of keys of a head to follow each other without waiting, where they start
@@ -174,16 +165,8 @@ BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPl
   const backward::Config& config = plan.config;
   const backward::Params& params = plan.params;
   BackwardWorkspace workspace;
-  const auto take = [&](Checked bytes) {
-    const std::size_t offset = workspace.total_bytes;
-    workspace.total_bytes = (offset + round_up(bytes, kWorkspaceAlignment)).value<std::size_t>();
-    return offset;
-  };
-  const Checked row_bytes = 4 * Checked(params.heads) * params.query_blocks * config.block_m;
-  workspace.lse_log2 = take(row_bytes);
-  workspace.d_sum = take(row_bytes);
-  workspace.row_max = take(row_bytes);
-  workspace.large_rows = take(4 * Checked(gpu::large_row_ctas(problem, params)));
+  const auto take = [&](Checked bytes) { return workspace.take(bytes); };
+  const Checked row_bytes = workspace.take_rows(problem, params, config.block_m);
   if (splits_lse(config)) workspace.lse_split = take(row_bytes / 4 * kSplitBytes);
   if (splits_d(config)) workspace.d_split = take(row_bytes / 4 * kSplitBytes);
   if (!config.by_roles) {
@@ -222,19 +205,21 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
     choose_roles(config);
   }
   for (const auto& [blocks, rows, what] :
-       {std::tuple{Checked(m_blocks_of(problem, config)) * problem.heads_q, config.block_m, "query"},
-        std::tuple{Checked(n_blocks_of(problem, config)) * problem.heads_kv, block_n(config), "key"}}) {
+       {std::tuple{Checked(gpu::backward_blocks(problem.seqlen_q, config.block_m)) * problem.heads_q, config.block_m,
+                   "query"},
+        std::tuple{Checked(gpu::backward_blocks(problem.seqlen_k, block_n(config))) * problem.heads_kv, block_n(config),
+                   "key"}}) {
     const std::int64_t tiles = (blocks * gpu::backward_batch(problem)).value();
     if (tiles > kMaxInt) {
-      return unsupported("{} backward tiles of {} {} rows: the hopper engine takes up to {}", tiles, rows, what,
-                         kMaxInt);
+      return unsupported("{} backward tiles of {} {} rows: the sm90 kernels take up to {}", tiles, rows, what, kMaxInt);
     }
   }
   if (problem.wants_d_bias) {
-    const Checked blocks = Checked(m_blocks_of(problem, config)) * n_blocks_of(problem, config);
+    const Checked blocks = Checked(gpu::backward_blocks(problem.seqlen_q, config.block_m)) *
+                           gpu::backward_blocks(problem.seqlen_k, block_n(config));
     const std::int64_t tiles = (blocks * gpu::bias_planes(problem)).value();
     if (tiles > kMaxInt) {
-      return unsupported("{} tiles of d_bias: the hopper engine takes up to {}", tiles, kMaxInt);
+      return unsupported("{} tiles of d_bias: the sm90 kernels take up to {}", tiles, kMaxInt);
     }
   }
   return config;
@@ -282,9 +267,8 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
 
 std::string explain(const AttentionProblem& problem, const BackwardPlan& plan) {
   const backward::Config& c = plan.config;
-  std::string text = "engine        hopper: the tensors are on a GPU of compute capability 9.0\n";
-  text += fmt::format("tiles         {} keys x {} query rows, head_dim {} as {}, head_dim_v {} as {}\n", block_n(c),
-                      c.block_m, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  std::string text = fmt::format("tiles         {} keys x {} query rows, head_dim {} as {}, head_dim_v {} as {}\n",
+                                 block_n(c), c.block_m, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
   text += c.by_roles ? "warpgroups    1 producer, 1 for P and dV, 1 for dS and dK\n"
                      : "warpgroups    1 producer, 2 for dV and dK of 64 keys each, 1 for dQ\n";
   text += fmt::format("pipeline      {} stages of Q, {} of dO\n", c.q_stages, c.do_stages);
@@ -294,7 +278,6 @@ std::string explain(const AttentionProblem& problem, const BackwardPlan& plan) {
                       : "dQ            sums in float32 that blocks of keys add to in any order\n";
   const std::size_t kernels = plan.launches.empty() ? 0 : 2 + (plan.finishes ? 2 : 1) * plan.launches.size();
   text += fmt::format("launches      {}\n", kernels);
-  text += fmt::format("workspace     {} bytes\n", plan.workspace.total_bytes);
   return text;
 }
 

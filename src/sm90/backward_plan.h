@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels, launches and workspace of the Hopper backward: a pure function of the problem and the device's shape.
+// Kernels, launches and workspace of the sm90 backward: a pure function of the problem and the device's shape.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,16 @@
 #include <vector>
 
 #include "call/problem.h"
+#include "gpu/plan/backward_workspace.h"
+#include "gpu/plan/device.h"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/query_config.h"
 #include "kernels/steps/prepare_backward_params.h"
-#include "sm90/device_shape.h"
 #include "strobe/status.h"
 
 namespace strobe::sm90 {
+
+using gpu::DeviceShape;
 
 /// How much workspace dS may take by roles, where it is kept for the kernel that computes dQ.
 struct ScoreGradientLimits {
@@ -25,18 +28,13 @@ struct ScoreGradientLimits {
 };
 
 /// Where the parts of the workspace begin, in bytes.
-struct BackwardWorkspace {
-  std::size_t lse_log2 = 0;
-  std::size_t d_sum = 0;
-  std::size_t row_max = 0;
-  std::size_t large_rows = 0;
+struct BackwardWorkspace : gpu::BackwardWorkspace {
   std::size_t lse_split = 0;
   std::size_t d_split = 0;
   std::size_t dq_sum = 0;
   std::size_t turns = 0;
   std::size_t ds = 0;
   std::size_t dq_before = 0;
-  std::size_t total_bytes = 0;
 };
 
 /// What one launch of the main kernel covers, and by roles the one after it that computes dQ.
@@ -57,7 +55,7 @@ struct BackwardPlan {
   BackwardWorkspace workspace;
 };
 
-/// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.
+/// The variant for a problem, or unsupported, naming what the kernels lack. Pointers and strides are not known here.
 Result<backward::Config> backward_config(const AttentionProblem& problem);
 
 /// With a bias whose address and strides are multiples of 16 bytes: the variant in the place of `config`, if there is

@@ -3,10 +3,10 @@
 
 #include <fmt/format.h>
 
+#include "gpu/variant/architecture.h"
+
 namespace strobe::sm90 {
 namespace {
-
-constexpr std::string_view kArchitecture = "sm_90a";
 
 template <class Config>
 runtime::Variant variant_of(std::string_view name, std::string_view header, std::string_view kernel,
@@ -14,19 +14,11 @@ runtime::Variant variant_of(std::string_view name, std::string_view header, std:
   return {.name = fmt::format("{} ({})", name, gpu::short_text(config)),
           .include = fmt::format("kernels/{}", header),
           .expression = fmt::format("strobe::{}<{}>", kernel, gpu::cpp_text(config)),
-          .architecture = std::string(kArchitecture),
+          .architecture = std::string(gpu::kSm90a),
           .options = {}};
 }
 
 }  // namespace
-
-runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config) {
-  return gpu::prepare_variant(config, kArchitecture);
-}
-
-runtime::Variant large_rows_variant(const steps::PrepareBackwardConfig& config) {
-  return gpu::large_rows_variant(config, kArchitecture);
-}
 
 runtime::Variant backward_variant(const backward::Config& config) {
   return variant_of("sm90 backward", "sm90/backward/kernel.h", "sm90::backward::kernel", config);
@@ -45,7 +37,5 @@ runtime::Variant query_gradient_variant(const backward::QueryGradientConfig& con
 runtime::Variant bias_gradient_variant(const backward::Config& config) {
   return variant_of("sm90 backward, bias", "sm90/backward/bias_gradient.h", "sm90::backward::bias_gradient", config);
 }
-
-runtime::Variant sink_variant() { return gpu::sink_variant(kArchitecture); }
 
 }  // namespace strobe::sm90

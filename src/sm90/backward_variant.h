@@ -4,19 +4,12 @@
 
 #include <string_view>
 
-#include "gpu/backward_variant.h"
-#include "gpu/score_fields.h"
+#include "gpu/variant/score_fields.h"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/query_config.h"
 #include "runtime/variant.h"
 
 namespace strobe::sm90 {
-
-/// LSE and D of every query row.
-runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config);
-
-/// Query rows of a large LSE, once more, before that.
-runtime::Variant large_rows_variant(const steps::PrepareBackwardConfig& config);
 
 /// dK, dV, and dQ's sums or dS.
 runtime::Variant backward_variant(const backward::Config& config);
@@ -29,9 +22,6 @@ runtime::Variant query_gradient_variant(const backward::QueryGradientConfig& con
 
 /// The bias's gradient.
 runtime::Variant bias_gradient_variant(const backward::Config& config);
-
-/// The gradient of sinks; the same for all calls.
-runtime::Variant sink_variant();
 
 namespace backward {
 

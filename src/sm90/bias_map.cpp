@@ -3,28 +3,14 @@
 
 #include <algorithm>
 
-#include "gpu/tensor_rows.h"
+#include "gpu/params/rows.h"
 
 namespace strobe::sm90 {
 namespace {
 
 constexpr std::size_t kOuterAxes = 3;  // of a bias: all but the keys
 
-/// Elements in the unit of TMA's strides.
-std::int64_t unit_of(const ConstTensorView& bias) {
-  return gpu::kAccessBytes / static_cast<std::int64_t>(size_of(bias.dtype));
-}
-
 }  // namespace
-
-bool bias_is_aligned(const ConstTensorView& bias) {
-  bool aligned = reinterpret_cast<std::uintptr_t>(bias.data) % static_cast<std::uintptr_t>(gpu::kAccessBytes) == 0;
-  for (std::size_t axis = 0; axis < kOuterAxes; ++axis) {
-    const std::int64_t stride = bias.strides[axis];
-    aligned = aligned && (bias.shape[axis] <= 1 || (stride >= 0 && stride % unit_of(bias) == 0));
-  }
-  return aligned;
-}
 
 BiasBoxParams bias_boxes(const AttentionProblem& problem, const ConstTensorView& bias, int rows) {
   return {.per_batch = problem.modifiers.bias_per_batch && bias.strides[0] != 0 ? 1 : 0,
@@ -46,7 +32,8 @@ Status encode_bias(const runtime::Driver& driver, const ConstTensorView& bias, c
   for (std::size_t axis = 0; axis < kOuterAxes; ++axis) {
     const std::size_t to = kOuterAxes - axis;
     tiled.extents[to] = stepped[axis] ? static_cast<std::uint64_t>(bias.shape[axis]) : 1;
-    tiled.strides[to] = static_cast<std::uint64_t>(stepped[axis] ? bias.strides[axis] : unit_of(bias));
+    tiled.strides[to] =
+        static_cast<std::uint64_t>(stepped[axis] ? bias.strides[axis] : gpu::access_elements(bias.dtype));
     tiled.box[to] = 1;
   }
   tiled.box[1] = static_cast<std::uint32_t>(boxes.rows);

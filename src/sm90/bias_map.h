@@ -8,9 +8,6 @@
 
 namespace strobe::sm90 {
 
-/// Whether TMA takes the bias: its address and its strides are multiples of 16 bytes.
-bool bias_is_aligned(const ConstTensorView& bias);
-
 /// Boxes of `rows` queries, or of one where all queries have the same bias, which takes a stride of 0.
 BiasBoxParams bias_boxes(const AttentionProblem& problem, const ConstTensorView& bias, int rows);
 

@@ -2,7 +2,7 @@
 // What explain() says of a forward.
 #include <fmt/format.h>
 
-#include "gpu/row_invariant.h"
+#include "gpu/plan/row_invariant.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/forward_plan.h"
 #include "sm90/pages.h"
@@ -11,9 +11,8 @@ namespace strobe::sm90 {
 
 std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
   const forward::Config& c = plan.config;
-  std::string text = "engine        hopper: the tensors are on a GPU of compute capability 9.0\n";
-  text += fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n", block_m(c),
-                      c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  std::string text = fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n",
+                                 block_m(c), c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
   text += fmt::format("warpgroups    {}{} consumers of 64 rows{}\n",
                       c.warp_specialized ? fmt::format("{} producer and ", producer_warpgroups(c)) : "",
                       c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
@@ -55,8 +54,6 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
     text += gpu::explain_row_invariant(c.block_n, c.segment_blocks);
     text += c.keeps_in_smem ? " in shared memory\n" : "\n";
   }
-  const std::size_t bytes = workspace_bytes(plan);
-  text += bytes == 0 ? "workspace     none\n" : fmt::format("workspace     {} bytes\n", bytes);
   return text;
 }
 

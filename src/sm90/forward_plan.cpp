@@ -10,8 +10,8 @@
 #include "call/checked.h"
 #include "call/eight_bit.h"
 #include "call/visible_keys.h"
-#include "gpu/row_invariant.h"
-#include "gpu/score_params.h"
+#include "gpu/params/score.h"
+#include "gpu/plan/row_invariant.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/dealt_tiles.h"
 #include "sm90/pages.h"
@@ -318,7 +318,7 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
   }
   const std::int64_t tiles = (Checked(m_tiles_of(problem, config)) * (problem.batch + 1) * problem.heads_q).value();
   if (tiles > kMaxInt) {
-    return unsupported("{} tiles of {} query rows: the hopper engine takes up to {}", tiles, block_m(config), kMaxInt);
+    return unsupported("{} tiles of {} query rows: the sm90 kernels take up to {}", tiles, block_m(config), kMaxInt);
   }
   return config;
 }

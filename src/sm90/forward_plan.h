@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel, tiles and schedule of the Hopper forward: a pure function of the problem and the device's shape.
+// Kernel, tiles and schedule of the sm90 forward: a pure function of the problem and the device's shape.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,14 @@
 
 #include "call/checked.h"
 #include "call/problem.h"
-#include "gpu/few_queries.h"
+#include "gpu/plan/device.h"
+#include "gpu/plan/few_queries.h"
 #include "kernels/sm90/forward/config.h"
-#include "sm90/device_shape.h"
 #include "strobe/status.h"
 
 namespace strobe::sm90 {
+
+using gpu::DeviceShape;
 
 struct ForwardPlan {
   forward::Config config;
@@ -27,7 +29,7 @@ struct ForwardPlan {
 /// Device memory that a run takes.
 inline std::size_t workspace_bytes(const ForwardPlan& plan) { return plan.split.total_bytes + plan.kept_bytes; }
 
-/// The variant for a problem, or unsupported, naming what this engine lacks. Pointers and strides are not known here.
+/// The variant for a problem, or unsupported, naming what the kernels lack. Pointers and strides are not known here.
 Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape);
 
 /// With a bias whose address and strides are multiples of 16 bytes: the variant in the place of `config`, if there is

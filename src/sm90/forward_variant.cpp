@@ -3,13 +3,15 @@
 
 #include <fmt/format.h>
 
+#include "gpu/variant/architecture.h"
+
 namespace strobe::sm90 {
 
 runtime::Variant forward_variant(const forward::Config& config) {
   return {.name = fmt::format("sm90 forward ({})", gpu::short_text(config)),
           .include = "kernels/sm90/forward/kernel.h",
           .expression = fmt::format("strobe::sm90::forward::kernel<{}>", gpu::cpp_text(config)),
-          .architecture = "sm_90a",
+          .architecture = std::string(gpu::kSm90a),
           .options = {}};
 }
 

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "gpu/score_fields.h"
+#include "gpu/variant/score_fields.h"
 #include "kernels/sm90/forward/config.h"
 #include "runtime/variant.h"
 

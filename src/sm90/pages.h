@@ -18,8 +18,7 @@ inline forward::KeySource key_source(const AttentionProblem& problem) {
   return boxes ? forward::KeySource::page_boxes : forward::KeySource::page_rows;
 }
 
-/// Whether K and V in 8 bits are to be read out of pages row by row: the Ampere engine's forward computes the call,
-/// however many rows there are.
+/// Whether K and V in 8 bits are to be read out of pages row by row, for which there is no kernel here.
 inline bool reads_stored_page_rows(const AttentionProblem& problem) {
   return problem.stored.given() && key_source(problem) == forward::KeySource::page_rows;
 }

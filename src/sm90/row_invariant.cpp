@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "gpu/row_invariant.h"
+#include "gpu/plan/row_invariant.h"
 #include "sm90/forward_plan.h"
 #include "sm90/tile_fit.h"
 

@@ -6,12 +6,10 @@
 #include <string_view>
 
 #include "call/eight_bit.h"
-#include "gpu/row_invariant.h"
-#include "sm90/engine.h"
+#include "gpu/plan/row_invariant.h"
 #include "sm90/pages.h"
 
 namespace strobe::sm90 {
-
 namespace {
 
 /// What the kernel for 8-bit operands lacks.
@@ -20,29 +18,21 @@ Status check_eight_bit(const AttentionProblem& problem) {
   for (const auto& [name, value] :
        {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {
     if (value % kAlignedElements != 0) {
-      return unsupported("{} is {}: the hopper engine takes multiples of {} with {} inputs; the cpu engine takes any",
+      return unsupported("{} is {}: the sm90 kernels take multiples of {} with {} inputs; the cpu engine takes any",
                          name, value, kAlignedElements, name_of(problem.dtype));
     }
   }
   if (problem.eight_bit.k_rows < std::min(kGroupRows, problem.seqlen_k)) {
-    return unsupported("k_descale has a scale for each row: the hopper engine takes one for 32 rows or more");
+    return unsupported("k_descale has a scale for each row: the sm90 kernels take one for 32 rows or more");
   }
   return {};
 }
 
-/// What the kernel lacks that reads K and V in 8 bits out of pages row by row, 16 bytes at a time.
+/// K and V in 8 bits out of pages that TMA does not bring whole.
 Status check_stored_pages(const AttentionProblem& problem) {
   if (!reads_stored_page_rows(problem)) return {};
-  constexpr std::int64_t kCopiedElements = 16;
-  for (const auto& [name, value] :
-       {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {
-    if (value % kCopiedElements == 0) continue;
-    return unsupported(
-        "{} is {} and k is {} in pages of {} rows{}: the hopper engine takes multiples of {}; the cpu engine takes any",
-        name, value, name_of(problem.stored.dtype), problem.page_size, problem.has_leftpad_k ? " with leftpad_k" : "",
-        kCopiedElements);
-  }
-  return {};
+  return unsupported("k is {} in pages of {} rows{}: the sm90 kernels do not read it row by row",
+                     name_of(problem.stored.dtype), problem.page_size, problem.has_leftpad_k ? " with leftpad_k" : "");
 }
 
 }  // namespace
@@ -50,12 +40,12 @@ Status check_stored_pages(const AttentionProblem& problem) {
 Status check_supported(const AttentionProblem& problem) {
   if (problem.eight_bit.given()) {
     if (Status status = check_eight_bit(problem); !status.ok()) return status;
-  } else if (Status status = gpu::check_dtype(problem, kEngine); !status.ok()) {
+  } else if (Status status = gpu::check_dtype(problem); !status.ok()) {
     return status;
   }
   if (Status status = check_stored_pages(problem); !status.ok()) return status;
-  if (Status status = gpu::check_row_invariant(problem, kEngine); !status.ok()) return status;
-  return gpu::check_sizes(problem, kEngine);
+  if (Status status = gpu::check_row_invariant(problem); !status.ok()) return status;
+  return gpu::check_sizes(problem);
 }
 
 }  // namespace strobe::sm90

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this engine does not take, whatever its kernels.
+// What the kernels take, whatever the pass.
 #pragma once
 
-#include "gpu/supported.h"
+#include "gpu/plan/supported.h"
 
 namespace strobe::sm90 {
 
 using gpu::kMaxInt, gpu::unsupported;
 
-/// dtypes, head_dims, options and lengths; the Status names the first that this engine lacks, and who has it.
+/// dtypes, head_dims, options and lengths; the Status names the first that the kernels lack, and who has it.
 Status check_supported(const AttentionProblem& problem);
 
 }  // namespace strobe::sm90

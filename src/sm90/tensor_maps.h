@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "gpu/tensor_rows.h"
+#include "gpu/params/rows.h"
 #include "kernels/sm90/tile/tensor_map.h"
 #include "runtime/device.h"
 

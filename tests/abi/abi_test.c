@@ -149,9 +149,12 @@ static void test_numbers_that_name_nothing_are_rejected(void) {
   options = (strobe_options){.struct_size = sizeof options, .row_invariant = 2};
   CHECK_REJECTED(strobe_forward(&arguments, &options, NULL), STROBE_INVALID_ARGUMENT,
                  "row_invariant is 2: it must be from 0 to 1");
-  const strobe_execution execution = {.struct_size = sizeof execution, .engine = -1};
+  strobe_execution execution = {.struct_size = sizeof execution, .engine = -1};
   CHECK_REJECTED(strobe_forward(&arguments, NULL, &execution), STROBE_INVALID_ARGUMENT,
-                 "engine is -1: it must be from 0 to 3");
+                 "engine is -1: it must be from 0 to 4");
+  execution = (strobe_execution){.struct_size = sizeof execution, .kernels = "sm80"};
+  CHECK_REJECTED(strobe_forward(&arguments, NULL, &execution), STROBE_UNSUPPORTED,
+                 "kernels is sm80: the cpu engine has one family");
   arguments.k.dtype = 9;
   CHECK_REJECTED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
                  "k.dtype is 9: it must be from 0 to 7");
@@ -163,6 +166,17 @@ static void test_numbers_that_name_nothing_are_rejected(void) {
   arguments.o.rank = 5;
   CHECK_REJECTED(strobe_forward(&arguments, NULL, NULL), STROBE_INVALID_ARGUMENT,
                  "o has rank 5: it must be from 1 to 4, or 0 for not given");
+}
+
+static void test_engines_of_earlier_releases_are_the_gpus(void) {
+  const int32_t engines[] = {STROBE_ENGINE_AMPERE, STROBE_ENGINE_HOPPER, STROBE_ENGINE_GPU};
+  for (int index = 0; index < 3; ++index) {
+    two_keys call = make_two_keys();
+    const strobe_forward_arguments arguments = forward_of(&call);
+    const strobe_execution execution = {.struct_size = sizeof execution, .engine = engines[index]};
+    CHECK_REJECTED(strobe_forward(&arguments, NULL, &execution), STROBE_UNSUPPORTED,
+                   "q is on cpu: the gpu engine takes tensors on a CUDA device");
+  }
 }
 
 static void test_the_last_error_is_of_the_last_call(void) {
@@ -283,6 +297,7 @@ static const named_test kTests[] = {
     TEST(another_device_than_the_cpus_only_one_is_rejected),
     TEST(null_arguments_are_rejected),
     TEST(numbers_that_name_nothing_are_rejected),
+    TEST(engines_of_earlier_releases_are_the_gpus),
     TEST(the_last_error_is_of_the_last_call),
     TEST(the_callers_parallel_for_runs_everything),
     TEST(a_plan_runs_in_the_callers_workspace),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How an append is cut for a GPU: the launch's blocks, threads and items, walked one after another on the host, write
 // what the CPU engine's append writes.
-#include "gpu/append_launch.h"
+#include "gpu/auxiliary/append_launch.h"
 
 #include <gtest/gtest.h>
 

@@ -126,9 +126,13 @@ std::vector<Misuse<Arguments>> option_misuses() {
        },
        kInvalid, "workspace must be aligned to 64 bytes"},
       {"EngineAmpere", [](C& c) { c.execution.engine = Engine::ampere; }, kUnsupported,
-       "q is on cpu: the ampere engine takes tensors on a CUDA device"},
+       "q is on cpu: the gpu engine takes tensors on a CUDA device"},
+      {"EngineGpu", [](C& c) { c.execution.engine = Engine::gpu; }, kUnsupported,
+       "q is on cpu: the gpu engine takes tensors on a CUDA device"},
+      {"Kernels", [](C& c) { c.execution.kernels = "sm80"; }, kUnsupported,
+       "kernels is sm80: the cpu engine has one family"},
       {"EngineHopper", [](C& c) { c.execution.engine = Engine::hopper; }, kUnsupported,
-       "q is on cpu: the hopper engine takes tensors on a CUDA device"},
+       "q is on cpu: the gpu engine takes tensors on a CUDA device"},
   };
 }
 

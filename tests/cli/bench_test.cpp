@@ -127,7 +127,7 @@ TEST(Bench, RejectsWrongCells) {
   expect_rejection(run_program({"bench", "--repeats", "many"}), 2, "--repeats");
   expect_rejection(run_program({"bench", "--pass", "sideways"}), 2, "sideways");
   expect_rejection(run_program({"bench", "--dtype", "float32,float9"}), 2, "float9");
-  EXPECT_EQ(run_program(tiny_cell_with({"--engine", "hopper"})).exit_code, 3);
+  EXPECT_EQ(run_program(tiny_cell_with({"--engine", "gpu"})).exit_code, 3);
   EXPECT_EQ(run_program(tiny_cell_with({"--json", "/no/such/folder/bench.json"})).exit_code, 2);
 }
 

@@ -206,7 +206,7 @@ TEST_F(Run, RejectsWrongFlagsInOneLine) {
 
 TEST_F(Run, ReportsWhatTheLibraryRejects) {
   const std::vector<std::string> flags = write(Inputs(DType::float32));
-  expect_rejection(run_program(flags + std::vector<std::string>{"--engine", "hopper"}), 3, "CUDA");
+  expect_rejection(run_program(flags + std::vector<std::string>{"--engine", "gpu"}), 3, "CUDA");
   expect_rejection(run_program(flags + std::vector<std::string>{"--softcap", "-1"}), 2, "softcap");
   // q's head_dim, where d_o needs v's.
   expect_rejection(run_program(flags + std::vector<std::string>{"--do", folder_ / "q.npy"}), 2, "d_o");

@@ -40,7 +40,7 @@ void set_columns(GuardedTensor& tensor, double value) {
 
 /// The largest ratio of an error to the bound of an engine that reads subnormal numbers as they are.
 double worst_without_the_term(CaseTensors& tensors, const AttentionCase& attention) {
-  reference::ArithmeticModel model = reference::arithmetic_of(Engine::cpu, DType::bfloat16);
+  reference::ArithmeticModel model = reference::arithmetic_of("", DType::bfloat16);
   model.smallest_input = 0.0;
   const auto forward = reference::forward(tensors.forward_arguments(), attention.options, model);
   const auto backward = reference::backward(tensors.backward_arguments(), attention.options, model);

@@ -26,7 +26,7 @@ constexpr std::array<std::int64_t, 5> kHeadDims = {64, 96, 128, 192, 256};
 constexpr std::array kSharedMemory = {std::pair{"227 KB: H100, B200", "H100"}, std::pair{"163 KB: A100", "A100"},
                                       std::pair{"99 KB: RTX 30, 40, 50, L4, L40S", "RTX 4090"}};
 
-const sm80::DeviceShape& device(std::string_view name) {
+const gpu::DeviceShape& device(std::string_view name) {
   for (const test::NamedDevice& known : test::kDevices) {
     if (known.name == name) return known.shape;
   }
@@ -127,7 +127,7 @@ std::array<std::pair<std::string, AttentionProblem>, kHeadDims.size()> by_head_d
 
 std::string sm80_forward_table() {
   return table_by_memory(
-      "head_dim", by_head_dim(), [](const AttentionProblem& problem, const sm80::DeviceShape& shape) {
+      "head_dim", by_head_dim(), [](const AttentionProblem& problem, const gpu::DeviceShape& shape) {
         const sm80::forward::Config config = *sm80::forward_config(problem, shape);
         return fmt::format("{}x{}, {}, {}{}", block_m(config), config.block_n, plural(config.stages, "stage"),
                            plural(config.ctas_per_sm, "CTA"), config.q_in_registers ? ", Q in registers" : "");
@@ -145,7 +145,7 @@ std::string sm80_decode_table() {
     problem.total_q = problem.batch * problem.seqlen_q;
     rows[i] = {kRows[i].first, problem};
   }
-  return table_by_memory("rows", rows, [](const AttentionProblem& problem, const sm80::DeviceShape& shape) {
+  return table_by_memory("rows", rows, [](const AttentionProblem& problem, const gpu::DeviceShape& shape) {
     const sm80::forward::Config config = *sm80::forward_config(problem, shape);
     return fmt::format("{}x{}x{}, {}", config.key_groups, config.block_n, config.stages,
                        plural(config.ctas_per_sm, "CTA"));
@@ -155,7 +155,7 @@ std::string sm80_decode_table() {
 std::string sm80_backward_table() {
   auto rows = by_head_dim();
   for (auto& [name, problem] : rows) problem.pass = Pass::backward;
-  return table_by_memory("head_dim", rows, [](const AttentionProblem& problem, const sm80::DeviceShape& shape) {
+  return table_by_memory("head_dim", rows, [](const AttentionProblem& problem, const gpu::DeviceShape& shape) {
     const sm80::backward::Config config = *sm80::backward_config(problem, shape);
     return fmt::format("{}x{}, {}, {}", block_n(config), config.block_m, plural(config.stages, "stage"),
                        plural(config.ctas_per_sm, "CTA"));

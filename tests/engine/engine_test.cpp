@@ -42,7 +42,7 @@ struct SmallCall {
   }
 };
 
-constexpr Execution kOnMean{.engine = Engine::ampere};
+constexpr Execution kOnMean{.engine = Engine::gpu};
 
 TEST(Engine, ThatIsListedRunsCalls) {
   SmallCall call;
@@ -57,7 +57,7 @@ TEST(Engine, IsNamedAndExplainedByItsPlan) {
   SmallCall call;
   const Result<Plan> plan = make_plan(call.forward(), {.scale = 0.0F}, kOnMean);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_EQ(plan->engine(), Engine::ampere);
+  EXPECT_EQ(plan->engine(), Engine::gpu);
   EXPECT_EQ(plan->explain(), "the mean of V");
   EXPECT_EQ(plan->workspace_size(), 0U);
 }
@@ -66,7 +66,7 @@ TEST(Engine, WithoutAPassReturnsAnError) {
   SmallCall call;
   const Status status = backward(call.backward(), {.scale = 0.0F}, kOnMean);
   EXPECT_EQ(status.code(), StatusCode::unsupported);
-  EXPECT_EQ(status.message(), "the ampere engine has no backward pass");
+  EXPECT_EQ(status.message(), "the gpu engine has no backward pass");
   EXPECT_EQ(call.dq, std::vector<float>(kRows * kColumns, kUntouched));
 }
 
@@ -93,9 +93,17 @@ TEST(ChooseEngine, TakesTheFirstThatServesTheDevice) {
 }
 
 TEST(ChooseEngine, SaysWhatIsAcceptedWhereNoneIsOfThatName) {
-  const auto chosen = api::choose_engine(engine::implementations(), Device{}, Engine::hopper);
-  EXPECT_EQ(chosen.status().message(),
-            "the hopper engine is not in this build: engine must be automatic, ampere or cpu");
+  const engine::Implementation* const cpu[] = {engine::implementations().front()};
+  EXPECT_EQ(api::choose_engine(cpu, Device{}, Engine::gpu).status().message(),
+            "the gpu engine is not in this build: engine must be automatic or cpu");
+}
+
+TEST(ChooseEngine, TakesTheGpuEngineByTheNamesOfBefore) {
+  for (const Engine before : {Engine::ampere, Engine::hopper}) {
+    const auto chosen = api::choose_engine(engine::implementations(), Device{}, before);
+    ASSERT_TRUE(chosen.ok());
+    EXPECT_EQ((*chosen)->id(), Engine::gpu);
+  }
 }
 
 TEST(ChooseEngine, SaysWhichDevicesTheWantedEngineTakes) {
@@ -108,7 +116,7 @@ TEST(ChooseEngine, SaysWhichDevicesTheWantedEngineTakes) {
 
 TEST(ChooseEngine, PassesOnWhyAnEngineDoesNotServeTheDevice) {
   const Device other{.type = DeviceType::cpu, .index = 1};
-  EXPECT_EQ(api::choose_engine(engine::implementations(), other, Engine::ampere).status().message(),
+  EXPECT_EQ(api::choose_engine(engine::implementations(), other, Engine::gpu).status().message(),
             "the mean engine serves device 0");
 }
 

@@ -37,7 +37,7 @@ class MeanCall final : public engine::PlannedCall {
 
 class MeanEngine final : public engine::Implementation {
  public:
-  Engine id() const override { return Engine::ampere; }  // a name that no other engine of the list has
+  Engine id() const override { return Engine::gpu; }  // a name that no other engine of the list has
   DeviceType device_type() const override { return DeviceType::cpu; }
   Status serves(const Device& device) const override {
     if (device.index == 0) return {};

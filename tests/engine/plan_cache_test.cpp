@@ -28,6 +28,7 @@ TEST(PlanCache, FindsThePlanOfAnEqualProblemEngineAndThreads) {
   EXPECT_EQ(api::find_plan(problem_of(101), two_threads), nullptr);
   EXPECT_EQ(api::find_plan(problem_of(100), {.threads = 3}), nullptr);
   EXPECT_EQ(api::find_plan(problem_of(100), {.engine = Engine::cpu, .threads = 2}), nullptr);
+  EXPECT_EQ(api::find_plan(problem_of(100), {.kernels = "sm80", .threads = 2}), nullptr);
 }
 
 TEST(PlanCache, DropsThePlanThatWasNotUsedForLongest) {

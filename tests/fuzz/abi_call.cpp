@@ -210,6 +210,7 @@ void AlignedDelete::operator()(std::byte* memory) const { ::operator delete(memo
 Workspace keep_promises(strobe_execution& execution) {
   if (execution.parallel_for != nullptr) execution.parallel_for = run_in_turn;
   if (execution.allocate_workspace != nullptr) execution.allocate_workspace = allocate_nothing;
+  if (execution.kernels != nullptr) execution.kernels = "sm80";
   if (execution.threads > kMostThreads) execution.threads %= kMostThreads;
   if (execution.workspace == nullptr) return nullptr;
   execution.workspace_bytes = std::min(execution.workspace_bytes, kMostWorkspace);

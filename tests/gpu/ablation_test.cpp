@@ -27,18 +27,18 @@ AttentionCase ablation_case(std::int64_t head_dim, CausalMask causal) {
 
 class GpuAblation : public GpuTest {
  protected:
-  void expect_matches(const AttentionCase& attention, const sm90::VariantScope::Change& change) {
+  void expect_matches(const AttentionCase& attention, const gpu::Override<sm90::forward::Config>::Change& change) {
     CaseTensors tensors(attention);
     DeviceCopies copies(device());
     const ForwardArguments arguments =
         tensors.forward_arguments([&](const GuardedTensor& tensor) { return copies.place(tensor); });
-    const sm90::VariantScope scope(change);
+    const gpu::Override<sm90::forward::Config> override(change);
     const Result<Plan> plan = make_plan(arguments, attention.options);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     const Status status = plan->run(arguments, {.stream = stream().get()});
     ASSERT_TRUE(status.ok()) << status.message();
     copies.download(tensors.forward_outputs());
-    expect_forward_matches(tensors, attention, reference::arithmetic_of(Engine::hopper, attention.dtype));
+    expect_forward_matches(tensors, attention, reference::arithmetic_of("sm90", attention.dtype));
   }
 };
 

@@ -21,7 +21,7 @@ class GpuAppend : public FamilyTest {
   void run(AppendCase& one) {
     DeviceCopies copies(device());
     const AppendArguments arguments = one.arguments([&](const GuardedTensor& tensor) { return copies.place(tensor); });
-    const Status status = append(arguments, {.engine = tested_engine(), .stream = stream().get()});
+    const Status status = append(arguments, tested_execution(stream().get()));
     ASSERT_TRUE(status.ok()) << status.message();
     download(copies, one, arguments);
   }
@@ -99,7 +99,7 @@ TEST_P(GpuAppend, IsCaptured) {
   DeviceCopies copies(device());
   const AppendArguments arguments = one.arguments([&](const GuardedTensor& tensor) { return copies.place(tensor); });
   const auto enqueue = [&] {
-    const Status status = append(arguments, {.engine = tested_engine(), .stream = stream().get()});
+    const Status status = append(arguments, tested_execution(stream().get()));
     ASSERT_TRUE(status.ok()) << status.message();
   };
   enqueue();  // compiles the kernel
@@ -201,7 +201,7 @@ TEST_P(GpuAppend, QuotientsHaveTheBitsOfTheCpu) {
       a.k_new = a.v_new = on_device(numbers, {1, rows, 1, 64}, DType::float32);
       a.cache_seqlens = on_device(lengths, {1}, DType::int32);
       a.k_descale = a.v_descale = on_device(scales, {1, 1, 1}, DType::float32);
-      const Status status = append(a, {.engine = tested_engine(), .stream = stream().get()});
+      const Status status = append(a, tested_execution(stream().get()));
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_TRUE(append(host).ok());
       std::vector<std::uint8_t> got(k.size());
@@ -245,7 +245,7 @@ class BadNumbers {
     a.sin = on_device(sin, {kPositions, kColumns / 2}, DType::float16);
     a.q = on_device(rows, {kBatch, 1, kColumns}, DType::float16);
     a.q_out = on_device(queries, {kBatch, 1, kColumns}, DType::float16);
-    const Status status = append(a, {.engine = tested_engine(), .stream = stream.get()});
+    const Status status = append(a, tested_execution(stream.get()));
     EXPECT_TRUE(status.ok()) << status.message();
     constexpr std::size_t kQueries = 11;  // in the order above
     on_device.download(kQueries, queries);

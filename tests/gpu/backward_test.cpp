@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward of a GPU engine against the float64 reference, and run many times: from graphs, on several streams, on a
 // poisoned workspace, with dS in several parts; with `deterministic` always the same bits.
-#include "sm90/backward.h"
+#include "gpu/call/override.h"
+#include "sm90/backward_plan.h"
 
 #include <algorithm>
 #include <array>
@@ -27,7 +28,7 @@ AttentionCase backward_case(std::int64_t seqlen, std::int64_t head_dim, CausalMa
 
 void expect_backward_right(DeviceCase& one, const AttentionCase& attention) {
   one.copies.download(one.tensors.backward_outputs());
-  expect_backward_matches(one.tensors, attention, reference::arithmetic_of(tested_engine(), attention.dtype));
+  expect_backward_matches(one.tensors, attention, reference::arithmetic_of(tested_kernels(), attention.dtype));
 }
 
 class GpuBackward : public FamilyTest {
@@ -84,8 +85,8 @@ TEST_P(GpuBackward, SumsScoreGradientsInParts) {
       attention.heads_q = 4;
       attention.k.rows = 280;
       for (const std::size_t bytes : {std::size_t{1} << 19U, std::size_t{1} << 17U, std::size_t{1}}) {
-        const sm90::BackwardScope scope(
-            [bytes](auto&, sm90::ScoreGradientLimits& limits) { limits = {.bytes = bytes, .most_bytes = bytes}; });
+        const gpu::Override<sm90::ScoreGradientLimits> override(
+            [bytes](sm90::ScoreGradientLimits& limits) { limits = {.bytes = bytes, .most_bytes = bytes}; });
         SCOPED_TRACE(bytes);
         expect_matches_reference(attention);
       }
@@ -136,7 +137,7 @@ TEST_P(GpuBackward, RejectsAWorkspaceThatIsTooSmall) {
   DeviceCase one(plain_case(100, 128, CausalMask::none), device());
   const BackwardArguments arguments =
       one.tensors.backward_arguments([&](const GuardedTensor& tensor) { return one.copies.place(tensor); });
-  const Result<Plan> plan = make_plan(arguments, {}, {.engine = tested_engine()});
+  const Result<Plan> plan = make_plan(arguments, {}, tested_execution());
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   int anything = 0;
   const Status status = plan->run(arguments, {.stream = stream().get(), .workspace = &anything, .workspace_bytes = 4});

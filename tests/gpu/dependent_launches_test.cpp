@@ -9,10 +9,11 @@
 
 #include "attention/matches_reference.h"
 #include "device_case.h"
+#include "gpu/call/override.h"
 #include "gpu/device_memory.h"
 #include "gpu_test.h"
 #include "reference/bound/arithmetic.h"
-#include "sm90/backward.h"
+#include "sm90/backward_plan.h"
 
 namespace strobe::test {
 namespace {
@@ -107,7 +108,7 @@ std::vector<std::byte> GpuDependentLaunches::gradients_alone(Turn& turn, const g
   poison(workspace);
   turn.run(stream(), workspace);
   turn.copies.download(turn.tensors.backward_outputs());
-  expect_backward_matches(turn.tensors, turn.attention, reference::arithmetic_of(Engine::hopper, turn.attention.dtype));
+  expect_backward_matches(turn.tensors, turn.attention, reference::arithmetic_of("sm90", turn.attention.dtype));
   std::vector<std::byte> all;
   for (const GuardedTensor* const tensor : {&turn.tensors.dq, &turn.tensors.dk, &turn.tensors.dv}) {
     const std::vector<std::byte> bytes = tensor->element_bytes();
@@ -166,8 +167,8 @@ TEST_F(GpuDependentLaunches, Of256) { expect_nothing_is_read_too_early(256); }
 
 // Two kernels for each head and block of keys, whose dS lies in the same place.
 TEST_F(GpuDependentLaunches, OfParts) {
-  const sm90::BackwardScope scope(
-      [](auto&, sm90::ScoreGradientLimits& limits) { limits = {.bytes = 1, .most_bytes = 1}; });
+  const gpu::Override<sm90::ScoreGradientLimits> override(
+      [](sm90::ScoreGradientLimits& limits) { limits = {.bytes = 1, .most_bytes = 1}; });
   for (const std::int64_t head_dim : {64, 128, 256}) {
     expect_turns_keep_apart(short_case(200, head_dim, CausalMask::none, true));
   }

@@ -47,7 +47,7 @@ class DeviceCache {
 
   /// Runs the call on the tested engine; its outputs are then in host memory, too.
   void run(const AttentionOptions& options, const gpu::Stream& stream) {
-    const Result<Plan> plan = make_plan(arguments_, options, {.engine = tested_engine()});
+    const Result<Plan> plan = make_plan(arguments_, options, tested_execution());
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     explained_ = plan->explain();
     const Status status = plan->run(arguments_, {.stream = stream.get()});
@@ -77,7 +77,7 @@ class DeviceCache {
   /// Of `host`, a call on the CPU that reads the same keys.
   void expect_matches(const ForwardArguments& host, const AttentionOptions& options) const {
     const reference::ForwardResult expected =
-        reference::forward(host, options, reference::arithmetic_of(tested_engine(), host.q.dtype), 1);
+        reference::forward(host, options, reference::arithmetic_of(tested_kernels(), host.q.dtype), 1);
     expect_within(host_.o, expected.o);
     if (host_.lse.given()) expect_within(host_.lse, expected.lse);
     if (host_.max_logits.given()) expect_within(host_.max_logits, expected.max_logits);

@@ -78,7 +78,7 @@ class DeviceCase {
  private:
   template <class Arguments>
   static std::optional<Plan> planned(const Arguments& arguments, const AttentionOptions& options) {
-    const Result<Plan> plan = make_plan(arguments, options, {.engine = tested_engine()});
+    const Result<Plan> plan = make_plan(arguments, options, tested_execution());
     EXPECT_TRUE(plan.ok()) << plan.status().message();
     if (!plan.ok()) return {};
     return *plan;

@@ -79,7 +79,7 @@ TEST_P(GpuForward, SplitsTheKeysOfTheLengthsThatItReads) {
     one.poison();
     ASSERT_TRUE(graph.launch());
     const auto first = one.bits();
-    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_engine(), attention.dtype));
+    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_kernels(), attention.dtype));
     if (HasFailure()) return;
     one.poison();
     for (int i = 0; i < 100; ++i) ASSERT_TRUE(graph.launch());
@@ -104,7 +104,7 @@ TEST_P(GpuForward, KeepsNaNOfHiddenKeysOutOfParts) {
     one.copies.upload(one.tensors.v);
     one.forward(stream());
     one.copies.download(one.tensors.forward_outputs());
-    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_engine(), attention.dtype));
+    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_kernels(), attention.dtype));
   }
 }
 
@@ -175,7 +175,7 @@ TEST_P(GpuForward, TakesNaNWhereItIsSeenAndOnlyThere) {
     one.copies.upload(input);
     one.forward(stream());
     one.copies.download(one.tensors.forward_outputs());
-    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_engine(), attention.dtype));
+    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_kernels(), attention.dtype));
   }
 }
 

@@ -92,7 +92,7 @@ class LargeScoresTest : public GpuTest {
 
   template <class Arguments>
   static void run(const Arguments& arguments, const AttentionOptions& options) {
-    const Result<Plan> plan = make_plan(arguments, options, {.engine = tested_engine()});
+    const Result<Plan> plan = make_plan(arguments, options, tested_execution());
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     const Status status = plan->run(arguments, {});
     ASSERT_TRUE(status.ok()) << status.message();

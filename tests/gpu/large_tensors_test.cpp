@@ -6,10 +6,11 @@
 
 #include "attention/matches_reference.h"
 #include "device_case.h"
+#include "gpu/call/override.h"
 #include "gpu/device_memory.h"
 #include "gpu_test.h"
 #include "reference/bound/arithmetic.h"
-#include "sm90/backward.h"
+#include "sm90/backward_plan.h"
 
 namespace strobe::test {
 namespace {
@@ -132,7 +133,7 @@ void GpuLargeTensors::expect_copies_match(const AttentionCase& attention, bool p
       const auto from = reinterpret_cast<runtime::CUdeviceptr>(large->data) + copy * bytes;
       ASSERT_EQ(device().driver->MemcpyDtoH(small->view().data, from, bytes), runtime::CUDA_SUCCESS);
     }
-    expect_backward_matches(one, attention, reference::arithmetic_of(Engine::hopper, attention.dtype));
+    expect_backward_matches(one, attention, reference::arithmetic_of("sm90", attention.dtype));
   }
   memories_.clear();
 }
@@ -143,8 +144,8 @@ TEST_F(GpuLargeTensors, GradientsOfSums) {
 
 TEST_F(GpuLargeTensors, GradientsByRoles) {
   // All dS in one launch: more than 2^31 bytes of it.
-  const sm90::BackwardScope scope(
-      [](auto&, sm90::ScoreGradientLimits& limits) { limits.bytes = std::size_t{1} << 33U; });
+  const gpu::Override<sm90::ScoreGradientLimits> override(
+      [](sm90::ScoreGradientLimits& limits) { limits.bytes = std::size_t{1} << 33U; });
   for (const bool packed : {false, true}) expect_copies_match(small_case(256), packed);
 }
 

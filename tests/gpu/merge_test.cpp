@@ -18,7 +18,7 @@ TEST_P(GpuMerge, MatchesFloat64) {
     DeviceCopies copies(device());
     const MergeArguments arguments = one.arguments([&](const GuardedTensor& tensor) { return copies.place(tensor); });
     const auto run = [&] {
-      const Status status = merge(arguments, {.engine = tested_engine(), .stream = stream().get()});
+      const Status status = merge(arguments, tested_execution(stream().get()));
       ASSERT_TRUE(status.ok()) << status.message();
       copies.download({&one.o, &one.lse});
     };

@@ -23,7 +23,7 @@ class GpuOptions : public FamilyTest {
     SCOPED_TRACE(describe(attention));
     const TestedVariants variants(true);
     DeviceCase one(attention, device());
-    const reference::ArithmeticModel model = reference::arithmetic_of(tested_engine(), attention.dtype);
+    const reference::ArithmeticModel model = reference::arithmetic_of(tested_kernels(), attention.dtype);
     one.forward(stream());
     one.backward(stream());
     if (HasFailure()) return;

@@ -123,7 +123,7 @@ class GpuRandom : public FamilyTest {
     SCOPED_TRACE(describe(attention));
     const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
     DeviceCase one(attention, device());
-    const reference::ArithmeticModel model = reference::arithmetic_of(tested_engine(), attention.dtype);
+    const reference::ArithmeticModel model = reference::arithmetic_of(tested_kernels(), attention.dtype);
     one.forward(stream());
     if (backward) one.backward(stream());
     if (HasFailure()) return;

@@ -29,7 +29,7 @@ class DeviceServer final : public SimulatedServer {
     on_device.cu_seqlens_new = cache.arguments().sequences.cu_seqlens_q;
     on_device.cache_seqlens = cache.on_device(call.append.cache_seqlens);
     on_device.page_table = cache.arguments().page_table;
-    const Status appended = append(on_device, {.engine = tested_engine(), .stream = stream_.get()});
+    const Status appended = append(on_device, tested_execution(stream_.get()));
     EXPECT_TRUE(appended.ok()) << appended.message();
     cache.run(call.options, stream_);
     const Status on_cpu = append(call.append, {.threads = 1});
@@ -38,7 +38,7 @@ class DeviceServer final : public SimulatedServer {
       const std::vector<std::byte> bytes = cache.downloaded(pool);
       EXPECT_EQ(std::memcmp(bytes.data(), pool.data, bytes.size()), 0) << "a pool is not what the CPU engine makes it";
     }
-    return reference::arithmetic_of(tested_engine(), call.forward.q.dtype);
+    return reference::arithmetic_of(tested_kernels(), call.forward.q.dtype);
   }
 
  private:

@@ -4,13 +4,18 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "attention/seeds.h"
+#include "gpu/call/override.h"
+#include "gpu/plan/device.h"
+#include "kernels/sm80/backward/config.h"
+#include "kernels/sm80/forward/config.h"
+#include "kernels/sm90/backward/config.h"
+#include "kernels/sm90/forward/config.h"
 #include "runtime/device.h"
-#include "sm80/backward.h"
-#include "sm80/forward.h"
-#include "sm90/backward.h"
-#include "sm90/forward.h"
+#include "strobe/attention.h"
 
 namespace strobe::test {
 
@@ -24,36 +29,44 @@ inline Family& tested_family() {
   return family;
 }
 
-inline Engine tested_engine() { return tested_family() == Family::sm80 ? Engine::ampere : Engine::hopper; }
+inline std::string_view tested_kernels() { return name_of(tested_family()); }
+
+/// Asks for sm80's kernels. Otherwise the engine chooses, which takes sm90's for all but few query rows and rows of
+/// pages.
+inline Execution tested_execution(void* stream = nullptr) {
+  Execution execution{.engine = Engine::gpu, .stream = stream};
+  if (tested_family() == Family::sm80) execution.kernels = "sm80";
+  return execution;
+}
 
 inline bool serves(const runtime::CudaDevice& device) {
   return tested_family() == Family::sm80 ? device.compute_major >= 8 : device.compute_major == 9;
 }
 
-/// While it lives, plans take debug variants where `debug`. Others change nothing of an sm90 forward: where
-/// a variant is changed, it takes none of another family's kernels. STROBE_SHARED_KB: the sm80 tiles for
-/// devices whose CTAs have so much shared memory.
+/// While it lives, plans take debug variants where `debug`. Others override nothing of sm90's forward: where its
+/// variant is overridden, it hands no call on. STROBE_SHARED_KB: tiles for devices whose CTAs have so much shared
+/// memory.
 class TestedVariants {
  public:
-  explicit TestedVariants(bool debug)
-      : sm90_forward_(debug ? [](sm90::forward::Config& config) { config.debug = true; }
-                            : sm90::VariantScope::Change()),
-        sm90_backward_([debug](auto& config, auto&) { config.debug = debug; }),
-        sm80_forward_({.device = limit_shared_memory,
-                       .config = [debug](sm80::forward::Config& config) { config.debug = debug; }}),
-        sm80_backward_({.device = limit_shared_memory,
-                        .config = [debug](sm80::backward::Config& config) { config.debug = debug; }}) {}
+  explicit TestedVariants(bool debug) : device_(limit_shared_memory) {
+    if (!debug) return;
+    sm90_forward_.emplace([](auto& config) { config.debug = true; });
+    sm90_backward_.emplace([](auto& config) { config.debug = true; });
+    sm80_forward_.emplace([](auto& config) { config.debug = true; });
+    sm80_backward_.emplace([](auto& config) { config.debug = true; });
+  }
 
  private:
-  static void limit_shared_memory(sm80::DeviceShape& shape) {
+  static void limit_shared_memory(gpu::DeviceShape& shape) {
     const auto kilobytes = static_cast<int>(number_from("STROBE_SHARED_KB", 0));
     if (kilobytes != 0) shape.shared_bytes = kilobytes << 10;
   }
 
-  sm90::VariantScope sm90_forward_;
-  sm90::BackwardScope sm90_backward_;
-  sm80::ForwardScope sm80_forward_;
-  sm80::BackwardScope sm80_backward_;
+  gpu::Override<gpu::DeviceShape> device_;
+  std::optional<gpu::Override<sm90::forward::Config>> sm90_forward_;
+  std::optional<gpu::Override<sm90::backward::Config>> sm90_backward_;
+  std::optional<gpu::Override<sm80::forward::Config>> sm80_forward_;
+  std::optional<gpu::Override<sm80::backward::Config>> sm80_backward_;
 };
 
 }  // namespace strobe::test

@@ -26,7 +26,7 @@ class GpuTree : public FamilyTest {
     one.forward(stream());
     if (HasFailure()) return;
     one.copies.download(one.tensors.forward_outputs());
-    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_engine(), attention.dtype));
+    expect_forward_matches(one.tensors, attention, reference::arithmetic_of(tested_kernels(), attention.dtype));
   }
 
   /// Trees and random bits, queries around the edges of tiles and keys around those of blocks.

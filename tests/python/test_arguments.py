@@ -203,9 +203,11 @@ CASES = [
     (dict(threads=4097), ValueError, "threads is 4097: it must be from 1 to 4096, or 0 for one per hardware thread"),
     (dict(threads="all"), TypeError, "threads is of type str: it must be an integer"),
     (dict(threads=2**40), ValueError, "threads is 1099511627776: it must fit 32 bits"),
-    (dict(engine="hopper"), NotImplementedError, "q is on cpu: the hopper engine takes tensors on a CUDA device"),
-    (dict(engine="gpu"), ValueError, 'engine is "gpu": it must be automatic, cpu, ampere or hopper'),
-    (dict(engine=1), TypeError, "engine is of type int: it must be automatic, cpu, ampere or hopper"),
+    (dict(engine="gpu"), NotImplementedError, "q is on cpu: the gpu engine takes tensors on a CUDA device"),
+    (dict(engine="tpu"), ValueError, 'engine is "tpu": it must be automatic, cpu or gpu'),
+    (dict(kernels="sm80"), NotImplementedError, "kernels is sm80: the cpu engine has one family"),
+    (dict(kernels="sm70"), ValueError, 'kernels is "sm70": it must be sm90 or sm80'),
+    (dict(engine=1), TypeError, "engine is of type int: it must be automatic, cpu or gpu"),
     (dict(stream=5), ValueError, "stream is given for tensors on the cpu: it must be null"),
     (dict(stream=-1), ValueError, "stream is -1: it must be from 0 to 2^64 - 1"),
     (dict(stream="0"), TypeError, "stream is of type str: it must be an integer"),
@@ -277,7 +279,7 @@ BACKWARD_CASES = [
     ({"dq": read_only(2, 8, 4, 16)}, ValueError, "dq is read-only: it must be writable"),
     ({"return_d_bias": True}, ValueError, "return_d_bias is given without bias: give bias, too"),
     ({"return_d_sink": True}, ValueError, "return_d_sink is given without sink: give sink, too"),
-    ({"engine": "cuda"}, ValueError, 'engine is "cuda": it must be automatic, cpu, ampere or hopper'),
+    ({"engine": "cuda"}, ValueError, 'engine is "cuda": it must be automatic, cpu or gpu'),
 ]
 
 

@@ -154,7 +154,7 @@ def test_float8_without_ml_dtypes_name(qkv):
         (dict(k=np.zeros((1, 130, 2, 64), np.float32)), ValueError, "k has shape .* batch and head_dim must be equal"),
         (dict(v=np.zeros((2, 130, 2, 48), np.float64)), ValueError, "v is float64: it must be q's dtype"),
         (dict(q=3.0), TypeError, "q is of type float: it must be a tensor"),
-        (dict(engine="hopper"), NotImplementedError, "the hopper engine takes tensors on a CUDA device"),
+        (dict(engine="gpu"), NotImplementedError, "the gpu engine takes tensors on a CUDA device"),
     ],
 )
 def test_misuse(qkv, change, error, message):

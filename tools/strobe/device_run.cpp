@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device_run.h"
 
+#include <fmt/format.h>
+
 #include "gpu/mirrored_call.h"
 #include "gpu/stream.h"
 #include "timed.h"
@@ -37,6 +39,11 @@ Result<double> run_on(const Device& device, const Plan& plan, const ForwardArgum
 
 Result<double> run_on(const Device& device, const Plan& plan, const BackwardArguments& host) {
   return run_on_device(device, plan, host);
+}
+
+std::string engine_text(const Plan& plan) {
+  const std::string engine = name_of(plan.engine());
+  return plan.kernels().empty() ? engine : fmt::format("{} ({})", engine, plan.kernels());
 }
 
 }  // namespace strobe::program

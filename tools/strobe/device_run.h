@@ -2,6 +2,8 @@
 // A plan run where its tensors are: host tensors as they are, or copies of them on a GPU.
 #pragma once
 
+#include <string>
+
 #include "strobe/plan.h"
 
 namespace strobe::program {
@@ -10,5 +12,8 @@ namespace strobe::program {
 /// the milliseconds of the run alone, without the copies.
 Result<double> run_on(const Device& device, const Plan& plan, const ForwardArguments& host);
 Result<double> run_on(const Device& device, const Plan& plan, const BackwardArguments& host);
+
+/// The plan's engine and family of kernels: "cpu", "gpu (sm90)".
+std::string engine_text(const Plan& plan);
 
 }  // namespace strobe::program

@@ -120,10 +120,15 @@ void ExecutionFlags::add_device_to(CLI::App& command) {
       ->type_name("NAME")
       ->capture_default_str()
       ->group("Execution");
-  command.add_option("--engine", engine, "auto (the device's), cpu, ampere or hopper")
-      ->check(CLI::IsMember({"auto", "cpu", "ampere", "hopper"}))
+  command.add_option("--engine", engine, "auto (the device's), cpu or gpu")
+      ->check(CLI::IsMember({"auto", "cpu", "gpu", "ampere", "hopper"}))  // the last two are deprecated
       ->type_name("NAME")
       ->capture_default_str()
+      ->group("Execution");
+  command
+      .add_option("--kernels", kernels, "GPU: the family of kernels, sm90 or sm80 (default the fastest of the call)")
+      ->check(CLI::IsMember({"sm90", "sm80"}))
+      ->type_name("NAME")
       ->group("Execution");
 }
 
@@ -137,8 +142,12 @@ void ExecutionFlags::add_to(CLI::App& command) {
 Execution ExecutionFlags::execution() const {
   Execution execution;
   if (engine == "cpu") execution.engine = Engine::cpu;
+  if (engine == "gpu") execution.engine = Engine::gpu;
   if (engine == "ampere") execution.engine = Engine::ampere;
   if (engine == "hopper") execution.engine = Engine::hopper;
+  for (const std::string_view family : {"sm90", "sm80"}) {
+    if (kernels == family) execution.kernels = family;  // longer than these flags live
+  }
   execution.threads = threads;
   return execution;
 }

@@ -59,10 +59,11 @@ struct ShapeFlags {
   Shape shape() const;
 };
 
-/// --device, --engine and --threads.
+/// --device, --engine, --kernels and --threads.
 struct ExecutionFlags {
   std::string device = "cpu";
   std::string engine = "auto";
+  std::string kernels;
   int threads = 0;
 
   /// Without --threads.

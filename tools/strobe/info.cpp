@@ -44,8 +44,7 @@ ExitCode info() {
   print_text("strobe {}\n\n", STROBE_VERSION);
   print_text("engines\n");
   print_text("  cpu              {}\n", availability(Engine::cpu, DeviceType::cpu));
-  print_text("  ampere           {}\n", availability(Engine::ampere, DeviceType::cuda));
-  print_text("  hopper           {}\n\n", availability(Engine::hopper, DeviceType::cuda));
+  print_text("  gpu              {}\n\n", availability(Engine::gpu, DeviceType::cuda));
   print_gpu(gpu_report());
   print_text("processor\n");
   print_text("  name             {}\n", processor_name());

@@ -183,7 +183,7 @@ ExitCode run(const RunFlags& flags) {
   if (!backward.ok()) return report(backward.status());
   if (Status status = make_directory(flags.out); !status.ok()) return report(status);
 
-  print_text("{}, {}{}\n", name_of(forward->engine()), flags.options.describe(), flags.modifiers.describe());
+  print_text("{}, {}{}\n", engine_text(*forward), flags.options.describe(), flags.modifiers.describe());
   print_tensor("q", tensors.q);
   print_tensor("k", tensors.k);
   print_tensor("v", tensors.v);

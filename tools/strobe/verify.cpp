@@ -194,14 +194,14 @@ ExitCode verify(const VerifyFlags& flags) {
   const Shape shape = flags.shape.shape();
   const Result<Modifiers> modifiers = flags.modifiers.read(shape.heads_q);
   if (!modifiers.ok()) return report(modifiers.status());
-  Engine engine = Engine::automatic;
+  std::string engine;
   for (const std::string& dtype : flags.dtypes) {  // what the library rejects, it rejects before anything is allocated
     const Result<Plan> plan = planned(flags, dtype_of(dtype), *modifiers);
     if (!plan.ok()) return report(plan.status());
-    engine = plan->engine();
+    engine = engine_text(*plan);
   }
   print_text("against float64: {}, {}{}, seed {}, engine {}\n\n", shape.describe(), flags.options.describe(),
-             flags.modifiers.describe(), flags.seed, name_of(engine));
+             flags.modifiers.describe(), flags.seed, engine);
   Verification verification(flags, *modifiers);
   for (const std::string& inputs : flags.inputs) {
     for (const std::string& dtype : flags.dtypes) {

@@ -5,12 +5,12 @@
 
 namespace strobe::reference {
 
-ArithmeticModel arithmetic_of(Engine engine, DType probabilities) {
+ArithmeticModel arithmetic_of(std::string_view kernels, DType probabilities) {
   ArithmeticModel model;
   // Of 8-bit operands the bound derives the rounding from the operands themselves.
   const bool eight_bit = probabilities == DType::uint8 || probabilities == DType::float8_e4m3;
   model.probabilities = eight_bit ? DType::float32 : probabilities;
-  if (engine == Engine::cpu) {
+  if (kernels.empty()) {                                                    // on the CPU
     if (probabilities == DType::bfloat16) model.smallest_input = 0x1p-126;  // its units flush subnormals
     return model;
   }
@@ -20,10 +20,10 @@ ArithmeticModel arithmetic_of(Engine engine, DType probabilities) {
   // 1 - 2 / (e^2x + 1): the quotient, up to 2, is off by 2^-24 each of the sum and of the product of two sums, which
   // share a reciprocal, by that one's 2^-23, and by the exponential's share.
   model.tanh_absolute_error = 0x1p-21;
-  model.maximum_slack = 8.0 * std::numbers::ln2;       // a row's maximum is raised once a score passes it by 2^8
-  model.block_n = engine == Engine::ampere ? 32 : 64;  // the fewest keys of a step
+  model.maximum_slack = 8.0 * std::numbers::ln2;  // a row's maximum is raised once a score passes it by 2^8
+  model.block_n = kernels == "sm80" ? 32 : 64;    // the fewest keys of a step
   model.keep_joins_sums = true;
-  if (engine == Engine::hopper) {
+  if (kernels == "sm90") {
     if (probabilities == DType::float8_e4m3) model.unit_roundoff = 0x1p-13;  // what they keep of sums of such products
     model.joining_parts = 4.0;                                               // float16's; bfloat16 has three
     model.passed_probabilities = DType::float16;  // from the warpgroup that computes P to the one that computes dS

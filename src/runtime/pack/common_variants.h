@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that the build compiles ahead.
+// The kernels that the build compiles ahead. Who has kernels defines these functions: the runtime knows none.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "runtime/variant.h"
@@ -13,8 +14,9 @@ struct CommonVariant {
   unsigned dynamic_shared_bytes = 0;  // what a launch asks for; for the report
 };
 
-/// Of each GPU engine, by its own choice of kernels: defined in src/sm90 and src/sm80.
-std::vector<CommonVariant> hopper_variants();
-std::vector<CommonVariant> ampere_variants();
+std::vector<CommonVariant> common_variants();
+
+/// What all headers of kernels can be compiled for.
+std::string_view newest_architecture();
 
 }  // namespace strobe::runtime

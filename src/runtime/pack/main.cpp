@@ -2,11 +2,9 @@
 // The build's own tool: makes what is embedded in the library. It needs no GPU.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -34,8 +32,8 @@ constexpr std::string_view kUsage =
 Status make_sources(std::span<char* const> arguments) {
   const auto nvrtc = Nvrtc::open(arguments[1]);
   if (!nvrtc.ok()) return nvrtc.status();
-  const Result<std::string> sources =
-      gather_sources(**nvrtc, arguments[2], {arguments.begin() + 3, arguments.end()}, {"sm_90a"});
+  const Result<std::string> sources = gather_sources(**nvrtc, arguments[2], {arguments.begin() + 3, arguments.end()},
+                                                     {std::string(newest_architecture())});
   if (!sources.ok()) return sources.status();
   return write_file(arguments[0], *sources);
 }
@@ -74,8 +72,7 @@ Status make_kernels(std::span<char* const> arguments) {
   }
   const KernelStore store(*sources, Archive(), DiskCache::open(arguments[3]), {});
   store.cache().keep_to_this_process();
-  std::vector<CommonVariant> variants = hopper_variants();
-  std::ranges::move(ampere_variants(), std::back_inserter(variants));
+  std::vector<CommonVariant> variants = common_variants();
   const std::regex pattern(arguments[4]);
   std::erase_if(variants,
                 [&](const CommonVariant& kernel) { return !std::regex_search(kernel.variant.name, pattern); });

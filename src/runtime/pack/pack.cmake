@@ -11,46 +11,20 @@ add_library(strobe_pack_parts OBJECT
 )
 target_link_libraries(strobe_pack_parts PUBLIC strobe_kernel_store PRIVATE fmt::fmt strobe_warnings)
 
-# The planning code that says which kernels are common: every GPU engine's.
-set(variant_sources
-  ${PROJECT_SOURCE_DIR}/src/api/tensor.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm80/backward_plan.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm80/backward_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm80/forward_plan.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm80/forward_tiles.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm80/forward_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm80/pack_variants.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm80/supported.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/append_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/backward_plan.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/backward_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/few_queries.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/row_invariant.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/score_params.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/merge_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/quantize_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/gpu/supported.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm90/backward_plan.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm90/backward_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm90/dealt_tiles.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm90/forward_plan.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm90/forward_variant.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm90/pack_variants.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm90/row_invariant.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm90/schedule.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm90/supported.cpp
-  ${PROJECT_SOURCE_DIR}/src/sm90/tile_fit.cpp
-)
-add_library(strobe_pack_variants OBJECT ${variant_sources})
+# The lists of common kernels, and the planning code behind them: the linker takes what they reach.
+file(GLOB_RECURSE pack_lists CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/pack.cpp)
+add_library(strobe_pack_variants STATIC ${pack_lists} ${PROJECT_SOURCE_DIR}/src/api/tensor.cpp
+  $<TARGET_OBJECTS:strobe_families>)
+set_target_properties(strobe_pack_variants PROPERTIES UNITY_BUILD OFF) # what is reached is told by the file
 target_include_directories(strobe_pack_variants PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(strobe_pack_variants PRIVATE fmt::fmt strobe_warnings)
 if(CMAKE_CROSSCOMPILING)
   set(strobe_pack ${STROBE_HOST_PACK})
   set(strobe_pack_program ${STROBE_HOST_PACK})
 else()
-  add_executable(strobe_pack pack/main.cpp $<TARGET_OBJECTS:strobe_pack_variants>)
+  add_executable(strobe_pack pack/main.cpp)
   set_target_properties(strobe_pack PROPERTIES OUTPUT_NAME strobe-pack)
-  target_link_libraries(strobe_pack PRIVATE strobe_pack_parts strobe_kernel_store strobe_driver
+  target_link_libraries(strobe_pack PRIVATE strobe_pack_variants strobe_pack_parts strobe_kernel_store strobe_driver
     fmt::fmt nlohmann_json::nlohmann_json strobe_warnings ${CMAKE_DL_LIBS})
   set(strobe_pack strobe_pack)
   set(strobe_pack_program $<TARGET_FILE:strobe_pack>)

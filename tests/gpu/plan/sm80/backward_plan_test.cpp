@@ -121,7 +121,7 @@ TEST(Sm80BackwardPlan, NamesWhatTheEngineLacks) {
   AttentionProblem problem = problem_of(64, 64, 64);
   problem.dtype = DType::float32;
   EXPECT_EQ(backward_config(problem, kDevices[0].shape).status().message(),
-            "q is float32: the ampere engine computes in float16 and bfloat16");
+            "q is float32: the gpu engine computes in float16 and bfloat16");
 }
 
 TEST(Sm80BackwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {

@@ -8,7 +8,7 @@
 #include "attention/random.h"
 #include "attention/seeds.h"
 #include "devices.h"
-#include "gpu/append_variant.h"
+#include "gpu/auxiliary/append_variant.h"
 #include "gpu/plan/plan_problem.h"
 #include "kernels/sm80/forward/smem.h"
 #include "runtime/embedded.h"
@@ -67,7 +67,7 @@ AttentionProblem few_queries_of(AttentionProblem problem, Random& random) {
 }
 
 /// A kernel of a plan for the problem, or of a few queries in its place: half of them of the forward.
-Result<runtime::Variant> variant_for(const AttentionProblem& problem, const sm80::DeviceShape& shape, Random& random) {
+Result<runtime::Variant> variant_for(const AttentionProblem& problem, const gpu::DeviceShape& shape, Random& random) {
   if (problem.has_tree_mask || random.chance(0.5)) {
     const bool few = random.chance(0.5);
     const Result<sm80::forward::Config> config =

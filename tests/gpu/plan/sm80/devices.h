@@ -5,13 +5,13 @@
 #include <array>
 #include <string_view>
 
-#include "sm80/device_shape.h"
+#include "gpu/plan/device.h"
 
 namespace strobe::test {
 
 struct NamedDevice {
   std::string_view name;
-  sm80::DeviceShape shape;
+  gpu::DeviceShape shape;
 };
 
 /// Source: NVIDIA's architecture whitepapers; shared memory: CUDA Programming Guide, "Compute Capabilities".

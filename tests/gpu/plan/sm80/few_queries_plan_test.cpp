@@ -55,7 +55,7 @@ TEST(Sm80FewQueries, StoredKeysTakeTheSameTiles) {
     EXPECT_NE(explain(problem, shape, plan).find("stored K, V   int8; converted to bfloat16"), std::string::npos);
     problem.head_dim = 72;
     EXPECT_EQ(forward_config(problem, shape).status().message(),
-              "head_dim is 72 and k is int8: the ampere engine takes multiples of 16; the cpu engine takes any");
+              "head_dim is 72 and k is int8: the sm80 kernels take multiples of 16; the cpu engine takes any");
   }
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/auxiliary/backward_variant.h"
 #include "gpu/plan/plan_problem.h"
 #include "kernels/sm90/backward/bias_gradient_config.h"
 #include "kernels/sm90/backward/smem.h"
@@ -183,14 +184,14 @@ TEST(Sm90BackwardPlan, UnsupportedOptionsAreNamed) {
     return std::string(backward_config(problem).status().message());
   };
   EXPECT_EQ(message([](AttentionProblem& p) { p.dtype = DType::float32; }),
-            "q is float32: the hopper engine computes in float16 and bfloat16");
+            "q is float32: the gpu engine computes in float16 and bfloat16");
   EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 264; }),
-            "head_dim is 264: the hopper engine takes multiples of 8 up to 256");
+            "head_dim is 264: the gpu engine takes multiples of 8 up to 256");
   EXPECT_EQ(message([](AttentionProblem& p) {
               p.batch = 1 << 24;
               p.seqlen_q = 128 * 300;
             }),
-            "40265318400 backward tiles of 128 query rows: the hopper engine takes up to 2147483647");
+            "40265318400 backward tiles of 128 query rows: the sm90 kernels take up to 2147483647");
   EXPECT_EQ(message([](AttentionProblem& p) { p.deterministic = true; }), "");
 }
 
@@ -210,7 +211,7 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
       "= 128, "
       ".head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, .by_roles = true, "
       ".staged_dq = true, .ordered = false, .p_stages = 2, .ds_stages = 2, .bias_stages = 0, .debug = false}>");
-  EXPECT_EQ(prepare_variant({.element = Element::fp16, .varlen = true}).expression,
+  EXPECT_EQ(gpu::prepare_variant({.element = Element::fp16, .varlen = true}, "sm_90a").expression,
             "strobe::steps::prepare_backward<strobe::steps::PrepareBackwardConfig{.element = strobe::Element::fp16, "
             ".varlen = true, .threads_per_row = 16}>");
 }

@@ -5,10 +5,12 @@
 #include <set>
 #include <string>
 
+#include "gpu/call/override.h"
 #include "gpu/plan/plan_problem.h"
 #include "kernels/sm90/forward/smem.h"
 #include "kernels/sm90/tile/panel.h"
 #include "kernels/sm90/tile/tensor_map.h"
+#include "sm90/family.h"
 #include "sm90/few_rows.h"
 #include "sm90/pages.h"
 
@@ -98,21 +100,31 @@ TEST(Sm90CachePlan, PaddingAndEntries) {
   EXPECT_FALSE(config_of(problem_of(4096, 128, 128)).entries);
 }
 
-TEST(Sm90CachePlan, StoredKeysThatTmaDoesNotBringAreTheAmpereEngines) {
+TEST(Sm90CachePlan, StoredKeysThatTmaDoesNotBringAreAnotherFamilys) {
   AttentionProblem problem = paged_problem(16, 128, 1);
   problem.stored = {.dtype = DType::int8, .k_rows = problem.seqlen_k, .v_rows = problem.seqlen_k};
   EXPECT_EQ(config_of(problem).keys, KeySource::page_boxes);
   EXPECT_FALSE(reads_stored_page_rows(problem));
   problem.has_leftpad_k = true;
   EXPECT_TRUE(reads_stored_page_rows(problem));
+  EXPECT_EQ(forward_config(problem, test::kH200).status().message(),
+            "k is int8 in pages of 16 rows with leftpad_k: the sm90 kernels do not read it row by row");
   problem.has_leftpad_k = false;
   problem.page_size = 1;
   EXPECT_TRUE(reads_stored_page_rows(problem));
-  EXPECT_TRUE(forward_config(problem, test::kH200).ok());
-  problem.head_dim_v = 72;
   EXPECT_EQ(forward_config(problem, test::kH200).status().message(),
-            "head_dim_v is 72 and k is int8 in pages of 1 rows: the hopper engine takes multiples of 16; the cpu "
-            "engine takes any");
+            "k is int8 in pages of 1 rows: the sm90 kernels do not read it row by row");
+  EXPECT_EQ(family().prefers_later(problem), "keys in 8 bits are read row by row");
+}
+
+TEST(Sm90CachePlan, FewRowsPreferAnotherFamily) {
+  AttentionProblem problem = test::problem_of(4096, 128, 128);
+  EXPECT_EQ(family().prefers_later(problem), "");
+  problem.seqlen_q = 1;
+  problem.total_q = problem.batch;
+  EXPECT_EQ(family().prefers_later(problem), "there are few query rows");
+  const gpu::Override<forward::Config> test_of_these_kernels([](forward::Config&) {});
+  EXPECT_EQ(family().prefers_later(problem), "");
 }
 
 TEST(Sm90CachePlan, SaysHowPagesAreRead) {

@@ -79,9 +79,9 @@ TEST(EightBitPlan, NamesWhatEightBitOperandsLack) {
     return std::string(forward_config(problem, kH200).status().message());
   };
   EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 72; }),
-            "head_dim is 72: the hopper engine takes multiples of 16 with int8 inputs; the cpu engine takes any");
+            "head_dim is 72: the sm90 kernels take multiples of 16 with int8 inputs; the cpu engine takes any");
   EXPECT_EQ(message([](AttentionProblem& p) { p.eight_bit.k_rows = 1; }),
-            "k_descale has a scale for each row: the hopper engine takes one for 32 rows or more");
+            "k_descale has a scale for each row: the sm90 kernels take one for 32 rows or more");
 }
 
 TEST(EightBitPlan, UsedLengthsAreSorted) {

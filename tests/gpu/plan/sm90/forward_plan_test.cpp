@@ -8,8 +8,8 @@
 #include <tuple>
 #include <type_traits>
 
+#include "gpu/params/score.h"
 #include "gpu/plan/plan_problem.h"
-#include "gpu/score_params.h"
 #include "kernels/sm90/forward/smem.h"
 #include "kernels/sm90/tile/panel.h"
 #include "sm90/forward_variant.h"
@@ -81,31 +81,31 @@ TEST(Sm90ForwardPlan, NamesWhatItLacks) {
     return std::string(forward_config(problem, kH200).status().message());
   };
   EXPECT_EQ(rejection([](AttentionProblem& p) { p.dtype = DType::float32; }),
-            "q is float32: the hopper engine computes in float16 and bfloat16");
+            "q is float32: the gpu engine computes in float16 and bfloat16");
   EXPECT_EQ(rejection([](AttentionProblem& p) { p.head_dim = 36; }),
-            "head_dim is 36: the hopper engine takes multiples of 8 up to 256");
+            "head_dim is 36: the gpu engine takes multiples of 8 up to 256");
   EXPECT_EQ(rejection([](AttentionProblem& p) { p.head_dim_v = 264; }),
-            "head_dim_v is 264: the hopper engine takes multiples of 8 up to 256");
+            "head_dim_v is 264: the gpu engine takes multiples of 8 up to 256");
   EXPECT_EQ(rejection([](AttentionProblem& p) {
               p.row_invariant = true;
               p.dropout = 0.1F;
             }),
-            "row_invariant with dropout is not supported by the hopper engine; the cpu engine supports it");
+            "row_invariant with dropout is not supported by the gpu engine; the cpu engine supports it");
   EXPECT_EQ(rejection([](AttentionProblem& p) {
               p.row_invariant = true;
               p.modifiers.has_bias = true;
             }),
-            "row_invariant with a bias is not supported by the hopper engine; the cpu engine supports it");
+            "row_invariant with a bias is not supported by the gpu engine; the cpu engine supports it");
   EXPECT_EQ(rejection([](AttentionProblem& p) {
               p.row_invariant = true;
               p.modifiers.block_size = 64;
             }),
-            "row_invariant with a block mask is not supported by the hopper engine; the cpu engine supports it");
+            "row_invariant with a block mask is not supported by the gpu engine; the cpu engine supports it");
   EXPECT_EQ(rejection([](AttentionProblem& p) {
               p.row_invariant = true;
               p.stored = {.dtype = DType::int8, .k_rows = 32, .v_rows = 32};
             }),
-            "row_invariant with k in 8 bits is not supported by the hopper engine; the cpu engine supports it");
+            "row_invariant with k in 8 bits is not supported by the gpu engine; the cpu engine supports it");
 }
 
 TEST(Sm90ForwardPlan, OptionsBecomeFieldsOfTheVariant) {

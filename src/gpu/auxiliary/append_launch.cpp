@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/auxiliary/append_launch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "call/arithmetic.h"
+#include "call/checked.h"
+#include "call/eight_bit.h"
+
+namespace strobe::gpu {
+namespace {
+
+using steps::AppendConfig;
+using steps::AppendedRows;
+using steps::AppendParams;
+using steps::Rotation;
+using steps::Stored;
+
+constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+
+Stored stored_of(DType dtype) {
+  switch (dtype) {
+    case DType::float32: return Stored::fp32;
+    case DType::float16: return Stored::fp16;
+    case DType::int8: return Stored::int8;
+    case DType::float8_e4m3: return Stored::e4m3;
+    default: return Stored::bf16;
+  }
+}
+
+template <class T>
+const T* data_of(const ConstTensorView& view) {
+  return view.given() ? static_cast<const T*>(view.data) : nullptr;
+}
+
+/// Whether every `elements` neighbours from a multiple of them are one access, or several of 16 bytes.
+bool takes_vectors(const ConstTensorView& view, std::int64_t elements) {
+  const std::int64_t bytes = std::min<std::int64_t>(elements * static_cast<std::int64_t>(size_of(view.dtype)), 16);
+  const std::int64_t multiple = bytes / static_cast<std::int64_t>(size_of(view.dtype));
+  const auto last = static_cast<std::size_t>(view.rank - 1);
+  for (std::size_t axis = 0; axis < last; ++axis) {
+    if (view.shape[axis] > 1 && view.strides[axis] % multiple != 0) return false;
+  }
+  return view.shape[last] % elements == 0 &&
+         reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(bytes) == 0;
+}
+
+bool is_aligned(const AppendArguments& a) {
+  const std::int64_t vector = 16 / static_cast<std::int64_t>(size_of(a.k_new.dtype));
+  const auto rows = {a.k_new, a.v_new, ConstTensorView(a.k_cache), ConstTensorView(a.v_cache)};
+  if (!std::all_of(rows.begin(), rows.end(), [&](const auto& view) { return takes_vectors(view, vector); })) {
+    return false;
+  }
+  if (!a.cos.given()) return true;
+  const std::int64_t angles = a.interleaved ? vector / 2 : vector;
+  return takes_vectors(a.cos, angles) && takes_vectors(a.sin, angles) &&
+         (!a.q.given() || (takes_vectors(a.q, vector) && takes_vectors(a.q_out, vector)));
+}
+
+AppendConfig config_of(const AppendArguments& a) {
+  return {.source = stored_of(a.k_new.dtype),
+          .cache = stored_of(a.k_cache.dtype),
+          .rotation = !a.cos.given()  ? Rotation::none
+                      : a.interleaved ? Rotation::interleaved
+                                      : Rotation::halves,
+          .aligned = is_aligned(a)};
+}
+
+std::int64_t stride_of(const ConstTensorView& view, int from_last) {
+  return view.strides[static_cast<std::size_t>(view.rank - from_last)];
+}
+
+std::int64_t extent_of(const ConstTensorView& view, int from_last) {
+  return view.shape[static_cast<std::size_t>(view.rank - from_last)];
+}
+
+Divisor divisor_of(std::int64_t divisor) { return Divisor::of(static_cast<int>(std::max<std::int64_t>(divisor, 1))); }
+
+/// What the source says of its rows. `pairs`: of columns that are rotated.
+AppendedRows rows_of(const AppendConfig& config, const ConstTensorView& from, const ConstTensorView& cu_seqlens,
+                     const ConstTensorView& positions, std::int64_t pairs) {
+  const bool packed = cu_seqlens.given();
+  const std::int64_t vector = append_vector(config);
+  // A pair of vectors is one item, but where pairs are neighbours and a vector holds some of them.
+  const std::int64_t rotated =
+      config.rotation == Rotation::interleaved && vector > 1 ? 2 * pairs / vector : pairs / vector;
+  const std::int64_t items_per_head = rotated + (extent_of(from, 1) - 2 * pairs) / vector;
+  AppendedRows rows{};
+  rows.from = from.data;
+  rows.from_batch = packed ? 0 : from.strides[0];
+  rows.from_row = stride_of(from, 3);
+  rows.from_head = stride_of(from, 2);
+  rows.cu_seqlens = data_of<int>(cu_seqlens);
+  rows.positions = data_of<int>(positions);
+  rows.positions_batch = positions.given() && !packed ? positions.strides[0] : 0;
+  rows.seqlen = divisor_of(packed ? 1 : from.shape[1]);
+  rows.items_per_head = divisor_of(items_per_head);
+  rows.rotated_items = static_cast<int>(rotated);
+  rows.items = static_cast<int>(items_per_head * extent_of(from, 2));
+  const bool has_sequences = !packed || cu_seqlens.shape[0] > 1;
+  rows.rows = !has_sequences ? 0 : static_cast<int>(packed ? from.shape[0] : from.shape[0] * from.shape[1]);
+  return rows;
+}
+
+void set_destination(const TensorView& to, AppendedRows& rows) {
+  const ConstTensorView view = to;
+  rows.to = to.data;
+  rows.to_batch = to.rank == 3 ? 0 : to.strides[0];
+  rows.to_row = stride_of(view, 3);
+  rows.to_head = stride_of(view, 2);
+}
+
+void set_scales(const ConstTensorView& scales, AppendedRows& rows) {
+  if (!scales.given()) return;
+  rows.scales = data_of<float>(scales);
+  rows.scale_batch = scales.shape[0] > 1 ? scales.strides[0] : 0;
+  rows.scale_head = scales.shape[1] > 1 ? scales.strides[1] : 0;
+}
+
+/// Blocks of about `block_items` items: some rows each, or part of one.
+void cut(std::int64_t block_items, AppendedRows& rows) {
+  if (rows.rows == 0 || rows.items == 0) return;
+  const std::int64_t chunks = ceil_div<std::int64_t>(rows.items, block_items);
+  const std::int64_t chunk_items = ceil_div<std::int64_t>(rows.items, chunks);
+  rows.chunks = static_cast<int>(ceil_div<std::int64_t>(rows.items, chunk_items));
+  rows.items_of_chunk = divisor_of(chunk_items);
+  rows.rows_apart =
+      steps::kAppendThreads % chunk_items == 0 ? static_cast<int>(steps::kAppendThreads / chunk_items) : 0;
+  rows.rows_per_block =
+      rows.chunks > 1 ? 1 : static_cast<int>(std::min<std::int64_t>(block_items / chunk_items, steps::kMostRows));
+  rows.blocks = static_cast<int>(ceil_div(rows.rows, rows.rows_per_block) * rows.chunks);
+}
+
+/// Threads take as many items as leave every multiprocessor some blocks.
+void cut_all(int multiprocessors, AppendParams& params) {
+  const std::array<AppendedRows*, 3> all{&params.k, &params.v, &params.q};
+  std::int64_t items = 0;
+  for (const AppendedRows* const rows : all) items += static_cast<std::int64_t>(rows->rows) * rows->items;
+  constexpr std::int64_t kBlocksPerMultiprocessor = 4;
+  const std::int64_t of_thread =
+      items / (kBlocksPerMultiprocessor * std::max(multiprocessors, 1) * steps::kAppendThreads);
+  const std::int64_t block_items = steps::kAppendThreads * std::clamp<std::int64_t>(of_thread, 1, steps::kMostItems);
+  for (AppendedRows* const rows : all) cut(block_items, *rows);
+}
+
+AppendParams params_of(const AppendArguments& a, const AppendConfig& config) {
+  const std::int64_t pairs = a.cos.given() ? a.cos.shape[1] : 0;
+  AppendParams params{};
+  params.k = rows_of(config, a.k_new, a.cu_seqlens_new, a.positions, pairs);
+  AppendConfig as_they_are = config;
+  as_they_are.rotation = Rotation::none;
+  params.v = rows_of(as_they_are, a.v_new, a.cu_seqlens_new, {}, 0);
+  set_destination(a.k_cache, params.k);
+  set_destination(a.v_cache, params.v);
+  set_scales(a.k_descale, params.k);
+  set_scales(a.v_descale, params.v);
+  if (a.q.given()) {
+    params.q = rows_of(config, a.q, a.cu_seqlens_q, a.positions_q, pairs);
+    set_destination(a.q_out, params.q);
+  }
+  params.cache_seqlens = data_of<int>(a.cache_seqlens);
+  params.leftpad = data_of<int>(a.leftpad_k);
+  params.cache_batch_idx = data_of<int>(a.cache_batch_idx);
+  params.page_table = data_of<int>(a.page_table);
+  params.page_size = divisor_of(1);
+  if (a.page_table.given()) {
+    params.page_table_batch = a.page_table.strides[0];
+    params.page_size = divisor_of(std::min(a.k_cache.shape[1], kMost));
+    params.max_pages = static_cast<int>(a.k_cache.shape[1] == 0 ? 0 : std::min(a.page_table.shape[1], kMost));
+  }
+  params.entries = static_cast<int>(std::min(a.k_cache.shape[0], kMost));
+  params.seqlen = static_cast<int>(std::min(a.k_cache.shape[1], kMost));
+  params.batch = static_cast<int>(a.cache_seqlens.shape[0]);
+  params.q_in_order = a.q_in_order;
+  if (pairs > 0) {
+    params.cos = a.cos.data;
+    params.sin = a.sin.data;
+    params.cos_row = a.cos.strides[0];
+    params.sin_row = a.sin.strides[0];
+    params.pairs = static_cast<int>(pairs);
+    params.positions = static_cast<int>(std::min(a.cos.shape[0], kMost));
+    params.cos_holds = stored_of(a.cos.dtype);
+    params.sin_holds = stored_of(a.sin.dtype);
+  }
+  return params;
+}
+
+}  // namespace
+
+Result<AppendLaunch> append_launch(const AppendArguments& a, int multiprocessors) {
+  // As many items as a row of one head of one column has are more than any other number below.
+  for (const ConstTensorView* const rows : {&a.k_new, &a.v_new, &a.q}) {
+    if (!rows->given()) continue;
+    const std::int64_t count = rows->rank == 3 ? rows->shape[0] : rows->shape[0] * rows->shape[1];
+    const std::int64_t elements = extent_of(*rows, 2) * extent_of(*rows, 1);
+    const std::int64_t chunks = ceil_div<std::int64_t>(elements, steps::kAppendThreads);
+    if (count > kMost || elements > kMost || !(Checked(3) * count * chunks).at_most(kMost)) {
+      return Status{StatusCode::unsupported,
+                    fmt::format("appending {} rows of {} elements is not supported: the gpu engine takes up to {} "
+                                "blocks of {} elements",
+                                count, elements, kMost / 3, steps::kAppendThreads)};
+    }
+  }
+  AppendLaunch launch;
+  launch.config = config_of(a);
+  launch.params = params_of(a, launch.config);
+  cut_all(multiprocessors, launch.params);
+  launch.blocks = std::int64_t{launch.params.k.blocks} + launch.params.v.blocks + launch.params.q.blocks;
+  return launch;
+}
+
+}  // namespace strobe::gpu

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel of strobe::append for the kernel store.
+#pragma once
+
+#include <string_view>
+
+#include "gpu/variant/fields.h"
+#include "kernels/steps/append_params.h"
+#include "runtime/variant.h"
+
+namespace strobe::steps {
+
+constexpr std::string_view type_name(Stored) { return "strobe::steps::Stored"; }
+constexpr std::string_view name_of(Stored stored) {
+  switch (stored) {
+    case Stored::bf16: return "bf16";
+    case Stored::fp16: return "fp16";
+    case Stored::fp32: return "fp32";
+    case Stored::int8: return "int8";
+    case Stored::e4m3: return "e4m3";
+  }
+  return "";
+}
+
+constexpr std::string_view type_name(Rotation) { return "strobe::steps::Rotation"; }
+constexpr std::string_view name_of(Rotation rotation) {
+  return rotation == Rotation::none ? "none" : rotation == Rotation::halves ? "halves" : "interleaved";
+}
+
+constexpr std::string_view type_name(const AppendConfig&) { return "strobe::steps::AppendConfig"; }
+constexpr auto fields_of(const AppendConfig&) {
+  using Config = AppendConfig;
+  using gpu::field;
+  return gpu::all_fields(field("source", &Config::source), field("cache", &Config::cache),
+                         field("rotation", &Config::rotation), field("aligned", &Config::aligned));
+}
+
+}  // namespace strobe::steps
+
+namespace strobe::gpu {
+
+runtime::Variant append_variant(const steps::AppendConfig& config, std::string_view architecture);
+
+}  // namespace strobe::gpu

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the backwards of all families do around their own kernels.
+#pragma once
+
+#include "call/problem.h"
+#include "kernels/score/backward_params.h"
+#include "kernels/steps/prepare_backward_params.h"
+#include "kernels/steps/sink_gradient_params.h"
+#include "runtime/driver.h"
+#include "strobe/attention.h"
+
+namespace strobe::gpu {
+
+/// The lengths of the planned problem's sequences: without query heads, lengths of queries mean nothing.
+Sequences backward_sequences(const AttentionProblem& problem, const BackwardArguments& arguments);
+
+/// What a run adds to planned_params(): pointers and strides, but those of the workspace.
+void set_tensors(const AttentionProblem& problem, const BackwardArguments& arguments, BackwardParams& params);
+
+/// LSE and D of every row, and zeros where the call wants them; what a family chooses is still to be set. `rule`: of
+/// the backward's kernels.
+steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments,
+                                            const BackwardParams& params, ScoreRule rule, int block_m);
+
+/// CTAs of that step.
+int prepare_ctas(const AttentionProblem& problem, const steps::PrepareBackwardConfig& config,
+                 const steps::PrepareBackwardParams& params);
+
+/// The gradient of the bias, whose planes other heads or sequences may share, in rows of `key_tiles` tiles.
+BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
+                                        const BackwardParams& params, int key_tiles);
+
+steps::SinkGradientParams sink_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
+                                               const BackwardParams& params, int block_m);
+
+/// Enqueues zeros for the gradients of a bias and of sinks, where there is no row, or no sequence or head.
+Status clear_modifier_gradients(const runtime::Driver& driver, const AttentionProblem& problem,
+                                const BackwardArguments& arguments, runtime::CUstream stream);
+
+}  // namespace strobe::gpu

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels around the main one of a backward, for the kernel store.
+#pragma once
+
+#include <string_view>
+
+#include "call/problem.h"
+#include "gpu/variant/fields.h"
+#include "kernels/steps/prepare_backward_params.h"
+#include "runtime/variant.h"
+
+namespace strobe::steps {
+
+constexpr std::string_view type_name(const PrepareBackwardConfig&) { return "strobe::steps::PrepareBackwardConfig"; }
+constexpr auto fields_of(const PrepareBackwardConfig&) {
+  using Config = PrepareBackwardConfig;
+  using gpu::field;
+  return gpu::all_fields(field("element", &Config::element), field("varlen", &Config::varlen),
+                         field("threads_per_row", &Config::threads_per_row));
+}
+
+}  // namespace strobe::steps
+
+namespace strobe::gpu {
+
+/// LSE and D of every query row. `architecture`: what NVRTC compiles for, "sm_90a".
+runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config, std::string_view architecture);
+
+/// Query rows of a large LSE, once more, before that.
+runtime::Variant large_rows_variant(const steps::PrepareBackwardConfig& config, std::string_view architecture);
+
+/// The gradient of sinks; the same for all calls.
+runtime::Variant sink_variant(std::string_view architecture);
+
+/// Its variant: whatever a row's threads are.
+constexpr steps::PrepareBackwardConfig large_rows_config(const steps::PrepareBackwardConfig& prepare) {
+  return {.element = prepare.element, .varlen = prepare.varlen};
+}
+
+/// `varlen`: of the rule.
+steps::PrepareBackwardConfig prepare_config(const AttentionProblem& problem, Element element, bool varlen);
+
+}  // namespace strobe::gpu

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/call/backward_call.h"
+
+#include "gpu/auxiliary/backward_variant.h"
+#include "gpu/call/find_kernel.h"
+#include "gpu/params/rows.h"
+#include "gpu/plan/backward_plan.h"
+#include "gpu/variant/architecture.h"
+
+namespace strobe::gpu {
+
+Status find_shared_kernels(const AttentionProblem& problem, const steps::PrepareBackwardConfig& prepare,
+                           const runtime::CudaDevice& device, SharedBackwardKernels& kernels) {
+  const steps::PrepareBackwardConfig large = large_rows_config(prepare);
+  const KernelAhead large_rows(true, large, device, 0,
+                               [&] { return large_rows_variant(large, architecture_of(device)); });
+  const KernelAhead every_row(true, prepare, device, 0,
+                              [&] { return prepare_variant(prepare, architecture_of(device)); });
+  constexpr int kOnly = 0;  // it has one variant
+  const KernelAhead sink(problem.wants_d_sink, kOnly, device, 0, [&] { return sink_variant(architecture_of(device)); });
+  Status status = large_rows.take(kernels.large_rows);
+  if (status.ok()) status = every_row.take(kernels.prepare);
+  if (status.ok()) status = sink.take(kernels.sink);
+  return status;
+}
+
+BackwardCall::BackwardCall(const Request& request, const SharedBackwardLaunches& launch)
+    : Call(request, launch.workspace_bytes), launch_(launch) {}
+
+Status BackwardCall::run(const BackwardArguments& arguments, const Execution& execution) const {
+  const runtime::ContextScope context(device());
+  if (!context.status().ok()) return context.status();
+  const CallStream stream{static_cast<runtime::CUstream>(execution.stream), context.current()};
+  if (!launch_.computes) return clear_modifier_gradients(arguments, stream);
+  if (Status status = check_alignments(arguments); !status.ok()) return status;
+  return with_workspace(execution, stream, [&](std::byte* workspace) { return enqueue(arguments, stream, workspace); });
+}
+
+steps::PrepareBackwardParams BackwardCall::prepare_params(const BackwardArguments& arguments,
+                                                          const BackwardParams& params) const {
+  return gpu::prepare_params(problem(), arguments, params, launch_.rule, launch_.block_m);
+}
+
+Status BackwardCall::launch_prepare(const steps::PrepareBackwardParams& params, const CallStream& stream) const {
+  Status status = launch(launch_.kernels.large_rows, large_row_ctas(problem(), params.backward),
+                         steps::kLargeRowsThreads, 0, false, stream, params);
+  if (!status.ok()) return status;
+  return launch(launch_.kernels.prepare, prepare_ctas(problem(), launch_.prepare, params), steps::kPrepareThreads, 0,
+                true, stream, params);
+}
+
+Status BackwardCall::launch_sink(const BackwardArguments& arguments, const BackwardParams& params,
+                                 const CallStream& stream) const {
+  return launch(launch_.kernels.sink, params.heads, steps::kSinkThreads, 0, true, stream,
+                sink_gradient_params(problem(), arguments, params, launch_.block_m));
+}
+
+Status BackwardCall::clear_modifier_gradients(const BackwardArguments& arguments, const CallStream& stream) const {
+  return gpu::clear_modifier_gradients(*device().driver, problem(), arguments, stream.handle);
+}
+
+}  // namespace strobe::gpu

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// A planned backward of any family.
+#pragma once
+
+#include <cstddef>
+
+#include "gpu/auxiliary/backward_steps.h"
+#include "gpu/call/call.h"
+
+namespace strobe::gpu {
+
+/// The kernels around a family's own.
+struct SharedBackwardKernels {
+  runtime::Kernel large_rows;
+  runtime::Kernel prepare;
+  runtime::Kernel sink;  // where the gradient of sinks is wanted
+};
+
+/// Sets those that the call needs; the Status says why there is none.
+Status find_shared_kernels(const AttentionProblem& problem, const steps::PrepareBackwardConfig& prepare,
+                           const runtime::CudaDevice& device, SharedBackwardKernels& kernels);
+
+/// What a family's plan says of the kernels around its own.
+struct SharedBackwardLaunches {
+  bool computes = false;  // else there is nothing to compute
+  ScoreRule rule;         // of the family's kernels
+  int block_m = 0;
+  steps::PrepareBackwardConfig prepare;
+  std::size_t workspace_bytes = 0;
+  SharedBackwardKernels kernels;
+};
+
+/// One problem on one device with its kernels.
+class BackwardCall : public Call {
+ public:
+  DType probability_dtype() const final { return problem().dtype; }
+
+  /// Enqueues the kernels; waits for nothing, and allocates nothing where the call brings a workspace.
+  using PlannedCall::run;
+  Status run(const BackwardArguments& arguments, const Execution& execution) const final;
+
+ protected:
+  BackwardCall(const Request& request, const SharedBackwardLaunches& launch);
+
+  /// Enqueues the family's kernels, with parameters of the call, by enqueue_around().
+  virtual Status enqueue(const BackwardArguments& arguments, const CallStream& stream, std::byte* workspace) const = 0;
+
+  /// LSE and D of every row; what a family adds is still to be set.
+  steps::PrepareBackwardParams prepare_params(const BackwardArguments& arguments, const BackwardParams& params) const;
+
+  /// Enqueues what comes before the family's kernels, those by main(follows), the bias's gradient by bias() where it is
+  /// wanted, and what comes after them. `follows`: a kernel of this call comes before.
+  template <class Main, class Bias>
+  Status enqueue_around(const BackwardArguments& arguments, const steps::PrepareBackwardParams& prepare,
+                        const CallStream& stream, const Main& main, const Bias& bias) const {
+    const BackwardParams& params = prepare.backward;
+    const bool prepared = params.heads * params.sequences.sequences > 0 && problem().total_q > 0;
+    Status status = prepared ? launch_prepare(prepare, stream) : Status();
+    if (status.ok()) status = main(prepared);
+    if (!status.ok()) return status;
+    if (!prepared) return clear_modifier_gradients(arguments, stream);
+    if (problem().wants_d_bias) status = bias();
+    if (status.ok() && problem().wants_d_sink) status = launch_sink(arguments, params, stream);
+    return status;
+  }
+
+ private:
+  Status launch_prepare(const steps::PrepareBackwardParams& params, const CallStream& stream) const;
+  Status launch_sink(const BackwardArguments& arguments, const BackwardParams& params, const CallStream& stream) const;
+  Status clear_modifier_gradients(const BackwardArguments& arguments, const CallStream& stream) const;
+
+  SharedBackwardLaunches launch_;
+};
+
+}  // namespace strobe::gpu

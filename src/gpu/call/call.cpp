@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/call/call.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace strobe::gpu {
+
+Call::Call(const Request& request, std::size_t workspace_bytes)
+    : problem_(request.problem),
+      device_(request.device),
+      family_(request.family),
+      reason_(request.reason),
+      workspace_bytes_(workspace_bytes),
+      pool_(request.device, std::max<std::size_t>(workspace_bytes, 1)) {}
+
+std::string Call::explain() const {
+  const std::string memory = workspace_bytes_ == 0 ? "none" : fmt::format("{} bytes", workspace_bytes_);
+  return fmt::format("engine        gpu ({}): {}\n{}workspace     {}\n", family_, reason_, explain_plan(), memory);
+}
+
+}  // namespace strobe::gpu

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/choose_family.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpu/call/override.h"
+#include "gpu/plan/supported.h"
+
+namespace strobe::gpu {
+namespace {
+
+/// A family whose kernels run on the device.
+struct Candidate {
+  const Family* family;
+  std::string reason;  // why it is asked: for explain()
+};
+
+Status unknown(std::string_view wanted) {
+  std::vector<std::string_view> names;
+  for (const Family* const family : families()) names.push_back(family->name());
+  return unsupported("kernels is {}: the gpu engine has {}", wanted, fmt::join(names, " and "));
+}
+
+/// In the order in which they are asked; the Status says why there is none.
+Result<std::vector<Candidate>> candidates(const AttentionProblem& problem, const runtime::CudaDevice& device,
+                                          std::string_view wanted) {
+  std::string reason =
+      fmt::format("{} a GPU of compute capability {}.{}", wanted.empty() ? "the tensors are on" : "wanted, on",
+                  device.compute_major, device.compute_minor);
+  std::vector<Candidate> chosen;
+  std::vector<Candidate> last;
+  Status status = wanted.empty() ? Status() : unknown(wanted);
+  for (const Family* const family : families()) {
+    if (!wanted.empty() && family->name() != wanted) continue;
+    status = family->serves(device);
+    if (!status.ok()) continue;
+    const std::string_view later = wanted.empty() ? family->prefers_later(problem) : std::string_view();
+    (later.empty() ? chosen : last).push_back({family, reason});
+    if (!later.empty()) reason = later;
+  }
+  std::ranges::move(last, std::back_inserter(chosen));
+  if (chosen.empty()) return status;
+  return chosen;
+}
+
+}  // namespace
+
+engine::PlannedCallResult plan_by_family(const AttentionProblem& problem, const runtime::CudaDevice& device,
+                                         std::string_view wanted, FamilyPlan plan) {
+  const Result<std::vector<Candidate>> asked = candidates(problem, device, wanted);
+  if (!asked.ok()) return asked.status();
+  Status lacking;
+  for (const Candidate& candidate : *asked) {
+    engine::PlannedCallResult call =
+        (candidate.family->*plan)({.problem = problem,
+                                   .device = device,
+                                   .shape = overridden(shape_of(device)),
+                                   .family = candidate.family->name(),
+                                   .reason = lacking.ok() ? candidate.reason : lacking.message()});
+    // Others than what kernels lack are errors of the machine.
+    if (call.ok() || call.status().code() != StatusCode::unsupported) return call;
+    if (lacking.ok()) lacking = call.status();
+  }
+  return lacking;
+}
+
+}  // namespace strobe::gpu

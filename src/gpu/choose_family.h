@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which family of kernels takes a call.
+#pragma once
+
+#include <string_view>
+
+#include "gpu/family.h"
+
+namespace strobe::gpu {
+
+/// Family::plan_forward or Family::plan_backward.
+using FamilyPlan = engine::PlannedCallResult (Family::*)(const Request&) const;
+
+/// The plan of the first family that has one, in the order of families(); those that prefer later ones for this call
+/// are asked last. `wanted`: the one family to ask; empty: all. Where none has a plan, the reason of the first that was
+/// asked; where none serves the device, that of the last, which serves the most devices.
+engine::PlannedCallResult plan_by_family(const AttentionProblem& problem, const runtime::CudaDevice& device,
+                                         std::string_view wanted, FamilyPlan plan);
+
+}  // namespace strobe::gpu

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a family of kernels implements: one object that says which GPUs its kernels are for, and plans calls.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "engine/engine.h"
+#include "gpu/call/request.h"
+
+namespace strobe::gpu {
+
+class Family {
+ public:
+  Family() = default;
+  Family(const Family&) = delete;
+  Family& operator=(const Family&) = delete;
+
+  /// The least compute capability that its kernels need: "sm80".
+  virtual std::string_view name() const = 0;
+
+  /// Whether its kernels run on this GPU; the Status says why not.
+  virtual Status serves(const runtime::CudaDevice& device) const = 0;
+
+  /// Whether it has kernels for q in 8 bits.
+  virtual bool takes_eight_bit() const { return false; }
+
+  /// Why the families after it are to be asked first for this call, as their kernels are faster or the only ones; empty
+  /// where they are not.
+  virtual std::string_view prefers_later(const AttentionProblem&) const { return {}; }
+
+  /// A plan for a problem of that pass on a device that it serves, or unsupported, naming what its kernels lack.
+  virtual engine::PlannedCallResult plan_forward(const Request& request) const = 0;
+  virtual engine::PlannedCallResult plan_backward(const Request& request) const = 0;
+
+ protected:
+  ~Family() = default;  // families live as long as the program
+};
+
+/// The families of this build in order of preference: the first that plans a call takes it.
+std::span<const Family* const> families();
+
+}  // namespace strobe::gpu

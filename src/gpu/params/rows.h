@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors of a GPU call as rows of heads, and what kernels need of their memory.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "call/problem.h"
+#include "kernels/math/rows.h"
+#include "strobe/attention.h"
+#include "strobe/status.h"
+#include "strobe/tensor.h"
+
+namespace strobe::gpu {
+
+inline constexpr std::int64_t kAccessBytes = 16;  // of TMA's strides and of vector loads and stores
+
+/// Elements in that unit.
+inline std::int64_t access_elements(DType dtype) { return kAccessBytes / static_cast<std::int64_t>(size_of(dtype)); }
+
+/// A tensor [batch, rows, heads, columns] or packed [rows, heads, columns], which is a batch of 1.
+struct RowsView {
+  std::string_view name;
+  ConstTensorView view;
+
+  bool packed() const { return view.rank == 3; }
+  std::int64_t extent(int from_last) const { return view.shape[static_cast<std::size_t>(view.rank - from_last)]; }
+  std::int64_t stride(int from_last) const { return view.strides[static_cast<std::size_t>(view.rank - from_last)]; }
+  std::int64_t batch() const { return packed() ? 1 : view.shape[0]; }
+  std::int64_t batch_stride() const { return packed() ? 0 : view.strides[0]; }
+  std::int64_t rows() const { return extent(3); }
+  bool empty() const { return batch() * rows() * extent(2) == 0; }
+};
+
+/// 8-bit V lies transposed: as rows of keys, which its columns are. Other V as it is.
+ConstTensorView rows_of_v(const AttentionProblem& problem, const ConstTensorView& v);
+
+/// Whether addresses and strides are multiples of kAccessBytes; the Status names the first tensor that the kernels'
+/// copies cannot take.
+Status check_alignments(const AttentionProblem& problem, const ForwardArguments& arguments);
+Status check_alignments(const BackwardArguments& arguments);
+
+/// As kernels address them, of 16-bit elements.
+Rows rows_of(const RowsView& tensor);
+
+/// Of 8-bit elements, counted in pairs.
+Rows rows_of_pairs(const RowsView& tensor);
+
+}  // namespace strobe::gpu

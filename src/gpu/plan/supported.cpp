@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/plan/supported.h"
+#include "call/checked.h"
+
+namespace strobe::gpu {
+
+Status check_dtype(const AttentionProblem& problem) {
+  if (problem.dtype == DType::bfloat16 || problem.dtype == DType::float16) return {};
+  return unsupported("q is {}: the gpu engine computes in float16 and bfloat16", name_of(problem.dtype));
+}
+
+Status check_sizes(const AttentionProblem& problem) {
+  for (const auto& [name, value] :
+       {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {
+    if (value % 8 != 0 || value > 256) {
+      return unsupported("{} is {}: the gpu engine takes multiples of 8 up to 256", name, value);
+    }
+  }
+  for (const auto& [name, value] :
+       {std::pair{"seqlen_q", problem.seqlen_q}, std::pair{"seqlen_k", problem.seqlen_k},
+        std::pair{"total_q", problem.total_q}, std::pair{"total_k", problem.total_k}, std::pair{"batch", problem.batch},
+        std::pair{"heads_q", problem.heads_q}, std::pair{"heads_kv", problem.heads_kv},
+        std::pair{"batch * heads_q", (Checked(problem.batch) * problem.heads_q).value()}}) {
+    if (value > kMaxInt / 4) {
+      return unsupported("{} is {}: the gpu engine takes up to {}", name, value, kMaxInt / 4);
+    }
+  }
+  return {};
+}
+
+}  // namespace strobe::gpu

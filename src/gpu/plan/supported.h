@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What no family of kernels takes.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "call/problem.h"
+#include "strobe/status.h"
+
+namespace strobe::gpu {
+
+inline constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+
+template <class... Args>
+Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
+  return {StatusCode::unsupported, fmt::format(format, std::forward<Args>(args)...)};
+}
+
+/// That the inputs are of 16 bits.
+Status check_dtype(const AttentionProblem& problem);
+
+/// head_dims and lengths.
+Status check_sizes(const AttentionProblem& problem);
+
+}  // namespace strobe::gpu

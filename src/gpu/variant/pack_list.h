@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of a family's kernels that the build compiles ahead.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "runtime/pack/common_variants.h"
+
+namespace strobe::gpu {
+
+/// Different problems share kernels: each is in the list once.
+class PackList {
+ public:
+  void add(runtime::Variant variant, int dynamic_shared_bytes) {
+    for (const runtime::CommonVariant& other : variants_) {
+      if (other.variant.expression == variant.expression && other.variant.architecture == variant.architecture) return;
+    }
+    variants_.push_back({std::move(variant), static_cast<unsigned>(dynamic_shared_bytes)});
+  }
+
+  std::vector<runtime::CommonVariant> take() { return std::move(variants_); }
+
+ private:
+  std::vector<runtime::CommonVariant> variants_;
+};
+
+}  // namespace strobe::gpu

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fields of what every GPU kernel's configuration is made of.
+#pragma once
+
+#include <string_view>
+
+#include "gpu/variant/fields.h"
+#include "kernels/scheduler/tiling.h"
+#include "kernels/score/rule.h"
+
+namespace strobe {
+
+constexpr std::string_view type_name(Element) { return "strobe::Element"; }
+constexpr std::string_view name_of(Element element) { return element == Element::bf16 ? "bf16" : "fp16"; }
+
+constexpr std::string_view type_name(Operands) { return "strobe::Operands"; }
+constexpr std::string_view name_of(Operands operands) {
+  return operands == Operands::int8 ? "int8" : operands == Operands::e4m3 ? "e4m3" : "elements";
+}
+
+constexpr std::string_view type_name(Schedule) { return "strobe::Schedule"; }
+constexpr std::string_view name_of(Schedule schedule) {
+  switch (schedule) {
+    case Schedule::dealt: return "dealt";
+    case Schedule::sorted: return "sorted";
+    case Schedule::split: return "split";
+    default: return "rounds";
+  }
+}
+
+constexpr std::string_view type_name(const ScoreRule&) { return "strobe::ScoreRule"; }
+constexpr auto fields_of(const ScoreRule&) {
+  using gpu::field;
+  return gpu::all_fields(field("element", &ScoreRule::element), field("mask_right", &ScoreRule::mask_right),
+                         field("mask_left", &ScoreRule::mask_left), field("chunked", &ScoreRule::chunked),
+                         field("varlen", &ScoreRule::varlen), field("leftpad", &ScoreRule::leftpad),
+                         field("softcap", &ScoreRule::softcap), field("alibi", &ScoreRule::alibi),
+                         field("bias", &ScoreRule::bias), field("bias_float32", &ScoreRule::bias_float32),
+                         field("sink", &ScoreRule::sink), field("max_logits", &ScoreRule::max_logits),
+                         field("dropout", &ScoreRule::dropout), field("block_mask", &ScoreRule::block_mask),
+                         field("tree_mask", &ScoreRule::tree_mask), field("scale_first", &ScoreRule::scale_first),
+                         field("row_invariant", &ScoreRule::row_invariant));
+}
+
+}  // namespace strobe

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sm80/family.h"
+
+#include "gpu/plan/supported.h"
+#include "sm80/backward.h"
+#include "sm80/forward.h"
+
+namespace strobe::sm80 {
+namespace {
+
+class Sm80 final : public gpu::Family {
+ public:
+  std::string_view name() const override { return "sm80"; }
+
+  Status serves(const runtime::CudaDevice& device) const override {
+    if (device.compute_major >= 8) return {};
+    return gpu::unsupported("{} has compute capability {}.{}: the gpu engine is for 8.0 and later", device.name,
+                            device.compute_major, device.compute_minor);
+  }
+
+  engine::PlannedCallResult plan_forward(const gpu::Request& request) const override {
+    return sm80::plan_forward(request);
+  }
+
+  engine::PlannedCallResult plan_backward(const gpu::Request& request) const override {
+    return sm80::plan_backward(request);
+  }
+};
+
+}  // namespace
+
+const gpu::Family& family() {
+  static const Sm80 family;
+  return family;
+}
+
+}  // namespace strobe::sm80

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sm90/family.h"
+
+#include "gpu/call/override.h"
+#include "gpu/plan/supported.h"
+#include "kernels/sm90/forward/config.h"
+#include "sm90/backward.h"
+#include "sm90/few_rows.h"
+#include "sm90/forward.h"
+#include "sm90/pages.h"
+
+namespace strobe::sm90 {
+namespace {
+
+class Sm90 final : public gpu::Family {
+ public:
+  std::string_view name() const override { return "sm90"; }
+
+  Status serves(const runtime::CudaDevice& device) const override {
+    if (device.compute_major == 9 && device.compute_minor == 0) return {};
+    return gpu::unsupported("{} has compute capability {}.{}: the sm90 kernels are for 9.0", device.name,
+                            device.compute_major, device.compute_minor);
+  }
+
+  bool takes_eight_bit() const override { return true; }
+
+  std::string_view prefers_later(const AttentionProblem& problem) const override {
+    if (problem.pass != Pass::forward) return {};
+    if (reads_stored_page_rows(problem)) return "keys in 8 bits are read row by row";
+    if (gpu::is_overridden<forward::Config>()) return {};  // a test's variant is one of these kernels
+    return has_few_rows(problem) ? "there are few query rows" : "";
+  }
+
+  engine::PlannedCallResult plan_forward(const gpu::Request& request) const override {
+    return sm90::plan_forward(request);
+  }
+
+  engine::PlannedCallResult plan_backward(const gpu::Request& request) const override {
+    return sm90::plan_backward(request);
+  }
+};
+
+}  // namespace
+
+const gpu::Family& family() {
+  static const Sm90 family;
+  return family;
+}
+
+}  // namespace strobe::sm90

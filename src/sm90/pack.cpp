@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sm90/pack.h"
+
+#include "gpu/auxiliary/backward_variant.h"
+#include "gpu/auxiliary/merge_variant.h"
+#include "gpu/auxiliary/pack.h"
+#include "gpu/variant/architecture.h"
+#include "kernels/sm90/backward/smem.h"
+#include "kernels/sm90/forward/smem.h"
+#include "sm90/backward_plan.h"
+#include "sm90/backward_variant.h"
+#include "sm90/forward_plan.h"
+#include "sm90/forward_variant.h"
+
+namespace strobe::sm90 {
+namespace {
+
+constexpr gpu::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
+
+/// The calls that the pack answers without a compiler: what most models ask for. Training and prefill of any length,
+/// batched and packed, and in bfloat16 a query at a time over pages; other calls of few queries are in the
+/// list of sm80.
+std::vector<AttentionProblem> common_problems() {
+  std::vector<AttentionProblem> problems;
+  AttentionProblem problem;
+  problem.batch = problem.heads_kv = 1;
+  problem.scale = 1.0F;
+  const auto add = [&](std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t group, bool packed) {
+    problem.heads_q = group;
+    problem.seqlen_q = problem.total_q = seqlen_q;
+    problem.seqlen_k = problem.total_k = seqlen_k;
+    problem.packed_q = problem.packed_k = packed;
+    problems.push_back(problem);
+  };
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+        problem.dtype = dtype;
+        problem.head_dim = problem.head_dim_v = head_dim;
+        problem.causal = causal;
+        for (const std::int64_t seqlen : {64, 128}) {
+          if (seqlen == 128 || head_dim <= 128) add(seqlen, seqlen, 1, false);
+        }
+        for (const std::int64_t seqlen : {512, 16384}) {  // short and long calls may take different tiles
+          for (const bool packed : {false, true}) add(seqlen, seqlen, 1, packed);
+        }
+        for (const std::int64_t group : {1, 4, 8}) {
+          if (head_dim > 128 || dtype != DType::bfloat16 || causal != CausalMask::none) continue;
+          problem.has_seqused_k = true;
+          problem.page_size = 16;
+          add(1, 4096, group, false);
+          problem.has_seqused_k = false;
+          problem.page_size = 0;
+        }
+      }
+    }
+  }
+  return problems;
+}
+
+/// Options that models are known for: windows with and without sinks, softcap, dropout in training.
+std::vector<AttentionProblem> options_of_models() {
+  AttentionProblem plain;
+  plain.dtype = DType::bfloat16;
+  plain.batch = plain.heads_q = plain.heads_kv = 1;
+  plain.seqlen_q = plain.seqlen_k = plain.total_q = plain.total_k = 4096;
+  plain.scale = 1.0F;
+  plain.causal = CausalMask::bottom_right;
+  std::vector<AttentionProblem> problems;
+  const auto add = [&](std::int64_t head_dim, auto change) {
+    AttentionProblem& problem = problems.emplace_back(plain);
+    problem.head_dim = problem.head_dim_v = head_dim;
+    change(problem);
+  };
+  add(128, [](AttentionProblem& p) { p.window.left = 4095; });  // Mistral
+  for (const std::int64_t window : {-1, 4095}) {                // Gemma 2
+    add(256, [=](AttentionProblem& p) {
+      p.softcap = 50.0F;
+      p.window.left = window;
+    });
+  }
+  for (const std::int64_t window : {-1, 127}) {  // gpt-oss
+    add(64, [=](AttentionProblem& p) {
+      p.modifiers.has_sink = true;
+      p.window.left = window;
+    });
+  }
+  for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      add(head_dim, [=](AttentionProblem& p) {
+        p.dropout = 0.1F;
+        p.causal = causal;
+      });
+    }
+  }
+  return problems;
+}
+
+/// 8-bit operands as quantize() makes them by default, and e4m3 as an error budget's fast mode does; O in bfloat16.
+std::vector<AttentionProblem> eight_bit_problems() {
+  std::vector<AttentionProblem> problems;
+  AttentionProblem problem;
+  problem.batch = problem.heads_q = problem.heads_kv = 1;
+  problem.scale = 1.0F;
+  for (const DType dtype : {DType::int8, DType::float8_e4m3}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+        problem.dtype = dtype;
+        problem.head_dim = problem.head_dim_v = head_dim;
+        problem.causal = causal;
+        for (const std::int64_t seqlen : {2048, 16384}) {
+          problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = seqlen;
+          problem.eight_bit = {.q_rows = 1, .k_rows = 32, .v_rows = 1, .output = DType::bfloat16, .v_rotated = true};
+          if (dtype == DType::int8 || head_dim < 256) problems.push_back(problem);  // else it spills
+          if (dtype == DType::int8) continue;
+          problem.eight_bit.k_rows = problem.eight_bit.v_rows = 128;
+          problem.eight_bit.v_rotated = false;
+          problems.push_back(problem);
+        }
+      }
+    }
+  }
+  return problems;
+}
+
+void add_forward(const AttentionProblem& problem, gpu::PackList& list) {
+  const Result<forward::Config> config = forward_config(problem, kH200);
+  if (!config.ok()) return;
+  list.add(forward_variant(*config), smem_plan(*config).total_bytes);
+  const ForwardPlan plan = forward_plan(problem, kH200, *config);
+  if (plan.split.total_bytes > 0) list.add(gpu::combine_variant(plan.split.combine, gpu::kSm90a), 0);
+}
+
+void add_backward(AttentionProblem problem, bool deterministic, gpu::PackList& list) {
+  problem.deterministic = deterministic;
+  const Result<backward::Config> config = backward_config(problem);
+  if (!config.ok()) return;
+  const BackwardPlan plan = backward_plan(problem, kH200, *config);
+  list.add(gpu::large_rows_variant(gpu::large_rows_config(plan.prepare), gpu::kSm90a), 0);
+  list.add(gpu::prepare_variant(plan.prepare, gpu::kSm90a), 0);
+  list.add(backward_variant(*config), smem_plan(*config).total_bytes);
+  if (config->by_roles) {
+    list.add(query_gradient_variant(plan.query), smem_plan(plan.query).total_bytes);
+  } else if (plan.finishes) {
+    list.add(finish_variant(*config), 0);
+  }
+}
+
+}  // namespace
+
+std::vector<runtime::CommonVariant> pack() {
+  gpu::PackList list;
+  for (const AttentionProblem& problem : common_problems()) {
+    add_forward(problem, list);
+    if (problem.seqlen_q != problem.seqlen_k) continue;  // no training
+    add_backward(problem, false, list);
+    if (!problem.packed_q) add_backward(problem, true, list);
+  }
+  for (const AttentionProblem& problem : options_of_models()) {
+    add_forward(problem, list);
+    if (problem.seqlen_q == problem.seqlen_k) add_backward(problem, false, list);
+    if (problem.modifiers.has_sink) list.add(gpu::sink_variant(gpu::kSm90a), 0);
+  }
+  for (const AttentionProblem& problem : eight_bit_problems()) add_forward(problem, list);
+  gpu::add_quantizers(gpu::kSm90a, list);
+  gpu::add_merges(gpu::kSm90a, list);
+  gpu::add_appends(gpu::kSm90a, list);
+  return list.take();
+}
+
+}  // namespace strobe::sm90
