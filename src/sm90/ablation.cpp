@@ -9,7 +9,7 @@ void take_every_ingredient(forward::Config& config) {
   config.block_n = 128;
   config.stages = 2;
   config.q_stages = 2;
-  config.warp_specialized = config.ping_pong = config.two_stage = config.persistent = true;
+  config.ping_pong = config.two_stage = true;
 }
 
 AblationVariant without(std::string name, bool forward::Config::* ingredient) {
@@ -25,9 +25,7 @@ std::vector<AblationVariant> ablation_variants() {
   using forward::Config;
   return {{"all, 128x128 tiles", take_every_ingredient},
           without("two_stage", &Config::two_stage),
-          without("warp_specialized", &Config::warp_specialized),
-          without("ping_pong", &Config::ping_pong),
-          without("persistent", &Config::persistent)};
+          without("ping_pong", &Config::ping_pong)};
 }
 
 }  // namespace strobe::sm90

@@ -14,8 +14,7 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
   std::string text = "engine        hopper: the tensors are on a GPU of compute capability 9.0\n";
   text += fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n", block_m(c),
                       c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
-  text += fmt::format("warpgroups    {}{} consumers of 64 rows{}\n",
-                      c.warp_specialized ? fmt::format("{} producer and ", producer_warpgroups(c)) : "",
+  text += fmt::format("warpgroups    {} producer and {} consumers of 64 rows{}\n", producer_warpgroups(c),
                       c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
   if (eight_bit(c)) {
     text += fmt::format("8-bit inputs  {}; P rounded to {}\n", strobe::name_of(problem.dtype),

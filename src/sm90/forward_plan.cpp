@@ -270,7 +270,7 @@ gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Co
 /// 0: the keys of a tile are one CTA's.
 int workers_of_split_keys(const AttentionProblem& problem, const forward::Config& config, const DeviceShape& shape) {
   if (eight_bit(config)) return 0;
-  if (!config.persistent || config.consumer_warpgroups > 3) return 0;  // four have no registers for it
+  if (config.consumer_warpgroups > 3) return 0;  // four have no registers for it
   const Checked heads = Checked(problem.batch) * (problem.heads_q / config.packed_heads);
   const std::int64_t tiles = (heads * m_tiles_of(problem, config)).value();
   return gpu::split_workers(problem, split_kernel(problem, config, shape), tiles,
@@ -367,8 +367,7 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
   plan.tiles.tiles = (Checked(plan.tiles.m_tiles) * sequences * plan.tiles.heads).value<int>();
   plan.tiles.by_m_tiles = Divisor::of(plan.tiles.m_tiles);
   plan.tiles.by_inner = Divisor::of(sequences_are_inner(config.rule) ? static_cast<int>(sequences) : plan.tiles.heads);
-  plan.workers =
-      config.persistent ? std::min(shape.multiprocessors * config.ctas_per_sm, plan.tiles.tiles) : plan.tiles.tiles;
+  plan.workers = std::min(shape.multiprocessors * config.ctas_per_sm, plan.tiles.tiles);
   if (config.schedule == Schedule::dealt) plan.list = deal_tiles(problem, shape, plan);
   if (config.schedule == Schedule::split) {
     plan.workers = std::max(1, workers_of_split_keys(problem, config, shape));

@@ -25,17 +25,15 @@ constexpr auto fields_of(const Config&) {
   return gpu::all_fields(
       field("rule", &Config::rule), field("head_dim", &Config::head_dim), field("head_dim_v", &Config::head_dim_v),
       field("consumer_warpgroups", &Config::consumer_warpgroups), field("block_n", &Config::block_n),
-      field("stages", &Config::stages), field("q_stages", &Config::q_stages),
-      field("warp_specialized", &Config::warp_specialized), field("ping_pong", &Config::ping_pong),
-      field("two_stage", &Config::two_stage), field("persistent", &Config::persistent),
-      field("ctas_per_sm", &Config::ctas_per_sm), field("packed_heads", &Config::packed_heads),
-      field("schedule", &Config::schedule), field("operands", &Config::operands),
-      field("keys_per_value_scale", &Config::keys_per_value_scale), field("rotated_columns", &Config::rotated_columns),
-      field("float_output", &Config::float_output), field("stored", &Config::stored),
-      field("raw_stages", &Config::raw_stages), field("keys", &Config::keys), field("entries", &Config::entries),
-      field("whole_chunks", &Config::whole_chunks), field("bias_stages", &Config::bias_stages),
-      field("segment_blocks", &Config::segment_blocks), field("keeps_in_smem", &Config::keeps_in_smem),
-      field("debug", &Config::debug));
+      field("stages", &Config::stages), field("q_stages", &Config::q_stages), field("ping_pong", &Config::ping_pong),
+      field("two_stage", &Config::two_stage), field("ctas_per_sm", &Config::ctas_per_sm),
+      field("packed_heads", &Config::packed_heads), field("schedule", &Config::schedule),
+      field("operands", &Config::operands), field("keys_per_value_scale", &Config::keys_per_value_scale),
+      field("rotated_columns", &Config::rotated_columns), field("float_output", &Config::float_output),
+      field("stored", &Config::stored), field("raw_stages", &Config::raw_stages), field("keys", &Config::keys),
+      field("entries", &Config::entries), field("whole_chunks", &Config::whole_chunks),
+      field("bias_stages", &Config::bias_stages), field("segment_blocks", &Config::segment_blocks),
+      field("keeps_in_smem", &Config::keeps_in_smem), field("debug", &Config::debug));
 }
 
 }  // namespace forward

@@ -27,10 +27,8 @@ struct Config {
   int q_stages = 1;  // of each warpgroup's Q: with 2, the next tile's rows arrive while this one's are in use
 
   // The ingredients of the FlashAttention-3 paper.
-  bool warp_specialized = true;  // TMA issued by warps of its own, registers moved to the consumers by setmaxnreg
-  bool ping_pong = true;         // one warpgroup's softmax runs under the other's GEMMs
-  bool two_stage = true;         // inside a warpgroup: softmax of this block under P V of the previous one
-  bool persistent = true;        // as many CTAs as are resident walk over the tiles
+  bool ping_pong = true;  // one warpgroup's softmax runs under the other's GEMMs
+  bool two_stage = true;  // inside a warpgroup: softmax of this block under P V of the previous one
 
   int ctas_per_sm = 1;  // resident CTAs: with 2, one loads and stores while the other computes
 
@@ -85,10 +83,7 @@ constexpr bool folds(const Config& c) { return c.segment_blocks > 0 && c.schedul
 constexpr int block_m(const Config& c) { return kRowsPerWarpgroup * c.consumer_warpgroups; }
 
 /// One consumer warpgroup reads keys and values faster than three warps convert them.
-constexpr int producer_warpgroups(const Config& c) {
-  const int wanted = converts(c) && c.consumer_warpgroups == 1 ? 2 : 1;
-  return c.warp_specialized ? wanted : 0;
-}
+constexpr int producer_warpgroups(const Config& c) { return converts(c) && c.consumer_warpgroups == 1 ? 2 : 1; }
 
 constexpr int threads_per_block(const Config& c) {
   return kWarpgroupSize * (c.consumer_warpgroups + producer_warpgroups(c));
@@ -101,7 +96,6 @@ constexpr Tiling tiling(const Config& c) {
           .block_n = c.block_n,
           .packed_heads = c.packed_heads,
           .threads = threads_per_block(c),
-          .persistent = c.persistent,
           .segment_blocks = c.segment_blocks};
 }
 

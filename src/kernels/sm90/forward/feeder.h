@@ -264,7 +264,7 @@ class KeyFeeder<C, values> {
  private:
   static constexpr int kPanels = values ? panels(C.head_dim_v) : kRowPanels<C>;
   static constexpr int kStageBytes = values ? smem_plan(C).v_bytes : smem_plan(C).k_bytes;
-  static_assert(C.warp_specialized && !eight_bit(C));
+  static_assert(!eight_bit(C));
 
   const TensorMap& map_;
   const Params& params_;
@@ -311,7 +311,7 @@ class KeyFeeder<C, values> {
  private:
   static constexpr int kStageBytes = values ? smem_plan(C).v_bytes : smem_plan(C).k_bytes;
   static constexpr int kNone = -1;
-  static_assert(C.warp_specialized && !eight_bit(C));
+  static_assert(!eight_bit(C));
 
   /// The block issued last but `behind`, if consumers have not got it yet.
   template <int behind>

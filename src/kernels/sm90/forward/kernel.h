@@ -14,7 +14,7 @@
 //   epilogue.h           O and LSE to global memory
 //   ../scheduler/tile_scheduler.h    which tiles a CTA computes
 //   part.h               what is left of tiles that several CTAs share
-//   exact_rows.h, self_feeder.h      non-finite values; the variant without producers
+//   exact_rows.h         rows whose output is not finite
 //
 // Source: Shah et al., "FlashAttention-3" (2024), algorithms 1 and 2.
 #pragma once
@@ -155,9 +155,7 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
 
   // Roles
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
-  if constexpr (!C.warp_specialized) {
-    Consumer<C>(feeders, warpgroup).run();
-  } else if (warpgroup < producer_warpgroups(C)) {
+  if (warpgroup < producer_warpgroups(C)) {
     ptx::setmaxnreg_dec<RegisterBudget<C>::kProducer>();
     produce<C>(feeders);
   } else {

@@ -4,7 +4,7 @@
 
 #include "kernels/sm90/forward/barriers.h"
 #include "kernels/sm90/forward/bias_ring.h"
-#include "kernels/sm90/forward/self_feeder.h"
+#include "kernels/sm90/forward/feeder.h"
 #include "kernels/sm90/tile/descriptor.h"
 
 namespace strobe::sm90::forward {
@@ -13,10 +13,7 @@ template <Config C>
 class Rings {
  public:
   __device__ __forceinline__ Rings(const Feeders<C>& feeders, int warpgroup)
-      : barriers_(feeders.barriers),
-        warpgroup_(warpgroup),
-        feeder_(feeders, warpgroup),
-        bias_(feeders.smem, feeders.params, warpgroup) {
+      : barriers_(feeders.barriers), warpgroup_(warpgroup), bias_(feeders.smem, feeders.params, warpgroup) {
     q_ = descriptor_k_major(feeders.smem + kPlan.q + warpgroup * C.q_stages * kPlan.q_bytes);
     k_ = descriptor_k_major(feeders.smem + kPlan.k);
     unsigned char* const values = feeders.smem + kPlan.v;
@@ -50,20 +47,17 @@ class Rings {
   __device__ __forceinline__ void scores_done() {
     arrive<C>(barriers_.k_empty[k_at_.stage]);
     k_at_.advance();
-    feeder_.released_k();
   }
 
   /// After the wait for P V: of 8-bit operands, all lanes have made P of the stage's scales by then.
   __device__ __forceinline__ void output_done() {
     arrive<C>(barriers_.v_empty[v_at_.stage]);
     v_at_.advance();
-    feeder_.released_v();
   }
 
   __device__ __forceinline__ void release_q() {
     arrive<C>(barriers_.q_empty[warpgroup_][q_at_.stage]);
     q_at_.advance();
-    feeder_.released_q();
   }
 
   /// Blocks that other warpgroups work on and this one does not: their K.
@@ -109,7 +103,6 @@ class Rings {
 
   Barriers<C>& barriers_;
   const int warpgroup_;
-  SelfFeeder<C> feeder_;
   BiasRing<C> bias_;
   int passed_k_ = 0;      // blocks at the end of a tile of which this warpgroup let K pass and V not yet
   Descriptor q_, k_, v_;  // of stage 0
