@@ -5,28 +5,28 @@
 // shared memory by TMA. The others consume: 64 rows of Q each, scores and output in registers.
 //
 // In the order in which to read:
-//   config.h, smem.h     what a variant is, and where everything lies in shared memory
-//   barriers.h           who waits for whom
-//   consumer.h           the loop: Consumer::step, and what overlaps with what
+//   config.h, smem.h, params.h       what a variant is, where everything lies in shared memory, what the host hands
+//   over barriers.h                       who waits for whom tile/work.h, tile/rules.h        which rows and keys a
+//   tile has, and what happens to its scores consume/tile_loop.h              the loop: Consumer::step, and what
+//   overlaps with what
 //   ../../score/online_softmax.h, mask.h, transform.h    what a step does to its scores
-//   ../tile/gemm.h       the two products
-//   feeder.h, stored_feeder.h    the producer's side
-//   epilogue.h           O and LSE to global memory
+//   ../tile/gemm.h                   the two products
+//   produce/producer.h               which warp brings Q, K, V, their scales and the bias
+//   store/output.h, repair.h         O and LSE to global memory; rows whose output is not finite
 //   ../scheduler/tile_scheduler.h    which tiles a CTA computes
-//   part.h               what is left of tiles that several CTAs share
-//   exact_rows.h         rows whose output is not finite
+//   tile/split.h, segments.h         tiles that several CTAs share, or whose keys come in segments
 //
 // Source: Shah et al., "FlashAttention-3" (2024), algorithms 1 and 2.
 #pragma once
 
 #include "kernels/sm90/forward/barriers.h"
 #include "kernels/sm90/forward/config.h"
-#include "kernels/sm90/forward/consumer.h"
-#include "kernels/sm90/forward/feeder.h"
+#include "kernels/sm90/forward/consume/tile_loop.h"
+#include "kernels/sm90/forward/context.h"
 #include "kernels/sm90/forward/params.h"
-#include "kernels/sm90/forward/part.h"
+#include "kernels/sm90/forward/produce/producer.h"
 #include "kernels/sm90/forward/smem.h"
-#include "kernels/sm90/forward/stored_feeder.h"
+#include "kernels/sm90/forward/tile/split.h"
 #include "kernels/sm90/ptx/grid.h"
 
 namespace strobe::sm90::forward {
@@ -68,39 +68,6 @@ struct RegisterBudget {
 };
 
 template <Config C>
-__device__ __forceinline__ void produce(const Feeders<C>& feeders) {
-  const int warp = threadIdx.x / kWarpSize;
-  if constexpr (converts(C)) {
-    if (warp > 0) {
-      StoredConverter<C>(feeders, warp - 1).run();
-      return;
-    }
-  }
-  if (!kWarpFeeds<C> && threadIdx.x % kWarpSize != 0) {
-    return;
-  }
-  if constexpr (converts(C)) {
-    StoredLoader<C>(feeders).run();
-  } else if (warp == 0) {
-    auto queries = feeders.queries();
-    while (queries.feed()) {
-    }
-  } else if (warp == 1) {
-    auto keys = feeders.keys();
-    while (keys.feed()) {
-    }
-  } else if (warp == 2) {
-    auto values = feeders.values();
-    while (values.feed()) {
-    }
-  } else if constexpr (C.bias_stages > 0) {
-    auto biases = feeders.biases();
-    while (biases.feed()) {
-    }
-  }
-}
-
-template <Config C>
 __device__ __forceinline__ void set_up(unsigned char* smem, Barriers<C>& barriers) {
   if (threadIdx.x == 0) {
     barriers.init();
@@ -131,7 +98,7 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);
   const ScheduleOf<C>& schedule = schedule_in<C>(list, smem);
-  const Feeders<C> feeders{q, k, v, o, bias, params, schedule, smem, barriers};
+  const Context<C> context{q, k, v, o, bias, params, schedule, smem, barriers};
 
   // Set-up
   if (threadIdx.x == 0) {
@@ -157,10 +124,10 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup < producer_warpgroups(C)) {
     ptx::setmaxnreg_dec<RegisterBudget<C>::kProducer>();
-    produce<C>(feeders);
+    produce<C>(context);
   } else {
     ptx::setmaxnreg_inc<RegisterBudget<C>::kConsumer>();
-    Consumer<C>(feeders, warpgroup - producer_warpgroups(C)).run();
+    Consumer<C>(context, warpgroup - producer_warpgroups(C)).run();
   }
 }
 

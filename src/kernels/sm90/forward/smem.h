@@ -22,7 +22,7 @@ constexpr int scale_bytes(const Config& c) {
 /// whose precision is relative, has one reference for the row, and sums on in O, until what it has joins sums in shared
 /// memory.
 constexpr bool sums_by_block(const Config& c) { return c.operands == Operands::int8; }
-/// Of e4m3's, see output_sums.h.
+/// Keys whose P V e4m3 sums in one O, see consume/eight_bit_sums.h.
 constexpr int kKeysPerSum = 2048;
 
 /// 8-bit operands, one step after another: P V is done before the scores of the next block begin, and joins O in

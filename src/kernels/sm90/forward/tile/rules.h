@@ -7,9 +7,11 @@
 #include "kernels/score/mask.h"
 #include "kernels/score/transform.h"
 #include "kernels/sm90/forward/config.h"
-#include "kernels/sm90/forward/epilogue.h"
 #include "kernels/sm90/forward/params.h"
-#include "kernels/sm90/forward/tile_work.h"
+#include "kernels/sm90/forward/smem.h"
+#include "kernels/sm90/forward/tile/rows.h"
+#include "kernels/sm90/forward/tile/split.h"
+#include "kernels/sm90/forward/tile/work.h"
 #include "kernels/sm90/tile/fragment.h"
 
 namespace strobe::sm90::forward {

@@ -2,9 +2,9 @@
 // A consumer's places in the rings of Q, K and V: what it waits for, what it multiplies and what it gives back.
 #pragma once
 
-#include "kernels/sm90/forward/barriers.h"
-#include "kernels/sm90/forward/bias_ring.h"
-#include "kernels/sm90/forward/feeder.h"
+#include "kernels/sm90/forward/consume/bias.h"
+#include "kernels/sm90/forward/context.h"
+#include "kernels/sm90/forward/tile/assignment.h"
 #include "kernels/sm90/tile/descriptor.h"
 
 namespace strobe::sm90::forward {
@@ -12,11 +12,11 @@ namespace strobe::sm90::forward {
 template <Config C>
 class Rings {
  public:
-  __device__ __forceinline__ Rings(const Feeders<C>& feeders, int warpgroup)
-      : barriers_(feeders.barriers), warpgroup_(warpgroup), bias_(feeders.smem, feeders.params, warpgroup) {
-    q_ = descriptor_k_major(feeders.smem + kPlan.q + warpgroup * C.q_stages * kPlan.q_bytes);
-    k_ = descriptor_k_major(feeders.smem + kPlan.k);
-    unsigned char* const values = feeders.smem + kPlan.v;
+  __device__ __forceinline__ Rings(const Context<C>& context, int warpgroup)
+      : barriers_(context.barriers), warpgroup_(warpgroup), bias_(context.smem, context.params, warpgroup) {
+    q_ = descriptor_k_major(context.smem + kPlan.q + warpgroup * C.q_stages * kPlan.q_bytes);
+    k_ = descriptor_k_major(context.smem + kPlan.k);
+    unsigned char* const values = context.smem + kPlan.v;
     v_ = eight_bit(C) ? descriptor_k_major(values) : descriptor_mn_major(values, C.block_n);
   }
 

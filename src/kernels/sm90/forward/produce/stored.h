@@ -7,9 +7,11 @@
 #pragma once
 
 #include "kernels/math/stored.h"
-#include "kernels/sm90/forward/barriers.h"
-#include "kernels/sm90/forward/feeder.h"
-#include "kernels/sm90/forward/key_cursor.h"
+#include "kernels/sm90/forward/context.h"
+#include "kernels/sm90/forward/produce/key_cursor.h"
+#include "kernels/sm90/forward/produce/page_boxes.h"
+#include "kernels/sm90/forward/produce/query.h"
+#include "kernels/sm90/forward/produce/stage.h"
 
 namespace strobe::sm90::forward {
 
@@ -27,18 +29,18 @@ __device__ __forceinline__ void for_each_stored(const Key& key, const Value& val
 template <Config C>
 class StoredLoader {
  public:
-  __device__ __forceinline__ explicit StoredLoader(const Feeders<C>& feeders)
-      : feeders_(feeders),
-        queries_(feeders.queries()),
-        keys_(feeders.params, feeders.schedule),
-        values_(feeders.params, feeders.schedule) {}
+  __device__ __forceinline__ explicit StoredLoader(const Context<C>& context)
+      : context_(context),
+        queries_(context.q, context.params, context.schedule, context.smem, context.barriers),
+        keys_(context.params, context.schedule),
+        values_(context.params, context.schedule) {}
 
   __device__ __forceinline__ void run() {
     for_each_stored(
         [&] {
           const bool more = keys_.next();
           if (more) {
-            load(feeders_.k, keys_, panels_of_bytes(C.head_dim));
+            load(context_.k, keys_, panels_of_bytes(C.head_dim));
             feed_queries(is_first_);
             is_first_ = false;
           }
@@ -46,7 +48,7 @@ class StoredLoader {
         },
         [&] {
           values_.next();
-          load(feeders_.v, values_, panels_of_bytes(C.head_dim_v));
+          load(context_.v, values_, panels_of_bytes(C.head_dim_v));
           feed_queries(true);
         });
   }
@@ -63,20 +65,20 @@ class StoredLoader {
   }
 
   __device__ __forceinline__ void load(const TensorMap& map, const KeyCursor<C>& cursor, int panels) {
-    uint64_t& full = feeders_.barriers.raw_full[at_.stage];
+    uint64_t& full = context_.barriers.raw_full[at_.stage];
     if constexpr (C.keys == KeySource::page_boxes) {
-      PageBoxes<C> boxes(feeders_.params, cursor);
-      boxes.find(feeders_.params.cache);
-      wait<C>(feeders_.barriers.raw_empty[at_.stage], at_.parity);
-      boxes.load(feeders_.params.cache, map, panels, kPanelRowBytes,
-                 feeders_.smem + kPlan.raw + at_.stage * kPlan.raw_bytes, full);
+      PageBoxes<C> boxes(context_.params, cursor);
+      boxes.find(context_.params.cache);
+      wait<C>(context_.barriers.raw_empty[at_.stage], at_.parity);
+      boxes.load(context_.params.cache, map, panels, kPanelRowBytes,
+                 context_.smem + kPlan.raw + at_.stage * kPlan.raw_bytes, full);
       at_.advance();
       return;
     }
-    wait<C>(feeders_.barriers.raw_empty[at_.stage], at_.parity);
+    wait<C>(context_.barriers.raw_empty[at_.stage], at_.parity);
     if (this_thread_feeds<C>()) {
-      const SequenceStart rows = key_start<C>(feeders_.params, cursor.work());
-      unsigned char* const destination = feeders_.smem + kPlan.raw + at_.stage * kPlan.raw_bytes;
+      const SequenceStart rows = key_start<C>(context_.params, cursor.work());
+      unsigned char* const destination = context_.smem + kPlan.raw + at_.stage * kPlan.raw_bytes;
       const int bytes = panels * C.block_n * kPanelRowBytes;
       if (C.entries && rows.batch == kNoEntry) {
         store_zeros(destination, bytes);
@@ -92,7 +94,7 @@ class StoredLoader {
     at_.advance();
   }
 
-  const Feeders<C>& feeders_;
+  const Context<C>& context_;
   QueryFeeder<C> queries_;
   KeyCursor<C> keys_, values_;
   RingPosition<C.raw_stages> at_{0, 1};
@@ -108,10 +110,10 @@ class StoredLoader {
 template <Config C>
 class StoredConverter {
  public:
-  __device__ __forceinline__ StoredConverter(const Feeders<C>& feeders, int warp)
-      : feeders_(feeders),
-        keys_(feeders.params, feeders.schedule),
-        values_(feeders.params, feeders.schedule),
+  __device__ __forceinline__ StoredConverter(const Context<C>& context, int warp)
+      : context_(context),
+        keys_(context.params, context.schedule),
+        values_(context.params, context.schedule),
         warp_(warp) {
     const int group = threadIdx.x % kWarpSize / kPieces;
     row_ = group / 2 ^ (group % 2 == 0 ? 0 : 5);
@@ -119,13 +121,13 @@ class StoredConverter {
   }
 
   __device__ __forceinline__ void run() {
-    Barriers<C>& barriers = feeders_.barriers;
-    const EightBitParams& scales = feeders_.params.eight_bit;
+    Barriers<C>& barriers = context_.barriers;
+    const EightBitParams& scales = context_.params.eight_bit;
     for_each_stored(
         [&] {
           const bool more = keys_.next();
           if (more) {
-            convert<panels(C.head_dim)>(keys_, scales.k, feeders_.smem + kPlan.k + k_at_.stage * kPlan.k_bytes,
+            convert<panels(C.head_dim)>(keys_, scales.k, context_.smem + kPlan.k + k_at_.stage * kPlan.k_bytes,
                                         barriers.k_full[k_at_.stage], barriers.k_empty[k_at_.stage], k_at_.parity);
             k_at_.advance();
           }
@@ -133,7 +135,7 @@ class StoredConverter {
         },
         [&] {
           values_.next();
-          convert<panels(C.head_dim_v)>(values_, scales.v, feeders_.smem + kPlan.v + v_at_.stage * kPlan.v_bytes,
+          convert<panels(C.head_dim_v)>(values_, scales.v, context_.smem + kPlan.v + v_at_.stage * kPlan.v_bytes,
                                         barriers.v_full[v_at_.stage], barriers.v_empty[v_at_.stage], v_at_.parity);
           v_at_.advance();
         });
@@ -166,9 +168,9 @@ class StoredConverter {
       const int row = cursor.block() * C.block_n + (warp_ + i * kConverterWarps) * kAtomRows + row_;
       scale[i] = row > last ? 0.0F : ptx::ld_global_nc(of_head + (row >> scales.shift));
     }
-    wait<C>(feeders_.barriers.raw_full[raw_at_.stage], raw_at_.parity);
+    wait<C>(context_.barriers.raw_full[raw_at_.stage], raw_at_.parity);
     wait<C>(empty, empty_parity);
-    const unsigned char* const from = feeders_.smem + kPlan.raw + raw_at_.stage * kPlan.raw_bytes;
+    const unsigned char* const from = context_.smem + kPlan.raw + raw_at_.stage * kPlan.raw_bytes;
     // Several pieces are read before the first is written: the compiler cannot know that they lie apart.
     constexpr int kAtomsAtOnce = kWidePanels <= 2 ? 2 : 1;
 #pragma unroll
@@ -201,7 +203,7 @@ class StoredConverter {
     }
     cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);  // WGMMAs read what was written here
     __syncwarp();
-    arrive<C>(feeders_.barriers.raw_empty[raw_at_.stage]);
+    arrive<C>(context_.barriers.raw_empty[raw_at_.stage]);
     arrive<C>(full);
     raw_at_.advance();
   }
@@ -215,7 +217,7 @@ class StoredConverter {
     *high = {c.x, c.y, d.x, d.y};
   }
 
-  const Feeders<C>& feeders_;
+  const Context<C>& context_;
   KeyCursor<C> keys_, values_;
   const int warp_;
   int row_, piece_;

@@ -5,7 +5,7 @@
 
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/params.h"
-#include "kernels/sm90/forward/tile_work.h"
+#include "kernels/sm90/forward/tile/work.h"
 #include "kernels/sm90/tile/fragment.h"
 
 namespace strobe::sm90::forward {

@@ -1,12 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the boxes of a tile lie in the tensors' maps.
+// Where a tile's rows lie: in the heads, in the tensors' maps, and K's and V's in their cache (kernels/score/cache.h).
 #pragma once
 
-#include "kernels/sm90/forward/cache_place.h"
-#include "kernels/sm90/forward/tile_work.h"
+#include "kernels/score/cache.h"
+#include "kernels/sm90/forward/params.h"
+#include "kernels/sm90/forward/tile/work.h"
 #include "kernels/sm90/tile/coordinates.h"
 
 namespace strobe::sm90::forward {
+
+using score::CachePlace, score::existing, score::kNoEntry, score::page_number;
+
+/// The query head of a tile's row.
+template <Config C>
+__device__ __forceinline__ int head_of(const TileWork& work, int row) {
+  return work.tile.head * C.packed_heads + row % C.packed_heads;
+}
+
+/// Counted through the batch.
+template <Config C>
+__device__ __forceinline__ int head_in_batch(const Params& params, const TileWork& work, int row) {
+  return work.tile.sequence * params.tiles.heads * C.packed_heads + head_of<C>(work, row);
+}
+
+/// Whether K and V are not where the batch index says.
+template <Config C>
+constexpr bool kInCache = C.entries || in_pages(C);
+
+/// Of row `row` of a sequence, padding counted in; less than the sequence's used rows.
+template <Config C>
+__device__ __forceinline__ CachePlace cache_place(const CacheParams& cache, int sequence, int row) {
+  return score::cache_place<in_pages(C), C.entries>(cache, sequence, row);
+}
+
+/// A tile's rows of K and V.
+template <Config C>
+using CachedRows = score::CachedRows<C.rule.element, in_pages(C), C.entries>;
+
+template <Config C>
+__device__ __forceinline__ CachedRows<C> cached_rows(const Params& params, const TileWork& work) {
+  return {params.cache, params.k, params.v, work.tile.sequence, params.by_heads_per_kv.quotient(work.tile.head),
+          work.k.start};
+}
 
 /// Of the first `count` rows of Q or O.
 template <Config C>

@@ -2,7 +2,10 @@
 // The scales of a block of 8-bit keys, from global memory to shared memory, by the warp that feeds V.
 #pragma once
 
-#include "kernels/sm90/forward/eight_bit.h"
+#include "kernels/sm90/forward/params.h"
+#include "kernels/sm90/forward/tile/block_scales.h"
+#include "kernels/sm90/forward/tile/work.h"
+#include "kernels/sm90/ptx/warpgroup.h"
 
 namespace strobe::sm90::forward {
 

@@ -2,11 +2,10 @@
 // The scores of 8-bit operands: sums of products of elements, with the scales of queries and keys.
 #pragma once
 
-#include "kernels/sm90/forward/config.h"
-#include "kernels/sm90/forward/epilogue.h"
 #include "kernels/sm90/forward/params.h"
-#include "kernels/sm90/forward/smem.h"
-#include "kernels/sm90/forward/tile_work.h"
+#include "kernels/sm90/forward/tile/block_scales.h"
+#include "kernels/sm90/forward/tile/work.h"
+#include "kernels/score/transform.h"
 #include "kernels/sm90/tile/fragment.h"
 
 namespace strobe::sm90::forward {
@@ -23,22 +22,6 @@ struct ProductSumOf<Operands::int8> {
 template <Config C>
 using ProductSum = typename ProductSumOf<C.operands>::Type;
 
-/// What a block of keys brings beside its elements, in shared memory.
-template <Config C>
-struct BlockScales {
-  float values[value_scales(C)];  // kFoldsValueScales: their log2
-  float keys[key_scales(C)];
-  float inverses[key_scales(C)];  // kFoldsValueScales: of the values, 1 where they are not numbers
-  // Of V's scales; NaN where they are further apart than kCloseScales, one is not a number, or one of K's is unusual.
-  float largest_log2;
-};
-
-// V's scales that are no further apart than this factor have one reference.
-constexpr float kCloseScales = 4.0F;
-
-// The smallest scale: a product with it is not worth telling from zero.
-constexpr float kSmallestScale = 0x1p-80F;
-
 /// The float whose unit in the last place is 1: added to a float below 2^23, it leaves that float, rounded to nearest
 /// even, in the lowest bits.
 constexpr float kRoundToInteger = 8388608.0F;
@@ -48,21 +31,6 @@ constexpr float kRoundToInteger = 8388608.0F;
 template <Config C>
 constexpr float kLevelsLog2 = C.operands == Operands::int8 ? 7.99435343685886F : 4.0F;
 constexpr float kFloatSlack = 4.8F;  // log2 of 448 / 16, less than that
-
-/// Whether a group of keys shares a V scale that is part of its exponents; a block of integers' joins P V's sums
-/// instead.
-template <Config C>
-constexpr bool kFoldsValueScales = !sums_by_block(C) && C.keys_per_value_scale > 1;
-
-/// Whether scores are changed before they are scaled.
-template <Config C>
-constexpr bool kTransforms = C.rule.softcap || C.rule.alibi;
-
-/// Whether the sums of hidden keys become -inf, which they must still be after scaling. So the scales are positive, and
-/// at least kLeastUsualScale, lest the product of two be zero; blocks with smaller scales of K take the special path.
-template <Config C>
-constexpr bool kMasksSums = !sums_by_block(C) && !kTransforms<C> && !C.rule.scale_first;
-constexpr float kLeastUsualScale = 0x1p-60F;
 
 /// The scores of two rows, block by block: from sums of products to exponents of 2 and their largest.
 template <Config C>

@@ -5,11 +5,9 @@
 
 #include "kernels/score/exact_row.h"
 #include "kernels/score/stored_rows.h"
-#include "kernels/sm90/forward/cache_place.h"
-#include "kernels/sm90/forward/epilogue.h"
-#include "kernels/sm90/forward/params.h"
-#include "kernels/sm90/forward/part.h"
-#include "kernels/sm90/forward/tile_work.h"
+#include "kernels/sm90/forward/store/output.h"
+#include "kernels/sm90/forward/tile/rows.h"
+#include "kernels/sm90/forward/tile/split.h"
 
 namespace strobe::sm90::forward {
 

@@ -8,7 +8,8 @@
 #pragma once
 
 #include "kernels/score/online_softmax.h"
-#include "kernels/sm90/forward/eight_bit_scores.h"
+#include "kernels/sm90/forward/consume/eight_bit_scores.h"
+#include "kernels/sm90/forward/tile/softmax.h"
 
 namespace strobe::sm90::forward {
 

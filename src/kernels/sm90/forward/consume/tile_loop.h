@@ -13,15 +13,15 @@
 
 #include "kernels/score/online_softmax.h"
 #include "kernels/sm90/forward/barriers.h"
-#include "kernels/sm90/forward/block_walk.h"
-#include "kernels/sm90/forward/eight_bit_tile.h"
-#include "kernels/sm90/forward/epilogue.h"
-#include "kernels/sm90/forward/exact_rows.h"
-#include "kernels/sm90/forward/kept_rows.h"
-#include "kernels/sm90/forward/rings.h"
+#include "kernels/sm90/forward/consume/eight_bit.h"
+#include "kernels/sm90/forward/consume/rings.h"
 #include "kernels/sm90/forward/smem.h"
-#include "kernels/sm90/forward/tile_rules.h"
-#include "kernels/sm90/forward/tile_work.h"
+#include "kernels/sm90/forward/store/empty.h"
+#include "kernels/sm90/forward/store/joined.h"
+#include "kernels/sm90/forward/store/repair.h"
+#include "kernels/sm90/forward/tile/assignment.h"
+#include "kernels/sm90/forward/tile/blocks.h"
+#include "kernels/sm90/forward/tile/rules.h"
 #include "kernels/sm90/tile/gemm.h"
 
 namespace strobe::sm90::forward {
@@ -33,13 +33,13 @@ class Consumer : private Rings<C> {
   using Output = float[C.head_dim_v / 2];
   using Operand = uint32_t[C.block_n * operand_bytes(C) / 32][4];
 
-  __device__ __forceinline__ Consumer(const Feeders<C>& feeders, int warpgroup)
-      : Rings<C>(feeders, warpgroup),
-        params_(feeders.params),
-        schedule_(feeders.schedule),
-        pipe_(feeders.o, feeders.smem, warpgroup),
-        kept_(feeders.params, feeders.smem, warpgroup),
-        smem_(feeders.smem) {
+  __device__ __forceinline__ Consumer(const Context<C>& context, int warpgroup)
+      : Rings<C>(context, warpgroup),
+        params_(context.params),
+        schedule_(context.schedule),
+        pipe_(context.o, context.smem, warpgroup),
+        kept_(context.params, context.smem, warpgroup),
+        smem_(context.smem) {
     Turns<C>::open(warpgroup);
   }
 

@@ -6,12 +6,10 @@
 // registers do not hold as much at a time, one step comes after another.
 #pragma once
 
-#include "kernels/sm90/forward/eight_bit.h"
-#include "kernels/sm90/forward/epilogue.h"
-#include "kernels/sm90/forward/output.h"
-#include "kernels/sm90/forward/output_sums.h"
-#include "kernels/sm90/forward/rings.h"
-#include "kernels/sm90/forward/tile_rules.h"
+#include "kernels/sm90/forward/consume/eight_bit_sums.h"
+#include "kernels/sm90/forward/consume/rings.h"
+#include "kernels/sm90/forward/store/output.h"
+#include "kernels/sm90/forward/tile/rules.h"
 #include "kernels/sm90/tile/gemm.h"
 
 namespace strobe::sm90::forward {

@@ -5,10 +5,10 @@
 #pragma once
 
 #include "kernels/score/join_rows.h"
-#include "kernels/sm90/forward/config.h"
-#include "kernels/sm90/forward/epilogue.h"
-#include "kernels/sm90/forward/kept_output.h"
-#include "kernels/sm90/forward/params.h"
+#include "kernels/sm90/forward/store/accumulator.h"
+#include "kernels/sm90/forward/store/kept.h"
+#include "kernels/sm90/forward/store/output.h"
+#include "kernels/sm90/forward/tile/segments.h"
 #include "kernels/sm90/tile/fragment.h"
 
 namespace strobe::sm90::forward {

@@ -2,8 +2,8 @@
 // The blocks of keys of a CTA's tiles, one after another as consumers use them.
 #pragma once
 
-#include "kernels/sm90/forward/block_walk.h"
-#include "kernels/sm90/forward/tile_work.h"
+#include "kernels/sm90/forward/tile/blocks.h"
+#include "kernels/sm90/forward/tile/segments.h"
 
 namespace strobe::sm90::forward {
 

@@ -2,10 +2,10 @@
 // 8-bit operands: where P V goes before it is O.
 #pragma once
 
-#include "kernels/sm90/forward/eight_bit.h"
-#include "kernels/sm90/forward/kept_output.h"
-#include "kernels/sm90/forward/output.h"
-#include "kernels/sm90/forward/rings.h"
+#include "kernels/sm90/forward/consume/eight_bit_softmax.h"
+#include "kernels/sm90/forward/consume/rings.h"
+#include "kernels/sm90/forward/store/accumulator.h"
+#include "kernels/sm90/forward/store/kept.h"
 #include "kernels/sm90/tile/gemm.h"
 
 namespace strobe::sm90::forward {
