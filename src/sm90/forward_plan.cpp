@@ -14,6 +14,7 @@
 #include "gpu/score_params.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/dealt_tiles.h"
+#include "sm90/forward_fields.h"
 #include "sm90/pages.h"
 #include "sm90/row_invariant.h"
 #include "sm90/supported.h"
@@ -65,7 +66,7 @@ void choose_wide_tiles(forward::Config& config) {
   // block to block on their own.
   const bool crowded = tile_registers(config, config.block_n) + option_registers(rule) > 220;
   const bool own_blocks = rule.block_mask == kRowsPerWarpgroup && config.consumer_warpgroups > 1;
-  if (crowded || own_blocks) config.two_stage = false;
+  if (crowded || own_blocks) config.loop = forward::Loop::serial;
 }
 
 /// Heads up to 64 wide: exponentials take as long as the GEMMs, and four warps per scheduler keep both units busiest
@@ -154,13 +155,14 @@ void choose_serial_tiles(forward::Config& config, const AttentionProblem& proble
   const bool pays_by_rows = widest <= 64 ? problem.seqlen_k >= 4096
                                          : !is_masked(config.rule) && !config.rule.scale_first && !config.float_output;
   if (config.head_dim_v > 128 || (config.head_dim > 128 && !integers)) {  // registers, or memory for sums
-    config.two_stage = false;
+    config.loop = forward::Loop::eight_bit_serial;
   } else if (plain && !integers && !by_rows) {
-    config.two_stage = config.ping_pong = false;
+    config.loop = forward::Loop::eight_bit_serial;
+    config.ping_pong = false;
     config.consumer_warpgroups = widest <= 64 ? 4 : 3;
     if (widest <= 64) config.block_n = 96;
   } else if (plain && integers && (!by_rows || pays_by_rows)) {
-    config.two_stage = false;
+    config.loop = forward::Loop::eight_bit_serial;
     config.consumer_warpgroups = 3;
   }
 }
@@ -169,6 +171,7 @@ void choose_serial_tiles(forward::Config& config, const AttentionProblem& proble
 void choose_eight_bit_tiles(forward::Config& config, const AttentionProblem& problem) {
   const bool integers = problem.dtype == DType::int8;
   config.operands = integers ? Operands::int8 : Operands::e4m3;
+  config.loop = forward::Loop::eight_bit;
   config.rotated_columns = problem.eight_bit.v_rotated ? static_cast<int>(problem.head_dim_v) : 0;
   config.float_output = problem.eight_bit.output == DType::float32;
   config.consumer_warpgroups = 2;
@@ -240,7 +243,7 @@ void choose_stored_tiles(forward::Config& config, const AttentionProblem& proble
   if (!fits(config)) choose_block_n(config, tile_registers(config, config.block_n));
   const bool crowded = tile_registers(config, config.block_n) + option_registers(config.rule) > 184;
   const bool own_blocks = config.rule.block_mask == kRowsPerWarpgroup && config.consumer_warpgroups > 1;
-  config.two_stage = !crowded && !own_blocks;
+  config.loop = crowded || own_blocks ? forward::Loop::serial : forward::Loop::pipelined;
   constexpr int kMostRawStages = 4;
   while (config.raw_stages < kMostRawStages && fits(config)) ++config.raw_stages;
   if (!fits(config) && config.raw_stages > 1) --config.raw_stages;
@@ -315,13 +318,14 @@ Result<forward::Config> forward_config(const AttentionProblem& problem, const De
     config.ctas_per_sm = 1;
     // A part's numbers take registers, too; and one step after another still is faster than keys arrive.
     const int left = config.keys == forward::KeySource::page_rows && config.consumer_warpgroups > 1 ? 167 : 175;
-    if (tile_registers(config, config.block_n) + option_registers(config.rule) > left) config.two_stage = false;
+    if (tile_registers(config, config.block_n) + option_registers(config.rule) > left)
+      config.loop = forward::Loop::serial;
   }
   const std::int64_t tiles = (Checked(m_tiles_of(problem, config)) * (problem.batch + 1) * problem.heads_q).value();
   if (tiles > kMaxInt) {
     return unsupported("{} tiles of {} query rows: the hopper engine takes up to {}", tiles, block_m(config), kMaxInt);
   }
-  return config;
+  return completed(config);
 }
 
 std::optional<forward::Config> aligned_bias_config(const AttentionProblem& problem, const DeviceShape& shape,
@@ -335,7 +339,8 @@ std::optional<forward::Config> aligned_bias_config(const AttentionProblem& probl
   forward::Config aligned = config;
   const int widest = std::max(config.head_dim, config.head_dim_v);
   const bool crowded = rule.varlen || rule.chunked || rule.max_logits;
-  aligned.two_stage = aligned.ping_pong = true;
+  aligned.loop = forward::Loop::pipelined;
+  aligned.ping_pong = true;
   aligned.q_stages = 1;
   aligned.stages = 2;
   aligned.bias_stages = 1;
@@ -354,7 +359,7 @@ std::optional<forward::Config> aligned_bias_config(const AttentionProblem& probl
   }
   if (!fits(aligned)) return std::nullopt;
   aligned.schedule = choose_schedule(aligned, problem, shape);
-  return aligned;
+  return completed(aligned);
 }
 
 ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {

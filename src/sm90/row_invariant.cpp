@@ -39,7 +39,8 @@ void choose_row_invariant_tiles(forward::Config& config, const AttentionProblem&
   // One step after another, P takes the registers of S.
   const int most_registers = !joins ? 220 : config.head_dim_v > 128 ? 0 : 180;
   const int registers = tile_registers(config, config.block_n) + option_registers(rule);
-  if (config.consumer_warpgroups <= 2 && (registers > most_registers || rule.tree_mask)) config.two_stage = false;
+  if (config.consumer_warpgroups <= 2 && (registers > most_registers || rule.tree_mask))
+    config.loop = forward::Loop::serial;
   config.q_stages = 1;
   config.stages = 4;
   while (config.stages > 2 && !fits(config)) --config.stages;

@@ -2,11 +2,12 @@
 #include "sm90/tile_fit.h"
 
 #include "kernels/sm90/forward/smem.h"
+#include "sm90/forward_fields.h"
 
 namespace strobe::sm90 {
 
 bool fits(const forward::Config& config) {
-  return smem_plan(config).total_bytes <= (config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
+  return smem_plan(completed(config)).total_bytes <= (config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
 }
 
 int tile_registers(const forward::Config& config, int block_n) {

@@ -33,6 +33,7 @@ set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/sm90/backward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/backward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/dealt_tiles.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/forward_fields.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/forward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/forward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/pack_variants.cpp

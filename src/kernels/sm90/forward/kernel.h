@@ -31,41 +31,14 @@
 
 namespace strobe::sm90::forward {
 
-/// Registers per thread once the roles are known: what the producers give up, the consumers get. Their sum must not
-/// pass what the launch gave the CTA, 64 K registers over its threads rounded down to eights, or setmaxnreg waits
-/// forever.
-template <Config C>
-struct RegisterBudget {
-  static constexpr bool kManyNumbers = C.rule.varlen || C.rule.chunked;  // what a producer needs to find its rows
-  static constexpr bool kWalks = C.rule.block_mask != 0;                 // and its blocks
-  static constexpr bool kBringsScales = eight_bit(C);
-  static constexpr bool kConverts = converts(C);
-  static constexpr bool kCopies = C.keys == KeySource::page_rows;  // row by row
-  static constexpr int kProducers = producer_warpgroups(C);
-  static constexpr int kProducer = kProducers > 1                  ? 120
-                                   : kConverts                     ? 88
-                                   : C.consumer_warpgroups >= 3    ? 32
-                                   : kCopies                       ? (C.ctas_per_sm == 2           ? 48
-                                                                      : C.consumer_warpgroups == 1 ? 72
-                                                                                                   : 56)
-                                   : kWalks                        ? 72
-                                   : kManyNumbers || kBringsScales ? 40
-                                                                   : 24;
-  static constexpr int kConsumer = kProducers > 1                  ? 240
-                                   : kConverts                     ? 208
-                                   : C.consumer_warpgroups == 4    ? 112
-                                   : C.consumer_warpgroups == 3    ? 160
-                                   : kWalks                        ? (C.ctas_per_sm == 2 ? 184 : 216)
-                                   : kCopies                       ? (C.ctas_per_sm == 2           ? 208
-                                                                      : C.consumer_warpgroups == 1 ? 240
-                                                                                                   : 224)
-                                   : C.ctas_per_sm == 2            ? (kManyNumbers ? 216 : 232)
-                                   : kManyNumbers || kBringsScales ? 232
-                                                                   : 240;
-  static constexpr int kAtLaunch = 65536 / (C.ctas_per_sm * threads_per_block(C)) / 8 * 8;
-  static_assert(kProducers * kProducer + C.consumer_warpgroups * kConsumer <=
-                kAtLaunch * (kProducers + C.consumer_warpgroups));
-};
+/// Registers of a thread at launch: 64 K over the threads of the resident CTAs, rounded down to eights. setmaxnreg
+/// waits forever where the roles together want more.
+constexpr int registers_at_launch(const Config& c) { return 65536 / (c.ctas_per_sm * threads_per_block(c)) / 8 * 8; }
+
+constexpr bool registers_fit(const Config& c) {
+  return producer_warpgroups(c) * c.producer_registers + c.consumer_warpgroups * c.consumer_registers <=
+         registers_at_launch(c) * (producer_warpgroups(c) + c.consumer_warpgroups);
+}
 
 template <Config C>
 __device__ __forceinline__ void set_up(unsigned char* smem, Barriers<C>& barriers) {
@@ -95,6 +68,7 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
            const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o,
            const __grid_constant__ Params params, const __grid_constant__ typename TileListOf<C.schedule>::type list,
            const __grid_constant__ BiasMap<C> bias) {
+  static_assert(registers_fit(C));
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);
   const ScheduleOf<C>& schedule = schedule_in<C>(list, smem);
@@ -123,10 +97,10 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
   // Roles
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup < producer_warpgroups(C)) {
-    ptx::setmaxnreg_dec<RegisterBudget<C>::kProducer>();
+    ptx::setmaxnreg_dec<C.producer_registers>();
     produce<C>(context);
   } else {
-    ptx::setmaxnreg_inc<RegisterBudget<C>::kConsumer>();
+    ptx::setmaxnreg_inc<C.consumer_registers>();
     Consumer<C>(context, warpgroup - producer_warpgroups(C)).run();
   }
 }

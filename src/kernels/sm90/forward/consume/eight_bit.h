@@ -14,11 +14,7 @@
 
 namespace strobe::sm90::forward {
 
-/// Whether a tile's numbers are found anew where they are wanted, from its place alone: there are no registers to keep
-/// them.
-template <Config C>
-constexpr bool kFindsWorkAgain = one_after_another(C) && !sums_by_block(C);
-
+/// A tile's numbers once more, from its place alone.
 template <Config C>
 __device__ __forceinline__ TileWork work_again(const Params& params, const TileWork& work) {
   Tile tile = work.tile;
@@ -47,7 +43,7 @@ class EightBitTile {
 
   /// Blocks from n down to the tile's first.
   __device__ __forceinline__ void run(const TileRules<C>& rules, int n) {
-    if constexpr (one_after_another(C)) {
+    if constexpr (C.loop == Loop::eight_bit_serial) {
       serial(rules, n);
     } else {
       overlapped(rules, n);
@@ -159,7 +155,7 @@ class EightBitTile {
 
   __device__ __forceinline__ auto rules_again() const {
     return [this] {
-      if constexpr (kFindsWorkAgain<C>) {
+      if constexpr (C.finds_work_again) {
         return tile_rules<C>(params_, work_again<C>(params_, work_), rings_.warpgroup());
       } else {
         TileWork again = work_;
@@ -192,7 +188,7 @@ __device__ __forceinline__ void eight_bit_tile(float (&o)[C.head_dim_v / 2], Eig
     tile.finish(of_tile);
     store_tile<C>(params, pipe, of_tile, rings.warpgroup(), o, softmax);
   };
-  if constexpr (kFindsWorkAgain<C>) {
+  if constexpr (C.finds_work_again) {
     store(work_again<C>(params, work));
   } else {
     store(work);

@@ -38,7 +38,7 @@ class OutputSums {
 
 /// The same, of both elements, in pieces of 64 columns, of which one is computed while the one before joins O.
 template <Config C>
-  requires(one_after_another(C))
+  requires(C.loop == Loop::eight_bit_serial)
 class OutputSums<C> {
  public:
   using Output = float[C.head_dim_v / 2];
@@ -89,7 +89,7 @@ class OutputSums<C> {
 /// 2^-13 of it: after kKeysPerSum keys, 64 additions, a hundredth at most, where rounding to e4m3 changes a probability
 /// by up to a sixteenth. Then they join float32 sums in memory.
 template <Config C>
-  requires(!sums_by_block(C) && !one_after_another(C))
+  requires(!sums_by_block(C) && C.loop == Loop::eight_bit)
 class OutputSums<C> {
  public:
   using Output = float[C.head_dim_v / 2];

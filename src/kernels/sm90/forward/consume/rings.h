@@ -77,7 +77,7 @@ class Rings {
 
   /// V of `count` such blocks, behind those at the end of the tile before.
   __device__ __forceinline__ void pass_values(int count) {
-    if constexpr (kOwnBegins<C>) {
+    if constexpr (C.own_begins) {
       count += passed_k_;
       passed_k_ = 0;
     }

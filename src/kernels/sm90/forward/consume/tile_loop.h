@@ -54,7 +54,7 @@ class Consumer : private Rings<C> {
     Assignment next = next_assignment<C>({}, scheduler, params_, warpgroup());
     const auto advance = [&] { next = next_assignment<C>(next, scheduler, params_, warpgroup()); };
     const auto look_ahead = [&] {
-      if constexpr (kLooksAhead<C>) {
+      if constexpr (C.looks_ahead) {
         advance();
       }
     };
@@ -64,14 +64,14 @@ class Consumer : private Rings<C> {
       const int n_begin = next.n_begin;
       const int n_end = walk.own_end(next.n_end, warpgroup());
       if (n_end <= n_begin) {
-        if constexpr (C.two_stage && !eight_bit(C)) {
+        if constexpr (C.loop == Loop::pipelined) {
           if (is_open) {
             close(o, p, softmax, open);
             is_open = false;
           }
         }
         pass_blocks(walk.count(work.n_begin, work.n_end));
-        if (one_after_another(C) && work.n_begin < work.n_end) {
+        if (C.loop == Loop::eight_bit_serial && work.n_begin < work.n_end) {
           Turns<C>::skip(warpgroup());  // that of the last P V
         }
         if (ends_tile<C>(work)) {
@@ -84,7 +84,7 @@ class Consumer : private Rings<C> {
         pass_blocks(walk.count(n_end, work.n_end));
         eight_bit_tile<C>(o, softmax, *this, pipe_, params_, smem_, work, n_end - 1);
         advance();
-      } else if constexpr (!C.two_stage) {
+      } else if constexpr (C.loop == Loop::serial) {
         serial_steps(o, p, softmax, walk, work, n_begin, n_end - 1);
         advance();
       } else {
@@ -100,15 +100,15 @@ class Consumer : private Rings<C> {
         }
         open = work;
         is_open = true;
-        if constexpr (kOwnBegins<C>) {
+        if constexpr (C.own_begins) {
           pass_last_keys(walk.count(work.n_begin, n_begin));
         }
-        if constexpr (!kLooksAhead<C>) {
+        if constexpr (!C.looks_ahead) {
           advance();
         }
       }
     }
-    if constexpr (C.two_stage && !eight_bit(C)) {
+    if constexpr (C.loop == Loop::pipelined) {
       if (is_open) {
         close(o, p, softmax, open);
       }
@@ -138,6 +138,10 @@ class Consumer : private Rings<C> {
   // `stages` of them may, or the ring locks up. Chunks may be further apart: then no tile stays open.
   static_assert(!C.rule.mask_right || C.rule.chunked ||
                 (block_m(C) - kRowsPerWarpgroup + C.block_n - 1) / C.block_n <= C.stages);
+
+  static_assert(!C.own_begins || (C.rule.mask_left && own_begins_fit(C)));
+  static_assert(!C.relative_alibi || C.rule.alibi);
+  static_assert(eight_bit(C) == (C.loop == Loop::eight_bit || C.loop == Loop::eight_bit_serial));
 
   // -- Schedule -------------------------------------------------------------------------------------------------------
 
@@ -271,7 +275,7 @@ class Consumer : private Rings<C> {
     softmax = {};
     wait_q();
     for (; walk.has(n); n = walk.before(n)) {
-      if ((kOwnBegins<C> && n < n_begin) || !walk.is_own(n, warpgroup())) {
+      if ((C.own_begins && n < n_begin) || !walk.is_own(n, warpgroup())) {
         pass_blocks(1);
         continue;
       }
@@ -355,9 +359,9 @@ class Consumer : private Rings<C> {
   template <bool all_visible, typename Bias>
   __device__ __forceinline__ score::RowNumbers transform(Scores& s, const Rules& rules, int n, const Bias& bias) {
     if constexpr (C.bias_stages > 0) {
-      return rules.transform.template apply_as<kRelative<C>, all_visible>(s, n, wait_bias());
+      return rules.transform.template apply_as<C.relative_alibi, all_visible>(s, n, wait_bias());
     } else {
-      return rules.transform.template apply_as<kRelative<C>, all_visible>(s, n, bias);
+      return rules.transform.template apply_as<C.relative_alibi, all_visible>(s, n, bias);
     }
   }
 
@@ -370,7 +374,7 @@ class Consumer : private Rings<C> {
       }
     };
     const float scale = score::remaining_scale<C.rule>(params_.score);
-    if constexpr (kRelative<C>) {
+    if constexpr (C.relative_alibi) {
       return softmax.step(s, scale, origins, on_arrival);
     } else {
       return softmax.step(s, scale, on_arrival);

@@ -78,7 +78,7 @@ class OutputPipe {
   }
 
  private:
-  static constexpr int kStages = output_stages(C);
+  static constexpr int kStages = C.output_stages;
 
   __device__ __forceinline__ static constexpr int offset(int panel) { return panel % kStages * kOutputPanelBytes; }
 

@@ -22,32 +22,10 @@ __device__ __forceinline__ int n_end_of(const Params& params, const TileWork& wo
   return work.n_end;
 }
 
-/// Blocks that one warpgroup may let pass between two tiles, at most: of the first those left of its own rows' windows,
-/// of the second those right of the diagonal. It keeps V's stages meanwhile, and in turns others wait for a V behind
-/// those, too.
-template <Config C>
-constexpr int most_blocks_between() {
-  int most = 0;
-  for (int w = 0; w < C.consumer_warpgroups; ++w) {
-    const int left = (w * kRowsPerWarpgroup + C.block_n - 1) / C.block_n;
-    const int right = ((C.consumer_warpgroups - 1 - w) * kRowsPerWarpgroup + C.block_n - 1) / C.block_n;
-    most = left + right > most ? left + right : most;
-  }
-  return most;
-}
-
-/// Whether each warpgroup stops at the first block that its own rows see: where blocks are short enough for that to
-/// differ, and registers are left for it.
-template <Config C>
-constexpr bool kOwnBegins =
-    C.rule.mask_left && C.consumer_warpgroups > 1 && C.block_n <= kRowsPerWarpgroup && !C.rule.chunked &&
-    !C.rule.softcap && !C.rule.alibi && !C.rule.max_logits && !eight_bit(C) && C.schedule != Schedule::split &&
-    C.segment_blocks == 0 && most_blocks_between<C>() <= C.stages - (C.ping_pong ? 1 : 0);
-
 /// The first of the key blocks that one warpgroup's rows see. Blocks before it are other warpgroups'.
 template <Config C>
 __device__ __forceinline__ int n_begin_of(const Params& params, const TileWork& work, int warpgroup) {
-  if constexpr (kOwnBegins<C>) {
+  if constexpr (C.own_begins) {
     return max(work.n_begin, keys_of<C>(params, work, work.row_of(warpgroup)).first / C.block_n);
   } else {
     return work.n_begin;

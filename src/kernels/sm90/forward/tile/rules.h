@@ -28,25 +28,11 @@ constexpr bool kFetchesBias = C.rule.bias && C.bias_stages == 0;
 template <Config C>
 constexpr bool kPlain = !kFetchesBias<C> && !C.rule.dropout && C.rule.block_mask == 0;
 
-/// Whether scores come without what ALiBi adds to all of a row's. Of the largest scores nothing may be missing; and of
-/// more warpgroups ptxas spills what it takes to know on which side of the diagonal a block is. Row-invariant variants
-/// all do the same, however many their warpgroups are.
-template <Config C>
-constexpr bool kRelative = C.rule.alibi && !C.rule.max_logits && !C.rule.row_invariant &&
-                           (C.consumer_warpgroups <= 2 || (C.rule.mask_right && !C.rule.varlen));
-
-/// Finding a tile takes hundreds of cycles of dependent integer arithmetic: it runs under the products of the first
-/// step of the tile before. Four warpgroups have no registers for it, nor have three with a softcap, chunks, bias,
-/// segments, dropout and block masks; split schedules have few tiles.
-template <Config C>
-constexpr bool kLooksAhead = C.consumer_warpgroups < (C.rule.softcap || C.rule.bias || folds(C) ? 3 : 4) &&
-                             !C.rule.chunked && kPlain<C> && !kSplits<C>;
-
 template <Config C>
 struct TileRules {
   // Of registers, as compiling them shows.
-  static constexpr bool kIsTight = eight_bit(C) && (sums_by_block(C) || one_after_another(C)) && C.head_dim_v > 64 &&
-                                   has_diagonal(C.rule);
+  static constexpr bool kIsTight = eight_bit(C) && (sums_by_block(C) || C.loop == Loop::eight_bit_serial) &&
+                                   C.head_dim_v > 64 && has_diagonal(C.rule);
   using Mask = score::Mask<C.rule, C.block_n, kQueryStep<C>, !kIsTight>;
   using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>, kFetchesBias<C>>;
   using Dropout = score::Dropout<C.rule, C.block_n>;
