@@ -37,6 +37,7 @@ LICENSE = "SPDX-License-Identifier: Apache-2.0"
 LICENSE_LINES = 3  # among the first of a source file: after the #! of a script and the name of a generator
 MACHINE_PATH = re.compile(r"(?<![\w.\-/$})])/(?:home/(?!someone)|root/|tmp/|work/)\w")
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.MULTILINE)
+LOG_ROW = re.compile(r"\blog: ([a-z0-9-]+(?:,\s*(?:// |/// )?[a-z0-9-]+)*)")
 PLACE = re.compile(rf"^(?:{re.escape(str(ROOT))}/)?(\S+?):\d+:\d+: ", re.MULTILINE)
 FINDING = re.compile(r"^\S+:\d+:\d+: (?:warning|error): ")
 
@@ -95,6 +96,19 @@ def check_mutations():
     return [] if ok else output.splitlines(keepends=True)
 
 
+@cache
+def log_rows():
+    """The rows of the performance logs that have a name."""
+    logs = (ROOT / "docs").glob("performance-log*.md")
+    return {name for path in logs for name in re.findall(r'<a id="([^"]+)">', path.read_text())}
+
+
+def check_log_rows(path, text):
+    """Whether the rows of a log that a constant's comment names exist."""
+    named = {row for names in LOG_ROW.findall(text) for row in re.findall(r"[a-z0-9-]+", names)}
+    return [f"{path}: no performance log has a row named {row}\n" for row in sorted(named - log_rows())]
+
+
 def check_rules(files):
     """The rules that no tool knows."""
     complaints = []
@@ -107,6 +121,7 @@ def check_rules(files):
         lines = text.splitlines()
         if path.suffix in CPP_SUFFIXES:
             complaints += check_includes(ROOT, path)
+            complaints += check_log_rows(name, text)
         if path.suffix in CODE_SUFFIXES and len(lines) > MAX_LINES and not GENERATED.match(text):
             complaints.append(f"{name}: {len(lines)} lines, where {MAX_LINES} are the most\n")
         source = lines and (path.suffix in CODE_SUFFIXES or path.name == "CMakeLists.txt")

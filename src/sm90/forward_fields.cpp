@@ -2,37 +2,13 @@
 #include "sm90/forward_fields.h"
 
 #include "kernels/sm90/forward/smem.h"
+#include "sm90/forward_registers.h"
 
 namespace strobe::sm90 {
 namespace {
 
 using forward::Config;
-using forward::KeySource;
 using forward::Loop;
-
-/// Registers of a thread of each role. They were found by compiling: fewer spill.
-struct Registers {
-  int producer, consumer;
-};
-
-/// By what producers do beside issuing TMA, and by how many warpgroups share a multiprocessor's registers.
-Registers registers_of(const Config& c) {
-  const bool two_ctas = c.ctas_per_sm == 2;
-  const bool long_params = c.rule.varlen || c.rule.chunked || eight_bit(c);  // rows to find, or scales to bring
-  if (producer_warpgroups(c) > 1) return {120, 240};
-  if (converts(c)) return {88, 208};
-  if (c.consumer_warpgroups == 4) return {32, 112};
-  if (c.consumer_warpgroups == 3) return {32, 160};
-  if (c.keys == KeySource::page_rows) {
-    const int consumer = c.rule.block_mask != 0 ? (two_ctas ? 184 : 216)
-                         : two_ctas             ? 208
-                                                : (c.consumer_warpgroups == 1 ? 240 : 224);
-    return {two_ctas ? 48 : c.consumer_warpgroups == 1 ? 72 : 56, consumer};
-  }
-  if (c.rule.block_mask != 0) return {72, two_ctas ? 184 : 216};
-  if (two_ctas) return {long_params ? 40 : 24, long_params ? 216 : 232};
-  return {long_params ? 40 : 24, long_params ? 232 : 240};
-}
 
 /// Four warpgroups have no registers to look ahead, nor have three with a softcap, a bias or segments. Fetched bias,
 /// dropout and block masks take them from any number; split schedules have few tiles.
@@ -69,11 +45,12 @@ int output_stages_of(const Config& c) {
 
 Config completed(const Config& tiles) {
   Config config = tiles;
-  const Registers registers = registers_of(tiles);
+  const RoleRegisters registers = role_registers(tiles);
   config.producer_registers = registers.producer;
   config.consumer_registers = registers.consumer;
   config.output_stages = output_stages_of(tiles);
-  config.looks_ahead = looks_ahead(tiles);
+  if (!eight_bit(tiles)) config.loop = loop_of(tiles);  // of 8-bit operands it comes with the tiles
+  config.looks_ahead = config.loop != Loop::pipelined || looks_ahead(tiles);
   config.own_begins = has_own_begins(tiles);
   config.relative_alibi = takes_relative_alibi(tiles);
   config.finds_work_again = tiles.loop == Loop::eight_bit_serial && !sums_by_block(tiles);

@@ -33,13 +33,17 @@ set(variant_sources
   ${PROJECT_SOURCE_DIR}/src/sm90/backward_plan.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/backward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/dealt_tiles.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/eight_bit_tiles.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/forward_fields.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/forward_plan.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/forward_registers.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/forward_tiles.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/forward_variant.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/pack_variants.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/row_invariant.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/schedule.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/supported.cpp
+  ${PROJECT_SOURCE_DIR}/src/sm90/stored_tiles.cpp
   ${PROJECT_SOURCE_DIR}/src/sm90/tile_fit.cpp
 )
 add_library(strobe_pack_variants OBJECT ${variant_sources})
