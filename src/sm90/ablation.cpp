@@ -30,7 +30,7 @@ void leave_out_turns(forward::Config& config) {
 
 std::vector<AblationVariant> ablation_variants() {
   return {{"all, 128x128 tiles", take_every_ingredient},
-          {"a serial loop", go_one_after_another},
+          {"with a serial loop", go_one_after_another},
           {"without ping_pong", leave_out_turns}};
 }
 

@@ -42,10 +42,11 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
                         c.raw_stages);
   }
   if (in_pages(c)) {
-    text += fmt::format("pages         of {} rows, {}\n", problem.page_size,
+    text += fmt::format("pages         of {} rows, {}{}\n", problem.page_size,
                         c.keys == forward::KeySource::page_boxes
                             ? fmt::format("read by TMA, {} rows at a time", page_box_rows(problem, c))
-                            : "read row by row");
+                            : "read row by row",
+                        c.pages_ahead ? "; the table a block ahead" : "");
   }
   if (c.ctas_per_sm > 1) text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
   text += fmt::format("pipeline      {} stages of K and V, {} of Q, {} of O\n", c.stages, c.q_stages, c.output_stages);

@@ -44,8 +44,8 @@ constexpr auto fields_of(const Config&) {
       field("bias_stages", &Config::bias_stages), field("segment_blocks", &Config::segment_blocks),
       field("keeps_in_smem", &Config::keeps_in_smem), field("looks_ahead", &Config::looks_ahead),
       field("own_begins", &Config::own_begins), field("relative_alibi", &Config::relative_alibi),
-      field("finds_work_again", &Config::finds_work_again), field("output_stages", &Config::output_stages),
-      field("producer_registers", &Config::producer_registers),
+      field("finds_work_again", &Config::finds_work_again), field("pages_ahead", &Config::pages_ahead),
+      field("output_stages", &Config::output_stages), field("producer_registers", &Config::producer_registers),
       field("consumer_registers", &Config::consumer_registers), field("debug", &Config::debug));
 }
 

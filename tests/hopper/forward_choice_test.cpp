@@ -180,14 +180,14 @@ TEST(HopperForwardChoice, IsTheMeasuredOne) {
        "dealt, whole_chunks, no looks_ahead, output_stages 1, producer_registers 32, consumer_registers 112"},
       {8192, 128, chunks, "mask_right, q_stages 2, dealt, whole_chunks"},
       {4096, 128, decode,
-       "varlen, consumer_warpgroups 1, stages 3, packed_heads 4, split, page_boxes, no looks_ahead, output_stages 1, "
-       "producer_registers 40, consumer_registers 232"},
+       "varlen, consumer_warpgroups 1, stages 3, packed_heads 4, split, page_boxes, no looks_ahead, pages_ahead, "
+       "output_stages 1, producer_registers 40, consumer_registers 232"},
       {4096, 128, rows_of_pages,
-       "varlen, consumer_warpgroups 1, stages 3, packed_heads 4, split, page_rows, no looks_ahead, output_stages 1, "
-       "producer_registers 72"},
+       "varlen, consumer_warpgroups 1, stages 3, packed_heads 4, split, page_rows, no looks_ahead, pages_ahead, "
+       "output_stages 1, producer_registers 72"},
       {4096, 128, tree,
        "varlen, tree_mask, consumer_warpgroups 1, block_n 112, stages 3, packed_heads 4, split, page_boxes, no "
-       "looks_ahead, output_stages 1, producer_registers 40, consumer_registers 232"},
+       "looks_ahead, pages_ahead, output_stages 1, producer_registers 40, consumer_registers 232"},
       {1024, 64, row_invariant,
        "row_invariant, head_dim 64, head_dim_v 64, consumer_warpgroups 4, block_n 64, stages 4, q_stages 2, no "
        "ping_pong, no looks_ahead, output_stages 1, producer_registers 32, consumer_registers 112"},

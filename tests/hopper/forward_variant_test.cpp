@@ -36,7 +36,8 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
       ".stored = strobe::Operands::elements, .raw_stages = 0, "
       ".keys = strobe::sm90::forward::KeySource::tensor, .entries = false, .whole_chunks = false, .bias_stages = 0, "
       ".segment_blocks = 0, .keeps_in_smem = false, .looks_ahead = true, .own_begins = false, .relative_alibi = false, "
-      ".finds_work_again = false, .output_stages = 2, .producer_registers = 24, .consumer_registers = 240, "
+      ".finds_work_again = false, .pages_ahead = false, .output_stages = 2, .producer_registers = 24, "
+      ".consumer_registers = 240, "
       ".debug = false}>");
 }
 

@@ -82,6 +82,9 @@ struct Config {
   // 8-bit operands: a tile's numbers are found anew where they are wanted, instead of kept in registers.
   bool finds_work_again = false;
 
+  // Few queries wait for their keys: the page table is read one block ahead of the block that is wanted.
+  bool pages_ahead = false;
+
   int output_stages = 2;  // panels of O that a warp has on their way to global memory
 
   // Of a thread, once the roles are known: what the producers give up, the consumers get.

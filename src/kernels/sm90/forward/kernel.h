@@ -5,16 +5,19 @@
 // shared memory by TMA. The others consume: 64 rows of Q each, scores and output in registers.
 //
 // In the order in which to read:
-//   config.h, smem.h, params.h       what a variant is, where everything lies in shared memory, what the host hands
-//   over barriers.h                       who waits for whom tile/work.h, tile/rules.h        which rows and keys a
-//   tile has, and what happens to its scores consume/tile_loop.h              the loop: Consumer::step, and what
-//   overlaps with what
+//   config.h, smem.h, params.h      what a variant is, where everything lies in shared memory, what the host hands over
+//   barriers.h                      who waits for whom
+//   tile/work.h, rules.h            which rows and keys a tile has, and what happens to its scores
+//   consume/pipelined.h             the loop: PipelinedLoop::step, and what overlaps with what
+//   consume/steps.h                 its parts: the two products, and from scores to probabilities
 //   ../../score/online_softmax.h, mask.h, transform.h    what a step does to its scores
-//   ../tile/gemm.h                   the two products
-//   produce/producer.h               which warp brings Q, K, V, their scales and the bias
-//   store/output.h, repair.h         O and LSE to global memory; rows whose output is not finite
-//   ../scheduler/tile_scheduler.h    which tiles a CTA computes
-//   tile/split.h, segments.h         tiles that several CTAs share, or whose keys come in segments
+//   ../tile/gemm.h                  the two products
+//   consume/tile_loop.h             the other loops
+//   produce/producer.h              which warp brings Q, K, V, their scales and the bias
+//   store/tiles.h, output.h         O and LSE to global memory
+//   store/repair.h                  rows whose output is not finite
+//   ../scheduler/tile_scheduler.h   which tiles a CTA computes
+//   tile/segments.h, split.h        tiles whose keys come in segments, or that several CTAs share
 //
 // Source: Shah et al., "FlashAttention-3" (2024), algorithms 1 and 2.
 #pragma once
@@ -38,6 +41,13 @@ constexpr int registers_at_launch(const Config& c) { return 65536 / (c.ctas_per_
 constexpr bool registers_fit(const Config& c) {
   return producer_warpgroups(c) * c.producer_registers + c.consumer_warpgroups * c.consumer_registers <=
          registers_at_launch(c) * (producer_warpgroups(c) + c.consumer_warpgroups);
+}
+
+/// Whether the loop is one for the operands, and what it does is asked for and possible.
+constexpr bool fields_agree(const Config& c) {
+  const bool loop = eight_bit(c) == (c.loop == Loop::eight_bit || c.loop == Loop::eight_bit_serial);
+  const bool own_begins = !c.own_begins || (c.rule.mask_left && own_begins_fit(c));
+  return loop && own_begins && (!c.relative_alibi || c.rule.alibi);
 }
 
 template <Config C>
@@ -68,7 +78,7 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
            const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o,
            const __grid_constant__ Params params, const __grid_constant__ typename TileListOf<C.schedule>::type list,
            const __grid_constant__ BiasMap<C> bias) {
-  static_assert(registers_fit(C));
+  static_assert(registers_fit(C) && fields_agree(C));
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);
   const ScheduleOf<C>& schedule = schedule_in<C>(list, smem);
@@ -101,7 +111,7 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
     produce<C>(context);
   } else {
     ptx::setmaxnreg_inc<C.consumer_registers>();
-    Consumer<C>(context, warpgroup - producer_warpgroups(C)).run();
+    LoopOf<C>(context, warpgroup - producer_warpgroups(C)).run();
   }
 }
 

@@ -8,7 +8,8 @@
 
 #include "kernels/sm90/forward/consume/eight_bit_sums.h"
 #include "kernels/sm90/forward/consume/rings.h"
-#include "kernels/sm90/forward/store/output.h"
+#include "kernels/sm90/forward/store/tiles.h"
+#include "kernels/sm90/forward/tile/blocks.h"
 #include "kernels/sm90/forward/tile/rules.h"
 #include "kernels/sm90/tile/gemm.h"
 
@@ -61,11 +62,11 @@ class EightBitTile {
   using Softmax = EightBitSoftmax<C>;
 
   __device__ __forceinline__ void serial(const TileRules<C>& rules, int n) {
-    Turns<C>::wait(rings_.warpgroup());
+    WarpgroupOrder<C>::wait(rings_.warpgroup());
     issue_scores();
 #pragma unroll 1
     while (true) {
-      Turns<C>::pass(rings_.warpgroup());
+      WarpgroupOrder<C>::pass(rings_.warpgroup());
       const BlockScales<C>& scales = scales_after(0);
       ptx::wgmma_wait_group<0>(sums_);
       rings_.scores_done();
@@ -78,7 +79,7 @@ class EightBitTile {
       if (softmax_.exponentiate(p_, sums_, reference_, scales, [] {})) {
         rescale<C>(o_, softmax_.correction);
       }
-      Turns<C>::wait(rings_.warpgroup());
+      WarpgroupOrder<C>::wait(rings_.warpgroup());
       output_.multiply(p_, rings_, softmax_);
       rings_.output_done();
       if (--n < work_.n_begin) {
@@ -86,13 +87,13 @@ class EightBitTile {
       }
       issue_scores();
     }
-    Turns<C>::pass(rings_.warpgroup());
+    WarpgroupOrder<C>::pass(rings_.warpgroup());
   }
 
   __device__ __forceinline__ void overlapped(const TileRules<C>& rules, int n) {
-    Turns<C>::wait(rings_.warpgroup());
+    WarpgroupOrder<C>::wait(rings_.warpgroup());
     issue_scores();
-    Turns<C>::pass(rings_.warpgroup());
+    WarpgroupOrder<C>::pass(rings_.warpgroup());
     ptx::wgmma_wait_group<0>(sums_);
     rings_.scores_done();
     {
@@ -102,10 +103,10 @@ class EightBitTile {
     }
 #pragma unroll 1
     while (--n >= work_.n_begin) {
-      Turns<C>::wait(rings_.warpgroup());
+      WarpgroupOrder<C>::wait(rings_.warpgroup());
       issue_scores();
       output_.issue(p_, rings_);
-      Turns<C>::pass(rings_.warpgroup());
+      WarpgroupOrder<C>::pass(rings_.warpgroup());
       const BlockScales<C>& scales = scales_after(1);
       ptx::wgmma_wait_group<1>(sums_);
       rings_.scores_done();
@@ -177,22 +178,69 @@ class EightBitTile {
   const TileWork& work_;
 };
 
-/// Blocks of keys from n down to the tile's first, and O to memory.
 template <Config C>
-__device__ __forceinline__ void eight_bit_tile(float (&o)[C.head_dim_v / 2], EightBitSoftmax<C>& softmax,
-                                               Rings<C>& rings, OutputPipe<C>& pipe, const Params& params,
-                                               unsigned char* smem, const TileWork& work, int n) {
-  EightBitTile<C> tile(o, softmax, rings, params, smem, work);
-  tile.run(tile_rules<C>(params, work, rings.warpgroup()), n);
-  const auto store = [&](const TileWork& of_tile) {
-    tile.finish(of_tile);
-    store_tile<C>(params, pipe, of_tile, rings.warpgroup(), o, softmax);
-  };
-  if constexpr (C.finds_work_again) {
-    store(work_again<C>(params, work));
-  } else {
-    store(work);
+class EightBitLoop : private Rings<C> {
+ public:
+  __device__ __forceinline__ EightBitLoop(const Context<C>& context, int warpgroup)
+      : Rings<C>(context, warpgroup),
+        params_(context.params),
+        schedule_(context.schedule),
+        store_(context, warpgroup),
+        smem_(context.smem) {
+    WarpgroupOrder<C>::open(warpgroup);
   }
-}
+
+  /// Every tile of this CTA.
+  __device__ __forceinline__ void run() {
+    Scheduler<C> scheduler(params_.tiles, params_.sequences, schedule_);
+    Output o;
+    EightBitSoftmax<C> softmax;
+    Assignment next = next_assignment<C>({}, scheduler, params_, warpgroup());
+    const auto advance = [&] { next = next_assignment<C>(next, scheduler, params_, warpgroup()); };
+    while (next.exists) {
+      const TileWork work = next.work;
+      BlockWalk<C> walk(params_, work);
+      const int n_begin = next.n_begin;
+      const int n_end = walk.own_end(next.n_end, warpgroup());
+      if (n_end <= n_begin) {
+        pass_blocks(walk.count(work.n_begin, work.n_end));
+        if (C.loop == Loop::eight_bit_serial && work.n_begin < work.n_end) {
+          WarpgroupOrder<C>::skip(warpgroup());  // the turn of the last P V
+        }
+        store_.without_keys(work, warpgroup());
+        advance();
+        continue;
+      }
+      pass_blocks(walk.count(n_end, work.n_end));
+      tile(o, softmax, work, n_end - 1);
+      advance();
+    }
+    store_.finish(schedule_, warpgroup());
+  }
+
+ private:
+  using Output = float[C.head_dim_v / 2];
+  using Rings<C>::warpgroup, Rings<C>::pass_blocks;
+
+  /// A tile, from block n down.
+  __device__ __forceinline__ void tile(Output& o, EightBitSoftmax<C>& softmax, const TileWork& work, int n) {
+    EightBitTile<C> tile(o, softmax, *this, params_, smem_, work);
+    tile.run(tile_rules<C>(params_, work, warpgroup()), n);
+    const auto store = [&](const TileWork& of_tile) {
+      tile.finish(of_tile);
+      store_.put(of_tile, warpgroup(), o, softmax);
+    };
+    if constexpr (C.finds_work_again) {
+      store(work_again<C>(params_, work));
+    } else {
+      store(work);
+    }
+  }
+
+  const Params& params_;
+  const ScheduleOf<C>& schedule_;
+  TileStore<C> store_;
+  unsigned char* smem_;
+};
 
 }  // namespace strobe::sm90::forward

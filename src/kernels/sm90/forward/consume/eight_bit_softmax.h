@@ -255,18 +255,4 @@ class EightBitSoftmax : public score::OnlineSoftmax<C.rule, C.block_n>, public E
   }
 };
 
-template <Config C>
-struct SoftmaxSelector {
-  using Type = Softmax<C>;
-};
-template <Config C>
-  requires(eight_bit(C))
-struct SoftmaxSelector<C> {
-  using Type = EightBitSoftmax<C>;
-};
-
-/// What the rows of a tile keep.
-template <Config C>
-using SoftmaxOf = typename SoftmaxSelector<C>::Type;
-
 }  // namespace strobe::sm90::forward

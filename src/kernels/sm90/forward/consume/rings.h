@@ -63,7 +63,7 @@ class Rings {
   /// Blocks that other warpgroups work on and this one does not: their K.
   __device__ __forceinline__ void pass_keys(int count) {
     for (int passed = 0; passed < count; ++passed) {
-      Turns<C>::skip(warpgroup_);
+      WarpgroupOrder<C>::skip(warpgroup_);
       wait_k();
       scores_done();
     }
@@ -90,7 +90,7 @@ class Rings {
   /// Both.
   __device__ __forceinline__ void pass_blocks(int count) {
     for (; count > 0; --count) {
-      Turns<C>::skip(warpgroup_);
+      WarpgroupOrder<C>::skip(warpgroup_);
       wait_k();
       scores_done();
       wait_v();

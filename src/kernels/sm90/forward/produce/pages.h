@@ -66,9 +66,9 @@ class PageCursor {
   KeyCursor<C> cursor_;
 };
 
-/// Few queries wait for their keys: the page table is read one block ahead of the block that is wanted.
+/// The same, one block ahead of the block that is wanted.
 template <Config C, typename Block>
-  requires(C.consumer_warpgroups == 1)
+  requires(C.pages_ahead)
 class PageCursor<C, Block> {
  public:
   __device__ __forceinline__ PageCursor(const Params& params, const ScheduleOf<C>& schedule)

@@ -2,7 +2,8 @@
 // Rows that see no key, and those that are owned and not used.
 #pragma once
 
-#include "kernels/sm90/forward/store/output.h"
+#include "kernels/sm90/forward/store/lse.h"
+#include "kernels/sm90/forward/store/pipe.h"
 
 namespace strobe::sm90::forward {
 

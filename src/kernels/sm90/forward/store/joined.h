@@ -7,8 +7,9 @@
 #include "kernels/score/join_rows.h"
 #include "kernels/sm90/forward/store/accumulator.h"
 #include "kernels/sm90/forward/store/kept.h"
-#include "kernels/sm90/forward/store/output.h"
+#include "kernels/sm90/forward/store/pipe.h"
 #include "kernels/sm90/forward/tile/segments.h"
+#include "kernels/sm90/forward/tile/softmax.h"
 #include "kernels/sm90/tile/fragment.h"
 
 namespace strobe::sm90::forward {
@@ -77,29 +78,5 @@ class KeptRows<C> {
   KeptOutput<C> kept_;
   PartStatistics rows_[kRowsPerThread] = {{kMinusInfinity, 0.0F}, {kMinusInfinity, 0.0F}};
 };
-
-/// Stores a tile as store_tile() does. Where tiles have segments, one joins those after it, and the last is stored.
-template <Config C>
-__device__ __forceinline__ bool store_work(const Params& params, OutputPipe<C>& pipe, KeptRows<C>& kept,
-                                           const TileWork& work, int warpgroup, float (&o)[C.head_dim_v / 2],
-                                           Softmax<C>& softmax) {
-  if constexpr (!folds(C)) {
-    return store_tile<C>(params, pipe, work, warpgroup, o, softmax);
-  } else {
-    bool is_finite = true;
-    kept.join(pipe, o, softmax);
-    if (ends_tile<C>(work)) {
-      is_finite = store_tile<C>(params, pipe, work, warpgroup, o, softmax);
-      kept.clear();
-    } else {
-      if constexpr (C.rule.max_logits) {
-        store_max_logits<C>(params, work, warpgroup, softmax);
-      }
-      kept.keep(o);
-    }
-    clear<C>(o);  // else the compiler carries all of it past both
-    return is_finite;
-  }
-}
 
 }  // namespace strobe::sm90::forward

@@ -13,30 +13,6 @@
 
 namespace strobe::sm90::forward {
 
-/// What O holds.
-template <Config C>
-struct OutputElementOf {
-  using Type = unsigned short;
-};
-template <Config C>
-  requires(C.float_output)
-struct OutputElementOf<C> {
-  using Type = float;
-};
-template <Config C>
-using OutputElement = typename OutputElementOf<C>::Type;
-
-template <Config C>
-__device__ __forceinline__ OutputElement<C>* output_row(const Params& params, const TileWork& work, int row) {
-  const int batch = params.sequences.cu_seqlens_q != nullptr ? 0 : work.tile.sequence;
-  const int in_sequence = work.q.start + row / C.packed_heads;
-  if constexpr (C.float_output) {
-    return reinterpret_cast<float*>(params.o.data) + params.o.offset(batch, in_sequence, head_of<C>(work, row));
-  } else {
-    return params.o.row(batch, in_sequence, head_of<C>(work, row));
-  }
-}
-
 /// O in float32, straight to global memory: four lanes write 32 bytes of a row.
 template <Config C>
 __device__ __forceinline__ void store_floats(const Params& params, const TileWork& work, int warpgroup,

@@ -5,7 +5,6 @@
 
 #include "kernels/score/exact_row.h"
 #include "kernels/score/stored_rows.h"
-#include "kernels/sm90/forward/store/output.h"
 #include "kernels/sm90/forward/tile/rows.h"
 #include "kernels/sm90/forward/tile/split.h"
 

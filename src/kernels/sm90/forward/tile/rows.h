@@ -23,6 +23,30 @@ __device__ __forceinline__ int head_in_batch(const Params& params, const TileWor
   return work.tile.sequence * params.tiles.heads * C.packed_heads + head_of<C>(work, row);
 }
 
+/// What O holds.
+template <Config C>
+struct OutputElementOf {
+  using Type = unsigned short;
+};
+template <Config C>
+  requires(C.float_output)
+struct OutputElementOf<C> {
+  using Type = float;
+};
+template <Config C>
+using OutputElement = typename OutputElementOf<C>::Type;
+
+template <Config C>
+__device__ __forceinline__ OutputElement<C>* output_row(const Params& params, const TileWork& work, int row) {
+  const int batch = params.sequences.cu_seqlens_q != nullptr ? 0 : work.tile.sequence;
+  const int in_sequence = work.q.start + row / C.packed_heads;
+  if constexpr (C.float_output) {
+    return reinterpret_cast<float*>(params.o.data) + params.o.offset(batch, in_sequence, head_of<C>(work, row));
+  } else {
+    return params.o.row(batch, in_sequence, head_of<C>(work, row));
+  }
+}
+
 /// Whether K and V are not where the batch index says.
 template <Config C>
 constexpr bool kInCache = C.entries || in_pages(C);
