@@ -85,7 +85,7 @@ struct Config {
   // Few queries wait for their keys: the page table is read one block ahead of the block that is wanted.
   bool pages_ahead = false;
 
-  int output_stages = 2;  // panels of O that a warp has on their way to global memory
+  int output_stages = 2;  // panels of O that a warp may have on their way to global memory
 
   // Of a thread, once the roles are known: what the producers give up, the consumers get.
   int producer_registers = 24;
@@ -101,7 +101,7 @@ constexpr int operand_bytes(const Config& c) { return eight_bit(c) ? 1 : 2; }
 
 constexpr bool converts(const Config& c) { return c.stored != Operands::elements; }
 
-/// Of page_boxes.
+/// The fewest rows of a box that TMA reads of a page: an atom of the swizzle.
 inline constexpr int kLeastBoxRows = 8;
 
 constexpr bool in_pages(const Config& c) { return c.keys != KeySource::tensor; }

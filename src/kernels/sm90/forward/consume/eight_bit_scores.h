@@ -2,10 +2,10 @@
 // The scores of 8-bit operands: sums of products of elements, with the scales of queries and keys.
 #pragma once
 
+#include "kernels/score/transform.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/tile/block_scales.h"
 #include "kernels/sm90/forward/tile/work.h"
-#include "kernels/score/transform.h"
 #include "kernels/sm90/tile/fragment.h"
 
 namespace strobe::sm90::forward {

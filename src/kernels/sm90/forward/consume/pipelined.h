@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pipelined loop: a warpgroup's softmax of a block runs under its P V of the one before.
 //
-// One step, for a block while P V of the block before it (n + 1, or the last of the previous
-// tile) is still to come:
+// One step, for a block while P V of the block before it (n + 1, or the last of the previous tile) is still to come:
 //   1. take the turn; issue S = Q K(n)^T and O += P V; pass the turn
 //   2. when S is there: release K; softmax of S, under P V and under the other warpgroups' GEMMs
 //   3. when P V is done: release V; P = S as operand

@@ -2,6 +2,9 @@
 // The consumers' side: each warpgroup holds 64 rows of Q and walks over the key blocks of one tile after another, from
 // right to left. How it does so is its loop's: pipelined.h, serial.h or eight_bit.h, each of which has a run(), so that
 // what overlaps with what, from block to block and from tile to tile, can be read in one place.
+//
+// They do not share the walk over tiles: ptxas gives the pipelined kernels other registers, and some of them other
+// code, when a function stands between that walk and the first step of a tile.
 #pragma once
 
 #include "kernels/sm90/forward/consume/eight_bit.h"
