@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sm90/forward_plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <span>
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
-#include "call/eight_bit.h"
 #include "call/visible_keys.h"
 #include "gpu/row_invariant.h"
 #include "gpu/score_params.h"
-#include "kernels/sm90/forward/smem.h"
 #include "sm90/dealt_tiles.h"
 #include "sm90/eight_bit_tiles.h"
 #include "sm90/forward_fields.h"
