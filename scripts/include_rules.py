@@ -5,12 +5,12 @@
 """
 
 import re
-from pathlib import Path
 
 # A folder's files may include their own folder and what stands here: folders, or single headers. The longest matching
 # folder counts. What is not listed, tests among it, may include everything.
 PUBLIC = "include"
 FAMILIES = ("sm90", "sm80")  # of GPU kernels
+FORWARD = "src/kernels/sm90/forward"
 ALLOWED = {
     PUBLIC: [],
     "src/call": [PUBLIC],
@@ -23,6 +23,16 @@ ALLOWED = {
     "src/kernels/steps": ["src/kernels/score", "src/kernels/math"],
     "src/kernels/sm90": ["src/kernels/scheduler", "src/kernels/score", "src/kernels/math"],
     "src/kernels/sm80": ["src/kernels/scheduler", "src/kernels/score", "src/kernels/math"],
+    # Producers and consumers of a forward meet in shared memory alone.
+    **{
+        f"{FORWARD}/{part}": [
+            *(f"{FORWARD}/{name}" for name in ("barriers.h", "config.h", "context.h", "params.h", "smem.h", *parts)),
+            *(f"src/kernels/{name}" for name in ("sm90/ptx", "sm90/scheduler", "sm90/tile", "scheduler")),
+            "src/kernels/score",
+            "src/kernels/math",
+        ]
+        for part, parts in {"tile": (), "produce": ("tile",), "consume": ("store", "tile"), "store": ("tile",)}.items()
+    },
     # philox.h is plain C++: every engine and the reference draw the same dropout mask from it.
     "src/reference": [PUBLIC, "src/call", "src/kernels/math/philox.h"],
     "src/cpu": [PUBLIC, "src/call", "src/engine/engine.h", "src/kernels/math/philox.h"],
@@ -74,6 +84,8 @@ ALLOWED = {
     "bench": [PUBLIC, "tools", "src/reference", "src/runtime/device.h", "src/gpu/call/override.h", "src/sm90"],
     "examples": [PUBLIC, "tools/io", "tools/gpu", "bench", "src/reference"],
 }
+# How many headers of a folder may include one another in a row, from the first one on.
+DEEPEST = {f"{FORWARD}/kernel.h": 9}
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)')
 INCLUDE_FOLDERS = ("include", "src", "tools", ".", "examples", "python/src")
 
@@ -92,18 +104,41 @@ def included_file(root, path, name):
     return None
 
 
+def included_files(root, path):
+    """(line number, file) of each of the project's files that `path` includes, all relative to the root."""
+    for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), start=1):
+        match = INCLUDE.match(line)
+        header = match and included_file(root, path, match.group(1) or match.group(2))
+        if header:
+            yield number, header
+
+
+def tower(root, path, folder):
+    """The longest row of headers of `folder` that include one another, from `path` on."""
+    headers = [header for _, header in included_files(root, path) if below(header.as_posix(), folder)]
+    return [path, *max((tower(root, header, folder) for header in headers), key=len, default=[])]
+
+
+def check_tower(root, path):
+    """A complaint where more headers include one another in a row from `path` on than DEEPEST says."""
+    deepest = DEEPEST.get(path.as_posix())
+    row = tower(root, path, path.parent.as_posix()) if deepest else []
+    if not deepest or len(row) <= deepest:
+        return []
+    names = " -> ".join(header.relative_to(path.parent).as_posix() for header in row)
+    return [f"{path}: {len(row)} headers include one another, where {deepest} are the most: {names}\n"]
+
+
 def check_includes(root, path):
     """Complaints about the includes of `path`, each with the line and the rule it breaks. Both paths are absolute."""
     root = root.resolve()
     path = path.resolve().relative_to(root)
+    complaints = check_tower(root, path)
     folder = max((rule for rule in ALLOWED if below(path.as_posix(), rule)), key=len, default=None)
     if folder is None:
-        return []
-    complaints = []
-    for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), start=1):
-        match = INCLUDE.match(line)
-        header = match and included_file(root, Path(path), match.group(1) or match.group(2))
-        if header and not any(below(header.as_posix(), allowed) for allowed in (folder, *ALLOWED[folder])):
+        return complaints
+    for number, header in included_files(root, path):
+        if not any(below(header.as_posix(), allowed) for allowed in (folder, *ALLOWED[folder])):
             rule = ", ".join(ALLOWED[folder]) or "nothing else of the project"
             complaints.append(f"{path}:{number}: includes {header.as_posix()}, but {folder} may include {rule}\n")
     return complaints

@@ -20,8 +20,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
 
-from import_rules import check_imports
 import shared_lines
+from import_rules import check_imports
 from include_rules import check_includes
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sm90/ablation.h"
 
+#include "sm90/forward_fields.h"
+
 namespace strobe::sm90 {
 namespace {
 
@@ -9,25 +11,27 @@ void take_every_ingredient(forward::Config& config) {
   config.block_n = 128;
   config.stages = 2;
   config.q_stages = 2;
-  config.warp_specialized = config.ping_pong = config.two_stage = config.persistent = true;
+  config.ping_pong = true;
+  config.loop = forward::Loop::pipelined;
+  config = completed(config);
 }
 
-AblationVariant without(std::string name, bool forward::Config::* ingredient) {
-  return {"without " + std::move(name), [ingredient](forward::Config& config) {
-            take_every_ingredient(config);
-            config.*ingredient = false;
-          }};
+void go_one_after_another(forward::Config& config) {
+  take_every_ingredient(config);
+  config.loop = forward::Loop::serial;
+}
+
+void leave_out_turns(forward::Config& config) {
+  take_every_ingredient(config);
+  config.ping_pong = false;
 }
 
 }  // namespace
 
 std::vector<AblationVariant> ablation_variants() {
-  using forward::Config;
   return {{"all, 128x128 tiles", take_every_ingredient},
-          without("two_stage", &Config::two_stage),
-          without("warp_specialized", &Config::warp_specialized),
-          without("ping_pong", &Config::ping_pong),
-          without("persistent", &Config::persistent)};
+          {"with a serial loop", go_one_after_another},
+          {"without ping_pong", leave_out_turns}};
 }
 
 }  // namespace strobe::sm90

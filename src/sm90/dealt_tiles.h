@@ -7,6 +7,7 @@
 #include "call/arithmetic.h"
 #include "call/checked.h"
 #include "sm90/forward_plan.h"
+#include "sm90/forward_tiles.h"
 
 namespace strobe::sm90 {
 

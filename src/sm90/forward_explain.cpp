@@ -8,13 +8,26 @@
 #include "sm90/pages.h"
 
 namespace strobe::sm90 {
+namespace {
+
+std::string explain_loop(const forward::Config& c) {
+  const bool is_pipelined = c.loop == forward::Loop::pipelined || c.loop == forward::Loop::eight_bit;
+  std::string text =
+      is_pipelined ? "loop          a block's softmax under the P V before" : "loop          one step after another";
+  if (c.loop == forward::Loop::pipelined && c.looks_ahead) text += "; the next tile is found ahead";
+  if (c.own_begins) text += "; each warpgroup stops at the first block that its own rows see";
+  if (c.relative_alibi) text += "; ALiBi relative to each row's diagonal";
+  if (c.finds_work_again) text += "; a tile's numbers are found again for each block";
+  return text + "\n";
+}
+
+}  // namespace
 
 std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
   const forward::Config& c = plan.config;
   std::string text = fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n",
                                  block_m(c), c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
-  text += fmt::format("warpgroups    {}{} consumers of 64 rows{}\n",
-                      c.warp_specialized ? fmt::format("{} producer and ", producer_warpgroups(c)) : "",
+  text += fmt::format("warpgroups    {} producer and {} consumers of 64 rows{}\n", producer_warpgroups(c),
                       c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
   if (eight_bit(c)) {
     text += fmt::format("8-bit inputs  {}; P rounded to {}\n", strobe::name_of(problem.dtype),
@@ -28,14 +41,17 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
                         c.raw_stages);
   }
   if (in_pages(c)) {
-    text += fmt::format("pages         of {} rows, {}\n", problem.page_size,
+    text += fmt::format("pages         of {} rows, {}{}\n", problem.page_size,
                         c.keys == forward::KeySource::page_boxes
                             ? fmt::format("read by TMA, {} rows at a time", page_box_rows(problem, c))
-                            : "read row by row");
+                            : "read row by row",
+                        c.pages_ahead ? "; the table a block ahead" : "");
   }
   if (c.ctas_per_sm > 1) text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
-  text += fmt::format("pipeline      {} stages of K and V, {} of Q; {}\n", c.stages, c.q_stages,
-                      c.two_stage ? "softmax under the P V before" : "one step after another");
+  text += fmt::format("pipeline      {} stages of K and V, {} of Q, {} of O\n", c.stages, c.q_stages, c.output_stages);
+  text += explain_loop(c);
+  text += fmt::format("registers     of a thread: {} of producers, {} of consumers\n", c.producer_registers,
+                      c.consumer_registers);
   text += fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes,
                       c.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
   if (c.packed_heads > 1) {

@@ -43,9 +43,4 @@ ForwardPlan forward_plan(const AttentionProblem& problem, const DeviceShape& sha
 /// The plan in a few lines of text.
 std::string explain(const AttentionProblem& problem, const ForwardPlan& plan);
 
-/// Rows of the longest sequence and of the heads that share a tile.
-inline std::int64_t packed_rows(const AttentionProblem& problem, const forward::Config& config) {
-  return (Checked(problem.seqlen_q) * config.packed_heads).value();
-}
-
 }  // namespace strobe::sm90

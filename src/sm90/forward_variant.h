@@ -19,23 +19,34 @@ constexpr std::string_view type_name(KeySource) { return "strobe::sm90::forward:
 constexpr std::string_view name_of(KeySource source) {
   return source == KeySource::page_boxes ? "page_boxes" : source == KeySource::page_rows ? "page_rows" : "tensor";
 }
+constexpr std::string_view type_name(Loop) { return "strobe::sm90::forward::Loop"; }
+constexpr std::string_view name_of(Loop loop) {
+  switch (loop) {
+    case Loop::serial: return "serial";
+    case Loop::eight_bit: return "eight_bit";
+    case Loop::eight_bit_serial: return "eight_bit_serial";
+    default: return "pipelined";
+  }
+}
 constexpr std::string_view type_name(const Config&) { return "strobe::sm90::forward::Config"; }
 constexpr auto fields_of(const Config&) {
   using gpu::field;
   return gpu::all_fields(
       field("rule", &Config::rule), field("head_dim", &Config::head_dim), field("head_dim_v", &Config::head_dim_v),
       field("consumer_warpgroups", &Config::consumer_warpgroups), field("block_n", &Config::block_n),
-      field("stages", &Config::stages), field("q_stages", &Config::q_stages),
-      field("warp_specialized", &Config::warp_specialized), field("ping_pong", &Config::ping_pong),
-      field("two_stage", &Config::two_stage), field("persistent", &Config::persistent),
-      field("ctas_per_sm", &Config::ctas_per_sm), field("packed_heads", &Config::packed_heads),
-      field("schedule", &Config::schedule), field("operands", &Config::operands),
-      field("keys_per_value_scale", &Config::keys_per_value_scale), field("rotated_columns", &Config::rotated_columns),
-      field("float_output", &Config::float_output), field("stored", &Config::stored),
-      field("raw_stages", &Config::raw_stages), field("keys", &Config::keys), field("entries", &Config::entries),
-      field("whole_chunks", &Config::whole_chunks), field("bias_stages", &Config::bias_stages),
-      field("segment_blocks", &Config::segment_blocks), field("keeps_in_smem", &Config::keeps_in_smem),
-      field("debug", &Config::debug));
+      field("stages", &Config::stages), field("q_stages", &Config::q_stages), field("loop", &Config::loop),
+      field("ping_pong", &Config::ping_pong), field("ctas_per_sm", &Config::ctas_per_sm),
+      field("packed_heads", &Config::packed_heads), field("schedule", &Config::schedule),
+      field("operands", &Config::operands), field("keys_per_value_scale", &Config::keys_per_value_scale),
+      field("rotated_columns", &Config::rotated_columns), field("float_output", &Config::float_output),
+      field("stored", &Config::stored), field("raw_stages", &Config::raw_stages), field("keys", &Config::keys),
+      field("entries", &Config::entries), field("whole_chunks", &Config::whole_chunks),
+      field("bias_stages", &Config::bias_stages), field("segment_blocks", &Config::segment_blocks),
+      field("keeps_in_smem", &Config::keeps_in_smem), field("looks_ahead", &Config::looks_ahead),
+      field("own_begins", &Config::own_begins), field("relative_alibi", &Config::relative_alibi),
+      field("finds_work_again", &Config::finds_work_again), field("pages_ahead", &Config::pages_ahead),
+      field("output_stages", &Config::output_stages), field("producer_registers", &Config::producer_registers),
+      field("consumer_registers", &Config::consumer_registers), field("debug", &Config::debug));
 }
 
 }  // namespace forward

@@ -2,59 +2,70 @@
 #include "sm90/row_invariant.h"
 
 #include <algorithm>
+#include <array>
 
 #include "gpu/plan/row_invariant.h"
 #include "sm90/forward_plan.h"
+#include "sm90/forward_tiles.h"
+#include "sm90/tile_candidates.h"
 #include "sm90/tile_fit.h"
 
 namespace strobe::sm90 {
 namespace {
 
-/// Keys per step: what a row's sums are made of.
-// log: sm90-forward-row-invariant-calls-table
+using forward::Config;
+
+/// Keys per step: what a row's sums are made of. log: sm90-forward-row-invariant-calls-table
 int keys_per_step(int widest) {
   if (widest <= 64) return 64;
   if (widest <= 128) return 128;
   return widest <= 192 ? 96 : 64;
 }
 
-}  // namespace
+/// Warpgroups and whether they take turns.
+struct Shape {
+  int warpgroups;
+  bool ping_pong;
+};
 
-void choose_row_invariant_tiles(forward::Config& config, const AttentionProblem& problem) {
-  const ScoreRule& rule = config.rule;
-  const int widest = std::max(config.head_dim, config.head_dim_v);
-  const bool copies = config.keys == forward::KeySource::page_rows;
-  config.block_n = keys_per_step(widest);
-  config.segment_blocks = gpu::segment_blocks(problem, widest, config.block_n);
-  const bool joins = config.segment_blocks > 0;
-  if (rule.varlen) config.schedule = Schedule::sorted;  // whose table must fit, too
-  config.consumer_warpgroups = 2;
-  if (packed_rows(problem, config) <= kRowsPerWarpgroup) {
-    config.consumer_warpgroups = 1;
-  } else if (widest <= 64 && !copies) {  // joining takes registers that four do not leave
-    config.consumer_warpgroups = joins || (rule.alibi && rule.mask_left) ? 3 : 4;
-    config.ping_pong = false;
-  }
-  // One step after another, P takes the registers of S.
-  const int most_registers = !joins ? 220 : config.head_dim_v > 128 ? 0 : 180;
-  const int registers = tile_registers(config, config.block_n) + option_registers(rule);
-  if (config.consumer_warpgroups <= 2 && (registers > most_registers || rule.tree_mask)) config.two_stage = false;
-  config.q_stages = 1;
-  config.stages = 4;
-  while (config.stages > 2 && !fits(config)) --config.stages;
-  if (config.consumer_warpgroups > 1) {
-    config.q_stages = 2;
-    if (!fits(config)) config.q_stages = 1;
-  }
+Shape shape_of(const Config& call, std::int64_t rows) {
+  const ScoreRule& rule = call.rule;
+  const bool narrow = std::max(call.head_dim, call.head_dim_v) <= 64 && call.keys != forward::KeySource::page_rows;
+  if (rows <= kRowsPerWarpgroup) return {1, true};
+  if (!narrow) return {2, true};
+  // Joining takes registers that four do not leave.
+  return {call.segment_blocks > 0 || (rule.alibi && rule.mask_left) ? 3 : 4, false};
 }
 
-void choose_kept(forward::Config& config) {
-  if (!folds(config)) return;
-  forward::Config kept = config;
+}  // namespace
+
+Config with_row_invariant_tiles(const Config& call, const AttentionProblem& problem) {
+  const int widest = std::max(call.head_dim, call.head_dim_v);
+  const int block_n = keys_per_step(widest);
+  Config segmented = call;
+  segmented.segment_blocks = gpu::segment_blocks(problem, widest, block_n);
+  if (call.rule.varlen) segmented.schedule = Schedule::sorted;  // whose table must fit, too
+  const Shape shape = shape_of(segmented, packed_rows(problem, call));
+  const int q_stages = shape.warpgroups > 1 ? 2 : 1;
+  const auto tiles = [&](int stages, int of_q) {
+    return Tiles{shape.warpgroups, block_n, stages, of_q, 1, shape.ping_pong};
+  };
+  return first_that_fits(
+      segmented,
+      std::array{tiles(4, q_stages), tiles(4, 1), tiles(3, q_stages), tiles(3, 1), tiles(2, q_stages), tiles(2, 1)},
+      fits_shared_memory);
+}
+
+Config with_kept_segments(const Config& config) {
+  if (!folds(config)) return config;
+  Config kept = config;
   kept.keeps_in_smem = true;
-  if (!fits(kept)) kept.q_stages = 1;
-  while (!fits(kept) && kept.stages > 2) --kept.stages;
-  if (fits(kept)) config = kept;
+  if (fits_shared_memory(kept)) return kept;
+  kept.q_stages = 1;
+  for (kept.stages = config.stages; kept.stages >= 2; --kept.stages) {
+    if (fits_shared_memory(kept)) return kept;
+  }
+  return config;
 }
 
 }  // namespace strobe::sm90

@@ -7,10 +7,10 @@
 
 namespace strobe::sm90 {
 
-/// As many warpgroups as the call's rows and the registers allow, for one number of keys per step and segment.
-void choose_row_invariant_tiles(forward::Config& config, const AttentionProblem& problem);
+/// `call` with as many warpgroups as its rows and the registers allow, for one number of keys per step and segment.
+forward::Config with_row_invariant_tiles(const forward::Config& call, const AttentionProblem& problem);
 
 /// Once the schedule is chosen: what segments leave stays in shared memory where stages of K and V are left beside it.
-void choose_kept(forward::Config& config);
+forward::Config with_kept_segments(const forward::Config& config);
 
 }  // namespace strobe::sm90

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a variant's tiles take of shared memory and registers.
+// Whether a variant's tiles fit a multiprocessor and the call's options.
 #pragma once
 
 #include "kernels/sm90/forward/config.h"
@@ -7,13 +7,12 @@
 namespace strobe::sm90 {
 
 /// Whether a multiprocessor has the shared memory of as many CTAs as the variant wants.
+bool fits_shared_memory(const forward::Config& config);
+
+/// Whether a block of keys is whole blocks of dropout's numbers, and part of one block of a mask.
+bool fits_options(const forward::Config& config);
+
+/// Whether shared memory, options and registers allow the tiles.
 bool fits(const forward::Config& config);
-
-/// Registers of a thread that hold scores, probabilities, output and a fetched bias.
-int tile_registers(const forward::Config& config, int block_n);
-
-/// Registers of a thread beside the tile's, roughly: eight for each option that keeps numbers of its rows, and what
-/// Philox computes in.
-int option_registers(const ScoreRule& rule);
 
 }  // namespace strobe::sm90

@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from include_rules import ALLOWED, check_includes
+from include_rules import ALLOWED, DEEPEST, FORWARD, check_includes
 
 
 class IncludeRules(unittest.TestCase):
@@ -25,6 +25,10 @@ class IncludeRules(unittest.TestCase):
             "src/kernels/math/divisor.h",
             "src/kernels/score/mask.h",
             "src/kernels/sm90/forward/config.h",
+            "src/kernels/sm90/forward/tile/work.h",
+            "src/kernels/sm90/forward/store/output.h",
+            "src/kernels/sm90/forward/produce/keys.h",
+            "src/kernels/sm90/forward/consume/rings.h",
             "src/kernels/sm80/tile/gemm.h",
         ):
             self.write(header, "#pragma once\n")
@@ -42,7 +46,8 @@ class IncludeRules(unittest.TestCase):
         allowed = {
             "src/cpu/plan.cpp": ['"cpu/engine.h"', '"call/problem.h"', '"engine/engine.h"', '"kernels/math/philox.h"'],
             "src/api/plan.cpp": ['"engine/engine.h"', '"strobe/tensor.h"', "<strobe/tensor.h>", "<vector>"],
-            "src/kernels/sm90/forward/consumer.h": ['"kernels/score/mask.h"', '"config.h"'],
+            "src/kernels/sm90/forward/kernel.h": ['"kernels/score/mask.h"', '"produce/keys.h"', '"consume/rings.h"'],
+            "src/kernels/sm90/forward/consume/loop.h": ['"../config.h"', '"../tile/work.h"', '"../store/output.h"'],
             "src/sm90/plan.cpp": ['"kernels/sm90/forward/config.h"', '"kernels/math/divisor.h"'],
             "src/engine/registry.cpp": ['"cpu/engine.h"', '"engine/engine.h"'],
             "tests/cpu/plan_test.cpp": ['"cpu/engine.h"', '"api/problem.h"'],
@@ -64,6 +69,9 @@ class IncludeRules(unittest.TestCase):
             "src/engine/engine.cpp": '"cpu/engine.h"',
             "src/sm90/plan.cpp": '"kernels/sm80/tile/gemm.h"',
             "src/kernels/score/transform.h": '"kernels/sm90/forward/config.h"',
+            "src/kernels/sm90/forward/consume/loop.h": '"../produce/keys.h"',
+            "src/kernels/sm90/forward/produce/query.h": '"../consume/rings.h"',
+            "src/kernels/sm90/forward/store/lse.h": '"../consume/rings.h"',
             "src/kernels/sm90/tile/gemm.h": '"kernels/sm80/tile/gemm.h"',
             "src/reference/plain/forward.cpp": '"cpu/engine.h"',
             "src/runtime/kernel.cpp": '"call/problem.h"',
@@ -74,6 +82,17 @@ class IncludeRules(unittest.TestCase):
         for path, include in wrong.items():
             with self.subTest(path):
                 self.assertEqual(len(self.complaints(path, f"#include {include}")), 1)
+
+    def test_headers_that_include_one_another(self):
+        deepest = DEEPEST[f"{FORWARD}/kernel.h"]
+        for number in range(deepest):
+            self.write(f"{FORWARD}/tile/{number}.h", f'#include "{number + 1}.h"\n#include "kernels/score/mask.h"\n')
+        self.write(f"{FORWARD}/tile/{deepest}.h", "#pragma once\n")
+        self.assertEqual(self.complaints(f"{FORWARD}/kernel.h", '#include "tile/2.h"'), [])
+        found = self.complaints(f"{FORWARD}/kernel.h", '#include "tile/work.h"', '#include "tile/1.h"')
+        row = " -> ".join(["kernel.h", *(f"tile/{number}.h" for number in range(1, deepest + 1))])
+        words = f"{deepest + 1} headers include one another, where {deepest} are the most: {row}"
+        self.assertEqual(found, [f"{FORWARD}/kernel.h: {words}\n"])
 
 
 if __name__ == "__main__":

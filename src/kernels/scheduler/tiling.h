@@ -20,7 +20,6 @@ struct Tiling {
   int block_n = 0;
   int packed_heads = 1;    // query heads whose rows are interleaved in a tile
   int threads = 0;         // of a CTA
-  bool persistent = true;  // each CTA computes many tiles
   int segment_blocks = 0;  // row-invariant calls: key blocks that a part has at most; 0: any number
 };
 

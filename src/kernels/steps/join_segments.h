@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Segments of a row's keys that several CTAs of a row-invariant forward left become one, from the last to the first:
-// the order and the arithmetic of a CTA that joins its own (sm90/forward/kept_rows.h).
+// the order and the arithmetic of a CTA that joins its own (sm90/forward/store/joined.h).
 #pragma once
 
 #include "kernels/math/constants.h"

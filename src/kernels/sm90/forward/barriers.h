@@ -107,9 +107,9 @@ __device__ __forceinline__ void arrive(uint64_t& barrier) {
   sm90::arrive<C.debug>(barrier);
 }
 
-/// The warpgroups take turns on the tensor cores.
+/// The order of ping-pong: warpgroups take turns on the tensor cores.
 template <Config C>
-struct Turns {
+struct WarpgroupOrder {
   static constexpr int kThreads = 2 * kWarpgroupSize;
   static constexpr bool kOn = C.ping_pong && C.consumer_warpgroups > 1;
 

@@ -17,6 +17,14 @@ enum class KeySource : unsigned char {
   page_rows,   // from pages of any size: every lane copies pieces of rows
 };
 
+/// How consumers go over a tile's blocks of keys.
+enum class Loop : unsigned char {
+  pipelined,         // softmax of a block under P V of the one before it, on over the tiles: consume/pipelined.h
+  serial,            // scores, softmax and P V of a block one after another: consume/serial.h
+  eight_bit,         // 8-bit operands, softmax of a block under P V of the one before it: consume/eight_bit.h
+  eight_bit_serial,  // 8-bit operands, one after another, P V in pieces: consume/eight_bit.h
+};
+
 struct Config {
   ScoreRule rule;
   int head_dim = 128;           // of Q and K as compiled: 32, 64, 96, 128, 192 or 256; TMA's bounds pad narrower heads
@@ -26,11 +34,8 @@ struct Config {
   int stages = 2;               // of the K ring and of the V ring
   int q_stages = 1;  // of each warpgroup's Q: with 2, the next tile's rows arrive while this one's are in use
 
-  // The ingredients of the FlashAttention-3 paper.
-  bool warp_specialized = true;  // TMA issued by warps of its own, registers moved to the consumers by setmaxnreg
-  bool ping_pong = true;         // one warpgroup's softmax runs under the other's GEMMs
-  bool two_stage = true;         // inside a warpgroup: softmax of this block under P V of the previous one
-  bool persistent = true;        // as many CTAs as are resident walk over the tiles
+  Loop loop = Loop::pipelined;
+  bool ping_pong = true;  // one warpgroup's softmax runs under the other's GEMMs
 
   int ctas_per_sm = 1;  // resident CTAs: with 2, one loads and stores while the other computes
 
@@ -39,7 +44,7 @@ struct Config {
   int packed_heads = 1;
   Schedule schedule = Schedule::rounds;
 
-  // 8-bit operands: V lies transposed, and one step comes after another. rule.element is O's.
+  // 8-bit operands, by loops of their own: V lies transposed, and rule.element is O's.
   Operands operands = Operands::elements;
   int keys_per_value_scale = 1;  // 1, or e4m3: 32, int8: block_n; 32 keys share a scale of K
   int rotated_columns = 0;       // O is rotated back, as V of so many columns was rotated; 0: not
@@ -64,6 +69,28 @@ struct Config {
   int segment_blocks = 0;
   bool keeps_in_smem = false;  // what later segments left: else in global memory
 
+  // Pipelined loops find the next tile under the products of a tile's first block: hundreds of cycles of dependent
+  // integer arithmetic, which take registers.
+  bool looks_ahead = true;
+
+  // Each warpgroup stops at the first block that its own rows see, and lets the others' pass.
+  bool own_begins = false;
+
+  // Scores come without what ALiBi adds to all of a row's.
+  bool relative_alibi = false;
+
+  // 8-bit operands: a tile's numbers are found anew where they are wanted, instead of kept in registers.
+  bool finds_work_again = false;
+
+  // Few queries wait for their keys: the page table is read one block ahead of the block that is wanted.
+  bool pages_ahead = false;
+
+  int output_stages = 2;  // panels of O that a warp may have on their way to global memory
+
+  // Of a thread, once the roles are known: what the producers give up, the consumers get.
+  int producer_registers = 24;
+  int consumer_registers = 240;
+
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN
 
   bool operator==(const Config&) const = default;
@@ -74,7 +101,7 @@ constexpr int operand_bytes(const Config& c) { return eight_bit(c) ? 1 : 2; }
 
 constexpr bool converts(const Config& c) { return c.stored != Operands::elements; }
 
-/// Of page_boxes.
+/// The fewest rows of a box that TMA reads of a page: an atom of the swizzle.
 inline constexpr int kLeastBoxRows = 8;
 
 constexpr bool in_pages(const Config& c) { return c.keys != KeySource::tensor; }
@@ -84,11 +111,23 @@ constexpr bool folds(const Config& c) { return c.segment_blocks > 0 && c.schedul
 
 constexpr int block_m(const Config& c) { return kRowsPerWarpgroup * c.consumer_warpgroups; }
 
-/// One consumer warpgroup reads keys and values faster than three warps convert them.
-constexpr int producer_warpgroups(const Config& c) {
-  const int wanted = converts(c) && c.consumer_warpgroups == 1 ? 2 : 1;
-  return c.warp_specialized ? wanted : 0;
+/// Blocks that one warpgroup may let pass between two tiles where each has its own begin, at most: of the first those
+/// left of its own rows' windows, of the second those right of the diagonal. It keeps V's stages meanwhile.
+constexpr int most_blocks_between(const Config& c) {
+  int most = 0;
+  for (int w = 0; w < c.consumer_warpgroups; ++w) {
+    const int left = (w * kRowsPerWarpgroup + c.block_n - 1) / c.block_n;
+    const int right = ((c.consumer_warpgroups - 1 - w) * kRowsPerWarpgroup + c.block_n - 1) / c.block_n;
+    most = left + right > most ? left + right : most;
+  }
+  return most;
 }
+
+/// Whether V's ring has room for those blocks. With ping-pong others wait for a V behind them, too.
+constexpr bool own_begins_fit(const Config& c) { return most_blocks_between(c) <= c.stages - (c.ping_pong ? 1 : 0); }
+
+/// One consumer warpgroup reads keys and values faster than three warps convert them.
+constexpr int producer_warpgroups(const Config& c) { return converts(c) && c.consumer_warpgroups == 1 ? 2 : 1; }
 
 constexpr int threads_per_block(const Config& c) {
   return kWarpgroupSize * (c.consumer_warpgroups + producer_warpgroups(c));
@@ -101,7 +140,6 @@ constexpr Tiling tiling(const Config& c) {
           .block_n = c.block_n,
           .packed_heads = c.packed_heads,
           .threads = threads_per_block(c),
-          .persistent = c.persistent,
           .segment_blocks = c.segment_blocks};
 }
 

@@ -5,99 +5,49 @@
 // shared memory by TMA. The others consume: 64 rows of Q each, scores and output in registers.
 //
 // In the order in which to read:
-//   config.h, smem.h     what a variant is, and where everything lies in shared memory
-//   barriers.h           who waits for whom
-//   consumer.h           the loop: Consumer::step, and what overlaps with what
+//   config.h, smem.h, params.h      what a variant is, where everything lies in shared memory, what the host hands over
+//   barriers.h                      who waits for whom
+//   tile/work.h, rules.h            which rows and keys a tile has, and what happens to its scores
+//   consume/pipelined.h             the loop: PipelinedLoop::step, and what overlaps with what
+//   consume/steps.h                 its parts: the two products, and from scores to probabilities
 //   ../../score/online_softmax.h, mask.h, transform.h    what a step does to its scores
-//   ../tile/gemm.h       the two products
-//   feeder.h, stored_feeder.h    the producer's side
-//   epilogue.h           O and LSE to global memory
-//   ../scheduler/tile_scheduler.h    which tiles a CTA computes
-//   part.h               what is left of tiles that several CTAs share
-//   exact_rows.h, self_feeder.h      non-finite values; the variant without producers
+//   ../tile/gemm.h                  the two products
+//   consume/tile_loop.h             the other loops
+//   produce/producer.h              which warp brings Q, K, V, their scales and the bias
+//   store/tiles.h, output.h         O and LSE to global memory
+//   store/repair.h                  rows whose output is not finite
+//   ../scheduler/tile_scheduler.h   which tiles a CTA computes
+//   tile/segments.h, split.h        tiles whose keys come in segments, or that several CTAs share
 //
 // Source: Shah et al., "FlashAttention-3" (2024), algorithms 1 and 2.
 #pragma once
 
 #include "kernels/sm90/forward/barriers.h"
 #include "kernels/sm90/forward/config.h"
-#include "kernels/sm90/forward/consumer.h"
-#include "kernels/sm90/forward/feeder.h"
+#include "kernels/sm90/forward/consume/tile_loop.h"
+#include "kernels/sm90/forward/context.h"
 #include "kernels/sm90/forward/params.h"
-#include "kernels/sm90/forward/part.h"
+#include "kernels/sm90/forward/produce/producer.h"
 #include "kernels/sm90/forward/smem.h"
-#include "kernels/sm90/forward/stored_feeder.h"
+#include "kernels/sm90/forward/tile/split.h"
 #include "kernels/sm90/ptx/grid.h"
 
 namespace strobe::sm90::forward {
 
-/// Registers per thread once the roles are known: what the producers give up, the consumers get. Their sum must not
-/// pass what the launch gave the CTA, 64 K registers over its threads rounded down to eights, or setmaxnreg waits
-/// forever.
-template <Config C>
-struct RegisterBudget {
-  static constexpr bool kManyNumbers = C.rule.varlen || C.rule.chunked;  // what a producer needs to find its rows
-  static constexpr bool kWalks = C.rule.block_mask != 0;                 // and its blocks
-  static constexpr bool kBringsScales = eight_bit(C);
-  static constexpr bool kConverts = converts(C);
-  static constexpr bool kCopies = C.keys == KeySource::page_rows;  // row by row
-  static constexpr int kProducers = producer_warpgroups(C);
-  static constexpr int kProducer = kProducers > 1                  ? 120
-                                   : kConverts                     ? 88
-                                   : C.consumer_warpgroups >= 3    ? 32
-                                   : kCopies                       ? (C.ctas_per_sm == 2           ? 48
-                                                                      : C.consumer_warpgroups == 1 ? 72
-                                                                                                   : 56)
-                                   : kWalks                        ? 72
-                                   : kManyNumbers || kBringsScales ? 40
-                                                                   : 24;
-  static constexpr int kConsumer = kProducers > 1                  ? 240
-                                   : kConverts                     ? 208
-                                   : C.consumer_warpgroups == 4    ? 112
-                                   : C.consumer_warpgroups == 3    ? 160
-                                   : kWalks                        ? (C.ctas_per_sm == 2 ? 184 : 216)
-                                   : kCopies                       ? (C.ctas_per_sm == 2           ? 208
-                                                                      : C.consumer_warpgroups == 1 ? 240
-                                                                                                   : 224)
-                                   : C.ctas_per_sm == 2            ? (kManyNumbers ? 216 : 232)
-                                   : kManyNumbers || kBringsScales ? 232
-                                                                   : 240;
-  static constexpr int kAtLaunch = 65536 / (C.ctas_per_sm * threads_per_block(C)) / 8 * 8;
-  static_assert(kProducers * kProducer + C.consumer_warpgroups * kConsumer <=
-                kAtLaunch * (kProducers + C.consumer_warpgroups));
-};
+/// Registers of a thread at launch: 64 K over the threads of the resident CTAs, rounded down to eights. setmaxnreg
+/// waits forever where the roles together want more.
+constexpr int registers_at_launch(const Config& c) { return 65536 / (c.ctas_per_sm * threads_per_block(c)) / 8 * 8; }
 
-template <Config C>
-__device__ __forceinline__ void produce(const Feeders<C>& feeders) {
-  const int warp = threadIdx.x / kWarpSize;
-  if constexpr (converts(C)) {
-    if (warp > 0) {
-      StoredConverter<C>(feeders, warp - 1).run();
-      return;
-    }
-  }
-  if (!kWarpFeeds<C> && threadIdx.x % kWarpSize != 0) {
-    return;
-  }
-  if constexpr (converts(C)) {
-    StoredLoader<C>(feeders).run();
-  } else if (warp == 0) {
-    auto queries = feeders.queries();
-    while (queries.feed()) {
-    }
-  } else if (warp == 1) {
-    auto keys = feeders.keys();
-    while (keys.feed()) {
-    }
-  } else if (warp == 2) {
-    auto values = feeders.values();
-    while (values.feed()) {
-    }
-  } else if constexpr (C.bias_stages > 0) {
-    auto biases = feeders.biases();
-    while (biases.feed()) {
-    }
-  }
+constexpr bool registers_fit(const Config& c) {
+  return producer_warpgroups(c) * c.producer_registers + c.consumer_warpgroups * c.consumer_registers <=
+         registers_at_launch(c) * (producer_warpgroups(c) + c.consumer_warpgroups);
+}
+
+/// Whether the loop is one for the operands, and what it does is asked for and possible.
+constexpr bool fields_agree(const Config& c) {
+  const bool loop = eight_bit(c) == (c.loop == Loop::eight_bit || c.loop == Loop::eight_bit_serial);
+  const bool own_begins = !c.own_begins || (c.rule.mask_left && own_begins_fit(c));
+  return loop && own_begins && (!c.relative_alibi || c.rule.alibi);
 }
 
 template <Config C>
@@ -128,10 +78,11 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
            const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o,
            const __grid_constant__ Params params, const __grid_constant__ typename TileListOf<C.schedule>::type list,
            const __grid_constant__ BiasMap<C> bias) {
+  static_assert(registers_fit(C) && fields_agree(C));
   extern __shared__ __align__(1024) unsigned char smem[];
   auto& barriers = *reinterpret_cast<Barriers<C>*>(smem + smem_plan(C).barriers);
   const ScheduleOf<C>& schedule = schedule_in<C>(list, smem);
-  const Feeders<C> feeders{q, k, v, o, bias, params, schedule, smem, barriers};
+  const Context<C> context{q, k, v, o, bias, params, schedule, smem, barriers};
 
   // Set-up
   if (threadIdx.x == 0) {
@@ -155,14 +106,12 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
 
   // Roles
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
-  if constexpr (!C.warp_specialized) {
-    Consumer<C>(feeders, warpgroup).run();
-  } else if (warpgroup < producer_warpgroups(C)) {
-    ptx::setmaxnreg_dec<RegisterBudget<C>::kProducer>();
-    produce<C>(feeders);
+  if (warpgroup < producer_warpgroups(C)) {
+    ptx::setmaxnreg_dec<C.producer_registers>();
+    produce<C>(context);
   } else {
-    ptx::setmaxnreg_inc<RegisterBudget<C>::kConsumer>();
-    Consumer<C>(feeders, warpgroup - producer_warpgroups(C)).run();
+    ptx::setmaxnreg_inc<C.consumer_registers>();
+    LoopOf<C>(context, warpgroup - producer_warpgroups(C)).run();
   }
 }
 

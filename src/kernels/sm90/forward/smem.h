@@ -22,16 +22,12 @@ constexpr int scale_bytes(const Config& c) {
 /// whose precision is relative, has one reference for the row, and sums on in O, until what it has joins sums in shared
 /// memory.
 constexpr bool sums_by_block(const Config& c) { return c.operands == Operands::int8; }
-/// Of e4m3's, see output_sums.h.
+/// Keys whose P V e4m3 sums in one O, see consume/eight_bit_sums.h.
 constexpr int kKeysPerSum = 2048;
-
-/// 8-bit operands, one step after another: P V is done before the scores of the next block begin, and joins O in
-/// pieces.
-constexpr bool one_after_another(const Config& c) { return eight_bit(c) && !c.two_stage; }
 
 /// Whether sums of O lie outside of registers for a while: those of e4m3, in shared memory, and what segments leave.
 constexpr bool keeps_output_in_smem(const Config& c) {
-  return folds(c) ? c.keeps_in_smem : eight_bit(c) && !sums_by_block(c) && !one_after_another(c);
+  return folds(c) ? c.keeps_in_smem : eight_bit(c) && !sums_by_block(c) && c.loop != Loop::eight_bit_serial;
 }
 constexpr int kept_bytes(const Config& c) {
   return keeps_output_in_smem(c) ? 4 * kRowsPerWarpgroup * c.head_dim_v : 0;  // of one warpgroup
@@ -50,14 +46,6 @@ constexpr int converter_warps(const Config& c) { return kWarpsPerWarpgroup * pro
 constexpr int raw_bytes(const Config& c) {
   const int widest = c.head_dim > c.head_dim_v ? c.head_dim : c.head_dim_v;
   return converts(c) ? c.block_n * panels_of_bytes(widest) * kPanelRowBytes : 0;
-}
-
-/// Of split schedules, whose CTAs store few tiles whole, one: what is left lets CTAs of `combine` be there beside this
-/// one's, when it ends.
-constexpr int output_stages(const Config& c) {
-  const bool one = panels(c.head_dim_v) == 1 || c.schedule == Schedule::split || (converts(c) && c.head_dim_v > 128) ||
-                   c.bias_stages > 1 || (c.bias_stages > 0 && c.rule.bias_float32);
-  return one ? 1 : 2;
 }
 
 /// The bias of a warpgroup's rows and a block's keys lies as TMA writes it without a swizzle, row after row. Eight
@@ -103,7 +91,7 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.raw = plan.v + c.stages * plan.v_bytes;
   plan.o = plan.raw + c.raw_stages * plan.raw_bytes;
   // What segments leave is not in use when a tile's rows are stored: they pass through its memory.
-  const int staged = c.keeps_in_smem ? 0 : c.consumer_warpgroups * kWarpsPerWarpgroup * output_stages(c);
+  const int staged = c.keeps_in_smem ? 0 : c.consumer_warpgroups * kWarpsPerWarpgroup * c.output_stages;
   plan.kept = plan.o + staged * kOutputPanelBytes;
   plan.scales = plan.kept + c.consumer_warpgroups * kept_bytes(c);
   plan.bias = plan.scales + c.stages * scale_bytes(c);

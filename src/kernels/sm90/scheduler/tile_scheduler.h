@@ -34,7 +34,7 @@ class RoundScheduler {
     }
     tile = tile_of<T>(params_, params_.by_m_tiles.quotient(index_),
                       params_.m_tiles - 1 - params_.by_m_tiles.remainder(index_));
-    index_ = T.persistent ? index_ + workers_ : params_.tiles;
+    index_ = index_ + workers_;
     return true;
   }
 

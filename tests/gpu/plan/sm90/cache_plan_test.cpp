@@ -57,6 +57,7 @@ TEST(Sm90CachePlan, TilesAreThoseOfUsedLengths) {
     forward::Config config = config_of(problem);
     problem.page_size = 0;
     config.keys = KeySource::tensor;
+    config.pages_ahead = false;
     EXPECT_EQ(config, config_of(problem));
   }
   const AttentionProblem full = paged_problem(64, 128, 4096);
@@ -132,8 +133,11 @@ TEST(Sm90CachePlan, SaysHowPagesAreRead) {
     const AttentionProblem problem = paged_problem(page_size, 128, 1);
     return explain(problem, plan_of(problem));
   };
-  EXPECT_NE(says(16).find("pages         of 16 rows, read by TMA, 16 rows at a time\n"), std::string::npos) << says(16);
-  EXPECT_NE(says(1).find("pages         of 1 rows, read row by row\n"), std::string::npos) << says(1);
+  EXPECT_NE(says(16).find("pages         of 16 rows, read by TMA, 16 rows at a time; the table a block ahead\n"),
+            std::string::npos)
+      << says(16);
+  EXPECT_NE(says(1).find("pages         of 1 rows, read row by row; the table a block ahead\n"), std::string::npos)
+      << says(1);
 }
 
 // An entry (row, offset) of a page's map is row `row + offset - page_size` of the page, where row < page_size.

@@ -3,10 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
 #include <string>
-#include <tuple>
-#include <type_traits>
 
 #include "gpu/params/score.h"
 #include "gpu/plan/plan_problem.h"
@@ -144,7 +141,7 @@ TEST(Sm90ForwardPlan, TakesBiasDropoutAndBlockMasksInWholeTiles) {
         EXPECT_EQ(block_size % config.block_n, 0);
         EXPECT_EQ(config.packed_heads, 1);
         // Warpgroups of one row of the mask see the same blocks; others go from block to block on their own.
-        EXPECT_TRUE(block_m(config) <= block_size || !config.two_stage);
+        EXPECT_TRUE(block_m(config) <= block_size || config.loop == forward::Loop::serial);
       }
     }
   }
@@ -296,10 +293,39 @@ TEST(Sm90ForwardPlan, BlockMasksTakeTwoCtasWhereTheyFit) {
       problem.modifiers.block_size = block_size;
       const forward::Config config = config_of(problem);
       EXPECT_EQ(config.ctas_per_sm, head_dim == 128 && block_size == 128 ? 1 : 2);
-      EXPECT_TRUE(config.two_stage);
+      EXPECT_EQ(config.loop, forward::Loop::pipelined);
       EXPECT_LE(smem_plan(config).total_bytes, config.ctas_per_sm == 2 ? kMaxSmemBytesOfTwo : kMaxSmemBytes);
     }
   }
+}
+
+// What a kernel does beside its tiles is the planner's choice, and explain() says it.
+TEST(Sm90ForwardPlan, SaysWhatConsumersDo) {
+  const auto explained = [](auto change) {
+    AttentionProblem problem = problem_of(4096, 64, 64);
+    problem.causal = CausalMask::bottom_right;
+    change(problem);
+    return explain(problem, plan_of(problem));
+  };
+  const auto says = [](const std::string& text, std::string_view words) {
+    return text.find(words) != std::string::npos;
+  };
+  const std::string causal = explained([](AttentionProblem&) {});
+  EXPECT_TRUE(says(causal, "pipeline      4 stages of K and V, 2 of Q, 1 of O\n")) << causal;
+  EXPECT_TRUE(says(causal, "loop          a block's softmax under the P V before\n")) << causal;
+  EXPECT_TRUE(says(causal, "registers     of a thread: 32 of producers, 112 of consumers\n")) << causal;
+  const std::string wide = explained([](AttentionProblem& p) { p.head_dim = p.head_dim_v = 128; });
+  EXPECT_TRUE(says(wide, "P V before; the next tile is found ahead\n")) << wide;
+  EXPECT_TRUE(says(wide, "registers     of a thread: 32 of producers, 160 of consumers\n")) << wide;
+  const std::string window = explained([](AttentionProblem& p) { p.window.left = 511; });
+  EXPECT_TRUE(says(window, "each warpgroup stops at the first block that its own rows see")) << window;
+  const std::string alibi = explained([](AttentionProblem& p) { p.modifiers.has_alibi = true; });
+  EXPECT_TRUE(says(alibi, "ALiBi relative to each row's diagonal")) << alibi;
+  const std::string bits = explained([](AttentionProblem& p) {
+    p.dtype = DType::float8_e4m3;
+    p.eight_bit = {.q_rows = 1, .k_rows = 32, .v_rows = 32};
+  });
+  EXPECT_TRUE(says(bits, "one step after another; a tile's numbers are found again for each block")) << bits;
 }
 
 TEST(Sm90ForwardPlan, SequencesThatShareABiasAreNeighbours) {
@@ -317,64 +343,6 @@ TEST(Divisor, DividesAsTheProcessorDoes) {
       EXPECT_EQ(by.remainder(value), value % divisor) << value << " by " << divisor;
     }
   }
-}
-
-TEST(ForwardVariant, IsSpelledFieldByField) {
-  forward::Config config;
-  config.rule.element = Element::fp16;
-  config.rule.mask_right = true;
-  config.block_n = 112;
-  config.schedule = Schedule::dealt;
-  const runtime::Variant variant = forward_variant(config);
-  EXPECT_EQ(variant.name, "sm90 forward (fp16, mask_right, block_n 112, dealt)");
-  EXPECT_EQ(
-      variant.expression,
-      "strobe::sm90::forward::kernel<strobe::sm90::forward::Config{.rule = strobe::ScoreRule{.element = "
-      "strobe::Element::fp16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
-      "false, "
-      ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
-      ".dropout = false, .block_mask = 0, .tree_mask = false, .scale_first = false, .row_invariant = false}, .head_dim "
-      "= 128, .head_dim_v = "
-      "128, "
-      ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .warp_specialized = true, .ping_pong = "
-      "true, .two_stage = true, .persistent = true, .ctas_per_sm = 1, .packed_heads = 1, "
-      ".schedule = strobe::Schedule::dealt, .operands = strobe::Operands::elements, "
-      ".keys_per_value_scale = 1, .rotated_columns = 0, .float_output = false, "
-      ".stored = strobe::Operands::elements, .raw_stages = 0, "
-      ".keys = strobe::sm90::forward::KeySource::tensor, .entries = false, .whole_chunks = false, .bias_stages = 0, "
-      ".segment_blocks = 0, .keeps_in_smem = false, "
-      ".debug = false}>");
-}
-
-TEST(ForwardVariant, EveryFieldChangesItsHash) {
-  const forward::Config standard;
-  std::set<std::size_t> hashes{gpu::hash_of(standard)};
-  std::size_t variants = 1;
-  const auto add = [&](const forward::Config& config) {
-    hashes.insert(gpu::hash_of(config));
-    ++variants;
-  };
-  std::apply(
-      [&](const auto&... fields) {
-        const auto change = [&](const auto& field) {
-          forward::Config config = standard;
-          auto& value = config.*(field.member);
-          using Value = std::remove_cvref_t<decltype(value)>;
-          if constexpr (std::is_same_v<Value, bool>) {
-            value = !value;
-          } else if constexpr (std::is_same_v<Value, int>) {
-            ++value;
-          } else if constexpr (std::is_enum_v<Value>) {
-            value = static_cast<Value>(1);  // no default
-          } else {
-            value.softcap = true;
-          }
-          add(config);
-        };
-        (change(fields), ...);
-      },
-      fields_of(standard));
-  EXPECT_EQ(hashes.size(), variants);
 }
 
 // A tree mask takes registers, not the choices of masks along the diagonal.

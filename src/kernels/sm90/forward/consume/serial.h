@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The serial loop: each block's scores, softmax and P V one after another. What overlaps is other warpgroups' work, and
+// P takes the registers of S. Blocks may be hidden from one warpgroup alone.
+#pragma once
+
+#include "kernels/sm90/forward/consume/steps.h"
+#include "kernels/sm90/forward/store/tiles.h"
+#include "kernels/sm90/forward/tile/assignment.h"
+
+namespace strobe::sm90::forward {
+
+template <Config C>
+class SerialLoop : private Steps<C> {
+ public:
+  __device__ __forceinline__ SerialLoop(const Context<C>& context, int warpgroup)
+      : Steps<C>(context, warpgroup), schedule_(context.schedule), store_(context, warpgroup) {
+    WarpgroupOrder<C>::open(warpgroup);
+  }
+
+  /// Every tile of this CTA.
+  __device__ __forceinline__ void run() {
+    Scheduler<C> scheduler(params_.tiles, params_.sequences, schedule_);
+    Output o;
+    Operand p;
+    Softmax<C> softmax;
+    Assignment next = next_assignment<C>({}, scheduler, params_, warpgroup());
+    const auto advance = [&] { next = next_assignment<C>(next, scheduler, params_, warpgroup()); };
+    while (next.exists) {
+      const TileWork work = next.work;
+      BlockWalk<C> walk(params_, work);
+      const int n_begin = next.n_begin;
+      const int n_end = walk.own_end(next.n_end, warpgroup());
+      if (n_end <= n_begin) {
+        pass_blocks(walk.count(work.n_begin, work.n_end));
+        store_.without_keys(work, warpgroup());
+        advance();
+        continue;
+      }
+      tile(o, p, softmax, walk, work, n_begin, n_end - 1);
+      advance();
+    }
+    store_.finish(schedule_, warpgroup());
+  }
+
+ private:
+  using typename Steps<C>::Rules;
+  using typename Steps<C>::Scores, typename Steps<C>::Output, typename Steps<C>::Operand;
+  using Rings<C>::warpgroup, Rings<C>::wait_q, Rings<C>::wait_k, Rings<C>::wait_v;
+  using Rings<C>::scores_done, Rings<C>::output_done, Rings<C>::release_q, Rings<C>::pass_blocks;
+  using Steps<C>::issue_scores, Steps<C>::issue_output, Steps<C>::first_softmax;
+  using Steps<C>::params_, Steps<C>::accumulate_;
+
+  /// A tile, from block n down.
+  __device__ __forceinline__ void tile(Output& o, Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk,
+                                       const TileWork& work, int n_begin, int n) {
+    const Rules rules = tile_rules<C>(params_, work, warpgroup());
+    pass_blocks(walk.count(n + 1, work.n_end));
+    softmax = {};
+    wait_q();
+    for (; walk.has(n); n = walk.before(n)) {
+      if ((C.own_begins && n < n_begin) || !walk.is_own(n, warpgroup())) {
+        pass_blocks(1);
+        continue;
+      }
+      Scores s;
+      const auto bias = rules.transform.fetch(n);
+      wait_k();
+      WarpgroupOrder<C>::wait(warpgroup());
+      ptx::wgmma_fence();
+      issue_scores(s);
+      ptx::wgmma_wait_group<0>(s);
+      WarpgroupOrder<C>::pass(warpgroup());
+      scores_done();
+      if (first_softmax(s, softmax, rules, n, bias)) {
+        rescale<C>(o, softmax.correction);
+      }
+      rules.dropout.to_operand(p, s, rules.dropout.draw(n));
+      wait_v();
+      ptx::wgmma_fence();
+      issue_output(o, p);
+      ptx::wgmma_wait_group<0>(o);
+      output_done();
+    }
+    if (ends_tile<C>(work)) {
+      release_q();
+    }
+    store(work, o, softmax);
+    accumulate_ = false;
+  }
+
+  /// What became of `work`: its results, or those of a segment for the next one to join.
+  __device__ __forceinline__ void store(const TileWork& work, Output& o, Softmax<C>& softmax) {
+    softmax.finish();
+    store_.put(work, warpgroup(), o, softmax);
+  }
+
+  const ScheduleOf<C>& schedule_;
+  TileStore<C> store_;
+};
+
+}  // namespace strobe::sm90::forward

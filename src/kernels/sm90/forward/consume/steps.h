@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of a step on 16-bit operands, of which loops are made: the two products, and from scores to probabilities.
+#pragma once
+
+#include "kernels/score/online_softmax.h"
+#include "kernels/sm90/forward/consume/rings.h"
+#include "kernels/sm90/forward/smem.h"
+#include "kernels/sm90/forward/tile/blocks.h"
+#include "kernels/sm90/forward/tile/rules.h"
+#include "kernels/sm90/forward/tile/softmax.h"
+#include "kernels/sm90/tile/gemm.h"
+
+namespace strobe::sm90::forward {
+
+template <Config C>
+class Steps : protected Rings<C> {
+ public:
+  using Scores = float[C.block_n / 2];
+  using Output = float[C.head_dim_v / 2];
+  using Operand = uint32_t[C.block_n * operand_bytes(C) / 32][4];
+
+ protected:
+  using Rules = TileRules<C>;
+
+  __device__ __forceinline__ Steps(const Context<C>& context, int warpgroup)
+      : Rings<C>(context, warpgroup), params_(context.params) {}
+
+  using Rings<C>::warpgroup, Rings<C>::queries, Rings<C>::keys, Rings<C>::values;
+  using Rings<C>::wait_k, Rings<C>::wait_v, Rings<C>::wait_bias, Rings<C>::bias_done;
+
+  /// Waiting for the next K here, not when it is used, ends a basic block: else ptxas moves the wait for P V up, above
+  /// the exponentials that it should run under, and the additions of the sums down.
+  __device__ __forceinline__ void end_of_step(bool more) {
+    if (more) {
+      wait_k();
+    }
+  }
+
+  __device__ __forceinline__ void issue_scores(Scores& s) {
+    gemm_scores<C.rule.element, C.head_dim>(s, queries(), keys());
+    ptx::wgmma_commit_group();
+  }
+
+  __device__ __forceinline__ void issue_output(Output& o, const Operand& p) {
+    gemm_output<C.rule.element>(o, p, values(), accumulate_ ? 1 : 0);
+    ptx::wgmma_commit_group();
+    accumulate_ = true;
+  }
+
+  /// S = Q K^T of a block and P V of the one before, in this warpgroup's turn. V may arrive while Q K^T runs.
+  __device__ __forceinline__ void issue_both(Scores& s, Output& o, const Operand& p) {
+    if constexpr (!kPlain<C>) {
+      wait_v();
+    }
+    WarpgroupOrder<C>::wait(warpgroup());
+    ptx::wgmma_fence();
+    issue_scores(s);
+    if constexpr (kPlain<C>) {
+      wait_v();
+    }
+    issue_output(o, p);
+    WarpgroupOrder<C>::pass(warpgroup());
+  }
+
+  /// Scores become probabilities. True if the maximum grew.
+  template <bool masked, typename Bias>
+  __device__ __forceinline__ bool probabilities(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
+                                                const Bias& bias) {
+    if constexpr (!masked && score::caps_in_softmax(C.rule)) {
+      return softmax.capped_step(s, params_.score);
+    }
+    const score::RowNumbers origins = transform<!masked>(s, rules, n, bias);
+    if constexpr (masked) {
+      rules.mask.apply(s, n);
+    }
+    return soften(s, softmax, origins);
+  }
+
+  /// Scores of block n, by all that comes before masks and softmax. `bias`: what was fetched of it.
+  template <bool all_visible, typename Bias>
+  __device__ __forceinline__ score::RowNumbers transform(Scores& s, const Rules& rules, int n, const Bias& bias) {
+    if constexpr (C.bias_stages > 0) {
+      return rules.transform.template apply_as<C.relative_alibi, all_visible>(s, n, wait_bias());
+    } else {
+      return rules.transform.template apply_as<C.relative_alibi, all_visible>(s, n, bias);
+    }
+  }
+
+  /// The bias's stage is given back when the softmax has looked at all scores, not where its last load was issued: an
+  /// arrival at a barrier may pass a load that waits for shared memory.
+  __device__ __forceinline__ bool soften(Scores& s, Softmax<C>& softmax, const score::RowNumbers& origins) {
+    const auto on_arrival = [&]() __attribute__((always_inline)) {
+      if constexpr (C.bias_stages > 0) {
+        bias_done();
+      }
+    };
+    const float scale = score::remaining_scale<C.rule>(params_.score);
+    if constexpr (C.relative_alibi) {
+      return softmax.step(s, scale, origins, on_arrival);
+    } else {
+      return softmax.step(s, scale, on_arrival);
+    }
+  }
+
+  /// Of a block that may be masked.
+  template <typename Bias>
+  __device__ __forceinline__ bool first_softmax(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
+                                                const Bias& bias) {
+    const score::RowNumbers origins = transform<false>(s, rules, n, bias);
+    if (rules.mask.needed(n)) {
+      rules.mask.apply(s, n);
+    }
+    return soften(s, softmax, origins);
+  }
+
+  const Params& params_;
+  bool accumulate_ = false;  // whether O holds earlier blocks of its tile
+};
+
+}  // namespace strobe::sm90::forward

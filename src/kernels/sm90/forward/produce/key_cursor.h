@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The blocks of keys of a CTA's tiles, one after another as consumers use them.
+#pragma once
+
+#include "kernels/sm90/forward/tile/blocks.h"
+#include "kernels/sm90/forward/tile/segments.h"
+
+namespace strobe::sm90::forward {
+
+template <Config C>
+class KeyCursor {
+ public:
+  __device__ __forceinline__ KeyCursor(const Params& params, const ScheduleOf<C>& schedule)
+      : params_(params), scheduler_(params.tiles, params.sequences, schedule) {}
+
+  /// On to the next block, of the next tile where this one's are done. False when there is none.
+  __device__ __forceinline__ bool next() {
+    for (n_ = walk_.before(n_); !walk_.has(n_); n_ = walk_.before(work_.n_end)) {
+      if (!next_work<C>(scheduler_, params_, work_)) {
+        return false;
+      }
+      ++tiles_;
+      walk_ = {params_, work_};
+    }
+    return true;
+  }
+
+  __device__ __forceinline__ const TileWork& work() const { return work_; }
+  __device__ __forceinline__ int block() const { return n_; }
+  __device__ __forceinline__ int head() const { return params_.by_heads_per_kv.quotient(work_.tile.head); }
+
+  /// Tiles, or segments of them, begun so far, those without visible keys among them.
+  __device__ __forceinline__ int tiles() const { return tiles_; }
+
+ private:
+  const Params& params_;
+  Scheduler<C> scheduler_;
+  TileWork work_{};
+  BlockWalk<C> walk_;
+  int n_ = 0;  // visible blocks from work_.n_begin to it are still to come
+  int tiles_ = 0;
+};
+
+}  // namespace strobe::sm90::forward

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The producers' side: which warp brings what.
+#pragma once
+
+#include "kernels/sm90/forward/context.h"
+#include "kernels/sm90/forward/produce/bias.h"
+#include "kernels/sm90/forward/produce/keys.h"
+#include "kernels/sm90/forward/produce/page_boxes.h"
+#include "kernels/sm90/forward/produce/page_rows.h"
+#include "kernels/sm90/forward/produce/query.h"
+#include "kernels/sm90/forward/produce/stored.h"
+
+namespace strobe::sm90::forward {
+
+template <Config C>
+__device__ __forceinline__ QueryFeeder<C> query_feeder(const Context<C>& context) {
+  return {context.q, context.params, context.schedule, context.smem, context.barriers};
+}
+
+template <Config C>
+__device__ __forceinline__ KeyFeeder<C, false> key_feeder(const Context<C>& context) {
+  return {context.k, context.params,          context.schedule,        context.smem + smem_plan(C).k,
+          nullptr,   context.barriers.k_full, context.barriers.k_empty};
+}
+
+template <Config C>
+__device__ __forceinline__ KeyFeeder<C, true> value_feeder(const Context<C>& context) {
+  return {context.v,
+          context.params,
+          context.schedule,
+          context.smem + smem_plan(C).v,
+          context.smem + smem_plan(C).scales,
+          context.barriers.v_full,
+          context.barriers.v_empty};
+}
+
+template <Config C>
+__device__ __forceinline__ BiasFeeder<C> bias_feeder(const Context<C>& context) {
+  return {context.bias, context.params, context.schedule, context.smem, context.barriers};
+}
+
+/// The first producer warpgroup has a warp for each of Q, K, V and the bias. Where K and V are converted, its first
+/// warp loads and all others convert.
+template <Config C>
+__device__ __forceinline__ void produce(const Context<C>& context) {
+  const int warp = threadIdx.x / kWarpSize;
+  if constexpr (converts(C)) {
+    if (warp > 0) {
+      StoredConverter<C>(context, warp - 1).run();
+      return;
+    }
+  }
+  if (!kWarpFeeds<C> && threadIdx.x % kWarpSize != 0) {
+    return;
+  }
+  if constexpr (converts(C)) {
+    StoredLoader<C>(context).run();
+  } else if (warp == 0) {
+    auto queries = query_feeder(context);
+    while (queries.feed()) {
+    }
+  } else if (warp == 1) {
+    auto keys = key_feeder(context);
+    while (keys.feed()) {
+    }
+  } else if (warp == 2) {
+    auto values = value_feeder(context);
+    while (values.feed()) {
+    }
+  } else if constexpr (C.bias_stages > 0) {
+    auto biases = bias_feeder(context);
+    while (biases.feed()) {
+    }
+  }
+}
+
+}  // namespace strobe::sm90::forward

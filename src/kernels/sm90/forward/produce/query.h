@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Q to shared memory by TMA.
+#pragma once
+
+#include "kernels/sm90/forward/barriers.h"
+#include "kernels/sm90/forward/produce/stage.h"
+#include "kernels/sm90/forward/tile/assignment.h"
+#include "kernels/sm90/forward/tile/blocks.h"
+#include "kernels/sm90/forward/tile/rows.h"
+
+namespace strobe::sm90::forward {
+
+/// Each warpgroup's 64 rows of Q, as soon as that warpgroup has done its last Q K^T from the same stage.
+template <Config C>
+class QueryFeeder {
+ public:
+  __device__ __forceinline__ QueryFeeder(const TensorMap& map, const Params& params, const ScheduleOf<C>& schedule,
+                                         unsigned char* smem, Barriers<C>& barriers)
+      : map_(map),
+        params_(params),
+        scheduler_(params.tiles, params.sequences, schedule),
+        smem_(smem + kPlan.q),
+        barriers_(barriers) {
+    for (auto& position : at_) {
+      position.parity = 1;
+    }
+  }
+
+  /// The next tile's rows, which stay for all of its segments. False when there is none.
+  __device__ __forceinline__ bool feed() {
+    TileWork work = before_;
+    if (!next_work<C>(scheduler_, params_, work)) {
+      return false;
+    }
+    if constexpr (folds(C)) {
+      before_ = work;
+      if (!work.begins_tile) {
+        return true;
+      }
+    }
+    BlockWalk<C> walk(params_, work);
+    const SequenceStart rows = query_start<C>(params_, work, work.q.used);
+#pragma unroll
+    for (int w = 0; w < C.consumer_warpgroups; ++w) {
+      const int first = folds(C) ? work.tile_begin : n_begin_of<C>(params_, work, w);
+      if (walk.own_end(n_end_of<C>(params_, work, w), w) <= first) {
+        continue;
+      }
+      const int stage = at_[w].stage;
+      uint64_t& full = barriers_.q_full[w][stage];
+      wait<C>(barriers_.q_empty[w][stage], at_[w].parity);
+      if (this_thread_feeds<C>()) {
+        expect(full, kPlan.q_bytes);
+        unsigned char* destination = smem_ + (w * C.q_stages + stage) * kPlan.q_bytes;
+        for (int panel = 0; panel < kRowPanels<C>; ++panel) {
+          load_panel<(C.packed_heads > 1)>(map_,
+                                           query_box<C>(rows, panel * kColumns<C>, work.row_of(w), work.tile.head),
+                                           destination + panel * tile_bytes(kRowsPerWarpgroup, kPanelColumns), full);
+        }
+      }
+      at_[w].advance();
+    }
+    return true;
+  }
+
+ private:
+  static constexpr SmemPlan kPlan = smem_plan(C);
+
+  const TensorMap& map_;
+  const Params& params_;
+  Scheduler<C> scheduler_;
+  TileWork before_{};  // where segments are joined: what was fed last
+  unsigned char* smem_;
+  Barriers<C>& barriers_;
+  RingPosition<C.q_stages> at_[C.consumer_warpgroups];
+};
+
+}  // namespace strobe::sm90::forward

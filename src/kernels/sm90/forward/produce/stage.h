@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What producers share: who of a warp feeds, and how a stage is filled.
+#pragma once
+
+#include "kernels/sm90/forward/barriers.h"
+#include "kernels/sm90/forward/config.h"
+#include "kernels/sm90/forward/smem.h"
+#include "kernels/sm90/ptx/cuda_ptx.h"
+
+namespace strobe::sm90::forward {
+
+/// Whether whole warps drive the feeders: to walk past hidden blocks, to bring scales, and to find pages.
+template <Config C>
+constexpr bool kWarpFeeds = C.rule.block_mask != 0 || eight_bit(C) || in_pages(C);
+
+/// Columns of a row in one panel.
+template <Config C>
+constexpr int kColumns = kPanelRowBytes / operand_bytes(C);
+
+/// Panels of a row of Q or K.
+template <Config C>
+constexpr int kRowPanels = panels_of_bytes(C.head_dim * operand_bytes(C));
+
+template <Config C>
+__device__ __forceinline__ bool this_thread_feeds() {
+  return !kWarpFeeds<C> || threadIdx.x % kWarpSize == 0;
+}
+
+/// `bytes` of zeros in shared memory, by one thread, for WGMMA and TMA: rows that do not exist. A box of them would be
+/// zeros as well, but TMA looks up an address even of a box that lies wholly outside its tensor, and was seen to fault
+/// where that of a varlen map, which begins before its tensor, is not mapped.
+__device__ __forceinline__ void store_zeros(unsigned char* to, int bytes) {
+#pragma unroll 1
+  for (int i = 0; i < bytes; i += static_cast<int>(sizeof(uint4))) {
+    *reinterpret_cast<uint4*>(to + i) = uint4{};
+  }
+  cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+}
+
+}  // namespace strobe::sm90::forward

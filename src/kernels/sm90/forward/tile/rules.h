@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to the scores and probabilities of one warpgroup's rows of a tile.
+#pragma once
+
+#include "kernels/score/bias.h"
+#include "kernels/score/dropout.h"
+#include "kernels/score/mask.h"
+#include "kernels/score/transform.h"
+#include "kernels/sm90/forward/config.h"
+#include "kernels/sm90/forward/params.h"
+#include "kernels/sm90/forward/smem.h"
+#include "kernels/sm90/forward/tile/rows.h"
+#include "kernels/sm90/forward/tile/split.h"
+#include "kernels/sm90/forward/tile/work.h"
+#include "kernels/sm90/tile/fragment.h"
+
+namespace strobe::sm90::forward {
+
+// A thread's second row is eight rows after its first, in the same sixteen.
+template <Config C>
+constexpr int kQueryStep = 8 / C.packed_heads;
+
+/// Whether consumers fetch the bias to registers.
+template <Config C>
+constexpr bool kFetchesBias = C.rule.bias && C.bias_stages == 0;
+
+/// Whether a step takes nothing from elsewhere that its products wait for.
+template <Config C>
+constexpr bool kPlain = !kFetchesBias<C> && !C.rule.dropout && C.rule.block_mask == 0;
+
+template <Config C>
+struct TileRules {
+  // Of registers, as compiling them shows.
+  static constexpr bool kIsTight = eight_bit(C) && (sums_by_block(C) || C.loop == Loop::eight_bit_serial) &&
+                                   C.head_dim_v > 64 && has_diagonal(C.rule);
+  using Mask = score::Mask<C.rule, C.block_n, kQueryStep<C>, !kIsTight>;
+  using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>, kFetchesBias<C>>;
+  using Dropout = score::Dropout<C.rule, C.block_n>;
+
+  Mask mask;
+  Transform transform;
+  Dropout dropout;
+};
+
+template <Config C>
+__device__ __forceinline__ TileRules<C> tile_rules(const Params& params, const TileWork& work, int warpgroup) {
+  using Rules = TileRules<C>;
+  const int first = work.row_of(warpgroup);
+  const auto keys_of_row = [&](int i) { return keys_of<C>(params, work, first + i); };
+  const score::KeyRange rows[kRowsPerThread] = {keys_of_row(warpgroup_row(0)), keys_of_row(warpgroup_row(1))};
+  const auto transformed_row = [&](int r) -> typename Rules::Transform::Row {
+    const int row = first + warpgroup_row(r);
+    return {.center = center_of<tiling(C)>(work, row),
+            .batch = work.tile.sequence,
+            .head = head_of<C>(work, row),
+            .query = min(row / C.packed_heads, work.q.used - 1)};
+  };
+  const int row = first + warpgroup_row(0);
+  const typename Rules::Mask::Tree tree{params.tree, work, work.tile.sequence, row / C.packed_heads};
+  return {{keys_of_row(0), keys_of_row(kRowsPerWarpgroup - 1), rows, work, tree},
+          {params.score, work.k.used, transformed_row},
+          {params.score.dropout, {.head = head_in_batch<C>(params, work, row), .query = row}}};
+}
+
+/// The bias of a tile's first block, which is fetched before the block's products are issued; the rules are found under
+/// them.
+template <Config C>
+__device__ __forceinline__ score::BiasTile<C.rule, C.block_n, kFetchesBias<C>> first_bias(const Params& params,
+                                                                                          const TileWork& work,
+                                                                                          int warpgroup, int n) {
+  if constexpr (kFetchesBias<C>) {
+    return tile_rules<C>(params, work, warpgroup).transform.fetch(n);
+  } else {
+    return {};
+  }
+}
+
+}  // namespace strobe::sm90::forward

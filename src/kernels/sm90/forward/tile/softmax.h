@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The softmax of a tile's rows.
+#pragma once
+
+#include "kernels/score/online_softmax.h"
+#include "kernels/sm90/forward/config.h"
+
+namespace strobe::sm90::forward {
+
+template <Config C>
+using Softmax = score::OnlineSoftmax<C.rule, C.block_n>;
+
+}  // namespace strobe::sm90::forward

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tiles of a forward: tables of candidates, by what bounds a call's speed, of which the first that fits is taken.
+#pragma once
+
+#include <optional>
+
+#include "call/checked.h"
+#include "call/problem.h"
+#include "kernels/sm90/forward/config.h"
+
+namespace strobe::sm90 {
+
+/// `call`, which says what the problem asks for, with tiles for it.
+forward::Config with_tiles(const forward::Config& call, const AttentionProblem& problem);
+
+/// The same with a bias that TMA brings; none where shared memory does not hold it.
+std::optional<forward::Config> with_aligned_bias_tiles(const forward::Config& call, const AttentionProblem& problem);
+
+/// Rows of the longest sequence and of the heads that share a tile.
+inline std::int64_t packed_rows(const AttentionProblem& problem, const forward::Config& config) {
+  return (Checked(problem.seqlen_q) * config.packed_heads).value();
+}
+
+}  // namespace strobe::sm90

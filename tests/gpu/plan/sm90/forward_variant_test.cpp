@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// A variant as text and as a hash.
+#include "sm90/forward_variant.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <set>
+#include <tuple>
+#include <type_traits>
+
+namespace strobe::sm90 {
+namespace {
+
+TEST(ForwardVariant, IsSpelledFieldByField) {
+  forward::Config config;
+  config.rule.element = Element::fp16;
+  config.rule.mask_right = true;
+  config.block_n = 112;
+  config.schedule = Schedule::dealt;
+  const runtime::Variant variant = forward_variant(config);
+  EXPECT_EQ(variant.name, "sm90 forward (fp16, mask_right, block_n 112, dealt)");
+  EXPECT_EQ(
+      variant.expression,
+      "strobe::sm90::forward::kernel<strobe::sm90::forward::Config{.rule = strobe::ScoreRule{.element = "
+      "strobe::Element::fp16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
+      "false, "
+      ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
+      ".dropout = false, .block_mask = 0, .tree_mask = false, .scale_first = false, .row_invariant = false}, .head_dim "
+      "= 128, .head_dim_v = "
+      "128, "
+      ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .loop = "
+      "strobe::sm90::forward::Loop::pipelined, .ping_pong = true, .ctas_per_sm = 1, .packed_heads = 1, "
+      ".schedule = strobe::Schedule::dealt, .operands = strobe::Operands::elements, "
+      ".keys_per_value_scale = 1, .rotated_columns = 0, .float_output = false, "
+      ".stored = strobe::Operands::elements, .raw_stages = 0, "
+      ".keys = strobe::sm90::forward::KeySource::tensor, .entries = false, .whole_chunks = false, .bias_stages = 0, "
+      ".segment_blocks = 0, .keeps_in_smem = false, .looks_ahead = true, .own_begins = false, .relative_alibi = false, "
+      ".finds_work_again = false, .pages_ahead = false, .output_stages = 2, .producer_registers = 24, "
+      ".consumer_registers = 240, "
+      ".debug = false}>");
+}
+
+TEST(ForwardVariant, EveryFieldChangesItsHash) {
+  const forward::Config standard;
+  std::set<std::size_t> hashes{gpu::hash_of(standard)};
+  std::size_t variants = 1;
+  const auto add = [&](const forward::Config& config) {
+    hashes.insert(gpu::hash_of(config));
+    ++variants;
+  };
+  std::apply(
+      [&](const auto&... fields) {
+        const auto change = [&](const auto& field) {
+          forward::Config config = standard;
+          auto& value = config.*(field.member);
+          using Value = std::remove_cvref_t<decltype(value)>;
+          if constexpr (std::is_same_v<Value, bool>) {
+            value = !value;
+          } else if constexpr (std::is_same_v<Value, int>) {
+            ++value;
+          } else if constexpr (std::is_enum_v<Value>) {
+            value = static_cast<Value>(1);  // no default
+          } else {
+            value.softcap = true;
+          }
+          add(config);
+        };
+        (change(fields), ...);
+      },
+      fields_of(standard));
+  EXPECT_EQ(hashes.size(), variants);
+}
+
+}  // namespace
+}  // namespace strobe::sm90
