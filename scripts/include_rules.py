@@ -10,18 +10,25 @@ from pathlib import Path
 # A folder's files may include their own folder and what stands here: folders, or single headers. The longest matching
 # folder counts. What is not listed, tests among it, may include everything.
 PUBLIC = "include"
+SHARED_BY_SCORES = ["src/kernels/sequence", "src/kernels/math", "src/kernels/ptx"]
+SHARED_KERNELS = ["src/kernels/scheduler", "src/kernels/auxiliary", "src/kernels/score", *SHARED_BY_SCORES]
 ALLOWED = {
     PUBLIC: [],
     "src/call": [PUBLIC],
     "src/runtime": [PUBLIC],
     # Device code, which NVRTC compiles.
     "src/kernels": [],
-    "src/kernels/score": ["src/kernels/math"],
-    "src/kernels/math": ["src/kernels/score"],
-    "src/kernels/scheduler": ["src/kernels/score", "src/kernels/math"],
-    "src/kernels/steps": ["src/kernels/score", "src/kernels/math"],
-    "src/kernels/sm90": ["src/kernels/scheduler", "src/kernels/score", "src/kernels/math"],
-    "src/kernels/sm80": ["src/kernels/scheduler", "src/kernels/score", "src/kernels/math"],
+    # The enumeration of elements and the rule are plain constexpr C++, which everything else is written for.
+    "src/kernels/ptx": ["src/kernels/math/element.h"],
+    "src/kernels/math": ["src/kernels/ptx"],
+    "src/kernels/sequence": ["src/kernels/score/rule.h", "src/kernels/math", "src/kernels/ptx"],
+    "src/kernels/score": SHARED_BY_SCORES,
+    "src/kernels/scheduler": ["src/kernels/score", *SHARED_BY_SCORES],
+    "src/kernels/auxiliary": ["src/kernels/score", *SHARED_BY_SCORES],
+    **{
+        f"src/kernels/{family}": ["src/kernels/scheduler", "src/kernels/score", *SHARED_BY_SCORES]
+        for family in ("sm90", "sm80")
+    },
     # philox.h is plain C++: every engine and the reference draw the same dropout mask from it.
     "src/reference": [PUBLIC, "src/call", "src/kernels/math/philox.h"],
     "src/cpu": [PUBLIC, "src/call", "src/engine/engine.h", "src/kernels/math/philox.h"],
@@ -31,10 +38,7 @@ ALLOWED = {
         "src/call",
         "src/runtime",
         "src/engine/engine.h",
-        "src/kernels/score",
-        "src/kernels/math",
-        "src/kernels/scheduler",
-        "src/kernels/steps",
+        *SHARED_KERNELS,
     ],
     **{
         f"src/{family}": [
@@ -44,10 +48,7 @@ ALLOWED = {
             "src/runtime",
             "src/engine/engine.h",
             f"src/kernels/{family}",
-            "src/kernels/scheduler",
-            "src/kernels/steps",
-            "src/kernels/score",
-            "src/kernels/math",
+            *SHARED_KERNELS,
         ]
         for family in ("sm90", "sm80")
     },

@@ -1,50 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ways in which run_gpu.py breaks the Hopper engine's backward kernels, and which test must notice each."""
 
-from gpu_mutations import BACKWARD, SCORE, STEPS, KernelMutation
+from gpu_mutations import AUXILIARY, BACKWARD, SCORE, SEQUENCE, KernelMutation
 
 PREPARATION = [
     KernelMutation(
-        "the gradient of LSE is forgotten", f"{STEPS}/prepare_backward.h", "sum -= rows.d_lse[row];", "", "Full64"
+        "the gradient of LSE is forgotten", f"{AUXILIARY}/prepare_backward.h", "sum -= rows.d_lse[row];", "", "Full64"
     ),
     KernelMutation(
         "the backward takes LSE for one in base 2",
-        f"{STEPS}/prepare_backward.h",
+        f"{AUXILIARY}/prepare_backward.h",
         "lse * kLog2E",
         "lse",
         "Causal128",
     ),
     KernelMutation(
         "D sums a half of each row",
-        f"{STEPS}/prepare_backward.h",
+        f"{AUXILIARY}/prepare_backward.h",
         "C.threads_per_row / 2",
         "C.threads_per_row / 4",
         "Full64",
     ),
     KernelMutation(
         "a quarter of the rows is missing in the sink's gradient",
-        f"{STEPS}/sink_gradient.h",
+        f"{AUXILIARY}/sink_gradient.h",
         "add(lse.w, highest.w, d.w);",
         "",
         "SinkAndLargestScores64",
     ),
     KernelMutation(
         "no row has a large LSE",
-        f"{STEPS}/prepared_rows.h",
+        f"{AUXILIARY}/prepared_rows.h",
         "return fabsf(lse) > kLargeLse &&",
         "return fabsf(lse) < kLargeLse &&",
         "HopperLargeScores.RowsMaskedByAFiniteBiasTakeTheMean",
     ),
     KernelMutation(
         "the sink is no part of a large row's sum",
-        f"{STEPS}/large_rows.h",
+        f"{AUXILIARY}/large_rows.h",
         "if (of.rule.sink) {",
         "if (false) {",
         "HopperLargeScores.ASinkOfTheSameSizeIsOneMoreKey",
     ),
     KernelMutation(
         "the sum of a large row is that of its first warp's keys",
-        f"{STEPS}/large_rows.h",
+        f"{AUXILIARY}/large_rows.h",
         "for (const auto& warp : of_warps) {",
         "for (const auto& warp : {of_warps[0]}) {",
         "HopperLargeScores.RowsMaskedByAFiniteBiasTakeTheMean",
@@ -54,14 +54,14 @@ PREPARATION = [
 BACKWARD_TILES = [
     KernelMutation(
         "the first query that sees a key is hidden from it",
-        f"{SCORE}/visible_keys.h",
+        f"{SEQUENCE}/visible_keys.h",
         "queries.first = max(first - diagonal, 0);",
         "queries.first = max(first - diagonal, 0) + 1;",
         "Causal128",
     ),
     KernelMutation(
         "the last query of a window is hidden from its key",
-        f"{SCORE}/visible_keys.h",
+        f"{SEQUENCE}/visible_keys.h",
         "queries.last = last - diagonal;",
         "queries.last = last - diagonal - 1;",
         "Window64",

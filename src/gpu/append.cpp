@@ -14,7 +14,7 @@ Status append(const AppendArguments& arguments, const Execution& execution, cons
   const Result<AppendLaunch> launch = append_launch(arguments, device.multiprocessors);
   if (!launch.ok()) return launch.status();
   if (launch->blocks == 0) return {};
-  static auto& table = *new KernelTable<steps::AppendConfig>;
+  static auto& table = *new KernelTable<auxiliary::AppendConfig>;
   const Result<runtime::Kernel> kernel = table.find_or_load(launch->config, device, [&] {
     return runtime::load_kernel(runtime::kernel_store(), append_variant(launch->config, architecture), device, 0);
   });
@@ -22,7 +22,7 @@ Status append(const AppendArguments& arguments, const Execution& execution, cons
   const runtime::ContextScope context(device);
   if (!context.status().ok()) return context.status();
   return runtime::launch(*device.driver, kernel->launched_in(context.current()),
-                         runtime::row_of_blocks(launch->blocks, steps::kAppendThreads),
+                         runtime::row_of_blocks(launch->blocks, auxiliary::kAppendThreads),
                          static_cast<runtime::CUstream>(execution.stream), launch->params);
 }
 

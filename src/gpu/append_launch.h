@@ -2,14 +2,14 @@
 // How an append is cut into blocks of threads.
 #pragma once
 
-#include "kernels/steps/append_params.h"
+#include "kernels/auxiliary/append_params.h"
 #include "strobe/cache.h"
 
 namespace strobe::gpu {
 
 struct AppendLaunch {
-  steps::AppendConfig config;
-  steps::AppendParams params{};
+  auxiliary::AppendConfig config;
+  auxiliary::AppendParams params{};
   std::int64_t blocks = 0;
 };
 

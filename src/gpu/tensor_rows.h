@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "kernels/math/rows.h"
+#include "kernels/sequence/rows.h"
 #include "strobe/status.h"
 #include "strobe/tensor.h"
 

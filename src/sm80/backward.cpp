@@ -98,14 +98,14 @@ class BackwardCall final : public engine::PlannedCall {
 
   /// LSE and D of every row, and zeros where dQ will be summed.
   Status launch_prepare(const BackwardArguments& arguments, const BackwardParams& params, const Stream& stream) const {
-    steps::PrepareBackwardParams prepare =
+    auxiliary::PrepareBackwardParams prepare =
         gpu::prepare_params(problem_, arguments, params, plan_.config.rule, plan_.config.block_m);
     prepare.zeros = params.dq_sum;
     prepare.zeros_16_bytes = static_cast<long long>(plan_.workspace.zeros_bytes / 16);
-    Status status = launch(kernels_.large_rows, gpu::large_row_ctas(problem_, params), steps::kLargeRowsThreads, 0,
+    Status status = launch(kernels_.large_rows, gpu::large_row_ctas(problem_, params), auxiliary::kLargeRowsThreads, 0,
                            false, stream, prepare);
     if (!status.ok()) return status;
-    return launch(kernels_.prepare, gpu::prepare_ctas(problem_, plan_.prepare, prepare), steps::kPrepareThreads, 0,
+    return launch(kernels_.prepare, gpu::prepare_ctas(problem_, plan_.prepare, prepare), auxiliary::kPrepareThreads, 0,
                   true, stream, prepare);
   }
 
@@ -117,7 +117,7 @@ class BackwardCall final : public engine::PlannedCall {
   }
 
   Status launch_sink(const BackwardArguments& arguments, const BackwardParams& params, const Stream& stream) const {
-    return launch(kernels_.sink, params.heads, steps::kSinkThreads, 0, true, stream,
+    return launch(kernels_.sink, params.heads, auxiliary::kSinkThreads, 0, true, stream,
                   gpu::sink_gradient_params(problem_, arguments, params, plan_.config.block_m));
   }
 

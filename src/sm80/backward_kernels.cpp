@@ -25,8 +25,8 @@ Result<runtime::Kernel> find_kernel(gpu::KernelTable<Config>& table, const Confi
 
 Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, const BackwardPlan& plan,
                                               const runtime::CudaDevice& device, const DeviceShape& shape) {
-  static auto& prepares = *new gpu::KernelTable<steps::PrepareBackwardConfig>;
-  static auto& large_rows = *new gpu::KernelTable<steps::PrepareBackwardConfig>;
+  static auto& prepares = *new gpu::KernelTable<auxiliary::PrepareBackwardConfig>;
+  static auto& large_rows = *new gpu::KernelTable<auxiliary::PrepareBackwardConfig>;
   static auto& mains = *new gpu::KernelTable<backward::Config>;
   static auto& finishes = *new gpu::KernelTable<backward::Config>;
   static auto& biases = *new gpu::KernelTable<backward::Config>;
@@ -48,7 +48,7 @@ Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, c
                        [&] { return gpu::prepare_variant(plan.prepare, architecture_of(shape)); });
   };
   const auto find_large_rows = [&] {
-    const steps::PrepareBackwardConfig large = gpu::large_rows_config(plan.prepare);
+    const auxiliary::PrepareBackwardConfig large = gpu::large_rows_config(plan.prepare);
     return find_kernel(large_rows, large, device, 0,
                        [&] { return gpu::large_rows_variant(large, architecture_of(shape)); });
   };

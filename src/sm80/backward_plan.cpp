@@ -163,7 +163,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   plan.prepare = gpu::prepare_config(problem, config.rule.element, config.rule.varlen);
   BackwardParams& params = plan.params;
   params = gpu::planned_params(problem, config.block_m, block_n(config));
-  params.row_groups = steps::large_row_groups(params.m_blocks, config.block_m);
+  params.row_groups = auxiliary::large_row_groups(params.m_blocks, config.block_m);
   params.section_heads = section_heads(problem, shape, config);
   const bool has_queries = problem.total_q > 0 && problem.heads_q > 0;
   if (!has_queries && problem.total_k == 0) return plan;

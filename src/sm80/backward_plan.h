@@ -6,9 +6,9 @@
 #include <string>
 
 #include "call/problem.h"
+#include "kernels/auxiliary/prepare_backward_params.h"
 #include "kernels/score/backward_params.h"
 #include "kernels/sm80/backward/config.h"
-#include "kernels/steps/prepare_backward_params.h"
 #include "sm80/device_shape.h"
 #include "strobe/status.h"
 
@@ -29,7 +29,7 @@ struct BackwardWorkspace {
 
 struct BackwardPlan {
   backward::Config config;
-  steps::PrepareBackwardConfig prepare;
+  auxiliary::PrepareBackwardConfig prepare;
   BackwardParams params{};  // without addresses and strides
   int items = 0;            // CTAs of the main kernel; 0: there is nothing to compute
   int query_blocks = 0;     // CTAs of the kernel that converts dQ; 0: there is no dQ

@@ -92,9 +92,10 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   return params;
 }
 
-steps::PrepareBackwardParams prepare_parameters(const AttentionProblem& problem, const BackwardPlan& plan,
-                                                const BackwardArguments& a, const backward::Params& params) {
-  steps::PrepareBackwardParams prepare = gpu::prepare_params(problem, a, params, plan.config.rule, plan.config.block_m);
+auxiliary::PrepareBackwardParams prepare_parameters(const AttentionProblem& problem, const BackwardPlan& plan,
+                                                    const BackwardArguments& a, const backward::Params& params) {
+  auxiliary::PrepareBackwardParams prepare =
+      gpu::prepare_params(problem, a, params, plan.config.rule, plan.config.block_m);
   prepare.lse_split = const_cast<unsigned char*>(params.lse_split);
   prepare.d_split = const_cast<unsigned char*>(params.d_split);
   prepare.lse_shift = backward::kProbabilityLog2;
@@ -178,17 +179,17 @@ class BackwardCall final : public engine::PlannedCall {
   }
 
   Status launch_sink(const BackwardArguments& arguments, const backward::Params& params, const Stream& stream) const {
-    return launch(kernels_.sink, params.heads, steps::kSinkThreads, 0, true, stream,
+    return launch(kernels_.sink, params.heads, auxiliary::kSinkThreads, 0, true, stream,
                   gpu::sink_gradient_params(problem_, arguments, params, plan_.config.block_m));
   }
 
   /// LSE and D of every row, and zeros where dQ will be summed.
-  Status launch_prepare(const steps::PrepareBackwardParams& params, const Stream& stream) const {
+  Status launch_prepare(const auxiliary::PrepareBackwardParams& params, const Stream& stream) const {
     Status status = launch(kernels_.large_rows, gpu::large_row_ctas(problem_, params.backward),
-                           steps::kLargeRowsThreads, 0, false, stream, params);
+                           auxiliary::kLargeRowsThreads, 0, false, stream, params);
     if (!status.ok()) return status;
-    return launch(kernels_.prepare, gpu::prepare_ctas(problem_, plan_.prepare, params), steps::kPrepareThreads, 0, true,
-                  stream, params);
+    return launch(kernels_.prepare, gpu::prepare_ctas(problem_, plan_.prepare, params), auxiliary::kPrepareThreads, 0,
+                  true, stream, params);
   }
 
   /// dK and dV of some keys, and then what they add to dQ.

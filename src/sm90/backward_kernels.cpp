@@ -31,8 +31,8 @@ Result<runtime::Kernel> find_sink_kernel(const runtime::CudaDevice& device) {
 
 Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, const BackwardPlan& plan,
                                               const runtime::CudaDevice& device) {
-  static auto& prepares = *new gpu::KernelTable<steps::PrepareBackwardConfig>;
-  static auto& large_rows = *new gpu::KernelTable<steps::PrepareBackwardConfig>;
+  static auto& prepares = *new gpu::KernelTable<auxiliary::PrepareBackwardConfig>;
+  static auto& large_rows = *new gpu::KernelTable<auxiliary::PrepareBackwardConfig>;
   static auto& mains = *new gpu::KernelTable<backward::Config>;
   static auto& finishes = *new gpu::KernelTable<backward::Config>;
   static auto& biases = *new gpu::KernelTable<backward::Config>;

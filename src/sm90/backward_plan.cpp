@@ -270,7 +270,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   plan.query = query_config(config);
   backward::Params& params = plan.params;
   static_cast<BackwardParams&>(params) = gpu::planned_params(problem, config.block_m, block_n(config));
-  params.row_groups = steps::large_row_groups(params.m_blocks, config.block_m);
+  params.row_groups = auxiliary::large_row_groups(params.m_blocks, config.block_m);
   const std::int64_t heads = launched_heads(problem);
   if (heads == 0 || ((problem.total_q == 0 || problem.heads_q == 0) && problem.total_k == 0)) return plan;
   params.section_heads = section_heads(problem, shape, plan);

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "call/problem.h"
+#include "kernels/auxiliary/prepare_backward_params.h"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/query_config.h"
-#include "kernels/steps/prepare_backward_params.h"
 #include "sm90/device_shape.h"
 #include "strobe/status.h"
 
@@ -49,7 +49,7 @@ struct BackwardLaunch {
 
 struct BackwardPlan {
   backward::Config config;
-  steps::PrepareBackwardConfig prepare;
+  auxiliary::PrepareBackwardConfig prepare;
   backward::QueryGradientConfig query;   // by roles
   backward::Params params{};             // what all launches have in common; without addresses
   std::vector<BackwardLaunch> launches;  // none: there is nothing to compute

@@ -20,11 +20,11 @@ runtime::Variant variant_of(std::string_view name, std::string_view header, std:
 
 }  // namespace
 
-runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config) {
+runtime::Variant prepare_variant(const auxiliary::PrepareBackwardConfig& config) {
   return gpu::prepare_variant(config, kArchitecture);
 }
 
-runtime::Variant large_rows_variant(const steps::PrepareBackwardConfig& config) {
+runtime::Variant large_rows_variant(const auxiliary::PrepareBackwardConfig& config) {
   return gpu::large_rows_variant(config, kArchitecture);
 }
 

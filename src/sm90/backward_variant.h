@@ -13,10 +13,10 @@
 namespace strobe::sm90 {
 
 /// LSE and D of every query row.
-runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config);
+runtime::Variant prepare_variant(const auxiliary::PrepareBackwardConfig& config);
 
 /// Query rows of a large LSE, once more, before that.
-runtime::Variant large_rows_variant(const steps::PrepareBackwardConfig& config);
+runtime::Variant large_rows_variant(const auxiliary::PrepareBackwardConfig& config);
 
 /// dK, dV, and dQ's sums or dS.
 runtime::Variant backward_variant(const backward::Config& config);

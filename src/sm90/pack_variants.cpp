@@ -172,16 +172,16 @@ void add_quantizers(VariantList& variants) {
     variants.add(gpu::key_sums_variant({.head_dim = head_dim}, kArchitecture), 0);
     variants.add(gpu::key_mean_variant(head_dim, kArchitecture), 0);
     for (const bool e4m3 : {false, true}) {
-      steps::QuantizeConfig config{.head_dim = head_dim, .head_dim_v = head_dim, .e4m3 = e4m3};
-      config.whole_blocks = e4m3 && steps::tile_rows(config) < kBlockRows;
-      variants.add(gpu::quantize_variant(config, kArchitecture), steps::quantize_smem_bytes(config));
+      auxiliary::QuantizeConfig config{.head_dim = head_dim, .head_dim_v = head_dim, .e4m3 = e4m3};
+      config.whole_blocks = e4m3 && auxiliary::tile_rows(config) < kBlockRows;
+      variants.add(gpu::quantize_variant(config, kArchitecture), auxiliary::quantize_smem_bytes(config));
     }
   }
 }
 
 /// Of float32 results, and of those of 16 bits.
 void add_merges(VariantList& variants) {
-  using enum steps::Source;
+  using enum auxiliary::Source;
   for (const auto& [source, destination] :
        {std::pair{fp32, bf16}, std::pair{fp32, fp16}, std::pair{bf16, bf16}, std::pair{fp16, fp16}}) {
     variants.add(gpu::merge_variant({.source = source, .destination = destination}, "sm_90a"), 0);
@@ -190,10 +190,11 @@ void add_merges(VariantList& variants) {
 
 /// Into caches of the rows' own dtype and of 8 bits.
 void add_appends(VariantList& variants) {
-  using enum steps::Stored;
-  for (const steps::Stored source : {bf16, fp16}) {
-    for (const steps::Stored cache : {source, int8, e4m3}) {
-      for (const auto rotation : {steps::Rotation::none, steps::Rotation::halves, steps::Rotation::interleaved}) {
+  using enum auxiliary::Stored;
+  for (const auxiliary::Stored source : {bf16, fp16}) {
+    for (const auxiliary::Stored cache : {source, int8, e4m3}) {
+      for (const auto rotation :
+           {auxiliary::Rotation::none, auxiliary::Rotation::halves, auxiliary::Rotation::interleaved}) {
         variants.add(gpu::append_variant({.source = source, .cache = cache, .rotation = rotation}, "sm_90a"), 0);
       }
     }

@@ -210,9 +210,10 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
       "= 128, "
       ".head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, .by_roles = true, "
       ".staged_dq = true, .ordered = false, .p_stages = 2, .ds_stages = 2, .bias_stages = 0, .debug = false}>");
-  EXPECT_EQ(prepare_variant({.element = Element::fp16, .varlen = true}).expression,
-            "strobe::steps::prepare_backward<strobe::steps::PrepareBackwardConfig{.element = strobe::Element::fp16, "
-            ".varlen = true, .threads_per_row = 16}>");
+  EXPECT_EQ(
+      prepare_variant({.element = Element::fp16, .varlen = true}).expression,
+      "strobe::auxiliary::prepare_backward<strobe::auxiliary::PrepareBackwardConfig{.element = strobe::Element::fp16, "
+      ".varlen = true, .threads_per_row = 16}>");
 }
 
 }  // namespace

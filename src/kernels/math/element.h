@@ -5,7 +5,7 @@
 #ifdef __CUDACC_RTC__
 #include <cuda_fp16.h>
 
-#include "kernels/math/ptx_math.h"
+#include "kernels/ptx/arithmetic.h"
 #endif
 
 namespace strobe {

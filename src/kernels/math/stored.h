@@ -7,15 +7,6 @@
 
 namespace strobe {
 
-/// Scales of 8-bit elements: row r of a head has element r >> shift.
-struct ScaleParams {
-  const float* data;
-  long long batch_stride, head_stride;
-  int shift;  // 31: one for all rows
-
-  constexpr const float* of(int batch, int head) const { return data + batch * batch_stride + head * head_stride; }
-};
-
 #ifdef __CUDACC_RTC__
 
 /// Four neighbours, the first in the lowest byte.

@@ -3,8 +3,9 @@
 // and device.
 #pragma once
 
-#include "kernels/math/rows.h"
 #include "kernels/score/params.h"
+#include "kernels/sequence/params.h"
+#include "kernels/sequence/rows.h"
 
 namespace strobe {
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/math/philox.h"
-#include "kernels/math/ptx_math.h"
+#include "kernels/ptx/arithmetic.h"
 #include "kernels/score/fragment.h"
 #include "kernels/score/params.h"
 #include "kernels/score/rule.h"

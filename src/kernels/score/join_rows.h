@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/math/constants.h"
-#include "kernels/math/ptx_math.h"
+#include "kernels/ptx/arithmetic.h"
 #include "kernels/score/parts.h"
 
 namespace strobe::score {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of a large LSE in a backward. A float32 of their size has no room for the logarithm of a sum: P = exp(S - LSE)
 // would not add up to 1, or overflow. The step before the backward finds such a row's largest score and its sum of
-// exponentials anew (steps/large_rows.h); P is then made of the difference from that score.
+// exponentials anew (auxiliary/large_rows.h); P is then made of the difference from that score.
 #pragma once
 
 #include "kernels/score/backward_params.h"

@@ -4,7 +4,7 @@
 // sums are added in the same order every time, need no atomics, and every element is written once, zeros included.
 #pragma once
 
-#include "kernels/math/grid.h"
+#include "kernels/ptx/grid.h"
 #include "kernels/score/block_mask.h"
 #include "kernels/sm80/backward/loader.h"
 #include "kernels/sm80/backward/products.h"

@@ -2,7 +2,7 @@
 // dK and dV: scaled, converted, and stored by way of the shared memory that K and V leave.
 #pragma once
 
-#include "kernels/math/clear_rows.h"
+#include "kernels/sequence/clear_rows.h"
 #include "kernels/sm80/backward/exact_rows.h"
 #include "kernels/sm80/backward/smem.h"
 #include "kernels/sm80/tile/rows.h"

@@ -19,7 +19,7 @@ __device__ __forceinline__ void repair_keys(const Params& params, const Work& wo
 
 /// Of a block's queries from `first` on those whose dQ is not finite.
 template <Config C>
-__device__ __forceinline__ void repair_queries(const Params& params, const score::Sequence& rows, int sequence,
+__device__ __forceinline__ void repair_queries(const Params& params, const sequence::Sequence& rows, int sequence,
                                                int head, int first) {
   constexpr int kRows = C.block_m / C.warps;
   const int begin = first + warp_of_cta() * kRows;

@@ -3,8 +3,8 @@
 // hidden pairs are computed again.
 #pragma once
 
-#include "kernels/math/clear_rows.h"
-#include "kernels/math/grid.h"
+#include "kernels/ptx/grid.h"
+#include "kernels/sequence/clear_rows.h"
 #include "kernels/sm80/backward/exact_rows.h"
 #include "kernels/sm80/backward/query_gradient.h"
 #include "kernels/sm80/tile/rows.h"

@@ -17,7 +17,7 @@
 // Source: Dao, "FlashAttention-2" (2023), algorithm 2.
 #pragma once
 
-#include "kernels/math/grid.h"
+#include "kernels/ptx/grid.h"
 #include "kernels/sm80/backward/tile.h"
 
 namespace strobe::sm80::backward {

@@ -74,8 +74,8 @@ struct VisiblePart {
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       const int key = block.key(r);
-      const score::QueryRange queries =
-          score::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
+      const sequence::QueryRange queries =
+          sequence::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
       first[r] = key < block.work.k.used ? queries.first - block.query() : C.part_m;
       last[r] = queries.last - block.query();
     }

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "kernels/scheduler/part.h"
-#include "kernels/score/cache.h"
 #include "kernels/score/exact_row.h"
-#include "kernels/score/stored_rows.h"
+#include "kernels/sequence/cache.h"
+#include "kernels/sequence/stored_rows.h"
 #include "kernels/sm80/forward/tile_work.h"
 
 namespace strobe::sm80::forward {
@@ -34,8 +34,8 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
 template <Config C>
 __device__ __forceinline__ auto row_places(const Params& params, const TileWork& work) {
   if constexpr (C.pages || C.entries) {
-    return score::CachedRows<C.rule.element, C.pages, C.entries>(params.cache, params.k, params.v, work.tile.sequence,
-                                                                 kv_head(params, work), work.k.start);
+    return sequence::CachedRows<C.rule.element, C.pages, C.entries>(
+        params.cache, params.k, params.v, work.tile.sequence, kv_head(params, work), work.k.start);
   } else {
     return score::ElementRows<C.rule.element>{};
   }
@@ -46,7 +46,7 @@ template <Config C>
 __device__ __forceinline__ auto element_rows(const Params& params, const TileWork& work) {
   const auto places = row_places<C>(params, work);
   if constexpr (converts(C)) {
-    return score::StoredRows<C.stored, C.rule.element, decltype(row_places<C>(params, work))>(
+    return sequence::StoredRows<C.stored, C.rule.element, decltype(row_places<C>(params, work))>(
         places, params.k_scales, params.v_scales, work.tile.sequence, kv_head(params, work));
   } else {
     return places;

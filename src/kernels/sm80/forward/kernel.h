@@ -20,7 +20,7 @@
 // Source: Dao, "FlashAttention-2" (2023), algorithm 1 and section 3.3.
 #pragma once
 
-#include "kernels/math/grid.h"
+#include "kernels/ptx/grid.h"
 #include "kernels/scheduler/split_scheduler.h"
 #include "kernels/sm80/forward/config.h"
 #include "kernels/sm80/forward/params.h"

@@ -4,7 +4,7 @@
 
 #include <cuda/std/cstdint>
 
-#include "kernels/math/async_copy.h"
+#include "kernels/ptx/async_copy.h"
 #include "kernels/sm80/tile/swizzled.h"
 
 namespace strobe::sm80 {

@@ -3,7 +3,7 @@
 // memory serves all fragments.
 #pragma once
 
-#include "kernels/math/tensor_core.h"
+#include "kernels/ptx/tensor_core.h"
 #include "kernels/score/fragment.h"
 #include "kernels/sm80/tile/swizzled.h"
 #include "kernels/sm80/tile/warp.h"

@@ -3,7 +3,7 @@
 // read it from there, transposed as they are.
 #pragma once
 
-#include "kernels/math/shared_memory.h"
+#include "kernels/ptx/shared_memory.h"
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/backward/scores.h"

@@ -9,7 +9,7 @@ namespace strobe::sm90::backward {
 
 /// Of the first `count` rows of a sequence's Q, dO or dQ: those in use to read, those owned to write.
 template <ScoreRule R>
-__device__ __forceinline__ SequenceStart query_start(const Params& params, const score::Sequence& rows, int sequence,
+__device__ __forceinline__ SequenceStart query_start(const Params& params, const sequence::Sequence& rows, int sequence,
                                                      int count) {
   return sequence_start<R.varlen>(rows.q, count, params.sequences.seqlen_q, params.sequences.cu_seqlens_q != nullptr,
                                   sequence);
@@ -17,7 +17,7 @@ __device__ __forceinline__ SequenceStart query_start(const Params& params, const
 
 /// Likewise of K, V, dK or dV.
 template <ScoreRule R>
-__device__ __forceinline__ SequenceStart key_start(const Params& params, const score::Sequence& rows, int sequence,
+__device__ __forceinline__ SequenceStart key_start(const Params& params, const sequence::Sequence& rows, int sequence,
                                                    int count) {
   return sequence_start<R.varlen>(rows.k, count, params.sequences.seqlen_k, params.sequences.cu_seqlens_k != nullptr,
                                   sequence);

@@ -4,7 +4,7 @@
 // are not finite and may have got that from hidden pairs are computed again.
 #pragma once
 
-#include "kernels/math/clear_rows.h"
+#include "kernels/sequence/clear_rows.h"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/coordinates.h"
 #include "kernels/sm90/backward/exact_rows.h"

@@ -3,8 +3,8 @@
 // (roles.h). Each consumer warpgroup holds dQ of 64 queries; one thread feeds dS and K through a ring of stages.
 #pragma once
 
-#include "kernels/math/clear_rows.h"
 #include "kernels/score/block_mask.h"
+#include "kernels/sequence/clear_rows.h"
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/epilogue.h"
 #include "kernels/sm90/backward/params.h"
@@ -28,9 +28,9 @@ __device__ __forceinline__ int query_tiles(const Params& params) {
 
 /// One tile of dQ as numbers.
 template <QueryGradientConfig C>
-struct QueryTile : score::Sequence {
+struct QueryTile : sequence::Sequence {
   int m_first, launch_head, head, sequence;
-  score::KeyBlocks tiles;  // of all its warpgroups
+  sequence::KeyBlocks tiles;  // of all its warpgroups
 
   /// CTAs of one head after those of the head before, the longest first.
   __device__ __forceinline__ static QueryTile of(const Params& params, int number) {
@@ -57,7 +57,7 @@ struct QueryTile : score::Sequence {
     tile.tiles = {params.n_blocks, 0};
 #pragma unroll
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
-      const score::KeyBlocks own = tile.key_tiles(params, tile.m_first + w);
+      const sequence::KeyBlocks own = tile.key_tiles(params, tile.m_first + w);
       if (own.begin < own.end) {
         tile.tiles = {min(tile.tiles.begin, own.begin), max(tile.tiles.end, own.end)};
       }
@@ -66,15 +66,15 @@ struct QueryTile : score::Sequence {
   }
 
   /// Key tiles of this launch that some query of a block of 64 sees: those of which the backward wrote dS.
-  __device__ __forceinline__ score::KeyBlocks key_tiles(const Params& params, int m) const {
+  __device__ __forceinline__ sequence::KeyBlocks key_tiles(const Params& params, int m) const {
     const int first = m * kScoreTile;
     const int last = min(first + kScoreTile, q.used) - 1;
     if (last < first) {
       return {0, 0};
     }
-    const score::KeyBlocks seen =
-        score::key_blocks<kScoreTile>(score::visible_keys<C.rule>(params.visibility, *this, first + diagonal),
-                                      score::visible_keys<C.rule>(params.visibility, *this, last + diagonal));
+    const sequence::KeyBlocks seen =
+        sequence::key_blocks<kScoreTile>(sequence::visible_keys<C.rule>(params.visibility, *this, first + diagonal),
+                                         sequence::visible_keys<C.rule>(params.visibility, *this, last + diagonal));
     return {max(seen.begin, params.first_key_block), min(seen.end, params.first_key_block + params.key_blocks)};
   }
 };
@@ -130,7 +130,7 @@ __device__ __forceinline__ void feed_query_gradient(const QueryGradientMaps& map
     int bytes = tile_bytes(kScoreTile, C.head_dim);
 #pragma unroll
     for (int w = 0; w < C.consumer_warpgroups; ++w) {
-      const score::KeyBlocks own = tile.key_tiles(params, tile.m_first + w);
+      const sequence::KeyBlocks own = tile.key_tiles(params, tile.m_first + w);
       wanted[w] = n >= own.begin && n < own.end;
       bytes += wanted[w] ? kScoreTileBytes : 0;
     }
@@ -234,7 +234,7 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
     clear_query_tile<C>(params, tile, m);
     return;
   }
-  const score::KeyBlocks own = tile.key_tiles(params, m);
+  const sequence::KeyBlocks own = tile.key_tiles(params, m);
   RingPosition<C.stages> at;
   KeyTiles<C> shown(params, tile);
   const auto let_pass = [&](int from, int to) {

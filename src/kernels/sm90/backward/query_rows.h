@@ -42,7 +42,7 @@ struct QueryPart {
 /// Stores 32 columns of this thread's row r of a part, from the part's column 8 * `first` on, of which it has words.
 /// Rows that are owned and not in use are zeros.
 template <Config C>
-__device__ __forceinline__ void store_query_columns(const Params& params, const score::Sequence& rows, int sequence,
+__device__ __forceinline__ void store_query_columns(const Params& params, const sequence::Sequence& rows, int sequence,
                                                     int head, const QueryPart<C>& part, int first, int r,
                                                     const uint32_t (&words)[4]) {
   const uint4 chunk = exchange_quad(words);
@@ -82,7 +82,7 @@ struct QueryGradientPart {
     finite = zero == 0.0F;
   }
 
-  __device__ __forceinline__ void store(const Params& params, const score::Sequence& rows, int sequence, int head,
+  __device__ __forceinline__ void store(const Params& params, const sequence::Sequence& rows, int sequence, int head,
                                         const QueryPart<C>& part) const {
 #pragma unroll
     for (int first = 0; first < kWords; first += 4) {

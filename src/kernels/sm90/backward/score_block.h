@@ -78,7 +78,8 @@ __device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     const int key = block.key(r);
-    const score::QueryRange queries = score::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
+    const sequence::QueryRange queries =
+        sequence::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
     // Queries [first, last] of this block see the key; as distances from this thread's first column.
     const int first = key < block.work.k.used ? queries.first - block.query() : C.block_m;
     const int last = queries.last - block.query();

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where rows of a cache of keys and values lie: see kernels/score/cache.h.
+// Where rows of a cache of keys and values lie: see kernels/sequence/cache.h.
 #pragma once
 
-#include "kernels/score/cache.h"
+#include "kernels/sequence/cache.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/tile_work.h"
 #include "kernels/sm90/ptx/cuda_ptx.h"
 
 namespace strobe::sm90::forward {
 
-using score::CachePlace, score::existing, score::kNoEntry, score::page_number;
+using sequence::CachePlace, sequence::existing, sequence::kNoEntry, sequence::page_number;
 
 /// Whether K and V are not where the batch index says.
 template <Config C>
@@ -29,12 +29,12 @@ __device__ __forceinline__ void store_zeros(unsigned char* to, int bytes) {
 /// Of row `row` of a sequence, padding counted in; less than the sequence's used rows.
 template <Config C>
 __device__ __forceinline__ CachePlace cache_place(const CacheParams& cache, int sequence, int row) {
-  return score::cache_place<in_pages(C), C.entries>(cache, sequence, row);
+  return sequence::cache_place<in_pages(C), C.entries>(cache, sequence, row);
 }
 
 /// A tile's rows of K and V.
 template <Config C>
-using CachedRows = score::CachedRows<C.rule.element, in_pages(C), C.entries>;
+using CachedRows = sequence::CachedRows<C.rule.element, in_pages(C), C.entries>;
 
 template <Config C>
 __device__ __forceinline__ CachedRows<C> cached_rows(const Params& params, const TileWork& work) {

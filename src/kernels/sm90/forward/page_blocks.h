@@ -2,7 +2,7 @@
 // Blocks of K or V out of pages, by a warp. What a lane needs of the page table it reads before it waits for a stage.
 #pragma once
 
-#include "kernels/math/async_copy.h"
+#include "kernels/ptx/async_copy.h"
 #include "kernels/sm90/forward/cache_place.h"
 #include "kernels/sm90/forward/key_cursor.h"
 #include "kernels/sm90/forward/smem.h"

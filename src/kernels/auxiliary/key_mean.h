@@ -3,9 +3,9 @@
 // in the order that call/eight_bit.h prescribes.
 #pragma once
 
-#include "kernels/steps/source.h"
+#include "kernels/auxiliary/source.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 /// store(column, sum, count) of the phases, added in order.
 template <int head_dim, class Store>
@@ -143,4 +143,4 @@ __global__ void __launch_bounds__(kFinishThreads) finish_key_mean(const __grid_c
   });
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

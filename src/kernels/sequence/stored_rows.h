@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of K and V stored in 8 bits, for rows of O that are computed once more: see exact_row.h.
+// Rows of K and V stored in 8 bits, for rows of O that are computed once more: see score/exact_row.h.
 #pragma once
 
 #include "kernels/math/stored.h"
-#include "kernels/score/exact_row.h"
+#include "kernels/sequence/scales.h"
 
-namespace strobe::score {
+namespace strobe::sequence {
 
 /// Of one sequence and head. `Places`: ElementRows or CachedRows, which find a row; rows count pairs of 8-bit elements.
 template <Operands stored, Element element, typename Places>
@@ -23,9 +23,11 @@ class StoredRows {
                                         int head)
       : places_(places), k_(k), v_(v), sequence_(sequence), head_(head) {}
 
+  template <typename ExactRow>
   __device__ __forceinline__ Row key(const ExactRow& row, int key) const {
     return row_of(places_.key(row, key).elements, k_, key);
   }
+  template <typename ExactRow>
   __device__ __forceinline__ Row value(const ExactRow& row, int key) const {
     return row_of(places_.value(row, key).elements, v_, key);
   }
@@ -41,4 +43,4 @@ class StoredRows {
   const int sequence_, head_;
 };
 
-}  // namespace strobe::score
+}  // namespace strobe::sequence

@@ -2,7 +2,7 @@
 // Hadamard transforms of rows in registers, by the additions of call/eight_bit.h in their order: the bits are the same.
 #pragma once
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 constexpr int largest_power(int count) {
   int power = 1;
@@ -57,4 +57,4 @@ __device__ __forceinline__ void lane_butterflies(float* x, int lane_bit, bool ta
   }
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

@@ -4,12 +4,12 @@
 // D is less LSE's own gradient, which the sink takes its share of, too. One CTA a head, always in the same order.
 #pragma once
 
+#include "kernels/auxiliary/sink_gradient_params.h"
 #include "kernels/math/constants.h"
-#include "kernels/math/grid.h"
-#include "kernels/math/ptx_math.h"
-#include "kernels/steps/sink_gradient_params.h"
+#include "kernels/ptx/arithmetic.h"
+#include "kernels/ptx/grid.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 /// Grid: heads.
 __global__ void __launch_bounds__(kSinkThreads) sink_gradient(const __grid_constant__ SinkGradientParams params) {
@@ -58,4 +58,4 @@ __global__ void __launch_bounds__(kSinkThreads) sink_gradient(const __grid_const
   }
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

@@ -3,9 +3,9 @@
 // checked before they address anything. Plain C++ without std headers, shared by the kernel and the host's tests.
 #pragma once
 
-#include "kernels/steps/append_params.h"
+#include "kernels/auxiliary/append_params.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 /// Where a row goes, in elements from the first; less than 0: nowhere.
 struct RowPlace {
@@ -155,4 +155,4 @@ struct BlockRows {
   }
 };
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

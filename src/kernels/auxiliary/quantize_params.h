@@ -3,7 +3,7 @@
 // by host and device.
 #pragma once
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 /// What Q, K and V hold before.
 enum class Source : unsigned char { bf16, fp16, fp32 };
@@ -147,4 +147,4 @@ inline SequenceSpan packed_span(const int* cu_seqlens, int sequence, int total, 
   return {start, rows < 0 ? 0 : rows > bound ? bound : rows};
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

@@ -5,7 +5,7 @@
 
 #include "kernels/math/divisor.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 /// What rows hold, new ones and those of the cache.
 enum class Stored : unsigned char { bf16, fp16, fp32, int8, e4m3 };
@@ -77,4 +77,4 @@ struct AppendParams {
   bool q_in_order;  // else all queries are at the position of the first
 };
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

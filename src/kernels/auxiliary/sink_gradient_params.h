@@ -3,7 +3,7 @@
 // device.
 #pragma once
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 struct SinkGradientParams {
   const float* lse_log2;  // [heads, rows]; +inf where there is no row
@@ -17,4 +17,4 @@ struct SinkGradientParams {
 
 constexpr int kSinkThreads = 1024;
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

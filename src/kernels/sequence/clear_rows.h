@@ -2,7 +2,7 @@
 // Zeros in rows of a tensor.
 #pragma once
 
-#include "kernels/math/rows.h"
+#include "kernels/sequence/rows.h"
 
 namespace strobe {
 

@@ -2,11 +2,12 @@
 // The query rows of one head of a sequence, as the steps before a backward take them.
 #pragma once
 
-#include "kernels/score/query_blocks.h"
-#include "kernels/score/visible_keys.h"
-#include "kernels/steps/prepare_backward_params.h"
+#include "kernels/auxiliary/prepare_backward_params.h"
+#include "kernels/math/constants.h"
+#include "kernels/sequence/query_blocks.h"
+#include "kernels/sequence/visible_keys.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 /// Rows of one head of a sequence: how many are in use, how many the workspaces have for it and up to the next
 /// sequence, and where row 0 of each lies.
@@ -23,15 +24,15 @@ template <PrepareBackwardConfig C>
 __device__ __forceinline__ PreparedRows prepared_rows(const PrepareBackwardParams& params, int sequence, int head) {
   const BackwardParams& backward = params.backward;
   const SequenceParams& sequences = backward.sequences;
-  const score::SequenceRows q = score::query_rows<ScoreRule{.varlen = C.varlen}>(sequences, sequence);
+  const sequence::SequenceRows q = sequence::query_rows<ScoreRule{.varlen = C.varlen}>(sequences, sequence);
   const long long batch = C.varlen && sequences.cu_seqlens_q != nullptr ? 0 : sequence;
   const int block =
-      C.varlen ? score::first_query_block(sequences, sequence, params.block_m) : sequence * backward.m_blocks;
+      C.varlen ? sequence::first_query_block(sequences, sequence, params.block_m) : sequence * backward.m_blocks;
   int blocks = backward.m_blocks;
   if constexpr (C.varlen) {
     blocks = sequence + 1 == sequences.sequences
                  ? backward.query_blocks - block
-                 : score::first_query_block(sequences, sequence + 1, params.block_m) - block;
+                 : sequence::first_query_block(sequences, sequence + 1, params.block_m) - block;
   }
   return {.used = q.used,
           .count = blocks * params.block_m,
@@ -50,4 +51,4 @@ constexpr float kLargeLse = 8192.0F * kLn2;
 /// Whether a row's LSE is large, and finite (score/large_rows.h).
 __device__ __forceinline__ bool is_large(float lse) { return fabsf(lse) > kLargeLse && fabsf(lse) < -kMinusInfinity; }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

@@ -3,9 +3,9 @@
 // sequence's end, V's columns between two sequences, and rows behind the last one.
 #pragma once
 
-#include "kernels/steps/quantize_tile.h"
+#include "kernels/auxiliary/quantize_tile.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 enum class Role : unsigned char { query, key, value };
 
@@ -95,4 +95,4 @@ __device__ __forceinline__ void write_unused(const QuantizeParams& params, const
   }
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

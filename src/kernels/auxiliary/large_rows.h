@@ -4,15 +4,15 @@
 // another, so that scores have the same bits there. Operands come straight from global memory: such rows are rare.
 #pragma once
 
-#include "kernels/math/grid.h"
-#include "kernels/math/tensor_core.h"
+#include "kernels/auxiliary/prepared_rows.h"
+#include "kernels/ptx/grid.h"
+#include "kernels/ptx/tensor_core.h"
 #include "kernels/score/backward_work.h"
 #include "kernels/score/block_mask.h"
 #include "kernels/score/transform.h"
-#include "kernels/score/visible_keys.h"
-#include "kernels/steps/prepared_rows.h"
+#include "kernels/sequence/visible_keys.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 constexpr int kFragmentRows = 16;
 constexpr int kLargeRowsWarps = kLargeRowsThreads / 32;
@@ -38,7 +38,7 @@ struct RowMaximum {
 struct RowFragment {
   const ScoreRule& rule;
   const BackwardParams& params;
-  score::Sequence rows;
+  sequence::Sequence rows;
   int sequence, head, first;
 };
 
@@ -77,7 +77,7 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
   const float scale = score::remaining_scale(of.rule, params.score);
   const float slope = of.rule.alibi ? score::slope_log2(params.score, of.sequence, of.head) / scale : 0.0F;
   const auto keys_of = [&](int query) {
-    return score::visible_keys(of.rule, params.visibility, of.rows, query + of.rows.diagonal);
+    return sequence::visible_keys(of.rule, params.visibility, of.rows, query + of.rows.diagonal);
   };
   const auto query_words = [&](int query) -> RowWords {
     return {query < of.rows.q.used ? params.q.row(score::q_batch(params, of.sequence), of.rows.q.start + query, of.head)
@@ -102,7 +102,7 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
       const int r = i / 2;
       const int query = of.first + score::fragment_row(r);
       const int key = first + score::fragment_column() + i % 2;
-      const score::KeyRange keys = keys_of(query);
+      const sequence::KeyRange keys = keys_of(query);
       if (query > last_row || key < keys.first || key > keys.last ||
           !score::shows_pair(of.rule, params, of.sequence, of.head, query, key)) {
         continue;
@@ -219,7 +219,8 @@ __global__ void __launch_bounds__(kLargeRowsThreads, 2)
   int some = 0;
   if (__syncthreads_or(row < rows.used && is_large(rows.lse[row]) ? 1 : 0) != 0) {
     constexpr ScoreRule kLengths{.varlen = C.varlen};
-    const score::Sequence lengths = score::sequence_of<kLengths>(backward.sequences, backward.visibility, sequence);
+    const sequence::Sequence lengths =
+        sequence::sequence_of<kLengths>(backward.sequences, backward.visibility, sequence);
     bool found = false;
 #pragma unroll 1
     for (int i = first; i < min(first + kLargeRowsGroup, rows.used); i += kFragmentRows) {
@@ -232,4 +233,4 @@ __global__ void __launch_bounds__(kLargeRowsThreads, 2)
   }
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

@@ -3,13 +3,13 @@
 // headers, shared by host and device.
 #pragma once
 
+#include "kernels/auxiliary/quantize_params.h"
 #include "kernels/math/element.h"
-#include "kernels/math/rows.h"
-#include "kernels/score/params.h"
 #include "kernels/score/parts.h"
-#include "kernels/steps/quantize_params.h"
+#include "kernels/sequence/params.h"
+#include "kernels/sequence/rows.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 constexpr int kCombineThreads = 128;
 constexpr int kFewParts = 8;     // that one warp takes for a row; of more, each of four warps takes a quarter
@@ -82,4 +82,4 @@ struct CombineParams {
   const float* sink;  // [query heads]
 };
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

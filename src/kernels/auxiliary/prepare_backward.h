@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Before a backward: D = rowsum(dO O), less the gradient of LSE, and LSE in powers of two, for every row of whole
 // blocks; and zeros where dQ will be summed. One group of threads a row, 16 bytes a thread and turn. Of rows of a large
-// LSE, steps/large_rows.h has left numbers in its place.
+// LSE, auxiliary/large_rows.h has left numbers in its place.
 #pragma once
 
+#include "kernels/auxiliary/prepared_rows.h"
 #include "kernels/math/constants.h"
-#include "kernels/math/grid.h"
 #include "kernels/math/split.h"
-#include "kernels/steps/prepared_rows.h"
+#include "kernels/ptx/grid.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 constexpr int kPrepareBlocks = 5;  // CTAs of a multiprocessor: the most whose registers do not spill
 
@@ -123,4 +123,4 @@ __global__ void __launch_bounds__(kPrepareThreads, C.varlen ? kPrepareBlocks - 1
   } while (C.varlen && first < rows.count);
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

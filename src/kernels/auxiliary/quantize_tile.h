@@ -3,9 +3,9 @@
 // row or half of one, and 8-bit elements leave by way of the shared memory that the tile came in.
 #pragma once
 
-#include "kernels/steps/source.h"
+#include "kernels/auxiliary/source.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 /// The places of one tile of rows of head_dim columns.
 template <QuantizeConfig C, int head_dim>
@@ -278,4 +278,4 @@ __device__ __forceinline__ void store_values(const QuantizedTensor& tensor, cons
   }
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

@@ -3,13 +3,13 @@
 // the order and the arithmetic of a CTA that joins its own (sm90/forward/kept_rows.h).
 #pragma once
 
+#include "kernels/auxiliary/combine_params.h"
+#include "kernels/auxiliary/source.h"
 #include "kernels/math/constants.h"
 #include "kernels/score/join_rows.h"
 #include "kernels/score/lse.h"
-#include "kernels/steps/combine_params.h"
-#include "kernels/steps/source.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 constexpr int kWarp = 32;
 
@@ -120,4 +120,4 @@ __device__ __forceinline__ void join_segments(const CombineParams& params, int c
   }
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

@@ -6,10 +6,10 @@
 // written.
 #pragma once
 
-#include "kernels/steps/append_convert.h"
-#include "kernels/steps/append_places.h"
+#include "kernels/auxiliary/append_convert.h"
+#include "kernels/auxiliary/append_places.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 /// The last of `batch` sequences that begins at or before a row, the same one of all lanes of a warp.
 __device__ __forceinline__ int sequence_of_warp(const int* cu_seqlens, int batch, int row) {
@@ -154,4 +154,4 @@ __global__ void __launch_bounds__(kAppendThreads) append(const __grid_constant__
   }
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

@@ -6,7 +6,7 @@
 #include <cuda/std/cstdint>
 
 #include "kernels/math/element.h"
-#include "kernels/math/shared_memory.h"
+#include "kernels/ptx/shared_memory.h"
 
 namespace strobe::ptx {
 

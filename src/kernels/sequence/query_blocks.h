@@ -5,9 +5,9 @@
 // leaves at most one block between two sequences. Plain C++ without std headers, shared by host and device.
 #pragma once
 
-#include "kernels/score/params.h"
+#include "kernels/sequence/params.h"
 
-namespace strobe::score {
+namespace strobe::sequence {
 
 /// Blocks of the longest sequence; at least 1, as kernels divide by them.
 constexpr int longest_blocks(int seqlen_q, int block_m) {
@@ -26,4 +26,4 @@ constexpr int first_query_block(const SequenceParams& params, int sequence, int 
                                         : sequence * longest_blocks(params.seqlen_q, block_m);
 }
 
-}  // namespace strobe::score
+}  // namespace strobe::sequence

@@ -6,14 +6,14 @@
 // CTAs of a forward left whose keys were split among them.
 #pragma once
 
+#include "kernels/auxiliary/combine_params.h"
+#include "kernels/auxiliary/join_segments.h"
+#include "kernels/auxiliary/source.h"
 #include "kernels/math/constants.h"
 #include "kernels/score/lse.h"
-#include "kernels/score/visible_keys.h"
-#include "kernels/steps/combine_params.h"
-#include "kernels/steps/join_segments.h"
-#include "kernels/steps/source.h"
+#include "kernels/sequence/visible_keys.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 constexpr int kWarpColumns = 4 * kWarp;  // four neighbours a lane
 
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
   const int head = tile / params.m_tiles % params.heads;
   const int row = tile % params.m_tiles * params.block_m + row_of_tile;
   const int sequence = tile / params.m_tiles / params.heads;
-  const score::SequenceRows q = score::query_rows<ScoreRule{.varlen = C.varlen}>(params.sequences, sequence);
+  const sequence::SequenceRows q = sequence::query_rows<ScoreRule{.varlen = C.varlen}>(params.sequences, sequence);
   wait_for_previous_grid();
   if (row - row_of_tile >= q.used * params.packed_heads || row >= q.owned * params.packed_heads) {
     return;  // no tile, or no row
@@ -320,4 +320,4 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
   }
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

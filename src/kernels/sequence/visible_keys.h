@@ -2,10 +2,10 @@
 // Where the rows of one sequence lie, and which keys a query sees.
 #pragma once
 
-#include "kernels/score/params.h"
 #include "kernels/score/rule.h"
+#include "kernels/sequence/params.h"
 
-namespace strobe::score {
+namespace strobe::sequence {
 
 /// Rows of one side of one sequence. Batched: `start` is 0, or behind the left padding, and the batch index selects the
 /// sequence.
@@ -144,4 +144,4 @@ __device__ __forceinline__ KeyBlocks key_blocks(const KeyRange& first, const Key
   return {begin, first.first <= last.last ? last.last / block_n + 1 : begin};
 }
 
-}  // namespace strobe::score
+}  // namespace strobe::sequence

@@ -4,11 +4,11 @@
 #pragma once
 
 #include "kernels/math/element.h"
-#include "kernels/math/rows.h"
 #include "kernels/score/backward_params.h"
 #include "kernels/score/rule.h"
+#include "kernels/sequence/rows.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 struct PrepareBackwardParams {
   Rows o{};
@@ -17,7 +17,7 @@ struct PrepareBackwardParams {
   const float* d_lse = nullptr;  // null: none
   long long d_lse_batch_stride = 0, d_lse_head_stride = 0;
 
-  // [heads, query_blocks, block_m], as score/query_blocks.h places rows. Every element is written.
+  // [heads, query_blocks, block_m], as sequence/query_blocks.h places rows. Every element is written.
   float* lse_log2 = nullptr;
   float* d_sum = nullptr;
   float* row_max = nullptr;
@@ -62,4 +62,4 @@ constexpr int prepare_groups(const PrepareBackwardConfig& c, int m_blocks, int b
   return (m_blocks * block_m + rows_per_block(c) - 1) / rows_per_block(c);
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

@@ -2,11 +2,11 @@
 // Elements of Q, K and V as the quantiser reads them.
 #pragma once
 
+#include "kernels/auxiliary/quantize_params.h"
 #include "kernels/math/element.h"
-#include "kernels/math/grid.h"
-#include "kernels/steps/quantize_params.h"
+#include "kernels/ptx/grid.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 /// Elements of 16 bytes.
 template <Source source>
@@ -55,4 +55,4 @@ __device__ __forceinline__ uint4 load_vector(const void* row, long long element)
   }
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

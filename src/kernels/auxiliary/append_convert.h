@@ -3,10 +3,10 @@
 // engine for all but NaNs: no product and sum are fused, quotients and results are rounded to nearest even.
 #pragma once
 
+#include "kernels/auxiliary/append_params.h"
 #include "kernels/math/element.h"
-#include "kernels/steps/append_params.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 /// `count` elements as they lie in memory, the first in the lowest bits.
 template <Stored stored, int count>
@@ -223,4 +223,4 @@ __device__ __forceinline__ void rotate_part(const AppendParams& params, int angl
   }
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary

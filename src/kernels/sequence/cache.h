@@ -6,7 +6,7 @@
 
 #include "kernels/math/divisor.h"
 #include "kernels/math/element.h"
-#include "kernels/math/rows.h"
+#include "kernels/sequence/rows.h"
 
 namespace strobe {
 
@@ -21,7 +21,7 @@ struct CacheParams {
 
 #ifdef __CUDACC_RTC__
 
-namespace score {
+namespace sequence {
 
 constexpr int kNoEntry = -1;
 
@@ -88,7 +88,7 @@ class CachedRows {
   const int sequence_, head_, first_;
 };
 
-}  // namespace score
+}  // namespace sequence
 
 #endif
 

@@ -4,11 +4,11 @@
 // everything up to the rounding happens in registers. Results have the bits of the CPU engine's.
 #pragma once
 
-#include "kernels/steps/hadamard.h"
-#include "kernels/steps/quantize_tile.h"
-#include "kernels/steps/quantize_unused.h"
+#include "kernels/auxiliary/hadamard.h"
+#include "kernels/auxiliary/quantize_tile.h"
+#include "kernels/auxiliary/quantize_unused.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
 constexpr unsigned kNaNBits = 0x7fc00000U;  // larger than the bits of every other magnitude
 
@@ -337,4 +337,4 @@ __global__ void __launch_bounds__(quantize_threads(C), quantize_blocks(C))
   }
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary
