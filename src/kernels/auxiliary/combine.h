@@ -253,6 +253,58 @@ __global__ void __launch_bounds__(kCombineThreads) merge(const __grid_constant__
 
 // -- Split keys -------------------------------------------------------------------------------------------------------
 
+/// A row of a tile whose keys were shared, as numbers.
+struct SharedRow {
+  int tile, row_of_tile, row;  // `row`: of its head, packed heads counted in
+  int head, sequence;          // `head`: of the tile, packed
+  sequence::SequenceRows q;
+
+  /// Row `job` of all tiles' rows.
+  template <CombineConfig C>
+  __device__ __forceinline__ static SharedRow of(const CombineParams& params, int job) {
+    const int tile = job / params.slot_rows;
+    const int row_of_tile = job - tile * params.slot_rows;
+    const int head = tile / params.m_tiles % params.heads;
+    const int row = tile % params.m_tiles * params.block_m + row_of_tile;
+    const int sequence = tile / params.m_tiles / params.heads;
+    return {tile, row_of_tile, row,
+            head, sequence,    sequence::query_rows<ScoreRule{.varlen = C.varlen}>(params.sequences, sequence)};
+  }
+
+  /// Whether there is such a tile, and the row belongs to a sequence.
+  __device__ __forceinline__ bool exists(const CombineParams& params) const {
+    return row - row_of_tile < q.used * params.packed_heads && row < q.owned * params.packed_heads;
+  }
+  __device__ __forceinline__ bool is_used(const CombineParams& params) const {
+    return row < q.used * params.packed_heads;
+  }
+
+  /// Where a part of the row lies among the slots' rows.
+  template <CombineConfig C>
+  __device__ __forceinline__ long long slot_row(const CombineParams& params, const TileParts& parts, int part) const {
+    const int slot = C.segments ? parts.first + part : part == 0 ? 2 * parts.first + 1 : 2 * (parts.first + part);
+    return static_cast<long long>(slot) * params.slot_rows + row_of_tile;
+  }
+};
+
+/// Where a row of O and its LSE lie.
+struct OutputRow {
+  long long batch;
+  int head, row;
+
+  __device__ __forceinline__ OutputRow(const CombineParams& params, const SharedRow& from)
+      : batch(params.sequences.cu_seqlens_q != nullptr ? 0 : from.sequence),
+        head(from.head * params.packed_heads + from.row % params.packed_heads),
+        row(from.q.start + from.row / params.packed_heads) {}
+
+  __device__ __forceinline__ unsigned short* o(const CombineParams& params) const {
+    return params.o.row(batch, row, head);
+  }
+  __device__ __forceinline__ float* lse(const CombineParams& params) const {
+    return params.lse + batch * params.lse_batch_stride + head * params.lse_head_stride + row;
+  }
+};
+
 /// Grid: jobs / rows_per_block, rounded up. Tiles that are whole are left as they are.
 template <CombineConfig C>
 __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant__ CombineParams params) {
@@ -266,36 +318,23 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
   if (job >= params.jobs) {
     return;
   }
-  const int tile = job / params.slot_rows;
-  const int row_of_tile = job - tile * params.slot_rows;
-  const int head = tile / params.m_tiles % params.heads;
-  const int row = tile % params.m_tiles * params.block_m + row_of_tile;
-  const int sequence = tile / params.m_tiles / params.heads;
-  const sequence::SequenceRows q = sequence::query_rows<ScoreRule{.varlen = C.varlen}>(params.sequences, sequence);
-  wait_for_previous_grid();
-  if (row - row_of_tile >= q.used * params.packed_heads || row >= q.owned * params.packed_heads) {
-    return;  // no tile, or no row
+  const SharedRow row = SharedRow::of<C>(params, job);
+  ptx::griddepcontrol_wait();
+  if (!row.exists(params)) {
+    return;
   }
-  TileParts parts = params.tiles[tile];
+  TileParts parts = params.tiles[row.tile];
   if (parts.count <= 1) {
     return;
   }
-  if (row >= q.used * params.packed_heads) {
-    parts.count = 0;  // a row that is not in use
+  if (!row.is_used(params)) {
+    parts.count = 0;
   }
-  const auto slot_row = [&](int part) {
-    const int slot = C.segments ? parts.first + part : part == 0 ? 2 * parts.first + 1 : 2 * (parts.first + part);
-    return static_cast<long long>(slot) * params.slot_rows + row_of_tile;
-  };
-  const long long batch = params.sequences.cu_seqlens_q != nullptr ? 0 : sequence;
-  const int q_head = head * params.packed_heads + row % params.packed_heads;
-  const int q_row = q.start + row / params.packed_heads;
+  const auto slot_row = [&](int part) { return row.slot_row<C>(params, parts, part); };
+  const OutputRow to(params, row);
   if constexpr (C.segments) {
-    float* const lse = params.lse == nullptr
-                           ? nullptr
-                           : params.lse + batch * params.lse_batch_stride + q_head * params.lse_head_stride + q_row;
-    join_segments<C>(params, parts.count, row < q.used * params.packed_heads, q_head, slot_row,
-                     params.o.row(batch, q_row, q_head), lse);
+    join_segments<C>(params, parts.count, row.is_used(params), to.head, slot_row, to.o(params),
+                     params.lse == nullptr ? nullptr : to.lse(params));
     return;
   }
   const Weights weights(shared[own], parts.count, 1.0F, [&](int part) { return params.statistics[slot_row(part)]; });
@@ -310,13 +349,12 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
     });
     if (stores && has_columns) {
       const float4 x = times(sum, factor);
-      *reinterpret_cast<uint2*>(params.o.row(batch, q_row, q_head) + column) =
+      *reinterpret_cast<uint2*>(to.o(params) + column) =
           make_uint2(pack<C.element>(x.x, x.y), pack<C.element>(x.z, x.w));
     }
   }
   if (params.lse != nullptr && stores && threadIdx.x % kWarp == 0) {
-    params.lse[batch * params.lse_batch_stride + q_head * params.lse_head_stride + q_row] =
-        score::lse_of(weights.max, weights.sum);
+    *to.lse(params) = score::lse_of(weights.max, weights.sum);
   }
 }
 

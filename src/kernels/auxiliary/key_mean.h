@@ -33,42 +33,45 @@ __device__ __forceinline__ ChunkPlaces packed_chunks(int start, int batch, int h
   return {static_cast<long long>(start / kMeanRows + batch) * heads + head, heads};
 }
 
-/// Grid: chunks * heads * batch; kMeanPhases * mean_lanes threads, of which neighbours share a row.
+/// The rows of one chunk of a head, and where their sums go.
+struct MeanChunk {
+  int batch, head;  // the head within its batch
+  int start;        // the sequence's first row
+  int first, rows;  // the chunk's first row of the sequence, and the sequence's rows
+  long long place;
+};
+
+/// Of CTA blockIdx.x.
 template <KeyMeanConfig C>
-__global__ void __launch_bounds__(kMeanPhases* mean_lanes(C.head_dim))
-    sum_keys(const __grid_constant__ KeyMeanParams params) {
-  launch_next_grid();
-  constexpr int kLanes = mean_lanes(C.head_dim);
-  constexpr int kRowsAtOnce = C.source == Source::fp32 ? 8 : 16;  // that are on their way at once
-  constexpr int kVectors = kMeanColumns / kVector<C.source>;
-  __shared__ double sums[kMeanPhases][C.head_dim];
-  __shared__ int counts[kMeanPhases];
+__device__ __forceinline__ MeanChunk mean_chunk(const KeyMeanParams& params) {
   const int head = blockIdx.x / params.chunks;
   const int chunk = blockIdx.x - head * params.chunks;
   const int batch = head / params.heads;
-  int start = 0;
-  int rows = params.rows;
-  long long place = blockIdx.x;
+  MeanChunk own{batch, head - batch * params.heads, 0, chunk * kMeanRows, params.rows, blockIdx.x};
   if constexpr (C.packed) {
     const SequenceSpan span = packed_span(params.cu_seqlens, batch, params.total, params.rows);
-    start = span.start;
-    rows = span.rows;
-    if (chunk * kMeanRows >= rows) return;
-    const ChunkPlaces places = packed_chunks(start, batch, head - batch * params.heads, params.heads);
-    place = places.first + chunk * places.step;
+    own.start = span.start;
+    own.rows = span.rows;
+    const ChunkPlaces places = packed_chunks(own.start, batch, own.head, params.heads);
+    own.place = places.first + chunk * places.step;
   }
-  const int phase = threadIdx.x / kLanes;
-  const int column = threadIdx.x % kLanes * kMeanColumns;
-  const char* k = static_cast<const char*>(params.k) +
-                  (batch * params.k_batch + start * params.k_row + (head - batch * params.heads) * params.k_head) *
-                      source_bytes(C.source);
-  const unsigned row_lanes = (kLanes == 32 ? ~0U : (1U << kLanes) - 1) << (threadIdx.x % 32 / kLanes * kLanes);
+  return own;
+}
+
+/// Sums of a thread's columns over the rows of its phase that are finite, and how many these are.
+template <KeyMeanConfig C>
+struct ColumnSums {
+  static constexpr int kLanes = mean_lanes(C.head_dim);  // threads that share a row
+  static constexpr int kVectors = kMeanColumns / kVector<C.source>;
+  static constexpr int kRowsAtOnce = C.source == Source::fp32 ? 8 : 16;  // that are on their way at once
+
   double sum[kMeanColumns] = {};
   int count = 0;
-#pragma unroll
-  for (int turn = 0; turn < kMeanRows / kMeanPhases / kRowsAtOnce; ++turn) {
+
+  /// Adds kRowsAtOnce rows from `first` on, kMeanPhases apart, of those before `rows`. `k`: the sequence's first row.
+  __device__ __forceinline__ void add(const KeyMeanParams& params, const char* k, int first, int rows, int column) {
+    const unsigned row_lanes = (kLanes == 32 ? ~0U : (1U << kLanes) - 1) << (threadIdx.x % 32 / kLanes * kLanes);
     uint4 bits[kRowsAtOnce][kVectors];
-    const int first = chunk * kMeanRows + turn * kRowsAtOnce * kMeanPhases + phase;
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i) {
       const int row = first + i * kMeanPhases;
@@ -94,24 +97,46 @@ __global__ void __launch_bounds__(kMeanPhases* mean_lanes(C.head_dim))
       }
     }
   }
+};
+
+/// Grid: chunks * heads * batch; kMeanPhases * mean_lanes threads, of which neighbours share a row.
+template <KeyMeanConfig C>
+__global__ void __launch_bounds__(kMeanPhases* mean_lanes(C.head_dim))
+    sum_keys(const __grid_constant__ KeyMeanParams params) {
+  ptx::griddepcontrol_launch_dependents();
+  using Sums = ColumnSums<C>;
+  __shared__ double sums[kMeanPhases][C.head_dim];
+  __shared__ int counts[kMeanPhases];
+  const MeanChunk chunk = mean_chunk<C>(params);
+  if (C.packed && chunk.first >= chunk.rows) return;
+  const int phase = threadIdx.x / Sums::kLanes;
+  const int column = threadIdx.x % Sums::kLanes * kMeanColumns;
+  const char* k =
+      static_cast<const char*>(params.k) +
+      (chunk.batch * params.k_batch + chunk.start * params.k_row + chunk.head * params.k_head) * source_bytes(C.source);
+  Sums own;
+#pragma unroll
+  for (int trip = 0; trip < kMeanRows / kMeanPhases / Sums::kRowsAtOnce; ++trip) {
+    own.add(params, k, chunk.first + trip * Sums::kRowsAtOnce * kMeanPhases + phase, chunk.rows, column);
+  }
 #pragma unroll
   for (int c = 0; c < kMeanColumns; ++c) {
-    if (column < C.head_dim) sums[phase][column + c] = sum[c];
+    if (column < C.head_dim) sums[phase][column + c] = own.sum[c];
   }
-  if (column == 0) counts[phase] = count;
+  if (column == 0) counts[phase] = own.count;
   __syncthreads();
-  double* to = params.sums + place * C.head_dim;
+  double* to = params.sums + chunk.place * C.head_dim;
   add_phases(sums, counts, [&](int c, double total, int finite) {
     to[c] = total;
-    if (c == 0) params.counts[place] = finite;
+    if (c == 0) params.counts[chunk.place] = finite;
   });
 }
 
 /// Grid: heads * batch; kFinishThreads threads.
 template <int head_dim>
 __global__ void __launch_bounds__(kFinishThreads) finish_key_mean(const __grid_constant__ KeyMeanParams params) {
-  launch_next_grid();
-  wait_for_previous_grid();
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
   constexpr int kColumnsAtOnce = kFinishThreads / kMeanPhases;
   __shared__ double sums[kMeanPhases][head_dim];
   __shared__ int counts[kMeanPhases];

@@ -207,8 +207,8 @@ __device__ __forceinline__ bool find_row_max(const PrepareBackwardParams& params
 template <PrepareBackwardConfig C>
 __global__ void __launch_bounds__(kLargeRowsThreads, 2)
     find_large_rows(const __grid_constant__ PrepareBackwardParams params) {
-  wait_for_previous_grid();
-  launch_next_grid();
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
   const BackwardParams& backward = params.backward;
   const int flat = blockIdx.x / backward.row_groups;
   const int sequence = flat / backward.heads;

@@ -87,7 +87,7 @@ __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& param
       d_o[i] = reinterpret_cast<const uint4*>(rows.d_o + row * params.backward.d_o.row_stride)[lane];
     }
   }
-  wait_for_previous_grid();  // large rows' numbers; those who wrote O and dO ended before that grid began
+  ptx::griddepcontrol_wait();  // large rows' numbers; those who wrote O and dO ended before that grid began
 #pragma unroll
   for (int i = 0; i < kPrepareRowsPerThread; ++i) {
     const int row = first + threadIdx.x / C.threads_per_row + i * kRows;
@@ -106,7 +106,7 @@ __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& param
 template <PrepareBackwardConfig C>
 __global__ void __launch_bounds__(kPrepareThreads, C.varlen ? kPrepareBlocks - 1 : kPrepareBlocks)
     prepare_backward(const __grid_constant__ PrepareBackwardParams params) {
-  launch_next_grid();
+  ptx::griddepcontrol_launch_dependents();
   const long long step = static_cast<long long>(gridDim.x) * kPrepareThreads;
   for (long long i = static_cast<long long>(blockIdx.x) * kPrepareThreads + threadIdx.x; i < params.zeros_16_bytes;
        i += step) {

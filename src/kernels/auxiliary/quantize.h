@@ -312,11 +312,11 @@ __global__ void __launch_bounds__(quantize_threads(C), quantize_blocks(C))
   __shared__ QuantizeShared<C> shared;
   unsigned char* const tiles = reinterpret_cast<unsigned char*>(smem);
   const auto tile = [&](int which) { return tiles + which * tile_smem_bytes(C, C.head_dim); };
-  launch_next_grid();
+  ptx::griddepcontrol_launch_dependents();
   const Job job = job_of<C>(params, blockIdx.x);
   if constexpr (C.packed) {
     if (has_no_rows(params, job.place, job.keys)) {
-      wait_for_previous_grid();
+      ptx::griddepcontrol_wait();
       if constexpr (!C.measure) write_unused<C>(params, job.place, job.keys);
       return;
     }
@@ -327,7 +327,7 @@ __global__ void __launch_bounds__(quantize_threads(C), quantize_blocks(C))
   load_job<C>(params, job, 1, tile(1));
   commit_tile();
   load_signs<C>(params, shared);
-  wait_for_previous_grid();
+  ptx::griddepcontrol_wait();
   load_mean<C>(params, job, shared);
   wait_for_tiles<1>();
 #pragma unroll 1

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/auxiliary/source.h"
+#include "kernels/ptx/async_copy.h"
 
 namespace strobe::auxiliary {
 
@@ -94,22 +95,22 @@ struct Slice {
   }
 };
 
-/// How the threads of a block share `parts` parts of each of `rows` rows. In regular turns a thread keeps its part, and
+/// How the threads of a block share `parts` parts of each of `rows` rows. On regular trips a thread keeps its part, and
 /// comes to a row kStep further.
 template <int threads, int rows, int parts>
-struct Turns {
+struct ThreadTrips {
   static constexpr bool kRegular = threads % parts == 0 && (rows % (threads / parts) == 0 || threads / parts >= rows);
   static constexpr int kStep = kRegular ? threads / parts : 1;
   static constexpr int kCount = (rows + kStep - 1) / kStep;
 
-  /// step(row, part, turn): the row and part of the first turn, and rows up to `limit` alone.
+  /// step(row, part, trip): the row and part of the first trip, and rows up to `limit` alone.
   template <class Step>
   static __device__ __forceinline__ void regular(int limit, const Step& step) {
     const int part = threadIdx.x % parts;
     const int row = threadIdx.x / parts;
     if (kStep > rows && row >= rows) return;
 #pragma unroll
-    for (int turn = 0; turn < kCount; ++turn) step(row, part, turn, row + turn * kStep < limit);
+    for (int trip = 0; trip < kCount; ++trip) step(row, part, trip, row + trip * kStep < limit);
   }
 
   template <class Step>
@@ -122,8 +123,7 @@ template <bool aligned, Source source>
 __device__ __forceinline__ void copy_vector(unsigned char* to, const char* from, bool is_there) {
   if constexpr (aligned) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(from), "r"(is_there ? 16 : 0)
-                 : "memory");
+    ptx::cp_async_16_alone(address, from, is_there ? 16 : 0);
   } else {
     *reinterpret_cast<uint4*>(to) = is_there ? load_vector<source, false>(from, 0) : make_uint4(0, 0, 0, 0);
   }
@@ -133,7 +133,7 @@ __device__ __forceinline__ void copy_vector(unsigned char* to, const char* from,
 template <QuantizeConfig C, int head_dim>
 __device__ __forceinline__ void load_tile(const QuantizedTensor& tensor, const TilePlace& at, unsigned char* tile) {
   using Shape = TileShape<C, head_dim>;
-  using Parts = Turns<quantize_threads(C), Shape::kRows, Shape::kVectors>;
+  using Parts = ThreadTrips<quantize_threads(C), Shape::kRows, Shape::kVectors>;
   const long long row_bytes = tensor.from_row * source_bytes(C.source);
   const char* from = static_cast<const char*>(tensor.from) + (at.start + at.first) * row_bytes +
                      (at.batch * tensor.from_batch + at.head * tensor.from_head) * source_bytes(C.source);
@@ -142,9 +142,9 @@ __device__ __forceinline__ void load_tile(const QuantizedTensor& tensor, const T
     return tile + Shape::vector_at(row * Shape::kSlices + vector / Shape::kSliceVectors, vector % Shape::kSliceVectors);
   };
   if constexpr (Parts::kRegular && Parts::kStep * Shape::kSlices % 8 == 0) {
-    Parts::regular(limit, [&](int row, int vector, int turn, bool is_there) {
-      copy_vector<C.aligned, C.source>(place(row, vector) + turn * Parts::kStep * Shape::kSlices * Shape::kSliceBytes,
-                                       from + row * row_bytes + vector * 16 + turn * (Parts::kStep * row_bytes),
+    Parts::regular(limit, [&](int row, int vector, int trip, bool is_there) {
+      copy_vector<C.aligned, C.source>(place(row, vector) + trip * Parts::kStep * Shape::kSlices * Shape::kSliceBytes,
+                                       from + row * row_bytes + vector * 16 + trip * (Parts::kStep * row_bytes),
                                        is_there);
     });
   } else {
@@ -155,12 +155,12 @@ __device__ __forceinline__ void load_tile(const QuantizedTensor& tensor, const T
 }
 
 /// Ends what wait_for_tiles() counts as one tile.
-__device__ __forceinline__ void commit_tile() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+__device__ __forceinline__ void commit_tile() { ptx::cp_async_commit_group(); }
 
 /// Waits until all but the last `left` tiles that were started are there, for all threads.
 template <int left>
 __device__ __forceinline__ void wait_for_tiles() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(left) : "memory");
+  ptx::cp_async_wait_group<left>();
   __syncthreads();
 }
 
@@ -233,7 +233,7 @@ template <QuantizeConfig C, int head_dim>
 __device__ __forceinline__ void store_rows(const QuantizedTensor& tensor, const TilePlace& at,
                                            const unsigned char* tile) {
   using Shape = TileShape<C, head_dim>;
-  using Parts = Turns<quantize_threads(C), Shape::kRows, head_dim / 8>;
+  using Parts = ThreadTrips<quantize_threads(C), Shape::kRows, head_dim / 8>;
   constexpr int kSliceParts = Shape::kColumns / 8;
   unsigned char* const to =
       tensor.to + at.batch * tensor.to_batch + at.head * tensor.to_head + (at.start + at.first) * tensor.to_row;
@@ -245,9 +245,9 @@ __device__ __forceinline__ void store_rows(const QuantizedTensor& tensor, const 
     if (is_there) store_8<C.aligned>(part_to, *reinterpret_cast<const uint2*>(from));
   };
   if constexpr (Parts::kRegular && Parts::kStep * Shape::kSlices % 16 == 0) {
-    Parts::regular(limit, [&](int row, int part, int turn, bool is_there) {
-      store(place(row, part) + turn * Parts::kStep * Shape::kSlices * Shape::kSliceBytes,
-            to + row * tensor.to_row + part * 8 + turn * (Parts::kStep * tensor.to_row), is_there);
+    Parts::regular(limit, [&](int row, int part, int trip, bool is_there) {
+      store(place(row, part) + trip * Parts::kStep * Shape::kSlices * Shape::kSliceBytes,
+            to + row * tensor.to_row + part * 8 + trip * (Parts::kStep * tensor.to_row), is_there);
     });
   } else {
     Parts::any([&](int row, int part) { store(place(row, part), to + row * tensor.to_row + part * 8, row < limit); });
@@ -259,7 +259,7 @@ template <QuantizeConfig C, int head_dim>
 __device__ __forceinline__ void store_values(const QuantizedTensor& tensor, const TilePlace& place,
                                              const unsigned char* tile) {
   using Shape = TileShape<C, head_dim>;
-  using Parts = Turns<quantize_threads(C), head_dim, Shape::kRows / 8>;
+  using Parts = ThreadTrips<quantize_threads(C), head_dim, Shape::kRows / 8>;
   unsigned char* to = tensor.to + place.batch * tensor.to_batch + place.head * tensor.to_head + place.first;
   if constexpr (C.packed) {
     if (tensor.cu_seqlens != nullptr) to += packed_column(place.start, place.batch);
@@ -269,9 +269,9 @@ __device__ __forceinline__ void store_values(const QuantizedTensor& tensor, cons
     if (part * 8 < keys) store_8<C.aligned>(column + part * 8, *reinterpret_cast<const uint2*>(tile + at + part * 8));
   };
   if constexpr (Parts::kRegular && kSliceColumns % Parts::kStep == 0) {
-    Parts::regular(head_dim, [&](int column, int part, int turn, bool) {
-      store(column * Shape::kValuePitch + Shape::column_at(turn * Parts::kStep),
-            to + column * tensor.to_row + turn * (Parts::kStep * tensor.to_row), part);
+    Parts::regular(head_dim, [&](int column, int part, int trip, bool) {
+      store(column * Shape::kValuePitch + Shape::column_at(trip * Parts::kStep),
+            to + column * tensor.to_row + trip * (Parts::kStep * tensor.to_row), part);
     });
   } else {
     Parts::any([&](int column, int part) { store(Shape::column_at(column), to + column * tensor.to_row, part); });

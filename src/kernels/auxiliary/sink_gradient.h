@@ -14,8 +14,8 @@ namespace strobe::auxiliary {
 /// Grid: heads.
 __global__ void __launch_bounds__(kSinkThreads) sink_gradient(const __grid_constant__ SinkGradientParams params) {
   constexpr int kWarp = 32;
-  launch_next_grid();
-  wait_for_previous_grid();
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
   __shared__ float sums[kSinkThreads / kWarp];
   const long long head = blockIdx.x;
   const float sink_log2 = params.sink[head] * kLog2E;

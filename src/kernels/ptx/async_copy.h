@@ -9,10 +9,15 @@ namespace strobe::ptx {
 
 using cuda::std::uint32_t;
 
-/// Copies `bytes` (16 or 0) of the 16 bytes at `from` and zeros in place of the others. `from` must be an address even
-/// where nothing is read.
+/// Copies `bytes` (16 or 0) of the 16 bytes at `from` and zeros in place of the others, and prefetches the 128 bytes
+/// around them to L2. `from` must be an address even where nothing is read.
 __device__ __forceinline__ void cp_async_16(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes));
+}
+
+/// Copies like cp_async_16(), without the prefetch.
+__device__ __forceinline__ void cp_async_16_alone(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes));
 }
 
 /// All of this thread's copies since the last commit become a group.

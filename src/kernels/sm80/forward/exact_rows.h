@@ -12,11 +12,11 @@ namespace strobe::sm80::forward {
 
 template <Config C>
 __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const TileWork& work, int row) {
-  const int k_head = kv_head(params, work);
+  const int head_kv = head_kv_of(params, work);
   const int batch = C.pages || C.entries ? 0 : k_batch(params, work);
   return {.q = query_row<C>(params.q, params, work, row),
-          .k = params.k.row(batch, work.k.start, k_head),
-          .v = params.v.row(batch, work.k.start, k_head),
+          .k = params.k.row(batch, work.k.start, head_kv),
+          .v = params.v.row(batch, work.k.start, head_kv),
           .k_stride = params.k.row_stride,
           .v_stride = params.v.row_stride,
           .head_dim = params.head_dim,
@@ -35,7 +35,7 @@ template <Config C>
 __device__ __forceinline__ auto row_places(const Params& params, const TileWork& work) {
   if constexpr (C.pages || C.entries) {
     return sequence::CachedRows<C.rule.element, C.pages, C.entries>(
-        params.cache, params.k, params.v, work.tile.sequence, kv_head(params, work), work.k.start);
+        params.cache, params.k, params.v, work.tile.sequence, head_kv_of(params, work), work.k.start);
   } else {
     return score::ElementRows<C.rule.element>{};
   }
@@ -47,7 +47,7 @@ __device__ __forceinline__ auto element_rows(const Params& params, const TileWor
   const auto places = row_places<C>(params, work);
   if constexpr (converts(C)) {
     return sequence::StoredRows<C.stored, C.rule.element, decltype(row_places<C>(params, work))>(
-        places, params.k_scales, params.v_scales, work.tile.sequence, kv_head(params, work));
+        places, params.k_scales, params.v_scales, work.tile.sequence, head_kv_of(params, work));
   } else {
     return places;
   }

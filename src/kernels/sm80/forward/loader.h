@@ -21,7 +21,7 @@ template <Config C>
 class BlockPlaces {
  public:
   __device__ __forceinline__ BlockPlaces(const Params& params, const TileWork& work)
-      : sequence_(work.tile.sequence), start_(work.k.start), head_(kv_head(params, work)) {}
+      : sequence_(work.tile.sequence), start_(work.k.start), head_(head_kv_of(params, work)) {}
 
   /// `first`: the block's first key, of `used`.
   __device__ __forceinline__ void find(const CacheParams& cache, int first, int used) {
@@ -57,8 +57,8 @@ template <Config C>
 class BlockConverter {
  public:
   __device__ __forceinline__ BlockConverter(const Params& params, const TileWork& work)
-      : keys_(params.k_scales.of(work.tile.sequence, kv_head(params, work)), params.k_scales.shift),
-        values_(params.v_scales.of(work.tile.sequence, kv_head(params, work)), params.v_scales.shift) {}
+      : keys_(params.k_scales.of(work.tile.sequence, head_kv_of(params, work)), params.k_scales.shift),
+        values_(params.v_scales.of(work.tile.sequence, head_kv_of(params, work)), params.v_scales.shift) {}
 
   /// Of the block that is converted next: its first key, of `used`.
   __device__ __forceinline__ void fetch_scales(int first, int used) {
@@ -100,7 +100,7 @@ class KeyValueLoader {
         used_ = batch == sequence::kNoEntry ? 0 : used_;
         batch = max(batch, 0);
       }
-      const int head = kv_head(params, work);
+      const int head = head_kv_of(params, work);
       by_all_lanes([&] {
         rows().keys = params.k.row(batch, work.k.start, head);
         rows().values = params.v.row(batch, work.k.start, head);
@@ -218,7 +218,7 @@ class KeyValueLoader {
     } else if constexpr (C.pages) {
       const TileWork work = tile_work<C>(params_);
       const sequence::CachedRows<C.rule.element, true, false> rows(
-          params_.cache, params_.k, params_.v, work.tile.sequence, kv_head(params_, work), work.k.start);
+          params_.cache, params_.k, params_.v, work.tile.sequence, head_kv_of(params_, work), work.k.start);
       start_scattered_copy<Tile, C.block_n, kThreads>(tile, tensor.data, columns, [&](int row) {
         return first + row < used_ ? rows.row_of(tensor, first + row) : nullptr;
       });

@@ -152,7 +152,7 @@ __device__ __forceinline__ int k_batch(const Params& params, const TileWork& wor
   return params.sequences.cu_seqlens_k != nullptr ? 0 : work.tile.sequence;
 }
 
-__device__ __forceinline__ int kv_head(const Params& params, const TileWork& work) {
+__device__ __forceinline__ int head_kv_of(const Params& params, const TileWork& work) {
   return params.by_heads_per_kv.quotient(work.tile.head);
 }
 

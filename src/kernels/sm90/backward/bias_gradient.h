@@ -7,11 +7,11 @@
 // 64 keys each. A CTA computes tile after tile, so that what one needs arrives while the one before is stored.
 #pragma once
 
+#include "kernels/ptx/grid.h"
 #include "kernels/sm90/backward/bias_gradient_tile.h"
 #include "kernels/sm90/backward/kept_bias.h"
 #include "kernels/sm90/backward/products.h"
 #include "kernels/sm90/backward/scores.h"
-#include "kernels/sm90/ptx/grid.h"
 
 namespace strobe::sm90::backward {
 

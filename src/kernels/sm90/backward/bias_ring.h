@@ -3,13 +3,13 @@
 // read it from there, transposed as they are.
 #pragma once
 
+#include "kernels/ptx/grid.h"
 #include "kernels/ptx/shared_memory.h"
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/backward/scores.h"
 #include "kernels/sm90/backward/visible_blocks.h"
 #include "kernels/sm90/ptx/cuda_ptx.h"
-#include "kernels/sm90/ptx/grid.h"
 #include "kernels/sm90/tile/panel.h"
 
 namespace strobe::sm90::backward {

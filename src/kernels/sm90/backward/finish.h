@@ -4,6 +4,7 @@
 // are not finite and may have got that from hidden pairs are computed again.
 #pragma once
 
+#include "kernels/ptx/grid.h"
 #include "kernels/sequence/clear_rows.h"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/coordinates.h"
@@ -11,7 +12,6 @@
 #include "kernels/sm90/backward/query_gradient.h"
 #include "kernels/sm90/backward/query_rows.h"
 #include "kernels/sm90/backward/query_turns.h"
-#include "kernels/sm90/ptx/grid.h"
 
 namespace strobe::sm90::backward {
 

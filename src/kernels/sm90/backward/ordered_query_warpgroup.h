@@ -4,12 +4,12 @@
 // (query_turns.h).
 #pragma once
 
+#include "kernels/ptx/grid.h"
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/products.h"
 #include "kernels/sm90/backward/query_gradient.h"
 #include "kernels/sm90/backward/query_rows.h"
 #include "kernels/sm90/backward/query_turns.h"
-#include "kernels/sm90/ptx/grid.h"
 
 namespace strobe::sm90::backward {
 

@@ -5,6 +5,7 @@
 // See tile/tensor_map.h for the axes of the maps.
 #pragma once
 
+#include "kernels/ptx/grid.h"
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/coordinates.h"
 #include "kernels/sm90/backward/params.h"
@@ -12,7 +13,6 @@
 #include "kernels/sm90/backward/visible_blocks.h"
 #include "kernels/sm90/backward/work.h"
 #include "kernels/sm90/ptx/cuda_ptx.h"
-#include "kernels/sm90/ptx/grid.h"
 
 namespace strobe::sm90::backward {
 

@@ -3,6 +3,7 @@
 // (roles.h). Each consumer warpgroup holds dQ of 64 queries; one thread feeds dS and K through a ring of stages.
 #pragma once
 
+#include "kernels/ptx/grid.h"
 #include "kernels/score/block_mask.h"
 #include "kernels/sequence/clear_rows.h"
 #include "kernels/sm90/backward/barriers.h"
@@ -11,7 +12,6 @@
 #include "kernels/sm90/backward/query_config.h"
 #include "kernels/sm90/backward/visible_blocks.h"
 #include "kernels/sm90/ptx/cuda_ptx.h"
-#include "kernels/sm90/ptx/grid.h"
 #include "kernels/sm90/ptx/wgmma.h"
 #include "kernels/sm90/tile/descriptor.h"
 

@@ -3,10 +3,10 @@
 // It has few registers and much time, so that nobody waits for what its sums wait for.
 #pragma once
 
+#include "kernels/ptx/grid.h"
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/products.h"
 #include "kernels/sm90/backward/query_gradient.h"
-#include "kernels/sm90/ptx/grid.h"
 
 namespace strobe::sm90::backward {
 

@@ -19,6 +19,7 @@
 // Source: Shah et al., "FlashAttention-3" (2024), algorithms 1 and 2.
 #pragma once
 
+#include "kernels/ptx/grid.h"
 #include "kernels/sm90/forward/barriers.h"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/consumer.h"
@@ -27,7 +28,6 @@
 #include "kernels/sm90/forward/part.h"
 #include "kernels/sm90/forward/smem.h"
 #include "kernels/sm90/forward/stored_feeder.h"
-#include "kernels/sm90/ptx/grid.h"
 
 namespace strobe::sm90::forward {
 
