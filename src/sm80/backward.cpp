@@ -35,7 +35,7 @@ BackwardParams parameters(const AttentionProblem& problem, const BackwardPlan& p
   params.row_max = reinterpret_cast<float*>(workspace + offsets.row_max);
   params.large_rows = reinterpret_cast<unsigned*>(workspace + offsets.large_rows);
   params.dq_sum = reinterpret_cast<float*>(workspace + offsets.dq_sum);
-  params.turns = plan.config.ordered ? reinterpret_cast<unsigned*>(workspace + offsets.turns) : nullptr;
+  params.dq_semaphores = plan.config.ordered ? reinterpret_cast<unsigned*>(workspace + offsets.dq_semaphores) : nullptr;
   gpu::set_tensors(problem, a, params);
   return params;
 }

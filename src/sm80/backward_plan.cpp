@@ -129,7 +129,7 @@ BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPl
   workspace.row_max = take(row_bytes);
   workspace.large_rows = take(4 * Checked(gpu::large_row_ctas(problem, plan.params)));
   workspace.dq_sum = take(row_bytes * config.head_dim);
-  workspace.turns = take(config.ordered ? 4 * blocks : 0);
+  workspace.dq_semaphores = take(config.ordered ? 4 * blocks : 0);
   workspace.zeros_bytes = workspace.total_bytes - workspace.dq_sum;
   return workspace;
 }

@@ -15,14 +15,14 @@
 namespace strobe::sm80 {
 
 /// Where the parts of the workspace begin, in bytes. What must be zero at the start is one part: the sums of dQ, and
-/// behind them the turns.
+/// behind them the semaphores.
 struct BackwardWorkspace {
   std::size_t lse_log2 = 0;
   std::size_t d_sum = 0;
   std::size_t row_max = 0;
   std::size_t large_rows = 0;
   std::size_t dq_sum = 0;
-  std::size_t turns = 0;
+  std::size_t dq_semaphores = 0;
   std::size_t zeros_bytes = 0;  // from dq_sum on
   std::size_t total_bytes = 0;
 };

@@ -12,7 +12,7 @@
 #include "gpu/backward_steps.h"
 #include "gpu/tensor_rows.h"
 #include "gpu/with_workspace.h"
-#include "kernels/sm90/backward/bias_gradient_config.h"
+#include "kernels/sm90/backward/bias_gradient/config.h"
 #include "kernels/sm90/backward/smem.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"
@@ -82,7 +82,7 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   params.lse_split = splits_lse(plan.config) ? bytes(offsets.lse_split) : nullptr;
   params.d_split = splits_d(plan.config) ? bytes(offsets.d_split) : nullptr;
   params.dq_sum = plan.config.by_roles ? nullptr : floats(offsets.dq_sum);
-  params.turns = plan.config.ordered ? reinterpret_cast<unsigned*>(workspace + offsets.turns) : nullptr;
+  params.dq_semaphores = plan.config.ordered ? reinterpret_cast<unsigned*>(workspace + offsets.dq_semaphores) : nullptr;
   params.ds = plan.config.by_roles ? bytes(offsets.ds) : nullptr;
   params.dq_before = plan.config.by_roles ? floats(offsets.dq_before) : nullptr;
   gpu::set_tensors(problem, a, params);
@@ -104,8 +104,8 @@ auxiliary::PrepareBackwardParams prepare_parameters(const AttentionProblem& prob
     prepare.zeros = from;
     prepare.zeros_16_bytes = round_up(bytes, 16) / 16;
   };
-  if (params.turns != nullptr) {
-    clear(params.turns, 4 * backward::turn_count(params.heads, params.query_blocks));
+  if (params.dq_semaphores != nullptr) {
+    clear(params.dq_semaphores, 4 * backward::semaphore_count(params.heads, params.query_blocks));
   } else if (params.dq_sum != nullptr) {
     clear(params.dq_sum, 4 * backward::query_gradient_floats(params.heads, params.query_blocks, plan.config.block_m,
                                                              plan.config.head_dim));

@@ -5,7 +5,7 @@
 
 #include "gpu/kernel_table.h"
 #include "gpu/load_ahead.h"
-#include "kernels/sm90/backward/bias_gradient_config.h"
+#include "kernels/sm90/backward/bias_gradient/config.h"
 #include "kernels/sm90/backward/smem.h"
 #include "sm90/backward_variant.h"
 

@@ -188,7 +188,8 @@ BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPl
   if (splits_lse(config)) workspace.lse_split = take(row_bytes / 4 * kSplitBytes);
   if (splits_d(config)) workspace.d_split = take(row_bytes / 4 * kSplitBytes);
   if (!config.by_roles) {
-    if (config.ordered) workspace.turns = take(4 * Checked(backward::turn_count(params.heads, params.query_blocks)));
+    if (config.ordered)
+      workspace.dq_semaphores = take(4 * Checked(backward::semaphore_count(params.heads, params.query_blocks)));
     workspace.dq_sum = take(row_bytes * config.head_dim);
     return workspace;
   }

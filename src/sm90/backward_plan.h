@@ -10,7 +10,7 @@
 #include "call/problem.h"
 #include "kernels/auxiliary/prepare_backward_params.h"
 #include "kernels/sm90/backward/config.h"
-#include "kernels/sm90/backward/query_config.h"
+#include "kernels/sm90/backward/query_gradient/config.h"
 #include "sm90/device_shape.h"
 #include "strobe/status.h"
 
@@ -33,7 +33,7 @@ struct BackwardWorkspace {
   std::size_t lse_split = 0;
   std::size_t d_split = 0;
   std::size_t dq_sum = 0;
-  std::size_t turns = 0;
+  std::size_t dq_semaphores = 0;
   std::size_t ds = 0;
   std::size_t dq_before = 0;
   std::size_t total_bytes = 0;

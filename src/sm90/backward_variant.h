@@ -7,7 +7,7 @@
 #include "gpu/backward_variant.h"
 #include "gpu/score_fields.h"
 #include "kernels/sm90/backward/config.h"
-#include "kernels/sm90/backward/query_config.h"
+#include "kernels/sm90/backward/query_gradient/config.h"
 #include "runtime/variant.h"
 
 namespace strobe::sm90 {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/sm90/backward/bias_gradient_config.h"
+#include "kernels/sm90/backward/bias_gradient/config.h"
 #include "kernels/sm90/backward/smem.h"
 #include "kernels/sm90/tile/panel.h"
 #include "plan_problem.h"
@@ -200,9 +200,10 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
   config.by_roles = true;
   const runtime::Variant variant = backward_variant(config);
   EXPECT_EQ(variant.name, "sm90 backward (mask_right, by_roles)");
+  EXPECT_EQ(variant.include, "kernels/sm90/backward/roles/kernel.h");
   EXPECT_EQ(
       variant.expression,
-      "strobe::sm90::backward::kernel<strobe::sm90::backward::Config{.rule = strobe::ScoreRule{.element = "
+      "strobe::sm90::backward::roles_kernel<strobe::sm90::backward::Config{.rule = strobe::ScoreRule{.element = "
       "strobe::Element::bf16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
       "false, "
       ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "

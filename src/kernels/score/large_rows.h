@@ -35,4 +35,16 @@ __device__ __forceinline__ float large_exponent(float transformed, float scale, 
   return exponent > most ? most : exponent;  // NaN stays NaN
 }
 
+/// The same of a softcapped score with the bias `term`, whose query is `distance` keys behind its key's diagonal.
+/// `scale`: remaining_scale(). `slope`: ALiBi's in powers of two, over the scale.
+template <ScoreRule R>
+__device__ __forceinline__ float large_exponent(const ScoreParams& params, float score, float term, float slope,
+                                                int distance, float scale, float row_max, float lse_log2, float most) {
+  score = with_scale_and_bias(R, params, score, term);
+  if constexpr (R.alibi) {
+    score = __fmaf_rn(-slope, fabsf(static_cast<float>(distance)), score);
+  }
+  return large_exponent(score, scale, row_max, lse_log2, most);
+}
+
 }  // namespace strobe::score

@@ -101,11 +101,8 @@ class LargeExponents {
 
   /// Of a softcapped score in a column of row r.
   __device__ __forceinline__ float of(float score, int r, int column, float term, float lse_log2) const {
-    score = score::with_scale_and_bias(C.rule, params_, score, term);
-    if constexpr (C.rule.alibi) {
-      score = __fmaf_rn(-slope_, fabsf(static_cast<float>(distance_ - 8 * r + column)), score);
-    }
-    return score::large_exponent(score, scale_, row_max_[column], lse_log2, 0.0F);
+    return score::large_exponent<C.rule>(params_, score, term, slope_, distance_ - 8 * r + column, scale_,
+                                         row_max_[column], lse_log2, 0.0F);
   }
 
  private:

@@ -10,6 +10,7 @@
 #include "kernels/sm90/backward/scores.h"
 #include "kernels/sm90/backward/visible_blocks.h"
 #include "kernels/sm90/ptx/cuda_ptx.h"
+#include "kernels/sm90/tile/coordinates.h"
 #include "kernels/sm90/tile/panel.h"
 
 namespace strobe::sm90::backward {

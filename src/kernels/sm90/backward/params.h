@@ -20,7 +20,7 @@ struct QueryGradientMaps {
   TensorMap k, dq;
 };
 
-/// The sums of dQ are null by roles; else [block_m * head_dim (as compiled)] floats of each block (query_gradient.h).
+/// The sums of dQ are null by roles; else [block_m * head_dim (as compiled)] floats of each block (joint/query_sums.h).
 struct Params : BackwardParams {
   // Where Config says so, for the tensor cores (kernels/math/split.h): what they add to S and dP instead.
   const unsigned char* lse_split;  // null where Config says that LSE is not split
@@ -45,8 +45,8 @@ constexpr long long row_floats(int heads, int query_blocks, int block_m) {
   return static_cast<long long>(heads) * query_blocks * block_m;
 }
 
-/// Elements of turns.
-constexpr long long turn_count(int heads, int query_blocks) {
+/// Elements of dq_semaphores.
+constexpr long long semaphore_count(int heads, int query_blocks) {
   return static_cast<long long>(heads) * query_blocks * kQueryGradientParts;
 }
 

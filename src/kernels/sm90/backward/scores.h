@@ -62,11 +62,8 @@ __device__ __forceinline__ void for_each_large_exponent(const ScoreBlock<C>& blo
         terms = bias.pair(2 * j + r);
       }
       const auto exponent = [&](float score, int column, float term, float maximum, float row_lse) {
-        score = score::with_scale_and_bias(C.rule, params, score, term);
-        if constexpr (C.rule.alibi) {
-          score = __fmaf_rn(-slope, fabsf(static_cast<float>(distance - 8 * r + column)), score);
-        }
-        return score::large_exponent(score, scale, maximum, row_lse, kProbabilityLog2);
+        return score::large_exponent<C.rule>(params, score, term, slope, distance - 8 * r + column, scale, maximum,
+                                             row_lse, kProbabilityLog2);
       };
       const int i = 4 * j + 2 * r;
       visit(i, exponent(s[i], 8 * j, terms.x, highest.x, lse.x),

@@ -39,7 +39,7 @@ inline constexpr int kQueryGradientPiece = 32;
 inline constexpr int kQueryGradientPieceBytes = 4 * kQueryGradientPiece * kWarpgroupSize;
 // Where dQ's sums are added to in order.
 inline constexpr int kSenders = 3;
-inline constexpr int kQueryStateBytes = 128;  // query_turns.h
+inline constexpr int kQueryStateBytes = 128;  // joint/query_gradient_semaphore.h
 
 /// mbarriers: full and empty for each stage of Q, dO and what the warpgroups hand to each other; two for each sender
 /// and staged dQ's empty; K full and V full.

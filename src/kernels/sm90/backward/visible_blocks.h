@@ -4,7 +4,6 @@
 #pragma once
 
 #include "kernels/score/block_mask.h"
-#include "kernels/sm90/backward/query_config.h"
 #include "kernels/sm90/backward/work.h"
 #include "kernels/sm90/tile/fragment.h"
 

@@ -8,8 +8,8 @@
 
 namespace strobe::sm90::backward {
 
-/// One item's turns at the query blocks that it visits, and the way it takes through them.
-struct Turns {
+/// One item's place in that order at the query blocks that it visits, and the way it takes through them.
+struct QueryGradientOrder {
   struct Blocks {
     int begin, end;
     __device__ __forceinline__ bool has(int m) const { return m >= begin && m < end; }
@@ -19,7 +19,7 @@ struct Turns {
   int m_first, m_past;
 
   template <Config C>
-  __device__ __forceinline__ static Turns of(const Params& params, const Work& work) {
+  __device__ __forceinline__ static QueryGradientOrder of(const Params& params, const Work& work) {
     return {.before = visited<C>(params, work, work.n + work.direction),
             .after = visited<C>(params, work, work.n - work.direction),
             .n = work.n,

@@ -5,11 +5,14 @@
 //
 // Warpgroup 0 produces: one thread brings Q, K and LSE, then dO, V and D, and each tile's bias. The two after it hold
 // 64 keys each. A CTA computes tile after tile, so that what one needs arrives while the one before is stored.
+//
+// Read in this order: config.h, what lies where; tile.h, which tiles a CTA has and who shares them; feeder.h, the
+// barriers and the producer; BiasGradient below, a warpgroup's tiles; kept_bias.h, the bias of a tile.
 #pragma once
 
 #include "kernels/ptx/grid.h"
-#include "kernels/sm90/backward/bias_gradient_tile.h"
-#include "kernels/sm90/backward/kept_bias.h"
+#include "kernels/sm90/backward/bias_gradient/feeder.h"
+#include "kernels/sm90/backward/bias_gradient/kept_bias.h"
 #include "kernels/sm90/backward/products.h"
 #include "kernels/sm90/backward/scores.h"
 

@@ -11,7 +11,7 @@
 
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/epilogue.h"
-#include "kernels/sm90/backward/halves.h"
+#include "kernels/sm90/backward/joint/halves.h"
 #include "kernels/sm90/backward/products.h"
 
 namespace strobe::sm90::backward {

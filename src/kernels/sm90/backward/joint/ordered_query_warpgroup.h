@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The joint design's queries where the sums are added to in order: a warpgroup that computes dQ = dS K of every step
 // and stages it for the senders (query_sender.h), or adds it to the sums itself and stores dQ where nobody comes after
-// (query_turns.h).
+// (query_gradient_semaphore.h).
 #pragma once
 
 #include "kernels/ptx/grid.h"
 #include "kernels/sm90/backward/barriers.h"
+#include "kernels/sm90/backward/joint/query_gradient_semaphore.h"
+#include "kernels/sm90/backward/joint/query_rows.h"
+#include "kernels/sm90/backward/joint/query_sums.h"
 #include "kernels/sm90/backward/products.h"
-#include "kernels/sm90/backward/query_gradient.h"
-#include "kernels/sm90/backward/query_rows.h"
-#include "kernels/sm90/backward/query_turns.h"
 
 namespace strobe::sm90::backward {
 
@@ -39,17 +39,17 @@ class OrderedQueryWarpgroup {
 
   __device__ __forceinline__ void all_steps(const Work& work) {
     if (threadIdx.x % kWarpgroupSize == 0) {
-      state().turns = Turns::of<C>(params_, work);
+      state().order = QueryGradientOrder::of<C>(params_, work);
     }
     ptx::bar_sync(kQueries, kWarpgroupSize);
-    const Turns& turns = state().turns;
+    const QueryGradientOrder& order = state().order;
     int head = work.head_kv * params_.heads_per_kv;
     auto first_block = static_cast<int>(score::first_block_of<C.rule>(params_, work.sequence, head, C.block_m));
     wait<C>(barriers_.k_full, 0);
     for (int group = params_.heads_per_kv; group > 0; --group) {
-      for (int m = turns.m_first; m != turns.m_past; m += turns.direction) {
+      for (int m = order.m_first; m != order.m_past; m += order.direction) {
         wait<C>(barriers_.handed_full[ds_.stage], ds_.parity);
-        if (turns.last(m)) {
+        if (order.last(m)) {
           end_sums(first_block + m, head, m);
         } else {
           continue_sums(first_block + m, m);
@@ -66,8 +66,8 @@ class OrderedQueryWarpgroup {
     return *reinterpret_cast<QueryState*>(smem_ + kPlan.query_state);
   }
   __device__ __forceinline__ float* sums_of(int block, int part) const { return part_sums<C>(params_, block, part); }
-  __device__ __forceinline__ Turn turn_at(int block, int m, int part) const {
-    return backward::turn_at(params_, state().turns, block, m, part);
+  __device__ __forceinline__ QueryGradientSemaphore semaphore_at(int block, int m, int part) const {
+    return backward::semaphore_at(params_, state().order, block, m, part);
   }
 
   /// Adds one part of dS K to dq.
@@ -85,7 +85,7 @@ class OrderedQueryWarpgroup {
   __device__ __forceinline__ void continue_sums(int block, int m) {
 #pragma unroll
     for (int part = 0; part < kQueryGradientParts; ++part) {
-      announce(sums_of(block, part), turn_at(block, m, part));
+      announce(sums_of(block, part), semaphore_at(block, m, part));
       Part dq = {};
       add_part(part, dq);
       wait<C>(barriers_.staged_empty, staged_parity_ ^ 1);
@@ -99,9 +99,9 @@ class OrderedQueryWarpgroup {
   }
 
   /// Tells the next sender where its part goes, before that is there, so that it can wait for its turn.
-  __device__ __forceinline__ void announce(float* sums, const Turn& turn) {
+  __device__ __forceinline__ void announce(float* sums, const QueryGradientSemaphore& semaphore) {
     if (threadIdx.x % kWarpgroupSize == 0) {
-      state().staged[sender_] = {sums, turn};
+      state().staged[sender_] = {sums, semaphore};
       cptx::mbarrier_arrive(&barriers_.announced[sender_]);
     }
   }
@@ -113,10 +113,10 @@ class OrderedQueryWarpgroup {
 #pragma unroll
     for (int part = 0; part < kQueryGradientParts; ++part) {
       Part dq = {};
-      const bool first = state().turns.first(m);
+      const bool first = state().order.first(m);
       if (!first) {
         if (threadIdx.x % kWarpSize == 0) {
-          turn_at(block, m, part).template wait<C.debug>();
+          semaphore_at(block, m, part).template wait<C.debug>();
         }
         __syncwarp();
         load_sums(sums_of(block, part), dq);
@@ -124,14 +124,14 @@ class OrderedQueryWarpgroup {
       add_part(part, dq);
       const QueryGradientPart<C> converted(dq, params_.scale * score_gradient_factor(C));
       if (!converted.finite) {
-        turn_at(block, m, part).end(false);
+        semaphore_at(block, m, part).end(false);
       }
       int item = blockIdx.x;
       asm volatile("" : "+r"(item));  // computed anew, so that it takes no registers during the steps
       const Work work = work_of<C>(params_, item);
       converted.store(params_, work, work.sequence, head, QueryPart<C>(m, part));
       if (first && threadIdx.x % kWarpgroupSize == 0) {
-        turn_at(block, m, part).end(true);
+        semaphore_at(block, m, part).end(true);
       }
     }
   }

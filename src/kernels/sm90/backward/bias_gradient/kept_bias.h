@@ -2,7 +2,7 @@
 // The bias of a tile of its gradient, which is the same for all who share it, in shared memory.
 #pragma once
 
-#include "kernels/sm90/backward/bias_gradient_tile.h"
+#include "kernels/sm90/backward/bias_gradient/tile.h"
 #include "kernels/sm90/backward/bias_ring.h"
 #include "kernels/sm90/backward/scores.h"
 

@@ -9,9 +9,9 @@
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/coordinates.h"
 #include "kernels/sm90/backward/exact_rows.h"
-#include "kernels/sm90/backward/query_gradient.h"
-#include "kernels/sm90/backward/query_rows.h"
-#include "kernels/sm90/backward/query_turns.h"
+#include "kernels/sm90/backward/joint/query_gradient_semaphore.h"
+#include "kernels/sm90/backward/joint/query_rows.h"
+#include "kernels/sm90/backward/joint/query_sums.h"
 
 namespace strobe::sm90::backward {
 
@@ -54,11 +54,12 @@ __device__ __forceinline__ bool convert_query_gradient(const Params& params, con
 /// Zeros where no block of keys came to. False if a value is not finite.
 template <Config C>
 __device__ __forceinline__ bool check_query_gradient(const Params& params, const QueryBlock& block) {
-  const unsigned* turns = params.turns + block.in_workspaces<C.rule>(params, C.block_m) * kQueryGradientParts;
-  if (turns[0] == 0) {
+  const unsigned* semaphores =
+      params.dq_semaphores + block.in_workspaces<C.rule>(params, C.block_m) * kQueryGradientParts;
+  if (semaphores[0] == 0) {
     clear_queries(params, block, block.m * C.block_m, (block.m + 1) * C.block_m);
   }
-  return turns[0] != kNotFinite && turns[1] != kNotFinite;
+  return semaphores[0] != kNotFinite && semaphores[1] != kNotFinite;
 }
 
 /// Grid: m_blocks * heads * batch; kFinishThreads.

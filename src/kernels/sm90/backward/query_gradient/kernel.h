@@ -1,114 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // dQ = scale dS K, where dS lies in global memory: tiles of 64 keys x 64 queries that the backward by roles wrote
-// (roles.h). Each consumer warpgroup holds dQ of 64 queries; one thread feeds dS and K through a ring of stages.
+// (../roles/gradient_role.h). Each consumer warpgroup holds dQ of 64 queries; one thread feeds dS and K through a ring
+// of stages.
+//
+// Read in this order: config.h, what a variant is and what lies where; tile.h, which queries and keys a CTA has;
+// feed_query_gradient() and consume_query_gradient() below, the producer and the consumers.
 #pragma once
 
 #include "kernels/ptx/grid.h"
-#include "kernels/score/block_mask.h"
 #include "kernels/sequence/clear_rows.h"
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/epilogue.h"
 #include "kernels/sm90/backward/params.h"
-#include "kernels/sm90/backward/query_config.h"
-#include "kernels/sm90/backward/visible_blocks.h"
+#include "kernels/sm90/backward/query_gradient/tile.h"
 #include "kernels/sm90/ptx/cuda_ptx.h"
 #include "kernels/sm90/ptx/wgmma.h"
 #include "kernels/sm90/tile/descriptor.h"
 
 namespace strobe::sm90::backward {
 
+/// A warpgroup's dQ of 64 queries in the accumulators, as many columns as one WGMMA has in each part.
 template <QueryGradientConfig C>
 using QueryGradientParts = float[wgmma_parts(C)][wgmma_columns(C) / 2];
 
-/// Tiles of dS along the queries of the longest sequence.
-template <QueryGradientConfig C>
-__device__ __forceinline__ int query_tiles(const Params& params) {
-  return params.m_blocks * (C.block_m / kScoreTile);
-}
-
-/// One tile of dQ as numbers.
-template <QueryGradientConfig C>
-struct QueryTile : sequence::Sequence {
-  int m_first, launch_head, head, sequence;
-  sequence::KeyBlocks tiles;  // of all its warpgroups
-
-  /// CTAs of one head after those of the head before, the longest first.
-  __device__ __forceinline__ static QueryTile of(const Params& params, int number) {
-    const int per_head = query_groups(C, params.m_blocks);
-    const int launch_head = number / per_head;
-    int sequence = 0;
-    int head = 0;
-    if constexpr (C.rule.bias) {
-      const int launch_head_kv = launch_head / params.heads_per_kv;
-      const int flat = params.first_head_kv + launch_head_kv;
-      sequence = sequence_of_head<C.rule>(params, flat);
-      const int head_kv = head_in_sequence<C.rule>(params, flat, sequence);
-      head = (head_kv - launch_head_kv) * params.heads_per_kv + launch_head;
-    } else {
-      const int flat = params.first_head_kv * params.heads_per_kv + launch_head;
-      sequence = flat / params.heads;
-      head = flat - sequence * params.heads;
-    }
-    QueryTile tile{score::sequence_of<C.rule>(params, sequence)};
-    tile.m_first = (per_head - 1 - (number - launch_head * per_head)) * C.consumer_warpgroups;
-    tile.launch_head = launch_head;
-    tile.head = head;
-    tile.sequence = sequence;
-    tile.tiles = {params.n_blocks, 0};
-#pragma unroll
-    for (int w = 0; w < C.consumer_warpgroups; ++w) {
-      const sequence::KeyBlocks own = tile.key_tiles(params, tile.m_first + w);
-      if (own.begin < own.end) {
-        tile.tiles = {min(tile.tiles.begin, own.begin), max(tile.tiles.end, own.end)};
-      }
-    }
-    return tile;
-  }
-
-  /// Key tiles of this launch that some query of a block of 64 sees: those of which the backward wrote dS.
-  __device__ __forceinline__ sequence::KeyBlocks key_tiles(const Params& params, int m) const {
-    const int first = m * kScoreTile;
-    const int last = min(first + kScoreTile, q.used) - 1;
-    if (last < first) {
-      return {0, 0};
-    }
-    const sequence::KeyBlocks seen =
-        sequence::key_blocks<kScoreTile>(sequence::visible_keys<C.rule>(params.visibility, *this, first + diagonal),
-                                         sequence::visible_keys<C.rule>(params.visibility, *this, last + diagonal));
-    return {max(seen.begin, params.first_key_block), min(seen.end, params.first_key_block + params.key_blocks)};
-  }
-};
-
-/// Key tiles of one tile of dQ.
-template <QueryGradientConfig C>
-class KeyTiles {
- public:
-  __device__ __forceinline__ KeyTiles(const Params& params, const QueryTile<C>& tile) : params_(params), tile_(tile) {}
-
-  /// The first from n on that the block mask shows, before `end`; `end` where there is none. By whole warps.
-  __device__ __forceinline__ int from(int n, int end) {
-    if constexpr (C.rule.block_mask != 0) {
-      static_assert(C.rule.block_mask % (C.consumer_warpgroups * kScoreTile) == 0);
-      return search_.find(end, n, end, [&](int tile) {
-        return score::shows_pair<C.rule>(params_, tile_.sequence, tile_.head, tile_.m_first * kScoreTile,
-                                         tile * kScoreTile);
-      });
-    } else {
-      return min(n, end);
-    }
-  }
-
- private:
-  const Params& params_;
-  const QueryTile<C>& tile_;
-  BlockSearch search_;
-};
-
+/// Full: a stage holds dS and K; 1 arrival and their bytes. Empty: no warp reads it any more; 1 arrival a warp.
 template <QueryGradientConfig C>
 struct QueryGradientBarriers {
   uint64_t full[C.stages], empty[C.stages];
 };
 
+/// The producer's side, by one thread, or by one warp where a block mask is searched: dS and K of every tile of keys.
 template <QueryGradientConfig C>
 __device__ __forceinline__ void feed_query_gradient(const QueryGradientMaps& maps, const Params& params,
                                                     unsigned char* smem, QueryGradientBarriers<C>& barriers) {
@@ -222,18 +143,13 @@ __device__ __forceinline__ void clear_query_tile(const Params& params, const Que
   }
 }
 
+/// dQ = dS K of block m of 64 queries, over the key tiles that it sees. Those of the CTA that it does not see are let
+/// pass.
 template <QueryGradientConfig C>
-__device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& maps, const Params& params,
-                                                       unsigned char* smem, QueryGradientBarriers<C>& barriers,
-                                                       int warpgroup) {
+__device__ __forceinline__ void multiply_tiles(const Params& params, const QueryTile<C>& tile, int m,
+                                               unsigned char* smem, QueryGradientBarriers<C>& barriers, int warpgroup,
+                                               QueryGradientParts<C>& dq) {
   constexpr QueryGradientSmemPlan kPlan = smem_plan(C);
-  ptx::griddepcontrol_wait();  // not all of a tile's reads come after a stage that the producer has filled
-  const auto tile = QueryTile<C>::of(params, blockIdx.x);
-  const int m = tile.m_first + warpgroup;
-  if (C.rule.varlen && tile.q.used == 0) {
-    clear_query_tile<C>(params, tile, m);
-    return;
-  }
   const sequence::KeyBlocks own = tile.key_tiles(params, m);
   RingPosition<C.stages> at;
   KeyTiles<C> shown(params, tile);
@@ -244,7 +160,6 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
       at.advance();
     }
   };
-  QueryGradientParts<C> dq;
   const int first = shown.from(own.begin, own.end);
   if (first < own.end) {
     let_pass(tile.tiles.begin, own.begin);
@@ -273,13 +188,13 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
     }
     let_pass(tile.tiles.begin, tile.tiles.end);
   }
-  if (params.key_blocks != params.n_blocks && m < query_tiles<C>(params)) {
-    add_launches_before<C>(params, tile, m, dq);
-  }
-  if (!is_last_launch(params)) {
-    return;
-  }
-  ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);  // the ring is free
+}
+
+/// dQ of block m of 64 queries, scaled and converted, to its rows by way of the ring, which all warpgroups have left.
+template <QueryGradientConfig C>
+__device__ __forceinline__ void store_query_gradient(const QueryGradientMaps& maps, const Params& params,
+                                                     const QueryTile<C>& tile, int m, unsigned char* smem,
+                                                     int warpgroup, const QueryGradientParts<C>& dq) {
   unsigned char* rows = smem + warpgroup * tile_bytes(kRowsPerWarpgroup, C.head_dim);
   const int row = m * kRowsPerWarpgroup;
   bool finite = true;
@@ -300,6 +215,30 @@ __device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& 
     const int begin = row + warp_of_warpgroup() * kRowsPerWarp;
     repair_queries<C.rule, C.head_dim>(params, tile, tile.sequence, tile.head, C.block_m, begin, begin + kRowsPerWarp);
   }
+}
+
+/// The consumers' side: dQ of 64 queries of this CTA's tile, by the warpgroup of that number.
+template <QueryGradientConfig C>
+__device__ __forceinline__ void consume_query_gradient(const QueryGradientMaps& maps, const Params& params,
+                                                       unsigned char* smem, QueryGradientBarriers<C>& barriers,
+                                                       int warpgroup) {
+  ptx::griddepcontrol_wait();  // not all of a tile's reads come after a stage that the producer has filled
+  const auto tile = QueryTile<C>::of(params, blockIdx.x);
+  const int m = tile.m_first + warpgroup;
+  if (C.rule.varlen && tile.q.used == 0) {
+    clear_query_tile<C>(params, tile, m);
+    return;
+  }
+  QueryGradientParts<C> dq;
+  multiply_tiles<C>(params, tile, m, smem, barriers, warpgroup, dq);
+  if (params.key_blocks != params.n_blocks && m < query_tiles<C>(params)) {
+    add_launches_before<C>(params, tile, m, dq);
+  }
+  if (!is_last_launch(params)) {
+    return;
+  }
+  ptx::bar_sync(kLastRead, kWarpgroupSize * C.consumer_warpgroups);  // the ring is free
+  store_query_gradient<C>(maps, params, tile, m, smem, warpgroup, dq);
 }
 
 /// Grid: (query_tiles / consumer_warpgroups, rounded up) * query heads of this launch.

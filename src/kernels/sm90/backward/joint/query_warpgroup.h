@@ -5,8 +5,8 @@
 
 #include "kernels/ptx/grid.h"
 #include "kernels/sm90/backward/barriers.h"
+#include "kernels/sm90/backward/joint/query_sums.h"
 #include "kernels/sm90/backward/products.h"
-#include "kernels/sm90/backward/query_gradient.h"
 
 namespace strobe::sm90::backward {
 

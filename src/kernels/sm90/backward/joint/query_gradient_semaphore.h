@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns at the sums of dQ (turns.h). The first to come stores instead of adding, so that nobody has to clear the sums;
-// the last takes them, adds its own in registers and stores dQ.
+// Semaphores that keep the order of dQ's sums (query_gradient_order.h): one for each part of a block of queries. The
+// first item to come stores instead of adding, so that nobody has to clear the sums; the last takes them, adds its own
+// in registers and stores dQ.
 //
-// In params.turns each part of a block has the number of the key block that was there last, plus 1, and 0 at the start.
+// In params.dq_semaphores each part of a block has the number of the key block that was there last, plus 1, and 0 at
+// the start.
 #pragma once
 
+#include "kernels/sm90/backward/joint/query_gradient_order.h"
 #include "kernels/sm90/backward/smem.h"
-#include "kernels/sm90/backward/turns.h"
 #include "kernels/sm90/tile/pipeline.h"
 
 namespace strobe::sm90::backward {
 
-inline constexpr unsigned kNotFinite = 0xffffffffU;  // instead of a turn: dQ is not finite
+inline constexpr unsigned kNotFinite = 0xffffffffU;  // instead of a number: dQ is not finite
 
 /// Of a wait that is too long to be honest, in debug variants.
 template <bool debug>
@@ -37,8 +39,8 @@ class Deadline {
   unsigned long long start_ = global_nanoseconds();
 };
 
-/// One item's turn at a part of a block.
-struct Turn {
+/// What one item waits for and leaves at a part of a block.
+struct QueryGradientSemaphore {
   unsigned* state;
   unsigned before, own;  // what the item before leaves in the state, 0 if there is none, and what this one does
 
@@ -66,23 +68,24 @@ struct Turn {
   }
 };
 
-/// An item's turn at a part of block m of a head, which is `block` in the workspaces.
-__device__ __forceinline__ Turn turn_at(const Params& params, const Turns& turns, int block, int m, int part) {
-  return {params.turns + static_cast<long long>(block) * kQueryGradientParts + part,
-          turns.first(m) ? 0U : static_cast<unsigned>(turns.n + turns.direction + 1),
-          static_cast<unsigned>(turns.n + 1)};
+/// An item's semaphore at a part of block m of a head, which is `block` in the workspaces.
+__device__ __forceinline__ QueryGradientSemaphore semaphore_at(const Params& params, const QueryGradientOrder& order,
+                                                               int block, int m, int part) {
+  return {params.dq_semaphores + static_cast<long long>(block) * kQueryGradientParts + part,
+          order.first(m) ? 0U : static_cast<unsigned>(order.n + order.direction + 1),
+          static_cast<unsigned>(order.n + 1)};
 }
 
 /// A part of dQ on its way through shared memory, and where it goes.
 struct StagedPart {
   float* sums;  // null: no more come
-  Turn turn;
+  QueryGradientSemaphore semaphore;
 };
 
 /// What the queries' warpgroup keeps in shared memory: for its senders, and what its registers have no room for.
 struct QueryState {
   StagedPart staged[kSenders];
-  Turns turns;
+  QueryGradientOrder order;
 };
 static_assert(sizeof(QueryState) <= kQueryStateBytes);
 

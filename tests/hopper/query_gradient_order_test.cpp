@@ -9,7 +9,7 @@
 using std::max;
 using std::min;
 // NOLINTEND(misc-unused-using-decls)
-#include "kernels/sm90/backward/turns.h"
+#include "kernels/sm90/backward/joint/query_gradient_order.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -87,13 +87,13 @@ void expect_one_order(unsigned seed) {
   std::vector<std::vector<Visit>> visits(static_cast<std::size_t>(heads * params.m_blocks));
   for (int item = 0; item < params.items; ++item) {
     const Work work = work_of<C>(params, item);
-    const Turns turns = Turns::of<C>(params, work);
+    const QueryGradientOrder order = QueryGradientOrder::of<C>(params, work);
     int steps = 0;
-    for (int m = turns.m_first; m != turns.m_past; m += turns.direction, ++steps) {
+    for (int m = order.m_first; m != order.m_past; m += order.direction, ++steps) {
       ASSERT_LT(steps, params.m_blocks);
       const int block = work.launch_head * params.m_blocks + m;
       visits[static_cast<std::size_t>(block)].push_back(
-          {item, work.n, turns.first(m), turns.last(m), work.n + work.direction});
+          {item, work.n, order.first(m), order.last(m), work.n + work.direction});
     }
     ASSERT_EQ(steps, work.steps());
   }
@@ -123,26 +123,26 @@ constexpr Config config_of(const ScoreRule& rule, int head_dim) {
   return config;
 }
 
-TEST(Turns, Unmasked) {
+TEST(QueryGradientOrder, Unmasked) {
   expect_one_order_in_many<config_of({}, 64)>();
   expect_one_order_in_many<config_of({}, 128)>();
 }
 
-TEST(Turns, Causal) {
+TEST(QueryGradientOrder, Causal) {
   expect_one_order_in_many<config_of({.mask_right = true}, 64)>();
   expect_one_order_in_many<config_of({.mask_right = true}, 128)>();
 }
 
-TEST(Turns, Window) {
+TEST(QueryGradientOrder, Window) {
   expect_one_order_in_many<config_of({.mask_left = true}, 64)>();
   expect_one_order_in_many<config_of({.mask_right = true, .mask_left = true}, 64)>();
 }
 
-TEST(Turns, Chunks) {
+TEST(QueryGradientOrder, Chunks) {
   expect_one_order_in_many<config_of({.mask_right = true, .mask_left = true, .chunked = true}, 64)>();
 }
 
-TEST(Turns, UsedLengths) {
+TEST(QueryGradientOrder, UsedLengths) {
   expect_one_order_in_many<config_of({.varlen = true}, 64)>();
   expect_one_order_in_many<config_of({.mask_right = true, .varlen = true}, 64)>();
   expect_one_order_in_many<config_of({.mask_right = true, .mask_left = true, .varlen = true}, 128)>();

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "kernels/sm90/backward/barriers.h"
-#include "kernels/sm90/backward/query_turns.h"
+#include "kernels/sm90/backward/joint/query_gradient_semaphore.h"
 
 namespace strobe::sm90::backward {
 
@@ -27,12 +27,12 @@ class QuerySender {
       if (sums == nullptr) {
         return;
       }
-      const Turn turn = part.turn;
-      if (!turn.first()) {
-        turn.wait<C.debug>();
+      const QueryGradientSemaphore semaphore = part.semaphore;
+      if (!semaphore.first()) {
+        semaphore.wait<C.debug>();
       }
       wait<C>(barriers_.staged_full[number_], parity);
-      if (turn.first()) {
+      if (semaphore.first()) {
         cptx::cp_async_bulk(cptx::space_global, cptx::space_shared, sums, stage, kQueryGradientPieceBytes);
       } else {
         cptx::cp_reduce_async_bulk(cptx::space_global, cptx::space_shared, cptx::op_add, sums, stage,
@@ -42,7 +42,7 @@ class QuerySender {
       cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
       cptx::mbarrier_arrive(&barriers_.staged_empty);
       cptx::cp_async_bulk_wait_group(cptx::n32_t<0>{});
-      turn.pass_on();
+      semaphore.pass_on();
       parity ^= 1;
     }
   }
