@@ -13,7 +13,7 @@ struct AppendLaunch {
   std::int64_t blocks = 0;
 };
 
-/// Of a checked append. unsupported for more rows than a launch can have.
+/// The launch of a checked append, or unsupported for more rows than a launch can have.
 Result<AppendLaunch> append_launch(const AppendArguments& arguments, int multiprocessors);
 
 }  // namespace strobe::gpu

@@ -34,7 +34,7 @@ runtime::Variant large_rows_variant(const auxiliary::PrepareBackwardConfig& conf
 /// The gradient of sinks; the same for all calls.
 runtime::Variant sink_variant(std::string_view architecture);
 
-/// Its variant: whatever a row's threads are.
+/// The variant of the kernel that finds large rows, which does not depend on the threads of a row.
 constexpr auxiliary::PrepareBackwardConfig large_rows_config(const auxiliary::PrepareBackwardConfig& prepare) {
   return {.element = prepare.element, .varlen = prepare.varlen};
 }

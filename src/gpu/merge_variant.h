@@ -33,10 +33,10 @@ constexpr auto fields_of(const CombineConfig&) {
 
 namespace strobe::gpu {
 
-/// Of strobe::merge.
+/// The variant of the kernel of strobe::merge.
 runtime::Variant merge_variant(const auxiliary::MergeConfig& config, std::string_view architecture);
 
-/// After a forward whose keys were split.
+/// The variant of the kernel that combines the parts of a forward whose keys were split.
 runtime::Variant combine_variant(const auxiliary::CombineConfig& config, std::string_view architecture);
 
 }  // namespace strobe::gpu

@@ -21,7 +21,7 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
   return {StatusCode::unsupported, fmt::format(format, std::forward<Args>(args)...)};
 }
 
-/// That the inputs are of 16 bits. `engine`: for the message.
+/// Checks that the inputs have 16 bits. `engine`: for the message.
 Status check_dtype(const AttentionProblem& problem, std::string_view engine);
 
 /// head_dims and lengths.

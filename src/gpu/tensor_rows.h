@@ -30,10 +30,10 @@ struct RowsView {
 /// Data and strides in multiples of kAccessBytes; the Status names what is not. `engine`: for the message.
 Status check_alignment(const RowsView& tensor, std::string_view engine);
 
-/// As kernels address them, of 16-bit elements.
+/// The rows of a tensor of 16-bit elements as kernels address them.
 Rows rows_of(const RowsView& tensor);
 
-/// Of 8-bit elements, counted in pairs.
+/// The rows of a tensor of 8-bit elements, counted in pairs, as kernels address them.
 Rows rows_of_pairs(const RowsView& tensor);
 
 }  // namespace strobe::gpu

@@ -18,7 +18,7 @@ struct VectorWords {
 template <Stored stored>
 constexpr Element kElementOf = stored == Stored::fp16 ? Element::fp16 : Element::bf16;
 
-/// From memory that nothing writes while the kernel runs.
+/// Loads from memory that nothing writes while the kernel runs.
 template <Stored stored, int count>
 __device__ __forceinline__ VectorWords<stored, count> load_words(const void* from, long long element) {
   VectorWords<stored, count> loaded;
@@ -106,7 +106,7 @@ __device__ __forceinline__ unsigned to_e4m3(float x) {
   return sign | (rebiased + 0x7ffffU + ((rebiased >> 20) & 1U)) >> 20;
 }
 
-/// Four of them, the first in the lowest byte.
+/// Four floats rounded to the 8-bit format, the first in the lowest byte.
 template <Stored stored>
 __device__ __forceinline__ unsigned to_bytes(const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 890

@@ -41,7 +41,7 @@ struct MeanChunk {
   long long place;
 };
 
-/// Of CTA blockIdx.x.
+/// The chunk of CTA blockIdx.x.
 template <KeyMeanConfig C>
 __device__ __forceinline__ MeanChunk mean_chunk(const KeyMeanParams& params) {
   const int head = blockIdx.x / params.chunks;

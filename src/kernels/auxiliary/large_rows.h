@@ -17,7 +17,8 @@ namespace strobe::auxiliary {
 constexpr int kFragmentRows = 16;
 constexpr int kLargeRowsWarps = kLargeRowsThreads / 32;
 
-/// Of the keys that a thread, a warp or a CTA has seen. Scores as score::transformed() leaves them.
+/// The largest score of the keys that a thread, a warp or a CTA has seen, and their sum. Scores are as
+/// score::transformed() leaves them.
 struct RowMaximum {
   float score = kMinusInfinity;
   float sum = 0.0F;  // of exponentials relative to it
@@ -118,7 +119,7 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
   }
 }
 
-/// Of each row in the thread of that number, by the whole CTA.
+/// The maximum of each row, in the thread of the row's number. By the whole CTA.
 template <Element element>
 __device__ __forceinline__ RowMaximum row_maximum(const RowFragment& of) {
   __shared__ RowMaximum of_warps[kLargeRowsWarps][kFragmentRows];

@@ -245,7 +245,7 @@ __device__ __forceinline__ void load_signs(const QuantizeParams& params, Quantiz
   }
 }
 
-/// Two tiles: of K and V, or neighbours of Q.
+/// What a CTA quantises: two tiles, of K and V, or neighbours of Q.
 struct Job {
   bool keys;
   TilePlace place;  // of the first

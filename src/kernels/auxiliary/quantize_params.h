@@ -56,7 +56,7 @@ constexpr int quantize_blocks(const QuantizeConfig& c) {
   return threads / quantize_threads(c);
 }
 
-/// From one thread's slice of a row to the next.
+/// Bytes from one thread's slice of a row to the next.
 constexpr int slice_bytes(const QuantizeConfig& c, int head_dim) {
   return (head_dim < kSliceColumns ? head_dim : kSliceColumns) * source_bytes(c.source);
 }
@@ -65,7 +65,7 @@ constexpr int tile_smem_bytes(const QuantizeConfig& c, int head_dim) {
   return tile_rows(c) * row_slices(head_dim) * slice_bytes(c, head_dim);
 }
 
-/// Two tiles: of K and V, or two of Q.
+/// Shared memory of the quantiser: two tiles, of K and V, or two of Q.
 constexpr int quantize_smem_bytes(const QuantizeConfig& c) {
   const int qk = tile_smem_bytes(c, c.head_dim);
   const int v = tile_smem_bytes(c, c.head_dim_v);
@@ -138,8 +138,8 @@ struct SequenceSpan {
   int start, rows;
 };
 
-/// Of a packed tensor of `total` rows. Lengths that the caller got wrong lead to no row outside it, and to none behind
-/// the bound.
+/// The rows of a sequence in a packed tensor of `total` rows. Lengths that the caller got wrong lead to no row outside
+/// it, and to none behind the bound.
 inline SequenceSpan packed_span(const int* cu_seqlens, int sequence, int total, int bound) {
   const auto inside = [&](int row) { return row < 0 ? 0 : row > total ? total : row; };
   const int start = inside(cu_seqlens[sequence]);

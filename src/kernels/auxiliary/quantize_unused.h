@@ -11,7 +11,7 @@ enum class Role : unsigned char { query, key, value };
 
 constexpr unsigned kInfinityBits = 0x7f800000U;
 
-/// Of rows whose largest magnitude has these bits.
+/// The scale of rows whose largest magnitude has these bits.
 __device__ __forceinline__ float scale_of(const QuantizeParams& params, unsigned bits) {
   return bits < kInfinityBits ? fmaxf(__fdiv_rn(__uint_as_float(bits), params.largest_element), params.smallest_scale)
                               : __uint_as_float(0x7fc00000U);

@@ -33,7 +33,7 @@ __device__ __forceinline__ void widen(const uint4& bits, float* to, unsigned& na
   }
 }
 
-/// Of a sum of products with zero, as widen() keeps it.
+/// Whether a sum of products with zero, as widen() keeps it, is zero: whether all that it was made of is finite.
 template <Source source>
 __device__ __forceinline__ bool is_zero(unsigned nan) {
   return (nan & (source == Source::fp32 ? 0x7fffffffU : 0x7fff7fffU)) == 0;

@@ -26,13 +26,14 @@ __device__ __forceinline__ float rcp_approx(float x) {
   return y;
 }
 
-/// NaN where one of them is.
+/// The smaller of two numbers; NaN where one of them is.
 __device__ __forceinline__ float min_nan(float x, float y) {
   float least;
   asm("min.NaN.f32 %0, %1, %2;\n" : "=f"(least) : "f"(x), "f"(y));
   return least;
 }
 
+/// The larger of two numbers; NaN where one of them is.
 __device__ __forceinline__ float max_nan(float x, float y) {
   float largest;
   asm("max.NaN.f32 %0, %1, %2;\n" : "=f"(largest) : "f"(x), "f"(y));
@@ -51,20 +52,21 @@ __device__ __forceinline__ uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c
   return d;
 }
 
-/// Two floats rounded to nearest even, `low` in the low half.
+/// Rounds two floats to bfloat16, to nearest even; `low` is in the low half.
 __device__ __forceinline__ uint32_t cvt_bf16x2(float low, float high) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
 
+/// Rounds two floats to float16, to nearest even; `low` is in the low half.
 __device__ __forceinline__ uint32_t cvt_f16x2(float low, float high) {
   uint32_t packed;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
 
-/// Four floats as e4m3, rounded to nearest even and saturated, `a` in the lowest byte.
+/// Rounds four floats to e4m3, to nearest even and saturated; `a` is in the lowest byte.
 __device__ __forceinline__ uint32_t cvt_e4m3x4(float a, float b, float c, float d) {
   uint32_t packed;
   asm("{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, %2, %1; cvt.rn.satfinite.e4m3x2.f32 high, %4, %3; "
@@ -74,15 +76,15 @@ __device__ __forceinline__ uint32_t cvt_e4m3x4(float a, float b, float c, float 
   return packed;
 }
 
-/// From memory that nothing writes while the kernel runs, where it stands: the compiler would rather load it after the
-/// waits that its latency is to pass under.
+/// Loads a float from memory that nothing writes while the kernel runs, where the call stands: the compiler would
+/// rather load it after the waits that its latency is to pass under.
 __device__ __forceinline__ float ld_global_nc(const float* from) {
   float value;
   asm volatile("ld.global.nc.f32 %0, [%1];\n" : "=f"(value) : "l"(from));
   return value;
 }
 
-/// Two e4m3 numbers, the first in the lowest byte; both are float16 numbers.
+/// Two e4m3 numbers, the first in the lowest byte, as float16, which holds them exactly.
 __device__ __forceinline__ uint32_t cvt_f16x2_from_e4m3x2(uint32_t packed) {
   uint32_t both;
   asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low; }\n" : "=r"(both) : "r"(packed));
@@ -104,7 +106,7 @@ __device__ __forceinline__ float shfl_quad(float x, int quad) {
   return y;
 }
 
-/// The two halves of a register, low first.
+/// The two float16 numbers in a register as floats, low first.
 __device__ __forceinline__ float2 cvt_f32x2_from_f16x2(uint32_t packed) {
   float2 both;
   asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"

@@ -23,13 +23,13 @@ __device__ __forceinline__ void cp_async_16_alone(uint32_t to, const void* from,
 /// All of this thread's copies since the last commit become a group.
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;\n"); }
 
-/// Until no more than the `pending` newest groups of this thread are on their way.
+/// Waits until no more than the `pending` newest groups of this thread's copies are on their way.
 template <int pending>
 __device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
 }
 
-/// Until none of this thread's copies is on its way.
+/// Waits until none of this thread's copies is on its way.
 __device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
 
 }  // namespace strobe::ptx

@@ -25,7 +25,7 @@ __device__ __forceinline__ int blocks_of_tile(const VisibilityParams& visibility
   }
 }
 
-/// Of all tiles of one head of a sequence.
+/// The blocks of keys that all tiles of one head of a sequence see.
 template <Tiling T>
 __device__ __forceinline__ int blocks_of_head(const VisibilityParams& visibility, const sequence::Sequence& sequence) {
   int blocks = 0;

@@ -9,7 +9,8 @@
 
 namespace strobe::score {
 
-/// Both sides of a sequence. The one behind the last has rows of packed tensors that belong to no sequence.
+/// The queries and the keys of a sequence. The one behind the last has rows of packed tensors that belong to no
+/// sequence.
 template <ScoreRule R>
 __device__ __forceinline__ sequence::Sequence sequence_of(const BackwardParams& params, int index) {
   if constexpr (R.varlen) {
@@ -86,7 +87,7 @@ __device__ __forceinline__ void find_query_blocks(const VisibilityParams& visibi
 struct QueryBlock : sequence::Sequence {
   int sequence, head, m;
 
-  /// By the number of a CTA: all blocks of a head before the next head's.
+  /// The block of the CTA of that number: all blocks of a head before the next head's.
   template <ScoreRule R>
   __device__ __forceinline__ static QueryBlock of(const BackwardParams& params, int number) {
     const int flat = number / params.m_blocks;
@@ -98,7 +99,7 @@ struct QueryBlock : sequence::Sequence {
     return block;
   }
 
-  /// Its number in the workspaces of rows.
+  /// The block's number in the workspaces of rows.
   template <ScoreRule R>
   __device__ __forceinline__ long long in_workspaces(const BackwardParams& params, int block_m) const {
     return first_block_of<R>(params, sequence, head, block_m) + m;

@@ -61,7 +61,7 @@ class ExactGradient {
   float sums_[kColumns] = {};
 };
 
-/// The same in all lanes of a warp.
+/// The dot product of two rows, the same in all lanes of a warp.
 template <Element element>
 __device__ __forceinline__ float dot_product(const unsigned short* a, const unsigned short* b, int columns) {
   float sum = 0.0F;
@@ -165,7 +165,7 @@ __device__ __forceinline__ void recompute_query(const BackwardParams& params, co
   sum.store(params.scale, stored);
 }
 
-/// Of rows [first, end) of one head of a sequence those whose dQ is not finite, by one warp.
+/// Computes again those of rows [first, end) of one head of a sequence whose dQ is not finite. By one warp.
 template <ScoreRule R, int head_dim>
 __device__ __forceinline__ void repair_queries(const BackwardParams& params, const sequence::Sequence& rows,
                                                int sequence, int head, int block_m, int first, int end) {
@@ -210,7 +210,7 @@ __device__ __forceinline__ void recompute_key(const BackwardParams& params, cons
   sum.store(kOfK ? params.scale : value_factor, stored);
 }
 
-/// Of keys [first, end) of one head of a sequence those whose dK or dV is not finite, by one warp.
+/// Computes again those of keys [first, end) of one head of a sequence whose dK or dV is not finite. By one warp.
 template <ScoreRule R, int head_dim, KeySide side>
 __device__ __forceinline__ void repair_keys(const BackwardParams& params, const sequence::Sequence& rows,
                                             const KeyHead& of, int block_m, int first, int end) {

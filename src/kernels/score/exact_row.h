@@ -76,7 +76,7 @@ struct RowSums {
   }
 };
 
-/// By one warp, of a row of `head_dim_v` columns as compiled. `rows` reads K and V.
+/// Computes a row again, by one warp: a row of `head_dim_v` columns as compiled. `rows` reads K and V.
 template <ScoreRule R, int head_dim_v, typename KeyRows = ElementRows<R.element>>
 __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& params, const BlockMaskParams& blocks,
                                                         const ExactRow& row, const KeyRows& rows = {}) {

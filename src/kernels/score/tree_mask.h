@@ -16,7 +16,7 @@ struct TreeRow {
   unsigned long long shown;  // a bit for each key from there on
 };
 
-/// Of a query; of the last one for a query past it.
+/// Which keys a tree mask shows to a query; to a query past the last one, what it shows to the last one.
 template <ScoreRule R>
 __device__ __forceinline__ TreeRow tree_row(const TreeParams& params, const sequence::Sequence& sequence, int batch,
                                             int query) {

@@ -41,7 +41,7 @@ __device__ __forceinline__ int page_number(const CacheParams& cache, int sequenc
   return __ldg(cache.page_table + sequence * cache.table_batch_stride + page * cache.table_page_stride);
 }
 
-/// Of row `row` of a sequence, padding counted in; less than the sequence's used rows.
+/// The place of row `row` of a sequence, padding counted in; it is less than the sequence's used rows.
 template <bool in_pages, bool in_entries>
 __device__ __forceinline__ CachePlace cache_place(const CacheParams& cache, int sequence, int row) {
   if constexpr (in_pages) {

@@ -7,7 +7,8 @@
 
 namespace strobe::sequence {
 
-/// Of one sequence and head. `Places`: ElementRows or CachedRows, which find a row; rows count pairs of 8-bit elements.
+/// Rows of K and V of one sequence and head. `Places`: ElementRows or CachedRows, which find a row; rows count pairs of
+/// 8-bit elements.
 template <Operands stored, Element element, typename Places>
 class StoredRows {
  public:

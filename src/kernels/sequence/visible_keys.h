@@ -31,7 +31,7 @@ __device__ __forceinline__ SequenceRows sequence_rows(const int* cu_seqlens, con
   return rows;
 }
 
-/// Both sides of one sequence.
+/// The queries and the keys of one sequence.
 struct Sequence {
   SequenceRows q, k;
   int diagonal;  // key on query 0's diagonal: seqlen_k - seqlen_q, or 0

@@ -25,7 +25,7 @@ __device__ __forceinline__ bool stage_keys(unsigned char* tile, const float (&x)
   return finite;
 }
 
-/// By the whole CTA, when nobody reads K and V any more.
+/// Stores dK and dV. By the whole CTA, when nobody reads K and V any more.
 template <Config C, int key_registers, int value_registers>
 __device__ __forceinline__ void store_gradients(const Params& params, const Work& work,
                                                 const float (&dk)[fragments(C)][key_registers],

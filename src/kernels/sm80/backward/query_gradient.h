@@ -69,7 +69,7 @@ __device__ __forceinline__ void add_to_sums(float* sums, const float (&dq)[fragm
   }
 }
 
-/// Reads them back. By way of L2: other multiprocessors wrote them.
+/// Loads a part's sums, by way of L2: other multiprocessors wrote them.
 template <int fragments, int registers>
 __device__ __forceinline__ void load_sums(const float* sums, float (&dq)[fragments][registers]) {
 #pragma unroll

@@ -12,11 +12,11 @@
 
 namespace strobe::sm80::backward {
 
-/// Of sixteen keys and part_m queries.
+/// A thread's scores of sixteen keys and part_m queries.
 template <Config C>
 using Scores = float[C.part_m / 2];
 
-/// The same as operand of a product: sixteen queries each.
+/// Scores of sixteen keys and part_m queries as operand of a product: sixteen queries each.
 template <Config C>
 using Operand = uint32_t[C.part_m / kStep][4];
 
@@ -58,7 +58,7 @@ struct PartBias {
   }
 };
 
-/// Rules without a bias.
+/// The bias of rules that have none.
 template <Config C>
   requires(!C.rule.bias)
 struct PartBias<C> {
@@ -99,7 +99,7 @@ class LargeExponents {
                  score::first_block_of<C.rule>(block.params, block.work.sequence, block.head, C.block_m) * C.block_m +
                  block.query()) {}
 
-  /// Of a softcapped score in a column of row r.
+  /// The exponent of a softcapped score in a column of row r.
   __device__ __forceinline__ float of(float score, int r, int column, float term, float lse_log2) const {
     return score::large_exponent<C.rule>(params_, score, term, slope_, distance_ - 8 * r + column, scale_,
                                          row_max_[column], lse_log2, 0.0F);
@@ -112,7 +112,8 @@ class LargeExponents {
   const float* const row_max_;
 };
 
-/// Others: less LSE and ALiBi's slope times the distance.
+/// The exponents of a thread's scores where no row has a maximum of its own: less LSE and ALiBi's slope times the
+/// distance.
 template <Config C>
 class Exponents {
  public:
@@ -202,7 +203,7 @@ class PartDropout {
   score::DropoutSlices<kDrawn> slices_;
 };
 
-/// Rules without dropout.
+/// Dropout of rules that have none.
 template <Config C>
   requires(!C.rule.dropout)
 class PartDropout<C> {

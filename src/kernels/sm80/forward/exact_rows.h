@@ -53,7 +53,7 @@ __device__ __forceinline__ auto element_rows(const Params& params, const TileWor
   }
 }
 
-/// Of this warp's rows, after it has stored them.
+/// Computes again those of this warp's rows that are not finite, after it has stored them.
 template <Config C>
 __device__ __forceinline__ void repair_rows(const Params& params, const TileWork& work, int first_row) {
   __syncwarp();
@@ -67,7 +67,7 @@ __device__ __forceinline__ void repair_rows(const Params& params, const TileWork
   }
 }
 
-/// The same of this CTA's part of a tile.
+/// Computes again those of this warp's rows that are not finite in this CTA's part of a tile.
 template <Config C>
 __device__ __forceinline__ void repair_part(const Params& params, const TileWork& work, int first_row) {
   __syncwarp();

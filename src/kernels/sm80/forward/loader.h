@@ -44,7 +44,7 @@ class BlockPlaces {
   sequence::CachePlace place_{sequence::kNoEntry, 0};  // of the lane's row
 };
 
-/// Others find each row when they copy it.
+/// The rows of variants that do not look ahead: they find each row when they copy it.
 template <Config C>
   requires(!kLooksAhead<C>)
 class BlockPlaces<C> {
@@ -60,7 +60,7 @@ class BlockConverter {
       : keys_(params.k_scales.of(work.tile.sequence, head_kv_of(params, work)), params.k_scales.shift),
         values_(params.v_scales.of(work.tile.sequence, head_kv_of(params, work)), params.v_scales.shift) {}
 
-  /// Of the block that is converted next: its first key, of `used`.
+  /// Fetches the scales of the block that is converted next, from its first key on, of `used`.
   __device__ __forceinline__ void fetch_scales(int first, int used) {
     keys_.fetch_scales(first, used);
     values_.fetch_scales(first, used);
@@ -113,7 +113,7 @@ class KeyValueLoader {
   /// Which of the groups this thread's is, all lanes of a warp knowing that they agree.
   __device__ __forceinline__ static int group() { return C.key_groups == 1 ? 0 : warp_of_cta() / row_warps(C); }
 
-  /// With the first block; what else the thread has on its way (Q) belongs to it.
+  /// Begins with the first block; what else the thread has on its way (Q) belongs to it.
   __device__ __forceinline__ void start(int n) {
     if constexpr (kAlternates) {
       start_keys(0, n);

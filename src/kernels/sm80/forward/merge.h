@@ -12,13 +12,13 @@ template <Config C>
 struct MergedRows {
   static constexpr int kRows = fragments(C) * kRowsPerThread;
 
-  /// Of row `row` of this thread: `what` 0 is its maximum, 1 its sum, 2 its largest score.
+  /// A number of row `row` of this thread: `what` 0 is its maximum, 1 its sum, 2 its largest score.
   __device__ __forceinline__ static float& at(int group, int what, int row) {
     float* const maxima = reinterpret_cast<float*>(shared_memory() + smem_plan(C).maxima);
     return maxima[((group * 3 + what) * kRows + row) * threads_per_group(C) + threadIdx.x % threads_per_group(C)];
   }
 
-  /// A register of O; not of the first group.
+  /// A register of O of any group but the first.
   __device__ __forceinline__ static float& sum(int group, int f, int i) {
     float* const sums = reinterpret_cast<float*>(shared_memory() + smem_plan(C).sums);
     const int registers = (group - 1) * fragments(C) + f;

@@ -28,7 +28,7 @@ struct RowRules {
   RowDropout<C> dropout;
 };
 
-/// Of a warp.
+/// The rules of all of a warp's rows.
 template <Config C>
 struct WarpRules {
   RowRules<C> of[fragments(C)];

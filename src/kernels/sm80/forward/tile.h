@@ -64,10 +64,10 @@ class TileForward {
   }
 
  private:
-  /// Of this warp, within its group.
+  /// The number of this warp within its group.
   __device__ __forceinline__ int row_warp() const { return C.key_groups == 1 ? warp_ : warp_ % row_warps(C); }
 
-  /// Of this warp.
+  /// The first row of this warp.
   __device__ __forceinline__ int first_row(const TileWork& work) const {
     return work.m_begin + row_warp() * C.rows_per_warp;
   }

@@ -83,7 +83,7 @@ struct SharedBias {
   }
 };
 
-/// Of 32 bits: one by one.
+/// A step's bias of 32 bits, where this thread's scores want it: one number after another.
 template <Config C>
   requires(C.rule.bias_float32)
 struct SharedBias<C> {

@@ -74,7 +74,7 @@ inline constexpr int kFinishThreads = kWarpgroupSize * kQueryGradientParts;
 
 /// Whether the tensor cores subtract D from dP, and LSE from S where nothing is done to S before, as products with one
 /// more block of columns (kernels/math/split.h): no thread has to fetch them, which the WGMMAs' operands would delay.
-/// By roles it pays for LSE, and at 128 shared memory is full.
+/// By roles this is faster for LSE alone, and with 128 queries a step shared memory is full.
 constexpr bool splits_d(const Config& c) { return !c.by_roles; }
 constexpr bool splits_lse(const Config& c) {
   return !c.rule.scale_first && !c.rule.softcap && !c.rule.bias && (!c.by_roles || c.block_m == kRowsPerWarpgroup);

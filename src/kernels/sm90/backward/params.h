@@ -15,7 +15,7 @@ struct TensorMaps {
   TensorMap bias;  // variants with bias_stages
 };
 
-/// Those of dQ's kernel: boxes of 64 rows.
+/// The tensor maps of dQ's kernel: boxes of 64 rows.
 struct QueryGradientMaps {
   TensorMap k, dq;
 };

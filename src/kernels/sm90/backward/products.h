@@ -21,7 +21,8 @@ __device__ __forceinline__ void multiply_transposed(float (&d)[C.block_m / 2], D
   }
 }
 
-/// The same plus a number for each query, which rows of 16 bytes hold in parts (kernels/math/split.h).
+/// S^T = K Q^T or dP^T = V dO^T plus a number for each query, which rows of 16 bytes hold in parts
+/// (kernels/math/split.h).
 template <Config C, int columns>
 __device__ __forceinline__ void multiply_transposed_and_add(float (&d)[C.block_m / 2], Descriptor keys,
                                                             Descriptor queries, RowsDescriptor numbers) {

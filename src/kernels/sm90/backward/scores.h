@@ -42,7 +42,7 @@ __device__ __forceinline__ void for_each_exponent(const ScoreBlock<C>& block, co
   }
 }
 
-/// The same where a row may have a maximum of its own (score/large_rows.h).
+/// As for_each_exponent(), where a row may have a maximum of its own (score/large_rows.h).
 template <Config C, typename Bias, typename Visit>
 __device__ __forceinline__ void for_each_large_exponent(const ScoreBlock<C>& block, const Scores<C>& s,
                                                         const RowNumbers<C>& lse_log2, Bias& bias, const Visit& visit) {
@@ -94,8 +94,8 @@ __device__ __forceinline__ void plain_probabilities(const ScoreBlock<C>& block, 
   }
 }
 
-/// Of scores from which the tensor cores subtracted a row's maximum, where it has one of its own and not its LSE: what
-/// is left to be subtracted, so that they are exponents over the scale.
+/// Subtracts what is left of LSE from scores from which the tensor cores subtracted a row's maximum, where the row has
+/// one of its own: afterwards they are exponents over the scale.
 template <Config C>
 __device__ __forceinline__ void subtract_large_lse(const ScoreBlock<C>& block, Scores<C>& s) {
   const float inverse = ptx::rcp_approx(block.params.score.scale_log2);

@@ -51,7 +51,7 @@ class VisibleSteps {
   const Work& work_;
 };
 
-/// Those that a block mask shows, for whole warps.
+/// The blocks of queries that a block mask shows, for whole warps.
 template <Config C>
   requires(C.rule.block_mask != 0)
 class VisibleSteps<C> {

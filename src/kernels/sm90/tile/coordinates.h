@@ -36,7 +36,7 @@ struct Coordinates {
   cuda::std::int32_t at[kAxes];
 };
 
-/// In the order of the map's axes.
+/// The coordinates of a box in the order of the map's axes.
 template <bool packed_heads>
 __device__ __forceinline__ Coordinates coordinates_of(const BoxStart& box) {
   constexpr AxisOrder kOrder = axis_order(packed_heads);

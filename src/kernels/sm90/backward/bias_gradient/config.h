@@ -50,7 +50,7 @@ constexpr BiasGradientSmemPlan bias_gradient_smem_plan_of(const Config& c, int s
   return plan;
 }
 
-/// Two stages of what there is room for, first of what is needed first.
+/// Where everything lies in shared memory. What is needed first has two stages first, where they fit.
 constexpr BiasGradientSmemPlan bias_gradient_smem_plan(const Config& c) {
   const BiasGradientSmemPlan both = bias_gradient_smem_plan_of(c, 2, 2);
   if (both.total_bytes <= kMaxSmemBytes) return both;

@@ -18,7 +18,7 @@ struct BiasGradientBarriers {
   uint64_t gradients_full[kPlan.gradient_stages], gradients_empty[kPlan.gradient_stages];  // dO, V, D
   uint64_t bias_full, bias_empty;                                                          // where TMA brings it
 
-  /// By one thread, before anyone uses them.
+  /// Initialises the barriers. By one thread, before anyone uses them.
   __device__ void init() {
     static_assert(sizeof(BiasGradientBarriers) <= kBiasGradientBarrierBytes);
     constexpr uint32_t kArrivals = kKeyWarpgroups * kWarpsPerWarpgroup * kWarpArrivals<C.debug>;

@@ -15,7 +15,7 @@ namespace strobe::sm90::backward {
 
 inline constexpr unsigned kNotFinite = 0xffffffffU;  // instead of a number: dQ is not finite
 
-/// Of a wait that is too long to be honest, in debug variants.
+/// Traps in debug variants where a wait takes longer than any that ends.
 template <bool debug>
 class Deadline {
  public:

@@ -16,7 +16,7 @@ class QuerySender {
   __device__ __forceinline__ QuerySender(unsigned char* smem, Barriers<C>& barriers, int number)
       : smem_(smem), barriers_(barriers), number_(number) {}
 
-  /// By one thread, until a part comes that goes nowhere.
+  /// Sends parts until one comes that goes nowhere. By one thread.
   __device__ __forceinline__ void run() {
     const auto* stage = reinterpret_cast<const float*>(smem_ + smem_plan(C).dq);
     const StagedPart& part = reinterpret_cast<const QueryState*>(smem_ + smem_plan(C).query_state)->staged[number_];

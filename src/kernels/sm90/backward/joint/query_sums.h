@@ -20,7 +20,7 @@ __device__ __forceinline__ void red_add(float* address, float a, float b, float 
                : "memory");
 }
 
-/// Of a head, its first block; those of the next block are block_m * head_dim further.
+/// The sums of a head's first block; those of the next block are block_m * head_dim further.
 template <Config C>
 __device__ __forceinline__ float* query_gradient_sums(const Params& params, int sequence, int head) {
   return params.dq_sum + score::first_block_of<C.rule>(params, sequence, head, C.block_m) * (C.block_m * C.head_dim);
@@ -29,7 +29,7 @@ __device__ __forceinline__ float* query_gradient_sums(const Params& params, int 
 template <Config C>
 constexpr int kSumsPerPart = C.block_m * C.head_dim / kQueryGradientParts;
 
-/// A part of a block of the workspace.
+/// The sums of a part of a block of the workspace.
 template <Config C>
 __device__ __forceinline__ float* part_sums(const Params& params, long long block, int part) {
   return params.dq_sum + (block * kQueryGradientParts + part) * kSumsPerPart<C>;
