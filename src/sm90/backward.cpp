@@ -79,8 +79,8 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   params.row_max = floats(offsets.row_max);
   params.large_rows = reinterpret_cast<unsigned*>(workspace + offsets.large_rows);
   const auto bytes = [&](std::size_t offset) { return reinterpret_cast<unsigned char*>(workspace + offset); };
-  params.lse_split = splits_lse(plan.config) ? bytes(offsets.lse_split) : nullptr;
-  params.d_split = splits_d(plan.config) ? bytes(offsets.d_split) : nullptr;
+  params.lse_hi_lo = has_hi_lo_lse(plan.config) ? bytes(offsets.lse_hi_lo) : nullptr;
+  params.d_hi_lo = has_hi_lo_d(plan.config) ? bytes(offsets.d_hi_lo) : nullptr;
   params.dq_sum = plan.config.by_roles ? nullptr : floats(offsets.dq_sum);
   params.dq_semaphores = plan.config.ordered ? reinterpret_cast<unsigned*>(workspace + offsets.dq_semaphores) : nullptr;
   params.ds = plan.config.by_roles ? bytes(offsets.ds) : nullptr;
@@ -96,10 +96,10 @@ auxiliary::PrepareBackwardParams prepare_parameters(const AttentionProblem& prob
                                                     const BackwardArguments& a, const backward::Params& params) {
   auxiliary::PrepareBackwardParams prepare =
       gpu::prepare_params(problem, a, params, plan.config.rule, plan.config.block_m);
-  prepare.lse_split = const_cast<unsigned char*>(params.lse_split);
-  prepare.d_split = const_cast<unsigned char*>(params.d_split);
+  prepare.lse_hi_lo = const_cast<unsigned char*>(params.lse_hi_lo);
+  prepare.d_hi_lo = const_cast<unsigned char*>(params.d_hi_lo);
   prepare.lse_shift = backward::kProbabilityLog2;
-  prepare.lse_factor = splits_lse(plan.config) ? 1.0F / params.score.scale_log2 : 0.0F;
+  prepare.lse_factor = has_hi_lo_lse(plan.config) ? 1.0F / params.score.scale_log2 : 0.0F;
   const auto clear = [&](void* from, long long bytes) {
     prepare.zeros = from;
     prepare.zeros_16_bytes = round_up(bytes, 16) / 16;

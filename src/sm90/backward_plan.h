@@ -17,6 +17,7 @@
 namespace strobe::sm90 {
 
 /// How much workspace dS may take by roles, where it is kept for the kernel that computes dQ.
+/// docs/performance-log-backward.md: "dS in chunks of 40 MB".
 struct ScoreGradientLimits {
   // Launches that write less leave multiprocessors without work; larger ones are not faster.
   std::size_t bytes = std::size_t{1} << 30U;
@@ -30,8 +31,8 @@ struct BackwardWorkspace {
   std::size_t d_sum = 0;
   std::size_t row_max = 0;
   std::size_t large_rows = 0;
-  std::size_t lse_split = 0;
-  std::size_t d_split = 0;
+  std::size_t lse_hi_lo = 0;
+  std::size_t d_hi_lo = 0;
   std::size_t dq_sum = 0;
   std::size_t dq_semaphores = 0;
   std::size_t ds = 0;

@@ -6,7 +6,7 @@
 
 #include "kernels/auxiliary/prepared_rows.h"
 #include "kernels/math/constants.h"
-#include "kernels/math/split.h"
+#include "kernels/math/hi_lo.h"
 #include "kernels/ptx/grid.h"
 
 namespace strobe::auxiliary {
@@ -58,15 +58,15 @@ __device__ __forceinline__ void store_row(const PrepareBackwardParams& params, c
     params.d_sum[at] = d;
     return;
   }
-  auto* parts = static_cast<uint4*>(which == 2 ? params.lse_split : params.d_split);
+  auto* parts = static_cast<uint4*>(which == 2 ? params.lse_hi_lo : params.d_hi_lo);
   if (parts != nullptr) {
     constexpr float kLeast = -1.0e38F;  // -inf has no parts; NaN stays NaN
     float score = (params.lse_shift - lse_log2) * params.lse_factor;
     score = score < kLeast ? kLeast : score;
     if (row_max != 0.0F) {  // the backward subtracts the rest
-      score = splits_any<element> ? -row_max : 0.0F;
+      score = hi_lo_holds_any<element> ? -row_max : 0.0F;
     }
-    parts[at] = split<element>(which == 2 ? score : -d);
+    parts[at] = hi_lo<element>(which == 2 ? score : -d);
   }
 }
 

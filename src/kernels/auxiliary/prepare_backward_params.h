@@ -22,9 +22,9 @@ struct PrepareBackwardParams {
   float* d_sum = nullptr;
   float* row_max = nullptr;
   unsigned* large_rows = nullptr;  // one for each CTA of find_large_rows
-  // The same for the tensor cores (kernels/math/split.h); null: not wanted.
-  void* lse_split = nullptr;  // (lse_shift - LSE) * lse_factor, both in powers of two
-  void* d_split = nullptr;    // -D
+  // The same for the tensor cores (kernels/math/hi_lo.h); null: not wanted.
+  void* lse_hi_lo = nullptr;  // (lse_shift - LSE) * lse_factor, both in powers of two
+  void* d_hi_lo = nullptr;    // -D
   float lse_shift = 0.0F, lse_factor = 0.0F;
   void* zeros = nullptr;  // null: none
   long long zeros_16_bytes = 0;

@@ -22,9 +22,9 @@ struct QueryGradientMaps {
 
 /// The sums of dQ are null by roles; else [block_m * head_dim (as compiled)] floats of each block (joint/query_sums.h).
 struct Params : BackwardParams {
-  // Where Config says so, for the tensor cores (kernels/math/split.h): what they add to S and dP instead.
-  const unsigned char* lse_split;  // null where Config says that LSE is not split
-  const unsigned char* d_split;
+  // Where Config says so, for the tensor cores (kernels/math/hi_lo.h): what they add to S and dP instead.
+  const unsigned char* lse_hi_lo;  // null where Config says that LSE stays one float32
+  const unsigned char* d_hi_lo;
   // By roles: dS^T in tiles of 64 keys x 64 queries, swizzled as in shared memory: [query heads of this launch,
   // key_blocks, m_blocks * block_m / 64], where a launch covers `items` from first_head_kv on. Null otherwise.
   unsigned char* ds;

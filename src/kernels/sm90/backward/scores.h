@@ -2,7 +2,7 @@
 // What a thread does to its scores: probabilities, their gradients, and dS on its way to shared memory.
 #pragma once
 
-#include "kernels/math/split.h"
+#include "kernels/math/hi_lo.h"
 #include "kernels/score/dropout.h"
 #include "kernels/sm90/backward/score_block.h"
 
@@ -104,7 +104,7 @@ __device__ __forceinline__ void subtract_large_lse(const ScoreBlock<C>& block, S
   const auto* lse_log2 = reinterpret_cast<const float2*>(block.of_query(block.params.lse_log2));
   const auto subtract = [&](int i, float maximum, float lse) {
     const float rest = maximum == 0.0F ? 0.0F : lse * inverse - most;
-    const float left = splits_any<C.rule.element> ? 0.0F : maximum;
+    const float left = hi_lo_holds_any<C.rule.element> ? 0.0F : maximum;
     s[i] = ptx::min_nan(s[i] - left - rest, most);
     s[i + 2] = ptx::min_nan(s[i + 2] - left - rest, most);
   };

@@ -2,6 +2,7 @@
 // The scores of 8-bit operands: sums of products of elements, with the scales of queries and keys.
 #pragma once
 
+#include "kernels/math/eight_bit.h"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/epilogue.h"
 #include "kernels/sm90/forward/params.h"
@@ -33,12 +34,6 @@ struct BlockScales {
   float largest_log2;
 };
 
-// V's scales that are no further apart than this factor have one reference.
-constexpr float kCloseScales = 4.0F;
-
-// The smallest scale: a product with it is not worth telling from zero.
-constexpr float kSmallestScale = 0x1p-80F;
-
 /// The float whose unit in the last place is 1: added to a float below 2^23, it leaves that float, rounded to nearest
 /// even, in the lowest bits.
 constexpr float kRoundToInteger = 8388608.0F;
@@ -47,7 +42,6 @@ constexpr float kRoundToInteger = 8388608.0F;
 /// reference is raised.
 template <Config C>
 constexpr float kLevelsLog2 = C.operands == Operands::int8 ? 7.99435343685886F : 4.0F;
-constexpr float kFloatSlack = 4.8F;  // log2 of 448 / 16, less than that
 
 /// Whether a group of keys shares a V scale that is part of its exponents; a block of integers' joins P V's sums
 /// instead.

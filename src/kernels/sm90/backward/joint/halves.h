@@ -6,11 +6,11 @@
 
 namespace strobe::sm90::backward {
 
-/// P = exp2(S - LSE) as float16, of S from which LSE was subtracted where the variant splits it.
+/// P = exp2(S - LSE) as float16, of S from which LSE was subtracted where the variant has it in high and low parts.
 template <Config C>
 __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
                                                         Scores<C>& s, RowNumbers<C>& lse_log2, Operand<C>& halves) {
-  if constexpr (splits_lse(C)) {
+  if constexpr (has_hi_lo_lse(C)) {
     difference_probabilities<C>(block, masked, has_large_rows, s);
   } else {
     scale_probabilities<C>(lse_log2);

@@ -97,14 +97,14 @@ class KeyWarpgroup {
     const Descriptor queries = descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4);
     wait<C>(barriers_.q_full[q_.stage], q_.parity);
     ptx::wgmma_fence();
-    if constexpr (splits_lse(C)) {
+    if constexpr (has_hi_lo_lse(C)) {
       multiply_transposed_and_add<C, C.head_dim>(s, own_keys(kPlan.k), queries,
                                                  rows(kPlan.lse) + q_.stage * (kPlan.lse_bytes >> 4));
     } else {
       multiply_transposed<C, C.head_dim>(s, own_keys(kPlan.k), queries);
     }
     ptx::wgmma_commit_group();
-    if constexpr (!splits_lse(C)) {
+    if constexpr (!has_hi_lo_lse(C)) {
       load_row_numbers<C>(lse_log2, reinterpret_cast<const float*>(smem_ + kPlan.lse + q_.stage * kPlan.lse_bytes));
     }
     ptx::wgmma_wait_group<0>(s);

@@ -48,7 +48,7 @@ class ProbabilityRole : Role<C> {
     issue_scores(s, lse_log2);
     ptx::wgmma_wait_group<0>(s);
     const bool masked = !block.work.template sees_all<C.rule>(m);
-    if constexpr (splits_lse(C)) {
+    if constexpr (has_hi_lo_lse(C)) {
       difference_probabilities<C>(block, masked, has_large_rows && block.has_large_rows(), s);
     } else {
       if constexpr (C.bias_stages > 0) {
@@ -67,7 +67,7 @@ class ProbabilityRole : Role<C> {
     wait<C>(barriers_.q_full[q_.stage], q_.parity);
     ptx::wgmma_fence();
     const Descriptor queries = descriptor_k_major(smem_ + kPlan.q) + q_.stage * (kPlan.q_bytes >> 4);
-    if constexpr (splits_lse(C)) {
+    if constexpr (has_hi_lo_lse(C)) {
       multiply_transposed_and_add<C, C.head_dim>(
           s, descriptor_k_major(smem_ + kPlan.k), queries,
           descriptor_of_rows(smem_ + kPlan.lse) + q_.stage * (kPlan.lse_bytes >> 4));
