@@ -11,25 +11,33 @@ import re
 PUBLIC = "include"
 FAMILIES = ("sm90", "sm80")  # of GPU kernels
 FORWARD = "src/kernels/sm90/forward"
+SHARED_BY_SCORES = ["src/kernels/sequence", "src/kernels/math", "src/kernels/ptx"]
+SHARED_KERNELS = ["src/kernels/scheduler", "src/kernels/auxiliary", "src/kernels/score", *SHARED_BY_SCORES]
 ALLOWED = {
     PUBLIC: [],
-    "src/call": [PUBLIC],
+    # Numbers that results of 8 bits depend on: plain constexpr C++ that kernels include, too.
+    "src/call": [PUBLIC, "src/kernels/math/eight_bit.h"],
     "src/runtime": [PUBLIC],
     # Device code, which NVRTC compiles.
     "src/kernels": [],
-    "src/kernels/score": ["src/kernels/math"],
-    "src/kernels/math": ["src/kernels/score"],
-    "src/kernels/scheduler": ["src/kernels/score", "src/kernels/math"],
-    "src/kernels/steps": ["src/kernels/score", "src/kernels/math"],
-    "src/kernels/sm90": ["src/kernels/scheduler", "src/kernels/score", "src/kernels/math"],
-    "src/kernels/sm80": ["src/kernels/scheduler", "src/kernels/score", "src/kernels/math"],
+    # The enumeration of elements and the rule are plain constexpr C++, which everything else is written for.
+    "src/kernels/ptx": ["src/kernels/math/element.h"],
+    "src/kernels/math": ["src/kernels/ptx"],
+    "src/kernels/sequence": ["src/kernels/score/rule.h", "src/kernels/math", "src/kernels/ptx"],
+    "src/kernels/score": SHARED_BY_SCORES,
+    "src/kernels/scheduler": ["src/kernels/score", *SHARED_BY_SCORES],
+    "src/kernels/auxiliary": ["src/kernels/score", *SHARED_BY_SCORES],
+    **{
+        f"src/kernels/{family}": ["src/kernels/scheduler", "src/kernels/score", *SHARED_BY_SCORES]
+        for family in ("sm90", "sm80")
+    },
     # Producers and consumers of a forward meet in shared memory alone.
     **{
         f"{FORWARD}/{part}": [
             *(f"{FORWARD}/{name}" for name in ("barriers.h", "config.h", "context.h", "params.h", "smem.h", *parts)),
             *(f"src/kernels/{name}" for name in ("sm90/ptx", "sm90/scheduler", "sm90/tile", "scheduler")),
             "src/kernels/score",
-            "src/kernels/math",
+            *SHARED_BY_SCORES,
         ]
         for part, parts in {"tile": (), "produce": ("tile",), "consume": ("store", "tile"), "store": ("tile",)}.items()
     },
@@ -42,10 +50,7 @@ ALLOWED = {
         "src/call",
         "src/runtime",
         "src/engine/engine.h",
-        "src/kernels/score",
-        "src/kernels/math",
-        "src/kernels/scheduler",
-        "src/kernels/steps",
+        *SHARED_KERNELS,
     ],
     **{
         f"src/{family}": [
@@ -55,10 +60,7 @@ ALLOWED = {
             "src/runtime",
             "src/engine/engine.h",
             f"src/kernels/{family}",
-            "src/kernels/scheduler",
-            "src/kernels/steps",
-            "src/kernels/score",
-            "src/kernels/math",
+            *SHARED_KERNELS,
         ]
         for family in FAMILIES
     },

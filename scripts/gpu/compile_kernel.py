@@ -5,7 +5,7 @@
 Usage: compile_kernel.py HEADER INSTANTIATION OUT.cubin [--arch sm_80] [--cuda build/cuda/nvidia/cu13]
        [--nvrtc build/cuda/nvidia/cuda_nvrtc/lib] [--option NVRTC_OPTION]...
 HEADER is included as the kernels include each other; INSTANTIATION names the kernel with its template argument, as
-"strobe::sm90::backward::kernel<strobe::sm90::backward::Config{.block_m = 128}>". Prints the mangled name and
+"strobe::sm90::backward::joint_kernel<strobe::sm90::backward::Config{.block_m = 128}>". Prints the mangled name and
 ptxas's report; exits with 1 on spills and on serialised WGMMAs.
 """
 

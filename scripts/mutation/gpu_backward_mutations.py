@@ -1,50 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ways in which run_gpu.py breaks the Hopper engine's backward kernels, and which test must notice each."""
 
-from gpu_mutations import BACKWARD, SCORE, STEPS, KernelMutation
+from gpu_mutations import AUXILIARY, BACKWARD, SCORE, SEQUENCE, KernelMutation
 
 PREPARATION = [
     KernelMutation(
-        "the gradient of LSE is forgotten", f"{STEPS}/prepare_backward.h", "sum -= rows.d_lse[row];", "", "Full64"
+        "the gradient of LSE is forgotten", f"{AUXILIARY}/prepare_backward.h", "sum -= rows.d_lse[row];", "", "Full64"
     ),
     KernelMutation(
         "the backward takes LSE for one in base 2",
-        f"{STEPS}/prepare_backward.h",
+        f"{AUXILIARY}/prepare_backward.h",
         "lse * kLog2E",
         "lse",
         "Causal128",
     ),
     KernelMutation(
         "D sums a half of each row",
-        f"{STEPS}/prepare_backward.h",
+        f"{AUXILIARY}/prepare_backward.h",
         "C.threads_per_row / 2",
         "C.threads_per_row / 4",
         "Full64",
     ),
     KernelMutation(
         "a quarter of the rows is missing in the sink's gradient",
-        f"{STEPS}/sink_gradient.h",
+        f"{AUXILIARY}/sink_gradient.h",
         "add(lse.w, highest.w, d.w);",
         "",
         "SinkAndLargestScores64",
     ),
     KernelMutation(
         "no row has a large LSE",
-        f"{STEPS}/prepared_rows.h",
+        f"{AUXILIARY}/prepared_rows.h",
         "return fabsf(lse) > kLargeLse &&",
         "return fabsf(lse) < kLargeLse &&",
         "GpuLargeScoresWith.RowsMaskedByAFiniteBiasTakeTheMean/sm90_bfloat16_d64",
     ),
     KernelMutation(
         "the sink is no part of a large row's sum",
-        f"{STEPS}/large_rows.h",
+        f"{AUXILIARY}/large_rows.h",
         "if (of.rule.sink) {",
         "if (false) {",
         "GpuLargeScores.ASinkOfTheSameSizeIsOneMoreKey/sm90",
     ),
     KernelMutation(
         "the sum of a large row is that of its first warp's keys",
-        f"{STEPS}/large_rows.h",
+        f"{AUXILIARY}/large_rows.h",
         "for (const auto& warp : of_warps) {",
         "for (const auto& warp : {of_warps[0]}) {",
         "GpuLargeScoresWith.RowsMaskedByAFiniteBiasTakeTheMean/sm90_bfloat16_d64",
@@ -54,14 +54,14 @@ PREPARATION = [
 BACKWARD_TILES = [
     KernelMutation(
         "the first query that sees a key is hidden from it",
-        f"{SCORE}/visible_keys.h",
+        f"{SEQUENCE}/visible_keys.h",
         "queries.first = max(first - diagonal, 0);",
         "queries.first = max(first - diagonal, 0) + 1;",
         "Causal128",
     ),
     KernelMutation(
         "the last query of a window is hidden from its key",
-        f"{SCORE}/visible_keys.h",
+        f"{SEQUENCE}/visible_keys.h",
         "queries.last = last - diagonal;",
         "queries.last = last - diagonal - 1;",
         "Window64",
@@ -127,31 +127,31 @@ BACKWARD_TILES = [
 JOINT = [
     KernelMutation(
         "dS is 2^12 too large in float16",
-        f"{BACKWARD}/halves.h",
+        f"{BACKWARD}/joint/halves.h",
         "x = {x.x * kProbabilityScale, x.y * kProbabilityScale};",
         "",
         "Full64",
     ),
     KernelMutation(
         "nobody waits for dS",
-        f"{BACKWARD}/query_warpgroup.h",
+        f"{BACKWARD}/joint/query_warpgroup.h",
         "wait<C>(barriers_.handed_full[ds.stage], ds.parity);",
         "",
         "Causal128",
     ),
     KernelMutation(
         "dS is handed over at the wrong parity",
-        f"{BACKWARD}/key_warpgroup.h",
+        f"{BACKWARD}/joint/key_warpgroup.h",
         "wait<C>(barriers_.handed_empty[ds_.stage], ds_.parity ^ 1);",
         "wait<C>(barriers_.handed_empty[ds_.stage], ds_.parity);",
         "Full64",
     ),
     KernelMutation(
-        "dK and dV begin anew in each step", f"{BACKWARD}/key_warpgroup.h", "started = true;", "", "Causal128"
+        "dK and dV begin anew in each step", f"{BACKWARD}/joint/key_warpgroup.h", "started = true;", "", "Causal128"
     ),
     KernelMutation(
         "stages of dO are not released, those of Q twice",
-        f"{BACKWARD}/key_warpgroup.h",
+        f"{BACKWARD}/joint/key_warpgroup.h",
         "arrive<C>(barriers_.do_empty[do_.stage]);",
         "arrive<C>(barriers_.q_empty[q_.stage]);",
         "Full64",
@@ -182,35 +182,35 @@ BY_ROLES = [
     ),
     KernelMutation(
         "D is 2^12 too large",
-        f"{BACKWARD}/roles.h",
+        f"{BACKWARD}/roles/gradient_role.h",
         "scale_sums<C>(d_sum, kProbabilityScale *",
         "scale_sums<C>(d_sum,",
         "DeterministicTopLeft128",
     ),
     KernelMutation(
         "P is handed over at the wrong parity",
-        f"{BACKWARD}/roles.h",
+        f"{BACKWARD}/roles/probability_role.h",
         "wait<C>(barriers_.handed_empty[p_.stage], p_.parity ^ 1);",
         "wait<C>(barriers_.handed_empty[p_.stage], p_.parity);",
         "Causal256",
     ),
     KernelMutation(
         "nobody waits for P",
-        f"{BACKWARD}/roles.h",
+        f"{BACKWARD}/roles/gradient_role.h",
         "wait<C>(barriers_.handed_full[p_.stage], p_.parity);",
         "",
         "DeterministicTopLeft128",
     ),
     KernelMutation(
         "dQ lacks its last tile of keys",
-        f"{BACKWARD}/query_kernel.h",
+        f"{BACKWARD}/query_gradient/tile.h",
         "min(seen.end, params.first_key_block + params.key_blocks)",
         "min(seen.end - 1, params.first_key_block + params.key_blocks)",
         "Causal256",
     ),
     KernelMutation(
         "dQ is made of the first key head",
-        f"{BACKWARD}/query_kernel.h",
+        f"{BACKWARD}/query_gradient/kernel.h",
         "tile.head / params.heads_per_kv",
         "0",
         "Causal256",
@@ -221,28 +221,28 @@ BY_ROLES = [
 IN_ORDER = [
     KernelMutation(
         "the first to come adds to what lies there",
-        f"{BACKWARD}/query_sender.h",
-        "if (turn.first()) {\n        cptx::cp_async_bulk(",
+        f"{BACKWARD}/joint/query_sender.h",
+        "if (semaphore.first()) {\n        cptx::cp_async_bulk(",
         "if (false) {\n        cptx::cp_async_bulk(",
         "GpuBackward.GivesTheSameBitsEveryTime/sm90",
     ),
     KernelMutation(
         "the last to come forgets what the others added",
-        f"{BACKWARD}/ordered_query_warpgroup.h",
+        f"{BACKWARD}/joint/ordered_query_warpgroup.h",
         "load_sums(sums_of(block, part), dq);",
         "",
         "DeterministicCausal64",
     ),
     KernelMutation(
         "both parts of dQ go to the same place",
-        f"{BACKWARD}/ordered_query_warpgroup.h",
-        "announce(sums_of(block, part), turn_at(block, m, part));",
-        "announce(sums_of(block, 0), turn_at(block, m, part));",
+        f"{BACKWARD}/joint/ordered_query_warpgroup.h",
+        "announce(sums_of(block, part), semaphore_at(block, m, part));",
+        "announce(sums_of(block, 0), semaphore_at(block, m, part));",
         "DeterministicFull128",
     ),
     KernelMutation(
         "blocks of keys wait for those that come after them",
-        f"{BACKWARD}/turns.h",
+        f"{BACKWARD}/joint/query_gradient_order.h",
         ".before = visited<C>(params, work, work.n + work.direction),\n"
         "            .after = visited<C>(params, work, work.n - work.direction),",
         ".before = visited<C>(params, work, work.n - work.direction),\n"
@@ -251,21 +251,21 @@ IN_ORDER = [
     ),
     KernelMutation(
         "senders do not tell that they are done",
-        f"{BACKWARD}/query_sender.h",
-        "turn.pass_on();",
+        f"{BACKWARD}/joint/query_sender.h",
+        "semaphore.pass_on();",
         "",
         "DeterministicCausal64",
     ),
     KernelMutation(
         "a staged part is overwritten before it was read",
-        f"{BACKWARD}/ordered_query_warpgroup.h",
+        f"{BACKWARD}/joint/ordered_query_warpgroup.h",
         "wait<C>(barriers_.staged_empty, staged_parity_ ^ 1);\n      stage_sums",
         "stage_sums",
         "GpuBackward.GivesTheSameBitsEveryTime/sm90",
     ),
     KernelMutation(
         "dQ of the last to come is not scaled",
-        f"{BACKWARD}/ordered_query_warpgroup.h",
+        f"{BACKWARD}/joint/ordered_query_warpgroup.h",
         "params_.scale * score_gradient_factor(C)",
         "score_gradient_factor(C)",
         "DeterministicFull128",
@@ -283,14 +283,14 @@ DEPENDENT_LAUNCHES = [
     ),
     KernelMutation(
         "the sums of dQ are read before they are complete",
-        f"{BACKWARD}/finish.h",
+        f"{BACKWARD}/joint/finish.h",
         "ptx::griddepcontrol_wait();",
         "",
         "GpuDependentLaunches.Of64",
     ),
     KernelMutation(
         "dS is read before it is written",
-        f"{BACKWARD}/query_kernel.h",
+        f"{BACKWARD}/query_gradient/kernel.h",
         "ptx::griddepcontrol_wait();\n  const auto tile",
         "const auto tile",
         "GpuDependentLaunches.Of256",

@@ -7,7 +7,8 @@ from tree import Mutation
 
 KERNELS = "src/kernels"
 SCORE = f"{KERNELS}/score"
-STEPS = f"{KERNELS}/steps"
+SEQUENCE = f"{KERNELS}/sequence"
+AUXILIARY = f"{KERNELS}/auxiliary"
 FORWARD = f"{KERNELS}/sm90/forward"
 BACKWARD = f"{KERNELS}/sm90/backward"
 
@@ -20,28 +21,28 @@ class KernelMutation(Mutation):
 BOTH_PASSES = [
     KernelMutation(
         "the causal mask is off by one",
-        f"{SCORE}/visible_keys.h",
+        f"{SEQUENCE}/visible_keys.h",
         "center + params.window_right",
         "center + params.window_right + 1",
         "Causal128",
     ),
     KernelMutation(
         "a window begins one key late",
-        f"{SCORE}/visible_keys.h",
+        f"{SEQUENCE}/visible_keys.h",
         "center - params.window_left",
         "center - params.window_left + 1",
         "Window64",
     ),
     KernelMutation(
         "a chunk ends one key late",
-        f"{SCORE}/visible_keys.h",
+        f"{SEQUENCE}/visible_keys.h",
         "begin + params.chunk - 1",
         "begin + params.chunk",
         "Chunk128",
     ),
     KernelMutation(
         "the diagonal ends in the corner of what a sequence owns",
-        f"{SCORE}/visible_keys.h",
+        f"{SEQUENCE}/visible_keys.h",
         "sequence.k.used - sequence.q.used",
         "sequence.k.owned - sequence.q.owned",
         "Packed",

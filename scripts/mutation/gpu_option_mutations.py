@@ -13,7 +13,7 @@ OPTIONS = [
     ),
     KernelMutation(
         "by roles, dS does not know what was dropped",
-        f"{BACKWARD}/roles.h",
+        f"{BACKWARD}/roles/probability_role.h",
         "return mark_dropped(halves, slices, i, j);",
         "return halves;",
         "Dropout",
@@ -34,7 +34,7 @@ OPTIONS = [
     ),
     KernelMutation(
         "dQ's kernel looks at the block mask of the next queries",
-        f"{BACKWARD}/query_kernel.h",
+        f"{BACKWARD}/query_gradient/tile.h",
         "tile_.m_first * kScoreTile,\n                                         tile * kScoreTile",
         "0, tile * kScoreTile",
         "BlockMask",
@@ -48,14 +48,14 @@ OPTIONS = [
     ),
     KernelMutation(
         "the bias of queries that do not exist is not cleared",
-        f"{BACKWARD}/roles.h",
+        f"{BACKWARD}/roles/probability_role.h",
         "queries < C.block_m && params_.bias_boxes.rows > 1",
         "false && queries < 0",
         "Bias64",
     ),
     KernelMutation(
         "the bias's gradient lacks D",
-        f"{BACKWARD}/bias_gradient.h",
+        f"{BACKWARD}/bias_gradient/kernel.h",
         "p[i] * (gradient - d)",
         "p[i] * gradient",
         "Bias64",

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "call/arithmetic.h"
+#include "kernels/math/eight_bit.h"
 #include "strobe/quantize.h"
 
 namespace strobe {
@@ -26,16 +27,6 @@ inline constexpr std::int64_t kMeanPhases = 8;
 // A product of a query and the mean: as many columns in four interleaved sums, which are added two by two.
 inline constexpr std::int64_t kShiftColumns = 64;
 inline constexpr std::int64_t kShiftPhases = 4;
-
-// log2 of how much larger than its reference a probability in e4m3 may become: 448 / 16, less than that.
-inline constexpr float kProbabilityRoomLog2 = 4.8F;
-
-// V's scales of such keys that are no further apart than this factor have one reference, the largest: it may be two
-// bits too high, and needs the scores' maximum alone. Hopper's kernel has the same number.
-inline constexpr float kCloseScales = 4.0F;
-
-// Below it a scale is not worth telling from zero, and its inverse times any probability is still finite.
-inline constexpr float kSmallestScale = 0x1p-80F;
 
 constexpr bool is_eight_bit(DType dtype) { return dtype == DType::int8 || dtype == DType::float8_e4m3; }
 

@@ -19,7 +19,7 @@ BackwardParams parameters(const AttentionProblem& problem, const BackwardPlan& p
   const BackwardWorkspace& offsets = plan.workspace;
   gpu::set_rows(offsets, workspace, params);
   params.dq_sum = reinterpret_cast<float*>(workspace + offsets.dq_sum);
-  params.turns = plan.config.ordered ? reinterpret_cast<unsigned*>(workspace + offsets.turns) : nullptr;
+  params.dq_semaphores = plan.config.ordered ? reinterpret_cast<unsigned*>(workspace + offsets.dq_semaphores) : nullptr;
   gpu::set_tensors(problem, a, params);
   return params;
 }
@@ -36,7 +36,7 @@ class Backward final : public gpu::BackwardCall {
   Status enqueue(const BackwardArguments& arguments, const gpu::CallStream& stream,
                  std::byte* workspace) const override {
     const BackwardParams params = parameters(problem(), plan_, arguments, workspace);
-    steps::PrepareBackwardParams prepare = prepare_params(arguments, params);
+    auxiliary::PrepareBackwardParams prepare = prepare_params(arguments, params);
     prepare.zeros = params.dq_sum;
     prepare.zeros_16_bytes = static_cast<long long>(plan_.workspace.zeros_bytes / 16);
     return enqueue_around(

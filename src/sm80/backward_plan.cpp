@@ -110,7 +110,7 @@ BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPl
   BackwardWorkspace workspace;
   const Checked row_bytes = workspace.take_rows(problem, plan.params, config.block_m);
   workspace.dq_sum = workspace.take(row_bytes * config.head_dim);
-  workspace.turns = workspace.take(config.ordered ? row_bytes / config.block_m : 0);
+  workspace.dq_semaphores = workspace.take(config.ordered ? row_bytes / config.block_m : 0);
   workspace.zeros_bytes = workspace.total_bytes - workspace.dq_sum;
   return workspace;
 }
@@ -144,7 +144,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   plan.prepare = gpu::prepare_config(problem, config.rule.element, config.rule.varlen);
   BackwardParams& params = plan.params;
   params = gpu::planned_params(problem, config.block_m, block_n(config));
-  params.row_groups = steps::large_row_groups(params.m_blocks, config.block_m);
+  params.row_groups = auxiliary::large_row_groups(params.m_blocks, config.block_m);
   params.section_heads = section_heads(problem, shape, config);
   const bool has_queries = problem.total_q > 0 && problem.heads_q > 0;
   if (!has_queries && problem.total_k == 0) return plan;

@@ -8,9 +8,10 @@
 #include "call/problem.h"
 #include "gpu/plan/backward_workspace.h"
 #include "gpu/plan/device.h"
+#include "kernels/auxiliary/prepare_backward_params.h"
 #include "kernels/score/backward_params.h"
 #include "kernels/sm80/backward/config.h"
-#include "kernels/steps/prepare_backward_params.h"
+
 #include "strobe/status.h"
 
 namespace strobe::sm80 {
@@ -18,16 +19,16 @@ namespace strobe::sm80 {
 using gpu::DeviceShape;
 
 /// Where the parts of the workspace begin, in bytes. What must be zero at the start is one part: the sums of dQ, and
-/// behind them the turns.
+/// behind them the semaphores.
 struct BackwardWorkspace : gpu::BackwardWorkspace {
   std::size_t dq_sum = 0;
-  std::size_t turns = 0;
+  std::size_t dq_semaphores = 0;
   std::size_t zeros_bytes = 0;  // from dq_sum on
 };
 
 struct BackwardPlan {
   backward::Config config;
-  steps::PrepareBackwardConfig prepare;
+  auxiliary::PrepareBackwardConfig prepare;
   BackwardParams params{};  // without addresses and strides
   int items = 0;            // CTAs of the main kernel; 0: there is nothing to compute
   int query_blocks = 0;     // CTAs of the kernel that converts dQ; 0: there is no dQ

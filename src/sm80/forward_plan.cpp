@@ -50,7 +50,7 @@ int section_heads(const AttentionProblem& problem, const DeviceShape& shape, con
 
 gpu::SplitKernel split_kernel(const AttentionProblem& problem, const forward::Config& config,
                               const DeviceShape& shape) {
-  constexpr std::int64_t kMostCtas = steps::kMostParts;
+  constexpr std::int64_t kMostCtas = auxiliary::kMostParts;
   return {.rule = config.rule,
           .block_m = block_m(config),
           .block_n = config.block_n,

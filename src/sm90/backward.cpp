@@ -6,10 +6,11 @@
 #include <utility>
 
 #include "call/arithmetic.h"
+#include "call/checked.h"
 #include "gpu/call/aligned_or_any.h"
 #include "gpu/call/backward_call.h"
 #include "gpu/call/override.h"
-#include "kernels/sm90/backward/bias_gradient_config.h"
+#include "kernels/sm90/backward/bias_gradient/config.h"
 #include "kernels/sm90/backward/smem.h"
 #include "sm90/backward_kernels.h"
 #include "sm90/backward_plan.h"
@@ -65,10 +66,10 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   const auto floats = [&](std::size_t offset) { return reinterpret_cast<float*>(workspace + offset); };
   gpu::set_rows(offsets, workspace, params);
   const auto bytes = [&](std::size_t offset) { return reinterpret_cast<unsigned char*>(workspace + offset); };
-  params.lse_split = splits_lse(plan.config) ? bytes(offsets.lse_split) : nullptr;
-  params.d_split = splits_d(plan.config) ? bytes(offsets.d_split) : nullptr;
+  params.lse_hi_lo = has_hi_lo_lse(plan.config) ? bytes(offsets.lse_hi_lo) : nullptr;
+  params.d_hi_lo = has_hi_lo_d(plan.config) ? bytes(offsets.d_hi_lo) : nullptr;
   params.dq_sum = plan.config.by_roles ? nullptr : floats(offsets.dq_sum);
-  params.turns = plan.config.ordered ? reinterpret_cast<unsigned*>(workspace + offsets.turns) : nullptr;
+  params.dq_semaphores = plan.config.ordered ? reinterpret_cast<unsigned*>(workspace + offsets.dq_semaphores) : nullptr;
   params.ds = plan.config.by_roles ? bytes(offsets.ds) : nullptr;
   params.dq_before = plan.config.by_roles ? floats(offsets.dq_before) : nullptr;
   gpu::set_tensors(problem, a, params);
@@ -79,17 +80,17 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
 }
 
 /// Adds to LSE and D what the kernels read of them, and zeros where dQ will be summed.
-void set_prepared(const BackwardPlan& plan, const backward::Params& params, steps::PrepareBackwardParams& prepare) {
-  prepare.lse_split = const_cast<unsigned char*>(params.lse_split);
-  prepare.d_split = const_cast<unsigned char*>(params.d_split);
+void set_prepared(const BackwardPlan& plan, const backward::Params& params, auxiliary::PrepareBackwardParams& prepare) {
+  prepare.lse_hi_lo = const_cast<unsigned char*>(params.lse_hi_lo);
+  prepare.d_hi_lo = const_cast<unsigned char*>(params.d_hi_lo);
   prepare.lse_shift = backward::kProbabilityLog2;
-  prepare.lse_factor = splits_lse(plan.config) ? 1.0F / params.score.scale_log2 : 0.0F;
+  prepare.lse_factor = has_hi_lo_lse(plan.config) ? 1.0F / params.score.scale_log2 : 0.0F;
   const auto clear = [&](void* from, long long bytes) {
     prepare.zeros = from;
     prepare.zeros_16_bytes = round_up(bytes, 16) / 16;
   };
-  if (params.turns != nullptr) {
-    clear(params.turns, 4 * backward::turn_count(params.heads, params.query_blocks));
+  if (params.dq_semaphores != nullptr) {
+    clear(params.dq_semaphores, 4 * backward::semaphore_count(params.heads, params.query_blocks));
   } else if (params.dq_sum != nullptr) {
     clear(params.dq_sum, 4 * backward::query_gradient_floats(params.heads, params.query_blocks, plan.config.block_m,
                                                              plan.config.head_dim));
@@ -110,7 +111,7 @@ class Backward final : public gpu::BackwardCall {
     AllMaps maps{};
     if (Status status = encode_all(*device().driver, problem(), plan_, arguments, maps); !status.ok()) return status;
     const backward::Params params = parameters(problem(), plan_, arguments, workspace);
-    steps::PrepareBackwardParams prepare = prepare_params(arguments, params);
+    auxiliary::PrepareBackwardParams prepare = prepare_params(arguments, params);
     set_prepared(plan_, params, prepare);
     return enqueue_around(
         arguments, prepare, stream, [&](bool follows) { return launch_parts(maps, params, stream, follows); },

@@ -2,7 +2,8 @@
 #include "sm90/backward_kernels.h"
 
 #include "gpu/call/find_kernel.h"
-#include "kernels/sm90/backward/bias_gradient_config.h"
+#include "kernels/sm90/backward/bias_gradient/config.h"
+#include <future>
 #include "kernels/sm90/backward/smem.h"
 #include "sm90/backward_variant.h"
 

@@ -20,7 +20,7 @@ namespace {
 /// Of the rule, what gradients depend on.
 ScoreRule backward_rule(const AttentionProblem& problem) {
   ScoreRule rule = backward::kernel_rule(gpu::score_rule(problem));
-  if (rule.alibi || (!rule.softcap && problem.scale < kLeastSplitScale)) rule.scale_first = true;
+  if (rule.alibi || (!rule.softcap && problem.scale < kLeastHiLoScale)) rule.scale_first = true;
   return rule;
 }
 
@@ -30,7 +30,7 @@ ScoreRule backward_rule(const AttentionProblem& problem) {
 constexpr std::int64_t kLongCausal = 8192;
 
 /// Whether the joint design takes these where the same bits are wanted every time. Some rules need more registers then,
-/// and at 128 under a causal mask blocks of short sequences wait for each other too long.
+/// and at 128 under a causal mask blocks of short sequences wait for each other too long. log: "dQ's sums in order".
 bool orders_sums(const AttentionProblem& problem, const backward::Config& config) {
   const ScoreRule& rule = config.rule;
   if (rule.alibi) return false;
@@ -38,21 +38,51 @@ bool orders_sums(const AttentionProblem& problem, const backward::Config& config
   return config.head_dim <= 64 || (!rule.varlen && problem.seqlen_k >= kLongCausal);
 }
 
-/// Two warpgroups that each hold dK and dV of 64 keys, and one that adds to dQ's sums.
-void choose_sums(backward::Config& config, bool deterministic) {
-  config.ordered = deterministic;
-  if (config.head_dim > 64) return;
-  config.block_m = 128;
-  config.staged_dq = deterministic;
+/// A way to cut a CTA's work.
+struct BackwardTiles {
+  bool by_roles;
+  int most_head_dim;  // of Q and K, and of V
+  int block_m;
+  int stages;      // of Q, and of dO
+  bool staged_dq;  // in any order; in order the sums are always staged
+};
+
+/// In order of preference. By roles there are the same bits every time, and all rules fit the registers.
+constexpr BackwardTiles kBackwardTiles[] = {
+    {.by_roles = false, .most_head_dim = 64, .block_m = 128, .stages = 3, .staged_dq = false},  // log: y
+    {.by_roles = false, .most_head_dim = 128, .block_m = 64, .stages = 3, .staged_dq = true},   // log: y; x, staged
+    {.by_roles = true, .most_head_dim = 128, .block_m = 128, .stages = 2, .staged_dq = false},  // log: roles at d128
+    {.by_roles = true, .most_head_dim = 256, .block_m = 64, .stages = 2, .staged_dq = false}};  // log: roles
+
+backward::Config with(backward::Config config, const BackwardTiles& tiles, bool deterministic) {
+  config.by_roles = tiles.by_roles;
+  config.block_m = tiles.block_m;
+  config.q_stages = config.do_stages = tiles.stages;
+  config.ordered = deterministic && !tiles.by_roles;
+  config.staged_dq = tiles.staged_dq || config.ordered;
+  return config;
 }
 
-/// Two warpgroups that share 64 keys, and a kernel after them that computes dQ: what does not fit one warpgroup's
-/// registers. The same bits every time.
-void choose_roles(backward::Config& config) {
-  config.by_roles = true;
-  config.block_m = std::max(config.head_dim, config.head_dim_v) <= 128 && config.rule.block_mask != 64 ? 128 : 64;
-  config.q_stages = config.do_stages = 2;
-  config.staged_dq = false;
+/// Whether these tiles serve the problem, and fit registers and shared memory.
+bool takes(const AttentionProblem& problem, const backward::Config& config, const BackwardTiles& tiles) {
+  const ScoreRule& rule = config.rule;
+  if (std::max(config.head_dim, config.head_dim_v) > tiles.most_head_dim) return false;
+  if (rule.block_mask % tiles.block_m != 0) return false;
+  if (!tiles.by_roles) {
+    if (!backward::joint_takes(rule, config.head_dim, config.head_dim_v)) return false;
+    if (problem.deterministic && !orders_sums(problem, config)) return false;
+  }
+  return smem_plan(config).total_bytes <= kMaxSmemBytes;
+}
+
+/// The first candidate that takes the problem. The last one takes all that the engine does.
+backward::Config choose_tiles(const AttentionProblem& problem, const backward::Config& config) {
+  backward::Config chosen = config;
+  for (const BackwardTiles& tiles : kBackwardTiles) {
+    chosen = with(config, tiles, problem.deterministic);
+    if (takes(problem, chosen, tiles)) break;
+  }
+  return chosen;
 }
 
 backward::QueryGradientConfig query_config(const backward::Config& config) {
@@ -60,7 +90,7 @@ backward::QueryGradientConfig query_config(const backward::Config& config) {
   query.rule = config.rule;
   query.head_dim = config.head_dim;
   query.block_m = config.block_m;
-  query.consumer_warpgroups = config.rule.block_mask == backward::kScoreTile ? 1 : 2;
+  query.consumer_warpgroups = config.rule.block_mask == backward::kScoreTile ? 1 : 2;  // log: "192 queries a CTA"
   query.debug = config.debug;
   return query;
 }
@@ -80,6 +110,7 @@ std::int64_t heads_in_l2(const AttentionProblem& problem, const DeviceShape& sha
 
 /// Under a causal mask: enough heads for the short items of a section to fill up behind the long ones. Of grouped
 /// heads, whose items are long, at least an item for each multiprocessor.
+/// log: "Causal, sections of 8 or 16 heads".
 std::int64_t causal_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
   std::int64_t least = 8;
   if (heads_per_key_head(problem) > 1) {
@@ -89,12 +120,14 @@ std::int64_t causal_section(const AttentionProblem& problem, const DeviceShape& 
 }
 
 /// Without a mask: what is read again may come from memory now and then, the more so the longer its products take.
+/// log: "Without a mask".
 std::int64_t full_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
   const std::int64_t bytes = static_cast<std::int64_t>(shape.l2_bytes) * 4 / 5 * plan.config.head_dim / 64;
   return std::min(bytes / head_bytes(problem, plan), 12 / std::max<std::int64_t>(1, heads_per_key_head(problem)));
 }
 
 /// By roles nothing is added to in global memory, and of a few heads Q and dO are read while they are in L2.
+/// log: "By roles, 8 heads".
 std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
   constexpr std::int64_t kMost = 8;
   if (plan.config.rule.mask_right) return kMost;
@@ -103,6 +136,7 @@ std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& s
 
 /// Where dQ's sums are added to in order. Under a causal mask blocks of keys of a long head should start far apart; at
 /// 64 every second section takes care of that.
+/// log: "Sums in order".
 std::int64_t ordered_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
   const bool long_causal = alternates(plan.config) && problem.seqlen_k >= kLongCausal;
   if (long_causal) return plan.config.head_dim <= 64 ? 8 : 64;
@@ -167,10 +201,11 @@ BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPl
   BackwardWorkspace workspace;
   const auto take = [&](Checked bytes) { return workspace.take(bytes); };
   const Checked row_bytes = workspace.take_rows(problem, params, config.block_m);
-  if (splits_lse(config)) workspace.lse_split = take(row_bytes / 4 * kSplitBytes);
-  if (splits_d(config)) workspace.d_split = take(row_bytes / 4 * kSplitBytes);
+  if (has_hi_lo_lse(config)) workspace.lse_hi_lo = take(row_bytes / 4 * kHiLoBytes);
+  if (has_hi_lo_d(config)) workspace.d_hi_lo = take(row_bytes / 4 * kHiLoBytes);
   if (!config.by_roles) {
-    if (config.ordered) workspace.turns = take(4 * Checked(backward::turn_count(params.heads, params.query_blocks)));
+    if (config.ordered)
+      workspace.dq_semaphores = take(4 * Checked(backward::semaphore_count(params.heads, params.query_blocks)));
     workspace.dq_sum = take(row_bytes * config.head_dim);
     return workspace;
   }
@@ -190,6 +225,15 @@ bool finishes(const AttentionProblem& problem, const backward::Config& config) {
   return config.by_roles || !config.ordered || is_masked(config.rule) || config.rule.varlen || problem.seqlen_k == 0;
 }
 
+/// Stages of a bias that TMA brings, and of P and dS beside it.
+struct BiasStages {
+  int narrow_bias;  // of heads of up to 64 columns and a bias of 16 bits; others have one stage
+  int p, ds;
+};
+
+/// In order of preference: the first that fits shared memory. log: "Dropout, bias, block masks".
+constexpr BiasStages kBiasStages[] = {{2, 2, 2}, {2, 1, 2}, {2, 1, 1}};
+
 }  // namespace
 
 Result<backward::Config> backward_config(const AttentionProblem& problem) {
@@ -198,12 +242,7 @@ Result<backward::Config> backward_config(const AttentionProblem& problem) {
   config.rule = backward_rule(problem);
   config.head_dim = backward::compiled_head_dim(static_cast<int>(problem.head_dim));
   config.head_dim_v = backward::compiled_head_dim(static_cast<int>(problem.head_dim_v));
-  if (backward::joint_takes(config.rule, config.head_dim, config.head_dim_v) &&
-      (!problem.deterministic || orders_sums(problem, config))) {
-    choose_sums(config, problem.deterministic);
-  } else {
-    choose_roles(config);
-  }
+  config = choose_tiles(problem, config);
   for (const auto& [blocks, rows, what] :
        {std::tuple{Checked(gpu::backward_blocks(problem.seqlen_q, config.block_m)) * problem.heads_q, config.block_m,
                    "query"},
@@ -230,14 +269,15 @@ std::optional<backward::Config> aligned_bias_config(const AttentionProblem& prob
   if (!rule.bias || !config.by_roles || rule.block_mask != 0 || problem.seqlen_q == 0 || problem.seqlen_k == 0) {
     return std::nullopt;
   }
-  backward::Config aligned = config;
-  aligned.bias_stages = std::max(config.head_dim, config.head_dim_v) <= 64 && !rule.bias_float32 ? 2 : 1;
-  // What shared memory has no room for otherwise.
-  const auto fits = [&] { return smem_plan(aligned).total_bytes <= kMaxSmemBytes; };
-  if (!fits()) aligned.p_stages = 1;
-  if (!fits()) aligned.ds_stages = 1;
-  if (smem_plan(aligned).total_bytes > kMaxSmemBytes) return std::nullopt;
-  return aligned;
+  const bool is_narrow = std::max(config.head_dim, config.head_dim_v) <= 64 && !rule.bias_float32;
+  for (const BiasStages& stages : kBiasStages) {
+    backward::Config aligned = config;
+    aligned.bias_stages = is_narrow ? stages.narrow_bias : 1;
+    aligned.p_stages = stages.p;
+    aligned.ds_stages = stages.ds;
+    if (smem_plan(aligned).total_bytes <= kMaxSmemBytes) return aligned;
+  }
+  return std::nullopt;
 }
 
 backward::Config bias_gradient_config(const backward::Config& config) {
@@ -254,7 +294,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   plan.query = query_config(config);
   backward::Params& params = plan.params;
   static_cast<BackwardParams&>(params) = gpu::planned_params(problem, config.block_m, block_n(config));
-  params.row_groups = steps::large_row_groups(params.m_blocks, config.block_m);
+  params.row_groups = auxiliary::large_row_groups(params.m_blocks, config.block_m);
   const std::int64_t heads = launched_heads(problem);
   if (heads == 0 || ((problem.total_q == 0 || problem.heads_q == 0) && problem.total_k == 0)) return plan;
   params.section_heads = section_heads(problem, shape, plan);

@@ -10,9 +10,9 @@
 #include "call/problem.h"
 #include "gpu/plan/backward_workspace.h"
 #include "gpu/plan/device.h"
+#include "kernels/auxiliary/prepare_backward_params.h"
 #include "kernels/sm90/backward/config.h"
-#include "kernels/sm90/backward/query_config.h"
-#include "kernels/steps/prepare_backward_params.h"
+#include "kernels/sm90/backward/query_gradient/config.h"
 #include "strobe/status.h"
 
 namespace strobe::sm90 {
@@ -20,6 +20,7 @@ namespace strobe::sm90 {
 using gpu::DeviceShape;
 
 /// How much workspace dS may take by roles, where it is kept for the kernel that computes dQ.
+/// docs/performance-log-backward.md: "dS in chunks of 40 MB".
 struct ScoreGradientLimits {
   // Launches that write less leave multiprocessors without work; larger ones are not faster.
   std::size_t bytes = std::size_t{1} << 30U;
@@ -29,10 +30,10 @@ struct ScoreGradientLimits {
 
 /// Where the parts of the workspace begin, in bytes.
 struct BackwardWorkspace : gpu::BackwardWorkspace {
-  std::size_t lse_split = 0;
-  std::size_t d_split = 0;
+  std::size_t lse_hi_lo = 0;
+  std::size_t d_hi_lo = 0;
   std::size_t dq_sum = 0;
-  std::size_t turns = 0;
+  std::size_t dq_semaphores = 0;
   std::size_t ds = 0;
   std::size_t dq_before = 0;
 };
@@ -47,7 +48,7 @@ struct BackwardLaunch {
 
 struct BackwardPlan {
   backward::Config config;
-  steps::PrepareBackwardConfig prepare;
+  auxiliary::PrepareBackwardConfig prepare;
   backward::QueryGradientConfig query;   // by roles
   backward::Params params{};             // what all launches have in common; without addresses
   std::vector<BackwardLaunch> launches;  // none: there is nothing to compute

@@ -21,21 +21,24 @@ runtime::Variant variant_of(std::string_view name, std::string_view header, std:
 }  // namespace
 
 runtime::Variant backward_variant(const backward::Config& config) {
-  return variant_of("sm90 backward", "sm90/backward/kernel.h", "sm90::backward::kernel", config);
+  return config.by_roles
+             ? variant_of("sm90 backward", "sm90/backward/roles/kernel.h", "sm90::backward::roles_kernel", config)
+             : variant_of("sm90 backward", "sm90/backward/joint/kernel.h", "sm90::backward::joint_kernel", config);
 }
 
 runtime::Variant finish_variant(const backward::Config& config) {
-  return variant_of("sm90 backward, dQ of sums", "sm90/backward/finish.h", "sm90::backward::finish_query_gradient",
-                    config);
+  return variant_of("sm90 backward, dQ of sums", "sm90/backward/joint/finish.h",
+                    "sm90::backward::finish_query_gradient", config);
 }
 
 runtime::Variant query_gradient_variant(const backward::QueryGradientConfig& config) {
-  return variant_of("sm90 backward, dQ of dS", "sm90/backward/query_kernel.h", "sm90::backward::query_gradient",
-                    config);
+  return variant_of("sm90 backward, dQ of dS", "sm90/backward/query_gradient/kernel.h",
+                    "sm90::backward::query_gradient", config);
 }
 
 runtime::Variant bias_gradient_variant(const backward::Config& config) {
-  return variant_of("sm90 backward, bias", "sm90/backward/bias_gradient.h", "sm90::backward::bias_gradient", config);
+  return variant_of("sm90 backward, bias", "sm90/backward/bias_gradient/kernel.h", "sm90::backward::bias_gradient",
+                    config);
 }
 
 }  // namespace strobe::sm90

@@ -6,7 +6,7 @@
 
 #include "gpu/variant/score_fields.h"
 #include "kernels/sm90/backward/config.h"
-#include "kernels/sm90/backward/query_config.h"
+#include "kernels/sm90/backward/query_gradient/config.h"
 #include "runtime/variant.h"
 
 namespace strobe::sm90 {

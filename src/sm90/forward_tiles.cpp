@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <span>
 
-#include "gpu/few_queries.h"
+#include "gpu/plan/few_queries.h"
 #include "sm90/eight_bit_tiles.h"
 #include "sm90/forward_registers.h"
 #include "sm90/row_invariant.h"

@@ -9,17 +9,17 @@
 #include <cstring>
 
 #include "append_case.h"
-#include "kernels/steps/append_places.h"
+#include "kernels/auxiliary/append_places.h"
 
 namespace strobe::test {
 namespace {
 
+using auxiliary::AppendedRows;
+using auxiliary::AppendParams;
+using auxiliary::Rotation;
+using auxiliary::RowPlace;
+using auxiliary::Stored;
 using gpu::AppendLaunch;
-using steps::AppendedRows;
-using steps::AppendParams;
-using steps::Rotation;
-using steps::RowPlace;
-using steps::Stored;
 
 double read(const void* from, std::int64_t element, DType dtype) {
   const auto* const at = static_cast<const std::byte*>(from) + element * static_cast<std::int64_t>(size_of(dtype));
@@ -41,36 +41,36 @@ void write(void* to, std::int64_t element, DType dtype, float value) {
 }
 
 /// What the kernel does to one of its three tensors, for the variant C whose rotation here is `rotation`.
-template <steps::AppendConfig C, Rotation rotation>
+template <auxiliary::AppendConfig C, Rotation rotation>
 class Walk {
  public:
   Walk(const AppendArguments& a, const AppendParams& params, const AppendedRows& rows, bool queries, DType to)
       : a_(a), params_(params), rows_(rows), queries_(queries), to_(to) {}
 
   void run() const {
-    EXPECT_LE(rows_.rows_per_block, steps::kMostRows);
+    EXPECT_LE(rows_.rows_per_block, auxiliary::kMostRows);
     for (int block = 0; block < rows_.blocks; ++block) {
-      const steps::BlockRows own(rows_, block);
+      const auxiliary::BlockRows own(rows_, block);
       ASSERT_GT(own.items, 0) << "block " << block;
-      ASSERT_LE(own.items, steps::kAppendThreads * steps::kMostItems) << "block " << block;
+      ASSERT_LE(own.items, auxiliary::kAppendThreads * auxiliary::kMostItems) << "block " << block;
       for (int index = 0; index < own.items; ++index) {
         const int chunk_items = static_cast<int>(rows_.items_of_chunk.divisor);
         const int row_of_block = rows_.items_of_chunk.quotient(index);
         const int row = own.first + row_of_block;
         ASSERT_LT(row_of_block, own.count);
-        const steps::NearSequence near{0, std::min(row, 1)};  // as far from the row's as can be
+        const auxiliary::NearSequence near{0, std::min(row, 1)};  // as far from the row's as can be
         const RowPlace place =
             queries_ ? place_of_query(params_, row, near) : place_in_cache(params_, rows_, row, near);
         if (place.to < 0) continue;
-        move(steps::item_place<C, rotation>(params_, rows_,
-                                            index - row_of_block * chunk_items + own.chunk * chunk_items),
+        move(auxiliary::item_place<C, rotation>(params_, rows_,
+                                                index - row_of_block * chunk_items + own.chunk * chunk_items),
              row, place);
       }
     }
   }
 
  private:
-  void move(const steps::ItemPlace& item, int row, const RowPlace& place) const {
+  void move(const auxiliary::ItemPlace& item, int row, const RowPlace& place) const {
     std::int64_t from = rows_.cu_seqlens != nullptr ? row * rows_.from_row
                                                     : rows_.seqlen.quotient(row) * rows_.from_batch +
                                                           rows_.seqlen.remainder(row) * rows_.from_row;
@@ -83,7 +83,7 @@ class Walk {
     const auto put = [&](int column, float x) {
       write(rows_.to, to + column, to_, rows_.scales == nullptr ? x : x / scale);
     };
-    constexpr int kVector = steps::append_vector(C);
+    constexpr int kVector = auxiliary::append_vector(C);
     const int step = item.angle >= 0 && item.second < 0 ? 2 : 1;
     for (int i = 0; i < kVector; i += step) {
       const int first = item.first + i;
@@ -110,7 +110,7 @@ class Walk {
 
 template <Stored source, Rotation rotation, bool aligned>
 void walk(const AppendArguments& a, const AppendLaunch& launch) {
-  constexpr steps::AppendConfig kConfig{.source = source, .rotation = rotation, .aligned = aligned};
+  constexpr auxiliary::AppendConfig kConfig{.source = source, .rotation = rotation, .aligned = aligned};
   const AppendParams& params = launch.params;
   EXPECT_EQ(launch.blocks, params.k.blocks + params.v.blocks + params.q.blocks);
   Walk<kConfig, rotation>(a, params, params.k, false, a.k_cache.dtype).run();

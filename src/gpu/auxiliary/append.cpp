@@ -19,7 +19,7 @@ Status append(const AppendArguments& arguments, const Execution& execution, cons
   const runtime::ContextScope context(device);
   if (!context.status().ok()) return context.status();
   return runtime::launch(*device.driver, kernel->launched_in(context.current()),
-                         runtime::row_of_blocks(launch->blocks, steps::kAppendThreads),
+                         runtime::row_of_blocks(launch->blocks, auxiliary::kAppendThreads),
                          static_cast<runtime::CUstream>(execution.stream), launch->params);
 }
 

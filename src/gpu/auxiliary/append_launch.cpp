@@ -14,11 +14,11 @@
 namespace strobe::gpu {
 namespace {
 
-using steps::AppendConfig;
-using steps::AppendedRows;
-using steps::AppendParams;
-using steps::Rotation;
-using steps::Stored;
+using auxiliary::AppendConfig;
+using auxiliary::AppendedRows;
+using auxiliary::AppendParams;
+using auxiliary::Rotation;
+using auxiliary::Stored;
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
 
@@ -129,9 +129,9 @@ void cut(std::int64_t block_items, AppendedRows& rows) {
   rows.chunks = static_cast<int>(ceil_div<std::int64_t>(rows.items, chunk_items));
   rows.items_of_chunk = divisor_of(chunk_items);
   rows.rows_apart =
-      steps::kAppendThreads % chunk_items == 0 ? static_cast<int>(steps::kAppendThreads / chunk_items) : 0;
+      auxiliary::kAppendThreads % chunk_items == 0 ? static_cast<int>(auxiliary::kAppendThreads / chunk_items) : 0;
   rows.rows_per_block =
-      rows.chunks > 1 ? 1 : static_cast<int>(std::min<std::int64_t>(block_items / chunk_items, steps::kMostRows));
+      rows.chunks > 1 ? 1 : static_cast<int>(std::min<std::int64_t>(block_items / chunk_items, auxiliary::kMostRows));
   rows.blocks = static_cast<int>(ceil_div(rows.rows, rows.rows_per_block) * rows.chunks);
 }
 
@@ -142,8 +142,9 @@ void cut_all(int multiprocessors, AppendParams& params) {
   for (const AppendedRows* const rows : all) items += static_cast<std::int64_t>(rows->rows) * rows->items;
   constexpr std::int64_t kBlocksPerMultiprocessor = 4;
   const std::int64_t of_thread =
-      items / (kBlocksPerMultiprocessor * std::max(multiprocessors, 1) * steps::kAppendThreads);
-  const std::int64_t block_items = steps::kAppendThreads * std::clamp<std::int64_t>(of_thread, 1, steps::kMostItems);
+      items / (kBlocksPerMultiprocessor * std::max(multiprocessors, 1) * auxiliary::kAppendThreads);
+  const std::int64_t block_items =
+      auxiliary::kAppendThreads * std::clamp<std::int64_t>(of_thread, 1, auxiliary::kMostItems);
   for (AppendedRows* const rows : all) cut(block_items, *rows);
 }
 
@@ -197,12 +198,12 @@ Result<AppendLaunch> append_launch(const AppendArguments& a, int multiprocessors
     if (!rows->given()) continue;
     const std::int64_t count = rows->rank == 3 ? rows->shape[0] : rows->shape[0] * rows->shape[1];
     const std::int64_t elements = extent_of(*rows, 2) * extent_of(*rows, 1);
-    const std::int64_t chunks = ceil_div<std::int64_t>(elements, steps::kAppendThreads);
+    const std::int64_t chunks = ceil_div<std::int64_t>(elements, auxiliary::kAppendThreads);
     if (count > kMost || elements > kMost || !(Checked(3) * count * chunks).at_most(kMost)) {
       return Status{StatusCode::unsupported,
                     fmt::format("appending {} rows of {} elements is not supported: the gpu engine takes up to {} "
                                 "blocks of {} elements",
-                                count, elements, kMost / 3, steps::kAppendThreads)};
+                                count, elements, kMost / 3, auxiliary::kAppendThreads)};
     }
   }
   AppendLaunch launch;

@@ -2,18 +2,18 @@
 // How an append is cut into blocks of threads.
 #pragma once
 
-#include "kernels/steps/append_params.h"
+#include "kernels/auxiliary/append_params.h"
 #include "strobe/cache.h"
 
 namespace strobe::gpu {
 
 struct AppendLaunch {
-  steps::AppendConfig config;
-  steps::AppendParams params{};
+  auxiliary::AppendConfig config;
+  auxiliary::AppendParams params{};
   std::int64_t blocks = 0;
 };
 
-/// Of a checked append. unsupported for more rows than a launch can have.
+/// The launch of a checked append, or unsupported for more rows than a launch can have.
 Result<AppendLaunch> append_launch(const AppendArguments& arguments, int multiprocessors);
 
 }  // namespace strobe::gpu

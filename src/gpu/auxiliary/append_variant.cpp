@@ -7,11 +7,11 @@
 
 namespace strobe::gpu {
 
-runtime::Variant append_variant(const steps::AppendConfig& config, std::string_view architecture) {
+runtime::Variant append_variant(const auxiliary::AppendConfig& config, std::string_view architecture) {
   return {.name = fmt::format("append ({} to {}, rotation {}{})", name_of(config.source), name_of(config.cache),
                               name_of(config.rotation), config.aligned ? "" : ", not aligned"),
-          .include = "kernels/steps/append.h",
-          .expression = fmt::format("strobe::steps::append<{}>", cpp_text(config)),
+          .include = "kernels/auxiliary/append.h",
+          .expression = fmt::format("strobe::auxiliary::append<{}>", cpp_text(config)),
           .architecture = std::string(architecture),
           .options = {}};
 }

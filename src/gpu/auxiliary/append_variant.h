@@ -5,12 +5,12 @@
 #include <string_view>
 
 #include "gpu/variant/fields.h"
-#include "kernels/steps/append_params.h"
+#include "kernels/auxiliary/append_params.h"
 #include "runtime/variant.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
-constexpr std::string_view type_name(Stored) { return "strobe::steps::Stored"; }
+constexpr std::string_view type_name(Stored) { return "strobe::auxiliary::Stored"; }
 constexpr std::string_view name_of(Stored stored) {
   switch (stored) {
     case Stored::bf16: return "bf16";
@@ -22,12 +22,12 @@ constexpr std::string_view name_of(Stored stored) {
   return "";
 }
 
-constexpr std::string_view type_name(Rotation) { return "strobe::steps::Rotation"; }
+constexpr std::string_view type_name(Rotation) { return "strobe::auxiliary::Rotation"; }
 constexpr std::string_view name_of(Rotation rotation) {
   return rotation == Rotation::none ? "none" : rotation == Rotation::halves ? "halves" : "interleaved";
 }
 
-constexpr std::string_view type_name(const AppendConfig&) { return "strobe::steps::AppendConfig"; }
+constexpr std::string_view type_name(const AppendConfig&) { return "strobe::auxiliary::AppendConfig"; }
 constexpr auto fields_of(const AppendConfig&) {
   using Config = AppendConfig;
   using gpu::field;
@@ -35,10 +35,10 @@ constexpr auto fields_of(const AppendConfig&) {
                          field("rotation", &Config::rotation), field("aligned", &Config::aligned));
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary
 
 namespace strobe::gpu {
 
-runtime::Variant append_variant(const steps::AppendConfig& config, std::string_view architecture);
+runtime::Variant append_variant(const auxiliary::AppendConfig& config, std::string_view architecture);
 
 }  // namespace strobe::gpu

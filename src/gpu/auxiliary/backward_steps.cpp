@@ -40,9 +40,9 @@ void set_tensors(const AttentionProblem& problem, const BackwardArguments& a, Ba
   params.score = score_params(problem, a.modifiers, a.random);
 }
 
-steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments,
-                                            const BackwardParams& params, ScoreRule rule, int block_m) {
-  steps::PrepareBackwardParams prepare{};
+auxiliary::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments,
+                                                const BackwardParams& params, ScoreRule rule, int block_m) {
+  auxiliary::PrepareBackwardParams prepare{};
   prepare.o = rows_of({"o", arguments.o});
   const auto head_stride = [&](const ConstTensorView& view) { return view.strides[problem.packed_q ? 0 : 1]; };
   const auto batch_stride = [&](const ConstTensorView& view) { return problem.packed_q ? 0 : view.strides[0]; };
@@ -63,8 +63,8 @@ steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, con
   return prepare;
 }
 
-int prepare_ctas(const AttentionProblem& problem, const steps::PrepareBackwardConfig& config,
-                 const steps::PrepareBackwardParams& params) {
+int prepare_ctas(const AttentionProblem& problem, const auxiliary::PrepareBackwardConfig& config,
+                 const auxiliary::PrepareBackwardParams& params) {
   const int groups = prepare_groups(config, params.backward.m_blocks, params.block_m);
   return (Checked(groups) * params.backward.heads * problem.batch).value<int>();
 }
@@ -83,8 +83,8 @@ BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const B
           .tiles = (Checked(bias_planes(problem)) * params.m_blocks * key_tiles).value<int>()};
 }
 
-steps::SinkGradientParams sink_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
-                                               const BackwardParams& params, int block_m) {
+auxiliary::SinkGradientParams sink_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
+                                                   const BackwardParams& params, int block_m) {
   const ScoreRule rule = score_rule(problem);
   return {.lse_log2 = params.lse_log2,
           .row_max = params.row_max,

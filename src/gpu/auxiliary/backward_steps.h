@@ -3,9 +3,9 @@
 #pragma once
 
 #include "call/problem.h"
+#include "kernels/auxiliary/prepare_backward_params.h"
+#include "kernels/auxiliary/sink_gradient_params.h"
 #include "kernels/score/backward_params.h"
-#include "kernels/steps/prepare_backward_params.h"
-#include "kernels/steps/sink_gradient_params.h"
 #include "runtime/driver.h"
 #include "strobe/attention.h"
 
@@ -19,19 +19,19 @@ void set_tensors(const AttentionProblem& problem, const BackwardArguments& argum
 
 /// LSE and D of every row, and zeros where the call wants them; what a family chooses is still to be set. `rule`: of
 /// the backward's kernels.
-steps::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments,
-                                            const BackwardParams& params, ScoreRule rule, int block_m);
+auxiliary::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments,
+                                                const BackwardParams& params, ScoreRule rule, int block_m);
 
 /// CTAs of that step.
-int prepare_ctas(const AttentionProblem& problem, const steps::PrepareBackwardConfig& config,
-                 const steps::PrepareBackwardParams& params);
+int prepare_ctas(const AttentionProblem& problem, const auxiliary::PrepareBackwardConfig& config,
+                 const auxiliary::PrepareBackwardParams& params);
 
 /// The gradient of the bias, whose planes other heads or sequences may share, in rows of `key_tiles` tiles.
 BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
                                         const BackwardParams& params, int key_tiles);
 
-steps::SinkGradientParams sink_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
-                                               const BackwardParams& params, int block_m);
+auxiliary::SinkGradientParams sink_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
+                                                   const BackwardParams& params, int block_m);
 
 /// Enqueues zeros for the gradients of a bias and of sinks, where there is no row, or no sequence or head.
 Status clear_modifier_gradients(const runtime::Driver& driver, const AttentionProblem& problem,

@@ -12,31 +12,31 @@
 
 namespace strobe::gpu {
 
-runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config, std::string_view architecture) {
+runtime::Variant prepare_variant(const auxiliary::PrepareBackwardConfig& config, std::string_view architecture) {
   return {.name = fmt::format("prepare backward ({})", short_text(config)),
-          .include = "kernels/steps/prepare_backward.h",
-          .expression = fmt::format("strobe::steps::prepare_backward<{}>", cpp_text(config)),
+          .include = "kernels/auxiliary/prepare_backward.h",
+          .expression = fmt::format("strobe::auxiliary::prepare_backward<{}>", cpp_text(config)),
           .architecture = std::string(architecture),
           .options = {}};
 }
 
-runtime::Variant large_rows_variant(const steps::PrepareBackwardConfig& config, std::string_view architecture) {
+runtime::Variant large_rows_variant(const auxiliary::PrepareBackwardConfig& config, std::string_view architecture) {
   return {.name = fmt::format("large rows ({})", short_text(config)),
-          .include = "kernels/steps/large_rows.h",
-          .expression = fmt::format("strobe::steps::find_large_rows<{}>", cpp_text(config)),
+          .include = "kernels/auxiliary/large_rows.h",
+          .expression = fmt::format("strobe::auxiliary::find_large_rows<{}>", cpp_text(config)),
           .architecture = std::string(architecture),
           .options = {}};
 }
 
 runtime::Variant sink_variant(std::string_view architecture) {
   return {.name = "sink gradient",
-          .include = "kernels/steps/sink_gradient.h",
-          .expression = "strobe::steps::sink_gradient",
+          .include = "kernels/auxiliary/sink_gradient.h",
+          .expression = "strobe::auxiliary::sink_gradient",
           .architecture = std::string(architecture),
           .options = {}};
 }
 
-steps::PrepareBackwardConfig prepare_config(const AttentionProblem& problem, Element element, bool varlen) {
+auxiliary::PrepareBackwardConfig prepare_config(const AttentionProblem& problem, Element element, bool varlen) {
   // Threads that read a row of O and of dO together, 16 bytes each.
   const auto chunks = static_cast<std::uint64_t>(std::max<std::int64_t>(8, problem.head_dim_v / 8));
   return {.element = element, .varlen = varlen, .threads_per_row = static_cast<int>(std::bit_ceil(chunks))};

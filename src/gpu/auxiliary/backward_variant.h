@@ -6,12 +6,14 @@
 
 #include "call/problem.h"
 #include "gpu/variant/fields.h"
-#include "kernels/steps/prepare_backward_params.h"
+#include "kernels/auxiliary/prepare_backward_params.h"
 #include "runtime/variant.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
-constexpr std::string_view type_name(const PrepareBackwardConfig&) { return "strobe::steps::PrepareBackwardConfig"; }
+constexpr std::string_view type_name(const PrepareBackwardConfig&) {
+  return "strobe::auxiliary::PrepareBackwardConfig";
+}
 constexpr auto fields_of(const PrepareBackwardConfig&) {
   using Config = PrepareBackwardConfig;
   using gpu::field;
@@ -19,25 +21,25 @@ constexpr auto fields_of(const PrepareBackwardConfig&) {
                          field("threads_per_row", &Config::threads_per_row));
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary
 
 namespace strobe::gpu {
 
 /// LSE and D of every query row. `architecture`: what NVRTC compiles for, "sm_90a".
-runtime::Variant prepare_variant(const steps::PrepareBackwardConfig& config, std::string_view architecture);
+runtime::Variant prepare_variant(const auxiliary::PrepareBackwardConfig& config, std::string_view architecture);
 
 /// Query rows of a large LSE, once more, before that.
-runtime::Variant large_rows_variant(const steps::PrepareBackwardConfig& config, std::string_view architecture);
+runtime::Variant large_rows_variant(const auxiliary::PrepareBackwardConfig& config, std::string_view architecture);
 
 /// The gradient of sinks; the same for all calls.
 runtime::Variant sink_variant(std::string_view architecture);
 
-/// Its variant: whatever a row's threads are.
-constexpr steps::PrepareBackwardConfig large_rows_config(const steps::PrepareBackwardConfig& prepare) {
+/// The variant of the kernel that finds large rows, which does not depend on the threads of a row.
+constexpr auxiliary::PrepareBackwardConfig large_rows_config(const auxiliary::PrepareBackwardConfig& prepare) {
   return {.element = prepare.element, .varlen = prepare.varlen};
 }
 
 /// `varlen`: of the rule.
-steps::PrepareBackwardConfig prepare_config(const AttentionProblem& problem, Element element, bool varlen);
+auxiliary::PrepareBackwardConfig prepare_config(const AttentionProblem& problem, Element element, bool varlen);
 
 }  // namespace strobe::gpu

@@ -9,15 +9,15 @@
 
 namespace strobe::gpu {
 
-Result<runtime::Kernel> find_combine(const steps::CombineConfig& config, const runtime::CudaDevice& device) {
+Result<runtime::Kernel> find_combine(const auxiliary::CombineConfig& config, const runtime::CudaDevice& device) {
   return find_kernel(config, device, 0, [&] { return combine_variant(config, architecture_of(device)); });
 }
 
 Status launch_combine(const runtime::CudaDevice& device, const runtime::Kernel& kernel, runtime::CUcontext context,
-                      runtime::CUstream stream, const steps::CombineConfig& config,
-                      const steps::CombineParams& params) {
+                      runtime::CUstream stream, const auxiliary::CombineConfig& config,
+                      const auxiliary::CombineParams& params) {
   const runtime::LaunchShape shape =
-      runtime::row_of_blocks(ceil_div(params.jobs, rows_per_block(config)), steps::kCombineThreads, 0, true);
+      runtime::row_of_blocks(ceil_div(params.jobs, rows_per_block(config)), auxiliary::kCombineThreads, 0, true);
   return runtime::launch(*device.driver, kernel.launched_in(context), shape, stream, params);
 }
 

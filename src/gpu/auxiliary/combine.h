@@ -3,8 +3,8 @@
 #pragma once
 
 #include "call/checked.h"
+#include "kernels/auxiliary/combine_params.h"
 #include "kernels/scheduler/split.h"
-#include "kernels/steps/combine_params.h"
 #include "runtime/device.h"
 #include "runtime/kernel.h"
 #include "strobe/status.h"
@@ -12,7 +12,7 @@
 namespace strobe::gpu {
 
 /// Finds the kernel, compiling it first where neither the pack nor the cache has it.
-Result<runtime::Kernel> find_combine(const steps::CombineConfig& config, const runtime::CudaDevice& device);
+Result<runtime::Kernel> find_combine(const auxiliary::CombineConfig& config, const runtime::CudaDevice& device);
 
 /// How the tiles of the forward were cut.
 struct CombinedTiles {
@@ -25,8 +25,8 @@ struct CombinedTiles {
 
 /// `params`: a forward's.
 template <class Params>
-steps::CombineParams combine_params(const Params& params, const SplitParams& split, const CombinedTiles& tiles) {
-  steps::CombineParams combine{};
+auxiliary::CombineParams combine_params(const Params& params, const SplitParams& split, const CombinedTiles& tiles) {
+  auxiliary::CombineParams combine{};
   combine.tiles = split.tiles;
   combine.statistics = split.statistics;
   combine.sums = split.sums;
@@ -47,6 +47,7 @@ steps::CombineParams combine_params(const Params& params, const SplitParams& spl
 }
 
 Status launch_combine(const runtime::CudaDevice& device, const runtime::Kernel& kernel, runtime::CUcontext context,
-                      runtime::CUstream stream, const steps::CombineConfig& config, const steps::CombineParams& params);
+                      runtime::CUstream stream, const auxiliary::CombineConfig& config,
+                      const auxiliary::CombineParams& params);
 
 }  // namespace strobe::gpu

@@ -15,14 +15,14 @@
 namespace strobe::gpu {
 namespace {
 
-static_assert(steps::kMostMergedParts == kMaxMergedParts);
+static_assert(auxiliary::kMostMergedParts == kMaxMergedParts);
 
 constexpr std::int64_t kVectorColumns = 4;
 
-steps::Source source_of(DType dtype) {
-  return dtype == DType::float32   ? steps::Source::fp32
-         : dtype == DType::float16 ? steps::Source::fp16
-                                   : steps::Source::bf16;
+auxiliary::Source source_of(DType dtype) {
+  return dtype == DType::float32   ? auxiliary::Source::fp32
+         : dtype == DType::float16 ? auxiliary::Source::fp16
+                                   : auxiliary::Source::bf16;
 }
 
 /// Whether every four columns of a row are one access.
@@ -36,9 +36,9 @@ bool is_aligned(const ConstTensorView& o) {
 }
 
 /// Packed tensors are a batch of 1.
-steps::MergedTensor merged_tensor(const ConstTensorView& o, const ConstTensorView& lse) {
+auxiliary::MergedTensor merged_tensor(const ConstTensorView& o, const ConstTensorView& lse) {
   const auto rows = static_cast<std::size_t>(o.rank - 3);
-  steps::MergedTensor tensor{};
+  auxiliary::MergedTensor tensor{};
   tensor.o = const_cast<void*>(o.data);
   tensor.o_batch = rows == 0 ? 0 : o.strides[0];
   tensor.o_row = o.strides[rows];
@@ -49,24 +49,24 @@ steps::MergedTensor merged_tensor(const ConstTensorView& o, const ConstTensorVie
   return tensor;
 }
 
-steps::MergeConfig config_of(const MergeArguments& a) {
+auxiliary::MergeConfig config_of(const MergeArguments& a) {
   const auto parts_aligned = [](const PartialResult& part) { return is_aligned(part.o); };
   return {.source = source_of(a.parts.front().o.dtype),
           .destination = source_of(a.o.dtype),
           .aligned = is_aligned(a.o) && std::all_of(a.parts.begin(), a.parts.end(), parts_aligned),
-          .most_parts = a.parts.size() <= steps::kFewParts ? steps::kFewParts : steps::kMostMergedParts};
+          .most_parts = a.parts.size() <= auxiliary::kFewParts ? auxiliary::kFewParts : auxiliary::kMostMergedParts};
 }
 
-Result<runtime::Kernel> find_merge(const steps::MergeConfig& config, const runtime::CudaDevice& device) {
+Result<runtime::Kernel> find_merge(const auxiliary::MergeConfig& config, const runtime::CudaDevice& device) {
   return find_kernel(config, device, 0, [&] { return merge_variant(config, architecture_of(device)); });
 }
 
 template <int most_parts>
 Status launch(const MergeArguments& a, const Execution& execution, const runtime::CudaDevice& device,
-              const steps::MergeConfig& config) {
+              const auxiliary::MergeConfig& config) {
   const auto rows = static_cast<std::size_t>(a.o.rank - 3);
   const std::int64_t batch = rows == 0 ? 1 : a.o.shape[0];
-  steps::MergeParams<most_parts> params{};
+  auxiliary::MergeParams<most_parts> params{};
   params.result = merged_tensor(a.o, a.lse);
   for (const PartialResult& part : a.parts) params.parts[params.count++] = merged_tensor(part.o, part.lse);
   params.rows = static_cast<int>(a.o.shape[rows]);
@@ -85,16 +85,16 @@ Status launch(const MergeArguments& a, const Execution& execution, const runtime
   const runtime::ContextScope context(device);
   if (!context.status().ok()) return context.status();
   return runtime::launch(*device.driver, kernel->launched_in(context.current()),
-                         runtime::row_of_blocks(blocks, steps::kCombineThreads),
+                         runtime::row_of_blocks(blocks, auxiliary::kCombineThreads),
                          static_cast<runtime::CUstream>(execution.stream), params);
 }
 
 }  // namespace
 
 Status merge(const MergeArguments& arguments, const Execution& execution, const runtime::CudaDevice& device) {
-  const steps::MergeConfig config = config_of(arguments);
-  return config.most_parts == steps::kFewParts ? launch<steps::kFewParts>(arguments, execution, device, config)
-                                               : launch<steps::kMostMergedParts>(arguments, execution, device, config);
+  const auxiliary::MergeConfig config = config_of(arguments);
+  return config.most_parts == auxiliary::kFewParts ? launch<auxiliary::kFewParts>(arguments, execution, device, config)
+                                               : launch<auxiliary::kMostMergedParts>(arguments, execution, device, config);
 }
 
 }  // namespace strobe::gpu

@@ -7,19 +7,19 @@
 
 namespace strobe::gpu {
 
-runtime::Variant merge_variant(const steps::MergeConfig& config, std::string_view architecture) {
+runtime::Variant merge_variant(const auxiliary::MergeConfig& config, std::string_view architecture) {
   return {.name = fmt::format("merge ({} to {}, {} parts)", name_of(config.source), name_of(config.destination),
                               config.most_parts),
-          .include = "kernels/steps/combine.h",
-          .expression = fmt::format("strobe::steps::merge<{}>", cpp_text(config)),
+          .include = "kernels/auxiliary/combine.h",
+          .expression = fmt::format("strobe::auxiliary::merge<{}>", cpp_text(config)),
           .architecture = std::string(architecture),
           .options = {}};
 }
 
-runtime::Variant combine_variant(const steps::CombineConfig& config, std::string_view architecture) {
+runtime::Variant combine_variant(const auxiliary::CombineConfig& config, std::string_view architecture) {
   return {.name = fmt::format("combine ({})", short_text(config)),
-          .include = "kernels/steps/combine.h",
-          .expression = fmt::format("strobe::steps::combine<{}>", cpp_text(config)),
+          .include = "kernels/auxiliary/combine.h",
+          .expression = fmt::format("strobe::auxiliary::combine<{}>", cpp_text(config)),
           .architecture = std::string(architecture),
           .options = {}};
 }

@@ -7,12 +7,12 @@
 #include "gpu/auxiliary/quantize_variant.h"
 #include "gpu/variant/fields.h"
 #include "gpu/variant/score_fields.h"
-#include "kernels/steps/combine_params.h"
+#include "kernels/auxiliary/combine_params.h"
 #include "runtime/variant.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
-constexpr std::string_view type_name(const MergeConfig&) { return "strobe::steps::MergeConfig"; }
+constexpr std::string_view type_name(const MergeConfig&) { return "strobe::auxiliary::MergeConfig"; }
 constexpr auto fields_of(const MergeConfig&) {
   using Config = MergeConfig;
   using gpu::field;
@@ -20,7 +20,7 @@ constexpr auto fields_of(const MergeConfig&) {
                          field("aligned", &Config::aligned), field("most_parts", &Config::most_parts));
 }
 
-constexpr std::string_view type_name(const CombineConfig&) { return "strobe::steps::CombineConfig"; }
+constexpr std::string_view type_name(const CombineConfig&) { return "strobe::auxiliary::CombineConfig"; }
 constexpr auto fields_of(const CombineConfig&) {
   using Config = CombineConfig;
   using gpu::field;
@@ -29,14 +29,14 @@ constexpr auto fields_of(const CombineConfig&) {
                          field("segments", &Config::segments), field("sink", &Config::sink));
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary
 
 namespace strobe::gpu {
 
-/// Of strobe::merge.
-runtime::Variant merge_variant(const steps::MergeConfig& config, std::string_view architecture);
+/// The variant of the kernel of strobe::merge.
+runtime::Variant merge_variant(const auxiliary::MergeConfig& config, std::string_view architecture);
 
-/// After a forward whose keys were split.
-runtime::Variant combine_variant(const steps::CombineConfig& config, std::string_view architecture);
+/// The variant of the kernel that combines the parts of a forward whose keys were split.
+runtime::Variant combine_variant(const auxiliary::CombineConfig& config, std::string_view architecture);
 
 }  // namespace strobe::gpu

@@ -15,15 +15,15 @@ void add_quantizers(std::string_view architecture, PackList& list) {
     list.add(key_sums_variant({.head_dim = head_dim}, architecture), 0);
     list.add(key_mean_variant(head_dim, architecture), 0);
     for (const bool e4m3 : {false, true}) {
-      steps::QuantizeConfig config{.head_dim = head_dim, .head_dim_v = head_dim, .e4m3 = e4m3};
-      config.whole_blocks = e4m3 && steps::tile_rows(config) < kBlockRows;
-      list.add(quantize_variant(config, architecture), steps::quantize_smem_bytes(config));
+      auxiliary::QuantizeConfig config{.head_dim = head_dim, .head_dim_v = head_dim, .e4m3 = e4m3};
+      config.whole_blocks = e4m3 && auxiliary::tile_rows(config) < kBlockRows;
+      list.add(quantize_variant(config, architecture), auxiliary::quantize_smem_bytes(config));
     }
   }
 }
 
 void add_merges(std::string_view architecture, PackList& list) {
-  using enum steps::Source;
+  using enum auxiliary::Source;
   for (const auto& [source, destination] :
        {std::pair{fp32, bf16}, std::pair{fp32, fp16}, std::pair{bf16, bf16}, std::pair{fp16, fp16}}) {
     list.add(merge_variant({.source = source, .destination = destination}, architecture), 0);
@@ -31,10 +31,10 @@ void add_merges(std::string_view architecture, PackList& list) {
 }
 
 void add_appends(std::string_view architecture, PackList& list) {
-  using enum steps::Stored;
-  for (const steps::Stored source : {bf16, fp16}) {
-    for (const steps::Stored cache : {source, int8, e4m3}) {
-      for (const auto rotation : {steps::Rotation::none, steps::Rotation::halves, steps::Rotation::interleaved}) {
+  using enum auxiliary::Stored;
+  for (const auxiliary::Stored source : {bf16, fp16}) {
+    for (const auxiliary::Stored cache : {source, int8, e4m3}) {
+      for (const auto rotation : {auxiliary::Rotation::none, auxiliary::Rotation::halves, auxiliary::Rotation::interleaved}) {
         list.add(append_variant({.source = source, .cache = cache, .rotation = rotation}, architecture), 0);
       }
     }

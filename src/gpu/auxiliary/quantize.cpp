@@ -26,8 +26,8 @@
 namespace strobe::gpu {
 namespace {
 
-static_assert(steps::kMeanRows == kMeanRows && steps::kMeanPhases == kMeanPhases);
-static_assert(steps::kSliceColumns == kShiftColumns && steps::kValueKeys == kValueKeys);
+static_assert(auxiliary::kMeanRows == kMeanRows && auxiliary::kMeanPhases == kMeanPhases);
+static_assert(auxiliary::kSliceColumns == kShiftColumns && auxiliary::kValueKeys == kValueKeys);
 
 struct Kernels {
   std::optional<runtime::Kernel> sums, mean, measure;
@@ -64,32 +64,33 @@ bool is_aligned(const ConstTensorView& view, std::int64_t bytes) {
 
 std::int64_t columns_of(const ConstTensorView& rows) { return rows.shape[static_cast<std::size_t>(rows.rank - 1)]; }
 
-steps::QuantizeConfig config_of(const QuantizeArguments& a, const QuantizeOptions& options) {
-  const auto source = a.q.dtype == DType::float32   ? steps::Source::fp32
-                      : a.q.dtype == DType::float16 ? steps::Source::fp16
-                                                    : steps::Source::bf16;
+auxiliary::QuantizeConfig config_of(const QuantizeArguments& a, const QuantizeOptions& options) {
+  const auto source = a.q.dtype == DType::float32   ? auxiliary::Source::fp32
+                      : a.q.dtype == DType::float16 ? auxiliary::Source::fp16
+                                                    : auxiliary::Source::bf16;
   const bool aligned = is_aligned(a.q, 16) && is_aligned(a.k, 16) && is_aligned(a.v, 16) && is_aligned(a.q8, 8) &&
                        is_aligned(a.k8, 8) && is_aligned(a.v8, 8);
-  steps::QuantizeConfig config{.source = source,
-                               .head_dim = static_cast<int>(columns_of(a.q)),
-                               .head_dim_v = static_cast<int>(columns_of(a.v)),
-                               .e4m3 = options.element == DType::float8_e4m3,
-                               .aligned = aligned,
-                               .packed = a.sequences.cu_seqlens_q.given() || a.sequences.cu_seqlens_k.given()};
+  auxiliary::QuantizeConfig config{.source = source,
+                                   .head_dim = static_cast<int>(columns_of(a.q)),
+                                   .head_dim_v = static_cast<int>(columns_of(a.v)),
+                                   .e4m3 = options.element == DType::float8_e4m3,
+                                   .aligned = aligned,
+                                   .packed = a.sequences.cu_seqlens_q.given() || a.sequences.cu_seqlens_k.given()};
   // Blocks that are tiles need not be measured ahead.
   constexpr int kRoom = 200 * 1024;
-  steps::QuantizeConfig whole = config;
+  auxiliary::QuantizeConfig whole = config;
   whole.whole_blocks = true;
   const bool has_blocks = options.q_scales == ScaleUnit::block || options.k_scales == ScaleUnit::block ||
                           options.v_scales == ScaleUnit::block;
-  return has_blocks && steps::tile_rows(config) < kBlockRows && steps::quantize_smem_bytes(whole) <= kRoom ? whole
-                                                                                                           : config;
+  return has_blocks && auxiliary::tile_rows(config) < kBlockRows && auxiliary::quantize_smem_bytes(whole) <= kRoom
+             ? whole
+             : config;
 }
 
 /// Whether the scales' units are larger than a tile, and their magnitudes are found ahead.
-bool is_measured(ScaleUnit unit, const steps::QuantizeConfig& config) {
+bool is_measured(ScaleUnit unit, const auxiliary::QuantizeConfig& config) {
   return unit == ScaleUnit::tensor || unit == ScaleUnit::head ||
-         (unit == ScaleUnit::block && kBlockRows > steps::tile_rows(config));
+         (unit == ScaleUnit::block && kBlockRows > auxiliary::tile_rows(config));
 }
 
 /// Queries or keys.
@@ -108,12 +109,12 @@ struct RowsOfSide : QuantizedSide {
   std::int64_t mean_chunks() const { return std::max<std::int64_t>(ceil_div(seqlen, kMeanRows), 1); }
 };
 
-steps::QuantizedTensor tensor_of(const RowsOfSide& side, const ConstTensorView& from, const TensorView& to,
-                                 const TensorView& scales, ScaleUnit unit, bool rotated, bool transposed) {
+auxiliary::QuantizedTensor tensor_of(const RowsOfSide& side, const ConstTensorView& from, const TensorView& to,
+                                     const TensorView& scales, ScaleUnit unit, bool rotated, bool transposed) {
   const auto stride = [](const auto& view, int from_last) {
     return from_last > view.rank ? 0 : view.strides[static_cast<std::size_t>(view.rank - from_last)];
   };
-  steps::QuantizedTensor tensor{};
+  auxiliary::QuantizedTensor tensor{};
   tensor.from = from.data;
   tensor.from_batch = stride(from, 4);
   tensor.from_row = stride(from, 3);
@@ -131,21 +132,21 @@ steps::QuantizedTensor tensor_of(const RowsOfSide& side, const ConstTensorView& 
   tensor.total = static_cast<int>(side.total);
   const bool whole_heads = unit == ScaleUnit::tensor || unit == ScaleUnit::head;
   const auto unit_rows = static_cast<std::uint64_t>(rows_per_scale(unit, side.seqlen));
-  tensor.unit_shift = whole_heads ? steps::kAllRows : std::countr_zero(unit_rows);
+  tensor.unit_shift = whole_heads ? auxiliary::kAllRows : std::countr_zero(unit_rows);
   tensor.shared = unit == ScaleUnit::tensor;
   tensor.rotated = rotated;
   return tensor;
 }
 
-Result<Kernels> find_kernels(const steps::QuantizeConfig& config, bool centred, bool measured, bool packed_keys,
+Result<Kernels> find_kernels(const auxiliary::QuantizeConfig& config, bool centred, bool measured, bool packed_keys,
                              const runtime::CudaDevice& device) {
   Kernels kernels;
-  const auto find_quantize = [&](const steps::QuantizeConfig& one) {
-    return find_kernel(one, device, steps::quantize_smem_bytes(one),
+  const auto find_quantize = [&](const auxiliary::QuantizeConfig& one) {
+    return find_kernel(one, device, auxiliary::quantize_smem_bytes(one),
                        [&] { return quantize_variant(one, architecture_of(device)); });
   };
   if (centred) {
-    const steps::KeyMeanConfig one{config.source, config.head_dim, config.aligned, packed_keys};
+    const auxiliary::KeyMeanConfig one{config.source, config.head_dim, config.aligned, packed_keys};
     const auto sum = find_kernel(one, device, 0, [&] { return key_sums_variant(one, architecture_of(device)); });
     if (!sum.ok()) return sum.status();
     const auto mean = find_kernel(config.head_dim, device, 0,
@@ -155,7 +156,7 @@ Result<Kernels> find_kernels(const steps::QuantizeConfig& config, bool centred, 
     kernels.mean = *mean;
   }
   if (measured) {
-    steps::QuantizeConfig one = config;
+    auxiliary::QuantizeConfig one = config;
     one.measure = true;
     const auto measure = find_quantize(one);
     if (!measure.ok()) return measure.status();
@@ -200,7 +201,7 @@ class Quantisation {
     params_.sequences = static_cast<int>(keys_.batch);
     params_.heads_per_kv =
         static_cast<int>(keys_.heads == 0 ? 1 : std::max<std::int64_t>(queries_.heads / keys_.heads, 1));
-    const std::int64_t rows = steps::tile_rows(config_);
+    const std::int64_t rows = auxiliary::tile_rows(config_);
     params_.query_jobs = static_cast<int>(std::max<std::int64_t>(ceil_div(queries_.seqlen, 2 * rows), 1));
     params_.key_jobs = static_cast<int>(std::max<std::int64_t>(ceil_div(keys_.seqlen, rows), 1));
     params_.values_tell = options.v_scales == ScaleUnit::row;
@@ -264,7 +265,7 @@ class Quantisation {
     }
     workspace_.first_largest = workspace_.end;
     const ScaleUnit units[] = {options_.q_scales, options_.k_scales, options_.v_scales};
-    steps::QuantizedTensor* const tensors[] = {&params_.q, &params_.k, &params_.v};
+    auxiliary::QuantizedTensor* const tensors[] = {&params_.q, &params_.k, &params_.v};
     const TensorView* const scales[] = {&a_.q_descale, &a_.k_descale, &a_.v_descale};
     for (std::size_t i = 0; i < 3; ++i) {
       if (!is_measured(units[i], config_)) continue;
@@ -278,7 +279,7 @@ class Quantisation {
   Status enqueue(const Kernels& kernels, std::byte* workspace, Launcher& launch) {
     Status status;
     if (kernels.sums) {
-      steps::KeyMeanParams mean{};
+      auxiliary::KeyMeanParams mean{};
       mean.k = params_.k.from;
       mean.k_batch = params_.k.from_batch;
       mean.k_row = params_.k.from_row;
@@ -292,14 +293,14 @@ class Quantisation {
       mean.cu_seqlens = keys_.cu_seqlens;
       mean.total = params_.k.total;
       params_.mean = mean.mean;
-      status =
-          launch(*kernels.sums, mean_jobs().value(), steps::kMeanPhases * steps::mean_lanes(config_.head_dim), 0, mean);
-      if (status.ok()) status = launch(*kernels.mean, key_heads().value(), steps::kFinishThreads, 0, mean);
+      status = launch(*kernels.sums, mean_jobs().value(),
+                      auxiliary::kMeanPhases * auxiliary::mean_lanes(config_.head_dim), 0, mean);
+      if (status.ok()) status = launch(*kernels.mean, key_heads().value(), auxiliary::kFinishThreads, 0, mean);
     }
-    const int threads = steps::quantize_threads(config_);
-    const int smem_bytes = steps::quantize_smem_bytes(config_);
+    const int threads = auxiliary::quantize_threads(config_);
+    const int smem_bytes = auxiliary::quantize_smem_bytes(config_);
     if (status.ok() && kernels.measure) {
-      steps::QuantizedTensor* const tensors[] = {&params_.q, &params_.k, &params_.v};
+      auxiliary::QuantizedTensor* const tensors[] = {&params_.q, &params_.k, &params_.v};
       for (std::size_t i = 0; i < 3; ++i) {
         if (tensors[i]->largest_head != 0) {
           tensors[i]->largest = reinterpret_cast<unsigned*>(workspace + workspace_.largest[i]);
@@ -319,8 +320,8 @@ class Quantisation {
   const QuantizeOptions& options_;
   const runtime::CudaDevice& device_;
   RowsOfSide queries_, keys_;
-  steps::QuantizeConfig config_;
-  steps::QuantizeParams params_{};
+  auxiliary::QuantizeConfig config_;
+  auxiliary::QuantizeParams params_{};
   Workspace workspace_;
   bool measured_ = false;
 };
@@ -331,9 +332,9 @@ Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& optio
                 const runtime::CudaDevice& device) {
   for (const auto& [name, columns] :
        {std::pair{"head_dim", columns_of(arguments.q)}, std::pair{"head_dim_v", columns_of(arguments.v)}}) {
-    if (columns % 8 != 0 || columns > steps::kMostColumns) {
+    if (columns % 8 != 0 || columns > auxiliary::kMostColumns) {
       return {StatusCode::unsupported, fmt::format("{} is {}: the gpu engine quantises multiples of 8 up to {}", name,
-                                                   columns, steps::kMostColumns)};
+                                                   columns, auxiliary::kMostColumns)};
     }
   }
   return Quantisation(arguments, options, device).run(execution);

@@ -5,17 +5,17 @@
 #include <string_view>
 
 #include "gpu/variant/fields.h"
-#include "kernels/steps/quantize_params.h"
+#include "kernels/auxiliary/quantize_params.h"
 #include "runtime/variant.h"
 
-namespace strobe::steps {
+namespace strobe::auxiliary {
 
-constexpr std::string_view type_name(Source) { return "strobe::steps::Source"; }
+constexpr std::string_view type_name(Source) { return "strobe::auxiliary::Source"; }
 constexpr std::string_view name_of(Source source) {
   return source == Source::bf16 ? "bf16" : source == Source::fp16 ? "fp16" : "fp32";
 }
 
-constexpr std::string_view type_name(const QuantizeConfig&) { return "strobe::steps::QuantizeConfig"; }
+constexpr std::string_view type_name(const QuantizeConfig&) { return "strobe::auxiliary::QuantizeConfig"; }
 constexpr auto fields_of(const QuantizeConfig&) {
   using Config = QuantizeConfig;
   using gpu::field;
@@ -25,7 +25,7 @@ constexpr auto fields_of(const QuantizeConfig&) {
                          field("packed", &Config::packed), field("whole_blocks", &Config::whole_blocks));
 }
 
-constexpr std::string_view type_name(const KeyMeanConfig&) { return "strobe::steps::KeyMeanConfig"; }
+constexpr std::string_view type_name(const KeyMeanConfig&) { return "strobe::auxiliary::KeyMeanConfig"; }
 constexpr auto fields_of(const KeyMeanConfig&) {
   using Config = KeyMeanConfig;
   using gpu::field;
@@ -33,15 +33,15 @@ constexpr auto fields_of(const KeyMeanConfig&) {
                          field("aligned", &Config::aligned), field("packed", &Config::packed));
 }
 
-}  // namespace strobe::steps
+}  // namespace strobe::auxiliary
 
 namespace strobe::gpu {
 
 /// Rounds, or finds the largest magnitudes of large units.
-runtime::Variant quantize_variant(const steps::QuantizeConfig& config, std::string_view architecture);
+runtime::Variant quantize_variant(const auxiliary::QuantizeConfig& config, std::string_view architecture);
 
 /// Sums of blocks of keys.
-runtime::Variant key_sums_variant(const steps::KeyMeanConfig& config, std::string_view architecture);
+runtime::Variant key_sums_variant(const auxiliary::KeyMeanConfig& config, std::string_view architecture);
 
 /// The mean of their sums.
 runtime::Variant key_mean_variant(int head_dim, std::string_view architecture);

@@ -9,9 +9,9 @@
 
 namespace strobe::gpu {
 
-Status find_shared_kernels(const AttentionProblem& problem, const steps::PrepareBackwardConfig& prepare,
+Status find_shared_kernels(const AttentionProblem& problem, const auxiliary::PrepareBackwardConfig& prepare,
                            const runtime::CudaDevice& device, SharedBackwardKernels& kernels) {
-  const steps::PrepareBackwardConfig large = large_rows_config(prepare);
+  const auxiliary::PrepareBackwardConfig large = large_rows_config(prepare);
   const KernelAhead large_rows(true, large, device, 0,
                                [&] { return large_rows_variant(large, architecture_of(device)); });
   const KernelAhead every_row(true, prepare, device, 0,
@@ -36,22 +36,22 @@ Status BackwardCall::run(const BackwardArguments& arguments, const Execution& ex
   return with_workspace(execution, stream, [&](std::byte* workspace) { return enqueue(arguments, stream, workspace); });
 }
 
-steps::PrepareBackwardParams BackwardCall::prepare_params(const BackwardArguments& arguments,
+auxiliary::PrepareBackwardParams BackwardCall::prepare_params(const BackwardArguments& arguments,
                                                           const BackwardParams& params) const {
   return gpu::prepare_params(problem(), arguments, params, launch_.rule, launch_.block_m);
 }
 
-Status BackwardCall::launch_prepare(const steps::PrepareBackwardParams& params, const CallStream& stream) const {
+Status BackwardCall::launch_prepare(const auxiliary::PrepareBackwardParams& params, const CallStream& stream) const {
   Status status = launch(launch_.kernels.large_rows, large_row_ctas(problem(), params.backward),
-                         steps::kLargeRowsThreads, 0, false, stream, params);
+                         auxiliary::kLargeRowsThreads, 0, false, stream, params);
   if (!status.ok()) return status;
-  return launch(launch_.kernels.prepare, prepare_ctas(problem(), launch_.prepare, params), steps::kPrepareThreads, 0,
+  return launch(launch_.kernels.prepare, prepare_ctas(problem(), launch_.prepare, params), auxiliary::kPrepareThreads, 0,
                 true, stream, params);
 }
 
 Status BackwardCall::launch_sink(const BackwardArguments& arguments, const BackwardParams& params,
                                  const CallStream& stream) const {
-  return launch(launch_.kernels.sink, params.heads, steps::kSinkThreads, 0, true, stream,
+  return launch(launch_.kernels.sink, params.heads, auxiliary::kSinkThreads, 0, true, stream,
                 sink_gradient_params(problem(), arguments, params, launch_.block_m));
 }
 

@@ -17,7 +17,7 @@ struct SharedBackwardKernels {
 };
 
 /// Sets those that the call needs; the Status says why there is none.
-Status find_shared_kernels(const AttentionProblem& problem, const steps::PrepareBackwardConfig& prepare,
+Status find_shared_kernels(const AttentionProblem& problem, const auxiliary::PrepareBackwardConfig& prepare,
                            const runtime::CudaDevice& device, SharedBackwardKernels& kernels);
 
 /// What a family's plan says of the kernels around its own.
@@ -25,7 +25,7 @@ struct SharedBackwardLaunches {
   bool computes = false;  // else there is nothing to compute
   ScoreRule rule;         // of the family's kernels
   int block_m = 0;
-  steps::PrepareBackwardConfig prepare;
+  auxiliary::PrepareBackwardConfig prepare;
   std::size_t workspace_bytes = 0;
   SharedBackwardKernels kernels;
 };
@@ -46,12 +46,12 @@ class BackwardCall : public Call {
   virtual Status enqueue(const BackwardArguments& arguments, const CallStream& stream, std::byte* workspace) const = 0;
 
   /// LSE and D of every row; what a family adds is still to be set.
-  steps::PrepareBackwardParams prepare_params(const BackwardArguments& arguments, const BackwardParams& params) const;
+  auxiliary::PrepareBackwardParams prepare_params(const BackwardArguments& arguments, const BackwardParams& params) const;
 
   /// Enqueues what comes before the family's kernels, those by main(follows), the bias's gradient by bias() where it is
   /// wanted, and what comes after them. `follows`: a kernel of this call comes before.
   template <class Main, class Bias>
-  Status enqueue_around(const BackwardArguments& arguments, const steps::PrepareBackwardParams& prepare,
+  Status enqueue_around(const BackwardArguments& arguments, const auxiliary::PrepareBackwardParams& prepare,
                         const CallStream& stream, const Main& main, const Bias& bias) const {
     const BackwardParams& params = prepare.backward;
     const bool prepared = params.heads * params.sequences.sequences > 0 && problem().total_q > 0;
@@ -65,7 +65,7 @@ class BackwardCall : public Call {
   }
 
  private:
-  Status launch_prepare(const steps::PrepareBackwardParams& params, const CallStream& stream) const;
+  Status launch_prepare(const auxiliary::PrepareBackwardParams& params, const CallStream& stream) const;
   Status launch_sink(const BackwardArguments& arguments, const BackwardParams& params, const CallStream& stream) const;
   Status clear_modifier_gradients(const BackwardArguments& arguments, const CallStream& stream) const;
 

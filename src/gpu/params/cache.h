@@ -3,7 +3,7 @@
 #pragma once
 
 #include "call/problem.h"
-#include "kernels/score/cache.h"
+#include "kernels/sequence/cache.h"
 #include "strobe/attention.h"
 
 namespace strobe::gpu {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "call/problem.h"
-#include "kernels/math/rows.h"
+#include "kernels/sequence/rows.h"
 #include "strobe/attention.h"
 #include "strobe/status.h"
 #include "strobe/tensor.h"
@@ -40,10 +40,10 @@ ConstTensorView rows_of_v(const AttentionProblem& problem, const ConstTensorView
 Status check_alignments(const AttentionProblem& problem, const ForwardArguments& arguments);
 Status check_alignments(const BackwardArguments& arguments);
 
-/// As kernels address them, of 16-bit elements.
+/// The rows of a tensor of 16-bit elements as kernels address them.
 Rows rows_of(const RowsView& tensor);
 
-/// Of 8-bit elements, counted in pairs.
+/// The rows of a tensor of 8-bit elements, counted in pairs, as kernels address them.
 Rows rows_of_pairs(const RowsView& tensor);
 
 }  // namespace strobe::gpu

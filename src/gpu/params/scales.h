@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/math/stored.h"
+#include "kernels/sequence/scales.h"
 #include "strobe/tensor.h"
 
 namespace strobe::gpu {

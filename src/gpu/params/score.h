@@ -5,6 +5,7 @@
 #include "call/problem.h"
 #include "kernels/score/params.h"
 #include "kernels/score/rule.h"
+#include "kernels/sequence/params.h"
 
 namespace strobe::gpu {
 

@@ -8,7 +8,7 @@
 #include "call/heads.h"
 #include "gpu/params/score.h"
 #include "kernels/math/philox.h"
-#include "kernels/score/query_blocks.h"
+#include "kernels/sequence/query_blocks.h"
 
 namespace strobe::gpu {
 
@@ -50,8 +50,8 @@ BackwardParams planned_params(const AttentionProblem& problem, int block_m, int 
   params.m_blocks = static_cast<int>(backward_blocks(problem.seqlen_q, block_m));
   params.n_blocks = static_cast<int>(backward_blocks(problem.seqlen_k, block_n));
   params.query_blocks =
-      score::query_blocks(problem.packed_q, static_cast<int>(problem.batch), static_cast<int>(problem.seqlen_q),
-                          static_cast<int>(problem.total_q), block_m);
+      sequence::query_blocks(problem.packed_q, static_cast<int>(problem.batch), static_cast<int>(problem.seqlen_q),
+                             static_cast<int>(problem.total_q), block_m);
   return params;
 }
 

@@ -43,7 +43,7 @@ int segment_workers(const SplitKernel& kernel, std::int64_t tiles) {
   constexpr std::int64_t kMostSlotBytes = std::int64_t{512} << 20;
   const std::int64_t slot_bytes = std::min<std::int64_t>(kernel.block_m, kernel.rows) *
                                   (4 * kernel.head_dim_v + static_cast<std::int64_t>(sizeof(PartStatistics)));
-  if (kernel.segments > steps::kMostParts) return 0;
+  if (kernel.segments > auxiliary::kMostParts) return 0;
   if (!(Checked(tiles) * kernel.segments * slot_bytes).at_most(kMostSlotBytes)) return 0;
   // Tiles that occupy most of the multiprocessors join their own segments: parts would be written and read once more.
   const std::int64_t rounds = ceil_div(tiles, kernel.ctas);
@@ -114,7 +114,7 @@ SplitPlan split_plan(const SplitKernel& kernel, int tiles, int workers) {
   const bool one_length = !kernel.rule.varlen && !has_diagonal(kernel.rule);
   plan.combine = {.element = kernel.rule.element,
                   .head_dim_v = kernel.head_dim_v,
-                  .few_parts = one_length && ceil_div(workers, tiles) < steps::kFewParts,
+                  .few_parts = one_length && ceil_div(workers, tiles) < auxiliary::kFewParts,
                   .varlen = kernel.rule.varlen,
                   .segments = segments,
                   .sink = segments && kernel.rule.sink};

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "call/problem.h"
+#include "kernels/auxiliary/combine_params.h"
 #include "kernels/scheduler/split.h"
 #include "kernels/score/rule.h"
-#include "kernels/steps/combine_params.h"
 
 namespace strobe::gpu {
 
@@ -43,7 +43,7 @@ struct SplitPlan {
   std::size_t statistics = 0;
   std::size_t sums = 0;
   std::size_t total_bytes = 0;
-  steps::CombineConfig combine;
+  auxiliary::CombineConfig combine;
 };
 
 SplitPlan split_plan(const SplitKernel& kernel, int tiles, int workers);

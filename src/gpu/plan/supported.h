@@ -20,7 +20,7 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
   return {StatusCode::unsupported, fmt::format(format, std::forward<Args>(args)...)};
 }
 
-/// That the inputs are of 16 bits.
+/// Checks that the inputs have 16 bits.
 Status check_dtype(const AttentionProblem& problem);
 
 /// head_dims and lengths.

@@ -58,7 +58,7 @@ std::string cpp_text(const Value& value) {
   }
 }
 
-/// For people: the fields that differ from a default value's, "head_dim 64, mask_right".
+/// Text for people: the fields that differ from a default value's, "head_dim 64, mask_right".
 template <class Struct>
 std::string short_text(const Struct& value) {
   std::string text;
@@ -85,7 +85,7 @@ std::string short_text(const Struct& value) {
   return text;
 }
 
-/// Of all fields.
+/// The hash of all fields.
 template <class Value>
 std::size_t hash_of(const Value& value) {
   if constexpr (std::is_scalar_v<Value>) {

@@ -5,7 +5,7 @@
 #ifdef __CUDACC_RTC__
 #include <cuda_fp16.h>
 
-#include "kernels/math/ptx_math.h"
+#include "kernels/ptx/arithmetic.h"
 #endif
 
 namespace strobe {
@@ -27,7 +27,7 @@ __device__ __forceinline__ float to_float(unsigned short bits) {
   }
 }
 
-/// Two floats rounded to nearest even, `low` in the low half.
+/// Rounds two floats to the element type, to nearest even; `low` is in the low half.
 template <Element element>
 __device__ __forceinline__ unsigned pack(float low, float high) {
   if constexpr (element == Element::bf16) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
   }
 }
 
-/// Both halves of a pair.
+/// The two 16-bit elements of a register as floats, low first.
 template <Element element>
 __device__ __forceinline__ float2 to_floats(unsigned pair) {
   if constexpr (element == Element::bf16) {

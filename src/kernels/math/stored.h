@@ -7,18 +7,9 @@
 
 namespace strobe {
 
-/// Scales of 8-bit elements: row r of a head has element r >> shift.
-struct ScaleParams {
-  const float* data;
-  long long batch_stride, head_stride;
-  int shift;  // 31: one for all rows
-
-  constexpr const float* of(int batch, int head) const { return data + batch * batch_stride + head * head_stride; }
-};
-
 #ifdef __CUDACC_RTC__
 
-/// Four neighbours, the first in the lowest byte.
+/// Four neighbouring 8-bit elements as floats; the first is in the lowest byte.
 template <Operands stored>
 __device__ __forceinline__ void to_floats(unsigned four, float (&elements)[4]) {
   if constexpr (stored == Operands::int8) {
@@ -47,7 +38,7 @@ __device__ __forceinline__ void to_floats(unsigned four, float (&elements)[4]) {
   }
 }
 
-/// The same times their scale, as two pairs.
+/// Four neighbouring 8-bit elements times their scale, as two pairs of 16-bit elements.
 template <Operands stored, Element element>
 __device__ __forceinline__ uint2 to_pairs(unsigned four, float scale) {
   float elements[4];
@@ -56,7 +47,7 @@ __device__ __forceinline__ uint2 to_pairs(unsigned four, float scale) {
           pack<element>(__fmul_rn(elements[2], scale), __fmul_rn(elements[3], scale))};
 }
 
-/// One element.
+/// One 8-bit element times its scale, rounded to the 16-bit element type.
 template <Operands stored, Element element>
 __device__ __forceinline__ float converted(unsigned char bits, float scale) {
   const uint2 pairs = to_pairs<stored, element>(bits, scale);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Split schedules: what a CTA leaves of a tile that it shares with others, P V in float32 and each row's maximum and
-// sum, for steps/combine.h. See split_scheduler.h.
+// sum, for auxiliary/combine.h. See split_scheduler.h.
 #pragma once
 
 #include "kernels/math/constants.h"

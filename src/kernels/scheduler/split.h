@@ -3,14 +3,14 @@
 // headers, shared by host and device.
 #pragma once
 
-#include "kernels/score/params.h"
 #include "kernels/score/parts.h"
+#include "kernels/sequence/params.h"
 
 namespace strobe {
 
 /// Where CTAs leave their parts of tiles, in the workspace. CTA w has slot 2 w for the tile that it goes on with and
 /// slot 2 w + 1 for one that it begins and does not end. Segments have a slot each, in the order of tiles and keys.
-/// kernels/steps/combine.h reads them.
+/// kernels/auxiliary/combine.h reads them.
 struct SplitParams {
   TileParts* tiles;            // [sequences, heads, m_tiles]
   PartStatistics* statistics;  // [slots, slot_rows]

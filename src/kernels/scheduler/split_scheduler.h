@@ -3,8 +3,8 @@
 // With few queries there are fewer tiles than multiprocessors, and reading keys is all the time there is.
 //
 // A CTA shares at most two tiles with others: the one that it goes on with and the one that it does not end. Of those
-// it leaves parts, which kernels/steps/combine.h puts together in the order of the keys: the same call always does the
-// same.
+// it leaves parts, which kernels/auxiliary/combine.h puts together in the order of the keys: the same call always does
+// the same.
 #pragma once
 
 #include "kernels/scheduler/split.h"
@@ -15,9 +15,9 @@ namespace strobe {
 
 /// Key blocks of a tile, or their segments; 1 where it sees none, as its result must be written all the same.
 template <Tiling T>
-__device__ __forceinline__ int blocks_of_tile(const VisibilityParams& visibility, const score::Sequence& sequence,
+__device__ __forceinline__ int blocks_of_tile(const VisibilityParams& visibility, const sequence::Sequence& sequence,
                                               int m) {
-  const score::KeyBlocks blocks = key_blocks<T>(visibility, sequence, m * T.block_m, T.block_m);
+  const sequence::KeyBlocks blocks = key_blocks<T>(visibility, sequence, m * T.block_m, T.block_m);
   if constexpr (T.segment_blocks > 0) {
     return blocks.end > blocks.begin ? (blocks.end - 1) / T.segment_blocks - blocks.begin / T.segment_blocks + 1 : 1;
   } else {
@@ -25,9 +25,9 @@ __device__ __forceinline__ int blocks_of_tile(const VisibilityParams& visibility
   }
 }
 
-/// Of all tiles of one head of a sequence.
+/// The blocks of keys that all tiles of one head of a sequence see.
 template <Tiling T>
-__device__ __forceinline__ int blocks_of_head(const VisibilityParams& visibility, const score::Sequence& sequence) {
+__device__ __forceinline__ int blocks_of_head(const VisibilityParams& visibility, const sequence::Sequence& sequence) {
   int blocks = 0;
   for (int m = tiles_of<T>(sequence.q) - 1; m >= 0; --m) {
     blocks += blocks_of_tile<T>(visibility, sequence, m);
@@ -66,7 +66,7 @@ class SplitScheduler {
       return false;
     }
     const int first_of_sequence = find_sequence();
-    const score::Sequence sequence = score::sequence_of<T.rule>(sequences_, work_.visibility, sequence_);
+    const sequence::Sequence sequence = sequence::sequence_of<T.rule>(sequences_, work_.visibility, sequence_);
     const int blocks_of_head =
         T.rule.varlen ? work_.first_block[sequence_ + 1] - work_.first_block[sequence_] : work_.blocks_of_head;
     int within = at_ - first_of_sequence;
@@ -137,13 +137,14 @@ __device__ __forceinline__ void make_split_work(const SequenceParams& sequences,
   }
   if constexpr (!T.rule.varlen) {
     if (threadIdx.x == 0) {
-      work.blocks_of_head = blocks_of_head<T>(visibility, score::sequence_of<T.rule>(sequences, visibility, 0));
+      work.blocks_of_head = blocks_of_head<T>(visibility, sequence::sequence_of<T.rule>(sequences, visibility, 0));
     }
   } else {
     constexpr int kMost = kMaxSplitSequences / T.threads + 1;
     int before[kMost];
     for (int index = threadIdx.x; index < sequences.sequences; index += T.threads) {
-      work.first_block[index] = blocks_of_head<T>(visibility, score::sequence_of<T.rule>(sequences, visibility, index));
+      work.first_block[index] =
+          blocks_of_head<T>(visibility, sequence::sequence_of<T.rule>(sequences, visibility, index));
     }
     __syncthreads();
 #pragma unroll

@@ -3,37 +3,38 @@
 #pragma once
 
 #include "kernels/scheduler/tiling.h"
-#include "kernels/score/visible_keys.h"
+#include "kernels/sequence/visible_keys.h"
 
 namespace strobe {
 
 /// The key on the diagonal of a row.
 template <Tiling T>
-__device__ __forceinline__ int center_of(const score::Sequence& sequence, int row) {
+__device__ __forceinline__ int center_of(const sequence::Sequence& sequence, int row) {
   return row / T.packed_heads + sequence.diagonal;
 }
 
 /// The keys that a row sees.
 template <Tiling T>
-__device__ __forceinline__ score::KeyRange keys_of(const VisibilityParams& params, const score::Sequence& sequence,
-                                                   int row) {
-  return score::visible_keys<T.rule>(params, sequence, center_of<T>(sequence, row));
+__device__ __forceinline__ sequence::KeyRange keys_of(const VisibilityParams& params,
+                                                      const sequence::Sequence& sequence, int row) {
+  return sequence::visible_keys<T.rule>(params, sequence, center_of<T>(sequence, row));
 }
 
 /// Blocks of keys that some of the rows [row_first, row_first + rows) see.
 template <Tiling T>
-__device__ __forceinline__ score::KeyBlocks key_blocks(const VisibilityParams& params, const score::Sequence& sequence,
-                                                       int row_first, int rows) {
+__device__ __forceinline__ sequence::KeyBlocks key_blocks(const VisibilityParams& params,
+                                                          const sequence::Sequence& sequence, int row_first, int rows) {
   const int row_last = min(row_first + rows, sequence.q.used * T.packed_heads) - 1;
   if (row_last < row_first) {
     return {0, 0};
   }
-  return score::key_blocks<T.block_n>(keys_of<T>(params, sequence, row_first), keys_of<T>(params, sequence, row_last));
+  return sequence::key_blocks<T.block_n>(keys_of<T>(params, sequence, row_first),
+                                         keys_of<T>(params, sequence, row_last));
 }
 
 /// Tiles of one head of a sequence: those that have a row in use.
 template <Tiling T>
-__device__ __forceinline__ int tiles_of(const score::SequenceRows& q) {
+__device__ __forceinline__ int tiles_of(const sequence::SequenceRows& q) {
   return (q.used * T.packed_heads + T.block_m - 1) / T.block_m;
 }
 

@@ -3,8 +3,9 @@
 // and device.
 #pragma once
 
-#include "kernels/math/rows.h"
 #include "kernels/score/params.h"
+#include "kernels/sequence/params.h"
+#include "kernels/sequence/rows.h"
 
 namespace strobe {
 
@@ -22,7 +23,7 @@ struct BackwardParams {
   int row_groups;
   const float* d_sum;  // rowsum(dO O), less the gradient of LSE; 0 where LSE above is +inf
   float* dq_sum;       // dQ / scale in float32, each block in the order of the accumulators' registers; may be null
-  unsigned* turns;     // how far each block's sums are, where they are added to in order; null: any order
+  unsigned* dq_semaphores;  // how far each block's sums are, where they are added to in order; null: any order
 
   SequenceParams sequences;
   VisibilityParams visibility;

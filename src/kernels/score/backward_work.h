@@ -4,17 +4,18 @@
 #pragma once
 
 #include "kernels/score/backward_params.h"
-#include "kernels/score/query_blocks.h"
-#include "kernels/score/visible_keys.h"
+#include "kernels/sequence/query_blocks.h"
+#include "kernels/sequence/visible_keys.h"
 
 namespace strobe::score {
 
-/// Both sides of a sequence. The one behind the last has rows of packed tensors that belong to no sequence.
+/// The queries and the keys of a sequence. The one behind the last has rows of packed tensors that belong to no
+/// sequence.
 template <ScoreRule R>
-__device__ __forceinline__ Sequence sequence_of(const BackwardParams& params, int index) {
+__device__ __forceinline__ sequence::Sequence sequence_of(const BackwardParams& params, int index) {
   if constexpr (R.varlen) {
     if (index >= params.sequences.sequences) {
-      const auto rest = [&](const int* cu_seqlens, int total) -> SequenceRows {
+      const auto rest = [&](const int* cu_seqlens, int total) -> sequence::SequenceRows {
         const int start = cu_seqlens != nullptr ? cu_seqlens[params.sequences.sequences] : total;
         return {start, total - start, 0};
       };
@@ -22,7 +23,7 @@ __device__ __forceinline__ Sequence sequence_of(const BackwardParams& params, in
               rest(params.sequences.cu_seqlens_k, params.total_k), 0};
     }
   }
-  return sequence_of<R>(params.sequences, params.visibility, index);
+  return sequence::sequence_of<R>(params.sequences, params.visibility, index);
 }
 
 /// Where rows of a sequence lie in a tensor's batches.
@@ -36,12 +37,13 @@ __device__ __forceinline__ int k_batch(const BackwardParams& params, int sequenc
 /// Block 0 of a sequence in the workspaces of rows.
 template <ScoreRule R>
 __device__ __forceinline__ long long first_block_of(const BackwardParams& params, int sequence, int head, int block_m) {
-  const int first = R.varlen ? first_query_block(params.sequences, sequence, block_m) : sequence * params.m_blocks;
+  const int first =
+      R.varlen ? sequence::first_query_block(params.sequences, sequence, block_m) : sequence * params.m_blocks;
   return static_cast<long long>(head) * params.query_blocks + first;
 }
 
 /// A block of keys of one key head, and the query blocks that see some of them.
-struct KeyBlock : Sequence {
+struct KeyBlock : sequence::Sequence {
   int sequence, head_kv;
   int n;               // key block
   int m_begin, m_end;  // query blocks that see some of its keys
@@ -65,8 +67,8 @@ __device__ __forceinline__ void find_query_blocks(const VisibilityParams& visibi
   keys.m_full = 0;
   keys.m_left = blocks;
   if constexpr (is_masked(R)) {
-    const QueryRange see_first = visible_queries<R>(visibility, keys.diagonal, key_first);
-    const QueryRange see_last = visible_queries<R>(visibility, keys.diagonal, key_last);
+    const sequence::QueryRange see_first = sequence::visible_queries<R>(visibility, keys.diagonal, key_first);
+    const sequence::QueryRange see_last = sequence::visible_queries<R>(visibility, keys.diagonal, key_last);
     if constexpr (R.mask_right) {
       keys.m_begin = min(see_first.first / block_m, keys.m_end);
       keys.m_full = (see_last.first + block_m - 1) / block_m;
@@ -82,10 +84,10 @@ __device__ __forceinline__ void find_query_blocks(const VisibilityParams& visibi
 }
 
 /// A block of queries of one query head.
-struct QueryBlock : Sequence {
+struct QueryBlock : sequence::Sequence {
   int sequence, head, m;
 
-  /// By the number of a CTA: all blocks of a head before the next head's.
+  /// The block of the CTA of that number: all blocks of a head before the next head's.
   template <ScoreRule R>
   __device__ __forceinline__ static QueryBlock of(const BackwardParams& params, int number) {
     const int flat = number / params.m_blocks;
@@ -97,7 +99,7 @@ struct QueryBlock : Sequence {
     return block;
   }
 
-  /// Its number in the workspaces of rows.
+  /// The block's number in the workspaces of rows.
   template <ScoreRule R>
   __device__ __forceinline__ long long in_workspaces(const BackwardParams& params, int block_m) const {
     return first_block_of<R>(params, sequence, head, block_m) + m;

@@ -27,7 +27,7 @@ struct BiasTile {
   static constexpr int kPairRegisters = R.bias_float32 ? 2 : 1;
   unsigned bits[block_n / 4][kPairRegisters];
 
-  /// Of the pair 2 j + r: columns 8 j and 8 j + 1 of row r.
+  /// The bias of the pair 2 j + r: columns 8 j and 8 j + 1 of row r.
   __device__ __forceinline__ float2 pair(int index) const {
     if constexpr (R.bias_float32) {
       return {__uint_as_float(bits[index][0]), __uint_as_float(bits[index][1])};
@@ -37,7 +37,7 @@ struct BiasTile {
   }
 };
 
-/// Rules without a bias, and those whose bias comes another way.
+/// The bias of rules that have none, or whose bias comes another way.
 template <ScoreRule R, int block_n>
 struct BiasTile<R, block_n, false> {
   __device__ __forceinline__ float2 pair(int) const { return {0.0F, 0.0F}; }
@@ -116,7 +116,7 @@ class BiasRows {
   const char* rows_[kRowsPerThread];  // this thread's first elements
 };
 
-/// Rules without a bias, and those whose bias comes another way.
+/// The bias of rules that have none, or whose bias comes another way.
 template <ScoreRule R>
 class BiasRows<R, false> {
  public:

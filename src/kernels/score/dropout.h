@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/math/philox.h"
-#include "kernels/math/ptx_math.h"
+#include "kernels/ptx/arithmetic.h"
 #include "kernels/score/fragment.h"
 #include "kernels/score/params.h"
 #include "kernels/score/rule.h"
@@ -54,13 +54,13 @@ struct DropoutSlices {
   }
 };
 
-/// By how much the patch's number grows with sixteen keys or queries.
+/// How much the patch's number grows with sixteen keys or queries.
 constexpr unsigned kPatchesPerSixteen = dropout_patch(16);
 
 /// Whether this lane's fragment rows are odd.
 __device__ __forceinline__ bool odd_rows() { return (threadIdx.x & 4U) != 0; }
 
-/// Of two words, one from this lane's block for each of both lanes' rows, those of this lane's rows: of the first
+/// Exchanges words between two lanes, each of which drew one for its own rows and one for the other's: of the first
 /// sixteen columns, which lanes of even rows draw, and of the second.
 __device__ __forceinline__ void exchange_words(unsigned of_even, unsigned of_odd, unsigned& first, unsigned& second) {
   const bool odd = odd_rows();
@@ -128,7 +128,7 @@ class Dropout {
     static_assert(block_n % kDropoutColumns == 0);
   }
 
-  /// Of block n.
+  /// Which probabilities of block n are dropped.
   __device__ __forceinline__ DropoutSlices<block_n> draw(int n) const {
     return draw_rows<block_n>(key_, row_.head, row_.query, n * block_n + fragment_column());
   }
@@ -151,7 +151,7 @@ class Dropout {
   Row row_;
 };
 
-/// Rules without dropout.
+/// Dropout of rules that have none.
 template <ScoreRule R, int block_n>
   requires(!R.dropout)
 class Dropout<R, block_n> {

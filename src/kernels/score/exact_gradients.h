@@ -61,7 +61,7 @@ class ExactGradient {
   float sums_[kColumns] = {};
 };
 
-/// The same in all lanes of a warp.
+/// The dot product of two rows, the same in all lanes of a warp.
 template <Element element>
 __device__ __forceinline__ float dot_product(const unsigned short* a, const unsigned short* b, int columns) {
   float sum = 0.0F;
@@ -80,8 +80,8 @@ __device__ __forceinline__ float dot_product(const unsigned short* a, const unsi
 template <ScoreRule R>
 class ExactPairs {
  public:
-  __device__ __forceinline__ ExactPairs(const BackwardParams& params, const Sequence& rows, int sequence, int head,
-                                        int block_m)
+  __device__ __forceinline__ ExactPairs(const BackwardParams& params, const sequence::Sequence& rows, int sequence,
+                                        int head, int block_m)
       : params_(params),
         rows_(rows),
         head_(head),
@@ -141,7 +141,7 @@ class ExactPairs {
   }
 
   const BackwardParams& params_;
-  const Sequence& rows_;
+  const sequence::Sequence& rows_;
   const int head_, head_in_batch_, head_kv_, q_batch_, k_batch_;
   const long long first_row_;  // of the sequence in the workspaces
   const long long bias_plane_;
@@ -150,10 +150,11 @@ class ExactPairs {
 
 /// dQ of one query, by one warp.
 template <ScoreRule R, int head_dim>
-__device__ __forceinline__ void recompute_query(const BackwardParams& params, const Sequence& rows, int sequence,
-                                                int head, int block_m, int query, unsigned short* stored) {
+__device__ __forceinline__ void recompute_query(const BackwardParams& params, const sequence::Sequence& rows,
+                                                int sequence, int head, int block_m, int query,
+                                                unsigned short* stored) {
   const ExactPairs<R> pairs(params, rows, sequence, head, block_m);
-  const KeyRange keys = visible_keys<R>(params.visibility, rows, query + rows.diagonal);
+  const sequence::KeyRange keys = sequence::visible_keys<R>(params.visibility, rows, query + rows.diagonal);
   ExactGradient<R.element, head_dim> sum(params.head_dim);
 #pragma unroll 1
   for (int key = keys.first; key <= keys.last && !sum.all_nan(); ++key) {
@@ -164,10 +165,10 @@ __device__ __forceinline__ void recompute_query(const BackwardParams& params, co
   sum.store(params.scale, stored);
 }
 
-/// Of rows [first, end) of one head of a sequence those whose dQ is not finite, by one warp.
+/// Computes again those of rows [first, end) of one head of a sequence whose dQ is not finite. By one warp.
 template <ScoreRule R, int head_dim>
-__device__ __forceinline__ void repair_queries(const BackwardParams& params, const Sequence& rows, int sequence,
-                                               int head, int block_m, int first, int end) {
+__device__ __forceinline__ void repair_queries(const BackwardParams& params, const sequence::Sequence& rows,
+                                               int sequence, int head, int block_m, int first, int end) {
 #pragma unroll 1
   for (int query = first; query < min(end, rows.q.used); ++query) {
     unsigned short* stored = params.dq.row(q_batch(params, sequence), rows.q.start + query, head);
@@ -186,10 +187,10 @@ struct KeyHead {
 
 /// dK or dV of one key, by one warp. `head_dim`: of that side, as compiled.
 template <ScoreRule R, int head_dim, KeySide side>
-__device__ __forceinline__ void recompute_key(const BackwardParams& params, const Sequence& rows, const KeyHead& of,
-                                              int block_m, int key, unsigned short* stored) {
+__device__ __forceinline__ void recompute_key(const BackwardParams& params, const sequence::Sequence& rows,
+                                              const KeyHead& of, int block_m, int key, unsigned short* stored) {
   constexpr bool kOfK = side == KeySide::k;
-  const QueryRange queries = visible_queries<R>(params.visibility, rows.diagonal, key);
+  const sequence::QueryRange queries = sequence::visible_queries<R>(params.visibility, rows.diagonal, key);
   const int last = min(queries.last, rows.q.used - 1);
   ExactGradient<R.element, head_dim> sum(kOfK ? params.head_dim : params.head_dim_v);
 #pragma unroll 1
@@ -209,10 +210,10 @@ __device__ __forceinline__ void recompute_key(const BackwardParams& params, cons
   sum.store(kOfK ? params.scale : value_factor, stored);
 }
 
-/// Of keys [first, end) of one head of a sequence those whose dK or dV is not finite, by one warp.
+/// Computes again those of keys [first, end) of one head of a sequence whose dK or dV is not finite. By one warp.
 template <ScoreRule R, int head_dim, KeySide side>
-__device__ __forceinline__ void repair_keys(const BackwardParams& params, const Sequence& rows, const KeyHead& of,
-                                            int block_m, int first, int end) {
+__device__ __forceinline__ void repair_keys(const BackwardParams& params, const sequence::Sequence& rows,
+                                            const KeyHead& of, int block_m, int first, int end) {
 #pragma unroll 1
   for (int key = first; key < min(end, rows.k.used); ++key) {
     const Rows& gradient = side == KeySide::k ? params.dk : params.dv;

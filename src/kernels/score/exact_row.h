@@ -10,7 +10,7 @@
 #include "kernels/score/dropout.h"
 #include "kernels/score/transform.h"
 #include "kernels/score/tree_mask.h"
-#include "kernels/score/visible_keys.h"
+#include "kernels/sequence/visible_keys.h"
 
 namespace strobe::score {
 
@@ -22,7 +22,7 @@ struct ExactRow {
   long long k_stride, v_stride;
   int head_dim, head_dim_v;
 
-  KeyRange keys;
+  sequence::KeyRange keys;
   int batch, head, query;
   int head_in_batch;  // the head, counted through the batch
   int center;         // the key on the diagonal
@@ -76,7 +76,7 @@ struct RowSums {
   }
 };
 
-/// By one warp, of a row of `head_dim_v` columns as compiled. `rows` reads K and V.
+/// Computes a row again, by one warp: a row of `head_dim_v` columns as compiled. `rows` reads K and V.
 template <ScoreRule R, int head_dim_v, typename KeyRows = ElementRows<R.element>>
 __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& params, const BlockMaskParams& blocks,
                                                         const ExactRow& row, const KeyRows& rows = {}) {

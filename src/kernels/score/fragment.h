@@ -52,7 +52,7 @@ __device__ __forceinline__ void for_each_score(float (&s)[n], const Visit& visit
 }
 
 /// Probabilities become A operands where they are: the accumulator's layout is the operand's, two columns a register.
-/// Those of sixteen columns, from register 8 step on.
+/// Sixteen columns of them, from register 8 step on.
 template <Element element, int n>
 __device__ __forceinline__ void to_operand(unsigned (&p)[4], const float (&s)[n], int step) {
 #pragma unroll

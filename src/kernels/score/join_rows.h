@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/math/constants.h"
-#include "kernels/math/ptx_math.h"
+#include "kernels/ptx/arithmetic.h"
 #include "kernels/score/parts.h"
 
 namespace strobe::score {
@@ -26,7 +26,8 @@ __device__ __forceinline__ JoinFactors join_factors(float kept_max, const PartSt
           takes_kept, takes_next};
 }
 
-/// Without a branch, which would take registers of all that it chooses from.
+/// A number of a row whose segments are joined. Without a branch, which would take registers of all that it chooses
+/// from.
 __device__ __forceinline__ float joined(float kept, float next, const JoinFactors& factors) {
   return __fmaf_rn(factors.takes_next ? next : 0.0F, factors.next,
                    __fmul_rn(factors.takes_kept ? kept : 0.0F, factors.kept));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of a large LSE in a backward. A float32 of their size has no room for the logarithm of a sum: P = exp(S - LSE)
 // would not add up to 1, or overflow. The step before the backward finds such a row's largest score and its sum of
-// exponentials anew (steps/large_rows.h); P is then made of the difference from that score.
+// exponentials anew (auxiliary/large_rows.h); P is then made of the difference from that score.
 #pragma once
 
 #include "kernels/score/backward_params.h"
@@ -33,6 +33,18 @@ __device__ __forceinline__ float large_exponent(float transformed, float scale, 
                                                 float most) {
   const float exponent = __fmaf_rn(transformed - row_max, scale, -lse_log2);
   return exponent > most ? most : exponent;  // NaN stays NaN
+}
+
+/// The same of a softcapped score with the bias `term`, whose query is `distance` keys behind its key's diagonal.
+/// `scale`: remaining_scale(). `slope`: ALiBi's in powers of two, over the scale.
+template <ScoreRule R>
+__device__ __forceinline__ float large_exponent(const ScoreParams& params, float score, float term, float slope,
+                                                int distance, float scale, float row_max, float lse_log2, float most) {
+  score = with_scale_and_bias(R, params, score, term);
+  if constexpr (R.alibi) {
+    score = __fmaf_rn(-slope, fabsf(static_cast<float>(distance)), score);
+  }
+  return large_exponent(score, scale, row_max, lse_log2, most);
 }
 
 }  // namespace strobe::score

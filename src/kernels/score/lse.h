@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/math/constants.h"
-#include "kernels/math/ptx_math.h"
+#include "kernels/ptx/arithmetic.h"
 
 namespace strobe::score {
 

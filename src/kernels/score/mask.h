@@ -6,7 +6,7 @@
 #include "kernels/score/fragment.h"
 #include "kernels/score/rule.h"
 #include "kernels/score/tree_mask.h"
-#include "kernels/score/visible_keys.h"
+#include "kernels/sequence/visible_keys.h"
 
 namespace strobe::score {
 
@@ -18,8 +18,9 @@ class Mask {
   using Tree = TreeRows<R, query_step>;
 
   /// What the tile's first and last row see, and this thread's own. All are of `sequence`.
-  __device__ __forceinline__ Mask(const KeyRange& first_row, const KeyRange& last_row,
-                                  const KeyRange (&rows)[kRowsPerThread], const Sequence& sequence, const Tree& tree)
+  __device__ __forceinline__ Mask(const sequence::KeyRange& first_row, const sequence::KeyRange& last_row,
+                                  const sequence::KeyRange (&rows)[kRowsPerThread], const sequence::Sequence& sequence,
+                                  const Tree& tree)
       : first_full_((last_row.first + block_n - 1) / block_n),
         last_full_(first_tree_block<R>(sequence, block_n, (first_row.last + 1) / block_n)),
         tree_(tree) {
@@ -74,7 +75,7 @@ class Mask {
   }
 
   int first_full_, last_full_;
-  KeyRange rows_[kRowsPerThread];
+  sequence::KeyRange rows_[kRowsPerThread];
   Tree tree_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What CTAs leave of a tile whose keys they shared, for steps/combine.h. Plain C++ without std headers, shared by host
-// and device.
+// What CTAs leave of a tile whose keys they shared, for auxiliary/combine.h. Plain C++ without std headers, shared by
+// host and device.
 #pragma once
 
 namespace strobe {

@@ -2,7 +2,7 @@
 // Softcap: cap tanh(score / cap), from exponentials and reciprocals.
 #pragma once
 
-#include "kernels/math/ptx_math.h"
+#include "kernels/ptx/arithmetic.h"
 #include "kernels/score/params.h"
 #include "kernels/score/rule.h"
 

@@ -6,7 +6,7 @@
 #include "kernels/score/fragment.h"
 #include "kernels/score/params.h"
 #include "kernels/score/rule.h"
-#include "kernels/score/visible_keys.h"
+#include "kernels/sequence/visible_keys.h"
 
 namespace strobe::score {
 
@@ -16,9 +16,10 @@ struct TreeRow {
   unsigned long long shown;  // a bit for each key from there on
 };
 
-/// Of a query; of the last one for a query past it.
+/// Which keys a tree mask shows to a query; to a query past the last one, what it shows to the last one.
 template <ScoreRule R>
-__device__ __forceinline__ TreeRow tree_row(const TreeParams& params, const Sequence& sequence, int batch, int query) {
+__device__ __forceinline__ TreeRow tree_row(const TreeParams& params, const sequence::Sequence& sequence, int batch,
+                                            int query) {
   if constexpr (R.tree_mask) {
     const int row = sequence.q.start + min(query, sequence.q.used - 1);
     return {sequence.k.used - sequence.q.used, __ldg(params.words + batch * params.batch_stride + row)};
@@ -34,7 +35,7 @@ __device__ __forceinline__ bool shows(const TreeRow& row, int key) {
 
 /// The first block of keys that a tree mask may hide one of; `otherwise` if that is less, or without a tree mask.
 template <ScoreRule R>
-__device__ __forceinline__ int first_tree_block(const Sequence& sequence, int block_n, int otherwise) {
+__device__ __forceinline__ int first_tree_block(const sequence::Sequence& sequence, int block_n, int otherwise) {
   if constexpr (R.tree_mask) {
     return min(otherwise, max(sequence.k.used - sequence.q.used, 0) / block_n);
   } else {
@@ -47,7 +48,7 @@ __device__ __forceinline__ int first_tree_block(const Sequence& sequence, int bl
 template <ScoreRule R, int query_step>
 class TreeRows {
  public:
-  __device__ __forceinline__ TreeRows(const TreeParams&, const Sequence&, int, int) {}
+  __device__ __forceinline__ TreeRows(const TreeParams&, const sequence::Sequence&, int, int) {}
 
   template <int n>
   __device__ __forceinline__ void apply(float (&)[n], int) const {}
@@ -57,7 +58,8 @@ template <ScoreRule R, int query_step>
   requires(R.tree_mask)
 class TreeRows<R, query_step> {
  public:
-  __device__ __forceinline__ TreeRows(const TreeParams& params, const Sequence& sequence, int batch, int query) {
+  __device__ __forceinline__ TreeRows(const TreeParams& params, const sequence::Sequence& sequence, int batch,
+                                      int query) {
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       const TreeRow row = tree_row<R>(params, sequence, batch, query + r * query_step);

@@ -18,7 +18,7 @@ class Barriers {
  public:
   __device__ __forceinline__ explicit Barriers(uint32_t smem) : first_(smem + smem_plan(C).barriers) {}
 
-  /// By one thread; the CTA meets afterwards.
+  /// Initialises the barriers. By one thread; the CTA meets afterwards.
   __device__ __forceinline__ void init() const {
     for (int stage = 0; stage < C.stages; ++stage) {
       ptx::mbarrier_init(full(stage), threads_per_block(C));

@@ -4,7 +4,7 @@
 // sums are added in the same order every time, need no atomics, and every element is written once, zeros included.
 #pragma once
 
-#include "kernels/math/grid.h"
+#include "kernels/ptx/grid.h"
 #include "kernels/score/block_mask.h"
 #include "kernels/sm80/backward/loader.h"
 #include "kernels/sm80/backward/products.h"
@@ -132,8 +132,8 @@ template <Config C>
 __global__ void __launch_bounds__(threads_per_block(C), 1)
     bias_gradient(const __grid_constant__ Params params, const __grid_constant__ BiasGradientParams bias) {
   static_assert(C.rule.bias);
-  launch_next_grid();
-  wait_for_previous_grid();
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
   const auto tile = BiasGradientTile::of(params, bias, blockIdx.x, params.n_blocks);
   BiasGradient<C>(params, tile).run(bias);
 }

@@ -41,8 +41,8 @@ struct QueryTile {
   int rows, columns;
 };
 
-/// Of a step of block_m queries: two fragments of rows where the columns can be divided among the others, as each
-/// operand K that is read then serves two products.
+/// How the warps share dQ of a step of block_m queries: two fragments of rows where the columns can be divided among
+/// the others, as each operand K that is read then serves two products.
 constexpr QueryTile query_tile(int block_m, int head_dim, int warps) {
   for (int rows = 32; rows >= kFragmentRows; rows -= kFragmentRows) {
     const int row_warps = block_m / rows;

@@ -2,7 +2,7 @@
 // dK and dV: scaled, converted, and stored by way of the shared memory that K and V leave.
 #pragma once
 
-#include "kernels/math/clear_rows.h"
+#include "kernels/sequence/clear_rows.h"
 #include "kernels/sm80/backward/exact_rows.h"
 #include "kernels/sm80/backward/smem.h"
 #include "kernels/sm80/tile/rows.h"
@@ -25,7 +25,7 @@ __device__ __forceinline__ bool stage_keys(unsigned char* tile, const float (&x)
   return finite;
 }
 
-/// By the whole CTA, when nobody reads K and V any more.
+/// Stores dK and dV. By the whole CTA, when nobody reads K and V any more.
 template <Config C, int key_registers, int value_registers>
 __device__ __forceinline__ void store_gradients(const Params& params, const Work& work,
                                                 const float (&dk)[fragments(C)][key_registers],

@@ -7,7 +7,7 @@
 
 namespace strobe::sm80::backward {
 
-/// Of the CTA's keys from `first` on those whose dK or dV is not finite: each warp its share.
+/// Computes again those of the CTA's keys from `first` on whose dK or dV is not finite: each warp its share.
 template <Config C>
 __device__ __forceinline__ void repair_keys(const Params& params, const Work& work, int first) {
   constexpr int kRows = block_n(C) / C.warps;
@@ -17,9 +17,9 @@ __device__ __forceinline__ void repair_keys(const Params& params, const Work& wo
   score::repair_keys<C.rule, C.head_dim_v, score::KeySide::v>(params, work, head, C.block_m, begin, begin + kRows);
 }
 
-/// Of a block's queries from `first` on those whose dQ is not finite.
+/// Computes again those of a block's queries from `first` on whose dQ is not finite.
 template <Config C>
-__device__ __forceinline__ void repair_queries(const Params& params, const score::Sequence& rows, int sequence,
+__device__ __forceinline__ void repair_queries(const Params& params, const sequence::Sequence& rows, int sequence,
                                                int head, int first) {
   constexpr int kRows = C.block_m / C.warps;
   const int begin = first + warp_of_cta() * kRows;

@@ -3,8 +3,8 @@
 // hidden pairs are computed again.
 #pragma once
 
-#include "kernels/math/clear_rows.h"
-#include "kernels/math/grid.h"
+#include "kernels/ptx/grid.h"
+#include "kernels/sequence/clear_rows.h"
 #include "kernels/sm80/backward/exact_rows.h"
 #include "kernels/sm80/backward/query_gradient.h"
 #include "kernels/sm80/tile/rows.h"
@@ -42,8 +42,8 @@ __device__ __forceinline__ void convert_query_gradient(const Params& params, con
 template <Config C>
 __global__ void __launch_bounds__(threads_per_block(C), 1)  // registers for repair_queries()
     finish_query_gradient(const __grid_constant__ Params params) {
-  launch_next_grid();
-  wait_for_previous_grid();
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
   const auto block = QueryBlock::of<C.rule>(params, blockIdx.x);
   const int first = block.m * C.block_m;
   if (first < block.q.used) {

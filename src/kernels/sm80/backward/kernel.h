@@ -17,7 +17,7 @@
 // Source: Dao, "FlashAttention-2" (2023), algorithm 2.
 #pragma once
 
-#include "kernels/math/grid.h"
+#include "kernels/ptx/grid.h"
 #include "kernels/sm80/backward/tile.h"
 
 namespace strobe::sm80::backward {
@@ -38,8 +38,8 @@ template <Config C>
 __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm) kernel(const __grid_constant__ Params params) {
   static_assert(is_consistent(C));
   poison<C>(smem_plan(C).total_bytes);
-  launch_next_grid();
-  wait_for_previous_grid();
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
   Work& work = *reinterpret_cast<Work*>(shared_memory() + smem_plan(C).work);
   if (threadIdx.x == 0) {
     work = work_of<C>(params, blockIdx.x);

@@ -20,8 +20,8 @@ __device__ __forceinline__ void start_row_copy(uint32_t to, const float* rows, i
 
 /// Starts copying K and V of key block n.
 template <Config C>
-__device__ __forceinline__ void start_keys(const Params& params, const score::Sequence& rows, int sequence, int head_kv,
-                                           int n, uint32_t smem) {
+__device__ __forceinline__ void start_keys(const Params& params, const sequence::Sequence& rows, int sequence,
+                                           int head_kv, int n, uint32_t smem) {
   constexpr SmemPlan kPlan = smem_plan(C);
   constexpr int kThreads = threads_per_block(C);
   const int first = n * block_n(C);
@@ -34,8 +34,8 @@ __device__ __forceinline__ void start_keys(const Params& params, const score::Se
 
 /// Starts copying Q and dO of query block m of a query head.
 template <Config C>
-__device__ __forceinline__ void start_queries(const Params& params, const score::Sequence& rows, int sequence, int head,
-                                              int m, uint32_t smem, int stage) {
+__device__ __forceinline__ void start_queries(const Params& params, const sequence::Sequence& rows, int sequence,
+                                              int head, int m, uint32_t smem, int stage) {
   constexpr SmemPlan kPlan = smem_plan(C);
   constexpr int kThreads = threads_per_block(C);
   const int first = m * C.block_m;

@@ -8,7 +8,7 @@
 
 namespace strobe::sm80::backward {
 
-/// Of all of a warp's fragments.
+/// The scores of all of a warp's fragments.
 template <Config C>
 using WarpScores = float[fragments(C)][C.part_m / 2];
 

@@ -69,7 +69,7 @@ __device__ __forceinline__ void add_to_sums(float* sums, const float (&dq)[fragm
   }
 }
 
-/// Reads them back. By way of L2: other multiprocessors wrote them.
+/// Loads a part's sums, by way of L2: other multiprocessors wrote them.
 template <int fragments, int registers>
 __device__ __forceinline__ void load_sums(const float* sums, float (&dq)[fragments][registers]) {
 #pragma unroll
@@ -90,16 +90,17 @@ __device__ __forceinline__ void load_sums(const float* sums, float (&dq)[fragmen
   }
 }
 
-/// An item's turn at a block of dQ where blocks of keys add to it in order. An item waits for items of smaller numbers
+/// Keeps the order in which blocks of keys add to a block of dQ. An item waits for items of smaller numbers
 /// alone, which have started before it.
 template <Config C>
-struct Turn {
+struct QueryGradientSemaphore {
   unsigned* state;
   unsigned before;  // what the item before leaves there; 0 if there is none
 
   /// `block`: in the workspaces; `head`: of q.
-  __device__ __forceinline__ Turn(const Params& params, const Work& work, int head, int m, long long block)
-      : state(params.turns + block), before(0) {
+  __device__ __forceinline__ QueryGradientSemaphore(const Params& params, const Work& work, int head, int m,
+                                                    long long block)
+      : state(params.dq_semaphores + block), before(0) {
     Work other = work;
     for (other.n = work.n - 1; other.n >= 0; --other.n) {
       score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params.visibility, other);
@@ -127,14 +128,14 @@ __device__ __forceinline__ void add_query_gradient(const Params& params, const W
   float* const sums = QueryPart<C>().sums(params, block);
   if constexpr (C.ordered) {
     if (threadIdx.x == 0) {
-      Turn<C>(params, work, head, m, block).wait();
+      QueryGradientSemaphore<C>(params, work, head, m, block).wait();
     }
     __syncthreads();
     add_to_sums(sums, dq);
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-      ptx::st_release(params.turns + block, work.n + 1);
+      ptx::st_release(params.dq_semaphores + block, work.n + 1);
     }
   } else {
     add_to_sums(sums, dq);

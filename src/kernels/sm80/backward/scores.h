@@ -12,11 +12,11 @@
 
 namespace strobe::sm80::backward {
 
-/// Of sixteen keys and part_m queries.
+/// A thread's scores of sixteen keys and part_m queries.
 template <Config C>
 using Scores = float[C.part_m / 2];
 
-/// The same as operand of a product: sixteen queries each.
+/// Scores of sixteen keys and part_m queries as operand of a product: sixteen queries each.
 template <Config C>
 using Operand = uint32_t[C.part_m / kStep][4];
 
@@ -58,7 +58,7 @@ struct PartBias {
   }
 };
 
-/// Rules without a bias.
+/// The bias of rules that have none.
 template <Config C>
   requires(!C.rule.bias)
 struct PartBias<C> {
@@ -74,8 +74,8 @@ struct VisiblePart {
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       const int key = block.key(r);
-      const score::QueryRange queries =
-          score::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
+      const sequence::QueryRange queries =
+          sequence::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
       first[r] = key < block.work.k.used ? queries.first - block.query() : C.part_m;
       last[r] = queries.last - block.query();
     }
@@ -99,13 +99,10 @@ class LargeExponents {
                  score::first_block_of<C.rule>(block.params, block.work.sequence, block.head, C.block_m) * C.block_m +
                  block.query()) {}
 
-  /// Of a softcapped score in a column of row r.
+  /// The exponent of a softcapped score in a column of row r.
   __device__ __forceinline__ float of(float score, int r, int column, float term, float lse_log2) const {
-    score = score::with_scale_and_bias(C.rule, params_, score, term);
-    if constexpr (C.rule.alibi) {
-      score = __fmaf_rn(-slope_, fabsf(static_cast<float>(distance_ - 8 * r + column)), score);
-    }
-    return score::large_exponent(score, scale_, row_max_[column], lse_log2, 0.0F);
+    return score::large_exponent<C.rule>(params_, score, term, slope_, distance_ - 8 * r + column, scale_,
+                                         row_max_[column], lse_log2, 0.0F);
   }
 
  private:
@@ -115,7 +112,8 @@ class LargeExponents {
   const float* const row_max_;
 };
 
-/// Others: less LSE and ALiBi's slope times the distance.
+/// The exponents of a thread's scores where no row has a maximum of its own: less LSE and ALiBi's slope times the
+/// distance.
 template <Config C>
 class Exponents {
  public:
@@ -205,7 +203,7 @@ class PartDropout {
   score::DropoutSlices<kDrawn> slices_;
 };
 
-/// Rules without dropout.
+/// Dropout of rules that have none.
 template <Config C>
   requires(!C.rule.dropout)
 class PartDropout<C> {

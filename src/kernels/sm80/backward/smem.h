@@ -58,7 +58,7 @@ constexpr SmemPlan smem_plan(const Config& c) {
   return plan;
 }
 
-/// Of the kernel that converts dQ: one block of it.
+/// Shared memory of the kernel that converts dQ: one block of it.
 constexpr int finish_smem_bytes(const Config& c) { return c.block_m * c.head_dim * kElementBytes; }
 
 }  // namespace strobe::sm80::backward

@@ -32,7 +32,7 @@ class Steps {
   const Work& work_;
 };
 
-/// Those that a block mask shows: whole warps look at as many blocks at once as they have lanes.
+/// The steps that a block mask shows: whole warps look at as many blocks at once as they have lanes.
 template <Config C>
   requires(C.rule.block_mask != 0)
 class Steps<C> {

@@ -35,7 +35,7 @@ class RowDropout {
   score::DropoutSlices<kDropoutColumns> slices_;
 };
 
-/// Rules without dropout.
+/// Dropout of rules that have none.
 template <Config C>
   requires(!C.rule.dropout)
 class RowDropout<C> {

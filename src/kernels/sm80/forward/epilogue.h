@@ -198,7 +198,7 @@ __device__ __forceinline__ void clear_unused_rows(const Params& params) {
   TileWork work{};
   for (int sequence = params.sequences.seqused_q != nullptr ? 0 : params.sequences.sequences;
        sequence < params.sequences.batch; ++sequence) {
-    work.q = score::query_rows<C.rule>(params.sequences, sequence);
+    work.q = sequence::query_rows<C.rule>(params.sequences, sequence);
     work.tile.sequence = sequence;
     const int owned = owned_rows<C>(work);
     const int unused = tiles_of<tiling(C)>(work.q) * block_m(C);

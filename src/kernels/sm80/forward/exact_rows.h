@@ -3,20 +3,20 @@
 #pragma once
 
 #include "kernels/scheduler/part.h"
-#include "kernels/score/cache.h"
 #include "kernels/score/exact_row.h"
-#include "kernels/score/stored_rows.h"
+#include "kernels/sequence/cache.h"
+#include "kernels/sequence/stored_rows.h"
 #include "kernels/sm80/forward/tile_work.h"
 
 namespace strobe::sm80::forward {
 
 template <Config C>
 __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const TileWork& work, int row) {
-  const int k_head = kv_head(params, work);
+  const int head_kv = head_kv_of(params, work);
   const int batch = C.pages || C.entries ? 0 : k_batch(params, work);
   return {.q = query_row<C>(params.q, params, work, row),
-          .k = params.k.row(batch, work.k.start, k_head),
-          .v = params.v.row(batch, work.k.start, k_head),
+          .k = params.k.row(batch, work.k.start, head_kv),
+          .v = params.v.row(batch, work.k.start, head_kv),
           .k_stride = params.k.row_stride,
           .v_stride = params.v.row_stride,
           .head_dim = params.head_dim,
@@ -34,8 +34,8 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
 template <Config C>
 __device__ __forceinline__ auto row_places(const Params& params, const TileWork& work) {
   if constexpr (C.pages || C.entries) {
-    return score::CachedRows<C.rule.element, C.pages, C.entries>(params.cache, params.k, params.v, work.tile.sequence,
-                                                                 kv_head(params, work), work.k.start);
+    return sequence::CachedRows<C.rule.element, C.pages, C.entries>(
+        params.cache, params.k, params.v, work.tile.sequence, head_kv_of(params, work), work.k.start);
   } else {
     return score::ElementRows<C.rule.element>{};
   }
@@ -46,14 +46,14 @@ template <Config C>
 __device__ __forceinline__ auto element_rows(const Params& params, const TileWork& work) {
   const auto places = row_places<C>(params, work);
   if constexpr (converts(C)) {
-    return score::StoredRows<C.stored, C.rule.element, decltype(row_places<C>(params, work))>(
-        places, params.k_scales, params.v_scales, work.tile.sequence, kv_head(params, work));
+    return sequence::StoredRows<C.stored, C.rule.element, decltype(row_places<C>(params, work))>(
+        places, params.k_scales, params.v_scales, work.tile.sequence, head_kv_of(params, work));
   } else {
     return places;
   }
 }
 
-/// Of this warp's rows, after it has stored them.
+/// Computes again those of this warp's rows that are not finite, after it has stored them.
 template <Config C>
 __device__ __forceinline__ void repair_rows(const Params& params, const TileWork& work, int first_row) {
   __syncwarp();
@@ -67,7 +67,7 @@ __device__ __forceinline__ void repair_rows(const Params& params, const TileWork
   }
 }
 
-/// The same of this CTA's part of a tile.
+/// Computes again those of this warp's rows that are not finite in this CTA's part of a tile.
 template <Config C>
 __device__ __forceinline__ void repair_part(const Params& params, const TileWork& work, int first_row) {
   __syncwarp();

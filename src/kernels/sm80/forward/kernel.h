@@ -20,7 +20,7 @@
 // Source: Dao, "FlashAttention-2" (2023), algorithm 1 and section 3.3.
 #pragma once
 
-#include "kernels/math/grid.h"
+#include "kernels/ptx/grid.h"
 #include "kernels/scheduler/split_scheduler.h"
 #include "kernels/sm80/forward/config.h"
 #include "kernels/sm80/forward/params.h"
@@ -54,7 +54,7 @@ __device__ __forceinline__ void compute_share(const Params& params) {
     compute_tile<C>(params, work);
   }
   clear_unused_rows<C>(params);
-  launch_next_grid();
+  ptx::griddepcontrol_launch_dependents();
 }
 
 /// Tiles whose keys have segments: this CTA's tiles one after another, and the segments of each from right to left.

@@ -2,7 +2,7 @@
 // From global to shared memory: a warp's rows of Q, and blocks of keys and values some steps ahead of their use.
 #pragma once
 
-#include "kernels/score/cache.h"
+#include "kernels/sequence/cache.h"
 #include "kernels/sm80/forward/block_walk.h"
 #include "kernels/sm80/forward/smem.h"
 #include "kernels/sm80/forward/stored_block.h"
@@ -21,14 +21,14 @@ template <Config C>
 class BlockPlaces {
  public:
   __device__ __forceinline__ BlockPlaces(const Params& params, const TileWork& work)
-      : sequence_(work.tile.sequence), start_(work.k.start), head_(kv_head(params, work)) {}
+      : sequence_(work.tile.sequence), start_(work.k.start), head_(head_kv_of(params, work)) {}
 
   /// `first`: the block's first key, of `used`.
   __device__ __forceinline__ void find(const CacheParams& cache, int first, int used) {
     const int key = first + static_cast<int>(threadIdx.x % kWarpSize);
-    place_.entry = score::kNoEntry;
+    place_.entry = sequence::kNoEntry;
     if (key < used) {
-      place_ = score::cache_place<true, false>(cache, sequence_, start_ + key);
+      place_ = sequence::cache_place<true, false>(cache, sequence_, start_ + key);
     }
   }
 
@@ -36,15 +36,15 @@ class BlockPlaces {
   __device__ __forceinline__ const unsigned short* row_of(const Rows& tensor, int row) const {
     const int entry = __shfl_sync(score::kFullWarp, place_.entry, row);
     const int row_in_page = __shfl_sync(score::kFullWarp, place_.row, row);
-    return entry == score::kNoEntry ? nullptr : tensor.row(entry, row_in_page, head_);
+    return entry == sequence::kNoEntry ? nullptr : tensor.row(entry, row_in_page, head_);
   }
 
  private:
   int sequence_, start_, head_;
-  score::CachePlace place_{score::kNoEntry, 0};  // of the lane's row
+  sequence::CachePlace place_{sequence::kNoEntry, 0};  // of the lane's row
 };
 
-/// Others find each row when they copy it.
+/// The rows of variants that do not look ahead: they find each row when they copy it.
 template <Config C>
   requires(!kLooksAhead<C>)
 class BlockPlaces<C> {
@@ -57,10 +57,10 @@ template <Config C>
 class BlockConverter {
  public:
   __device__ __forceinline__ BlockConverter(const Params& params, const TileWork& work)
-      : keys_(params.k_scales.of(work.tile.sequence, kv_head(params, work)), params.k_scales.shift),
-        values_(params.v_scales.of(work.tile.sequence, kv_head(params, work)), params.v_scales.shift) {}
+      : keys_(params.k_scales.of(work.tile.sequence, head_kv_of(params, work)), params.k_scales.shift),
+        values_(params.v_scales.of(work.tile.sequence, head_kv_of(params, work)), params.v_scales.shift) {}
 
-  /// Of the block that is converted next: its first key, of `used`.
+  /// Fetches the scales of the block that is converted next, from its first key on, of `used`.
   __device__ __forceinline__ void fetch_scales(int first, int used) {
     keys_.fetch_scales(first, used);
     values_.fetch_scales(first, used);
@@ -96,11 +96,11 @@ class KeyValueLoader {
     if constexpr (!C.pages) {
       int batch = k_batch(params, work);
       if constexpr (C.entries) {
-        batch = score::cache_place<false, true>(params.cache, batch, 0).entry;
-        used_ = batch == score::kNoEntry ? 0 : used_;
+        batch = sequence::cache_place<false, true>(params.cache, batch, 0).entry;
+        used_ = batch == sequence::kNoEntry ? 0 : used_;
         batch = max(batch, 0);
       }
-      const int head = kv_head(params, work);
+      const int head = head_kv_of(params, work);
       by_all_lanes([&] {
         rows().keys = params.k.row(batch, work.k.start, head);
         rows().values = params.v.row(batch, work.k.start, head);
@@ -113,7 +113,7 @@ class KeyValueLoader {
   /// Which of the groups this thread's is, all lanes of a warp knowing that they agree.
   __device__ __forceinline__ static int group() { return C.key_groups == 1 ? 0 : warp_of_cta() / row_warps(C); }
 
-  /// With the first block; what else the thread has on its way (Q) belongs to it.
+  /// Begins with the first block; what else the thread has on its way (Q) belongs to it.
   __device__ __forceinline__ void start(int n) {
     if constexpr (kAlternates) {
       start_keys(0, n);
@@ -217,8 +217,8 @@ class KeyValueLoader {
                                                       [&](int row) { return next_.row_of(tensor, row); });
     } else if constexpr (C.pages) {
       const TileWork work = tile_work<C>(params_);
-      const score::CachedRows<C.rule.element, true, false> rows(params_.cache, params_.k, params_.v, work.tile.sequence,
-                                                                kv_head(params_, work), work.k.start);
+      const sequence::CachedRows<C.rule.element, true, false> rows(
+          params_.cache, params_.k, params_.v, work.tile.sequence, head_kv_of(params_, work), work.k.start);
       start_scattered_copy<Tile, C.block_n, kThreads>(tile, tensor.data, columns, [&](int row) {
         return first + row < used_ ? rows.row_of(tensor, first + row) : nullptr;
       });

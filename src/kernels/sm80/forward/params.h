@@ -3,11 +3,12 @@
 #pragma once
 
 #include "kernels/math/divisor.h"
-#include "kernels/math/rows.h"
-#include "kernels/math/stored.h"
 #include "kernels/scheduler/split.h"
-#include "kernels/score/cache.h"
 #include "kernels/score/params.h"
+#include "kernels/sequence/cache.h"
+#include "kernels/sequence/params.h"
+#include "kernels/sequence/rows.h"
+#include "kernels/sequence/scales.h"
 
 namespace strobe::sm80::forward {
 

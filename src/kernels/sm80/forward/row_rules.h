@@ -28,7 +28,7 @@ struct RowRules {
   RowDropout<C> dropout;
 };
 
-/// Of a warp.
+/// The rules of all of a warp's rows.
 template <Config C>
 struct WarpRules {
   RowRules<C> of[fragments(C)];
@@ -51,7 +51,7 @@ __device__ __forceinline__ RowRules<C> row_rules(const Params& params, const Til
 template <Config C>
 __device__ __forceinline__ FragmentMask<C> row_mask(const Params& params, const TileWork& work, int first_row) {
   const auto keys = [&](int row) { return keys_of<C>(params, work, first_row + row); };
-  const score::KeyRange rows[kRowsPerThread] = {keys(score::fragment_row(0)), keys(score::fragment_row(1))};
+  const sequence::KeyRange rows[kRowsPerThread] = {keys(score::fragment_row(0)), keys(score::fragment_row(1))};
   const int query = (first_row + score::fragment_row(0)) / C.packed_heads;
   const typename FragmentMask<C>::Tree tree{params.tree, work, work.tile.sequence, query};
   return {keys(0), keys(kFragmentRows - 1), rows, work, tree};

@@ -27,7 +27,7 @@ class StoredBlocks {
     }
   }
 
-  /// From the stage at `stored` to `wide`.
+  /// Converts the elements of the stage at `stored` to 16 bits at `wide`.
   __device__ __forceinline__ void convert(const unsigned char* stored, unsigned char* wide) const {
 #pragma unroll
     for (int first = 0; first < kPiecesPerLane; first += kPiecesAtOnce) {
@@ -67,7 +67,7 @@ class StoredBlocks {
     return (row_warps(C) == 1 ? 0 : warp_of_cta() % row_warps(C)) * kAtomRows + row;
   }
 
-  /// Of the block, the i-th that this lane converts.
+  /// The block's row that this lane converts as its i-th.
   __device__ __forceinline__ int row_of(int i) const { return first_row_ + i * row_warps(C) * kAtomRows; }
   __device__ __forceinline__ static bool is_row(int row) { return kAtoms % row_warps(C) == 0 || row < C.block_n; }
 

@@ -37,7 +37,7 @@ class TileForward {
         C.key_groups == 1 ? loader_.walk().before(work_.n_end) : work_.n_end - 1 - KeyValueLoader<C>::group();
     loader_.start(last);
     WarpRules<C> rules = warp_rules<C>(params_, work_, first_row(work_));
-    const score::KeyBlocks full = full_blocks();
+    const sequence::KeyBlocks full = full_blocks();
     Output o = {};
     Softmax<C> softmax[fragments(C)];
     if constexpr (C.key_groups > 1) {
@@ -64,10 +64,10 @@ class TileForward {
   }
 
  private:
-  /// Of this warp, within its group.
+  /// The number of this warp within its group.
   __device__ __forceinline__ int row_warp() const { return C.key_groups == 1 ? warp_ : warp_ % row_warps(C); }
 
-  /// Of this warp.
+  /// The first row of this warp.
   __device__ __forceinline__ int first_row(const TileWork& work) const {
     return work.m_begin + row_warp() * C.rows_per_warp;
   }
@@ -76,7 +76,7 @@ class TileForward {
   }
 
   /// Blocks that all rows of the tile see whole.
-  __device__ __forceinline__ score::KeyBlocks full_blocks() const {
+  __device__ __forceinline__ sequence::KeyBlocks full_blocks() const {
     const int last_row = min(work_.m_begin + block_m(C), used_rows<C>(work_)) - 1;
     return {(keys_of<C>(params_, work_, last_row).first + C.block_n - 1) / C.block_n,
             score::first_tree_block<C.rule>(work_, C.block_n,
@@ -117,7 +117,7 @@ class TileForward {
   /// Whether some row of this warp may see a key of the block.
   __device__ __forceinline__ bool rows_see(int n) const {
     const TileWork work = tile_work<C>(params_);
-    const score::KeyBlocks own = key_blocks<C>(params_, work, first_row(work), C.rows_per_warp);
+    const sequence::KeyBlocks own = key_blocks<C>(params_, work, first_row(work), C.rows_per_warp);
     return n >= own.begin && n < own.end;
   }
 

@@ -4,7 +4,7 @@
 
 #include "kernels/scheduler/tile.h"
 #include "kernels/scheduler/tile_rows.h"
-#include "kernels/score/visible_keys.h"
+#include "kernels/sequence/visible_keys.h"
 #include "kernels/sm80/forward/config.h"
 #include "kernels/sm80/forward/params.h"
 #include "kernels/sm80/forward/smem.h"
@@ -30,7 +30,7 @@ __device__ __forceinline__ void meet_lanes() {
   }
 }
 
-struct TileWork : score::Sequence {
+struct TileWork : sequence::Sequence {
   Tile tile;
   int m_begin;               // first row of the tile in its sequence
   int n_begin, n_end;        // key blocks that some row of the tile sees; of a part or segment: its own of them
@@ -47,14 +47,14 @@ __device__ __forceinline__ int center_of(const TileWork& work, int row) {
 
 /// The keys that a row sees.
 template <Config C>
-__device__ __forceinline__ score::KeyRange keys_of(const Params& params, const TileWork& work, int row) {
+__device__ __forceinline__ sequence::KeyRange keys_of(const Params& params, const TileWork& work, int row) {
   return strobe::keys_of<tiling(C)>(params.visibility, work, row);
 }
 
 /// Blocks of keys that some of the rows [first, first + rows) see.
 template <Config C>
-__device__ __forceinline__ score::KeyBlocks key_blocks(const Params& params, const TileWork& work, int first,
-                                                       int rows) {
+__device__ __forceinline__ sequence::KeyBlocks key_blocks(const Params& params, const TileWork& work, int first,
+                                                          int rows) {
   return strobe::key_blocks<tiling(C)>(params.visibility, work, first, rows);
 }
 
@@ -88,10 +88,10 @@ __device__ __forceinline__ Tile tile_of_cta(const TileOrder& order) {
 
 template <Config C>
 __device__ __forceinline__ TileWork work_of(const Params& params, const Tile& tile) {
-  TileWork work{score::sequence_of<C.rule>(params.sequences, params.visibility, tile.sequence)};
+  TileWork work{sequence::sequence_of<C.rule>(params.sequences, params.visibility, tile.sequence)};
   work.tile = tile;
   work.m_begin = tile.m * block_m(C);
-  const score::KeyBlocks blocks = key_blocks<C>(params, work, work.m_begin, block_m(C));
+  const sequence::KeyBlocks blocks = key_blocks<C>(params, work, work.m_begin, block_m(C));
   work.n_begin = blocks.begin;
   work.n_end = blocks.end;
   if constexpr (splits(C) && C.segment_blocks > 0) {
@@ -152,7 +152,7 @@ __device__ __forceinline__ int k_batch(const Params& params, const TileWork& wor
   return params.sequences.cu_seqlens_k != nullptr ? 0 : work.tile.sequence;
 }
 
-__device__ __forceinline__ int kv_head(const Params& params, const TileWork& work) {
+__device__ __forceinline__ int head_kv_of(const Params& params, const TileWork& work) {
   return params.by_heads_per_kv.quotient(work.tile.head);
 }
 

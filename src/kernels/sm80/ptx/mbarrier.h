@@ -32,7 +32,7 @@ __device__ __forceinline__ bool mbarrier_test_wait(uint32_t barrier, uint32_t pa
   return complete != 0;
 }
 
-/// Of `threads` threads of the CTA that use the barrier of this number, 1 to 15.
+/// Waits for `threads` threads of the CTA that use the named barrier of this number, 1 to 15.
 __device__ __forceinline__ void barrier_cta_sync(int number, int threads) {
   asm volatile("barrier.cta.sync.aligned %0, %1;\n" ::"r"(number), "r"(threads) : "memory");
 }

@@ -9,7 +9,7 @@ __device__ __forceinline__ void red_add(float* address, float x) {
 }
 
 #if __CUDA_ARCH__ >= 900
-/// Four neighbours, aligned to 16 bytes.
+/// Adds to four neighbours, aligned to 16 bytes.
 __device__ __forceinline__ void red_add(float* address, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(address), "f"(a), "f"(b), "f"(c),
                "f"(d)

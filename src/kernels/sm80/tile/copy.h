@@ -4,7 +4,7 @@
 
 #include <cuda/std/cstdint>
 
-#include "kernels/math/async_copy.h"
+#include "kernels/ptx/async_copy.h"
 #include "kernels/sm80/tile/swizzled.h"
 
 namespace strobe::sm80 {
@@ -21,7 +21,7 @@ struct CopyLane {
   __device__ __forceinline__ static int row() { return threadIdx.x % threads / Tile::kChunks; }
   __device__ __forceinline__ static int chunk() { return threadIdx.x % Tile::kChunks; }
 
-  /// Of the row that is `after` rows after the thread's first.
+  /// The offset of the row that is `after` rows after the thread's first.
   __device__ __forceinline__ static uint32_t offset(int after) {
     uint32_t first = Tile::offset(row(), chunk());
     if constexpr (kRowsAtATime == 4) {  // rows that are four apart are permuted differently
@@ -61,9 +61,9 @@ __device__ __forceinline__ void start_copy(uint32_t tile, const unsigned short* 
   }
 }
 
-/// Likewise of rows that lie anywhere: row_of(row) is where a row of the tile begins, null where it does not exist.
-/// `memory`: any address, which copies of nothing name. All rows are found before the first is copied: page tables are
-/// read meanwhile.
+/// Copies rows that lie anywhere to a tile: row_of(row) is where a row of the tile begins, null where it does not
+/// exist. `memory`: any address, which copies of nothing name. All rows are found before the first is copied: page
+/// tables are read meanwhile.
 template <typename Tile, int rows, int threads, typename RowOf>
 __device__ __forceinline__ void start_scattered_copy(uint32_t tile, const unsigned short* memory, int columns,
                                                      const RowOf& row_of) {

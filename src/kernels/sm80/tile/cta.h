@@ -11,7 +11,7 @@ namespace strobe::sm80 {
 
 using cuda::std::uint32_t;
 
-/// The same in all lanes, and for the compiler to know it.
+/// The number of this thread's warp, which the compiler knows to be the same in all lanes.
 __device__ __forceinline__ int warp_of_cta() { return __shfl_sync(score::kFullWarp, threadIdx.x / kWarpSize, 0); }
 __device__ __forceinline__ int lane_of_warp() { return threadIdx.x % kWarpSize; }
 

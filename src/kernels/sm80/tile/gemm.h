@@ -3,7 +3,7 @@
 // memory serves all fragments.
 #pragma once
 
-#include "kernels/math/tensor_core.h"
+#include "kernels/ptx/tensor_core.h"
 #include "kernels/score/fragment.h"
 #include "kernels/sm80/tile/swizzled.h"
 #include "kernels/sm80/tile/warp.h"
@@ -19,20 +19,20 @@ __device__ __forceinline__ uint32_t a_operand(uint32_t tile, int first_row) {
   return tile + Tile::offset(first_row + lane % 16, lane / 16);
 }
 
-/// Of 16 keys of K, which are columns of B.
+/// Where this lane reads 16 keys of K, which are columns of B.
 template <typename Tile>
 __device__ __forceinline__ uint32_t k_operand(uint32_t tile) {
   const int lane = threadIdx.x % score::kThreadsPerWarp;
   return tile + Tile::offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 }
 
-/// Of 16 x 16 elements whose columns are the operand's rows: read transposed.
+/// Where this lane reads 16 x 16 elements whose columns are the rows of operand A, transposed.
 template <typename Tile>
 __device__ __forceinline__ uint32_t transposed_a_operand(uint32_t tile) {
   return k_operand<Tile>(tile);
 }
 
-/// Of 16 keys of V, which are rows of B: read transposed.
+/// Where this lane reads 16 keys of V, which are rows of B, transposed.
 template <typename Tile>
 __device__ __forceinline__ uint32_t v_operand(uint32_t tile) {
   const int lane = threadIdx.x % score::kThreadsPerWarp;

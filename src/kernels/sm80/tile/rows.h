@@ -2,8 +2,8 @@
 // Accumulators on their way to rows of a tensor: through a tile in shared memory, so that whole rows are stored.
 #pragma once
 
-#include "kernels/math/rows.h"
 #include "kernels/score/fragment.h"
+#include "kernels/sequence/rows.h"
 #include "kernels/sm80/tile/copy.h"
 #include "kernels/sm80/tile/cta.h"
 

@@ -21,7 +21,7 @@ struct Swizzled {
   static constexpr int kBytes = kPanels * kPanelBytes;
   static_assert(columns % kPanelColumns == 0 && rows % 8 == 0);
 
-  /// Of a chunk of the first panel. Rows that are eight apart are permuted alike.
+  /// The offset of a chunk of the first panel. Rows that are eight apart are permuted alike.
   static constexpr int offset(int row, int chunk) {
     const int permutation = kChunks == 8 ? row % 8 : row / 2 % 4;
     return row * kRowBytes + (chunk ^ permutation) * kChunkBytes;

@@ -71,7 +71,7 @@ struct Barriers : BiasBarriers<C> {
   uint64_t announced[kSenders], staged_full[kSenders], staged_empty;
   uint64_t k_full, v_full;
 
-  /// By one thread, before anyone uses them.
+  /// Initialises the barriers. By one thread, before anyone uses them.
   __device__ void init() {
     BiasBarriers<C>::init();
     constexpr uint32_t kWarpgroupArrivals = kWarpsPerWarpgroup * kWarpArrivals<C.debug>;

@@ -3,13 +3,14 @@
 // read it from there, transposed as they are.
 #pragma once
 
-#include "kernels/math/shared_memory.h"
+#include "kernels/ptx/grid.h"
+#include "kernels/ptx/shared_memory.h"
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/backward/scores.h"
 #include "kernels/sm90/backward/visible_blocks.h"
 #include "kernels/sm90/ptx/cuda_ptx.h"
-#include "kernels/sm90/ptx/grid.h"
+#include "kernels/sm90/tile/coordinates.h"
 #include "kernels/sm90/tile/panel.h"
 
 namespace strobe::sm90::backward {
@@ -82,7 +83,7 @@ struct SharedBias {
   }
 };
 
-/// Of 32 bits: one by one.
+/// A step's bias of 32 bits, where this thread's scores want it: one number after another.
 template <Config C>
   requires(C.rule.bias_float32)
 struct SharedBias<C> {

@@ -51,7 +51,7 @@ constexpr RegisterBudget register_budget(const Config& c) {
   if (c.by_roles && (c.rule.block_mask != 0 || c.bias_stages > 0)) return {.producer = 40, .keys = 232, .queries = 0};
   if (c.by_roles) return {.producer = 24, .keys = 240, .queries = 0};
   if (c.head_dim > 64) return {.producer = 24, .keys = 208, .queries = 72};
-  // Found by trial: what spills nowhere.
+  // Found by compiling all rules, none of which spills: docs/performance-log-backward.md, "What ptxas wants".
   if (c.rule.element == Element::fp16 && c.ordered && !c.rule.mask_right) {
     return {.producer = 24, .keys = 208, .queries = 72};
   }
@@ -73,10 +73,10 @@ constexpr bool alternates(const Config& c) { return c.ordered && c.rule.mask_rig
 inline constexpr int kFinishThreads = kWarpgroupSize * kQueryGradientParts;
 
 /// Whether the tensor cores subtract D from dP, and LSE from S where nothing is done to S before, as products with one
-/// more block of columns (kernels/math/split.h): no thread has to fetch them, which the WGMMAs' operands would delay.
-/// By roles it pays for LSE, and at 128 shared memory is full.
-constexpr bool splits_d(const Config& c) { return !c.by_roles; }
-constexpr bool splits_lse(const Config& c) {
+/// more block of columns (kernels/math/hi_lo.h): no thread has to fetch them, which the WGMMAs' operands would delay.
+/// By roles this is faster for LSE alone, and with 128 queries a step shared memory is full.
+constexpr bool has_hi_lo_d(const Config& c) { return !c.by_roles; }
+constexpr bool has_hi_lo_lse(const Config& c) {
   return !c.rule.scale_first && !c.rule.softcap && !c.rule.bias && (!c.by_roles || c.block_m == kRowsPerWarpgroup);
 }
 

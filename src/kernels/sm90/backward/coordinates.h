@@ -7,17 +7,17 @@
 
 namespace strobe::sm90::backward {
 
-/// Of the first `count` rows of a sequence's Q, dO or dQ: those in use to read, those owned to write.
+/// Where the first `count` rows of a sequence's Q, dO or dQ lie: those in use to read, those owned to write.
 template <ScoreRule R>
-__device__ __forceinline__ SequenceStart query_start(const Params& params, const score::Sequence& rows, int sequence,
+__device__ __forceinline__ SequenceStart query_start(const Params& params, const sequence::Sequence& rows, int sequence,
                                                      int count) {
   return sequence_start<R.varlen>(rows.q, count, params.sequences.seqlen_q, params.sequences.cu_seqlens_q != nullptr,
                                   sequence);
 }
 
-/// Likewise of K, V, dK or dV.
+/// Where the first `count` rows of a sequence's K, V, dK or dV lie: those in use to read, those owned to write.
 template <ScoreRule R>
-__device__ __forceinline__ SequenceStart key_start(const Params& params, const score::Sequence& rows, int sequence,
+__device__ __forceinline__ SequenceStart key_start(const Params& params, const sequence::Sequence& rows, int sequence,
                                                    int count) {
   return sequence_start<R.varlen>(rows.k, count, params.sequences.seqlen_k, params.sequences.cu_seqlens_k != nullptr,
                                   sequence);
@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_tile(const TensorMap& map, const SequenceSt
   }
 }
 
-/// The way back: 64 rows out of a tile of `tile_rows`.
+/// 64 rows of a tile of `tile_rows` from shared memory to their tensor, panel by panel.
 template <int columns, int tile_rows>
 __device__ __forceinline__ void store_rows(const TensorMap& map, const SequenceStart& start, int row, int head,
                                            const unsigned char* source) {

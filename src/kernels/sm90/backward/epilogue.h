@@ -3,7 +3,7 @@
 // leave.
 #pragma once
 
-#include "kernels/math/clear_rows.h"
+#include "kernels/sequence/clear_rows.h"
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/coordinates.h"
 #include "kernels/sm90/backward/exact_rows.h"

@@ -13,7 +13,7 @@ namespace strobe::sm90::backward {
 using score::KeySide;
 using score::repair_queries;
 
-/// Of a warpgroup's 64 keys from `first` on those whose dK or dV is not finite: 16 each warp.
+/// Computes again those of a warpgroup's 64 keys from `first` on whose dK or dV is not finite: 16 each warp.
 template <Config C, KeySide side>
 __device__ __forceinline__ void repair_keys(const Params& params, const Work& work, int first) {
   constexpr int kColumns = side == KeySide::k ? C.head_dim : C.head_dim_v;

@@ -15,16 +15,16 @@ struct TensorMaps {
   TensorMap bias;  // variants with bias_stages
 };
 
-/// Those of dQ's kernel: boxes of 64 rows.
+/// The tensor maps of dQ's kernel: boxes of 64 rows.
 struct QueryGradientMaps {
   TensorMap k, dq;
 };
 
-/// The sums of dQ are null by roles; else [block_m * head_dim (as compiled)] floats of each block (query_gradient.h).
+/// The sums of dQ are null by roles; else [block_m * head_dim (as compiled)] floats of each block (joint/query_sums.h).
 struct Params : BackwardParams {
-  // Where Config says so, for the tensor cores (kernels/math/split.h): what they add to S and dP instead.
-  const unsigned char* lse_split;  // null where Config says that LSE is not split
-  const unsigned char* d_split;
+  // Where Config says so, for the tensor cores (kernels/math/hi_lo.h): what they add to S and dP instead.
+  const unsigned char* lse_hi_lo;  // null where Config says that LSE stays one float32
+  const unsigned char* d_hi_lo;
   // By roles: dS^T in tiles of 64 keys x 64 queries, swizzled as in shared memory: [query heads of this launch,
   // key_blocks, m_blocks * block_m / 64], where a launch covers `items` from first_head_kv on. Null otherwise.
   unsigned char* ds;
@@ -45,8 +45,8 @@ constexpr long long row_floats(int heads, int query_blocks, int block_m) {
   return static_cast<long long>(heads) * query_blocks * block_m;
 }
 
-/// Elements of turns.
-constexpr long long turn_count(int heads, int query_blocks) {
+/// Elements of dq_semaphores.
+constexpr long long semaphore_count(int heads, int query_blocks) {
   return static_cast<long long>(heads) * query_blocks * kQueryGradientParts;
 }
 

@@ -5,6 +5,7 @@
 // See tile/tensor_map.h for the axes of the maps.
 #pragma once
 
+#include "kernels/ptx/grid.h"
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/coordinates.h"
 #include "kernels/sm90/backward/params.h"
@@ -12,7 +13,6 @@
 #include "kernels/sm90/backward/visible_blocks.h"
 #include "kernels/sm90/backward/work.h"
 #include "kernels/sm90/ptx/cuda_ptx.h"
-#include "kernels/sm90/ptx/grid.h"
 
 namespace strobe::sm90::backward {
 
@@ -106,8 +106,8 @@ class Producer {
     load_tile<C.head_dim, C.block_m>(maps_.q, queries_of(work), m * C.block_m, head,
                                      smem_ + kPlan.q + q_.stage * kPlan.q_bytes, full);
     const void* lse = params_.lse_log2;
-    if constexpr (splits_lse(C)) {
-      lse = params_.lse_split;
+    if constexpr (has_hi_lo_lse(C)) {
+      lse = params_.lse_hi_lo;
     }
     load_rows(lse, kPlan.lse + q_.stage * kPlan.lse_bytes, kPlan.lse_bytes, work, head, m, full);
     q_.advance();
@@ -120,8 +120,8 @@ class Producer {
     load_tile<C.head_dim_v, C.block_m>(maps_.d_o, queries_of(work), m * C.block_m, head,
                                        smem_ + kPlan.d_o + do_.stage * kPlan.do_bytes, full);
     const void* d_sum = params_.d_sum;
-    if constexpr (splits_d(C)) {
-      d_sum = params_.d_split;
+    if constexpr (has_hi_lo_d(C)) {
+      d_sum = params_.d_hi_lo;
     }
     load_rows(d_sum, kPlan.d_sum + do_.stage * kPlan.d_bytes, kPlan.d_bytes, work, head, m, full);
     do_.advance();

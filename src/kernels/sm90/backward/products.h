@@ -2,7 +2,7 @@
 // The five products of one step, as the WGMMAs of one warpgroup: issued, not awaited.
 #pragma once
 
-#include "kernels/math/split.h"
+#include "kernels/math/hi_lo.h"
 #include "kernels/sm90/backward/smem.h"
 #include "kernels/sm90/ptx/warpgroup.h"
 #include "kernels/sm90/ptx/wgmma.h"
@@ -21,13 +21,14 @@ __device__ __forceinline__ void multiply_transposed(float (&d)[C.block_m / 2], D
   }
 }
 
-/// The same plus a number for each query, which rows of 16 bytes hold in parts (kernels/math/split.h).
+/// S^T = K Q^T or dP^T = V dO^T plus a number for each query, which rows of 16 bytes hold in parts
+/// (kernels/math/hi_lo.h).
 template <Config C, int columns>
 __device__ __forceinline__ void multiply_transposed_and_add(float (&d)[C.block_m / 2], Descriptor keys,
                                                             Descriptor queries, RowsDescriptor numbers) {
   int thread;  // read anew, so that what follows from it does not stay in registers between steps
   asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(thread));
-  const uint32_t factors = split_factors<C.rule.element>(thread % 4);
+  const uint32_t factors = hi_lo_factors<C.rule.element>(thread % 4);
   const uint32_t a[4] = {factors, factors, 0U, 0U};
   ptx::wgmma_rs_k<C.rule.element>(d, a, numbers, 0);
   multiply_transposed<C, columns, true>(d, keys, queries);

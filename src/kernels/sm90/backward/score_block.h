@@ -57,7 +57,7 @@ struct ScoreBlock {
     const int thread = thread_of_warpgroup();
     return key_first + thread / kWarpSize * kRowsPerWarp + thread % kWarpSize / 4 + 8 * r;
   }
-  /// Its first column.
+  /// This thread's first column.
   __device__ __forceinline__ int query() const { return query_first + 2 * (thread_of_warpgroup() % 4); }
 
   /// Whether one of these queries, or of their neighbours, may be a row of a large LSE.
@@ -65,7 +65,7 @@ struct ScoreBlock {
     return score::has_large_rows(params, head_in_batch, query_first);
   }
 
-  /// Of this thread's first column: an element of a workspace that has one for each row.
+  /// Where a workspace that has an element for each row has that of this thread's first column.
   __device__ __forceinline__ const float* of_query(const float* rows) const {
     const int head = head_in_batch - work.sequence * params.heads;
     return rows + score::first_block_of<C.rule>(params, work.sequence, head, C.block_m) * C.block_m + query();
@@ -78,7 +78,8 @@ __device__ __forceinline__ void hide(const ScoreBlock<C>& block, Scores<C>& s) {
 #pragma unroll
   for (int r = 0; r < kRowsPerThread; ++r) {
     const int key = block.key(r);
-    const score::QueryRange queries = score::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
+    const sequence::QueryRange queries =
+        sequence::visible_queries<C.rule>(block.params.visibility, block.work.diagonal, key);
     // Queries [first, last] of this block see the key; as distances from this thread's first column.
     const int first = key < block.work.k.used ? queries.first - block.query() : C.block_m;
     const int last = queries.last - block.query();
@@ -107,7 +108,7 @@ __device__ __forceinline__ void load_row_numbers(RowNumbers<C>& x, const float* 
   }
 }
 
-/// Of LSE: so that P comes out times 2^12.
+/// Scales LSE so that P comes out times 2^12.
 template <Config C>
 __device__ __forceinline__ void scale_probabilities(RowNumbers<C>& lse_log2) {
 #pragma unroll
@@ -116,7 +117,7 @@ __device__ __forceinline__ void scale_probabilities(RowNumbers<C>& lse_log2) {
   }
 }
 
-/// Those of this thread's columns within eight, number j of the block's.
+/// The numbers of this thread's two columns within the block's eight columns of number j.
 template <Config C>
 __device__ __forceinline__ float2 row_numbers(const RowNumbers<C>& x, int j) {
   return {ptx::shfl_quad(x[j / 8].x, j % 8), ptx::shfl_quad(x[j / 8].y, j % 8)};
@@ -127,7 +128,7 @@ template <Config C>
 struct StepBias {
   Scores<C> terms;
 
-  /// Of scores 2 index and the next.
+  /// The bias of scores 2 index and the next.
   __device__ __forceinline__ float2 pair(int index) const { return {terms[2 * index], terms[2 * index + 1]}; }
 
   /// Pairs that do not exist get 0.
@@ -157,7 +158,7 @@ struct StepBias {
   }
 };
 
-/// Rules without a bias.
+/// The bias of rules that have none.
 template <Config C>
   requires(!C.rule.bias)
 struct StepBias<C> {

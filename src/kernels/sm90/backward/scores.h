@@ -2,7 +2,7 @@
 // What a thread does to its scores: probabilities, their gradients, and dS on its way to shared memory.
 #pragma once
 
-#include "kernels/math/split.h"
+#include "kernels/math/hi_lo.h"
 #include "kernels/score/dropout.h"
 #include "kernels/sm90/backward/score_block.h"
 
@@ -42,7 +42,7 @@ __device__ __forceinline__ void for_each_exponent(const ScoreBlock<C>& block, co
   }
 }
 
-/// The same where a row may have a maximum of its own (score/large_rows.h).
+/// As for_each_exponent(), where a row may have a maximum of its own (score/large_rows.h).
 template <Config C, typename Bias, typename Visit>
 __device__ __forceinline__ void for_each_large_exponent(const ScoreBlock<C>& block, const Scores<C>& s,
                                                         const RowNumbers<C>& lse_log2, Bias& bias, const Visit& visit) {
@@ -62,11 +62,8 @@ __device__ __forceinline__ void for_each_large_exponent(const ScoreBlock<C>& blo
         terms = bias.pair(2 * j + r);
       }
       const auto exponent = [&](float score, int column, float term, float maximum, float row_lse) {
-        score = score::with_scale_and_bias(C.rule, params, score, term);
-        if constexpr (C.rule.alibi) {
-          score = __fmaf_rn(-slope, fabsf(static_cast<float>(distance - 8 * r + column)), score);
-        }
-        return score::large_exponent(score, scale, maximum, row_lse, kProbabilityLog2);
+        return score::large_exponent<C.rule>(params, score, term, slope, distance - 8 * r + column, scale, maximum,
+                                             row_lse, kProbabilityLog2);
       };
       const int i = 4 * j + 2 * r;
       visit(i, exponent(s[i], 8 * j, terms.x, highest.x, lse.x),
@@ -97,8 +94,8 @@ __device__ __forceinline__ void plain_probabilities(const ScoreBlock<C>& block, 
   }
 }
 
-/// Of scores from which the tensor cores subtracted a row's maximum, where it has one of its own and not its LSE: what
-/// is left to be subtracted, so that they are exponents over the scale.
+/// Subtracts what is left of LSE from scores from which the tensor cores subtracted a row's maximum, where the row has
+/// one of its own: afterwards they are exponents over the scale.
 template <Config C>
 __device__ __forceinline__ void subtract_large_lse(const ScoreBlock<C>& block, Scores<C>& s) {
   const float inverse = ptx::rcp_approx(block.params.score.scale_log2);
@@ -107,7 +104,7 @@ __device__ __forceinline__ void subtract_large_lse(const ScoreBlock<C>& block, S
   const auto* lse_log2 = reinterpret_cast<const float2*>(block.of_query(block.params.lse_log2));
   const auto subtract = [&](int i, float maximum, float lse) {
     const float rest = maximum == 0.0F ? 0.0F : lse * inverse - most;
-    const float left = splits_any<C.rule.element> ? 0.0F : maximum;
+    const float left = hi_lo_holds_any<C.rule.element> ? 0.0F : maximum;
     s[i] = ptx::min_nan(s[i] - left - rest, most);
     s[i + 2] = ptx::min_nan(s[i + 2] - left - rest, most);
   };

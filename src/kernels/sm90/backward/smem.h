@@ -2,7 +2,7 @@
 // Where everything lies in a CTA's shared memory: evaluated by the host for the launch and by NVRTC for the kernel.
 #pragma once
 
-#include "kernels/math/split.h"
+#include "kernels/math/hi_lo.h"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/tile/panel.h"
 
@@ -39,7 +39,7 @@ inline constexpr int kQueryGradientPiece = 32;
 inline constexpr int kQueryGradientPieceBytes = 4 * kQueryGradientPiece * kWarpgroupSize;
 // Where dQ's sums are added to in order.
 inline constexpr int kSenders = 3;
-inline constexpr int kQueryStateBytes = 128;  // query_turns.h
+inline constexpr int kQueryStateBytes = 128;  // joint/query_gradient_semaphore.h
 
 /// mbarriers: full and empty for each stage of Q, dO and what the warpgroups hand to each other; two for each sender
 /// and staged dQ's empty; K full and V full.
@@ -58,8 +58,8 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.k_bytes = tile_bytes(block_n(c), c.head_dim);
   plan.v_bytes = tile_bytes(block_n(c), c.head_dim_v);
   plan.ds_bytes = tile_bytes(block_n(c), c.block_m);
-  plan.lse_bytes = (splits_lse(c) ? kSplitBytes : 4) * c.block_m;
-  plan.d_bytes = (splits_d(c) ? kSplitBytes : 4) * c.block_m;
+  plan.lse_bytes = (has_hi_lo_lse(c) ? kHiLoBytes : 4) * c.block_m;
+  plan.d_bytes = (has_hi_lo_d(c) ? kHiLoBytes : 4) * c.block_m;
   plan.k = 0;
   plan.v = plan.k + plan.k_bytes;
   plan.q = plan.v + plan.v_bytes;

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "kernels/score/block_mask.h"
-#include "kernels/sm90/backward/query_config.h"
 #include "kernels/sm90/backward/work.h"
 #include "kernels/sm90/tile/fragment.h"
 
@@ -52,7 +51,7 @@ class VisibleSteps {
   const Work& work_;
 };
 
-/// Those that a block mask shows, for whole warps.
+/// The blocks of queries that a block mask shows, for whole warps.
 template <Config C>
   requires(C.rule.block_mask != 0)
 class VisibleSteps<C> {

@@ -44,10 +44,11 @@ struct Work : score::KeyBlock {
 /// Items in order: sections of key heads; in a section, block 0 of every head, block 1 of every head, ... Under a
 /// causal mask that is the longest first.
 ///
-/// Where dQ's sums are added to in order (query_turns.h), items of one head that start together on the same queries
-/// wait for each other. Longest first, they all begin with the last queries, unless they start one after the other, as
-/// those do that take the place of shorter ones. So under a causal mask every second section has the shortest items
-/// first: these begin on the diagonal, each on other queries. The last section has the longest first.
+/// Where dQ's sums are added to in order (joint/query_gradient_semaphore.h), items of one head that start together on
+/// the same queries wait for each other. Longest first, they all begin with the last queries, unless they start one
+/// after the other, as those do that take the place of shorter ones. So under a causal mask every second section has
+/// the shortest items first: these begin on the diagonal, each on other queries. The last section has the longest
+/// first.
 template <Config C>
 __device__ __forceinline__ Work work_of(const Params& params, int item) {
   const int heads = params.items / params.key_blocks;

@@ -22,6 +22,7 @@
 // Source: Shah et al., "FlashAttention-3" (2024), algorithms 1 and 2.
 #pragma once
 
+#include "kernels/ptx/grid.h"
 #include "kernels/sm90/forward/barriers.h"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/consume/tile_loop.h"
@@ -30,7 +31,6 @@
 #include "kernels/sm90/forward/produce/producer.h"
 #include "kernels/sm90/forward/smem.h"
 #include "kernels/sm90/forward/tile/split.h"
-#include "kernels/sm90/ptx/grid.h"
 
 namespace strobe::sm90::forward {
 

@@ -4,10 +4,11 @@
 #pragma once
 
 #include "kernels/math/divisor.h"
-#include "kernels/math/rows.h"
-#include "kernels/math/stored.h"
-#include "kernels/score/cache.h"
 #include "kernels/score/params.h"
+#include "kernels/sequence/cache.h"
+#include "kernels/sequence/params.h"
+#include "kernels/sequence/rows.h"
+#include "kernels/sequence/scales.h"
 #include "kernels/sm90/scheduler/schedule.h"
 #include "kernels/sm90/tile/tensor_map.h"
 

@@ -60,7 +60,8 @@ __device__ __forceinline__ void bar_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-/// The same for warps that come to the barrier in different places of the program: bar is barrier.aligned, for one.
+/// Waits at a named barrier, for warps that come to the barrier in different places of the program: bar is
+/// barrier.aligned, for one.
 __device__ __forceinline__ void barrier_sync(int barrier, int threads) {
   asm volatile("barrier.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
 }

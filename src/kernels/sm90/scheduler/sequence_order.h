@@ -17,15 +17,16 @@ template <Tiling T>
 constexpr bool kTilesInPairs = T.rule.mask_right && !T.rule.mask_left;
 
 template <Tiling T>
-__device__ __forceinline__ int units_of(const score::SequenceRows& q) {
+__device__ __forceinline__ int units_of(const sequence::SequenceRows& q) {
   return kTilesInPairs<T> ? (tiles_of<T>(q) + 1) / 2 : tiles_of<T>(q);
 }
 
 /// How long a unit of the sequence takes, in key blocks.
 template <Tiling T>
-__device__ __forceinline__ int cost_of(const VisibilityParams& params, const score::Sequence& sequence) {
-  const score::KeyBlocks first = key_blocks<T>(params, sequence, 0, T.block_m);
-  const score::KeyBlocks last = key_blocks<T>(params, sequence, (tiles_of<T>(sequence.q) - 1) * T.block_m, T.block_m);
+__device__ __forceinline__ int cost_of(const VisibilityParams& params, const sequence::Sequence& sequence) {
+  const sequence::KeyBlocks first = key_blocks<T>(params, sequence, 0, T.block_m);
+  const sequence::KeyBlocks last =
+      key_blocks<T>(params, sequence, (tiles_of<T>(sequence.q) - 1) * T.block_m, T.block_m);
   return first.end - first.begin + last.end - last.begin;
 }
 
@@ -40,7 +41,7 @@ __device__ __forceinline__ void make_order(const SequenceParams& params, const V
   for (int i = 0; i < kMost; ++i) {
     const int sequence = threadIdx.x + i * T.threads;
     if (sequence < params.sequences) {
-      costs[sequence] = cost_of<T>(visibility, score::sequence_of<T.rule>(params, visibility, sequence));
+      costs[sequence] = cost_of<T>(visibility, sequence::sequence_of<T.rule>(params, visibility, sequence));
     }
   }
   __syncthreads();
@@ -61,7 +62,7 @@ __device__ __forceinline__ void make_order(const SequenceParams& params, const V
     const int sequence = threadIdx.x + i * T.threads;
     if (sequence < params.sequences) {
       order.sequence[place[i]] = static_cast<unsigned short>(sequence);
-      order.first_unit[place[i]] = units_of<T>(score::query_rows<T.rule>(params, sequence));
+      order.first_unit[place[i]] = units_of<T>(sequence::query_rows<T.rule>(params, sequence));
     }
   }
   __syncthreads();

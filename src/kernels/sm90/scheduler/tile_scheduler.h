@@ -5,7 +5,7 @@
 
 #include "kernels/scheduler/split_scheduler.h"
 #include "kernels/scheduler/tile.h"
-#include "kernels/score/params.h"
+#include "kernels/sequence/params.h"
 #include "kernels/sm90/scheduler/schedule.h"
 #include "kernels/sm90/scheduler/sequence_order.h"
 
@@ -110,7 +110,7 @@ class SortedScheduler {
     sequence_ = order_.sequence[place_];
     head_ = within / units;
     const int m = within % units;
-    const int last = tiles_of<T>(score::query_rows<T.rule>(sequences_, sequence_)) - 1 - m;
+    const int last = tiles_of<T>(sequence::query_rows<T.rule>(sequences_, sequence_)) - 1 - m;
     tile = {last, sequence_, head_};
     if (kTilesInPairs<T> && m != last) {
       mirrored_ = m;

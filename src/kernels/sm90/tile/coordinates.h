@@ -2,7 +2,7 @@
 // Where boxes of a sequence lie in the tensors' maps, and loads of boxes.
 #pragma once
 
-#include "kernels/score/visible_keys.h"
+#include "kernels/sequence/visible_keys.h"
 #include "kernels/sm90/ptx/cuda_ptx.h"
 #include "kernels/sm90/tile/tensor_map.h"
 
@@ -23,7 +23,7 @@ struct SequenceStart {
 /// Of the first `count` rows of one side of a sequence: boxes reach no row behind them. `bound` is that of the map's
 /// row axis, `packed` whether the side's sequences lie one behind the other.
 template <bool varlen>
-__device__ __forceinline__ SequenceStart sequence_start(const score::SequenceRows& rows, int count, int bound,
+__device__ __forceinline__ SequenceStart sequence_start(const sequence::SequenceRows& rows, int count, int bound,
                                                         bool packed, int sequence) {
   if constexpr (varlen) {
     return {varlen_row(rows.start, count, bound), packed ? 0 : sequence};
@@ -36,7 +36,7 @@ struct Coordinates {
   cuda::std::int32_t at[kAxes];
 };
 
-/// In the order of the map's axes.
+/// The coordinates of a box in the order of the map's axes.
 template <bool packed_heads>
 __device__ __forceinline__ Coordinates coordinates_of(const BoxStart& box) {
   constexpr AxisOrder kOrder = axis_order(packed_heads);

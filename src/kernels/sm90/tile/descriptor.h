@@ -53,13 +53,13 @@ struct RowsDescriptor {
 
 __device__ __forceinline__ RowsDescriptor descriptor_of_rows(const void* rows) { return {descriptor(rows, 0).low}; }
 
-/// From k-step `step` (16 columns) of a K-major tile of `rows` rows to the first, in descriptor units.
+/// How far k-step `step` (16 columns) of a K-major tile of `rows` rows lies behind the first, in descriptor units.
 constexpr int k_major_step(int step, int rows) {
   const int panel = step / 4;  // four steps of 32 bytes are one panel
   return (panel * rows * kPanelRowBytes + (step % 4) * 32) >> 4;
 }
 
-/// Likewise for a k-step (16 rows) of an MN-major tile.
+/// How far k-step `step` (16 rows) of an MN-major tile lies behind the first, in descriptor units.
 constexpr int mn_major_step(int step) { return (step * 2 * kSwizzleAtomBytes) >> 4; }
 
 }  // namespace strobe::sm90

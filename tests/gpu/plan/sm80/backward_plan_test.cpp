@@ -85,7 +85,7 @@ TEST(Sm80BackwardPlan, CoversKeysAndQueries) {
 }
 
 /// What the step before the kernel clears: whole 16 bytes, from the sums of dQ to the end.
-TEST(Sm80BackwardPlan, ClearsSumsAndTurns) {
+TEST(Sm80BackwardPlan, ClearsSumsAndSemaphores) {
   for (const bool deterministic : {false, true}) {
     AttentionProblem problem = problem_of(1000, 128, 128);
     problem.deterministic = deterministic;
@@ -95,8 +95,8 @@ TEST(Sm80BackwardPlan, ClearsSumsAndTurns) {
     EXPECT_EQ(plan.config.ordered, deterministic);
     EXPECT_EQ(workspace.dq_sum + workspace.zeros_bytes, workspace.total_bytes);
     EXPECT_EQ(workspace.zeros_bytes % 16, 0U);
-    EXPECT_GE(workspace.turns - workspace.dq_sum, 4 * blocks * plan.config.block_m * 128);
-    EXPECT_GE(workspace.total_bytes - workspace.turns, deterministic ? 4 * blocks : 0);
+    EXPECT_GE(workspace.dq_semaphores - workspace.dq_sum, 4 * blocks * plan.config.block_m * 128);
+    EXPECT_GE(workspace.total_bytes - workspace.dq_semaphores, deterministic ? 4 * blocks : 0);
   }
 }
 

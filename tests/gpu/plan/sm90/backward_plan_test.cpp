@@ -8,7 +8,7 @@
 
 #include "gpu/auxiliary/backward_variant.h"
 #include "gpu/plan/plan_problem.h"
-#include "kernels/sm90/backward/bias_gradient_config.h"
+#include "kernels/sm90/backward/bias_gradient/config.h"
 #include "kernels/sm90/backward/smem.h"
 #include "kernels/sm90/tile/panel.h"
 #include "sm90/backward_variant.h"
@@ -201,9 +201,10 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
   config.by_roles = true;
   const runtime::Variant variant = backward_variant(config);
   EXPECT_EQ(variant.name, "sm90 backward (mask_right, by_roles)");
+  EXPECT_EQ(variant.include, "kernels/sm90/backward/roles/kernel.h");
   EXPECT_EQ(
       variant.expression,
-      "strobe::sm90::backward::kernel<strobe::sm90::backward::Config{.rule = strobe::ScoreRule{.element = "
+      "strobe::sm90::backward::roles_kernel<strobe::sm90::backward::Config{.rule = strobe::ScoreRule{.element = "
       "strobe::Element::bf16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
       "false, "
       ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
@@ -211,9 +212,10 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
       "= 128, "
       ".head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, .by_roles = true, "
       ".staged_dq = true, .ordered = false, .p_stages = 2, .ds_stages = 2, .bias_stages = 0, .debug = false}>");
-  EXPECT_EQ(gpu::prepare_variant({.element = Element::fp16, .varlen = true}, "sm_90a").expression,
-            "strobe::steps::prepare_backward<strobe::steps::PrepareBackwardConfig{.element = strobe::Element::fp16, "
-            ".varlen = true, .threads_per_row = 16}>");
+  EXPECT_EQ(
+      gpu::prepare_variant({.element = Element::fp16, .varlen = true}, "sm_90a").expression,
+      "strobe::auxiliary::prepare_backward<strobe::auxiliary::PrepareBackwardConfig{.element = strobe::Element::fp16, "
+      ".varlen = true, .threads_per_row = 16}>");
 }
 
 }  // namespace

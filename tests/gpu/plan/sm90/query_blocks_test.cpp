@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/score/query_blocks.h"
+#include "kernels/sequence/query_blocks.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-namespace strobe::score {
+namespace strobe::sequence {
 namespace {
 
 int ceil_blocks(int rows, int block_m) { return (rows + block_m - 1) / block_m; }
@@ -55,4 +55,4 @@ TEST(QueryBlocks, AreNoneWithoutSequencesAndOneEachWithoutQueries) {
 }
 
 }  // namespace
-}  // namespace strobe::score
+}  // namespace strobe::sequence

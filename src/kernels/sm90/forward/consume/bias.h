@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/math/element.h"
-#include "kernels/math/shared_memory.h"
+#include "kernels/ptx/shared_memory.h"
 #include "kernels/sm90/forward/barriers.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/tile/fragment.h"

@@ -2,6 +2,7 @@
 // The scores of 8-bit operands: sums of products of elements, with the scales of queries and keys.
 #pragma once
 
+#include "kernels/math/eight_bit.h"
 #include "kernels/score/transform.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/tile/block_scales.h"
@@ -30,7 +31,6 @@ constexpr float kRoundToInteger = 8388608.0F;
 /// reference is raised.
 template <Config C>
 constexpr float kLevelsLog2 = C.operands == Operands::int8 ? 7.99435343685886F : 4.0F;
-constexpr float kFloatSlack = 4.8F;  // log2 of 448 / 16, less than that
 
 /// The scores of two rows, block by block: from sums of products to exponents of 2 and their largest.
 template <Config C>

@@ -217,7 +217,7 @@ class EightBitSoftmax : public score::OnlineSoftmax<C.rule, C.block_n>, public E
 
   /// Whether a row's exponents pass the reference by more than may be. What is not a number does.
   __device__ __forceinline__ bool passes(const float (&own)[kRowsPerThread], bool also = true) const {
-    constexpr float kMost = sums_by_block(C) ? Base::kSlack : kFloatSlack;
+    constexpr float kMost = sums_by_block(C) ? Base::kSlack : kProbabilityRoomLog2;
     return !(own[0] <= this->max_log2[0] + kMost && own[1] <= this->max_log2[1] + kMost && also);
   }
 

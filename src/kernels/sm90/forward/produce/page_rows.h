@@ -2,7 +2,7 @@
 // Blocks of K or V out of pages, row by row, by cp.async.
 #pragma once
 
-#include "kernels/math/async_copy.h"
+#include "kernels/ptx/async_copy.h"
 #include "kernels/sm90/forward/produce/keys.h"
 #include "kernels/sm90/forward/produce/pages.h"
 #include "kernels/sm90/forward/produce/stage.h"

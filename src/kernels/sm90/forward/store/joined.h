@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row-invariant calls: a tile's keys come in segments, each of which is summed by itself and then joins what those
-// after it left. The arithmetic is that of steps/combine.h for the segments of a split schedule: a row has the same
+// after it left. The arithmetic is that of auxiliary/combine.h for the segments of a split schedule: a row has the same
 // bits whichever of the two joins them.
 #pragma once
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/score/exact_row.h"
-#include "kernels/score/stored_rows.h"
+#include "kernels/sequence/stored_rows.h"
 #include "kernels/sm90/forward/tile/rows.h"
 #include "kernels/sm90/forward/tile/split.h"
 
@@ -47,7 +47,7 @@ template <Config C>
 __device__ __forceinline__ auto element_rows(const Params& params, const TileWork& work) {
   const auto places = row_places<C>(params, work);
   if constexpr (converts(C)) {
-    return score::StoredRows<C.stored, C.rule.element, decltype(row_places<C>(params, work))>(
+    return sequence::StoredRows<C.stored, C.rule.element, decltype(row_places<C>(params, work))>(
         places, params.eight_bit.k, params.eight_bit.v, work.tile.sequence,
         params.by_heads_per_kv.quotient(work.tile.head));
   } else {

@@ -2,6 +2,7 @@
 // 8-bit operands: the scales of a block of keys in shared memory, as a producer leaves them and consumers read them.
 #pragma once
 
+#include "kernels/math/eight_bit.h"
 #include "kernels/sm90/forward/smem.h"
 
 namespace strobe::sm90::forward {
@@ -15,12 +16,6 @@ struct BlockScales {
   // Of V's scales; NaN where they are further apart than kCloseScales, one is not a number, or one of K's is unusual.
   float largest_log2;
 };
-
-// V's scales that are no further apart than this factor have one reference.
-constexpr float kCloseScales = 4.0F;
-
-// The smallest scale: a product with it is not worth telling from zero.
-constexpr float kSmallestScale = 0x1p-80F;
 
 /// Whether a group of keys shares a V scale that is part of its exponents; a block of integers' joins P V's sums
 /// instead.

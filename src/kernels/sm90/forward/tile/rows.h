@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a tile's rows lie: in the heads, in the tensors' maps, and K's and V's in their cache (kernels/score/cache.h).
+// Where a tile's rows lie: in the heads, in the tensors' maps, and K's and V's in their cache (kernels/sequence/cache.h).
 #pragma once
 
-#include "kernels/score/cache.h"
+#include "kernels/sequence/cache.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/tile/work.h"
 #include "kernels/sm90/tile/coordinates.h"
 
 namespace strobe::sm90::forward {
 
-using score::CachePlace, score::existing, score::kNoEntry, score::page_number;
+using sequence::CachePlace, sequence::existing, sequence::kNoEntry, sequence::page_number;
 
 /// The query head of a tile's row.
 template <Config C>
@@ -54,12 +54,12 @@ constexpr bool kInCache = C.entries || in_pages(C);
 /// Of row `row` of a sequence, padding counted in; less than the sequence's used rows.
 template <Config C>
 __device__ __forceinline__ CachePlace cache_place(const CacheParams& cache, int sequence, int row) {
-  return score::cache_place<in_pages(C), C.entries>(cache, sequence, row);
+  return sequence::cache_place<in_pages(C), C.entries>(cache, sequence, row);
 }
 
 /// A tile's rows of K and V.
 template <Config C>
-using CachedRows = score::CachedRows<C.rule.element, in_pages(C), C.entries>;
+using CachedRows = sequence::CachedRows<C.rule.element, in_pages(C), C.entries>;
 
 template <Config C>
 __device__ __forceinline__ CachedRows<C> cached_rows(const Params& params, const TileWork& work) {

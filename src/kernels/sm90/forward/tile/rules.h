@@ -47,7 +47,7 @@ __device__ __forceinline__ TileRules<C> tile_rules(const Params& params, const T
   using Rules = TileRules<C>;
   const int first = work.row_of(warpgroup);
   const auto keys_of_row = [&](int i) { return keys_of<C>(params, work, first + i); };
-  const score::KeyRange rows[kRowsPerThread] = {keys_of_row(warpgroup_row(0)), keys_of_row(warpgroup_row(1))};
+  const sequence::KeyRange rows[kRowsPerThread] = {keys_of_row(warpgroup_row(0)), keys_of_row(warpgroup_row(1))};
   const auto transformed_row = [&](int r) -> typename Rules::Transform::Row {
     const int row = first + warpgroup_row(r);
     return {.center = center_of<tiling(C)>(work, row),

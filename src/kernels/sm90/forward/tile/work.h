@@ -9,7 +9,7 @@
 
 namespace strobe::sm90::forward {
 
-struct TileWork : score::Sequence {
+struct TileWork : sequence::Sequence {
   Tile tile;
   int m_begin;         // first row of the tile in its sequence
   int n_begin, n_end;  // key blocks that some row of the tile sees; split schedules: this CTA's of them
@@ -27,8 +27,8 @@ using ScheduleOf = typename Scheduler<C>::Source;
 
 /// The keys that a row sees.
 template <Config C>
-__device__ __forceinline__ score::KeyRange keys_of(const Params& params, const TileWork& work, int row) {
-  score::KeyRange keys = strobe::keys_of<tiling(C)>(params.visibility, work, row);
+__device__ __forceinline__ sequence::KeyRange keys_of(const Params& params, const TileWork& work, int row) {
+  sequence::KeyRange keys = strobe::keys_of<tiling(C)>(params.visibility, work, row);
   if constexpr (C.whole_chunks) {
     keys.first = work.first_key;
   }
@@ -37,14 +37,14 @@ __device__ __forceinline__ score::KeyRange keys_of(const Params& params, const T
 
 /// 8-bit operands have scales for as many rows as a sequence may have: lengths that the caller got wrong must not lead
 /// out of them, nor before the tensors.
-__device__ __forceinline__ void keep_inside(score::SequenceRows& rows, int seqlen) {
+__device__ __forceinline__ void keep_inside(sequence::SequenceRows& rows, int seqlen) {
   rows.start = max(rows.start, 0);
   rows.used = min(rows.used, seqlen);
 }
 
 template <Config C>
 __device__ __forceinline__ TileWork tile_work(const Params& params, const Tile& tile) {
-  TileWork work{score::sequence_of<C.rule>(params.sequences, params.visibility, tile.sequence)};
+  TileWork work{sequence::sequence_of<C.rule>(params.sequences, params.visibility, tile.sequence)};
   work.tile = tile;
   work.m_begin = tile.m * block_m(C);
   if constexpr (eight_bit(C) && C.rule.varlen) {
@@ -52,11 +52,11 @@ __device__ __forceinline__ TileWork tile_work(const Params& params, const Tile& 
     keep_inside(work.k, params.sequences.seqlen_k);
   }
   if constexpr (C.whole_chunks) {
-    const int begin = score::chunk_begin(center_of<tiling(C)>(work, work.m_begin), params.visibility.chunk);
+    const int begin = sequence::chunk_begin(center_of<tiling(C)>(work, work.m_begin), params.visibility.chunk);
     work.first_key = max(begin, 0);
     work.k.used = max(min(work.k.used, begin + params.visibility.chunk), 0);
   }
-  const score::KeyBlocks blocks = key_blocks<tiling(C)>(params.visibility, work, work.m_begin, block_m(C));
+  const sequence::KeyBlocks blocks = key_blocks<tiling(C)>(params.visibility, work, work.m_begin, block_m(C));
   work.n_begin = C.whole_chunks ? min(work.first_key / C.block_n, blocks.end) : blocks.begin;
   work.n_end = blocks.end;
   if constexpr (C.schedule == Schedule::split && C.segment_blocks > 0) {

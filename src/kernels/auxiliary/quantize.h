@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+// Q, K and V in 8 bits (strobe/quantize.h, docs/eight-bit.md). A block loads two tiles at once, of K and V or two of Q.
+// A thread holds up to 64 columns of a row, so that six steps of the Hadamard transform need no other thread, and
+// everything up to the rounding happens in registers. Results have the bits of the CPU engine's.
+#pragma once
+
+#include "kernels/auxiliary/hadamard.h"
+#include "kernels/auxiliary/quantize_tile.h"
+#include "kernels/auxiliary/quantize_unused.h"
+
+namespace strobe::auxiliary {
+
+constexpr unsigned kNaNBits = 0x7fc00000U;  // larger than the bits of every other magnitude
+
+/// Where a column's numbers of so many bytes lie: slices 16 bytes further apart than they are long, since the threads
+/// of a row read the same place of each at once.
+template <QuantizeConfig C, int bytes>
+constexpr int spread(int column) {
+  const bool shares_rows = row_slices(C.head_dim > C.head_dim_v ? C.head_dim : C.head_dim_v) > 1;
+  return column + (shares_rows ? column / kSliceColumns * (16 / bytes) : 0);
+}
+
+/// What the threads of a block share besides tiles.
+template <QuantizeConfig C>
+struct QuantizeShared {
+  // Of the rotation, where the sources' elements have theirs; spread() as the means are.
+  uint4 sign_bits[spread<C, source_bytes(C.source)>(kMostColumns) / kVector<C.source>];
+  double mean[spread<C, 8>(C.head_dim)];       // for q_shift
+  float minus_mean[spread<C, 4>(C.head_dim)];  // with the rotation's signs
+  unsigned warp_largest[quantize_threads(C) / 32];
+  bool key_finite[tile_rows(C)];  // of the tile of K, for that of V
+};
+
+/// The row's slice, widened, with the signs of the rotation. False where an element is not finite.
+template <QuantizeConfig C, int head_dim>
+__device__ __forceinline__ bool read_slice(const unsigned char* tile, const uint4* sign_bits,
+                                           const Slice<TileShape<C, head_dim>>& slice,
+                                           float (&x)[TileShape<C, head_dim>::kColumns]) {
+  using Shape = TileShape<C, head_dim>;
+  unsigned nan[2] = {};
+#pragma unroll
+  for (int c = 0; c < Shape::kColumns; c += kVector<C.source>) {
+    uint4 bits = make_uint4(0, 0, 0, 0);
+    if (slice.has(c)) {
+      bits = *reinterpret_cast<const uint4*>(tile + Shape::vector_at(slice.thread, c / kVector<C.source>));
+      if (sign_bits != nullptr) {
+        const uint4 signs =
+            sign_bits[spread<C, source_bytes(C.source)>(slice.index * kSliceColumns + c) / kVector<C.source>];
+        bits = make_uint4(bits.x ^ signs.x, bits.y ^ signs.y, bits.z ^ signs.z, bits.w ^ signs.w);
+      }
+    }
+    widen<C.source>(bits, x + c, nan[c / kVector<C.source> % 2]);
+  }
+  return is_zero<C.source>(nan[0]) && is_zero<C.source>(nan[1]);
+}
+
+/// Whether it is so in all threads of this one's row.
+template <int slices>
+__device__ __forceinline__ bool all_of_row(bool is) {
+  const unsigned row = ((1U << slices) - 1) << (threadIdx.x % 32 / slices * slices);
+  return (~__ballot_sync(0xffffffffU, is) & row) == 0;
+}
+
+/// q m. It reads the row again, since float64 of all of it would not fit the registers.
+template <QuantizeConfig C, int head_dim>
+__device__ __forceinline__ float shift_of(const unsigned char* tile, const Slice<TileShape<C, head_dim>>& slice,
+                                          const double* mean) {
+  using Shape = TileShape<C, head_dim>;
+  double phases[4] = {};
+#pragma unroll 1
+  for (int c = 0; c < Shape::kColumns && slice.has(c); c += kVector<C.source>) {
+    float x[kVector<C.source>];
+    unsigned nan = 0;
+    widen<C.source>(*reinterpret_cast<const uint4*>(tile + Shape::vector_at(slice.thread, c / kVector<C.source>)), x,
+                    nan);
+#pragma unroll
+    for (int i = 0; i < kVector<C.source>; ++i) {
+      phases[i % 4] =
+          fma(static_cast<double>(x[i]), mean[spread<C, 8>(slice.index * kSliceColumns) + c + i], phases[i % 4]);
+    }
+  }
+  const double own = (phases[0] + phases[1]) + (phases[2] + phases[3]);
+  double sum = 0.0;
+#pragma unroll
+  for (int i = 0; i < Shape::kSlices; ++i) sum += __shfl_sync(0xffffffffU, own, i, Shape::kSlices);
+  return static_cast<float>(sum);
+}
+
+template <QuantizeConfig C, int head_dim>
+__device__ __forceinline__ void rotate(float (&x)[TileShape<C, head_dim>::kColumns],
+                                       const Slice<TileShape<C, head_dim>>& slice) {
+  using Shape = TileShape<C, head_dim>;
+  if constexpr (Shape::kSlices == 1) {
+    hadamard_transform<Shape::kColumns>(x);
+  } else {
+    constexpr bool kPart = Shape::kLastColumns != kSliceColumns;  // the last slice is one
+    const bool is_part = kPart && slice.index == Shape::kLastSlice;
+    if (is_part) {
+      hadamard_transform<Shape::kLastColumns>(x);
+    } else {
+      butterflies<kSliceColumns>(x);
+    }
+    constexpr int kBlock = largest_power(head_dim);  // of the first columns: 64, 128 or 256
+    const bool is_first = slice.index < kBlock / kSliceColumns;
+#pragma unroll
+    for (int bit = 1; bit < kBlock / kSliceColumns; bit *= 2) {
+      lane_butterflies<kSliceColumns>(x, bit, is_first, (slice.index & bit) != 0);
+    }
+    const float factor = is_part ? 1.0F : hadamard_factor(is_first ? kBlock : kSliceColumns);
+#pragma unroll
+    for (float& element : x) element *= factor;
+  }
+}
+
+/// Mean and rotation; the bits of the row's largest magnitude.
+template <QuantizeConfig C, int head_dim, Role role>
+__device__ __forceinline__ unsigned transform(bool rotated, const QuantizeShared<C>& shared,
+                                              const Slice<TileShape<C, head_dim>>& slice,
+                                              float (&x)[TileShape<C, head_dim>::kColumns]) {
+  using Shape = TileShape<C, head_dim>;
+  if constexpr (role == Role::key) {
+#pragma unroll
+    for (int c = 0; c < Shape::kColumns; ++c) {
+      if (slice.has(c)) x[c] += shared.minus_mean[spread<C, 4>(slice.index * kSliceColumns) + c];
+    }
+  }
+  if (rotated) rotate<C, head_dim>(x, slice);
+  float largest = 0.0F;
+#pragma unroll
+  for (int c = 0; c < Shape::kColumns; ++c) largest = fmaxf(largest, fabsf(x[c]));
+  unsigned bits = __float_as_uint(largest);
+#pragma unroll
+  for (int lane_bit = 1; lane_bit < Shape::kSlices; lane_bit *= 2) {
+    bits = max(bits, __shfl_xor_sync(0xffffffffU, bits, lane_bit));
+  }
+  return bits;
+}
+
+/// The largest of the rows that share this one's scale.
+template <QuantizeConfig C, int head_dim>
+__device__ __forceinline__ unsigned largest_of_unit(const QuantizedTensor& tensor, const TilePlace& place,
+                                                    const Slice<TileShape<C, head_dim>>& slice, unsigned bits,
+                                                    QuantizeShared<C>& shared) {
+  using Shape = TileShape<C, head_dim>;
+  if (tensor.largest != nullptr) {
+    const long long head = tensor.shared ? 0 : place.batch * tensor.heads + place.head;
+    const int unit = min(place.first + slice.row, max(tensor.rows - 1, 0)) >> tensor.unit_shift;
+    return tensor.largest[head * tensor.largest_head + unit];
+  }
+  if (tensor.unit_shift == 0) return bits;
+  const unsigned warp_largest = __reduce_max_sync(0xffffffffU, bits);
+  if (threadIdx.x % 32 == 0) shared.warp_largest[threadIdx.x / 32] = warp_largest;
+  __syncthreads();
+  const int warps = (Shape::kSlices << tensor.unit_shift) / 32;
+  const int first = threadIdx.x / 32 / warps * warps;
+  for (int i = 0; i < warps; ++i) bits = max(bits, shared.warp_largest[first + i]);
+  return bits;
+}
+
+/// Finds the largest magnitudes of units that are larger than tiles.
+template <QuantizeConfig C, class Shape>
+__device__ __forceinline__ void measure(const QuantizedTensor& tensor, const TilePlace& place,
+                                        const Slice<Shape>& slice, unsigned bits) {
+  const unsigned warp_largest = __reduce_max_sync(0xffffffffU, bits);
+  const int first = place.first + slice.row;
+  if (threadIdx.x % 32 != 0 || first >= rows_of<C>(tensor, place)) return;
+  const long long head = tensor.shared ? 0 : place.batch * tensor.heads + place.head;
+  const int unit = first >> tensor.unit_shift;
+  atomicMax(tensor.largest + head * tensor.largest_head + unit, warp_largest);
+}
+
+template <class Shape>
+__device__ __forceinline__ void store_scale(const QuantizedTensor& tensor, const TilePlace& place,
+                                            const Slice<Shape>& slice, float scale) {
+  const int row = place.first + slice.row;
+  const int unit = row >> tensor.unit_shift;
+  const bool first_of_unit = row == unit << tensor.unit_shift && (!tensor.shared || place.batch + place.head == 0);
+  if (slice.index != 0 || !first_of_unit || row >= max(tensor.rows, 1)) return;
+  tensor.scales[place.batch * tensor.scale_batch + place.head * tensor.scale_head + unit] = scale;
+}
+
+/// A tile that has arrived in shared memory.
+template <QuantizeConfig C, int head_dim, Role role>
+__device__ __forceinline__ void quantize_tile(const QuantizeParams& params, const QuantizedTensor& tensor,
+                                              const TilePlace& place, unsigned char* tile, QuantizeShared<C>& shared) {
+  using Shape = TileShape<C, head_dim>;
+  const Slice<Shape> slice;
+  if (C.measure && tensor.largest == nullptr) return;
+  float x[Shape::kColumns];
+  bool finite = true;
+  unsigned bits = 0;
+  if (slice.active()) {
+    if constexpr (role == Role::query && !C.measure) {
+      if (params.mean != nullptr) {
+        const float shift = shift_of<C, head_dim>(tile, slice, shared.mean);
+        if (!slice.index != 0 && place.first + slice.row < tensor.rows) {
+          params.q_shift[place.batch * params.shift_batch + place.head * params.shift_head + place.first + slice.row] =
+              !C.packed || place.first + slice.row < place.rows ? shift : 0.0F;
+        }
+      }
+    }
+    finite = read_slice<C, head_dim>(tile, tensor.rotated ? shared.sign_bits : nullptr, slice, x);
+    if constexpr (Shape::kSlices > 1) finite = all_of_row<Shape::kSlices>(finite);
+    bits = transform<C, head_dim, role>(tensor.rotated, shared, slice, x);
+    if constexpr (role == Role::key) shared.key_finite[slice.row] = finite;
+    const bool counts = finite && (role != Role::value || !params.values_tell || shared.key_finite[slice.row]);
+    if (!counts) bits = role == Role::key && params.values_tell ? 0U : kNaNBits;
+    if (place.first + slice.row >= rows_of<C>(tensor, place)) bits = 0;
+  }
+  if constexpr (C.measure) {
+    if (slice.active() && tensor.largest != nullptr) measure<C>(tensor, place, slice, bits);
+    return;
+  }
+  bits = largest_of_unit<C, head_dim>(tensor, place, slice, bits, shared);
+  if constexpr (role == Role::value) __syncthreads();  // the tile has been read, and is written in another order
+  if (slice.active()) {
+    const bool has_scale = bits < kInfinityBits;
+    const float scale = scale_of(params, bits);
+    store_scale(tensor, place, slice, scale);
+    const bool is_kept = finite && has_scale && place.first + slice.row < rows_of<C>(tensor, place);
+    const Rounding rounding{__frcp_rn(scale), is_kept ? ~0U : 0U};
+    if constexpr (role == Role::value) {
+      stage_values<Shape, C.e4m3>(x, rounding, slice, tile);
+    } else {
+      stage_row<Shape, C.e4m3>(x, rounding, slice, tile);
+    }
+  }
+  __syncthreads();
+  if constexpr (role == Role::value) {
+    store_values<C, head_dim>(tensor, place, tile);
+  } else {
+    store_rows<C, head_dim>(tensor, place, tile);
+  }
+}
+
+template <QuantizeConfig C>
+__device__ __forceinline__ void load_signs(const QuantizeParams& params, QuantizeShared<C>& shared) {
+  constexpr int kWords = kMostColumns * source_bytes(C.source) / 4;
+  for (int i = threadIdx.x; i < kWords; i += blockDim.x) {
+    const int column = i * kMostColumns / kWords;
+    const unsigned bits = static_cast<unsigned>(params.signs[column / 64] >> (column % 64));
+    const unsigned word = C.source == Source::fp32 ? bits << 31 : (bits & 1) << 15 | (bits & 2) << 30;
+    reinterpret_cast<unsigned*>(
+        shared.sign_bits)[spread<C, source_bytes(C.source)>(column) * source_bytes(C.source) / 4] = word;
+  }
+}
+
+/// What a CTA quantises: two tiles, of K and V, or neighbours of Q.
+struct Job {
+  bool keys;
+  TilePlace place;  // of the first
+};
+
+template <QuantizeConfig C>
+__device__ __forceinline__ Job job_of(const QuantizeParams& params, int index) {
+  const bool keys = index < params.key_blocks;
+  const int job = keys ? index : index - params.key_blocks;
+  const int jobs = keys ? params.key_jobs : params.query_jobs;
+  const int heads = keys ? params.k.heads : params.q.heads;
+  const int flat = job / jobs;
+  const int batch = flat / heads;
+  const int first = (job - flat * jobs) * tile_rows(C) * (keys ? 1 : 2);
+  return {keys, place_of<C>(keys ? params.k : params.q, batch, flat - batch * heads, first, params.sequences)};
+}
+
+/// Starts to load one of the job's tiles.
+template <QuantizeConfig C>
+__device__ __forceinline__ void load_job(const QuantizeParams& params, const Job& job, int which, unsigned char* tile) {
+  TilePlace place = job.place;
+  if (!job.keys) {
+    place.first += which * tile_rows(C);
+    load_tile<C, C.head_dim>(params.q, place, tile);
+  } else if (which == 0) {
+    load_tile<C, C.head_dim>(params.k, place, tile);
+  } else {
+    load_tile<C, C.head_dim_v>(params.v, place, tile);
+  }
+}
+
+template <QuantizeConfig C>
+__device__ __forceinline__ void run_job(const QuantizeParams& params, const Job& job, int which, unsigned char* tile,
+                                        QuantizeShared<C>& shared) {
+  if (!job.keys) {
+    TilePlace place = job.place;
+    place.first += which * tile_rows(C);
+    quantize_tile<C, C.head_dim, Role::query>(params, params.q, place, tile, shared);
+  } else if (which == 0) {
+    quantize_tile<C, C.head_dim, Role::key>(params, params.k, job.place, tile, shared);
+  } else {
+    quantize_tile<C, C.head_dim_v, Role::value>(params, params.v, job.place, tile, shared);
+  }
+}
+
+/// The mean of the keys of the job's head.
+template <QuantizeConfig C>
+__device__ __forceinline__ void load_mean(const QuantizeParams& params, const Job& job, QuantizeShared<C>& shared) {
+  const int head = job.keys ? job.place.head : job.place.head / params.heads_per_kv;
+  const float* from = params.mean + (static_cast<long long>(job.place.batch) * params.k.heads + head) * C.head_dim;
+  for (int c = threadIdx.x; c < C.head_dim; c += blockDim.x) {
+    const float mean = params.mean == nullptr ? 0.0F : from[c];
+    const bool flipped = params.k.rotated && (params.signs[c / 64] >> (c % 64) & 1) != 0;
+    shared.mean[spread<C, 8>(c)] = static_cast<double>(mean);
+    shared.minus_mean[spread<C, 4>(c)] = flipped ? mean : -mean;
+  }
+}
+
+/// Grid: the jobs. Those of K and V come first, since the kernels before may have left K in L2.
+template <QuantizeConfig C>
+__global__ void __launch_bounds__(quantize_threads(C), quantize_blocks(C))
+    quantize(const __grid_constant__ QuantizeParams params) {
+  extern __shared__ uint4 smem[];
+  __shared__ QuantizeShared<C> shared;
+  unsigned char* const tiles = reinterpret_cast<unsigned char*>(smem);
+  const auto tile = [&](int which) { return tiles + which * tile_smem_bytes(C, C.head_dim); };
+  ptx::griddepcontrol_launch_dependents();
+  const Job job = job_of<C>(params, blockIdx.x);
+  if constexpr (C.packed) {
+    if (has_no_rows(params, job.place, job.keys)) {
+      ptx::griddepcontrol_wait();
+      if constexpr (!C.measure) write_unused<C>(params, job.place, job.keys);
+      return;
+    }
+    if (!C.measure && job.keys && job.place.first == 0) clear_behind_keys<C>(params.v, job.place);
+  }
+  load_job<C>(params, job, 0, tile(0));
+  commit_tile();
+  load_job<C>(params, job, 1, tile(1));
+  commit_tile();
+  load_signs<C>(params, shared);
+  ptx::griddepcontrol_wait();
+  load_mean<C>(params, job, shared);
+  wait_for_tiles<1>();
+#pragma unroll 1
+  for (int which = 0; which < 2; ++which) {
+    run_job<C>(params, job, which, tile(which), shared);
+    wait_for_tiles<0>();
+  }
+}
+
+}  // namespace strobe::auxiliary

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The joint design's queries: a warpgroup that computes dQ = dS K of every step and sends it on its way, in any order.
+// It has few registers and much time, so that nobody waits for what its sums wait for.
+#pragma once
+
+#include "kernels/ptx/grid.h"
+#include "kernels/sm90/backward/barriers.h"
+#include "kernels/sm90/backward/joint/query_sums.h"
+#include "kernels/sm90/backward/products.h"
+
+namespace strobe::sm90::backward {
+
+template <Config C>
+class QueryWarpgroup {
+ public:
+  __device__ __forceinline__ QueryWarpgroup(const Params& params, unsigned char* smem, Barriers<C>& barriers)
+      : params_(params), smem_(smem), barriers_(barriers) {}
+
+  __device__ __forceinline__ void run() {
+    ptx::griddepcontrol_wait();
+    const Work work = work_of<C>(params_, blockIdx.x);
+    if (work.steps() == 0) {
+      return;
+    }
+    float* sums = query_gradient_sums<C>(params_, work.sequence, work.head_kv * params_.heads_per_kv) +
+                  static_cast<long long>(work.m_begin) * kBlockFloats;
+    const int steps = work.steps();
+    wait<C>(barriers_.k_full, 0);
+    RingPosition<kScoreGradientStages> ds;
+    for (int group = params_.heads_per_kv; group > 0; --group) {
+      for (int step = steps; step > 0; --step) {
+        wait<C>(barriers_.handed_full[ds.stage], ds.parity);
+#pragma unroll
+        for (int part = 0; part < kQueryGradientParts; ++part) {
+          one_part(part, ds.stage, sums + part * kPartFloats);
+        }
+        ds.advance();
+        sums += kBlockFloats;
+      }
+      sums += static_cast<long long>(params_.query_blocks - steps) * kBlockFloats;
+    }
+    ptx::bar_arrive(kLastRead, kWarpgroupSize * (kKeyWarpgroups + 1));
+    if (C.staged_dq && threadIdx.x % kWarpgroupSize == 0) {
+      cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
+    }
+  }
+
+ private:
+  static constexpr SmemPlan kPlan = smem_plan(C);
+  static constexpr int kBlockFloats = C.block_m * C.head_dim;
+  static constexpr int kPartFloats = kBlockFloats / kQueryGradientParts;
+
+  __device__ __forceinline__ void one_part(int part, int stage, float* sums) {
+    float dq[query_gradient_columns(C) / 2];
+    ptx::wgmma_fence();
+    multiply_keys<C, false>(dq, smem_, part, stage);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>(dq);
+    if (part == kQueryGradientParts - 1) {
+      arrive<C>(barriers_.handed_empty[stage]);
+    }
+    if constexpr (C.staged_dq) {
+      static_assert(query_gradient_columns(C) / 2 == kQueryGradientPiece);
+      reduce_staged(sums, dq, smem_ + kPlan.dq, kQueries);
+    } else {
+      reduce_from_registers(sums, dq);
+    }
+  }
+
+  const Params& params_;
+  unsigned char* smem_;
+  Barriers<C>& barriers_;
+};
+
+}  // namespace strobe::sm90::backward
