@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from include_rules import ALLOWED, check_includes
+from include_rules import ALLOWED, check_families, check_includes
 
 
 class IncludeRules(unittest.TestCase):
@@ -74,6 +74,12 @@ class IncludeRules(unittest.TestCase):
         for path, include in wrong.items():
             with self.subTest(path):
                 self.assertEqual(len(self.complaints(path, f"#include {include}")), 1)
+
+    def test_the_runtime_names_no_family(self):
+        text = "// Compiles for sm_90a.\nauto list = sm80::pack();\n"
+        found = check_families(self.root, self.write("src/runtime/pack/main.cpp", text))
+        self.assertEqual(found, ["src/runtime/pack/main.cpp:2: names a family of kernels\n"])
+        self.assertEqual(check_families(self.root, self.write("src/gpu/pack.cpp", text)), [])
 
 
 if __name__ == "__main__":
