@@ -88,6 +88,9 @@ ALLOWED = {
 }
 # How many headers of a folder may include one another in a row, from the first one on.
 DEEPEST = {f"{FORWARD}/kernel.h": 9}
+# Folders that name no family of GPU kernels, in code or comments.
+KNOWS_NO_FAMILY = ("src/runtime", "src/api", "src/call")
+FAMILY = re.compile(r"\b(" + "|".join(FAMILIES) + r")\b")
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)')
 INCLUDE_FOLDERS = ("include", "src", "tools", ".", "examples", "python/src")
 
@@ -144,3 +147,12 @@ def check_includes(root, path):
             rule = ", ".join(ALLOWED[folder]) or "nothing else of the project"
             complaints.append(f"{path}:{number}: includes {header.as_posix()}, but {folder} may include {rule}\n")
     return complaints
+
+
+def check_families(root, path):
+    """Complaints about lines of `path` that name a family of GPU kernels where none is known. Absolute paths."""
+    name = path.resolve().relative_to(root.resolve())
+    if not any(below(name.as_posix(), folder) for folder in KNOWS_NO_FAMILY):
+        return []
+    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+    return [f"{name}:{number}: names a family of kernels\n" for number, line in lines if FAMILY.search(line)]

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import shared_lines
 from import_rules import check_imports
-from include_rules import check_includes
+from include_rules import check_families, check_includes
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".venv" / "bin"
@@ -108,7 +108,7 @@ def check_rules(files):
             continue
         lines = text.splitlines()
         if path.suffix in CPP_SUFFIXES:
-            complaints += check_includes(ROOT, path)
+            complaints += check_includes(ROOT, path) + check_families(ROOT, path)
         if path.suffix in CODE_SUFFIXES and len(lines) > MAX_LINES and not GENERATED.match(text):
             complaints.append(f"{name}: {len(lines)} lines, where {MAX_LINES} are the most\n")
         source = lines and (path.suffix in CODE_SUFFIXES or path.name == "CMakeLists.txt")

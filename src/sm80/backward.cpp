@@ -26,9 +26,9 @@ BackwardParams parameters(const AttentionProblem& problem, const BackwardPlan& p
 
 class Backward final : public gpu::BackwardCall {
  public:
-  Backward(const gpu::Request& request, const gpu::SharedBackwardLaunches& launch, const BackwardPlan& plan,
+  Backward(const gpu::Request& request, const gpu::SharedBackwardLaunches& shared, const BackwardPlan& plan,
            const BackwardKernels& kernels)
-      : BackwardCall(request, launch), shape_(request.shape), plan_(plan), kernels_(kernels) {}
+      : BackwardCall(request, shared), shape_(request.shape), plan_(plan), kernels_(kernels) {}
 
  private:
   std::string explain_plan() const override { return sm80::explain(problem(), shape_, plan_); }
@@ -75,13 +75,8 @@ engine::PlannedCallResult plan_backward(const gpu::Request& request) {
   const BackwardPlan plan = backward_plan(request.problem, request.shape, gpu::overridden(*config));
   const Result<BackwardKernels> kernels = find_backward_kernels(request.problem, plan, request.device, request.shape);
   if (!kernels.ok()) return kernels.status();
-  const gpu::SharedBackwardLaunches launch{.computes = plan.items > 0,
-                                           .rule = plan.config.rule,
-                                           .block_m = plan.config.block_m,
-                                           .prepare = plan.prepare,
-                                           .workspace_bytes = plan.workspace.total_bytes,
-                                           .kernels = kernels->shared};
-  return engine::make_planned<Backward>(request, launch, plan, *kernels);
+  const gpu::SharedBackwardLaunches shared = gpu::shared_launches(plan, plan.items > 0, kernels->shared);
+  return engine::make_planned<Backward>(request, shared, plan, *kernels);
 }
 
 }  // namespace strobe::sm80

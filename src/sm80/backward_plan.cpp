@@ -159,8 +159,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
 
 std::string explain(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
   const backward::Config& c = plan.config;
-  std::string text = fmt::format("tiles         {} keys x {} query rows, head_dim {} as {}, head_dim_v {} as {}\n",
-                                 block_n(c), c.block_m, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  std::string text = gpu::explain_tiles(problem, block_n(c), c.block_m, c.head_dim, c.head_dim_v);
   text += fmt::format("warps         {}, {} for each {} keys\n", c.warps, c.column_warps, c.rows_per_warp);
   text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
   text += c.stages > 1 ? fmt::format("pipeline      {} stages of Q and dO\n", c.stages)

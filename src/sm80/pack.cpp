@@ -86,17 +86,14 @@ std::vector<runtime::CommonVariant> pack() {
   problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = 4096;
   problem.scale = 1.0F;
   for (const DeviceShape& shape : {kA100, kL40}) {
-    for (const DType dtype : {DType::bfloat16, DType::float16}) {
-      for (const std::int64_t head_dim : {64, 128, 256}) {
-        for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
-          problem.dtype = dtype;
-          problem.head_dim = problem.head_dim_v = head_dim;
-          problem.causal = causal;
-          add_forward(problem, shape, list);
-          add_backward(problem, shape, list);
-        }
-      }
-    }
+    gpu::for_common_shapes([&](DType dtype, std::int64_t head_dim, CausalMask causal) {
+      AttentionProblem common = problem;
+      common.dtype = dtype;
+      common.head_dim = common.head_dim_v = head_dim;
+      common.causal = causal;
+      add_forward(common, shape, list);
+      add_backward(common, shape, list);
+    });
   }
   add_decodes(problem, list);
   return list.take();

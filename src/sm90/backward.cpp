@@ -99,9 +99,9 @@ void set_prepared(const BackwardPlan& plan, const backward::Params& params, auxi
 
 class Backward final : public gpu::BackwardCall {
  public:
-  Backward(const gpu::Request& request, const gpu::SharedBackwardLaunches& launch, BackwardPlan plan,
+  Backward(const gpu::Request& request, const gpu::SharedBackwardLaunches& shared, BackwardPlan plan,
            const BackwardKernels& kernels)
-      : BackwardCall(request, launch), plan_(std::move(plan)), kernels_(kernels) {}
+      : BackwardCall(request, shared), plan_(std::move(plan)), kernels_(kernels) {}
 
  private:
   std::string explain_plan() const override { return sm90::explain(problem(), plan_); }
@@ -167,13 +167,8 @@ engine::PlannedCallResult plan_variant(const gpu::Request& request, const backwa
   BackwardPlan plan = backward_plan(request.problem, request.shape, config, gpu::overridden(ScoreGradientLimits{}));
   const Result<BackwardKernels> kernels = find_backward_kernels(request.problem, plan, request.device);
   if (!kernels.ok()) return kernels.status();
-  const gpu::SharedBackwardLaunches launch{.computes = !plan.launches.empty(),
-                                           .rule = config.rule,
-                                           .block_m = config.block_m,
-                                           .prepare = plan.prepare,
-                                           .workspace_bytes = plan.workspace.total_bytes,
-                                           .kernels = kernels->shared};
-  return engine::make_planned<Backward>(request, launch, std::move(plan), *kernels);
+  const gpu::SharedBackwardLaunches shared = gpu::shared_launches(plan, !plan.launches.empty(), kernels->shared);
+  return engine::make_planned<Backward>(request, shared, std::move(plan), *kernels);
 }
 
 }  // namespace

@@ -307,8 +307,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
 
 std::string explain(const AttentionProblem& problem, const BackwardPlan& plan) {
   const backward::Config& c = plan.config;
-  std::string text = fmt::format("tiles         {} keys x {} query rows, head_dim {} as {}, head_dim_v {} as {}\n",
-                                 block_n(c), c.block_m, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
+  std::string text = gpu::explain_tiles(problem, block_n(c), c.block_m, c.head_dim, c.head_dim_v);
   text += c.by_roles ? "warpgroups    1 producer, 1 for P and dV, 1 for dS and dK\n"
                      : "warpgroups    1 producer, 2 for dV and dK of 64 keys each, 1 for dQ\n";
   text += fmt::format("pipeline      {} stages of Q, {} of dO\n", c.q_stages, c.do_stages);

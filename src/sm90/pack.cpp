@@ -32,29 +32,23 @@ std::vector<AttentionProblem> common_problems() {
     problem.packed_q = problem.packed_k = packed;
     problems.push_back(problem);
   };
-  for (const DType dtype : {DType::bfloat16, DType::float16}) {
-    for (const std::int64_t head_dim : {64, 128, 256}) {
-      for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
-        problem.dtype = dtype;
-        problem.head_dim = problem.head_dim_v = head_dim;
-        problem.causal = causal;
-        for (const std::int64_t seqlen : {64, 128}) {
-          if (seqlen == 128 || head_dim <= 128) add(seqlen, seqlen, 1, false);
-        }
-        for (const std::int64_t seqlen : {512, 16384}) {  // short and long calls may take different tiles
-          for (const bool packed : {false, true}) add(seqlen, seqlen, 1, packed);
-        }
-        for (const std::int64_t group : {1, 4, 8}) {
-          if (head_dim > 128 || dtype != DType::bfloat16 || causal != CausalMask::none) continue;
-          problem.has_seqused_k = true;
-          problem.page_size = 16;
-          add(1, 4096, group, false);
-          problem.has_seqused_k = false;
-          problem.page_size = 0;
-        }
-      }
+  gpu::for_common_shapes([&](DType dtype, std::int64_t head_dim, CausalMask causal) {
+    problem.dtype = dtype;
+    problem.head_dim = problem.head_dim_v = head_dim;
+    problem.causal = causal;
+    for (const std::int64_t seqlen : {64, 128}) {
+      if (seqlen == 128 || head_dim <= 128) add(seqlen, seqlen, 1, false);
     }
-  }
+    for (const std::int64_t seqlen : {512, 16384}) {  // short and long calls may take different tiles
+      for (const bool packed : {false, true}) add(seqlen, seqlen, 1, packed);
+    }
+    if (head_dim > 128 || dtype != DType::bfloat16 || causal != CausalMask::none) return;
+    problem.has_seqused_k = true;
+    problem.page_size = 16;
+    for (const std::int64_t group : {1, 4, 8}) add(1, 4096, group, false);
+    problem.has_seqused_k = false;
+    problem.page_size = 0;
+  });
   return problems;
 }
 

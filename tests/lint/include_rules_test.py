@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from include_rules import ALLOWED, DEEPEST, FORWARD, check_includes
+from include_rules import ALLOWED, DEEPEST, FORWARD, check_families, check_includes
 
 
 class IncludeRules(unittest.TestCase):
@@ -93,6 +93,12 @@ class IncludeRules(unittest.TestCase):
         row = " -> ".join(["kernel.h", *(f"tile/{number}.h" for number in range(1, deepest + 1))])
         words = f"{deepest + 1} headers include one another, where {deepest} are the most: {row}"
         self.assertEqual(found, [f"{FORWARD}/kernel.h: {words}\n"])
+
+    def test_the_runtime_names_no_family(self):
+        text = "// Compiles for sm_90a.\nauto list = sm80::pack();\n"
+        found = check_families(self.root, self.write("src/runtime/pack/main.cpp", text))
+        self.assertEqual(found, ["src/runtime/pack/main.cpp:2: names a family of kernels\n"])
+        self.assertEqual(check_families(self.root, self.write("src/gpu/pack.cpp", text)), [])
 
 
 if __name__ == "__main__":

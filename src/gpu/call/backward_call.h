@@ -30,6 +30,17 @@ struct SharedBackwardLaunches {
   SharedBackwardKernels kernels;
 };
 
+/// The same of a family's plan.
+template <class Plan>
+SharedBackwardLaunches shared_launches(const Plan& plan, bool computes, const SharedBackwardKernels& kernels) {
+  return {.computes = computes,
+          .rule = plan.config.rule,
+          .block_m = plan.config.block_m,
+          .prepare = plan.prepare,
+          .workspace_bytes = plan.workspace.total_bytes,
+          .kernels = kernels};
+}
+
 /// One problem on one device with its kernels.
 class BackwardCall : public Call {
  public:

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/plan/backward_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "call/arithmetic.h"
@@ -53,6 +55,11 @@ BackwardParams planned_params(const AttentionProblem& problem, int block_m, int 
       sequence::query_blocks(problem.packed_q, static_cast<int>(problem.batch), static_cast<int>(problem.seqlen_q),
                              static_cast<int>(problem.total_q), block_m);
   return params;
+}
+
+std::string explain_tiles(const AttentionProblem& problem, int block_n, int block_m, int head_dim, int head_dim_v) {
+  return fmt::format("tiles         {} keys x {} query rows, head_dim {} as {}, head_dim_v {} as {}\n", block_n,
+                     block_m, problem.head_dim, head_dim, problem.head_dim_v, head_dim_v);
 }
 
 }  // namespace strobe::gpu

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "call/problem.h"
 #include "kernels/score/backward_params.h"
@@ -26,5 +27,8 @@ int large_row_ctas(const AttentionProblem& problem, const BackwardParams& params
 
 /// What a plan knows of a kernel's parameters; blocks of block_m queries and block_n keys.
 BackwardParams planned_params(const AttentionProblem& problem, int block_m, int block_n);
+
+/// A line for the plan's text. `head_dim`, `head_dim_v`: as compiled.
+std::string explain_tiles(const AttentionProblem& problem, int block_n, int block_m, int head_dim, int head_dim_v);
 
 }  // namespace strobe::gpu

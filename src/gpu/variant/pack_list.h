@@ -2,9 +2,11 @@
 // The list of a family's kernels that the build compiles ahead.
 #pragma once
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "call/problem.h"
 #include "runtime/pack/common_variants.h"
 
 namespace strobe::gpu {
@@ -24,5 +26,15 @@ class PackList {
  private:
   std::vector<runtime::CommonVariant> variants_;
 };
+
+/// add(dtype, head_dim, causal) for what most models ask for.
+template <class Add>
+void for_common_shapes(const Add& add) {
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    for (const std::int64_t head_dim : {64, 128, 256}) {
+      for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) add(dtype, head_dim, causal);
+    }
+  }
+}
 
 }  // namespace strobe::gpu
