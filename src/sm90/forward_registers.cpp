@@ -28,7 +28,7 @@ int most_tile_registers(const Config& c) {
   return c.rule.tree_mask && c.bias_stages == 0 ? 156 : 188;  // log: sm90-forward-tree-masks-table
 }
 
-/// The same of tiles and options together, for a pipelined loop.
+/// How many registers tiles and options may take together in a pipelined loop.
 int most_pipelined_registers(const Config& c) {
   int most = 220;
   if (converts(c)) most = 184;  // of 208

@@ -13,7 +13,7 @@ namespace strobe::sm90 {
 /// `call`, which says what the problem asks for, with tiles for it.
 forward::Config with_tiles(const forward::Config& call, const AttentionProblem& problem);
 
-/// The same with a bias that TMA brings; none where shared memory does not hold it.
+/// `call` with tiles for a bias that TMA brings; none where shared memory does not hold them.
 std::optional<forward::Config> with_aligned_bias_tiles(const forward::Config& call, const AttentionProblem& problem);
 
 /// Rows of the longest sequence and of the heads that share a tile.

@@ -36,7 +36,8 @@ class OutputSums {
   ProductSum<C> block_[C.head_dim_v / 2];
 };
 
-/// The same, of both elements, in pieces of 64 columns, of which one is computed while the one before joins O.
+/// Serial loops: sums of P V that join O block by block, of both elements, in pieces of 64 columns, of which one is
+/// computed while the one before joins O.
 template <Config C>
   requires(C.loop == Loop::eight_bit_serial)
 class OutputSums<C> {

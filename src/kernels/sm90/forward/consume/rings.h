@@ -87,7 +87,7 @@ class Rings {
     }
   }
 
-  /// Both.
+  /// K and V of `count` such blocks.
   __device__ __forceinline__ void pass_blocks(int count) {
     for (; count > 0; --count) {
       WarpgroupOrder<C>::skip(warpgroup_);

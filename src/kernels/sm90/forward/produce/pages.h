@@ -66,7 +66,7 @@ class PageCursor {
   KeyCursor<C> cursor_;
 };
 
-/// The same, one block ahead of the block that is wanted.
+/// The pages of one block after another, read one block ahead of the block that is wanted.
 template <Config C, typename Block>
   requires(C.pages_ahead)
 class PageCursor<C, Block> {

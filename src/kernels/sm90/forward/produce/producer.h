@@ -13,11 +13,6 @@
 namespace strobe::sm90::forward {
 
 template <Config C>
-__device__ __forceinline__ QueryFeeder<C> query_feeder(const Context<C>& context) {
-  return {context.q, context.params, context.schedule, context.smem, context.barriers};
-}
-
-template <Config C>
 __device__ __forceinline__ KeyFeeder<C, false> key_feeder(const Context<C>& context) {
   return {context.k, context.params,          context.schedule,        context.smem + smem_plan(C).k,
           nullptr,   context.barriers.k_full, context.barriers.k_empty};

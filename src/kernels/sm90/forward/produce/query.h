@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/sm90/forward/barriers.h"
+#include "kernels/sm90/forward/context.h"
 #include "kernels/sm90/forward/produce/stage.h"
 #include "kernels/sm90/forward/tile/assignment.h"
 #include "kernels/sm90/forward/tile/blocks.h"
@@ -74,5 +75,10 @@ class QueryFeeder {
   Barriers<C>& barriers_;
   RingPosition<C.q_stages> at_[C.consumer_warpgroups];
 };
+
+template <Config C>
+__device__ __forceinline__ QueryFeeder<C> query_feeder(const Context<C>& context) {
+  return {context.q, context.params, context.schedule, context.smem, context.barriers};
+}
 
 }  // namespace strobe::sm90::forward
