@@ -8,8 +8,8 @@
 
 namespace strobe::api {
 
-/// The engine that the caller wants, or the first that serves the device; the Status says why there is none.
+/// The engine that the caller names, or the first that serves the device; the Status says why there is none.
 Result<const engine::Implementation*> choose_engine(std::span<const engine::Implementation* const> engines,
-                                                    const Device& device, Engine wanted);
+                                                    const Device& device, Engine named);
 
 }  // namespace strobe::api
