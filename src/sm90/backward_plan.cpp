@@ -30,7 +30,7 @@ ScoreRule backward_rule(const AttentionProblem& problem) {
 constexpr std::int64_t kLongCausal = 8192;
 
 /// Whether the joint design takes these where the same bits are wanted every time. Some rules need more registers then,
-/// and at 128 under a causal mask blocks of short sequences wait for each other too long. log: "dQ's sums in order".
+/// and at 128 under a causal mask blocks of short sequences wait for each other too long. log: bwd-sections-ordered-d64
 bool orders_sums(const AttentionProblem& problem, const backward::Config& config) {
   const ScoreRule& rule = config.rule;
   if (rule.alibi) return false;
@@ -49,10 +49,10 @@ struct BackwardTiles {
 
 /// In order of preference. By roles there are the same bits every time, and all rules fit the registers.
 constexpr BackwardTiles kBackwardTiles[] = {
-    {.by_roles = false, .most_head_dim = 64, .block_m = 128, .stages = 3, .staged_dq = false},  // log: y
-    {.by_roles = false, .most_head_dim = 128, .block_m = 64, .stages = 3, .staged_dq = true},   // log: y; x, staged
-    {.by_roles = true, .most_head_dim = 128, .block_m = 128, .stages = 2, .staged_dq = false},  // log: roles at d128
-    {.by_roles = true, .most_head_dim = 256, .block_m = 64, .stages = 2, .staged_dq = false}};  // log: roles
+    {.by_roles = false, .most_head_dim = 64, .block_m = 128, .stages = 3, .staged_dq = false},  // log: bwd-y
+    {.by_roles = false, .most_head_dim = 128, .block_m = 64, .stages = 3, .staged_dq = true},   // log: bwd-y, bwd-x-staged
+    {.by_roles = true, .most_head_dim = 128, .block_m = 128, .stages = 2, .staged_dq = false},  // log: bwd-roles-d128-d64
+    {.by_roles = true, .most_head_dim = 256, .block_m = 64, .stages = 2, .staged_dq = false}};  // log: bwd-roles
 
 backward::Config with(backward::Config config, const BackwardTiles& tiles, bool deterministic) {
   config.by_roles = tiles.by_roles;
@@ -90,7 +90,7 @@ backward::QueryGradientConfig query_config(const backward::Config& config) {
   query.rule = config.rule;
   query.head_dim = config.head_dim;
   query.block_m = config.block_m;
-  query.consumer_warpgroups = config.rule.block_mask == backward::kScoreTile ? 1 : 2;  // log: "192 queries a CTA"
+  query.consumer_warpgroups = config.rule.block_mask == backward::kScoreTile ? 1 : 2;  // log: bwd-roles-192-queries
   query.debug = config.debug;
   return query;
 }
@@ -110,7 +110,7 @@ std::int64_t heads_in_l2(const AttentionProblem& problem, const DeviceShape& sha
 
 /// Under a causal mask: enough heads for the short items of a section to fill up behind the long ones. Of grouped
 /// heads, whose items are long, at least an item for each multiprocessor.
-/// log: "Causal, sections of 8 or 16 heads".
+/// log: bwd-sections-causal
 std::int64_t causal_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
   std::int64_t least = 8;
   if (heads_per_key_head(problem) > 1) {
@@ -120,14 +120,14 @@ std::int64_t causal_section(const AttentionProblem& problem, const DeviceShape& 
 }
 
 /// Without a mask: what is read again may come from memory now and then, the more so the longer its products take.
-/// log: "Without a mask".
+/// log: bwd-sections-full
 std::int64_t full_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
   const std::int64_t bytes = static_cast<std::int64_t>(shape.l2_bytes) * 4 / 5 * plan.config.head_dim / 64;
   return std::min(bytes / head_bytes(problem, plan), 12 / std::max<std::int64_t>(1, heads_per_key_head(problem)));
 }
 
 /// By roles nothing is added to in global memory, and of a few heads Q and dO are read while they are in L2.
-/// log: "By roles, 8 heads".
+/// log: bwd-sections-roles
 std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
   constexpr std::int64_t kMost = 8;
   if (plan.config.rule.mask_right) return kMost;
@@ -136,7 +136,7 @@ std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& s
 
 /// Where dQ's sums are added to in order. Under a causal mask blocks of keys of a long head should start far apart; at
 /// 64 every second section takes care of that.
-/// log: "Sums in order".
+/// log: bwd-sections-ordered-full
 std::int64_t ordered_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
   const bool long_causal = alternates(plan.config) && problem.seqlen_k >= kLongCausal;
   if (long_causal) return plan.config.head_dim <= 64 ? 8 : 64;
@@ -231,7 +231,7 @@ struct BiasStages {
   int p, ds;
 };
 
-/// In order of preference: the first that fits shared memory. log: "Dropout, bias, block masks".
+/// In order of preference: the first that fits shared memory. log: bwd-dropout-roles
 constexpr BiasStages kBiasStages[] = {{2, 2, 2}, {2, 1, 2}, {2, 1, 1}};
 
 }  // namespace

@@ -56,6 +56,7 @@ def test_the_c_structs_have_the_same_options(structs):
         ctypes.c_uint64: {"word"},
         ctypes.c_int32: {"flag", "integer", "other"},  # or an enum
         ctypes.c_void_p: {"integer", "tensor"},  # stream; two words in memory
+        ctypes.c_char_p: {"other"},  # kernels
     }
     renamed = {"random_state": "random_on_device", "window": "window_left"}
     of_python_alone = {"out_dtype"}  # the dtype of a tensor that is given in C
@@ -112,7 +113,9 @@ def test_defaults_change_nothing():
 
 def test_jax_calls_read_every_option():
     text = (ROOT / "python/src/jax_calls.cpp").read_text()
-    read = set(re.findall(r'name == "(\w+)"', text)) | set(re.findall(r'\{"(\w+)", &Tensors::', text))
+    read = set(re.findall(r'name == "(\w+)"', text))
+    tensors = (ROOT / "src/call/tensors.h").read_text()  # the list of a call's tensors, all of which it reads
+    read |= set(re.findall(r'"(\w+)"', tensors))
     by_parts = {"window": {"window_left", "window_right"}, "out_dtype": {"o"}}
     by_parts |= {name: {"random"} for name in ("seed", "offset", "random_state")}
     for name in (*SCORE_NAMES, *EIGHT_BIT_NAMES):
