@@ -19,7 +19,9 @@ def complaint(mutation):
 
 def gpu_tests():
     files = (ROOT / "tests" / "gpu").glob("*.cpp")
-    found = (re.findall(r"^TEST_[FP]\((\w+), (\w+)\)", path.read_text(encoding="utf-8"), re.MULTILINE) for path in files)
+    found = (
+        re.findall(r"^TEST_[FP]\((\w+), (\w+)\)", path.read_text(encoding="utf-8"), re.MULTILINE) for path in files
+    )
     return {f"{suite}.{name}" for tests in found for suite, name in tests}
 
 
@@ -33,7 +35,9 @@ def main():
     complaints = [line for line in map(complaint, [*CPU, *GPU]) if line]
     tests = gpu_tests()
     complaints += [
-        f"there is no test {m.test} for the mutation: {m.name}" for m in GPU if without_parameters(test_filter(m.test)) not in tests
+        f"there is no test {m.test} for the mutation: {m.name}"
+        for m in GPU
+        if without_parameters(test_filter(m.test)) not in tests
     ]
     print("\n".join(complaints), end="\n" if complaints else "")
     sys.exit(1 if complaints else 0)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sm90/backward_kernels.h"
 
+#include <future>
 #include "gpu/call/find_kernel.h"
 #include "kernels/sm90/backward/bias_gradient/config.h"
-#include <future>
 #include "kernels/sm90/backward/smem.h"
 #include "sm90/backward_variant.h"
 

@@ -50,8 +50,16 @@ struct BackwardTiles {
 /// In order of preference. By roles there are the same bits every time, and all rules fit the registers.
 constexpr BackwardTiles kBackwardTiles[] = {
     {.by_roles = false, .most_head_dim = 64, .block_m = 128, .stages = 3, .staged_dq = false},  // log: bwd-y
-    {.by_roles = false, .most_head_dim = 128, .block_m = 64, .stages = 3, .staged_dq = true},   // log: bwd-y, bwd-x-staged
-    {.by_roles = true, .most_head_dim = 128, .block_m = 128, .stages = 2, .staged_dq = false},  // log: bwd-roles-d128-d64
+    {.by_roles = false,
+     .most_head_dim = 128,
+     .block_m = 64,
+     .stages = 3,
+     .staged_dq = true},  // log: bwd-y, bwd-x-staged
+    {.by_roles = true,
+     .most_head_dim = 128,
+     .block_m = 128,
+     .stages = 2,
+     .staged_dq = false},  // log: bwd-roles-d128-d64
     {.by_roles = true, .most_head_dim = 256, .block_m = 64, .stages = 2, .staged_dq = false}};  // log: bwd-roles
 
 backward::Config with(backward::Config config, const BackwardTiles& tiles, bool deterministic) {

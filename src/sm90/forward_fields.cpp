@@ -53,7 +53,8 @@ Config completed(const Config& tiles) {
   config.looks_ahead = config.loop != Loop::pipelined || looks_ahead(tiles);
   config.own_begins = has_own_begins(tiles);
   config.relative_alibi = takes_relative_alibi(tiles);
-  config.pages_ahead = in_pages(tiles) && !converts(tiles) && tiles.consumer_warpgroups == 1;  // log: pages-lookup-ahead
+  config.pages_ahead =
+      in_pages(tiles) && !converts(tiles) && tiles.consumer_warpgroups == 1;  // log: pages-lookup-ahead
   config.finds_work_again = tiles.loop == Loop::eight_bit_serial && !sums_by_block(tiles);
   return config;
 }

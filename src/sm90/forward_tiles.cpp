@@ -45,7 +45,8 @@ constexpr Tiles kNarrowLong[] = {{3, 128, 3, 2}};
 constexpr Tiles kNarrowAlibiWindow[] = {{3, 80, 4, 2}};  // four warpgroups spill
 constexpr auto kNarrowBias = by_block_n({{3, 0, 4, 2}});
 
-/// The third consumer warpgroup at head_dim 128 hides more latency and wastes more of a tile's rows. log: d128-three-warpgroups
+/// The third consumer warpgroup at head_dim 128 hides more latency and wastes more of a tile's rows. log:
+/// d128-three-warpgroups
 constexpr Tiles kThreeWarpgroups[] = {{3, 80, 2, 2}, {3, 80, 2, 1}};
 constexpr Tiles kThreeWarpgroupsSoftcap[] = {{3, 64, 2, 2}, {3, 64, 2, 1}};  // 80 keys spill. log: softcap-full-tiles
 

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <utility>
 
-#include "gpu/plan/sm80/devices.h"
 #include "gpu/plan/plan_problem.h"
+#include "gpu/plan/sm80/devices.h"
 #include "sm80/backward_plan.h"
 #include "sm80/forward_plan.h"
 
@@ -126,12 +126,11 @@ std::array<std::pair<std::string, AttentionProblem>, kHeadDims.size()> by_head_d
 }
 
 std::string sm80_forward_table() {
-  return table_by_memory(
-      "head_dim", by_head_dim(), [](const AttentionProblem& problem, const gpu::DeviceShape& shape) {
-        const sm80::forward::Config config = *sm80::forward_config(problem, shape);
-        return fmt::format("{}x{}, {}, {}{}", block_m(config), config.block_n, plural(config.stages, "stage"),
-                           plural(config.ctas_per_sm, "CTA"), config.q_in_registers ? ", Q in registers" : "");
-      });
+  return table_by_memory("head_dim", by_head_dim(), [](const AttentionProblem& problem, const gpu::DeviceShape& shape) {
+    const sm80::forward::Config config = *sm80::forward_config(problem, shape);
+    return fmt::format("{}x{}, {}, {}{}", block_m(config), config.block_n, plural(config.stages, "stage"),
+                       plural(config.ctas_per_sm, "CTA"), config.q_in_registers ? ", Q in registers" : "");
+  });
 }
 
 /// Decodes of head_dim 128 with as many rows in a tile: queries of one head, or heads that share their keys.

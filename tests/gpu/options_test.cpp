@@ -209,6 +209,17 @@ TEST_P(GpuOptions, BlockMask) {
 }
 
 // Its gradient is summed over what it is shared by. TMA does not take what is not aligned.
+// What the bias holds for keys that are not used must reach no gradient, although TMA copies it with the rest.
+TEST_P(GpuOptions, SoftcapAndBiasOfUsedKeys) {
+  for (const std::int64_t head_dim : {128, 192}) {
+    AttentionCase attention = grouped_case(DType::float16, head_dim, CausalMask::none);
+    attention.options.softcap = 20.0F;
+    attention.bias = {.dtype = DType::float32, .sharing = {true, true}};
+    attention.k.seqused = {150, 77};
+    expect_matches(attention, {{100, 200}, {26, 150}});
+  }
+}
+
 TEST_P(GpuOptions, Bias64) { expect_bias(64); }
 TEST_P(GpuOptions, Bias128) { expect_bias(128); }
 TEST_P(GpuOptions, Bias256) { expect_bias(256); }

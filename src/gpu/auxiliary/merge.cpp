@@ -93,8 +93,9 @@ Status launch(const MergeArguments& a, const Execution& execution, const runtime
 
 Status merge(const MergeArguments& arguments, const Execution& execution, const runtime::CudaDevice& device) {
   const auxiliary::MergeConfig config = config_of(arguments);
-  return config.most_parts == auxiliary::kFewParts ? launch<auxiliary::kFewParts>(arguments, execution, device, config)
-                                               : launch<auxiliary::kMostMergedParts>(arguments, execution, device, config);
+  return config.most_parts == auxiliary::kFewParts
+             ? launch<auxiliary::kFewParts>(arguments, execution, device, config)
+             : launch<auxiliary::kMostMergedParts>(arguments, execution, device, config);
 }
 
 }  // namespace strobe::gpu

@@ -34,7 +34,8 @@ void add_appends(std::string_view architecture, PackList& list) {
   using enum auxiliary::Stored;
   for (const auxiliary::Stored source : {bf16, fp16}) {
     for (const auxiliary::Stored cache : {source, int8, e4m3}) {
-      for (const auto rotation : {auxiliary::Rotation::none, auxiliary::Rotation::halves, auxiliary::Rotation::interleaved}) {
+      for (const auto rotation :
+           {auxiliary::Rotation::none, auxiliary::Rotation::halves, auxiliary::Rotation::interleaved}) {
         list.add(append_variant({.source = source, .cache = cache, .rotation = rotation}, architecture), 0);
       }
     }

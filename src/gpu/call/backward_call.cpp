@@ -37,7 +37,7 @@ Status BackwardCall::run(const BackwardArguments& arguments, const Execution& ex
 }
 
 auxiliary::PrepareBackwardParams BackwardCall::prepare_params(const BackwardArguments& arguments,
-                                                          const BackwardParams& params) const {
+                                                              const BackwardParams& params) const {
   return gpu::prepare_params(problem(), arguments, params, launch_.rule, launch_.block_m);
 }
 
@@ -45,8 +45,8 @@ Status BackwardCall::launch_prepare(const auxiliary::PrepareBackwardParams& para
   Status status = launch(launch_.kernels.large_rows, large_row_ctas(problem(), params.backward),
                          auxiliary::kLargeRowsThreads, 0, false, stream, params);
   if (!status.ok()) return status;
-  return launch(launch_.kernels.prepare, prepare_ctas(problem(), launch_.prepare, params), auxiliary::kPrepareThreads, 0,
-                true, stream, params);
+  return launch(launch_.kernels.prepare, prepare_ctas(problem(), launch_.prepare, params), auxiliary::kPrepareThreads,
+                0, true, stream, params);
 }
 
 Status BackwardCall::launch_sink(const BackwardArguments& arguments, const BackwardParams& params,

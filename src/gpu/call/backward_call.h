@@ -57,7 +57,8 @@ class BackwardCall : public Call {
   virtual Status enqueue(const BackwardArguments& arguments, const CallStream& stream, std::byte* workspace) const = 0;
 
   /// LSE and D of every row; what a family adds is still to be set.
-  auxiliary::PrepareBackwardParams prepare_params(const BackwardArguments& arguments, const BackwardParams& params) const;
+  auxiliary::PrepareBackwardParams prepare_params(const BackwardArguments& arguments,
+                                                  const BackwardParams& params) const;
 
   /// Enqueues what comes before the family's kernels, those by main(follows), the bias's gradient by bias() where it is
   /// wanted, and what comes after them. `follows`: a kernel of this call comes before.

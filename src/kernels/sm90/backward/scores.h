@@ -155,9 +155,14 @@ __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block,
   const auto times_derivative = [](float probability, float tanh) {
     return probability * fmaxf(__fmaf_rn(-tanh, tanh, 1.0F), 0.0F);  // of hidden scores 0, not 0 * -inf
   };
+  const auto probability = [](float exponent, float tanh) {
+    // A bias that lies in shared memory has been copied for hidden keys, too, and may hold anything there.
+    const bool hidden = C.rule.bias && C.bias_stages > 0 && tanh == kMinusInfinity;
+    return hidden ? 0.0F : ptx::ex2_approx(exponent);
+  };
   const auto put = [&](int i, float x, float y) {
-    const float low = ptx::ex2_approx(x);
-    const float high = ptx::ex2_approx(y);
+    const float low = probability(x, s[i]);
+    const float high = probability(y, s[i + 1]);
     p[i / 8][i % 8 / 2] = pack<C.rule.element>(low, high);
     s[i] = times_derivative(low, s[i]);
     s[i + 1] = times_derivative(high, s[i + 1]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a tile's rows lie: in the heads, in the tensors' maps, and K's and V's in their cache (kernels/sequence/cache.h).
+// Where a tile's rows lie: in the heads, in the tensors' maps, and K's and V's in their cache
+// (kernels/sequence/cache.h).
 #pragma once
 
 #include "kernels/sequence/cache.h"
