@@ -12,10 +12,10 @@ namespace strobe::sm90 {
 
 /// How a CTA's work is cut.
 struct Tiles {
-  int warpgroups;  // of consumers, 64 rows each
-  int block_n;     // keys per step
-  int stages;      // of K and V
-  int q_stages;
+  int warpgroups = 0;  // of consumers, 64 rows each
+  int block_n = 0;     // keys per step
+  int stages = 0;      // of K and V
+  int q_stages = 0;
   int ctas_per_sm = 1;
   bool ping_pong = true;
   int raw_stages = 0;

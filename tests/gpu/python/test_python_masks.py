@@ -19,7 +19,8 @@ def draw(*shape, dtype=torch.bfloat16):
 def with_gradients(function, inputs, d_o, **arguments):
     inputs = [x.detach().clone().requires_grad_() for x in inputs]
     out = function(*inputs, **arguments)
-    return [out.detach(), *torch.autograd.grad(out, inputs, d_o.to(out.dtype))]
+    out.backward(d_o.to(out.dtype))
+    return [out.detach(), *(x.grad for x in inputs)]
 
 
 def strobe_sdpa(*inputs, **arguments):
@@ -66,7 +67,7 @@ def test_rows_of_a_finite_mask_take_the_mean(value):
 @pytest.mark.parametrize("factor", [1e2, 1e4, 1e9, 1e14])
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_large_scores(factor, head_dim):
-    """Nearly every row has one key; V's rows and their gradients are exact then."""
+    """Nearly every row has one key, whose V is the result: rounded once, and its probability once."""
     q, k, v, d_o = (draw(1, 300, 2, head_dim) for _ in range(4))
     q, k = q * factor, k * factor
     found = with_gradients(strobe.torch.attention, (q, k, v), d_o)
@@ -75,7 +76,8 @@ def test_large_scores(factor, head_dim):
     clear = ((best[..., 0] - best[..., 1]) > 1e-4 * best[..., 0].abs() + 40).transpose(1, 2)
     winners = v.double().transpose(1, 2).gather(2, scores.argmax(-1, keepdim=True).expand(-1, -1, -1, head_dim))
     assert clear.float().mean() > 0.5
-    assert torch.equal(found[0][clear].double(), winners.transpose(1, 2)[clear])
+    wanted = winners.transpose(1, 2)[clear]
+    assert ((found[0][clear].double() - wanted).abs() <= torch.finfo(torch.bfloat16).eps * wanted.abs()).all()
     for gradient in found[1:]:
         assert gradient.isfinite().all()
 
