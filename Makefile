@@ -65,7 +65,7 @@ soak: build/release/build.ninja ## Test random configurations for SECONDS=600
 mutation: dependencies ## Check that the tests detect deliberate bugs
 	@python3 scripts/mutation/run.py
 
-mutation-gpu: dependencies ## The same for the kernels of the Hopper engine, on a machine with such a GPU
+mutation-gpu: dependencies ## The same for the sm90 kernels, on a machine with a Hopper GPU
 	@python3 scripts/mutation/run_gpu.py
 
 clean: ## Remove build/ and .venv/

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which run_gpu.py breaks the Hopper engine's backward kernels, and which test must notice each."""
+"""The ways in which run_gpu.py breaks the sm90 backward kernels, and which test must notice each."""
 
 from gpu_mutations import AUXILIARY, BACKWARD, SCORE, SEQUENCE, KernelMutation
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which run_gpu.py breaks the Hopper engine's kernels, and which test must notice each."""
+"""The ways in which run_gpu.py breaks the sm90 kernels, and which test must notice each."""
 
 from dataclasses import dataclass
 

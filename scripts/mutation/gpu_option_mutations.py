@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which run_gpu.py breaks dropout, bias and block masks in the Hopper engine's kernels."""
+"""The ways in which run_gpu.py breaks dropout, bias and block masks in the sm90 kernels."""
 
 from gpu_mutations import BACKWARD, SCORE, KernelMutation
 

@@ -105,8 +105,8 @@ std::span<const Tiles> narrow_tiles(const AttentionProblem& problem, const Score
   return plain ? kNarrow : kNarrowWithoutTurns;
 }
 
-/// Sequences of one block of rows or two, with few keys: a CTA mostly waits for its loads and stores. log: two-ctas,
-/// d64-two-ctas
+/// Sequences of one block of rows or two, with few keys: a CTA mostly waits for its loads and stores.
+/// log: two-ctas, d64-two-ctas-128
 std::span<const Tiles> short_tiles(const AttentionProblem& problem, const Config& call) {
   constexpr std::int64_t kFewKeys = 256;
   constexpr std::int64_t kFewRows = 128;

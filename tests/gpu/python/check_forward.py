@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the Hopper engine's forward on this machine's GPU, through the C ABI, and prints a short table.
+"""Checks the sm90 forward on this machine's GPU, through the C ABI, and prints a short table.
 
 Random configurations over every option against float64 (per-element bound, canaries around the output, poisoned
 outputs and unused rows), values that are not finite in masked keys, the same bits again, replays of a CUDA graph, two

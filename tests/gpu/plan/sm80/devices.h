@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The devices that the Ampere engine's plans are tested for.
+// The devices that plans of the sm80 kernels are tested for.
 #pragma once
 
 #include <array>

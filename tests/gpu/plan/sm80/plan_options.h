@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Problems for the Ampere engine's planning tests: each option alone, and some together.
+// Problems for the planning tests of the sm80 kernels: each option alone, and some together.
 #pragma once
 
 #include <vector>
