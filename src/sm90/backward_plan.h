@@ -20,7 +20,7 @@ namespace strobe::sm90 {
 using gpu::DeviceShape;
 
 /// How much workspace dS may take by roles, where it is kept for the kernel that computes dQ.
-/// docs/performance-log-backward.md: "dS in chunks of 40 MB".
+/// log: bwd-roles-ds-chunks
 struct ScoreGradientLimits {
   // Launches that write less leave multiprocessors without work; larger ones are not faster.
   std::size_t bytes = std::size_t{1} << 30U;

@@ -6,7 +6,6 @@ Needs a Hopper GPU and PyTorch; STROBE_LIBRARY and STROBE_HEADER as strobe_api.p
 entries of the page table behind the keys numbers of no page.
 """
 
-import argparse
 import itertools
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts" / "gpu"))
+import checks
 import strobe_api
 from timing import median_milliseconds
 
@@ -149,24 +149,5 @@ def measure():
         )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--speed", action="store_true", help="measure, too")
-    parser.add_argument(
-        "--plan", metavar="I/N", help="only plan every N-th call from the I-th: to compile side by side"
-    )
-    arguments = parser.parse_args()
-    torch.manual_seed(1)
-    if arguments.plan:
-        first, step = map(int, arguments.plan.split("/"))
-        for case, options in itertools.islice(cases(), first, None, step):
-            Case(*case, **options)
-        return
-    good = check_all()
-    if arguments.speed:
-        measure()
-    sys.exit(0 if good else 1)
-
-
 if __name__ == "__main__":
-    main()
+    checks.main(__doc__, cases(), Case, check_all, measure)

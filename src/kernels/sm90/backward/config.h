@@ -51,7 +51,7 @@ constexpr RegisterBudget register_budget(const Config& c) {
   if (c.by_roles && (c.rule.block_mask != 0 || c.bias_stages > 0)) return {.producer = 40, .keys = 232, .queries = 0};
   if (c.by_roles) return {.producer = 24, .keys = 240, .queries = 0};
   if (c.head_dim > 64) return {.producer = 24, .keys = 208, .queries = 72};
-  // Found by compiling all rules, none of which spills: docs/performance-log-backward.md, "What ptxas wants".
+  // Found by compiling all rules, none of which spills: docs/log/sm90-backward.json, "What ptxas wants".
   if (c.rule.element == Element::fp16 && c.ordered && !c.rule.mask_right) {
     return {.producer = 24, .keys = 208, .queries = 72};
   }
