@@ -26,14 +26,17 @@ struct TiledTensor {
   std::array<std::uint32_t, kMaxTensorMapRank> box{};      // elements, 1..256
   Swizzle swizzle = Swizzle::bytes_128;                    // box[0] fits in its span
   bool reads_ahead = true;                                 // L2 fetches 256 bytes where 128 are missing
+
+  bool operator==(const TiledTensor&) const = default;
 };
 
 /// A descriptor's size, and the alignment that the driver asks for.
 inline constexpr std::size_t kTensorMapBytes = 128;
 inline constexpr std::size_t kTensorMapAlignment = 64;
 
-/// Encodes the descriptor on the host into kTensorMapBytes at `map`; it holds the data's address. invalid_argument
-/// names the rule that is broken, and leaves `map` as it was.
+/// Encodes the descriptor on the host into kTensorMapBytes at `map`; it holds the data's address. A tensor that this
+/// thread has encoded lately is not encoded again. invalid_argument names the rule that is broken, and leaves `map` as
+/// it was.
 Status encode_tensor_map(const Driver& driver, const TiledTensor& tensor, void* map);
 
 /// The same into a type that a kernel takes as `const __grid_constant__`.

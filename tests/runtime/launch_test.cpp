@@ -70,6 +70,24 @@ TEST_F(TensorMapTest, PassesStridesInBytes) {
       ElementsAre("TensorMapEncodeTiled type 9 extents 128,1000,4 strides 1024,1024000 box 64,128,1 swizzle 3"));
 }
 
+TEST_F(TensorMapTest, EncodesATensorOnce) {
+  tensor_.box[1] = 32;  // as in no other test
+  const std::string first = "TensorMapEncodeTiled type 9 extents 128,1000,4 strides 1024,1024000 box 64,32,1 swizzle 3";
+  fake_.fail("TensorMapEncodeTiled", test::kFakeError);
+  EXPECT_EQ(encode().code(), StatusCode::device_error);
+  fake_.take_calls();
+  fake_.fail("TensorMapEncodeTiled", runtime::CUDA_SUCCESS);
+  ASSERT_TRUE(encode().ok());
+  ASSERT_TRUE(encode().ok());
+  EXPECT_THAT(fake_.take_calls(), ElementsAre(first));
+  tensor_.extents[1] = 999;  // another length at the same address
+  ASSERT_TRUE(encode().ok());
+  EXPECT_THAT(fake_.take_calls(), ElementsAre(testing::HasSubstr("extents 128,999,4")));
+  tensor_.extents[1] = 1000;
+  ASSERT_TRUE(encode().ok());
+  EXPECT_THAT(fake_.take_calls(), ElementsAre(first));
+}
+
 TEST_F(TensorMapTest, RejectsRank) {
   tensor_.rank = 6;
   expect_rejected("a tensor map has rank 6; 1 to 5 are accepted");
