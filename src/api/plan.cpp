@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <variant>
 
 #include "api/choose_engine.h"
 #include "api/device_values.h"
@@ -13,6 +14,7 @@
 #include "api/problem.h"
 #include "api/tensor_checks.h"
 #include "call/callers_exception.h"
+#include "call/same_layout.h"
 #include "engine/registry.h"
 #include "strobe/attention.h"
 
@@ -44,8 +46,8 @@ Result<Plan> plan_call(const Arguments& arguments, const AttentionOptions& optio
   if (!problem.ok()) return problem.status();
   Result<Planned> planned = plan_problem(*problem, execution);
   if (!planned.ok()) return planned.status();
-  return Plan(
-      std::make_shared<const Plan::State>(Plan::State{*problem, options, planned->engine, std::move(planned->call)}));
+  return Plan(std::make_shared<const Plan::State>(
+      Plan::State{*problem, arguments, options, planned->engine, std::move(planned->call)}));
 }
 
 template <class Arguments>
@@ -66,14 +68,22 @@ Status run_call(const AttentionProblem& problem, const engine::PlannedCall& call
   return call.run(arguments, with_workspace);
 }
 
+/// Whether the plan is one for such arguments.
 template <class Arguments>
-Status run_plan(const Plan::State& state, const Arguments& arguments, const Execution& execution) {
+Status check_planned(const Plan::State& state, const Arguments& arguments) {
+  // A tenth of a launch's time is saved where the strides are those of the plan, too.
+  const auto* const planned = std::get_if<Arguments>(&state.arguments);
+  if (planned != nullptr && has_same_layout(*planned, arguments)) return {};
   const Result<AttentionProblem> problem = api::make_problem(arguments, state.options);
   if (!problem.ok()) return problem.status();
-  if (*problem != state.problem) {
-    return api::invalid("the plan was made for another pass, other shapes or dtypes: make a new plan");
-  }
-  return run_call(*problem, *state.call, arguments, execution);
+  if (*problem == state.problem) return {};
+  return api::invalid("the plan was made for another pass, other shapes or dtypes: make a new plan");
+}
+
+template <class Arguments>
+Status run_plan(const Plan::State& state, const Arguments& arguments, const Execution& execution) {
+  if (Status status = check_planned(state, arguments); !status.ok()) return status;
+  return run_call(state.problem, *state.call, arguments, execution);
 }
 
 /// One call, with the plan of an equal one before it where there is one.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <variant>
 
 #include "call/problem.h"
 #include "engine/engine.h"
@@ -10,9 +11,10 @@
 
 namespace strobe {
 
-/// The problem, the options that made it and the engine's decisions. Strides are the caller's own in every run.
+/// The problem, what made it and the engine's decisions. Strides are the caller's own in every run.
 struct Plan::State {
   AttentionProblem problem;
+  std::variant<ForwardArguments, BackwardArguments> arguments;  // for their layout: they point at what may be gone
   AttentionOptions options;
   Engine engine = Engine::automatic;
   std::shared_ptr<const engine::PlannedCall> call;

@@ -66,7 +66,10 @@ struct PartField {
 };
 
 /// A field that is no tensor.
-struct OtherField {};
+template <class Struct, class Value>
+struct OtherField {
+  Value Struct::* value;
+};
 
 template <class Struct>
 constexpr auto input(std::string_view name, Elements elements, ConstTensorView Struct::* member) {
@@ -89,8 +92,8 @@ constexpr auto part(Part Struct::* member) {
 }
 
 template <class Struct, class Value>
-constexpr OtherField other(Value Struct::* /*member*/) {
-  return {};
+constexpr auto other(Value Struct::* value) {
+  return OtherField<Struct, Value>{value};
 }
 
 /// Does not compile when a field of `Struct` is missing.
