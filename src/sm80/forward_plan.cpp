@@ -7,6 +7,7 @@
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
+#include "gpu/params/element.h"
 #include "gpu/params/score.h"
 #include "gpu/plan/row_invariant.h"
 #include "gpu/plan/supported.h"
@@ -36,7 +37,7 @@ std::int64_t sequences_of(const AttentionProblem& problem) { return problem.batc
 /// three, a simulation loses 1% to 3% there, with one up to 14%.
 int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config) {
   if (!config.rule.mask_right || config.rule.mask_left) return 1;
-  constexpr std::int64_t kRounds = 3;
+  constexpr std::int64_t kRounds = 3;  // log: sm80-causal-sections
   const std::int64_t all = (Checked(sequences_of(problem)) * heads_of(problem, config)).value();
   const Checked row_bytes = (problem.head_dim + problem.head_dim_v) * Checked(size_of(problem.dtype));
   const auto head_bytes = std::max<std::int64_t>(1, (problem.seqlen_k * row_bytes).value());
@@ -71,16 +72,13 @@ int workers_of_split_keys(const AttentionProblem& problem, const forward::Config
 
 Result<forward::Config> forward_config(const AttentionProblem& problem, const DeviceShape& shape) {
   if (Status status = check_supported(problem); !status.ok()) return status;
-  forward::Config config;
-  config.rule = gpu::score_rule(problem);
+  forward::Config config{.rule = gpu::score_rule(problem)};
   config.head_dim = compiled_head_dim(problem.head_dim);
   config.head_dim_v = compiled_head_dim(problem.head_dim_v);
   config.packed_heads = gpu::choose_packed_heads(problem);
   config.pages = problem.page_size != 0;
   config.entries = problem.has_cache_batch_idx;
-  if (problem.stored.given()) {
-    config.stored = problem.stored.dtype == DType::int8 ? Operands::int8 : Operands::e4m3;
-  }
+  if (problem.stored.given()) config.stored = gpu::element_of(problem.stored.dtype);
   config.schedule = Schedule::split;
   choose_tiles(config, problem, shape);
   if (workers_of_split_keys(problem, config, shape) == 0) {

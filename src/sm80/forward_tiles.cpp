@@ -61,12 +61,15 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
 }
 
-/// Tiles by head_dim, fastest first. What was measured on an H200 is in docs/log/sm80.json; what devices with less
-/// shared memory take follows FlashAttention-2's choices.
+/// Tiles by head_dim, fastest first on an H200; what devices with less shared memory take follows FlashAttention-2's
+/// choices.
+// log: sm80-d64-q-in-registers
 constexpr Tiles kNarrow[] = {{4, 32, 64, 2, 2, true}, {4, 32, 64, 2, 2}, {4, 32, 64, 1, 2, true}, {4, 32, 64, 1, 2},
                              {4, 32, 32, 1, 2},       {4, 16, 64, 1, 2}, {4, 16, 32, 1, 2}};
+// log: sm80-d128-two-ctas, sm80-d128-163kb
 constexpr Tiles kMiddle[] = {{4, 32, 64, 2, 2}, {4, 32, 48, 2, 2}, {4, 32, 32, 2, 2}, {4, 32, 32, 1, 2},
                              {8, 16, 64, 2, 1}, {8, 16, 64, 1, 1}, {8, 16, 32, 1, 1}};
+// log: sm80-d256-two-stages
 constexpr Tiles kWide[] = {
     {4, 16, 64, 1, 2}, {8, 16, 64, 2, 1}, {8, 16, 64, 1, 1}, {8, 16, 32, 1, 1}, {4, 16, 32, 1, 1}};
 
@@ -77,12 +80,14 @@ std::span<const Tiles> tiles_of(int widest) {
 }
 
 /// Of few rows: each group of warps takes keys of its own, and copies them for itself alone. Up to 16 rows, 32 and 64.
+// log: sm80-decode-groups, sm80-decode-d64-one-cta, sm80-decode-two-stages
 constexpr Tiles kSixteenRows[] = {{4, 16, 32, 3, 1, true, 4},  {4, 16, 32, 2, 2, true, 4}, {4, 16, 16, 3, 2, true, 4},
                                   {4, 16, 32, 2, 1, true, 4},  {4, 16, 16, 2, 2, true, 4}, {4, 16, 16, 3, 1, false, 4},
                                   {4, 16, 16, 2, 1, false, 4}, {2, 16, 16, 2, 1, false, 2}};
 constexpr Tiles kThirtyTwoRows[] = {
     {4, 32, 32, 3, 2, false, 4}, {4, 32, 32, 3, 1, false, 4}, {4, 32, 32, 2, 2, false, 4}, {4, 32, 32, 2, 1, false, 4},
     {4, 32, 16, 2, 1, false, 4}, {8, 16, 16, 2, 1, false, 4}, {4, 16, 16, 2, 1, false, 2}, {4, 16, 16, 2, 1, false, 1}};
+// log: sm80-64-rows-two-groups
 constexpr Tiles kSixtyFourRows[] = {
     {4, 32, 32, 2, 2, false, 2}, {8, 32, 32, 3, 1, false, 4}, {8, 32, 32, 2, 1, false, 4}, {4, 32, 32, 2, 1, false, 2},
     {8, 16, 32, 2, 1, false, 2}, {8, 16, 16, 3, 1, false, 2}, {8, 16, 16, 2, 1, false, 2}, {4, 16, 16, 2, 1, false, 1}};
@@ -103,6 +108,7 @@ std::span<const Tiles> tiles_of(const AttentionProblem& problem, const forward::
 
 /// Row-invariant calls: one number of keys per step, whatever else their tiles are, and no groups of warps, which would
 /// sum them in another order. By rows as above.
+// log: sm80-row-invariant-calls-table
 int keys_per_step(int widest) { return widest <= 64 ? 64 : 32; }
 
 constexpr Tiles invariant(int warps, int rows_per_warp, int stages, int ctas_per_sm) {

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "call/eight_bit.h"
+#include "gpu/params/element.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/tile_candidates.h"
 #include "sm90/tile_fit.h"
@@ -37,7 +38,7 @@ constexpr Shape kFourWarpgroups{Loop::eight_bit_serial, 4, 96, false};
 Shape shape_of(const Config& call, const AttentionProblem& problem) {
   constexpr std::int64_t kLeastKeys = 4096;  // log: sm90-forward-one-step-after-another-table
   const ScoreRule& rule = call.rule;
-  const bool integers = call.operands == Operands::int8;
+  const bool integers = call.operands == Element::int8;
   const bool by_rows = call.keys_per_value_scale == 1;
   const int widest = std::max(call.head_dim, call.head_dim_v);
   if (call.head_dim_v > 128 || (call.head_dim > 128 && !integers)) return integers ? kWideIntegers : kWideFloats;
@@ -57,7 +58,7 @@ Config with_eight_bit_operands(const Config& call, const AttentionProblem& probl
   const bool integers = problem.dtype == DType::int8;
   const int shared = integers ? kProbabilityKeys : forward::kKeysPerScale;
   Config config = call;
-  config.operands = integers ? Operands::int8 : Operands::e4m3;
+  config.operands = gpu::element_of(problem.dtype);
   config.rotated_columns = shape.v_rotated ? static_cast<int>(problem.head_dim_v) : 0;
   config.float_output = shape.output == DType::float32;
   config.keys_per_value_scale = shape.v_rows >= problem.seqlen_k || shape.v_rows % shared == 0 ? shared : 1;

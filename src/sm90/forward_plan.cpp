@@ -7,6 +7,7 @@
 #include "call/arithmetic.h"
 #include "call/checked.h"
 #include "call/visible_keys.h"
+#include "gpu/params/element.h"
 #include "gpu/params/score.h"
 #include "gpu/plan/row_invariant.h"
 #include "kernels/sm90/forward/smem.h"
@@ -64,14 +65,13 @@ int workers_of_split_keys(const AttentionProblem& problem, const forward::Config
 
 /// What the problem asks for, before its tiles.
 forward::Config call_config(const AttentionProblem& problem) {
-  forward::Config config;
-  config.rule = gpu::score_rule(problem);
+  forward::Config config{.rule = gpu::score_rule(problem)};
   config.head_dim = compiled_head_dim(problem.head_dim, problem);
   config.head_dim_v = compiled_head_dim(problem.head_dim_v, problem);
   config.packed_heads = gpu::choose_packed_heads(problem);
   config.keys = key_source(problem);
   config.entries = problem.has_cache_batch_idx;
-  if (problem.stored.given()) config.stored = problem.stored.dtype == DType::int8 ? Operands::int8 : Operands::e4m3;
+  if (problem.stored.given()) config.stored = gpu::element_of(problem.stored.dtype);
   return problem.eight_bit.given() ? with_eight_bit_operands(config, problem) : config;
 }
 

@@ -14,7 +14,7 @@ using forward::Config;
 
 int block_n_of_16_bits(const Config& call, const AttentionProblem& problem) {
   Config wide = call;
-  wide.stored = Operands::elements;
+  wide.stored = call.rule.element;
   return with_tiles(wide, problem).block_n;
 }
 

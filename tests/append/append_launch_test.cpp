@@ -18,7 +18,6 @@ using auxiliary::AppendedRows;
 using auxiliary::AppendParams;
 using auxiliary::Rotation;
 using auxiliary::RowPlace;
-using auxiliary::Stored;
 using gpu::AppendLaunch;
 
 double read(const void* from, std::int64_t element, DType dtype) {
@@ -108,7 +107,7 @@ class Walk {
   DType to_;
 };
 
-template <Stored source, Rotation rotation, bool aligned>
+template <Element source, Rotation rotation, bool aligned>
 void walk(const AppendArguments& a, const AppendLaunch& launch) {
   constexpr auxiliary::AppendConfig kConfig{.source = source, .rotation = rotation, .aligned = aligned};
   const AppendParams& params = launch.params;
@@ -118,7 +117,7 @@ void walk(const AppendArguments& a, const AppendLaunch& launch) {
   if (a.q.given()) Walk<kConfig, rotation>(a, params, params.q, true, a.q_out.dtype).run();
 }
 
-template <Stored source, bool aligned>
+template <Element source, bool aligned>
 void walk(const AppendArguments& a, const AppendLaunch& launch) {
   switch (launch.config.rotation) {
     case Rotation::none: return walk<source, Rotation::none, aligned>(a, launch);
@@ -128,9 +127,9 @@ void walk(const AppendArguments& a, const AppendLaunch& launch) {
 }
 
 void walk(const AppendArguments& a, const AppendLaunch& launch) {
-  const bool wide = launch.config.source == Stored::fp32;  // of the two 16-bit formats, vectors have the same length
-  if (launch.config.aligned) return wide ? walk<Stored::fp32, true>(a, launch) : walk<Stored::bf16, true>(a, launch);
-  return wide ? walk<Stored::fp32, false>(a, launch) : walk<Stored::bf16, false>(a, launch);
+  const bool wide = launch.config.source == Element::fp32;  // of the two 16-bit formats, vectors have the same length
+  if (launch.config.aligned) return wide ? walk<Element::fp32, true>(a, launch) : walk<Element::bf16, true>(a, launch);
+  return wide ? walk<Element::fp32, false>(a, launch) : walk<Element::bf16, false>(a, launch);
 }
 
 TEST(AppendLaunch, WritesWhatTheCpuWrites) {

@@ -10,6 +10,7 @@
 #include "call/arithmetic.h"
 #include "call/checked.h"
 #include "call/eight_bit.h"
+#include "gpu/params/element.h"
 
 namespace strobe::gpu {
 namespace {
@@ -18,19 +19,8 @@ using auxiliary::AppendConfig;
 using auxiliary::AppendedRows;
 using auxiliary::AppendParams;
 using auxiliary::Rotation;
-using auxiliary::Stored;
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-
-Stored stored_of(DType dtype) {
-  switch (dtype) {
-    case DType::float32: return Stored::fp32;
-    case DType::float16: return Stored::fp16;
-    case DType::int8: return Stored::int8;
-    case DType::float8_e4m3: return Stored::e4m3;
-    default: return Stored::bf16;
-  }
-}
 
 template <class T>
 const T* data_of(const ConstTensorView& view) {
@@ -62,8 +52,8 @@ bool is_aligned(const AppendArguments& a) {
 }
 
 AppendConfig config_of(const AppendArguments& a) {
-  return {.source = stored_of(a.k_new.dtype),
-          .cache = stored_of(a.k_cache.dtype),
+  return {.source = element_of(a.k_new.dtype),
+          .cache = element_of(a.k_cache.dtype),
           .rotation = !a.cos.given()  ? Rotation::none
                       : a.interleaved ? Rotation::interleaved
                                       : Rotation::halves,
@@ -184,8 +174,8 @@ AppendParams params_of(const AppendArguments& a, const AppendConfig& config) {
     params.sin_row = a.sin.strides[0];
     params.pairs = static_cast<int>(pairs);
     params.positions = static_cast<int>(std::min(a.cos.shape[0], kMost));
-    params.cos_holds = stored_of(a.cos.dtype);
-    params.sin_holds = stored_of(a.sin.dtype);
+    params.cos_holds = element_of(a.cos.dtype);
+    params.sin_holds = element_of(a.sin.dtype);
   }
   return params;
 }

@@ -5,22 +5,11 @@
 #include <string_view>
 
 #include "gpu/variant/fields.h"
+#include "gpu/variant/score_fields.h"
 #include "kernels/auxiliary/append_params.h"
 #include "runtime/variant.h"
 
 namespace strobe::auxiliary {
-
-constexpr std::string_view type_name(Stored) { return "strobe::auxiliary::Stored"; }
-constexpr std::string_view name_of(Stored stored) {
-  switch (stored) {
-    case Stored::bf16: return "bf16";
-    case Stored::fp16: return "fp16";
-    case Stored::fp32: return "fp32";
-    case Stored::int8: return "int8";
-    case Stored::e4m3: return "e4m3";
-  }
-  return "";
-}
 
 constexpr std::string_view type_name(Rotation) { return "strobe::auxiliary::Rotation"; }
 constexpr std::string_view name_of(Rotation rotation) {

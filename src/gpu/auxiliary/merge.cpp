@@ -9,6 +9,7 @@
 #include "call/checked.h"
 #include "gpu/auxiliary/merge_variant.h"
 #include "gpu/call/find_kernel.h"
+#include "gpu/params/element.h"
 #include "gpu/variant/architecture.h"
 #include "runtime/launch.h"
 
@@ -18,12 +19,6 @@ namespace {
 static_assert(auxiliary::kMostMergedParts == kMaxMergedParts);
 
 constexpr std::int64_t kVectorColumns = 4;
-
-auxiliary::Source source_of(DType dtype) {
-  return dtype == DType::float32   ? auxiliary::Source::fp32
-         : dtype == DType::float16 ? auxiliary::Source::fp16
-                                   : auxiliary::Source::bf16;
-}
 
 /// Whether every four columns of a row are one access.
 bool is_aligned(const ConstTensorView& o) {
@@ -51,8 +46,8 @@ auxiliary::MergedTensor merged_tensor(const ConstTensorView& o, const ConstTenso
 
 auxiliary::MergeConfig config_of(const MergeArguments& a) {
   const auto parts_aligned = [](const PartialResult& part) { return is_aligned(part.o); };
-  return {.source = source_of(a.parts.front().o.dtype),
-          .destination = source_of(a.o.dtype),
+  return {.source = element_of(a.parts.front().o.dtype),
+          .destination = element_of(a.o.dtype),
           .aligned = is_aligned(a.o) && std::all_of(a.parts.begin(), a.parts.end(), parts_aligned),
           .most_parts = a.parts.size() <= auxiliary::kFewParts ? auxiliary::kFewParts : auxiliary::kMostMergedParts};
 }

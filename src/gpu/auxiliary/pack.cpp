@@ -23,7 +23,7 @@ void add_quantizers(std::string_view architecture, PackList& list) {
 }
 
 void add_merges(std::string_view architecture, PackList& list) {
-  using enum auxiliary::Source;
+  using enum Element;
   for (const auto& [source, destination] :
        {std::pair{fp32, bf16}, std::pair{fp32, fp16}, std::pair{bf16, bf16}, std::pair{fp16, fp16}}) {
     list.add(merge_variant({.source = source, .destination = destination}, architecture), 0);
@@ -31,9 +31,9 @@ void add_merges(std::string_view architecture, PackList& list) {
 }
 
 void add_appends(std::string_view architecture, PackList& list) {
-  using enum auxiliary::Stored;
-  for (const auxiliary::Stored source : {bf16, fp16}) {
-    for (const auxiliary::Stored cache : {source, int8, e4m3}) {
+  using enum Element;
+  for (const Element source : {bf16, fp16}) {
+    for (const Element cache : {source, int8, e4m3}) {
       for (const auto rotation :
            {auxiliary::Rotation::none, auxiliary::Rotation::halves, auxiliary::Rotation::interleaved}) {
         list.add(append_variant({.source = source, .cache = cache, .rotation = rotation}, architecture), 0);

@@ -18,6 +18,7 @@
 #include "call/eight_bit.h"
 #include "gpu/auxiliary/quantize_variant.h"
 #include "gpu/call/find_kernel.h"
+#include "gpu/params/element.h"
 #include "gpu/variant/architecture.h"
 #include "runtime/kernel.h"
 #include "runtime/launch.h"
@@ -65,12 +66,9 @@ bool is_aligned(const ConstTensorView& view, std::int64_t bytes) {
 std::int64_t columns_of(const ConstTensorView& rows) { return rows.shape[static_cast<std::size_t>(rows.rank - 1)]; }
 
 auxiliary::QuantizeConfig config_of(const QuantizeArguments& a, const QuantizeOptions& options) {
-  const auto source = a.q.dtype == DType::float32   ? auxiliary::Source::fp32
-                      : a.q.dtype == DType::float16 ? auxiliary::Source::fp16
-                                                    : auxiliary::Source::bf16;
   const bool aligned = is_aligned(a.q, 16) && is_aligned(a.k, 16) && is_aligned(a.v, 16) && is_aligned(a.q8, 8) &&
                        is_aligned(a.k8, 8) && is_aligned(a.v8, 8);
-  auxiliary::QuantizeConfig config{.source = source,
+  auxiliary::QuantizeConfig config{.source = element_of(a.q.dtype),
                                    .head_dim = static_cast<int>(columns_of(a.q)),
                                    .head_dim_v = static_cast<int>(columns_of(a.v)),
                                    .e4m3 = options.element == DType::float8_e4m3,

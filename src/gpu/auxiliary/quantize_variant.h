@@ -5,15 +5,11 @@
 #include <string_view>
 
 #include "gpu/variant/fields.h"
+#include "gpu/variant/score_fields.h"
 #include "kernels/auxiliary/quantize_params.h"
 #include "runtime/variant.h"
 
 namespace strobe::auxiliary {
-
-constexpr std::string_view type_name(Source) { return "strobe::auxiliary::Source"; }
-constexpr std::string_view name_of(Source source) {
-  return source == Source::bf16 ? "bf16" : source == Source::fp16 ? "fp16" : "fp32";
-}
 
 constexpr std::string_view type_name(const QuantizeConfig&) { return "strobe::auxiliary::QuantizeConfig"; }
 constexpr auto fields_of(const QuantizeConfig&) {

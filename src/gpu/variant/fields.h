@@ -58,12 +58,22 @@ std::string cpp_text(const Value& value) {
   }
 }
 
-/// Text for people: the fields that differ from a default value's, "head_dim 64, mask_right".
+/// What the fields are unless they are set; some follow from the rule.
+template <class Struct>
+constexpr Struct standard_of(const Struct& value) {
+  if constexpr (requires { value.rule; }) {
+    return {.rule = value.rule};
+  } else {
+    return {};
+  }
+}
+
+/// Text for people: the fields that differ from their standard, "head_dim 64, mask_right".
 template <class Struct>
 std::string short_text(const Struct& value) {
   std::string text;
   const auto add = [&](const std::string& words) { text += (text.empty() || words.empty() ? "" : ", ") + words; };
-  const Struct standard{};
+  const Struct standard = standard_of(value);
   std::apply(
       [&](const auto&... fields) {
         const auto one = [&](const auto& field) {

@@ -11,11 +11,15 @@
 namespace strobe {
 
 constexpr std::string_view type_name(Element) { return "strobe::Element"; }
-constexpr std::string_view name_of(Element element) { return element == Element::bf16 ? "bf16" : "fp16"; }
-
-constexpr std::string_view type_name(Operands) { return "strobe::Operands"; }
-constexpr std::string_view name_of(Operands operands) {
-  return operands == Operands::int8 ? "int8" : operands == Operands::e4m3 ? "e4m3" : "elements";
+constexpr std::string_view name_of(Element element) {
+  switch (element) {
+    case Element::bf16: return "bf16";
+    case Element::fp16: return "fp16";
+    case Element::fp32: return "fp32";
+    case Element::int8: return "int8";
+    case Element::e4m3: return "e4m3";
+  }
+  return "";
 }
 
 constexpr std::string_view type_name(Schedule) { return "strobe::Schedule"; }

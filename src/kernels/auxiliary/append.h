@@ -37,7 +37,7 @@ struct LoadedItem {
 };
 
 /// Rounds the elements of an item and stores them.
-template <AppendConfig C, Stored to, Rotation rotation>
+template <AppendConfig C, Element to, Rotation rotation>
 __device__ __forceinline__ void finish_item(const AppendParams& params, const AppendedRows& rows,
                                             const LoadedItem<C, rotation>& loaded, const ItemPlace& item,
                                             const RowPlace& place) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void finish_item(const AppendParams& params, const Ap
   if constexpr (rotation == Rotation::none && to == C.source) {  // as they are, NaNs and all
     store_words<to, kVector>(rows.to, head + item.first, loaded.first);
   } else {
-    constexpr bool kScaled = stored_bytes(to) == 1;
+    constexpr bool kScaled = bytes_of(to) == 1;
     const Scale scale(kScaled ? rows.scales[place.sequence * rows.scale_batch + item.head * rows.scale_head] : 1.0F);
     constexpr bool kNeighbours = rotation == Rotation::interleaved && kVector > 1;
     // At once: four are fewer registers than a rotation of all takes.
@@ -74,7 +74,7 @@ __device__ __forceinline__ void finish_item(const AppendParams& params, const Ap
 }
 
 /// `same_columns`: the items of a thread are of the same columns, in rows that are `rows_apart` apart.
-template <AppendConfig C, Stored to, Rotation rotation, bool queries, bool same_columns>
+template <AppendConfig C, Element to, Rotation rotation, bool queries, bool same_columns>
 __device__ __forceinline__ void append_block(const AppendParams& params, const AppendedRows& rows, int block,
                                              RowPlace (&places)[kMostRows]) {
   using Item = LoadedItem<C, rotation>;
@@ -131,7 +131,7 @@ __device__ __forceinline__ void append_block(const AppendParams& params, const A
   }
 }
 
-template <AppendConfig C, Stored to, Rotation rotation, bool queries>
+template <AppendConfig C, Element to, Rotation rotation, bool queries>
 __device__ __forceinline__ void append_rows(const AppendParams& params, const AppendedRows& rows, int block,
                                             RowPlace (&places)[kMostRows]) {
   if (C.aligned && rows.rows_apart > 0) {

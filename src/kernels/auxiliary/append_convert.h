@@ -9,21 +9,18 @@
 namespace strobe::auxiliary {
 
 /// `count` elements as they lie in memory, the first in the lowest bits.
-template <Stored stored, int count>
+template <Element stored, int count>
 struct VectorWords {
-  static constexpr int kBytes = count * stored_bytes(stored);
+  static constexpr int kBytes = count * bytes_of(stored);
   unsigned words[(kBytes + 3) / 4];
 };
 
-template <Stored stored>
-constexpr Element kElementOf = stored == Stored::fp16 ? Element::fp16 : Element::bf16;
-
 /// Loads from memory that nothing writes while the kernel runs.
-template <Stored stored, int count>
+template <Element stored, int count>
 __device__ __forceinline__ VectorWords<stored, count> load_words(const void* from, long long element) {
   VectorWords<stored, count> loaded;
   constexpr int kBytes = VectorWords<stored, count>::kBytes;
-  const char* const at = static_cast<const char*>(from) + element * stored_bytes(stored);
+  const char* const at = static_cast<const char*>(from) + element * bytes_of(stored);
   if constexpr (kBytes >= 16) {
 #pragma unroll
     for (int i = 0; i < kBytes / 16; ++i) {
@@ -46,10 +43,10 @@ __device__ __forceinline__ VectorWords<stored, count> load_words(const void* fro
   return loaded;
 }
 
-template <Stored stored, int count>
+template <Element stored, int count>
 __device__ __forceinline__ void store_words(void* to, long long element, const VectorWords<stored, count>& vector) {
   constexpr int kBytes = VectorWords<stored, count>::kBytes;
-  char* const at = static_cast<char*>(to) + element * stored_bytes(stored);
+  char* const at = static_cast<char*>(to) + element * bytes_of(stored);
   const auto& words = vector.words;
   if constexpr (kBytes >= 16) {
 #pragma unroll
@@ -68,17 +65,17 @@ __device__ __forceinline__ void store_words(void* to, long long element, const V
 }
 
 /// Elements [first, first + part).
-template <Stored stored, int count, int part>
+template <Element stored, int count, int part>
 __device__ __forceinline__ void to_floats(const VectorWords<stored, count>& vector, int first, float (&x)[part]) {
-  if constexpr (stored == Stored::fp32) {
+  if constexpr (stored == Element::fp32) {
 #pragma unroll
     for (int i = 0; i < part; ++i) x[i] = __uint_as_float(vector.words[first + i]);
   } else if constexpr (count == 1) {
-    x[0] = to_float<kElementOf<stored>>(static_cast<unsigned short>(vector.words[0]));
+    x[0] = to_float<stored>(static_cast<unsigned short>(vector.words[0]));
   } else {
 #pragma unroll
     for (int i = 0; i < part; i += 2) {
-      const float2 pair = strobe::to_floats<kElementOf<stored>>(vector.words[(first + i) / 2]);
+      const float2 pair = strobe::to_floats<stored>(vector.words[(first + i) / 2]);
       x[i] = pair.x;
       x[i + 1] = pair.y;
     }
@@ -107,14 +104,14 @@ __device__ __forceinline__ unsigned to_e4m3(float x) {
 }
 
 /// Four floats rounded to the 8-bit format, the first in the lowest byte.
-template <Stored stored>
+template <Element stored>
 __device__ __forceinline__ unsigned to_bytes(const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 890
-  if constexpr (stored == Stored::e4m3) return ptx::cvt_e4m3x4(x[0], x[1], x[2], x[3]);
+  if constexpr (stored == Element::e4m3) return ptx::cvt_e4m3x4(x[0], x[1], x[2], x[3]);
 #endif
   unsigned bytes = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) bytes |= (stored == Stored::int8 ? to_int8(x[i]) : to_e4m3(x[i])) << (8 * i);
+  for (int i = 0; i < 4; ++i) bytes |= (stored == Element::int8 ? to_int8(x[i]) : to_e4m3(x[i])) << (8 * i);
   return bytes;
 }
 
@@ -153,19 +150,18 @@ struct Scale {
 
 /// Elements [first, first + part), rounded to nearest even; for 8 bits the quotients with their scale, which x then
 /// holds.
-template <Stored stored, int count, int part>
+template <Element stored, int count, int part>
 __device__ __forceinline__ void from_floats(float (&x)[part], const Scale& scale, int first,
                                             VectorWords<stored, count>& vector) {
-  if constexpr (stored == Stored::fp32) {
+  if constexpr (stored == Element::fp32) {
 #pragma unroll
     for (int i = 0; i < part; ++i) vector.words[first + i] = __float_as_uint(x[i]);
-  } else if constexpr (stored_bytes(stored) == 2) {
-    constexpr Element kElement = kElementOf<stored>;
+  } else if constexpr (bytes_of(stored) == 2) {
     if constexpr (count == 1) {
-      vector.words[0] = pack<kElement>(x[0], 0.0F);
+      vector.words[0] = pack<stored>(x[0], 0.0F);
     } else {
 #pragma unroll
-      for (int i = 0; i < part; i += 2) vector.words[(first + i) / 2] = pack<kElement>(x[i], x[i + 1]);
+      for (int i = 0; i < part; i += 2) vector.words[(first + i) / 2] = pack<stored>(x[i], x[i + 1]);
     }
   } else {
     scale.divide(x);
@@ -181,14 +177,14 @@ __device__ __forceinline__ void from_floats(float (&x)[part], const Scale& scale
 
 /// Cosines or sines.
 template <int count>
-__device__ __forceinline__ void load_angles(const void* table, Stored holds, long long element,
+__device__ __forceinline__ void load_angles(const void* table, Element holds, long long element,
                                             float (&angles)[count]) {
-  if (holds == Stored::fp32) {
-    to_floats(load_words<Stored::fp32, count>(table, element), 0, angles);
-  } else if (holds == Stored::fp16) {
-    to_floats(load_words<Stored::fp16, count>(table, element), 0, angles);
+  if (holds == Element::fp32) {
+    to_floats(load_words<Element::fp32, count>(table, element), 0, angles);
+  } else if (holds == Element::fp16) {
+    to_floats(load_words<Element::fp16, count>(table, element), 0, angles);
   } else {
-    to_floats(load_words<Stored::bf16, count>(table, element), 0, angles);
+    to_floats(load_words<Element::bf16, count>(table, element), 0, angles);
   }
 }
 

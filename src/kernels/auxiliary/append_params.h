@@ -4,22 +4,16 @@
 #pragma once
 
 #include "kernels/math/divisor.h"
+#include "kernels/math/element.h"
 
 namespace strobe::auxiliary {
-
-/// What rows hold, new ones and those of the cache.
-enum class Stored : unsigned char { bf16, fp16, fp32, int8, e4m3 };
-
-constexpr int stored_bytes(Stored stored) {
-  return stored == Stored::fp32 ? 4 : stored == Stored::bf16 || stored == Stored::fp16 ? 2 : 1;
-}
 
 /// Which columns are a pair: i and i + rotary_dim / 2, or 2 i and 2 i + 1.
 enum class Rotation : unsigned char { none, halves, interleaved };
 
 struct AppendConfig {
-  Stored source = Stored::bf16;  // of k_new, v_new, q and q_out
-  Stored cache = Stored::bf16;
+  Element source = Element::bf16;  // of k_new, v_new, q and q_out
+  Element cache = Element::bf16;
   Rotation rotation = Rotation::none;
   // 16 bytes of new rows are one access, and so are the elements in the cache and the angles that belong to them.
   bool aligned = true;
@@ -32,7 +26,7 @@ constexpr int kMostItems = 4;   // of a thread, whose loads are on their way at 
 constexpr int kMostRows = 256;  // of a block
 
 /// Elements of an access.
-constexpr int append_vector(const AppendConfig& c) { return c.aligned ? 16 / stored_bytes(c.source) : 1; }
+constexpr int append_vector(const AppendConfig& c) { return c.aligned ? 16 / bytes_of(c.source) : 1; }
 
 /// Rows of heads, cut into items: a vector of columns each, or the two vectors of columns that are rotated together.
 struct AppendedRows {
@@ -73,7 +67,7 @@ struct AppendParams {
   int batch;
   int pairs;      // of columns that are rotated; 0: none
   int positions;  // that have angles
-  Stored cos_holds, sin_holds;
+  Element cos_holds, sin_holds;
   bool q_in_order;  // else all queries are at the position of the first
 };
 

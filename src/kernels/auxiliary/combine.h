@@ -143,24 +143,24 @@ __device__ __forceinline__ float4 times(const float4& x, float factor) {
 
 // -- strobe::merge ----------------------------------------------------------------------------------------------------
 
-template <Source source, bool aligned>
+template <Element source, bool aligned>
 __device__ __forceinline__ float4 load_four(const void* row, int column, int columns) {
-  if constexpr (aligned && source == Source::fp32) {
+  if constexpr (aligned && source == Element::fp32) {
     return *reinterpret_cast<const float4*>(static_cast<const float*>(row) + column);
   } else if constexpr (aligned) {
     const uint2 bits = *reinterpret_cast<const uint2*>(static_cast<const unsigned short*>(row) + column);
-    const float2 low = to_floats<kElement<source>>(bits.x);
-    const float2 high = to_floats<kElement<source>>(bits.y);
+    const float2 low = to_floats<source>(bits.x);
+    const float2 high = to_floats<source>(bits.y);
     return make_float4(low.x, low.y, high.x, high.y);
   } else {
     float x[4] = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (column + i < columns) {
-        if constexpr (source == Source::fp32) {
+        if constexpr (source == Element::fp32) {
           x[i] = static_cast<const float*>(row)[column + i];
         } else {
-          x[i] = to_float<kElement<source>>(static_cast<const unsigned short*>(row)[column + i]);
+          x[i] = to_float<source>(static_cast<const unsigned short*>(row)[column + i]);
         }
       }
     }
@@ -168,23 +168,23 @@ __device__ __forceinline__ float4 load_four(const void* row, int column, int col
   }
 }
 
-template <Source destination, bool aligned>
+template <Element destination, bool aligned>
 __device__ __forceinline__ void store_four(void* row, int column, int columns, const float4& x) {
-  if constexpr (aligned && destination == Source::fp32) {
+  if constexpr (aligned && destination == Element::fp32) {
     *reinterpret_cast<float4*>(static_cast<float*>(row) + column) = x;
   } else if constexpr (aligned) {
     *reinterpret_cast<uint2*>(static_cast<unsigned short*>(row) + column) =
-        make_uint2(pack<kElement<destination>>(x.x, x.y), pack<kElement<destination>>(x.z, x.w));
+        make_uint2(pack<destination>(x.x, x.y), pack<destination>(x.z, x.w));
   } else {
     const float values[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (column + i < columns) {
-        if constexpr (destination == Source::fp32) {
+        if constexpr (destination == Element::fp32) {
           static_cast<float*>(row)[column + i] = values[i];
         } else {
           static_cast<unsigned short*>(row)[column + i] =
-              static_cast<unsigned short>(pack<kElement<destination>>(values[i], 0.0F));
+              static_cast<unsigned short>(pack<destination>(values[i], 0.0F));
         }
       }
     }
@@ -192,11 +192,11 @@ __device__ __forceinline__ void store_four(void* row, int column, int columns, c
 }
 
 /// A row of a part or of the result.
-template <Source source>
+template <Element source>
 __device__ __forceinline__ unsigned char* row_of(const MergedTensor& tensor, long long batch, long long row,
                                                  long long head) {
   const long long element = batch * tensor.o_batch + row * tensor.o_row + head * tensor.o_head;
-  return static_cast<unsigned char*>(tensor.o) + element * source_bytes(source);
+  return static_cast<unsigned char*>(tensor.o) + element * bytes_of(source);
 }
 
 /// Grid: jobs / rows_per_block, rounded up.

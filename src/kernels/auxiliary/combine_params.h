@@ -18,10 +18,10 @@ constexpr int kMostParts = 512;  // of a row
 // -- Results of the caller's (strobe::merge) --------------------------------------------------------------------------
 
 struct MergeConfig {
-  Source source = Source::fp32;       // of the parts' O
-  Source destination = Source::bf16;  // of O
-  bool aligned = true;                // four neighbours are one access
-  int most_parts = kFewParts;         // kFewParts or kMostMergedParts
+  Element source = Element::fp32;       // of the parts' O
+  Element destination = Element::bf16;  // of O
+  bool aligned = true;                  // four neighbours are one access
+  int most_parts = kFewParts;           // kFewParts or kMostMergedParts
 
   bool operator==(const MergeConfig&) const = default;
 };

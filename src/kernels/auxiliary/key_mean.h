@@ -63,7 +63,7 @@ template <KeyMeanConfig C>
 struct ColumnSums {
   static constexpr int kLanes = mean_lanes(C.head_dim);  // threads that share a row
   static constexpr int kVectors = kMeanColumns / kVector<C.source>;
-  static constexpr int kRowsAtOnce = C.source == Source::fp32 ? 8 : 16;  // that are on their way at once
+  static constexpr int kRowsAtOnce = C.source == Element::fp32 ? 8 : 16;  // that are on their way at once
 
   double sum[kMeanColumns] = {};
   int count = 0;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kMeanPhases* mean_lanes(C.head_dim))
   const int column = threadIdx.x % Sums::kLanes * kMeanColumns;
   const char* k =
       static_cast<const char*>(params.k) +
-      (chunk.batch * params.k_batch + chunk.start * params.k_row + chunk.head * params.k_head) * source_bytes(C.source);
+      (chunk.batch * params.k_batch + chunk.start * params.k_row + chunk.head * params.k_head) * bytes_of(C.source);
   Sums own;
 #pragma unroll
   for (int trip = 0; trip < kMeanRows / kMeanPhases / Sums::kRowsAtOnce; ++trip) {

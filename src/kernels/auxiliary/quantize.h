@@ -24,7 +24,7 @@ constexpr int spread(int column) {
 template <QuantizeConfig C>
 struct QuantizeShared {
   // Of the rotation, where the sources' elements have theirs; spread() as the means are.
-  uint4 sign_bits[spread<C, source_bytes(C.source)>(kMostColumns) / kVector<C.source>];
+  uint4 sign_bits[spread<C, bytes_of(C.source)>(kMostColumns) / kVector<C.source>];
   double mean[spread<C, 8>(C.head_dim)];       // for q_shift
   float minus_mean[spread<C, 4>(C.head_dim)];  // with the rotation's signs
   unsigned warp_largest[quantize_threads(C) / 32];
@@ -45,7 +45,7 @@ __device__ __forceinline__ bool read_slice(const unsigned char* tile, const uint
       bits = *reinterpret_cast<const uint4*>(tile + Shape::vector_at(slice.thread, c / kVector<C.source>));
       if (sign_bits != nullptr) {
         const uint4 signs =
-            sign_bits[spread<C, source_bytes(C.source)>(slice.index * kSliceColumns + c) / kVector<C.source>];
+            sign_bits[spread<C, bytes_of(C.source)>(slice.index * kSliceColumns + c) / kVector<C.source>];
         bits = make_uint4(bits.x ^ signs.x, bits.y ^ signs.y, bits.z ^ signs.z, bits.w ^ signs.w);
       }
     }
@@ -235,13 +235,13 @@ __device__ __forceinline__ void quantize_tile(const QuantizeParams& params, cons
 
 template <QuantizeConfig C>
 __device__ __forceinline__ void load_signs(const QuantizeParams& params, QuantizeShared<C>& shared) {
-  constexpr int kWords = kMostColumns * source_bytes(C.source) / 4;
+  constexpr int kWords = kMostColumns * bytes_of(C.source) / 4;
   for (int i = threadIdx.x; i < kWords; i += blockDim.x) {
     const int column = i * kMostColumns / kWords;
     const unsigned bits = static_cast<unsigned>(params.signs[column / 64] >> (column % 64));
-    const unsigned word = C.source == Source::fp32 ? bits << 31 : (bits & 1) << 15 | (bits & 2) << 30;
-    reinterpret_cast<unsigned*>(
-        shared.sign_bits)[spread<C, source_bytes(C.source)>(column) * source_bytes(C.source) / 4] = word;
+    const unsigned word = C.source == Element::fp32 ? bits << 31 : (bits & 1) << 15 | (bits & 2) << 30;
+    reinterpret_cast<unsigned*>(shared.sign_bits)[spread<C, bytes_of(C.source)>(column) * bytes_of(C.source) / 4] =
+        word;
   }
 }
 

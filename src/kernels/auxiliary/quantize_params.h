@@ -3,16 +3,13 @@
 // by host and device.
 #pragma once
 
+#include "kernels/math/element.h"
+
 namespace strobe::auxiliary {
 
-/// What Q, K and V hold before.
-enum class Source : unsigned char { bf16, fp16, fp32 };
-
-constexpr int source_bytes(Source source) { return source == Source::fp32 ? 4 : 2; }
-
 struct QuantizeConfig {
-  Source source = Source::bf16;
-  int head_dim = 128;  // both multiples of 8, up to 256
+  Element source = Element::bf16;  // of Q, K and V; or fp16, fp32
+  int head_dim = 128;              // both multiples of 8, up to 256
   int head_dim_v = 128;
   bool e4m3 = false;          // or int8
   bool aligned = true;        // rows of Q, K and V lie at multiples of 16 bytes, what is written at multiples of 8
@@ -24,7 +21,7 @@ struct QuantizeConfig {
 };
 
 struct KeyMeanConfig {
-  Source source = Source::bf16;
+  Element source = Element::bf16;
   int head_dim = 128;
   bool aligned = true;
   bool packed = false;
@@ -42,7 +39,7 @@ constexpr int row_slices(int head_dim) { return head_dim <= 64 ? 1 : head_dim <=
 /// Rows of a tile: as many of K as of V.
 constexpr int tile_rows(const QuantizeConfig& c) {
   const int columns = c.head_dim > c.head_dim_v ? c.head_dim : c.head_dim_v;
-  return c.whole_blocks || columns * source_bytes(c.source) * 128 <= kTileBytes ? 128 : 64;
+  return c.whole_blocks || columns * bytes_of(c.source) * 128 <= kTileBytes ? 128 : 64;
 }
 
 constexpr int quantize_threads(const QuantizeConfig& c) {
@@ -52,13 +49,13 @@ constexpr int quantize_threads(const QuantizeConfig& c) {
 /// Blocks of a multiprocessor: the most whose registers do not spill.
 constexpr int quantize_blocks(const QuantizeConfig& c) {
   const bool whole_rows = row_slices(c.head_dim) == 1 || row_slices(c.head_dim_v) == 1;
-  const int threads = !whole_rows ? 512 : c.source == Source::fp32 ? 256 : 384;
+  const int threads = !whole_rows ? 512 : c.source == Element::fp32 ? 256 : 384;
   return threads / quantize_threads(c);
 }
 
 /// Bytes from one thread's slice of a row to the next.
 constexpr int slice_bytes(const QuantizeConfig& c, int head_dim) {
-  return (head_dim < kSliceColumns ? head_dim : kSliceColumns) * source_bytes(c.source);
+  return (head_dim < kSliceColumns ? head_dim : kSliceColumns) * bytes_of(c.source);
 }
 
 constexpr int tile_smem_bytes(const QuantizeConfig& c, int head_dim) {

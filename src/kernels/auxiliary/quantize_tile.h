@@ -119,7 +119,7 @@ struct ThreadTrips {
   }
 };
 
-template <bool aligned, Source source>
+template <bool aligned, Element source>
 __device__ __forceinline__ void copy_vector(unsigned char* to, const char* from, bool is_there) {
   if constexpr (aligned) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
@@ -134,9 +134,9 @@ template <QuantizeConfig C, int head_dim>
 __device__ __forceinline__ void load_tile(const QuantizedTensor& tensor, const TilePlace& at, unsigned char* tile) {
   using Shape = TileShape<C, head_dim>;
   using Parts = ThreadTrips<quantize_threads(C), Shape::kRows, Shape::kVectors>;
-  const long long row_bytes = tensor.from_row * source_bytes(C.source);
+  const long long row_bytes = tensor.from_row * bytes_of(C.source);
   const char* from = static_cast<const char*>(tensor.from) + (at.start + at.first) * row_bytes +
-                     (at.batch * tensor.from_batch + at.head * tensor.from_head) * source_bytes(C.source);
+                     (at.batch * tensor.from_batch + at.head * tensor.from_head) * bytes_of(C.source);
   const int limit = rows_of<C>(tensor, at) - at.first;
   const auto place = [&](int row, int vector) {
     return tile + Shape::vector_at(row * Shape::kSlices + vector / Shape::kSliceVectors, vector % Shape::kSliceVectors);

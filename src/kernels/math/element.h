@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 16-bit formats of tensors. The enumeration is plain C++, shared by host and device.
+// What the elements of tensors are in kernels. Plain constexpr C++, shared by host and device, but for the conversions.
 #pragma once
 
 #ifdef __CUDACC_RTC__
@@ -10,16 +10,27 @@
 
 namespace strobe {
 
-/// What Q, K, V and O hold; sums and softmax are float32 always.
-enum class Element : unsigned char { bf16, fp16 };
+enum class Element : unsigned char { bf16, fp16, fp32, int8, e4m3 };
 
-/// What the two products of a forward multiply: elements as they are, or 8 bits with scales.
-enum class Operands : unsigned char { elements, e4m3, int8 };
+constexpr int bytes_of(Element element) {
+  switch (element) {
+    case Element::fp32: return 4;
+    case Element::bf16:
+    case Element::fp16: return 2;
+    default: return 1;
+  }
+}
+
+/// Elements that have a scale.
+constexpr bool is_eight_bit(Element element) { return bytes_of(element) == 1; }
 
 #ifdef __CUDACC_RTC__
 
+// Conversions of 16-bit elements.
+
 template <Element element>
 __device__ __forceinline__ float to_float(unsigned short bits) {
+  static_assert(bytes_of(element) == 2);
   if constexpr (element == Element::bf16) {
     return __uint_as_float(static_cast<unsigned>(bits) << 16);
   } else {
@@ -30,6 +41,7 @@ __device__ __forceinline__ float to_float(unsigned short bits) {
 /// Rounds two floats to the element type, to nearest even; `low` is in the low half.
 template <Element element>
 __device__ __forceinline__ unsigned pack(float low, float high) {
+  static_assert(bytes_of(element) == 2);
   if constexpr (element == Element::bf16) {
     return ptx::cvt_bf16x2(low, high);
   } else {
@@ -40,6 +52,7 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
 /// The two 16-bit elements of a register as floats, low first.
 template <Element element>
 __device__ __forceinline__ float2 to_floats(unsigned pair) {
+  static_assert(bytes_of(element) == 2);
   if constexpr (element == Element::bf16) {
     return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000U)};
   } else {
@@ -54,6 +67,7 @@ __device__ __forceinline__ float2 to_floats(unsigned pair) {
 /// sum + 0 * x, for two elements each: NaN where x is not finite.
 template <Element element>
 __device__ __forceinline__ unsigned plus_zero_times(unsigned sum, unsigned x) {
+  static_assert(bytes_of(element) == 2);
   if constexpr (element == Element::bf16) {
     return ptx::fma_bf16x2(x, 0U, sum);
   } else {

@@ -10,9 +10,9 @@ namespace strobe {
 #ifdef __CUDACC_RTC__
 
 /// Four neighbouring 8-bit elements as floats; the first is in the lowest byte.
-template <Operands stored>
+template <Element stored>
 __device__ __forceinline__ void to_floats(unsigned four, float (&elements)[4]) {
-  if constexpr (stored == Operands::int8) {
+  if constexpr (stored == Element::int8) {
     const unsigned biased = four ^ 0x80808080U;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {  // 2^23 + 128 + the element, whose last bits it is
@@ -39,7 +39,7 @@ __device__ __forceinline__ void to_floats(unsigned four, float (&elements)[4]) {
 }
 
 /// Four neighbouring 8-bit elements times their scale, as two pairs of 16-bit elements.
-template <Operands stored, Element element>
+template <Element stored, Element element>
 __device__ __forceinline__ uint2 to_pairs(unsigned four, float scale) {
   float elements[4];
   to_floats<stored>(four, elements);
@@ -48,7 +48,7 @@ __device__ __forceinline__ uint2 to_pairs(unsigned four, float scale) {
 }
 
 /// One 8-bit element times its scale, rounded to the 16-bit element type.
-template <Operands stored, Element element>
+template <Element stored, Element element>
 __device__ __forceinline__ float converted(unsigned char bits, float scale) {
   const uint2 pairs = to_pairs<stored, element>(bits, scale);
   return to_float<element>(static_cast<unsigned short>(pairs.x));

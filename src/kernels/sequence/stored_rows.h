@@ -9,7 +9,7 @@ namespace strobe::sequence {
 
 /// Rows of K and V of one sequence and head. `Places`: ElementRows or CachedRows, which find a row; rows count pairs of
 /// 8-bit elements.
-template <Operands stored, Element element, typename Places>
+template <Element stored, Element element, typename Places>
 class StoredRows {
  public:
   struct Row {

@@ -34,8 +34,8 @@ struct Config {
   bool pages = false;    // K and V lie in pages
   bool entries = false;  // K and V of a sequence are an entry that a list names
 
-  // K and V in 8 bits: each block is converted to rule.element in shared memory.
-  Operands stored = Operands::elements;
+  // K and V as they are stored: each block is converted to rule.element, if it is not that, in shared memory.
+  Element stored = rule.element;
   bool debug = false;  // shared memory starts as NaN
 
   bool operator==(const Config&) const = default;
@@ -54,7 +54,7 @@ constexpr bool folds(const Config& c) { return c.segment_blocks > 0 && !splits(c
 /// What a thread of such a CTA keeps: vectors of four floats of O, and for each fragment its rows' maxima and sums.
 constexpr int kept_vectors(const Config& c) { return fragments(c) * (c.head_dim_v / 8 + 1); }
 
-constexpr bool converts(const Config& c) { return c.stored != Operands::elements; }
+constexpr bool converts(const Config& c) { return c.stored != c.rule.element; }
 
 /// Blocks on their way while one is in use. A stage is free as soon as its block is converted.
 constexpr int stages_ahead(const Config& c) { return converts(c) ? c.stages : c.stages - 1; }

@@ -44,14 +44,14 @@ struct Config {
   int packed_heads = 1;
   Schedule schedule = Schedule::rounds;
 
-  // 8-bit operands, by loops of their own: V lies transposed, and rule.element is O's.
-  Operands operands = Operands::elements;
+  // Of the products. 8 bits have loops of their own: V lies transposed, and rule.element is O's.
+  Element operands = rule.element;
   int keys_per_value_scale = 1;  // 1, or e4m3: 32, int8: block_n; 32 keys share a scale of K
   int rotated_columns = 0;       // O is rotated back, as V of so many columns was rotated; 0: not
   bool float_output = false;     // O holds float32, whatever rule.element says
 
-  // K and V in 8 bits that producers convert to rule.element.
-  Operands stored = Operands::elements;
+  // What producers convert to rule.element: K and V as they are stored. Where it is rule.element, they convert nothing.
+  Element stored = rule.element;
   int raw_stages = 0;  // of the ring of blocks of K and V as they are stored
 
   KeySource keys = KeySource::tensor;
@@ -96,10 +96,10 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-constexpr bool eight_bit(const Config& c) { return c.operands != Operands::elements; }
+constexpr bool eight_bit(const Config& c) { return is_eight_bit(c.operands); }
 constexpr int operand_bytes(const Config& c) { return eight_bit(c) ? 1 : 2; }
 
-constexpr bool converts(const Config& c) { return c.stored != Operands::elements; }
+constexpr bool converts(const Config& c) { return c.stored != c.rule.element; }
 
 /// The fewest rows of a box that TMA reads of a page: an atom of the swizzle.
 inline constexpr int kLeastBoxRows = 8;

@@ -21,7 +21,7 @@ constexpr int scale_bytes(const Config& c) {
 /// Whether P V of a block is summed apart: integers, whose probabilities are relative to the block's largest. e4m3,
 /// whose precision is relative, has one reference for the row, and sums on in O, until what it has joins sums in shared
 /// memory.
-constexpr bool sums_by_block(const Config& c) { return c.operands == Operands::int8; }
+constexpr bool sums_by_block(const Config& c) { return c.operands == Element::int8; }
 /// Keys whose P V e4m3 sums in one O, see consume/eight_bit_sums.h.
 constexpr int kKeysPerSum = 2048;
 

@@ -690,8 +690,8 @@ __device__ __forceinline__ void wgmma_ss_mn(float (&d)[128], uint64_t a, uint64_
   }
 }
 
-template <Operands operands, bool accumulate>
-  requires(operands == Operands::e4m3)
+template <Element operands, bool accumulate>
+  requires(operands == Element::e4m3)
 __device__ __forceinline__ void wgmma_ss_8(float (&d)[48], uint64_t a, uint64_t b) {
   asm volatile(
       "{ .reg .pred accumulate; setp.ne.b32 accumulate, %50, 0; wgmma.mma_async.sync.aligned.m64n96k32.f32.e4m3.e4m3 {"
@@ -708,8 +708,8 @@ __device__ __forceinline__ void wgmma_ss_8(float (&d)[48], uint64_t a, uint64_t 
       : "l"(a), "l"(b), "n"(accumulate ? 1 : 0));
 }
 
-template <Operands operands, bool accumulate>
-  requires(operands == Operands::int8)
+template <Element operands, bool accumulate>
+  requires(operands == Element::int8)
 __device__ __forceinline__ void wgmma_ss_8(int (&d)[48], uint64_t a, uint64_t b) {
   asm volatile(
       "{ .reg .pred accumulate; setp.ne.b32 accumulate, %50, 0; wgmma.mma_async.sync.aligned.m64n96k32.s32.s8.s8 {"
@@ -726,8 +726,8 @@ __device__ __forceinline__ void wgmma_ss_8(int (&d)[48], uint64_t a, uint64_t b)
       : "l"(a), "l"(b), "n"(accumulate ? 1 : 0));
 }
 
-template <Operands operands, bool accumulate>
-  requires(operands == Operands::e4m3)
+template <Element operands, bool accumulate>
+  requires(operands == Element::e4m3)
 __device__ __forceinline__ void wgmma_ss_8(float (&d)[64], uint64_t a, uint64_t b) {
   asm volatile(
       "{ .reg .pred accumulate; setp.ne.b32 accumulate, %66, 0; wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
@@ -747,8 +747,8 @@ __device__ __forceinline__ void wgmma_ss_8(float (&d)[64], uint64_t a, uint64_t 
       : "l"(a), "l"(b), "n"(accumulate ? 1 : 0));
 }
 
-template <Operands operands, bool accumulate>
-  requires(operands == Operands::int8)
+template <Element operands, bool accumulate>
+  requires(operands == Element::int8)
 __device__ __forceinline__ void wgmma_ss_8(int (&d)[64], uint64_t a, uint64_t b) {
   asm volatile(
       "{ .reg .pred accumulate; setp.ne.b32 accumulate, %66, 0; wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {"
@@ -768,8 +768,8 @@ __device__ __forceinline__ void wgmma_ss_8(int (&d)[64], uint64_t a, uint64_t b)
       : "l"(a), "l"(b), "n"(accumulate ? 1 : 0));
 }
 
-template <Operands operands, bool accumulate>
-  requires(operands == Operands::e4m3)
+template <Element operands, bool accumulate>
+  requires(operands == Element::e4m3)
 __device__ __forceinline__ void wgmma_rs_8(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
       "{ .reg .pred accumulate; setp.ne.b32 accumulate, %37, 0; wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {"
@@ -783,8 +783,8 @@ __device__ __forceinline__ void wgmma_rs_8(float (&d)[32], const uint32_t (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate ? 1 : 0));
 }
 
-template <Operands operands, bool accumulate>
-  requires(operands == Operands::int8)
+template <Element operands, bool accumulate>
+  requires(operands == Element::int8)
 __device__ __forceinline__ void wgmma_rs_8(int (&d)[32], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
       "{ .reg .pred accumulate; setp.ne.b32 accumulate, %37, 0; wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 {"
@@ -798,8 +798,8 @@ __device__ __forceinline__ void wgmma_rs_8(int (&d)[32], const uint32_t (&a)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate ? 1 : 0));
 }
 
-template <Operands operands, bool accumulate>
-  requires(operands == Operands::e4m3)
+template <Element operands, bool accumulate>
+  requires(operands == Element::e4m3)
 __device__ __forceinline__ void wgmma_rs_8(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
       "{ .reg .pred accumulate; setp.ne.b32 accumulate, %69, 0; wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
@@ -819,8 +819,8 @@ __device__ __forceinline__ void wgmma_rs_8(float (&d)[64], const uint32_t (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(accumulate ? 1 : 0));
 }
 
-template <Operands operands, bool accumulate>
-  requires(operands == Operands::int8)
+template <Element operands, bool accumulate>
+  requires(operands == Element::int8)
 __device__ __forceinline__ void wgmma_rs_8(int (&d)[64], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
       "{ .reg .pred accumulate; setp.ne.b32 accumulate, %69, 0; wgmma.mma_async.sync.aligned.m64n128k32.s32.u8.s8 {"

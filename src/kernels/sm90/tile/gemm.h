@@ -31,7 +31,7 @@ __device__ __forceinline__ void gemm_output(float (&o)[registers], const uint32_
 }
 
 /// S = Q K^T of 8-bit operands.
-template <Operands operands, int head_dim, typename Sum, int registers>
+template <Element operands, int head_dim, typename Sum, int registers>
 __device__ __forceinline__ void gemm_scores_8(Sum (&s)[registers], Descriptor q, Descriptor k) {
   constexpr int kKeys = 2 * registers;
   ptx::wgmma_ss_8<operands, false>(s, q, k);
@@ -43,7 +43,7 @@ __device__ __forceinline__ void gemm_scores_8(Sum (&s)[registers], Descriptor q,
 
 /// O (+)= P V of 8-bit operands, or some of its columns: P is this thread's A fragments, 32 keys each; V, of
 /// `head_dim_v` columns, lies transposed, and so K-major.
-template <Operands operands, bool accumulate, int head_dim_v, typename Sum, int registers, int steps>
+template <Element operands, bool accumulate, int head_dim_v, typename Sum, int registers, int steps>
 __device__ __forceinline__ void gemm_output_8(Sum (&o)[registers], const uint32_t (&p)[steps][4], Descriptor v) {
   ptx::wgmma_rs_8<operands, accumulate>(o, p[0], v);
 #pragma unroll

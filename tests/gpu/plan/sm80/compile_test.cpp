@@ -160,7 +160,7 @@ TEST_F(Sm80Compile, KeepsRowInvariantCallsInRegisters) {
 }
 
 TEST_F(Sm80Compile, KeepsAppendsInRegisters) {
-  using enum auxiliary::Stored;
+  using enum Element;
   for (const std::uint64_t seed : chosen_seeds(6)) {
     Random random(seed);
     const NamedDevice& device = kDevices[seed % kDevices.size()];

@@ -48,7 +48,7 @@ TEST(Sm80FewQueries, StoredKeysTakeTheSameTiles) {
     const ForwardPlan wide = few_plan(problem, shape);
     problem.stored = {.dtype = DType::int8, .k_rows = 1, .v_rows = 1};
     const ForwardPlan plan = few_plan(problem, shape);
-    EXPECT_EQ(plan.config.stored, Operands::int8);
+    EXPECT_EQ(plan.config.stored, Element::int8);
     EXPECT_EQ(plan.config.key_groups, wide.config.key_groups);
     EXPECT_EQ(plan.config.rows_per_warp, wide.config.rows_per_warp);
     EXPECT_GE(plan.config.stages, wide.config.stages);

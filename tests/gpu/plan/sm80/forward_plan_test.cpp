@@ -151,7 +151,7 @@ TEST(Sm80ForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {
               "false, .row_invariant = false}, .head_dim = 64, "
               ".head_dim_v = 64, .warps = 4, .key_groups = 1, .rows_per_warp = 32, .block_n = 64, .stages = 2, "
               ".q_in_registers = false, .ctas_per_sm = 2, .packed_heads = 1, .schedule = strobe::Schedule::rounds, "
-              ".segment_blocks = 0, .pages = false, .entries = false, .stored = strobe::Operands::elements, .debug = "
+              ".segment_blocks = 0, .pages = false, .entries = false, .stored = strobe::Element::bf16, .debug = "
               "false}>");
   }
 }

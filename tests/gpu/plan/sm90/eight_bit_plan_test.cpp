@@ -27,14 +27,14 @@ AttentionProblem eight_bit_problem(std::int64_t head_dim, DType dtype) {
 TEST(EightBitPlan, EightBitOperandsRoundAsOnTheCpu) {
   for (const std::int64_t head_dim : {64, 128}) {
     const forward::Config config = config_of(eight_bit_problem(head_dim, DType::float8_e4m3));
-    EXPECT_EQ(config.operands, Operands::e4m3);
+    EXPECT_EQ(config.operands, Element::e4m3);
     EXPECT_EQ(config.rule.element, Element::bf16);
     EXPECT_EQ(config.rotated_columns, head_dim);
     EXPECT_EQ(config.block_n, kProbabilityKeys);
     EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes);
     EXPECT_EQ(smem_plan(config).scales % 16, 0);
   }
-  EXPECT_EQ(config_of(eight_bit_problem(64, DType::int8)).operands, Operands::int8);
+  EXPECT_EQ(config_of(eight_bit_problem(64, DType::int8)).operands, Element::int8);
 }
 
 TEST(EightBitPlan, IntegersKeepTheKeysThatTheirProbabilitiesAreRoundedBy) {
@@ -139,7 +139,7 @@ TEST(EightBitPlan, StoredKeysComeInTheBlocksOf16BitOnes) {
           if ((head_dim <= 128 && head_dim_v <= 128) || head_dim == head_dim_v) {
             EXPECT_EQ(config.block_n, block_n) << explain(problem, plan_of(problem));
           }
-          EXPECT_EQ(config.stored, Operands::int8);
+          EXPECT_EQ(config.stored, Element::int8);
           EXPECT_GE(config.raw_stages, 1);
           EXPECT_LE(config.consumer_warpgroups, 2);
           EXPECT_LE(smem_plan(config).total_bytes, kMaxSmemBytes) << explain(problem, plan_of(problem));

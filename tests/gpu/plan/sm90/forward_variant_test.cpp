@@ -13,9 +13,7 @@ namespace strobe::sm90 {
 namespace {
 
 TEST(ForwardVariant, IsSpelledFieldByField) {
-  forward::Config config;
-  config.rule.element = Element::fp16;
-  config.rule.mask_right = true;
+  forward::Config config{.rule = {.element = Element::fp16, .mask_right = true}};
   config.block_n = 112;
   config.schedule = Schedule::dealt;
   const runtime::Variant variant = forward_variant(config);
@@ -31,9 +29,9 @@ TEST(ForwardVariant, IsSpelledFieldByField) {
       "128, "
       ".consumer_warpgroups = 2, .block_n = 112, .stages = 2, .q_stages = 1, .loop = "
       "strobe::sm90::forward::Loop::pipelined, .ping_pong = true, .ctas_per_sm = 1, .packed_heads = 1, "
-      ".schedule = strobe::Schedule::dealt, .operands = strobe::Operands::elements, "
+      ".schedule = strobe::Schedule::dealt, .operands = strobe::Element::fp16, "
       ".keys_per_value_scale = 1, .rotated_columns = 0, .float_output = false, "
-      ".stored = strobe::Operands::elements, .raw_stages = 0, "
+      ".stored = strobe::Element::fp16, .raw_stages = 0, "
       ".keys = strobe::sm90::forward::KeySource::tensor, .entries = false, .whole_chunks = false, .bias_stages = 0, "
       ".segment_blocks = 0, .keeps_in_smem = false, .looks_ahead = true, .own_begins = false, .relative_alibi = false, "
       ".finds_work_again = false, .pages_ahead = false, .output_stages = 2, .producer_registers = 24, "

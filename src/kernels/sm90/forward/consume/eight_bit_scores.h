@@ -12,12 +12,12 @@
 namespace strobe::sm90::forward {
 
 /// What sums of products of operands are.
-template <Operands operands>
+template <Element operands>
 struct ProductSumOf {
   using Type = float;
 };
 template <>
-struct ProductSumOf<Operands::int8> {
+struct ProductSumOf<Element::int8> {
   using Type = int;
 };
 template <Config C>
@@ -30,7 +30,7 @@ constexpr float kRoundToInteger = 8388608.0F;
 /// log2 of what a probability of 1 is rounded as: 255, or in e4m3 16, so that it may grow to 448 before the row's
 /// reference is raised.
 template <Config C>
-constexpr float kLevelsLog2 = C.operands == Operands::int8 ? 7.99435343685886F : 4.0F;
+constexpr float kLevelsLog2 = C.operands == Element::int8 ? 7.99435343685886F : 4.0F;
 
 /// The scores of two rows, block by block: from sums of products to exponents of 2 and their largest.
 template <Config C>
@@ -83,7 +83,7 @@ class EightBitScores {
   // Exponents take the place of the sums of a special block.
   template <bool exponents>
   __device__ __forceinline__ static float number(Sum sum) {
-    if constexpr (exponents && C.operands == Operands::int8) {
+    if constexpr (exponents && C.operands == Element::int8) {
       return __int_as_float(sum);
     } else {
       return static_cast<float>(sum);
@@ -124,7 +124,7 @@ class EightBitScores {
   template <int eights, bool exact>
   __device__ __forceinline__ static float largest_of(const Sums& sums, int first, int r) {
     const Sum* s = &sums[4 * first + 2 * r];
-    if constexpr (C.operands == Operands::int8) {
+    if constexpr (C.operands == Element::int8) {
       int largest = max(s[0], s[1]);
 #pragma unroll
       for (int j = 1; j < eights; ++j) {

@@ -238,7 +238,7 @@ class EightBitSoftmax : public score::OnlineSoftmax<C.rule, C.block_n>, public E
 
   /// Four neighbours of the A operand: the accumulator's columns, in the order that V's keys have.
   __device__ __forceinline__ static uint32_t rounded(const float (&p)[4], float2 low, float2 high) {
-    if constexpr (C.operands == Operands::int8) {
+    if constexpr (C.operands == Element::int8) {
       const uint32_t first = __byte_perm(integer(p[0], low.x), integer(p[1], low.y), 0x0040);
       const uint32_t second = __byte_perm(integer(p[2], high.x), integer(p[3], high.y), 0x0040);
       return __byte_perm(first, second, 0x5410);
