@@ -118,7 +118,7 @@ BACKWARD_TILES = [
     KernelMutation(
         "the softcap has no slope",
         f"{BACKWARD}/scores.h",
-        "fmaxf(__fmaf_rn(-tanh, tanh, 1.0F), 0.0F)",
+        "fmaxf(score::softcap_derivative(tanh), 0.0F)",
         "1.0F",
         "Softcap64",
     ),

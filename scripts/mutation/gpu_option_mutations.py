@@ -6,7 +6,7 @@ from gpu_mutations import BACKWARD, SCORE, KernelMutation
 OPTIONS = [
     KernelMutation(
         "lanes of odd rows keep the slices of even ones",
-        f"{SCORE}/dropout.h",
+        f"{SCORE}/modifiers/dropout.h",
         "second = odd ? of_odd : got;",
         "second = odd ? of_even : got;",
         "Dropout",

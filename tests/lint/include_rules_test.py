@@ -68,7 +68,7 @@ class IncludeRules(unittest.TestCase):
             "src/cpu/forward.cpp": '"kernels/math/divisor.h"',
             "src/engine/engine.cpp": '"cpu/engine.h"',
             "src/sm90/plan.cpp": '"kernels/sm80/tile/gemm.h"',
-            "src/kernels/score/transform.h": '"kernels/sm90/forward/config.h"',
+            "src/kernels/score/apply.h": '"kernels/sm90/forward/config.h"',
             "src/kernels/sm90/forward/consume/loop.h": '"../produce/keys.h"',
             "src/kernels/sm90/forward/produce/query.h": '"../consume/rings.h"',
             "src/kernels/sm90/forward/store/lse.h": '"../consume/rings.h"',

@@ -7,9 +7,9 @@
 #include "kernels/auxiliary/prepared_rows.h"
 #include "kernels/ptx/grid.h"
 #include "kernels/ptx/tensor_core.h"
+#include "kernels/score/apply.h"
 #include "kernels/score/backward_work.h"
-#include "kernels/score/block_mask.h"
-#include "kernels/score/transform.h"
+#include "kernels/score/modifiers/block_mask.h"
 #include "kernels/sequence/visible_keys.h"
 
 namespace strobe::auxiliary {

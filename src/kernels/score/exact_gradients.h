@@ -8,13 +8,13 @@
 // with plain loops. That is slow and rare; a row that is all NaN is known after one pair.
 #pragma once
 
+#include "kernels/score/apply.h"
 #include "kernels/score/backward_work.h"
-#include "kernels/score/bias.h"
-#include "kernels/score/block_mask.h"
-#include "kernels/score/dropout.h"
 #include "kernels/score/exact_row.h"
 #include "kernels/score/large_rows.h"
-#include "kernels/score/transform.h"
+#include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/block_mask.h"
+#include "kernels/score/modifiers/dropout.h"
 
 namespace strobe::score {
 
@@ -111,7 +111,7 @@ class ExactPairs {
     const float dp = dot_product<R.element>(query(params_.d_o, i), key(params_.v, j), params_.head_dim_v);
     const float d = params_.d_sum[first_row_ + i] * (R.dropout ? params_.score.dropout.keep_probability : 1.0F);
     const float ds = both.probability * ((dropped(i, j) ? 0.0F : dp) - d);
-    return R.softcap ? ds * (1.0F - both.tanh * both.tanh) : ds;
+    return R.softcap ? ds * softcap_derivative(both.tanh) : ds;
   }
 
  private:

@@ -6,10 +6,10 @@
 // warp that stored a value that is not finite recomputes such rows with plain loops. That is slow and rare.
 #pragma once
 
-#include "kernels/score/bias.h"
-#include "kernels/score/dropout.h"
-#include "kernels/score/transform.h"
-#include "kernels/score/tree_mask.h"
+#include "kernels/score/apply.h"
+#include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/dropout.h"
+#include "kernels/score/modifiers/tree_mask.h"
 #include "kernels/sequence/visible_keys.h"
 
 namespace strobe::score {

@@ -4,9 +4,9 @@
 // exponentials anew (auxiliary/large_rows.h); P is then made of the difference from that score.
 #pragma once
 
+#include "kernels/score/apply.h"
 #include "kernels/score/backward_params.h"
 #include "kernels/score/fragment.h"
-#include "kernels/score/transform.h"
 
 namespace strobe::score {
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/math/philox.h"
+#include "kernels/score/modifiers/softcap.h"
 
 namespace strobe {
 
@@ -33,23 +34,12 @@ struct DropoutParams {
   float keep_probability, keep_factor;  // the probability of being kept, and one over it
 };
 
-/// Of scores s up to `reach` either side of 0 the capped exponent is s (terms[0] + terms[1] s^2 + ...), nearly.
-template <int count>
-struct SoftcapTerms {
-  float terms[count];
-  float reach;
-};
-
 /// What happens to a score.
 struct ScoreParams {
-  float scale_log2;  // scores (after softcap) times this are exponents of 2
-  // Softcap rules: s -> tanh(s * scale / softcap), for which s is multiplied with softcap_exponent = 2 log2(e) scale /
-  // softcap, and scale_log2 and scale hold softcap in the place of the scale.
-  float softcap_exponent;
-  float softcap_half;            // -1/2 / scale_log2
-  SoftcapTerms<3> softcap_near;  // a quarter of the cap
-  SoftcapTerms<5> softcap_far;   // three quarters
-  float scale;                   // scale_log2 / log2(e): bias rules
+  // Scores times this are exponents of 2; of softcap rules it is the cap, not the scale, that makes them.
+  float scale_log2;
+  SoftcapParams softcap;
+  float scale;  // scale_log2 / log2(e): bias rules
 
   const float* alibi_slopes;  // alibi rules: [batch or 1, query heads]
   long long alibi_batch_stride;

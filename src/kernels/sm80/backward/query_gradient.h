@@ -6,7 +6,7 @@
 // instruction of a warp adds to neighbouring addresses.
 #pragma once
 
-#include "kernels/score/block_mask.h"
+#include "kernels/score/modifiers/block_mask.h"
 #include "kernels/sm80/backward/smem.h"
 #include "kernels/sm80/backward/steps.h"
 #include "kernels/sm80/ptx/reduce.h"

@@ -4,10 +4,10 @@
 #pragma once
 
 #include "kernels/math/constants.h"
-#include "kernels/score/bias.h"
-#include "kernels/score/dropout.h"
+#include "kernels/score/apply.h"
 #include "kernels/score/large_rows.h"
-#include "kernels/score/transform.h"
+#include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm80/backward/work.h"
 
 namespace strobe::sm80::backward {
@@ -160,7 +160,7 @@ __device__ __forceinline__ void to_probabilities_by(const ExponentsOf& exponents
     const bool hidden = masked && visible.hides(r, column);
     s[i] = ptx::ex2_approx(hidden ? kMinusInfinity : exponents.of(x, r, column, term, lse));
     if constexpr (C.rule.softcap) {
-      slope[i] = hidden ? 0.0F : s[i] * fmaxf(__fmaf_rn(-x, x, 1.0F), 0.0F);
+      slope[i] = hidden ? 0.0F : s[i] * fmaxf(score::softcap_derivative(x), 0.0F);
     }
   };
 #pragma unroll

@@ -3,7 +3,7 @@
 // hides.
 #pragma once
 
-#include "kernels/score/block_mask.h"
+#include "kernels/score/modifiers/block_mask.h"
 #include "kernels/sm80/backward/work.h"
 
 namespace strobe::sm80::backward {

@@ -3,7 +3,7 @@
 // every second block of Philox and give each other half of it: score/dropout.h.
 #pragma once
 
-#include "kernels/score/dropout.h"
+#include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm80/forward/config.h"
 
 namespace strobe::sm80::forward {

@@ -2,9 +2,9 @@
 // What happens to the scores and probabilities of the sixteen rows of one fragment.
 #pragma once
 
+#include "kernels/score/apply.h"
 #include "kernels/score/mask.h"
-#include "kernels/score/online_softmax.h"
-#include "kernels/score/transform.h"
+#include "kernels/score/softmax.h"
 #include "kernels/sm80/forward/dropout.h"
 #include "kernels/sm80/forward/tile_work.h"
 

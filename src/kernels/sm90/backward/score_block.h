@@ -4,9 +4,9 @@
 #pragma once
 
 #include "kernels/math/constants.h"
-#include "kernels/score/bias.h"
+#include "kernels/score/apply.h"
 #include "kernels/score/large_rows.h"
-#include "kernels/score/transform.h"
+#include "kernels/score/modifiers/bias.h"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/backward/smem.h"

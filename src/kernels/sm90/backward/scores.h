@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/math/hi_lo.h"
-#include "kernels/score/dropout.h"
+#include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm90/backward/score_block.h"
 
 namespace strobe::sm90::backward {
@@ -143,17 +143,17 @@ __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block,
   if (masked) {
 #pragma unroll
     for (int i = 0; i < C.block_m / 2; ++i) {
-      s[i] = score::softcapped<C.rule>(params, s[i]);
+      s[i] = score::softcapped(params.softcap, s[i]);
     }
     hide<C>(block, s);  // before the exponent, whose scale is positive here
   } else {              // of two keys that a query sees; if one score is not a number, its LSE is not, either
 #pragma unroll
     for (int i = 0; i < C.block_m / 2; i += i % 4 == 1 ? 3 : 1) {
-      score::softcap_two<C.rule>(params, s[i], s[i + 2]);
+      score::softcap_two(params.softcap, s[i], s[i + 2]);
     }
   }
   const auto times_derivative = [](float probability, float tanh) {
-    return probability * fmaxf(__fmaf_rn(-tanh, tanh, 1.0F), 0.0F);  // of hidden scores 0, not 0 * -inf
+    return probability * fmaxf(score::softcap_derivative(tanh), 0.0F);  // of hidden scores 0, not 0 * -inf
   };
   const auto probability = [](float exponent, float tanh) {
     // A bias that lies in shared memory has been copied for hidden keys, too, and may hold anything there.

@@ -3,7 +3,7 @@
 // computed or skipped as a whole.
 #pragma once
 
-#include "kernels/score/block_mask.h"
+#include "kernels/score/modifiers/block_mask.h"
 #include "kernels/sm90/backward/work.h"
 #include "kernels/sm90/tile/fragment.h"
 

@@ -2,7 +2,7 @@
 // A tile of dQ as numbers: its queries, and the tiles of keys that they see.
 #pragma once
 
-#include "kernels/score/block_mask.h"
+#include "kernels/score/modifiers/block_mask.h"
 #include "kernels/sm90/backward/query_gradient/config.h"
 #include "kernels/sm90/backward/visible_blocks.h"
 

@@ -2,7 +2,7 @@
 // O and LSE, from a warpgroup's registers to global memory.
 #pragma once
 
-#include "kernels/score/transform.h"
+#include "kernels/score/apply.h"
 #include "kernels/sm90/forward/store/lse.h"
 #include "kernels/sm90/forward/store/pipe.h"
 #include "kernels/sm90/forward/tile/rows.h"

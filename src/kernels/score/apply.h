@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of Q K^T before masks and softmax: softcap, bias, ALiBi's slope, and the scale where it must come first.
+// Where modifiers meet scores: what becomes of Q K^T before masks and softmax, in this order: softcap, the scale where
+// it must come first, bias, ALiBi's slope.
 #pragma once
 
 #include "kernels/math/constants.h"
-#include "kernels/score/bias.h"
 #include "kernels/score/fragment.h"
+#include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/softcap.h"
 #include "kernels/score/params.h"
 #include "kernels/score/rule.h"
-#include "kernels/score/softcap.h"
 
 namespace strobe::score {
 
@@ -30,6 +31,16 @@ __device__ __forceinline__ float remaining_scale(const ScoreRule& rule, const Sc
 template <ScoreRule R>
 __device__ __forceinline__ float remaining_scale(const ScoreParams& params) {
   return remaining_scale(R, params);
+}
+
+/// A score after its softcap, if the rule has one.
+__device__ __forceinline__ float softcapped(const ScoreRule& rule, const ScoreParams& params, float score) {
+  return rule.softcap ? softcapped(params.softcap, score) : score;
+}
+
+template <ScoreRule R>
+__device__ __forceinline__ float softcapped(const ScoreParams& params, float score) {
+  return softcapped(R, params, score);
 }
 
 /// A softcapped score with the bias, or the scale where that comes first.
@@ -138,7 +149,7 @@ class Transform {
   template <bool all_visible>
   __device__ __forceinline__ void softcap(float& x, float& y) const {
     if constexpr (R.softcap && all_visible && !R.row_invariant) {
-      softcap_two<R>(params_, x, y);
+      softcap_two(params_.softcap, x, y);
     } else {
       x = softcapped<R>(params_, x);
       y = softcapped<R>(params_, y);
@@ -164,5 +175,52 @@ class Transform {
   int center_;  // of the first row, less this thread's first column
   float slope_[kRowsPerThread];
 };
+
+/// Scores that are all within a polynomial's reach join the sums of `softmax`.
+template <typename Softmax, int n, int count>
+__device__ __forceinline__ void add_near(Softmax& softmax, float (&s)[n], const SoftcapTerms<count>& polynomial) {
+  const float shifts[kRowsPerThread] = {softmax.shift(0), softmax.shift(1)};
+  softmax.add_exponentials(s, [&](float x, int r) { return __fmaf_rn(x, capped_factor(polynomial, x), -shifts[r]); });
+}
+
+/// The step of an OnlineSoftmax for scores that are all visible and still to be softcapped (caps_in_softmax). Where a
+/// warp's scores are all near 0, a polynomial makes their exponents.
+template <typename Softmax, int n>
+__device__ __forceinline__ bool capped_step(Softmax& softmax, float (&s)[n], const ScoreParams& params) {
+  const auto exponent_of = [&](float x) { return __fmul_rz(softcapped(params.softcap, x), params.scale_log2); };
+  if (params.scale_log2 >= Softmax::kMostFused) {  // a cap that leaves them large
+    for_each_score(s, [&](float& x, int, int) { x = exponent_of(x); });
+    return softmax.step(s, 1.0F);
+  }
+  float furthest[kRowsPerThread] = {};
+  for_each_score(s, [&](const float& x, int r, int) { furthest[r] = fmaxf(furthest[r], fabsf(x)); });
+  bool passes = false;
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+    // tanh(x) is at most x: near the cap the maximum is looked at more often than it need be.
+    const float twice = furthest[r] * params.softcap.exponent;
+    passes |= twice * params.scale_log2 > (softmax.max_log2[r] + Softmax::kSlack) * (2.0F * kLog2E);
+  }
+  const bool grew = __any_sync(kFullWarp, passes);
+  if (grew) {
+    softmax.raise_maximum_by(s, exponent_of);
+  }
+  const float reach = fmaxf(furthest[0], furthest[1]);
+  if (__all_sync(kFullWarp, reach <= params.softcap.near.reach)) {
+    add_near(softmax, s, params.softcap.near);
+    return grew;
+  }
+  if (__all_sync(kFullWarp, reach <= params.softcap.far.reach)) {
+    add_near(softmax, s, params.softcap.far);
+    return grew;
+  }
+  if (__any_sync(kFullWarp, reach * params.softcap.exponent > kSoftcapMostExponent)) {
+    const float most = kSoftcapMostExponent / params.softcap.exponent;
+    for_each_score(s, [&](float& x, int, int) { x = ptx::min_nan(x, most); });
+  }
+  const float offsets[kRowsPerThread] = {params.scale_log2 - softmax.shift(0), params.scale_log2 - softmax.shift(1)};
+  softmax.add_pairs(s, [&](float& x, float& y, int r) { capped_exponents(params.softcap, x, y, offsets[r]); });
+  return grew;
+}
 
 }  // namespace strobe::score
