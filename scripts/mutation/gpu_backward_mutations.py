@@ -110,9 +110,9 @@ BACKWARD_TILES = [
     ),
     KernelMutation(
         "ALiBi of the backward measures from the next key",
-        f"{BACKWARD}/scores.h",
-        "fabsf(first)",
-        "fabsf(first + 1.0F)",
+        f"{SCORE}/modifiers/alibi.h",
+        "fabsf(distance), slope",
+        "fabsf(distance + 1.0F), slope",
         "Alibi128",
     ),
     KernelMutation(

@@ -90,7 +90,7 @@ SOFTMAX = [
     ),
     KernelMutation(
         "ALiBi measures from the next key",
-        f"{SCORE}/apply.h",
+        f"{SCORE}/modifiers/alibi.h",
         "fabsf(distance), score",
         "fabsf(distance + 1.0F), score",
         "Alibi128",

@@ -41,9 +41,9 @@ OPTIONS = [
     ),
     KernelMutation(
         "the backward's bias is subtracted",
-        f"{BACKWARD}/scores.h",
-        "__fmaf_rn(terms.x, -kLog2E, shift.x)",
-        "__fmaf_rn(terms.x, kLog2E, shift.x)",
+        f"{SCORE}/apply.h",
+        "__fmaf_rn(bias, -kLog2E, sum)",
+        "__fmaf_rn(bias, kLog2E, sum)",
         "Bias64",
     ),
     KernelMutation(

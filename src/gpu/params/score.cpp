@@ -156,8 +156,8 @@ ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& 
     params.softcap.near = softcap_terms(problem, scale.scale_log2, 0.25, kNearTerms);
     params.softcap.far = softcap_terms(problem, scale.scale_log2, 0.75, kFarTerms);
   }
-  params.alibi_slopes = static_cast<const float*>(modifiers.alibi_slopes.data);
-  params.alibi_batch_stride = problem.modifiers.alibi_per_batch ? modifiers.alibi_slopes.strides[0] : 0;
+  params.alibi.slopes = static_cast<const float*>(modifiers.alibi_slopes.data);
+  params.alibi.batch_stride = problem.modifiers.alibi_per_batch ? modifiers.alibi_slopes.strides[0] : 0;
   params.sink = static_cast<const float*>(modifiers.sink.data);
   params.bias = bias_params(problem, modifiers.bias);
   params.dropout = dropout_params(problem, random);

@@ -76,7 +76,7 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
   const BackwardParams& params = of.params;
   const BiasParams& bias = params.score.bias;
   const float scale = score::remaining_scale(of.rule, params.score);
-  const float slope = of.rule.alibi ? score::slope_log2(params.score, of.sequence, of.head) / scale : 0.0F;
+  const float slope = of.rule.alibi ? score::slope_log2(params.score.alibi, of.sequence, of.head) / scale : 0.0F;
   const auto keys_of = [&](int query) {
     return sequence::visible_keys(of.rule, params.visibility, of.rows, query + of.rows.diagonal);
   };

@@ -5,17 +5,13 @@
 
 #include "kernels/math/constants.h"
 #include "kernels/score/fragment.h"
+#include "kernels/score/modifiers/alibi.h"
 #include "kernels/score/modifiers/bias.h"
 #include "kernels/score/modifiers/softcap.h"
 #include "kernels/score/params.h"
 #include "kernels/score/rule.h"
 
 namespace strobe::score {
-
-/// The slope of a query head, for exponents of 2.
-__device__ __forceinline__ float slope_log2(const ScoreParams& params, int batch, int head) {
-  return params.alibi_slopes[batch * params.alibi_batch_stride + head] * kLog2E;
-}
 
 /// The logit that joins the sum of a query head's rows, for exponents of 2; -inf without a sink.
 template <ScoreRule R>
@@ -56,7 +52,7 @@ __device__ __forceinline__ float with_scale_and_bias(const ScoreRule& rule, cons
 __device__ __forceinline__ float transformed(const ScoreRule& rule, const ScoreParams& params, float score, float slope,
                                              int distance, float bias) {
   score = with_scale_and_bias(rule, params, softcapped(rule, params, score), bias);
-  return rule.alibi ? __fmaf_rn(-slope, fabsf(static_cast<float>(distance)), score) : score;
+  return rule.alibi ? less_slope(score, slope, static_cast<float>(distance)) : score;
 }
 
 /// The scores of one tile, block_n keys wide: softcap, scale where it must come first, bias and ALiBi. The second row
@@ -74,20 +70,17 @@ class Transform {
   /// `row(r)` is this thread's row r, `keys` how many its bias has; read where the rule needs them.
   template <typename RowOf>
   __device__ __forceinline__ Transform(const ScoreParams& params, int keys, const RowOf& row)
-      : params_(params), bias_(params.bias, keys, [&](int r) {
+      : params_(params),
+        bias_(params.bias, keys,
+              [&](int r) {
+                const Row one = row(r);
+                return one.batch * params.bias.batch_stride + one.head * params.bias.head_stride +
+                       one.query * params.bias.row_stride;
+              }),
+        alibi_(row(0).center, [&](int r) {
           const Row one = row(r);
-          return one.batch * params.bias.batch_stride + one.head * params.bias.head_stride +
-                 one.query * params.bias.row_stride;
-        }) {
-    if constexpr (R.alibi) {
-      center_ = row(0).center - fragment_column();
-#pragma unroll
-      for (int r = 0; r < kRowsPerThread; ++r) {
-        const Row one = row(r);
-        slope_[r] = slope_log2(params, one.batch, one.head) / remaining_scale<R>(params);
-      }
-    }
-  }
+          return slope_log2(params.alibi, one.batch, one.head) / remaining_scale<R>(params);
+        }) {}
 
   /// What block n's scores need from global memory: to be fetched long before apply() wants it.
   __device__ __forceinline__ BiasTile<R, block_n, fetches_bias> fetch(int n) const {
@@ -95,54 +88,23 @@ class Transform {
   }
 
   /// Scores of block n. `bias.pair(2 j + r)` is asked for in order. Where `all_visible`, one that is not a number may
-  /// spoil its neighbours in the row.
-  template <bool all_visible, typename Bias>
-  __device__ __forceinline__ void apply(float (&s)[block_n / 2], int n, Bias&& bias) const {
-    const float center = R.alibi ? static_cast<float>(center_ - n * block_n) : 0.0F;
-    apply_with<all_visible>(s, bias, [&](float score, int r, int column) {
-      const float distance = center - static_cast<float>(column - r * query_step);
-      return R.alibi ? __fmaf_rn(-slope_[r], fabsf(distance), score) : score;
-    });
-  }
-
-  /// The same but for ALiBi's part that all scores of a row have in common where all keys lie on one side of the
-  /// diagonal: returns what is to be added to a row's exponents. The rest is in proportion to the distance from the key
-  /// of this thread that is nearest to the diagonal, so that no score loses more of its precision than in apply().
-  template <bool all_visible, typename Bias>
-  __device__ __forceinline__ RowNumbers apply_relative(float (&s)[block_n / 2], int n, Bias&& bias) const {
-    static_assert(R.alibi);
-    constexpr int kLast = block_n - 7;  // of this thread's columns
-    const int center = center_ - n * block_n;
-    const auto origin = [&](int r, int distance) {
-      return slope_[r] * remaining_scale<R>(params_) * static_cast<float>(distance + r * query_step);
-    };
-    if (__all_sync(kFullWarp, center >= kLast)) {
-      apply_with<all_visible>(s, bias, [&](float score, int r, int column) {
-        return __fmaf_rn(slope_[r], static_cast<float>(column - kLast), score);
-      });
-      return {{-origin(0, center - kLast), -origin(1, center - kLast)}};
-    }
-    if constexpr (!R.mask_right) {
-      if (__all_sync(kFullWarp, center + query_step <= 0)) {
-        apply_with<all_visible>(s, bias, [&](float score, int r, int column) {
-          return __fmaf_rn(-slope_[r], static_cast<float>(column), score);
-        });
-        return {{origin(0, center), origin(1, center)}};
-      }
-    }
-    apply<all_visible>(s, n, bias);
-    return {};
-  }
-
-  /// One or the other.
+  /// spoil its neighbours in the row. `relative`: but for what is returned, which is to be added to a row's exponents
+  /// (AlibiRows::relative).
   template <bool relative, bool all_visible, typename Bias>
   __device__ __forceinline__ RowNumbers apply_as(float (&s)[block_n / 2], int n, Bias&& bias) const {
+    const auto apply_with = [&](const auto& alibi) { apply_in_order<all_visible>(s, bias, alibi); };
     if constexpr (relative) {
-      return apply_relative<all_visible>(s, n, bias);
+      return alibi_.relative(n, remaining_scale<R>(params_), apply_with);
     } else {
-      apply<all_visible>(s, n, bias);
+      alibi_.absolute(n, apply_with);
       return {};
     }
+  }
+
+  /// All of it.
+  template <bool all_visible, typename Bias>
+  __device__ __forceinline__ void apply(float (&s)[block_n / 2], int n, Bias&& bias) const {
+    apply_as<false, all_visible>(s, n, bias);
   }
 
  private:
@@ -156,9 +118,8 @@ class Transform {
     }
   }
 
-  /// `alibi(score, r, column)` is done last.
   template <bool all_visible, typename Bias, typename Alibi>
-  __device__ __forceinline__ void apply_with(float (&s)[block_n / 2], Bias&& bias, const Alibi& alibi) const {
+  __device__ __forceinline__ void apply_in_order(float (&s)[block_n / 2], Bias&& bias, const Alibi& alibi) const {
 #pragma unroll
     for (int i = 0; i < block_n / 2; i += 2) {
       const int r = i / 2 % kRowsPerThread;
@@ -172,9 +133,22 @@ class Transform {
 
   const ScoreParams& params_;
   BiasRows<R, fetches_bias> bias_;
-  int center_;  // of the first row, less this thread's first column
-  float slope_[kRowsPerThread];
+  AlibiRows<R, block_n, query_step> alibi_;
 };
+
+/// What a backward subtracts of the exponent of a softcapped score, score * scale_log2: the row's LSE, ALiBi's part and
+/// the bias. `distance`: of the query from its key's diagonal.
+template <ScoreRule R>
+__device__ __forceinline__ float subtracted(float lse_log2, float slope_log2, float distance, float bias) {
+  float sum = lse_log2;
+  if constexpr (R.alibi) {
+    sum = plus_slope(sum, slope_log2, distance);
+  }
+  if constexpr (R.bias) {
+    sum = __fmaf_rn(bias, -kLog2E, sum);
+  }
+  return sum;
+}
 
 /// Scores that are all within a polynomial's reach join the sums of `softmax`.
 template <typename Softmax, int n, int count>

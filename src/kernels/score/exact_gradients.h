@@ -91,7 +91,7 @@ class ExactPairs {
         k_batch_(k_batch(params, sequence)),
         first_row_(first_block_of<R>(params, sequence, head, block_m) * block_m),
         bias_plane_(sequence * params.score.bias.batch_stride + head * params.score.bias.head_stride),
-        slope_(R.alibi ? slope_log2(params.score, sequence, head) : 0.0F) {}
+        slope_(R.alibi ? slope_log2(params.score.alibi, sequence, head) : 0.0F) {}
 
   __device__ __forceinline__ const unsigned short* query(const Rows& tensor, int query) const {
     return tensor.row(q_batch_, rows_.q.start + query, head_);

@@ -82,7 +82,7 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
                                                         const ExactRow& row, const KeyRows& rows = {}) {
   const int lane = threadIdx.x % kThreadsPerWarp;
   const float scale = remaining_scale<R>(params);
-  const float slope = R.alibi ? slope_log2(params, row.batch, row.head) / scale : 0.0F;
+  const float slope = R.alibi ? slope_log2(params.alibi, row.batch, row.head) / scale : 0.0F;
   const DropoutKey dropout = dropout_key_of(params.dropout);
   RowSums<head_dim_v> sums;
 #pragma unroll 1

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/math/philox.h"
+#include "kernels/score/modifiers/alibi.h"
 #include "kernels/score/modifiers/softcap.h"
 
 namespace strobe {
@@ -41,8 +42,7 @@ struct ScoreParams {
   SoftcapParams softcap;
   float scale;  // scale_log2 / log2(e): bias rules
 
-  const float* alibi_slopes;  // alibi rules: [batch or 1, query heads]
-  long long alibi_batch_stride;
+  AlibiParams alibi;
   const float* sink;  // sink rules: [query heads]
   BiasParams bias;
   DropoutParams dropout;

@@ -93,7 +93,7 @@ class LargeExponents {
   __device__ __forceinline__ explicit LargeExponents(const ScoreBlock<C>& block)
       : params_(block.params.score),
         scale_(score::remaining_scale<C.rule>(params_)),
-        slope_(C.rule.alibi ? score::slope_log2(params_, block.work.sequence, block.head) / scale_ : 0.0F),
+        slope_(C.rule.alibi ? score::slope_log2(params_.alibi, block.work.sequence, block.head) / scale_ : 0.0F),
         distance_(block.query() + block.work.diagonal - block.key(0)),
         row_max_(block.params.row_max +
                  score::first_block_of<C.rule>(block.params, block.work.sequence, block.head, C.block_m) * C.block_m +
@@ -120,7 +120,7 @@ class Exponents {
   __device__ __forceinline__ explicit Exponents(const ScoreBlock<C>& block)
       : scale_log2_(block.params.score.scale_log2) {
     if constexpr (C.rule.alibi) {
-      alibi_ = score::slope_log2(block.params.score, block.work.sequence, block.head);
+      slope_log2_ = score::slope_log2(block.params.score.alibi, block.work.sequence, block.head);
 #pragma unroll
       for (int r = 0; r < kRowsPerThread; ++r) {
         distance_[r] = static_cast<float>(block.query() + block.work.diagonal - block.key(r));
@@ -129,19 +129,13 @@ class Exponents {
   }
 
   __device__ __forceinline__ float of(float score, int r, int column, float term, float lse_log2) const {
-    float shift = lse_log2;
-    if constexpr (C.rule.alibi) {
-      shift = __fmaf_rn(fabsf(distance_[r] + static_cast<float>(column)), alibi_, shift);
-    }
-    if constexpr (C.rule.bias) {
-      shift = __fmaf_rn(term, -kLog2E, shift);
-    }
-    return __fmaf_rn(score, scale_log2_, -shift);
+    const float distance = distance_[r] + static_cast<float>(column);
+    return __fmaf_rn(score, scale_log2_, -score::subtracted<C.rule>(lse_log2, slope_log2_, distance, term));
   }
 
  private:
   const float scale_log2_;
-  float alibi_ = 0.0F;
+  float slope_log2_ = 0.0F;
   float distance_[kRowsPerThread] = {};  // of this thread's first column from its key's diagonal
 };
 

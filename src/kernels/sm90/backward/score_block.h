@@ -48,7 +48,7 @@ struct ScoreBlock {
         query_first(m * C.block_m),
         slope_log2(0.0F) {
     if constexpr (C.rule.alibi) {
-      slope_log2 = score::slope_log2(params.score, work.sequence, head_in_batch - work.sequence * params.heads);
+      slope_log2 = score::slope_log2(params.score.alibi, work.sequence, head_in_batch - work.sequence * params.heads);
     }
   }
 

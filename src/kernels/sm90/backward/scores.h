@@ -26,18 +26,15 @@ __device__ __forceinline__ void for_each_exponent(const ScoreBlock<C>& block, co
     const float2 lse = row_numbers<C>(lse_log2, j);
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      float2 shift = lse;
-      if constexpr (C.rule.alibi) {
-        const float first = distance[r] + static_cast<float>(8 * j);
-        shift = {__fmaf_rn(fabsf(first), block.slope_log2, lse.x),
-                 __fmaf_rn(fabsf(first + 1.0F), block.slope_log2, lse.y)};
-      }
+      float2 terms{};
       if constexpr (C.rule.bias) {
-        const float2 terms = bias.pair(2 * j + r);
-        shift = {__fmaf_rn(terms.x, -kLog2E, shift.x), __fmaf_rn(terms.y, -kLog2E, shift.y)};
+        terms = bias.pair(2 * j + r);
       }
+      const float first = distance[r] + static_cast<float>(8 * j);
+      const float low = score::subtracted<C.rule>(lse.x, block.slope_log2, first, terms.x);
+      const float high = score::subtracted<C.rule>(lse.y, block.slope_log2, first + 1.0F, terms.y);
       const int i = 4 * j + 2 * r;
-      visit(i, __fmaf_rn(s[i], scale_log2, -shift.x), __fmaf_rn(s[i + 1], scale_log2, -shift.y));
+      visit(i, __fmaf_rn(s[i], scale_log2, -low), __fmaf_rn(s[i + 1], scale_log2, -high));
     }
   }
 }
