@@ -6,7 +6,7 @@ from gpu_mutations import BACKWARD, SCORE, KernelMutation
 OPTIONS = [
     KernelMutation(
         "lanes of odd rows keep the slices of even ones",
-        f"{SCORE}/dropout.h",
+        f"{SCORE}/modifiers/dropout.h",
         "second = odd ? of_odd : got;",
         "second = odd ? of_even : got;",
         "Dropout",
@@ -14,7 +14,7 @@ OPTIONS = [
     KernelMutation(
         "by roles, dS does not know what was dropped",
         f"{BACKWARD}/roles/probability_role.h",
-        "return mark_dropped(halves, slices, i, j);",
+        "return score::mark_dropped(halves, slices, i, j);",
         "return halves;",
         "Dropout",
     ),
@@ -41,9 +41,9 @@ OPTIONS = [
     ),
     KernelMutation(
         "the backward's bias is subtracted",
-        f"{BACKWARD}/scores.h",
-        "__fmaf_rn(terms.x, -kLog2E, shift.x)",
-        "__fmaf_rn(terms.x, kLog2E, shift.x)",
+        f"{SCORE}/apply.h",
+        "__fmaf_rn(bias, -kLog2E, sum)",
+        "__fmaf_rn(bias, kLog2E, sum)",
         "Bias64",
     ),
     KernelMutation(
@@ -62,7 +62,7 @@ OPTIONS = [
     ),
     KernelMutation(
         "the bias's gradient is that of the first sequence that shares it",
-        f"{SCORE}/backward_work.h",
+        f"{SCORE}/bias_gradient.h",
         "bias.per_batch != 0 ? 1 : params.sequences.sequences",
         "1",
         "Bias64",

@@ -150,14 +150,14 @@ ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& 
   params.scale_log2 = scale.scale_log2;
   params.scale = problem.softcap > 0.0F ? problem.softcap : problem.scale;
   if (scale.capped) {
-    params.softcap_exponent = static_cast<float>(2.0 * std::numbers::log2e * static_cast<double>(problem.scale) /
+    params.softcap.exponent = static_cast<float>(2.0 * std::numbers::log2e * static_cast<double>(problem.scale) /
                                                  static_cast<double>(problem.softcap));
-    params.softcap_half = -0.5F / scale.scale_log2;
-    params.softcap_near = softcap_terms(problem, scale.scale_log2, 0.25, kNearTerms);
-    params.softcap_far = softcap_terms(problem, scale.scale_log2, 0.75, kFarTerms);
+    params.softcap.half = -0.5F / scale.scale_log2;
+    params.softcap.near = softcap_terms(problem, scale.scale_log2, 0.25, kNearTerms);
+    params.softcap.far = softcap_terms(problem, scale.scale_log2, 0.75, kFarTerms);
   }
-  params.alibi_slopes = static_cast<const float*>(modifiers.alibi_slopes.data);
-  params.alibi_batch_stride = problem.modifiers.alibi_per_batch ? modifiers.alibi_slopes.strides[0] : 0;
+  params.alibi.slopes = static_cast<const float*>(modifiers.alibi_slopes.data);
+  params.alibi.batch_stride = problem.modifiers.alibi_per_batch ? modifiers.alibi_slopes.strides[0] : 0;
   params.sink = static_cast<const float*>(modifiers.sink.data);
   params.bias = bias_params(problem, modifiers.bias);
   params.dropout = dropout_params(problem, random);

@@ -7,9 +7,10 @@
 #include "kernels/auxiliary/prepared_rows.h"
 #include "kernels/ptx/grid.h"
 #include "kernels/ptx/tensor_core.h"
+#include "kernels/score/apply.h"
 #include "kernels/score/backward_work.h"
-#include "kernels/score/block_mask.h"
-#include "kernels/score/transform.h"
+#include "kernels/score/modifiers/block_mask.h"
+#include "kernels/score/modifiers/sink.h"
 #include "kernels/sequence/visible_keys.h"
 
 namespace strobe::auxiliary {
@@ -76,7 +77,7 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
   const BackwardParams& params = of.params;
   const BiasParams& bias = params.score.bias;
   const float scale = score::remaining_scale(of.rule, params.score);
-  const float slope = of.rule.alibi ? score::slope_log2(params.score, of.sequence, of.head) / scale : 0.0F;
+  const float slope = of.rule.alibi ? score::slope_log2(params.score.alibi, of.sequence, of.head) / scale : 0.0F;
   const auto keys_of = [&](int query) {
     return sequence::visible_keys(of.rule, params.visibility, of.rows, query + of.rows.diagonal);
   };
@@ -105,14 +106,12 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
       const int key = first + score::fragment_column() + i % 2;
       const sequence::KeyRange keys = keys_of(query);
       if (query > last_row || key < keys.first || key > keys.last ||
-          !score::shows_pair(of.rule, params, of.sequence, of.head, query, key)) {
+          !score::shows_pair(of.rule, params.blocks, of.sequence, of.head, query, key)) {
         continue;
       }
-      const float term = of.rule.bias
-                             ? score::bias_at<element>(of.rule.bias_float32, bias,
-                                                       of.sequence * bias.batch_stride + of.head * bias.head_stride +
-                                                           query * bias.row_stride + key)
-                             : 0.0F;
+      const float term = of.rule.bias ? score::bias_at<element>(of.rule.bias_float32, bias,
+                                                                bias.row(of.sequence, of.head, query) + key)
+                                      : 0.0F;
       own[r].join(score::transformed(of.rule, params.score, s[i], slope, query + of.rows.diagonal - key, term), 1.0F,
                   scale);
     }
@@ -145,7 +144,7 @@ __device__ __forceinline__ RowMaximum row_maximum(const RowFragment& of) {
       row.join(warp[threadIdx.x].score, warp[threadIdx.x].sum, scale);
     }
     if (of.rule.sink) {
-      row.join(of.params.score.sink[of.head] * kLog2E / scale, 1.0F, scale);
+      row.join(score::sink_log2(of.params.score.sink, of.head) / scale, 1.0F, scale);
     }
   }
   __syncthreads();

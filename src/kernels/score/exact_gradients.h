@@ -8,13 +8,13 @@
 // with plain loops. That is slow and rare; a row that is all NaN is known after one pair.
 #pragma once
 
+#include "kernels/score/apply.h"
 #include "kernels/score/backward_work.h"
-#include "kernels/score/bias.h"
-#include "kernels/score/block_mask.h"
-#include "kernels/score/dropout.h"
 #include "kernels/score/exact_row.h"
 #include "kernels/score/large_rows.h"
-#include "kernels/score/transform.h"
+#include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/block_mask.h"
+#include "kernels/score/modifiers/dropout.h"
 
 namespace strobe::score {
 
@@ -90,8 +90,8 @@ class ExactPairs {
         q_batch_(q_batch(params, sequence)),
         k_batch_(k_batch(params, sequence)),
         first_row_(first_block_of<R>(params, sequence, head, block_m) * block_m),
-        bias_plane_(sequence * params.score.bias.batch_stride + head * params.score.bias.head_stride),
-        slope_(R.alibi ? slope_log2(params.score, sequence, head) : 0.0F) {}
+        bias_plane_(params.score.bias.row(sequence, head, 0)),
+        slope_(R.alibi ? slope_log2(params.score.alibi, sequence, head) : 0.0F) {}
 
   __device__ __forceinline__ const unsigned short* query(const Rows& tensor, int query) const {
     return tensor.row(q_batch_, rows_.q.start + query, head_);
@@ -111,7 +111,7 @@ class ExactPairs {
     const float dp = dot_product<R.element>(query(params_.d_o, i), key(params_.v, j), params_.head_dim_v);
     const float d = params_.d_sum[first_row_ + i] * (R.dropout ? params_.score.dropout.keep_probability : 1.0F);
     const float ds = both.probability * ((dropped(i, j) ? 0.0F : dp) - d);
-    return R.softcap ? ds * (1.0F - both.tanh * both.tanh) : ds;
+    return R.softcap ? ds * softcap_derivative(both.tanh) : ds;
   }
 
  private:
@@ -158,7 +158,7 @@ __device__ __forceinline__ void recompute_query(const BackwardParams& params, co
   ExactGradient<R.element, head_dim> sum(params.head_dim);
 #pragma unroll 1
   for (int key = keys.first; key <= keys.last && !sum.all_nan(); ++key) {
-    if (shows_pair<R>(params, sequence, head, query, key)) {
+    if (shows_pair<R>(params.blocks, sequence, head, query, key)) {
       sum.add(pairs.score_gradient(query, key), pairs.key(params.k, key));
     }
   }
@@ -199,7 +199,7 @@ __device__ __forceinline__ void recompute_key(const BackwardParams& params, cons
     const ExactPairs<R> pairs(params, rows, of.sequence, head, block_m);
 #pragma unroll 1
     for (int query = queries.first; query <= last && !sum.all_nan(); ++query) {
-      if (!shows_pair<R>(params, of.sequence, head, query, key)) {
+      if (!shows_pair<R>(params.blocks, of.sequence, head, query, key)) {
         continue;
       }
       const float factor = kOfK ? pairs.score_gradient(query, key) : pairs.probability(query, key);

@@ -6,10 +6,12 @@
 // warp that stored a value that is not finite recomputes such rows with plain loops. That is slow and rare.
 #pragma once
 
-#include "kernels/score/bias.h"
-#include "kernels/score/dropout.h"
-#include "kernels/score/transform.h"
-#include "kernels/score/tree_mask.h"
+#include "kernels/score/apply.h"
+#include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/block_mask.h"
+#include "kernels/score/modifiers/dropout.h"
+#include "kernels/score/modifiers/sink.h"
+#include "kernels/score/modifiers/tree_mask.h"
 #include "kernels/sequence/visible_keys.h"
 
 namespace strobe::score {
@@ -28,23 +30,6 @@ struct ExactRow {
   int center;         // the key on the diagonal
   TreeRow tree = {};  // tree-mask rules
 };
-
-/// What is added to the score of a visible key.
-template <ScoreRule R>
-__device__ __forceinline__ float bias_of(const BiasParams& bias, const ExactRow& row, int key) {
-  if constexpr (R.bias) {
-    return bias_at<R>(bias,
-                      row.batch * bias.batch_stride + row.head * bias.head_stride + row.query * bias.row_stride + key);
-  }
-  return 0.0F;
-}
-
-/// Whether a row's block mask shows a key.
-template <ScoreRule R>
-__device__ __forceinline__ bool block_is_shown(const BlockMaskParams& blocks, const ExactRow& row, int key) {
-  return blocks.data[row.batch * blocks.batch_stride + row.head * blocks.head_stride +
-                     row.query / R.block_mask * blocks.row_stride + key / R.block_mask] != 0;
-}
 
 /// Rows of K and V as float32: of 16-bit elements.
 template <Element element>
@@ -82,13 +67,13 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
                                                         const ExactRow& row, const KeyRows& rows = {}) {
   const int lane = threadIdx.x % kThreadsPerWarp;
   const float scale = remaining_scale<R>(params);
-  const float slope = R.alibi ? slope_log2(params, row.batch, row.head) / scale : 0.0F;
+  const float slope = R.alibi ? slope_log2(params.alibi, row.batch, row.head) / scale : 0.0F;
   const DropoutKey dropout = dropout_key_of(params.dropout);
   RowSums<head_dim_v> sums;
 #pragma unroll 1
   for (int key = row.keys.first; key <= row.keys.last; ++key) {
     if constexpr (R.block_mask != 0) {
-      if (!block_is_shown<R>(blocks, row, key)) {
+      if (!shows_pair<R>(blocks, row.batch, row.head, row.query, key)) {
         continue;
       }
     }
@@ -107,7 +92,10 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
       score += __shfl_xor_sync(kFullWarp, score, distance);
     }
     // Rounded before the maximum is subtracted, and towards zero, as OnlineSoftmax's of large scores.
-    const float bias = bias_of<R>(params.bias, row, key);
+    float bias = 0.0F;
+    if constexpr (R.bias) {
+      bias = bias_at<R>(params.bias, params.bias.row(row.batch, row.head, row.query) + key);
+    }
     const float exponent = __fmul_rz(transformed(R, params, score, slope, row.center - key, bias), scale);
     const float raised = fmaxf(sums.max_log2, exponent);
     const float shift = raised == kMinusInfinity ? 0.0F : raised;
@@ -134,7 +122,7 @@ __device__ __forceinline__ void recompute_row(const ScoreParams& params, const B
                                               const ExactRow& row, unsigned short* destination,
                                               const KeyRows& rows = {}) {
   RowSums<head_dim_v> sums = row_sums<R, head_dim_v>(params, blocks, row, rows);
-  const float shrunk = sums.join(sink_log2<R>(params, row.head));
+  const float shrunk = sums.join(sink_log2<R>(params.sink, row.head));
 #pragma unroll
   for (int i = 0; i < sums.kColumns; ++i) {
     const int column = static_cast<int>(threadIdx.x % kThreadsPerWarp) + i * kThreadsPerWarp;

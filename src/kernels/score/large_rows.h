@@ -4,9 +4,9 @@
 // exponentials anew (auxiliary/large_rows.h); P is then made of the difference from that score.
 #pragma once
 
+#include "kernels/score/apply.h"
 #include "kernels/score/backward_params.h"
 #include "kernels/score/fragment.h"
-#include "kernels/score/transform.h"
 
 namespace strobe::score {
 
@@ -42,7 +42,7 @@ __device__ __forceinline__ float large_exponent(const ScoreParams& params, float
                                                 int distance, float scale, float row_max, float lse_log2, float most) {
   score = with_scale_and_bias(R, params, score, term);
   if constexpr (R.alibi) {
-    score = __fmaf_rn(-slope, fabsf(static_cast<float>(distance)), score);
+    score = less_slope(score, slope, static_cast<float>(distance));
   }
   return large_exponent(score, scale, row_max, lse_log2, most);
 }

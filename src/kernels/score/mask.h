@@ -4,8 +4,8 @@
 
 #include "kernels/math/constants.h"
 #include "kernels/score/fragment.h"
+#include "kernels/score/modifiers/tree_mask.h"
 #include "kernels/score/rule.h"
-#include "kernels/score/tree_mask.h"
 #include "kernels/sequence/visible_keys.h"
 
 namespace strobe::score {

@@ -1,58 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host hands to a kernel for the scores' sake: masks that are tensors, transform. Plain C++ without std
-// headers, shared by host and device.
+// What the host hands to a kernel for what happens to a score. Each modifier's part is in its own header, masks that
+// are tensors among them. Plain C++ without std headers, shared by host and device.
 #pragma once
 
-#include "kernels/math/philox.h"
+#include "kernels/score/modifiers/alibi.h"
+#include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/block_mask.h"
+#include "kernels/score/modifiers/dropout.h"
+#include "kernels/score/modifiers/softcap.h"
+#include "kernels/score/modifiers/tree_mask.h"
 
 namespace strobe {
 
-/// Block-mask rules: [batch or 1, query heads or 1, blocks of queries, blocks of keys], 0 hides.
-struct BlockMaskParams {
-  const unsigned char* data;
-  long long batch_stride, head_stride, row_stride;
-};
-
-/// Tree-mask rules: a number for each query, [batch, seqlen_q], packed [total_q].
-struct TreeParams {
-  const unsigned long long* words;
-  long long batch_stride;  // packed: 0
-};
-
-/// Bias rules: [batch or 1, query heads or 1, seqlen_q, seqlen_k].
-struct BiasParams {
-  const void* data;
-  long long batch_stride, head_stride, row_stride;  // elements
-  int in_pairs;                                     // 1: two neighbours from an even key on are one aligned access
-};
-
-/// Dropout rules.
-struct DropoutParams {
-  DropoutKey key;
-  const unsigned long long* state;      // null, or seed and offset in memory, instead of the key's
-  float keep_probability, keep_factor;  // the probability of being kept, and one over it
-};
-
-/// Of scores s up to `reach` either side of 0 the capped exponent is s (terms[0] + terms[1] s^2 + ...), nearly.
-template <int count>
-struct SoftcapTerms {
-  float terms[count];
-  float reach;
-};
-
 /// What happens to a score.
 struct ScoreParams {
-  float scale_log2;  // scores (after softcap) times this are exponents of 2
-  // Softcap rules: s -> tanh(s * scale / softcap), for which s is multiplied with softcap_exponent = 2 log2(e) scale /
-  // softcap, and scale_log2 and scale hold softcap in the place of the scale.
-  float softcap_exponent;
-  float softcap_half;            // -1/2 / scale_log2
-  SoftcapTerms<3> softcap_near;  // a quarter of the cap
-  SoftcapTerms<5> softcap_far;   // three quarters
-  float scale;                   // scale_log2 / log2(e): bias rules
+  // Scores times this are exponents of 2; of softcap rules it is the cap, not the scale, that makes them.
+  float scale_log2;
+  SoftcapParams softcap;
+  float scale;  // scale_log2 / log2(e): bias rules
 
-  const float* alibi_slopes;  // alibi rules: [batch or 1, query heads]
-  long long alibi_batch_stride;
+  AlibiParams alibi;
   const float* sink;  // sink rules: [query heads]
   BiasParams bias;
   DropoutParams dropout;

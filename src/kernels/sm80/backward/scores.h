@@ -4,10 +4,10 @@
 #pragma once
 
 #include "kernels/math/constants.h"
-#include "kernels/score/bias.h"
-#include "kernels/score/dropout.h"
+#include "kernels/score/apply.h"
 #include "kernels/score/large_rows.h"
-#include "kernels/score/transform.h"
+#include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm80/backward/work.h"
 
 namespace strobe::sm80::backward {
@@ -43,8 +43,7 @@ struct PartBias {
   /// Pairs that do not exist get 0.
   __device__ __forceinline__ void fetch(const ScoreBlock<C>& block) {
     const BiasParams& params = block.params.score.bias;
-    const long long first = block.work.sequence * params.batch_stride + block.head * params.head_stride +
-                            block.query() * params.row_stride + block.key(0);
+    const long long first = params.row(block.work.sequence, block.head, block.query()) + block.key(0);
     const int queries = block.work.q.used - block.query();
     const int keys = block.work.k.used - block.key(0);
 #pragma unroll
@@ -93,7 +92,7 @@ class LargeExponents {
   __device__ __forceinline__ explicit LargeExponents(const ScoreBlock<C>& block)
       : params_(block.params.score),
         scale_(score::remaining_scale<C.rule>(params_)),
-        slope_(C.rule.alibi ? score::slope_log2(params_, block.work.sequence, block.head) / scale_ : 0.0F),
+        slope_(C.rule.alibi ? score::slope_log2(params_.alibi, block.work.sequence, block.head) / scale_ : 0.0F),
         distance_(block.query() + block.work.diagonal - block.key(0)),
         row_max_(block.params.row_max +
                  score::first_block_of<C.rule>(block.params, block.work.sequence, block.head, C.block_m) * C.block_m +
@@ -120,7 +119,7 @@ class Exponents {
   __device__ __forceinline__ explicit Exponents(const ScoreBlock<C>& block)
       : scale_log2_(block.params.score.scale_log2) {
     if constexpr (C.rule.alibi) {
-      alibi_ = score::slope_log2(block.params.score, block.work.sequence, block.head);
+      slope_log2_ = score::slope_log2(block.params.score.alibi, block.work.sequence, block.head);
 #pragma unroll
       for (int r = 0; r < kRowsPerThread; ++r) {
         distance_[r] = static_cast<float>(block.query() + block.work.diagonal - block.key(r));
@@ -129,19 +128,13 @@ class Exponents {
   }
 
   __device__ __forceinline__ float of(float score, int r, int column, float term, float lse_log2) const {
-    float shift = lse_log2;
-    if constexpr (C.rule.alibi) {
-      shift = __fmaf_rn(fabsf(distance_[r] + static_cast<float>(column)), alibi_, shift);
-    }
-    if constexpr (C.rule.bias) {
-      shift = __fmaf_rn(term, -kLog2E, shift);
-    }
-    return __fmaf_rn(score, scale_log2_, -shift);
+    const float distance = distance_[r] + static_cast<float>(column);
+    return __fmaf_rn(score, scale_log2_, -score::subtracted<C.rule>(lse_log2, slope_log2_, distance, term));
   }
 
  private:
   const float scale_log2_;
-  float alibi_ = 0.0F;
+  float slope_log2_ = 0.0F;
   float distance_[kRowsPerThread] = {};  // of this thread's first column from its key's diagonal
 };
 
@@ -160,7 +153,7 @@ __device__ __forceinline__ void to_probabilities_by(const ExponentsOf& exponents
     const bool hidden = masked && visible.hides(r, column);
     s[i] = ptx::ex2_approx(hidden ? kMinusInfinity : exponents.of(x, r, column, term, lse));
     if constexpr (C.rule.softcap) {
-      slope[i] = hidden ? 0.0F : s[i] * fmaxf(__fmaf_rn(-x, x, 1.0F), 0.0F);
+      slope[i] = hidden ? 0.0F : s[i] * fmaxf(score::softcap_derivative(x), 0.0F);
     }
   };
 #pragma unroll
@@ -231,18 +224,13 @@ __device__ __forceinline__ void for_each_gradient(const ScoreBlock<C>& block, co
   }
 }
 
-/// dP without what is dropped.
-__device__ __forceinline__ float2 kept(const float* dp, unsigned dropped) {
-  return {(dropped & 1U) != 0 ? 0.0F : dp[0], (dropped >> 31) != 0 ? 0.0F : dp[1]};
-}
-
 /// P and dS = P (dP - D) as operands. A hidden pair's P is 0, and its dS is 0 unless dP - D is not finite: see
 /// score/exact_gradients.h. Under dropout dS is computed times the probability of being kept.
 template <Config C>
 __device__ __forceinline__ void to_operands(const ScoreBlock<C>& block, const Scores<C>& s, const Scores<C>& slope,
                                             const Scores<C>& dp, const float* d_sum, Operand<C>& p, Operand<C>& ds) {
   for_each_gradient<C>(block, d_sum, [&](int i, const float2& d, unsigned dropped) {
-    const float2 gradient = kept(&dp[i], dropped);
+    const float2 gradient = score::without_dropped(&dp[i], dropped);
     const float* const factor = C.rule.softcap ? &slope[i] : &s[i];
     p[i / 8][i % 8 / 2] = pack<C.rule.element>(s[i], s[i + 1]) & ~dropped;
     ds[i / 8][i % 8 / 2] = pack<C.rule.element>(factor[0] * (gradient.x - d.x), factor[1] * (gradient.y - d.y));

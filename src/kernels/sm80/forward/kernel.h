@@ -8,7 +8,7 @@
 // In the order in which to read:
 //   config.h, smem.h     what a variant is, and where everything lies in shared memory
 //   tile.h               the loop: TileForward::step
-//   ../../score/online_softmax.h, mask.h, transform.h    what a step does to its scores
+//   ../../score/apply.h, mask.h, softmax.h    what a step does to its scores
 //   ../tile/gemm.h, swizzled.h    the two products, and how their operands lie
 //   loader.h             copies ahead of their use
 //   merge.h              groups of warps that took turns at the keys

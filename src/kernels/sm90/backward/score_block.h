@@ -4,9 +4,9 @@
 #pragma once
 
 #include "kernels/math/constants.h"
-#include "kernels/score/bias.h"
+#include "kernels/score/apply.h"
 #include "kernels/score/large_rows.h"
-#include "kernels/score/transform.h"
+#include "kernels/score/modifiers/bias.h"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/params.h"
 #include "kernels/sm90/backward/smem.h"
@@ -48,7 +48,7 @@ struct ScoreBlock {
         query_first(m * C.block_m),
         slope_log2(0.0F) {
     if constexpr (C.rule.alibi) {
-      slope_log2 = score::slope_log2(params.score, work.sequence, head_in_batch - work.sequence * params.heads);
+      slope_log2 = score::slope_log2(params.score.alibi, work.sequence, head_in_batch - work.sequence * params.heads);
     }
   }
 
@@ -138,8 +138,7 @@ struct StepBias {
     const int head = block.head_in_batch - work.sequence * block.params.heads;
     const int query = block.query();
     const int key = block.key(0);
-    const long long first =
-        work.sequence * params.batch_stride + head * params.head_stride + query * params.row_stride + key;
+    const long long first = params.row(work.sequence, head, query) + key;
     const auto fetch_those = [&](const auto& exists) {
 #pragma unroll
       for (int i = 0; i < C.block_m / 2; ++i) {

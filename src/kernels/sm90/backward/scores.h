@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/math/hi_lo.h"
-#include "kernels/score/dropout.h"
+#include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm90/backward/score_block.h"
 
 namespace strobe::sm90::backward {
@@ -26,18 +26,15 @@ __device__ __forceinline__ void for_each_exponent(const ScoreBlock<C>& block, co
     const float2 lse = row_numbers<C>(lse_log2, j);
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
-      float2 shift = lse;
-      if constexpr (C.rule.alibi) {
-        const float first = distance[r] + static_cast<float>(8 * j);
-        shift = {__fmaf_rn(fabsf(first), block.slope_log2, lse.x),
-                 __fmaf_rn(fabsf(first + 1.0F), block.slope_log2, lse.y)};
-      }
+      float2 terms{};
       if constexpr (C.rule.bias) {
-        const float2 terms = bias.pair(2 * j + r);
-        shift = {__fmaf_rn(terms.x, -kLog2E, shift.x), __fmaf_rn(terms.y, -kLog2E, shift.y)};
+        terms = bias.pair(2 * j + r);
       }
+      const float first = distance[r] + static_cast<float>(8 * j);
+      const float low = score::subtracted<C.rule>(lse.x, block.slope_log2, first, terms.x);
+      const float high = score::subtracted<C.rule>(lse.y, block.slope_log2, first + 1.0F, terms.y);
       const int i = 4 * j + 2 * r;
-      visit(i, __fmaf_rn(s[i], scale_log2, -shift.x), __fmaf_rn(s[i + 1], scale_log2, -shift.y));
+      visit(i, __fmaf_rn(s[i], scale_log2, -low), __fmaf_rn(s[i + 1], scale_log2, -high));
     }
   }
 }
@@ -143,17 +140,17 @@ __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block,
   if (masked) {
 #pragma unroll
     for (int i = 0; i < C.block_m / 2; ++i) {
-      s[i] = score::softcapped<C.rule>(params, s[i]);
+      s[i] = score::softcapped(params.softcap, s[i]);
     }
     hide<C>(block, s);  // before the exponent, whose scale is positive here
   } else {              // of two keys that a query sees; if one score is not a number, its LSE is not, either
 #pragma unroll
     for (int i = 0; i < C.block_m / 2; i += i % 4 == 1 ? 3 : 1) {
-      score::softcap_two<C.rule>(params, s[i], s[i + 2]);
+      score::softcap_two(params.softcap, s[i], s[i + 2]);
     }
   }
   const auto times_derivative = [](float probability, float tanh) {
-    return probability * fmaxf(__fmaf_rn(-tanh, tanh, 1.0F), 0.0F);  // of hidden scores 0, not 0 * -inf
+    return probability * fmaxf(score::softcap_derivative(tanh), 0.0F);  // of hidden scores 0, not 0 * -inf
   };
   const auto probability = [](float exponent, float tanh) {
     // A bias that lies in shared memory has been copied for hidden keys, too, and may hold anything there.
@@ -219,19 +216,7 @@ __device__ __forceinline__ score::DropoutSlices<queries> draw_dropout(const Scor
   return score::draw_columns<queries>(score::dropout_key_of(block.params.score.dropout), head, query, key);
 }
 
-/// Float16 pairs of the probabilities at p[i][j] of an operand, with the sign of dropped ones set.
-template <int columns>
-__device__ __forceinline__ uint32_t mark_dropped(uint32_t halves, const score::DropoutSlices<columns>& slices, int i,
-                                                 int j) {
-  return halves | (slices.dropped(i, j / kRowsPerThread, j % kRowsPerThread) & 0x80008000U);
-}
-
-/// Under dropout: dS times the probability of being kept, of P with its sign and D times that probability.
-__device__ __forceinline__ float dropped_score_gradient(float p, float dp, float d) {
-  return __fmaf_rn(fmaxf(p, 0.0F), dp, -fabsf(p) * d);
-}
-
-/// D as dropped_score_gradient() takes it.
+/// D times a factor.
 template <Config C>
 __device__ __forceinline__ void scale_sums(RowNumbers<C>& d_sum, float factor) {
 #pragma unroll

@@ -10,7 +10,7 @@
 //   tile/work.h, rules.h            which rows and keys a tile has, and what happens to its scores
 //   consume/pipelined.h             the loop: PipelinedLoop::step, and what overlaps with what
 //   consume/steps.h                 its parts: the two products, and from scores to probabilities
-//   ../../score/online_softmax.h, mask.h, transform.h    what a step does to its scores
+//   ../../score/apply.h, mask.h, softmax.h    what a step does to its scores
 //   ../tile/gemm.h                  the two products
 //   consume/tile_loop.h             the other loops
 //   produce/producer.h              which warp brings Q, K, V, their scales and the bias

@@ -26,7 +26,7 @@ __device__ __forceinline__ void bias_probabilities(const ScoreBlock<C>& block, b
   if constexpr (C.rule.softcap) {
 #pragma unroll
     for (int i = 0; i < C.block_m / 2; ++i) {
-      s[i] = score::softcapped<C.rule>(block.params.score, s[i]);
+      s[i] = score::softcapped(block.params.score.softcap, s[i]);
     }
   }
   plain_probabilities<C>(block, masked, has_large_rows, s, lse_log2, bias);

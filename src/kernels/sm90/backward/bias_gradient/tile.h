@@ -2,7 +2,8 @@
 // The bias's gradient in tiles, and the sequences and heads that share one.
 #pragma once
 
-#include "kernels/score/block_mask.h"
+#include "kernels/score/bias_gradient.h"
+#include "kernels/score/modifiers/block_mask.h"
 #include "kernels/sm90/backward/bias_gradient/config.h"
 #include "kernels/sm90/backward/work.h"
 
@@ -25,7 +26,7 @@ struct BiasStep {
     work.n = tile.n * kKeyWarpgroups + warpgroup;
     score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params.visibility, work);
     visible = tile.m >= work.m_begin && tile.m < work.m_end &&
-              score::shows_pair<C.rule>(params, sequence, head, tile.m * C.block_m, work.n * block_n(C));
+              score::shows_pair<C.rule>(params.blocks, sequence, head, tile.m * C.block_m, work.n * block_n(C));
   }
 };
 

@@ -2,7 +2,7 @@
 // A tile of dQ as numbers: its queries, and the tiles of keys that they see.
 #pragma once
 
-#include "kernels/score/block_mask.h"
+#include "kernels/score/modifiers/block_mask.h"
 #include "kernels/sm90/backward/query_gradient/config.h"
 #include "kernels/sm90/backward/visible_blocks.h"
 
@@ -78,7 +78,7 @@ class KeyTiles {
     if constexpr (C.rule.block_mask != 0) {
       static_assert(C.rule.block_mask % (C.consumer_warpgroups * kScoreTile) == 0);
       return search_.find(end, n, end, [&](int tile) {
-        return score::shows_pair<C.rule>(params_, tile_.sequence, tile_.head, tile_.m_first * kScoreTile,
+        return score::shows_pair<C.rule>(params_.blocks, tile_.sequence, tile_.head, tile_.m_first * kScoreTile,
                                          tile * kScoreTile);
       });
     } else {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/math/eight_bit.h"
-#include "kernels/score/transform.h"
+#include "kernels/score/apply.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/tile/block_scales.h"
 #include "kernels/sm90/forward/tile/work.h"

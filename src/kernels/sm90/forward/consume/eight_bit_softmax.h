@@ -7,7 +7,7 @@
 // sums over blocks are float32.
 #pragma once
 
-#include "kernels/score/online_softmax.h"
+#include "kernels/score/softmax.h"
 #include "kernels/sm90/forward/consume/eight_bit_scores.h"
 #include "kernels/sm90/forward/tile/softmax.h"
 

@@ -2,7 +2,8 @@
 // The parts of a step on 16-bit operands, of which loops are made: the two products, and from scores to probabilities.
 #pragma once
 
-#include "kernels/score/online_softmax.h"
+#include "kernels/score/apply.h"
+#include "kernels/score/modifiers/softcap_step.h"
 #include "kernels/sm90/forward/consume/rings.h"
 #include "kernels/sm90/forward/smem.h"
 #include "kernels/sm90/forward/tile/blocks.h"
@@ -67,7 +68,7 @@ class Steps : protected Rings<C> {
   __device__ __forceinline__ bool probabilities(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
                                                 const Bias& bias) {
     if constexpr (!masked && score::caps_in_softmax(C.rule)) {
-      return softmax.capped_step(s, params_.score);
+      return score::capped_step(softmax, s, params_.score);
     }
     const score::RowNumbers origins = transform<!masked>(s, rules, n, bias);
     if constexpr (masked) {

@@ -2,6 +2,7 @@
 // Rows that see no key, and those that are owned and not used.
 #pragma once
 
+#include "kernels/score/modifiers/sink.h"
 #include "kernels/sm90/forward/store/lse.h"
 #include "kernels/sm90/forward/store/pipe.h"
 
@@ -18,7 +19,7 @@ __device__ __forceinline__ void store_nothing(const Params& params, const TileWo
     if (i % chunks == 0) {
       const bool exists = row < work.q.used * C.packed_heads;
       store_lse<C>(params, work, row,
-                   exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) * kLn2 : kMinusInfinity);
+                   exists ? score::sink_log2<C.rule>(params.score.sink, head_of<C>(work, row)) * kLn2 : kMinusInfinity);
     }
   }
 }

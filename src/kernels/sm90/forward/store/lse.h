@@ -2,7 +2,7 @@
 // What rows leave beside O: LSE, and the largest score of their head.
 #pragma once
 
-#include "kernels/score/transform.h"
+#include "kernels/score/apply.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/tile/rows.h"
 #include "kernels/sm90/forward/tile/softmax.h"

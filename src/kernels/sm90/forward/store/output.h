@@ -2,7 +2,7 @@
 // O and LSE, from a warpgroup's registers to global memory.
 #pragma once
 
-#include "kernels/score/transform.h"
+#include "kernels/score/modifiers/sink.h"
 #include "kernels/sm90/forward/store/lse.h"
 #include "kernels/sm90/forward/store/pipe.h"
 #include "kernels/sm90/forward/tile/rows.h"
@@ -67,7 +67,7 @@ __device__ __forceinline__ bool store_tile(const Params& params, OutputPipe<C>& 
     if constexpr (C.rule.sink) {
       const bool joins = exists && joins_sink<C>(work.tile.part);
       factor[r] =
-          softmax.join(r, joins ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
+          softmax.join(r, joins ? score::sink_log2<C.rule>(params.score.sink, head_of<C>(work, row)) : kMinusInfinity);
     }
     if constexpr (kSplits<C>) {
       if (is_part) {

@@ -2,10 +2,10 @@
 // What happens to the scores and probabilities of one warpgroup's rows of a tile.
 #pragma once
 
-#include "kernels/score/bias.h"
-#include "kernels/score/dropout.h"
+#include "kernels/score/apply.h"
 #include "kernels/score/mask.h"
-#include "kernels/score/transform.h"
+#include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/smem.h"

@@ -2,7 +2,7 @@
 // The softmax of a tile's rows.
 #pragma once
 
-#include "kernels/score/online_softmax.h"
+#include "kernels/score/softmax.h"
 #include "kernels/sm90/forward/config.h"
 
 namespace strobe::sm90::forward {

@@ -9,7 +9,6 @@
 #include "kernels/score/fragment.h"
 #include "kernels/score/lse.h"
 #include "kernels/score/rule.h"
-#include "kernels/score/softcap.h"
 
 namespace strobe::score {
 
@@ -92,44 +91,6 @@ struct OnlineSoftmax {
     return grew;
   }
 
-  /// As step(), of scores that are all visible and still to be softcapped (caps_in_softmax).
-  __device__ __forceinline__ bool capped_step(float (&s)[block_n / 2], const ScoreParams& params) {
-    if (params.scale_log2 >= kMostFused) {  // a cap that leaves them large
-      for_each_score(s, [&](float& x, int, int) { x = capped_exponent<R>(params, x); });
-      return step(s, 1.0F);
-    }
-    float furthest[kRowsPerThread] = {};
-    for_each_score(s, [&](const float& x, int r, int) { furthest[r] = fmaxf(furthest[r], fabsf(x)); });
-    bool passes = false;
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      // tanh(x) is at most x: near the cap the maximum is looked at more often than it need be.
-      const float twice = furthest[r] * params.softcap_exponent;
-      passes |= twice * params.scale_log2 > (max_log2[r] + kSlack) * (2.0F * kLog2E);
-    }
-    const bool grew = __any_sync(kFullWarp, passes);
-    if (grew) {
-      float highest[kRowsPerThread];
-      highest_or_zero(s, highest);
-      raise_maximum_to(s, highest, [&](float x) { return capped_exponent<R>(params, x); });
-    }
-    const float reach = fmaxf(furthest[0], furthest[1]);
-    if (__all_sync(kFullWarp, reach <= params.softcap_near.reach)) {
-      add_capped(s, params.softcap_near);
-      return grew;
-    }
-    if (__all_sync(kFullWarp, reach <= params.softcap_far.reach)) {
-      add_capped(s, params.softcap_far);
-      return grew;
-    }
-    if (__any_sync(kFullWarp, reach * params.softcap_exponent > kSoftcapMostExponent)) {
-      const float most = kSoftcapMostExponent / params.softcap_exponent;
-      for_each_score(s, [&](float& x, int, int) { x = ptx::min_nan(x, most); });
-    }
-    add_capped(s, params);
-    return grew;
-  }
-
   // The parts of step(), for those who put other work between them.
 
   /// Whether this thread's scores pass the maximum, or some are large: then the whole warp must call raise_maximum().
@@ -194,6 +155,14 @@ struct OnlineSoftmax {
     raise_maximum_to({{exponent_of(highest[0]), exponent_of(highest[1])}});
   }
 
+  /// raise_maximum() of scores that `exponent_of` makes exponents, which were not looked at.
+  template <typename ExponentOf>
+  __device__ __forceinline__ void raise_maximum_by(const float (&s)[block_n / 2], const ExponentOf& exponent_of) {
+    float highest[kRowsPerThread];
+    highest_or_zero(s, highest);
+    raise_maximum_to(s, highest, exponent_of);
+  }
+
   /// Turns the scores of sixteen keys, those of the operand `step`, into probabilities.
   __device__ __forceinline__ void exponentiate(float (&s)[block_n / 2], int step, float scale_log2) {
     float part[kRowsPerThread] = {};
@@ -207,6 +176,39 @@ struct OnlineSoftmax {
     for (int r = 0; r < kRowsPerThread; ++r) {
       sum[r] += part[r];
     }
+  }
+
+  /// Scores become probabilities and join the sums: exponent(score, r) is that of a score of row r, less shift(r).
+  template <typename ExponentOf>
+  __device__ __forceinline__ void add_exponentials(float (&s)[block_n / 2], const ExponentOf& exponent) {
+    float part[kRowsPerThread][2] = {};
+    for_each_score(s, [&](float& x, int r, int column) {
+      x = ptx::ex2_approx(exponent(x, r));
+      part[r][column % 2] += x;
+    });
+    add(part);
+  }
+
+  /// The same, by neighbours: exponents(x, y, r) makes exponents of two scores of row r.
+  template <typename ExponentsOf>
+  __device__ __forceinline__ void add_pairs(float (&s)[block_n / 2], const ExponentsOf& exponents) {
+    float part[kRowsPerThread][2] = {};
+#pragma unroll
+    for (int i = 0; i < block_n / 2; i += 2) {
+      const int r = i / 2 % kRowsPerThread;
+      exponents(s[i], s[i + 1], r);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        s[i + c] = ptx::ex2_approx(s[i + c]);
+        part[r][c] += s[i + c];
+      }
+    }
+    add(part);
+  }
+
+  /// What exponents are relative to.
+  __device__ __forceinline__ float shift(int r) const {
+    return may_hide_all(R) && max_log2[r] == kMinusInfinity ? 0.0F : max_log2[r];
   }
 
   /// Never true once step() has run: whether a sum is negative. A branch on it keeps the additions above the branch.
@@ -256,49 +258,13 @@ struct OnlineSoftmax {
     }
   }
 
-  /// Scores become probabilities and join the sum.
+  /// Scores become probabilities and join the sums.
   __device__ __forceinline__ void add_exponentials(float (&s)[block_n / 2], float scale_log2,
                                                    const RowNumbers& shifts) {
-    float part[kRowsPerThread][2] = {};
-    for_each_score(s, [&](float& x, int r, int column) {
-      x = ptx::ex2_approx(__fmaf_rn(x, scale_log2, -shifts.row[r]));
-      part[r][column % 2] += x;
-    });
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      sum[r] += part[r][0] + part[r][1];
-    }
+    add_exponentials(s, [&](float x, int r) { return __fmaf_rn(x, scale_log2, -shifts.row[r]); });
   }
 
-  /// The same by exponentials and reciprocals.
-  __device__ __forceinline__ void add_capped(float (&s)[block_n / 2], const ScoreParams& params) {
-    const float offsets[kRowsPerThread] = {params.scale_log2 - shift(0), params.scale_log2 - shift(1)};
-    float part[kRowsPerThread][2] = {};
-#pragma unroll
-    for (int i = 0; i < block_n / 2; i += 2) {
-      const int r = i / 2 % kRowsPerThread;
-      capped_exponents(params, s[i], s[i + 1], offsets[r]);
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        s[i + c] = ptx::ex2_approx(s[i + c]);
-        part[r][c] += s[i + c];
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      sum[r] += part[r][0] + part[r][1];
-    }
-  }
-
-  /// The same of scores that are all within a polynomial's reach.
-  template <int count>
-  __device__ __forceinline__ void add_capped(float (&s)[block_n / 2], const SoftcapTerms<count>& polynomial) {
-    const float shifts[kRowsPerThread] = {shift(0), shift(1)};
-    float part[kRowsPerThread][2] = {};
-    for_each_score(s, [&](float& x, int r, int column) {
-      x = ptx::ex2_approx(__fmaf_rn(x, capped_slope(polynomial, x), -shifts[r]));
-      part[r][column % 2] += x;
-    });
+  __device__ __forceinline__ void add(const float (&part)[kRowsPerThread][2]) {
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       sum[r] += part[r][0] + part[r][1];
@@ -375,11 +341,6 @@ struct OnlineSoftmax {
   __device__ __forceinline__ static float highest_of_quad(float x) {
     x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, 1));
     return fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));
-  }
-
-  /// What exponents are relative to.
-  __device__ __forceinline__ float shift(int r) const {
-    return may_hide_all(R) && max_log2[r] == kMinusInfinity ? 0.0F : max_log2[r];
   }
 };
 
