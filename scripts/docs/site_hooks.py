@@ -16,6 +16,7 @@ from mkdocs.structure.files import File
 sys.path.insert(0, str(Path(__file__).parent))
 import headers
 import performance_logs
+import project
 import python_reference
 from formulas import Formulas
 
@@ -84,6 +85,14 @@ def text_of(path):
     if path.suffix == ".h":
         return headers.page(path)
     return performance_logs.page(path) if path.suffix == ".json" else path.read_text(encoding="utf-8")
+
+
+def on_config(config):
+    config.site_name = f"Strobe {project.version()}"
+    config.repo_url = project.repository()
+    config.repo_name = "Source"
+    config.edit_uri = "edit/main/docs/" if config.repo_url else ""
+    return config
 
 
 def on_files(files, config):
