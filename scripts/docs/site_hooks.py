@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import headers
 import performance_logs
@@ -22,7 +23,12 @@ from formulas import Formulas
 
 ROOT = Path(__file__).resolve().parents[2]
 # Pages of the site that do not lie in docs/.
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+}
 EXAMPLES = ("quickstart", "sentence_search", "gpt", "generate")
 PAGES |= {f"examples/{name}/README.md": f"examples/{name}.md" for name in EXAMPLES}
 PAGES |= {f"docs/log/{path.name}": f"log/{path.stem}.md" for path in performance_logs.log_files(ROOT)}
