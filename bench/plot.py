@@ -19,16 +19,18 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-# The palette of Okabe and Ito, which every kind of colour vision tells apart; markers differ too, for print.
+# Colours that every kind of colour vision tells apart: the palette of Okabe and Ito, and an indigo of Paul Tol's.
+# Markers and dashes differ too, for print. What lies nearest to Strobe's line looks least like it.
 STYLES = {
     "strobe": ("Strobe", "#D55E00", "o"),
-    "flash_attention_3": ("FlashAttention-3", "#E69F00", "P"),
+    "flash_attention_3": ("FlashAttention-3", "#332288", "s"),
     "flash_attention_2": ("FlashAttention-2", "#56B4E9", "D"),
     "cudnn": ("cuDNN", "#009E73", "^"),
     "pytorch": ("PyTorch", "#0072B2", "s"),
     "standard": ("standard attention", "#CC79A7", "v"),
     "probe": ("FMA probe", "#777777", ""),
 }
+DASHES = {"flash_attention_3": (0, (5, 2)), "cudnn": (0, (2, 1.5)), "probe": (0, (4, 3)), "copy": (0, (4, 3))}
 APPEARANCE = {
     "font.family": "sans-serif",
     "font.size": 10,
@@ -57,6 +59,64 @@ def chosen(rows, key, wanted):
     return [row for row in rows if not wanted or str(row[key]) in wanted]
 
 
+def line_style(implementation, color, marker):
+    """Strobe's line is wide and lies below the others, so that a line that runs along it can be seen on it."""
+    ours = implementation == "strobe"
+    return {
+        "color": color,
+        "marker": marker,
+        "markersize": 7 if ours else 4.5,
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.7,
+        "linewidth": 3.2 if ours else 1.5,
+        "linestyle": DASHES.get(implementation, "solid"),
+        "zorder": 3 if ours else 4,
+    }
+
+
+def label_lines(axes, gap=11):
+    """Names the lines at their right ends: texts at least `gap` points apart, joined to their lines."""
+    lines = sorted(axes.get_lines(), key=lambda line: line.get_ydata()[-1])
+    points = 72 / axes.figure.dpi
+    heights = [axes.transData.transform((1, line.get_ydata()[-1]))[1] * points for line in lines]
+    for at in range(1, len(heights)):
+        heights[at] = max(heights[at], heights[at - 1] + gap)
+    for line, height in zip(lines, heights, strict=True):
+        end = line.get_xydata()[-1]
+        below = axes.transData.transform(end)[1] * points
+        axes.annotate(
+            line.get_label(),
+            end,
+            xytext=(16, height - below),
+            textcoords="offset points",
+            fontsize=9,
+            va="center",
+            color="#222222",
+            fontweight="bold" if line.get_label() == "Strobe" else "normal",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": line.get_color(), "linewidth": 0.8, "shrinkA": 0, "shrinkB": 4},
+        )
+
+
+def legend_below_title(canvas, title, handles, labels):
+    """The title and, in a line below it, what the lines are; returns the height in inches that is left for panels."""
+    height = canvas.get_figheight()
+    head = canvas.suptitle(title, x=0.02, y=1 - 0.1 / height, ha="left", va="top", fontsize=12, fontweight="bold")
+    head.set_in_layout(False)  # its room is in what is returned
+    canvas.legend(
+        handles,
+        labels,
+        ncols=len(labels),
+        loc="upper left",
+        bbox_to_anchor=(0.012, 1 - 0.3 / height),
+        frameon=False,
+        fontsize=9,
+        handlelength=2.8,
+        columnspacing=1.2,
+    )
+    return height - 0.55
+
+
 def draw_panel(axes, rows, unit):
     """One line for each implementation."""
     seqlens = sorted({row["seqlen"] for row in rows})
@@ -66,18 +126,7 @@ def draw_panel(axes, rows, unit):
         )
         if not points:
             continue
-        ours = implementation == "strobe"
-        axes.plot(
-            *zip(*points, strict=True),
-            label=label,
-            color=color,
-            marker=marker,
-            markersize=6 if ours else 5,
-            markeredgecolor="white",
-            linewidth=2.6 if ours else 1.6,
-            linestyle=(0, (4, 3)) if implementation == "probe" else "solid",
-            zorder=4 if ours else 3,
-        )
+        axes.plot(*zip(*points, strict=True), label=label, **line_style(implementation, color, marker))
     axes.set_xscale("log", base=2)
     axes.set_xticks(seqlens, [f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else str(n) for n in seqlens])
     axes.minorticks_off()
@@ -90,7 +139,7 @@ def figure(rows, title):
     passes = list(dict.fromkeys(row["pass"] for row in rows))
     lines = list(itertools.product(passes, sorted({row["causal"] for row in rows})))
     giga = max(row["tflops"] for row in rows) < 1.0
-    size = (1.2 + 3.4 * len(head_dims), 1.2 + 2.6 * len(lines))
+    size = (2.2 + 2.7 * len(head_dims), 1.1 + 2.3 * len(lines))
     canvas, grid = plt.subplots(len(lines), len(head_dims), figsize=size, sharey=True, sharex=True, squeeze=False)
     for axes_of_line, (which, causal) in zip(grid, lines, strict=True):
         for axes, (head_dim, head_dim_v) in zip(axes_of_line, head_dims, strict=True):
@@ -107,11 +156,10 @@ def figure(rows, title):
     for axes in grid[-1]:
         axes.set_xlabel("sequence length")
     handles = {label: line for axes in grid.flat for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    canvas.suptitle(title, x=0.02, ha="left", fontsize=12, fontweight="bold")
-    canvas.legend(
-        handles.values(), handles.keys(), ncols=len(handles), loc="lower left", bbox_to_anchor=(0.015, 0), frameon=False
-    )
-    canvas.tight_layout(rect=(0, 0.3 / size[1], 1, 1))
+    top = legend_below_title(canvas, title, handles.values(), handles.keys())
+    canvas.tight_layout(rect=(0, 0, 1 - 1.35 / size[0], top / size[1]))
+    for axes_of_line in grid:
+        label_lines(axes_of_line[-1])
     return canvas
 
 

@@ -65,19 +65,17 @@ def draw_panel(axes, rows, measure):
         axes.axhline(1.0, color="#444444", linewidth=1.0, zorder=4)
 
 
-def figure(plt, table, inputs):
+def figure(plot, table, inputs):
     rows = [row for row in table["rows"] if row["inputs"] == inputs]
     dtypes = list(dict.fromkeys(row["dtype"] for row in rows))
-    canvas, grid = plt.subplots(len(MEASURES), len(dtypes), figsize=(9, 6), sharey="row", squeeze=False)
+    canvas, grid = plot.plt.subplots(len(MEASURES), len(dtypes), figsize=(9, 6), sharey="row", squeeze=False)
     for axes_of_measure, (measure, text) in zip(grid, MEASURES.items(), strict=True):
         for axes, dtype in zip(axes_of_measure, dtypes, strict=True):
             draw_panel(axes, [row for row in rows if row["dtype"] == dtype], measure)
             axes.set_title(dtype, loc="left", fontsize=10, color="#222222")
         axes_of_measure[0].set_ylabel(text)
-    canvas.suptitle(TITLES[inputs], x=0.02, ha="left", fontsize=12, fontweight="bold")
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    canvas.legend(handles, labels, ncols=len(handles), loc="lower left", bbox_to_anchor=(0.015, 0), frameon=False)
-    canvas.tight_layout(rect=(0, 0.05, 1, 1))
+    top = plot.legend_below_title(canvas, TITLES[inputs], *grid[0][0].get_legend_handles_labels())
+    canvas.tight_layout(rect=(0, 0, 1, top / canvas.get_figheight()))
     return canvas
 
 
@@ -92,15 +90,11 @@ def main():
         record(arguments.json)
         return
 
-    import matplotlib as mpl
+    import plot  # needs matplotlib, which --record does without
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-    from plot import APPEARANCE
-
-    plt.rcParams.update(APPEARANCE)
+    plot.plt.rcParams.update(plot.APPEARANCE)
     table = json.loads(arguments.json.read_text(encoding="utf-8"))
-    figure(plt, table, arguments.inputs).savefig(
+    figure(plot, table, arguments.inputs).savefig(
         arguments.out, dpi=160, metadata={"Date": None} if arguments.out.suffix == ".svg" else {}
     )
 

@@ -11,7 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
-from plot import APPEARANCE, STYLES, plt
+from plot import APPEARANCE, STYLES, legend_below_title, line_style, plt
 
 LINES = {**STYLES, "copy": ("copy, bytes read and written", "#777777", "")}
 
@@ -23,8 +23,7 @@ def draw_panel(axes, rows):
         points = sorted((row["seqlen_k"], row["gbps"]) for row in rows if row["implementation"] == implementation)
         if not points:
             continue
-        line = (0, (4, 3)) if implementation == "copy" else "solid"
-        axes.plot(*zip(*points, strict=True), label=label, color=color, marker=marker, linestyle=line, linewidth=2)
+        axes.plot(*zip(*points, strict=True), label=label, **line_style(implementation, color, marker))
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, [f"{n // 1024}k" if n % 1024 == 0 else str(n) for n in lengths])
     axes.minorticks_off()
@@ -57,10 +56,8 @@ def main():
     threads = f"{first['threads']} thread{'s' if first['threads'] > 1 else ''}"
     heads = f"{first['heads']} heads of {first['head_dim']}, {first['heads_kv']} of keys"
     title = f"Few queries, {heads}: {first['device']}, {threads}"
-    canvas.suptitle(title, x=0.02, ha="left", fontsize=12, fontweight="bold")
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    canvas.legend(handles, labels, ncols=3, loc="lower left", bbox_to_anchor=(0.015, 0), frameon=False)
-    canvas.tight_layout(rect=(0, 0.08, 1, 1))
+    top = legend_below_title(canvas, title, *grid[0][0].get_legend_handles_labels())
+    canvas.tight_layout(rect=(0, 0, 1, top / size[1]))
     svg = arguments.out.suffix == ".svg"
     canvas.savefig(arguments.out, dpi=160, metadata={"Date": None} if svg else {})
 

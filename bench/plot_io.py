@@ -18,7 +18,7 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
-from plot import APPEARANCE
+from plot import APPEARANCE, legend_below_title
 
 STYLES = {
     "standard": ("standard attention", "#CC79A7", "v"),
@@ -96,18 +96,9 @@ def figure(rows, seqlen, fast_memory):
             axes.set_title(f"{which}, {fixed}", loc="left", fontsize=10, color="#222222")
         row_of_axes[0].set_ylabel("elements moved")
     title = f"Elements moved between slow and fast memory, counted: one head, d = {rows[0]['head_dim']}"
-    canvas.suptitle(title, x=0.02, ha="left", fontsize=12, fontweight="bold")
     orders = [line for line in grid[0][0].get_lines() if line.get_marker() != "None"]
-    canvas.legend(
-        handles=orders,
-        ncols=len(orders),
-        loc="lower left",
-        bbox_to_anchor=(0.015, 0),
-        frameon=False,
-        fontsize=9,
-        columnspacing=1.2,
-    )
-    canvas.tight_layout(rect=(0, 0.04, 1, 1))
+    top = legend_below_title(canvas, title, orders, [line.get_label() for line in orders])
+    canvas.tight_layout(rect=(0, 0, 1, top / canvas.get_figheight()))
     return canvas
 
 

@@ -12,7 +12,7 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
-from plot import APPEARANCE
+from plot import APPEARANCE, legend_below_title
 
 BARS = {
     "standard": ("standard attention", "#CC79A7"),
@@ -64,9 +64,9 @@ def main():
             axes.set_ylabel("GB")
         handles, labels = panels[0][1].get_legend_handles_labels()
         named = dict(zip(labels, handles, strict=True))
-        figure.legend(named.values(), named.keys(), loc="lower center", ncols=len(named), frameon=False)
-        figure.suptitle(f"{record['device']}, {record['heads']} heads of {record['head_dim']}, bfloat16", fontsize=10)
-        figure.tight_layout(rect=(0, 0.05, 1, 1))
+        title = f"{record['device']}, {record['heads']} heads of {record['head_dim']}, bfloat16"
+        top = legend_below_title(figure, title, named.values(), named.keys())
+        figure.tight_layout(rect=(0, 0, 1, top / figure.get_figheight()))
         figure.savefig(options.out, metadata={"Date": None})
 
 

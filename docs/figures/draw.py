@@ -7,14 +7,18 @@ python docs/figures/draw.py
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts/docs"))
+from dark_mode import with_dark_mode
+
 FOLDER = Path(__file__).parent
 INK, FAINT = "#24292F", "#57606A"
+ON_COLOR = "#1B1F24"  # text on cells, whose colours are the same on dark pages
 COLORS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7")  # of Okabe and Ito's palette
 HIDDEN, MASKED = "#EAEEF2", "#F0E442"
 
 
 class Canvas:
-    """Collects SVG elements on a white card, which is legible on light and dark pages alike."""
+    """Collects SVG elements on a card, which is white or, for readers who prefer that, dark."""
 
     def __init__(self, width, height):
         self.size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
@@ -53,7 +57,7 @@ class Canvas:
     def svg(self):
         body = "\n".join(self.elements)
         font = 'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"'
-        return f'<svg xmlns="http://www.w3.org/2000/svg" {self.size} {font}>\n{body}\n</svg>\n'
+        return with_dark_mode(f'<svg xmlns="http://www.w3.org/2000/svg" {self.size} {font}>\n{body}\n</svg>\n')
 
 
 def visible(query, key, seqlen_q, seqlen_k, causal=None, left=-1, right=-1):
@@ -130,7 +134,7 @@ def orders():
                 worker, turn = place(row, column)
                 x, y = x0 + column * cell, top + row * cell
                 canvas.cell(x, y, cell, cell, COLORS[worker])
-                canvas.text(x + cell / 2, y + cell / 2 + 5, turn + 1, 13, INK, "middle")
+                canvas.text(x + cell / 2, y + cell / 2 + 5, turn + 1, 13, ON_COLOR, "middle")
         middle = top + tiles * cell / 2
         canvas.elements.append(
             f'<text x="{x0 - 12}" y="{middle}" font-size="11" fill="{FAINT}" text-anchor="middle" '
@@ -269,7 +273,7 @@ def hopper_pipeline():
 
     def span(lane, begin, length, color, text):
         canvas.cell(left + begin * unit, top + lane * 42, length * unit, height, color)
-        canvas.text(left + (begin + length / 2) * unit, top + lane * 42 + 17, text, 11, INK, "middle")
+        canvas.text(left + (begin + length / 2) * unit, top + lane * 42 + 17, text, 11, ON_COLOR, "middle")
 
     for lane, name in enumerate(("1: tensor cores", "1: softmax", "2: tensor cores", "2: softmax")):
         canvas.text(left - 14, top + lane * 42 + 17, f"warpgroup {name}", 12, INK, "end")

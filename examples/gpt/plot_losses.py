@@ -16,9 +16,9 @@ from matplotlib import pyplot
 
 BASE = "sdpa"
 STYLES: dict[str, dict[str, Any]] = {
-    "strobe": {"linewidth": 3.5, "alpha": 0.45},
+    "strobe": {"linewidth": 3.5, "color": "#D55E00", "alpha": 0.6},
     "sdpa": {"linewidth": 1.0, "color": "black"},
-    "math": {"linewidth": 1.5, "color": "tab:green", "linestyle": ":"},
+    "math": {"linewidth": 1.5, "color": "#009E73", "linestyle": ":"},
 }
 
 
@@ -31,7 +31,7 @@ def differences(losses: dict[str, list[float]]) -> dict[str, list[float]]:
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    mpl.rcParams["svg.hashsalt"] = "strobe"  # the same curves give the same file
+    mpl.rcParams.update({"svg.hashsalt": "strobe", "svg.fonttype": "none"})  # the same curves give the same file
     figure, (above, below) = pyplot.subplots(2, figsize=(7, 5), height_ratios=(3, 1), sharex=True, layout="constrained")
     for axes, curves in ((above, record["losses"]), (below, differences(record["losses"]))):
         for name, curve in curves.items():

@@ -20,7 +20,7 @@ COLORS = {"strobe": "#D55E00", "cudnn": "#009E73", "flash": "#56B4E9", "math": "
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    mpl.rcParams["svg.hashsalt"] = "strobe"  # the same figures give the same file
+    mpl.rcParams.update({"svg.hashsalt": "strobe", "svg.fonttype": "none"})  # the same figures give the same file
     groups = list(dict.fromkeys((row["size"], row["context"]) for row in record["rows"]))
     names = list(dict.fromkeys(row["attention"] for row in record["rows"]))
     figure, axes = pyplot.subplots(figsize=(7, 3.5), layout="constrained")
@@ -36,7 +36,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
     axes.set(ylabel="model TFLOP/s", title=f"Training a GPT: {record['device']}")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-    axes.legend(ncols=2, fontsize=8)
+    axes.legend(ncols=len(names), fontsize=8, frameon=False, loc="upper left")
     axes.margins(y=0.25)
     figure.savefig(path, metadata={"Date": None})
 

@@ -10,6 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from dark_mode import with_dark_mode
+
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = "docs/benchmarks"
 XEON = f"{BENCHMARKS}/cpu/xeon-amx-grid-16-threads.json"
@@ -41,6 +43,7 @@ PLOTS = {
 def draw(plot, out):
     script, *arguments = PLOTS[plot]
     subprocess.run([sys.executable, script, *arguments, "--out", out], cwd=ROOT, check=True)
+    out.write_text(with_dark_mode(out.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def main():

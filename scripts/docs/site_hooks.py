@@ -13,15 +13,22 @@ from pathlib import Path, PurePosixPath
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import headers
 import performance_logs
+import project
 import python_reference
 from formulas import Formulas
 
 ROOT = Path(__file__).resolve().parents[2]
 # Pages of the site that do not lie in docs/.
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+}
 EXAMPLES = ("quickstart", "sentence_search", "gpt", "generate")
 PAGES |= {f"examples/{name}/README.md": f"examples/{name}.md" for name in EXAMPLES}
 PAGES |= {f"docs/log/{path.name}": f"log/{path.stem}.md" for path in performance_logs.log_files(ROOT)}
@@ -84,6 +91,14 @@ def text_of(path):
     if path.suffix == ".h":
         return headers.page(path)
     return performance_logs.page(path) if path.suffix == ".json" else path.read_text(encoding="utf-8")
+
+
+def on_config(config):
+    config.site_name = f"Strobe {project.version()}"
+    config.repo_url = project.repository()
+    config.repo_name = "Source"
+    config.edit_uri = "edit/main/docs/" if config.repo_url else ""
+    return config
 
 
 def on_files(files, config):

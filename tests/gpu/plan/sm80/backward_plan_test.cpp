@@ -42,7 +42,7 @@ TEST(Sm80BackwardPlan, FitsEveryDevice) {
   }
 }
 
-/// The tiles that docs/ampere-engine.md lists, by shared memory.
+/// The tiles that docs/sm80-kernels.md lists, by shared memory.
 TEST(Sm80BackwardPlan, TakesTheTilesOfTheTable) {
   struct Row {
     std::int64_t head_dim;
