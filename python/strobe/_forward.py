@@ -28,7 +28,8 @@ def forward(
     max_logits = None
     if return_max_logits:
         max_logits = framework.empty(max_logits_shape(q, options.get("cu_seqlens_q")), q, "float32")
-    _core.forward(q, k, v, out, lse, max_logits, **options)
+    with framework.region("strobe::attention"):
+        _core.forward(q, k, v, out, lse, max_logits, **options)
     return results(out, lse, max_logits)
 
 

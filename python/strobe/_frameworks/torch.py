@@ -39,6 +39,7 @@ class Torch(Framework):
     def without_tape(self, q: Any, k: Any, v: Any, options: Any) -> tuple[Any, ...]:
         if torch.is_grad_enabled():  # looked at first: a short call's time is what the host does before its launch
             tensors = {"q": q, "k": k, "v": v, "bias": options.get("bias"), "sink": options.get("sink")}
+            tensors["scale"] = options.get("scale")
             self.reject_gradients("strobe.attention does not record: call strobe.torch.attention", **tensors)
         if options.get("dropout") and not is_seeded(options):
             options["random_state"] = draw_random(q).view(torch.int32)
@@ -50,6 +51,9 @@ class Torch(Framework):
         for name, tensor in tensors.items():
             if getattr(tensor, "requires_grad", False):
                 raise ValueError(f"{name} requires a gradient, which {why}")
+
+    def region(self, name: str) -> Any:
+        return torch.profiler.record_function(name) if torch.autograd._profiler_enabled() else super().region(name)
 
     def mark_written(self, output: Any) -> None:
         """Makes the backward of an operation that saved the tensor raise."""

@@ -117,6 +117,8 @@ def _random(q: Tensor, options: dict[str, Any]) -> Tensor | None:
     pair = [checks.word(name, options.get(name, 0)) for name in ("seed", "offset")]
     if not options.get("dropout"):
         return None
+    if hasattr(q, "device_mesh"):
+        raise NotImplementedError("dropout of DTensors: their parts would drop by their own places, not by the whole's")
     if options.get("random_state") is not None:
         return options["random_state"].view(torch.int64)
     if not is_seeded(options):
@@ -198,64 +200,11 @@ def rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] <= 1 else tensor.contiguous()
 
 
-def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, v, *rest = inputs
-    tensors, values = rest[: len(TENSOR_NAMES)], rest[len(TENSOR_NAMES) : -1]
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(output[2])
-    ctx.save_for_backward(q, k, v, *output[:2], *tensors)
-    ctx.values = values
-
-
-def autograd_backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None, d_max_logits: Tensor | None) -> Any:
-    return gradients(ctx, None, d_o, d_lse, d_max_logits)
-
-
-def gradients(
-    ctx: Any,
-    compute: Callable[..., Any] | None,
-    d_o: Tensor | None,
-    d_lse: Tensor | None,
-    d_max_logits: Tensor | None,
-) -> Any:
-    """Of all arguments of the operator, by ``compute``, or by whatever of the backward's forms suffices."""
-    if d_max_logits is not None:
-        raise NotImplementedError("max_logits is part of the loss: it has no gradient, detach it")
-    q, k, v, o, lse, *tensors = ctx.saved_tensors
-    needs = dict(zip(TENSOR_NAMES, ctx.needs_input_grad[3:], strict=False))
-    d_o = torch.zeros_like(o) if d_o is None else rows(d_o)
-    if d_lse is not None:
-        d_lse = rows(d_lse)
-    if compute is None:
-        # With create_graph the operator records the call, to say that there is no second derivative.
-        recorded = torch.is_grad_enabled() or is_traced(d_o, d_lse, q, k, v, o, lse, *tensors)
-        compute = torch.ops.strobe.attention_backward if recorded else backward
-    dq, dk, dv, d_bias, d_sink = compute(
-        d_o, d_lse, q, k, v, o, lse, *tensors, *ctx.values, needs["bias"], needs["sink"]
-    )
-    by_name: dict[str, Tensor] = {}
-    if needs["bias"]:
-        by_name["bias"] = d_bias.to(tensors[TENSOR_NAMES.index("bias")].dtype)
-    if needs["sink"]:
-        by_name["sink"] = d_sink
-    return (dq, dk, dv, *(by_name.get(name) for name in TENSOR_NAMES), *(None for _ in VALUE_NAMES), None)
-
-
-def no_second_derivative(ctx: Any, *gradients: Tensor) -> Any:
-    raise NotImplementedError(
-        "the second derivative of attention was asked for: Strobe has the first alone, call backward without "
-        "create_graph"
-    )
-
-
-def _register(
-    name: str, compute: Callable[..., Any], fake: Callable[..., Any], derivative: Callable[..., Any], setup: Any
-) -> None:
+def _register(name: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> None:
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, compute, device)
     torch.library.register_fake(f"strobe::{name}", fake, lib=LIBRARY)
-    torch.library.register_autograd(f"strobe::{name}", derivative, setup_context=setup, lib=LIBRARY)
 
 
-_register("attention", forward, forward_fake, autograd_backward, setup_context)
-_register("attention_backward", backward, backward_fake, no_second_derivative, None)
+_register("attention", forward, forward_fake)
+_register("attention_backward", backward, backward_fake)

@@ -26,7 +26,7 @@ class sdpa(TorchFunctionMode):  # noqa: N801
 
     While it is entered, scaled_dot_product_attention runs on Strobe, with the same arguments and gradients.
 
-    What Strobe does not do raises NotImplementedError or ValueError; with ``fallback`` PyTorch does it instead. What
+    What Strobe does not do raises NotImplementedError, TypeError or ValueError; with ``fallback`` PyTorch does it. What
     torch.utils.checkpoint computes again in the backward runs on Strobe, too, and so do nn.MultiheadAttention and
     nn.Transformer, but where they return weights (``need_weights``). The context is that of the thread that enters it:
     threads that start inside of it enter one of their own.
@@ -101,7 +101,7 @@ def _attention(
     dense = query.dim() == 4 and query.shape[0] == key.shape[0] and key.shape[:-1] == value.shape[:-1]
     if dense and not enable_gqa:
         dense = query.shape[1] == key.shape[1]
-    if dense and attn_mask is None and not dropout_p and is_eager_inference(query, key, value):
+    if dense and attn_mask is None and not dropout_p and _is_unseen(query, key, value):
         return _eager(query, key, value, options)
     if dropout_p == 1.0:  # which leaves nothing, and divides by what it leaves
         kept = _attention(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)
@@ -115,6 +115,11 @@ def _attention(
     else:
         out = _masked(q, k, v, batched_mask(attn_mask, [*leading, query.shape[-2], key.shape[-2]]), options)
     return out if len(leading) == 2 else out.reshape(*leading, *out.shape[2:])
+
+
+def _is_unseen(*tensors: Tensor) -> bool:
+    """Nothing records the call, a profiler neither."""
+    return is_eager_inference(*tensors) and not torch.autograd._profiler_enabled()
 
 
 def _heads_first(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
@@ -184,7 +189,7 @@ def _batched(
 def _attention_or_fallback(*args: Any, **kwargs: Any) -> Tensor:
     try:
         return _attention(*args, **kwargs)
-    except (NotImplementedError, ValueError):
+    except (NotImplementedError, TypeError, ValueError):
         return scaled_dot_product_attention(*args, **kwargs)
 
 
