@@ -54,6 +54,11 @@ def append(
     check_outputs(q_out=q_out)
     if q is not None and q_out is None:
         q_out = framework_of(q).empty(shape_of(q), q)
+    if framework.is_compiling():
+        from strobe.torch import graphs
+
+        graphs.append(k_cache, v_cache, k_new, v_new, cache_seqlens, q_out, options)
+        return q_out
     with framework.region("strobe::append"):
         _core.append(
             *(k_cache, v_cache, k_new, v_new, cache_seqlens),

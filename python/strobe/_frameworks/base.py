@@ -48,6 +48,10 @@ class Framework:
     def reject_gradients(self, why: str, **tensors: Any) -> None:
         """ValueError for a tensor that requires a gradient; ``why`` completes "q requires a gradient, which ..."."""
 
+    def is_compiling(self) -> bool:
+        """Whether the call is traced by the framework's compiler, and no tensor has elements."""
+        return False
+
     def region(self, name: str) -> AbstractContextManager[Any]:
         """What a profiler of the framework shows by this name."""
         return _UNSEEN

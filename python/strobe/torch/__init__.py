@@ -3,7 +3,7 @@
 
 from torch import distributed
 
-from strobe.torch import autograd, batching, flops  # noqa: F401 (what they register is registered when they are imported)
+from strobe.torch import autograd, batching, flops, graphs  # noqa: F401 (they register what they hold)
 from strobe.torch.functional import attention
 from strobe.torch.sdpa import sdpa
 

@@ -13,7 +13,7 @@ from strobe._forward import forward, results
 from strobe._frameworks.torch import draw_random, without_negative_bit
 from strobe._option_list import OPTIONS, check_options, is_seeded
 from strobe._options import ScoreOptions
-from strobe.torch import ops
+from strobe.torch import nested, ops
 from strobe.torch.autograd import has_tangents
 from strobe.torch.checks import check_layouts, check_types
 from strobe.torch.scales import scaled
@@ -34,13 +34,16 @@ def attention(
 
     Shapes, dtypes, options and errors are those of strobe.attention; where the last axis is not dense the tensor is
     copied. ``scale`` may also be a tensor, of one element or [heads_q]: it is multiplied into q, which 16 bits round
-    once more. Under autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from
-    PyTorch's generator of q's device. Runs on the current stream. grad, vjp, jacrev and vmap of torch.func take the
-    call; vmap's axis joins the batch. Second and forward-mode derivatives raise NotImplementedError; so does the
-    backward of a call that the engine has in the forward alone.
+    once more. Nested tensors of the jagged layout, [batch, jagged, heads, head_dim], are packed sequences. Under
+    autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from PyTorch's generator
+    of q's device. Runs on the current stream. grad, vjp, jacrev and vmap of torch.func take the call; vmap's axis joins
+    the batch. Second and forward-mode derivatives raise NotImplementedError; so does the backward of a call that the
+    engine has in the forward alone.
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         check_types(q=q, k=k, v=v)
+    if type(q) is not Tensor and q.is_nested:
+        return nested.attend(attention, q, k, v, options, return_lse=return_lse, return_max_logits=return_max_logits)
     bias, sink = options.get("bias"), options.get("sink")
     if bias is not None:
         check_types(bias=bias)

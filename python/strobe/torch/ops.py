@@ -5,7 +5,7 @@ Both are functions of tensors and plain values: what is optional is None, and a 
 empty tensor, since an operator returns the same things in every call.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import NoneType
 from typing import Any
 
@@ -24,32 +24,35 @@ from strobe.torch import checks
 _SCHEMAS = {"number": "float", "integer": "SymInt", "flag": "bool"}
 
 
-def _schemas() -> dict[str, str]:
-    """The operators' arguments beside tensors with their types: "other" options as an operator can take them."""
-    schemas: dict[str, str] = {}
-    for name in SCORE_NAMES:
+def schemas_of(names: Collection[str]) -> dict[str, str]:
+    """The operators' arguments for options with their types: tensors first, "other" options as operators take them."""
+    tensors = [name for name in names_of("tensor", names) if name != "random_state"]
+    # In place of seed, offset and random_state the operators take their words, "random".
+    schemas = dict.fromkeys([*tensors, "random"], "Tensor?")
+    for name in names:
         option = OPTIONS[name]
         if name == "causal":
             schemas[name] = "str"
         elif name == "window":
             schemas |= {"window_left": "SymInt", "window_right": "SymInt"}
+        elif name in ("engine", "kernels"):
+            schemas[name] = "str?"
+        elif name == "v_rotation":
+            schemas[name] = "SymInt?"
         elif option.kind in _SCHEMAS:
             schemas[name] = _SCHEMAS[option.kind] + ("?" if option.default is None else "")
     return schemas
 
 
-_VALUES = _schemas()
-# In place of seed, offset and random_state the operators take their words, "random".
-TENSOR_NAMES = (*(name for name in names_of("tensor", SCORE_NAMES) if name != "random_state"), "random")
-VALUE_NAMES = tuple(_VALUES)
+_ARGUMENTS = schemas_of(SCORE_NAMES)
+TENSOR_NAMES = tuple(name for name, schema in _ARGUMENTS.items() if schema == "Tensor?")
+VALUE_NAMES = tuple(name for name in _ARGUMENTS if name not in TENSOR_NAMES)
 
 _NAMES = frozenset(SCORE_NAMES)
 
 NO_FORWARD_MODE = "attention has no forward-mode derivative: take it in reverse mode"
 
-_OPTIONS = ", ".join(
-    [*(f"Tensor? {name}" for name in TENSOR_NAMES), *(f"{schema} {name}" for name, schema in _VALUES.items())]
-)
+_OPTIONS = ", ".join(f"{schema} {name}" for name, schema in _ARGUMENTS.items())
 LIBRARY = torch.library.Library("strobe", "DEF")
 LIBRARY.define(
     f"attention(Tensor q, Tensor k, Tensor v, {_OPTIONS}, bool return_max_logits) -> (Tensor, Tensor, Tensor)",
@@ -97,19 +100,24 @@ def operator_arguments(
 ) -> tuple[Any, ...]:
     """What torch.ops.strobe.attention takes for such a call."""
     check_names(options)
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     checks.check_layouts(q=q, k=k, v=v)
-    given |= checks.tensors_of(given, (*TENSOR_NAMES, "random_state"))
+    return (q, k, v, *arguments_of(q, options, _ARGUMENTS), return_max_logits)
+
+
+def arguments_of(q: Tensor, options: Mapping[str, Any], schemas: Mapping[str, str]) -> tuple[Any, ...]:
+    """The options as schemas_of() names them."""
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    tensors = tuple(name for name, schema in schemas.items() if schema == "Tensor?")
+    given |= checks.tensors_of(given, (*tensors, "random_state"))
     checks.check_values(given)
     left, right = checks.window_of(given)
     causal = checks.causal_of(given)
     given |= {"causal": causal, "window_left": left, "window_right": right, "random": _random(q, given)}
-    return (
-        *(q, k, v),
-        *(given.get(name) for name in TENSOR_NAMES),
-        *(given[name] if name in given else OPTIONS[name].default for name in VALUE_NAMES),
-        return_max_logits,
-    )
+    return tuple(given[name] if name in given else _default(name) for name in schemas)
+
+
+def _default(name: str) -> Any:
+    return OPTIONS[name].default if name in OPTIONS else None
 
 
 def _random(q: Tensor, options: dict[str, Any]) -> Tensor | None:
@@ -126,9 +134,9 @@ def _random(q: Tensor, options: dict[str, Any]) -> Tensor | None:
     return torch.tensor(pair, dtype=torch.int64)
 
 
-def keywords(options: tuple[Any, ...]) -> dict[str, Any]:
-    """The operators' options, in the order of TENSOR_NAMES and VALUE_NAMES, as strobe._core takes them."""
-    named = dict(zip(TENSOR_NAMES + VALUE_NAMES, options, strict=True))
+def keywords(options: tuple[Any, ...], schemas: Mapping[str, str] = _ARGUMENTS) -> dict[str, Any]:
+    """The operators' options, in the order of their schemas, as strobe._core takes them."""
+    named = dict(zip(schemas, options, strict=True))
     random = named.pop("random")
     if random is not None and random.is_cuda:
         named["random_state"] = random.view(torch.int32)

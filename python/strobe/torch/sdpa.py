@@ -88,8 +88,6 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """query [.., heads_q, seqlen_q, head_dim], key and value likewise; leading axes broadcast."""
-    if query.is_nested or key.is_nested or value.is_nested:
-        raise NotImplementedError("query, key or value is a nested tensor: Strobe takes dense ones")
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask is given with is_causal: give one of them")
     options: dict[str, Any] = {"scale": scale, "causal": "top_left" if is_causal else False}
@@ -98,6 +96,8 @@ def _attention(
         attn_mask = None
     if attn_mask is not None:
         check_mask(attn_mask, query)
+    if query.is_nested or key.is_nested or value.is_nested:
+        return _nested(query, key, value, attn_mask, options | {"dropout": dropout_p}, enable_gqa)
     dense = query.dim() == 4 and query.shape[0] == key.shape[0] and key.shape[:-1] == value.shape[:-1]
     if dense and not enable_gqa:
         dense = query.shape[1] == key.shape[1]
@@ -120,6 +120,21 @@ def _attention(
 def _is_unseen(*tensors: Tensor) -> bool:
     """Nothing records the call, a profiler neither."""
     return is_eager_inference(*tensors) and not torch.autograd._profiler_enabled()
+
+
+def _nested(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any], enable_gqa: bool
+) -> Tensor:
+    """Of tensors [batch, heads, jagged, head_dim]."""
+    if mask is not None:
+        raise NotImplementedError("attn_mask is given for nested tensors: Strobe takes is_causal alone")
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not x.is_nested or x.layout != torch.jagged or x.dim() != 4:
+            kind = f"a nested tensor of {x.dim()} axes and {x.layout}" if x.is_nested else "dense"
+            raise NotImplementedError(f"{name} is {kind}: all three are dense, or jagged [batch, heads, .., head_dim]")
+    if query.shape[1] != key.shape[1] and not enable_gqa:
+        raise ValueError(f"query has {query.shape[1]} heads and key {key.shape[1]}: set enable_gqa")
+    return _heads_first(query, key, value, options)
 
 
 def _heads_first(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
