@@ -13,8 +13,9 @@ from torch.nn.functional import multi_head_attention_forward, scaled_dot_product
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from strobe import _core
+from strobe._forward import forward
 from strobe._frameworks.torch import Torch, without_negative_bit
-from strobe.torch import checkpoints
+from strobe.torch import checkpoints, visible_keys
 from strobe.torch.functional import attention, cast, is_eager_inference
 from strobe.torch.masks import as_bias, batched_mask, check_mask, without_hidden_keys
 from strobe.torch.multi_head import with_attention
@@ -144,6 +145,11 @@ def _heads_first(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Te
 
 def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: dict[str, Any]) -> Tensor:
     """The same with what batched_mask() gave; keys that a boolean mask shows to no query may hold anything."""
+    one_query = mask.dtype == torch.bool and q.shape[2] == 1 and mask.shape[1:3] == (1, 1)
+    if one_query and q.is_cuda and "dropout" not in options and is_eager_inference(q, k, v):
+        out = _by_pages(q, k, v, mask, options["scale"])
+        if out is not None:
+            return out
     options["bias"] = as_bias(mask, q.shape[2], k.shape[2], cast(q)[0].dtype)
     if mask.dtype == torch.bool:
         if not (q.is_cuda or "dropout" in options) and is_eager_inference(q, k, v):
@@ -153,6 +159,20 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: dict[str, An
                 return out
         k, v = without_hidden_keys(mask, k, v)
     return _heads_first(q, k, v, options)
+
+
+def _by_pages(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None) -> Tensor | None:
+    """Of one query, without a bias, and without copies of K and V that have no hidden keys; None where that fails."""
+    q, k, v = (rows(x.transpose(1, 2)) for x in without_negative_bit(*cast(q, k, v)))
+    pages = visible_keys.of_one_query(mask, k, v)
+    if pages is None:
+        return None
+    k, v, options = pages
+    try:
+        out: Tensor = forward(q, k, v, None, False, False, options | {"scale": scale})
+    except NotImplementedError:  # not every kernel reads pages
+        return None
+    return out.transpose(1, 2)
 
 
 _TORCH = Torch()
