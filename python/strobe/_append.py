@@ -54,14 +54,20 @@ def append(
     check_outputs(q_out=q_out)
     if q is not None and q_out is None:
         q_out = framework_of(q).empty(shape_of(q), q)
-    _core.append(
-        *(k_cache, v_cache, k_new, v_new, cache_seqlens),
-        tensors={name: options.get(name) for name in _TENSORS} | {"q_out": q_out},
-        interleaved=options.get("interleaved", False),
-        q_in_order=options.get("q_in_order", True),
-        threads=options.get("threads", 0),
-        engine=options.get("engine", "automatic"),
-        stream=framework.stream(options.get("stream")),
-    )
+    if framework.is_compiling():
+        from strobe.torch import graphs
+
+        graphs.append(k_cache, v_cache, k_new, v_new, cache_seqlens, q_out, options)
+        return q_out
+    with framework.region("strobe::append"):
+        _core.append(
+            *(k_cache, v_cache, k_new, v_new, cache_seqlens),
+            tensors={name: options.get(name) for name in _TENSORS} | {"q_out": q_out},
+            interleaved=options.get("interleaved", False),
+            q_in_order=options.get("q_in_order", True),
+            threads=options.get("threads", 0),
+            engine=options.get("engine", "automatic"),
+            stream=framework.stream(options.get("stream")),
+        )
     mark_written(k_cache, v_cache, q_out)
     return q_out

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 from strobe import _core
 from strobe._documented import with_options
-from strobe._forward import forward
+from strobe._forward import forward, outputs_of, results
 from strobe._frameworks import check_outputs, framework_of, mark_written
 from strobe._option_list import OPTIONS, check_options
 from strobe._options import Options, Tensor
@@ -60,6 +60,8 @@ def attention(
     if framework.name == "jax":
         return _jax_attention(q, k, v, out, return_lse, return_max_logits, options)
     q, k, v = framework.without_tape(q, k, v, options)
+    if framework.is_compiling():
+        return _compiled_attention(q, k, v, out, return_lse, return_max_logits, options)
     if out is None:
         return forward(q, k, v, None, return_lse, return_max_logits, options)
     check_outputs(out=out)
@@ -168,3 +170,14 @@ def _jax_attention(
     if out is not None:
         raise ValueError("out is given, but JAX's arrays are never written to: take what the call returns")
     return jax.attention(q, k, v, return_lse=return_lse, return_max_logits=return_max_logits, **options)
+
+
+def _compiled_attention(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, return_lse: bool, return_max_logits: bool, options: Any
+) -> Any:
+    from strobe.torch import graphs
+
+    check_outputs(out=out)
+    outputs = outputs_of(q, v, out, return_lse, return_max_logits, options)
+    graphs.attention(q, k, v, outputs, options)
+    return results(*outputs)

@@ -19,6 +19,16 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, return_lse: bool, return_max_logits: bool, options: Any
 ) -> Any:
     """What ``strobe.attention`` returns."""
+    outputs = outputs_of(q, v, out, return_lse, return_max_logits, options)
+    with framework_of(q).region("strobe::attention"):
+        _core.forward(q, k, v, *outputs, **options)
+    return results(*outputs)
+
+
+def outputs_of(
+    q: Tensor, v: Tensor, out: Tensor | None, return_lse: bool, return_max_logits: bool, options: Any
+) -> tuple[Any, Any, Any]:
+    """out, lse and max_logits, None where it is not asked for; options["out_dtype"] leaves the options."""
     framework = framework_of(q)
     if "q_descale" in options:
         out = _eight_bit_output(q, v, out, options)
@@ -28,8 +38,7 @@ def forward(
     max_logits = None
     if return_max_logits:
         max_logits = framework.empty(max_logits_shape(q, options.get("cu_seqlens_q")), q, "float32")
-    _core.forward(q, k, v, out, lse, max_logits, **options)
-    return results(out, lse, max_logits)
+    return out, lse, max_logits
 
 
 def results(out: Tensor, lse: Tensor | None, max_logits: Tensor | None) -> Any:

@@ -33,7 +33,7 @@ def test_forward_mode_raises(function):
         function(forward_ad.make_dual(x, tangent))
 
 
-@pytest.mark.parametrize("name", ["scale", "softcap"])
+@pytest.mark.parametrize("name", ["alibi_slopes", "softcap"])
 def test_factors_with_gradients_raise(name):
     x = draw(1, 10, 2, 16)
     factor = torch.nn.Parameter(torch.tensor(0.5))

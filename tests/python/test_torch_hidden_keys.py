@@ -2,6 +2,7 @@
 """Keys that a boolean attn_mask of sdpa() shows to no query reach no result, whatever K and V hold there."""
 
 import math
+import sys
 
 import pytest
 import strobe.torch
@@ -114,3 +115,36 @@ def test_masks_without_hidden_keys_copy_nothing():
     q.requires_grad_()
     result = sdpa(q, k, v, attn_mask=mask)
     torch.testing.assert_close(result, scaled_dot_product_attention(q, k, v, attn_mask=mask), rtol=1e-5, atol=1e-6)
+
+
+LAYOUTS = {
+    "heads first": lambda x: x,
+    "heads last": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "part of a cache": lambda x: torch.cat((x, x), 2)[:, :, : x.shape[2]],
+    "one K and V": lambda x: x[:, :1].expand_as(x),
+}
+
+
+@pytest.mark.parametrize("poison", POISONS)
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_keys_of_one_query_as_pages(layout, batch, poison):
+    """What GPUs compute; every engine can."""
+    q, mask = draw(batch, 4, 1, 8), visible(batch, 1, 1, 90)
+    mask[-1, ..., 7:] = False
+    k, v = (draw(batch, 2, 90, 8, seed=seed) for seed in (1, 2))
+    hidden = ~mask.transpose(-1, -2)
+    poisoned, clean = ([layout(x.masked_fill(hidden, value)) for x in (k, v)] for value in (poison, 0.0))
+    out = sys.modules["strobe.torch.sdpa"]._by_pages(q, *poisoned, mask, 0.4)
+    wanted = scaled_dot_product_attention(
+        *(x.double() for x in (q, *clean)), attn_mask=mask, scale=0.4, enable_gqa=True
+    )
+    torch.testing.assert_close(out.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_one_query_without_keys():
+    q, k = draw(2, 4, 1, 8), draw(2, 4, 9, 8).fill_(math.nan)
+    by_pages = sys.modules["strobe.torch.sdpa"]._by_pages
+    assert not by_pages(q, k, k, torch.zeros(1, 1, 1, 1, dtype=torch.bool), None).any()
+    assert by_pages(q, k[:, :, :0], k[:, :, :0], torch.zeros(1, 1, 1, 1, dtype=torch.bool), None) is None
+    assert by_pages(q, k, k.transpose(1, 2).contiguous().transpose(1, 2), torch.ones(1, 1, 1, 9).bool(), None) is None

@@ -6,7 +6,6 @@ import pytest
 import strobe
 import strobe.torch
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 TENSOR = "it must be a torch.Tensor; strobe.attention takes tensors of other frameworks"
 STRIDED = "it must be dense, torch.strided"
@@ -93,8 +92,8 @@ def test_layouts(call):
     assert message(k=x.to_sparse()) == f"k has the layout torch.sparse_coo: {STRIDED}"
     assert message(q=x.to_mkldnn()) == f"q has the layout torch._mkldnn: {STRIDED}"
     assert message(q=torch.tensor(1.0)) == "q has rank 0: tensors of a call have rank 1 to 4"
-    jagged = torch.nested.nested_tensor([torch.zeros(3, 1, 8)], layout=torch.jagged)
-    assert message(q=jagged, k=jagged, v=jagged).startswith("q has the layout ")
+    nested = torch.nested.nested_tensor([torch.zeros(3, 1, 8)])
+    assert message(q=nested, k=nested, v=nested).startswith("q has the layout ")
 
 
 def test_tensors_of_two_frameworks():
@@ -102,13 +101,3 @@ def test_tensors_of_two_frameworks():
     x = tensors()
     wanted = strobe.attention(**x)
     assert torch.equal(strobe.attention(**x | {"k": x["k"].numpy()}), wanted)
-
-
-def test_nested_tensors_fall_back():
-    for layout in (torch.jagged, torch.strided):
-        nested = torch.nested.nested_tensor([torch.zeros(3, 1, 8)], layout=layout).transpose(1, 2)
-        with strobe.torch.sdpa(), pytest.raises(NotImplementedError, match="nested tensor: Strobe takes dense ones"):
-            scaled_dot_product_attention(nested, nested, nested)
-    jagged = torch.nested.nested_tensor([torch.zeros(3, 1, 8)], layout=torch.jagged).transpose(1, 2)
-    with strobe.torch.sdpa(fallback=True):
-        assert scaled_dot_product_attention(jagged, jagged, jagged).is_nested

@@ -2,9 +2,12 @@
 """What calls ask of a framework, answered for one that is known by DLPack alone."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from strobe._shapes import output_shape
+
+_UNSEEN = nullcontext()
 
 
 class Framework:
@@ -44,6 +47,14 @@ class Framework:
 
     def reject_gradients(self, why: str, **tensors: Any) -> None:
         """ValueError for a tensor that requires a gradient; ``why`` completes "q requires a gradient, which ..."."""
+
+    def is_compiling(self) -> bool:
+        """Whether the call is traced by the framework's compiler, and no tensor has elements."""
+        return False
+
+    def region(self, name: str) -> AbstractContextManager[Any]:
+        """What a profiler of the framework shows by this name."""
+        return _UNSEEN
 
     def mark_written(self, output: Any) -> None:
         """Tells the framework that a call has written to the caller's tensor."""

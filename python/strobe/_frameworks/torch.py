@@ -20,14 +20,15 @@ class Torch(Framework):
         return like.new_empty(shape) if dtype is None else like.new_empty(shape, dtype=getattr(torch, dtype))
 
     def empty_output(self, q: Any, v: Any) -> Any:
-        if not isinstance(v, Tensor) or q.ndim == 0 or v.ndim == 0 or q.shape[-1] != v.shape[-1]:
-            return q.new_empty(output_shape(q, v))
         try:
+            if not isinstance(v, Tensor) or q.ndim == 0 or v.ndim == 0 or q.shape[-1] != v.shape[-1]:
+                return q.new_empty(output_shape(q, v))
             return torch.empty_like(q, memory_format=torch.contiguous_format)  # in half the time of new_empty
         except RuntimeError as error:
-            if q.layout == torch.strided:
+            if q.layout == torch.strided and not q.is_nested:
                 raise
-            raise ValueError(f"q has the layout {q.layout}: it must be dense, torch.strided") from error
+            layout = "of nested tensors" if q.is_nested else q.layout
+            raise ValueError(f"q has the layout {layout}: it must be dense, torch.strided") from error
 
     def workspace_allocator(self, like: Any, stream: int | None) -> Callable[[int], Any] | None:
         if not like.is_cuda:
@@ -39,9 +40,12 @@ class Torch(Framework):
     def without_tape(self, q: Any, k: Any, v: Any, options: Any) -> tuple[Any, ...]:
         if torch.is_grad_enabled():  # looked at first: a short call's time is what the host does before its launch
             tensors = {"q": q, "k": k, "v": v, "bias": options.get("bias"), "sink": options.get("sink")}
+            tensors["scale"] = options.get("scale")
             self.reject_gradients("strobe.attention does not record: call strobe.torch.attention", **tensors)
         if options.get("dropout") and not is_seeded(options):
             options["random_state"] = draw_random(q).view(torch.int32)
+        if torch.compiler.is_compiling():  # operators see no such bit
+            return q, k, v
         return without_negative_bit(q, k, v)
 
     def reject_gradients(self, why: str, **tensors: Any) -> None:
@@ -50,6 +54,12 @@ class Torch(Framework):
         for name, tensor in tensors.items():
             if getattr(tensor, "requires_grad", False):
                 raise ValueError(f"{name} requires a gradient, which {why}")
+
+    def is_compiling(self) -> bool:
+        return torch.compiler.is_compiling()
+
+    def region(self, name: str) -> Any:
+        return torch.profiler.record_function(name) if torch.autograd._profiler_enabled() else super().region(name)
 
     def mark_written(self, output: Any) -> None:
         """Makes the backward of an operation that saved the tensor raise."""

@@ -13,9 +13,11 @@ from strobe._forward import forward, results
 from strobe._frameworks.torch import draw_random, without_negative_bit
 from strobe._option_list import OPTIONS, check_options, is_seeded
 from strobe._options import ScoreOptions
-from strobe.torch import ops, transforms
+from strobe.torch import nested, ops
+from strobe.torch.autograd import has_tangents
 from strobe.torch.checks import check_layouts, check_types
-from strobe.torch.tape import Call, Recorded
+from strobe.torch.scales import scaled
+from strobe.torch.tape import Call, StrobeAttention
 
 
 @with_options(ScoreOptions)
@@ -28,16 +30,20 @@ def attention(
     return_max_logits: bool = False,
     **options: Unpack[ScoreOptions],
 ) -> Any:
-    """``strobe.attention`` with gradients, for q, k, v, bias and sink, through the output and through lse.
+    """``strobe.attention`` with gradients, for q, k, v, bias, sink and scale, through the output and through lse.
 
     Shapes, dtypes, options and errors are those of strobe.attention; where the last axis is not dense the tensor is
-    copied. Under autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from
-    PyTorch's generator of q's device. Runs on the current stream. grad, vjp, jacrev and vmap of torch.func take the
-    call; vmap's axis joins the batch. Second and forward-mode derivatives raise NotImplementedError; so does the
-    backward of a call that the engine has in the forward alone.
+    copied. ``scale`` may also be a tensor, of one element or [heads_q]: it is multiplied into q, which 16 bits round
+    once more. Nested tensors of the jagged layout, [batch, jagged, heads, head_dim], are packed sequences. Under
+    autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from PyTorch's generator
+    of q's device. Runs on the current stream. grad, vjp, jacrev and vmap of torch.func take the call; vmap's axis joins
+    the batch. Second and forward-mode derivatives raise NotImplementedError; so does the backward of a call that the
+    engine has in the forward alone.
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         check_types(q=q, k=k, v=v)
+    if type(q) is not Tensor and q.is_nested:
+        return nested.attend(attention, q, k, v, options, return_lse=return_lse, return_max_logits=return_max_logits)
     bias, sink = options.get("bias"), options.get("sink")
     if bias is not None:
         check_types(bias=bias)
@@ -50,10 +56,11 @@ def attention(
     except (IndexError, RuntimeError):
         check_layouts(q=q, k=k, v=v)
         raise
+    if isinstance(options.get("scale"), Tensor):
+        q, options["scale"] = scaled(q, options["scale"])
     if ops.is_traced(q, k, v, *options.values()):
         arguments = ops.operator_arguments(q, k, v, options, return_max_logits)
-        compute = transforms.Attention.apply if transforms.is_transformed() else torch.ops.strobe.attention
-        o, lse, max_logits = compute(*arguments)
+        o, lse, max_logits = torch.ops.strobe.attention(*arguments)
         return results(o, lse if return_lse else None, max_logits if return_max_logits else None)
     q, k, v = without_negative_bit(q, k, v)
     if options.get("dropout") and not is_seeded(options):
@@ -64,8 +71,8 @@ def attention(
         ops.check_names(options)
         call = Call(dict(options), return_lse, return_max_logits)
         if bias is None and sink is None:
-            return Recorded.apply(call, q, k, v)
-        return Recorded.apply(call, q, k, v, bias, sink)
+            return StrobeAttention.apply(call, q, k, v)
+        return StrobeAttention.apply(call, q, k, v, bias, sink)
     if not options.keys() <= OPTIONS.keys():
         check_options("strobe.torch.attention", options)
     return forward(q, k, v, None, return_lse, return_max_logits, options)
@@ -74,14 +81,12 @@ def attention(
 def _check_derivatives(q: Tensor, k: Tensor, v: Tensor, options: Mapping[str, Any]) -> None:
     """NotImplementedError where a derivative that attention does not have would be lost without a word."""
     if torch.is_grad_enabled():
-        for name in ("alibi_slopes", "scale", "softcap"):
+        for name in ("alibi_slopes", "softcap"):
             value = options.get(name)
             if isinstance(value, Tensor) and value.requires_grad:
                 raise NotImplementedError(f"{name} requires a gradient, which attention does not have: detach it")
-    if forward_ad._current_level >= 0:
-        for tensor in (q, k, v, options.get("bias"), options.get("sink")):
-            if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
-                raise NotImplementedError(ops.NO_FORWARD_MODE)
+    if has_tangents(q, k, v, options.get("bias"), options.get("sink")):
+        raise NotImplementedError(ops.NO_FORWARD_MODE)
 
 
 def cast(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -5,7 +5,7 @@ Both are functions of tensors and plain values: what is optional is None, and a 
 empty tensor, since an operator returns the same things in every call.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import NoneType
 from typing import Any
 
@@ -24,32 +24,35 @@ from strobe.torch import checks
 _SCHEMAS = {"number": "float", "integer": "SymInt", "flag": "bool"}
 
 
-def _schemas() -> dict[str, str]:
-    """The operators' arguments beside tensors with their types: "other" options as an operator can take them."""
-    schemas: dict[str, str] = {}
-    for name in SCORE_NAMES:
+def schemas_of(names: Collection[str]) -> dict[str, str]:
+    """The operators' arguments for options with their types: tensors first, "other" options as operators take them."""
+    tensors = [name for name in names_of("tensor", names) if name != "random_state"]
+    # In place of seed, offset and random_state the operators take their words, "random".
+    schemas = dict.fromkeys([*tensors, "random"], "Tensor?")
+    for name in names:
         option = OPTIONS[name]
         if name == "causal":
             schemas[name] = "str"
         elif name == "window":
             schemas |= {"window_left": "SymInt", "window_right": "SymInt"}
+        elif name in ("engine", "kernels"):
+            schemas[name] = "str?"
+        elif name == "v_rotation":
+            schemas[name] = "SymInt?"
         elif option.kind in _SCHEMAS:
             schemas[name] = _SCHEMAS[option.kind] + ("?" if option.default is None else "")
     return schemas
 
 
-_VALUES = _schemas()
-# In place of seed, offset and random_state the operators take their words, "random".
-TENSOR_NAMES = (*(name for name in names_of("tensor", SCORE_NAMES) if name != "random_state"), "random")
-VALUE_NAMES = tuple(_VALUES)
+_ARGUMENTS = schemas_of(SCORE_NAMES)
+TENSOR_NAMES = tuple(name for name, schema in _ARGUMENTS.items() if schema == "Tensor?")
+VALUE_NAMES = tuple(name for name in _ARGUMENTS if name not in TENSOR_NAMES)
 
 _NAMES = frozenset(SCORE_NAMES)
 
 NO_FORWARD_MODE = "attention has no forward-mode derivative: take it in reverse mode"
 
-_OPTIONS = ", ".join(
-    [*(f"Tensor? {name}" for name in TENSOR_NAMES), *(f"{schema} {name}" for name, schema in _VALUES.items())]
-)
+_OPTIONS = ", ".join(f"{schema} {name}" for name, schema in _ARGUMENTS.items())
 LIBRARY = torch.library.Library("strobe", "DEF")
 LIBRARY.define(
     f"attention(Tensor q, Tensor k, Tensor v, {_OPTIONS}, bool return_max_logits) -> (Tensor, Tensor, Tensor)",
@@ -97,19 +100,24 @@ def operator_arguments(
 ) -> tuple[Any, ...]:
     """What torch.ops.strobe.attention takes for such a call."""
     check_names(options)
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     checks.check_layouts(q=q, k=k, v=v)
-    given |= checks.tensors_of(given, (*TENSOR_NAMES, "random_state"))
+    return (q, k, v, *arguments_of(q, options, _ARGUMENTS), return_max_logits)
+
+
+def arguments_of(q: Tensor, options: Mapping[str, Any], schemas: Mapping[str, str]) -> tuple[Any, ...]:
+    """The options as schemas_of() names them."""
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    tensors = tuple(name for name, schema in schemas.items() if schema == "Tensor?")
+    given |= checks.tensors_of(given, (*tensors, "random_state"))
     checks.check_values(given)
     left, right = checks.window_of(given)
     causal = checks.causal_of(given)
     given |= {"causal": causal, "window_left": left, "window_right": right, "random": _random(q, given)}
-    return (
-        *(q, k, v),
-        *(given.get(name) for name in TENSOR_NAMES),
-        *(given[name] if name in given else OPTIONS[name].default for name in VALUE_NAMES),
-        return_max_logits,
-    )
+    return tuple(given[name] if name in given else _default(name) for name in schemas)
+
+
+def _default(name: str) -> Any:
+    return OPTIONS[name].default if name in OPTIONS else None
 
 
 def _random(q: Tensor, options: dict[str, Any]) -> Tensor | None:
@@ -117,6 +125,8 @@ def _random(q: Tensor, options: dict[str, Any]) -> Tensor | None:
     pair = [checks.word(name, options.get(name, 0)) for name in ("seed", "offset")]
     if not options.get("dropout"):
         return None
+    if hasattr(q, "device_mesh"):
+        raise NotImplementedError("dropout of DTensors: their parts would drop by their own places, not by the whole's")
     if options.get("random_state") is not None:
         return options["random_state"].view(torch.int64)
     if not is_seeded(options):
@@ -124,9 +134,9 @@ def _random(q: Tensor, options: dict[str, Any]) -> Tensor | None:
     return torch.tensor(pair, dtype=torch.int64)
 
 
-def keywords(options: tuple[Any, ...]) -> dict[str, Any]:
-    """The operators' options, in the order of TENSOR_NAMES and VALUE_NAMES, as strobe._core takes them."""
-    named = dict(zip(TENSOR_NAMES + VALUE_NAMES, options, strict=True))
+def keywords(options: tuple[Any, ...], schemas: Mapping[str, str] = _ARGUMENTS) -> dict[str, Any]:
+    """The operators' options, in the order of their schemas, as strobe._core takes them."""
+    named = dict(zip(schemas, options, strict=True))
     random = named.pop("random")
     if random is not None and random.is_cuda:
         named["random_state"] = random.view(torch.int32)
@@ -198,64 +208,11 @@ def rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] <= 1 else tensor.contiguous()
 
 
-def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, v, *rest = inputs
-    tensors, values = rest[: len(TENSOR_NAMES)], rest[len(TENSOR_NAMES) : -1]
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(output[2])
-    ctx.save_for_backward(q, k, v, *output[:2], *tensors)
-    ctx.values = values
-
-
-def autograd_backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None, d_max_logits: Tensor | None) -> Any:
-    return gradients(ctx, None, d_o, d_lse, d_max_logits)
-
-
-def gradients(
-    ctx: Any,
-    compute: Callable[..., Any] | None,
-    d_o: Tensor | None,
-    d_lse: Tensor | None,
-    d_max_logits: Tensor | None,
-) -> Any:
-    """Of all arguments of the operator, by ``compute``, or by whatever of the backward's forms suffices."""
-    if d_max_logits is not None:
-        raise NotImplementedError("max_logits is part of the loss: it has no gradient, detach it")
-    q, k, v, o, lse, *tensors = ctx.saved_tensors
-    needs = dict(zip(TENSOR_NAMES, ctx.needs_input_grad[3:], strict=False))
-    d_o = torch.zeros_like(o) if d_o is None else rows(d_o)
-    if d_lse is not None:
-        d_lse = rows(d_lse)
-    if compute is None:
-        # With create_graph the operator records the call, to say that there is no second derivative.
-        recorded = torch.is_grad_enabled() or is_traced(d_o, d_lse, q, k, v, o, lse, *tensors)
-        compute = torch.ops.strobe.attention_backward if recorded else backward
-    dq, dk, dv, d_bias, d_sink = compute(
-        d_o, d_lse, q, k, v, o, lse, *tensors, *ctx.values, needs["bias"], needs["sink"]
-    )
-    by_name: dict[str, Tensor] = {}
-    if needs["bias"]:
-        by_name["bias"] = d_bias.to(tensors[TENSOR_NAMES.index("bias")].dtype)
-    if needs["sink"]:
-        by_name["sink"] = d_sink
-    return (dq, dk, dv, *(by_name.get(name) for name in TENSOR_NAMES), *(None for _ in VALUE_NAMES), None)
-
-
-def no_second_derivative(ctx: Any, *gradients: Tensor) -> Any:
-    raise NotImplementedError(
-        "the second derivative of attention was asked for: Strobe has the first alone, call backward without "
-        "create_graph"
-    )
-
-
-def _register(
-    name: str, compute: Callable[..., Any], fake: Callable[..., Any], derivative: Callable[..., Any], setup: Any
-) -> None:
+def _register(name: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> None:
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, compute, device)
     torch.library.register_fake(f"strobe::{name}", fake, lib=LIBRARY)
-    torch.library.register_autograd(f"strobe::{name}", derivative, setup_context=setup, lib=LIBRARY)
 
 
-_register("attention", forward, forward_fake, autograd_backward, setup_context)
-_register("attention_backward", backward, backward_fake, no_second_derivative, None)
+_register("attention", forward, forward_fake)
+_register("attention_backward", backward, backward_fake)

@@ -13,8 +13,9 @@ from torch.nn.functional import multi_head_attention_forward, scaled_dot_product
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from strobe import _core
+from strobe._forward import forward
 from strobe._frameworks.torch import Torch, without_negative_bit
-from strobe.torch import checkpoints
+from strobe.torch import checkpoints, visible_keys
 from strobe.torch.functional import attention, cast, is_eager_inference
 from strobe.torch.masks import as_bias, batched_mask, check_mask, without_hidden_keys
 from strobe.torch.multi_head import with_attention
@@ -26,7 +27,7 @@ class sdpa(TorchFunctionMode):  # noqa: N801
 
     While it is entered, scaled_dot_product_attention runs on Strobe, with the same arguments and gradients.
 
-    What Strobe does not do raises NotImplementedError or ValueError; with ``fallback`` PyTorch does it instead. What
+    What Strobe does not do raises NotImplementedError, TypeError or ValueError; with ``fallback`` PyTorch does it. What
     torch.utils.checkpoint computes again in the backward runs on Strobe, too, and so do nn.MultiheadAttention and
     nn.Transformer, but where they return weights (``need_weights``). The context is that of the thread that enters it:
     threads that start inside of it enter one of their own.
@@ -88,8 +89,6 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """query [.., heads_q, seqlen_q, head_dim], key and value likewise; leading axes broadcast."""
-    if query.is_nested or key.is_nested or value.is_nested:
-        raise NotImplementedError("query, key or value is a nested tensor: Strobe takes dense ones")
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask is given with is_causal: give one of them")
     options: dict[str, Any] = {"scale": scale, "causal": "top_left" if is_causal else False}
@@ -98,10 +97,12 @@ def _attention(
         attn_mask = None
     if attn_mask is not None:
         check_mask(attn_mask, query)
+    if query.is_nested or key.is_nested or value.is_nested:
+        return _nested(query, key, value, attn_mask, options | {"dropout": dropout_p}, enable_gqa)
     dense = query.dim() == 4 and query.shape[0] == key.shape[0] and key.shape[:-1] == value.shape[:-1]
     if dense and not enable_gqa:
         dense = query.shape[1] == key.shape[1]
-    if dense and attn_mask is None and not dropout_p and is_eager_inference(query, key, value):
+    if dense and attn_mask is None and not dropout_p and _is_unseen(query, key, value):
         return _eager(query, key, value, options)
     if dropout_p == 1.0:  # which leaves nothing, and divides by what it leaves
         kept = _attention(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)
@@ -117,6 +118,26 @@ def _attention(
     return out if len(leading) == 2 else out.reshape(*leading, *out.shape[2:])
 
 
+def _is_unseen(*tensors: Tensor) -> bool:
+    """Nothing records the call, a profiler neither."""
+    return is_eager_inference(*tensors) and not torch.autograd._profiler_enabled()
+
+
+def _nested(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any], enable_gqa: bool
+) -> Tensor:
+    """Of tensors [batch, heads, jagged, head_dim]."""
+    if mask is not None:
+        raise NotImplementedError("attn_mask is given for nested tensors: Strobe takes is_causal alone")
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not x.is_nested or x.layout != torch.jagged or x.dim() != 4:
+            kind = f"a nested tensor of {x.dim()} axes and {x.layout}" if x.is_nested else "dense"
+            raise NotImplementedError(f"{name} is {kind}: all three are dense, or jagged [batch, heads, .., head_dim]")
+    if query.shape[1] != key.shape[1] and not enable_gqa:
+        raise ValueError(f"query has {query.shape[1]} heads and key {key.shape[1]}: set enable_gqa")
+    return _heads_first(query, key, value, options)
+
+
 def _heads_first(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
     """Of tensors [batch, heads, seqlen, head_dim]."""
     return attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **options).transpose(1, 2)
@@ -124,6 +145,11 @@ def _heads_first(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Te
 
 def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: dict[str, Any]) -> Tensor:
     """The same with what batched_mask() gave; keys that a boolean mask shows to no query may hold anything."""
+    one_query = mask.dtype == torch.bool and q.shape[2] == 1 and mask.shape[1:3] == (1, 1)
+    if one_query and q.is_cuda and "dropout" not in options and is_eager_inference(q, k, v):
+        out = _by_pages(q, k, v, mask, options["scale"])
+        if out is not None:
+            return out
     options["bias"] = as_bias(mask, q.shape[2], k.shape[2], cast(q)[0].dtype)
     if mask.dtype == torch.bool:
         if not (q.is_cuda or "dropout" in options) and is_eager_inference(q, k, v):
@@ -133,6 +159,20 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: dict[str, An
                 return out
         k, v = without_hidden_keys(mask, k, v)
     return _heads_first(q, k, v, options)
+
+
+def _by_pages(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None) -> Tensor | None:
+    """Of one query, without a bias, and without copies of K and V that have no hidden keys; None where that fails."""
+    q, k, v = (rows(x.transpose(1, 2)) for x in without_negative_bit(*cast(q, k, v)))
+    pages = visible_keys.of_one_query(mask, k, v)
+    if pages is None:
+        return None
+    k, v, options = pages
+    try:
+        out: Tensor = forward(q, k, v, None, False, False, options | {"scale": scale})
+    except NotImplementedError:  # not every kernel reads pages
+        return None
+    return out.transpose(1, 2)
 
 
 _TORCH = Torch()
@@ -184,7 +224,7 @@ def _batched(
 def _attention_or_fallback(*args: Any, **kwargs: Any) -> Tensor:
     try:
         return _attention(*args, **kwargs)
-    except (NotImplementedError, ValueError):
+    except (NotImplementedError, TypeError, ValueError):
         return scaled_dot_product_attention(*args, **kwargs)
 
 

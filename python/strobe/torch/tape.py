@@ -25,7 +25,7 @@ class Call:
     returns_max_logits: bool
 
 
-class Recorded(torch.autograd.Function):
+class StrobeAttention(torch.autograd.Function):
     """attention(call, q, k, v), or with bias and sink behind them where there is one of the two."""
 
     @staticmethod

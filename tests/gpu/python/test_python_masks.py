@@ -51,6 +51,20 @@ def test_hidden_keys_reach_nothing(poison, dtype):
     assert_near(with_gradients(strobe_sdpa, (q, k, v), d_o, attn_mask=mask), wanted)
 
 
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("heads_first", [True, False])
+def test_one_query_reads_the_keys_that_it_sees(heads_first, head_dim):
+    shape = (3, 8, 700, head_dim)
+    q, (k, v) = draw(3, 16, 1, head_dim), (draw(*shape) for _ in range(2))
+    mask = torch.rand(3, 1, 1, 700, device="cuda") < torch.tensor([1.0, 0.5, 0.1], device="cuda").view(3, 1, 1, 1)
+    wanted = exact(*(x.double() for x in (q, k, v)), attn_mask=mask, enable_gqa=True)
+    for x in (k, v):
+        x.masked_fill_(~mask.transpose(-1, -2), math.nan)
+    if not heads_first:
+        k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))
+    assert_near([strobe_sdpa(q, k, v, attn_mask=mask, enable_gqa=True)], [wanted])
+
+
 @pytest.mark.parametrize("value", [-1e9, torch.finfo(torch.bfloat16).min])
 def test_rows_of_a_finite_mask_take_the_mean(value):
     """What float32 softmax gives where every score is the mask's value."""

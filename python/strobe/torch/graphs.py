@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""strobe.attention and strobe.append in compiled graphs: operators that write to the tensors that they are given."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strobe import _core
+from strobe._frameworks import mark_written
+from strobe._option_list import OPTIONS, options_of
+from strobe._options import AppendOptions
+from strobe.torch import checks, ops
+from strobe.torch.ops import LIBRARY
+from strobe.torch.scales import scaled
+
+_ATTENTION = ops.schemas_of([name for name in OPTIONS if name not in ("stream", "out_dtype")])
+_APPEND = tuple(name for name, x in options_of(AppendOptions).items() if x.kind == "tensor" and name != "q_out")
+
+LIBRARY.define(
+    "attention_into(Tensor q, Tensor k, Tensor v, Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? max_logits, "
+    f"{', '.join(f'{schema} {name}' for name, schema in _ATTENTION.items())}) -> ()",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+LIBRARY.define(
+    "append(Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor k_new, Tensor v_new, Tensor cache_seqlens, "
+    f"Tensor(c!)? q_out, {', '.join(f'Tensor? {name}' for name in _APPEND)}, "
+    "bool interleaved, bool q_in_order, SymInt threads, str engine) -> ()",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, outputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Writes what strobe.attention computes to out, lse and max_logits, of which the last two may be None."""
+    options = _without_stream(options)
+    checks.check_types(q=q, k=k, v=v)
+    checks.check_layouts(q=q, k=k, v=v)
+    if isinstance(options.get("scale"), Tensor):
+        q, options["scale"] = scaled(q, options["scale"])
+    if options.get("v_rotation") is not None:
+        options["v_rotation"] = checks.word("v_rotation", options["v_rotation"])
+    torch.ops.strobe.attention_into(q, k, v, *outputs, *ops.arguments_of(q, options, _ATTENTION))
+
+
+def append(
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k_new: Tensor,
+    v_new: Tensor,
+    cache_seqlens: Tensor,
+    q_out: Tensor | None,
+    options: Mapping[str, Any],
+) -> None:
+    """strobe.append, whose rotated q is written to q_out."""
+    options = _without_stream(options)
+    tensors = {"k_cache": k_cache, "v_cache": v_cache, "k_new": k_new, "v_new": v_new, "cache_seqlens": cache_seqlens}
+    checks.check_types(**tensors)
+    given = checks.tensors_of(options, tuple(name for name in _APPEND if options.get(name) is not None))
+    torch.ops.strobe.append(
+        *tensors.values(),
+        q_out,
+        *(given.get(name) for name in _APPEND),
+        bool(options.get("interleaved", False)),
+        bool(options.get("q_in_order", True)),
+        options.get("threads", 0),
+        options.get("engine", "automatic"),
+    )
+
+
+def _without_stream(options: Mapping[str, Any]) -> dict[str, Any]:
+    """A compiled graph runs on the stream that is current when it runs."""
+    if options.get("stream") is not None:
+        raise NotImplementedError("stream is given in a compiled graph, which runs on the current stream: leave it out")
+    return {name: value for name, value in options.items() if name != "stream"}
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, max_logits: Tensor | None, *arguments: Any
+) -> None:
+    options = ops.keywords(arguments, _ATTENTION)
+    if options["v_rotation"] is not None:
+        options["v_rotation"] %= 2**64
+    _core.forward(q, k, v, out, lse, max_logits, **{name: x for name, x in options.items() if x is not None})
+    _mark_written(out, lse, max_logits)
+
+
+def _append(
+    k_cache: Tensor, v_cache: Tensor, k_new: Tensor, v_new: Tensor, cache_seqlens: Tensor, q_out: Tensor | None,
+    *arguments: Any,
+) -> None:  # fmt: skip
+    *tensors, interleaved, q_in_order, threads, engine = arguments
+    _core.append(
+        *(k_cache, v_cache, k_new, v_new, cache_seqlens),
+        tensors=dict(zip(_APPEND, tensors, strict=True)) | {"q_out": q_out},
+        interleaved=interleaved,
+        q_in_order=q_in_order,
+        threads=threads,
+        engine=engine,
+        stream=None,
+    )
+    _mark_written(k_cache, v_cache, q_out)
+
+
+def _mark_written(*outputs: Tensor | None) -> None:
+    mark_written(*(x for x in outputs if x is not None))
+
+
+def _fake(*arguments: Any) -> None:
+    """Nothing is returned."""
+
+
+for _name, _compute in (("attention_into", _attention), ("append", _append)):
+    for _device in ("CPU", "CUDA"):
+        LIBRARY.impl(_name, _compute, _device)
+    torch.library.register_fake(f"strobe::{_name}", _fake, lib=LIBRARY)
