@@ -18,7 +18,7 @@ LAYERS = (
     ("strobe._forward", "strobe._quantized"),
     ("strobe._frameworks",),
     ("strobe._documented",),
-    ("strobe._option_list", "strobe._shapes"),
+    ("strobe._option_list", "strobe._shapes", "strobe._threads"),
     ("strobe._core",),  # C++; its stub names the types of options
     ("strobe._options",),
 )

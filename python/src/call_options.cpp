@@ -164,6 +164,7 @@ void read_options(const nb::kwargs& keywords, Imports& imports, CallOptions& opt
   }
   options.execution.stream = imports.stream();
   options.execution.parallel_for = parallel_for();
+  if (options.execution.threads == 0 && !imports.on_gpu()) options.execution.threads = threads();
 }
 
 CallOptions read_options(const nb::kwargs& keywords, Imports& imports) {

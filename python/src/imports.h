@@ -61,6 +61,9 @@ class Imports {
   /// default stream and on the CPU.
   void* stream() const { return stream_; }
 
+  /// Whether a tensor on a GPU came in, or the caller named a stream.
+  bool on_gpu() const { return has_stream_; }
+
   /// Device memory for as long as this object lives, from the allocator of the framework that said the stream, and in
   /// the order of that stream; without Python. Null where there is none, where it fails, or for a second time.
   void* allocate(std::size_t bytes);

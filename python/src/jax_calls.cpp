@@ -232,6 +232,7 @@ xla::Error* on_host(const CallFrame& frame, Status (*run)(const Call&)) {
   Call call;
   call.execution.parallel_for = parallel_for();
   Status status = read_call(frame, {}, call);
+  if (call.execution.threads == 0) call.execution.threads = threads_without_torch();
   return report(*frame.api, status.ok() ? run(call) : status);
 }
 

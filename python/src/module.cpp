@@ -14,6 +14,7 @@
 #include "passes.h"
 #include "quantize.h"
 #include "strobe/strobe.h"
+#include "thread_pool.h"
 #include "values.h"
 
 namespace nb = nanobind;
@@ -76,6 +77,8 @@ NB_MODULE(_core, module) {
   module.def("plan_quantization", &plan_quantization, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),
              nb::arg("mode"), nb::arg("max_rmse").none(), nb::arg("max_error").none(), nb::arg("seed").none(),
              nb::arg("options"));
+  module.def("set_threads", &set_threads, nb::arg("threads").none());
+  module.def("get_threads", &threads);
   bind_values(module);
   bind_masks(module);
   bind_jax_handlers(module);

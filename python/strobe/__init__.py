@@ -15,6 +15,7 @@ from strobe._options import AppendOptions, EightBitOptions, Options, QuantizeOpt
 from strobe._quantize import QuantizationPlan, plan_quantization, quantize
 from strobe._quantized import Quantized
 from strobe._shared_prefix import shared_prefix_attention
+from strobe._threads import get_threads, set_threads
 
 __all__ = [
     "AppendOptions",
@@ -31,11 +32,13 @@ __all__ = [
     "butterfly_block_mask",
     "dropout_mask",
     "explain",
+    "get_threads",
     "info",
     "local_block_mask",
     "merge",
     "plan_quantization",
     "quantize",
+    "set_threads",
     "shared_prefix_attention",
     "strided_block_mask",
 ]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention on any framework's tensors, without gradients."""
 
-import os
 from typing import Any, Unpack
 
 from strobe import _core
@@ -11,6 +10,7 @@ from strobe._frameworks import check_outputs, framework_of, mark_written
 from strobe._option_list import OPTIONS, check_options
 from strobe._options import Options, Tensor
 from strobe._shapes import Shape, dtype_name, shape_of, tensor_shape
+from strobe._threads import get_threads
 
 
 @with_options(Options)
@@ -140,11 +140,11 @@ def explain(
 def info() -> dict[str, Any]:
     """This build and this machine: {"version": .., "threads": .., "engines": {name: "available" or why not}}.
 
-    threads are the hardware threads that the process may run on, which a call takes by default.
+    threads are those that a call takes by default, as ``get_threads`` says.
     """
     devices = {"cpu": "cpu", "gpu": "cuda"}
     engines = {name: _availability(name, device) for name, device in devices.items()}
-    return {"version": _core.version, "threads": len(os.sched_getaffinity(0)), "engines": engines}
+    return {"version": _core.version, "threads": get_threads(), "engines": engines}
 
 
 def _availability(engine: Any, device: str) -> str:

@@ -68,7 +68,7 @@ class ScoreOptions(TypedDict, total=False):
     max_seqlen_k: Annotated[int, -1]
     """The longest packed sequence of k and v, likewise."""
     threads: Annotated[int, 0]
-    """CPU: workers; 0: one per hardware thread."""
+    """CPU: workers; 0: as many as ``strobe.get_threads`` says."""
 
 
 class EightBitOptions(TypedDict, total=False):
@@ -185,7 +185,7 @@ class AppendOptions(TypedDict, total=False):
     v_descale: Tensor
     """[batch or 1, heads_kv or 1, 1] float32, likewise of v_cache."""
     threads: Annotated[int, 0]
-    """CPU: workers; 0: one per hardware thread."""
+    """CPU: workers; 0: as many as ``strobe.get_threads`` says."""
     engine: Annotated[str, "automatic"]
     """The engine of the tensors' device by default."""
     stream: int | None
@@ -225,7 +225,7 @@ class QuantizeOptions(TypedDict, total=False):
     max_seqlen_k: int | None
     """The longest packed sequence of k and v, likewise."""
     threads: Annotated[int, 0]
-    """CPU: workers; 0: one per hardware thread. Results do not depend on it."""
+    """CPU: workers; 0: as many as ``strobe.get_threads`` says. Results do not depend on it."""
     engine: Annotated[str, "automatic"]
     """The engine of the tensors' device by default."""
     stream: int | None

@@ -6,7 +6,8 @@ import ast
 # Modules and what is public in each, in the order of the page.
 MODULES = {
     "strobe": (
-        "attention", "attention_backward", "explain", "info", "ScoreOptions", "Options", "dropout_mask",
+        "attention", "attention_backward", "explain", "info", "set_threads", "get_threads",
+        "ScoreOptions", "Options", "dropout_mask",
         "local_block_mask", "strided_block_mask", "butterfly_block_mask", "append", "AppendOptions", "merge",
         "shared_prefix_attention", "quantize", "QuantizeOptions", "Quantized", "plan_quantization", "QuantizationPlan",
         "EightBitOptions"),
