@@ -13,7 +13,7 @@ import project
 PLACES = {  # each file, and the line that names the version
     "CHANGELOG.md": r"^## \[{}\]",
     "CITATION.cff": r"^version: {}$",
-    "README.md": r"^Version {} ",
+    "README.md": r"^Version {0} (?:.|\n)*^  version = .{0}.,$",
     "python/flash_attn/pyproject.toml": r'^version = "{}"$',
     "python/flash_attn_interface/pyproject.toml": r'^version = "{}"$',
 }
