@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """New keys and values for a cache."""
 
+from contextlib import nullcontext
 from typing import Unpack
 
 from strobe import _core
@@ -59,7 +60,7 @@ def append(
 
         graphs.append(k_cache, v_cache, k_new, v_new, cache_seqlens, q_out, options)
         return q_out
-    with framework.region("strobe::append"):
+    with framework.region("strobe::append") or nullcontext():
         _core.append(
             *(k_cache, v_cache, k_new, v_new, cache_seqlens),
             tensors={name: options.get(name) for name in _TENSORS} | {"q_out": q_out},

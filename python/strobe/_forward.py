@@ -20,8 +20,12 @@ def forward(
 ) -> Any:
     """What ``strobe.attention`` returns."""
     outputs = outputs_of(q, v, out, return_lse, return_max_logits, options)
-    with framework_of(q).region("strobe::attention"):
+    region = framework_of(q).region("strobe::attention")
+    if region is None:
         _core.forward(q, k, v, *outputs, **options)
+    else:
+        with region:
+            _core.forward(q, k, v, *outputs, **options)
     return results(*outputs)
 
 

@@ -9,11 +9,11 @@ from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from strobe import _options
-from strobe._options import EightBitOptions, Options, ScoreOptions
+from strobe._options import EightBitOptions, Options, ScoreOptions, Tensor
 
 Kind = Literal["tensor", "number", "integer", "word", "flag", "other"]
 
-_KINDS: dict[Any, Kind] = {float: "number", float | None: "number", int: "integer", bool: "flag"}
+_KINDS: dict[Any, Kind] = {float: "number", float | Tensor | None: "number", int: "integer", bool: "flag"}
 
 
 class Option(NamedTuple):

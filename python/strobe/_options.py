@@ -18,8 +18,9 @@ Word = Annotated[int, "word"]
 class ScoreOptions(TypedDict, total=False):
     """What is computed. ``None`` stands for the default of any option."""
 
-    scale: float | None
-    """Multiplies Q K^T; 1/sqrt(head_dim) where it is not given."""
+    scale: float | Tensor | None
+    """Multiplies Q K^T; 1/sqrt(head_dim) where it is not given. strobe.torch.attention takes a tensor, too, of one
+    element or [heads_q], which may require a gradient."""
     causal: Annotated[Causal, False]
     """True or "bottom_right": the last query sees every key. "top_left": the first query sees the first key alone."""
     window: Annotated[tuple[int, int], (-1, -1)]

@@ -34,7 +34,7 @@ def structs():
 
 def test_every_option_has_a_text():
     assert [name for name, option in OPTIONS.items() if not option.text] == []
-    assert OPTIONS["scale"].text == "Multiplies Q K^T; 1/sqrt(head_dim) where it is not given."
+    assert OPTIONS["scale"].text.startswith("Multiplies Q K^T; 1/sqrt(head_dim) where it is not given.")
 
 
 def test_the_module_has_the_same_options():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nested tensors: attention of each sequence alone, by strobe.torch.attention and by sdpa()."""
+"""Nested tensors: attention of each sequence alone, by strobe.torch.attention and by sdpa(); and what falls back."""
 
 import pytest
 import strobe.torch
@@ -133,3 +133,15 @@ def test_what_strobe_rejects_falls_back(x, options):
         out = scaled_dot_product_attention(x, x, x, **options)
     if not out.is_nested:
         assert torch.equal(out, torch.zeros_like(x))
+
+
+def test_a_compiled_call_falls_back():
+    torch._dynamo.reset()
+    x = draw(offsets([12]), HEADS, 7).values().detach().view(1, 12, HEADS, HEAD_DIM).transpose(1, 2).double()
+
+    def attend(x):
+        with strobe.torch.sdpa(fallback=True):
+            return scaled_dot_product_attention(x, x, x)
+
+    result = torch.compile(attend, backend="aot_eager", fullgraph=True)(x)
+    torch.testing.assert_close(result, scaled_dot_product_attention(x, x, x))

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a layer of transformers gives attn_implementation="strobe": masks, keywords, bounds; and what compilers make."""
 
+import importlib
 from types import SimpleNamespace
 
 import pytest
+import strobe.integrations.transformers
 import torch
 import transformers
-from strobe.integrations.transformers import masks, register
+from strobe.integrations.transformers import masks
 from strobe.integrations.transformers.attention import attend
 from strobe.integrations.transformers.mask import Kind, Mask
 from strobe.integrations.transformers.masks import make_mask
@@ -111,21 +113,28 @@ def model_of(kind):
     return model(config(num_hidden_layers=2, num_key_value_heads=2, **SMALL, **window)).eval()
 
 
-def outputs(model, call):
+def outputs(model, call, tokens=None):
+    tokens = padding() if tokens is None else tokens
     ids = torch.randint(3, 100, (BATCH, SEQLEN), generator=torch.Generator().manual_seed(5))
     keywords = {} if isinstance(model, transformers.BertModel) else {"use_cache": False}
-    return call(input_ids=ids, attention_mask=padding().long(), **keywords)[0][padding()]
+    return call(input_ids=ids, attention_mask=tokens.long(), **keywords)[0][tokens]
+
+
+def test_the_import_registers():
+    del transformers.AttentionInterface._global_mapping["strobe"]
+    importlib.reload(strobe.integrations.transformers)
+    assert "strobe" in transformers.AttentionInterface._global_mapping
 
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("kind", ["decoder", "window", "encoder"])
 def test_a_padded_model_compiles_without_a_break(kind, whole):
-    """As a whole, or layer by layer."""
-    register()
+    """As a whole, or layer by layer; padded on the left, and on the right."""
     model = model_of(kind)
     model.set_attn_implementation("eager")
+    sides = padding(), padding().flip(1)
     with torch.no_grad():
-        wanted = outputs(model, model)
+        wanted = [outputs(model, model, tokens) for tokens in sides]
     model.set_attn_implementation("strobe")
     call = model
     if whole:
@@ -134,14 +143,14 @@ def test_a_padded_model_compiles_without_a_break(kind, whole):
         for layer in model.encoder.layer if kind == "encoder" else model.model.layers:
             layer.compile(backend="aot_eager", fullgraph=True)
     with torch.no_grad():
-        torch.testing.assert_close(outputs(model, call), wanted, rtol=1e-4, atol=1e-5)
+        for tokens, exact in zip(sides, wanted, strict=True):
+            torch.testing.assert_close(outputs(model, call, tokens), exact, rtol=1e-4, atol=1e-5)
 
 
 def test_a_mask_function_is_read_once_a_forward(monkeypatch):
     calls = []
     original = masks.recognise
     monkeypatch.setattr(masks, "recognise", lambda function: (calls.append(function), original(function))[1])
-    register()
     model = model_of("window")
     model.set_attn_implementation("strobe")
     with torch.no_grad():

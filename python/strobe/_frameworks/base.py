@@ -2,12 +2,10 @@
 """What calls ask of a framework, answered for one that is known by DLPack alone."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 from strobe._shapes import output_shape
-
-_UNSEEN = nullcontext()
 
 
 class Framework:
@@ -52,9 +50,9 @@ class Framework:
         """Whether the call is traced by the framework's compiler, and no tensor has elements."""
         return False
 
-    def region(self, name: str) -> AbstractContextManager[Any]:
-        """What a profiler of the framework shows by this name."""
-        return _UNSEEN
+    def region(self, name: str) -> AbstractContextManager[Any] | None:
+        """What the framework's profiler shows by this name; None if none is on."""
+        return None
 
     def mark_written(self, output: Any) -> None:
         """Tells the framework that a call has written to the caller's tensor."""

@@ -13,6 +13,7 @@ from strobe._option_list import OPTIONS, Kind
 from strobe._shapes import wrong_type
 
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat, np.number, Tensor)
+_DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _INTEGERS = (int, torch.SymInt, np.integer, Tensor)
 
 
@@ -31,6 +32,14 @@ def check_layouts(**tensors: Tensor) -> None:
             raise ValueError(f"{name} has the layout {layout}: it must be dense, torch.strided")
         if tensor.dim() == 0:
             raise ValueError(f"{name} has rank 0: tensors of a call have rank 1 to 4")
+
+
+def check_dtypes(**tensors: Tensor) -> None:
+    """ValueError for what no engine computes, before a compiler has gone on; eager calls leave it to the library."""
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPES:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise ValueError(f"{name} is {dtype}: it must be float32, float16 or bfloat16")
 
 
 def tensors_of(options: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Tensor]:

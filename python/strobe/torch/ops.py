@@ -101,6 +101,7 @@ def operator_arguments(
     """What torch.ops.strobe.attention takes for such a call."""
     check_names(options)
     checks.check_layouts(q=q, k=k, v=v)
+    checks.check_dtypes(q=q, k=k, v=v)
     return (q, k, v, *arguments_of(q, options, _ARGUMENTS), return_max_logits)
 
 

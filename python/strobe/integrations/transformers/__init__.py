@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``attn_implementation="strobe"`` for Hugging Face transformers: encoders, decoders, both, generation with a cache.
 
+Every model knows it once this is imported.
+
 attention.py is what a layer calls, masks.py makes the masks of a forward, mask_functions.py reads what a mask function
 of transformers means, padding.py decides how that is computed, and compute.py computes it.
 """
@@ -15,7 +17,7 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """Makes ``attn_implementation="strobe"`` known to every model; calling it again changes nothing.
+    """Makes ``attn_implementation="strobe"`` known to every model, as the import has; calling it again changes nothing.
 
     The mask that a model asks for is computed: causal, windows, chunks, documents by their positions and padding
     become options of attention, every other mask and those of four axes a bias. Rows of padding may be 0. Attention
@@ -23,3 +25,6 @@ def register() -> None:
     """
     AttentionInterface.register("strobe", attend)
     AttentionMaskInterface.register("strobe", make_mask)
+
+
+register()
