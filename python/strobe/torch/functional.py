@@ -2,7 +2,7 @@
 """Attention of PyTorch's tensors: past the dispatcher where nothing records the call, else as an operator."""
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -10,7 +10,8 @@ from torch.autograd import forward_ad
 
 from strobe._documented import with_options
 from strobe._forward import forward, results
-from strobe._frameworks.torch import draw_random, without_negative_bit
+from strobe._frameworks.torch import Torch, draw_random, without_negative_bit
+from strobe._mask_argument import apply_mask
 from strobe._option_list import OPTIONS, check_options, is_seeded
 from strobe._options import ScoreOptions
 from strobe.torch import ops, transforms
@@ -18,20 +19,76 @@ from strobe.torch.checks import check_layouts, check_types
 from strobe.torch.tape import Call, Recorded
 
 
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    return_lse: Literal[False] = ...,
+    return_max_logits: Literal[False] = ...,
+    **options: Unpack[ScoreOptions],
+) -> Tensor: ...
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    return_lse: Literal[True],
+    return_max_logits: Literal[False] = ...,
+    **options: Unpack[ScoreOptions],
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    return_lse: Literal[False] = ...,
+    return_max_logits: Literal[True],
+    **options: Unpack[ScoreOptions],
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    return_lse: Literal[True],
+    return_max_logits: Literal[True],
+    **options: Unpack[ScoreOptions],
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    return_lse: bool = ...,
+    return_max_logits: bool = ...,
+    **options: Unpack[ScoreOptions],
+) -> Any: ...
 @with_options(ScoreOptions)
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
+    mask: Tensor | None = None,
     return_lse: bool = False,
     return_max_logits: bool = False,
     **options: Unpack[ScoreOptions],
 ) -> Any:
-    """``strobe.attention`` with gradients, for q, k, v, bias and sink, through the output and through lse.
+    """``strobe.attention`` with gradients, for q, k, v, mask, bias and sink, through the output and through lse.
 
-    Shapes, dtypes, options and errors are those of strobe.attention; where the last axis is not dense the tensor is
-    copied. Under autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from
+    Shapes, dtypes, mask, options and errors are those of strobe.attention; where the last axis is not dense the tensor
+    is copied. Under autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from
     PyTorch's generator of q's device. Runs on the current stream. grad, vjp, jacrev and vmap of torch.func take the
     call; vmap's axis joins the batch. Second and forward-mode derivatives raise NotImplementedError; so does the
     backward of a call that the engine has in the forward alone.
@@ -43,8 +100,11 @@ def attention(
         check_types(bias=bias)
     if sink is not None:
         check_types(sink=sink)
-    _check_derivatives(q, k, v, options)
     q, k, v = cast(q, k, v)
+    if mask is not None:
+        k, v = _with_mask(mask, q, k, v, options)
+        bias = options.get("bias")
+    _check_derivatives(q, k, v, options)
     try:
         q, k, v = ops.rows(q), ops.rows(k), ops.rows(v)
     except (IndexError, RuntimeError):
@@ -82,6 +142,18 @@ def _check_derivatives(q: Tensor, k: Tensor, v: Tensor, options: Mapping[str, An
         for tensor in (q, k, v, options.get("bias"), options.get("sink")):
             if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
                 raise NotImplementedError(ops.NO_FORWARD_MODE)
+
+
+_TORCH = Torch()
+
+
+def _with_mask(mask: Tensor, q: Tensor, k: Tensor, v: Tensor, options: Any) -> tuple[Tensor, Tensor]:
+    """k and v of a call whose ``options`` say what the mask hides."""
+    check_types(mask=mask)
+    traced = ops.is_traced(q, k, v, mask, *options.values())
+    read = not traced and _TORCH.can_read(mask)
+    has_backward = traced or _is_recorded(q, k, v, mask, options.get("bias"), options.get("sink"))
+    return apply_mask(_TORCH, mask, (q, k, v), options, read=read, has_backward=has_backward)
 
 
 def cast(*tensors: Tensor) -> tuple[Tensor, ...]:
