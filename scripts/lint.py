@@ -74,7 +74,7 @@ def check_python(files):
 
 
 def check_types():
-    """What pyproject.toml names: the Python package."""
+    """What pyproject.toml names: the Python package, and calls of it."""
     ok, output = run([TOOLS / "mypy", "--no-error-summary", "--cache-dir", ROOT / "build" / "lint" / "mypy"])
     return [] if ok else output.splitlines(keepends=True)
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "call/tensors.h"
+#include "errors.h"
 #include "imports.h"
 
 namespace strobe::python {
@@ -31,6 +32,11 @@ inline Role role_of(const CallTensor& tensor) {
   return {tensor.name.data(), dtypes, tensor.role == TensorRole::output};
 }
 
+/// What lengths and tables are where nobody says another dtype, in PyTorch and NumPy alike.
+[[noreturn]] inline void raise_int64(std::string_view name) {
+  raise(PyExc_ValueError, "{} is int64: it must be int32, as .to(torch.int32) or .astype(numpy.int32) makes it", name);
+}
+
 /// An object given for a tensor; None where it is not given.
 struct GivenTensor {
   std::string_view name;
@@ -42,7 +48,9 @@ template <class Arguments>
 void import_tensors(Imports& imports, Arguments& arguments, std::initializer_list<GivenTensor> given) {
   for (const GivenTensor& one : given) {
     for_each_tensor(arguments, [&](const CallTensor& tensor, auto& view) {
-      if (tensor.name == one.name) view = imports.view(one.object, role_of(tensor));
+      if (tensor.name != one.name) return;
+      view = imports.view(one.object, role_of(tensor));
+      if (tensor.elements == Elements::int32 && view.dtype == DType::int64) raise_int64(tensor.name);
     });
   }
 }

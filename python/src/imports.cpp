@@ -74,8 +74,10 @@ Device device_of(std::int32_t kind, std::int32_t index, const Role& role) {
 }
 
 [[noreturn]] void raise_no_tensor(nb::handle object, const Role& role) {
-  raise(PyExc_TypeError, "{} is of type {}: it must be a tensor that speaks DLPack, of NumPy, PyTorch, JAX or CuPy",
-        role.name, nb::type_name(object.type()).c_str());
+  const bool are_lengths = PyList_Check(object.ptr()) != 0 && std::string_view(role.dtypes) == "int32";
+  raise(PyExc_TypeError, "{} is of type {}: it must be a tensor that speaks DLPack, of NumPy, PyTorch, JAX or CuPy{}",
+        role.name, nb::type_name(object.type()).c_str(),
+        are_lengths ? ", as torch.tensor(.., dtype=torch.int32) or numpy.array(.., numpy.int32) makes it" : "");
 }
 
 /// Some frameworks give a tensor without elements strides of 0.

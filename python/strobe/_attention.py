@@ -1,24 +1,89 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention on any framework's tensors, without gradients."""
 
-from typing import Any, Unpack
+import re
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from strobe import _core
 from strobe._documented import with_options
 from strobe._forward import forward, outputs_of, results
 from strobe._frameworks import check_outputs, framework_of, mark_written
+from strobe._mask_argument import apply_mask, plan_mask, summed_to
 from strobe._option_list import OPTIONS, check_options
 from strobe._options import Options, Tensor
 from strobe._shapes import Shape, dtype_name, shape_of, tensor_shape
 from strobe._threads import get_threads
 
+OfQ = TypeVar("OfQ")  # results are tensors of q's framework
 
+
+@overload
+def attention(
+    q: OfQ,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    out: Tensor | None = ...,
+    return_lse: Literal[False] = ...,
+    return_max_logits: Literal[False] = ...,
+    **options: Unpack[Options],
+) -> OfQ: ...
+@overload
+def attention(
+    q: OfQ,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    out: Tensor | None = ...,
+    return_lse: Literal[True],
+    return_max_logits: Literal[False] = ...,
+    **options: Unpack[Options],
+) -> tuple[OfQ, OfQ]: ...
+@overload
+def attention(
+    q: OfQ,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    out: Tensor | None = ...,
+    return_lse: Literal[False] = ...,
+    return_max_logits: Literal[True],
+    **options: Unpack[Options],
+) -> tuple[OfQ, OfQ]: ...
+@overload
+def attention(
+    q: OfQ,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    out: Tensor | None = ...,
+    return_lse: Literal[True],
+    return_max_logits: Literal[True],
+    **options: Unpack[Options],
+) -> tuple[OfQ, OfQ, OfQ]: ...
+@overload
+def attention(
+    q: OfQ,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    out: Tensor | None = ...,
+    return_lse: bool = ...,
+    return_max_logits: bool = ...,
+    **options: Unpack[Options],
+) -> Any: ...
 @with_options(Options)
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
+    mask: Tensor | None = None,
     out: Tensor | None = None,
     return_lse: bool = False,
     return_max_logits: bool = False,
@@ -36,6 +101,13 @@ def attention(
     Returns out [batch, seqlen_q, heads_q, head_dim_v] of q's dtype (written to ``out`` where it is given); with
     ``return_lse`` also lse [batch, heads_q, seqlen_q] float32, the natural logarithm of each row's sum of
     exponentials; with ``return_max_logits`` also the largest visible score, [batch, heads_q] float32; as a tuple.
+
+    ``mask`` is bool, True where a query sees a key, or floating point, added to the scores: [batch, seqlen_k], for
+    padding, [batch, seqlen_q, seqlen_k] or [batch, heads_q, seqlen_q, seqlen_k], where an extent may be 1. It applies
+    beside ``causal``, ``bias`` and all other options. A key that it hides from every query may hold anything, NaN
+    included; a key that it shows to some must be finite. In host memory a bool mask of padding alone, on the right or
+    the left, becomes ``seqused_k`` or ``leftpad_k``, and hidden keys take no time; any other mask becomes a bias. Not
+    with packed sequences, caches or 8 bits.
 
     On a GPU the call returns when the launch is queued. With dropout a seed must be
     given, but for tensors of PyTorch: for those the call draws one from PyTorch's generator.
@@ -58,14 +130,21 @@ def attention(
         check_options("strobe.attention", options)
     framework = framework_of(q)
     if framework.name == "jax":
-        return _jax_attention(q, k, v, out, return_lse, return_max_logits, options)
+        return _jax_attention(q, k, v, mask, out, return_lse, return_max_logits, options)
     q, k, v = framework.without_tape(q, k, v, options)
+    if mask is not None:
+        framework.reject_gradients("strobe.attention does not record: call strobe.torch.attention", mask=mask)
+        read = framework.can_read(mask)
+        k, v = apply_mask(framework, mask, (q, k, v), options, read=read, has_backward=False)
     if framework.is_compiling():
         return _compiled_attention(q, k, v, out, return_lse, return_max_logits, options)
     if out is None:
         return forward(q, k, v, None, return_lse, return_max_logits, options)
     check_outputs(out=out)
-    result = forward(q, k, v, out, return_lse, return_max_logits, options)
+    try:
+        result = forward(q, k, v, out, return_lse, return_max_logits, options)
+    except (TypeError, ValueError) as error:
+        raise type(error)(re.sub(r"\bo\b", "out", str(error))) from None
     mark_written(out)
     return result
 
@@ -79,6 +158,7 @@ def attention_backward(
     o: Tensor,
     lse: Tensor,
     *,
+    mask: Tensor | None = None,
     d_lse: Tensor | None = None,
     dq: Tensor | None = None,
     dk: Tensor | None = None,
@@ -89,7 +169,7 @@ def attention_backward(
 ) -> tuple[Tensor, ...]:
     """(dq, dk, dv), the gradients of a loss whose gradient with respect to attention's output is ``d_o``.
 
-    q, k, v, o, lse and the options, a seed of dropout among them, are the forward's; d_o has o's shape and dtype;
+    q, k, v, o, lse, mask and the options, a seed of dropout among them, are the forward's; d_o has o's shape and dtype;
     ``d_lse``, in lse's shape, is the gradient that comes in through lse. The gradients have their tensor's shape and
     dtype, and are written to ``dq``, ``dk`` and ``dv`` where those are given. With ``return_d_bias`` and
     ``return_d_sink`` the tuple goes on with the gradients of bias and sink, in their shapes, float32. Raises as
@@ -104,6 +184,12 @@ def attention_backward(
         framework_of(like).empty(shape_of(like), like) if given is None else given
         for given, like in ((dq, q), (dk, k), (dv, v))
     )
+    bias = options.get("bias")
+    if return_d_bias and bias is None:
+        raise ValueError("return_d_bias is given without bias: give bias, too")
+    if mask is not None:
+        read = framework.can_read(mask)
+        k, v = apply_mask(framework, mask, (q, k, v), options, read=read, has_backward=True)
     d_bias = _float32_like(options.get("bias"), "bias") if return_d_bias else None
     d_sink = _float32_like(options.get("sink"), "sink") if return_d_sink else None
     stream = options.get("stream")
@@ -111,6 +197,8 @@ def attention_backward(
     call: dict[str, Any] = {**options, "stream": framework.stream(stream)}
     _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, **call)
     mark_written(dq, dk, dv)
+    if d_bias is not None:
+        d_bias = summed_to(d_bias, shape_of(bias))
     return tuple(gradient for gradient in (dq, dk, dv, d_bias, d_sink) if gradient is not None)
 
 
@@ -120,6 +208,7 @@ def explain(
     k: Tensor | Shape,
     v: Tensor | Shape,
     *,
+    mask: Tensor | Shape | None = None,
     backward: bool = False,
     dtype: str = "float32",
     device: str = "cpu",
@@ -127,14 +216,19 @@ def explain(
 ) -> str:
     """Which engine and tiles a call would run on and why, in a few lines of text.
 
-    q, k and v are tensors, or their shapes as tuples; those are of ``dtype`` on ``device``, "cpu" or "cuda:0". Raises
-    what the call would raise.
+    q, k, v and mask are tensors, or their shapes as tuples; those of q, k and v are of ``dtype`` on ``device``, "cpu"
+    or "cuda:0". Raises what the call would raise.
     """
     check_options("strobe.explain", options)
+    call: dict[str, Any] = {**options}
+    if mask is not None:
+        where = device if isinstance(q, tuple) else framework_of(q).device_text(q)
+        shapes = (q if isinstance(q, tuple) else shape_of(q), k if isinstance(k, tuple) else shape_of(k))
+        plan_mask(mask, shapes, where, call, has_backward=backward)
     query, key, value = (tensor_shape(x, dtype_name(dtype), device) if isinstance(x, tuple) else x for x in (q, k, v))
-    if options.get("out_dtype") is not None:
-        options["out_dtype"] = dtype_name(options["out_dtype"], "out_dtype")
-    return _core.explain(query, key, value, backward, **options)
+    if call.get("out_dtype") is not None:
+        call["out_dtype"] = dtype_name(call["out_dtype"], "out_dtype")
+    return _core.explain(query, key, value, backward, **call)
 
 
 def info() -> dict[str, Any]:
@@ -163,12 +257,21 @@ def _float32_like(tensor: Tensor | None, name: str) -> Tensor:
 
 
 def _jax_attention(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, return_lse: bool, return_max_logits: bool, options: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    out: Tensor | None,
+    return_lse: bool,
+    return_max_logits: bool,
+    options: Any,
 ) -> Any:
     from strobe import jax
 
     if out is not None:
         raise ValueError("out is given, but JAX's arrays are never written to: take what the call returns")
+    if mask is not None:
+        options["mask"] = mask
     return jax.attention(q, k, v, return_lse=return_lse, return_max_logits=return_max_logits, **options)
 
 

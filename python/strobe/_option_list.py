@@ -3,7 +3,9 @@
 
 import ast
 import inspect
+import sys
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from itertools import pairwise
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -93,25 +95,48 @@ def is_seeded(options: Mapping[str, Any]) -> bool:
     return any(options.get(name) is not None for name in ("seed", "offset", "random_state"))
 
 
-# What an option is here that other libraries call by another name.
+# What is given here for what other libraries call by another name.
 _NAMES_ELSEWHERE = {
-    "attn_mask": "bias, with -inf where the mask hides a key, or call PyTorch's function in strobe.torch.sdpa()",
+    "attn_mask": "mask, whose rank 2 is [batch, seqlen_k], or call PyTorch's function in strobe.torch.sdpa()",
+    "attention_mask": "mask",
+    "key_padding_mask": "mask, the other way around: True where a key is visible",
+    "attn_bias": "bias",
     "is_causal": 'causal: "top_left" is what is_causal means, True aligns to the last key',
     "softmax_scale": "scale",
     "sm_scale": "scale",
     "dropout_p": "dropout",
     "window_size": "window",
+    "attention_chunk": "chunk",
+    "logits_soft_cap": "softcap",
+    "s_aux": "sink",
     "block_table": "page_table",
     "cache_seqlens": "seqused_k",
+    "cache_leftpad": "leftpad_k",
+    "return_attn_probs": "return_lse",
+    "return_softmax_lse": "return_lse",
+    "enable_gqa": "k and v with fewer heads than q, which needs no flag",
 }
 
 
 def check_options(function: str, options: Mapping[str, Any], accepted: Collection[str] = OPTIONS.keys()) -> None:
-    """TypeError for an option that the function does not accept."""
+    """TypeError for an option that the function, a public one, does not accept."""
     unknown = options.keys() - accepted
     if not unknown:
         return
     name = min(unknown)
-    if name in _NAMES_ELSEWHERE:
-        raise TypeError(f"{name} is no option of {function}: give {_NAMES_ELSEWHERE[name]}")
-    raise TypeError(f"{name} is no option of {function}: the options are {', '.join(accepted)}")
+    wrong = f"{name} is no option of {function}"
+    known = [*accepted, *_parameters(function)]
+    instead = _NAMES_ELSEWHERE.get(name, "")
+    if instead.partition(" ")[0].strip(",:") in known:
+        raise TypeError(f"{wrong}: give {instead}")
+    if name in OPTIONS and function == "strobe.torch.attention":
+        raise TypeError(f"{wrong}: call strobe.attention, which has it, without gradients")
+    near = get_close_matches(name, known, n=1)
+    if near:
+        raise TypeError(f"{wrong}: did you mean {near[0]}?")
+    raise TypeError(f"{wrong}: the options are {', '.join(accepted)}")
+
+
+def _parameters(function: str) -> list[str]:
+    module, _, name = function.rpartition(".")
+    return list(inspect.signature(getattr(sys.modules[module], name)).parameters)

@@ -57,7 +57,8 @@ class ScoreOptions(TypedDict, total=False):
     """[4] int32 on q's device: the words of seed and offset, low first, in place of both. They are read when the call
     runs there, so that each replay of a captured CUDA graph draws a new mask."""
     cu_seqlens_q: Tensor
-    """[batch + 1] int32: q is packed, sequence b has the rows from cu_seqlens_q[b] to cu_seqlens_q[b + 1]."""
+    """[batch + 1] int32: q is packed, sequence b has the rows from cu_seqlens_q[b] to cu_seqlens_q[b + 1]. Rows from
+    cu_seqlens_q[batch] on belong to no sequence, and out is 0 there."""
     cu_seqlens_k: Tensor
     """[batch + 1] int32: likewise for k and v."""
     seqused_q: Tensor

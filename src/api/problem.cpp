@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "api/eight_bit.h"
+#include "api/heads_first.h"
 #include "api/modifiers.h"
 #include "api/tensor_checks.h"
 #include "call/checked.h"
@@ -258,7 +259,8 @@ class ProblemMaker {
       return invalid("head_dim_v is {}: it must be from 1 to 512", extent(v_.view, 1));
     }
     if (heads_kv == 0 ? heads_q != 0 : heads_q % heads_kv != 0) {
-      return invalid("q has {} heads and k has {}: heads_q must be a multiple of heads_kv", heads_q, heads_kv);
+      return invalid("q has {} heads and k has {}: heads_q must be a multiple of heads_kv{}", heads_q, heads_kv,
+                     looks_heads_first(q_.view, k_.view) ? " (are the axes [batch, heads, seqlen, head_dim]?)" : "");
     }
     return k_.view.rank == 3
                ? check_shape(v_, {k_.view.shape[0], heads_kv, extent(v_.view, 1)}, value_axes())

@@ -75,6 +75,14 @@ std::vector<Misuse<Arguments>> tensor_misuses() {
        "q has 4 heads and k has 3: heads_q must be a multiple of heads_kv"},
       {"NoHeadsOfK", [](C& c) { c.arguments.k.shape[2] = 0; }, kInvalid,
        "q has 4 heads and k has 0: heads_q must be a multiple of heads_kv"},
+      {"HeadsFirst",
+       [](C& c) {
+         c.arguments.q.shape = {2, 4, 3, 8};
+         c.arguments.k.shape = {2, 2, 5, 8};
+       },
+       kInvalid,
+       "q has 3 heads and k has 5: heads_q must be a multiple of heads_kv (are the axes [batch, heads, seqlen, "
+       "head_dim]?)"},
       {"SeqlenOfV", [](C& c) { c.arguments.v.shape[1] = 4; }, kInvalid,
        "v has shape [2, 4, 2, 6]: it must be [2, 5, 2, 6] [batch, seqlen_k, heads_kv, head_dim_v]"},
       {"HeadDimTooLarge",

@@ -85,16 +85,16 @@ CASES = [
     (
         dict(out=zeros(2, 8, 4, 15)),
         ValueError,
-        "o has shape [2, 8, 4, 15]: it must be [2, 8, 4, 16] [batch, seqlen_q, heads_q, head_dim_v]",
+        "out has shape [2, 8, 4, 15]: it must be [2, 8, 4, 16] [batch, seqlen_q, heads_q, head_dim_v]",
     ),
-    (dict(out=zeros(2, 8, 4, 16, dtype=np.float16)), ValueError, "o is float16: it must be float32, as q is"),
-    (dict(out=read_only(2, 8, 4, 16)), ValueError, "o is read-only: it must be writable"),
-    (dict(out=np.broadcast_to(zeros(1, 8, 4, 16), (2, 8, 4, 16))), ValueError, "o is read-only: it must be writable"),
-    (dict(q=SHARED, out=SHARED), ValueError, "o overlaps q: outputs must not share memory with any other tensor"),
+    (dict(out=zeros(2, 8, 4, 16, dtype=np.float16)), ValueError, "out is float16: it must be float32, as q is"),
+    (dict(out=read_only(2, 8, 4, 16)), ValueError, "out is read-only: it must be writable"),
+    (dict(out=np.broadcast_to(zeros(1, 8, 4, 16), (2, 8, 4, 16))), ValueError, "out is read-only: it must be writable"),
+    (dict(q=SHARED, out=SHARED), ValueError, "out overlaps q: outputs must not share memory with any other tensor"),
     (
         dict(out=[]),
         TypeError,
-        "o is of type list: it must be a tensor that speaks DLPack, of NumPy, PyTorch, JAX or CuPy",
+        "out is of type list: it must be a tensor that speaks DLPack, of NumPy, PyTorch, JAX or CuPy",
     ),
     (dict(scale="0.1"), TypeError, "scale is of type str: it must be a number"),
     (dict(scale=float("nan")), ValueError, "scale is nan: it must be finite"),
@@ -192,7 +192,23 @@ CASES = [
         ValueError,
         "seqused_k[0] is -1: it must be from 0 to the sequence's length, which is 8",
     ),
-    (dict(seqused_k=np.array([8, 8])), ValueError, "seqused_k is int64: it must be int32"),
+    (
+        dict(seqused_k=np.array([8, 8])),
+        ValueError,
+        "seqused_k is int64: it must be int32, as .to(torch.int32) or .astype(numpy.int32) makes it",
+    ),
+    (
+        dict(cu_seqlens_q=[0, 8]),
+        TypeError,
+        "cu_seqlens_q is of type list: it must be a tensor that speaks DLPack, of NumPy, PyTorch, JAX or CuPy, as "
+        "torch.tensor(.., dtype=torch.int32) or numpy.array(.., numpy.int32) makes it",
+    ),
+    (
+        dict(q=zeros(2, 2, 1, 16), k=zeros(2, 2, 50, 16), v=zeros(2, 2, 50, 16)),
+        ValueError,
+        "q has 1 heads and k has 50: heads_q must be a multiple of heads_kv (are the axes [batch, heads, seqlen, "
+        "head_dim]?)",
+    ),
     (dict(seqused_k=zeros(2)), ValueError, "seqused_k is float32: it must be int32"),
     (dict(cu_seqlens_q=int32(0, 8)), ValueError, "q has rank 4: it must have rank 3 [total_q, heads_q, head_dim]"),
     (dict(cu_seqlens_k=int32(0, 8, 16)), ValueError, "k has rank 4: it must have rank 3 [total_k, heads_kv, head_dim]"),
@@ -231,7 +247,9 @@ CASES = [
         ValueError,
         "cache_batch_idx[1] is -1: the entries of k and v are numbered from 0 to 1",
     ),
-    (dict(cuasal=True), TypeError, f"cuasal is no option of strobe.attention: the options are {OPTIONS}"),
+    (dict(cuasal=True), TypeError, "cuasal is no option of strobe.attention: did you mean causal?"),
+    (dict(retrun_lse=True), TypeError, "retrun_lse is no option of strobe.attention: did you mean return_lse?"),
+    (dict(temperature=1), TypeError, f"temperature is no option of strobe.attention: the options are {OPTIONS}"),
 ]
 
 
@@ -248,12 +266,19 @@ def test_forward_rejects(arguments, error, message):
 @pytest.mark.parametrize(
     ("name", "ours"),
     [
-        ("attn_mask", "bias, with -inf where the mask hides a key, or call PyTorch's function in strobe.torch.sdpa()"),
+        ("attn_mask", "mask, whose rank 2 is [batch, seqlen_k], or call PyTorch's function in strobe.torch.sdpa()"),
+        ("attention_mask", "mask"),
+        ("key_padding_mask", "mask, the other way around: True where a key is visible"),
+        ("attn_bias", "bias"),
         ("is_causal", 'causal: "top_left" is what is_causal means, True aligns to the last key'),
         ("softmax_scale", "scale"),
         ("dropout_p", "dropout"),
         ("window_size", "window"),
+        ("attention_chunk", "chunk"),
+        ("s_aux", "sink"),
         ("block_table", "page_table"),
+        ("cache_leftpad", "leftpad_k"),
+        ("enable_gqa", "k and v with fewer heads than q, which needs no flag"),
     ],
 )
 def test_names_of_other_libraries(name, ours):
@@ -262,8 +287,9 @@ def test_names_of_other_libraries(name, ours):
         "strobe.attention": lambda **options: strobe.attention(x, x, x, **options),
         "strobe.attention_backward": lambda **options: strobe.attention_backward(x, x, x, x, x, lse, **options),
         "strobe.explain": lambda **options: strobe.explain(x, x, x, **options),
-        "strobe.plan_quantization": lambda **options: strobe.plan_quantization(x, x, x, **options),
     }
+    if not ours.startswith("mask"):  # which is no argument of every call
+        calls["strobe.plan_quantization"] = lambda **options: strobe.plan_quantization(x, x, x, **options)
     for function, call in calls.items():
         with pytest.raises(TypeError) as caught:
             call(**{name: None})

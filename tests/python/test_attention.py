@@ -138,6 +138,16 @@ def test_packed_and_used(generator):
     )
 
 
+def test_rows_behind_the_last_length_are_zero(generator):
+    q, k, v = (draw(generator, 50, HEADS, HEAD_DIM) for _ in range(3))
+    ends = np.array([0, 10, 40], np.int32)
+    o, lse = strobe.attention(q, k, v, cu_seqlens_q=ends, cu_seqlens_k=ends, return_lse=True)
+    wanted = strobe.attention(*(x[:40] for x in (q, k, v)), cu_seqlens_q=ends, cu_seqlens_k=ends)
+    np.testing.assert_allclose(o[:40], wanted, rtol=1e-6, atol=1e-6)
+    assert not o[40:].any()
+    assert (lse[:, 40:] == -np.inf).all()
+
+
 def test_results_are_those_asked_for(qkv):
     out = np.empty((BATCH, SEQLEN_Q, HEADS, 16), np.float32)
     assert strobe.attention(*qkv, out=out) is out

@@ -66,8 +66,12 @@ def test_masked_arrays_are_refused(qkv):
     for call in (strobe.attention, strobe.quantize, strobe.plan_quantization):
         with pytest.raises(TypeError, match=message):
             call(masked, *qkv[1:])
-    with pytest.raises(TypeError, match="o is a masked array"):
+    with pytest.raises(TypeError, match=r"out is a masked array, .*: give out\.filled"):
         strobe.attention(*qkv, out=masked)
+    hidden = np.zeros((1, 1, 1, 20), bool)
+    for name, given in {"mask": {"mask": np.ma.masked_array(hidden)}, "k": {"mask": hidden, "k": masked}}.items():
+        with pytest.raises(TypeError, match=f"{name} is a masked array"):
+            strobe.attention(**dict(zip("qkv", qkv, strict=True)) | given)
     with pytest.raises(TypeError, match="q is of type MaskedArray: it must be an array of JAX or NumPy"):
         strobe.jax.attention(masked, *qkv[1:])
     with pytest.raises(TypeError, match="bias is of type MaskedArray"):
@@ -83,10 +87,13 @@ def test_kinds_of_plain_arrays_are_read(qkv, tmp_path):
     assert (strobe.attention(*qkv, out=out) == wanted).all()
 
 
+CAST = ".to(torch.int32) or .astype(numpy.int32)"
+
+
 def test_jax_names_what_is_wrong(qkv):
     for name, value, error, message in (
         ("bias", 1.0, TypeError, "bias is of type float: it must be an array of JAX or NumPy"),
-        ("seqused_k", np.array([1, 2]), ValueError, "seqused_k is int64: it must be int32"),
+        ("seqused_k", np.array([1, 2]), ValueError, f"seqused_k is int64: it must be int32, as {CAST} makes it"),
         ("sink", np.zeros(2), ValueError, "sink is float64: it must be float32"),
     ):
         with pytest.raises(error) as caught:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages' Python runs, block after block, and prints what they say; the tour needs NumPy alone."""
+"""The pages' Python runs, block after block, and prints what they say; the tour and the options need NumPy alone."""
 
+import ast
 import contextlib
 import io
 import sys
@@ -34,16 +35,41 @@ def run(page, until=None):
     assert count > 0
 
 
-@pytest.mark.parametrize("part", ["readme", "tour", "page", "serving"])
+OF_OTHER_PAGES = {"kernels", "stream"}  # beside those of 8-bit tensors: what takes a GPU
+
+
+def run_examples(page):
+    """Runs each block after the first one as if it were the second; together they show every option."""
+    from markdown import blocks
+    from strobe._option_list import EIGHT_BIT_NAMES, OPTIONS
+
+    setup, *examples = [block for block in blocks(page) if block.language == "python"]
+    session = {}
+    exec(setup.text, session)
+    shown = set()
+    for block in examples:
+        names = dict(session)
+        exec(compile(block.text, f"{page.name}:{block.line}", "exec"), names)
+        assert names["o"] is not session["o"], f"{page.name}:{block.line}"
+        assert (abs(names["o"]) < 10).all(), f"{page.name}:{block.line}"
+        calls = [node for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.Call)]
+        shown |= {keyword.arg for call in calls for keyword in call.keywords}
+    assert OPTIONS.keys() - shown == OF_OTHER_PAGES | set(EIGHT_BIT_NAMES)
+    assert "mask" in shown
+
+
+@pytest.mark.parametrize("part", ["readme", "options", "tour", "page", "serving"])
 def test_runs(part):
     children.run([sys.executable, __file__, part])
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "tour":
+    if sys.argv[1] in ("options", "tour"):
         sys.modules.update(dict.fromkeys(("torch", "jax", "ml_dtypes", "transformers")))  # None: cannot be imported
     if sys.argv[1] == "readme":
         run(ROOT / "README.md")
+    elif sys.argv[1] == "options":
+        run_examples(ROOT / "docs" / "options.md")
     elif sys.argv[1] == "serving":
         run(ROOT / "docs" / "serving.md")
     else:

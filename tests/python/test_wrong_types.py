@@ -15,8 +15,20 @@ LSE = np.zeros((1, 2, 8), np.float32)
 CACHE = np.zeros((1, 16, 2, 16), np.float32)
 LENGTHS = np.zeros(1, np.int32)
 PAGES = {"page_table": np.zeros((1, 2), np.int32), "seqused_k": LENGTHS + 8, "prefix_pages": 1}
-# A value that no option of the kind takes.
-WRONG = {"tensor": [1], "number": "1", "integer": 1.5, "word": 1.5, "flag": 1, "other": 1.5}
+# Values that no option of the kind takes.
+NO_INTEGERS = (1.5, "1", True, [1], 1j, object())
+WRONG = {
+    "tensor": ([1], (1, 2), "1", 1.5, True, object()),
+    "number": ("1", True, [1.0], 1j, object()),
+    "integer": NO_INTEGERS,
+    "word": NO_INTEGERS,
+    "flag": (1, 0.0, "True", [True], object()),
+    "other": (1.5, object()),
+}
+OF_OPTIONS = {"causal": (1, [True]), "window": (5, "ab", {1, 2}, (1.5, 2), ("1", 2)), "engine": (True, ["cpu"])}
+SWEEP = [
+    (name, value) for name, option in OPTIONS.items() for value in (*WRONG[option.kind], *OF_OPTIONS.get(name, ()))
+]
 
 
 def prefix(**wrong):
@@ -36,9 +48,10 @@ def check(call, name, **wrong):
         call(**wrong)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_options(name):
-    wrong = {name: WRONG[OPTIONS[name].kind]}
+@pytest.mark.parametrize(("name", "value"), SWEEP, ids=str)
+def test_options(name, value):
+    """Of every function that has the option."""
+    wrong = {name: value}
     check(lambda **options: strobe.explain(X.shape, X.shape, X.shape, **options), name, **wrong)
     if name != "out_dtype":  # read with 8-bit tensors alone
         check(lambda **options: strobe.attention(X, X, X, **options), name, **wrong)
@@ -47,6 +60,27 @@ def test_options(name):
         check(lambda **options: strobe.jax.attention(X, X, X, **options), name, **wrong)
         check(torch_attention, name, **wrong)
         check(operator, name, **wrong)
+
+
+@pytest.mark.parametrize("value", [[1.0], (1, 2), "text", 1.5, True, object()], ids=str)
+@pytest.mark.parametrize("name", ["q", "k", "v", "mask"])
+def test_tensors(name, value):
+    given = {"q": X, "k": X, "v": X, "mask": None}
+    for call in (strobe.attention, strobe.explain):
+        if not (call is strobe.explain and isinstance(value, tuple)):  # which is a shape
+            check(call, name, **given | {name: value})
+    check(lambda **tensors: strobe.attention_backward(d_o=X, o=X, lse=LSE, **tensors), name, **given | {name: value})
+    of_torch = {name: None if x is None else torch.from_numpy(x) for name, x in given.items()}
+    for wrong in (value, X):
+        check(strobe.torch.attention, name, **of_torch | {name: wrong})
+
+
+@pytest.mark.parametrize("value", [[1.0], "text", 1.5, True, object()], ids=str)
+def test_other_tensors(value):
+    check(lambda out: strobe.attention(X, X, X, out=out), "out", out=value)
+    tensors = {"d_o": X, "q": X, "k": X, "v": X, "o": X, "lse": LSE}
+    for name in ("d_o", "o", "lse", "d_lse", "dq", "dk", "dv"):
+        check(lambda **wrong: strobe.attention_backward(**tensors | wrong), name, **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -83,3 +117,11 @@ def test_options(name):
 )
 def test_arguments(call, name, value):
     check(call, name, value=value)
+
+
+def test_options_that_calls_with_gradients_lack():
+    q = torch.zeros(1, 8, 2, 16, requires_grad=True)
+    with pytest.raises(TypeError) as caught:
+        strobe.torch.attention(q, q, q, page_table=torch.zeros(1, 1, dtype=torch.int32))
+    wanted = "page_table is no option of strobe.torch.attention: call strobe.attention, which has it, without gradients"
+    assert str(caught.value) == wanted

@@ -5,13 +5,17 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from strobe._shapes import output_shape
+import numpy as np
+
+from strobe._shapes import numpy_dtype, output_shape
 
 
 class Framework:
     """The framework that a call's tensors are of: what it allocates, and what it wants to be told."""
 
     name = ""
+    has_arithmetic = False
+    """Whether select() and what stands below it are there."""
 
     def empty(self, shape: Sequence[int], like: Any, dtype: str | None = None) -> Any:
         """An array with unspecified elements on the device of ``like``, of ``dtype`` or of that of ``like``."""
@@ -25,6 +29,13 @@ class Framework:
 
     def is_on_gpu(self, tensor: Any) -> bool:
         return bool(getattr(tensor, "is_cuda", False))
+
+    def device_text(self, tensor: Any) -> str:
+        """ "cpu", or "cuda:0"."""
+        if not self.is_on_gpu(tensor):
+            return "cpu"
+        device = tensor.device
+        return f"cuda:{device.id if hasattr(device, 'id') else device.index}"
 
     def stream(self, stream: int | None) -> int | None:
         """The stream of a call: ``stream`` if it is given, None where tensors name their stream through DLPack."""
@@ -56,3 +67,45 @@ class Framework:
 
     def mark_written(self, output: Any) -> None:
         """Tells the framework that a call has written to the caller's tensor."""
+
+    def can_read(self, tensor: Any) -> bool:
+        """Whether the values of a tensor are there for the host, without waiting for them."""
+        return False
+
+    def select(self, condition: Any, x: Any, otherwise: float) -> Any:
+        """``x`` where the condition holds, else the number, in the dtype of ``x``."""
+        raise NotImplementedError
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        raise NotImplementedError
+
+    def expand(self, x: Any, shape: Sequence[int]) -> Any:
+        """A view that repeats axes of extent 1."""
+        raise NotImplementedError
+
+    def dense(self, x: Any) -> Any:
+        """The tensor, or a copy that is row-major."""
+        raise NotImplementedError
+
+    def lengths(self, values: np.ndarray) -> Any:
+        """int32 values as a tensor in host memory."""
+        raise NotImplementedError
+
+
+class ArrayFramework(Framework):
+    """NumPy, and CuPy, whose functions have the same names."""
+
+    has_arithmetic = True
+    module: Any = None
+
+    def select(self, condition: Any, x: Any, otherwise: float) -> Any:
+        return self.module.where(condition, x, x.dtype.type(otherwise))
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return x.astype(numpy_dtype(dtype))
+
+    def expand(self, x: Any, shape: Sequence[int]) -> Any:
+        return self.module.broadcast_to(x, shape)
+
+    def dense(self, x: Any) -> Any:
+        return self.module.ascontiguousarray(x)

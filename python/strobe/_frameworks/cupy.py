@@ -7,12 +7,13 @@ from typing import Any
 
 import cupy
 
-from strobe._frameworks.base import Framework
+from strobe._frameworks.base import ArrayFramework
 from strobe._shapes import numpy_dtype
 
 
-class CuPy(Framework):
+class CuPy(ArrayFramework):
     name = "cupy"
+    module = cupy
 
     def empty(self, shape: Sequence[int], like: Any, dtype: str | None = None) -> Any:
         with like.device:

@@ -6,12 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from strobe._frameworks.base import Framework
+from strobe._frameworks.base import ArrayFramework
 from strobe._shapes import numpy_dtype
 
 
-class NumPy(Framework):
+class NumPy(ArrayFramework):
     name = "numpy"
+    module = np
 
     def empty(self, shape: Sequence[int], like: Any, dtype: str | None = None) -> Any:
         return np.empty(shape, dtype=like.dtype if dtype is None else numpy_dtype(dtype))
+
+    def can_read(self, tensor: Any) -> bool:
+        return True
+
+    def lengths(self, values: np.ndarray) -> Any:
+        return values

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,9 +13,12 @@ from strobe._frameworks.base import Framework
 from strobe._option_list import is_seeded
 from strobe._shapes import output_shape
 
+_PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
+
 
 class Torch(Framework):
     name = "torch"
+    has_arithmetic = True
 
     def empty(self, shape: Sequence[int], like: Any, dtype: str | None = None) -> Any:
         return like.new_empty(shape) if dtype is None else like.new_empty(shape, dtype=getattr(torch, dtype))
@@ -60,6 +64,24 @@ class Torch(Framework):
 
     def region(self, name: str) -> Any:
         return torch.profiler.record_function(name) if torch.autograd._profiler_enabled() else None
+
+    def can_read(self, tensor: Any) -> bool:
+        return tensor.device.type == "cpu" and type(tensor) in _PLAIN_TYPES and not torch.compiler.is_compiling()
+
+    def select(self, condition: Any, x: Any, otherwise: float) -> Any:
+        return torch.where(condition, x, otherwise)
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return x.to(getattr(torch, dtype))
+
+    def expand(self, x: Any, shape: Sequence[int]) -> Any:
+        return x.expand(shape)
+
+    def dense(self, x: Any) -> Any:
+        return x.contiguous()
+
+    def lengths(self, values: np.ndarray) -> Any:
+        return torch.from_numpy(values)
 
     def mark_written(self, output: Any) -> None:
         """Makes the backward of an operation that saved the tensor raise."""

@@ -73,7 +73,7 @@ def window_of(options: Mapping[str, Any]) -> tuple[Any, Any]:
     if len(window) != 2:
         raise ValueError(f"window has {len(window)} values: it must be a pair of integers (left, right)")
     for side in window:
-        if isinstance(side, float):
+        if not isinstance(side, _INTEGERS) or isinstance(side, bool):
             raise wrong_type("window", side, "an integer")
     return window[0], window[1]
 

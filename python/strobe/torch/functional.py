@@ -2,7 +2,7 @@
 """Attention of PyTorch's tensors: past the dispatcher where nothing records the call, else as an operator."""
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -10,7 +10,8 @@ from torch.autograd import forward_ad
 
 from strobe._documented import with_options
 from strobe._forward import forward, results
-from strobe._frameworks.torch import draw_random, without_negative_bit
+from strobe._frameworks.torch import Torch, draw_random, without_negative_bit
+from strobe._mask_argument import apply_mask
 from strobe._option_list import OPTIONS, check_options, is_seeded
 from strobe._options import ScoreOptions
 from strobe.torch import nested, ops
@@ -20,20 +21,76 @@ from strobe.torch.scales import scaled
 from strobe.torch.tape import Call, StrobeAttention
 
 
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    return_lse: Literal[False] = ...,
+    return_max_logits: Literal[False] = ...,
+    **options: Unpack[ScoreOptions],
+) -> Tensor: ...
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    return_lse: Literal[True],
+    return_max_logits: Literal[False] = ...,
+    **options: Unpack[ScoreOptions],
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    return_lse: Literal[False] = ...,
+    return_max_logits: Literal[True],
+    **options: Unpack[ScoreOptions],
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    return_lse: Literal[True],
+    return_max_logits: Literal[True],
+    **options: Unpack[ScoreOptions],
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = ...,
+    return_lse: bool = ...,
+    return_max_logits: bool = ...,
+    **options: Unpack[ScoreOptions],
+) -> Any: ...
 @with_options(ScoreOptions)
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
+    mask: Tensor | None = None,
     return_lse: bool = False,
     return_max_logits: bool = False,
     **options: Unpack[ScoreOptions],
 ) -> Any:
-    """``strobe.attention`` with gradients, for q, k, v, bias, sink and scale, through the output and through lse.
+    """``strobe.attention`` with gradients, for q, k, v, mask, bias, sink and scale, through the output and through lse.
 
-    Shapes, dtypes, options and errors are those of strobe.attention; where the last axis is not dense the tensor is
-    copied. ``scale`` may also be a tensor, of one element or [heads_q]: it is multiplied into q, which 16 bits round
+    Shapes, dtypes, mask, options and errors are those of strobe.attention; where the last axis is not dense the tensor
+    is copied. ``scale`` may also be a tensor, of one element or [heads_q]: it is multiplied into q, which 16 bits round
     once more. Nested tensors of the jagged layout, [batch, jagged, heads, head_dim], are packed sequences. Under
     autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from PyTorch's generator
     of q's device. Runs on the current stream. grad, vjp, jacrev and vmap of torch.func take the call; vmap's axis joins
@@ -43,14 +100,18 @@ def attention(
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         check_types(q=q, k=k, v=v)
     if type(q) is not Tensor and q.is_nested:
-        return nested.attend(attention, q, k, v, options, return_lse=return_lse, return_max_logits=return_max_logits)
+        given = options if mask is None else options | {"mask": mask}
+        return nested.attend(attention, q, k, v, given, return_lse=return_lse, return_max_logits=return_max_logits)
     bias, sink = options.get("bias"), options.get("sink")
     if bias is not None:
         check_types(bias=bias)
     if sink is not None:
         check_types(sink=sink)
-    _check_derivatives(q, k, v, options)
     q, k, v = cast(q, k, v)
+    if mask is not None:
+        k, v = _with_mask(mask, q, k, v, options)
+        bias = options.get("bias")
+    _check_derivatives(q, k, v, options)
     try:
         q, k, v = ops.rows(q), ops.rows(k), ops.rows(v)
     except (IndexError, RuntimeError):
@@ -87,6 +148,18 @@ def _check_derivatives(q: Tensor, k: Tensor, v: Tensor, options: Mapping[str, An
                 raise NotImplementedError(f"{name} requires a gradient, which attention does not have: detach it")
     if forward_ad._current_level >= 0 and has_tangents(q, k, v, options.get("bias"), options.get("sink")):
         raise NotImplementedError(ops.NO_FORWARD_MODE)
+
+
+_TORCH = Torch()
+
+
+def _with_mask(mask: Tensor, q: Tensor, k: Tensor, v: Tensor, options: Any) -> tuple[Tensor, Tensor]:
+    """k and v of a call whose ``options`` say what the mask hides."""
+    check_types(mask=mask)
+    traced = ops.is_traced(q, k, v, mask, *options.values())
+    read = not traced and _TORCH.can_read(mask)
+    has_backward = traced or _is_recorded(q, k, v, mask, options.get("bias"), options.get("sink"))
+    return apply_mask(_TORCH, mask, (q, k, v), options, read=read, has_backward=has_backward)
 
 
 def cast(*tensors: Tensor) -> tuple[Tensor, ...]:
