@@ -168,9 +168,17 @@ Arguments arguments_of(const Call& call) {
   return arguments;
 }
 
+/// A bias of one row stands for every query: XLA has no strides of 0.
+void broadcast_rows(ConstTensorView& bias, std::int64_t seqlen_q) {
+  if (bias.rank != 4 || bias.shape[2] != 1) return;
+  bias.shape[2] = seqlen_q;
+  bias.strides[2] = 0;
+}
+
 template <class Arguments>
 Arguments pass_of(const Call& call) {
   auto arguments = arguments_of<Arguments>(call);
+  if (arguments.q.rank == 4) broadcast_rows(arguments.modifiers.bias, arguments.q.shape[1]);
   arguments.modifiers.block_size = call.block_size;
   // Words of seed and offset, low ones first, read when the call runs. XLA aligns its buffers to 16 bytes and more.
   arguments.random.on_device = static_cast<const std::uint64_t*>(call.tensor("random").data);

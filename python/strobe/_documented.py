@@ -8,7 +8,15 @@ from functools import cache
 from typing import Any, TypeVar
 
 from strobe._option_list import Option, options_of, type_name
-from strobe._options import AppendOptions, EightBitOptions, Options, QuantizeOptions, ScoreOptions, TensorOptions
+from strobe._options import (
+    AppendOptions,
+    EightBitOptions,
+    JaxOptions,
+    Options,
+    QuantizeOptions,
+    ScoreOptions,
+    TensorOptions,
+)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -68,5 +76,5 @@ def _text(introduction: str | None, options: Iterable[Option]) -> str:
     return "\n\n".join([inspect.cleandoc(introduction or ""), "Options:", *map(_entry, options)])
 
 
-for _type in (ScoreOptions, EightBitOptions, TensorOptions, Options, AppendOptions, QuantizeOptions):
+for _type in (ScoreOptions, EightBitOptions, TensorOptions, JaxOptions, Options, AppendOptions, QuantizeOptions):
     _type.__doc__ = _text(_type.__doc__, options_of(_type).values())

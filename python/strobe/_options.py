@@ -101,6 +101,22 @@ class TensorOptions(ScoreOptions, EightBitOptions, total=False):
     """What is computed, of 8-bit tensors, too."""
 
 
+class JaxOptions(TensorOptions, total=False):
+    """What is computed, of arrays of JAX."""
+
+    mask: Tensor
+    """bool, True where a query sees a key, or floating point, added to the scores: [batch, seqlen_k], [batch, seqlen_q,
+    seqlen_k] or [batch, heads_q, seqlen_q, seqlen_k], any axis of extent 1 or whole. It joins causal, window and bias.
+    Keys that it hides from every query may hold anything. Not with packed sequences."""
+    q_segment_ids: Tensor
+    """[batch, seqlen_q] int32, with kv_segment_ids: a query sees the keys of its own segment alone. They take memory
+    for each query and key, which packed sequences do not."""
+    kv_segment_ids: Tensor
+    """[batch, seqlen_k] int32."""
+    key: Tensor
+    """Of jax.random, in place of seed and random_state: dropout's seed is drawn from it, a new key draws a new mask."""
+
+
 class Options(TensorOptions, total=False):
     """What is computed, and where. ``None`` stands for the default of any option.
 

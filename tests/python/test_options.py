@@ -127,7 +127,7 @@ FUNCTIONS = {
     strobe.attention_backward: strobe.Options,
     strobe.explain: strobe.Options,
     strobe.torch.attention: strobe.ScoreOptions,
-    strobe.jax.attention: _options.TensorOptions,
+    strobe.jax.attention: _options.JaxOptions,
     strobe.append: strobe.AppendOptions,
     strobe.quantize: strobe.QuantizeOptions,
 }

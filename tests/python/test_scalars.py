@@ -94,8 +94,8 @@ def test_jax_names_what_is_wrong(qkv):
         assert str(caught.value) == message
     with pytest.raises(TypeError, match="k is of type list: it must be an array of JAX or NumPy"):
         strobe.jax.attention(qkv[0], [1.0], qkv[2])
-    with pytest.raises(TypeError, match=r"scale is traced, .*: multiply q by it instead"):
-        jax.jit(lambda scale: strobe.jax.attention(*qkv, scale=scale))(2.0)
+    with pytest.raises(TypeError, match=r"softcap is traced, .*: give a number, or name it in the static_argnames of"):
+        jax.jit(lambda softcap: strobe.jax.attention(*qkv, softcap=softcap))(2.0)
 
 
 def test_masks_refuse_wrong_sizes():

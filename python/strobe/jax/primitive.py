@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A call of Strobe's as a primitive of JAX; batching.py and derivatives.py have the rules of vmap, grad and jvp."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+from jax import Array
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+from strobe.jax.call import Call, Tensors, result_types
+from strobe.jax.internals import needs_devices
+from strobe.jax.sharding import lowered
+
+call_p = Primitive("strobe")
+call_p.multiple_results = True
+needs_devices(call_p)
+
+
+def bind(target: str, tensors: Tensors, results: Sequence[str], **constants: Any) -> Tensors:
+    """The results of the call by name. In jax.shard_map they vary wherever one of the tensors does."""
+    axes = frozenset[Any]().union(*map(_varying_axes, tensors.values()))
+    operands = [_varying(x, axes) for x in tensors.values()]
+    call = Call(target, operands=tuple(tensors), results=tuple(results), **constants)
+    return dict(zip(results, call_p.bind(*operands, call=call), strict=True))
+
+
+def _varying_axes(tensor: Array) -> frozenset[Any]:
+    return jax.typeof(tensor).manual_axis_type.varying
+
+
+def _varying(tensor: Array, axes: frozenset[Any]) -> Array:
+    missing = tuple(sorted(axes - _varying_axes(tensor)))
+    return jax.lax.pcast(tensor, missing, to="varying") if missing else tensor
+
+
+@call_p.def_abstract_eval
+def _types(*operands: Any, call: Call) -> list[jax.core.ShapedArray]:
+    types = result_types(call, dict(zip(call.operands, operands, strict=True)))
+    place = operands[0]
+    if place.sharding.mesh.empty:
+        return [jax.core.ShapedArray(*x) for x in types.values()]
+    sharding = NamedSharding(place.sharding.mesh, PartitionSpec())
+    return [
+        jax.core.ShapedArray(*x, sharding=sharding, manual_axis_type=place.manual_axis_type) for x in types.values()
+    ]
+
+
+@call_p.def_impl
+def _run(*operands: Array, call: Call) -> Any:
+    return _compiled(call, *operands)
+
+
+@partial(jax.jit, static_argnums=0)
+def _compiled(call: Call, *operands: Array) -> Any:
+    return call_p.bind(*operands, call=call)
+
+
+def _lower(context: mlir.LoweringRuleContext, *operands: Any, call: Call) -> Any:
+    if call.target == "tangent":
+        raise NotImplementedError(
+            "forward-mode derivatives (jvp, jacfwd, linearize) of attention are not there: take jax.grad, jax.vjp or "
+            "jax.jacrev"
+        )
+    return mlir.lower_fun(lowered(call, context.module_context), multiple_results=True)(context, *operands)
+
+
+mlir.register_lowering(call_p, _lower)
