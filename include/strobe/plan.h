@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "strobe/attention.h"
+#include "strobe/jvp.h"
 
 namespace strobe {
 
@@ -33,10 +34,11 @@ class STROBE_API Plan {
   std::string explain() const;
 
   /// Runs on new data. Shapes and dtypes must be those of the plan; pointers, strides and the contents of sequences may
-  /// differ. Ignores `execution.engine`, `kernels` and `threads`, which are part of the plan. Running the other pass is
+  /// differ. Ignores `execution.engine`, `kernels` and `threads`, which are part of the plan. Running another pass is
   /// an error.
   Status run(const ForwardArguments& arguments, const Execution& execution = {}) const;
   Status run(const BackwardArguments& arguments, const Execution& execution = {}) const;
+  Status run(const JvpArguments& arguments, const Execution& execution = {}) const;
 
   struct State;
   explicit Plan(std::shared_ptr<const State> state) : state_(std::move(state)) {}
@@ -49,6 +51,8 @@ class STROBE_API Plan {
 STROBE_API Result<Plan> make_plan(const ForwardArguments& arguments, const AttentionOptions& options = {},
                                   const Execution& execution = {});
 STROBE_API Result<Plan> make_plan(const BackwardArguments& arguments, const AttentionOptions& options = {},
+                                  const Execution& execution = {});
+STROBE_API Result<Plan> make_plan(const JvpArguments& arguments, const AttentionOptions& options = {},
                                   const Execution& execution = {});
 
 }  // namespace strobe

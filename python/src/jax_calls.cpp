@@ -18,6 +18,7 @@
 #include "call/tensors.h"
 #include "dense_strides.h"
 #include "strobe/attention.h"
+#include "strobe/jvp.h"
 #include "strobe/quantize.h"
 #include "thread_pool.h"
 #include "xla_ffi.h"
@@ -54,7 +55,8 @@ struct Call {
 /// "random" are the words of dropout's seed and offset.
 bool is_tensor(std::string_view name) {
   return name == "random" || find_tensor<ForwardArguments>(name) != nullptr ||
-         find_tensor<BackwardArguments>(name) != nullptr || find_tensor<QuantizeArguments>(name) != nullptr;
+         find_tensor<BackwardArguments>(name) != nullptr || find_tensor<JvpArguments>(name) != nullptr ||
+         find_tensor<QuantizeArguments>(name) != nullptr;
 }
 
 std::optional<DType> dtype_of(xla::DataType dtype) {
@@ -193,6 +195,8 @@ Status run_backward(const Call& call) {
   return backward(pass_of<BackwardArguments>(call), call.options, call.execution);
 }
 
+Status run_jvp(const Call& call) { return jvp(pass_of<JvpArguments>(call), call.options, call.execution); }
+
 Status run_quantize(const Call& call) {
   const auto arguments = arguments_of<QuantizeArguments>(call);
   QuantizeOptions options = call.quantize;
@@ -288,10 +292,12 @@ xla::Error* on_cuda(const CallFrame& frame, Status (*run)(const Call&), std::uin
 
 xla::Error* host_forward(CallFrame* frame) { return on_host(*frame, run_forward); }
 xla::Error* host_backward(CallFrame* frame) { return on_host(*frame, run_backward); }
+xla::Error* host_jvp(CallFrame* frame) { return on_host(*frame, run_jvp); }
 xla::Error* host_quantize(CallFrame* frame) { return on_host(*frame, run_quantize); }
 xla::Error* cuda_forward(CallFrame* frame) { return on_cuda(*frame, run_forward, xla::kCommandBufferCompatible); }
 // Not in command buffers, which are replayed when the workspace has long gone back to XLA. The forward needs none.
 xla::Error* cuda_backward(CallFrame* frame) { return on_cuda(*frame, run_backward, 0); }
+xla::Error* cuda_jvp(CallFrame* frame) { return on_cuda(*frame, run_jvp, 0); }
 xla::Error* cuda_quantize(CallFrame* frame) { return on_cuda(*frame, run_quantize, 0); }
 
 }  // namespace
@@ -304,9 +310,11 @@ void bind_jax_handlers(nb::module_& module) {
     nb::dict handlers;
     handlers["host_forward"] = capsule(host_forward);
     handlers["host_backward"] = capsule(host_backward);
+    handlers["host_jvp"] = capsule(host_jvp);
     handlers["host_quantize"] = capsule(host_quantize);
     handlers["cuda_forward"] = capsule(cuda_forward);
     handlers["cuda_backward"] = capsule(cuda_backward);
+    handlers["cuda_jvp"] = capsule(cuda_jvp);
     handlers["cuda_quantize"] = capsule(cuda_quantize);
     return handlers;
   });

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes.h"
 
+#include <fmt/format.h>
+
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -28,21 +32,23 @@ void check_out_dtype(const CallOptions& options) {
   }
 }
 
-/// Why a tensor of a forward is none of a backward.
-const char* why_forward_alone(std::string_view name) {
-  if (name == "page_table") return "no engine has the backward of a key-value cache";
-  if (name == "tree_mask") return "no engine has the backward of tree masks";
-  return "8-bit inputs have no backward";
+/// Why a tensor of a forward is none of a backward or JVP.
+std::string why_forward_alone(std::string_view name, std::string_view pass) {
+  if (name == "page_table") return fmt::format("no engine has the {} of a key-value cache", pass);
+  if (name == "tree_mask") return fmt::format("no engine has the {} of tree masks", pass);
+  return fmt::format("8-bit inputs have no {}", pass);
 }
 
-void add_options(const CallOptions& options, BackwardArguments& arguments) {
+template <class Arguments>
+void add_options(const CallOptions& options, Arguments& arguments) {
+  constexpr std::string_view kPass = std::is_same_v<Arguments, JvpArguments> ? "JVP" : "backward";
   const ForwardArguments& given = options.arguments;
   if (given.v_rotation.given) {
-    raise(PyExc_NotImplementedError, "v_rotation is given: {}", why_forward_alone("v_rotation"));
+    raise(PyExc_NotImplementedError, "v_rotation is given: {}", why_forward_alone("v_rotation", kPass));
   }
   for_each_tensor(given, [](const CallTensor& tensor, const ConstTensorView& view) {
-    if (!view.given() || find_tensor<BackwardArguments>(tensor.name) != nullptr) return;
-    raise(PyExc_NotImplementedError, "{} is given: {}", tensor.name, why_forward_alone(tensor.name));
+    if (!view.given() || find_tensor<Arguments>(tensor.name) != nullptr) return;
+    raise(PyExc_NotImplementedError, "{} is given: {}", tensor.name, why_forward_alone(tensor.name, kPass));
   });
   arguments.sequences = given.sequences;
   arguments.modifiers = given.modifiers;
@@ -63,6 +69,10 @@ Status call(const ForwardArguments& arguments, const CallOptions& options) {
 }
 Status call(const BackwardArguments& arguments, const CallOptions& options) {
   return backward(arguments, options.attention, options.execution);
+}
+
+Status call(const JvpArguments& arguments, const CallOptions& options) {
+  return jvp(arguments, options.attention, options.execution);
 }
 
 template <class Arguments>
@@ -154,6 +164,20 @@ void backward(nb::handle d_o, nb::handle q, nb::handle k, nb::handle v, nb::hand
   WorkspaceFunction workspace(allocate_workspace, imports);
   const AllocateWorkspace allocate = std::ref(workspace);
   if (!allocate_workspace.is_none()) options.execution.allocate_workspace = &allocate;
+  run(arguments, options);
+}
+
+void jvp(nb::handle q, nb::handle k, nb::handle v, nb::handle q_tangent, nb::handle k_tangent, nb::handle v_tangent,
+         nb::handle o, nb::handle lse, nb::handle o_tangent, nb::handle lse_tangent, const nb::kwargs& keywords) {
+  Imports imports = imports_for(keywords);
+  JvpArguments arguments;
+  import_tensors(
+      imports, arguments,
+      {{"q", q}, {"k", k}, {"v", v}, {"q_tangent", q_tangent}, {"k_tangent", k_tangent}, {"v_tangent", v_tangent}});
+  const CallOptions options = read_options(keywords, imports);
+  check_seeded(options);
+  import_tensors(imports, arguments, {{"o", o}, {"lse", lse}, {"o_tangent", o_tangent}, {"lse_tangent", lse_tangent}});
+  add_options(options, arguments);
   run(arguments, options);
 }
 

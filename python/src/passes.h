@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two passes and their plans on Python tensors.
+// The passes and their plans on Python tensors.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -20,6 +20,12 @@ void backward(nanobind::handle d_o, nanobind::handle q, nanobind::handle k, nano
               nanobind::handle lse, nanobind::handle d_lse, nanobind::handle dq, nanobind::handle dk,
               nanobind::handle dv, nanobind::handle d_bias, nanobind::handle d_sink,
               nanobind::handle allocate_workspace, const nanobind::kwargs& keywords);
+
+/// Reads q, k and v and their tangents, None where they are zero; writes o_tangent and, where they are not None, o, lse
+/// and lse_tangent.
+void jvp(nanobind::handle q, nanobind::handle k, nanobind::handle v, nanobind::handle q_tangent,
+         nanobind::handle k_tangent, nanobind::handle v_tangent, nanobind::handle o, nanobind::handle lse,
+         nanobind::handle o_tangent, nanobind::handle lse_tangent, const nanobind::kwargs& keywords);
 
 /// What a plan for these tensors says of itself; they may be TensorShapes.
 std::string explain(nanobind::handle q, nanobind::handle k, nanobind::handle v, bool backward,

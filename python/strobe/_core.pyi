@@ -35,6 +35,19 @@ def backward(
     allocate_workspace: Callable[[int], Tensor] | None,
     **options: Unpack[Options],
 ) -> None: ...
+def jvp(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_tangent: Tensor | None,
+    k_tangent: Tensor | None,
+    v_tangent: Tensor | None,
+    o: Tensor | None,
+    lse: Tensor | None,
+    o_tangent: Tensor,
+    lse_tangent: Tensor | None,
+    **options: Unpack[Options],
+) -> None: ...
 def explain(q: Tensor, k: Tensor, v: Tensor, backward: bool, **options: Unpack[Options]) -> str: ...
 def quantize(
     q: Tensor,

@@ -4,6 +4,7 @@
 from tree import Mutation
 
 FORWARD = "src/cpu/kernels/forward-inl.h"
+QUERY_BLOCK = "src/cpu/kernels/query_block-inl.h"
 FEW_QUERIES = "src/cpu/kernels/few_queries-inl.h"
 FEW_QUERIES_BLOCK = "src/cpu/kernels/few_queries_block-inl.h"
 FEW_QUERIES_STEPS = "src/cpu/kernels/few_queries_steps-inl.h"
@@ -44,7 +45,7 @@ ROW_INVARIANCE = [
     ),
     Mutation(
         "row-invariant: tiles begin at the first visible key",
-        FORWARD,
+        QUERY_BLOCK,
         "round_down(task_.visible.begin(first_position()), task_.tiles.block_n)",
         "task_.visible.begin(first_position())",
     ),

@@ -60,7 +60,7 @@ ONLINE_SOFTMAX = [
     Mutation(
         "NaN of hidden values reaches the output",
         FORWARD,
-        "!uniform && !all_finite(scratch_.values, value_layout_, packed, dv_)",
+        "!all_finite(scratch_.values, value_layout_, round_up(count, kStrip), dv_)",
         "false",
     ),
     Mutation(

@@ -86,6 +86,10 @@ Status check_device_values(const AttentionProblem& problem, const BackwardArgume
   return check(problem, arguments, execution);
 }
 
+Status check_device_values(const AttentionProblem& problem, const JvpArguments& arguments, const Execution& execution) {
+  return check(problem, arguments, execution);
+}
+
 Status check_device_values(const AppendArguments& arguments, const Execution& execution) {
   if (!is_wanted()) return {};
   const Result<const engine::Implementation*> engine =

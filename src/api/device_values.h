@@ -12,6 +12,7 @@ Status check_device_values(const AttentionProblem& problem, const ForwardArgumen
                            const Execution& execution);
 Status check_device_values(const AttentionProblem& problem, const BackwardArguments& arguments,
                            const Execution& execution);
+Status check_device_values(const AttentionProblem& problem, const JvpArguments& arguments, const Execution& execution);
 
 /// Likewise what check_append_values() says of an append that is not on the CPU.
 Status check_device_values(const AppendArguments& arguments, const Execution& execution);

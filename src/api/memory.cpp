@@ -105,12 +105,18 @@ Status check_memory(const AttentionProblem& problem, const ForwardArguments& a) 
 
 Status check_memory(const AttentionProblem& problem, const BackwardArguments& a) { return check(problem, a); }
 
+Status check_memory(const AttentionProblem& problem, const JvpArguments& a) { return check(problem, a); }
+
 Status check_values(const AttentionProblem& problem, const ForwardArguments& a) {
   Status status = check_lengths(problem, a.sequences);
   return status.ok() ? check_cache(problem, a) : status;
 }
 
 Status check_values(const AttentionProblem& problem, const BackwardArguments& a) {
+  return check_lengths(problem, a.sequences);
+}
+
+Status check_values(const AttentionProblem& problem, const JvpArguments& a) {
   return check_lengths(problem, a.sequences);
 }
 

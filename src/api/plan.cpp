@@ -26,6 +26,16 @@ struct Planned {
   std::shared_ptr<const engine::PlannedCall> call;
 };
 
+engine::PlannedCallResult plan_pass(const engine::Implementation& engine, const AttentionProblem& problem,
+                                    const Execution& execution) {
+  switch (problem.pass) {
+    case Pass::forward: return engine.plan_forward(problem, execution);
+    case Pass::backward: return engine.plan_backward(problem, execution);
+    case Pass::jvp: break;
+  }
+  return engine.plan_jvp(problem, execution);
+}
+
 Result<Planned> plan_problem(const AttentionProblem& problem, const Execution& execution) {
   const Result<const engine::Implementation*> chosen =
       api::choose_engine(engine::implementations(), problem.device, execution.engine);
@@ -34,8 +44,7 @@ Result<Planned> plan_problem(const AttentionProblem& problem, const Execution& e
     return api::unsupported("kernels is {}: the {} engine has one family", execution.kernels, name_of((*chosen)->id()));
   }
   if (Status status = api::check_threads(execution.threads); !status.ok()) return status;
-  engine::PlannedCallResult call = problem.pass == Pass::forward ? (*chosen)->plan_forward(problem, execution)
-                                                                 : (*chosen)->plan_backward(problem, execution);
+  engine::PlannedCallResult call = plan_pass(**chosen, problem, execution);
   if (!call.ok()) return call.status();
   return Planned{(*chosen)->id(), std::move(*call)};
 }
@@ -122,6 +131,10 @@ Status Plan::run(const BackwardArguments& arguments, const Execution& execution)
   return api::guarded([&] { return run_plan(*state_, arguments, execution); });
 }
 
+Status Plan::run(const JvpArguments& arguments, const Execution& execution) const {
+  return api::guarded([&] { return run_plan(*state_, arguments, execution); });
+}
+
 Result<Plan> make_plan(const ForwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
   return api::guarded([&] { return plan_call(arguments, options, execution); });
 }
@@ -131,11 +144,19 @@ Result<Plan> make_plan(const BackwardArguments& arguments, const AttentionOption
   return api::guarded([&] { return plan_call(arguments, options, execution); });
 }
 
+Result<Plan> make_plan(const JvpArguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  return api::guarded([&] { return plan_call(arguments, options, execution); });
+}
+
 Status forward(const ForwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
   return api::guarded([&] { return plan_and_run(arguments, options, execution); });
 }
 
 Status backward(const BackwardArguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  return api::guarded([&] { return plan_and_run(arguments, options, execution); });
+}
+
+Status jvp(const JvpArguments& arguments, const AttentionOptions& options, const Execution& execution) {
   return api::guarded([&] { return plan_and_run(arguments, options, execution); });
 }
 

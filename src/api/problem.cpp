@@ -330,15 +330,15 @@ class ProblemMaker {
   const SideLayout queries_, keys_;
 };
 
-Status check_no_cache(const Sequences& sequences) {
+}  // namespace
+
+Status check_no_cache(const Sequences& sequences, std::string_view pass) {
   for (const auto& [name, view] :
        {NamedTensor{"leftpad_k", sequences.leftpad_k}, NamedTensor{"cache_batch_idx", sequences.cache_batch_idx}}) {
-    if (view.given()) return unsupported("{} is given: no engine has the backward of a key-value cache", name);
+    if (view.given()) return unsupported("{} is given: no engine has the {} of a key-value cache", name, pass);
   }
   return {};
 }
-
-}  // namespace
 
 Result<AttentionProblem> make_problem(const ForwardArguments& a, const AttentionOptions& options) {
   const bool eight_bit = is_eight_bit(a.q.dtype);
@@ -369,7 +369,7 @@ Result<AttentionProblem> make_problem(const ForwardArguments& a, const Attention
 }
 
 Result<AttentionProblem> make_problem(const BackwardArguments& a, const AttentionOptions& options) {
-  if (Status status = check_no_cache(a.sequences); !status.ok()) return status;
+  if (Status status = check_no_cache(a.sequences, "backward"); !status.ok()) return status;
   ProblemMaker maker(a.q, a.k, a.v, a.sequences, {}, options);
   Result<AttentionProblem> problem = maker.make(Pass::backward);
   if (!problem.ok()) return problem;

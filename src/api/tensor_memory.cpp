@@ -57,11 +57,12 @@ class Tensors {
     const ConstTensorView* view = nullptr;
     Span span;
   };
-  static constexpr std::size_t kMost = std::max({tensor_count<ForwardArguments>(), tensor_count<BackwardArguments>(),
-                                                 tensor_count<QuantizeArguments>(), tensor_count<AppendArguments>()});
+  static constexpr std::size_t kMost =
+      std::max({tensor_count<ForwardArguments>(), tensor_count<BackwardArguments>(), tensor_count<JvpArguments>(),
+                tensor_count<QuantizeArguments>(), tensor_count<AppendArguments>()});
   static constexpr std::size_t kMostOutputs =
-      std::max({output_count<ForwardArguments>(), output_count<BackwardArguments>(), output_count<QuantizeArguments>(),
-                output_count<AppendArguments>()});
+      std::max({output_count<ForwardArguments>(), output_count<BackwardArguments>(), output_count<JvpArguments>(),
+                output_count<QuantizeArguments>(), output_count<AppendArguments>()});
   std::array<Tensor, kMost> tensors_;
   std::array<ConstTensorView, kMostOutputs> outputs_;
   std::size_t count_ = 0;
@@ -96,6 +97,7 @@ Status check_tensors(const Arguments& arguments) {
 
 Status check_tensor_memory(const ForwardArguments& arguments) { return check_tensors(arguments); }
 Status check_tensor_memory(const BackwardArguments& arguments) { return check_tensors(arguments); }
+Status check_tensor_memory(const JvpArguments& arguments) { return check_tensors(arguments); }
 Status check_tensor_memory(const QuantizeArguments& arguments) { return check_tensors(arguments); }
 Status check_tensor_memory(const AppendArguments& arguments) { return check_tensors(arguments); }
 

@@ -4,6 +4,7 @@
 
 #include "strobe/attention.h"
 #include "strobe/cache.h"
+#include "strobe/jvp.h"
 #include "strobe/quantize.h"
 #include "strobe/status.h"
 
@@ -13,6 +14,7 @@ namespace strobe::api {
 /// strides are checked before.
 Status check_tensor_memory(const ForwardArguments& arguments);
 Status check_tensor_memory(const BackwardArguments& arguments);
+Status check_tensor_memory(const JvpArguments& arguments);
 Status check_tensor_memory(const QuantizeArguments& arguments);
 Status check_tensor_memory(const AppendArguments& arguments);
 

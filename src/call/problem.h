@@ -8,7 +8,7 @@
 
 namespace strobe {
 
-enum class Pass : std::uint8_t { forward, backward };
+enum class Pass : std::uint8_t { forward, backward, jvp };
 
 /// Which score modifiers a call has, and what they are shared by.
 struct ModifierShape {

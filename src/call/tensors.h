@@ -15,6 +15,7 @@
 #include "call/count_fields.h"
 #include "strobe/attention.h"
 #include "strobe/cache.h"
+#include "strobe/jvp.h"
 #include "strobe/quantize.h"
 #include "strobe/status.h"
 #include "strobe/tensor.h"
@@ -148,6 +149,17 @@ inline constexpr auto kFields<BackwardArguments> = all_fields<BackwardArguments>
     output("d_sink", Elements::float32, &BackwardArguments::d_sink), other(&BackwardArguments::random));
 
 template <>
+inline constexpr auto kFields<JvpArguments> = all_fields<JvpArguments>(
+    input("q", Elements::floats, &JvpArguments::q), input("k", Elements::like_q, &JvpArguments::k),
+    input("v", Elements::like_q, &JvpArguments::v), input("q_tangent", Elements::like_q, &JvpArguments::q_tangent),
+    input("k_tangent", Elements::like_q, &JvpArguments::k_tangent),
+    input("v_tangent", Elements::like_q, &JvpArguments::v_tangent), part(&JvpArguments::sequences),
+    part(&JvpArguments::modifiers), output("o", Elements::like_q, &JvpArguments::o),
+    output("lse", Elements::float32, &JvpArguments::lse),
+    output("o_tangent", Elements::like_q, &JvpArguments::o_tangent),
+    output("lse_tangent", Elements::float32, &JvpArguments::lse_tangent), other(&JvpArguments::random));
+
+template <>
 inline constexpr auto kFields<QuantizeArguments> = all_fields<QuantizeArguments>(
     input("q", Elements::floats, &QuantizeArguments::q), input("k", Elements::like_q, &QuantizeArguments::k),
     input("v", Elements::like_q, &QuantizeArguments::v), part(&QuantizeArguments::sequences),
@@ -247,6 +259,7 @@ constexpr bool has_distinct_names() {
 }
 
 static_assert(has_distinct_names<ForwardArguments>() && has_distinct_names<BackwardArguments>());
+static_assert(has_distinct_names<JvpArguments>());
 static_assert(has_distinct_names<QuantizeArguments>() && has_distinct_names<AppendArguments>());
 
 }  // namespace internal

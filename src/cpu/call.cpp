@@ -132,14 +132,13 @@ void clear_unused(const AttentionProblem& problem, const Batch& batch, Side side
   });
 }
 
-void clear_unused_lse(const AttentionProblem& problem, const Batch& batch, const TensorView& lse) {
+void clear_unused_lse(const AttentionProblem& problem, const Batch& batch, const TensorView& lse, float value) {
   if (!lse.given()) return;
   for_each_unused(problem, batch, Side::query, [&](std::int64_t begin, std::int64_t first, std::int64_t last) {
     const Sequence sequence{.q = {.begin = begin}};
     for (std::int64_t group = 0; group < head_groups(problem); ++group) {
       const GroupRows<float*> rows = lse_rows(problem, lse, sequence, group);
-      for (std::int64_t row = first * rows.group; row < last * rows.group; ++row)
-        rows.data[rows.offset(row)] = -kInfinity;
+      for (std::int64_t row = first * rows.group; row < last * rows.group; ++row) rows.data[rows.offset(row)] = value;
     }
   });
 }

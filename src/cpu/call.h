@@ -47,8 +47,9 @@ enum class Side : std::uint8_t { query, key };
 /// Writes zeros to the positions of `tensor` ([.., heads, columns], laid out like q or k) that no sequence uses.
 void clear_unused(const AttentionProblem& problem, const Batch& batch, Side side, const TensorView& tensor);
 
-/// Writes -inf to the positions of lse that no sequence uses.
-void clear_unused_lse(const AttentionProblem& problem, const Batch& batch, const TensorView& lse);
+/// Writes `value` to the positions of lse that no sequence uses.
+void clear_unused_lse(const AttentionProblem& problem, const Batch& batch, const TensorView& lse,
+                      float value = -kInfinity);
 
 /// Where item `index` of the blocks of all sequences lies: sequence, group of heads (for key blocks key head), block.
 struct BlockPlace {

@@ -39,7 +39,7 @@ Result<std::byte*> workspace_for(std::size_t bytes, const Execution& execution, 
   return static_cast<std::byte*>(execution.workspace);
 }
 
-/// A planned call of either pass: `Arguments` says which.
+/// A planned call of any pass: `Arguments` says which.
 template <class Arguments>
 class CpuCall final : public engine::PlannedCall {
  public:
@@ -66,6 +66,7 @@ class CpuCall final : public engine::PlannedCall {
  private:
   static void run_pass(const Call& call, const ForwardArguments& arguments) { forward(call, arguments); }
   static void run_pass(const Call& call, const BackwardArguments& arguments) { backward(call, arguments); }
+  static void run_pass(const Call& call, const JvpArguments& arguments) { jvp(call, arguments); }
 
   AttentionProblem problem_;
   CallPlan plan_;
@@ -82,6 +83,9 @@ class CpuEngine final : public engine::Implementation {
   }
   engine::PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution& execution) const override {
     return engine::make_planned<CpuCall<BackwardArguments>>(problem, execution.threads);
+  }
+  engine::PlannedCallResult plan_jvp(const AttentionProblem& problem, const Execution& execution) const override {
+    return engine::make_planned<CpuCall<JvpArguments>>(problem, execution.threads);
   }
 
   Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options,

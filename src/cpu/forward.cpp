@@ -81,6 +81,11 @@ StoredOperands stored_operands(const AttentionProblem& problem, const ForwardArg
           .v = row_scales(arguments.v_descale, batch, head_k, shape.v_rows)};
 }
 
+/// The key head that a group of heads reads.
+std::int64_t key_head(const AttentionProblem& problem, std::int64_t group) {
+  return group * heads_per_group(problem) / heads_per_key_head(problem);
+}
+
 TreeMask tree_mask(const AttentionProblem& problem, const ConstTensorView& mask, const Sequence& sequence) {
   if (!mask.given()) return {};
   const std::int64_t stride = problem.packed_q ? 1 : mask.strides[0];
@@ -89,23 +94,18 @@ TreeMask tree_mask(const AttentionProblem& problem, const ConstTensorView& mask,
           .begin = sequence.k.length - sequence.q.length};
 }
 
-}  // namespace
-
-void forward(const Call& call, const ForwardArguments& arguments) {
+/// Runs all tasks of a call, row blocks by run_block(task, sequence, group, scratch).
+template <class RunBlock>
+void run(const Call& call, const ForwardArguments& arguments, const Workspace& workspace, const Batch& batch,
+         const RunBlock& run_block) {
   const AttentionProblem& problem = call.problem;
   const CallPlan& plan = call.plan;
-  const Workspace workspace(call.workspace, problem, plan);
-  const Batch batch = make_batch(call, arguments.sequences, workspace.sequences);
-  clear_unused(problem, batch, Side::query, arguments.o);
-  clear_unused_lse(problem, batch, arguments.lse);
-  clear_max_logits(problem, arguments.max_logits);
-
   ScoreScale scale = score_scale(problem);
   const float query_factor = move_sign_to_queries(scale);
   const GroupModifiers modifiers(problem, arguments.modifiers, arguments.random);
   const auto task_of = [&](const Sequence& sequence, std::int64_t group) {
     const std::int64_t b = &sequence - batch.sequences.data();
-    const std::int64_t head_k = group * heads_per_group(problem) / heads_per_key_head(problem);
+    const std::int64_t head_k = key_head(problem, group);
     return ForwardTask{.dtype = problem.dtype,
                        .dtype_o = output_dtype(problem),
                        .q = query_rows(problem, arguments.q, sequence, group),
@@ -137,10 +137,64 @@ void forward(const Call& call, const ForwardArguments& arguments) {
     ForwardTask task = task_of(place.sequence, place.head);
     task.row_begin = place.block * plan.tiles.block_m;
     task.row_end = std::min(task.row_begin + plan.tiles.block_m, task.row_end);
-    std::byte* scratch = workspace.scratch_of(worker);
-    plan.bfloat16_serves() ? bf16::forward_block(plan.bfloat16, task, scratch) : forward_block(task, scratch);
+    run_block(task, place.sequence, place.head, workspace.scratch_of(worker));
   };
   for_each_task((Checked(batch.row_blocks) * head_groups(problem)).value(), plan.threads, call.parallel_for, block);
+}
+
+/// Gradients of unused positions are zero, and so are their tangents.
+void clear_unused_tangents(const AttentionProblem& problem, const Batch& batch, const JvpArguments& arguments) {
+  clear_unused(problem, batch, Side::query, arguments.o_tangent);
+  clear_unused_lse(problem, batch, arguments.lse_tangent, 0.0F);
+}
+
+}  // namespace
+
+void forward(const Call& call, const ForwardArguments& arguments) {
+  const Workspace workspace(call.workspace, call.problem, call.plan);
+  const Batch batch = make_batch(call, arguments.sequences, workspace.sequences);
+  clear_unused(call.problem, batch, Side::query, arguments.o);
+  clear_unused_lse(call.problem, batch, arguments.lse);
+  clear_max_logits(call.problem, arguments.max_logits);
+  const bf16::Unit unit = call.plan.bfloat16;
+  run(call, arguments, workspace, batch,
+      [unit](const ForwardTask& task, const Sequence&, std::int64_t, std::byte* scratch) {
+        unit != bf16::Unit::none ? bf16::forward_block(unit, task, scratch) : forward_block(task, scratch);
+      });
+}
+
+void jvp(const Call& call, const JvpArguments& arguments) {
+  const AttentionProblem& problem = call.problem;
+  const Workspace workspace(call.workspace, problem, call.plan);
+  const Batch batch = make_batch(call, arguments.sequences, workspace.sequences);
+  const bool wants_o = arguments.o.given();
+  if (wants_o) clear_unused(problem, batch, Side::query, arguments.o);
+  clear_unused_lse(problem, batch, arguments.lse);
+  clear_unused_tangents(problem, batch, arguments);
+  const ForwardArguments forward{.q = arguments.q,
+                                 .k = arguments.k,
+                                 .v = arguments.v,
+                                 .o = wants_o ? arguments.o : arguments.o_tangent,
+                                 .lse = arguments.lse,
+                                 .sequences = arguments.sequences,
+                                 .modifiers = arguments.modifiers,
+                                 .random = arguments.random};
+  run(call, forward, workspace, batch,
+      [&](const ForwardTask& task, const Sequence& sequence, std::int64_t group, std::byte* scratch) {
+        const std::int64_t head_k = key_head(problem, group);
+        const auto of_keys = [&](const ConstTensorView& tensor) {
+          return tensor.given() ? key_rows(problem, tensor, sequence, head_k) : ConstRows();
+        };
+        jvp_block({.forward = task,
+                   .wants_o = wants_o,
+                   .q_tangent = arguments.q_tangent.given() ? query_rows(problem, arguments.q_tangent, sequence, group)
+                                                            : ConstRows(),
+                   .k_tangent = of_keys(arguments.k_tangent),
+                   .v_tangent = of_keys(arguments.v_tangent),
+                   .o_tangent = query_rows(problem, arguments.o_tangent, sequence, group),
+                   .lse_tangent = lse_rows(problem, arguments.lse_tangent, sequence, group)},
+                  scratch);
+      });
 }
 
 }  // namespace strobe::cpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two passes of the CPU engine: FlashAttention-2 on Highway vectors, parallel over batch, heads and blocks of the
+// The passes of the CPU engine: FlashAttention-2 on Highway vectors, parallel over batch, heads and blocks of the
 // sequence.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include "call/problem.h"
 #include "cpu/plan.h"
 #include "strobe/attention.h"
+#include "strobe/jvp.h"
 
 namespace strobe::cpu {
 
@@ -27,5 +28,6 @@ struct Call {
 
 void forward(const Call& call, const ForwardArguments& arguments);
 void backward(const Call& call, const BackwardArguments& arguments);
+void jvp(const Call& call, const JvpArguments& arguments);
 
 }  // namespace strobe::cpu

@@ -26,11 +26,13 @@ std::int64_t row_blocks_of(const AttentionProblem& problem, std::int64_t block) 
   return (head_groups(problem) * (rows / block + problem.batch)).value();
 }
 
+/// Of a JVP, too: beside every operand and every score there is its tangent.
 Tiles forward_tiles(const AttentionProblem& problem, const Machine& machine, int threads) {
-  const std::int64_t row_bytes = (problem.head_dim + problem.head_dim_v) * 4;
+  const std::int64_t element_bytes = problem.pass == Pass::jvp ? 8 : 4;
+  const std::int64_t row_bytes = (problem.head_dim + problem.head_dim_v) * element_bytes;
   const std::int64_t panel = machine.kernels.panel;
   // The scores of one panel live in L1 beside the operands that stream past them; the K and V tile in a quarter of L2.
-  const std::int64_t by_l1 = machine.l1_bytes * 3 / 8 / (panel * 4);
+  const std::int64_t by_l1 = machine.l1_bytes * 3 / 8 / (panel * element_bytes);
   const std::int64_t by_l2 = machine.l2_bytes / 4 / row_bytes;
   Tiles tiles;
   tiles.block_n = whole_multiple(std::min(by_l1, by_l2), 16);
@@ -44,7 +46,8 @@ Tiles forward_tiles(const AttentionProblem& problem, const Machine& machine, int
   const std::int64_t part = masked ? masked_block(problem, kMostRows, 1) : panel;
   if (masked) tiles.block_n = problem.modifiers.block_size;
   if (problem.eight_bit.given()) tiles.block_n = kProbabilityKeys;
-  if (problem.row_invariant) tiles.block_n = kFewQueriesKeys;  // few queries have the same tiles
+  if (problem.pass == Pass::forward && problem.row_invariant)
+    tiles.block_n = kFewQueriesKeys;  // few queries have the same tiles
   tiles.block_m = even_block(longest_group_rows(problem), round_up(kMostRows, part),
                              (Checked(problem.batch) * head_groups(problem)).value(), kBlocksPerWorker * threads, part);
   tiles.part_m = masked ? part : tiles.block_m;
@@ -91,14 +94,14 @@ std::int64_t sequence_dq_blocks(const AttentionProblem& problem, const Tiles& ti
 /// stay in a worker's cache. Not where some workers would have nothing to do, which rows' phases can share, nor where
 /// the workers' sums would take more memory than those of all rows.
 void plan_dq(const AttentionProblem& problem, CallPlan& plan) {
-  if (problem.pass == Pass::forward) return;
+  if (problem.pass != Pass::backward) return;
   const std::int64_t blocks = (Checked(plan.threads) * sequence_dq_blocks(problem, plan.tiles)).value();
   plan.whole_sequences = plan.key_blocks <= 1 && key_heads(problem) >= plan.threads && blocks <= plan.row_blocks;
   plan.dq_blocks = plan.whole_sequences ? blocks : plan.row_blocks;
 }
 
 Tiles tiles_of(const AttentionProblem& problem, const Machine& machine, const CallPlan& plan) {
-  if (problem.pass == Pass::forward) {
+  if (problem.pass != Pass::backward) {
     return plan.bfloat16_serves() ? bfloat16_forward_tiles(problem, machine, plan.threads)
                                   : forward_tiles(problem, machine, plan.threads);
   }
@@ -108,6 +111,7 @@ Tiles tiles_of(const AttentionProblem& problem, const Machine& machine, const Ca
 std::size_t worker_bytes(const AttentionProblem& problem, const Machine& machine, const CallPlan& plan) {
   const std::int64_t d = problem.head_dim;
   const std::int64_t dv = problem.head_dim_v;
+  if (problem.pass == Pass::jvp) return JvpScratch(nullptr, d, dv, plan.tiles, machine.kernels).bytes();
   if (problem.pass == Pass::forward) {
     const bool stored = problem.stored.given();
     const FewQueriesPlan& few = plan.few_queries;
@@ -138,8 +142,9 @@ CallPlan make_call_plan(const AttentionProblem& problem, const Machine& machine,
   CallPlan plan;
   plan.threads = threads;
   plan.few_queries = plan_few_queries(problem, machine, threads);
-  const bool invariant = problem.pass == Pass::forward && problem.row_invariant;
-  if (!plan.few_queries.serves() && takes_bfloat16(problem) && !invariant) plan.bfloat16 = machine.bfloat16;
+  // What the bfloat16 kernels have: no JVP.
+  const bool has_bfloat16 = problem.pass == Pass::backward || (problem.pass == Pass::forward && !problem.row_invariant);
+  if (!plan.few_queries.serves() && takes_bfloat16(problem) && has_bfloat16) plan.bfloat16 = machine.bfloat16;
   plan.tiles = tiles_of(problem, machine, plan);
   plan.row_blocks = row_blocks_of(problem, plan.tiles.block_m);
   plan.key_blocks = ceil_div(problem.seqlen_k, plan.tiles.block_n);
@@ -154,7 +159,7 @@ CallPlan make_call_plan(const AttentionProblem& problem, const Machine& machine,
 }
 
 std::string explain(const AttentionProblem& problem, const Machine& machine, const CallPlan& plan) {
-  const bool forward = problem.pass == Pass::forward;
+  const bool forward = problem.pass != Pass::backward;  // or a JVP
   const std::int64_t group = heads_per_group(problem);
   std::string text = fmt::format("engine        cpu: the tensors are in host memory\n");
   text += fmt::format("instructions  {} ({} float32 lanes){}, float32 accumulation\n", machine.kernels.target,
@@ -180,7 +185,7 @@ std::string explain(const AttentionProblem& problem, const Machine& machine, con
         fmt::format("pages         of {} rows, up to {} for a sequence: tiles are packed from where their rows lie\n",
                     problem.page_size, problem.seqlen_k / problem.page_size);
   }
-  if (forward && problem.row_invariant) {
+  if (problem.pass == Pass::forward && problem.row_invariant) {
     text +=
         fmt::format("row-invariant a row's keys in tiles of {}, counted from its sequence's first, in their order\n",
                     plan.tiles.block_n);

@@ -19,8 +19,8 @@ const char* name_of(Engine engine) {
 namespace engine {
 namespace {
 
-Status wrong_pass(const char* planned, const char* called) {
-  return {StatusCode::invalid_argument, fmt::format("this plan is of a {}: it cannot run a {}", planned, called)};
+Status wrong_pass(const char* called) {
+  return {StatusCode::invalid_argument, fmt::format("this plan is of another pass: it cannot run a {}", called)};
 }
 
 Status lacks(Engine engine, const char* what) {
@@ -29,9 +29,11 @@ Status lacks(Engine engine, const char* what) {
 
 }  // namespace
 
-Status PlannedCall::run(const ForwardArguments&, const Execution&) const { return wrong_pass("backward", "forward"); }
+Status PlannedCall::run(const ForwardArguments&, const Execution&) const { return wrong_pass("forward"); }
 
-Status PlannedCall::run(const BackwardArguments&, const Execution&) const { return wrong_pass("forward", "backward"); }
+Status PlannedCall::run(const BackwardArguments&, const Execution&) const { return wrong_pass("backward"); }
+
+Status PlannedCall::run(const JvpArguments&, const Execution&) const { return wrong_pass("JVP"); }
 
 PlannedCallResult Implementation::plan_forward(const AttentionProblem&, const Execution&) const {
   return lacks(id(), "forward pass");
@@ -39,6 +41,10 @@ PlannedCallResult Implementation::plan_forward(const AttentionProblem&, const Ex
 
 PlannedCallResult Implementation::plan_backward(const AttentionProblem&, const Execution&) const {
   return lacks(id(), "backward pass");
+}
+
+PlannedCallResult Implementation::plan_jvp(const AttentionProblem&, const Execution&) const {
+  return lacks(id(), "JVP (forward-mode derivative): the cpu engine alone has it");
 }
 
 Status Implementation::quantize(const QuantizeArguments&, const QuantizeOptions&, const Execution&) const {

@@ -11,6 +11,7 @@
 #include "call/problem.h"
 #include "strobe/attention.h"
 #include "strobe/cache.h"
+#include "strobe/jvp.h"
 #include "strobe/merge.h"
 #include "strobe/quantize.h"
 #include "strobe/status.h"
@@ -37,9 +38,10 @@ class PlannedCall {
 
   virtual std::string explain() const = 0;
 
-  /// Runs a checked call of the planned problem. A plan serves one pass; the other one returns an error.
+  /// Runs a checked call of the planned problem. A plan serves one pass; the others return an error.
   virtual Status run(const ForwardArguments& arguments, const Execution& execution) const;
   virtual Status run(const BackwardArguments& arguments, const Execution& execution) const;
+  virtual Status run(const JvpArguments& arguments, const Execution& execution) const;
 };
 
 using PlannedCallResult = Result<std::shared_ptr<const PlannedCall>>;
@@ -77,6 +79,7 @@ class Implementation {
   /// cannot: by default the whole pass.
   virtual PlannedCallResult plan_forward(const AttentionProblem& problem, const Execution& execution) const;
   virtual PlannedCallResult plan_backward(const AttentionProblem& problem, const Execution& execution) const;
+  virtual PlannedCallResult plan_jvp(const AttentionProblem& problem, const Execution& execution) const;
 
   /// Runs a checked quantisation on a device that it serves; by default unsupported.
   virtual Status quantize(const QuantizeArguments& arguments, const QuantizeOptions& options,

@@ -10,6 +10,7 @@
 #include "api/choose_engine.h"
 #include "engine/registry.h"
 #include "mean_engine.h"
+#include "strobe/jvp.h"
 #include "strobe/plan.h"
 
 namespace strobe::test {
@@ -70,6 +71,16 @@ TEST(Engine, WithoutAPassReturnsAnError) {
   EXPECT_EQ(call.dq, std::vector<float>(kRows * kColumns, kUntouched));
 }
 
+TEST(Engine, WithoutAJvpSaysWhichHasIt) {
+  SmallCall call;
+  const ForwardArguments forward = call.forward();
+  const Status status =
+      jvp({.q = forward.q, .k = forward.k, .v = forward.v, .q_tangent = forward.q, .o_tangent = forward.o},
+          {.scale = 0.0F}, kOnMean);
+  EXPECT_EQ(status.code(), StatusCode::unsupported);
+  EXPECT_EQ(status.message(), "the gpu engine has no JVP (forward-mode derivative): the cpu engine alone has it");
+}
+
 TEST(Engine, PlannedForOnePassDoesNotRunTheOther) {
   SmallCall call;
   AttentionProblem problem;
@@ -78,7 +89,7 @@ TEST(Engine, PlannedForOnePassDoesNotRunTheOther) {
   ASSERT_TRUE(planned.ok());
   const Status status = (*planned)->run(call.backward(), kOnMean);
   EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-  EXPECT_EQ(status.message(), "this plan is of a forward: it cannot run a backward");
+  EXPECT_EQ(status.message(), "this plan is of another pass: it cannot run a backward");
 }
 
 TEST(Engine, SaysWhyItDoesNotPlan) {

@@ -4,33 +4,12 @@
 import pytest
 import strobe.torch
 import torch
-from torch.autograd import forward_ad
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.nn.functional import scaled_dot_product_attention
 
 
 def draw(*shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
-
-
-def attend(x):
-    return strobe.torch.attention(x, x, x)
-
-
-def attend_by_sdpa(x):
-    with strobe.torch.sdpa():
-        return scaled_dot_product_attention(x, x, x)
-
-
-@pytest.mark.parametrize("function", [attend, attend_by_sdpa])
-def test_forward_mode_raises(function):
-    x, tangent = draw(1, 10, 2, 16), draw(1, 10, 2, 16)
-    with pytest.raises(NotImplementedError, match="forward-mode"):
-        torch.func.jvp(function, (x,), (tangent,))
-    with pytest.raises(NotImplementedError, match="forward-mode"):
-        torch.func.jacfwd(lambda y: function(y).sum())(x)
-    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward-mode"):
-        function(forward_ad.make_dual(x, tangent))
 
 
 @pytest.mark.parametrize("name", ["alibi_slopes", "softcap"])

@@ -103,7 +103,7 @@ def test_lse_and_sinks_have_gradients():
 )
 def test_second_derivatives_raise(transform):
     q, k, v = TENSORS
-    with pytest.raises(NotImplementedError, match=r"forward-mode derivative|second derivative of attention"):
+    with pytest.raises(NotImplementedError, match="second derivative of attention"):
         transform(lambda q: attend(q, k, v).sin().sum())(q)
 
 

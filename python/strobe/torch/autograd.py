@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from strobe.torch import ops
+from strobe.torch.jvp import TANGENT_NAMES, dual_outputs
 from strobe.torch.ops import LIBRARY, TENSOR_NAMES, VALUE_NAMES
 
 
@@ -40,8 +41,11 @@ def has_tangents(*values: Any) -> bool:
     return any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in values)
 
 
-def _no_forward_mode(ctx: Any, *tangents: Tensor | None) -> Any:
-    raise NotImplementedError(ops.NO_FORWARD_MODE)
+def _no_second_derivative(ctx: Any, *derivatives: Tensor | None) -> Any:
+    raise NotImplementedError(
+        "the second derivative of attention was asked for: Strobe has the first alone, call backward without "
+        "create_graph, and detach tangents before a loss"
+    )
 
 
 class Attention(_SingleLevelFunction):
@@ -80,8 +84,6 @@ class Attention(_SingleLevelFunction):
             by_name["sink"] = d_sink
         return (None, dq, dk, dv, *(by_name.get(name) for name in TENSOR_NAMES), *(None for _ in VALUE_NAMES), None)
 
-    jvp = staticmethod(_no_forward_mode)
-
 
 class AttentionBackward(_SingleLevelFunction):
     """strobe::attention_backward, likewise."""
@@ -90,20 +92,39 @@ class AttentionBackward(_SingleLevelFunction):
     def forward(ctx: Any, keyset: Any, *arguments: Any) -> Any:
         return _in_node(torch.ops.strobe.attention_backward.default, keyset, arguments)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise NotImplementedError(
-            "the second derivative of attention was asked for: Strobe has the first alone, call backward without "
-            "create_graph"
-        )
+    backward = staticmethod(_no_second_derivative)
+    jvp = staticmethod(_no_second_derivative)
 
-    jvp = staticmethod(_no_forward_mode)
+
+class AttentionJvp(_SingleLevelFunction):
+    """strobe::attention_jvp, likewise: the tangents that it computes are not differentiated again."""
+
+    @staticmethod
+    def forward(ctx: Any, keyset: Any, *arguments: Any) -> Any:
+        outputs = _in_node(torch.ops.strobe.attention_jvp.default, keyset, arguments)
+        q, k, v, *rest = arguments
+        tensors, values = rest[: len(TENSOR_NAMES)], rest[len(TENSOR_NAMES) : -len(TANGENT_NAMES)]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, *outputs[:2], *tensors)
+        ctx.values = values
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None, *of_tangents: Tensor | None) -> Any:
+        if any(gradient is not None for gradient in of_tangents):
+            _no_second_derivative(ctx, *of_tangents)
+        *gradients, _ = Attention.backward(ctx, d_o, d_lse, None)
+        return (*gradients, *(None for _ in TANGENT_NAMES))
+
+    jvp = staticmethod(_no_second_derivative)
 
 
 def _kernel(operator: Any, node: Any) -> Callable[..., Any]:
     """What the dispatcher calls for tensors that a tape may record."""
 
     def compute(keyset: Any, *arguments: Any) -> Any:
+        if node is Attention and has_tangents(*arguments):
+            return dual_outputs(*arguments)
         recorded = torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments)
         if not (recorded or has_tangents(*arguments)):
             return _redispatch(operator, keyset, arguments)
@@ -117,5 +138,6 @@ def _kernel(operator: Any, node: Any) -> Callable[..., Any]:
 for _operator, _node in (
     (torch.ops.strobe.attention.default, Attention),
     (torch.ops.strobe.attention_backward.default, AttentionBackward),
+    (torch.ops.strobe.attention_jvp.default, AttentionJvp),
 ):
     LIBRARY.impl(_operator._opname, _kernel(_operator, _node), "Autograd", with_keyset=True)

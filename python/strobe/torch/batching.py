@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from strobe.torch.jvp import TANGENT_NAMES
 from strobe.torch.ops import LIBRARY, TENSOR_NAMES, VALUE_NAMES
 
 _QKV = ("q", "k", "v")
 _FORWARD = (*_QKV, *TENSOR_NAMES, *VALUE_NAMES, "return_max_logits")
 _BACKWARD = ("d_o", "d_lse", *_QKV, "o", "lse", *TENSOR_NAMES, *VALUE_NAMES, "needs_d_bias", "needs_d_sink")
+_JVP = (*_QKV, *TENSOR_NAMES, *VALUE_NAMES, *TANGENT_NAMES)
 _SHARED = ("bias", "block_mask")  # [batch or 1, ..]
 
 
@@ -94,9 +96,19 @@ def _backward(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> An
     return (*gradients, d_bias, d_sink), (0, 0, 0, 0, None)
 
 
+def _jvp(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
+    given, dims = (dict(zip(_JVP, values, strict=True)) for values in (arguments, in_dims))
+    operator = torch.ops.strobe.attention_jvp
+    if not _is_one_call(given, dims):
+        return _one_by_one(operator, info.batch_size, in_dims, arguments)
+    outputs = operator(*_joined_arguments(given, dims, info.batch_size, _batch_of(given, dims)))
+    return tuple(_split(x, info.batch_size) for x in outputs), (0,) * len(outputs)
+
+
 def _split(x: Tensor, samples: int) -> Tensor:
     return x.unflatten(0, (samples, x.shape[0] // samples))
 
 
 torch.library.register_vmap("strobe::attention", _forward, lib=LIBRARY)
 torch.library.register_vmap("strobe::attention_backward", _backward, lib=LIBRARY)
+torch.library.register_vmap("strobe::attention_jvp", _jvp, lib=LIBRARY)

@@ -93,9 +93,11 @@ def attention(
     is copied. ``scale`` may also be a tensor, of one element or [heads_q]: it is multiplied into q, which 16 bits round
     once more. Nested tensors of the jagged layout, [batch, jagged, heads, head_dim], are packed sequences. Under
     autocast q, k and v are cast to its dtype. With dropout and no ``seed`` the call draws one from PyTorch's generator
-    of q's device. Runs on the current stream. grad, vjp, jacrev and vmap of torch.func take the call; vmap's axis joins
-    the batch. Second and forward-mode derivatives raise NotImplementedError; so does the backward of a call that the
-    engine has in the forward alone.
+    of q's device. Runs on the current stream. grad, vjp, jvp, jacrev, jacfwd and vmap of torch.func take the
+    call; vmap's axis joins the batch. Forward-mode derivatives, by torch.func or dual numbers, are those of q, k and v
+    in one pass, on the CPU engine alone. The output that comes with a tangent has gradients, the tangent has none: it
+    must be detached. Second derivatives raise NotImplementedError; so does the backward of a call that the engine has
+    in the forward alone.
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         check_types(q=q, k=k, v=v)
@@ -119,7 +121,7 @@ def attention(
         raise
     if isinstance(options.get("scale"), Tensor):
         q, options["scale"] = scaled(q, options["scale"])
-    if ops.is_traced(q, k, v, *options.values()):
+    if ops.is_traced(q, k, v, *options.values()) or has_tangents(q, k, v, *options.values()):
         arguments = ops.operator_arguments(q, k, v, options, return_max_logits)
         o, lse, max_logits = torch.ops.strobe.attention(*arguments)
         return results(o, lse if return_lse else None, max_logits if return_max_logits else None)
@@ -146,8 +148,6 @@ def _check_derivatives(q: Tensor, k: Tensor, v: Tensor, options: Mapping[str, An
             value = options.get(name)
             if isinstance(value, Tensor) and value.requires_grad:
                 raise NotImplementedError(f"{name} requires a gradient, which attention does not have: detach it")
-    if forward_ad._current_level >= 0 and has_tangents(q, k, v, options.get("bias"), options.get("sink")):
-        raise NotImplementedError(ops.NO_FORWARD_MODE)
 
 
 _TORCH = Torch()

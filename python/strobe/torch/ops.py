@@ -50,16 +50,15 @@ VALUE_NAMES = tuple(name for name in _ARGUMENTS if name not in TENSOR_NAMES)
 
 _NAMES = frozenset(SCORE_NAMES)
 
-NO_FORWARD_MODE = "attention has no forward-mode derivative: take it in reverse mode"
 
-_OPTIONS = ", ".join(f"{schema} {name}" for name, schema in _ARGUMENTS.items())
+SCHEMA = ", ".join(f"{schema} {name}" for name, schema in _ARGUMENTS.items())
 LIBRARY = torch.library.Library("strobe", "DEF")
 LIBRARY.define(
-    f"attention(Tensor q, Tensor k, Tensor v, {_OPTIONS}, bool return_max_logits) -> (Tensor, Tensor, Tensor)",
+    f"attention(Tensor q, Tensor k, Tensor v, {SCHEMA}, bool return_max_logits) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
 LIBRARY.define(
-    f"attention_backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_OPTIONS}, "
+    f"attention_backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {SCHEMA}, "
     "bool needs_d_bias, bool needs_d_sink) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )

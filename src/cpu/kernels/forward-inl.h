@@ -19,68 +19,30 @@
 #include "cpu/kernels/eight_bit-inl.h"
 #include "cpu/kernels/multiply-inl.h"
 #include "cpu/kernels/pack-inl.h"
+#include "cpu/kernels/query_block-inl.h"
 #include "cpu/kernels/row_statistics.h"
 #include "cpu/kernels/scores-inl.h"
-#include "cpu/kernels/scratch.h"
 #include "cpu/kernels/terms-inl.h"
-#include "cpu/kernels/traits-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace strobe::cpu::HWY_NAMESPACE {
 
-class ForwardBlock {
+class ForwardBlock : protected QueryBlock {
  public:
   ForwardBlock(const ForwardTask& task, std::byte* scratch)
-      : task_(task),
-        scratch_(scratch, task.head_dim, task.head_dim_v, task.stored.given(), task.tiles, kernel_traits()),
-        rows_(task.row_end - task.row_begin),
+      : QueryBlock(task, scratch),
         d_(scratch_.columns),
         dv_(scratch_.columns_v),
         key_layout_(rows_together(task.head_dim)) {}
 
   void run() {
     begin();
-    // The intervals of visible keys move right with the row: the block's is from its first row's to its last row's.
-    const std::int64_t last = scratch_.visible_end[lanes() - 1];
-    for (std::int64_t key = first_tile(); key < last; key += task_.tiles.block_n) {
-      if (!any_part_sees(key)) continue;
-      tile(key, std::min(key + task_.tiles.block_n, task_.visible.keys));
-    }
+    for_each_tile([&](std::int64_t key_begin, std::int64_t key_end) { tile(key_begin, key_end); });
     finish();
   }
 
- private:
-  /// Rows of the block that one row of the block mask covers, and the lanes that hold them: whole panels of their own.
-  struct Part {
-    std::int64_t row;   // in the call
-    std::int64_t rows;  // that exist
-    std::int64_t lane;
-  };
-
+ protected:
   DType key_dtype() const { return task_.stored.given() ? task_.stored.dtype : task_.dtype; }
-  /// Where the tile of the first visible key begins.
-  std::int64_t first_tile() const { return round_down(task_.visible.begin(first_position()), task_.tiles.block_n); }
-  std::int64_t first_position() const { return row_place(task_.row_begin, task_.q.group).position; }
-
-  std::int64_t parts() const { return ceil_div(rows_, task_.tiles.part_m); }
-  /// In whole vectors; parts before the last in whole panels.
-  std::int64_t lanes() const {
-    const Part last = part(parts() - 1);
-    return last.lane + round_up(last.rows, kLanes);
-  }
-  Part part(std::int64_t index) const {
-    const std::int64_t rows = task_.tiles.part_m;
-    const std::int64_t first = index * rows;
-    return {task_.row_begin + first, std::min(rows, rows_ - first), index * round_up(rows, kPanel)};
-  }
-
-  bool sees(const Part& part, std::int64_t key) const { return task_.blocks.visible(part.row / task_.q.group, key); }
-  bool any_part_sees(std::int64_t key) const {
-    for (std::int64_t index = 0; index < parts(); ++index) {
-      if (sees(part(index), key)) return true;
-    }
-    return false;
-  }
 
   void begin() {
     std::fill_n(scratch_.row_max, lanes(), -kInfinity);
@@ -111,6 +73,15 @@ class ForwardBlock {
 
   /// Keys [key_begin, key_end) against every panel of queries.
   void tile(std::int64_t key_begin, std::int64_t key_end) {
+    pack_tile(key_begin, key_end);
+    const std::int64_t count = key_end - key_begin;
+    // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
+    const bool hidden_poison =
+        hides_any(key_begin, key_end) && !all_finite(scratch_.values, value_layout_, round_up(count, kStrip), dv_);
+    for_each_panel(key_begin, [&](const Part& rest) { panel(rest, key_begin, count, hidden_poison); });
+  }
+
+  void pack_tile(std::int64_t key_begin, std::int64_t key_end) {
     const std::int64_t count = key_end - key_begin;
     const std::int64_t packed = round_up(count, kStrip);
     value_layout_ = columns_together(packed);
@@ -122,17 +93,6 @@ class ForwardBlock {
     // The first rows of O, which finish() writes; it fetches the next ones itself.
     prefetch_rows(task_.dtype_o, task_.o, task_.row_begin, task_.row_begin + std::min(rows_, kTransposedRows),
                   task_.head_dim_v);
-    const bool uniform = scratch_.visible_begin[lanes() - 1] <= key_begin && scratch_.visible_end[0] >= key_end &&
-                         !task_.tree.reaches(key_end);
-    // A hidden key has probability 0, and 0 * NaN is NaN: such a tile takes the path that skips hidden pairs.
-    const bool hidden_poison = !uniform && !all_finite(scratch_.values, value_layout_, packed, dv_);
-    for (std::int64_t index = 0; index < parts(); ++index) {
-      const Part all = part(index);
-      if (!sees(all, key_begin)) continue;
-      for (std::int64_t row = 0; row < all.rows; row += kPanel) {
-        panel({all.row + row, all.rows - row, all.lane + row}, key_begin, count, hidden_poison);
-      }
-    }
   }
 
   void pack_values(const StoredTile& stored, std::int64_t key_begin, std::int64_t count, std::int64_t packed) {
@@ -153,35 +113,36 @@ class ForwardBlock {
   void panel(const Part& rest, std::int64_t key_begin, std::int64_t count, bool hidden_poison) {
     const std::int64_t lane = rest.lane;
     const int vectors = panel_vectors(rest.rows);
-    const std::int64_t last_lane = vectors * kLanes - 1;
-    const std::int64_t* begin = scratch_.visible_begin + lane;
-    const std::int64_t* end = scratch_.visible_end + lane;
-    std::int64_t first = std::clamp<std::int64_t>(begin[0] - key_begin, 0, count);
-    std::int64_t last = std::clamp<std::int64_t>(end[last_lane] - key_begin, 0, count);
+    const auto [first, last, masked] = panel_keys(rest, key_begin, count);
     if (first >= last) return;
-    first = round_down(first, kStrip);
-    last = round_up(last, kStrip);
-    const bool masked =
-        begin[last_lane] - key_begin > first || end[0] - key_begin < last || task_.tree.reaches(key_begin + last);
 
     with_vectors(vectors, [&](auto own) { multiply_queries<own>(lane, first, last); });
     if (task_.eight_bit.given()) scale_scores(scratch_, lane, vectors, first, last, task_.score_scale.capped);
     if (task_.score_scale.capped) cap_scores(scratch_.scores, first, last, task_.score_scale.softcap_scale);
-    if (task_.terms.given()) {
-      softmax_of_terms(rest, key_begin, count, first, last, masked);
-    } else {
-      if (masked) hide_scores(scratch_.scores, vectors, first, last, begin, end, key_begin, task_, rest.row);
-      softmax(lane, vectors, first, last);
-    }
-    if (task_.dropout.given) drop(rest, key_begin, first, last);
+    softmax(rest, key_begin, count, {first, last, masked});
+    if (task_.dropout.given) drop(rest, key_begin, first, last, scratch_.scores);
+    add_values(rest, key_begin, {first, last, masked}, hidden_poison);
+  }
 
+  /// Scores of the panel to probabilities, those of hidden keys to 0.
+  void softmax(const Part& rest, std::int64_t key_begin, std::int64_t count, const PanelKeys& keys) {
+    if (task_.terms.given()) return softmax_of_terms(rest, key_begin, count, keys.first, keys.last, keys.masked);
+    const int vectors = panel_vectors(rest.rows);
+    if (keys.masked) hide(rest, key_begin, keys, scratch_.scores, -kInfinity);
+    softmax(rest.lane, vectors, keys.first, keys.last);
+  }
+
+  /// O of the panel's rows, with what it was before rescaled.
+  void add_values(const Part& rest, std::int64_t key_begin, const PanelKeys& keys, bool hidden_poison) {
+    const std::int64_t lane = rest.lane;
+    const int vectors = panel_vectors(rest.rows);
     bool& summed = scratch_.summed[lane / kPanel];
-    if (masked && hidden_poison) {
+    if (keys.masked && hidden_poison) {
       if (!summed) clear_output(lane);
-      summed = true;
-      return add_visible_values(rest, vectors, first, last, key_begin);
+      add_visible_values(rest, vectors, keys.first, keys.last, key_begin);
+    } else {
+      with_vectors(vectors, [&](auto own) { multiply_values<own>(lane, keys.first, keys.last, summed); });
     }
-    with_vectors(vectors, [&](auto own) { multiply_values<own>(lane, first, last, summed); });
     summed = true;
   }
 
@@ -241,10 +202,7 @@ class ForwardBlock {
     const int vectors = panel_vectors(rest.rows);
     std::optional<TermsLanes> lanes[kTileVecs];
     for (int n = 0; n < vectors; ++n) {
-      const std::int64_t lane = rest.lane + n * kLanes;
-      LaneInterval visible(scratch_.visible_begin + lane, scratch_.visible_end + lane, key_begin);
-      visible.cut(task_.tree, rest.row + n * kLanes, task_.q.group, key_begin);
-      lanes[n].emplace(terms, n * kLanes, visible);
+      lanes[n].emplace(terms, n * kLanes, visible_keys(rest, n, key_begin));
     }
     for (std::int64_t key = first; key < last; key += kBiasKeys) {
       const std::int64_t end = std::min(key + kBiasKeys, last);
@@ -288,9 +246,8 @@ class ForwardBlock {
 
   /// Zeros dropped probabilities, after their sums were taken. What is kept is divided by the keep probability at the
   /// end, with the rest of O.
-  void drop(const Part& rest, std::int64_t key_begin, std::int64_t first, std::int64_t last) {
-    drop_keys(task_.dropout, task_.q.group, rest.row, panel_vectors(rest.rows), key_begin, first, last,
-              scratch_.scores);
+  void drop(const Part& rest, std::int64_t key_begin, std::int64_t first, std::int64_t last, float* probabilities) {
+    drop_keys(task_.dropout, task_.q.group, rest.row, panel_vectors(rest.rows), key_begin, first, last, probabilities);
   }
 
   /// O^T = rescale O^T + V^T P^T over visible pairs alone, in the order of multiply_values().
@@ -299,9 +256,7 @@ class ForwardBlock {
     const Floats d;
     float* HWY_RESTRICT output = scratch_.output + rest.lane * dv_;
     for (int n = 0; n < vectors; ++n) {
-      const std::int64_t lane = rest.lane + n * kLanes;
-      LaneInterval visible(scratch_.visible_begin + lane, scratch_.visible_end + lane, key_begin);
-      visible.cut(task_.tree, rest.row + n * kLanes, task_.q.group, key_begin);
+      const LaneInterval visible = visible_keys(rest, n, key_begin);
       const Vec factor = hn::Load(d, scratch_.block_factor + n * kLanes);
       for (std::int64_t c = 0; c < dv_; ++c) {
         float* HWY_RESTRICT out = output + c * kPanel + n * kLanes;
@@ -357,9 +312,6 @@ class ForwardBlock {
     return scratch_.values + key / kStrip * value_layout_.group_stride + column / kStrip * value_layout_.strip_stride;
   }
 
-  const ForwardTask& task_;
-  const ForwardScratch scratch_;
-  const std::int64_t rows_;
   const std::int64_t d_;   // head_dim in whole strips
   const std::int64_t dv_;  // head_dim_v in whole strips
   const PackedLayout key_layout_;

@@ -98,12 +98,12 @@ HWY_INLINE void with_vectors(int vectors, const Run& run) {
   }
 }
 
-/// C[m][n] = sum over k of A[m][k] B[k][n]. A[m][k] lies at a[(k / kWidth) * strip_stride + m * kWidth + k % kWidth]; k
-/// runs to `columns`.
+/// C[m][n] = sum over k of A[m][k] B[k][n], on top of what `sum` holds. A[m][k] lies at
+/// a[(k / kWidth) * strip_stride + m * kWidth + k % kWidth]; k runs to `columns`.
 template <int kRows, int kVecs, int kWidth, std::int64_t kStride>
 HWY_INLINE Accumulators<kRows, kVecs> multiply_rows(const float* HWY_RESTRICT a, std::int64_t strip_stride,
-                                                    std::int64_t columns, const float* HWY_RESTRICT b) {
-  Accumulators<kRows, kVecs> sum;
+                                                    std::int64_t columns, const float* HWY_RESTRICT b,
+                                                    Accumulators<kRows, kVecs> sum = {}) {
   for (; columns > 0; columns -= kWidth, a += strip_stride) {
     const int width = static_cast<int>(std::min<std::int64_t>(columns, kWidth));
     // Unrolling makes GCC reload B for every row of A: the register file is full.
@@ -112,12 +112,12 @@ HWY_INLINE Accumulators<kRows, kVecs> multiply_rows(const float* HWY_RESTRICT a,
   return sum;
 }
 
-/// C[m][n] = sum over k of A[k][m] B[k][n] for kStrip columns m of A. A[k][m] lies at
+/// C[m][n] = sum over k of A[k][m] B[k][n] for kStrip columns m of A, on top of what `sum` holds. A[k][m] lies at
 /// a[(k / kStrip) * group_stride + (k % kStrip) * kStrip + m]; k runs over `groups` whole tiles.
 template <int kVecs, std::int64_t kStride>
 HWY_INLINE Accumulators<kStrip, kVecs> multiply_columns(const float* HWY_RESTRICT a, std::int64_t group_stride,
-                                                        std::int64_t groups, const float* HWY_RESTRICT b) {
-  Accumulators<kStrip, kVecs> sum;
+                                                        std::int64_t groups, const float* HWY_RESTRICT b,
+                                                        Accumulators<kStrip, kVecs> sum = {}) {
   for (std::int64_t g = 0; g < groups; ++g, a += group_stride) {
     HWY_UNROLL(1) for (int k = 0; k < kStrip; ++k, b += kStride) sum.add_outer(a + k * kStrip, 1, b);
   }

@@ -81,12 +81,12 @@ HWY_INLINE void cap_scores(float* HWY_RESTRICT scores, std::int64_t first, std::
   }
 }
 
-/// Scores of hidden keys -> -inf over keys [first, last) of `vectors` vectors. Keys that every lane sees, from the last
-/// lane's first to the first lane's last or to those that `task` has a tree mask for, are left alone. The lanes are
-/// query rows from `row` on.
+/// Scores of hidden keys -> `value` over keys [first, last) of `vectors` vectors. Keys that every lane sees, from the
+/// last lane's first to the first lane's last or to those that `task` has a tree mask for, are left alone. The lanes
+/// are query rows from `row` on.
 HWY_INLINE void hide_scores(float* HWY_RESTRICT scores, int vectors, std::int64_t first, std::int64_t last,
                             const std::int64_t* begin, const std::int64_t* end, std::int64_t origin,
-                            const ForwardTask& task, std::int64_t row) {
+                            const ForwardTask& task, std::int64_t row, float value = -kInfinity) {
   const Floats d;
   const std::int64_t all_from = std::clamp(begin[vectors * kLanes - 1] - origin, first, last);
   const std::int64_t shown = task.tree.given() ? std::min(end[0], task.tree.begin) : end[0];
@@ -96,7 +96,7 @@ HWY_INLINE void hide_scores(float* HWY_RESTRICT scores, int vectors, std::int64_
     visible.cut(task.tree, row + n * kLanes, task.q.group, origin);
     const auto hide = [&](std::int64_t key) {
       float* HWY_RESTRICT at = scores + key * kPanel + n * kLanes;
-      hn::Store(hn::IfThenElse(visible.contains(key), hn::Load(d, at), hn::Set(d, -kInfinity)), d, at);
+      hn::Store(hn::IfThenElse(visible.contains(key), hn::Load(d, at), hn::Set(d, value)), d, at);
     };
     for (std::int64_t key = first; key < all_from; ++key) hide(key);
     for (std::int64_t key = all_to; key < last; ++key) hide(key);

@@ -73,6 +73,29 @@ struct ForwardScratch {
   std::byte* const converted = arena.take<std::byte>(tile_bytes);                 // of K or V stored in 8 bits
 };
 
+/// Of jvp-inl.h: beside the forward's, which come first, what holds the tangents of its arrays.
+struct JvpScratch {
+  JvpScratch(std::byte* memory, std::int64_t head_dim, std::int64_t head_dim_v, Tiles tiles,
+             const KernelTraits& kernels)
+      : forward(memory, head_dim, head_dim_v, false, tiles, kernels),
+        arena(memory == nullptr ? nullptr : memory + forward.arena.bytes()) {}
+
+  std::size_t bytes() const { return forward.arena.bytes() + arena.bytes(); }
+
+  const ForwardScratch forward;
+  Arena arena;
+
+  float* const keys =
+      arena.take<float>((forward.columns * forward.traits.strip + kStripPadding) * forward.n / forward.traits.strip);
+  float* const values =
+      arena.take<float>((forward.n * forward.traits.strip + kStripPadding) * forward.columns_v / forward.traits.strip);
+  float* const queries = arena.take<float>(forward.m, forward.columns);
+  float* const output = arena.take<float>(forward.m, forward.columns_v);
+  float* const scores = arena.take<float>(forward.n, forward.traits.panel);  // S'^T, then (P S')^T
+  float* const row_sum = arena.take<float>(forward.m);                       // of P S'
+  float* const row = arena.take<float>(pack_buffer(std::max(forward.columns, forward.columns_v), forward.traits));
+};
+
 /// Of row_normalizers-inl.h.
 struct NormalizerScratch {
   NormalizerScratch(std::byte* memory, std::int64_t head_dim, const KernelTraits& traits)

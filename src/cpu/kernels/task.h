@@ -188,6 +188,17 @@ struct ForwardTask {
   float score_factor() const { return terms.given() ? 1.0F : score_scale.scale; }
 };
 
+/// A forward's task with the tangents of its operands.
+struct JvpTask {
+  ForwardTask forward;
+  bool wants_o = true;  // else forward.o is o_tangent
+  ConstRows q_tangent;  // data null: zero, as the next two
+  ConstRows k_tangent;
+  ConstRows v_tangent;
+  MutableRows o_tangent;
+  GroupRows<float*> lse_tangent;  // data null: not wanted
+};
+
 /// What probabilities are made of in the backward, an element per row: P = 2^(log2(e) (score - shift) - log2_sum). LSE
 /// and 0, but where LSE is so large that its rounding would show.
 struct RowNormalizers {

@@ -6,15 +6,10 @@
 #include <vector>
 
 #include "reference/bound/forward_row.h"
+#include "reference/bound/rounding.h"
 #include "reference/bound/scores.h"
 
 namespace strobe::reference {
-
-/// A value and the bound on its error.
-struct Bounded {
-  double value = 0.0;
-  double error = 0.0;
-};
 
 /// In the order of Scores::keys. What feeds a second product is rounded as the engine rounds it.
 struct RowGradients {

@@ -146,7 +146,27 @@ void bound_output(ForwardRow& row, const Softmax& softmax, const Scores& scores,
   }
 }
 
+// With the sink's; -inf where nothing has a weight.
+double softmax_maximum(const Scores& scores) {
+  const double of_keys = row_maximum(scores.value);
+  return scores.sink ? row_maximum({of_keys, *scores.sink}) : of_keys;
+}
+
 }  // namespace
+
+std::vector<Bounded> row_weights(const Scores& scores, const ArithmeticModel& model) {
+  std::vector<Bounded> weights(scores.value.size());
+  const double maximum = softmax_maximum(scores);
+  if (maximum == -kInfinity) return weights;
+  const Softmax softmax = softmax_of(scores, maximum, model);
+  for (std::size_t index = 0; index < weights.size(); ++index) {
+    const double p = softmax.probability[index];
+    const double numerator = p + softmax.common_error[index] + softmax.numerator_error[index];
+    const double reach = softmax.sum_error < 1.0 ? numerator / (1.0 - softmax.sum_error) : kInfinity;
+    weights[index] = {p, reach - p};
+  }
+  return weights;
+}
 
 double sink_error(double sink, const ArithmeticModel& model) {
   return std::isfinite(sink) ? gamma(2.0, model.unit_roundoff) * std::fabs(sink) + model.underflow : 0.0;
@@ -158,13 +178,12 @@ ForwardRow forward_row(const Scores& scores, const std::vector<double>& v, std::
   row.o.assign(head_dim_v, 0.0);
   row.o_bound.assign(head_dim_v, 0.0);
   row.lse = -kInfinity;
-  const double of_keys = row_maximum(scores.value);
-  const double maximum = scores.sink ? row_maximum({of_keys, *scores.sink}) : of_keys;
+  const double maximum = softmax_maximum(scores);
   if (maximum == -kInfinity) return row;
   const Softmax softmax = softmax_of(scores, maximum, model);
   row.lse = softmax.maximum + std::log(softmax.row_sum);
   row.lse_bound = lse_bound(softmax, model);
-  if (of_keys == -kInfinity) return row;
+  if (row_maximum(scores.value) == -kInfinity) return row;
   row.empty = false;
   for (std::size_t index = 0; index < softmax.probability.size(); ++index) {
     const double weight = softmax.probability[index] * scores.dropout[index];

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "reference/bound/rounding.h"
 #include "reference/bound/scores.h"
 
 namespace strobe::reference {
@@ -16,6 +17,10 @@ struct ForwardRow {
   double lse = 0.0;
   double lse_bound = 0.0;
 };
+
+/// P of the keys that the row sees, before dropout, as they take part in a sum over the row that is divided by the row
+/// sum: its roundings are in the errors.
+std::vector<Bounded> row_weights(const Scores& scores, const ArithmeticModel& model);
 
 /// What bringing a sink to base 2 may do to it: log2(e) and the product with it.
 double sink_error(double sink, const ArithmeticModel& model);

@@ -9,6 +9,7 @@
 
 #include "reference/tensors.h"
 #include "strobe/attention.h"
+#include "strobe/jvp.h"
 
 namespace strobe::reference {
 
@@ -66,6 +67,15 @@ ForwardResult forward(const ForwardArguments& arguments, const AttentionOptions&
 /// engine that was given o and lse within the forward's bound.
 BackwardResult backward(const BackwardArguments& arguments, const AttentionOptions& options = {},
                         const ArithmeticModel& model = {}, int threads = 0);
+
+struct JvpResult {
+  BoundedTensor o_tangent;    // in o's shape
+  BoundedTensor lse_tangent;  // in lse's layout, whether or not the call asks for it
+};
+
+/// O' and LSE' of a call that strobe::jvp accepts with host tensors; time and memory are the forward's.
+JvpResult jvp(const JvpArguments& arguments, const AttentionOptions& options = {}, const ArithmeticModel& model = {},
+              int threads = 0);
 
 /// Where a result is worst.
 struct WorstElement {

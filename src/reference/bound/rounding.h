@@ -11,6 +11,12 @@ namespace strobe::reference {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+/// A value and the bound on its error.
+struct Bounded {
+  double value = 0.0;
+  double error = 0.0;
+};
+
 /// gamma_n = n u / (1 - n u): no n roundings in a row, in any order, change a value by more than this share of it.
 /// Infinite where n u reaches 1.
 double gamma(double roundings, double unit_roundoff);

@@ -93,6 +93,32 @@ HeadOutput forward(const Head& head) {
   return out;
 }
 
+OutputTangents jvp(const Head& head, const HeadOutput& output, const HeadTangents& tangents) {
+  OutputTangents out{.o{head.q.rows, head.v.columns}, .lse = std::vector<double>(head.q.rows, 0.0)};
+  for (std::int64_t i = 0; i < head.q.rows; ++i) {
+    if (output.lse[i] == -kInfinity) continue;
+    for (const std::int64_t j : visible_keys(head, i)) {
+      // 1. s'_ij = scale (q'_i.k_j + q_i.k'_j), through softcap.
+      const Score s = score(head, i, j);
+      double product = 0.0;
+      for (std::int64_t c = 0; c < head.q.columns; ++c) {
+        product += tangents.q(i, c) * head.k(j, c) + head.q(i, c) * tangents.k(j, c);
+      }
+      const double s_tangent = head.scale * s.slope * product;
+      // 2. LSE'_i = sum_j P_ij s'_ij, and the sum_j P_ij Z_ij (v'_j + s'_ij v_j) of o'_i.
+      const double p = std::exp(s.value - output.lse[i]);
+      const double z = dropout_factor(head, i, j);
+      out.lse[i] += p * s_tangent;
+      for (std::int64_t c = 0; c < head.v.columns; ++c) {
+        out.o(i, c) += p * z * (tangents.v(j, c) + s_tangent * head.v(j, c));
+      }
+    }
+    // 3. Less LSE'_i o_i, as P'_ij = P_ij (s'_ij - LSE'_i).
+    for (std::int64_t c = 0; c < head.v.columns; ++c) out.o(i, c) -= out.lse[i] * output.o(i, c);
+  }
+  return out;
+}
+
 HeadGradients backward(const Head& head, const HeadOutput& output, const Matrix& d_o,
                        const std::vector<double>& d_lse) {
   HeadGradients out{.dq{head.q.rows, head.q.columns},

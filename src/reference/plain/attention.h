@@ -39,6 +39,19 @@ struct HeadOutput {
   double max_logit = -std::numeric_limits<double>::infinity();
 };
 
+/// Tangents of a head's inputs.
+struct HeadTangents {
+  Matrix q;
+  Matrix k;
+  Matrix v;
+};
+
+/// O' and LSE'; 0 for a row that sees no key.
+struct OutputTangents {
+  Matrix o;
+  std::vector<double> lse;
+};
+
 struct HeadGradients {
   Matrix dq;
   Matrix dk;
@@ -49,6 +62,9 @@ struct HeadGradients {
 
 /// O = softmax(S) V and LSE.
 HeadOutput forward(const Head& head);
+
+/// The derivative of forward() in the direction of the tangents: equations in strobe/jvp.h.
+OutputTangents jvp(const Head& head, const HeadOutput& output, const HeadTangents& tangents);
 
 /// `d_o` and `d_lse` are the gradients of the loss with respect to O and LSE.
 HeadGradients backward(const Head& head, const HeadOutput& output, const Matrix& d_o, const std::vector<double>& d_lse);

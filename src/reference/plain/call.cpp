@@ -25,7 +25,10 @@ void add_head(const Matrix& from, std::int64_t first, std::int64_t head, std::in
 }
 
 const ConstTensorView& tree_mask_of(const ForwardArguments& arguments) { return arguments.tree_mask; }
-ConstTensorView tree_mask_of(const BackwardArguments&) { return {}; }
+template <class Arguments>
+ConstTensorView tree_mask_of(const Arguments&) {
+  return {};
+}
 
 /// Calls visit(head, rows, h, head_k) for every query head h of every sequence; it reads key head
 /// h / (heads_q / heads_kv).
@@ -68,6 +71,28 @@ Output forward(const ForwardArguments& arguments, const AttentionOptions& option
     }
     out.max_logits.push_back(of_head.max_logit);
   });
+  return out;
+}
+
+Tangents jvp(const JvpArguments& arguments, const AttentionOptions& options) {
+  const std::int64_t heads = heads_of(arguments.q);
+  const std::int64_t rows_in_all = element_count(arguments.q) / head_dim_of(arguments.q);
+  Tangents out{.o = std::vector<double>(rows_in_all * head_dim_of(arguments.v), 0.0),
+               .lse = std::vector<double>(rows_in_all, 0.0)};
+  const auto tangent = [](const ConstTensorView& view, const Matrix& like, std::int64_t first, std::int64_t head) {
+    return view.given() ? read_matrix(view, first, like.rows, head) : Matrix{like.rows, like.columns};
+  };
+  for_each_head(arguments, options,
+                [&](const Head& head, const SequenceRows& rows, std::int64_t h, std::int64_t head_k) {
+                  const HeadTangents tangents{tangent(arguments.q_tangent, head.q, rows.first_q, h),
+                                              tangent(arguments.k_tangent, head.k, rows.first_k, head_k),
+                                              tangent(arguments.v_tangent, head.v, rows.first_k, head_k)};
+                  const OutputTangents of_head = jvp(head, forward(head), tangents);
+                  add_head(of_head.o, rows.first_q, h, heads, out.o);
+                  for (std::int64_t i = 0; i < rows.seqlen_q; ++i) {
+                    out.lse[lse_index(rows.first_q + i, h, heads, rows_per_entry(arguments.q))] = of_head.lse[i];
+                  }
+                });
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "strobe/attention.h"
+#include "strobe/jvp.h"
 
 namespace strobe::reference::plain {
 
@@ -13,6 +14,11 @@ struct Output {
   std::vector<double> o;
   std::vector<double> lse;
   std::vector<double> max_logits;  // [batch, heads_q]
+};
+
+struct Tangents {
+  std::vector<double> o;
+  std::vector<double> lse;
 };
 
 /// d_bias and d_sink are empty where the call does not ask for them.
@@ -26,6 +32,9 @@ struct Gradients {
 
 /// What strobe::forward computes, of host tensors.
 Output forward(const ForwardArguments& arguments, const AttentionOptions& options = {});
+
+/// The tangents that strobe::jvp computes.
+Tangents jvp(const JvpArguments& arguments, const AttentionOptions& options = {});
 
 /// What strobe::backward computes. O and LSE are computed anew, not read.
 Gradients backward(const BackwardArguments& arguments, const AttentionOptions& options = {});
