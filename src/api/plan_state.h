@@ -14,7 +14,8 @@ namespace strobe {
 /// The problem, what made it and the engine's decisions. Strides are the caller's own in every run.
 struct Plan::State {
   AttentionProblem problem;
-  std::variant<ForwardArguments, BackwardArguments> arguments;  // for their layout: they point at what may be gone
+  // For their layout: they point at what may be gone.
+  std::variant<ForwardArguments, BackwardArguments, JvpArguments> arguments;
   AttentionOptions options;
   Engine engine = Engine::automatic;
   std::shared_ptr<const engine::PlannedCall> call;

@@ -13,7 +13,7 @@ namespace {
 template <class Arguments>
 class SameLayout : public testing::Test {};
 
-using Passes = testing::Types<ForwardArguments, BackwardArguments>;
+using Passes = testing::Types<ForwardArguments, BackwardArguments, JvpArguments>;
 TYPED_TEST_SUITE(SameLayout, Passes);
 
 /// Every tensor given, none of them in memory.
