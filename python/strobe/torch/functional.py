@@ -10,7 +10,8 @@ from torch.autograd import forward_ad
 
 from strobe._documented import with_options
 from strobe._forward import forward, results
-from strobe._frameworks.torch import Torch, draw_random, without_negative_bit
+from strobe._frameworks import framework_of
+from strobe._frameworks.torch import draw_random, without_negative_bit
 from strobe._mask_argument import apply_mask
 from strobe._option_list import OPTIONS, check_options, is_seeded
 from strobe._options import ScoreOptions
@@ -150,7 +151,8 @@ def _check_derivatives(q: Tensor, k: Tensor, v: Tensor, options: Mapping[str, An
                 raise NotImplementedError(f"{name} requires a gradient, which attention does not have: detach it")
 
 
-_TORCH = Torch()
+# Both types are looked up here, so that no compiler meets one for the first time.
+_TORCH, _ = (framework_of(x) for x in (torch.empty(0), torch.nn.Parameter(torch.empty(0))))
 
 
 def _with_mask(mask: Tensor, q: Tensor, k: Tensor, v: Tensor, options: Any) -> tuple[Tensor, Tensor]:

@@ -117,3 +117,27 @@ def test_masks_that_are_none():
     with pytest.raises(TypeError, match="attn_mask is int32"):
         strobe_sdpa(q, k, v, attn_mask=torch.ones(200, 200, dtype=torch.int32, device="cuda"))
     assert (strobe_sdpa(q, k, v, dropout_p=1.0) == 0).all()
+
+
+def with_mask(q, k, v, mask):
+    return strobe.torch.attention(*(x.transpose(1, 2) for x in (q, k, v)), mask=mask).transpose(1, 2)
+
+
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("shape", [(2, 200), (2, 200, 200), (1, 4, 200, 200), (2, 4, 1, 200)])
+def test_the_argument_mask_waits_for_nothing(shape, added):
+    q, k, v, d_o = (draw(*SHAPE) for _ in range(4))
+    mask = torch.rand(shape, device="cuda") < 0.5
+    mask[..., 0] = True
+    mask[..., 150:] = False
+    whole = mask if mask.dim() == 4 else mask[:, None] if mask.dim() == 3 else mask[:, None, None]
+    wanted = with_gradients(exact, [x.double() for x in (q, k, v)], d_o, attn_mask=whole)
+    for x in (k, v):
+        x[:, :, 150:] = math.nan
+    given = torch.zeros(shape, device="cuda").masked_fill(~mask, -math.inf) if added else mask
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = with_gradients(with_mask, (q, k, v), d_o, mask=given)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert_near(found, wanted)
