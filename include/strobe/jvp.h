@@ -35,7 +35,8 @@ struct JvpArguments {
 /// by one online softmax over the keys: O, P V' + (P S') V and rowsum(P S') are rescaled together.
 /// options.row_invariant is ignored. The CPU engine alone has it: it is unsupported on a GPU.
 ///
-/// Source: Lu and Song, "Simplifying, Stabilizing and Scaling Continuous-Time Consistency Models" (2025), appendix F.
+/// Source: Lu and Song, "Simplifying, Stabilizing and Scaling Continuous-Time Consistency Models" (2024), whose JVP of
+/// FlashAttention is one pass, too.
 STROBE_API Status jvp(const JvpArguments& arguments, const AttentionOptions& options = {},
                       const Execution& execution = {});
 

@@ -292,12 +292,12 @@ xla::Error* on_cuda(const CallFrame& frame, Status (*run)(const Call&), std::uin
 
 xla::Error* host_forward(CallFrame* frame) { return on_host(*frame, run_forward); }
 xla::Error* host_backward(CallFrame* frame) { return on_host(*frame, run_backward); }
-xla::Error* host_jvp(CallFrame* frame) { return on_host(*frame, run_jvp); }
+xla::Error* host_tangent(CallFrame* frame) { return on_host(*frame, run_jvp); }
 xla::Error* host_quantize(CallFrame* frame) { return on_host(*frame, run_quantize); }
 xla::Error* cuda_forward(CallFrame* frame) { return on_cuda(*frame, run_forward, xla::kCommandBufferCompatible); }
 // Not in command buffers, which are replayed when the workspace has long gone back to XLA. The forward needs none.
 xla::Error* cuda_backward(CallFrame* frame) { return on_cuda(*frame, run_backward, 0); }
-xla::Error* cuda_jvp(CallFrame* frame) { return on_cuda(*frame, run_jvp, 0); }
+xla::Error* cuda_tangent(CallFrame* frame) { return on_cuda(*frame, run_jvp, 0); }
 xla::Error* cuda_quantize(CallFrame* frame) { return on_cuda(*frame, run_quantize, 0); }
 
 }  // namespace
@@ -310,11 +310,11 @@ void bind_jax_handlers(nb::module_& module) {
     nb::dict handlers;
     handlers["host_forward"] = capsule(host_forward);
     handlers["host_backward"] = capsule(host_backward);
-    handlers["host_jvp"] = capsule(host_jvp);
+    handlers["host_tangent"] = capsule(host_tangent);
     handlers["host_quantize"] = capsule(host_quantize);
     handlers["cuda_forward"] = capsule(cuda_forward);
     handlers["cuda_backward"] = capsule(cuda_backward);
-    handlers["cuda_jvp"] = capsule(cuda_jvp);
+    handlers["cuda_tangent"] = capsule(cuda_tangent);
     handlers["cuda_quantize"] = capsule(cuda_quantize);
     return handlers;
   });

@@ -158,15 +158,8 @@ def test_derivatives_that_are_missing():
     def loss(q):
         return jnp.sum(strobe.jax.attention(q, k, v))
 
-    for call in (lambda: jax.jvp(loss, (q,), (q,)), lambda: jax.jacfwd(loss)(q), lambda: jax.linearize(loss, q)[1](q)):
-        with pytest.raises(
-            NotImplementedError, match=r"forward-mode derivatives .* of attention are not there: take jax"
-        ):
-            call()
     for call in (jax.hessian(loss), jax.jit(jax.hessian(loss)), jax.grad(lambda q: jnp.sum(jax.grad(loss)(q)))):
-        with pytest.raises(
-            NotImplementedError, match=r"(second|forward-mode) derivatives .*of attention are not there"
-        ):
+        with pytest.raises(NotImplementedError, match="second derivatives of attention are not there"):
             call(q)
     with pytest.raises(NotImplementedError, match="max_logits is part of the loss: it has no gradient"):
         jax.grad(lambda q: strobe.jax.attention(q, k, v, return_max_logits=True)[1].sum())(q)

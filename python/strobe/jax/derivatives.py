@@ -4,9 +4,11 @@ the backward."""
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jax.interpreters import ad
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from strobe._shapes import EIGHT_BIT
 from strobe.jax.axes import DIFFERENTIABLE, GRADIENTS, TANGENTS
@@ -17,12 +19,51 @@ RESIDUALS = {"o": "strobe_out", "lse": "strobe_lse"}
 """Results of the forward that the backward reads, by the name that policies of jax.checkpoint may save."""
 
 
+_NO_SECOND = (
+    "second derivatives of attention are not there: take jax.lax.stop_gradient of its gradients, and of its tangents "
+    "before they are part of a loss"
+)
+
+second_p = Primitive("strobe_second_derivative")
+"""The derivative of a tangent, an error where it is computed and not where it is merely asked for: a loss that takes
+stop_gradient of the tangent is differentiated through the output beside it."""
+second_p.multiple_results = True
+second_p.def_abstract_eval(lambda *_, types: list(types))
+
+
+def _no_second(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError(_NO_SECOND)
+
+
+def _transpose_second(cotangents: Any, *operands: Any, types: Any) -> list[Any]:
+    if any(type(x) is not ad.Zero for x in cotangents):
+        raise NotImplementedError(_NO_SECOND)
+    return [None for _ in operands]
+
+
+def _batch_second(operands: Any, dims: Any, *, types: Any) -> Any:
+    size = next(x.shape[dim] for x, dim in zip(operands, dims, strict=True) if dim is not None)
+    batched = tuple(x.update(shape=(size, *x.shape)) for x in types)
+    return second_p.bind(*operands, types=batched), [0] * len(types)
+
+
+second_p.def_impl(_no_second)
+mlir.register_lowering(second_p, _no_second)
+ad.primitive_jvps[second_p] = _no_second
+ad.primitive_transposes[second_p] = _transpose_second
+batching.primitive_batchers[second_p] = _batch_second
+
+
 def _constants(call: Call) -> dict[str, Any]:
     return {"attributes": call.attributes, "out_dtype": call.out_dtype}
 
 
 def _jvp(primals: Any, tangents: Any, *, call: Call) -> Any:
     tensors = dict(zip(call.operands, primals, strict=True))
+    if call.target == "tangent":
+        outputs = list(bind("tangent", tensors, call.results, **_constants(call)).values())
+        nonzero = [x for x in tangents if type(x) is not ad.Zero]
+        return outputs, second_p.bind(*nonzero, types=tuple(jax.typeof(x) for x in outputs))
     directions = {name: x for name, x in zip(call.operands, tangents, strict=True) if type(x) is not ad.Zero}
     _check(call, tensors, directions)
     outputs = bind("forward", tensors, call.results, **_constants(call))
@@ -38,9 +79,7 @@ def _check(call: Call, tensors: Tensors, directions: Tensors) -> None:
     if call.target == "quantize":
         raise NotImplementedError("8-bit tensors have no gradients: take stop_gradient of q, k and v before quantize")
     if call.target != "forward":
-        raise NotImplementedError(
-            "second derivatives of attention are not there: take jax.lax.stop_gradient of its gradients"
-        )
+        raise NotImplementedError(_NO_SECOND)
     if str(tensors["k"].dtype) in EIGHT_BIT:
         name = "q" if call.out_dtype is not None else "k"
         raise NotImplementedError(f"{name} is {tensors[name].dtype}: calls of 8-bit tensors have no gradients")

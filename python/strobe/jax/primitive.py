@@ -11,6 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
+from strobe.jax.axes import TANGENTS
 from strobe.jax.call import Call, Tensors, result_types
 from strobe.jax.internals import needs_devices
 from strobe.jax.sharding import lowered
@@ -60,11 +61,12 @@ def _compiled(call: Call, *operands: Array) -> Any:
 
 
 def _lower(context: mlir.LoweringRuleContext, *operands: Any, call: Call) -> Any:
-    if call.target == "tangent":
-        raise NotImplementedError(
-            "forward-mode derivatives (jvp, jacfwd, linearize) of attention are not there: take jax.grad, jax.vjp or "
-            "jax.jacrev"
-        )
+    for tensor, tangent in TANGENTS.items():
+        if tangent in (*call.operands, *call.results) and tensor not in ("q", "k", "v", "o", "lse"):
+            raise NotImplementedError(
+                f"{tensor} has a tangent, which forward-mode derivatives (jvp, jacfwd, linearize) of attention do not "
+                "have: take jax.lax.stop_gradient of it, or derivatives by jax.grad, jax.vjp or jax.jacrev"
+            )
     return mlir.lower_fun(lowered(call, context.module_context), multiple_results=True)(context, *operands)
 
 
