@@ -2,7 +2,7 @@
 # The commands of the project; CMakePresets.json has the builds they use.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test lint format build package docs asan tsan threads test-arm fuzz soak mutation mutation-gpu clean help dependencies
+.PHONY: demo test lint format build package docs asan tsan threads test-arm compilers fuzz soak mutation mutation-gpu clean help dependencies
 
 JOBS ?= $(shell nproc)
 python := .venv/bin/python
@@ -26,7 +26,7 @@ format: dependencies ## Format every C++ and Python file
 build: build/release/build.ninja ## Install missing packages and build build/release
 	@cmake --build --preset release
 
-package: build ## Make a .deb and a .tar.gz, build/release/packages
+package: build ## Make .deb packages and a .tar.gz, build/release/packages
 	@cpack --config build/release/CPackConfig.cmake -B build/release/packages
 
 docs: dependencies ## Build the documentation site, build/docs
@@ -51,6 +51,10 @@ test-arm: ## Cross-compile for 64-bit ARM and test the CPU engine on NEON and on
 	@cmake --build --preset arm
 	@ctest --preset arm-neon --parallel $(JOBS)
 	@ctest --preset arm-sve --parallel $(JOBS)
+
+compilers: ## Compile headers and examples without warnings by every g++ from 12 and clang++ from 14 that apt has
+	@scripts/install-dependencies.sh $$(apt-cache --names-only search '^(g\+\+-1[2-9]|clang-(1[4-9]|2[0-9]))$$' | cut -d' ' -f1)
+	@python3 tests/package/compile_cleanly.py .
 
 fuzz: ## Fuzz the file readers and the C ABI, SECONDS=60 each
 	@scripts/install-dependencies.sh clang-14 libclang-rt-14-dev

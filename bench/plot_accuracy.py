@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws what `strobe verify` printed: errors against float64, Strobe's beside standard attention's.
+"""Draws what `strobe verify --json FILE` wrote: errors against float64, Strobe's beside standard attention's.
 
-    strobe verify | python bench/plot_accuracy.py --record accuracy.json
+    strobe verify --json accuracy.json
     python bench/plot_accuracy.py accuracy.json --out accuracy.svg
 
 Above: root mean square errors. Below: the worst element's error as a share of its bound, which is for attention that
@@ -10,8 +10,6 @@ accumulates in float32 and rounds once; standard attention rounds S and P to the
 
 import argparse
 import json
-import re
-import sys
 from pathlib import Path
 
 IMPLEMENTATIONS = {"strobe": ("Strobe", "#D55E00", "o"), "standard": ("standard attention", "#CC79A7", "v")}
@@ -20,34 +18,6 @@ TITLES = {
     "outliers": "Errors against float64: inputs with outliers, N(0, 1) + N(0, 100) Bernoulli(0.001)",
 }
 MEASURES = {"rmse": "RMSE against float64", "worst_of_bound": "worst element / its bound"}
-
-
-def read_table(lines):
-    """The rows of strobe verify's table, and its first line, which says what was computed."""
-    title, *rest = lines
-    rows = []
-    for line in rest:
-        cells = re.split(r"\s{2,}", line.strip())
-        if cells[0] not in ("normal", "outliers"):
-            continue
-        inputs, dtype, tensor, rmse, standard_rmse, _, worst, standard_worst = cells
-        for name, error, share in (("strobe", rmse, worst), ("standard", standard_rmse, standard_worst)):
-            rows.append(
-                {
-                    "inputs": inputs,
-                    "dtype": dtype,
-                    "tensor": tensor,
-                    "implementation": name,
-                    "rmse": float(error),
-                    "worst_of_bound": float(share),
-                }
-            )
-    return {"title": title.strip(), "rows": rows}
-
-
-def record(path):
-    table = read_table(sys.stdin.read().splitlines())
-    path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
 
 def draw_panel(axes, rows, measure):
@@ -81,14 +51,10 @@ def figure(plot, table, inputs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("json", type=Path, help="what --record wrote, or writes")
-    parser.add_argument("--record", action="store_true", help="write the table on standard input to the file")
+    parser.add_argument("json", type=Path, help="what strobe verify --json wrote")
     parser.add_argument("--inputs", default="outliers", help="normal or outliers (default outliers)")
     parser.add_argument("--out", type=Path, default=Path("accuracy.svg"), help=".svg, .png or .pdf")
     arguments = parser.parse_args()
-    if arguments.record:
-        record(arguments.json)
-        return
 
     import plot  # needs matplotlib, which --record does without
 

@@ -30,7 +30,11 @@ int spawn(const std::string& python, int socket, pid_t& process) {
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);  // torch warns at import
   std::array<std::string, 3> words{python, "-c", kTorchRunnerScript};
   std::array<char*, 4> arguments{words[0].data(), words[1].data(), words[2].data(), nullptr};
-  const int error = posix_spawnp(&process, python.c_str(), &actions, nullptr, arguments.data(), environ);
+  posix_spawnattr_t attributes;  // a process group of its own: Ctrl-C is for the benchmark, which ends its peers
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  const int error = posix_spawnp(&process, python.c_str(), &actions, &attributes, arguments.data(), environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   return error;
 }

@@ -9,7 +9,7 @@ packages=(
   make g++ cmake ninja-build ccache dpkg-dev pkgconf python3-dev python3-venv
   libhwy-dev libtbb-dev libfmt-dev libmd-dev
   libcli11-dev nlohmann-json3-dev libopenblas-dev
-  libgtest-dev libgmock-dev
+  libgtest-dev libgmock-dev fish zsh groff-base
   bible-kjv
   "$@"
 )

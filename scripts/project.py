@@ -13,13 +13,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def version():
-    """The version in include/strobe/version.h, or where there is no such header in CMakeLists.txt."""
-    header = ROOT / "include/strobe/version.h"
-    if header.is_file():
-        return ".".join(
-            re.findall(r"^#define STROBE_VERSION_[A-Z]+ (\d+)$", header.read_text(encoding="utf-8"), re.MULTILINE)
-        )
-    return re.search(r"project\(strobe VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))[1]
+    """The version in include/strobe/version.h."""
+    header = (ROOT / "include/strobe/version.h").read_text(encoding="utf-8")
+    return ".".join(re.findall(r"^#define STROBE_VERSION_[A-Z]+ (\d+)$", header, re.MULTILINE))
 
 
 def https(remote):

@@ -94,17 +94,16 @@ ExitCode run_ablation(const BenchFlags& flags) {
     if (!of_dtype.ok()) return report(of_dtype.status());
     rows.insert(rows.end(), of_dtype->begin(), of_dtype->end());
   }
-  if (!flags.json.empty()) {
-    if (Status status = write_bench_json(flags.json, rows, (*opened)->name); !status.ok()) return report(status);
-  }
   Table table({{"dtype", Table::Align::left}, {"variant", Table::Align::left}, {"ms"}, {"TFLOP/s"}});
   for (const BenchRow& row : rows) {
     table.add_row({strobe::name_of(row.cell.dtype), row.implementation.substr(row.implementation.find(' ') + 1),
                    fmt::format("{:.3f}", row.median_ms), fmt::format("{:.0f}", row.tflops())});
   }
-  print_text("{}; forward, batch 4, seqlen 8448, heads 16, head_dim 128, full; medians of {} interleaved turns\n\n{}",
-             (*opened)->name, flags.repeats, table.text());
-  return ExitCode::ok;
+  print_wrapped(fmt::format(
+      "{}; forward, batch 4, seqlen 8448, heads 16, head_dim 128, full; medians of {} interleaved turns\n\n",
+      (*opened)->name, flags.repeats));
+  write_output(table.text(output_columns()));
+  return report(flags.json.write(bench_json(rows, (*opened)->name)));
 }
 
 }  // namespace strobe::program

@@ -19,6 +19,7 @@
 #include "bench/command/report.h"
 #include "io/progress.h"
 #include "tools/strobe/commands.h"
+#include "tools/strobe/interrupt.h"
 #include "tools/strobe/machine.h"
 #include "tools/strobe/number_flag.h"
 #include "tools/strobe/output.h"
@@ -27,40 +28,49 @@ namespace strobe::program {
 namespace {
 
 constexpr const char* kBenchFooter =
-    R"(Lists are separated by commas; every combination is one cell. In each cell the implementations
-take turns, one each per round, after one round to warm up; medians are shown. One that cannot run a
-cell is left out of it, with a word on standard error.
+    R"(Lists are separated by commas; every combination is one cell. In each cell the
+implementations take turns, one each per round, after one round to warm up;
+medians are shown. One that cannot run a cell is left out of it, with a word on
+standard error. Ctrl-C ends the run with the cells that are done.
 
-On the CPU a turn is the median of the calls that 50 ms hold, and speeds are in GFLOP/s:
-  strobe    this library
-  row-invariant  the same with row_invariant, which forwards read; only where --implementation names it
-  standard  S and P whole in memory, products by OpenBLAS (bench/standard_attention.cpp)
-  pytorch   scaled_dot_product_attention in a process of its own (`pip install torch==2.13.0`)
-  probe     fused multiply-adds from registers: the most that this machine's vector units do
-With --seqlen-k, which is for decoding, they are in GB/s of the bytes of Q, K, V and O, and instead of the probe
-  copy      copies 32 MiB on every thread, bytes read and bytes written counted both
+On the CPU a turn is the median of the calls that 50 ms hold, and speeds are in
+GFLOP/s:
+  strobe         this library
+  row-invariant  the same with row_invariant, which forwards read; only where
+                 --implementation names it
+  standard       S and P whole in memory, products by OpenBLAS
+                 (bench/standard_attention.cpp)
+  pytorch        scaled_dot_product_attention in a process of its own
+                 (`pip install torch==2.13.0`)
+  probe          what multiplies the dtype, from registers alone: the best that
+                 was seen of AMX tiles or AVX512-BF16 dot products for bfloat16
+                 where there are any, otherwise of float32 multiply-adds
+With --seqlen-k, which is for decoding, they are in GB/s of the bytes of Q, K, V
+and O, and instead of the probe
+  copy           copies 32 MiB on every thread, bytes read and bytes written
+                 counted both, the best that was seen
 
-With --device cuda a turn is the median of 2 to 10 calls between CUDA events, and speeds are in
-TFLOP/s. L2 is not flushed between calls. PyTorch runs the peers in a process of its own:
-  strobe    this library
-  row-invariant  the same with row_invariant, which forwards read; only where --implementation names it
+With --device cuda a turn is the median of 2 to 10 calls between CUDA events,
+and speeds are in TFLOP/s. L2 is not flushed between calls. PyTorch runs the
+peers in a process of its own:
+  strobe, row-invariant  as above
   cudnn, flash_attention_2  backends of scaled_dot_product_attention
   standard  S and P whole in memory, as separate operations
 
-FLOPs: 2 b h s s (head_dim + head_dim_v) for the forward, halved when causal; the backward's are
-2.5 times as many.
+FLOPs: 2 b h s s (head_dim + head_dim_v) for the forward, halved when causal;
+the backward's are 2.5 times as many.
 
 Examples:
   strobe bench
-  strobe bench --seqlen 512,2048,8192 --head-dim 64,128 --mask causal --pass forward
+  strobe bench --seqlen 512,2048,8192 --head-dim 64,128 --mask causal
   strobe bench --dtype bfloat16 --threads 1,2 --implementation strobe,probe
-  strobe bench --pass forward --mask full --seqlen 1 --seqlen-k 4096,32768 --heads 32 --heads-kv 8
+  strobe bench --pass forward --mask full --seqlen 1 --seqlen-k 4096,32768
   strobe bench --python ~/venv/bin/python --json bench.json
-  strobe bench --device cuda --tokens 16384 --hidden 2048 --head-dim 64,128,256 --seqlen 512,16384
+  strobe bench --device cuda --tokens 16384 --hidden 2048 --seqlen 512,16384
   strobe bench --device cuda --ablation
   strobe bench --device cuda --host-time
-  strobe bench --device cuda --options --tokens 16384 --hidden 2048 --head-dim 128 --seqlen 4096
-  strobe bench --io --head-dim 64 --seqlen 1024,4096 --fast-memory 8192,65536)";
+  strobe bench --device cuda --options --tokens 16384 --seqlen 4096
+  strobe bench --io --head-dim 64 --seqlen 1024,4096 --fast-memory 8192)";
 
 using Peers = std::vector<std::unique_ptr<Peer>>;
 
@@ -140,7 +150,7 @@ std::string engine_of(const Turns& turns, const CellInputs& inputs) {
   return foreign ? "pytorch" : inputs.engine;
 }
 
-/// Runs one cell's rounds; `step` is called after each turn.
+/// Runs one cell's rounds; `step` is called before each turn. No rows where Ctrl-C came before they were done.
 template <class Step>
 Result<std::vector<BenchRow>> run_cell(const bench::Cell& cell, const BenchFlags& flags, const Peers& peers,
                                        const Step& step) {
@@ -154,6 +164,7 @@ Result<std::vector<BenchRow>> run_cell(const bench::Cell& cell, const BenchFlags
   for (int round = -1; round < flags.repeats; ++round) {  // round -1 warms up
     for (Turns& turns : all) {
       step();
+      if (Interruptible::interrupted()) return std::vector<BenchRow>();
       if (!turns.status.ok()) continue;
       // Thread pools spin for some milliseconds after their work; let the last peer's fall asleep.
       if (cell.threads > 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -170,6 +181,21 @@ Result<std::vector<BenchRow>> run_cell(const bench::Cell& cell, const BenchFlags
   return rows;
 }
 
+/// Whether all cells are there or not: what was measured, and the exit code that says which.
+ExitCode report_cells(const BenchFlags& flags, const Peers& peers, const std::vector<BenchRow>& rows,
+                      const std::string& device) {
+  std::vector<std::string> implementations;
+  for (const auto& peer : peers) implementations.push_back(peer->name());
+  const char* const unit = flags.decodes() ? "GB/s" : flags.execution.on_gpu() ? "TFLOP/s" : "GFLOP/s";
+  const std::string common =
+      fmt::format("{}; {}; {}, medians of {} interleaved turns", device, flags.batch_and_heads(), unit, flags.repeats);
+  if (!rows.empty()) {
+    write_output(bench_text(rows, implementations, flags.execution.tensor_device().type, flags.decodes(), common));
+  }
+  const ExitCode written = report(flags.json.write(bench_json(rows, device)));
+  return Interruptible::interrupted() ? report_interrupted() : written;
+}
+
 ExitCode run_cells(const BenchFlags& flags) {
   const Result<std::vector<bench::Cell>> cells = flags.cells();
   if (!cells.ok()) return report(cells.status());
@@ -182,30 +208,24 @@ ExitCode run_cells(const BenchFlags& flags) {
   io::Progress progress("bench", turns_per_cell * static_cast<std::int64_t>(cells->size()), "turns");
   std::int64_t turns = 0;
   std::vector<BenchRow> rows;
+  const Interruptible interruptible;
   for (const bench::Cell& cell : *cells) {
     const auto of_cell = run_cell(cell, flags, *peers, [&] { progress.update(++turns); });
     if (!of_cell.ok()) {
       progress.finish();
       return report(of_cell.status());
     }
+    if (Interruptible::interrupted()) break;
     rows.insert(rows.end(), of_cell->begin(), of_cell->end());
-    if (!flags.json.empty()) {  // after every cell, so that a run that is cut short leaves what it has measured
-      if (Status status = write_bench_json(flags.json, rows, *device); !status.ok()) return report(status);
-    }
+    // After every cell, so that a run that is killed leaves what it has measured.
+    if (Status status = flags.json.write_so_far(bench_json(rows, *device)); !status.ok()) return report(status);
   }
   progress.finish();
-
-  std::vector<std::string> implementations;
-  for (const auto& peer : *peers) implementations.push_back(peer->name());
-  print_text("{}; {}; {}, medians of {} interleaved turns\n\n{}", *device, flags.batch_and_heads(),
-             flags.decodes()            ? "GB/s"
-             : flags.execution.on_gpu() ? "TFLOP/s"
-                                        : "GFLOP/s",
-             flags.repeats, bench_table(rows, implementations, flags.execution.tensor_device().type, flags.decodes()));
-  return ExitCode::ok;
+  return report_cells(flags, *peers, rows, *device);
 }
 
 ExitCode run_bench(const BenchFlags& flags) {
+  if (Status status = flags.json.prepare(); !status.ok()) return report(status);
   if (flags.io.wanted) {
     return run_io_bench({flags.pass_names(), flags.head_dims, flags.seqlens, flags.io.fast_memories}, flags.json);
   }
@@ -218,7 +238,7 @@ ExitCode run_bench(const BenchFlags& flags) {
 }  // namespace
 
 void add_bench_command(CLI::App& app, ExitCode& exit_code) {
-  CLI::App& command = *app.add_subcommand("bench", "Time it against standard attention, PyTorch and an FMA probe");
+  CLI::App& command = *app.add_subcommand("bench", "Time it against standard attention, PyTorch and a probe");
   command.footer(kBenchFooter);
   const auto flags = std::make_shared<BenchFlags>();
   flags->add_cells_to(command);
@@ -233,7 +253,7 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
   command.add_option("--python", flags->python, "the interpreter that has torch")
       ->type_name("PATH")
       ->capture_default_str();
-  command.add_option("--json", flags->json, "write the rows to this file too")->type_name("FILE");
+  flags->json.add_to(command);
   command.add_flag("--ablation", flags->ablation, "a GPU kernel's ingredients left out in turn, instead of cells");
   command.add_flag("--host-time", flags->host_time, "what a call costs the host, instead of cells; needs a GPU");
   command.add_flag("--options", flags->options, "the cells plain and with each option in turn");

@@ -12,6 +12,7 @@
 #include "strobe/status.h"
 #include "tools/strobe/cli_app.h"
 #include "tools/strobe/flags.h"
+#include "tools/strobe/json_flag.h"
 
 namespace strobe::program {
 
@@ -32,7 +33,7 @@ struct BenchFlags {
   int repeats = 5;
   std::vector<std::string> implementations;
   std::string python = "python3";
-  std::string json;
+  JsonFlag json;
   bool ablation = false;
   bool host_time = false;
   bool options = false;

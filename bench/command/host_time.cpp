@@ -117,7 +117,7 @@ Result<std::vector<HostTime>> measure_all(const runtime::CudaDevice& device) {
   return rows;
 }
 
-Status write_json(const std::string& path, const std::vector<HostTime>& times, const std::string& device) {
+nlohmann::ordered_json json_of(const std::vector<HostTime>& times, const std::string& device) {
   auto rows = nlohmann::ordered_json::array();
   for (const HostTime& time : times) {
     rows.push_back({{"device", device},
@@ -126,7 +126,7 @@ Status write_json(const std::string& path, const std::vector<HostTime>& times, c
                     {"median_us", time.median_us},
                     {"p90_us", time.p90_us}});
   }
-  return write_json_rows(path, std::move(rows));
+  return json_rows(std::move(rows));
 }
 
 }  // namespace
@@ -140,15 +140,12 @@ ExitCode run_host_time(const BenchFlags& flags) {
   if (!opened.ok()) return report(opened.status());
   const Result<std::vector<HostTime>> rows = measure_all(**opened);
   if (!rows.ok()) return report(rows.status());
-  if (!flags.json.empty()) {
-    if (Status status = write_json(flags.json, *rows, (*opened)->name); !status.ok()) return report(status);
-  }
   Table table({{"call", Table::Align::left}, {"options", Table::Align::left}, {"median us"}, {"90% below"}});
   for (const HostTime& row : *rows) {
     table.add_row({row.call, row.options, fmt::format("{:.2f}", row.median_us), fmt::format("{:.2f}", row.p90_us)});
   }
-  print_text("{}; host time of one call, 4000 of each\n\n{}", (*opened)->name, table.text());
-  return ExitCode::ok;
+  print_text("{}; host time of one call, 4000 of each\n\n{}", (*opened)->name, table.text(output_columns()));
+  return report(flags.json.write(json_of(*rows, (*opened)->name)));
 }
 
 }  // namespace strobe::program

@@ -4,14 +4,16 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <array>
-#include <cstdio>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "bench/command/report.h"
 #include "bench/io_walk.h"
 #include "strobe/block_mask.h"
+#include "tools/strobe/interrupt.h"
 #include "tools/strobe/number_flag.h"
 #include "tools/strobe/output.h"
 #include "tools/strobe/table.h"
@@ -26,6 +28,7 @@ constexpr std::int64_t kMaskBlock = 128;  // the default of ScoreModifiers::bloc
 /// One way to walk through attention; `pattern` fills a square of blocks.
 struct Subject {
   const char* name;
+  const char* title;  // of its column
   bench::Order order;
   Status (*pattern)(const TensorView& mask);
 };
@@ -33,11 +36,11 @@ struct Subject {
 Status own_block_and_neighbours(const TensorView& mask) { return local_block_mask(mask, 1, 1); }
 
 constexpr std::array kSubjects{
-    Subject{"standard", bench::Order::standard, nullptr},
-    Subject{"flash_attention", bench::Order::flash_attention, nullptr},
-    Subject{"flash_attention_2", bench::Order::flash_attention_2, nullptr},
-    Subject{"butterfly", bench::Order::flash_attention_2, butterfly_block_mask},
-    Subject{"local", bench::Order::flash_attention_2, own_block_and_neighbours},
+    Subject{"standard", "standard", bench::Order::standard, nullptr},
+    Subject{"flash_attention", "flash_\nattention", bench::Order::flash_attention, nullptr},
+    Subject{"flash_attention_2", "flash_\nattention_2", bench::Order::flash_attention_2, nullptr},
+    Subject{"butterfly", "butterfly", bench::Order::flash_attention_2, butterfly_block_mask},
+    Subject{"local", "local", bench::Order::flash_attention_2, own_block_and_neighbours},
 };
 
 struct IoCell {
@@ -90,11 +93,11 @@ std::vector<IoCell> list_cells(const IoCells& cells) {
 }
 
 /// One line for each cell; `rows` holds all subjects of a cell one after another.
-std::string io_table(const std::vector<IoRow>& rows) {
+Table io_table(const std::vector<IoRow>& rows) {
   std::vector<Table::Column> columns{{"pass", Table::Align::left}, {"head_dim"}, {"seqlen"}, {"M"}};
-  for (const Subject& subject : kSubjects) columns.push_back({subject.name});
+  for (const Subject& subject : kSubjects) columns.push_back({subject.title});
   columns.push_back({"gain"});
-  Table table(std::move(columns));
+  Table table(std::move(columns), 4);
   for (std::size_t first = 0; first < rows.size(); first += kSubjects.size()) {
     const IoCell& cell = rows[first].cell;
     std::vector<std::string> texts{cell.pass, fmt::format("{}", cell.head_dim), fmt::format("{}", cell.seqlen),
@@ -108,7 +111,7 @@ std::string io_table(const std::vector<IoRow>& rows) {
     texts.push_back(fmt::format("{:.1f}x", millions(0) / millions(2)));
     table.add_row(std::move(texts));
   }
-  return table.text();
+  return table;
 }
 
 nlohmann::ordered_json json_row(const IoRow& row) {
@@ -138,26 +141,31 @@ void IoFlags::add_to(CLI::App& command) {
       ->group(group);
 }
 
-ExitCode run_io_bench(const IoCells& cells, const std::string& json) {
+ExitCode run_io_bench(const IoCells& cells, const JsonFlag& json) {
   std::vector<IoRow> rows;
+  const Interruptible interruptible;
   for (const IoCell& cell : list_cells(cells)) {
+    std::vector<IoRow> of_cell;
     for (const Subject& subject : kSubjects) {
+      if (Interruptible::interrupted()) break;
       Result<IoRow> row = walk_cell(cell, subject);
       if (!row.ok()) return report(row.status());
-      rows.push_back(std::move(*row));
+      of_cell.push_back(std::move(*row));
     }
+    if (Interruptible::interrupted()) break;
+    std::ranges::move(of_cell, std::back_inserter(rows));
   }
-  if (!json.empty()) {
-    auto objects = nlohmann::ordered_json::array();
-    for (const IoRow& row : rows) objects.push_back(json_row(row));
-    if (Status status = write_json_rows(json, std::move(objects)); !status.ok()) return report(status);
-  }
-  print_text(
-      "Millions of elements moved between slow memory and a fast one of M elements, counted: one head,\n"
-      "tiles walked in the order of each algorithm; butterfly and local: block-sparse FlashAttention-2,\n"
-      "blocks of {}, local with one neighbour on each side; gain: standard over flash_attention_2.\n\n{}",
-      kMaskBlock, io_table(rows));
-  return ExitCode::ok;
+  auto objects = nlohmann::ordered_json::array();
+  for (const IoRow& row : rows) objects.push_back(json_row(row));
+  write_output(captioned(
+      io_table(rows),
+      fmt::format(
+          "Millions of elements moved between slow memory and a fast one of M elements, counted: one head, tiles "
+          "walked in the order of each algorithm; butterfly and local: block-sparse FlashAttention-2, blocks of "
+          "{}, local with one neighbour on each side; gain: standard over flash_attention_2",
+          kMaskBlock)));
+  const ExitCode written = report(json.write(json_rows(std::move(objects))));
+  return Interruptible::interrupted() ? report_interrupted() : written;
 }
 
 }  // namespace strobe::program

@@ -8,6 +8,7 @@
 
 #include "tools/strobe/cli_app.h"
 #include "tools/strobe/exit_code.h"
+#include "tools/strobe/json_flag.h"
 
 namespace strobe::program {
 
@@ -27,8 +28,8 @@ struct IoCells {
   std::vector<std::int64_t> fast_memories;  // M, in elements
 };
 
-/// Walks every cell in every order; prints a table and, if `json` is not empty, writes {"rows": [{order, pass,
-/// head_dim, seqlen, fast_memory, density, outer, inner, loads, stores}, ...]}, one row a line, to that file.
-ExitCode run_io_bench(const IoCells& cells, const std::string& json);
+/// Walks every cell in every order; prints a table and writes JSON of {"rows": [{order, pass, head_dim, seqlen,
+/// fast_memory, density, outer, inner, loads, stores}, ...]}.
+ExitCode run_io_bench(const IoCells& cells, const JsonFlag& json);
 
 }  // namespace strobe::program

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/command/gpu_call.h"
@@ -16,6 +17,7 @@
 #include "bench/command/peers.h"
 #include "bench/command/report.h"
 #include "io/progress.h"
+#include "tools/strobe/interrupt.h"
 #include "tools/strobe/output.h"
 #include "tools/strobe/table.h"
 
@@ -63,7 +65,7 @@ struct GpuPlace {
   gpu::Stream stream;
 };
 
-/// One cell's rounds; `step` is called after each.
+/// One cell's rounds; `step` is called after each. No rows where Ctrl-C came before they were done.
 template <class Step>
 Result<std::vector<OptionRow>> run_cell(const bench::Cell& cell, const BenchFlags& flags, const GpuPlace* gpu,
                                         const Step& step) {
@@ -81,6 +83,7 @@ Result<std::vector<OptionRow>> run_cell(const bench::Cell& cell, const BenchFlag
   }
   for (int round = -1; round < flags.repeats; ++round) {  // round -1 warms up
     for (std::size_t index = 0; index < rows.size(); ++index) {
+      if (Interruptible::interrupted()) return std::vector<OptionRow>();
       if (!turns[index].has_value()) continue;
       const Result<double> time = (*turns[index])();
       if (!time.ok()) return time.status();
@@ -131,7 +134,8 @@ Table empty_table() {
                 {"option", Table::Align::left},
                 {"visible"},
                 {"ms"},
-                {"x plain"}});
+                {"x plain"}},
+               /*keys=*/5);
 }
 
 void add_to(Table& table, const bench::Cell& cell, const OptionRow& row, const OptionRow& plain) {
@@ -161,23 +165,24 @@ ExitCode run_option_costs(const BenchFlags& flags) {
   std::int64_t rounds = 0;
   Table table = empty_table();
   auto json = nlohmann::ordered_json::array();
+  const Interruptible interruptible;
   for (const bench::Cell& cell : *cells) {
     const auto rows = run_cell(cell, flags, gpu ? &*gpu : nullptr, [&] { progress.update(++rounds); });
     if (!rows.ok()) {
       progress.finish();
       return report(rows.status());
     }
+    if (Interruptible::interrupted()) break;
     for (const OptionRow& row : *rows) {
       add_to(table, cell, row, rows->front());
       json.push_back(json_row(*device, cell, row, rows->front()));
     }
   }
   progress.finish();
-  print_text("{}; {}, medians of {} interleaved turns\n\n{}", *device, flags.batch_and_heads(), flags.repeats,
-             table.text());
-  if (flags.json.empty()) return ExitCode::ok;
-  const Status written = write_json_rows(flags.json, std::move(json));
-  return written.ok() ? ExitCode::ok : report(written);
+  write_output(captioned(std::move(table), fmt::format("{}; {}, medians of {} interleaved turns", *device,
+                                                       flags.batch_and_heads(), flags.repeats)));
+  const ExitCode written = report(flags.json.write(json_rows(std::move(json))));
+  return Interruptible::interrupted() ? report_interrupted() : written;
 }
 
 }  // namespace strobe::program

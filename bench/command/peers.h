@@ -54,10 +54,11 @@ inline constexpr const char* kRowInvariantPeer = "row-invariant";
 std::unique_ptr<Peer> make_strobe_peer(bool row_invariant = false);
 std::unique_ptr<Peer> make_standard_peer();
 
-/// The time that the cell's FLOPs take at the rate of register-only FMAs.
+/// The time that the cell's FLOPs take at the best rate so far of what multiplies its dtype, from registers alone.
 std::unique_ptr<Peer> make_probe_peer();
 
-/// The time that as many bytes as the cell's tensors have take in a copy, read and written ones counted both.
+/// The time that as many bytes as the cell's tensors have take in the fastest copy so far, read and written ones
+/// counted both.
 std::unique_ptr<Peer> make_copy_peer();
 
 /// PyTorch's scaled_dot_product_attention on the CPU. unsupported, with the reason, when `python` cannot import torch.

@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
-#include "io/atomic_file.h"
-#include "tools/strobe/table.h"
+#include "io/wrap.h"
+#include "tools/strobe/output.h"
 
 namespace strobe::program {
 namespace {
@@ -53,26 +54,30 @@ std::string head_dims_text(const bench::Cell& cell) {
 
 }  // namespace
 
-std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations,
-                        DeviceType device, bool decodes) {
+std::string bench_text(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations,
+                       DeviceType device, bool decodes, const std::string& common) {
   std::vector<Table::Column> columns{{"pass", Table::Align::left},
                                      {"dtype", Table::Align::left},
                                      {"head_dim"},
                                      {"mask", Table::Align::left},
-                                     {"seqlen"}};
+                                     {decodes ? "queries" : "seqlen"}};
   if (decodes) columns.push_back({"keys"});
   const bool gpu = device == DeviceType::cuda;
   const auto sizes = gpu ? std::vector<std::string>{"batch", "heads"} : std::vector<std::string>{"threads"};
   for (const std::string& title : sizes) columns.push_back({title});
+  const std::size_t keys = columns.size();
   for (const std::string& implementation : implementations) columns.push_back({implementation});
   const bool ours = std::find(implementations.begin(), implementations.end(), "strobe") != implementations.end();
   if (ours) {
+    bool first = true;
     for (const std::string& peer : implementations) {
-      if (peer != "strobe") columns.push_back({is_ceiling(peer) ? "of " + peer : "/" + peer});
+      if (peer == "strobe") continue;
+      columns.push_back(
+          {is_ceiling(peer) ? "of " + peer : "/" + peer, Table::Align::right, std::exchange(first, false)});
     }
   }
 
-  Table table(std::move(columns));
+  Table table(std::move(columns), keys);
   const BenchRow* const end = rows.data() + rows.size();
   for (const BenchRow *first = rows.data(), *next = first; first != end; first = next) {
     const bench::Cell& cell = first->cell;
@@ -95,16 +100,19 @@ std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std
     }
     table.add_row(std::move(cells));
   }
-  return table.text();
+  return captioned(std::move(table), common);
 }
 
-Status write_json_rows(const std::filesystem::path& path, nlohmann::ordered_json rows) {
-  const std::string text = nlohmann::ordered_json{{"rows", std::move(rows)}}.dump(1) + "\n";
-  return io::write_file(path, {std::as_bytes(std::span(text))});
+std::string captioned(Table table, const std::string& common) {
+  if (table.empty()) return {};
+  const std::string keys = table.take_constant_keys();
+  const std::string caption = keys.empty() ? common : fmt::format("{}; {}", common, keys);
+  return fmt::format("{}\n\n{}", io::wrapped(caption, output_columns()), table.text(output_columns()));
 }
 
-Status write_bench_json(const std::filesystem::path& path, const std::vector<BenchRow>& rows,
-                        const std::string& device) {
+nlohmann::ordered_json json_rows(nlohmann::ordered_json rows) { return {{"rows", std::move(rows)}}; }
+
+nlohmann::ordered_json bench_json(const std::vector<BenchRow>& rows, const std::string& device) {
   auto objects = nlohmann::ordered_json::array();
   for (const BenchRow& row : rows) {
     const bench::Cell& cell = row.cell;
@@ -126,7 +134,7 @@ Status write_bench_json(const std::filesystem::path& path, const std::vector<Ben
                        {"tflops", row.tflops()},
                        {"gbps", row.gbps()}});
   }
-  return write_json_rows(path, std::move(objects));
+  return json_rows(std::move(objects));
 }
 
 }  // namespace strobe::program

@@ -2,13 +2,13 @@
 // A benchmark's results as rows: a table for people, JSON for programs.
 #pragma once
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "bench/cell.h"
 #include "strobe/status.h"
+#include "tools/strobe/table.h"
 
 namespace strobe::program {
 
@@ -23,19 +23,22 @@ struct BenchRow {
   double tflops() const { return bench::flops(cell) / median_ms * 1e-9; }
 };
 
-/// One line for each cell: the speed of each implementation that ran it, and Strobe's ratios to probe and peers. `rows`
-/// holds the cells one after another. On the CPU with a column of threads and in GFLOP/s, on a GPU with columns of
-/// batch and heads and in TFLOP/s. `decodes`: with a column of keys and in GB/s.
-std::string bench_table(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations,
-                        DeviceType device, bool decodes);
+/// What was measured, and one line for each cell: the speed of each implementation that ran it, and Strobe's ratios to
+/// probe and peers. `rows` holds the cells one after another. On the CPU in GFLOP/s, on a GPU in TFLOP/s. `decodes`: in
+/// GB/s. What all cells have in common is said once, after `common`.
+std::string bench_text(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations,
+                       DeviceType device, bool decodes, const std::string& common);
+
+/// "COMMON, KEYS\n\nTABLE": a table with what is the same in all its rows said once above it. Fits output_columns(). ""
+/// where there are no rows.
+std::string captioned(Table table, const std::string& common);
 
 /// {"rows": [...]}: what --json writes of every kind of benchmark.
-Status write_json_rows(const std::filesystem::path& path, nlohmann::ordered_json rows);
+nlohmann::ordered_json json_rows(nlohmann::ordered_json rows);
 
 /// {"rows": [{engine, device, implementation, pass, dtype, head_dim, head_dim_v, causal, seqlen, seqlen_k, batch,
 /// heads, heads_kv, threads, median_ms, tflops, gbps}, ...]}. On the CPU all implementations have the engine's name, on
 /// a GPU those that PyTorch runs have "pytorch"; threads is 0 there.
-Status write_bench_json(const std::filesystem::path& path, const std::vector<BenchRow>& rows,
-                        const std::string& device);
+nlohmann::ordered_json bench_json(const std::vector<BenchRow>& rows, const std::string& device);
 
 }  // namespace strobe::program

@@ -19,6 +19,7 @@
 #include "strobe/export.h"
 #include "strobe/status.h"
 #include "strobe/tensor.h"
+#include "strobe/version.h"
 
 namespace strobe {
 
@@ -38,9 +39,9 @@ struct Window {
 };
 
 struct AttentionOptions {
-  std::optional<float> scale;  // multiplies Q K^T; 1/sqrt(head_dim) when not given
+  std::optional<float> scale{};  // multiplies Q K^T; 1/sqrt(head_dim) when not given
   CausalMask causal = CausalMask::none;
-  Window window;
+  Window window{};
   // Chunked attention: a query sees only keys of its own chunk, floor(key / chunk) == floor(center / chunk); 0 turns it
   // off.
   std::int64_t chunk = 0;
@@ -59,15 +60,15 @@ struct AttentionOptions {
 /// What is added to the scores in both passes: s = softcap(scale * Q K^T) - slope * |center - key| + bias. `center` is
 /// as in Window. All tensors are optional and on q's device.
 struct ScoreModifiers {
-  ConstTensorView alibi_slopes;  // [heads_q] or [batch, heads_q] float32 (Press et al., 2022)
+  ConstTensorView alibi_slopes{};  // [heads_q] or [batch, heads_q] float32 (Press et al., 2022)
   // [batch or 1, heads_q or 1, seqlen_q, seqlen_k], float32 or q's dtype; an extent of 1 broadcasts over batch or
   // heads. A bias of -inf gives the key no weight. Not with packed layouts.
-  ConstTensorView bias;
-  ConstTensorView sink;  // [heads_q] float32: a logit that joins the softmax of every row, without a value
+  ConstTensorView bias{};
+  ConstTensorView sink{};  // [heads_q] float32: a logit that joins the softmax of every row, without a value
   // [batch or 1, heads_q or 1, ceil(seqlen_q / block_size), ceil(seqlen_k / block_size)] uint8: 0 hides a block of
   // keys from a block of queries, with positions counted from the start of the sequence. Hidden blocks are not computed
   // (FlashAttention, section 3.3).
-  ConstTensorView block_mask;
+  ConstTensorView block_mask{};
   std::int64_t block_size = 128;  // 64 or 128
 };
 
@@ -88,19 +89,19 @@ struct Rotation {
 
 /// Sequences of unequal length. All tensors are int32 and on q's device.
 struct Sequences {
-  ConstTensorView cu_seqlens_q;  // [batch + 1], from 0, never decreasing; given: q, o and lse are packed
-  ConstTensorView cu_seqlens_k;  // [batch + 1], likewise for k and v
-  ConstTensorView seqused_q;     // [batch]: only the first seqused_q[b] queries of sequence b exist
-  ConstTensorView seqused_k;     // [batch]: only the first seqused_k[b] keys of sequence b exist
+  ConstTensorView cu_seqlens_q{};  // [batch + 1], from 0, never decreasing; given: q, o and lse are packed
+  ConstTensorView cu_seqlens_k{};  // [batch + 1], likewise for k and v
+  ConstTensorView seqused_q{};     // [batch]: only the first seqused_q[b] queries of sequence b exist
+  ConstTensorView seqused_k{};     // [batch]: only the first seqused_k[b] keys of sequence b exist
   // Upper bounds on the longest sequence (packed layouts); -1: total_q, total_k. A tight bound is faster; a longer
   // sequence is an error.
   std::int64_t max_seqlen_q = -1;
   std::int64_t max_seqlen_k = -1;
   // Of a key-value cache: forward only, not with cu_seqlens_k.
-  ConstTensorView leftpad_k;  // [batch]: the first leftpad_k[b] rows, which seqused_k[b] counts, are none of its keys
+  ConstTensorView leftpad_k{};  // [batch]: the first leftpad_k[b] rows, which seqused_k[b] counts, are none of its keys
   // [batch]: sequence b lies in entry cache_batch_idx[b] of k and v, which may have more entries than the batch, or
   // fewer. Not with pages.
-  ConstTensorView cache_batch_idx;
+  ConstTensorView cache_batch_idx{};
 };
 
 /// The tensors of a forward. q, k, v and o share one dtype: float32, float16 or bfloat16; lse is float32.
@@ -111,58 +112,58 @@ struct Sequences {
 /// and LSE = -inf, like queries that see no key (with a sink, their LSE is the sink). Outputs must not overlap any
 /// other tensor.
 struct ForwardArguments {
-  ConstTensorView q;
-  ConstTensorView k;
-  ConstTensorView v;
-  TensorView o;
-  TensorView lse;  // optional: natural logarithm of the row's sum of exponentials, the sink's included
-  Sequences sequences;
-  ScoreModifiers modifiers;
-  RandomState random;     // read when options.dropout is not 0
-  TensorView max_logits;  // optional: [batch, heads_q] float32, the largest visible score; -inf where there is none
+  ConstTensorView q{};
+  ConstTensorView k{};
+  ConstTensorView v{};
+  TensorView o{};
+  TensorView lse{};  // optional: natural logarithm of the row's sum of exponentials, the sink's included
+  Sequences sequences{};
+  ScoreModifiers modifiers{};
+  RandomState random{};     // read when options.dropout is not 0
+  TensorView max_logits{};  // optional: [batch, heads_q] float32, the largest visible score; -inf where there is none
   // int8 and float8_e4m3 tensors (quantize.h): scales, float32 [batch or 1, heads or 1, n] of the tensor's own heads,
   // with n = 1, ceil(seqlen / 128), ceil(seqlen / 32) or seqlen: an element stands for itself times its rows' scale,
   // which must not be negative.
   // Beside a packed 8-bit q, k or v, seqlen is the bound on the longest sequence, here and of q_shift.
   // Packed k and v, and those of a cache in pages or with left padding, beside a q that is not 8-bit: n = 1.
-  ConstTensorView q_descale;
-  ConstTensorView k_descale;
-  ConstTensorView v_descale;
-  ConstTensorView q_shift;  // optional, float32 [batch, heads_q, seqlen_q]: added to each product of a row of q
-  Rotation v_rotation;      // what the rows of v went through, o goes through backwards
+  ConstTensorView q_descale{};
+  ConstTensorView k_descale{};
+  ConstTensorView v_descale{};
+  ConstTensorView q_shift{};  // optional, float32 [batch, heads_q, seqlen_q]: added to each product of a row of q
+  Rotation v_rotation{};      // what the rows of v went through, o goes through backwards
   // [batch, max_pages] int32, on q's device: k and v are pools of pages, [num_pages, page_size, heads_kv, head_dim] and
   // [num_pages, page_size, heads_kv, head_dim_v]. Row r of sequence b is row r % page_size of page
   // page_table[b][r / page_size]; seqlen_k is max_pages * page_size. Any page_size from 1 up, any strides. Entries
   // beyond the pages that hold a sequence's used rows are never read. On a GPU the rows of a page that does not exist
   // are zeros; elsewhere it is an error. Not with cu_seqlens_k; 8-bit k and v take scales with n = 1.
-  ConstTensorView page_table;
+  ConstTensorView page_table{};
   // Tree masks, for the draft tokens of speculative decoding (Miao et al., "SpecInfer", 2023): int64, [batch,
   // seqlen_q], packed [total_q]. Of a sequence of n queries, at most 64, the last n keys are the queries' own: bit j of
   // query i's number says whether it sees key j of those n, its ancestors' and its own. Keys before them are seen as
   // the options say, and what options hide stays hidden. Bits from n on are not read. seqlen_q or, packed, max_seqlen_q
   // may not be above 64. Not with 8-bit q, nor with a block mask. Forward only: a backward has no such argument.
-  ConstTensorView tree_mask;
+  ConstTensorView tree_mask{};
 };
 
 /// The tensors of a backward: the forward's inputs and outputs, dO, and the gradients. A gradient has its tensor's
 /// shape and dtype; every element is written, zeros where nothing contributes. Outputs must not overlap any other
 /// tensor.
 struct BackwardArguments {
-  ConstTensorView q;
-  ConstTensorView k;
-  ConstTensorView v;
-  ConstTensorView o;
-  ConstTensorView lse;
-  ConstTensorView d_o;
-  ConstTensorView d_lse;  // optional: the gradient with respect to lse, in lse's layout
-  TensorView dq;
-  TensorView dk;
-  TensorView dv;
-  Sequences sequences;
-  ScoreModifiers modifiers;
-  RandomState random;  // the forward's
-  TensorView d_bias;   // optional: float32, modifiers.bias's shape, summed over the batches or heads that share it
-  TensorView d_sink;   // optional: [heads_q] float32, summed over the batch
+  ConstTensorView q{};
+  ConstTensorView k{};
+  ConstTensorView v{};
+  ConstTensorView o{};
+  ConstTensorView lse{};
+  ConstTensorView d_o{};
+  ConstTensorView d_lse{};  // optional: the gradient with respect to lse, in lse's layout
+  TensorView dq{};
+  TensorView dk{};
+  TensorView dv{};
+  Sequences sequences{};
+  ScoreModifiers modifiers{};
+  RandomState random{};  // the forward's
+  TensorView d_bias{};   // optional: float32, modifiers.bias's shape, summed over the batches or heads that share it
+  TensorView d_sink{};   // optional: [heads_q] float32, summed over the batch
 };
 
 /// Runs body(0) ... body(count - 1), in parallel or one after another, and returns when all are done. body does not
@@ -191,7 +192,7 @@ struct Execution {
   Engine engine = Engine::automatic;
   // GPU, attention: the family of kernels to take, "sm90" or "sm80", instead of the fastest that serves the call. For
   // tests and benchmarks.
-  std::string_view kernels;
+  std::string_view kernels{};
   int threads = 0;                            // CPU: workers; 0 takes one per hardware thread
   const ParallelFor* parallel_for = nullptr;  // CPU: the caller's thread pool instead of oneTBB
   void* stream = nullptr;                     // GPU: the CUstream to launch on; must be null on the CPU

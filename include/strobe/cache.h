@@ -16,38 +16,38 @@ namespace strobe {
 struct AppendArguments {
   // The cache: [batch_cache, seqlen, heads_kv, head_dim] and [.., head_dim_v], or, with page_table, pages
   // [num_pages, page_size, heads_kv, head_dim] and [.., head_dim_v]. float32, float16, bfloat16, int8 or float8_e4m3.
-  TensorView k_cache;
-  TensorView v_cache;
-  ConstTensorView k_new;           // [batch, seqlen_new, heads_kv, head_dim], or packed [total_new, heads_kv, head_dim]
-  ConstTensorView v_new;           // [.., head_dim_v], of k_new's dtype: float32, float16 or bfloat16
-  ConstTensorView cu_seqlens_new;  // [batch + 1], from 0, never decreasing; given: k_new and v_new are packed
-  ConstTensorView cache_seqlens;   // [batch]: rows that each sequence has before the append, its left padding included
+  TensorView k_cache{};
+  TensorView v_cache{};
+  ConstTensorView k_new{};  // [batch, seqlen_new, heads_kv, head_dim], or packed [total_new, heads_kv, head_dim]
+  ConstTensorView v_new{};  // [.., head_dim_v], of k_new's dtype: float32, float16 or bfloat16
+  ConstTensorView cu_seqlens_new{};  // [batch + 1], from 0, never decreasing; given: k_new and v_new are packed
+  ConstTensorView cache_seqlens{};  // [batch]: rows that each sequence has before the append, its left padding included
   // Optional, [batch, max_pages]: row j of sequence b is row j % page_size of page page_table[b][j / page_size].
-  ConstTensorView page_table;
-  ConstTensorView leftpad_k;        // optional, [batch]: the first leftpad_k[b] rows of sequence b are no keys
-  ConstTensorView cache_batch_idx;  // optional, [batch]: which entry of a contiguous cache sequence b is
+  ConstTensorView page_table{};
+  ConstTensorView leftpad_k{};        // optional, [batch]: the first leftpad_k[b] rows of sequence b are no keys
+  ConstTensorView cache_batch_idx{};  // optional, [batch]: which entry of a contiguous cache sequence b is
 
   // Rotary embedding, where cos and sin are given: [seqlen_ro, rotary_dim / 2] of the angles of each position, float32,
   // float16 or bfloat16. It turns the first rotary_dim columns of keys and queries; rotary_dim is at most head_dim.
-  ConstTensorView cos;
-  ConstTensorView sin;
-  bool interleaved = false;   // a pair is columns 2 i and 2 i + 1; otherwise columns i and i + rotary_dim / 2
-  ConstTensorView positions;  // optional, [batch, seqlen_new] or [total_new]: cache_seqlens - leftpad_k + i otherwise
+  ConstTensorView cos{};
+  ConstTensorView sin{};
+  bool interleaved = false;     // a pair is columns 2 i and 2 i + 1; otherwise columns i and i + rotary_dim / 2
+  ConstTensorView positions{};  // optional, [batch, seqlen_new] or [total_new]: cache_seqlens - leftpad_k + i otherwise
 
   // Optional: queries to rotate on the way, [batch, seqlen_q, heads_q, head_dim] or packed [total_q, heads_q, head_dim]
   // with cu_seqlens_q [batch + 1], of k_new's dtype. q_out has their shape and dtype.
-  ConstTensorView q;
-  TensorView q_out;
-  ConstTensorView cu_seqlens_q;
-  ConstTensorView positions_q;  // optional, [batch, seqlen_q] or [total_q]
+  ConstTensorView q{};
+  TensorView q_out{};
+  ConstTensorView cu_seqlens_q{};
+  ConstTensorView positions_q{};  // optional, [batch, seqlen_q] or [total_q]
   // Query i of a sequence is at position cache_seqlens - leftpad_k + i; false: all of them are at that of i = 0. Not
   // read when positions_q is given.
   bool q_in_order = true;
 
   // Caches of int8 and float8_e4m3: scales, float32 [batch or 1, heads_kv or 1, 1], greater than 0. What is stored is
   // x / scale in float32, rounded to nearest even and limited to +-127 or +-448. NaN becomes 0 in int8.
-  ConstTensorView k_descale;
-  ConstTensorView v_descale;
+  ConstTensorView k_descale{};
+  ConstTensorView v_descale{};
 };
 
 /// Writes new keys and values into a cache behind the rows that its sequences have, and rotates keys and queries.

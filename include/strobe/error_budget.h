@@ -30,12 +30,12 @@ struct ErrorBudget {
 
 /// What a quantisation costs, and how it was chosen.
 struct QuantizationPlan {
-  QuantizeOptions options;        // for quantize()
+  QuantizeOptions options{};      // for quantize()
   double rmse = 0.0;              // of O, estimated, with the margin that is added to it
   double error_bound = 0.0;       // of any element of O; infinite where the tensors were not read
   bool measured = false;          // whether the tensors were read; otherwise they were taken to be normal
   std::int64_t keys_per_sum = 0;  // whose products are summed as the hardware does, before they join a float32 sum
-  std::string explanation;        // a few lines for a reader
+  std::string explanation{};      // a few lines for a reader
 };
 
 /// Chooses the options of a quantisation of q, k and v, laid out as in quantize(), for a forward with `options`.

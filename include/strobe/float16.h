@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "strobe/cxx20.h"
+
 namespace strobe {
 
 /// bfloat16: 8 exponent bits, 7 stored mantissa bits. Unit roundoff 2^-8.

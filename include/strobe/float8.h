@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "strobe/cxx20.h"
+
 namespace strobe {
 
 /// float8 e4m3 ("e4m3fn"): 4 exponent bits, 3 stored mantissa bits, bias 7, no infinities. Unit roundoff 2^-4, largest

@@ -5,17 +5,18 @@
 #include <string>
 #include <vector>
 
+#include "strobe/cxx20.h"
 #include "strobe/export.h"
 
 namespace strobe {
 
 /// For people; `strobe info` prints it.
 struct GpuReport {
-  std::string driver;                 // the CUDA version that it is for and what it loads, or why there is none
-  std::vector<std::string> devices;   // one line each: name, compute capability, memory
-  std::string pack;                   // the kernels compiled ahead, and whether the driver loads them
-  std::vector<std::string> compiler;  // the NVRTC chosen for other kernels and why; then why not each of the others
-  std::string cache;                  // the folder that keeps what is compiled here, or why it cannot be used
+  std::string driver{};                 // the CUDA version that it is for and what it loads, or why there is none
+  std::vector<std::string> devices{};   // one line each: name, compute capability, memory
+  std::string pack{};                   // the kernels compiled ahead, and whether the driver loads them
+  std::vector<std::string> compiler{};  // the NVRTC chosen for other kernels and why; then why not each of the others
+  std::string cache{};                  // the folder that keeps what is compiled here, or why it cannot be used
 };
 
 /// Opens the driver and looks for NVRTC, as the first call on a GPU does; compiles nothing and allocates nothing.

@@ -17,8 +17,8 @@ namespace strobe {
 
 /// What forward() wrote for some of the keys.
 struct PartialResult {
-  ConstTensorView o;    // [batch, seqlen_q, heads_q, head_dim_v], or packed [total_q, heads_q, head_dim_v]
-  ConstTensorView lse;  // float32 [batch, heads_q, seqlen_q], or packed [heads_q, total_q]: natural logarithms
+  ConstTensorView o{};    // [batch, seqlen_q, heads_q, head_dim_v], or packed [total_q, heads_q, head_dim_v]
+  ConstTensorView lse{};  // float32 [batch, heads_q, seqlen_q], or packed [heads_q, total_q]: natural logarithms
 };
 
 inline constexpr std::int64_t kMaxMergedParts = 256;
@@ -26,9 +26,9 @@ inline constexpr std::int64_t kMaxMergedParts = 256;
 /// The tensors of a merge. The parts' o share a shape and a dtype, float32, float16 or bfloat16, and each key belongs
 /// to one part (a sink, too: give it to one of the forwards alone).
 struct MergeArguments {
-  std::span<const PartialResult> parts;  // from 1 to kMaxMergedParts
-  TensorView o;                          // of the parts' shape; float32, float16 or bfloat16
-  TensorView lse;                        // optional: of the parts' shape
+  std::span<const PartialResult> parts{};  // from 1 to kMaxMergedParts
+  TensorView o{};                          // of the parts' shape; float32, float16 or bfloat16
+  TensorView lse{};                        // optional: of the parts' shape
 };
 
 /// LSE = log(sum exp(LSE_i)) and O = sum exp(LSE_i - LSE) O_i, in float32. On a GPU it returns once the kernel is

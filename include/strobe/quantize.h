@@ -59,17 +59,17 @@ struct QuantizeOptions {
 /// of ScaleUnit::tensor; scales behind a sequence's end are 2^-80, q_shift is 0 there, and rows of q8 and k8 that
 /// belong to no sequence are zeros.
 struct QuantizeArguments {
-  ConstTensorView q;
-  ConstTensorView k;
-  ConstTensorView v;
-  TensorView q8;
-  TensorView k8;
-  TensorView v8;
-  TensorView q_descale;
-  TensorView k_descale;
-  TensorView v_descale;
-  TensorView q_shift;   // [batch, heads_q, seqlen_q]; given if options.center_k
-  Sequences sequences;  // of them cu_seqlens_q, cu_seqlens_k, max_seqlen_q and max_seqlen_k
+  ConstTensorView q{};
+  ConstTensorView k{};
+  ConstTensorView v{};
+  TensorView q8{};
+  TensorView k8{};
+  TensorView v8{};
+  TensorView q_descale{};
+  TensorView k_descale{};
+  TensorView v_descale{};
+  TensorView q_shift{};   // [batch, heads_q, seqlen_q]; given if options.center_k
+  Sequences sequences{};  // of them cu_seqlens_q, cu_seqlens_k, max_seqlen_q and max_seqlen_k
 };
 
 /// Writes the 8-bit tensors. Runs on the engine of the tensors' device, and returns when the kernels are queued where

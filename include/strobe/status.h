@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "strobe/cxx20.h"
+
 namespace strobe {
 
 enum class StatusCode {

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "strobe/export.h"
+#include "strobe/version.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -50,7 +50,7 @@ template <class Pointer>
 struct BasicTensorView {
   Pointer data = nullptr;
   DType dtype = DType::float32;
-  Device device;
+  Device device{};
   int rank = 0;
   std::array<std::int64_t, kMaxRank> shape{};
   std::array<std::int64_t, kMaxRank> strides{};

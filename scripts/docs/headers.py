@@ -29,8 +29,9 @@ NAMES = (
 
 
 def public_headers(root):
-    """Every header of the reference; export.h has only a macro that the others use."""
-    return sorted(path for path in (root / "include/strobe").glob("*.h") if path.name != "export.h")
+    """Every header of the reference; export.h and cxx20.h have only what the others use."""
+    others = ("export.h", "cxx20.h")
+    return sorted(path for path in (root / "include/strobe").glob("*.h") if path.name not in others)
 
 
 @dataclass

@@ -122,7 +122,7 @@ strobe_code build_mask(const strobe_tensor* c_mask, const Build& build) {
 
 extern "C" {
 
-const char* strobe_version(void) { return STROBE_VERSION; }
+const char* strobe_version(void) { return STROBE_LIBRARY_VERSION; }
 
 const char* strobe_last_error(void) { return strobe::api::last_error().c_str(); }
 

@@ -5,7 +5,19 @@
 #include "calls.h"
 #include "check.h"
 
-static void test_version_is_the_projects(void) { CHECK(strcmp(strobe_version(), STROBE_EXPECTED_VERSION) == 0); }
+static void test_version_is_the_projects(void) {
+  CHECK(strcmp(strobe_version(), STROBE_EXPECTED_VERSION) == 0);
+  char of_header[32];
+  snprintf(of_header, sizeof of_header, "%d.%d.%d", STROBE_VERSION_MAJOR, STROBE_VERSION_MINOR, STROBE_VERSION_PATCH);
+  CHECK(strcmp(of_header, STROBE_EXPECTED_VERSION) == 0);
+}
+
+static void test_versions_compare_as_numbers(void) {
+  CHECK(STROBE_VERSION == 10000 * STROBE_VERSION_MAJOR + 100 * STROBE_VERSION_MINOR + STROBE_VERSION_PATCH);
+#if STROBE_VERSION < 100 || STROBE_VERSION >= 1000000
+#error "0.1.0 is 100"
+#endif
+}
 
 static void test_forward_and_backward(void) {
   two_keys call = make_two_keys();

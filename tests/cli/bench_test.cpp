@@ -3,15 +3,18 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
+#include "bench/multiply_probe.h"
 #include "bench/torch_runner.h"
 #include "files.h"
 #include "program.h"
 #include "runtime/temporary_folder.h"
+#include "strobe/plan.h"
 
 namespace strobe::test {
 namespace {
@@ -80,12 +83,10 @@ TEST(Bench, PrintsALineForEachCell) {
       run_program({"bench", "--pass", "forward", "--mask", "causal,full", "--implementation", "strobe,probe",
                    "--seqlen", "16,24", "--head-dim", "16", "--dtype", "float16", "--repeats", "2"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  std::size_t lines = 0;
-  for (std::size_t at = outcome.out.find("\nforward "); at != std::string::npos;
-       at = outcome.out.find("\nforward ", at + 1)) {
-    ++lines;
+  for (const char* const row : {"\ncausal      16 ", "\ncausal      24 ", "\nfull        16 ", "\nfull        24 "}) {
+    EXPECT_NE(outcome.out.find(row), std::string::npos) << outcome.out;
   }
-  EXPECT_EQ(lines, 4U) << outcome.out;
+  EXPECT_NE(outcome.out.find("pass forward, dtype float16, head_dim 16"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("of probe"), std::string::npos) << outcome.out;
   EXPECT_EQ(outcome.out.find("standard"), std::string::npos) << outcome.out;
 }
@@ -110,6 +111,36 @@ TEST(Bench, TakesQueryAndKeyLengthsApart) {
     EXPECT_NEAR(row["tflops"].get<double>() * ms * 1e9 / (2.0 * 2 * pairs * 32), 1.0, 1e-12);
   }
   expect_rejection(run_program({"bench", "--seqlen-k", "64", "--options"}), 2, "--options");
+}
+
+TEST(Bench, KeepsFinishedCellsWhenItIsInterrupted) {
+  const TemporaryFolder folder;
+  const std::string json = folder / "bench.json";
+  std::string seqlens = "16";
+  constexpr std::size_t kCells = 2000;  // a fifth of a second each
+  for (std::size_t cell = 1; cell < kCells; ++cell) seqlens += ",16";
+  const Outcome outcome =
+      interrupt_program({"bench", "--pass", "forward", "--mask", "full", "--seqlen", seqlens, "--head-dim", "16",
+                         "--dtype", "float32", "--repeats", "3", "--implementation", "strobe", "--json", json},
+                        json);
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+  EXPECT_NE(outcome.err.find("strobe: interrupted"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.out.find("GFLOP/s"), std::string::npos) << outcome.out;
+  const auto rows = nlohmann::ordered_json::parse(read_bytes(json))["rows"];
+  EXPECT_GE(rows.size(), 1U);
+  EXPECT_LT(rows.size(), kCells);
+}
+
+TEST(Bench, ProbesTheUnitThatTheEngineTakes) {
+  float number = 0.0F;
+  const auto view = [&](auto* data) { return tensor(data, {1, 64, 1, 64}); };
+  bfloat16* const data = reinterpret_cast<bfloat16*>(&number);  // planning reads no element
+  const Result<Plan> plan =
+      make_plan(ForwardArguments{.q = view(data), .k = view(data), .v = view(data), .o = view(data)});
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(bench::bfloat16_chains() != nullptr, plan->probability_dtype() == DType::bfloat16);
+  EXPECT_GT(bench::multiply_probe_gflops(DType::float32, 1, std::chrono::milliseconds(1)), 0.0);
+  EXPECT_GT(bench::multiply_probe_gflops(DType::bfloat16, 1, std::chrono::milliseconds(1)), 0.0);
 }
 
 TEST(Bench, LeavesPyTorchOutUnlessItWasAskedFor) {

@@ -8,8 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "runtime/temporary_folder.h"
 
@@ -23,9 +27,9 @@ std::string content_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-}  // namespace
-
-Outcome run_program(const std::vector<std::string>& arguments, const std::string& other_out) {
+/// Runs the program and, while it runs, calls meanwhile(its process).
+template <class Meanwhile>
+Outcome run(const std::vector<std::string>& arguments, const std::string& other_out, const Meanwhile& meanwhile) {
   const TemporaryFolder folder;
   const std::string out = other_out.empty() ? folder / "out" : other_out;
   const std::string err = folder / "err";
@@ -46,9 +50,27 @@ Outcome run_program(const std::vector<std::string>& arguments, const std::string
   EXPECT_EQ(error, 0);
   if (error != 0) return {};
 
+  meanwhile(process);
   int state = 0;
   EXPECT_EQ(::waitpid(process, &state, 0), process);
   return {WIFEXITED(state) ? WEXITSTATUS(state) : -1, other_out.empty() ? content_of(out) : "", content_of(err)};
+}
+
+}  // namespace
+
+Outcome run_program(const std::vector<std::string>& arguments, const std::string& other_out) {
+  return run(arguments, other_out, [](pid_t) {});
+}
+
+Outcome interrupt_program(const std::vector<std::string>& arguments, const std::string& file) {
+  return run(arguments, "", [&](pid_t process) {
+    siginfo_t ended{};
+    while (!std::filesystem::exists(file) && ended.si_pid == 0) {
+      ::waitid(P_PID, static_cast<id_t>(process), &ended, WEXITED | WNOHANG | WNOWAIT);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    ::kill(process, SIGINT);
+  });
 }
 
 void expect_rejection(const Outcome& outcome, int code, const std::string& words) {

@@ -17,6 +17,9 @@ struct Outcome {
 /// collected.
 Outcome run_program(const std::vector<std::string>& arguments, const std::string& out = "");
 
+/// The same, and sends it SIGINT, as Ctrl-C does, once `file` is there.
+Outcome interrupt_program(const std::vector<std::string>& arguments, const std::string& file);
+
 /// Expects exit code `code`, nothing on standard output, and one line "strobe: ..." with `words` in it on standard
 /// error.
 void expect_rejection(const Outcome& outcome, int code, const std::string& words);

@@ -12,6 +12,7 @@ import python_reference
 DECLARED = (
     re.compile(r"^(?:struct|class|enum class)(?: \[\[nodiscard\]\])?(?: STROBE_API)? (\w+) [:{]", re.MULTILINE),
     re.compile(r"^using (\w+) =", re.MULTILINE),
+    re.compile(r"^#define (STROBE_\w+) ", re.MULTILINE),
     re.compile(r"^\} (strobe_\w+);", re.MULTILINE),
     re.compile(r"^STROBE_API [\w:<>* ]*?\**(\w+)\(", re.MULTILINE),
 )

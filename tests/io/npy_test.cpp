@@ -4,8 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <filesystem>
+#include <fstream>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "cli/files.h"
 #include "runtime/temporary_folder.h"
@@ -48,6 +54,51 @@ TEST_F(Npy, ReadsBackWhatItWrote) {
       EXPECT_EQ(read->shape, shape);
       EXPECT_EQ(read->bytes, tensor.bytes);
     }
+  }
+}
+
+/// A pipe with a writer that gives `bytes` and goes away.
+class Feeder {
+ public:
+  Feeder(const std::string& path, std::string bytes) {
+    EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    writer_ = std::thread([path, bytes = std::move(bytes)] { std::ofstream(path, std::ios::binary) << bytes; });
+  }
+  ~Feeder() { writer_.join(); }
+  Feeder(const Feeder&) = delete;
+  Feeder& operator=(const Feeder&) = delete;
+
+ private:
+  std::thread writer_;
+};
+
+TEST_F(Npy, ReadsPipes) {
+  const io::HostTensor tensor = normal_tensor(DType::float32, {3, 5000, 4}, 1);  // more than a pipe holds
+  ASSERT_TRUE(io::write_npy(path_, tensor).ok());
+  const std::string pipe = folder_ / "pipe";
+  const Feeder feeder(pipe, read_bytes(path_));
+  const Result<io::HostTensor> read = io::read_npy(pipe);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->shape, tensor.shape);
+  EXPECT_EQ(read->bytes, tensor.bytes);
+}
+
+TEST_F(Npy, PipesHoldOneWholeArray) {
+  ASSERT_TRUE(io::write_npy(path_, normal_tensor(DType::float32, {2}, 1)).ok());
+  const std::string whole = read_bytes(path_);
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"", "ends at byte 0"},
+      {whole.substr(0, 40), "ends at byte 40"},
+      {whole.substr(0, whole.size() - 1), "ends at byte 135"},
+      {whole + "x", "goes on after the 8 bytes of its float32 of shape (2)"},
+      {"no array at all", "does not start with"}};
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const std::string pipe = folder_ / ("pipe" + std::to_string(i));
+    const Feeder feeder(pipe, cases[i].first);
+    const Result<io::HostTensor> read = io::read_npy(pipe);
+    ASSERT_FALSE(read.ok()) << cases[i].second;
+    EXPECT_EQ(read.status().code(), StatusCode::invalid_argument);
+    EXPECT_NE(read.status().message().find(cases[i].second), std::string::npos) << read.status().message();
   }
 }
 

@@ -91,6 +91,8 @@ Status AtomicFile::commit() {
   return {};
 }
 
+Status check_writable(const std::filesystem::path& path) { return AtomicFile::create(path).status(); }
+
 Status write_file(const std::filesystem::path& path, std::initializer_list<std::span<const std::byte>> parts) {
   Result<AtomicFile> file = AtomicFile::create(path);
   if (!file.ok()) return file.status();

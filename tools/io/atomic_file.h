@@ -52,6 +52,9 @@ class AtomicFile {
   std::string temporary_;  // its name in the folder; "" once there is no such file
 };
 
+/// Whether a file could be written at `path` now; nothing stays of the trial. Failures are AtomicFile's.
+Status check_writable(const std::filesystem::path& path);
+
 /// Writes `parts` one after another and commits.
 Status write_file(const std::filesystem::path& path, std::initializer_list<std::span<const std::byte>> parts);
 

@@ -147,6 +147,7 @@ class Reader {
   explicit Reader(const InputFile& file) : file_(file) {}
 
   std::uint64_t rest() const { return file_.size() - offset_; }
+  bool at_end() const { return file_.ends_at(offset_); }
 
   /// Fills `to`; a failure with the words `if_short` where the file has less.
   Status read(std::span<std::byte> to, const char* if_short) {
@@ -186,7 +187,7 @@ Result<std::string> read_header_text(const InputFile& file, Reader& reader) {
 }
 
 Result<HostTensor> read_whole(const std::filesystem::path& path) {
-  const Result<InputFile> file = InputFile::open(path);
+  const Result<InputFile> file = InputFile::open_in_order(path);
   if (!file.ok()) return file.status();
   Reader reader(*file);
   const Result<std::string> text = read_header_text(*file, reader);
@@ -208,13 +209,17 @@ Result<HostTensor> read_whole(const std::filesystem::path& path) {
     return file->failure(fmt::format("has shape ({}), whose extents multiply to more than 63 bits hold",
                                      fmt::join(header->shape, ", ")));
   }
-  if (*bytes != reader.rest()) {
+  if (!file->is_pipe() && *bytes != reader.rest()) {
     return file->failure(fmt::format("holds {} bytes of data, which is not what {} of shape ({}) takes", reader.rest(),
                                      name_of(*dtype), fmt::join(header->shape, ", ")));
   }
 
   HostTensor tensor{*dtype, std::move(header->shape), HostBytes(*bytes)};
   if (Status status = reader.read(tensor.bytes, "ends inside its data"); !status.ok()) return status;
+  if (file->is_pipe() && !reader.at_end()) {
+    return file->failure(fmt::format("goes on after the {} bytes of its {} of shape ({})", *bytes,
+                                     name_of(tensor.dtype), fmt::join(tensor.shape, ", ")));
+  }
   return tensor;
 }
 

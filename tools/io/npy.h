@@ -11,10 +11,10 @@
 
 namespace strobe::io {
 
-/// Reads a C-ordered little-endian array of rank 1 to kMaxRank. dtypes: float32, float16, int32 and bfloat16, the last
-/// as ml_dtypes saves it (descr '<V2' or '|V2') or by name ('bfloat16').
-/// invalid_argument, with a message that names the file, when it cannot be read, is not a whole .npy or holds
-/// something else; out_of_memory when it does not fit.
+/// Reads `path`, a file, a pipe or, as "-", standard input: a C-ordered little-endian array of rank 1 to kMaxRank.
+/// dtypes: float32, float16, int32 and bfloat16, the last as ml_dtypes saves it (descr '<V2' or '|V2') or by name
+/// ('bfloat16'). invalid_argument, with a message that names the file, when it cannot be read, is not a whole .npy or
+/// holds something else; out_of_memory when it does not fit.
 Result<HostTensor> read_npy(const std::filesystem::path& path);
 
 /// Writes the same as below into a file that the caller commits.

@@ -58,7 +58,7 @@ class Progress {
   Clock::time_point start_ = Clock::now();
   Clock::time_point last_drawn_;     // terminal: when the bar was last drawn
   std::int64_t lines_reported_ = 0;  // elsewhere: tenths of the work that have had their line
-  std::int64_t done_reported_ = -1;  // elsewhere: what the last line said
+  std::int64_t done_reported_ = 0;   // elsewhere: what the last line said
 };
 
 }  // namespace strobe::io

@@ -18,4 +18,9 @@ ExitCode report(const Status& status) {
   return ExitCode::failure;
 }
 
+ExitCode report_interrupted() {
+  print_error("interrupted: what was done by then is what is shown");
+  return ExitCode::interrupted;
+}
+
 }  // namespace strobe::program

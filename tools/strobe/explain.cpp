@@ -4,11 +4,15 @@
 #include <CLI/CLI.hpp>
 
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "attention_tensors.h"
 #include "commands.h"
 #include "flags.h"
+#include "json_flag.h"
 #include "output.h"
 #include "strobe/plan.h"
 
@@ -27,9 +31,33 @@ struct ExplainFlags {
   ExecutionFlags execution;
   std::string dtype = "float32";
   bool backward = false;
+  JsonFlag json;
 };
 
+nlohmann::ordered_json json_of(const ExplainFlags& flags, const Plan& plan) {
+  const Shape shape = flags.shape.shape();
+  std::vector<std::string> lines;
+  for (std::istringstream text(plan.explain()); text && !text.eof();) std::getline(text, lines.emplace_back());
+  std::erase(lines, "");
+  return {{"pass", flags.backward ? "backward" : "forward"},
+          {"dtype", flags.dtype},
+          {"batch", shape.batch},
+          {"seqlen_q", shape.seqlen_q},
+          {"seqlen_k", shape.seqlen_k},
+          {"heads_q", shape.heads_q},
+          {"heads_kv", shape.heads_kv},
+          {"head_dim", shape.head_dim},
+          {"head_dim_v", shape.head_dim_v},
+          {"options", flags.options.describe() + flags.modifiers.describe()},
+          {"engine", name_of(plan.engine())},
+          {"kernels", plan.kernels()},
+          {"probability_dtype", name_of(plan.probability_dtype())},
+          {"workspace_bytes", plan.workspace_size()},
+          {"explanation", lines}};
+}
+
 ExitCode explain(const ExplainFlags& flags) {
+  if (Status status = flags.json.prepare(); !status.ok()) return report(status);
   const Shape shape = flags.shape.shape();
   const DType dtype = dtype_of(flags.dtype);
   const AttentionOptions options = flags.options.options();
@@ -43,10 +71,11 @@ ExitCode explain(const ExplainFlags& flags) {
       flags.backward ? make_plan(placed(planned_backward(shape, dtype, *modifiers), device), options, execution)
                      : make_plan(placed(forward, device), options, execution);
   if (!plan.ok()) return report(plan.status());
-  print_text("{}, {}, {}, {}{}\n\n", flags.backward ? "backward" : "forward", flags.dtype, shape.describe(),
-             flags.options.describe(), flags.modifiers.describe());
-  write_output(plan->explain());
-  return ExitCode::ok;
+  constexpr std::size_t kTextColumn = 14;  // of the lines of a plan
+  print_wrapped(fmt::format("{}, {}, {}, {}{}\n\n", flags.backward ? "backward" : "forward", flags.dtype,
+                            shape.describe(), flags.options.describe(), flags.modifiers.describe()));
+  print_wrapped(plan->explain(), kTextColumn);
+  return report(flags.json.write(json_of(flags, *plan)));
 }
 
 }  // namespace
@@ -65,6 +94,7 @@ void add_explain_command(CLI::App& app, ExitCode& exit_code) {
   flags->options.add_to(command);
   flags->modifiers.add_to(command);
   flags->execution.add_to(command);
+  flags->json.add_to(command);
   command.callback([flags, &exit_code] { exit_code = explain(*flags); });
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "help_formatter.h"
 
+#include "io/wrap.h"
+#include "output.h"
+
 namespace strobe::program {
 
 std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
@@ -18,7 +21,8 @@ std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
 
 std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const {
   std::string help = CLI::Formatter::make_help(app, std::move(name), mode);
-  return CLI::detail::find_and_replace(std::move(help), "\n\n\n", "\n\n");
+  help = CLI::detail::find_and_replace(std::move(help), "\n\n\n", "\n\n");
+  return io::wrapped(help, output_columns());
 }
 
 }  // namespace strobe::program

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How --help looks: one line for an option, its default in words, one blank line between groups.
+// How --help looks: an option with its default in words, one blank line between groups, lines that fit the terminal.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -4,19 +4,26 @@
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "attention_tensors.h"
 #include "commands.h"
 #include "flags.h"
+#include "json_flag.h"
 #include "machine.h"
 #include "output.h"
 #include "strobe/gpu_report.h"
 #include "strobe/plan.h"
+#include "strobe/strobe.h"
 
 namespace strobe::program {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 /// "available", or why a small call on tensors of that engine's device is rejected.
 std::string availability(Engine engine, DeviceType device) {
@@ -26,41 +33,64 @@ std::string availability(Engine engine, DeviceType device) {
   return plan.ok() ? "available" : "not available: " + plan.status().message();
 }
 
-void print_gpu(const GpuReport& report) {
-  print_text("GPU\n");
-  print_text("  driver           {}\n", report.driver);
-  for (std::size_t i = 0; i < report.devices.size(); ++i) {
-    print_text("  device {:<10}{}\n", i, report.devices[i]);
-  }
-  print_text("  compiled ahead   {}\n", report.pack);
-  for (std::size_t i = 0; i < report.compiler.size(); ++i) {
-    print_text("  {:<17}{}\n", i == 0 ? "compiler" : "", report.compiler[i]);
-  }
-  print_text("  kernel cache     {}\n\n", report.cache);
+/// What is shown: sections of labels with a text, or with a list of texts.
+Json collect() {
+  const GpuReport gpu = gpu_report();
+  return {{"version", strobe_version()},
+          {"engines",
+           {{"cpu", availability(Engine::cpu, DeviceType::cpu)}, {"gpu", availability(Engine::gpu, DeviceType::cuda)}}},
+          {"gpu",
+           {{"driver", gpu.driver},
+            {"devices", gpu.devices},
+            {"compiled_ahead", gpu.pack},
+            {"compiler", gpu.compiler},
+            {"kernel_cache", gpu.cache}}},
+          {"processor",
+           {{"name", processor_name()},
+            {"threads", resolved_threads(0)},
+            {"caches", cache_sizes()},
+            {"features", fmt::format("{}", fmt::join(processor_features(), " "))},
+            {"instruction_sets", instruction_sets()}}}};
 }
 
-ExitCode info() {
-  const std::vector<std::string> sets = instruction_sets();
-  print_text("strobe {}\n\n", STROBE_VERSION);
-  print_text("engines\n");
-  print_text("  cpu              {}\n", availability(Engine::cpu, DeviceType::cpu));
-  print_text("  gpu              {}\n\n", availability(Engine::gpu, DeviceType::cuda));
-  print_gpu(gpu_report());
-  print_text("processor\n");
-  print_text("  name             {}\n", processor_name());
-  print_text("  threads          {}\n", resolved_threads(0));
-  print_text("  caches           {}\n", cache_sizes());
-  print_text("  features         {}\n", fmt::join(processor_features(), " "));
-  print_text("  instruction set  {}, chosen of {}\n", sets.front(), fmt::join(sets, ", "));
-  return ExitCode::ok;
+void print_line(std::string label, const std::string& text) {
+  constexpr std::size_t kTextColumn = 20;
+  std::ranges::replace(label, '_', ' ');
+  print_wrapped(fmt::format("  {:<18}{}\n", label, text), kTextColumn);
+}
+
+void print_section(const std::string& title, const Json& section) {
+  print_text("\n{}\n", title);
+  for (const auto& [label, value] : section.items()) {
+    if (label == "instruction_sets") {
+      const auto sets = value.get<std::vector<std::string>>();
+      print_line("instruction set", fmt::format("{}, chosen of {}", sets.front(), fmt::join(sets, ", ")));
+      continue;
+    }
+    if (!value.is_array()) {
+      print_line(label, value.is_string() ? value.get<std::string>() : value.dump());
+      continue;
+    }
+    for (std::size_t i = 0; i < value.size(); ++i) print_line(i == 0 ? label : "", value[i].get<std::string>());
+  }
+}
+
+ExitCode info(const JsonFlag& json) {
+  if (Status status = json.prepare(); !status.ok()) return report(status);
+  const Json document = collect();
+  print_text("strobe {}\n", document["version"].get<std::string>());
+  for (const char* const section : {"engines", "gpu", "processor"}) print_section(section, document[section]);
+  return report(json.write(document));
 }
 
 }  // namespace
 
 void add_info_command(CLI::App& app, ExitCode& exit_code) {
   CLI::App& command = *app.add_subcommand("info", "Show the engines, the processor and the chosen instruction set");
-  command.footer("Example:\n  strobe info");
-  command.callback([&exit_code] { exit_code = info(); });
+  command.footer("Examples:\n  strobe info\n  strobe info --json -");
+  const auto json = std::make_shared<JsonFlag>();
+  json->add_to(command);
+  command.callback([json, &exit_code] { exit_code = info(*json); });
 }
 
 }  // namespace strobe::program

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // strobe: exact attention from the command line.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -17,6 +20,8 @@
 #include "help_formatter.h"
 #include "io/terminal.h"
 #include "output.h"
+#include "strobe/strobe.h"
+#include "suggestion.h"
 
 namespace strobe::program {
 namespace {
@@ -24,11 +29,11 @@ namespace {
 constexpr const char* kDescription = "Exact attention, forward and backward, without the N x N matrix.";
 
 constexpr const char* kFooter = R"(Examples:
-  strobe info                                        what this machine offers
-  strobe run --q q.npy --k k.npy --v v.npy --causal  attention on files; writes o.npy and lse.npy
-  strobe explain --seqlen 8192 --head-dim 128        which engine and tiles, and why
-  strobe verify --dtype bfloat16                     compare with float64
-  strobe bench --seqlen 1024,2048 --json bench.json  time it against standard attention and PyTorch
+  strobe info                                  what this machine offers
+  strobe run --q q.npy --k k.npy --v v.npy     attention on files
+  strobe explain --seqlen 8192 --head-dim 128  which engine and tiles, and why
+  strobe verify --dtype bfloat16               compare with float64
+  strobe bench --json bench.json               time it beside other attention
 
 `strobe COMMAND --help` shows a command's flags and more examples.
 
@@ -38,15 +43,42 @@ Exit codes:
   2  a wrong flag, file or shape
   3  a valid call that this build or machine cannot serve
   4  out of memory, a device's error, or output that cannot be written
+  130  bench: interrupted, after what was measured has been shown
 Errors are one message on standard error.)";
 
+/// " (did you mean ...?)", or "" where nothing is near.
+std::string suggestion(std::string given, const CLI::App& app) {
+  std::vector<std::string> known;
+  given.erase(std::min(given.find('='), given.size()));
+  if (!given.starts_with("--")) {
+    for (const CLI::App* const command : app.get_subcommands({})) known.push_back(command->get_name());
+    const std::string nearest = nearest_word(given, known);
+    return nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
+  }
+  for (const CLI::Option* const option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back(name);
+  }
+  const std::string nearest = nearest_word(given.substr(2), known);
+  return nearest.empty() ? "" : fmt::format("; did you mean --{}?", nearest);
+}
+
+/// CLI11's message, but for unknown words, of which the first is named, with what it may have been meant to be.
 std::string failure_message(const CLI::App* app, const CLI::Error& error) {
-  const std::vector<std::string> unknown = app->remaining();
-  const bool no_command = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError) && !unknown.empty();
-  const std::string message = no_command ? fmt::format("there is no command '{}'", unknown.front()) : error.what();
   const std::vector<CLI::App*> commands = app->get_subcommands();
-  const std::string command = commands.empty() ? "strobe" : "strobe " + commands.front()->get_name();
-  return fmt::format("{} (see {} --help)", message, command);
+  const CLI::App& command = commands.empty() ? *app : *commands.front();
+  const std::string name = commands.empty() ? "strobe" : "strobe " + command.get_name();
+  const std::vector<std::string> unknown = app->remaining(/*recurse=*/true);
+  const bool no_command = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError) && !unknown.empty();
+  std::string message = error.what();
+  if (no_command || error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    const bool is_flag = unknown.front().starts_with('-');
+    message = fmt::format("there is no {} '{}'{}",
+                          is_flag            ? "flag"
+                          : commands.empty() ? "command"
+                                             : "argument",
+                          unknown.front(), suggestion(unknown.front(), command));
+  }
+  return fmt::format("{} (see {} --help)", message, name);
 }
 
 /// Prints the help or version that was asked for, or what is wrong with the arguments.
@@ -59,11 +91,19 @@ ExitCode settle(const CLI::App& app, const CLI::ParseError& error) {
   return asked_for ? ExitCode::ok : ExitCode::usage;
 }
 
+/// Gives the standard streams that are closed to nobody: a file that is opened later must not take their place.
+void reserve_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) == -1)
+      ::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // EBADF stays
+  }
+}
+
 ExitCode run(int argc, char** argv) {
   ExitCode exit_code = ExitCode::ok;
   CLI::App app(kDescription, "strobe");
   app.set_help_flag("-h,--help", "show this help");
-  app.set_version_flag("--version", "strobe " STROBE_VERSION, "show the version");
+  app.set_version_flag("--version", fmt::format("strobe {}", strobe_version()), "show the version");
   app.footer(kFooter);
   app.failure_message(failure_message);
   app.require_subcommand(1);
@@ -75,6 +115,8 @@ ExitCode run(int argc, char** argv) {
   add_explain_command(app, exit_code);
   add_verify_command(app, exit_code);
   add_bench_command(app, exit_code);
+  add_completion_command(app, exit_code);
+  add_manual_command(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -89,6 +131,7 @@ ExitCode run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using strobe::program::ExitCode;
+  strobe::program::reserve_standard_streams();
   try {
     return static_cast<int>(strobe::program::run(argc, argv));
   } catch (const std::bad_alloc&) {

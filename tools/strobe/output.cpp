@@ -1,27 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "output.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <string>
 
 #include "io/printable.h"
+#include "io/terminal.h"
+#include "io/wrap.h"
 
 namespace strobe::program {
 namespace {
 
 int first_error = 0;  // of standard output, as errno has it
+bool text_is_left_out = false;
 
 void remember(bool written) {
   if (!written && first_error == 0) first_error = errno;
 }
 
+void write(std::string_view text) { remember(std::fwrite(text.data(), 1, text.size(), stdout) == text.size()); }
+
 }  // namespace
 
 void write_output(std::string_view text) {
-  const std::string safe = io::printable_lines(text);
-  remember(std::fwrite(safe.data(), 1, safe.size(), stdout) == safe.size());
+  if (!text_is_left_out) write(io::printable_lines(text));
+}
+
+void leave_text_out() { text_is_left_out = true; }
+
+void write_document(std::string_view text) { write(text); }
+
+std::size_t output_columns() {
+  return static_cast<std::size_t>(std::clamp(io::terminal_columns(stdout, /*otherwise=*/80), 40, 120));
+}
+
+void print_wrapped(std::string_view text, std::size_t indent) {
+  write_output(io::wrapped(text, output_columns(), indent));
 }
 
 void print_note(std::string_view message) {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <string_view>
 #include <utility>
 
@@ -16,11 +17,23 @@ namespace strobe::program {
 /// first, so that it stays on its line.
 void write_output(std::string_view text);
 
-/// The same for formatted text.
+/// From here on standard output has what write_document() writes alone.
+void leave_text_out();
+
+/// Writes a document for programs to standard output, as it is.
+void write_document(std::string_view text);
+
+/// Columns of the terminal behind standard output, from 40 to 120; 80 where there is none.
+std::size_t output_columns();
+
+/// The same as write_output() for formatted text.
 template <class... Arguments>
 void print_text(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
   write_output(fmt::format(format, std::forward<Arguments>(arguments)...));
 }
+
+/// Writes text in lines that fit output_columns(): see io::wrapped().
+void print_wrapped(std::string_view text, std::size_t indent = std::string_view::npos);
 
 /// One line on standard error, whatever the message holds.
 void print_note(std::string_view message);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "io/npy.h"
 #include "io/printable.h"
 #include "io/safetensors.h"
+#include "json_flag.h"
 #include "number_flag.h"
 #include "output.h"
 #include "strobe/plan.h"
@@ -28,20 +30,23 @@ namespace strobe::program {
 namespace {
 
 constexpr const char* kRunFooter =
-    R"(Tensors are [batch, seqlen, heads, head_dim], float32, float16 or bfloat16 (in .npy: '<V2', as
-ml_dtypes saves it). Written to --out: o.npy and lse.npy [batch, heads, seqlen]; with --do also
-dq.npy, dk.npy and dv.npy, and dbias.npy or dsink.npy for a --bias or --sink; with --max-logits
-max_logits.npy [batch, heads].
-int8 and float8 (in .npy: '<V1') q, k and v come with --input, which then also holds q_descale, k_descale
-and v_descale and may hold q_shift, as strobe.quantize of the Python package gives them; O is float32,
-or --dtype.
+    R"(Tensors are [batch, seqlen, heads, head_dim], float32, float16 or bfloat16 (in
+.npy: '<V2', as ml_dtypes saves it). A .npy may also come through a pipe, or, as
+-, from standard input.
+Written to --out: o.npy and lse.npy [batch, heads, seqlen]; with --do also
+dq.npy, dk.npy and dv.npy, and dbias.npy or dsink.npy for a --bias or --sink;
+with --max-logits max_logits.npy [batch, heads].
+int8 and float8 (in .npy: '<V1') q, k and v come with --input, which then also
+holds q_descale, k_descale and v_descale and may hold q_shift, as
+strobe.quantize of the Python package gives them; O is float32, or --dtype.
 
 Examples:
   strobe run --q q.npy --k k.npy --v v.npy --causal --out results
   strobe run --input qkv.safetensors --dtype bfloat16 --window 1024 0
   strobe run --q q.npy --k k.npy --v v.npy --do do.npy --threads 4
   strobe run --q q.npy --k k.npy --v v.npy --dropout 0.1 --seed 7 --alibi
-  strobe run --input qkv.safetensors --dtype bfloat16 --device cuda)";
+  strobe run --input qkv.safetensors --dtype bfloat16 --device cuda
+  zcat q.npy.gz | strobe run --q - --k k.npy --v v.npy --json -)";
 
 struct RunFlags {
   std::string q, k, v, input, d_o;
@@ -52,7 +57,25 @@ struct RunFlags {
   OptionFlags options;
   ModifierFlags modifiers;
   ExecutionFlags execution;
+  JsonFlag json;
 };
+
+constexpr const char* kStandardInput = "-";
+
+/// invalid_argument where two tensors, or a file that is read in any order, would come from standard input.
+Status check_standard_input(const RunFlags& flags) {
+  if (flags.input == kStandardInput) {
+    return {StatusCode::invalid_argument,
+            "--input is -: a .safetensors file is read in any order, so it cannot come from standard input; save it"};
+  }
+  int readers = 0;
+  for (const std::string* path : {&flags.q, &flags.k, &flags.v, &flags.d_o, &flags.modifiers.bias,
+                                  &flags.modifiers.sink, &flags.modifiers.block_mask}) {
+    if (*path == kStandardInput) ++readers;
+  }
+  if (readers < 2) return {};
+  return {StatusCode::invalid_argument, fmt::format("{} tensors are -: standard input holds one", readers)};
+}
 
 /// What 8-bit q, k and v have beside them.
 Status read_scales(const io::SafetensorsFile& container, AttentionTensors& tensors) {
@@ -116,10 +139,16 @@ void print_tensor(const char* name, const io::HostTensor& tensor) {
   print_text("  {:<4} [{}] {}\n", name, fmt::join(tensor.shape, ", "), name_of(tensor.dtype));
 }
 
-/// Says how long a pass took; its Status.
-Status print_time(const char* pass, const Result<double>& milliseconds) {
-  if (milliseconds.ok()) print_text("{:<9} {:.{}f} ms\n", pass, *milliseconds, *milliseconds < 1.0 ? 3 : 1);
-  return milliseconds.status();
+nlohmann::ordered_json json_of(const char* name, const io::HostTensor& tensor) {
+  return {{"name", name}, {"shape", tensor.shape}, {"dtype", name_of(tensor.dtype)}};
+}
+
+/// Says how long a pass took, and adds it to `all`; its Status.
+Status add_time(const char* pass, const Result<double>& milliseconds, std::vector<double>& all) {
+  if (!milliseconds.ok()) return milliseconds.status();
+  print_text("{:<9} {:.{}f} ms\n", pass, *milliseconds, *milliseconds < 1.0 ? 3 : 1);
+  all.push_back(*milliseconds);
+  return {};
 }
 
 Status make_directory(const std::filesystem::path& directory) {
@@ -145,12 +174,25 @@ std::vector<std::pair<const char*, const io::HostTensor*>> results(const Attenti
   return all;
 }
 
+std::filesystem::path file_of(const std::filesystem::path& directory, const char* result) {
+  return directory / fmt::format("{}.npy", result);
+}
+
+/// Before anything is computed: whether the results could be written.
+Status check_directory(const std::filesystem::path& directory, const AttentionTensors& tensors, bool backward) {
+  if (Status status = make_directory(directory); !status.ok()) return status;
+  for (const auto& [name, tensor] : results(tensors, backward)) {
+    if (Status status = io::check_writable(file_of(directory, name)); !status.ok()) return status;
+  }
+  return {};
+}
+
 /// Writes all results before the first gets its name: when one cannot be written, the directory is as it was.
 Status write_results(const std::filesystem::path& directory, const AttentionTensors& tensors, bool backward) {
   const auto all = results(tensors, backward);
   std::vector<io::AtomicFile> files;
   for (const auto& [name, tensor] : all) {
-    Result<io::AtomicFile> file = io::AtomicFile::create(directory / fmt::format("{}.npy", name));
+    Result<io::AtomicFile> file = io::AtomicFile::create(file_of(directory, name));
     if (!file.ok()) return file.status();
     if (Status status = io::write_npy(*file, *tensor); !status.ok()) return status;
     files.push_back(std::move(*file));
@@ -163,10 +205,30 @@ Status write_results(const std::filesystem::path& directory, const AttentionTens
   return {};
 }
 
+/// What was computed, from what, and where it lies.
+nlohmann::ordered_json json_of(const RunFlags& flags, const Plan& plan, const AttentionTensors& tensors,
+                               const std::vector<double>& milliseconds) {
+  const bool backward = milliseconds.size() > 1;
+  nlohmann::ordered_json document{
+      {"engine", name_of(plan.engine())},
+      {"kernels", plan.kernels()},
+      {"options", flags.options.describe() + flags.modifiers.describe()},
+      {"inputs", {json_of("q", tensors.q), json_of("k", tensors.k), json_of("v", tensors.v)}},
+      {"forward_ms", milliseconds[0]}};
+  if (backward) document["backward_ms"] = milliseconds[1];
+  for (const auto& [name, tensor] : results(tensors, backward)) {
+    document["outputs"].push_back(json_of(name, *tensor));
+    document["outputs"].back()["file"] = file_of(flags.out, name).string();
+  }
+  return document;
+}
+
 ExitCode run(const RunFlags& flags) {
   if (flags.q.empty() && flags.input.empty()) {
     return report({StatusCode::invalid_argument, "run needs --q, --k and --v, or --input (see strobe run --help)"});
   }
+  if (Status status = check_standard_input(flags); !status.ok()) return report(status);
+  if (Status status = flags.json.prepare(); !status.ok()) return report(status);
   Result<AttentionTensors> read = read_files(flags);
   if (!read.ok()) return report(read.status());
   AttentionTensors& tensors = *read;
@@ -181,19 +243,22 @@ ExitCode run(const RunFlags& flags) {
   const Result<Plan> backward =
       backward_too ? make_plan(placed(tensors.backward(), device), options, execution) : forward;
   if (!backward.ok()) return report(backward.status());
-  if (Status status = make_directory(flags.out); !status.ok()) return report(status);
+  if (Status status = check_directory(flags.out, tensors, backward_too); !status.ok()) return report(status);
 
-  print_text("{}, {}{}\n", engine_text(*forward), flags.options.describe(), flags.modifiers.describe());
+  print_wrapped(fmt::format("{}, {}{}\n", engine_text(*forward), flags.options.describe(), flags.modifiers.describe()));
   print_tensor("q", tensors.q);
   print_tensor("k", tensors.k);
   print_tensor("v", tensors.v);
-  const Status forward_status = print_time("forward", run_on(device, *forward, tensors.forward()));
-  if (!forward_status.ok()) return report(forward_status);
+  std::vector<double> milliseconds;
+  if (Status status = add_time("forward", run_on(device, *forward, tensors.forward()), milliseconds); !status.ok()) {
+    return report(status);
+  }
   if (backward_too) {
-    const Status status = print_time("backward", run_on(device, *backward, tensors.backward()));
+    Status status = add_time("backward", run_on(device, *backward, tensors.backward()), milliseconds);
     if (!status.ok()) return report(status);
   }
-  return report(write_results(flags.out, tensors, backward_too));
+  if (Status status = write_results(flags.out, tensors, backward_too); !status.ok()) return report(status);
+  return report(flags.json.write(json_of(flags, *forward, tensors, milliseconds)));
 }
 
 }  // namespace
@@ -232,6 +297,7 @@ void add_run_command(CLI::App& app, ExitCode& exit_code) {
       ->type_name("SEED")
       ->group("Attention");
   flags->execution.add_to(command);
+  flags->json.add_to(command);
   command.callback([flags, &exit_code] { exit_code = run(*flags); });
 }
 

@@ -4,8 +4,11 @@
 #include <CLI/CLI.hpp>
 
 #include <cmath>
+#include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attention_tensors.h"
@@ -13,6 +16,8 @@
 #include "commands.h"
 #include "device_run.h"
 #include "flags.h"
+#include "io/progress.h"
+#include "json_flag.h"
 #include "number_flag.h"
 #include "output.h"
 #include "reference/bound/arithmetic.h"
@@ -25,17 +30,20 @@ namespace strobe::program {
 namespace {
 
 constexpr const char* kVerifyFooter =
-    R"(Two kinds of inputs: normal, N(0,1); and outliers, N(0,1) + N(0,100) * Bernoulli(0.001), with which
-FlashAttention-3 (2024) shows what low precision does to attention. dO is normal in both.
+    R"(Two kinds of inputs: normal, N(0,1); and outliers,
+N(0,1) + N(0,100) * Bernoulli(0.001), with which FlashAttention-3 (2024) shows
+what low precision does to attention. dO is normal in both.
 
-RMSE is the root mean square error against float64; "ratio" is standard attention's over Strobe's.
-"worst/bound" is the worst element's error over the error that float32 accumulation and one rounding
-of the result (on a GPU also of P) may leave in it: above 1, Strobe fails and the exit code is 1.
-Standard attention, which keeps S and P in the inputs' dtype, is shown beside it and cannot fail.
+RMSE is the root mean square error against float64; "ratio" is standard
+attention's over Strobe's. "worst/bound" is the worst element's error over the
+error that float32 accumulation and one rounding of the result (on a GPU also
+of P) may leave in it: above 1, Strobe fails and the exit code is 1. Standard
+attention, which keeps S and P in the inputs' dtype, is shown beside it and
+cannot fail.
 
 Examples:
   strobe verify
-  strobe verify --dtype bfloat16 --causal --seqlen 2048 --heads 8 --heads-kv 2
+  strobe verify --dtype bfloat16 --causal --seqlen 2048 --heads-kv 2
   strobe verify --inputs outliers --pass forward --seed 7
   strobe verify --device cuda --seqlen 1024 --causal
   strobe verify --eight-bit --seqlen 4096 --head-dim 128)";
@@ -50,6 +58,7 @@ struct VerifyFlags {
   std::string pass = "both";
   std::uint64_t seed = 0;
   bool eight_bit = false;
+  JsonFlag json;
 };
 
 /// What the device's engine computes, where the flags leave it open.
@@ -70,13 +79,18 @@ Accuracy accuracy(const io::HostTensor& actual, const reference::BoundedTensor& 
 
 class Verification {
  public:
-  Verification(const VerifyFlags& flags, const Modifiers& modifiers)
+  /// `title` says what is compared.
+  Verification(const VerifyFlags& flags, const Modifiers& modifiers, std::string title)
       : flags_(flags),
         modifiers_(modifiers),
+        title_(std::move(title)),
         options_(flags.options.options()),
         execution_(flags.execution.execution()),
         device_(flags.execution.tensor_device()),
-        threads_(resolved_threads(execution_.threads)) {}
+        threads_(resolved_threads(execution_.threads)),
+        progress_("verify", steps(flags), "steps") {
+    progress_.update(0);
+  }
 
   /// Adds one row for every result of one kind of inputs in one dtype. Standard attention is left out where it lacks an
   /// option.
@@ -92,13 +106,21 @@ class Verification {
     return flags_.pass == "forward" ? Status() : add_backward(names, ours, standard);
   }
 
+  /// Nothing is reported on the way any more.
+  void finish() { progress_.finish(); }
+
+  nlohmann::ordered_json json() const {
+    return {{"title", title_}, {"passed", failures_.empty()}, {"failures", failures_}, {"rows", rows_}};
+  }
+
   ExitCode print() const {
-    print_text("{}\n", table_.text());
+    print_wrapped(title_ + "\n\n");
+    print_text("{}\n", table_.text(output_columns()));
     if (failures_.empty()) {
       print_text("pass: every element is within its bound\n");
       return ExitCode::ok;
     }
-    for (const std::string& failure : failures_) print_text("FAIL: {}\n", failure);
+    for (const std::string& failure : failures_) print_wrapped(fmt::format("FAIL: {}\n", failure));
     return ExitCode::check_failed;
   }
 
@@ -107,15 +129,32 @@ class Verification {
     std::string inputs, dtype;
   };
 
+  /// Of a pass: Strobe's, standard attention's and the reference's.
+  static constexpr std::int64_t kStepsOfPass = 3;
+
+  static std::int64_t steps(const VerifyFlags& flags) {
+    const std::int64_t passes = flags.pass == "forward" ? 1 : 2;  // a backward needs a forward's O and LSE
+    return static_cast<std::int64_t>(flags.inputs.size() * flags.dtypes.size()) * passes * kStepsOfPass;
+  }
+
+  /// What goes before is done.
+  void step() { progress_.update(++steps_done_); }
+
   Status add_forward(const RowNames& names, AttentionTensors& ours, AttentionTensors& standard) {
     const Result<Plan> plan = make_plan(placed(ours.forward(), device_), options_, execution_);
     if (!plan.ok()) return plan.status();
     if (Status status = run_on(device_, *plan, ours.forward()).status(); !status.ok()) return status;
+    step();
     Status other = bench::standard_forward(standard.forward(), options_, threads_);
     if (!other.ok() && other.code() != StatusCode::unsupported) return other;
-    if (flags_.pass == "backward") return {};
+    step();
+    if (flags_.pass == "backward") {
+      step();
+      return {};
+    }
     const reference::ArithmeticModel model = reference::arithmetic_of(*plan);
     const reference::ForwardResult expected = reference::forward(ours.forward(), options_, model, threads_);
+    step();
     add_row(names, "O", ours.o, other.ok() ? &standard.o : nullptr, expected.o);
     add_row(names, "LSE", ours.lse, other.ok() ? &standard.lse : nullptr, expected.lse);
     if (flags_.options.max_logits) add_row(names, "max", ours.max_logits, nullptr, expected.max_logits);
@@ -126,10 +165,13 @@ class Verification {
     const Result<Plan> plan = make_plan(placed(ours.backward(), device_), options_, execution_);
     if (!plan.ok()) return plan.status();
     if (Status status = run_on(device_, *plan, ours.backward()).status(); !status.ok()) return status;
+    step();
     Status other = bench::standard_backward(standard.backward(), options_, threads_);
     if (!other.ok() && other.code() != StatusCode::unsupported) return other;
+    step();
     const reference::ArithmeticModel model = reference::arithmetic_of(*plan);
     const reference::BackwardResult expected = reference::backward(ours.backward(), options_, model, threads_);
+    step();
     add_row(names, "dQ", ours.dq, other.ok() ? &standard.dq : nullptr, expected.dq);
     add_row(names, "dK", ours.dk, other.ok() ? &standard.dk : nullptr, expected.dk);
     add_row(names, "dV", ours.dv, other.ok() ? &standard.dv : nullptr, expected.dv);
@@ -142,9 +184,11 @@ class Verification {
   void add_row(const RowNames& names, const char* tensor, const io::HostTensor& ours, const io::HostTensor* standard,
                const reference::BoundedTensor& expected) {
     const Accuracy own = accuracy(ours, expected);
+    add_json(names, tensor, "strobe", own);
     std::vector<std::string> others(3, "-");  // RMSE, ratio, worst / bound
     if (standard != nullptr) {
       const Accuracy other = accuracy(*standard, expected);
+      add_json(names, tensor, "standard", other);
       others = {fmt::format("{:.2e}", other.rmse), own.rmse > 0.0 ? fmt::format("{:.2f}x", other.rmse / own.rmse) : "",
                 fmt::format("{:.3f}", other.worst.ratio)};
     }
@@ -156,20 +200,33 @@ class Verification {
     }
   }
 
+  void add_json(const RowNames& names, const char* tensor, const char* implementation, const Accuracy& accuracy) {
+    rows_.push_back({{"inputs", names.inputs},
+                     {"dtype", names.dtype},
+                     {"tensor", tensor},
+                     {"implementation", implementation},
+                     {"rmse", accuracy.rmse},
+                     {"worst_of_bound", accuracy.worst.ratio}});
+  }
+
   const VerifyFlags& flags_;
   const Modifiers& modifiers_;
+  const std::string title_;
   const AttentionOptions options_;
   const Execution execution_;
   const Device device_;
   const int threads_;
+  io::Progress progress_;
+  std::int64_t steps_done_ = 0;
   Table table_{{{"inputs", Table::Align::left},
                 {"dtype", Table::Align::left},
                 {"tensor", Table::Align::left},
-                {"RMSE strobe"},
-                {"standard"},
-                {"ratio"},
-                {"worst/bound strobe"},
-                {"standard"}}};
+                {"RMSE\nstrobe"},
+                {"\nstandard"},
+                {"\nratio"},
+                {"worst/bound\nstrobe"},
+                {"\nstandard"}}};
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
   std::vector<std::string> failures_;
 };
 
@@ -184,13 +241,7 @@ Result<Plan> planned(const VerifyFlags& flags, DType dtype, const Modifiers& mod
   return make_plan(placed(planned_backward(shape, dtype, modifiers), device), options, execution);
 }
 
-ExitCode verify(const VerifyFlags& flags) {
-  if (flags.eight_bit) {
-    if (flags.execution.on_gpu()) {
-      return report({StatusCode::unsupported, "--eight-bit runs on the cpu: leave --device out"});
-    }
-    return verify_eight_bit(flags.shape, flags.options.options(), flags.execution.execution(), flags.seed);
-  }
+ExitCode verify_floats(const VerifyFlags& flags) {
   const Shape shape = flags.shape.shape();
   const Result<Modifiers> modifiers = flags.modifiers.read(shape.heads_q);
   if (!modifiers.ok()) return report(modifiers.status());
@@ -200,15 +251,29 @@ ExitCode verify(const VerifyFlags& flags) {
     if (!plan.ok()) return report(plan.status());
     engine = engine_text(*plan);
   }
-  print_text("against float64: {}, {}{}, seed {}, engine {}\n\n", shape.describe(), flags.options.describe(),
-             flags.modifiers.describe(), flags.seed, engine);
-  Verification verification(flags, *modifiers);
+  Verification verification(flags, *modifiers,
+                            fmt::format("against float64: {}, {}{}, seed {}, engine {}", shape.describe(),
+                                        flags.options.describe(), flags.modifiers.describe(), flags.seed, engine));
+  Status status;
   for (const std::string& inputs : flags.inputs) {
     for (const std::string& dtype : flags.dtypes) {
-      if (Status status = verification.add_rows(inputs, dtype); !status.ok()) return report(status);
+      if (status.ok()) status = verification.add_rows(inputs, dtype);
     }
   }
-  return verification.print();
+  verification.finish();
+  if (!status.ok()) return report(status);
+  const ExitCode checked = verification.print();
+  const ExitCode written = report(flags.json.write(verification.json()));
+  return checked == ExitCode::ok ? written : checked;
+}
+
+ExitCode verify(const VerifyFlags& flags) {
+  if (flags.eight_bit && flags.execution.on_gpu()) {
+    return report({StatusCode::unsupported, "--eight-bit runs on the cpu: leave --device out"});
+  }
+  if (Status status = flags.json.prepare(); !status.ok()) return report(status);
+  if (!flags.eight_bit) return verify_floats(flags);
+  return verify_eight_bit(flags.shape, flags.options.options(), flags.execution.execution(), flags.seed, flags.json);
 }
 
 }  // namespace
@@ -238,6 +303,7 @@ void add_verify_command(CLI::App& app, ExitCode& exit_code) {
   flags->options.add_to(command);
   flags->modifiers.add_to(command);
   flags->execution.add_to(command);
+  flags->json.add_to(command);
   command.callback([flags, &exit_code] {
     fill_in(*flags);
     exit_code = verify(*flags);

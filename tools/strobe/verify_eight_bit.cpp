@@ -3,13 +3,17 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "attention_tensors.h"
+#include "io/progress.h"
 #include "io/quantized.h"
 #include "output.h"
 #include "reference/eight_bit_inputs.h"
@@ -150,30 +154,140 @@ Status for_each_row(Inputs& inputs, const std::vector<Ingredients>& rows, const 
   return {};
 }
 
-/// Calls add(row, number) with what each mode of a budget is off by, what it was estimated to be, and its bound.
+constexpr std::array kModes{QuantizationMode::fast, QuantizationMode::accurate};
+constexpr std::array kModeNames{"fast", "accurate"};
+
+/// What a mode of a budget is off by, what it was estimated to be, and its bound.
+struct ModeErrors {
+  double rmse, estimate, bound;
+};
+
+/// Calls add(mode, errors) for each of kModes.
 template <class Add>
-Status for_each_plan(Inputs& inputs, const Add& add) {
-  std::size_t row = 0;
-  for (const QuantizationMode mode : {QuantizationMode::fast, QuantizationMode::accurate}) {
-    const Result<QuantizationPlan> plan = inputs.plan(mode);
+Status for_each_mode(Inputs& inputs, const Add& add) {
+  for (std::size_t mode = 0; mode < kModes.size(); ++mode) {
+    const Result<QuantizationPlan> plan = inputs.plan(kModes[mode]);
     if (!plan.ok()) return plan.status();
     if (Status status = inputs.run_eight_bit(plan->options); !status.ok()) return status;
-    for (const double number : {inputs.error(false), plan->rmse, plan->error_bound}) add(row++, number);
+    add(mode, ModeErrors{inputs.error(false), plan->rmse, plan->error_bound});
   }
   return {};
 }
 
-/// A table's rows, which grow by a column at a time: what long contexts take is freed in between.
-std::vector<std::vector<std::string>> empty_rows(const std::vector<Ingredients>& rows) {
-  std::vector<std::vector<std::string>> cells{{"bfloat16"}};
-  for (const Ingredients& one : rows) cells.push_back({one.name});
-  return cells;
-}
+/// Tables that grow by a column at a time, as what long contexts take is freed in between; and the same for programs.
+class EightBitReport {
+ public:
+  EightBitReport(const Extents& extents, const AttentionOptions& options, const Execution& execution,
+                 std::uint64_t seed)
+      : extents_(extents),
+        options_(options),
+        execution_(execution),
+        seed_(seed),
+        progress_("verify", steps(), "calls") {
+    for (const Ingredients& one : ingredients_) cells_.push_back({one.name});
+    progress_.update(0);
+  }
+
+  /// Adds a column to each table. Budgets are made for as many queries as keys.
+  Status add(reference::EightBitInputs kind) {
+    const char* const name = reference::name_of(kind);
+    titles_.push_back({name});
+    Inputs inputs(reference::make_eight_bit_inputs(kind, extents_.keys, extents_.heads, extents_.head_dim, seed_),
+                  extents_, options_, execution_);
+    if (Status status = inputs.find_exact(); !status.ok()) return status;
+    Status status = for_each_row(inputs, ingredients_, [&](std::size_t row, const Inputs& after) {
+      const double error = after.error(is_long());
+      cells_[row].push_back(fmt::format("{:.2e}", error));
+      rows_.push_back({{"operands", cells_[row].front()}, {"inputs", name}, {"rmse", error}});
+      progress_.update(++done_);
+    });
+    if (!status.ok() || is_long()) return status;
+    return for_each_mode(inputs, [&](std::size_t mode, const ModeErrors& errors) {
+      std::size_t row = 3 * mode;
+      for (const double number : {errors.rmse, errors.estimate, errors.bound}) {
+        plans_[row++].push_back(fmt::format("{:.2e}", number));
+      }
+      modes_.push_back({{"mode", kModeNames[mode]},
+                        {"inputs", name},
+                        {"rmse", errors.rmse},
+                        {"estimate", errors.estimate},
+                        {"bound", errors.bound}});
+      progress_.update(++done_);
+    });
+  }
+
+  /// Adds the column of keys that are found.
+  Status add_needles() {
+    titles_.push_back({"needles"});
+    const reference::Needles needles =
+        reference::make_needles(extents_.keys, extents_.queries, extents_.heads, extents_.head_dim, seed_);
+    Inputs inputs(needles.tensors, extents_, options_, execution_);
+    return for_each_row(inputs, ingredients_, [&](std::size_t row, const Inputs& after) {
+      const auto found = needles_found(needles, after.output(), extents_.heads, extents_.head_dim);
+      cells_[row].push_back(fmt::format("{}", found));
+      rows_.push_back({{"operands", cells_[row].front()}, {"inputs", "needles"}, {"found", found}});
+      progress_.update(++done_);
+    });
+  }
+
+  /// Makes every column.
+  Status make() {
+    Status status;
+    for (const reference::EightBitInputs kind : reference::kEightBitInputs) {
+      if (status.ok()) status = add(kind);
+    }
+    if (status.ok() && is_long()) status = add_needles();
+    progress_.finish();
+    return status;
+  }
+
+  void print() {
+    Table table(titles_, 1);
+    for (std::vector<std::string>& row : cells_) table.add_row(std::move(row));
+    print_wrapped(fmt::format(
+        "RMSE of O against float32, quantisation included{}: seqlen {}, {} heads, head_dim {}, seed {}\n\n",
+        is_long() ? fmt::format(", over O's root mean square, of the last {} queries; and how many of {} keys were "
+                                "found, one for each query and head",
+                                extents_.queries, extents_.queries * extents_.heads)
+                  : "",
+        extents_.keys, extents_.heads, extents_.head_dim, seed_));
+    print_text("{}\n", table.text(output_columns()));
+    if (is_long()) return;
+    Table budget(titles_, 1);
+    for (std::vector<std::string>& row : plans_) budget.add_row(std::move(row));
+    print_text("What plan_quantization() expects of its modes\n\n{}\n", budget.text(output_columns()));
+  }
+
+  nlohmann::ordered_json json() const { return {{"rows", rows_}, {"modes", modes_}}; }
+
+ private:
+  bool is_long() const { return extents_.keys > extents_.queries; }
+
+  std::int64_t steps() const {
+    const auto rows = static_cast<std::int64_t>(ingredients_.size() + 1);
+    const auto kinds = static_cast<std::int64_t>(std::size(reference::kEightBitInputs));
+    return is_long() ? rows * (kinds + 1) : (rows + static_cast<std::int64_t>(kModes.size())) * kinds;
+  }
+
+  const Extents extents_;
+  const AttentionOptions& options_;
+  const Execution& execution_;
+  const std::uint64_t seed_;
+  const std::vector<Ingredients> ingredients_ = ingredients();
+  io::Progress progress_;
+  std::int64_t done_ = 0;
+  std::vector<Table::Column> titles_{{"operands", Table::Align::left}};
+  std::vector<std::vector<std::string>> cells_{{"bfloat16"}};
+  std::vector<std::vector<std::string>> plans_{{"fast: RMSE"},     {"fast: estimate"},     {"fast: bound"},
+                                               {"accurate: RMSE"}, {"accurate: estimate"}, {"accurate: bound"}};
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
+  nlohmann::ordered_json modes_ = nlohmann::ordered_json::array();
+};
 
 }  // namespace
 
 ExitCode verify_eight_bit(const ShapeFlags& shape, const AttentionOptions& options, const Execution& execution,
-                          std::uint64_t seed) {
+                          std::uint64_t seed, const JsonFlag& json) {
   const Extents extents{shape.seqlen_q, shape.seqlen_k.value_or(shape.seqlen_q), shape.heads_q, shape.head_dim};
   if (extents.keys < extents.queries) {
     return report({StatusCode::invalid_argument,
@@ -184,52 +298,10 @@ ExitCode verify_eight_bit(const ShapeFlags& shape, const AttentionOptions& optio
   if (!io::byte_count({extents.keys, extents.heads, extents.head_dim}, 32)) {
     return report({StatusCode::out_of_memory, "the inputs take more bytes than 63 bits count"});
   }
-  const bool is_long = extents.keys > extents.queries;
-  const std::vector<Ingredients> rows = ingredients();
-  std::vector<std::vector<std::string>> cells = empty_rows(rows);
-  std::vector<std::vector<std::string>> plans{{"fast: RMSE"},     {"fast: estimate"},     {"fast: bound"},
-                                              {"accurate: RMSE"}, {"accurate: estimate"}, {"accurate: bound"}};
-  std::vector<Table::Column> titles{{"operands", Table::Align::left}};
-  for (const reference::EightBitInputs kind : reference::kEightBitInputs) {
-    titles.push_back({reference::name_of(kind)});
-    Inputs inputs(reference::make_eight_bit_inputs(kind, extents.keys, extents.heads, extents.head_dim, seed), extents,
-                  options, execution);
-    Status status = inputs.find_exact();
-    if (status.ok()) {
-      status = for_each_row(inputs, rows, [&](std::size_t row, const Inputs& after) {
-        cells[row].push_back(fmt::format("{:.2e}", after.error(is_long)));
-      });
-    }
-    if (status.ok() && !is_long) {
-      status = for_each_plan(
-          inputs, [&](std::size_t row, double number) { plans[row].push_back(fmt::format("{:.2e}", number)); });
-    }
-    if (!status.ok()) return report(status);
-  }
-  if (is_long) {
-    titles.push_back({"needles"});
-    const reference::Needles needles =
-        reference::make_needles(extents.keys, extents.queries, extents.heads, extents.head_dim, seed);
-    Inputs inputs(needles.tensors, extents, options, execution);
-    const Status status = for_each_row(inputs, rows, [&](std::size_t row, const Inputs& after) {
-      cells[row].push_back(fmt::format("{}", needles_found(needles, after.output(), extents.heads, extents.head_dim)));
-    });
-    if (!status.ok()) return report(status);
-  }
-  Table table(titles);
-  for (std::vector<std::string>& row : cells) table.add_row(std::move(row));
-  print_text("RMSE of O against float32, quantisation included{}: seqlen {}, {} heads, head_dim {}, seed {}\n\n{}\n",
-             is_long ? fmt::format(", over O's root mean square, of the last {} queries; and how many of {} keys were "
-                                   "found, one for each query and head",
-                                   extents.queries, extents.queries * extents.heads)
-                     : "",
-             extents.keys, extents.heads, extents.head_dim, seed, table.text());
-  if (!is_long) {
-    Table budget(titles);
-    for (std::vector<std::string>& row : plans) budget.add_row(std::move(row));
-    print_text("What plan_quantization() expects of its modes\n\n{}\n", budget.text());
-  }
-  return ExitCode::ok;
+  EightBitReport all(extents, options, execution, seed);
+  if (Status status = all.make(); !status.ok()) return report(status);
+  all.print();
+  return report(json.write(all.json()));
 }
 
 }  // namespace strobe::program

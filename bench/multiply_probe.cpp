@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fma_probe.h"
+#include "multiply_probe.h"
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <thread>
 #include <vector>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "bench/fma_probe.cpp"
+#define HWY_TARGET_INCLUDE "bench/multiply_probe.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 
 #include <hwy/highway.h>
@@ -19,8 +22,8 @@ namespace strobe::bench::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// 12 chains hide the latency of an FMA unit pair (4 or 5 cycles, 2 a cycle: 8 to 10 in flight) and, with the two
-/// constants, still fit 16 registers. Returns FLOPs; `sink` keeps the results alive.
-double run_chains(std::int64_t steps, float start, float* sink) {
+/// constants, still fit 16 registers.
+double run_float_chains(std::int64_t steps, float start, float* sink) {
   const hn::ScalableTag<float> d;
   const auto factor = hn::Set(d, 0.999F + start);
   const auto addend = hn::Set(d, 0.001F + start);
@@ -54,48 +57,53 @@ HWY_AFTER_NAMESPACE();
 namespace strobe::bench {
 namespace {
 
-HWY_EXPORT(run_chains);
+HWY_EXPORT(run_float_chains);
+
+double float_chains(std::int64_t steps, float start, float* sink) {
+  return HWY_DYNAMIC_DISPATCH(run_float_chains)(steps, start, sink);
+}
 
 using Clock = std::chrono::steady_clock;
 
-struct Worked {
-  double flops = 0.0;
-  std::chrono::duration<double> time{};
-};
-
-/// Works in slices of some microseconds until `duration` has passed.
-Worked work(std::chrono::duration<double> duration) {
+/// GFLOP/s of this thread, working for `duration` in slices of less than a millisecond: the median slice's, whatever
+/// other processes take of the time.
+double work(RunChains run_chains, std::chrono::duration<double> duration) {
   constexpr std::int64_t kSteps = 20'000;
   volatile float start = 0.0F;  // unknown to the compiler, so that the chains are computed
   float sink = 0.0F;
-  Worked worked;
+  std::vector<double> rates;
   const Clock::time_point begin = Clock::now();
+  Clock::time_point end = begin;
   do {
-    worked.flops += HWY_DYNAMIC_DISPATCH(run_chains)(kSteps, start, &sink);
+    const Clock::time_point slice_begin = end;
+    const double flops = run_chains(kSteps, start, &sink);
     start = sink * 0.0F;
-    worked.time = Clock::now() - begin;
-  } while (worked.time < duration);
-  return worked;
+    end = Clock::now();
+    rates.push_back(flops / std::chrono::duration<double>(end - slice_begin).count() * 1e-9);
+  } while (end - begin < duration);
+  const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2);
+  std::nth_element(rates.begin(), middle, rates.end());
+  return *middle;
 }
 
 }  // namespace
 
-double fma_probe_gflops(int threads, std::chrono::duration<double> duration) {
-  std::vector<Worked> worked(static_cast<std::size_t>(std::max(threads, 1)));
-  std::atomic<int> waiting = static_cast<int>(worked.size());
+double multiply_probe_gflops(DType dtype, int threads, std::chrono::duration<double> duration) {
+  RunChains run_chains = dtype == DType::bfloat16 ? bfloat16_chains() : nullptr;
+  if (run_chains == nullptr) run_chains = float_chains;
+  std::vector<double> gflops(static_cast<std::size_t>(std::max(threads, 1)));
+  std::atomic<int> waiting = static_cast<int>(gflops.size());
   {
     std::vector<std::jthread> pool;
-    for (Worked& own : worked) {
+    for (double& own : gflops) {
       pool.emplace_back([&] {
         --waiting;
         while (waiting > 0) std::this_thread::yield();  // start together, so that every thread works under full load
-        own = work(duration);
+        own = work(run_chains, duration);
       });
     }
   }
-  double gflops = 0.0;
-  for (const Worked& own : worked) gflops += own.flops / own.time.count() * 1e-9;
-  return gflops;
+  return std::accumulate(gflops.begin(), gflops.end(), 0.0);
 }
 
 }  // namespace strobe::bench
