@@ -234,6 +234,38 @@ def partly_manual():
     check_equal(jax.jit(mapped)(split), forward(whole))
 
 
+def both_kinds():
+    """A mesh with an axis of each type; the compiler's is gathered."""
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Explicit, AxisType.Auto))
+    constants, whole, split = whole_and_split("causal", mesh, "x", "y")
+    for function in functions(constants, whole):
+        check_equal(function(split), function(whole))
+
+
+def vmap():
+    """Samples that lie on devices are computed there, with their gradients."""
+
+    def loss(tensors, shared):
+        return jnp.sum(jnp.sin(strobe.jax.attention(**tensors, **shared)))
+
+    arrays = [draw(i, BATCH, 2, SEQLEN_Q, heads, 16) for i, heads in enumerate((HEADS, HEADS_KV, HEADS_KV))]
+    whole = dict(zip("qkv", map(jnp.asarray, arrays), strict=True))
+    shared = {"bias": jnp.asarray(draw(4, 1, HEADS, SEQLEN_Q, SEQLEN_Q))}
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        place = NamedSharding(mesh_of(kind, x=4), P("x"))
+        split = {name: jax.device_put(x, place) for name, x in whole.items()}
+        for argnums in (0, (0, 1)):
+            function = jax.jit(jax.vmap(jax.value_and_grad(loss, argnums), in_axes=(0, None)))
+            assert "all-gather" not in text_of(function, split, shared)
+            found = function(split, shared)
+            check_equal(found, function(whole, shared))
+            jax.tree.map(lambda x, place=place: check_place(x, place), found)
+
+
+def check_place(x, place):
+    assert x.sharding.is_equivalent_to(place, x.ndim), x.sharding
+
+
 def export():
     """Of programs for four devices: where their types place the arrays, and an error where the compiler would."""
     mesh = mesh_of(AxisType.Explicit, x=2, y=2)

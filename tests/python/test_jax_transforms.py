@@ -109,6 +109,14 @@ def test_vmap_is_one_call():
     assert "while" not in text
 
 
+def test_without_jit():
+    q, k, v = qkv(BATCH)
+    with jax.disable_jit():
+        found = jax.value_and_grad(lambda q: jnp.sum(strobe.jax.attention(q, k, v)))(q)
+    wanted = jax.value_and_grad(lambda q: jnp.sum(strobe.jax.attention(q, k, v)))(q)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, wanted)
+
+
 def test_checkpoint():
     """Policies that save the results of the forward leave one forward in the program; others compute it again."""
     q, k, v = qkv(BATCH)

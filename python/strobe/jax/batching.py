@@ -10,7 +10,7 @@ from jax.interpreters import batching
 
 from strobe.jax.axes import GRADIENTS, CallAxes
 from strobe.jax.call import Call, Tensors, axes_of
-from strobe.jax.primitive import call_p
+from strobe.jax.primitive import bind_call, call_p
 from strobe.jax.sharding import is_whole
 
 # Operands with a batch axis that may have the extent 1, for all sequences.
@@ -37,7 +37,7 @@ def _batch(operands: Sequence[Array], dims: Sequence[int | None], *, call: Call)
 def _loop(call: Call, batched: Tensors, shared: Tensors) -> list[Array]:
     def run(mapped: Tensors) -> list[Array]:
         tensors = shared | mapped
-        return call_p.bind(*(tensors[name] for name in call.operands), call=call)
+        return list(bind_call(call, *(tensors[name] for name in call.operands)))
 
     return jax.lax.map(run, batched)
 
@@ -56,7 +56,7 @@ def _fold(call: Call, axes: CallAxes, batched: Tensors, shared: Tensors) -> list
             x = x[:, None]
         return jnp.broadcast_to(x, (size, axes.batch, *x.shape[2:])).reshape(size * axes.batch, *x.shape[2:])
 
-    outputs = call_p.bind(*map(folded, call.operands), call=call)
+    outputs = bind_call(call, *map(folded, call.operands))
     results = [x.reshape(size, axes.batch, *x.shape[1:]) for x in outputs]
     for name in differ:
         batch = batched[name].shape[1] if name in batched else shared[name].shape[0]

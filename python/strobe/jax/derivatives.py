@@ -97,7 +97,7 @@ def _transpose(cotangents: Any, *operands: Any, call: Call) -> list[Any]:
     cotangent = {name: x for name, x in zip(call.results, cotangents, strict=True) if type(x) is not ad.Zero}
     if TANGENTS["max_logits"] in cotangent:
         raise NotImplementedError("max_logits is part of the loss: it has no gradient, take stop_gradient of it")
-    given["d_o"] = cotangent.get(TANGENTS["o"], jnp.zeros_like(given["o"]))
+    given["d_o"] = cotangent[TANGENTS["o"]] if TANGENTS["o"] in cotangent else jnp.zeros_like(given["o"])
     if TANGENTS["lse"] in cotangent:
         given["d_lse"] = cotangent[TANGENTS["lse"]]
     results = [name for tensor, name in GRADIENTS.items() if tensor in "qkv" or tensor in linear]

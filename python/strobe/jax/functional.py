@@ -14,7 +14,6 @@ from strobe.jax.arguments import TENSORS, attributes_of, check_call, is_learnt, 
 from strobe.jax.dropout import random_state
 from strobe.jax.masks import masked
 from strobe.jax.primitive import bind
-from strobe.jax.sharding import run_by_type
 
 
 @with_options(JaxOptions)
@@ -49,5 +48,5 @@ def attention(
         tensors["random"] = random_state(given)
     names = ["o", "lse", *(["max_logits"] if return_max_logits else [])]
     constants = {"attributes": attributes_of(given), "out_dtype": given.get("out_dtype")}
-    outputs = run_by_type(tensors, names, constants, bind)
+    outputs = bind("forward", tensors, names, **constants)
     return results(outputs["o"], outputs["lse"] if return_lse else None, outputs.get("max_logits"))

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from strobe.jax.axes import TANGENTS
 from strobe.jax.call import Call, Tensors, result_types
 from strobe.jax.internals import needs_devices
-from strobe.jax.sharding import lowered
+from strobe.jax.sharding import lowered, run_by_type
 
 call_p = Primitive("strobe")
 call_p.multiple_results = True
@@ -22,11 +22,20 @@ needs_devices(call_p)
 
 
 def bind(target: str, tensors: Tensors, results: Sequence[str], **constants: Any) -> Tensors:
-    """The results of the call by name. In jax.shard_map they vary wherever one of the tensors does."""
-    axes = frozenset[Any]().union(*map(_varying_axes, tensors.values()))
-    operands = [_varying(x, axes) for x in tensors.values()]
+    """The results of the call by name."""
     call = Call(target, operands=tuple(tensors), results=tuple(results), **constants)
-    return dict(zip(results, call_p.bind(*operands, call=call), strict=True))
+    return dict(zip(results, bind_call(call, *tensors.values()), strict=True))
+
+
+def bind_call(call: Call, *operands: Array) -> Sequence[Array]:
+    """The results of the call, which lie on devices as its operands do."""
+    return run_by_type(call, partial(_bind_varying, call), *operands)
+
+
+def _bind_varying(call: Call, *operands: Array) -> Sequence[Array]:
+    """In jax.shard_map the results vary wherever one of the operands does."""
+    axes = frozenset[Any]().union(*map(_varying_axes, operands))
+    return call_p.bind(*(_varying(x, axes) for x in operands), call=call)
 
 
 def _varying_axes(tensor: Array) -> frozenset[Any]:
@@ -52,7 +61,8 @@ def _types(*operands: Any, call: Call) -> list[jax.core.ShapedArray]:
 
 @call_p.def_impl
 def _run(*operands: Array, call: Call) -> Any:
-    return _compiled(call, *operands)
+    with jax.disable_jit(False):  # which would come back here
+        return _compiled(call, *operands)
 
 
 @partial(jax.jit, static_argnums=0)

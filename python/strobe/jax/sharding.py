@@ -16,10 +16,12 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from strobe.jax.axes import CallAxes
-from strobe.jax.call import Call, Tensors, axes_of, compute, result_types
+from strobe.jax.call import Call, axes_of, compute, result_types
 
 Names = tuple[str, ...]
 """Axes of a mesh."""
+Run = Callable[..., Sequence[Array]]
+"""From operands to results."""
 
 
 class Split(NamedTuple):
@@ -66,18 +68,15 @@ def split_of(axes: CallAxes, mesh: Any, letters: Mapping[str, str], specs: Mappi
     return Split(batch)
 
 
-def _on_shard(call: Call, split: Split, whole: Mapping[str, Any]) -> Callable[..., tuple[Array, ...]]:
-    """What one device computes of a call whose whole operands have these types."""
+def _on_shard(call: Call, split: Split, whole: Mapping[str, Any], run: Run) -> Run:
+    """What one device computes of a call whose whole operands have these types, where ``run`` is the call."""
     axes = axes_of(call, whole)
     absent = [split.absent(axes.of(name, shape)) for name, (shape, _) in result_types(call, whole).items()]
 
     def total(part: Array, names: Names) -> Array:
         return jax.lax.psum(part.astype("float32"), names).astype(part.dtype) if names else part
 
-    def run(*operands: Array) -> tuple[Array, ...]:
-        return tuple(map(total, compute(call, *operands), absent))
-
-    return run
+    return lambda *operands: list(map(total, run(*operands), absent))
 
 
 def _partition(call: Call, mesh: Any, operands: Sequence[Any], results: Sequence[Any]) -> Any:
@@ -89,7 +88,7 @@ def _partition(call: Call, mesh: Any, operands: Sequence[Any], results: Sequence
     def places(names: Names) -> tuple[NamedSharding, ...]:
         return tuple(NamedSharding(mesh, split.spec(letters[name])) for name in names)
 
-    return mesh, _on_shard(call, split, whole), places(call.results), places(call.operands)
+    return mesh, _on_shard(call, split, whole, partial(compute, call)), places(call.results), places(call.operands)
 
 
 def _rule(call: Call, mesh: Any, operands: Sequence[Any], results: Sequence[Any]) -> Any:
@@ -129,7 +128,7 @@ def is_whole(call: Call) -> bool:
     return call.target == "quantize" or "random" in call.operands
 
 
-def lowered(call: Call, module: Any) -> Callable[..., tuple[Array, ...]]:
+def lowered(call: Call, module: Any) -> Run:
     """What the call becomes in a program; ``module`` is the context in which JAX lowers it.
 
     NotImplementedError where jax.export is about to write a program whose arrays the compiler would place.
@@ -146,24 +145,25 @@ def lowered(call: Call, module: Any) -> Callable[..., tuple[Array, ...]]:
     return partial(compute if is_whole(call) or manual else _partitioned, call)
 
 
-def run_by_type(tensors: Tensors, results: Sequence[str], constants: Mapping[str, Any], bind: Any) -> Tensors:
-    """The forward's results, which have their place in their type where those of q, k and v have (Explicit)."""
-
-    def run(tensors: Tensors) -> Tensors:
-        return bind("forward", tensors, results, **constants)
-
-    mesh = jax.typeof(tensors["q"]).sharding.mesh
-    explicit = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
-    if not explicit:
-        return run(tensors)
-    call = Call("forward", operands=tuple(tensors), results=tuple(results), **constants)
-    axes = axes_of(call, tensors)
-    letters = {name: axes.of(name, x.shape) for name, x in tensors.items()}
-    specs = {name: jax.typeof(x).sharding.spec for name, x in tensors.items()}
+def run_by_type(call: Call, run: Run, *operands: Array) -> Sequence[Array]:
+    """The call, which ``run`` is, of operands whose types may say on which devices they lie (axes of type Explicit)."""
+    mesh = next((mesh for x in operands if not (mesh := jax.typeof(x).sharding.mesh).empty), None)
+    kinds = {} if mesh is None else dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    explicit = {name for name, kind in kinds.items() if kind is AxisType.Explicit}
+    if not explicit or call.target == "quantize":
+        return run(*operands)
+    whole = dict(zip(call.operands, operands, strict=True))
+    axes = axes_of(call, whole)
+    letters = {name: axes.of(name, x.shape) for name, x in whole.items()}
+    specs = {name: jax.typeof(x).sharding.spec for name, x in whole.items()}
     split = Split() if is_whole(call) else split_of(axes, mesh, letters, specs)
-    places = {name: split.spec(letters[name]) for name in tensors}
-    placed = {name: jax.sharding.reshard(x, NamedSharding(mesh, places[name])) for name, x in tensors.items()}
-    types = result_types(call, tensors)
-    result_places = {name: split.spec(axes.of(name, shape)) for name, (shape, _) in types.items()}
-    mapped = jax.shard_map(run, mesh=mesh, in_specs=(places,), out_specs=result_places, axis_names=explicit)
-    return mapped(placed)
+    places = tuple(split.spec(letters[name]) for name in whole)
+    placed = [
+        x if tuple(spec) == tuple(place) else jax.sharding.reshard(x, NamedSharding(mesh, place))
+        for x, spec, place in zip(operands, specs.values(), places, strict=True)
+    ]
+    if split == Split():
+        return run(*placed)
+    results = [split.spec(axes.of(name, shape)) for name, (shape, _) in result_types(call, whole).items()]
+    shard = _on_shard(call, split, whole, run)
+    return jax.shard_map(shard, mesh=mesh, in_specs=places, out_specs=results, axis_names=explicit)(*placed)
