@@ -62,7 +62,7 @@ OPTIONS = [
     ),
     KernelMutation(
         "the bias's gradient is that of the first sequence that shares it",
-        f"{SCORE}/backward_work.h",
+        f"{SCORE}/bias_gradient.h",
         "bias.per_batch != 0 ? 1 : params.sequences.sequences",
         "1",
         "Bias64",

@@ -8,6 +8,7 @@
 #include "kernels/math/constants.h"
 #include "kernels/score/join_rows.h"
 #include "kernels/score/lse.h"
+#include "kernels/score/modifiers/sink.h"
 
 namespace strobe::auxiliary {
 
@@ -110,7 +111,7 @@ __device__ __forceinline__ void join_segments(const CombineParams& params, int c
     const bool sees = row.sum != 0.0F;
     float factor = 1.0F;
     if constexpr (C.sink) {
-      factor = exists ? join_sink(row, params.sink[q_head] * kLog2E) : 1.0F;
+      factor = exists ? join_sink(row, score::sink_log2(params.sink, q_head)) : 1.0F;
     }
     factor *= ptx::rcp_approx(row.sum);
     o[column] = static_cast<unsigned short>(pack<C.element>(sees ? x.x * factor : 0.0F, 0.0F));

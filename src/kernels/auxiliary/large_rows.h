@@ -10,6 +10,7 @@
 #include "kernels/score/apply.h"
 #include "kernels/score/backward_work.h"
 #include "kernels/score/modifiers/block_mask.h"
+#include "kernels/score/modifiers/sink.h"
 #include "kernels/sequence/visible_keys.h"
 
 namespace strobe::auxiliary {
@@ -108,11 +109,9 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
           !score::shows_pair(of.rule, params, of.sequence, of.head, query, key)) {
         continue;
       }
-      const float term = of.rule.bias
-                             ? score::bias_at<element>(of.rule.bias_float32, bias,
-                                                       of.sequence * bias.batch_stride + of.head * bias.head_stride +
-                                                           query * bias.row_stride + key)
-                             : 0.0F;
+      const float term = of.rule.bias ? score::bias_at<element>(of.rule.bias_float32, bias,
+                                                                bias.row(of.sequence, of.head, query) + key)
+                                      : 0.0F;
       own[r].join(score::transformed(of.rule, params.score, s[i], slope, query + of.rows.diagonal - key, term), 1.0F,
                   scale);
     }
@@ -145,7 +144,7 @@ __device__ __forceinline__ RowMaximum row_maximum(const RowFragment& of) {
       row.join(warp[threadIdx.x].score, warp[threadIdx.x].sum, scale);
     }
     if (of.rule.sink) {
-      row.join(of.params.score.sink[of.head] * kLog2E / scale, 1.0F, scale);
+      row.join(score::sink_log2(of.params.score.sink, of.head) / scale, 1.0F, scale);
     }
   }
   __syncthreads();

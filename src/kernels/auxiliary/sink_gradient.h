@@ -8,6 +8,7 @@
 #include "kernels/math/constants.h"
 #include "kernels/ptx/arithmetic.h"
 #include "kernels/ptx/grid.h"
+#include "kernels/score/modifiers/sink.h"
 
 namespace strobe::auxiliary {
 
@@ -18,7 +19,7 @@ __global__ void __launch_bounds__(kSinkThreads) sink_gradient(const __grid_const
   ptx::griddepcontrol_wait();
   __shared__ float sums[kSinkThreads / kWarp];
   const long long head = blockIdx.x;
-  const float sink_log2 = params.sink[head] * kLog2E;
+  const float sink_log2 = score::sink_log2(params.sink, head);
   const auto* lse_log2 = reinterpret_cast<const float4*>(params.lse_log2 + head * params.rows);
   const auto* row_max = reinterpret_cast<const float4*>(params.row_max + head * params.rows);
   const auto* d_sum = reinterpret_cast<const float4*>(params.d_sum + head * params.rows);

@@ -8,6 +8,7 @@
 #include "kernels/scheduler/tile.h"
 #include "kernels/score/exact_row.h"
 #include "kernels/score/fragment.h"
+#include "kernels/score/modifiers/sink.h"
 
 namespace strobe {
 

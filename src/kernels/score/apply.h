@@ -13,12 +13,6 @@
 
 namespace strobe::score {
 
-/// The logit that joins the sum of a query head's rows, for exponents of 2; -inf without a sink.
-template <ScoreRule R>
-__device__ __forceinline__ float sink_log2(const ScoreParams& params, int head) {
-  return R.sink ? params.sink[head] * kLog2E : kMinusInfinity;
-}
-
 /// What scores are still to be multiplied with, to be exponents of 2, when Transform is done with them.
 __device__ __forceinline__ float remaining_scale(const ScoreRule& rule, const ScoreParams& params) {
   return rule.bias ? kLog2E : rule.scale_first ? 1.0F : params.scale_log2;
@@ -74,8 +68,7 @@ class Transform {
         bias_(params.bias, keys,
               [&](int r) {
                 const Row one = row(r);
-                return one.batch * params.bias.batch_stride + one.head * params.bias.head_stride +
-                       one.query * params.bias.row_stride;
+                return params.bias.row(one.batch, one.head, one.query);
               }),
         alibi_(row(0).center, [&](int r) {
           const Row one = row(r);

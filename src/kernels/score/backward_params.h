@@ -40,13 +40,4 @@ struct BackwardParams {
   int section_heads;       // key heads that are in flight at once, so that what they read and add to stays in L2
 };
 
-/// The gradient of a bias: [batch or 1, query heads or 1, seqlen_q, seqlen_k].
-struct BiasGradientParams {
-  float* data;
-  long long batch_stride, head_stride, row_stride;  // elements
-  int per_batch, per_head;                          // 0: all share it
-  int heads;                                        // query heads or 1
-  int tiles;                                        // of all planes
-};
-
 }  // namespace strobe

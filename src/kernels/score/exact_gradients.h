@@ -90,7 +90,7 @@ class ExactPairs {
         q_batch_(q_batch(params, sequence)),
         k_batch_(k_batch(params, sequence)),
         first_row_(first_block_of<R>(params, sequence, head, block_m) * block_m),
-        bias_plane_(sequence * params.score.bias.batch_stride + head * params.score.bias.head_stride),
+        bias_plane_(params.score.bias.row(sequence, head, 0)),
         slope_(R.alibi ? slope_log2(params.score.alibi, sequence, head) : 0.0F) {}
 
   __device__ __forceinline__ const unsigned short* query(const Rows& tensor, int query) const {

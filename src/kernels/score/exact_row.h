@@ -9,6 +9,7 @@
 #include "kernels/score/apply.h"
 #include "kernels/score/modifiers/bias.h"
 #include "kernels/score/modifiers/dropout.h"
+#include "kernels/score/modifiers/sink.h"
 #include "kernels/score/modifiers/tree_mask.h"
 #include "kernels/sequence/visible_keys.h"
 
@@ -33,8 +34,7 @@ struct ExactRow {
 template <ScoreRule R>
 __device__ __forceinline__ float bias_of(const BiasParams& bias, const ExactRow& row, int key) {
   if constexpr (R.bias) {
-    return bias_at<R>(bias,
-                      row.batch * bias.batch_stride + row.head * bias.head_stride + row.query * bias.row_stride + key);
+    return bias_at<R>(bias, bias.row(row.batch, row.head, row.query) + key);
   }
   return 0.0F;
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/math/philox.h"
 #include "kernels/score/modifiers/alibi.h"
+#include "kernels/score/modifiers/bias.h"
 #include "kernels/score/modifiers/softcap.h"
 
 namespace strobe {
@@ -19,13 +20,6 @@ struct BlockMaskParams {
 struct TreeParams {
   const unsigned long long* words;
   long long batch_stride;  // packed: 0
-};
-
-/// Bias rules: [batch or 1, query heads or 1, seqlen_q, seqlen_k].
-struct BiasParams {
-  const void* data;
-  long long batch_stride, head_stride, row_stride;  // elements
-  int in_pairs;                                     // 1: two neighbours from an even key on are one aligned access
 };
 
 /// Dropout rules.

@@ -1,13 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bias of a tile's scores, fetched to registers ahead of its use, in the scores' layout.
+// A bias: a tensor that is added to the scaled scores.
+//
+// Forward: of a single score bias_at(); of a tile BiasRows fetches it to registers ahead of its use, in the scores'
+// layout, unless TMA brings it through shared memory (sm90/forward/consume/bias.h). Derivative: 1; its own gradient is
+// dS, summed over those who share it (score/bias_gradient.h). The parameters are plain C++ without std headers, shared
+// by host and device.
 #pragma once
 
-#include "kernels/math/element.h"
-#include "kernels/score/fragment.h"
-#include "kernels/score/params.h"
 #include "kernels/score/rule.h"
 
-namespace strobe::score {
+#ifdef __CUDACC_RTC__
+#include "kernels/math/element.h"
+#include "kernels/score/fragment.h"
+#endif
+
+namespace strobe {
+
+/// Bias rules: [batch or 1, query heads or 1, seqlen_q, seqlen_k].
+struct BiasParams {
+  const void* data;
+  long long batch_stride, head_stride, row_stride;  // elements
+  int in_pairs;                                     // 1: two neighbours from an even key on are one aligned access
+
+  /// The index of a row's first element.
+  constexpr long long row(int batch, int head, int query) const {
+    return batch * batch_stride + head * head_stride + query * row_stride;
+  }
+};
+
+/// Its gradient: [batch or 1, query heads or 1, seqlen_q, seqlen_k].
+struct BiasGradientParams {
+  float* data;
+  long long batch_stride, head_stride, row_stride;  // elements
+  int per_batch, per_head;                          // 0: all share it
+  int heads;                                        // query heads or 1
+  int tiles;                                        // of all planes
+};
+
+/// Registers of a thread that a forward keeps for it, beside those of what is fetched.
+inline constexpr int kBiasRegisters = 8;
+
+#ifdef __CUDACC_RTC__
+
+namespace score {
 
 /// One number of the bias, `index` elements from its first.
 template <Element element>
@@ -128,4 +163,8 @@ class BiasRows<R, false> {
   }
 };
 
-}  // namespace strobe::score
+}  // namespace score
+
+#endif
+
+}  // namespace strobe

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/ptx/grid.h"
+#include "kernels/score/bias_gradient.h"
 #include "kernels/score/modifiers/block_mask.h"
 #include "kernels/sm80/backward/loader.h"
 #include "kernels/sm80/backward/products.h"

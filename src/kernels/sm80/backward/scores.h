@@ -43,8 +43,7 @@ struct PartBias {
   /// Pairs that do not exist get 0.
   __device__ __forceinline__ void fetch(const ScoreBlock<C>& block) {
     const BiasParams& params = block.params.score.bias;
-    const long long first = block.work.sequence * params.batch_stride + block.head * params.head_stride +
-                            block.query() * params.row_stride + block.key(0);
+    const long long first = params.row(block.work.sequence, block.head, block.query()) + block.key(0);
     const int queries = block.work.q.used - block.query();
     const int keys = block.work.k.used - block.key(0);
 #pragma unroll

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/scheduler/part.h"
+#include "kernels/score/modifiers/sink.h"
 #include "kernels/sm80/forward/row_rules.h"
 #include "kernels/sm80/forward/smem.h"
 

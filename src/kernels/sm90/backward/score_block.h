@@ -138,8 +138,7 @@ struct StepBias {
     const int head = block.head_in_batch - work.sequence * block.params.heads;
     const int query = block.query();
     const int key = block.key(0);
-    const long long first =
-        work.sequence * params.batch_stride + head * params.head_stride + query * params.row_stride + key;
+    const long long first = params.row(work.sequence, head, query) + key;
     const auto fetch_those = [&](const auto& exists) {
 #pragma unroll
       for (int i = 0; i < C.block_m / 2; ++i) {

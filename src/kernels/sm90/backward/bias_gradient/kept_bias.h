@@ -20,8 +20,7 @@ class KeptBias {
     const BiasParams& bias = params.score.bias;
     const int key = (tile.n * kKeyWarpgroups + warpgroup) * block_n(C) + warpgroup_row(0);
     const int query = tile.m * C.block_m + static_cast<int>(2 * (threadIdx.x % 4));
-    const long long first =
-        tile.sequence * bias.batch_stride + tile.head * bias.head_stride + query * bias.row_stride + key;
+    const long long first = bias.row(tile.sequence, tile.head, query) + key;
     const auto number = [&](int column, int row) {
       const bool exists = query + column < params.sequences.seqlen_q && key + row < params.sequences.seqlen_k;
       return exists ? score::bias_at<C.rule>(bias, first + column * bias.row_stride + row) : 0.0F;

@@ -2,6 +2,7 @@
 // The bias's gradient in tiles, and the sequences and heads that share one.
 #pragma once
 
+#include "kernels/score/bias_gradient.h"
 #include "kernels/score/modifiers/block_mask.h"
 #include "kernels/sm90/backward/bias_gradient/config.h"
 #include "kernels/sm90/backward/work.h"

@@ -2,6 +2,7 @@
 // Rows that see no key, and those that are owned and not used.
 #pragma once
 
+#include "kernels/score/modifiers/sink.h"
 #include "kernels/sm90/forward/store/lse.h"
 #include "kernels/sm90/forward/store/pipe.h"
 

@@ -2,7 +2,7 @@
 // O and LSE, from a warpgroup's registers to global memory.
 #pragma once
 
-#include "kernels/score/apply.h"
+#include "kernels/score/modifiers/sink.h"
 #include "kernels/sm90/forward/store/lse.h"
 #include "kernels/sm90/forward/store/pipe.h"
 #include "kernels/sm90/forward/tile/rows.h"
