@@ -25,6 +25,15 @@ ALLOWED = {
     "src/kernels/math": ["src/kernels/ptx"],
     "src/kernels/sequence": ["src/kernels/score/rule.h", "src/kernels/math", "src/kernels/ptx"],
     "src/kernels/score": SHARED_BY_SCORES,
+    # The softmax knows no modifier of scores, and these know neither it nor where they are applied.
+    "src/kernels/score/softmax.h": [
+        *(f"src/kernels/score/{name}.h" for name in ("fragment", "lse", "rule")),
+        *SHARED_BY_SCORES,
+    ],
+    "src/kernels/score/modifiers": [
+        *(f"src/kernels/score/{name}.h" for name in ("fragment", "params", "rule")),
+        *SHARED_BY_SCORES,
+    ],
     "src/kernels/scheduler": ["src/kernels/score", *SHARED_BY_SCORES],
     "src/kernels/auxiliary": ["src/kernels/score", *SHARED_BY_SCORES],
     **{

@@ -7,6 +7,7 @@
 #include "call/checked.h"
 #include "gpu/plan/few_queries.h"
 #include "gpu/plan/row_invariant.h"
+#include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm80/forward/smem.h"
 
 namespace strobe::sm80 {

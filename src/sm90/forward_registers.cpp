@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/score/params.h"
 #include "sm90/tile_candidates.h"
 
 namespace strobe::sm90 {
@@ -61,10 +62,11 @@ RoleRegisters role_registers(const Config& c) {
 }
 
 int option_registers(const ScoreRule& rule) {
-  const int options = int{rule.alibi} + int{rule.bias} + int{rule.max_logits} + int{rule.softcap} +
-                      int{rule.mask_left} + int{rule.tree_mask} + int{rule.varlen || rule.chunked} +
-                      int{rule.block_mask != 0};
-  return 8 * options + (rule.dropout ? 40 : 0);
+  const int modifiers = (rule.softcap ? kSoftcapRegisters : 0) + (rule.alibi ? kAlibiRegisters : 0) +
+                        (rule.bias ? kBiasRegisters : 0) + (rule.dropout ? kDropoutRegisters : 0) +
+                        (rule.tree_mask ? kTreeMaskRegisters : 0) + (rule.block_mask != 0 ? kBlockMaskRegisters : 0);
+  const int others = int{rule.max_logits} + int{rule.mask_left} + int{rule.varlen || rule.chunked};
+  return modifiers + 8 * others;
 }
 
 bool fits_registers(const Config& config) {

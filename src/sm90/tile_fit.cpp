@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sm90/tile_fit.h"
 
+#include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/forward_fields.h"
 #include "sm90/forward_registers.h"

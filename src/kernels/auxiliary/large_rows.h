@@ -106,7 +106,7 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
       const int key = first + score::fragment_column() + i % 2;
       const sequence::KeyRange keys = keys_of(query);
       if (query > last_row || key < keys.first || key > keys.last ||
-          !score::shows_pair(of.rule, params, of.sequence, of.head, query, key)) {
+          !score::shows_pair(of.rule, params.blocks, of.sequence, of.head, query, key)) {
         continue;
       }
       const float term = of.rule.bias ? score::bias_at<element>(of.rule.bias_float32, bias,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where modifiers meet scores: what becomes of Q K^T before masks and softmax, in this order: softcap, the scale where
-// it must come first, bias, ALiBi's slope.
+// Where modifiers meet scores. What becomes of Q K^T before masks and softmax, in this order: softcap, the scale where
+// it must come first, bias, ALiBi's slope; and the same of what a backward subtracts of an exponent. Masks follow in
+// mask.h, then softmax.h, then dropout of the probabilities.
 #pragma once
 
 #include "kernels/math/constants.h"
@@ -129,8 +130,8 @@ class Transform {
   AlibiRows<R, block_n, query_step> alibi_;
 };
 
-/// What a backward subtracts of the exponent of a softcapped score, score * scale_log2: the row's LSE, ALiBi's part and
-/// the bias. `distance`: of the query from its key's diagonal.
+/// What a backward subtracts of score * scale_log2, `score` being softcapped, to have a probability's exponent: the
+/// row's LSE, ALiBi's part and the bias. `distance`: of the query from its key's diagonal.
 template <ScoreRule R>
 __device__ __forceinline__ float subtracted(float lse_log2, float slope_log2, float distance, float bias) {
   float sum = lse_log2;
@@ -141,53 +142,6 @@ __device__ __forceinline__ float subtracted(float lse_log2, float slope_log2, fl
     sum = __fmaf_rn(bias, -kLog2E, sum);
   }
   return sum;
-}
-
-/// Scores that are all within a polynomial's reach join the sums of `softmax`.
-template <typename Softmax, int n, int count>
-__device__ __forceinline__ void add_near(Softmax& softmax, float (&s)[n], const SoftcapTerms<count>& polynomial) {
-  const float shifts[kRowsPerThread] = {softmax.shift(0), softmax.shift(1)};
-  softmax.add_exponentials(s, [&](float x, int r) { return __fmaf_rn(x, capped_factor(polynomial, x), -shifts[r]); });
-}
-
-/// The step of an OnlineSoftmax for scores that are all visible and still to be softcapped (caps_in_softmax). Where a
-/// warp's scores are all near 0, a polynomial makes their exponents.
-template <typename Softmax, int n>
-__device__ __forceinline__ bool capped_step(Softmax& softmax, float (&s)[n], const ScoreParams& params) {
-  const auto exponent_of = [&](float x) { return __fmul_rz(softcapped(params.softcap, x), params.scale_log2); };
-  if (params.scale_log2 >= Softmax::kMostFused) {  // a cap that leaves them large
-    for_each_score(s, [&](float& x, int, int) { x = exponent_of(x); });
-    return softmax.step(s, 1.0F);
-  }
-  float furthest[kRowsPerThread] = {};
-  for_each_score(s, [&](const float& x, int r, int) { furthest[r] = fmaxf(furthest[r], fabsf(x)); });
-  bool passes = false;
-#pragma unroll
-  for (int r = 0; r < kRowsPerThread; ++r) {
-    // tanh(x) is at most x: near the cap the maximum is looked at more often than it need be.
-    const float twice = furthest[r] * params.softcap.exponent;
-    passes |= twice * params.scale_log2 > (softmax.max_log2[r] + Softmax::kSlack) * (2.0F * kLog2E);
-  }
-  const bool grew = __any_sync(kFullWarp, passes);
-  if (grew) {
-    softmax.raise_maximum_by(s, exponent_of);
-  }
-  const float reach = fmaxf(furthest[0], furthest[1]);
-  if (__all_sync(kFullWarp, reach <= params.softcap.near.reach)) {
-    add_near(softmax, s, params.softcap.near);
-    return grew;
-  }
-  if (__all_sync(kFullWarp, reach <= params.softcap.far.reach)) {
-    add_near(softmax, s, params.softcap.far);
-    return grew;
-  }
-  if (__any_sync(kFullWarp, reach * params.softcap.exponent > kSoftcapMostExponent)) {
-    const float most = kSoftcapMostExponent / params.softcap.exponent;
-    for_each_score(s, [&](float& x, int, int) { x = ptx::min_nan(x, most); });
-  }
-  const float offsets[kRowsPerThread] = {params.scale_log2 - softmax.shift(0), params.scale_log2 - softmax.shift(1)};
-  softmax.add_pairs(s, [&](float& x, float& y, int r) { capped_exponents(params.softcap, x, y, offsets[r]); });
-  return grew;
 }
 
 }  // namespace strobe::score

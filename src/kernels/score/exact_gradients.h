@@ -158,7 +158,7 @@ __device__ __forceinline__ void recompute_query(const BackwardParams& params, co
   ExactGradient<R.element, head_dim> sum(params.head_dim);
 #pragma unroll 1
   for (int key = keys.first; key <= keys.last && !sum.all_nan(); ++key) {
-    if (shows_pair<R>(params, sequence, head, query, key)) {
+    if (shows_pair<R>(params.blocks, sequence, head, query, key)) {
       sum.add(pairs.score_gradient(query, key), pairs.key(params.k, key));
     }
   }
@@ -199,7 +199,7 @@ __device__ __forceinline__ void recompute_key(const BackwardParams& params, cons
     const ExactPairs<R> pairs(params, rows, of.sequence, head, block_m);
 #pragma unroll 1
     for (int query = queries.first; query <= last && !sum.all_nan(); ++query) {
-      if (!shows_pair<R>(params, of.sequence, head, query, key)) {
+      if (!shows_pair<R>(params.blocks, of.sequence, head, query, key)) {
         continue;
       }
       const float factor = kOfK ? pairs.score_gradient(query, key) : pairs.probability(query, key);

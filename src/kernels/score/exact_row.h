@@ -8,6 +8,7 @@
 
 #include "kernels/score/apply.h"
 #include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/block_mask.h"
 #include "kernels/score/modifiers/dropout.h"
 #include "kernels/score/modifiers/sink.h"
 #include "kernels/score/modifiers/tree_mask.h"
@@ -37,13 +38,6 @@ __device__ __forceinline__ float bias_of(const BiasParams& bias, const ExactRow&
     return bias_at<R>(bias, bias.row(row.batch, row.head, row.query) + key);
   }
   return 0.0F;
-}
-
-/// Whether a row's block mask shows a key.
-template <ScoreRule R>
-__device__ __forceinline__ bool block_is_shown(const BlockMaskParams& blocks, const ExactRow& row, int key) {
-  return blocks.data[row.batch * blocks.batch_stride + row.head * blocks.head_stride +
-                     row.query / R.block_mask * blocks.row_stride + key / R.block_mask] != 0;
 }
 
 /// Rows of K and V as float32: of 16-bit elements.
@@ -88,7 +82,7 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
 #pragma unroll 1
   for (int key = row.keys.first; key <= row.keys.last; ++key) {
     if constexpr (R.block_mask != 0) {
-      if (!block_is_shown<R>(blocks, row, key)) {
+      if (!shows_pair<R>(blocks, row.batch, row.head, row.query, key)) {
         continue;
       }
     }

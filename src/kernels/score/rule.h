@@ -29,9 +29,6 @@ struct ScoreRule {
   bool operator==(const ScoreRule&) const = default;
 };
 
-// Columns of a tile that two lanes draw dropout's random numbers for, one block each.
-inline constexpr int kDropoutColumns = 32;
-
 /// Whether rows may begin or end at different keys.
 constexpr bool has_diagonal(const ScoreRule& rule) { return rule.mask_left || rule.mask_right; }
 

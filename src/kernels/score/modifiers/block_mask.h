@@ -1,31 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// Block masks, as a backward looks at them: pair by pair.
+// A block mask shows or hides blocks of rule.block_mask queries by as many keys.
+//
+// Forward and backward go from block to block past those that are hidden (BlockWalk and Steps of each family): scores
+// of a block that is computed are all shown. Of a single pair: shows_pair(). The parameters are plain C++ without std
+// headers, shared by host and device.
 #pragma once
 
-#include "kernels/score/backward_params.h"
 #include "kernels/score/rule.h"
 
-namespace strobe::score {
+namespace strobe {
 
-/// The mask's block of query 0 and key 0 of one query head.
-__device__ __forceinline__ const unsigned char* first_mask_block(const BackwardParams& params, int sequence, int head) {
-  return params.blocks.data + sequence * params.blocks.batch_stride + head * params.blocks.head_stride;
-}
+/// Block-mask rules: [batch or 1, query heads or 1, blocks of queries, blocks of keys], 0 hides.
+struct BlockMaskParams {
+  const unsigned char* data;
+  long long batch_stride, head_stride, row_stride;
+
+  /// The block of query 0 and key 0 of a query head.
+  constexpr const unsigned char* first(int batch, int head) const {
+    return data + batch * batch_stride + head * head_stride;
+  }
+};
+
+/// Registers of a thread that a forward keeps for it.
+inline constexpr int kBlockMaskRegisters = 8;
+
+#ifdef __CUDACC_RTC__
+
+namespace score {
 
 /// Whether a block mask shows a pair of a query and a key.
-__device__ __forceinline__ bool shows_pair(const ScoreRule& rule, const BackwardParams& params, int sequence, int head,
+__device__ __forceinline__ bool shows_pair(const ScoreRule& rule, const BlockMaskParams& params, int batch, int head,
                                            int query, int key) {
   if (rule.block_mask == 0) {
     return true;
   }
   const auto block_of = [&](int row) { return rule.block_mask == 64 ? row / 64 : row / 128; };  // not by a variable
-  const long long row = block_of(query) * params.blocks.row_stride;
-  return __ldg(first_mask_block(params, sequence, head) + row + block_of(key)) != 0;
+  const long long row = block_of(query) * params.row_stride;
+  return __ldg(params.first(batch, head) + row + block_of(key)) != 0;
 }
 
 template <ScoreRule R>
-__device__ __forceinline__ bool shows_pair(const BackwardParams& params, int sequence, int head, int query, int key) {
-  return shows_pair(R, params, sequence, head, query, key);
+__device__ __forceinline__ bool shows_pair(const BlockMaskParams& params, int batch, int head, int query, int key) {
+  return shows_pair(R, params, batch, head, query, key);
 }
 
-}  // namespace strobe::score
+}  // namespace score
+
+#endif
+
+}  // namespace strobe

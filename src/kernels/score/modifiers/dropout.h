@@ -1,16 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout of a tile's probabilities. include/strobe/dropout.h says which are dropped: a block of Philox decides on
-// sixteen pairs of a query and a key, of which two neighbouring rows of a fragment hold eight each, whether its rows
-// are queries or keys. So the lanes of two such rows draw every second block and give each other half of it.
+// Dropout: probabilities become 0 at random, and the others are divided by the probability of being kept.
+// include/strobe/dropout.h says which are dropped: a block of Philox decides on sixteen pairs of a query and a key, of
+// which two neighbouring rows of a fragment hold eight each, whether its rows are queries or keys. So the lanes of two
+// such rows draw every second block and give each other half of it.
+//
+// Forward: of a tile Dropout, operand by operand StepDropout; rows are divided by the probability in the end.
+// Derivative: a dropped pair's dP is 0, by without_dropped() or the sign of P (mark_dropped). Of a single pair:
+// is_dropped(). The parameters are plain C++ without std headers, shared by host and device.
 #pragma once
 
 #include "kernels/math/philox.h"
-#include "kernels/ptx/arithmetic.h"
-#include "kernels/score/fragment.h"
-#include "kernels/score/params.h"
 #include "kernels/score/rule.h"
 
-namespace strobe::score {
+#ifdef __CUDACC_RTC__
+#include "kernels/ptx/arithmetic.h"
+#include "kernels/score/fragment.h"
+#endif
+
+namespace strobe {
+
+/// Dropout rules.
+struct DropoutParams {
+  DropoutKey key;
+  const unsigned long long* state;      // null, or seed and offset in memory, instead of the key's
+  float keep_probability, keep_factor;  // the probability of being kept, and one over it
+};
+
+// Columns of a tile that two lanes draw the random numbers for, one block each.
+inline constexpr int kDropoutColumns = 32;
+
+/// Registers of a thread that a forward keeps for it.
+inline constexpr int kDropoutRegisters = 40;
+
+#ifdef __CUDACC_RTC__
+
+namespace score {
 
 /// Seed and offset where they lie. They are made uniform whether or not they were loaded: where ptxas guards those
 /// instructions with a predicate, it may use another by mistake (seen with CUDA 13.0, of ALiBi with dropout).
@@ -168,4 +192,60 @@ class Dropout<R, block_n> {
   }
 };
 
-}  // namespace strobe::score
+/// The probabilities of one tile, block_n keys wide, drawn as they become operands, sixteen keys at a time.
+template <ScoreRule R, int block_n>
+class StepDropout {
+ public:
+  /// `head`: counted through the batch; `query`: this thread's first.
+  __device__ __forceinline__ StepDropout(const DropoutParams& params, int head, int query)
+      : key_(dropout_key_of(params)), head_(head), query_(query), slices_(key_) {
+    static_assert(block_n % kDropoutColumns == 0);
+  }
+
+  /// Zeros where the probabilities of the sixteen keys of step `step` of block n are dropped. Steps come in order.
+  __device__ __forceinline__ void apply(unsigned (&p)[4], int n, int step) {
+    if (step % 2 == 0) {
+      slices_ = draw_rows<kDropoutColumns>(key_, head_, query_, n * block_n + step * 16 + fragment_column());
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      p[j] &= ~slices_.dropped(step % 2, j % kRowsPerThread, j / kRowsPerThread);
+    }
+  }
+
+ private:
+  DropoutKey key_;
+  int head_, query_;
+  DropoutSlices<kDropoutColumns> slices_;
+};
+
+/// Dropout of rules that have none.
+template <ScoreRule R, int block_n>
+  requires(!R.dropout)
+class StepDropout<R, block_n> {
+ public:
+  __device__ __forceinline__ StepDropout(const DropoutParams&, int, int) {}
+  __device__ __forceinline__ void apply(unsigned (&)[4], int, int) {}
+};
+
+/// dP of a pair of neighbours, 0 where it is dropped: ones in the halves of `dropped`.
+__device__ __forceinline__ float2 without_dropped(const float* dp, unsigned dropped) {
+  return {(dropped & 1U) != 0 ? 0.0F : dp[0], (dropped >> 31) != 0 ? 0.0F : dp[1]};
+}
+
+/// Float16 pairs of the probabilities at p[i][j] of an operand, with the sign of dropped ones set.
+template <int columns>
+__device__ __forceinline__ unsigned mark_dropped(unsigned halves, const DropoutSlices<columns>& slices, int i, int j) {
+  return halves | (slices.dropped(i, j / kRowsPerThread, j % kRowsPerThread) & 0x80008000U);
+}
+
+/// dS times the probability of being kept, of P with such a sign and D times that probability.
+__device__ __forceinline__ float marked_score_gradient(float p, float dp, float d) {
+  return __fmaf_rn(fmaxf(p, 0.0F), dp, -fabsf(p) * d);
+}
+
+}  // namespace score
+
+#endif
+
+}  // namespace strobe

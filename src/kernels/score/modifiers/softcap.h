@@ -2,17 +2,14 @@
 // Softcap: a scaled score s becomes cap tanh(s / cap). Kernels compute the tanh, from exponentials and reciprocals; the
 // factor `cap` is part of what makes exponents of it (ScoreParams::scale_log2).
 //
-// Forward: softcapped(), of two scores softcap_two(); exponents in one with their softmax by capped_factor() and
-// capped_exponents().
-// Derivative: softcap_derivative(). The parameters are plain C++ without std headers, shared by host and device.
+// Forward: softcapped(), of two scores softcap_two(), with their softmax in one softcap_step.h. Derivative:
+// softcap_derivative(). The parameters are plain C++ without std headers, shared by host and device.
 #pragma once
 
 #include "kernels/score/rule.h"
 
 #ifdef __CUDACC_RTC__
-#include "kernels/math/constants.h"
 #include "kernels/ptx/arithmetic.h"
-#include "kernels/score/fragment.h"
 #endif
 
 namespace strobe {
@@ -70,29 +67,6 @@ __device__ __forceinline__ void softcap_two(const SoftcapParams& params, float& 
 
 /// What a score's gradient is multiplied with, given its tanh.
 __device__ __forceinline__ float softcap_derivative(float tanh) { return __fmaf_rn(-tanh, tanh, 1.0F); }
-
-/// What a score within reach is multiplied with to be an exponent.
-template <int count>
-__device__ __forceinline__ float capped_factor(const SoftcapTerms<count>& polynomial, float score) {
-  const float square = score * score;
-  float factor = polynomial.terms[count - 1];
-#pragma unroll
-  for (int i = count - 2; i >= 0; --i) {
-    factor = __fmaf_rn(factor, square, polynomial.terms[i]);
-  }
-  return factor;
-}
-
-/// Two scores of one row, as exponents relative to what `offset` is scale_log2 less. Neither is so large that its
-/// exponential must be limited.
-__device__ __forceinline__ void capped_exponents(const SoftcapParams& params, float& x, float& y, float offset) {
-  const float half = params.half;
-  const float a = __fmaf_rn(ptx::ex2_approx(x * params.exponent), half, half);  // over scale_log2
-  const float b = __fmaf_rn(ptx::ex2_approx(y * params.exponent), half, half);
-  const float reciprocal = ptx::rcp_approx(a * b);
-  x = __fmaf_rn(reciprocal, b, offset);
-  y = __fmaf_rn(reciprocal, a, offset);
-}
 
 #endif
 

@@ -1,14 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tree masks: of a sequence's last keys, as many as it has queries, each query sees those whose bits are set in its
-// number. Keys before them are no matter of it.
+// number. Keys before them are no matter of it. Forwards have it alone.
+//
+// Forward: of a tile TreeRows, among the other masks (score/mask.h), of a single key shows(). The parameters are plain
+// C++ without std headers, shared by host and device.
 #pragma once
 
-#include "kernels/score/fragment.h"
-#include "kernels/score/params.h"
 #include "kernels/score/rule.h"
-#include "kernels/sequence/visible_keys.h"
 
-namespace strobe::score {
+#ifdef __CUDACC_RTC__
+#include "kernels/math/constants.h"
+#include "kernels/score/fragment.h"
+#include "kernels/sequence/visible_keys.h"
+#endif
+
+namespace strobe {
+
+/// Tree-mask rules: a number for each query, [batch, seqlen_q], packed [total_q].
+struct TreeParams {
+  const unsigned long long* words;
+  long long batch_stride;  // packed: 0
+};
+
+/// Registers of a thread that a forward keeps for it.
+inline constexpr int kTreeMaskRegisters = 8;
+
+#ifdef __CUDACC_RTC__
+
+namespace score {
 
 /// One row's. Without a tree mask nothing reads it.
 struct TreeRow {
@@ -102,4 +121,8 @@ class TreeRows<R, query_step> {
   unsigned long long hidden_[kRowsPerThread];
 };
 
-}  // namespace strobe::score
+}  // namespace score
+
+#endif
+
+}  // namespace strobe

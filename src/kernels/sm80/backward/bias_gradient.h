@@ -42,8 +42,9 @@ class BiasGradient {
     work.head_kv = head / params_.heads_per_kv;
     work.n = tile_.n;
     score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params_.visibility, work);
-    const bool visible = tile_.m >= work.m_begin && tile_.m < work.m_end &&
-                         score::shows_pair<C.rule>(params_, sequence, head, tile_.m * C.block_m, work.n * block_n(C));
+    const bool visible =
+        tile_.m >= work.m_begin && tile_.m < work.m_end &&
+        score::shows_pair<C.rule>(params_.blocks, sequence, head, tile_.m * C.block_m, work.n * block_n(C));
     if (!visible) {
       return;
     }
@@ -85,7 +86,7 @@ class BiasGradient {
       ScoreBlock<C> block = first;
       block.key_first += f * kFragmentRows;
       for_each_gradient<C>(block, row_numbers(kPlan.d_sum) + row, [&](int i, const float2& d, unsigned dropped) {
-        const float2 gradient = kept(&dp[f][i], dropped);
+        const float2 gradient = score::without_dropped(&dp[f][i], dropped);
         const int column = i / 4 * 8;
         sums[f][i] += gradient_of(s[f][i], column < left, (gradient.x - d.x) * keep_factor);
         sums[f][i + 1] += gradient_of(s[f][i + 1], column + 1 < left, (gradient.y - d.y) * keep_factor);

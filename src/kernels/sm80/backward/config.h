@@ -3,6 +3,7 @@
 // without std headers: the host's compiler reads it for the launch and NVRTC for the kernels.
 #pragma once
 
+#include "kernels/score/modifiers/dropout.h"
 #include "kernels/score/rule.h"
 #include "kernels/sm80/tile/warp.h"
 

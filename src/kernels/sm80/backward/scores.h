@@ -224,18 +224,13 @@ __device__ __forceinline__ void for_each_gradient(const ScoreBlock<C>& block, co
   }
 }
 
-/// dP without what is dropped.
-__device__ __forceinline__ float2 kept(const float* dp, unsigned dropped) {
-  return {(dropped & 1U) != 0 ? 0.0F : dp[0], (dropped >> 31) != 0 ? 0.0F : dp[1]};
-}
-
 /// P and dS = P (dP - D) as operands. A hidden pair's P is 0, and its dS is 0 unless dP - D is not finite: see
 /// score/exact_gradients.h. Under dropout dS is computed times the probability of being kept.
 template <Config C>
 __device__ __forceinline__ void to_operands(const ScoreBlock<C>& block, const Scores<C>& s, const Scores<C>& slope,
                                             const Scores<C>& dp, const float* d_sum, Operand<C>& p, Operand<C>& ds) {
   for_each_gradient<C>(block, d_sum, [&](int i, const float2& d, unsigned dropped) {
-    const float2 gradient = kept(&dp[i], dropped);
+    const float2 gradient = score::without_dropped(&dp[i], dropped);
     const float* const factor = C.rule.softcap ? &slope[i] : &s[i];
     p[i / 8][i % 8 / 2] = pack<C.rule.element>(s[i], s[i + 1]) & ~dropped;
     ds[i / 8][i % 8 / 2] = pack<C.rule.element>(factor[0] * (gradient.x - d.x), factor[1] * (gradient.y - d.y));

@@ -69,8 +69,9 @@ class Steps<C> {
     window_ = window;
     const int block = window + lane_of_warp();
     const int first_head = work_.head_kv * params_.heads_per_kv;
-    const bool shown = block < work_.m_end && score::shows_pair<C.rule>(params_, work_.sequence, first_head + head,
-                                                                        block * C.block_m, work_.n * block_n(C));
+    const bool shown =
+        block < work_.m_end && score::shows_pair<C.rule>(params_.blocks, work_.sequence, first_head + head,
+                                                         block * C.block_m, work_.n * block_n(C));
     shown_ = __ballot_sync(kFullWarp, shown);
   }
 

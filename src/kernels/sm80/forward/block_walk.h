@@ -34,8 +34,7 @@ class BlockWalk<C> {
  public:
   __device__ __forceinline__ BlockWalk(const Params& params, const TileWork& work) : begin_(work.n_begin) {
     const BlockMaskParams& blocks = params.blocks;
-    const unsigned char* const first = blocks.data + work.tile.sequence * blocks.batch_stride +
-                                       static_cast<long long>(work.tile.head) * blocks.head_stride;
+    const unsigned char* const first = blocks.first(work.tile.sequence, work.tile.head);
     const int row_last = (work.q.used - 1) / C.rule.block_mask;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {

@@ -4,8 +4,8 @@
 
 #include "kernels/score/apply.h"
 #include "kernels/score/mask.h"
+#include "kernels/score/modifiers/dropout.h"
 #include "kernels/score/softmax.h"
-#include "kernels/sm80/forward/dropout.h"
 #include "kernels/sm80/forward/tile_work.h"
 
 namespace strobe::sm80::forward {
@@ -23,9 +23,10 @@ using FragmentMask = score::Mask<C.rule, C.block_n, kQueryStep<C>>;
 template <Config C>
 struct RowRules {
   using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>>;
+  using Dropout = score::StepDropout<C.rule, C.block_n>;
 
   Transform transform;
-  RowDropout<C> dropout;
+  Dropout dropout;
 };
 
 /// The rules of all of a warp's rows.

@@ -216,19 +216,7 @@ __device__ __forceinline__ score::DropoutSlices<queries> draw_dropout(const Scor
   return score::draw_columns<queries>(score::dropout_key_of(block.params.score.dropout), head, query, key);
 }
 
-/// Float16 pairs of the probabilities at p[i][j] of an operand, with the sign of dropped ones set.
-template <int columns>
-__device__ __forceinline__ uint32_t mark_dropped(uint32_t halves, const score::DropoutSlices<columns>& slices, int i,
-                                                 int j) {
-  return halves | (slices.dropped(i, j / kRowsPerThread, j % kRowsPerThread) & 0x80008000U);
-}
-
-/// Under dropout: dS times the probability of being kept, of P with its sign and D times that probability.
-__device__ __forceinline__ float dropped_score_gradient(float p, float dp, float d) {
-  return __fmaf_rn(fmaxf(p, 0.0F), dp, -fabsf(p) * d);
-}
-
-/// D as dropped_score_gradient() takes it.
+/// D times a factor.
 template <Config C>
 __device__ __forceinline__ void scale_sums(RowNumbers<C>& d_sum, float factor) {
 #pragma unroll

@@ -11,6 +11,7 @@
 
 #include "devices.h"
 #include "gpu/plan/plan_problem.h"
+#include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm80/forward/smem.h"
 #include "plan_options.h"
 #include "sm80/forward_variant.h"

@@ -7,6 +7,7 @@
 
 #include "gpu/params/score.h"
 #include "gpu/plan/plan_problem.h"
+#include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm90/forward/smem.h"
 #include "kernels/sm90/tile/panel.h"
 #include "sm90/forward_variant.h"

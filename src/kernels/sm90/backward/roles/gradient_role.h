@@ -68,8 +68,8 @@ class GradientRole : Role<C> {
           const float2 p = ptx::cvt_f32x2_from_f16x2(words[2 * half + r]);
           float* two = &dp[8 * i + 4 * half + 2 * r];
           if constexpr (C.rule.dropout) {
-            two[0] = dropped_score_gradient(p.x, two[0] * kProbabilityScale, d.x);
-            two[1] = dropped_score_gradient(p.y, two[1] * kProbabilityScale, d.y);
+            two[0] = score::marked_score_gradient(p.x, two[0] * kProbabilityScale, d.x);
+            two[1] = score::marked_score_gradient(p.y, two[1] * kProbabilityScale, d.y);
           } else {
             two[0] = p.x * __fmaf_rn(two[0], kProbabilityScale, -d.x);
             two[1] = p.y * __fmaf_rn(two[1], kProbabilityScale, -d.y);

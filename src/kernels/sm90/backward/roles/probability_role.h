@@ -94,7 +94,7 @@ class ProbabilityRole : Role<C> {
   __device__ __forceinline__ void hand_over(const ScoreBlock<C>& block, const Scores<C>& s, Operand<C>& p) {
     if constexpr (C.rule.dropout) {
       const score::DropoutSlices<C.block_m> slices = draw_dropout<C.block_m>(block, 0);
-      store_halves(s, [&](uint32_t halves, int i, int j) { return mark_dropped(halves, slices, i, j); });
+      store_halves(s, [&](uint32_t halves, int i, int j) { return score::mark_dropped(halves, slices, i, j); });
       to_operand(p, s);
       drop(p, slices);
     } else {

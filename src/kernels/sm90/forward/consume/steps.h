@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/score/apply.h"
+#include "kernels/score/modifiers/softcap_step.h"
 #include "kernels/sm90/forward/consume/rings.h"
 #include "kernels/sm90/forward/smem.h"
 #include "kernels/sm90/forward/tile/blocks.h"
