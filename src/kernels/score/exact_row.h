@@ -31,6 +31,15 @@ struct ExactRow {
   TreeRow tree = {};  // tree-mask rules
 };
 
+/// What is added to the score of a visible key.
+template <ScoreRule R>
+__device__ __forceinline__ float bias_of(const BiasParams& bias, const ExactRow& row, int key) {
+  if constexpr (R.bias) {
+    return bias_at<R>(bias, bias.row(row.batch, row.head, row.query) + key);
+  }
+  return 0.0F;
+}
+
 /// Rows of K and V as float32: of 16-bit elements.
 template <Element element>
 struct ElementRows {
@@ -92,10 +101,7 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
       score += __shfl_xor_sync(kFullWarp, score, distance);
     }
     // Rounded before the maximum is subtracted, and towards zero, as OnlineSoftmax's of large scores.
-    float bias = 0.0F;
-    if constexpr (R.bias) {
-      bias = bias_at<R>(params.bias, params.bias.row(row.batch, row.head, row.query) + key);
-    }
+    const float bias = bias_of<R>(params.bias, row, key);
     const float exponent = __fmul_rz(transformed(R, params, score, slope, row.center - key, bias), scale);
     const float raised = fmaxf(sums.max_log2, exponent);
     const float shift = raised == kMinusInfinity ? 0.0F : raised;
@@ -122,7 +128,7 @@ __device__ __forceinline__ void recompute_row(const ScoreParams& params, const B
                                               const ExactRow& row, unsigned short* destination,
                                               const KeyRows& rows = {}) {
   RowSums<head_dim_v> sums = row_sums<R, head_dim_v>(params, blocks, row, rows);
-  const float shrunk = sums.join(sink_log2<R>(params.sink, row.head));
+  const float shrunk = sums.join(sink_log2<R>(params, row.head));
 #pragma unroll
   for (int i = 0; i < sums.kColumns; ++i) {
     const int column = static_cast<int>(threadIdx.x % kThreadsPerWarp) + i * kThreadsPerWarp;

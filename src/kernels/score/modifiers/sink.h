@@ -8,6 +8,7 @@
 #pragma once
 
 #include "kernels/math/constants.h"
+#include "kernels/score/params.h"
 #include "kernels/score/rule.h"
 
 namespace strobe::score {
@@ -17,8 +18,8 @@ __device__ __forceinline__ float sink_log2(const float* sink, long long head) { 
 
 /// The same; -inf without a sink.
 template <ScoreRule R>
-__device__ __forceinline__ float sink_log2(const float* sink, long long head) {
-  return R.sink ? sink_log2(sink, head) : kMinusInfinity;
+__device__ __forceinline__ float sink_log2(const ScoreParams& params, int head) {
+  return R.sink ? sink_log2(params.sink, head) : kMinusInfinity;
 }
 
 }  // namespace strobe::score
