@@ -64,7 +64,7 @@ __device__ __forceinline__ void repair_part_row(const ScoreParams& score, const 
   }
   const score::ExactRow exact = exact_of();
   score::RowSums<head_dim_v> sums = score::row_sums<R, head_dim_v>(score, blocks, exact, rows);
-  const float shrunk = sums.join(joins_sink ? score::sink_log2<R>(score.sink, exact.head) : kMinusInfinity);
+  const float shrunk = sums.join(joins_sink ? score::sink_log2<R>(score, exact.head) : kMinusInfinity);
   const int lane = threadIdx.x % score::kThreadsPerWarp;
   if (lane == 0) {
     *stored.statistics = {sums.max_log2, sums.sum};

@@ -64,7 +64,7 @@ __device__ __forceinline__ void finish_rows(const Params& params, const TileWork
     factor[r] = 1.0F;
     if constexpr (C.rule.sink) {
       factor[r] =
-          softmax.join(r, exists ? score::sink_log2<C.rule>(params.score.sink, head_of<C>(work, row)) : kMinusInfinity);
+          softmax.join(r, exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
     }
     factor[r] *= ptx::rcp_approx(softmax.sum[r]);
     if constexpr (C.rule.dropout) {
@@ -136,7 +136,7 @@ __device__ __forceinline__ void store_nothing(const Params& params, const TileWo
     if (i % chunks == 0) {
       const bool exists = row < used_rows<C>(work);
       store_lse<C>(params, work, row,
-                   exists ? score::sink_log2<C.rule>(params.score.sink, head_of<C>(work, row)) * kLn2 : kMinusInfinity);
+                   exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) * kLn2 : kMinusInfinity);
     }
   }
 }
@@ -183,9 +183,8 @@ __device__ __forceinline__ bool store_part_rows(const Params& params, const Tile
     }
     float factor = 1.0F;
     if constexpr (C.rule.sink) {
-      factor =
-          softmax.join(r, sink_joins_part<C>(work) ? score::sink_log2<C.rule>(params.score.sink, head_of<C>(work, row))
-                                                   : kMinusInfinity);
+      factor = softmax.join(
+          r, sink_joins_part<C>(work) ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
     }
     const PartRow to = part_row<C.head_dim_v>(params.split, work.tile.part.slot, row - work.m_begin);
     finite &= store_part_row<C.rule, C.head_dim_v>(to, r, o, factor, softmax.max_log2[r], softmax.sum[r]);

@@ -19,7 +19,7 @@ __device__ __forceinline__ void store_nothing(const Params& params, const TileWo
     if (i % chunks == 0) {
       const bool exists = row < work.q.used * C.packed_heads;
       store_lse<C>(params, work, row,
-                   exists ? score::sink_log2<C.rule>(params.score.sink, head_of<C>(work, row)) * kLn2 : kMinusInfinity);
+                   exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) * kLn2 : kMinusInfinity);
     }
   }
 }

@@ -67,7 +67,7 @@ __device__ __forceinline__ bool store_tile(const Params& params, OutputPipe<C>& 
     if constexpr (C.rule.sink) {
       const bool joins = exists && joins_sink<C>(work.tile.part);
       factor[r] =
-          softmax.join(r, joins ? score::sink_log2<C.rule>(params.score.sink, head_of<C>(work, row)) : kMinusInfinity);
+          softmax.join(r, joins ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) : kMinusInfinity);
     }
     if constexpr (kSplits<C>) {
       if (is_part) {
