@@ -298,6 +298,7 @@ static void test_null_plans_are_rejected(void) {
 
 static const named_test kTests[] = {
     TEST(version_is_the_projects),
+    TEST(versions_compare_as_numbers),
     TEST(forward_and_backward),
     TEST(options_may_be_null),
     TEST(options_reach_the_engine),

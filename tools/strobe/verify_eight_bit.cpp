@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -192,6 +193,7 @@ class EightBitReport {
   Status add(reference::EightBitInputs kind) {
     const char* const name = reference::name_of(kind);
     titles_.push_back({name});
+    std::ranges::replace(titles_.back().title, ' ', '\n');
     Inputs inputs(reference::make_eight_bit_inputs(kind, extents_.keys, extents_.heads, extents_.head_dim, seed_),
                   extents_, options_, execution_);
     if (Status status = inputs.find_exact(); !status.ok()) return status;
