@@ -61,17 +61,17 @@ def _constants(call: Call) -> dict[str, Any]:
 def _jvp(primals: Any, tangents: Any, *, call: Call) -> Any:
     tensors = dict(zip(call.operands, primals, strict=True))
     if call.target == "tangent":
-        outputs = list(bind("tangent", tensors, call.results, **_constants(call)).values())
+        results = list(bind("tangent", tensors, call.results, **_constants(call)).values())
         nonzero = [x for x in tangents if type(x) is not ad.Zero]
-        return outputs, second_p.bind(*nonzero, types=tuple(jax.typeof(x) for x in outputs))
+        return results, second_p.bind(*nonzero, types=tuple(jax.typeof(x) for x in results))
     directions = {name: x for name, x in zip(call.operands, tangents, strict=True) if type(x) is not ad.Zero}
     _check(call, tensors, directions)
     outputs = bind("forward", tensors, call.results, **_constants(call))
     outputs |= {name: checkpoint_name(outputs[name], saved) for name, saved in RESIDUALS.items()}
     operands = tensors | {name: outputs[name] for name in RESIDUALS}
     operands |= {TANGENTS[name]: x for name, x in directions.items()}
-    results = [TANGENTS[name] for name in call.results]
-    derivatives = bind("tangent", operands, results, **_constants(call))
+    names = [TANGENTS[name] for name in call.results]
+    derivatives = bind("tangent", operands, names, **_constants(call))
     return list(outputs.values()), list(derivatives.values())
 
 
