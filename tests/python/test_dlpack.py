@@ -105,7 +105,7 @@ def test_read_only_outputs_are_rejected(qkv):
     out = np.zeros_like(qkv[0])
     out.flags.writeable = False
     for given in (out, Producer(out)):
-        with pytest.raises(ValueError, match="o is read-only: it must be writable"):
+        with pytest.raises(ValueError, match="out is read-only: it must be writable"):
             strobe.attention(*qkv, out=given)
 
 

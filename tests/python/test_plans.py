@@ -75,7 +75,7 @@ def test_pointers_and_strides_are_each_calls_own():
             assert (strobe.attention(*moved) == wanted).all()
         with pytest.raises(ValueError, match="q has stride 2 on its last axis: it must be 1"):
             strobe.attention(np.stack([q, q], -1)[..., 0], k, v)
-        with pytest.raises(ValueError, match="o is read-only: it must be writable"):
+        with pytest.raises(ValueError, match="out is read-only: it must be writable"):
             locked = np.empty_like(q)
             locked.flags.writeable = False
             strobe.attention(q, k, v, out=locked)
