@@ -85,7 +85,7 @@ def _check_derivatives(q: Tensor, k: Tensor, v: Tensor, options: Mapping[str, An
             value = options.get(name)
             if isinstance(value, Tensor) and value.requires_grad:
                 raise NotImplementedError(f"{name} requires a gradient, which attention does not have: detach it")
-    if forward_ad._current_level >= 0 and has_tangents(q, k, v, options.get("bias"), options.get("sink")):
+    if forward_ad._current_level >= 0 and has_tangents(q, k, v, *options.values()):
         raise NotImplementedError(ops.NO_FORWARD_MODE)
 
 
