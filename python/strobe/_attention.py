@@ -131,13 +131,13 @@ def attention(
     framework = framework_of(q)
     if framework.name == "jax":
         return _jax_attention(q, k, v, mask, out, return_lse, return_max_logits, options)
-    q, k, v = framework.without_tape(q, k, v, options)
     if mask is not None:
         framework.reject_gradients("strobe.attention does not record: call strobe.torch.attention", mask=mask)
         read = framework.can_read(mask)
         k, v = apply_mask(framework, mask, (q, k, v), options, read=read, has_backward=False)
     if framework.is_compiling():
         return _compiled_attention(q, k, v, out, return_lse, return_max_logits, options)
+    q, k, v = framework.without_tape(q, k, v, options)
     if out is None:
         return forward(q, k, v, None, return_lse, return_max_logits, options)
     check_outputs(out=out)
@@ -281,6 +281,7 @@ def _compiled_attention(
     from strobe.torch import graphs
 
     check_outputs(out=out)
-    outputs = outputs_of(q, v, out, return_lse, return_max_logits, options)
+    graphs.check_gradients(q, k, v, options)
+    outputs = outputs_of(framework_of(q), q, v, out, return_lse, return_max_logits, options)
     graphs.attention(q, k, v, outputs, options)
     return results(*outputs)

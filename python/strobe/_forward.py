@@ -4,7 +4,7 @@
 from typing import Any
 
 from strobe import _core
-from strobe._frameworks import framework_of
+from strobe._frameworks import Framework, framework_of
 from strobe._options import Tensor
 from strobe._shapes import (
     EIGHT_BIT,
@@ -19,21 +19,27 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, return_lse: bool, return_max_logits: bool, options: Any
 ) -> Any:
     """What ``strobe.attention`` returns."""
-    outputs = outputs_of(q, v, out, return_lse, return_max_logits, options)
-    region = framework_of(q).region("strobe::attention")
+    framework = framework_of(q)
+    out, lse, max_logits = outputs_of(framework, q, v, out, return_lse, return_max_logits, options)
+    region = framework.region("strobe::attention")
     if region is None:
-        _core.forward(q, k, v, *outputs, **options)
+        _core.forward(q, k, v, out, lse, max_logits, **options)
     else:
         with region:
-            _core.forward(q, k, v, *outputs, **options)
-    return results(*outputs)
+            _core.forward(q, k, v, out, lse, max_logits, **options)
+    return results(out, lse, max_logits)
 
 
 def outputs_of(
-    q: Tensor, v: Tensor, out: Tensor | None, return_lse: bool, return_max_logits: bool, options: Any
+    framework: Framework,
+    q: Tensor,
+    v: Tensor,
+    out: Tensor | None,
+    return_lse: bool,
+    return_max_logits: bool,
+    options: Any,
 ) -> tuple[Any, Any, Any]:
     """out, lse and max_logits, None where it is not asked for; options["out_dtype"] leaves the options."""
-    framework = framework_of(q)
     if "q_descale" in options:
         out = _eight_bit_output(q, v, out, options)
     if out is None:

@@ -5,7 +5,7 @@ import pytest
 import strobe
 import strobe.torch
 import torch
-from torch.func import grad, vmap
+from torch.func import grad, jvp, vmap
 
 HEADS, HEAD_DIM = 4, 24
 
@@ -159,3 +159,9 @@ def test_what_is_no_scale(scale, error, message):
 def test_calls_without_gradients_refuse_to_lose_one():
     with pytest.raises(ValueError, match=r"scale requires a gradient, which strobe\.attention does not record"):
         strobe.attention(*qkv(), scale=torch.tensor(0.3, requires_grad=True))
+
+
+@pytest.mark.parametrize("scale", [torch.tensor(0.3), torch.ones(HEADS)])
+def test_forward_mode_raises(scale):
+    with pytest.raises(NotImplementedError, match="forward-mode"):
+        jvp(lambda scale: strobe.torch.attention(*qkv(), scale=scale), (scale,), (scale,))

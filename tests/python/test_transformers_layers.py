@@ -90,6 +90,22 @@ def test_a_position_bias_has_a_gradient():
     torch.testing.assert_close(gradient, wanted_gradient, rtol=1e-4, atol=1e-5)
 
 
+def test_a_learnt_scale_of_each_head_has_a_gradient():
+    scale = torch.tensor([0.3, 0.5], requires_grad=True)
+    q, k, v = tensors()
+    visible = torch.ones(SEQLEN, SEQLEN, dtype=torch.bool).tril() & padding()[:, None, None, :]
+    scores = q @ k.mT * scale.view(-1, 1, 1)
+    wanted = (scores.masked_fill(~visible, -1e9).softmax(-1) @ v).transpose(1, 2)
+    rows = padding()[..., None, None]
+    (exact,) = torch.autograd.grad((wanted.sin() * rows).sum(), scale)
+    o = attend(MODULE, q, k, v, causal_mask(), scaling=scale)[0]
+    torch.testing.assert_close(o[padding()], wanted[padding()], rtol=1e-5, atol=1e-5)
+    (gradient,) = torch.autograd.grad((o.sin() * rows).sum(), scale)
+    torch.testing.assert_close(gradient, exact, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        torch.testing.assert_close(attend(MODULE, q, k, v, causal_mask(), scaling=scale)[0], o, rtol=1e-5, atol=1e-5)
+
+
 def test_without_a_mask_all_keys_are_seen():
     """As "eager" has it, whatever the module says."""
     torch.testing.assert_close(attend(MODULE, *tensors(), None)[0], expected(), rtol=1e-5, atol=1e-5)

@@ -14,6 +14,7 @@ from strobe._option_list import is_seeded
 from strobe._shapes import output_shape
 
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
+NOT_RECORDED = "strobe.attention does not record: call strobe.torch.attention"
 
 
 class Torch(Framework):
@@ -43,13 +44,10 @@ class Torch(Framework):
 
     def without_tape(self, q: Any, k: Any, v: Any, options: Any) -> tuple[Any, ...]:
         if torch.is_grad_enabled():  # looked at first: a short call's time is what the host does before its launch
-            tensors = {"q": q, "k": k, "v": v, "bias": options.get("bias"), "sink": options.get("sink")}
-            tensors["scale"] = options.get("scale")
-            self.reject_gradients("strobe.attention does not record: call strobe.torch.attention", **tensors)
+            tensors = {name: options.get(name) for name in ("bias", "sink", "scale")}
+            self.reject_gradients(NOT_RECORDED, q=q, k=k, v=v, **tensors)
         if options.get("dropout") and not is_seeded(options):
             options["random_state"] = draw_random(q).view(torch.int32)
-        if torch.compiler.is_compiling():  # operators see no such bit
-            return q, k, v
         return without_negative_bit(q, k, v)
 
     def reject_gradients(self, why: str, **tensors: Any) -> None:

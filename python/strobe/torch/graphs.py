@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from strobe import _core
-from strobe._frameworks import mark_written
+from strobe._frameworks import framework_of, mark_written
+from strobe._frameworks.torch import NOT_RECORDED
 from strobe._option_list import OPTIONS, options_of
 from strobe._options import AppendOptions
 from strobe.torch import checks, ops
@@ -29,6 +30,12 @@ LIBRARY.define(
     "bool interleaved, bool q_in_order, SymInt threads, str engine) -> ()",
     tags=torch.Tag.pt2_compliant_tag,
 )
+
+
+def check_gradients(q: Tensor, k: Tensor, v: Tensor, options: Mapping[str, Any]) -> None:
+    """ValueError for a tensor that requires a gradient, as eager calls have it."""
+    tensors = {name: options.get(name) for name in ("bias", "sink", "scale")}
+    framework_of(q).reject_gradients(NOT_RECORDED, q=q, k=k, v=v, **tensors)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, outputs: tuple[Any, ...], options: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from strobe.integrations.transformers import compute
 from strobe.integrations.transformers.mask import Kind, Mask
+from strobe.torch.scales import scaled
 
 _WITHOUT_EFFECT = frozenset(
     {
@@ -25,7 +26,7 @@ def attend(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    scaling: float | None = None,
+    scaling: float | Tensor | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
     is_causal: bool | None = None,
@@ -43,6 +44,8 @@ def attend(
     bounds = {name: others.pop(name) for name in _BOUNDS if others.get(name) is not None}
     _reject(others)
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    if isinstance(scaling, Tensor):
+        q, scaling = scaled(q, scaling)
     options: dict[str, Any] = {
         "scale": scaling,
         "dropout": dropout,
