@@ -154,25 +154,28 @@ def what_is_gathered():
 
 def dropout():
     """The mask of a call on a mesh is that of one device."""
-    mesh = mesh_of(AxisType.Auto, x=4)
     x = jnp.asarray(qkv()[0])
-    call = jax.jit(lambda x, seed: strobe.jax.attention(x, x, x, dropout=0.5, seed=seed))
-    check_equal(call(jax.device_put(x, NamedSharding(mesh, P("x"))), 7), call(x, 7))
+    call = jax.jit(
+        jax.value_and_grad(lambda x, key: jnp.sum(jnp.sin(strobe.jax.attention(x, x, x, dropout=0.5, key=key))))
+    )
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        split = jax.device_put(x, NamedSharding(mesh_of(kind, x=4), P("x")))
+        check_equal(call(split, jax.random.key(7)), call(x, jax.random.key(7)))
 
 
 def packed():
     """Heads are split; cu_seqlens lie on every device."""
-    mesh = mesh_of(AxisType.Auto, x=4)
     lengths = jnp.asarray([0, 5, 24], jnp.int32)
     tensors = {"q": draw(1, SEQLEN_Q, HEADS, 16), "k": draw(2, SEQLEN_Q, 4, 16), "v": draw(3, SEQLEN_Q, 4, 16)}
     whole = tensors | {"cu_seqlens_q": lengths, "cu_seqlens_k": lengths}
-    place = NamedSharding(mesh, P(None, "x"))
-    split = whole | {name: jax.device_put(x, place) for name, x in tensors.items()}
-    forward, gradients = functions({"causal": True}, whole)
-    for function in (forward, gradients):
-        assert "all-gather" not in text_of(function, split)
-        check_equal(function(split), function(whole))
-    assert forward(split)[0].sharding.is_equivalent_to(place, 3)
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        place = NamedSharding(mesh_of(kind, x=4), P(None, "x"))
+        split = whole | {name: jax.device_put(x, place) for name, x in tensors.items()}
+        forward, gradients = functions({"causal": True}, whole)
+        for function in (forward, gradients):
+            assert "all-gather" not in text_of(function, split)
+            check_equal(function(split), function(whole))
+        check_place(forward(split)[0], place)
 
 
 def eight_bits():
