@@ -8,6 +8,7 @@ from strobe import _core
 from strobe._documented import with_options
 from strobe._forward import forward, outputs_of, results
 from strobe._frameworks import check_outputs, framework_of, mark_written
+from strobe._frameworks.base import NOT_RECORDED
 from strobe._mask_argument import apply_mask, plan_mask, summed_to
 from strobe._option_list import OPTIONS, check_options
 from strobe._options import Options, Tensor
@@ -132,7 +133,7 @@ def attention(
     if framework.name == "jax":
         return _jax_attention(q, k, v, mask, out, return_lse, return_max_logits, options)
     if mask is not None:
-        framework.reject_gradients("strobe.attention does not record: call strobe.torch.attention", mask=mask)
+        framework.reject_gradients(NOT_RECORDED, mask=mask)
         read = framework.can_read(mask)
         k, v = apply_mask(framework, mask, (q, k, v), options, read=read, has_backward=False)
     if framework.is_compiling():

@@ -9,6 +9,8 @@ import numpy as np
 
 from strobe._shapes import numpy_dtype, output_shape
 
+NOT_RECORDED = "strobe.attention does not record: call strobe.torch.attention"
+
 
 class Framework:
     """The framework that a call's tensors are of: what it allocates, and what it wants to be told."""

@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strobe._frameworks.base import Framework
+from strobe._frameworks.base import NOT_RECORDED, Framework
 from strobe._option_list import is_seeded
 from strobe._shapes import output_shape
 
 _PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
-NOT_RECORDED = "strobe.attention does not record: call strobe.torch.attention"
 
 
 class Torch(Framework):

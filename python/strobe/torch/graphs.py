@@ -9,7 +9,7 @@ from torch import Tensor
 
 from strobe import _core
 from strobe._frameworks import framework_of, mark_written
-from strobe._frameworks.torch import NOT_RECORDED
+from strobe._frameworks.base import NOT_RECORDED
 from strobe._option_list import OPTIONS, options_of
 from strobe._options import AppendOptions
 from strobe.torch import checks, ops
