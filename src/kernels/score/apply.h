@@ -71,10 +71,11 @@ class Transform {
                 const Row one = row(r);
                 return params.bias.row(one.batch, one.head, one.query);
               }),
-        alibi_(row(0).center, [&](int r) {
-          const Row one = row(r);
-          return slope_log2(params.alibi, one.batch, one.head) / remaining_scale<R>(params);
-        }) {}
+        alibi_([&] { return row(0).center; },
+               [&](int r) {
+                 const Row one = row(r);
+                 return slope_log2(params.alibi, one.batch, one.head) / remaining_scale<R>(params);
+               }) {}
 
   /// What block n's scores need from global memory: to be fetched long before apply() wants it.
   __device__ __forceinline__ BiasTile<R, block_n, fetches_bias> fetch(int n) const {

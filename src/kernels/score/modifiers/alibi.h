@@ -49,21 +49,25 @@ __device__ __forceinline__ float plus_slope(float subtracted, float slope, float
 template <ScoreRule R, int block_n, int query_step>
 class AlibiRows {
  public:
-  /// `center`: the key on the first row's diagonal; slope(r): that of row r, in the unit of the scores.
-  template <typename SlopeOf>
-  __device__ __forceinline__ AlibiRows(int center, const SlopeOf& slope) : center_(center - fragment_column()) {
+  /// center(): the key on the first row's diagonal; slope(r): that of row r, in the unit of the scores.
+  template <typename Center, typename SlopeOf>
+  __device__ __forceinline__ AlibiRows(const Center& center, const SlopeOf& slope) {
+    if constexpr (R.alibi) {
+      center_ = center() - fragment_column();
 #pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      slope_[r] = slope(r);
+      for (int r = 0; r < kRowsPerThread; ++r) {
+        slope_[r] = slope(r);
+      }
     }
   }
 
-  /// Block n, all of each score's part.
+  /// Block n, all of each score's part; without ALiBi scores stay as they are.
   template <typename Apply>
   __device__ __forceinline__ void absolute(int n, const Apply& apply) const {
-    const auto center = static_cast<float>(center_ - n * block_n);
+    const float center = R.alibi ? static_cast<float>(center_ - n * block_n) : 0.0F;
     apply([&](float score, int r, int column) {
-      return less_slope(score, slope_[r], center - static_cast<float>(column - r * query_step));
+      const float distance = center - static_cast<float>(column - r * query_step);
+      return R.alibi ? less_slope(score, slope_[r], distance) : score;
     });
   }
 
@@ -73,6 +77,7 @@ class AlibiRows {
   /// than by absolute().
   template <typename Apply>
   __device__ __forceinline__ RowNumbers relative(int n, float scale, const Apply& apply) const {
+    static_assert(R.alibi);
     constexpr int kLast = block_n - 7;  // of this thread's columns
     const int center = center_ - n * block_n;
     const auto origin = [&](int r, int distance) {
@@ -97,20 +102,6 @@ class AlibiRows {
  private:
   int center_;  // of the first row, less this thread's first column
   float slope_[kRowsPerThread];
-};
-
-/// Rows of rules without ALiBi.
-template <ScoreRule R, int block_n, int query_step>
-  requires(!R.alibi)
-class AlibiRows<R, block_n, query_step> {
- public:
-  template <typename SlopeOf>
-  __device__ __forceinline__ AlibiRows(int, const SlopeOf&) {}
-
-  template <typename Apply>
-  __device__ __forceinline__ void absolute(int, const Apply& apply) const {
-    apply([](float score, int, int) { return score; });
-  }
 };
 
 }  // namespace score
