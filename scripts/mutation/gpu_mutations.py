@@ -164,7 +164,7 @@ FORWARD_PIPELINE = [
     KernelMutation(
         "LSE of rows that see no key is 0",
         f"{FORWARD}/store/empty.h",
-        "exists ? score::sink_log2<C.rule>(params.score.sink, head_of<C>(work, row)) * kLn2 : kMinusInfinity",
+        "exists ? score::sink_log2<C.rule>(params.score, head_of<C>(work, row)) * kLn2 : kMinusInfinity",
         "0.0F",
         "Causal128",
     ),

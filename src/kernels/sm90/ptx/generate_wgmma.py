@@ -140,7 +140,7 @@ def eight_bit(n, function, a_type, a_operand, a_values, types_of):
         types = types_of(scores_types, output_types)
         instruction = f"wgmma.mma_async.sync.aligned.m64n{n}k32.{sums}.{types}"
         out.append(
-            f"\ntemplate <Operands operands, bool accumulate>\n  requires(operands == Operands::{name})\n"
+            f"\ntemplate <Element operands, bool accumulate>\n  requires(operands == Element::{name})\n"
             f"__device__ __forceinline__ void {function}({cpp} (&d)[{r}], {a_type}, uint64_t b) {{\n"
             "  asm volatile(\n      "
             + text(instruction, r, f"{a_operand(r)}, %{b}, accumulate{immediates};", b + 1)
