@@ -20,4 +20,4 @@ CASES = Path(__file__).with_name("jax_devices.py")
 )
 def test_four_devices(case):
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    children.run([sys.executable, CASES, case], env=os.environ | devices)
+    children.run([sys.executable, CASES, case], env=os.environ | devices, timeout=550)
