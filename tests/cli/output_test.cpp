@@ -34,9 +34,12 @@ std::vector<Words> commands(const TemporaryFolder& folder) {
       {"verify", "--seqlen", "16", "--heads", "1", "--head-dim", "8"},
       {"verify", "--eight-bit", "--seqlen", "16", "--heads", "1", "--head-dim", "32"},
       {"verify", "--eight-bit", "--seqlen", "8", "--seqlen-k", "64", "--heads", "1", "--head-dim", "32"},
-      {"bench", "--seqlen", "16,24", "--heads", "1", "--head-dim", "16,32", "--repeats", "1"},
-      {"bench", "--seqlen", "4", "--seqlen-k", "64,96", "--heads", "1", "--head-dim", "16", "--repeats", "1"},
-      {"bench", "--options", "--seqlen", "128", "--heads", "1", "--head-dim", "16", "--repeats", "1"},
+      {"bench", "--pass", "forward", "--mask", "full", "--seqlen", "16,24", "--heads", "1", "--head-dim", "16,32",
+       "--repeats", "1"},
+      {"bench", "--pass", "forward", "--dtype", "float32", "--seqlen", "4", "--seqlen-k", "64,96", "--heads", "1",
+       "--head-dim", "16", "--repeats", "1"},
+      {"bench", "--options", "--pass", "forward", "--dtype", "float32", "--mask", "full", "--seqlen", "128", "--heads",
+       "1", "--head-dim", "16", "--repeats", "1"},
       {"bench", "--io", "--seqlen", "256,512", "--head-dim", "32,64", "--fast-memory", "16384,32768"}};
 }
 
