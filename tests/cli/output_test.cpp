@@ -142,7 +142,7 @@ TEST(Suggestions, NameTheNearestFlagOrCommand) {
       {{"run", "--is-causal"}, "did you mean --causal?"},
       {{"explain", "--softmax-scale", "1"}, "did you mean --scale?"},
       {{"explain", "--head_dim=64"}, "did you mean --head-dim? (see strobe explain --help)"},
-      {{"bench", "--seqlenk", "4"}, "did you mean --seqlen-k? (see strobe bench --help)"},
+      {{"bench", "--seqlen_k", "4"}, "did you mean --seqlen-k? (see strobe bench --help)"},
       {{"verfy"}, "there is no command 'verfy'; did you mean verify? (see strobe --help)"},
       {{"--versoin"}, "did you mean --version?"}};
   for (const auto& [command, words] : cases) expect_rejection(run_program(command), 2, words);
