@@ -106,7 +106,7 @@ std::string bench_text(const std::vector<BenchRow>& rows, const std::vector<std:
 std::string captioned(Table table, const std::string& common) {
   if (table.empty()) return {};
   const std::string keys = table.take_constant_keys();
-  const std::string caption = keys.empty() ? common : fmt::format("{}; {}", common, keys);
+  const std::string caption = keys.empty() ? common : fmt::format("{}\n{}", common, keys);
   return fmt::format("{}\n\n{}", io::wrapped(caption, output_columns()), table.text(output_columns()));
 }
 

@@ -29,7 +29,7 @@ struct BenchRow {
 std::string bench_text(const std::vector<BenchRow>& rows, const std::vector<std::string>& implementations,
                        DeviceType device, bool decodes, const std::string& common);
 
-/// "COMMON, KEYS\n\nTABLE": a table with what is the same in all its rows said once above it. Fits output_columns(). ""
+/// "COMMON\nKEYS\n\nTABLE": a table with what is the same in all its rows said once above it. Fits output_columns(). ""
 /// where there are no rows.
 std::string captioned(Table table, const std::string& common);
 

@@ -34,9 +34,12 @@ std::vector<Words> commands(const TemporaryFolder& folder) {
       {"verify", "--seqlen", "16", "--heads", "1", "--head-dim", "8"},
       {"verify", "--eight-bit", "--seqlen", "16", "--heads", "1", "--head-dim", "32"},
       {"verify", "--eight-bit", "--seqlen", "8", "--seqlen-k", "64", "--heads", "1", "--head-dim", "32"},
-      {"bench", "--seqlen", "16,24", "--heads", "1", "--head-dim", "16,32", "--repeats", "1"},
-      {"bench", "--seqlen", "4", "--seqlen-k", "64,96", "--heads", "1", "--head-dim", "16", "--repeats", "1"},
-      {"bench", "--options", "--seqlen", "128", "--heads", "1", "--head-dim", "16", "--repeats", "1"},
+      {"bench", "--pass", "forward", "--mask", "full", "--seqlen", "16,24", "--heads", "1", "--head-dim", "16,32",
+       "--repeats", "1"},
+      {"bench", "--pass", "forward", "--dtype", "float32", "--seqlen", "4", "--seqlen-k", "64,96", "--heads", "1",
+       "--head-dim", "16", "--repeats", "1"},
+      {"bench", "--options", "--pass", "forward", "--dtype", "float32", "--mask", "full", "--seqlen", "128", "--heads",
+       "1", "--head-dim", "16", "--repeats", "1"},
       {"bench", "--io", "--seqlen", "256,512", "--head-dim", "32,64", "--fast-memory", "16384,32768"}};
 }
 
@@ -139,7 +142,7 @@ TEST(Suggestions, NameTheNearestFlagOrCommand) {
       {{"run", "--is-causal"}, "did you mean --causal?"},
       {{"explain", "--softmax-scale", "1"}, "did you mean --scale?"},
       {{"explain", "--head_dim=64"}, "did you mean --head-dim? (see strobe explain --help)"},
-      {{"bench", "--seqlenk", "4"}, "did you mean --seqlen-k? (see strobe bench --help)"},
+      {{"bench", "--seqlen_k", "4"}, "did you mean --seqlen-k? (see strobe bench --help)"},
       {{"verfy"}, "there is no command 'verfy'; did you mean verify? (see strobe --help)"},
       {{"--versoin"}, "did you mean --version?"}};
   for (const auto& [command, words] : cases) expect_rejection(run_program(command), 2, words);

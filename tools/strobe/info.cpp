@@ -54,9 +54,9 @@ Json collect() {
 }
 
 void print_line(std::string label, const std::string& text) {
-  constexpr std::size_t kTextColumn = 20;
+  constexpr std::size_t kTextColumn = 19;
   std::ranges::replace(label, '_', ' ');
-  print_wrapped(fmt::format("  {:<18}{}\n", label, text), kTextColumn);
+  print_wrapped(fmt::format("  {:<17}{}\n", label, text), kTextColumn);
 }
 
 void print_section(const std::string& title, const Json& section) {

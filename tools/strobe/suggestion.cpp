@@ -42,7 +42,7 @@ std::string nearest_word(std::string_view given, const std::vector<std::string>&
   std::string nearest;
   std::size_t least = std::max<std::size_t>(given.size() / 3, 1) + 1;
   for (const std::string& word : known) {
-    const std::size_t own = std::min(distance(given, word), differs_by_a_part(given, word) ? 1U : given.size());
+    const std::size_t own = std::min(distance(given, word), differs_by_a_part(given, word) ? 2U : given.size());
     if (own < least) {
       least = own;
       nearest = word;
