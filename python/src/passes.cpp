@@ -46,7 +46,7 @@ void add_options(const CallOptions& options, Arguments& arguments) {
   if (given.v_rotation.given) {
     raise(PyExc_NotImplementedError, "v_rotation is given: {}", why_forward_alone("v_rotation", kPass));
   }
-  for_each_tensor(given, [](const CallTensor& tensor, const ConstTensorView& view) {
+  for_each_tensor(given, [kPass](const CallTensor& tensor, const ConstTensorView& view) {
     if (!view.given() || find_tensor<Arguments>(tensor.name) != nullptr) return;
     raise(PyExc_NotImplementedError, "{} is given: {}", tensor.name, why_forward_alone(tensor.name, kPass));
   });
