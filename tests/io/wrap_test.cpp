@@ -36,9 +36,9 @@ TEST(Wrap, LeavesLongWordsWhole) {
 
 /// Whatever the text: the same words in the same order, and no line too long that could be broken.
 TEST(Wrap, KeepsEveryWord) {
-  std::mt19937 generator(1);
-  const auto below = [&](unsigned count) { return static_cast<std::size_t>(generator() % count); };
-  for (int round = 0; round < 2000; ++round) {
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    std::mt19937 generator(seed);
+    const auto below = [&](unsigned count) { return static_cast<std::size_t>(generator() % count); };
     std::string text(below(4), ' ');
     for (std::size_t word = below(12); word > 0; --word) {
       text += std::string(1 + below(9), static_cast<char>('a' + below(26))) + std::string(1 + below(3), ' ');

@@ -32,8 +32,9 @@ def compilers():
     names = [*sys.argv[2:], *(f"g++-{n}" for n in GCC), *(f"clang++-{n}" for n in CLANG)]
     found = {}
     for cxx in filter(None, map(shutil.which, names)):
-        c = cxx.replace("g++", "gcc") if Path(cxx).name.startswith("g++") else cxx.replace("++", "")
-        found.setdefault(Path(cxx).resolve(), (cxx, c))
+        name = Path(cxx).name
+        c = name.replace("++", "") if name.startswith("clang") else name.replace("g++", "gcc").replace("c++", "cc")
+        found.setdefault(Path(cxx).resolve(), (cxx, str(Path(cxx).with_name(c))))
     return list(found.values())
 
 

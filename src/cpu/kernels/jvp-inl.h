@@ -56,8 +56,8 @@ class JvpBlock : private ForwardBlock {
     }
     // As in the forward: 0 times what a hidden key holds may be NaN.
     const bool hidden_poison =
-        hides_any(key_begin, key_end) && !(all_finite(scratch_.values, value_layout_, packed, dv_) &&
-                                           (!has_values_ || all_finite(more_.values, value_layout_, packed, dv_)));
+        hides_any(key_begin, key_end) && (!all_finite(scratch_.values, value_layout_, packed, dv_) ||
+                                          (has_values_ && !all_finite(more_.values, value_layout_, packed, dv_)));
     for_each_panel(key_begin, [&](const Part& rest) { panel(rest, key_begin, count, hidden_poison); });
   }
 

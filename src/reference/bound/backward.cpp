@@ -10,8 +10,6 @@
 namespace strobe::reference {
 namespace {
 
-BoundedTensor zeros(std::int64_t count) { return {std::vector<double>(count, 0.0), std::vector<double>(count, 0.0)}; }
-
 // What heads and sequences share: the sums over them, one thread at a time.
 struct SharedSums {
   BackwardResult& result;

@@ -136,8 +136,6 @@ TangentRow tangent_row(const Operands& operands, std::int64_t query, const JvpAr
   return result;
 }
 
-BoundedTensor zeros(std::int64_t count) { return {std::vector<double>(count, 0.0), std::vector<double>(count, 0.0)}; }
-
 void put(BoundedTensor& tensor, std::int64_t index, const Bounded& element, DType dtype) {
   tensor.value[index] = element.value;
   tensor.bound[index] = rounding_to(dtype).stored_error(element.value, element.error);

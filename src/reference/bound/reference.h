@@ -3,6 +3,7 @@
 // Derivation: docs/accuracy.md. The equations without the errors: reference/plain/attention.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -42,6 +43,12 @@ struct BoundedTensor {
   std::vector<double> value;
   std::vector<double> bound;
 };
+
+/// `count` zeros, known exactly.
+inline BoundedTensor zeros(std::int64_t count) {
+  const auto elements = static_cast<std::size_t>(count);
+  return {std::vector<double>(elements, 0.0), std::vector<double>(elements, 0.0)};
+}
 
 struct ForwardResult {
   BoundedTensor o;    // in o's shape
