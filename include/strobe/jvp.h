@@ -11,19 +11,19 @@ namespace strobe {
 /// an output is written: rows that no sequence uses, and queries that see no key, have tangents of 0. Outputs must not
 /// overlap any other tensor. Modifiers are constants: they have no tangents.
 struct JvpArguments {
-  ConstTensorView q;
-  ConstTensorView k;
-  ConstTensorView v;
-  ConstTensorView q_tangent;  // optional, as the next two
-  ConstTensorView k_tangent;
-  ConstTensorView v_tangent;
-  TensorView o;    // optional: what forward() gives
-  TensorView lse;  // optional, likewise
-  TensorView o_tangent;
-  TensorView lse_tangent;  // optional
-  Sequences sequences;     // not leftpad_k and cache_batch_idx
-  ScoreModifiers modifiers;
-  RandomState random;  // read when options.dropout is not 0: the mask is a constant, too
+  ConstTensorView q{};
+  ConstTensorView k{};
+  ConstTensorView v{};
+  ConstTensorView q_tangent{};  // optional, as the next two
+  ConstTensorView k_tangent{};
+  ConstTensorView v_tangent{};
+  TensorView o{};    // optional: what forward() gives
+  TensorView lse{};  // optional, likewise
+  TensorView o_tangent{};
+  TensorView lse_tangent{};  // optional
+  Sequences sequences{};     // not leftpad_k and cache_batch_idx
+  ScoreModifiers modifiers{};
+  RandomState random{};  // read when options.dropout is not 0: the mask is a constant, too
 };
 
 /// O' and LSE' for tangents Q', K' and V', and O and LSE on the way. With P = softmax(S) and S = scale * Q K^T,

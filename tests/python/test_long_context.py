@@ -9,7 +9,7 @@ from pathlib import Path
 import children
 
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "gpt" / "long_context.py"
-SETTINGS = ["--device", "cpu", "--cut", "16", "--steps", "12", "--tokens", "2048", "--questions", "200"]
+SETTINGS = ["--device", "cpu", "--cut", "16", "--steps", "24", "--tokens", "2048", "--questions", "200"]
 
 
 def test_the_whole_context_is_needed(tmp_path):

@@ -162,6 +162,10 @@ def test_calls_without_gradients_refuse_to_lose_one():
 
 
 @pytest.mark.parametrize("scale", [torch.tensor(0.3), torch.ones(HEADS)])
-def test_forward_mode_raises(scale):
-    with pytest.raises(NotImplementedError, match="forward-mode"):
-        jvp(lambda scale: strobe.torch.attention(*qkv(), scale=scale), (scale,), (scale,))
+def test_forward_mode(scale):
+    direction = torch.linspace(0.5, 1.5, scale.numel()).reshape(scale.shape)
+    out, tangent = jvp(lambda scale: strobe.torch.attention(*qkv(), scale=scale), (scale,), (direction,))
+    q, k, v = (x.double() for x in qkv())
+    expected = jvp(lambda scale: exact(q, k, v, scale), (scale.double(),), (direction.double(),))
+    torch.testing.assert_close(out.double(), expected[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(tangent.double(), expected[1], rtol=1e-4, atol=1e-5)
