@@ -163,9 +163,12 @@ def test_calls_without_gradients_refuse_to_lose_one():
 
 @pytest.mark.parametrize("scale", [torch.tensor(0.3), torch.ones(HEADS)])
 def test_forward_mode(scale):
+    """As above: no worse than twice plain attention in float32, but for a part in 10^6."""
     direction = torch.linspace(0.5, 1.5, scale.numel()).reshape(scale.shape)
-    out, tangent = jvp(lambda scale: strobe.torch.attention(*qkv(), scale=scale), (scale,), (direction,))
-    q, k, v = (x.double() for x in qkv())
-    expected = jvp(lambda scale: exact(q, k, v, scale), (scale.double(),), (direction.double(),))
-    torch.testing.assert_close(out.double(), expected[0], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(tangent.double(), expected[1], rtol=1e-4, atol=1e-5)
+    results = jvp(lambda scale: strobe.torch.attention(*qkv(), scale=scale), (scale,), (direction,))
+    plain = jvp(lambda scale: exact(*qkv(), scale), (scale,), (direction,))
+    doubles = [x.double() for x in qkv()]
+    expected = jvp(lambda scale: exact(*doubles, scale), (scale.double(),), (direction.double(),))
+    for result, other, value in zip(results, plain, expected, strict=True):
+        error, allowed = ((x - value).abs().max() for x in (result, other))
+        assert error <= 2 * allowed + 1e-6 * (1 + value.abs().max()), (error, allowed)
