@@ -11,7 +11,7 @@ from strobe._option_list import OPTIONS
 from strobe._options import Tensor
 from strobe._shapes import EIGHT_BIT, Shape, dtype_name, shape_of, tensor_shape, wrong_type
 
-_AXES = {2: (0, 3), 3: (0, 2, 3), 4: (0, 1, 2, 3)}  # of [batch, heads_q, seqlen_q, seqlen_k], by a mask's rank
+MASK_AXES = {2: (0, 3), 3: (0, 2, 3), 4: (0, 1, 2, 3)}  # of [batch, heads_q, seqlen_q, seqlen_k], by a mask's rank
 _ACCEPTED = "[batch, seqlen_k], [batch, seqlen_q, seqlen_k] or [batch, heads_q, seqlen_q, seqlen_k]"
 _INSTEAD = {
     "cu_seqlens_q": "give q, k and v with a batch axis, or pack the visible tokens alone",
@@ -49,7 +49,7 @@ def apply_mask(
             options |= {name: x if isinstance(x, str) else framework.lengths(x) for name, x in lengths.items()}
             return k, v
     if q.shape[0] == k.shape[0] and shape_of(k)[:3] == shape_of(v)[:3]:  # else the call rejects them
-        k, v = _without_hidden_keys(framework, given if is_bool else given != -np.inf, k, v, read)
+        k, v = without_hidden_keys(framework, given if is_bool else given != -np.inf, k, v, read)
     bias = _as_bias(framework, given, q, k, options.get("bias"))
     if bias is not None:
         options["bias"] = bias
@@ -129,7 +129,7 @@ def checked_mask(mask: Any, q: Shape, k: Shape, options: Mapping[str, Any]) -> A
     if len(q) != 4 or len(k) != 4:
         return None
     wanted = (q[0], q[2], q[1], k[1])
-    axes = _AXES.get(len(mask.shape), ())
+    axes = MASK_AXES.get(len(mask.shape), ())
     if not axes or any(n not in (1, wanted[axis]) for n, axis in zip(mask.shape, axes, strict=True)):
         hint = "; give mask[None] for one of [seqlen_q, seqlen_k]" if tuple(mask.shape) == wanted[2:] else ""
         raise ValueError(
@@ -185,7 +185,7 @@ def _is_text(value: Any, text: str) -> bool:
     return isinstance(value, str) and value == text
 
 
-def _without_hidden_keys(framework: Framework, visible: Any, k: Any, v: Any, read: bool) -> tuple[Any, Any]:
+def without_hidden_keys(framework: Framework, visible: Any, k: Any, v: Any, read: bool) -> tuple[Any, Any]:
     """k and v with zeros, which get no gradient, in the place of keys that no query of their head sees.
 
     A bias takes their weight alone: 0 times NaN is NaN, and NaN minus infinity as well.

@@ -7,11 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from strobe._mask_argument import MASK_AXES
 from strobe.jax.call import Tensors
 
 _SEGMENTS = ("q_segment_ids", "kv_segment_ids")
 MASKS = ("mask", *_SEGMENTS)
-_AXES = {2: (0, 3), 3: (0, 2, 3), 4: (0, 1, 2, 3)}  # of a mask with so many, among [batch, heads, seqlen_q, seqlen_k]
 _MEANING = {
     2: "[batch, seqlen_k]",
     3: "[batch, seqlen_q, seqlen_k]",
@@ -40,9 +40,9 @@ def check_masks(q: Array, k: Array, options: dict[str, Any]) -> None:
 def _check_mask(mask: Any, shape: tuple[Any, ...]) -> None:
     if not (mask.dtype == jnp.bool_ or jnp.issubdtype(mask.dtype, jnp.floating)):
         raise TypeError(f"mask is {mask.dtype}: it must be bool, True for a visible key, or floating point")
-    wanted = tuple(shape[axis] for axis in _AXES.get(mask.ndim, ()))
-    if mask.ndim not in _AXES or any(n not in (1, full) for n, full in zip(mask.shape, wanted, strict=True)):
-        kinds = ", ".join(_MEANING[rank] for rank in _AXES)
+    wanted = tuple(shape[axis] for axis in MASK_AXES.get(mask.ndim, ()))
+    if mask.ndim not in MASK_AXES or any(n not in (1, full) for n, full in zip(mask.shape, wanted, strict=True)):
+        kinds = ", ".join(_MEANING[rank] for rank in MASK_AXES)
         raise ValueError(
             f"mask has shape {list(mask.shape)}: it must be {kinds} with axes of extent 1 or of the call, "
             f"[batch, heads_q, seqlen_q, seqlen_k] {list(shape)}"
@@ -80,7 +80,7 @@ def _masks(options: dict[str, Any]) -> list[Array]:
     masks = []
     if "mask" in options:
         mask = jnp.asarray(options["mask"])
-        masks.append(jnp.expand_dims(mask, tuple(set(range(4)) - set(_AXES[mask.ndim]))))
+        masks.append(jnp.expand_dims(mask, tuple(set(range(4)) - set(MASK_AXES[mask.ndim]))))
     if "q_segment_ids" in options:
         rows, keys = (jnp.asarray(options[name]) for name in _SEGMENTS)
         masks.append((rows[:, :, None] == keys[:, None, :])[:, None])

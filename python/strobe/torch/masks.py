@@ -5,7 +5,11 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from strobe import _mask_argument
+from strobe._frameworks.torch import Torch
 from strobe.torch.ops import is_traced
+
+_TORCH = Torch()
 
 
 def check_mask(mask: Tensor, query: Tensor) -> None:
@@ -33,19 +37,14 @@ def batched_mask(mask: Tensor, shape: list[int]) -> Tensor:
     return mask.reshape(-1, *mask.shape[-3:])
 
 
-def without_hidden_keys(mask: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """K or V [batch, heads_kv, seqlen_k, ..] with zeros, which get no gradient, where `mask` shows a key to no query.
+def without_hidden_keys(mask: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """K and V [batch, heads_kv, seqlen_k, ..] with zeros, which get no gradient, where `mask` shows a key to no query.
 
-    A bias takes their weight alone: 0 times NaN is NaN, and NaN minus infinity as well. Nobody waits for a GPU to learn
-    whether there are such keys.
+    Nobody waits for a GPU to learn whether there are such keys.
     """
-    seen = mask.any(-2)
-    heads, heads_kv = seen.shape[1], tensors[0].shape[1]
-    if heads not in (1, heads_kv):
-        seen = seen.unflatten(1, (heads_kv, heads // heads_kv)).any(2)
-    if not seen.is_cuda and not is_traced(seen) and seen.all():
-        return tensors
-    return tuple(torch.where(seen.unsqueeze(-1), x, 0) for x in tensors)
+    turned = k.transpose(1, 2), v.transpose(1, 2)
+    kept = _mask_argument.without_hidden_keys(_TORCH, mask, *turned, read=not (mask.is_cuda or is_traced(mask)))
+    return (k, v) if kept[0] is turned[0] else tuple(x.transpose(1, 2) for x in kept)
 
 
 def as_bias(mask: Tensor, seqlen_q: int, seqlen_k: int, dtype: torch.dtype) -> Tensor:
