@@ -12,6 +12,7 @@
 #include "gpu/plan/backward_plan.h"
 #include "kernels/sm90/backward/smem.h"
 #include "kernels/sm90/backward/variants.h"
+#include "sm90/backward_sections.h"
 #include "sm90/supported.h"
 
 namespace strobe::sm90 {
@@ -23,11 +24,6 @@ ScoreRule backward_rule(const AttentionProblem& problem) {
   if (rule.alibi || (!rule.softcap && problem.scale < kLeastHiLoScale)) rule.scale_first = true;
   return rule;
 }
-
-/// Sequences that are long enough for blocks of keys of a head to follow each other without waiting, where they start
-/// in different waves.
-// log: dq-order-more-heads
-constexpr std::int64_t kLongCausal = 8192;
 
 /// Whether the joint design takes these where the same bits are wanted every time. Some rules need more registers then,
 /// and at 128 under a causal mask blocks of short sequences wait for each other too long. log: bwd-sections-ordered-d64
@@ -101,77 +97,6 @@ backward::QueryGradientConfig query_config(const backward::Config& config) {
   query.consumer_warpgroups = config.rule.block_mask == backward::kScoreTile ? 1 : 2;  // log: bwd-roles-192-queries
   query.debug = config.debug;
   return query;
-}
-
-/// Bytes that the items of one key head read and add to.
-std::int64_t head_bytes(const AttentionProblem& problem, const BackwardPlan& plan) {
-  const std::int64_t sums = plan.config.by_roles ? 0 : 4 * problem.head_dim;
-  const Checked row_bytes = 2 * problem.head_dim + 2 * problem.head_dim_v + sums;
-  return std::max<std::int64_t>(1, (Checked(heads_per_key_head(problem)) * problem.seqlen_q * row_bytes).value());
-}
-
-/// Key heads that fit in L2 together. More than half of it stays for the rest, as the lines that the far partition
-/// holds are there twice.
-std::int64_t heads_in_l2(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
-  return static_cast<std::int64_t>(shape.l2_bytes) * 2 / 5 / head_bytes(problem, plan);
-}
-
-/// Under a causal mask: enough heads for the short items of a section to fill up behind the long ones. Of grouped
-/// heads, whose items are long, at least an item for each multiprocessor.
-/// log: bwd-sections-causal
-std::int64_t causal_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
-  std::int64_t least = 8;
-  if (heads_per_key_head(problem) > 1) {
-    least = std::max(least, ceil_div<std::int64_t>(shape.multiprocessors, plan.params.n_blocks));
-  }
-  return std::clamp(heads_in_l2(problem, shape, plan), least, std::max<std::int64_t>(16, least));
-}
-
-/// Without a mask: what is read again may come from memory now and then, the more so the longer its products take.
-/// log: bwd-sections-full
-std::int64_t full_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
-  const std::int64_t bytes = static_cast<std::int64_t>(shape.l2_bytes) * 4 / 5 * plan.config.head_dim / 64;
-  return std::min(bytes / head_bytes(problem, plan), 12 / std::max<std::int64_t>(1, heads_per_key_head(problem)));
-}
-
-/// By roles nothing is added to in global memory, and of a few heads Q and dO are read while they are in L2.
-/// log: bwd-sections-roles
-std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
-  constexpr std::int64_t kMost = 8;
-  if (plan.config.rule.mask_right) return kMost;
-  return std::clamp<std::int64_t>(heads_in_l2(problem, shape, plan), kMost / 2, kMost);
-}
-
-/// Where dQ's sums are added to in order. Under a causal mask blocks of keys of a long head should start far apart; at
-/// 64 every second section takes care of that.
-/// log: bwd-sections-ordered-full
-std::int64_t ordered_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
-  const bool long_causal = alternates(plan.config) && problem.seqlen_k >= kLongCausal;
-  if (long_causal) return plan.config.head_dim <= 64 ? 8 : 64;
-  const std::int64_t least = plan.config.rule.mask_right ? 1 : 4;
-  return std::max(least / heads_per_key_head(problem), heads_in_l2(problem, shape, plan));
-}
-
-/// Key heads of all sequences.
-std::int64_t launched_heads(const AttentionProblem& problem) {
-  return (Checked(gpu::backward_batch(problem)) * problem.heads_kv).value();
-}
-
-/// Key heads that are in flight at once. Windows, packed sequences and, by roles, grouped heads were not measured.
-int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
-  const backward::Config& config = plan.config;
-  const ScoreRule& rule = config.rule;
-  std::int64_t section = heads_in_l2(problem, shape, plan);
-  if (config.ordered) {
-    section = ordered_section(problem, shape, plan);
-  } else if (!rule.mask_left && !rule.varlen) {
-    if (config.by_roles) {
-      if (heads_per_key_head(problem) == 1) section = roles_section(problem, shape, plan);
-    } else {
-      section = rule.mask_right ? causal_section(problem, shape, plan) : full_section(problem, shape, plan);
-    }
-  }
-  return static_cast<int>(std::clamp<std::int64_t>(section, 1, launched_heads(problem)));
 }
 
 /// Shares `total` out in as few parts of at most `most` as there can be, all but the last as large.
@@ -305,7 +230,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   params.row_groups = auxiliary::large_row_groups(params.m_blocks, config.block_m);
   const std::int64_t heads = launched_heads(problem);
   if (heads == 0 || ((problem.total_q == 0 || problem.heads_q == 0) && problem.total_k == 0)) return plan;
-  params.section_heads = section_heads(problem, shape, plan);
+  params.section_heads = static_cast<int>(section_heads(problem, shape, plan));
   plan.launches = config.by_roles ? launches_by_roles(plan, heads, shape, limits)
                                   : std::vector<BackwardLaunch>{{0, static_cast<int>(heads), 0, params.n_blocks}};
   plan.finishes = finishes(problem, config);

@@ -103,18 +103,44 @@ TEST(Sm90BackwardPlan, ManyHeadsAndLongKeysAreSharedOut) {
   EXPECT_EQ(launches_of(1).launches.size(), 16U * 16U);
 }
 
-TEST(Sm90BackwardPlan, GroupedHeadsUnderACausalMaskFillTheDeviceBySections) {
-  for (const std::int64_t seqlen : {128, 512, 2048, 16384}) {
-    AttentionProblem problem = problem_of(seqlen, 128, 128);
-    problem.causal = CausalMask::bottom_right;
-    problem.batch = 256;
-    problem.heads_q = 16;
-    problem.heads_kv = 4;
-    const BackwardPlan plan = backward_plan_of(problem);
-    EXPECT_GE(plan.params.section_heads * plan.params.n_blocks, kH200.multiprocessors);
-    EXPECT_LE(plan.params.section_heads, problem.batch * problem.heads_kv);
-  }
+AttentionProblem grouped_causal(std::int64_t batch, std::int64_t heads_q, std::int64_t heads_kv, std::int64_t seqlen,
+                                std::int64_t head_dim) {
+  AttentionProblem problem = problem_of(seqlen, head_dim, head_dim);
+  problem.causal = CausalMask::bottom_right;
+  problem.batch = batch;
+  problem.heads_q = heads_q;
+  problem.heads_kv = heads_kv;
+  return problem;
 }
+
+struct GroupedSection {
+  int multiprocessors;
+  std::int64_t batch, heads_q, heads_kv, seqlen, head_dim;
+  int section;  // key heads
+};
+
+class GroupedCausalSection : public testing::TestWithParam<GroupedSection> {};
+
+TEST_P(GroupedCausalSection, HasAnItemForEachMultiprocessor) {
+  const GroupedSection& c = GetParam();
+  const AttentionProblem problem = grouped_causal(c.batch, c.heads_q, c.heads_kv, c.seqlen, c.head_dim);
+  gpu::DeviceShape shape = kH200;
+  shape.multiprocessors = c.multiprocessors;
+  EXPECT_EQ(backward_plan(problem, shape, *backward_config(problem)).params.section_heads, c.section);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sm90BackwardPlan, GroupedCausalSection,
+    testing::Values(GroupedSection{132, 8, 16, 4, 2048, 128, 8}, GroupedSection{132, 4, 16, 4, 4096, 128, 4},
+                    GroupedSection{132, 2, 16, 4, 8192, 128, 2}, GroupedSection{132, 1, 16, 4, 16384, 128, 1},
+                    GroupedSection{132, 1, 32, 8, 5120, 128, 4},     // 3 do not divide 8
+                    GroupedSection{132, 1, 32, 8, 9216, 128, 2},     // 72 blocks a head
+                    GroupedSection{132, 1, 28, 7, 8192, 128, 7},     // 7 is a prime: all
+                    GroupedSection{132, 101, 4, 1, 8192, 128, 2},    // all would be too many
+                    GroupedSection{132, 2, 32, 8, 8192, 64, 4},      // two waves at 64
+                    GroupedSection{132, 256, 16, 4, 128, 128, 128},  // a block a head
+                    GroupedSection{114, 1, 32, 8, 8192, 128, 2}, GroupedSection{78, 1, 32, 8, 8192, 128, 2},
+                    GroupedSection{78, 1, 32, 8, 16384, 128, 1}));
 
 TEST(Sm90BackwardPlan, ASectionHasAHeadHoweverLongItIs) {
   for (const bool deterministic : {false, true}) {
