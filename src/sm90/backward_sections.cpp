@@ -48,9 +48,9 @@ std::int64_t mean_key_blocks(const AttentionProblem& problem, const BackwardPlan
 }
 
 /// Grouped heads under a causal mask: as many as have an item for each multiprocessor, within a tenth. Their items
-/// start together, on the same query head, whose rows the others then find in L2; those of more heads drift apart, and
-/// the rows of all query heads pass through L2 again and again. At head_dim 64 twice as many have as many bytes. log:
-/// bwd-sections-one-wave
+/// start together, on the same query head, whose rows the others then find in L2. Those of more heads drift apart, and
+/// the rows of all query heads pass through L2 again and again. At head_dim 64, twice as many have as many bytes.
+/// log: bwd-sections-one-wave, bwd-sections-packed
 std::int64_t grouped_causal_section(const AttentionProblem& problem, const DeviceShape& shape,
                                     const BackwardPlan& plan) {
   const std::int64_t waves = plan.config.head_dim <= 64 ? 2 : 1;
