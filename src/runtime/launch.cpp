@@ -1,7 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/launch.h"
 
+#include <fmt/format.h>
+
+#include <string>
+
 namespace strobe::runtime {
+namespace {
+
+std::string attempted(const LaunchShape& shape) {
+  return fmt::format("launching a kernel of {} x {} x {} blocks of {} x {} x {} threads with {} bytes of shared memory",
+                     shape.grid.x, shape.grid.y, shape.grid.z, shape.block.x, shape.block.y, shape.block.z,
+                     shape.dynamic_shared_bytes);
+}
+
+}  // namespace
 
 Status launch(const Driver& driver, CUfunction function, const LaunchShape& shape, CUstream stream, void** parameters) {
   std::array<CUlaunchAttribute, 2> attributes{};
@@ -29,7 +42,8 @@ Status launch(const Driver& driver, CUfunction function, const LaunchShape& shap
       .numAttrs = count,
   };
   const CUresult result = driver.LaunchKernelEx(&config, function, parameters, nullptr);
-  return driver.check(result, "launching a kernel");
+  if (result == CUDA_SUCCESS) return {};
+  return driver.check(result, attempted(shape).c_str());
 }
 
 }  // namespace strobe::runtime

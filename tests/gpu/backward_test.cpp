@@ -74,6 +74,11 @@ TEST_P(GpuBackward, TakesSequencesWithoutQueriesOrKeys) {
     packed.q = {.rows = 300, .cu_seqlens = {0, 0, 280, 280}};
     packed.k = {.rows = 320, .cu_seqlens = {0, 100, 100, 310}};
     expect_matches_reference(packed);
+    AttentionCase behind = plain_case(8, head_dim, CausalMask::none);  // the only sequence has no query
+    behind.batch = 1;
+    behind.q = {.rows = 8, .cu_seqlens = {0, 0}, .seqused = {}, .max_seqlen = 0};
+    behind.k = {.rows = 1844, .cu_seqlens = {0, 1844}};
+    expect_matches_reference(behind);
   }
 }
 

@@ -205,7 +205,9 @@ TEST_F(GpuLaunch, RejectionsHaveTheDriversWords) {
   ASSERT_TRUE(kernel.ok());
   const Status status = launch(driver(), kernel->handle, {.grid = {1}, .block = {2048}}, nullptr, CUdeviceptr{0}, 0);
   EXPECT_EQ(status.code(), StatusCode::device_error);
-  EXPECT_EQ(status.message(), "launching a kernel: CUDA_ERROR_INVALID_VALUE (invalid argument)");
+  EXPECT_EQ(status.message(),
+            "launching a kernel of 1 x 1 x 1 blocks of 2048 x 1 x 1 threads with 0 bytes of shared memory: "
+            "CUDA_ERROR_INVALID_VALUE (invalid argument)");
   const Status shared = load(test::kKernelText, "test::change<Config{.by = 9}>", 228 * 1024).status();
   EXPECT_EQ(shared.code(), StatusCode::invalid_argument);
   EXPECT_NE(shared.message().find("has 232448 for it"), std::string::npos) << shared.message();

@@ -36,9 +36,12 @@ TEST_F(LaunchTest, PassesShapeAndParameters) {
 
 TEST_F(LaunchTest, GivesTheDriversWords) {
   fake_.fail("LaunchKernelEx", test::kFakeError);
-  const Status status = launch(fake_.driver(), CUfunction{}, {}, fake_stream(3), 42);
+  const Status status = launch(fake_.driver(), CUfunction{},
+                               {.grid = {5, 6, 7}, .block = {384}, .dynamic_shared_bytes = 1000}, fake_stream(3), 42);
   EXPECT_EQ(status.code(), StatusCode::device_error);
-  EXPECT_EQ(status.message(), "launching a kernel: CUDA_ERROR_INVALID_VALUE (invalid argument)");
+  EXPECT_EQ(status.message(),
+            "launching a kernel of 5 x 6 x 7 blocks of 384 x 1 x 1 threads with 1000 bytes of shared memory: "
+            "CUDA_ERROR_INVALID_VALUE (invalid argument)");
 }
 
 class TensorMapTest : public LaunchTest {

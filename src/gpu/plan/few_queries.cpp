@@ -97,7 +97,8 @@ int split_workers(const AttentionProblem& problem, const SplitKernel& kernel, st
 
 SplitPlan split_plan(const SplitKernel& kernel, int tiles, int workers) {
   SplitPlan plan;
-  plan.slot_rows = static_cast<int>(std::min<std::int64_t>(kernel.block_m, kernel.rows));
+  // At least one, as kernels divide by it: packed rows may all be behind the last sequence.
+  plan.slot_rows = static_cast<int>(std::clamp<std::int64_t>(kernel.rows, 1, kernel.block_m));
   const auto take = [&](std::int64_t count, std::size_t size) {
     constexpr std::int64_t kAlignment = 256;
     const std::size_t at = plan.total_bytes;

@@ -40,6 +40,19 @@ ForwardPlan few_plan(const AttentionProblem& problem, const DeviceShape& shape) 
   return forward_plan(problem, shape, *forward_config(problem, shape));
 }
 
+// Packed rows that are all behind the last sequence, whose bound is then 0.
+TEST(Sm80FewQueries, PartsHaveARowWhereNoSequenceHasOne) {
+  for (const DeviceShape& shape : {kFewOnA100, kFewOnRtx4090, kFewOnH200}) {
+    AttentionProblem problem =
+        few_problem({.batch = 1, .queries = 0, .keys = 1844, .heads_q = 5, .heads_kv = 1, .head_dim = 128});
+    problem.packed_q = problem.packed_k = true;
+    problem.total_q = 8;
+    const ForwardPlan plan = few_plan(problem, shape);
+    ASSERT_TRUE(splits(plan.config));
+    EXPECT_EQ(plan.split.slot_rows, 1);
+  }
+}
+
 // K and V in 8 bits: the tiles of 16-bit ones, so that results have their bits, with more blocks on their way.
 TEST(Sm80FewQueries, StoredKeysTakeTheSameTiles) {
   for (const DeviceShape& shape : {kFewOnA100, kFewOnRtx4090, kFewOnH200}) {
