@@ -113,15 +113,15 @@ class ForwardBlock : protected QueryBlock {
   void panel(const Part& rest, std::int64_t key_begin, std::int64_t count, bool hidden_poison) {
     const std::int64_t lane = rest.lane;
     const int vectors = panel_vectors(rest.rows);
-    const auto [first, last, masked] = panel_keys(rest, key_begin, count);
-    if (first >= last) return;
+    const PanelKeys keys = panel_keys(rest, key_begin, count);
+    if (keys.first >= keys.last) return;
 
-    with_vectors(vectors, [&](auto own) { multiply_queries<own>(lane, first, last); });
-    if (task_.eight_bit.given()) scale_scores(scratch_, lane, vectors, first, last, task_.score_scale.capped);
-    if (task_.score_scale.capped) cap_scores(scratch_.scores, first, last, task_.score_scale.softcap_scale);
-    softmax(rest, key_begin, count, {first, last, masked});
-    if (task_.dropout.given) drop(rest, key_begin, first, last, scratch_.scores);
-    add_values(rest, key_begin, {first, last, masked}, hidden_poison);
+    with_vectors(vectors, [&](auto own) { multiply_queries<own>(lane, keys.first, keys.last); });
+    if (task_.eight_bit.given()) scale_scores(scratch_, lane, vectors, keys.first, keys.last, task_.score_scale.capped);
+    if (task_.score_scale.capped) cap_scores(scratch_.scores, keys.first, keys.last, task_.score_scale.softcap_scale);
+    softmax(rest, key_begin, count, keys);
+    if (task_.dropout.given) drop(rest, key_begin, keys.first, keys.last, scratch_.scores);
+    add_values(rest, key_begin, keys, hidden_poison);
   }
 
   /// Scores of the panel to probabilities, those of hidden keys to 0.
