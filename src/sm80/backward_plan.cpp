@@ -8,7 +8,6 @@
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
-#include "call/heads.h"
 #include "gpu/auxiliary/backward_variant.h"
 #include "gpu/params/score.h"
 #include "gpu/plan/backward_plan.h"
@@ -91,21 +90,19 @@ void choose_tiles(backward::Config& config, const DeviceShape& shape) {
   }
 }
 
-/// Key heads that are in flight at once: as many as have what they read and add to in two fifths of L2, whose
-/// partitions each keep a copy; under a causal mask enough for the short items to fill up behind the long ones.
+/// Key heads that are in flight at once: as many as fit in L2; under a causal mask enough for the short items to fill
+/// up behind the long ones.
 int section_heads(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
-  const Checked row_bytes = 6 * problem.head_dim + 2 * problem.head_dim_v;
-  const auto head_bytes =
-      std::max<std::int64_t>(1, (Checked(heads_per_key_head(problem)) * problem.seqlen_q * row_bytes).value());
-  std::int64_t section = static_cast<std::int64_t>(shape.l2_bytes) * 2 / 5 / head_bytes;
+  constexpr std::int64_t kSumBytes = sizeof(float);
+  std::int64_t section = gpu::key_heads_in_l2(problem, shape, kSumBytes * problem.head_dim);
   if (config.rule.mask_right && !config.rule.mask_left) {
     constexpr std::int64_t kRounds = 3;
     const std::int64_t in_rounds = ceil_div<std::int64_t>(kRounds * shape.multiprocessors * config.ctas_per_sm,
                                                           gpu::backward_blocks(problem.seqlen_k, block_n(config)));
     section = std::max(section, in_rounds);
   }
-  const std::int64_t heads = (Checked(gpu::backward_batch(problem)) * problem.heads_kv).value();
-  return static_cast<int>(std::clamp<std::int64_t>(section, 1, std::max<std::int64_t>(1, heads)));
+  return static_cast<int>(
+      std::clamp<std::int64_t>(section, 1, std::max<std::int64_t>(1, gpu::backward_key_heads(problem))));
 }
 
 BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPlan& plan) {
@@ -151,7 +148,7 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   params.section_heads = section_heads(problem, shape, config);
   const bool has_queries = problem.total_q > 0 && problem.heads_q > 0;
   if (!has_queries && problem.total_k == 0) return plan;
-  plan.items = (Checked(gpu::backward_batch(problem)) * problem.heads_kv * params.n_blocks).value<int>();
+  plan.items = (Checked(gpu::backward_key_heads(problem)) * params.n_blocks).value<int>();
   if (has_queries && plan.items > 0) {
     const Checked sequences = problem.batch + (problem.packed_q ? 1 : 0);
     plan.query_blocks = (sequences * problem.heads_q * params.m_blocks).value<int>();

@@ -6,7 +6,6 @@
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
-#include "call/heads.h"
 #include "gpu/auxiliary/backward_variant.h"
 #include "gpu/params/score.h"
 #include "gpu/plan/backward_plan.h"
@@ -228,9 +227,9 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   backward::Params& params = plan.params;
   static_cast<BackwardParams&>(params) = gpu::planned_params(problem, config.block_m, block_n(config));
   params.row_groups = auxiliary::large_row_groups(params.m_blocks, config.block_m);
-  const std::int64_t heads = launched_heads(problem);
+  const std::int64_t heads = gpu::backward_key_heads(problem);
   if (heads == 0 || ((problem.total_q == 0 || problem.heads_q == 0) && problem.total_k == 0)) return plan;
-  params.section_heads = static_cast<int>(section_heads(problem, shape, plan));
+  params.section_heads = static_cast<int>(section_heads(problem, shape, config, params.n_blocks));
   plan.launches = config.by_roles ? launches_by_roles(plan, heads, shape, limits)
                                   : std::vector<BackwardLaunch>{{0, static_cast<int>(heads), 0, params.n_blocks}};
   plan.finishes = finishes(problem, config);

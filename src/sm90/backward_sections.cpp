@@ -7,27 +7,19 @@
 #include "call/checked.h"
 #include "call/heads.h"
 #include "gpu/plan/backward_plan.h"
-#include "kernels/sm90/backward/config.h"
 
 namespace strobe::sm90 {
-
-std::int64_t launched_heads(const AttentionProblem& problem) {
-  return (Checked(gpu::backward_batch(problem)) * problem.heads_kv).value();
-}
-
 namespace {
 
-/// Bytes that the items of one key head read and add to.
-std::int64_t head_bytes(const AttentionProblem& problem, const BackwardPlan& plan) {
-  const std::int64_t sums = plan.config.by_roles ? 0 : 4 * problem.head_dim;
-  const Checked row_bytes = 2 * problem.head_dim + 2 * problem.head_dim_v + sums;
-  return std::max<std::int64_t>(1, (Checked(heads_per_key_head(problem)) * problem.seqlen_q * row_bytes).value());
+using gpu::DeviceShape;
+
+/// Bytes of a query's sums of dQ in global memory.
+std::int64_t sum_bytes(const AttentionProblem& problem, const backward::Config& config) {
+  return config.by_roles ? 0 : static_cast<std::int64_t>(sizeof(float)) * problem.head_dim;
 }
 
-/// Key heads that fit in L2 together. More than half of it stays for the rest, as the lines that the far partition
-/// holds are there twice.
-std::int64_t heads_in_l2(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
-  return static_cast<std::int64_t>(shape.l2_bytes) * 2 / 5 / head_bytes(problem, plan);
+std::int64_t heads_in_l2(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
+  return gpu::key_heads_in_l2(problem, shape, sum_bytes(problem, config));
 }
 
 /// The least divisor of `heads` that is `least` or more, so that all sections are as long and the last one does not end
@@ -41,9 +33,9 @@ std::int64_t even_section(std::int64_t heads, std::int64_t least) {
 }
 
 /// Key blocks of a head; of packed sequences, whose lengths the host does not know, on average.
-std::int64_t mean_key_blocks(const AttentionProblem& problem, const BackwardPlan& plan) {
-  if (!plan.config.rule.varlen) return std::max(1, plan.params.n_blocks);
-  const Checked rows = Checked(block_n(plan.config)) * std::max<std::int64_t>(1, problem.batch);
+std::int64_t mean_key_blocks(const AttentionProblem& problem, const backward::Config& config, std::int64_t key_blocks) {
+  if (!config.rule.varlen) return key_blocks;
+  const Checked rows = Checked(block_n(config)) * std::max<std::int64_t>(1, problem.batch);
   return std::max<std::int64_t>(1, problem.total_k / rows.value());
 }
 
@@ -52,62 +44,65 @@ std::int64_t mean_key_blocks(const AttentionProblem& problem, const BackwardPlan
 /// the rows of all query heads pass through L2 again and again. At head_dim 64, twice as many have as many bytes.
 /// log: bwd-sections-one-wave, bwd-sections-packed
 std::int64_t grouped_causal_section(const AttentionProblem& problem, const DeviceShape& shape,
-                                    const BackwardPlan& plan) {
-  const std::int64_t waves = plan.config.head_dim <= 64 ? 2 : 1;
+                                    const backward::Config& config, std::int64_t key_blocks) {
+  const std::int64_t waves = config.head_dim <= 64 ? 2 : 1;
   const std::int64_t items = std::max<std::int64_t>(1, waves * shape.multiprocessors * 9 / 10);
-  return even_section(launched_heads(problem), ceil_div(items, mean_key_blocks(problem, plan)));
+  return even_section(gpu::backward_key_heads(problem), ceil_div(items, mean_key_blocks(problem, config, key_blocks)));
 }
 
 /// Under a causal mask: enough heads for the short items of a section to fill up behind the long ones.
 /// log: bwd-sections-causal
-std::int64_t causal_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
-  if (heads_per_key_head(problem) > 1) return grouped_causal_section(problem, shape, plan);
-  return std::clamp<std::int64_t>(heads_in_l2(problem, shape, plan), 8, 16);
+std::int64_t causal_section(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
+                            std::int64_t key_blocks) {
+  if (heads_per_key_head(problem) > 1) return grouped_causal_section(problem, shape, config, key_blocks);
+  return std::clamp<std::int64_t>(heads_in_l2(problem, shape, config), 8, 16);
 }
 
 /// Without a mask: what is read again may come from memory now and then, the more so the longer its products take.
 /// log: bwd-sections-full
-std::int64_t full_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
-  const std::int64_t bytes = static_cast<std::int64_t>(shape.l2_bytes) * 4 / 5 * plan.config.head_dim / 64;
-  return std::min(bytes / head_bytes(problem, plan), 12 / std::max<std::int64_t>(1, heads_per_key_head(problem)));
+std::int64_t full_section(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
+  const std::int64_t bytes = static_cast<std::int64_t>(shape.l2_bytes) * 4 / 5 * config.head_dim / 64;
+  return std::min(bytes / gpu::key_head_bytes(problem, sum_bytes(problem, config)),
+                  12 / std::max<std::int64_t>(1, heads_per_key_head(problem)));
 }
 
 /// By roles nothing is added to in global memory, and of a few heads Q and dO are read while they are in L2.
 /// log: bwd-sections-roles
-std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
+std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
   constexpr std::int64_t kMost = 8;
-  if (plan.config.rule.mask_right) return kMost;
-  return std::clamp<std::int64_t>(heads_in_l2(problem, shape, plan), kMost / 2, kMost);
+  if (config.rule.mask_right) return kMost;
+  return std::clamp<std::int64_t>(heads_in_l2(problem, shape, config), kMost / 2, kMost);
 }
 
 /// Where dQ's sums are added to in order. Under a causal mask blocks of keys of a long head should start far apart; at
 /// 64 every second section takes care of that.
 /// log: bwd-sections-ordered-full
-std::int64_t ordered_section(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
-  const bool long_causal = alternates(plan.config) && problem.seqlen_k >= kLongCausal;
-  if (long_causal) return plan.config.head_dim <= 64 ? 8 : 64;
-  const std::int64_t least = plan.config.rule.mask_right ? 1 : 4;
-  return std::max(least / heads_per_key_head(problem), heads_in_l2(problem, shape, plan));
+std::int64_t ordered_section(const AttentionProblem& problem, const DeviceShape& shape,
+                             const backward::Config& config) {
+  const bool long_causal = alternates(config) && problem.seqlen_k >= kLongCausal;
+  if (long_causal) return config.head_dim <= 64 ? 8 : 64;
+  const std::int64_t least = config.rule.mask_right ? 1 : 4;
+  return std::max(least / heads_per_key_head(problem), heads_in_l2(problem, shape, config));
 }
 
 }  // namespace
 
 // Windows and, by roles, grouped heads and packed sequences were not measured; nor were packed ones without a mask.
-std::int64_t section_heads(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan) {
-  const backward::Config& config = plan.config;
+std::int64_t section_heads(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
+                           std::int64_t key_blocks) {
   const ScoreRule& rule = config.rule;
-  std::int64_t section = heads_in_l2(problem, shape, plan);
+  std::int64_t section = heads_in_l2(problem, shape, config);
   if (config.ordered) {
-    section = ordered_section(problem, shape, plan);
+    section = ordered_section(problem, shape, config);
   } else if (config.by_roles) {
     const bool is_measured = !rule.mask_left && !rule.varlen && heads_per_key_head(problem) == 1;
-    if (is_measured) section = roles_section(problem, shape, plan);
+    if (is_measured) section = roles_section(problem, shape, config);
   } else if (rule.mask_right && !rule.mask_left) {
-    section = causal_section(problem, shape, plan);
+    section = causal_section(problem, shape, config, key_blocks);
   } else if (!rule.mask_left && !rule.varlen) {
-    section = full_section(problem, shape, plan);
+    section = full_section(problem, shape, config);
   }
-  return std::clamp<std::int64_t>(section, 1, launched_heads(problem));
+  return std::clamp<std::int64_t>(section, 1, gpu::backward_key_heads(problem));
 }
 
 }  // namespace strobe::sm90

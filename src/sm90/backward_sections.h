@@ -6,7 +6,7 @@
 
 #include "call/problem.h"
 #include "gpu/plan/device.h"
-#include "sm90/backward_plan.h"
+#include "kernels/sm90/backward/config.h"
 
 namespace strobe::sm90 {
 
@@ -15,11 +15,9 @@ namespace strobe::sm90 {
 // log: dq-order-more-heads
 inline constexpr std::int64_t kLongCausal = 8192;
 
-/// Key heads of all sequences.
-std::int64_t launched_heads(const AttentionProblem& problem);
-
 /// Key heads that are in flight at once, at least one: few enough for what they read and add to to stay in L2, enough
-/// for every multiprocessor to have work. The plan's config and params.n_blocks are read.
-std::int64_t section_heads(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan);
+/// for every multiprocessor to have work. `key_blocks`: of the longest sequence.
+std::int64_t section_heads(const AttentionProblem& problem, const gpu::DeviceShape& shape,
+                           const backward::Config& config, std::int64_t key_blocks);
 
 }  // namespace strobe::sm90

@@ -25,6 +25,19 @@ std::int64_t backward_batch(const AttentionProblem& problem) {
   return problem.batch + (problem.packed_q || problem.packed_k ? 1 : 0);
 }
 
+std::int64_t backward_key_heads(const AttentionProblem& problem) {
+  return (Checked(backward_batch(problem)) * problem.heads_kv).value();
+}
+
+std::int64_t key_head_bytes(const AttentionProblem& problem, std::int64_t sum_bytes) {
+  const Checked row_bytes = 2 * problem.head_dim + 2 * problem.head_dim_v + sum_bytes;
+  return std::max<std::int64_t>(1, (Checked(heads_per_key_head(problem)) * problem.seqlen_q * row_bytes).value());
+}
+
+std::int64_t key_heads_in_l2(const AttentionProblem& problem, const DeviceShape& shape, std::int64_t sum_bytes) {
+  return static_cast<std::int64_t>(shape.l2_bytes) * 2 / 5 / key_head_bytes(problem, sum_bytes);
+}
+
 std::int64_t backward_blocks(std::int64_t seqlen, int block) {
   return std::max<std::int64_t>(1, ceil_div<std::int64_t>(seqlen, block));
 }

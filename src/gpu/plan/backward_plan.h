@@ -6,6 +6,7 @@
 #include <string>
 
 #include "call/problem.h"
+#include "gpu/plan/device.h"
 #include "kernels/score/backward_params.h"
 
 namespace strobe::gpu {
@@ -15,6 +16,16 @@ AttentionProblem without_headless_queries(AttentionProblem problem);
 
 /// Sequences, and one more where q or k is packed: rows behind the last sequence.
 std::int64_t backward_batch(const AttentionProblem& problem);
+
+/// Key heads of all of these.
+std::int64_t backward_key_heads(const AttentionProblem& problem);
+
+/// Bytes that the blocks of keys of one key head read and add to, at least 1. `sum_bytes`: of a query's sums of dQ.
+std::int64_t key_head_bytes(const AttentionProblem& problem, std::int64_t sum_bytes);
+
+/// Key heads whose bytes fit in L2 together. More than half of it stays for the rest, as the lines that the far
+/// partition holds are there twice.
+std::int64_t key_heads_in_l2(const AttentionProblem& problem, const DeviceShape& shape, std::int64_t sum_bytes);
 
 /// Blocks of the longest sequence's queries or keys; at least 1, as kernels divide by them.
 std::int64_t backward_blocks(std::int64_t seqlen, int block);

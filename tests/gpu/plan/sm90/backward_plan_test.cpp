@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
     Sm90BackwardPlan, GroupedCausalSection,
     testing::Values(GroupedSection{132, 8, 16, 4, 2048, 128, 8}, GroupedSection{132, 4, 16, 4, 4096, 128, 4},
                     GroupedSection{132, 2, 16, 4, 8192, 128, 2}, GroupedSection{132, 1, 16, 4, 16384, 128, 1},
-                    GroupedSection{132, 1, 32, 8, 5120, 128, 4},     // 3 do not divide 8
+                    GroupedSection{132, 1, 32, 8, 5120, 128, 4},     // 3 does not divide 8
                     GroupedSection{132, 1, 32, 8, 9216, 128, 2},     // 72 blocks a head
                     GroupedSection{132, 1, 28, 7, 8192, 128, 7},     // 7 is a prime: all
                     GroupedSection{132, 101, 4, 1, 8192, 128, 2},    // all would be too many
@@ -141,6 +141,29 @@ INSTANTIATE_TEST_SUITE_P(
                     GroupedSection{132, 256, 16, 4, 128, 128, 128},  // a block a head
                     GroupedSection{114, 1, 32, 8, 8192, 128, 2}, GroupedSection{78, 1, 32, 8, 8192, 128, 2},
                     GroupedSection{78, 1, 32, 8, 16384, 128, 1}));
+
+TEST(Sm90BackwardPlan, GroupedHeadsUnderACausalMaskFillTheDeviceBySections) {
+  for (const std::int64_t seqlen : {128, 512, 2048, 16384}) {
+    const AttentionProblem problem = grouped_causal(256, 16, 4, seqlen, 128);
+    const BackwardPlan plan = backward_plan_of(problem);
+    EXPECT_GE(10 * plan.params.section_heads * plan.params.n_blocks, 9 * kH200.multiprocessors);
+    EXPECT_LE(plan.params.section_heads, problem.batch * problem.heads_kv);
+  }
+}
+
+TEST(Sm90BackwardPlan, PackedSequencesUnderACausalMaskHaveSectionsByTheirMeanLength) {
+  const auto section = [](AttentionProblem problem, std::int64_t tokens) {
+    problem.packed_q = problem.packed_k = true;
+    problem.total_q = problem.total_k = tokens;
+    return backward_plan_of(problem).params.section_heads;
+  };
+  EXPECT_EQ(section(grouped_causal(2, 32, 8, 8192, 128), 16384), 2);
+  EXPECT_EQ(section(grouped_causal(4, 32, 8, 4096, 128), 16384), 4);
+  EXPECT_EQ(section(grouped_causal(6, 32, 8, 6000, 128), 16384), 7);  // 21 blocks on average; 7 of 56 heads
+  EXPECT_EQ(section(grouped_causal(1, 32, 8, 16384, 128), 16384), 1);
+  EXPECT_EQ(section(grouped_causal(2, 32, 8, 8192, 64), 16384), 4);
+  EXPECT_EQ(section(grouped_causal(6, 16, 16, 6000, 128), 16384), 8);
+}
 
 TEST(Sm90BackwardPlan, ASectionHasAHeadHoweverLongItIs) {
   for (const bool deterministic : {false, true}) {
