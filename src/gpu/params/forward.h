@@ -38,8 +38,7 @@ Params forward_params(const AttentionProblem& problem, const ForwardArguments& a
     params.blocks = block_mask_params(problem, arguments.modifiers.block_mask);
   }
   params.score = score_params(problem, arguments.modifiers, arguments.random);
-  params.max_logits = static_cast<float*>(arguments.max_logits.data);
-  params.max_logits_batch_stride = arguments.max_logits.strides[0];
+  params.max_logits = {static_cast<float*>(arguments.max_logits.data), arguments.max_logits.strides[0]};
   return params;
 }
 

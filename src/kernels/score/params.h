@@ -25,4 +25,12 @@ struct ScoreParams {
   DropoutParams dropout;
 };
 
+/// max_logits rules: the largest score of each sequence and query head, -inf before the kernel.
+struct MaxLogitParams {
+  float* data;
+  long long batch_stride;
+
+  constexpr float* of(int sequence, int head) const { return data + sequence * batch_stride + head; }
+};
+
 }  // namespace strobe

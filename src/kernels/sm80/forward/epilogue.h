@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/scheduler/part.h"
+#include "kernels/score/max_logit.h"
 #include "kernels/score/modifiers/sink.h"
 #include "kernels/sm80/forward/row_rules.h"
 #include "kernels/sm80/forward/smem.h"
@@ -14,20 +15,6 @@ __device__ __forceinline__ void store_lse(const Params& params, const TileWork& 
   if (params.lse != nullptr) {
     params.lse[q_batch(params, work) * params.lse_batch_stride + head_of<C>(work, row) * params.lse_head_stride +
                work.q.start + row / C.packed_heads] = value;
-  }
-}
-
-/// A row's largest score joins its head's. Floats order as integers do, negative ones the other way round.
-template <Config C>
-__device__ __forceinline__ void store_max_logit(const Params& params, const TileWork& work, int row, float score) {
-  if (score != kMinusInfinity) {
-    const float logit = score * score::remaining_scale<C.rule>(params.score) * kLn2;
-    float* largest = params.max_logits + work.tile.sequence * params.max_logits_batch_stride + head_of<C>(work, row);
-    if (__float_as_int(logit) >= 0) {
-      atomicMax(reinterpret_cast<int*>(largest), __float_as_int(logit));
-    } else {
-      atomicMin(reinterpret_cast<unsigned*>(largest), __float_as_uint(logit));
-    }
   }
 }
 

@@ -39,8 +39,7 @@ struct Params {
   TileOrder tiles;
   Divisor by_heads_per_kv;  // of tiles.heads, those that read one key head
 
-  float* max_logits;  // rules with max_logits: [batch, query heads], -inf before the kernel
-  long long max_logits_batch_stride;
+  MaxLogitParams max_logits;
 
   SplitParams split;  // split schedules
   float* kept;        // variants that fold: [CTAs, kept_vectors(C), threads of a CTA, 4]

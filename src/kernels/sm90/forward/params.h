@@ -41,8 +41,7 @@ struct Params {
   TileParams tiles;
   Divisor by_heads_per_kv;  // of tiles.heads, those that read one key head
 
-  float* max_logits;  // rules with max_logits: [batch, query heads], -inf before the kernel
-  long long max_logits_batch_stride;
+  MaxLogitParams max_logits;
 
   EightBitParams eight_bit;
   CacheParams cache;

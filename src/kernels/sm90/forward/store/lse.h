@@ -2,7 +2,7 @@
 // What rows leave beside O: LSE, and the largest score of their head.
 #pragma once
 
-#include "kernels/score/apply.h"
+#include "kernels/score/max_logit.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/tile/rows.h"
 #include "kernels/sm90/forward/tile/softmax.h"
@@ -16,20 +16,6 @@ __device__ __forceinline__ void store_lse(const Params& params, const TileWork& 
     const int batch = params.sequences.cu_seqlens_q != nullptr ? 0 : work.tile.sequence;
     params.lse[batch * params.lse_batch_stride + head_of<C>(work, row) * params.lse_head_stride + work.q.start +
                row / C.packed_heads] = value;
-  }
-}
-
-/// A row's largest score joins its head's. Floats order as integers do, negative ones the other way round.
-template <Config C>
-__device__ __forceinline__ void store_max_logit(const Params& params, const TileWork& work, int row, float score) {
-  if (score != kMinusInfinity) {
-    const float logit = score * score::remaining_scale<C.rule>(params.score) * kLn2;
-    float* largest = params.max_logits + work.tile.sequence * params.max_logits_batch_stride + head_of<C>(work, row);
-    if (__float_as_int(logit) >= 0) {
-      atomicMax(reinterpret_cast<int*>(largest), __float_as_int(logit));
-    } else {
-      atomicMin(reinterpret_cast<unsigned*>(largest), __float_as_uint(logit));
-    }
   }
 }
 
