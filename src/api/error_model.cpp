@@ -258,7 +258,7 @@ double bound_of(const AttentionProblem& problem, const Keys& keys, const HeadRow
         largest = std::max(largest, scale);
         norm = std::max(norm, std::sqrt(keys.v.square[static_cast<std::size_t>(j)]) / scale + std::sqrt(columns) / 2.0);
       }
-      rounding = std::max(rounding, static_cast<double>(kProbabilityKeys) / 510.0 * largest * norm);
+      rounding = std::max(rounding, kProbabilityKeys / (2.0 * kInt8Levels) * largest * norm);
     }
   } else {
     const double scale = largest_of(noise.v.scale);
@@ -314,12 +314,12 @@ double largest_normal(double count) {
 double normal_noise(ScaleUnit unit, DType element, std::int64_t seqlen, std::int64_t columns) {
   if (element != DType::int8) return kFloat8Noise;
   const std::int64_t rows = std::min(rows_per_scale(unit, seqlen), seqlen);
-  return largest_normal(static_cast<double>(rows * columns)) / (127.0 * std::sqrt(12.0));
+  return largest_normal(static_cast<double>(rows * columns)) / (static_cast<double>(kLargestInt8) * std::sqrt(12.0));
 }
 
 }  // namespace
 
-std::int64_t keys_per_sum(DType element) { return element == DType::int8 ? kProbabilityKeys : 2048; }
+std::int64_t keys_per_sum(DType element) { return element == DType::int8 ? kProbabilityKeys : kFloat8SumKeys; }
 
 void measure(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
              const AttentionProblem& problem, std::uint64_t seed, std::span<Candidate> candidates) {

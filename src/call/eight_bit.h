@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "call/arithmetic.h"
 #include "kernels/math/eight_bit.h"
@@ -12,29 +13,16 @@
 
 namespace strobe {
 
-inline constexpr std::int64_t kBlockRows = 128;  // that share a scale
-inline constexpr std::int64_t kGroupRows = 32;
-inline constexpr std::int64_t kValueKeys = 32;  // keys of V that are permuted among themselves
-
-// Keys whose probabilities are rounded to integers relative to their largest, and summed before the result joins O.
-// Results depend on it: every engine's tiles have as many.
-inline constexpr std::int64_t kProbabilityKeys = 128;
-
-// The order of the sums of a quantisation, which every engine follows, so that all give the same bits: sums of rows,
-// and of blocks of them, are kept in as many phases, of every kMeanPhases-th term, and the phases added in order.
-inline constexpr std::int64_t kMeanRows = 128;  // of K that are summed before the result joins the others
-inline constexpr std::int64_t kMeanPhases = 8;
-// A product of a query and the mean: as many columns in four interleaved sums, which are added two by two.
-inline constexpr std::int64_t kShiftColumns = 64;
-inline constexpr std::int64_t kShiftPhases = 4;
-
 constexpr bool is_eight_bit(DType dtype) { return dtype == DType::int8 || dtype == DType::float8_e4m3; }
 
 /// The largest magnitude of a quantised element.
-constexpr float largest_element(DType dtype) { return dtype == DType::int8 ? 127.0F : kLargestFloat8; }
+constexpr float largest_element(DType dtype) { return dtype == DType::int8 ? kLargestInt8 : kLargestFloat8; }
 
-/// What a probability of 1 is rounded as: 8 unsigned bits, or e4m3 with room for larger ones.
-constexpr float probability_levels(DType dtype) { return dtype == DType::int8 ? 255.0F : 16.0F; }
+/// What a probability of 1 is rounded as, and its logarithm.
+constexpr float probability_levels(DType dtype) { return dtype == DType::int8 ? kInt8Levels : kFloat8Levels; }
+constexpr float probability_levels_log2(DType dtype) {
+  return dtype == DType::int8 ? kInt8LevelsLog2 : kFloat8LevelsLog2;
+}
 
 /// Rows that share a scale, of `seqlen`; at least 1.
 constexpr std::int64_t rows_per_scale(ScaleUnit unit, std::int64_t seqlen) {
@@ -46,20 +34,6 @@ constexpr std::int64_t rows_per_scale(ScaleUnit unit, std::int64_t seqlen) {
     case ScaleUnit::row: return 1;
   }
   return 1;
-}
-
-/// Where a key's column lies in V: see quantize.h.
-constexpr std::int64_t value_position(std::int64_t key) {
-  const std::int64_t a = key % 32 / 16;
-  const std::int64_t b = key % 16 / 8;
-  const std::int64_t c = key % 8 / 2;
-  return round_down(key, kValueKeys) + 16 * a + 4 * c + 2 * b + key % 2;
-}
-
-/// The first column of a packed V that belongs to a sequence whose first key is `first_key`: see quantize.h. Of the
-/// batch's end and its number of sequences it is where the columns end that belong to any.
-constexpr std::int64_t packed_value_start(std::int64_t first_key, std::int64_t sequence) {
-  return kValueKeys * (first_key / kValueKeys + sequence);
 }
 
 /// One side of a quantisation, queries or keys: a batched tensor [batch, seqlen, heads, columns], or a packed one
@@ -104,6 +78,13 @@ constexpr std::uint64_t rotation_signs(std::uint64_t seed, std::int64_t first_co
   return z ^ (z >> 31U);
 }
 
+/// 1 / sqrt(size) of a power of two.
+template <class T>
+T hadamard_factor_of(std::int64_t size) {
+  if constexpr (std::is_same_v<T, float>) return hadamard_factor(static_cast<int>(size));
+  return T(1) / std::sqrt(static_cast<T>(size));
+}
+
 /// x times the orthonormal Hadamard matrices of the powers of two that `count` is the sum of, the largest first. The
 /// transform is its own inverse.
 template <class T>
@@ -119,7 +100,7 @@ void hadamard_transform(T* x, std::int64_t count) {
         }
       }
     }
-    const T factor = T(1) / std::sqrt(static_cast<T>(size));
+    const T factor = hadamard_factor_of<T>(size);
     for (std::int64_t i = 0; i < size; ++i) x[i] *= factor;
     x += size;
     count -= size;

@@ -143,7 +143,8 @@ void write_mean(const Head& keys, float* mean) {
 std::uint8_t to_element(DType element, float value, float inverse_scale) {
   if (element == DType::float8_e4m3) return to_float8_e4m3(value * inverse_scale).bits;
   const double exact = static_cast<double>(value) * static_cast<double>(inverse_scale);
-  return static_cast<std::uint8_t>(static_cast<std::int8_t>(std::clamp(std::nearbyint(exact), -127.0, 127.0)));
+  constexpr double kLargest = kLargestInt8;
+  return static_cast<std::uint8_t>(static_cast<std::int8_t>(std::clamp(std::nearbyint(exact), -kLargest, kLargest)));
 }
 
 /// One of the three tensors: how it is read, and where its elements and scales go.

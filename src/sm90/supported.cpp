@@ -22,7 +22,7 @@ Status check_eight_bit(const AttentionProblem& problem) {
                          name, value, kAlignedElements, name_of(problem.dtype));
     }
   }
-  if (problem.eight_bit.k_rows < std::min(kGroupRows, problem.seqlen_k)) {
+  if (problem.eight_bit.k_rows < std::min<std::int64_t>(kGroupRows, problem.seqlen_k)) {
     return unsupported("k_descale has a scale for each row: the sm90 kernels take one for 32 rows or more");
   }
   return {};

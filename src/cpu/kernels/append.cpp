@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "call/eight_bit.h"
 #include "cpu/kernels/append.h"
 #include "cpu/kernels/vector-inl.h"
 #include "hwy/highway.h"
@@ -53,7 +54,7 @@ HWY_INLINE void rotate(const Angles& angles, std::int64_t columns, const float* 
 /// Quotients rounded to nearest even, in the low byte of each lane.
 HWY_INLINE hn::Vec<Ints> to_int8(Vec quotient) {
   const Floats d;
-  const Vec limited = hn::Min(hn::Max(quotient, hn::Set(d, -127.0F)), hn::Set(d, 127.0F));
+  const Vec limited = hn::Min(hn::Max(quotient, hn::Set(d, -kLargestInt8)), hn::Set(d, kLargestInt8));
   return hn::NearestInt(hn::IfThenZeroElse(hn::IsNaN(quotient), limited));
 }
 

@@ -135,9 +135,8 @@ HWY_INLINE void exponentiate_to_8_bits(const ForwardScratch& scratch, DType elem
     own = new_max;
   }
   const Vec largest = hn::IfThenElse(hn::Eq(own, hidden), hn::Zero(d), own);
-  // Not to round above the levels: an exponent is off by its rounding, and the reference by two.
-  const Vec shift = hn::NegMulAdd(hn::Abs(largest), hn::Set(d, 0x1p-21F),
-                                  hn::Sub(hn::Set(d, std::log2(probability_levels(element))), largest));
+  const Vec shift = hn::NegMulAdd(hn::Abs(largest), hn::Set(d, kReferenceRounding),
+                                  hn::Sub(hn::Set(d, probability_levels_log2(element)), largest));
   Vec sum = hn::Zero(d);
   for (std::int64_t key = first; key < last; ++key) {
     const Vec p = exp2(hn::Add(hn::Load(d, scores + key * kPanel), shift));

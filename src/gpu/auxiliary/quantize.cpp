@@ -27,9 +27,6 @@
 namespace strobe::gpu {
 namespace {
 
-static_assert(auxiliary::kMeanRows == kMeanRows && auxiliary::kMeanPhases == kMeanPhases);
-static_assert(auxiliary::kSliceColumns == kShiftColumns && auxiliary::kValueKeys == kValueKeys);
-
 struct Kernels {
   std::optional<runtime::Kernel> sums, mean, measure;
   runtime::Kernel quantize;
@@ -291,8 +288,8 @@ class Quantisation {
       mean.cu_seqlens = keys_.cu_seqlens;
       mean.total = params_.k.total;
       params_.mean = mean.mean;
-      status = launch(*kernels.sums, mean_jobs().value(),
-                      auxiliary::kMeanPhases * auxiliary::mean_lanes(config_.head_dim), 0, mean);
+      status =
+          launch(*kernels.sums, mean_jobs().value(), kMeanPhases * auxiliary::mean_lanes(config_.head_dim), 0, mean);
       if (status.ok()) status = launch(*kernels.mean, key_heads().value(), auxiliary::kFinishThreads, 0, mean);
     }
     const int threads = auxiliary::quantize_threads(config_);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/auxiliary/append_params.h"
+#include "kernels/math/eight_bit.h"
 #include "kernels/math/element.h"
 
 namespace strobe::auxiliary {
@@ -84,7 +85,7 @@ __device__ __forceinline__ void to_floats(const VectorWords<stored, count>& vect
 
 /// Rounded to nearest even and limited to +-127; NaN becomes 0.
 __device__ __forceinline__ unsigned to_int8(float x) {
-  const float limited = fminf(fmaxf(x, -127.0F), 127.0F);
+  const float limited = fminf(fmaxf(x, -kLargestInt8), kLargestInt8);
   const unsigned bits = __float_as_uint(__fadd_rn(limited, 12582912.0F));  // 1.5 * 2^23: the last bits are the integer
   return x == x ? bits & 0xffU : 0U;
 }

@@ -2,20 +2,14 @@
 // Hadamard transforms of rows in registers, by the additions of call/eight_bit.h in their order: the bits are the same.
 #pragma once
 
+#include "kernels/math/eight_bit.h"
+
 namespace strobe::auxiliary {
 
 constexpr int largest_power(int count) {
   int power = 1;
   while (2 * power <= count) power *= 2;
   return power;
-}
-
-/// 1 / sqrt(size), rounded as float32 arithmetic rounds it; size is a power of two.
-constexpr float hadamard_factor(int size) {
-  constexpr float kRootOfTwo = 0x1.6a09e6p+0F;
-  float root = 1.0F;
-  for (; size >= 4; size /= 4) root *= 2.0F;
-  return 1.0F / (size == 2 ? root * kRootOfTwo : root);
 }
 
 /// The butterflies of x[0], ..., x[size - 1]: of neighbours first, then of twice the distance each time.

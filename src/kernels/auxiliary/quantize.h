@@ -66,7 +66,7 @@ template <QuantizeConfig C, int head_dim>
 __device__ __forceinline__ float shift_of(const unsigned char* tile, const Slice<TileShape<C, head_dim>>& slice,
                                           const double* mean) {
   using Shape = TileShape<C, head_dim>;
-  double phases[4] = {};
+  double phases[kShiftPhases] = {};
 #pragma unroll 1
   for (int c = 0; c < Shape::kColumns && slice.has(c); c += kVector<C.source>) {
     float x[kVector<C.source>];
@@ -75,8 +75,8 @@ __device__ __forceinline__ float shift_of(const unsigned char* tile, const Slice
                     nan);
 #pragma unroll
     for (int i = 0; i < kVector<C.source>; ++i) {
-      phases[i % 4] =
-          fma(static_cast<double>(x[i]), mean[spread<C, 8>(slice.index * kSliceColumns) + c + i], phases[i % 4]);
+      double& phase = phases[i % kShiftPhases];
+      phase = fma(static_cast<double>(x[i]), mean[spread<C, 8>(slice.index * kSliceColumns) + c + i], phase);
     }
   }
   const double own = (phases[0] + phases[1]) + (phases[2] + phases[3]);

@@ -3,6 +3,7 @@
 // by host and device.
 #pragma once
 
+#include "kernels/math/eight_bit.h"
 #include "kernels/math/element.h"
 
 namespace strobe::auxiliary {
@@ -30,7 +31,7 @@ struct KeyMeanConfig {
 };
 
 constexpr int kMostColumns = 256;
-constexpr int kSliceColumns = 64;  // of a row, that one thread holds in registers
+constexpr int kSliceColumns = kShiftColumns;  // of a row, that one thread holds in registers
 constexpr int kTileBytes = 128 * 256;
 
 /// Threads that share a row: a power of two.
@@ -69,9 +70,6 @@ constexpr int quantize_smem_bytes(const QuantizeConfig& c) {
   return qk + (qk > v ? qk : v);
 }
 
-/// Keys of V that are permuted among themselves, and to a multiple of which they are padded.
-constexpr int kValueKeys = 32;
-
 constexpr int kAllRows = 31;
 
 /// One of the three tensors. Strides are in elements; of packed ones those of the batch are 0.
@@ -106,8 +104,6 @@ struct QuantizeParams {
   unsigned long long signs[kMostColumns / 64];  // of the rotation: a bit a column, 1 is negative
 };
 
-constexpr int kMeanRows = 128;  // of K, in one block; call/eight_bit.h says in which order
-constexpr int kMeanPhases = 8;
 constexpr int kMeanColumns = 8;  // of a thread
 
 /// Threads of a row: a power of two, and with all phases a warp at least.

@@ -67,11 +67,6 @@ __device__ __forceinline__ int rows_of(const QuantizedTensor& tensor, const Tile
   return C.packed ? place.rows : tensor.rows;
 }
 
-/// Where the columns of a sequence begin in a packed V whose first key is `start`: strobe/quantize.h.
-__device__ __forceinline__ long long packed_column(int start, int sequence) {
-  return static_cast<long long>(start / kValueKeys + sequence) * kValueKeys;
-}
-
 /// threadIdx.x, which the compiler must not know: it would keep addresses that depend on it from tile to tile, in
 /// registers that rows need.
 __device__ __forceinline__ int thread_of_tile() {
@@ -197,11 +192,6 @@ __device__ __forceinline__ void stage_row(const float (&x)[Shape::kColumns], con
   }
 }
 
-/// Where a key of 32 lies in V: call/eight_bit.h.
-__device__ __forceinline__ int value_position(int key) {
-  return (key & ~15) | (key & 6) << 1 | (key & 8) >> 2 | (key & 1);
-}
-
 /// Rounds this thread's slice of a row of V into its place in a tile of columns.
 template <class Shape, bool e4m3>
 __device__ __forceinline__ void stage_values(const float (&x)[Shape::kColumns], const Rounding& rounding,
@@ -262,7 +252,7 @@ __device__ __forceinline__ void store_values(const QuantizedTensor& tensor, cons
   using Parts = ThreadTrips<quantize_threads(C), head_dim, Shape::kRows / 8>;
   unsigned char* to = tensor.to + place.batch * tensor.to_batch + place.head * tensor.to_head + place.first;
   if constexpr (C.packed) {
-    if (tensor.cu_seqlens != nullptr) to += packed_column(place.start, place.batch);
+    if (tensor.cu_seqlens != nullptr) to += packed_value_start(place.start, place.batch);
   }
   const int keys = (rows_of<C>(tensor, place) + kValueKeys - 1) / kValueKeys * kValueKeys - place.first;
   const auto store = [&](int at, unsigned char* column, int part) {

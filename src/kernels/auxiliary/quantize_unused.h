@@ -57,7 +57,8 @@ __device__ __forceinline__ void clear_behind_keys(const QuantizedTensor& v, cons
   if (v.cu_seqlens == nullptr) return;
   const int end = min(max(v.cu_seqlens[place.batch + 1], 0), v.total);
   const int keys = (place.rows + kValueKeys - 1) / kValueKeys * kValueKeys;
-  clear_columns<C>(v, place.head, packed_column(place.start, place.batch) + keys, packed_column(end, place.batch + 1));
+  clear_columns<C>(v, place.head, packed_value_start(place.start, place.batch) + keys,
+                   packed_value_start(end, place.batch + 1));
 }
 
 /// Zeros to every `step`-th row of a head of Q or K from `first` on.
@@ -90,8 +91,8 @@ __device__ __forceinline__ void write_unused(const QuantizeParams& params, const
   const int job = place.first / (tile_rows(C) * (keys ? 1 : 2));
   clear_rows<C>(tensor, place.head, used + job, keys ? params.key_jobs : params.query_jobs);
   if (keys && job == 0) {
-    clear_columns<C>(params.v, place.head, packed_column(used, params.sequences),
-                     packed_column(tensor.total, params.sequences));
+    clear_columns<C>(params.v, place.head, packed_value_start(used, params.sequences),
+                     packed_value_start(tensor.total, params.sequences));
   }
 }
 

@@ -2,6 +2,7 @@
 // Where everything lies in a CTA's shared memory: evaluated by the host for the launch and by NVRTC for the kernel.
 #pragma once
 
+#include "kernels/math/eight_bit.h"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/tile/panel.h"
 
@@ -11,7 +12,7 @@ namespace strobe::sm90::forward {
 constexpr int kOutputPanelBytes = tile_bytes(kRowsPerWarp, kPanelColumns);
 // 8-bit operands: keys that an A operand of P holds, keys that share a scale of K, and what a block's scales take.
 constexpr int kOperandKeys = 32;
-constexpr int kKeysPerScale = 32;
+constexpr int kKeysPerScale = kGroupRows;
 constexpr int key_scales(const Config& c) { return c.block_n / kKeysPerScale; }
 constexpr int value_scales(const Config& c) { return c.block_n / c.keys_per_value_scale; }
 constexpr int scale_bytes(const Config& c) {
@@ -22,8 +23,6 @@ constexpr int scale_bytes(const Config& c) {
 /// whose precision is relative, has one reference for the row, and sums on in O, until what it has joins sums in shared
 /// memory.
 constexpr bool sums_by_block(const Config& c) { return c.operands == Element::int8; }
-/// Keys whose P V e4m3 sums in one O, see consume/eight_bit_sums.h.
-constexpr int kKeysPerSum = 2048;
 
 /// Whether sums of O lie outside of registers for a while: those of e4m3, in shared memory, and what segments leave.
 constexpr bool keeps_output_in_smem(const Config& c) {

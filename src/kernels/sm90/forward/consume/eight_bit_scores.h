@@ -27,10 +27,9 @@ using ProductSum = typename ProductSumOf<C.operands>::Type;
 /// even, in the lowest bits.
 constexpr float kRoundToInteger = 8388608.0F;
 
-/// log2 of what a probability of 1 is rounded as: 255, or in e4m3 16, so that it may grow to 448 before the row's
-/// reference is raised.
+/// log2 of what a probability of 1 is rounded as.
 template <Config C>
-constexpr float kLevelsLog2 = C.operands == Element::int8 ? 7.99435343685886F : 4.0F;
+constexpr float kLevelsLog2 = C.operands == Element::int8 ? kInt8LevelsLog2 : kFloat8LevelsLog2;
 
 /// The scores of two rows, block by block: from sums of products to exponents of 2 and their largest.
 template <Config C>

@@ -122,8 +122,7 @@ class EightBitSoftmax : public score::OnlineSoftmax<C.rule, C.block_n>, public E
   __device__ __forceinline__ float shift_of_row(const Reference& reference, int r) const {
     const float relative_to = sums_by_block(C) ? reference.own[r] : this->max_log2[r];
     const float own = relative_to == kMinusInfinity ? 0.0F : relative_to;
-    // Integers are not to be rounded above the levels: an exponent is off by its rounding, and the reference by two.
-    return sums_by_block(C) ? __fmaf_rn(fabsf(own), -0x1p-21F, kLevelsLog2<C> - own) : kLevelsLog2<C> - own;
+    return sums_by_block(C) ? __fmaf_rn(fabsf(own), -kReferenceRounding, kLevelsLog2<C> - own) : kLevelsLog2<C> - own;
   }
 
   /// Integers: the block's sums of probabilities join the rows', and its factor is found.

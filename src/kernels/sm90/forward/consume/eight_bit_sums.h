@@ -87,8 +87,8 @@ class OutputSums<C> {
 };
 
 /// Float sums stay in O. The tensor cores keep 13 bits or so of a sum, so that each addition may cut off as much as
-/// 2^-13 of it: after kKeysPerSum keys, 64 additions, a hundredth at most, where rounding to e4m3 changes a probability
-/// by up to a sixteenth. Then they join float32 sums in memory.
+/// 2^-13 of it: after kFloat8SumKeys keys, 64 additions, a hundredth at most, where rounding to e4m3 changes a
+/// probability by up to a sixteenth. Then they join float32 sums in memory.
 template <Config C>
   requires(!sums_by_block(C) && C.loop == Loop::eight_bit)
 class OutputSums<C> {
@@ -115,7 +115,7 @@ class OutputSums<C> {
         kept_factor_[r] *= softmax.correction[r];
       }
     }
-    if (++blocks_ == kKeysPerSum / C.block_n) {
+    if (++blocks_ == kFloat8SumKeys / C.block_n) {
       finish();
       kept_.put(o_);
       has_kept_ = true;

@@ -2,6 +2,7 @@
 // O in registers: what a thread holds of two of its warpgroup's rows (see fragment.h).
 #pragma once
 
+#include "kernels/math/eight_bit.h"
 #include "kernels/sm90/forward/config.h"
 #include "kernels/sm90/tile/fragment.h"
 
@@ -31,15 +32,6 @@ __device__ __forceinline__ void add_block(float (&o)[C.head_dim_v / 2], const Su
   for (int i = 0; i < C.head_dim_v / 2; ++i) {
     o[i] = __fmaf_rn(static_cast<float>(block[i]), factor[i / 2 % kRowsPerThread], o[i]);
   }
-}
-
-/// 1 / sqrt(size) of a power of two.
-constexpr float hadamard_factor(int size) {
-  float factor = 1.0F;
-  for (; size >= 4; size /= 4) {
-    factor *= 0.5F;
-  }
-  return size == 2 ? factor * 0.707106781F : factor;
 }
 
 /// Columns [first, first + size) of a row of O times a Hadamard matrix, and their signs. Columns 8 j + 2 (t % 4) + c of

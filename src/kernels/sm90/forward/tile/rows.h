@@ -3,6 +3,7 @@
 // (kernels/sequence/cache.h).
 #pragma once
 
+#include "kernels/math/eight_bit.h"
 #include "kernels/sequence/cache.h"
 #include "kernels/sm90/forward/params.h"
 #include "kernels/sm90/forward/tile/work.h"
@@ -82,9 +83,6 @@ __device__ __forceinline__ SequenceStart key_start(const Params& params, const T
   return sequence_start<C.rule.varlen>(work.k, work.k.used, params.sequences.seqlen_k,
                                        params.sequences.cu_seqlens_k != nullptr, entry);
 }
-
-/// Keys of a packed 8-bit V that lie at multiples of as many columns: strobe/quantize.h.
-constexpr int kValueKeys = 32;
 
 template <Config C>
 __device__ __forceinline__ bool is_packed_value(const Params& params) {
