@@ -62,7 +62,7 @@ def sequences_of(prompts: list[str], text: Text, context: int, options: argparse
 def pages_of(model: Gpt, sequences: list[Sequence], options: argparse.Namespace) -> PagedCache:
     block = model.blocks[0]
     head_dim = model.token.weight.shape[1] // block.heads
-    # GPU engines take 16-bit tensors; on the CPU float32 leaves nothing but the order of sums to differ.
+    # the GPU engine takes 16-bit tensors; on the CPU float32 leaves nothing but the order of sums to differ.
     dtype = torch.float16 if options.device.startswith("cuda") else torch.float32
     needed = [pages_for(sequence.length, options.page_size) for sequence in sequences]
     pages = options.pages or sum(needed)

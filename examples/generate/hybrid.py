@@ -107,7 +107,7 @@ def main() -> None:
     options = parse()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and options.dtype == "float32":
-        raise SystemExit("--dtype float32: the GPU engines take 16-bit tensors")
+        raise SystemExit("--dtype float32: the GPU engine takes 16-bit tensors")
     torch.manual_seed(0)
     cache = cache_of(options, device)
     q = torch.randn(options.batch, 1, options.heads, options.head_dim, device=device).to(DTYPES[options.dtype])

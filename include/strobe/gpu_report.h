@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the GPU engines find on this machine.
+// What the GPU engine finds on this machine.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ from strobe.integrations import checks
 from strobe.torch import attention
 from strobe.torch.ops import rows
 
-_HEAD_DIM_MULTIPLE = 8  # of what the GPU engines take
+_HEAD_DIM_MULTIPLE = 8  # of what the GPU engine takes
 _MAX_HEAD_DIM = 512  # of the CPU engine, which takes the most
 
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call of a forward knows beside its problem and plan: pointers and strides, as the kernels of every engine name
+// What a call of a forward knows beside its problem and plan: pointers and strides, as the kernels of every family name
 // them in their parameters.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the plans of a backward on all GPU engines have in common.
+// What the plans of a backward have in common in all families.
 #pragma once
 
 #include <cstdint>

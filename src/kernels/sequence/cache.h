@@ -15,7 +15,7 @@ struct CacheParams {
   const int* page_table;  // pages: [batch, max_pages]
   long long table_batch_stride, table_page_stride;
   int count;             // pages or entries of K and V
-  int box_rows;          // of what the Hopper engine reads of a page at a time
+  int box_rows;          // of what TMA reads of a page at a time
   Divisor by_page_size;  // rows
 };
 
