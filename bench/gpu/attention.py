@@ -4,11 +4,13 @@
 standard attention too, and both beside FlashAttention-3 where FA3_LIBRARY names its kernels.
 
 The table of the FlashAttention-3 paper: 16k tokens a call, hidden size 2048, head_dim 64, 128 and 256, seqlen 512 to
-16k. Every cell runs all implementations in turns, so that they see the same clocks; the median over all turns counts.
+16k; or other numbers of heads and sequences. Every cell runs all implementations in turns, so that they see the same
+clocks; the median over all turns counts.
 FLOPs are 4 * batch * heads * seqlen^2 * head_dim, 10 instead of 4 in the backward, halved when causal.
 
 Usage: attention.py [--json FILE] [--passes forward,backward,deterministic] [--dtypes bfloat16,float16]
-                        [--head-dims 64,128,256] [--seqlens 512,...] [--rounds N] [--kernels sm80]
+                        [--head-dims 64,128,256] [--masks full,causal] [--seqlens 512,...]
+                        [--heads N] [--heads-kv N] [--batch N] [--rounds N] [--kernels sm80]
 """
 
 import argparse
@@ -66,9 +68,14 @@ def standard(q, k, v, causal):
     return run
 
 
-def has_flash_attention_3(which, dtype, head_dim):
-    fits = dtype == torch.bfloat16 and (which != "deterministic" or head_dim <= 128)
-    return flash_attention_3.is_available() and fits
+def has_flash_attention_3(which, q, k):
+    """Of fewer key heads the library has the backward at head_dim 128 alone."""
+    if not flash_attention_3.is_available() or q.dtype != torch.bfloat16:
+        return False
+    head_dim = q.shape[3]
+    if q.shape[2] != k.shape[2]:
+        return which == "backward" and head_dim == 128
+    return which != "deterministic" or head_dim <= 128
 
 
 def forward_runs(q, k, v, causal, kernels):
@@ -76,7 +83,7 @@ def forward_runs(q, k, v, causal, kernels):
     outputs = [(torch.empty_like(q), torch.empty(batch, heads, seqlen, device="cuda")) for _ in range(2)]
     mask = "bottom_right" if causal else None
     runs = {"strobe": Forward(q, k, v, *outputs[0], causal=mask, kernels=kernels).run}
-    if has_flash_attention_3("forward", q.dtype, q.shape[3]):
+    if has_flash_attention_3("forward", q, k):
         runs["flash_attention_3"] = flash_attention_3.forward(q, k, v, *outputs[1], causal=causal).run
     runs |= {name: sdpa(backend, q, k, v, causal) for name, backend in BACKENDS.items()}
     if seqlen <= STANDARD_LONGEST:
@@ -94,7 +101,7 @@ def backward_runs(q, k, v, causal, deterministic, kernels):
     ours, theirs = ({name: torch.empty_like(x) for name, x in (("dq", q), ("dk", k), ("dv", v))} for _ in range(2))
     call = Backward(q, k, v, o, lse, d_o, **ours, causal=mask, deterministic=deterministic, kernels=kernels)
     runs = {"strobe": call.run}
-    if has_flash_attention_3("deterministic" if deterministic else "backward", q.dtype, q.shape[3]):
+    if has_flash_attention_3("deterministic" if deterministic else "backward", q, k):
         settings = {"causal": causal, "deterministic": deterministic}
         runs["flash_attention_3"] = flash_attention_3.backward(q, k, v, o, lse, d_o, **theirs, **settings).run
     # PyTorch's backends say nothing of the order of their sums.
@@ -112,9 +119,13 @@ def check(results, wanted):
             raise SystemExit(f"{name} differs from cuDNN's by {error:.3g}, where the largest is {largest:.3g}")
 
 
-def measure_cell(which, dtype, head_dim, causal, seqlen, rounds, kernels):
-    batch, heads = TOKENS // seqlen, HIDDEN // head_dim
-    q, k, v = (torch.randn(batch, seqlen, heads, head_dim, device="cuda", dtype=dtype) for _ in range(3))
+def measure_cell(which, dtype, head_dim, causal, seqlen, arguments):
+    batch, heads = arguments.batch or TOKENS // seqlen, arguments.heads or HIDDEN // head_dim
+    heads_kv = arguments.heads_kv or heads
+    q, k, v = (
+        torch.randn(batch, seqlen, count, head_dim, device="cuda", dtype=dtype) for count in (heads, heads_kv, heads_kv)
+    )
+    kernels = arguments.kernels
     runs = (
         forward_runs(q, k, v, causal, kernels)
         if which == "forward"
@@ -136,11 +147,12 @@ def measure_cell(which, dtype, head_dim, causal, seqlen, rounds, kernels):
             "seqlen": seqlen,
             "batch": batch,
             "heads": heads,
+            "heads_kv": heads_kv,
             "threads": 0,
             "median_ms": round(milliseconds, 5),
             "tflops": round(flops / milliseconds / 1e9, 1),
         }
-        for name, milliseconds in median_milliseconds(runs, rounds, launches_for(flops)).items()
+        for name, milliseconds in median_milliseconds(runs, arguments.rounds, launches_for(flops)).items()
     ]
 
 
@@ -168,6 +180,10 @@ def main():
     parser.add_argument("--dtypes", default="bfloat16,float16")
     parser.add_argument("--head-dims", type=numbers, default=[64, 128, 256])
     parser.add_argument("--seqlens", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
+    parser.add_argument("--masks", default="full,causal")
+    parser.add_argument("--heads", type=int, help="of q; hidden size / head_dim by default")
+    parser.add_argument("--heads-kv", type=int, help="of k and v; as many as of q by default")
+    parser.add_argument("--batch", type=int, help="16k tokens / seqlen by default")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kernels", choices=("sm90", "sm80"), default="sm90")
     arguments = parser.parse_args()
@@ -176,12 +192,12 @@ def main():
         ratios = []
         for dtype in (getattr(torch, name) for name in arguments.dtypes.split(",")):
             for head_dim in arguments.head_dims:
-                for causal in (False, True):
+                for mask in arguments.masks.split(","):
                     cells = [
-                        measure_cell(which, dtype, head_dim, causal, seqlen, arguments.rounds, arguments.kernels)
+                        measure_cell(which, dtype, head_dim, mask == "causal", seqlen, arguments)
                         for seqlen in arguments.seqlens
                     ]
-                    shape = f"head_dim {head_dim} {'causal' if causal else 'full'}"
+                    shape = f"head_dim {head_dim} {mask}"
                     print_line(f"{which} {str(dtype).removeprefix('torch.')} {shape}", cells)
                     rows += [row for cell in cells for row in cell]
                     ratios += map(ratio_to_the_best_peer, cells)
