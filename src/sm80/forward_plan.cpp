@@ -136,16 +136,21 @@ std::string explain(const AttentionProblem& problem, const DeviceShape& shape, c
         fmt::format("heads         {} query heads of a key head share a tile: there are few queries\n", c.packed_heads);
   }
   if (converts(c)) {
-    text += fmt::format("stored K, V   {}; converted to {} block by block\n", strobe::name_of(problem.stored.dtype),
-                        strobe::name_of(problem.dtype));
+    text += fmt::format("stored K, V   {}; converted to {} block by block, up to {} chunks of a lane at once\n",
+                        strobe::name_of(problem.stored.dtype), strobe::name_of(problem.dtype), c.chunks_at_once);
   }
-  if (c.pages) text += fmt::format("pages         of {} rows, read row by row\n", problem.page_size);
+  if (c.pages) {
+    text += fmt::format("pages         of {} rows, read row by row{}\n", problem.page_size,
+                        c.pages_ahead ? "; the table a block ahead" : "");
+  }
   text += fmt::format("CTAs          {} on a multiprocessor at a time\n", c.ctas_per_sm);
   text += c.stages > 1 || converts(c)
-              ? fmt::format("pipeline      {} stages of K and V\n", c.stages)
+              ? fmt::format("pipeline      {} stages of K and V{}\n", c.stages,
+                            c.copies_first ? ", copied before a step's products" : "")
               : std::string("pipeline      one stage of K and of V: each arrives under the other's product\n");
   text +=
       fmt::format("shared memory {} of {} bytes\n", smem_plan(c).total_bytes, shared_bytes_of(shape, c.ctas_per_sm));
+  if (c.keeps_work) text += "work          a CTA's tile is in shared memory\n";
   if (c.rule.tree_mask) text += "tree mask     a bit for each of a sequence's last keys, as many as its queries\n";
   text += fmt::format("schedule      {} tiles{}\n", plan.tiles,
                       plan.order.section_heads > 1 ? ", the longest of several heads first" : "");

@@ -20,6 +20,19 @@ struct Tiles {
   int key_groups = 1;
 };
 
+/// Fields that follow from the tiles.
+forward::Config completed(const forward::Config& tiles) {
+  forward::Config config = tiles;
+  config.chunks_at_once = converts(tiles) && tiles.key_groups > 1 ? 4 : 2;  // as registers allow
+  // Of few queries reading is all the time there is.
+  config.copies_first = tiles.key_groups > 1;
+  config.pages_ahead =
+      tiles.pages && tiles.stages > 1 && threads_per_group(tiles) == kWarpSize && tiles.block_n <= kWarpSize;
+  // Masked steps need much of a tile, so that finding it anew takes more registers than there are.
+  config.keeps_work = splits(tiles) || folds(tiles) || is_masked(tiles.rule);
+  return config;
+}
+
 forward::Config with(forward::Config config, const Tiles& tiles) {
   config.warps = tiles.warps;
   config.rows_per_warp = tiles.rows_per_warp;
@@ -28,7 +41,7 @@ forward::Config with(forward::Config config, const Tiles& tiles) {
   config.ctas_per_sm = tiles.ctas_per_sm;
   config.q_in_registers = tiles.q_in_registers;
   config.key_groups = tiles.key_groups;
-  return config;
+  return completed(config);
 }
 
 /// Registers of a thread that hold scores, output, Q and a fetched bias, and what options keep of its rows.
@@ -151,12 +164,13 @@ std::int64_t rows_of(const AttentionProblem& problem, const forward::Config& con
 void choose_tiles(forward::Config& config, const AttentionProblem& problem, const DeviceShape& shape) {
   if (config.rule.row_invariant) return choose_row_invariant_tiles(config, problem, shape);
   for (const Tiles& tiles : tiles_of(problem, config)) {
-    config = with(config, tiles);
     if (converts(config)) {  // blocks of half the bytes: more of them are as many on their way
-      ++config.stages;
+      Tiles deeper = tiles;
+      ++deeper.stages;
+      config = with(config, deeper);
       if (fits(config, shape)) return;
-      --config.stages;
     }
+    config = with(config, tiles);
     if (fits(config, shape)) return;
   }
 }

@@ -15,6 +15,12 @@ std::string explain_loop(const forward::Config& c) {
   std::string text =
       is_pipelined ? "loop          a block's softmax under the P V before" : "loop          one step after another";
   if (c.loop == forward::Loop::pipelined && c.looks_ahead) text += "; the next tile is found ahead";
+  if (!c.late_values) text += "; V is there before the products begin";
+  if (c.exponentials_ahead > 0) {
+    text +=
+        fmt::format("; exponentials of {} keys begin before it is done", c.exponentials_ahead * forward::kOperandKeys);
+  }
+  if (!c.masks_by_words) text += "; masks compare each score's column";
   if (c.own_begins) text += "; each warpgroup stops at the first block that its own rows see";
   if (c.relative_alibi) text += "; ALiBi relative to each row's diagonal";
   if (c.finds_work_again) text += "; a tile's numbers are found again for each block";
@@ -27,7 +33,7 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
   const forward::Config& c = plan.config;
   std::string text = fmt::format("tiles         {} query rows x {} keys, head_dim {} as {}, head_dim_v {} as {}\n",
                                  block_m(c), c.block_n, problem.head_dim, c.head_dim, problem.head_dim_v, c.head_dim_v);
-  text += fmt::format("warpgroups    {} producer and {} consumers of 64 rows{}\n", producer_warpgroups(c),
+  text += fmt::format("warpgroups    {} producer and {} consumers of 64 rows{}\n", c.producer_warpgroups,
                       c.consumer_warpgroups, c.ping_pong ? ", taking turns on the tensor cores" : "");
   if (eight_bit(c)) {
     text += fmt::format("8-bit inputs  {}; P rounded to {}\n", strobe::name_of(problem.dtype),
@@ -68,7 +74,8 @@ std::string explain(const AttentionProblem& problem, const ForwardPlan& plan) {
   if (c.schedule == Schedule::split) text += gpu::explain_split(problem, plan.tiles.tiles, plan.workers);
   if (c.rule.row_invariant) {
     text += gpu::explain_row_invariant(c.block_n, c.segment_blocks);
-    text += c.keeps_in_smem ? " in shared memory\n" : "\n";
+    if (c.keeps_in_smem) text += " in shared memory";
+    text += c.joins_by_rows ? ", joined row by row\n" : "\n";
   }
   return text;
 }

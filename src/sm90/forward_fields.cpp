@@ -19,6 +19,24 @@ bool looks_ahead(const Config& c) {
          c.rule.block_mask == 0 && c.schedule != Schedule::split;
 }
 
+/// Steps that take a bias, random bits or a block's number from elsewhere let V arrive meanwhile.
+bool has_late_values(const Config& c) {
+  const bool fetches_bias = c.rule.bias && c.bias_stages == 0;
+  return !fetches_bias && !c.rule.dropout && c.rule.block_mask == 0;
+}
+
+/// As registers allow, and compiling shows.
+bool has_masks_by_words(const Config& c) {
+  const bool is_tight = eight_bit(c) && (sums_by_block(c) || c.loop == Loop::eight_bit_serial) && c.head_dim_v > 64;
+  return !is_tight || !has_diagonal(c.rule);
+}
+
+/// As registers allow. e4m3's wait for P V: faster than beside it. log: int8-early-exponentials
+int exponentials_ahead_of(const Config& c) {
+  if (!sums_by_block(c) || c.loop != Loop::eight_bit) return 0;
+  return is_masked(c.rule) && c.head_dim_v > 64 ? 1 : 2;
+}
+
 /// Where blocks are short enough for it to differ, and registers are left for it.
 bool has_own_begins(const Config& c) {
   return c.rule.mask_left && c.consumer_warpgroups > 1 && c.block_n <= kRowsPerWarpgroup && !c.rule.chunked &&
@@ -51,6 +69,10 @@ Config completed(const Config& tiles) {
   config.output_stages = output_stages_of(tiles);
   if (!eight_bit(tiles)) config.loop = loop_of(tiles);  // of 8-bit operands it comes with the tiles
   config.looks_ahead = config.loop != Loop::pipelined || looks_ahead(tiles);
+  config.late_values = config.loop != Loop::pipelined || has_late_values(tiles);
+  config.masks_by_words = has_masks_by_words(config);
+  config.exponentials_ahead = exponentials_ahead_of(config);
+  config.joins_by_rows = folds(tiles) && tiles.head_dim_v > 128;
   config.own_begins = has_own_begins(tiles);
   config.relative_alibi = takes_relative_alibi(tiles);
   config.pages_ahead =

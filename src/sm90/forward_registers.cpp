@@ -46,7 +46,7 @@ int most_pipelined_registers(const Config& c) {
 RoleRegisters role_registers(const Config& c) {
   const bool two_ctas = c.ctas_per_sm == 2;
   const bool long_params = c.rule.varlen || c.rule.chunked || eight_bit(c);  // rows to find, or scales to bring
-  if (producer_warpgroups(c) > 1) return {120, 240};
+  if (c.producer_warpgroups > 1) return {120, 240};
   if (converts(c)) return {88, 208};
   if (c.consumer_warpgroups == 4) return {32, 112};
   if (c.consumer_warpgroups == 3) return {32, 160};

@@ -33,7 +33,8 @@ constexpr auto fields_of(const Config&) {
   using gpu::field;
   return gpu::all_fields(
       field("rule", &Config::rule), field("head_dim", &Config::head_dim), field("head_dim_v", &Config::head_dim_v),
-      field("consumer_warpgroups", &Config::consumer_warpgroups), field("block_n", &Config::block_n),
+      field("consumer_warpgroups", &Config::consumer_warpgroups),
+      field("producer_warpgroups", &Config::producer_warpgroups), field("block_n", &Config::block_n),
       field("stages", &Config::stages), field("q_stages", &Config::q_stages), field("loop", &Config::loop),
       field("ping_pong", &Config::ping_pong), field("ctas_per_sm", &Config::ctas_per_sm),
       field("packed_heads", &Config::packed_heads), field("schedule", &Config::schedule),
@@ -42,9 +43,11 @@ constexpr auto fields_of(const Config&) {
       field("stored", &Config::stored), field("raw_stages", &Config::raw_stages), field("keys", &Config::keys),
       field("entries", &Config::entries), field("whole_chunks", &Config::whole_chunks),
       field("bias_stages", &Config::bias_stages), field("segment_blocks", &Config::segment_blocks),
-      field("keeps_in_smem", &Config::keeps_in_smem), field("looks_ahead", &Config::looks_ahead),
-      field("own_begins", &Config::own_begins), field("relative_alibi", &Config::relative_alibi),
-      field("finds_work_again", &Config::finds_work_again), field("pages_ahead", &Config::pages_ahead),
+      field("keeps_in_smem", &Config::keeps_in_smem), field("joins_by_rows", &Config::joins_by_rows),
+      field("looks_ahead", &Config::looks_ahead), field("late_values", &Config::late_values),
+      field("masks_by_words", &Config::masks_by_words), field("own_begins", &Config::own_begins),
+      field("relative_alibi", &Config::relative_alibi), field("finds_work_again", &Config::finds_work_again),
+      field("exponentials_ahead", &Config::exponentials_ahead), field("pages_ahead", &Config::pages_ahead),
       field("output_stages", &Config::output_stages), field("producer_registers", &Config::producer_registers),
       field("consumer_registers", &Config::consumer_registers), field("debug", &Config::debug));
 }

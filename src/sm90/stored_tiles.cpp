@@ -24,9 +24,10 @@ Config with_stored_tiles(const Config& call, const AttentionProblem& problem) {
   constexpr int kMostRawStages = 4;
   const int wanted = block_n_of_16_bits(call, problem);
   std::vector<Tiles> candidates;
+  // One consumer warpgroup reads keys and values faster than three warps convert them.
   const auto add = [&](int warpgroups, int block_n, int least_raw_stages) {
     for (int raw_stages = kMostRawStages; raw_stages >= least_raw_stages; --raw_stages) {
-      candidates.push_back({warpgroups, block_n, 2, 1, 1, true, raw_stages});
+      candidates.push_back({warpgroups, block_n, 2, 1, 1, true, raw_stages, warpgroups == 1 ? 2 : 1});
     }
   };
   if (packed_rows(problem, call) > kRowsPerWarpgroup) add(2, wanted, 2);

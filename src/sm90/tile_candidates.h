@@ -19,6 +19,7 @@ struct Tiles {
   int ctas_per_sm = 1;
   bool ping_pong = true;
   int raw_stages = 0;
+  int producer_warpgroups = 1;
 };
 
 inline forward::Config with(const forward::Config& call, const Tiles& tiles) {
@@ -30,6 +31,7 @@ inline forward::Config with(const forward::Config& call, const Tiles& tiles) {
   config.ctas_per_sm = tiles.ctas_per_sm;
   config.ping_pong = tiles.ping_pong;
   config.raw_stages = tiles.raw_stages;
+  config.producer_warpgroups = tiles.producer_warpgroups;
   return config;
 }
 

@@ -36,6 +36,18 @@ struct Config {
 
   // K and V as they are stored: each block is converted to rule.element, if it is not that, in shared memory.
   Element stored = rule.element;
+  // Of stored K and V, chunks that a lane reads before it writes the first, of rows of up to 128 columns: 1, 2 or 4.
+  int chunks_at_once = 2;
+
+  // Copies start as soon as there is a stage for them, before the step's products: else under those.
+  bool copies_first = false;
+
+  // A warp looks up the pages of a block, a row a lane, while it copies the block before.
+  bool pages_ahead = false;
+
+  // A CTA's tile lies in shared memory: else it is found anew where it is wanted.
+  bool keeps_work = false;
+
   bool debug = false;  // shared memory starts as NaN
 
   bool operator==(const Config&) const = default;
@@ -58,6 +70,14 @@ constexpr bool converts(const Config& c) { return c.stored != c.rule.element; }
 
 /// Blocks on their way while one is in use. A stage is free as soon as its block is converted.
 constexpr int stages_ahead(const Config& c) { return converts(c) ? c.stages : c.stages - 1; }
+
+/// Whether the fields ask for what is possible.
+constexpr bool fields_agree(const Config& c) {
+  const bool pages =
+      !c.pages_ahead || (c.pages && c.stages > 1 && threads_per_group(c) == kWarpSize && c.block_n <= kWarpSize);
+  const bool work = c.keeps_work || !(splits(c) || folds(c));  // where a CTA has several tiles
+  return pages && work;
+}
 
 constexpr Tiling tiling(const Config& c) {
   return {.rule = c.rule,

@@ -86,6 +86,7 @@ __device__ __forceinline__ void compute_segments(const Params& params) {
 /// Grid: tiles, or the CTAs that share them.
 template <Config C>
 __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm) kernel(const __grid_constant__ Params params) {
+  static_assert(fields_agree(C));
   if constexpr (C.debug) {
     for (int i = threadIdx.x; i < smem_plan(C).total_bytes / 4; i += threads_per_block(C)) {
       reinterpret_cast<unsigned*>(shared_memory())[i] = ~0U;
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm) kernel(co
     compute_segments<C>(params);
   } else {
     const TileWork work = work_of<C>(params, tile_of_cta(params.tiles));
-    if constexpr (keeps_work(C)) {
+    if constexpr (C.keeps_work) {
       share_work<C>(work);
     }
     compute_tile<C>(params, work);

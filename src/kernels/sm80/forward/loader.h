@@ -11,12 +11,8 @@
 
 namespace strobe::sm80::forward {
 
-/// Whether a warp looks up the pages of a block while it copies the block before: a row a lane. Page tables are then
-/// read under the copies, and once for all lanes.
-template <Config C>
-constexpr bool kLooksAhead = C.pages && C.stages > 1 && threads_per_group(C) == kWarpSize&& C.block_n <= kWarpSize;
-
-/// Where the rows of one block after another lie.
+/// Where the rows of one block after another lie: pages that are looked up ahead, so that their table is read under the
+/// copies, and once for all lanes.
 template <Config C>
 class BlockPlaces {
  public:
@@ -46,7 +42,7 @@ class BlockPlaces {
 
 /// The rows of variants that do not look ahead: they find each row when they copy it.
 template <Config C>
-  requires(!kLooksAhead<C>)
+  requires(!C.pages_ahead)
 class BlockPlaces<C> {
  public:
   __device__ __forceinline__ BlockPlaces(const Params&, const TileWork&) {}
@@ -139,7 +135,7 @@ class KeyValueLoader {
     } else if constexpr (kAlternates) {
       start_values(0, n);
       ptx::cp_async_commit_group();
-    } else if constexpr (kReads) {
+    } else if constexpr (C.copies_first) {
       start_ahead(n);
     }
   }
@@ -154,7 +150,7 @@ class KeyValueLoader {
         start_keys(0, n);
       }
       ptx::cp_async_commit_group();
-    } else if constexpr (!kReads && !converts(C)) {
+    } else if constexpr (!C.copies_first && !converts(C)) {
       start_ahead(n);
     }
   }
@@ -175,8 +171,6 @@ class KeyValueLoader {
  private:
   static constexpr SmemPlan kPlan = smem_plan(C);
   static constexpr bool kAlternates = C.stages == 1 && !converts(C);
-  // Of few queries reading is all the time there is: copies start as soon as there is a stage for them.
-  static constexpr bool kReads = C.key_groups > 1;
 
   static constexpr int kThreads = threads_per_group(C);
 
@@ -212,7 +206,7 @@ class KeyValueLoader {
   __device__ __forceinline__ void start_rows(uint32_t tile, const Rows& tensor, const unsigned short* data, int n,
                                              int columns) const {
     const int first = n * C.block_n;
-    if constexpr (kLooksAhead<C>) {
+    if constexpr (C.pages_ahead) {
       start_scattered_copy<Tile, C.block_n, kThreads>(tile, tensor.data, columns,
                                                       [&](int row) { return next_.row_of(tensor, row); });
     } else if constexpr (C.pages) {
@@ -230,7 +224,7 @@ class KeyValueLoader {
 
   /// Looks up the rows of block n, which is copied next.
   __device__ __forceinline__ void find(int n) {
-    if constexpr (kLooksAhead<C>) {
+    if constexpr (C.pages_ahead) {
       if (walk_.has(n)) {
         next_.find(params_.cache, n * C.block_n, used_);
       }

@@ -35,10 +35,6 @@ struct KeyValueRows {
 
 constexpr int kTileWorkBytes = 96;  // TileWork
 
-/// Whether a CTA's tile lies in shared memory: where it has several, and where masked steps need much of it, so that
-/// finding it anew takes more registers than there are.
-constexpr bool keeps_work(const Config& c) { return splits(c) || folds(c) || is_masked(c.rule); }
-
 struct SmemPlan {
   int warp_bytes = 0;  // a warp's rows of Q, which all groups read, and when they are done with them, of O
   int k_bytes = 0;     // of one stage, as K and V are stored
@@ -79,7 +75,7 @@ constexpr SmemPlan smem_plan(const Config& c) {
   plan.split = plan.rows + c.warps * static_cast<int>(sizeof(KeyValueRows));
   plan.work = plan.split + (splits(c) ? static_cast<int>(sizeof(SplitWork)) : 0);
   plan.total_bytes = plan.work;
-  if (keeps_work(c)) {
+  if (c.keeps_work) {
     constexpr int kAlignment = 16;
     plan.total_bytes += kTileWorkBytes;
     plan.total_bytes = (plan.total_bytes + kAlignment - 1) / kAlignment * kAlignment;

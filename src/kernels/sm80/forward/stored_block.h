@@ -57,7 +57,7 @@ class StoredBlocks {
   static constexpr int kAtomsPerWarp = (kAtoms + row_warps(C) - 1) / row_warps(C);
   static constexpr int kPiecesPerLane = kAtomsPerWarp * kColumnBlocks;
   // Some are read before the first is written, as the compiler cannot know that they lie apart.
-  static constexpr int kMostAtOnce = kColumnBlocks > 2 ? 1 : C.key_groups > 1 ? 4 : 2;  // registers
+  static constexpr int kMostAtOnce = kColumnBlocks > 2 ? 1 : C.chunks_at_once;
   static constexpr int kPiecesAtOnce = kPiecesPerLane % kMostAtOnce == 0 ? kMostAtOnce : 1;
 
   /// All lanes call it together, as warp_of_cta() wants it.

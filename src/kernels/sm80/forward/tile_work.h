@@ -131,7 +131,7 @@ __device__ __forceinline__ void share_work(const TileWork& work) {
 /// instruction, or shared memory.
 template <Config C>
 __device__ __forceinline__ TileWork tile_work(const Params& params) {
-  if constexpr (keeps_work(C)) {
+  if constexpr (C.keeps_work) {
     return shared_work<C>();
   } else {
     return work_of<C>(params, tile_of_cta(params.tiles));

@@ -30,6 +30,7 @@ struct Config {
   int head_dim = 128;           // of Q and K as compiled: 32, 64, 96, 128, 192 or 256; TMA's bounds pad narrower heads
   int head_dim_v = 128;         // of V and O, likewise
   int consumer_warpgroups = 2;  // each owns 64 rows of Q
+  int producer_warpgroups = 1;  // 2: the second converts stored keys and values, as the first one's last three warps do
   int block_n = 128;            // keys per step
   int stages = 2;               // of the K ring and of the V ring
   int q_stages = 1;  // of each warpgroup's Q: with 2, the next tile's rows arrive while this one's are in use
@@ -68,10 +69,17 @@ struct Config {
   // then join those of the segments after it; 0: a row's keys are one segment.
   int segment_blocks = 0;
   bool keeps_in_smem = false;  // what later segments left: else in global memory
+  bool joins_by_rows = false;  // segments join by one formula for any row: else with a shorter one for the usual case
 
   // Pipelined loops find the next tile under the products of a tile's first block: hundreds of cycles of dependent
   // integer arithmetic, which take registers.
   bool looks_ahead = true;
+
+  // Pipelined loops wait for V when Q K^T is issued, so that it may arrive meanwhile: else before.
+  bool late_values = true;
+
+  // Masks are a bit for each score: else its column is compared, which takes fewer registers.
+  bool masks_by_words = true;
 
   // Each warpgroup stops at the first block that its own rows see, and lets the others' pass.
   bool own_begins = false;
@@ -81,6 +89,9 @@ struct Config {
 
   // 8-bit operands: a tile's numbers are found anew where they are wanted, instead of kept in registers.
   bool finds_work_again = false;
+
+  // int8 operands: of P, those whose exponentials begin while P V of the block before may still read its P.
+  int exponentials_ahead = 0;
 
   // Few queries wait for their keys: the page table is read one block ahead of the block that is wanted.
   bool pages_ahead = false;
@@ -126,11 +137,8 @@ constexpr int most_blocks_between(const Config& c) {
 /// Whether V's ring has room for those blocks. With ping-pong others wait for a V behind them, too.
 constexpr bool own_begins_fit(const Config& c) { return most_blocks_between(c) <= c.stages - (c.ping_pong ? 1 : 0); }
 
-/// One consumer warpgroup reads keys and values faster than three warps convert them.
-constexpr int producer_warpgroups(const Config& c) { return converts(c) && c.consumer_warpgroups == 1 ? 2 : 1; }
-
 constexpr int threads_per_block(const Config& c) {
-  return kWarpgroupSize * (c.consumer_warpgroups + producer_warpgroups(c));
+  return kWarpgroupSize * (c.consumer_warpgroups + c.producer_warpgroups);
 }
 
 constexpr Tiling tiling(const Config& c) {

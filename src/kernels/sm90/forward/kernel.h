@@ -39,15 +39,17 @@ namespace strobe::sm90::forward {
 constexpr int registers_at_launch(const Config& c) { return 65536 / (c.ctas_per_sm * threads_per_block(c)) / 8 * 8; }
 
 constexpr bool registers_fit(const Config& c) {
-  return producer_warpgroups(c) * c.producer_registers + c.consumer_warpgroups * c.consumer_registers <=
-         registers_at_launch(c) * (producer_warpgroups(c) + c.consumer_warpgroups);
+  return c.producer_warpgroups * c.producer_registers + c.consumer_warpgroups * c.consumer_registers <=
+         registers_at_launch(c) * (c.producer_warpgroups + c.consumer_warpgroups);
 }
 
 /// Whether the loop is one for the operands, and what it does is asked for and possible.
 constexpr bool fields_agree(const Config& c) {
   const bool loop = eight_bit(c) == (c.loop == Loop::eight_bit || c.loop == Loop::eight_bit_serial);
   const bool own_begins = !c.own_begins || (c.rule.mask_left && own_begins_fit(c));
-  return loop && own_begins && (!c.relative_alibi || c.rule.alibi);
+  const bool producers = c.producer_warpgroups == 1 || (c.producer_warpgroups == 2 && converts(c));
+  const bool ahead = c.exponentials_ahead == 0 || (sums_by_block(c) && c.loop == Loop::eight_bit);
+  return loop && own_begins && producers && ahead && (!c.relative_alibi || c.rule.alibi);
 }
 
 template <Config C>
@@ -106,12 +108,12 @@ __global__ void __launch_bounds__(threads_per_block(C), C.ctas_per_sm)
 
   // Roles
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / kWarpgroupSize, 0);
-  if (warpgroup < producer_warpgroups(C)) {
+  if (warpgroup < C.producer_warpgroups) {
     ptx::setmaxnreg_dec<C.producer_registers>();
     produce<C>(context);
   } else {
     ptx::setmaxnreg_inc<C.consumer_registers>();
-    LoopOf<C>(context, warpgroup - producer_warpgroups(C)).run();
+    LoopOf<C>(context, warpgroup - C.producer_warpgroups).run();
   }
 }
 

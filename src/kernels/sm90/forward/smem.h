@@ -39,7 +39,7 @@ constexpr int value_tile_bytes(const Config& c) {
 }
 
 /// Those that convert K and V: all but the one that loads.
-constexpr int converter_warps(const Config& c) { return kWarpsPerWarpgroup * producer_warpgroups(c) - 1; }
+constexpr int converter_warps(const Config& c) { return kWarpsPerWarpgroup * c.producer_warpgroups - 1; }
 
 /// A block of K or V as it is stored.
 constexpr int raw_bytes(const Config& c) {

@@ -159,6 +159,34 @@ TEST_F(Sm80Compile, KeepsRowInvariantCallsInRegisters) {
   }
 }
 
+// Fields that registers or speed decide: explain() says what they are, and they may be others.
+TEST_F(Sm80Compile, ChoicesAreExplainedAndMayBeOthers) {
+  const gpu::DeviceShape& shape = kDevices[0].shape;
+  const auto expect_choice = [&](const AttentionProblem& problem, auto change) {
+    const Result<sm80::forward::Config> config = sm80::forward_config(problem, shape);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    sm80::ForwardPlan plan = sm80::forward_plan(problem, shape, *config);
+    const std::string explained = explain(problem, shape, plan);
+    change(plan.config);
+    ASSERT_FALSE(plan.config == *config);
+    EXPECT_NE(explain(problem, shape, plan), explained);
+    expect_no_local_memory(sm80::forward_variant(plan.config, shape));
+  };
+  AttentionProblem decode = problem_of(4096, 128, 128);
+  decode.heads_q = 4 * decode.heads_kv;
+  decode.seqlen_q = 1;
+  decode.total_q = decode.batch;
+  decode.page_size = 16;
+  expect_choice(decode, [](auto& c) { c.pages_ahead = !c.pages_ahead; });
+  expect_choice(decode, [](auto& c) { c.copies_first = !c.copies_first; });
+  decode.stored = {DType::int8, 1, 1};
+  expect_choice(decode, [](auto& c) { c.chunks_at_once /= 2; });
+  AttentionProblem causal = problem_of(4096, 64, 64);
+  expect_choice(causal, [](auto& c) { c.keeps_work = !c.keeps_work; });
+  causal.causal = CausalMask::bottom_right;
+  expect_choice(causal, [](auto& c) { c.keeps_work = !c.keeps_work; });
+}
+
 TEST_F(Sm80Compile, KeepsAppendsInRegisters) {
   using enum Element;
   for (const std::uint64_t seed : chosen_seeds(6)) {

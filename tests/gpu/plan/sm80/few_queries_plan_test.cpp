@@ -154,7 +154,8 @@ TEST(Sm80Caches, AreReadRowByRow) {
   const ForwardPlan plan = few_plan(problem, kFewOnA100);
   EXPECT_TRUE(plan.config.pages && plan.config.rule.varlen && !plan.config.entries);
   const std::string text = explain(problem, kFewOnA100, plan);
-  EXPECT_NE(text.find("pages         of 16 rows, read row by row\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("pages         of 16 rows, read row by row; the table a block ahead\n"), std::string::npos)
+      << text;
   problem.page_size = 0;
   problem.has_cache_batch_idx = problem.has_leftpad_k = true;
   const forward::Config config = few_plan(problem, kFewOnA100).config;

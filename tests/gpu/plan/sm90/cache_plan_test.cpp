@@ -64,7 +64,7 @@ TEST(Sm90CachePlan, TilesAreThoseOfUsedLengths) {
   EXPECT_EQ(config_of(full).block_n, 128);  // two pages, not parts of them
 }
 
-TEST(Sm90CachePlan, FewContiguousRowsAreTheAmpereEngines) {
+TEST(Sm90CachePlan, FewContiguousRowsAreThoseOfSm80) {
   AttentionProblem problem = paged_problem(16, 128, 4);  // each head of queries has its own keys
   EXPECT_FALSE(has_few_rows(problem));
   problem.page_size = 0;

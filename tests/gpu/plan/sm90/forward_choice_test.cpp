@@ -157,24 +157,26 @@ TEST(Sm90ForwardChoice, IsTheMeasuredOne) {
        "consumer_registers 160"},
       {4096, 64, bias,
        "bias, head_dim 64, head_dim_v 64, consumer_warpgroups 3, block_n 96, stages 4, q_stages 2, no looks_ahead, "
-       "output_stages 1, producer_registers 32, consumer_registers 160"},
-      {4096, 128, bias, "bias, block_n 112, q_stages 2, no looks_ahead"},
-      {4096, 64, dropout, "dropout, head_dim 64, head_dim_v 64, q_stages 2, no looks_ahead, output_stages 1"},
-      {4096, 128, dropout, "dropout, q_stages 2, no looks_ahead"},
+       "no late_values, output_stages 1, producer_registers 32, consumer_registers 160"},
+      {4096, 128, bias, "bias, block_n 112, q_stages 2, no looks_ahead, no late_values"},
+      {4096, 64, dropout,
+       "dropout, head_dim 64, head_dim_v 64, q_stages 2, no looks_ahead, no late_values, output_stages 1"},
+      {4096, 128, dropout, "dropout, q_stages 2, no looks_ahead, no late_values"},
       {4096, 64, blocks_of_64,
        "block_mask 64, head_dim 64, head_dim_v 64, consumer_warpgroups 1, block_n 64, stages 4, q_stages 2, "
-       "ctas_per_sm 2, no looks_ahead, output_stages 1, producer_registers 72, consumer_registers 184"},
+       "ctas_per_sm 2, no looks_ahead, no late_values, output_stages 1, producer_registers 72, consumer_registers "
+       "184"},
       {4096, 128, blocks_of_64,
        "block_mask 64, consumer_warpgroups 1, block_n 64, q_stages 2, ctas_per_sm 2, no looks_ahead, "
-       "producer_registers 72, consumer_registers 184"},
+       "no late_values, producer_registers 72, consumer_registers 184"},
       {4096, 256, blocks_of_64,
        "block_mask 64, head_dim 256, head_dim_v 256, block_n 64, serial, producer_registers 72, consumer_registers "
        "216"},
       {4096, 64, blocks_of_128,
        "block_mask 128, head_dim 64, head_dim_v 64, consumer_warpgroups 1, q_stages 2, ctas_per_sm 2, no looks_ahead, "
-       "output_stages 1, producer_registers 72, consumer_registers 184"},
+       "no late_values, output_stages 1, producer_registers 72, consumer_registers 184"},
       {4096, 128, blocks_of_128,
-       "block_mask 128, q_stages 2, no looks_ahead, producer_registers 72, consumer_registers 216"},
+       "block_mask 128, q_stages 2, no looks_ahead, no late_values, producer_registers 72, consumer_registers 216"},
       {8192, 64, chunks,
        "mask_right, head_dim 64, head_dim_v 64, consumer_warpgroups 4, block_n 64, stages 4, q_stages 2, no ping_pong, "
        "dealt, whole_chunks, no looks_ahead, output_stages 1, producer_registers 32, consumer_registers 112"},
@@ -196,17 +198,18 @@ TEST(Sm90ForwardChoice, IsTheMeasuredOne) {
        "ping_pong, segment_blocks 32, keeps_in_smem, no looks_ahead, output_stages 1, producer_registers 32, "
        "consumer_registers 160"},
       {4096, 128, row_invariant, "row_invariant, segment_blocks 16, keeps_in_smem"},
-      {8192, 256, row_invariant, "row_invariant, head_dim 256, head_dim_v 256, block_n 64, serial, segment_blocks 64"},
+      {8192, 256, row_invariant,
+       "row_invariant, head_dim 256, head_dim_v 256, block_n 64, serial, segment_blocks 64, joins_by_rows"},
       {4096, 64, stored,
        "head_dim 64, head_dim_v 64, block_n 64, int8, raw_stages 4, output_stages 1, producer_registers 88, "
        "consumer_registers 208"},
       {4096, 128, stored, "block_n 80, int8, raw_stages 4, producer_registers 88, consumer_registers 208"},
       {4096, 128, decode_of_stored,
-       "varlen, consumer_warpgroups 1, packed_heads 4, split, int8, raw_stages 4, page_boxes, no looks_ahead, "
-       "output_stages 1, producer_registers 120"},
+       "varlen, consumer_warpgroups 1, producer_warpgroups 2, packed_heads 4, split, int8, raw_stages 4, page_boxes, "
+       "no looks_ahead, output_stages 1, producer_registers 120"},
       {1024, 64, int8,
        "head_dim 64, head_dim_v 64, stages 4, q_stages 2, eight_bit, no ping_pong, int8, rotated_columns 64, "
-       "output_stages 1, producer_registers 40, consumer_registers 232"},
+       "exponentials_ahead 2, output_stages 1, producer_registers 40, consumer_registers 232"},
       {4096, 64, int8,
        "head_dim 64, head_dim_v 64, consumer_warpgroups 3, stages 4, q_stages 2, eight_bit_serial, no ping_pong, int8, "
        "rotated_columns 64, output_stages 1, producer_registers 32, consumer_registers 160"},

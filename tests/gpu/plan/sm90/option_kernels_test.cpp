@@ -138,7 +138,7 @@ const std::vector<Option> kForwardOptions{
      }},
 };
 
-class Sm90OptionKernels : public testing::TestWithParam<Option> {
+class CompiledKernels : public testing::Test {
  protected:
   void SetUp() override {
     const char* const path = std::getenv("STROBE_NVRTC");
@@ -157,6 +157,12 @@ class Sm90OptionKernels : public testing::TestWithParam<Option> {
     EXPECT_FALSE(report->wgmma_serialized) << variant.expression << '\n' << log;
   }
 
+ private:
+  std::unique_ptr<const runtime::Nvrtc> nvrtc_;
+};
+
+class Sm90OptionKernels : public CompiledKernels, public testing::WithParamInterface<Option> {
+ protected:
   void expect_forward(const AttentionProblem& problem) const {
     const Result<forward::Config> config = forward_config(problem, kH200);
     ASSERT_TRUE(config.ok()) << config.status().message();
@@ -174,9 +180,6 @@ class Sm90OptionKernels : public testing::TestWithParam<Option> {
       if (problem.wants_d_bias) expect_compiles(bias_gradient_variant(bias_gradient_config(each)));
     }
   }
-
- private:
-  std::unique_ptr<const runtime::Nvrtc> nvrtc_;
 };
 
 TEST_P(Sm90OptionKernels, Compile) {
@@ -203,6 +206,69 @@ TEST_P(Sm90ForwardKernels, Compile) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Sm90ForwardKernels, testing::ValuesIn(kForwardOptions),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+/// A field that registers or speed decide, where the plan says something of it, and its other value.
+struct Choice {
+  const char* name;
+  void (*set)(AttentionProblem& problem);
+  void (*change)(forward::Config& config);
+};
+
+std::ostream& operator<<(std::ostream& out, const Choice& choice) { return out << choice.name; }
+
+void set_row_invariant(AttentionProblem& problem) {
+  problem.head_dim = problem.head_dim_v = 256;
+  problem.row_invariant = true;
+  problem.batch = 16;  // so that each CTA joins the segments of its tiles
+  problem.total_q = problem.total_k = problem.batch * problem.seqlen_q;
+}
+
+const std::vector<Choice> kChoices{
+    {"looks_ahead", [](AttentionProblem&) {}, [](forward::Config& c) { c.looks_ahead = !c.looks_ahead; }},
+    {"late_values", [](AttentionProblem&) {}, [](forward::Config& c) { c.late_values = !c.late_values; }},
+    {"late_values_with_dropout", [](AttentionProblem& p) { p.dropout = 0.1F; },
+     [](forward::Config& c) { c.late_values = !c.late_values; }},
+    {"masks_by_words", [](AttentionProblem& p) { p.causal = CausalMask::bottom_right; },
+     [](forward::Config& c) { c.masks_by_words = !c.masks_by_words; }},
+    {"masks_by_columns",
+     [](AttentionProblem& p) {
+       set_eight_bit(p, DType::int8);
+       p.causal = CausalMask::bottom_right;
+     },
+     [](forward::Config& c) { c.masks_by_words = !c.masks_by_words; }},
+    {"exponentials_ahead",
+     [](AttentionProblem& p) {
+       set_eight_bit(p, DType::int8);
+       p.causal = CausalMask::bottom_right;
+     },
+     [](forward::Config& c) { c.exponentials_ahead = 0; }},
+    {"joins_by_rows", set_row_invariant, [](forward::Config& c) { c.joins_by_rows = !c.joins_by_rows; }},
+    {"producer_warpgroups",
+     [](AttentionProblem& p) {
+       set_few_queries(p, 4);
+       p.stored = {DType::int8, 1, 1};
+       p.page_size = 16;
+     },
+     [](forward::Config& c) { c.producer_warpgroups = 3 - c.producer_warpgroups; }},
+};
+
+class Sm90ForwardChoices : public CompiledKernels, public testing::WithParamInterface<Choice> {};
+
+TEST_P(Sm90ForwardChoices, AreExplainedAndMayBeOthers) {
+  AttentionProblem problem = test::problem_of(4096, 128, 128);
+  GetParam().set(problem);
+  const Result<forward::Config> config = forward_config(problem, kH200);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  ForwardPlan plan = forward_plan(problem, kH200, *config);
+  const std::string explained = explain(problem, plan);
+  GetParam().change(plan.config);
+  ASSERT_FALSE(plan.config == *config);
+  EXPECT_NE(explain(problem, plan), explained);
+  expect_compiles(forward_variant(plan.config));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Sm90ForwardChoices, testing::ValuesIn(kChoices),
                          [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace

@@ -112,11 +112,7 @@ class EightBitSoftmax : public score::OnlineSoftmax<C.rule, C.block_n>, public E
 
   using Exponentials = float[kOperandKeys / 2];
 
-  /// Operands whose exponentials begin while P V of the block before may still read P, as registers allow. e4m3's wait
-  /// for it: faster than beside it.
-  static constexpr int kAhead = !sums_by_block(C) || C.loop == Loop::eight_bit_serial ? 0
-                                : is_masked(C.rule) && C.head_dim_v > 64              ? 1
-                                                                                      : 2;
+  static constexpr int kAhead = C.exponentials_ahead;
 
   /// What is added to row r's exponents for their reference to become the levels' logarithm.
   __device__ __forceinline__ float shift_of_row(const Reference& reference, int r) const {

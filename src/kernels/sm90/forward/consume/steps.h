@@ -48,15 +48,15 @@ class Steps : protected Rings<C> {
     accumulate_ = true;
   }
 
-  /// S = Q K^T of a block and P V of the one before, in this warpgroup's turn. V may arrive while Q K^T runs.
+  /// S = Q K^T of a block and P V of the one before, in this warpgroup's turn.
   __device__ __forceinline__ void issue_both(Scores& s, Output& o, const Operand& p) {
-    if constexpr (!kPlain<C>) {
+    if constexpr (!C.late_values) {
       wait_v();
     }
     WarpgroupOrder<C>::wait(warpgroup());
     ptx::wgmma_fence();
     issue_scores(s);
-    if constexpr (kPlain<C>) {
+    if constexpr (C.late_values) {
       wait_v();
     }
     issue_output(o, p);

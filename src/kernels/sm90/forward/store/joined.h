@@ -44,7 +44,7 @@ class KeptRows<C> {
       softmax.sum[r] = rows_[r].sum;
     }
     const auto by_row = [&](float kept, float next, int r) { return score::joined(kept, next, factors[r]); };
-    if constexpr (C.head_dim_v > 128) {  // registers for one way
+    if constexpr (C.joins_by_rows) {
       join_all(o, by_row);
     } else {
       const bool all = factors[0].takes_kept && factors[0].takes_next && factors[1].takes_kept && factors[1].takes_next;

@@ -24,16 +24,9 @@ constexpr int kQueryStep = 8 / C.packed_heads;
 template <Config C>
 constexpr bool kFetchesBias = C.rule.bias && C.bias_stages == 0;
 
-/// Whether a step takes nothing from elsewhere that its products wait for.
-template <Config C>
-constexpr bool kPlain = !kFetchesBias<C> && !C.rule.dropout && C.rule.block_mask == 0;
-
 template <Config C>
 struct TileRules {
-  // Of registers, as compiling them shows.
-  static constexpr bool kIsTight = eight_bit(C) && (sums_by_block(C) || C.loop == Loop::eight_bit_serial) &&
-                                   C.head_dim_v > 64 && has_diagonal(C.rule);
-  using Mask = score::Mask<C.rule, C.block_n, kQueryStep<C>, !kIsTight>;
+  using Mask = score::Mask<C.rule, C.block_n, kQueryStep<C>, C.masks_by_words>;
   using Transform = score::Transform<C.rule, C.block_n, kQueryStep<C>, kFetchesBias<C>>;
   using Dropout = score::Dropout<C.rule, C.block_n>;
 
