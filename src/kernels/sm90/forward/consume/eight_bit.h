@@ -42,8 +42,8 @@ class EightBitTile {
     rings.wait_q();
   }
 
-  /// Blocks from n down to the tile's first.
-  __device__ __forceinline__ void run(const TileRules<C>& rules, int n) {
+  /// From block n down.
+  __device__ __forceinline__ void blocks(const TileRules<C>& rules, int n) {
     if constexpr (C.loop == Loop::eight_bit_serial) {
       serial(rules, n);
     } else {
@@ -225,7 +225,14 @@ class EightBitLoop : private Rings<C> {
   /// A tile, from block n down.
   __device__ __forceinline__ void tile(Output& o, EightBitSoftmax<C>& softmax, const TileWork& work, int n) {
     EightBitTile<C> tile(o, softmax, *this, params_, smem_, work);
-    tile.run(tile_rules<C>(params_, work, warpgroup()), n);
+    tile.blocks(tile_rules<C>(params_, work, warpgroup()), n);
+    end(tile, o, softmax, work);
+  }
+
+ public:  // the parts of a tile: tile_loop.h
+  using Tile = EightBitTile<C>;
+
+  __device__ __forceinline__ void end(Tile& tile, Output& o, EightBitSoftmax<C>& softmax, const TileWork& work) {
     const auto store = [&](const TileWork& of_tile) {
       tile.finish(of_tile);
       store_.put(of_tile, warpgroup(), o, softmax);
@@ -237,6 +244,7 @@ class EightBitLoop : private Rings<C> {
     }
   }
 
+ private:
   const Params& params_;
   const ScheduleOf<C>& schedule_;
   TileStore<C> store_;

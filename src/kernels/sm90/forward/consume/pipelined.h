@@ -58,17 +58,12 @@ class PipelinedLoop : private Steps<C> {
         close(o, p, softmax, open);
         is_open = false;
       }
-      const Rules rules = is_open ? cross_step(o, p, softmax, open, walk, work, n_begin, n_end - 1, look_ahead)
-                                  : first_step(p, softmax, walk, work, n_begin, n_end - 1, look_ahead);
-      remaining_steps(o, p, softmax, rules, walk, n_begin, n_end - 1);
-      if (ends_tile<C>(work)) {
-        release_q();
-      }
+      const Rules rules = is_open ? begin_behind(o, p, softmax, open, walk, work, n_begin, n_end - 1, look_ahead)
+                                  : begin(p, softmax, walk, work, n_begin, n_end - 1, look_ahead);
+      blocks(o, p, softmax, rules, walk, n_begin, n_end - 1);
+      end(walk, work, n_begin);
       open = work;
       is_open = true;
-      if constexpr (C.own_begins) {
-        pass_last_keys(walk.count(work.n_begin, n_begin));
-      }
       if constexpr (!C.looks_ahead) {
         advance();
       }
@@ -93,10 +88,11 @@ class PipelinedLoop : private Steps<C> {
   static_assert(!C.rule.mask_right || C.rule.chunked ||
                 (block_m(C) - kRowsPerWarpgroup + C.block_n - 1) / C.block_n <= C.stages);
 
+ public:  // the parts of a tile: tile_loop.h
   /// The first block of a tile when no other is open.
   template <typename LookAhead>
-  __device__ __forceinline__ Rules first_step(Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk, const TileWork& work,
-                                              int n_begin, int n, const LookAhead& look_ahead) {
+  __device__ __forceinline__ Rules begin(Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk, const TileWork& work,
+                                         int n_begin, int n, const LookAhead& look_ahead) {
     Scores s;
     const auto bias = first_bias<C>(params_, work, warpgroup(), n);
     pass_blocks(walk.count(n + 1, work.n_end));
@@ -118,11 +114,11 @@ class PipelinedLoop : private Steps<C> {
     return rules;
   }
 
-  /// The first block of `work`, as first_step(), and the last P V of `open`.
+  /// The first block of `work`, as begin(), and the last P V of `open`.
   template <typename LookAhead>
-  __device__ __forceinline__ Rules cross_step(Output& o, Operand& p, Softmax<C>& softmax, const TileWork& open,
-                                              BlockWalk<C>& walk, const TileWork& work, int n_begin, int n,
-                                              const LookAhead& look_ahead) {
+  __device__ __forceinline__ Rules begin_behind(Output& o, Operand& p, Softmax<C>& softmax, const TileWork& open,
+                                                BlockWalk<C>& walk, const TileWork& work, int n_begin, int n,
+                                                const LookAhead& look_ahead) {
     Scores s;
     const auto bias = first_bias<C>(params_, work, warpgroup(), n);
     const int others = walk.count(n + 1, work.n_end);  // blocks of this tile that other warpgroups alone work on
@@ -156,8 +152,8 @@ class PipelinedLoop : private Steps<C> {
   }
 
   /// From the block after n down.
-  __device__ __forceinline__ void remaining_steps(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
-                                                  BlockWalk<C>& walk, int n_begin, int n) {
+  __device__ __forceinline__ void blocks(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
+                                         BlockWalk<C>& walk, int n_begin, int n) {
     n = walk.before(n);
     while (n >= max(rules.mask.last_full(), n_begin)) {
       n = step<true>(o, p, softmax, rules, walk, n_begin, n);
@@ -172,6 +168,17 @@ class PipelinedLoop : private Steps<C> {
     }
   }
 
+  /// Of what the tile's last P V does not need: that is begin_behind()'s or close()'s.
+  __device__ __forceinline__ void end(BlockWalk<C>& walk, const TileWork& work, int n_begin) {
+    if (ends_tile<C>(work)) {
+      release_q();
+    }
+    if constexpr (C.own_begins) {
+      pass_last_keys(walk.count(work.n_begin, n_begin));
+    }
+  }
+
+ private:
   /// Block n; returns the next.
   template <bool masked>
   __device__ __forceinline__ int step(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,

@@ -36,7 +36,9 @@ class SerialLoop : private Steps<C> {
         advance();
         continue;
       }
-      tile(o, p, softmax, walk, work, n_begin, n_end - 1);
+      const Rules rules = begin(softmax, walk, work, n_end - 1);
+      blocks(o, p, softmax, rules, walk, n_begin, n_end - 1);
+      end(o, softmax, work);
       advance();
     }
     store_.finish(schedule_, warpgroup());
@@ -50,13 +52,19 @@ class SerialLoop : private Steps<C> {
   using Steps<C>::issue_scores, Steps<C>::issue_output, Steps<C>::first_softmax;
   using Steps<C>::params_, Steps<C>::accumulate_;
 
-  /// A tile, from block n down.
-  __device__ __forceinline__ void tile(Output& o, Operand& p, Softmax<C>& softmax, BlockWalk<C>& walk,
-                                       const TileWork& work, int n_begin, int n) {
+ public:  // the parts of a tile: tile_loop.h
+  /// A tile of which n is the last block that this warpgroup's rows see.
+  __device__ __forceinline__ Rules begin(Softmax<C>& softmax, BlockWalk<C>& walk, const TileWork& work, int n) {
     const Rules rules = tile_rules<C>(params_, work, warpgroup());
     pass_blocks(walk.count(n + 1, work.n_end));
     softmax = {};
     wait_q();
+    return rules;
+  }
+
+  /// From block n down.
+  __device__ __forceinline__ void blocks(Output& o, Operand& p, Softmax<C>& softmax, const Rules& rules,
+                                         BlockWalk<C>& walk, int n_begin, int n) {
     for (; walk.has(n); n = walk.before(n)) {
       if ((C.own_begins && n < n_begin) || !walk.is_own(n, warpgroup())) {
         pass_blocks(1);
@@ -81,19 +89,19 @@ class SerialLoop : private Steps<C> {
       ptx::wgmma_wait_group<0>(o);
       output_done();
     }
+  }
+
+  /// Its results, or those of a segment for the next one to join.
+  __device__ __forceinline__ void end(Output& o, Softmax<C>& softmax, const TileWork& work) {
     if (ends_tile<C>(work)) {
       release_q();
     }
-    store(work, o, softmax);
+    softmax.finish();
+    store_.put(work, warpgroup(), o, softmax);
     accumulate_ = false;
   }
 
-  /// What became of `work`: its results, or those of a segment for the next one to join.
-  __device__ __forceinline__ void store(const TileWork& work, Output& o, Softmax<C>& softmax) {
-    softmax.finish();
-    store_.put(work, warpgroup(), o, softmax);
-  }
-
+ private:
   const ScheduleOf<C>& schedule_;
   TileStore<C> store_;
 };

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The consumers' side: each warpgroup holds 64 rows of Q and walks over the key blocks of one tile after another, from
-// right to left. How it does so is its loop's: pipelined.h, serial.h or eight_bit.h, each of which has a run(), so that
-// what overlaps with what, from block to block and from tile to tile, can be read in one place.
+// right to left. How it does so is its loop's: pipelined.h, serial.h or eight_bit.h, all with the same interface:
 //
-// They do not share the walk over tiles: ptxas gives the pipelined kernels other registers, and some of them other
-// code, when a function stands between that walk and the first step of a tile.
+//   begin()    a tile: what a warpgroup waits for before its blocks, or the first of them
+//   blocks()   the others, from right to left
+//   end()      gives Q back, and says what becomes of the tile
+//   run()      every tile of the CTA, in these three steps
+//
+// The pipelined loop leaves the last P V of a tile to the next tile's begin_behind(), or to close(). Of 8-bit operands
+// a tile is an object, whose constructor begins it and which has the blocks().
+//
+// run() reads alike in all of them and is written in each: where a function stands between the walk over tiles and the
+// first block, ptxas makes other code of every kernel, and some spill. log: one-walk-over-tiles
 #pragma once
 
 #include "kernels/sm90/forward/consume/eight_bit.h"
@@ -25,8 +32,17 @@ template <Config C>
 struct LoopSelector<C, Loop::serial> {
   using Type = SerialLoop<C>;
 };
-/// What a consumer warpgroup does: run() computes its rows of every tile of the CTA.
+
+/// The parts of the interface whose names stand for one function each.
+template <typename Type>
+concept TileLoop = requires(Type& loop) {
+  &Type::end;
+  loop.run();
+} && (requires { &Type::blocks; } || requires { &Type::Tile::blocks; });
+
+/// What a consumer warpgroup does.
 template <Config C>
+  requires TileLoop<typename LoopSelector<C, C.loop>::Type>
 using LoopOf = typename LoopSelector<C, C.loop>::Type;
 
 }  // namespace strobe::sm90::forward
