@@ -41,6 +41,7 @@ inline Role role_of(const CallTensor& tensor) {
 struct GivenTensor {
   std::string_view name;
   nanobind::handle object;
+  const char* python_name = nullptr;  // where messages call it otherwise
 };
 
 /// Imports into `arguments` what is given for its tensors, in the order of `given`.
@@ -49,7 +50,9 @@ void import_tensors(Imports& imports, Arguments& arguments, std::initializer_lis
   for (const GivenTensor& one : given) {
     for_each_tensor(arguments, [&](const CallTensor& tensor, auto& view) {
       if (tensor.name != one.name) return;
-      view = imports.view(one.object, role_of(tensor));
+      Role role = role_of(tensor);
+      if (one.python_name != nullptr) role.name = one.python_name;
+      view = imports.view(one.object, role);
       if (tensor.elements == Elements::int32 && view.dtype == DType::int64) raise_int64(tensor.name);
     });
   }

@@ -56,7 +56,7 @@ NB_MODULE(_core, module) {
   module.attr("version") = strobe_version();
 
   bind_tensor_shape(module);
-  module.def("forward", &forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("o").none(),
+  module.def("forward", &forward, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("out").none(),
              nb::arg("lse").none(), nb::arg("max_logits").none(), nb::arg("heads_first") = false, nb::arg("options"));
   module.def("backward", &backward, nb::arg("d_o").none(), nb::arg("q").none(), nb::arg("k").none(),
              nb::arg("v").none(), nb::arg("o").none(), nb::arg("lse").none(), nb::arg("d_lse").none(),

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <functional>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@ namespace nb = nanobind;
 namespace strobe::python {
 namespace {
 
+constexpr const char* kOut = "out";
 constexpr const char* kFloats = "float32, float16 or bfloat16";
 
 void check_out_dtype(const CallOptions& options) {
@@ -76,13 +78,19 @@ Status call(const JvpArguments& arguments, const CallOptions& options) {
 }
 
 template <class Arguments>
-void run(const Arguments& arguments, const CallOptions& options) {
-  Status status;
-  {
-    const nb::gil_scoped_release released;
-    status = call(arguments, options);
+Status run(const Arguments& arguments, const CallOptions& options) {
+  const nb::gil_scoped_release released;
+  return call(arguments, options);
+}
+
+/// A forward's output is o in C++ and out in Python: so it is in a message, which has the name as a word of its own.
+Status with_python_names(const Status& status) {
+  const auto is_letter = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  std::string message = " " + std::string(status.message()) + " ";
+  for (std::size_t at = message.find('o'); at != std::string::npos; at = message.find('o', at + 1)) {
+    if (!is_letter(message[at - 1]) && !is_letter(message[at + 1])) message.replace(at, 1, kOut);
   }
-  raise_if_failed(status);
+  return {status.code(), message.substr(1, message.size() - 2)};
 }
 
 /// Views of [batch, heads, seqlen, head_dim] as the library's [batch, seqlen, heads, head_dim].
@@ -136,7 +144,7 @@ void raise_if_failed(const Status& status) {
   }
 }
 
-void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle max_logits,
+void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle max_logits,
              bool heads_first, const nb::kwargs& keywords) {
   Imports imports = imports_for(keywords);
   CallOptions options;
@@ -144,10 +152,11 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle 
   import_tensors(imports, arguments, {{"q", q}, {"k", k}, {"v", v}});
   read_options(keywords, imports, options);
   check_seeded(options);
-  import_tensors(imports, arguments, {{"o", o}, {"lse", lse}, {"max_logits", max_logits}});
+  import_tensors(imports, arguments, {{"o", out, kOut}, {"lse", lse}, {"max_logits", max_logits}});
   if (heads_first) swap_seqlen_and_heads(arguments.q, arguments.k, arguments.v, arguments.o);
   check_out_dtype(options);
-  run(arguments, options);
+  const Status status = run(arguments, options);
+  if (!status.ok()) raise_if_failed(with_python_names(status));
 }
 
 void backward(nb::handle d_o, nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle d_lse,
@@ -164,7 +173,7 @@ void backward(nb::handle d_o, nb::handle q, nb::handle k, nb::handle v, nb::hand
   WorkspaceFunction workspace(allocate_workspace, imports);
   const AllocateWorkspace allocate = std::ref(workspace);
   if (!allocate_workspace.is_none()) options.execution.allocate_workspace = &allocate;
-  run(arguments, options);
+  raise_if_failed(run(arguments, options));
 }
 
 void jvp(nb::handle q, nb::handle k, nb::handle v, nb::handle q_tangent, nb::handle k_tangent, nb::handle v_tangent,
@@ -178,7 +187,7 @@ void jvp(nb::handle q, nb::handle k, nb::handle v, nb::handle q_tangent, nb::han
   check_seeded(options);
   import_tensors(imports, arguments, {{"o", o}, {"lse", lse}, {"o_tangent", o_tangent}, {"lse_tangent", lse_tangent}});
   add_options(options, arguments);
-  run(arguments, options);
+  raise_if_failed(run(arguments, options));
 }
 
 std::string explain(nb::handle q, nb::handle k, nb::handle v, bool backward, const nb::kwargs& keywords) {

@@ -8,9 +8,9 @@
 
 namespace strobe::python {
 
-/// Reads q, k and v and writes o and, where they are not None, lse and max_logits. `heads_first`: q, k, v and o are
+/// Reads q, k and v and writes out and, where they are not None, lse and max_logits. `heads_first`: q, k, v and out are
 /// [batch, heads, seqlen, head_dim].
-void forward(nanobind::handle q, nanobind::handle k, nanobind::handle v, nanobind::handle o, nanobind::handle lse,
+void forward(nanobind::handle q, nanobind::handle k, nanobind::handle v, nanobind::handle out, nanobind::handle lse,
              nanobind::handle max_logits, bool heads_first, const nanobind::kwargs& keywords);
 
 /// Reads the forward's inputs and outputs and d_o (and d_lse where it is not None); writes dq, dk, dv and, where they

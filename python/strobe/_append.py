@@ -4,14 +4,12 @@
 from contextlib import nullcontext
 from typing import Unpack
 
-from strobe import _core
+from strobe import _appended
 from strobe._documented import with_options
-from strobe._frameworks import check_outputs, framework_of, mark_written
-from strobe._option_list import check_options, options_of
+from strobe._frameworks import check_outputs, framework_of
+from strobe._option_list import check_options
 from strobe._options import AppendOptions, Tensor
 from strobe._shapes import shape_of
-
-_TENSORS = tuple(name for name, option in options_of(AppendOptions).items() if option.kind == "tensor")
 
 
 @with_options(AppendOptions)
@@ -61,14 +59,6 @@ def append(
         graphs.append(k_cache, v_cache, k_new, v_new, cache_seqlens, q_out, options)
         return q_out
     with framework.region("strobe::append") or nullcontext():
-        _core.append(
-            *(k_cache, v_cache, k_new, v_new, cache_seqlens),
-            tensors={name: options.get(name) for name in _TENSORS} | {"q_out": q_out},
-            interleaved=options.get("interleaved", False),
-            q_in_order=options.get("q_in_order", True),
-            threads=options.get("threads", 0),
-            engine=options.get("engine", "automatic"),
-            stream=framework.stream(options.get("stream")),
-        )
-    mark_written(k_cache, v_cache, q_out)
+        stream = framework.stream(options.get("stream"))
+        _appended.append(k_cache, v_cache, k_new, v_new, cache_seqlens, q_out, options, stream)
     return q_out

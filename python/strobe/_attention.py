@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention on any framework's tensors, without gradients."""
 
-import re
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from strobe import _core
@@ -142,10 +141,7 @@ def attention(
     if out is None:
         return forward(q, k, v, None, return_lse, return_max_logits, options)
     check_outputs(out=out)
-    try:
-        result = forward(q, k, v, out, return_lse, return_max_logits, options)
-    except (TypeError, ValueError) as error:
-        raise type(error)(re.sub(r"\bo\b", "out", str(error))) from None
+    result = forward(q, k, v, out, return_lse, return_max_logits, options)
     mark_written(out)
     return result
 

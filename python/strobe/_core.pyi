@@ -13,7 +13,7 @@ def forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    o: Tensor,
+    out: Tensor,
     lse: Tensor | None,
     max_logits: Tensor | None,
     heads_first: bool = False,

@@ -211,14 +211,21 @@ def _as_bias(framework: Framework, mask: Any, q: Any, k: Any, bias: Any) -> Any:
         fits = len(shape) == 4 and shape[0] in (1, q.shape[0]) and shape[1] in (1, q.shape[2]) and shape[2:] == seqlens
         if not fits or dtype_name(bias.dtype) not in dtypes:
             return None
-    mask = framework.expand(mask, (*mask.shape[:3], seqlens[1]))
+    if bias is not None:
+        if dtype_name(mask.dtype) == "bool":
+            mask = framework.select(mask, bias, -np.inf)
+        else:
+            mask = framework.cast(bias, "float32") + framework.cast(mask, "float32")
+    return as_bias(framework, mask, seqlens, dtypes)
+
+
+def as_bias(framework: Framework, mask: Any, seqlens: tuple[int, int], dtypes: tuple[str, ...]) -> Any:
+    """A mask [.., seqlen_q or 1, seqlen_k or 1] as a bias [.., seqlen_q, seqlen_k] of one of the dtypes, or float32."""
     if dtype_name(mask.dtype) == "bool":
-        if bias is None:
-            bias = framework.empty(mask.shape, q, "float32")
-            bias[...] = 0
-        mask = framework.select(mask, bias, -np.inf)
-    elif bias is not None:
-        mask = framework.cast(bias, "float32") + framework.cast(mask, "float32")
+        visible = framework.empty(mask.shape, mask, "float32")
+        visible[...] = 0
+        mask = framework.select(mask, visible, -np.inf)
     elif dtype_name(mask.dtype) not in dtypes:
         mask = framework.cast(mask, "float32")
-    return framework.expand(framework.dense(mask), (*mask.shape[:2], *seqlens))
+    mask = framework.dense(framework.expand(mask, (*mask.shape[:-1], seqlens[1])))
+    return framework.expand(mask, (*mask.shape[:-2], *seqlens))

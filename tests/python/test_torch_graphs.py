@@ -90,7 +90,7 @@ def test_8_bits():
 def test_operators_say_what_they_write():
     k, v, table, lengths, q, new, (cos, sin), out = inputs()
     tensors = {"page_table": table, "q": q, "cos": cos, "sin": sin}
-    names = strobe.torch.graphs._APPEND
+    names = strobe._appended.TENSOR_NAMES
     arguments = (k, v, *new, lengths, q.clone(), *(tensors.get(name) for name in names), False, True, 0, "automatic")
     checks = ("test_schema", "test_faketensor")
     torch.library.opcheck(torch.ops.strobe.append.default, arguments, test_utils=checks)
@@ -107,6 +107,12 @@ def test_what_is_saved_for_a_gradient_is_not_overwritten():
         compiled(lambda q, out: strobe.attention(q, q, q, out=out))(draw(BATCH, 4, HEADS, HEAD_DIM), kept.detach())
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def test_messages_call_outputs_by_their_names():
+    x = draw(BATCH, 4, HEADS, HEAD_DIM)
+    with pytest.raises(ValueError, match=r"^out has shape .* it must be"):
+        torch.compile(lambda q, out: strobe.attention(q, q, q, out=out), backend="eager")(x, x[..., :8].clone())
 
 
 @pytest.mark.parametrize(

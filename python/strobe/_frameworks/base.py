@@ -86,7 +86,7 @@ class Framework:
         raise NotImplementedError
 
     def dense(self, x: Any) -> Any:
-        """The tensor, or a copy that is row-major."""
+        """The tensor, or a copy, whose last axis is dense, as calls need it."""
         raise NotImplementedError
 
     def lengths(self, values: np.ndarray) -> Any:

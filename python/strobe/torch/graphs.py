@@ -7,17 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strobe import _core
+from strobe import _appended, _core
 from strobe._frameworks import framework_of, mark_written
 from strobe._frameworks.base import NOT_RECORDED
-from strobe._option_list import OPTIONS, options_of
-from strobe._options import AppendOptions
+from strobe._option_list import OPTIONS
 from strobe.torch import checks, ops
 from strobe.torch.ops import LIBRARY
 from strobe.torch.scales import scaled
 
 _ATTENTION = ops.schemas_of([name for name in OPTIONS if name not in ("stream", "out_dtype")])
-_APPEND = tuple(name for name, x in options_of(AppendOptions).items() if x.kind == "tensor" and name != "q_out")
 
 LIBRARY.define(
     "attention_into(Tensor q, Tensor k, Tensor v, Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? max_logits, "
@@ -26,7 +24,7 @@ LIBRARY.define(
 )
 LIBRARY.define(
     "append(Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor k_new, Tensor v_new, Tensor cache_seqlens, "
-    f"Tensor(c!)? q_out, {', '.join(f'Tensor? {name}' for name in _APPEND)}, "
+    f"Tensor(c!)? q_out, {', '.join(f'Tensor? {name}' for name in _appended.TENSOR_NAMES)}, "
     "bool interleaved, bool q_in_order, SymInt threads, str engine) -> ()",
     tags=torch.Tag.pt2_compliant_tag,
 )
@@ -63,16 +61,11 @@ def append(
     options = _without_stream(options)
     tensors = {"k_cache": k_cache, "v_cache": v_cache, "k_new": k_new, "v_new": v_new, "cache_seqlens": cache_seqlens}
     checks.check_types(**tensors)
-    given = checks.tensors_of(options, tuple(name for name in _APPEND if options.get(name) is not None))
-    torch.ops.strobe.append(
-        *tensors.values(),
-        q_out,
-        *(given.get(name) for name in _APPEND),
-        bool(options.get("interleaved", False)),
-        bool(options.get("q_in_order", True)),
-        options.get("threads", 0),
-        options.get("engine", "automatic"),
-    )
+    names = _appended.TENSOR_NAMES
+    given = checks.tensors_of(options, tuple(name for name in names if options.get(name) is not None))
+    values = _appended.values_of(options)
+    flags = {name: bool(x) for name, x in values.items() if isinstance(_appended.VALUES[name], bool)}
+    torch.ops.strobe.append(*tensors.values(), q_out, *(given.get(name) for name in names), *(values | flags).values())
 
 
 def _without_stream(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,28 +82,15 @@ def _attention(
     if options["v_rotation"] is not None:
         options["v_rotation"] %= 2**64
     _core.forward(q, k, v, out, lse, max_logits, **{name: x for name, x in options.items() if x is not None})
-    _mark_written(out, lse, max_logits)
+    mark_written(out, lse, max_logits)
 
 
 def _append(
     k_cache: Tensor, v_cache: Tensor, k_new: Tensor, v_new: Tensor, cache_seqlens: Tensor, q_out: Tensor | None,
     *arguments: Any,
 ) -> None:  # fmt: skip
-    *tensors, interleaved, q_in_order, threads, engine = arguments
-    _core.append(
-        *(k_cache, v_cache, k_new, v_new, cache_seqlens),
-        tensors=dict(zip(_APPEND, tensors, strict=True)) | {"q_out": q_out},
-        interleaved=interleaved,
-        q_in_order=q_in_order,
-        threads=threads,
-        engine=engine,
-        stream=None,
-    )
-    _mark_written(k_cache, v_cache, q_out)
-
-
-def _mark_written(*outputs: Tensor | None) -> None:
-    mark_written(*(x for x in outputs if x is not None))
+    options = dict(zip((*_appended.TENSOR_NAMES, *_appended.VALUES), arguments, strict=True))
+    _appended.append(k_cache, v_cache, k_new, v_new, cache_seqlens, q_out, options, None)
 
 
 def _fake(*arguments: Any) -> None:

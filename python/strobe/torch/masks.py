@@ -7,6 +7,7 @@ from torch.nn import Parameter
 
 from strobe import _mask_argument
 from strobe._frameworks.torch import Torch
+from strobe._shapes import dtype_name
 from strobe.torch.ops import is_traced
 
 _TORCH = Torch()
@@ -49,9 +50,4 @@ def without_hidden_keys(mask: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...
 
 def as_bias(mask: Tensor, seqlen_q: int, seqlen_k: int, dtype: torch.dtype) -> Tensor:
     """What batched_mask() gave as a bias of float32, or of q's dtype; True stands for a visible key."""
-    if mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device).masked_fill(~mask, float("-inf"))
-    elif mask.dtype not in (torch.float32, dtype):
-        mask = mask.to(torch.float32)
-    mask = mask.expand(*mask.shape[:-2], seqlen_q, seqlen_k)
-    return mask if mask.stride(-1) == 1 or mask.shape[-1] <= 1 else mask.contiguous()
+    return _mask_argument.as_bias(_TORCH, mask, (seqlen_q, seqlen_k), ("float32", dtype_name(dtype)))
