@@ -4,10 +4,11 @@
 from torch import distributed
 
 from strobe.torch import autograd, batching, flops, graphs  # noqa: F401 (they register what they hold)
+from strobe.torch.dtensor import register_when_loaded
 from strobe.torch.functional import attention
 from strobe.torch.sdpa import sdpa
 
 if distributed.is_available():
-    from strobe.torch import sharding  # noqa: F401
+    register_when_loaded()
 
 __all__ = ["attention", "sdpa"]

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
@@ -92,8 +91,9 @@ def _attention(
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask is given with is_causal: give one of them")
     options: dict[str, Any] = {"scale": scale, "causal": "top_left" if is_causal else False}
-    if isinstance(attn_mask, CausalBias):  # whose own elements are never written
-        options["causal"] = _ALIGNMENTS[attn_mask.variant]
+    alignment = _alignment(attn_mask)
+    if alignment is not None:
+        options["causal"] = alignment
         attn_mask = None
     if attn_mask is not None:
         check_mask(attn_mask, query)
@@ -116,6 +116,17 @@ def _attention(
     else:
         out = _masked(q, k, v, batched_mask(attn_mask, [*leading, query.shape[-2], key.shape[-2]]), options)
     return out if len(leading) == 2 else out.reshape(*leading, *out.shape[2:])
+
+
+def _alignment(mask: Tensor | None) -> str | None:
+    """Of a CausalBias, whose own elements are never written. Its module loads PyTorch's compiler, in seconds."""
+    if mask is None or type(mask) in _PLAIN_TYPES:
+        return None
+    from torch.nn.attention.bias import CausalBias, CausalVariant
+
+    if not isinstance(mask, CausalBias):
+        return None
+    return "top_left" if mask.variant == CausalVariant.UPPER_LEFT else "bottom_right"
 
 
 def _is_unseen(*tensors: Tensor) -> bool:
@@ -176,7 +187,6 @@ def _by_pages(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None
 
 
 _TORCH = Torch()
-_ALIGNMENTS = {CausalVariant.UPPER_LEFT: "top_left", CausalVariant.LOWER_RIGHT: "bottom_right"}
 
 
 def _eager(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
