@@ -215,18 +215,22 @@ class GpuLargeScores : public OfEachFamily<> {
 INSTANTIATE_TEST_SUITE_P(, GpuLargeScores, testing::Combine(kFamilies), GpuLargeScores::name_of_instance);
 
 TEST_P(GpuLargeScores, ASinkOfTheSameSizeIsOneMoreKey) {
-  const Rule sink{"Sink", [](AttentionCase& attention) { attention.has_sink = true; }};
-  for_each(sink, [&](const AttentionCase& attention, double a, std::int64_t head_dim) {
-    LargeScoresCall call(attention, a, {a, -a, a}, head_dim);
-    call.tensors.sink.set(0, a * a);
-    run(call);
-    call.expect_probabilities({1.0 / 3, 0.0, 1.0 / 3}, a * a + std::log(3.0));
-    double d_sink = 0.0;
-    for (std::int64_t i = 0; i < call.tensors.o.size(); ++i) {
-      d_sink -= call.tensors.o.get(i) * call.tensors.d_o.get(i) / 3;
-    }
-    EXPECT_NEAR(call.tensors.d_sink.get(0), d_sink, 1e-3 * static_cast<double>(attention.q.rows * head_dim));
-  });
+  for (const Alibi alibi : {Alibi::none, Alibi::per_head}) {  // of which a family may scale the scores first
+    const Rule sink{"Sink", [](AttentionCase& attention) { attention.has_sink = true; }};
+    for_each(sink, [&](AttentionCase attention, double a, std::int64_t head_dim) {
+      attention.alibi = alibi;
+      LargeScoresCall call(attention, a, {a, -a, a}, head_dim);
+      without_terms(call);
+      call.tensors.sink.set(0, a * a);
+      run(call);
+      call.expect_probabilities({1.0 / 3, 0.0, 1.0 / 3}, a * a + std::log(3.0));
+      double d_sink = 0.0;
+      for (std::int64_t i = 0; i < call.tensors.o.size(); ++i) {
+        d_sink -= call.tensors.o.get(i) * call.tensors.d_o.get(i) / 3;
+      }
+      EXPECT_NEAR(call.tensors.d_sink.get(0), d_sink, 1e-3 * static_cast<double>(attention.q.rows * head_dim));
+    });
+  }
 }
 
 /// One dtype and one head_dim, whose kernels a test compiles where the library's pack lacks them.

@@ -83,9 +83,8 @@ BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const B
           .tiles = (Checked(bias_planes(problem)) * params.m_blocks * key_tiles).value<int>()};
 }
 
-auxiliary::SinkGradientParams sink_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
-                                                   const BackwardParams& params, int block_m) {
-  const ScoreRule rule = score_rule(problem);
+auxiliary::SinkGradientParams sink_gradient_params(const BackwardArguments& arguments, const BackwardParams& params,
+                                                   const ScoreRule& rule, int block_m) {
   return {.lse_log2 = params.lse_log2,
           .row_max = params.row_max,
           .score_scale = rule.bias          ? kLog2E

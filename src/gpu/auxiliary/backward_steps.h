@@ -30,8 +30,9 @@ int prepare_ctas(const AttentionProblem& problem, const auxiliary::PrepareBackwa
 BiasGradientParams bias_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
                                         const BackwardParams& params, int key_tiles);
 
-auxiliary::SinkGradientParams sink_gradient_params(const AttentionProblem& problem, const BackwardArguments& arguments,
-                                                   const BackwardParams& params, int block_m);
+/// `rule`: of the kernels that found the rows of a large LSE.
+auxiliary::SinkGradientParams sink_gradient_params(const BackwardArguments& arguments, const BackwardParams& params,
+                                                   const ScoreRule& rule, int block_m);
 
 /// Enqueues zeros for the gradients of a bias and of sinks, where there is no row, or no sequence or head.
 Status clear_modifier_gradients(const runtime::Driver& driver, const AttentionProblem& problem,

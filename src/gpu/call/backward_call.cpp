@@ -52,7 +52,7 @@ Status BackwardCall::launch_prepare(const auxiliary::PrepareBackwardParams& para
 Status BackwardCall::launch_sink(const BackwardArguments& arguments, const BackwardParams& params,
                                  const CallStream& stream) const {
   return launch(launch_.kernels.sink, params.heads, auxiliary::kSinkThreads, 0, true, stream,
-                sink_gradient_params(problem(), arguments, params, launch_.block_m));
+                sink_gradient_params(arguments, params, launch_.rule, launch_.block_m));
 }
 
 Status BackwardCall::clear_modifier_gradients(const BackwardArguments& arguments, const CallStream& stream) const {
