@@ -41,27 +41,22 @@ void OptionFlags::add_to(CLI::App& command) {
       ->expected(2)
       ->type_name("L R")
       ->group(group);
-  add_number(command, "--chunk", chunk, "see only keys of the query's own chunk of N; 0 turns it off")
+  add_number(command, "--chunk", others.chunk, "see only keys of the query's own chunk of N; 0 turns it off")
       ->type_name("N")
       ->group(group);
-  add_number(command, "--softcap", softcap, "scores become X tanh(score / X); 0 turns it off")
+  add_number(command, "--softcap", others.softcap, "scores become X tanh(score / X); 0 turns it off")
       ->type_name("X")
       ->group(group);
-  add_number(command, "--scale", scale, "multiplies Q K^T (default 1/sqrt(head_dim))")->type_name("X")->group(group);
-  add_number(command, "--dropout", dropout, "drop each probability with this probability (see --seed)")
+  add_number(command, "--scale", others.scale, "multiplies Q K^T (default 1/sqrt(head_dim))")->type_name("X")->group(group);
+  add_number(command, "--dropout", others.dropout, "drop each probability with this probability (see --seed)")
       ->type_name("P")
       ->group(group);
-  command.add_flag("--row-invariant", row_invariant, "a row's bits depend on nothing else in the call")->group(group);
+  command.add_flag("--row-invariant", others.row_invariant, "a row's bits depend on nothing else in the call")->group(group);
   command.add_flag("--max-logits", max_logits, "the largest score of each head, too")->group(group);
 }
 
 AttentionOptions OptionFlags::options() const {
-  AttentionOptions options;
-  options.scale = scale;
-  options.softcap = softcap;
-  options.chunk = chunk;
-  options.dropout = dropout;
-  options.row_invariant = row_invariant;
+  AttentionOptions options = others;
   if (causal) options.causal = CausalMask::bottom_right;
   if (causal_top_left) options.causal = CausalMask::top_left;
   if (!window.empty()) options.window = {window[0], window[1]};
@@ -73,12 +68,12 @@ std::string OptionFlags::describe() const {
   if (causal) parts.emplace_back("causal");
   if (causal_top_left) parts.emplace_back("causal top-left");
   if (!window.empty()) parts.push_back(fmt::format("window ({}, {})", window[0], window[1]));
-  if (chunk != 0) parts.push_back(fmt::format("chunk {}", chunk));
+  if (others.chunk != 0) parts.push_back(fmt::format("chunk {}", others.chunk));
   if (parts.empty()) parts.emplace_back("full");
-  if (softcap != 0.0F) parts.push_back(fmt::format("softcap {}", softcap));
-  if (scale) parts.push_back(fmt::format("scale {}", *scale));
-  if (dropout != 0.0F) parts.push_back(fmt::format("dropout {}", dropout));
-  if (row_invariant) parts.emplace_back("row-invariant");
+  if (others.softcap != 0.0F) parts.push_back(fmt::format("softcap {}", others.softcap));
+  if (others.scale) parts.push_back(fmt::format("scale {}", *others.scale));
+  if (others.dropout != 0.0F) parts.push_back(fmt::format("dropout {}", others.dropout));
+  if (others.row_invariant) parts.emplace_back("row-invariant");
   if (max_logits) parts.emplace_back("max logits");
   return CLI::detail::join(parts, ", ");
 }

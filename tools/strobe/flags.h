@@ -12,16 +12,12 @@
 
 namespace strobe::program {
 
-/// --causal, --causal-top-left, --window, --chunk, --softcap, --scale, --dropout, --row-invariant and --max-logits.
+/// The flags of AttentionOptions, and --max-logits.
 struct OptionFlags {
   bool causal = false;
   bool causal_top_left = false;
   std::vector<std::int64_t> window;  // left and right, or empty
-  std::int64_t chunk = 0;
-  float softcap = 0.0F;
-  std::optional<float> scale;
-  float dropout = 0.0F;
-  bool row_invariant = false;
+  AttentionOptions others;
   bool max_logits = false;  // an output, not an option of the library's
 
   void add_to(CLI::App& command);
