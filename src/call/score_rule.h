@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <numbers>
 
@@ -18,21 +19,25 @@ inline constexpr float kLog2E = std::numbers::log2e_v<float>;
 /// the place of scale to the score's base-2 exponent.
 struct ScoreScale {
   float scale_log2 = 0.0F;     // scale * log2(e), within float32
-  float softcap_scale = 0.0F;  // capped: the call's scale / softcap
-  float scale = 0.0F;          // the call's; capped: softcap
+  float softcap_scale = 0.0F;  // capped: product_scale() / softcap
+  float scale = 0.0F;          // product_scale(); capped: softcap
   bool capped = false;
 };
 
 /// A softcap above this caps no score that float32 holds by more than its rounding, or overflows times log2(e).
 inline constexpr double kLargestSoftcap = 0x1p127;
 
-inline ScoreScale score_scale(const AttentionProblem& problem) {
+/// What products q.k of a sequence that has `keys` keys are multiplied by.
+inline float product_scale(const AttentionProblem& problem, std::int64_t /*keys*/) { return problem.scale; }
+
+inline ScoreScale score_scale(const AttentionProblem& problem, std::int64_t keys) {
+  const float product = product_scale(problem, keys);
   const bool capped = problem.softcap > 0.0F;
   const double softcap = std::min<double>(problem.softcap, kLargestSoftcap);
-  const double scale = capped ? softcap : problem.scale;
+  const double scale = capped ? softcap : product;
   constexpr double kLargest = std::numeric_limits<float>::max();
   return {.scale_log2 = static_cast<float>(std::clamp(scale * std::numbers::log2e, -kLargest, kLargest)),
-          .softcap_scale = capped ? static_cast<float>(problem.scale / softcap) : 0.0F,
+          .softcap_scale = capped ? static_cast<float>(product / softcap) : 0.0F,
           .scale = static_cast<float>(scale),
           .capped = capped};
 }

@@ -24,7 +24,6 @@ class Backward {
         arguments_(arguments),
         workspace_(call.workspace, problem_, call.plan),
         batch_(make_batch(call, arguments.sequences, workspace_.sequences)),
-        score_scale_(score_scale(problem_)),
         modifiers_(problem_, arguments.modifiers, arguments.random),
         bias_turns_(problem_, batch_, workspace_.bias_turns) {}
 
@@ -114,7 +113,7 @@ class Backward {
                               .row_end = row_end,
                               .head_dim = problem_.head_dim,
                               .visible = visible(place.sequence),
-                              .score_scale = score_scale_,
+                              .score_scale = score_scale(problem_, place.sequence.k.length),
                               .blocks = modifiers_.blocks(b, place.head),
                               .terms = modifiers_.terms(b, place.head),
                               .sinks = modifiers_.sinks(place.head)};
@@ -146,9 +145,9 @@ class Backward {
                             .key_end = std::min(key_begin + tiles_.block_n, place.sequence.k.length),
                             .head_dim = problem_.head_dim,
                             .head_dim_v = problem_.head_dim_v,
-                            .scale = problem_.scale,
+                            .scale = product_scale(problem_, place.sequence.k.length),
                             .visible = visible(place.sequence),
-                            .score_scale = score_scale_,
+                            .score_scale = score_scale(problem_, place.sequence.k.length),
                             .tiles = tiles_};
     std::byte* scratch = workspace_.scratch_of(worker);
     call_.plan.bfloat16_serves() ? bf16::backward_block(call_.plan.bfloat16, task, scratch)
@@ -180,7 +179,7 @@ class Backward {
                                  .row_end = std::min(row_begin + tiles_.block_m, rows(place.sequence)),
                                  .head_dim = problem_.head_dim,
                                  .row_stride = call_.plan.dq_columns,
-                                 .scale = problem_.scale};
+                                 .scale = product_scale(problem_, place.sequence.k.length)};
     call_.plan.bfloat16_serves() ? bf16::write_query_gradient(task) : write_query_gradient(task);
   }
 
@@ -229,7 +228,6 @@ class Backward {
   const BackwardArguments& arguments_;
   const Workspace workspace_;
   const Batch batch_;
-  const ScoreScale score_scale_;
   const GroupModifiers modifiers_;
   const BiasTurns bias_turns_;
 };

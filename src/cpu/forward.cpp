@@ -100,12 +100,12 @@ void run(const Call& call, const ForwardArguments& arguments, const Workspace& w
          const RunBlock& run_block) {
   const AttentionProblem& problem = call.problem;
   const CallPlan& plan = call.plan;
-  ScoreScale scale = score_scale(problem);
-  const float query_factor = move_sign_to_queries(scale);
   const GroupModifiers modifiers(problem, arguments.modifiers, arguments.random);
   const auto task_of = [&](const Sequence& sequence, std::int64_t group) {
     const std::int64_t b = &sequence - batch.sequences.data();
     const std::int64_t head_k = key_head(problem, group);
+    ScoreScale scale = score_scale(problem, sequence.k.length);
+    const float query_factor = move_sign_to_queries(scale);
     return ForwardTask{.dtype = problem.dtype,
                        .dtype_o = output_dtype(problem),
                        .q = query_rows(problem, arguments.q, sequence, group),

@@ -75,7 +75,7 @@ ScoreRule score_rule(const AttentionProblem& problem) {
   rule.varlen = problem.packed_q || problem.packed_k || problem.has_seqused_q || problem.has_seqused_k ||
                 problem.has_leftpad_k || problem.page_size != 0;
   rule.leftpad = problem.has_leftpad_k;
-  rule.softcap = score_scale(problem).capped;
+  rule.softcap = problem.softcap > 0.0F;
   rule.alibi = problem.modifiers.has_alibi;
   rule.bias = problem.modifiers.has_bias;
   rule.bias_float32 = rule.bias && problem.modifiers.bias_dtype == DType::float32;
@@ -145,7 +145,7 @@ constexpr double kFarTerms[] = {0.9999972283173021, -0.33323076474971747, 0.1322
                                 0.012318830693037658};
 
 ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& modifiers, const RandomState& random) {
-  const ScoreScale scale = score_scale(problem);
+  const ScoreScale scale = score_scale(problem, 0);  // without the factor of a sequence, which is the kernels'
   ScoreParams params{};
   params.scale_log2 = scale.scale_log2;
   params.scale = problem.softcap > 0.0F ? problem.softcap : problem.scale;

@@ -86,6 +86,7 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
                                    : nullptr,
             params.head_dim};
   };
+  const float factor = score::product_factor(of.rule, params.score, of.rows.k.used);
   const int last_row = min(of.first + kFragmentRows, of.rows.q.used) - 1;
   const int end = keys_of(last_row).last + 1;
   const int warp = threadIdx.x / score::kThreadsPerWarp;
@@ -112,7 +113,7 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
       const float term = of.rule.bias ? score::bias_at<element>(of.rule.bias_float32, bias,
                                                                 bias.row(of.sequence, of.head, query) + key)
                                       : 0.0F;
-      own[r].join(score::transformed(of.rule, params.score, s[i], slope, query + of.rows.diagonal - key, term), 1.0F,
+      own[r].join(score::transformed(of.rule, params.score, has_product_factor(of.rule) ? s[i] * factor : s[i], slope, query + of.rows.diagonal - key, term), 1.0F,
                   scale);
     }
   }

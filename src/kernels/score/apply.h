@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where modifiers meet scores. What becomes of Q K^T before masks and softmax, in this order: softcap, the scale where
-// it must come first, bias, ALiBi's slope; and the same of what a backward subtracts of an exponent. Masks follow in
+// Where modifiers meet scores. What becomes of Q K^T before masks and softmax, in this order: the factor of its
+// sequence, softcap, the scale where it must come first, bias, ALiBi's slope; and the same of what a backward subtracts of an exponent. Masks follow in
 // mask.h, then softmax.h, then dropout of the probabilities.
 #pragma once
 
 #include "kernels/math/constants.h"
+#include "kernels/score/backward_params.h"
 #include "kernels/score/fragment.h"
 #include "kernels/score/modifiers/alibi.h"
 #include "kernels/score/modifiers/bias.h"
@@ -13,6 +14,32 @@
 #include "kernels/score/rule.h"
 
 namespace strobe::score {
+
+/// The factor of a sequence that has `keys` keys, by which products are multiplied before all else.
+__device__ __forceinline__ float product_factor(const ScoreRule& /*rule*/, const ScoreParams& /*params*/,
+                                                int /*keys*/) {
+  return 1.0F;
+}
+
+template <ScoreRule R>
+class ProductFactor {
+ public:
+  __device__ __forceinline__ ProductFactor(const ScoreParams& params, int keys)
+      : factor_(product_factor(R, params, keys)) {}
+  __device__ __forceinline__ float times(float product) const { return __fmul_rn(product, factor_); }
+
+ private:
+  const float factor_;
+};
+
+/// That of rules that have none.
+template <ScoreRule R>
+  requires(!has_product_factor(R))
+class ProductFactor<R> {
+ public:
+  __device__ __forceinline__ ProductFactor(const ScoreParams&, int) {}
+  __device__ __forceinline__ static float times(float product) { return product; }
+};
 
 /// What scores are still to be multiplied with, to be exponents of 2, when Transform is done with them.
 __device__ __forceinline__ float remaining_scale(const ScoreRule& rule, const ScoreParams& params) {
@@ -42,15 +69,15 @@ __device__ __forceinline__ float with_scale_and_bias(const ScoreRule& rule, cons
                             : score;
 }
 
-/// A single score, to be multiplied with remaining_scale(), by which `slope` is divided. `distance`: from the key on
-/// the query's diagonal.
+/// A single score, to be multiplied with remaining_scale(), by which `slope` is divided. `score`: with the factor of its
+/// sequence. `distance`: from the key on the query's diagonal.
 __device__ __forceinline__ float transformed(const ScoreRule& rule, const ScoreParams& params, float score, float slope,
                                              int distance, float bias) {
   score = with_scale_and_bias(rule, params, softcapped(rule, params, score), bias);
   return rule.alibi ? less_slope(score, slope, static_cast<float>(distance)) : score;
 }
 
-/// The scores of one tile, block_n keys wide: softcap, scale where it must come first, bias and ALiBi. The second row
+/// The scores of one tile, block_n keys wide: the factor of its sequence, softcap, scale where it must come first, bias and ALiBi. The second row
 /// of a thread is `query_step` queries after its first. The bias is fetched from global memory here, or comes another
 /// way.
 template <ScoreRule R, int block_n, int query_step, bool fetches_bias = R.bias>
@@ -62,10 +89,11 @@ class Transform {
     int query;  // one that exists
   };
 
-  /// `row(r)` is this thread's row r, `keys` how many its bias has; read where the rule needs them.
+  /// `row(r)` is this thread's row r, `keys` how many its sequence has; read where the rule needs them.
   template <typename RowOf>
   __device__ __forceinline__ Transform(const ScoreParams& params, int keys, const RowOf& row)
       : params_(params),
+        factor_(params, keys),
         bias_(params.bias, keys,
               [&](int r) {
                 const Row one = row(r);
@@ -80,6 +108,11 @@ class Transform {
   /// What block n's scores need from global memory: to be fetched long before apply() wants it.
   __device__ __forceinline__ BiasTile<R, block_n, fetches_bias> fetch(int n) const {
     return bias_.template fetch<block_n>(n);
+  }
+
+  /// By themselves, what apply() does first.
+  __device__ __forceinline__ void apply_factor(float (&s)[block_n / 2]) const {
+    for_each_score(s, [&](float& x, int, int) { x = factor_.times(x); });
   }
 
   /// Scores of block n. `bias.pair(2 j + r)` is asked for in order. Where `all_visible`, one that is not a number may
@@ -119,6 +152,8 @@ class Transform {
     for (int i = 0; i < block_n / 2; i += 2) {
       const int r = i / 2 % kRowsPerThread;
       const int column = i / 4 * 8;
+      s[i] = factor_.times(s[i]);
+      s[i + 1] = factor_.times(s[i + 1]);
       softcap<all_visible>(s[i], s[i + 1]);
       const float2 terms = bias.pair(i / 2);
       s[i] = alibi(with_scale_and_bias(R, params_, s[i], terms.x), r, column);
@@ -127,6 +162,7 @@ class Transform {
   }
 
   const ScoreParams& params_;
+  [[no_unique_address]] ProductFactor<R> factor_;
   BiasRows<R, fetches_bias> bias_;
   AlibiRows<R, block_n, query_step> alibi_;
 };
@@ -143,6 +179,12 @@ __device__ __forceinline__ float subtracted(float lse_log2, float slope_log2, fl
     sum = __fmaf_rn(bias, -kLog2E, sum);
   }
   return sum;
+}
+
+/// What dQ and dK of a sequence that has `keys` keys are multiplied by at the end.
+template <ScoreRule R>
+__device__ __forceinline__ float gradient_scale(const BackwardParams& params, int keys) {
+  return ProductFactor<R>(params.score, keys).times(params.scale);
 }
 
 }  // namespace strobe::score

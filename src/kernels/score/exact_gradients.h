@@ -128,7 +128,8 @@ class ExactPairs {
   };
 
   __device__ __forceinline__ Pair pair(int i, int j) const {
-    const float score = dot_product<R.element>(query(params_.q, i), key(params_.k, j), params_.head_dim);
+    const float product = dot_product<R.element>(query(params_.q, i), key(params_.k, j), params_.head_dim);
+    const float score = ProductFactor<R>(params_.score, rows_.k.used).times(product);
     float term = 0.0F;
     if constexpr (R.bias) {
       term = bias_at<R>(params_.score.bias, bias_plane_ + i * params_.score.bias.row_stride + j);
@@ -162,7 +163,7 @@ __device__ __forceinline__ void recompute_query(const BackwardParams& params, co
       sum.add(pairs.score_gradient(query, key), pairs.key(params.k, key));
     }
   }
-  sum.store(params.scale, stored);
+  sum.store(gradient_scale<R>(params, rows.k.used), stored);
 }
 
 /// Computes again those of rows [first, end) of one head of a sequence whose dQ is not finite. By one warp.
@@ -207,7 +208,7 @@ __device__ __forceinline__ void recompute_key(const BackwardParams& params, cons
     }
   }
   const float value_factor = R.dropout ? params.score.dropout.keep_factor : 1.0F;
-  sum.store(kOfK ? params.scale : value_factor, stored);
+  sum.store(kOfK ? gradient_scale<R>(params, rows.k.used) : value_factor, stored);
 }
 
 /// Computes again those of keys [first, end) of one head of a sequence whose dK or dV is not finite. By one warp.

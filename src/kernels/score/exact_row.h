@@ -24,7 +24,8 @@ struct ExactRow {
   long long k_stride, v_stride;
   int head_dim, head_dim_v;
 
-  sequence::KeyRange keys;
+  sequence::KeyRange keys;  // that it sees
+  int sequence_keys;        // how many its sequence has
   int batch, head, query;
   int head_in_batch;  // the head, counted through the batch
   int center;         // the key on the diagonal
@@ -77,6 +78,7 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
   const int lane = threadIdx.x % kThreadsPerWarp;
   const float scale = remaining_scale<R>(params);
   const float slope = R.alibi ? slope_log2(params.alibi, row.batch, row.head) / scale : 0.0F;
+  const ProductFactor<R> factor(params, row.sequence_keys);
   const DropoutKey dropout = dropout_key_of(params.dropout);
   RowSums<head_dim_v> sums;
 #pragma unroll 1
@@ -102,7 +104,7 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
     }
     // Rounded before the maximum is subtracted, and towards zero, as OnlineSoftmax's of large scores.
     const float bias = bias_of<R>(params.bias, row, key);
-    const float exponent = __fmul_rz(transformed(R, params, score, slope, row.center - key, bias), scale);
+    const float exponent = __fmul_rz(transformed(R, params, factor.times(score), slope, row.center - key, bias), scale);
     const float raised = fmaxf(sums.max_log2, exponent);
     const float shift = raised == kMinusInfinity ? 0.0F : raised;
     const float correction = ptx::ex2_approx(sums.max_log2 - shift);

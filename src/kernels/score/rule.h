@@ -32,6 +32,9 @@ struct ScoreRule {
 /// Whether rows may begin or end at different keys.
 constexpr bool has_diagonal(const ScoreRule& rule) { return rule.mask_left || rule.mask_right; }
 
+/// Whether the products of a sequence are multiplied by a factor of its own before all else.
+constexpr bool has_product_factor(const ScoreRule& /*rule*/) { return false; }
+
 /// Whether a row may see none of a block's keys, or none at all.
 constexpr bool is_masked(const ScoreRule& rule) { return has_diagonal(rule) || rule.tree_mask; }
 

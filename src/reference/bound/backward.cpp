@@ -44,6 +44,7 @@ class HeadGroup {
   std::int64_t head_dim_ = 0;
   std::int64_t head_dim_v_ = 0;
   double scale_ = 0.0;
+  double scale_roundings_ = 0.0;
   std::vector<Head> heads_;  // the group's query heads
   std::vector<double> k_;
   std::vector<double> k_transposed_;
@@ -63,7 +64,8 @@ HeadGroup::HeadGroup(const BackwardArguments& arguments, const AttentionOptions&
       head_k_(head_k),
       head_dim_(head_dim_of(arguments.q)),
       head_dim_v_(head_dim_of(arguments.v)),
-      scale_(scale_of(options, head_dim_)),
+      scale_(product_scale(options, head_dim_, rows.seqlen_k)),
+      scale_roundings_(product_scale_roundings(options)),
       k_(read_head(arguments.k, rows.first_k, rows.seqlen_k, head_k)),
       k_transposed_(transpose(k_, rows.seqlen_k, head_dim_)),
       v_(read_head(arguments.v, rows.first_k, rows.seqlen_k, head_k)),
@@ -105,8 +107,9 @@ void HeadGroup::add_query_gradient(std::int64_t query, std::int64_t head_q, cons
                                    const std::vector<Bounded>& d_product, BackwardResult& result) const {
   double* values = &result.dq.value[((rows_.first_q + query) * heads_q_ + head_q) * head_dim_];
   double* bounds = &result.dq.bound[((rows_.first_q + query) * heads_q_ + head_q) * head_dim_];
-  // 3: the default scale's two roundings and the product with it.
-  const double summation = gamma(static_cast<double>(scores.keys.size()) + 3.0, model_.unit_roundoff);
+  // Roundings besides the sum's: the scale's and the product with it.
+  const double roundings = static_cast<double>(scores.keys.size()) + scale_roundings_ + 1.0;
+  const double summation = gamma(roundings, model_.unit_roundoff);
   for (std::size_t index = 0; index < scores.keys.size(); ++index) {
     accumulate(values, bounds, &k_[scores.keys[index] * head_dim_], head_dim_, d_product[index], summation, model_);
   }

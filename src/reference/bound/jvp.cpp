@@ -57,11 +57,11 @@ std::vector<Bounded> score_tangents(const Operands& operands, std::int64_t query
                head.rows.seqlen_k, of_q, magnitudes_q);
   multiply_row(operands.q.data() + query * head_dim, operands.k_tangent_transposed, head_dim, scores.ranges,
                head.rows.seqlen_k, of_k, magnitudes_k);
-  const double scale = scale_of(head.options, head_dim);
+  const double scale = product_scale(head.options, head_dim, head.rows.seqlen_k);
   const double dimensions = 2.0 * static_cast<double>(head_dim);
-  // Roundings besides the sums': the default scale's two, those of the scale over the softcap and times it, and the
-  // products with slope and scale.
-  const double relative = gamma(dimensions + 6.0, model.unit_roundoff);
+  // Roundings besides the sums': the scale's, those of the scale over the softcap and times it, and the products with
+  // slope and scale.
+  const double relative = gamma(dimensions + product_scale_roundings(head.options) + 4.0, model.unit_roundoff);
   std::vector<Bounded> tangents;
   for (std::size_t index = 0; index < of_q.size(); ++index) {
     const double product = of_q[index] + of_k[index];

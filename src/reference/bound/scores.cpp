@@ -10,18 +10,19 @@
 namespace strobe::reference {
 namespace {
 
-// Roundings of a score besides the head_dim of its dot product: the default scale's root and quotient, its product with
-// log2(e) and that constant itself, and the product with the scale.
-constexpr double kScaleRoundings = 5.0;
+// Roundings of a score besides those of its dot product and of the scale: the scale's product with log2(e), that
+// constant itself, and the product with the scale.
+constexpr double kProductRoundings = 3.0;
 
 // The largest sum of magnitudes that cannot overflow float32 on the way to a score.
 constexpr double kLargestSum = 0x1p127;
 
-double score_error(double value, double magnitude, double lost, double scale, double dimensions,
+/// `roundings`: of the dot product and of the scale.
+double score_error(double value, double magnitude, double lost, double scale, double dimensions, double roundings,
                    const ArithmeticModel& model) {
   if (!std::isfinite(value)) return 0.0;  // an infinite sum is infinite in float32 too, whatever is rounded on the way
   if (magnitude * std::max(1.0, 2.0 * std::fabs(scale)) > kLargestSum) return std::numeric_limits<double>::infinity();
-  const double relative = gamma(dimensions + kScaleRoundings, model.unit_roundoff);
+  const double relative = gamma(roundings + kProductRoundings, model.unit_roundoff);
   return std::fabs(scale) * (relative * magnitude + lost + dimensions * model.underflow);
 }
 
@@ -75,6 +76,14 @@ void apply_modifiers(Scores& scores, std::size_t index, std::int64_t query, cons
 
 double scale_of(const AttentionOptions& options, std::int64_t head_dim) {
   return options.scale ? static_cast<double>(*options.scale) : 1.0 / std::sqrt(static_cast<double>(head_dim));
+}
+
+double product_scale(const AttentionOptions& options, std::int64_t head_dim, std::int64_t /*keys*/) {
+  return scale_of(options, head_dim);
+}
+
+double product_scale_roundings(const AttentionOptions& /*options*/) {
+  return 2.0;  // the default scale's root and quotient
 }
 
 void multiply_row(const double* row, const std::vector<double>& transposed, std::int64_t columns,
@@ -136,15 +145,16 @@ Scores scores_of(std::int64_t query, const double* q, const std::vector<double>&
   scores.slope.assign(count, 1.0);
   scores.slope_error.assign(count, 0.0);
   scores.dropout.assign(count, 1.0);
-  const double scale = scale_of(head.options, head_dim);
+  const double scale = product_scale(head.options, head_dim, head.rows.seqlen_k);
   const double dimensions = static_cast<double>(head_dim);
+  const double roundings = dimensions + product_scale_roundings(head.options);
   scores.products = dimensions;
   const std::vector<double> lost =
       lost_products(q, k_transposed, head_dim, scores.ranges, head.rows.seqlen_k, head.model.smallest_input);
   for (std::size_t index = 0; index < count; ++index) {
     const double magnitude = scores.error[index];
     scores.value[index] *= scale;
-    scores.error[index] = score_error(scores.value[index], magnitude, lost[index], scale, dimensions, head.model);
+    scores.error[index] = score_error(scores.value[index], magnitude, lost[index], scale, dimensions, roundings, head.model);
     if (head.options.softcap > 0.0F) apply_softcap(scores, index, head.options.softcap, head.model);
     if (head.modifiers.has_alibi() || head.modifiers.has_bias()) apply_modifiers(scores, index, query, head);
     if (head.modifiers.has_dropout()) {

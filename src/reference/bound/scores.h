@@ -38,6 +38,11 @@ struct Scores {
 /// scale, or 1 / sqrt(head_dim) where it is not given.
 double scale_of(const AttentionOptions& options, std::int64_t head_dim);
 
+/// What the products of Q and K of a sequence that has `keys` keys are multiplied by, and in how many roundings that is
+/// computed.
+double product_scale(const AttentionOptions& options, std::int64_t head_dim, std::int64_t keys);
+double product_scale_roundings(const AttentionOptions& options);
+
 /// `q` is one row [head_dim]; `k_transposed` is [head_dim, seqlen_k].
 Scores scores_of(std::int64_t query, const double* q, const std::vector<double>& k_transposed, std::int64_t head_dim,
                  const Head& head);

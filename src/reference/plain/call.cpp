@@ -30,13 +30,17 @@ ConstTensorView tree_mask_of(const Arguments&) {
   return {};
 }
 
+/// What the products of Q and K of a sequence that has `keys` keys are multiplied by.
+double product_scale(const AttentionOptions& options, std::int64_t head_dim, std::int64_t /*keys*/) {
+  return options.scale ? static_cast<double>(*options.scale) : 1.0 / std::sqrt(static_cast<double>(head_dim));
+}
+
 /// Calls visit(head, rows, h, head_k) for every query head h of every sequence; it reads key head
 /// h / (heads_q / heads_kv).
 template <class Arguments, class Visit>
 void for_each_head(const Arguments& arguments, const AttentionOptions& options, const Visit& visit) {
   const ConstTensorView& q = arguments.q;
   const ConstTensorView& k = arguments.k;
-  const double default_scale = 1.0 / std::sqrt(static_cast<double>(head_dim_of(q)));
   const std::int64_t heads_q = heads_of(q);
   for (const SequenceRows& rows : sequence_rows(q, k, arguments.sequences)) {
     for (std::int64_t h = 0; h < heads_q; ++h) {
@@ -45,7 +49,7 @@ void for_each_head(const Arguments& arguments, const AttentionOptions& options, 
       const Head head{.q = read_matrix(q, rows.first_q, rows.seqlen_q, h),
                       .k = read_matrix(k, rows.first_k, rows.seqlen_k, head_k),
                       .v = read_matrix(arguments.v, rows.first_k, rows.seqlen_k, head_k),
-                      .scale = options.scale ? static_cast<double>(*options.scale) : default_scale,
+                      .scale = product_scale(options, head_dim_of(q), rows.seqlen_k),
                       .options = options,
                       .modifiers = modifiers.with_tree(tree_mask_of(arguments), rows.first_q)};
       visit(head, rows, h, head_k);

@@ -33,7 +33,7 @@ __device__ __forceinline__ void store_gradients(const Params& params, const Work
   constexpr SmemPlan kPlan = smem_plan(C);
   unsigned char* const smem = shared_memory();
   const float value_factor = C.rule.dropout ? params.score.dropout.keep_factor : 1.0F;
-  bool finite = stage_keys<C, KTile<C>>(smem + kPlan.k, dk, params.scale);
+  bool finite = stage_keys<C, KTile<C>>(smem + kPlan.k, dk, score::gradient_scale<C.rule>(params, work.k.used));
   finite &= stage_keys<C, VTile<C>>(smem + kPlan.v, dv, value_factor);
   const bool repair = __syncthreads_or(finite ? 0 : 1) != 0;
   const int first = work.n * block_n(C);

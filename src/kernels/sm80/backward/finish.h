@@ -25,7 +25,8 @@ __device__ __forceinline__ void convert_query_gradient(const Params& params, con
 #pragma unroll
   for (int f = 0; f < Part::kFragments; ++f) {
     finite &= stage_fragment<C.rule.element, QTile<C>, is_masked(C.rule)>(
-        shared_memory(), part.row() + f * kFragmentRows, part.column() / kStep, dq[f], params.scale);
+        shared_memory(), part.row() + f * kFragmentRows, part.column() / kStep, dq[f],
+        score::gradient_scale<C.rule>(params, block.k.used));
   }
   const bool repair = __syncthreads_or(finite ? 0 : 1) != 0;
   const int first = block.m * C.block_m;

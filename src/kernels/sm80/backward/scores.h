@@ -144,8 +144,9 @@ __device__ __forceinline__ void to_probabilities_by(const ExponentsOf& exponents
                                                     Scores<C>& s, Scores<C>& slope, const float* lse_log2,
                                                     const PartBias<C>& bias) {
   const VisiblePart<C> visible(block);
+  const score::ProductFactor<C.rule> factor(block.params.score, block.work.k.used);
   const auto probability = [&](int i, int r, int column, float lse) {
-    const float x = score::softcapped<C.rule>(block.params.score, s[i]);
+    const float x = score::softcapped<C.rule>(block.params.score, factor.times(s[i]));
     float term = 0.0F;
     if constexpr (C.rule.bias) {
       term = bias.terms[i];

@@ -22,6 +22,7 @@ __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const
           .head_dim = params.head_dim,
           .head_dim_v = params.head_dim_v,
           .keys = keys_of<C>(params, work, row),
+          .sequence_keys = work.k.used,
           .batch = work.tile.sequence,
           .head = head_of<C>(work, row),
           .query = row / C.packed_heads,

@@ -8,6 +8,16 @@
 
 namespace strobe::sm90::backward {
 
+/// Products get the factor of their sequence.
+template <Config C>
+__device__ __forceinline__ void apply_factor(const ScoreBlock<C>& block, Scores<C>& s) {
+  const score::ProductFactor<C.rule> factor(block.params.score, block.work.k.used);
+#pragma unroll
+  for (float& x : s) {
+    x = factor.times(x);
+  }
+}
+
 /// visit(i, x, y) for each pair of neighbouring scores s[i], s[i + 1], softcapped: their exponents of 2, less LSE and
 /// ALiBi's slope times the distance, with the bias, of which pair(2 j + r) is asked for in order.
 template <Config C, typename Bias, typename Visit>
@@ -176,6 +186,7 @@ __device__ __forceinline__ void capped_probabilities(const ScoreBlock<C>& block,
 template <Config C, typename Bias>
 __device__ __forceinline__ void probabilities(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
                                               Scores<C>& s, Operand<C>& p, const RowNumbers<C>& lse_log2, Bias& bias) {
+  apply_factor<C>(block, s);
   if constexpr (C.rule.softcap) {
     capped_probabilities<C>(block, masked, has_large_rows, s, p, lse_log2, bias);
   } else {

@@ -23,6 +23,7 @@ namespace strobe::sm90::backward {
 template <Config C>
 __device__ __forceinline__ void bias_probabilities(const ScoreBlock<C>& block, bool masked, bool has_large_rows,
                                                    Scores<C>& s, const RowNumbers<C>& lse_log2, KeptBias<C>& bias) {
+  apply_factor<C>(block, s);
   if constexpr (C.rule.softcap) {
 #pragma unroll
     for (int i = 0; i < C.block_m / 2; ++i) {

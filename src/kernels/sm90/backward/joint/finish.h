@@ -29,7 +29,7 @@ __device__ __forceinline__ bool convert_query_gradient(const Params& params, con
   const int part = threadIdx.x / kWarpgroupSize;
   const float4* sums = own_sums(part_sums<C>(params, block.in_workspaces<C.rule>(params, C.block_m), part));
   const QueryPart<C> place(block.m, part);
-  const float factor = params.scale * score_gradient_factor(C);
+  const float factor = score::gradient_scale<C.rule>(params, block.k.used) * score_gradient_factor(C);
   float zero = 0.0F;
 #pragma unroll
   for (int first = 0; first < query_gradient_columns(C) / 8; first += 4) {

@@ -15,6 +15,7 @@ __device__ __forceinline__ void probabilities_in_halves(const ScoreBlock<C>& blo
   } else {
     scale_probabilities<C>(lse_log2);
     StepBias<C> none;  // the joint design takes no bias
+    apply_factor<C>(block, s);
     plain_probabilities<C>(block, masked, has_large_rows, s, lse_log2, none);
   }
 #pragma unroll

@@ -50,7 +50,7 @@ class OrderedQueryWarpgroup {
       for (int m = order.m_first; m != order.m_past; m += order.direction) {
         wait<C>(barriers_.handed_full[ds_.stage], ds_.parity);
         if (order.last(m)) {
-          end_sums(first_block + m, head, m);
+          end_sums(first_block + m, head, m, work.k.used);
         } else {
           continue_sums(first_block + m, m);
         }
@@ -108,8 +108,8 @@ class OrderedQueryWarpgroup {
 
   __device__ __forceinline__ void next_sender() { sender_ = sender_ + 1 == kSenders ? 0 : sender_ + 1; }
 
-  /// A step that none follows: its products are added to the sums in the accumulators.
-  __device__ __forceinline__ void end_sums(int block, int head, int m) {
+  /// A step that none follows: its products are added to the sums in the accumulators. `keys`: of the sequence.
+  __device__ __forceinline__ void end_sums(int block, int head, int m, int keys) {
 #pragma unroll
     for (int part = 0; part < kQueryGradientParts; ++part) {
       Part dq = {};
@@ -122,7 +122,7 @@ class OrderedQueryWarpgroup {
         load_sums(sums_of(block, part), dq);
       }
       add_part(part, dq);
-      const QueryGradientPart<C> converted(dq, params_.scale * score_gradient_factor(C));
+      const QueryGradientPart<C> converted(dq, score::gradient_scale<C.rule>(params_, keys) * score_gradient_factor(C));
       if (!converted.finite) {
         semaphore_at(block, m, part).end(false);
       }

@@ -40,9 +40,11 @@ class EightBitScores {
 
   __device__ __forceinline__ void begin(const Params& params, const TileWork& work, int warpgroup) {
     const ScaleParams& q = params.eight_bit.q;
+    const score::ProductFactor<C.rule> factor(params.score, work.k.used);
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       query_scale[r] = q.of(work.tile.sequence, work.tile.head)[query_of(work, warpgroup, r) >> q.shift];
+      query_scale[r] = factor.times(query_scale[r]);
       if constexpr (!kTransforms<C>) {
         query_scale[r] *= params.score.scale_log2;
       }
@@ -67,7 +69,9 @@ class EightBitScores {
 
   __device__ __forceinline__ static float shift_of(const Params& params, const TileWork& work, int warpgroup, int r) {
     const ScaleParams& shift = params.eight_bit.q_shift;
-    return shift.data == nullptr ? 0.0F : shift.of(work.tile.sequence, work.tile.head)[query_of(work, warpgroup, r)];
+    const float product =
+        shift.data == nullptr ? 0.0F : shift.of(work.tile.sequence, work.tile.head)[query_of(work, warpgroup, r)];
+    return score::ProductFactor<C.rule>(params.score, work.k.used).times(product);
   }
 
   /// V's scales of this thread's two columns of the j-th eight.

@@ -68,6 +68,7 @@ class Steps : protected Rings<C> {
   __device__ __forceinline__ bool probabilities(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
                                                 const Bias& bias) {
     if constexpr (!masked && score::caps_in_softmax(C.rule)) {
+      rules.transform.apply_factor(s);
       return score::capped_step(softmax, s, params_.score);
     }
     const score::RowNumbers origins = transform<!masked>(s, rules, n, bias);
