@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "call_tensors.h"
 #include "errors.h"
+#include "option_fields.h"
 #include "thread_pool.h"
 #include "values.h"
 
@@ -75,7 +77,12 @@ const std::uint64_t* random_state(const TensorView& words) {
   return static_cast<const std::uint64_t*>(words.data);
 }
 
-/// What a keyword does to the options.
+void read(const Given& given, std::optional<float>& value) { value = float32_number(given); }
+void read(const Given& given, float& value) { value = float32_number(given); }
+void read(const Given& given, std::int64_t& value) { value = integer(given); }
+void read(const Given& given, bool& value) { value = boolean(given); }
+
+/// What a keyword that is no single field (option_fields.h) does to the options.
 struct Keyword {
   std::string_view name;
   void (*read)(CallOptions& options, Imports& imports, const Given& given);
@@ -86,17 +93,13 @@ void read_tensor(CallOptions& options, Imports& imports, const Given& given) {
 }
 
 constexpr Keyword kKeywords[] = {
-    {"scale", [](CallOptions& o, Imports&, const Given& g) { o.attention.scale = float32_number(g); }},
     {"causal", [](CallOptions& o, Imports&, const Given& g) { o.attention.causal = causal(g); }},
     {"window", [](CallOptions& o, Imports&, const Given& g) { o.attention.window = window(g); }},
-    {"chunk", [](CallOptions& o, Imports&, const Given& g) { o.attention.chunk = integer(g); }},
-    {"softcap", [](CallOptions& o, Imports&, const Given& g) { o.attention.softcap = float32_number(g); }},
     {"alibi_slopes", read_tensor},
     {"bias", read_tensor},
     {"sink", read_tensor},
     {"block_mask", read_tensor},
     {"block_size", [](CallOptions& o, Imports&, const Given& g) { o.arguments.modifiers.block_size = integer(g); }},
-    {"dropout", [](CallOptions& o, Imports&, const Given& g) { o.attention.dropout = float32_number(g); }},
     {"seed",
      [](CallOptions& o, Imports&, const Given& g) {
        o.arguments.random.seed = unsigned_integer(g);
@@ -112,8 +115,6 @@ constexpr Keyword kKeywords[] = {
        o.arguments.random.on_device = random_state(i.view(g.value, {g.name, "int32"}));
        o.seeded = true;
      }},
-    {"deterministic", [](CallOptions& o, Imports&, const Given& g) { o.attention.deterministic = boolean(g); }},
-    {"row_invariant", [](CallOptions& o, Imports&, const Given& g) { o.attention.row_invariant = boolean(g); }},
     {"cu_seqlens_q", read_tensor},
     {"cu_seqlens_k", read_tensor},
     {"seqused_q", read_tensor},
@@ -146,21 +147,32 @@ static_assert(std::ranges::all_of(kTensors<ForwardArguments>, [](const CallTenso
   return tensor.role == TensorRole::output || positional || is_keyword(tensor.name);
 }));
 
-const Keyword& keyword(std::string_view name) {
-  for (const Keyword& keyword : kKeywords) {
-    if (keyword.name == name) return keyword;
-  }
+[[noreturn]] void reject(std::string_view name) {
   std::string accepted;
-  for (const Keyword& keyword : kKeywords) accepted += fmt::format("{}{}", accepted.empty() ? "" : ", ", keyword.name);
+  const auto add = [&](std::string_view known) { accepted += fmt::format("{}{}", accepted.empty() ? "" : ", ", known); };
+  for (const OptionField& option : kOptionFields) add(option.name);
+  for (const Keyword& keyword : kKeywords) add(keyword.name);
   raise(PyExc_TypeError, "{} is no option of a call: the options are {}", name, accepted);
+}
+
+/// `given.value` may be None, which stands for the default.
+void read_option(CallOptions& options, Imports& imports, const Given& given) {
+  const bool is_default = given.value.is_none();
+  const auto read_field = [&](auto& value) {
+    if (!is_default) read(given, value);
+  };
+  if (visit_option(options.attention, given.name, read_field)) return;
+  const Keyword* const found = std::ranges::find(kKeywords, std::string_view(given.name), &Keyword::name);
+  if (found == std::end(kKeywords)) reject(given.name);
+  if (!is_default) found->read(options, imports, {found->name.data(), given.value});  // imports keep the name
 }
 
 }  // namespace
 
 void read_options(const nb::kwargs& keywords, Imports& imports, CallOptions& options) {
   for (const auto& [name, value] : keywords) {
-    const Keyword& found = keyword(string({"an option's name", name}, "text"));
-    if (!value.is_none()) found.read(options, imports, {found.name.data(), value});
+    const std::string text(string({"an option's name", name}, "text"));
+    read_option(options, imports, {text.c_str(), value});
   }
   options.execution.stream = imports.stream();
   options.execution.parallel_for = parallel_for();

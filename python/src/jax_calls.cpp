@@ -12,11 +12,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "call/tensors.h"
 #include "dense_strides.h"
+#include "option_fields.h"
 #include "strobe/attention.h"
 #include "strobe/jvp.h"
 #include "strobe/quantize.h"
@@ -113,15 +115,19 @@ std::string_view text_of(const xla::Attributes& attributes, std::int64_t index) 
 void read_number(std::string_view name, const xla::Scalar& scalar, Call& call) {
   const auto integer = [&scalar] { return *static_cast<const std::int64_t*>(scalar.value); };
   const auto number = [&scalar] { return *static_cast<const float*>(scalar.value); };
-  if (name == "scale") call.options.scale = number();
-  if (name == "softcap") call.options.softcap = number();
-  if (name == "dropout") call.options.dropout = number();
+  const auto read_field = [&]<class Value>(Value& value) {
+    if constexpr (std::is_same_v<Value, bool>) {
+      value = integer() != 0;
+    } else if constexpr (std::is_same_v<Value, std::int64_t>) {
+      value = integer();
+    } else {
+      value = number();
+    }
+  };
+  if (visit_option(call.options, name, read_field)) return;
   if (name == "causal") call.options.causal = static_cast<CausalMask>(integer());
   if (name == "window_left") call.options.window.left = integer();
   if (name == "window_right") call.options.window.right = integer();
-  if (name == "chunk") call.options.chunk = integer();
-  if (name == "deterministic") call.options.deterministic = integer() != 0;
-  if (name == "row_invariant") call.options.row_invariant = integer() != 0;
   if (name == "block_size") call.block_size = integer();
   if (name == "max_seqlen_q") call.max_seqlen_q = integer();
   if (name == "max_seqlen_k") call.max_seqlen_k = integer();
