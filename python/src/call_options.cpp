@@ -8,9 +8,9 @@
 #include <string_view>
 #include <utility>
 
+#include "call/option_fields.h"
 #include "call_tensors.h"
 #include "errors.h"
-#include "option_fields.h"
 #include "thread_pool.h"
 #include "values.h"
 

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "call/option_fields.h"
 #include "call/tensors.h"
 #include "dense_strides.h"
-#include "option_fields.h"
 #include "strobe/attention.h"
 #include "strobe/jvp.h"
 #include "strobe/quantize.h"

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_case.h"
 
+#include <optional>
 #include <sstream>
+#include <string_view>
+#include <type_traits>
+
+#include "call/option_fields.h"
 
 namespace strobe::test {
 namespace {
@@ -54,11 +59,16 @@ void append_options(std::ostream& out, const AttentionOptions& options) {
   if (options.causal == CausalMask::bottom_right) out << " causal";
   if (options.causal == CausalMask::top_left) out << " causal top_left";
   if (options.window != Window{}) out << " window " << options.window.left << ' ' << options.window.right;
-  if (options.chunk != 0) out << " chunk " << options.chunk;
-  if (options.softcap != 0.0F) out << " softcap " << options.softcap;
-  if (options.scale) out << " scale " << *options.scale;
-  if (options.deterministic) out << " deterministic";
-  if (options.row_invariant) out << " row_invariant";
+  const auto append_value = [&]<class Value>(std::string_view name, const Value& value, bool is_default) {
+    if (is_default) return;
+    out << ' ' << name;
+    if constexpr (std::is_same_v<Value, std::optional<float>>) {
+      out << ' ' << *value;
+    } else if constexpr (!std::is_same_v<Value, bool>) {
+      out << ' ' << value;
+    }
+  };
+  for_each_option(options, append_value);
 }
 
 const char* text_of(const Sharing& sharing) {
@@ -84,8 +94,7 @@ void append_modifiers(std::ostream& out, const AttentionCase& attention) {
     if (attention.tree->random_bits) out << " of random bits, visible " << attention.tree->visible;
   }
   if (attention.options.dropout != 0.0F) {
-    out << " dropout " << attention.options.dropout << " random " << attention.random.seed << ' '
-        << attention.random.offset;
+    out << " random " << attention.random.seed << ' ' << attention.random.offset;
   }
 }
 
@@ -110,22 +119,17 @@ std::vector<std::string> options_of(const AttentionCase& attention) {
   const AttentionOptions& options = attention.options;
   std::vector<std::string> names;
   const bool backward = attention.wants_lse && !attention.tree;
-  const auto add = [&names](const char* name, bool asked) {
+  const auto add = [&names](std::string_view name, bool asked) {
     if (asked) names.emplace_back(name);
   };
   add("packed q", !attention.q.cu_seqlens.empty());
   add("packed k", !attention.k.cu_seqlens.empty());
   add("seqused", !attention.q.seqused.empty() || !attention.k.seqused.empty());
   add("grouped heads", attention.heads_q != attention.heads_kv);
-  add("scale", options.scale.has_value());
+  for_each_option(options, [&](std::string_view name, const auto&, bool is_default) { add(name, !is_default); });
   add("causal", options.causal == CausalMask::bottom_right);
   add("causal top_left", options.causal == CausalMask::top_left);
   add("window", options.window != Window{});
-  add("chunk", options.chunk != 0);
-  add("softcap", options.softcap != 0.0F);
-  add("dropout", options.dropout != 0.0F);
-  add("deterministic", options.deterministic);
-  add("row_invariant", options.row_invariant);
   add("alibi", attention.alibi != Alibi::none);
   add("bias", attention.bias.has_value());
   add("d_bias", attention.bias && attention.bias->wants_gradient && backward);

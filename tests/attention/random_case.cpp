@@ -188,4 +188,10 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
   return attention;
 }
 
+AttentionCase as_row_invariant(AttentionCase attention) {
+  attention.options.row_invariant = true;
+  attention.tree.reset();
+  return attention;
+}
+
 }  // namespace strobe::test

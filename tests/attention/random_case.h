@@ -35,4 +35,8 @@ struct EngineLimits {
 
 AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits = {});
 
+/// A case whose rows have the same bits in parts of it: row-invariant, and without what parts of a sequence have
+/// otherwise.
+AttentionCase as_row_invariant(AttentionCase attention);
+
 }  // namespace strobe::test

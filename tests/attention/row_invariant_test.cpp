@@ -52,9 +52,7 @@ void expect_row_invariance(const AttentionCase& attention, int pieces) {
 
 TEST(RowInvariant, RandomCases) {
   for (const std::uint64_t seed : chosen_seeds(400)) {
-    AttentionCase attention =
-        random_case(seed, {.longest = 700, .tree_mask = false});  // parts of a sequence have other trees
-    attention.options.row_invariant = true;
+    AttentionCase attention = as_row_invariant(random_case(seed, {.longest = 700}));
     if (seed % 4 != 0) attention.options.dropout = 0.0F;
     if (seed % 3 == 0) attention.options.causal = CausalMask::bottom_right;
     expect_row_invariance(attention, 4);

@@ -182,9 +182,7 @@ TEST_P(GpuRandom, RowInvariantCallsMatchReferenceAndTheirParts) {
     const std::uint64_t group = seed / kSeedsPerKernel;
     EngineLimits limits = group % 2 == 1 ? few_queries_limits(group) : gpu_limits(group);
     limits.bias = limits.block_mask = limits.dropout = false;
-    AttentionCase attention = gpu_case(seed, limits);
-    attention.options.row_invariant = true;
-    attention.tree.reset();  // parts have other trees
+    const AttentionCase attention = as_row_invariant(gpu_case(seed, limits));
     SCOPED_TRACE(describe(attention));
     const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
     CaseTensors tensors(attention);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of a call that are one number or flag of AttentionOptions, by the names that Python has for them.
+// The options that are one number or flag of AttentionOptions, by their names in Python and C: what Python, JAX and the
+// tests read and print of them is loops over this list.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 #include "strobe/attention.h"
 
-namespace strobe::python {
+namespace strobe {
 
 struct OptionField {
   std::string_view name;
@@ -27,6 +28,16 @@ inline constexpr OptionField kOptionFields[] = {
     {"row_invariant", &AttentionOptions::row_invariant},
 };
 
+/// Calls visit(name, value, whether it is the default) for every option of the list.
+template <class Visit>
+void for_each_option(const AttentionOptions& options, const Visit& visit) {
+  const AttentionOptions defaults;
+  for (const OptionField& option : kOptionFields) {
+    std::visit([&](const auto field) { visit(option.name, options.*field, options.*field == defaults.*field); },
+               option.field);
+  }
+}
+
 /// Calls visit(value) with a reference to the named field of `options`. False if there is none of that name.
 template <class Visit>
 bool visit_option(AttentionOptions& options, std::string_view name, const Visit& visit) {
@@ -38,4 +49,4 @@ bool visit_option(AttentionOptions& options, std::string_view name, const Visit&
   return false;
 }
 
-}  // namespace strobe::python
+}  // namespace strobe
