@@ -97,8 +97,8 @@ BACKWARD_TILES = [
     KernelMutation(
         "all queries of a group are those of its first head",
         f"{BACKWARD}/producer.h",
-        "work.head_kv * params_.heads_per_kv + group;\n      for",
-        "work.head_kv * params_.heads_per_kv;\n      for",
+        "work.template first_query_head<C>(params_) + group;\n      for",
+        "work.template first_query_head<C>(params_);\n      for",
         "Full64",
     ),
     KernelMutation(

@@ -72,6 +72,8 @@ backward::Params parameters(const AttentionProblem& problem, const BackwardPlan&
   params.dq_semaphores = plan.config.ordered ? reinterpret_cast<unsigned*>(workspace + offsets.dq_semaphores) : nullptr;
   params.ds = plan.config.by_roles ? bytes(offsets.ds) : nullptr;
   params.dq_before = plan.config.by_roles ? floats(offsets.dq_before) : nullptr;
+  params.dk_sums = plan.config.shares_keys ? floats(offsets.dk_sums) : nullptr;
+  params.dv_sums = plan.config.shares_keys ? floats(offsets.dv_sums) : nullptr;
   gpu::set_tensors(problem, a, params);
   if (plan.config.bias_stages > 0) {
     params.bias_boxes = bias_boxes(problem, a.modifiers.bias, plan.config.block_m);
@@ -134,7 +136,11 @@ class Backward final : public gpu::BackwardCall {
       if (status.ok()) status = launch_part(maps, params, part, stream, follows);
       follows = true;
     }
-    return status;
+    if (!status.ok() || !plan_.config.shares_keys) return status;
+    return launch(
+        kernels_.keys,
+        params.n_blocks * (block_n(plan_.config) / kRowsPerWarpgroup) * params.heads_kv * params.sequences.sequences,
+        backward::kFinishKeysThreads, 0, true, stream, params);
   }
 
   /// dK and dV of some keys, and then what they add to dQ.
@@ -144,8 +150,10 @@ class Backward final : public gpu::BackwardCall {
     params.first_head_kv = part.first_head_kv;
     params.first_key_block = part.first_key_block;
     params.key_blocks = part.key_blocks;
-    params.items = part.heads_kv * part.key_blocks;
-    params.section_heads = std::min(params.section_heads, part.heads_kv);
+    params.launch_heads = part.heads_kv;
+    const int heads = part.heads_kv * params.key_parts;
+    params.items = heads * part.key_blocks;
+    params.section_heads = std::min(params.section_heads, heads);
     Status status = launch(kernels_.main, params.items, threads_per_block(config), smem_plan(config).total_bytes,
                            follows, stream, maps.main, params);
     if (!status.ok() || !plan_.finishes) return status;
@@ -164,7 +172,11 @@ class Backward final : public gpu::BackwardCall {
 
 engine::PlannedCallResult plan_variant(const gpu::Request& request, const backward::Config& chosen) {
   const backward::Config config = gpu::overridden(chosen);
-  BackwardPlan plan = backward_plan(request.problem, request.shape, config, gpu::overridden(ScoreGradientLimits{}));
+  const BackwardChoices choices{
+      .limits = gpu::overridden(ScoreGradientLimits{}),
+      .heads = gpu::overridden(part_heads(request.problem, request.shape, config)),
+  };
+  BackwardPlan plan = backward_plan(request.problem, request.shape, config, choices);
   const Result<BackwardKernels> kernels = find_backward_kernels(request.problem, plan, request.device);
   if (!kernels.ok()) return kernels.status();
   const gpu::SharedBackwardLaunches shared = gpu::shared_launches(plan, !plan.launches.empty(), kernels->shared);

@@ -14,6 +14,7 @@ namespace strobe::sm90 {
 struct BackwardKernels {
   runtime::Kernel main;
   runtime::Kernel query;  // dQ, of its sums or of dS
+  runtime::Kernel keys;   // dK and dV, where items share keys
   runtime::Kernel bias;   // where the gradient of the bias is wanted
   gpu::SharedBackwardKernels shared;
 };

@@ -9,6 +9,7 @@
 #include "gpu/auxiliary/backward_variant.h"
 #include "gpu/params/score.h"
 #include "gpu/plan/backward_plan.h"
+#include "kernels/sequence/query_blocks.h"
 #include "kernels/sm90/backward/smem.h"
 #include "kernels/sm90/backward/variants.h"
 #include "sm90/backward_sections.h"
@@ -127,12 +128,28 @@ std::vector<BackwardLaunch> launches_by_roles(const BackwardPlan& plan, std::int
   return launches;
 }
 
+/// What the kernels know of items that share blocks of keys.
+void set_parts(const AttentionProblem& problem, PartHeads heads, BackwardPlan& plan) {
+  backward::Params& params = plan.params;
+  params.part_heads = static_cast<int>(heads.count);
+  params.key_parts = static_cast<int>(key_parts(problem, heads));
+  plan.config.shares_keys = params.key_parts > 1;
+  params.key_sum_blocks =
+      sequence::query_blocks(problem.packed_k, static_cast<int>(problem.batch), static_cast<int>(problem.seqlen_k),
+                             static_cast<int>(problem.total_k), block_n(plan.config));
+}
+
 BackwardWorkspace workspace_of(const AttentionProblem& problem, const BackwardPlan& plan) {
   const backward::Config& config = plan.config;
   const backward::Params& params = plan.params;
   BackwardWorkspace workspace;
   const auto take = [&](Checked bytes) { return workspace.take(bytes); };
   const Checked row_bytes = workspace.take_rows(problem, params, config.block_m);
+  if (config.shares_keys) {
+    const Checked bytes = 4 * Checked(params.heads_kv) * params.key_parts * params.key_sum_blocks * block_n(config);
+    workspace.dk_sums = take(bytes * config.head_dim);
+    workspace.dv_sums = take(bytes * config.head_dim_v);
+  }
   if (has_hi_lo_lse(config)) workspace.lse_hi_lo = take(row_bytes / 4 * kHiLoBytes);
   if (has_hi_lo_d(config)) workspace.d_hi_lo = take(row_bytes / 4 * kHiLoBytes);
   if (!config.by_roles) {
@@ -215,11 +232,21 @@ std::optional<backward::Config> aligned_bias_config(const AttentionProblem& prob
 backward::Config bias_gradient_config(const backward::Config& config) {
   backward::Config gradient = config;
   gradient.bias_stages = std::min(config.bias_stages, 1);  // it keeps one tile's
+  gradient.shares_keys = false;
   return gradient;
 }
 
+backward::Config query_sums_config(backward::Config config) {
+  config.shares_keys = false;
+  return config;
+}
+
+BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
+  return backward_plan(problem, shape, config, {.limits = {}, .heads = part_heads(problem, shape, config)});
+}
+
 BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
-                           const ScoreGradientLimits& limits) {
+                           const BackwardChoices& choices) {
   BackwardPlan plan;
   plan.config = config;
   plan.prepare = gpu::prepare_config(problem, config.rule.element, config.rule.varlen);
@@ -229,8 +256,11 @@ BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& s
   params.row_groups = auxiliary::large_row_groups(params.m_blocks, config.block_m);
   const std::int64_t heads = gpu::backward_key_heads(problem);
   if (heads == 0 || ((problem.total_q == 0 || problem.heads_q == 0) && problem.total_k == 0)) return plan;
-  params.section_heads = static_cast<int>(section_heads(problem, shape, config, params.n_blocks));
-  plan.launches = config.by_roles ? launches_by_roles(plan, heads, shape, limits)
+  const PartHeads part = fitting_heads(problem, config, choices.heads);
+  set_parts(problem, part, plan);
+  params.section_heads =
+      static_cast<int>(section_heads(with_parts_as_heads(problem, part), shape, config, params.n_blocks));
+  plan.launches = config.by_roles ? launches_by_roles(plan, heads, shape, choices.limits)
                                   : std::vector<BackwardLaunch>{{0, static_cast<int>(heads), 0, params.n_blocks}};
   plan.finishes = finishes(problem, config);
   plan.workspace = workspace_of(problem, plan);
@@ -247,7 +277,12 @@ std::string explain(const AttentionProblem& problem, const BackwardPlan& plan) {
   text += c.by_roles  ? "dQ            by a kernel of its own from dS: the same bits every time\n"
           : c.ordered ? "dQ            sums in float32 that blocks of keys add to in order: the same bits every time\n"
                       : "dQ            sums in float32 that blocks of keys add to in any order\n";
-  const std::size_t kernels = plan.launches.empty() ? 0 : 2 + (plan.finishes ? 2 : 1) * plan.launches.size();
+  if (c.shares_keys) {
+    text += fmt::format("key heads     {} of {} query heads an item, {} items share a block of keys\n",
+                        plan.params.part_heads, plan.params.heads_per_kv, plan.params.key_parts);
+  }
+  std::size_t kernels = plan.launches.empty() ? 0 : 2 + (plan.finishes ? 2 : 1) * plan.launches.size();
+  if (c.shares_keys && kernels > 0) ++kernels;
   text += fmt::format("launches      {}\n", kernels);
   return text;
 }

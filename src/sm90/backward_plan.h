@@ -13,6 +13,7 @@
 #include "kernels/auxiliary/prepare_backward_params.h"
 #include "kernels/sm90/backward/config.h"
 #include "kernels/sm90/backward/query_gradient/config.h"
+#include "sm90/backward_parts.h"
 #include "strobe/status.h"
 
 namespace strobe::sm90 {
@@ -36,6 +37,8 @@ struct BackwardWorkspace : gpu::BackwardWorkspace {
   std::size_t dq_semaphores = 0;
   std::size_t ds = 0;
   std::size_t dq_before = 0;
+  std::size_t dk_sums = 0;
+  std::size_t dv_sums = 0;
 };
 
 /// What one launch of the main kernel covers, and by roles the one after it that computes dQ.
@@ -66,9 +69,19 @@ std::optional<backward::Config> aligned_bias_config(const AttentionProblem& prob
 /// The variant of the kernel that computes the bias's gradient.
 backward::Config bias_gradient_config(const backward::Config& config);
 
+/// The variant of the kernel that makes dQ of its sums: one for all ways to share out the keys.
+backward::Config query_sums_config(backward::Config config);
+
+/// What the planner leaves to others to change.
+struct BackwardChoices {
+  ScoreGradientLimits limits;
+  PartHeads heads;
+};
+
 /// The plan of a variant that fits the problem.
 BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
-                           const ScoreGradientLimits& limits = {});
+                           const BackwardChoices& choices);
+BackwardPlan backward_plan(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config);
 
 /// The plan in a few lines of text.
 std::string explain(const AttentionProblem& problem, const BackwardPlan& plan);

@@ -13,11 +13,6 @@ namespace {
 
 using gpu::DeviceShape;
 
-/// Bytes of a query's sums of dQ in global memory.
-std::int64_t sum_bytes(const AttentionProblem& problem, const backward::Config& config) {
-  return config.by_roles ? 0 : static_cast<std::int64_t>(sizeof(float)) * problem.head_dim;
-}
-
 std::int64_t heads_in_l2(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config) {
   return gpu::key_heads_in_l2(problem, shape, sum_bytes(problem, config));
 }
@@ -86,6 +81,10 @@ std::int64_t ordered_section(const AttentionProblem& problem, const DeviceShape&
 }
 
 }  // namespace
+
+std::int64_t sum_bytes(const AttentionProblem& problem, const backward::Config& config) {
+  return config.by_roles ? 0 : static_cast<std::int64_t>(sizeof(float)) * problem.head_dim;
+}
 
 // Windows and, by roles, grouped heads and packed sequences were not measured; nor were packed ones without a mask.
 std::int64_t section_heads(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,

@@ -15,6 +15,9 @@ namespace strobe::sm90 {
 // log: dq-order-more-heads
 inline constexpr std::int64_t kLongCausal = 8192;
 
+/// Bytes of a query's sums of dQ in global memory.
+std::int64_t sum_bytes(const AttentionProblem& problem, const backward::Config& config);
+
 /// Key heads that are in flight at once, at least one: few enough for what they read and add to to stay in L2, enough
 /// for every multiprocessor to have work. `key_blocks`: of the longest sequence.
 std::int64_t section_heads(const AttentionProblem& problem, const gpu::DeviceShape& shape,

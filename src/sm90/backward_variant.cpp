@@ -31,6 +31,13 @@ runtime::Variant finish_variant(const backward::Config& config) {
                     "sm90::backward::finish_query_gradient", config);
 }
 
+runtime::Variant finish_keys_variant(backward::Config config) {
+  config.ordered = false;  // one for all ways to dQ
+  config.staged_dq = true;
+  return variant_of("sm90 backward, dK and dV of sums", "sm90/backward/finish_keys.h",
+                    "sm90::backward::finish_key_gradients", config);
+}
+
 runtime::Variant query_gradient_variant(const backward::QueryGradientConfig& config) {
   return variant_of("sm90 backward, dQ of dS", "sm90/backward/query_gradient/kernel.h",
                     "sm90::backward::query_gradient", config);

@@ -132,11 +132,34 @@ void add_backward(AttentionProblem problem, bool deterministic, gpu::PackList& l
   const BackwardPlan plan = backward_plan(problem, kH200, *config);
   list.add(gpu::large_rows_variant(gpu::large_rows_config(plan.prepare), gpu::kSm90a), 0);
   list.add(gpu::prepare_variant(plan.prepare, gpu::kSm90a), 0);
-  list.add(backward_variant(*config), smem_plan(*config).total_bytes);
+  list.add(backward_variant(plan.config), smem_plan(plan.config).total_bytes);
+  if (plan.config.shares_keys) list.add(finish_keys_variant(plan.config), 0);
   if (config->by_roles) {
     list.add(query_gradient_variant(plan.query), smem_plan(plan.query).total_bytes);
   } else if (plan.finishes) {
-    list.add(finish_variant(*config), 0);
+    list.add(finish_variant(query_sums_config(plan.config)), 0);
+  }
+}
+
+/// Training of models with many query heads a key head, causal and in bfloat16: their items share blocks of keys.
+void add_grouped_backwards(gpu::PackList& list) {
+  AttentionProblem problem;
+  problem.dtype = DType::bfloat16;
+  problem.batch = 1;
+  problem.heads_q = 64;
+  problem.heads_kv = 8;
+  problem.scale = 1.0F;
+  problem.causal = CausalMask::bottom_right;
+  for (const std::int64_t head_dim : {64, 128}) {
+    problem.head_dim = problem.head_dim_v = head_dim;
+    for (const std::int64_t seqlen : {4096, 16384}) {
+      problem.seqlen_q = problem.seqlen_k = problem.total_q = problem.total_k = seqlen;
+      for (const bool packed : {false, true}) {
+        problem.packed_q = problem.packed_k = packed;
+        add_backward(problem, false, list);
+        if (!packed) add_backward(problem, true, list);
+      }
+    }
   }
 }
 
@@ -150,6 +173,7 @@ std::vector<runtime::CommonVariant> pack() {
     add_backward(problem, false, list);
     if (!problem.packed_q) add_backward(problem, true, list);
   }
+  add_grouped_backwards(list);
   for (const AttentionProblem& problem : options_of_models()) {
     add_forward(problem, list);
     if (problem.seqlen_q == problem.seqlen_k) add_backward(problem, false, list);

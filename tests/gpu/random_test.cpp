@@ -17,6 +17,7 @@
 #include "device_case.h"
 #include "gpu_test.h"
 #include "reference/bound/arithmetic.h"
+#include "sm90/backward_parts.h"
 #include "tested_engine.h"
 
 namespace strobe::test {
@@ -122,6 +123,10 @@ class GpuRandom : public FamilyTest {
     const bool backward = passes && attention.wants_lse && !attention.tree;
     SCOPED_TRACE(describe(attention));
     const TestedVariants variants(number_from("STROBE_DEBUG_KERNELS", 0) != 0);
+    std::optional<gpu::Override<sm90::PartHeads>> parts;  // of half of the groups, whose kernels are others
+    if (seed / kSeedsPerKernel % 2 == 1) {
+      parts.emplace([seed](sm90::PartHeads& heads) { heads.count = 1 + static_cast<std::int64_t>(seed % 3); });
+    }
     DeviceCase one(attention, device());
     const reference::ArithmeticModel model = reference::arithmetic_of(tested_kernels(), attention.dtype);
     one.forward(stream());

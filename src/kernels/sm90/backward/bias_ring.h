@@ -24,8 +24,8 @@ __device__ __forceinline__ void feed_bias(const TensorMap& map, const Params& pa
   const Work work = work_of<C>(params, blockIdx.x);
   const BiasBoxParams& boxes = params.bias_boxes;
   RingPosition<C.bias_stages> at{0, 1};
-  for (int group = 0; group < params.heads_per_kv; ++group) {
-    const int head = work.head_kv * params.heads_per_kv + group;
+  for (int group = 0; group < work.template query_heads<C>(params); ++group) {
+    const int head = work.template first_query_head<C>(params) + group;
     for (int m = work.m_begin; m < work.m_end; ++m) {
       uint64_t& full = barriers.bias_full[at.stage];
       wait<C>(barriers.bias_empty[at.stage], at.parity);

@@ -28,6 +28,9 @@ struct Config {
   // By roles: of the probabilities that one warpgroup hands to the other, and of dS on its way out.
   int p_stages = 2;
   int ds_stages = 2;
+  // Grouped heads: that several items share a block of keys, each with a part of the query heads that read it. Their
+  // sums of dK and dV go to global memory in float32, and another kernel adds them up (key_sums.h).
+  bool shares_keys = false;
   // Bias rules: stages of the ring by which TMA brings the bias; 0: the first role fetches it itself.
   int bias_stages = 0;
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN, every lane arrives for itself
@@ -71,6 +74,7 @@ constexpr int query_gradient_columns(const Config& c) {
 constexpr bool alternates(const Config& c) { return c.ordered && c.rule.mask_right && !c.rule.varlen; }
 
 inline constexpr int kFinishThreads = kWarpgroupSize * kQueryGradientParts;
+inline constexpr int kFinishKeysThreads = 2 * kWarpgroupSize;  // a warpgroup each for dK and dV
 
 /// Whether the tensor cores subtract D from dP, and LSE from S where nothing is done to S before, as products with one
 /// more block of columns (kernels/math/hi_lo.h): no thread has to fetch them, which the WGMMAs' operands would delay.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // dK and dV of a warpgroup's 64 keys: scaled, converted, and stored by TMA through the shared memory that K and V
-// leave.
+// leave. Where items share blocks of keys, as sums (key_sums.h).
 #pragma once
 
 #include "kernels/sequence/clear_rows.h"
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/coordinates.h"
 #include "kernels/sm90/backward/exact_rows.h"
+#include "kernels/sm90/backward/key_sums.h"
 #include "kernels/sm90/backward/producer.h"
 #include "kernels/sm90/backward/scores.h"
 #include "kernels/sm90/backward/smem.h"
@@ -51,6 +52,12 @@ template <Config C>
 __device__ __forceinline__ void store_gradients(const TensorMaps& maps, const Params& params, unsigned char* smem,
                                                 const Work& work, int warpgroup, const float (&dk)[C.head_dim / 2],
                                                 const float (&dv)[C.head_dim_v / 2]) {
+  if constexpr (C.shares_keys) {
+    const int part = work.group_first / params.part_heads;
+    store_key_sums(params.dk_sums + key_sums_at<C>(params, work, part, warpgroup, C.head_dim), dk);
+    store_key_sums(params.dv_sums + key_sums_at<C>(params, work, part, warpgroup, C.head_dim_v), dv);
+    return;
+  }
   constexpr SmemPlan kPlan = smem_plan(C);
   const int offset = warpgroup * kRowsPerWarpgroup * kPanelRowBytes;
   unsigned char* k_rows = smem + kPlan.k + offset;

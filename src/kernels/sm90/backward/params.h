@@ -38,6 +38,14 @@ struct Params : BackwardParams {
   // By roles, where several launches share out the key blocks: dQ / scale of those before, in float32, [query heads of
   // this launch, m_blocks * block_m / 64] tiles of 64 queries in the order of the accumulators' registers.
   float* dq_before;
+
+  // Where items share blocks of keys: how many share one, and the query heads of each, the last of which may have
+  // fewer. Their sums (key_sums.h), in which a head has key_sum_blocks blocks.
+  int key_parts, part_heads;
+  int key_sum_blocks;
+  int launch_heads;  // key heads of this launch
+  float* dk_sums;
+  float* dv_sums;
 };
 
 /// Floats of lse_log2, and of d_sum.

@@ -36,8 +36,8 @@ class Producer {
     }
     load_keys(work);
     bool v_loaded = false;
-    for (int group = 0; group < params_.heads_per_kv; ++group) {
-      const int head = work.head_kv * params_.heads_per_kv + group;
+    for (int group = 0; group < work.template query_heads<C>(params_); ++group) {
+      const int head = work.template first_query_head<C>(params_) + group;
       for (int m = work.template first<C>(); work.template goes_on<C>(m); m += work.template step<C>()) {
         load_queries(work, head, m);
         if (!v_loaded) {

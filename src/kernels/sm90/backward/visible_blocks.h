@@ -57,7 +57,8 @@ template <Config C>
 class VisibleSteps<C> {
  public:
   __device__ __forceinline__ VisibleSteps(const Params& params, const Work& work) : params_(params), work_(work) {
-    static_assert(C.by_roles && C.rule.block_mask % C.block_m == 0 && C.rule.block_mask % block_n(C) == 0);
+    static_assert(C.by_roles && !C.shares_keys && C.rule.block_mask % C.block_m == 0 &&
+                  C.rule.block_mask % block_n(C) == 0);
   }
 
   __device__ __forceinline__ int from(int head, int m) {

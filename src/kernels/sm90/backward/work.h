@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One item of work as numbers: a block of keys of one key head, and the query blocks that see it. Producer and
-// consumers compute it alike.
+// One item of work as numbers: a block of keys of one key head, and the query heads and blocks that see it. Producer
+// and consumers compute it alike.
 #pragma once
 
 #include "kernels/score/backward_work.h"
@@ -22,9 +22,28 @@ __device__ __forceinline__ int head_in_sequence(const Params& params, int flat, 
 
 struct Work : score::KeyBlock {
   int launch_head;                 // key head within this launch
+  int group_first;                 // of the query heads that read the key head, this item's first one
   int m_first, m_past, direction;  // the way through them: from m_first by `direction`, 1 or -1, up to before m_past
 
   __device__ __forceinline__ int steps() const { return m_end - m_begin; }
+
+  // Query heads of this item.
+  template <Config C>
+  __device__ __forceinline__ int query_heads(const Params& params) const {
+    if constexpr (C.shares_keys) {
+      return min(params.part_heads, params.heads_per_kv - group_first);
+    } else {
+      return params.heads_per_kv;
+    }
+  }
+  template <Config C>
+  __device__ __forceinline__ int first_query_head(const Params& params) const {
+    if constexpr (C.shares_keys) {
+      return head_kv * params.heads_per_kv + group_first;
+    } else {
+      return head_kv * params.heads_per_kv;
+    }
+  }
 
   // The same way, where its direction may be known at compile time.
   template <Config C>
@@ -42,7 +61,8 @@ struct Work : score::KeyBlock {
 };
 
 /// Items in order: sections of key heads; in a section, block 0 of every head, block 1 of every head, ... Under a
-/// causal mask that is the longest first.
+/// causal mask that is the longest first. Where items share blocks of keys, each part of a key head counts as a head
+/// here: part 0 of every head, part 1 of every head, ... The last ones, which may be shorter, come last.
 ///
 /// Where dQ's sums are added to in order (joint/query_gradient_semaphore.h), items of one head that start together on
 /// the same queries wait for each other. Longest first, they all begin with the last queries, unless they start one
@@ -56,12 +76,19 @@ __device__ __forceinline__ Work work_of(const Params& params, int item) {
   const int first = section * params.section_heads;
   const int within = item - first * params.key_blocks;
   const int count = min(params.section_heads, heads - first);
-  const int flat_head = first + within % count;
+  int flat_head = first + within % count;
+  int group_first = 0;
+  if constexpr (C.shares_keys) {
+    const int part = flat_head / params.launch_heads;
+    flat_head -= part * params.launch_heads;
+    group_first = part * params.part_heads;
+  }
   const int sequence = sequence_of_head<C.rule>(params, params.first_head_kv + flat_head);
   Work work{score::sequence_of<C.rule>(params, sequence)};
   work.sequence = sequence;
   work.head_kv = head_in_sequence<C.rule>(params, params.first_head_kv + flat_head, sequence);
   work.launch_head = flat_head;
+  work.group_first = group_first;
   const int block = within / count;
   const bool descends =
       C.ordered && (alternates(C) ? ((heads - 1) / params.section_heads - section) % 2 != 0 : !C.rule.mask_right);

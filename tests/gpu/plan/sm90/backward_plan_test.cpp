@@ -22,7 +22,7 @@ using test::problem_of;
 BackwardPlan backward_plan_of(const AttentionProblem& problem, const ScoreGradientLimits& limits = {}) {
   const auto config = backward_config(problem);
   EXPECT_TRUE(config.ok()) << config.status().message();
-  return backward_plan(problem, kH200, *config, limits);
+  return backward_plan(problem, kH200, *config, {.limits = limits, .heads = part_heads(problem, kH200, *config)});
 }
 
 /// Every key block of every head in one launch, a head's in order.
@@ -165,6 +165,84 @@ TEST(Sm90BackwardPlan, PackedSequencesUnderACausalMaskHaveSectionsByTheirMeanLen
   EXPECT_EQ(section(grouped_causal(6, 16, 16, 6000, 128), 16384), 8);
 }
 
+TEST(Sm90BackwardPlan, ItemsThatShareKeysLeaveSums) {
+  const auto plan_of = [](const AttentionProblem& problem, std::int64_t heads) {
+    return backward_plan(problem, kH200, *backward_config(problem), {.limits = {}, .heads = {heads}});
+  };
+  for (const bool packed : {false, true}) {
+    AttentionProblem problem = grouped_causal(2, 28, 4, 8192, 128);
+    problem.packed_q = problem.packed_k = packed;
+    problem.total_q = problem.total_k = packed ? 10000 : problem.total_k;
+    const BackwardPlan whole = plan_of(problem, 7);
+    EXPECT_FALSE(whole.config.shares_keys);
+    EXPECT_EQ(whole.params.key_parts, 1);
+    EXPECT_EQ(plan_of(problem, 100).workspace.total_bytes, whole.workspace.total_bytes);
+    const BackwardPlan plan = plan_of(problem, 2);
+    EXPECT_TRUE(plan.config.shares_keys);
+    EXPECT_EQ(plan.params.key_parts, 4);  // of 2, 2, 2 and 1
+    EXPECT_EQ(plan.params.part_heads, 2);
+    const std::int64_t blocks = packed ? 10000 / 128 + 2 : 2 * 64;
+    EXPECT_EQ(plan.params.key_sum_blocks, blocks);
+    EXPECT_EQ(plan.workspace.total_bytes - whole.workspace.total_bytes, 4 * 4 * 4 * blocks * 128 * (128 + 128));
+    EXPECT_NE(explain(problem, plan).find("2 of 7 query heads an item, 4 items share a block of keys"),
+              std::string::npos);
+    EXPECT_FALSE(query_sums_config(plan.config).shares_keys);
+    EXPECT_FALSE(bias_gradient_config(plan.config).shares_keys);
+  }
+}
+
+struct GroupedItem {
+  std::int64_t batch, heads_q, heads_kv, seqlen, head_dim;
+  bool causal, deterministic;
+  std::int64_t heads;  // query heads of an item
+};
+
+class ItemHeads : public testing::TestWithParam<GroupedItem> {};
+
+TEST_P(ItemHeads, FollowLengthsAndL2) {
+  const GroupedItem& c = GetParam();
+  AttentionProblem problem = grouped_causal(c.batch, c.heads_q, c.heads_kv, c.seqlen, c.head_dim);
+  if (!c.causal) problem.causal = CausalMask::none;
+  problem.deterministic = c.deterministic;
+  for (const std::size_t l2_bytes : {std::size_t{50} << 20U, std::size_t{60} << 20U}) {  // of an H100 and an H200
+    gpu::DeviceShape shape = kH200;
+    shape.l2_bytes = l2_bytes;
+    EXPECT_EQ(part_heads(problem, shape, *backward_config(problem)).count, c.heads);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sm90BackwardPlan, ItemHeads,
+    testing::Values(GroupedItem{1, 64, 8, 8192, 128, true, false, 4}, GroupedItem{1, 64, 8, 4096, 128, true, false, 4},
+                    GroupedItem{8, 64, 8, 2048, 128, true, false, 4}, GroupedItem{1, 16, 1, 16384, 128, true, false, 4},
+                    GroupedItem{1, 40, 8, 8192, 128, true, false, 3}, GroupedItem{1, 48, 8, 8192, 128, true, false, 3},
+                    GroupedItem{1, 28, 4, 8192, 128, true, false, 4},   // and of 3
+                    GroupedItem{1, 64, 8, 32768, 128, true, false, 2},  // the rows of a head are 32 MB
+                    GroupedItem{1, 28, 4, 4096, 128, true, false,
+                                2},  // few items: the longest would take longer than all of them
+                    GroupedItem{1, 32, 2, 4096, 128, true, false, 2}, GroupedItem{1, 32, 1, 2048, 128, true, false, 2},
+                    GroupedItem{1, 32, 8, 4096, 128, true, false, 4}, GroupedItem{4, 16, 4, 4096, 128, true, false, 4},
+                    GroupedItem{1, 32, 1, 2048, 128, false, false, 4},
+                    GroupedItem{1, 32, 2, 4096, 128, false, false, 8},
+                    GroupedItem{1, 64, 8, 8192, 128, false, false, 8}, GroupedItem{1, 64, 8, 8192, 64, true, false, 4},
+                    GroupedItem{1, 28, 4, 8192, 64, true, false, 4}, GroupedItem{1, 64, 8, 8192, 128, true, true, 4},
+                    GroupedItem{1, 64, 8, 4096, 128, true, true, 4},    // by roles
+                    GroupedItem{1, 40, 8, 8192, 128, true, true, 5}));  // in order, parts would not be even
+
+TEST(Sm90BackwardPlan, SomeProblemsTakeNoParts) {
+  const auto parts_of = [](AttentionProblem problem) {
+    return backward_plan(problem, kH200, *backward_config(problem), {.limits = {}, .heads = {1}}).params.key_parts;
+  };
+  AttentionProblem problem = grouped_causal(1, 16, 2, 4096, 128);
+  EXPECT_EQ(parts_of(problem), 8);
+  problem.modifiers.block_size = 128;  // a part's query heads may see none of the keys
+  EXPECT_EQ(parts_of(problem), 1);
+  problem = grouped_causal(1, 16, 2, 4096, 128);
+  problem.seqlen_q = problem.total_q = 0;
+  EXPECT_EQ(parts_of(problem), 1);
+  EXPECT_EQ(parts_of(grouped_causal(1, 16, 16, 4096, 128)), 1);
+}
+
 TEST(Sm90BackwardPlan, ASectionHasAHeadHoweverLongItIs) {
   for (const bool deterministic : {false, true}) {
     for (const std::int64_t head_dim : {64, 128, 256}) {
@@ -260,7 +338,8 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
       ".dropout = false, .block_mask = 0, .tree_mask = false, .scale_first = false, .row_invariant = false}, .head_dim "
       "= 128, "
       ".head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, .by_roles = true, "
-      ".staged_dq = true, .ordered = false, .p_stages = 2, .ds_stages = 2, .bias_stages = 0, .debug = false}>");
+      ".staged_dq = true, .ordered = false, .p_stages = 2, .ds_stages = 2, .shares_keys = false, .bias_stages = 0, "
+      ".debug = false}>");
   EXPECT_EQ(
       gpu::prepare_variant({.element = Element::fp16, .varlen = true}, "sm_90a").expression,
       "strobe::auxiliary::prepare_backward<strobe::auxiliary::PrepareBackwardConfig{.element = strobe::Element::fp16, "

@@ -179,6 +179,12 @@ class Sm90OptionKernels : public CompiledKernels, public testing::WithParamInter
       expect_compiles(backward_variant(each));
       if (problem.wants_d_bias) expect_compiles(bias_gradient_variant(bias_gradient_config(each)));
     }
+    if (problem.head_dim == 128 && takes_parts(problem, *config)) {
+      backward::Config shared = *config;
+      shared.shares_keys = true;
+      expect_compiles(backward_variant(shared));
+      expect_compiles(finish_keys_variant(shared));
+    }
   }
 };
 

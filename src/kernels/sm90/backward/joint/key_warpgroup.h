@@ -35,7 +35,8 @@ class KeyWarpgroup {
       store_no_gradients<C>(params_, work, warpgroup());
       return true;
     }
-    if (score::has_large_rows(params_, work.sequence, work.head_kv * params_.heads_per_kv, params_.heads_per_kv)) {
+    if (score::has_large_rows(params_, work.sequence, work.template first_query_head<C>(params_),
+                              work.template query_heads<C>(params_))) {
       return false;
     }
     run_steps<false>(work);
@@ -73,7 +74,7 @@ class KeyWarpgroup {
     wait<C>(barriers_.k_full, 0);
     wait<C>(barriers_.v_full, 0);
     bool started = false;
-    int heads = params_.heads_per_kv;
+    int heads = work.template query_heads<C>(params_);
     do {  // not for: a loop that may be empty takes ptxas more registers
       for (int m = work.template first<C>(); work.template goes_on<C>(m); m += work.template step<C>()) {
         const ScoreBlock<C> block(params_, work, head_in_batch(work, heads), key_first(work), m);
@@ -149,6 +150,10 @@ class KeyWarpgroup {
   /// The query head when `left` of the key head's are left.
   __device__ __forceinline__ int head_in_batch(const Work& work, int left) const {
     asm volatile("" : "+r"(left));  // so that what follows from it does not stay in registers between steps
+    if constexpr (C.shares_keys) {
+      return work.sequence * params_.heads + work.template first_query_head<C>(params_) +
+             work.template query_heads<C>(params_) - left;
+    }
     return work.sequence * params_.heads + (work.head_kv + 1) * params_.heads_per_kv - left;
   }
 

@@ -43,10 +43,10 @@ class OrderedQueryWarpgroup {
     }
     ptx::bar_sync(kQueries, kWarpgroupSize);
     const QueryGradientOrder& order = state().order;
-    int head = work.head_kv * params_.heads_per_kv;
+    int head = work.template first_query_head<C>(params_);
     auto first_block = static_cast<int>(score::first_block_of<C.rule>(params_, work.sequence, head, C.block_m));
     wait<C>(barriers_.k_full, 0);
-    for (int group = params_.heads_per_kv; group > 0; --group) {
+    for (int group = work.template query_heads<C>(params_); group > 0; --group) {
       for (int m = order.m_first; m != order.m_past; m += order.direction) {
         wait<C>(barriers_.handed_full[ds_.stage], ds_.parity);
         if (order.last(m)) {
@@ -59,7 +59,9 @@ class OrderedQueryWarpgroup {
       ++head;
       first_block += params_.query_blocks;
     }
-    ptx::bar_arrive(kLastRead, kWarpgroupSize * (kKeyWarpgroups + 1));
+    if constexpr (!C.shares_keys) {
+      ptx::bar_arrive(kLastRead, kWarpgroupSize * (kKeyWarpgroups + 1));
+    }
   }
 
   __device__ __forceinline__ QueryState& state() const {

@@ -22,12 +22,12 @@ class QueryWarpgroup {
     if (work.steps() == 0) {
       return;
     }
-    float* sums = query_gradient_sums<C>(params_, work.sequence, work.head_kv * params_.heads_per_kv) +
+    float* sums = query_gradient_sums<C>(params_, work.sequence, work.template first_query_head<C>(params_)) +
                   static_cast<long long>(work.m_begin) * kBlockFloats;
     const int steps = work.steps();
     wait<C>(barriers_.k_full, 0);
     RingPosition<kScoreGradientStages> ds;
-    for (int group = params_.heads_per_kv; group > 0; --group) {
+    for (int group = work.template query_heads<C>(params_); group > 0; --group) {
       for (int step = steps; step > 0; --step) {
         wait<C>(barriers_.handed_full[ds.stage], ds.parity);
 #pragma unroll
@@ -39,7 +39,9 @@ class QueryWarpgroup {
       }
       sums += static_cast<long long>(params_.query_blocks - steps) * kBlockFloats;
     }
-    ptx::bar_arrive(kLastRead, kWarpgroupSize * (kKeyWarpgroups + 1));
+    if constexpr (!C.shares_keys) {
+      ptx::bar_arrive(kLastRead, kWarpgroupSize * (kKeyWarpgroups + 1));
+    }
     if (C.staged_dq && threadIdx.x % kWarpgroupSize == 0) {
       cptx::cp_async_bulk_wait_group_read(cptx::n32_t<0>{});
     }

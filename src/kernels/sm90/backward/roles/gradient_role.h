@@ -94,6 +94,9 @@ class GradientRole : Role<C> {
     ptx::bar_sync(kWarpgroup + 1, kWarpgroupSize);
     if (elected) {
       constexpr int kQueryTiles = C.block_m / kScoreTile;
+      if constexpr (C.shares_keys) {
+        head += work.group_first;
+      }
       const long long heads = static_cast<long long>(work.launch_head) * params_.heads_per_kv + head;
       const long long index = (heads * params_.key_blocks + work.n - params_.first_key_block) * params_.m_blocks + m;
       constexpr int kBytes = kQueryTiles * kScoreTileBytes;

@@ -45,6 +45,13 @@ __device__ __forceinline__ void run_role(const TensorMaps& maps, const Params& p
   } else {
     GradientRole<C>(params, smem, barriers).run(work, sums);
   }
+  if constexpr (C.shares_keys) {
+    constexpr int kColumns = role == 0 ? C.head_dim_v : C.head_dim;
+    store_key_sums((role == 0 ? params.dv_sums : params.dk_sums) +
+                       key_sums_at<C>(params, work, work.group_first / params.part_heads, 0, kColumns),
+                   sums);
+    return;
+  }
   // Each warpgroup's gradients leave through what the other one read.
   ptx::barrier_sync(kLastRead, kWarpgroupSize * kKeyWarpgroups);
   const int row = work.n * block_n(C);
@@ -77,8 +84,8 @@ __device__ __forceinline__ void consume_by_role(const TensorMaps& maps, const Pa
     store_no_gradients<C>(params, work, role);
     return;
   }
-  if (role == 0 &&
-      score::has_large_rows(params, work.sequence, work.head_kv * params.heads_per_kv, params.heads_per_kv)) {
+  if (role == 0 && score::has_large_rows(params, work.sequence, work.template first_query_head<C>(params),
+                                         work.template query_heads<C>(params))) {
     run_role<C, role, role == 0>(maps, params, smem, barriers, work);
   } else {
     run_role<C, role, false>(maps, params, smem, barriers, work);

@@ -26,7 +26,7 @@ class ProbabilityRole : Role<C> {
     this->for_each_step(work, [&](int head, int m) __attribute__((always_inline)) {
       Scores<C> s;
       Operand<C> p;
-      const int head_in_batch = work.sequence * params_.heads + work.head_kv * params_.heads_per_kv + head;
+      const int head_in_batch = work.sequence * params_.heads + work.template first_query_head<C>(params_) + head;
       const ScoreBlock<C> block(params_, work, head_in_batch, work.n * block_n(C), m);
       compute_probabilities<has_large_rows>(block, m, s, p);
       hand_over(block, s, p);

@@ -42,7 +42,7 @@ class Role {
     }
     int m = work.m_begin;
     int head = 0;
-    for (int remaining = work.steps() * params_.heads_per_kv; remaining > 0; --remaining) {
+    for (int remaining = work.steps() * work.template query_heads<C>(params_); remaining > 0; --remaining) {
       body(head, m);
       if (++m == work.m_end) {
         m = work.m_begin;

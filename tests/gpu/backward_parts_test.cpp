@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sm90 backward where several items share a block of keys, each with a part of a group's query heads: against the
+// float64 reference, with the same bits every time, and with NaN where a mask hides it.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "attention/matches_reference.h"
+#include "device_case.h"
+#include "gpu/device_memory.h"
+#include "gpu_test.h"
+#include "reference/bound/arithmetic.h"
+#include "sm90/backward_parts.h"
+
+namespace strobe::test {
+namespace {
+
+AttentionCase grouped_case(std::int64_t seqlen, std::int64_t head_dim, CausalMask causal, std::int64_t group) {
+  AttentionCase attention = plain_case(seqlen, head_dim, causal);
+  attention.heads_q = 2 * group;
+  return attention;
+}
+
+/// Query heads of an item.
+gpu::Override<sm90::PartHeads> items_of(std::int64_t heads) {
+  return gpu::Override<sm90::PartHeads>([heads](sm90::PartHeads& choice) { choice = {heads}; });
+}
+
+void expect_right(DeviceCase& one, const AttentionCase& attention) {
+  one.copies.download(one.tensors.backward_outputs());
+  expect_backward_matches(one.tensors, attention, reference::arithmetic_of(tested_kernels(), attention.dtype));
+}
+
+class GpuBackwardParts : public GpuTest {
+ protected:
+  void expect_matches_reference(const AttentionCase& attention, std::int64_t heads) {
+    SCOPED_TRACE(describe(attention) + ", " + std::to_string(heads) + " heads an item");
+    const auto items = items_of(heads);
+    DeviceCase one(attention, device());
+    one.forward(stream());
+    one.backward(stream());
+    expect_right(one, attention);
+  }
+};
+
+TEST_F(GpuBackwardParts, MatchTheReference) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
+      for (const bool deterministic : {false, true}) {
+        for (const auto& [group, heads] : {std::array{5, 2}, std::array{7, 4}, std::array{8, 1}, std::array{16, 6}}) {
+          AttentionCase attention = grouped_case(150, head_dim, causal, group);
+          attention.batch = group == 16 ? 1 : 2;
+          attention.k.rows = 140;
+          attention.options.deterministic = deterministic;
+          expect_matches_reference(attention, heads);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuBackwardParts, TakePackedSequencesAndUsedLengths) {
+  for (const std::int64_t head_dim : {64, 128, 192}) {
+    AttentionCase packed = grouped_case(560, head_dim, CausalMask::bottom_right, 7);
+    packed.batch = 4;
+    packed.q = {.rows = 560, .cu_seqlens = {0, 90, 90, 520, 540}};
+    packed.k = {.rows = 640, .cu_seqlens = {0, 129, 140, 560, 600}};
+    AttentionCase used = grouped_case(300, head_dim, CausalMask::bottom_right, 5);
+    used.q.seqused = {280, 0};
+    used.k.seqused = {130, 300};
+    for (const std::int64_t heads : {1, 3}) {
+      expect_matches_reference(packed, heads);
+      expect_matches_reference(used, heads);
+    }
+  }
+}
+
+TEST_F(GpuBackwardParts, TakeEveryOption) {
+  const auto with = [&](std::int64_t head_dim, auto change) {
+    AttentionCase attention = grouped_case(200, head_dim, CausalMask::bottom_right, 6);
+    change(attention);
+    expect_matches_reference(attention, 4);
+  };
+  with(128, [](AttentionCase& a) { a.dtype = DType::float16; });
+  with(128, [](AttentionCase& a) { a.options.window.left = 70; });
+  with(64, [](AttentionCase& a) { a.alibi = Alibi::per_head; });
+  with(128, [](AttentionCase& a) { a.options.softcap = 20.0F; });
+  with(64, [](AttentionCase& a) { a.options.dropout = 0.2F; });
+  with(128, [](AttentionCase& a) { a.has_sink = true; });
+  for (const bool aligned : {false, true}) {
+    with(64, [=](AttentionCase& a) { a.bias = BiasCase{.sharing = {.per_head = true}, .aligned = aligned}; });
+  }
+}
+
+TEST_F(GpuBackwardParts, GiveTheSameBitsEveryTime) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    const auto items = items_of(3);
+    AttentionCase attention = grouped_case(1900, head_dim, CausalMask::bottom_right, 7);
+    attention.options.deterministic = true;
+    DeviceCase one(attention, device());
+    const auto outputs = one.tensors.backward_outputs();
+    one.forward(stream());
+    one.backward(stream());
+    const auto first = one.bits(outputs);
+    for (int round = 0; round < 50; ++round) {
+      one.poison(outputs);
+      one.backward(stream());
+      ASSERT_TRUE(one.bits(outputs) == first) << "head_dim " << head_dim << ", round " << round;
+    }
+  }
+}
+
+TEST_F(GpuBackwardParts, TakeAPoisonedWorkspaceAndNoMore) {
+  constexpr std::size_t kGuard = 4096;
+  for (const std::int64_t head_dim : {64, 128, 192}) {
+    const auto items = items_of(2);
+    const AttentionCase attention = grouped_case(300, head_dim, CausalMask::bottom_right, 5);
+    DeviceCase one(attention, device());
+    const std::size_t bytes = one.backward_workspace_bytes();
+    Result<gpu::DeviceMemory> workspace = gpu::DeviceMemory::allocate(device(), bytes + kGuard);
+    ASSERT_TRUE(workspace.ok()) << workspace.status().message();
+    std::vector<std::byte> poison(bytes + kGuard, std::byte{0xff});  // NaN as 16 and as 32 bits
+    ASSERT_TRUE(workspace->upload(poison.data()).ok());
+    one.forward(stream());
+    one.backward(stream(), &*workspace);
+    expect_right(one, attention);
+    ASSERT_TRUE(workspace->download(poison.data()).ok());
+    EXPECT_TRUE(std::all_of(poison.end() - kGuard, poison.end(), [](std::byte x) { return x == std::byte{0xff}; }));
+  }
+}
+
+TEST_F(GpuBackwardParts, TakeNaNWhereItIsSeenAndOnlyThere) {
+  Random random(1);
+  for (int round = 0; round < 32; ++round) {
+    AttentionCase attention = grouped_case(random.integer(1, 200), random.one_of<std::int64_t>({64, 128, 256}),
+                                           random.one_of({CausalMask::none, CausalMask::bottom_right}), 5);
+    attention.k.rows = random.integer(1, 200);
+    attention.seed = static_cast<std::uint64_t>(round);
+    SCOPED_TRACE(describe(attention));
+    const auto items = items_of(random.integer(1, 4));
+    DeviceCase one(attention, device());
+    GuardedTensor& input = *std::array{&one.tensors.q, &one.tensors.k, &one.tensors.v, &one.tensors.d_o}[round % 4];
+    input.set(random.integer(0, input.size() - 1), kNaN);
+    one.copies.upload(input);
+    one.forward(stream());
+    one.backward(stream());
+    expect_right(one, attention);
+  }
+}
+
+}  // namespace
+}  // namespace strobe::test
