@@ -141,7 +141,7 @@ void add_backward(AttentionProblem problem, bool deterministic, gpu::PackList& l
   }
 }
 
-/// Training of models with many query heads a key head, causal and in bfloat16: their items share blocks of keys.
+/// Training in bfloat16 with many query heads a key head, or without a mask with few items: they share blocks of keys.
 void add_grouped_backwards(gpu::PackList& list) {
   AttentionProblem problem;
   problem.dtype = DType::bfloat16;
@@ -160,6 +160,12 @@ void add_grouped_backwards(gpu::PackList& list) {
         if (!packed) add_backward(problem, true, list);
       }
     }
+    problem.packed_q = problem.packed_k = false;
+    AttentionProblem full = problem;
+    full.causal = CausalMask::none;
+    full.heads_kv = 1;
+    full.seqlen_q = full.seqlen_k = full.total_q = full.total_k = 2048;
+    add_backward(full, false, list);
   }
 }
 
