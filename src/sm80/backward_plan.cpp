@@ -55,8 +55,10 @@ int tile_registers(const backward::Config& config) {
 bool fits(const backward::Config& config, const DeviceShape& shape) {
   if (!is_consistent(config)) return false;
   const int registers = std::min(255, 65536 / (config.ctas_per_sm * threads_per_block(config)));
-  constexpr int kOthers = 62;  // operands and addresses; found by compiling
-  return tile_registers(config) + kOthers <= registers &&
+  // Operands and addresses; found by compiling.
+  const bool later = shape.compute_major >= 10;
+  const int others = config.rule.element != Element::fp32 ? 62 : (later ? 160 : 110) + (config.rule.dropout ? 32 : 0);
+  return tile_registers(config) + others <= registers &&
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
 }
 
@@ -82,9 +84,33 @@ std::span<const BackwardTiles> backward_tiles_of(int widest) {
   return kWideBackward;
 }
 
+/// The same of float32.
+// log: sm80-float32-tiles
+constexpr BackwardTiles kNarrowFloats[] = {{8, 16, 1, 64, 32, 2, 1}, {4, 16, 1, 64, 32, 1, 2},
+                                           {4, 16, 1, 64, 32, 1, 1}, {8, 16, 1, 64, 16, 2, 1},
+                                           {4, 16, 1, 64, 16, 1, 2}, {4, 16, 1, 64, 16, 1, 1}};
+constexpr BackwardTiles kMiddleFloats[] = {{8, 16, 2, 64, 32, 1, 1},
+                                           {8, 16, 2, 64, 16, 1, 1},
+                                           {8, 16, 2, 32, 16, 2, 1},
+                                           {4, 16, 2, 64, 32, 1, 1},
+                                           {4, 16, 2, 32, 16, 1, 1}};
+
+std::span<const BackwardTiles> float_tiles_of(int widest) {
+  return widest <= 64 ? std::span<const BackwardTiles>(kNarrowFloats) : kMiddleFloats;
+}
+
+/// As compiled. Of float32 each of a CTA's column warps has multiples of 32 columns.
+int backward_head_dim(const AttentionProblem& problem, std::int64_t head_dim, std::int64_t widest) {
+  if (problem.dtype != DType::float32) return compiled_head_dim(head_dim);
+  const std::int64_t unit = widest <= 64 ? 32 : 64;
+  return static_cast<int>(ceil_div(head_dim, unit) * unit);
+}
+
 /// The first that fits. The last one does always.
 void choose_tiles(backward::Config& config, const DeviceShape& shape) {
-  for (const BackwardTiles& tiles : backward_tiles_of(std::max(config.head_dim, config.head_dim_v))) {
+  const int widest = std::max(config.head_dim, config.head_dim_v);
+  for (const BackwardTiles& tiles :
+       config.rule.element == Element::fp32 ? float_tiles_of(widest) : backward_tiles_of(widest)) {
     config = with(config, tiles);
     if (fits(config, shape)) return;
   }
@@ -121,8 +147,9 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
   if (Status status = check_supported(problem); !status.ok()) return status;
   backward::Config config;
   config.rule = backward_rule(problem);
-  config.head_dim = compiled_head_dim(problem.head_dim);
-  config.head_dim_v = compiled_head_dim(problem.head_dim_v);
+  const std::int64_t widest = std::max(problem.head_dim, problem.head_dim_v);
+  config.head_dim = backward_head_dim(problem, problem.head_dim, widest);
+  config.head_dim_v = backward_head_dim(problem, problem.head_dim_v, widest);
   config.ordered = problem.deterministic;
   choose_tiles(config, shape);
   const std::int64_t m_blocks = gpu::backward_blocks(problem.seqlen_q, config.block_m);

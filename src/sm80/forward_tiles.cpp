@@ -39,7 +39,8 @@ forward::Config with(forward::Config config, const Tiles& tiles) {
   config.block_n = tiles.block_n;
   config.stages = tiles.stages;
   config.ctas_per_sm = tiles.ctas_per_sm;
-  config.q_in_registers = tiles.q_in_registers;
+  // Steps of float32 are a loop, which cannot number registers.
+  config.q_in_registers = tiles.q_in_registers && config.rule.element != Element::fp32;
   config.key_groups = tiles.key_groups;
   return completed(config);
 }
@@ -51,7 +52,7 @@ int tile_registers(const forward::Config& config) {
   const int options =
       2 * (int{rule.alibi} + int{rule.max_logits} + int{rule.softcap} + int{rule.mask_left} + int{rule.varlen} +
            3 * int{rule.tree_mask} + 5 * int{rule.chunked} + 4 * int{rule.block_mask != 0} + 4 * int{rule.bias});
-  const int queries = config.q_in_registers ? config.head_dim / 4 : 0;
+  const int queries = config.q_in_registers ? halves(config, config.head_dim) / 4 : 0;
   return fragments(config) * (config.block_n / 2 + config.head_dim_v / 2 + bias + options + queries) +
          (rule.dropout ? 40 : 0);
 }
@@ -70,7 +71,10 @@ bool fits(const forward::Config& config, const DeviceShape& shape) {
   const int joining = (!folds(config) ? 0 : rule.softcap ? 48 : 32) + (rule.row_invariant && later ? 48 : 0);
   const int parts = !splits(config) ? 0 : 12 + (rule.softcap ? 12 : 0) + (later ? 12 : 0);
   const int scaling = rule.scale_first && later ? 4 : 0;
-  const int others = 62 + (config.pages ? 24 : 0) + parts + conversion + joining + scaling;
+  const int split = rule.element != Element::fp32 ? 0
+                    : fragments(config) == 1      ? 64
+                                                  : 96 + (is_masked(rule) ? 8 : 0) + (later ? 64 : 0);
+  const int others = 62 + split + (config.pages ? 24 : 0) + parts + conversion + joining + scaling;
   return whole && tile_registers(config) + others <= registers &&
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
 }
@@ -87,6 +91,20 @@ constexpr Tiles kMiddle[] = {{4, 32, 64, 2, 2}, {4, 32, 48, 2, 2}, {4, 32, 32, 2
 constexpr Tiles kWide[] = {
     {4, 16, 64, 1, 2}, {8, 16, 64, 2, 1}, {8, 16, 64, 1, 1}, {8, 16, 32, 1, 1}, {4, 16, 32, 1, 1}};
 
+/// The same of float32.
+// log: sm80-float32-tiles
+constexpr Tiles kNarrowFloats[] = {
+    {4, 32, 32, 2, 2}, {4, 16, 64, 2, 2}, {4, 16, 32, 2, 2}, {4, 16, 32, 1, 2}, {4, 16, 32, 1, 1}};
+constexpr Tiles kMiddleFloats[] = {{8, 16, 64, 2, 1}, {4, 16, 32, 2, 2}, {8, 16, 32, 2, 1},
+                                   {4, 16, 32, 1, 2}, {8, 16, 32, 1, 1}, {4, 16, 32, 1, 1}};
+constexpr Tiles kWideFloats[] = {{8, 16, 32, 1, 1}, {4, 16, 32, 1, 1}, {2, 16, 32, 1, 1}};
+
+std::span<const Tiles> float_tiles_of(int widest) {
+  if (widest <= 64) return kNarrowFloats;
+  if (widest <= 128) return kMiddleFloats;
+  return kWideFloats;
+}
+
 std::span<const Tiles> tiles_of(int widest) {
   if (widest <= 64) return kNarrow;
   if (widest <= 128) return kMiddle;
@@ -95,16 +113,19 @@ std::span<const Tiles> tiles_of(int widest) {
 
 /// Of few rows: each group of warps takes keys of its own, and copies them for itself alone. Up to 16 rows, 32 and 64.
 // log: sm80-decode-groups, sm80-decode-d64-one-cta, sm80-decode-two-stages
-constexpr Tiles kSixteenRows[] = {{4, 16, 32, 3, 1, true, 4},  {4, 16, 32, 2, 2, true, 4}, {4, 16, 16, 3, 2, true, 4},
-                                  {4, 16, 32, 2, 1, true, 4},  {4, 16, 16, 2, 2, true, 4}, {4, 16, 16, 3, 1, false, 4},
-                                  {4, 16, 16, 2, 1, false, 4}, {2, 16, 16, 2, 1, false, 2}};
+constexpr Tiles kSixteenRows[] = {
+    {4, 16, 32, 3, 1, true, 4},  {4, 16, 32, 2, 2, true, 4},  {4, 16, 16, 3, 2, true, 4},
+    {4, 16, 32, 2, 1, true, 4},  {4, 16, 16, 2, 2, true, 4},  {4, 16, 16, 3, 1, false, 4},
+    {4, 16, 16, 2, 1, false, 4}, {2, 16, 16, 2, 1, false, 2}, {1, 16, 16, 1, 1, false, 1}};
 constexpr Tiles kThirtyTwoRows[] = {
-    {4, 32, 32, 3, 2, false, 4}, {4, 32, 32, 3, 1, false, 4}, {4, 32, 32, 2, 2, false, 4}, {4, 32, 32, 2, 1, false, 4},
-    {4, 32, 16, 2, 1, false, 4}, {8, 16, 16, 2, 1, false, 4}, {4, 16, 16, 2, 1, false, 2}, {4, 16, 16, 2, 1, false, 1}};
+    {4, 32, 32, 3, 2, false, 4}, {4, 32, 32, 3, 1, false, 4}, {4, 32, 32, 2, 2, false, 4},
+    {4, 32, 32, 2, 1, false, 4}, {4, 32, 16, 2, 1, false, 4}, {8, 16, 16, 2, 1, false, 4},
+    {4, 16, 16, 2, 1, false, 2}, {4, 16, 16, 2, 1, false, 1}, {2, 16, 16, 1, 1, false, 1}};
 // log: sm80-64-rows-two-groups
 constexpr Tiles kSixtyFourRows[] = {
-    {4, 32, 32, 2, 2, false, 2}, {8, 32, 32, 3, 1, false, 4}, {8, 32, 32, 2, 1, false, 4}, {4, 32, 32, 2, 1, false, 2},
-    {8, 16, 32, 2, 1, false, 2}, {8, 16, 16, 3, 1, false, 2}, {8, 16, 16, 2, 1, false, 2}, {4, 16, 16, 2, 1, false, 1}};
+    {4, 32, 32, 2, 2, false, 2}, {8, 32, 32, 3, 1, false, 4}, {8, 32, 32, 2, 1, false, 4},
+    {4, 32, 32, 2, 1, false, 2}, {8, 16, 32, 2, 1, false, 2}, {8, 16, 16, 3, 1, false, 2},
+    {8, 16, 16, 2, 1, false, 2}, {4, 16, 16, 2, 1, false, 1}, {4, 16, 16, 1, 1, false, 1}};
 
 /// Whether a tile is over when its keys and values are read.
 bool has_few_rows(const AttentionProblem& problem, const forward::Config& config) {
@@ -113,7 +134,10 @@ bool has_few_rows(const AttentionProblem& problem, const forward::Config& config
 }
 
 std::span<const Tiles> tiles_of(const AttentionProblem& problem, const forward::Config& config) {
-  if (!has_few_rows(problem, config)) return tiles_of(std::max(config.head_dim, config.head_dim_v));
+  if (!has_few_rows(problem, config)) {
+    const int widest = std::max(config.head_dim, config.head_dim_v);
+    return config.rule.element == Element::fp32 ? float_tiles_of(widest) : tiles_of(widest);
+  }
   const std::int64_t rows = rows_of(problem, config);
   if (rows <= 16) return kSixteenRows;
   if (rows <= 32) return kThirtyTwoRows;
@@ -133,9 +157,10 @@ constexpr Tiles kInvariantSixteen[] = {invariant(1, 16, 3, 4), invariant(1, 16, 
 constexpr Tiles kInvariantThirtyTwo[] = {invariant(1, 32, 2, 3), invariant(1, 32, 2, 2), invariant(2, 16, 2, 2),
                                          invariant(2, 16, 1, 2), invariant(2, 16, 1, 1)};
 constexpr Tiles kInvariantSixtyFour[] = {invariant(2, 32, 2, 2), invariant(4, 16, 2, 2), invariant(4, 16, 1, 2),
-                                         invariant(4, 16, 1, 1)};
+                                         invariant(4, 16, 1, 1), invariant(2, 16, 1, 1)};
 constexpr Tiles kInvariantMany[] = {invariant(4, 32, 2, 2), invariant(4, 32, 1, 2), invariant(4, 16, 2, 2),
-                                    invariant(8, 16, 2, 1), invariant(8, 16, 1, 1), invariant(4, 16, 1, 1)};
+                                    invariant(8, 16, 2, 1), invariant(8, 16, 1, 1), invariant(4, 16, 1, 1),
+                                    invariant(2, 16, 1, 1)};
 
 std::span<const Tiles> invariant_tiles_of(std::int64_t rows) {
   if (rows <= 16) return kInvariantSixteen;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "gpu/params/score.h"
 #include "gpu/plan/row_invariant.h"
 #include "gpu/plan/supported.h"
 
@@ -13,6 +14,10 @@ namespace {
 /// Copies are of 16 bytes.
 Status check_stored(const AttentionProblem& problem) {
   if (!problem.stored.given()) return {};
+  if (problem.dtype == DType::float32) {
+    return gpu::unsupported("k is {} and q is float32: the gpu engine takes it beside float16 and bfloat16",
+                            name_of(problem.stored.dtype));
+  }
   constexpr std::int64_t kElements = 16;
   for (const auto& [name, value] :
        {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {
@@ -24,6 +29,26 @@ Status check_stored(const AttentionProblem& problem) {
   return {};
 }
 
+/// float32 takes twice the registers that hold operands.
+Status check_floats(const AttentionProblem& problem) {
+  constexpr std::int64_t kWidest = 128;
+  if (problem.dtype != DType::float32) return {};
+  if (problem.head_dim_v > kWidest) {
+    return gpu::unsupported("head_dim_v is {} and q is float32: the sm80 kernels take up to {}", problem.head_dim_v,
+                            kWidest);
+  }
+  if (problem.dropout != 0.0F && problem.head_dim_v > kWidest / 2 && gpu::score_rule(problem).mask_left) {
+    return gpu::unsupported(
+        "dropout with a window or chunk, head_dim_v {} and q in float32: the sm80 kernels take up to {} then",
+        problem.head_dim_v, kWidest / 2);
+  }
+  if (problem.pass == Pass::backward && problem.head_dim > kWidest) {
+    return gpu::unsupported("head_dim is {} and q is float32: the sm80 kernels have gradients up to {}",
+                            problem.head_dim, kWidest);
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_supported(const AttentionProblem& problem) {
@@ -31,10 +56,10 @@ Status check_supported(const AttentionProblem& problem) {
     return gpu::unsupported("q is {}: the sm80 kernels have no 8-bit inputs; the sm90 kernels and the cpu engine have",
                             name_of(problem.dtype));
   }
-  if (Status status = gpu::check_dtype(problem); !status.ok()) return status;
   if (Status status = check_stored(problem); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem); !status.ok()) return status;
-  return gpu::check_sizes(problem);
+  if (Status status = gpu::check_sizes(problem); !status.ok()) return status;
+  return check_floats(problem);
 }
 
 int compiled_head_dim(std::int64_t head_dim) {

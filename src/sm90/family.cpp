@@ -25,6 +25,7 @@ class Sm90 final : public gpu::Family {
   bool takes_eight_bit() const override { return true; }
 
   std::string_view prefers_later(const AttentionProblem& problem) const override {
+    if (problem.dtype == DType::float32) return "q is float32";
     if (problem.pass != Pass::forward) return {};
     if (reads_stored_page_rows(problem)) return "keys in 8 bits are read row by row";
     if (gpu::is_overridden<forward::Config>()) return {};  // a test's variant is one of these kernels

@@ -40,8 +40,8 @@ Status check_stored_pages(const AttentionProblem& problem) {
 Status check_supported(const AttentionProblem& problem) {
   if (problem.eight_bit.given()) {
     if (Status status = check_eight_bit(problem); !status.ok()) return status;
-  } else if (Status status = gpu::check_dtype(problem); !status.ok()) {
-    return status;
+  } else if (problem.dtype == DType::float32) {
+    return gpu::unsupported("q is float32: the sm90 kernels compute in float16 and bfloat16; the sm80 kernels take it");
   }
   if (Status status = check_stored_pages(problem); !status.ok()) return status;
   if (Status status = gpu::check_row_invariant(problem); !status.ok()) return status;

@@ -234,6 +234,7 @@ std::vector<Row> rows() {
   return {
       {"dtypes", dtypes()},
       {"head_dim and head_dim_v, independent", head_dims(of_dtype(DType::bfloat16))},
+      {"the same of float32, which the sm80 kernels compute on 9.0, too", head_dims(of_dtype(DType::float32))},
       {"int8 and float8 q, k and v ([8 bits](docs/eight-bit.md))", passes(eight_bit(DType::int8, 64))},
       {"their head_dim and head_dim_v: int8", head_dims(of_eight_bit(DType::int8))},
       {"their head_dim and head_dim_v: float8", head_dims(of_eight_bit(DType::float8_e4m3))},

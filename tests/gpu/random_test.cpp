@@ -3,6 +3,7 @@
 // sequences up to STROBE_LONGEST (2,000), outputs and their guards poisoned, NaN wherever a result must not depend on
 // it. seeds.h says how seeds are chosen. STROBE_DEBUG_KERNELS=1 takes kernels whose waits trap and whose shared memory
 // starts as NaN.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <iostream>
@@ -28,11 +29,13 @@ std::string program_path;
 // Kernels are compiled on first use: so many seeds in a row share dtype, compiled head_dims and options.
 constexpr std::uint64_t kSeedsPerKernel = 32;
 
-/// 16-bit dtypes, head_dims up to 256 that are multiples of 8, rows aligned to 16 bytes.
+/// head_dims up to 256 that are multiples of 8, of float32 up to 128; rows aligned to 16 bytes. STROBE_FLOAT32=1: that
+/// dtype alone.
 EngineLimits gpu_limits(std::uint64_t group) {
   Random random(group);
   EngineLimits limits;
-  limits.dtypes = {random.one_of({DType::float16, DType::bfloat16})};
+  limits.dtypes = {random.one_of({DType::float16, DType::bfloat16, DType::float32})};
+  if (number_from("STROBE_FLOAT32", 0) != 0) limits.dtypes = {DType::float32};
   limits.alignment = 8;
   limits.row_invariant = false;
   limits.tree_mask = false;  // see add_tree()
@@ -40,6 +43,10 @@ EngineLimits gpu_limits(std::uint64_t group) {
   limits.head_dims = {random.one_of({HeadDims{32, 32}, HeadDims{64, 64}, HeadDims{64, 64}, HeadDims{96, 96},
                                      HeadDims{128, 128}, HeadDims{128, 128}, HeadDims{192, 128}, HeadDims{192, 192},
                                      HeadDims{256, 256}, HeadDims{64, 256}})};
+  if (limits.dtypes[0] == DType::float32) {
+    for (std::int64_t& head_dim : limits.head_dims[0]) head_dim = std::min<std::int64_t>(head_dim, 128);
+    limits.dropout = limits.head_dims[0][1] <= 64;  // with windows, too
+  }
   limits.longest = static_cast<std::int64_t>(number_from("STROBE_LONGEST", 2000));
   return limits;
 }

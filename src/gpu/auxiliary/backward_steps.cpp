@@ -28,13 +28,13 @@ Sequences backward_sequences(const AttentionProblem& problem, const BackwardArgu
 }
 
 void set_tensors(const AttentionProblem& problem, const BackwardArguments& a, BackwardParams& params) {
-  params.q = rows_of({"q", a.q});
-  params.k = rows_of({"k", a.k});
-  params.v = rows_of({"v", a.v});
-  params.d_o = rows_of({"d_o", a.d_o});
-  params.dq = rows_of({"dq", a.dq});
-  params.dk = rows_of({"dk", a.dk});
-  params.dv = rows_of({"dv", a.dv});
+  params.q = rows_of({"q", a.q}, problem.dtype);
+  params.k = rows_of({"k", a.k}, problem.dtype);
+  params.v = rows_of({"v", a.v}, problem.dtype);
+  params.d_o = rows_of({"d_o", a.d_o}, problem.dtype);
+  params.dq = rows_of({"dq", a.dq}, problem.dtype);
+  params.dk = rows_of({"dk", a.dk}, problem.dtype);
+  params.dv = rows_of({"dv", a.dv}, problem.dtype);
   params.sequences = sequence_params(problem, backward_sequences(problem, a));
   params.blocks = block_mask_params(problem, a.modifiers.block_mask);
   params.score = score_params(problem, a.modifiers, a.random);
@@ -43,7 +43,7 @@ void set_tensors(const AttentionProblem& problem, const BackwardArguments& a, Ba
 auxiliary::PrepareBackwardParams prepare_params(const AttentionProblem& problem, const BackwardArguments& arguments,
                                                 const BackwardParams& params, ScoreRule rule, int block_m) {
   auxiliary::PrepareBackwardParams prepare{};
-  prepare.o = rows_of({"o", arguments.o});
+  prepare.o = rows_of({"o", arguments.o}, problem.dtype);
   const auto head_stride = [&](const ConstTensorView& view) { return view.strides[problem.packed_q ? 0 : 1]; };
   const auto batch_stride = [&](const ConstTensorView& view) { return problem.packed_q ? 0 : view.strides[0]; };
   prepare.lse = static_cast<const float*>(arguments.lse.data);

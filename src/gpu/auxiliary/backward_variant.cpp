@@ -38,7 +38,8 @@ runtime::Variant sink_variant(std::string_view architecture) {
 
 auxiliary::PrepareBackwardConfig prepare_config(const AttentionProblem& problem, Element element, bool varlen) {
   // Threads that read a row of O and of dO together, 16 bytes each.
-  const auto chunks = static_cast<std::uint64_t>(std::max<std::int64_t>(8, problem.head_dim_v / 8));
+  const std::int64_t bytes = problem.head_dim_v * bytes_of(element);
+  const auto chunks = static_cast<std::uint64_t>(std::clamp<std::int64_t>(bytes / 16, 8, 32));
   return {.element = element, .varlen = varlen, .threads_per_row = static_cast<int>(std::bit_ceil(chunks))};
 }
 

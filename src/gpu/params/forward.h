@@ -13,13 +13,13 @@ namespace strobe::gpu {
 template <class Params>
 Params forward_params(const AttentionProblem& problem, const ForwardArguments& arguments) {
   Params params{};
-  params.q = rows_of({"q", arguments.q});
+  params.q = rows_of({"q", arguments.q}, problem.dtype);
   const auto key_rows = [&](const RowsView& tensor) {
-    return problem.stored.given() ? rows_of_pairs(tensor) : rows_of(tensor);
+    return problem.stored.given() ? rows_of_pairs(tensor) : rows_of(tensor, problem.dtype);
   };
   params.k = key_rows({"k", arguments.k});
   params.v = key_rows({"v", arguments.v});
-  params.o = rows_of({"o", arguments.o});
+  params.o = rows_of({"o", arguments.o}, problem.dtype);
   // Copies of nothing name an address all the same.
   if (params.k.data == nullptr) params.k.data = params.o.data;
   if (params.v.data == nullptr) params.v.data = params.o.data;

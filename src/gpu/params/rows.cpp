@@ -65,6 +65,16 @@ Rows rows_of(const RowsView& tensor) {
           tensor.stride(2)};
 }
 
+Rows rows_of(const RowsView& tensor, DType dtype) {
+  Rows rows = rows_of(tensor);
+  if (dtype == DType::float32) {
+    rows.batch_stride *= 2;
+    rows.row_stride *= 2;
+    rows.head_stride *= 2;
+  }
+  return rows;
+}
+
 Rows rows_of_pairs(const RowsView& tensor) {
   Rows rows = rows_of(tensor);
   rows.batch_stride /= 2;

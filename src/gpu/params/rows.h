@@ -40,8 +40,12 @@ ConstTensorView rows_of_v(const AttentionProblem& problem, const ConstTensorView
 Status check_alignments(const AttentionProblem& problem, const ForwardArguments& arguments);
 Status check_alignments(const BackwardArguments& arguments);
 
-/// The rows of a tensor of 16-bit elements as kernels address them.
+/// The rows of a tensor of 16-bit elements as kernels address them; of O in float32 of 8-bit calls, which counts as
+/// they do.
 Rows rows_of(const RowsView& tensor);
+
+/// The same of a tensor of a call whose q is of that dtype: of float32, halves are counted.
+Rows rows_of(const RowsView& tensor, DType dtype);
 
 /// The rows of a tensor of 8-bit elements, counted in pairs, as kernels address them.
 Rows rows_of_pairs(const RowsView& tensor);

@@ -68,7 +68,9 @@ AttentionProblem without_idle_softcap(AttentionProblem problem) {
 ScoreRule score_rule(const AttentionProblem& problem) {
   const VisibleKeys visible = visible_keys(problem);
   ScoreRule rule;
-  rule.element = output_dtype(problem) == DType::bfloat16 ? Element::bf16 : Element::fp16;
+  rule.element = problem.dtype == DType::float32            ? Element::fp32
+                 : output_dtype(problem) == DType::bfloat16 ? Element::bf16
+                                                            : Element::fp16;
   rule.mask_left = visible.bounded_left();
   rule.mask_right = hides_keys_on_the_right(problem, visible);
   rule.chunked = visible.chunk > 0;

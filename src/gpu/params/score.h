@@ -13,7 +13,7 @@ namespace strobe::gpu {
 /// kernels compute tanh with an error in proportion to it.
 AttentionProblem without_idle_softcap(AttentionProblem problem);
 
-/// `problem.dtype`, or O's where it is 8-bit, is bfloat16 or float16.
+/// Of float32 only the sm80 kernels have variants.
 ScoreRule score_rule(const AttentionProblem& problem);
 
 SequenceParams sequence_params(const AttentionProblem& problem, const Sequences& sequences);

@@ -30,7 +30,8 @@ std::int64_t backward_key_heads(const AttentionProblem& problem) {
 }
 
 std::int64_t key_head_bytes(const AttentionProblem& problem, std::int64_t sum_bytes) {
-  const Checked row_bytes = 2 * problem.head_dim + 2 * problem.head_dim_v + sum_bytes;
+  const auto element_bytes = static_cast<std::int64_t>(size_of(problem.dtype));
+  const Checked row_bytes = element_bytes * (problem.head_dim + problem.head_dim_v) + sum_bytes;
   return std::max<std::int64_t>(1, (Checked(heads_per_key_head(problem)) * problem.seqlen_q * row_bytes).value());
 }
 

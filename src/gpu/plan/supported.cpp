@@ -4,11 +4,6 @@
 
 namespace strobe::gpu {
 
-Status check_dtype(const AttentionProblem& problem) {
-  if (problem.dtype == DType::bfloat16 || problem.dtype == DType::float16) return {};
-  return unsupported("q is {}: the gpu engine computes in float16 and bfloat16", name_of(problem.dtype));
-}
-
 Status check_sizes(const AttentionProblem& problem) {
   for (const auto& [name, value] :
        {std::pair{"head_dim", problem.head_dim}, std::pair{"head_dim_v", problem.head_dim_v}}) {

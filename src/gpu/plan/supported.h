@@ -20,9 +20,6 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
   return {StatusCode::unsupported, fmt::format(format, std::forward<Args>(args)...)};
 }
 
-/// Checks that the inputs have 16 bits.
-Status check_dtype(const AttentionProblem& problem);
-
 /// head_dims and lengths.
 Status check_sizes(const AttentionProblem& problem);
 

@@ -349,8 +349,12 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const __grid_constant
     });
     if (stores && has_columns) {
       const float4 x = times(sum, factor);
-      *reinterpret_cast<uint2*>(to.o(params) + column) =
-          make_uint2(pack<C.element>(x.x, x.y), pack<C.element>(x.z, x.w));
+      if constexpr (C.element == Element::fp32) {
+        reinterpret_cast<float4*>(to.o(params))[column / 4] = x;
+      } else {
+        *reinterpret_cast<uint2*>(to.o(params) + column) =
+            make_uint2(pack<C.element>(x.x, x.y), pack<C.element>(x.z, x.w));
+      }
     }
   }
   if (params.lse != nullptr && stores && threadIdx.x % kWarp == 0) {

@@ -114,7 +114,7 @@ __device__ __forceinline__ void join_segments(const CombineParams& params, int c
       factor = exists ? join_sink(row, score::sink_log2(params.sink, q_head)) : 1.0F;
     }
     factor *= ptx::rcp_approx(row.sum);
-    o[column] = static_cast<unsigned short>(pack<C.element>(sees ? x.x * factor : 0.0F, 0.0F));
+    set_element<C.element>(o, column, sees ? x.x * factor : 0.0F);
     if (lse != nullptr && column == 0) {
       *lse = score::lse_of(row.max_log2, row.sum);
     }

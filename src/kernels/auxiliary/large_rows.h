@@ -6,6 +6,7 @@
 
 #include "kernels/auxiliary/prepared_rows.h"
 #include "kernels/ptx/grid.h"
+#include "kernels/ptx/split_numbers.h"
 #include "kernels/ptx/tensor_core.h"
 #include "kernels/score/apply.h"
 #include "kernels/score/backward_work.h"
@@ -44,7 +45,7 @@ struct RowFragment {
   int sequence, head, first;
 };
 
-/// A tensor's row as words of two elements; null: a row of zeros.
+/// A tensor's row as words of two elements or one of float32; null: a row of zeros. Columns count 16 bits.
 struct RowWords {
   const unsigned short* row;
   int columns;
@@ -70,6 +71,31 @@ __device__ __forceinline__ void multiply_rows(const RowWords& low, const RowWord
   }
 }
 
+/// The same of float32: 16 columns are summed by themselves, and of each pair of factors it is the key that is rounded,
+/// as where keys are rows.
+template <>
+__device__ __forceinline__ void multiply_rows<Element::fp32>(const RowWords& low, const RowWords& high,
+                                                             const RowWords& key, float (&s)[4]) {
+#pragma unroll
+  for (float& x : s) {
+    x = 0.0F;
+  }
+#pragma unroll 1
+  for (int column = score::fragment_column(); column < key.columns; column += 32) {
+    ptx::SplitNumbers k;
+    ptx::SplitNumbers q[2];
+    k.round({key.at(column), key.at(column + 8), key.at(column + 16), key.at(column + 24)});
+    q[0].cut({low.at(column), high.at(column), low.at(column + 8), high.at(column + 8)});
+    q[1].cut({low.at(column + 16), high.at(column + 16), low.at(column + 24), high.at(column + 24)});
+    float sum[4];
+    ptx::multiply_parts_of_rounded_b(sum, q, k);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[i] = __fadd_rn(s[i], sum[i]);
+    }
+  }
+}
+
 /// What a thread's two rows have seen of the keys that are its warp's, eight at a time.
 template <Element element>
 __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (&own)[score::kRowsPerThread]) {
@@ -84,7 +110,7 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
   const auto query_words = [&](int query) -> RowWords {
     return {query < of.rows.q.used ? params.q.row(score::q_batch(params, of.sequence), of.rows.q.start + query, of.head)
                                    : nullptr,
-            params.head_dim};
+            params.head_dim * halves_of(element)};
   };
   const float factor = score::product_factor(of.rule, params.score, of.rows.k.used);
   const int last_row = min(of.first + kFragmentRows, of.rows.q.used) - 1;
@@ -98,7 +124,7 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
     multiply_rows<element>(
         query_words(of.first + score::fragment_row(0)), query_words(of.first + score::fragment_row(1)),
         {loaded < end ? params.k.row(score::k_batch(params, of.sequence), of.rows.k.start + loaded, head_kv) : nullptr,
-         params.head_dim},
+         params.head_dim * halves_of(element)},
         s);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -173,12 +199,13 @@ __device__ __forceinline__ LargeLse large_lse(const RowMaximum& row, float scale
 }
 
 /// Whether dO and the gradient of LSE of a row are all 0: then nothing comes of its P.
+template <Element element>
 __device__ __forceinline__ bool has_no_gradient(const PrepareBackwardParams& params, const PreparedRows& rows,
                                                 int row) {
   const unsigned short* const d_o = rows.d_o + row * params.backward.d_o.row_stride;
   bool none = rows.d_lse == nullptr || rows.d_lse[row] == 0.0F;
   for (int column = 0; column < params.backward.head_dim_v; ++column) {
-    none = none && (d_o[column] & 0x7fffU) == 0;
+    none = none && element_at<element>(d_o, column) == 0.0F;
   }
   return none;
 }
@@ -189,7 +216,7 @@ __device__ __forceinline__ bool find_row_max(const PrepareBackwardParams& params
                                              const RowFragment& of) {
   const int row = of.first + threadIdx.x % kFragmentRows;
   const float lse = row < rows.used ? rows.lse[row] : 0.0F;
-  const bool wanted = is_large(lse) && !has_no_gradient(params, rows, row);
+  const bool wanted = is_large(lse) && !has_no_gradient<element>(params, rows, row);
   RowMaximum found;
   if (__syncthreads_or(wanted ? 1 : 0) != 0) {
     found = row_maximum<element>(of);

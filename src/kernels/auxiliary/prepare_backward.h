@@ -19,10 +19,14 @@ __device__ __forceinline__ float dot(const uint4& a, const uint4& b, float sum) 
   const unsigned y[4] = {b.x, b.y, b.z, b.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 u = to_floats<element>(x[i]);
-    const float2 v = to_floats<element>(y[i]);
-    sum = __fmaf_rn(u.x, v.x, sum);
-    sum = __fmaf_rn(u.y, v.y, sum);
+    if constexpr (element == Element::fp32) {
+      sum = __fmaf_rn(__uint_as_float(x[i]), __uint_as_float(y[i]), sum);
+    } else {
+      const float2 u = to_floats<element>(x[i]);
+      const float2 v = to_floats<element>(y[i]);
+      sum = __fmaf_rn(u.x, v.x, sum);
+      sum = __fmaf_rn(u.y, v.y, sum);
+    }
   }
   return sum;
 }
@@ -58,15 +62,17 @@ __device__ __forceinline__ void store_row(const PrepareBackwardParams& params, c
     params.d_sum[at] = d;
     return;
   }
-  auto* parts = static_cast<uint4*>(which == 2 ? params.lse_hi_lo : params.d_hi_lo);
-  if (parts != nullptr) {
-    constexpr float kLeast = -1.0e38F;  // -inf has no parts; NaN stays NaN
-    float score = (params.lse_shift - lse_log2) * params.lse_factor;
-    score = score < kLeast ? kLeast : score;
-    if (row_max != 0.0F) {  // the backward subtracts the rest
-      score = hi_lo_holds_any<element> ? -row_max : 0.0F;
+  if constexpr (element != Element::fp32) {  // which only kernels without parts take
+    auto* parts = static_cast<uint4*>(which == 2 ? params.lse_hi_lo : params.d_hi_lo);
+    if (parts != nullptr) {
+      constexpr float kLeast = -1.0e38F;  // -inf has no parts; NaN stays NaN
+      float score = (params.lse_shift - lse_log2) * params.lse_factor;
+      score = score < kLeast ? kLeast : score;
+      if (row_max != 0.0F) {  // the backward subtracts the rest
+        score = hi_lo_holds_any<element> ? -row_max : 0.0F;
+      }
+      parts[at] = hi_lo<element>(which == 2 ? score : -d);
     }
-    parts[at] = hi_lo<element>(which == 2 ? score : -d);
   }
 }
 
@@ -82,7 +88,7 @@ __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& param
   for (int i = 0; i < kPrepareRowsPerThread; ++i) {
     const int row = first + threadIdx.x / C.threads_per_row + i * kRows;
     o[i] = d_o[i] = make_uint4(0, 0, 0, 0);
-    if (row < rows.used && lane < params.backward.head_dim_v / 8) {
+    if (row < rows.used && lane < params.backward.head_dim_v * halves_of(C.element) / 8) {
       o[i] = reinterpret_cast<const uint4*>(rows.o + row * params.o.row_stride)[lane];
       d_o[i] = reinterpret_cast<const uint4*>(rows.d_o + row * params.backward.d_o.row_stride)[lane];
     }
@@ -92,6 +98,14 @@ __device__ __forceinline__ void prepare_group(const PrepareBackwardParams& param
   for (int i = 0; i < kPrepareRowsPerThread; ++i) {
     const int row = first + threadIdx.x / C.threads_per_row + i * kRows;
     float sum = dot<C.element>(o[i], d_o[i], 0.0F);
+    if constexpr (C.element == Element::fp32) {  // rows of which two chunks are a thread's
+      const int chunk = lane + C.threads_per_row;
+      if (row < rows.used && chunk < params.backward.head_dim_v / 4) {
+        sum =
+            dot<C.element>(reinterpret_cast<const uint4*>(rows.o + row * params.o.row_stride)[chunk],
+                           reinterpret_cast<const uint4*>(rows.d_o + row * params.backward.d_o.row_stride)[chunk], sum);
+      }
+    }
 #pragma unroll
     for (int distance = C.threads_per_row / 2; distance > 0; distance /= 2) {
       sum += __shfl_xor_sync(0xffffffffU, sum, distance);

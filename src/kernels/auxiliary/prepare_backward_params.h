@@ -37,7 +37,7 @@ struct PrepareBackwardParams {
 struct PrepareBackwardConfig {
   Element element = Element::bf16;
   bool varlen = false;
-  int threads_per_row = 16;  // a power of two up to 32, at least head_dim_v / 8
+  int threads_per_row = 16;  // a power of two up to 32, at least head_dim_v / 8; of float32 a thread has two chunks
 
   bool operator==(const PrepareBackwardConfig&) const = default;
 };

@@ -21,6 +21,9 @@ constexpr int bytes_of(Element element) {
   }
 }
 
+/// Tensors of attention's rows count 16 bits: so many are an element. Of 8-bit elements, which pairs are counted of, 0.
+constexpr int halves_of(Element element) { return bytes_of(element) / 2; }
+
 /// Elements that have a scale.
 constexpr bool is_eight_bit(Element element) { return bytes_of(element) == 1; }
 
@@ -38,6 +41,16 @@ __device__ __forceinline__ float to_float(unsigned short bits) {
   }
 }
 
+/// An element of a row that counts 16 bits.
+template <Element element>
+__device__ __forceinline__ float element_at(const unsigned short* row, int column) {
+  if constexpr (element == Element::fp32) {
+    return reinterpret_cast<const float*>(row)[column];
+  } else {
+    return to_float<element>(row[column]);
+  }
+}
+
 /// Rounds two floats to the element type, to nearest even; `low` is in the low half.
 template <Element element>
 __device__ __forceinline__ unsigned pack(float low, float high) {
@@ -46,6 +59,16 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
     return ptx::cvt_bf16x2(low, high);
   } else {
     return ptx::cvt_f16x2(low, high);
+  }
+}
+
+/// Stores an element of a row that counts 16 bits.
+template <Element element>
+__device__ __forceinline__ void set_element(unsigned short* row, int column, float x) {
+  if constexpr (element == Element::fp32) {
+    reinterpret_cast<float*>(row)[column] = x;
+  } else {
+    row[column] = static_cast<unsigned short>(pack<element>(x, 0.0F));
   }
 }
 

@@ -29,6 +29,13 @@ __device__ __forceinline__ float ld_shared_float(uint32_t address) {
   return x;
 }
 
+/// Loads four neighbouring words.
+__device__ __forceinline__ void ld_shared_v4(uint32_t (&words)[4], uint32_t address) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address));
+}
+
 /// Loads two neighbouring floats.
 __device__ __forceinline__ float2 ld_shared_float2(uint32_t address) {
   float2 both;

@@ -34,7 +34,7 @@ __device__ __forceinline__ void store_sharers(const SplitParams& split, int head
 }
 
 /// Row r of this thread's fragment (score/fragment.h): o * factor, of exponentials relative to 2^max_log2 whose sum is
-/// `sum`. False if a value of a row that saw a key is not finite and the rule has masks.
+/// `sum`. False if a value of a row that saw a key is not finite and the rule is repaired.
 template <ScoreRule R, int head_dim_v>
 __device__ __forceinline__ bool store_part_row(const PartRow& to, int r, const float (&o)[head_dim_v / 2], float factor,
                                                float max_log2, float sum) {
@@ -42,12 +42,25 @@ __device__ __forceinline__ bool store_part_row(const PartRow& to, int r, const f
     *to.statistics = {max_log2, sum};
   }
   float zero = 0.0F;
-#pragma unroll
-  for (int j = 0; j < head_dim_v / 8; ++j) {
-    const float2 pair = make_float2(o[4 * j + 2 * r] * factor, o[4 * j + 2 * r + 1] * factor);
-    *reinterpret_cast<float2*>(to.sums + 8 * j + score::fragment_column()) = pair;
-    if constexpr (is_masked(R)) {
+  const auto store = [&](float* at, float x, float y) {
+    const float2 pair = make_float2(x * factor, y * factor);
+    *reinterpret_cast<float2*>(at) = pair;
+    if constexpr (is_repaired(R)) {
       zero = __fmaf_rn(pair.x, 0.0F, __fmaf_rn(pair.y, 0.0F, zero));
+    }
+  };
+  if constexpr (R.element == Element::fp32) {
+#pragma unroll
+    for (int j = 0; j < head_dim_v / 2 / score::kWideRegisters; ++j) {
+      const auto register_of = [&](int i) { return o[score::wide_register(j, r, i)]; };
+      float* const first = to.sums + score::wide_column(j);
+      store(first, register_of(0), register_of(1));
+      store(first + 2, register_of(2), register_of(3));
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < head_dim_v / 8; ++j) {
+      store(to.sums + 8 * j + score::fragment_column(), o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
     }
   }
   return zero == 0.0F || sum == 0.0F;

@@ -29,7 +29,7 @@ class ExactGradient {
     for (int i = 0; i < kColumns; ++i) {
       const int column = threadIdx.x % kThreadsPerWarp + i * kThreadsPerWarp;
       if (column < columns_) {
-        sums_[i] += factor * to_float<element>(row[column]);
+        sums_[i] += factor * element_at<element>(row, column);
       }
     }
   }
@@ -50,7 +50,7 @@ class ExactGradient {
     for (int i = 0; i < kColumns; ++i) {
       const int column = threadIdx.x % kThreadsPerWarp + i * kThreadsPerWarp;
       if (column < columns_) {
-        row[column] = static_cast<unsigned short>(pack<element>(sums_[i] * factor, 0.0F));
+        set_element<element>(row, column, sums_[i] * factor);
       }
     }
   }
@@ -67,7 +67,7 @@ __device__ __forceinline__ float dot_product(const unsigned short* a, const unsi
   float sum = 0.0F;
 #pragma unroll 1
   for (int column = threadIdx.x % kThreadsPerWarp; column < columns; column += kThreadsPerWarp) {
-    sum += to_float<element>(a[column]) * to_float<element>(b[column]);
+    sum += element_at<element>(a, column) * element_at<element>(b, column);
   }
 #pragma unroll
   for (int distance = kThreadsPerWarp / 2; distance > 0; distance /= 2) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/score/apply.h"
+#include "kernels/score/lse.h"
 #include "kernels/score/modifiers/bias.h"
 #include "kernels/score/modifiers/block_mask.h"
 #include "kernels/score/modifiers/dropout.h"
@@ -41,12 +42,12 @@ __device__ __forceinline__ float bias_of(const BiasParams& bias, const ExactRow&
   return 0.0F;
 }
 
-/// Rows of K and V as float32: of 16-bit elements.
+/// Rows of K and V as float32.
 template <Element element>
 struct ElementRows {
   struct Row {
     const unsigned short* elements;
-    __device__ __forceinline__ float operator[](int column) const { return to_float<element>(elements[column]); }
+    __device__ __forceinline__ float operator[](int column) const { return element_at<element>(elements, column); }
   };
   __device__ __forceinline__ Row key(const ExactRow& row, int key) const { return {row.k + key * row.k_stride}; }
   __device__ __forceinline__ Row value(const ExactRow& row, int key) const { return {row.v + key * row.v_stride}; }
@@ -97,7 +98,7 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
     const auto v = rows.value(row, key);
     float score = 0.0F;
     for (int column = lane; column < row.head_dim; column += kThreadsPerWarp) {
-      score += to_float<R.element>(row.q[column]) * k[column];
+      score += element_at<R.element>(row.q, column) * k[column];
     }
     for (int distance = kThreadsPerWarp / 2; distance > 0; distance /= 2) {
       score += __shfl_xor_sync(kFullWarp, score, distance);
@@ -124,20 +125,30 @@ __device__ __forceinline__ RowSums<head_dim_v> row_sums(const ScoreParams& param
   return sums;
 }
 
-/// Stores such a row.
+/// What a row that was computed again has beside O.
+struct RecomputedRow {
+  float lse;
+  float top_log2;  // its largest exponent, without the sink
+};
+
+/// Stores such a row. One that sees nothing but scores of -inf is 0 where the rule's element is float32; of others such
+/// rows do not come here.
 template <ScoreRule R, int head_dim_v, typename KeyRows = ElementRows<R.element>>
-__device__ __forceinline__ void recompute_row(const ScoreParams& params, const BlockMaskParams& blocks,
-                                              const ExactRow& row, unsigned short* destination,
-                                              const KeyRows& rows = {}) {
+__device__ __forceinline__ RecomputedRow recompute_row(const ScoreParams& params, const BlockMaskParams& blocks,
+                                                       const ExactRow& row, unsigned short* destination,
+                                                       const KeyRows& rows = {}) {
   RowSums<head_dim_v> sums = row_sums<R, head_dim_v>(params, blocks, row, rows);
+  const float top_log2 = sums.max_log2;
+  const bool sees = R.element != Element::fp32 || sums.sum != 0.0F;
   const float shrunk = sums.join(sink_log2<R>(params, row.head));
 #pragma unroll
   for (int i = 0; i < sums.kColumns; ++i) {
     const int column = static_cast<int>(threadIdx.x % kThreadsPerWarp) + i * kThreadsPerWarp;
     if (column < row.head_dim_v) {
-      destination[column] = static_cast<unsigned short>(pack<R.element>(sums.o[i] * shrunk / sums.sum, 0.0F));
+      set_element<R.element>(destination, column, sees ? sums.o[i] * shrunk / sums.sum : 0.0F);
     }
   }
+  return {lse_of(sums.max_log2, sums.sum), top_log2};
 }
 
 /// Whether all of a row's sums are finite.
@@ -152,10 +163,14 @@ __device__ __forceinline__ bool sums_are_finite(const float* row, int columns) {
 /// Whether all elements of a stored row are finite: the exponent's bits of one that is not are all ones.
 template <Element element>
 __device__ __forceinline__ bool row_is_finite(const unsigned short* row, int columns) {
-  constexpr unsigned kExponent = element == Element::bf16 ? 0x7f80U : 0x7c00U;
   bool finite = true;
   for (int column = threadIdx.x % kThreadsPerWarp; column < columns; column += kThreadsPerWarp) {
-    finite = finite && (row[column] & kExponent) != kExponent;
+    if constexpr (element == Element::fp32) {
+      finite = finite && element_at<element>(row, column) * 0.0F == 0.0F;
+    } else {
+      constexpr unsigned kExponent = element == Element::bf16 ? 0x7f80U : 0x7c00U;
+      finite = finite && (row[column] & kExponent) != kExponent;
+    }
   }
   return __all_sync(kFullWarp, finite);
 }

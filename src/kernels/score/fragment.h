@@ -19,6 +19,17 @@ __device__ __forceinline__ int fragment_row(int r) { return threadIdx.x % kThrea
 /// First column of this thread within every eight.
 __device__ __forceinline__ int fragment_column() { return 2 * (threadIdx.x % 4); }
 
+// Accumulators of float32's products with rows of V, dO, Q or K (sm80/tile/split_gemm.h) lie otherwise: of every 32
+// columns a thread holds 8 neighbours in two fours, four accumulators having one of each four.
+
+constexpr int kWideRegisters = 8;  // for a four in both rows
+
+/// The first column of the j-th four neighbours that this thread holds of a row.
+__device__ __forceinline__ int wide_column(int j) { return j / 2 * 32 + threadIdx.x % 4 * 8 + j % 2 * 4; }
+
+/// The register of the i-th of them, in row r.
+constexpr int wide_register(int j, int r, int i) { return 4 * (j / 2 * 4 + i) + 2 * r + j % 2; }
+
 // A word has a bit for each of a thread's columns of a row, of which there are two in every eight.
 constexpr int kColumnsPerWord = 128;
 

@@ -38,6 +38,10 @@ constexpr bool has_product_factor(const ScoreRule& /*rule*/) { return false; }
 /// Whether a row may see none of a block's keys, or none at all.
 constexpr bool is_masked(const ScoreRule& rule) { return has_diagonal(rule) || rule.tree_mask; }
 
+/// Whether rows of a result that are not finite are computed again: hidden keys may have reached them, and products of
+/// float32's parts make NaN of infinities.
+constexpr bool is_repaired(const ScoreRule& rule) { return is_masked(rule) || rule.element == Element::fp32; }
+
 /// Whether the scores of a row may all be -inf.
 constexpr bool may_hide_all(const ScoreRule& rule) { return is_masked(rule) || rule.bias; }
 

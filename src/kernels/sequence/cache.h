@@ -58,7 +58,7 @@ class CachedRows {
   struct Row {
     const unsigned short* elements;
     __device__ __forceinline__ float operator[](int column) const {
-      return elements == nullptr ? 0.0F : to_float<element>(elements[column]);
+      return elements == nullptr ? 0.0F : element_at<element>(elements, column);
     }
   };
 

@@ -6,7 +6,8 @@
 
 namespace strobe {
 
-/// Rows [first, end) of one head, by a group of `threads` of which this thread is number `thread`.
+/// Rows [first, end) of one head, `columns` of 16 bits each, by a group of `threads` of which this thread is number
+/// `thread`.
 __device__ __forceinline__ void clear_rows(const Rows& rows, int columns, int batch, int head, int first, int end,
                                            int thread, int threads) {
   const int chunks = columns / 8;  // of 16 bytes

@@ -4,7 +4,8 @@
 
 namespace strobe {
 
-/// Rows of 16-bit elements; strides in elements. Packed tensors: one batch.
+/// Rows that count 16 bits: elements of 16, halves of float32 or pairs of 8-bit elements. So do strides. Packed
+/// tensors: one batch.
 struct Rows {
   unsigned short* data;
   long long batch_stride, row_stride, head_stride;

@@ -23,6 +23,14 @@ ArithmeticModel arithmetic_of(std::string_view kernels, DType probabilities) {
   model.maximum_slack = 8.0 * std::numbers::ln2;  // a row's maximum is raised once a score passes it by 2^8
   model.block_n = kernels == "sm80" ? 32 : 64;    // the fewest keys of a step
   model.keep_joins_sums = true;
+  if (probabilities == DType::float32) {
+    // Whatever family is asked first, sm80's kernels. Of a product of two numbers in two parts of 11 bits each the low
+    // parts' is missing, 2^-11 of one times 2^-10 of the other, and they have lost 2^-23 and 3 x 2^-23. The sum of
+    // sixteen meets four roundings more than its products are, for the parts' own sums.
+    model.product_error = 0x1p-21 + 4 * 0x1p-23 + 4 * model.unit_roundoff;
+    model.block_n = 16;
+    return model;
+  }
   if (kernels == "sm90") {
     if (probabilities == DType::float8_e4m3) model.unit_roundoff = 0x1p-13;  // what they keep of sums of such products
     model.joining_parts = 4.0;                                               // float16's; bfloat16 has three

@@ -109,7 +109,7 @@ void HeadGroup::add_query_gradient(std::int64_t query, std::int64_t head_q, cons
   double* bounds = &result.dq.bound[((rows_.first_q + query) * heads_q_ + head_q) * head_dim_];
   // Roundings besides the sum's: the scale's and the product with it.
   const double roundings = static_cast<double>(scores.keys.size()) + scale_roundings_ + 1.0;
-  const double summation = gamma(roundings, model_.unit_roundoff);
+  const double summation = gamma(roundings, model_.unit_roundoff) + model_.product_error;
   for (std::size_t index = 0; index < scores.keys.size(); ++index) {
     accumulate(values, bounds, &k_[scores.keys[index] * head_dim_], head_dim_, d_product[index], summation, model_);
   }
@@ -160,9 +160,9 @@ void HeadGroup::add_query(std::int64_t query, std::int64_t head_q, const double*
   for (std::size_t index = 0; index < scores.keys.size(); ++index) {
     const std::int64_t key = scores.keys[index];
     accumulate(&dk_.value[key * head_dim_], &dk_.bound[key * head_dim_], q, head_dim_, gradients.d_product[index],
-               gamma(queries_[key] + 3.0, model_.unit_roundoff), model_);
+               gamma(queries_[key] + 3.0, model_.unit_roundoff) + model_.product_error, model_);
     accumulate(&dv_.value[key * head_dim_v_], &dv_.bound[key * head_dim_v_], d_o, head_dim_v_,
-               gradients.probability[index], gamma(queries_[key], model_.unit_roundoff), model_);
+               gradients.probability[index], gamma(queries_[key], model_.unit_roundoff) + model_.product_error, model_);
   }
 }
 

@@ -92,9 +92,9 @@ RowGradients row_gradients(const Scores& scores, const ForwardRow& row, const Bo
     // D enters as one more term of the sum, wherever the engine subtracts it, or in parts.
     const double terms = static_cast<double>(head_dim_v) + 1.0 + model.joining_parts + dropout_roundings;
     const double magnitude = factor * magnitudes[index] + std::fabs(correction.value) + correction.error;
-    const Bounded difference{d_p[index] * factor - correction.value, correction.error + gamma(terms, u) * magnitude +
-                                                                         factor * lost[index] +
-                                                                         terms * model.underflow * model.passed_scale};
+    const Bounded difference{d_p[index] * factor - correction.value,
+                             correction.error + (gamma(terms, u) + model.product_error) * magnitude +
+                                 factor * lost[index] + terms * model.underflow * model.passed_scale};
     result.d_score.push_back(product(passed(p, model), difference, model));
     if (head.options.softcap > 0.0F) {  // whatever dP - D is multiplied with first, what passes has the slope in it
       const Bounded slope{scores.slope[index], scores.slope_error[index]};

@@ -71,7 +71,7 @@ void bound_weights(Softmax& softmax, const Scores& scores, const ArithmeticModel
     double rounded = rounding.relative * weight + rounding.absolute / softmax.row_sum;
     if (!scores.rounding_log.empty())
       rounded += std::exp(scores.rounding_log[index] - softmax.maximum) / softmax.row_sum;
-    softmax.numerator_error.push_back(summation * weight + (1.0 + summation) * rounded);
+    softmax.numerator_error.push_back((summation + model.product_error) * weight + (1.0 + summation) * rounded);
     softmax.sum_error += common + softmax.summation * weight;
   }
   softmax.sum_error += softmax.sink_error + softmax.summation * (softmax.sink + softmax.sink_error);

@@ -18,6 +18,7 @@ namespace strobe::reference {
 /// from them and from the data alone.
 struct ArithmeticModel {
   double unit_roundoff = 0x1p-24;        // u: one float32 operation; 2^-23 where accumulators truncate (tensor cores)
+  double product_error = 0.0;            // relative error of a product that a sum takes, besides: of factors in parts
   double exp2_error = 0x1p-22;           // relative error of exp2, its argument taken as exact: 2 ulp
   double log_error = 0x1p-21;            // relative error of the logarithm in LSE: 4 ulp
   double log_absolute_error = 0.0;       // and absolute, where the logarithm's argument is near 1

@@ -22,7 +22,7 @@ double score_error(double value, double magnitude, double lost, double scale, do
                    const ArithmeticModel& model) {
   if (!std::isfinite(value)) return 0.0;  // an infinite sum is infinite in float32 too, whatever is rounded on the way
   if (magnitude * std::max(1.0, 2.0 * std::fabs(scale)) > kLargestSum) return std::numeric_limits<double>::infinity();
-  const double relative = gamma(roundings + kProductRoundings, model.unit_roundoff);
+  const double relative = gamma(roundings + kProductRoundings, model.unit_roundoff) + model.product_error;
   return std::fabs(scale) * (relative * magnitude + lost + dimensions * model.underflow);
 }
 

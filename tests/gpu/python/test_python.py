@@ -152,8 +152,23 @@ def test_rejections():
         strobe.attention(q, k.cpu(), v)
     with pytest.raises(NotImplementedError, match="head_dim"):
         strobe.attention(q[..., :60], k[..., :60], v)
-    with pytest.raises(NotImplementedError, match="q is float32"):
-        strobe.attention(q.float(), k.float(), v.float())
+    wide = (torch.zeros(1, 8, 2, 192, device="cuda") for _ in range(3))
+    with pytest.raises(NotImplementedError, match="head_dim_v is 192 and q is float32"):
+        strobe.attention(*wide)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_float32(causal):
+    """Within a few roundings of float64: not as one tf32 product."""
+    q, k, v = (draw(2, 300, 4, 64, dtype=torch.float32) for _ in range(3))
+    o = strobe.torch.attention(q, k, v, causal=causal)
+    d_o = torch.randn_like(o)
+    found = (o, *torch.autograd.grad(o, (q, k, v), d_o))
+    doubles = [x.detach().double().transpose(1, 2).requires_grad_() for x in (q, k, v)]
+    wanted = torch.nn.functional.scaled_dot_product_attention(*doubles, is_causal=causal)
+    of_double = torch.autograd.grad(wanted, doubles, d_o.double().transpose(1, 2))
+    for a, b in zip(found, (wanted, *of_double), strict=True):
+        torch.testing.assert_close(a.double(), b.transpose(1, 2), rtol=2e-6, atol=4e-6)
 
 
 def test_cupy():

@@ -47,8 +47,12 @@ namespace score {
 /// One number of the bias, `index` elements from its first.
 template <Element element>
 __device__ __forceinline__ float bias_at(bool is_float32, const BiasParams& params, long long index) {
-  return is_float32 ? __ldg(static_cast<const float*>(params.data) + index)
-                    : to_float<element>(__ldg(static_cast<const unsigned short*>(params.data) + index));
+  if constexpr (element == Element::fp32) {
+    return __ldg(static_cast<const float*>(params.data) + index);
+  } else {
+    return is_float32 ? __ldg(static_cast<const float*>(params.data) + index)
+                      : to_float<element>(__ldg(static_cast<const unsigned short*>(params.data) + index));
+  }
 }
 
 template <ScoreRule R>

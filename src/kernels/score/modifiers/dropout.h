@@ -213,6 +213,23 @@ class StepDropout {
     }
   }
 
+  /// The same of probabilities in float32, s[0] to s[7], of a step whose number only the kernel knows.
+  __device__ __forceinline__ void apply(float (&s)[block_n / 2], int n, int step) {
+    if (step % 2 == 0) {
+      slices_ = draw_rows<kDropoutColumns>(key_, head_, query_, n * block_n + step * 16 + fragment_column());
+    } else {
+      slices_.words[0][0] = slices_.words[1][0];
+      slices_.words[0][1] = slices_.words[1][1];
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const unsigned dropped = slices_.dropped(0, j % kRowsPerThread, j / kRowsPerThread);
+      float* const pair = &s[2 * j];
+      pair[0] = (dropped & 1U) != 0 ? 0.0F : pair[0];
+      pair[1] = (dropped >> 31) != 0 ? 0.0F : pair[1];
+    }
+  }
+
  private:
   DropoutKey key_;
   int head_, query_;
@@ -226,6 +243,7 @@ class StepDropout<R, block_n> {
  public:
   __device__ __forceinline__ StepDropout(const DropoutParams&, int, int) {}
   __device__ __forceinline__ void apply(unsigned (&)[4], int, int) {}
+  __device__ __forceinline__ void apply(float (&)[block_n / 2], int, int) {}
 };
 
 /// dP of a pair of neighbours, 0 where it is dropped: ones in the halves of `dropped`.

@@ -29,6 +29,8 @@ struct Config {
 };
 
 constexpr int threads_per_block(const Config& c) { return c.warps * kWarpSize; }
+/// 16-bit columns of a row of as many elements: what tiles and copies count.
+constexpr int halves(const Config& c, int columns) { return columns * halves_of(c.rule.element); }
 constexpr int key_groups(const Config& c) { return c.warps / c.column_warps; }
 /// Keys of a CTA.
 constexpr int block_n(const Config& c) { return key_groups(c) * c.rows_per_warp; }
@@ -44,8 +46,8 @@ struct QueryTile {
 
 /// How the warps share dQ of a step of block_m queries: two fragments of rows where the columns can be divided among
 /// the others, as each operand K that is read then serves two products.
-constexpr QueryTile query_tile(int block_m, int head_dim, int warps) {
-  for (int rows = 32; rows >= kFragmentRows; rows -= kFragmentRows) {
+constexpr QueryTile query_tile(int block_m, int head_dim, int warps, int most_rows) {
+  for (int rows = most_rows; rows >= kFragmentRows; rows -= kFragmentRows) {
     const int row_warps = block_m / rows;
     if (row_warps == 0 || block_m % rows != 0 || warps % row_warps != 0) continue;
     const int columns = head_dim / (warps / row_warps);
@@ -53,15 +55,22 @@ constexpr QueryTile query_tile(int block_m, int head_dim, int warps) {
   }
   return {0, 0};
 }
-constexpr QueryTile query_tile(const Config& c) { return query_tile(c.block_m, c.head_dim, c.warps); }
+constexpr QueryTile query_tile(const Config& c) {
+  return query_tile(c.block_m, c.head_dim, c.warps,
+                    c.rule.element == Element::fp32 ? kFragmentRows : 2 * kFragmentRows);
+}
 
 /// Whether the sizes agree with each other.
 constexpr bool is_consistent(const Config& c) {
   const bool shares = c.warps % c.column_warps == 0 && c.block_m % (c.column_warps * c.part_m) == 0 &&
                       key_columns(c) % kStep == 0 && value_columns(c) % kStep == 0;
   const bool steps = c.part_m % kStep == 0 && (c.part_m < kDropoutColumns || c.part_m % kDropoutColumns == 0);
+  // Of float32 warps read 32 columns of Q, K, dO and of what lies in dS's tile at a time.
+  const bool floats = c.rule.element != Element::fp32 ||
+                      (fragments(c) == 1 && query_tile(c).columns % 32 == 0 && key_columns(c) % 32 == 0 &&
+                       value_columns(c) % 32 == 0 && block_n(c) % 32 == 0);
   const bool blocks = c.rule.block_mask % c.block_m == 0 && c.rule.block_mask % block_n(c) == 0;
-  return shares && steps && blocks && query_tile(c).rows > 0;
+  return shares && steps && floats && blocks && query_tile(c).rows > 0;
 }
 
 }  // namespace strobe::sm80::backward

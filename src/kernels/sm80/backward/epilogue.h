@@ -9,7 +9,7 @@
 
 namespace strobe::sm80::backward {
 
-/// A gradient of the CTA's keys to its tile. False if this thread of a masked variant had a value that is not finite.
+/// A gradient of the CTA's keys to its tile. False if this thread of a repaired variant had a value that is not finite.
 template <Config C, typename Tile, int registers>
 __device__ __forceinline__ bool stage_keys(unsigned char* tile, const float (&x)[fragments(C)][registers],
                                            float factor) {
@@ -19,8 +19,8 @@ __device__ __forceinline__ bool stage_keys(unsigned char* tile, const float (&x)
 #pragma unroll
   for (int f = 0; f < fragments(C); ++f) {
     const int row = warp / C.column_warps * C.rows_per_warp + f * kFragmentRows;
-    finite &= stage_fragment<C.rule.element, Tile, is_masked(C.rule)>(tile, row, warp % C.column_warps * kPairs, x[f],
-                                                                      factor);
+    finite &= stage_fragment<C.rule.element, Tile, is_repaired(C.rule)>(tile, row, warp % C.column_warps * kPairs, x[f],
+                                                                        factor);
   }
   return finite;
 }
@@ -43,9 +43,9 @@ __device__ __forceinline__ void store_gradients(const Params& params, const Work
         smem + offset, rows.row(batch, work.k.start + first, work.head_kv), rows.row_stride, work.k.used - first,
         work.k.owned - first, columns);
   };
-  store(KTile<C>{}, params.dk, kPlan.k, params.head_dim);
-  store(VTile<C>{}, params.dv, kPlan.v, params.head_dim_v);
-  if (is_masked(C.rule) && repair) {
+  store(KTile<C>{}, params.dk, kPlan.k, halves(C, params.head_dim));
+  store(VTile<C>{}, params.dv, kPlan.v, halves(C, params.head_dim_v));
+  if (is_repaired(C.rule) && repair) {
     __syncthreads();
     repair_keys<C>(params, work, first);
   }
@@ -58,8 +58,8 @@ __device__ __forceinline__ void store_no_gradients(const Params& params, const W
   for (int first = work.n * block_n(C); first < work.k.owned; first += params.n_blocks * block_n(C)) {
     const int begin = work.k.start + first;
     const int end = work.k.start + min(first + block_n(C), work.k.owned);
-    clear_rows(params.dk, params.head_dim, batch, work.head_kv, begin, end, threadIdx.x, blockDim.x);
-    clear_rows(params.dv, params.head_dim_v, batch, work.head_kv, begin, end, threadIdx.x, blockDim.x);
+    clear_rows(params.dk, halves(C, params.head_dim), batch, work.head_kv, begin, end, threadIdx.x, blockDim.x);
+    clear_rows(params.dv, halves(C, params.head_dim_v), batch, work.head_kv, begin, end, threadIdx.x, blockDim.x);
   }
 }
 

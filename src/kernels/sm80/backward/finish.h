@@ -24,7 +24,7 @@ __device__ __forceinline__ void convert_query_gradient(const Params& params, con
   bool finite = true;
 #pragma unroll
   for (int f = 0; f < Part::kFragments; ++f) {
-    finite &= stage_fragment<C.rule.element, QTile<C>, is_masked(C.rule)>(
+    finite &= stage_fragment<C.rule.element, QTile<C>, is_repaired(C.rule)>(
         shared_memory(), part.row() + f * kFragmentRows, part.column() / kStep, dq[f],
         score::gradient_scale<C.rule>(params, block.k.used));
   }
@@ -32,8 +32,8 @@ __device__ __forceinline__ void convert_query_gradient(const Params& params, con
   const int first = block.m * C.block_m;
   store_tile<QTile<C>, C.block_m, threads_per_block(C)>(
       shared_memory(), params.dq.row(score::q_batch(params, block.sequence), block.q.start + first, block.head),
-      params.dq.row_stride, block.q.used - first, block.q.owned - first, params.head_dim);
-  if (is_masked(C.rule) && repair) {
+      params.dq.row_stride, block.q.used - first, block.q.owned - first, halves(C, params.head_dim));
+  if (is_repaired(C.rule) && repair) {
     __syncthreads();
     repair_queries<C>(params, block, block.sequence, block.head, first);
   }
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(threads_per_block(C), 1)  // registers for rep
     convert_query_gradient<C>(params, block);
   } else {  // those behind the last sequence may be more than its blocks: hence the stride
     for (int row = first; row < block.q.owned; row += params.m_blocks * C.block_m) {
-      clear_rows(params.dq, params.head_dim, score::q_batch(params, block.sequence), block.head, block.q.start + row,
-                 block.q.start + min(row + C.block_m, block.q.owned), threadIdx.x, blockDim.x);
+      clear_rows(params.dq, halves(C, params.head_dim), score::q_batch(params, block.sequence), block.head,
+                 block.q.start + row, block.q.start + min(row + C.block_m, block.q.owned), threadIdx.x, blockDim.x);
     }
   }
 }

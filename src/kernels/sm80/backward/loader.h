@@ -27,9 +27,9 @@ __device__ __forceinline__ void start_keys(const Params& params, const sequence:
   const int first = n * block_n(C);
   const int batch = score::k_batch(params, sequence);
   start_copy<KTile<C>, block_n(C), kThreads>(smem + kPlan.k, params.k.row(batch, rows.k.start + first, head_kv),
-                                             params.k.row_stride, rows.k.used - first, params.head_dim);
+                                             params.k.row_stride, rows.k.used - first, halves(C, params.head_dim));
   start_copy<VTile<C>, block_n(C), kThreads>(smem + kPlan.v, params.v.row(batch, rows.k.start + first, head_kv),
-                                             params.v.row_stride, rows.k.used - first, params.head_dim_v);
+                                             params.v.row_stride, rows.k.used - first, halves(C, params.head_dim_v));
 }
 
 /// Starts copying Q and dO of query block m of a query head.
@@ -42,10 +42,10 @@ __device__ __forceinline__ void start_queries(const Params& params, const sequen
   const int batch = score::q_batch(params, sequence);
   start_copy<QTile<C>, C.block_m, kThreads>(smem + kPlan.q + stage * kPlan.q_bytes,
                                             params.q.row(batch, rows.q.start + first, head), params.q.row_stride,
-                                            rows.q.used - first, params.head_dim);
+                                            rows.q.used - first, halves(C, params.head_dim));
   start_copy<DoTile<C>, C.block_m, kThreads>(smem + kPlan.d_o + stage * kPlan.do_bytes,
                                              params.d_o.row(batch, rows.q.start + first, head), params.d_o.row_stride,
-                                             rows.q.used - first, params.head_dim_v);
+                                             rows.q.used - first, halves(C, params.head_dim_v));
 }
 
 /// Starts copying LSE and D of the same.

@@ -4,7 +4,7 @@
 
 #include "kernels/sm80/backward/scores.h"
 #include "kernels/sm80/backward/smem.h"
-#include "kernels/sm80/tile/gemm.h"
+#include "kernels/sm80/tile/split_gemm.h"
 
 namespace strobe::sm80::backward {
 
@@ -22,7 +22,13 @@ __device__ __forceinline__ void multiply_rows(WarpScores<C>& s, uint32_t a, int 
       ptx::ldmatrix_x4(operand[f], ATile::pair_after(first, step) + f * kFragmentRows * ATile::kRowBytes);
     }
   };
-  gemm_scores<C.rule.element, BTile, columns / kStep>(s, rows_of_a, k_operand<BTile>(b) + b_row * BTile::kRowBytes);
+  const uint32_t rows_of_b = k_operand<BTile>(b) + b_row * BTile::kRowBytes;
+  constexpr int kSteps = halves(C, columns) / kStep;  // of 32 bytes
+  if constexpr (C.rule.element == Element::fp32) {
+    split_gemm_scores<BTile, kSteps>(s, rows_of_a, rows_of_b);
+  } else {
+    gemm_scores<C.rule.element, BTile, kSteps>(s, rows_of_a, rows_of_b);
+  }
 }
 
 /// S becomes P, and with a softcap `slope` its derivative times P, of fragments from key_first on.

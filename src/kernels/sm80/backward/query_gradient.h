@@ -10,7 +10,7 @@
 #include "kernels/sm80/backward/smem.h"
 #include "kernels/sm80/backward/steps.h"
 #include "kernels/sm80/ptx/reduce.h"
-#include "kernels/sm80/tile/gemm.h"
+#include "kernels/sm80/tile/split_gemm.h"
 
 namespace strobe::sm80::backward {
 
@@ -34,21 +34,50 @@ struct QueryPart {
   }
 };
 
+/// dQ = dS K of float32; `ds` and `k`: the tiles.
+template <Config C>
+__device__ __forceinline__ void multiply_split_keys(typename QueryPart<C>::Sums& dq, uint32_t ds, uint32_t k) {
+  using Part = QueryPart<C>;
+  constexpr int kPanelColumns = KTile<C>::kPanelColumns / 2;
+  const Part part;
+  const uint32_t rows = a_operand<ScoreTile<C>>(ds, part.row());
+  const uint32_t columns = split_v_operand<KTile<C>>(k) + part.column() / kPanelColumns * KTile<C>::kPanelBytes;
+#pragma unroll 1  // else ptxas mixes steps, and runs out of registers
+  for (int step = 0; step < block_n(C) / kStep; ++step) {
+    SplitOperand a[Part::kFragments];
+#pragma unroll
+    for (int i = 0; i < kSplitSteps; ++i) {
+#pragma unroll
+      for (int f = 0; f < Part::kFragments; ++f) {
+        uint32_t words[4];
+        ptx::ldmatrix_x4(words, ScoreTile<C>::pair_after(rows, kSplitSteps * step + i) +
+                                    f * kFragmentRows * ScoreTile<C>::kRowBytes);
+        a[f][i].round(words);
+      }
+    }
+    split_product_step<KTile<C>::kRowBytes, KTile<C>::kPanelBytes>(dq, a, columns + step * kStep * KTile<C>::kRowBytes);
+  }
+}
+
 /// dQ = dS K; `ds` and `k`: the tiles.
 template <Config C>
 __device__ __forceinline__ void multiply_keys(typename QueryPart<C>::Sums& dq, uint32_t ds, uint32_t k) {
-  using Part = QueryPart<C>;
-  const Part part;
-  const TileColumns<ScoreTile<C>, Part::kFragments> rows(transposed_a_operand<ScoreTile<C>>(ds), part.row() / kStep);
-  const TileColumns<KTile<C>, Part::kColumns / kStep> columns(v_operand<KTile<C>>(k), part.column() / kStep);
+  if constexpr (C.rule.element == Element::fp32) {
+    multiply_split_keys<C>(dq, ds, k);
+  } else {
+    using Part = QueryPart<C>;
+    const Part part;
+    const TileColumns<ScoreTile<C>, Part::kFragments> rows(transposed_a_operand<ScoreTile<C>>(ds), part.row() / kStep);
+    const TileColumns<KTile<C>, Part::kColumns / kStep> columns(v_operand<KTile<C>>(k), part.column() / kStep);
 #pragma unroll
-  for (int step = 0; step < block_n(C) / kStep; ++step) {
-    uint32_t a[Part::kFragments][4];
+    for (int step = 0; step < block_n(C) / kStep; ++step) {
+      uint32_t a[Part::kFragments][4];
 #pragma unroll
-    for (int f = 0; f < Part::kFragments; ++f) {
-      ptx::ldmatrix_x4_trans(a[f], rows(f) + step * kStep * ScoreTile<C>::kRowBytes);
+      for (int f = 0; f < Part::kFragments; ++f) {
+        ptx::ldmatrix_x4_trans(a[f], rows(f) + step * kStep * ScoreTile<C>::kRowBytes);
+      }
+      product_step<C.rule.element, KTile<C>::kRowBytes>(dq, a, columns, step);
     }
-    product_step<C.rule.element, KTile<C>::kRowBytes>(dq, a, columns, step);
   }
 }
 

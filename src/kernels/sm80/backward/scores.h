@@ -18,7 +18,17 @@ using Scores = float[C.part_m / 2];
 
 /// Scores of sixteen keys and part_m queries as operand of a product: sixteen queries each.
 template <Config C>
-using Operand = uint32_t[C.part_m / kStep][4];
+struct OperandOf {
+  using Type = uint32_t[C.part_m / kStep][4];
+};
+/// Of float32 they are split where they are multiplied.
+template <Config C>
+  requires(C.rule.element == Element::fp32)
+struct OperandOf<C> {
+  using Type = float[C.part_m / 2];
+};
+template <Config C>
+using Operand = typename OperandOf<C>::Type;
 
 /// Where scores of one fragment stand: sixteen keys from key_first on by part_m queries from query_first on.
 template <Config C>
@@ -233,8 +243,16 @@ __device__ __forceinline__ void to_operands(const ScoreBlock<C>& block, const Sc
   for_each_gradient<C>(block, d_sum, [&](int i, const float2& d, unsigned dropped) {
     const float2 gradient = score::without_dropped(&dp[i], dropped);
     const float* const factor = C.rule.softcap ? &slope[i] : &s[i];
-    p[i / 8][i % 8 / 2] = pack<C.rule.element>(s[i], s[i + 1]) & ~dropped;
-    ds[i / 8][i % 8 / 2] = pack<C.rule.element>(factor[0] * (gradient.x - d.x), factor[1] * (gradient.y - d.y));
+    if constexpr (C.rule.element == Element::fp32) {
+      const float2 kept = score::without_dropped(&s[i], dropped);
+      p[i] = kept.x;
+      p[i + 1] = kept.y;
+      ds[i] = factor[0] * (gradient.x - d.x);
+      ds[i + 1] = factor[1] * (gradient.y - d.y);
+    } else {
+      p[i / 8][i % 8 / 2] = pack<C.rule.element>(s[i], s[i + 1]) & ~dropped;
+      ds[i / 8][i % 8 / 2] = pack<C.rule.element>(factor[0] * (gradient.x - d.x), factor[1] * (gradient.y - d.y));
+    }
   });
 }
 
@@ -247,6 +265,39 @@ __device__ __forceinline__ void store_scores(unsigned char* tile, int first_row,
     const unsigned first = Tile::offset(first_row + score::fragment_row(i % kRowsPerThread), i / kRowsPerThread % 2);
     *reinterpret_cast<uint32_t*>(tile + Tile::pair_after(first, first_pair + i / 4) + threadIdx.x % 4 * 4) =
         x[i / 4][i % 4];
+  }
+}
+
+/// Where a thread's scores of sixteen keys lie in a tile of float32 whose rows are queries. Of every eight keys the
+/// even ones come first, so that key 2 t is where ldmatrix gives it to the lanes t of quads, who read rows 2 t and 2 t
+/// + 1 of K for a product (tile/split_gemm.h).
+template <typename Tile>
+class QueryScores {
+ public:
+  __device__ __forceinline__ QueryScores(unsigned char* tile, int first_key)
+      : chunk_(first_key % kKeysOfPanel / 4 + score::fragment_row(0) % 2),
+        panel_(tile + first_key / kKeysOfPanel * Tile::kPanelBytes + score::fragment_row(0) / 2 * 4) {}
+
+  /// Register i of an accumulator whose columns are queries from `first_query` on.
+  __device__ __forceinline__ float& at(int first_query, int i) const {
+    const int query = first_query + i / 4 * 8 + score::fragment_column() + i % 2;
+    return *reinterpret_cast<float*>(panel_ + Tile::offset(query, chunk_ + i / 2 % kRowsPerThread * 2));
+  }
+
+ private:
+  static constexpr int kKeysOfPanel = Tile::kPanelColumns / 2;
+  const int chunk_;
+  unsigned char* const panel_;
+};
+
+/// Scores of sixteen keys from first_key on to such a tile.
+template <typename Tile, int count>
+__device__ __forceinline__ void store_query_scores(unsigned char* tile, int first_key, int first_query,
+                                                   const float (&x)[count]) {
+  const QueryScores<Tile> scores(tile, first_key);
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    scores.at(first_query, i) = x[i];
   }
 }
 

@@ -8,16 +8,18 @@
 namespace strobe::sm80::backward {
 
 template <Config C>
-using KTile = Swizzled<block_n(C), C.head_dim>;
+using KTile = Swizzled<block_n(C), halves(C, C.head_dim)>;
 template <Config C>
-using VTile = Swizzled<block_n(C), C.head_dim_v>;
+using VTile = Swizzled<block_n(C), halves(C, C.head_dim_v)>;
 template <Config C>
-using QTile = Swizzled<C.block_m, C.head_dim>;
+using QTile = Swizzled<C.block_m, halves(C, C.head_dim)>;
 template <Config C>
-using DoTile = Swizzled<C.block_m, C.head_dim_v>;
-/// P^T or dS^T: rows are keys.
+using DoTile = Swizzled<C.block_m, halves(C, C.head_dim_v)>;
+/// P^T or dS^T: rows are keys. Of float32, which ldmatrix does not transpose, dS: rows are queries.
+constexpr bool has_query_rows(const Config& c) { return c.rule.element == Element::fp32; }
 template <Config C>
-using ScoreTile = Swizzled<block_n(C), C.block_m>;
+using ScoreTile =
+    Swizzled<has_query_rows(C) ? C.block_m : block_n(C), has_query_rows(C) ? halves(C, block_n(C)) : C.block_m>;
 
 constexpr int kWorkBytes = 64;
 constexpr int kBarrierBytes = 8;
@@ -41,12 +43,12 @@ struct SmemPlan {
 
 constexpr SmemPlan smem_plan(const Config& c) {
   SmemPlan plan;
-  plan.q_bytes = c.block_m * c.head_dim * kElementBytes;
-  plan.do_bytes = c.block_m * c.head_dim_v * kElementBytes;
+  plan.q_bytes = c.block_m * halves(c, c.head_dim) * kElementBytes;
+  plan.do_bytes = c.block_m * halves(c, c.head_dim_v) * kElementBytes;
   plan.row_bytes = c.block_m * 4;
-  const int score_bytes = block_n(c) * c.block_m * kElementBytes;
-  plan.v = plan.k + block_n(c) * c.head_dim * kElementBytes;
-  plan.q = plan.v + block_n(c) * c.head_dim_v * kElementBytes;
+  const int score_bytes = block_n(c) * halves(c, c.block_m) * kElementBytes;
+  plan.v = plan.k + block_n(c) * halves(c, c.head_dim) * kElementBytes;
+  plan.q = plan.v + block_n(c) * halves(c, c.head_dim_v) * kElementBytes;
   plan.d_o = plan.q + c.stages * plan.q_bytes;
   plan.ds = plan.d_o + c.stages * plan.do_bytes;
   plan.p = plan.ds + score_bytes;
@@ -59,6 +61,6 @@ constexpr SmemPlan smem_plan(const Config& c) {
 }
 
 /// Shared memory of the kernel that converts dQ: one block of it.
-constexpr int finish_smem_bytes(const Config& c) { return c.block_m * c.head_dim * kElementBytes; }
+constexpr int finish_smem_bytes(const Config& c) { return c.block_m * halves(c, c.head_dim) * kElementBytes; }
 
 }  // namespace strobe::sm80::backward

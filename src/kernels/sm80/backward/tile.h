@@ -52,8 +52,8 @@ class TileBackward {
       compute_parts(dk, dv, step, before_stores);
       if constexpr (C.column_warps > 1) {
         ptx::barrier_cta_sync(1 + warp_ / C.column_warps, C.column_warps * kWarpSize);
-        add_stored<DoTile<C>>(dv, smem_ + kPlan.p, output_gradients());
-        add_stored<QTile<C>>(dk, smem_ + kPlan.ds, queries());
+        add_stored<DoTile<C>>(dv, kPlan.p, output_gradients());
+        add_stored<QTile<C>>(dk, kPlan.ds, queries());
       }
       if constexpr (C.stages == 1) {
         barriers_.arrive(barriers_.ready());
@@ -115,9 +115,9 @@ class TileBackward {
 #pragma unroll
       for (int f = 0; f < fragments(C); ++f) {
         const int key = key_row() + f * kFragmentRows;
-        store_scores<ScoreTile<C>>(shared_memory() + kPlan.ds, key, row / kStep, ds[f]);
+        store_operand(kPlan.ds, key, row, ds[f]);
         if constexpr (C.column_warps > 1) {
-          store_scores<ScoreTile<C>>(shared_memory() + kPlan.p, key, row / kStep, p[f]);
+          store_operand(kPlan.p, key, row, p[f]);
         }
       }
       if (C.stages > 1 && part == kParts - 1) {
@@ -127,6 +127,15 @@ class TileBackward {
         add_operands<DoTile<C>>(dv, p, output_gradients(), row);
         add_operands<QTile<C>>(dk, ds, queries(), row);
       }
+    }
+  }
+
+  /// Keys from `key` on and queries from `row` on of a tile of scores.
+  __device__ __forceinline__ static void store_operand(int tile, int key, int row, const Operand<C>& x) {
+    if constexpr (has_query_rows(C)) {
+      store_query_scores<ScoreTile<C>>(shared_memory() + tile, key, row, x);
+    } else {
+      store_scores<ScoreTile<C>>(shared_memory() + tile, key, row / kStep, x);
     }
   }
 
@@ -162,6 +171,31 @@ class TileBackward {
   template <typename Tile, int registers>
   __device__ __forceinline__ void add_operands(float (&sum)[fragments(C)][registers],
                                                const Operand<C> (&x)[fragments(C)], uint32_t b, int row) const {
+    if constexpr (C.rule.element == Element::fp32) {
+      add_split_operands<Tile>(sum, x, b, row);
+    } else {
+      add_packed_operands<Tile>(sum, x, b, row);
+    }
+  }
+
+  template <typename Tile, int registers>
+  __device__ __forceinline__ void add_split_operands(float (&sum)[fragments(C)][registers],
+                                                     const Operand<C> (&x)[fragments(C)], uint32_t b, int row) const {
+    const uint32_t first = split_v_operand<Tile>(b) + row * Tile::kRowBytes;
+#pragma unroll
+    for (int step = 0; step < C.part_m / kStep; ++step) {
+      SplitOperand a[fragments(C)];
+#pragma unroll
+      for (int f = 0; f < fragments(C); ++f) {
+        to_operand(a[f], x[f], step);
+      }
+      split_product_step<Tile::kRowBytes, Tile::kPanelBytes>(sum, a, first + step * kStep * Tile::kRowBytes);
+    }
+  }
+
+  template <typename Tile, int registers>
+  __device__ __forceinline__ void add_packed_operands(float (&sum)[fragments(C)][registers],
+                                                      const Operand<C> (&x)[fragments(C)], uint32_t b, int row) const {
     const uint32_t first = v_operand<Tile>(b) + row * Tile::kRowBytes;
 #pragma unroll
     for (int step = 0; step < C.part_m / kStep; ++step) {
@@ -174,11 +208,40 @@ class TileBackward {
     }
   }
 
-  /// Adds what the warps that share these keys have stored, x^T, times dO or Q, in this warp's columns.
+  /// Adds what the warps that share these keys have stored, x^T, times dO or Q, in this warp's columns. `x`: the tile
+  /// of scores.
   template <typename Tile, int registers>
-  __device__ __forceinline__ void add_stored(float (&sum)[fragments(C)][registers], uint32_t x, uint32_t b) const {
+  __device__ __forceinline__ void add_stored(float (&sum)[fragments(C)][registers], int x, uint32_t b) const {
+    if constexpr (has_query_rows(C)) {
+      add_stored_floats<Tile>(sum, x, b);
+    } else {
+      add_stored_pairs<Tile>(sum, x, b);
+    }
+  }
+
+  template <typename Tile, int registers>
+  __device__ __forceinline__ void add_stored_floats(float (&sum)[fragments(C)][registers], int x, uint32_t b) const {
+    constexpr int kPanelColumns = Tile::kPanelColumns / 2;
+    const QueryScores<ScoreTile<C>> scores(shared_memory() + x, key_row());
+    const uint32_t first =
+        split_v_operand<Tile>(b) + column_warp() * (registers * 2 / kPanelColumns) * Tile::kPanelBytes;
+#pragma unroll 1  // else ptxas mixes steps, and runs out of registers
+    for (int step = 0; step < C.block_m / kStep; ++step) {
+      float of_step[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        of_step[i] = scores.at(step * kStep, i);
+      }
+      SplitOperand a[fragments(C)];
+      to_operand(a[0], of_step, 0);
+      split_product_step<Tile::kRowBytes, Tile::kPanelBytes>(sum, a, first + step * kStep * Tile::kRowBytes);
+    }
+  }
+
+  template <typename Tile, int registers>
+  __device__ __forceinline__ void add_stored_pairs(float (&sum)[fragments(C)][registers], int x, uint32_t b) const {
     constexpr int kPairs = registers * 2 / kStep;
-    const uint32_t first = a_operand<ScoreTile<C>>(x, key_row());
+    const uint32_t first = a_operand<ScoreTile<C>>(smem_ + x, key_row());
     const TileColumns<Tile, kPairs> columns(v_operand<Tile>(b), column_warp() * kPairs);
 #pragma unroll
     for (int step = 0; step < C.block_m / kStep; ++step) {

@@ -66,6 +66,9 @@ constexpr bool folds(const Config& c) { return c.segment_blocks > 0 && !splits(c
 /// What a thread of such a CTA keeps: vectors of four floats of O, and for each fragment its rows' maxima and sums.
 constexpr int kept_vectors(const Config& c) { return fragments(c) * (c.head_dim_v / 8 + 1); }
 
+/// 16-bit columns of a row of as many elements: what tiles and copies count.
+constexpr int halves(const Config& c, int columns) { return columns * halves_of(c.rule.element); }
+
 constexpr bool converts(const Config& c) { return c.stored != c.rule.element; }
 
 /// Blocks on their way while one is in use. A stage is free as soon as its block is converted.

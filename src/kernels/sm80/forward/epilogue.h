@@ -26,7 +26,9 @@ __device__ __forceinline__ void store_max_logits(const Params& params, const Til
 #pragma unroll
     for (int r = 0; r < kRowsPerThread; ++r) {
       const int row = first_row + score::fragment_row(r);
-      if (row < used_rows<C>(work)) {
+      // Of float32 rows with a score that is not a number are computed again.
+      const bool told = C.rule.element != Element::fp32 || !isnan(softmax.sum[r]);
+      if (row < used_rows<C>(work) && told) {
         store_max_logit<C>(params, work, row, softmax.top[r]);
       }
     }
@@ -64,7 +66,7 @@ __device__ __forceinline__ void finish_rows(const Params& params, const TileWork
 }
 
 /// Sixteen rows to their place in the warp's tile: o[4 j + 2 r + c] * factor[r], or 0 where not `sees`. False if this
-/// thread of a masked variant had a value that is not finite.
+/// thread of a repaired variant had a value that is not finite.
 template <Config C>
 __device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, const float (&o)[C.head_dim_v / 2],
                                            const float (&factor)[kRowsPerThread], const bool (&sees)[kRowsPerThread]) {
@@ -88,6 +90,28 @@ __device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, c
   return (zero & 0x7fff7fffU) == 0;
 }
 
+/// The same of float32, which lies as score/fragment.h says.
+template <Config C>
+  requires(C.rule.element == Element::fp32)
+__device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, const float (&o)[C.head_dim_v / 2],
+                                           const float (&factor)[kRowsPerThread], const bool (&sees)[kRowsPerThread]) {
+  float zero = 0.0F;  // NaN if a value is not finite
+#pragma unroll
+  for (int r = 0; r < kRowsPerThread; ++r) {
+#pragma unroll
+    for (int j = 0; j < C.head_dim_v / 2 / score::kWideRegisters; ++j) {
+      const auto value = [&](int i) { return sees[r] ? o[score::wide_register(j, r, i)] * factor[r] : 0.0F; };
+      const float4 four = make_float4(value(0), value(1), value(2), value(3));
+      zero = __fmaf_rn(four.x, 0.0F, __fmaf_rn(four.y, 0.0F, zero));
+      zero = __fmaf_rn(four.z, 0.0F, __fmaf_rn(four.w, 0.0F, zero));
+      const int chunk = 2 * static_cast<int>(threadIdx.x % 4) + j % 2;
+      const int at = OTile<C>::offset(first_row + score::fragment_row(r), chunk) + j / 2 * OTile<C>::kPanelBytes;
+      *reinterpret_cast<float4*>(tile + at) = four;
+    }
+  }
+  return zero == 0.0F;
+}
+
 /// The warp's tile to global memory, whole rows at a time.
 template <Config C>
 __device__ __forceinline__ void store_rows(const Params& params, const TileWork& work, const unsigned char* tile,
@@ -104,7 +128,7 @@ __device__ __forceinline__ void store_rows(const Params& params, const TileWork&
 #pragma unroll
     for (int panel = 0; panel < Tile::kPanels; ++panel) {
       const int column = (panel * Tile::kChunks + chunk) * kChunkElements;
-      if (column < params.head_dim_v) {
+      if (column < halves(C, params.head_dim_v)) {
         *reinterpret_cast<uint4*>(to + column) =
             *reinterpret_cast<const uint4*>(tile + Tile::offset(row, chunk) + panel * Tile::kPanelBytes);
       }
@@ -115,7 +139,7 @@ __device__ __forceinline__ void store_rows(const Params& params, const TileWork&
 /// Rows of a tile, [first, end), none of which sees a key, by the whole CTA.
 template <Config C>
 __device__ __forceinline__ void store_nothing(const Params& params, const TileWork& work, int first, int end) {
-  const int chunks = params.head_dim_v / kChunkElements;
+  const int chunks = halves(C, params.head_dim_v) / kChunkElements;
   for (int i = threadIdx.x; i < (end - first) * chunks; i += threads_per_block(C)) {
     const int row = first + i / chunks;
     *reinterpret_cast<uint4*>(query_row<C>(params.o, params, work, row) + i % chunks * kChunkElements) =
@@ -153,7 +177,7 @@ __device__ __forceinline__ void store_without_keys(const Params& params, const T
   store_nothing_visible<C>(params, work);
 }
 
-/// Sixteen rows of this CTA's part of a tile. False if a value of a masked variant is not finite.
+/// Sixteen rows of this CTA's part of a tile. False if a value of a repaired variant is not finite.
 template <Config C>
 __device__ __forceinline__ bool store_part_rows(const Params& params, const TileWork& work, int first_row,
                                                 Softmax<C>& softmax, const float (&o)[C.head_dim_v / 2]) {

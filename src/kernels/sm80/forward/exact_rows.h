@@ -6,7 +6,7 @@
 #include "kernels/score/exact_row.h"
 #include "kernels/sequence/cache.h"
 #include "kernels/sequence/stored_rows.h"
-#include "kernels/sm80/forward/tile_work.h"
+#include "kernels/sm80/forward/epilogue.h"
 
 namespace strobe::sm80::forward {
 
@@ -54,6 +54,19 @@ __device__ __forceinline__ auto element_rows(const Params& params, const TileWor
   }
 }
 
+/// LSE and largest score of a row that was computed again.
+template <Config C>
+__device__ __forceinline__ void store_row_numbers(const Params& params, const TileWork& work, int row, float lse,
+                                                  float top_log2) {
+  if (lane_of_warp() != 0) {
+    return;
+  }
+  store_lse<C>(params, work, row, lse);
+  if constexpr (C.rule.max_logits) {
+    store_max_logit<C>(params, work, row, top_log2 / score::remaining_scale<C.rule>(params.score));
+  }
+}
+
 /// Computes again those of this warp's rows that are not finite, after it has stored them.
 template <Config C>
 __device__ __forceinline__ void repair_rows(const Params& params, const TileWork& work, int first_row) {
@@ -62,8 +75,11 @@ __device__ __forceinline__ void repair_rows(const Params& params, const TileWork
   for (int row = first_row; row < min(first_row + C.rows_per_warp, used_rows<C>(work)); ++row) {
     unsigned short* stored = query_row<C>(params.o, params, work, row);
     if (!score::row_is_finite<C.rule.element>(stored, params.head_dim_v)) {
-      score::recompute_row<C.rule, C.head_dim_v>(params.score, params.blocks, exact_row<C>(params, work, row), stored,
-                                                 element_rows<C>(params, work));
+      const score::RecomputedRow result = score::recompute_row<C.rule, C.head_dim_v>(
+          params.score, params.blocks, exact_row<C>(params, work, row), stored, element_rows<C>(params, work));
+      if constexpr (C.rule.element == Element::fp32) {  // else scores that are not finite are what they should be
+        store_row_numbers<C>(params, work, row, result.lse, result.top_log2);
+      }
     }
   }
 }

@@ -174,7 +174,10 @@ class KeyValueLoader {
 
   static constexpr int kThreads = threads_per_group(C);
 
-  static constexpr int kElementsOfCopied = converts(C) ? 2 : 1;  // copies count 16 bits
+  /// Copies count 16 bits.
+  __device__ __forceinline__ static int copied(int head_dim) {
+    return converts(C) ? head_dim / 2 : halves(C, head_dim);
+  }
 
   __device__ __forceinline__ static uint32_t tiles() { return shared_address(shared_memory()); }
   __device__ __forceinline__ static uint32_t keys(int stage) {
@@ -196,10 +199,10 @@ class KeyValueLoader {
   }
 
   __device__ __forceinline__ void start_keys(int stage, int n) const {
-    start_rows<CopiedKTile<C>>(keys(stage), params_.k, rows().keys, n, params_.head_dim / kElementsOfCopied);
+    start_rows<CopiedKTile<C>>(keys(stage), params_.k, rows().keys, n, copied(params_.head_dim));
   }
   __device__ __forceinline__ void start_values(int stage, int n) const {
-    start_rows<CopiedVTile<C>>(values(stage), params_.v, rows().values, n, params_.head_dim_v / kElementsOfCopied);
+    start_rows<CopiedVTile<C>>(values(stage), params_.v, rows().values, n, copied(params_.head_dim_v));
   }
 
   template <typename Tile>
@@ -298,7 +301,7 @@ class KeyValueLoader {
 template <Config C>
 class Queries {
  public:
-  static constexpr int kSteps = C.head_dim / kStep;
+  static constexpr int kSteps = halves(C, C.head_dim) / kStep;  // of 32 bytes
 
   /// Starts the copy; `tile`: of this warp.
   __device__ __forceinline__ Queries(const Params& params, const TileWork& work, uint32_t tile, int first_row)
@@ -310,9 +313,11 @@ class Queries {
     }
     if constexpr (C.packed_heads == 1) {
       start_copy<QTile<C>, C.rows_per_warp, kWarpSize>(tile, query_row<C>(params.q, params, work, first_row),
-                                                       params.q.row_stride, work.q.used - first_row, params.head_dim);
+                                                       params.q.row_stride, work.q.used - first_row,
+                                                       halves(C, params.head_dim));
     } else {
-      start_scattered_copy<QTile<C>, C.rows_per_warp, kWarpSize>(tile, params.q.data, params.head_dim, [&](int row) {
+      const int columns = halves(C, params.head_dim);
+      start_scattered_copy<QTile<C>, C.rows_per_warp, kWarpSize>(tile, params.q.data, columns, [&](int row) {
         return first_row + row < used_rows<C>(work) ? query_row<C>(params.q, params, work, first_row + row) : nullptr;
       });
     }

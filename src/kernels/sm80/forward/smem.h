@@ -9,18 +9,18 @@
 namespace strobe::sm80::forward {
 
 template <Config C>
-using QTile = Swizzled<C.rows_per_warp, C.head_dim>;  // of one warp
+using QTile = Swizzled<C.rows_per_warp, halves(C, C.head_dim)>;  // of one warp
 template <Config C>
-using OTile = Swizzled<C.rows_per_warp, C.head_dim_v>;
+using OTile = Swizzled<C.rows_per_warp, halves(C, C.head_dim_v)>;
 template <Config C>
-using KTile = Swizzled<C.block_n, C.head_dim>;
+using KTile = Swizzled<C.block_n, halves(C, C.head_dim)>;
 template <Config C>
-using VTile = Swizzled<C.block_n, C.head_dim_v>;
+using VTile = Swizzled<C.block_n, halves(C, C.head_dim_v)>;
 
 /// Columns of a block as it is copied, in 16 bits: pairs of stored elements fill whole panels.
 constexpr int copied_columns(const Config& c, int head_dim) {
   constexpr int kPanel = 32;
-  return converts(c) ? (head_dim / 2 + kPanel - 1) / kPanel * kPanel : head_dim;
+  return converts(c) ? (head_dim / 2 + kPanel - 1) / kPanel * kPanel : halves(c, head_dim);
 }
 template <Config C>
 using CopiedKTile = Swizzled<C.block_n, copied_columns(C, C.head_dim)>;
@@ -55,7 +55,8 @@ struct SmemPlan {
 
 constexpr SmemPlan smem_plan(const Config& c) {
   SmemPlan plan;
-  plan.warp_bytes = c.rows_per_warp * (c.head_dim > c.head_dim_v ? c.head_dim : c.head_dim_v) * kElementBytes;
+  const int widest = c.head_dim > c.head_dim_v ? c.head_dim : c.head_dim_v;
+  plan.warp_bytes = c.rows_per_warp * halves(c, widest) * kElementBytes;
   plan.k_bytes = c.block_n * copied_columns(c, c.head_dim) * kElementBytes;
   plan.v_bytes = c.block_n * copied_columns(c, c.head_dim_v) * kElementBytes;
   plan.wide_k_bytes = converts(c) ? c.block_n * c.head_dim * kElementBytes : 0;

@@ -12,6 +12,7 @@
 #include "kernels/sm80/forward/kept_rows.h"
 #include "kernels/sm80/forward/loader.h"
 #include "kernels/sm80/forward/merge.h"
+#include "kernels/sm80/forward/probabilities.h"
 
 namespace strobe::sm80::forward {
 
@@ -90,26 +91,57 @@ class TileForward {
     const bool sees = (!masked || rows_see(n)) && loader_.walk().shows(n, row_warp());
     Scores s;
     if (sees) {
-      gemm_scores<C.rule.element, KTile<C>, Queries<C>::kSteps>(s, queries_, k_operand<KTile<C>>(loader_.keys()));
+      multiply_queries(s);
     }
     loader_.after_scores(n);
     if (sees) {
       transform<masked>(s, rules, n);
       shift(o, softmax, s);
-#pragma unroll
-      for (int step = 0; step < C.block_n / kStep; ++step) {
-        uint32_t p[fragments(C)][4];
-#pragma unroll
-        for (int f = 0; f < fragments(C); ++f) {
-          softmax[f].exponentiate(s[f], step, score::remaining_scale<C.rule>(params_.score));
-          score::to_operand<C.rule.element>(p[f], s[f], step);
-          rules.of[f].dropout.apply(p[f], n, step);
-        }
-        output_step<C.rule.element, VTile<C>>(o, p, v_operand<VTile<C>>(loader_.values()), step);
-      }
+      multiply_values(o, softmax, rules, s, n);
     }
     loader_.end_step();
     return loader_.walk().before(n);
+  }
+
+  /// S = Q K^T.
+  __device__ __forceinline__ void multiply_queries(Scores& s) const {
+    const uint32_t k = k_operand<KTile<C>>(loader_.keys());
+    if constexpr (C.rule.element == Element::fp32) {
+      split_gemm_scores<KTile<C>, Queries<C>::kSteps>(s, queries_, k);
+    } else {
+      gemm_scores<C.rule.element, KTile<C>, Queries<C>::kSteps>(s, queries_, k);
+    }
+  }
+
+  /// O += P V of block n, P being the exponentials of its scores.
+  __device__ __forceinline__ void multiply_values(Output& o, Softmax<C> (&softmax)[fragments(C)], WarpRules<C>& rules,
+                                                  Scores& s, int n) const {
+#pragma unroll 1
+    for (int first = 0; first < C.block_n / kStep; first += kStepsAtOnce<C>) {
+#pragma unroll
+      for (int i = 0; i < kStepsAtOnce<C>; ++i) {
+        typename Probabilities<C>::Operand p[fragments(C)];
+#pragma unroll
+        for (int f = 0; f < fragments(C); ++f) {
+          softmax[f].exponentiate(s[f], i, score::remaining_scale<C.rule>(params_.score));
+          Probabilities<C>::to_operand(p[f], s[f], rules.of[f].dropout, n, first, i);
+        }
+        Probabilities<C>::multiply_values(o, p, loader_.values(), first + i);
+      }
+      next_scores(s);
+    }
+  }
+
+  /// The scores of later steps take the place of those that are done with.
+  __device__ __forceinline__ static void next_scores(Scores& s) {
+    constexpr int kRegisters = 8 * kStepsAtOnce<C>;
+#pragma unroll
+    for (int f = 0; f < fragments(C); ++f) {
+#pragma unroll
+      for (int i = 0; i + kRegisters < C.block_n / 2; ++i) {
+        s[f][i] = s[f][i + kRegisters];
+      }
+    }
   }
 
   // Masked steps are few. What they need to know of the tile is found anew in each, and takes no registers from others.
@@ -197,7 +229,7 @@ class TileForward {
         for (int f = 0; f < fragments(C); ++f) {
           finite &= store_part_rows<C>(params_, work, first + f * kFragmentRows, softmax[f], o[f]);
         }
-        if (is_masked(C.rule) && !__all_sync(kFullWarp, finite)) {
+        if (is_repaired(C.rule) && !__all_sync(kFullWarp, finite)) {
           repair_part<C>(params_, work, first);
         }
         return;
@@ -212,7 +244,7 @@ class TileForward {
     }
     meet_lanes<C>();
     store_rows<C>(params_, work, staging(), first);
-    if constexpr (is_masked(C.rule)) {
+    if constexpr (is_repaired(C.rule)) {
       if (!__all_sync(kFullWarp, finite)) {
         repair_rows<C>(params_, work, first);
       }

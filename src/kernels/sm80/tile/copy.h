@@ -31,8 +31,8 @@ struct CopyLane {
   }
 };
 
-/// Starts copying `rows` rows of a head, of which `left` exist, with `columns` columns each; what does not exist
-/// becomes zeros. `data`: the first row.
+/// Starts copying `rows` rows of a head, of which `left` exist, with `columns` columns of 16 bits each; what does not
+/// exist becomes zeros. `data`: the first row.
 template <typename Tile, int rows, int threads>
 __device__ __forceinline__ void start_copy(uint32_t tile, const unsigned short* data, long long row_stride, int left,
                                            int columns) {

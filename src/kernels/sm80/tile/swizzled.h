@@ -5,12 +5,13 @@
 
 namespace strobe::sm80 {
 
-constexpr int kChunkBytes = 16;  // what one lane copies, and one row of an 8 x 8 matrix
-constexpr int kElementBytes = 2;
+constexpr int kChunkBytes = 16;   // what one lane copies, and one row of an 8 x 8 matrix
+constexpr int kElementBytes = 2;  // of what tiles and copies count: 16 bits
 constexpr int kChunkElements = kChunkBytes / kElementBytes;
 
-/// Rows of `columns` 16-bit elements, in panels of 64 columns, or 32 where `columns` is no multiple of 64. The chunks
-/// of a panel's row are permuted by the row's number: eight rows of one column of chunks lie in different banks.
+/// Rows of `columns` 16-bit elements or halves, in panels of 64 columns, or 32 where `columns` is no multiple of 64.
+/// The chunks of a panel's row are permuted by the row's number: eight rows of one column of chunks lie in different
+/// banks.
 template <int rows, int columns>
 struct Swizzled {
   static constexpr int kPanelColumns = columns % 64 == 0 ? 64 : 32;

@@ -11,6 +11,7 @@
 #include "kernels/sm80/backward/smem.h"
 #include "plan_options.h"
 #include "sm80/backward_variant.h"
+#include "sm80/supported.h"
 
 namespace strobe::sm80 {
 namespace {
@@ -119,9 +120,31 @@ TEST(Sm80BackwardPlan, NothingToComputeIsNoLaunch) {
 
 TEST(Sm80BackwardPlan, NamesWhatTheEngineLacks) {
   AttentionProblem problem = problem_of(64, 64, 64);
+  problem.pass = Pass::backward;
   problem.dtype = DType::float32;
+  problem.head_dim = 136;
   EXPECT_EQ(backward_config(problem, kDevices[0].shape).status().message(),
-            "q is float32: the gpu engine computes in float16 and bfloat16");
+            "head_dim is 136 and q is float32: the sm80 kernels have gradients up to 128");
+}
+
+TEST(Sm80BackwardPlan, FloatsFitEveryDevice) {
+  for (const auto& [name, shape] : kDevices) {
+    for (std::int64_t head_dim = 8; head_dim <= 128; head_dim += 8) {
+      for (const std::int64_t head_dim_v : {std::int64_t{32}, std::int64_t{128}, head_dim}) {
+        for (AttentionProblem problem : test::problems_with_options(problem_of(1000, head_dim, head_dim_v))) {
+          problem.dtype = DType::float32;
+          problem.pass = Pass::backward;
+          if (!check_supported(problem).ok()) continue;  // dropout with a window
+          const backward::Config config = backward_config_of(problem, shape);
+          SCOPED_TRACE(std::string(name) + "\n" + explain(problem, shape, backward_plan(problem, shape, config)));
+          EXPECT_TRUE(is_consistent(config));
+          EXPECT_GE(config.head_dim, head_dim);
+          EXPECT_GE(config.head_dim_v, head_dim_v);
+          EXPECT_LE(smem_plan(config).total_bytes, shared_bytes_of(shape, config.ctas_per_sm));
+        }
+      }
+    }
+  }
 }
 
 TEST(Sm80BackwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {

@@ -3,6 +3,8 @@
 // kernel of one device, one shape and some options; seeds.h says how seeds are chosen.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 
 #include "attention/random.h"
@@ -25,7 +27,12 @@ namespace {
 AttentionProblem random_problem(Random& random) {
   const std::int64_t head_dim = random.one_of<std::int64_t>({32, 64, 64, 96, 128, 128, 128, 192, 256, 256});
   AttentionProblem problem = problem_of(4096, head_dim, head_dim == 192 ? 128 : head_dim);
-  problem.dtype = random.one_of({DType::bfloat16, DType::float16});
+  problem.dtype = random.one_of({DType::bfloat16, DType::float16, DType::float32});
+  if (number_from("STROBE_FLOAT32", 0) != 0) problem.dtype = DType::float32;
+  if (problem.dtype == DType::float32) {
+    problem.head_dim_v = std::min<std::int64_t>(problem.head_dim_v, 128);
+    if (problem.head_dim_v > 64 && (problem.window.left >= 0 || problem.chunk > 0)) problem.dropout = 0.0F;
+  }
   problem.causal = random.one_of({CausalMask::none, CausalMask::bottom_right});
   if (random.chance(0.25)) problem.window = {100, 50};
   if (random.chance(0.15)) problem.chunk = 200;
@@ -66,6 +73,12 @@ AttentionProblem few_queries_of(AttentionProblem problem, Random& random) {
   return problem;
 }
 
+/// What the backward takes of float32.
+AttentionProblem narrow_floats(AttentionProblem problem) {
+  if (problem.dtype == DType::float32) problem.head_dim = std::min<std::int64_t>(problem.head_dim, 128);
+  return problem;
+}
+
 /// A kernel of a plan for the problem, or of a few queries in its place: half of them of the forward.
 Result<runtime::Variant> variant_for(const AttentionProblem& problem, const gpu::DeviceShape& shape, Random& random) {
   if (problem.has_tree_mask || random.chance(0.5)) {
@@ -75,7 +88,7 @@ Result<runtime::Variant> variant_for(const AttentionProblem& problem, const gpu:
     if (!config.ok()) return config.status();
     return sm80::forward_variant(*config, shape);
   }
-  const Result<sm80::backward::Config> config = sm80::backward_config(problem, shape);
+  const Result<sm80::backward::Config> config = sm80::backward_config(narrow_floats(problem), shape);
   if (!config.ok()) return config.status();
   if (config->rule.bias && random.chance(0.5)) return sm80::bias_gradient_variant(*config, shape);
   return random.chance(0.2) ? sm80::finish_variant(*config, shape) : sm80::backward_variant(*config, shape);
@@ -127,6 +140,7 @@ TEST_F(Sm80Compile, KeepsConvertedBlocksInRegisters) {
     const NamedDevice& device = kDevices[seed % kDevices.size()];
     AttentionProblem problem = random_problem(random);
     if (random.chance(0.5)) problem = few_queries_of(problem, random);
+    if (problem.dtype == DType::float32) problem.dtype = DType::bfloat16;
     problem.stored = {random.one_of({DType::int8, DType::float8_e4m3}), 1, 1};
     const Result<sm80::forward::Config> config = sm80::forward_config(problem, device.shape);
     ASSERT_TRUE(config.ok()) << config.status().message();

@@ -15,6 +15,7 @@
 #include "kernels/sm80/forward/smem.h"
 #include "plan_options.h"
 #include "sm80/forward_variant.h"
+#include "sm80/supported.h"
 
 namespace strobe::sm80 {
 namespace {
@@ -46,6 +47,33 @@ TEST(Sm80ForwardPlan, FitsEveryDevice) {
             EXPECT_EQ(config.rule.block_mask % config.block_n, 0);
             EXPECT_LE(block_m(config), 2 * config.rule.block_mask);
             EXPECT_EQ(config.rule.block_mask % config.rows_per_warp, 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Sm80ForwardPlan, FloatsFitEveryDevice) {
+  for (const auto& [name, shape] : kDevices) {
+    for (std::int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+      for (const std::int64_t head_dim_v : {std::int64_t{64}, std::int64_t{128}}) {
+        for (AttentionProblem problem : test::problems_with_options(problem_of(1000, head_dim, head_dim_v))) {
+          for (const std::int64_t seqlen_q : {1, 32, 64, 1000}) {
+            problem.dtype = DType::float32;
+            problem.seqlen_q = problem.total_q = seqlen_q;
+            if (!check_supported(problem).ok()) continue;  // dropout with a window
+            const forward::Config config = config_of(problem, shape);
+            SCOPED_TRACE(std::string(name) + "\n" + explain(problem, shape, forward_plan(problem, shape, config)));
+            EXPECT_LE(smem_plan(config).total_bytes, shared_bytes_of(shape, config.ctas_per_sm));
+            EXPECT_FALSE(config.q_in_registers);
+            if (config.rule.dropout) {
+              EXPECT_EQ(config.block_n % kDropoutColumns, 0);
+            }
+            if (config.rule.block_mask != 0) {
+              EXPECT_EQ(config.rule.block_mask % config.block_n, 0);
+              EXPECT_LE(block_m(config), 2 * config.rule.block_mask);
+            }
           }
         }
       }
@@ -122,8 +150,16 @@ TEST(Sm80ForwardPlan, NamesWhatTheEngineLacks) {
     change(problem);
     return std::string(forward_config(problem, kA100).status().message());
   };
-  EXPECT_EQ(message([](AttentionProblem& p) { p.dtype = DType::float32; }),
-            "q is float32: the gpu engine computes in float16 and bfloat16");
+  EXPECT_EQ(message([](AttentionProblem& p) {
+              p.dtype = DType::float32;
+              p.head_dim_v = 136;
+            }),
+            "head_dim_v is 136 and q is float32: the sm80 kernels take up to 128");
+  EXPECT_EQ(message([](AttentionProblem& p) {
+              p.dtype = DType::float32;
+              p.stored = {DType::int8, 1, 1};
+            }),
+            "k is int8 and q is float32: the gpu engine takes it beside float16 and bfloat16");
   EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 264; }),
             "head_dim is 264: the gpu engine takes multiples of 8 up to 256");
   EXPECT_EQ(message([](AttentionProblem& p) {

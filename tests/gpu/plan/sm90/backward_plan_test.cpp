@@ -311,7 +311,7 @@ TEST(Sm90BackwardPlan, UnsupportedOptionsAreNamed) {
     return std::string(backward_config(problem).status().message());
   };
   EXPECT_EQ(message([](AttentionProblem& p) { p.dtype = DType::float32; }),
-            "q is float32: the gpu engine computes in float16 and bfloat16");
+            "q is float32: the sm90 kernels compute in float16 and bfloat16; the sm80 kernels take it");
   EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 264; }),
             "head_dim is 264: the gpu engine takes multiples of 8 up to 256");
   EXPECT_EQ(message([](AttentionProblem& p) {

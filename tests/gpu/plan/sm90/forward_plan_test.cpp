@@ -79,7 +79,7 @@ TEST(Sm90ForwardPlan, NamesWhatItLacks) {
     return std::string(forward_config(problem, kH200).status().message());
   };
   EXPECT_EQ(rejection([](AttentionProblem& p) { p.dtype = DType::float32; }),
-            "q is float32: the gpu engine computes in float16 and bfloat16");
+            "q is float32: the sm90 kernels compute in float16 and bfloat16; the sm80 kernels take it");
   EXPECT_EQ(rejection([](AttentionProblem& p) { p.head_dim = 36; }),
             "head_dim is 36: the gpu engine takes multiples of 8 up to 256");
   EXPECT_EQ(rejection([](AttentionProblem& p) { p.head_dim_v = 264; }),
