@@ -52,13 +52,20 @@ int tile_registers(const backward::Config& config) {
   return gradients + scores + options;
 }
 
+/// Operands and addresses, and of float32 what a loop over steps holds; found by compiling.
+int other_registers(const backward::Config& config, const DeviceShape& shape) {
+  const ScoreRule& rule = config.rule;
+  if (rule.element != Element::fp32) return 62;
+  const int columns =
+      config.column_warps == 1 ? 28 + 22 * (int{rule.mask_left} + int{rule.varlen} + int{rule.alibi}) : 0;
+  const bool later = shape.compute_major >= 10;
+  return 110 + columns + (later ? 22 : 0) + (rule.dropout ? 32 : 0);
+}
+
 bool fits(const backward::Config& config, const DeviceShape& shape) {
   if (!is_consistent(config)) return false;
   const int registers = std::min(255, 65536 / (config.ctas_per_sm * threads_per_block(config)));
-  // Operands and addresses; found by compiling.
-  const bool later = shape.compute_major >= 10;
-  const int others = config.rule.element != Element::fp32 ? 62 : (later ? 160 : 110) + (config.rule.dropout ? 32 : 0);
-  return tile_registers(config) + others <= registers &&
+  return tile_registers(config) + other_registers(config, shape) <= registers &&
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
 }
 
@@ -86,9 +93,8 @@ std::span<const BackwardTiles> backward_tiles_of(int widest) {
 
 /// The same of float32.
 // log: sm80-float32-tiles
-constexpr BackwardTiles kNarrowFloats[] = {{8, 16, 1, 64, 32, 2, 1}, {4, 16, 1, 64, 32, 1, 2},
-                                           {4, 16, 1, 64, 32, 1, 1}, {8, 16, 1, 64, 16, 2, 1},
-                                           {4, 16, 1, 64, 16, 1, 2}, {4, 16, 1, 64, 16, 1, 1}};
+constexpr BackwardTiles kNarrowFloats[] = {
+    {8, 16, 1, 64, 32, 2, 1}, {4, 16, 1, 64, 16, 1, 2}, {4, 16, 1, 64, 16, 1, 1}, {4, 16, 2, 64, 32, 1, 1}};
 constexpr BackwardTiles kMiddleFloats[] = {{8, 16, 2, 64, 32, 1, 1},
                                            {8, 16, 2, 64, 16, 1, 1},
                                            {8, 16, 2, 32, 16, 2, 1},
@@ -99,11 +105,10 @@ std::span<const BackwardTiles> float_tiles_of(int widest) {
   return widest <= 64 ? std::span<const BackwardTiles>(kNarrowFloats) : kMiddleFloats;
 }
 
-/// As compiled. Of float32 each of a CTA's column warps has multiples of 32 columns.
-int backward_head_dim(const AttentionProblem& problem, std::int64_t head_dim, std::int64_t widest) {
+/// As compiled. Of float32 a warp has multiples of 32 columns, and two may share keys.
+int backward_head_dim(const AttentionProblem& problem, std::int64_t head_dim) {
   if (problem.dtype != DType::float32) return compiled_head_dim(head_dim);
-  const std::int64_t unit = widest <= 64 ? 32 : 64;
-  return static_cast<int>(ceil_div(head_dim, unit) * unit);
+  return head_dim <= 64 ? 64 : 128;
 }
 
 /// The first that fits. The last one does always.
@@ -147,9 +152,8 @@ Result<backward::Config> backward_config(const AttentionProblem& problem, const 
   if (Status status = check_supported(problem); !status.ok()) return status;
   backward::Config config;
   config.rule = backward_rule(problem);
-  const std::int64_t widest = std::max(problem.head_dim, problem.head_dim_v);
-  config.head_dim = backward_head_dim(problem, problem.head_dim, widest);
-  config.head_dim_v = backward_head_dim(problem, problem.head_dim_v, widest);
+  config.head_dim = backward_head_dim(problem, problem.head_dim);
+  config.head_dim_v = backward_head_dim(problem, problem.head_dim_v);
   config.ordered = problem.deterministic;
   choose_tiles(config, shape);
   const std::int64_t m_blocks = gpu::backward_blocks(problem.seqlen_q, config.block_m);

@@ -37,9 +37,10 @@ Status check_floats(const AttentionProblem& problem) {
     return gpu::unsupported("head_dim_v is {} and q is float32: the sm80 kernels take up to {}", problem.head_dim_v,
                             kWidest);
   }
-  if (problem.dropout != 0.0F && problem.head_dim_v > kWidest / 2 && gpu::score_rule(problem).mask_left) {
+  const bool has_more = problem.modifiers.has_bias || gpu::score_rule(problem).mask_left;
+  if (problem.dropout != 0.0F && problem.head_dim_v > kWidest / 2 && has_more) {
     return gpu::unsupported(
-        "dropout with a window or chunk, head_dim_v {} and q in float32: the sm80 kernels take up to {} then",
+        "dropout with a bias, window or chunk, head_dim_v {} and q in float32: the sm80 kernels take up to {} then",
         problem.head_dim_v, kWidest / 2);
   }
   if (problem.pass == Pass::backward && problem.head_dim > kWidest) {

@@ -45,7 +45,7 @@ EngineLimits gpu_limits(std::uint64_t group) {
                                      HeadDims{256, 256}, HeadDims{64, 256}})};
   if (limits.dtypes[0] == DType::float32) {
     for (std::int64_t& head_dim : limits.head_dims[0]) head_dim = std::min<std::int64_t>(head_dim, 128);
-    limits.dropout = limits.head_dims[0][1] <= 64;  // with windows, too
+    limits.dropout = limits.head_dims[0][1] <= 64;  // with bias and windows, too
   }
   limits.longest = static_cast<std::int64_t>(number_from("STROBE_LONGEST", 2000));
   return limits;

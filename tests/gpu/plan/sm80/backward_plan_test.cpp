@@ -134,7 +134,7 @@ TEST(Sm80BackwardPlan, FloatsFitEveryDevice) {
         for (AttentionProblem problem : test::problems_with_options(problem_of(1000, head_dim, head_dim_v))) {
           problem.dtype = DType::float32;
           problem.pass = Pass::backward;
-          if (!check_supported(problem).ok()) continue;  // dropout with a window
+          if (!check_supported(problem).ok()) continue;  // dropout with a bias or window
           const backward::Config config = backward_config_of(problem, shape);
           SCOPED_TRACE(std::string(name) + "\n" + explain(problem, shape, backward_plan(problem, shape, config)));
           EXPECT_TRUE(is_consistent(config));

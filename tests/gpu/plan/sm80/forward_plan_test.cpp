@@ -62,7 +62,7 @@ TEST(Sm80ForwardPlan, FloatsFitEveryDevice) {
           for (const std::int64_t seqlen_q : {1, 32, 64, 1000}) {
             problem.dtype = DType::float32;
             problem.seqlen_q = problem.total_q = seqlen_q;
-            if (!check_supported(problem).ok()) continue;  // dropout with a window
+            if (!check_supported(problem).ok()) continue;  // dropout with a bias or window
             const forward::Config config = config_of(problem, shape);
             SCOPED_TRACE(std::string(name) + "\n" + explain(problem, shape, forward_plan(problem, shape, config)));
             EXPECT_LE(smem_plan(config).total_bytes, shared_bytes_of(shape, config.ctas_per_sm));
@@ -160,6 +160,14 @@ TEST(Sm80ForwardPlan, NamesWhatTheEngineLacks) {
               p.stored = {DType::int8, 1, 1};
             }),
             "k is int8 and q is float32: the gpu engine takes it beside float16 and bfloat16");
+  EXPECT_EQ(
+      message([](AttentionProblem& p) {
+        p.dtype = DType::float32;
+        p.head_dim_v = 128;
+        p.dropout = 0.1F;
+        p.chunk = 32;
+      }),
+      "dropout with a bias, window or chunk, head_dim_v 128 and q in float32: the sm80 kernels take up to 64 then");
   EXPECT_EQ(message([](AttentionProblem& p) { p.head_dim = 264; }),
             "head_dim is 264: the gpu engine takes multiples of 8 up to 256");
   EXPECT_EQ(message([](AttentionProblem& p) {
