@@ -149,7 +149,9 @@ static_assert(std::ranges::all_of(kTensors<ForwardArguments>, [](const CallTenso
 
 [[noreturn]] void reject(std::string_view name) {
   std::string accepted;
-  const auto add = [&](std::string_view known) { accepted += fmt::format("{}{}", accepted.empty() ? "" : ", ", known); };
+  const auto add = [&](std::string_view known) {
+    accepted += fmt::format("{}{}", accepted.empty() ? "" : ", ", known);
+  };
   for (const OptionField& option : kOptionFields) add(option.name);
   for (const Keyword& keyword : kKeywords) add(keyword.name);
   raise(PyExc_TypeError, "{} is no option of a call: the options are {}", name, accepted);

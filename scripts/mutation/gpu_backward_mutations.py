@@ -159,7 +159,7 @@ JOINT = [
     KernelMutation(
         "dK is not scaled",
         f"{BACKWARD}/epilogue.h",
-        "params.scale * score_gradient_factor(C)",
+        "score::gradient_scale<C.rule>(params, work.k.used) * score_gradient_factor(C)",
         "score_gradient_factor(C)",
         "Causal128",
     ),
@@ -266,7 +266,7 @@ IN_ORDER = [
     KernelMutation(
         "dQ of the last to come is not scaled",
         f"{BACKWARD}/joint/ordered_query_warpgroup.h",
-        "params_.scale * score_gradient_factor(C)",
+        "score::gradient_scale<C.rule>(params_, keys) * score_gradient_factor(C)",
         "score_gradient_factor(C)",
         "DeterministicFull128",
     ),

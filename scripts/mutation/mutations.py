@@ -190,8 +190,8 @@ SCALES = [
     Mutation(
         "softcap does not divide the score",
         SCORE_RULE,
-        "static_cast<float>(problem.scale / softcap)",
-        "static_cast<float>(problem.scale)",
+        "static_cast<float>(product / softcap)",
+        "static_cast<float>(product)",
     ),
     Mutation(
         "dK lacks the scale",

@@ -188,6 +188,15 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
   return attention;
 }
 
+bool contradict(const std::string& one, const std::string& other) {
+  const auto forbids = [](const std::string& name, const std::string& with) {
+    if (name == "tree_mask") return with == "block_mask" || with == "backward" || with.starts_with("d_");
+    return (name.ends_with("bias") && with.starts_with("packed")) ||
+           (name.starts_with("causal") && with.starts_with("causal") && name != with);
+  };
+  return forbids(one, other) || forbids(other, one);
+}
+
 AttentionCase as_row_invariant(AttentionCase attention) {
   attention.options.row_invariant = true;
   attention.tree.reset();

@@ -35,6 +35,9 @@ struct EngineLimits {
 
 AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits = {});
 
+/// Whether random_case() never draws the two together: by their names in options_of().
+bool contradict(const std::string& one, const std::string& other);
+
 /// A case whose rows have the same bits in parts of it: row-invariant, and without what parts of a sequence have
 /// otherwise.
 AttentionCase as_row_invariant(AttentionCase attention);

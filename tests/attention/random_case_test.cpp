@@ -41,15 +41,8 @@ TEST(RandomCase, HasEveryPairOfOptions) {
   }
   for (const auto& [one, others] : counts) {
     for (const auto& [other, unused] : counts) {
-      const auto forbids = [](const std::string& name, const std::string& with) {
-        return name == "tree_mask" && (with == "block_mask" || with == "backward" || with.starts_with("d_"));
-      };
-      const bool contradict = forbids(one, other) || forbids(other, one) ||
-                              (one.ends_with("bias") && other.starts_with("packed")) ||
-                              (other.ends_with("bias") && one.starts_with("packed")) ||
-                              (one.starts_with("causal") && other.starts_with("causal") && one != other);
       const auto met = others.find(other);
-      if (contradict) {
+      if (contradict(one, other)) {
         EXPECT_EQ(met, others.end()) << one << " with " << other;
       } else {
         EXPECT_TRUE(met != others.end() && met->second >= 100) << one << " with " << other;

@@ -139,8 +139,9 @@ __device__ __forceinline__ void look_at_keys(const RowFragment& of, RowMaximum (
       const float term = of.rule.bias ? score::bias_at<element>(of.rule.bias_float32, bias,
                                                                 bias.row(of.sequence, of.head, query) + key)
                                       : 0.0F;
-      own[r].join(score::transformed(of.rule, params.score, has_product_factor(of.rule) ? s[i] * factor : s[i], slope, query + of.rows.diagonal - key, term), 1.0F,
-                  scale);
+      own[r].join(score::transformed(of.rule, params.score, has_product_factor(of.rule) ? s[i] * factor : s[i], slope,
+                                     query + of.rows.diagonal - key, term),
+                  1.0F, scale);
     }
   }
 }

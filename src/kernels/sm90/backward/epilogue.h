@@ -75,7 +75,9 @@ __device__ __forceinline__ void store_gradients(const TensorMaps& maps, const Pa
   }
   ptx::barrier_sync(kLastRead, kWarpgroupSize * (kKeyWarpgroups + 1));
   finite =
-      stage_rows<C.rule, block_n(C)>(dk, score::gradient_scale<C.rule>(params, work.k.used) * score_gradient_factor(C), work.k.used - row, k_rows) && finite;
+      stage_rows<C.rule, block_n(C)>(dk, score::gradient_scale<C.rule>(params, work.k.used) * score_gradient_factor(C),
+                                     work.k.used - row, k_rows) &&
+      finite;
   cptx::fence_proxy_async(cptx::space_shared);
   const bool repair = ptx::bar_red_or(kWarpgroup + warpgroup, kWarpgroupSize, !finite);
   if (elected) {

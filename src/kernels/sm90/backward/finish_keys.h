@@ -29,7 +29,8 @@ __device__ __forceinline__ bool convert_key_gradient(const Params& params, const
   constexpr int kColumns = kOfK ? C.head_dim : C.head_dim_v;
   const Rows& gradient = kOfK ? params.dk : params.dv;
   const int columns = kOfK ? params.head_dim : params.head_dim_v;
-  const float factor = kOfK ? params.scale * score_gradient_factor(C) : value_gradient_factor<C>(params);
+  const float factor = kOfK ? score::gradient_scale<C.rule>(params, keys.k.used) * score_gradient_factor(C)
+                            : value_gradient_factor<C>(params);
   const float4* const sums =
       own_sums((kOfK ? params.dk_sums : params.dv_sums) + key_sums_at<C>(params, keys, 0, tile, kColumns));
   const long long part_stride = static_cast<long long>(params.key_sum_blocks) * block_n(C) * kColumns / 4;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sm80/forward_plan.h"
+#include "gpu/variant/fields.h"
 
 #include <gtest/gtest.h>
 
@@ -187,18 +188,14 @@ TEST(Sm80ForwardVariant, IsCompiledForTheFirstMinorOfItsMajor) {
   for (const auto& [name, shape] : kDevices) {
     const runtime::Variant variant = forward_variant(config, shape);
     EXPECT_EQ(variant.architecture, "sm_" + std::to_string(shape.compute_major) + "0");
-    EXPECT_EQ(
-        variant.expression,
-        "strobe::sm80::forward::kernel<strobe::sm80::forward::Config{.rule = "
-        "strobe::ScoreRule{.element = strobe::Element::bf16, .mask_right = false, .mask_left = false, .chunked = "
-        "false, .varlen = false, .leftpad = false, .softcap = false, .alibi = false, .bias = false, "
-        ".bias_float32 = false, .sink = "
-        "false, .max_logits = false, .dropout = false, .block_mask = 0, .tree_mask = false, .scale_first = "
-        "false, .row_invariant = false}, .head_dim = 64, "
-        ".head_dim_v = 64, .warps = 4, .key_groups = 1, .rows_per_warp = 32, .block_n = 64, .stages = 2, "
-        ".q_in_registers = false, .ctas_per_sm = 2, .packed_heads = 1, .schedule = strobe::Schedule::rounds, "
-        ".segment_blocks = 0, .pages = false, .entries = false, .stored = strobe::Element::bf16, "
-        ".chunks_at_once = 2, .copies_first = false, .pages_ahead = false, .keeps_work = false, .debug = false}>");
+    EXPECT_EQ(variant.expression,
+              std::string("strobe::sm80::forward::kernel<strobe::sm80::forward::Config{.rule = ") +
+                  gpu::cpp_text(config.rule) +
+                  ", .head_dim = 64, .head_dim_v = 64, .warps = 4, .key_groups = 1, .rows_per_warp = 32, "
+                  ".block_n = 64, .stages = 2, .q_in_registers = false, .ctas_per_sm = 2, .packed_heads = "
+                  "1, .schedule = strobe::Schedule::rounds, .segment_blocks = 0, .pages = false, .entries = "
+                  "false, .stored = strobe::Element::bf16, .chunks_at_once = 2, .copies_first = false, "
+                  ".pages_ahead = false, .keeps_work = false, .debug = false}>");
   }
 }
 

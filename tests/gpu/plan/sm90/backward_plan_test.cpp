@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sm90/backward_plan.h"
+#include "gpu/variant/fields.h"
 
 #include <gtest/gtest.h>
 
@@ -329,17 +330,12 @@ TEST(BackwardVariant, IsSpelledFieldByField) {
   const runtime::Variant variant = backward_variant(config);
   EXPECT_EQ(variant.name, "sm90 backward (mask_right, by_roles)");
   EXPECT_EQ(variant.include, "kernels/sm90/backward/roles/kernel.h");
-  EXPECT_EQ(
-      variant.expression,
-      "strobe::sm90::backward::roles_kernel<strobe::sm90::backward::Config{.rule = strobe::ScoreRule{.element = "
-      "strobe::Element::bf16, .mask_right = true, .mask_left = false, .chunked = false, .varlen = false, .leftpad = "
-      "false, "
-      ".softcap = false, .alibi = false, .bias = false, .bias_float32 = false, .sink = false, .max_logits = false, "
-      ".dropout = false, .block_mask = 0, .tree_mask = false, .scale_first = false, .row_invariant = false}, .head_dim "
-      "= 128, "
-      ".head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, .by_roles = true, "
-      ".staged_dq = true, .ordered = false, .p_stages = 2, .ds_stages = 2, .shares_keys = false, .bias_stages = 0, "
-      ".debug = false}>");
+  EXPECT_EQ(variant.expression,
+            std::string("strobe::sm90::backward::roles_kernel<strobe::sm90::backward::Config{.rule = ") +
+                gpu::cpp_text(config.rule) +
+                ", .head_dim = 128, .head_dim_v = 128, .block_m = 64, .q_stages = 3, .do_stages = 3, "
+                ".by_roles = true, .staged_dq = true, .ordered = false, .p_stages = 2, .ds_stages = 2, "
+                ".shares_keys = false, .bias_stages = 0, .debug = false}>");
   EXPECT_EQ(
       gpu::prepare_variant({.element = Element::fp16, .varlen = true}, "sm_90a").expression,
       "strobe::auxiliary::prepare_backward<strobe::auxiliary::PrepareBackwardConfig{.element = strobe::Element::fp16, "

@@ -201,7 +201,9 @@ __device__ __forceinline__ void store_query_gradient(const QueryGradientMaps& ma
 #pragma unroll
   for (int part = 0; part < wgmma_parts(C); ++part) {
     unsigned char* part_rows = rows + part * tile_bytes(kRowsPerWarpgroup, wgmma_columns(C));
-    finite = stage_rows<C.rule, kRowsPerWarpgroup>(dq[part], score::gradient_scale<C.rule>(params, tile.k.used), tile.q.used - row, part_rows) && finite;
+    finite = stage_rows<C.rule, kRowsPerWarpgroup>(dq[part], score::gradient_scale<C.rule>(params, tile.k.used),
+                                                   tile.q.used - row, part_rows) &&
+             finite;
   }
   cptx::fence_proxy_async(cptx::space_shared);
   const bool repair = ptx::bar_red_or(kWarpgroup + warpgroup, kWarpgroupSize, !finite);

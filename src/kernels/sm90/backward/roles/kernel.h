@@ -55,8 +55,9 @@ __device__ __forceinline__ void run_role(const TensorMaps& maps, const Params& p
   // Each warpgroup's gradients leave through what the other one read.
   ptx::barrier_sync(kLastRead, kWarpgroupSize * kKeyWarpgroups);
   const int row = work.n * block_n(C);
-  const bool finite = stage_rows<C.rule, block_n(C)>(sums, role == 0 ? value_gradient_factor<C>(params) : score::gradient_scale<C.rule>(params, work.k.used),
-                                                     work.k.used - row, rows);
+  const bool finite = stage_rows<C.rule, block_n(C)>(
+      sums, role == 0 ? value_gradient_factor<C>(params) : score::gradient_scale<C.rule>(params, work.k.used),
+      work.k.used - row, rows);
   cptx::fence_proxy_async(cptx::space_shared);
   const bool repair = ptx::bar_red_or(kWarpgroup + role, kWarpgroupSize, !finite);
   if (elected) {
