@@ -52,9 +52,13 @@ struct AttentionOptions {
   bool deterministic = false;  // bit-reproducible backward; forwards and the CPU engine always are
   // Forward: the bits of a row of o and lse depend only on its query, the keys that it sees, its center and the
   // options, not on the other rows, sequences and heads of the call, nor on its layout, pages and padding. Not
-  // supported with 8-bit q, or on GPUs with a bias, dropout, a block mask or 8-bit k and v. Dropout (CPU) still draws
-  // by the row's place in the call. A backward ignores it.
+  // supported with log_length, 8-bit q, or on GPUs with a bias, dropout, a block mask or 8-bit k and v. Dropout (CPU)
+  // still draws by the row's place in the call. A backward ignores it.
   bool row_invariant = false;
+  // Log-length scaling: the scores of a sequence that has n keys are multiplied by max(1, log(n) / log(log_length)), so
+  // that attention over more keys than a model was trained on stays as sharp (Chiang and Cholak, "Overcoming a
+  // theoretical limitation of self-attention", 2022, section 5.3). At least 2; 0 turns it off. Before softcap.
+  std::int64_t log_length = 0;
 };
 
 /// What is added to the scores in both passes: s = softcap(scale * Q K^T) - slope * |center - key| + bias. `center` is

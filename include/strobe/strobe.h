@@ -78,6 +78,7 @@ typedef struct strobe_options {
   int64_t chunk;        /* chunked attention; 0: none */
   int32_t deterministic;
   int32_t row_invariant; /* 0 or 1: a row's bits do not depend on the rest of the call (attention.h) */
+  int64_t log_length;    /* log-length scaling beyond this many keys; 0: none */
 } strobe_options;
 
 /* As strobe::Sequences. A max_seqlen of 0 means unknown. */

@@ -29,6 +29,9 @@ class ScoreOptions(TypedDict, total=False):
     """A query sees the keys of its own chunk of this many positions alone; 0: no chunks."""
     softcap: Annotated[float, 0.0]
     """Scores become softcap * tanh(score / softcap); 0: they stay."""
+    log_length: Annotated[int, 0]
+    """Scores of a sequence that has n keys are multiplied by max(1, log(n) / log(log_length)), before softcap; 0: they
+    stay."""
     dropout: Annotated[float, 0.0]
     """Each probability becomes 0 with this probability and is divided by 1 - dropout otherwise. It is rounded to a
     multiple of 1/256: less than 1/512 drops nothing, and 511/512 or more, which would drop everything, is an error."""
@@ -37,7 +40,7 @@ class ScoreOptions(TypedDict, total=False):
     row_invariant: Annotated[bool, False]
     """Forward: the bits of a row of out and lse depend only on its query, the keys that it sees, its center and the
     options. A prompt in one call, in chunks or one query per call, alone or in a batch, gives the same bits. Not
-    supported with 8-bit q, or on GPUs with a bias, dropout, a block mask or 8-bit k and v."""
+    supported with log_length or 8-bit q, or on GPUs with a bias, dropout, a block mask or 8-bit k and v."""
     alibi_slopes: Tensor
     """[heads_q] or [batch, heads_q] float32: slope * distance is taken from each score."""
     bias: Tensor

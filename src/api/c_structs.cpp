@@ -99,6 +99,7 @@ Result<AttentionOptions> read_options(const strobe_options* given) {
   options.dropout = from->dropout;
   options.deterministic = from->deterministic != 0;
   options.row_invariant = from->row_invariant != 0;
+  options.log_length = from->log_length;
   return options;
 }
 

@@ -12,6 +12,7 @@
 #include "call/checked.h"
 #include "call/eight_bit.h"
 #include "call/limits.h"
+#include "call/score_rule.h"
 #include "call/tensors.h"
 
 namespace strobe::api {
@@ -60,6 +61,9 @@ Status check_options(const AttentionOptions& options) {
                    options.window.right);
   }
   if (options.chunk < 0) return invalid("chunk is {}: it must be positive, or 0 for none", options.chunk);
+  if (options.log_length < 0 || options.log_length == 1 || (options.log_length > 0 && options.row_invariant)) {
+    return invalid("log_length is {}: it must be 2 or more, or 0 for none and with row_invariant", options.log_length);
+  }
   return check_dropout(options.dropout);
 }
 
@@ -318,10 +322,11 @@ class ProblemMaker {
     problem.window = options_.window;
     problem.chunk = options_.chunk;
     problem.softcap = options_.softcap;
+    problem.log_length = options_.log_length;
     problem.dropout = options_.dropout;
     problem.deterministic = options_.deterministic;
     problem.row_invariant = options_.row_invariant;
-    return problem;
+    return with_folded_log_length(problem);
   }
 
   const NamedTensor q_, k_, v_, page_table_;

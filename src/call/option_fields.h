@@ -23,6 +23,7 @@ inline constexpr OptionField kOptionFields[] = {
     {"scale", &AttentionOptions::scale},
     {"softcap", &AttentionOptions::softcap},
     {"chunk", &AttentionOptions::chunk},
+    {"log_length", &AttentionOptions::log_length},
     {"dropout", &AttentionOptions::dropout},
     {"deterministic", &AttentionOptions::deterministic},
     {"row_invariant", &AttentionOptions::row_invariant},

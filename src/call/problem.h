@@ -78,6 +78,7 @@ struct AttentionProblem {
   Window window;
   std::int64_t chunk = 0;
   float softcap = 0.0F;
+  std::int64_t log_length = 0;  // 0: scores have no factor of their sequence's length, or `scale` has it already
   float dropout = 0.0F;
   bool deterministic = false;
   bool row_invariant = false;  // read by forwards alone

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <numbers>
@@ -27,8 +28,21 @@ struct ScoreScale {
 /// A softcap above this caps no score that float32 holds by more than its rounding, or overflows times log2(e).
 inline constexpr double kLargestSoftcap = 0x1p127;
 
-/// What products q.k of a sequence that has `keys` keys are multiplied by.
-inline float product_scale(const AttentionProblem& problem, std::int64_t /*keys*/) { return problem.scale; }
+/// What products q.k of a sequence that has `keys` keys are multiplied by: the call's scale, with log-length scaling
+/// times max(1, log(keys) / log(log_length)).
+inline float product_scale(const AttentionProblem& problem, std::int64_t keys) {
+  if (problem.log_length == 0 || keys <= problem.log_length) return problem.scale;
+  const double factor = std::log(static_cast<double>(keys)) / std::log(static_cast<double>(problem.log_length));
+  return static_cast<float>(problem.scale * factor);
+}
+
+/// Of sequences that all have as many keys the scale has the factor already.
+inline AttentionProblem with_folded_log_length(AttentionProblem problem) {
+  if (problem.packed_k || problem.has_seqused_k || problem.has_leftpad_k) return problem;
+  problem.scale = product_scale(problem, problem.seqlen_k);
+  problem.log_length = 0;
+  return problem;
+}
 
 inline ScoreScale score_scale(const AttentionProblem& problem, std::int64_t keys) {
   const float product = product_scale(problem, keys);

@@ -90,7 +90,8 @@ strobe_options options_of(const AttentionOptions& from) {
           .dropout = from.dropout,
           .chunk = from.chunk,
           .deterministic = from.deterministic ? 1 : 0,
-          .row_invariant = from.row_invariant ? 1 : 0};
+          .row_invariant = from.row_invariant ? 1 : 0,
+          .log_length = from.log_length};
 }
 
 Status status_of(strobe_code code) { return {static_cast<StatusCode>(code), strobe_last_error()}; }

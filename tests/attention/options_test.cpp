@@ -3,9 +3,13 @@
 // all its remainders.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <vector>
 
 #include "every_dtype.h"
+#include "flat_scores.h"
 
 namespace strobe::test {
 namespace {
@@ -67,6 +71,53 @@ TEST_P(PlainOptions, Softcap) {
       c.values = Values::sharp;
     });
   }
+}
+
+TEST_P(PlainOptions, LogLength) {
+  for (const float softcap : {0.0F, 5.0F}) {
+    expect_matches(square(140, 40), [&](AttentionCase& c) {
+      c.options = {.causal = CausalMask::bottom_right, .softcap = softcap, .log_length = 20};
+      c.k.seqused = {140, 63};
+      c.has_sink = true;
+      c.wants_max_logits = true;
+    });
+  }
+}
+
+// Three sequences of at most 8 keys, whose scores are 0, 1/4, 2/4, ... but for the factor.
+AttentionCase log_length_case() {
+  AttentionCase attention = flat_case(2, 8, 3);
+  attention.options.scale = 0.25F / static_cast<float>(attention.head_dim);
+  attention.options.log_length = 4;
+  return attention;
+}
+
+void expect_log_length(const AttentionCase& attention, const std::vector<std::int64_t>& lengths) {
+  FlatScores flat(attention);
+  CaseTensors& tensors = flat.tensors;
+  for (std::int64_t index = 0; index < tensors.q.size(); ++index) tensors.q.set(index, 1.0);
+  for (std::int64_t index = 0; index < tensors.k.size(); ++index) {
+    tensors.k.set(index, static_cast<double>(index / attention.head_dim % 8));
+  }
+  flat.run_forward();
+  for (std::int64_t entry = 0; entry < 3; ++entry) {
+    const double factor = std::max(1.0, std::log(static_cast<double>(lengths[entry])) / std::log(4.0));
+    std::vector<double> scores;
+    for (std::int64_t key = 0; key < lengths[entry]; ++key) scores.push_back(0.25 * factor * static_cast<double>(key));
+    double sum = 0.0;
+    for (double& score : scores) sum += score = std::exp(score);
+    for (std::int64_t key = 0; key < lengths[entry]; ++key) {
+      EXPECT_NEAR(flat.probability(1, key, 0, entry), scores[key] / sum, 2e-6) << entry << ' ' << key;
+    }
+  }
+}
+
+TEST(LogLength, MultipliesTheScoresOfLongSequences) { expect_log_length(log_length_case(), {8, 8, 8}); }
+
+TEST(LogLength, CountsTheKeysOfEachSequence) {
+  AttentionCase attention = log_length_case();
+  attention.k.seqused = {8, 5, 3};  // the last has fewer than log_length
+  expect_log_length(attention, {8, 5, 3});
 }
 
 TEST_P(PlainOptions, Scale) {

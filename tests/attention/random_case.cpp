@@ -103,6 +103,7 @@ AttentionOptions random_options(DType dtype, const EngineLimits& limits, Random&
         random.one_of({0.1F, 0.1F, 0.5F, 0.5F, 0.9F, 0.99F, 1e-6F, dtype == DType::float16 ? 0.95F : 0.998F});
   }
   options.deterministic = random.chance(0.2);
+  if (random.chance(0.2)) options.log_length = random.one_of<std::int64_t>({2, 7, 64});
   return options;
 }
 
@@ -183,6 +184,7 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
   attention.values = random.one_of({Values::normal, Values::normal, Values::outliers, Values::small, Values::sharp});
   attention.placement = random_placement(limits, random);
   attention.options.row_invariant = limits.row_invariant && random.chance(0.2);
+  if (attention.options.row_invariant) attention.options.log_length = 0;
   if (limits.tree_mask && random.chance(0.15)) draw_tree(attention, random);
   attention.seed = seed;
   return attention;
@@ -191,6 +193,7 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
 bool contradict(const std::string& one, const std::string& other) {
   const auto forbids = [](const std::string& name, const std::string& with) {
     if (name == "tree_mask") return with == "block_mask" || with == "backward" || with.starts_with("d_");
+    if (name == "row_invariant") return with == "log_length";
     return (name.ends_with("bias") && with.starts_with("packed")) ||
            (name.starts_with("causal") && with.starts_with("causal") && name != with);
   };
@@ -199,6 +202,7 @@ bool contradict(const std::string& one, const std::string& other) {
 
 AttentionCase as_row_invariant(AttentionCase attention) {
   attention.options.row_invariant = true;
+  attention.options.log_length = 0;
   attention.tree.reset();
   return attention;
 }

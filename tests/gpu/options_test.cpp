@@ -155,6 +155,24 @@ TEST_P(GpuOptions, Alibi128) {
   expect_matches(attention, {{200, 300}, {333, 65}});
 }
 
+// Of lengths that all agree, of packed sequences, and of used lengths with all that joins a score afterwards.
+TEST_P(GpuOptions, LogLength) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    AttentionCase attention = grouped_case(DType::bfloat16, head_dim, CausalMask::bottom_right);
+    attention.options.log_length = 50;
+    attention.q = {.rows = 330, .cu_seqlens = {0, 200, 330}};
+    attention.k = {.rows = 340, .cu_seqlens = {0, 300, 340}};
+    expect_matches(attention);
+  }
+  AttentionCase attention = grouped_case(DType::bfloat16, 128, CausalMask::bottom_right);
+  attention.options = {.softcap = 20.0F, .log_length = 50};
+  attention.alibi = Alibi::per_batch_and_head;
+  attention.has_sink = attention.wants_max_logits = true;
+  expect_matches(attention, {{200, 300}});
+  attention.k.seqused = {150, 40};
+  expect_matches(attention, {{100, 200}, {26, 150}});
+}
+
 TEST_P(GpuOptions, NegativeScale64) {
   AttentionCase attention = grouped_case(DType::bfloat16, 64, CausalMask::none);
   attention.options.scale = -0.3F;

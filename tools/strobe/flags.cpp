@@ -47,11 +47,18 @@ void OptionFlags::add_to(CLI::App& command) {
   add_number(command, "--softcap", others.softcap, "scores become X tanh(score / X); 0 turns it off")
       ->type_name("X")
       ->group(group);
-  add_number(command, "--scale", others.scale, "multiplies Q K^T (default 1/sqrt(head_dim))")->type_name("X")->group(group);
+  add_number(command, "--log-length", others.log_length,
+             "multiply scores of n keys by log(n) / log(N) where n is above N; 0 turns it off")
+      ->type_name("N")
+      ->group(group);
+  add_number(command, "--scale", others.scale, "multiplies Q K^T (default 1/sqrt(head_dim))")
+      ->type_name("X")
+      ->group(group);
   add_number(command, "--dropout", others.dropout, "drop each probability with this probability (see --seed)")
       ->type_name("P")
       ->group(group);
-  command.add_flag("--row-invariant", others.row_invariant, "a row's bits depend on nothing else in the call")->group(group);
+  command.add_flag("--row-invariant", others.row_invariant, "a row's bits depend on nothing else in the call")
+      ->group(group);
   command.add_flag("--max-logits", max_logits, "the largest score of each head, too")->group(group);
 }
 
@@ -71,6 +78,7 @@ std::string OptionFlags::describe() const {
   if (others.chunk != 0) parts.push_back(fmt::format("chunk {}", others.chunk));
   if (parts.empty()) parts.emplace_back("full");
   if (others.softcap != 0.0F) parts.push_back(fmt::format("softcap {}", others.softcap));
+  if (others.log_length != 0) parts.push_back(fmt::format("log length {}", others.log_length));
   if (others.scale) parts.push_back(fmt::format("scale {}", *others.scale));
   if (others.dropout != 0.0F) parts.push_back(fmt::format("dropout {}", others.dropout));
   if (others.row_invariant) parts.emplace_back("row-invariant");

@@ -2,6 +2,7 @@
 #include "gpu/params/score.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <numbers>
@@ -78,6 +79,7 @@ ScoreRule score_rule(const AttentionProblem& problem) {
                 problem.has_leftpad_k || problem.page_size != 0;
   rule.leftpad = problem.has_leftpad_k;
   rule.softcap = problem.softcap > 0.0F;
+  rule.log_length = problem.log_length > 0;
   rule.alibi = problem.modifiers.has_alibi;
   rule.bias = problem.modifiers.has_bias;
   rule.bias_float32 = rule.bias && problem.modifiers.bias_dtype == DType::float32;
@@ -86,7 +88,9 @@ ScoreRule score_rule(const AttentionProblem& problem) {
   rule.dropout = problem.dropout != 0.0F;
   rule.block_mask = static_cast<int>(problem.modifiers.block_size);
   rule.tree_mask = problem.has_tree_mask;
-  rule.scale_first = !rule.bias && scales_first(problem, rule);
+  // What a backward subtracts of the products would have to be divided by each sequence's factor.
+  const bool factor_in_backward = rule.log_length && problem.pass == Pass::backward;
+  rule.scale_first = !rule.bias && (scales_first(problem, rule) || factor_in_backward);
   rule.row_invariant = problem.pass == Pass::forward && problem.row_invariant;
   return rule;
 }
@@ -163,6 +167,9 @@ ScoreParams score_params(const AttentionProblem& problem, const ScoreModifiers& 
   params.sink = static_cast<const float*>(modifiers.sink.data);
   params.bias = bias_params(problem, modifiers.bias);
   params.dropout = dropout_params(problem, random);
+  if (problem.log_length > 0) {
+    params.log_length.inverse_log2 = static_cast<float>(1.0 / std::log2(static_cast<double>(problem.log_length)));
+  }
   return params;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where modifiers meet scores. What becomes of Q K^T before masks and softmax, in this order: the factor of its
-// sequence, softcap, the scale where it must come first, bias, ALiBi's slope; and the same of what a backward subtracts of an exponent. Masks follow in
-// mask.h, then softmax.h, then dropout of the probabilities.
+// sequence, softcap, the scale where it must come first, bias, ALiBi's slope; and the same of what a backward subtracts
+// of an exponent. Masks follow in mask.h, then softmax.h, then dropout of the probabilities.
 #pragma once
 
 #include "kernels/math/constants.h"
@@ -9,6 +9,7 @@
 #include "kernels/score/fragment.h"
 #include "kernels/score/modifiers/alibi.h"
 #include "kernels/score/modifiers/bias.h"
+#include "kernels/score/modifiers/log_length.h"
 #include "kernels/score/modifiers/softcap.h"
 #include "kernels/score/params.h"
 #include "kernels/score/rule.h"
@@ -16,9 +17,8 @@
 namespace strobe::score {
 
 /// The factor of a sequence that has `keys` keys, by which products are multiplied before all else.
-__device__ __forceinline__ float product_factor(const ScoreRule& /*rule*/, const ScoreParams& /*params*/,
-                                                int /*keys*/) {
-  return 1.0F;
+__device__ __forceinline__ float product_factor(const ScoreRule& rule, const ScoreParams& params, int keys) {
+  return rule.log_length ? log_length_factor(params.log_length, keys) : 1.0F;
 }
 
 template <ScoreRule R>
@@ -69,17 +69,17 @@ __device__ __forceinline__ float with_scale_and_bias(const ScoreRule& rule, cons
                             : score;
 }
 
-/// A single score, to be multiplied with remaining_scale(), by which `slope` is divided. `score`: with the factor of its
-/// sequence. `distance`: from the key on the query's diagonal.
+/// A single score, to be multiplied with remaining_scale(), by which `slope` is divided. `score`: with the factor of
+/// its sequence. `distance`: from the key on the query's diagonal.
 __device__ __forceinline__ float transformed(const ScoreRule& rule, const ScoreParams& params, float score, float slope,
                                              int distance, float bias) {
   score = with_scale_and_bias(rule, params, softcapped(rule, params, score), bias);
   return rule.alibi ? less_slope(score, slope, static_cast<float>(distance)) : score;
 }
 
-/// The scores of one tile, block_n keys wide: the factor of its sequence, softcap, scale where it must come first, bias and ALiBi. The second row
-/// of a thread is `query_step` queries after its first. The bias is fetched from global memory here, or comes another
-/// way.
+/// The scores of one tile, block_n keys wide: the factor of its sequence, softcap, scale where it must come first, bias
+/// and ALiBi. The second row of a thread is `query_step` queries after its first. The bias is fetched from global
+/// memory here, or comes another way.
 template <ScoreRule R, int block_n, int query_step, bool fetches_bias = R.bias>
 class Transform {
  public:

@@ -7,6 +7,7 @@
 #include "kernels/score/modifiers/bias.h"
 #include "kernels/score/modifiers/block_mask.h"
 #include "kernels/score/modifiers/dropout.h"
+#include "kernels/score/modifiers/log_length.h"
 #include "kernels/score/modifiers/softcap.h"
 #include "kernels/score/modifiers/tree_mask.h"
 
@@ -23,6 +24,7 @@ struct ScoreParams {
   const float* sink;  // sink rules: [query heads]
   BiasParams bias;
   DropoutParams dropout;
+  LogLengthParams log_length;
 };
 
 /// max_logits rules: the largest score of each sequence and query head, -inf before the kernel.

@@ -15,6 +15,7 @@ struct ScoreRule {
   bool varlen = false;      // packed sequences, used lengths, left padding or pages
   bool leftpad = false;     // keys begin behind rows that are none; varlen is on, too
   bool softcap = false;
+  bool log_length = false;     // products have a factor of how many keys their sequence has; varlen is on, too
   bool alibi = false;          // a slope per head times the distance from the diagonal
   bool bias = false;           // a tensor that is added to the scores
   bool bias_float32 = false;   // and holds float32, else what Q, K and V hold
@@ -33,7 +34,7 @@ struct ScoreRule {
 constexpr bool has_diagonal(const ScoreRule& rule) { return rule.mask_left || rule.mask_right; }
 
 /// Whether the products of a sequence are multiplied by a factor of its own before all else.
-constexpr bool has_product_factor(const ScoreRule& /*rule*/) { return false; }
+constexpr bool has_product_factor(const ScoreRule& rule) { return rule.log_length; }
 
 /// Whether a row may see none of a block's keys, or none at all.
 constexpr bool is_masked(const ScoreRule& rule) { return has_diagonal(rule) || rule.tree_mask; }

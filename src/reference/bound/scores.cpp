@@ -78,12 +78,17 @@ double scale_of(const AttentionOptions& options, std::int64_t head_dim) {
   return options.scale ? static_cast<double>(*options.scale) : 1.0 / std::sqrt(static_cast<double>(head_dim));
 }
 
-double product_scale(const AttentionOptions& options, std::int64_t head_dim, std::int64_t /*keys*/) {
-  return scale_of(options, head_dim);
+double product_scale(const AttentionOptions& options, std::int64_t head_dim, std::int64_t keys) {
+  const double scale = scale_of(options, head_dim);
+  if (options.log_length == 0 || keys <= options.log_length) return scale;
+  return scale * std::log(static_cast<double>(keys)) / std::log(static_cast<double>(options.log_length));
 }
 
-double product_scale_roundings(const AttentionOptions& /*options*/) {
-  return 2.0;  // the default scale's root and quotient
+double product_scale_roundings(const AttentionOptions& options) {
+  constexpr double kDefaultScale = 2.0;  // its root and quotient
+  // The logarithm, with a relative error of 2^-22 on a GPU; the other one's inverse; two products.
+  constexpr double kLogLength = 4.0 + 1.0 + 2.0;
+  return kDefaultScale + (options.log_length > 0 ? kLogLength : 0.0);
 }
 
 void multiply_row(const double* row, const std::vector<double>& transposed, std::int64_t columns,
@@ -154,7 +159,8 @@ Scores scores_of(std::int64_t query, const double* q, const std::vector<double>&
   for (std::size_t index = 0; index < count; ++index) {
     const double magnitude = scores.error[index];
     scores.value[index] *= scale;
-    scores.error[index] = score_error(scores.value[index], magnitude, lost[index], scale, dimensions, roundings, head.model);
+    scores.error[index] =
+        score_error(scores.value[index], magnitude, lost[index], scale, dimensions, roundings, head.model);
     if (head.options.softcap > 0.0F) apply_softcap(scores, index, head.options.softcap, head.model);
     if (head.modifiers.has_alibi() || head.modifiers.has_bias()) apply_modifiers(scores, index, query, head);
     if (head.modifiers.has_dropout()) {

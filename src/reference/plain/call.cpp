@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference/plain/call.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -31,8 +32,11 @@ ConstTensorView tree_mask_of(const Arguments&) {
 }
 
 /// What the products of Q and K of a sequence that has `keys` keys are multiplied by.
-double product_scale(const AttentionOptions& options, std::int64_t head_dim, std::int64_t /*keys*/) {
-  return options.scale ? static_cast<double>(*options.scale) : 1.0 / std::sqrt(static_cast<double>(head_dim));
+double product_scale(const AttentionOptions& options, std::int64_t head_dim, std::int64_t keys) {
+  const double scale =
+      options.scale ? static_cast<double>(*options.scale) : 1.0 / std::sqrt(static_cast<double>(head_dim));
+  if (options.log_length == 0 || keys < 1) return scale;
+  return scale * std::max(1.0, std::log(static_cast<double>(keys)) / std::log(static_cast<double>(options.log_length)));
 }
 
 /// Calls visit(head, rows, h, head_k) for every query head h of every sequence; it reads key head

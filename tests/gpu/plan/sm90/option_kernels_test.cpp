@@ -48,6 +48,11 @@ const std::vector<Option> kOptions{
        p.window.right = p.causal == CausalMask::none ? p.window.right : 0;
      }},
     {"dropout", [](AttentionProblem& p) { p.dropout = 0.1F; }},
+    {"log_length",
+     [](AttentionProblem& p) {
+       p.packed_q = p.packed_k = true;
+       p.log_length = 100;
+     }},
     {"max_logits", [](AttentionProblem& p) { p.wants_max_logits = true; }},
     {"sink", [](AttentionProblem& p) { p.modifiers.has_sink = true; }},
     {"softcap", [](AttentionProblem& p) { p.softcap = 30.0F; }},
