@@ -107,6 +107,14 @@ def test_every_kind_of_mask_and_option(sq, sk, options, call):
             np.testing.assert_allclose(got, wanted, atol=5e-6, rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("name", SQUARE)
+def test_keys_that_are_hidden_count_for_log_length(name):
+    q, k, v = inputs(24, 24)
+    want = expected(q, k, v, SQUARE[name], {"scale": np.log(24) / np.log(5) / np.sqrt(HEAD_DIM)})[:2]
+    for got, wanted in zip(call_numpy(q, k, v, SQUARE[name], {"log_length": 5}), want, strict=True):
+        np.testing.assert_allclose(got, wanted, atol=5e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 @pytest.mark.parametrize("name", ["holes", "pairs", "heads", "queries"])
 def test_floating_point_is_added(name, dtype):
