@@ -71,6 +71,12 @@ class BiasGradientFeeder {
   static constexpr BiasGradientSmemPlan kPlan = bias_gradient_smem_plan(C);
   static constexpr int kRowBytes = 4 * C.block_m;
 
+  /// How many warpgroups' keys are brought. A box that begins behind the last key of a varlen map is not harmless: it
+  /// was seen to read memory that is not mapped.
+  __device__ __forceinline__ static int visible_steps(const BiasStep<C> (&steps)[kKeyWarpgroups]) {
+    return int{steps[0].visible} + int{steps[1].visible};
+  }
+
   __device__ __forceinline__ void load_rows(const BiasGradientTile& tile, const BiasStep<C>& step, const float* rows,
                                             int offset, uint64_t& full) {
     const long long block = score::first_block_of<C.rule>(params_, step.work.sequence, step.head, C.block_m) + tile.m;
@@ -84,15 +90,17 @@ class BiasGradientFeeder {
     const int stage = scores_.stage;
     uint64_t& full = barriers_.scores_full[stage];
     wait<C>(barriers_.scores_empty[stage], scores_.parity);
-    expect(full, kPlan.q_bytes + kKeyWarpgroups * kPlan.k_bytes + kRowBytes);
+    expect(full, kPlan.q_bytes + visible_steps(steps) * kPlan.k_bytes + kRowBytes);
     const SequenceStart queries = query_start<C.rule>(params_, work, work.sequence, work.q.used);
     const SequenceStart keys = key_start<C.rule>(params_, work, work.sequence, work.k.used);
     load_tile<C.head_dim, C.block_m>(maps_.q, queries, tile.m * C.block_m, steps[0].head,
                                      smem_ + kPlan.q + stage * kPlan.q_bytes, full);
 #pragma unroll
     for (int w = 0; w < kKeyWarpgroups; ++w) {
-      load_tile<C.head_dim, block_n(C)>(maps_.k, keys, steps[w].work.n * block_n(C), work.head_kv,
-                                        smem_ + kPlan.k + (stage * kKeyWarpgroups + w) * kPlan.k_bytes, full);
+      if (steps[w].visible) {
+        load_tile<C.head_dim, block_n(C)>(maps_.k, keys, steps[w].work.n * block_n(C), work.head_kv,
+                                          smem_ + kPlan.k + (stage * kKeyWarpgroups + w) * kPlan.k_bytes, full);
+      }
     }
     load_rows(tile, steps[0], params_.lse_log2, kPlan.lse + stage * kRowBytes, full);
     scores_.advance();
@@ -104,15 +112,17 @@ class BiasGradientFeeder {
     const int stage = gradients_.stage;
     uint64_t& full = barriers_.gradients_full[stage];
     wait<C>(barriers_.gradients_empty[stage], gradients_.parity);
-    expect(full, kPlan.do_bytes + kKeyWarpgroups * kPlan.v_bytes + kRowBytes);
+    expect(full, kPlan.do_bytes + visible_steps(steps) * kPlan.v_bytes + kRowBytes);
     const SequenceStart queries = query_start<C.rule>(params_, work, work.sequence, work.q.used);
     const SequenceStart keys = key_start<C.rule>(params_, work, work.sequence, work.k.used);
     load_tile<C.head_dim_v, C.block_m>(maps_.d_o, queries, tile.m * C.block_m, steps[0].head,
                                        smem_ + kPlan.d_o + stage * kPlan.do_bytes, full);
 #pragma unroll
     for (int w = 0; w < kKeyWarpgroups; ++w) {
-      load_tile<C.head_dim_v, block_n(C)>(maps_.v, keys, steps[w].work.n * block_n(C), work.head_kv,
-                                          smem_ + kPlan.v + (stage * kKeyWarpgroups + w) * kPlan.v_bytes, full);
+      if (steps[w].visible) {
+        load_tile<C.head_dim_v, block_n(C)>(maps_.v, keys, steps[w].work.n * block_n(C), work.head_kv,
+                                            smem_ + kPlan.v + (stage * kKeyWarpgroups + w) * kPlan.v_bytes, full);
+      }
     }
     load_rows(tile, steps[0], params_.d_sum, kPlan.d_sum + stage * kRowBytes, full);
     gradients_.advance();
