@@ -114,8 +114,8 @@ def test_defaults_change_nothing():
 def test_jax_calls_read_every_option():
     text = (ROOT / "python/src/jax_calls.cpp").read_text()
     read = set(re.findall(r'name == "(\w+)"', text))
-    tensors = (ROOT / "src/call/tensors.h").read_text()  # the list of a call's tensors, all of which it reads
-    read |= set(re.findall(r'"(\w+)"', tensors))
+    for of_calls in ("tensors", "option_fields"):  # lists of which it reads everything
+        read |= set(re.findall(r'"(\w+)"', (ROOT / f"src/call/{of_calls}.h").read_text()))
     by_parts = {"window": {"window_left", "window_right"}, "out_dtype": {"o"}}
     by_parts |= {name: {"random"} for name in ("seed", "offset", "random_state")}
     for name in (*SCORE_NAMES, *EIGHT_BIT_NAMES):
@@ -189,6 +189,7 @@ SAMPLES = {
     "dropout": ({"dropout": 0.25, "seed": 1}, True),
     "deterministic": ({"deterministic": True}, False),
     "row_invariant": ({"row_invariant": True}, False),
+    "log_length": ({"log_length": 4}, True),
     "alibi_slopes": ({"alibi_slopes": np.array([0.5, 0.1], np.float32)}, True),
     "bias": ({"bias": np.random.default_rng(4).standard_normal((1, 2, SEQLEN, SEQLEN), np.float32)}, True),
     "sink": ({"sink": np.array([1, 2], np.float32)}, True),

@@ -171,7 +171,7 @@ def test_misuse_of_attention(qkv):
         strobe.attention(x.q, x.k, x.v)
     with pytest.raises(ValueError, match="out_dtype is given, but q is float32"):
         strobe.attention(*qkv, out_dtype="float32")
-    with pytest.raises(ValueError, match="o is float8_e4m3: it must be float32, float16 or bfloat16"):
+    with pytest.raises(ValueError, match="out is float8_e4m3: it must be float32, float16 or bfloat16"):
         strobe.attention(x.q, x.k, x.v, **x.options | {"out_dtype": "float8_e4m3fn"})
     with pytest.raises(ValueError, match="q_shift is given, but q is float32"):
         strobe.attention(*qkv, q_shift=x.q_shift)
