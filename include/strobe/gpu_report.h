@@ -12,9 +12,11 @@ namespace strobe {
 
 /// For people; `strobe info` prints it.
 struct GpuReport {
-  std::string driver{};                 // the CUDA version that it is for and what it loads, or why there is none
-  std::vector<std::string> devices{};   // one line each: name, compute capability, memory
-  std::string pack{};                   // the kernels compiled ahead, and whether the driver loads them
+  std::string driver{};                // the CUDA version that it is for and what it loads, or why there is none
+  std::vector<std::string> devices{};  // one line each: name, compute capability, memory
+  std::string pack{};                  // the kernels compiled ahead, and whether the driver loads them
+  // The same of each pack of kernels installed beside the library, or why it is not used.
+  std::vector<std::string> installed_packs{};
   std::vector<std::string> compiler{};  // the NVRTC chosen for other kernels and why; then why not each of the others
   std::string cache{};                  // the folder that keeps what is compiled here, or why it cannot be used
 };

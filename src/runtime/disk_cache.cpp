@@ -9,10 +9,13 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <thread>
 
 #include "runtime/archive.h"
 
@@ -24,6 +27,7 @@ namespace fs = std::filesystem;
 constexpr off_t kLargestKernel = off_t{256}
                                  << 20;  // far above any cubin; a bound on what a wrong file can make us read
 constexpr mode_t kOwnerOnly = S_IRWXU;
+constexpr const char* kClaims = ".claims";
 constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
 
 std::string file_name(const std::string& key) { return key + ".kernel"; }
@@ -125,6 +129,26 @@ bool DiskCache::store(const std::string& key, const std::string& bytes) const {
     ::unlinkat(folder_.get(), temporary.c_str(), 0);
   }
   return published;
+}
+
+FileDescriptor DiskCache::claim(const std::string& key) const {
+  constexpr auto kLongest = std::chrono::minutes(1);
+  constexpr auto kInterval = std::chrono::milliseconds(20);
+  if (!usable()) return {};
+  FileDescriptor file(
+      ::openat(folder_.get(), kClaims, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, S_IRUSR | S_IWUSR));
+  // A byte of the file for each key: locks of an open file, which end with it, even where its process is killed.
+  struct flock byte{};
+  byte.l_type = F_WRLCK;
+  byte.l_whence = SEEK_SET;
+  byte.l_start = static_cast<off_t>(std::hash<std::string>()(key) >> 2U);
+  byte.l_len = 1;
+  const auto start = std::chrono::steady_clock::now();
+  while (file.is_open() && ::fcntl(file.get(), F_OFD_SETLK, &byte) != 0) {
+    if ((errno != EAGAIN && errno != EACCES) || std::chrono::steady_clock::now() - start > kLongest) break;
+    std::this_thread::sleep_for(kInterval);
+  }
+  return file;
 }
 
 void DiskCache::keep_to_this_process() const {

@@ -31,6 +31,11 @@ class DiskCache {
   /// Stores bytes made by make_archive: whole or not at all, whoever else writes at the same time. False if it cannot.
   bool store(const std::string& key, const std::string& bytes) const;
 
+  /// Waits while another process, or another thread, has the claim on that key, which ends when it closes what this
+  /// gave it: at most a minute, so that one that was stopped stops no others. Where the folder cannot be locked, nobody
+  /// waits.
+  FileDescriptor claim(const std::string& key) const;
+
   /// Waits until no other process is between this call and its end: builds that fill one cache at the same time then
   /// compile everything once. For the lifetime of the process.
   void keep_to_this_process() const;

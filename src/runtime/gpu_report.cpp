@@ -25,15 +25,14 @@ std::string describe(const Driver& driver) {
                      driver.major());
 }
 
-std::string describe_pack(const KernelStore& store, const NvrtcVersion& newest) {
-  if (store.pack_versions().empty()) return "none: this build has no GPU kernels";
+std::string describe(const KernelPack& pack, const NvrtcVersion& newest) {
   std::vector<std::string> versions;
   std::vector<std::string> too_new;
-  for (const NvrtcVersion version : store.pack_versions()) {
+  for (const NvrtcVersion version : pack.versions()) {
     versions.push_back(to_string(version));
     if (version > newest) too_new.push_back(to_string(version));
   }
-  std::string text = fmt::format("{} kernels, by NVRTC {}", store.pack_size(), fmt::join(versions, " and "));
+  std::string text = fmt::format("{} kernels, by NVRTC {}", pack.size(), fmt::join(versions, " and "));
   if (!too_new.empty()) text += fmt::format("; the driver does not load those by {}", fmt::join(too_new, " and "));
   return text;
 }
@@ -60,7 +59,13 @@ GpuReport gpu_report() {
     }
   }
   const KernelStore& store = kernel_store();
-  report.pack = describe_pack(store, target.newest);
+  const KernelPack& own = embedded_kernels();
+  report.pack = own.versions().empty() ? "none: this build has no GPU kernels" : describe(own, target.newest);
+  for (const InstalledPack& installed : installed_packs()) {
+    const std::string what = installed.reason.empty() ? describe(installed.pack, target.newest)
+                                                      : fmt::format("not used: {}", installed.reason);
+    report.installed_packs.push_back(fmt::format("{}: {}", installed.path, what));
+  }
   report.compiler = describe_nvrtc(target);
   report.cache = store.cache().usable() ? DiskCache::default_folder() : store.cache().reason();
   return report;

@@ -3,30 +3,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
 #include <chrono>
 
 #include "runtime/compile_progress.h"
 
 namespace strobe::runtime {
 namespace {
-
-/// As make_pack writes them: "12.9 13.0".
-std::vector<NvrtcVersion> versions_of(const Archive& pack) {
-  std::string_view text = pack.find(KernelStore::kPackVersionsEntry).value_or("");
-  std::vector<NvrtcVersion> versions;
-  while (!text.empty()) {
-    NvrtcVersion version;
-    const auto major = std::from_chars(text.begin(), text.end(), version.major);
-    if (major.ec != std::errc() || major.ptr == text.end() || *major.ptr != '.') return {};
-    const auto minor = std::from_chars(major.ptr + 1, text.end(), version.minor);
-    if (minor.ec != std::errc()) return {};
-    versions.push_back(version);
-    text.remove_prefix(std::min<std::size_t>(minor.ptr - text.begin() + 1, text.size()));
-  }
-  return versions;
-}
 
 std::vector<std::string> compile_options(const Variant& variant) {
   std::vector<std::string> options = {"--gpu-architecture=" + variant.architecture, "--std=c++20", "-default-device",
@@ -44,10 +26,9 @@ CompileRequest compile_request(const Variant& variant) {
 
 }  // namespace
 
-KernelStore::KernelStore(Archive sources, Archive pack, DiskCache cache, Compiler compiler)
+KernelStore::KernelStore(Archive sources, std::vector<KernelPack> packs, DiskCache cache, Compiler compiler)
     : sources_(std::move(sources)),
-      pack_(std::move(pack)),
-      pack_versions_(versions_of(pack_)),
+      packs_(std::move(packs)),
       cache_(std::move(cache)),
       compiler_(std::move(compiler)) {}
 
@@ -74,13 +55,12 @@ Result<std::string> KernelStore::compile(const Variant& variant, const Nvrtc& nv
   return KernelImage::serialize(key(variant, nvrtc.version()), output, elapsed.count());
 }
 
-std::optional<KernelImage> KernelStore::find_in_pack(const Variant& variant, NvrtcVersion newest) const {
-  for (const NvrtcVersion version : pack_versions_) {
-    if (version > newest) continue;
-    const std::string name = key(variant, version);
-    const std::optional<std::string_view> bytes = pack_.find(name);
-    if (!bytes.has_value()) continue;
-    if (const Result<KernelImage> image = KernelImage::parse(name, *bytes); image.ok()) return *image;
+std::optional<KernelImage> KernelStore::find_in_packs(const Variant& variant, NvrtcVersion newest) const {
+  for (const KernelPack& pack : packs_) {
+    for (const NvrtcVersion version : pack.versions()) {
+      if (version > newest) continue;
+      if (std::optional<KernelImage> image = pack.find(key(variant, version))) return image;
+    }
   }
   return std::nullopt;
 }
@@ -93,14 +73,14 @@ std::optional<KernelImage> KernelStore::find_on_disk(const std::string& key) con
 }
 
 Result<KernelImage> KernelStore::find(const Variant& variant, NvrtcVersion newest) const {
-  if (sources_.entries().empty()) {
-    return Status(StatusCode::unsupported, "this build of Strobe has no GPU kernels: it was configured without CUDA");
-  }
-  if (std::optional<KernelImage> image = find_in_pack(variant, newest)) return *image;
+  if (Status status = check_sources(); !status.ok()) return status;
+  if (std::optional<KernelImage> image = find_in_packs(variant, newest)) return *image;
   const Result<const Nvrtc*> nvrtc = compiler_({.newest = newest, .architecture = variant.architecture});
   if (!nvrtc.ok()) return nvrtc.status();
   const std::string name = key(variant, (*nvrtc)->version());
   if (std::optional<KernelImage> image = find_on_disk(name)) return *image;
+  const FileDescriptor claim = cache_.claim(name);
+  if (std::optional<KernelImage> image = find_on_disk(name)) return *image;  // another process has compiled it
   const CompileProgress progress(variant.name);
   Result<std::string> compiled = compile(variant, **nvrtc);
   if (!compiled.ok()) return compiled.status();
@@ -108,12 +88,17 @@ Result<KernelImage> KernelStore::find(const Variant& variant, NvrtcVersion newes
   return KernelImage::parse(name, std::move(*compiled));
 }
 
-std::string KernelStore::make_pack(std::span<const NvrtcVersion> versions,
-                                   std::vector<std::pair<std::string, std::string>> images) {
-  std::vector<std::string> texts;
-  for (const NvrtcVersion version : versions) texts.push_back(to_string(version));
-  images.emplace_back(kPackVersionsEntry, fmt::format("{}", fmt::join(texts, " ")));
-  return make_archive(std::move(images));
+Result<bool> KernelStore::lacks(const Variant& variant, NvrtcVersion newest) const {
+  if (Status status = check_sources(); !status.ok()) return status;
+  if (find_in_packs(variant, newest).has_value()) return false;
+  const Result<const Nvrtc*> nvrtc = compiler_({.newest = newest, .architecture = variant.architecture});
+  if (!nvrtc.ok()) return nvrtc.status();
+  return !find_on_disk(key(variant, (*nvrtc)->version())).has_value();
+}
+
+Status KernelStore::check_sources() const {
+  if (!sources_.entries().empty()) return {};
+  return {StatusCode::unsupported, "this build of Strobe has no GPU kernels: it was configured without CUDA"};
 }
 
 }  // namespace strobe::runtime

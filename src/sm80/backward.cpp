@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gpu/call/backward_call.h"
+#include "gpu/call/find_kernel.h"
 #include "gpu/call/override.h"
 #include "kernels/sm80/backward/smem.h"
 #include "sm80/backward_kernels.h"
@@ -73,10 +74,12 @@ engine::PlannedCallResult plan_backward(const gpu::Request& request) {
   const Result<backward::Config> config = backward_config(request.problem, request.shape);
   if (!config.ok()) return config.status();
   const BackwardPlan plan = backward_plan(request.problem, request.shape, gpu::overridden(*config));
-  const Result<BackwardKernels> kernels = find_backward_kernels(request.problem, plan, request.device, request.shape);
-  if (!kernels.ok()) return kernels.status();
-  const gpu::SharedBackwardLaunches shared = gpu::shared_launches(plan, plan.items > 0, kernels->shared);
-  return engine::make_planned<Backward>(request, shared, plan, *kernels);
+  BackwardKernels kernels;
+  gpu::FindKernels find(request.device);
+  for_each_kernel(request.problem, request.shape, plan, kernels, find);
+  if (Status status = find.take(); !status.ok()) return status;
+  const gpu::SharedBackwardLaunches shared = gpu::shared_launches(plan, plan.items > 0, kernels.shared);
+  return engine::make_planned<Backward>(request, shared, plan, kernels);
 }
 
 }  // namespace strobe::sm80

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of a backward: from the pack, from the user's cache, or compiled.
+// The kernels of a backward.
 #pragma once
 
 #include "gpu/call/backward_call.h"
-#include "runtime/device.h"
+#include "gpu/variant/architecture.h"
+#include "kernels/sm80/backward/smem.h"
 #include "runtime/kernel.h"
 #include "sm80/backward_plan.h"
+#include "sm80/backward_variant.h"
 
 namespace strobe::sm80 {
 
@@ -17,7 +19,19 @@ struct BackwardKernels {
   gpu::SharedBackwardKernels shared;
 };
 
-Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, const BackwardPlan& plan,
-                                              const runtime::CudaDevice& device, const DeviceShape& shape);
+/// visit(configuration, bytes of dynamic shared memory, what makes the variant, the kernel's place in `kernels`) for
+/// each kernel that the plan needs.
+template <class Visit>
+void for_each_kernel(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan,
+                     BackwardKernels& kernels, Visit& visit) {
+  const backward::Config& config = plan.config;
+  const int smem_bytes = smem_plan(config).total_bytes;
+  visit(config, smem_bytes, [=] { return backward_variant(config, shape); }, kernels.main);
+  visit(config, finish_smem_bytes(config), [=] { return finish_variant(config, shape); }, kernels.finish);
+  if (problem.wants_d_bias) {
+    visit(config, smem_bytes, [=] { return bias_gradient_variant(config, shape); }, kernels.bias);
+  }
+  gpu::for_each_shared_kernel(problem, plan.prepare, gpu::architecture_of(shape), kernels.shared, visit);
+}
 
 }  // namespace strobe::sm80

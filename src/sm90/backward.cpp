@@ -9,6 +9,7 @@
 #include "call/checked.h"
 #include "gpu/call/aligned_or_any.h"
 #include "gpu/call/backward_call.h"
+#include "gpu/call/find_kernel.h"
 #include "gpu/call/override.h"
 #include "kernels/sm90/backward/bias_gradient/config.h"
 #include "kernels/sm90/backward/smem.h"
@@ -177,10 +178,12 @@ engine::PlannedCallResult plan_variant(const gpu::Request& request, const backwa
       .heads = gpu::overridden(part_heads(request.problem, request.shape, config)),
   };
   BackwardPlan plan = backward_plan(request.problem, request.shape, config, choices);
-  const Result<BackwardKernels> kernels = find_backward_kernels(request.problem, plan, request.device);
-  if (!kernels.ok()) return kernels.status();
-  const gpu::SharedBackwardLaunches shared = gpu::shared_launches(plan, !plan.launches.empty(), kernels->shared);
-  return engine::make_planned<Backward>(request, shared, std::move(plan), *kernels);
+  BackwardKernels kernels;
+  gpu::FindKernels find(request.device);
+  for_each_kernel(request.problem, plan, kernels, find);
+  if (Status status = find.take(); !status.ok()) return status;
+  const gpu::SharedBackwardLaunches shared = gpu::shared_launches(plan, !plan.launches.empty(), kernels.shared);
+  return engine::make_planned<Backward>(request, shared, std::move(plan), kernels);
 }
 
 }  // namespace

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of a backward: from the pack, from the user's cache, or compiled.
+// The kernels of a backward.
 #pragma once
+
+#include <string>
 
 #include "call/problem.h"
 #include "gpu/call/backward_call.h"
-#include "runtime/device.h"
+#include "gpu/variant/architecture.h"
+#include "kernels/sm90/backward/bias_gradient/config.h"
+#include "kernels/sm90/backward/smem.h"
 #include "runtime/kernel.h"
 #include "sm90/backward_plan.h"
+#include "sm90/backward_variant.h"
 
 namespace strobe::sm90 {
 
@@ -19,7 +24,28 @@ struct BackwardKernels {
   gpu::SharedBackwardKernels shared;
 };
 
-Result<BackwardKernels> find_backward_kernels(const AttentionProblem& problem, const BackwardPlan& plan,
-                                              const runtime::CudaDevice& device);
+/// visit(configuration, bytes of dynamic shared memory, what makes the variant, the kernel's place in `kernels`) for
+/// each kernel that the plan needs.
+template <class Visit>
+void for_each_kernel(const AttentionProblem& problem, const BackwardPlan& plan, BackwardKernels& kernels,
+                     Visit& visit) {
+  const backward::Config& config = plan.config;
+  visit(config, smem_plan(config).total_bytes, [=] { return backward_variant(config); }, kernels.main);
+  if (plan.finishes && config.by_roles) {
+    const backward::QueryGradientConfig& query = plan.query;
+    visit(query, smem_plan(query).total_bytes, [=] { return query_gradient_variant(query); }, kernels.query);
+  } else if (plan.finishes) {
+    const backward::Config sums = query_sums_config(config);
+    visit(sums, 0, [=] { return finish_variant(sums); }, kernels.query);
+  }
+  if (config.shares_keys) visit(config, 0, [=] { return finish_keys_variant(config); }, kernels.keys);
+  if (problem.wants_d_bias) {
+    const backward::Config gradient = bias_gradient_config(config);
+    visit(
+        gradient, bias_gradient_smem_plan(gradient).total_bytes, [=] { return bias_gradient_variant(gradient); },
+        kernels.bias);
+  }
+  gpu::for_each_shared_kernel(problem, plan.prepare, std::string(gpu::kSm90a), kernels.shared, visit);
+}
 
 }  // namespace strobe::sm90

@@ -2,20 +2,14 @@
 #include "sm90/pack.h"
 
 #include "gpu/auxiliary/backward_variant.h"
-#include "gpu/auxiliary/merge_variant.h"
 #include "gpu/auxiliary/pack.h"
 #include "gpu/variant/architecture.h"
-#include "kernels/sm90/backward/smem.h"
-#include "kernels/sm90/forward/smem.h"
-#include "sm90/backward_plan.h"
-#include "sm90/backward_variant.h"
-#include "sm90/forward_plan.h"
-#include "sm90/forward_variant.h"
+#include "sm90/list_kernels.h"
 
 namespace strobe::sm90 {
 namespace {
 
-constexpr gpu::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
+constexpr gpu::DeviceShape kH200{.compute_major = 9, .multiprocessors = 132, .l2_bytes = 60 << 20};
 
 /// The calls that the pack answers without a compiler: what most models ask for. Training and prefill of any length,
 /// batched and packed, and in bfloat16 a query at a time over pages; other calls of few queries are in the
@@ -117,28 +111,17 @@ std::vector<AttentionProblem> eight_bit_problems() {
   return problems;
 }
 
-void add_forward(const AttentionProblem& problem, gpu::PackList& list) {
-  const Result<forward::Config> config = forward_config(problem, kH200);
-  if (!config.ok()) return;
-  list.add(forward_variant(*config), smem_plan(*config).total_bytes);
-  const ForwardPlan plan = forward_plan(problem, kH200, *config);
-  if (plan.split.total_bytes > 0) list.add(gpu::combine_variant(plan.split.combine, gpu::kSm90a), 0);
+/// Calls that the kernels lack are left out: they need none.
+void add(AttentionProblem problem, Pass pass, bool deterministic, gpu::PackList& list) {
+  problem.pass = pass;
+  problem.deterministic = deterministic;
+  static_cast<void>(list_kernels(problem, kH200, list));
 }
 
-void add_backward(AttentionProblem problem, bool deterministic, gpu::PackList& list) {
-  problem.deterministic = deterministic;
-  const Result<backward::Config> config = backward_config(problem);
-  if (!config.ok()) return;
-  const BackwardPlan plan = backward_plan(problem, kH200, *config);
-  list.add(gpu::large_rows_variant(gpu::large_rows_config(plan.prepare), gpu::kSm90a), 0);
-  list.add(gpu::prepare_variant(plan.prepare, gpu::kSm90a), 0);
-  list.add(backward_variant(plan.config), smem_plan(plan.config).total_bytes);
-  if (plan.config.shares_keys) list.add(finish_keys_variant(plan.config), 0);
-  if (config->by_roles) {
-    list.add(query_gradient_variant(plan.query), smem_plan(plan.query).total_bytes);
-  } else if (plan.finishes) {
-    list.add(finish_variant(query_sums_config(plan.config)), 0);
-  }
+void add_forward(const AttentionProblem& problem, gpu::PackList& list) { add(problem, Pass::forward, false, list); }
+
+void add_backward(const AttentionProblem& problem, bool deterministic, gpu::PackList& list) {
+  add(problem, Pass::backward, deterministic, list);
 }
 
 /// Training in bfloat16 with many query heads a key head, or without a mask with few items: they share blocks of keys.

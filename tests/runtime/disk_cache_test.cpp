@@ -48,6 +48,38 @@ TEST_F(DiskCacheTest, LeavesNothingBehindButTheEntry) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
 }
 
+TEST_F(DiskCacheTest, OneProcessAtATimeHasTheClaimOnAKey) {
+  const DiskCache cache = DiskCache::open(folder_);
+  int ready[2];
+  int end[2];
+  ASSERT_EQ(::pipe(ready) | ::pipe(end), 0);
+  const pid_t other = test::start_child([&] {
+    const FileDescriptor claim = DiskCache::open(folder_).claim("key");
+    char byte = 0;
+    const bool told = ::write(ready[1], &byte, 1) == 1 && ::read(end[0], &byte, 1) == 1;
+    return told && DiskCache::open(folder_).store("key", bytes_) ? 0 : 1;
+  });
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_TRUE(cache.claim("another").is_open());  // nobody has that one
+  ASSERT_EQ(::write(end[1], &byte, 1), 1);
+  const FileDescriptor claim = cache.claim("key");  // the other has it, or has ended
+  EXPECT_EQ(cache.load("key"), bytes_);
+  EXPECT_EQ(test::wait_for(other), 0);
+}
+
+TEST_F(DiskCacheTest, AClaimEndsWithItsProcess) {
+  const DiskCache cache = DiskCache::open(folder_);
+  const pid_t other = test::start_child([&] {
+    const FileDescriptor claim = DiskCache::open(folder_).claim("key");
+    return ::raise(SIGKILL);
+  });
+  EXPECT_EQ(test::wait_for(other), -1);
+  EXPECT_TRUE(cache.claim("key").is_open());
+}
+
+TEST_F(DiskCacheTest, NobodyWaitsForACacheThatCannotBeUsed) { EXPECT_FALSE(DiskCache().claim("key").is_open()); }
+
 TEST_F(DiskCacheTest, IsTheOwnersAlone) {
   ASSERT_TRUE(DiskCache::open(folder_).store("key", bytes_));
   EXPECT_EQ(fs::status(folder_).permissions(), fs::perms::owner_all);

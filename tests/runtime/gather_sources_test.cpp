@@ -70,7 +70,7 @@ TEST_F(GatherSources, RenamesTheKernelsThatAChangedHeaderReaches) {
   write("kernels/backward.h", "#pragma once\n#include <vector_of>\n");
   const auto keys = [&] {
     const Result<std::string> bytes = gather();
-    const KernelStore store(*Archive::parse(*bytes), Archive(), DiskCache(), nvrtc);
+    const KernelStore store(*Archive::parse(*bytes), {}, DiskCache(), nvrtc);
     const auto key = [&](const char* header) {
       return store.key({.name = "", .include = header, .expression = "f", .architecture = "sm_90a"}, {13, 0});
     };

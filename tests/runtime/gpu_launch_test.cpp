@@ -162,8 +162,7 @@ TEST_F(GpuLaunch, EveryDeviceRunsTheSameKernel) {
   const Result<int> count = cuda_device_count();
   ASSERT_TRUE(count.ok());
   const std::string sources = test::test_sources();
-  const KernelStore& store =
-      *new KernelStore(*Archive::parse(*new std::string(sources)), Archive(), DiskCache(), nvrtc);
+  const KernelStore& store = *new KernelStore(*Archive::parse(*new std::string(sources)), {}, DiskCache(), nvrtc);
   std::vector<std::thread> threads;
   for (int index = 0; index < *count; ++index) {
     threads.emplace_back([&store, index] {
@@ -184,7 +183,7 @@ TEST_F(GpuLaunch, EveryKernelOfThePackLoadsAndKeepsToRegisters) {
   const Result<Archive> pack = Archive::parse(embedded_pack());
   if (!pack.ok()) GTEST_SKIP() << "this build has no GPU kernels";
   for (const Archive::Entry& entry : pack->entries()) {
-    if (entry.name == KernelStore::kPackVersionsEntry) continue;
+    if (entry.name == KernelPack::kVersionsEntry) continue;
     const Result<KernelImage> image = KernelImage::parse(std::string(entry.name), entry.content);
     ASSERT_TRUE(image.ok()) << image.status().message();
     const std::string cubin(image->cubin);
@@ -215,12 +214,13 @@ TEST_F(GpuLaunch, RejectionsHaveTheDriversWords) {
 
 TEST_F(GpuLaunch, CodeThatIsNoneIsRejected) {
   const std::string& sources = *new std::string(test::test_sources());
-  const KernelStore compiling(*Archive::parse(sources), Archive(), DiskCache(), nvrtc);
+  const KernelStore compiling(*Archive::parse(sources), {}, DiskCache(), nvrtc);
   const NvrtcVersion version = (*nvrtc())->version();
   const std::string key = compiling.key(test::add_variant(11), version);
   const std::string image = KernelImage::serialize(key, {.cubin = "no code", .lowered_name = "add"}, 0.0);
-  const std::string& pack = *new std::string(KernelStore::make_pack(std::array{version}, {{key, image}}));
-  const KernelStore& store = *new KernelStore(*Archive::parse(sources), *Archive::parse(pack), DiskCache(), nvrtc);
+  const std::string& pack = *new std::string(KernelPack::make(std::array{version}, {{key, image}}));
+  const KernelStore& store =
+      *new KernelStore(*Archive::parse(sources), {KernelPack(*Archive::parse(pack))}, DiskCache(), nvrtc);
   const Status status = load_kernel(store, test::add_variant(11), device(), 0).status();
   EXPECT_EQ(status.code(), StatusCode::device_error);
   // The driver looks into an image when it is loaded or, where it loads lazily, when a kernel of it is first asked for.

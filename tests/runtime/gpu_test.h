@@ -88,7 +88,7 @@ class GpuTest : public testing::Test {
   Result<runtime::Kernel> load(const std::string& text, const std::string& expression, unsigned shared_bytes = 0) {
     using namespace runtime;
     const std::string& sources = *new std::string(test_sources(text));
-    const KernelStore& store = *new KernelStore(*Archive::parse(sources), Archive(), DiskCache(), nvrtc);
+    const KernelStore& store = *new KernelStore(*Archive::parse(sources), {}, DiskCache(), nvrtc);
     const Variant variant = {
         .name = expression, .include = "test/change.h", .expression = expression, .architecture = "sm_90a"};
     return load_kernel(store, variant, device(), shared_bytes);

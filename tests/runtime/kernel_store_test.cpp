@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <fstream>
@@ -33,13 +34,15 @@ class KernelStoreTest : public testing::Test {
   KernelStore store(const KernelStore::Compiler& compiler = nvrtc, std::string_view pack = {},
                     std::string_view sources = {}) const {
     const Result<Archive> packed = Archive::parse(pack);
-    return {*Archive::parse(sources.empty() ? sources_ : sources), packed.ok() ? *packed : Archive(),
-            DiskCache::open(folder_ / "kernels"), compiler};
+    return {*Archive::parse(sources.empty() ? sources_ : sources),
+            {KernelPack(packed.ok() ? *packed : Archive())},
+            DiskCache::open(folder_ / "kernels"),
+            compiler};
   }
 
   /// What an untouched compiler makes of the variant.
   std::string expected_cubin(const Variant& variant) const {
-    const KernelStore fresh(*Archive::parse(sources_), Archive(), DiskCache(), nvrtc);
+    const KernelStore fresh(*Archive::parse(sources_), {}, DiskCache(), nvrtc);
     const Result<KernelImage> image = fresh.find(variant);
     EXPECT_TRUE(image.ok()) << image.status().message();
     return std::string(image->cubin);
@@ -87,8 +90,7 @@ TEST_F(KernelStoreTest, TakesThePackWithoutACompiler) {
   const KernelStore compiling = store();
   const Result<std::string> image = compiling.compile(add_variant(3), **nvrtc());
   ASSERT_TRUE(image.ok());
-  const std::string pack =
-      KernelStore::make_pack(std::array{version_}, {{compiling.key(add_variant(3), version_), *image}});
+  const std::string pack = KernelPack::make(std::array{version_}, {{compiling.key(add_variant(3), version_), *image}});
   const KernelStore packed = store(no_compiler, pack);
   const Result<KernelImage> found = packed.find(add_variant(3));
   ASSERT_TRUE(found.ok()) << found.status().message();
@@ -100,8 +102,7 @@ TEST_F(KernelStoreTest, TakesNoPackOfALaterVersionThanTheDriverLoads) {
   const KernelStore compiling = store();
   const Result<std::string> image = compiling.compile(add_variant(3), **nvrtc());
   ASSERT_TRUE(image.ok());
-  const std::string pack =
-      KernelStore::make_pack(std::array{version_}, {{compiling.key(add_variant(3), version_), *image}});
+  const std::string pack = KernelPack::make(std::array{version_}, {{compiling.key(add_variant(3), version_), *image}});
   CubinTarget asked;
   const KernelStore packed = store(
       [&](const CubinTarget& target) {
@@ -110,19 +111,44 @@ TEST_F(KernelStoreTest, TakesNoPackOfALaterVersionThanTheDriverLoads) {
       },
       pack);
   EXPECT_TRUE(packed.find(add_variant(3), version_).ok());
-  EXPECT_EQ(packed.pack_size(), 1U);
   const NvrtcVersion older{version_.major - 1, NvrtcVersion::kAnyMinor};
   EXPECT_EQ(packed.find(add_variant(3), older).status().message(), "no compiler for this test");
   EXPECT_EQ(asked.newest, older);
   EXPECT_EQ(asked.architecture, "sm_90a");
 }
 
+TEST_F(KernelStoreTest, ProcessesThatWantAKernelAtOnceCompileItOnce) {
+  int began[2];
+  ASSERT_EQ(::pipe(began), 0);
+  std::vector<pid_t> processes;
+  for (int i = 0; i < 3; ++i) {
+    processes.push_back(test::start_child([&] {
+      // The progress of a compilation is a line on standard error.
+      ::setenv("STROBE_PROGRESS", "1", 1);
+      ::dup2(began[1], STDERR_FILENO);
+      return store().find(add_variant(3)).ok() ? 0 : 1;
+    }));
+  }
+  ::close(began[1]);
+  for (const pid_t process : processes) EXPECT_EQ(test::wait_for(process), 0);
+  std::string lines(4096, '\0');
+  lines.resize(static_cast<std::size_t>(std::max<ssize_t>(::read(began[0], lines.data(), lines.size()), 0)));
+  EXPECT_EQ(lines, "strobe: compiling add 3\n");
+}
+
+TEST_F(KernelStoreTest, LacksWhatIsNeitherInAPackNorOnTheDisk) {
+  EXPECT_EQ(*store().lacks(add_variant(3)), true);
+  ASSERT_TRUE(store().find(add_variant(3)).ok());
+  EXPECT_EQ(*store().lacks(add_variant(3)), false);
+  EXPECT_EQ(*store().lacks(add_variant(4)), true);
+  EXPECT_EQ(store(no_compiler).lacks(add_variant(4)).status().message(), "no compiler for this test");
+}
+
 TEST_F(KernelStoreTest, NeverTakesAPackOfOtherSources) {
   const KernelStore compiling = store();
   const Result<std::string> image = compiling.compile(add_variant(3), **nvrtc());
   ASSERT_TRUE(image.ok());
-  const std::string pack =
-      KernelStore::make_pack(std::array{version_}, {{compiling.key(add_variant(3), version_), *image}});
+  const std::string pack = KernelPack::make(std::array{version_}, {{compiling.key(add_variant(3), version_), *image}});
   const std::string changed = test::test_sources(std::string(test::kKernelText) + "// changed\n");
   EXPECT_FALSE(store(no_compiler, pack, changed).find(add_variant(3)).ok());
 }
@@ -188,7 +214,8 @@ TEST_F(KernelStoreTest, SixteenProcessesRaceOnAnEmptyCache) {
     }));
   }
   for (const pid_t child : children) EXPECT_EQ(test::wait_for(child), 0);
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "kernels"), fs::directory_iterator()), 2);
+  // Two kernels, and the file of claims.
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "kernels"), fs::directory_iterator()), 3);
 }
 
 TEST_F(KernelStoreTest, SaysWhatDoesNotCompile) {
@@ -203,7 +230,7 @@ TEST_F(KernelStoreTest, SaysWhatDoesNotCompile) {
 }
 
 TEST(KernelStoreWithoutKernels, ReturnsAnError) {
-  const KernelStore store(Archive(), Archive(), DiskCache(), no_compiler);
+  const KernelStore store(Archive(), {}, DiskCache(), no_compiler);
   const Status status = store.find(add_variant(3)).status();
   EXPECT_EQ(status.code(), StatusCode::unsupported);
   EXPECT_NE(status.message().find("configured without CUDA"), std::string::npos);

@@ -30,15 +30,16 @@ class LoadTest : public testing::Test {
     const Variant variant = test::add_variant(3);
     const NvrtcVersion version{12, 9};
     const auto& sources = make_kept<std::string>(make_archive({{"test/change.h", test::kKernelText}}));
-    const KernelStore naming(*Archive::parse(sources), Archive(), DiskCache(), {});
+    const KernelStore naming(*Archive::parse(sources), {}, DiskCache(), {});
     const std::string key = naming.key(variant, version);
     const std::string image = KernelImage::serialize(key, {.cubin = "code", .lowered_name = "kernel", .log = ""}, 1.0);
-    const auto& pack = make_kept<std::string>(KernelStore::make_pack(std::array{version}, {{key, image}}));
+    const auto& pack = make_kept<std::string>(KernelPack::make(std::array{version}, {{key, image}}));
     const auto choose = [this](const CubinTarget& target) {
       asked_.push_back(target);
       return Result<const Nvrtc*>(Status(StatusCode::unsupported, "no compiler for this test"));
     };
-    const auto& store = make_kept<KernelStore>(*Archive::parse(sources), *Archive::parse(pack), DiskCache(), choose);
+    const auto& store = make_kept<KernelStore>(*Archive::parse(sources), std::vector{KernelPack(*Archive::parse(pack))},
+                                               DiskCache(), choose);
     return load_kernel(store, variant, fake_.device(), 0).status();
   }
 

@@ -19,7 +19,7 @@ TEST(NewerNvrtc, CompilesEveryKindOfKernel) {
   if (path == nullptr) GTEST_SKIP() << "this build has one NVRTC";
   const auto nvrtc = Nvrtc::open(path);
   ASSERT_TRUE(nvrtc.ok()) << nvrtc.status().message();
-  const KernelStore store(*Archive::parse(embedded_sources()), Archive(), DiskCache(),
+  const KernelStore store(*Archive::parse(embedded_sources()), {}, DiskCache(),
                           [&](const CubinTarget&) { return nvrtc->get(); });
   std::set<std::string> kinds;
   for (const CommonVariant& kernel : common_variants()) {

@@ -54,7 +54,7 @@ class PackTest : public testing::Test {
 
   Result<Pack> build(const std::string& text, const std::vector<CommonVariant>& variants) {
     const std::string sources = test::test_sources(text);
-    const KernelStore store(*Archive::parse(sources), Archive(), DiskCache::open(folder_ / "kernels"), nvrtc);
+    const KernelStore store(*Archive::parse(sources), {}, DiskCache::open(folder_ / "kernels"), nvrtc);
     const Nvrtc* const one[] = {*nvrtc()};
     return build_pack(store, one, variants);
   }
@@ -87,7 +87,7 @@ TEST_F(PackTest, HoldsEveryVariantAndWhatItUses) {
     EXPECT_GT(kernel.compile_ms, 0.0);
   }
   const std::string sources = test::test_sources();
-  const KernelStore store(*Archive::parse(sources), *Archive::parse(pack->archive), DiskCache(),
+  const KernelStore store(*Archive::parse(sources), {KernelPack(*Archive::parse(pack->archive))}, DiskCache(),
                           [](const CubinTarget&) {
                             return Result<const Nvrtc*>(Status(StatusCode::unsupported, "the pack should have had it"));
                           });
@@ -122,7 +122,7 @@ TEST_F(PackTest, LeavesToTheNewerNvrtcWhatTheOlderSpills) {
   const CommonVariant other{test::add_variant(1)};
   CommonVariant indexed = other;
   indexed.variant.expression = "indexed<64>";
-  const KernelStore store(*Archive::parse(sources), Archive(), DiskCache::open(folder_ / "kernels"), nvrtc);
+  const KernelStore store(*Archive::parse(sources), {}, DiskCache::open(folder_ / "kernels"), nvrtc);
   const Nvrtc* const both[] = {*nvrtc(), newer->get()};
   testing::internal::CaptureStderr();
   const Result<Pack> pack = build_pack(store, both, {indexed, other});
@@ -134,9 +134,9 @@ TEST_F(PackTest, LeavesToTheNewerNvrtcWhatTheOlderSpills) {
   EXPECT_EQ(pack->kernels[0].nvrtc, both[0]->version());
   EXPECT_EQ(pack->kernels[1].nvrtc, both[1]->version());
   const KernelStore packed(
-      *Archive::parse(sources), *Archive::parse(pack->archive), DiskCache(),
+      *Archive::parse(sources), {KernelPack(*Archive::parse(pack->archive))}, DiskCache(),
       [](const CubinTarget&) { return Result<const Nvrtc*>(Status(StatusCode::unsupported, "not in the pack")); });
-  EXPECT_EQ(packed.pack_size(), 2U);
+  EXPECT_EQ(KernelPack(*Archive::parse(pack->archive)).size(), 2U);
   EXPECT_TRUE(packed.find(indexed.variant).ok());
   EXPECT_TRUE(packed.find(other.variant, both[0]->version()).ok());
   EXPECT_EQ(packed.find(indexed.variant, both[0]->version()).status().message(), "not in the pack");

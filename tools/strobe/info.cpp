@@ -43,6 +43,7 @@ Json collect() {
            {{"driver", gpu.driver},
             {"devices", gpu.devices},
             {"compiled_ahead", gpu.pack},
+            {"installed_kernels", gpu.installed_packs},
             {"compiler", gpu.compiler},
             {"kernel_cache", gpu.cache}}},
           {"processor",

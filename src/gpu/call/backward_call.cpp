@@ -1,28 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/call/backward_call.h"
 
-#include "gpu/auxiliary/backward_variant.h"
-#include "gpu/call/find_kernel.h"
 #include "gpu/params/rows.h"
 #include "gpu/plan/backward_plan.h"
-#include "gpu/variant/architecture.h"
 
 namespace strobe::gpu {
-
-Status find_shared_kernels(const AttentionProblem& problem, const auxiliary::PrepareBackwardConfig& prepare,
-                           const runtime::CudaDevice& device, SharedBackwardKernels& kernels) {
-  const auxiliary::PrepareBackwardConfig large = large_rows_config(prepare);
-  const KernelAhead large_rows(true, large, device, 0,
-                               [&] { return large_rows_variant(large, architecture_of(device)); });
-  const KernelAhead every_row(true, prepare, device, 0,
-                              [&] { return prepare_variant(prepare, architecture_of(device)); });
-  constexpr int kOnly = 0;  // it has one variant
-  const KernelAhead sink(problem.wants_d_sink, kOnly, device, 0, [&] { return sink_variant(architecture_of(device)); });
-  Status status = large_rows.take(kernels.large_rows);
-  if (status.ok()) status = every_row.take(kernels.prepare);
-  if (status.ok()) status = sink.take(kernels.sink);
-  return status;
-}
 
 BackwardCall::BackwardCall(const Request& request, const SharedBackwardLaunches& launch)
     : Call(request, launch.workspace_bytes), launch_(launch) {}

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "gpu/auxiliary/backward_steps.h"
+#include "gpu/auxiliary/backward_variant.h"
 #include "gpu/call/call.h"
 
 namespace strobe::gpu {
@@ -16,9 +18,17 @@ struct SharedBackwardKernels {
   runtime::Kernel sink;  // where the gradient of sinks is wanted
 };
 
-/// Sets those that the call needs; the Status says why there is none.
-Status find_shared_kernels(const AttentionProblem& problem, const auxiliary::PrepareBackwardConfig& prepare,
-                           const runtime::CudaDevice& device, SharedBackwardKernels& kernels);
+/// visit(configuration, bytes of dynamic shared memory, what makes the variant, the kernel's place in `kernels`) for
+/// each of them that the call needs.
+template <class Visit>
+void for_each_shared_kernel(const AttentionProblem& problem, const auxiliary::PrepareBackwardConfig& prepare,
+                            const std::string& architecture, SharedBackwardKernels& kernels, Visit& visit) {
+  const auxiliary::PrepareBackwardConfig large = large_rows_config(prepare);
+  visit(large, 0, [=] { return large_rows_variant(large, architecture); }, kernels.large_rows);
+  visit(prepare, 0, [=] { return prepare_variant(prepare, architecture); }, kernels.prepare);
+  constexpr int kOnly = 0;  // it has one variant
+  if (problem.wants_d_sink) visit(kOnly, 0, [=] { return sink_variant(architecture); }, kernels.sink);
+}
 
 /// What a family's plan says of the kernels around its own.
 struct SharedBackwardLaunches {

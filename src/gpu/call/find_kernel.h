@@ -2,7 +2,9 @@
 // A kernel of a configuration: loaded before, or from the pack, the user's cache or the compiler.
 #pragma once
 
+#include <functional>
 #include <future>
+#include <vector>
 
 #include "gpu/variant/kernel_table.h"
 #include "gpu/variant/load_ahead.h"
@@ -25,41 +27,42 @@ Result<runtime::Kernel> find_kernel(const Config& config, const runtime::CudaDev
   });
 }
 
-/// One of several kernels of a call: where it is wanted and not loaded yet, a thread of its own begins to load it. The
-/// configuration must outlive this object.
-template <class Config, class MakeVariant>
-class KernelAhead {
+/// Several kernels of a call: what is not loaded yet begins to load in a thread of its own.
+class FindKernels {
  public:
-  KernelAhead(bool wanted, const Config& config, const runtime::CudaDevice& device, int smem_bytes,
-              MakeVariant make_variant)
-      : wanted_(wanted),
-        config_(config),
-        device_(device),
-        smem_bytes_(smem_bytes),
-        make_variant_(make_variant),
-        loading_(load_ahead(!wanted || kernel_table<Config, MakeVariant>().holds(config, device),
-                            [this] { return find(); })) {}
-  KernelAhead(const KernelAhead&) = delete;
-  KernelAhead& operator=(const KernelAhead&) = delete;
+  explicit FindKernels(const runtime::CudaDevice& device) : device_(device) {}
+  FindKernels(const FindKernels&) = delete;
+  FindKernels& operator=(const FindKernels&) = delete;
 
-  /// Sets the kernel where it is wanted; the Status says why there is none.
-  Status take(runtime::Kernel& kernel) const {
-    if (!wanted_) return {};
-    const Result<runtime::Kernel> found = find();
-    if (!found.ok()) return found.status();
-    kernel = *found;
+  /// `make_variant`, copied, says what to load. take() sets `kernel`.
+  template <class Config, class MakeVariant>
+  void operator()(const Config& config, int smem_bytes, const MakeVariant& make_variant, runtime::Kernel& kernel) {
+    const bool is_loaded = kernel_table<Config, MakeVariant>().holds(config, device_);
+    const auto find = [&device = device_, config, smem_bytes, make_variant] {
+      return find_kernel(config, device, smem_bytes, make_variant);
+    };
+    wanted_.push_back({find, &kernel, load_ahead(is_loaded, find)});
+  }
+
+  /// Sets all of them; the Status says why one is not to be had.
+  Status take() const {
+    for (const Wanted& wanted : wanted_) {
+      const Result<runtime::Kernel> found = wanted.find();
+      if (!found.ok()) return found.status();
+      *wanted.kernel = *found;
+    }
     return {};
   }
 
  private:
-  Result<runtime::Kernel> find() const { return find_kernel(config_, device_, smem_bytes_, make_variant_); }
+  struct Wanted {
+    std::function<Result<runtime::Kernel>()> find;
+    runtime::Kernel* kernel;
+    std::future<void> loading;  // its end waits for the thread
+  };
 
-  bool wanted_;
-  const Config& config_;
   const runtime::CudaDevice& device_;
-  int smem_bytes_;
-  MakeVariant make_variant_;
-  std::future<void> loading_;  // the first to be destroyed: it waits for the thread
+  std::vector<Wanted> wanted_;
 };
 
 }  // namespace strobe::gpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of a family's kernels that the build compiles ahead.
+// A list of kernels that are compiled ahead.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "call/problem.h"
+#include "runtime/kernel.h"
 #include "runtime/pack/common_variants.h"
 
 namespace strobe::gpu {
@@ -14,6 +15,12 @@ namespace strobe::gpu {
 /// Different problems share kernels: each is in the list once.
 class PackList {
  public:
+  /// One of the kernels of a call, as FindKernels is told it.
+  template <class Config, class MakeVariant>
+  void operator()(const Config&, int smem_bytes, const MakeVariant& make_variant, const runtime::Kernel&) {
+    add(make_variant(), smem_bytes);
+  }
+
   void add(runtime::Variant variant, int dynamic_shared_bytes) {
     for (const runtime::CommonVariant& other : variants_) {
       if (other.variant.expression == variant.expression && other.variant.architecture == variant.architecture) return;

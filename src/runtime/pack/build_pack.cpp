@@ -142,7 +142,7 @@ Result<Pack> build_pack(const KernelStore& store, std::span<const Nvrtc* const> 
   if (!variants.empty()) {
     return Status(StatusCode::device_error, "kernels that must not go into the pack; they are above");
   }
-  pack.archive = KernelStore::make_pack(versions, std::move(images));
+  pack.archive = KernelPack::make(versions, std::move(images));
   return pack;
 }
 

@@ -70,7 +70,7 @@ Status make_kernels(std::span<char* const> arguments) {
     nvrtcs.push_back(nvrtc->get());
     opened.push_back(std::move(*nvrtc));
   }
-  const KernelStore store(*sources, Archive(), DiskCache::open(arguments[3]), {});
+  const KernelStore store(*sources, {}, DiskCache::open(arguments[3]), {});
   store.cache().keep_to_this_process();
   std::vector<CommonVariant> variants = common_variants();
   const std::regex pattern(arguments[4]);

@@ -101,7 +101,7 @@ class Sm80Compile : public testing::Test {
     nvrtc_ = *nvrtc;
     const Result<runtime::Archive> sources = runtime::Archive::parse(runtime::embedded_sources());
     ASSERT_TRUE(sources.ok());
-    store_.emplace(*sources, runtime::Archive(), runtime::DiskCache(), runtime::nvrtc);
+    store_.emplace(*sources, std::vector<runtime::KernelPack>(), runtime::DiskCache(), runtime::nvrtc);
   }
 
   void expect_no_local_memory(const runtime::Variant& variant) const {

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sm90/list_kernels.h"
+
+#include "gpu/auxiliary/merge_variant.h"
+#include "gpu/variant/architecture.h"
+#include "kernels/sm90/forward/smem.h"
+#include "sm90/backward_kernels.h"
+#include "sm90/forward_plan.h"
+#include "sm90/forward_variant.h"
+
+namespace strobe::sm90 {
+namespace {
+
+void list_forward(const AttentionProblem& problem, const DeviceShape& shape, const forward::Config& config,
+                  gpu::PackList& list) {
+  list.add(forward_variant(config), smem_plan(config).total_bytes);
+  const gpu::SplitPlan split = forward_plan(problem, shape, config).split;
+  if (split.total_bytes > 0) list.add(gpu::combine_variant(split.combine, gpu::kSm90a), 0);
+}
+
+void list_backward(const AttentionProblem& problem, const DeviceShape& shape, const backward::Config& config,
+                   gpu::PackList& list) {
+  BackwardKernels kernels;
+  for_each_kernel(problem, backward_plan(problem, shape, config), kernels, list);
+}
+
+Status list_forwards(const AttentionProblem& problem, const DeviceShape& shape, gpu::PackList& list) {
+  const Result<forward::Config> config = forward_config(problem, shape);
+  if (!config.ok()) return config.status();
+  list_forward(problem, shape, *config, list);
+  const auto aligned = aligned_bias_config(problem, shape, *config);
+  if (aligned.has_value()) list_forward(problem, shape, *aligned, list);
+  return {};
+}
+
+Status list_backwards(const AttentionProblem& problem, const DeviceShape& shape, gpu::PackList& list) {
+  const Result<backward::Config> config = backward_config(problem);
+  if (!config.ok()) return config.status();
+  list_backward(problem, shape, *config, list);
+  const auto aligned = aligned_bias_config(problem, *config);
+  if (aligned.has_value()) list_backward(problem, shape, *aligned, list);
+  return {};
+}
+
+}  // namespace
+
+Status list_kernels(const AttentionProblem& problem, const gpu::DeviceShape& shape, gpu::PackList& list) {
+  const bool is_forward = problem.pass == Pass::forward;
+  return is_forward ? list_forwards(problem, shape, list) : list_backwards(problem, shape, list);
+}
+
+}  // namespace strobe::sm90
