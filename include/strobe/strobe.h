@@ -231,6 +231,20 @@ typedef struct strobe_backward_arguments {
   const uint64_t* random_on_device; /* the forward's */
 } strobe_backward_arguments;
 
+/* As strobe::JvpArguments, which says what is optional. */
+typedef struct strobe_jvp_arguments {
+  size_t struct_size;
+  strobe_tensor q, k, v;
+  strobe_tensor q_tangent, k_tangent, v_tangent; /* optional: zero */
+  strobe_tensor o, lse;                          /* optional */
+  strobe_tensor o_tangent;
+  strobe_tensor lse_tangent; /* optional */
+  strobe_sequences sequences;
+  strobe_score_modifiers modifiers;
+  strobe_random_state random;
+  const uint64_t* random_on_device;
+} strobe_jvp_arguments;
+
 /* Must call body(body_context, i) for every i < count, in parallel or one after another, and return when all are
  * done. `context` is strobe_execution's parallel_for_context. */
 typedef void (*strobe_parallel_for)(void* context, int32_t count, void (*body)(void* body_context, int32_t index),
@@ -266,6 +280,10 @@ STROBE_API strobe_code strobe_forward(const strobe_forward_arguments* arguments,
                                       const strobe_execution* execution);
 STROBE_API strobe_code strobe_backward(const strobe_backward_arguments* arguments, const strobe_options* options,
                                        const strobe_execution* execution);
+
+/* As strobe::jvp: the forward-mode derivative, on the CPU. */
+STROBE_API strobe_code strobe_jvp(const strobe_jvp_arguments* arguments, const strobe_options* options,
+                                  const strobe_execution* execution);
 
 /* As strobe::quantize; `options` must be given. */
 STROBE_API strobe_code strobe_quantize(const strobe_quantize_arguments* arguments,

@@ -8,6 +8,7 @@
 #include "strobe/cache.h"
 #include "strobe/dropout.h"
 #include "strobe/error_budget.h"
+#include "strobe/jvp.h"
 #include "strobe/merge.h"
 #include "strobe/plan.h"
 #include "strobe/quantize.h"
@@ -74,6 +75,10 @@ Status run(const BackwardArguments& arguments, const AttentionOptions& options, 
   return backward(arguments, options, execution);
 }
 
+Status run(const JvpArguments& arguments, const AttentionOptions& options, const Execution& execution) {
+  return jvp(arguments, options, execution);
+}
+
 template <class CArguments>
 strobe_code call(const CArguments* arguments, const strobe_options* c_options, const strobe_execution* execution) {
   return with_code([&]() -> Status {
@@ -133,6 +138,11 @@ strobe_code strobe_forward(const strobe_forward_arguments* arguments, const stro
 
 strobe_code strobe_backward(const strobe_backward_arguments* arguments, const strobe_options* options,
                             const strobe_execution* execution) {
+  return strobe::api::call(arguments, options, execution);
+}
+
+strobe_code strobe_jvp(const strobe_jvp_arguments* arguments, const strobe_options* options,
+                       const strobe_execution* execution) {
   return strobe::api::call(arguments, options, execution);
 }
 

@@ -62,7 +62,7 @@ void read_bounds(const strobe_sequences& from, Sequences& to) {
   to.max_seqlen_k = from.max_seqlen_k == 0 ? -1 : from.max_seqlen_k;
 }
 
-/// What the arguments of both passes have beside tensors.
+/// What the arguments of all passes have beside tensors.
 template <class From, class Arguments>
 void read_shared(const From& from, Arguments& arguments) {
   read_bounds(from.sequences, arguments.sequences);
@@ -74,6 +74,17 @@ template <class Struct>
 Result<Struct> read_given(const Struct* given, std::string_view name) {
   if (given == nullptr) return invalid("arguments is null: give a {}", name);
   return read_versioned(given, name);
+}
+
+/// The arguments of a pass that has nothing of its own beside tensors.
+template <class Arguments, class Struct>
+Result<Arguments> read_pass(const Struct* given, std::string_view name) {
+  const Result<Struct> from = read_given(given, name);
+  if (!from.ok()) return from.status();
+  Arguments arguments;
+  if (Status status = read_tensors(*from, arguments); !status.ok()) return status;
+  read_shared(*from, arguments);
+  return arguments;
 }
 
 }  // namespace
@@ -117,12 +128,11 @@ Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given) {
 }
 
 Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given) {
-  const Result<strobe_backward_arguments> from = read_given(given, "strobe_backward_arguments");
-  if (!from.ok()) return from.status();
-  BackwardArguments arguments;
-  if (Status status = read_tensors(*from, arguments); !status.ok()) return status;
-  read_shared(*from, arguments);
-  return arguments;
+  return read_pass<BackwardArguments>(given, "strobe_backward_arguments");
+}
+
+Result<JvpArguments> read_arguments(const strobe_jvp_arguments* given) {
+  return read_pass<JvpArguments>(given, "strobe_jvp_arguments");
 }
 
 Result<QuantizeArguments> read_arguments(const strobe_quantize_arguments* given) {

@@ -13,6 +13,7 @@
 #include "strobe/attention.h"
 #include "strobe/cache.h"
 #include "strobe/error_budget.h"
+#include "strobe/jvp.h"
 #include "strobe/merge.h"
 #include "strobe/quantize.h"
 #include "strobe/strobe.h"
@@ -54,6 +55,7 @@ Result<TensorView> read_tensor(const strobe_tensor* given, std::string_view name
 Result<AttentionOptions> read_options(const strobe_options* given);
 Result<ForwardArguments> read_arguments(const strobe_forward_arguments* given);
 Result<BackwardArguments> read_arguments(const strobe_backward_arguments* given);
+Result<JvpArguments> read_arguments(const strobe_jvp_arguments* given);
 Result<QuantizeArguments> read_arguments(const strobe_quantize_arguments* given);
 Result<AppendArguments> read_arguments(const strobe_append_arguments* given);
 Result<QuantizeOptions> read_options(const strobe_quantize_options* given);

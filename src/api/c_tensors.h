@@ -86,6 +86,16 @@ constexpr auto c_tensors(const strobe_backward_arguments*) {
       std::array{CTensor{"d_bias", offsetof(S, d_bias)}, CTensor{"d_sink", offsetof(S, d_sink)}});
 }
 
+constexpr auto c_tensors(const strobe_jvp_arguments*) {
+  using S = strobe_jvp_arguments;
+  return joined(std::array{CTensor{"q", offsetof(S, q)}, CTensor{"k", offsetof(S, k)}, CTensor{"v", offsetof(S, v)},
+                           CTensor{"q_tangent", offsetof(S, q_tangent)}, CTensor{"k_tangent", offsetof(S, k_tangent)},
+                           CTensor{"v_tangent", offsetof(S, v_tangent)}, CTensor{"o", offsetof(S, o)},
+                           CTensor{"lse", offsetof(S, lse)}, CTensor{"o_tangent", offsetof(S, o_tangent)},
+                           CTensor{"lse_tangent", offsetof(S, lse_tangent)}},
+                sequences_of<S>(), modifiers_of<S>());
+}
+
 constexpr auto c_tensors(const strobe_quantize_arguments*) {
   using S = strobe_quantize_arguments;
   return joined(
@@ -138,11 +148,13 @@ constexpr bool has_all_but(std::initializer_list<std::string_view> lacks) {
 }
 
 static_assert(is_in_order<strobe_forward_arguments>() && is_in_order<strobe_backward_arguments>());
+static_assert(is_in_order<strobe_jvp_arguments>());
 static_assert(is_in_order<strobe_quantize_arguments>() && is_in_order<strobe_append_arguments>());
 static_assert(has_all_but<strobe_forward_arguments, ForwardArguments>({}));
 static_assert(has_all_but<strobe_append_arguments, AppendArguments>({}));
 // A cache is the forward's alone; the other calls reject what of Sequences belongs to one.
 static_assert(has_all_but<strobe_backward_arguments, BackwardArguments>({"leftpad_k", "cache_batch_idx"}));
+static_assert(has_all_but<strobe_jvp_arguments, JvpArguments>({"leftpad_k", "cache_batch_idx"}));
 static_assert(has_all_but<strobe_quantize_arguments, QuantizeArguments>({"leftpad_k", "cache_batch_idx"}));
 
 }  // namespace internal

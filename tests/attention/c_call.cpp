@@ -78,6 +78,17 @@ strobe_backward_arguments arguments_of(const BackwardArguments& from) {
   return to;
 }
 
+strobe_jvp_arguments arguments_of(const JvpArguments& from) {
+  strobe_jvp_arguments to{};
+  copy_shared(from, to);
+  to.q_tangent = tensor_of(from.q_tangent);
+  to.k_tangent = tensor_of(from.k_tangent);
+  to.v_tangent = tensor_of(from.v_tangent);
+  to.o_tangent = tensor_of(from.o_tangent);
+  to.lse_tangent = tensor_of(from.lse_tangent);
+  return to;
+}
+
 strobe_options options_of(const AttentionOptions& from) {
   return {.struct_size = sizeof(strobe_options),
           .scale = from.scale.value_or(0.0F),
@@ -121,6 +132,12 @@ Status call_from_c(const BackwardArguments& arguments, const AttentionOptions& o
   const strobe_backward_arguments a = arguments_of(arguments);
   const strobe_options o = options_of(options);
   return status_of(strobe_backward(&a, &o, nullptr));
+}
+
+Status call_from_c(const JvpArguments& arguments, const AttentionOptions& options) {
+  const strobe_jvp_arguments a = arguments_of(arguments);
+  const strobe_options o = options_of(options);
+  return status_of(strobe_jvp(&a, &o, nullptr));
 }
 
 Status plan_from_c(const ForwardArguments& arguments, const AttentionOptions& options) {

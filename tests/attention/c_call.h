@@ -4,6 +4,7 @@
 
 #include "strobe/attention.h"
 #include "strobe/cache.h"
+#include "strobe/jvp.h"
 #include "strobe/merge.h"
 #include "strobe/quantize.h"
 
@@ -16,6 +17,9 @@ Status call_from_c(const BackwardArguments& arguments, const AttentionOptions& o
 /// The same by strobe_plan_forward or strobe_plan_backward, and the plan's run.
 Status plan_from_c(const ForwardArguments& arguments, const AttentionOptions& options = {});
 Status plan_from_c(const BackwardArguments& arguments, const AttentionOptions& options = {});
+
+/// strobe_jvp.
+Status call_from_c(const JvpArguments& arguments, const AttentionOptions& options = {});
 
 /// strobe_quantize, strobe_append and strobe_merge.
 Status call_from_c(const QuantizeArguments& arguments, const QuantizeOptions& options);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "c_call.h"
 #include "jvp_matches.h"
 #include "misuse.h"
 #include "random_case.h"
@@ -109,6 +110,24 @@ TEST(Jvp, MatchesTheReferenceOnRandomConfigurations) {
     const AttentionCase attention = random_case(seed, {.longest = 150, .tree_mask = false});
     expect_jvp_matches_reference(attention);
     if (HasFailure()) FAIL() << "seed " << seed;
+  }
+}
+
+TEST(Jvp, IsTheSameFromC) {
+  for (const std::uint64_t seed : chosen_seeds(50)) {
+    const AttentionCase attention = random_case(seed, {.longest = 80, .tree_mask = false});
+    JvpTensors cxx(attention);
+    JvpTensors c(attention);
+    const Status status = jvp(cxx.arguments(), attention.options);
+    const Status from_c = call_from_c(c.arguments(), attention.options);
+    ASSERT_EQ(from_c.message(), status.message()) << "seed " << seed;
+    ASSERT_EQ(from_c.code(), status.code()) << "seed " << seed;
+    const auto from = cxx.outputs();
+    const auto to = c.outputs();
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      EXPECT_EQ(to[i]->element_bytes(), from[i]->element_bytes()) << "seed " << seed << ", output " << i;
+    }
+    if (HasFailure()) return;
   }
 }
 
