@@ -15,6 +15,7 @@ LAYERS = (
     ("strobe._shared_prefix",),
     ("strobe._append", "strobe._attention", "strobe._masks", "strobe._merge", "strobe._quantize"),
     ("strobe.torch", "strobe.jax"),
+    ("strobe._few_queries",),
     ("strobe._appended", "strobe._forward", "strobe._mask_argument", "strobe._quantized"),
     ("strobe._frameworks",),
     ("strobe._documented",),

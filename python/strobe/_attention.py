@@ -3,7 +3,7 @@
 
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-from strobe import _core
+from strobe import _core, _few_queries
 from strobe._documented import with_options
 from strobe._forward import forward, outputs_of, results
 from strobe._frameworks import check_outputs, framework_of, mark_written
@@ -133,6 +133,11 @@ def attention(
         return _jax_attention(q, k, v, mask, out, return_lse, return_max_logits, options)
     if mask is not None:
         framework.reject_gradients(NOT_RECORDED, mask=mask)
+        if out is None and not framework.is_compiling():
+            plain = framework.without_tape(q, k, v, options)
+            result = _few_queries.attend(framework, mask, plain, options, return_lse, return_max_logits)
+            if result is not None:
+                return result
         read = framework.can_read(mask)
         k, v = apply_mask(framework, mask, (q, k, v), options, read=read, has_backward=False)
     if framework.is_compiling():

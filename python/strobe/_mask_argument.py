@@ -38,7 +38,7 @@ def apply_mask(
     ``read``: the mask's values may be looked at. ``has_backward``: the options are also those of a backward.
     """
     q, k, v = qkv
-    _check_types(framework, q, {"mask": mask, "k": k, "v": v, "bias": options.get("bias")})
+    check_types(framework, q, {"mask": mask, "k": k, "v": v, "bias": options.get("bias")})
     given = checked_mask(mask, shape_of(q), shape_of(k), options)
     if given is None:
         return k, v
@@ -89,7 +89,7 @@ def summed_to(gradient: Any, shape: Shape) -> Any:
     return gradient
 
 
-def _check_types(framework: Framework, q: Any, others: dict[str, Any]) -> None:
+def check_types(framework: Framework, q: Any, others: dict[str, Any]) -> None:
     if not framework.has_arithmetic:
         raise TypeError(
             f"mask is given, but q is of type {type(q).__name__}: give bias, or tensors of NumPy or PyTorch"

@@ -7,6 +7,8 @@ import sys
 import pytest
 import strobe.torch
 import torch
+from strobe import _few_queries
+from strobe._frameworks.torch import Torch
 from torch.nn.functional import scaled_dot_product_attention
 
 POISONS = [math.nan, math.inf, -math.inf, 1e38]
@@ -127,15 +129,16 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("poison", POISONS)
 @pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("seqlen_q", [1, 5])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_keys_of_one_query_as_pages(layout, batch, poison):
+def test_keys_of_few_queries_as_pages(layout, seqlen_q, batch, poison):
     """What GPUs compute; every engine can."""
-    q, mask = draw(batch, 4, 1, 8), visible(batch, 1, 1, 90)
+    q, mask = draw(batch, 4, seqlen_q, 8), visible(batch, 1, 1, 90)
     mask[-1, ..., 7:] = False
     k, v = (draw(batch, 2, 90, 8, seed=seed) for seed in (1, 2))
     hidden = ~mask.transpose(-1, -2)
     poisoned, clean = ([layout(x.masked_fill(hidden, value)) for x in (k, v)] for value in (poison, 0.0))
-    out = sys.modules["strobe.torch.sdpa"]._by_pages(q, *poisoned, mask, 0.4)
+    out = sys.modules["strobe.torch.sdpa"]._by_rows(q, *poisoned, mask, 0.4)
     wanted = scaled_dot_product_attention(
         *(x.double() for x in (q, *clean)), attn_mask=mask, scale=0.4, enable_gqa=True
     )
@@ -144,7 +147,44 @@ def test_keys_of_one_query_as_pages(layout, batch, poison):
 
 def test_one_query_without_keys():
     q, k = draw(2, 4, 1, 8), draw(2, 4, 9, 8).fill_(math.nan)
-    by_pages = sys.modules["strobe.torch.sdpa"]._by_pages
-    assert not by_pages(q, k, k, torch.zeros(1, 1, 1, 1, dtype=torch.bool), None).any()
-    assert by_pages(q, k[:, :, :0], k[:, :, :0], torch.zeros(1, 1, 1, 1, dtype=torch.bool), None) is None
-    assert by_pages(q, k, k.transpose(1, 2).contiguous().transpose(1, 2), torch.ones(1, 1, 1, 9).bool(), None) is None
+    by_rows = sys.modules["strobe.torch.sdpa"]._by_rows
+    assert not by_rows(q, k, k, torch.zeros(1, 1, 1, 1, dtype=torch.bool), None).any()
+    assert by_rows(q, k[:, :, :0], k[:, :, :0], torch.zeros(1, 1, 1, 1, dtype=torch.bool), None) is None
+    assert by_rows(q, k, k.transpose(1, 2).contiguous().transpose(1, 2), torch.ones(1, 1, 1, 9).bool(), None) is None
+
+
+class OnAGpu(Torch):
+    def is_on_gpu(self, tensor):
+        return True
+
+
+def test_the_argument_mask_of_few_queries():
+    """No other key is read, and nothing is copied: the call's own K and V are what the engine is given."""
+    q, k, v, sink = draw(3, 5, 4, 8), draw(3, 90, 2, 8, seed=1), draw(3, 90, 2, 8, seed=2), draw(4)
+    mask = visible(3, 90)
+    options = {"scale": 0.4, "sink": sink, "softcap": 5.0}
+    wanted = strobe.attention(q, k, v, mask=mask, return_lse=True, return_max_logits=True, **options)
+    poisoned = [x.masked_fill(~mask[:, :, None, None], math.nan) for x in (k, v)]
+    for given in (mask, mask[:, None], mask[:, None, None]):
+        found = _few_queries.attend(OnAGpu(), given, (q, *poisoned), options, True, True)
+        for x, y in zip(found, wanted, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-6)
+    rows_k, rows_v, _ = OnAGpu().visible_rows(mask[:, None, None], k, v)
+    assert (rows_k.data_ptr(), rows_v.data_ptr()) == (k.data_ptr(), v.data_ptr())
+
+
+@pytest.mark.parametrize("option", [{"causal": True}, {"alibi_slopes": torch.ones(4)}, {"scale": torch.ones(())}])
+def test_options_that_keys_by_rows_lack(option):
+    q, k, mask = draw(3, 5, 4, 8), draw(3, 90, 2, 8), visible(3, 90)
+    assert _few_queries.attend(OnAGpu(), mask, (q, k, k), option, False, False) is None
+
+
+def test_calls_that_keys_by_rows_do_not_have():
+    q, k, mask = draw(3, 5, 4, 8), draw(3, 90, 2, 8), visible(3, 90)
+    for query, given in (
+        (draw(3, 17, 4, 8), mask),
+        (q, mask.float()),
+        (q, visible(3, 5, 90)),
+        (q, visible(3, 4, 1, 90)),
+    ):
+        assert _few_queries.attend(OnAGpu(), given, (query, k, k), {}, False, False) is None

@@ -89,6 +89,13 @@ class Framework:
         """The tensor, or a copy, whose last axis is dense, as calls need it."""
         raise NotImplementedError
 
+    def visible_rows(self, mask: Any, k: Any, v: Any) -> tuple[Any, Any, dict[str, Any]] | None:
+        """k, v and options of a call that reads no key that the bool mask [batch or 1, 1, 1, seqlen_k or 1] hides.
+
+        Without waiting for a GPU, and without copies of k and v; None where that cannot be.
+        """
+        return None
+
     def lengths(self, values: np.ndarray) -> Any:
         """int32 values as a tensor in host memory."""
         raise NotImplementedError

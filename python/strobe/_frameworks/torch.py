@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from strobe._frameworks.base import NOT_RECORDED, Framework
+from strobe._frameworks.torch_rows import visible_rows
 from strobe._option_list import is_seeded
 from strobe._shapes import output_shape
 
@@ -76,6 +77,9 @@ class Torch(Framework):
 
     def dense(self, x: Any) -> Any:
         return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
+
+    def visible_rows(self, mask: Any, k: Any, v: Any) -> tuple[Any, Any, dict[str, Any]] | None:
+        return visible_rows(mask, k, v)
 
     def lengths(self, values: np.ndarray) -> Any:
         return torch.from_numpy(values)

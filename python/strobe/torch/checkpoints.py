@@ -30,19 +30,24 @@ def enter(carried: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
             return
         for name in (_REENTRANT, _NON_REENTRANT):
             _originals[name] = getattr(torch_checkpoint, name)
-        reentrant, non_reentrant = _originals[_REENTRANT], _originals[_NON_REENTRANT]
+        for name, function in _carrying(carried, _originals[_REENTRANT], _originals[_NON_REENTRANT]).items():
+            setattr(torch_checkpoint, name, function)
 
-        class Carrying(reentrant):  # type: ignore[misc, valid-type]
-            @staticmethod
-            def apply(function: Callable[..., Any], *args: Any) -> Any:
-                return reentrant.apply(carried(function), *args)
 
-        @functools.wraps(non_reentrant)
-        def carrying(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            return non_reentrant(carried(function), *args, **kwargs)
+@functools.lru_cache(maxsize=1)  # a class takes longer to make than a short call to attention
+def _carrying(carried: Callable[..., Any], reentrant: Any, non_reentrant: Any) -> dict[str, Any]:
+    """What checkpoint calls, by its names, in the place of these two of PyTorch's."""
 
-        setattr(torch_checkpoint, _REENTRANT, Carrying)
-        setattr(torch_checkpoint, _NON_REENTRANT, carrying)
+    class Carrying(reentrant):
+        @staticmethod
+        def apply(function: Callable[..., Any], *args: Any) -> Any:
+            return reentrant.apply(carried(function), *args)
+
+    @functools.wraps(non_reentrant)
+    def carrying(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return non_reentrant(carried(function), *args, **kwargs)
+
+    return {_REENTRANT: Carrying, _NON_REENTRANT: carrying}
 
 
 def leave() -> None:

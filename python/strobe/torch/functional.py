@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from strobe import _few_queries
 from strobe._documented import with_options
 from strobe._forward import forward, results
 from strobe._frameworks import framework_of
@@ -112,6 +113,12 @@ def attention(
         check_types(sink=sink)
     q, k, v = cast(q, k, v)
     if mask is not None:
+        check_types(mask=mask)
+        if mask.is_cuda and q.dim() == k.dim() == v.dim() == 4 and is_eager_inference(q, k, v, mask, sink):
+            plain = without_negative_bit(ops.rows(q), ops.rows(k), ops.rows(v))
+            result = _few_queries.attend(_TORCH, mask, plain, options, return_lse, return_max_logits)
+            if result is not None:
+                return result
         k, v = _with_mask(mask, q, k, v, options)
         bias = options.get("bias")
     _check_derivatives(q, k, v, options)
@@ -157,7 +164,6 @@ _TORCH, _ = (framework_of(x) for x in (torch.empty(0), torch.nn.Parameter(torch.
 
 def _with_mask(mask: Tensor, q: Tensor, k: Tensor, v: Tensor, options: Any) -> tuple[Tensor, Tensor]:
     """k and v of a call whose ``options`` say what the mask hides."""
-    check_types(mask=mask)
     traced = ops.is_traced(q, k, v, mask, *options.values())
     read = not traced and _TORCH.can_read(mask)
     has_backward = traced or _is_recorded(q, k, v, mask, options.get("bias"), options.get("sink"))

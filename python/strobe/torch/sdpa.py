@@ -11,10 +11,9 @@ from torch.nn import Parameter
 from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from strobe import _core
-from strobe._forward import forward
+from strobe import _core, _few_queries
 from strobe._frameworks.torch import Torch, without_negative_bit
-from strobe.torch import checkpoints, visible_keys
+from strobe.torch import checkpoints
 from strobe.torch.functional import attention, cast, is_eager_inference
 from strobe.torch.masks import as_bias, batched_mask, check_mask, without_hidden_keys
 from strobe.torch.multi_head import with_attention
@@ -107,8 +106,10 @@ def _attention(
     if dropout_p == 1.0:  # which leaves nothing, and divides by what it leaves
         kept = _attention(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)
         return torch.nn.functional.dropout(kept, 1.0)
-    leading = _leading_axes(query, key, value, enable_gqa)
-    q, k, v = _batched(query, key, value, leading, enable_gqa)
+    q, k, v, leading = query, key, value, tuple(query.shape[:-2])
+    if not dense:
+        leading = _leading_axes(query, key, value, enable_gqa)
+        q, k, v = _batched(query, key, value, leading, enable_gqa)
     if dropout_p:
         options["dropout"] = dropout_p
     if attn_mask is None:
@@ -156,9 +157,9 @@ def _heads_first(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Te
 
 def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: dict[str, Any]) -> Tensor:
     """The same with what batched_mask() gave; keys that a boolean mask shows to no query may hold anything."""
-    one_query = mask.dtype == torch.bool and q.shape[2] == 1 and mask.shape[1:3] == (1, 1)
-    if one_query and q.is_cuda and "dropout" not in options and is_eager_inference(q, k, v):
-        out = _by_pages(q, k, v, mask, options["scale"])
+    few = mask.dtype == torch.bool and q.shape[2] <= _few_queries.FEW_QUERIES and mask.shape[1:3] == (1, 1)
+    if few and q.is_cuda and "dropout" not in options and is_eager_inference(q, k, v):
+        out = _by_rows(q, k, v, mask, options["scale"])
         if out is not None:
             return out
     options["bias"] = as_bias(mask, q.shape[2], k.shape[2], cast(q)[0].dtype)
@@ -172,18 +173,11 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: dict[str, An
     return _heads_first(q, k, v, options)
 
 
-def _by_pages(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None) -> Tensor | None:
-    """Of one query, without a bias, and without copies of K and V that have no hidden keys; None where that fails."""
+def _by_rows(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float | None) -> Tensor | None:
+    """Of queries that all see the same keys, without a bias and without copies of K and V; None where that fails."""
     q, k, v = (rows(x.transpose(1, 2)) for x in without_negative_bit(*cast(q, k, v)))
-    pages = visible_keys.of_one_query(mask, k, v)
-    if pages is None:
-        return None
-    k, v, options = pages
-    try:
-        out: Tensor = forward(q, k, v, None, False, False, options | {"scale": scale})
-    except NotImplementedError:  # not every kernel reads pages
-        return None
-    return out.transpose(1, 2)
+    out: Tensor | None = _few_queries.by_rows(_TORCH, mask, (q, k, v), {"scale": scale})
+    return None if out is None else out.transpose(1, 2)
 
 
 _TORCH = Torch()

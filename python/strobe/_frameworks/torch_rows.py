@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One query and a boolean mask: the keys that it sees as pages of one row, so that no other key is read."""
+"""Few queries and a bool mask: the keys that they see as pages of one row, so that no other key is read."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-def of_one_query(mask: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]] | None:
+def visible_rows(mask: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]] | None:
     """K, V and options of strobe.attention for keys that `mask` [batch or 1, 1, 1, seqlen_k or 1] shows.
 
     k and v are [batch, seqlen_k, heads_kv, ..]. Nobody waits for a GPU: it counts the keys and numbers their rows
@@ -20,14 +20,14 @@ def of_one_query(mask: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, di
     (k, (per_batch, per_key)), (v, _) = of_k, of_v
     if k.shape[0] > torch.iinfo(torch.int32).max:
         return None
-    shown = mask[:, 0, 0].expand(batch, keys)
-    place = shown.cumsum(-1, dtype=torch.int32)
-    rows = torch.arange(keys, dtype=torch.int32, device=k.device) * per_key
-    rows = rows + torch.arange(batch, dtype=torch.int32, device=k.device)[:, None] * per_batch
+    # A decoding step's time is that of launches: six kernels, whose only large one numbers all rows of K's memory.
+    shown = mask.flatten(1).expand(batch, keys)
+    place = shown.cumsum(-1)
+    rows = torch.arange(k.shape[0], dtype=torch.int32, device=k.device).as_strided((batch, keys), (per_batch, per_key))
     # Keys that are hidden share the first place, which is none of the table's; what lies behind the used is not read.
-    table = torch.empty((batch, keys + 1), dtype=torch.int32, device=k.device)
-    table.scatter_(1, (place * shown).long(), rows)
-    return k, v, {"page_table": table[:, 1:], "seqused_k": place[:, -1].contiguous()}
+    table = rows.new_empty((batch, keys + 1))
+    table.scatter_(1, place * shown, rows)
+    return k, v, {"page_table": table[:, 1:], "seqused_k": place[:, -1].int()}
 
 
 def _pages(x: Tensor) -> tuple[Tensor, tuple[int, int]] | None:
