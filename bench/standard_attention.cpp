@@ -239,14 +239,14 @@ class StandardBackward {
   void run(Workers& workers) {
     const std::int64_t group = problem_.heads_q / problem_.heads_kv;
     for (std::int64_t b = 0; b < problem_.batch; ++b) {
-      for (std::int64_t head_k = 0; head_k < problem_.heads_kv; ++head_k) {
-        load_head(arguments_.k, b, head_k, k_.get());
-        load_head(arguments_.v, b, head_k, v_.get());
+      for (std::int64_t head_kv = 0; head_kv < problem_.heads_kv; ++head_kv) {
+        load_head(arguments_.k, b, head_kv, k_.get());
+        load_head(arguments_.v, b, head_kv, v_.get());
         for (std::int64_t member = 0; member < group; ++member) {
-          run_query_head(b, head_k * group + member, member == 0 ? 0.0F : 1.0F, workers);
+          run_query_head(b, head_kv * group + member, member == 0 ? 0.0F : 1.0F, workers);
         }
-        store_head(dk_.get(), arguments_.dk, b, head_k);
-        store_head(dv_.get(), arguments_.dv, b, head_k);
+        store_head(dk_.get(), arguments_.dk, b, head_kv);
+        store_head(dv_.get(), arguments_.dv, b, head_kv);
       }
     }
   }

@@ -328,15 +328,15 @@ void measure(const ConstTensorView& q, const ConstTensorView& k, const ConstTens
   const std::int64_t samples = std::clamp<std::int64_t>(kMostSamples / heads, 1, problem.seqlen_q);
   for (std::int64_t index = 0; index < problem.batch * problem.heads_kv; ++index) {
     const std::int64_t b = index / problem.heads_kv;
-    const std::int64_t head_k = index % problem.heads_kv;
-    const Keys keys = read_keys(k, v, b, head_k, candidates[0].options.seed);
+    const std::int64_t head_kv = index % problem.heads_kv;
+    const Keys keys = read_keys(k, v, b, head_kv, candidates[0].options.seed);
     std::vector<RoundedKeys> noise;
     for (const Candidate& candidate : candidates) {
       const QuantizeOptions& o = candidate.options;
       noise.push_back(
           {rounded(keys.k, o.k_scales, o.element, o.rotate_qk), rounded(keys.v, o.v_scales, o.element, o.rotate_v)});
     }
-    for (std::int64_t h = head_k * group; h < (head_k + 1) * group; ++h) {
+    for (std::int64_t h = head_kv * group; h < (head_kv + 1) * group; ++h) {
       const HeadRows queries = read_rows(q, b, h, {}, candidates[0].options.seed);
       std::vector<RoundedRows> q_noise;
       for (std::size_t c = 0; c < candidates.size(); ++c) {

@@ -75,7 +75,7 @@ class Backward {
 
   /// Groups of heads that share a key head: more than one only where they are computed one by one.
   std::int64_t groups() const { return heads_per_key_head(problem_) / heads_per_group(problem_); }
-  std::int64_t first_group(std::int64_t head_k) const { return head_k * groups(); }
+  std::int64_t first_group(std::int64_t head_kv) const { return head_kv * groups(); }
 
   template <class Visit>
   void each_row_block(const Visit& visit) {

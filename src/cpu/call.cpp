@@ -87,14 +87,14 @@ GroupRows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensor
 
 template <class Pointer>
 GroupRows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
-                            const Sequence& sequence, std::int64_t head_k) {
-  return rows_at(tensor, problem.packed_k, sequence.k, head_k, 1);
+                            const Sequence& sequence, std::int64_t head_kv) {
+  return rows_at(tensor, problem.packed_k, sequence.k, head_kv, 1);
 }
 
 ConstRows cache_rows(const AttentionProblem& problem, const ConstTensorView& tensor, const ConstTensorView& page_table,
-                     const Sequence& sequence, std::int64_t head_k) {
-  if (!page_table.given()) return key_rows(problem, tensor, sequence, head_k);
-  return {.data = advanced(tensor.data, tensor.dtype, head_k * tensor.strides[2]),
+                     const Sequence& sequence, std::int64_t head_kv) {
+  if (!page_table.given()) return key_rows(problem, tensor, sequence, head_kv);
+  return {.data = advanced(tensor.data, tensor.dtype, head_kv * tensor.strides[2]),
           .position_stride = tensor.strides[1],
           .pages = {.table = at<const std::int32_t>(page_table, sequence.k.begin * page_table.strides[0]),
                     .size = problem.page_size,

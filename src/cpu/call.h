@@ -30,11 +30,11 @@ GroupRows<Pointer> query_rows(const AttentionProblem& problem, const BasicTensor
 /// The rows of one sequence and head of k or v.
 template <class Pointer>
 GroupRows<Pointer> key_rows(const AttentionProblem& problem, const BasicTensorView<Pointer>& tensor,
-                            const Sequence& sequence, std::int64_t head_k);
+                            const Sequence& sequence, std::int64_t head_kv);
 
 /// The same of a forward's k or v, which may be a pool of pages.
 ConstRows cache_rows(const AttentionProblem& problem, const ConstTensorView& tensor, const ConstTensorView& page_table,
-                     const Sequence& sequence, std::int64_t head_k);
+                     const Sequence& sequence, std::int64_t head_kv);
 
 /// The elements of lse or d_lse that belong to query_rows; data is null when the tensor is not given.
 GroupRows<float*> lse_rows(const AttentionProblem& problem, const TensorView& tensor, const Sequence& sequence,

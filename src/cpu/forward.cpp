@@ -40,14 +40,14 @@ float* max_logits_of(const TensorView& max_logits, std::int64_t batch, std::int6
 
 /// Rows of keys; of 8-bit operands rows of V's columns.
 ConstRows value_rows(const AttentionProblem& problem, const ForwardArguments& arguments, const Sequence& sequence,
-                     std::int64_t batch, std::int64_t head_k) {
+                     std::int64_t batch, std::int64_t head_kv) {
   const ConstTensorView& v = arguments.v;
-  if (!problem.eight_bit.given()) return cache_rows(problem, v, arguments.page_table, sequence, head_k);
+  if (!problem.eight_bit.given()) return cache_rows(problem, v, arguments.page_table, sequence, head_kv);
   if (problem.packed_k) {
     const auto* columns = static_cast<const std::byte*>(v.data) + packed_value_start(sequence.k.begin, batch);
-    return {.data = columns + head_k * v.strides[0], .position_stride = v.strides[1]};
+    return {.data = columns + head_kv * v.strides[0], .position_stride = v.strides[1]};
   }
-  const auto* data = static_cast<const std::byte*>(v.data) + sequence.k.begin * v.strides[0] + head_k * v.strides[1];
+  const auto* data = static_cast<const std::byte*>(v.data) + sequence.k.begin * v.strides[0] + head_kv * v.strides[1];
   return {.data = data, .position_stride = v.strides[2]};
 }
 
@@ -60,29 +60,29 @@ RowScales row_scales(const ConstTensorView& scales, std::int64_t batch, std::int
 }
 
 EightBitOperands eight_bit_operands(const AttentionProblem& problem, const ForwardArguments& arguments,
-                                    std::int64_t batch, std::int64_t group, std::int64_t head_k) {
+                                    std::int64_t batch, std::int64_t group, std::int64_t head_kv) {
   const EightBitShape& shape = problem.eight_bit;
   if (!shape.given()) return {};
   const std::int64_t head = group * heads_per_group(problem);
   EightBitOperands operands{.q = row_scales(arguments.q_descale, batch, head, shape.q_rows),
-                            .k = row_scales(arguments.k_descale, batch, head_k, shape.k_rows),
-                            .v = row_scales(arguments.v_descale, batch, head_k, shape.v_rows),
+                            .k = row_scales(arguments.k_descale, batch, head_kv, shape.k_rows),
+                            .v = row_scales(arguments.v_descale, batch, head_kv, shape.v_rows),
                             .rotation = arguments.v_rotation};
   if (shape.has_q_shift) operands.q_shift = row_scales(arguments.q_shift, batch, head, 1);
   return operands;
 }
 
 StoredOperands stored_operands(const AttentionProblem& problem, const ForwardArguments& arguments, std::int64_t batch,
-                               std::int64_t head_k) {
+                               std::int64_t head_kv) {
   const StoredShape& shape = problem.stored;
   if (!shape.given()) return {};
   return {.dtype = shape.dtype,
-          .k = row_scales(arguments.k_descale, batch, head_k, shape.k_rows),
-          .v = row_scales(arguments.v_descale, batch, head_k, shape.v_rows)};
+          .k = row_scales(arguments.k_descale, batch, head_kv, shape.k_rows),
+          .v = row_scales(arguments.v_descale, batch, head_kv, shape.v_rows)};
 }
 
 /// The key head that a group of heads reads.
-std::int64_t key_head(const AttentionProblem& problem, std::int64_t group) {
+std::int64_t head_kv_of(const AttentionProblem& problem, std::int64_t group) {
   return group * heads_per_group(problem) / heads_per_key_head(problem);
 }
 
@@ -103,14 +103,14 @@ void run(const Call& call, const ForwardArguments& arguments, const Workspace& w
   const GroupModifiers modifiers(problem, arguments.modifiers, arguments.random);
   const auto task_of = [&](const Sequence& sequence, std::int64_t group) {
     const std::int64_t b = &sequence - batch.sequences.data();
-    const std::int64_t head_k = key_head(problem, group);
+    const std::int64_t head_kv = head_kv_of(problem, group);
     ScoreScale scale = score_scale(problem, sequence.k.length);
     const float query_factor = move_sign_to_queries(scale);
     return ForwardTask{.dtype = problem.dtype,
                        .dtype_o = output_dtype(problem),
                        .q = query_rows(problem, arguments.q, sequence, group),
-                       .k = cache_rows(problem, arguments.k, arguments.page_table, sequence, head_k),
-                       .v = value_rows(problem, arguments, sequence, b, head_k),
+                       .k = cache_rows(problem, arguments.k, arguments.page_table, sequence, head_kv),
+                       .v = value_rows(problem, arguments, sequence, b, head_kv),
                        .o = query_rows(problem, arguments.o, sequence, group),
                        .lse = lse_rows(problem, arguments.lse, sequence, group),
                        .row_begin = 0,
@@ -126,8 +126,8 @@ void run(const Call& call, const ForwardArguments& arguments, const Workspace& w
                        .dropout = modifiers.dropout(b, group),
                        .sinks = modifiers.sinks(group),
                        .max_logits = max_logits_of(arguments.max_logits, b, group * heads_per_group(problem)),
-                       .eight_bit = eight_bit_operands(problem, arguments, b, group, head_k),
-                       .stored = stored_operands(problem, arguments, b, head_k),
+                       .eight_bit = eight_bit_operands(problem, arguments, b, group, head_kv),
+                       .stored = stored_operands(problem, arguments, b, head_kv),
                        .row_invariant = problem.row_invariant,
                        .tiles = plan.tiles};
   };
@@ -181,9 +181,9 @@ void jvp(const Call& call, const JvpArguments& arguments) {
                                  .random = arguments.random};
   run(call, forward, workspace, batch,
       [&](const ForwardTask& task, const Sequence& sequence, std::int64_t group, std::byte* scratch) {
-        const std::int64_t head_k = key_head(problem, group);
+        const std::int64_t head_kv = head_kv_of(problem, group);
         const auto of_keys = [&](const ConstTensorView& tensor) {
-          return tensor.given() ? key_rows(problem, tensor, sequence, head_k) : ConstRows();
+          return tensor.given() ? key_rows(problem, tensor, sequence, head_kv) : ConstRows();
         };
         jvp_block({.forward = task,
                    .wants_o = wants_o,

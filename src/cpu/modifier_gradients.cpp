@@ -47,8 +47,8 @@ BiasTurn BiasTurns::of(const BlockPlace& place) const {
   return {.before = before(place), .own = at(place.sequence, place.head, place.block)};
 }
 
-std::atomic<std::int32_t>* BiasTurns::at(const Sequence& sequence, std::int64_t head_k, std::int64_t block) const {
-  return turns_ + (sequence.first_key_block + block) * problem_.heads_kv + head_k;
+std::atomic<std::int32_t>* BiasTurns::at(const Sequence& sequence, std::int64_t head_kv, std::int64_t block) const {
+  return turns_ + (sequence.first_key_block + block) * problem_.heads_kv + head_kv;
 }
 
 /// The task before this one among those that share its bias; tasks are handed out in this order, so it has begun.

@@ -38,7 +38,7 @@ class BiasTurns {
   BiasTurn of(const BlockPlace& place) const;
 
  private:
-  std::atomic<std::int32_t>* at(const Sequence& sequence, std::int64_t head_k, std::int64_t block) const;
+  std::atomic<std::int32_t>* at(const Sequence& sequence, std::int64_t head_kv, std::int64_t block) const;
   const std::atomic<std::int32_t>* before(const BlockPlace& place) const;
 
   const AttentionProblem& problem_;

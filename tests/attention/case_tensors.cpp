@@ -48,7 +48,7 @@ void forget_rows(GuardedTensor& tensor, const std::vector<char>& used) {
 
 void mark_head(const AttentionCase& attention, const ForwardArguments& arguments, const reference::SequenceRows& rows,
                std::int64_t head, Used& used) {
-  const std::int64_t head_k = head / (attention.heads_q / attention.heads_kv);
+  const std::int64_t head_kv = head / (attention.heads_q / attention.heads_kv);
   const auto modifiers =
       reference::HeadModifiers(arguments.modifiers, attention.options, {}, rows.sequence, head, attention.heads_q)
           .with_tree(arguments.tree_mask, rows.first_q);
@@ -61,7 +61,7 @@ void mark_head(const AttentionCase& attention, const ForwardArguments& arguments
     for (const reference::KeyRange& keys : reference::visible_keys(query, rows, attention.options, modifiers)) {
       used.queries[row] = used.gradients[row] = 1;
       for (std::int64_t key = keys.begin; key < keys.end; ++key) {
-        used.keys[(rows.first_k + key) * attention.heads_kv + head_k] = 1;
+        used.keys[(rows.first_k + key) * attention.heads_kv + head_kv] = 1;
         if (attention.bias) used.bias[(plane * shape[2] + query) * shape[3] + key] = 1;
       }
     }

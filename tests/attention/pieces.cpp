@@ -70,12 +70,12 @@ PieceCall::PieceCall(const ForwardArguments& whole, const Piece& piece)
       lse_(static_cast<std::size_t>(piece.rows() * piece.heads), std::numeric_limits<float>::quiet_NaN()) {
   const bool one_head = piece.heads < reference::heads_of(whole.q);
   const std::int64_t group = reference::heads_of(whole.q) / reference::heads_of(whole.k);
-  const std::int64_t head_k = one_head ? piece.head / group : 0;
-  const std::int64_t heads_k = one_head ? 1 : reference::heads_of(whole.k);
+  const std::int64_t head_kv = one_head ? piece.head / group : 0;
+  const std::int64_t heads_kv = one_head ? 1 : reference::heads_of(whole.k);
   const reference::SequenceRows& at = piece.sequence;
   call_.q = rows_of(whole.q, at.sequence, at.first_q, piece.row_begin, piece.rows(), piece.head, piece.heads);
-  call_.k = rows_of(whole.k, at.sequence, at.first_k, 0, piece.keys, head_k, heads_k);
-  call_.v = rows_of(whole.v, at.sequence, at.first_k, 0, piece.keys, head_k, heads_k);
+  call_.k = rows_of(whole.k, at.sequence, at.first_k, 0, piece.keys, head_kv, heads_kv);
+  call_.v = rows_of(whole.v, at.sequence, at.first_k, 0, piece.keys, head_kv, heads_kv);
   call_.o = {.data = o_.data(), .dtype = whole.o.dtype, .device = whole.o.device, .rank = 4};
   call_.o.shape = {1, piece.rows(), piece.heads, columns_};
   call_.o.strides = {piece.rows() * piece.heads * columns_, piece.heads * columns_, columns_, 1};

@@ -21,7 +21,7 @@ struct SharedSums {
 class HeadGroup {
  public:
   HeadGroup(const BackwardArguments& arguments, const AttentionOptions& options, const ArithmeticModel& model,
-            const SequenceRows& rows, std::int64_t head_k);
+            const SequenceRows& rows, std::int64_t head_kv);
 
   void run(const SharedSums& shared);
 
@@ -40,7 +40,7 @@ class HeadGroup {
   const ArithmeticModel& model_;
   SequenceRows rows_;
   std::int64_t heads_q_ = 0;
-  std::int64_t head_k_ = 0;
+  std::int64_t head_kv_ = 0;
   std::int64_t head_dim_ = 0;
   std::int64_t head_dim_v_ = 0;
   double scale_ = 0.0;
@@ -56,25 +56,25 @@ class HeadGroup {
 };
 
 HeadGroup::HeadGroup(const BackwardArguments& arguments, const AttentionOptions& options, const ArithmeticModel& model,
-                     const SequenceRows& rows, std::int64_t head_k)
+                     const SequenceRows& rows, std::int64_t head_kv)
     : arguments_(arguments),
       model_(model),
       rows_(rows),
       heads_q_(heads_of(arguments.q)),
-      head_k_(head_k),
+      head_kv_(head_kv),
       head_dim_(head_dim_of(arguments.q)),
       head_dim_v_(head_dim_of(arguments.v)),
       scale_(product_scale(options, head_dim_, rows.seqlen_k)),
       scale_roundings_(product_scale_roundings(options)),
-      k_(read_head(arguments.k, rows.first_k, rows.seqlen_k, head_k)),
+      k_(read_head(arguments.k, rows.first_k, rows.seqlen_k, head_kv)),
       k_transposed_(transpose(k_, rows.seqlen_k, head_dim_)),
-      v_(read_head(arguments.v, rows.first_k, rows.seqlen_k, head_k)),
+      v_(read_head(arguments.v, rows.first_k, rows.seqlen_k, head_kv)),
       v_transposed_(transpose(v_, rows.seqlen_k, head_dim_v_)),
       queries_(rows.seqlen_k, 0.0),
       dk_(zeros(rows.seqlen_k * head_dim_)),
       dv_(zeros(rows.seqlen_k * head_dim_v_)) {
   const std::int64_t group = heads_q_ / heads_of(arguments.k);
-  for (std::int64_t head_q = head_k * group; head_q < (head_k + 1) * group; ++head_q) {
+  for (std::int64_t head_q = head_kv * group; head_q < (head_kv + 1) * group; ++head_q) {
     heads_.push_back(
         {options, model, rows, {arguments.modifiers, options, arguments.random, rows.sequence, head_q, heads_q_}});
   }
@@ -172,7 +172,7 @@ void HeadGroup::store_keys(BackwardResult& result) const {
   const std::int64_t heads_kv = heads_of(arguments_.k);
   for (std::int64_t key = 0; key < rows_.seqlen_k; ++key) {
     if (queries_[key] == 0.0) continue;  // nothing contributes: zeros, exactly
-    const std::int64_t row = (rows_.first_k + key) * heads_kv + head_k_;
+    const std::int64_t row = (rows_.first_k + key) * heads_kv + head_kv_;
     for (std::int64_t column = 0; column < head_dim_; ++column) {
       const std::int64_t from = key * head_dim_ + column;
       const std::int64_t to = row * head_dim_ + column;
@@ -192,7 +192,7 @@ void HeadGroup::store_keys(BackwardResult& result) const {
 void HeadGroup::run(const SharedSums& shared) {
   count_queries();
   const auto group = static_cast<std::int64_t>(heads_.size());
-  for (std::int64_t head_q = head_k_ * group; head_q < (head_k_ + 1) * group; ++head_q) {
+  for (std::int64_t head_q = head_kv_ * group; head_q < (head_kv_ + 1) * group; ++head_q) {
     const std::vector<double> q = read_head(arguments_.q, rows_.first_q, rows_.seqlen_q, head_q);
     const std::vector<double> d_o = read_head(arguments_.d_o, rows_.first_q, rows_.seqlen_q, head_q);
     for (std::int64_t query = 0; query < rows_.seqlen_q; ++query) {

@@ -56,14 +56,14 @@ HeadOperands eight_bit_operands(const ForwardArguments& a, const Head& head) {
   const SequenceRows& rows = head.rows;
   const std::int64_t b = rows.sequence;
   const std::int64_t h = head.modifiers.head();
-  const std::int64_t head_k = h / (heads_of(a.q) / heads_of(a.k));
+  const std::int64_t head_kv = h / (heads_of(a.q) / heads_of(a.k));
   const std::int64_t d = head_dim_of(a.q);
   const std::int64_t dv = head_dim_of(a.o);
   const std::int64_t seqlen_q = scaled_rows(a.q, a.sequences.cu_seqlens_q, a.sequences.max_seqlen_q);
   const std::int64_t seqlen_k = scaled_rows(a.k, a.sequences.cu_seqlens_k, a.sequences.max_seqlen_k);
   const std::int64_t value_stride = a.v.strides[static_cast<std::size_t>(a.v.rank - 2)];
   const std::vector<double> q = read_head(a.q, rows.first_q, rows.seqlen_q, h);
-  const std::vector<double> k = read_head(a.k, rows.first_k, rows.seqlen_k, head_k);
+  const std::vector<double> k = read_head(a.k, rows.first_k, rows.seqlen_k, head_kv);
   HeadOperands operands{.head_dim = d + 1, .q = {}, .k_transposed = {}, .v = {}, .value_scales = {}};
   for (std::int64_t i = 0; i < rows.seqlen_q; ++i) {
     const double scale = scale_at(a.q_descale, b, h, i, seqlen_q);
@@ -73,11 +73,11 @@ HeadOperands eight_bit_operands(const ForwardArguments& a, const Head& head) {
   }
   std::vector<double> scaled;
   for (std::int64_t j = 0; j < rows.seqlen_k; ++j) {
-    const double scale = scale_at(a.k_descale, b, head_k, j, seqlen_k);
+    const double scale = scale_at(a.k_descale, b, head_kv, j, seqlen_k);
     for (std::int64_t c = 0; c < d; ++c) scaled.push_back(k[j * d + c] * scale);
     scaled.push_back(1.0);
-    operands.value_scales.push_back(scale_at(a.v_descale, b, head_k, j, seqlen_k));
-    const std::int64_t at = first_value(a, rows, head_k) + value_position(j);
+    operands.value_scales.push_back(scale_at(a.v_descale, b, head_kv, j, seqlen_k));
+    const std::int64_t at = first_value(a, rows, head_kv) + value_position(j);
     for (std::int64_t c = 0; c < dv; ++c) {
       operands.v.push_back(load(a.v, at + c * value_stride) * operands.value_scales.back());
     }
@@ -87,13 +87,13 @@ HeadOperands eight_bit_operands(const ForwardArguments& a, const Head& head) {
 }
 
 std::vector<double> stored_rows(const ConstTensorView& view, const ConstTensorView& scales, const Head& head,
-                                std::int64_t head_k, DType dtype) {
+                                std::int64_t head_kv, DType dtype) {
   const SequenceRows& rows = head.rows;
   const std::int64_t columns = head_dim_of(view);
   const std::int64_t seqlen = view.rank == 4 ? view.shape[1] : 1;  // packed rows share one scale
-  std::vector<double> values = read_head(view, rows.first_k, rows.seqlen_k, head_k);
+  std::vector<double> values = read_head(view, rows.first_k, rows.seqlen_k, head_kv);
   for (std::int64_t row = 0; row < rows.seqlen_k; ++row) {
-    const auto scale = static_cast<float>(scale_at(scales, rows.sequence, head_k, view.rank == 4 ? row : 0, seqlen));
+    const auto scale = static_cast<float>(scale_at(scales, rows.sequence, head_kv, view.rank == 4 ? row : 0, seqlen));
     for (double& value :
          std::span(values).subspan(static_cast<std::size_t>(row * columns), static_cast<std::size_t>(columns))) {
       const float product = static_cast<float>(value) * scale;

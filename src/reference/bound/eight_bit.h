@@ -24,7 +24,7 @@ HeadOperands eight_bit_operands(const ForwardArguments& arguments, const Head& h
 
 /// Rows of K or V of one key head stored in 8 bits: products with their scales, rounded to float32 and then to `dtype`.
 std::vector<double> stored_rows(const ConstTensorView& view, const ConstTensorView& scales, const Head& head,
-                                std::int64_t head_k, DType dtype);
+                                std::int64_t head_kv, DType dtype);
 
 /// Adds what the arithmetic of 8-bit operands does to a row's scores and probabilities.
 void round_probabilities(Scores& scores, const HeadOperands& operands, DType element, const ArithmeticModel& model);

@@ -40,11 +40,11 @@ struct LargestScore {
 
 HeadOperands operands_of(const ForwardArguments& arguments, const Head& head) {
   const SequenceRows& rows = head.rows;
-  const std::int64_t head_k = head.modifiers.head() / (heads_of(arguments.q) / heads_of(arguments.k));
+  const std::int64_t head_kv = head.modifiers.head() / (heads_of(arguments.q) / heads_of(arguments.k));
   const std::int64_t head_dim = head_dim_of(arguments.q);
   const auto keys_of = [&](const ConstTensorView& view, const ConstTensorView& scales) {
-    return is_eight_bit(view.dtype) ? stored_rows(view, scales, head, head_k, arguments.q.dtype)
-                                    : read_head(view, rows.first_k, rows.seqlen_k, head_k);
+    return is_eight_bit(view.dtype) ? stored_rows(view, scales, head, head_kv, arguments.q.dtype)
+                                    : read_head(view, rows.first_k, rows.seqlen_k, head_kv);
   };
   const std::vector<double> k = keys_of(arguments.k, arguments.k_descale);
   return {.head_dim = head_dim,

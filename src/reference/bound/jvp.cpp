@@ -25,9 +25,9 @@ struct Operands {
 };
 
 Operands operands_of(const JvpArguments& arguments, const SequenceRows& rows, std::int64_t head) {
-  const std::int64_t head_k = head / (heads_of(arguments.q) / heads_of(arguments.k));
+  const std::int64_t head_kv = head / (heads_of(arguments.q) / heads_of(arguments.k));
   const auto queries = [&](const ConstTensorView& view) { return read_head(view, rows.first_q, rows.seqlen_q, head); };
-  const auto keys = [&](const ConstTensorView& view) { return read_head(view, rows.first_k, rows.seqlen_k, head_k); };
+  const auto keys = [&](const ConstTensorView& view) { return read_head(view, rows.first_k, rows.seqlen_k, head_kv); };
   const auto tangent = [](const ConstTensorView& view, const auto& read, const std::vector<double>& like) {
     return view.given() ? read(view) : std::vector<double>(like.size(), 0.0);
   };

@@ -39,7 +39,7 @@ double product_scale(const AttentionOptions& options, std::int64_t head_dim, std
   return scale * std::max(1.0, std::log(static_cast<double>(keys)) / std::log(static_cast<double>(options.log_length)));
 }
 
-/// Calls visit(head, rows, h, head_k) for every query head h of every sequence; it reads key head
+/// Calls visit(head, rows, h, head_kv) for every query head h of every sequence; it reads key head
 /// h / (heads_q / heads_kv).
 template <class Arguments, class Visit>
 void for_each_head(const Arguments& arguments, const AttentionOptions& options, const Visit& visit) {
@@ -48,15 +48,15 @@ void for_each_head(const Arguments& arguments, const AttentionOptions& options, 
   const std::int64_t heads_q = heads_of(q);
   for (const SequenceRows& rows : sequence_rows(q, k, arguments.sequences)) {
     for (std::int64_t h = 0; h < heads_q; ++h) {
-      const std::int64_t head_k = h / (heads_q / heads_of(k));
+      const std::int64_t head_kv = h / (heads_q / heads_of(k));
       const HeadModifiers modifiers(arguments.modifiers, options, arguments.random, rows.sequence, h, heads_q);
       const Head head{.q = read_matrix(q, rows.first_q, rows.seqlen_q, h),
-                      .k = read_matrix(k, rows.first_k, rows.seqlen_k, head_k),
-                      .v = read_matrix(arguments.v, rows.first_k, rows.seqlen_k, head_k),
+                      .k = read_matrix(k, rows.first_k, rows.seqlen_k, head_kv),
+                      .v = read_matrix(arguments.v, rows.first_k, rows.seqlen_k, head_kv),
                       .scale = product_scale(options, head_dim_of(q), rows.seqlen_k),
                       .options = options,
                       .modifiers = modifiers.with_tree(tree_mask_of(arguments), rows.first_q)};
-      visit(head, rows, h, head_k);
+      visit(head, rows, h, head_kv);
     }
   }
 }
@@ -91,10 +91,10 @@ Tangents jvp(const JvpArguments& arguments, const AttentionOptions& options) {
     return view.given() ? read_matrix(view, first, like.rows, head) : Matrix{like.rows, like.columns};
   };
   for_each_head(arguments, options,
-                [&](const Head& head, const SequenceRows& rows, std::int64_t h, std::int64_t head_k) {
+                [&](const Head& head, const SequenceRows& rows, std::int64_t h, std::int64_t head_kv) {
                   const HeadTangents tangents{tangent(arguments.q_tangent, head.q, rows.first_q, h),
-                                              tangent(arguments.k_tangent, head.k, rows.first_k, head_k),
-                                              tangent(arguments.v_tangent, head.v, rows.first_k, head_k)};
+                                              tangent(arguments.k_tangent, head.k, rows.first_k, head_kv),
+                                              tangent(arguments.v_tangent, head.v, rows.first_k, head_kv)};
                   const OutputTangents of_head = jvp(head, forward(head), tangents);
                   add_head(of_head.o, rows.first_q, h, heads, out.o);
                   for (std::int64_t i = 0; i < rows.seqlen_q; ++i) {
@@ -114,7 +114,7 @@ Gradients backward(const BackwardArguments& arguments, const AttentionOptions& o
                 .d_bias = zeros(arguments.d_bias),
                 .d_sink = zeros(arguments.d_sink)};
   for_each_head(arguments, options,
-                [&](const Head& head, const SequenceRows& rows, std::int64_t h, std::int64_t head_k) {
+                [&](const Head& head, const SequenceRows& rows, std::int64_t h, std::int64_t head_kv) {
                   std::vector<double> d_lse;
                   for (std::int64_t i = 0; i < rows.seqlen_q; ++i) {
                     d_lse.push_back(d_lse_at(arguments.d_lse, rows.first_q + i, h, rows_per_entry(arguments.q)));
@@ -122,8 +122,8 @@ Gradients backward(const BackwardArguments& arguments, const AttentionOptions& o
                   const Matrix d_o = read_matrix(arguments.d_o, rows.first_q, rows.seqlen_q, h);
                   const HeadGradients of_head = backward(head, forward(head), d_o, d_lse);
                   add_head(of_head.dq, rows.first_q, h, heads_q, out.dq);
-                  add_head(of_head.dk, rows.first_k, head_k, heads_kv, out.dk);
-                  add_head(of_head.dv, rows.first_k, head_k, heads_kv, out.dv);
+                  add_head(of_head.dk, rows.first_k, head_kv, heads_kv, out.dk);
+                  add_head(of_head.dv, rows.first_k, head_kv, heads_kv, out.dv);
                   if (arguments.d_sink.given()) out.d_sink[h] += of_head.d_sink;
                   if (!arguments.d_bias.given()) return;
                   // A bias of [batch or 1, heads_q or 1, seqlen_q, seqlen_k]: what shares an element adds to its

@@ -13,12 +13,12 @@ namespace strobe::sm90::forward {
 template <Config C>
 __device__ __forceinline__ score::ExactRow exact_row(const Params& params, const TileWork& work, int row) {
   const int sequence = work.tile.sequence;
-  const int kv_head = params.by_heads_per_kv.quotient(work.tile.head);
+  const int head_kv = params.by_heads_per_kv.quotient(work.tile.head);
   const int q_batch = params.sequences.cu_seqlens_q != nullptr ? 0 : sequence;
   const int k_batch = params.sequences.cu_seqlens_k != nullptr || kInCache<C> ? 0 : sequence;
   return {.q = params.q.row(q_batch, work.q.start + row / C.packed_heads, head_of<C>(work, row)),
-          .k = params.k.row(k_batch, work.k.start, kv_head),
-          .v = params.v.row(k_batch, work.k.start, kv_head),
+          .k = params.k.row(k_batch, work.k.start, head_kv),
+          .v = params.v.row(k_batch, work.k.start, head_kv),
           .k_stride = params.k.row_stride,
           .v_stride = params.v.row_stride,
           .head_dim = params.head_dim,
