@@ -64,6 +64,9 @@ backward::Config with(backward::Config config, const BackwardTiles& tiles, bool 
   config.q_stages = config.do_stages = tiles.stages;
   config.ordered = deterministic && !tiles.by_roles;
   config.staged_dq = tiles.staged_dq || config.ordered;
+  // With used lengths nobody knows which items are the shortest.
+  config.alternates = config.ordered && config.rule.mask_right && !config.rule.varlen;
+  config.dp_ahead = config.rule.bias && !config.rule.softcap;  // as registers allow, and compiling shows
   return config;
 }
 
@@ -277,6 +280,11 @@ std::string explain(const AttentionProblem& problem, const BackwardPlan& plan) {
   text += c.by_roles  ? "dQ            by a kernel of its own from dS: the same bits every time\n"
           : c.ordered ? "dQ            sums in float32 that blocks of keys add to in order: the same bits every time\n"
                       : "dQ            sums in float32 that blocks of keys add to in any order\n";
+  if (c.alternates) text += "order         every second section of items begins with its shortest\n";
+  if (problem.wants_d_bias) {
+    text += c.dp_ahead ? "d_bias        dP's product runs under the softmax\n"
+                       : "d_bias        dP's product after the softmax\n";
+  }
   if (c.shares_keys) {
     text += fmt::format("key heads     {} of {} query heads an item, {} items share a block of keys\n",
                         plan.params.part_heads, plan.params.heads_per_kv, plan.params.key_parts);

@@ -74,7 +74,7 @@ std::int64_t roles_section(const AttentionProblem& problem, const DeviceShape& s
 /// log: bwd-sections-ordered-full
 std::int64_t ordered_section(const AttentionProblem& problem, const DeviceShape& shape,
                              const backward::Config& config) {
-  const bool long_causal = alternates(config) && problem.seqlen_k >= kLongCausal;
+  const bool long_causal = config.alternates && problem.seqlen_k >= kLongCausal;
   if (long_causal) return config.head_dim <= 64 ? 8 : 64;
   const std::int64_t least = config.rule.mask_right ? 1 : 4;
   return std::max(least / heads_per_key_head(problem), heads_in_l2(problem, shape, config));

@@ -32,7 +32,7 @@ runtime::Variant finish_variant(const backward::Config& config) {
 }
 
 runtime::Variant finish_keys_variant(backward::Config config) {
-  config.ordered = false;  // one for all ways to dQ
+  config.ordered = config.alternates = config.dp_ahead = false;  // one for all ways to dQ
   config.staged_dq = true;
   return variant_of("sm90 backward, dK and dV of sums", "sm90/backward/finish_keys.h",
                     "sm90::backward::finish_key_gradients", config);

@@ -31,13 +31,13 @@ namespace backward {
 constexpr std::string_view type_name(const Config&) { return "strobe::sm90::backward::Config"; }
 constexpr auto fields_of(const Config&) {
   using gpu::field;
-  return gpu::all_fields(field("rule", &Config::rule), field("head_dim", &Config::head_dim),
-                         field("head_dim_v", &Config::head_dim_v), field("block_m", &Config::block_m),
-                         field("q_stages", &Config::q_stages), field("do_stages", &Config::do_stages),
-                         field("by_roles", &Config::by_roles), field("staged_dq", &Config::staged_dq),
-                         field("ordered", &Config::ordered), field("p_stages", &Config::p_stages),
-                         field("ds_stages", &Config::ds_stages), field("shares_keys", &Config::shares_keys),
-                         field("bias_stages", &Config::bias_stages), field("debug", &Config::debug));
+  return gpu::all_fields(
+      field("rule", &Config::rule), field("head_dim", &Config::head_dim), field("head_dim_v", &Config::head_dim_v),
+      field("block_m", &Config::block_m), field("q_stages", &Config::q_stages), field("do_stages", &Config::do_stages),
+      field("by_roles", &Config::by_roles), field("staged_dq", &Config::staged_dq), field("ordered", &Config::ordered),
+      field("alternates", &Config::alternates), field("p_stages", &Config::p_stages),
+      field("ds_stages", &Config::ds_stages), field("shares_keys", &Config::shares_keys),
+      field("bias_stages", &Config::bias_stages), field("dp_ahead", &Config::dp_ahead), field("debug", &Config::debug));
 }
 
 constexpr std::string_view type_name(const QueryGradientConfig&) {

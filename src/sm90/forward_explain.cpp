@@ -23,6 +23,7 @@ std::string explain_loop(const forward::Config& c) {
   if (!c.masks_by_words) text += "; masks compare each score's column";
   if (c.own_begins) text += "; each warpgroup stops at the first block that its own rows see";
   if (c.relative_alibi) text += "; ALiBi relative to each row's diagonal";
+  if (c.caps_in_softmax) text += "; softcap and softmax in one where all keys are visible";
   if (c.finds_work_again) text += "; a tile's numbers are found again for each block";
   return text + "\n";
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sm90/forward_fields.h"
 
+#include "kernels/score/modifiers/softcap.h"
 #include "kernels/sm90/forward/smem.h"
 #include "sm90/forward_registers.h"
 
@@ -75,6 +76,7 @@ Config completed(const Config& tiles) {
   config.joins_by_rows = folds(tiles) && tiles.head_dim_v > 128;
   config.own_begins = has_own_begins(tiles);
   config.relative_alibi = takes_relative_alibi(tiles);
+  config.caps_in_softmax = !eight_bit(tiles) && score::may_cap_in_softmax(tiles.rule);
   config.pages_ahead =
       in_pages(tiles) && !converts(tiles) && tiles.consumer_warpgroups == 1;  // log: pages-lookup-ahead
   config.finds_work_again = tiles.loop == Loop::eight_bit_serial && !sums_by_block(tiles);

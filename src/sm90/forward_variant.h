@@ -46,9 +46,10 @@ constexpr auto fields_of(const Config&) {
       field("keeps_in_smem", &Config::keeps_in_smem), field("joins_by_rows", &Config::joins_by_rows),
       field("looks_ahead", &Config::looks_ahead), field("late_values", &Config::late_values),
       field("masks_by_words", &Config::masks_by_words), field("own_begins", &Config::own_begins),
-      field("relative_alibi", &Config::relative_alibi), field("finds_work_again", &Config::finds_work_again),
-      field("exponentials_ahead", &Config::exponentials_ahead), field("pages_ahead", &Config::pages_ahead),
-      field("output_stages", &Config::output_stages), field("producer_registers", &Config::producer_registers),
+      field("relative_alibi", &Config::relative_alibi), field("caps_in_softmax", &Config::caps_in_softmax),
+      field("finds_work_again", &Config::finds_work_again), field("exponentials_ahead", &Config::exponentials_ahead),
+      field("pages_ahead", &Config::pages_ahead), field("output_stages", &Config::output_stages),
+      field("producer_registers", &Config::producer_registers),
       field("consumer_registers", &Config::consumer_registers), field("debug", &Config::debug));
 }
 

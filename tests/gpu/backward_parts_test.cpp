@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sm90 backward where several items share a block of keys, each with a part of a group's query heads: against the
 // float64 reference, with the same bits every time, and with NaN where a mask hides it.
-#include <algorithm>
 #include <array>
-#include <cstddef>
 #include <string>
-#include <vector>
 
-#include "attention/matches_reference.h"
 #include "device_case.h"
-#include "gpu/device_memory.h"
 #include "gpu_test.h"
-#include "reference/bound/arithmetic.h"
 #include "sm90/backward_parts.h"
 
 namespace strobe::test {
@@ -28,11 +22,6 @@ gpu::Override<sm90::PartHeads> items_of(std::int64_t heads) {
   return gpu::Override<sm90::PartHeads>([heads](sm90::PartHeads& choice) { choice = {heads}; });
 }
 
-void expect_right(DeviceCase& one, const AttentionCase& attention) {
-  one.copies.download(one.tensors.backward_outputs());
-  expect_backward_matches(one.tensors, attention, reference::arithmetic_of(tested_kernels(), attention.dtype));
-}
-
 class GpuBackwardParts : public GpuTest {
  protected:
   void expect_matches_reference(const AttentionCase& attention, std::int64_t heads) {
@@ -41,7 +30,7 @@ class GpuBackwardParts : public GpuTest {
     DeviceCase one(attention, device());
     one.forward(stream());
     one.backward(stream());
-    expect_right(one, attention);
+    one.expect_backward_right();
   }
 };
 
@@ -99,35 +88,15 @@ TEST_F(GpuBackwardParts, GiveTheSameBitsEveryTime) {
     const auto items = items_of(3);
     AttentionCase attention = grouped_case(1900, head_dim, CausalMask::bottom_right, 7);
     attention.options.deterministic = true;
-    DeviceCase one(attention, device());
-    const auto outputs = one.tensors.backward_outputs();
-    one.forward(stream());
-    one.backward(stream());
-    const auto first = one.bits(outputs);
-    for (int round = 0; round < 50; ++round) {
-      one.poison(outputs);
-      one.backward(stream());
-      ASSERT_TRUE(one.bits(outputs) == first) << "head_dim " << head_dim << ", round " << round;
-    }
+    DeviceCase(attention, device()).expect_same_backward(stream(), 50);
   }
 }
 
 TEST_F(GpuBackwardParts, TakeAPoisonedWorkspaceAndNoMore) {
-  constexpr std::size_t kGuard = 4096;
   for (const std::int64_t head_dim : {64, 128, 192}) {
     const auto items = items_of(2);
     const AttentionCase attention = grouped_case(300, head_dim, CausalMask::bottom_right, 5);
-    DeviceCase one(attention, device());
-    const std::size_t bytes = one.backward_workspace_bytes();
-    Result<gpu::DeviceMemory> workspace = gpu::DeviceMemory::allocate(device(), bytes + kGuard);
-    ASSERT_TRUE(workspace.ok()) << workspace.status().message();
-    std::vector<std::byte> poison(bytes + kGuard, std::byte{0xff});  // NaN as 16 and as 32 bits
-    ASSERT_TRUE(workspace->upload(poison.data()).ok());
-    one.forward(stream());
-    one.backward(stream(), &*workspace);
-    expect_right(one, attention);
-    ASSERT_TRUE(workspace->download(poison.data()).ok());
-    EXPECT_TRUE(std::all_of(poison.end() - kGuard, poison.end(), [](std::byte x) { return x == std::byte{0xff}; }));
+    DeviceCase(attention, device()).expect_backward_takes_poisoned_workspace(stream());
   }
 }
 
@@ -146,7 +115,7 @@ TEST_F(GpuBackwardParts, TakeNaNWhereItIsSeenAndOnlyThere) {
     one.copies.upload(input);
     one.forward(stream());
     one.backward(stream());
-    expect_right(one, attention);
+    one.expect_backward_right();
   }
 }
 

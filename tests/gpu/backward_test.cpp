@@ -4,18 +4,15 @@
 #include "gpu/call/override.h"
 #include "sm90/backward_plan.h"
 
-#include <algorithm>
 #include <array>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "attention/matches_reference.h"
 #include "captured_graph.h"
 #include "device_case.h"
 #include "gpu/device_memory.h"
 #include "gpu_test.h"
-#include "reference/bound/arithmetic.h"
 
 namespace strobe::test {
 namespace {
@@ -26,11 +23,6 @@ AttentionCase backward_case(std::int64_t seqlen, std::int64_t head_dim, CausalMa
   return attention;
 }
 
-void expect_backward_right(DeviceCase& one, const AttentionCase& attention) {
-  one.copies.download(one.tensors.backward_outputs());
-  expect_backward_matches(one.tensors, attention, reference::arithmetic_of(tested_kernels(), attention.dtype));
-}
-
 class GpuBackward : public FamilyTest {
  protected:
   void expect_matches_reference(const AttentionCase& attention) {
@@ -38,7 +30,7 @@ class GpuBackward : public FamilyTest {
     DeviceCase one(attention, device());
     one.forward(stream());
     one.backward(stream());
-    expect_backward_right(one, attention);
+    one.expect_backward_right();
   }
 };
 
@@ -102,38 +94,18 @@ TEST_P(GpuBackward, SumsScoreGradientsInParts) {
 TEST_P(GpuBackward, GivesTheSameBitsEveryTime) {
   for (const std::int64_t head_dim : {64, 128, 256}) {
     for (const CausalMask causal : {CausalMask::none, CausalMask::bottom_right}) {
-      DeviceCase one(backward_case(1900, head_dim, causal), device());
-      const auto outputs = one.tensors.backward_outputs();
-      one.forward(stream());
-      one.backward(stream());
-      const auto first = one.bits(outputs);
-      for (int round = 0; round < 100; ++round) {
-        one.poison(outputs);
-        one.backward(stream());
-        ASSERT_TRUE(one.bits(outputs) == first) << "head_dim " << head_dim << ", round " << round;
-      }
+      DeviceCase(backward_case(1900, head_dim, causal), device()).expect_same_backward(stream(), 100);
     }
   }
 }
 
 TEST_P(GpuBackward, TakesAPoisonedWorkspaceAndNoMore) {
-  constexpr std::size_t kGuard = 4096;
   for (const std::int64_t head_dim : {64, 128, 256}) {
     for (const bool deterministic : {false, true}) {
       AttentionCase attention = plain_case(450, head_dim, CausalMask::bottom_right);
       attention.options.deterministic = deterministic;
       SCOPED_TRACE(describe(attention));
-      DeviceCase one(attention, device());
-      const std::size_t bytes = one.backward_workspace_bytes();
-      Result<gpu::DeviceMemory> workspace = gpu::DeviceMemory::allocate(device(), bytes + kGuard);
-      ASSERT_TRUE(workspace.ok()) << workspace.status().message();
-      std::vector<std::byte> poison(bytes + kGuard, std::byte{0xff});  // NaN as 16 and as 32 bits
-      ASSERT_TRUE(workspace->upload(poison.data()).ok());
-      one.forward(stream());
-      one.backward(stream(), &*workspace);
-      expect_backward_right(one, attention);
-      ASSERT_TRUE(workspace->download(poison.data()).ok());
-      EXPECT_TRUE(std::all_of(poison.end() - kGuard, poison.end(), [](std::byte x) { return x == std::byte{0xff}; }));
+      DeviceCase(attention, device()).expect_backward_takes_poisoned_workspace(stream());
     }
   }
 }
@@ -266,7 +238,7 @@ TEST_P(GpuBackward, TakesNaNWhereItIsSeenAndOnlyThere) {
     one.copies.upload(input);
     one.forward(stream());
     one.backward(stream());
-    expect_backward_right(one, attention);
+    one.expect_backward_right();
   }
 }
 

@@ -4,12 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
 #include "attention/case_tensors.h"
+#include "attention/matches_reference.h"
 #include "device_copies.h"
 #include "gpu/stream.h"
+#include "reference/bound/arithmetic.h"
 #include "strobe/plan.h"
 #include "tested_engine.h"
 
@@ -33,7 +36,8 @@ class DeviceCase {
   /// The bytes of some outputs, tensor by tensor.
   using Bits = std::vector<std::vector<std::byte>>;
 
-  DeviceCase(const AttentionCase& attention, const runtime::CudaDevice& device) : tensors(attention), copies(device) {
+  DeviceCase(const AttentionCase& attention, const runtime::CudaDevice& device)
+      : tensors(attention), copies(device), attention_(attention), device_(device) {
     const auto place = [this](const GuardedTensor& tensor) { return copies.place(tensor); };
     forward_arguments_ = tensors.forward_arguments(place);
     forward_ = planned(forward_arguments_, attention.options);
@@ -72,6 +76,46 @@ class DeviceCase {
     return all;
   }
 
+  /// What the last passes wrote, against the float64 reference.
+  void expect_forward_right() {
+    copies.download(tensors.forward_outputs());
+    expect_forward_matches(tensors, attention_, model());
+  }
+  void expect_backward_right() {
+    copies.download(tensors.backward_outputs());
+    expect_backward_matches(tensors, attention_, model());
+  }
+
+  /// Runs both passes, then the backward `rounds` times more, each time into poisoned outputs: the bits must be the
+  /// same.
+  void expect_same_backward(const gpu::Stream& stream, int rounds) {
+    const auto outputs = tensors.backward_outputs();
+    forward(stream);
+    backward(stream);
+    const Bits first = bits(outputs);
+    for (int round = 0; round < rounds; ++round) {
+      poison(outputs);
+      backward(stream);
+      ASSERT_TRUE(bits(outputs) == first) << describe(attention_) << ", round " << round;
+    }
+  }
+
+  /// Runs both passes, the backward in a workspace that is NaN before, as 16 and as 32 bits: gradients must be right,
+  /// and nothing written behind the workspace.
+  void expect_backward_takes_poisoned_workspace(const gpu::Stream& stream) {
+    constexpr std::size_t kGuard = 4096;
+    constexpr std::byte kPoison{0xff};
+    std::vector<std::byte> bytes(backward_workspace_bytes() + kGuard, kPoison);
+    Result<gpu::DeviceMemory> workspace = gpu::DeviceMemory::allocate(device_, bytes.size());
+    ASSERT_TRUE(workspace.ok()) << workspace.status().message();
+    ASSERT_TRUE(workspace->upload(bytes.data()).ok());
+    forward(stream);
+    backward(stream, &*workspace);
+    expect_backward_right();
+    ASSERT_TRUE(workspace->download(bytes.data()).ok());
+    EXPECT_TRUE(std::all_of(bytes.end() - kGuard, bytes.end(), [](std::byte x) { return x == kPoison; }));
+  }
+
   CaseTensors tensors;
   DeviceCopies copies;
 
@@ -91,6 +135,10 @@ class DeviceCase {
     ASSERT_TRUE(status.ok()) << status.message();
   }
 
+  reference::ArithmeticModel model() const { return reference::arithmetic_of(tested_kernels(), attention_.dtype); }
+
+  AttentionCase attention_;
+  const runtime::CudaDevice& device_;
   ForwardArguments forward_arguments_;
   BackwardArguments backward_arguments_;
   std::optional<Plan> forward_, backward_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fields of a forward's Config that registers or speed decide, set otherwise than the planner does: the bits are the
-// same. Kernels are debug variants, and outputs poisoned before each call.
+// same, or other ones within their bounds. Kernels are debug variants, and outputs poisoned before each call.
 #include <string>
 #include <vector>
 
@@ -83,6 +83,30 @@ TEST_P(GpuForwardFields, OfPlainCalls) {
     AttentionCase dropout = attention;
     dropout.options.dropout = 0.2F;
     expect_the_same<Sm90>(dropout, [](Sm90& c) { c.late_values = !c.late_values; });
+  }
+}
+
+// Softcap before the softmax has another rounding, and NaN other neighbours.
+TEST_P(GpuForwardFields, OfSoftcap) {
+  if (GetParam() == Family::sm80) GTEST_SKIP() << "it has no such field";
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    for (const float scale : {0.1F, 4.0F}) {  // scores near 0, and on both sides of the cap
+      AttentionCase attention = forward_case(700, head_dim, CausalMask::bottom_right);
+      attention.options.softcap = 5.0F;
+      attention.options.scale = scale;
+      for (const bool caps : {false, true}) {
+        SCOPED_TRACE(describe(attention) + (caps ? ", in the softmax" : ", before the softmax"));
+        const gpu::Override<Sm90> override([caps](Sm90& config) {
+          config.debug = true;
+          ASSERT_TRUE(config.caps_in_softmax);
+          config.caps_in_softmax = caps;
+        });
+        DeviceCase one(attention, device());
+        one.poison(one.tensors.forward_outputs());
+        one.forward(stream());
+        one.expect_forward_right();
+      }
+    }
   }
 }
 

@@ -41,8 +41,8 @@ __device__ __forceinline__ void add_near(Softmax& softmax, float (&s)[n], const 
   softmax.add_exponentials(s, [&](float x, int r) { return __fmaf_rn(x, capped_factor(polynomial, x), -shifts[r]); });
 }
 
-/// The step of an OnlineSoftmax for scores that are all visible and still to be softcapped (caps_in_softmax). Where a
-/// warp's scores are all near 0, a polynomial makes their exponents.
+/// The step of an OnlineSoftmax for scores that are all visible and still to be softcapped (may_cap_in_softmax). Where
+/// a warp's scores are all near 0, a polynomial makes their exponents.
 template <typename Softmax, int n>
 __device__ __forceinline__ bool capped_step(Softmax& softmax, float (&s)[n], const ScoreParams& params) {
   const auto exponent_of = [&](float x) { return __fmul_rz(softcapped(params.softcap, x), params.scale_log2); };

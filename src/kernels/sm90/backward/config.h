@@ -25,6 +25,8 @@ struct Config {
   // That the sums of dQ are added to in order, so that the bits are the same every time; staged. By roles they always
   // are.
   bool ordered = false;
+  // In order, under a mask on the right: every second section of items begins with its shortest (work.h).
+  bool alternates = false;
   // By roles: of the probabilities that one warpgroup hands to the other, and of dS on its way out.
   int p_stages = 2;
   int ds_stages = 2;
@@ -33,6 +35,8 @@ struct Config {
   bool shares_keys = false;
   // Bias rules: stages of the ring by which TMA brings the bias; 0: the first role fetches it itself.
   int bias_stages = 0;
+  // The bias's gradient: dP's product runs while S becomes P, which takes registers.
+  bool dp_ahead = false;
   bool debug = false;  // waits trap instead of hanging, shared memory starts as NaN, every lane arrives for itself
 
   bool operator==(const Config&) const = default;
@@ -69,10 +73,6 @@ constexpr bool query_gradient_by_rows(const Config& c) { return c.block_m == kRo
 constexpr int query_gradient_columns(const Config& c) {
   return query_gradient_by_rows(c) ? c.head_dim : c.head_dim / kQueryGradientParts;
 }
-/// Whether every second section of items begins with its shortest (work.h). With used lengths nobody knows which these
-/// are.
-constexpr bool alternates(const Config& c) { return c.ordered && c.rule.mask_right && !c.rule.varlen; }
-
 inline constexpr int kFinishThreads = kWarpgroupSize * kQueryGradientParts;
 inline constexpr int kFinishKeysThreads = 2 * kWarpgroupSize;  // a warpgroup each for dK and dV
 

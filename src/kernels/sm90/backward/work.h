@@ -91,7 +91,7 @@ __device__ __forceinline__ Work work_of(const Params& params, int item) {
   work.group_first = group_first;
   const int block = within / count;
   const bool descends =
-      C.ordered && (alternates(C) ? ((heads - 1) / params.section_heads - section) % 2 != 0 : !C.rule.mask_right);
+      C.ordered && (C.alternates ? ((heads - 1) / params.section_heads - section) % 2 != 0 : !C.rule.mask_right);
   work.n = params.first_key_block + (descends ? params.key_blocks - 1 - block : block);
   score::find_query_blocks<C.rule, C.block_m, block_n(C)>(params.visibility, work);
   work.direction = descends || !C.ordered ? 1 : -1;

@@ -87,6 +87,9 @@ struct Config {
   // Scores come without what ALiBi adds to all of a row's.
   bool relative_alibi = false;
 
+  // Softcap and softmax share a multiply-add where all keys are visible: else scores are softcapped first.
+  bool caps_in_softmax = false;
+
   // 8-bit operands: a tile's numbers are found anew where they are wanted, instead of kept in registers.
   bool finds_work_again = false;
 

@@ -49,7 +49,8 @@ constexpr bool fields_agree(const Config& c) {
   const bool own_begins = !c.own_begins || (c.rule.mask_left && own_begins_fit(c));
   const bool producers = c.producer_warpgroups == 1 || (c.producer_warpgroups == 2 && converts(c));
   const bool ahead = c.exponentials_ahead == 0 || (sums_by_block(c) && c.loop == Loop::eight_bit);
-  return loop && own_begins && producers && ahead && (!c.relative_alibi || c.rule.alibi);
+  const bool softcap = !c.caps_in_softmax || (score::may_cap_in_softmax(c.rule) && !eight_bit(c));
+  return loop && own_begins && producers && ahead && softcap && (!c.relative_alibi || c.rule.alibi);
 }
 
 template <Config C>

@@ -151,9 +151,10 @@ TEST(Sm90ForwardChoice, IsTheMeasuredOne) {
       {4096, 128, alibi, "mask_right, alibi, q_stages 2, dealt, relative_alibi"},
       {4096, 64, softcap,
        "softcap, head_dim 64, head_dim_v 64, consumer_warpgroups 4, block_n 64, stages 4, q_stages 2, no ping_pong, no "
-       "looks_ahead, output_stages 1, producer_registers 32, consumer_registers 112"},
+       "looks_ahead, caps_in_softmax, output_stages 1, producer_registers 32, consumer_registers 112"},
       {4096, 128, softcap,
-       "softcap, consumer_warpgroups 3, block_n 64, q_stages 2, no looks_ahead, producer_registers 32, "
+       "softcap, consumer_warpgroups 3, block_n 64, q_stages 2, no looks_ahead, caps_in_softmax, producer_registers "
+       "32, "
        "consumer_registers 160"},
       {4096, 64, bias,
        "bias, head_dim 64, head_dim_v 64, consumer_warpgroups 3, block_n 96, stages 4, q_stages 2, no looks_ahead, "

@@ -322,6 +322,8 @@ TEST(Sm90ForwardPlan, SaysWhatConsumersDo) {
   EXPECT_TRUE(says(window, "each warpgroup stops at the first block that its own rows see")) << window;
   const std::string alibi = explained([](AttentionProblem& p) { p.modifiers.has_alibi = true; });
   EXPECT_TRUE(says(alibi, "ALiBi relative to each row's diagonal")) << alibi;
+  const std::string capped = explained([](AttentionProblem& p) { p.softcap = 30.0F; });
+  EXPECT_TRUE(says(capped, "softcap and softmax in one where all keys are visible")) << capped;
   const std::string bits = explained([](AttentionProblem& p) {
     p.dtype = DType::float8_e4m3;
     p.eight_bit = {.q_rows = 1, .k_rows = 32, .v_rows = 32};

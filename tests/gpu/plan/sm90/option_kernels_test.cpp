@@ -254,6 +254,8 @@ const std::vector<Choice> kChoices{
        p.causal = CausalMask::bottom_right;
      },
      [](forward::Config& c) { c.exponentials_ahead = 0; }},
+    {"caps_in_softmax", [](AttentionProblem& p) { p.softcap = 30.0F; },
+     [](forward::Config& c) { c.caps_in_softmax = !c.caps_in_softmax; }},
     {"joins_by_rows", set_row_invariant, [](forward::Config& c) { c.joins_by_rows = !c.joins_by_rows; }},
     {"producer_warpgroups",
      [](AttentionProblem& p) {
@@ -281,6 +283,34 @@ TEST_P(Sm90ForwardChoices, AreExplainedAndMayBeOthers) {
 
 INSTANTIATE_TEST_SUITE_P(All, Sm90ForwardChoices, testing::ValuesIn(kChoices),
                          [](const auto& one) { return std::string(one.param.name); });
+
+class Sm90BackwardChoices : public CompiledKernels {
+ protected:
+  /// `variant`: of the kernel that has the field.
+  void expect_is_explained_and_may_be_other(const AttentionProblem& problem, bool backward::Config::* field,
+                                            runtime::Variant (*variant)(const backward::Config&)) {
+    const Result<backward::Config> config = backward_config(problem);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    BackwardPlan plan = backward_plan(problem, kH200, *config);
+    const std::string explained = explain(problem, plan);
+    plan.config.*field = !(plan.config.*field);
+    EXPECT_NE(explain(problem, plan), explained);
+    expect_compiles(variant(plan.config));
+  }
+};
+
+TEST_F(Sm90BackwardChoices, Alternates) {
+  AttentionProblem problem = test::problem_of(4096, 64, 64);
+  problem.causal = CausalMask::bottom_right;
+  problem.deterministic = true;
+  expect_is_explained_and_may_be_other(problem, &backward::Config::alternates, backward_variant);
+}
+
+TEST_F(Sm90BackwardChoices, DpAhead) {
+  AttentionProblem problem = test::problem_of(4096, 64, 64);
+  set_bias(problem, problem.dtype);
+  expect_is_explained_and_may_be_other(problem, &backward::Config::dp_ahead, bias_gradient_variant);
+}
 
 }  // namespace
 }  // namespace strobe::sm90

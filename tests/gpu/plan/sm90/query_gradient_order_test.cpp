@@ -117,10 +117,17 @@ void expect_one_order_in_many() {
   }
 }
 
-constexpr Config config_of(const ScoreRule& rule, int head_dim) {
-  Config config{.rule = rule, .head_dim = head_dim, .head_dim_v = head_dim, .ordered = true};
+constexpr Config config_of(const ScoreRule& rule, int head_dim, bool alternates = false) {
+  Config config{.rule = rule, .head_dim = head_dim, .head_dim_v = head_dim, .ordered = true, .alternates = alternates};
   if (head_dim == 64) config.block_m = 128;
   return config;
+}
+
+/// Whether or not every second section begins with its shortest items.
+template <ScoreRule rule, int head_dim>
+void for_both_orders() {
+  expect_one_order_in_many<config_of(rule, head_dim, false)>();
+  expect_one_order_in_many<config_of(rule, head_dim, true)>();
 }
 
 TEST(QueryGradientOrder, Unmasked) {
@@ -129,22 +136,22 @@ TEST(QueryGradientOrder, Unmasked) {
 }
 
 TEST(QueryGradientOrder, Causal) {
-  expect_one_order_in_many<config_of({.mask_right = true}, 64)>();
-  expect_one_order_in_many<config_of({.mask_right = true}, 128)>();
+  for_both_orders<ScoreRule{.mask_right = true}, 64>();
+  for_both_orders<ScoreRule{.mask_right = true}, 128>();
 }
 
 TEST(QueryGradientOrder, Window) {
   expect_one_order_in_many<config_of({.mask_left = true}, 64)>();
-  expect_one_order_in_many<config_of({.mask_right = true, .mask_left = true}, 64)>();
+  for_both_orders<ScoreRule{.mask_right = true, .mask_left = true}, 64>();
 }
 
 TEST(QueryGradientOrder, Chunks) {
-  expect_one_order_in_many<config_of({.mask_right = true, .mask_left = true, .chunked = true}, 64)>();
+  for_both_orders<ScoreRule{.mask_right = true, .mask_left = true, .chunked = true}, 64>();
 }
 
 TEST(QueryGradientOrder, UsedLengths) {
   expect_one_order_in_many<config_of({.varlen = true}, 64)>();
-  expect_one_order_in_many<config_of({.mask_right = true, .varlen = true}, 64)>();
+  for_both_orders<ScoreRule{.mask_right = true, .varlen = true}, 64>();
   expect_one_order_in_many<config_of({.mask_right = true, .mask_left = true, .varlen = true}, 128)>();
 }
 

@@ -101,8 +101,6 @@ class BiasGradient {
  private:
   static constexpr BiasGradientSmemPlan kPlan = bias_gradient_smem_plan(C);
   static constexpr int kRowBytes = 4 * C.block_m;
-  // Whether dP is computed under the softmax: where registers are enough.
-  static constexpr bool kBothAtOnce = !C.rule.softcap;
 
   __device__ __forceinline__ void sum(const BiasGradientTile& tile, Scores<C>& sums) {
     bool any = false;   // whether the producer brings something
@@ -160,7 +158,7 @@ class BiasGradient {
     ptx::wgmma_commit_group();
     RowNumbers<C> lse_log2;
     load_row_numbers<C>(lse_log2, reinterpret_cast<const float*>(smem_ + kPlan.lse + at * kRowBytes));
-    if constexpr (kBothAtOnce) {
+    if constexpr (C.dp_ahead) {
       issue_gradients(dp);
       ptx::wgmma_wait_group<1>(p);
     } else {
@@ -176,7 +174,7 @@ class BiasGradient {
     KeptBias<C> bias(smem_ + kPlan.bias + warpgroup * kept_bias_bytes(C), params_);
     bias_probabilities<C>(block, masked, block.has_large_rows(), p, lse_log2, bias);
     kept = true;
-    if constexpr (!kBothAtOnce) {
+    if constexpr (!C.dp_ahead) {
       ptx::wgmma_fence();
       issue_gradients(dp);
     }

@@ -67,7 +67,7 @@ class Steps : protected Rings<C> {
   template <bool masked, typename Bias>
   __device__ __forceinline__ bool probabilities(Scores& s, Softmax<C>& softmax, const Rules& rules, int n,
                                                 const Bias& bias) {
-    if constexpr (!masked && score::caps_in_softmax(C.rule)) {
+    if constexpr (!masked && C.caps_in_softmax) {
       rules.transform.apply_factor(s);
       return score::capped_step(softmax, s, params_.score);
     }
