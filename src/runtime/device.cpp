@@ -34,6 +34,9 @@ Status read_properties(CudaDevice& device) {
     if (Status status = driver.check(result, "asking a device's attributes"); !status.ok()) return status;
   }
   device.l2_bytes = static_cast<std::size_t>(l2_bytes);
+  // What not every driver knows stays 0.
+  driver.DeviceGetAttribute(&device.memory_clock_khz, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, device.handle);
+  driver.DeviceGetAttribute(&device.memory_bus_bits, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, device.handle);
   return driver.check(driver.DeviceTotalMem(&device.memory_bytes, device.handle), "asking a device's memory");
 }
 

@@ -22,7 +22,9 @@ struct CudaDevice {
   std::size_t memory_bytes = 0;
   std::size_t l2_bytes = 0;
   int max_shared_bytes = 0;  // dynamic shared memory that one block can opt in to
-  int clock_khz = 0;
+  int clock_khz = 0;         // the highest of the multiprocessors
+  int memory_clock_khz = 0;  // 0 where the driver does not say
+  int memory_bus_bits = 0;   // likewise
 };
 
 /// How many devices the driver shows; 0 where it has none. Fails where there is no driver.

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sm80/pack.h"
 
+#include "gpu/plan/known_devices.h"
 #include "sm80/list_kernels.h"
 
 namespace strobe::sm80 {
 namespace {
 
 // One of each amount of shared memory among the devices that run machine code for 8.0.
-constexpr gpu::DeviceShape kA100{
-    .compute_major = 8, .compute_minor = 0, .multiprocessors = 108, .l2_bytes = 40 << 20, .shared_bytes = 163 << 10};
+constexpr gpu::DeviceShape kA100 = gpu::device_named("A100 80GB");
 // For calls of few query rows, which the kernels of sm90 are slower for.
-constexpr gpu::DeviceShape kH200{
-    .compute_major = 9, .compute_minor = 0, .multiprocessors = 132, .l2_bytes = 60 << 20, .shared_bytes = 227 << 10};
-constexpr gpu::DeviceShape kL40{
-    .compute_major = 8, .compute_minor = 9, .multiprocessors = 142, .l2_bytes = 96 << 20, .shared_bytes = 99 << 10};
+constexpr gpu::DeviceShape kH200 = gpu::device_named("H200");
+constexpr gpu::DeviceShape kL40 = gpu::device_named("L40S");
 
 /// Calls that the kernels lack are left out: they need none.
 void add(AttentionProblem problem, Pass pass, const gpu::DeviceShape& shape, gpu::PackList& list) {

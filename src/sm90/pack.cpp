@@ -3,13 +3,14 @@
 
 #include "gpu/auxiliary/backward_variant.h"
 #include "gpu/auxiliary/pack.h"
+#include "gpu/plan/known_devices.h"
 #include "gpu/variant/architecture.h"
 #include "sm90/list_kernels.h"
 
 namespace strobe::sm90 {
 namespace {
 
-constexpr gpu::DeviceShape kH200{.compute_major = 9, .multiprocessors = 132, .l2_bytes = 60 << 20};
+constexpr gpu::DeviceShape kH200 = gpu::device_named("H200");
 
 /// The calls that the pack answers without a compiler: what most models ask for. Training and prefill of any length,
 /// batched and packed, and in bfloat16 a query at a time over pages; other calls of few queries are in the

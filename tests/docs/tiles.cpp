@@ -13,8 +13,8 @@
 #include <string_view>
 #include <utility>
 
+#include "gpu/plan/devices.h"
 #include "gpu/plan/plan_problem.h"
-#include "gpu/plan/sm80/devices.h"
 #include "sm80/backward_plan.h"
 #include "sm80/forward_plan.h"
 
@@ -25,13 +25,6 @@ constexpr std::array<std::int64_t, 5> kHeadDims = {64, 96, 128, 192, 256};
 /// A device for each amount of shared memory that a CTA can have.
 constexpr std::array kSharedMemory = {std::pair{"227 KB: H100, B200", "H100"}, std::pair{"163 KB: A100", "A100"},
                                       std::pair{"99 KB: RTX 30, 40, 50, L4, L40S", "RTX 4090"}};
-
-const gpu::DeviceShape& device(std::string_view name) {
-  for (const test::NamedDevice& known : test::kDevices) {
-    if (known.name == name) return known.shape;
-  }
-  std::abort();
-}
 
 /// 16,384 tokens and a hidden size of 2,048, as the benchmarks have them.
 AttentionProblem benchmark_problem(std::int64_t seqlen, std::int64_t head_dim, CausalMask causal) {
@@ -111,7 +104,7 @@ std::string table_by_memory(std::string_view title, const Rows& rows, const Cell
   text += rule + "\n";
   for (const auto& [name, problem] : rows) {
     text += fmt::format("| {} |", name);
-    for (const auto& [memory, of] : kSharedMemory) text += fmt::format(" {} |", cell(problem, device(of)));
+    for (const auto& [memory, of] : kSharedMemory) text += fmt::format(" {} |", cell(problem, test::device_named(of)));
     text += "\n";
   }
   return text;

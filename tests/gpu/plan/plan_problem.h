@@ -3,12 +3,10 @@
 #pragma once
 
 #include "call/problem.h"
-#include "gpu/plan/device.h"
+#include "gpu/plan/devices.h"
 #include "sm90/forward_plan.h"
 
 namespace strobe::test {
-
-inline constexpr gpu::DeviceShape kH200{.multiprocessors = 132, .l2_bytes = 60 << 20};
 
 /// Self-attention of two sequences with eight heads, in bfloat16.
 inline AttentionProblem problem_of(std::int64_t seqlen, std::int64_t head_dim, std::int64_t head_dim_v) {

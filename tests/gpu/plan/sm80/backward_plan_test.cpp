@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "devices.h"
+#include "gpu/plan/devices.h"
 #include "gpu/plan/plan_problem.h"
 #include "kernels/sm80/backward/smem.h"
 #include "plan_options.h"

@@ -9,8 +9,8 @@
 
 #include "attention/random.h"
 #include "attention/seeds.h"
-#include "devices.h"
 #include "gpu/auxiliary/append_variant.h"
+#include "gpu/plan/devices.h"
 #include "gpu/plan/plan_problem.h"
 #include "kernels/sm80/forward/smem.h"
 #include "runtime/embedded.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "devices.h"
+#include "gpu/plan/devices.h"
 #include "gpu/plan/plan_problem.h"
 #include "kernels/sm80/forward/smem.h"
 #include "plan_options.h"
@@ -17,9 +17,9 @@ namespace {
 
 using test::kDevices;
 
-constexpr DeviceShape kFewOnA100 = kDevices[0].shape;
-constexpr DeviceShape kFewOnRtx4090 = kDevices[5].shape;
-constexpr DeviceShape kFewOnH200 = kDevices[7].shape;
+constexpr DeviceShape kFewOnA100 = test::device_named("A100");
+constexpr DeviceShape kFewOnRtx4090 = test::device_named("RTX 4090");
+constexpr DeviceShape kFewOnH200 = test::kH200;
 
 struct FewShape {
   std::int64_t batch, queries, keys, heads_q, heads_kv, head_dim;

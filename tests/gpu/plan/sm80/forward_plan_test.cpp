@@ -10,7 +10,7 @@
 #include <tuple>
 #include <utility>
 
-#include "devices.h"
+#include "gpu/plan/devices.h"
 #include "gpu/plan/plan_problem.h"
 #include "kernels/score/modifiers/dropout.h"
 #include "kernels/sm80/forward/smem.h"

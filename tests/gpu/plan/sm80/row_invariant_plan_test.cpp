@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "devices.h"
+#include "gpu/plan/devices.h"
 #include "gpu/plan/plan_problem.h"
 #include "kernels/sm80/forward/smem.h"
 #include "sm80/forward_plan.h"
