@@ -50,7 +50,7 @@ struct NamedTensor {
 
 /// The addresses from the first to past the last element of a tensor that has some.
 struct Span {
-  Span() = default;
+  Span() = default;  // no addresses: arrays of them need no clearing
   explicit Span(const ConstTensorView& tensor)
       : begin(reinterpret_cast<std::uintptr_t>(tensor.data)), end(begin + size_of(tensor.dtype)) {
     const std::uintptr_t size = size_of(tensor.dtype);
@@ -61,12 +61,18 @@ struct Span {
 
   bool apart_from(const Span& other) const { return end <= other.begin || other.end <= begin; }
 
-  std::uintptr_t begin = 0;
-  std::uintptr_t end = 0;
+  std::uintptr_t begin, end;
 };
 
 /// Whether it has no elements: its pointer may then be null and is not to be computed with.
 bool empty(const ConstTensorView& tensor);
+
+/// Whether its pointer is one to such elements. Their sizes are powers of two: every run of a plan asks, without a
+/// division.
+inline bool has_valid_pointer(const ConstTensorView& tensor) {
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
+  return address != 0 && (address & (size_of(tensor.dtype) - 1)) == 0;
+}
 
 /// "[2, 5, 8, 64]"
 std::string shape_text(const ConstTensorView& tensor);

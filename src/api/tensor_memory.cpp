@@ -13,27 +13,13 @@
 namespace strobe::api {
 namespace {
 
-template <class Arguments>
-constexpr std::size_t output_count() {
-  return static_cast<std::size_t>(std::ranges::count(kTensors<Arguments>, TensorRole::output, &CallTensor::role));
-}
-
 /// The given tensors of a call that have elements, in the order in which they are added, with their pointers checked.
-/// Inputs are held by address: every run of a plan comes here.
-class Tensors {
+/// Held by address: every run of a plan comes here.
+class Tensors {  // NOLINT(cppcoreguidelines-pro-type-member-init): to clear them takes as long as the checks
  public:
-  Status add_input(std::string_view name, const ConstTensorView& view) {
-    if (Status status = check_data({name, view}); !status.ok()) return status;
-    if (!empty(view)) tensors_[count_++] = {name, &view, Span(view)};
-    return {};
-  }
-
+  Status add(const CallTensor& tensor, const ConstTensorView& view) { return add(tensor, view, &view, nullptr); }
   /// After all inputs.
-  Status add_output(std::string_view name, const TensorView& view) {
-    ConstTensorView& copy = outputs_[output_count_++];
-    copy = view;
-    return add_input(name, copy);
-  }
+  Status add(const CallTensor& tensor, const TensorView& view) { return add(tensor, view, nullptr, &view); }
 
   void end_inputs() { first_output_ = count_; }
 
@@ -44,7 +30,7 @@ class Tensors {
         if (tensors_[i].span.apart_from(tensors_[j].span)) continue;
         const Tensor& output = tensors_[j < first_output_ ? i : j];  // of two outputs the first is named first
         const Tensor& other = tensors_[j < first_output_ ? j : i];
-        Status status = check_apart({output.name, *output.view}, {other.name, *other.view});
+        Status status = check_apart({output.tensor->name, output.view()}, {other.tensor->name, other.view()});
         if (!status.ok()) return status;
       }
     }
@@ -53,20 +39,27 @@ class Tensors {
 
  private:
   struct Tensor {
-    std::string_view name;
-    const ConstTensorView* view = nullptr;
+    const CallTensor* tensor;
+    const ConstTensorView* input;  // or null
+    const TensorView* output;      // or null
     Span span;
+
+    ConstTensorView view() const { return input != nullptr ? *input : ConstTensorView(*output); }
   };
+
+  Status add(const CallTensor& tensor, const ConstTensorView& view, const ConstTensorView* input,
+             const TensorView* output) {
+    if (empty(view)) return {};
+    if (!has_valid_pointer(view)) return check_data({tensor.name, view});
+    tensors_[count_++] = {&tensor, input, output, Span(view)};
+    return {};
+  }
+
   static constexpr std::size_t kMost =
       std::max({tensor_count<ForwardArguments>(), tensor_count<BackwardArguments>(), tensor_count<JvpArguments>(),
                 tensor_count<QuantizeArguments>(), tensor_count<AppendArguments>()});
-  static constexpr std::size_t kMostOutputs =
-      std::max({output_count<ForwardArguments>(), output_count<BackwardArguments>(), output_count<JvpArguments>(),
-                output_count<QuantizeArguments>(), output_count<AppendArguments>()});
-  std::array<Tensor, kMost> tensors_;
-  std::array<ConstTensorView, kMostOutputs> outputs_;
+  std::array<Tensor, kMost> tensors_;  // the first count_ have values
   std::size_t count_ = 0;
-  std::size_t output_count_ = 0;
   std::size_t first_output_ = 0;
 };
 
@@ -75,13 +68,13 @@ Status check_tensors(const Arguments& arguments) {
   Tensors tensors;
   const auto add_input = [&]<class View>(const CallTensor& tensor, const View& view) -> Status {
     if constexpr (std::is_same_v<View, ConstTensorView>) {
-      if (view.given()) return tensors.add_input(tensor.name, view);
+      if (view.given()) return tensors.add(tensor, view);
     }
     return {};
   };
   const auto add_output = [&]<class View>(const CallTensor& tensor, const View& view) -> Status {
     if constexpr (std::is_same_v<View, TensorView>) {
-      if (view.given()) return tensors.add_output(tensor.name, view);
+      if (view.given()) return tensors.add(tensor, view);
     }
     return {};
   };

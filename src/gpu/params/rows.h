@@ -2,6 +2,7 @@
 // Tensors of a GPU call as rows of heads, and what kernels need of their memory.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <string_view>
 
@@ -15,8 +16,11 @@ namespace strobe::gpu {
 
 inline constexpr std::int64_t kAccessBytes = 16;  // of TMA's strides and of vector loads and stores
 
+/// Elements in `bytes`, which is a multiple of their size: a power of two, so that no run of a plan divides.
+inline std::int64_t elements_in(std::int64_t bytes, DType dtype) { return bytes >> std::countr_zero(size_of(dtype)); }
+
 /// Elements in that unit.
-inline std::int64_t access_elements(DType dtype) { return kAccessBytes / static_cast<std::int64_t>(size_of(dtype)); }
+inline std::int64_t access_elements(DType dtype) { return elements_in(kAccessBytes, dtype); }
 
 /// A tensor [batch, rows, heads, columns] or packed [rows, heads, columns], which is a batch of 1.
 struct RowsView {
