@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
 
 #include "call/arithmetic.h"
 #include "call/checked.h"
@@ -25,8 +24,9 @@ ScoreRule backward_rule(const AttentionProblem& problem) {
   return rule;
 }
 
-/// How a CTA's work is cut.
+/// How a CTA's work is cut, of elements of that size and of heads whose wider side is compiled as `head_dim`.
 struct BackwardTiles {
+  int element_bytes, head_dim;
   int warps, rows_per_warp, column_warps, block_m, part_m, stages, ctas_per_sm;
 };
 
@@ -69,41 +69,38 @@ bool fits(const backward::Config& config, const DeviceShape& shape) {
          smem_plan(config).total_bytes <= shared_bytes_of(shape, config.ctas_per_sm);
 }
 
-/// Tiles by head_dim, fastest first on an H200.
-// log: sm80-bwd-d64-32-keys, sm80-bwd-d64-one-stage
-constexpr BackwardTiles kNarrowBackward[] = {{4, 32, 1, 64, 32, 1, 2}, {4, 32, 1, 32, 32, 2, 2},
-                                             {8, 16, 1, 64, 32, 2, 1}, {4, 16, 1, 64, 32, 2, 2},
-                                             {4, 16, 1, 64, 32, 1, 2}, {4, 16, 1, 64, 16, 1, 1}};
-// log: sm80-bwd-32-keys, sm80-bwd-two-ctas
-constexpr BackwardTiles kMiddleBackward[] = {{8, 32, 2, 64, 32, 2, 1}, {4, 32, 2, 64, 32, 2, 2},
-                                             {8, 16, 1, 64, 32, 2, 1}, {8, 16, 2, 64, 32, 2, 1},
-                                             {8, 16, 2, 64, 32, 1, 1}, {8, 16, 2, 64, 16, 1, 1}};
-// log: sm80-bwd-d256-four-warps
-constexpr BackwardTiles kWideBackward[] = {{8, 16, 2, 64, 32, 2, 1},
-                                           {8, 16, 2, 64, 32, 1, 1},
-                                           {8, 16, 4, 64, 16, 2, 1},
-                                           {8, 16, 4, 64, 16, 1, 1},
-                                           {4, 16, 2, 32, 16, 1, 1}};
-
-std::span<const BackwardTiles> backward_tiles_of(int widest) {
-  if (widest <= 64) return kNarrowBackward;
-  if (widest <= 128) return kMiddleBackward;
-  return kWideBackward;
-}
-
-/// The same of float32.
-// log: sm80-float32-tiles
-constexpr BackwardTiles kNarrowFloats[] = {
-    {8, 16, 1, 64, 32, 2, 1}, {4, 16, 1, 64, 16, 1, 2}, {4, 16, 1, 64, 16, 1, 1}, {4, 16, 2, 64, 32, 1, 1}};
-constexpr BackwardTiles kMiddleFloats[] = {{8, 16, 2, 64, 32, 1, 1},
-                                           {8, 16, 2, 64, 16, 1, 1},
-                                           {8, 16, 2, 32, 16, 2, 1},
-                                           {4, 16, 2, 64, 32, 1, 1},
-                                           {4, 16, 2, 32, 16, 1, 1}};
-
-std::span<const BackwardTiles> float_tiles_of(int widest) {
-  return widest <= 64 ? std::span<const BackwardTiles>(kNarrowFloats) : kMiddleFloats;
-}
+/// Fastest first on an H200.
+constexpr BackwardTiles kBackwardTiles[] = {
+    // log: sm80-bwd-d64-32-keys, sm80-bwd-d64-one-stage
+    {2, 64, 4, 32, 1, 64, 32, 1, 2},
+    {2, 64, 4, 32, 1, 32, 32, 2, 2},
+    {2, 64, 8, 16, 1, 64, 32, 2, 1},
+    {2, 64, 4, 16, 1, 64, 32, 2, 2},
+    {2, 64, 4, 16, 1, 64, 32, 1, 2},
+    {2, 64, 4, 16, 1, 64, 16, 1, 1},
+    // log: sm80-bwd-32-keys, sm80-bwd-two-ctas
+    {2, 128, 8, 32, 2, 64, 32, 2, 1},
+    {2, 128, 4, 32, 2, 64, 32, 2, 2},
+    {2, 128, 8, 16, 1, 64, 32, 2, 1},
+    {2, 128, 8, 16, 2, 64, 32, 2, 1},
+    {2, 128, 8, 16, 2, 64, 32, 1, 1},
+    {2, 128, 8, 16, 2, 64, 16, 1, 1},
+    // log: sm80-bwd-d256-four-warps
+    {2, 256, 8, 16, 2, 64, 32, 2, 1},
+    {2, 256, 8, 16, 2, 64, 32, 1, 1},
+    {2, 256, 8, 16, 4, 64, 16, 2, 1},
+    {2, 256, 8, 16, 4, 64, 16, 1, 1},
+    {2, 256, 4, 16, 2, 32, 16, 1, 1},
+    // log: sm80-float32-tiles
+    {4, 64, 8, 16, 1, 64, 32, 2, 1},
+    {4, 64, 4, 16, 1, 64, 16, 1, 2},
+    {4, 64, 4, 16, 1, 64, 16, 1, 1},
+    {4, 64, 4, 16, 2, 64, 32, 1, 1},
+    {4, 128, 8, 16, 2, 64, 32, 1, 1},
+    {4, 128, 8, 16, 2, 64, 16, 1, 1},
+    {4, 128, 8, 16, 2, 32, 16, 2, 1},
+    {4, 128, 4, 16, 2, 64, 32, 1, 1},
+    {4, 128, 4, 16, 2, 32, 16, 1, 1}};
 
 /// As compiled. Of float32 a warp has multiples of 32 columns, and two may share keys.
 int backward_head_dim(const AttentionProblem& problem, std::int64_t head_dim) {
@@ -111,11 +108,13 @@ int backward_head_dim(const AttentionProblem& problem, std::int64_t head_dim) {
   return head_dim <= 64 ? 64 : 128;
 }
 
-/// The first that fits. The last one does always.
+/// The first that fits. The last one of a head_dim does always.
 void choose_tiles(backward::Config& config, const DeviceShape& shape) {
   const int widest = std::max(config.head_dim, config.head_dim_v);
-  for (const BackwardTiles& tiles :
-       config.rule.element == Element::fp32 ? float_tiles_of(widest) : backward_tiles_of(widest)) {
+  const int head_dim = widest <= 64 ? 64 : widest <= 128 ? 128 : 256;
+  const int element_bytes = bytes_of(config.rule.element);
+  for (const BackwardTiles& tiles : kBackwardTiles) {
+    if (tiles.head_dim != head_dim || tiles.element_bytes != element_bytes) continue;
     config = with(config, tiles);
     if (fits(config, shape)) return;
   }

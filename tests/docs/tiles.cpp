@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "gpu/plan/devices.h"
 #include "gpu/plan/plan_problem.h"
@@ -110,20 +111,27 @@ std::string table_by_memory(std::string_view title, const Rows& rows, const Cell
   return text;
 }
 
-std::array<std::pair<std::string, AttentionProblem>, kHeadDims.size()> by_head_dim() {
-  std::array<std::pair<std::string, AttentionProblem>, kHeadDims.size()> rows;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    rows[i] = {std::to_string(kHeadDims[i]), benchmark_problem(4096, kHeadDims[i], CausalMask::none)};
-  }
+/// In 16 bits, and the head_dims that float32 is compiled for.
+std::vector<std::pair<std::string, AttentionProblem>> by_head_dim(Pass pass) {
+  std::vector<std::pair<std::string, AttentionProblem>> rows;
+  const auto add = [&](std::int64_t head_dim, DType dtype) {
+    AttentionProblem problem = benchmark_problem(4096, head_dim, CausalMask::none);
+    problem.pass = pass;
+    problem.dtype = dtype;
+    rows.emplace_back(fmt::format("{}{}", head_dim, dtype == DType::float32 ? ", float32" : ""), problem);
+  };
+  for (const std::int64_t head_dim : kHeadDims) add(head_dim, DType::bfloat16);
+  for (const std::int64_t head_dim : {64, 128}) add(head_dim, DType::float32);
   return rows;
 }
 
 std::string sm80_forward_table() {
-  return table_by_memory("head_dim", by_head_dim(), [](const AttentionProblem& problem, const gpu::DeviceShape& shape) {
-    const sm80::forward::Config config = *sm80::forward_config(problem, shape);
-    return fmt::format("{}x{}, {}, {}{}", block_m(config), config.block_n, plural(config.stages, "stage"),
-                       plural(config.ctas_per_sm, "CTA"), config.q_in_registers ? ", Q in registers" : "");
-  });
+  return table_by_memory(
+      "head_dim", by_head_dim(Pass::forward), [](const AttentionProblem& problem, const gpu::DeviceShape& shape) {
+        const sm80::forward::Config config = *sm80::forward_config(problem, shape);
+        return fmt::format("{}x{}, {}, {}{}", block_m(config), config.block_n, plural(config.stages, "stage"),
+                           plural(config.ctas_per_sm, "CTA"), config.q_in_registers ? ", Q in registers" : "");
+      });
 }
 
 /// Decodes of head_dim 128 with as many rows in a tile: queries of one head, or heads that share their keys.
@@ -145,13 +153,12 @@ std::string sm80_decode_table() {
 }
 
 std::string sm80_backward_table() {
-  auto rows = by_head_dim();
-  for (auto& [name, problem] : rows) problem.pass = Pass::backward;
-  return table_by_memory("head_dim", rows, [](const AttentionProblem& problem, const gpu::DeviceShape& shape) {
-    const sm80::backward::Config config = *sm80::backward_config(problem, shape);
-    return fmt::format("{}x{}, {}, {}", block_n(config), config.block_m, plural(config.stages, "stage"),
-                       plural(config.ctas_per_sm, "CTA"));
-  });
+  return table_by_memory("head_dim", by_head_dim(Pass::backward),
+                         [](const AttentionProblem& problem, const gpu::DeviceShape& shape) {
+                           const sm80::backward::Config config = *sm80::backward_config(problem, shape);
+                           return fmt::format("{}x{}, {}, {}", block_n(config), config.block_m,
+                                              plural(config.stages, "stage"), plural(config.ctas_per_sm, "CTA"));
+                         });
 }
 
 /// Whether the page has the table, as a whole.
