@@ -15,6 +15,15 @@
 
 namespace strobe::sm90::backward {
 
+/// How many panels of a block's bias begin with one of the `left` keys that there are from the block's first on. What
+/// the others hold is of keys that do not exist, and may be anything; their boxes begin behind the map's last column,
+/// where TMA was seen to read memory that is not mapped.
+template <Config C>
+__device__ __forceinline__ int existing_panels(int left) {
+  constexpr int kKeys = kRowsPerWarpgroup / bias_panels(C);
+  return bias_panels(C) == 1 || left > kKeys ? bias_panels(C) : 1;
+}
+
 /// The producer's side, by one thread.
 template <Config C>
 __device__ __forceinline__ void feed_bias(const TensorMap& map, const Params& params, unsigned char* smem,
@@ -23,16 +32,20 @@ __device__ __forceinline__ void feed_bias(const TensorMap& map, const Params& pa
   ptx::griddepcontrol_wait();
   const Work work = work_of<C>(params, blockIdx.x);
   const BiasBoxParams& boxes = params.bias_boxes;
+  const int panels = existing_panels<C>(params.sequences.seqlen_k - work.n * block_n(C));
   RingPosition<C.bias_stages> at{0, 1};
   for (int group = 0; group < work.template query_heads<C>(params); ++group) {
     const int head = work.template first_query_head<C>(params) + group;
     for (int m = work.m_begin; m < work.m_end; ++m) {
       uint64_t& full = barriers.bias_full[at.stage];
       wait<C>(barriers.bias_empty[at.stage], at.parity);
-      expect(full, bias_panels(C) * boxes.rows * kPanelRowBytes);
+      expect(full, panels * boxes.rows * kPanelRowBytes);
       unsigned char* const stage = smem + smem_plan(C).bias + at.stage * bias_bytes(C);
 #pragma unroll
       for (int panel = 0; panel < bias_panels(C); ++panel) {
+        if (panel >= panels) {
+          break;
+        }
         const int32_t box[4] = {work.n * block_n(C) + panel * (kRowsPerWarpgroup / bias_panels(C)),
                                 boxes.rows == 1 ? 0 : m * C.block_m, head * boxes.per_head,
                                 work.sequence * boxes.per_batch};

@@ -4,6 +4,7 @@
 
 #include "kernels/sm90/backward/barriers.h"
 #include "kernels/sm90/backward/bias_gradient/tile.h"
+#include "kernels/sm90/backward/bias_ring.h"
 #include "kernels/sm90/backward/coordinates.h"
 #include "kernels/sm90/ptx/cuda_ptx.h"
 
@@ -134,11 +135,16 @@ class BiasGradientFeeder {
     const int warpgroups = min(kKeyWarpgroups, params_.n_blocks - tile.n * kKeyWarpgroups);
     wait<C>(barriers_.bias_empty, bias_parity_);
     bias_parity_ ^= 1;
-    expect(full, warpgroups * bias_panels(C) * boxes.rows * kPanelRowBytes);
+    const auto first_key = [&](int w) { return (tile.n * kKeyWarpgroups + w) * block_n(C); };
+    const int last_panels = existing_panels<C>(params_.sequences.seqlen_k - first_key(warpgroups - 1));
+    expect(full, ((warpgroups - 1) * bias_panels(C) + last_panels) * boxes.rows * kPanelRowBytes);
     for (int w = 0; w < warpgroups; ++w) {
 #pragma unroll
       for (int panel = 0; panel < bias_panels(C); ++panel) {
-        const int key = (tile.n * kKeyWarpgroups + w) * block_n(C) + panel * (kRowsPerWarpgroup / bias_panels(C));
+        if (w == warpgroups - 1 && panel >= last_panels) {
+          break;
+        }
+        const int key = first_key(w) + panel * (kRowsPerWarpgroup / bias_panels(C));
         const int32_t box[4] = {key, boxes.rows == 1 ? 0 : tile.m * C.block_m, tile.head * boxes.per_head,
                                 tile.sequence * boxes.per_batch};
         cptx::cp_async_bulk_tensor(cptx::space_cluster, cptx::space_global,
