@@ -272,6 +272,31 @@ IN_ORDER = [
     ),
 ]
 
+# Items that share a block of keys, each with some of a group's query heads.
+PARTS = [
+    KernelMutation(
+        "all parts have the first heads",
+        f"{BACKWARD}/work.h",
+        "group_first = part * params.part_heads;",
+        "group_first = 0 * part;",
+        "GpuBackwardParts.MatchTheReference",
+    ),
+    KernelMutation(
+        "the second part of the sums is left out",
+        f"{BACKWARD}/finish_keys.h",
+        "for (int part = 1; part < parts; ++part)",
+        "for (int part = 2; part < parts; ++part)",
+        "GpuBackwardParts.MatchTheReference",
+    ),
+    KernelMutation(
+        "packed sequences share a block of sums",
+        f"{BACKWARD}/key_sums.h",
+        "starts[keys.sequence] / block_n(C) + keys.sequence",
+        "starts[keys.sequence] / block_n(C)",
+        "GpuBackwardParts.TakePackedSequencesAndUsedLengths",
+    ),
+]
+
 # Kernels that start while the one before them ends, and do not wait for what it writes.
 DEPENDENT_LAUNCHES = [
     KernelMutation(
@@ -297,4 +322,4 @@ DEPENDENT_LAUNCHES = [
     ),
 ]
 
-GRADIENTS = [*PREPARATION, *BACKWARD_TILES, *JOINT, *BY_ROLES, *IN_ORDER, *DEPENDENT_LAUNCHES]
+GRADIENTS = [*PREPARATION, *BACKWARD_TILES, *JOINT, *BY_ROLES, *IN_ORDER, *PARTS, *DEPENDENT_LAUNCHES]

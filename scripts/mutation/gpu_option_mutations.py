@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which run_gpu.py breaks dropout, bias and block masks in the sm90 kernels."""
+"""The ways in which run_gpu.py breaks dropout, bias, block masks, log-length scaling and float32."""
 
-from gpu_mutations import BACKWARD, SCORE, KernelMutation
+from gpu_mutations import BACKWARD, KERNELS, SCORE, KernelMutation
 
 OPTIONS = [
     KernelMutation(
@@ -66,5 +66,29 @@ OPTIONS = [
         "bias.per_batch != 0 ? 1 : params.sequences.sequences",
         "1",
         "Bias64",
+    ),
+    KernelMutation(
+        "log-length scaling never shrinks to 1",
+        f"{SCORE}/modifiers/log_length.h",
+        "fmaxf(1.0F, ptx::lg2_approx",
+        "fmaxf(0.0F, ptx::lg2_approx",
+        "LogLength",
+    ),
+    KernelMutation(
+        "dK and dQ lack the factor of log-length scaling",
+        f"{SCORE}/apply.h",
+        "ProductFactor<R>(params.score, keys).times(params.scale)",
+        "params.scale + 0 * keys",
+        "LogLength",
+    ),
+    KernelMutation(
+        "float32 products lack the low part of A",
+        f"{KERNELS}/ptx/split_numbers.h",
+        "mma_m16n8k8_tf32(d, a[1].low, b.high[2], b.high[3], d[0], d[1], d[2], d[3]);\n"
+        "  mma_m16n8k8_tf32(d, a[1].high, b.low[2], b.low[3], d[0], d[1], d[2], d[3]);\n"
+        "  mma_m16n8k8_tf32(d, a[0].high, b.high[0]",
+        "mma_m16n8k8_tf32(d, a[1].high, b.low[2], b.low[3], d[0], d[1], d[2], d[3]);\n"
+        "  mma_m16n8k8_tf32(d, a[0].high, b.high[0]",
+        "GpuFloat32.MatchesTheReference/sm80",
     ),
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks the sm90 kernels in many ways, one at a time, and expects the tests to detect each.
+"""Breaks the GPU kernels in many ways, one at a time, and expects the tests to detect each.
 
 Needs a machine with such a GPU and NVRTC; `--build-only` does what needs neither, and `--programs FOLDER` takes what it
 built: FOLDER/gpu_tests and FOLDER/../lib. Every mutation of gpu_*mutations.py is compiled into a copy of the tree
@@ -129,7 +129,7 @@ def main():
             name = MUTATIONS[number - 1].name if number else test
             bad += not well
             print(f"  {mark:8}  {name:62} {seconds}  {words}", flush=True)
-    print(f"{len(chosen)} mutations of the sm90 kernels, {bad} not as they must be")
+    print(f"{len(chosen)} mutations of the GPU kernels, {bad} not as they must be")
     return 1 if bad else 0
 
 
