@@ -10,11 +10,9 @@
 #include <numbers>
 
 #include "call/problem.h"
+#include "kernels/math/constants.h"
 
 namespace strobe {
-
-/// exp(x) = 2^(kLog2E * x).
-inline constexpr float kLog2E = std::numbers::log2e_v<float>;
 
 /// From a product q.k to its score, scale * q.k, or under softcap scale * tanh(softcap_scale * q.k); with scale_log2 in
 /// the place of scale to the score's base-2 exponent.

@@ -5,7 +5,7 @@
 #include "gpu/params/rows.h"
 #include "gpu/params/score.h"
 #include "gpu/plan/backward_plan.h"
-#include "kernels/math/constants.h"
+#include "kernels/score/params.h"
 
 namespace strobe::gpu {
 namespace {
@@ -87,9 +87,7 @@ auxiliary::SinkGradientParams sink_gradient_params(const BackwardArguments& argu
                                                    const ScoreRule& rule, int block_m) {
   return {.lse_log2 = params.lse_log2,
           .row_max = params.row_max,
-          .score_scale = rule.bias          ? kLog2E
-                         : rule.scale_first ? 1.0F
-                                            : params.score.scale_log2,
+          .score_scale = score::remaining_scale(rule, params.score),
           .d_sum = params.d_sum,
           .sink = params.score.sink,
           .d_sink = static_cast<float*>(arguments.d_sink.data),

@@ -41,11 +41,6 @@ class ProductFactor<R> {
   __device__ __forceinline__ static float times(float product) { return product; }
 };
 
-/// What scores are still to be multiplied with, to be exponents of 2, when Transform is done with them.
-__device__ __forceinline__ float remaining_scale(const ScoreRule& rule, const ScoreParams& params) {
-  return rule.bias ? kLog2E : rule.scale_first ? 1.0F : params.scale_log2;
-}
-
 template <ScoreRule R>
 __device__ __forceinline__ float remaining_scale(const ScoreParams& params) {
   return remaining_scale(R, params);

@@ -3,6 +3,7 @@
 // are tensors among them. Plain C++ without std headers, shared by host and device.
 #pragma once
 
+#include "kernels/math/constants.h"
 #include "kernels/score/modifiers/alibi.h"
 #include "kernels/score/modifiers/bias.h"
 #include "kernels/score/modifiers/block_mask.h"
@@ -10,6 +11,7 @@
 #include "kernels/score/modifiers/log_length.h"
 #include "kernels/score/modifiers/softcap.h"
 #include "kernels/score/modifiers/tree_mask.h"
+#include "kernels/score/rule.h"
 
 namespace strobe {
 
@@ -26,6 +28,15 @@ struct ScoreParams {
   DropoutParams dropout;
   LogLengthParams log_length;
 };
+
+namespace score {
+
+/// What scores are still to be multiplied with, to be exponents of 2, when modifiers have been applied (apply.h).
+constexpr float remaining_scale(const ScoreRule& rule, const ScoreParams& params) {
+  return rule.bias ? kLog2E : rule.scale_first ? 1.0F : params.scale_log2;
+}
+
+}  // namespace score
 
 /// max_logits rules: the largest score of each sequence and query head, -inf before the kernel.
 struct MaxLogitParams {

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "kernels/ptx/grid.h"
+#include "kernels/sm90/backward/converted_sums.h"
 #include "kernels/sm90/backward/epilogue.h"
-#include "kernels/sm90/backward/joint/query_rows.h"
 #include "kernels/sm90/backward/key_sums.h"
 
 namespace strobe::sm90::backward {
@@ -34,32 +34,18 @@ __device__ __forceinline__ bool convert_key_gradient(const Params& params, const
   const float4* const sums =
       own_sums((kOfK ? params.dk_sums : params.dv_sums) + key_sums_at<C>(params, keys, 0, tile, kColumns));
   const long long part_stride = static_cast<long long>(params.key_sum_blocks) * block_n(C) * kColumns / 4;
-  float zero = 0.0F;
-#pragma unroll 2
-  for (int first = 0; first < kColumns / 8; first += 4) {
-    uint32_t words[kRowsPerThread][4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float4 x = sum_of_parts(sums + (first + j) * kWarpgroupSize, part_stride, params.key_parts);
-      if constexpr (is_masked(C.rule)) {
-        zero = not_finite(x.x, x.y, x.z, x.w, zero);
-      }
-      words[0][j] = pack<C.rule.element>(x.x * factor, x.y * factor);
-      words[1][j] = pack<C.rule.element>(x.z * factor, x.w * factor);
-    }
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      const uint4 chunk = exchange_quad(words[r]);
-      const int column = (first + static_cast<int>(threadIdx.x % 4)) * 8;
-      const int key = keys.n * block_n(C) + tile * kRowsPerWarpgroup + warpgroup_row(r);
-      if (key < keys.k.owned && column < columns) {
-        unsigned short* const to =
-            gradient.row(score::k_batch(params, keys.sequence), keys.k.start + key, keys.head_kv) + column;
-        *reinterpret_cast<uint4*>(to) = key < keys.k.used ? chunk : make_uint4(0, 0, 0, 0);
-      }
-    }
-  }
-  return zero == 0.0F;
+  return convert_sums<C, kColumns, 2>(
+      factor, [&](int i) { return sum_of_parts(sums + i * kWarpgroupSize, part_stride, params.key_parts); },
+      [&](int first, int r, const uint32_t (&words)[4]) {
+        const uint4 chunk = exchange_quad(words);
+        const int column = (first + static_cast<int>(threadIdx.x % 4)) * 8;
+        const int key = keys.n * block_n(C) + tile * kRowsPerWarpgroup + warpgroup_row(r);
+        if (key < keys.k.owned && column < columns) {
+          unsigned short* const to =
+              gradient.row(score::k_batch(params, keys.sequence), keys.k.start + key, keys.head_kv) + column;
+          *reinterpret_cast<uint4*>(to) = key < keys.k.used ? chunk : make_uint4(0, 0, 0, 0);
+        }
+      });
 }
 
 /// One side, and its rows that are not finite once more.

@@ -7,10 +7,10 @@
 #include "kernels/ptx/grid.h"
 #include "kernels/sequence/clear_rows.h"
 #include "kernels/sm90/backward/config.h"
+#include "kernels/sm90/backward/converted_sums.h"
 #include "kernels/sm90/backward/coordinates.h"
 #include "kernels/sm90/backward/exact_rows.h"
 #include "kernels/sm90/backward/joint/query_gradient_semaphore.h"
-#include "kernels/sm90/backward/joint/query_rows.h"
 #include "kernels/sm90/backward/joint/query_sums.h"
 
 namespace strobe::sm90::backward {
@@ -30,25 +30,12 @@ __device__ __forceinline__ bool convert_query_gradient(const Params& params, con
   const float4* sums = own_sums(part_sums<C>(params, block.in_workspaces<C.rule>(params, C.block_m), part));
   const QueryPart<C> place(block.m, part);
   const float factor = score::gradient_scale<C.rule>(params, block.k.used) * score_gradient_factor(C);
-  float zero = 0.0F;
-#pragma unroll
-  for (int first = 0; first < query_gradient_columns(C) / 8; first += 4) {
-    uint32_t words[kRowsPerThread][4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float4 x = sums[(first + j) * kWarpgroupSize];
-      if constexpr (is_masked(C.rule)) {
-        zero = not_finite(x.x, x.y, x.z, x.w, zero);
-      }
-      words[0][j] = pack<C.rule.element>(x.x * factor, x.y * factor);
-      words[1][j] = pack<C.rule.element>(x.z * factor, x.w * factor);
-    }
-#pragma unroll
-    for (int r = 0; r < kRowsPerThread; ++r) {
-      store_query_columns<C>(params, block, block.sequence, block.head, place, first, r, words[r]);
-    }
-  }
-  return zero == 0.0F;
+  constexpr int kColumns = query_gradient_columns(C);
+  return convert_sums<C, kColumns, kColumns / 32>(
+      factor, [&](int i) { return sums[i * kWarpgroupSize]; },
+      [&](int first, int r, const uint32_t (&words)[4]) {
+        store_query_columns<C>(params, block, block.sequence, block.head, place, first, r, words);
+      });
 }
 
 /// Zeros where no block of keys came to. False if a value is not finite.
