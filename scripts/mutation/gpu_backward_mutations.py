@@ -279,14 +279,14 @@ PARTS = [
         f"{BACKWARD}/work.h",
         "group_first = part * params.part_heads;",
         "group_first = 0 * part;",
-        "GpuBackwardParts.MatchTheReference",
+        "GpuBackwardParts.TakeAPoisonedWorkspaceAndNoMore",
     ),
     KernelMutation(
         "the second part of the sums is left out",
         f"{BACKWARD}/finish_keys.h",
         "for (int part = 1; part < parts; ++part)",
         "for (int part = 2; part < parts; ++part)",
-        "GpuBackwardParts.MatchTheReference",
+        "GpuBackwardParts.TakeAPoisonedWorkspaceAndNoMore",
     ),
     KernelMutation(
         "packed sequences share a block of sums",
