@@ -45,7 +45,7 @@ struct Candidate {
 void measure(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
              const AttentionProblem& problem, std::uint64_t seed, std::span<Candidate> candidates);
 
-/// The same of tensors whose elements are independent and N(0, 1). There is no bound.
+/// Takes the candidates' errors for tensors whose elements are independent and N(0, 1). There is no bound.
 void assume_normal(const AttentionProblem& problem, std::span<Candidate> candidates);
 
 /// Keys whose products the engines sum before they add them in float32.

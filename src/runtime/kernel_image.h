@@ -25,7 +25,7 @@ struct KernelImage {
   /// a file under another kernel's name is never taken for that kernel.
   static Result<KernelImage> parse(const std::string& key, std::string_view bytes);
 
-  /// The same for bytes that the image has to own.
+  /// The image that `bytes` hold, which it owns.
   static Result<KernelImage> parse(const std::string& key, std::string bytes);
 };
 

@@ -128,13 +128,13 @@ constexpr Tiles kSixtyFourRows[] = {
     {8, 16, 16, 2, 1, false, 2}, {4, 16, 16, 2, 1, false, 1}, {4, 16, 16, 1, 1, false, 1}};
 
 /// Whether a tile is over when its keys and values are read.
-bool has_few_rows(const AttentionProblem& problem, const forward::Config& config) {
+bool takes_decode_tiles(const AttentionProblem& problem, const forward::Config& config) {
   const ScoreRule& rule = config.rule;
   return rows_of(problem, config) <= gpu::kFewRows && !rule.bias && !rule.dropout && rule.block_mask == 0;
 }
 
 std::span<const Tiles> tiles_of(const AttentionProblem& problem, const forward::Config& config) {
-  if (!has_few_rows(problem, config)) {
+  if (!takes_decode_tiles(problem, config)) {
     const int widest = std::max(config.head_dim, config.head_dim_v);
     return config.rule.element == Element::fp32 ? float_tiles_of(widest) : tiles_of(widest);
   }

@@ -29,7 +29,7 @@ class Sm90 final : public gpu::Family {
     if (problem.pass != Pass::forward) return {};
     if (reads_stored_page_rows(problem)) return "keys in 8 bits are read row by row";
     if (gpu::is_overridden<forward::Config>()) return {};  // a test's variant is one of these kernels
-    return has_few_rows(problem) ? "there are few query rows" : "";
+    return is_decode(problem) ? "there are few query rows" : "";
   }
 
   engine::PlannedCallResult plan_forward(const gpu::Request& request) const override {

@@ -32,7 +32,7 @@ bool reads_stored_rows(const AttentionProblem& problem) {
 
 }  // namespace
 
-bool has_few_rows(const AttentionProblem& problem) {
+bool is_decode(const AttentionProblem& problem) {
   constexpr std::int64_t kFewestRows = 16;
   if (problem.eight_bit.given()) return false;
   if (problem.stored.given() && !reads_stored_rows(problem)) return false;

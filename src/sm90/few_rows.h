@@ -8,6 +8,6 @@ namespace strobe::sm90 {
 
 /// Whether kernels are faster for the call whose tiles are of 16 rows, and whose warps share out the keys.
 // log: sm90-forward-few-rows-by-mmasync-table
-bool has_few_rows(const AttentionProblem& problem);
+bool is_decode(const AttentionProblem& problem);
 
 }  // namespace strobe::sm90

@@ -109,12 +109,12 @@ std::span<const Tiles> narrow_tiles(const AttentionProblem& problem, const Score
 /// log: two-ctas, d64-two-ctas-128
 std::span<const Tiles> short_tiles(const AttentionProblem& problem, const Config& call) {
   constexpr std::int64_t kFewKeys = 256;
-  constexpr std::int64_t kFewRows = 128;
+  constexpr std::int64_t kShortRows = 128;
   const std::int64_t rows = packed_rows(problem, call);
   if (rows <= kRowsPerWarpgroup) {
     return problem.seqlen_k <= kFewKeys && widest(call) <= 128 ? two_ctas(call.rule, 64) : std::span<const Tiles>();
   }
-  if (rows > kFewRows || problem.seqlen_k > kFewRows || widest(call) > 64) return {};
+  if (rows > kShortRows || problem.seqlen_k > kShortRows || widest(call) > 64) return {};
   return is_masked(call.rule) ? std::span<const Tiles>(kShortMasked) : two_ctas(call.rule, 128);
 }
 

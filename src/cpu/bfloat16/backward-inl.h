@@ -231,7 +231,7 @@ class Bfloat16BackwardBlock {
     }
   }
 
-  /// The same over visible pairs alone.
+  /// Adds to dK and dV over visible pairs alone.
   void add_visible_key_gradients() {
     for (std::int64_t row = 0; row < rows_; ++row) {
       const bfloat16* q = row_of(queries_of_.q, row_begin_ + row);

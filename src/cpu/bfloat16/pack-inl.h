@@ -75,7 +75,7 @@ HWY_INLINE void pack_rows(const Source& from, std::int64_t rows, std::int64_t co
   }
 }
 
-/// The same in groups of 16 columns, along the rows.
+/// Packs pairs of rows in groups of 16 columns, along the rows.
 template <class Unit, bool kTransposed>
 HWY_INLINE void pack_row_pairs(const Source& from, std::int64_t rows, std::int64_t columns, bfloat16* HWY_RESTRICT to) {
   for (std::int64_t row = 0; row < rows; row += bf16::kTileDepth) {

@@ -109,7 +109,7 @@ HWY_INLINE void multiply_quad(const float* HWY_RESTRICT queries, std::int64_t co
   HWY_UNROLL(8) for (int row = 0; row < kRows; ++row) store_sums(sums[row], to + row * kFewQueriesKeys);
 }
 
-/// The same in a function of its own, whose registers hold all addresses.
+/// multiply_quad() in a function of its own, whose registers hold all addresses.
 template <int kRows, bool kFetches, class T>
 HWY_NOINLINE void multiply_quad_apart(const float* HWY_RESTRICT queries, std::int64_t columns,
                                       const T* const (&keys)[kKeyQuad], std::int64_t ahead, float* HWY_RESTRICT to) {
@@ -117,8 +117,9 @@ HWY_NOINLINE void multiply_quad_apart(const float* HWY_RESTRICT queries, std::in
   multiply_quad<kRows, 1, kFetches>(queries, columns, keys, ahead, to);
 }
 
-/// The same; of rows that are few enough for registers, all columns of a usual head_dim in one turn of the loop.
-/// Hardware prefetchers follow each load instruction by itself: its addresses are then one row apart.
+/// Products of queries with four keys; of rows that are few enough for registers, all columns of a usual head_dim in
+/// one turn of the loop. Hardware prefetchers follow each load instruction by itself: its addresses are then one row
+/// apart.
 template <int kRows, bool kFetches, class T>
 HWY_INLINE void multiply_quad_of(const float* HWY_RESTRICT queries, std::int64_t columns,
                                  const T* const (&keys)[kKeyQuad], std::int64_t ahead, float* HWY_RESTRICT to) {
@@ -160,7 +161,7 @@ HWY_INLINE void multiply_queries(const float* HWY_RESTRICT queries, std::int64_t
   }
 }
 
-/// The same of kRows queries, if that is the size of a group, and kStep keys.
+/// Products of kRows queries, if that is the size of a group, with kStep keys.
 template <int kRows, class T, bool kFetches>
 HWY_INLINE void multiply_step(const float* HWY_RESTRICT queries, std::int64_t columns,
                               const BlockRows<T, kFetches>& keys, float* HWY_RESTRICT scores) {
@@ -279,7 +280,7 @@ HWY_INLINE void add_columns(const float* HWY_RESTRICT p, const BlockRows<T, kFet
   }
 }
 
-/// The same of all columns.
+/// Adds P V of keys [first, last) to all columns of the output.
 template <int kRows, class T, bool kFetches>
 HWY_INLINE void add_values(const float* p, const BlockRows<T, kFetches>& values, std::int64_t first, std::int64_t last,
                            std::int64_t columns, float* output) {

@@ -172,7 +172,7 @@ class JvpBlock : private ForwardBlock {
     }
   }
 
-  /// The same over visible pairs alone.
+  /// multiply_values() over visible pairs alone.
   void add_visible_tangents(const Part& rest, const PanelKeys& keys, std::int64_t key_begin) {
     const Floats d;
     for (int n = 0; n < panel_vectors(rest.rows); ++n) {

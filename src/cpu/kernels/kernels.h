@@ -14,7 +14,7 @@ KernelTraits kernel_traits();
 /// Runs a block of query rows to the end; scratch is what ForwardScratch takes, 64-byte aligned.
 void forward_block(const ForwardTask& task, std::byte* scratch);
 
-/// The same with tangents; scratch is what JvpScratch takes.
+/// Runs a block of query rows and their tangents to the end; scratch is what JvpScratch takes.
 void jvp_block(const JvpTask& task, std::byte* scratch);
 
 /// Runs a chunk of keys with every row of the task's heads; scratch is what FewQueriesScratch takes, 64-byte aligned.

@@ -40,7 +40,7 @@ struct SharedBackwardLaunches {
   SharedBackwardKernels kernels;
 };
 
-/// The same of a family's plan.
+/// The launches that a family's plan shares with the others'.
 template <class Plan>
 SharedBackwardLaunches shared_launches(const Plan& plan, bool computes, const SharedBackwardKernels& kernels) {
   return {.computes = computes,

@@ -48,7 +48,7 @@ Status check_alignments(const BackwardArguments& arguments);
 /// they do.
 Rows rows_of(const RowsView& tensor);
 
-/// The same of a tensor of a call whose q is of that dtype: of float32, halves are counted.
+/// The rows of a tensor of a call whose q is of that dtype: of float32, halves are counted.
 Rows rows_of(const RowsView& tensor, DType dtype);
 
 /// The rows of a tensor of 8-bit elements, counted in pairs, as kernels address them.

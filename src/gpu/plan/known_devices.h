@@ -16,7 +16,7 @@ struct NamedDevice {
 };
 
 constexpr DeviceShape device_shape(int major, int minor, int multiprocessors, int l2_mb, int shared_kb,
-                                        double terabytes, double gigahertz, double product_share = 1.0) {
+                                   double terabytes, double gigahertz, double product_share = 1.0) {
   return {.compute_major = major,
           .compute_minor = minor,
           .multiprocessors = multiprocessors,

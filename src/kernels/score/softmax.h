@@ -38,8 +38,8 @@ struct OnlineSoftmax {
     return step(s, scale_log2, [] {});
   }
 
-  /// The same, which calls `on_arrival` once all scores have been looked at: what they were computed from has then
-  /// arrived in registers.
+  /// Turns scores into probabilities, and calls `on_arrival` once all have been looked at: what they were computed from
+  /// has then arrived in registers. True if the maximum grew.
   template <typename OnArrival>
   __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2, const OnArrival& on_arrival) {
     float highest[kRowsPerThread];
@@ -58,7 +58,7 @@ struct OnlineSoftmax {
     return grew;
   }
 
-  /// The same of scores that lack a row's origin.
+  /// Turns scores that lack their row's origin into probabilities. True if the maximum grew.
   template <typename OnArrival>
   __device__ __forceinline__ bool step(float (&s)[block_n / 2], float scale_log2, const RowNumbers& origins,
                                        const OnArrival& on_arrival) {
@@ -135,7 +135,7 @@ struct OnlineSoftmax {
     }
   }
 
-  /// The same, of scores that `exponent_of` makes exponents: a function that never falls.
+  /// Raises the maximum to scores that `exponent_of`, a function that never falls, makes exponents.
   template <typename ExponentOf>
   __device__ __forceinline__ void raise_maximum_to(const float (&s)[block_n / 2], float (&highest)[kRowsPerThread],
                                                    const ExponentOf& exponent_of) {
@@ -189,7 +189,7 @@ struct OnlineSoftmax {
     add(part);
   }
 
-  /// The same, by neighbours: exponents(x, y, r) makes exponents of two scores of row r.
+  /// Scores join the sums two at a time: exponents(x, y, r) makes exponents of two scores of row r.
   template <typename ExponentsOf>
   __device__ __forceinline__ void add_pairs(float (&s)[block_n / 2], const ExponentsOf& exponents) {
     float part[kRowsPerThread][2] = {};

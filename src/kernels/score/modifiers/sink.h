@@ -16,7 +16,7 @@ namespace strobe::score {
 /// The logit of a query head, for exponents of 2.
 __device__ __forceinline__ float sink_log2(const float* sink, long long head) { return sink[head] * kLog2E; }
 
-/// The same; -inf without a sink.
+/// A query head's sink for exponents of 2; -inf in rules without one.
 template <ScoreRule R>
 __device__ __forceinline__ float sink_log2(const ScoreParams& params, int head) {
   return R.sink ? sink_log2(params.sink, head) : kMinusInfinity;

@@ -90,7 +90,7 @@ __device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, c
   return (zero & 0x7fff7fffU) == 0;
 }
 
-/// The same of float32, which lies as score/fragment.h says.
+/// Stages rows of O in float32, which lies as score/fragment.h says. False if a value is not finite.
 template <Config C>
   requires(C.rule.element == Element::fp32)
 __device__ __forceinline__ bool stage_rows(unsigned char* tile, int first_row, const float (&o)[C.head_dim_v / 2],

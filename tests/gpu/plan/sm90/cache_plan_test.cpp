@@ -66,13 +66,13 @@ TEST(Sm90CachePlan, TilesAreThoseOfUsedLengths) {
 
 TEST(Sm90CachePlan, FewContiguousRowsAreThoseOfSm80) {
   AttentionProblem problem = paged_problem(16, 128, 4);  // each head of queries has its own keys
-  EXPECT_FALSE(has_few_rows(problem));
+  EXPECT_FALSE(is_decode(problem));
   problem.page_size = 0;
-  EXPECT_TRUE(has_few_rows(problem));
+  EXPECT_TRUE(is_decode(problem));
   const auto changed = [&](auto change) {
     AttentionProblem other = problem;
     change(other);
-    return has_few_rows(other);
+    return is_decode(other);
   };
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.seqlen_q = 17; }));
   EXPECT_FALSE(changed([](AttentionProblem& p) { p.dropout = 0.5F; }));
