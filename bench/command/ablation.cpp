@@ -16,6 +16,7 @@
 #include "sm90/ablation.h"
 #include "strobe/plan.h"
 #include "tools/strobe/device_run.h"
+#include "tools/strobe/interrupt.h"
 #include "tools/strobe/output.h"
 #include "tools/strobe/table.h"
 
@@ -53,7 +54,7 @@ Result<std::vector<VariantTimes>> make_plans(const ForwardArguments& arguments) 
   return variants;
 }
 
-/// All variants of one dtype in turns.
+/// All variants of one dtype in turns. No rows where Ctrl-C came before they were done.
 Result<std::vector<BenchRow>> measure(const bench::Cell& cell, const runtime::CudaDevice& device, int repeats) {
   const Shape shape{cell.batch, cell.seqlen, cell.seqlen_k, cell.heads, cell.heads_kv, cell.head_dim, cell.head_dim_v};
   const Result<gpu::Stream> stream = gpu::Stream::create(device);
@@ -65,6 +66,7 @@ Result<std::vector<BenchRow>> measure(const bench::Cell& cell, const runtime::Cu
   if (!variants.ok()) return variants.status();
   for (int round = -1; round < repeats; ++round) {  // round -1 warms up
     for (VariantTimes& variant : *variants) {
+      if (Interruptible::interrupted()) return std::vector<BenchRow>();
       const auto enqueue = [&] { return variant.plan.run(mirrored->arguments(), {.stream = stream->get()}); };
       const Result<std::vector<double>> times = stream->time(gpu_launches(cell), enqueue);
       if (!times.ok()) return times.status();
@@ -89,21 +91,27 @@ ExitCode run_ablation(const BenchFlags& flags) {
   if (!opened.ok()) return report(opened.status());
   std::vector<BenchRow> rows;
   const auto dtypes = flags.dtypes.empty() ? std::vector<std::string>{"float16"} : flags.dtypes;
+  const Interruptible interruptible;
   for (const std::string& dtype : dtypes) {
     const auto of_dtype = measure(ablation_cell(dtype_of(dtype)), **opened, flags.repeats);
     if (!of_dtype.ok()) return report(of_dtype.status());
+    if (Interruptible::interrupted()) break;
     rows.insert(rows.end(), of_dtype->begin(), of_dtype->end());
+    if (Status status = flags.json.write_so_far(bench_json(rows, (*opened)->name)); !status.ok()) return report(status);
   }
   Table table({{"dtype", Table::Align::left}, {"variant", Table::Align::left}, {"ms"}, {"TFLOP/s"}});
   for (const BenchRow& row : rows) {
     table.add_row({strobe::name_of(row.cell.dtype), row.implementation.substr(row.implementation.find(' ') + 1),
                    fmt::format("{:.3f}", row.median_ms), fmt::format("{:.0f}", row.tflops())});
   }
-  print_wrapped(fmt::format(
-      "{}; forward, batch 4, seqlen 8448, heads 16, head_dim 128, full; medians of {} interleaved turns\n\n",
-      (*opened)->name, flags.repeats));
-  write_output(table.text(output_columns()));
-  return report(flags.json.write(bench_json(rows, (*opened)->name)));
+  if (!rows.empty()) {
+    print_wrapped(fmt::format(
+        "{}; forward, batch 4, seqlen 8448, heads 16, head_dim 128, full; medians of {} interleaved turns\n\n",
+        (*opened)->name, flags.repeats));
+    write_output(table.text(output_columns()));
+  }
+  const ExitCode written = report(flags.json.write(bench_json(rows, (*opened)->name)));
+  return Interruptible::interrupted() ? report_interrupted() : written;
 }
 
 }  // namespace strobe::program

@@ -15,6 +15,7 @@
 #include "gpu/stream.h"
 #include "strobe/plan.h"
 #include "tools/strobe/attention_tensors.h"
+#include "tools/strobe/interrupt.h"
 #include "tools/strobe/output.h"
 #include "tools/strobe/table.h"
 
@@ -27,13 +28,15 @@ struct HostTime {
   double p90_us = 0.0;
 };
 
-/// Times of `call`, microseconds. The stream is drained often, so that no call waits for room in its queue.
+/// Times of `call`, microseconds. The stream is drained often, so that no call waits for room in its queue. Meaningless
+/// where Ctrl-C came before they were taken.
 Result<HostTime> measure(const gpu::Stream& stream, const std::function<Status()>& call) {
   constexpr int kCalls = 4000;
   constexpr int kCallsBetweenDrains = 100;
   std::vector<double> times;
   for (int i = 0; i < kCalls; ++i) {
     if (i % kCallsBetweenDrains == 0) {
+      if (Interruptible::interrupted()) return HostTime();
       if (Status status = stream.synchronize(); !status.ok()) return status;
     }
     const auto start = std::chrono::steady_clock::now();
@@ -74,7 +77,7 @@ ForwardArguments packed(ForwardArguments arguments, const PackedLengths& lengths
   return arguments;
 }
 
-/// Both calls on the same tensors, one row each.
+/// Both calls on the same tensors, one row each, of what Ctrl-C left time for.
 Result<std::vector<HostTime>> measure_calls(const ForwardArguments& host, const AttentionOptions& options,
                                             const std::string& words, const runtime::CudaDevice& device) {
   const Result<gpu::Stream> stream = gpu::Stream::create(device);
@@ -84,14 +87,22 @@ Result<std::vector<HostTime>> measure_calls(const ForwardArguments& host, const 
   const Result<Plan> plan = make_plan(mirrored->arguments(), options);
   if (!plan.ok()) return plan.status();
   const Execution execution{.stream = stream->get()};
-  Result<HostTime> reused = measure(*stream, [&] { return plan->run(mirrored->arguments(), execution); });
-  if (!reused.ok()) return reused.status();
-  Result<HostTime> planned = measure(*stream, [&] { return forward(mirrored->arguments(), options, execution); });
-  if (!planned.ok()) return planned.status();
-  reused->call = "Plan::run";
-  planned->call = "forward";
-  reused->options = planned->options = words;
-  return std::vector{*reused, *planned};
+  struct Call {
+    const char* name;
+    std::function<Status()> run;
+  };
+  const Call calls[] = {{"Plan::run", [&] { return plan->run(mirrored->arguments(), execution); }},
+                        {"forward", [&] { return forward(mirrored->arguments(), options, execution); }}};
+  std::vector<HostTime> rows;
+  for (const Call& call : calls) {
+    Result<HostTime> time = measure(*stream, call.run);
+    if (!time.ok()) return time.status();
+    if (Interruptible::interrupted()) break;
+    time->call = call.name;
+    time->options = words;
+    rows.push_back(*time);
+  }
+  return rows;
 }
 
 Result<std::vector<HostTime>> measure_all(const runtime::CudaDevice& device) {
@@ -110,6 +121,7 @@ Result<std::vector<HostTime>> measure_all(const runtime::CudaDevice& device) {
       {packed(batched, lengths), {.causal = CausalMask::bottom_right}, "causal, packed, used lengths"}};
   std::vector<HostTime> rows;
   for (const Case& one : cases) {
+    if (Interruptible::interrupted()) break;
     const auto times = measure_calls(one.arguments, one.options, one.words, device);
     if (!times.ok()) return times.status();
     rows.insert(rows.end(), times->begin(), times->end());
@@ -138,14 +150,18 @@ ExitCode run_host_time(const BenchFlags& flags) {
   }
   const Result<const runtime::CudaDevice*> opened = runtime::cuda_device(device.index);
   if (!opened.ok()) return report(opened.status());
+  const Interruptible interruptible;
   const Result<std::vector<HostTime>> rows = measure_all(**opened);
   if (!rows.ok()) return report(rows.status());
   Table table({{"call", Table::Align::left}, {"options", Table::Align::left}, {"median us"}, {"90% below"}});
   for (const HostTime& row : *rows) {
     table.add_row({row.call, row.options, fmt::format("{:.2f}", row.median_us), fmt::format("{:.2f}", row.p90_us)});
   }
-  print_text("{}; host time of one call, 4000 of each\n\n{}", (*opened)->name, table.text(output_columns()));
-  return report(flags.json.write(json_of(*rows, (*opened)->name)));
+  if (!rows->empty()) {
+    print_text("{}; host time of one call, 4000 of each\n\n{}", (*opened)->name, table.text(output_columns()));
+  }
+  const ExitCode written = report(flags.json.write(json_of(*rows, (*opened)->name)));
+  return Interruptible::interrupted() ? report_interrupted() : written;
 }
 
 }  // namespace strobe::program

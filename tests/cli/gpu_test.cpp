@@ -56,6 +56,21 @@ TEST(OnAGpu, EveryCommandRuns) {
   }
 }
 
+TEST(OnAGpu, AblationKeepsFinishedCellsWhenItIsInterrupted) {
+  const Result<const runtime::CudaDevice*> device = runtime::cuda_device(0);
+  if (!device.ok()) GTEST_SKIP() << device.status().message();
+  if ((*device)->compute_major != 9) GTEST_SKIP() << (*device)->name << " is not of compute capability 9.0";
+  const TemporaryFolder folder;
+  const std::string json = folder / "bench.json";
+  std::string dtypes = "float16";
+  for (int cell = 0; cell < 200; ++cell) dtypes += ",float16";
+  const Outcome outcome =
+      interrupt_program({"bench", "--device", "cuda", "--ablation", "--dtype", dtypes, "--json", json}, json);
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+  EXPECT_NE(outcome.out.find("as planned"), std::string::npos) << outcome.out;
+  EXPECT_GE(nlohmann::ordered_json::parse(read_bytes(json))["rows"].size(), 1U);
+}
+
 TEST(OnAGpu, WrongDevicesAndWrongMixesAreRejected) {
   for (const char* const device : {"gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda0"}) {
     expect_rejection(run_program({"explain", "--device", device}), 2, "--device");
