@@ -47,7 +47,12 @@ class Deb(unittest.TestCase):
     def test_files_are_where_debian_has_them(self):
         self.assertEqual(
             set(contents(LIBRARY)),
-            {f"{LIB}/libstrobe.so.{SO}", f"{LIB}/libstrobe.so.{VERSION}", f"usr/share/doc/{LIBRARY}/copyright"},
+            {
+                f"{LIB}/libstrobe.so.{SO}",
+                f"{LIB}/libstrobe.so.{VERSION}",
+                f"usr/share/doc/{LIBRARY}/copyright",
+                f"usr/share/doc/{LIBRARY}/THIRD_PARTY_NOTICES",
+            },
         )
         headers = set(contents(HEADERS))
         for path in ("libstrobe.so", "pkgconfig/strobe.pc", "cmake/strobe/strobe-config.cmake"):

@@ -6,6 +6,7 @@
 
 #include <fstream>
 
+#include "runtime/embedded.h"
 #include "runtime/kernel_store.h"
 #include "temporary_folder.h"
 
@@ -62,6 +63,34 @@ TEST_F(GatherSources, TakesOurHeadersAndWhatTheyReach) {
                                                   "kernels/common/shape.h", "kernels/forward.h", "vector_of",
                                                   "vector_parts.h"}));
   EXPECT_EQ(archive->find("vector_parts.h"), "struct Parts {};\n");
+}
+
+TEST_F(GatherSources, LeavesWhatMayNotBeRedistributedToTheCompiler) {
+  const std::string notice = "// NOTICE TO LICENSEE:\n";
+  write("cuda/cuda_fp16.h", notice + "#ifndef __CUDACC_RTC__\n#include <runtime_types.h>\n#include <open.h>\n#endif\n");
+  write("cuda/runtime_types.h", notice + "#include <driver_types.h>\n");
+  write("cuda/driver_types.h", notice);
+  write("cuda/open.h", "");
+  write("kernels/forward.h", "#pragma once\n#include <cuda_fp16.h>\n");
+  const Result<std::string> bytes = gather();
+  ASSERT_TRUE(bytes.ok()) << bytes.status().message();
+  const Result<Archive> archive = Archive::parse(*bytes);
+  ASSERT_TRUE(archive.ok());
+  EXPECT_TRUE(archive->find("cuda_fp16.h"));
+  EXPECT_TRUE(archive->find("open.h"));
+  EXPECT_FALSE(archive->find("runtime_types.h"));
+  EXPECT_FALSE(archive->find("driver_types.h"));
+}
+
+// The headers of NVIDIA's that attachment A of the CUDA EULA lists.
+TEST(EmbeddedSources, HaveOnlyHeadersThatMayBeRedistributed) {
+  if (embedded_sources().empty()) GTEST_SKIP() << "this build has no GPU kernels";
+  const Result<Archive> sources = Archive::parse(embedded_sources());
+  ASSERT_TRUE(sources.ok());
+  for (const Archive::Entry& entry : sources->entries()) {
+    if (entry.content.find("NOTICE TO LICENSEE") == std::string_view::npos) continue;
+    EXPECT_TRUE(entry.name == "cuda_fp16.h" || entry.name == "cuda_fp16.hpp") << entry.name;
+  }
 }
 
 TEST_F(GatherSources, RenamesTheKernelsThatAChangedHeaderReaches) {

@@ -18,6 +18,12 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMark = "strobe-header:";
 
+/// Whether the header is under NVIDIA's CUDA EULA and not in the list of what may be redistributed, its attachment A.
+/// CCCL's headers are under the Apache License.
+bool is_proprietary(std::string_view name, std::string_view text) {
+  return text.find("NOTICE TO LICENSEE") != std::string_view::npos && name != "cuda_fp16.h" && name != "cuda_fp16.hpp";
+}
+
 bool is_header(const fs::path& path) {
   const std::string extension = path.extension();
   return extension.empty() || extension == ".h" || extension == ".hpp" || extension == ".cuh" || extension == ".inl";
@@ -83,11 +89,14 @@ Result<std::string> gather_sources(const Nvrtc& nvrtc, const fs::path& kernels,
     if (Status status = nvrtc.compile(request, *probe_headers, output); !status.ok()) return status;
     reached.merge(marked_names(output.log));
   }
-  // What this NVRTC skips by #if, another version may need.
-  reached = named_headers(reached, candidates);
-  std::erase_if(candidates, [&](const auto& header) { return !reached.contains(header.first); });
+  // What this NVRTC skips by #if, another version may need: but the runtime's headers, whose types every NVRTC has.
+  const std::set<std::string> named = named_headers(reached, candidates);
+  std::erase_if(candidates, [&](const auto& header) { return !named.contains(header.first); });
   Result<std::vector<std::pair<std::string, std::string>>> digests = digests_of_sources(own, candidates);
   if (!digests.ok()) return digests.status();
+  std::erase_if(candidates, [&](const auto& header) {
+    return !reached.contains(header.first) && is_proprietary(header.first, header.second);
+  });
   gathered.insert(gathered.end(), candidates.begin(), candidates.end());
   std::ranges::move(*digests, std::back_inserter(gathered));
   return make_archive(std::move(gathered));
