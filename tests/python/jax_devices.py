@@ -2,6 +2,7 @@
 """strobe.jax on a mesh of four devices, which test_jax_devices.py has XLA make of one CPU: a case by its name."""
 
 import sys
+from functools import partial
 
 import jax
 import numpy as np
@@ -126,6 +127,39 @@ def compiler_places():
 def types_place():
     """Axes of type Explicit, as jax.make_mesh has them."""
     check_placed(AxisType.Explicit)
+
+
+def forward_mode():
+    """Tangents of q, k and v, computed where their tensors lie; jacfwd's are of a batch of directions."""
+
+    def tangent(tensors, directions, constants):
+        rest = {name: x for name, x in tensors.items() if name not in directions}
+        attend = lambda qkv: strobe.jax.attention(**qkv, **rest, return_lse=True, **constants)  # noqa: E731
+        return jax.jvp(attend, ({name: tensors[name] for name in directions},), (directions,))
+
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        for name, batch, heads, heads_kv in (
+            ("none", "x", "y", HEADS_KV),
+            ("causal", "x", "y", HEADS_KV),
+            ("lengths", "x", "y", HEADS_KV),
+            ("bias", ("x", "y"), None, HEADS_KV),
+            ("sink and alibi", None, ("x", "y"), HEADS_KV),
+            ("bias of heads", "x", "y", 1),
+        ):
+            mesh = mesh_of(kind, x=2, y=2)
+            constants, whole, split = whole_and_split(name, mesh, batch, heads, heads_kv)
+            drawn = {n: draw(20 + i, *whole[n].shape) for i, n in enumerate("qkv")}
+            placed = {n: jax.device_put(x, split[n].sharding) for n, x in drawn.items()}
+            function = jax.jit(partial(tangent, constants=constants))
+            text = text_of(function, split, placed)
+            assert "strobe_tangent" in text
+            for moved in ("all-gather", "all-to-all", "collective-permute", "all-reduce"):
+                assert moved not in text, (name, moved)
+            found = function(split, placed)
+            check_equal(found, function(whole, drawn))
+            for o, lse in found:
+                check_place(o, NamedSharding(mesh, P(batch, None, heads)))
+                check_place(lse, NamedSharding(mesh, P(batch, heads)))
 
 
 def what_is_gathered():

@@ -15,7 +15,7 @@ CASES = Path(__file__).with_name("jax_devices.py")
     "case",
     [
         *("compiler_places", "types_place", "what_is_gathered", "dropout", "packed", "eight_bits"),
-        *("shard_map", "partly_manual", "both_kinds", "vmap", "export"),
+        *("forward_mode", "shard_map", "partly_manual", "both_kinds", "vmap", "export"),
     ],
 )
 def test_four_devices(case):
