@@ -106,8 +106,10 @@ def attention(
     padding, [batch, seqlen_q, seqlen_k] or [batch, heads_q, seqlen_q, seqlen_k], where an extent may be 1. It applies
     beside ``causal``, ``bias`` and all other options. A key that it hides from every query may hold anything, NaN
     included; a key that it shows to some must be finite. In host memory a bool mask of padding alone, on the right or
-    the left, becomes ``seqused_k`` or ``leftpad_k``, and hidden keys take no time. Any other mask becomes a bias, and k
-    and v are copied if it hides keys from every query. Not with packed sequences, caches or 8 bits.
+    the left, becomes ``seqused_k`` or ``leftpad_k``, and hidden keys take no time. On a GPU, up to 64 queries with a
+    bool mask of keys and without options that look at positions read only the keys that it shows. Any other mask
+    becomes a bias, and k and v are copied: in host memory if it hides keys from every query, on a GPU always, since
+    nothing waits to look; ``seqused_k`` saves that. Not with packed sequences, caches or 8 bits.
 
     On a GPU the call returns when the launch is queued. With dropout a seed must be
     given, but for tensors of PyTorch: for those the call draws one from PyTorch's generator.

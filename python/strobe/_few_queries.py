@@ -10,7 +10,7 @@ from strobe._mask_argument import check_types, checked_mask
 from strobe._options import Tensor
 from strobe._shapes import dtype_name, shape_of
 
-FEW_QUERIES = 16  # at which keys by rows take less time than a bias and copies of k and v
+FEW_QUERIES = 64  # log: keys-by-rows
 _OF_SCORES = frozenset({"scale", "softcap", "sink", "engine", "threads"})  # which do not look at where keys lie
 
 

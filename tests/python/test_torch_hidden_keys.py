@@ -182,7 +182,7 @@ def test_options_that_keys_by_rows_lack(option):
 def test_calls_that_keys_by_rows_do_not_have():
     q, k, mask = draw(3, 5, 4, 8), draw(3, 90, 2, 8), visible(3, 90)
     for query, given in (
-        (draw(3, 17, 4, 8), mask),
+        (draw(3, 65, 4, 8), mask),
         (q, mask.float()),
         (q, visible(3, 5, 90)),
         (q, visible(3, 4, 1, 90)),

@@ -21,13 +21,14 @@ def visible_rows(mask: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, di
     if k.shape[0] > torch.iinfo(torch.int32).max:
         return None
     # A decoding step's time is that of launches: six kernels, whose only large one numbers all rows of K's memory.
-    shown = mask.flatten(1).expand(batch, keys)
+    shown = mask if mask.shape == (batch, 1, 1, keys) else mask.expand(batch, 1, 1, keys)
     place = shown.cumsum(-1)
-    rows = torch.arange(k.shape[0], dtype=torch.int32, device=k.device).as_strided((batch, keys), (per_batch, per_key))
+    of_memory = torch.arange(k.shape[0], dtype=torch.int32, device=k.device)
+    rows = of_memory.as_strided((batch, 1, 1, keys), (per_batch, 0, 0, per_key))
     # Keys that are hidden share the first place, which is none of the table's; what lies behind the used is not read.
-    table = rows.new_empty((batch, keys + 1))
-    table.scatter_(1, place * shown, rows)
-    return k, v, {"page_table": table[:, 1:], "seqused_k": place[:, -1].int()}
+    table = of_memory.new_empty((batch, 1, 1, keys + 1)).scatter_(-1, place * shown, rows)
+    used = place.select(-1, -1).int()
+    return k, v, {"page_table": table.as_strided((batch, keys), (keys + 1, 1), 1), "seqused_k": used.view(batch)}
 
 
 def _pages(x: Tensor) -> tuple[Tensor, tuple[int, int]] | None:

@@ -106,10 +106,8 @@ def test_compile_export_and_autocast():
 
 def test_opcheck():
     q, k, v = (draw(2, 128, 8, 64) for _ in range(3))
-    tensors = [None] * len(ops.TENSOR_NAMES)
-    values = [None, "bottom_right", -1, -1, 0, 0.0, 0.0, False, 128, -1, -1, 0]
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    arguments = (q, k, v, *tensors, *values, False)
+    arguments = ops.operator_arguments(q, k, v, {"causal": True})
     torch.library.opcheck(torch.ops.strobe.attention.default, arguments, test_utils=checks)
     o, lse, _ = torch.ops.strobe.attention(*arguments)
     assert torch.equal(o, strobe.torch.attention(q, k, v, causal=True))
@@ -160,7 +158,7 @@ def test_rejections():
 @pytest.mark.parametrize("causal", [False, True])
 def test_float32(causal):
     """Within a few roundings of float64: not as one tf32 product."""
-    q, k, v = (draw(2, 300, 4, 64, dtype=torch.float32) for _ in range(3))
+    q, k, v = (draw(2, 300, 4, 64, dtype=torch.float32).requires_grad_() for _ in range(3))
     o = strobe.torch.attention(q, k, v, causal=causal)
     d_o = torch.randn_like(o)
     found = (o, *torch.autograd.grad(o, (q, k, v), d_o))
