@@ -54,6 +54,16 @@ std::string text_of(const dlpack::dtype& dtype) {
   raise(PyExc_ValueError, "{} is {}: it must be {}", role.name, given, role.dtypes);
 }
 
+/// A bool is a byte, which only tensors of bytes may hold.
+DType checked(const NamedDType& dtype, const Role& role) {
+  const std::string_view accepted = role.dtypes == nullptr ? "uint8" : role.dtypes;
+  if (dtype.name == "bool" && accepted.find("uint8") == std::string_view::npos) {
+    raise(PyExc_ValueError, "{} is bool: it must be {}{}", role.name, accepted,
+          std::string_view(role.name) == "bias" ? "; give mask, of which True is a visible key" : "");
+  }
+  return dtype.dtype;
+}
+
 [[noreturn]] void raise_read_only(const Role& role) {
   raise(PyExc_ValueError, "{} is read-only: it must be writable", role.name);
 }
@@ -98,7 +108,7 @@ TensorView view_of(const dlpack::dltensor& tensor, const Role& role) {
   if (dtype == std::end(kDTypes)) raise_dtype(role, text_of(tensor.dtype));
   TensorView view;
   view.data = tensor.data == nullptr ? nullptr : static_cast<char*>(tensor.data) + tensor.byte_offset;
-  view.dtype = dtype->dtype;
+  view.dtype = checked(*dtype, role);
   view.device = device_of(tensor.device.device_type, tensor.device.device_id, role);
   view.rank = tensor.ndim;
   std::copy_n(tensor.shape, tensor.ndim, view.shape.begin());
@@ -202,7 +212,7 @@ DType dtype_of_array(nb::handle array, const Role& role) {
 DType dtype_named(std::string_view name, const Role& role) {
   const auto* dtype = std::ranges::find(kDTypes, name, &NamedDType::name);
   if (dtype == std::end(kDTypes)) raise_dtype(role, name);
-  return dtype->dtype;
+  return checked(*dtype, role);
 }
 
 TensorView view_of(const NamedShape& shape, const Role& role) {

@@ -77,3 +77,16 @@ def test_torch_rejects():
             strobe.torch.attention(x, x, x, mask=mask)
     with pytest.raises(ValueError, match=r"mask requires a gradient, .*: call strobe\.torch\.attention"):
         strobe.attention(x, x, x, mask=torch.ones(2, 8, requires_grad=True))
+
+
+@pytest.mark.parametrize("tensor_of", [np.asarray, torch.from_numpy])
+def test_a_bool_bias_is_told_of_mask(tensor_of):
+    q, bias = tensor_of(np.zeros((1, 8, 2, 16), np.float32)), tensor_of(np.ones((1, 2, 8, 8), bool))
+    with pytest.raises(
+        ValueError, match="bias is bool: it must be float32 or q's dtype; give mask, of which True is a"
+    ):
+        strobe.attention(q, q, q, bias=bias)
+    with pytest.raises(ValueError, match="seqused_k is bool: it must be int32"):
+        strobe.attention(q, q, q, seqused_k=tensor_of(np.ones(1, bool)))
+    blocks = tensor_of(np.ones((1, 1, 1, 1), bool))
+    assert (strobe.attention(q, q, q, block_mask=blocks) == 0).all()
