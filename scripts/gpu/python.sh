@@ -38,6 +38,7 @@ fi
 # The drop-ins' caches by random options, and a captured decode step whose lengths change on the device.
 STROBE_TEST_DEVICE=cuda python3 -m pytest -q -p no:cacheprovider tests/python/test_kvcache.py -k random_calls || failed+=(caches)
 python3 tests/gpu/python/check_replay.py || failed+=(replays)
+python3 tests/gpu/python/check_float32.py "$out/float32.json" || failed+=(float32)
 if [[ -n ${STROBE_TESTS:-} ]]; then
   "$STROBE_TESTS/cli_tests" --gtest_brief=1 --gtest_filter='OnAGpu.*' || failed+=(program)
 fi
