@@ -90,7 +90,19 @@ ALLOWED = {
     # Programs hold device memory through the driver that the library opens, and compare with the reference.
     "tools/io": [PUBLIC, "src/call/checked.h"],
     "tools/gpu": [PUBLIC, "src/call/checked.h", "src/call/tensors.h", "src/runtime/device.h"],
-    "tools/strobe": [PUBLIC, "tools", "bench", "src/call/tensors.h", "src/reference", "src/runtime/device.h"],
+    "tools/strobe": [
+        PUBLIC,
+        "tools",
+        "bench",
+        "src/call/problem.h",
+        "src/call/problem_fields.h",
+        "src/call/tensors.h",
+        "src/gpu/compile_ahead.h",
+        "src/gpu/plan/known_devices.h",
+        "src/reference",
+        "src/runtime/device.h",
+        "src/runtime/shared_work.h",
+    ],
     # The ablation measures variants that only the engine itself can name; the probe runs the units that the CPU engine
     # takes for bfloat16.
     "bench": [

@@ -12,6 +12,7 @@
 #include "api/plan_cache.h"
 #include "api/plan_state.h"
 #include "api/problem.h"
+#include "api/record.h"
 #include "api/tensor_checks.h"
 #include "call/callers_exception.h"
 #include "call/same_layout.h"
@@ -46,6 +47,7 @@ Result<Planned> plan_problem(const AttentionProblem& problem, const Execution& e
   if (Status status = api::check_threads(execution.threads); !status.ok()) return status;
   engine::PlannedCallResult call = plan_pass(**chosen, problem, execution);
   if (!call.ok()) return call.status();
+  api::record(problem);
   return Planned{(*chosen)->id(), std::move(*call)};
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,23 +53,33 @@ Result<std::vector<Candidate>> candidates(const AttentionProblem& problem, const
 
 }  // namespace
 
-engine::PlannedCallResult plan_by_family(const AttentionProblem& problem, const runtime::CudaDevice& device,
-                                         std::string_view wanted, FamilyPlan plan) {
+Status ask_families(const AttentionProblem& problem, const runtime::CudaDevice& device, std::string_view wanted,
+                    const AskFamily& ask) {
   const Result<std::vector<Candidate>> asked = candidates(problem, device, wanted);
   if (!asked.ok()) return asked.status();
   Status lacking;
   for (const Candidate& candidate : *asked) {
-    engine::PlannedCallResult call =
-        (candidate.family->*plan)({.problem = problem,
-                                   .device = device,
-                                   .shape = overridden(shape_of(device)),
-                                   .family = candidate.family->name(),
-                                   .reason = lacking.ok() ? candidate.reason : lacking.message()});
+    Status status = ask(*candidate.family, lacking.ok() ? candidate.reason : lacking.message());
     // Others than what kernels lack are errors of the machine.
-    if (call.ok() || call.status().code() != StatusCode::unsupported) return call;
-    if (lacking.ok()) lacking = call.status();
+    if (status.ok() || status.code() != StatusCode::unsupported) return status;
+    if (lacking.ok()) lacking = std::move(status);
   }
   return lacking;
+}
+
+engine::PlannedCallResult plan_by_family(const AttentionProblem& problem, const runtime::CudaDevice& device,
+                                         std::string_view wanted, FamilyPlan plan) {
+  std::optional<engine::PlannedCallResult> call;
+  const Status status = ask_families(problem, device, wanted, [&](const Family& family, const std::string& reason) {
+    call = (family.*plan)({.problem = problem,
+                           .device = device,
+                           .shape = overridden(shape_of(device)),
+                           .family = family.name(),
+                           .reason = reason});
+    return call->ok() ? Status() : call->status();
+  });
+  if (!status.ok()) return status;
+  return std::move(*call);
 }
 
 }  // namespace strobe::gpu

@@ -2,6 +2,8 @@
 // Which family of kernels takes a call.
 #pragma once
 
+#include <functional>
+#include <string>
 #include <string_view>
 
 #include "gpu/family.h"
@@ -11,9 +13,17 @@ namespace strobe::gpu {
 /// Family::plan_forward or Family::plan_backward.
 using FamilyPlan = engine::PlannedCallResult (Family::*)(const Request&) const;
 
-/// The plan of the first family that has one, in the order of families(); those that prefer later ones for this call
-/// are asked last. `wanted`: the one family to ask; empty: all. Where none has a plan, the reason of the first that was
-/// asked; where none serves the device, that of the last, which serves the most devices.
+/// Asks a family, with the reason why it is asked: for explain().
+using AskFamily = std::function<Status(const Family& family, const std::string& reason)>;
+
+/// Asks the families that serve the device until one answers otherwise than unsupported, in the order of families();
+/// those that prefer later ones for this call are asked last. `wanted`: the one family to ask; empty: all. Where none
+/// takes the call, the reason of the first that was asked; where none serves the device, that of the last, which serves
+/// the most devices.
+Status ask_families(const AttentionProblem& problem, const runtime::CudaDevice& device, std::string_view wanted,
+                    const AskFamily& ask);
+
+/// The plan of the first family that has one.
 engine::PlannedCallResult plan_by_family(const AttentionProblem& problem, const runtime::CudaDevice& device,
                                          std::string_view wanted, FamilyPlan plan);
 

@@ -7,6 +7,7 @@
 
 #include "engine/engine.h"
 #include "gpu/call/request.h"
+#include "gpu/variant/pack_list.h"
 
 namespace strobe::gpu {
 
@@ -32,6 +33,10 @@ class Family {
   /// A plan for a problem of that pass on a device that it serves, or unsupported, naming what its kernels lack.
   virtual engine::PlannedCallResult plan_forward(const Request& request) const = 0;
   virtual engine::PlannedCallResult plan_backward(const Request& request) const = 0;
+
+  /// Adds the kernels that a plan for the problem's pass would load on a device of that shape, or is unsupported as the
+  /// plan is.
+  virtual Status list_kernels(const AttentionProblem& problem, const DeviceShape& shape, PackList& list) const = 0;
 
  protected:
   ~Family() = default;  // families live as long as the program

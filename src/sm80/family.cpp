@@ -4,6 +4,7 @@
 #include "gpu/plan/supported.h"
 #include "sm80/backward.h"
 #include "sm80/forward.h"
+#include "sm80/list_kernels.h"
 
 namespace strobe::sm80 {
 namespace {
@@ -24,6 +25,11 @@ class Sm80 final : public gpu::Family {
 
   engine::PlannedCallResult plan_backward(const gpu::Request& request) const override {
     return sm80::plan_backward(request);
+  }
+
+  Status list_kernels(const AttentionProblem& problem, const gpu::DeviceShape& shape,
+                      gpu::PackList& list) const override {
+    return sm80::list_kernels(problem, shape, list);
   }
 };
 

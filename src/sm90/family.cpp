@@ -7,6 +7,7 @@
 #include "sm90/backward.h"
 #include "sm90/few_rows.h"
 #include "sm90/forward.h"
+#include "sm90/list_kernels.h"
 #include "sm90/pages.h"
 
 namespace strobe::sm90 {
@@ -38,6 +39,11 @@ class Sm90 final : public gpu::Family {
 
   engine::PlannedCallResult plan_backward(const gpu::Request& request) const override {
     return sm90::plan_backward(request);
+  }
+
+  Status list_kernels(const AttentionProblem& problem, const gpu::DeviceShape& shape,
+                      gpu::PackList& list) const override {
+    return sm90::list_kernels(problem, shape, list);
   }
 };
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "gpu/choose_family.h"
+#include "gpu/compile_ahead.h"
 #include "gpu/plan/supported.h"
 
 namespace strobe::gpu {
@@ -55,6 +56,12 @@ class TestFamily final : public Family {
     return Status(StatusCode::device_error, std::string(name_) + " is out of order");
   }
 
+  Status list_kernels(const AttentionProblem& problem, const DeviceShape&, PackList& list) const override {
+    if (problem.head_dim > widest_) return unsupported("{} lacks head_dim {}", name_, problem.head_dim);
+    list.add({.name = std::string(name_), .include = {}, .expression = std::string(name_), .architecture = {}}, 0);
+    return {};
+  }
+
  private:
   std::string_view name_;
   int least_;
@@ -98,6 +105,17 @@ TEST(Family, HandsOnWhatItLacks) {
 TEST(Family, HandsOnWhatOthersAreFasterFor) {
   EXPECT_EQ(explained(problem_of(1, 64), 9), "old: one query");
   EXPECT_EQ(explained(problem_of(1, 256), 9), "no plan: old lacks head_dim 256");
+}
+
+TEST(Family, ThatTakesACallListsItsKernels) {
+  const auto kernels = [](std::int64_t head_dim, int compute_major) {
+    const auto listed = kernels_of(problem_of(128, head_dim), "a GPU", {.compute_major = compute_major});
+    return listed.ok() ? listed->front().name : listed.status().message();
+  };
+  EXPECT_EQ(kernels(64, 9), "new");
+  EXPECT_EQ(kernels(128, 9), "old");
+  EXPECT_EQ(kernels(256, 9), "new lacks head_dim 256");
+  EXPECT_EQ(kernels(64, 7), "old is for 8.0");
 }
 
 TEST(Family, IsTakenWhereTheCallWantsIt) {

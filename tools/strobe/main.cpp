@@ -34,6 +34,7 @@ constexpr const char* kFooter = R"(Examples:
   strobe explain --seqlen 8192 --head-dim 128  which engine and tiles, and why
   strobe verify --dtype bfloat16               compare with float64
   strobe bench --json bench.json               time it beside other attention
+  strobe compile --config config.json          a model's GPU kernels, ahead
 
 `strobe COMMAND --help` shows a command's flags and more examples.
 
@@ -115,6 +116,7 @@ ExitCode run(int argc, char** argv) {
   add_explain_command(app, exit_code);
   add_verify_command(app, exit_code);
   add_bench_command(app, exit_code);
+  add_compile_command(app, exit_code);
   add_completion_command(app, exit_code);
   add_manual_command(app, exit_code);
   try {

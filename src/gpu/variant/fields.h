@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A kernel's configuration by its fields: their names, and from one list the C++ text, the name and the hash of a
-// variant.
+// A kernel's configuration by its fields: from one list the C++ text, the name and the hash of a variant.
+// name_of(value) and type_name(value) of enumerations are found beside the type.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,35 +12,13 @@
 #include <tuple>
 #include <type_traits>
 
-#include "call/count_fields.h"
+#include "call/fields.h"
 
 namespace strobe::gpu {
 
-/// One field of `Struct`.
-template <class Struct, class Value>
-struct Field {
-  std::string_view name;
-  Value Struct::* member;
-};
-
-template <class Struct, class Value>
-constexpr Field<Struct, Value> field(std::string_view name, Value Struct::* member) {
-  return {name, member};
-}
-
-/// All fields of `Struct`, in order. Does not compile when one is missing.
-template <class Struct, class... Values>
-constexpr std::tuple<Field<Struct, Values>...> all_fields(const Field<Struct, Values>&... fields) {
-  static_assert(sizeof...(Values) == count_fields<Struct>(), "every field of the struct must be listed");
-  return {fields...};
-}
-
-/// visit(name, value) for each field. fields_of(const Struct&) and, for enumerations, name_of(value) are found beside
-/// the type.
-template <class Struct, class Visit>
-void for_each_field(const Struct& value, const Visit& visit) {
-  std::apply([&](const auto&... fields) { (visit(fields.name, value.*(fields.member)), ...); }, fields_of(value));
-}
+using strobe::all_fields;
+using strobe::field;
+using strobe::for_each_field;
 
 /// The value as C++ spells it, as a template argument.
 template <class Value>

@@ -10,37 +10,16 @@
 #include <span>
 #include <thread>
 
+#include "runtime/shared_work.h"
+
 namespace strobe::runtime {
 namespace {
 
-/// Indices into the variants, taken by whichever process is free: a pipe that is filled before anyone reads.
-class WorkQueue {
- public:
-  explicit WorkQueue(std::size_t count) {
-    if (::pipe(ends_) != 0) return;
-    for (std::size_t index = 0; index < count; ++index) {
-      if (::write(ends_[1], &index, sizeof(index)) != sizeof(index)) return;
-    }
-    ::close(ends_[1]);
-    filled_ = true;
-  }
-  ~WorkQueue() { ::close(ends_[0]); }
-  WorkQueue(const WorkQueue&) = delete;
-  WorkQueue& operator=(const WorkQueue&) = delete;
-
-  bool filled() const { return filled_; }
-  bool take(std::size_t& index) const { return ::read(ends_[0], &index, sizeof(index)) == sizeof(index); }
-
- private:
-  int ends_[2] = {-1, -1};
-  bool filled_ = false;
-};
-
-/// Compiles into the cache until the queue is empty; the exit code of the worker process.
+/// Compiles into the cache until all is taken; the exit code of the worker process.
 int work(const KernelStore& store, const Nvrtc& nvrtc, std::span<const CommonVariant> variants,
-         const WorkQueue& queue) {
+         const SharedWork& shared) {
   bool all_well = true;
-  for (std::size_t index = 0; queue.take(index);) {
+  for (std::size_t index = 0; shared.take(index);) {
     const Variant& variant = variants[index].variant;
     const std::string key = store.key(variant, nvrtc.version());
     if (store.cache().load(key).has_value()) continue;
@@ -59,13 +38,13 @@ int work(const KernelStore& store, const Nvrtc& nvrtc, std::span<const CommonVar
 
 /// Processes, since the front end of NVRTC runs on one thread of a process at a time.
 bool compile_all(const KernelStore& store, const Nvrtc& nvrtc, std::span<const CommonVariant> variants) {
-  const WorkQueue queue(variants.size());
-  if (!queue.filled()) return false;
+  const SharedWork shared(variants.size());
+  if (!shared.usable()) return false;
   std::vector<pid_t> workers;
   for (unsigned job = 0; job < std::max(1U, std::thread::hardware_concurrency()); ++job) {
     const pid_t worker = ::fork();
     if (worker == 0) {
-      const int code = work(store, nvrtc, variants, queue);
+      const int code = work(store, nvrtc, variants, shared);
       std::fflush(nullptr);
       ::_exit(code);
     }

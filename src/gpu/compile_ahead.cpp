@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/compile_ahead.h"
+
+#include "gpu/choose_family.h"
+#include "gpu/params/score.h"
+#include "gpu/plan/backward_plan.h"
+#include "gpu/plan/supported.h"
+#include "runtime/kernel_store.h"
+#include "runtime/nvrtc_choice.h"
+
+namespace strobe::gpu {
+
+Result<std::vector<runtime::Variant>> kernels_of(const AttentionProblem& problem, const std::string& name,
+                                                 const DeviceShape& shape) {
+  if (problem.pass == Pass::jvp)
+    return unsupported("the gpu engine has no JVP (forward-mode derivative): the cpu engine alone has it");
+  runtime::CudaDevice device;
+  device.name = name;
+  device.compute_major = shape.compute_major;
+  device.compute_minor = shape.compute_minor;
+  AttentionProblem planned = without_idle_softcap(problem);
+  if (planned.pass == Pass::backward) planned = without_headless_queries(planned);
+  PackList list;
+  const Status status = ask_families(planned, device, {}, [&](const Family& family, const std::string&) {
+    return family.list_kernels(planned, shape, list);
+  });
+  if (!status.ok()) return status;
+  std::vector<runtime::Variant> kernels;
+  for (runtime::CommonVariant& kernel : list.take()) kernels.push_back(std::move(kernel.variant));
+  return kernels;
+}
+
+Result<bool> is_missing(const runtime::Variant& kernel, runtime::NvrtcVersion newest) {
+  return runtime::kernel_store().lacks(kernel, newest);
+}
+
+Status compile_into_cache(const runtime::Variant& kernel, runtime::NvrtcVersion newest) {
+  const Result<runtime::KernelImage> image = runtime::kernel_store().find(kernel, newest);
+  return image.ok() ? Status() : image.status();
+}
+
+Result<std::string> cache_folder() {
+  const runtime::DiskCache& cache = runtime::kernel_store().cache();
+  if (cache.usable()) return runtime::DiskCache::default_folder();
+  return Status(StatusCode::invalid_argument, cache.reason());
+}
+
+Result<ThisDevice> this_device() {
+  const Result<const runtime::CudaDevice*> device = runtime::cuda_device(0);
+  if (!device.ok()) return device.status();
+  return ThisDevice{(*device)->name, shape_of(**device), runtime::newest_cubin(*(*device)->driver)};
+}
+
+}  // namespace strobe::gpu

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// strobe compile, and the recorded calls that it reads, on a machine that needs no GPU.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "program.h"
+#include "runtime/temporary_folder.h"
+
+namespace strobe::test {
+namespace {
+
+class CompileCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    ::setenv("STROBE_CACHE_DIR", path("cache").c_str(), 1);
+    ::setenv("STROBE_RECORD", path("calls.jsonl").c_str(), 1);
+  }
+  void TearDown() override {
+    ::unsetenv("STROBE_CACHE_DIR");
+    ::unsetenv("STROBE_RECORD");
+  }
+
+  std::string path(const std::string& name) const { return folder_ / name; }
+
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name)) << text;
+    return path(name);
+  }
+
+  std::string recorded() const {
+    std::ifstream file(path("calls.jsonl"));
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(CompileCommand, ReadsWhatARunRecorded) {
+  ASSERT_EQ(run_program({"explain", "--seqlen", "64", "--causal", "--dtype", "bfloat16"}).exit_code, 0);
+  EXPECT_EQ(recorded(),
+            "{\"dtype\": \"bfloat16\", \"batch\": 1, \"heads_q\": 8, \"heads_kv\": 8, \"head_dim\": 128, "
+            "\"head_dim_v\": 128, \"seqlen_q\": 64, \"seqlen_k\": 64, \"total_q\": 64, \"total_k\": 64, "
+            "\"scale\": 0.088388346, \"causal\": \"bottom_right\", \"wants_lse\": true}\n");
+  const auto result = run_program({"compile", "--recorded", path("calls.jsonl"), "--device", "h100", "--json", "-"});
+  const nlohmann::json report = nlohmann::json::parse(result.out, nullptr, false);
+  // Without a compiler there is an error that says so.
+  if (result.exit_code == 3) GTEST_SKIP() << result.err;
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(report["calls"], 1);
+  EXPECT_EQ(report["kernels"], 1);
+  EXPECT_EQ(report["device"], "H100");
+}
+
+TEST_F(CompileCommand, SaysWhatIsWrongWithItsFiles) {
+  const auto error = [&](const std::string& flag, const std::string& file) {
+    const auto result = run_program({"compile", flag, file, "--device", "h100"});
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    return result.err;
+  };
+  const std::string missing = path("missing");
+  EXPECT_EQ(error("--recorded", missing), "strobe: '" + missing + "' cannot be read\n");
+  const std::string lines = write("lines", "{}\n");
+  EXPECT_EQ(error("--recorded", lines), "strobe: '" + lines + "' line 1: head_dim and head_dim_v must be 1 to 256\n");
+  const std::string list = write("list", "[]");
+  EXPECT_EQ(error("--config", list), "strobe: '" + list + "' is no JSON object: a model's config.json is expected\n");
+  const std::string empty = write("empty", "{}");
+  EXPECT_EQ(error("--config", empty), "strobe: '" + empty + "' has no num_attention_heads\n");
+}
+
+TEST_F(CompileCommand, WantsAFile) {
+  const auto result = run_program({"compile"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("compile --help"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace strobe::test

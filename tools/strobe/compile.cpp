@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// strobe compile: the GPU kernels that a model or a recorded run needs, before its first call.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "commands.h"
+#include "gpu/compile_ahead.h"
+#include "gpu/plan/known_devices.h"
+#include "io/progress.h"
+#include "json_flag.h"
+#include "model_calls.h"
+#include "output.h"
+#include "recorded_calls.h"
+#include "runtime/shared_work.h"
+
+namespace strobe::program {
+namespace {
+
+constexpr const char* kCompileFooter = R"(Examples:
+  STROBE_RECORD=calls.jsonl python serve.py         record what a run calls,
+  strobe compile --recorded calls.jsonl             and compile it for this machine's GPU
+  strobe compile --config model/config.json         what a model needs to serve
+  strobe compile --config config.json --training --device h100 --driver 12.8
+                                                    where no GPU is: an image, say
+
+What is compiled goes to the cache that the library reads (STROBE_CACHE_DIR).
+A GPU's kernels depend on it and on the CUDA version of its driver.)";
+
+struct CompileFlags {
+  std::string recorded;
+  std::string config;
+  bool training = false;
+  std::string device;
+  std::string driver;
+  unsigned jobs = std::max(1U, std::thread::hardware_concurrency());
+  JsonFlag json;
+};
+
+/// What kernels are compiled for.
+struct Target {
+  std::string name;
+  gpu::DeviceShape shape;
+  runtime::NvrtcVersion newest = runtime::CubinTarget().newest;
+};
+
+/// "h100-pcie" of "H100 PCIe".
+std::string flag_name(std::string_view device) {
+  std::string name;
+  for (const char c : device) name += c == ' ' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
+}
+
+std::vector<std::string> device_names() {
+  std::vector<std::string> names;
+  for (const gpu::NamedDevice& device : gpu::kKnownDevices) names.push_back(flag_name(device.name));
+  return names;
+}
+
+/// "12.8", or "12" for any minor version.
+std::string check_driver(const std::string& text) {
+  int major = 0;
+  int minor = 0;
+  char rest = 0;
+  const int fields = std::sscanf(text.c_str(), "%d.%d%c", &major, &minor, &rest);  // NOLINT(cert-err34-c)
+  return fields == 2 && major >= 12 && minor >= 0 ? "" : "a CUDA version such as 12.8 or 13.0 is expected";
+}
+
+Result<Target> target_of(const CompileFlags& flags) {
+  Target target;
+  if (flags.device.empty()) {
+    const Result<gpu::ThisDevice> own = gpu::this_device();
+    if (!own.ok()) {
+      return Status(own.status().code(),
+                    fmt::format("{}: --device names the GPU to compile for", own.status().message()));
+    }
+    target = {own->name, own->shape, own->newest};
+  } else {
+    const auto named = std::ranges::find(gpu::kKnownDevices, flags.device,
+                                         [](const gpu::NamedDevice& device) { return flag_name(device.name); });
+    target = {.name = std::string(named->name), .shape = named->shape};
+  }
+  if (!flags.driver.empty()) target.newest = {std::atoi(flags.driver.c_str()), runtime::NvrtcVersion::kAnyMinor};
+  return target;
+}
+
+Result<std::vector<AttentionProblem>> calls_of(const CompileFlags& flags) {
+  std::vector<AttentionProblem> calls;
+  if (!flags.recorded.empty()) {
+    const Result<std::vector<AttentionProblem>> recorded = recorded_calls(flags.recorded);
+    if (!recorded.ok()) return recorded.status();
+    calls = *recorded;
+  }
+  if (flags.config.empty()) return calls;
+  const Result<std::vector<AttentionProblem>> model = model_calls(flags.config, flags.training);
+  if (!model.ok()) return model.status();
+  calls.insert(calls.end(), model->begin(), model->end());
+  return calls;
+}
+
+struct Wanted {
+  std::vector<runtime::Variant> kernels;  // each once
+  std::map<std::string, int> lacking;     // why calls have none, and how many
+};
+
+Wanted kernels_of_all(const std::vector<AttentionProblem>& calls, const Target& target) {
+  std::map<std::string, runtime::Variant> kernels;
+  Wanted wanted;
+  for (const AttentionProblem& call : calls) {
+    const Result<std::vector<runtime::Variant>> needed = gpu::kernels_of(call, target.name, target.shape);
+    if (!needed.ok()) ++wanted.lacking[needed.status().message()];
+    if (!needed.ok()) continue;
+    for (const runtime::Variant& kernel : *needed) kernels.emplace(kernel.architecture + kernel.expression, kernel);
+  }
+  for (auto& [key, kernel] : kernels) wanted.kernels.push_back(std::move(kernel));
+  return wanted;
+}
+
+/// One of the processes; its exit code. Each has an NVRTC of its own, whose front end runs on one thread at a time.
+int compile_some(const std::vector<runtime::Variant>& kernels, const Target& target,
+                 const runtime::SharedWork& shared) {
+  int code = EXIT_SUCCESS;
+  for (std::size_t index = 0; shared.take(index); shared.finish_one()) {
+    const Status status = gpu::compile_into_cache(kernels[index], target.newest);
+    if (status.ok()) continue;
+    print_error(status.message());
+    code = EXIT_FAILURE;
+  }
+  return code;
+}
+
+/// Waits for the processes; how many failed.
+int wait_for(const std::vector<pid_t>& workers, std::size_t total, const runtime::SharedWork& shared) {
+  io::Progress progress("compiling", static_cast<std::int64_t>(total), "kernels");
+  int failed = 0;
+  for (const pid_t worker : workers) {
+    int state = 0;
+    while (::waitpid(worker, &state, WNOHANG) == 0) {
+      progress.update(static_cast<std::int64_t>(shared.done()));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    if (!WIFEXITED(state) || WEXITSTATUS(state) != EXIT_SUCCESS) ++failed;
+  }
+  progress.update(static_cast<std::int64_t>(shared.done()));
+  return failed;
+}
+
+Status compile_all(const std::vector<runtime::Variant>& kernels, const Target& target, unsigned jobs) {
+  if (kernels.empty()) return {};
+  const runtime::SharedWork shared(kernels.size());
+  if (!shared.usable()) return {StatusCode::out_of_memory, "there is no memory that processes could share"};
+  ::setenv("STROBE_PROGRESS", "0", 1);  // the bar says it
+  std::fflush(nullptr);
+  std::vector<pid_t> workers;
+  for (unsigned job = 0; job < std::min<std::size_t>(jobs, kernels.size()); ++job) {
+    const pid_t worker = ::fork();
+    if (worker == 0) ::_exit(compile_some(kernels, target, shared));
+    if (worker > 0) workers.push_back(worker);
+  }
+  if (workers.empty()) return {StatusCode::out_of_memory, "no process could be started"};
+  if (wait_for(workers, kernels.size(), shared) == 0) return {};
+  return {StatusCode::device_error, "not every kernel was compiled; the reasons are above"};
+}
+
+ExitCode compile(const CompileFlags& flags) {
+  if (Status status = flags.json.prepare(); !status.ok()) return report(status);
+  const Result<Target> target = target_of(flags);
+  if (!target.ok()) return report(target.status());
+  const Result<std::vector<AttentionProblem>> calls = calls_of(flags);
+  if (!calls.ok()) return report(calls.status());
+  const Result<std::string> folder = gpu::cache_folder();
+  if (!folder.ok()) return report(folder.status());
+  const Wanted wanted = kernels_of_all(*calls, *target);
+  std::vector<runtime::Variant> missing;
+  for (const runtime::Variant& kernel : wanted.kernels) {
+    const Result<bool> is_missing = gpu::is_missing(kernel, target->newest);
+    if (!is_missing.ok()) return report(is_missing.status());
+    if (*is_missing) missing.push_back(kernel);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const Status status = compile_all(missing, *target, flags.jobs);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (const auto& [reason, count] : wanted.lacking) {
+    print_wrapped(fmt::format("without kernels ({} of the calls): {}\n", count, reason));
+  }
+  if (!status.ok()) return report(status);
+  print_wrapped(fmt::format("{}: {} calls need {} kernels; {} were there, {} were compiled in {:.1f} s into {}\n",
+                            target->name, calls->size(), wanted.kernels.size(), wanted.kernels.size() - missing.size(),
+                            missing.size(), seconds, *folder));
+  std::vector<std::string> names;
+  for (const runtime::Variant& kernel : missing) names.push_back(kernel.name);
+  return report(flags.json.write({{"device", target->name},
+                                  {"calls", calls->size()},
+                                  {"kernels", wanted.kernels.size()},
+                                  {"compiled", names},
+                                  {"seconds", seconds},
+                                  {"without_kernels", wanted.lacking},
+                                  {"cache", *folder}}));
+}
+
+}  // namespace
+
+void add_compile_command(CLI::App& app, ExitCode& exit_code) {
+  CLI::App& command = *app.add_subcommand("compile", "Compile the GPU kernels that a model or a run needs");
+  command.footer(kCompileFooter);
+  const auto flags = std::make_shared<CompileFlags>();
+  CLI::Option_group& sources = *command.add_option_group("Calls");
+  sources.add_option("--recorded", flags->recorded, "the calls of a run, as STROBE_RECORD wrote them")
+      ->type_name("FILE");
+  CLI::Option* const config =
+      sources.add_option("--config", flags->config, "a model's config.json, as transformers writes it")
+          ->type_name("FILE");
+  sources.require_option(1, 2);
+  command.add_flag("--training", flags->training, "the model's forwards and backwards, in the place of its decodes")
+      ->needs(config);
+  command.add_option("--device", flags->device, "the GPU; default: this machine's first")
+      ->check(CLI::IsMember(device_names()))
+      ->type_name("NAME");
+  command
+      .add_option("--driver", flags->driver, "the CUDA version of the GPU's driver; default: this machine's, or any")
+      ->check(check_driver)
+      ->type_name("VERSION");
+  command.add_option("--jobs", flags->jobs, "processes that compile at once")
+      ->check(CLI::Range(1U, 1024U))
+      ->capture_default_str();
+  flags->json.add_to(command);
+  command.callback([flags, &exit_code] { exit_code = compile(*flags); });
+}
+
+}  // namespace strobe::program

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recorded_calls.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <type_traits>
+
+#include "call/problem_fields.h"
+
+namespace strobe::program {
+namespace {
+
+using CallJson = nlohmann::json;
+
+Status invalid(const std::string& message) { return {StatusCode::invalid_argument, message}; }
+
+template <class Struct>
+Status read_fields(const CallJson& json, Struct& value);
+
+Status read(const std::string& name, const CallJson& json, bool& value) {
+  if (!json.is_boolean()) return invalid(fmt::format("{} is {}: it must be true or false", name, json.dump()));
+  value = json.get<bool>();
+  return {};
+}
+
+/// Extents and lengths: a call of a real machine has no larger ones.
+Status read(const std::string& name, const CallJson& json, std::int64_t& value) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const bool fits = json.is_number_integer() && json >= -1 && json <= kMost;
+  if (!fits) return invalid(fmt::format("{} is {}: it must be a whole number up to {}", name, json.dump(), kMost));
+  value = json.get<std::int64_t>();
+  return {};
+}
+
+Status read(const std::string& name, const CallJson& json, float& value) {
+  if (!json.is_number()) return invalid(fmt::format("{} is {}: it must be a number", name, json.dump()));
+  value = json.get<float>();
+  return {};
+}
+
+template <class Value>
+Status read(const std::string& name, const CallJson& json, Value& value) {
+  if constexpr (std::is_enum_v<Value>) {
+    const auto names = names_of(value);
+    const auto at = json.is_string() ? std::ranges::find(names, json.get<std::string>()) : names.end();
+    if (at == names.end()) return invalid(fmt::format("{} is {}, which is none", name, json.dump()));
+    value = static_cast<Value>(at - names.begin());
+    return {};
+  } else if constexpr (std::is_same_v<Value, Device>) {
+    return invalid("device is given: recorded calls have none");
+  } else {
+    return json.is_object() ? read_fields(json, value) : invalid(fmt::format("{} is {}", name, json.dump()));
+  }
+}
+
+template <class Struct>
+Status read_fields(const CallJson& json, Struct& value) {
+  std::size_t known = 0;
+  Status status;
+  for_each_field(value, [&](std::string_view name, auto& field) {
+    const auto found = json.find(name);
+    if (found == json.end()) return;
+    ++known;
+    if (status.ok()) status = read(std::string(name), *found, field);
+  });
+  if (status.ok() && known != json.size()) return invalid("it has a field that calls do not have");
+  return status;
+}
+
+/// What planners take for granted.
+Status check(const AttentionProblem& p) {
+  const auto extents = {p.batch,    p.heads_q, p.heads_kv, p.head_dim,  p.head_dim_v,          p.seqlen_q,
+                        p.seqlen_k, p.total_q, p.total_k,  p.page_size, p.modifiers.block_size};
+  if (std::ranges::any_of(extents, [](std::int64_t extent) { return extent < 0; })) {
+    return invalid("an extent is negative");
+  }
+  if (p.head_dim < 1 || p.head_dim > 256 || p.head_dim_v < 1 || p.head_dim_v > 256) {
+    return invalid("head_dim and head_dim_v must be 1 to 256");
+  }
+  if (p.heads_kv == 0 ? p.heads_q != 0 : p.heads_q % p.heads_kv != 0) {
+    return invalid(fmt::format("heads_q is {}: it must be a multiple of heads_kv, {}", p.heads_q, p.heads_kv));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<AttentionProblem> call_of(std::string_view line) {
+  const CallJson json = CallJson::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return invalid("it is no call: STROBE_RECORD writes one JSON object a line");
+  AttentionProblem problem;
+  if (Status status = read_fields(json, problem); !status.ok()) return status;
+  if (Status status = check(problem); !status.ok()) return status;
+  return problem;
+}
+
+Result<std::vector<AttentionProblem>> recorded_calls(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file.is_open()) return invalid(fmt::format("'{}' cannot be read", path.string()));
+  std::vector<AttentionProblem> calls;
+  std::string line;
+  for (std::int64_t number = 1; std::getline(file, line); ++number) {
+    if (line.empty()) continue;
+    const Result<AttentionProblem> call = call_of(line);
+    if (!call.ok()) {
+      return invalid(fmt::format("'{}' line {}: {}", path.string(), number, call.status().message()));
+    }
+    if (std::ranges::find(calls, *call) == calls.end()) calls.push_back(*call);
+  }
+  return calls;
+}
+
+}  // namespace strobe::program
