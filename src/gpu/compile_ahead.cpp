@@ -2,9 +2,9 @@
 #include "gpu/compile_ahead.h"
 
 #include "gpu/choose_family.h"
+#include "gpu/engine.h"
 #include "gpu/params/score.h"
 #include "gpu/plan/backward_plan.h"
-#include "gpu/plan/supported.h"
 #include "runtime/kernel_store.h"
 #include "runtime/nvrtc_choice.h"
 
@@ -12,8 +12,7 @@ namespace strobe::gpu {
 
 Result<std::vector<runtime::Variant>> kernels_of(const AttentionProblem& problem, const std::string& name,
                                                  const DeviceShape& shape) {
-  if (problem.pass == Pass::jvp)
-    return unsupported("the gpu engine has no JVP (forward-mode derivative): the cpu engine alone has it");
+  if (problem.pass == Pass::jvp) return engine().plan_jvp(problem, {}).status();  // it has none
   runtime::CudaDevice device;
   device.name = name;
   device.compute_major = shape.compute_major;

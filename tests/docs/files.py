@@ -18,7 +18,7 @@ FOLDERS = "bench|cmake|docs|examples|include|python|scripts|src|tests|tools"
 NAMED = re.compile(rf"(?:(?:{FOLDERS})/[\w./*-]+|[\w/*-]+\.(?:h|cpp|py|sh))")
 TABLE = re.compile(r"^\| (some files|file) of `([^`]+)`.*\n\|[-| ]+\n((?:\|.*\n)+)", re.MULTILINE)
 SOURCES = {".h", ".cpp"}
-OTHERS = {"tests/test_flash_attn.py", "hopper/test_flash_attn.py"}  # of flash-attention
+OTHERS = {"tests/test_flash_attn.py", "hopper/test_flash_attn.py", "cuda_fp16.h"}  # of flash-attention and CUDA
 
 
 def repository_files():
