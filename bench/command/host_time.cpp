@@ -28,8 +28,8 @@ struct HostTime {
   double p90_us = 0.0;
 };
 
-/// Times of `call`, microseconds. The stream is drained often, so that no call waits for room in its queue. Meaningless
-/// where Ctrl-C came before they were taken.
+/// Times of `call`, microseconds. The stream is drained often, so that its queue is never full and no call
+/// waits. Meaningless where Ctrl-C came before they were taken.
 Result<HostTime> measure(const gpu::Stream& stream, const std::function<Status()>& call) {
   constexpr int kCalls = 4000;
   constexpr int kCallsBetweenDrains = 100;

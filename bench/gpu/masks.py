@@ -16,6 +16,9 @@ import torch
 from strobe import _few_queries
 from torch.nn.functional import scaled_dot_product_attention
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "gpu"))
+from timing import captured
+
 
 def seconds_of(work):
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -36,13 +39,8 @@ def microseconds(call, calls=20, rounds=7):
 
 
 def of_gpu(call, calls=10, rounds=7):
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            call()
-    return round(1e6 * median(seconds_of(graph.replay) for _ in range(rounds)) / calls, 1)
+    replay = captured(call, calls)
+    return round(1e6 * median(seconds_of(replay) for _ in range(rounds)) / calls, 1)
 
 
 def draw(*shape):

@@ -18,6 +18,9 @@ import strobe
 import torch
 from strobe.integrations import kv_cache
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "gpu"))
+from timing import captured
+
 HEADS, HEADS_KV, HEAD_DIM, PAGE_SIZE = 32, 8, 128, 16
 DTYPE = torch.bfloat16
 
@@ -50,20 +53,6 @@ def microseconds(run, calls=100, loops=10):
         return time.perf_counter() - start
 
     return 1e6 * min(loop() for _ in range(loops)) / calls
-
-
-def captured(run):
-    """Without the host's time."""
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-
-    def replay(_tensors_live_with=run):
-        graph.replay()
-
-    return replay
 
 
 def draw(*shape):

@@ -16,22 +16,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "gpu"))
 from strobe_api import Forward
-from timing import median_milliseconds
+from timing import captured, median_milliseconds
 
 
 def microseconds(runs, rounds):
     return {name: 1e3 * time for name, time in median_milliseconds(runs, rounds, launches=10).items()}
-
-
-def captured(run, launches):
-    """A CUDA graph of that many launches: no host time in what it takes."""
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(launches):
-            run()
-    return graph.replay
 
 
 def sdpa(backend, q, k, v, causal):

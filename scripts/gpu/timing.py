@@ -11,6 +11,21 @@ def launches_for(flops):
     return max(2, min(10, int(2e12 / flops)))
 
 
+def captured(run, launches=1):
+    """A CUDA graph of that many launches: no host time in what its replay takes."""
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(launches):
+            run()
+
+    def replay(_tensors_live_with=run):
+        graph.replay()
+
+    return replay
+
+
 def median_milliseconds(runs, rounds, launches):
     """By name: the median between CUDA events over `rounds` turns of `launches` launches each."""
     times = {name: [] for name in runs}

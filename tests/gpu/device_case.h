@@ -86,6 +86,15 @@ class DeviceCase {
     expect_backward_matches(tensors, attention_, model());
   }
 
+  /// Runs both passes and compares all that they wrote with the float64 reference.
+  void expect_both_right(const gpu::Stream& stream) {
+    forward(stream);
+    backward(stream);
+    if (testing::Test::HasFailure()) return;
+    expect_forward_right();
+    expect_backward_right();
+  }
+
   /// Runs both passes, then the backward `rounds` times more, each time into poisoned outputs: the bits must be the
   /// same.
   void expect_same_backward(const gpu::Stream& stream, int rounds) {

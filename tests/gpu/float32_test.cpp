@@ -19,12 +19,8 @@ TEST_P(GpuFloat32, MatchesTheReference) {
       attention.heads_q = 4;
       attention.k.rows = 333;
       SCOPED_TRACE(describe(attention));
-      DeviceCase one(attention, device());
-      one.forward(stream());
-      one.backward(stream());
+      DeviceCase(attention, device()).expect_both_right(stream());
       if (HasFailure()) return;
-      one.expect_forward_right();
-      one.expect_backward_right();
     }
   }
 }

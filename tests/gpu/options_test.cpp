@@ -20,12 +20,7 @@ class GpuOptions : public FamilyTest {
   void expect_matches(const AttentionCase& attention) {
     SCOPED_TRACE(describe(attention));
     const TestedVariants variants(true);
-    DeviceCase one(attention, device());
-    one.forward(stream());
-    one.backward(stream());
-    if (HasFailure()) return;
-    one.expect_forward_right();
-    one.expect_backward_right();
+    DeviceCase(attention, device()).expect_both_right(stream());
   }
 
   void expect_bias(std::int64_t head_dim);

@@ -69,7 +69,7 @@ std::vector<std::string> device_names() {
   return names;
 }
 
-/// "12.8", or "12" for any minor version.
+/// Of "12.8" the 12 counts: as a rule a driver loads the code of every minor version of its major one.
 std::string check_driver(const std::string& text) {
   int major = 0;
   int minor = 0;
