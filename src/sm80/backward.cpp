@@ -9,6 +9,7 @@
 #include "kernels/sm80/backward/smem.h"
 #include "sm80/backward_kernels.h"
 #include "sm80/backward_plan.h"
+#include "sm80/times.h"
 
 namespace strobe::sm80 {
 namespace {
@@ -29,10 +30,12 @@ class Backward final : public gpu::BackwardCall {
  public:
   Backward(const gpu::Request& request, const gpu::SharedBackwardLaunches& shared, const BackwardPlan& plan,
            const BackwardKernels& kernels)
-      : BackwardCall(request, shared), shape_(request.shape), plan_(plan), kernels_(kernels) {}
+      : BackwardCall(request, shared), plan_(plan), kernels_(kernels) {}
 
  private:
-  std::string explain_plan() const override { return sm80::explain(problem(), shape_, plan_); }
+  std::string explain_plan() const override { return sm80::explain(problem(), shape(), plan_); }
+
+  gpu::PlannedWork work() const override { return backward_work(problem(), shape(), plan_); }
 
   Status enqueue(const BackwardArguments& arguments, const gpu::CallStream& stream,
                  std::byte* workspace) const override {
@@ -63,7 +66,6 @@ class Backward final : public gpu::BackwardCall {
                   stream, params, bias);
   }
 
-  DeviceShape shape_;
   BackwardPlan plan_;
   BackwardKernels kernels_;
 };

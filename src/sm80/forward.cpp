@@ -12,6 +12,7 @@
 #include "kernels/sm80/forward/smem.h"
 #include "sm80/forward_plan.h"
 #include "sm80/forward_variant.h"
+#include "sm80/times.h"
 
 namespace strobe::sm80 {
 namespace {
@@ -33,10 +34,12 @@ forward::Params parameters(const AttentionProblem& problem, const ForwardPlan& p
 class Forward final : public gpu::ForwardCall {
  public:
   Forward(const gpu::Request& request, const gpu::ForwardLaunch& launch, const ForwardPlan& plan)
-      : ForwardCall(request, launch), shape_(request.shape), plan_(plan) {}
+      : ForwardCall(request, launch), plan_(plan) {}
 
  private:
-  std::string explain_plan() const override { return sm80::explain(problem(), shape_, plan_); }
+  std::string explain_plan() const override { return sm80::explain(problem(), shape(), plan_); }
+
+  gpu::PlannedWork work() const override { return forward_work(problem(), shape(), plan_); }
 
   Status enqueue(const ForwardArguments& arguments, const gpu::CallStream& stream,
                  std::byte* workspace) const override {
@@ -48,7 +51,6 @@ class Forward final : public gpu::ForwardCall {
     return status.ok() ? combine(params, params.split, stream) : status;
   }
 
-  DeviceShape shape_;
   ForwardPlan plan_;
 };
 

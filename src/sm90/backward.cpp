@@ -17,6 +17,7 @@
 #include "sm90/backward_plan.h"
 #include "sm90/bias_map.h"
 #include "sm90/tensor_maps.h"
+#include "sm90/times.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -108,6 +109,8 @@ class Backward final : public gpu::BackwardCall {
 
  private:
   std::string explain_plan() const override { return sm90::explain(problem(), plan_); }
+
+  gpu::PlannedWork work() const override { return backward_work(problem(), shape(), plan_); }
 
   Status enqueue(const BackwardArguments& arguments, const gpu::CallStream& stream,
                  std::byte* workspace) const override {

@@ -34,12 +34,12 @@ class ListSchedule {
     mean_ = causal_ ? (steps + 1.0) / 2.0 : steps;
     key_blocks_ = mean_blocks(problem.seqlen_k, problem.total_k, problem.packed_k, block_n(config)) *
                   static_cast<double>(problem.batch * problem.heads_kv);
-    shared_item_ = 10.0 * block_n(config) / 128 * (config.head_dim + config.head_dim_v) / 256;
+    for (const bool shares : {false, true}) overhead_[int{shares}] = item_overhead(config, shares);
   }
 
   double steps(std::int64_t heads) const {
     const std::int64_t parts = key_parts(problem_, {heads});
-    const double around = parts > 1 ? shared_item_ : 0.4 * shared_item_;  // log: bwd-part-heads
+    const double around = overhead_[int{parts > 1}];
     const double items = key_blocks_ * static_cast<double>(parts);
     const double longest = static_cast<double>(heads) * longest_ + around;
     if (!causal_) return std::ceil(items / multiprocessors_) * longest;
@@ -54,7 +54,7 @@ class ListSchedule {
   bool causal_;
   double longest_, mean_;  // steps of an item for each of its query heads
   double key_blocks_;      // of all key heads
-  double shared_item_;     // steps that pass before and after an item's own, and for its sums
+  double overhead_[2];     // of an item; of one that shares keys
 };
 
 /// Under a causal mask items drift apart by whole query heads, and what they read leaves L2 in between: at most four,
@@ -75,6 +75,12 @@ std::int64_t most_heads(const AttentionProblem& problem, const gpu::DeviceShape&
 }
 
 }  // namespace
+
+// log: bwd-part-heads
+double item_overhead(const backward::Config& config, bool shares_keys) {
+  const double shared = 10.0 * block_n(config) / 128 * (config.head_dim + config.head_dim_v) / 256;
+  return shares_keys ? shared : 0.4 * shared;
+}
 
 bool takes_parts(const AttentionProblem& problem, const backward::Config& config) {
   if (config.rule.block_mask != 0 || problem.total_q == 0 || heads_per_key_head(problem) < 2) return false;

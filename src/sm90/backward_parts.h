@@ -29,6 +29,9 @@ PartHeads fitting_heads(const AttentionProblem& problem, const backward::Config&
 /// Items that share a block of keys.
 std::int64_t key_parts(const AttentionProblem& problem, PartHeads heads);
 
+/// Steps that pass before and after an item's own, and for its sums of dK and dV; where items share keys, in float32.
+double item_overhead(const backward::Config& config, bool shares_keys);
+
 /// The problem whose key heads are these parts, to plan sections of.
 AttentionProblem with_parts_as_heads(const AttentionProblem& problem, PartHeads heads);
 

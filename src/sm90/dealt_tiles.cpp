@@ -6,35 +6,10 @@
 #include "call/arithmetic.h"
 #include "call/checked.h"
 #include "call/eight_bit.h"
-#include "call/visible_keys.h"
 #include "sm90/schedule.h"
 
 namespace strobe::sm90 {
 namespace {
-
-/// How long a tile takes, in blocks of keys that all of its warpgroups work on. Its start and end take about as long as
-/// one and a half of them. Where some warpgroups have no rows or see no keys further right, the others take less time,
-/// but not much: they wait for their own products.
-double tile_cost(const AttentionProblem& problem, const VisibleKeys& visible, const forward::Config& config, int m) {
-  constexpr double kTileOverhead = 1.5;
-  constexpr double kLeastShare = 0.75;
-  const std::int64_t rows = packed_rows(problem, config);
-  const std::int64_t first_row = static_cast<std::int64_t>(m) * block_m(config);
-  const std::int64_t warpgroups =
-      std::min<std::int64_t>(config.consumer_warpgroups, ceil_div<std::int64_t>(rows - first_row, kRowsPerWarpgroup));
-  double cost = kTileOverhead;
-  const std::int64_t first_key = visible.begin(first_row / config.packed_heads);
-  std::int64_t counted = first_key / config.block_n;  // blocks, from the first key on
-  for (std::int64_t warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
-    const std::int64_t last_row = std::min(first_row + (warpgroup + 1) * kRowsPerWarpgroup, rows) - 1;
-    const std::int64_t end = ceil_div<std::int64_t>(visible.end(last_row / config.packed_heads), config.block_n);
-    const std::int64_t blocks = std::max(counted, end);
-    const double share = static_cast<double>(warpgroups - warpgroup) / config.consumer_warpgroups;
-    cost += static_cast<double>(blocks - counted) * std::max(share, kLeastShare);
-    counted = blocks;
-  }
-  return cost;
-}
 
 /// Heads whose keys and values are in use at a time: a quarter of L2, as the other half of each line's copies is on the
 /// far partition, and Q and O pass through, too. Heads of 2 MB and more may take three fifths of it, for two rounds of
@@ -56,6 +31,29 @@ int section_heads(const AttentionProblem& problem, const DeviceShape& shape, con
 }
 
 }  // namespace
+
+// A tile's start and end take about as long as one and a half blocks. Where some warpgroups have no rows or see no keys
+// further right, the others take less time, but not much: they wait for their own products.
+double tile_cost(const AttentionProblem& problem, const VisibleKeys& visible, const forward::Config& config, int m) {
+  constexpr double kTileOverhead = 1.5;
+  constexpr double kLeastShare = 0.75;
+  const std::int64_t rows = packed_rows(problem, config);
+  const std::int64_t first_row = static_cast<std::int64_t>(m) * block_m(config);
+  const std::int64_t warpgroups =
+      std::min<std::int64_t>(config.consumer_warpgroups, ceil_div<std::int64_t>(rows - first_row, kRowsPerWarpgroup));
+  double cost = kTileOverhead;
+  const std::int64_t first_key = visible.begin(first_row / config.packed_heads);
+  std::int64_t counted = first_key / config.block_n;  // blocks, from the first key on
+  for (std::int64_t warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
+    const std::int64_t last_row = std::min(first_row + (warpgroup + 1) * kRowsPerWarpgroup, rows) - 1;
+    const std::int64_t end = ceil_div<std::int64_t>(visible.end(last_row / config.packed_heads), config.block_n);
+    const std::int64_t blocks = std::max(counted, end);
+    const double share = static_cast<double>(warpgroups - warpgroup) / config.consumer_warpgroups;
+    cost += static_cast<double>(blocks - counted) * std::max(share, kLeastShare);
+    counted = blocks;
+  }
+  return cost;
+}
 
 std::shared_ptr<const TileList> deal_tiles(const AttentionProblem& problem, const DeviceShape& shape,
                                            const ForwardPlan& plan) {

@@ -23,6 +23,7 @@
 #include "sm90/forward_variant.h"
 #include "sm90/pages.h"
 #include "sm90/tensor_maps.h"
+#include "sm90/times.h"
 
 namespace strobe::sm90 {
 namespace {
@@ -103,6 +104,8 @@ class Forward final : public gpu::ForwardCall {
 
  private:
   std::string explain_plan() const override { return sm90::explain(problem(), plan_); }
+
+  gpu::PlannedWork work() const override { return forward_work(problem(), shape(), plan_); }
 
   Status enqueue(const ForwardArguments& arguments, const gpu::CallStream& stream,
                  std::byte* workspace) const override {

@@ -10,6 +10,7 @@ namespace strobe::gpu {
 Call::Call(const Request& request, std::size_t workspace_bytes)
     : problem_(request.problem),
       device_(request.device),
+      shape_(request.shape),
       family_(request.family),
       reason_(request.reason),
       workspace_bytes_(workspace_bytes),
@@ -17,7 +18,8 @@ Call::Call(const Request& request, std::size_t workspace_bytes)
 
 std::string Call::explain() const {
   const std::string memory = workspace_bytes_ == 0 ? "none" : fmt::format("{} bytes", workspace_bytes_);
-  return fmt::format("engine        gpu ({}): {}\n{}workspace     {}\n", family_, reason_, explain_plan(), memory);
+  return fmt::format("engine        gpu ({}): {}\n{}workspace     {}\n{}", family_, reason_, explain_plan(), memory,
+                     explain_times(shape_, work()));
 }
 
 }  // namespace strobe::gpu

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "gpu/call/request.h"
 #include "gpu/call/with_workspace.h"
+#include "gpu/plan/times.h"
 #include "runtime/kernel.h"
 #include "runtime/launch.h"
 
@@ -32,9 +33,13 @@ class Call : public engine::PlannedCall {
 
   const AttentionProblem& problem() const { return problem_; }
   const runtime::CudaDevice& device() const { return device_; }
+  const DeviceShape& shape() const { return shape_; }  // what the plan is for
 
   /// The plan in a few lines, between those of the engine and of the workspace.
   virtual std::string explain_plan() const = 0;
+
+  /// What the kernels have to do, for the time that the plan's text predicts.
+  virtual PlannedWork work() const = 0;
 
   /// enqueue(workspace) with the call's workspace: the caller's, or the plan's own.
   template <class Enqueue>
@@ -54,6 +59,7 @@ class Call : public engine::PlannedCall {
  private:
   AttentionProblem problem_;
   const runtime::CudaDevice& device_;
+  DeviceShape shape_;
   std::string_view family_;
   std::string reason_;
   std::size_t workspace_bytes_;

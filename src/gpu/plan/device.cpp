@@ -19,12 +19,13 @@ constexpr double kSharedBytes = 128.0;
 // Of an H200, and taken for others. log: float32-sums-in-l2
 constexpr double kSumBytes = 16.3;
 
-constexpr UnitRates rates(double products, double warpgroup_products, double products_8bit) {
+constexpr UnitRates rates(double products, double warpgroup_products, double products_8bit, double arithmetic = 128) {
   return {.products = products,
           .warpgroup_products = warpgroup_products,
           .products_8bit = products_8bit,
           .products_tf32 = products / 2.0,
           .exponentials = kExponentials,
+          .arithmetic = arithmetic,
           .shared_bytes = kSharedBytes,
           .sum_bytes = kSumBytes};
 }
@@ -32,13 +33,13 @@ constexpr UnitRates rates(double products, double warpgroup_products, double pro
 /// In ascending order. Products: NVIDIA's architecture whitepapers, dense, but mma.sync on 9.0, which was measured on
 /// an H200 (640 TFLOP/s) and is taken for 10.0, too.
 constexpr Architecture kArchitectures[] = {
-    {8, 0, rates(2048, 2048, 4096), 1.9e12, 1.41e9},  // A100
-    {8, 6, rates(1024, 1024, 2048), 0.6e12, 1.7e9},   // A10
-    {8, 7, rates(2048, 2048, 4096), 0.2e12, 1.3e9},   // Orin
-    {8, 9, rates(1024, 1024, 2048), 0.8e12, 2.5e9},   // L40S
-    {9, 0, rates(2450, 4096, 8192), 3.3e12, 1.98e9},  // H100
-    {10, 0, rates(2450, 2450, 4900), 8.0e12, 1.9e9},  // B200
-    {12, 0, rates(1024, 1024, 2048), 1.8e12, 2.4e9},  // RTX PRO 6000
+    {8, 0, rates(2048, 2048, 4096, 64), 1.9e12, 1.41e9},  // A100
+    {8, 6, rates(1024, 1024, 2048), 0.6e12, 1.7e9},       // A10
+    {8, 7, rates(2048, 2048, 4096), 0.2e12, 1.3e9},       // Orin
+    {8, 9, rates(1024, 1024, 2048), 0.8e12, 2.5e9},       // L40S
+    {9, 0, rates(2450, 4096, 8192), 3.3e12, 1.98e9},      // H100
+    {10, 0, rates(2450, 2450, 4900), 8.0e12, 1.9e9},      // B200
+    {12, 0, rates(1024, 1024, 2048), 1.8e12, 2.4e9},      // RTX PRO 6000
 };
 
 const Architecture& architecture(int major, int minor) {

@@ -26,6 +26,7 @@ struct UnitRates {
   double products_8bit = 0.0;       // by WGMMA where the architecture has it, else by mma.sync
   double products_tf32 = 0.0;       // by mma.sync
   double exponentials = 0.0;
+  double arithmetic = 0.0;    // float32 instructions of a thread
   double shared_bytes = 0.0;  // of shared memory, read or written
   double sum_bytes = 0.0;     // of float32 added to sums in L2, all multiprocessors at it
 };

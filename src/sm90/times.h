@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels of a plan have to do, by unit: for the time that a plan predicts.
+#pragma once
+
+#include "gpu/plan/times.h"
+#include "sm90/backward_plan.h"
+#include "sm90/forward_plan.h"
+
+namespace strobe::sm90 {
+
+gpu::PlannedWork forward_work(const AttentionProblem& problem, const DeviceShape& shape, const ForwardPlan& plan);
+
+gpu::PlannedWork backward_work(const AttentionProblem& problem, const DeviceShape& shape, const BackwardPlan& plan);
+
+}  // namespace strobe::sm90
