@@ -41,7 +41,8 @@ def has_tangents(*values: Any) -> bool:
     return any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in values)
 
 
-def _no_second_derivative(ctx: Any, *derivatives: Tensor | None) -> Any:
+def no_second_derivative(ctx: Any, *derivatives: Tensor | None) -> Any:
+    """Raises NotImplementedError."""
     raise NotImplementedError(
         "the second derivative of attention was asked for: Strobe has the first alone, call backward without "
         "create_graph, and detach tangents before a loss"
@@ -92,8 +93,8 @@ class AttentionBackward(_SingleLevelFunction):
     def forward(ctx: Any, keyset: Any, *arguments: Any) -> Any:
         return _in_node(torch.ops.strobe.attention_backward.default, keyset, arguments)
 
-    backward = staticmethod(_no_second_derivative)
-    jvp = staticmethod(_no_second_derivative)
+    backward = staticmethod(no_second_derivative)
+    jvp = staticmethod(no_second_derivative)
 
 
 class AttentionJvp(_SingleLevelFunction):
@@ -112,11 +113,11 @@ class AttentionJvp(_SingleLevelFunction):
     @staticmethod
     def backward(ctx: Any, d_o: Tensor | None, d_lse: Tensor | None, *of_tangents: Tensor | None) -> Any:
         if any(gradient is not None for gradient in of_tangents):
-            _no_second_derivative(ctx, *of_tangents)
+            no_second_derivative(ctx, *of_tangents)
         *gradients, _ = Attention.backward(ctx, d_o, d_lse, None)
         return (*gradients, *(None for _ in TANGENT_NAMES))
 
-    jvp = staticmethod(_no_second_derivative)
+    jvp = staticmethod(no_second_derivative)
 
 
 def _kernel(operator: Any, node: Any) -> Callable[..., Any]:

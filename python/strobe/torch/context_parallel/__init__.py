@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Context parallelism: sequences that are longer than one device should have."""
+
+from strobe.torch.context_parallel.parallel import ContextParallel
+
+__all__ = ["ContextParallel"]

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows on their way between the ranks of a process group.
+
+Tensors here have their rows on the first axis and are dense, so that a run of rows is one piece of memory, which a
+message can be sent from and received into. Nothing here waits but Transfer.wait(); on a GPU that only orders streams:
+the messages travel on a stream of the group's own, under the kernels that are launched behind them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from strobe.torch.context_parallel.layout import Rows
+
+Runs = Sequence[Sequence[Rows]]
+"""Runs of rows by rank."""
+
+_MESSAGES = 4  # to a rank from one tensor: more runs than that are joined in memory first
+
+
+@dataclass
+class Transfer:
+    """Messages that have been started. What they read and write lives as long as this."""
+
+    works: list[Any] = field(default_factory=list)
+    kept: list[Tensor] = field(default_factory=list)
+    unpacked: list[tuple[list[Tensor], Tensor]] = field(default_factory=list)
+
+    def wait(self) -> None:
+        """Work that follows, on a GPU's current stream, sees what was received."""
+        for work in self.works:
+            work.wait()
+        for places, joined in self.unpacked:
+            _copy(places, joined.split([len(place) for place in places]))
+        self.works, self.kept, self.unpacked = [], [], []
+
+
+def _copy(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    if places:
+        torch._foreach_copy_(list(places), list(values))
+
+
+def rows_first(x: Tensor, batched: bool) -> Tensor:
+    """[batch, seqlen, ..] as dense [seqlen, batch, ..]; packed tensors have their rows there already."""
+    return (x.transpose(0, 1) if batched else x).contiguous()
+
+
+def rows_second(x: Tensor, batched: bool) -> Tensor:
+    """The inverse, without a copy."""
+    return x.transpose(0, 1) if batched else x
+
+
+def start(group: Any, sent: Iterable[tuple[Tensor, Runs]], received: Iterable[tuple[Tensor, Runs]]) -> Transfer:
+    """Starts to send runs of rows of tensors, and to receive into runs of rows of others.
+
+    The ranks must agree: what one sends to another, tensor by tensor and run by run, is what the other receives. Runs
+    for the rank itself are copied at once. Ranks that have nothing to send or receive start nothing.
+    """
+    rank = distributed.get_rank(group)
+    transfer = Transfer()
+    messages: list[Any] = []
+    own_sent: list[Tensor] = []
+    own_received: list[Tensor] = []
+    for tensor, runs in sent:
+        for peer, places in enumerate(_views(tensor, x) for x in runs):
+            if peer == rank:
+                own_sent += places
+                continue
+            if len(places) > _MESSAGES:
+                places = [torch.cat(places)]
+            transfer.kept += places
+            messages += [distributed.P2POp(distributed.isend, x, group=group, group_peer=peer) for x in places]
+    for tensor, runs in received:
+        for peer, places in enumerate(_views(tensor, x) for x in runs):
+            if peer == rank:
+                own_received += places
+                continue
+            if len(places) > _MESSAGES:
+                joined = tensor.new_empty((sum(map(len, places)), *tensor.shape[1:]))
+                transfer.unpacked.append((places, joined))
+                places = [joined]
+            transfer.kept += places
+            messages += [distributed.P2POp(distributed.irecv, x, group=group, group_peer=peer) for x in places]
+    if messages:
+        transfer.works = distributed.batch_isend_irecv(messages)
+    _copy(own_received, own_sent)
+    return transfer
+
+
+def _views(tensor: Tensor, runs: Sequence[Rows]) -> list[Tensor]:
+    """What is left out is without elements, for which there is no message."""
+    return [tensor[start:stop] for start, stop in runs if tensor[start:stop].numel()]

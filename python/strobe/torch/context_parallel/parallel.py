@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public class: one sequence, or a pack of documents, on the devices of a process group."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Unpack
+
+import torch
+from torch import Tensor, distributed
+
+from strobe._documented import with_options
+from strobe._options import ScoreOptions
+from strobe.torch.checks import check_types
+from strobe.torch.context_parallel import checks, schemes
+from strobe.torch.context_parallel.explain import explain
+from strobe.torch.context_parallel.layout import KINDS, Kind, Layout, layout_of
+from strobe.torch.context_parallel.model import CallSize
+from strobe.torch.functional import cast
+from strobe.torch.scales import scaled
+
+Scheme = Literal["auto", "gather", "all_to_all"]
+
+_NARROWED = 8  # runs of rows: more are taken by one index
+
+
+class ContextParallel:
+    """Attention whose sequences are shared out among the ranks of a process group, each of which has some rows.
+
+    ``group`` is a group of torch.distributed, by default the one of all processes, with gloo for tensors in host memory
+    and NCCL for those of GPUs; every rank makes the object, with the same arguments, and calls its methods in the same
+    order. ``layout`` says which rows a rank has: "zigzag", two runs that have, together with a causal mask, as much
+    work on each rank; "contiguous", one run; "documents", each packed sequence in zigzag by itself, short ones whole.
+    ``scheme`` says what travels: "gather", the keys and values that a rank's queries see, and the gradients of those;
+    "all_to_all", all rows of a share of the heads; "auto", what takes less time by bytes and arithmetic.
+
+        cp = strobe.torch.ContextParallel(group)
+        x, labels = cp.shard(x, dim=1), cp.shard(labels, dim=1)      # [batch, seqlen, ..]: this rank's rows
+        q, k, v = project(x, cp.positions())                         # for rotary embeddings
+        out = cp.attention(q, k, v, causal=True)
+
+    Results are those of one process: with ``row_invariant=True`` to the bit. Gradients of q, k and v are those of this
+    rank's rows, of the loss summed over all ranks. Gradients of what all ranks have alike (sink, scale, as of a model's
+    weights) are those of this rank's queries or heads: their sum over the group is what one process has.
+
+    ValueError if the ranks' arguments differ, or name no layout and no scheme.
+    """
+
+    def __init__(self, group: Any = None, *, layout: Kind = "zigzag", scheme: Scheme = "auto") -> None:
+        checks.check_choice("layout", layout, KINDS)
+        checks.check_choice("scheme", scheme, schemes.SCHEMES)
+        self.group = distributed.group.WORLD if group is None else group
+        self.layout, self.scheme = layout, scheme
+        self.rank, self.world = distributed.get_rank(self.group), distributed.get_world_size(self.group)
+        if self.rank < 0:
+            raise ValueError("this process is not in the group: make a ContextParallel on the group's ranks alone")
+        # The first exchange of a group must be one of all ranks; later ones leave out those that have no rows.
+        settings: list[Any] = [None] * self.world
+        distributed.all_gather_object(settings, (layout, scheme), group=self.group)
+        if len(set(settings)) > 1:
+            raise ValueError(f"the ranks' layouts and schemes differ: {settings}")
+        self._rows: Layout | None = None
+        self._packed = False
+        self._last: tuple[str, CallSize] | None = None
+
+    def set_sequences(self, seqlen: int, *, cu_seqlens: Tensor | Sequence[int] | None = None) -> None:
+        """What shard() learns from its tensor: the whole length, or the sum of the packed ones, and where those begin.
+
+        ``cu_seqlens`` [sequences + 1] begins with 0 and ends with ``seqlen``; one on a GPU is waited for.
+        """
+        lengths = (seqlen,) if cu_seqlens is None else checks.lengths_of(cu_seqlens, seqlen)
+        self._rows, self._packed = layout_of(self.layout, self.world, lengths), cu_seqlens is not None
+
+    def shard(self, x: Tensor, dim: int = 1, *, cu_seqlens: Tensor | Sequence[int] | None = None) -> Tensor:
+        """This rank's rows of a tensor that every rank has, along the axis ``dim`` of extent seqlen, with gradients.
+
+        With ``cu_seqlens`` the axis has packed sequences. The calls that follow are on sequences of these lengths.
+        """
+        self.set_sequences(x.shape[dim], cu_seqlens=cu_seqlens)
+        runs = self._known().places(self.rank)
+        if len(runs) > _NARROWED:
+            rows = torch.cat([torch.arange(*run) for run in runs])
+            return x.index_select(dim, rows.to(x.device, non_blocking=True))
+        if not runs:
+            return x.narrow(dim, 0, 0)
+        return torch.cat([x.narrow(dim, start, stop - start) for start, stop in runs], dim)
+
+    def positions(self, device: Any = None) -> Tensor:
+        """[rows] int64: where each of this rank's rows is in its sequence, from 0."""
+        spans = list(self._known().spans(self.rank))
+        places = [torch.arange(span.start, span.stop) for span in spans]
+        return (torch.cat(places) if places else torch.arange(0)).to(device, non_blocking=True)
+
+    @torch.no_grad()
+    def unshard(self, y: Tensor, dim: int = 1) -> Tensor:
+        """The whole tensor, on every rank, from the rows that each has along ``dim``: the inverse of shard(). Without
+        gradients."""
+        layout = self._known()
+        checks.check_rows("y", y.shape[dim], layout, self.rank)
+        return schemes.unshard(self.group, layout, y, dim)
+
+    @with_options(ScoreOptions)
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, **options: Unpack[ScoreOptions]
+    ) -> Any:
+        """strobe.torch.attention of the whole sequences, of which q, k and v have this rank's rows; it returns those.
+
+        q, k and v are [batch, rows, heads, head_dim], or packed [rows, heads, head_dim] where shard() was given
+        cu_seqlens. Options are those of the whole call: seqused_q, seqused_k [sequences], and a block mask are the
+        same on every rank, and block_size must divide the first position of each run of rows. A bias has this rank's
+        rows and all keys, [.., rows, seqlen]. Each rank draws dropout's seed where none is given. Raises as
+        strobe.torch.attention does, and NotImplementedError for options that the scheme does not have.
+
+        Only what is asked for waits: on a GPU keys and gradients travel under kernels.
+        """
+        check_types(q=q, k=k, v=v)
+        layout = self._known()
+        checks.check_tensors(q, k, v, layout, self.rank, self._packed)
+        q, k, v = cast(q, k, v)
+        scheme = schemes.scheme_of(self.scheme, layout, q, k, v, options, self._packed)
+        if isinstance(options.get("scale"), Tensor):
+            q, options["scale"] = scaled(q, options["scale"])
+        self._last = (scheme, schemes.size_of(layout, q, k, v, options, self._packed))
+        o, lse = schemes.attend(scheme, self.group, layout, (q, k, v), dict(options), self._packed, return_lse)
+        return (o, lse) if return_lse else o
+
+    def explain(self) -> str:
+        """What the last call moved, in bytes, what of it is hidden, and how evenly the work is shared, as text."""
+        return explain(self._known(), self.rank, self._last)
+
+    def _known(self) -> Layout:
+        if self._rows is None:
+            raise ValueError("no sequences are known: call shard or set_sequences first")
+        return self._rows
