@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Context parallelism on the GPUs of one host, beside one of them: right, and how fast of what would be ideal.
+
+    torchrun --nproc-per-node 2 bench/gpu/context_parallel.py OUT.json [tokens a GPU ...]
+
+bfloat16, 32 query heads, 8 key heads, head_dim 128. Each scheme and layout is compared with one GPU, which computes the
+whole sequence; then forward and both passes are timed. Ideal is one GPU's time for the whole sequence divided by the
+number of GPUs. Medians of the slowest rank, in milliseconds.
+"""
+
+import itertools
+import json
+import os
+import statistics
+import sys
+from pathlib import Path
+
+import strobe.torch
+import torch
+from strobe.torch.context_parallel import gather
+from torch import distributed
+
+HEADS, HEADS_KV, HEAD_DIM = 32, 8, 128
+TOKENS = (8192, 32768)  # a GPU
+WINDOW = (4095, 0)
+LAYOUTS, SCHEMES = ("zigzag", "contiguous", "documents"), ("gather", "all_to_all")
+
+
+def draw(rows, batch=1, dtype=torch.bfloat16):
+    """q, k, v and the gradient of out, the same on every rank."""
+    generator = torch.Generator(device="cuda").manual_seed(rows)
+    shapes = (HEADS, HEADS_KV, HEADS_KV, HEADS)
+    lead = (rows,) if batch is None else (batch, rows)
+    return [torch.randn(*lead, heads, HEAD_DIM, device="cuda", dtype=dtype, generator=generator) for heads in shapes]
+
+
+def documents(rows):
+    """Lengths of a pack: a few long documents and many short ones."""
+    generator, lengths = torch.Generator().manual_seed(7), []
+    while sum(lengths) < rows:
+        length = int(torch.randn((), generator=generator).mul(1.2).add(7).exp()) + 1
+        lengths.append(min(length, rows - sum(lengths)))
+    ends = [0]
+    for length in lengths:
+        ends.append(ends[-1] + length)
+    return ends
+
+
+def with_gradients(attention, q, k, v, d_o, **options):
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    out = attention(*leaves, **options)
+    return [out.detach(), *torch.autograd.grad(out, leaves, d_o)]
+
+
+def one_gpu(ends, options):
+    """Options of the same call by one GPU."""
+    if ends is None:
+        return options
+    cu_seqlens = torch.tensor(ends, dtype=torch.int32, device="cuda")
+    longest = max(b - a for a, b in itertools.pairwise(ends))
+    lengths = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens}
+    return options | lengths | {"max_seqlen_q": longest, "max_seqlen_k": longest}
+
+
+CASES = {
+    "causal": (4096, False, {"causal": True}),
+    "causal, odd length": (4099, False, {"causal": True}),
+    "no mask": (4096, False, {}),
+    "window": (4096, False, {"causal": True, "window": (1000, 0)}),
+    "softcap": (4096, False, {"causal": True, "softcap": 20.0}),
+    "row-invariant": (4096, False, {"causal": True, "row_invariant": True}),
+    "deterministic": (4096, False, {"causal": True, "deterministic": True}),
+    "documents": (4096, True, {"causal": True}),
+    "row-invariant documents": (4096, True, {"causal": True, "row_invariant": True}),
+}
+
+
+def errors(mine, whole):
+    """Of out and gradients, in the largest of each."""
+    of_each = (((a.float() - b.float()).abs().max() / b.float().abs().max()) for a, b in zip(mine, whole, strict=True))
+    worst = torch.stack(list(of_each))
+    distributed.all_reduce(worst, distributed.ReduceOp.MAX)
+    return [f"{x:.1e}" for x in worst.tolist()]
+
+
+def check(name, rows, is_packed, options):
+    ends = documents(rows) if is_packed else None
+    dim = 0 if is_packed else 1
+    q, k, v, d_o = draw(rows, None if is_packed else 1)
+    whole = with_gradients(strobe.torch.attention, q, k, v, d_o, **one_gpu(ends, options))
+    results = {}
+    for layout, scheme in itertools.product(LAYOUTS, SCHEMES):
+        cp = strobe.torch.ContextParallel(layout=layout, scheme=scheme)
+        parts = [cp.shard(x, dim, cu_seqlens=ends) for x in (q, k, v, d_o)]
+        try:
+            mine = with_gradients(cp.attention, *parts, **options)
+        except Exception as error:  # what a case says is a result, too
+            results[f"{layout}, {scheme}"] = f"{type(error).__name__}: {error}"[:300]
+            continue
+        wanted = [cp.shard(x, dim, cu_seqlens=ends) for x in whole]
+        results[f"{layout}, {scheme}"] = {
+            "errors": errors(mine, wanted),
+            "same bits": bool(torch.equal(mine[0], wanted[0])),
+            "same bits again": all(map(torch.equal, with_gradients(cp.attention, *parts, **options), mine)),
+        }
+    return {name: results}
+
+
+def milliseconds(call, rounds=10):
+    """The median of the slowest rank."""
+    times = []
+    for _ in range(rounds + 2):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        distributed.barrier()
+        torch.cuda.synchronize()
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    worst = torch.tensor(statistics.median(times[2:]), device="cuda")
+    distributed.all_reduce(worst, distributed.ReduceOp.MAX)
+    return worst.item()
+
+
+def both(attention, q, k, v, d_o, options):
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    return lambda: torch.autograd.grad(attention(*leaves, **options), leaves, d_o)
+
+
+def forward(attention, q, k, v, options):
+    def call():
+        with torch.no_grad():
+            return attention(q, k, v, **options)
+
+    return call
+
+
+def timed(rows, ends, options, layouts, schemes):
+    """Of the whole sequence by one GPU, then of each layout and scheme, with its share of ideal."""
+    world, dim = distributed.get_world_size(), 1 if ends is None else 0
+    q, k, v, d_o = draw(rows, 1 if ends is None else None)
+    alone = one_gpu(ends, options)
+    one = [
+        milliseconds(forward(strobe.torch.attention, q, k, v, alone)),
+        milliseconds(both(strobe.torch.attention, q, k, v, d_o, alone)),
+    ]
+    results = {"one GPU": [round(x, 3) for x in one]}
+    for layout, scheme in itertools.product(layouts, schemes):
+        cp = strobe.torch.ContextParallel(layout=layout, scheme=scheme)
+        parts = [cp.shard(x, dim, cu_seqlens=ends) for x in (q, k, v, d_o)]
+        for groups, hidden in (("", gather._HIDDEN_BYTES), (", one group", 1 << 60)):
+            if groups and scheme != "gather":
+                continue
+            kept, gather._HIDDEN_BYTES = gather._HIDDEN_BYTES, hidden
+            shared = [
+                milliseconds(forward(cp.attention, *parts[:3], options)),
+                milliseconds(both(cp.attention, *parts, options)),
+            ]
+            gather._HIDDEN_BYTES = kept
+            results[f"{layout}, {scheme}{groups}"] = [
+                f"{mine:.3f} ms, {whole / world / mine:.1%}" for whole, mine in zip(one, shared, strict=True)
+            ]
+        results[f"{layout}, {scheme}, explained"] = cp.explain()
+    return results
+
+
+def trace(rows, path):
+    """A timeline of one forward and backward, for a profiler's viewer."""
+    cp = strobe.torch.ContextParallel(scheme="gather")
+    parts = [cp.shard(x) for x in draw(rows)]
+    call = both(cp.attention, *parts, {"causal": True})
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    if distributed.get_rank() == 0:
+        events = [x for x in profile.events() if x.device_type == torch.autograd.DeviceType.CUDA]
+        first = min(x.time_range.start for x in events)
+        lines = [
+            f"{x.time_range.start - first:9.1f} {x.time_range.elapsed_us():8.1f} us {x.name[:90]}"
+            for x in sorted(events, key=lambda x: x.time_range.start)
+        ]
+        path.write_text("\n".join(lines) + "\n")
+
+
+def main():
+    out = Path(sys.argv[1])
+    tokens = list(map(int, sys.argv[2:])) or TOKENS
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    distributed.init_process_group("nccl", device_id=device)
+    world = distributed.get_world_size()
+    results = {"device": torch.cuda.get_device_name(), "GPUs": world, "torch": torch.__version__}
+
+    def save(name, value):
+        results[name] = value
+        if distributed.get_rank() == 0:
+            out.write_text(json.dumps(results, indent=1) + "\n")
+            sys.stdout.write(f"{name}: {json.dumps(value, indent=1)}\n")
+            sys.stdout.flush()
+
+    for name, case in CASES.items():
+        save(f"check {name}", check(name, *case))
+    for per_gpu in tokens:
+        rows = per_gpu * world
+        save(f"causal, {per_gpu} a GPU", timed(rows, None, {"causal": True}, ("zigzag",), SCHEMES))
+        trace(rows, out.with_suffix(f".{per_gpu}.timeline.txt"))
+        windowed = {"causal": True, "window": WINDOW}
+        save(f"window, {per_gpu} a GPU", timed(rows, None, windowed, ("contiguous", "zigzag"), SCHEMES))
+        packed = timed(rows, documents(rows), {"causal": True}, ("documents", "zigzag"), SCHEMES)
+        save(f"documents, {per_gpu} a GPU", packed)
+        steady = timed(rows, None, {"causal": True, "deterministic": True}, ("zigzag",), SCHEMES)
+        save(f"deterministic, {per_gpu} a GPU", steady)
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
