@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training by several processes, which torchrun starts: each computes its share of a batch."""
+"""Training by several processes, which torchrun starts: each computes its share of a batch, or of each sequence."""
 
 import gc
 import os
@@ -54,6 +54,30 @@ def share(batch: Tensor) -> Tensor:
     if len(batch) % processes() != 0:
         raise SystemExit(f"a batch of {len(batch)} sequences cannot be shared out among {processes()} processes")
     return batch.chunk(processes())[rank()]
+
+
+class SharedSequences:
+    """Of each sequence of a batch that all processes know, the tokens of this one; attention is computed together."""
+
+    def __init__(self) -> None:
+        from strobe.torch import ContextParallel
+
+        self._context = ContextParallel()
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self._context.attention(q, k, v, causal=True)
+
+    def share(self, tokens: Tensor) -> Tensor:
+        """[batch, seqlen] of this process. All have as many, so that the mean of their losses is that of all tokens."""
+        if tokens.shape[1] % (2 * processes()) != 0:
+            raise SystemExit(
+                f"sequences of {tokens.shape[1]} tokens cannot be shared out among {processes()} processes"
+            )
+        return self._context.shard(tokens)
+
+    def positions(self, device: str) -> Tensor:
+        """[seqlen], of the tokens of the last share."""
+        return self._context.positions(device)
 
 
 def distribute(model: nn.Module, method: str) -> nn.Module:

@@ -4,6 +4,7 @@
     python examples/gpt/train.py                       # a few minutes on two cores
     python examples/gpt/train.py --device cuda --steps 1000 --context 1024 --width 768 --heads 6 --layers 8
     torchrun --nproc-per-node 4 examples/gpt/train.py --device cuda --attention strobe --parallel fsdp
+    torchrun --nproc-per-node 4 examples/gpt/train.py --device cuda --attention strobe --parallel fsdp --share sequences
 
 All runs begin with the same weights and see the same batches, so the curves differ by rounding alone. With --checkpoint
 FOLDER a run that was killed goes on from there. Debian's package bible-kjv holds the text; --text FILE takes another.
@@ -42,14 +43,22 @@ def micro_batches(batch: Tensor, count: int) -> tuple[Tensor, ...]:
     return batch.chunk(count)
 
 
-def gradients(model: nn.Module, inputs: Tensor, targets: Tensor, options: argparse.Namespace) -> float:
+def gradients(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    options: argparse.Namespace,
+    shared: parallel.SharedSequences | None,
+) -> float:
     """Adds those of a batch to the model's, one micro-batch after another. Returns the batch's loss."""
-    parts = [micro_batches(parallel.share(x), options.accumulate) for x in (inputs, targets)]
+    share = parallel.share if shared is None else shared.share
+    parts = [micro_batches(share(x), options.accumulate) for x in (inputs, targets)]
+    positions = None if shared is None else shared.positions(options.device)
     total = torch.zeros((), device=options.device)
     for number, (tokens, after) in enumerate(zip(*parts, strict=True), start=1):
         parallel.synchronize(model, wanted=number == len(parts[0]))
         with autocast(options):
-            logits = model(tokens.to(options.device)).flatten(0, 1)
+            logits = model(tokens.to(options.device), positions).flatten(0, 1)
             loss = cross_entropy(logits, after.to(options.device).flatten()) / len(parts[0])
         loss.backward()
         total += loss.detach()
@@ -59,7 +68,9 @@ def gradients(model: nn.Module, inputs: Tensor, targets: Tensor, options: argpar
 def train(name: str, text: Text, options: argparse.Namespace) -> tuple[nn.Module, list[float]]:
     torch.manual_seed(options.seed)
     size = {"width": options.width, "heads": options.heads, "layers": options.layers}
-    model = Gpt(len(text.alphabet), options.context, ATTENTIONS[name], **size).to(options.device)
+    shared = parallel.SharedSequences() if options.share == "sequences" else None
+    attention = ATTENTIONS[name] if shared is None else shared.attention
+    model = Gpt(len(text.alphabet), options.context, attention, **size).to(options.device)
     model = parallel.distribute(model, options.parallel)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=options.steps)
@@ -73,7 +84,7 @@ def train(name: str, text: Text, options: argparse.Namespace) -> tuple[nn.Module
     bar = tqdm(batches, **progress, disable=parallel.rank() != 0)
     for inputs, targets in bar:
         optimizer.zero_grad()
-        losses.append(gradients(model, inputs, targets, options))
+        losses.append(gradients(model, inputs, targets, options, shared))
         optimizer.step()
         schedule.step()
         bar.set_postfix(loss=f"{losses[-1]:.3f}")
@@ -100,11 +111,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--text", type=Path, help="a file to learn instead of the Bible")
     parser.add_argument("--parallel", choices=parallel.METHODS, default="ddp", help="how processes of torchrun share")
+    parser.add_argument(
+        "--share", choices=("batch", "sequences"), default="batch", help="what each process has a part of"
+    )
     parser.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="where runs are kept, and go on from")
     parser.add_argument("--save-every", type=int, default=50, metavar="STEPS")
     parser.add_argument("--json", type=Path, default=Path("losses.json"), help="where the losses are written")
     parser.add_argument("--plot", type=Path, default=Path("losses.svg"), help="where they are drawn")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.share == "sequences" and options.attention != ["strobe"]:
+        parser.error("--share sequences needs --attention strobe, which computes them together")
+    return options
 
 
 def report(text: Text, model: nn.Module, losses: dict[str, list[float]], options: argparse.Namespace) -> None:

@@ -61,6 +61,15 @@ def test_micro_batches_and_processes_have_the_same_losses(command, tmp_path):
         assert furthest(whole["strobe"], shared["strobe"]) < 1e-5
 
 
+def test_processes_that_share_sequences_have_the_same_losses(command, tmp_path):
+    command += ["--attention", "strobe"]
+    _, whole = train(command, tmp_path)
+    more = ["--parallel", "fsdp", "--share", "sequences", "--accumulate", "2"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    _, shared = train([*command, *more], tmp_path, launcher=launcher)
+    assert furthest(whole["strobe"], shared["strobe"]) < 1e-5
+
+
 def test_a_killed_run_goes_on_from_its_checkpoint(command, tmp_path):
     command += ["--attention", "strobe", "--steps", "40"]
     _, whole = train(command, tmp_path)
