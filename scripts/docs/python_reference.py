@@ -11,7 +11,7 @@ MODULES = {
         "local_block_mask", "strided_block_mask", "butterfly_block_mask", "append", "AppendOptions", "merge",
         "shared_prefix_attention", "quantize", "QuantizeOptions", "Quantized", "plan_quantization", "QuantizationPlan",
         "EightBitOptions"),
-    "strobe.torch": ("ContextParallel", "attention", "sdpa"),
+    "strobe.torch": ("ContextParallel", "Shard", "attention", "sdpa", "shard_attention"),
     "strobe.jax": ("attention",),
     "strobe.integrations.transformers": ("register",),
 }  # fmt: skip

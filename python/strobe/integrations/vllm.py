@@ -9,6 +9,7 @@ from torch import Tensor
 from strobe.integrations.checks import check_int32, max_seqlen
 from strobe.integrations.flash_attention import forward_pass, options_of, padded_attention, reject_unsupported
 from strobe.integrations.kv_cache import Cache, cache_scales, cached_attention
+from strobe.torch.context_parallel.decode import Shard, shard_options
 
 __all__ = ["flash_attn_varlen_func"]
 
@@ -49,11 +50,13 @@ def flash_attn_varlen_func(
 
     q [total_q, heads_q, head_dim]; k and v pages [num_pages, page_size, heads_kv, head_dim] with block_table
     [batch, max_pages] and the lengths seqused_k [batch], or packed [total_k, heads_kv, head_dim] with cu_seqlens_k.
-    s_aux [heads_q] are sinks. Without gradients.
+    s_aux [heads_q] are sinks. Without gradients. With cp_world_size the pages have the keys of cp_rank alone, of which
+    key i is key i * cp_world_size + cp_rank of its sequence; cp_tot_seqused_k [batch] has the whole lengths, and the
+    sinks count on rank 0.
     """
-    reject_unsupported(q_v=q_v, cp_tot_seqused_k=cp_tot_seqused_k)
-    if dropout_p or cp_world_size != 1:
-        raise NotImplementedError(f"dropout_p is {dropout_p} and cp_world_size {cp_world_size}: neither is supported")
+    reject_unsupported(q_v=q_v)
+    if dropout_p:
+        raise NotImplementedError(f"dropout_p is {dropout_p}: it is not supported")
     options = options_of(
         softmax_scale=softmax_scale,
         causal=causal,
@@ -71,9 +74,18 @@ def flash_attn_varlen_func(
         if seqused_k is None:
             raise ValueError("block_table is given without seqused_k: give the number of keys of each sequence")
         cache = Cache(k, v, page_table=block_table)
+        if cp_world_size != 1:
+            if cp_tot_seqused_k is None:
+                raise ValueError(f"cp_world_size is {cp_world_size} without cp_tot_seqused_k: give the whole lengths")
+            options = shard_options(q, cp_tot_seqused_k, Shard(cp_rank, cp_world_size), options)
+            del options["seqused_k"]  # the shard's own are given
         q, stored = cache_scales(q, cache, batch, scales)
         result, lse = cached_attention(q, cache, seqused_k, out=out, **stored, **options)
     else:
+        if cp_world_size != 1:
+            raise NotImplementedError(
+                f"cp_world_size is {cp_world_size} without block_table: it is for caches in pages"
+            )
         if cu_seqlens_k is None:
             raise ValueError("cu_seqlens_k is None and block_table, too: give one of them")
         reject_unsupported(**scales)

@@ -4,7 +4,7 @@
 from torch import distributed
 
 from strobe.torch import autograd, batching, flops, graphs  # noqa: F401 (they register what they hold)
-from strobe.torch.context_parallel import ContextParallel
+from strobe.torch.context_parallel import ContextParallel, Shard, shard_attention
 from strobe.torch.dtensor import register_when_loaded
 from strobe.torch.functional import attention
 from strobe.torch.sdpa import sdpa
@@ -12,4 +12,4 @@ from strobe.torch.sdpa import sdpa
 if distributed.is_available():
     register_when_loaded()
 
-__all__ = ["ContextParallel", "attention", "sdpa"]
+__all__ = ["ContextParallel", "Shard", "attention", "sdpa", "shard_attention"]

@@ -11,6 +11,7 @@ from strobe._documented import with_options
 from strobe._options import ScoreOptions
 from strobe.torch.checks import check_types
 from strobe.torch.context_parallel import checks, schemes
+from strobe.torch.context_parallel.decode import Shard, merged, shard_attention
 from strobe.torch.context_parallel.explain import explain
 from strobe.torch.context_parallel.layout import KINDS, Kind, Layout, layout_of
 from strobe.torch.context_parallel.model import CallSize
@@ -41,12 +42,14 @@ class ContextParallel:
     rank's rows, of the loss summed over all ranks. Gradients of what all ranks have alike (sink, scale, as of a model's
     weights) are those of this rank's queries or heads: their sum over the group is what one process has.
 
-    ValueError if the ranks' arguments differ, or name no layout and no scheme.
+    ValueError if the ranks' arguments differ, or name no layout or no scheme, or there is no process group.
     """
 
     def __init__(self, group: Any = None, *, layout: Kind = "zigzag", scheme: Scheme = "auto") -> None:
         checks.check_choice("layout", layout, KINDS)
         checks.check_choice("scheme", scheme, schemes.SCHEMES)
+        if not distributed.is_initialized():
+            raise ValueError("there is no process group: call torch.distributed.init_process_group first")
         self.group = distributed.group.WORLD if group is None else group
         self.layout, self.scheme = layout, scheme
         self.rank, self.world = distributed.get_rank(self.group), distributed.get_world_size(self.group)
@@ -97,6 +100,7 @@ class ContextParallel:
         checks.check_rows("y", y.shape[dim], layout, self.rank)
         return schemes.unshard(self.group, layout, y, dim)
 
+    @torch.compiler.disable  # the graph breaks here: compilers do not order messages
     @with_options(ScoreOptions)
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool = False, **options: Unpack[ScoreOptions]
@@ -121,6 +125,16 @@ class ContextParallel:
         self._last = (scheme, schemes.size_of(layout, q, k, v, options, self._packed))
         o, lse = schemes.attend(scheme, self.group, layout, (q, k, v), dict(options), self._packed, return_lse)
         return (o, lse) if return_lse else o
+
+    def decode(
+        self, q: Tensor, k: Tensor, v: Tensor, seqused_k: Tensor, *, interleave: int = 1, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        """(out, lse) of a few queries, which every rank has, over a cache of which each rank has a shard.
+
+        ``shard_attention`` says what the arguments are; ``strobe.merge``'s sums join the ranks' parts, in their order.
+        """
+        shard = Shard(self.rank, self.world, interleave)
+        return merged(self.group, *shard_attention(q, k, v, seqused_k, shard=shard, **options))
 
     def explain(self) -> str:
         """What the last call moved, in bytes, what of it is hidden, and how evenly the work is shared, as text."""
