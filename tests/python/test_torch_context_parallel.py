@@ -152,7 +152,8 @@ def test_runs():
 
 
 @pytest.mark.parametrize(
-    ("heads_q", "heads_kv", "world"), [(8, 4, 2), (8, 2, 4), (12, 3, 2), (6, 6, 3), (12, 2, 3), (4, 1, 4)]
+    ("heads_q", "heads_kv", "world"),
+    [(8, 4, 2), (8, 2, 4), (12, 3, 2), (6, 6, 3), (12, 2, 3), (4, 1, 4), (4, 2, 3), (10, 5, 4)],
 )
 def test_heads_meet_their_key_heads(heads_q, heads_kv, world):
     shares = head_shares(heads_q, heads_kv, world)

@@ -7,6 +7,7 @@ Source: Jacobs et al., "DeepSpeed Ulysses" (2023).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from math import gcd
 from typing import Any
 
@@ -28,17 +29,16 @@ class HeadShares:
 
 @lru_cache(maxsize=64)
 def head_shares(heads_q: int, heads_kv: int, world: int) -> HeadShares:
-    """Equal shares of the query heads, which `world` divides, and the key heads that they read.
+    """The query heads, shared out as equally as their number allows, and the key heads that they read.
 
     Where a rank's groups of query heads are not whole, a key head stands as often as it takes for equal groups.
     """
-    share, group = heads_q // world, heads_q // heads_kv
-    step = gcd(share, group)  # query heads that read one key head, in every rank's share
-    firsts = [rank * share for rank in range(world)]
-    return HeadShares(
-        tuple(tuple(range(first, first + share)) for first in firsts),
-        tuple(tuple(head // group for head in range(first, first + share, step)) for first in firsts),
-    )
+    group, of_queries, of_keys = heads_q // heads_kv, [], []
+    for first, stop in pairwise(heads_q * rank // world for rank in range(world + 1)):
+        step = gcd(first, stop, group)  # query heads that read one key head
+        of_queries.append(tuple(range(first, stop)))
+        of_keys.append(tuple(head // group for head in range(first, stop, step)))
+    return HeadShares(tuple(of_queries), tuple(of_keys))
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,14 +6,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, distributed
 
-from strobe._option_list import SCORE_NAMES
 from strobe._shapes import wrong_type
 from strobe.torch import ops
-from strobe.torch.checks import causal_of
 from strobe.torch.context_parallel.layout import Layout
-from strobe.torch.context_parallel.parts import block_size, is_given
 
 _OF_LAYOUTS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "offset_q", "offset_k")
 
@@ -21,6 +18,21 @@ _OF_LAYOUTS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
     if value not in choices:
         raise ValueError(f"{name} is {value!r}: it must be one of {', '.join(choices)}")
+
+
+def check_group(group: Any, settings: Any) -> tuple[int, int]:
+    """This process's rank and the number of ranks. ValueError if the settings differ among them.
+
+    The first exchange of a group must be one of all ranks, as this is; later ones leave out those that have no rows.
+    """
+    rank, world = distributed.get_rank(group), distributed.get_world_size(group)
+    if rank < 0:
+        raise ValueError("this process is not in the group: make a ContextParallel on the group's ranks alone")
+    of_ranks: list[Any] = [None] * world
+    distributed.all_gather_object(of_ranks, settings, group=group)
+    if len(set(of_ranks)) > 1:
+        raise ValueError(f"the ranks' layouts and schemes differ: {of_ranks}")
+    return rank, world
 
 
 def lengths_of(cu_seqlens: Tensor | Sequence[int], total: int) -> tuple[int, ...]:
@@ -66,44 +78,3 @@ def check_names(options: Mapping[str, Any]) -> None:
     for name in ("bias", "sink"):
         if name in options and options[name] is not None and not isinstance(options[name], Tensor):
             raise wrong_type(name, options[name], "a torch.Tensor")
-
-
-def why_not(scheme: str, options: Mapping[str, Any], heads_q: int, layout: Layout, packed: bool) -> str | None:
-    """Why a scheme does not have this call, and what to use instead; None if it has."""
-    given = {name for name in SCORE_NAMES if name in options and is_given(options, name)}
-    if scheme == "all_to_all":
-        return _why_not_all_to_all(given, heads_q, layout.world)
-    if "block_mask" in given and not packed:
-        size = block_size(options)
-        starts = {span.start for rank in range(layout.world) for span in layout.spans(rank) if span.start % size}
-        if starts:
-            return (
-                f'block_mask is given with scheme="gather", and rows of a rank begin at {min(starts)}, no multiple of '
-                f'block_size, {size}: give scheme="all_to_all"'
-            )
-    return _why_not_gather(given, causal_of(options), packed)
-
-
-def _why_not_all_to_all(given: set[str], heads_q: int, world: int) -> str | None:
-    if heads_q % world != 0:
-        return f'q has {heads_q} heads, which {world} ranks cannot share equally: give scheme="gather"'
-    for name in ("bias", "dropout"):
-        if name in given:
-            return f'{name} is given with scheme="all_to_all": give scheme="gather"'
-    return None
-
-
-def _why_not_gather(given: set[str], causal: str, packed: bool) -> str | None:
-    used = given & {"seqused_q", "seqused_k"}
-    positional = causal != "none" or given & {"window", "chunk", "alibi_slopes"}
-    instead = 'give scheme="all_to_all"'
-    if packed:
-        for name in ("bias", "block_mask", "log_length"):
-            if name in given:
-                return f'{name} is given with packed sequences and scheme="gather": {instead}'
-    if used and "log_length" in given:
-        return f'log_length is given with {min(used)} and scheme="gather": {instead}'
-    if used and positional and causal != "top_left" and given & {"dropout", "chunk"}:
-        name = min(given & {"dropout", "chunk"})
-        return f'{name} is given with {min(used)}, which move the diagonal: give causal="top_left"'
-    return None

@@ -53,6 +53,22 @@ def rows_second(x: Tensor, batched: bool) -> Tensor:
     return x.transpose(0, 1) if batched else x
 
 
+def join(k: Tensor, v: Tensor, batched: bool) -> Tensor:
+    """Keys and values as dense rows, [seqlen, .., columns of all heads of both], so that one message has both."""
+    k, v = ((x.transpose(0, 1) if batched else x) for x in (k, v))
+    joined = k.new_empty((*k.shape[:-2], k.shape[-2] * (k.shape[-1] + v.shape[-1])))
+    for place, x in zip(part(joined, k, v), (k, v), strict=True):
+        place.copy_(x)
+    return joined
+
+
+def part(joined: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Views of what join() joined, or of what has its columns: [.., heads, head_dim] of k and of v."""
+    heads = joined.shape[-1] // (k.shape[-1] + v.shape[-1])
+    keys, values = joined.split([heads * k.shape[-1], heads * v.shape[-1]], dim=-1)
+    return keys.unflatten(-1, (heads, k.shape[-1])), values.unflatten(-1, (heads, v.shape[-1]))
+
+
 def start(group: Any, sent: Iterable[tuple[Tensor, Runs]], received: Iterable[tuple[Tensor, Runs]]) -> Transfer:
     """Starts to send runs of rows of tensors, and to receive into runs of rows of others.
 

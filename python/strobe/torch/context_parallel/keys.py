@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which keys the queries of a rank see, who has them, and where they go. Numbers alone, as the layout's."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -71,6 +72,16 @@ class KeyCall:
     begins: tuple[int, ...]
     """Of each span's first key, from the call's first; the end behind the last."""
 
+    def places(self) -> list[Rows]:
+        """Of each span's keys, from the call's first."""
+        return [(begin, begin + stop - first) for begin, (first, stop) in zip(self.begins, self.keys, strict=False)]
+
+
+def key_call(rows: Rows, spans: Call, keys: tuple[Rows, ...], places: Sequence[Rows]) -> KeyCall:
+    """Of spans whose keys lie at these places of a buffer, in ascending order."""
+    first, stop = places[0][0], places[-1][1]
+    return KeyCall(rows, spans, keys, (first, stop), (*(start - first for start, _ in places), stop - first))
+
 
 @dataclass(frozen=True, eq=False)
 class KeyPlan:
@@ -123,16 +134,12 @@ def key_plan(layout: Layout, rank: int, sight: Sight) -> KeyPlan:
 
 def _calls(layout: Layout, rank: int, sight: Sight, needed: list[Rows]) -> list[KeyCall]:
     begins = begins_of(layout.lengths)
-    calls, row = [], 0
-    for spans in layout.calls[rank]:
+    calls = []
+    for rows, spans in zip(layout.rows_of_calls(rank), layout.calls[rank], strict=True):
         keys = tuple(sight.keys(span, layout.lengths[span.sequence]) for span in spans)
         whole = [(begins[s.sequence] + a, begins[s.sequence] + b) for s, (a, b) in zip(spans, keys, strict=True)]
         places = places_in(needed, whole)
-        first, stop = places[0][0], places[-1][1]
-        rows = sum(span.stop - span.start for span in spans)
-        relative = (*(start - first for start, _ in places), stop - first)
-        calls.append(KeyCall((row, row + rows), spans, keys, (first, stop), relative))
-        row += rows
+        calls.append(key_call(rows, spans, keys, places))
     return calls
 
 

@@ -58,6 +58,10 @@ class Layout:
         """How many rows the rank has."""
         return sum(span.stop - span.start for span in self.spans(rank))
 
+    def rows_of_calls(self, rank: int) -> list[Rows]:
+        """Of each call, among the rank's rows."""
+        return one_behind_another((0, sum(s.stop - s.start for s in call)) for call in self.calls[rank])
+
     def places(self, rank: int) -> tuple[Rows, ...]:
         """The rank's rows among those of all sequences, in its own order; what is adjacent is one."""
         begins = begins_of(self.lengths)
@@ -158,6 +162,29 @@ def _spans(run: Rows, lengths: tuple[int, ...]) -> Call:
         if start < stop:
             spans.append(Span(sequence, start - begin, stop - begin))
     return tuple(spans)
+
+
+def divided(layout: Layout, parts: int) -> Layout:
+    """The layout of `parts` times as many ranks, of which `parts` have the rows of one, one after another."""
+    calls = []
+    for rank in range(layout.world):
+        ends = [layout.rows(rank) * i // parts for i in range(parts + 1)]
+        calls += [tuple(_cut(layout.calls[rank], run)) for run in pairwise(ends)]
+    return Layout(layout.kind, layout.lengths, tuple(calls))
+
+
+def _cut(calls: Sequence[Call], run: Rows) -> Iterable[Call]:
+    """What lies in a run of the rows of some calls."""
+    row = 0
+    for call in calls:
+        spans = []
+        for span in call:
+            start, stop = max(run[0] - row, 0), min(run[1] - row, span.stop - span.start)
+            if start < stop:
+                spans.append(Span(span.sequence, span.start + start, span.start + stop))
+            row += span.stop - span.start
+        if spans:
+            yield tuple(spans)
 
 
 def causal_work(span: Span) -> int:

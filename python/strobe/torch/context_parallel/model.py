@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from strobe.torch.context_parallel.all_to_all import head_shares
 from strobe.torch.context_parallel.keys import Sight, key_plan
 from strobe.torch.context_parallel.layout import Layout, Rows, imbalance
+from strobe.torch.context_parallel.ring import ring_steps
 
 # Of an H100 in a host of two: bytes received in a second, and products of 16 bits in a second.
 _BYTES = 245e9
@@ -64,18 +65,27 @@ def gather_traffic(layout: Layout, rank: int, size: CallSize) -> Traffic:
 def all_to_all_traffic(layout: Layout, rank: int, size: CallSize) -> Traffic:
     """q, k, v and o of a share of the heads; in the backward the gradients of those."""
     shares = head_shares(size.heads_q, size.heads_kv, layout.world)
-    own, rows = layout.rows(rank), layout.total
-    copies = sum(map(len, shares.of_keys))
-    queries = (rows - own) * size.query_bytes // layout.world
-    keys = (rows - own) * len(shares.of_keys[rank]) * size.key_bytes // size.heads_kv
+    own, others = layout.rows(rank), layout.total - layout.rows(rank)
+    heads, copies = len(shares.of_queries[rank]), sum(map(len, shares.of_keys))
+    queries = others * heads * size.query_bytes // size.heads_q
+    keys = others * len(shares.of_keys[rank]) * size.key_bytes // size.heads_kv
     gradients = own * (copies - len(shares.of_keys[rank])) * size.key_bytes // size.heads_kv
-    returned = own * (layout.world - 1) * size.query_bytes // layout.world
+    returned = own * (size.heads_q - heads) * size.query_bytes // size.heads_q
     forward = (queries + returned) // 2 + keys
     return Traffic(forward, (queries + returned) // 2 + gradients, 0.0, 0.0)
 
 
+def ring_traffic(layout: Layout, rank: int, size: CallSize) -> Traffic:
+    """Keys and values of the other ranks, and in the backward float32 sums of their gradients, the last for its own."""
+    steps = len(ring_steps(layout, rank, size.sight))
+    keys = sum(layout.rows((rank - step) % layout.world) for step in range(1, steps)) * size.key_bytes
+    home = layout.rows(rank) * size.key_bytes if steps > 1 else 0
+    sums = (keys + home) * 4 // size.element_bytes
+    return Traffic(keys, keys + sums, 1.0, (keys + sums - home * 4 // size.element_bytes) / max(keys + sums, 1))
+
+
 def traffic(scheme: str, layout: Layout, rank: int, size: CallSize) -> Traffic:
-    of_scheme = {"gather": gather_traffic, "all_to_all": all_to_all_traffic}
+    of_scheme = {"gather": gather_traffic, "all_to_all": all_to_all_traffic, "ring": ring_traffic}
     return of_scheme[scheme](layout, rank, size)
 
 
@@ -88,18 +98,20 @@ def work(layout: Layout, size: CallSize) -> list[int]:
 
 
 def work_imbalance(scheme: str, layout: Layout, size: CallSize) -> float:
-    """How much longer than the mean rank the one with the most work computes; heads are shared equally."""
-    return imbalance(work(layout, size)) if scheme == "gather" else 0.0
+    """How much longer than the mean rank the one with the most work computes."""
+    if scheme == "all_to_all":
+        return -(-size.heads_q // layout.world) * layout.world / size.heads_q - 1
+    return imbalance(work(layout, size))
 
 
 def times(layout: Layout, size: CallSize) -> dict[str, float]:
     """Seconds of a forward and a backward, by scheme."""
     of_ranks = work(layout, size)
     result = {}
-    for scheme in ("gather", "all_to_all"):
-        if scheme == "all_to_all" and size.heads_q % layout.world:
+    for scheme in ("gather", "all_to_all", "ring"):
+        if scheme == "all_to_all" and size.heads_q < layout.world:
             continue
-        keys = max(of_ranks) if scheme == "gather" else sum(of_ranks) / layout.world
+        keys = sum(of_ranks) / layout.world * (1 + work_imbalance(scheme, layout, size))
         flops = 2 * keys * size.heads_q * (size.head_dim + size.head_dim_v)
         compute = {"forward": flops / _FLOPS["forward"], "backward": 2.5 * flops / _FLOPS["backward"]}
         moved = [traffic(scheme, layout, rank, size) for rank in range(layout.world)]

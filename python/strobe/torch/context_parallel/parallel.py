@@ -11,14 +11,16 @@ from strobe._documented import with_options
 from strobe._options import ScoreOptions
 from strobe.torch.checks import check_types
 from strobe.torch.context_parallel import checks, schemes
+from strobe.torch.context_parallel.choice import SCHEMES, scheme_of
 from strobe.torch.context_parallel.decode import Shard, merged, shard_attention
 from strobe.torch.context_parallel.explain import explain
-from strobe.torch.context_parallel.layout import KINDS, Kind, Layout, layout_of
+from strobe.torch.context_parallel.layout import KINDS, Kind, layout_of
 from strobe.torch.context_parallel.model import CallSize
+from strobe.torch.context_parallel.sequences import Sequences
 from strobe.torch.functional import cast
 from strobe.torch.scales import scaled
 
-Scheme = Literal["auto", "gather", "all_to_all"]
+Scheme = Literal["auto", "gather", "all_to_all", "ring"]
 
 _NARROWED = 8  # runs of rows: more are taken by one index
 
@@ -28,10 +30,13 @@ class ContextParallel:
 
     ``group`` is a group of torch.distributed, by default the one of all processes, with gloo for tensors in host memory
     and NCCL for those of GPUs; every rank makes the object, with the same arguments, and calls its methods in the same
-    order. ``layout`` says which rows a rank has: "zigzag", two runs that have, together with a causal mask, as much
-    work on each rank; "contiguous", one run; "documents", each packed sequence in zigzag by itself, short ones whole.
+    order. Or it is a pair (outer, inner) of groups, such as those of the two axes of a DeviceMesh: the ranks of the
+    inner one share the heads, all-to-all, of the rows that they have together, and ``scheme`` is that of the outer one.
+    ``layout`` says which rows a rank has: "zigzag", two runs that have, together, with a causal mask as much work on
+    each rank; "contiguous", one run; "documents", each packed sequence in zigzag by itself, short ones whole.
     ``scheme`` says what travels: "gather", the keys and values that a rank's queries see, and the gradients of those;
-    "all_to_all", all rows of a share of the heads; "auto", what takes less time by bytes and arithmetic.
+    "all_to_all", all rows of a share of the heads; "ring", the keys of one rank after the other, in little memory;
+    "auto", gather or all_to_all, by the time that their bytes and work take.
 
         cp = strobe.torch.ContextParallel(group)
         x, labels = cp.shard(x, dim=1), cp.shard(labels, dim=1)      # [batch, seqlen, ..]: this rank's rows
@@ -47,21 +52,17 @@ class ContextParallel:
 
     def __init__(self, group: Any = None, *, layout: Kind = "zigzag", scheme: Scheme = "auto") -> None:
         checks.check_choice("layout", layout, KINDS)
-        checks.check_choice("scheme", scheme, schemes.SCHEMES)
+        checks.check_choice("scheme", scheme, SCHEMES)
         if not distributed.is_initialized():
             raise ValueError("there is no process group: call torch.distributed.init_process_group first")
-        self.group = distributed.group.WORLD if group is None else group
-        self.layout, self.scheme = layout, scheme
-        self.rank, self.world = distributed.get_rank(self.group), distributed.get_world_size(self.group)
-        if self.rank < 0:
-            raise ValueError("this process is not in the group: make a ContextParallel on the group's ranks alone")
-        # The first exchange of a group must be one of all ranks; later ones leave out those that have no rows.
-        settings: list[Any] = [None] * self.world
-        distributed.all_gather_object(settings, (layout, scheme), group=self.group)
-        if len(set(settings)) > 1:
-            raise ValueError(f"the ranks' layouts and schemes differ: {settings}")
-        self._rows: Layout | None = None
-        self._packed = False
+        outer, inner = group if isinstance(group, tuple) else (group, None)
+        self.group = distributed.group.WORLD if outer is None else outer
+        self.inner, self.layout, self.scheme = inner, layout, scheme
+        self.rank, self.world = 0, 1
+        for level in (self.group,) if inner is None else (self.group, inner):
+            rank, world = checks.check_group(level, (layout, scheme))
+            self.rank, self.world = self.rank * world + rank, self.world * world
+        self._sequences: Sequences | None = None
         self._last: tuple[str, CallSize] | None = None
 
     def set_sequences(self, seqlen: int, *, cu_seqlens: Tensor | Sequence[int] | None = None) -> None:
@@ -70,7 +71,9 @@ class ContextParallel:
         ``cu_seqlens`` [sequences + 1] begins with 0 and ends with ``seqlen``; one on a GPU is waited for.
         """
         lengths = (seqlen,) if cu_seqlens is None else checks.lengths_of(cu_seqlens, seqlen)
-        self._rows, self._packed = layout_of(self.layout, self.world, lengths), cu_seqlens is not None
+        world = distributed.get_world_size(self.group)
+        rows = layout_of(self.layout, world, lengths)
+        self._sequences = Sequences(self.group, self.inner, rows, cu_seqlens is not None)
 
     def shard(self, x: Tensor, dim: int = 1, *, cu_seqlens: Tensor | Sequence[int] | None = None) -> Tensor:
         """This rank's rows of a tensor that every rank has, along the axis ``dim`` of extent seqlen, with gradients.
@@ -78,7 +81,8 @@ class ContextParallel:
         With ``cu_seqlens`` the axis has packed sequences. The calls that follow are on sequences of these lengths.
         """
         self.set_sequences(x.shape[dim], cu_seqlens=cu_seqlens)
-        runs = self._known().places(self.rank)
+        layout, rank = self._known().of_processes()
+        runs = layout.places(rank)
         if len(runs) > _NARROWED:
             rows = torch.cat([torch.arange(*run) for run in runs])
             return x.index_select(dim, rows.to(x.device, non_blocking=True))
@@ -88,17 +92,17 @@ class ContextParallel:
 
     def positions(self, device: Any = None) -> Tensor:
         """[rows] int64: where each of this rank's rows is in its sequence, from 0."""
-        spans = list(self._known().spans(self.rank))
-        places = [torch.arange(span.start, span.stop) for span in spans]
+        layout, rank = self._known().of_processes()
+        places = [torch.arange(span.start, span.stop) for span in layout.spans(rank)]
         return (torch.cat(places) if places else torch.arange(0)).to(device, non_blocking=True)
 
     @torch.no_grad()
     def unshard(self, y: Tensor, dim: int = 1) -> Tensor:
         """The whole tensor, on every rank, from the rows that each has along ``dim``: the inverse of shard(). Without
         gradients."""
-        layout = self._known()
-        checks.check_rows("y", y.shape[dim], layout, self.rank)
-        return schemes.unshard(self.group, layout, y, dim)
+        sequences = self._known()
+        checks.check_rows("y", y.shape[dim], *sequences.of_processes())
+        return schemes.unshard(sequences, y, dim)
 
     @torch.compiler.disable  # the graph breaks here: compilers do not order messages
     @with_options(ScoreOptions)
@@ -116,14 +120,14 @@ class ContextParallel:
         Only what is asked for waits: on a GPU keys and gradients travel under kernels.
         """
         check_types(q=q, k=k, v=v)
-        layout = self._known()
-        checks.check_tensors(q, k, v, layout, self.rank, self._packed)
+        sequences = self._known()
+        checks.check_tensors(q, k, v, *sequences.of_processes(), sequences.packed)
+        checks.check_names(options)
         q, k, v = cast(q, k, v)
-        scheme = schemes.scheme_of(self.scheme, layout, q, k, v, options, self._packed)
+        self._last = scheme, _ = scheme_of(self.scheme, sequences, q, k, v, options)
         if isinstance(options.get("scale"), Tensor):
             q, options["scale"] = scaled(q, options["scale"])
-        self._last = (scheme, schemes.size_of(layout, q, k, v, options, self._packed))
-        o, lse = schemes.attend(scheme, self.group, layout, (q, k, v), dict(options), self._packed, return_lse)
+        o, lse = schemes.attend(scheme, sequences, (q, k, v), dict(options), return_lse)
         return (o, lse) if return_lse else o
 
     def decode(
@@ -133,14 +137,16 @@ class ContextParallel:
 
         ``shard_attention`` says what the arguments are; ``strobe.merge``'s sums join the ranks' parts, in their order.
         """
+        if self.inner is not None:
+            raise ValueError("decode is called on two levels: make a ContextParallel of one group")
         shard = Shard(self.rank, self.world, interleave)
         return merged(self.group, *shard_attention(q, k, v, seqused_k, shard=shard, **options))
 
     def explain(self) -> str:
         """What the last call moved, in bytes, what of it is hidden, and how evenly the work is shared, as text."""
-        return explain(self._known(), self.rank, self._last)
+        return explain(self._known(), self._last)
 
-    def _known(self) -> Layout:
-        if self._rows is None:
+    def _known(self) -> Sequences:
+        if self._sequences is None:
             raise ValueError("no sequences are known: call shard or set_sequences first")
-        return self._rows
+        return self._sequences

@@ -64,6 +64,8 @@ class CallOptions:
     lengths: tuple[int, ...]
     positional: bool
     """A query's place among the keys matters."""
+    moved: bool
+    """Lengths on the device may move that place."""
 
 
 def is_given(options: Mapping[str, Any], name: str) -> bool:
@@ -83,23 +85,23 @@ def call_options(options: Mapping[str, Any], layout: Layout, batched: bool) -> C
     """What checks.py has let through."""
     given = {name: value for name, value in options.items() if is_given(options, name)}
     causal, (left, right), chunk = causal_of(given), window_of(given), given.get("chunk", 0)
-    moved = causal != "top_left" and ("seqused_q" in given or "seqused_k" in given)
+    used = "seqused_q" in given or "seqused_k" in given
     positional = causal != "none" or max(left, right) >= 0 or chunk > 0 or "alibi_slopes" in given
     align = 1
     if "block_mask" in given:
         align = block_size(given)
     if given.get("row_invariant"):
         align = _ALIGNED
-    sight = Sight(causal != "none", left, right, chunk, align, whole=moved and positional)
+    sight = Sight(causal != "none", left, right, chunk, align, whole=used and positional and causal != "top_left")
     if "log_length" in given:  # the parts of one sequence have fewer keys each
         factor = max(1.0, math.log(max(layout.lengths[0], 1)) / math.log(given.pop("log_length")))
         given["log_length_factor"] = factor
-    return CallOptions(given, sight, batched, layout.lengths, positional)
+    return CallOptions(given, sight, batched, layout.lengths, positional, moved=used)
 
 
-def part_options(options: CallOptions, call: KeyCall, heads: Heads, q: Tensor, heads_q: int) -> dict[str, Any]:
-    """What _core.forward and _core.backward take for a call of a rank."""
-    given = options.given
+def part_options(options: CallOptions, call: KeyCall, heads: Heads, q: Tensor) -> dict[str, Any]:
+    """What _core.forward and _core.backward take for a call of a rank; q has all its rows and heads."""
+    given, heads_q = options.given, q.shape[-2]
     part = {name: value for name, value in given.items() if name not in _BY_CALL and name != "log_length_factor"}
     for name, axis in BY_HEAD.items():
         if name in part and part[name].shape[axis] == heads_q:
@@ -110,11 +112,31 @@ def part_options(options: CallOptions, call: KeyCall, heads: Heads, q: Tensor, h
         _rows_and_keys(part, call)
     elif "alibi_slopes" in part and part["alibi_slopes"].dim() == 2:
         part["alibi_slopes"] = part["alibi_slopes"][_numbers(call, q.device)[0]]
-    if options.sight.causal:
-        part["causal"] = True
-    if max(options.sight.left, options.sight.right) >= 0:
-        part["window"] = (options.sight.left, options.sight.right)
+    sight = _sight_of(options, call)
+    for name, value in (("causal", sight.causal), ("window", (sight.left, sight.right)), ("chunk", sight.chunk)):
+        part.pop(name, None)
+        if value != OPTIONS[name].default:
+            part[name] = value
     return part | _lengths(options, call, q)
+
+
+def _sight_of(options: CallOptions, call: KeyCall) -> Sight:
+    """Without the masks that hide none of a part's keys from its queries."""
+    sight = options.sight
+    if options.moved or options.given.get("row_invariant"):  # a call without the mask may have other bits
+        return sight
+    causal, left, right, chunk = False, -1, -1, 0
+    for span, (first, stop) in zip(call.spans, call.keys, strict=True):
+        if first >= stop:
+            continue
+        causal |= sight.causal and stop > span.start + 1
+        if sight.left >= 0 and first < span.stop - 1 - sight.left:
+            left = sight.left
+        if sight.right >= 0 and stop > span.start + 1 + sight.right:
+            right = sight.right
+        if sight.chunk and len({p // sight.chunk for p in (first, stop - 1, span.start, span.stop - 1)}) > 1:
+            chunk = sight.chunk
+    return sight._replace(causal=causal, left=left, right=right, chunk=chunk)
 
 
 def _rows_and_keys(part: dict[str, Any], call: KeyCall) -> None:
@@ -131,14 +153,12 @@ def _rows_and_keys(part: dict[str, Any], call: KeyCall) -> None:
 def _lengths(options: CallOptions, call: KeyCall, q: Tensor) -> dict[str, Any]:
     """Where each sequence of the part lies, and how much of it there is."""
     given, device = options.given, q.device
-    spans, keys = call.spans, call.keys
+    spans = call.spans
     part: dict[str, Any] = {}
     if not options.batched:
         part |= _packed(call, device)
     used: dict[str, Tensor] = {name: given[name] for name in given if name in ("seqused_q", "seqused_k")}
-    aligned = all(stop == span.stop for span, (_, stop) in zip(spans, keys, strict=True))
-    chunked = all(first % options.sight.chunk == 0 for first, _ in keys) if options.sight.chunk else True
-    places = "dropout" in given or (options.positional and (used or not aligned or not chunked))
+    places = has_offsets(options, call)
     if not places and not used:
         return part
     sequences, starts, rows, firsts, counts = _numbers(call, device)
@@ -150,10 +170,22 @@ def _lengths(options: CallOptions, call: KeyCall, q: Tensor) -> dict[str, Any]:
         if options.sight.whole:  # the last query that there is sees the last key
             ends = to_device([options.lengths[span.sequence] for span in spans], device)
             shift = used.get("seqused_k", ends) - used.get("seqused_q", ends)
-            starts, firsts = starts + shift.clamp(min=0), (-shift).clamp(min=0)
+            starts, firsts = starts + shift.clamp(min=0), firsts + (-shift).clamp(min=0)
         part["offset_q"] = starts.expand(batch).contiguous()
         part["offset_k"] = firsts.expand(batch).contiguous()
     return part
+
+
+def has_offsets(options: CallOptions, call: KeyCall) -> bool:
+    """Whether offsets place a part: its last query is not at its last key, from which a mask or a modifier counts."""
+    if "dropout" in options.given or (options.moved and options.positional):
+        return True
+    sight = _sight_of(options, call)
+    keys = [(span, *run) for span, run in zip(call.spans, call.keys, strict=True) if run[0] < run[1]]
+    if sight.chunk and any(first % sight.chunk for _, first, _ in keys):
+        return True
+    positional = sight.causal or max(sight.left, sight.right) >= 0 or sight.chunk or "alibi_slopes" in options.given
+    return bool(positional) and any(stop != span.stop for span, _, stop in keys)
 
 
 def _used(used: dict[str, Tensor], starts: Tensor, rows: Tensor, firsts: Tensor, counts: Tensor) -> dict[str, Tensor]:

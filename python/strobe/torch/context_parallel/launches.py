@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the engine: one of a rank's calls, or several in one launch, as they see the rank's tensors."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strobe.torch.context_parallel.exchange import rows_second
+from strobe.torch.context_parallel.keys import KeyCall
+from strobe.torch.context_parallel.parts import CallOptions, Heads, has_offsets, part_options, to_device
+
+_APART = ("bias", "block_mask", "dropout", "seqused_q", "seqused_k")  # of queries and keys of one call alone
+
+
+class Launch:
+    """One call of a rank."""
+
+    def __init__(self, options: CallOptions, call: KeyCall) -> None:
+        self.calls: tuple[KeyCall, ...] = (call,)
+        self._options = options
+
+    def queries(self, x: Tensor, heads: Heads) -> Tensor:
+        """Of q or what has its shape, [batch, rows, heads, ..] or packed [rows, heads, ..]."""
+        rows = slice(*self.calls[0].rows)
+        return x[:, rows, heads.of_queries] if self._options.batched else x[rows, heads.of_queries]
+
+    def lse(self, x: Tensor, heads: Heads) -> Tensor:
+        """Of lse, [batch, heads, rows] or packed [heads, rows]."""
+        return x[..., heads.of_queries, slice(*self.calls[0].rows)]
+
+    def keys(self, buffer: Tensor) -> Tensor:
+        """Of keys or values, which have their rows first."""
+        return rows_second(buffer[slice(*self.calls[0].buffer)], self._options.batched)
+
+    def gradients(self, buffer: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Memory for those of keys and values together: as the call takes it, and by call, rows first."""
+        gradient = torch.empty_like(buffer[slice(*self.calls[0].buffer)])
+        return rows_second(gradient, self._options.batched), [gradient]
+
+    def options(self, heads: Heads, q: Tensor) -> dict[str, Any]:
+        """What the engine takes; q has all rows and heads."""
+        return part_options(self._options, self.calls[0], heads, q)
+
+
+class JoinedLaunch(Launch):
+    """Calls of one sequence in one launch, in which they are a batch that reads the same keys, each so many of them."""
+
+    def __init__(self, options: CallOptions, calls: Sequence[KeyCall]) -> None:
+        self.calls, self._options = tuple(calls), options
+
+    def queries(self, x: Tensor, heads: Heads) -> Tensor:
+        return x[0, :, heads.of_queries].unflatten(0, (len(self.calls), -1))
+
+    def lse(self, x: Tensor, heads: Heads) -> Tensor:
+        return x[0, heads.of_queries].unflatten(-1, (len(self.calls), -1)).transpose(0, 1)
+
+    def keys(self, buffer: Tensor) -> Tensor:
+        return buffer[: self._longest()].transpose(0, 1).expand(len(self.calls), *(-1,) * (buffer.dim() - 1))
+
+    def gradients(self, buffer: Tensor) -> tuple[Tensor, list[Tensor]]:
+        gradient = buffer.new_empty((len(self.calls), self._longest(), *buffer.shape[2:]))
+        return gradient, [x[: call.buffer[1]].unsqueeze(1) for x, call in zip(gradient, self.calls, strict=True)]
+
+    def options(self, heads: Heads, q: Tensor) -> dict[str, Any]:
+        return part_options(self._options, self.calls[-1], heads, q) | {"seqused_k": _keys_of(self.calls, q.device)}
+
+    def _longest(self) -> int:
+        return max(call.buffer[1] for call in self.calls)
+
+
+@lru_cache(maxsize=256)
+def _keys_of(calls: tuple[KeyCall, ...], device: torch.device) -> Tensor:
+    return to_device([call.buffer[1] for call in calls], device)
+
+
+def launches(options: CallOptions, calls: Sequence[KeyCall], batch: int) -> list[Launch]:
+    """As few as compute the calls, whose queries are, one behind another, a rank's rows."""
+    if len(calls) > 1 and batch == 1 and _can_join(options, calls):
+        return [JoinedLaunch(options, calls)]
+    return [Launch(options, call) for call in calls]
+
+
+def _can_join(options: CallOptions, calls: Sequence[KeyCall]) -> bool:
+    """They see the keys of the sequence from its first on, under a mask that is aligned to the last."""
+    slopes = options.given.get("alibi_slopes")
+    return (
+        options.batched
+        and len({call.rows[1] - call.rows[0] for call in calls}) == 1
+        and all(call.buffer[0] == 0 for call in calls)
+        and options.given.keys().isdisjoint(_APART)
+        and (slopes is None or slopes.dim() == 1)
+        and not any(has_offsets(options, call) for call in calls)
+    )

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the schemes that compute parts of a sequence have in common: their calls, and the backward of one part."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from strobe import _core
+from strobe._frameworks import framework_of
+from strobe.torch import ops
+from strobe.torch.autograd import no_second_derivative
+from strobe.torch.context_parallel.exchange import part
+from strobe.torch.context_parallel.launches import Launch
+from strobe.torch.context_parallel.layout import Layout
+from strobe.torch.context_parallel.parts import CallOptions, Heads
+
+
+@dataclass(frozen=True, eq=False)
+class SharedCall:
+    """What a call says beside q, k and v."""
+
+    group: Any
+    layout: Layout
+    options: CallOptions
+
+    @property
+    def rank(self) -> int:
+        return distributed.get_rank(self.group)
+
+    @property
+    def batched(self) -> bool:
+        return self.options.batched
+
+
+def save(ctx: Any, call: SharedCall, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor) -> None:
+    """For PartBackward. Tensors by save_for_backward alone: hooks may move what it saves to other memory."""
+    given = call.options.given
+    tensors = {name: x for name, x in given.items() if isinstance(x, Tensor)}
+    ctx.save_for_backward(q, k, v, o, lse, *tensors.values())
+    values = {name: x for name, x in given.items() if name not in tensors}
+    ctx.call, ctx.names = replace(call, options=replace(call.options, given=values)), list(tensors)
+    ctx.set_materialize_grads(False)
+
+
+class PartBackward:
+    """The tensors of a backward, and what its parts add up to beside the gradients of q, k and v."""
+
+    def __init__(self, ctx: Any, d_o: Tensor | None, d_lse: Tensor | None) -> None:
+        if torch.is_grad_enabled():
+            no_second_derivative(ctx)
+        self.q, self.k, self.v, self.o, self.lse, *tensors = ctx.saved_tensors
+        self.d_o = torch.zeros_like(self.o) if d_o is None else ops.rows(d_o.resolve_neg())
+        self.d_lse = None if d_lse is None else ops.rows(d_lse)
+        given = ctx.call.options.given | dict(zip(ctx.names, tensors, strict=True))
+        self.call: SharedCall = replace(ctx.call, options=replace(ctx.call.options, given=given))
+        *_, needs_d_bias, needs_d_sink = ctx.needs_input_grad
+        self.d_bias = torch.zeros_like(given["bias"], dtype=torch.float32) if needs_d_bias else None
+        self.d_sink = torch.zeros_like(given["sink"]) if needs_d_sink else None
+
+    def compute(
+        self, launch: Launch, heads: Heads, options: dict[str, Any], buffer: Tensor, dq: Tensor
+    ) -> list[Tensor]:
+        """The gradients of the keys and values that `buffer` has joined, by the launch's calls; writes dq."""
+        joined, by_call = launch.gradients(buffer)
+        dk, dv = part(joined, self.k, self.v)
+        k, v = (launch.keys(x) for x in part(buffer, self.k, self.v))
+        d_o, q, o = (launch.queries(x, heads) for x in (self.d_o, self.q, self.o))
+        lse, d_lse = (None if x is None else launch.lse(x, heads) for x in (self.lse, self.d_lse))
+        d_bias = None if self.d_bias is None else torch.empty_like(options["bias"], dtype=torch.float32)
+        d_sink = torch.empty_like(options["sink"]) if self.d_sink is not None and "sink" in options else None
+        allocate = framework_of(q).workspace_allocator(q, None)
+        _core.backward(d_o, q, k, v, o, lse, d_lse, dq, dk, dv, d_bias, d_sink, allocate, **options)
+        if self.d_bias is not None:
+            (call,) = launch.calls
+            self.d_bias[:, :, slice(*call.rows), slice(*call.keys[0])] += d_bias
+        if self.d_sink is not None and d_sink is not None:
+            self.d_sink[heads.of_queries] += d_sink
+        return by_call
+
+    def modifiers(self) -> tuple[Tensor | None, Tensor | None]:
+        """The gradients of bias and sink."""
+        d_bias = None if self.d_bias is None else self.d_bias.to(self.call.options.given["bias"].dtype)
+        return d_bias, self.d_sink
