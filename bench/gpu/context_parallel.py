@@ -5,7 +5,8 @@
 
 bfloat16, 32 query heads, 8 key heads, head_dim 128. Each scheme and layout is compared with one GPU, which computes the
 whole sequence; then forward and both passes are timed. Ideal is one GPU's time for the whole sequence divided by the
-number of GPUs. Medians of the slowest rank, in milliseconds.
+number of GPUs. Medians of the slowest rank, in milliseconds: of one call behind a barrier, which has the host's time
+for its first launch in it, and of each of several calls in a row, as a training step has them.
 """
 
 import itertools
@@ -13,17 +14,19 @@ import json
 import os
 import statistics
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import strobe.torch
 import torch
-from strobe.torch.context_parallel import gather
+from strobe.torch.context_parallel import gather, launches
 from torch import distributed
 
 HEADS, HEADS_KV, HEAD_DIM = 32, 8, 128
 TOKENS = (8192, 32768)  # a GPU
 WINDOW = (4095, 0)
-LAYOUTS, SCHEMES = ("zigzag", "contiguous", "documents"), ("gather", "all_to_all")
+LAYOUTS, SCHEMES = ("zigzag", "contiguous", "documents"), ("gather", "all_to_all", "ring")
+IN_A_ROW = 6
 
 
 def draw(rows, batch=1, dtype=torch.bfloat16):
@@ -106,21 +109,23 @@ def check(name, rows, is_packed, options):
     return {name: results}
 
 
-def milliseconds(call, rounds=10):
-    """The median of the slowest rank."""
-    times = []
+def milliseconds(call, rounds=7):
+    """The medians of the slowest rank: of one call, and of each of several in a row."""
+    times = {1: [], IN_A_ROW: []}
     for _ in range(rounds + 2):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        distributed.barrier()
-        torch.cuda.synchronize()
-        begin.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    worst = torch.tensor(statistics.median(times[2:]), device="cuda")
+        for calls, of_calls in times.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            distributed.barrier()
+            torch.cuda.synchronize()
+            begin.record()
+            for _ in range(calls):
+                call()
+            end.record()
+            torch.cuda.synchronize()
+            of_calls.append(begin.elapsed_time(end) / calls)
+    worst = torch.tensor([statistics.median(x[2:]) for x in times.values()], device="cuda")
     distributed.all_reduce(worst, distributed.ReduceOp.MAX)
-    return worst.item()
+    return worst.tolist()
 
 
 def both(attention, q, k, v, d_o, options):
@@ -141,28 +146,46 @@ def timed(rows, ends, options, layouts, schemes):
     world, dim = distributed.get_world_size(), 1 if ends is None else 0
     q, k, v, d_o = draw(rows, 1 if ends is None else None)
     alone = one_gpu(ends, options)
-    one = [
+    passes = ("forward", "both")
+    one = (
         milliseconds(forward(strobe.torch.attention, q, k, v, alone)),
         milliseconds(both(strobe.torch.attention, q, k, v, d_o, alone)),
-    ]
-    results = {"one GPU": [round(x, 3) for x in one]}
+    )
+    results = {"one GPU": {name: [round(x, 3) for x in whole] for name, whole in zip(passes, one, strict=True)}}
     for layout, scheme in itertools.product(layouts, schemes):
         cp = strobe.torch.ContextParallel(layout=layout, scheme=scheme)
         parts = [cp.shard(x, dim, cu_seqlens=ends) for x in (q, k, v, d_o)]
-        for groups, hidden in (("", gather._HIDDEN_BYTES), (", one group", 1 << 60)):
-            if groups and scheme != "gather":
-                continue
-            kept, gather._HIDDEN_BYTES = gather._HIDDEN_BYTES, hidden
-            shared = [
-                milliseconds(forward(cp.attention, *parts[:3], options)),
-                milliseconds(both(cp.attention, *parts, options)),
-            ]
-            gather._HIDDEN_BYTES = kept
-            results[f"{layout}, {scheme}{groups}"] = [
-                f"{mine:.3f} ms, {whole / world / mine:.1%}" for whole, mine in zip(one, shared, strict=True)
-            ]
-        results[f"{layout}, {scheme}, explained"] = cp.explain()
+        for way in WAYS if scheme == "gather" else ("",):
+            with chosen(way):
+                try:
+                    shared = (
+                        milliseconds(forward(cp.attention, *parts[:3], options)),
+                        milliseconds(both(cp.attention, *parts, options)),
+                    )
+                except NotImplementedError as error:
+                    results[f"{layout}, {scheme}{way}"] = str(error)
+                    continue
+            results[f"{layout}, {scheme}{way}"] = {
+                name: [f"{mine:.3f} ms, {ideal / world / mine:.1%}" for ideal, mine in zip(*of_pass, strict=True)]
+                for name, *of_pass in zip(passes, one, shared, strict=True)
+            }
+            results[f"{layout}, {scheme}, explained"] = cp.explain()
     return results
+
+
+WAYS = ("", ", one group of heads", ", a launch for each run of rows")
+
+
+@contextmanager
+def chosen(way):
+    """What gather does otherwise, to see what each choice is worth."""
+    kept = gather._HIDDEN_BYTES, launches._can_join
+    if way == WAYS[1]:
+        gather._HIDDEN_BYTES = 1 << 60
+    if way == WAYS[2]:
+        launches._can_join = lambda *_: False
+    yield
+    gather._HIDDEN_BYTES, launches._can_join = kept
 
 
 def trace(rows, path):
