@@ -31,7 +31,7 @@ enum class CausalMask : std::uint8_t {
 };
 
 /// Local attention: key is visible only if center - left <= key <= center + right, where center is query + sk - sq
-/// (or query, when causal is top_left). -1 leaves that side unbounded.
+/// (or query, when causal is top_left, or as the offsets of Sequences say). -1 leaves that side unbounded.
 struct Window {
   std::int64_t left = -1;
   std::int64_t right = -1;
@@ -106,6 +106,14 @@ struct Sequences {
   // [batch]: sequence b lies in entry cache_batch_idx[b] of k and v, which may have more entries than the batch, or
   // fewer. Not with pages.
   ConstTensorView cache_batch_idx{};
+  // Calls on a part of each sequence. [batch], 0 or more: the position, in its whole sequence, of the first query and
+  // of the first key that the call has of sequence b; positions are below 2^30. Where one of the two is given, the
+  // other counts as zeros, and positions say all: query i is at center offset_q[b] + i - offset_k[b], counted in the
+  // call's keys, with either kind of causal mask; chunks are floor(position / chunk) of whole sequences, and dropout
+  // draws by these positions. A bias and a block mask have the call's own queries and keys. Parts of the keys are
+  // merged by merge(); a backward of a part takes O and LSE of the whole row. Not with log_length or tree_mask.
+  ConstTensorView offset_q{};
+  ConstTensorView offset_k{};
 };
 
 /// The tensors of a forward. q, k, v and o share one dtype: float32, float16 or bfloat16; lse is float32.

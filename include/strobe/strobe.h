@@ -131,7 +131,8 @@ typedef struct strobe_forward_arguments {
   /* As those of strobe::Sequences: optional. */
   strobe_tensor leftpad_k;
   strobe_tensor cache_batch_idx;
-  strobe_tensor tree_mask; /* optional: int64, a bit for each of the sequence's last keys */
+  strobe_tensor tree_mask;          /* optional: int64, a bit for each of the sequence's last keys */
+  strobe_tensor offset_q, offset_k; /* as those of strobe::Sequences: optional */
 } strobe_forward_arguments;
 
 /* As strobe::ScaleUnit. */
@@ -229,6 +230,7 @@ typedef struct strobe_backward_arguments {
   strobe_random_state random;
   strobe_tensor d_bias, d_sink;     /* optional */
   const uint64_t* random_on_device; /* the forward's */
+  strobe_tensor offset_q, offset_k; /* likewise */
 } strobe_backward_arguments;
 
 /* As strobe::JvpArguments, which says what is optional. */
@@ -243,6 +245,7 @@ typedef struct strobe_jvp_arguments {
   strobe_score_modifiers modifiers;
   strobe_random_state random;
   const uint64_t* random_on_device;
+  strobe_tensor offset_q, offset_k; /* optional */
 } strobe_jvp_arguments;
 
 /* Must call body(body_context, i) for every i < count, in parallel or one after another, and return when all are

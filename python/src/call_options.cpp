@@ -119,6 +119,8 @@ constexpr Keyword kKeywords[] = {
     {"cu_seqlens_k", read_tensor},
     {"seqused_q", read_tensor},
     {"seqused_k", read_tensor},
+    {"offset_q", read_tensor},
+    {"offset_k", read_tensor},
     {"max_seqlen_q", [](CallOptions& o, Imports&, const Given& g) { o.arguments.sequences.max_seqlen_q = integer(g); }},
     {"max_seqlen_k", [](CallOptions& o, Imports&, const Given& g) { o.arguments.sequences.max_seqlen_k = integer(g); }},
     {"threads", [](CallOptions& o, Imports&, const Given& g) { o.execution.threads = short_integer(g); }},

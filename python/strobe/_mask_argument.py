@@ -21,6 +21,7 @@ _INSTEAD = {
     "cache_batch_idx": "give seqused_k and leftpad_k for the keys of a cache, tree_mask for draft tokens",
 }
 _BY_DIAGONAL = ("causal", "window", "chunk", "alibi_slopes")  # options that look at where queries and keys lie
+_OFFSETS = ("offset_q", "offset_k")  # which place them, whatever the lengths are
 _BY_KEY = ("chunk", "dropout", "bias", "block_mask", "tree_mask", "seqused_k")  # that count keys from the first one
 
 
@@ -159,17 +160,17 @@ def used_lengths(
     end = np.where(counts > 0, k[1] - seen[:, ::-1].argmax(1), 0).astype(np.int32)
     if (end - begin != counts).any():
         return None
-    given = {name for name in (*_BY_DIAGONAL, *_BY_KEY, "seqused_q") if _is_given(name, options)}
+    given = {name for name in (*_BY_DIAGONAL, *_BY_KEY, *_OFFSETS, "seqused_q") if _is_given(name, options)}
     causal = options.get("causal")
     if not begin.any():
         if given & {"seqused_k", "tree_mask"}:
             return None
-        if not given & set(_BY_DIAGONAL) or _is_text(causal, "top_left"):
+        if given & set(_OFFSETS) or not given & set(_BY_DIAGONAL) or _is_text(causal, "top_left"):
             return {"seqused_k": end}
         square = q[1] == k[1] and "seqused_q" not in given  # both alignments are the same diagonal
         aligned_right = (isinstance(causal, (bool, np.bool_)) and causal) or _is_text(causal, "bottom_right")
         return {"seqused_k": end, "causal": "top_left"} if square and aligned_right else None
-    if has_backward or given & set(_BY_KEY) or _is_text(causal, "top_left"):
+    if has_backward or given & {*_BY_KEY, *_OFFSETS} or _is_text(causal, "top_left"):
         return None
     if ((end == k[1]) | (counts == 0)).all():
         return {"leftpad_k": np.where(counts > 0, begin, k[1]).astype(np.int32)}

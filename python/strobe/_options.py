@@ -68,6 +68,15 @@ class ScoreOptions(TypedDict, total=False):
     """[batch] int32: only the first seqused_q[b] queries of sequence b exist."""
     seqused_k: Tensor
     """[batch] int32: only the first seqused_k[b] keys of sequence b exist."""
+    offset_q: Tensor
+    """[batch] int32, of calls on a part of each sequence: the position of the first query that the call has of sequence
+    b, in the whole sequence. Where it or offset_k is given, the other counts as zeros; query i is at offset_q[b] + i -
+    offset_k[b] in the call's keys for causal masks of either kind, windows and ALiBi, chunks are those of the whole
+    sequence, and dropout draws by these positions. A bias and a block mask are of the call's own queries and keys.
+    strobe.merge joins parts of the keys; the backward of a part takes out and lse of the whole rows. Not with
+    log_length or tree_mask."""
+    offset_k: Tensor
+    """[batch] int32: likewise the position of the first key."""
     max_seqlen_q: Annotated[int, -1]
     """The longest packed sequence of q, where the caller knows it: a tight bound makes a call faster. -1: unknown."""
     max_seqlen_k: Annotated[int, -1]

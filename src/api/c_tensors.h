@@ -61,6 +61,12 @@ constexpr auto modifiers_of() {
   return behind(offsetof(Struct, modifiers), c_tensors(static_cast<const strobe_score_modifiers*>(nullptr)));
 }
 
+/// What Sequences has gained since strobe_sequences became a part of other structs.
+template <class Struct>
+constexpr auto offsets_of() {
+  return std::array{CTensor{"offset_q", offsetof(Struct, offset_q)}, CTensor{"offset_k", offsetof(Struct, offset_k)}};
+}
+
 constexpr auto c_tensors(const strobe_forward_arguments*) {
   using S = strobe_forward_arguments;
   return joined(
@@ -72,7 +78,8 @@ constexpr auto c_tensors(const strobe_forward_arguments*) {
       modifiers_of<S>(),
       std::array{CTensor{"max_logits", offsetof(S, max_logits)}, CTensor{"q_shift", offsetof(S, q_shift)},
                  CTensor{"leftpad_k", offsetof(S, leftpad_k)}, CTensor{"cache_batch_idx", offsetof(S, cache_batch_idx)},
-                 CTensor{"tree_mask", offsetof(S, tree_mask)}});
+                 CTensor{"tree_mask", offsetof(S, tree_mask)}},
+      offsets_of<S>());
 }
 
 constexpr auto c_tensors(const strobe_backward_arguments*) {
@@ -83,7 +90,7 @@ constexpr auto c_tensors(const strobe_backward_arguments*) {
                  CTensor{"d_lse", offsetof(S, d_lse)}, CTensor{"dq", offsetof(S, dq)}, CTensor{"dk", offsetof(S, dk)},
                  CTensor{"dv", offsetof(S, dv)}},
       sequences_of<S>(), modifiers_of<S>(),
-      std::array{CTensor{"d_bias", offsetof(S, d_bias)}, CTensor{"d_sink", offsetof(S, d_sink)}});
+      std::array{CTensor{"d_bias", offsetof(S, d_bias)}, CTensor{"d_sink", offsetof(S, d_sink)}}, offsets_of<S>());
 }
 
 constexpr auto c_tensors(const strobe_jvp_arguments*) {
@@ -93,7 +100,7 @@ constexpr auto c_tensors(const strobe_jvp_arguments*) {
                            CTensor{"v_tangent", offsetof(S, v_tangent)}, CTensor{"o", offsetof(S, o)},
                            CTensor{"lse", offsetof(S, lse)}, CTensor{"o_tangent", offsetof(S, o_tangent)},
                            CTensor{"lse_tangent", offsetof(S, lse_tangent)}},
-                sequences_of<S>(), modifiers_of<S>());
+                sequences_of<S>(), modifiers_of<S>(), offsets_of<S>());
 }
 
 constexpr auto c_tensors(const strobe_quantize_arguments*) {
@@ -152,10 +159,12 @@ static_assert(is_in_order<strobe_jvp_arguments>());
 static_assert(is_in_order<strobe_quantize_arguments>() && is_in_order<strobe_append_arguments>());
 static_assert(has_all_but<strobe_forward_arguments, ForwardArguments>({}));
 static_assert(has_all_but<strobe_append_arguments, AppendArguments>({}));
-// A cache is the forward's alone; the other calls reject what of Sequences belongs to one.
+// A cache is the forward's alone; the other calls reject what of Sequences belongs to one. A quantisation has no use
+// for offsets.
 static_assert(has_all_but<strobe_backward_arguments, BackwardArguments>({"leftpad_k", "cache_batch_idx"}));
 static_assert(has_all_but<strobe_jvp_arguments, JvpArguments>({"leftpad_k", "cache_batch_idx"}));
-static_assert(has_all_but<strobe_quantize_arguments, QuantizeArguments>({"leftpad_k", "cache_batch_idx"}));
+static_assert(has_all_but<strobe_quantize_arguments, QuantizeArguments>({"leftpad_k", "cache_batch_idx", "offset_q",
+                                                                         "offset_k"}));
 
 }  // namespace internal
 

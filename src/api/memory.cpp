@@ -51,13 +51,34 @@ struct SideLengths {
   }
 };
 
+/// Positions are from 0, and sums of two fit 32 bits with their sign.
+Status check_offset(std::string_view name, const ConstTensorView& offsets, std::int64_t b, const SequenceSide& side,
+                    std::string_view rows) {
+  if (!offsets.given()) return {};
+  constexpr std::int64_t kPositions = std::int64_t{1} << 30;
+  if (side.offset < 0) return invalid("{}[{}] is {}: it must be 0 or more", name, b, side.offset);
+  if (side.offset + side.slots <= kPositions) return {};
+  return invalid("{}[{}] is {} and sequence {} has {} {}: positions must be below 2^30", name, b, side.offset, b,
+                 side.slots, rows);
+}
+
+Status check_offsets(const AttentionProblem& problem, const Sequences& s) {
+  for (std::int64_t b = 0; b < problem.batch && problem.has_offsets; ++b) {
+    Status status = first_failure(
+        [&] { return check_offset("offset_q", s.offset_q, b, query_side(b, problem.seqlen_q, s), "queries"); },
+        [&] { return check_offset("offset_k", s.offset_k, b, key_side(b, problem.seqlen_k, s), "keys"); });
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
 Status check_lengths(const AttentionProblem& problem, const Sequences& s) {
   const SideLengths q{"cu_seqlens_q", "seqused_q", "total_q",        "max_seqlen_q",
                       s.cu_seqlens_q, s.seqused_q, problem.seqlen_q, problem.total_q};
   const SideLengths k{"cu_seqlens_k", "seqused_k", "total_k",        "max_seqlen_k",
                       s.cu_seqlens_k, s.seqused_k, problem.seqlen_k, problem.total_k};
-  if (Status status = q.check(problem.batch); !status.ok()) return status;
-  return k.check(problem.batch);
+  return first_failure([&] { return q.check(problem.batch); }, [&] { return k.check(problem.batch); },
+                       [&] { return check_offsets(problem, s); });
 }
 
 /// The pages that a sequence's rows [0, used) lie in, but for those of the padding alone.

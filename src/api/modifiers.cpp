@@ -93,6 +93,16 @@ Status read_block_mask(const NamedTensor& mask, std::int64_t size, AttentionProb
 
 }  // namespace
 
+Status check_offsets(const Sequences& sequences, const AttentionOptions& options) {
+  for (const auto& [name, view] :
+       {NamedTensor{"offset_q", sequences.offset_q}, NamedTensor{"offset_k", sequences.offset_k}}) {
+    if (!view.given() || options.log_length == 0) continue;
+    return invalid("{} is given with log_length: how many keys a whole sequence has is not known of a part of it",
+                   name);
+  }
+  return {};
+}
+
 Status read_modifiers(const ScoreModifiers& given, AttentionProblem& problem) {
   return first_failure([&] { return read_alibi({"alibi_slopes", given.alibi_slopes}, problem); },
                        [&] { return read_bias({"bias", given.bias}, problem); },
@@ -115,6 +125,9 @@ Status read_tree_mask(const NamedTensor& mask, AttentionProblem& problem) {
   if (problem.seqlen_q > kMaxTreeQueries) {
     return invalid("tree_mask is given with {} of {}: it has a bit for each of at most {} queries",
                    problem.packed_q ? "max_seqlen_q" : "seqlen_q", problem.seqlen_q, kMaxTreeQueries);
+  }
+  if (problem.has_offsets) {
+    return invalid("tree_mask is given with offset_q or offset_k: it names the last keys of whole sequences");
   }
   if (problem.modifiers.block_size == 0) return {};
   return unsupported("tree_mask is given with block_mask: no engine combines the two");

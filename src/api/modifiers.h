@@ -11,6 +11,9 @@ namespace strobe::api {
 /// Shapes, dtypes, strides and devices of what is given; fills problem.modifiers. The problem's extents must be there.
 Status read_modifiers(const ScoreModifiers& given, AttentionProblem& problem);
 
+/// What of the options does not go with offsets, where those are given.
+Status check_offsets(const Sequences& sequences, const AttentionOptions& options);
+
 /// Of a forward: shape, dtype, stride and device of what is given, and that its sequences are short enough; fills
 /// problem.has_tree_mask. The modifiers must have been read.
 Status read_tree_mask(const NamedTensor& mask, AttentionProblem& problem);

@@ -124,13 +124,14 @@ class ProblemMaker {
         keys_(key_layout(sequences, page_table)) {}
 
   Result<AttentionProblem> make(Pass pass) {
-    Status status = first_failure([&] { return check_layout(q_, queries_.rank(), queries_.axes); },
-                                  [&] { return check_layout(k_, keys_.rank(), keys_.axes); },
-                                  [&] { return check_layout(v_, keys_.rank(), keys_.value_axes); },
-                                  [&] { return check_input_dtype(q_.view, pass); }, [&] { return check_keys(pass); },
-                                  [&] { return check_page_table(); }, [&] { return check_batch(); },
-                                  [&] { return check_heads(); }, [&] { return check_elements(); },
-                                  [&] { return check_sequences(); }, [&] { return check_options(options_); });
+    Status status =
+        first_failure([&] { return check_layout(q_, queries_.rank(), queries_.axes); },
+                      [&] { return check_layout(k_, keys_.rank(), keys_.axes); },
+                      [&] { return check_layout(v_, keys_.rank(), keys_.value_axes); },
+                      [&] { return check_input_dtype(q_.view, pass); }, [&] { return check_keys(pass); },
+                      [&] { return check_page_table(); }, [&] { return check_batch(); }, [&] { return check_heads(); },
+                      [&] { return check_elements(); }, [&] { return check_sequences(); },
+                      [&] { return check_options(options_); }, [&] { return check_offsets(sequences_, options_); });
     if (!status.ok()) return status;
     return problem(pass);
   }
@@ -310,13 +311,13 @@ class ProblemMaker {
       problem.page_size = k_.view.shape[1];
       problem.seqlen_k = (Checked(page_table_.view.shape[1]) * problem.page_size).value();
     }
-    const Checked batch = problem.batch;
-    problem.total_q = problem.packed_q ? q_.view.shape[0] : (batch * problem.seqlen_q).value();
-    problem.total_k = problem.packed_k ? k_.view.shape[0] : (batch * problem.seqlen_k).value();
+    problem.total_q = problem.packed_q ? q_.view.shape[0] : (Checked(problem.batch) * problem.seqlen_q).value();
+    problem.total_k = problem.packed_k ? k_.view.shape[0] : (Checked(problem.batch) * problem.seqlen_k).value();
     problem.has_seqused_q = sequences_.seqused_q.given();
     problem.has_seqused_k = sequences_.seqused_k.given();
     problem.has_leftpad_k = sequences_.leftpad_k.given();
     problem.has_cache_batch_idx = sequences_.cache_batch_idx.given();
+    problem.has_offsets = sequences_.offset_q.given() || sequences_.offset_k.given();
     problem.scale = options_.scale.value_or(1.0F / std::sqrt(static_cast<float>(problem.head_dim)));
     problem.causal = options_.causal;
     problem.window = options_.window;

@@ -73,6 +73,7 @@ struct AttentionProblem {
   bool has_leftpad_k = false;
   bool has_cache_batch_idx = false;
   bool has_tree_mask = false;  // of forwards
+  bool has_offsets = false;    // sequences are parts of longer ones: offset_q, offset_k or both are given
   float scale = 0.0F;
   CausalMask causal = CausalMask::none;
   Window window;

@@ -54,13 +54,14 @@ constexpr auto fields_of(const AttentionProblem&) {
                     field("has_seqused_q", &P::has_seqused_q), field("has_seqused_k", &P::has_seqused_k),
                     field("page_size", &P::page_size), field("has_leftpad_k", &P::has_leftpad_k),
                     field("has_cache_batch_idx", &P::has_cache_batch_idx), field("has_tree_mask", &P::has_tree_mask),
-                    field("scale", &P::scale), field("causal", &P::causal), field("window", &P::window),
-                    field("chunk", &P::chunk), field("softcap", &P::softcap), field("log_length", &P::log_length),
-                    field("dropout", &P::dropout), field("deterministic", &P::deterministic),
-                    field("row_invariant", &P::row_invariant), field("modifiers", &P::modifiers),
-                    field("eight_bit", &P::eight_bit), field("stored", &P::stored), field("wants_lse", &P::wants_lse),
-                    field("wants_max_logits", &P::wants_max_logits), field("has_d_lse", &P::has_d_lse),
-                    field("wants_d_bias", &P::wants_d_bias), field("wants_d_sink", &P::wants_d_sink));
+                    field("has_offsets", &P::has_offsets), field("scale", &P::scale), field("causal", &P::causal),
+                    field("window", &P::window), field("chunk", &P::chunk), field("softcap", &P::softcap),
+                    field("log_length", &P::log_length), field("dropout", &P::dropout),
+                    field("deterministic", &P::deterministic), field("row_invariant", &P::row_invariant),
+                    field("modifiers", &P::modifiers), field("eight_bit", &P::eight_bit), field("stored", &P::stored),
+                    field("wants_lse", &P::wants_lse), field("wants_max_logits", &P::wants_max_logits),
+                    field("has_d_lse", &P::has_d_lse), field("wants_d_bias", &P::wants_d_bias),
+                    field("wants_d_sink", &P::wants_d_sink));
 }
 
 }  // namespace strobe

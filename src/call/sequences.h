@@ -14,6 +14,7 @@ struct SequenceSide {
   std::int64_t slots = 0;    // rows that belong to it
   std::int64_t length = 0;   // rows that exist: seqused, or slots; without the padding
   std::int64_t leftpad = 0;  // rows before the first that exists
+  std::int64_t offset = 0;   // position of the first that exists, in the whole sequence
 };
 
 /// Element `at` of an int32 tensor [n] in host memory.
@@ -24,7 +25,7 @@ inline std::int64_t int32_at(const ConstTensorView& lengths, std::int64_t at) {
 /// Side of sequence `index`, without padding. `cu_seqlens` is given for a packed side, `seqlen` is the length of a
 /// batched one.
 inline SequenceSide sequence_side(std::int64_t index, std::int64_t seqlen, const ConstTensorView& cu_seqlens,
-                                  const ConstTensorView& seqused) {
+                                  const ConstTensorView& seqused, const ConstTensorView& offset) {
   SequenceSide side{.begin = index, .slots = seqlen, .length = seqlen};
   if (cu_seqlens.given()) {
     side.begin = int32_at(cu_seqlens, index);
@@ -32,17 +33,18 @@ inline SequenceSide sequence_side(std::int64_t index, std::int64_t seqlen, const
     side.length = side.slots;
   }
   if (seqused.given()) side.length = int32_at(seqused, index);
+  if (offset.given()) side.offset = int32_at(offset, index);
   return side;
 }
 
 /// Queries of sequence `index`.
 inline SequenceSide query_side(std::int64_t index, std::int64_t seqlen_q, const Sequences& sequences) {
-  return sequence_side(index, seqlen_q, sequences.cu_seqlens_q, sequences.seqused_q);
+  return sequence_side(index, seqlen_q, sequences.cu_seqlens_q, sequences.seqused_q, sequences.offset_q);
 }
 
 /// Keys of sequence `index`.
 inline SequenceSide key_side(std::int64_t index, std::int64_t seqlen_k, const Sequences& sequences) {
-  SequenceSide side = sequence_side(index, seqlen_k, sequences.cu_seqlens_k, sequences.seqused_k);
+  SequenceSide side = sequence_side(index, seqlen_k, sequences.cu_seqlens_k, sequences.seqused_k, sequences.offset_k);
   if (sequences.cache_batch_idx.given()) side.begin = int32_at(sequences.cache_batch_idx, index);
   if (sequences.leftpad_k.given()) side.leftpad = int32_at(sequences.leftpad_k, index);
   side.length -= side.leftpad;

@@ -113,7 +113,8 @@ inline constexpr auto kFields<Sequences> = all_fields<Sequences>(
     indices("cu_seqlens_q", &Sequences::cu_seqlens_q), indices("cu_seqlens_k", &Sequences::cu_seqlens_k),
     indices("seqused_q", &Sequences::seqused_q), indices("seqused_k", &Sequences::seqused_k),
     indices("leftpad_k", &Sequences::leftpad_k), indices("cache_batch_idx", &Sequences::cache_batch_idx),
-    other(&Sequences::max_seqlen_q), other(&Sequences::max_seqlen_k));
+    other(&Sequences::max_seqlen_q), other(&Sequences::max_seqlen_k), indices("offset_q", &Sequences::offset_q),
+    indices("offset_k", &Sequences::offset_k));
 
 template <>
 inline constexpr auto kFields<ScoreModifiers> = all_fields<ScoreModifiers>(

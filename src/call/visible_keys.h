@@ -6,20 +6,24 @@
 #include <cstdint>
 
 #include "call/problem.h"
+#include "call/sequences.h"
 
 namespace strobe {
 
 /// An interval of keys per query of one sequence: [center - left, center + right] with center = position + diagonal,
-/// cut to center's chunk and to [0, keys). Positions and keys are counted from the sequence's first.
+/// cut to center's chunk and to [0, keys). Positions and keys are counted from the first that the call has.
 struct VisibleKeys {
   /// Reaches every key from every query. Positions plus or minus it do not overflow.
   static constexpr std::int64_t kUnbounded = std::int64_t{1} << 61;
 
   std::int64_t keys = 0;
-  std::int64_t diagonal = 0;  // seqlen_k - seqlen_q where the last query sees the last key, 0 where the first the first
+  // seqlen_k - seqlen_q where the last query sees the last key, 0 where the first the first; of a part of a sequence
+  // how far its first query is behind its first key.
+  std::int64_t diagonal = 0;
   std::int64_t left = kUnbounded;
   std::int64_t right = kUnbounded;
-  std::int64_t chunk = 0;  // 0: none
+  std::int64_t chunk = 0;       // 0: none
+  std::int64_t chunk_keys = 0;  // keys of the first key's chunk that are before it, and not the call's
 
   /// Whether any key before, or after, a query's center may be hidden from it, whatever the lengths are.
   bool bounded_left() const { return left < kUnbounded || chunk > 0; }
@@ -27,7 +31,7 @@ struct VisibleKeys {
 
   /// Where the chunk of key or center `at` begins; centers may be negative.
   std::int64_t chunk_begin(std::int64_t at) const {
-    const std::int64_t rest = at % chunk;
+    const std::int64_t rest = (at + chunk_keys) % chunk;
     return at - (rest < 0 ? rest + chunk : rest);
   }
 
@@ -68,7 +72,16 @@ inline VisibleKeys visible_keys(const AttentionProblem& problem, std::int64_t se
   return visible;
 }
 
-/// Of the longest sequence: what a plan knows where lengths are on the device.
+/// Of a sequence of such sides, whose offsets count where the call has any.
+inline VisibleKeys visible_keys(const AttentionProblem& problem, const SequenceSide& q, const SequenceSide& k) {
+  VisibleKeys visible = visible_keys(problem, q.length, k.length);
+  if (!problem.has_offsets) return visible;
+  visible.diagonal = q.offset - k.offset;
+  if (visible.chunk > 0) visible.chunk_keys = k.offset % visible.chunk;
+  return visible;
+}
+
+/// Of the longest sequence: what a plan knows where lengths are on the device. Of offsets it knows nothing.
 inline VisibleKeys visible_keys(const AttentionProblem& problem) {
   return visible_keys(problem, problem.seqlen_q, problem.seqlen_k);
 }

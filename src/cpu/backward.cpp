@@ -166,7 +166,7 @@ class Backward {
             .rows = rows(place.sequence),
             .blocks = modifiers_.blocks(b, place.head),
             .terms = modifiers_.terms(b, place.head),
-            .dropout = modifiers_.dropout(b, place.head),
+            .dropout = modifiers_.dropout(place.sequence, b, place.head),
             .d_bias = modifiers_.d_bias(arguments_.d_bias, b, place.head)};
   }
 
@@ -203,9 +203,7 @@ class Backward {
     });
   }
 
-  VisibleKeys visible(const Sequence& sequence) const {
-    return visible_keys(problem_, sequence.q.length, sequence.k.length);
-  }
+  VisibleKeys visible(const Sequence& sequence) const { return visible_keys(problem_, sequence.q, sequence.k); }
   std::int64_t rows(const Sequence& sequence) const { return sequence.q.length * heads_per_group(problem_); }
   std::int64_t row_blocks(const Sequence& sequence) const { return ceil_div(rows(sequence), tiles_.block_m); }
   std::int64_t batch_index(const BlockPlace& place) const { return &place.sequence - batch_.sequences.data(); }

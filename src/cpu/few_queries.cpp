@@ -40,7 +40,7 @@ FewQueriesPlan plan_few_queries(const AttentionProblem& problem, const Machine& 
 
 ChunkRange chunks_of(const AttentionProblem& problem, const Sequence& sequence) {
   if (problem.row_invariant) return {0, 1};
-  const VisibleKeys visible = visible_keys(problem, sequence.q.length, sequence.k.length);
+  const VisibleKeys visible = visible_keys(problem, sequence.q, sequence.k);
   const std::int64_t begin = visible.begin(0);
   const std::int64_t end = visible.end(std::max<std::int64_t>(sequence.q.length - 1, 0));
   if (begin >= end) return {0, 1};

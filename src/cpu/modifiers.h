@@ -8,6 +8,7 @@
 #include "call/random_state.h"
 #include "cpu/kernels/task.h"
 #include "cpu/passes.h"
+#include "cpu/workspace.h"
 
 namespace strobe::cpu {
 
@@ -20,7 +21,7 @@ class GroupModifiers {
   /// `batch` is the sequence's index, `group` a group of heads as in heads_per_group().
   BlockMask blocks(std::int64_t batch, std::int64_t group) const;
   ScoreTerms terms(std::int64_t batch, std::int64_t group) const;
-  GroupDropout dropout(std::int64_t batch, std::int64_t group) const;
+  GroupDropout dropout(const Sequence& sequence, std::int64_t batch, std::int64_t group) const;
   const float* sinks(std::int64_t group) const;  // null: none
 
   /// The gradient's rows, laid out as the bias's.

@@ -195,6 +195,7 @@ std::string explain(const AttentionProblem& problem, const Machine& machine, con
     text += fmt::format("block mask    blocks of {}: hidden ones are skipped{}\n", problem.modifiers.block_size,
                         group == 1 && problem.heads_q > problem.heads_kv ? ", head by head" : "");
   }
+  if (problem.has_offsets) text += "positions     by offsets: sequences are parts of longer ones\n";
   if (problem.has_tree_mask) text += "tree mask     a bit for each of a sequence's last keys, as many as its queries\n";
   if (few.serves() && problem.row_invariant) {
     text += fmt::format("tasks         up to {}, each all the keys of a sequence for {} head groups\n", few.tasks,

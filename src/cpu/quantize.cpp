@@ -31,7 +31,7 @@ struct HostSide : QuantizedSide {
 
   const ConstTensorView& cu_seqlens;
 
-  SequenceSide sequence(std::int64_t index) const { return sequence_side(index, seqlen, cu_seqlens, {}); }
+  SequenceSide sequence(std::int64_t index) const { return sequence_side(index, seqlen, cu_seqlens, {}, {}); }
   /// Rows of a packed tensor that belong to a sequence.
   std::int64_t used() const { return int32_at(cu_seqlens, batch); }
 };

@@ -6,9 +6,11 @@
 namespace strobe::reference {
 
 HeadModifiers::HeadModifiers(const ScoreModifiers& given, const AttentionOptions& options, const RandomState& random,
-                             std::int64_t sequence, std::int64_t head, std::int64_t heads_q)
+                             const SequenceRows& rows, std::int64_t head, std::int64_t heads_q)
     : given_(given),
-      sequence_(sequence),
+      sequence_(rows.sequence),
+      position_q_(rows.position_q),
+      position_k_(rows.position_k),
       head_(head),
       heads_q_(heads_q),
       dropout_(dropout_key(options.dropout, numbers_of(random, options.dropout).seed,
@@ -53,8 +55,8 @@ bool HeadModifiers::shows_node(std::int64_t query, std::int64_t node) const {
 }
 
 double HeadModifiers::dropout_factor(std::int64_t query, std::int64_t key) const {
-  const auto row = static_cast<unsigned>(query);
-  const auto column = static_cast<unsigned>(key);
+  const auto row = static_cast<unsigned>(position_q_ + query);
+  const auto column = static_cast<unsigned>(position_k_ + key);
   const auto head = static_cast<unsigned>(sequence_ * heads_q_ + head_);
   const PhiloxBlock block = philox(dropout_counter(dropout_, head, row, column), dropout_.key);
   if (dropout_slice(block, row, column) < dropout_.threshold) return 0.0;

@@ -13,9 +13,9 @@ namespace strobe::reference {
 
 class HeadModifiers {
  public:
-  /// Head `head` of `heads_q` in sequence `sequence` of the batch.
+  /// Head `head` of `heads_q` in the sequence of `rows`.
   HeadModifiers(const ScoreModifiers& given, const AttentionOptions& options, const RandomState& random,
-                std::int64_t sequence, std::int64_t head, std::int64_t heads_q);
+                const SequenceRows& rows, std::int64_t head, std::int64_t heads_q);
 
   /// The same with ForwardArguments::tree_mask, which may not be given, for a sequence whose first query is row
   /// `first_q` of a packed q.
@@ -49,7 +49,9 @@ class HeadModifiers {
   std::int64_t shared_offset(const ConstTensorView& view) const;
 
   const ScoreModifiers& given_;
-  std::int64_t sequence_ = 0;
+  std::int64_t sequence_ = 0;    // of the batch
+  std::int64_t position_q_ = 0;  // of its first query and key: dropout draws by positions in the whole sequence
+  std::int64_t position_k_ = 0;
   std::int64_t head_ = 0;
   std::int64_t heads_q_ = 0;
   DropoutKey dropout_;

@@ -43,7 +43,11 @@ std::vector<SequenceRows> sequence_rows(const ConstTensorView& q, const ConstTen
   for (std::int64_t index = 0; index < batch; ++index) {
     const RowRange rows_q = rows_of(q, sequences.cu_seqlens_q, sequences.seqused_q, index);
     const RowRange rows_k = rows_of(k, sequences.cu_seqlens_k, sequences.seqused_k, index);
-    result.push_back({index, rows_q.first, rows_k.first, rows_q.count, rows_k.count});
+    SequenceRows rows{index, rows_q.first, rows_k.first, rows_q.count, rows_k.count};
+    rows.is_part = sequences.offset_q.given() || sequences.offset_k.given();
+    if (sequences.offset_q.given()) rows.position_q = length_at(sequences.offset_q, index);
+    if (sequences.offset_k.given()) rows.position_k = length_at(sequences.offset_k, index);
+    result.push_back(rows);
   }
   return result;
 }

@@ -16,6 +16,9 @@ struct SequenceRows {
   std::int64_t first_k = 0;
   std::int64_t seqlen_q = 0;  // used lengths
   std::int64_t seqlen_k = 0;
+  bool is_part = false;         // of a longer sequence, as offsets say
+  std::int64_t position_q = 0;  // of the first query, in that sequence
+  std::int64_t position_k = 0;  // of the first key
 };
 
 std::vector<SequenceRows> sequence_rows(const ConstTensorView& q, const ConstTensorView& k, const Sequences& sequences);

@@ -51,6 +51,7 @@ void append_side(std::ostream& out, const char* name, const SideLengths& side) {
   out << ' ' << name << ": rows " << side.rows;
   append_lengths(out, "cu_seqlens", side.cu_seqlens);
   append_lengths(out, "seqused", side.seqused);
+  append_lengths(out, "offsets", side.offsets);
   if (side.max_seqlen >= 0) out << " max " << side.max_seqlen;
   out << ';';
 }
@@ -139,6 +140,7 @@ std::vector<std::string> options_of(const AttentionCase& attention) {
   add("max_logits", attention.wants_max_logits);
   add("d_lse", attention.has_d_lse && backward);
   add("tree_mask", attention.tree.has_value());
+  add("offsets", !attention.q.offsets.empty() || !attention.k.offsets.empty());
   add("backward", backward);
   return names;
 }

@@ -30,6 +30,7 @@ struct SideLengths {
   std::vector<std::int32_t> cu_seqlens;  // given: packed
   std::vector<std::int32_t> seqused;
   std::int64_t max_seqlen = -1;
+  std::vector<std::int32_t> offsets;  // given: sequences are parts of longer ones, which begin there
 };
 
 enum class Alibi : std::uint8_t { none, per_head, per_batch_and_head };

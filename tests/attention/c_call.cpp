@@ -47,6 +47,8 @@ void copy_shared(const From& from, To& to) {
                   m.block_size};
   to.random = {from.random.seed, from.random.offset};
   to.random_on_device = from.random.on_device;
+  to.offset_q = tensor_of(from.sequences.offset_q);
+  to.offset_k = tensor_of(from.sequences.offset_k);
 }
 
 strobe_forward_arguments arguments_of(const ForwardArguments& from) {

@@ -50,7 +50,7 @@ void mark_head(const AttentionCase& attention, const ForwardArguments& arguments
                std::int64_t head, Used& used) {
   const std::int64_t head_kv = head / (attention.heads_q / attention.heads_kv);
   const auto modifiers =
-      reference::HeadModifiers(arguments.modifiers, attention.options, {}, rows.sequence, head, attention.heads_q)
+      reference::HeadModifiers(arguments.modifiers, attention.options, {}, rows, head, attention.heads_q)
           .with_tree(arguments.tree_mask, rows.first_q);
   const auto& shape = arguments.modifiers.bias.shape;
   const std::int64_t plane =
@@ -94,6 +94,8 @@ CaseTensors::CaseTensors(const AttentionCase& attention) : case_(attention), ran
   cu_seqlens_k = make_lengths(case_.k.cu_seqlens);
   seqused_q = make_lengths(case_.q.seqused);
   seqused_k = make_lengths(case_.k.seqused);
+  offset_q = make_lengths(case_.q.offsets);
+  offset_k = make_lengths(case_.k.offsets);
   make_modifiers();
   fill_inputs();
   fill_modifiers();
@@ -228,7 +230,9 @@ Sequences CaseTensors::sequences(const Place& place) const {
           .seqused_q = place(seqused_q),
           .seqused_k = place(seqused_k),
           .max_seqlen_q = case_.q.max_seqlen,
-          .max_seqlen_k = case_.k.max_seqlen};
+          .max_seqlen_k = case_.k.max_seqlen,
+          .offset_q = place(offset_q),
+          .offset_k = place(offset_k)};
 }
 
 ScoreModifiers CaseTensors::modifiers(const Place& place) const {
@@ -275,7 +279,7 @@ BackwardArguments CaseTensors::backward_arguments(const Place& place) const {
 
 std::vector<GuardedTensor*> CaseTensors::inputs() {
   return given({&q, &k, &v, &d_o, &d_lse, &alibi_slopes, &bias, &sink, &block_mask, &tree_mask, &cu_seqlens_q,
-                &cu_seqlens_k, &seqused_q, &seqused_k});
+                &cu_seqlens_k, &seqused_q, &seqused_k, &offset_q, &offset_k});
 }
 
 std::vector<GuardedTensor*> CaseTensors::forward_outputs() { return given({&o, &lse, &max_logits}); }

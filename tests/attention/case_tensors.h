@@ -30,7 +30,7 @@ class CaseTensors {
 
   GuardedTensor q, k, v, o, lse, max_logits, d_o, d_lse, dq, dk, dv;
   GuardedTensor alibi_slopes, bias, sink, block_mask, tree_mask, d_bias, d_sink;
-  GuardedTensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
+  GuardedTensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, offset_q, offset_k;
 
  private:
   static TensorView in_host_memory(const GuardedTensor& tensor) { return tensor.view(); }

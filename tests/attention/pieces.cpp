@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
 #include "call/arithmetic.h"
 #include "matches_reference.h"
+#include "reference/bound/visibility.h"
 
 namespace strobe::test {
 namespace {
@@ -62,7 +64,7 @@ ScoreModifiers modifiers_of(const ScoreModifiers& from, const Piece& piece) {
 
 }  // namespace
 
-PieceCall::PieceCall(const ForwardArguments& whole, const Piece& piece)
+PieceCall::PieceCall(const ForwardArguments& whole, const Piece& piece, const AttentionOptions& options)
     : whole_(whole),
       piece_(piece),
       columns_(reference::head_dim_of(whole.v)),
@@ -81,6 +83,19 @@ PieceCall::PieceCall(const ForwardArguments& whole, const Piece& piece)
   call_.o.strides = {piece.rows() * piece.heads * columns_, piece.heads * columns_, columns_, 1};
   call_.lse = tensor(lse_.data(), {1, piece.heads, piece.rows()});
   call_.modifiers = modifiers_of(whole.modifiers, piece);
+  if (piece.at_offset) set_offsets(options);
+}
+
+void PieceCall::set_offsets(const AttentionOptions& options) {
+  const reference::SequenceRows& at = piece_.sequence;
+  const std::int64_t center = reference::center_of(piece_.row_begin, at, options);
+  // Queries before the first key have no position in a sequence that begins there: it begins whole chunks earlier.
+  const std::int64_t first_key = std::max(at.position_k, -center);
+  const std::int64_t unit = at.is_part ? 1 : std::max<std::int64_t>(options.chunk, 1);
+  offset_k_ = static_cast<std::int32_t>(round_up(first_key, unit));
+  offset_q_ = static_cast<std::int32_t>(offset_k_ + center);
+  call_.sequences.offset_q = tensor(&offset_q_, {1});
+  call_.sequences.offset_k = tensor(&offset_k_, {1});
 }
 
 void PieceCall::expect_the_bits_of_the_whole(const std::function<Status(const ForwardArguments&)>& run) const {
@@ -117,7 +132,11 @@ Piece random_piece(const AttentionCase& attention, const reference::SequenceRows
   const std::int64_t last = sequence.seqlen_q - 1;
   const std::int64_t whole_blocks = attention.blocks ? attention.blocks->size : 1;
   const bool one_row = random.chance(0.4);
-  if (attention.options.causal == CausalMask::top_left) {
+  piece.at_offset = sequence.is_part || (attention.options.row_invariant && random.chance(0.5));
+  if (piece.at_offset) {
+    piece.row_begin = round_down(random.integer(0, last), whole_blocks);
+    piece.row_end = one_row ? piece.row_begin + 1 : random.integer(piece.row_begin + 1, last + 1);
+  } else if (attention.options.causal == CausalMask::top_left) {
     piece.row_end = one_row ? 1 : random.integer(1, last + 1);
   } else {
     piece.row_begin = round_down(random.integer(0, last), whole_blocks);

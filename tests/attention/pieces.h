@@ -22,6 +22,7 @@ struct Piece {
   std::int64_t keys = 0;  // the sequence's first
   std::int64_t head = 0;
   std::int64_t heads = 1;  // with all heads of k, or one head of q and its key head
+  bool at_offset = false;  // the call says where in their sequence its rows are
 
   std::int64_t rows() const { return row_end - row_begin; }
 };
@@ -29,7 +30,7 @@ struct Piece {
 /// The call of a piece, with outputs of its own; `whole` must outlive it.
 class PieceCall {
  public:
-  PieceCall(const ForwardArguments& whole, const Piece& piece);
+  PieceCall(const ForwardArguments& whole, const Piece& piece, const AttentionOptions& options);
   PieceCall(const PieceCall&) = delete;
   PieceCall& operator=(const PieceCall&) = delete;
 
@@ -37,6 +38,7 @@ class PieceCall {
   void expect_the_bits_of_the_whole(const std::function<Status(const ForwardArguments&)>& run) const;
 
  private:
+  void set_offsets(const AttentionOptions& options);
   const float* lse_of_whole(std::int64_t row, std::int64_t head) const;
 
   const ForwardArguments& whole_;
@@ -44,11 +46,13 @@ class PieceCall {
   const std::int64_t columns_;
   std::vector<std::byte> o_;
   std::vector<float> lse_;
+  std::int32_t offset_q_ = 0;
+  std::int32_t offset_k_ = 0;
   ForwardArguments call_;
 };
 
 /// Rows that a call of their own can have: its last query is the sequence's, unless keys after a query are hidden, or
-/// its first one is.
+/// its first one is. At offsets, any rows.
 Piece random_piece(const AttentionCase& attention, const reference::SequenceRows& sequence, Random& random);
 
 }  // namespace strobe::test

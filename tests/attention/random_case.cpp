@@ -161,6 +161,28 @@ Placement random_placement(const EngineLimits& limits, Random& random) {
 
 }  // namespace
 
+void draw_offsets(AttentionCase& attention, Random& random) {
+  constexpr std::int64_t kPositions = std::int64_t{1} << 30;
+  const auto beginning = [&random] {
+    if (random.chance(0.1)) return kPositions - random.integer(2000, 100000);
+    return random.chance(0.4) ? 16 * random.integer(0, 40) : random.integer(0, 700);
+  };
+  std::vector<std::int32_t> q;
+  std::vector<std::int32_t> k;
+  for (std::int64_t index = 0; index < attention.batch; ++index) {
+    const std::int64_t first_key = random.chance(0.2) ? 0 : std::min(beginning(), kPositions - attention.k.rows);
+    const std::int64_t behind = random.integer(-attention.q.rows - 20, attention.k.rows + 20);
+    const std::int64_t first_query = random.chance(0.1) ? beginning() : std::max<std::int64_t>(first_key + behind, 0);
+    q.push_back(static_cast<std::int32_t>(std::min(first_query, kPositions - attention.q.rows)));
+    k.push_back(static_cast<std::int32_t>(first_key));
+  }
+  const double which = random.uniform();
+  if (which < 0.9) attention.q.offsets = q;
+  if (which > 0.1) attention.k.offsets = k;
+  attention.options.log_length = 0;
+  attention.tree.reset();
+}
+
 AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
   Random random(seed);
   const Extent extent = random_extent(limits, random);
@@ -186,6 +208,7 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
   attention.options.row_invariant = limits.row_invariant && random.chance(0.2);
   if (attention.options.row_invariant) attention.options.log_length = 0;
   if (limits.tree_mask && random.chance(0.15)) draw_tree(attention, random);
+  if (limits.offsets && !attention.tree && random.chance(0.15)) draw_offsets(attention, random);
   attention.seed = seed;
   return attention;
 }
@@ -193,6 +216,7 @@ AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits) {
 bool contradict(const std::string& one, const std::string& other) {
   const auto forbids = [](const std::string& name, const std::string& with) {
     if (name == "tree_mask") return with == "block_mask" || with == "backward" || with.starts_with("d_");
+    if (name == "offsets") return with == "log_length" || with == "tree_mask";
     if (name == "row_invariant") return with == "log_length";
     return (name.ends_with("bias") && with.starts_with("packed")) ||
            (name.starts_with("causal") && with.starts_with("causal") && name != with);

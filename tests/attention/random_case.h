@@ -30,10 +30,14 @@ struct EngineLimits {
   bool max_logits = true;
   bool row_invariant = true;
   bool tree_mask = true;
+  bool offsets = true;
   bool backward = true;
 };
 
 AttentionCase random_case(std::uint64_t seed, const EngineLimits& limits = {});
+
+/// Makes the case's sequences parts of longer ones, of which the queries see all keys, some or none.
+void draw_offsets(AttentionCase& attention, Random& random);
 
 /// Whether random_case() never draws the two together: by their names in options_of().
 bool contradict(const std::string& one, const std::string& other);

@@ -21,10 +21,10 @@ TEST(RandomCase, HasEveryOptionOften) {
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     for (const std::string& name : options_of(random_case(seed))) ++counts[name];
   }
-  for (const char* name : {"packed q",        "packed k", "seqused",  "grouped heads", "scale",    "causal",
-                           "causal top_left", "window",   "chunk",    "softcap",       "dropout",  "deterministic",
-                           "alibi",           "bias",     "d_bias",   "sink",          "d_sink",   "block_mask",
-                           "max_logits",      "d_lse",    "backward", "row_invariant", "tree_mask"}) {
+  for (const char* name : {"packed q",        "packed k", "seqused",  "grouped heads", "scale",     "causal",
+                           "causal top_left", "window",   "chunk",    "softcap",       "dropout",   "deterministic",
+                           "alibi",           "bias",     "d_bias",   "sink",          "d_sink",    "block_mask",
+                           "max_logits",      "d_lse",    "backward", "row_invariant", "tree_mask", "offsets"}) {
     EXPECT_GE(counts[name], 1000) << name;
     RecordProperty(name, counts[name]);
   }
@@ -62,8 +62,7 @@ TEST(RandomCase, HasBlockMasksWithEmptyRows) {
     bool empty = false;
     for (const reference::SequenceRows& rows :
          reference::sequence_rows(arguments.q, arguments.k, arguments.sequences)) {
-      const reference::HeadModifiers modifiers(arguments.modifiers, attention.options, {}, rows.sequence, 0,
-                                               attention.heads_q);
+      const reference::HeadModifiers modifiers(arguments.modifiers, attention.options, {}, rows, 0, attention.heads_q);
       for (std::int64_t query = 0; query < rows.seqlen_q && rows.seqlen_k > 0; ++query) {
         empty = empty || reference::visible_keys(query, rows, attention.options, modifiers).empty();
       }

@@ -22,7 +22,7 @@ namespace {
 void expect_the_bits_of_the_whole(const ForwardArguments& whole, const Piece& piece, const AttentionOptions& options,
                                   int threads) {
   const Execution execution{.threads = threads};
-  PieceCall(whole, piece).expect_the_bits_of_the_whole([&](const ForwardArguments& call) {
+  PieceCall(whole, piece, options).expect_the_bits_of_the_whole([&](const ForwardArguments& call) {
     return forward(call, options, execution);
   });
 }

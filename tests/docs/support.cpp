@@ -256,6 +256,11 @@ std::vector<Row> rows() {
       {"max logits",
        forward_with([](Calls& calls) { calls.forward.max_logits = out(DType::float32, {kBatch, kHeads}); })},
       {"k and v stored in int8 or float8, beside a 16-bit q", passes(stored())},
+      {"[parts of sequences](docs/options.md#parts-of-sequences), by offsets", with([](Calls& calls) {
+         const ConstTensorView offsets = in(DType::int32, {kBatch});
+         calls.forward.sequences.offset_q = calls.backward.sequences.offset_q = offsets;
+         calls.forward.sequences.offset_k = calls.backward.sequences.offset_k = offsets;
+       })},
       {"[paged caches](docs/serving.md)", forward_with(page)},
       {"left padding",
        forward_with([](Calls& calls) { calls.forward.sequences.leftpad_k = in(DType::int32, {kBatch}); })},

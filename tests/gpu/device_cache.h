@@ -107,6 +107,8 @@ class DeviceCache {
             &a.sequences.seqused_k,
             &a.sequences.leftpad_k,
             &a.sequences.cache_batch_idx,
+            &a.sequences.offset_q,
+            &a.sequences.offset_k,
             &a.modifiers.alibi_slopes,
             &a.modifiers.bias,
             &a.modifiers.sink,

@@ -120,7 +120,7 @@ class GpuRandom : public FamilyTest {
         const Piece piece = random_piece(attention, sequence, random);
         SCOPED_TRACE("sequence " + std::to_string(sequence.sequence) + ", rows " + std::to_string(piece.row_begin) +
                      " to " + std::to_string(piece.row_end) + ", head " + std::to_string(piece.head));
-        PieceCall(whole, piece).expect_the_bits_of_the_whole(run);
+        PieceCall(whole, piece, attention.options).expect_the_bits_of_the_whole(run);
       }
     }
   }

@@ -46,7 +46,7 @@ class GpuRowInvariant : public GpuTest {
     Piece piece{.sequence = sequence, .row_begin = begin, .row_end = end, .keys = sequence.seqlen_k - hidden};
     piece.head = std::max<std::int64_t>(head, 0);
     piece.heads = head < 0 ? reference::heads_of(whole.q) : 1;
-    PieceCall(whole, piece).expect_the_bits_of_the_whole([&](const ForwardArguments& call) {
+    PieceCall(whole, piece, options).expect_the_bits_of_the_whole([&](const ForwardArguments& call) {
       return run(call, options);
     });
   }

@@ -12,6 +12,7 @@ import strobe.torch
 import torch
 
 BATCH, HEADS, HEADS_KV, HEAD_DIM = 3, 4, 2, 16
+OFFSETS = np.array([5, 0, 9], np.int32)
 
 
 def draw(seed, *shape):
@@ -248,6 +249,9 @@ def test_hidden_keys_may_hold_anything(name, kind, poison):
         ("right padding", {"causal": True}, {"seqused_k"}),
         ("right padding", {"dropout": 0.5, "seed": 1}, {"seqused_k"}),
         ("right padding", {"window": (4, 4)}, {"bias"}),
+        ("right padding", {"window": (4, 4), "offset_q": OFFSETS}, {"seqused_k"}),
+        ("right padding", {"causal": True, "offset_k": OFFSETS}, {"seqused_k"}),
+        ("left padding", {"causal": True, "offset_q": OFFSETS}, {"bias"}),
         ("left padding", {"causal": True, "window": (4, -1)}, {"leftpad_k"}),
         ("left padding", {"causal": "top_left"}, {"bias"}),
         ("left padding", {"dropout": 0.5, "seed": 1}, {"bias"}),

@@ -202,6 +202,8 @@ SAMPLES = {
     "cu_seqlens_k": (PACKED, False),
     "seqused_q": ({"seqused_q": np.array([100, 3], np.int32)}, True),
     "seqused_k": ({"seqused_k": np.array([100, 3], np.int32)}, True),
+    "offset_q": ({"offset_q": np.array([7, 0], np.int32), "causal": True}, True),
+    "offset_k": ({"offset_k": np.array([0, 30], np.int32), "causal": True}, True),
     "max_seqlen_q": (PACKED | {"max_seqlen_q": 110}, False),
     "max_seqlen_k": (PACKED | {"max_seqlen_k": 110}, False),
     "threads": ({"threads": 1}, False),

@@ -15,7 +15,7 @@ _AXES = {
     **dict.fromkeys(("lse", "q_shift", "q_descale"), "bh."),
     **dict.fromkeys(("k_descale", "v_descale"), "bk."),
     **dict.fromkeys(("max_logits", "alibi_slopes"), "bh"),
-    **dict.fromkeys(("seqused_q", "seqused_k"), "b"),
+    **dict.fromkeys(("seqused_q", "seqused_k", "offset_q", "offset_k"), "b"),
     "sink": "h",
 }
 

@@ -39,7 +39,10 @@ def _by_query_heads(name: str, x: Any) -> Placement:
 
 
 _KNOWN = frozenset(
-    ("alibi_slopes", "bias", "sink", "block_mask", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
+    (
+        *("alibi_slopes", "bias", "sink", "block_mask"),
+        *("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "offset_q", "offset_k"),
+    )
 )
 
 

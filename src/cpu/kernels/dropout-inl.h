@@ -136,9 +136,10 @@ HWY_INLINE void keep_whole_patches(const GroupDropout& task, std::int64_t row, s
   }
 }
 
-/// Bit i of to[r * stride]: whether row `row` + r keeps key first_key + i, a multiple of 32.
-HWY_INLINE void keep_bits(const GroupDropout& task, std::int64_t group, std::int64_t row, std::int64_t rows,
-                          std::int64_t first_key, std::int64_t stride, std::uint32_t* HWY_RESTRICT to) {
+/// Bit i of to[r * stride]: whether row `row` + r keeps key first_key + i, a multiple of 32. Rows and keys are those of
+/// whole sequences.
+HWY_INLINE void keep_aligned_bits(const GroupDropout& task, std::int64_t group, std::int64_t row, std::int64_t rows,
+                                  std::int64_t first_key, std::int64_t stride, std::uint32_t* HWY_RESTRICT to) {
   if (group == 1 && row % kGroup == 0) {
     for (; rows >= kGroup; rows -= kGroup, row += kGroup, to += kGroup * stride) {
       keep_whole_patches(task, row, first_key, stride, to);
@@ -174,8 +175,8 @@ HWY_INLINE void keep_bits(const GroupDropout& task, std::int64_t group, std::int
   if (count > 0) draw();
 }
 #else
-HWY_INLINE void keep_bits(const GroupDropout& task, std::int64_t group, std::int64_t row, std::int64_t rows,
-                          std::int64_t first_key, std::int64_t stride, std::uint32_t* HWY_RESTRICT to) {
+HWY_INLINE void keep_aligned_bits(const GroupDropout& task, std::int64_t group, std::int64_t row, std::int64_t rows,
+                                  std::int64_t first_key, std::int64_t stride, std::uint32_t* HWY_RESTRICT to) {
   for (std::int64_t r = 0; r < rows; ++r) {
     const auto query = static_cast<unsigned>((row + r) / group);
     const unsigned head = task.head + static_cast<unsigned>((row + r) % group);
@@ -189,6 +190,32 @@ HWY_INLINE void keep_bits(const GroupDropout& task, std::int64_t group, std::int
   }
 }
 #endif
+
+/// Words of keep_aligned_bits() for keys from first_key on, without their first `skipped` bits, and with as many of the
+/// words that follow.
+static HWY_NOINLINE HWY_MAYBE_UNUSED void shift_bits(const GroupDropout& task, std::int64_t group, std::int64_t row,
+                                                     std::int64_t rows, std::int64_t first_key, std::int64_t skipped,
+                                                     std::int64_t stride, std::uint32_t* words) {
+  std::uint32_t next[kPanel];
+  for (std::int64_t begin = 0; begin < rows; begin += kPanel) {
+    const std::int64_t count = std::min(kPanel, rows - begin);
+    keep_aligned_bits(task, group, row + begin, count, first_key + kWordKeys, 1, next);
+    for (std::int64_t r = 0; r < count; ++r) {
+      std::uint32_t& word = words[(begin + r) * stride];
+      word = word >> skipped | next[r] << (kWordKeys - skipped);
+    }
+  }
+}
+
+/// Bit i of to[r * stride]: whether the call's row `row` + r keeps its key first_key + i, a multiple of 32.
+HWY_INLINE void keep_bits(const GroupDropout& task, std::int64_t group, std::int64_t row, std::int64_t rows,
+                          std::int64_t first_key, std::int64_t stride, std::uint32_t* HWY_RESTRICT to) {
+  row += task.first_position * group;
+  first_key += task.first_key;
+  const std::int64_t skipped = first_key % kWordKeys;  // of parts of sequences a word may lie across two
+  keep_aligned_bits(task, group, row, rows, first_key - skipped, stride, to);
+  if (skipped != 0) shift_bits(task, group, row, rows, first_key - skipped, skipped, stride, to);
+}
 
 /// Which lanes have bit `key` of their words.
 HWY_INLINE hn::Mask<Floats> kept(WordVec words, std::int64_t key) {

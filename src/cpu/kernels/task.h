@@ -145,6 +145,9 @@ struct ScoreTerms {
 struct GroupDropout {
   DropoutKey key{};
   unsigned head = 0;  // the group's first, counted through the batch
+  // Of the call's first query and key, in the whole sequence that they are a part of.
+  std::int64_t first_position = 0;
+  std::int64_t first_key = 0;
   bool given = false;
 };
 

@@ -75,8 +75,7 @@ HeadGroup::HeadGroup(const BackwardArguments& arguments, const AttentionOptions&
       dv_(zeros(rows.seqlen_k * head_dim_v_)) {
   const std::int64_t group = heads_q_ / heads_of(arguments.k);
   for (std::int64_t head_q = head_kv * group; head_q < (head_kv + 1) * group; ++head_q) {
-    heads_.push_back(
-        {options, model, rows, {arguments.modifiers, options, arguments.random, rows.sequence, head_q, heads_q_}});
+    heads_.push_back({options, model, rows, {arguments.modifiers, options, arguments.random, rows, head_q, heads_q_}});
   }
 }
 

@@ -2,6 +2,7 @@
 #include "reference/bound/visibility.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace strobe::reference {
 namespace {
@@ -10,13 +11,13 @@ std::int64_t floor_divide(std::int64_t value, std::int64_t by) { return value / 
 
 // What every mask but that of blocks leaves.
 KeyRange interval(std::int64_t center, const SequenceRows& rows, const AttentionOptions& options) {
-  const std::int64_t everything = rows.seqlen_q + rows.seqlen_k;  // no window needs to reach further
+  const std::int64_t everything = std::abs(center) + rows.seqlen_k;  // no window needs to reach further
   KeyRange keys{0, rows.seqlen_k};
   if (options.causal != CausalMask::none) keys.end = std::min(keys.end, center + 1);
   if (options.window.right >= 0) keys.end = std::min(keys.end, center + std::min(options.window.right, everything) + 1);
   if (options.window.left >= 0) keys.begin = std::max(keys.begin, center - std::min(options.window.left, everything));
   if (options.chunk > 0) {
-    const std::int64_t first = floor_divide(center, options.chunk) * options.chunk;
+    const std::int64_t first = floor_divide(center + rows.position_k, options.chunk) * options.chunk - rows.position_k;
     keys.begin = std::max(keys.begin, first);
     keys.end = std::min(keys.end, first + options.chunk);
   }
@@ -48,6 +49,7 @@ std::vector<KeyRange> cut_by_tree(std::int64_t query, const SequenceRows& rows, 
 }  // namespace
 
 std::int64_t center_of(std::int64_t query, const SequenceRows& rows, const AttentionOptions& options) {
+  if (rows.is_part) return query + rows.position_q - rows.position_k;
   return query + (options.causal == CausalMask::top_left ? 0 : rows.seqlen_k - rows.seqlen_q);
 }
 

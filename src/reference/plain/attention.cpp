@@ -12,6 +12,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// The key that query i stands at: masks and ALiBi count their distances from it.
 std::int64_t center_of(const Head& head, std::int64_t i) {
+  if (head.part) return head.part->q + i - head.part->k;
   return head.options.causal == CausalMask::top_left ? i : i + head.k.rows - head.q.rows;
 }
 
@@ -20,7 +21,8 @@ std::vector<std::int64_t> visible_keys(const Head& head, std::int64_t i) {
   const auto& [left, right] = head.options.window;
   const std::int64_t center = center_of(head, i);
   const auto chunk_of = [&](std::int64_t key) {
-    return std::floor(static_cast<double>(key) / static_cast<double>(head.options.chunk));
+    const std::int64_t position = head.part ? head.part->k + key : key;
+    return std::floor(static_cast<double>(position) / static_cast<double>(head.options.chunk));
   };
   const std::int64_t size = head.modifiers.block_size();
   std::vector<std::int64_t> keys;

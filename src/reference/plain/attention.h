@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "reference/modifiers.h"
@@ -24,13 +25,20 @@ struct Matrix {
   double operator()(std::int64_t row, std::int64_t column) const { return values[row * columns + column]; }
 };
 
+/// Positions of the first query and the first key of a part of a sequence, in the whole of it.
+struct PartPositions {
+  std::int64_t q = 0;
+  std::int64_t k = 0;
+};
+
 struct Head {
   Matrix q;
   Matrix k;  // of the key head that this query head reads
   Matrix v;
   double scale = 1.0;
   const AttentionOptions& options;
-  HeadModifiers modifiers;  // ALiBi, bias, sink, block mask and dropout
+  HeadModifiers modifiers;            // ALiBi, bias, sink, block mask and dropout
+  std::optional<PartPositions> part;  // none: the sequence is whole
 };
 
 struct HeadOutput {

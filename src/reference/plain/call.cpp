@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "reference/dense_cache.h"
 #include "reference/plain/attention.h"
@@ -49,13 +50,15 @@ void for_each_head(const Arguments& arguments, const AttentionOptions& options, 
   for (const SequenceRows& rows : sequence_rows(q, k, arguments.sequences)) {
     for (std::int64_t h = 0; h < heads_q; ++h) {
       const std::int64_t head_kv = h / (heads_q / heads_of(k));
-      const HeadModifiers modifiers(arguments.modifiers, options, arguments.random, rows.sequence, h, heads_q);
-      const Head head{.q = read_matrix(q, rows.first_q, rows.seqlen_q, h),
-                      .k = read_matrix(k, rows.first_k, rows.seqlen_k, head_kv),
-                      .v = read_matrix(arguments.v, rows.first_k, rows.seqlen_k, head_kv),
-                      .scale = product_scale(options, head_dim_of(q), rows.seqlen_k),
-                      .options = options,
-                      .modifiers = modifiers.with_tree(tree_mask_of(arguments), rows.first_q)};
+      const HeadModifiers modifiers(arguments.modifiers, options, arguments.random, rows, h, heads_q);
+      const Head head{
+          .q = read_matrix(q, rows.first_q, rows.seqlen_q, h),
+          .k = read_matrix(k, rows.first_k, rows.seqlen_k, head_kv),
+          .v = read_matrix(arguments.v, rows.first_k, rows.seqlen_k, head_kv),
+          .scale = product_scale(options, head_dim_of(q), rows.seqlen_k),
+          .options = options,
+          .modifiers = modifiers.with_tree(tree_mask_of(arguments), rows.first_q),
+          .part = rows.is_part ? std::optional(PartPositions{rows.position_q, rows.position_k}) : std::nullopt};
       visit(head, rows, h, head_kv);
     }
   }
