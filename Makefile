@@ -2,7 +2,7 @@
 # The commands of the project; CMakePresets.json has the builds they use.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test lint format build package docs asan tsan threads test-arm compilers fuzz soak mutation mutation-gpu clean help dependencies
+.PHONY: demo test lint format build package kernels docs asan tsan threads test-arm compilers fuzz soak mutation mutation-gpu clean help dependencies
 
 JOBS ?= $(shell nproc)
 python := .venv/bin/python
@@ -28,6 +28,9 @@ build: build/release/build.ninja ## Install missing packages and build build/rel
 
 package: build ## Make .deb packages and a .tar.gz, build/release/packages
 	@cpack --config build/release/CPackConfig.cmake -B build/release/packages
+
+kernels: build ## Compile every combination of common options for DEVICES=h100 into build/kernels/strobe_kernels-*.whl
+	@scripts/kernels-wheel.sh $(or $(DEVICES),h100)
 
 docs: dependencies ## Build the documentation site, build/docs
 	@scripts/docs/build.sh

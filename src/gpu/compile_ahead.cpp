@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/compile_ahead.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "gpu/choose_family.h"
 #include "gpu/engine.h"
 #include "gpu/params/score.h"
@@ -33,9 +36,26 @@ Result<bool> is_missing(const runtime::Variant& kernel, runtime::NvrtcVersion ne
   return runtime::kernel_store().lacks(kernel, newest);
 }
 
+bool is_built_in(const runtime::Variant& kernel, runtime::NvrtcVersion newest) {
+  return runtime::kernel_store().find_in(runtime::embedded_kernels(), kernel, newest).has_value();
+}
+
 Status compile_into_cache(const runtime::Variant& kernel, runtime::NvrtcVersion newest) {
-  const Result<runtime::KernelImage> image = runtime::kernel_store().find(kernel, newest);
-  return image.ok() ? Status() : image.status();
+  const Result<runtime::CompiledKernel> compiled = runtime::kernel_store().compiled(kernel, newest);
+  return compiled.ok() ? Status() : compiled.status();
+}
+
+Result<std::string> pack_of(std::span<const runtime::Variant> kernels, runtime::NvrtcVersion newest) {
+  std::vector<runtime::NvrtcVersion> versions;
+  std::vector<std::pair<std::string, std::string>> images;
+  for (const runtime::Variant& kernel : kernels) {
+    const Result<runtime::CompiledKernel> compiled = runtime::kernel_store().compiled(kernel, newest);
+    if (!compiled.ok()) return compiled.status();
+    if (std::ranges::find(versions, compiled->version) == versions.end()) versions.push_back(compiled->version);
+    images.emplace_back(compiled->key, *compiled->image.storage);
+  }
+  std::ranges::sort(versions);
+  return runtime::KernelPack::make(versions, std::move(images));
 }
 
 Result<std::string> cache_folder() {

@@ -2,6 +2,7 @@
 // Kernels compiled before the calls that need them: for the program `strobe`, no part of the public API.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,14 @@ STROBE_API Result<std::vector<runtime::Variant>> kernels_of(const AttentionProbl
 /// Whether the first call would have to compile it. `newest`: of the NVRTCs whose code the driver loads.
 STROBE_API Result<bool> is_missing(const runtime::Variant& kernel, runtime::NvrtcVersion newest);
 
-/// Compiles it into the user's cache, where it is missing. Threads and processes may call this at once.
+/// Whether the library itself holds it, in the pack that the build made.
+STROBE_API bool is_built_in(const runtime::Variant& kernel, runtime::NvrtcVersion newest);
+
+/// Compiles it into the user's cache, where that lacks it. Threads and processes may call this at once.
 STROBE_API Status compile_into_cache(const runtime::Variant& kernel, runtime::NvrtcVersion newest);
+
+/// The bytes of a pack of those kernels, from the user's cache: a file that the library finds by STROBE_KERNELS.
+STROBE_API Result<std::string> pack_of(std::span<const runtime::Variant> kernels, runtime::NvrtcVersion newest);
 
 /// The user's cache folder, or why it cannot be used.
 STROBE_API Result<std::string> cache_folder();

@@ -55,12 +55,18 @@ Result<std::string> KernelStore::compile(const Variant& variant, const Nvrtc& nv
   return KernelImage::serialize(key(variant, nvrtc.version()), output, elapsed.count());
 }
 
+std::optional<KernelImage> KernelStore::find_in(const KernelPack& pack, const Variant& variant,
+                                                NvrtcVersion newest) const {
+  for (const NvrtcVersion version : pack.versions()) {
+    if (version > newest) continue;
+    if (std::optional<KernelImage> image = pack.find(key(variant, version))) return image;
+  }
+  return std::nullopt;
+}
+
 std::optional<KernelImage> KernelStore::find_in_packs(const Variant& variant, NvrtcVersion newest) const {
   for (const KernelPack& pack : packs_) {
-    for (const NvrtcVersion version : pack.versions()) {
-      if (version > newest) continue;
-      if (std::optional<KernelImage> image = pack.find(key(variant, version))) return image;
-    }
+    if (std::optional<KernelImage> image = find_in(pack, variant, newest)) return image;
   }
   return std::nullopt;
 }
@@ -75,17 +81,32 @@ std::optional<KernelImage> KernelStore::find_on_disk(const std::string& key) con
 Result<KernelImage> KernelStore::find(const Variant& variant, NvrtcVersion newest) const {
   if (Status status = check_sources(); !status.ok()) return status;
   if (std::optional<KernelImage> image = find_in_packs(variant, newest)) return *image;
+  const Result<CompiledKernel> kernel = compiled(variant, newest);
+  if (!kernel.ok()) return kernel.status();
+  return kernel->image;
+}
+
+Result<CompiledKernel> KernelStore::compiled(const Variant& variant, NvrtcVersion newest) const {
+  if (Status status = check_sources(); !status.ok()) return status;
   const Result<const Nvrtc*> nvrtc = compiler_({.newest = newest, .architecture = variant.architecture});
   if (!nvrtc.ok()) return nvrtc.status();
-  const std::string name = key(variant, (*nvrtc)->version());
-  if (std::optional<KernelImage> image = find_on_disk(name)) return *image;
-  const FileDescriptor claim = cache_.claim(name);
-  if (std::optional<KernelImage> image = find_on_disk(name)) return *image;  // another process has compiled it
+  CompiledKernel kernel{.key = key(variant, (*nvrtc)->version()), .version = (*nvrtc)->version(), .image = {}};
+  const auto is_on_disk = [&] {
+    const std::optional<KernelImage> image = find_on_disk(kernel.key);
+    if (image.has_value()) kernel.image = *image;
+    return image.has_value();
+  };
+  if (is_on_disk()) return kernel;
+  const FileDescriptor claim = cache_.claim(kernel.key);
+  if (is_on_disk()) return kernel;  // another process has compiled it
   const CompileProgress progress(variant.name);
-  Result<std::string> compiled = compile(variant, **nvrtc);
-  if (!compiled.ok()) return compiled.status();
-  cache_.store(name, *compiled);  // the kernel is in hand: a cache that cannot be written changes nothing
-  return KernelImage::parse(name, std::move(*compiled));
+  Result<std::string> bytes = compile(variant, **nvrtc);
+  if (!bytes.ok()) return bytes.status();
+  cache_.store(kernel.key, *bytes);  // the kernel is in hand: a cache that cannot be written changes nothing
+  const Result<KernelImage> image = KernelImage::parse(kernel.key, std::move(*bytes));
+  if (!image.ok()) return image.status();
+  kernel.image = *image;
+  return kernel;
 }
 
 Result<bool> KernelStore::lacks(const Variant& variant, NvrtcVersion newest) const {

@@ -18,6 +18,13 @@
 
 namespace strobe::runtime {
 
+/// A kernel that this machine compiled, now or before.
+struct CompiledKernel {
+  std::string key;
+  NvrtcVersion version;
+  KernelImage image;  // which owns its bytes
+};
+
 /// Immutable after construction; threads and processes may look up at once.
 class KernelStore {
  public:
@@ -30,6 +37,12 @@ class KernelStore {
   /// The variant's image, made by an NVRTC up to that version. Never another variant's, whatever the disk holds;
   /// unsupported when it has to be compiled and there is no NVRTC, device_error when it does not compile.
   Result<KernelImage> find(const Variant& variant, NvrtcVersion newest = CubinTarget().newest) const;
+
+  /// The same without a look into the packs: from the disk cache, or compiled into it.
+  Result<CompiledKernel> compiled(const Variant& variant, NvrtcVersion newest = CubinTarget().newest) const;
+
+  /// The variant's image in that pack, made by an NVRTC up to that version.
+  std::optional<KernelImage> find_in(const KernelPack& pack, const Variant& variant, NvrtcVersion newest) const;
 
   /// Whether find() would have to compile it.
   Result<bool> lacks(const Variant& variant, NvrtcVersion newest = CubinTarget().newest) const;

@@ -58,6 +58,36 @@ TEST_F(CompileCommand, ReadsWhatARunRecorded) {
   EXPECT_EQ(report["device"], "H100");
 }
 
+TEST_F(CompileCommand, WritesAPackThatTheLibraryReads) {
+  // A call that the library's own pack does not hold.
+  const std::string calls = write(
+      "softcap", R"({"dtype": "bfloat16", "batch": 1, "heads_q": 8, "heads_kv": 8, "head_dim": 64, "head_dim_v": 64, )"
+                 R"("seqlen_q": 1, "seqlen_k": 96, "total_q": 1, "total_k": 96, "scale": 0.125, "softcap": 7})"
+                 "\n");
+  const std::vector<std::string> compile = {"compile", "--recorded", calls, "--device", "a100", "--json", "-"};
+  std::vector<std::string> packing = compile;
+  packing.insert(packing.end(), {"--pack", path("one.archive")});
+  const auto packed = run_program(packing);
+  if (packed.exit_code == 3) GTEST_SKIP() << packed.err;
+  ASSERT_EQ(packed.exit_code, 0) << packed.err;
+  const nlohmann::json in_pack = nlohmann::json::parse(packed.out, nullptr, false);
+  EXPECT_EQ(in_pack["compiled"].size(), in_pack["kernels"]);
+
+  ::setenv("STROBE_KERNELS", path("one.archive").c_str(), 1);
+  ::setenv("STROBE_CACHE_DIR", path("empty").c_str(), 1);
+  const auto found = run_program(compile);
+  ::unsetenv("STROBE_KERNELS");
+  ASSERT_EQ(found.exit_code, 0) << found.err;
+  EXPECT_EQ(nlohmann::json::parse(found.out, nullptr, false)["compiled"].size(), 0);
+}
+
+TEST_F(CompileCommand, ChecksThePackBeforeItCompiles) {
+  const auto result =
+      run_program({"compile", "--combinations", "--device", "h100", "--pack", path("none/one.archive")});
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_NE(result.err.find(path("none/one.archive")), std::string::npos) << result.err;
+}
+
 TEST_F(CompileCommand, SaysWhatIsWrongWithItsFiles) {
   const auto error = [&](const std::string& flag, const std::string& file) {
     const auto result = run_program({"compile", flag, file, "--device", "h100"});

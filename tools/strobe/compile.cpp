@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // strobe compile: the GPU kernels that a model or a recorded run needs, before its first call.
 #include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -11,7 +9,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,12 +17,13 @@
 #include "commands.h"
 #include "gpu/compile_ahead.h"
 #include "gpu/plan/known_devices.h"
-#include "io/progress.h"
+#include "io/atomic_file.h"
 #include "json_flag.h"
 #include "model_calls.h"
+#include "option_calls.h"
 #include "output.h"
+#include "parallel_compile.h"
 #include "recorded_calls.h"
-#include "runtime/shared_work.h"
 
 namespace strobe::program {
 namespace {
@@ -35,6 +34,8 @@ constexpr const char* kCompileFooter = R"(Examples:
   strobe compile --config model/config.json         what a model needs to serve
   strobe compile --config config.json --training --device h100 --driver 12.8
                                                     where no GPU is: an image, say
+  strobe compile --config config.json --device h100 --pack model.archive
+                                                    a file for STROBE_KERNELS
 
 What is compiled goes to the cache that the library reads (STROBE_CACHE_DIR).
 A GPU's kernels depend on it and on the CUDA version of its driver.)";
@@ -42,6 +43,8 @@ A GPU's kernels depend on it and on the CUDA version of its driver.)";
 struct CompileFlags {
   std::string recorded;
   std::string config;
+  bool combinations = false;
+  std::string pack;
   bool training = false;
   std::string device;
   std::string driver;
@@ -98,10 +101,11 @@ Result<Target> target_of(const CompileFlags& flags) {
 
 Result<std::vector<AttentionProblem>> calls_of(const CompileFlags& flags) {
   std::vector<AttentionProblem> calls;
+  if (flags.combinations) calls = option_calls();
   if (!flags.recorded.empty()) {
     const Result<std::vector<AttentionProblem>> recorded = recorded_calls(flags.recorded);
     if (!recorded.ok()) return recorded.status();
-    calls = *recorded;
+    calls.insert(calls.end(), recorded->begin(), recorded->end());
   }
   if (flags.config.empty()) return calls;
   const Result<std::vector<AttentionProblem>> model = model_calls(flags.config, flags.training);
@@ -128,54 +132,40 @@ Wanted kernels_of_all(const std::vector<AttentionProblem>& calls, const Target& 
   return wanted;
 }
 
-/// One of the processes; its exit code. Each has an NVRTC of its own, whose front end runs on one thread at a time.
-int compile_some(const std::vector<runtime::Variant>& kernels, const Target& target,
-                 const runtime::SharedWork& shared) {
-  int code = EXIT_SUCCESS;
-  for (std::size_t index = 0; shared.take(index); shared.finish_one()) {
-    const Status status = gpu::compile_into_cache(kernels[index], target.newest);
-    if (status.ok()) continue;
-    print_error(status.message());
-    code = EXIT_FAILURE;
+/// What a pack holds of them: what the library does not hold itself; else what has to be compiled.
+Result<std::vector<runtime::Variant>> without_known(const std::vector<runtime::Variant>& kernels, const Target& target,
+                                                    bool for_pack) {
+  std::vector<runtime::Variant> unknown;
+  for (const runtime::Variant& kernel : kernels) {
+    const Result<bool> is_unknown =
+        for_pack ? !gpu::is_built_in(kernel, target.newest) : gpu::is_missing(kernel, target.newest);
+    if (!is_unknown.ok()) return is_unknown.status();
+    if (*is_unknown) unknown.push_back(kernel);
   }
-  return code;
+  return unknown;
 }
 
-/// Waits for the processes; how many failed.
-int wait_for(const std::vector<pid_t>& workers, std::size_t total, const runtime::SharedWork& shared) {
-  io::Progress progress("compiling", static_cast<std::int64_t>(total), "kernels");
-  int failed = 0;
-  for (const pid_t worker : workers) {
-    int state = 0;
-    while (::waitpid(worker, &state, WNOHANG) == 0) {
-      progress.update(static_cast<std::int64_t>(shared.done()));
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-    if (!WIFEXITED(state) || WEXITSTATUS(state) != EXIT_SUCCESS) ++failed;
-  }
-  progress.update(static_cast<std::int64_t>(shared.done()));
-  return failed;
+Status write_pack(const std::string& path, const std::vector<runtime::Variant>& kernels, const Target& target) {
+  const Result<std::string> pack = gpu::pack_of(kernels, target.newest);
+  if (!pack.ok()) return pack.status();
+  return io::write_file(path, {std::as_bytes(std::span(*pack))});
 }
 
-Status compile_all(const std::vector<runtime::Variant>& kernels, const Target& target, unsigned jobs) {
-  if (kernels.empty()) return {};
-  const runtime::SharedWork shared(kernels.size());
-  if (!shared.usable()) return {StatusCode::out_of_memory, "there is no memory that processes could share"};
-  ::setenv("STROBE_PROGRESS", "0", 1);  // the bar says it
-  std::fflush(nullptr);
-  std::vector<pid_t> workers;
-  for (unsigned job = 0; job < std::min<std::size_t>(jobs, kernels.size()); ++job) {
-    const pid_t worker = ::fork();
-    if (worker == 0) ::_exit(compile_some(kernels, target, shared));
-    if (worker > 0) workers.push_back(worker);
+std::string summary(const CompileFlags& flags, const Target& target, std::size_t calls, std::size_t kernels,
+                    std::size_t compiled, double seconds, const std::string& folder) {
+  if (!flags.pack.empty()) {
+    return fmt::format("{}: {} calls need {} kernels; {} are in the library, {} in the pack {}, made in {:.1f} s\n",
+                       target.name, calls, kernels, kernels - compiled, compiled, flags.pack, seconds);
   }
-  if (workers.empty()) return {StatusCode::out_of_memory, "no process could be started"};
-  if (wait_for(workers, kernels.size(), shared) == 0) return {};
-  return {StatusCode::device_error, "not every kernel was compiled; the reasons are above"};
+  return fmt::format("{}: {} calls need {} kernels; {} were there, {} were compiled in {:.1f} s into {}\n", target.name,
+                     calls, kernels, kernels - compiled, compiled, seconds, folder);
 }
 
 ExitCode compile(const CompileFlags& flags) {
   if (Status status = flags.json.prepare(); !status.ok()) return report(status);
+  if (!flags.pack.empty()) {
+    if (Status status = io::check_writable(flags.pack); !status.ok()) return report(status);
+  }
   const Result<Target> target = target_of(flags);
   if (!target.ok()) return report(target.status());
   const Result<std::vector<AttentionProblem>> calls = calls_of(flags);
@@ -183,24 +173,19 @@ ExitCode compile(const CompileFlags& flags) {
   const Result<std::string> folder = gpu::cache_folder();
   if (!folder.ok()) return report(folder.status());
   const Wanted wanted = kernels_of_all(*calls, *target);
-  std::vector<runtime::Variant> missing;
-  for (const runtime::Variant& kernel : wanted.kernels) {
-    const Result<bool> is_missing = gpu::is_missing(kernel, target->newest);
-    if (!is_missing.ok()) return report(is_missing.status());
-    if (*is_missing) missing.push_back(kernel);
-  }
+  const Result<std::vector<runtime::Variant>> missing = without_known(wanted.kernels, *target, !flags.pack.empty());
+  if (!missing.ok()) return report(missing.status());
   const auto start = std::chrono::steady_clock::now();
-  const Status status = compile_all(missing, *target, flags.jobs);
+  Status status = compile_all(*missing, target->newest, flags.jobs);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const auto& [reason, count] : wanted.lacking) {
     print_wrapped(fmt::format("without kernels ({} of the calls): {}\n", count, reason));
   }
+  if (status.ok() && !flags.pack.empty()) status = write_pack(flags.pack, *missing, *target);
   if (!status.ok()) return report(status);
-  print_wrapped(fmt::format("{}: {} calls need {} kernels; {} were there, {} were compiled in {:.1f} s into {}\n",
-                            target->name, calls->size(), wanted.kernels.size(), wanted.kernels.size() - missing.size(),
-                            missing.size(), seconds, *folder));
+  print_wrapped(summary(flags, *target, calls->size(), wanted.kernels.size(), missing->size(), seconds, *folder));
   std::vector<std::string> names;
-  for (const runtime::Variant& kernel : missing) names.push_back(kernel.name);
+  for (const runtime::Variant& kernel : *missing) names.push_back(kernel.name);
   return report(flags.json.write({{"device", target->name},
                                   {"calls", calls->size()},
                                   {"kernels", wanted.kernels.size()},
@@ -222,7 +207,8 @@ void add_compile_command(CLI::App& app, ExitCode& exit_code) {
   CLI::Option* const config =
       sources.add_option("--config", flags->config, "a model's config.json, as transformers writes it")
           ->type_name("FILE");
-  sources.require_option(1, 2);
+  sources.add_flag("--combinations", flags->combinations, "every combination of common options: thousands of kernels");
+  sources.require_option(1, 3);
   command.add_flag("--training", flags->training, "the model's forwards and backwards, in the place of its decodes")
       ->needs(config);
   command.add_option("--device", flags->device, "the GPU; default: this machine's first")
@@ -232,6 +218,8 @@ void add_compile_command(CLI::App& app, ExitCode& exit_code) {
       .add_option("--driver", flags->driver, "the CUDA version of the GPU's driver; default: this machine's, or any")
       ->check(check_driver)
       ->type_name("VERSION");
+  command.add_option("--pack", flags->pack, "write the kernels that the library lacks to FILE, for STROBE_KERNELS")
+      ->type_name("FILE");
   command.add_option("--jobs", flags->jobs, "processes that compile at once")
       ->check(CLI::Range(1U, 1024U))
       ->capture_default_str();
